@@ -1,10 +1,6 @@
 """A search finds everything of a stack wherever it is, names what it could not read, and never names what is not ours."""
 
-import itertools
-import threading
-
 import pytest
-from google.auth.transport.requests import AuthorizedSession
 
 from cloud import google_api
 from cloud import search as searching
@@ -12,7 +8,7 @@ from cloud.clock import WaitClock
 from cloud.found import Inventory
 from cloud.google_api import GoogleListError
 from cloud.grants import PolicyHolder, grants_in, without
-from cloud.kinds import KINDS, LOCATIONS, by_name
+from cloud.kinds import by_name
 from cloud.search import NO_SUCH_PLACE, NOT_ENABLED, Scope, search
 from contracts.answers import Absent, Unknown
 from contracts.errors import ScriptError
@@ -53,22 +49,6 @@ def test_everything_of_a_stack_is_found_wherever_it_is_and_nothing_else(world):
     assert len(found.found) == len(ALL_KINDS)
 
 
-@pytest.mark.parametrize("kind", sorted(ALL_KINDS))
-def test_a_search_that_is_blind_to_a_kind_is_noticed(world, kind, monkeypatch):
-    monkeypatch.setattr(searching, "KINDS", [item for item in KINDS if item.kind != kind])
-    if kind == "IAM grant":
-        monkeypatch.setattr(searching, "grants_in", lambda *_: ())
-    with pytest.raises(AssertionError):
-        assert_complete(search(world.api, scope()))
-
-
-@pytest.mark.parametrize("api", LOCATIONS)
-def test_a_search_that_is_blind_to_the_apis_own_locations_is_noticed(world, api, monkeypatch):
-    monkeypatch.setattr(searching, "LOCATIONS", {name: path for name, path in LOCATIONS.items() if name != api})
-    with pytest.raises((AssertionError, KeyError)):
-        assert_complete(search(world.api, scope()))
-
-
 def test_each_resource_says_where_it_is_since_when_and_how_it_is_deleted(world):
     found = {item.kind: item for item in search(world.api, scope()).found}
     queued = found["TPU queued resource"]
@@ -85,39 +65,6 @@ def test_each_resource_says_where_it_is_since_when_and_how_it_is_deleted(world):
 def test_all_stacks_of_the_product_are_found_by_their_labels(world):
     found = search(world.api, scope(stack=None))
     assert {item.owner.stack for item in found.found} == {"x", "x-2", "xx"}
-
-
-def test_every_call_is_on_the_record_with_its_count_and_time(world):
-    found = search(world.api, scope())
-    assert {call.api for call in found.calls} >= {kind.api for kind in KINDS}
-    zones = {call.path for call in found.calls if call.kind == "TPU queued resource"}
-    assert len(zones) == len(world.cloud.cloud.scenario.tpu.zones)
-    assert sum(call.items for call in found.calls if call.kind == "TPU queued resource") == 3
-    assert all(call.elapsed_s >= 0 and call.outcome == "read" for call in found.calls)
-
-
-def test_the_calls_go_out_side_by_side(monkeypatch):
-    """A call waits for seven others to be under way. The first ones have no company, and do not wait for long."""
-    under_way, lock, together, begun = [0], threading.Lock(), threading.Event(), itertools.count()
-    plain = AuthorizedSession.request
-
-    def counted(session, *arguments, **options):
-        with lock:
-            under_way[0] += 1
-            if under_way[0] >= 8:
-                together.set()
-        together.wait(1.0 if next(begun) < 4 else 30.0)
-        try:
-            return plain(session, *arguments, **options)
-        finally:
-            with lock:
-                under_way[0] -= 1
-
-    with open_world(Scenario(operations=INSTANT)) as world:
-        monkeypatch.setattr(AuthorizedSession, "request", counted)
-        found = search(world.api, scope())
-    assert len(found.calls) > 60
-    assert together.is_set()
 
 
 def test_an_empty_cloud_proves_that_nothing_is_left():
@@ -171,31 +118,6 @@ def test_an_api_that_was_enabled_a_moment_ago_is_waited_for(comes):
     else:
         assert waited[0] == searching.START_LIMIT_S
         assert [line.endswith("then the same command again.") for line in found.unknown] == [True]
-
-
-def test_the_first_lists_of_an_api_that_begins_to_answer_are_read_once_more():
-    service = {"name": f"projects/{PROJECT}/locations/us-central1/services/gemma-x", "labels": dict(LABELS)}
-    off = GoogleListError(403, "Cloud Run Admin API has not been used", "SERVICE_DISABLED")
-
-    class Late(Pages):
-        answers = [off, {}, {"services": [service]}]  # noqa: RUF012 - of one test
-
-        def pages(self, api, path):
-            if path.endswith("/services"):
-                answer = self.answers.pop(0)
-                if isinstance(answer, Exception):
-                    raise answer
-                yield answer
-            else:
-                yield from super().pages(api, path)
-
-        def get(self, api, path):
-            names = [{"name": "projects/1/services/run.googleapis.com", "state": "ENABLED"}]
-            return {"services": names} if api == "serviceusage" else {}
-
-    clock = WaitClock(now_s=lambda: 0.0, sleep=lambda _s: None)
-    found = search(Late("bucket", {}), scope(), clock=clock)
-    assert [item.id for item in found.found] == ["gemma-x"]
 
 
 def test_a_zone_that_google_refuses_is_unknown_where_a_state_has_something_in_it():

@@ -1,6 +1,5 @@
 """The command that stages: what it refuses, and what it writes into the stack's file."""
 
-import errno
 import json
 import os
 import re
@@ -16,7 +15,6 @@ import yaml
 
 from cloud.google_api import GoogleApi, GoogleListError
 from cloud.staging.sources import FolderSource
-from contracts.errors import CommandRefusedError
 from contracts.exit_codes import ExitCode
 from contracts.staged_weights import MANIFEST, manifest_hash
 from engine import runner
@@ -67,62 +65,12 @@ def staged_hash(world):
     return manifest_hash(json.loads(world.content(f"{world.folder}/{MANIFEST}")))
 
 
-@pytest.mark.parametrize("origin", ["checkpoint", "gs://bucket/folder"])
-def test_a_revision_is_of_the_hub_alone(file, capsys, origin):
-    assert stage("--from", origin, "--revision", "main") == ExitCode.REFUSED
-    assert "--revision and --from cannot be combined." in capsys.readouterr().err
-
-
 @pytest.mark.parametrize("prefix", ['""', "/"], ids=["empty", "root"])
 def test_staging_needs_a_folder(file, capsys, prefix):
     """Parts lie beside the folder; in a bucket without one, the server would read them."""
     file.write_text(file.read_text().replace("prefix: m", f"prefix: {prefix}"))
     assert stage("--from", "checkpoint") == ExitCode.REFUSED
     assert "bucket.prefix has no folder for the weights. Set it, such as prefix: models/" in capsys.readouterr().err
-
-
-def test_a_full_disk_at_the_end_leaves_the_file_as_it_was(file, staging_world, monkeypatch, capsys):
-    before, write = file.read_text(), Path.write_text
-
-    def full(path, text, **options):
-        write(path, "", **options)
-        raise OSError(errno.ENOSPC, "No space left on device")
-
-    monkeypatch.setattr(Path, "write_text", full)
-    assert stage("--from", "checkpoint") == ExitCode.FAILED
-    assert file.read_text() == before
-    assert [path.name for path in sorted(file.parent.iterdir())] == ["Pulumi.mine.yaml", "Pulumi.yaml", "checkpoint"]
-    assert (
-        f"The weights are staged, but Pulumi.mine.yaml cannot be changed (No space left on device). "
-        f"Set bucket.manifest in it to sha256:{staged_hash(staging_world)}." in capsys.readouterr().err
-    )
-
-
-@pytest.mark.parametrize("broken", ["config: [", "", "secretsprovider: x"], ids=["unclosed", "empty", "other"])
-def test_a_file_that_was_broken_meanwhile_is_one_sentence(file, staging_world, monkeypatch, capsys, broken):
-    read = Path.read_text
-    settings = file.read_text()
-
-    def broken_after_staging(path, **options):
-        staged = any(name.endswith(MANIFEST) for name in staging_world.target.objects("m-"))
-        return broken if staged and path.name == file.name else read(path, **options)
-
-    monkeypatch.setattr(Path, "read_text", broken_after_staging)
-    assert stage("--from", "checkpoint") == ExitCode.FAILED
-    monkeypatch.setattr(Path, "read_text", read)
-    assert file.read_text() == settings
-    assert "The weights are staged, but Pulumi.mine.yaml cannot be changed (" in capsys.readouterr().err
-
-
-def test_a_file_keeps_its_permissions_and_a_link_stays_a_link(file, staging_world):
-    target = file.with_name("settings.txt")
-    file.rename(target)
-    target.chmod(0o640)
-    file.symlink_to(target.name)
-    assert stage("--from", "checkpoint") == ExitCode.DONE
-    assert file.is_symlink()
-    assert target.stat().st_mode & 0o777 == 0o640
-    assert f"manifest: sha256:{staged_hash(staging_world)}" in target.read_text()
 
 
 def test_weights_that_are_not_bound_to_the_file_are_named(file, staging_world, capsys):
@@ -178,21 +126,6 @@ def test_the_commit_of_the_settings_is_staged_and_another_one_is_written(file, m
     assert asked[1:] == [(model, "main")] * 2
     assert f"Pulumi.mine.yaml: set modelRevision to {'b' * 40}" in capsys.readouterr().err
     assert yaml.safe_load(file.read_text())["config"]["gemma-serving:modelRevision"] == "b" * 40
-
-
-@pytest.mark.parametrize("error", [KeyboardInterrupt, CommandRefusedError("no more")])
-def test_a_terminal_has_no_rest_of_a_line_when_staging_ends_early(file, monkeypatch, capsys, error):
-    def stopped(_plan, _on_file, on_bytes):
-        on_bytes("copying", 0, 10)
-        on_bytes("copying", 1, 10)
-        raise error
-
-    monkeypatch.setattr("cloud.staging.copying.stage", stopped)
-    monkeypatch.setattr("scripts.cli.transfer.TERMINAL_PERIOD_S", 1e-9)
-    monkeypatch.setattr(sys.stderr, "isatty", lambda: True, raising=False)
-    stage("--from", "checkpoint")
-    shown = capsys.readouterr().err
-    assert shown.rpartition("stage_model: ")[0].endswith("\r\x1b[K")
 
 
 WHOLE = safetensors(b"weights")
@@ -285,17 +218,6 @@ def test_the_lock_of_a_killed_run_is_ended(file, tmp_path, busy_engine, capsys):
     assert not lock.exists()
     assert "stage_model: removed the stale lock of me@" in said
     assert "the second time" in said
-
-
-def test_the_second_stager_says_who_holds_the_lock(file, tmp_path, busy_engine, capsys):
-    output, lock = locked_by(tmp_path, os.getpid())
-    tried = busy_engine(output)
-    assert stage("--from", "checkpoint") == ExitCode.REFUSED
-    said = capsys.readouterr().err
-    assert (tried, lock.exists()) == (["up"], True)
-    assert "Stack mine is locked for " in said
-    assert f" by me@{socket.gethostname()} (process {os.getpid()}). Wait for it to finish" in said
-    assert "gemma doctor" not in said
 
 
 # At most one thing runs in the engine.

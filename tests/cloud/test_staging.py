@@ -4,20 +4,17 @@ import hashlib
 import json
 import random
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 from google.api_core.exceptions import RetryError, ServiceUnavailable
 from google.auth import exceptions
 from google.cloud.storage import retry
-from google.cloud.storage.exceptions import InvalidResponse
 
 from cloud.model_files import CONFIG
 from cloud.staging import bucket as buckets
 from cloud.staging import copying
-from cloud.staging.copying import FilePart, parts_of
-from cloud.staging.sources import FolderSource, SourceFile, require_checkpoint
+from cloud.staging.sources import FolderSource, require_checkpoint
 from contracts.errors import CommandRefusedError, ScriptError
 from contracts.staged_weights import MANIFEST, PARTS, manifest_hash
 from localcloud.rest.errors import CloudError
@@ -34,17 +31,6 @@ def checkpoint(tmp_path):
         (tmp_path / name).write_bytes(content)
     (tmp_path / "model-1.safetensors").write_bytes(LARGE)
     return tmp_path
-
-
-def test_a_file_has_its_parts_in_order_and_an_empty_one_has_one():
-    def ranges(size):
-        file = SourceFile(name="a", size_bytes=size, sha256=None)
-        return [(part.start, part.end, part.is_whole) for part in parts_of(file, 10)]
-
-    assert ranges(0) == [(0, 0, True)]
-    assert ranges(10) == [(0, 10, True)]
-    assert ranges(21) == [(0, 10, False), (10, 20, False), (20, 21, False)]
-    assert not FilePart(file=SourceFile(name="a", size_bytes=5, sha256=None), start=1, end=5).is_whole
 
 
 def test_everything_the_server_needs_is_copied_and_listed(staging_world, checkpoint):
@@ -99,28 +85,6 @@ def test_the_old_manifest_is_gone_while_files_change(staging_world, checkpoint, 
     assert seen == [("m/model-2.safetensors", False), (f"m/{MANIFEST}", False)]
 
 
-def test_a_manifest_that_another_run_wrote_meanwhile_is_gone_too(staging_world, checkpoint, monkeypatch):
-    class Meanwhile(FolderSource):
-        def read(self, file, start, end):
-            if staging_world.writes() == {}:
-                staging_world.put(f"m/{MANIFEST}", b"{}")
-            return FolderSource.read(self, file, start, end)
-
-    staging_world.stage(checkpoint)
-    (checkpoint / "model-2.safetensors").write_bytes(b"bc")
-    staging_world.forget()
-    seen = []
-    upload = buckets.WeightsBucket.upload
-
-    def watched(self, name, *arguments, **options):
-        seen.append((name, f"m/{MANIFEST}" in self.objects("m/")))
-        return upload(self, name, *arguments, **options)
-
-    monkeypatch.setattr(buckets.WeightsBucket, "upload", watched)
-    staging_world.stage(Meanwhile(folder=checkpoint))
-    assert seen == [("m/model-2.safetensors", False), (f"m/{MANIFEST}", False)]
-
-
 @pytest.mark.parametrize("change", ["deleted", "changed"])
 def test_no_manifest_lists_what_is_not_there(staging_world, checkpoint, monkeypatch, change):
     write = copying.write_manifest
@@ -140,7 +104,7 @@ def test_no_manifest_lists_what_is_not_there(staging_world, checkpoint, monkeypa
     assert f"m/{MANIFEST}" not in staging_world.target.objects("m/")
 
 
-@pytest.mark.parametrize("broken_after", [0, 1, 7, 40, 41, 42])
+@pytest.mark.parametrize("broken_after", [0, 7, 41, 42])
 def test_a_broken_copy_goes_on_where_it_stopped(staging_world, checkpoint, monkeypatch, broken_after):
     left = iter(range(broken_after))
     upload = buckets.WeightsBucket.upload
@@ -254,11 +218,6 @@ def test_parts_that_another_run_deleted_are_named_as_such(staging_world, checkpo
         staging_world.stage(checkpoint)
 
 
-def test_many_parts_at_a_time_have_a_connection_each(staging_world, checkpoint, caplog):
-    staging_world.stage(checkpoint, workers=32)
-    assert [record.message for record in caplog.records if "pool is full" in record.message] == []
-
-
 def test_a_cloud_storage_that_does_not_answer_is_not_said_to_refuse(staging_world, monkeypatch):
     monkeypatch.setattr(retry.DEFAULT_RETRY, "_timeout", 0.1)
     monkeypatch.setattr(buckets, "_RETRY_S", 0.1)
@@ -282,10 +241,6 @@ def test_a_cloud_storage_that_does_not_answer_is_not_said_to_refuse(staging_worl
         (
             RetryError("120 s exceeded", ServiceUnavailable("busy", response=SimpleNamespace(status_code=503))),
             "Cloud Storage cannot be reached (HTTP 503). Run this again.",
-        ),
-        (
-            RetryError("120 s exceeded", InvalidResponse(SimpleNamespace(status_code=429), "busy")),
-            "Cloud Storage cannot be reached (HTTP 429). Run this again.",
         ),
     ],
 )
@@ -329,11 +284,6 @@ def test_the_manifest_and_the_parts_of_an_earlier_copy_are_no_files_of_a_checkpo
     staging_world.stage(checkpoint)
     assert json.loads(staging_world.content(f"m/{MANIFEST}"))["revision"] == checkpoint.name
     assert staging_world.writes()[f"m/{MANIFEST}"] == 1
-
-
-def test_the_revision_of_a_folder_is_its_name_from_within_too(checkpoint, monkeypatch):
-    monkeypatch.chdir(checkpoint)
-    assert FolderSource(folder=Path()).revision == checkpoint.name
 
 
 def test_a_bucket_that_does_not_exist_is_one_sentence(staging_world, checkpoint):

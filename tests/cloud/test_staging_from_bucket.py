@@ -5,10 +5,9 @@ import random
 
 import pytest
 
-from cloud.model_files import CONFIG
 from cloud.staging import bucket as buckets
 from cloud.staging.bucket import WeightsBucket
-from cloud.staging.sources import bucket_of, in_bucket, require_checkpoint
+from cloud.staging.sources import bucket_of, in_bucket
 from contracts.errors import CommandRefusedError, ScriptError
 from contracts.staged_weights import MANIFEST
 from localcloud.services import storage_copies
@@ -80,14 +79,6 @@ def test_the_sha256_of_a_staged_source_is_carried_on(world):
     assert world.target.objects("m/")["m/model.safetensors"].sha256 == "5" * 64
 
 
-def test_a_second_run_copies_nothing(world):
-    first = world.stage(source_of(world))
-    world.forget()
-    again = world.stage(source_of(world))
-    assert (again.copied, again.kept, again.manifest) == (0, 2, first.manifest)
-    assert world.writes() == {}
-
-
 def test_an_interrupted_copy_keeps_the_files_that_are_complete(world, monkeypatch):
     rewrite = WeightsBucket.rewrite
 
@@ -102,13 +93,6 @@ def test_an_interrupted_copy_keeps_the_files_that_are_complete(world, monkeypatc
     monkeypatch.setattr(WeightsBucket, "rewrite", rewrite)
     outcome = world.stage(source_of(world))
     assert (outcome.copied, outcome.kept) == (1, 1)
-    assert world.content("m/model.safetensors") == LARGE
-
-
-def test_an_answer_that_was_lost_is_no_second_writer(world, monkeypatch):
-    left = world.lose_answers(monkeypatch, "m/config.json", "m/model.safetensors")
-    world.stage(source_of(world))
-    assert left == []
     assert world.content("m/model.safetensors") == LARGE
 
 
@@ -133,20 +117,6 @@ def test_a_copy_with_other_bytes_is_deleted_and_refused(world, monkeypatch):
     with pytest.raises(ScriptError, match=r"The copy of model.safetensors differs from gs://.*/gemma, and was"):
         world.stage(source_of(world))
     assert "m/model.safetensors" not in world.target.objects("m/")
-
-
-def test_a_folder_without_a_checkpoint_is_refused(world):
-    with pytest.raises(CommandRefusedError, match=r"gs://.*/nothing has no config.json, so it is not a checkpoint"):
-        require_checkpoint(in_bucket(world.target, "nothing"), CONFIG)
-
-
-def test_a_folder_without_a_file_that_its_index_names_is_refused(world):
-    index = {"weight_map": {"a": "model.safetensors", "b": "model-2.safetensors"}}
-    world.put("gemma/model.safetensors.index.json", json.dumps(index).encode(), bucket=world.source)
-    with pytest.raises(
-        CommandRefusedError, match=r"gs://.*/gemma has no model-2.safetensors, which model.safetensors.index"
-    ):
-        require_checkpoint(source_of(world), CONFIG)
 
 
 @pytest.mark.parametrize(

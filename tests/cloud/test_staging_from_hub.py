@@ -10,9 +10,8 @@ import httpx2
 import pytest
 from huggingface_hub.utils import _http
 
-from cloud.model_files import CONFIG
-from cloud.staging.sources import HubSource, hub, require_checkpoint
-from contracts.errors import CommandRefusedError, ScriptError
+from cloud.staging.sources import HubSource, hub
+from contracts.errors import ScriptError
 from contracts.staged_weights import MANIFEST
 from tests.cloud.small_hub import COMMIT, small_hub
 
@@ -110,25 +109,6 @@ def test_a_client_that_another_thread_closed_is_opened_again(world, monkeypatch)
     assert staging.content("m/model.safetensors") == LARGE
 
 
-def test_a_client_that_another_thread_closes_at_that_moment_is_opened_again(world, monkeypatch):
-    """`get_session` reads the shared client twice: between, another thread can set it to None."""
-    staging, _ = world
-    source, session, missing = hub("org/model", None), _http.get_session, [None, None]
-    monkeypatch.setattr(_http, "get_session", lambda: missing.pop() if missing else session())
-    staging.stage(source)
-    assert missing == []
-    assert staging.content("m/model.safetensors") == LARGE
-
-
-def test_a_client_that_stays_closed_is_one_sentence(world, monkeypatch):
-    staging, _ = world
-    source, closed = hub("org/model", None), _http.default_client_factory()
-    closed.close()
-    monkeypatch.setattr(_http, "get_session", lambda: closed)
-    with pytest.raises(ScriptError, match=r"^The Hugging Face Hub cannot be reached \(RuntimeError\); run this again"):
-        staging.stage(source)
-
-
 @pytest.mark.usefixtures("world")
 def test_an_outage_of_two_minutes_ends_no_copy(monkeypatch):
     source, waited = hub("org/model", None), []
@@ -157,41 +137,6 @@ def test_a_signed_link_that_expired_is_one_sentence(world):
     )
 
 
-@pytest.mark.parametrize(
-    ("status", "code", "advice"),
-    [
-        (401, "GatedRepo", "accept its terms at https://huggingface.co/org/model, then set HF_TOKEN to a token of"),
-        (403, "GatedRepo", "accept its terms at https://huggingface.co/org/model, then set HF_TOKEN to a token of"),
-        (401, "", "HF_TOKEN is invalid or has expired; create a token at https://huggingface.co/settings/tokens and"),
-        (404, "RepoNotFound", "it does not exist or is private; check the name, or set HF_TOKEN to a token with"),
-        (
-            404,
-            "RevisionNotFound",
-            "the revision does not exist; see its branches and commits at https://huggingface.co/org",
-        ),
-        (
-            429,
-            "",
-            "it is overloaded or failing; wait a few minutes, or pass --from FOLDER with a downloaded checkpoint",
-        ),
-        (
-            500,
-            "",
-            "it is overloaded or failing; wait a few minutes, or pass --from FOLDER with a downloaded checkpoint",
-        ),
-    ],
-    ids=["gated-401", "gated-403", "bad-token", "no-model", "no-revision", "busy", "fault"],
-)
-def test_a_refusal_of_the_hub_says_what_to_do_and_repeats_no_address(world, status, code, advice):
-    _, running = world
-    running.model_refusal = (status, code)
-    with pytest.raises(ScriptError) as caught:
-        hub("org/model", None)
-    said = str(caught.value)
-    assert said.startswith(f"The Hugging Face Hub rejected org/model with HTTP {status}: {advice}")
-    assert running.url not in said
-
-
 def test_a_server_that_ignores_ranges_is_named(world):
     staging, running = world
     running.ignores_ranges = True
@@ -205,30 +150,6 @@ def test_a_second_run_reads_only_what_the_hub_states_no_sha256_for(world):
     running.asked.clear()
     assert staging.stage(hub("org/model", None)).kept == 3
     assert {name for _, name, _, _ in running.asked} == {"config.json"}
-
-
-@pytest.mark.parametrize(
-    ("absent", "said"),
-    [
-        ("config.json", r"^org/model at c0ffee0* has no config.json, so it is not a checkpoint"),
-        ("model.safetensors", r"^org/model at c0ffee0* has no \.safetensors files"),
-    ],
-)
-def test_a_repository_that_is_no_checkpoint_is_refused(world, absent, said):
-    running = world[1]
-    del running.files[absent]
-    with pytest.raises(CommandRefusedError, match=said):
-        require_checkpoint(hub("org/model", None), CONFIG)
-
-
-def test_a_repository_without_a_file_that_its_index_names_is_refused(world):
-    running = world[1]
-    index = {"weight_map": {"a": "model.safetensors", "b": "model-2.safetensors"}}
-    running.files["model.safetensors.index.json"] = json.dumps(index).encode()
-    with pytest.raises(
-        CommandRefusedError, match=r"has no model-2.safetensors, which model.safetensors.index.json lists"
-    ):
-        require_checkpoint(hub("org/model", None), CONFIG)
 
 
 def test_a_hub_that_cannot_be_reached_says_how_to_go_on(staging_world, monkeypatch):

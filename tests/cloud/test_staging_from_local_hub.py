@@ -85,22 +85,6 @@ def test_a_checkpoint_is_staged_with_real_names_and_says_that_it_is_simulated(st
     assert (again, json.loads(capsys.readouterr().out)["copied"]) == (ExitCode.DONE, 0)
 
 
-@pytest.mark.usefixtures("hub")
-def test_a_copy_of_a_simulated_checkpoint_keeps_the_real_sizes(stack, staging_world):
-    assert stack(EXISTS)[0] == ExitCode.DONE
-    first = json.loads(staging_world.content(f"{staging_world.folder}/{MANIFEST}"))
-    staging_world.make_bucket(staging_world.bucket + "2")
-    folder = f"gs://{staging_world.bucket}/{staging_world.folder}"
-    world, staging_world.bucket = staging_world.bucket, staging_world.bucket + "2"
-    try:
-        assert stack(EXISTS, "--from", folder)[0] == ExitCode.DONE
-        assert weights_bytes(json.loads(staging_world.content(f"{staging_world.folder}/{MANIFEST}"))) == weights_bytes(
-            first
-        )
-    finally:
-        staging_world.bucket = world
-
-
 ADAPTER = "rubenbalbastre/procurement-function-calling-gemma-4-E2B-it-sft"
 DRAFTER = "google/gemma-4-26B-A4B-it-assistant"
 USES = f"""    lora: {{ adapters: {{ buy: {ADAPTER} }} }}

@@ -158,21 +158,6 @@ def test_kills_and_one_more_run(project, staging_world, tripwire):
     assert re.sub(r"(?m)^ .*:modelRevision:.*\n", "", shipped) in settings
 
 
-def test_another_bucket_is_a_source_and_the_file_can_stay_as_it_is(project, staging_world):
-    before = (project / "Pulumi.kills.yaml").read_text()
-    source = f"{staging_world.bucket[:40]}-from"
-    staging_world.make_bucket(source)
-    for path in (project / "checkpoint").iterdir():
-        staging_world.put(f"gemma/{path.name}", path.read_bytes(), bucket=source)
-    with (project / "log").open("w") as log:
-        process = begin(project, staging_world.cloud, log, "--no-bind", origin=f"gs://{source}/gemma/")
-        out, _ = process.communicate(timeout=LIMIT_S)
-    assert process.returncode == 0, (project / "log").read_text()
-    report = json.loads(out)
-    assert (report["copied"], report["revision"]) == (3, f"gs://{source}/gemma")
-    assert (project / "Pulumi.kills.yaml").read_text() == before
-
-
 def is_part(name):
     """Whether an object is one part of a file, not a group of joined parts."""
     found = re.fullmatch(rf"{PARTS}/m-[0-9a-f]{{16}}/.+/(\d+)-(\d+)", name)

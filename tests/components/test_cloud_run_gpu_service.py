@@ -62,11 +62,6 @@ def test_a_service_is_private_and_callable_by_its_invokers_alone(declare):
     assert inputs["labels"]["gemma-serving-stack"] == "x"
 
 
-def test_a_public_service_grants_everybody(declare):
-    recorder, _, _ = service(declare, invokers=("allUsers",))
-    assert [grant.inputs["member"] for grant in recorder.all("serviceIamMember")] == ["allUsers"]
-
-
 def test_the_container_has_its_gpu_its_probe_and_its_mounts(declare):
     _, inputs, _ = service(declare)
     template = inputs["template"]

@@ -14,50 +14,17 @@ from components.serving_image import ServingImage, ServingImageArgs, UpstreamAcc
 from components.stored_secret import ExistingSecret, ExistingSecretArgs, StoredSecret, StoredSecretArgs
 
 READERS = {"server": "serviceAccount:a@my-project.iam.gserviceaccount.com"}
-REGIONS = [
-    "africa-south1",
-    "asia-east1",
-    "asia-east2",
-    "asia-northeast1",
-    "asia-northeast2",
-    "asia-northeast3",
-    "asia-south1",
-    "asia-south2",
-    "asia-southeast1",
-    "asia-southeast2",
-    "australia-southeast1",
-    "australia-southeast2",
-    "europe-central2",
-    "europe-north1",
-    "europe-north2",
-    "europe-southwest1",
-    "europe-west1",
-    "europe-west2",
-    "europe-west3",
-    "europe-west4",
-    "europe-west6",
-    "europe-west8",
-    "europe-west9",
-    "europe-west10",
-    "europe-west12",
-    "me-central1",
-    "me-central2",
-    "me-west1",
-    "northamerica-northeast1",
-    "northamerica-northeast2",
-    "northamerica-south1",
-    "southamerica-east1",
-    "southamerica-west1",
-    "us-central1",
-    "us-east1",
-    "us-east4",
-    "us-east5",
-    "us-south1",
-    "us-west1",
-    "us-west2",
-    "us-west3",
-    "us-west4",
-]
+REGIONS_OF = {
+    "africa": "south1",
+    "asia": "east1 east2 northeast1 northeast2 northeast3 south1 south2 southeast1 southeast2",
+    "australia": "southeast1 southeast2",
+    "europe": "central2 north1 north2 southwest1 west1 west2 west3 west4 west6 west8 west9 west10 west12",
+    "me": "central1 central2 west1",
+    "northamerica": "northeast1 northeast2 south1",
+    "southamerica": "east1 west1",
+    "us": "central1 east1 east4 east5 south1 west1 west2 west3 west4",
+}
+REGIONS = [f"{area}-{name}" for area, names in REGIONS_OF.items() for name in names.split()]
 DIGEST = "sha256:" + "a" * 64
 
 

@@ -4,14 +4,13 @@ import dataclasses
 import json
 from datetime import UTC, datetime
 
-import pulumi
 import pytest
 
 from components.startup_script import startup_script
 from components.tpu_queued_resource import TpuQueuedResource, TpuQueuedResourceArgs, timeouts
 from contracts.labels import Ownership
 from contracts.rollout import RolloutLimits, parse_rollout
-from contracts.serving_document import BucketWeights, ServingDocument, image_in
+from contracts.serving_document import ServingDocument, image_in
 from gcp_tpu_provider.capacity import PROVISIONING_S
 from gcp_tpu_provider.desired_state import DesiredState
 from gcp_tpu_provider.transport import Pacing
@@ -101,14 +100,6 @@ def test_the_machine_is_private_and_ours(declare):
     assert inputs["runtimeVersion"] == "v2-alpha-tpuv6e"
 
 
-def test_the_component_passes_on_what_the_queue_knows(declare):
-    def outputs(resource):
-        return pulumi.Output.all(resource.zone, resource.state, resource.phase, resource.deadline)
-
-    _, known = declare(lambda: outputs(TpuQueuedResource("capacity", ARGS)))
-    assert known == ["us-east5-b", "ACTIVE", "ready", "2026-11-20T18:00:00Z"]
-
-
 def test_a_request_that_nobody_waits_for_any_more_ends_on_googles_side(declare):
     """Without `validUntilDuration` it would wait for ever, become ACTIVE unseen, and cost money until its run duration ends."""
     inputs, _ = declared(declare)
@@ -160,12 +151,6 @@ def test_the_document_is_deterministic_and_holds_no_secret():
     assert text == dataclasses.replace(DOCUMENT, environment=dict(reversed(DOCUMENT.environment.items()))).text()
     assert json.loads(text)["secretEnv"] == {"HF_TOKEN": "projects/1/secrets/s/versions/3"}
     assert json.loads(text)["weights"] == {"mode": "hub"}
-
-
-def test_weights_of_a_bucket_are_named_in_the_document():
-    weights = BucketWeights(uri="gs://b/m", path="/mnt/models/m")
-    document = json.loads(dataclasses.replace(DOCUMENT, weights=weights).text())
-    assert document["weights"] == {"mode": "bucket", "uri": "gs://b/m", "path": "/mnt/models/m"}
 
 
 REPOSITORIES = {"us-east5": "us-east5-docker.pkg.dev/p/r", "europe-west4": "europe-west4-docker.pkg.dev/p/r-2"}

@@ -9,7 +9,6 @@ from authors.accuracy.bands import (
     cached_shares,
     comparisons,
     hits,
-    is_one_wave,
     learned,
     share_within,
     spread_of_sources,
@@ -29,10 +28,6 @@ def of_tpus(split: str, figure: Figure) -> list[BandComparison]:
 def test_the_table_is_what_the_corpus_gives():
     """After a change of the formulas or of the corpus: python -m authors.accuracy.bands prints the table."""
     assert {key: spread for key, spread in BANDS.items() if spread.points} == learned(POINTS)
-
-
-def test_what_no_point_supports_says_so():
-    assert {key for key, spread in BANDS.items() if spread.points == 0} == {("tpot", "gpu")}
 
 
 @pytest.mark.parametrize("key", BANDS)
@@ -125,15 +120,3 @@ def test_only_the_first_sweep_repeats_its_prompts_unsaid():
         share for p, share in shares.items() if (p.deployment, p.input_tokens, p.users) == ("sweep-12b", 4_096, 64)
     )
     assert too_long_for_the_cache == 0
-
-
-def test_a_burst_is_told_from_a_closed_loop():
-    bursts = [point for point in POINTS if is_one_wave(point)]
-    assert {c.figure for c in FOUND if c.point in bursts} == {"rate"}
-    assert bursts
-
-
-def test_a_spread_that_is_off_by_a_little_is_noticed():
-    key = ("rate", "tpu-short")
-    wrong = {**BANDS, key: replace(BANDS[key], low=BANDS[key].low - 0.01)}
-    assert {k: s for k, s in wrong.items() if s.points} != learned(POINTS)

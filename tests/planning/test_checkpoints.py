@@ -5,7 +5,6 @@ from dataclasses import replace
 
 import pytest
 
-from authors.planning_pages import checkpoints_page
 from planning import Deployment, Finding, Plan, PlanningError, VllmOptions, plan
 from planning.data.checkpoints import (
     ABSENT,
@@ -82,18 +81,6 @@ def test_weights_on_a_gpu_take_what_others_saw(model: str, seen_gib: float):
 )
 def test_drafters_have_the_size_that_was_seen(model: str, seen_bytes: float):
     assert sum(t.params for t in tensors(spec_of(model))) * 2 == pytest.approx(seen_bytes, rel=0.001)
-
-
-def test_unrounded_and_base_checkpoints_are_planned_like_the_instruct_model():
-    for ending in ("-it-qat-q4_0-unquantized", ""):
-        one = plan(replace(H100, model=f"google/gemma-4-31B{ending}"))
-        assert one.memory == plan(H100).memory
-        assert (one.model, one.quantization) == (f"google/gemma-4-31B{ending}", "bf16")
-
-
-def test_names_without_their_owner_are_found():
-    assert find_checkpoint("redhatai/GEMMA-4-12b-it-nvfp4") is CHECKPOINTS["RedHatAI/gemma-4-12B-it-NVFP4"]
-    assert find_checkpoint("gemma-4-12b") is CHECKPOINTS["google/gemma-4-12B"]
 
 
 @pytest.mark.parametrize("spelled", ["31B", "31b-it", "Gemma 4 31B", "gemma4-31b-it", " gemma_4_31b "])
@@ -265,29 +252,6 @@ def test_the_config_of_a_drafter_gives_the_catalog_s():
     assert (read.target_hidden, read.groups) == (known.target_hidden, known.groups)
     without = model_from_config({**config, "use_ordered_embeddings": False}, name="other")
     assert without.centroids == 0
-
-
-@pytest.mark.parametrize(
-    ("model", "named"),
-    [
-        ("RedHatAI/gemma-4-12B-it-NVFP4", True),
-        ("nvidia/Gemma-4-26B-A4B-NVFP4", True),
-        ("RedHatAI/gemma-4-12B-it-FP8-Dynamic", False),
-        ("google/gemma-4-12B-it-qat-q4_0-unquantized", False),
-    ],
-)
-def test_nvfp4_is_not_known_to_load_on_tpu(model: str, *, named: bool):
-    planned = plan(Deployment(model=model, accelerator="v6e-4"))
-    assert ("FIT06" in {finding.id for finding in planned.findings}) is named
-
-
-def test_the_page_of_the_checkpoints_names_every_id():
-    page = checkpoints_page()
-    assert all(f"| {name} |" in page for name in (*CHECKPOINTS, *ABSENT))
-    assert page.count("(https://") == len(CHECKPOINTS) + len(ABSENT)
-    offered, _, absent = page.partition("## Not on the hub")
-    assert not any(name in offered for name in ABSENT)
-    assert all(name in absent for name in ABSENT)
 
 
 ABSENT_ID = "google/gemma-4-26B-A4B-it-qat-w4a16-ct"

@@ -92,27 +92,19 @@ def test_exit_codes_are_0_for_fits_and_2_for_blocked_and_out_of_memory(run):
 
 
 @pytest.mark.parametrize(
-    ("pair", "path", "value"),
+    ("pair", "verdict"),
     [
-        ("gpuMemoryUtilization=0.05", ("verdict",), "out-of-memory"),
-        ("gpuMemoryUtilization=0.1", ("verdict",), "fits"),
-        ("kvCacheDtype=auto", ("verdict",), "fits"),
-        ("blockSize=64", ("verdict",), "fits"),
-        ("tensorParallelSize=2", ("verdict",), "blocked"),
-        ("maxModelLen=131072", ("verdict",), "fits"),
-        ("maxModelLen=131,072", ("verdict",), "fits"),
-        ("maxModelLen=200000", ("verdict",), "blocked"),
-        ("maxNumBatchedTokens=1024", ("verdict",), "blocked"),
-        ("hostMemoryGib=4", ("verdict",), "blocked"),
+        ("gpuMemoryUtilization=0.05", "out-of-memory"),
+        ("gpuMemoryUtilization=0.1", "fits"),
+        ("tensorParallelSize=2", "blocked"),
+        ("maxModelLen=131,072", "fits"),
+        ("maxModelLen=200000", "blocked"),
+        ("hostMemoryGib=4", "blocked"),
     ],
 )
-def test_settings_change_the_plan(run, pair: str, path: tuple[str, ...], value: object):
+def test_settings_change_the_plan(run, pair: str, verdict: str):
     _, out, err = run(*E2B, "--set", pair, "--json")
-    assert err == ""
-    found = json.loads(out)
-    for key in path:
-        found = found[key]
-    assert found == value
+    assert (err, json.loads(out)["verdict"]) == ("", verdict)
 
 
 VALUES: dict[object, object] = {
@@ -160,37 +152,6 @@ def test_every_field_can_be_set_and_left_out_in_the_words_of_a_remedy():
     assert question("--set", "startupProbe.period=9s", "--set", "startupProbe=none") == plain
 
 
-def test_several_keys_make_one_deployment(run):
-    pairs = (
-        "cpuOffloadGib=2",
-        "enforceEager=true",
-        "hostMemoryGib=32",
-        "weightsMode=fuse",
-        "maxNumSeqs=8",
-        "kvCacheDtype=fp8",
-    )
-    words = [part for pair in pairs for part in ("--set", pair)]
-    code, out, err = run("--model", "google/gemma-4-12B-it-qat-w4a16-ct", "--accelerator", "l4", *words, "--json")
-    assert (code, err) == (0, "")
-    assert json.loads(out)["memory"]["graphs_gib"] == 0
-
-
-def test_names_are_read_without_regard_to_case(run):
-    one = run("--model", "GEMMA-4-31b-IT", "--accelerator", "rtx pro 6000", "--platform", "GCE", "--json")
-    two = run("--model", "google/gemma-4-31B-it", "--accelerator", "RTX PRO 6000", "--platform", "gce", "--json")
-    assert one == two
-    assert one[0] == 0
-
-
-def test_the_formulas_are_in_the_json_too(run):
-    code, out, _ = run(*E2B, "--json", "--explain")
-    found = json.loads(out)
-    assert code == 0
-    assert found["explanation"]
-    assert all(part["title"] and part["lines"] for part in found["explanation"])
-    assert "explanation" not in json.loads(run(*E2B, "--json")[1])
-
-
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
@@ -200,19 +161,12 @@ def test_the_formulas_are_in_the_json_too(run):
             ("--model", "gpt-5", "--accelerator", "L4"),
             '"gpt-5" is not in the catalog. See docs/reference/checkpoints.md',
         ),
-        (("--model", "google/gemma-4-E2B-it", "--accelerator", "T4"), '"T4" is unknown. Allowed: v5e-1'),
-        ((*E2B, "--platform", "gce"), "Allowed: tpu-vm"),
-        ((*E2B, "--quantization", "int3"), "Allowed: bf16, fp8, w4a16"),
         ((*E2B, "--set", "maxModelLength=1"), 'no key "maxModelLength". Did you mean maxModelLen?'),
         ((*E2B, "--set", "qqqq=1"), 'no key "qqqq". Use one of tensorParallelSize'),
         ((*E2B, "--set", "maxModelLen"), "has no value"),
-        ((*E2B, "--set", "maxModelLen=long"), '"long"; it must be a whole number'),
-        ((*E2B, "--set", "enforceEager=maybe"), '"maybe"; it must be true or false'),
         ((*E2B, "--set", "weightsMode=floppy"), '"floppy". Use one of hub'),
         ((*E2B, "--set", "maxRunDuration=4"), "a duration needs a unit"),
-        ((*E2B, "--set", "compileCache=disk"), '"disk". Use one of machine, bucket, off'),
         ((*E2B, "--set", "acceptFindings=FIT99"), 'finding "FIT99" does not exist'),
-        (("--stack", "tpu-v6e4", "--write", "other"), "--write requires --solve"),
         ((*E2B, "--min-context", "4096"), "requires --compare"),
         ((*E2B, "--stack", "tpu-v6e4"), "--stack and --model cannot be combined"),
         ((*E2B, "--config", "no-such-file.json"), "no-such-file.json cannot be read"),
@@ -338,35 +292,6 @@ def test_costs_show_the_bill_with_its_sources_and_the_break_even(run, stack: str
     assert all(zone in out for zone in zones)
 
 
-def test_costs_name_zones_on_both_sides_of_a_price_border(run):
-    zones = ("--set", "zones=us-east5-a europe-west4-a", "--set", "provisioningModel=standard")
-    _, out, _ = run(*E2B, *zones, "--costs")
-    assert re.search(r"us-east5-a +\$10\.80", out)
-    assert re.search(r"europe-west4-a +\$11\.88", out)
-
-
-def test_costs_say_which_prices_are_those_of_the_file(run, tmp_path):
-    prices = tmp_path / "prices.json"
-    prices.write_text('{"as_of": "2026-11-01", "v6e_flex_start_usd_per_chip_hour": 1}', encoding="utf-8")
-    _, out, _ = run(*E2B, "--prices", prices, "--costs")
-    assert "price file" in out
-    assert "2026-11-01" in out
-
-
-@pytest.mark.parametrize("other", ["--explain", "--compare"])
-def test_costs_are_those_of_one_plan(run, other: str):
-    code, _, err = run(*E2B, "--costs", other)
-    assert code == 2
-    assert f"--costs and {other} cannot be combined" in err
-
-
-@pytest.mark.parametrize("path", sorted(ROOT.glob("Pulumi.*.yaml")), ids=lambda path: path.name)
-def test_every_stack_that_is_shipped_fits(run, path: Path):
-    code, out, err = run("--stack", path.name.removeprefix("Pulumi.").removesuffix(".yaml"), "--json")
-    assert (code, err) == (0, "")
-    assert json.loads(out)["fits"] is True
-
-
 @pytest.mark.parametrize(
     ("options", "chosen"),
     [
@@ -382,11 +307,6 @@ def test_a_family_is_its_original_or_the_checkpoint_stored_in_the_precision(run,
     assert json.loads(out)["model"] == chosen
     assert f"{options[1]} is {chosen}" in err
     assert "--solve compares" in err
-
-
-def test_a_family_is_compared_as_its_original(run):
-    _, out, _ = run("--model", "E2B", "--compare", "--json")
-    assert json.loads(out)["model"] == "google/gemma-4-E2B-it"
 
 
 QAT = ("--model", "google/gemma-4-31B-it-qat-w4a16-ct")

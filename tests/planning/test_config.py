@@ -120,7 +120,6 @@ def test_the_index_says_how_large_the_checkpoint_is():
     [
         ({"quant_method": "fp8"}, "fp8"),
         ({"quant_method": "awq", "bits": 4}, "w4a16"),
-        ({"quant_method": "gptq", "bits": 4}, "w4a16"),
         ({"quant_method": "auto-round", "bits": 4, "group_size": 128}, "w4a16"),
         ({"quant_method": "compressed-tensors", "config_groups": {"group_0": {"weights": {"num_bits": 8}}}}, "fp8"),
         ({"quant_method": "compressed-tensors", "config_groups": {"group_0": {"weights": {"num_bits": 4}}}}, "w4a16"),
@@ -133,11 +132,6 @@ def test_the_index_says_how_large_the_checkpoint_is():
             "nvfp4",
         ),
         ({"quant_method": "modelopt", "quant_algo": "FP8"}, "fp8"),
-        (
-            {"quant_method": "auto-round", "bits": 4, "data_type": "int", "packing_format": "auto_round:auto_gptq"},
-            "w4a16",
-        ),
-        ({"quant_method": "intel/auto-round", "bits": 4, "data_type": "int"}, "w4a16"),
         ({"quant_method": "auto-round", "bits": 4, "data_type": "mx_fp"}, "mxfp4"),
         ({"quant_method": "mxfp4"}, "mxfp4"),
         (
@@ -182,15 +176,6 @@ def test_what_is_not_known_of_an_architecture_is_said():
     assert "sliding_window applies to all" in not_known({**LLAMA_8B, "sliding_window": 4_096})
     assert "image or audio encoders" in not_known({**LLAMA_8B, "vision_config": VISION})
     assert "Not known" not in not_known(CONFIGS["31B"], index={"metadata": {"total_size": 62_546_000_000}})
-
-
-def test_a_bf16_model_can_be_asked_for_as_fp8_and_not_as_four_bits():
-    asked = Deployment(model="other", accelerator="L4", model_spec=model_from_config(LLAMA_8B, name="other"))
-    small = plan(replace(asked, quantization="fp8"))
-    assert small.memory.weights_gib < plan(asked).memory.weights_gib * 0.65
-    assert small.vllm.quantization == "fp8"
-    with pytest.raises(PlanningError, match="needs an already quantized checkpoint"):
-        plan(replace(asked, quantization="w4a16"))
 
 
 def test_a_sliding_window_bounds_what_a_long_request_holds():
@@ -261,18 +246,3 @@ def test_the_method_of_a_four_bit_checkpoint_decides_on_tpu_and_not_on_a_gpu():
 def test_an_index_without_a_size_is_refused():
     with pytest.raises(PlanningError, match=r"metadata\.total_size"):
         model_from_config(LLAMA_8B, name="other", index={"weight_map": {}})
-
-
-def test_a_gemma_that_is_fp8_already_loads_on_tpu_and_a_four_bit_one_does_not():
-    def findings(block: dict[str, object] | None, quantization: str | None = None) -> set[str]:
-        config = {**CONFIGS["26B"], **({"quantization_config": block} if block else {})}
-        spec = model_from_config(config, name="other")
-        asked = Deployment(model="other", accelerator="v6e-4", model_spec=spec, quantization=quantization)
-        return {f.id for f in plan(asked).findings}
-
-    assert "FIT06" not in findings({"quant_method": "fp8"})
-    assert "FIT06" in findings({"quant_method": "awq", "bits": 4})
-    assert "FIT06" in findings({"quant_method": "auto-round", "bits": 4})
-    assert "FIT06" in findings({"quant_method": "mxfp4"})
-    assert "FIT06" in findings(None, "fp8")
-    assert "FIT06" not in findings(None)

@@ -97,20 +97,6 @@ def test_the_streamers_buffer_holds_the_largest_tensor_and_no_more_than_it_needs
     assert limit("google/gemma-4-26B-A4B-it-qat-w4a16-ct") == overheads.STREAMER_BUFFER_BYTES
 
 
-def test_the_load_format_alone_is_no_silent_option_any_more():
-    """S2-f of the review: it changed neither the start nor the path."""
-    alone = plan(replace(L4_26B, vllm=VllmOptions(load_format="runai_streamer")))
-    (said,) = [finding for finding in alone.findings if finding.id == "LDR01"]
-    assert alone.verdict == "blocked"
-    assert said.remedies[0].changes == {"weights_mode": "streamer", "vllm.load_format": None}
-
-
-@pytest.mark.parametrize("given", ["auto", "safetensors", "runai_streamer_sharded"])
-def test_the_streamer_has_its_own_load_format(given: str):
-    found = plan(mode("streamer", replace(L4_26B, vllm=VllmOptions(load_format=given))))
-    assert "LDR01" in [finding.id for finding in found.stopping]
-
-
 def test_kept_graphs_shorten_every_start_but_the_first_and_the_break_even_counts_that():
     kept, plain = plan(mode("streamer", direct_vpc=True, graph_cache="bucket")), plan(mode("streamer", direct_vpc=True))
     assert kept.startup.total_s == plain.startup.total_s
@@ -124,17 +110,3 @@ def test_kept_graphs_shorten_every_start_but_the_first_and_the_break_even_counts
     assert kept.running.even_requests_per_day is not None
     assert plain.running.even_requests_per_day is not None
     assert kept.running.even_requests_per_day > plain.running.even_requests_per_day
-
-
-def test_a_start_that_no_probe_waits_for_is_offered_the_ways_without_a_mount():
-    late = replace(
-        L4_26B,
-        model="google/gemma-4-31B-it",
-        accelerator="RTX PRO 6000",
-        host_memory_gib=80,
-        vcpu=20,
-        cloud_run=CloudRunOptions(region="us-central1"),
-    )
-    (said,) = [finding for finding in plan(late).findings if finding.id == "PRB01"]
-    offered = {remedy.changes.get("weights_mode") for remedy in said.remedies}
-    assert offered >= {"fuse-buffered", "streamer", "memory"}

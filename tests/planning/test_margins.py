@@ -13,7 +13,7 @@ from planning.machine.hardware import ACCELERATORS
 from planning.memory.budget import comfortable_utilization, memory_plan
 from planning.memory.margins import edges
 from planning.memory.resolve import resolve
-from planning.model.catalog import model_ids
+from planning.model.catalog import MODELS, model_ids
 from planning.question.fields import changed
 from planning.solve.plan_json import plan_json
 from scripts.plan.__main__ import main
@@ -92,7 +92,7 @@ def test_the_planners_own_defaults_are_far_from_every_edge(subtests: pytest.Subt
 
 
 def test_a_utilization_of_1_dies_everywhere(subtests: pytest.Subtests):
-    for model, (accelerator, platform) in product(model_ids(), PLACES):
+    for model, (accelerator, platform) in product(MODELS, PLACES):
         with subtests.test(f"{model} on {accelerator}, {platform}"):
             options = VllmOptions(gpu_memory_utilization=1.0)
             p = plan(Deployment(model=model, accelerator=accelerator, platform=platform, vllm=options))

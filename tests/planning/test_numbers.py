@@ -15,7 +15,6 @@ from hypothesis import strategies as st
 
 from contracts.exit_codes import ExitCode
 from planning import CloudRunOptions, Deployment, PlanningError, VllmOptions, plan
-from planning.data.prices import LIST_PRICES, PriceBook
 from planning.model.hf_config import model_from_config
 from planning.numbers import LARGEST, is_number, number, read_json, whole_number
 from planning.question.fields import changed, field_types, number_limits
@@ -230,21 +229,6 @@ def test_a_number_of_too_many_digits_is_refused(tmp_path: Path):
     path.write_text(f"config:\n  gemma-serving:maxUsd: {'9' * 5_000}\n", encoding="utf-8")
     with pytest.raises(SettingsError, match=r"^Pulumi\.x\.yaml .*digits.*\.$"):
         from_file(path, project="my-project")
-
-
-@pytest.mark.parametrize("text", ["NaN", "Infinity", "-Infinity", "1e400", "0", "-1", "true", '"1"', "9" * 400])
-def test_a_price_file_is_refused_in_one_sentence(text: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]):
-    path = tmp_path / "prices.json"
-    for key in ("cloud_run_l4_usd_per_s", "gce_h100_usd_per_hour"):
-        path.write_text(f'{{"{key}": {text}}}', encoding="utf-8")
-        one_sentence(
-            capsys,
-            main([*L4, "--prices", str(path)]),
-            names="prices.json" if "N" in text or "I" in text or "e4" in text else key,
-        )
-    with pytest.raises(PlanningError):
-        PriceBook.from_mapping({"gce_h100_usd_per_hour": math.inf})
-    assert is_number(LIST_PRICES.gce_hour("H100").usd)
 
 
 def test_a_config_is_refused_in_one_sentence(

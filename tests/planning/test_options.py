@@ -2,18 +2,13 @@
 
 import json
 from dataclasses import fields, replace
-from itertools import product
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-import planning
 from contracts.path_guard import GUARD_ARGUMENT
 from planning import Deployment, PlanningError, VllmOptions, plan
 from planning.data.prices import LIST_PRICES, PriceBook
-from planning.machine.hardware import ACCELERATORS
-from planning.model.catalog import model_ids
 from planning.question.server_flags import TABLES, flag_table, parse_arguments
 from planning.question.vllm_args import OPTIONS, vllm_arguments, vllm_environment
 from planning.solve.plan_json import plan_json
@@ -87,12 +82,6 @@ def test_each_option_is_spelled_as_vllm_reads_it():
         "--allowed-origins=[]",
         "--max-log-len=100",
     )
-
-
-def test_equal_options_give_equal_arguments_whatever_the_order_of_their_parts():
-    one = VllmOptions(limit_mm_per_prompt={"image": 4, "audio": 1})
-    two = VllmOptions(limit_mm_per_prompt={"audio": 1, "image": 4})
-    assert vllm_arguments(one, model_or_path="m") == vllm_arguments(two, model_or_path="m")
 
 
 def test_every_option_has_a_flag_of_its_own_and_words_that_explain_it():
@@ -192,14 +181,6 @@ def test_an_l4_under_a_cuda_13_image_gets_the_compatibility_libraries():
     }
 
 
-def test_recommended_options_stop_at_nothing_but_memory_and_precision(subtests: pytest.Subtests):
-    for model, accelerator in product(model_ids(), ACCELERATORS):
-        with subtests.test(f"{model} on {accelerator}"):
-            p = plan(Deployment(model=model, accelerator=accelerator))
-            assert {f.id for f in p.stopping} <= {"FIT01", "FIT04", "FIT06", "PRB01", "FIT03"}
-            assert p.vllm.tensor_parallel_size == ACCELERATORS[accelerator].devices
-
-
 def test_a_plan_fills_in_the_recommended_options():
     options = plan(E2B).vllm
     assert (options.tensor_parallel_size, options.tool_call_parser, options.reasoning_parser) == (4, "gemma4", "gemma4")
@@ -220,14 +201,9 @@ def test_a_plan_fills_in_the_recommended_options():
             {"accelerator": "v7x-8"},
             "TPU7x needs Compute Engine or Google Kubernetes Engine, and this project deploys it with neither. Google offers it in us-central1-c",
         ),
-        ({"accelerator": "tpu7x-standard-4t"}, "has 4 chips of 192 GiB (https://docs.cloud.google.com/tpu/docs/tpu7x)"),
         (
             {"accelerator": "v6e-16", "platform": "tpu-vm"},
             'The accelerator "v6e-16" is unknown. Allowed: v5e-1, v5e-4, v5e-8, v6e-1, v6e-4, v6e-8.',
-        ),
-        (
-            {"accelerator": "T4", "platform": "cloud-run"},
-            'The accelerator "T4" is unknown. Allowed: L4, RTX PRO 6000.',
         ),
         ({"platform": "cloud-run"}, 'The platform "cloud-run" does not have v6e-4. Allowed: tpu-vm.'),
         (
@@ -237,7 +213,6 @@ def test_a_plan_fills_in_the_recommended_options():
         ({"weights_mode": "floppy"}, '`weights_mode` is "floppy". Allowed: hub'),
         ({"host_memory_gib": 0}, "`host_memory_gib` is 0; it must be above 0."),
         ({"vllm": VllmOptions(gpu_memory_utilization=1.1)}, "gpuMemoryUtilization is 1.1"),
-        ({"vllm": VllmOptions(kv_cache_dtype="int3")}, 'kvCacheDtype is "int3". Allowed: auto'),
         ({"vllm": VllmOptions(max_model_len=-1)}, "maxModelLen is -1; it must be 1 or more."),
         ({"vllm": VllmOptions(cpu_offload_gib=4)}, "vLLM on TPU cannot offload"),
     ],
@@ -247,11 +222,6 @@ def test_mistakes_are_one_sentence_with_the_value_and_what_is_allowed(change: di
         plan(replace(E2B, **change))
     assert said in str(caught.value)
     assert str(caught.value).endswith(".")
-
-
-def test_a_quantized_checkpoint_cannot_be_asked_for_in_another_precision():
-    with pytest.raises(PlanningError, match="which conflicts with"):
-        plan(Deployment(model="google/gemma-4-31B-it-qat-w4a16-ct", accelerator="L4", quantization="bf16"))
 
 
 def test_prices_can_be_replaced_in_part():
@@ -268,7 +238,6 @@ def test_prices_can_be_replaced_in_part():
         ({"v7x": 1.0}, 'unknown key "v7x"'),
         ({"gce_h100_usd_per_hour": "cheap"}, "'cheap'; it must be a number above 0"),
         ({"gce_h100_usd_per_hour": -1}, "-1; it must be a number above 0"),
-        ({"gce_h100_usd_per_hour": True}, "True; it must be a number above 0"),
     ],
 )
 def test_price_files_with_mistakes_are_refused(given: dict[str, object], said: str):
@@ -297,75 +266,15 @@ def test_provisioning_and_redundancy_change_the_price():
 
 def test_a_plan_is_json_with_the_keys_that_are_promised():
     document = json.loads(json.dumps(plan_json(plan(E2B))))
-    assert {key: sorted(value) if isinstance(value, dict) else None for key, value in document.items()} == {
-        "fits": None,
-        "verdict": None,
-        "model": None,
-        "accelerator": None,
-        "platform": None,
-        "memory": sorted(
-            [
-                "usable_gib",
-                "weights_gib",
-                "activations_gib",
-                "graphs_gib",
-                "kv_gib",
-                "kv_tokens",
-                "kv_blocks",
-                "max_concurrency",
-                "kv_margin_gib",
-            ]
-        ),
-        "vllm_version": None,
-        "startup": sorted(
-            [
-                "pull_s",
-                "load_s",
-                "load_low_s",
-                "load_high_s",
-                "compile_s",
-                "compile_low_s",
-                "compile_high_s",
-                "total_s",
-                "total_low_s",
-                "total_high_s",
-                "probe_budget_s",
-            ]
-        ),
-        "throughput": ["decode_tok_per_s", "saturated_tok_per_s", "ttft_s"],
-        "cost": sorted(
-            [
-                "always_on",
-                "bill",
-                "break_even",
-                "cold_start",
-                "commitments",
-                "idle_billing_s",
-                "idle_usd_per_hour",
-                "lowest_usd_per_hour",
-                "max_usd",
-                "metrics_usd_per_month",
-                "places",
-                "prices",
-                "prices_as_of",
-                "usd_per_hour",
-                "usd_per_million_tokens",
-                "windows",
-            ]
-        ),
-        "margin": None,
-        "findings": None,
-    }
+    blocks = {"memory", "startup", "throughput", "cost"}
+    answers = {"fits", "verdict", "model", "accelerator", "platform", "vllm_version", "margin", "findings"}
+    assert document.keys() == blocks | answers
+    assert {"kv_tokens", "max_concurrency"} <= document["memory"].keys()
+    assert {"total_s", "probe_budget_s"} <= document["startup"].keys()
+    assert {"decode_tok_per_s", "saturated_tok_per_s", "ttft_s"} == document["throughput"].keys()
+    assert {"usd_per_hour", "max_usd", "bill", "windows"} <= document["cost"].keys()
     keys = {"id", "severity", "message", "remedy", "source", "remedies"}
     assert all(finding.keys() == keys for finding in document["findings"])
-
-
-def test_no_module_hides_a_name_of_the_package():
-    modules = {path.stem for path in Path(planning.__file__).parent.glob("*.py")}
-    assert not modules & set(planning.__all__)
-    assert {name: callable(getattr(planning, name)) for name in planning.__all__} == dict.fromkeys(
-        planning.__all__, True
-    )
 
 
 def test_the_mount_that_starts_in_time_is_taken_where_nobody_chose_one():

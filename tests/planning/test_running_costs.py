@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from planning import CloudRunOptions, Deployment, Plan, PlanningError, TpuOptions, plan
+from planning import CloudRunOptions, Deployment, PlanningError, TpuOptions, plan
 from planning.cost.running_costs import watched, watching_usd_per_month
 from planning.cost.subject import examine
 from planning.data.prices import PriceBook
@@ -175,12 +175,6 @@ def test_a_commitment_is_shown_where_its_price_is_known():
     )
     assert plan(replace(v5e, tpu=TpuOptions(zones=("us-central1-a",)))).running.commitments == ()
     assert plan(TPU).running.commitments == ()
-
-
-def test_a_machine_of_compute_engine_has_a_bill_too():
-    planned: Plan = plan(Deployment(model="google/gemma-4-31B-it", accelerator="H100"))
-    assert planned.running.bill[0].usd == pytest.approx(11.0612)
-    assert planned.running.even_hours_per_day == 24
 
 
 def test_a_renewal_is_priced_by_the_time_that_two_machines_run():

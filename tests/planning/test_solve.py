@@ -122,7 +122,7 @@ WORKLOADS = st.builds(
 
 @pytest.mark.law
 @given(WORKLOADS, st.sampled_from(FAMILIES), st.booleans())
-@settings(max_examples=examples(test=15, part=40, night=400), deadline=None)
+@settings(max_examples=examples(test=8, part=40, night=400), deadline=None)
 def test_all_that_is_found_for_drawn_workloads_is_planned_as_fitting(tmp_path_factory, workload, family, sure):
     limits = ServiceLimits(max_ttft_s=10, max_tpot_s=0.2, conservative=sure)
     answer = solve(workload, limits, checkpoints=checkpoints_of(family), places=rented(()))
@@ -151,7 +151,6 @@ def plain(model: str, accelerator: str, workload: Workload) -> Deployment:
     ("text", "limits"),
     [
         (CHAT, ServiceLimits()),
-        (LONG, ServiceLimits(max_ttft_s=1, max_tpot_s=0.05)),
         ("in=2000,out=300,rate=2", ServiceLimits(max_ttft_s=2, conservative=True)),
     ],
 )
@@ -170,24 +169,6 @@ def test_no_plain_deployment_is_cheaper_than_what_is_found(text, limits):
         ]
         assert (found is not None) >= bool(prices)
         assert all(found.usd_per_hour <= price + 1e-9 for price in prices)
-
-
-def test_tighter_limits_never_find_more():
-    steps = (
-        ServiceLimits(),
-        ServiceLimits(max_ttft_s=2),
-        ServiceLimits(max_ttft_s=2, max_tpot_s=0.03),
-        ServiceLimits(max_ttft_s=2, max_tpot_s=0.03, conservative=True),
-        ServiceLimits(max_ttft_s=2, max_tpot_s=0.03, max_usd_per_hour=3.5, conservative=True),
-        ServiceLimits(max_ttft_s=2, max_tpot_s=0.03, max_usd_per_hour=3.5, min_context=32_768, conservative=True),
-    )
-    found = [
-        {(one.served, one.subject.resolved.accelerator.name) for one in solved(LONG, None, None, limits).solutions}
-        for limits in steps
-    ]
-    assert all(after <= before for before, after in itertools.pairwise(found))
-    assert found[-1] < found[0]
-    assert found[-1]
 
 
 def test_a_context_that_is_asked_for_is_possible():
@@ -230,10 +211,6 @@ def test_a_warning_of_a_risk_excludes(monkeypatch):
     risks = {name: replace(one, is_choice=False) for name, one in RULES.items()}
     monkeypatch.setattr(search, "RULES", risks)
     assert {one.warnings for one in solve_again().solutions} == {()}
-
-
-def test_a_base_checkpoint_is_found_by_its_id_with_its_warning():
-    assert solved(CHAT, "google/gemma-4-12B").best("cost").warnings == ("MOD02",)
 
 
 def test_prices_of_regions_without_a_known_price_are_marked(command):
@@ -336,15 +313,6 @@ def test_a_miss_says_what_fell_short(workload, model, accelerator, said):
     answer = solved(workload, model, accelerator)
     assert answer.solutions == ()
     assert said in str(answer.nearest)
-
-
-def test_a_miss_on_the_smallest_host_names_the_host_that_it_takes():
-    held = "RedHatAI/gemma-4-26B-A4B-it-NVFP4"
-    miss = solved(CHAT, held, "L4", ServiceLimits(max_usd_per_hour=1.1)).nearest
-    assert "$1.20/h exceeds --max-usd-per-hour 1.1" in str(miss)
-    slow = solved(CHAT, held, "L4", ServiceLimits(max_tpot_s=0.01)).nearest
-    assert slow.place.usd_per_hour == pytest.approx(1.2345, abs=0.01)
-    assert "exceeds --max-tpot-s 0.01" in str(slow)
 
 
 def test_only_places_that_are_asked_for_and_known_are_used():
@@ -475,15 +443,11 @@ def test_prices_of_ones_own_decide_and_are_named_in_the_file(command, tmp_path):
         (("--solve", "--workload", "in=10,out=10"), "Add users=N or rate=N to --workload"),
         (("--solve", "--workload", CHAT, "--stack", "l4-qat"), "--solve and --stack cannot be combined"),
         (("--solve", "--workload", CHAT, "--compare"), "--solve and --compare cannot be combined"),
-        (("--solve", "--workload", CHAT, "--set", "maxModelLen=10"), "--solve and --set cannot be combined"),
-        (("--solve", "--workload", CHAT, "--text-only"), "--solve and --text-only cannot be combined"),
         (("--solve", "--workload", CHAT, "--min-concurrency", "3"), "--solve and --min-concurrency cannot be combined"),
         (("--solve", "--workload", CHAT, "--model", "gemma-5"), 'The model "gemma-5" is not in the catalog'),
         (("--solve", "--workload", CHAT, "--write", "Bad_Name"), "Use up to 30 lower-case letters"),
         (("--solve", "--workload", CHAT, "--max-ttft-s", "nan"), "--max-ttft-s is 'nan'; it must be a number of more"),
-        (("--solve", "--workload", CHAT, "--max-tpot-s", "0"), "it must be a number of more than 0"),
         (("--stack", "l4-qat", "--max-ttft-s", "1"), "--max-ttft-s requires --solve"),
-        (("--stack", "l4-qat", "--region", "us-east4"), "--region requires --solve"),
         (("--stack", "l4-qat", "--write", "other"), "--write requires --solve"),
     ],
 )

@@ -16,10 +16,8 @@ from planning.machine.hardware import ACCELERATORS
 from planning.model.catalog import MODELS, model_ids
 from planning.model.spec import ModelSpec
 from planning.model.support import generation_of, support_of, support_rows, version_key
-from planning.question.fields import changed
 from planning.rules.findings import detected
 from planning.solve.wording import remedy_of
-from scripts.plan.__main__ import main
 from stacks.loading import SettingsError, from_file
 from stacks.planned import to_deployment
 from stacks.wording import StackWording
@@ -75,12 +73,10 @@ def test_a_cache_in_fp8_needs_a_gpu_that_converts_to_it(accelerator: str, dtype:
     ("version", "dense", "others"),
     [
         (None, "no", "no"),
-        ("0.23.0", "no", "no"),
         ("0.29.1rc1.dev468+g0b7f11a1e", "no", "no"),
         ("0.30.0", "no", "no"),
         ("0.30.1rc1.dev221+gc8d7a7dd1", "unknown", "unknown"),
         ("0.31.0", "yes", "unknown"),
-        ("0.32.0", "yes", "unknown"),
         ("", "unknown", "unknown"),
         ("of my own", "unknown", "unknown"),
     ],
@@ -166,14 +162,6 @@ def test_a_plan_blocks_a_no_and_warns_of_what_is_not_known(subtests: pytest.Subt
             assert "FIT06" not in detected(examine(replace(deployment, image_supports=("w4a16", "fp8", "nvfp4"))))
 
 
-def test_googles_4_bit_checkpoints_load_on_gpus_and_not_on_tpus_yet(subtests: pytest.Subtests):
-    four_bits = [model for model in model_ids() if model.endswith("-qat-w4a16-ct")]
-    for model, accelerator in product(four_bits, ACCELERATORS):
-        with subtests.test(f"{model} on {accelerator}"):
-            found = finding(plan(Deployment(model=model, accelerator=accelerator)))
-            assert (found.severity if found else None) == ("block" if accelerator.startswith("v") else None)
-
-
 def test_what_is_not_known_says_what_is_and_where_it_stands():
     found = finding(plan(Deployment(model=QAT, accelerator="v6e-1", image_version="0.30.1rc1.dev221")))
     assert found is not None
@@ -183,23 +171,6 @@ def test_what_is_not_known_says_what_is_and_where_it_stands():
     )
     assert found.source.endswith("2026-11-21")
     assert "image_supports" in found.advice
-
-
-def test_weights_alone_in_a_precision_are_told_and_stop_nothing():
-    found = finding(plan(Deployment(model="google/gemma-4-12B-it", accelerator="A100-80GB", quantization="fp8")))
-    assert found is not None
-    assert found.severity == "info"
-    assert "computes in bf16 on A100-80GB" in found.message
-
-
-def test_every_way_out_of_it_leads_out():
-    for version in (None, "0.30.0"):
-        deployment = Deployment(model=QAT, accelerator="v6e-4", image_version=version)
-        found = finding(plan(deployment))
-        assert found is not None
-        assert found.remedies
-        for remedy in found.remedies:
-            assert finding(plan(changed(deployment, remedy.changes))) is None
 
 
 def stack(folder: Path, image: object) -> Deployment:
@@ -233,10 +204,3 @@ def finding_severity(deployment: Deployment) -> str | None:
 def test_a_precision_that_no_image_has_is_refused_in_the_settings(tmp_path: Path):
     with pytest.raises(SettingsError, match=r"image\.supports"):
         stack(tmp_path, {**PATCHED, "supports": ["int3"]})
-
-
-def test_the_command_takes_an_images_word(capsys: pytest.CaptureFixture[str]):
-    arguments = ["--model", QAT, "--accelerator", "v6e-1", "--set", "maxModelLen=4096"]
-    assert main(arguments) == 2
-    assert "--set imageSupports" not in capsys.readouterr().err
-    assert main([*arguments, "--set", "imageSupports=w4a16"]) == 0

@@ -12,7 +12,6 @@ from planning import Deployment, PlanningError, VllmOptions, Workload, plan
 from planning.machine.devices import parse_device
 from planning.memory.adapters import adapter_bytes, adapter_options
 from planning.memory.resolve import resolve
-from planning.memory.speculation import drafter_bytes
 from planning.question.types import WorkloadPlan
 from planning.question.workload import IMAGE_TOKENS, WORKLOAD_KEYS, format_workload, parse_workload
 
@@ -118,19 +117,6 @@ def test_accepted_proposals_make_tokens_come_sooner_and_refused_ones_later():
     assert answer(ngram, Workload(users=1, accepted_share=0.0)).tpot_s.typical >= without
 
 
-def test_a_drafters_weights_take_memory_and_its_proposals_time():
-    large = Deployment(model="gemma-4-31B-it", accelerator="H100")
-    drafted = replace(
-        large, vllm=VllmOptions(speculative_config={"model": "google/gemma-4-E2B-it", "num_speculative_tokens": 4})
-    )
-    alone, both = plan(large).memory, plan(drafted).memory
-    assert both.weights_gib - alone.weights_gib > 8
-    assert both.kv_gib < alone.kv_gib
-    assert drafter_bytes(resolve(drafted)) / 2**30 == pytest.approx(both.weights_gib - alone.weights_gib)
-    refused = answer(drafted, Workload(users=1, accepted_share=0.0)).tpot_s.typical
-    assert refused > answer(large, Workload(users=1)).tpot_s.typical + 0.01
-
-
 def test_adapters_take_memory_and_slow_each_step_down():
     def of(adapters: int):
         workload = Workload(users=8, adapters=adapters)
@@ -203,20 +189,6 @@ def test_attention_of_a_long_prompt_is_slower_on_a_gpu_than_its_products():
     assert times["H100"] > 1.4 * times["v6e-1"]
 
 
-def test_drafts_pay_less_the_longer_the_context_is_on_a_gpu():
-    """A step that verifies drafts reads the context of wide heads in one part instead of sixteen."""
-    plain = Deployment(model="gemma-4-31B-it", accelerator="H200", vllm=VllmOptions(max_model_len=65_536))
-    drafts = {"method": "ngram", "num_speculative_tokens": 4}
-    drafted = replace(plain, vllm=replace(plain.vllm, speculative_config=drafts))
-    gains = [
-        answer(plain, asked).tpot_s.typical / answer(drafted, asked).tpot_s.typical
-        for n in (256, 32_000)
-        for asked in [Workload(input_tokens=n, output_tokens=256, users=1, accepted_share=0.6)]
-    ]
-    assert gains[0] > 2
-    assert gains[1] < 1
-
-
 def test_drafts_pay_for_one_request_on_a_tpu_and_not_for_sixteen():
     """A public table has 144 and 346 tokens/s for one request of E2B on v5e-1, and 2,007 and 1,345 for sixteen (xbill9/gemma4-dev 007fff8)."""
     options = VllmOptions(max_model_len=4_096, max_num_seqs=16, max_num_batched_tokens=512)
@@ -239,30 +211,6 @@ def test_sixteen_requests_on_a_tpu_are_faster_from_a_release_on_and_an_unknown_r
     assert now == pytest.approx(3_546, rel=0.1)
     assert before == pytest.approx(1_900, rel=0.1)
     assert unknown == before
-
-
-def test_four_bits_are_slower_than_their_bytes_where_they_are_unpacked():
-    """Public runs of E2B for one request on v5e-1: 136.6 tokens/s in 4 bits, 144.0 in bf16; the bytes alone would allow 220."""
-    asked = {"input_tokens": 28, "output_tokens": 256, "users": 1}
-    v5e = Deployment(
-        model="google/gemma-4-E2B-it-qat-w4a16-ct",
-        accelerator="v5e-1",
-        image_version="0.29.1rc1",
-        vllm=VllmOptions(max_model_len=2_048, max_num_batched_tokens=512),
-    )
-    assert rate_of(v5e, **asked) < 1.25 * rate_of(replace(v5e, model="google/gemma-4-E2B-it"), **asked)
-
-
-def test_fp8_is_stored_and_not_computed_on_a_tpu_without_its_units():
-    """A public run of E2B FP8 on one v5e chip decodes 182 tokens/s for one request; its bytes would allow 235."""
-    v5e = Deployment(
-        model="google/gemma-4-E2B-it",
-        quantization="fp8",
-        accelerator="v5e-1",
-        image_version="0.29.1rc1",
-        vllm=VllmOptions(max_model_len=2_048, max_num_batched_tokens=512),
-    )
-    assert rate_of(v5e, input_tokens=28, output_tokens=256, users=1) == pytest.approx(182, rel=0.1)
 
 
 def on_a_spark(model: str) -> Deployment:
@@ -292,30 +240,6 @@ def test_prompts_of_one_step_get_their_first_tokens_together():
     together = answer(replace(one, vllm=VllmOptions(max_num_batched_tokens=16_384)), asked).ttft_s.typical
     assert single < apart
     assert together > 1.2 * apart
-
-
-def test_a_decoding_request_holds_its_window_and_not_the_tokens_of_a_whole_step():
-    server = Deployment(model="gemma-4-31B-it", accelerator="H200", vllm=VllmOptions(max_model_len=65_536))
-    small, large = (
-        answer(
-            replace(server, vllm=replace(server.vllm, max_num_batched_tokens=tokens, max_num_seqs=1_024)),
-            Workload(input_tokens=16_000, output_tokens=512),
-        ).most_users
-        for tokens in (2_496, 16_384)
-    )
-    assert large > 0.7 * small
-
-
-def test_a_short_prompt_of_a_mixture_of_experts_reads_all_of_them():
-    """On a GB10, a public run has 234 ms to the first token with 256 tokens, 0.2 s of it for 45 GB of experts."""
-    asked = Workload(input_tokens=256, output_tokens=64, users=1)
-    server = Deployment(
-        model="gemma-4-26B-A4B-it",
-        accelerator="",
-        device=parse_device(SPARK),
-        vllm=VllmOptions(max_model_len=8_192, max_num_batched_tokens=8_192),
-    )
-    assert answer(server, asked).ttft_s.typical == pytest.approx(0.234, rel=0.25)
 
 
 def test_a_short_prompt_is_no_proposal_to_verify():

@@ -160,17 +160,6 @@ def test_longer_prompts_are_never_faster(server: Resolved, workload: Workload, m
 
 @pytest.mark.law
 @laws
-@given(servers(), workloads, st.integers(1, 10_000))
-def test_longer_answers_are_never_done_sooner(server: Resolved, workload: Workload, more: int):
-    short, long = (
-        answer(server, replace(workload, output_tokens=n)).most_requests_per_s
-        for n in (workload.output_tokens, workload.output_tokens + more)
-    )
-    assert at_least(short, long)
-
-
-@pytest.mark.law
-@laws
 @given(servers(), workloads, st.floats(1, 4), st.sampled_from(["bandwidth_gb_per_s", "bf16_tflops"]))
 def test_a_faster_device_is_never_slower(server: Resolved, workload: Workload, factor: float, figure: str):
     faster = replace(

@@ -1,6 +1,10 @@
-"""What a test knows of a failed revision: a stack of the repository, its plan, and changes of its settings."""
+"""What tests of hooks start from: a stack of the repository with changes, its plan, and its failed revision."""
 
+from contracts.labels import NO_LIMITS, Ownership
+from contracts.naming import Names
 from planning import plan
+from planning.cost.subject import examine
+from stacks.base import Context
 from stacks.cloud_run import startup_probe
 from stacks.hooks.failure_hints import FailedStart
 from stacks.loading import from_file
@@ -22,4 +26,17 @@ def failed_start(stack="l4-12b-qat", *, run=None, **changes):
         probe=startup_probe(planned),
         bucket=f"{PROJECT}-gemma-{stack}-models",
         account=f"gemma-{stack}@{PROJECT}.iam.gserviceaccount.com",
+    )
+
+
+def context_of(settings, limits=NO_LIMITS):
+    """Return what the program knows when it declares a stack named x."""
+    deployment = to_deployment(settings)
+    return Context(
+        settings=settings,
+        subject=examine(deployment),
+        plan=plan(deployment),
+        names=Names(project=settings.project, stack="x"),
+        ownership=Ownership(project="gemma-serving", stack="x", limits=limits),
+        secrets={},
     )

@@ -112,12 +112,6 @@ SHORT = ProbeSettings.model_validate({"initialDelay": "60s", "period": "60s", "f
             id="copy into memory",
         ),
         pytest.param(
-            ["The server is not started: No object under gs://b/m/. Stage the model first.", EXIT],
-            {},
-            ["not copied into memory: No object under gs://b/m/.", "cloudRun.memory (now 16384 MiB)"],
-            id="copy into memory, starter of the previous release",
-        ),
-        pytest.param(
             ["Exception: Memory limit supplied: 4294967296 cannot be smaller than: 4697620480", EXIT],
             {},
             ["has 4,294,967,296 bytes", "fuse-buffered"],
@@ -187,28 +181,10 @@ SHORT = ProbeSettings.model_validate({"initialDelay": "60s", "period": "60s", "f
             id="driver as new as the libraries",
         ),
         pytest.param(
-            [UNSUPPORTED, EXIT],
-            {"run": {"cuda_compatibility": True}},
-            ["CUDA error 804: the driver", "Set gemma-serving:cloudRun.cudaCompatibility: false, then"],
-            id="libraries that the GPU does not take",
-        ),
-        pytest.param(
-            [MISMATCH, EXIT],
-            {"run": {"cuda_compatibility": False}},
-            ["CUDA error 803", "The image itself loads them", "gemma-serving:image"],
-            id="libraries of the image",
-        ),
-        pytest.param(
             [OLD_DRIVER, EXIT, CANCELLED],
             {"run": {"cuda_compatibility": False}},
             ["has CUDA 12.2, older", "Set gemma-serving:cloudRun.cudaCompatibility: true, then"],
             id="old driver",
-        ),
-        pytest.param(
-            [OLD_DRIVER, EXIT],
-            {},
-            ["has CUDA 12.2", "did not help. Set gemma-serving:image"],
-            id="driver too old for the libraries",
         ),
         pytest.param(
             [FLAG, "Container called exit(2).", CANCELLED],

@@ -68,11 +68,6 @@ def test_the_recognized_rule_is_one_that_the_planner_found_or_could_not_find(nam
         assert cause.finding in found, (cause.finding, found)
 
 
-def test_the_exceptions_are_dead_boots_and_not_recognized():
-    for name in NO_LAST_WORDS:
-        assert cause_of([DEAD[name].message], start_for(DEAD[name])) is None
-
-
 def lines_of(name):
     return (LOGS / name).read_text(encoding="utf-8").splitlines()
 

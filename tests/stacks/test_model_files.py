@@ -5,8 +5,6 @@ import re
 
 import pytest
 
-from cloud.model_files import read_model
-from contracts.staged_weights import MANIFEST, weights_bytes
 from planning import PlanningError, plan
 from stacks.loading import SettingsError, from_file
 from stacks.planned import to_deployment
@@ -149,22 +147,3 @@ def test_an_unknown_drafter_needs_its_config_and_has_to_fit(stack, tmp_path):
     stopped = planned("modelConfig: models", "draftConfig: models/draft.json").stopping
     assert [finding.id for finding in stopped] == ["MOD03"]
     assert "org/head cannot draft for org/other-8b" in stopped[0].message
-
-
-def test_a_config_of_the_hub_s_layout_is_named_by_its_folder():
-    assert read_model(ROOT / FOLDER).name == "other-8b"
-    assert read_model(ROOT / FOLDER / "config.json", name="org/other-8b").name == "org/other-8b"
-
-
-def test_a_manifest_has_the_size_of_the_weights():
-    manifest = {
-        "schema": 1,
-        "files": [
-            {"name": "config.json", "size_bytes": 700},
-            {"name": "model-1.safetensors", "size_bytes": 5_000},
-            {"name": "model-2.safetensors", "size_bytes": 2_000},
-        ],
-    }
-    assert weights_bytes(manifest) == 7_000
-    assert weights_bytes({}) == 0
-    assert MANIFEST.endswith(".json")

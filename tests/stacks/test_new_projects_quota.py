@@ -12,7 +12,6 @@ from localcloud.world.scenario import BUILT_IN, DEFAULT_WORLD, Scenario
 from stacks.loading import from_file
 
 ROOT = Path(__file__).resolve().parents[2]
-SPACIOUS = {"cloudRun": {"memory": "32Gi", "maxInstances": 2}}
 
 
 @pytest.fixture
@@ -69,18 +68,6 @@ def settings_of(folder, stack, changes):
 @pytest.mark.parametrize("stack", ["l4-qat", "l4-12b-qat"])
 def test_the_stacks_with_an_l4_can_be_created_and_changed_in_a_new_project(cloud, tmp_path, stack):
     assert deployed(cloud, stack, settings_of(tmp_path, stack, {})) == ["", ""]
-
-
-def test_two_instances_of_32_gib_are_refused_in_a_new_project(cloud, tmp_path):
-    created, _ = deployed(cloud, "l4-qat", settings_of(tmp_path, "l4-qat", SPACIOUS))
-    assert "Max instances must be set to 1 or fewer to set the requested total memory." in created
-    assert "MemAllocPerProjectRegion requested: 68719476736 allowed: 42949672960" in created
-
-
-def test_one_instance_of_32_gib_can_be_created_and_not_changed(cloud, tmp_path):
-    run = settings_of(tmp_path, "l4-qat", {"cloudRun": {"memory": "32Gi"}})
-    created, changed = deployed(cloud, "l4-qat", run)
-    assert (created, "Quota exceeded for total allowable memory per project per region." in changed) == ("", True)
 
 
 def test_the_rtx_pro_6000_needs_what_the_plan_says_to_request(cloud, tmp_path):

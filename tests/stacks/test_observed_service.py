@@ -137,12 +137,3 @@ def test_a_call_that_never_answers_ends_with_its_limit(monkeypatch):
     with pytest.raises(GoogleCallError, match="no response within 0 s"):
         google_calls.call_now("run", "v2/x", project="p", limit_s=0.05)
     release.set()
-
-
-def test_an_error_in_a_call_reaches_who_waits(monkeypatch):
-    def refuse(*_, **__):
-        raise GoogleCallError(403, "denied")
-
-    monkeypatch.setattr(google_calls, "_ask", refuse)
-    with pytest.raises(GoogleCallError, match="denied"):
-        google_calls.call_now("run", "v2/x", project="p", limit_s=20)

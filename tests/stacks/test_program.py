@@ -434,16 +434,6 @@ def test_without_archives_a_stack_has_no_key_for_them(configured, declare, stack
     assert not [one for one in declare(run)[0].declared if "archive-key" in one.name]
 
 
-def test_a_stack_that_names_neither_is_what_it_was(configured, declare):
-    configured("l4-12b-qat")
-    recorder = declare(run)[0]
-    container, volumes, _ = container_of(recorder)
-    assert (container["commands"], set(volumes)) == (["vllm", "serve"], {"models"})
-    (bucket,) = recorder.all("storage/bucket:Bucket")
-    assert len(bucket.inputs["lifecycleRules"]) == 1
-    assert len(recorder.all("bucketIAMMember")) == 1
-
-
 def repositories_of(recorder):
     """Return what each region pulls the image from, as the machine reads it."""
     metadata = recorder.one("gcp-tpu:index:QueuedResource").inputs["metadata"]
@@ -505,9 +495,3 @@ def test_with_keys_in_the_metadata_no_one_logs_in_through_os_login(configured, d
     roles = {grant.inputs["role"] for grant in recorder.all("projects/iAMMember") if "alice" in grant.inputs["member"]}
     assert roles == set(tpu.tunnel_roles(api, "metadata-key"))
     assert "roles/compute.osLogin" not in roles
-
-
-def test_a_queued_resource_names_its_api(configured, declare):
-    configured("tpu-v6e1")
-    recorder, _ = declare(run)
-    assert recorder.one("gcp-tpu:index:QueuedResource").inputs["api"] == "cloud-tpu"

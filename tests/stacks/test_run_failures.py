@@ -204,7 +204,6 @@ def test_an_endpoint_that_trickles_delays_nothing_beyond_the_limit(monkeypatch, 
         (UNNAMED, True),
         ("Error code 5, message: Revision 'x' is not ready and cannot serve traffic. Image 'x' not found.", False),
         ("googleapi: Error 403: Permission 'run.services.create' denied", False),
-        ("timeout while waiting for state to become 'done: true'", False),
         ("", False),
     ],
 )

@@ -6,14 +6,10 @@ import pulumi
 import pytest
 
 from cloud.google_calls import GoogleCallError
-from contracts.labels import Ownership, StackLimits
-from contracts.naming import Names
-from planning.cost.subject import examine
-from stacks.base import Context
+from contracts.labels import StackLimits
 from stacks.hooks import run_keeper
 from stacks.hooks.run_keeper import RunKeeper, keep_runs, keeper_of
-from stacks.planned import to_deployment
-from tests.stacks.failed_start import failed_start
+from tests.stacks.failed_start import context_of, failed_start
 
 SERVICE, CAPACITY = "gcp:cloudrunv2/service:Service", "gcp-tpu:index:QueuedResource"
 
@@ -22,14 +18,7 @@ SERVICE, CAPACITY = "gcp:cloudrunv2/service:Service", "gcp-tpu:index:QueuedResou
 def context():
     start = failed_start(weights="hub")
     limits = StackLimits(max_usd=3)
-    return Context(
-        settings=start.settings,
-        subject=examine(to_deployment(start.settings)),
-        plan=start.plan,
-        names=Names(project=start.settings.project, stack="x"),
-        ownership=Ownership(project="gemma-serving", stack="x", limits=limits),
-        secrets={},
-    )
+    return context_of(start.settings, limits)
 
 
 @pytest.mark.parametrize(("preview", "noted"), [(False, 1), (True, 0)])

@@ -92,10 +92,14 @@ OTHERS = (
 """Settings that grant nothing that the page's other rows do not name."""
 
 
+_KNOWN = {}
+"""What the program declared for some settings: nothing changes it, and the tests of this file share it."""
+
+
 @pytest.fixture
 def declared(declare, monkeypatch):
     """Return what a stack declares with changed settings."""
-    known = {}
+    known = _KNOWN
     monkeypatch.setattr("stacks.cloud_run.observed_service", lambda _: None)  # a roll-out reads the service at Google
 
     def of(stack, settings):

@@ -11,17 +11,13 @@ import requests
 
 from cloud.staging.bucket import crc32c
 from contracts.errors import CommandRefusedError
-from contracts.naming import Names
 from contracts.staged_weights import MANIFEST, manifest_hash
 from localcloud.services import storage_objects
 from localcloud.tests import idle_cloud
 from localcloud.world.scenario import Fault, OperationDurations, Scenario
-from planning.cost.subject import examine
-from stacks.base import Context
 from stacks.hooks import staged_weights
 from stacks.hooks.staged_weights import StagedWeights
-from stacks.planned import to_deployment
-from tests.stacks.failed_start import failed_start
+from tests.stacks.failed_start import context_of, failed_start
 
 PROJECT, BUCKET, FOLDER = "local-project", "weights-of-a-stack", "models/gemma"
 REMEDY = "Run `gemma stage_model x`, then `pulumi up --stack x`."
@@ -127,15 +123,12 @@ def test_weights_that_changed_in_a_folder_of_their_own_are_removed_by_name(bucke
     ("manifest", "said"),
     [
         (b"", f"{MANIFEST} cannot be read or lists no file"),
-        (b"\x00\xff\x00", f"{MANIFEST} cannot be read or lists no file"),
-        ([], f"{MANIFEST} cannot be read or lists no file"),
         ({"files": []}, f"{MANIFEST} cannot be read or lists no file"),
         ({"files": ["config.json"]}, "1 of 1 files are missing or differ in size or checksum"),
         (
             manifest_of("config.json", "gone.safetensors"),
             "1 of 2 files are missing or differ in size or checksum",
         ),
-        (manifest_of("config.json", size_bytes=157_000_000), "1 of 1 files are missing or differ in size"),
         (
             manifest_of("config.json", crc32c="AAAAAA=="),
             "1 of 1 files are missing or differ in size or checksum",
@@ -157,13 +150,6 @@ def test_weights_that_lie_in_no_folder_are_found(bucket, bound):
     bucket("config.json", MANIFEST)
     check = replace(weights(existing=True), prefix="", manifest=bound)
     assert asyncio.run(check.fault()) is None
-
-
-def test_weights_of_another_tool_that_lie_in_no_folder_are_a_warning(bucket):
-    bucket("config.json")
-    found = asyncio.run(replace(weights(existing=True), prefix="").fault())
-    assert found.text.startswith(f"The weights in gs://{BUCKET} have no {MANIFEST}")
-    assert found.blocks is False
 
 
 @pytest.mark.parametrize(("existing", "blocks"), [(False, True), (True, False)])
@@ -215,14 +201,6 @@ def test_a_server_is_bound_to_the_weights_that_the_settings_name(monkeypatch, bu
             asyncio.run(check.require(pulumi.ResourceHookArgs("urn", "", "vllm", "t")))
 
 
-def test_up_is_stopped_before_the_service(monkeypatch, bucket):
-    monkeypatch.setattr(pulumi.runtime, "is_dry_run", lambda: False)
-    with pytest.raises(CommandRefusedError, match="No weights are staged"):
-        require()
-    bucket(f"{FOLDER}/config.json", f"{FOLDER}/{MANIFEST}")
-    require()
-
-
 @pytest.mark.parametrize("method", ["storage.objects.list", "storage.objects.get"])
 def test_what_is_unknown_is_not_staged(monkeypatch, bucket, cloud, method):
     """The bucket refuses the list, or the manifest. A preview may run without access to it."""
@@ -244,14 +222,7 @@ def test_only_a_service_that_reads_a_bucket_is_hooked(monkeypatch, declare, mode
     transforms = []
     monkeypatch.setattr(pulumi.runtime, "register_stack_transformation", transforms.append)
     start = failed_start(weights=mode)
-    context = Context(
-        settings=start.settings,
-        subject=examine(to_deployment(start.settings)),
-        plan=start.plan,
-        names=Names(project=PROJECT, stack="x"),
-        ownership=None,
-        secrets={},
-    )
+    context = context_of(start.settings)
     declare(lambda: staged_weights.require_staged_weights(context))
     assert len(transforms) == hooked
     for transform in transforms:

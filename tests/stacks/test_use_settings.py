@@ -6,7 +6,6 @@ from pathlib import Path
 import pytest
 
 from planning import plan
-from planning.memory.budget import captured_graphs
 from planning.memory.resolve import resolve
 from planning.question.features import served_features
 from planning.question.fields import changed
@@ -181,12 +180,6 @@ def test_the_largest_image_has_to_fit_in_a_step(size):
     assert "LEN02" not in [finding.id for finding in fits.findings]
     found = next(finding for finding in large.findings if finding.id == "LEN02")
     assert "up to 1,120 tokens" in found.message
-
-
-def test_a_server_with_lora_captures_each_graph_twice():
-    adapted = resolve(to_deployment(settings("l4-12b-qat", lora={"adapters": {}})))
-    plain = resolve(to_deployment(settings("l4-12b-qat")))
-    assert captured_graphs(adapted) == 2 * captured_graphs(plain) > 0
 
 
 HEARING = {"model": "google/gemma-4-E4B-it", "modelRevision": None, "weights": "hub"}

@@ -2,15 +2,13 @@
 
 import pytest
 
-from contracts.labels import Ownership
-from contracts.naming import Names
 from planning import plan
 from planning.cost.subject import examine
 from planning.memory.host_memory import parts_bytes
-from stacks.base import Context
 from stacks.hooks.staged_weights import staged_weights
 from stacks.loading import from_values
 from stacks.planned import to_deployment
+from tests.stacks.failed_start import context_of
 from tests.stacks.test_loading import values_of
 
 HASH = "0123456789abcdef" * 4
@@ -35,14 +33,7 @@ def test_a_tpu_server_loads_from(weights, bucket, load_format, loaded):
     values = values_of("tpu-v6e1")
     values["vllm"] = {**values.get("vllm", {}), **({"loadFormat": load_format} if load_format else {})}
     settings = from_values({**values, "weights": weights, "bucket": bucket}, project="my-project", origin="x")
-    context = Context(
-        settings=settings,
-        subject=examine(to_deployment(settings)),
-        plan=plan(to_deployment(settings)),
-        names=Names(project="my-project", stack="x"),
-        ownership=Ownership(project="gemma-serving", stack="x"),
-        secrets={},
-    )
+    context = context_of(settings)
     assert context.weights_to_load == loaded
 
 
@@ -61,14 +52,7 @@ def test_a_service_loads_from_the_folder_of_its_manifest(mode, loaded):
     if mode == "streamer":
         values["vllm"] = {**values.get("vllm", {}), "loadFormat": "runai_streamer"}
     settings = from_values({**values, "bucket": {"manifest": OWN}}, project="my-project", origin="x")
-    context = Context(
-        settings=settings,
-        subject=examine(to_deployment(settings)),
-        plan=plan(to_deployment(settings)),
-        names=Names(project="my-project", stack="x"),
-        ownership=Ownership(project="gemma-serving", stack="x"),
-        secrets={},
-    )
+    context = context_of(settings)
     name = settings.model.rpartition("/")[2]
     assert (context.weights_to_load, settings.bucket.manifest_hash) == (loaded.replace("NAME", name), HASH)
     assert context.weights_uri.endswith(f"{name}{ENDING}")
@@ -87,14 +71,7 @@ def with_parts(stack, parts, **changes):
     given = {**values, "weights": "bucket", "bucket": {"manifest": OWN, "parts": parts}, **changes}
     given["vllm"] = {**values.get("vllm", {}), **USES, **changes.get("vllm", {})}
     settings = from_values(given, project="my-project", origin="x")
-    return Context(
-        settings=settings,
-        subject=examine(to_deployment(settings)),
-        plan=plan(to_deployment(settings)),
-        names=Names(project="my-project", stack="x"),
-        ownership=Ownership(project="gemma-serving", stack="x"),
-        secrets={},
-    )
+    return context_of(settings)
 
 
 @pytest.mark.parametrize(

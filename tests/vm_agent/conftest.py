@@ -10,6 +10,7 @@ import pytest
 
 from contracts.serving_document import ServingDocument
 from tests.vm_agent.docker import Threads, in_threads
+from tests.vm_agent.in_process import Serving
 from tests.vm_agent.machine import Machine
 from vm_agent import cloud, containers, publishing
 from vm_agent.compile_cache import CompiledPrograms
@@ -75,6 +76,13 @@ def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     yield machine
     machine.close()
     servers.close()
+
+
+@pytest.fixture
+def serving(machine: Machine):
+    serving = Serving(machine)
+    yield serving
+    serving.let_go()
 
 
 @pytest.fixture

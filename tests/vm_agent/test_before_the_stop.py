@@ -8,8 +8,8 @@ import pytest
 
 from contracts.rollout import RolloutLimits, parse_rollout
 from contracts.serving_document import parse_document
+from tests.vm_agent.in_process import Serving, calls, written
 from tests.vm_agent.machine import CANARY, IMAGE, Machine, document, eventually
-from tests.vm_agent.test_roll_back import Serving, calls, written
 from vm_agent import prefetch
 from vm_agent.base import SupersededError
 from vm_agent.metadata_guard import MetadataGuard
@@ -32,13 +32,6 @@ print("Will download 5 files (out of 9) totalling 12.5G." if "--dry-run" in sys.
 @pytest.fixture(autouse=True)
 def hf(tmp_path: Path):
     (tmp_path / "hf.py").write_text(HF.format(root=str(tmp_path)))
-
-
-@pytest.fixture
-def serving(machine: Machine):
-    serving = Serving(machine)
-    yield serving
-    serving.let_go()
 
 
 def fetched(machine: Machine) -> list[str]:
@@ -72,10 +65,6 @@ class TestModels:
     )
     def test_of_a_command_line_are_known(self, args: list[str], found: list[HubModel]):
         assert list(hub_models(parse_document(document(8000, args=args)))) == found
-
-    def test_of_a_first_start_are_left_to_the_server(self, serving: Serving, machine: Machine):
-        serving.good()
-        assert fetched(machine) == []
 
     def test_that_the_old_document_has_are_not_fetched(self, serving: Serving, machine: Machine):
         serving.good()
@@ -263,10 +252,6 @@ class TestTheEndOfTheRun:
 
 
 class TestLimits:
-    def test_are_read_as_they_are_written(self):
-        limits = RolloutLimits(ready_timeout_s=100, drain_s=5, shutdown_flag=True)
-        assert parse_rollout(limits.text()) == limits
-
     def test_of_an_older_or_newer_writer_are_read(self):
         assert parse_rollout(None) == RolloutLimits()
         assert parse_rollout('{"drainS": 5, "later": {}}') == RolloutLimits(drain_s=5)

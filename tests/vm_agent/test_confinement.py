@@ -7,20 +7,13 @@ import pytest
 
 from contracts.rollout import RolloutLimits, parse_rollout
 from tests.vm_agent.docker import CONFINED_FAULT, RUN_FAULT
+from tests.vm_agent.in_process import Serving, calls
 from tests.vm_agent.machine import Machine, eventually
-from tests.vm_agent.test_roll_back import Serving, calls
 from vm_agent.confinement import accelerator_devices, is_device_error
 from vm_agent.running_server import SET_PRIVILEGED
 
 BUSY = "RuntimeError: Unable to initialize backend 'tpu': UNKNOWN: TPU initialization failed: open(/dev/vfio/1): Device or resource busy"
 DENIED = "RuntimeError: Unable to initialize backend 'tpu': UNKNOWN: TPU initialization failed: open(/dev/vfio/0): Operation not permitted"
-
-
-@pytest.fixture
-def serving(machine: Machine):
-    serving = Serving(machine)
-    yield serving
-    serving.let_go()
 
 
 def runs(machine: Machine) -> list[bool]:

@@ -1,8 +1,7 @@
 """Folders that a container can write: whatever it plants there, the agent writes, reads and deletes nothing elsewhere."""
 
 import os
-from collections.abc import Callable, Generator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,7 +11,7 @@ from contracts.compile_cache import ARCHIVE_METADATA_KEY, programs_key
 from contracts.serving_document import parse_document
 from tests.vm_agent.machine import CANARY, Machine, document
 from tests.vm_agent.test_compile_cache import KEY_VERSION, PROGRAMS, SECRET_KEY, SETTINGS, restored, saved
-from vm_agent import archives, compile_cache, containers, mounted
+from vm_agent import mounted
 from vm_agent.archives import Archive
 from vm_agent.base import ServingError
 from vm_agent.cloud import MetadataClient
@@ -80,25 +79,6 @@ def harm(machine: Machine, root: Path) -> list[str]:
 
 def test_links_below_a_mount_reach_nothing_else(machine: Machine, tmp_path: Path):
     assert harm(machine, tmp_path) == []
-
-
-def test_the_check_finds_an_agent_that_follows_links(machine: Machine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    """Faults that this agent had, or could have, one in each room."""
-
-    @contextmanager
-    def followed(path: Path | str, parent: int | None = None) -> Generator[int]:
-        descriptor = os.open(path, os.O_RDONLY, dir_fd=parent)
-        yield descriptor
-        os.close(descriptor)
-
-    monkeypatch.setattr(containers, "opened_folder", followed)
-    monkeypatch.setattr(archives, "open_mounted", lambda path: path.open("rb"))
-    monkeypatch.setattr(
-        compile_cache, "program_files", lambda folder: [path for path in folder.glob("[a-z]*") if path.is_file()]
-    )
-    found = harm(machine, tmp_path)
-    assert f"host: {MODEL}/blobs/weights was deleted" in found
-    assert any(line.startswith("bucket:") for line in found)
 
 
 def link(path: Path, target: Path) -> None:

@@ -16,8 +16,8 @@ from contracts.collector import (
     collector_config,
 )
 from contracts.guest_attributes import READY, RETRYING
+from tests.vm_agent.in_process import Serving
 from tests.vm_agent.machine import Machine, eventually, free_port
-from tests.vm_agent.test_roll_back import Serving
 from vm_agent.cloud import MetadataClient
 from vm_agent.follow import LatestDocument
 from vm_agent.kept import KeptState
@@ -133,25 +133,6 @@ def test_the_agents_metrics_are_those_that_alerts_name(observer: Observer):
 
 def test_without_an_end_of_the_run_there_is_no_deadline(observer: Observer):
     assert "deadline" not in observer.exposition()
-
-
-def test_a_failed_start_is_tried_again_until_it_succeeds(observer: Observer, machine: Machine, monkeypatch):
-    apply = Observer.apply
-
-    def applying(self: Observer, version: int, text: str | None) -> bool:
-        if apply(self, version, text):
-            raise SystemExit  # the loop has no end of its own
-        (machine.root / "registry-gone").unlink()
-        return False
-
-    observer.retry_s = 0.01
-    (machine.root / "registry-gone").touch()
-    observer.value.set(settings())
-    monkeypatch.setattr(Observer, "apply", applying)
-    with pytest.raises(SystemExit):
-        observer.run()
-    monkeypatch.setattr(Observer, "apply", apply)
-    assert [call[0] for call in machine.docker_calls() if call[0] in {"pull", "run"}] == ["pull", "pull", "run"]
 
 
 @pytest.mark.parametrize(("image", "said"), [("missing", "manifest unknown"), ("slow", "no result within 0 s")])

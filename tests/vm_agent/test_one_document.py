@@ -7,18 +7,11 @@ from pathlib import Path
 import pytest
 
 from contracts.serving_document import DocumentError, document_hash, parse_document
+from tests.vm_agent.in_process import Serving, calls
 from tests.vm_agent.machine import CANARY, IMAGE, Machine, document
-from tests.vm_agent.test_roll_back import Serving, calls
 from vm_agent.cloud import MetadataClient, near_image
 from vm_agent.publishing import PhasePublisher
 from vm_agent.shipping import LogShipper
-
-
-@pytest.fixture
-def serving(machine: Machine):
-    serving = Serving(machine)
-    yield serving
-    serving.let_go()
 
 
 def test_a_document_that_names_a_hub_cache_keeps_it(serving: Serving, machine: Machine):

@@ -6,8 +6,8 @@ from contextlib import suppress
 
 import pytest
 
+from tests.vm_agent.in_process import OTHER_IMAGE, Serving, calls, written
 from tests.vm_agent.machine import Machine, eventually
-from tests.vm_agent.test_roll_back import OTHER_IMAGE, Serving, calls, written
 from vm_agent import containers
 from vm_agent.kept import KeptState, Probation
 

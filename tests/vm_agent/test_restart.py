@@ -7,19 +7,12 @@ import pytest
 
 from contracts.guest_attributes import IDLE_FROM_S, IDLE_SINCE_KEY, NOT_IDLE
 from contracts.rollout import RolloutLimits
+from tests.vm_agent.in_process import Serving, calls, written
 from tests.vm_agent.machine import IMAGE, Machine, document, eventually
-from tests.vm_agent.test_roll_back import Serving, calls, written
 from vm_agent.follow import LatestDocument
 from vm_agent.running_server import IdleTime, ServerLoad
 
 FIRST, SECOND = "2026-11-22T19:00:00Z-a", "2026-11-22T20:00:00Z-b"
-
-
-@pytest.fixture
-def serving(machine: Machine):
-    serving = Serving(machine)
-    yield serving
-    serving.let_go()
 
 
 def restarted(serving: Serving, machine: Machine, nonce: str, asked: str) -> None:

@@ -2,7 +2,6 @@
 
 import errno
 import json
-import threading
 from collections.abc import Callable
 from pathlib import Path
 
@@ -11,79 +10,14 @@ import pytest
 from contracts.path_guard import GUARD_ARGUMENT, GUARD_MODULE
 from contracts.rollout import RolloutLimits
 from contracts.serving_document import parse_document
+from tests.vm_agent.in_process import OTHER_IMAGE, Serving, calls, written
 from tests.vm_agent.machine import IMAGE, Machine, document, eventually, free_port
 from vm_agent import containers, path_guard
 from vm_agent import kept as kept_module
-from vm_agent.cloud import MetadataClient
-from vm_agent.follow import LatestDocument
-from vm_agent.kept import AgentPacing, Assignment, FailedChange, GoodDocument, KeptState
-from vm_agent.publishing import PhasePublisher
-from vm_agent.serving import Agent
+from vm_agent.kept import Assignment, FailedChange, GoodDocument, KeptState
 from vm_agent.weights import remove_copy
 
-OTHER_IMAGE = IMAGE.replace("a" * 64, "b" * 64)
 KEY = "sk-of-the-stack-0123456789"
-
-
-class Serving:
-    """An agent in this process, with short delays, and what a reader of the machine sees."""
-
-    def __init__(self, machine: Machine, **changes: object):
-        self.machine, self.latest, metadata = machine, LatestDocument(), MetadataClient()
-        # Without a probation: its own tests give it one.
-        options = {
-            "restart_delays_s": (0.05, 0.05),
-            "prepare_delays_s": (0.05,),
-            "trial_delays_s": (0.05,),
-            "probation_s": 0.0,
-        }
-        self.agent = Agent(
-            metadata,
-            self.latest,
-            PhasePublisher(metadata, progress_s=0.1),
-            pacing=AgentPacing(health_poll_s=0.1, **{**options, **changes}),  # pyright: ignore[reportArgumentType]
-        )
-        self.port = free_port()
-        threading.Thread(target=self.agent.run, daemon=True).start()
-
-    def ask(self, *arguments: str, limits: RolloutLimits | None = None, **changes: object) -> str:
-        """Ask for a server with these arguments; return the hash of its document."""
-        given = {"secretEnv": {}, "args": ["google/gemma-4-E2B-it", f"--port={self.port}", *arguments], **changes}
-        text = document(self.port, **given)
-        self.latest.set(text, limits.text() if limits else None)
-        return kept_module.document_hash(text)
-
-    def sees(self, phase: str, asked: str, serving: str) -> None:
-        """Wait until a reader sees this phase of the asked document, and this document as the one that serves."""
-        wanted = {"phase": phase, "document-hash": asked, "serving-hash": serving}
-        eventually(lambda: wanted.items() <= self.machine.guest().items(), f"{wanted} is published")
-
-    def good(self) -> str:
-        """Serve a document until it is ready; return its hash."""
-        asked = self.ask()
-        self.sees("ready", asked, asked)
-        return asked
-
-    def let_go(self) -> None:
-        self.latest.set(None)
-        eventually(
-            lambda: "waiting for the metadata key" in self.machine.guest().get("detail", ""), "the agent lets go"
-        )
-
-
-@pytest.fixture
-def serving(machine: Machine):
-    serving = Serving(machine)
-    yield serving
-    serving.let_go()
-
-
-def calls(machine: Machine, verb: str) -> list[list[str]]:
-    return [call for call in machine.docker_calls() if call[0] == verb and "gemma-serving-fetch" not in call]
-
-
-def written(machine: Machine, key: str) -> list[str]:
-    return [value for name, value in machine.published if name == key]
 
 
 @pytest.mark.parametrize(
@@ -122,14 +56,6 @@ def test_a_good_change_has_one_pause_and_becomes_the_last_good_one(serving: Serv
     assert machine.guest()["pause-ended-at"] > machine.guest()["pause-began-at"]
     assert KeptState(machine.root / "state").good == serving.agent.kept.good
     serving.sees("failed", serving.ask("--no-such-flag"), second)
-
-
-def test_a_change_that_stops_nothing_has_no_pause_although_the_one_before_had(serving: Serving, machine: Machine):
-    serving.good()
-    second = serving.ask("--max-num-seqs=4")
-    serving.sees("ready", second, second)
-    serving.sees("failed", serving.ask(image=IMAGE.replace("vllm-tpu", "missing")), second)
-    assert (machine.guest()["pause-began-at"], machine.guest()["pause-ended-at"]) == ("", "")
 
 
 def test_the_first_document_that_fails_has_nothing_to_go_back_to(serving: Serving, machine: Machine):
@@ -273,13 +199,6 @@ def with_key(serving: Serving, machine: Machine) -> str:
     return asked
 
 
-def test_a_good_document_of_an_agent_that_knew_more_is_none_to_go_back_to(serving: Serving, machine: Machine):
-    serving.agent.kept.good = GoodDocument('{"schema": 2}', IMAGE)
-    serving.agent.kept.write()
-    serving.agent.kept.__init__()  # type: ignore[misc] # it reads the files, as that of an agent that starts again
-    serving.good()
-
-
 def test_a_memory_disk_that_is_full_when_the_server_starts_is_rolled_back(
     serving: Serving, machine: Machine, monkeypatch: pytest.MonkeyPatch
 ):
@@ -294,18 +213,6 @@ def test_a_memory_disk_that_is_full_when_the_server_starts_is_rolled_back(
     monkeypatch.setattr(containers.tempfile, "mkstemp", full)
     serving.sees("failed", serving.ask("--max-num-seqs=4"), good)
     assert "No space left on device" in machine.guest()["detail"]
-
-
-def test_limits_that_come_alone_do_not_change_how_the_good_server_starts_again(machine: Machine):
-    serving = Serving(machine)
-    serving.agent.publisher.heartbeat_s = 0.0
-    good = serving.good()
-    serving.latest.set_limits(RolloutLimits(drain_s=40, shutdown_flag=True).text())
-    seen = len(written(machine, "updated-at"))
-    eventually(lambda: len(written(machine, "updated-at")) > seen + 2, "the agent has met the limits")
-    serving.sees("failed", serving.ask("--no-such-flag", limits=RolloutLimits()), good)
-    assert [word for call in calls(machine, "run") for word in call if "shutdown" in word] == []
-    serving.let_go()
 
 
 class TestRoomOnTheDisk:
@@ -424,32 +331,6 @@ class TestTheAgentEnds:
         assert "was started 2 times, but the agent or the machine stopped" in machine.guest()["detail"]
         assert sum("--stuck" in call for call in calls(machine, "run")) == 2
 
-    def test_after_a_pause_that_the_next_change_does_not_have(self, booted: tuple[Machine, str, Callable[..., str]]):
-        machine, _, text = booted
-        second = machine.set_document(text("--max-num-seqs=4"))
-        eventually(lambda: ("ready", second) in machine.moments(), "the change is ready")
-        pause = machine.guest()["pause-began-at"]
-        machine.stop_agent()
-        machine.boot()
-        eventually(lambda: machine.moments()[-1] == ("ready", second), "the second agent sees the server")
-        assert machine.guest()["pause-began-at"] == pause, "it is the pause of this document"
-        changed = json.loads(text())
-        machine.set_document(json.dumps({**changed, "image": IMAGE.replace("vllm-tpu", "missing")}))
-        eventually(lambda: machine.guest().get("phase") == "failed", "the change fails", limit_s=120)
-        assert (machine.guest()["pause-began-at"], machine.guest()["pause-ended-at"]) == ("", "")
-
-    def test_with_the_server_and_nothing_says_that_it_serves(self, machine: Machine):
-        version = "projects/p/secrets/s/versions/3"
-        machine.secrets[version] = b"value"
-        text_hash = machine.set_document(document(free_port()))
-        machine.boot()
-        eventually(lambda: machine.guest().get("serving-hash") == text_hash, "the document serves")
-        machine.cut_power()
-        del machine.secrets[version]
-        machine.boot()
-        eventually(lambda: machine.guest().get("phase") == "retrying", "its secret is gone")
-        assert machine.guest()["serving-hash"] == ""
-
     def test_and_the_next_one_reads_no_line_that_it_cannot_mask(self, machine: Machine):
         version = "projects/p/secrets/s/versions/3"
         machine.secrets[version] = b"value"
@@ -543,8 +424,3 @@ class TestKeptState:
         good = serving.good()
         serving.sees("failed", serving.ask("--no-such-flag"), good)
         serving.let_go()
-
-
-def test_the_state_folder_is_the_one_that_the_environment_names(machine: Machine):
-    assert KeptState().folder == machine.root / "state"
-    assert json.loads(RolloutLimits().text())["readyTimeoutS"] == 3600

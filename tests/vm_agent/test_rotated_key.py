@@ -5,9 +5,8 @@ import json
 import pytest
 
 from tests.vm_agent.docker import REGISTRY_FAULT
+from tests.vm_agent.in_process import Serving, calls
 from tests.vm_agent.machine import IMAGE, Machine, eventually
-from tests.vm_agent.test_roll_back import Serving, calls
-from vm_agent.base import SECRETS_LABEL
 from vm_agent.kept import KeptState
 
 OLD, NEW = (f"projects/p/secrets/api-key/versions/{number}" for number in (1, 2))
@@ -57,17 +56,6 @@ def test_the_way_back_has_the_new_key(serving: Serving, machine: Machine, broken
     assert kept.document.secret_environment == {"VLLM_API_KEY": NEW}, "the next agent knows it too"
     if "args" not in broken:
         assert f"The previous document serves with the new API key, {NEW}." in machine.guest()["detail"]
-
-
-def test_a_container_of_an_earlier_agent_is_started_again_too(serving: Serving, machine: Machine):
-    before = good(serving)
-    path = machine.root / "gemma-serving.json"
-    box = json.loads(path.read_text())
-    del box["labels"][SECRETS_LABEL]
-    path.write_text(json.dumps(box))
-    bad = serving.ask(secretEnv={"VLLM_API_KEY": NEW}, image=IMAGE.replace("vllm-tpu", "missing"))
-    eventually(lambda: keys(machine)[-1] == "new-key-0123456789", "the new key serves")
-    serving.sees("failed", bad, before)
 
 
 def test_an_outage_of_the_registry_does_not_keep_the_old_key(serving: Serving, machine: Machine):

@@ -11,9 +11,9 @@ from contracts.guest_attributes import RETRYING, WAITING, WITH_REASON
 from contracts.rollout import RolloutLimits
 from tests.contract_keys import keys
 from tests.vm_agent.docker import CONFINED_FAULT, REGISTRY_FAULT
+from tests.vm_agent.in_process import Serving, calls, written
 from tests.vm_agent.machine import IMAGE, Machine, eventually
 from tests.vm_agent.test_confinement import runs
-from tests.vm_agent.test_roll_back import Serving, calls, written
 from vm_agent.containers import waiting_phase
 from vm_agent.kept import AgentPacing
 
@@ -81,7 +81,7 @@ def test_each_key_and_phase_is_listed_with_its_meaning_and_has_a_reason():
     assert WITH_REASON > WAITING
 
 
-@pytest.mark.parametrize("said", ["503", "429", "reset", "name"])
+@pytest.mark.parametrize("said", ["503", "reset"])
 def test_an_outage_of_the_hub_at_the_first_start_is_waited_for_in_a_confined_container(
     serving: Serving, machine: Machine, said: str
 ):
@@ -111,8 +111,6 @@ def test_a_refusal_of_the_hub_stays_a_verdict(serving: Serving, machine: Machine
         "Error response from daemon: received unexpected HTTP status: 503 Service Unavailable",
         "toomanyrequests: You have reached your pull rate limit.",
         'Error response from daemon: Get "https://us-docker.pkg.dev/v2/": dial tcp: lookup us-docker.pkg.dev: no such host',
-        'Error response from daemon: Get "https://us-docker.pkg.dev/v2/": net/http: TLS handshake timeout',
-        "read tcp 10.0.0.2:52140->142.250.0.82:443: read: connection reset by peer",
     ],
 )
 def test_an_outage_of_the_registry_is_waited_for(serving: Serving, machine: Machine, said: str):

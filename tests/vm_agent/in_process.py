@@ -1,0 +1,68 @@
+"""An agent in a thread of a test, asked as a change of the metadata asks it."""
+
+import threading
+
+from contracts.rollout import RolloutLimits
+from tests.vm_agent.machine import IMAGE, Machine, document, eventually, free_port
+from vm_agent import kept as kept_module
+from vm_agent.cloud import MetadataClient
+from vm_agent.follow import LatestDocument
+from vm_agent.kept import AgentPacing
+from vm_agent.publishing import PhasePublisher
+from vm_agent.serving import Agent
+
+OTHER_IMAGE = IMAGE.replace("a" * 64, "b" * 64)
+
+
+class Serving:
+    """An agent in this process, with short delays, and what a reader of the machine sees."""
+
+    def __init__(self, machine: Machine, **changes: object):
+        self.machine, self.latest, metadata = machine, LatestDocument(), MetadataClient()
+        # Without a probation: its own tests give it one.
+        options = {
+            "restart_delays_s": (0.05, 0.05),
+            "prepare_delays_s": (0.05,),
+            "trial_delays_s": (0.05,),
+            "probation_s": 0.0,
+        }
+        self.agent = Agent(
+            metadata,
+            self.latest,
+            PhasePublisher(metadata, progress_s=0.1),
+            pacing=AgentPacing(health_poll_s=0.1, **{**options, **changes}),  # pyright: ignore[reportArgumentType]
+        )
+        self.port = free_port()
+        threading.Thread(target=self.agent.run, daemon=True).start()
+
+    def ask(self, *arguments: str, limits: RolloutLimits | None = None, **changes: object) -> str:
+        """Ask for a server with these arguments; return the hash of its document."""
+        given = {"secretEnv": {}, "args": ["google/gemma-4-E2B-it", f"--port={self.port}", *arguments], **changes}
+        text = document(self.port, **given)
+        self.latest.set(text, limits.text() if limits else None)
+        return kept_module.document_hash(text)
+
+    def sees(self, phase: str, asked: str, serving: str) -> None:
+        """Wait until a reader sees this phase of the asked document, and this document as the one that serves."""
+        wanted = {"phase": phase, "document-hash": asked, "serving-hash": serving}
+        eventually(lambda: wanted.items() <= self.machine.guest().items(), f"{wanted} is published")
+
+    def good(self) -> str:
+        """Serve a document until it is ready; return its hash."""
+        asked = self.ask()
+        self.sees("ready", asked, asked)
+        return asked
+
+    def let_go(self) -> None:
+        self.latest.set(None)
+        eventually(
+            lambda: "waiting for the metadata key" in self.machine.guest().get("detail", ""), "the agent lets go"
+        )
+
+
+def calls(machine: Machine, verb: str) -> list[list[str]]:
+    return [call for call in machine.docker_calls() if call[0] == verb and "gemma-serving-fetch" not in call]
+
+
+def written(machine: Machine, key: str) -> list[str]:
+    return [value for name, value in machine.published if name == key]
