@@ -16,6 +16,7 @@ from planning.machine.hardware import ACCELERATORS
 from planning.model.catalog import MODELS, model_ids
 from planning.model.spec import ModelSpec
 from planning.model.support import generation_of, support_of, support_rows, version_key
+from planning.question.fields import changed
 from planning.rules.findings import detected
 from planning.solve.wording import remedy_of
 from stacks.loading import SettingsError, from_file
