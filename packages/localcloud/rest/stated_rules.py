@@ -5,7 +5,6 @@ Rules that depend on other resources, on quota or on the state are in `localclou
 """
 
 import re
-import tomllib
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -152,6 +151,8 @@ def _usable_uuid(text: str) -> bool:
 @cache
 def rules() -> Mapping[str, tuple[StatedRule, ...]]:
     """Return the rules of each document and schema. A rule sees the object after type checks."""
+    import tomllib  # noqa: PLC0415 - at the first body
+
     text = (files("localcloud.rest") / "data" / "stated_rules.toml").read_text(encoding="utf-8")
     found: defaultdict[str, list[StatedRule]] = defaultdict(list)
     for row in cast("list[JsonObject]", tomllib.loads(text)["rule"]):

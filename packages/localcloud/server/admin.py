@@ -13,12 +13,7 @@ from localcloud.rest.bodies import json_object
 from localcloud.rest.call import merged
 from localcloud.rest.errors import CloudError, ErrorStyle
 from localcloud.server.guard import operator_only
-from localcloud.services import compute_instances
-from localcloud.services.incidents import set_alerts
-from localcloud.services.logins import check_login
 from localcloud.services.projects import ensure_project
-from localcloud.services.quota_preferences import prefer
-from localcloud.services.tpu import preempt
 from localcloud.world import scenario as scenarios
 from localcloud.world.cloud import Cloud
 from localcloud.world.runtime import MachineFailedError
@@ -178,6 +173,8 @@ class Admin:
 
     async def quota(self, request: web.Request) -> web.Response:
         """Accept a quota preference, as Cloud Quotas does, and grant it immediately. The fault counters restart."""
+        from localcloud.services.quota_preferences import prefer  # noqa: PLC0415 - as its API, on first use
+
         try:
             document = prefer(self._cloud, await json_object(request))
         except CloudError as error:
@@ -187,8 +184,10 @@ class Admin:
 
     async def preempt(self, request: web.Request) -> web.Response:
         """Preempt the running TPU node or spot instance `{"node": FULL_NAME}`."""
+        from localcloud.services import compute_instances, tpu  # noqa: PLC0415 - as their APIs, on first use
+
         node = str((await json_object(request)).get("node", ""))
-        if not preempt(self._cloud, node) and not compute_instances.preempt(self._cloud, node):
+        if not tpu.preempt(self._cloud, node) and not compute_instances.preempt(self._cloud, node):
             return _refusal(f"POST /admin/preempt: '{node}' is not a running node.")
         return web.json_response({})
 
@@ -211,6 +210,8 @@ class Admin:
 
     async def alerts(self, request: web.Request) -> web.Response:
         """Replace the incidents of a project, `{"alerts": [{"policy": NAME, "state": "OPEN"}]}`, and the `queries`: PROMQL to a number or null."""
+        from localcloud.services.incidents import set_alerts  # noqa: PLC0415 - as its API, on first use
+
         try:
             return web.json_response(set_alerts(self._cloud, await json_object(request)))
         except CloudError as error:
@@ -218,6 +219,8 @@ class Admin:
 
     async def ssh(self, request: web.Request) -> web.Response:
         """Return an empty object if ?account=EMAIL can log in to ?node=FULL_NAME with SSH through IAP, otherwise 403."""
+        from localcloud.services.logins import check_login  # noqa: PLC0415 - as its API, on first use
+
         try:
             check_login(
                 self._cloud, request.query.get("node", ""), request.query.get("account") or self._cloud.operator

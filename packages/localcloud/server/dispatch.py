@@ -5,12 +5,12 @@ import inspect
 import time
 import traceback
 from collections import deque
-from collections.abc import Mapping
 from email.utils import format_datetime
 from typing import Any, cast
 
 from aiohttp import hdrs, web
 
+from localcloud import services
 from localcloud.json_values import JsonObject, part, parts, strings
 from localcloud.rest import bodies, validation
 from localcloud.rest.call import Call, Caller, Handler, MethodResult
@@ -40,11 +40,22 @@ _DENIALS = {"logging.entries.list": "Permission denied for all log views"}
 class Dispatcher:
     """Serves every path outside /admin and /oauth2."""
 
-    def __init__(self, cloud: Cloud, handlers: Mapping[str, Handler]) -> None:
+    def __init__(self, cloud: Cloud) -> None:
         self._cloud = cloud
-        self._handlers = handlers
+        self._handlers: dict[str, Handler] = {}
+        self._apis: set[str] = set()
         self._faults = FaultSchedule()
         self.log: deque[JsonObject] = deque(maxlen=_LOG_LENGTH)
+
+    async def use(self, api: str) -> None:
+        """Load the methods of an API at its first request, or at the start if the state has resources that change with time.
+
+        The methods are complete before another request is answered: only the restart of what ran awaits anything.
+        """
+        if api not in self._apis:
+            self._apis.add(api)
+            self._handlers |= services.handlers(self._cloud, [api])
+            await services.resume(self._cloud, api)
 
     async def serve(self, request: web.Request) -> web.StreamResponse:
         """Answer one request. Every failure becomes an error body in Google's format."""
@@ -103,6 +114,7 @@ class Dispatcher:
         project = self._permit(call)
         if project is not None:
             orgpolicies.enforce(self._cloud, call, project)
+        await self.use(document.api)
         handler = self._handlers.get(handler_id(document, method))
         if handler is None:
             raise CloudError.unimplemented(

@@ -41,7 +41,7 @@ def handlers(cloud: Cloud) -> dict[str, Handler]:
     return Instances(cloud).handlers()
 
 
-def resume(cloud: Cloud) -> None:
+async def resume(cloud: Cloud) -> None:
     """Start to advance the instances. After a restart, boot the machines that ran."""
     instances = Instances(cloud)
     for name, document in cloud.store.under(INSTANCES):

@@ -42,7 +42,7 @@ def handlers(cloud: Cloud) -> dict[str, Handler]:
     }
 
 
-def resume(cloud: Cloud) -> None:
+async def resume(cloud: Cloud) -> None:
     """Start to advance the queue. After a restart, boot the machines that ran."""
     queue = Queue(cloud)
     for name, document in cloud.store.under(NODES):
