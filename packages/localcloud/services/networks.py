@@ -32,14 +32,16 @@ _SERVICE_ADDRESSES = 16
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Place:
-    """The project of a resource, and the region of a regional one."""
+    """The project of a resource, and the region of a regional one or the zone of a zonal one."""
 
     project: str
     region: str | None
+    zone: str | None = None
 
     def name(self, collection: str, short: str) -> str:
         """Return the full name."""
         scope = "global" if self.region is None else f"regions/{self.region}"
+        scope = scope if self.zone is None else f"zones/{self.zone}"
         return f"projects/{self.project}/{scope}/{collection}/{short}"
 
 
