@@ -173,7 +173,7 @@ class Admin:
 
     async def quota(self, request: web.Request) -> web.Response:
         """Accept a quota preference, as Cloud Quotas does, and grant it immediately. The fault counters restart."""
-        from localcloud.services.quota_preferences import prefer  # noqa: PLC0415 - as its API, on first use
+        from localcloud.services.quotas import prefer  # noqa: PLC0415 - as its API, on first use
 
         try:
             document = prefer(self._cloud, await json_object(request))
@@ -210,7 +210,7 @@ class Admin:
 
     async def alerts(self, request: web.Request) -> web.Response:
         """Replace the incidents of a project, `{"alerts": [{"policy": NAME, "state": "OPEN"}]}`, and the `queries`: PROMQL to a number or null."""
-        from localcloud.services.incidents import set_alerts  # noqa: PLC0415 - as its API, on first use
+        from localcloud.services.monitoring import set_alerts  # noqa: PLC0415 - as its API, on first use
 
         try:
             return web.json_response(set_alerts(self._cloud, await json_object(request)))
@@ -219,7 +219,7 @@ class Admin:
 
     async def ssh(self, request: web.Request) -> web.Response:
         """Return an empty object if ?account=EMAIL can log in to ?node=FULL_NAME with SSH through IAP, otherwise 403."""
-        from localcloud.services.logins import check_login  # noqa: PLC0415 - as its API, on first use
+        from localcloud.services.oslogin import check_login  # noqa: PLC0415 - as its API, on first use
 
         try:
             check_login(

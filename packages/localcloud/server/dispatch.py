@@ -14,12 +14,10 @@ from localcloud import services
 from localcloud.json_values import JsonObject, part, parts, strings
 from localcloud.rest import bodies, validation
 from localcloud.rest.call import Call, Caller, Handler, MethodResult
-from localcloud.rest.discovery import VERSIONS, DiscoveryDocument, Method, document_for
+from localcloud.rest.discovery import VERSIONS, DiscoveryDocument, Method, document_for, handler_id, in_version
 from localcloud.rest.errors import CloudError, ErrorStyle
-from localcloud.rest.versions import handler_id, in_version
-from localcloud.server import quota_project
 from localcloud.server.faults import FaultSchedule, inject
-from localcloud.server.guard import caller_of
+from localcloud.server.guard import caller_of, check_quota_project, quota_project_of
 from localcloud.services import orgpolicies, serviceusage
 from localcloud.services.iam import add_service_agent
 from localcloud.world.cloud import Cloud, project_policy
@@ -100,13 +98,13 @@ class Dispatcher:
         entry["caller"] = caller.email
         entry["operator"] = caller.operator
         document, method, bound = _route(request.method, api, path, media)
-        entry.update(api=api, id=method.id, quota_project=quota_project.given(request))
+        entry.update(api=api, id=method.id, quota_project=quota_project_of(request))
         if self._cloud.scenario.latency_ms:
             await asyncio.sleep(self._cloud.scenario.latency_ms / 1000)
         fault = self._faults.pick(self._cloud.scenario, method.id)
         if fault is not None and fault.when == "before":
             return await inject(fault, request)
-        quota_project.check(self._cloud, request, document, caller)
+        check_quota_project(self._cloud, request, document, caller)
         call = await self._call(request, document, method, bound, caller, media)
         entry["body"] = _redacted(call.body)
         if media == "upload":

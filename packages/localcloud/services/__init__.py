@@ -9,7 +9,7 @@ from localcloud.world.cloud import Cloud
 
 MODULES: Final = {
     "artifactregistry": ("artifactregistry",),
-    "cloudbilling": ("billing", "price_catalog"),
+    "cloudbilling": ("price_catalog",),
     "cloudkms": ("kms",),
     "cloudresourcemanager": ("projects", "orgpolicies"),
     "compute": ("compute", "compute_instances"),

@@ -9,8 +9,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from localcloud import services
-from localcloud.rest.discovery import VERSIONS, load
-from localcloud.rest.versions import handler_id
+from localcloud.rest.discovery import VERSIONS, handler_id, load
 
 NAMES = {
     "projectsId": "local-project",
