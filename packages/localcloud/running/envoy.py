@@ -22,7 +22,7 @@ from localcloud.json_values import JsonObject, as_list, as_object, copied
 from localcloud.running.relays import Relay
 from localcloud.running.starters import Volumes
 from localcloud.services.run_limits import cpus
-from localcloud.vllm.server import PLANNED_MARK
+from localcloud.vllm import PLANNED_MARK
 from localcloud.world.run_messages import container_port, serving_container
 from localcloud.world.runtime import RevisionFailedError, RevisionSpec
 

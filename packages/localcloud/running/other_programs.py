@@ -13,9 +13,8 @@ from typing import Final
 
 from localcloud.running.envoy import is_envoy
 from localcloud.running.starters import is_starter
-from localcloud.vllm import parent_watch
+from localcloud.vllm import PLANNED_MARK, parent_watch
 from localcloud.vllm.arguments import ArgumentError, split_command
-from localcloud.vllm.server import PLANNED_MARK
 
 MODULE: Final = "localcloud.running.other_programs"
 HEADER: Final = ("x-simulated", "container")

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Final
 
 from localcloud.running import interpreter
-from localcloud.vllm.server import KILLED_MARK, PLANNED_MARK
+from localcloud.vllm import KILLED_MARK, PLANNED_MARK
 
 _STOP_GRACE_S: Final = 3.0
 _LINE_LIMIT_BYTES: Final = 1024 * 1024

@@ -16,7 +16,7 @@ from aiohttp import web
 
 from localcloud import charges
 from localcloud.open_files import raise_open_files
-from localcloud.vllm import hub_download, parent_watch, settings
+from localcloud.vllm import KILLED_MARK, PLANNED_MARK, hub_download, parent_watch, settings
 from localcloud.vllm.app import Parts, make_app
 from localcloud.vllm.arguments import ArgumentError, Arguments, given_arguments, parse
 from localcloud.vllm.engine import SimulatedEngine, timing
@@ -31,10 +31,6 @@ from localcloud.vllm.settings import RuntimeEnvironment
 from localcloud.vllm.speculation import Speculation
 from localcloud.vllm.startup import KilledError, Start, StartupStep, plan
 
-PLANNED_MARK: Final = "[simulated] start planned:"
-"""The first line of the log. A runtime reads three facts from it: that the process runs, the container's port, the duration of its start."""
-KILLED_MARK: Final = "[simulated] memory:"
-"""The last log line of a container that exceeds its memory."""
 _BACKLOG: Final = 2048
 _LEAST_DRAIN_S: Final = 1.0
 """Maximum seconds for running requests after SIGTERM; `--shutdown-timeout` can set less. vLLM's default is 0."""
