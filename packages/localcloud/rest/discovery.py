@@ -93,7 +93,8 @@ class _Node:
     """A node of the routing tree; each level is one path segment."""
 
     children: dict[str, "_Node"] = field(default_factory=dict[str, "_Node"])
-    methods: dict[str, list[Method]] = field(default_factory=dict[str, list[Method]])
+    methods: dict[str, list[JsonObject]] = field(default_factory=dict[str, list[JsonObject]])
+    """The methods that end here by verb, as the document describes them: of Compute Engine's thousand few are ever called."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -106,17 +107,25 @@ class DiscoveryDocument:
     style: ErrorStyle
     schemas: dict[str, JsonObject] = field(repr=False)
     global_parameters: frozenset[str] = field(repr=False)
+    service_path: str
     root: _Node = field(repr=False)
+    read: dict[str, Method] = field(repr=False, default_factory=dict[str, Method])
+    """The methods that were called, by id."""
 
     @property
     def forgiving_names(self) -> bool:
         """Return whether snake_case names are accepted for camelCase ones, as in protocol-buffer JSON."""
         return self.style is not ErrorStyle.STORAGE
 
+    def method(self, raw: JsonObject) -> Method:
+        """Return a method that the document describes."""
+        return self.read.get(raw["id"]) or self.read.setdefault(raw["id"], _method(raw, self.service_path))
+
     def match(self, verb: str, path: str) -> tuple[Method, dict[str, str]] | None:
         """Return the method and the path parameters for a raw path without leading slash, or None if Google answers 404."""
         for node in _walk(self.root, path.rstrip("/").split("/"), 0):
-            for method in node.methods.get(verb, []):
+            for raw in node.methods.get(verb, []):
+                method = self.method(raw)
                 bound = method.bind(path.rstrip("/"))
                 if bound is not None:
                     return method, bound
@@ -136,10 +145,9 @@ def load(name: str) -> DiscoveryDocument:
     """Read one document, such as `run.v2`."""
     text = (files("googleapiclient.discovery_cache.documents") / f"{name}.json").read_text(encoding="utf-8")
     raw = cast("JsonObject", json.loads(text))
-    root = _Node()
-    for found in _methods(raw):
-        method = _method(found, raw["servicePath"])
-        for template in _routes(found, method.template, raw["servicePath"]):
+    root, service_path = _Node(), str(raw["servicePath"])
+    for method in _methods(raw):
+        for template in _routes(method, service_path):
             _add(root, template, method)
     api = str(raw["name"])
     return DiscoveryDocument(
@@ -149,6 +157,7 @@ def load(name: str) -> DiscoveryDocument:
         style=_STYLES.get(api, ErrorStyle.RPC),
         schemas=raw["schemas"],
         global_parameters=frozenset({*raw["parameters"], "$alt"}),
+        service_path=service_path,
         root=root,
     )
 
@@ -202,22 +211,23 @@ def _parameter(name: str, raw: dict[str, Any]) -> Parameter:
     )
 
 
-def _routes(raw: JsonObject, template: str, service_path: str) -> list[str]:
+def _routes(raw: JsonObject, service_path: str) -> list[str]:
     """Return the paths with one placeholder per segment: flatPath if the method has one, otherwise `{+name}` expanded by its pattern."""
     flat = raw.get("flatPath")
     if flat is not None:
         return [service_path + str(flat)]
+    template = service_path + str(raw["path"])
     for name in re.findall(r"\{\+([^}]+)\}", template):
         pattern = str(raw["parameters"][name].get("pattern", "{p}")).strip("^$")
         template = template.replace("{+" + name + "}", pattern.replace("[^/]+", "{p}"))
     return [template]
 
 
-def _add(root: _Node, template: str, method: Method) -> None:
+def _add(root: _Node, template: str, method: JsonObject) -> None:
     node = root
     for segment in template.split("/"):
         node = node.children.setdefault(re.sub(r"\{[^}]+\}", "*", segment), _Node())
-    node.methods.setdefault(method.verb, []).append(method)
+    node.methods.setdefault(method["httpMethod"], []).append(method)
 
 
 def _walk(node: _Node, segments: list[str], at: int) -> list[_Node]:

@@ -30,7 +30,8 @@ def every_method():
             while stack:
                 node = stack.pop()
                 stack.extend(node.children.values())
-                for method in itertools.chain.from_iterable(node.methods.values()):
+                for raw in itertools.chain.from_iterable(node.methods.values()):
+                    method = load(name).method(raw)
                     if method.id not in seen:
                         seen.add(method.id)
                         yield api, load(name), method
