@@ -8,10 +8,10 @@ import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import chain
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple
 
 from localcloud.json_values import JsonObject, part, parts, strings
-from localcloud.rest.errors import CloudError
+from localcloud.services.checks import Rules, obey
 from localcloud.world.catalog import GpuType, gpu_types
 from localcloud.world.scenario import Run
 from localcloud.world.timeline import seconds
@@ -56,9 +56,6 @@ _NO_GPU = GpuType(max_cpu=8, max_memory_gib=32)
 _RESERVED = {"PORT", "K_SERVICE", "K_REVISION", "K_CONFIGURATION"}
 _HOW = ("httpGet", "tcpSocket", "grpc")
 _TIMES = ("initialDelaySeconds", "periodSeconds", "timeoutSeconds", "failureThreshold")
-
-Rules: TypeAlias = Iterator[tuple[bool, str, str]]
-"""Rows of a template: whether it obeys the rule, the path of the field below the template, and the sentence of the violation."""
 
 
 class _Probe(NamedTuple):
@@ -143,10 +140,8 @@ def check(template: JsonObject, *, region: str, world: Run, gpus_left: int, requ
         _of_gpu(template, region, world, gpus_left),
         _of_quota(template, world, region),
     )
-    for obeyed, field, sentence in rules:
-        if not obeyed:
-            path = f"{request}.service.template{field}"
-            raise CloudError.field(path.partition(".")[2], f"Violation in {path}: {sentence}")
+    path, below = f"Violation in {request}.service.template", "service.template"
+    obey((obeyed, below + field, f"{path}{field}: {sentence}") for obeyed, field, sentence in rules)
 
 
 def cpus(text: str) -> float | None:
