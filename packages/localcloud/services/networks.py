@@ -182,10 +182,7 @@ def check_firewall(body: JsonObject) -> None:
             try:
                 ipaddress.ip_network(text)
             except ValueError:
-                raise CloudError.field(
-                    field,
-                    f"Invalid value for field 'resource.{field}[{index}]': '{text}'. Must be a CIDR address range.",
-                ) from None
+                raise invalid_value(f"{field}[{index}]", text, "Must be a CIDR address range.") from None
 
 
 def allows_egress(cloud: Cloud, network: str, tags: Collection[str], port: int) -> bool:
