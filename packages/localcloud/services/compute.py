@@ -1,4 +1,4 @@
-"""Compute Engine, beta and v1: networks, subnetworks, firewalls, routers and their operations; regions, zones and projects read-only."""
+"""Compute Engine, beta and v1: networks, subnetworks, firewalls, routers and their operations; projects and machine types read-only."""
 
 from typing import ClassVar
 
@@ -13,7 +13,7 @@ from localcloud.world.cloud import REGIONS, Cloud, random_id
 
 
 def handlers(cloud: Cloud) -> dict[str, Handler]:
-    """Return the methods of the four collections, of operations, regions and zones."""
+    """Return the methods of the four collections, of operations, projects and machine types."""
     services = (_Networks, _Subnetworks, _Firewalls, _Routers, ComputeOperations, _Places)
     return {name: handler for service in services for name, handler in service(cloud).handlers().items()}
 
@@ -237,7 +237,7 @@ class _Routers(ComputeCollection):
 
 
 class _Places(ApiService):
-    """Projects, regions and zones, read-only."""
+    """Projects and machine types, read-only."""
 
     prefix = "compute"
 
@@ -255,29 +255,6 @@ class _Places(ApiService):
             "xpnProjectStatus": "UNSPECIFIED_XPN_PROJECT_STATUS",
             "selfLink": link_to(call, f"projects/{project}"),
         }
-
-    @method("regions.get")
-    def get_region(self, call: Call) -> JsonObject:
-        return self._region(call, _place(call).region or "")
-
-    @method("regions.list")
-    def list_regions(self, call: Call) -> JsonObject:
-        found = [(region, self._region(call, region)) for region in sorted(REGIONS)]
-        return list_answer(call, "compute#regionList", found)
-
-    @method("zones.get")
-    def get_zone(self, call: Call) -> JsonObject:
-        zone = call.path["zone"]
-        region, _, letter = zone.rpartition("-")
-        if letter not in tuple(REGIONS.get(region, "")):
-            raise CloudError.not_found(f"The resource 'projects/{call.path['project']}/zones/{zone}' was not found")
-        return self._zone(call, zone)
-
-    @method("zones.list")
-    def list_zones(self, call: Call) -> JsonObject:
-        names = [f"{region}-{letter}" for region in sorted(REGIONS) for letter in REGIONS[region]]
-        found = [(zone, self._zone(call, zone)) for zone in names]
-        return list_answer(call, "compute#zoneList", found)
 
     @method("machineTypes.get")
     def get_machine_type(self, call: Call) -> JsonObject:
@@ -309,24 +286,3 @@ class _Places(ApiService):
             for name, size in instance_requests.MACHINE_SIZES.items()
             if instance_requests.MACHINE_TYPES[name] in facts.accelerator_types
         ]
-
-    def _region(self, call: Call, region: str) -> JsonObject:
-        project = call.path["project"]
-        zones = [link_to(call, f"projects/{project}/zones/{region}-{letter}") for letter in REGIONS[region]]
-        return {
-            "kind": "compute#region",
-            "name": region,
-            "status": "UP",
-            "zones": zones,
-            "selfLink": link_to(call, f"projects/{project}/regions/{region}"),
-        }
-
-    def _zone(self, call: Call, zone: str) -> JsonObject:
-        project, region = call.path["project"], zone.rpartition("-")[0]
-        return {
-            "kind": "compute#zone",
-            "name": zone,
-            "status": "UP",
-            "region": link_to(call, f"projects/{project}/regions/{region}"),
-            "selfLink": link_to(call, f"projects/{project}/zones/{zone}"),
-        }
