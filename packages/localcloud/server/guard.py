@@ -98,16 +98,11 @@ def operator_only(cloud: Cloud, handler: _Handler) -> _Handler:
     """Return the handler behind checks for the operator's token and, if there is a body, `application/json`. Errors have Google's format."""
 
     async def checked(request: web.Request) -> web.StreamResponse:
-        try:
-            if caller_of(cloud, request).email != cloud.operator:
-                raise CloudError.denied(f"The admin API only accepts the operator's token ({cloud.operator}).")
-        except CloudError as error:
-            return web.json_response(error.body(ErrorStyle.RPC), status=error.code)
+        if caller_of(cloud, request).email != cloud.operator:
+            raise CloudError.denied(f"The admin API only accepts the operator's token ({cloud.operator}).")
         if request.can_read_body and request.content_type != _JSON:
             text = f"{request.method} {request.path}: Content-Type is {request.content_type}, expected {_JSON}."
-            return web.json_response(
-                CloudError(415, "INVALID_ARGUMENT", text, reason="invalid").body(ErrorStyle.RPC), status=415
-            )
+            raise CloudError(415, "INVALID_ARGUMENT", text, reason="invalid")
         return await handler(request)
 
     return checked

@@ -158,7 +158,7 @@ def metrics_in(expression: str) -> list[str]:
 
 
 def _of_log_condition(policy: JsonObject, matched: JsonObject) -> Rules:
-    """Yield the rules of a log condition, which needs a limit of notifications and a filter that can be read, and of a limit without it."""
+    """Yield the rules of a log condition: it needs a limit of notifications and a filter that can be read. Other conditions have no such limit."""
     path = "alertStrategy.notificationRateLimit"
     period = part(part(policy, "alertStrategy"), "notificationRateLimit").get("period")
     only = "only log-based alert policies may specify a notification rate limit"
