@@ -51,8 +51,8 @@ class Dispatcher:
         The methods are complete before another request is answered: only the restart of what ran awaits anything.
         """
         if api not in self._apis:
-            self._apis.add(api)
             self._handlers |= services.handlers(self._cloud, [api])
+            self._apis.add(api)
             await services.resume(self._cloud, api)
 
     async def serve(self, request: web.Request) -> web.StreamResponse:
