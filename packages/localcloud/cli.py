@@ -15,10 +15,10 @@ from localcloud import environment
 from localcloud.child import SIGNALS, run_child
 from localcloud.plugins import serve as serve_providers
 from localcloud.running.shims import OPERATOR_TOKEN, install
-from localcloud.running.simulated import simulated_runtimes
 from localcloud.server.app import DEFAULT_PROJECT, DEFAULT_SPEED, OpenCloud, Options, open_cloud
 from localcloud.shell import start_of
 from localcloud.trials.options import TryRefusedError, add_parser
+from localcloud.world.cloud import Cloud, Runtimes
 from localcloud.world.oauth import login_file
 from localcloud.world.scenario import BUILT_IN, DEFAULT_WORLD, ScenarioError
 from localcloud.world.scenario import load as load_scenario
@@ -238,6 +238,12 @@ def _notice(opened: Opened) -> str:
     return f"localcloud: everything here is SIMULATED on this machine ({opened.cloud.base_url}); no Google Cloud account is used and nothing is billed."
 
 
+def _runtimes(cloud: Cloud) -> Runtimes:
+    from localcloud.running.simulated import simulated_runtimes  # noqa: PLC0415 - when something is deployed
+
+    return simulated_runtimes(cloud)
+
+
 @contextlib.asynccontextmanager
 async def _opened(state: Path, options: argparse.Namespace) -> AsyncGenerator[Opened]:
     """Lock the state, open the cloud and the stand-ins, and close them in reverse order."""
@@ -255,7 +261,7 @@ async def _opened(state: Path, options: argparse.Namespace) -> AsyncGenerator[Op
         (state / "pulumi").mkdir(exist_ok=True)
         wanted = Options(project=project, speed=options.speed, scenario=scenario, port=options.port)
         try:
-            cloud = await open_cloud(state, wanted, simulated_runtimes)
+            cloud = await open_cloud(state, wanted, _runtimes)
         except OSError as error:
             raise RefusedError(
                 f"Cannot listen on port {options.port} of 127.0.0.1: {error.strerror}. Pass another --port."

@@ -5,7 +5,7 @@ import base64
 import pytest
 import requests
 
-from localcloud.services.image_names import parse
+from localcloud.services.registries import parse
 from localcloud.world.scenario import Images
 from planning.data.images import IMAGES
 

@@ -1,20 +1,19 @@
 """Start both stand-ins on loopback ports, for PULUMI_DEBUG_PROVIDERS."""
 
 import os
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator, Callable, Iterable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import grpc
 import grpc.aio
-from pulumi.runtime.proto import provider_pb2_grpc
 
 from localcloud.callers import other_user
-from localcloud.plugins.docker import DockerProvider
-from localcloud.plugins.gcp import GcpProvider
-from localcloud.plugins.rest import LocalCloudTransport, RestTransport
-from localcloud.plugins.servicer import Provider, ProviderServicer
+
+if TYPE_CHECKING:
+    from localcloud.plugins.rest import RestTransport
+    from localcloud.plugins.servicer import Provider
 
 _HOST: Final = "127.0.0.1"
 _UNLIMITED: Final = -1
@@ -65,7 +64,7 @@ async def serve(
     base_url: str,
     *,
     token: str | None = None,
-    transport: RestTransport | None = None,
+    transport: "RestTransport | None" = None,
     environment: Mapping[str, str] | None = None,
     speed: float = 1.0,
 ) -> AsyncGenerator[Ports]:
@@ -75,24 +74,64 @@ async def serve(
     `environment` (default: the process's) sets project and region if the program's configuration does not. `transport` is for tests. `speed` is the
     speed of the cloud's clock, which the time limits of operations follow.
     """
-    to_cloud = transport or LocalCloudTransport(base_url)
-    gcp = GcpProvider(
-        to_cloud,
-        token=token,
-        environment=os.environ if environment is None else environment,
-        speed=speed,
-    )
-    docker = DockerProvider(to_cloud, token=gcp.token)
-    async with gcp.rest, _served(gcp) as gcp_port, _served(docker) as docker_port:
-        yield Ports(gcp=gcp_port, docker=docker_port)
+    known = os.environ if environment is None else environment
+    own_token = token or known.get("GOOGLE_OAUTH_ACCESS_TOKEN")
+    opened = [] if transport is None else [transport]
+
+    def to_cloud() -> "RestTransport":
+        from localcloud.plugins.rest import LocalCloudTransport  # noqa: PLC0415 - when an engine calls
+
+        if not opened:
+            opened.append(LocalCloudTransport(base_url))
+        return opened[0]
+
+    def gcp() -> "Provider":
+        from localcloud.plugins.gcp import GcpProvider  # noqa: PLC0415 - when an engine calls
+
+        return GcpProvider(to_cloud(), token=own_token, environment=known, speed=speed)
+
+    def docker() -> "Provider":
+        from localcloud.plugins.docker import DockerProvider  # noqa: PLC0415 - when an engine calls
+
+        return DockerProvider(to_cloud(), token=own_token)
+
+    async with _served(gcp) as gcp_port, _served(docker) as docker_port:
+        try:
+            yield Ports(gcp=gcp_port, docker=docker_port)
+        finally:
+            for each in opened:
+                await each.close()
+
+
+class _OnFirstCall(grpc.GenericRpcHandler):
+    """The methods of a provider, which is made when the first of them is called: most clouds have no engine."""
+
+    def __init__(self, make: "Callable[[], Provider]") -> None:
+        self._make = make
+        self._handlers: list[grpc.GenericRpcHandler] = []
+
+    def add_generic_rpc_handlers(self, handlers: Iterable[grpc.GenericRpcHandler]) -> None:
+        """Take the handlers of the generated code, as a server does."""
+        self._handlers.extend(handlers)
+
+    def service(self, handler_call_details: Any) -> Any:  # noqa: ANN401 - grpc has no types for them
+        """Return the handler of a method."""
+        if not self._handlers:
+            from pulumi.runtime.proto import provider_pb2_grpc  # noqa: PLC0415 - when an engine calls
+
+            from localcloud.plugins.servicer import ProviderServicer  # noqa: PLC0415 - when an engine calls
+
+            server: Any = self
+            provider_pb2_grpc.add_ResourceProviderServicer_to_server(ProviderServicer(self._make()), server)
+        return next(filter(None, (each.service(handler_call_details) for each in self._handlers)), None)
 
 
 @asynccontextmanager
-async def _served(provider: Provider) -> AsyncGenerator[int]:
+async def _served(make: "Callable[[], Provider]") -> AsyncGenerator[int]:
     options = [("grpc.max_receive_message_length", _UNLIMITED), ("grpc.max_send_message_length", _UNLIMITED)]
     guard = _SameUser()
     server: Any = grpc.aio.server(options=options, interceptors=[guard])
-    provider_pb2_grpc.add_ResourceProviderServicer_to_server(ProviderServicer(provider), server)
+    server.add_generic_rpc_handlers((_OnFirstCall(make),))
     port = int(server.add_insecure_port(f"{_HOST}:0"))
     guard.address = (_HOST, port)
     await server.start()

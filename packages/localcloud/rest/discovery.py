@@ -9,11 +9,35 @@ import re
 from dataclasses import dataclass, field
 from functools import cache
 from importlib.resources import files
-from typing import Any, cast
+from typing import Any, Final, cast
 from urllib.parse import unquote
 
 from localcloud.json_values import JsonObject, part
 from localcloud.rest.errors import ErrorStyle
+
+VERSIONS: dict[str, dict[str, str]] = {
+    "run": {"v2": "run.v2", "v1": "run.v1", "apis/serving.knative.dev/v1": "run.v1"},
+    "secretmanager": {"v1": "secretmanager.v1"},
+    "storage": {"storage/v1": "storage.v1"},
+    "artifactregistry": {"v1": "artifactregistry.v1"},
+    "iam": {"v1": "iam.v1"},
+    "cloudbilling": {"v1": "cloudbilling.v1"},
+    "cloudkms": {"v1": "cloudkms.v1"},
+    "compute": {"compute/beta": "compute.beta", "compute/v1": "compute.v1"},
+    "cloudresourcemanager": {"v1": "cloudresourcemanager.v1", "v3": "cloudresourcemanager.v3"},
+    "serviceusage": {"v1": "serviceusage.v1", "v1beta1": "serviceusage.v1beta1"},
+    "monitoring": {"v1": "monitoring.v1", "v3": "monitoring.v3"},
+    "logging": {"v2": "logging.v2"},
+    "oslogin": {"v1": "oslogin.v1", "v1beta": "oslogin.v1beta", "v1alpha": "oslogin.v1alpha"},
+    "tpu": {"v2alpha1": "tpu.v2alpha1", "v2": "tpu.v2", "v1": "tpu.v1"},
+}
+"""API -> path prefix -> discovery document."""
+_NO_WILDCARD = 'cannot be the "-" wildcard'
+_STYLES = {"compute": ErrorStyle.COMPUTE, "storage": ErrorStyle.STORAGE}
+_OTHER_FORM: Final = {"run.v1": frozenset({"run.projects.locations.list"})}
+"""Documents whose resources have a different form than in other versions, with the methods that are the same in all versions."""
+_MODELLED: Final = {"tpu": "v2alpha1"}
+"""API -> the version that the service's model implements. Other APIs answer with the fields that all their versions share."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,7 +93,8 @@ class _Node:
     """A node of the routing tree; each level is one path segment."""
 
     children: dict[str, "_Node"] = field(default_factory=dict[str, "_Node"])
-    methods: dict[str, list[Method]] = field(default_factory=dict[str, list[Method]])
+    methods: dict[str, list[JsonObject]] = field(default_factory=dict[str, list[JsonObject]])
+    """The methods that end here by verb, as the document describes them: of Compute Engine's thousand few are ever called."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,43 +107,29 @@ class DiscoveryDocument:
     style: ErrorStyle
     schemas: dict[str, JsonObject] = field(repr=False)
     global_parameters: frozenset[str] = field(repr=False)
+    service_path: str
     root: _Node = field(repr=False)
+    read: dict[str, Method] = field(repr=False, default_factory=dict[str, Method])
+    """The methods that were called, by id."""
 
     @property
     def forgiving_names(self) -> bool:
         """Return whether snake_case names are accepted for camelCase ones, as in protocol-buffer JSON."""
         return self.style is not ErrorStyle.STORAGE
 
+    def method(self, raw: JsonObject) -> Method:
+        """Return a method that the document describes."""
+        return self.read.get(raw["id"]) or self.read.setdefault(raw["id"], _method(raw, self.service_path))
+
     def match(self, verb: str, path: str) -> tuple[Method, dict[str, str]] | None:
         """Return the method and the path parameters for a raw path without leading slash, or None if Google answers 404."""
         for node in _walk(self.root, path.rstrip("/").split("/"), 0):
-            for method in node.methods.get(verb, []):
+            for raw in node.methods.get(verb, []):
+                method = self.method(raw)
                 bound = method.bind(path.rstrip("/"))
                 if bound is not None:
                     return method, bound
         return None
-
-
-VERSIONS: dict[str, dict[str, str]] = {
-    "run": {"v2": "run.v2", "v1": "run.v1", "apis/serving.knative.dev/v1": "run.v1"},
-    "secretmanager": {"v1": "secretmanager.v1"},
-    "storage": {"storage/v1": "storage.v1"},
-    "artifactregistry": {"v1": "artifactregistry.v1"},
-    "iam": {"v1": "iam.v1"},
-    "cloudbilling": {"v1": "cloudbilling.v1"},
-    "cloudkms": {"v1": "cloudkms.v1"},
-    "compute": {"compute/beta": "compute.beta", "compute/v1": "compute.v1"},
-    "cloudresourcemanager": {"v1": "cloudresourcemanager.v1", "v3": "cloudresourcemanager.v3"},
-    "serviceusage": {"v1": "serviceusage.v1", "v1beta1": "serviceusage.v1beta1"},
-    "monitoring": {"v1": "monitoring.v1", "v3": "monitoring.v3"},
-    "logging": {"v2": "logging.v2"},
-    "oslogin": {"v1": "oslogin.v1", "v1beta": "oslogin.v1beta", "v1alpha": "oslogin.v1alpha"},
-    "tpu": {"v2alpha1": "tpu.v2alpha1", "v2": "tpu.v2", "v1": "tpu.v1"},
-}
-"""API -> path prefix -> discovery document."""
-
-_NO_WILDCARD = 'cannot be the "-" wildcard'
-_STYLES = {"compute": ErrorStyle.COMPUTE, "storage": ErrorStyle.STORAGE}
 
 
 def document_for(api: str, path: str) -> DiscoveryDocument | None:
@@ -134,10 +145,9 @@ def load(name: str) -> DiscoveryDocument:
     """Read one document, such as `run.v2`."""
     text = (files("googleapiclient.discovery_cache.documents") / f"{name}.json").read_text(encoding="utf-8")
     raw = cast("JsonObject", json.loads(text))
-    root = _Node()
-    for found in _methods(raw):
-        method = _method(found, raw["servicePath"])
-        for template in _routes(found, method.template, raw["servicePath"]):
+    root, service_path = _Node(), str(raw["servicePath"])
+    for method in _methods(raw):
+        for template in _routes(method, service_path):
             _add(root, template, method)
     api = str(raw["name"])
     return DiscoveryDocument(
@@ -147,6 +157,7 @@ def load(name: str) -> DiscoveryDocument:
         style=_STYLES.get(api, ErrorStyle.RPC),
         schemas=raw["schemas"],
         global_parameters=frozenset({*raw["parameters"], "$alt"}),
+        service_path=service_path,
         root=root,
     )
 
@@ -200,22 +211,23 @@ def _parameter(name: str, raw: dict[str, Any]) -> Parameter:
     )
 
 
-def _routes(raw: JsonObject, template: str, service_path: str) -> list[str]:
+def _routes(raw: JsonObject, service_path: str) -> list[str]:
     """Return the paths with one placeholder per segment: flatPath if the method has one, otherwise `{+name}` expanded by its pattern."""
     flat = raw.get("flatPath")
     if flat is not None:
         return [service_path + str(flat)]
+    template = service_path + str(raw["path"])
     for name in re.findall(r"\{\+([^}]+)\}", template):
         pattern = str(raw["parameters"][name].get("pattern", "{p}")).strip("^$")
         template = template.replace("{+" + name + "}", pattern.replace("[^/]+", "{p}"))
     return [template]
 
 
-def _add(root: _Node, template: str, method: Method) -> None:
+def _add(root: _Node, template: str, method: JsonObject) -> None:
     node = root
     for segment in template.split("/"):
         node = node.children.setdefault(re.sub(r"\{[^}]+\}", "*", segment), _Node())
-    node.methods.setdefault(method.verb, []).append(method)
+    node.methods.setdefault(method["httpMethod"], []).append(method)
 
 
 def _walk(node: _Node, segments: list[str], at: int) -> list[_Node]:
@@ -232,3 +244,52 @@ def _walk(node: _Node, segments: list[str], at: int) -> list[_Node]:
         if child is not None:
             found.extend(_walk(child, segments, at + 1))
     return found
+
+
+def handler_id(document: DiscoveryDocument, method: Method) -> str:
+    """Return the id of a method's handler: the method's own, or `API.VERSION.METHOD` if the version has a different form."""
+    shared = _OTHER_FORM.get(f"{document.api}.{document.version}")
+    if shared is None or method.id in shared:
+        return method.id
+    api, _, rest = method.id.partition(".")
+    return f"{api}.{document.version}.{rest}"
+
+
+def in_version(document: DiscoveryDocument, method: Method, answer: JsonObject) -> JsonObject:
+    """Convert a response of a service's model to the document's version."""
+    modelled = _MODELLED.get(document.api, document.version)
+    if document.version == modelled or method.response is None:
+        return answer
+    if method.response == "Operation":
+        return _operation(document, modelled, answer)
+    return cast("JsonObject", _fields(document, {"$ref": method.response}, answer))
+
+
+def _operation(document: DiscoveryDocument, modelled: str, answer: JsonObject) -> JsonObject:
+    operation = dict(answer)
+    if "metadata" in answer:
+        metadata = part(answer, "metadata")
+        kind = str(metadata.get("@type", "")).replace(f".{modelled}.", f".{document.version}.")
+        operation["metadata"] = {**metadata, "@type": kind, "apiVersion": document.version}
+    response = part(answer, "response")
+    kind = str(response.get("@type", ""))
+    schema = kind.rpartition(".")[2]
+    if schema in document.schemas:
+        fields = cast("JsonObject", _fields(document, {"$ref": schema}, response))
+        operation["response"] = {**fields, "@type": kind.replace(f".{modelled}.", f".{document.version}.")}
+    return operation
+
+
+def _fields(document: DiscoveryDocument, schema: JsonObject, value: object) -> object:
+    """Return the value without the fields and enum values that the version lacks."""
+    described: JsonObject = document.schemas[schema["$ref"]] if "$ref" in schema else schema
+    if isinstance(value, list):
+        return [_fields(document, part(described, "items"), item) for item in cast("list[Any]", value)]
+    if not isinstance(value, dict) or "properties" not in described:
+        return cast("object", value)
+    properties: JsonObject = part(described, "properties")
+    return {
+        name: _fields(document, properties[name], item)
+        for name, item in cast("JsonObject", value).items()
+        if name in properties and ("enum" not in properties[name] or item in properties[name]["enum"])
+    }

@@ -17,14 +17,14 @@ _TERM = re.compile(
     r"""\s*\(?\s*(?P<field>[A-Za-z_][\w.\-]*)\s*(?P<op>!=|<=|>=|=|<|>|:|\beq\b|\bne\b)\s*(?P<value>"[^"]*"|'[^']*'|[^\s()]+)\s*\)?\s*(?:AND\b|$)?"""
 )
 
-_COMPARISONS: dict[str, Callable[[Any, Any], bool]] = {
+COMPARISONS: dict[str, Callable[[Any, Any], bool]] = {
     "<": operator.lt,
     "<=": operator.le,
     ">": operator.gt,
     ">=": operator.ge,
 }
-_SEVERITIES = ("DEFAULT", "DEBUG", "INFO", "NOTICE", "WARNING", "ERROR", "CRITICAL", "ALERT", "EMERGENCY")
-"""Severities of log entries in ascending order (Cloud Logging's LogSeverity)."""
+SEVERITIES = ("DEFAULT", "DEBUG", "INFO", "NOTICE", "WARNING", "ERROR", "CRITICAL", "ALERT", "EMERGENCY")
+"""Severities of log entries in ascending order (logging.v2, LogSeverity). An entry without one has DEFAULT."""
 
 
 def chosen(items: list[tuple[str, JsonObject]], expression: str | None) -> list[tuple[str, JsonObject]]:
@@ -47,9 +47,9 @@ def chosen(items: list[tuple[str, JsonObject]], expression: str | None) -> list[
 
 def _holds(item: JsonObject, field: str, sign: str, wanted: str) -> bool:
     value = _value(item, field.split("."))
-    if sign in _COMPARISONS:
+    if sign in COMPARISONS:
         left, right = _comparable(_text(value)), _comparable(wanted)
-        return value is not None and type(left) is type(right) and _COMPARISONS[sign](left, right)
+        return value is not None and type(left) is type(right) and COMPARISONS[sign](left, right)
     if sign == ":":
         if wanted == "*":
             return value is not None
@@ -64,8 +64,8 @@ def _holds(item: JsonObject, field: str, sign: str, wanted: str) -> bool:
 
 def _comparable(text: str) -> float | datetime | str:
     """Return a severity or a number as a number, a time as a time, other text unchanged."""
-    if text in _SEVERITIES:
-        return float(_SEVERITIES.index(text))
+    if text in SEVERITIES:
+        return float(SEVERITIES.index(text))
     return number_or_time(text)
 
 

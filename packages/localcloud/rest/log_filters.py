@@ -6,21 +6,17 @@ Source: cloud.google.com/logging/docs/view/logging-query-language, 2026-11: NOT 
 case, except in regular expressions; a comparison with a missing field is false.
 """
 
-import operator
 import re
 from collections.abc import Callable
 from datetime import datetime
-from typing import Any, TypeAlias, cast
+from typing import TypeAlias, cast
 
 from localcloud.json_values import JsonObject
 from localcloud.rest.errors import CloudError
-from localcloud.rest.filters import number_or_time
+from localcloud.rest.filters import COMPARISONS, SEVERITIES, number_or_time
 
 Matches: TypeAlias = Callable[[JsonObject], bool]
 _Compare: TypeAlias = Callable[[object], bool]
-
-SEVERITIES = ("DEFAULT", "DEBUG", "INFO", "NOTICE", "WARNING", "ERROR", "CRITICAL", "ALERT", "EMERGENCY")
-"""Severities in ascending order (logging.v2, LogSeverity). An entry without one has DEFAULT."""
 
 _SPACE = re.compile(r"\s+")
 _PATH = re.compile(r'[A-Za-z_](?:[\w\-/]|\\.)*(?:\.(?:"[^"]*"|[\w\-/]+))*')
@@ -28,12 +24,6 @@ _SIGN = re.compile(r"\s*(=~|!~|!=|<=|>=|=|<|>|:)\s*")
 _QUOTED = re.compile(r'"((?:[^"\\]|\\.)*)"|\'((?:[^\'\\]|\\.)*)\'')
 _BARE = re.compile(r'[^\s()"]+')
 _WORD = re.compile(r"(AND|OR|NOT)(?=[\s(]|$)")
-_ORDERED: dict[str, Callable[[Any, Any], bool]] = {
-    "<": operator.lt,
-    "<=": operator.le,
-    ">": operator.gt,
-    ">=": operator.ge,
-}
 
 
 def matcher(expression: str) -> Matches:
@@ -165,7 +155,7 @@ def _comparing(sign: str, wanted: str, steps: list[str]) -> _Compare:
                 "filter", f"Unparseable filter: regular expression '{wanted}' is not valid"
             ) from None
         return lambda value: any(pattern.search(text) for text in _texts(value))
-    if sign in _ORDERED:
+    if sign in COMPARISONS:
         return lambda value: _in_order(sign, _rank(value, steps), _rank(wanted, steps))
     if sign == ":":
         return lambda value: wanted == "*" or any(wanted.lower() in text.lower() for text in _texts(value))
@@ -173,7 +163,7 @@ def _comparing(sign: str, wanted: str, steps: list[str]) -> _Compare:
 
 
 def _in_order(sign: str, left: object, right: object) -> bool:
-    return type(left) is type(right) and _ORDERED[sign](left, right)
+    return type(left) is type(right) and COMPARISONS[sign](left, right)
 
 
 def _same(value: object, wanted: str) -> bool:

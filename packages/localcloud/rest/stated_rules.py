@@ -5,7 +5,6 @@ Rules that depend on other resources, on quota or on the state are in `localclou
 """
 
 import re
-import tomllib
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -16,15 +15,11 @@ from uuid import UUID
 
 from localcloud.json_values import JsonObject, part, parts, strings
 
-_NAME = re.compile(r"[a-z]([-a-z0-9]{0,61}[a-z0-9])?")
 _PROMETHEUS_LABEL = re.compile(r"[a-zA-Z_][a-zA-Z0-9_]*")
-_SECRET_VERSION = re.compile(r"projects/[^/]+/secrets/[^/]+/versions/[^/]+")
 _PORT_OR_RANGE = re.compile(r"\d+(-\d+)?")
 _PROTOCOL = re.compile(r"tcp|udp|icmp|esp|ah|ipip|sctp|all|\d{1,3}")
 """`all` is documented for gcloud and the console, and the provider sends it."""
 _MAX_PORT = 65_535
-_MAX_VARIABLE_NAME = 32_768
-_MAX_CONTENT, _MAX_CONTENT_BYTES, _MAX_SUBJECT_BYTES = 8192, 10_240, 10_240
 _MAX_COLUMNS = 48
 _SAME_TEXT = {"compute.v1": "compute.beta"}
 
@@ -56,11 +51,6 @@ def broken(document: str, schema: str, value: JsonObject) -> Iterator[StatedRule
 
 
 @_check
-def _short_name(variable: JsonObject) -> bool:
-    return len(variable.get("name") or "") <= _MAX_VARIABLE_NAME
-
-
-@_check
 def _conditions_have_version_3(policy: JsonObject) -> bool:
     return policy.get("version") == 3 or not any(binding.get("condition") for binding in parts(policy, "bindings"))  # noqa: PLR2004 - as in the sentence
 
@@ -88,25 +78,8 @@ def _ports(firewall: JsonObject) -> bool:
 
 
 @_check
-def _secret_version(login: JsonObject) -> bool:
-    return (
-        _SECRET_VERSION.fullmatch(login.get("passwordSecretVersion") or "projects/p/secrets/s/versions/1") is not None
-    )
-
-
-@_check
-def _nat_name(nat: JsonObject) -> bool:
-    return _NAME.fullmatch(nat.get("name") or "") is not None
-
-
-@_check
 def _container_port(port: JsonObject) -> bool:
     return 0 < int(port.get("containerPort", 8080)) <= _MAX_PORT
-
-
-@_check
-def _network_or_subnetwork(interface: JsonObject) -> bool:
-    return bool(interface.get("network") or interface.get("subnetwork"))
 
 
 @_check
@@ -119,22 +92,6 @@ def _mosaic_tiles(layout: JsonObject) -> bool:
     columns = int(layout.get("columns") or 0)
     places = [(int(tile.get("xPos") or 0), int(tile.get("width") or 0)) for tile in parts(layout, "tiles")]
     return all(left >= 0 and left + width <= columns for left, width in places)
-
-
-@_check
-def _documentation_content(documentation: JsonObject) -> bool:
-    content = str(documentation.get("content") or "")
-    return len(content) <= _MAX_CONTENT and len(content.encode()) <= _MAX_CONTENT_BYTES
-
-
-@_check
-def _documentation_subject(documentation: JsonObject) -> bool:
-    return len(str(documentation.get("subject") or "").encode()) <= _MAX_SUBJECT_BYTES
-
-
-@_check
-def _alert_rule_named(condition: JsonObject) -> bool:
-    return not condition.get("alertRule") or _PROMETHEUS_LABEL.fullmatch(condition["alertRule"]) is not None
 
 
 @_check
@@ -152,6 +109,8 @@ def _usable_uuid(text: str) -> bool:
 @cache
 def rules() -> Mapping[str, tuple[StatedRule, ...]]:
     """Return the rules of each document and schema. A rule sees the object after type checks."""
+    import tomllib  # noqa: PLC0415 - at the first body
+
     text = (files("localcloud.rest") / "data" / "stated_rules.toml").read_text(encoding="utf-8")
     found: defaultdict[str, list[StatedRule]] = defaultdict(list)
     for row in cast("list[JsonObject]", tomllib.loads(text)["rule"]):
@@ -161,27 +120,21 @@ def rules() -> Mapping[str, tuple[StatedRule, ...]]:
     return {schema: tuple(of_schema) for schema, of_schema in found.items()}
 
 
-def _test(row: JsonObject) -> Callable[[JsonObject], bool]:
+def _test(row: JsonObject) -> Callable[[JsonObject], bool]:  # noqa: PLR0911 - one return per kind of row
     """Return the check that a table row describes."""
     key = str(row["field"])
     match row:
         case {"check": name}:
             return _CHECKS[name]
-        case {"given": given}:
-            return lambda value: bool(value.get(given))
+        case {"given": _}:
+            return lambda value: any(value.get(name) for name in strings(row, "given"))
         case {"present": present}:
             return lambda value: present in value
         case {"among": among}:
             return lambda value: not value.get(key) or value[key] in among
-        case {"within": _} | {"least": _} | {"longest": _}:
-            return _limit(key, row)
-        case _:
-            raise ValueError(f"The rule of {row['of']} and {key!r} has no check.")
-
-
-def _limit(key: str, row: JsonObject) -> Callable[[JsonObject], bool]:
-    """Return the check of a field's number or length."""
-    match row:
+        case {"matches": _}:
+            pattern, empty = re.compile(str(row["matches"])), bool(row["empty"])
+            return lambda value: pattern.fullmatch(value[key]) is not None if value.get(key) else empty
         case {"within": [low, high]}:
             # A missing number is the default. So is 0, which protocol buffers cannot distinguish from a missing one.
             return lambda value: not value.get(key) or low <= int(value[key]) <= high
@@ -189,8 +142,10 @@ def _limit(key: str, row: JsonObject) -> Callable[[JsonObject], bool]:
             return lambda value: int(value.get(key) or 0) >= least
         case {"longest": longest}:
             return lambda value: len(str(value.get(key) or "")) <= longest
+        case {"bytes": most}:
+            return lambda value: len(str(value.get(key) or "").encode()) <= most
         case _:
-            raise ValueError(f"The rule of {row['of']} and {key!r} has no limit.")
+            raise ValueError(f"The rule of {row['of']} and {key!r} has no check.")
 
 
 REQUEST_ID = "The request ID must be a valid UUID with the exception that zero UUID is not supported (00000000-0000-0000-0000-000000000000)."

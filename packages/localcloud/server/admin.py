@@ -11,14 +11,9 @@ from aiohttp import web
 from localcloud.json_values import JsonObject, strings
 from localcloud.rest.bodies import json_object
 from localcloud.rest.call import merged
-from localcloud.rest.errors import CloudError, ErrorStyle
+from localcloud.rest.errors import CloudError
 from localcloud.server.guard import operator_only
-from localcloud.services import compute_instances
-from localcloud.services.incidents import set_alerts
-from localcloud.services.logins import check_login
 from localcloud.services.projects import ensure_project
-from localcloud.services.quota_preferences import prefer
-from localcloud.services.tpu import preempt
 from localcloud.world import scenario as scenarios
 from localcloud.world.cloud import Cloud
 from localcloud.world.runtime import MachineFailedError
@@ -117,7 +112,7 @@ class Admin:
         try:
             self._cloud.scenario = scenarios.parse(given, "PUT /admin/scenario")
         except scenarios.ScenarioError as error:
-            return _refusal(str(error))
+            raise CloudError.invalid(str(error)) from None
         self._cloud.changed.set()
         return await self.get_scenario(request)
 
@@ -138,7 +133,7 @@ class Admin:
         """Advance the time by `{"seconds": N}`, for waits and lifetimes."""
         amount = (await json_object(request)).get("seconds")
         if not isinstance(amount, (int, float)) or isinstance(amount, bool) or amount < 0:
-            return _refusal(f"POST /admin/advance: seconds is {amount!r}, expected a number of 0 or more.")
+            raise CloudError.invalid(f"POST /admin/advance: seconds is {amount!r}, expected a number of 0 or more.")
         self._cloud.timeline.advance(float(amount))
         self._cloud.changed.set()
         return await self.clock(request)
@@ -165,7 +160,7 @@ class Admin:
         """Add the project `{"projectId": "p1", "projectNumber": "1234567890"}`, with the ownership that the scenario sets."""
         given = await json_object(request)
         if not given.get("projectId"):
-            return _refusal("POST /admin/projects: projectId is missing.")
+            raise CloudError.invalid("POST /admin/projects: projectId is missing.")
         return web.json_response(ensure_project(self._cloud, str(given["projectId"]), given.get("projectNumber")))
 
     async def tokens(self, request: web.Request) -> web.Response:
@@ -178,18 +173,19 @@ class Admin:
 
     async def quota(self, request: web.Request) -> web.Response:
         """Accept a quota preference, as Cloud Quotas does, and grant it immediately. The fault counters restart."""
-        try:
-            document = prefer(self._cloud, await json_object(request))
-        except CloudError as error:
-            return web.json_response(error.body(ErrorStyle.RPC), status=error.code)
+        from localcloud.services.quotas import prefer  # noqa: PLC0415 - as its API, on first use
+
+        document = prefer(self._cloud, await json_object(request))
         self._cloud.changed.set()
         return web.json_response(document)
 
     async def preempt(self, request: web.Request) -> web.Response:
         """Preempt the running TPU node or spot instance `{"node": FULL_NAME}`."""
+        from localcloud.services import compute_instances, tpu  # noqa: PLC0415 - as their APIs, on first use
+
         node = str((await json_object(request)).get("node", ""))
-        if not preempt(self._cloud, node) and not compute_instances.preempt(self._cloud, node):
-            return _refusal(f"POST /admin/preempt: '{node}' is not a running node.")
+        if not tpu.preempt(self._cloud, node) and not compute_instances.preempt(self._cloud, node):
+            raise CloudError.invalid(f"POST /admin/preempt: '{node}' is not a running node.")
         return web.json_response({})
 
     async def reboot(self, request: web.Request) -> web.Response:
@@ -198,7 +194,7 @@ class Admin:
         try:
             await self._cloud.runtimes.machines.reboot(node)
         except MachineFailedError as error:
-            return _refusal(f"POST /admin/reboot: {error}")
+            raise CloudError.invalid(f"POST /admin/reboot: {error}") from None
         return web.json_response({})
 
     async def charges(self, request: web.Request) -> web.Response:
@@ -211,19 +207,15 @@ class Admin:
 
     async def alerts(self, request: web.Request) -> web.Response:
         """Replace the incidents of a project, `{"alerts": [{"policy": NAME, "state": "OPEN"}]}`, and the `queries`: PROMQL to a number or null."""
-        try:
-            return web.json_response(set_alerts(self._cloud, await json_object(request)))
-        except CloudError as error:
-            return web.json_response(error.body(ErrorStyle.RPC), status=error.code)
+        from localcloud.services.monitoring import set_alerts  # noqa: PLC0415 - as its API, on first use
+
+        return web.json_response(set_alerts(self._cloud, await json_object(request)))
 
     async def ssh(self, request: web.Request) -> web.Response:
         """Return an empty object if ?account=EMAIL can log in to ?node=FULL_NAME with SSH through IAP, otherwise 403."""
-        try:
-            check_login(
-                self._cloud, request.query.get("node", ""), request.query.get("account") or self._cloud.operator
-            )
-        except CloudError as error:
-            return web.json_response(error.body(ErrorStyle.RPC), status=error.code)
+        from localcloud.services.oslogin import check_login  # noqa: PLC0415 - as its API, on first use
+
+        check_login(self._cloud, request.query.get("node", ""), request.query.get("account") or self._cloud.operator)
         return web.json_response({})
 
     async def tunnel(self, request: web.Request) -> web.Response:
@@ -231,8 +223,7 @@ class Admin:
         node, port = request.query.get("node", ""), request.query.get("port", "")
         address = self._machine_address(node, int(port)) if port.isdigit() else None
         if address is None:
-            error = CloudError.not_found(f"Nothing listens on port {port or '(missing)'} of '{node}'.")
-            return web.json_response(error.body(ErrorStyle.RPC), status=404)
+            raise CloudError.not_found(f"Nothing listens on port {port or '(missing)'} of '{node}'.")
         return web.json_response({"host": address[0], "port": address[1]})
 
 
@@ -248,7 +239,3 @@ def _row(kind: str, key: str, name: str, document: JsonObject) -> JsonObject:
         "labels": labels or {},
         "description": document.get("description", ""),
     }
-
-
-def _refusal(message: str) -> web.Response:
-    return web.json_response(CloudError.invalid(message).body(ErrorStyle.RPC), status=400)

@@ -7,7 +7,6 @@ from pathlib import Path
 
 from aiohttp import hdrs, web
 
-from localcloud import services
 from localcloud.json_values import JsonObject
 from localcloud.rest.bodies import LONGEST_BYTES
 from localcloud.server.admin import Admin
@@ -15,11 +14,8 @@ from localcloud.server.dispatch import Dispatcher
 from localcloud.server.guard import google_errors, loopback_only
 from localcloud.server.hub import Hub
 from localcloud.server.registry import Registry
-from localcloud.services import iam
-from localcloud.services.compute_instances import resume as resume_instances
+from localcloud.services import iam, in_use
 from localcloud.services.projects import ensure_project
-from localcloud.services.run import resume as resume_run
-from localcloud.services.tpu import resume as resume_tpu
 from localcloud.world import oauth
 from localcloud.world.clock import Clock
 from localcloud.world.cloud import Cloud, Runtimes
@@ -69,7 +65,7 @@ async def open_cloud(state: Path, options: Options, runtimes: RuntimeFactory) ->
     """Open the state folder and listen on the loopback address. The caller creates the folder, and locks it if it is shared."""
     clock = Clock(speed=options.speed)
     cloud = Cloud(state=state, project=options.project, clock=clock, scenario=options.scenario)
-    dispatcher = Dispatcher(cloud, services.handlers(cloud))
+    dispatcher = Dispatcher(cloud)
     admin = Admin(
         cloud,
         dispatcher.log,
@@ -89,11 +85,10 @@ async def open_cloud(state: Path, options: Options, runtimes: RuntimeFactory) ->
     cloud.store.put("meta", "server", {"port": port})
     cloud.base_url = f"http://127.0.0.1:{port}"
     credentials = _bootstrap(cloud)
-    cloud.attach(runtimes(cloud))
+    cloud.attach(runtimes)
     cloud.spawn(_keep_time(cloud))
-    await resume_run(cloud)
-    resume_tpu(cloud)
-    resume_instances(cloud)
+    for api in in_use(cloud):
+        await dispatcher.use(api)
     return OpenCloud(cloud=cloud, base_url=cloud.base_url, credentials=credentials, _runner=runner)
 
 
@@ -157,8 +152,7 @@ async def _keep_time(cloud: Cloud) -> None:
 
 async def _stop_all(cloud: Cloud) -> None:
     """Stop instances, fronts and machines. The next run on the same state restarts them."""
-    runtimes = cloud.runtimes
-    stops = [runtimes.fronts.close(name) for name, _ in cloud.store.under("run.services")]
-    stops += [runtimes.revisions.stop(name) for name, _ in cloud.store.under("run.revisions")]
-    stops += [runtimes.machines.stop(name) for name, _ in cloud.store.under("tpu.nodes")]
+    stops = [cloud.runtimes.fronts.close(name) for name, _ in cloud.store.under("run.services")]
+    stops += [cloud.runtimes.revisions.stop(name) for name, _ in cloud.store.under("run.revisions")]
+    stops += [cloud.runtimes.machines.stop(name) for name, _ in cloud.store.under("tpu.nodes")]
     await asyncio.gather(*stops)

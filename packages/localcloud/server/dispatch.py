@@ -5,21 +5,19 @@ import inspect
 import time
 import traceback
 from collections import deque
-from collections.abc import Mapping
 from email.utils import format_datetime
 from typing import Any, cast
 
 from aiohttp import hdrs, web
 
+from localcloud import services
 from localcloud.json_values import JsonObject, part, parts, strings
 from localcloud.rest import bodies, validation
 from localcloud.rest.call import Call, Caller, Handler, MethodResult
-from localcloud.rest.discovery import VERSIONS, DiscoveryDocument, Method, document_for
+from localcloud.rest.discovery import VERSIONS, DiscoveryDocument, Method, document_for, handler_id, in_version
 from localcloud.rest.errors import CloudError, ErrorStyle
-from localcloud.rest.versions import handler_id, in_version
-from localcloud.server import quota_project
 from localcloud.server.faults import FaultSchedule, inject
-from localcloud.server.guard import caller_of
+from localcloud.server.guard import caller_of, check_quota_project, quota_project_of
 from localcloud.services import orgpolicies, serviceusage
 from localcloud.services.iam import add_service_agent
 from localcloud.world.cloud import Cloud, project_policy
@@ -40,11 +38,22 @@ _DENIALS = {"logging.entries.list": "Permission denied for all log views"}
 class Dispatcher:
     """Serves every path outside /admin and /oauth2."""
 
-    def __init__(self, cloud: Cloud, handlers: Mapping[str, Handler]) -> None:
+    def __init__(self, cloud: Cloud) -> None:
         self._cloud = cloud
-        self._handlers = handlers
+        self._handlers: dict[str, Handler] = {}
+        self._apis: set[str] = set()
         self._faults = FaultSchedule()
         self.log: deque[JsonObject] = deque(maxlen=_LOG_LENGTH)
+
+    async def use(self, api: str) -> None:
+        """Load the methods of an API at its first request, or at the start if the state has resources that change with time.
+
+        The methods are complete before another request is answered: only the restart of what ran awaits anything.
+        """
+        if api not in self._apis:
+            self._handlers |= services.handlers(self._cloud, [api])
+            self._apis.add(api)
+            await services.resume(self._cloud, api)
 
     async def serve(self, request: web.Request) -> web.StreamResponse:
         """Answer one request. Every failure becomes an error body in Google's format."""
@@ -89,13 +98,13 @@ class Dispatcher:
         entry["caller"] = caller.email
         entry["operator"] = caller.operator
         document, method, bound = _route(request.method, api, path, media)
-        entry.update(api=api, id=method.id, quota_project=quota_project.given(request))
+        entry.update(api=api, id=method.id, quota_project=quota_project_of(request))
         if self._cloud.scenario.latency_ms:
             await asyncio.sleep(self._cloud.scenario.latency_ms / 1000)
         fault = self._faults.pick(self._cloud.scenario, method.id)
         if fault is not None and fault.when == "before":
             return await inject(fault, request)
-        quota_project.check(self._cloud, request, document, caller)
+        check_quota_project(self._cloud, request, document, caller)
         call = await self._call(request, document, method, bound, caller, media)
         entry["body"] = _redacted(call.body)
         if media == "upload":
@@ -103,6 +112,7 @@ class Dispatcher:
         project = self._permit(call)
         if project is not None:
             orgpolicies.enforce(self._cloud, call, project)
+        await self.use(document.api)
         handler = self._handlers.get(handler_id(document, method))
         if handler is None:
             raise CloudError.unimplemented(

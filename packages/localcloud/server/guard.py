@@ -1,4 +1,10 @@
-"""Reject requests that no client of this machine's user sends: from web pages, under a foreign host name, or without a token issued by this cloud."""
+"""Reject requests that no client of this machine's user sends: from web pages, under a foreign host name, or without a token issued by this cloud.
+
+A call also counts against the quota of a project: `x-goog-user-project`, which a user's login needs and Google checks. Calls of a service account
+count against its own project. A user's login belongs to a Google project that has no API enabled, so its calls need the header, except for APIs
+that count against the project of the resource
+(cloud.google.com/docs/quotas/quota-project and cloud.google.com/docs/authentication/troubleshoot-adc, 2026-11).
+"""
 
 from collections.abc import Awaitable, Callable
 from typing import Final
@@ -6,11 +12,13 @@ from typing import Final
 from aiohttp import hdrs, web
 from aiohttp.typedefs import Middleware
 
-from localcloud.callers import foreign_host, web_page_header
+from localcloud.callers import SHARED_QUOTA_HEADER, foreign_host, web_page_header
 from localcloud.rest import bodies
 from localcloud.rest.call import Caller
+from localcloud.rest.discovery import DiscoveryDocument
 from localcloud.rest.errors import CloudError, ErrorStyle
-from localcloud.world.cloud import Cloud
+from localcloud.services import serviceusage
+from localcloud.world.cloud import Cloud, project_policy
 
 _QUERY_TOKENS: Final = ("access_token", "oauth_token")
 _MISSING: Final = (
@@ -27,6 +35,14 @@ _INVALID_AT_STORAGE: Final = "Invalid Credentials"
 _JSON: Final = "application/json"
 
 _Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+HEADER: Final = "x-goog-user-project"
+USE: Final = "serviceusage.services.use"
+_LIBRARY_PROJECT: Final = "764086051850"
+"""The Google project that `gcloud auth application-default login` belongs to, as Google's error names it."""
+_BY_RESOURCE: Final = frozenset({"compute", "storage"})
+"""APIs that count against the project of the resource. Compute Engine is the example on Google's page; Cloud Storage's own clients have worked
+without a quota project since before quota projects existed. Google lists no others, so all others are rejected."""
+_ACCOUNT: Final = ".gserviceaccount.com"
 
 
 def loopback_only(cloud: Cloud) -> Middleware:
@@ -82,16 +98,40 @@ def operator_only(cloud: Cloud, handler: _Handler) -> _Handler:
     """Return the handler behind checks for the operator's token and, if there is a body, `application/json`. Errors have Google's format."""
 
     async def checked(request: web.Request) -> web.StreamResponse:
-        try:
-            if caller_of(cloud, request).email != cloud.operator:
-                raise CloudError.denied(f"The admin API only accepts the operator's token ({cloud.operator}).")
-        except CloudError as error:
-            return web.json_response(error.body(ErrorStyle.RPC), status=error.code)
+        if caller_of(cloud, request).email != cloud.operator:
+            raise CloudError.denied(f"The admin API only accepts the operator's token ({cloud.operator}).")
         if request.can_read_body and request.content_type != _JSON:
             text = f"{request.method} {request.path}: Content-Type is {request.content_type}, expected {_JSON}."
-            return web.json_response(
-                CloudError(415, "INVALID_ARGUMENT", text, reason="invalid").body(ErrorStyle.RPC), status=415
-            )
+            raise CloudError(415, "INVALID_ARGUMENT", text, reason="invalid")
         return await handler(request)
 
     return checked
+
+
+def quota_project_of(request: web.Request) -> str | None:
+    """Return the project that a request names, or `gcloud` for a call of the gcloud stand-in, or None."""
+    return request.headers.get(HEADER) or request.headers.get(SHARED_QUOTA_HEADER)
+
+
+def check_quota_project(cloud: Cloud, request: web.Request, document: DiscoveryDocument, caller: Caller) -> None:
+    """Raise 403 for a user's call without a quota project, and for a quota project that the caller has no access to or that lacks the API."""
+    named = request.headers.get(HEADER)
+    if named:
+        _check_named(cloud, document, caller, named)
+    elif _is_person(caller) and document.api not in _BY_RESOURCE and quota_project_of(request) is None:
+        raise CloudError.without_quota_project(document.api, _LIBRARY_PROJECT)
+
+
+def _check_named(cloud: Cloud, document: DiscoveryDocument, caller: Caller, named: str) -> None:
+    project = cloud.project_id(named)
+    allowed = project is not None and (
+        caller.operator or cloud.policies.allows(caller.email, USE, [project_policy(project)])
+    )
+    if project is None or not allowed:
+        raise CloudError.user_project_denied(document.api, named)
+    if not serviceusage.answers(cloud, project, document.api):
+        raise serviceusage.disabled(cloud, document.title, document.api, project)
+
+
+def _is_person(caller: Caller) -> bool:
+    return not caller.email.endswith(_ACCOUNT)

@@ -11,8 +11,16 @@ from localcloud.json_values import strings
 from localcloud.rest.bodies import json_object
 from localcloud.rest.errors import CloudError
 from localcloud.server.guard import caller_of, operator_only
-from localcloud.services.image_names import DOCKER_HUB, Reference, parse
-from localcloud.services.registries import DOWNLOAD, HUB_WINDOW_S, UPLOAD, Registries, RegistryError
+from localcloud.services.registries import (
+    DOCKER_HUB,
+    DOWNLOAD,
+    HUB_WINDOW_S,
+    UPLOAD,
+    Reference,
+    Registries,
+    RegistryError,
+    parse,
+)
 from localcloud.world.cloud import Cloud
 
 CLIENT_HEADER = "X-Localcloud-Client"

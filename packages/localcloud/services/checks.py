@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Iterable
+from typing import TypeAlias
 
 from localcloud.json_values import JsonObject
 from localcloud.rest.call import Caller
@@ -19,6 +20,17 @@ _SYSTEM_NAMESPACES = ("run.googleapis.com", "cloud.googleapis.com", "serving.kna
 """Cloud Run's namespaces (discovery: run.v2, Service.annotations)."""
 
 
+Rules: TypeAlias = Iterable[tuple[bool, str, str]]
+"""Rows of a request: whether it obeys a rule, the path of the field, and the sentence of the violation."""
+
+
+def obey(rules: Rules) -> None:
+    """Raise 400 for the first rule that a request breaks."""
+    for obeyed, path, sentence in rules:
+        if not obeyed:
+            raise CloudError.field(path, sentence)
+
+
 def required_mask(mask: str | None) -> str:
     """Return the update mask. Raise 400 if it is missing or empty."""
     if not mask:
@@ -31,19 +43,18 @@ def check_labels(labels: object, path: str) -> None:
     if not isinstance(labels, dict):
         return
     pairs: dict[str, str] = labels  # pyright: ignore[reportUnknownVariableType] - checked against the discovery document before
-    if len(pairs) > _MAX_LABELS:
-        raise CloudError.field(path, f"Too many labels at '{path}': {len(pairs)}; at most {_MAX_LABELS} are allowed.")
-    for key, value in pairs.items():
-        if _LABEL_KEY.fullmatch(key) is None:
-            raise CloudError.field(
-                path,
-                f"Invalid label key '{key}' at '{path}': it must start with a lowercase letter and contain only lowercase letters, digits, _ and -.",
-            )
-        if _LABEL_VALUE.fullmatch(value or "") is None:
-            raise CloudError.field(
-                path,
-                f"Invalid label value '{value}' at '{path}[{key}]': at most 63 lowercase letters, digits, _ and - are allowed.",
-            )
+    obey(_of_labels(pairs, path))
+
+
+def _of_labels(labels: dict[str, str], path: str) -> Rules:
+    many = f"Too many labels at '{path}': {len(labels)}; at most {_MAX_LABELS} are allowed."
+    yield len(labels) <= _MAX_LABELS, path, many
+    for key, value in labels.items():
+        rule = "it must start with a lowercase letter and contain only lowercase letters, digits, _ and -."
+        yield _LABEL_KEY.fullmatch(key) is not None, path, f"Invalid label key '{key}' at '{path}': {rule}"
+        rule = "at most 63 lowercase letters, digits, _ and - are allowed."
+        valid = _LABEL_VALUE.fullmatch(value or "") is not None
+        yield valid, path, f"Invalid label value '{value}' at '{path}[{key}]': {rule}"
 
 
 def check_annotations(annotations: object, path: str) -> None:
@@ -55,25 +66,24 @@ def check_annotations(annotations: object, path: str) -> None:
     if not isinstance(annotations, dict):
         return
     pairs: dict[str, str] = annotations  # pyright: ignore[reportUnknownVariableType] - checked against the discovery document before
-    for key in pairs:
+    obey(_of_annotations(pairs, path))
+
+
+def _of_annotations(annotations: dict[str, str], path: str) -> Rules:
+    for key in annotations:
         prefix, slash, name = key.rpartition("/")
-        if prefix in _SYSTEM_NAMESPACES:
-            raise CloudError.field(
-                path, f"Annotation '{key}' at '{path}' is not supported: {prefix} is a system namespace."
-            )
-        if (slash and (len(prefix) > _LONGEST_PREFIX or not _DNS_SUBDOMAIN.fullmatch(prefix))) or not (
-            _ANNOTATION_NAME.fullmatch(name)
-        ):
-            raise CloudError.field(
-                path,
-                f"Invalid annotation key '{key}' at '{path}': a key is [prefix/]name, the prefix a DNS subdomain of at most 253 characters, the "
-                "name at most 63 letters, digits, -, _ and . that begins and ends with a letter or a digit.",
-            )
-    size = sum(len(key.encode()) + len(value.encode()) for key, value in pairs.items())
-    if size > _MAX_ANNOTATION_BYTES:
-        raise CloudError.field(
-            path, f"Annotations at '{path}' have {size} bytes; at most {_MAX_ANNOTATION_BYTES} are allowed."
+        system = f"Annotation '{key}' at '{path}' is not supported: {prefix} is a system namespace."
+        yield prefix not in _SYSTEM_NAMESPACES, path, system
+        domain = not slash or (len(prefix) <= _LONGEST_PREFIX and _DNS_SUBDOMAIN.fullmatch(prefix))
+        rule = (
+            "a key is [prefix/]name, the prefix a DNS subdomain of at most 253 characters, the name at most 63 letters, digits, -, _ and . "
+            "that begins and ends with a letter or a digit."
         )
+        valid = bool(domain and _ANNOTATION_NAME.fullmatch(name))
+        yield valid, path, f"Invalid annotation key '{key}' at '{path}': {rule}"
+    size = sum(len(key.encode()) + len(value.encode()) for key, value in annotations.items())
+    long = f"Annotations at '{path}' have {size} bytes; at most {_MAX_ANNOTATION_BYTES} are allowed."
+    yield size <= _MAX_ANNOTATION_BYTES, path, long
 
 
 def region_documents(project: str, regions: Iterable[str]) -> list[tuple[str, JsonObject]]:

@@ -1,20 +1,19 @@
-"""Compute Engine, beta and v1: networks, subnetworks, firewalls, routers and their operations; regions, zones and projects read-only."""
+"""Compute Engine, beta and v1: networks, subnetworks, firewalls, routers and their operations; projects and machine types read-only."""
 
-from abc import ABC, abstractmethod
 from typing import ClassVar
 
 from localcloud.json_values import JsonObject
 from localcloud.rest.call import Call, Handler, merged, without_nulls
 from localcloud.rest.errors import CloudError
 from localcloud.services import instance_requests, networks
-from localcloud.services.compute_operations import ComputeOperations, link_to, list_answer
+from localcloud.services.compute_operations import ComputeOperations, chosen_page, link_to, list_answer
 from localcloud.services.networks import Place
 from localcloud.services.service import ApiService, method, visible
 from localcloud.world.cloud import REGIONS, Cloud, random_id
 
 
 def handlers(cloud: Cloud) -> dict[str, Handler]:
-    """Return the methods of the four collections, of operations, regions and zones."""
+    """Return the methods of the four collections, of operations, projects and machine types."""
     services = (_Networks, _Subnetworks, _Firewalls, _Routers, ComputeOperations, _Places)
     return {name: handler for service in services for name, handler in service(cloud).handlers().items()}
 
@@ -26,7 +25,7 @@ def _place(call: Call) -> Place:
     return Place(project=call.path["project"], region=region)
 
 
-class _ComputeCollection(ApiService, ABC):
+class ComputeCollection(ApiService):
     """The methods of one collection. `prefix` is also the kind of its stored documents."""
 
     mutable: ClassVar[frozenset[str] | None] = None
@@ -41,19 +40,28 @@ class _ComputeCollection(ApiService, ABC):
         self._singular = self._collection.removesuffix("s")
 
     def handlers(self) -> dict[str, Handler]:
+        """Return the methods that Compute Engine offers."""
         return {name: found for name, found in super().handlers().items() if name.split(".")[2] not in self.lacks}
 
-    @abstractmethod
-    def new(self, place: Place, body: JsonObject) -> JsonObject:
+    def new(self, place: Place, body: JsonObject) -> JsonObject:  # noqa: ARG002 - for subclasses
         """Return a new document with its defaults. Raise 400 if the body is invalid."""
+        return body
 
     def changed(self, call: Call, document: JsonObject) -> JsonObject:  # noqa: ARG002 - for subclasses
         """Return a patched document with its defaults. Raise 400 if it is invalid."""
         return document
 
+    def place(self, call: Call) -> Place:
+        """Return the place that a call names. Raise 400 if it does not exist."""
+        return _place(call)
+
+    def advance_all(self) -> None:
+        """Make the changes of resources that are due."""
+
     @method("insert")
     def insert(self, call: Call) -> JsonObject:
-        place = _place(call)
+        """Create a resource."""
+        place = self.place(call)
         body = without_nulls(call.body)
         if not body.get("name"):
             raise CloudError.required("Required field 'resource.name' not specified")
@@ -63,34 +71,43 @@ class _ComputeCollection(ApiService, ABC):
         body.pop("selfLink", None)
         document = self.new(place, body)
         document.update(id=random_id(), creationTimestamp=self._cloud.timeline.stamp())
-        return self._save(call, "insert", name, document)
+        return self.save(call, "insert", name, document)
 
     @method("get")
     def get(self, call: Call) -> JsonObject:
-        return self.shown(call, *self._found(call))
+        """Return a resource."""
+        return self.shown(call, *self.found(call))
 
     @method("list")
     def list_all(self, call: Call) -> JsonObject:
-        prefix = _place(call).name(self._collection, "")
-        found = [(name, self.shown(call, name, document)) for name, document in self._store.under(self.prefix, prefix)]
+        """Return the resources of a place."""
+        found = self._all_shown(call, self.place(call).name(self._collection, ""))
         return list_answer(call, f"compute#{self._singular}List", found)
 
     @method("aggregatedList")
     def list_aggregated(self, call: Call) -> JsonObject:
+        """Return the resources of all places, in pages. Google's response has a warning for a place without any; here it is omitted."""
         project = call.path["project"]
+        shown, following = chosen_page(call, self._all_shown(call, f"projects/{project}/"))
         scopes: JsonObject = {}
-        for name, document in self._store.under(self.prefix, f"projects/{project}/"):
-            scope = scopes.setdefault("/".join(name.split("/")[2:4]), {self._collection: []})
-            scope[self._collection].append(self.shown(call, name, document))
-        return {
+        for item in shown:
+            scope = "/".join(str(item["selfLink"]).split("/")[-4:-2])
+            scopes.setdefault(scope, {self._collection: []})[self._collection].append(item)
+        answer: JsonObject = {
             "kind": f"compute#{self._singular}AggregatedList",
             "id": f"projects/{project}/aggregated/{self._collection}",
             "items": scopes,
         }
+        return {**answer, "nextPageToken": following} if following else answer
+
+    def _all_shown(self, call: Call, prefix: str) -> list[tuple[str, JsonObject]]:
+        self.advance_all()
+        return [(name, self.shown(call, name, document)) for name, document in self._store.under(self.prefix, prefix)]
 
     @method("patch", "update")
     def patch(self, call: Call) -> JsonObject:
-        name, document = self._found(call)
+        """Change fields of a resource."""
+        name, document = self.found(call)
         given = call.body.pop("fingerprint", None)
         if given and given != document["fingerprint"]:
             raise CloudError.condition_not_met(
@@ -101,11 +118,12 @@ class _ComputeCollection(ApiService, ABC):
             if self.mutable is not None and key not in self.mutable and updated[key] != document.get(key):
                 raise networks.invalid_value(key, updated[key], "The field cannot be changed.")
         operation = "patch" if call.method.verb == "PATCH" else "update"
-        return self._save(call, operation, name, self.changed(call, updated))
+        return self.save(call, operation, name, self.changed(call, updated))
 
     @method("delete")
     def delete(self, call: Call) -> JsonObject:
-        name, document = self._found(call)
+        """Delete a resource that nothing uses."""
+        name, document = self.found(call)
         users = networks.users_of(self._cloud, name)
         if users:
             raise CloudError.in_use(f"The {self._singular} resource '{name}' is already being used by '{users[0]}'")
@@ -123,16 +141,19 @@ class _ComputeCollection(ApiService, ABC):
             shown.pop("fingerprint", None)
         return shown
 
-    def _found(self, call: Call) -> tuple[str, JsonObject]:
-        name = _place(call).name(self._collection, call.path[self._singular])
+    def found(self, call: Call) -> tuple[str, JsonObject]:
+        """Return name and document of the resource that a call names. Raise 404 if it does not exist."""
+        name = self.place(call).name(self._collection, call.path[self._singular])
+        self.advance_all()
         return name, self.stored(self.prefix, name, f"The resource '{name}' was not found")
 
-    def _save(self, call: Call, operation: str, name: str, document: JsonObject) -> JsonObject:
+    def save(self, call: Call, operation: str, name: str, document: JsonObject) -> JsonObject:
+        """Store a document and return a new operation."""
         self._store.put(self.prefix, name, networks.stamped(document))
         return self._operations.new(call, operation, name, document["id"])
 
 
-class _Networks(_ComputeCollection):
+class _Networks(ComputeCollection):
     prefix = networks.NETWORKS
     mutable = frozenset({"routingConfig", "networkFirewallPolicyEnforcementOrder", "mtu"})
     lacks = frozenset({"aggregatedList", "update"})
@@ -145,7 +166,7 @@ class _Networks(_ComputeCollection):
 
     @method("delete")
     def delete(self, call: Call) -> JsonObject:
-        name, _ = self._found(call)
+        name, _ = self.found(call)
         operation = super().delete(call)
         for subnetwork in self._subnetworks(name):
             self._store.delete(networks.SUBNETWORKS, subnetwork)
@@ -162,7 +183,7 @@ class _Networks(_ComputeCollection):
         return [name for name, document in stored if document["network"] == network]
 
 
-class _Subnetworks(_ComputeCollection):
+class _Subnetworks(ComputeCollection):
     prefix = networks.SUBNETWORKS
     mutable = frozenset(
         {"secondaryIpRanges", "logConfig", "enableFlowLogs", "stackType", "privateIpv6GoogleAccess", "description"}
@@ -174,23 +195,23 @@ class _Subnetworks(_ComputeCollection):
 
     @method("setPrivateIpGoogleAccess")
     def set_private_access(self, call: Call) -> JsonObject:
-        name, document = self._found(call)
+        name, document = self.found(call)
         document["privateIpGoogleAccess"] = bool(call.body.get("privateIpGoogleAccess", False))
-        return self._save(call, "setPrivateIpGoogleAccess", name, document)
+        return self.save(call, "setPrivateIpGoogleAccess", name, document)
 
     @method("expandIpCidrRange")
     def expand(self, call: Call) -> JsonObject:
-        name, document = self._found(call)
+        name, document = self.found(call)
         self._store.delete(self.prefix, name)
         try:
             wider = self.new(_place(call), {**document, "ipCidrRange": call.body.get("ipCidrRange")})
         except CloudError:
             self._store.put(self.prefix, name, document)
             raise
-        return self._save(call, "expandIpCidrRange", name, wider)
+        return self.save(call, "expandIpCidrRange", name, wider)
 
 
-class _Firewalls(_ComputeCollection):
+class _Firewalls(ComputeCollection):
     prefix = networks.FIREWALLS
     lacks = frozenset({"aggregatedList"})
 
@@ -205,7 +226,7 @@ class _Firewalls(_ComputeCollection):
         return {**document, "network": network}
 
 
-class _Routers(_ComputeCollection):
+class _Routers(ComputeCollection):
     prefix = networks.ROUTERS
 
     def new(self, place: Place, body: JsonObject) -> JsonObject:
@@ -216,7 +237,7 @@ class _Routers(_ComputeCollection):
 
 
 class _Places(ApiService):
-    """Projects, regions and zones, read-only."""
+    """Projects and machine types, read-only."""
 
     prefix = "compute"
 
@@ -234,29 +255,6 @@ class _Places(ApiService):
             "xpnProjectStatus": "UNSPECIFIED_XPN_PROJECT_STATUS",
             "selfLink": link_to(call, f"projects/{project}"),
         }
-
-    @method("regions.get")
-    def get_region(self, call: Call) -> JsonObject:
-        return self._region(call, _place(call).region or "")
-
-    @method("regions.list")
-    def list_regions(self, call: Call) -> JsonObject:
-        found = [(region, self._region(call, region)) for region in sorted(REGIONS)]
-        return list_answer(call, "compute#regionList", found)
-
-    @method("zones.get")
-    def get_zone(self, call: Call) -> JsonObject:
-        zone = call.path["zone"]
-        region, _, letter = zone.rpartition("-")
-        if letter not in tuple(REGIONS.get(region, "")):
-            raise CloudError.not_found(f"The resource 'projects/{call.path['project']}/zones/{zone}' was not found")
-        return self._zone(call, zone)
-
-    @method("zones.list")
-    def list_zones(self, call: Call) -> JsonObject:
-        names = [f"{region}-{letter}" for region in sorted(REGIONS) for letter in REGIONS[region]]
-        found = [(zone, self._zone(call, zone)) for zone in names]
-        return list_answer(call, "compute#zoneList", found)
 
     @method("machineTypes.get")
     def get_machine_type(self, call: Call) -> JsonObject:
@@ -288,24 +286,3 @@ class _Places(ApiService):
             for name, size in instance_requests.MACHINE_SIZES.items()
             if instance_requests.MACHINE_TYPES[name] in facts.accelerator_types
         ]
-
-    def _region(self, call: Call, region: str) -> JsonObject:
-        project = call.path["project"]
-        zones = [link_to(call, f"projects/{project}/zones/{region}-{letter}") for letter in REGIONS[region]]
-        return {
-            "kind": "compute#region",
-            "name": region,
-            "status": "UP",
-            "zones": zones,
-            "selfLink": link_to(call, f"projects/{project}/regions/{region}"),
-        }
-
-    def _zone(self, call: Call, zone: str) -> JsonObject:
-        project, region = call.path["project"], zone.rpartition("-")[0]
-        return {
-            "kind": "compute#zone",
-            "name": zone,
-            "status": "UP",
-            "region": link_to(call, f"projects/{project}/regions/{region}"),
-            "selfLink": link_to(call, f"projects/{project}/zones/{zone}"),
-        }

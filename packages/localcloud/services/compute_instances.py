@@ -6,20 +6,20 @@ time, its operation fails and the instance is deleted. RUNNING means that the ma
 
 import asyncio
 from collections import defaultdict
-from collections.abc import Iterator
 from dataclasses import asdict
 from datetime import timedelta
 from typing import Final
 
 from localcloud.json_values import JsonObject, part, parts, strings
-from localcloud.rest import filters
-from localcloud.rest.call import Call, Handler, page, without_nulls
+from localcloud.rest.call import Call, Handler, without_nulls
 from localcloud.rest.errors import CloudError
 from localcloud.services import instance_requests, networks
 from localcloud.services.checks import check_labels, require_act_as
-from localcloud.services.compute_operations import ComputeOperations, link_to, list_answer
+from localcloud.services.compute import ComputeCollection
+from localcloud.services.compute_operations import link_to
 from localcloud.services.instance_requests import FLEX_START, PREEMPTIBLE, InstanceRequest
-from localcloud.services.service import ApiService, method, visible
+from localcloud.services.networks import Place
+from localcloud.services.service import method
 from localcloud.services.tpu_requests import chips_of
 from localcloud.world.cloud import Cloud, fingerprint, random_id
 from localcloud.world.runtime import MachineFailedError, MachineSpec
@@ -38,12 +38,12 @@ _QUOTA: Final = "QUOTA_EXCEEDED"
 
 def handlers(cloud: Cloud) -> dict[str, Handler]:
     """Return the methods of instances."""
-    return Instances(cloud).handlers()
+    return _Instances(cloud).handlers()
 
 
-def resume(cloud: Cloud) -> None:
+async def resume(cloud: Cloud) -> None:
     """Start to advance the instances. After a restart, boot the machines that ran."""
-    instances = Instances(cloud)
+    instances = _Instances(cloud)
     for name, document in cloud.store.under(INSTANCES):
         if document["status"] == "RUNNING":
             instances.boot(name)
@@ -52,7 +52,7 @@ def resume(cloud: Cloud) -> None:
 
 def preempt(cloud: Cloud, name: str) -> bool:
     """Preempt a running spot instance. Return False if it does not exist."""
-    return Instances(cloud).preempt(name)
+    return _Instances(cloud).preempt(name)
 
 
 def metadata_of(document: JsonObject) -> dict[str, str]:
@@ -69,33 +69,32 @@ def running_by_type(cloud: Cloud, zone: str) -> dict[str, int]:
     return found
 
 
-class Instances(ApiService):
-    """Instances of all zones."""
+class _Instances(ComputeCollection):
+    prefix = INSTANCES
+    lacks = frozenset({"patch", "update"})
 
-    prefix = "compute.instances"
-
-    def __init__(self, cloud: Cloud) -> None:
-        super().__init__(cloud)
-        self._operations = ComputeOperations(cloud)
+    def place(self, call: Call) -> Place:
+        instance_requests.zone_facts(self._cloud, call.path["zone"])
+        return Place(project=call.path["project"], region=None, zone=call.path["zone"])
 
     # Methods of the API
 
     @method("insert")
     def insert(self, call: Call) -> JsonObject:
         """Accept or reject a request. Without a wait, quota counts immediately."""
-        project, zone = call.path["project"], call.path["zone"]
-        body = without_nulls(call.body)
+        place, body = self.place(call), without_nulls(call.body)
+        project, zone = place.project, place.zone or ""
         wanted = instance_requests.check(self._cloud, project, zone, body)
         require_act_as(self._cloud, call.caller, wanted.account, project)
-        name = f"projects/{project}/zones/{zone}/instances/{body['name']}"
+        name = place.name("instances", body["name"])
         known = self._operations.again(call, name)
         if known is not None:
             return known
         self.advance_all()
         if self._store.has(INSTANCES, name):
             raise CloudError.already_exists(f"The resource '{name}' already exists")
-        if not wanted.wait_s:
-            self._require_quota(name, wanted)
+        if not wanted.wait_s and (lacking := self._lacking_quota(name, wanted)):
+            raise CloudError(403, "PERMISSION_DENIED", lacking, reason="quotaExceeded")
         now_s, stamp = self._cloud.timeline.simulated_s(), self._cloud.timeline.stamp()
         document: JsonObject = {
             **{key: value for key, value in body.items() if key not in {"params", "selfLink"}},
@@ -108,59 +107,23 @@ class Instances(ApiService):
             "_since_s": now_s,
             "_until_s": now_s + wanted.wait_s,
         }
+        operation = self._operations.new(call, "insert", name, document["id"], pending=True)
         if not wanted.wait_s and not self._has_capacity(name, wanted):
-            operation = self._operations.new(call, "insert", name, document["id"], pending=True)
             self._operations.finish(_operation_name(name, operation), code=_STOCKOUT, message=_no_stock(name))
             return operation
-        operation = self._operations.new(call, "insert", name, document["id"], pending=True)
         self._store.put(INSTANCES, name, {**document, "_insertion": _operation_name(name, operation)})
         self._cloud.changed.set()
         return operation
 
-    @method("get")
-    def get(self, call: Call) -> JsonObject:
-        """Return an instance."""
-        name, document = self._found(call)
-        return self._shown(call, name, document)
-
-    @method("list")
-    def list_all(self, call: Call) -> JsonObject:
-        """Return the instances of a zone."""
-        instance_requests.zone_facts(self._cloud, call.path["zone"])
-        prefix = f"projects/{call.path['project']}/zones/{call.path['zone']}/instances/"
-        return list_answer(call, "compute#instanceList", self._all_shown(call, prefix))
-
-    @method("aggregatedList")
-    def list_aggregated(self, call: Call) -> JsonObject:
-        """Return the instances of all zones, in pages. Google's response has a warning for a zone without any; here such a zone is omitted."""
-        project = call.path["project"]
-        found = filters.chosen(self._all_shown(call, f"projects/{project}/"), call.query.get("filter"))
-        shown, following = page(
-            found, size=call.query.get("maxResults"), token=call.query.get("pageToken"), default=500, maximum=500
-        )
-        scopes: JsonObject = {}
-        for item in shown:
-            scope = scopes.setdefault("zones/" + str(item["zone"]).rpartition("/")[2], {"instances": []})
-            scope["instances"].append(item)
-        answer: JsonObject = {
-            "kind": "compute#instanceAggregatedList",
-            "id": f"projects/{project}/aggregated/instances",
-            "items": scopes,
-        }
-        return {**answer, "nextPageToken": following} if following else answer
-
     @method("delete")
     def delete(self, call: Call) -> JsonObject:
         """Start to delete an instance, in any state. The boot disk is deleted with it."""
-        name = self._name(call)
-        known = self._operations.again(call, name)
+        known = self._operations.again(call, self.place(call).name("instances", call.path["instance"]))
         if known is not None:
             return known
-        name, document = self._found(call)
+        name, document = self.found(call)
         if document.get("_deletion"):
-            raise CloudError(
-                400, "FAILED_PRECONDITION", f"The resource '{name}' is not ready", reason="resourceNotReady"
-            )
+            raise _not_ready(name)
         if document.get("deletionProtection"):
             raise CloudError.invalid("Invalid resource usage: 'Resource cannot be deleted if it's protected'.")
         operation = self._operations.new(call, "delete", name, document["id"], pending=True)
@@ -170,8 +133,9 @@ class Instances(ApiService):
     @method("stop")
     def stop(self, call: Call) -> JsonObject:
         """Stop a running instance. It keeps its name and disk."""
-        name, document = self._found(call)
-        self._require_running(name, document)
+        name, document = self.found(call)
+        if document["status"] != "RUNNING":
+            raise _not_ready(name)
         operation = self._operations.new(call, "stop", name, document["id"], pending=True)
         self._end(name, document, stop=_operation_name(name, operation))
         return operation
@@ -179,56 +143,52 @@ class Instances(ApiService):
     @method("setMetadata")
     def set_metadata(self, call: Call) -> JsonObject:
         """Replace all metadata. A startup script in it runs as the machine's account, so the caller must be able to act as that account."""
-        name, document = self._found(call)
+        name, document = self.found(call)
         require_act_as(self._cloud, call.caller, str(document["_request"]["account"]), call.path["project"])
         _require_current("metadata", call.body.get("fingerprint"), part(document, "metadata"))
         instance_requests.check_metadata(call.body)
         document["metadata"] = {"items": [dict(item) for item in parts(call.body, "items")]}
-        operation = self._saved(call, "setMetadata", name, document)
+        operation = self.save(call, "setMetadata", name, document)
         self._cloud.runtimes.machines.set_metadata(name, metadata_of(document))
         return operation
 
     @method("setLabels")
     def set_labels(self, call: Call) -> JsonObject:
-        """Replace all labels."""
-        name, document = self._found(call)
+        name, document = self.found(call)
         _require_current("label", call.body.get("labelFingerprint"), part(document, "labels"))
         check_labels(call.body.get("labels"), "labels")
-        return self._saved(call, "setLabels", name, {**document, "labels": part(call.body, "labels")})
+        return self.save(call, "setLabels", name, {**document, "labels": part(call.body, "labels")})
 
     @method("setTags")
     def set_tags(self, call: Call) -> JsonObject:
-        """Replace all network tags."""
-        name, document = self._found(call)
+        name, document = self.found(call)
         _require_current("tags", call.body.get("fingerprint"), part(document, "tags"))
         instance_requests.check_tags(call.body)
-        return self._saved(call, "setTags", name, {**document, "tags": {"items": strings(call.body, "items")}})
+        return self.save(call, "setTags", name, {**document, "tags": {"items": strings(call.body, "items")}})
 
     @method("addAccessConfig")
     def add_access_config(self, call: Call) -> JsonObject:
-        """Assign the instance an external address."""
-        name, document = self._found(call)
+        name, document = self.found(call)
         interface = parts(document, "networkInterfaces")[0]
         if parts(interface, "accessConfigs"):
             raise CloudError.invalid("At most one access config currently supported.")
         interface["accessConfigs"] = [self._external(call.body)]
-        return self._saved(call, "addAccessConfig", name, document)
+        return self.save(call, "addAccessConfig", name, document)
 
     @method("deleteAccessConfig")
     def delete_access_config(self, call: Call) -> JsonObject:
-        """Remove the external address."""
-        name, document = self._found(call)
+        name, document = self.found(call)
         interface = parts(document, "networkInterfaces")[0]
         named = [item for item in parts(interface, "accessConfigs") if item["name"] == call.query["accessConfig"]]
         if not named:
             raise CloudError.invalid(f"Invalid value for field 'accessConfig': '{call.query['accessConfig']}'.")
         interface.pop("accessConfigs")
-        return self._saved(call, "deleteAccessConfig", name, document)
+        return self.save(call, "deleteAccessConfig", name, document)
 
     @method("getGuestAttributes")
     def get_guest_attributes(self, call: Call) -> JsonObject:
         """Return the guest attributes that the machine has published. An empty path is 404."""
-        name, document = self._found(call)
+        name, document = self.found(call)
         if metadata_of(document).get(_GUEST_ATTRIBUTES, "").upper() != "TRUE":
             raise CloudError.invalid("Guest attributes endpoint access is disabled.")
         path = str(call.query.get("queryPath") or call.query.get("variableKey") or "")
@@ -251,14 +211,12 @@ class Instances(ApiService):
     # Time
 
     async def run(self) -> None:
-        """Advance the instances while the cloud runs."""
         while True:
             self.advance_all()
             moving = any(document["status"] not in _ENDED for _, document in self._store.under(INSTANCES))
             await asyncio.sleep(_TICK_S if moving else _IDLE_TICK_S)
 
     def advance_all(self) -> None:
-        """Advance all instances until nothing is due."""
         for name, _ in self._store.under(INSTANCES):
             while self._advance(name):
                 pass
@@ -289,12 +247,12 @@ class Instances(ApiService):
 
     def _leave_the_queue(self, name: str, document: JsonObject, past_s: float) -> bool:
         wanted = _request(document)
-        quota, capacity = self._has_quota(name, wanted), self._has_capacity(name, wanted)
-        if quota and capacity and past_s >= self._cloud.duration_s(self._wait_s()):
+        lacking, capacity = self._lacking_quota(name, wanted), self._has_capacity(name, wanted)
+        if not lacking and capacity and past_s >= self._cloud.duration_s(self._wait_s()):
             return self._move(name, document, "PROVISIONING")
         if self._cloud.timeline.simulated_s() < document["_until_s"]:
             return False
-        code, message = (_STOCKOUT, _no_stock(name)) if quota else (_QUOTA, self._no_quota(name, wanted))
+        code, message = (_QUOTA, lacking) if lacking else (_STOCKOUT, _no_stock(name))
         self._operations.finish(document["_insertion"], code=code, message=message)
         self._store.delete(INSTANCES, name)
         return False
@@ -328,7 +286,6 @@ class Instances(ApiService):
         return run_s is not None and self._life_s() >= document["_life_s"] + run_s
 
     def preempt(self, name: str) -> bool:
-        """Preempt a running spot instance. Return False if it does not exist."""
         document = self._store.get(INSTANCES, name)
         if document is None or document["status"] != "RUNNING" or document["_request"]["model"] != "SPOT":
             return False
@@ -369,7 +326,7 @@ class Instances(ApiService):
                 accelerator_type=document["_request"]["accelerator"],
                 metadata=metadata_of(document),
                 service_account=document["_request"]["account"],
-                machine_type=str(document["machineType"]).rpartition("/")[2],
+                machine_type=_machine_type(document),
                 has_docker=False,
                 devices=self._cloud.scenario.tpu.devices,
                 has_internet=self._reaches_the_internet(name, document),
@@ -406,8 +363,8 @@ class Instances(ApiService):
         )
         return running_by_type(self._cloud, zone)[kind] + nodes < facts.capacity[kind]
 
-    def _has_quota(self, name: str, wanted: InstanceRequest) -> bool:
-        """Return whether the region's quota suffices. Preemptible requests use the family's quota once their own is used up."""
+    def _lacking_quota(self, name: str, wanted: InstanceRequest) -> str:
+        """Return why the region's quota does not suffice, or an empty text. Preemptible requests use the family's quota once their own is used up."""
         facts, region = self._cloud.scenario.tpu.compute, name.split("/")[3].rpartition("-")[0]
         own = facts.preemptible_quota_overrides.get(region, facts.preemptible_quota_chips)
         used: dict[bool, int] = defaultdict(int)
@@ -416,20 +373,11 @@ class Instances(ApiService):
             if other != name and same_region and document["status"] in _USES_CAPACITY:
                 request = _request(document)
                 used[request.model in PREEMPTIBLE] += chips_of(request.accelerator)
-        chips = chips_of(wanted.accelerator)
-        if wanted.model in PREEMPTIBLE and used[True] + chips <= own:
-            return True
+        chips, preemptible = chips_of(wanted.accelerator), wanted.model in PREEMPTIBLE
         beyond = max(used[True] - own, 0)
-        return used[False] + beyond + chips <= facts.family_quota_chips
-
-    def _require_quota(self, name: str, wanted: InstanceRequest) -> None:
-        if not self._has_quota(name, wanted):
-            raise CloudError(403, "PERMISSION_DENIED", self._no_quota(name, wanted), reason="quotaExceeded")
-
-    def _no_quota(self, name: str, wanted: InstanceRequest) -> str:
-        facts, region = self._cloud.scenario.tpu.compute, name.split("/")[3].rpartition("-")[0]
-        own = facts.preemptible_quota_overrides.get(region, facts.preemptible_quota_chips)
-        limit = own if wanted.model in PREEMPTIBLE else facts.family_quota_chips
+        if (preemptible and used[True] + chips <= own) or used[False] + beyond + chips <= facts.family_quota_chips:
+            return ""
+        limit = own if preemptible else facts.family_quota_chips
         return f"Quota '{instance_requests.quota_name(wanted.model)}' exceeded.  Limit: {limit:.1f} in region {region}."
 
     def _interface(self, project: str, zone: str, body: JsonObject, used: list[str]) -> JsonObject:
@@ -470,42 +418,18 @@ class Instances(ApiService):
         network = str(parts(document, "networkInterfaces")[0]["network"]).partition("/compute/v1/")[2]
         return networks.allows_egress(self._cloud, network, strings(part(document, "tags"), "items"), port)
 
-    # Storing and showing
+    # Showing
 
-    def _name(self, call: Call) -> str:
-        path = call.path
-        return f"projects/{path['project']}/zones/{path['zone']}/instances/{path['instance']}"
-
-    def _found(self, call: Call) -> tuple[str, JsonObject]:
-        instance_requests.zone_facts(self._cloud, call.path["zone"])
-        self.advance_all()
-        name = self._name(call)
-        return name, self.stored(INSTANCES, name, f"The resource '{name}' was not found")
-
-    def _require_running(self, name: str, document: JsonObject) -> None:
-        if document["status"] != "RUNNING":
-            raise CloudError(
-                400, "FAILED_PRECONDITION", f"The resource '{name}' is not ready", reason="resourceNotReady"
-            )
-
-    def _saved(self, call: Call, what: str, name: str, document: JsonObject) -> JsonObject:
-        self._store.put(INSTANCES, name, document)
-        return self._operations.new(call, what, name, document["id"])
-
-    def _all_shown(self, call: Call, prefix: str) -> list[tuple[str, JsonObject]]:
-        self.advance_all()
-        return [(name, self._shown(call, name, document)) for name, document in self._store.under(INSTANCES, prefix)]
-
-    def _shown(self, call: Call, name: str, document: JsonObject) -> JsonObject:
+    def shown(self, call: Call, name: str, document: JsonObject) -> JsonObject:
         project, _, zone = name.split("/")[1:4]
         metadata, labels, tags = (part(document, key) for key in ("metadata", "labels", "tags"))
-        size_gb = part(next(_boot_disks(document)), "initializeParams").get("diskSizeGb")
+        size_gb = part(next(disk for disk in parts(document, "disks") if disk.get("boot")), "initializeParams").get(
+            "diskSizeGb"
+        )
         boot = {"boot": True, "autoDelete": True, "type": "PERSISTENT", "index": 0, "deviceName": "persistent-disk-0"}
         return {
-            **visible(document),
-            "kind": "compute#instance",
+            **super().shown(call, name, document),
             "zone": link_to(call, f"projects/{project}/zones/{zone}"),
-            "selfLink": link_to(call, name),
             "machineType": link_to(call, f"projects/{project}/zones/{zone}/machineTypes/{_machine_type(document)}"),
             "metadata": {"kind": "compute#metadata", **metadata, "fingerprint": fingerprint(metadata)},
             "labelFingerprint": fingerprint(labels),
@@ -520,8 +444,8 @@ class Instances(ApiService):
         }
 
 
-def _boot_disks(document: JsonObject) -> Iterator[JsonObject]:
-    yield from (disk for disk in parts(document, "disks") if disk.get("boot"))
+def _not_ready(name: str) -> CloudError:
+    return CloudError(400, "FAILED_PRECONDITION", f"The resource '{name}' is not ready", reason="resourceNotReady")
 
 
 def _machine_type(document: JsonObject) -> str:

@@ -23,10 +23,7 @@ def link_to(call: Call, name: str) -> str:
 
 def list_answer(call: Call, kind: str, items: list[tuple[str, JsonObject]]) -> JsonObject:
     """Return a list response: the items that match the filter, in pages."""
-    found = filters.chosen(items, call.query.get("filter"))
-    shown, following = page(
-        found, size=call.query.get("maxResults"), token=call.query.get("pageToken"), default=500, maximum=500
-    )
+    shown, following = chosen_page(call, items)
     answer: JsonObject = {
         "kind": kind,
         "id": call.http.path.split("/compute/", 1)[-1],
@@ -37,6 +34,12 @@ def list_answer(call: Call, kind: str, items: list[tuple[str, JsonObject]]) -> J
     if following:
         answer["nextPageToken"] = following
     return answer
+
+
+def chosen_page(call: Call, items: list[tuple[str, JsonObject]]) -> tuple[list[JsonObject], str | None]:
+    """Return one page of the items that match the filter, and the token of the next page."""
+    found = filters.chosen(items, call.query.get("filter"))
+    return page(found, size=call.query.get("maxResults"), token=call.query.get("pageToken"), default=500, maximum=500)
 
 
 def _in_each_scope(verb: str) -> tuple[str, ...]:
@@ -122,9 +125,8 @@ class ComputeOperations(ApiService):
 
     def _name(self, call: Call, short: str | None = None) -> str:
         short = call.path["operation"] if short is None else short
-        if "zone" in call.path:
-            return f"projects/{call.path['project']}/zones/{call.path['zone']}/operations/{short}"
-        return Place(project=call.path["project"], region=call.path.get("region")).name("operations", short)
+        place = Place(project=call.path["project"], region=call.path.get("region"), zone=call.path.get("zone"))
+        return place.name("operations", short)
 
     def _shown(self, call: Call, name: str, document: JsonObject) -> JsonObject:
         due_s = document["_due_s"]

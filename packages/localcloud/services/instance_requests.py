@@ -79,18 +79,15 @@ def quota_name(model: str) -> str:
 
 def check_metadata(metadata: JsonObject) -> None:
     """Raise 400 for metadata that is too large, or with a malformed or repeated key."""
-    total = 0
-    seen: set[str] = set()
-    for index, item in enumerate(parts(metadata, "items")):
-        key, size = str(item.get("key", "")), len(str(item.get("value") or "").encode())
-        field, total = f"metadata.items[{index}]", total + size + len(key)
-        if _METADATA_KEY.fullmatch(key) is None:
-            raise networks.invalid_value(f"{field}.key", key, "Must be a match of regex '[a-zA-Z0-9-_]{1,128}'")
-        if key in seen:
-            raise networks.invalid_value(f"{field}.key", key, "Duplicate key.")
-        if size > _MAX_METADATA_VALUE_BYTES:
+    pairs = [(str(item.get("key", "")), str(item.get("value") or "")) for item in parts(metadata, "items")]
+    keys = [key for key, _ in pairs]
+    for index, (key, value) in enumerate(pairs):
+        if _METADATA_KEY.fullmatch(key) is None or key in keys[:index]:
+            why = "Duplicate key." if key in keys[:index] else "Must be a match of regex '[a-zA-Z0-9-_]{1,128}'"
+            raise networks.invalid_value(f"metadata.items[{index}].key", key, why)
+        if len(value.encode()) > _MAX_METADATA_VALUE_BYTES:
             raise CloudError.invalid(f"Metadata value of '{key}' is too large: at most {_MAX_METADATA_VALUE_BYTES}.")
-        seen.add(key)
+    total = sum(len(key) + len(value.encode()) for key, value in pairs)
     if total > _MAX_METADATA_BYTES:
         raise CloudError.invalid(f"Metadata is too large: {total} bytes, at most {_MAX_METADATA_BYTES}.")
 

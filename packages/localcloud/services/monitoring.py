@@ -3,14 +3,15 @@
 Policies are checked and stored, and no condition is evaluated: incidents and results of queries are those that the admin API sets.
 """
 
+import re
+from datetime import UTC, datetime, timedelta
+from typing import Final
+
 from aiohttp import web
 
-from localcloud.json_values import JsonObject, strings
+from localcloud.json_values import JsonObject, as_list, as_object, strings
 from localcloud.rest.call import Call, Handler, masked
 from localcloud.rest.errors import CloudError
-from localcloud.services.billable_time import UseOfInstances
-from localcloud.services.incidents import ALERTS, results
-from localcloud.services.incidents import POLICIES as _POLICIES
 from localcloud.services.monitoring_rules import (
     ExpressionError,
     check_channel,
@@ -18,17 +19,68 @@ from localcloud.services.monitoring_rules import (
     check_policy,
     metrics_in,
 )
+from localcloud.services.run_deployments import REVISIONS, SERVICES
 from localcloud.services.service import ApiService, listing, method, visible
 from localcloud.world.cloud import Cloud
+from localcloud.world.timeline import rfc3339
 
+_ALERTS: Final = "monitoring.alerts"
+_POLICIES: Final = "monitoring.alertPolicies"
+_QUERIES: Final = "monitoring.queries"
+_STATES: Final = ("OPEN", "CLOSED")
+_NOT_EVALUATED: Final = "The local cloud does not evaluate alert policies. Set their incidents with POST /admin/alerts"
 _CHANNELS = "monitoring.notificationChannels"
 _DASHBOARDS = "monitoring.dashboards"
 _ORDER_FIELDS = {"open_time": "openTime", "close_time": "closeTime"}
+METRIC = "run.googleapis.com/container/billable_instance_time"
+_LAG = timedelta(seconds=210)
+"""Google samples most metrics once a minute and shows them some minutes later; this value is assumed."""
+_COMPARED = re.compile(r'([a-z_.]+)\s*=\s*"([^"]*)"')
+_KNOWN = {"metric.type", "resource.type", "resource.labels.service_name", "resource.labels.location"}
+
+
+def set_alerts(cloud: Cloud, given: JsonObject) -> JsonObject:
+    """Replace the incidents and results of a project, and return the incidents. Raises CloudError for a policy that does not exist."""
+    project = str(given.get("project") or cloud.project)
+    documents = [_incident(cloud, project, each) for each in map(as_object, as_list(given.get("alerts")))]
+    for name, _ in cloud.store.under(_ALERTS, f"projects/{project}/alerts/"):
+        cloud.store.delete(_ALERTS, name)
+    for document in documents:
+        cloud.store.put(_ALERTS, document["name"], document)
+    cloud.store.put(_QUERIES, project, as_object(given.get("queries")))
+    return {"alerts": documents}
+
+
+def results(cloud: Cloud, project: str) -> JsonObject:
+    """Return the results of a project by expression: a number, or None for none. Raises 501 until the admin API has set the project's alerts."""
+    known = cloud.store.get(_QUERIES, project)
+    if known is None:
+        # An empty list would state that no alert fires.
+        raise CloudError.unimplemented(_NOT_EVALUATED)
+    return known
+
+
+def _incident(cloud: Cloud, project: str, given: JsonObject) -> JsonObject:
+    policy, state = cloud.store.get(_POLICIES, str(given.get("policy"))), given.get("state", _STATES[0])
+    if policy is None or not str(policy["name"]).startswith(f"projects/{project}/"):
+        raise CloudError.not_found(f"Cannot find the alert policy '{given.get('policy')}' of project {project}.")
+    if state not in _STATES:
+        raise CloudError.invalid(f"POST /admin/alerts: state is {state!r}, expected one of {', '.join(_STATES)}.")
+    snapshot = {key: policy[key] for key in ("name", "displayName", "userLabels", "severity") if key in policy}
+    now = cloud.timeline.stamp()
+    return {
+        "name": f"projects/{project}/alerts/{cloud.ids.number()}",
+        "state": state,
+        "openTime": given.get("openTime") or now,
+        **({"closeTime": given.get("closeTime") or now} if state == _STATES[1] else {}),
+        "policy": snapshot,
+        "resource": {"type": "prometheus_target", "labels": {"project_id": project}},
+    }
 
 
 def handlers(cloud: Cloud) -> dict[str, Handler]:
     """Return the methods of all collections."""
-    served = (each(cloud) for each in (_Channels, _Policies, _Dashboards, _Alerts, _Queries, UseOfInstances))
+    served = (each(cloud) for each in (_Channels, _Policies, _Dashboards, _Alerts, _Queries, _UseOfInstances))
     return {name: handler for service in served for name, handler in service.handlers().items()}
 
 
@@ -134,12 +186,12 @@ class _Alerts(ApiService):
 
     @method("get")
     def get(self, call: Call) -> JsonObject:
-        return visible(self.stored(ALERTS, call.name, f"Cannot find '{call.name}'."))
+        return visible(self.stored(_ALERTS, call.name, f"Cannot find '{call.name}'."))
 
     @method("list")
     def list_all(self, call: Call) -> JsonObject:
         results(self._cloud, call.name.split("/")[1])
-        found = [incident for _, incident in self.visible_under(ALERTS, f"{call.name}/alerts/")]
+        found = [incident for _, incident in self.visible_under(_ALERTS, f"{call.name}/alerts/")]
         for field, descending in reversed(_order(str(call.query.get("orderBy") or "open_time desc"))):
             found.sort(key=lambda incident: str(incident.get(field, "")), reverse=descending)
         # A page's key is its place in the order.
@@ -212,3 +264,81 @@ def _order(text: str) -> list[tuple[str, bool]]:
 def _bad_data(message: str) -> web.Response:
     """Return an error in the form of Prometheus' HTTP API."""
     return web.json_response({"status": "error", "errorType": "bad_data", "error": message}, status=400)
+
+
+class _UseOfInstances(ApiService):
+    """Lists the metric. One instance runs from the time that a service's first revision is ready; the local cloud has no others."""
+
+    prefix = "monitoring.projects.timeSeries"
+
+    @method("list")
+    def list_all(self, call: Call) -> JsonObject:
+        """Return one series per service, with a point for each alignment period, newest first."""
+        wanted, start, end, period = _read(call)
+        end = min(end, self._cloud.timeline.now() - _LAG)
+        found: list[tuple[str, JsonObject]] = []
+        for name, _ in self._store.under(SERVICES, f"{call.name}/locations/"):
+            _, project, _, location, _, service = name.split("/")
+            ready = _ready_since(self._cloud, name)
+            labels = {"project_id": project, "location": location, "service_name": service}
+            chosen = all(labels[key] == wanted.get(f"resource.labels.{key}", labels[key]) for key in labels)
+            if chosen and ready is not None and ready < end:
+                points = _points(max(ready, start), start, end, period)
+                resource = {"type": "cloud_run_revision", "labels": labels}
+                series = {"metric": {"type": METRIC}, "resource": resource, "points": points}
+                found.append((name, {**series, "metricKind": "DELTA", "valueType": "DOUBLE"}))
+        return {**listing({}, "timeSeries", found), "unit": "s"}
+
+
+def _ready_since(cloud: Cloud, service: str) -> datetime | None:
+    """Return when the first revision of a service became ready, or None."""
+    moments = [
+        datetime.fromisoformat(str(condition["lastTransitionTime"]))
+        for _, revision in cloud.store.under(REVISIONS, f"{service}/revisions/")
+        for condition in revision.get("conditions") or ()
+        if condition.get("type") == "Ready" and condition.get("state") == "CONDITION_SUCCEEDED"
+    ]
+    return min(moments, default=None)
+
+
+def _read(call: Call) -> tuple[dict[str, str], datetime, datetime, timedelta]:
+    """Return the filter, the interval and the period of a request. Raises CloudError for requests that Google or this local cloud rejects."""
+    wanted = dict(_COMPARED.findall(str(call.query.get("filter") or "")))
+    if "metric.type" not in wanted:
+        raise CloudError.field("filter", "Field filter must hold a comparison of metric.type.")
+    if wanted["metric.type"] != METRIC or not set(wanted) <= _KNOWN:
+        raise CloudError.unimplemented(
+            f"The local cloud only has the metric {METRIC}, with these filters: {', '.join(sorted(_KNOWN))}."
+        )
+    if call.query.get("aggregation.perSeriesAligner") != "ALIGN_SUM":
+        raise CloudError.unimplemented("The local cloud only supports ALIGN_SUM.")
+    if not call.query.get("interval.endTime"):
+        raise CloudError.field("interval.end_time", "Field interval.endTime is required.")
+    end = _moment(call, "interval.endTime")
+    start = _moment(call, "interval.startTime") if call.query.get("interval.startTime") else end
+    seconds = str(call.query.get("aggregation.alignmentPeriod") or "").removesuffix("s")
+    if start > end or not seconds.isdecimal() or int(seconds) < 60:  # noqa: PLR2004 - discovery text of alignmentPeriod: "at least 60 seconds"
+        raise CloudError.field(
+            "aggregation.alignment_period",
+            "The interval must not end before it starts, and the period be 60 s or more.",
+        )
+    return wanted, start, end, timedelta(seconds=int(seconds))
+
+
+def _moment(call: Call, key: str) -> datetime:
+    try:
+        return datetime.fromisoformat(str(call.query[key])).astimezone(UTC)
+    except ValueError:
+        raise CloudError.field(key, f"Field {key} is not an RFC 3339 time.") from None
+
+
+def _points(since: datetime, start: datetime, end: datetime, period: timedelta) -> list[JsonObject]:
+    points: list[JsonObject] = []
+    while end > start:
+        begin = max(start, end - period)
+        used_s = (end - max(begin, since)).total_seconds()
+        if used_s > 0:
+            interval = {"startTime": rfc3339(begin), "endTime": rfc3339(end)}
+            points.append({"interval": interval, "value": {"doubleValue": used_s}})
+        end = begin
+    return points

@@ -13,7 +13,7 @@ import promql_parser
 from localcloud.json_values import JsonObject, part, parts
 from localcloud.rest import log_filters
 from localcloud.rest.errors import CloudError
-from localcloud.services.checks import check_labels
+from localcloud.services.checks import Rules, check_labels, obey
 from localcloud.world.timeline import seconds
 
 _MAX_CONDITIONS: Final = 6
@@ -56,81 +56,83 @@ class ExpressionError(Exception):
     """An expression is not PromQL, or Google does not evaluate it. The message states why."""
 
 
+def _said(path: str, value: object, reason: str) -> str:
+    """Return Google's sentence about a field's value."""
+    return f'Field {path} had an invalid value of "{value}": {reason}.'
+
+
 def invalid(path: str, value: object, reason: str) -> CloudError:
     """Return the error of a field whose value Google rejects."""
-    return CloudError.field(path, f'Field {path} had an invalid value of "{value}": {reason}.')
+    return CloudError.field(path, _said(path, value, reason))
 
 
 def check_channel(channel: JsonObject) -> None:
     """Reject a channel whose type is unknown or has other labels."""
-    kind = channel.get("type")
-    if not kind:
-        raise CloudError.field(
-            "notification_channel.type", "Field notification_channel.type must be set, such as email."
-        )
-    if kind not in _CHANNEL_LABELS:
-        raise invalid("notification_channel.type", kind, f"expected one of {', '.join(_CHANNEL_LABELS)}")
+    obey(_of_channel(str(channel.get("type") or ""), part(channel, "labels")))
+    check_labels(channel.get("userLabels"), "notification_channel.user_labels")
+
+
+def _of_channel(kind: str, labels: JsonObject) -> Rules:
+    path = "notification_channel.type"
+    yield bool(kind), path, f"Field {path} must be set, such as email."
+    yield kind in _CHANNEL_LABELS, path, _said(path, kind, f"expected one of {', '.join(_CHANNEL_LABELS)}")
     required, optional = _CHANNEL_LABELS[kind]
-    labels = part(channel, "labels")
     for name in sorted(required):
         path = f"notification_channel.labels[{name}]"
-        if name not in labels:
-            raise CloudError.field(path, f"Request was missing field {path}.")
-        if not labels[name]:
-            raise CloudError.field(path, f"Field {path} had an invalid value: Value must NOT be empty if provided.")
-    for name in sorted(labels.keys() - required - optional):
-        raise invalid("notification_channel.labels", name, f"a channel of type {kind} has no such label")
-    address = labels.get("email_address", "@")
-    if "@" not in address:
-        raise invalid("labels[email_address]", address, "Email address is not valid")
-    check_labels(channel.get("userLabels"), "notification_channel.user_labels")
+        empty = f"Field {path} had an invalid value: Value must NOT be empty if provided."
+        yield name in labels, path, f"Request was missing field {path}."
+        yield bool(labels[name]), path, empty
+    path = "notification_channel.labels"
+    for name in sorted(labels):
+        known = name in required | optional
+        yield known, path, _said(path, name, f"a channel of type {kind} has no such label")
+    path, address = "labels[email_address]", str(labels.get("email_address", "@"))
+    yield "@" in address, path, _said(path, address, "Email address is not valid")
 
 
 def check_policy(policy: JsonObject) -> None:
     """Reject a policy by its conditions, combiner, limit of notifications and labels."""
-    conditions = parts(policy, "conditions")
-    path = "alert_policy.conditions"
-    if not conditions:
-        raise CloudError.field(path, f"Field {path} must hold at least one condition.")
-    if len(conditions) > _MAX_CONDITIONS:
-        raise CloudError.field(
-            path, f"Field {path} has {len(conditions)} conditions; at most {_MAX_CONDITIONS} are allowed."
-        )
-    if not policy.get("combiner"):
-        raise CloudError.field("alert_policy.combiner", "Field alert_policy.combiner must be set, such as OR.")
-    for kind, message in _ALONE.items():
-        if len(conditions) > 1 and any(kind in condition for condition in conditions):
-            raise CloudError.field(path, message)
-    auto_close = str(part(policy, "alertStrategy").get("autoClose") or "")
-    if auto_close and seconds(auto_close) < _SHORTEST_AUTO_CLOSE_S:
-        value = f"seconds: {seconds(auto_close):.0f}"
-        raise invalid("alertStrategy.autoClose", value, "the autoclose duration should be at least 30 minutes")
-    for index, condition in enumerate(conditions):
-        if not any(key.startswith("condition") for key in condition):
-            raise CloudError.field(f"{path}[{index}]", f"Field {path}[{index}] must hold a condition.")
-        if "conditionPrometheusQueryLanguage" in condition:
-            promql = part(condition, "conditionPrometheusQueryLanguage")
-            _check_promql(promql, f"{path}[{index}].condition_prometheus_query_language")
-    _check_log_condition(policy, part(conditions[0], "conditionMatchedLog"))
+    obey(_of_policy(policy, parts(policy, "conditions")))
     check_labels(policy.get("userLabels"), "alert_policy.user_labels")
 
 
-def _check_promql(promql: JsonObject, path: str) -> None:
-    """Reject a PromQL condition as Google does (discovery: monitoring.v3, PrometheusQueryLanguageCondition)."""
-    expression = str(promql.get("query") or "")
-    if seconds(str(promql.get("duration") or "0s")) < 0:
-        raise invalid(f"{path}.duration", promql["duration"], "must not be negative")
-    interval = str(promql.get("evaluationInterval") or f"{_INTERVAL_S}s")
-    if seconds(interval) <= 0 or seconds(interval) % _INTERVAL_S:
-        raise invalid(f"{path}.evaluation_interval", interval, f"must be a positive multiple of {_INTERVAL_S} seconds")
+def _of_policy(policy: JsonObject, conditions: list[JsonObject]) -> Rules:
+    path, many = "alert_policy.conditions", len(conditions)
+    yield many > 0, path, f"Field {path} must hold at least one condition."
+    sentence = f"Field {path} has {many} conditions; at most {_MAX_CONDITIONS} are allowed."
+    yield many <= _MAX_CONDITIONS, path, sentence
+    combiner = "alert_policy.combiner"
+    yield bool(policy.get("combiner")), combiner, f"Field {combiner} must be set, such as OR."
+    for kind, message in _ALONE.items():
+        yield many == 1 or not any(kind in condition for condition in conditions), path, message
+    field, close_s = "alertStrategy.autoClose", seconds(str(part(policy, "alertStrategy").get("autoClose") or "1800s"))
+    sentence = _said(field, f"seconds: {close_s:.0f}", "the autoclose duration should be at least 30 minutes")
+    yield close_s >= _SHORTEST_AUTO_CLOSE_S, field, sentence
+    for index, condition in enumerate(conditions):
+        at = f"{path}[{index}]"
+        yield any(key.startswith("condition") for key in condition), at, f"Field {at} must hold a condition."
+        if "conditionPrometheusQueryLanguage" in condition:
+            promql = part(condition, "conditionPrometheusQueryLanguage")
+            yield from _of_promql(promql, f"{at}.condition_prometheus_query_language")
+    yield from _of_log_condition(policy, part(conditions[0], "conditionMatchedLog"))
+
+
+def _of_promql(promql: JsonObject, path: str) -> Rules:
+    """Yield the rules of a PromQL condition (discovery: monitoring.v3, PrometheusQueryLanguageCondition)."""
+    field, duration = f"{path}.duration", str(promql.get("duration") or "0s")
+    yield seconds(duration) >= 0, field, _said(field, duration, "must not be negative")
+    field, interval = f"{path}.evaluation_interval", str(promql.get("evaluationInterval") or f"{_INTERVAL_S}s")
+    sentence = _said(field, interval, f"must be a positive multiple of {_INTERVAL_S} seconds")
+    yield seconds(interval) > 0 and not seconds(interval) % _INTERVAL_S, field, sentence
+    field, expression = f"{path}.query", str(promql.get("query") or "")
     try:
-        metrics = metrics_in(expression)
+        # Google's own metrics exist before their first point. Here, nothing writes others.
+        unknown = [metric for metric in metrics_in(expression) if "_googleapis_com:" not in metric]
     except ExpressionError as error:
-        raise invalid(f"{path}.query", expression, str(error)) from None
-    # Google's own metrics exist before their first point. Here, nothing writes others.
-    unknown = [metric for metric in metrics if "_googleapis_com:" not in metric]
-    if unknown and not promql.get("disableMetricValidation"):
-        raise invalid(f"{path}.query", expression, f"no such metric: {', '.join(unknown)}")
+        yield False, field, _said(field, expression, str(error))
+        return
+    sentence = _said(field, expression, f"no such metric: {', '.join(unknown)}")
+    yield not unknown or bool(promql.get("disableMetricValidation")), field, sentence
 
 
 def metrics_in(expression: str) -> list[str]:
@@ -155,24 +157,21 @@ def metrics_in(expression: str) -> list[str]:
     return sorted(found)
 
 
-def _check_log_condition(policy: JsonObject, matched: JsonObject) -> None:
-    """Reject a log condition without a limit of notifications or with a filter that cannot be read, and the limit without such a condition."""
+def _of_log_condition(policy: JsonObject, matched: JsonObject) -> Rules:
+    """Yield the rules of a log condition: it needs a limit of notifications and a filter that can be read. Other conditions have no such limit."""
     path = "alertStrategy.notificationRateLimit"
     period = part(part(policy, "alertStrategy"), "notificationRateLimit").get("period")
+    only = "only log-based alert policies may specify a notification rate limit"
+    yield bool(matched) or not period, path, _said(path, f"period {period}", only)
     if not matched:
-        if period:
-            reason = "only log-based alert policies may specify a notification rate limit"
-            raise invalid(path, f"period {period}", reason)
         return
-    if not period:
-        raise CloudError.field(
-            path, f"Field {path} must be set: log-based alert policies must specify a notification rate limit."
-        )
-    expression = str(matched["filter"])
+    required = f"Field {path} must be set: log-based alert policies must specify a notification rate limit."
+    yield bool(period), path, required
+    expression, path = str(matched["filter"]), "alert_policy.conditions[0].filter"
     try:
         log_filters.matcher(expression)
     except CloudError as error:
-        raise invalid("alert_policy.conditions[0].filter", expression, error.message.rstrip(".")) from None
+        yield False, path, _said(path, expression, error.message.rstrip("."))
 
 
 def check_dashboard_name(name: str, projects: tuple[str, ...]) -> None:

@@ -32,14 +32,16 @@ _SERVICE_ADDRESSES = 16
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Place:
-    """The project of a resource, and the region of a regional one."""
+    """The project of a resource, and the region of a regional one or the zone of a zonal one."""
 
     project: str
     region: str | None
+    zone: str | None = None
 
     def name(self, collection: str, short: str) -> str:
         """Return the full name."""
         scope = "global" if self.region is None else f"regions/{self.region}"
+        scope = scope if self.zone is None else f"zones/{self.zone}"
         return f"projects/{self.project}/{scope}/{collection}/{short}"
 
 
@@ -180,10 +182,7 @@ def check_firewall(body: JsonObject) -> None:
             try:
                 ipaddress.ip_network(text)
             except ValueError:
-                raise CloudError.field(
-                    field,
-                    f"Invalid value for field 'resource.{field}[{index}]': '{text}'. Must be a CIDR address range.",
-                ) from None
+                raise invalid_value(f"{field}[{index}]", text, "Must be a CIDR address range.") from None
 
 
 def allows_egress(cloud: Cloud, network: str, tags: Collection[str], port: int) -> bool:

@@ -1,5 +1,7 @@
-"""Cloud Billing v1: the price catalog, with the SKUs of accelerators, Cloud Run and disks that a stack uses, and similar SKUs of other products.
+"""Cloud Billing v1: the billing account of a project, and the price catalog.
 
+The local cloud bills nothing; its projects have an account to resemble real ones. The catalog has the SKUs of accelerators, Cloud Run and disks
+that a stack uses, and similar SKUs of other products.
 Descriptions, usage types and units are Google's, as public programs and bills quote them (ledger/prices.toml). Ids, dates and the summary of
 each price show that the catalog is simulated. Google has about 32,000 SKUs of Compute Engine; here a page has at most 50, so that a client
 that reads one page only is noticed.
@@ -27,11 +29,12 @@ _BASES = {
     "GiBy.mo": ("By.s", 2**30 * 30 * 86_400, "gibibyte month"),
 }
 """Base unit, factor and words of a unit."""
+_ACCOUNT = "billingAccounts/000000-000000-000000"
 
 
 def handlers(cloud: Cloud) -> dict[str, Handler]:
-    """Return the methods of the catalog."""
-    return _Services(cloud).handlers()
+    """Return the methods of projects and the catalog."""
+    return {**_Projects(cloud).handlers(), **_Services(cloud).handlers()}
 
 
 class _Services(ApiService):
@@ -135,3 +138,20 @@ def _expression(unit: str, usd: Decimal, free: float | None) -> JsonObject:
 def _money(usd: Decimal) -> JsonObject:
     whole = int(usd)
     return {"currencyCode": "USD", "units": str(whole), "nanos": int((usd - whole) * _NANOS)}
+
+
+class _Projects(ApiService):
+    prefix = "cloudbilling.projects"
+
+    @method("getBillingInfo")
+    def get_billing_info(self, call: Call) -> JsonObject:
+        """Return the billing account of a project. Every project of the local cloud has it."""
+        project = call.name.removeprefix("projects/")
+        if self._store.get("projects", project) is None:
+            raise CloudError.denied("The caller does not have permission")
+        return {
+            "name": f"projects/{project}/billingInfo",
+            "projectId": project,
+            "billingAccountName": _ACCOUNT,
+            "billingEnabled": True,
+        }

@@ -8,7 +8,15 @@ from localcloud.json_values import JsonObject, part, strings
 from localcloud.rest.call import Call, Handler, check_id, masked
 from localcloud.rest.errors import CloudError
 from localcloud.services import networks, run_limits, run_v1
-from localcloud.services.checks import check_annotations, check_labels, check_region, region_documents, require_act_as
+from localcloud.services.checks import (
+    Rules,
+    check_annotations,
+    check_labels,
+    check_region,
+    obey,
+    region_documents,
+    require_act_as,
+)
 from localcloud.services.reachability import service_host
 from localcloud.services.run_deployments import (
     BY_REVISION,
@@ -263,7 +271,9 @@ class _Services(PolicyService):
         document.setdefault("launchStage", "GA")
         if not document.get("traffic"):
             document["traffic"] = [{"type": LATEST, "percent": 100}]
-        self._check_traffic(name, document["traffic"], request)
+        path = f"Violation in {request}.service.traffic"
+        rules = self._of_traffic(name, document["traffic"])
+        obey((obeyed, "service.traffic", f"{path}: {sentence}") for obeyed, _, sentence in rules)
         document["traffic"] = cast("list[JsonObject]", _lean(document["traffic"]))
         References(cloud=self._cloud, service=name, template=template).account()
         document["updateTime"] = self._cloud.timeline.stamp()
@@ -273,38 +283,26 @@ class _Services(PolicyService):
         account = str(part(document, "template").get("serviceAccount", ""))
         require_act_as(self._cloud, call.caller, account, call.name.split("/")[1])
 
-    def _check_traffic(self, name: str, traffic: list[JsonObject], request: str) -> None:
-        path = f"Violation in {request}.service.traffic"
+    def _of_traffic(self, name: str, traffic: list[JsonObject]) -> Rules:
         shares = [int(target.get("percent", 0)) for target in traffic]
-        if any(share < 0 for share in shares) or sum(shares) != 100:  # noqa: PLR2004 - percent
-            raise CloudError.field(
-                "service.traffic",
-                f"{path}: the percentages must add up to 100 and none may be negative; given {', '.join(map(str, shares))}.",
-            )
-        self._check_tags(name, [str(target["tag"]) for target in traffic if target.get("tag")], path)
-        for target in traffic:
-            revision = target.get("revision", "")
-            if target.get("type") == LATEST and revision:
-                raise CloudError.field("service.traffic", f"{path}: a target of type {LATEST} cannot name a revision.")
-            if target.get("type") == BY_REVISION and not self._store.has(REVISIONS, f"{name}/revisions/{revision}"):
-                raise CloudError.field("service.traffic", f"{path}: Revision named '{revision}' was not found.")
-
-    def _check_tags(self, name: str, tags: list[str], path: str) -> None:
-        short = name.rpartition("/")[2]
+        given = ", ".join(map(str, shares))
+        whole = min(shares) >= 0 and sum(shares) == 100  # noqa: PLR2004 - percent
+        yield whole, "", f"the percentages must add up to 100 and none may be negative; given {given}."
+        tags, short = [str(target["tag"]) for target in traffic if target.get("tag")], name.rpartition("/")[2]
         for tag in tags:
-            if tags.count(tag) > 1:
-                raise CloudError.field("service.traffic", f"{path}: the tag '{tag}' is given twice.")
-            if not re.fullmatch(_TAG, tag):
-                raise CloudError.field(
-                    "service.traffic",
-                    f"{path}: the tag '{tag}' must consist of lower-case letters, digits and dashes, and begin with a letter.",
-                )
-            if len(tag) + len(short) > _LONGEST_TAG_AND_SERVICE:
-                raise CloudError.field(
-                    "service.traffic",
-                    f"{path}: traffic tag '{tag}' and service name '{short}' together are too long. "
-                    f"Combined traffic tag and service name cannot exceed {_LONGEST_TAG_AND_SERVICE} characters.",
-                )
+            yield tags.count(tag) == 1, "", f"the tag '{tag}' is given twice."
+            letters = "must consist of lower-case letters, digits and dashes, and begin with a letter."
+            yield re.fullmatch(_TAG, tag) is not None, "", f"the tag '{tag}' {letters}"
+            long = (
+                f"traffic tag '{tag}' and service name '{short}' together are too long. "
+                f"Combined traffic tag and service name cannot exceed {_LONGEST_TAG_AND_SERVICE} characters."
+            )
+            yield len(tag) + len(short) <= _LONGEST_TAG_AND_SERVICE, "", long
+        for target in traffic:
+            revision, kind = target.get("revision", ""), target.get("type")
+            yield not (kind == LATEST and revision), "", f"a target of type {LATEST} cannot name a revision."
+            exists = kind != BY_REVISION or self._store.has(REVISIONS, f"{name}/revisions/{revision}")
+            yield exists, "", f"Revision named '{revision}' was not found."
 
     def _gpus_left(self, name: str, template: JsonObject, region: str) -> int:
         """Return the number of GPUs of the template's type that other services of the project and region leave free."""

@@ -7,10 +7,11 @@ import posixpath
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any
+from itertools import chain
+from typing import Any, NamedTuple
 
 from localcloud.json_values import JsonObject, part, parts, strings
-from localcloud.rest.errors import CloudError
+from localcloud.services.checks import Rules, obey
 from localcloud.world.catalog import GpuType, gpu_types
 from localcloud.world.scenario import Run
 from localcloud.world.timeline import seconds
@@ -28,7 +29,7 @@ DEFAULT_MAX_INSTANCES = 100
 GPU_LIMIT = "nvidia.com/gpu"
 MAX_ARGUMENT_BYTES = 32 * 1024
 """Assumed, the strict case: the documented limit of an environment variable's value also applies to each word of `command` and `args`."""
-DISALLOWED_MOUNTS = ("/dev", "/proc", "/sys")
+DISALLOWED_MOUNTS = ("/dev/", "/proc/", "/sys/")
 """Cloud Run's pages on in-memory and Cloud Storage volume mounts, "Disallowed paths", read in 2026-11: "Cloud Run does not allow you to mount a
 volume at /dev, /proc, or /sys, or on their subdirectories." The location of that sentence in the response is assumed."""
 _GIB = 1 << 30
@@ -47,9 +48,30 @@ _CPU_FOR_MEMORY = ((24, 8.0), (16, 6.0), (8, 4.0), (4, 2.0))
 """(GiB, CPUs): more memory than this needs at least this many CPUs (Cloud Run's page on memory limits)."""
 
 
+_LEAST_MEMORY_GIB = 0.125
+"""Of Cloud Run's smallest second-generation sidecar."""
 _BETWEEN = {3, 5, 7}
 """Numbers of vCPU that no container can have (run.v2, ResourceRequirements.limits; docs.cloud.google.com/run/docs/configuring/cpu)."""
 _NO_GPU = GpuType(max_cpu=8, max_memory_gib=32)
+_RESERVED = {"PORT", "K_SERVICE", "K_REVISION", "K_CONFIGURATION"}
+_HOW = ("httpGet", "tcpSocket", "grpc")
+_TIMES = ("initialDelaySeconds", "periodSeconds", "timeoutSeconds", "failureThreshold")
+
+
+class _Probe(NamedTuple):
+    """What Cloud Run allows for a kind of probe."""
+
+    key: str
+    field: str
+    how: tuple[str, ...]
+    max_period_s: int
+
+
+_PROBES = (
+    _Probe("startupProbe", "startup_probe", _HOW, MAX_STARTUP_PERIOD_S),
+    _Probe("livenessProbe", "liveness_probe", ("httpGet", "grpc"), MAX_LIVENESS_PERIOD_S),
+    _Probe("readinessProbe", "readiness_probe", ("httpGet", "grpc"), MAX_READINESS_PERIOD_S),
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,19 +91,30 @@ def _limits(template: JsonObject) -> Iterator[JsonObject]:
         yield part(part(container, "resources"), "limits")
 
 
+def _cpus_of(template: JsonObject) -> float:
+    return sum(cpus(limits.get("cpu", "1")) or 0 for limits in _limits(template))
+
+
+def _memory_gib_of(template: JsonObject) -> float:
+    return sum(memory_gib(limits.get("memory", "512Mi")) or 0 for limits in _limits(template))
+
+
+def _with_gpu_limit(template: JsonObject) -> list[JsonObject]:
+    pairs = zip(parts(template, "containers"), _limits(template), strict=True)
+    return [container for container, limits in pairs if limits.get(GPU_LIMIT, "0") != "0"]
+
+
 COMPUTE_QUOTAS = (
     ComputeQuota(
         what="CPU",
         quota_id="CpuAllocPerProjectRegion",
-        of=lambda template: round(sum(cpus(limits.get("cpu", "1")) or 0 for limits in _limits(template)) * 1000),
+        of=lambda template: round(_cpus_of(template) * 1000),
         limit=lambda world, region: world.cpus_of(region) * 1000,
     ),
     ComputeQuota(
         what="memory",
         quota_id="MemAllocPerProjectRegion",
-        of=lambda template: round(
-            sum(memory_gib(limits.get("memory", "512Mi")) or 0 for limits in _limits(template)) * _GIB
-        ),
+        of=lambda template: round(_memory_gib_of(template) * _GIB),
         limit=lambda world, region: world.memory_gib_of(region) * _GIB,
     ),
 )
@@ -99,14 +132,16 @@ def gpu_of(template: JsonObject) -> str | None:
 
 def check(template: JsonObject, *, region: str, world: Run, gpus_left: int, request: str) -> None:
     """Reject an invalid template (with defaults), as Cloud Run does. `gpus_left` is the remaining quota of its GPU type in the region."""
-    checker = _TemplateCheck(template=template, path=f"{request}.service.template")
-    checker.selector()
-    checker.containers()
-    checker.instance()
-    checker.volumes()
-    checker.numbers()
-    checker.gpu(region, world, gpus_left)
-    checker.quota(world, region)
+    rules = chain(
+        _of_containers(template),
+        _of_instance(template),
+        _of_volumes(template),
+        _of_numbers(template),
+        _of_gpu(template, region, world, gpus_left),
+        _of_quota(template, world, region),
+    )
+    path, below = f"Violation in {request}.service.template", "service.template"
+    obey((obeyed, below + field, f"{path}{field}: {sentence}") for obeyed, field, sentence in rules)
 
 
 def cpus(text: str) -> float | None:
@@ -121,366 +156,238 @@ def memory_gib(text: str) -> float | None:
     return None if found is None else float(found[1]) * _UNITS[found[2] or ""] / _GIB
 
 
-def _violation(path: str, text: str) -> CloudError:
-    return CloudError.field(path.partition(".")[2], f"Violation in {path}: {text}")
+def _of_containers(template: JsonObject) -> Rules:
+    containers, gpu = parts(template, "containers"), gpu_of(template)
+    names = [str(container["name"]) for container in containers if container.get("name")]
+    with_port = sum(bool(container.get("ports")) for container in containers)
+    selector = f"a limit of {GPU_LIMIT} needs a node selector with an accelerator such as nvidia-l4."
+    yield gpu is not None or not _with_gpu_limit(template), ".node_selector", selector
+    yield bool(containers), ".containers", "at least one container must be given."
+    yield with_port == 1, ".containers", f"exactly one container must have a port; {with_port} have one."
+    unique = f"container names must be unique; given are {', '.join(names)}."
+    yield len(set(names)) == len(names), ".containers", unique
+    volumes = {volume.get("name") for volume in parts(template, "volumes")}
+    for index, container in enumerate(containers):
+        path = f".containers[{index}]"
+        image = "expected a container image path of form [hostname/]repo-path[:tag and/or @digest]."
+        yield bool(container.get("image")), f"{path}.image", image
+        yield from _of_words(container, path)
+        yield from _of_environment(container, path)
+        yield from _of_mounts(container, path, volumes)
+        for kind in _PROBES:
+            yield from _of_probe(kind, part(container, kind.key), path, with_gpu=gpu is not None)
+        yield from _of_resources(container, path, gpu_types().get(gpu or "", _NO_GPU))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _TemplateCheck:
-    template: JsonObject
-    path: str
+def _of_words(container: JsonObject, path: str) -> Rules:
+    for key in ("command", "args"):
+        for index, word in enumerate(strings(container, key)):
+            size = len(word.encode())
+            sentence = f"must not exceed {MAX_ARGUMENT_BYTES} bytes; given {size}."
+            yield size <= MAX_ARGUMENT_BYTES, f"{path}.{key}[{index}]", sentence
 
-    def selector(self) -> None:
-        """Reject a GPU limit without a node selector."""
-        if gpu_of(self.template) is None and self._with_gpu_limit():
-            raise _violation(
-                f"{self.path}.node_selector",
-                f"a limit of {GPU_LIMIT} needs a node selector with an accelerator such as nvidia-l4.",
-            )
 
-    def _with_gpu_limit(self) -> list[JsonObject]:
-        containers = parts(self.template, "containers")
-        return [
-            container
-            for container in containers
-            if part(part(container, "resources"), "limits").get(GPU_LIMIT, "0") != "0"
-        ]
+def _of_environment(container: JsonObject, path: str) -> Rules:
+    seen: set[str] = set()
+    for index, variable in enumerate(parts(container, "env")):
+        name, value, at = str(variable.get("name") or ""), str(variable.get("value") or ""), f"{path}.env[{index}]"
+        reserved = f"the name '{name}' is reserved; it is set by Cloud Run."
+        yield bool(name) and name not in seen, f"{at}.name", f"'{name}' is empty or given twice."
+        yield name not in _RESERVED, f"{at}.name", reserved
+        yield len(value.encode()) <= MAX_ARGUMENT_BYTES, f"{at}.value", f"must not exceed {MAX_ARGUMENT_BYTES} bytes."
+        yield not (value and variable.get("valueSource")), at, "value and value_source cannot both be given."
+        seen.add(name)
 
-    def containers(self) -> None:
-        containers: list[JsonObject] = parts(self.template, "containers")
-        if not containers:
-            raise _violation(f"{self.path}.containers", "at least one container must be given.")
-        with_ports = [container for container in containers if container.get("ports")]
-        if len(with_ports) != 1:
-            raise _violation(
-                f"{self.path}.containers", f"exactly one container must have a port; {len(with_ports)} have one."
-            )
-        names = [str(container["name"]) for container in containers if container.get("name")]
-        if len(set(names)) != len(names):
-            raise _violation(
-                f"{self.path}.containers", f"container names must be unique; given are {', '.join(names)}."
-            )
-        for index, container in enumerate(containers):
-            self._container(container, f"{self.path}.containers[{index}]")
 
-    def _container(self, container: JsonObject, path: str) -> None:
-        if not container.get("image"):
-            raise _violation(
-                f"{path}.image", "expected a container image path of form [hostname/]repo-path[:tag and/or @digest]."
-            )
-        self._words(container, path)
-        self._environment(container, path)
-        self._mounts(container, path)
-        gpu = gpu_of(self.template) is not None
-        if container.get("startupProbe"):
-            _startup_probe(container["startupProbe"], f"{path}.startup_probe", gpu=gpu)
-        if container.get("livenessProbe"):
-            _liveness_probe(container["livenessProbe"], f"{path}.liveness_probe")
-        if container.get("readinessProbe"):
-            _readiness_probe(container["readinessProbe"], f"{path}.readiness_probe")
-        self._resources(container, path)
+def _of_mounts(container: JsonObject, path: str, volumes: set[str | None]) -> Rules:
+    for index, mount in enumerate(parts(container, "volumeMounts")):
+        name, given, at = mount.get("name"), str(mount.get("mountPath", "")), f"{path}.volume_mounts[{index}]"
+        yield name in volumes, f"{at}.name", f"no volume is named '{name or ''}'."
+        absolute = given.startswith("/") and ":" not in given
+        yield absolute, f"{at}.mount_path", f"'{given}' must be an absolute path without ':'."
+        folder = posixpath.normpath("/" + given.lstrip("/")) + "/"
+        sentence = (
+            "Cloud Run does not allow you to mount a volume at /dev, /proc, or /sys, or on their subdirectories. "
+            f"Given: '{given}'."
+        )
+        yield not folder.startswith(DISALLOWED_MOUNTS), f"{at}.mount_path", sentence
 
-    def _words(self, container: JsonObject, path: str) -> None:
-        for key in ("command", "args"):
-            for index, word in enumerate(strings(container, key)):
-                if (size := len(word.encode())) > MAX_ARGUMENT_BYTES:
-                    raise _violation(
-                        f"{path}.{key}[{index}]", f"must not exceed {MAX_ARGUMENT_BYTES} bytes; given {size}."
-                    )
 
-    def _environment(self, container: JsonObject, path: str) -> None:
-        seen: set[str] = set()
-        for index, env in enumerate(parts(container, "env")):
-            if not env.get("name") or env["name"] in seen:
-                raise _violation(f"{path}.env[{index}].name", f"'{env.get('name', '')}' is empty or given twice.")
-            if env["name"] in {"PORT", "K_SERVICE", "K_REVISION", "K_CONFIGURATION"}:
-                raise _violation(
-                    f"{path}.env[{index}].name", f"the name '{env['name']}' is reserved; it is set by Cloud Run."
-                )
-            if len(str(env.get("value") or "").encode()) > MAX_ARGUMENT_BYTES:
-                raise _violation(f"{path}.env[{index}].value", f"must not exceed {MAX_ARGUMENT_BYTES} bytes.")
-            if env.get("value") and env.get("valueSource"):
-                raise _violation(f"{path}.env[{index}]", "value and value_source cannot both be given.")
-            seen.add(env["name"])
+def _of_probe(kind: _Probe, probe: JsonObject, path: str, *, with_gpu: bool) -> Rules:
+    if not probe:
+        return
+    path = f"{path}.{kind.field}"
+    given = [key for key in _HOW if key in probe]
+    sentence = f"exactly one of {', '.join(kind.how)} must be given; given are {', '.join(given) or 'none'}."
+    yield len(given) == 1 and given[0] in kind.how, path, sentence
+    delay_s, period_s, timeout_s, failures = (int(probe.get(key, 0)) for key in _TIMES)
+    # Cloud Run's page on health checks (preview, 2026): a readiness probe has no delay.
+    begins = "is not supported: the readiness probe begins after the startup probe."
+    yield kind.field != "readiness_probe" or not delay_s, f"{path}.initial_delay_seconds", begins
+    for name, value, least, most in (
+        ("initial_delay_seconds", delay_s, 0, MAX_PROBE_DELAY_S),
+        ("period_seconds", period_s, 1, kind.max_period_s),
+        ("timeout_seconds", timeout_s, 1, kind.max_period_s),
+        ("failure_threshold", failures, 1, MAX_STARTUP_BUDGET_WITH_GPU_S),
+    ):
+        yield least <= value <= most, f"{path}.{name}", f"must be from {least} to {most}; given {value}."
+    sentence = f"must not be greater than period_seconds; given {timeout_s} against {period_s}."
+    yield timeout_s <= period_s, f"{path}.timeout_seconds", sentence
+    if kind.field == "startup_probe":
+        most_s = MAX_STARTUP_BUDGET_WITH_GPU_S if with_gpu else MAX_STARTUP_BUDGET_S
+        sentence = (
+            f"failure_threshold x period_seconds must not exceed {most_s} seconds{' with a GPU' if with_gpu else ''}; "
+            f"given {failures} x {period_s} = {failures * period_s}."
+        )
+        yield failures * period_s <= most_s, f"{path}.failure_threshold", sentence
 
-    def _mounts(self, container: JsonObject, path: str) -> None:
-        known = {volume.get("name") for volume in parts(self.template, "volumes")}
-        for index, mount in enumerate(parts(container, "volumeMounts")):
-            if mount.get("name") not in known:
-                raise _violation(
-                    f"{path}.volume_mounts[{index}].name", f"no volume is named '{mount.get('name', '')}'."
-                )
-            _mount_path(str(mount.get("mountPath", "")), f"{path}.volume_mounts[{index}].mount_path")
 
-    def _resources(self, container: JsonObject, path: str) -> None:
-        limits: dict[str, str] = part(part(container, "resources"), "limits")
-        for key in limits:
-            if key not in {"cpu", "memory", GPU_LIMIT}:
-                raise _violation(
-                    f"{path}.resources.limits", f"'{key}' is not a limit; cpu, memory and {GPU_LIMIT} are."
-                )
-        cpu, memory = cpus(limits.get("cpu", "1")), memory_gib(limits.get("memory", "512Mi"))
-        if cpu is None or cpu <= 0 or (cpu > 1 and cpu != int(cpu)):
-            raise _violation(
-                f"{path}.resources.limits[cpu]",
-                f"'{limits.get('cpu')}' is not a number of CPUs; whole numbers, or less than 1, are allowed.",
-            )
-        if memory is None or memory < 0.125:  # noqa: PLR2004 - Cloud Run's smallest second-generation sidecar
-            raise _violation(
-                f"{path}.resources.limits[memory]",
-                f"'{limits.get('memory')}' is not an amount of memory of at least 128Mi.",
-            )
-        most = gpu_types().get(gpu_of(self.template) or "", _NO_GPU)
-        if cpu in _BETWEEN:
-            raise _violation(
-                f"{path}.resources.limits[cpu]",
-                f"Invalid value specified for cpu. The supported values are 1, 2, 4, 6 and 8; given {limits.get('cpu')}.",
-            )
-        if cpu > most.max_cpu:
-            raise _violation(
-                f"{path}.resources.limits[cpu]",
-                f"Invalid value specified for cpu. Maximum {most.max_cpu:g} CPU allowed; given {limits.get('cpu')}.",
-            )
-        if memory > most.max_memory_gib:
-            raise _violation(
-                f"{path}.resources.limits[memory]",
-                f"Invalid value specified for memory. Maximum {most.max_memory_gib:g}Gi allowed; given {limits.get('memory')}.",
-            )
-        for above_gib, needed in _CPU_FOR_MEMORY:
-            if memory > above_gib and cpu < needed:
-                raise _violation(
-                    f"{path}.resources.limits[cpu]",
-                    f"Invalid value specified for cpu. For the specified memory ({limits.get('memory')}), at least {needed:g} CPU are needed; "
-                    f"given {limits.get('cpu', '1')}.",
-                )
+def _of_resources(container: JsonObject, path: str, most: GpuType) -> Rules:
+    limits: dict[str, str] = part(part(container, "resources"), "limits")
+    path = f"{path}.resources.limits"
+    for key in limits:
+        sentence = f"'{key}' is not a limit; cpu, memory and {GPU_LIMIT} are."
+        yield key in {"cpu", "memory", GPU_LIMIT}, path, sentence
+    asked, asked_memory = limits.get("cpu", "1"), limits.get("memory", "512Mi")
+    cpu, memory = cpus(asked) or 0, memory_gib(asked_memory) or 0
+    sentence = f"'{asked}' is not a number of CPUs; whole numbers, or less than 1, are allowed."
+    yield cpu > 0 and (cpu <= 1 or cpu == int(cpu)), f"{path}[cpu]", sentence
+    sentence = f"'{asked_memory}' is not an amount of memory of at least 128Mi."
+    yield memory >= _LEAST_MEMORY_GIB, f"{path}[memory]", sentence
+    wrong = "Invalid value specified for"
+    sentence = f"{wrong} cpu. The supported values are 1, 2, 4, 6 and 8; given {asked}."
+    yield cpu not in _BETWEEN, f"{path}[cpu]", sentence
+    sentence = f"{wrong} cpu. Maximum {most.max_cpu:g} CPU allowed; given {asked}."
+    yield cpu <= most.max_cpu, f"{path}[cpu]", sentence
+    sentence = f"{wrong} memory. Maximum {most.max_memory_gib:g}Gi allowed; given {asked_memory}."
+    yield memory <= most.max_memory_gib, f"{path}[memory]", sentence
+    needed = next((least for above_gib, least in _CPU_FOR_MEMORY if memory > above_gib), 0)
+    sentence = (
+        f"{wrong} cpu. For the specified memory ({asked_memory}), at least {needed:g} CPU are needed; given {asked}."
+    )
+    yield cpu >= needed, f"{path}[cpu]", sentence
 
-    def instance(self) -> None:
-        """Reject containers that together need more than an instance has.
 
-        Cloud Run's pages give the maximum of an instance ("the memory allocated to each instance of a revision"), which all its containers share.
-        That the sum is checked at a deployment, and the message, are assumed.
-        """
-        most = gpu_types().get(gpu_of(self.template) or "", _NO_GPU)
-        limits = list(_limits(self.template))
-        cpu = sum(cpus(each.get("cpu", "1")) or 0 for each in limits)
-        memory = sum(memory_gib(each.get("memory", "512Mi")) or 0 for each in limits)
-        for what, total, maximum, unit in (
-            ("cpu", cpu, most.max_cpu, " CPU"),
-            ("memory", memory, most.max_memory_gib, "Gi"),
-        ):
-            if total > maximum:
-                raise _violation(
-                    f"{self.path}.containers",
-                    f"Invalid value specified for {what}. Maximum {maximum:g}{unit} allowed for all containers of an instance; given {total:g}{unit}.",
-                )
+def _of_instance(template: JsonObject) -> Rules:
+    """Yield the limits of all containers together.
 
-    def volumes(self) -> None:
-        names: set[str] = set()
-        for index, volume in enumerate(parts(self.template, "volumes")):
-            path = f"{self.path}.volumes[{index}]"
-            if not volume.get("name") or volume["name"] in names:
-                raise _violation(f"{path}.name", f"'{volume.get('name', '')}' is empty or given twice.")
-            names.add(volume["name"])
-            kinds = [key for key in volume if key != "name"]
-            if len(kinds) != 1:
-                raise _violation(path, f"exactly one source must be given; given are {', '.join(kinds) or 'none'}.")
-            if kinds[0] == "gcs" and self.template.get("executionEnvironment") == "EXECUTION_ENVIRONMENT_GEN1":
-                raise _violation(path, "Cloud Storage volumes need the second generation execution environment.")
+    Cloud Run's pages give the maximum of an instance ("the memory allocated to each instance of a revision"), which all its containers share.
+    That the sum is checked at a deployment, and the message, are assumed.
+    """
+    most = gpu_types().get(gpu_of(template) or "", _NO_GPU)
+    for what, total, maximum, unit in (
+        ("cpu", _cpus_of(template), most.max_cpu, " CPU"),
+        ("memory", _memory_gib_of(template), most.max_memory_gib, "Gi"),
+    ):
+        sentence = (
+            f"Invalid value specified for {what}. Maximum {maximum:g}{unit} allowed for all containers of an instance; "
+            f"given {total:g}{unit}."
+        )
+        yield total <= maximum, ".containers", sentence
 
-    def numbers(self) -> None:
-        concurrency = int(self.template.get("maxInstanceRequestConcurrency", 1))
-        if not 0 <= concurrency <= MAX_CONCURRENCY:
-            raise _violation(
-                f"{self.path}.max_instance_request_concurrency",
-                f"must be from 1 to {MAX_CONCURRENCY}; given {concurrency}.",
-            )
-        timeout_s = seconds(self.template.get("timeout", "300s"))
-        if not 0 < timeout_s <= MAX_REQUEST_TIMEOUT_S:
-            raise _violation(
-                f"{self.path}.timeout",
-                f"must be from 1s to {MAX_REQUEST_TIMEOUT_S}s; given {self.template['timeout']}.",
-            )
-        scaling = part(self.template, "scaling")
-        if scaling.get("minInstanceCount", 0) > scaling.get("maxInstanceCount", DEFAULT_MAX_INSTANCES):
-            raise _violation(
-                f"{self.path}.scaling",
-                f"min_instance_count {scaling['minInstanceCount']} is above max_instance_count {scaling['maxInstanceCount']}.",
-            )
 
-    def gpu(self, region: str, world: Run, gpus_left: int) -> None:
-        kind = gpu_of(self.template)
-        if kind is None:
-            return
-        with_gpu_limit = self._with_gpu_limit()
-        if kind not in gpu_types():
-            raise _violation(
-                f"{self.path}.node_selector.accelerator",
-                f"'{kind}' is not a GPU type; {' and '.join(gpu_types())} are.",
-            )
-        if len(with_gpu_limit) != 1:
-            raise _violation(
-                f"{self.path}.containers",
-                f"exactly one container must have a limit of {GPU_LIMIT}; {len(with_gpu_limit)} have one.",
-            )
-        if region not in world.gpu_regions.get(kind, ()):
-            raise _violation(
-                f"{self.path}.node_selector.accelerator",
-                f"GPU type {kind} is not available in region {region}; it is in {', '.join(world.gpu_regions.get(kind, ()))}.",
-            )
-        self._gpu_container(kind, with_gpu_limit[0])
-        count = max_instances(self.template)
-        if gpus_left <= 0 and count > 0:
-            redundancy = "without" if self.template.get("gpuZonalRedundancyDisabled") else "with"
-            raise _violation(
-                f"{self.path}.node_selector",
-                f"You do not have quota for using GPUs {redundancy} zonal redundancy ({kind} in {region}: none left). "
-                "Set gpu_zonal_redundancy_disabled, or ask for quota.",
-            )
-        if count > gpus_left:
-            single = bool(self.template.get("gpuZonalRedundancyDisabled"))
-            quota_id = f"{gpu_types()[kind].quota_id}{'NoZonalRedundancy' if single else ''}PerProjectRegion"
-            raise _violation(
-                f"{self.path}.scaling.max_instance_count",
-                f"Max instances must be set to {gpus_left} or fewer in order to set GPU requirements.\nTo request quota: g.co/cloudrun/gpu-quota\n"
-                f"Quota violated:\n{quota_id} requested: {count} allowed: {gpus_left}",
-            )
+def _of_volumes(template: JsonObject) -> Rules:
+    names: set[str] = set()
+    first_generation = template.get("executionEnvironment") == "EXECUTION_ENVIRONMENT_GEN1"
+    for index, volume in enumerate(parts(template, "volumes")):
+        path, name = f".volumes[{index}]", str(volume.get("name") or "")
+        kinds = [key for key in volume if key != "name"]
+        yield bool(name) and name not in names, f"{path}.name", f"'{name}' is empty or given twice."
+        yield len(kinds) == 1, path, f"exactly one source must be given; given are {', '.join(kinds) or 'none'}."
+        generation = "Cloud Storage volumes need the second generation execution environment."
+        yield not (first_generation and kinds[0] == "gcs"), path, generation
+        names.add(name)
 
-    def quota(self, world: Run, region: str) -> None:
-        """Reject CPUs or memory above the region's quotas for all instances of this service together.
 
-        Message: googlecodelabs/feedback issues 1856 and 2311, 2026. The lowest number of instances comes first, then each exceeded quota.
-        Other services of the region do not count at a deployment.
-        """
-        count = max_instances(self.template)
-        used = [(quota, quota.of(self.template), quota.limit(world, region)) for quota in COMPUTE_QUOTAS]
-        violated = [(quota, each * count, limit) for quota, each, limit in used if each * count > limit]
-        if not violated:
-            return
+def _of_numbers(template: JsonObject) -> Rules:
+    concurrency = int(template.get("maxInstanceRequestConcurrency", 1))
+    sentence = f"must be from 1 to {MAX_CONCURRENCY}; given {concurrency}."
+    yield 0 <= concurrency <= MAX_CONCURRENCY, ".max_instance_request_concurrency", sentence
+    timeout = template.get("timeout", "300s")
+    sentence = f"must be from 1s to {MAX_REQUEST_TIMEOUT_S}s; given {timeout}."
+    yield 0 < seconds(timeout) <= MAX_REQUEST_TIMEOUT_S, ".timeout", sentence
+    least, most = part(template, "scaling").get("minInstanceCount", 0), max_instances(template)
+    yield least <= most, ".scaling", f"min_instance_count {least} is above max_instance_count {most}."
+
+
+def _of_gpu(template: JsonObject, region: str, world: Run, gpus_left: int) -> Rules:
+    kind, count = gpu_of(template), max_instances(template)
+    if kind is None:
+        return
+    accelerator, with_limit = ".node_selector.accelerator", _with_gpu_limit(template)
+    yield kind in gpu_types(), accelerator, f"'{kind}' is not a GPU type; {' and '.join(gpu_types())} are."
+    sentence = f"exactly one container must have a limit of {GPU_LIMIT}; {len(with_limit)} have one."
+    yield len(with_limit) == 1, ".containers", sentence
+    regions = world.gpu_regions.get(kind, ())
+    sentence = f"GPU type {kind} is not available in region {region}; it is in {', '.join(regions)}."
+    yield region in regions, accelerator, sentence
+    yield from _of_gpu_container(template, kind, with_limit[0])
+    single = bool(template.get("gpuZonalRedundancyDisabled"))
+    sentence = (
+        f"You do not have quota for using GPUs {'without' if single else 'with'} zonal redundancy ({kind} in {region}: none left). "
+        "Set gpu_zonal_redundancy_disabled, or ask for quota."
+    )
+    yield gpus_left > 0 or count == 0, ".node_selector", sentence
+    quota_id = f"{gpu_types()[kind].quota_id}{'NoZonalRedundancy' if single else ''}PerProjectRegion"
+    sentence = (
+        f"Max instances must be set to {gpus_left} or fewer in order to set GPU requirements.\nTo request quota: g.co/cloudrun/gpu-quota\n"
+        f"Quota violated:\n{quota_id} requested: {count} allowed: {gpus_left}"
+    )
+    yield count <= gpus_left, ".scaling.max_instance_count", sentence
+
+
+def _of_gpu_container(template: JsonObject, kind: str, container: JsonObject) -> Rules:
+    need, resources = gpu_types()[kind], container["resources"]
+    limits: dict[str, str] = resources["limits"]
+    path = f".containers[{parts(template, 'containers').index(container)}].resources"
+    asked, memory = limits.get("cpu", "1"), limits.get("memory", "512Mi")
+    one = f"one GPU per instance is allowed; given {limits[GPU_LIMIT]}."
+    yield limits[GPU_LIMIT] == "1", f"{path}.limits[{GPU_LIMIT}]", one
+    least = f"GPU type {kind} needs at least"
+    enough = (cpus(asked) or 0) >= need.min_cpu
+    yield enough, f"{path}.limits[cpu]", f"{least} {need.min_cpu:g} CPU; given {asked}."
+    enough = (memory_gib(memory) or 0) >= need.min_memory_gib
+    yield enough, f"{path}.limits[memory]", f"{least} {need.min_memory_gib:g}Gi of memory; given {memory}."
+    idle = "must be false with a GPU: GPU services are billed by instance."
+    yield not resources.get("cpuIdle"), f"{path}.cpu_idle", idle
+    second = template.get("executionEnvironment") != "EXECUTION_ENVIRONMENT_GEN1"
+    yield second, ".execution_environment", "GPUs need the second generation execution environment."
+
+
+def _of_quota(template: JsonObject, world: Run, region: str) -> Rules:
+    """Yield the region's quotas of CPU and memory, which all instances of this service together must fit.
+
+    Message: googlecodelabs/feedback issues 1856 and 2311, 2026. The lowest number of instances comes first, then each exceeded quota.
+    Other services of the region do not count at a deployment.
+    """
+    count = max_instances(template)
+    used = [(quota, quota.of(template), quota.limit(world, region)) for quota in COMPUTE_QUOTAS]
+    violated = [(quota, each * count, limit) for quota, each, limit in used if each * count > limit]
+    if violated:
         most = min(limit // each for _, each, limit in used if each)
         quotas = "\n".join(f"{quota.quota_id} requested: {total} allowed: {limit}" for quota, total, limit in violated)
-        raise _violation(
-            f"{self.path}.scaling.max_instance_count",
+        sentence = (
             f"Max instances must be set to {most} or fewer to set the requested total {violated[0][0].what}.\n"
             "Consider running your workload in a region with greater capacity, or requesting an increase in quota for this region if you are "
-            f"seeing sustained usage near this limit, see https://cloud.google.com/run/quotas.\n\nQuota violated:\n{quotas}",
+            f"seeing sustained usage near this limit, see https://cloud.google.com/run/quotas.\n\nQuota violated:\n{quotas}"
         )
-
-    def _gpu_container(self, kind: str, container: JsonObject) -> None:
-        need, resources = gpu_types()[kind], container["resources"]
-        path = f"{self.path}.containers[{self.template['containers'].index(container)}].resources"
-        limits: dict[str, str] = resources["limits"]
-        if limits[GPU_LIMIT] != "1":
-            raise _violation(
-                f"{path}.limits[{GPU_LIMIT}]", f"one GPU per instance is allowed; given {limits[GPU_LIMIT]}."
-            )
-        cpu, memory = cpus(limits.get("cpu", "1")) or 0, memory_gib(limits.get("memory", "512Mi")) or 0
-        if cpu < need.min_cpu:
-            raise _violation(
-                f"{path}.limits[cpu]",
-                f"GPU type {kind} needs at least {need.min_cpu:g} CPU; given {limits.get('cpu', '1')}.",
-            )
-        if memory < need.min_memory_gib:
-            raise _violation(
-                f"{path}.limits[memory]",
-                f"GPU type {kind} needs at least {need.min_memory_gib:g}Gi of memory; given {limits.get('memory', '512Mi')}.",
-            )
-        if resources.get("cpuIdle"):
-            raise _violation(f"{path}.cpu_idle", "must be false with a GPU: GPU services are billed by instance.")
-        if self.template.get("executionEnvironment") == "EXECUTION_ENVIRONMENT_GEN1":
-            raise _violation(
-                f"{self.path}.execution_environment", "GPUs need the second generation execution environment."
-            )
-
-
-def _mount_path(given: str, path: str) -> None:
-    if not given.startswith("/") or ":" in given:
-        raise _violation(path, f"'{given}' must be an absolute path without ':'.")
-    at = posixpath.normpath("/" + given.lstrip("/"))
-    if any(at == folder or at.startswith(folder + "/") for folder in DISALLOWED_MOUNTS):
-        raise _violation(
-            path,
-            "Cloud Run does not allow you to mount a volume at /dev, /proc, or /sys, or on their subdirectories. "
-            f"Given: '{given}'.",
-        )
-
-
-def _range(probe: JsonObject, key: str, path: str, low: int, high: int) -> int:
-    value = int(probe.get(key, 0))
-    if not low <= value <= high:
-        raise _violation(
-            f"{path}.{re.sub('([A-Z])', lambda found: '_' + found[1].lower(), key)}",
-            f"must be from {low} to {high}; given {value}.",
-        )
-    return value
-
-
-def _kinds(probe: JsonObject, path: str, allowed: tuple[str, ...]) -> None:
-    given = [key for key in ("httpGet", "tcpSocket", "grpc") if key in probe]
-    if len(given) != 1 or given[0] not in allowed:
-        raise _violation(
-            path, f"exactly one of {', '.join(allowed)} must be given; given are {', '.join(given) or 'none'}."
-        )
-
-
-def _timeout(probe: JsonObject, path: str, period_s: int, high: int) -> None:
-    timeout_s = _range(probe, "timeoutSeconds", path, 1, high)
-    if timeout_s > period_s:
-        raise _violation(
-            f"{path}.timeout_seconds", f"must not be greater than period_seconds; given {timeout_s} against {period_s}."
-        )
-
-
-def _startup_probe(probe: JsonObject, path: str, *, gpu: bool) -> None:
-    _kinds(probe, path, ("httpGet", "tcpSocket", "grpc"))
-    _range(probe, "initialDelaySeconds", path, 0, MAX_PROBE_DELAY_S)
-    period_s = _range(probe, "periodSeconds", path, 1, MAX_STARTUP_PERIOD_S)
-    _timeout(probe, path, period_s, MAX_STARTUP_PERIOD_S)
-    failures = _range(probe, "failureThreshold", path, 1, MAX_STARTUP_BUDGET_WITH_GPU_S)
-    most_s = MAX_STARTUP_BUDGET_WITH_GPU_S if gpu else MAX_STARTUP_BUDGET_S
-    if failures * period_s > most_s:
-        with_gpu = " with a GPU" if gpu else ""
-        raise _violation(
-            f"{path}.failure_threshold",
-            f"failure_threshold x period_seconds must not exceed {most_s} seconds{with_gpu}; given {failures} x {period_s} = {failures * period_s}.",
-        )
-
-
-def _liveness_probe(probe: JsonObject, path: str) -> None:
-    _kinds(probe, path, ("httpGet", "grpc"))
-    _range(probe, "initialDelaySeconds", path, 0, MAX_PROBE_DELAY_S)
-    period_s = _range(probe, "periodSeconds", path, 1, MAX_LIVENESS_PERIOD_S)
-    _timeout(probe, path, period_s, MAX_LIVENESS_PERIOD_S)
-    _range(probe, "failureThreshold", path, 1, MAX_STARTUP_BUDGET_WITH_GPU_S)
-
-
-def _readiness_probe(probe: JsonObject, path: str) -> None:
-    """Reject probes that Cloud Run does not offer for readiness (page on health checks, preview, 2026): HTTP and gRPC, no delay."""
-    _kinds(probe, path, ("httpGet", "grpc"))
-    if probe.get("initialDelaySeconds"):
-        raise _violation(
-            f"{path}.initial_delay_seconds", "is not supported: the readiness probe begins after the startup probe."
-        )
-    period_s = _range(probe, "periodSeconds", path, 1, MAX_READINESS_PERIOD_S)
-    _timeout(probe, path, period_s, MAX_READINESS_PERIOD_S)
-    _range(probe, "failureThreshold", path, 1, MAX_STARTUP_BUDGET_WITH_GPU_S)
+        yield False, ".scaling.max_instance_count", sentence
 
 
 def with_defaults(template: JsonObject, *, default_account: str, gpu_max_instances: int) -> JsonObject:
     """Return the template with Cloud Run's defaults."""
-    scaling = {**part(template, "scaling")}
-    scaling.setdefault("maxInstanceCount", gpu_max_instances if gpu_of(template) else DEFAULT_MAX_INSTANCES)
-    filled: JsonObject = {
+    containers = parts(template, "containers")
+    if len(containers) == 1 and not containers[0].get("ports"):
+        containers = [{**containers[0], "ports": [{"containerPort": 8080}]}]
+    most = gpu_max_instances if gpu_of(template) else DEFAULT_MAX_INSTANCES
+    return {
         "timeout": "300s",
         "serviceAccount": default_account,
         "maxInstanceRequestConcurrency": 80,
         **template,
-        "scaling": scaling,
+        "scaling": {"maxInstanceCount": most, **part(template, "scaling")},
+        "containers": [_container_with_defaults(container) for container in containers],
     }
-    containers: list[JsonObject] = [dict(container) for container in parts(template, "containers")]
-    if len(containers) == 1 and not containers[0].get("ports"):
-        containers[0]["ports"] = [{"containerPort": 8080}]
-    filled["containers"] = [_container_with_defaults(container) for container in containers]
-    return filled
 
 
 def _container_with_defaults(container: JsonObject) -> JsonObject:

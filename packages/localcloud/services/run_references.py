@@ -5,8 +5,7 @@ from dataclasses import dataclass
 from localcloud.json_values import JsonObject, part, parts
 from localcloud.rest.errors import CloudError
 from localcloud.services import networks
-from localcloud.services.image_names import parse
-from localcloud.services.registries import Registries, RegistryError
+from localcloud.services.registries import Registries, RegistryError, parse
 from localcloud.services.secretmanager import SECRETS, version_name
 from localcloud.world import run_messages
 from localcloud.world.cloud import Cloud, project_policy

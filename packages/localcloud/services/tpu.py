@@ -10,7 +10,7 @@ from typing import Any
 from localcloud.json_values import JsonObject, part, strings
 from localcloud.rest.call import Call, Handler, check_id
 from localcloud.rest.errors import CloudError
-from localcloud.services import networks, tpu_catalog, tpu_nodes, tpu_queue, tpu_requests
+from localcloud.services import networks, tpu_nodes, tpu_queue, tpu_requests
 from localcloud.services.checks import require_act_as
 from localcloud.services.compute_instances import running_by_type
 from localcloud.services.service import ApiService, OperationsService, listing, method, name_prefix, visible
@@ -37,12 +37,11 @@ def handlers(cloud: Cloud) -> dict[str, Handler]:
     return {
         **queue.handlers(),
         **tpu_nodes.handlers(cloud, queue.advance_all, queue.suspend),
-        **tpu_catalog.handlers(cloud),
         **OperationsService(cloud, "tpu", "tpu.projects.locations.operations").handlers(),
     }
 
 
-def resume(cloud: Cloud) -> None:
+async def resume(cloud: Cloud) -> None:
     """Start to advance the queue. After a restart, boot the machines that ran."""
     queue = Queue(cloud)
     for name, document in cloud.store.under(NODES):

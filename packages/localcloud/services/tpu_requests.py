@@ -1,17 +1,19 @@
 """Validation of requests for a queued resource, and the content of Cloud TPU's catalogs."""
 
 import re
+from collections.abc import Sequence
 from datetime import datetime
 
 from localcloud.json_values import JsonObject, part, parts
 from localcloud.rest.errors import CloudError
 from localcloud.services import networks
-from localcloud.services.checks import check_labels
+from localcloud.services.checks import Rules, check_labels, obey
 from localcloud.world.cloud import Cloud
 from localcloud.world.scenario import TpuZone
 from localcloud.world.timeline import seconds
 
 QUEUED_ID = r"[A-Za-z0-9_.~+%-]{1,128}"
+_SPECS = "queued_resource.tpu.node_spec"
 _MAX_DESCRIPTION = 512
 _MAX_NODES = 256
 """Maximum number of nodes in one queued resource: a limit of the local cloud, not of Google."""
@@ -82,18 +84,13 @@ def check(cloud: Cloud, parent: str, body: JsonObject) -> list[tuple[str, JsonOb
     """Check a request and return the nodes to create, as pairs of id and Node. Raise Cloud TPU's error for an invalid one."""
     _, facts = zone_of(cloud, parent)
     specs: list[JsonObject] = parts(part(body, "tpu"), "nodeSpec")
-    if not specs:
-        raise CloudError.field(
-            "queued_resource.tpu.node_spec", "Field 'queued_resource.tpu.node_spec' must hold at least one node."
-        )
-    _check_tier(body)
-    _check_run(cloud, body)
+    obey(_of_request(cloud, body, specs))
     nodes: list[tuple[str, JsonObject]] = []
     for index, spec in enumerate(specs):
-        nodes += _nodes_of(cloud, parent, spec, f"queued_resource.tpu.node_spec[{index}]")
+        obey(_of_spec(cloud, parent, spec, f"{_SPECS}[{index}]"))
+        nodes += _nodes_of(spec)
     ids = [node_id for node_id, _ in nodes]
-    if len(set(ids)) != len(ids):
-        raise CloudError.field("queued_resource.tpu.node_spec", f"The node ids {', '.join(ids)} are not unique.")
+    obey([(len(set(ids)) == len(ids), _SPECS, f"The node ids {', '.join(ids)} are not unique.")])
     for node_id, node in nodes:
         _check_node(cloud, parent, facts, node)
         if cloud.store.has("tpu.nodes", f"{parent}/nodes/{node_id}") or node_id in _claimed(cloud, parent):
@@ -101,16 +98,25 @@ def check(cloud: Cloud, parent: str, body: JsonObject) -> list[tuple[str, JsonOb
     return nodes
 
 
-def _check_tier(body: JsonObject) -> None:
-    tiers = [tier for tier in _TIERS if tier in body]
-    if len(tiers) > 1:
-        raise CloudError.field("queued_resource", f"Only one of {', '.join(_TIERS)} may be given.")
-    model = body.get("provisioningModel", _NO_MODEL)
-    if tiers and model not in {*_TIERS[tiers[0]], _NO_MODEL}:
-        raise CloudError.field(
-            "queued_resource.provisioning_model",
-            f"The provisioning model {model} cannot be combined with '{tiers[0]}'.",
-        )
+def _of_request(cloud: Cloud, body: JsonObject, specs: list[JsonObject]) -> Rules:
+    yield bool(specs), _SPECS, f"Field '{_SPECS}' must hold at least one node."
+    tiers, model = [tier for tier in _TIERS if tier in body], body.get("provisioningModel", _NO_MODEL)
+    yield len(tiers) <= 1, "queued_resource", f"Only one of {', '.join(_TIERS)} may be given."
+    allowed = not tiers or model in {*_TIERS[tiers[0]], _NO_MODEL}
+    combined = f"The provisioning model {model} cannot be combined with '{next(iter(tiers), '')}'."
+    yield allowed, "queued_resource.provisioning_model", combined
+    run = part(body, "runDuration")
+    if model != "FLEX_START":
+        other = "run_duration is supported with the provisioning model FLEX_START only."
+        yield not run, "queued_resource.run_duration", other
+        return
+    path, given = "queued_resource.run_duration.max_run_duration", run.get("maxRunDuration")
+    yield given is not None, path, "max_run_duration must be specified for the provisioning model FLEX_START."
+    most_s = cloud.scenario.tpu.max_flex_start_run_s
+    limits = (
+        f"max_run_duration must be greater than 0 and at most {most_s:.0f}s (7 days) for FLEX_START; given {given}."
+    )
+    yield 0 < seconds(str(given)) <= most_s, path, limits
 
 
 def unsupported_model(cloud: Cloud, parent: str, body: JsonObject) -> CloudError | None:
@@ -138,79 +144,35 @@ def _claimed(cloud: Cloud, parent: str) -> set[str]:
     }
 
 
-def _check_run(cloud: Cloud, body: JsonObject) -> None:
-    flex = body.get("provisioningModel") == "FLEX_START"
-    run = part(body, "runDuration")
-    path = "queued_resource.run_duration.max_run_duration"
-    if not flex:
-        if run:
-            raise CloudError.field(
-                "queued_resource.run_duration", "run_duration is supported with the provisioning model FLEX_START only."
-            )
-        return
-    if "maxRunDuration" not in run:
-        raise CloudError.field(path, "max_run_duration must be specified for the provisioning model FLEX_START.")
-    most_s = cloud.scenario.tpu.max_flex_start_run_s
-    given_s = seconds(run["maxRunDuration"])
-    if not 0 < given_s <= most_s:
-        raise CloudError.field(
-            path,
-            f"max_run_duration must be greater than 0 and at most {most_s:.0f}s (7 days) for FLEX_START; given {run['maxRunDuration']}.",
-        )
-
-
-def _nodes_of(cloud: Cloud, parent: str, spec: JsonObject, path: str) -> list[tuple[str, JsonObject]]:
+def _of_spec(cloud: Cloud, parent: str, spec: JsonObject, path: str) -> Rules:
     given = str(spec.get("parent", "")).split("/")
     if len(given) > 1:
         given[1] = cloud.project_id(given[1]) or given[1]
-    if "/".join(given) != parent:
-        raise CloudError.field(
-            f"{path}.parent",
-            f"The parent of a node must be the queued resource's own, '{parent}'; given '{spec.get('parent', '')}'.",
-        )
-    if not spec.get("node"):
-        raise CloudError.field(f"{path}.node", f"Field '{path}.node' must be given.")
-    many = spec.get("multiNodeParams")
-    if many and spec.get("nodeId"):
-        raise CloudError.field(path, "node_id and multi_node_params cannot both be given.")
-    if many:
-        count = int(many.get("nodeCount", 0))
-        if not 1 <= count <= _MAX_NODES:
-            raise CloudError.field(
-                f"{path}.multi_node_params.node_count", f"node_count must be from 1 to {_MAX_NODES}; given {count}."
-            )
-        prefix = many.get("nodeIdPrefix") or "node"
-        return [(f"{prefix}-{index}", spec["node"]) for index in range(count)]
-    if re.fullmatch(QUEUED_ID, str(spec.get("nodeId", ""))) is None:
-        raise CloudError.field(
-            f"{path}.node_id", f"Invalid node id '{spec.get('nodeId', '')}': it must match '{QUEUED_ID}'."
-        )
-    return [(str(spec["nodeId"]), spec["node"])]
+    own = f"The parent of a node must be the queued resource's own, '{parent}'; given '{spec.get('parent', '')}'."
+    yield "/".join(given) == parent, f"{path}.parent", own
+    yield bool(spec.get("node")), f"{path}.node", f"Field '{path}.node' must be given."
+    many, node_id = part(spec, "multiNodeParams"), str(spec.get("nodeId", ""))
+    yield not (many and node_id), path, "node_id and multi_node_params cannot both be given."
+    count = int(many.get("nodeCount", 0))
+    number = f"node_count must be from 1 to {_MAX_NODES}; given {count}."
+    yield not many or 1 <= count <= _MAX_NODES, f"{path}.multi_node_params.node_count", number
+    valid = bool(many) or re.fullmatch(QUEUED_ID, node_id) is not None
+    yield valid, f"{path}.node_id", f"Invalid node id '{node_id}': it must match '{QUEUED_ID}'."
+
+
+def _nodes_of(spec: JsonObject) -> list[tuple[str, JsonObject]]:
+    many = part(spec, "multiNodeParams")
+    prefix = many.get("nodeIdPrefix") or "node"
+    ids = [f"{prefix}-{index}" for index in range(int(many.get("nodeCount", 0)))] or [str(spec["nodeId"])]
+    return [(node_id, spec["node"]) for node_id in ids]
 
 
 def _check_node(cloud: Cloud, parent: str, facts: TpuZone, node: JsonObject) -> None:
     zone, project = parent.split("/")[3], parent.split("/")[1]
-    if bool(node.get("acceleratorType")) == bool(node.get("acceleratorConfig")):
-        raise CloudError.field(
-            "node.accelerator_type", "Exactly one of accelerator_type and accelerator_config must be specified."
-        )
-    accelerator = accelerator_of(node)
-    if accelerator not in facts.accelerator_types:
-        raise CloudError.field(
-            "node.accelerator_type",
-            f'Cloud TPU received a bad request. The requested accelerator configuration for accelerator type, "{accelerator}", '
-            f'could not be found in the zonal accelerator configurations for "{zone}".; '
-            f"the accelerator {accelerator} was not found in zone {zone}",
-        )
-    if node.get("runtimeVersion") not in cloud.scenario.tpu.runtime_versions:
-        raise CloudError.field(
-            "node.runtime_version",
-            f"Runtime version '{node.get('runtimeVersion', '')}' not found in zone {zone}; available are {', '.join(cloud.scenario.tpu.runtime_versions)}.",
-        )
-    _check_boot_disk(node)
+    obey(_of_machine(zone, facts, cloud.scenario.tpu.runtime_versions, node))
     check_changeable(node)
-    if node.get("networkConfig") and node.get("networkConfigs"):
-        raise CloudError.field("node.network_config", "network_config and network_configs are mutually exclusive.")
+    both = node.get("networkConfig") and node.get("networkConfigs")
+    obey([(not both, "node.network_config", "network_config and network_configs are mutually exclusive.")])
     account = str(part(node, "serviceAccount").get("email", ""))
     if cloud.policies.lacks_account(account):
         raise CloudError.denied(
@@ -219,22 +181,31 @@ def _check_node(cloud: Cloud, parent: str, facts: TpuZone, node: JsonObject) -> 
     networks_of(cloud, project, zone, node)
 
 
+def _of_machine(zone: str, facts: TpuZone, versions: Sequence[str], node: JsonObject) -> Rules:
+    """Yield the rules of a node's hardware and image.
+
+    Boot disk: "It must be larger than or equal to the size of the image." (discovery). Google does not state the image's size; the local cloud
+    uses the size of the default disk.
+    """
+    kind, accelerator, version = "node.accelerator_type", accelerator_of(node), node.get("runtimeVersion", "")
+    one = bool(node.get("acceleratorType")) != bool(node.get("acceleratorConfig"))
+    yield one, kind, "Exactly one of accelerator_type and accelerator_config must be specified."
+    missing = (
+        f'Cloud TPU received a bad request. The requested accelerator configuration for accelerator type, "{accelerator}", '
+        f'could not be found in the zonal accelerator configurations for "{zone}".; '
+        f"the accelerator {accelerator} was not found in zone {zone}"
+    )
+    yield accelerator in facts.accelerator_types, kind, missing
+    known = f"Runtime version '{version}' not found in zone {zone}; available are {', '.join(versions)}."
+    yield version in versions, "node.runtime_version", known
+    size = int(part(node, "bootDiskConfig").get("diskSizeGb", _DEFAULT_BOOT_DISK_GB))
+    small = f"Requested disk size cannot be smaller than the image size ({_DEFAULT_BOOT_DISK_GB} GB); given {size} GB."
+    yield size >= _DEFAULT_BOOT_DISK_GB, "node.boot_disk_config.disk_size_gb", small
+
+
 def account_of(cloud: Cloud, project: str, node: JsonObject) -> str:
     """Return the email of the account that a node runs as: its own, or the project's default one."""
     return str(part(node, "serviceAccount").get("email") or cloud.default_account(project))
-
-
-def _check_boot_disk(node: JsonObject) -> None:
-    """Reject a boot disk that is smaller than the image: "It must be larger than or equal to the size of the image." (discovery).
-
-    Google does not state the image's size; the local cloud uses the size of the default disk.
-    """
-    size = part(node, "bootDiskConfig").get("diskSizeGb")
-    if size is not None and int(size) < _DEFAULT_BOOT_DISK_GB:
-        raise CloudError.field(
-            "node.boot_disk_config.disk_size_gb",
-            f"Requested disk size cannot be smaller than the image size ({_DEFAULT_BOOT_DISK_GB} GB); given {size} GB.",
-        )
 
 
 def networks_of(cloud: Cloud, project: str, zone: str, node: JsonObject) -> list[str]:
@@ -250,25 +221,22 @@ def networks_of(cloud: Cloud, project: str, zone: str, node: JsonObject) -> list
 
 def check_changeable(node: JsonObject) -> None:
     """Check the fields that both a creation and a patch can set: description, labels, metadata."""
-    if len(node.get("description") or "") > _MAX_DESCRIPTION:
-        raise CloudError.field(
-            "node.description",
-            f"The description has {len(node['description'])} characters; at most {_MAX_DESCRIPTION} are allowed.",
-        )
+    description, metadata = str(node.get("description") or ""), part(node, "metadata")
+    long = f"The description has {len(description)} characters; at most {_MAX_DESCRIPTION} are allowed."
+    obey([(len(description) <= _MAX_DESCRIPTION, "node.description", long)])
     check_labels(node.get("labels"), "node.labels")
-    total = 0
-    for key, value in part(node, "metadata").items():
-        size = len(str(value).encode())
-        total += size + len(key)
-        if size > _MAX_METADATA_VALUE_BYTES:
-            raise CloudError.field(
-                "node.metadata",
-                f"The metadata value of '{key}' has {size} bytes; at most {_MAX_METADATA_VALUE_BYTES} are allowed.",
-            )
-    if total > _MAX_METADATA_BYTES:
-        raise CloudError.field(
-            "node.metadata", f"The metadata has {total} bytes in all; at most {_MAX_METADATA_BYTES} are allowed."
+    sizes = {key: len(str(value).encode()) for key, value in metadata.items()}
+    obey(
+        (
+            size <= _MAX_METADATA_VALUE_BYTES,
+            "node.metadata",
+            f"The metadata value of '{key}' has {size} bytes; at most {_MAX_METADATA_VALUE_BYTES} are allowed.",
         )
+        for key, size in sizes.items()
+    )
+    total = sum(sizes.values()) + sum(map(len, sizes))
+    long = f"The metadata has {total} bytes in all; at most {_MAX_METADATA_BYTES} are allowed."
+    obey([(total <= _MAX_METADATA_BYTES, "node.metadata", long)])
 
 
 def validity(policy: JsonObject, *, simulated_s: float, now: datetime) -> tuple[float, float | None]:

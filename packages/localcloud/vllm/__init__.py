@@ -3,9 +3,11 @@
 docs/authors/simulated-server.md lists the real and the simulated parts, and the sources of the figures.
 """
 
+from typing import Final
+
 VERSION = "0.28.0"
 """The vLLM release whose flags, log lines and messages this server follows."""
-PLANNED_MARK = "[simulated] start planned:"
+PLANNED_MARK: Final = "[simulated] start planned:"
 """The first line of the log. A runtime reads three facts from it: that the process runs, the container's port, the duration of its start."""
-KILLED_MARK = "[simulated] memory:"
+KILLED_MARK: Final = "[simulated] memory:"
 """The last log line of a container that exceeds its memory."""

@@ -5,7 +5,7 @@ import hashlib
 import json
 import secrets
 from collections import Counter, deque
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -111,6 +111,7 @@ class Cloud:
         """Number of times that this process stored each Cloud Storage object, by BUCKET/NAME."""
         self.base_url = ""
         self._runtimes: Runtimes | None = None
+        self._make_runtimes: Callable[[Cloud], Runtimes] | None = None
         self._tasks: set[asyncio.Task[None]] = set()
         self.changed = asyncio.Event()
         self.downloads = Downloads(self.timeline)
@@ -119,7 +120,9 @@ class Cloud:
     def runtimes(self) -> Runtimes:
         """Return the runtimes of revisions, fronts and machines."""
         if self._runtimes is None:
-            raise RuntimeError("the runtimes have not been attached yet")
+            if self._make_runtimes is None:
+                raise RuntimeError("the runtimes have not been attached yet")
+            self._runtimes = self._make_runtimes(self)
         return self._runtimes
 
     @property
@@ -137,9 +140,9 @@ class Cloud:
         """Return whether a caller is the operator and the operator owns all projects."""
         return email == self.operator == self.owner
 
-    def attach(self, runtimes: Runtimes) -> None:
-        """Set the runtimes. Call it once, before the first request."""
-        self._runtimes = runtimes
+    def attach(self, runtimes: Callable[["Cloud"], Runtimes]) -> None:
+        """Set the function that makes the runtimes when they are first used."""
+        self._runtimes, self._make_runtimes = None, runtimes
 
     def duration_s(self, simulated_s: float) -> float:
         """Return a duration of the scenario in simulated seconds: 0 if operations are instant."""

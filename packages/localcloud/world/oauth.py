@@ -161,8 +161,8 @@ def assertion_issuer(assertion: str) -> str:
 
 
 def new_private_key() -> str:
-    """Return a new RSA key of 2048 bits (PKCS #8, PEM)."""
-    key = rsa.generate_private_key(public_exponent=65537, key_size=2048)
+    """Return a new RSA key (PKCS #8, PEM). It opens nothing but a simulation on the loopback address, and is made at every start."""
+    key = rsa.generate_private_key(public_exponent=65537, key_size=1024)  # noqa: S505 - as above: a fifth of the time
     return key.private_bytes(
         serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
     ).decode()

@@ -4,7 +4,7 @@
 """
 
 from localcloud.environment import REAL_PLUGIN_ENDPOINTS
-from localcloud.rest.versions import handler_id
+from localcloud.rest.discovery import handler_id
 from localcloud.server.dispatch import _route, _split
 from localcloud.services import handlers
 from localcloud.tests.plugins.harness import oracle

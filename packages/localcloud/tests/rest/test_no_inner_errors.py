@@ -9,8 +9,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from localcloud import services
-from localcloud.rest.discovery import VERSIONS, load
-from localcloud.rest.versions import handler_id
+from localcloud.rest.discovery import VERSIONS, handler_id, load
 
 NAMES = {
     "projectsId": "local-project",
@@ -31,7 +30,8 @@ def every_method():
             while stack:
                 node = stack.pop()
                 stack.extend(node.children.values())
-                for method in itertools.chain.from_iterable(node.methods.values()):
+                for raw in itertools.chain.from_iterable(node.methods.values()):
+                    method = load(name).method(raw)
                     if method.id not in seen:
                         seen.add(method.id)
                         yield api, load(name), method

@@ -52,7 +52,7 @@ class Direct:
 
     def __init__(self, folder: Path, scenario: Scenario) -> None:
         self.cloud = Cloud(state=folder, project="local-project", clock=Clock(speed=1e-9), scenario=scenario)
-        self.cloud.attach(idle_cloud.idle_runtimes(self.cloud))
+        self.cloud.attach(idle_cloud.idle_runtimes)
         ensure_project(self.cloud, "local-project")
         self._handlers = services.handlers(self.cloud)
         self.queue = tpu.Queue(self.cloud)
@@ -153,7 +153,8 @@ class TestOrder:
         async def main():
             with TemporaryDirectory() as folder:
                 direct, machines = Direct(Path(folder), Scenario()), idle_cloud.FailingMachines()
-                direct.cloud.attach(replace(direct.cloud.runtimes, machines=machines))
+                runtimes = replace(direct.cloud.runtimes, machines=machines)
+                direct.cloud.attach(lambda _: runtimes)
                 direct.create()
                 direct.advance(200)
                 await machines.begun.wait()

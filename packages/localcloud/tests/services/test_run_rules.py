@@ -64,6 +64,9 @@ def await_running(started, revisions):
 
 
 CONTAINER = "template.containers.0"
+GPU_LIMIT = "nvidia.com/gpu"
+NAMED = {"image": "docker.io/x", "name": "x", "ports": [{"containerPort": 8000}]}
+VOLUMES = [{"name": "v", "emptyDir": {"medium": "MEMORY"}}]
 
 
 @pytest.mark.parametrize(
@@ -134,6 +137,39 @@ CONTAINER = "template.containers.0"
         (f"{CONTAINER}.args", ["x", "x" * 32_769], "containers[0].args[1]: must not exceed 32768 bytes; given 32769"),
         (f"{CONTAINER}.command", ["é" * 16_385], "command[0]: must not exceed 32768 bytes; given 32770"),
         (f"{CONTAINER}.env", [{"name": "X", "value": "x" * 32_769}], "env[0].value: must not exceed 32768 bytes"),
+        (f"{CONTAINER}.env", [{"name": "X"}, {"name": "X"}], "env[1].name: 'X' is empty or given twice"),
+        (f"{CONTAINER}.env", [{"name": "PORT"}], "env[0].name: the name 'PORT' is reserved"),
+        (
+            f"{CONTAINER}.env",
+            [{"name": "X", "value": "x", "valueSource": {"secretKeyRef": {"secret": "s"}}}],
+            "env[0]: value and value_source cannot both be given",
+        ),
+        ("template.containers", [], "at least one container must be given"),
+        ("template.containers", [{"image": "docker.io/x"}] * 2, "exactly one container must have a port; 0 have one"),
+        ("template.containers", [NAMED, {**NAMED, "ports": []}], "container names must be unique; given are x, x"),
+        (f"{CONTAINER}.resources.limits", {"disk": "1Gi"}, "'disk' is not a limit; cpu, memory and nvidia.com/gpu are"),
+        (f"{CONTAINER}.resources.limits.cpu", "1.5", "'1.5' is not a number of CPUs"),
+        (f"{CONTAINER}.resources.limits.cpu", "10", "Maximum 8 CPU allowed; given 10"),
+        (f"{CONTAINER}.resources.limits.memory", "64Mi", "'64Mi' is not an amount of memory of at least 128Mi"),
+        (
+            f"{CONTAINER}.resources.limits",
+            {"cpu": "8", "memory": "32Gi"},
+            f"exactly one container must have a limit of {GPU_LIMIT}; 0 have one",
+        ),
+        (f"{CONTAINER}.volumeMounts", [{"name": "v", "mountPath": "x"}], "'x' must be an absolute path without ':'"),
+        (
+            "template.volumes",
+            [*VOLUMES, *VOLUMES],
+            "volumes[1].name: 'v' is empty or given twice",
+        ),
+        ("template.executionEnvironment", "EXECUTION_ENVIRONMENT_GEN1", "GPUs need the second generation"),
+        ("template.scaling.minInstanceCount", 2, "min_instance_count 2 is above max_instance_count 1"),
+        (f"{CONTAINER}.livenessProbe", {"tcpSocket": {}}, "liveness_probe: exactly one of httpGet, grpc must be given"),
+        (
+            f"{CONTAINER}.readinessProbe",
+            {"httpGet": {}, "initialDelaySeconds": 1},
+            "readiness_probe.initial_delay_seconds: is not supported",
+        ),
         (
             "traffic",
             [{"type": "TRAFFIC_TARGET_ALLOCATION_TYPE_LATEST", "percent": 50}],
@@ -142,10 +178,23 @@ CONTAINER = "template.containers.0"
     ],
 )
 def test_a_template_beyond_a_limit_is_refused_and_nothing_is_created(client, path, value, message):
-    status, found = client.error("POST", SERVICES, changed(GPU, path, value), serviceId="limits")
+    body = changed(GPU, "template.volumes", VOLUMES)
+    status, found = client.error("POST", SERVICES, changed(body, path, value), serviceId="limits")
     assert status == 400
     assert message in found
     assert client.call("GET", f"{SERVICES}/limits")[0] == 404
+
+
+def test_a_bucket_needs_the_second_generation(client):
+    volumes = [{"name": "v", "gcs": {"bucket": "b"}}]
+    body = changed(
+        changed(PLAIN, "template.volumes", volumes), "template.executionEnvironment", "EXECUTION_ENVIRONMENT_GEN1"
+    )
+    found = client.error("POST", SERVICES, body, serviceId="limits")
+    assert found == (
+        400,
+        "Violation in CreateServiceRequest.service.template.volumes[0]: Cloud Storage volumes need the second generation execution environment.",
+    )
 
 
 def beside(cpu, memory, own_cpu, own_memory):

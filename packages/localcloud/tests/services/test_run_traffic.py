@@ -290,7 +290,8 @@ class TestAfterARestart:
         def restarted(in_between):
             async def run():
                 revisions = idle_cloud.FailingRevisions()
-                own_cloud.cloud.attach(replace(own_cloud.cloud.runtimes, revisions=revisions))
+                runtimes = replace(own_cloud.cloud.runtimes, revisions=revisions)
+                own_cloud.cloud.attach(lambda _: runtimes)
                 restart = asyncio.create_task(Deployments(own_cloud.cloud).restart(name))
                 await revisions.begun.wait()
                 await asyncio.to_thread(in_between)

@@ -1,8 +1,13 @@
 """The one shape of a service: marked methods by discovery id, and one list answer."""
 
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+
 import pytest
 
 from localcloud import services
+from localcloud.rest.discovery import VERSIONS
 from localcloud.rest.errors import CloudError
 from localcloud.services.service import ApiService, listing, method, name_prefix
 
@@ -40,6 +45,35 @@ def test_every_modelled_method_is_a_method_of_a_service(shared_cloud):
         if not isinstance(getattr(handler, "__self__", None), ApiService)
     ]
     assert foreign == []
+
+
+def test_every_api_with_a_document_has_modules():
+    assert set(services.MODULES) == set(VERSIONS)
+
+
+def test_the_first_requests_of_an_api_load_its_methods_once(own_client, monkeypatch):
+    loaded, handlers = [], services.handlers
+
+    def noted(cloud, apis):
+        loaded.extend(apis)
+        return handlers(cloud, apis)
+
+    monkeypatch.setattr(services, "handlers", noted)
+    path = "/tpu/v2/projects/local-project/locations/us-east5-b/nodes"
+    with ThreadPoolExecutor(8) as threads:
+        found = list(threads.map(lambda _: own_client.call("GET", path), range(8)))
+    assert [status for status, _ in found] == [200] * 8
+    assert loaded == ["tpu"]
+
+
+def test_the_command_starts_without_what_a_first_request_imports():
+    code = (
+        "import sys; from localcloud.thin_sdk import leave_the_sdk_out; leave_the_sdk_out(); import localcloud.cli; "
+        "late = ('cel', 'PIL', 'promql_parser', 'google.protobuf', 'localcloud.plugins.gcp', 'localcloud.running.revisions', "
+        "'localcloud.services.run', 'localcloud.services.tpu', 'localcloud.vllm.server'); print([name for name in late if name in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "[]\n"
 
 
 def test_a_list_answer_is_filtered_and_paged():

@@ -5,7 +5,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from localcloud.services.billable_time import METRIC
+from localcloud.services.monitoring import METRIC
 
 PROJECT = "local-project"
 PATH = f"/monitoring/v3/projects/{PROJECT}/timeSeries"
