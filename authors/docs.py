@@ -28,14 +28,6 @@ COMMAND_LINE: Final = "make docs"
 _MARKED: Final = re.compile(r"(<!-- generated: ([\w-]+) -->\n)(?:(?!<!-- generated).)*?(<!-- end -->)", re.DOTALL)
 
 
-def _accuracy_page() -> str:
-    from authors.accuracy.corpus.measured import load
-    from authors.accuracy.page import page
-    from authors.accuracy.sweeps import all_points
-
-    return page(load(), all_points())
-
-
 def _settings_page() -> str:
     from stacks.reference import page
 
@@ -76,6 +68,12 @@ def _printed_by(module: str, *arguments: str) -> str:
     if done.returncode != 0:
         raise ScriptError(f"`python -m {module}` failed: {done.stderr.strip().splitlines()[-1]}")
     return done.stdout
+
+
+def _accuracy() -> Mapping[str, str]:
+    from authors.accuracy.page import tables
+
+    return tables()
 
 
 def _provider() -> Mapping[str, str]:
@@ -189,7 +187,6 @@ def _solve_day(model: str, *, hours: int) -> str:
 PAGES: Final[Mapping[str, Callable[[], str]]] = {
     "components/gcp_tpu.py": lambda: _printed_by("gcp_tpu_provider.python_sdk"),
     **{f"components/gcp/{module}.py": partial(_gcp_resources, module) for module in GCP_MODULES},
-    "docs/authors/accuracy.md": _accuracy_page,
     "docs/authors/assumptions.md": lambda: _printed_by("localcloud.ledger.page"),
     "docs/bench-results.schema.json": _results_schema,
     "docs/reference/checkpoints.md": _checkpoints_page,
@@ -207,6 +204,7 @@ WITH_OPTIONS: Final = ("capacity", "connect", "doctor", "logs", "new", "status",
 """Commands whose pages list their options."""
 
 TABLES: Final[tuple[Callable[[], Mapping[str, str]], ...]] = (
+    _accuracy,
     _contracts,
     _provider,
     _planning,

@@ -4,17 +4,8 @@ from dataclasses import replace
 
 import pytest
 
-from authors.accuracy.bands import (
-    BandComparison,
-    cached_shares,
-    comparisons,
-    hits,
-    is_one_wave,
-    learned,
-    share_within,
-    spread_of_sources,
-)
-from authors.accuracy.sweeps import all_points
+from authors.accuracy.bands import hits, learned, spread_of_sources
+from authors.accuracy.sweeps import ComparedPoint, all_points, cached_shares, comparisons, share_within
 from planning.speed.bands import BANDS, Figure, Kind, Spread, band
 
 POINTS = all_points()
@@ -22,7 +13,7 @@ FOUND = comparisons(POINTS)
 HITS = hits(POINTS)
 
 
-def of_tpus(split: str, figure: Figure) -> list[BandComparison]:
+def of_tpus(split: str, figure: Figure) -> list[ComparedPoint]:
     return [one for one in FOUND if (one.figure, one.point.split) == (figure, split) and one.kind != "gpu"]
 
 
@@ -103,8 +94,8 @@ def test_bands_without_a_source_hold_nine_of_ten_of_its_points():
 
 
 def test_a_server_unlike_the_others_widens_the_band():
-    alike = {name: [0.95, 1.0, 1.05] * 4 for name in "abcd"}
-    near, far = spread_of_sources(alike), spread_of_sources({**alike, "e": [1.6] * 10})
+    alike = [[0.95, 1.0, 1.05] * 4] * 4
+    near, far = spread_of_sources(alike), spread_of_sources([*alike, [1.6] * 10])
     assert near == Spread(low=0.95, high=1.05, points=48, sources=4)
     assert far.high > 1.6
     assert far.low < near.low
@@ -128,7 +119,7 @@ def test_only_the_first_sweep_repeats_its_prompts_unsaid():
 
 
 def test_a_burst_is_told_from_a_closed_loop():
-    bursts = [point for point in POINTS if is_one_wave(point)]
+    bursts = [point for point in POINTS if point.is_one_wave]
     assert {c.figure for c in FOUND if c.point in bursts} == {"rate"}
     assert bursts
 
