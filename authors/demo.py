@@ -140,7 +140,7 @@ def _outside() -> ExitCode:
     _say(
         "The cloud of this demo is simulated on this machine. The Pulumi engine, the program and the commands are real."
     )
-    return run_inside(folder, "authors.demo", scenario=str(folder / "world.json"))
+    return run_inside(folder, "authors.demo", scenario=str(folder / "world.json"), project=folder / "project")
 
 
 def _inside(folder: Path) -> ExitCode:
