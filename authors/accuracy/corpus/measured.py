@@ -1,7 +1,7 @@
 """Measured behavior of servers: boots with outcomes and figures, and the planner's subject for each.
 
-measured.toml has the founding sources and the constants. Each file in `boots/` has one later source in the same format.
-The comment at its top describes each key.
+measured.toml has the founding sources and the constants; the comment at its top describes each key, as the classes below have them.
+Each file in `boots/` has one later source in the same format.
 """
 
 import datetime as dt
@@ -90,13 +90,9 @@ class ReportSource:
     url: str = ""
     date: dt.date | None = None
     failures: tuple[str, ...] = ()
-    """Ids of this source's boots that crashed. Reading the corpus fails if one is missing."""
     unseen: bool = False
-    """True if no constant, band or choice of the planner was set from a row of this source."""
     used: str = ""
-    """What was set from its rows, besides the constants that name them. Replaces `unseen`."""
     first_points: Mapping[str, tuple[int, int]] = field(default_factory=dict[str, tuple[int, int]])
-    """Sweep points within their factor when the source was first read, and points in all, by figure (rate, ttft, tpot)."""
 
     def __post_init__(self) -> None:
         """Refuse a source that is both."""
@@ -117,15 +113,11 @@ class Figure:
     """One figure as it was logged."""
 
     key: str
-    """The kind's key in `KINDS`."""
     logged: float
     divided_by: float = 1
     note: str = ""
-    """Derivation of the figure if the log does not contain it."""
     beyond: str = ""
-    """Reason why the planner cannot predict this figure. It still counts on the page, but not for the stated bounds."""
     first: float | None = None
-    """The planner's prediction when the figure was first read, before anything could be set from it; None if it was not recorded."""
 
     def __post_init__(self) -> None:
         """Refuse an unknown kind."""
@@ -165,28 +157,19 @@ class Boot:
     deployment: Annotated[Deployment, _named("deployments")]
     sources: tuple[Annotated[ReportSource, _named("sources")], ...]
     outcome: Literal["runs", "dies", "files"]
-    """`files`: nothing was started; the figures come from a file list."""
     at: Literal["arguments", "loading", "memory", "programs"] | None = None
-    """Stage of the crash."""
     message: str = ""
-    """The last error message of a server that crashed, as logged."""
     image: str = ""
     path: str = ""
-    """Files of the source that have this boot; empty if its URL names them."""
     figures: tuple[Figure, ...] = ()
     padding_gap: int | None = None
-    """VLLM_TPU_BUCKET_PADDING_GAP of the server, if it differs from the stacks' value."""
     usable_gib: float | None = None
-    """Memory of a device that is not in the catalog. All other figures are those of `deployment.accelerator`."""
     spare_gib: float | None = None
-    """Measured free device memory during the run, if reported."""
     patched: bool = False
     superseded: str = ""
     beyond: str = ""
-    """Reason why the planner cannot predict this failure or figure. It still counts on the page."""
     ambiguous: str = ""
     first_right: bool | None = None
-    """Whether the planner's verdict was correct when the boot was first read; None if it was not recorded."""
 
     def __post_init__(self) -> None:
         """Refuse a crash without its stage and message, and both without a crash."""
