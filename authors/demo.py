@@ -260,17 +260,7 @@ def _smoke(output: str) -> str:
 def _sweep(demo: Demo) -> str:
     """Run a short closed-loop sweep with its report. `scripts.bench --preset quick` is the long form."""
     out = demo.folder / "bench" / demo.stack
-    sweep = [
-        "--concurrency",
-        "1,8,32",
-        "--input-tokens",
-        "128",
-        "--output-tokens",
-        "16",
-        "--duration",
-        "1",
-        "--allow-invalid",
-    ]
+    sweep = ("--concurrency=1,8,32", "--input-tokens=128", "--output-tokens=16", "--duration=1", "--allow-invalid")
     _script(demo, "bench", "--stack", demo.stack, *sweep, "--out", str(out))
     points = [json.loads(line) for line in (out / "results.jsonl").read_text(encoding="utf-8").splitlines()]
     rates = [float(point["output_throughput"]) for point in points if "output_throughput" in point]
