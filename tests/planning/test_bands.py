@@ -96,6 +96,8 @@ def test_a_server_unlike_the_others_widens_the_band():
     assert near == Spread(low=0.95, high=1.05, points=48, sources=4)
     assert far.high > 1.6
     assert far.low < near.low
+    assert spread_of_sources([[1.2, 1.3] * 6] * 4).low == 1.0, "a band has the planned value in it"
+    assert spread_of_sources([[0.7, 0.8] * 6] * 4).high == 1.0
 
 
 def test_points_of_one_server_alone_make_no_band():
