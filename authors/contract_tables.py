@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Final
 
+from authors.tables import table
 from contracts.exit_codes import ExitCode
 from contracts.fields import camel_case, documented
 from contracts.outputs import DETAILS, StackOutputs
@@ -17,11 +18,11 @@ _HEADINGS: Final = {"labels": "label", "phases": "phase"}
 def tables() -> Mapping[str, str]:
     """Return every table by its marker in the page."""
     return {
-        **{name: table(_HEADINGS.get(name, "key"), rows) for name, rows in keys().items()},
-        "stack-outputs": table("printed output", _outputs(are_details=False)),
-        "stack-details": table("other output", _outputs(are_details=True)),
+        **{name: _table(_HEADINGS.get(name, "key"), rows) for name, rows in keys().items()},
+        "stack-outputs": _table("printed output", _outputs(are_details=False)),
+        "stack-details": _table("other output", _outputs(are_details=True)),
         "nested-outputs": "\n".join(_section(path, kind) for path, kind in _nested(StackOutputs, "")),
-        "exit-codes": table("code", {str(int(code)): code.meaning for code in ExitCode}),
+        "exit-codes": _table("code", {str(int(code)): code.meaning for code in ExitCode}),
     }
 
 
@@ -34,15 +35,13 @@ def _outputs(*, are_details: bool) -> Mapping[str, str]:
     return {key: text for key, text in documented(StackOutputs) if (key in DETAILS) == are_details}
 
 
-def table(heading: str, rows: Mapping[str, str]) -> str:
-    """Return a Markdown table of keys and their meaning."""
-    lines = [f"| {heading} | meaning |", "| --- | --- |", *(f"| `{key}` | {text} |" for key, text in rows.items())]
-    return "".join(f"{line}\n" for line in lines)
+def _table(heading: str, rows: Mapping[str, str]) -> str:
+    return table(f"{heading} | meaning", ((f"`{key}`", text) for key, text in rows.items()))
 
 
 def _section(path: str, kind: type[object]) -> str:
     summary = (kind.__doc__ or "").partition("\n")[0]
-    return f"### `{path}`\n\n{summary}\n\n{table('key', dict(documented(kind)))}"
+    return f"### `{path}`\n\n{summary}\n\n{_table('key', dict(documented(kind)))}"
 
 
 def _nested(kind: type[object], path: str) -> Iterator[tuple[str, type[object]]]:

@@ -60,6 +60,12 @@ _STEP_LIMIT_S = 300.0
 _CALL_LIMIT_S = 30.0
 _SHOWN_LINES = 30
 _SERVER_ERROR = 500
+_MODELS = """
+import os, urllib.request
+url, key = os.environ["OPENAI_BASE_URL"], os.environ["OPENAI_API_KEY"]
+print(urllib.request.urlopen(urllib.request.Request(f"{url}/models", headers={"Authorization": f"Bearer {key}"})).read().decode())
+"""
+"""Program that prints the server's models with the access that `connect` sets."""
 _TOKEN = "hf_simulated_token_of_the_demo"  # noqa: S105 - sent only to the local cloud
 
 
@@ -72,55 +78,41 @@ class StepError(Exception):
     """A failed step. The message states the observation."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DemoStep:
-    """One line of the summary."""
-
-    stack: str
-    name: str
-    seconds: float
-    result: str
-
-
 @dataclass(slots=True)
 class Demo:
     """Steps of one stack, with their times and output files."""
 
     folder: Path
     stack: str
-    steps: list[DemoStep] = field(default_factory=list["DemoStep"])
+    steps: list[tuple[str, str, str]] = field(default_factory=list[tuple[str, str, str]])
+    """Name, seconds and result of each step."""
 
     def step(self, name: str, action: Callable[[], str]) -> None:
         """Run one step and print its line. Raises StepError."""
         started_s = time.monotonic()
+        result = "FAILED"
         try:
             result = action()
-        except StepError as error:
-            self._done(name, time.monotonic() - started_s, "FAILED")
-            _say(str(error))
-            raise
-        self._done(name, time.monotonic() - started_s, result)
-
-    def _done(self, name: str, seconds: float, result: str) -> None:
-        self.steps.append(DemoStep(stack=self.stack, name=name, seconds=seconds, result=result))
-        _say(f"{self.stack:9} {seconds:5.1f} s  {name}: {result}")
+        finally:
+            seconds = f"{time.monotonic() - started_s:.1f}"
+            self.steps.append((name, seconds, result))
+            _say(f"{self.stack:9} {seconds:>5} s  {name}: {result}")
 
     def call(self, name: str, command: Sequence[str], *, stdin: str = "") -> str:
         """Run a command and return its stdout. Its output is stored in a file. Raises StepError with its last lines if it fails."""
         log = self.folder / "logs" / f"{self.stack}-{len(self.steps):02d}-{name.replace(' ', '-')}.log"
         log.parent.mkdir(parents=True, exist_ok=True)
+        shown = f"`{' '.join(command[:4])} ...`"
         try:
             answer = ended(command, folder=self.folder / "project", stdin=stdin, limit_s=_STEP_LIMIT_S)
         except subprocess.TimeoutExpired:
-            raise StepError(
-                f"`{' '.join(command[:4])} ...` did not finish within {_STEP_LIMIT_S:.0f} s. Output: {log}"
-            ) from None
+            raise StepError(f"{shown} did not finish within {_STEP_LIMIT_S:.0f} s. Output: {log}") from None
         said = f"$ {' '.join(command)}\n{answer.stdout}\n{answer.stderr}\nexit code {answer.returncode}\n"
         log.write_text(said, encoding="utf-8")
         if answer.returncode != 0:
             last = "\n".join((answer.stdout + "\n" + answer.stderr).strip().splitlines()[-_SHOWN_LINES:])
             raise StepError(
-                f"`{' '.join(command[:4])} ...` failed with exit code {answer.returncode}. Last lines:\n{last}\nFull output: {log}"
+                f"{shown} failed with exit code {answer.returncode}. Last lines:\n{last}\nFull output: {log}"
             )
         return answer.stdout
 
@@ -140,7 +132,7 @@ def _outside() -> ExitCode:
     _say(
         "The cloud of this demo is simulated on this machine. The Pulumi engine, the program and the commands are real."
     )
-    return run_inside(folder, "authors.demo", scenario=str(folder / "world.json"))
+    return run_inside(folder, "authors.demo", scenario=str(folder / "world.json"), project=folder / "project")
 
 
 def _inside(folder: Path) -> ExitCode:
@@ -156,7 +148,8 @@ def _inside(folder: Path) -> ExitCode:
 def _whole_life(demo: Demo) -> bool:
     try:
         _life(demo)
-    except StepError:
+    except StepError as error:
+        _say(f"{demo.stack:9} {error}")
         return False
     return True
 
@@ -190,7 +183,7 @@ def _life(demo: Demo) -> None:
     step("change a flag", lambda: _change(demo))
     if on_tpu:
         step("capacity untouched", lambda: _untouched(before, _capacity(stack)))
-    step("new flag in effect", lambda: _served_length(stack))
+    step("new flag in effect", lambda: _served_length(demo))
     step("teardown", lambda: _teardown(_script(demo, "teardown", "--stack", stack, "--yes", "--json")))
 
 
@@ -267,17 +260,7 @@ def _smoke(output: str) -> str:
 def _sweep(demo: Demo) -> str:
     """Run a short closed-loop sweep with its report. `scripts.bench --preset quick` is the long form."""
     out = demo.folder / "bench" / demo.stack
-    sweep = (
-        "--concurrency",
-        "1,8,32",
-        "--input-tokens",
-        "128",
-        "--output-tokens",
-        "16",
-        "--duration",
-        "1",
-        "--allow-invalid",
-    )
+    sweep = ("--concurrency=1,8,32", "--input-tokens=128", "--output-tokens=16", "--duration=1", "--allow-invalid")
     _script(demo, "bench", "--stack", demo.stack, *sweep, "--out", str(out))
     points = [json.loads(line) for line in (out / "results.jsonl").read_text(encoding="utf-8").splitlines()]
     rates = [float(point["output_throughput"]) for point in points if "output_throughput" in point]
@@ -286,21 +269,10 @@ def _sweep(demo: Demo) -> str:
     return f"{len(rates)} points, {min(rates):.0f} to {max(rates):.0f} tok/s (simulated), report: {out / 'report.html'}"
 
 
-def _served_length(stack: str) -> str:
+def _served_length(demo: Demo) -> str:
     """Return the running server's max-model-len, read with the stack's access."""
-    from http import HTTPStatus
-
-    from contracts.fields import as_mapping
-    from loadtest.client.json_values import as_list
-    from loadtest.client.openai import call_once
-    from scripts.cli.access import open_stack_access
-
-    outputs = stack_outputs(stack)
-    with open_stack_access(outputs) as access:
-        answer = call_once(access.base_url, access.headers, "GET", "/v1/models", limit_s=_CALL_LIMIT_S)
-    if answer.status != HTTPStatus.OK:
-        raise StepError(f"The server returned HTTP {answer.status} for GET /v1/models: {answer.message}")
-    found = as_mapping(as_list(as_mapping(answer.body).get("data"))[0]).get("max_model_len")
+    answer = _script(demo, "connect", "--stack", demo.stack, "--", sys.executable, "-c", _MODELS)
+    found = cast("Sequence[Mapping[str, object]]", _json(answer)["data"])[0].get("max_model_len")
     if found != NEW_MAX_MODEL_LEN:
         raise StepError(f"The server still runs with max-model-len {found}, not {NEW_MAX_MODEL_LEN}")
     return f"the running server reports max_model_len {found}"
@@ -339,14 +311,13 @@ def _capacity(stack: str) -> tuple[str, str]:
 
     settings = stack_settings(stack)
     api = google_api.connect(settings.project)
-    made: list[str] = []
-    for zone in settings.tpu.zones if settings.tpu else ():
-        for kind in ("queuedResources", "nodes"):
-            for page in api.pages("tpu", f"v2alpha1/projects/{settings.project}/locations/{zone}/{kind}"):
-                made += [
-                    f"{item['name']} {item['createTime']}"
-                    for item in cast("list[dict[str, object]]", page.get(kind) or [])
-                ]
+    made = [
+        f"{item['name']} {item['createTime']}"
+        for zone in (settings.tpu.zones if settings.tpu else ())
+        for kind in ("queuedResources", "nodes")
+        for page in api.pages("tpu", f"v2alpha1/projects/{settings.project}/locations/{zone}/{kind}")
+        for item in cast("list[dict[str, object]]", page.get(kind) or [])
+    ]
     if len(made) != 2:  # noqa: PLR2004 - one queued resource and its node
         raise StepError(f"Expected one queued resource and one node, found: {made}")
     return made[0], made[1]
@@ -410,8 +381,9 @@ def _summary(demos: Sequence[Demo], elapsed_s: float, failures: str, *, failed: 
     shown = FittedTable(
         "Demo results (simulated cloud)", ("stack", "step", "s", "result"), whole=("stack", "step"), numbers=("s",)
     )
-    for step in (step for demo in demos for step in demo.steps):
-        shown.add_row(step.stack, step.name, f"{step.seconds:.1f}", step.result)
+    for demo in demos:
+        for step in demo.steps:
+            shown.add_row(demo.stack, *step)
     out = console(sys.stdout)
     out.print()
     out.print(shown)

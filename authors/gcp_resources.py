@@ -9,7 +9,7 @@ import ast
 import re
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import cache
 from importlib.metadata import distribution, version
 from pathlib import Path
@@ -88,35 +88,35 @@ def _formatted(source: str) -> str:
     return subprocess.run(command, cwd=ROOT, input=source, capture_output=True, text=True, check=True).stdout
 
 
-def _by_need(module: str, blocks: set[str]) -> Iterator[str]:
-    """Yield the blocks, each after the blocks that it contains."""
-    done: set[str] = set()
+def _by_need(module: str, blocks: set[str]) -> Sequence[str]:
+    """Return the blocks, each after the blocks that it contains."""
+    done: list[str] = []
 
-    def visit(name: str) -> Iterator[str]:
+    def visit(name: str) -> None:
+        annotations = " ".join(annotation for _, _, annotation in _fields(module, name))
+        for inner in sorted(blocks - {name}):
+            if re.search(rf"\b{inner}\b", annotations):
+                visit(inner)
         if name not in done:
-            done.add(name)
-            for inner in sorted(blocks):
-                if any(re.search(rf"\b{inner}\b", annotation) for _, _, annotation in _fields(module, name)):
-                    yield from visit(inner)
-            yield name
+            done.append(name)
 
     for name in sorted(blocks):
-        yield from visit(name)
+        visit(name)
+    return done
 
 
 def _input_class(module: str, name: str, summary: str, blocks: set[str]) -> str:
     required, optional = list[str](), list[str]()
     for field, at_provider, annotation in _fields(module, name):
-        nested = re.sub(rf"\b(?:{'|'.join(sorted(blocks)) or '-'})\b", "str", annotation)
-        if not _PLAIN.match(nested):
+        if not _PLAIN.match(re.sub(rf"\b(?:{'|'.join(sorted(blocks)) or '-'})\b", "str", annotation)):
             continue
         if "Optional[" in annotation:
-            kind = f"{_shortened(annotation)} | None"
-            optional.append(f'    {field}: {kind} = pulumi.property("{at_provider}", default=None)')
+            optional.append(
+                f'    {field}: {_shortened(annotation)} | None = pulumi.property("{at_provider}", default=None)'
+            )
         else:
             required.append(f'    {field}: {_shortened(annotation)} = pulumi.property("{at_provider}")')
-    lines = ["@input_type", f"class {name}:", f'    """{summary}"""']
-    return "\n".join([*lines, *(["", *required, *optional] if required or optional else [])]) + "\n"
+    return "\n".join(["@input_type", f"class {name}:", f'    """{summary}"""', "", *required, *optional]) + "\n"
 
 
 def _resource_class(module: str, name: str) -> str:
@@ -134,26 +134,15 @@ def _resource_class(module: str, name: str) -> str:
         "secret_outputs": re.findall(r"\w+", secret_outputs[1]) if secret_outputs else [],
         "earlier_types": re.findall(r"pulumi\.Alias\(type_=\"(.*?)\"\)", source),
     }
-    given = [
-        f"            {key}=({', '.join(map(_quoted, names))}{',' if len(names) == 1 else ''}),"
-        for key, names in special.items()
-        if names
-    ]
+    given = [f"{key}={tuple(names)!r}" for key, names in special.items() if names]
+    arguments = ", ".join([f'"{token}"', "resource_name", "args", "opts", *given])
+    signature = f"self, resource_name: str, args: {name}Args, opts: pulumi.ResourceOptions | None = None"
     lines += [
         "",
-        "    def __init__(",
-        f"        self, resource_name: str, args: {name}Args, opts: pulumi.ResourceOptions | None = None",
-        "    ) -> None:",
-        "        super().__init__(",
-        *[f"            {each}," for each in (_quoted(token), "resource_name", "args", "opts")],
-        *given,
-        "        )",
+        f"    def __init__({signature}) -> None:",
+        f"        super().__init__({arguments},)",
     ]
     return "\n".join(lines) + "\n"
-
-
-def _quoted(text: str) -> str:
-    return f'"{text}"'
 
 
 @cache

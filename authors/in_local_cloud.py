@@ -1,4 +1,4 @@
-"""Run a command of this folder again, in a copy of the project and in the environment of a local cloud."""
+"""Run a command of this folder again in the environment of a local cloud, if needed in a copy of the project."""
 
 import os
 import shutil
@@ -34,12 +34,12 @@ def copy_project(root: Path, target: Path) -> None:
     (target / ".venv").symlink_to(Path(sys.prefix))
 
 
-def run_inside(folder: Path, module: str, *, scenario: str) -> ExitCode:
-    """Run a module in the copy of the project, in the environment of a local cloud."""
+def run_inside(folder: Path, module: str, *arguments: str, scenario: str, project: Path) -> ExitCode:
+    """Run a module of a project in the environment of a local cloud. `folder` is that of the run."""
     cloud = ("localcloud", "run", "--state", str(folder / "cloud"), "--scenario", scenario)
     process = subprocess.Popen(
-        [sys.executable, "-m", *cloud, "--", sys.executable, "-m", module],
-        cwd=folder / "project",
+        [sys.executable, "-m", *cloud, "--", sys.executable, "-m", module, *arguments],
+        cwd=project,
         env={**{key: value for key, value in os.environ.items() if key not in _HIDDEN}, INSIDE: str(folder)},
         stdin=subprocess.DEVNULL,
     )

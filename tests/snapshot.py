@@ -12,9 +12,11 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Final
 
+from authors.commands_page import all_commands
 from authors.contract_tables import tables
-from authors.docs import PAGES, all_commands
+from authors.planning_tables import rules_table
 from scripts.gemma.__main__ import overview
+from stacks.reference import schema_text
 
 ROOT: Final = Path(__file__).resolve().parents[1]
 REFUSED: Final = (
@@ -36,8 +38,8 @@ def files() -> Iterator[tuple[str, str]]:
             module = "scripts.gemma.up" if command.name == "up" else f"scripts.{command.name}"
             call = ("-m", "scripts.gemma", "up") if module == "scripts.gemma.up" else ("-m", module, *words)
             yield f"help/{'-'.join([command.name, *words])}.txt", _run(*call, "--help")
-    yield "settings.schema.json", PAGES["docs/settings.schema.json"]()
-    yield "rules.md", PAGES["docs/reference/rules.md"]()
+    yield "settings.schema.json", schema_text()
+    yield "rules.md", rules_table()
     for name, table in tables().items():
         yield f"contracts/{name}.md", table
     yield "refusals.txt", "".join(_run("-m", "scripts.gemma", *words) for words in REFUSED)

@@ -1,17 +1,17 @@
-"""Leave-one-out test: constants of `planning/data/overheads.py` that were fitted to runs, refitted without each of their sources.
-
-`left_out_rows` predicts all rows of a known source with every constant refitted to the other sources.
-"""
+"""Leave-one-out test: constants of `planning/data/overheads.py` that were fitted to runs, refitted without each of their sources."""
 
 import contextlib
 import math
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final, cast
+from typing import Final, TypeVar, cast
 
-from authors.accuracy.corpus.errors import ComparedFigure, compared
-from authors.accuracy.corpus.measured import Boot, Figure, Measurements, ReadConstant, read_off, subject_of
+from authors.accuracy.corpus.compared import ComparedFigure, compared
+from authors.accuracy.corpus.measured import Boot, Figure, Measurements, read_off, subject_of
+from authors.accuracy.sweeps import ComparedPoint
 from planning.data import overheads
+
+Row = TypeVar("Row", ComparedFigure, ComparedPoint)
 
 _WIDEST: Final = 4.0
 """Range of the search, from a quarter of the constant to four times the constant."""
@@ -21,125 +21,83 @@ _NUDGE: Final = 1.1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LeftOutSource:
-    """A constant without one of its sources, and the effect on the source's values."""
+class Refit:
+    """A constant without one of its sources."""
 
     constant: str
-    value: float
-    """Value in the planner."""
     source: str
-    without: float | None
-    """Value from the other sources, or None without another source."""
-    figures: tuple[tuple[ComparedFigure, ComparedFigure | None], ...]
-    """Each value of the source as planned, and as planned without the source."""
+    rows: tuple[tuple[Boot, Figure], ...]
+    """Rows of the source that the constant was fitted to."""
+    value: float | None
+    """The value that fits the other sources; None without another source, and for a table."""
 
 
-def leave_one_out(measurements: Measurements) -> tuple[LeftOutSource, ...]:
-    """Return each constant without each of its sources. Constants that are no longer a single number are omitted."""
-    return tuple(
-        _without(constant, source, rows)
-        for constant in measurements.constants
-        if _is_number(constant)
-        for rows in [read_off(constant, measurements)]
-        for source in dict.fromkeys(boot.sources[0].citation for boot, _ in rows)
-    )
+def refits(measurements: Measurements) -> tuple[Refit, ...]:
+    """Return each constant without each of its sources. Constants that the planner no longer has are omitted."""
+    found: list[Refit] = []
+    for constant in measurements.constants:
+        rows = read_off(constant, measurements) if hasattr(overheads, constant.name) else ()
+        for source in dict.fromkeys(boot.sources[0].citation for boot, _ in rows):
+            own = tuple(row for row in rows if row[0].sources[0].citation == source)
+            others = [row for row in rows if row not in own]
+            value = _fitted(constant.name, others) if others and is_number(constant.name) else None
+            found.append(Refit(constant=constant.name, source=source, rows=own, value=value))
+    return tuple(found)
 
 
-Values = Mapping[str, Mapping[str, float | None]]
-"""By source its constants and their values from the other sources; None without another source, and for tables."""
-
-
-def left_out_rows(measurements: Measurements, without: Values) -> tuple[ComparedFigure, ...]:
-    """Return the rows of known sources, each predicted with the constants refitted without the row's own source.
+def left_out(source: str, found: Sequence[Refit], predict: Callable[[], Sequence[Row]]) -> list[Row]:
+    """Return predictions of rows of a source with the constants refitted to the other sources.
 
     A row is omitted if it depends on a constant that has no other source: nothing is left to predict it with.
     """
-    return tuple(
+    own = [refit for refit in found if refit.source == source]
+    with constants_set({refit.constant: refit.value for refit in own if refit.value is not None}):
+        rows = predict()
+        others: list[Sequence[Row]] = []
+        for name in (refit.constant for refit in own if refit.value is None):
+            with constants_set({name: _nudged(getattr(overheads, name))}):
+                others.append(predict())
+    return [
+        row
+        for number, row in enumerate(rows)
+        if all(math.isclose(other[number].predicted, row.predicted, rel_tol=1e-9) for other in others)
+    ]
+
+
+def left_out_rows(measurements: Measurements, found: Sequence[Refit]) -> list[ComparedFigure]:
+    """Return the rows of known sources, each predicted with the constants refitted without the row's own source."""
+    return [
         row
         for boot in measurements.boots
         if boot.evidence == "known"
-        for row in _left_out(boot, without.get(boot.sources[0].citation, {}))
-    )
+        for row in left_out(boot.sources[0].citation, found, lambda boot=boot: list(compared((boot,))))
+    ]
 
 
-def values_without(measurements: Measurements) -> Values:
-    """Return the values of the constants without each of their sources."""
-    found: dict[str, dict[str, float | None]] = {}
-    for left in leave_one_out(measurements):
-        found.setdefault(left.source, {})[left.constant] = left.without
-    for constant in measurements.constants:
-        if not _is_number(constant) and hasattr(overheads, constant.name):
-            for boot, _ in read_off(constant, measurements):
-                found.setdefault(boot.sources[0].citation, {})[constant.name] = None
-    return found
+def is_number(name: str) -> bool:
+    """Return whether a constant is a single number in the planner."""
+    return isinstance(getattr(overheads, name, None), int | float)
 
 
-def _left_out(boot: Boot, without: Mapping[str, float | None]) -> Sequence[ComparedFigure]:
-    values = {name: value for name, value in without.items() if value is not None}
-    only_own = [name for name, value in without.items() if value is None]
-    with contextlib.ExitStack() as stack:
-        for name, value in values.items():
-            stack.enter_context(constant_set(name, value))
-        return [row for row in compared((boot,)) if not any(_depends(row, name) for name in only_own)]
-
-
-def _depends(row: ComparedFigure, name: str) -> bool:
-    with nudged(name):
-        other = _compared(row.boot, row.figure)
-    return not math.isclose(other.predicted, row.predicted, rel_tol=1e-9)
-
-
-def gone(measurements: Measurements) -> tuple[str, ...]:
-    """Return the constants of the corpus that are no longer a single number in the planner."""
-    return tuple(constant.name for constant in measurements.constants if not _is_number(constant))
-
-
-def _is_number(constant: ReadConstant) -> bool:
-    return isinstance(getattr(overheads, constant.name, None), int | float)
-
-
-def _without(constant: ReadConstant, source: str, rows: Sequence[tuple[Boot, Figure]]) -> LeftOutSource:
-    own = [(boot, figure) for boot, figure in rows if boot.sources[0].citation == source]
-    others = [(boot, figure) for boot, figure in rows if boot.sources[0].citation != source]
-    value = float(getattr(overheads, constant.name))
-    without = _fitted(constant.name, value, others) if others else None
-    return LeftOutSource(
-        constant=constant.name,
-        value=value,
-        source=source,
-        without=without,
-        figures=tuple(
-            (_compared(boot, figure), None if without is None else _with(constant.name, without, boot, figure))
-            for boot, figure in own
-        ),
-    )
-
-
-def _fitted(name: str, value: float, rows: Sequence[tuple[Boot, Figure]]) -> float:
+def _fitted(name: str, rows: Sequence[tuple[Boot, Figure]]) -> float:
     """Return the best-fitting value of the constant, with the least sum of the logarithms of the factors."""
-    candidates = [value * _WIDEST ** (step / _STEPS) for step in range(-_STEPS, _STEPS + 1)]
-    return min(candidates, key=lambda candidate: sum(_misfit(name, candidate, boot, figure) for boot, figure in rows))
+    value = float(getattr(overheads, name))
+
+    def misfit(candidate: float) -> float:
+        found = (predicted(name, candidate, boot, figure) / figure.measured for boot, figure in rows)
+        return sum(abs(math.log(factor)) for factor in found)
+
+    return min((value * _WIDEST ** (step / _STEPS) for step in range(-_STEPS, _STEPS + 1)), key=misfit)
 
 
-def _misfit(name: str, value: float, boot: Boot, figure: Figure) -> float:
-    return abs(math.log(_with(name, value, boot, figure).predicted / figure.measured))
-
-
-def _with(name: str, value: float, boot: Boot, figure: Figure) -> ComparedFigure:
-    with constant_set(name, value):
-        return _compared(boot, figure)
-
-
-def _compared(boot: Boot, figure: Figure) -> ComparedFigure:
-    return ComparedFigure(boot=boot, figure=figure, predicted=figure.kind.read(subject_of(boot)))
-
-
-def nudged(name: str) -> contextlib.AbstractContextManager[None]:
-    """Change a constant, or all numbers of a table, to see which predictions depend on it."""
-    return constant_set(name, _nudged(getattr(overheads, name)))
+def predicted(name: str, value: float, boot: Boot, figure: Figure) -> float:
+    """Return the prediction of a figure with another value of a constant."""
+    with constants_set({name: value}):
+        return figure.kind.read(subject_of(boot))
 
 
 def _nudged(value: object) -> object:
+    """Return a changed constant, or a table with all of its numbers changed."""
     if isinstance(value, Mapping):
         return {key: _nudged(one) for key, one in cast("Mapping[object, object]", value).items()}
     if isinstance(value, tuple):
@@ -148,11 +106,13 @@ def _nudged(value: object) -> object:
 
 
 @contextlib.contextmanager
-def constant_set(name: str, value: object) -> Generator[None]:
-    """Make the planner use another value of a constant."""
-    before = getattr(overheads, name)
-    setattr(overheads, name, value)
+def constants_set(values: Mapping[str, object]) -> Generator[None]:
+    """Make the planner use other values of constants."""
+    before = {name: getattr(overheads, name) for name in values}
+    for name, value in values.items():
+        setattr(overheads, name, value)
     try:
         yield
     finally:
-        setattr(overheads, name, before)
+        for name, value in before.items():
+            setattr(overheads, name, value)

@@ -1,31 +1,30 @@
-"""Measured sweep points: tokens per second, TPOT and TTFT at N users and a context, read from sweeps.csv.
+"""Measured sweep points from sweeps.csv, and what the planner says of them: output rate, TTFT and TPOT at N users and a context.
 
 The clients of every sweep are closed loops: `users` requests are in flight, and a new one starts when one finishes.
 """
 
 import csv
 import datetime as dt
-from dataclasses import dataclass, fields
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, fields, replace
 from functools import cache
 from pathlib import Path
-from typing import Final, Literal, cast, get_args
+from typing import Final, Literal
 
-from authors.accuracy.corpus.measured import load
+from pydantic import TypeAdapter, ValidationError
+
+from authors.accuracy.corpus.measured import MeasurementError, load
+from planning.cost.subject import Subject, examine
+from planning.question.workload import Workload
+from planning.speed.bands import Figure, Kind, kind_of
+from planning.speed.prefill import prompt_of
+from planning.speed.serving import workload_plan
 
 FILE: Final = Path(__file__).with_name("sweeps.csv")
 
 REPEATING_DATE: Final = dt.date(2026, 7, 25)
 """Day of the sweep that draws the same prompts for each number of users."""
-
-Split = Literal["fit", "band", "held-out"]
-"""`fit`: constants were fitted to points of this server. `band`: the bands are learned from it. `held-out`: it only checks both."""
-SPLITS: Final[tuple[str, ...]] = get_args(Split)
-Note = Literal["", "mean-tpot", "means", "prefix-cache", "prefix-cache-suspected"]
-NOTES: Final[tuple[str, ...]] = get_args(Note)
-
-
-class SweepFileError(ValueError):
-    """sweeps.csv is invalid. The message is one sentence that names the line."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,8 +45,9 @@ class SweepPoint:
     tpot_ms: float | None
     """Median time per output token of one request, in milliseconds (mean if stated in `note`)."""
     date: dt.date
-    split: Split
-    note: Note
+    split: Literal["fit", "band", "held-out"]
+    """`fit`: constants were fitted to points of this server. `band`: the bands are learned from it. `held-out`: it only checks both."""
+    note: Literal["", "mean-tpot", "means", "prefix-cache", "prefix-cache-suspected"]
     """`mean-tpot`, `means`: the time per output token, or both times, are means.
     `prefix-cache`: the source shows that the prompts came from the prefix cache; `-suspected`: the source suspects it."""
     source: str
@@ -55,7 +55,7 @@ class SweepPoint:
 
     @property
     def is_unseen(self) -> bool:
-        """True if nothing in the planner was set from the point's source."""
+        """True if nothing in the planner was set from the point's source, so that nothing may be fitted to it."""
         return load().sources[self.source].unseen
 
     @property
@@ -63,54 +63,120 @@ class SweepPoint:
         """True if the point measures prefill and decoding, not the prefix cache."""
         return not self.note.startswith("prefix-cache")
 
+    @property
+    def is_one_wave(self) -> bool:
+        """True if the clients sent little more than one request each.
 
-def load_points() -> tuple[SweepPoint, ...]:
-    """Return the points that constants and bands may be fitted to: those of known sources. Raises SweepFileError."""
-    return tuple(point for point in all_points() if not point.is_unseen)
+        All prompts then arrive together and all responses end together, so the times describe a burst and not a closed loop.
+        """
+        return self.requests is not None and self.requests < 2 * self.users
 
 
-def load_unseen_points() -> tuple[SweepPoint, ...]:
-    """Return the points of unseen sources, which nothing may be fitted to. Raises SweepFileError."""
-    return tuple(point for point in all_points() if point.is_unseen)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ComparedPoint:
+    """One metric of one point."""
+
+    point: SweepPoint
+    figure: Figure
+    kind: Kind
+    measured: float
+    predicted: float
+
+    @property
+    def ratio(self) -> float:
+        """Measured divided by predicted."""
+        return self.measured / self.predicted
+
+    @property
+    def factor(self) -> float:
+        """The larger of the two divided by the smaller."""
+        return max(self.ratio, 1 / self.ratio)
 
 
 @cache
 def all_points() -> tuple[SweepPoint, ...]:
-    """Return the points of the project. Raises SweepFileError."""
+    """Return the points of the project. Raises MeasurementError."""
     return parse_points(FILE.read_text(encoding="utf-8"))
 
 
 def parse_points(text: str) -> tuple[SweepPoint, ...]:
-    """Return the points in a CSV text. Raises SweepFileError for the first invalid line."""
+    """Return the points in a CSV text. Raises MeasurementError for the first invalid line."""
     lines = csv.DictReader(text.splitlines())
     columns = [field.name for field in fields(SweepPoint)]
     if lines.fieldnames != columns:
-        raise SweepFileError(f"{FILE.name}: the columns are {lines.fieldnames}, but must be {','.join(columns)}.")
-    return tuple(_point(number, row) for number, row in enumerate(lines, start=2))
+        raise MeasurementError(f"{FILE.name}: the columns are {lines.fieldnames}, but must be {','.join(columns)}.")
+    adapter, points = TypeAdapter(SweepPoint), list[SweepPoint]()
+    for number, row in enumerate(lines, start=2):
+        try:
+            points.append(adapter.validate_python({key: row[key] or (None if key != "note" else "") for key in row}))
+        except ValidationError as error:
+            first = error.errors()[0]
+            raise MeasurementError(f"{FILE.name}: line {number}: {first['loc'][0]}: {first['msg']}.") from None
+    return tuple(points)
 
 
-def _point(number: int, row: dict[str, str]) -> SweepPoint:
-    try:
-        date = dt.date.fromisoformat(row["date"])
-        point = SweepPoint(
-            deployment=row["deployment"],
-            input_tokens=int(row["input_tokens"]),
-            output_tokens=int(row["output_tokens"]),
-            users=int(row["users"]),
-            requests=int(row["requests"]) if row["requests"] else None,
-            failed=int(row["failed"]),
-            output_tok_per_s=float(row["output_tok_per_s"]),
-            ttft_ms=float(row["ttft_ms"]) if row["ttft_ms"] else None,
-            tpot_ms=float(row["tpot_ms"]) if row["tpot_ms"] else None,
-            date=date,
-            split=cast("Split", row["split"]),
-            note=cast("Note", row["note"]),
-            source=row["source"],
-        )
-    except (TypeError, ValueError) as error:
-        raise SweepFileError(f"{FILE.name}: line {number}: {error}.") from None
-    if row["split"] not in SPLITS:
-        raise SweepFileError(f"{FILE.name}: line {number}: split is {row['split']}. Known: {', '.join(SPLITS)}.")
-    if row["note"] not in NOTES:
-        raise SweepFileError(f"{FILE.name}: line {number}: note is {row['note']}. Known notes: {', '.join(NOTES)}.")
-    return point
+def comparisons(points: Sequence[SweepPoint]) -> tuple[ComparedPoint, ...]:
+    """Return all metrics of the points whose prompts were computed, or came from the prefix cache as far as known."""
+    return tuple(
+        comparison
+        for point, share in zip(points, cached_shares(points), strict=True)
+        if point.is_comparable
+        for comparison in _figures(point, share)
+    )
+
+
+def share_within(found: Sequence[ComparedPoint], factor: float) -> float:
+    """Return the share of comparisons that are off by at most `factor`, either way."""
+    return sum(one.factor <= factor for one in found) / len(found)
+
+
+def cached_shares(points: Sequence[SweepPoint]) -> tuple[float, ...]:
+    """Return for each point the part of its prompts in the prefix cache.
+
+    The sweep of 2026-07-25 draws the same random prompts for each number of users, so the first prompts of a point repeat those of the
+    previous point, if the cache still holds them. The time to the first token shows it by falling with the second user. Points of
+    other days used new prompts each time, or state it in `note`.
+    """
+    seen: dict[tuple[str, int], int] = defaultdict(lambda: 1)
+    shares: list[float] = []
+    for point in points:
+        if point.date != REPEATING_DATE or point.requests is None:
+            shares.append(0.0)
+            continue
+        key = (point.deployment, point.input_tokens)
+        tokens = _subject(point.deployment, point.source).memory.kv_tokens
+        room = tokens / (point.input_tokens + point.output_tokens) - point.users
+        shares.append(min(1.0, seen[key] / point.requests) if seen[key] <= room else 0.0)
+        seen[key] = max(seen[key], point.requests)
+    return tuple(shares)
+
+
+def _figures(point: SweepPoint, cached_share: float) -> Iterator[ComparedPoint]:
+    subject = _subject(point.deployment, point.source)
+    workload = Workload(
+        input_tokens=point.input_tokens,
+        output_tokens=point.output_tokens,
+        users=point.users,
+        prefix_share=cached_share,
+    )
+    answer = workload_plan(subject.resolved, subject.memory, subject.cost.usd_per_hour, workload)
+    pairs: tuple[tuple[Figure, float | None, float], ...] = (
+        ("rate", point.output_tok_per_s, answer.output_tok_per_s.typical),
+        ("ttft", point.ttft_ms, answer.ttft_s.typical * 1e3),
+        ("tpot", point.tpot_ms, answer.tpot_s.typical * 1e3),
+    )
+    kind = kind_of(subject.resolved, prompt_of(subject.resolved, workload))
+    for figure, measured, predicted in pairs:
+        if measured is not None and (figure == "rate" or not point.is_one_wave):
+            yield ComparedPoint(point=point, figure=figure, kind=kind, measured=measured, predicted=predicted)
+
+
+@cache
+def _subject(deployment: str, source: str) -> Subject:
+    """Return a deployment with the vLLM version of a source: as stated, or of a boot of the source, or unknown and older."""
+    found = load().deployments[deployment]
+    if found.image_version is not None:
+        return examine(found)
+    boots = [boot.deployment for boot in load().boots if load().sources[source] in boot.sources]
+    version = next((boot.image_version for boot in boots if boot.image_version is not None), "")
+    return examine(replace(found, image_version=version))

@@ -1,4 +1,4 @@
-"""Cost, accuracy and maximum streams of the benchmark's client: `python -m authors.benchmarks.bench_client`.
+"""Cost, accuracy and maximum streams of the benchmark's client: `python -m authors.benchmarks.bench_client [ROUNDS]`.
 
 - cost: processor seconds per 1,000 streamed requests at concurrency 256 and 1,024, as a ratio to a bare aiohttp loop that only reads the same
   streams. Both run in separate processes, alternately, against the same server, including connections and prompts.
@@ -9,11 +9,11 @@ The server (packages/loadtest/tests/timed_server.py) counts its own lateness, wh
 The values are specific to one machine. Only the ratios are comparable.
 """
 
-import argparse
 import asyncio
 import contextlib
 import importlib
 import json
+import multiprocessing
 import os
 import statistics
 import subprocess
@@ -22,8 +22,9 @@ import tempfile
 import time
 import urllib.request
 from collections.abc import Generator
+from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from loadtest.client.wire import now_s
 from loadtest.endpoint import Endpoint
@@ -36,14 +37,17 @@ from loadtest.sweep import run_sweep
 from loadtest.traffic.points import Sweep
 from loadtest.traffic.prompts import POOL, PromptMaker, Recipe
 
-ROOT = Path(__file__).resolve().parents[2]
-SERVER = ROOT / "packages" / "loadtest" / "tests" / "timed_server.py"
-TTFT_S = 1.0
-TPOT_S = 0.05
-COST_STREAMS = (256, 1024)
-FEWEST_REQUESTS = 1024
+SERVER: Final = Path(__file__).resolve().parents[2] / "packages" / "loadtest" / "tests" / "timed_server.py"
+DEFAULT_ROUNDS: Final = 3
+TTFT_S: Final = 1.0
+TPOT_S: Final = 0.05
+TOKENS: Final = 64
+COST_STREAMS: Final = (256, 1024)
+EXACT_STREAMS: Final = (1, 64, 1024)
+HELD_STREAMS: Final = 2048
+FEWEST_REQUESTS: Final = 1024
 """Requests of a measured process, so that its first connections and its start are a small part of its cost."""
-BODY = {"model": "timed", "stream": True, "stream_options": {"include_usage": True}}
+BODY: Final = {"model": "timed", "stream": True, "stream_options": {"include_usage": True}, "max_tokens": TOKENS}
 
 
 @contextlib.contextmanager
@@ -60,13 +64,7 @@ def serving(ttft_s: float, tpot_s: float) -> Generator[str]:
         process.wait()
 
 
-def control(url: str) -> dict[str, float]:
-    """Return the server's counts."""
-    with urllib.request.urlopen(f"{url}/control", timeout=10) as answer:  # noqa: S310 - our own loopback server
-        return json.load(answer)
-
-
-async def read_with_aiohttp(url: str, streams: int, requests: int, tokens: int) -> int:
+async def read_with_aiohttp(url: str, streams: int, requests: int) -> int:
     """Read every stream to its end without processing it: the bare loop."""
     import aiohttp  # noqa: PLC0415 - the other candidate does not load it
 
@@ -77,7 +75,7 @@ async def read_with_aiohttp(url: str, streams: int, requests: int, tokens: int) 
         async def slot() -> None:
             nonlocal read
             for index in left:
-                body = {**BODY, "max_tokens": tokens, "messages": [{"role": "user", "content": maker.prompt(index)}]}
+                body = {**BODY, "messages": [{"role": "user", "content": maker.prompt(index)}]}
                 async with session.post(f"{url}/v1/chat/completions", json=body) as answer:
                     async for _ in answer.content.iter_any():
                         pass
@@ -87,13 +85,13 @@ async def read_with_aiohttp(url: str, streams: int, requests: int, tokens: int) 
     return read
 
 
-async def read_with_ours(url: str, streams: int, requests: int, tokens: int) -> int:
+async def read_with_ours(url: str, streams: int, requests: int) -> int:
     """Run the load generator like the benchmark: time every event, count, and keep a record of each request."""
     share = Share(
         url=url,
         path="/v1/chat/completions",
         headers={},
-        body={**BODY, "max_tokens": tokens},
+        body=BODY,
         recipe=Recipe(words=POOL, count=32, seed=1),
         first_index=0,
         worker=0,
@@ -109,66 +107,44 @@ async def read_with_ours(url: str, streams: int, requests: int, tokens: int) -> 
     generator = LoadGenerator(share, asyncio.get_running_loop())
     await generator.prepare()
     result = await generator.run(now_s())
-    return sum(record.error is None and record.output_tokens == tokens for record in result.records)
+    return sum(record.error is None and record.output_tokens == TOKENS for record in result.records)
 
 
-def candidate(name: str, url: str, streams: int, requests: int, tokens: int) -> None:
-    """Run one measured process, which prints its processor seconds."""
-    reader = {"aiohttp": read_with_aiohttp, "ours": read_with_ours}[name]
+READERS: Final = {"aiohttp": read_with_aiohttp, "ours": read_with_ours}
+
+
+def candidate(name: str, url: str, streams: int, requests: int) -> float:
+    """Return the processor seconds of one client in this process. Run in a process of its own."""
+    raise_open_files_limit()
     if name == "aiohttp":
         importlib.import_module("aiohttp")  # loading it is not part of the loop; ours is loaded above
     before_s = time.process_time()
-    done = asyncio.run(reader(url, streams, requests, tokens))
-    print(json.dumps({"cpu_s": time.process_time() - before_s, "done": done}))
+    done = asyncio.run(READERS[name](url, streams, requests))
+    if done != requests:
+        raise RuntimeError(f"{name}: {done} of {requests} requests were complete, so the results are not comparable")
+    return time.process_time() - before_s
 
 
-def cost(streams: int, rounds: int) -> dict[str, Any]:
-    """Measure the processor time of both clients, alternately."""
-    requests, tokens = max(2 * streams, FEWEST_REQUESTS), 64
-    found: dict[str, list[float]] = {"aiohttp": [], "ours": []}
+def cost(streams: int, rounds: int) -> str:
+    """Return the processor time of both clients, measured alternately."""
+    requests = max(2 * streams, FEWEST_REQUESTS)
+    found: dict[str, list[float]] = {name: [] for name in READERS}
     with serving(0.2, 0.05) as url:
         for turn in range(rounds):
-            for name in ("aiohttp", "ours") if turn % 2 == 0 else ("ours", "aiohttp"):
-                words = [
-                    "--candidate",
-                    name,
-                    "--url",
-                    url,
-                    "--streams",
-                    str(streams),
-                    "--requests",
-                    str(requests),
-                    "--tokens",
-                    str(tokens),
-                ]
-                run = subprocess.run(
-                    [sys.executable, "-m", "authors.benchmarks.bench_client", *words],
-                    cwd=ROOT,
-                    capture_output=True,
-                    text=True,
-                    check=True,
-                )
-                answer = json.loads(run.stdout)
-                if answer["done"] != requests:
-                    raise SystemExit(
-                        f"{name}: {answer['done']} of {requests} requests were complete, so the results are not comparable."
-                    )
-                found[name].append(answer["cpu_s"] / requests * 1000)
+            for name in READERS if turn % 2 == 0 else reversed(READERS):
+                with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as process:
+                    cpu_s = process.submit(candidate, name, url, streams, requests).result()
+                found[name].append(cpu_s / requests * 1000)
     medians = {name: statistics.median(values) for name, values in found.items()}
-    return {
-        "cpu_s_per_1000_requests": medians,
-        "ratio": medians["ours"] / medians["aiohttp"],
-        "rounds": found,
-        "streams": streams,
-        "tokens": tokens,
-        "load_average": os.getloadavg()[0],
-        "cores": os.cpu_count(),
-    }
+    each = ", ".join(f"{name} {median:.3f}" for name, median in medians.items())
+    load = f"load average {os.getloadavg()[0]:.1f} on {os.cpu_count()} cores"
+    return f"{streams:>5}: {each}, ratio {medians['ours'] / medians['aiohttp']:.2f} ({load})"
 
 
-def _sweep(url: str, out: Path, levels: tuple[int, ...], tokens: int) -> list[dict[str, Any]]:
+def sweep_at(streams: int, ttft_s: float, tpot_s: float, tokens: int) -> tuple[dict[str, Any], dict[str, float]]:
+    """Return the result of one point against a server of this timing, and the server's own counts."""
     sweep = Sweep(
-        concurrency=levels,
+        concurrency=(streams,),
         request_rate=(),
         input_tokens=(32,),
         output_tokens=(tokens,),
@@ -176,84 +152,43 @@ def _sweep(url: str, out: Path, levels: tuple[int, ...], tokens: int) -> list[di
         duration_s=None,
         seed=1,
     )
-    settings = SweepSettings(url=url, model=None, out=out, warm_up=1)
-    outcome = run_sweep(settings, sweep, Endpoint(base_url=url), Reporter("bench_client"))
-    if outcome.ending != "done":
-        raise SystemExit(f"the sweep ended early: {outcome.detail}")
-    return read_results(out)
+    with serving(ttft_s, tpot_s) as url, tempfile.TemporaryDirectory() as folder:
+        settings = SweepSettings(url=url, model=None, out=Path(folder), warm_up=1)
+        outcome = run_sweep(settings, sweep, Endpoint(base_url=url), Reporter("bench_client"))
+        if outcome.ending != "done":
+            raise SystemExit(f"the sweep ended early: {outcome.detail}")
+        (result,) = read_results(Path(folder))
+        with urllib.request.urlopen(f"{url}/control", timeout=10) as answer:  # noqa: S310 - our own loopback server
+            return result, json.load(answer)
 
 
-def accuracy(levels: tuple[int, ...], ttft_s: float, tpot_s: float, tokens: int) -> list[dict[str, Any]]:
+def accuracy(streams: int) -> str:
     """Return the error of each metric relative to the server's timing."""
-    rows: list[dict[str, Any]] = []
-    whole_s = ttft_s + (tokens - 1) * tpot_s
-    for level in levels:
-        with serving(ttft_s, tpot_s) as url, tempfile.TemporaryDirectory() as folder:
-            (result,) = _sweep(url, Path(folder), (level,), tokens)
-            seen = control(url)
-        rows.append(
-            {
-                "concurrency": level,
-                "ttft_error": result["mean_ttft_ms"] / 1000 / ttft_s - 1,
-                "tpot_error": result["mean_tpot_ms"] / 1000 / tpot_s - 1,
-                "throughput_error": result["output_throughput"] / (level * tokens / whole_s) - 1,
-                "server_late_mean_ms": seen["late_sum_s"] / seen["late_count"] * 1000,
-                "client_lag_mean_ms": result["client"]["lag_mean_ms"],
-                "valid": result["valid"],
-            }
-        )
-    return rows
-
-
-def held_open(streams: int) -> dict[str, Any]:
-    """Hold streams open concurrently and count them."""
-    with serving(3.0, 0.25) as url, tempfile.TemporaryDirectory() as folder:
-        sweep_tokens = 16
-        (result,) = _sweep(url, Path(folder), (streams,), sweep_tokens)
-        seen = control(url)
-    return {
-        "streams": streams,
-        "open_at_once": int(seen["max_open"]),
-        "completed": result["completed"],
-        "errors": result["errors_by_kind"],
-        "valid": result["valid"],
+    result, server = sweep_at(streams, TTFT_S, TPOT_S, TOKENS)
+    rate = streams * TOKENS / (TTFT_S + (TOKENS - 1) * TPOT_S)
+    errors = {
+        "ttft": result["mean_ttft_ms"] / 1000 / TTFT_S,
+        "tpot": result["mean_tpot_ms"] / 1000 / TPOT_S,
+        "throughput": result["output_throughput"] / rate,
     }
+    shown = ", ".join(f"{name} {factor - 1:+.2%}" for name, factor in errors.items())
+    late_ms = server["late_sum_s"] / server["late_count"] * 1000
+    return f"{streams:>5}: {shown} (mean lateness: server {late_ms:.1f} ms, client {result['client']['lag_mean_ms']:.2f} ms)"
 
 
 def main() -> None:
     """Run the benchmark."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rounds", type=int, default=3, help="rounds of the cost comparison")
-    parser.add_argument("--json", action="store_true", help="one JSON object on stdout")
-    parser.add_argument("--candidate", choices=("aiohttp", "ours"), help=argparse.SUPPRESS)
-    for name in ("url", "streams", "requests", "tokens"):
-        parser.add_argument(f"--{name}", help=argparse.SUPPRESS)
-    options = parser.parse_args()
+    rounds = int(sys.argv[1]) if sys.argv[1:] else DEFAULT_ROUNDS
     raise_open_files_limit()
-    if options.candidate:
-        candidate(options.candidate, options.url, int(options.streams), int(options.requests), int(options.tokens))
-        return
-    costs = [cost(streams, options.rounds) for streams in COST_STREAMS]
-    exact = accuracy((1, 64, 1024), ttft_s=TTFT_S, tpot_s=TPOT_S, tokens=64)
-    held = held_open(2048)
-    if options.json:
-        print(json.dumps({"cost": costs, "accuracy": exact, "streams": held}))
-        return
     print("cost, processor seconds per 1,000 requests of 64 tokens, no request lost (target: a ratio of at most 0.5):")
-    for row in costs:
-        each = row["cpu_s_per_1000_requests"]
-        print(
-            f"  {row['streams']:>5}: ours {each['ours']:.3f}, bare aiohttp {each['aiohttp']:.3f}, ratio {row['ratio']:.2f}"
-            f" (load average {row['load_average']:.1f} on {row['cores']} cores)"
-        )
+    for streams in COST_STREAMS:
+        print(f"  {cost(streams, rounds)}")
     print(f"accuracy against {TTFT_S:g} s to the first token and {TPOT_S * 1000:g} ms per token (target: within 2 %):")
-    for row in exact:
-        errors = ", ".join(f"{name} {row[f'{name}_error']:+.2%}" for name in ("ttft", "tpot", "throughput"))
-        late = f"mean lateness: server {row['server_late_mean_ms']:.1f} ms, client {row['client_lag_mean_ms']:.2f} ms"
-        print(f"  {row['concurrency']:>5}: {errors} ({late})")
-    print(
-        f"streams: {held['open_at_once']} concurrent, {held['completed']} complete, errors {held['errors'] or 'none'}"
-    )
+    for streams in EXACT_STREAMS:
+        print(f"  {accuracy(streams)}")
+    result, server = sweep_at(HELD_STREAMS, 3.0, 0.25, 16)
+    errors = result["errors_by_kind"] or "none"
+    print(f"streams: {int(server['max_open'])} concurrent, {result['completed']} complete, errors {errors}")
 
 
 if __name__ == "__main__":

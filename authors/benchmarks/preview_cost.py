@@ -1,6 +1,9 @@
-"""Cost of a preview: CPU seconds compared with a bare program with the same resources, by process and stage.
+"""Cost of a preview: CPU seconds compared with a bare program with the same resources, by process.
 
-    python -m authors.benchmarks.preview_cost [--runs N] [--stack S ...] [--engine FILE] [--json | --write]
+    python -m authors.benchmarks.preview_cost [--runs N] [--write]
+
+The bare program corresponds to a handwritten one with all values known in advance: plain `pulumi` and `pulumi_gcp`, no plan, settings or hooks.
+With the classes of `components.gcp` instead of the SDK's, it is the lower limit for the cost of a preview of the same resources.
 
 Both previews run alternately on one local cloud with one engine. Counts the CPU seconds of the whole process tree and takes the least of the runs, because a
 busy computer slows a run down but hardly changes its computation. `--write` updates docs/authors/preview-cost.md.
@@ -14,37 +17,26 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final, cast
 
-from authors.benchmarks.bare_program import program
-from authors.benchmarks.pages import write_tables
 from authors.benchmarks.process_tree import UNSEEN, TreeCost, measured
+from authors.in_local_cloud import inside_folder, run_inside
+from authors.tables import table
 from contracts.exit_codes import ExitCode
+from contracts.resource_types import CAPACITY_TYPE
+from engine.deployment import SECRET_SIGNATURE, UNKNOWN
 
 ROOT: Final = Path(__file__).resolve().parents[2]
 PAGE: Final = ROOT / "docs" / "authors" / "preview-cost.md"
 STACKS: Final = {"tpu-v6e1": 1.1, "l4-12b-qat": 1.3}
 """Stacks, with the maximum CPU seconds of a preview as a multiple of the bare program's."""
 DEFAULT_RUNS: Final = 5
-IMPORTED: Final = (
-    "pulumi",
-    "grpc",
-    "google",
-    "opentelemetry",
-    "pydantic",
-    "pydantic_core",
-    "yaml",
-    "planning",
-    "stacks",
-    "components",
-    "contracts",
-    "cloud",
-)
-"""Packages listed separately in the import times."""
+_ENVIRONMENT: Final = {**os.environ, "PULUMI_SKIP_UPDATE_CHECK": "true"}
+ENGINE: Final = str(Path(sys.prefix) / "bin" / "pulumi")
 NOT_COPIED: Final = ("docs", "tests")
 PARTS: Final = (
     ("program", re.compile(r"pulumi-language-python-exec --monitor")),
@@ -53,55 +45,19 @@ PARTS: Final = (
     ("engine", re.compile(r"pulumi .*preview|pulumi preview")),
 )
 """Parts and patterns of their command lines. The first match counts."""
-_INSIDE: Final = "GEMMA_SERVING_PREVIEW_COST"
-"""Folder of the run, set in the process that `localcloud run` starts."""
-_STAGES: Final = "GEMMA_SERVING_STAGES"
-_LEAST_SHOWN_S: Final = 0.0005
-
-STAGED: Final = '''\
-"""The project's program with a note of the CPU seconds after each of its stages."""
-
-import atexit, json, os, time
-notes = [("interpreter and SDK", time.process_time())]
-
-def note(stage):
-    notes.append((stage, time.process_time()))
-
-def noted(function, stage):
-    def call(*args, **kwargs):
-        note("between")
-        try:
-            return function(*args, **kwargs)
-        finally:
-            note(stage)
-    return call
-
-@atexit.register
-def write():
-    note("the rest: messages to the engine, responses, outputs")
-    with open(os.environ["GEMMA_SERVING_STAGES"], "w") as file:
-        json.dump(notes, file)
-
+_HEAD: Final = """\
 import pulumi
-from stacks import program
-note("imports before the target is known")
-program.loading.from_pulumi = noted(program.loading.from_pulumi, "settings")
-program.to_deployment = noted(program.to_deployment, "settings")
-program.plan = noted(program.plan, "planning")
-deploy = program._deploy
-def timed_deploy(context):
-    note("findings")
-    if context.settings.target == "tpu":
-        from stacks import tpu
-    else:
-        from stacks import cloud_run
-    note("imports of the target")
-    deploy(context)
-    note("declarations")
-program._deploy = timed_deploy
-program.run()
-'''
-"""Program that records the stages of a run. A function's time is counted where it is called."""
+{gcp}
+{more}
+
+made = {{}}
+"""
+_COMPONENT: Final = "gemma-serving:"
+_PROVIDER: Final = "pulumi:providers:gcp"
+_STACK: Final = "pulumi:pulumi:Stack"
+_LATER: Final = "known-after-up"
+
+Step = Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -115,84 +71,50 @@ class StackCost:
     bare: Mapping[str, float]
     least: Mapping[str, float]
     """CPU seconds of the bare program with the classes of `components.gcp`."""
-    stages: Mapping[str, float]
-    """CPU seconds of our program by stage."""
-    imports: Mapping[str, float]
-    """Seconds of our program's imports by package, excluding nested imports."""
-    limit: float
-
-    @property
-    def ratio(self) -> float:
-        """Return our CPU seconds as a multiple of the bare program's."""
-        return sum(self.ours.values()) / sum(self.bare.values())
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Measure and print. Return the exit code."""
     parser = argparse.ArgumentParser(prog="python -m authors.benchmarks.preview_cost", description="A preview's CPU.")
     parser.add_argument("--runs", type=int, default=DEFAULT_RUNS, help="runs of each program; the least one counts")
-    parser.add_argument("--stack", action="append", choices=STACKS, help="only this stack; may be repeated")
-    parser.add_argument("--engine", type=Path, default=Path(sys.prefix) / "bin" / "pulumi", help="the Pulumi CLI")
-    shown = parser.add_mutually_exclusive_group()
-    shown.add_argument("--json", action="store_true", help="one JSON object on stdout")
-    shown.add_argument("--write", action="store_true", help="write the tables to docs/authors/preview-cost.md")
+    parser.add_argument("--write", action="store_true", help="write the tables to docs/authors/preview-cost.md")
     args = parser.parse_args(argv)
-    if args.runs < 1:
-        parser.error("--runs must be 1 or more")
-    inside = os.environ.get(_INSIDE)
+    inside = inside_folder()
     if inside is None:
-        return _outside(list(sys.argv[1:] if argv is None else argv))
-    costs = [_stack_cost(Path(inside), stack, args.engine, args.runs) for stack in args.stack or STACKS]
-    if args.json:
-        print(json.dumps([{**asdict(cost), "ratio": cost.ratio} for cost in costs], indent=2))
-    elif args.write:
-        write_tables(PAGE, "preview-cost", report(costs))
-    else:
-        print(report(costs))
+        arguments = sys.argv[1:] if argv is None else argv
+        with tempfile.TemporaryDirectory(prefix="preview-cost-") as folder:
+            here = "authors.benchmarks.preview_cost"
+            return run_inside(Path(folder), here, *arguments, scenario="prepared", project=ROOT)
+    tables = report([_stack_cost(inside, stack, args.runs) for stack in STACKS])
+    if not args.write:
+        print(tables)
+        return ExitCode.DONE
+    before, mark, rest = PAGE.read_text(encoding="utf-8").partition("<!-- benchmark: preview-cost -->")
+    _, end, after = rest.partition("<!-- end -->")
+    PAGE.write_text(f"{before}{mark}\n\n{tables}\n{end}{after}", encoding="utf-8")
     return ExitCode.DONE
 
 
-def _outside(arguments: Sequence[str]) -> int:
-    """Run this command again inside a local cloud."""
-    with tempfile.TemporaryDirectory(prefix="preview-cost-") as folder:
-        cloud = ["run", "--state", f"{folder}/cloud", "--scenario", "prepared"]
-        again = [sys.executable, "-m", "authors.benchmarks.preview_cost", *arguments]
-        command = [sys.executable, "-m", "localcloud", *cloud, "--", *again]
-        hidden = ("PULUMI_", "GOOGLE_", "CLOUDSDK_")
-        environment = {key: value for key, value in os.environ.items() if not key.startswith(hidden)}
-        return subprocess.run(command, cwd=ROOT, env={**environment, _INSIDE: folder}, check=False).returncode
-
-
-def _stack_cost(folder: Path, stack: str, engine: Path, runs: int) -> StackCost:
+def _stack_cost(folder: Path, stack: str, runs: int) -> StackCost:
     ours = _our_project(folder / stack / "ours")
     bare, least = ours.with_name("bare"), ours.with_name("least")
-    _pulumi(engine, ours, "stack", "init", stack)
-    steps = _json(_pulumi(engine, ours, "preview", "--stack", stack, "--json"))["steps"]
+    _pulumi(ours, "stack", "init", stack)
+    steps = _steps(ours, stack)
     _bare_project(bare, ours, program(steps))
     _bare_project(least, ours, program(steps, thin=True))
     for project in (ours, bare, least):
-        again = _json(_pulumi(engine, project, "preview", "--stack", stack, "--json"))["steps"]
-        if (found := _kinds(again)) != (meant := _kinds(steps)):
-            raise RuntimeError(f"{project.name}: {sorted(set(found) ^ set(meant))} differ")
+        found, meant = ({step["urn"] for step in each} for each in (_steps(project, stack), steps))
+        if found != meant:
+            raise RuntimeError(f"{project.name}: {sorted(found ^ meant)} differ")
     best: dict[Path, TreeCost] = {}
-    stages: Mapping[str, float] = {}
     for run in range(runs):
         for project in (ours, bare, least):
             print(f"preview_cost: {stack}, run {run + 1} of {runs}, {project.name}", file=sys.stderr, flush=True)
-            cost = _preview(engine, project, stack)
+            cost = _preview(project, stack)
             if project not in best or cost.cpu_s < best[project].cpu_s:
                 best[project] = cost
-                stages = _stages(ours) if project == ours else stages
-    return StackCost(
-        stack=stack,
-        resources=len(steps),
-        ours=best[ours].by_part,
-        bare=best[bare].by_part,
-        least=best[least].by_part,
-        stages=stages,
-        imports=_imports(stack, runs),
-        limit=STACKS[stack],
-    )
+    parts = {project.name: cost.by_part for project, cost in best.items()}
+    return StackCost(stack=stack, resources=len(steps), **parts)
 
 
 def _our_project(target: Path) -> Path:
@@ -204,7 +126,7 @@ def _our_project(target: Path) -> Path:
         if room.is_dir() and not room.name.startswith(".") and room.name not in NOT_COPIED:
             (target / room.name).symlink_to(room)
     (target / ".venv").symlink_to(Path(sys.prefix))
-    (target / "__main__.py").write_text(STAGED)
+    shutil.copy2(ROOT / "__main__.py", target)
     return target
 
 
@@ -223,31 +145,22 @@ def _bare_project(target: Path, ours: Path, source: str) -> None:
     (target / "__main__.py").write_text(source)
 
 
-def _pulumi(engine: Path, project: Path, *arguments: str) -> str:
-    command = [str(engine), *arguments, "--non-interactive"]
-    answer = subprocess.run(
-        command, cwd=project, env=_environment(project), capture_output=True, text=True, check=False
-    )
+def _pulumi(project: Path, *arguments: str) -> str:
+    command = [ENGINE, *arguments, "--non-interactive"]
+    answer = subprocess.run(command, cwd=project, env=_ENVIRONMENT, capture_output=True, text=True, check=False)
     if answer.returncode != 0:
         raise RuntimeError(f"{command} in {project}: {answer.stdout[-3000:]}{answer.stderr[-2000:]}")
     return answer.stdout
 
 
-def _environment(project: Path) -> Mapping[str, str]:
-    return {**os.environ, _STAGES: str(project.parent / "stages.json"), "PULUMI_SKIP_UPDATE_CHECK": "true"}
+def _steps(project: Path, stack: str) -> Sequence[Step]:
+    text = _pulumi(project, "preview", "--stack", stack, "--json")
+    return json.loads(text[text.index("{") :])["steps"]
 
 
-def _json(text: str) -> Mapping[str, Any]:
-    return cast("Mapping[str, Any]", json.loads(text[text.index("{") :]))
-
-
-def _kinds(steps: Sequence[Mapping[str, Any]]) -> Sequence[str]:
-    return sorted(step["urn"] for step in steps)
-
-
-def _preview(engine: Path, project: Path, stack: str) -> TreeCost:
-    command = [str(engine), "preview", "--stack", stack, "--json", "--non-interactive"]
-    cost = measured(command, folder=project, environment=_environment(project), part=_part)
+def _preview(project: Path, stack: str) -> TreeCost:
+    command = [ENGINE, "preview", "--stack", stack, "--json", "--non-interactive"]
+    cost = measured(command, folder=project, environment=_ENVIRONMENT, part=_part)
     if cost.code != 0:
         raise RuntimeError(f"{command} in {project}: {cost.output[-3000:]}")
     return cost
@@ -257,63 +170,105 @@ def _part(command: str) -> str:
     return next((part for part, pattern in PARTS if pattern.search(command)), "shells and others")
 
 
-def _stages(ours: Path) -> Mapping[str, float]:
-    """Return the CPU seconds of each stage from the clock's readings after each stage."""
-    taken: dict[str, float] = {}
-    before_s = 0.0
-    for stage, at_s in json.loads((ours.parent / "stages.json").read_text()):
-        taken[stage] = taken.get(stage, 0.0) + at_s - before_s
-        before_s = at_s
-    return {stage: seconds for stage, seconds in taken.items() if seconds >= _LEAST_SHOWN_S}
+def program(steps: Sequence[Step], *, thin: bool = False) -> str:
+    """Return the source of the program for the steps of `pulumi preview --json`; `thin`: with the classes of `components.gcp`."""
+    resources = [step["newState"] for step in steps if step["newState"]["type"] != _STACK]
+    types = {resource["type"] for resource in resources}
+    more = ["from queued_resource import QueuedResource, QueuedResourceArgs"] if CAPACITY_TYPE in types else []
+    gcp = "from components import gcp" if thin else "import pulumi_gcp as gcp"
+    lines = [_HEAD.format(gcp=gcp, more="\n".join(more))]
+    lines += [line for resource in resources for line in _declared(resource, thin=thin)]
+    return "\n".join(lines) + "\n"
 
 
-def _imports(stack: str, runs: int) -> Mapping[str, float]:
-    """Return the `-X importtime` results for the program's modules by package, the least of the runs."""
-    target = "tpu" if stack.startswith("tpu") else "cloud_run"
-    command = [
-        sys.executable,
-        "-X",
-        "importtime",
-        "-c",
-        f"import stacks.program, stacks.{target}, components.gcp.storage",
-    ]
-    best: dict[str, float] = {}
-    for _ in range(runs):
-        answer = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
-        found: dict[str, float] = {}
-        for microseconds, module in re.findall(r"import time: +(\d+) \| +\d+ \| +(\S+)", answer.stderr):
-            package = module.partition(".")[0]
-            part = package if package in IMPORTED else "Python itself and its imports"
-            found[part] = found.get(part, 0.0) + int(microseconds) / 1e6
-        if not best or sum(found.values()) < sum(best.values()):
-            best = found
-    return dict(sorted(best.items(), key=lambda item: -item[1]))
+def _declared(resource: Mapping[str, Any], *, thin: bool) -> Iterator[str]:
+    """Yield the statement that declares one resource."""
+    type_, urn = resource["type"], resource["urn"]
+    name = urn.rpartition("::")[2]
+    inputs = _given(resource.get("inputs", {}))
+    options = f"opts=pulumi.ResourceOptions({', '.join(_options(resource))})"
+    if type_.startswith(_COMPONENT):
+        yield f"made[{urn!r}] = pulumi.ComponentResource({type_!r}, {name!r}, None, {options})"
+        return
+    if type_ == CAPACITY_TYPE:
+        arguments = ", ".join(f"{_snake_case(key)}={value!r}" for key, value in sorted(inputs.items()))
+        yield f"made[{urn!r}] = QueuedResource({name!r}, QueuedResourceArgs({arguments}), {options})"
+        return
+    if type_ == _PROVIDER:
+        inputs.pop("version", None)
+        # The engine keeps a provider's settings as JSON texts.
+        inputs = {key: json.loads(value) if value in ("true", "false") else value for key, value in inputs.items()}
+        if thin:
+            del inputs["userProjectOverride"]  # it always sets this
+            options = ""
+    arguments = ", ".join(f"{_snake_case(key)}={value!r}" for key, value in sorted(inputs.items()))
+    class_ = _class(type_)
+    given = arguments if type_ == _PROVIDER else f"{class_}Args({arguments})"
+    yield f"made[{urn!r}] = {class_}({', '.join(filter(None, (repr(name), given, options)))})"
+
+
+def _options(resource: Mapping[str, Any]) -> Iterator[str]:
+    parent = resource.get("parent", "")
+    if parent and f"::{_STACK}::" not in parent:
+        yield f"parent=made[{parent!r}]"
+    provider = str(resource.get("provider", "")).rpartition("::")[0]
+    if provider and "default" not in provider:
+        yield f"provider=made[{provider!r}]"
+    if resource.get("protect"):
+        yield "protect=True"
+
+
+def _class(type_: str) -> str:
+    """Return the SDK's class of a type: `gcp:storage/bucket:Bucket` is `gcp.storage.Bucket`."""
+    if type_ == _PROVIDER:
+        return "gcp.Provider"
+    package, module, name = type_.split(":")
+    if package != "gcp":
+        raise ValueError(f"no bare declaration exists for the type {type_}")
+    return f"gcp.{module.partition('/')[0]}.{name}"
+
+
+def _given(inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the inputs of the program, without those that the provider added."""
+    added = inputs.get("__defaults", [])
+    return {key: _value(value) for key, value in inputs.items() if key not in added and not key.startswith("__")}
+
+
+def _value(value: Any) -> Any:  # noqa: ANN401  JSON
+    """Return a value that the program can use, with another text where the engine only reports a secret or an unknown value."""
+    if isinstance(value, dict):
+        entries = cast("Mapping[str, Any]", value)
+        return _LATER if SECRET_SIGNATURE[0] in entries else _given(entries)
+    if isinstance(value, list):
+        return [_value(item) for item in cast("Sequence[Any]", value)]
+    return _LATER if value in (UNKNOWN, "[secret]") else value
+
+
+def _snake_case(name: str) -> str:
+    return re.sub(r"(?<=[a-z0-9])[A-Z]", lambda letter: f"_{letter.group()}", name).lower()
 
 
 def report(costs: Sequence[StackCost]) -> str:
     """Return the tables as Markdown."""
-    lines = [f"Measured on {datetime.now(UTC):%Y-%m-%d}.", ""]
-    lines += ["| stack | resources | our preview | bare program | ratio | maximum | least program | ratio to it |"]
-    lines += ["| --- |" + " --- |" * 7]
+    head = "stack | resources | our preview | bare program | ratio | maximum | least program | ratio to it"
+    rows: list[Sequence[object]] = []
+    parts: list[str] = []
     for cost in costs:
-        ours, bare, least = (sum(each.values()) for each in (cost.ours, cost.bare, cost.least))
-        lines.append(
-            f"| {cost.stack} | {cost.resources} | {ours:.2f} s | {bare:.2f} s | {cost.ratio:.2f} | {cost.limit} "
-            f"| {least:.2f} s | {ours / least:.2f} |"
-        )
-    for cost in costs:
-        lines += ["", f"CPU seconds of `{cost.stack}` by process:", ""]
-        lines += ["| process | our preview | bare program | least program |", "| --- |" + " --- |" * 3]
         trees = (cost.ours, cost.bare, cost.least)
-        for part in dict.fromkeys([*(part for part, _ in PARTS), *cost.ours, *cost.bare, UNSEEN]):
-            if any(part in tree for tree in trees):
-                lines.append(f"| {part} | {' | '.join(f'{tree.get(part, 0.0):.2f}' for tree in trees)} |")
-        lines += ["", f"CPU seconds of the program of `{cost.stack}` by stage:", "", "| stage | seconds |"]
-        lines += ["| --- | --- |", *(f"| {stage} | {seconds:.3f} |" for stage, seconds in cost.stages.items())]
-        lines += ["", "Seconds of that program's imports by package, in a separate interpreter (`-X importtime`):", ""]
-        lines += ["| package | seconds |", "| --- | --- |"]
-        lines += [f"| {package} | {seconds:.3f} |" for package, seconds in cost.imports.items()]
-    return "\n".join(lines)
+        ours, bare, least = (sum(tree.values()) for tree in trees)
+        ratios = (f"{bare:.2f} s", f"{ours / bare:.2f}", STACKS[cost.stack], f"{least:.2f} s", f"{ours / least:.2f}")
+        rows.append((cost.stack, cost.resources, f"{ours:.2f} s", *ratios))
+        names = dict.fromkeys([*(part for part, _ in PARTS), *cost.ours, *cost.bare, UNSEEN])
+        processes = [
+            (name, *(f"{tree.get(name, 0.0):.2f}" for tree in trees))
+            for name in names
+            if any(name in tree for tree in trees)
+        ]
+        parts += [
+            f"CPU seconds of `{cost.stack}` by process:\n",
+            table("process | our preview | bare program | least program", processes),
+        ]
+    return "\n".join([f"Measured on {datetime.now(UTC):%Y-%m-%d}.\n", table(head, rows), *parts])
 
 
 if __name__ == "__main__":

@@ -19,8 +19,9 @@ POLL_S: Final = 0.01
 LIMIT_S: Final = 300.0
 _PR_SET_CHILD_SUBREAPER: Final = 36
 """prctl(2)."""
+_SESSION: Final = 3
 _USER_TICKS: Final = 11
-"""Position of `utime` in /proc/PID/stat after the command's name, followed by `stime`: proc_pid_stat(5)."""
+"""Positions in /proc/PID/stat after the command's name; `stime` follows `utime`: proc_pid_stat(5)."""
 UNSEEN: Final = "exited between two samples"
 
 
@@ -39,11 +40,17 @@ def measured(
     command: Sequence[str], *, folder: Path, environment: Mapping[str, str], part: Callable[[str], str]
 ) -> TreeCost:
     """Run a command and count the CPU seconds of its tree. `part` names the part that a command line belongs to."""
-    _adopt_orphans()
+    ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
     before_s = children_s()
     with (folder / "measured.out").open("w+b") as output:
         process = subprocess.Popen(
-            command, cwd=folder, env=dict(environment), stdin=subprocess.DEVNULL, stdout=output, stderr=output
+            command,
+            cwd=folder,
+            env=dict(environment),
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=output,
+            start_new_session=True,
         )
         seen = _watch(process)
         _wait_for_orphans()
@@ -57,67 +64,32 @@ def measured(
     return TreeCost(code=process.returncode, output=text, cpu_s=cpu_s, by_part=by_part)
 
 
-def _adopt_orphans() -> None:
-    if ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) != 0:
-        raise OSError(ctypes.get_errno(), "prctl(PR_SET_CHILD_SUBREAPER)")
-
-
 def children_s() -> float:
     """Return the CPU seconds of all children that exited and were waited for."""
     used = resource.getrusage(resource.RUSAGE_CHILDREN)
     return used.ru_utime + used.ru_stime
 
 
-def _watch(process: "subprocess.Popen[bytes]") -> Mapping[int, tuple[str, float]]:
-    """Return the command line and the CPU seconds of each process of a tree, as last seen."""
-    seen: dict[int, tuple[str, float]] = {}
+def _watch(process: "subprocess.Popen[bytes]") -> Mapping[str, tuple[str, float]]:
+    """Return the command line and the CPU seconds of each process of the command's session, as last seen."""
+    seen: dict[str, tuple[str, float]] = {}
     end = time.monotonic() + LIMIT_S
     while process.poll() is None:
         if time.monotonic() > end:
             process.kill()
             process.wait()
             raise TimeoutError(f"{process.args} took longer than {LIMIT_S:.0f} s")
-        for pid in _family(process.pid, seen):
-            now = _looked_at(pid)
-            if now is not None:
-                seen[pid] = now
+        for entry in Path("/proc").glob("[0-9]*"):
+            try:
+                fields = (entry / "stat").read_text().rpartition(")")[2].split()
+                words = (entry / "cmdline").read_bytes().rstrip(b"\0")
+            except OSError:
+                continue  # it exited
+            if int(fields[_SESSION]) == process.pid and words:
+                ticks = int(fields[_USER_TICKS]) + int(fields[_USER_TICKS + 1])
+                seen[entry.name] = (words.replace(b"\0", b" ").decode(errors="replace"), ticks / TICKS)
         time.sleep(POLL_S)
     return seen
-
-
-def _family(root: int, known: Mapping[int, object]) -> set[int]:
-    """Return a process and its descendants, including descendants of known processes that may have exited."""
-    parents = {int(entry.name): _parent(entry) for entry in Path("/proc").iterdir() if entry.name.isdigit()}
-    family = {root, *known} & set(parents)
-    while more := {pid for pid, parent in parents.items() if parent in family} - family:
-        family |= more
-    return family
-
-
-def _parent(entry: Path) -> int:
-    fields = _stat(entry)
-    return int(fields[1]) if fields else 0
-
-
-def _stat(entry: Path) -> Sequence[str]:
-    """Return the fields after the name in /proc/PID/stat, starting with the state. Empty for a process that exited."""
-    try:
-        return (entry / "stat").read_text().rpartition(")")[2].split()
-    except OSError:
-        return ()
-
-
-def _looked_at(pid: int) -> tuple[str, float] | None:
-    entry = Path("/proc") / str(pid)
-    fields = _stat(entry)
-    try:
-        words = (entry / "cmdline").read_bytes().split(b"\0")
-    except OSError:
-        return None
-    if not fields or not words[0]:
-        return None
-    used = int(fields[_USER_TICKS]) + int(fields[_USER_TICKS + 1])
-    return " ".join(word.decode(errors="replace") for word in words).strip(), used / TICKS
 
 
 def _wait_for_orphans() -> None:

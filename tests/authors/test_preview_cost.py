@@ -9,7 +9,7 @@ import sys
 import pytest
 
 from authors.benchmarks import preview_cost
-from authors.benchmarks.bare_program import program
+from authors.benchmarks.preview_cost import program
 from authors.benchmarks.process_tree import UNSEEN
 
 STACK = "urn:pulumi:x::gemma-serving::pulumi:pulumi:Stack::gemma-serving-x"
@@ -33,7 +33,13 @@ STEPS = [
             "urn": "urn:pulumi:x::gemma-serving::gemma-serving:index:ModelBucket$gcp:storage/bucketIAMMember:BucketIAMMember::reader",
             "parent": BUCKET,
             "provider": f"{PROVIDER}::{UNKNOWN}",
-            "inputs": {"__defaults": [], "bucket": UNKNOWN, "role": "true", "member": "user:a@example.com"},
+            "inputs": {
+                "__defaults": ["etag"],
+                "etag": "x",
+                "bucket": UNKNOWN,
+                "role": "true",
+                "member": "user:a@example.com",
+            },
         }
     },
 ]

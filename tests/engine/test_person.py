@@ -5,7 +5,7 @@ Google refuses most calls of such a login without one, and the local cloud does 
 
 import pytest
 
-from authors.docs import all_commands
+from authors.commands_page import all_commands
 from tests.engine.conftest import open_workspace
 
 PERSON, PROJECT = "owner@example.com", "local-project"

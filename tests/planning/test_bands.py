@@ -1,28 +1,21 @@
 """Bands are learned from points that set no constant, by leaving each source out, and they hold on points that set nothing."""
 
+import functools
 from dataclasses import replace
 
 import pytest
 
-from authors.accuracy.bands import (
-    BandComparison,
-    cached_shares,
-    comparisons,
-    hits,
-    learned,
-    share_within,
-    spread_of_sources,
-)
-from authors.accuracy.sweeps import all_points
+from authors.accuracy.bands import hits, learned, spread_of_sources
+from authors.accuracy.sweeps import ComparedPoint, all_points, cached_shares, comparisons, share_within
 from planning.speed.bands import BANDS, Figure, Kind, Spread, band
 
 POINTS = all_points()
-FOUND = comparisons(POINTS)
-HITS = hits(POINTS)
+compared = functools.cache(lambda: comparisons(POINTS))
+held = functools.cache(lambda: hits(POINTS))
 
 
-def of_tpus(split: str, figure: Figure) -> list[BandComparison]:
-    return [one for one in FOUND if (one.figure, one.point.split) == (figure, split) and one.kind != "gpu"]
+def of_tpus(split: str, figure: Figure) -> list[ComparedPoint]:
+    return [one for one in compared() if (one.figure, one.point.split) == (figure, split) and one.kind != "gpu"]
 
 
 def test_the_table_is_what_the_corpus_gives():
@@ -47,7 +40,7 @@ def test_a_point_sets_a_constant_or_a_band_or_is_a_proof():
 
 def test_points_of_one_server_have_the_same_version_of_vllm_as_its_boot():
     """The same deployment with today's image is a third faster at 16 users."""
-    old = [one for one in FOUND if one.point.source == "e2b-v6e-1-gke" and one.figure == "rate"]
+    old = [one for one in compared() if one.point.source == "e2b-v6e-1-gke" and one.figure == "rate"]
     assert share_within(old, 1.15) >= 0.9
 
 
@@ -59,7 +52,7 @@ def test_rates_of_any_length_and_number_of_users_are_within_a_factor_of_one_and_
 
 
 def test_rates_of_long_prompts_that_set_no_constant_are_too():
-    rates = [c for c in FOUND if (c.figure, c.kind) == ("rate", "tpu-long") and c.point.split != "fit"]
+    rates = [c for c in compared() if (c.figure, c.kind) == ("rate", "tpu-long") and c.point.split != "fit"]
     assert len(rates) > 50
     assert share_within(rates, 1.5) >= 0.95
 
@@ -77,7 +70,7 @@ def test_decoding_that_set_no_constant_is_within_a_fifth():
 
 
 def test_unseen_gpus_are_within_one_and_a_half_times_the_rate_and_twice_the_time_to_the_first_token():
-    unseen = [one for one in FOUND if one.point.is_unseen and one.kind == "gpu"]
+    unseen = [one for one in compared() if one.point.is_unseen and one.kind == "gpu"]
     rates, firsts = ([one for one in unseen if one.figure == figure] for figure in ("rate", "ttft"))
     assert len(rates) > 60
     assert len(firsts) > 40
@@ -86,23 +79,25 @@ def test_unseen_gpus_are_within_one_and_a_half_times_the_rate_and_twice_the_time
 
 
 def test_bands_hold_nine_of_ten_points_that_set_nothing():
-    proofs = [one for one in HITS if one.proof != "left out"]
+    proofs = [one for one in held() if one.proof != "left out"]
     assert sum(one.inside for one in proofs) / sum(one.points for one in proofs) >= 0.9
     assert {one.kind for one in proofs if one.proof == "unseen"} == {"gpu"}
 
 
 def test_bands_without_a_source_hold_nine_of_ten_of_its_points():
-    left_out = [one for one in HITS if one.proof == "left out"]
+    left_out = [one for one in held() if one.proof == "left out"]
     assert {(one.figure, one.kind) for one in left_out} == {key for key, spread in BANDS.items() if spread.points}
     assert sum(one.inside for one in left_out) / sum(one.points for one in left_out) >= 0.9
 
 
 def test_a_server_unlike_the_others_widens_the_band():
-    alike = {name: [0.95, 1.0, 1.05] * 4 for name in "abcd"}
-    near, far = spread_of_sources(alike), spread_of_sources({**alike, "e": [1.6] * 10})
+    alike = [[0.95, 1.0, 1.05] * 4] * 4
+    near, far = spread_of_sources(alike), spread_of_sources([*alike, [1.6] * 10])
     assert near == Spread(low=0.95, high=1.05, points=48, sources=4)
     assert far.high > 1.6
     assert far.low < near.low
+    assert spread_of_sources([[1.2, 1.3] * 6] * 4).low == 1.0, "a band has the planned value in it"
+    assert spread_of_sources([[0.7, 0.8] * 6] * 4).high == 1.0
 
 
 def test_points_of_one_server_alone_make_no_band():
@@ -120,3 +115,9 @@ def test_only_the_first_sweep_repeats_its_prompts_unsaid():
         share for p, share in shares.items() if (p.deployment, p.input_tokens, p.users) == ("sweep-12b", 4_096, 64)
     )
     assert too_long_for_the_cache == 0
+
+
+def test_a_burst_is_told_from_a_closed_loop():
+    bursts = [point for point in POINTS if point.is_one_wave]
+    assert {c.figure for c in compared() if c.point in bursts} == {"rate"}
+    assert bursts

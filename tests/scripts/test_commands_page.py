@@ -7,8 +7,7 @@ from typing import Annotated
 
 import pytest
 
-from authors.commands_page import commands_page
-from authors.docs import all_commands
+from authors.commands_page import all_commands, commands_page
 from contracts.exit_codes import ExitCode
 from scripts.cli.command import Command, run_command
 from scripts.cli.options import JsonSwitch, Option

@@ -117,10 +117,7 @@ def teardown():
 
 
 def demo_summary(folder):
-    steps = [
-        demo.DemoStep(stack="tpu-v6e4", name=f"step {number}", seconds=number * 11.5, result="result of it " * number)
-        for number in (1, 5, 9)
-    ]
+    steps = [(f"step {number}", f"{number * 11.5:.1f}", "result of it " * number) for number in (1, 5, 9)]
     demo._summary([demo.Demo(folder=folder, stack="tpu-v6e4", steps=steps)], 61.0, "No failures.", failed=False)
 
 

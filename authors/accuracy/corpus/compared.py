@@ -1,14 +1,43 @@
-"""The planner's verdict on a boot, compared with the outcome."""
+"""What the planner says of a boot: its figures and its verdict, compared with what was measured."""
 
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Final
 
-from authors.accuracy.corpus.measured import Boot, subject_of
+from authors.accuracy.corpus.measured import Boot, Figure, subject_of
 from planning.planner import plan_of
 from planning.question.types import Plan
 
 SPARE_GIB: Final = 1.0
 """A warning about a server that ran is correct if less than this was free."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ComparedFigure:
+    """A measured figure of a boot and its prediction."""
+
+    boot: Boot
+    figure: Figure
+    predicted: float
+
+    @property
+    def error(self) -> float:
+        """Relative error; positive if the prediction is too high."""
+        return self.predicted / self.figure.measured - 1
+
+    @property
+    def is_within(self) -> bool:
+        """True if the error is within the tolerance of its kind."""
+        return abs(self.error) <= self.figure.kind.tolerance
+
+
+def compared(boots: Iterable[Boot]) -> Iterator[ComparedFigure]:
+    """Yield each figure with its prediction."""
+    for boot in boots:
+        if boot.figures:
+            subject = subject_of(boot)
+            for figure in boot.figures:
+                yield ComparedFigure(boot=boot, figure=figure, predicted=figure.kind.read(subject))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,13 +60,12 @@ def judged(boot: Boot) -> JudgedBoot:
     plan = plan_of(subject_of(boot))
     planned = _in_words(plan)
     is_close = boot.spare_gib is not None and boot.spare_gib < SPARE_GIB
-    is_margin_right = boot.died_at == "programs" if boot.died else is_close
-    is_right = is_margin_right if planned == "may fail" else plan.fits is not boot.died
+    is_margin_right = boot.at == "programs" if boot.died else is_close
     return JudgedBoot(
         boot=boot,
         planned=planned,
-        is_right=is_right,
-        is_counted=not boot.superseded and not (boot.is_patched and not boot.died),
+        is_right=is_margin_right if planned == "may fail" else plan.fits is not boot.died,
+        is_counted=not boot.superseded and not (boot.patched and not boot.died),
     )
 
 
@@ -48,6 +76,6 @@ def _in_words(plan: Plan) -> str:
     return "fits" if plan.margin is None else "may fail"
 
 
-def started(boots: tuple[Boot, ...]) -> tuple[Boot, ...]:
+def started(boots: Iterable[Boot]) -> tuple[Boot, ...]:
     """Return the boots that were started; the others are file lists."""
     return tuple(boot for boot in boots if boot.outcome != "files")

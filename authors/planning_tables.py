@@ -1,0 +1,218 @@
+"""Generated tables about the planner: findings, checkpoints, precisions, searches and shipped stacks."""
+
+import io
+import json
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Final, cast
+
+from rich.console import Console
+
+from authors.tables import table
+from planning import plan
+from planning.cost.subject import examine, is_out_of_memory
+from planning.data.checkpoints import ABSENT, CHECKPOINTS, Checkpoint, Page, nearest_ids, with_owner
+from planning.data.prices import PRICES
+from planning.data.quantization import FULL_BYTES
+from planning.errors import PlanningError
+from planning.machine.hardware import ACCELERATORS, CLOUD_RUN_GPUS, host_of
+from planning.model.catalog import spec_of
+from planning.model.spec import tensors
+from planning.model.support import Support, support_of, support_rows
+from planning.question.types import Deployment
+from planning.question.workload import Workload, parse_workload
+from planning.rules.findings import RULES, detected
+from planning.rules.gateway import GATEWAY_RULES
+from planning.solve.candidates import checkpoints_of, rented
+from planning.solve.search import Goal, ServiceLimits, Solution, solve
+from planning.units import duration, to_gib
+from scripts.plan.question import Comparison, Question, Solving
+from scripts.plan.solve import search, show
+from stacks.loading import from_file
+from stacks.planned import to_deployment
+
+ROOT: Final = Path(__file__).parents[1]
+_SHOWN_NEAR: Final = 3
+_WORKLOAD: Final = "in=4000,out=500,users=32"
+_EXAMPLE: Final = parse_workload(_WORKLOAD)
+"""The question of docs/planning-workloads.md."""
+_GOALS: Final[tuple[tuple[str, Goal, Workload], ...]] = (
+    ("lowest price", "cost", _EXAMPLE),
+    ("`--latency-first`", "latency", _EXAMPLE),
+    ("`--throughput-first`, full server", "throughput", replace(_EXAMPLE, users=None)),
+)
+
+
+def tables() -> Mapping[str, str]:
+    """Return every table by its marker in a page."""
+    served = [one for one in CHECKPOINTS.values() if not one.is_drafter]
+    drafters = [one for one in CHECKPOINTS.values() if one.is_drafter]
+    stated = [(one.id, f"`{one.commit}`", one.commit_source) for one in CHECKPOINTS.values() if one.commit]
+    return {
+        "rules": rules_table(),
+        "gateway-rules": table(
+            "id | severity | what it finds | source",
+            [(rule.id, rule.severities[0], rule.what, rule.source) for rule in GATEWAY_RULES.values()],
+        ),
+        "checkpoints": table(
+            "id | kind | precision | files | loaded | runs on | named by", map(_checkpoint_row, served)
+        ),
+        "drafters": table("id | drafts for | files | named by", map(_drafter_row, drafters)),
+        "commits": table("id | commit | stated by", stated),
+        "absent": table("id | nearest that exist | absent by", map(_absent_row, ABSENT.values())),
+        "support": table("precision | devices | models | vLLM | loads | source", map(_support_row, support_rows())),
+        "solve": _solve_table(),
+        "solve-day": _solve_day("26B", hours=8),
+        "solve-goals": table(
+            "goal | model | on | TP | requests at once | TTFT s | TPOT ms | tok/s | tok/s per chip | USD/h | USD/M tokens",
+            [_goal_row(*goal) for goal in _GOALS],
+        ),
+        "stacks": table(
+            "stack | description | start-up | tokens/s (one request) | tokens/s (all) | price",
+            map(_stack_row, sorted(ROOT.glob("Pulumi.*.yaml"))),
+        ),
+    }
+
+
+def rules_table() -> str:
+    """Return the table of all rules, in the order of the findings."""
+    rows = (
+        (rule.id, " or ".join(rule.severities), "yes" if rule.is_acceptable else "no", rule.what, rule.source)
+        for rule in RULES.values()
+    )
+    return table("id | severity | can be accepted | what it finds | source", rows)
+
+
+def _checkpoint_row(one: Checkpoint) -> Sequence[str]:
+    memory = examine(Deployment(model=one.id, accelerator="H200")).memory
+    fitting = [name for name, known in ACCELERATORS.items() if known.platforms != ("gce",) and _fits(one, name)]
+    kind = f"{one.kind}, by an individual" if one.is_personal else one.kind
+    sizes = f"{memory.checkpoint_gib:.2f}", f"{memory.weights_gib:.2f}"
+    return one.id, kind, one.scheme, *sizes, ", ".join(fitting) or "none", _link(one.source)
+
+
+def _fits(one: Checkpoint, accelerator: str) -> bool:
+    subject = examine(Deployment(model=one.id, accelerator=accelerator))
+    resolved = subject.resolved
+    if support_of(resolved.scheme.name, resolved.spec, resolved.accelerator).answer != "yes":
+        return False
+    return not is_out_of_memory(subject.memory) and "block" not in detected(subject).values()
+
+
+def _drafter_row(one: Checkpoint) -> Sequence[str]:
+    size = sum(tensor.params for tensor in tensors(spec_of(one.id))) * FULL_BYTES
+    return one.id, one.architecture, f"{to_gib(size):.2f}", _link(one.source)
+
+
+def _absent_row(one: Checkpoint) -> Sequence[str]:
+    near = [with_owner(each) for each in nearest_ids(one)[:_SHOWN_NEAR]]
+    return one.id, ", ".join(near), _link(one.absent) if one.absent else ""
+
+
+def _link(page: Page) -> str:
+    return f"[{page.date}]({page.url})"
+
+
+def _support_row(row: Support) -> Sequence[str]:
+    converted = " (converted while loading)" if row.loading == "on-load" else ""
+    versions = f"{f'from {row.first}' if row.first else ''}{f'up to {row.last}' if row.last else ''}" or "all"
+    answer = f"{'no' if row.answer == 'no' else 'unknown'}: {row.note}"
+    if row.answer == "yes":
+        answer = "yes, computed in bf16" if row.is_weight_only else "yes"
+    where = ", ".join(row.devices) or "all", ", ".join(row.models) or "all"
+    return f"{row.scheme}{converted}", *where, versions, answer, f"{row.source}, {row.seen_on}"
+
+
+def _solve_table() -> str:
+    """Return the cheapest of each family, and the best by each criterion, for the question of docs/planning-workloads.md."""
+    limits = ServiceLimits(max_ttft_s=1, max_tpot_s=0.05, max_usd_per_hour=6)
+    answer = solve(_EXAMPLE, limits, checkpoints=checkpoints_of(None), places=rented(()))
+    return table(
+        "model | on | TP | length | weights | USD/h | TTFT s | TPOT ms | tok/s | USD/M tokens | bound by | best",
+        [
+            (
+                *_served(one),
+                f"{one.subject.resolved.max_model_len:,}",
+                one.subject.resolved.weights_mode,
+                f"{one.usd_per_hour:.2f}",
+                *_speed(one),
+                f"{one.usd_per_million_tokens:.3f}",
+                one.answer.bound,
+                ", ".join(answer.marks(one)) or "-",
+            )
+            for one in answer.best_per_model()
+        ],
+    )
+
+
+def _goal_row(name: str, goal: Goal, workload: Workload) -> Sequence[object]:
+    """Return what 26B-A4B is served on by a goal, with the batch and the rate per chip that explain it."""
+    one = solve(workload, ServiceLimits(), goal=goal, checkpoints=checkpoints_of("26B"), places=rented(())).chosen
+    if one is None:
+        raise PlanningError(f"No deployment of 26B-A4B serves the workload of {name}.")
+    per_chip = one.answer.output_tok_per_s.typical / one.subject.resolved.accelerator.devices
+    running = f"{one.answer.running_requests.typical:.0f}"
+    costs = f"{one.usd_per_hour:.2f}", f"{one.usd_per_million_tokens:.3f}"
+    return name, *_served(one), running, *_speed(one), f"{per_chip:,.0f}", *costs
+
+
+def _served(one: Solution) -> Sequence[object]:
+    return f"`{one.served.words}`", one.subject.resolved.accelerator.name, one.subject.resolved.tp
+
+
+def _speed(one: Solution) -> Iterator[str]:
+    yield f"{one.answer.ttft_s.typical:.2f}"
+    yield f"{one.answer.tpot_s.typical * 1e3:.1f}"
+    yield f"{one.answer.output_tok_per_s.typical:,.0f}"
+
+
+def _solve_day(model: str, *, hours: int) -> str:
+    """Return the command and the output of `scripts.plan --solve --hours-per-day` at 80 columns."""
+    command = f"gemma plan --solve --workload {_WORKLOAD} --model {model} --hours-per-day {hours}"
+    out = Console(file=io.StringIO(), width=80, color_system=None, highlight=False)
+    show(search(Question(model=model, workload=_WORKLOAD), Comparison(), Solving(solve=True, hours_per_day=hours)), out)
+    lines = (line.rstrip() for line in cast("io.StringIO", out.file).getvalue().splitlines())
+    return "\n".join(("```console", f"$ {command}", *lines, "```")) + "\n"
+
+
+def _stack_row(path: Path) -> Sequence[str]:
+    planned = plan(to_deployment(from_file(path, project="my-project"), path.parent))
+    cost, speed = planned.cost, planned.throughput
+    return (
+        f"`{path.name.removeprefix('Pulumi.').removesuffix('.yaml')}`",
+        _described(path),
+        duration(planned.startup.total_s),
+        f"{speed.decode_tok_per_s:,.0f}",
+        f"{speed.saturated_tok_per_s:,.0f}",
+        f"${cost.usd_per_hour:,.2f} per hour, ${cost.max_usd:,.2f} maximum ({cost.max_usd_basis})",
+    )
+
+
+def _described(path: Path) -> str:
+    """Return the first sentence of the comment at the top of a settings file, without the line for editors."""
+    lines = [line.lstrip("# ") for line in path.read_text(encoding="utf-8").splitlines() if line.startswith("# ")]
+    text = " ".join(line for line in lines if not line.startswith("yaml-language-server"))
+    return re.split(r"(?<=[^\d])[.] ", text, maxsplit=1)[0].rstrip(".").replace("|", "/")
+
+
+def local_cloud_catalog() -> str:
+    """Return what Google offers, for the local cloud, which imports nothing of the project."""
+    gpus: dict[str, object] = {}
+    for planned, name in CLOUD_RUN_GPUS.items():
+        gpu, host = ACCELERATORS[planned].cloud_run, host_of(ACCELERATORS[planned], "cloud-run")
+        gpus[name] = {
+            "min_cpu": host.min_vcpu,
+            "min_memory_gib": host.min_memory_gib,
+            "max_cpu": host.most_vcpu,
+            "max_memory_gib": host.max_memory_gib,
+            "regions": [region for region in gpu.regions if region not in gpu.by_invitation],
+            "new_project_quota": gpu.new_project_quota,
+            "quota_metric": gpu.quota_metric,
+            "quota_id": gpu.quota_id,
+            "quota_units": gpu.quota_units,
+        }
+    prices = {key: {region: row.usd for region, row in price.regions.items()} for key, price in PRICES.items()}
+    about = "Written by `make docs` from planning/data: edit machines.json and prices.json there."
+    return json.dumps({"about": about, "gpus": gpus, "prices": prices}, indent=1) + "\n"
