@@ -72,6 +72,12 @@ def grouped(results: Sequence[Result], key: Callable[[Result], Key]) -> dict[Key
     return {found: groups[found] for found in sorted(groups)}
 
 
+def shapes_of(results: Sequence[Result]) -> dict[Shape, list[Result]]:
+    """Return the results of each shape, those with a valid point first, because a report leads with the first shape."""
+    shapes = grouped(results, shape_of)
+    return dict(sorted(shapes.items(), key=lambda shape: not any(result["valid"] for result in shape[1])))
+
+
 def is_wide(values: Sequence[float]) -> bool:
     """Return whether values need a logarithmic axis, which has no zero."""
     return bool(values) and min(values) > 0 and max(values) / min(values) > LOG_RANGE
@@ -89,7 +95,7 @@ def charts_over_load(
     results: Sequence[Result], mode: str, run: Mapping[str, Any]
 ) -> tuple[list[LineChart], list[LineChart]]:
     """Return the charts of one mode, and those of its further shapes. A single load has none: the table shows its metrics."""
-    shapes = grouped(results, shape_of)
+    shapes = shapes_of(results)
     if len(grouped(results, level_of)) < 2:  # noqa: PLR2004 - a line needs two marks
         return [], []
     first, further = list[LineChart](), list[LineChart]()

@@ -16,8 +16,7 @@ from loadtest.errors import SweepError
 from loadtest.loads import limits_of, objective_of
 from loadtest.reports.chart_model import NOTHING
 from loadtest.reports.compare_page import comparison_markdown
-from loadtest.reports.report import write_reports
-from loadtest.reports.report_charts import report_charts
+from loadtest.reports.report import report_charts, write_reports
 from loadtest.reports.svg_axes import log_ticks, nice_ticks
 from loadtest.reports.table import columns_of, summary_csv
 from loadtest.server import Watch
@@ -193,9 +192,6 @@ def test_an_invalid_point_is_hollow_and_never_the_best(tmp_path):
     assert "at 1 user" in (tmp_path / "r" / "report.md").read_text()
 
 
-@pytest.mark.xfail(
-    strict=True, reason="the unfolded charts are those of the smallest shape, valid or not (loadtest/reports)"
-)
 def test_a_shape_of_which_nothing_is_valid_is_never_in_front(tmp_path):
     """The limits of the page: what is folded away is for whoever looks for it."""
     results = [result(level, tokens, valid=tokens == 4096) for tokens in (16, 4096) for level in (1, 8)]
