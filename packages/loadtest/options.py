@@ -163,6 +163,7 @@ class LoadOptions:
     warm_up: Annotated[int | None, Option("Warm-up requests before each point, not counted.", least=0)] = None
     even_arrivals: Annotated[bool, Option("Open loop: constant intervals instead of Poisson arrivals.")] = False
     stop_when_saturated: Annotated[bool, Option("Skip loads above saturation.")] = False
+    within_cache: Annotated[bool, Option("Skip loads that exceed the server's KV cache, as preset lengths do.")] = False
     completions: Annotated[bool, Option("Use /v1/completions instead of chat.")] = False
     extra_body: Annotated[
         Mapping[str, object] | None,
@@ -191,6 +192,8 @@ class LoadOptions:
             repeats=self.repeats,
             by_waves=self.duration is None,
             traffic=traffic,
+            # A preset grid has cells of hours. Lengths that the caller names are measured.
+            within_cache=self.within_cache or (len(base.input_tokens) > 1 and not self.input_tokens),
         )
 
 

@@ -17,7 +17,7 @@ from loadtest.forecast import Band
 from loadtest.generator.limits import open_files_limit
 from loadtest.generator.load import Share
 from loadtest.generator.pool import WorkerError, WorkerPool, usable_cores, workers_for
-from loadtest.kv_cells import beyond_cache
+from loadtest.kv_cells import beyond_cache, tail_text
 from loadtest.measure import SCHEMA_VERSION, Objective, has_too_many_failures, load_figures, point_text
 from loadtest.progress import Reporter
 from loadtest.records import WorkerResult
@@ -294,19 +294,6 @@ def _knowledge(settings: SweepSettings, points: Sequence[Point], traffic: Traffi
     return {"forecast_levels": levels, "no_forecast": why_none}
 
 
-def _within_cache(run: _Run, store: ResultStore, todo: Sequence[Point], state: _State) -> list[Point]:
-    """Return the points to measure. Cells of a grid beyond the KV cache are left out before they run, with the reason."""
-    tokens = run.info.kv_cache_tokens or run.settings.kv_cache_tokens
-    reasons = beyond_cache(todo, run.prepared.traffic, tokens)
-    for point in todo:
-        if point.key in reasons:
-            run.reporter.skipped(point, reasons[point.key])
-            state.left_out.append({"key": point.key, "reason": reasons[point.key]})
-    if reasons:
-        store.write_run(store.run | {"left_out": state.left_out})
-    return [point for point in todo if point.key not in reasons]
-
-
 async def _search(run: _Run, store: ResultStore, state: _State, bisection: Bisection) -> Search:
     """Return a search that starts at the given load, near the forecast, or near the rate of a probe. A continued one starts as before."""
     before = as_mapping(store.run.get(SEARCH_START)).get("level")
@@ -474,16 +461,23 @@ async def _all_points(run: _Run, store: ResultStore, todo: list[Point], state: _
     for result in state.results.values():
         saturation.learn(_point_of(result), result)
     run.reporter.begin(len(todo))
+    tokens = run.info.kv_cache_tokens or run.settings.kv_cache_tokens
     try:
-        for point in _within_cache(run, store, todo, state):
+        for point in todo:
+            beyond = beyond_cache(point, run.prepared.traffic, tokens)
+            reason = beyond if run.prepared.sweep.within_cache else ""
             if saturation.over(point):
                 reason = "the server is saturated at a lower load"
+            if reason:
                 run.reporter.skipped(point, reason)
                 state.left_out.append({"key": point.key, "reason": reason})
                 store.write_run(store.run | {"left_out": state.left_out})
                 continue
             run.reporter.start(point)
             result = await _measured(run, point)
+            if beyond:
+                marks = (beyond, tail_text(result, state.results.values()))
+                result["notes"].append("; ".join(mark for mark in marks if mark))
             store.append(result)
             state.results[point.key] = result
             state.measured += 1

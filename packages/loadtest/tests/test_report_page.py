@@ -24,8 +24,7 @@ from loadtest.reports.chart_model import LimitLine, LineChart, Mark, Series
 from loadtest.reports.compare_page import comparison_page
 from loadtest.reports.distribution_charts import MOST_LINES, chosen, distributions
 from loadtest.reports.notes import group_notes
-from loadtest.reports.report import write_reports
-from loadtest.reports.report_charts import report_charts
+from loadtest.reports.report import report_charts, write_reports
 from loadtest.reports.svg import chart_svg, off_scale
 from loadtest.reports.table import COLUMNS
 from loadtest.reports.terms import terms
