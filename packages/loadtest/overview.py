@@ -14,7 +14,7 @@ from typing import Any, Final
 from loadtest.client.json_values import as_mapping
 from loadtest.errors import SweepError
 from loadtest.loads import Load, best_of, loads_of, share_of
-from loadtest.measure import SCHEMA_VERSION, load_text
+from loadtest.measure import load_text
 from loadtest.store import read_results, read_run
 
 UNKNOWN: Final = "unknown"
@@ -120,8 +120,6 @@ def _workload(run: Mapping[str, Any], result: Mapping[str, Any]) -> str:
         f"{name} {_text(value)}" for name, value in as_mapping(run.get("traffic")).items() if not _is_usual(name, value)
     ]
     parts += [f"with {name} {_text(value)}" for name, value in sorted(as_mapping(run.get("extra_body")).items())]
-    version = result.get("schema_version", SCHEMA_VERSION)
-    parts.append("" if version == SCHEMA_VERSION else f"metrics of version {version}")
     return ", ".join(part for part in parts if part)
 
 

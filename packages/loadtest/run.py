@@ -12,7 +12,7 @@ from loadtest.endpoint import given_endpoint
 from loadtest.errors import SweepError
 from loadtest.measure import points_text
 from loadtest.options import CompareOptions, LoadTestOptions, LoadTestRequest, ReportFolders
-from loadtest.progress import reporter_for_stderr, say
+from loadtest.progress import Reporter, say
 from loadtest.reports.notes import group_notes
 from loadtest.reports.report import write_reports
 from loadtest.settings import SweepSettings
@@ -55,7 +55,7 @@ def measure(options: LoadTestOptions) -> int:
         raise SweepError("--url is missing. Pass --url URL.")
     endpoint = given_endpoint(server.url)
     settings = sweep_settings(options, url=endpoint.base_url, model=server.model, usd_per_hour=server.usd_per_hour)
-    outcome = run_sweep(settings, sweep_of(options, settings), endpoint, reporter_for_stderr(OWN.name))
+    outcome = run_sweep(settings, sweep_of(options, settings), endpoint, Reporter(OWN.name))
     files = conclude(settings, outcome, OWN)
     if options.report.as_json:
         print(json.dumps(as_json(settings, outcome, files)))
@@ -67,10 +67,7 @@ def compare(options: CompareOptions) -> int:
 
     Exit code 1 if a metric got worse beyond the threshold, or if nothing was compared. With --gate: 0 better or same, 1 worse, 2 cannot tell.
     """
-    from loadtest.compare import (  # noqa: PLC0415 - numpy takes 0.1 s
-        compare_folders,
-        comparison_json,
-    )
+    from loadtest.compare import compare_folders, comparison_json  # noqa: PLC0415 - only for two sweeps
     from loadtest.reports.compare_page import comparison_markdown, comparison_page  # noqa: PLC0415 - the same
 
     comparison = compare_folders(

@@ -49,7 +49,7 @@ def _ordered(changes: Sequence[FigureChange]) -> list[FigureChange]:
 
 
 def _percent(ratio: float) -> str:
-    return f"{ratio - 1:+.1%}" if math.isfinite(ratio) else "?"
+    return f"{ratio - 1:+.1%}" if 0 < ratio < math.inf else "?"
 
 
 def comparison_page(comparison: Comparison) -> str:

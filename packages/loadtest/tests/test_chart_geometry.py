@@ -9,10 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from loadtest.compare import compare_folders
-from loadtest.reports.report import report_charts
 from loadtest.reports import svg
 from loadtest.reports.chart_model import LimitLine, LineChart, Mark, Series
 from loadtest.reports.compare_page import comparison_page
+from loadtest.reports.report import report_charts
 from loadtest.reports.svg import chart_svg, off_scale
 from loadtest.tests.test_report_page import SLO, measured, planted
 from loadtest.tests.test_reports import folder, result

@@ -14,7 +14,7 @@ from loadtest.__main__ import main
 from loadtest.client.openai import OpenAIClient, chat_body
 from loadtest.endpoint import Endpoint
 from loadtest.settings import SweepSettings
-from loadtest.store import read_results, read_run
+from loadtest.store import read_results
 from loadtest.sweep import run_sweep
 from loadtest.tests.test_sweep_runs import STALL_LIMIT_S, Quiet
 from loadtest.traffic.points import Sweep
@@ -300,7 +300,3 @@ def test_the_command_fails_and_says_so_first_when_requests_fail(calm, tmp_path, 
     assert "1 of 1 point FAILED: more than 0.01 of their requests" in captured.err
     text = (tmp_path / "report.html").read_text()
     assert text.index("NOT VALID: NO point is valid") < text.index('class="facts"')
-    old = read_run(tmp_path) | {"schema_version": 1}
-    (tmp_path / "run.json").write_text(json.dumps(old))
-    assert main([*words, "--resume", "--out", str(tmp_path)]) == 2
-    assert "was measured by a version of this tool that defines metrics differently" in capsys.readouterr().err

@@ -50,7 +50,6 @@ def test_one_workload_is_one_table_with_the_fastest_sweep_first(tmp_path):
         ({"run": {"extra_body": {"temperature": 1}}}, "with temperature 1"),
         ({"run": {"traffic": {"prefix_share": 0.5, "turns": 1}}}, "prefix_share 0.5"),
         ({"run": {"slo": {"ttft_s": 1.0}}, "request_goodput": 64.0}, "limits ttft 1.0 s for 99% of the requests"),
-        ({"schema_version": 1}, "metrics of version 1"),
     ],
 )
 def test_another_workload_is_named_as_not_comparable(tmp_path, other, words):
