@@ -48,12 +48,6 @@ def _settings_schema() -> str:
     return schema_text()
 
 
-def _results_schema() -> str:
-    from scripts.bench.result_schema import schema_text
-
-    return schema_text()
-
-
 def _contracts() -> Mapping[str, str]:
     from authors.contract_tables import tables
 
@@ -191,7 +185,6 @@ PAGES: Final[Mapping[str, Callable[[], str]]] = {
     **{f"components/gcp/{module}.py": partial(_gcp_resources, module) for module in GCP_MODULES},
     "docs/authors/accuracy.md": _accuracy_page,
     "docs/authors/assumptions.md": lambda: _printed_by("localcloud.ledger.page"),
-    "docs/bench-results.schema.json": _results_schema,
     "docs/reference/checkpoints.md": _checkpoints_page,
     "docs/reference/commands.md": _commands_page,
     "docs/reference/rules.md": _rules_page,
