@@ -380,7 +380,7 @@ class CompareOptions:
     ] = False
     out: Annotated[
         Path | None,
-        Option("Also write the Markdown to this file, and a page with charts to FILE.html.", metavar="FILE"),
+        Option("Also write the Markdown to this file.", metavar="FILE"),
     ] = None
     as_json: JsonSwitch = False
 
@@ -395,6 +395,6 @@ class ReportFolders:
     ] = ()
     out: Annotated[
         Path | None,
-        Option("Write the overview of several folders to this file too, as a page to FILE.html.", metavar="FILE"),
+        Option("Also write the overview of several folders to this file.", metavar="FILE"),
     ] = None
     as_json: JsonSwitch = False

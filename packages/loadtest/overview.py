@@ -60,18 +60,6 @@ class Overview:
 
     tables: tuple[WorkloadTable, ...]
 
-    @property
-    def alone(self) -> Sequence[tuple[WorkloadTable, SweepRow]]:
-        """The rows that nothing compares with."""
-        if len(self.tables) == 1:
-            return ()
-        return [(table, table.rows[0]) for table in self.tables if len(table.rows) == 1]
-
-    @property
-    def simulated(self) -> Sequence[str]:
-        """Folders of sweeps of a simulated server."""
-        return list(dict.fromkeys(row.folder for table in self.tables for row in table.rows if row.simulated))
-
 
 def overview_of(folders: Sequence[Path]) -> Overview:
     """Return the overview of these folders. Raises SweepError if one has no results or is named twice."""

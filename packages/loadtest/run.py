@@ -68,15 +68,14 @@ def compare(options: CompareOptions) -> int:
     Exit code 1 if a metric got worse beyond the threshold, or if nothing was compared. With --gate: 0 better or same, 1 worse, 2 cannot tell.
     """
     from loadtest.compare import compare_folders, comparison_json  # noqa: PLC0415 - only for two sweeps
-    from loadtest.reports.compare_page import comparison_markdown, comparison_page  # noqa: PLC0415 - the same
+    from loadtest.reports.compare_page import comparison_markdown  # noqa: PLC0415 - the same
 
     comparison = compare_folders(
         options.before, options.after, threshold=options.threshold, confidence=options.confidence
     )
     text = comparison_markdown(comparison)
     if options.out is not None:
-        written = comparison_page(comparison) if options.out.suffix == ".html" else text
-        options.out.write_text(written, encoding="utf-8")
+        options.out.write_text(text, encoding="utf-8")
     print(json.dumps(comparison_json(comparison)) if options.as_json else text)
     if options.gate:
         return GATE_CODES[comparison.verdict]
@@ -89,25 +88,19 @@ def report(options: ReportFolders) -> int:
     if first is None:
         raise SweepError("No folder named. Pass the folder of a sweep.")
     if more:
-        return _overview(options)
+        from loadtest.overview import overview_json, overview_of  # noqa: PLC0415 - only for several folders
+        from loadtest.reports.overview_page import overview_markdown  # noqa: PLC0415 - the same
+
+        overview = overview_of(options.folders)
+        text = overview_markdown(overview)
+        if options.out is not None:
+            options.out.write_text(text, encoding="utf-8")
+        print(json.dumps(overview_json(overview)) if options.as_json else text, end="\n" if options.as_json else "")
+        return DONE
     if options.out is not None:
         raise SweepError("--out needs several folders. The reports of one sweep are in its folder.")
     files = [str(path) for path in write_reports(first)]
     print(json.dumps({"schema_version": 1, "files": files}) if options.as_json else "\n".join(files))
-    return DONE
-
-
-def _overview(options: ReportFolders) -> int:
-    """Print the overview of several folders."""
-    from loadtest.overview import overview_json, overview_of  # noqa: PLC0415 - only for several folders
-    from loadtest.reports.overview_page import overview_markdown, overview_page  # noqa: PLC0415 - the same
-
-    overview = overview_of(options.folders)
-    text = overview_markdown(overview)
-    if options.out is not None:
-        written = overview_page(overview) if options.out.suffix == ".html" else text
-        options.out.write_text(written, encoding="utf-8")
-    print(json.dumps(overview_json(overview)) if options.as_json else text, end="\n" if options.as_json else "")
     return DONE
 
 

@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from loadtest.__main__ import main
 from loadtest.compare import compare_folders, comparison_json
 from loadtest.errors import SweepError
 from loadtest.loads import limits_of, objective_of
@@ -373,6 +374,8 @@ def test_more_failures_are_worse_whatever_the_latency(tmp_path):
         confidence=0.95,
     )
     assert comparison.worse
+    assert main(["compare", str(tmp_path / "a"), str(tmp_path / "b"), "--out", str(tmp_path / "c.md")]) == 1
+    assert "- **8 users, 256 in, 32 out: 20.0%" in (tmp_path / "c.md").read_text()
     assert comparison.failures == ("8 users, 256 in, 32 out: 20.0% of the requests failed, up from 0.0%",)
 
 
