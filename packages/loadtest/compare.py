@@ -155,7 +155,7 @@ def compare_folders(before: Path, after: Path, *, threshold: float, confidence: 
         for names in [[name for name in usable if metric in METRICS or of_tail[name] is metric]]
         for spread in [_pooled(metric, [group[name] for name in names for group in (first, second)])]
         for name in names
-        if (change := _change(name, metric, first[name], second[name], _Judge(threshold, error, spread))) is not None
+        if (change := _change(name, metric, first[name], second[name], _Judge(threshold, error, *spread))) is not None
     ]
     return Comparison(
         before=str(before),
@@ -220,35 +220,28 @@ def _grown_failures(
 
 
 @dataclass(frozen=True, slots=True)
-class _Spread:
-    """Standard deviation of a metric's logarithm between repeats, over all points, and its degrees of freedom."""
-
-    deviation: float
-    freedom: int
-
-
-@dataclass(frozen=True, slots=True)
 class _Judge:
     """Parameters for the verdict on one metric of one point."""
 
     threshold: float
     error: float
     """Error probability of one interval."""
-    spread: _Spread | None
+    deviation: float
+    """Standard deviation of the metric's logarithm between repeats, over all points."""
+    freedom: int
+    """Degrees of freedom of the deviation; 0 if no point has enough repeats."""
 
 
 def _logs(metric: Metric, results: Sequence[dict[str, Any]]) -> list[float]:
     return [math.log(r[metric.field]) for r in results if r.get(metric.field) and r["completed"]]
 
 
-def _pooled(metric: Metric, groups: Sequence[Sequence[dict[str, Any]]]) -> _Spread | None:
-    """Return the spread of a metric between repeats, over all points with enough repeats; None without any."""
+def _pooled(metric: Metric, groups: Sequence[Sequence[dict[str, Any]]]) -> tuple[float, int]:
+    """Return a metric's deviation between repeats over all points with enough repeats, and its degrees of freedom."""
     logs = [found for group in groups if len(found := _logs(metric, group)) >= REPEATS_WANTED]
     freedom = sum(len(found) - 1 for found in logs)
-    if not freedom:
-        return None
     squares = math.fsum(statistics.variance(found) * (len(found) - 1) for found in logs)
-    return _Spread(math.sqrt(squares / freedom), freedom)
+    return math.sqrt(squares / max(1, freedom)), freedom
 
 
 def _change(
@@ -261,12 +254,12 @@ def _change(
     ratio = after / before
     low, high, verdict, needed = 0.0, math.inf, "cannot tell", None
     requests = min(sum(result["completed"] for result in group) for group in (first, second))
-    by_repeats = judge.spread is not None and min(len(found) for found in logs) >= REPEATS_WANTED
-    if judge.spread is not None and by_repeats:
+    by_repeats = judge.freedom > 0 and min(len(found) for found in logs) >= REPEATS_WANTED
+    if by_repeats:
         # A point that varies more than the others keeps its own spread.
-        deviation = max(judge.spread.deviation, *(statistics.stdev(found) for found in logs))
+        deviation = max(judge.deviation, *(statistics.stdev(found) for found in logs))
         error = deviation * math.sqrt(sum(1 / len(found) for found in logs))
-        half = student_t(judge.error, judge.spread.freedom) * error
+        half = student_t(judge.error, judge.freedom) * error
         low, high = ratio * math.exp(-half), ratio * math.exp(half)
         gain = (ratio, low, high) if metric.higher_is_better else (1 / ratio, 1 / high, 1 / low)
         verdict = change_verdict(*gain, threshold=judge.threshold)

@@ -5,7 +5,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Annotated, Final, NoReturn, Protocol, cast
+from typing import Annotated, Final, NoReturn, cast
 
 from loadtest.command_line import JsonSwitch, Option, number
 from loadtest.errors import SweepError
@@ -327,30 +327,6 @@ class ReportOptions:
         bool, Option("Exit with 0 even if a point is invalid. It stays invalid in every report.")
     ] = False
     as_json: JsonSwitch = False
-
-
-class LoadTestRequest(Protocol):
-    """Parsed command line, independent of how the server is addressed."""
-
-    @property
-    def load(self) -> LoadOptions:
-        """Number and lengths of the requests."""
-        ...
-
-    @property
-    def traffic(self) -> TrafficOptions:
-        """Contents of the requests."""
-        ...
-
-    @property
-    def limits(self) -> LimitOptions:
-        """Limits of a request or a point."""
-        ...
-
-    @property
-    def report(self) -> ReportOptions:
-        """Destination of the results."""
-        ...
 
 
 @dataclass(frozen=True, kw_only=True)

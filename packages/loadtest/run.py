@@ -11,7 +11,7 @@ from typing import Final
 from loadtest.endpoint import given_endpoint
 from loadtest.errors import SweepError
 from loadtest.measure import points_text
-from loadtest.options import CompareOptions, LoadTestOptions, LoadTestRequest, ReportFolders
+from loadtest.options import CompareOptions, LoadTestOptions, ReportFolders
 from loadtest.progress import Reporter, say
 from loadtest.reports.notes import group_notes
 from loadtest.reports.report import write_reports
@@ -104,13 +104,13 @@ def report(options: ReportFolders) -> int:
     return DONE
 
 
-def sweep_of(asked: LoadTestRequest, settings: SweepSettings) -> Sweep:
+def sweep_of(asked: LoadTestOptions, settings: SweepSettings) -> Sweep:
     """Return the loads for the options. Raises SweepError if they conflict."""
     sweep = asked.load.sweep(seed_of(settings, asked.load.seed), asked.traffic.traffic(asked.load))
     return _search_sweep(asked, sweep) if settings.find else sweep
 
 
-def _search_sweep(options: LoadTestRequest, sweep: Sweep) -> Sweep:
+def _search_sweep(options: LoadTestOptions, sweep: Sweep) -> Sweep:
     """Return the sweep of a search. The default load is a rate. Raises SweepError if the options do not allow a search."""
     load, traffic = options.load, sweep.traffic
     if options.report.slo is None:
@@ -138,7 +138,7 @@ def _search_sweep(options: LoadTestRequest, sweep: Sweep) -> Sweep:
 
 
 def sweep_settings(
-    asked: LoadTestRequest, *, url: str, model: str | None, usd_per_hour: float | None, stack: str | None = None
+    asked: LoadTestOptions, *, url: str, model: str | None, usd_per_hour: float | None, stack: str | None = None
 ) -> SweepSettings:
     """Return the measurement settings for the options. Raises SweepError without a folder for the results."""
     load, limits, results = asked.load, asked.limits, asked.report
