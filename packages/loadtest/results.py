@@ -1,7 +1,7 @@
 """Line of results.jsonl for a point: its metrics and notes about them."""
 
 import datetime as dt
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any, Final
 
@@ -13,11 +13,10 @@ from loadtest.measure import (
     load_figures,
 )
 from loadtest.proof import OTHER_CLIENTS, answer_findings, impossible_reason, little_reasons, server_reasons
-from loadtest.records import WorkerResult
+from loadtest.records import RequestRecord, WorkerResult
 from loadtest.server import ServerInfo, Watch
 from loadtest.settings import SweepSettings
 from loadtest.steady import saturation_figures, steady_figures, steady_notes, steady_window
-from loadtest.traffic.figures import traffic_figures, traffic_notes
 from loadtest.traffic.points import Point
 from loadtest.traffic.prepare import PreparedTraffic
 from loadtest.ttft_uncertainty import bunch_findings, invalid_reasons, uncertainty_figures
@@ -55,7 +54,7 @@ def point_result(
     reasons += [*little_reasons(records, figures, point, window), *disagreements, *bunched, *wrong]
     notes = [
         *_notes(figures, server, client, point, prepared),
-        *traffic_notes(records, results, point, prepared),
+        *_traffic_notes(records, results, point, prepared),
         *_saturation_notes(saturation),
         *steady_notes(steady, unsteady=unsteady, complete=figures["completed"]),
         *not_compared,
@@ -89,7 +88,7 @@ def point_result(
         "server": server,
         "client": client,
         "ttft_uncertainty": uncertainty_figures(records, figures, client, server),
-        **traffic_figures(results, prepared),
+        **_traffic_figures(results, prepared),
         "valid": not reasons,
         "invalid_reasons": reasons,
         "notes": notes,
@@ -137,4 +136,47 @@ def _notes(
         notes.append(
             f"the server generated {counted:.0f} tokens in this time, but {figures['total_output_tokens']} were received, {OTHER_CLIENTS}"
         )
+    return notes
+
+
+def _traffic_figures(results: Sequence[WorkerResult], prepared: PreparedTraffic) -> dict[str, Any]:
+    """Return the additional result fields of such a load: always `traffic`, and `sessions` if present."""
+    traffic = prepared.traffic
+    figures: dict[str, Any] = {"traffic": traffic.as_json()}
+    if prepared.image_tokens:
+        figures["image_tokens"] = prepared.image_tokens
+    if prepared.audio_tokens:
+        figures["audio_tokens"] = prepared.audio_tokens
+    if traffic.turns > 1:
+        figures["sessions"] = {
+            "begun": sum(result.sessions for result in results),
+            "ended_at_max_model_len": sum(result.sessions_cut for result in results),
+            "turns": traffic.turns,
+            "think_time_s": traffic.think_time_s,
+        }
+    return figures
+
+
+def _traffic_notes(
+    records: Sequence[RequestRecord], results: Sequence[WorkerResult], point: Point, prepared: PreparedTraffic
+) -> list[str]:
+    """Return notes about short responses, truncated sessions, and rows that were sent twice."""
+    notes: list[str] = []
+    short = sum(record.error is None and record.output_tokens < record.asked_tokens for record in records)
+    if short:
+        fixed = prepared.dataset is None and prepared.traffic.output_lengths is None
+        notes.append(f"{short} responses are shorter than {f'{point.output_tokens} tokens' if fixed else 'requested'}")
+    begun, cut = sum(result.sessions for result in results), sum(result.sessions_cut for result in results)
+    if prepared.traffic.turns > 1 and point.request_rate is not None:
+        notes.append(
+            f"{point.request_rate:g} per second is the rate of new sessions; {begun} sessions sent {len(records)} requests"
+        )
+    if cut:
+        notes.append(f"{cut} of {begun} sessions ended early because the conversation reached max-model-len")
+    if prepared.dataset is not None:
+        rows, sent = len(prepared.dataset.places), begun or len(records)
+        if sent > rows:
+            notes.append(
+                f"the dataset has {rows} usable rows, so {sent - rows} requests repeat one and may hit the prefix cache"
+            )
     return notes

@@ -14,9 +14,8 @@ from loadtest.client_machine import client_machine
 from loadtest.endpoint import Endpoint
 from loadtest.errors import NotReachedError, SweepError
 from loadtest.forecast import Band
-from loadtest.generator.limits import open_files_limit
 from loadtest.generator.load import Share
-from loadtest.generator.pool import WorkerError, WorkerPool, usable_cores, workers_for
+from loadtest.generator.pool import WorkerError, WorkerPool, open_files_limit, usable_cores, workers_for
 from loadtest.kv_cells import beyond_cache, tail_text
 from loadtest.measure import SCHEMA_VERSION, Objective, has_too_many_failures, load_figures, point_text
 from loadtest.progress import Reporter
@@ -32,7 +31,6 @@ from loadtest.slo_search import (
     PROBE_SHARE,
     PROBE_USERS,
     Bisection,
-    ConfirmationTest,
     Search,
     ShareTest,
     Step,
@@ -606,10 +604,8 @@ def _step_test(settings: SweepSettings, point: Point) -> StepTest | None:
     if not settings.find or settings.objective is None:
         return None
     skipped = skipped_requests(settings.objective, users=point.concurrency, rate_per_s=point.request_rate)
-    share = settings.slo_share
-    if point.repeat and point.requests is not None:  # the confirming step (`_step_point`)
-        return StepTest(test=ConfirmationTest(share=share, most=point.requests - skipped), skipped=skipped)
-    return StepTest(test=ShareTest(share=share), skipped=skipped)
+    most = point.requests - skipped if point.repeat and point.requests is not None else None  # confirms (`_step_point`)
+    return StepTest(test=ShareTest(share=settings.slo_share, most=most), skipped=skipped)
 
 
 def _judged(

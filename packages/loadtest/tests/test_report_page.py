@@ -21,10 +21,10 @@ from loadtest.reports import facts, pages
 from loadtest.reports.chart_model import LimitLine, LineChart, Mark, Series
 from loadtest.reports.distribution_charts import MOST_LINES, chosen, distributions
 from loadtest.reports.notes import group_notes
+from loadtest.reports.pages import terms
 from loadtest.reports.report import report_charts, write_reports
 from loadtest.reports.svg import chart_svg, off_scale
 from loadtest.reports.table import COLUMNS
-from loadtest.reports.terms import terms
 from loadtest.tests.test_reports import folder, grid, result
 
 SLO = {"ttft_s": 0.25, "tpot_s": 0.02, "e2e_s": 2.0}

@@ -10,11 +10,8 @@ from loadtest.traffic.audio import wav
 from loadtest.traffic.dataset import Dataset, parse_row
 from loadtest.traffic.images import ImageSize, png
 from loadtest.traffic.lengths import Lengths
-from loadtest.traffic.prompts import HEAD_WORDS, Calibration, PromptMaker, Recipe
+from loadtest.traffic.prompts import BODY_WORDS, Calibration, PromptMaker, Recipe
 from loadtest.traffic.rows import RowReader
-
-BODY_WORDS = 8192
-"""Words from which prompts of different lengths are cut. A longer prompt wraps around."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,38 +73,6 @@ class PromptWording:
         return max(1, round((tokens - self.overhead_tokens) / self.tokens_per_word) + self.correction)
 
 
-class WordMaker:
-    """Source of texts with any number of words. No two indexes share their start."""
-
-    def __init__(self, recipe: Recipe) -> None:
-        self._recipe = recipe
-        rng = random.Random(f"{recipe.seed}/body")  # noqa: S311 - filler text and load patterns, no secret
-        self._body = rng.choices(recipe.words, k=BODY_WORDS)
-
-    def text(self, index: int, count: int) -> str:
-        """Return the text of an index."""
-        return " ".join(self.words(index, count))
-
-    def words(self, index: int, count: int) -> list[str]:
-        """Return the words of an index."""
-        if count < HEAD_WORDS // 2:
-            return PromptMaker(
-                Recipe(words=self._recipe.words, count=count, seed=self._recipe.seed)
-            ).prompt(index).split()  # fmt: skip
-        rng = random.Random(f"{self._recipe.seed}/{index}")  # noqa: S311 - filler text and load patterns, no secret
-        head = rng.choices(self._recipe.words, k=min(count, HEAD_WORDS))
-        return head + self.cut(rng.randrange(BODY_WORDS), count - len(head))
-
-    def cut(self, start: int, count: int) -> list[str]:
-        """Return `count` words of the body from a position on, wrapping around at its end."""
-        found: list[str] = []
-        while len(found) < count:
-            part = self._body[start : start + count - len(found)]
-            found += part
-            start = (start + len(part)) % BODY_WORDS
-        return found
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SyntheticSource:
     """Prompts of words: lengths of a distribution, a shared prefix, images."""
@@ -143,7 +108,7 @@ class SyntheticSource:
 class _SyntheticMaker:
     def __init__(self, source: SyntheticSource) -> None:
         self._source = source
-        self._words = WordMaker(source.wording.recipe)
+        self._words = PromptMaker(source.wording.recipe)
         self._prefix: list[str] = []
 
     def asked(self, index: int) -> PlannedRequest:
