@@ -2,7 +2,7 @@
 
 Intervals are for the logarithm of the ratio. With three or more repeats in both sweeps, a point's interval is Student's t over the
 repeats, with the larger of the metric's variance over all points and the point's own variance. Fewer repeats
-do not show the variation between runs, so there is no interval, and the verdict is "cannot tell". Intervals are widened for the
+do not show the variation between runs, so the interval is unknown, and the verdict is "cannot tell". Intervals are widened for the
 number of comparisons (Bonferroni), so a grid of a hundred points does not raise an alarm by chance.
 """
 
@@ -20,8 +20,6 @@ from loadtest.store import read_results, read_run
 from loadtest.student import student_t
 
 REPEATS_WANTED: Final = 3
-MOST_NEEDED: Final = 1_000_000
-"""Requests above which no number is named: the change is too close to the threshold."""
 MOST_NAMED: Final = 12
 """Points of a sweep that a sentence names."""
 
@@ -68,8 +66,6 @@ class FigureChange:
     """Source of the interval."""
     requests: int
     """Complete responses of the smaller side."""
-    requests_needed: int | None
-    """Complete responses per side that probably allow a verdict; None if it has one, or if the number is unknown or too large."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -252,7 +248,7 @@ def _change(
         return None
     before, after = (statistics.fmean(math.exp(value) for value in found) for found in logs)
     ratio = after / before
-    low, high, verdict, needed = 0.0, math.inf, "cannot tell", None
+    low, high, verdict = 0.0, math.inf, "cannot tell"
     requests = min(sum(result["completed"] for result in group) for group in (first, second))
     by_repeats = judge.freedom > 0 and min(len(found) for found in logs) >= REPEATS_WANTED
     if by_repeats:
@@ -263,8 +259,6 @@ def _change(
         low, high = ratio * math.exp(-half), ratio * math.exp(half)
         gain = (ratio, low, high) if metric.higher_is_better else (1 / ratio, 1 / high, 1 / low)
         verdict = change_verdict(*gain, threshold=judge.threshold)
-        if verdict == "cannot tell":
-            needed = requests_needed(gain[0], half, requests, threshold=judge.threshold)
     return FigureChange(
         point=name,
         metric=metric.name,
@@ -277,7 +271,6 @@ def _change(
         verdict=verdict,
         basis="repeats" if by_repeats else "none",
         requests=requests,
-        requests_needed=needed,
     )
 
 
@@ -294,20 +287,6 @@ def change_verdict(gain: float, low: float, high: float, *, threshold: float) ->
     if gain > 1 + threshold and low > 1:
         return "better"
     return "cannot tell"
-
-
-def requests_needed(gain: float, half: float, requests: int, *, threshold: float) -> int | None:
-    """Return the requests per side that would make an interval of half width `half` (of the logarithm) narrow enough for a verdict.
-
-    An interval becomes narrower with the square root of the requests. None if the number is unknown or above MOST_NEEDED.
-    """
-    change = math.log(gain)
-    lowest = math.log(1 - threshold) if threshold < 1 else -math.inf
-    is_within = lowest <= change <= math.log(1 + threshold)
-    wanted = min(change - lowest, math.log(1 + threshold) - change) if is_within else abs(change)
-    if not math.isfinite(half) or wanted <= half / math.sqrt(MOST_NEEDED / max(1, requests)):
-        return None
-    return math.ceil(requests * max(1.0, (half / wanted) ** 2))
 
 
 def verdict_counts(comparison: Comparison) -> tuple[str, str]:
@@ -357,7 +336,7 @@ def missing_note(comparison: Comparison) -> str:
 
 
 def basis_note(comparison: Comparison) -> str:
-    """Return why metrics have no verdict and how many requests would allow one, or an empty string."""
+    """Return why metrics have no verdict, and the option that helps, or an empty string."""
     opened = [change for change in comparison.changes if change.verdict == "cannot tell"]
     if not opened:
         return ""
@@ -366,19 +345,7 @@ def basis_note(comparison: Comparison) -> str:
             f"Points with fewer than {REPEATS_WANTED} repeats cannot tell, because one run cannot show the variation between runs:"
             f" measure with --repeats {REPEATS_WANTED} or more."
         )
-    reasons = [f"{len(opened)} of {len(comparison.changes)} intervals are too wide for a verdict."]
-    known = [change for change in opened if change.requests_needed is not None]
-    if known:
-        hardest = max(known, key=lambda change: change.requests_needed or 0)
-        reasons.append(
-            f"About {hardest.requests_needed:,} requests per side would decide {hardest.metric} of {hardest.point}, which has {hardest.requests:,}"
-            + (f"; the other {len(known) - 1} need no more." if len(known) > 1 else ".")
-        )
-    if len(known) < len(opened):
-        reasons.append(
-            f"{len(opened) - len(known)} are too close to the threshold or have too few requests to say how many more would decide."
-        )
-    return " ".join(reasons)
+    return f"{len(opened)} of {len(comparison.changes)} intervals are too wide for a verdict: measure with more --repeats or --requests."
 
 
 def comparison_json(comparison: Comparison) -> dict[str, Any]:

@@ -63,8 +63,31 @@ def point_result(
     ]
     impossible = impossible_reason(figures, settings.roofline, cached_tokens=server["prefix_cache_hits"] or 0.0)
     reasons += [impossible] if impossible else []
-    throughput = figures["output_throughput"]
-    price = settings.usd_per_hour
+    return {
+        **_identity(settings, info, point),
+        "num_prompts": len(records),
+        "simulated": info.simulated or ("yes" if any(result.simulated for result in results) else None),
+        **figures,
+        "steady": steady,
+        "saturation": saturation,
+        **error_figures(records),
+        "usd_per_million_output_tokens": _price(settings.usd_per_hour, figures["output_throughput"]),
+        "server": server,
+        "client": client,
+        "ttft_uncertainty": uncertainty_figures(records, figures, client, server),
+        **_traffic_figures(results, prepared),
+        "valid": not reasons,
+        "invalid_reasons": reasons,
+        "notes": notes,
+    }
+
+
+def _price(usd_per_hour: float | None, tok_per_s: float) -> float | None:
+    return None if usd_per_hour is None or tok_per_s <= 0 else round(usd_per_hour / 3600 / tok_per_s * 1e6, 4)
+
+
+def _identity(settings: SweepSettings, info: ServerInfo, point: Point) -> dict[str, Any]:
+    """Return the fields that name the point, with the names of `vllm bench serve`."""
     return {
         "schema_version": SCHEMA_VERSION,
         "date": dt.datetime.now(dt.UTC).isoformat(timespec="seconds"),
@@ -73,25 +96,9 @@ def point_result(
         "backend": "openai-chat" if settings.chat else "openai",
         "model_id": info.model,
         "tokenizer_id": info.model,
-        "num_prompts": len(records),
         "request_rate": point.request_rate if point.request_rate is not None else "inf",
         "burstiness": 1.0 if settings.poisson else "inf",
         "max_concurrency": point.concurrency,
-        "simulated": info.simulated or ("yes" if any(result.simulated for result in results) else None),
-        **figures,
-        "steady": steady,
-        "saturation": saturation,
-        **error_figures(records),
-        "usd_per_million_output_tokens": round(price / 3600 / throughput * 1e6, 4)
-        if price is not None and throughput > 0
-        else None,
-        "server": server,
-        "client": client,
-        "ttft_uncertainty": uncertainty_figures(records, figures, client, server),
-        **_traffic_figures(results, prepared),
-        "valid": not reasons,
-        "invalid_reasons": reasons,
-        "notes": notes,
     }
 
 

@@ -255,8 +255,7 @@ def share_interval(kept: float, total: int) -> tuple[float, float]:
 
 def limits_text(objective: Objective) -> str:
     """Return the limits as text."""
-    pairs = (("TTFT", objective.ttft_s), ("TPOT", objective.tpot_s), ("E2E", objective.e2e_s))
-    return ", ".join(f"{name} <= {limit:g} s" for name, limit in pairs if limit is not None)
+    return ", ".join(f"{name.upper()} <= {limit:g} s" for name, limit in objective.limits.items())
 
 
 def found_json(

@@ -665,8 +665,10 @@ async def _warm_up(run: _Run, point: Point, recipe: Recipe) -> bool:
     if run.prepared.dataset is not None:
         share = replace(share, source=None)  # a row of the file would be in the cache when it is measured
     elif isinstance(share.source, SyntheticSource):
-        limit = share.source.output_tokens if share.source.output_lengths is None else WARM_UP_TOKENS
-        share = replace(share, source=replace(share.source, output_tokens=limit, output_lengths=None))
+        traffic = share.source.traffic
+        limit = share.source.output_tokens if traffic.output_lengths is None else WARM_UP_TOKENS
+        source = replace(share.source, output_tokens=limit, traffic=replace(traffic, output_lengths=None))
+        share = replace(share, source=source)
     (result,) = await run.pool.run([share], limit_s=run.settings.point_timeout_s, progress=lambda _done, _open: None)
     refused = [
         record for record in result.records if record.error == "http_400" and "ignore_eos" in record.error_detail

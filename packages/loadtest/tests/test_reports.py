@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from loadtest.__main__ import main
 from loadtest.compare import compare_folders, comparison_json
 from loadtest.errors import SweepError
-from loadtest.loads import limits_of, objective_of
+from loadtest.loads import objective_of
 from loadtest.reports.chart_model import NOTHING
 from loadtest.reports.compare_page import comparison_markdown
 from loadtest.reports.report import report_charts, write_reports
@@ -93,7 +93,7 @@ def result(level, tokens, *, slower=1.0, valid=True, failed=0, requests=64, outp
 def scored(run, results):
     """The results with the share of good requests that a sweep with these limits stores."""
     objective = objective_of(run)
-    limits = limits_of(objective) if objective else {}
+    limits = objective.limits if objective else {}
 
     def share(one):
         rows = [

@@ -9,9 +9,9 @@ from loadtest.client.media import media_part
 from loadtest.traffic.audio import wav
 from loadtest.traffic.dataset import Dataset, parse_row
 from loadtest.traffic.images import ImageSize, png
-from loadtest.traffic.lengths import Lengths
 from loadtest.traffic.prompts import BODY_WORDS, Calibration, PromptMaker, Recipe
 from loadtest.traffic.rows import RowReader
+from loadtest.traffic.spec import Traffic
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,16 +79,10 @@ class SyntheticSource:
 
     wording: PromptWording
     input_tokens: int
-    input_lengths: Lengths | None
-    output_lengths: Lengths | None
+    output_tokens: int
     most_tokens: int | None
     """Maximum tokens of text and response together: max-model-len without the images."""
-    output_tokens: int
-    prefix_share: float | None
-    prefix_tokens: int | None
-    images: int
-    image_size: ImageSize
-    audio_s: float
+    traffic: Traffic
 
     def maker(self) -> Maker:
         """Return the request maker."""
@@ -97,8 +91,8 @@ class SyntheticSource:
     def lengths_of(self, index: int) -> tuple[int, int]:
         """Return the tokens of a request's prompt and response, clamped to max-model-len."""
         rng = random.Random(f"{self.wording.recipe.seed}/lengths/{index}")  # noqa: S311 - filler text and load patterns, no secret
-        given = self.input_lengths.draw(rng) if self.input_lengths else self.input_tokens
-        output = self.output_lengths.draw(rng) if self.output_lengths else self.output_tokens
+        given = self.traffic.input_lengths.draw(rng) if self.traffic.input_lengths else self.input_tokens
+        output = self.traffic.output_lengths.draw(rng) if self.traffic.output_lengths else self.output_tokens
         if self.most_tokens is None:
             return given, output
         output = min(output, max(1, self.most_tokens - self.wording.overhead_tokens - 1))
@@ -131,14 +125,14 @@ class _SyntheticMaker:
 
     def _shared(self, count: int) -> int:
         """Return the words of the shared prefix. A prompt keeps at least one unique word."""
-        source = self._source
-        if source.prefix_tokens is not None:
-            return min(round(source.prefix_tokens / source.wording.tokens_per_word), count - 1)
-        return min(round((source.prefix_share or 0.0) * count), count - 1)
+        source, traffic = self._source, self._source.traffic
+        if traffic.prefix_tokens is not None:
+            return min(round(traffic.prefix_tokens / source.wording.tokens_per_word), count - 1)
+        return min(round((traffic.prefix_share or 0.0) * count), count - 1)
 
     def _with_media(self, index: int, text: str) -> object:
-        source, seed = self._source, f"{self._source.wording.recipe.seed}/{index}"
-        parts = [*image_parts(source.images, source.image_size, seed), *audio_parts(source.audio_s, seed)]
+        traffic, seed = self._source.traffic, f"{self._source.wording.recipe.seed}/{index}"
+        parts = [*image_parts(traffic.images, traffic.image_size, seed), *audio_parts(traffic.audio_s, seed)]
         return [*parts, {"type": "text", "text": text}] if parts else text
 
 
