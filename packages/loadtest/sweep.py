@@ -233,11 +233,9 @@ async def _sweep(
         with open_store(settings.out, config, resume=settings.resume) as store:
             calibration = await _calibration(client, info, chat=settings.chat)
             prepared = await prepare_traffic(sweep, info, client, calibration, chat=settings.chat)
-            first = (
-                _step_sweep(prepared.sweep, settings, Step(level=_bisection(sweep).first))
-                if settings.find
-                else prepared.sweep
-            )
+            first = prepared.sweep
+            if settings.find:
+                first = _step_sweep(first, settings, Step(level=_bisection(sweep).first))
             points, planned_notes = plan_points(first, prepared.max_model_len)
             notes = [*prepared.notes, *planned_notes]
             if proxy is not None:
