@@ -73,9 +73,6 @@ class Reporter:
         """Report a message."""
         say(self._name, text)
 
-    def end(self) -> None:
-        """Finish the sweep."""
-
     def _left(self) -> str:
         left = self._total - self._measured
         if not left:

@@ -391,7 +391,6 @@ async def _find(run: _Run, store: ResultStore, state: _State, search: Search) ->
     except WorkerError as error:
         return state.outcome("client failed", str(error))
     finally:
-        run.reporter.end()
         state.planned = len(state.results)
     if run.settings.objective is not None:
         level, why_none = _expected_level(run, run.settings.objective, whole=whole)
@@ -483,8 +482,6 @@ async def _all_points(run: _Run, store: ResultStore, todo: list[Point], state: _
         return state.outcome(error.ending, str(error))
     except WorkerError as error:
         return state.outcome("client failed", str(error))
-    finally:
-        run.reporter.end()
     return state.outcome("done", "")
 
 

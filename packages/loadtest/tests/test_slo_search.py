@@ -217,6 +217,7 @@ def modelled(server, tmp_path, monkeypatch):
     def search(model, sweep, late_s=lambda _share: 0.0, **options):
         monkeypatch.setattr("loadtest.sweep.WorkerPool", lambda: ModelPool(model, late_s))
         outcome, results = bench(server.url, tmp_path / "out", sweep, find=True, **options)
+        assert outcome.planned == outcome.stored == len(results)  # a search plans a step at a time
         return outcome.found, results
 
     return search
