@@ -28,8 +28,8 @@ from typing import Any, Final
 
 from loadtest.client.wire import now_s
 from loadtest.endpoint import Endpoint
-from loadtest.generator.limits import raise_open_files_limit
 from loadtest.generator.load import LoadGenerator, Share
+from loadtest.generator.pool import raise_open_files_limit
 from loadtest.progress import Reporter
 from loadtest.settings import SweepSettings
 from loadtest.store import read_results

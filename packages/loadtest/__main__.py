@@ -4,7 +4,7 @@
   python -m loadtest --url URL --find slo --slo ttft=1,tpot=0.05 --input-tokens 1024 --out DIR
   python -m loadtest compare DIR DIR
   python -m loadtest report DIR
-  python -m loadtest report DIR DIR DIR --out FILE.html
+  python -m loadtest report DIR DIR DIR
 
 Loads are closed loops (--concurrency), open loops (--request-rate), or both, over a grid of prompt and output lengths. Every point
 is stored when it finishes, and --resume continues a sweep. Requests use the API key in OPENAI_API_KEY.

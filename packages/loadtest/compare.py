@@ -1,43 +1,30 @@
 """Comparison of two sweeps: the change of each metric, its confidence interval, and regressions.
 
 Intervals are for the logarithm of the ratio. With three or more repeats in both sweeps, a point's interval is Student's t over the
-repeats, with the larger of the metric's variance over all points and the point's own variance. With fewer repeats, it is a
-block bootstrap over the requests in time order (H. R. Kuensch, Annals of Statistics 17, 1989). A bootstrap shows the noise within a
-run but not the variation between runs, so its verdict is always "cannot tell". Intervals are widened for the number
-of comparisons (Bonferroni), so a grid of a hundred points does not raise an alarm by chance.
+repeats, with the larger of the metric's variance over all points and the point's own variance. Fewer repeats
+do not show the variation between runs, so the interval is unknown, and the verdict is "cannot tell". Intervals are widened for the
+number of comparisons (Bonferroni), so a grid of a hundred points does not raise an alarm by chance.
 """
 
 import math
 import statistics
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from statistics import NormalDist
 from typing import Any, Final, Literal, TypeAlias
 
-import numpy as np
-
 from loadtest.errors import SweepError
-from loadtest.measure import SCHEMA_VERSION, point_text, points_text, requests_for
+from loadtest.measure import point_text, points_text, requests_for
 from loadtest.steady import judged
 from loadtest.store import read_results, read_run
 from loadtest.student import student_t
 
-RESAMPLES: Final = 400
 REPEATS_WANTED: Final = 3
-FEWEST_REQUESTS: Final = 8
-SEED: Final = 20_240_229
-"""Seed of the resampling, so the same folders produce the same report."""
-
-MOST_NEEDED: Final = 1_000_000
-"""Requests above which no number is named: the change is too close to the threshold."""
 MOST_NAMED: Final = 12
 """Points of a sweep that a sentence names."""
 
 ChangeVerdict: TypeAlias = Literal["worse", "better", "same", "cannot tell"]
-Columns = dict[str, Any]
 Groups = dict[str, list[dict[str, Any]]]
-Statistic = Callable[[Columns, Any], Any]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,12 +62,10 @@ class FigureChange:
     low: float
     high: float
     verdict: ChangeVerdict
-    basis: str
-    """Source of the interval: requests or repeats."""
+    basis: Literal["repeats", "none"]
+    """Source of the interval."""
     requests: int
     """Complete responses of the smaller side."""
-    requests_needed: int | None
-    """Complete responses per side that probably allow a verdict; None if it has one, or if the number is unknown or too large."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -151,7 +136,6 @@ def compare_folders(before: Path, after: Path, *, threshold: float, confidence: 
     folder has no results.
     """
     first, second = _grouped(before), _grouped(after)
-    _same_definitions(before, after, [*first.values(), *second.values()])
     common = [name for name in first if name in second]
     missing = [name for name in first if name not in second]
     left_out = [f"{name}: only in {before}" for name in missing]
@@ -167,7 +151,7 @@ def compare_folders(before: Path, after: Path, *, threshold: float, confidence: 
         for names in [[name for name in usable if metric in METRICS or of_tail[name] is metric]]
         for spread in [_pooled(metric, [group[name] for name in names for group in (first, second)])]
         for name in names
-        if (change := _change(name, metric, first[name], second[name], _Judge(threshold, error, spread))) is not None
+        if (change := _change(name, metric, first[name], second[name], _Judge(threshold, error, *spread))) is not None
     ]
     return Comparison(
         before=str(before),
@@ -232,43 +216,28 @@ def _grown_failures(
 
 
 @dataclass(frozen=True, slots=True)
-class _Spread:
-    """Standard deviation of a metric's logarithm between repeats, over all points, and its degrees of freedom."""
-
-    deviation: float
-    freedom: int
-
-
-@dataclass(frozen=True, slots=True)
 class _Judge:
     """Parameters for the verdict on one metric of one point."""
 
     threshold: float
     error: float
     """Error probability of one interval."""
-    spread: _Spread | None
-
-
-def _same_definitions(before: Path, after: Path, groups: Sequence[Sequence[dict[str, Any]]]) -> None:
-    versions = {result.get("schema_version", SCHEMA_VERSION) for group in groups for result in group}
-    if len(versions) > 1:
-        raise SweepError(
-            f"{before} and {after} were measured by versions of this tool that define metrics differently. Measure the older one again."
-        )
+    deviation: float
+    """Standard deviation of the metric's logarithm between repeats, over all points."""
+    freedom: int
+    """Degrees of freedom of the deviation; 0 if no point has enough repeats."""
 
 
 def _logs(metric: Metric, results: Sequence[dict[str, Any]]) -> list[float]:
     return [math.log(r[metric.field]) for r in results if r.get(metric.field) and r["completed"]]
 
 
-def _pooled(metric: Metric, groups: Sequence[Sequence[dict[str, Any]]]) -> _Spread | None:
-    """Return the spread of a metric between repeats, over all points with enough repeats; None without any."""
+def _pooled(metric: Metric, groups: Sequence[Sequence[dict[str, Any]]]) -> tuple[float, int]:
+    """Return a metric's deviation between repeats over all points with enough repeats, and its degrees of freedom."""
     logs = [found for group in groups if len(found := _logs(metric, group)) >= REPEATS_WANTED]
     freedom = sum(len(found) - 1 for found in logs)
-    if not freedom:
-        return None
     squares = math.fsum(statistics.variance(found) * (len(found) - 1) for found in logs)
-    return _Spread(math.sqrt(squares / freedom), freedom)
+    return math.sqrt(squares / max(1, freedom)), freedom
 
 
 def _change(
@@ -279,25 +248,17 @@ def _change(
         return None
     before, after = (statistics.fmean(math.exp(value) for value in found) for found in logs)
     ratio = after / before
-    by_repeats = judge.spread is not None and min(len(logs[0]), len(logs[1])) >= REPEATS_WANTED
-    half = (
-        _half_of_repeats(logs, judge)
-        if by_repeats
-        else NormalDist().inv_cdf(1 - judge.error / 2)
-        * math.hypot(*(_spread_of_requests(group, metric.field) for group in (first, second)))
-    )
-    known = math.isfinite(half)
-    low, high = (ratio * math.exp(-half), ratio * math.exp(half)) if known else (0.0, math.inf)
-    gain = (
-        (ratio, low, high)
-        if metric.higher_is_better
-        else (1 / ratio, 1 / high if known else 0.0, 1 / low if known else math.inf)
-    )
-    verdict = change_verdict(*gain, threshold=judge.threshold) if by_repeats else "cannot tell"
+    low, high, verdict = 0.0, math.inf, "cannot tell"
     requests = min(sum(result["completed"] for result in group) for group in (first, second))
-    needed = requests_needed(gain[0], half, requests, threshold=judge.threshold) if verdict == "cannot tell" else None
-    if needed is not None and not by_repeats:
-        needed = max(needed, math.ceil(requests * REPEATS_WANTED / min(len(found) for found in logs)))
+    by_repeats = judge.freedom > 0 and min(len(found) for found in logs) >= REPEATS_WANTED
+    if by_repeats:
+        # A point that varies more than the others keeps its own spread.
+        deviation = max(judge.deviation, *(statistics.stdev(found) for found in logs))
+        error = deviation * math.sqrt(sum(1 / len(found) for found in logs))
+        half = student_t(judge.error, judge.freedom) * error
+        low, high = ratio * math.exp(-half), ratio * math.exp(half)
+        gain = (ratio, low, high) if metric.higher_is_better else (1 / ratio, 1 / high, 1 / low)
+        verdict = change_verdict(*gain, threshold=judge.threshold)
     return FigureChange(
         point=name,
         metric=metric.name,
@@ -308,19 +269,9 @@ def _change(
         low=low,
         high=high,
         verdict=verdict,
-        basis="repeats" if by_repeats else "requests",
+        basis="repeats" if by_repeats else "none",
         requests=requests,
-        requests_needed=needed,
     )
-
-
-def _half_of_repeats(logs: Sequence[Sequence[float]], judge: _Judge) -> float:
-    """Return half the width of the interval. A point that varies more than the others keeps its own spread."""
-    if judge.spread is None:
-        return math.inf
-    own = max(statistics.stdev(found) for found in logs)
-    error_s = max(judge.spread.deviation, own) * math.sqrt(sum(1 / len(found) for found in logs))
-    return student_t(judge.error, judge.spread.freedom) * error_s
 
 
 def change_verdict(gain: float, low: float, high: float, *, threshold: float) -> ChangeVerdict:
@@ -336,63 +287,6 @@ def change_verdict(gain: float, low: float, high: float, *, threshold: float) ->
     if gain > 1 + threshold and low > 1:
         return "better"
     return "cannot tell"
-
-
-def requests_needed(gain: float, half: float, requests: int, *, threshold: float) -> int | None:
-    """Return the requests per side that would make an interval of half width `half` (of the logarithm) narrow enough for a verdict.
-
-    An interval becomes narrower with the square root of the requests. None if the number is unknown or above MOST_NEEDED.
-    """
-    change = math.log(gain)
-    lowest = math.log(1 - threshold) if threshold < 1 else -math.inf
-    is_within = lowest <= change <= math.log(1 + threshold)
-    wanted = min(change - lowest, math.log(1 + threshold) - change) if is_within else abs(change)
-    if not math.isfinite(half) or wanted <= half / math.sqrt(MOST_NEEDED / max(1, requests)):
-        return None
-    return math.ceil(requests * max(1.0, (half / wanted) ** 2))
-
-
-def _spread_of_requests(results: Sequence[dict[str, Any]], field: str) -> float:
-    """Return the standard error of a metric's logarithm, from resampled blocks of adjacent requests of the point."""
-    names = ("ttfts", "e2els", "output_lens")
-    columns: Columns = {name: np.concatenate([_by_time(r, name) for r in results]) for name in names}
-    count = len(columns["ttfts"])
-    if count < FEWEST_REQUESTS:
-        return math.inf
-    random = np.random.default_rng(SEED)
-    length = max(2, round(count ** (1 / 3)))
-    starts = random.integers(0, count, size=(RESAMPLES, -(-count // length)), dtype=np.int32)
-    picks = ((starts[:, :, None] + np.arange(length)) % count).reshape(RESAMPLES, -1)[:, :count]
-    found = _STATISTICS[field](columns, picks)
-    positive = found[found > 0]
-    return float(np.std(np.log(positive))) if len(positive) > RESAMPLES // 2 else math.inf
-
-
-def _by_time(result: dict[str, Any], name: str) -> Any:  # noqa: ANN401 - a numpy array
-    order = np.argsort(np.asarray(result["start_times"], dtype=float), kind="stable")
-    return np.asarray(result[name], dtype=float)[order]
-
-
-def _throughput(columns: Columns, picks: Any) -> Any:  # noqa: ANN401 - numpy arrays
-    # At a fixed load, throughput is proportional to tokens per residence time (Little's law).
-    return columns["output_lens"][picks].sum(axis=1) / columns["e2els"][picks].sum(axis=1)
-
-
-def _ttft_percentile(share: float) -> Statistic:
-    return lambda columns, picks: np.percentile(columns["ttfts"][picks], share, axis=1)
-
-
-def _mean_tpot(columns: Columns, picks: Any) -> Any:  # noqa: ANN401 - numpy arrays
-    steps = np.maximum(columns["output_lens"] - 1, 1)
-    return ((columns["e2els"] - columns["ttfts"]) / steps)[picks].mean(axis=1)
-
-
-_STATISTICS: Final[dict[str, Statistic]] = {
-    "output_throughput": _throughput,
-    "median_ttft_ms": _ttft_percentile(50),
-    **{metric.field: _ttft_percentile(share) for share, metric in TAILS.items()},
-    "mean_tpot_ms": _mean_tpot,
-}
 
 
 def verdict_counts(comparison: Comparison) -> tuple[str, str]:
@@ -442,30 +336,16 @@ def missing_note(comparison: Comparison) -> str:
 
 
 def basis_note(comparison: Comparison) -> str:
-    """Return why metrics have no verdict and how many requests would allow one, or an empty string."""
+    """Return why metrics have no verdict, and the option that helps, or an empty string."""
     opened = [change for change in comparison.changes if change.verdict == "cannot tell"]
     if not opened:
         return ""
-    reasons: list[str] = []
-    if any(change.basis == "requests" for change in opened):
-        reasons.append(
+    if any(change.basis == "none" for change in opened):
+        return (
             f"Points with fewer than {REPEATS_WANTED} repeats cannot tell, because one run cannot show the variation between runs:"
             f" measure with --repeats {REPEATS_WANTED} or more."
         )
-    else:
-        reasons.append(f"{len(opened)} of {len(comparison.changes)} intervals are too wide for a verdict.")
-    known = [change for change in opened if change.requests_needed is not None]
-    if known:
-        hardest = max(known, key=lambda change: change.requests_needed or 0)
-        reasons.append(
-            f"About {hardest.requests_needed:,} requests per side would decide {hardest.metric} of {hardest.point}, which has {hardest.requests:,}"
-            + (f"; the other {len(known) - 1} need no more." if len(known) > 1 else ".")
-        )
-    if len(known) < len(opened):
-        reasons.append(
-            f"{len(opened) - len(known)} are too close to the threshold or have too few requests to say how many more would decide."
-        )
-    return " ".join(reasons)
+    return f"{len(opened)} of {len(comparison.changes)} intervals are too wide for a verdict: measure with more --repeats or --requests."
 
 
 def comparison_json(comparison: Comparison) -> dict[str, Any]:

@@ -145,12 +145,6 @@ def good_share(results: Sequence[_Result]) -> float:
     return statistics.fmean(float(result["good_share"] or 0.0) for result in results)
 
 
-def limits_of(objective: Objective) -> Mapping[str, float]:
-    """Return the limits that are set, in seconds by name of the latency."""
-    limits = {"ttft": objective.ttft_s, "tpot": objective.tpot_s, "e2e": objective.e2e_s}
-    return {name: limit for name, limit in limits.items() if limit is not None}
-
-
 def _rows(result: _Result) -> list[dict[str, float]]:
     """Return the latencies of each complete response, in seconds."""
     columns = [_numbers(result.get(name)) for name in ("ttfts", "e2els", "output_lens")]
@@ -188,7 +182,7 @@ def distances(load: Load, objective: Objective, share: float) -> dict[str, float
     found = latencies_of(load)
     return {
         name: percentile(found[name], 100 * share) / limit - 1
-        for name, limit in limits_of(objective).items()
+        for name, limit in objective.limits.items()
         if found[name]
     }
 

@@ -37,10 +37,16 @@ class Objective:
     tpot_s: float | None = None
     e2e_s: float | None = None
 
+    @property
+    def limits(self) -> dict[str, float]:
+        """Limits that are set, in seconds by name of the latency."""
+        limits = {"ttft": self.ttft_s, "tpot": self.tpot_s, "e2e": self.e2e_s}
+        return {name: limit for name, limit in limits.items() if limit is not None}
+
     def kept_by(self, record: RequestRecord) -> bool:
         """Return whether a completed request is good. A single token has no time per output token and meets that limit."""
-        pairs = ((self.ttft_s, record.ttft_s), (self.tpot_s, record.tpot_s or 0.0), (self.e2e_s, record.e2e_s))
-        return all(limit is None or value <= limit for limit, value in pairs)
+        found = {"ttft": record.ttft_s, "tpot": record.tpot_s or 0.0, "e2e": record.e2e_s}
+        return all(found[name] <= limit for name, limit in self.limits.items())
 
 
 def percentile(ordered: Sequence[float], share: float) -> float:

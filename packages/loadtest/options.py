@@ -5,7 +5,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Annotated, Final, NoReturn, Protocol, cast
+from typing import Annotated, Final, NoReturn, cast
 
 from loadtest.command_line import JsonSwitch, Option, number
 from loadtest.errors import SweepError
@@ -163,6 +163,7 @@ class LoadOptions:
     warm_up: Annotated[int | None, Option("Warm-up requests before each point, not counted.", least=0)] = None
     even_arrivals: Annotated[bool, Option("Open loop: constant intervals instead of Poisson arrivals.")] = False
     stop_when_saturated: Annotated[bool, Option("Skip loads above saturation.")] = False
+    within_cache: Annotated[bool, Option("Skip loads that exceed the server's KV cache, as preset lengths do.")] = False
     completions: Annotated[bool, Option("Use /v1/completions instead of chat.")] = False
     extra_body: Annotated[
         Mapping[str, object] | None,
@@ -191,6 +192,8 @@ class LoadOptions:
             repeats=self.repeats,
             by_waves=self.duration is None,
             traffic=traffic,
+            # A preset grid has cells of hours. Lengths that the caller names are measured.
+            within_cache=self.within_cache or (len(base.input_tokens) > 1 and not self.input_tokens),
         )
 
 
@@ -326,30 +329,6 @@ class ReportOptions:
     as_json: JsonSwitch = False
 
 
-class LoadTestRequest(Protocol):
-    """Parsed command line, independent of how the server is addressed."""
-
-    @property
-    def load(self) -> LoadOptions:
-        """Number and lengths of the requests."""
-        ...
-
-    @property
-    def traffic(self) -> TrafficOptions:
-        """Contents of the requests."""
-        ...
-
-    @property
-    def limits(self) -> LimitOptions:
-        """Limits of a request or a point."""
-        ...
-
-    @property
-    def report(self) -> ReportOptions:
-        """Destination of the results."""
-        ...
-
-
 @dataclass(frozen=True, kw_only=True)
 class LoadTestOptions:
     """Options of `python -m loadtest`."""
@@ -377,7 +356,7 @@ class CompareOptions:
     ] = False
     out: Annotated[
         Path | None,
-        Option("Also write the Markdown to this file, and a page with charts to FILE.html.", metavar="FILE"),
+        Option("Also write the Markdown to this file.", metavar="FILE"),
     ] = None
     as_json: JsonSwitch = False
 
@@ -392,6 +371,6 @@ class ReportFolders:
     ] = ()
     out: Annotated[
         Path | None,
-        Option("Write the overview of several folders to this file too, as a page to FILE.html.", metavar="FILE"),
+        Option("Also write the overview of several folders to this file.", metavar="FILE"),
     ] = None
     as_json: JsonSwitch = False

@@ -14,7 +14,7 @@ from typing import Any, Final
 from loadtest.client.json_values import as_mapping
 from loadtest.errors import SweepError
 from loadtest.loads import Load, best_of, loads_of, share_of
-from loadtest.measure import SCHEMA_VERSION, load_text
+from loadtest.measure import load_text
 from loadtest.store import read_results, read_run
 
 UNKNOWN: Final = "unknown"
@@ -59,18 +59,6 @@ class Overview:
     """All sweeps. Rows of different tables do not compare."""
 
     tables: tuple[WorkloadTable, ...]
-
-    @property
-    def alone(self) -> Sequence[tuple[WorkloadTable, SweepRow]]:
-        """The rows that nothing compares with."""
-        if len(self.tables) == 1:
-            return ()
-        return [(table, table.rows[0]) for table in self.tables if len(table.rows) == 1]
-
-    @property
-    def simulated(self) -> Sequence[str]:
-        """Folders of sweeps of a simulated server."""
-        return list(dict.fromkeys(row.folder for table in self.tables for row in table.rows if row.simulated))
 
 
 def overview_of(folders: Sequence[Path]) -> Overview:
@@ -120,8 +108,6 @@ def _workload(run: Mapping[str, Any], result: Mapping[str, Any]) -> str:
         f"{name} {_text(value)}" for name, value in as_mapping(run.get("traffic")).items() if not _is_usual(name, value)
     ]
     parts += [f"with {name} {_text(value)}" for name, value in sorted(as_mapping(run.get("extra_body")).items())]
-    version = result.get("schema_version", SCHEMA_VERSION)
-    parts.append("" if version == SCHEMA_VERSION else f"metrics of version {version}")
     return ", ".join(part for part in parts if part)
 
 

@@ -1,4 +1,4 @@
-"""Progress of a sweep on stderr: a live line on a terminal, lines otherwise."""
+"""Progress of a sweep as lines on stderr."""
 
 import shutil
 import sys
@@ -6,15 +6,6 @@ import textwrap
 import time
 from collections.abc import Mapping
 from typing import Any, Final
-
-from rich.console import Console
-from rich.progress import (
-    MofNCompleteColumn,
-    Progress,
-    SpinnerColumn,
-    TextColumn,
-    TimeRemainingColumn,
-)
 
 from loadtest.client.plain_text import for_terminal
 from loadtest.traffic.points import Point
@@ -46,7 +37,7 @@ def say(name: str, text: str, command: str = "") -> None:
 
 
 class Reporter:
-    """Progress as lines on stderr, for logs."""
+    """Progress as lines on stderr."""
 
     def __init__(self, name: str) -> None:
         self._name = name
@@ -82,57 +73,9 @@ class Reporter:
         """Report a message."""
         say(self._name, text)
 
-    def end(self) -> None:
-        """Finish the sweep."""
-
     def _left(self) -> str:
         left = self._total - self._measured
         if not left:
             return ""
         left_s = (time.monotonic() - self._begin_s) / self._measured * left
         return f"; about {left_s / 60:.0f} min left" if left_s > 90 else f"; about {left_s:.0f} s left"  # noqa: PLR2004 - minutes from here on
-
-
-class LiveReporter(Reporter):
-    """Progress as one live line on the terminal, with the points' figures above it."""
-
-    def __init__(self, name: str) -> None:
-        super().__init__(name)
-        self._console = Console(file=sys.stderr, highlight=False, soft_wrap=False)
-        self._live = Progress(
-            SpinnerColumn(),
-            TextColumn("{task.description}"),
-            MofNCompleteColumn(),
-            TimeRemainingColumn(),
-            console=self._console,
-            transient=True,
-        )
-        self._task = self._live.add_task("", total=None)
-
-    def begin(self, points: int) -> None:
-        """Start a sweep of `points` points."""
-        super().begin(points)
-        self._live.update(self._task, total=points)
-        self._live.start()
-
-    def start(self, point: Point) -> None:
-        """Start a point."""
-        super().start(point)
-        self._live.update(self._task, description=self._point, completed=self._measured)
-
-    def progress(self, finished: int, in_flight: int) -> None:
-        """Report the point's requests so far."""
-        self._live.update(self._task, description=f"{self._point}: {finished} done, {in_flight} in flight")
-
-    def line(self, text: str) -> None:
-        """Report a message."""
-        self._console.print(text, markup=False)
-
-    def end(self) -> None:
-        """Finish the sweep."""
-        self._live.stop()
-
-
-def reporter_for_stderr(name: str) -> Reporter:
-    """Return a live line if stderr is a terminal, or else lines. `name` is the program's."""
-    return LiveReporter(name) if sys.stderr.isatty() else Reporter(name)

@@ -1,7 +1,7 @@
 """Line of results.jsonl for a point: its metrics and notes about them."""
 
 import datetime as dt
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any, Final
 
@@ -13,11 +13,10 @@ from loadtest.measure import (
     load_figures,
 )
 from loadtest.proof import OTHER_CLIENTS, answer_findings, impossible_reason, little_reasons, server_reasons
-from loadtest.records import WorkerResult
+from loadtest.records import RequestRecord, WorkerResult
 from loadtest.server import ServerInfo, Watch
 from loadtest.settings import SweepSettings
 from loadtest.steady import saturation_figures, steady_figures, steady_notes, steady_window
-from loadtest.traffic.figures import traffic_figures, traffic_notes
 from loadtest.traffic.points import Point
 from loadtest.traffic.prepare import PreparedTraffic
 from loadtest.ttft_uncertainty import bunch_findings, invalid_reasons, uncertainty_figures
@@ -55,7 +54,7 @@ def point_result(
     reasons += [*little_reasons(records, figures, point, window), *disagreements, *bunched, *wrong]
     notes = [
         *_notes(figures, server, client, point, prepared),
-        *traffic_notes(records, results, point, prepared),
+        *_traffic_notes(records, results, point, prepared),
         *_saturation_notes(saturation),
         *steady_notes(steady, unsteady=unsteady, complete=figures["completed"]),
         *not_compared,
@@ -64,8 +63,31 @@ def point_result(
     ]
     impossible = impossible_reason(figures, settings.roofline, cached_tokens=server["prefix_cache_hits"] or 0.0)
     reasons += [impossible] if impossible else []
-    throughput = figures["output_throughput"]
-    price = settings.usd_per_hour
+    return {
+        **_identity(settings, info, point),
+        "num_prompts": len(records),
+        "simulated": info.simulated or ("yes" if any(result.simulated for result in results) else None),
+        **figures,
+        "steady": steady,
+        "saturation": saturation,
+        **error_figures(records),
+        "usd_per_million_output_tokens": _price(settings.usd_per_hour, figures["output_throughput"]),
+        "server": server,
+        "client": client,
+        "ttft_uncertainty": uncertainty_figures(records, figures, client, server),
+        **_traffic_figures(results, prepared),
+        "valid": not reasons,
+        "invalid_reasons": reasons,
+        "notes": notes,
+    }
+
+
+def _price(usd_per_hour: float | None, tok_per_s: float) -> float | None:
+    return None if usd_per_hour is None or tok_per_s <= 0 else round(usd_per_hour / 3600 / tok_per_s * 1e6, 4)
+
+
+def _identity(settings: SweepSettings, info: ServerInfo, point: Point) -> dict[str, Any]:
+    """Return the fields that name the point, with the names of `vllm bench serve`."""
     return {
         "schema_version": SCHEMA_VERSION,
         "date": dt.datetime.now(dt.UTC).isoformat(timespec="seconds"),
@@ -74,25 +96,9 @@ def point_result(
         "backend": "openai-chat" if settings.chat else "openai",
         "model_id": info.model,
         "tokenizer_id": info.model,
-        "num_prompts": len(records),
         "request_rate": point.request_rate if point.request_rate is not None else "inf",
         "burstiness": 1.0 if settings.poisson else "inf",
         "max_concurrency": point.concurrency,
-        "simulated": info.simulated or ("yes" if any(result.simulated for result in results) else None),
-        **figures,
-        "steady": steady,
-        "saturation": saturation,
-        **error_figures(records),
-        "usd_per_million_output_tokens": round(price / 3600 / throughput * 1e6, 4)
-        if price is not None and throughput > 0
-        else None,
-        "server": server,
-        "client": client,
-        "ttft_uncertainty": uncertainty_figures(records, figures, client, server),
-        **traffic_figures(results, prepared),
-        "valid": not reasons,
-        "invalid_reasons": reasons,
-        "notes": notes,
     }
 
 
@@ -137,4 +143,47 @@ def _notes(
         notes.append(
             f"the server generated {counted:.0f} tokens in this time, but {figures['total_output_tokens']} were received, {OTHER_CLIENTS}"
         )
+    return notes
+
+
+def _traffic_figures(results: Sequence[WorkerResult], prepared: PreparedTraffic) -> dict[str, Any]:
+    """Return the additional result fields of such a load: always `traffic`, and `sessions` if present."""
+    traffic = prepared.traffic
+    figures: dict[str, Any] = {"traffic": traffic.as_json()}
+    if prepared.image_tokens:
+        figures["image_tokens"] = prepared.image_tokens
+    if prepared.audio_tokens:
+        figures["audio_tokens"] = prepared.audio_tokens
+    if traffic.turns > 1:
+        figures["sessions"] = {
+            "begun": sum(result.sessions for result in results),
+            "ended_at_max_model_len": sum(result.sessions_cut for result in results),
+            "turns": traffic.turns,
+            "think_time_s": traffic.think_time_s,
+        }
+    return figures
+
+
+def _traffic_notes(
+    records: Sequence[RequestRecord], results: Sequence[WorkerResult], point: Point, prepared: PreparedTraffic
+) -> list[str]:
+    """Return notes about short responses, truncated sessions, and rows that were sent twice."""
+    notes: list[str] = []
+    short = sum(record.error is None and record.output_tokens < record.asked_tokens for record in records)
+    if short:
+        fixed = prepared.dataset is None and prepared.traffic.output_lengths is None
+        notes.append(f"{short} responses are shorter than {f'{point.output_tokens} tokens' if fixed else 'requested'}")
+    begun, cut = sum(result.sessions for result in results), sum(result.sessions_cut for result in results)
+    if prepared.traffic.turns > 1 and point.request_rate is not None:
+        notes.append(
+            f"{point.request_rate:g} per second is the rate of new sessions; {begun} sessions sent {len(records)} requests"
+        )
+    if cut:
+        notes.append(f"{cut} of {begun} sessions ended early because the conversation reached max-model-len")
+    if prepared.dataset is not None:
+        rows, sent = len(prepared.dataset.places), begun or len(records)
+        if sent > rows:
+            notes.append(
+                f"the dataset has {rows} usable rows, so {sent - rows} requests repeat one and may hit the prefix cache"
+            )
     return notes

@@ -11,8 +11,8 @@ from typing import Final
 from loadtest.endpoint import given_endpoint
 from loadtest.errors import SweepError
 from loadtest.measure import points_text
-from loadtest.options import CompareOptions, LoadTestOptions, LoadTestRequest, ReportFolders
-from loadtest.progress import reporter_for_stderr, say
+from loadtest.options import CompareOptions, LoadTestOptions, ReportFolders
+from loadtest.progress import Reporter, say
 from loadtest.reports.notes import group_notes
 from loadtest.reports.report import write_reports
 from loadtest.settings import SweepSettings
@@ -55,7 +55,7 @@ def measure(options: LoadTestOptions) -> int:
         raise SweepError("--url is missing. Pass --url URL.")
     endpoint = given_endpoint(server.url)
     settings = sweep_settings(options, url=endpoint.base_url, model=server.model, usd_per_hour=server.usd_per_hour)
-    outcome = run_sweep(settings, sweep_of(options, settings), endpoint, reporter_for_stderr(OWN.name))
+    outcome = run_sweep(settings, sweep_of(options, settings), endpoint, Reporter(OWN.name))
     files = conclude(settings, outcome, OWN)
     if options.report.as_json:
         print(json.dumps(as_json(settings, outcome, files)))
@@ -67,19 +67,15 @@ def compare(options: CompareOptions) -> int:
 
     Exit code 1 if a metric got worse beyond the threshold, or if nothing was compared. With --gate: 0 better or same, 1 worse, 2 cannot tell.
     """
-    from loadtest.compare import (  # noqa: PLC0415 - numpy takes 0.1 s
-        compare_folders,
-        comparison_json,
-    )
-    from loadtest.reports.compare_page import comparison_markdown, comparison_page  # noqa: PLC0415 - the same
+    from loadtest.compare import compare_folders, comparison_json  # noqa: PLC0415 - only for two sweeps
+    from loadtest.reports.compare_page import comparison_markdown  # noqa: PLC0415 - the same
 
     comparison = compare_folders(
         options.before, options.after, threshold=options.threshold, confidence=options.confidence
     )
     text = comparison_markdown(comparison)
     if options.out is not None:
-        written = comparison_page(comparison) if options.out.suffix == ".html" else text
-        options.out.write_text(written, encoding="utf-8")
+        options.out.write_text(text, encoding="utf-8")
     print(json.dumps(comparison_json(comparison)) if options.as_json else text)
     if options.gate:
         return GATE_CODES[comparison.verdict]
@@ -92,7 +88,15 @@ def report(options: ReportFolders) -> int:
     if first is None:
         raise SweepError("No folder named. Pass the folder of a sweep.")
     if more:
-        return _overview(options)
+        from loadtest.overview import overview_json, overview_of  # noqa: PLC0415 - only for several folders
+        from loadtest.reports.overview_page import overview_markdown  # noqa: PLC0415 - the same
+
+        overview = overview_of(options.folders)
+        text = overview_markdown(overview)
+        if options.out is not None:
+            options.out.write_text(text, encoding="utf-8")
+        print(json.dumps(overview_json(overview)) if options.as_json else text, end="\n" if options.as_json else "")
+        return DONE
     if options.out is not None:
         raise SweepError("--out needs several folders. The reports of one sweep are in its folder.")
     files = [str(path) for path in write_reports(first)]
@@ -100,27 +104,13 @@ def report(options: ReportFolders) -> int:
     return DONE
 
 
-def _overview(options: ReportFolders) -> int:
-    """Print the overview of several folders."""
-    from loadtest.overview import overview_json, overview_of  # noqa: PLC0415 - only for several folders
-    from loadtest.reports.overview_page import overview_markdown, overview_page  # noqa: PLC0415 - the same
-
-    overview = overview_of(options.folders)
-    text = overview_markdown(overview)
-    if options.out is not None:
-        written = overview_page(overview) if options.out.suffix == ".html" else text
-        options.out.write_text(written, encoding="utf-8")
-    print(json.dumps(overview_json(overview)) if options.as_json else text, end="\n" if options.as_json else "")
-    return DONE
-
-
-def sweep_of(asked: LoadTestRequest, settings: SweepSettings) -> Sweep:
+def sweep_of(asked: LoadTestOptions, settings: SweepSettings) -> Sweep:
     """Return the loads for the options. Raises SweepError if they conflict."""
     sweep = asked.load.sweep(seed_of(settings, asked.load.seed), asked.traffic.traffic(asked.load))
     return _search_sweep(asked, sweep) if settings.find else sweep
 
 
-def _search_sweep(options: LoadTestRequest, sweep: Sweep) -> Sweep:
+def _search_sweep(options: LoadTestOptions, sweep: Sweep) -> Sweep:
     """Return the sweep of a search. The default load is a rate. Raises SweepError if the options do not allow a search."""
     load, traffic = options.load, sweep.traffic
     if options.report.slo is None:
@@ -148,7 +138,7 @@ def _search_sweep(options: LoadTestRequest, sweep: Sweep) -> Sweep:
 
 
 def sweep_settings(
-    asked: LoadTestRequest, *, url: str, model: str | None, usd_per_hour: float | None, stack: str | None = None
+    asked: LoadTestOptions, *, url: str, model: str | None, usd_per_hour: float | None, stack: str | None = None
 ) -> SweepSettings:
     """Return the measurement settings for the options. Raises SweepError without a folder for the results."""
     load, limits, results = asked.load, asked.limits, asked.report

@@ -74,16 +74,22 @@ def skipped_requests(objective: Objective, *, users: int | None, rate_per_s: flo
 
 @dataclass(slots=True, kw_only=True)
 class ShareTest:
-    """Test whether the share of requests that meet the limits is `share`, with as few requests as possible."""
+    """Test whether the share of requests that meet the limits is `share`: with as few requests as possible, or with `most`."""
 
     share: float
+    most: int | None = None
+    """Requests of a confirming step; None for a sequential test."""
     kept: int = 0
     missed: int = 0
 
     @property
     def verdict(self) -> Verdict | None:
-        """Verdict, or None while more requests are needed."""
+        """Verdict, or None while further requests can change it."""
         allowed = 1 - self.share
+        if self.most is not None:
+            if self.missed > allowed * self.most:
+                return "misses"
+            return "keeps" if self.kept + self.missed >= self.most else None
         low, high = allowed / FACTOR, min(allowed * FACTOR, (1 + allowed) / 2)
         ratio = self.missed * math.log(high / low) + self.kept * math.log((1 - high) / (1 - low))
         bound = math.log((1 - ERROR) / ERROR)
@@ -97,28 +103,6 @@ class ShareTest:
         return self.verdict or ("keeps" if self.missed <= (1 - self.share) * (self.kept + self.missed) else "misses")
 
 
-@dataclass(slots=True, kw_only=True)
-class ConfirmationTest:
-    """Test whether the share of requests that meet the limits is `share`, with `most` requests."""
-
-    share: float
-    most: int
-    kept: int = 0
-    missed: int = 0
-
-    @property
-    def verdict(self) -> Verdict | None:
-        """Verdict, or None while further requests can change it."""
-        if self.missed > (1 - self.share) * self.most:
-            return "misses"
-        return "keeps" if self.kept + self.missed >= self.most else None
-
-    @property
-    def forced(self) -> Verdict:
-        """Verdict if no more requests may be sent."""
-        return "keeps" if self.missed <= (1 - self.share) * (self.kept + self.missed) else "misses"
-
-
 def confirming_requests(rate_per_s: float, most: int) -> int:
     """Return the number of requests that confirm a rate."""
     return min(most, max(FEWEST_CONFIRMING, round(rate_per_s * CONFIRM_S)))
@@ -128,7 +112,7 @@ def confirming_requests(rate_per_s: float, most: int) -> int:
 class StepTest:
     """Test of one step, fed with the verdicts of requests as they arrive."""
 
-    test: ShareTest | ConfirmationTest
+    test: ShareTest
     skipped: int
     """Requests at the start that the test skips, while the backlog or the queue of users builds up."""
     ended: Verdict | None = None
@@ -271,8 +255,7 @@ def share_interval(kept: float, total: int) -> tuple[float, float]:
 
 def limits_text(objective: Objective) -> str:
     """Return the limits as text."""
-    pairs = (("TTFT", objective.ttft_s), ("TPOT", objective.tpot_s), ("E2E", objective.e2e_s))
-    return ", ".join(f"{name} <= {limit:g} s" for name, limit in pairs if limit is not None)
+    return ", ".join(f"{name.upper()} <= {limit:g} s" for name, limit in objective.limits.items())
 
 
 def found_json(

@@ -143,10 +143,6 @@ def open_store(folder: Path, run: Mapping[str, Any], *, resume: bool) -> Generat
 
 def _same_sweep(folder: Path, run: Mapping[str, Any]) -> None:
     before = read_run(folder)
-    if before.get("schema_version") != run.get("schema_version"):
-        raise SweepError(
-            f"--resume: {folder} was measured by a version of this tool that defines metrics differently. Use another folder."
-        )
     for name in FIXED:
         if name in before and before[name] != run.get(name):
             raise SweepError(

@@ -14,10 +14,9 @@ from loadtest.client_machine import client_machine
 from loadtest.endpoint import Endpoint
 from loadtest.errors import NotReachedError, SweepError
 from loadtest.forecast import Band
-from loadtest.generator.limits import open_files_limit
 from loadtest.generator.load import Share
-from loadtest.generator.pool import WorkerError, WorkerPool, usable_cores, workers_for
-from loadtest.kv_cells import beyond_cache
+from loadtest.generator.pool import WorkerError, WorkerPool, open_files_limit, usable_cores, workers_for
+from loadtest.kv_cells import beyond_cache, tail_text
 from loadtest.measure import SCHEMA_VERSION, Objective, has_too_many_failures, load_figures, point_text
 from loadtest.progress import Reporter
 from loadtest.records import WorkerResult
@@ -32,7 +31,6 @@ from loadtest.slo_search import (
     PROBE_SHARE,
     PROBE_USERS,
     Bisection,
-    ConfirmationTest,
     Search,
     ShareTest,
     Step,
@@ -235,11 +233,9 @@ async def _sweep(
         with open_store(settings.out, config, resume=settings.resume) as store:
             calibration = await _calibration(client, info, chat=settings.chat)
             prepared = await prepare_traffic(sweep, info, client, calibration, chat=settings.chat)
-            first = (
-                _step_sweep(prepared.sweep, settings, Step(level=_bisection(sweep).first))
-                if settings.find
-                else prepared.sweep
-            )
+            first = prepared.sweep
+            if settings.find:
+                first = _step_sweep(first, settings, Step(level=_bisection(sweep).first))
             points, planned_notes = plan_points(first, prepared.max_model_len)
             notes = [*prepared.notes, *planned_notes]
             if proxy is not None:
@@ -292,19 +288,6 @@ def _knowledge(settings: SweepSettings, points: Sequence[Point], traffic: Traffi
         if band is not None:
             levels.append({"mode": mode, "input_tokens": asked, "output_tokens": output, **band.rounded(4)})
     return {"forecast_levels": levels, "no_forecast": why_none}
-
-
-def _within_cache(run: _Run, store: ResultStore, todo: Sequence[Point], state: _State) -> list[Point]:
-    """Return the points to measure. Cells of a grid beyond the KV cache are left out before they run, with the reason."""
-    tokens = run.info.kv_cache_tokens or run.settings.kv_cache_tokens
-    reasons = beyond_cache(todo, run.prepared.traffic, tokens)
-    for point in todo:
-        if point.key in reasons:
-            run.reporter.skipped(point, reasons[point.key])
-            state.left_out.append({"key": point.key, "reason": reasons[point.key]})
-    if reasons:
-        store.write_run(store.run | {"left_out": state.left_out})
-    return [point for point in todo if point.key not in reasons]
 
 
 async def _search(run: _Run, store: ResultStore, state: _State, bisection: Bisection) -> Search:
@@ -408,7 +391,6 @@ async def _find(run: _Run, store: ResultStore, state: _State, search: Search) ->
     except WorkerError as error:
         return state.outcome("client failed", str(error))
     finally:
-        run.reporter.end()
         state.planned = len(state.results)
     if run.settings.objective is not None:
         level, why_none = _expected_level(run, run.settings.objective, whole=whole)
@@ -474,16 +456,23 @@ async def _all_points(run: _Run, store: ResultStore, todo: list[Point], state: _
     for result in state.results.values():
         saturation.learn(_point_of(result), result)
     run.reporter.begin(len(todo))
+    tokens = run.info.kv_cache_tokens or run.settings.kv_cache_tokens
     try:
-        for point in _within_cache(run, store, todo, state):
+        for point in todo:
+            beyond = beyond_cache(point, run.prepared.traffic, tokens)
+            reason = beyond if run.prepared.sweep.within_cache else ""
             if saturation.over(point):
                 reason = "the server is saturated at a lower load"
+            if reason:
                 run.reporter.skipped(point, reason)
                 state.left_out.append({"key": point.key, "reason": reason})
                 store.write_run(store.run | {"left_out": state.left_out})
                 continue
             run.reporter.start(point)
             result = await _measured(run, point)
+            if beyond:
+                marks = (beyond, tail_text(result, state.results.values()))
+                result["notes"].append("; ".join(mark for mark in marks if mark))
             store.append(result)
             state.results[point.key] = result
             state.measured += 1
@@ -493,8 +482,6 @@ async def _all_points(run: _Run, store: ResultStore, todo: list[Point], state: _
         return state.outcome(error.ending, str(error))
     except WorkerError as error:
         return state.outcome("client failed", str(error))
-    finally:
-        run.reporter.end()
     return state.outcome("done", "")
 
 
@@ -612,10 +599,8 @@ def _step_test(settings: SweepSettings, point: Point) -> StepTest | None:
     if not settings.find or settings.objective is None:
         return None
     skipped = skipped_requests(settings.objective, users=point.concurrency, rate_per_s=point.request_rate)
-    share = settings.slo_share
-    if point.repeat and point.requests is not None:  # the confirming step (`_step_point`)
-        return StepTest(test=ConfirmationTest(share=share, most=point.requests - skipped), skipped=skipped)
-    return StepTest(test=ShareTest(share=share), skipped=skipped)
+    most = point.requests - skipped if point.repeat and point.requests is not None else None  # confirms (`_step_point`)
+    return StepTest(test=ShareTest(share=settings.slo_share, most=most), skipped=skipped)
 
 
 def _judged(
@@ -675,8 +660,10 @@ async def _warm_up(run: _Run, point: Point, recipe: Recipe) -> bool:
     if run.prepared.dataset is not None:
         share = replace(share, source=None)  # a row of the file would be in the cache when it is measured
     elif isinstance(share.source, SyntheticSource):
-        limit = share.source.output_tokens if share.source.output_lengths is None else WARM_UP_TOKENS
-        share = replace(share, source=replace(share.source, output_tokens=limit, output_lengths=None))
+        traffic = share.source.traffic
+        limit = share.source.output_tokens if traffic.output_lengths is None else WARM_UP_TOKENS
+        source = replace(share.source, output_tokens=limit, traffic=replace(traffic, output_lengths=None))
+        share = replace(share, source=source)
     (result,) = await run.pool.run([share], limit_s=run.settings.point_timeout_s, progress=lambda _done, _open: None)
     refused = [
         record for record in result.records if record.error == "http_400" and "ignore_eos" in record.error_detail

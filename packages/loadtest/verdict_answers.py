@@ -4,12 +4,11 @@ import math
 import statistics
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, TypeAlias
 
 from loadtest.bottleneck import LimitName, is_shared
 from loadtest.loads import (
     NAMES,
-    Load,
     best_load,
     distances,
     good_share,
@@ -62,9 +61,13 @@ class Answer:
     """False if the sweep does not tell. The answer then names what would."""
 
 
+_Found: TypeAlias = tuple[str, bool]
+"""An answer, and whether it is known."""
+
+
 def answers_of(case: Case) -> tuple[Answer, ...]:
     """Return the answers, in the order of QUESTIONS."""
-    return (
+    found = (
         _saturated(case),
         _limits(case),
         _cost(case),
@@ -74,68 +77,60 @@ def answers_of(case: Case) -> tuple[Answer, ...]:
         _as_planned(case),
         _certainty(case),
         _tail(case),
-        _next(case),
+        (_next(case), True),
+    )
+    return tuple(
+        Answer(question=question, answer=answer, known=known)
+        for question, (answer, known) in zip(QUESTIONS, found, strict=True)
     )
 
 
-def _answered(number: int, answer: str, *, known: bool = True) -> Answer:
-    return Answer(question=QUESTIONS[number], answer=answer, known=known)
-
-
-def _saturated(case: Case) -> Answer:
+def _saturated(case: Case) -> _Found:
     found = case.bottleneck
     if found.saturated is None:
-        return _answered(0, f"Unknown: {found.reason}.", known=False)
-    where = f"at {found.at.text}" if found.at is not None else ""
-    return _answered(0, f"Yes, {where}." if found.saturated else f"No, not up to {found.at.text if found.at else ''}.")
+        return f"Unknown: {found.reason}.", False
+    at = found.at.text if found.at is not None else ""
+    return (f"Yes, at {at}." if found.saturated else f"No, not up to {at}."), True
 
 
-def _limits(case: Case) -> Answer:
+def _limits(case: Case) -> _Found:
     found = case.bottleneck
     if found.limit == "unknown":
-        return _answered(1, f"Unknown: {found.reason}.", known=False)
+        return f"Unknown: {found.reason}.", False
     if found.limit == "none":
-        return _answered(1, f"Nothing yet: {found.reason}.")
-    name = limit_name(found.limit)
-    return _answered(1, f"{'This ' if found.limit == 'client' else 'The '}{name}: {found.reason}.")
+        return f"Nothing yet: {found.reason}.", True
+    return f"{'This' if found.limit == 'client' else 'The'} {limit_name(found.limit)}: {found.reason}.", True
 
 
-def _cost(case: Case) -> Answer:
+def _cost(case: Case) -> _Found:
     load, price = case.best, case.run.get("usd_per_hour")
     if price is None:
-        return _answered(2, "Unknown: no price. Pass --usd-per-hour.", known=False)
+        return "Unknown: no price. Pass --usd-per-hour.", False
     if load is None:
-        return _answered(
-            2, f"Unknown: no valid load {'meets the limits' if case.objective else 'was measured'}.", known=False
-        )
+        return f"Unknown: no valid load {'meets the limits' if case.objective else 'was measured'}.", False
     cost = usd_per_million_good_tokens(case.run, load, case.objective)
     if cost is None:
-        return _answered(2, "Unknown: no output.", known=False)
+        return "Unknown: no output.", False
     kind = "good" if case.objective else "output"
     per_request = f"{cost * load.shape.output_tokens:,.3g} USD per million requests"
-    return _answered(
-        2, f"{cost:,.3g} USD per million {kind} tokens, {per_request}, at {price:g} USD per hour and {load.name}."
-    )
+    return f"{cost:,.3g} USD per million {kind} tokens, {per_request}, at {price:g} USD per hour and {load.name}.", True
 
 
-def _meets(case: Case) -> Answer:
+def _meets(case: Case) -> _Found:
     if case.objective is None:
-        return _answered(3, "Unknown: no limits. Pass --slo.", known=False)
+        return "Unknown: no limits. Pass --slo.", False
     wanted = wanted_text(case.objective, case.share)
     if case.best is not None:
-        return _answered(
-            3,
-            f"Yes: {wanted}, with {good_share(case.best.results):.2%} good at {case.best.name}.",
-        )
+        return f"Yes: {wanted}, with {good_share(case.best.results):.2%} good at {case.best.name}.", True
     if case.missed is not None:
-        return _answered(3, f"No: {wanted} at no measured load.")
-    return _answered(3, "Unknown: no load is valid.", known=False)
+        return f"No: {wanted} at no measured load.", True
+    return "Unknown: no load is valid.", False
 
 
-def _up_to(case: Case) -> Answer:
+def _up_to(case: Case) -> _Found:
     if case.objective is None or case.best is None:
         name = f"{case.best.name}, the highest output rate" if case.best and case.objective is None else "None"
-        return _answered(4, f"{name}.", known=case.objective is not None and case.missed is not None)
+        return f"{name}.", case.objective is not None and case.missed is not None
     others = [
         found.name
         for shape in dict.fromkeys(load.shape for load in case.loads)
@@ -144,112 +139,88 @@ def _up_to(case: Case) -> Answer:
         is not None
     ]
     end = "" if case.missed else " (highest valid load)"
-    return _answered(4, f"{case.best.name}{end}{'; ' + '; '.join(others) if others else ''}.")
+    return f"{'; '.join([case.best.name + end, *others])}.", True
 
 
-def _by_how_much(case: Case) -> Answer:
+def _by_how_much(case: Case) -> _Found:
     if case.objective is None:
-        return _answered(5, "Unknown: no limits. Pass --slo.", known=False)
+        return "Unknown: no limits. Pass --slo.", False
     parts: list[str] = []
-    if case.best is not None:
-        found = distances(case.best, case.objective, case.share)
-        parts += (
-            [f"at {case.best.text} {', '.join(f'{NAMES[name]} {_distance(value)}' for name, value in found.items())}"]
-            if found
-            else []
+    found = distances(case.best, case.objective, case.share) if case.best is not None else {}
+    if case.best is not None and found:
+        far = (
+            f"{NAMES[name]} {abs(value):.0%} {'above' if value > 0 else 'below'} its limit"
+            for name, value in found.items()
         )
-    parts += [miss_text(case)] if case.missed is not None else []
+        parts.append(f"at {case.best.text} {', '.join(far)}")
+    if case.missed is not None:
+        parts.append(miss_text(case))
     if not parts:
-        return _answered(5, "Unknown: no valid load has values per request.", known=False)
+        return "Unknown: no valid load has values per request.", False
     text = "; ".join(parts)
-    return _answered(5, f"{text[:1].upper()}{text[1:]} (at the {100 * case.share:g}th percentile).")
+    return f"{text[:1].upper()}{text[1:]} (at the {100 * case.share:g}th percentile).", True
 
 
-def _distance(value: float) -> str:
-    return f"{abs(value):.0%} {'above' if value > 0 else 'below'} its limit"
-
-
-def _as_planned(case: Case) -> Answer:
+def _as_planned(case: Case) -> _Found:
     found = case.plan_level or case.plan
     if found is None:
-        return _answered(6, f"Unknown: {case.run.get('no_forecast') or 'no forecast'}.", known=False)
+        return f"Unknown: {case.run.get('no_forecast') or 'no forecast'}.", False
+    blame = "Above the band, so the plan is too pessimistic"
     if found.is_within:
         blame = "Within the band, so the plan is right"
     elif found.measured < found.low:
         blame = "Below the band: the plan is too optimistic, or the server is slower than it should be"
-    else:
-        blame = "Above the band, so the plan is too pessimistic"
-    return _answered(6, f"{blame}: {plan_text(case)}.")
+    return f"{blame}: {plan_text(case)}.", True
 
 
-def _certainty(case: Case) -> Answer:
+def _certainty(case: Case) -> _Found:
     load = case.shown
     invalid = sum(not each.is_valid for each in case.loads)
     counts = f"{len(case.loads) - invalid} of {len(case.loads)} loads are valid"
     if load is None:
-        return _answered(7, f"Not at all: {counts}.", known=False)
+        return f"Not at all: {counts}.", False
     shared = sum(any(map(is_shared, each.results)) for each in case.loads)
-    others = f"other clients used the server during {shared} of them" if shared else ""
-    parts = [counts, others, _share_interval(case, load)]
+    parts = [counts, f"other clients used the server during {shared} of them" if shared else ""]
+    if case.objective is not None:
+        tail, share = tail_of(load), good_share(load.results)
+        count = tail.requests if tail else sum(result["completed"] for result in load.results)
+        low, high = share_interval(share * count, count)
+        parts.append(f"{share:.1%} good ({low:.1%} to {high:.1%}, {count:,} requests)")
     repeats = len(load.results)
     if repeats < REPEATS_WANTED:
         measured = "one measurement" if repeats == 1 else f"{repeats} measurements"
         parts.append(f"the variation between runs is unknown from {measured} (--repeats {REPEATS_WANTED})")
     else:
-        parts.append(f"output rate +-{_half_width(load):.1%} over {repeats} repeats (95% interval)")
-    text = "; ".join(part for part in parts if part)
-    return _answered(7, f"{text}.", known=repeats >= REPEATS_WANTED and not shared)
+        rates = list(map(steady_output, load.results))
+        error = statistics.stdev(rates) / math.sqrt(repeats) / statistics.fmean(rates)
+        half = student_t(ERROR, repeats - 1) * error
+        parts.append(f"output rate +-{half:.1%} over {repeats} repeats (95% interval)")
+    return f"{'; '.join(part for part in parts if part)}.", repeats >= REPEATS_WANTED and not shared
 
 
-def _share_interval(case: Case, load: Load) -> str:
-    """Return the share of good requests with its 95 % interval, as text."""
-    if case.objective is None:
-        return ""
-    found = tail_of(load)
-    count = found.requests if found else sum(result["completed"] for result in load.results)
-    share = good_share(load.results)
-    low, high = share_interval(share * count, count)
-    return f"{share:.1%} good ({low:.1%} to {high:.1%}, {count:,} requests)"
-
-
-def _half_width(load: Load) -> float:
-    """Return half the 95 % interval of the output rate over the repeats, relative to its mean."""
-    rates = list(map(steady_output, load.results))
-    error = statistics.stdev(rates) / math.sqrt(len(rates))
-    return student_t(ERROR, len(rates) - 1) * error / statistics.fmean(rates)
-
-
-def _tail(case: Case) -> Answer:
+def _tail(case: Case) -> _Found:
     load = case.shown
     found = tail_of(load) if load is not None else None
     if load is None or found is None:
-        return _answered(8, "Unknown: no valid load has values per request.", known=False)
+        return "Unknown: no valid load has values per request.", False
     values = ", ".join(f"{NAMES[name]} {1000 * value:,.4g} ms" for name, value in found.values_s.items())
     where = " of the steady window" if any(result.get("steady") for result in load.results) else ""
-    return _answered(
-        8,
-        f"{found.name} {values} at {load.name}, from {found.requests:,} requests{where}.",
-        known=found.share is not None,
-    )
+    return f"{found.name} {values} at {load.name}, from {found.requests:,} requests{where}.", found.share is not None
 
 
-def _next(case: Case) -> Answer:
+def _next(case: Case) -> str:
     """Return the one change to make first."""
-    limit = case.bottleneck.limit
-    if case.shown is None:
-        why = (
-            NEXT["client"] if limit == "client" else f"Fix the reason that no load is valid: {case.bottleneck.reason}."
-        )
-        return _answered(9, why)
-    if case.objective is not None and case.best is None and case.missed is not None:
-        name, _ = worst_latency(case.missed, case.objective, case.share)
-        return _answered(9, SLOW.get(name, "Find the cause of the failed requests, which the report lists."))
-    if case.best is not None and case.missed is not None and not case.run.get("find"):
-        between = f"between {case.best.level:g} and {case.missed.level:g} {case.best.unit}"
+    limit, best, missed = case.bottleneck.limit, case.best, case.missed
+    if case.shown is None and limit != "client":
+        return f"Fix the reason that no load is valid: {case.bottleneck.reason}."
+    if case.objective is not None and best is None and missed is not None:
+        name, _ = worst_latency(missed, case.objective, case.share)
+        return SLOW.get(name, "Find the cause of the failed requests, which the report lists.")
+    if best is not None and missed is not None and not case.run.get("find"):
         after = f" Then: {NEXT[limit]}" if limit in NEXT and limit != "client" else ""
-        return _answered(9, f"Find the exact load {between} with --find slo.{after}")
+        return f"Find the exact load between {best.level:g} and {missed.level:g} {best.unit} with --find slo.{after}"
     if limit in NEXT:
-        return _answered(9, NEXT[limit])
+        return NEXT[limit]
     top = case.bottleneck.at
     option = "--concurrency" if top is None or top.shape.mode == "closed" else "--request-rate"
-    return _answered(9, f"Measure higher loads, such as {option} {2 * top.level if top else 1:g}.")
+    return f"Measure higher loads, such as {option} {2 * top.level if top else 1:g}."

@@ -4,7 +4,7 @@ r"""Measure a deployed server or any OpenAI-compatible one under load.
   gemma bench --url URL --model ID --concurrency 1,8,64 --out DIR
   gemma bench compare DIR DIR
   gemma bench report DIR
-  gemma bench report DIR DIR DIR --out FILE.html
+  gemma bench report DIR DIR DIR
   gemma bench NAME --find slo --slo ttft=1,tpot=0.05 \
       --input-tokens 1024 --out DIR
   gemma bench NAME --images 1 --adapters all

@@ -3,17 +3,15 @@
 from dataclasses import dataclass
 from typing import Annotated
 
-from loadtest.options import LimitOptions, LoadOptions, ReportOptions, TrafficOptions
+from loadtest.options import LoadTestOptions, ServerOptions
 from scripts.cli.options import Option
 
 
 @dataclass(frozen=True, kw_only=True)
-class BenchServerOptions:
+class BenchServerOptions(ServerOptions):
     """Server."""
 
     stack: Annotated[str | None, Option("Measure the server of this stack.", metavar="NAME")] = None
-    url: Annotated[str | None, Option("Measure the server at this address, without /v1.", metavar="URL")] = None
-    model: Annotated[str | None, Option("Model name. Default: the first served model.", metavar="ID")] = None
     usd_per_hour: Annotated[
         float | None,
         Option("Price of the server. Default: the price in the stack's plan.", least=0, metavar="USD"),
@@ -24,11 +22,7 @@ class BenchServerOptions:
 
 
 @dataclass(frozen=True, kw_only=True)
-class BenchOptions:
+class BenchOptions(LoadTestOptions):
     """Options of `gemma bench`."""
 
     server: BenchServerOptions
-    load: LoadOptions
-    traffic: TrafficOptions
-    limits: LimitOptions
-    report: ReportOptions

@@ -16,7 +16,7 @@ from engine.children import run_async
 from engine.state import stack_outputs
 from loadtest.endpoint import Endpoint
 from loadtest.errors import SweepError
-from loadtest.progress import reporter_for_stderr
+from loadtest.progress import Reporter
 from loadtest.run import Program, as_json, conclude, exit_code, sweep_of, sweep_settings
 from loadtest.settings import Hosting, SweepSettings
 from loadtest.sweep import run_sweep
@@ -43,7 +43,7 @@ def run_benchmark(options: BenchOptions) -> ExitCode:
     with open_target(settings, options.server.accelerator) as (endpoint, ready):
         if options.report.out is None:
             say(NAME, f"writing the results to {settings.out}")
-        outcome = run_sweep(ready, sweep, endpoint, reporter_for_stderr(NAME), run=run_async)
+        outcome = run_sweep(ready, sweep, endpoint, Reporter(NAME), run=run_async)
     files = conclude(settings, outcome, Program(name=NAME, words=called()))
     if options.report.as_json:
         print(json.dumps(as_json(settings, outcome, files)))

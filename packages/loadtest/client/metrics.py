@@ -28,9 +28,6 @@ GAPS_SUM: Final = ("vllm:inter_token_latency_seconds_sum", "vllm:time_per_output
 METRICS_PATHS: Final = ("/metrics",)
 """Path of a server's metrics. A gateway has one path per server."""
 CACHE_CONFIG: Final = ("vllm:cache_config_info",)
-PROCESS_START: Final = ("process_start_time_seconds",)
-"""Seconds since the epoch, of the Prometheus client in the API server."""
-
 _SAMPLE: Final = re.compile(r"^([a-zA-Z_:][a-zA-Z0-9_:]*)(?:\{(.*)\})?\s+(\S+)(?:\s+-?\d+)?$")
 _LABEL: Final = re.compile(r'([a-zA-Z_][a-zA-Z0-9_]*)="((?:[^"\\]|\\.)*)"')
 _ESCAPED: Final = re.compile(r"\\(.)")

@@ -177,11 +177,6 @@ class WireConnection(asyncio.BufferedProtocol):
         """True if a request can be sent."""
         return self._transport is not None and self._current is None and not self._transport.is_closing()
 
-    @property
-    def busy(self) -> bool:
-        """True if a response is pending."""
-        return self._current is not None
-
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Accept the connection from the event loop. Small requests are sent immediately."""
         self._transport = cast("asyncio.Transport", transport)

@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import os
+import resource
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -46,6 +47,19 @@ def usable_cores() -> int:
 def workers_for(streams: int, cores: int) -> int:
     """Return the number of processes for concurrent streams: one per STREAMS_PER_WORKER, at most one per core."""
     return max(1, min(cores, -(-streams // STREAMS_PER_WORKER)))
+
+
+def raise_open_files_limit() -> None:
+    """Raise this process's limit of open files to the hard limit. The usual default is 1,024."""
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with contextlib.suppress(ValueError, OSError):  # macOS reports a hard limit that it then refuses
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+
+
+def open_files_limit() -> int | None:
+    """Return the hard limit of open files, or None if there is none."""
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return None if hard == resource.RLIM_INFINITY else hard
 
 
 class _Worker:

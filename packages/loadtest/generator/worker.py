@@ -11,8 +11,8 @@ import sys
 import threading
 from typing import Final
 
-from loadtest.generator.limits import raise_open_files_limit
 from loadtest.generator.load import LoadGenerator, Share
+from loadtest.generator.pool import raise_open_files_limit
 from loadtest.records import EndLoad, Progress, Ready, StartLoad, StopLoad, WorkerResult, packed, read_message
 
 PROGRESS_PERIOD_S: Final = 0.5

@@ -50,17 +50,6 @@ class LimitLine:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Span:
-    """A shaded part of the x axis."""
-
-    start: float
-    end: float
-    text: str
-    label: str
-    """Tooltip."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class LineChart:
     """A chart of lines."""
 
@@ -74,7 +63,6 @@ class LineChart:
     """`levels`: logarithmic from the lowest to the highest mark, with ticks at marks. For loads."""
     log_y: bool = False
     limits: tuple[LimitLine, ...] = ()
-    spans: tuple[Span, ...] = ()
     about: str = ""
     """Explanation of the chart, in one or two sentences."""
     terms: tuple[str, ...] = ()

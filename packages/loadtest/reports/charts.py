@@ -7,7 +7,7 @@ from typing import Any, Final, Literal, TypeVar
 
 from loadtest.client.json_values import as_mapping
 from loadtest.measure import point_text, shape_text
-from loadtest.reports.chart_model import LimitLine, LineChart, Mark, Result, Series, Span
+from loadtest.reports.chart_model import LimitLine, LineChart, Mark, Result, Series
 
 Key = TypeVar("Key", float, tuple[int, int])
 Shape = tuple[int, int]
@@ -72,6 +72,12 @@ def grouped(results: Sequence[Result], key: Callable[[Result], Key]) -> dict[Key
     return {found: groups[found] for found in sorted(groups)}
 
 
+def shapes_of(results: Sequence[Result]) -> dict[Shape, list[Result]]:
+    """Return the results of each shape, those with a valid point first, because a report leads with the first shape."""
+    shapes = grouped(results, shape_of)
+    return dict(sorted(shapes.items(), key=lambda shape: not any(result["valid"] for result in shape[1])))
+
+
 def is_wide(values: Sequence[float]) -> bool:
     """Return whether values need a logarithmic axis, which has no zero."""
     return bool(values) and min(values) > 0 and max(values) / min(values) > LOG_RANGE
@@ -89,7 +95,7 @@ def charts_over_load(
     results: Sequence[Result], mode: str, run: Mapping[str, Any]
 ) -> tuple[list[LineChart], list[LineChart]]:
     """Return the charts of one mode, and those of its further shapes. A single load has none: the table shows its metrics."""
-    shapes = grouped(results, shape_of)
+    shapes = shapes_of(results)
     if len(grouped(results, level_of)) < 2:  # noqa: PLR2004 - a line needs two marks
         return [], []
     first, further = list[LineChart](), list[LineChart]()
@@ -118,9 +124,9 @@ def _chart(
         series += [planned] if planned.marks else []
     if not series:
         return None
-    limits, spans = _limits(plot, run), _spans(plot, run)
+    limits = _limits(plot, run)
     drawn = [mark for line in series if not line.is_dashed for mark in line.marks]
-    is_planned = spans or any(line.name.startswith("planned") for line in series)
+    is_planned = any(line.name.startswith("planned") for line in series)
     ((output, tokens), *others) = shapes
     used = {"limit": limits, "repeats": any(mark.spread for mark in drawn), "forecast": is_planned}
     return LineChart(
@@ -132,7 +138,6 @@ def _chart(
         x_scale="linear" if plot.x else "levels",
         log_y=is_wide([mark.y for mark in drawn if mark.valid]),
         limits=limits,
-        spans=spans,
         about=f"The number at each mark is its load, in {LOAD_NAMES[mode]}." if plot.x else "",
         terms=(*plot.terms, *(term for term, is_used in used.items() if is_used)),
     )
@@ -199,14 +204,3 @@ def _limits(plot: Plot, run: Mapping[str, Any]) -> tuple[LimitLine, ...]:
         return limit_lines(as_mapping(run.get("slo")), plot.limit)
     share = _figures({**run, **as_mapping(run.get("find"))}).get("slo_share")
     return () if share is None else (LimitLine(axis="y", value=100 * share, text=f"--slo-share {100 * share:.4g}%"),)
-
-
-def _spans(plot: Plot, run: Mapping[str, Any]) -> tuple[Span, ...]:
-    """Return the forecast of the highest load within the limits, with its band."""
-    found = as_mapping(run.get("found"))
-    band = _figures(found.get("forecast"))
-    if plot.limit != "slo_share" or not band:
-        return ()
-    low, typical, high = (band[end] for end in ("low", "typical", "high"))
-    label = f"the plan expects {typical:,.4g} {found['unit']} ({low:,.4g} to {high:,.4g})"
-    return (Span(start=low, end=high, text=f"planned {typical:.3g}", label=label),)

@@ -8,7 +8,7 @@ from typing import Any, Final
 from loadtest.client.json_values import as_list, as_mapping
 from loadtest.measure import load_name, percentile, shape_text
 from loadtest.reports.chart_model import LineChart, Mark, Result, Series
-from loadtest.reports.charts import grouped, is_wide, level_of, limit_lines, shape_of
+from loadtest.reports.charts import grouped, is_wide, level_of, limit_lines, shape_of, shapes_of
 
 KEYS: Final = ("ttft", "tpot", "itl", "e2e")
 MOST_LINES: Final = 6
@@ -45,7 +45,7 @@ def chosen(levels: Sequence[float]) -> list[float]:
 
 def distributions(results: Sequence[Result], mode: str, slo: Mapping[str, Any]) -> list[list[LineChart]]:
     """Return the distributions of each shape. Repeats of a load share a line."""
-    shapes = grouped([result for result in results if result["completed"]], shape_of).values()
+    shapes = shapes_of([result for result in results if result["completed"]]).values()
     charts = ([_chart(key, group, mode, slo) for key in KEYS] for group in shapes)
     return [[chart for chart in found if chart is not None] for found in charts]
 

@@ -1,6 +1,6 @@
 """Text around the table and the charts of a report: problems first, then the metrics of the whole sweep."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -13,7 +13,7 @@ from loadtest.verdict import BestLoad, SweepVerdict, sweep_verdict
 UNKNOWN: Final = "unknown"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Notice:
     """A sentence above all metrics, with its reasons."""
 
@@ -22,13 +22,13 @@ class Notice:
     alarming: bool = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Tile:
     """A metric of the whole sweep."""
 
-    name: str
     value: str
-    terms: tuple[str, ...] = ()
+    name: str
+    terms: tuple[str, ...]
     alarming: bool = False
 
 
@@ -106,122 +106,76 @@ def _most_failed(run: Mapping[str, Any]) -> float:
     return float(run.get("max_failed", 1.0))
 
 
-def _notices(run: Mapping[str, Any], results: Sequence[Result]) -> list[Notice]:
-    """Return the notices of the report: invalid points, a simulated server, skipped points, old definitions."""
-    notices: list[Notice] = []
+def _notices(run: Mapping[str, Any], results: Sequence[Result]) -> Iterator[Notice]:
+    """Yield the notices of the report: invalid points, a simulated server, skipped points."""
     most = _most_failed(run)
     invalid = invalid_points(results, most)
     if invalid:
         which = "NO point is valid" if len(invalid) == len(results) else f"{len(invalid)} of {len(results)} points"
-        notices.append(
-            Notice(
-                text=f"NOT VALID: {which}. Do not use their metrics.",
-                reasons=tuple(invalid_notes(results, most)),
-                alarming=True,
-            )
-        )
+        reasons = tuple(invalid_notes(results, most))
+        yield Notice(f"NOT VALID: {which}. Do not use their metrics.", reasons, alarming=True)
     if as_mapping(run.get("server")).get("simulated") or any(result["simulated"] for result in results):
-        notices.append(Notice(text="Simulated server. Results do not reflect real hardware."))
-    left_out = as_list(run.get("left_out"))
+        yield Notice("Simulated server. Results do not reflect real hardware.")
+    left_out = [as_mapping(row) for row in as_list(run.get("left_out"))]
     if left_out:
-        names = "; ".join(f"{as_mapping(row).get('key')}: {as_mapping(row).get('reason')}" for row in left_out)
-        notices.append(
-            Notice(
-                text=f"{len(left_out)} {'point was' if len(left_out) == 1 else 'points were'} not measured: {names}."
-            )
-        )
-    return notices
+        names = "; ".join(f"{row.get('key')}: {row.get('reason')}" for row in left_out)
+        yield Notice(f"{len(left_out)} {'point was' if len(left_out) == 1 else 'points were'} not measured: {names}.")
 
 
-def _tiles(run: Mapping[str, Any], results: Sequence[Result], verdict: SweepVerdict) -> list[Tile]:
+def _tiles(run: Mapping[str, Any], results: Sequence[Result], verdict: SweepVerdict) -> Iterator[Tile]:
     failed, done = (sum(result[name] for result in results) for name in ("failed", "completed"))
     most = _most_failed(run)
-    worst = max(results, key=failed_share, default=None)
-    worst_said = f", at most {failed_text(failed_share(worst))} of a point" if failed and worst is not None else ""
-    tiles = [
-        Tile(
-            name=f"of the requests failed: {failed:,} of {failed + done:,}{worst_said}",
-            value=failed_text(failed / max(1, failed + done)),
-            terms=("failed",),
-            alarming=any(has_too_many_failures(result, most) for result in results),
-        ),
-        Tile(
-            name="points are valid",
-            value=f"{len(results) - len(invalid_points(results, most))} of {len(results)}",
-            terms=("valid",),
-            alarming=bool(invalid_points(results, most)),
-        ),
-    ]
+    invalid = invalid_points(results, most)
+    worst = max(map(failed_share, results), default=0.0)
+    at_most = f", at most {failed_text(worst)} of a point" if failed else ""
+    text = f"of the requests failed: {failed:,} of {failed + done:,}{at_most}"
+    alarming = any(has_too_many_failures(result, most) for result in results)
+    yield Tile(failed_text(failed / max(1, failed + done)), text, ("failed",), alarming=alarming)
+    yield Tile(
+        f"{len(results) - len(invalid)} of {len(results)}", "points are valid", ("valid",), alarming=bool(invalid)
+    )
     found = as_mapping(run.get("found"))
     has_found = isinstance(found.get("level"), int | float)
-    tiles += _limit_tiles(run, verdict, has_found=has_found) if verdict.limits else _best_tiles(run, results, verdict)
+    yield from _limit_tiles(run, verdict, has_found=has_found) if verdict.limits else _best_tiles(run, results, verdict)
     if has_found:
-        tiles.append(
-            Tile(
-                name="highest load that meets the limits",
-                value=f"{found['level']:g} {found['unit']}",
-                terms=("kept",),
-                alarming=not found["valid"],
-            )
-        )
-    return tiles
+        level, text = f"{found['level']:g} {found['unit']}", "highest load that meets the limits"
+        yield Tile(level, text, ("kept",), alarming=not found["valid"])
 
 
-def _limit_tiles(run: Mapping[str, Any], verdict: SweepVerdict, *, has_found: bool) -> list[Tile]:
-    """Return the tiles of a sweep with limits: the highest load within them, and its price. A search has its own tile for the load."""
-    share = f"{100 * verdict.slo_share:.6g}%"
+def _limit_tiles(run: Mapping[str, Any], verdict: SweepVerdict, *, has_found: bool) -> Iterator[Tile]:
+    """Yield the tiles of a sweep with limits: the highest load within them, and its price. A search has its own tile for the load."""
+    share, best = f"{100 * verdict.slo_share:.6g}%", verdict.best
+    if best is None:
+        text = f"of the valid loads meets {verdict.limits} for {share} of the requests"
+        yield Tile("None", text, ("goodput",), alarming=True)
+        return
+    if not has_found:
+        text = f"highest load of which {share} of the requests meet {verdict.limits} ({best.lengths})"
+        yield Tile(f"{best.level:g} {best.unit}", text, ("load", "goodput"))
+    text = f"output rate of good requests at {best.load}"
+    yield Tile(f"{best.good_tok_per_s:,.0f} tok/s", text, ("throughput", "steady"))
+    yield from _cost_tiles(run, best, "good tokens")
+
+
+def _cost_tiles(run: Mapping[str, Any], best: BestLoad, of: str) -> Iterator[Tile]:
+    if best.usd_per_million_good_tokens is not None:
+        text = f"per million {of} at {best.load}, at {run.get('usd_per_hour'):g} USD per hour"
+        yield Tile(f"{best.usd_per_million_good_tokens:,.3g} USD", text, ("cost",))
+
+
+def _best_tiles(run: Mapping[str, Any], results: Sequence[Result], verdict: SweepVerdict) -> Iterator[Tile]:
+    """Yield the tiles of the valid load with the highest output rate, of a sweep without limits."""
     best = verdict.best
     if best is None:
-        return [
-            Tile(
-                name=f"of the valid loads meets {verdict.limits} for {share} of the requests",
-                value="None",
-                terms=("goodput",),
-                alarming=True,
-            )
-        ]
-    load = Tile(
-        name=f"highest load of which {share} of the requests meet {verdict.limits} ({best.lengths})",
-        value=f"{best.level:g} {best.unit}",
-        terms=("load", "goodput"),
-    )
-    rate = Tile(
-        name=f"output rate of good requests at {best.load}",
-        value=f"{best.good_tok_per_s:,.0f} tok/s",
-        terms=("throughput", "steady"),
-    )
-    return [*([] if has_found else [load]), rate, *_cost_tiles(run, best, "good tokens")]
-
-
-def _cost_tiles(run: Mapping[str, Any], best: BestLoad, of: str) -> list[Tile]:
-    if best.usd_per_million_good_tokens is None:
-        return []
-    name = f"per million {of} at {best.load}, at {run.get('usd_per_hour'):g} USD per hour"
-    return [Tile(name=name, value=f"{best.usd_per_million_good_tokens:,.3g} USD", terms=("cost",))]
-
-
-def _best_tiles(run: Mapping[str, Any], results: Sequence[Result], verdict: SweepVerdict) -> list[Tile]:
-    """Return the tiles of the valid load with the highest output rate, of a sweep without limits."""
-    best = verdict.best
-    if best is None:
-        return []
+        return
     bad = {result["point"]["key"] for result in invalid_points(results, _most_failed(run))}
-    usable = [result for result in results if result["completed"] and result["point"]["key"] not in bad]
-    result = next(result for result in usable if result["point"]["key"] == best.key)
-    where = " in the steady window" if result.get("steady") else ""
-    return [
-        Tile(
-            name=f"highest output rate{where}, at {best.load}",
-            value=f"{best.output_tok_per_s:,.0f} tok/s",
-            terms=("throughput", "steady"),
-        ),
-        Tile(
-            name="fastest median TTFT",
-            value=f"{min(result['median_ttft_ms'] for result in usable):,.1f} ms",
-            terms=("ttft",),
-        ),
-        *_cost_tiles(run, best, "output tokens"),
-    ]
+    usable = {key: result for result in results if result["completed"] and (key := result["point"]["key"]) not in bad}
+    where = " in the steady window" if usable[best.key].get("steady") else ""
+    rate = f"{best.output_tok_per_s:,.0f} tok/s"
+    yield Tile(rate, f"highest output rate{where}, at {best.load}", ("throughput", "steady"))
+    fastest = min(result["median_ttft_ms"] for result in usable.values())
+    yield Tile(f"{fastest:,.1f} ms", "fastest median TTFT", ("ttft",))
+    yield from _cost_tiles(run, best, "output tokens")
 
 
 def _sweep_notes(run: Mapping[str, Any]) -> list[str]:

@@ -4,7 +4,9 @@ An HTML page is one self-contained file without scripts or external files. Text 
 """
 
 import re
-from collections.abc import Sequence
+import tomllib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from functools import cache
 from html import escape
 from pathlib import Path
@@ -15,7 +17,6 @@ from loadtest.reports.facts import Facts
 from loadtest.reports.svg import STYLE as CHART_STYLE
 from loadtest.reports.svg import chart_svg, legend_entries, off_scale
 from loadtest.reports.table import columns_of
-from loadtest.reports.terms import terms
 
 if TYPE_CHECKING:
     from jinja2 import Environment
@@ -27,6 +28,21 @@ MOST_NAMES: Final = 4
 _TAG: Final = re.compile(r"<(?=[A-Za-z/!?])")
 _CONTROL: Final = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 """Characters that a terminal obeys, such as escape sequences, except a tab and the end of a line."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Term:
+    """A term and its definition."""
+
+    name: str
+    meaning: str
+
+
+@cache
+def terms() -> Mapping[str, Term]:
+    """Return the terms by their keys."""
+    found = tomllib.loads((FOLDER / "terms.toml").read_text(encoding="utf-8"))
+    return {key: Term(name=term["name"], meaning=term["meaning"]) for key, term in found.items()}
 
 
 @cache

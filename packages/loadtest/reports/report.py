@@ -1,14 +1,16 @@
 """Reports of a folder, generated from its results: summary.csv, report.md, report.html and charts/*.svg."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
+from loadtest.client.json_values import as_mapping
 from loadtest.errors import SweepError
-from loadtest.reports.chart_model import ChartGroup
+from loadtest.reports.chart_model import ChartGroup, Result
+from loadtest.reports.charts import charts_over_load
+from loadtest.reports.distribution_charts import distributions
 from loadtest.reports.facts import sweep_facts
 from loadtest.reports.pages import sweep_report
-from loadtest.reports.report_charts import report_charts
 from loadtest.reports.svg import chart_file
 from loadtest.reports.table import summary_csv
 from loadtest.steady import judged
@@ -43,6 +45,24 @@ def write_reports(folder: Path) -> list[Path]:
         write_whole(path, text)
     simulated = any(result["simulated"] for result in results)
     return [*texts, *_write_charts(groups, folder / "charts", simulated=simulated)]
+
+
+def report_charts(run: Mapping[str, Any], results: Sequence[Result]) -> list[ChartGroup]:
+    """Return the chart groups of a sweep: the most important first, the rest folded. A kind of load without a valid point comes last."""
+    slo = as_mapping(run.get("slo"))
+    found = {mode: [r for r in results if r["point"]["mode"] == mode] for mode in ("closed", "open")}
+    modes = sorted(found.items(), key=lambda mode: not any(result["valid"] for result in mode[1]))
+    over_load = [charts_over_load(group, mode, run) for mode, group in modes]
+    led = sum(any(result["valid"] for result in group) for _, group in modes) or len(modes)
+    further = [chart for first, _ in over_load[led:] for chart in first]
+    shapes = [charts for mode, group in modes for charts in distributions(group, mode, slo)]
+    groups = (
+        ("Charts", [chart for first, _ in over_load[:led] for chart in first], False),
+        ("Charts of the other shapes", [*further, *(chart for _, more in over_load for chart in more)], True),
+        ("Distributions", [chart for charts in shapes[:1] for chart in charts], False),
+        ("Distributions of the other shapes", [chart for charts in shapes[1:] for chart in charts], True),
+    )
+    return [ChartGroup(title=title, charts=tuple(charts), folded=folded) for title, charts, folded in groups if charts]
 
 
 def _write_charts(groups: Sequence[ChartGroup], folder: Path, *, simulated: bool) -> list[Path]:

@@ -5,8 +5,8 @@ from html import escape
 from pathlib import Path
 from typing import Final
 
-from loadtest.reports.chart_model import LimitLine, LineChart, Mark, Series, Span
-from loadtest.reports.svg_axes import DrawnAxis, Labels, Place, log_ticks, nice_ticks, number, width_of
+from loadtest.reports.chart_model import LimitLine, LineChart, Mark, Series
+from loadtest.reports.svg_axes import DrawnAxis, Labels, Place, log_ticks, nice_ticks, number
 
 WIDTH: Final = 440
 HEIGHT: Final = 290
@@ -46,7 +46,6 @@ def off_scale(chart: LineChart) -> list[str]:
     x_axis, y_axis = _axes(chart)
     axes = {"x": x_axis, "y": y_axis}
     texts = [limit.text for limit in chart.limits if not axes[limit.axis].holds(limit.value)]
-    texts += [span.label for span in chart.spans if span.start > x_axis.high or span.end < x_axis.low]
     for line in chart.series:
         far = [mark.label for mark in line.marks if not (x_axis.holds(mark.x) and y_axis.holds(mark.y))]
         texts += far[-1:] if line.look == "plain" else far
@@ -73,7 +72,6 @@ def chart_svg(chart: LineChart) -> str:
     labels = Labels(WIDTH, HEIGHT)
     name = escape(chart.title, quote=True)
     parts = [f'<svg viewBox="0 0 {WIDTH} {HEIGHT}" role="img" aria-label="{name}" xmlns="http://www.w3.org/2000/svg">']
-    parts += [_span(span, x_axis) for span in chart.spans if span.start <= x_axis.high and span.end >= x_axis.low]
     parts += [*_grid(x_axis, y_axis, labels), labels.place("label", chart.y_label, [(4, 14, "start")])]
     parts.append(labels.place("label", chart.x_label, [((LEFT + WIDTH - RIGHT) / 2, HEIGHT - 8, "middle")]))
     tags: list[tuple[float, float, str]] = []
@@ -94,10 +92,6 @@ def chart_svg(chart: LineChart) -> str:
         parts += _limit(limit, axis.at(limit.value), labels) if axis.holds(limit.value) else ()
     for x, y, tag in tags:
         parts.append(labels.place("tag", tag, [(x + right, y + down, anchor) for right, down, anchor in AROUND]))
-    for span in chart.spans:
-        left, right = x_axis.at(span.start), x_axis.at(span.end)
-        if right - left > width_of(span.text, "tag"):
-            parts.append(labels.place("tag", span.text, [((left + right) / 2, TOP + 11, "middle")]))
     return "".join([*parts, "</svg>"])
 
 
@@ -141,12 +135,6 @@ def _grid(x_axis: DrawnAxis, y_axis: DrawnAxis, labels: Labels) -> Iterator[str]
         text = labels.place("tick", number(tick), [(x, PLOT_BOTTOM + 17, "middle")])
         yield f'<line class="axis" x1="{x}" x2="{x}" y1="{PLOT_BOTTOM}" y2="{PLOT_BOTTOM + 4}"/>{text}' if text else ""
     yield f'<line class="axis" x1="{LEFT}" x2="{WIDTH - RIGHT}" y1="{PLOT_BOTTOM}" y2="{PLOT_BOTTOM}"/>'
-
-
-def _span(span: Span, x_axis: DrawnAxis) -> str:
-    left, right = x_axis.at(span.start), x_axis.at(span.end)
-    size = f'x="{left}" y="{TOP}" width="{max(3.0, right - left):.1f}" height="{PLOT_BOTTOM - TOP}"'
-    return f'<rect class="cut" {size}>{_titled(span.label)}</rect>'
 
 
 def _limit(limit: LimitLine, at: float, labels: Labels) -> tuple[str, str]:

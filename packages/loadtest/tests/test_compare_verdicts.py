@@ -7,7 +7,6 @@ from statistics import NormalDist, fmean
 import pytest
 
 from loadtest.compare import compare_folders
-from loadtest.errors import SweepError
 from loadtest.measure import percentile
 from loadtest.student import central_share, student_t
 from loadtest.tests.test_reports import folder, result
@@ -45,7 +44,7 @@ def test_four_identical_sweeps_of_one_run_give_no_worse(tmp_path):
 def test_fewer_than_three_repeats_cannot_tell(tmp_path, repeats):
     comparison = compared(tmp_path, 1, 1.5, 0.01, repeats)
     assert {change.verdict for change in comparison.changes} == {"cannot tell"}
-    assert {change.basis for change in comparison.changes} == {"requests"}
+    assert {change.basis for change in comparison.changes} == {"none"}
 
 
 def test_identical_servers_raise_an_alarm_as_rarely_as_stated(tmp_path):
@@ -95,13 +94,6 @@ def test_the_default_requests_in_three_repeats_find_a_tenth_and_raise_no_alarm_w
     assert {change.metric for change in slower[0].changes} >= {"p99 TTFT"}  # 299 requests a side support it
     (tmp_path / "same").mkdir()
     assert not any(sampled_comparison(tmp_path / "same", seed, 1.0, 0.01).worse for seed in range(50))
-
-
-def test_sweeps_of_different_versions_are_not_compared(tmp_path):
-    old = folder(tmp_path / "a", [{**result(8, 256), "schema_version": 1}])
-    new = folder(tmp_path / "b", [{**result(8, 256), "schema_version": 2}])
-    with pytest.raises(SweepError, match="measured by versions of this tool that define metrics differently"):
-        compare_folders(old, new, threshold=0.05, confidence=0.95)
 
 
 @pytest.mark.parametrize(

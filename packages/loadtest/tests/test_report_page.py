@@ -15,20 +15,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 from jinja2 import UndefinedError
 
-from loadtest.__main__ import main
-from loadtest.compare import compare_folders
 from loadtest.measure import load_figures, percentile, requests_for
 from loadtest.records import RequestRecord
 from loadtest.reports import facts, pages
 from loadtest.reports.chart_model import LimitLine, LineChart, Mark, Series
-from loadtest.reports.compare_page import comparison_page
 from loadtest.reports.distribution_charts import MOST_LINES, chosen, distributions
 from loadtest.reports.notes import group_notes
-from loadtest.reports.report import write_reports
-from loadtest.reports.report_charts import report_charts
+from loadtest.reports.pages import terms
+from loadtest.reports.report import report_charts, write_reports
 from loadtest.reports.svg import chart_svg, off_scale
 from loadtest.reports.table import COLUMNS
-from loadtest.reports.terms import terms
 from loadtest.tests.test_reports import folder, grid, result
 
 SLO = {"ttft_s": 0.25, "tpot_s": 0.02, "e2e_s": 2.0}
@@ -457,33 +453,6 @@ def test_texts_and_lines_have_contrast_in_both_schemes(scheme):
         for front, back in pairs:
             one, other = sorted((luminance(colours[front]), luminance(colours[back])))
             assert (other + 0.05) / (one + 0.05) >= least, (front, back)
-
-
-def test_the_page_of_a_comparison_says_the_verdict_first_and_draws_intervals(tmp_path):
-    runs = [(level, repeat) for level in (1, 8) for repeat in range(3)]
-    slow = [result(level, 256, slower=1.2 * (1 + (n - 1) / 100), repeat=n) for level, n in runs]
-    fast = [result(level, 256, slower=1 + (n - 1) / 100, repeat=n) for level, n in runs]
-    before, after = folder(tmp_path / "a", fast), folder(tmp_path / "<b>", slow)
-    html = comparison_page(compare_folders(before, after, threshold=0.05, confidence=0.95))
-    body = html[html.index("</h1>") :]
-    assert body[body.index("<div") :].startswith('<div class="notice alarm"><p>8 worse, 0 better')
-    assert html.count("<svg") == 8
-    assert html.count('class="verdict worse"') == 8
-    assert "<b>/" not in html
-    better = comparison_page(compare_folders(after, before, threshold=0.05, confidence=0.95))
-    assert 'class="notice alarm"' not in better
-    assert main(["compare", str(before), str(after), "--out", str(tmp_path / "c.html")]) == 1
-    assert (tmp_path / "c.html").read_text() == html
-    assert main(["compare", str(before), str(after), "--out", str(tmp_path / "c.md")]) == 1
-    assert (tmp_path / "c.md").read_text().startswith("### Benchmark comparison")
-
-
-def test_points_without_repeats_have_intervals_without_end_that_stay_in_the_chart(tmp_path):
-    before = folder(tmp_path / "a", [result(1, 16, requests=4)])
-    html = comparison_page(compare_folders(before, before, threshold=0.05, confidence=0.95))
-    places = [float(x) for pair in re.findall(r'class="error" d="M([\d.]+),\d+H([\d.]+)"', html) for x in pair]
-    assert len(places) == 2 * 3
-    assert all(0 <= x <= 160 for x in places)
 
 
 def test_the_page_takes_its_facts_and_charts_from_outside(tmp_path):

@@ -11,13 +11,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from loadtest.__main__ import main
 from loadtest.compare import compare_folders, comparison_json
 from loadtest.errors import SweepError
-from loadtest.loads import limits_of, objective_of
+from loadtest.loads import objective_of
 from loadtest.reports.chart_model import NOTHING
 from loadtest.reports.compare_page import comparison_markdown
-from loadtest.reports.report import write_reports
-from loadtest.reports.report_charts import report_charts
+from loadtest.reports.report import report_charts, write_reports
 from loadtest.reports.svg_axes import log_ticks, nice_ticks
 from loadtest.reports.table import columns_of, summary_csv
 from loadtest.server import Watch
@@ -93,7 +93,7 @@ def result(level, tokens, *, slower=1.0, valid=True, failed=0, requests=64, outp
 def scored(run, results):
     """The results with the share of good requests that a sweep with these limits stores."""
     objective = objective_of(run)
-    limits = limits_of(objective) if objective else {}
+    limits = objective.limits if objective else {}
 
     def share(one):
         rows = [
@@ -193,9 +193,6 @@ def test_an_invalid_point_is_hollow_and_never_the_best(tmp_path):
     assert "at 1 user" in (tmp_path / "r" / "report.md").read_text()
 
 
-@pytest.mark.xfail(
-    strict=True, reason="the unfolded charts are those of the smallest shape, valid or not (loadtest/reports)"
-)
 def test_a_shape_of_which_nothing_is_valid_is_never_in_front(tmp_path):
     """The limits of the page: what is folded away is for whoever looks for it."""
     results = [result(level, tokens, valid=tokens == 4096) for tokens in (16, 4096) for level in (1, 8)]
@@ -377,6 +374,8 @@ def test_more_failures_are_worse_whatever_the_latency(tmp_path):
         confidence=0.95,
     )
     assert comparison.worse
+    assert main(["compare", str(tmp_path / "a"), str(tmp_path / "b"), "--out", str(tmp_path / "c.md")]) == 1
+    assert "- **8 users, 256 in, 32 out: 20.0%" in (tmp_path / "c.md").read_text()
     assert comparison.failures == ("8 users, 256 in, 32 out: 20.0% of the requests failed, up from 0.0%",)
 
 

@@ -16,7 +16,6 @@ from loadtest.measure import Objective, point_text
 from loadtest.records import EndLoad, StopLoad
 from loadtest.reports.report import write_reports
 from loadtest.slo_search import (
-    ConfirmationTest,
     Search,
     ShareTest,
     StepTest,
@@ -200,13 +199,13 @@ def test_a_rate_is_confirmed_by_longer_steps_and_users_are_not():
 
 def test_a_confirmation_takes_its_requests_unless_they_can_no_longer_keep():
     def verdict(missed, total, most=1000):
-        return ConfirmationTest(share=0.99, most=most, kept=total - missed, missed=missed).verdict
+        return ShareTest(share=0.99, most=most, kept=total - missed, missed=missed).verdict
 
     assert verdict(0, 999) is None
     assert verdict(10, 1000) == "keeps"
     assert verdict(11, 11) == "misses"
     assert verdict(10, 10) is None
-    assert ConfirmationTest(share=0.99, most=1000, kept=98, missed=2).forced == "misses"
+    assert ShareTest(share=0.99, most=1000, kept=98, missed=2).forced == "misses"
     assert [confirming_requests(rate, 1000) for rate in (0.1, 1.0, 40.0)] == [300, 600, 1000]
     assert confirming_requests(40.0, 60) == 60
 
@@ -218,6 +217,7 @@ def modelled(server, tmp_path, monkeypatch):
     def search(model, sweep, late_s=lambda _share: 0.0, **options):
         monkeypatch.setattr("loadtest.sweep.WorkerPool", lambda: ModelPool(model, late_s))
         outcome, results = bench(server.url, tmp_path / "out", sweep, find=True, **options)
+        assert outcome.planned == outcome.stored == len(results)  # a search plans a step at a time
         return outcome.found, results
 
     return search

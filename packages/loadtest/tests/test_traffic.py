@@ -19,6 +19,7 @@ from loadtest.traffic.makers import PromptWording, SyntheticSource, image_parts
 from loadtest.traffic.points import PRESETS
 from loadtest.traffic.prompts import POOL, Calibration, Recipe
 from loadtest.traffic.rows import RowReader, spans
+from loadtest.traffic.spec import Traffic
 
 CALIBRATION = Calibration(source="tokenize", words=POOL, overhead_tokens=4, tokens_per_word=1.0)
 SCAN = {
@@ -161,14 +162,10 @@ def test_a_json_array_that_is_cut_is_refused(tmp_path):
         list(spans(tmp_path / "none.json"))
 
 
-def source(**changes):
-    recipe = Recipe(words=POOL, count=CALIBRATION.words_for(200), seed=5)
-    base = {
-        "wording": PromptWording.of(recipe, CALIBRATION, 200), "input_tokens": 200, "input_lengths": None, "output_lengths": None,
-        "most_tokens": None, "output_tokens": 8, "prefix_share": None, "prefix_tokens": None, "images": 0, "audio_s": 0.0,
-        "image_size": ImageSize(width=64, height=64),
-    }  # fmt: skip
-    return SyntheticSource(**(base | changes))
+def source(most_tokens=None, **traffic):
+    wording = PromptWording.of(Recipe(words=POOL, count=CALIBRATION.words_for(200), seed=5), CALIBRATION, 200)
+    given = Traffic(**{"image_size": ImageSize(width=64, height=64), **traffic})
+    return SyntheticSource(wording=wording, input_tokens=200, output_tokens=8, most_tokens=most_tokens, traffic=given)
 
 
 def test_a_share_of_each_prompt_is_the_same_and_the_rest_is_unique():

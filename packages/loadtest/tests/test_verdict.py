@@ -7,11 +7,12 @@ from dataclasses import replace
 import pytest
 
 from loadtest.__main__ import main
-from loadtest.compare import change_verdict, requests_needed
+from loadtest.compare import change_verdict
 from loadtest.forecast import Band
 from loadtest.kv_cells import beyond_cache
 from loadtest.loads import best_load, good_share, loads_of, objective_of
 from loadtest.measure import Objective
+from loadtest.options import LoadOptions
 from loadtest.proof import OTHER_CLIENTS
 from loadtest.reports.facts import sweep_facts
 from loadtest.reports.report import write_reports
@@ -250,28 +251,56 @@ def test_limits_are_judged_in_the_steady_window():
     assert best_load(loads_of(run, [cold | {"steady": None}]), objective, 0.99) is None
 
 
-def test_cells_of_a_grid_beyond_the_kv_cache_are_left_out_before_they_run(server, tmp_path, monkeypatch):
-    # The server has 16,000 tokens. 16 users need 16 x (2,000 + 4).
+def test_points_beyond_the_kv_cache_are_measured_and_marked(server, tmp_path, monkeypatch):
+    # The server has 16,000 tokens. 16 users need 16 x (2,000 + 4), and wait for the one that runs.
+    server.control({})
+    monkeypatch.setattr("loadtest.sweep.WorkerPool", lambda: ModelPool(ModelServer(ttft_s=0.02, tpot_s=0.008, slots=1)))
+    outcome, results = bench(server.url, tmp_path, replace(GRID, concurrency=(1, 16)))
+    beyond = results["closed-c16-i2000-o8-n0"]
+    assert (outcome.left_out, len(results), beyond["completed"]) == ((), 4, 32)
+    (note,) = (note for note in beyond["notes"] if "KV cache" in note)
+    assert note.startswith("it needs 32,064 tokens of the KV cache, which has 16,000; its p99 TTFT of ")
+    assert note.endswith(" ms is 58 times that of 1 user, 2,000 in, 8 out")
+    assert not any(
+        "KV cache" in text for key in set(results) - {beyond["point"]["key"]} for text in results[key]["notes"]
+    )
+    assert note in (write_reports(tmp_path), (tmp_path / "report.md").read_text())[1]
+
+
+def test_points_beyond_the_kv_cache_are_left_out_before_they_run_when_asked(server, tmp_path, monkeypatch):
     server.control({})
     monkeypatch.setattr("loadtest.sweep.WorkerPool", lambda: ModelPool(ModelServer(ttft_s=0.02, tpot_s=0.008)))
-    before = server.control()["requests"]
-    outcome, results = bench(server.url, tmp_path, GRID)
+    outcome, results = bench(server.url, tmp_path, replace(GRID, within_cache=True))
     row = {
         "key": "closed-c16-i2000-o8-n0",
         "reason": "it needs 32,064 tokens of the KV cache, which has 16,000",
     }
     assert [dict(each) for each in outcome.left_out] == [row] == read_run(tmp_path)["left_out"]
     assert len(results) == 3
-    assert server.control()["requests"] == before
+
+
+def test_what_exceeds_a_kv_cache():
     points, _ = plan_points(GRID, None)
-    assert not beyond_cache(points, FIXED_LENGTHS, None)
-    assert not beyond_cache(points, FIXED_LENGTHS, 32_064)
-    assert len(beyond_cache(points, FIXED_LENGTHS, 32_063)) == 1
-    assert not beyond_cache(points, Traffic(prefix_share=0.9), 6_000)
-    line = [point for point in points if point.input_tokens == 2000]
-    assert not beyond_cache(line, FIXED_LENGTHS, 1)  # a list of loads is measured as it is
-    grid, _ = plan_points(PRESETS["grid"], None)
-    assert 0 < len(beyond_cache(grid, FIXED_LENGTHS, 500_000)) < len(grid)
+    largest = max(points, key=lambda point: point.level * point.input_tokens)
+    assert not beyond_cache(largest, FIXED_LENGTHS, None)
+    assert not beyond_cache(largest, FIXED_LENGTHS, 32_064)
+    assert beyond_cache(largest, FIXED_LENGTHS, 32_063)
+    assert not beyond_cache(largest, Traffic(prefix_share=0.9), 6_000)
+    assert not beyond_cache(replace(largest, mode="open"), FIXED_LENGTHS, 2_000)
+
+
+@pytest.mark.parametrize(
+    ("options", "within"),
+    [
+        ({"preset": PRESETS["grid"]}, True),
+        ({"preset": PRESETS["grid"], "input_tokens": (8, 2048)}, False),
+        ({"concurrency": (1, 256), "input_tokens": (64, 2048)}, False),
+        ({"preset": PRESETS["8000/1000"]}, False),
+        ({"input_tokens": (2048,), "within_cache": True}, True),
+    ],
+)
+def test_lengths_that_the_caller_names_are_measured_beyond_the_kv_cache(options, within):
+    assert LoadOptions(**options).sweep(1).within_cache is within
 
 
 @pytest.mark.parametrize("late_s", [0.0, 3.0])
@@ -342,7 +371,7 @@ def test_a_comparison_is_a_gate(tmp_path, capsys, subtests):
         assert f"> **Missing in {tmp_path / 'less'}: 64 users, 256 in, 32 out.**" in capsys.readouterr().out
 
 
-def test_the_same_needs_evidence_and_the_requests_that_give_it_are_named(subtests):
+def test_the_same_needs_evidence(subtests):
     cases = {
         "a narrow interval": (1.01, 0.97, 1.04, "same"),
         "the finding of -23 to +32 %": (1.01, 0.77, 1.32, "cannot tell"),
@@ -355,13 +384,3 @@ def test_the_same_needs_evidence_and_the_requests_that_give_it_are_named(subtest
     for name, (gain, low, high, verdict) in cases.items():
         with subtests.test(name):
             assert change_verdict(gain, low, high, threshold=0.05) == verdict
-    for gain in (0.8, 0.93, 0.97, 1.0, 1.02, 1.07, 1.5):
-        with subtests.test(f"gain {gain}"):
-            needed = requests_needed(gain, 0.3, 100, threshold=0.05)
-            half = 0.3 * math.sqrt(100 / needed) * 0.999
-            assert change_verdict(gain, gain * math.exp(-half), gain * math.exp(half), threshold=0.05) != "cannot tell"
-            less = 0.3 * math.sqrt(100 / (needed - 2)) if needed > 102 else 0.0
-            told = change_verdict(gain, gain * math.exp(-less), gain * math.exp(less), threshold=0.05)
-            assert (told == "cannot tell") is (needed > 102)
-    assert requests_needed(0.95, 0.3, 100, threshold=0.05) is None  # at the threshold no number decides
-    assert requests_needed(1.0, math.inf, 4, threshold=0.05) is None

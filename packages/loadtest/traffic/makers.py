@@ -9,12 +9,9 @@ from loadtest.client.media import media_part
 from loadtest.traffic.audio import wav
 from loadtest.traffic.dataset import Dataset, parse_row
 from loadtest.traffic.images import ImageSize, png
-from loadtest.traffic.lengths import Lengths
-from loadtest.traffic.prompts import HEAD_WORDS, Calibration, PromptMaker, Recipe
+from loadtest.traffic.prompts import BODY_WORDS, Calibration, PromptMaker, Recipe
 from loadtest.traffic.rows import RowReader
-
-BODY_WORDS = 8192
-"""Words from which prompts of different lengths are cut. A longer prompt wraps around."""
+from loadtest.traffic.spec import Traffic
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,54 +73,16 @@ class PromptWording:
         return max(1, round((tokens - self.overhead_tokens) / self.tokens_per_word) + self.correction)
 
 
-class WordMaker:
-    """Source of texts with any number of words. No two indexes share their start."""
-
-    def __init__(self, recipe: Recipe) -> None:
-        self._recipe = recipe
-        rng = random.Random(f"{recipe.seed}/body")  # noqa: S311 - filler text and load patterns, no secret
-        self._body = rng.choices(recipe.words, k=BODY_WORDS)
-
-    def text(self, index: int, count: int) -> str:
-        """Return the text of an index."""
-        return " ".join(self.words(index, count))
-
-    def words(self, index: int, count: int) -> list[str]:
-        """Return the words of an index."""
-        if count < HEAD_WORDS // 2:
-            return PromptMaker(
-                Recipe(words=self._recipe.words, count=count, seed=self._recipe.seed)
-            ).prompt(index).split()  # fmt: skip
-        rng = random.Random(f"{self._recipe.seed}/{index}")  # noqa: S311 - filler text and load patterns, no secret
-        head = rng.choices(self._recipe.words, k=min(count, HEAD_WORDS))
-        return head + self.cut(rng.randrange(BODY_WORDS), count - len(head))
-
-    def cut(self, start: int, count: int) -> list[str]:
-        """Return `count` words of the body from a position on, wrapping around at its end."""
-        found: list[str] = []
-        while len(found) < count:
-            part = self._body[start : start + count - len(found)]
-            found += part
-            start = (start + len(part)) % BODY_WORDS
-        return found
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SyntheticSource:
     """Prompts of words: lengths of a distribution, a shared prefix, images."""
 
     wording: PromptWording
     input_tokens: int
-    input_lengths: Lengths | None
-    output_lengths: Lengths | None
+    output_tokens: int
     most_tokens: int | None
     """Maximum tokens of text and response together: max-model-len without the images."""
-    output_tokens: int
-    prefix_share: float | None
-    prefix_tokens: int | None
-    images: int
-    image_size: ImageSize
-    audio_s: float
+    traffic: Traffic
 
     def maker(self) -> Maker:
         """Return the request maker."""
@@ -132,8 +91,8 @@ class SyntheticSource:
     def lengths_of(self, index: int) -> tuple[int, int]:
         """Return the tokens of a request's prompt and response, clamped to max-model-len."""
         rng = random.Random(f"{self.wording.recipe.seed}/lengths/{index}")  # noqa: S311 - filler text and load patterns, no secret
-        given = self.input_lengths.draw(rng) if self.input_lengths else self.input_tokens
-        output = self.output_lengths.draw(rng) if self.output_lengths else self.output_tokens
+        given = self.traffic.input_lengths.draw(rng) if self.traffic.input_lengths else self.input_tokens
+        output = self.traffic.output_lengths.draw(rng) if self.traffic.output_lengths else self.output_tokens
         if self.most_tokens is None:
             return given, output
         output = min(output, max(1, self.most_tokens - self.wording.overhead_tokens - 1))
@@ -143,7 +102,7 @@ class SyntheticSource:
 class _SyntheticMaker:
     def __init__(self, source: SyntheticSource) -> None:
         self._source = source
-        self._words = WordMaker(source.wording.recipe)
+        self._words = PromptMaker(source.wording.recipe)
         self._prefix: list[str] = []
 
     def asked(self, index: int) -> PlannedRequest:
@@ -166,14 +125,14 @@ class _SyntheticMaker:
 
     def _shared(self, count: int) -> int:
         """Return the words of the shared prefix. A prompt keeps at least one unique word."""
-        source = self._source
-        if source.prefix_tokens is not None:
-            return min(round(source.prefix_tokens / source.wording.tokens_per_word), count - 1)
-        return min(round((source.prefix_share or 0.0) * count), count - 1)
+        source, traffic = self._source, self._source.traffic
+        if traffic.prefix_tokens is not None:
+            return min(round(traffic.prefix_tokens / source.wording.tokens_per_word), count - 1)
+        return min(round((traffic.prefix_share or 0.0) * count), count - 1)
 
     def _with_media(self, index: int, text: str) -> object:
-        source, seed = self._source, f"{self._source.wording.recipe.seed}/{index}"
-        parts = [*image_parts(source.images, source.image_size, seed), *audio_parts(source.audio_s, seed)]
+        traffic, seed = self._source.traffic, f"{self._source.wording.recipe.seed}/{index}"
+        parts = [*image_parts(traffic.images, traffic.image_size, seed), *audio_parts(traffic.audio_s, seed)]
         return [*parts, {"type": "text", "text": text}] if parts else text
 
 

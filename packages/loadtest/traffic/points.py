@@ -81,6 +81,8 @@ class Sweep:
     by_waves: bool = True
     """True if a closed loop without `requests` ends after `default_requests`; otherwise only `duration_s` ends it."""
     traffic: Traffic = FIXED_LENGTHS
+    within_cache: bool = False
+    """True to leave out closed loops that exceed the server's KV cache."""
 
 
 _QUICK: Final = Sweep(

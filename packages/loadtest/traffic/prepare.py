@@ -60,15 +60,9 @@ class PreparedTraffic:
         return SyntheticSource(
             wording=wording,
             input_tokens=point.input_tokens,
-            input_lengths=traffic.input_lengths,
-            output_lengths=traffic.output_lengths,
-            most_tokens=self.limit,
             output_tokens=point.output_tokens,
-            prefix_share=traffic.prefix_share,
-            prefix_tokens=traffic.prefix_tokens,
-            images=traffic.images,
-            image_size=traffic.image_size,
-            audio_s=traffic.audio_s,
+            most_tokens=self.limit,
+            traffic=traffic,
         )
 
 

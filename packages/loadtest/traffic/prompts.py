@@ -21,8 +21,8 @@ _POOL_TEXT: Final = (
 POOL: Final = tuple(dict.fromkeys(_POOL_TEXT.split()))
 HEAD_WORDS: Final = 16
 """Random words at the start of a prompt; vLLM's smallest cache block is 16 tokens."""
-BODY_SLACK: Final = 1009
-"""Extra words of a point's word list, so prompts can start at many places."""
+BODY_WORDS: Final = 8192
+"""Words from which prompts are cut. A longer prompt wraps around."""
 FEWEST_WORDS: Final = 32
 ROUNDS: Final = 4
 _MULTIPLIER: Final = 2_654_435_761
@@ -46,27 +46,33 @@ class PromptMaker:
 
     def __init__(self, recipe: Recipe) -> None:
         self._recipe = recipe
-        body = max(0, recipe.count - HEAD_WORDS)
-        rng = random.Random(recipe.seed)  # noqa: S311 - filler text and load patterns, no secret
-        self._body = rng.choices(recipe.words, k=body + BODY_SLACK if body else 0)
+        rng = random.Random(f"{recipe.seed}/body")  # noqa: S311 - filler text and load patterns, no secret
+        self._body = rng.choices(recipe.words, k=BODY_WORDS)
 
     def prompt(self, index: int) -> str:
         """Return the prompt of request `index`."""
-        recipe = self._recipe
-        if recipe.count < HEAD_WORDS // 2:
-            return " ".join(self._digits(index))
-        rng = random.Random(f"{recipe.seed}/{index}")  # noqa: S311 - filler text and load patterns, no secret
-        head = rng.choices(recipe.words, k=min(recipe.count, HEAD_WORDS))
-        start = rng.randrange(BODY_SLACK)
-        return " ".join([*head, *self._body[start : start + recipe.count - len(head)]])
+        return " ".join(self.words(index, self._recipe.count))
 
-    def _digits(self, index: int) -> list[str]:
+    def words(self, index: int, count: int) -> list[str]:
+        """Return `count` words for an index. No two indexes share their start."""
+        recipe = self._recipe
+        if count < HEAD_WORDS // 2:
+            return self._digits(index, count)
+        rng = random.Random(f"{recipe.seed}/{index}")  # noqa: S311 - filler text and load patterns, no secret
+        found = rng.choices(recipe.words, k=min(count, HEAD_WORDS))
+        start = rng.randrange(BODY_WORDS)
+        while len(found) < count:
+            found += self._body[start : start + count - len(found)]
+            start = 0
+        return found
+
+    def _digits(self, index: int, count: int) -> list[str]:
         """Return words for the number at a shuffled position, because few words cannot be drawn without collisions."""
         recipe = self._recipe
         base = len(recipe.words)
-        number = (index * _MULTIPLIER + recipe.seed) % int(base**recipe.count)
+        number = (index * _MULTIPLIER + recipe.seed) % int(base**count)
         words: list[str] = []
-        for _ in range(recipe.count):
+        for _ in range(count):
             number, digit = divmod(number, base)
             words.append(recipe.words[digit])
         return words

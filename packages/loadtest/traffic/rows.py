@@ -13,10 +13,6 @@ from typing import IO, Any, Final
 from loadtest.errors import SweepError
 
 BLOCK: Final = 1 << 20
-LONGEST_ROW: Final = 64 << 20
-"""Maximum bytes of a row. No model accepts a longer prompt."""
-MOST_ROWS: Final = 4_000_000
-"""Maximum rows. The positions of more would need over 64 MB in each process of the load generator."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,8 +29,6 @@ class Places:
 
     def add(self, start: int, size: int) -> None:
         """Add one row."""
-        if len(self.starts) >= MOST_ROWS:
-            raise SweepError(f"{self.path} has more than {MOST_ROWS:,} rows. Limit them with --requests or --duration.")
         self.starts.append(start)
         self.sizes.append(size)
 
@@ -51,30 +45,24 @@ class RowReader:
         self._file.seek(self._places.starts[number])
         return self._file.read(self._places.sizes[number])
 
-    def close(self) -> None:
-        """Close the file."""
-        self._file.close()
-
 
 def spans(path: Path) -> Iterator[tuple[int, bytes]]:
     """Yield the position and the bytes of each row: of a line of JSONL or CSV, or of an element of a JSON array.
 
-    Raises SweepError if the file cannot be read, or a row is too long.
+    Raises SweepError if the file cannot be read.
     """
     try:
         with path.open("rb") as file:
             first = file.read(BLOCK).lstrip(b"\xef\xbb\xbf \t\r\n")[:1]
             file.seek(0)
-            yield from (_elements(path, file) if first == b"[" else _lines(path, file))
+            yield from (_elements(path, file) if first == b"[" else _lines(file))
     except OSError as error:
         raise SweepError(f"Cannot read {path}: {error.strerror}.") from None
 
 
-def _lines(path: Path, file: IO[bytes]) -> Iterator[tuple[int, bytes]]:
+def _lines(file: IO[bytes]) -> Iterator[tuple[int, bytes]]:
     start = 0
-    while line := file.readline(LONGEST_ROW):
-        if len(line) == LONGEST_ROW:
-            raise SweepError(f"{path} has a row of more than {LONGEST_ROW >> 20} MiB at byte {start}.")
+    for line in file:
         row = line.removeprefix(b"\xef\xbb\xbf") if start == 0 else line
         if row.strip():
             yield start + len(line) - len(row), row.rstrip(b"\r\n")
@@ -97,7 +85,7 @@ def _elements(path: Path, file: IO[bytes]) -> Iterator[tuple[int, bytes]]:
         try:
             _, end = decoder.raw_decode(text, position)
         except ValueError as error:
-            if ended or len(text) - position > LONGEST_ROW:
+            if ended:
                 raise SweepError(f"{path} is not a JSON array: {error.args[0]} after byte {base + position}.") from None
             more = file.read(BLOCK).decode("latin-1")
             ended = not more
