@@ -3,7 +3,7 @@
 from typing import Any, Final
 
 REPOSITORY: Final = "owner--unset/gemma-serving"
-"""GitHub repository of the releases, OWNER/NAME. `python -m authors.release owner OWNER/NAME` sets it.
+"""GitHub repository of the releases, OWNER/NAME. docs/authors/releasing.md has the command that sets it.
 
 SDKs download the plugin from this repository, so the owner of that account can run code on a user's machine. `owner--unset` can never
 be an account, because GitHub allows no two hyphens in a row.
