@@ -23,7 +23,7 @@ _TEXTS: Final = frozenset(
 )
 """Keys that no program compiles against."""
 _SDK_NAMES: Final = frozenset({"packageName", "importBasePath", "namespaces", "rootNamespace", "basePackage"})
-"""Settings of an SDK that name what programs import. Its other settings break nobody."""
+"""Settings of an SDK that name what programs import. Its other settings break no program."""
 _MARKS: Final = frozenset({"default", "defaultInfo", "const", "plain", "isComponent"})
 """Keys that break a program also when they are added to a property or a resource that exists."""
 _REPLACES: Final = frozenset({"replaceOnChanges", "willReplaceOnChanges"})
@@ -74,7 +74,7 @@ def compare(root: Path, source: str) -> SchemaComparison:
     """Compare the schema of a commit, tag or branch with that of the checkout. Raises ScriptError."""
     text = git(root, "show", f"{source}:{SCHEMA}")
     if text is None:
-        raise ScriptError(f"{source} is no commit with {SCHEMA}. Pass a tag such as v0.3.0, a branch or a commit.")
+        raise ScriptError(f"{source} is not a commit with {SCHEMA}. Pass a tag such as v0.3.0, a branch or a commit.")
     old, new = json.loads(text), json.loads((root / SCHEMA).read_text(encoding="utf-8"))
     return SchemaComparison(source=source, old=old["version"], new=new["version"], changes=changes(old, new))
 
@@ -105,7 +105,7 @@ def _breaks(path: tuple[str, ...], before: Leaves, after: Leaves) -> bool:
     if "requiredInputs" in owner or key in _REPLACES:
         return bool(after.get(path))
     if "required" in owner:
-        # A type is used by inputs and by outputs. An output that becomes required breaks nobody.
+        # A type is used by inputs and by outputs. An output that becomes required breaks no program.
         return path in before or owner[0] != "resources"
     if key == "secret":
         return not after.get(path)

@@ -177,4 +177,4 @@ def test_without_a_tag_nothing_is_compared_and_what_is_no_commit_is_refused(chec
     assert run_command(command.COMMAND, ["schema-diff", "--gate"]) == 0
     assert "No tag vX.Y.Z before this commit" in capsys.readouterr().out
     assert run_command(command.COMMAND, ["schema-diff", "--old", "v9"]) == 1
-    assert f"v9 is no commit with {schema_changes.SCHEMA}" in capsys.readouterr().err
+    assert f"v9 is not a commit with {schema_changes.SCHEMA}" in capsys.readouterr().err
