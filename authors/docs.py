@@ -199,7 +199,6 @@ PAGES: Final[Mapping[str, Callable[[], str]]] = {
     "docs/reference/stacks.md": _stacks_page,
     "docs/settings.schema.json": _settings_schema,
     "packages/localcloud/world/data/catalog.json": _local_cloud_catalog,
-    "packages/gcp-tpu/schema.json": lambda: _printed_by("gcp_tpu_provider.schema"),
 }
 """Generated files by path. To add one, add a line here."""
 

@@ -52,7 +52,6 @@ ALLOWED: dict[tuple[str, str], str] = {
     ("1", "vm_agent/entry.py"): "the same",
     ("0", "vm_agent/starter.py"): "a container's program, not a command; Cloud Run asks only whether it failed",
     ("1", "vm_agent/starter.py"): "the same",
-    ("document-hash", "packages/gcp-tpu/gcp_tpu_provider/properties.py"): "documentation texts of the schema",
     ("--enable-auto-tool-choice", "packages/localcloud/vllm/generation.py"): "an error message of vLLM, word for word",
     ("--tool-call-parser", "packages/localcloud/vllm/generation.py"): "the same",
     (

@@ -12,8 +12,7 @@ from pathlib import Path, PurePosixPath
 from typing import Final
 
 from authors.release import plugins, rehearsal, wheels
-from authors.release.schema_changes import SCHEMA
-from authors.release.version import repository, the_version
+from authors.release.version import SCHEMA, repository, the_version
 from authors.release.wheels import ROOT
 from contracts.errors import CommandRefusedError, ScriptError
 

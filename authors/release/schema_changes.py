@@ -10,11 +10,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, TypeAlias, cast
 
-from authors.release.version import number
+from authors.release.version import SCHEMA, number
 from contracts.errors import ScriptError
 from tools.git import git
 
-SCHEMA: Final = "packages/gcp-tpu/schema.json"
 Json: TypeAlias = Mapping[str, Any]
 Leaves: TypeAlias = Mapping[tuple[str, ...], object]
 _TEXTS: Final = frozenset(

@@ -13,11 +13,12 @@ from tools.git import git
 
 VERSION: Final = re.compile(r"(0|[1-9]\d*)\.(0|[1-9]\d*)\.(0|[1-9]\d*)")
 """X.Y.Z of semantic versioning. PyPI, npm and Go accept it unchanged; a pre-release is written differently by each."""
-PUBLICATION: Final = "packages/gcp-tpu/gcp_tpu_provider/publication.py"
-_REPOSITORY: Final = r'^REPOSITORY: Final = "([^"]*)"$'
+SCHEMA: Final = "packages/gcp-tpu/gcp_tpu_provider/schema.json"
+_REPOSITORY: Final = r'^  "repository": "https://github.com/([^"]*)",$'
 _TOML: Final = r'^version = "([^"]*)"$'
 PLACES: Final[Mapping[str, str]] = {
     "pyproject.toml": _TOML,
+    SCHEMA: r'^  "version": "([^"]*)",$',
     "packages/gcp-tpu/gcp_tpu_provider/__init__.py": r'^VERSION(?:: Final)? = "([^"]*)"$',
     "packages/loadtest/pyproject.toml": _TOML,
     "packages/localcloud/pyproject.toml": _TOML,
@@ -96,7 +97,7 @@ def previous_tag(root: Path, *, before: str = "HEAD^") -> str | None:
 
 def repository(root: Path) -> str:
     """Return OWNER/NAME of the repository that releases are published in."""
-    return _stated(root, PUBLICATION, _REPOSITORY)[1][1]
+    return _stated(root, SCHEMA, _REPOSITORY)[1][1]
 
 
 def _dated(changelog: str) -> Mapping[str, str]:

@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 
 from authors.release import __main__ as command
-from authors.release import schema_changes
+from authors.release import schema_changes, version
 from scripts.cli.command import run_command
 
 ROOT = Path(__file__).parents[3]
-SCHEMA = ROOT / "packages" / "gcp-tpu" / "schema.json"
+SCHEMA = ROOT / version.SCHEMA
 R, T, E, F = "p:index:Server", "p:index:Disk", "p:index:Mode", "p:index:getServer"
 
 

@@ -18,7 +18,7 @@ CHANGELOG = (ROOT / "CHANGELOG.md").read_text()
 @pytest.fixture
 def copy(tmp_path):
     """The files that state a version or the repository, alone."""
-    for path in {*version.PLACES, version.PUBLICATION}:
+    for path in version.PLACES:
         (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(ROOT / path, tmp_path / path)
     return tmp_path

@@ -11,9 +11,8 @@ from pathlib import Path
 import pytest
 from packaging.requirements import Requirement
 
-from authors.release import wheels
+from authors.release import version, wheels
 from contracts.errors import ScriptError
-from gcp_tpu_provider.publication import REPOSITORY
 
 ROOT = Path(__file__).resolve().parents[3]
 FOLDERS = [ROOT / "packages" / name for name in ("gcp-tpu", "loadtest", "localcloud")]
@@ -152,4 +151,4 @@ def test_every_link_of_a_distribution_is_one_of_the_repository(subtests):
             links = re.findall(r"\]\(([^)]*)\)", page)
             assert [link for link in links if not link.startswith(("https://", "#"))] == []
             owners = set(re.findall(r"https://github\.com/([\w-]+/gemma-serving)", f"{page}{project.get('urls')}"))
-            assert owners == {REPOSITORY}
+            assert owners == {version.repository(ROOT)}

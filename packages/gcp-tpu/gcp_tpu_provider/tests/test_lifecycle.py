@@ -7,9 +7,9 @@ from typing import Any, ClassVar, NoReturn
 
 import pytest
 
-from gcp_tpu_provider.deadline import deadline_warning
 from gcp_tpu_provider.desired_state import urn_hash
 from gcp_tpu_provider.errors import GoogleError
+from gcp_tpu_provider.machine_warnings import deadline_warning
 from gcp_tpu_provider.refusals import ADVICE, NO_CAPACITY, NOT_TRIED, about_the_project, kind
 from gcp_tpu_provider.tests.cloud import FakeTpu
 from gcp_tpu_provider.tests.harness import FAST, URN, Aborted, FakeEngine, wanted
