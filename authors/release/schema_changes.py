@@ -117,7 +117,7 @@ def _is_known(owner: tuple[str, ...], leaves: Leaves) -> bool:
 
 
 def _leaves(node: object, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], object]]:
-    """Yield the path and value of everything that is no object. A list of texts or of named objects has its members as paths."""
+    """Yield the path and value of everything except objects. A list of texts or of named objects has its members as paths."""
     if isinstance(node, dict):
         for key, value in cast("dict[str, object]", node).items():
             yield from _leaves(value, (*path, key))
