@@ -4,14 +4,11 @@ The archive has sources and the pinned requirements, so one archive serves every
 installs the requirements into an environment inside the plugin's folder.
 """
 
-import gzip
-import io
-import tarfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
-from authors.release.wheels import LICENSE, ROOT, source_date
+from authors.release.wheels import LICENSE, ROOT, source_date, write_archive
 from gcp_tpu_provider import VERSION
 
 FOLDER: Final = ROOT / "packages" / "gcp-tpu"
@@ -29,23 +26,12 @@ PLUGIN: Final = """runtime:
 
 def provider_archive(out: Path) -> Path:
     """Write the archive into a folder and return its path. The same commit gives the same bytes."""
-    out.mkdir(parents=True, exist_ok=True)
-    date = source_date()
-    with (
-        (out / ARCHIVE).open("wb") as file,
-        gzip.GzipFile(filename="", mode="wb", fileobj=file, mtime=date) as compressed,
-        tarfile.open(mode="w", fileobj=compressed, format=tarfile.USTAR_FORMAT) as archive,
-    ):
-        for name, content in archive_files().items():
-            entry = tarfile.TarInfo(name)
-            entry.size, entry.mtime = len(content), date
-            archive.addfile(entry, io.BytesIO(content))
-    return out / ARCHIVE
+    return write_archive(out / ARCHIVE, archive_files(), source_date())
 
 
 def archive_files() -> Mapping[str, bytes]:
-    """Return the content of each file of the archive by its name, sorted."""
+    """Return the content of each file of the archive by its name."""
     modules = {f"{PACKAGE}/{path.name}": path.read_bytes() for path in (FOLDER / PACKAGE).glob("*.py")}
     others = {name: (FOLDER / name).read_bytes() for name in FILES}
     fixed = {"LICENSE": LICENSE.read_bytes(), "PulumiPlugin.yaml": PLUGIN.encode()}
-    return dict(sorted({**modules, **others, **fixed}.items()))
+    return {**modules, **others, **fixed}

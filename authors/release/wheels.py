@@ -5,6 +5,7 @@ The build backend is locked by hash in backend.txt. A wheel without a file of it
 """
 
 import gzip
+import io
 import os
 import shutil
 import subprocess
@@ -12,7 +13,7 @@ import sys
 import tarfile
 import tomllib
 import zipfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path, PurePosixPath
 from tempfile import TemporaryDirectory
 from typing import Final
@@ -42,9 +43,13 @@ def build(folder: Path, out: Path) -> Path:
     date = source_date()
     with TemporaryDirectory(prefix="wheel-") as base:
         work = Path(base)
-        sources = _copied(folder, work / "sources")
+        sources = shutil.copytree(folder, work / "sources", ignore=shutil.ignore_patterns(*_LEFT_OUT))
+        shutil.copyfile(LICENSE, sources / LICENSE.name)
         made = _built(sources, "--sdist", work / "made", date)
-        archive = _packed(made, work / "packed", date)
+        with tarfile.open(made) as old:
+            opened = [(member.name, old.extractfile(member)) for member in old.getmembers()]
+            files = {name: file.read() for name, file in opened if file is not None}
+        archive = write_archive(work / "packed" / made.name, files, date)
         wheel = _built(archive, "--wheel", work / "wheel", date)
         _check(folder, wheel)
         out.mkdir(parents=True, exist_ok=True)
@@ -91,15 +96,6 @@ def _check(folder: Path, wheel: Path) -> None:
         raise ScriptError(f"{wheel.name} has no LICENSE. Remove `license-files` from {folder / 'pyproject.toml'}.")
 
 
-def _copied(folder: Path, into: Path) -> Path:
-    """Copy the folder with the project's license. Modes are set, because a checkout's depend on the user's umask."""
-    shutil.copytree(folder, into, ignore=shutil.ignore_patterns(*_LEFT_OUT))
-    shutil.copyfile(LICENSE, into / LICENSE.name)
-    for path in into.rglob("*"):
-        path.chmod(0o755 if path.is_dir() or path.stat().st_mode & 0o100 else 0o644)
-    return into
-
-
 def _built(source: Path, kind: str, out: Path, date: int) -> Path:
     """Build a distribution with the locked backend alone, and return its file. Raises ScriptError."""
     uv = [str(Path(sys.executable).with_name("uv")), "build", "--no-config", "--no-create-gitignore"]
@@ -120,18 +116,16 @@ def _built(source: Path, kind: str, out: Path, date: int) -> Path:
     return made
 
 
-def _packed(archive: Path, into: Path, date: int) -> Path:
-    """Write a source archive again with sorted names, one date and no owner."""
-    into.mkdir()
-    made = into / archive.name
+def write_archive(path: Path, files: Mapping[str, bytes], date: int) -> Path:
+    """Write a tar.gz with sorted names, one date, one mode and no owner."""
+    path.parent.mkdir(parents=True, exist_ok=True)
     with (
-        tarfile.open(archive) as old,
-        made.open("wb") as file,
+        path.open("wb") as file,
         gzip.GzipFile(filename="", mode="wb", fileobj=file, mtime=date) as compressed,
-        tarfile.open(fileobj=compressed, mode="w", format=tarfile.PAX_FORMAT) as new,
+        tarfile.open(fileobj=compressed, mode="w", format=tarfile.PAX_FORMAT) as archive,
     ):
-        for member in sorted(old.getmembers(), key=lambda member: member.name):
-            plain = tarfile.TarInfo(member.name)
-            plain.size, plain.type, plain.mode, plain.mtime = member.size, member.type, member.mode, date
-            new.addfile(plain, old.extractfile(member) if member.isfile() else None)
-    return made
+        for name, content in sorted(files.items()):
+            entry = tarfile.TarInfo(name)
+            entry.size, entry.mtime = len(content), date
+            archive.addfile(entry, io.BytesIO(content))
+    return path
