@@ -93,6 +93,7 @@ HARMLESS = {
     "function added": lambda s: s["functions"].update({"p:index:getNew": {}}),
     "type added": lambda s: s["types"].update({"p:index:New": {"type": "object"}}),
     "input added": lambda s: at(s, IN).update(new={"type": "string"}),
+    "input with a default added": lambda s: at(s, IN).update(new={"type": "string", "default": "x"}),
     "output added": lambda s: at(s, OUT).update(new={"type": "string"}),
     "input became optional": lambda s: s["resources"][R]["requiredInputs"].clear(),
     "output became required": lambda s: s["resources"][R]["required"].append("state"),
