@@ -70,7 +70,6 @@ PAGES: Final[Mapping[str, Callable[[], str]]] = {
     "docs/reference/settings.md": _made_by("stacks.reference:page"),
     "docs/settings.schema.json": _made_by("stacks.reference:schema_text"),
     "packages/localcloud/world/data/catalog.json": _made_by("authors.planning_tables:local_cloud_catalog"),
-    "packages/gcp-tpu/schema.json": partial(_printed_by, "gcp_tpu_provider.schema"),
 }
 """Generated files by path. To add one, add a line here."""
 

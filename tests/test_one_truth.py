@@ -52,7 +52,6 @@ ALLOWED: dict[tuple[str, str], str] = {
     ("1", "vm_agent/entry.py"): "the same",
     ("0", "vm_agent/starter.py"): "a container's program, not a command; Cloud Run asks only whether it failed",
     ("1", "vm_agent/starter.py"): "the same",
-    ("document-hash", "packages/gcp-tpu/gcp_tpu_provider/properties.py"): "documentation texts of the schema",
     ("--enable-auto-tool-choice", "packages/localcloud/vllm/generation.py"): "an error message of vLLM, word for word",
     ("--tool-call-parser", "packages/localcloud/vllm/generation.py"): "the same",
     (
@@ -64,12 +63,12 @@ ALLOWED: dict[tuple[str, str], str] = {
         "authors/oracle/server.py",
     ): "tools know nobody, and the real vLLM refuses a flag that it does not have",
     ("--max-model-len", "authors/oracle/server.py"): "the same",
-    ("--seed", "authors/oracle/measure.py"): "an option of `vllm bench serve`, not of the server",
+    ("--seed", "authors/oracle/bench.py"): "an option of `vllm bench serve`, not of the server",
     (
         "--load-format",
         "authors/oracle/exposure.py",
     ): "tools know nobody; tests/authors/test_oracle_exposure.py compares",
-    ("--max-model-len", "authors/oracle/clients.py"): "an option of `scripts.smoke`, as a user gives it",
+    ("--max-model-len", "authors/oracle/smoke.py"): "an option of `scripts.smoke`, as a user gives it",
 }
 """Word and file that may repeat it, with the reason."""
 

@@ -1,148 +1,101 @@
-"""`python -m authors.oracle`: compare our benchmark and smoke checks with a real vLLM and its benchmark, check its exposure and the simulated metrics.
+"""`python -m authors.oracle`: compare our benchmark and smoke checks with a real vLLM and its benchmark, and check its exposure.
 
 The first run installs vLLM (6 GB) below .oracle. docs/authors/oracle.md describes the comparison and its results.
 """
 
 import argparse
 import datetime as dt
-import json
 import os
 import shutil
 import signal
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
-from authors.oracle.clients import check_chat, check_smoke
-from authors.oracle.copies import preloaded_vllm
-from authors.oracle.environment import DEFAULT_FOLDER, OracleError, OracleHome, OracleRefusedError, prepare
+from authors.oracle.bench import POINTS, Bench, measure_point
+from authors.oracle.environment import DEFAULT_FOLDER, OracleError, OracleHome, prepare, say
 from authors.oracle.exposure import check_exposure
-from authors.oracle.fault import buffering_proxy
-from authors.oracle.features import check_features
-from authors.oracle.judge import FEWEST_ROUNDS, OracleRun
-from authors.oracle.measure import POINTS, Bench, OraclePoint
-from authors.oracle.metric_shapes import check_metrics
-from authors.oracle.render import OracleMeasured, OracleReport, as_json, as_markdown
-from authors.oracle.rounds import check_command, measure_planted, measure_point, processor_name
-from authors.oracle.server import OracleCores, free_port, running_server, split_cores
+from authors.oracle.judge import FEWEST_ROUNDS, OraclePart
+from authors.oracle.server import OracleCores, running_server, split_cores
+from authors.oracle.smoke import check_chat, check_features, check_smoke
 
 NAMES: Final = tuple(point.name for point in POINTS)
 BENCHMARK: Final = "benchmark"
-EXPOSURE: Final = "exposure"
-METRICS: Final = "metrics"
-FEATURES: Final = "features"
-PARTS: Final = (BENCHMARK, EXPOSURE, METRICS, FEATURES)
+PARTS: Final[Mapping[str, Callable[[OracleHome, OracleCores], OraclePart]]] = {
+    "exposure": check_exposure,
+    "features": check_features,
+}
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Return 0 if all agrees, 1 if something differs or could not be measured, 2 if rejected, 130 if interrupted."""
-    options = _parser().parse_args(arguments)
+    parser = _parser()
+    options = parser.parse_args(arguments)
+    if options.rounds < FEWEST_ROUNDS:
+        parser.error(f"--rounds is {options.rounds}, but a result needs at least {FEWEST_ROUNDS} rounds")
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.default_int_handler)
     try:
-        report = run_oracle(options)
-    except OracleRefusedError as error:
-        print(f"oracle: {error}", file=sys.stderr)
-        return 2
+        text, faults = run_oracle(options)
     except OracleError as error:
-        print(f"oracle: {error}", file=sys.stderr)
+        say(str(error))
         return 1
     except KeyboardInterrupt:
-        print("oracle: interrupted. The server was stopped. Run `make oracle` to start over.", file=sys.stderr)
+        say("interrupted. The server was stopped. Run `make oracle` to start over.")
         return 130
-    text = as_markdown(report)
-    print(json.dumps(as_json(report), indent=1) if options.json else text)
-    target = os.environ.get("GITHUB_STEP_SUMMARY")
-    if target:
+    print(text)
+    if target := os.environ.get("GITHUB_STEP_SUMMARY"):
         with Path(target).open("a", encoding="utf-8") as stream:
             stream.write(text + "\n")
-    return 1 if report.faults else 0
+    return 1 if faults else 0
 
 
-def run_oracle(options: argparse.Namespace) -> OracleReport:
-    """Prepare, measure and judge. Raises OracleError."""
-    if options.rounds < FEWEST_ROUNDS:
-        raise OracleRefusedError(
-            f"--rounds is {options.rounds}, but a result needs at least {FEWEST_ROUNDS} rounds. Remove the option or raise it.",
-        )
-    began_s = time.monotonic()
-    load = os.getloadavg()[0]
+def run_oracle(options: argparse.Namespace) -> tuple[str, Sequence[str]]:
+    """Prepare, measure and judge. Return the report and its faults. Raises OracleError."""
+    began_s, load = time.monotonic(), os.getloadavg()[0]
     home = OracleHome(folder=options.folder.resolve())
-    port = free_port(options.port)
-    if not prepare(home, _say):
-        _say(f"{home.folder} is ready")
+    prepare(home)
     shutil.rmtree(home.results, ignore_errors=True)
     home.results.mkdir()
     cores = split_cores(tuple(os.sched_getaffinity(0)))
-    parts = options.part or PARTS
-    exposure = check_exposure(home, cores, _say) if EXPOSURE in parts else None
-    metrics = check_metrics(home, cores, _say) if METRICS in parts else None
-    features = check_features(home, cores, _say) if FEATURES in parts else None
-    measured = _measured(options, home, port, cores) if BENCHMARK in parts else None
-    report = OracleReport(
-        date=dt.datetime.now(dt.UTC).date().isoformat(),
-        machine=f"{os.cpu_count()} cores of {processor_name()}",
-        load=(load, os.getloadavg()[0]),
-        measured=measured,
-        exposure=exposure,
-        metrics=metrics,
-        features=features,
-        elapsed_s=time.monotonic() - began_s,
-    )
-    (home.results / "report.json").write_text(json.dumps(as_json(report), indent=1) + "\n", encoding="utf-8")
-    (home.results / "report.md").write_text(as_markdown(report) + "\n", encoding="utf-8")
-    _say(f"results of every run: {home.results}")
-    return report
+    asked = options.part or (*PARTS, BENCHMARK)
+    parts = [check(home, cores) for name, check in PARTS.items() if name in asked]
+    if BENCHMARK in asked:
+        parts += measured(home, cores, options.rounds, options.point or NAMES)
+    took = f"load {load:.1f} to {os.getloadavg()[0]:.1f}, {(time.monotonic() - began_s) / 60:.0f} minutes"
+    text = report(f"{dt.datetime.now(dt.UTC).date()}, {os.cpu_count()} cores, {took}.", parts)
+    (home.results / "report.md").write_text(text + "\n", encoding="utf-8")
+    say(f"results of every run: {home.results}")
+    return text, [fault for part in parts for fault in part.faults]
 
 
-def _measured(options: argparse.Namespace, home: OracleHome, port: int, cores: OracleCores) -> OracleMeasured:
-    """Run the benchmarks, the smoke checks and the chat. Raises OracleError."""
-    points = tuple(point for point in POINTS if point.name in (options.point or NAMES))
-    _say(f"starting vLLM on core {min(cores.server)}, port {port}, log: {home.results / 'server.log'}")
-    with running_server(home, port, cores, _say) as url, preloaded_vllm(home, cores, _say) as copies:
-        bench = Bench(home=home, url=url, cores=cores, copies=copies)
-        faults = check_chat(bench)
-        smoke, smoke_faults = check_smoke(bench)
-        _say(f"smoke: {smoke} checks as expected, {len(smoke_faults)} not")
-        faults += [*smoke_faults, *check_command(POINTS[-1], bench, _say)]
-        outcomes = tuple(measure_point(point, options.rounds, bench.ours, bench.theirs, _say) for point in points)
-        with buffering_proxy(port) as through:
-
-            def behind(point: OraclePoint, label: str) -> OracleRun:
-                return bench.ours(point, label, through=through)
-
-            planted = measure_planted(outcomes[-1], behind, _say)
-    return OracleMeasured(points=outcomes, planted=planted, smoke_checks=smoke, client_faults=tuple(faults))
+def measured(home: OracleHome, cores: OracleCores, rounds: int, names: Sequence[str]) -> list[OraclePart]:
+    """Run the chat, the smoke checks and the points. Raises OracleError."""
+    with running_server(home, cores, "server") as url:
+        bench = Bench(home=home, url=url, cores=cores)
+        chat = OraclePart(lines=(), faults=check_chat(home, url, cores))
+        smoke = check_smoke(home, url, cores, "smoke")
+        points = [measure_point(point, rounds, bench.ours, bench.theirs) for point in POINTS if point.name in names]
+        return [chat, smoke, *points]
 
 
-def _say(text: str) -> None:
-    print(f"oracle: {text}", file=sys.stderr, flush=True)
+def report(heading: str, parts: Sequence[OraclePart]) -> str:
+    """Return the results of all parts as Markdown: a verdict, the lines of each part, and the faults."""
+    faults = [f"- FAULT: {fault}" for part in parts for fault in part.faults]
+    title = "### The oracle FAILED" if faults else "### The real vLLM agrees"
+    return "\n".join([title, "", heading, *(line for part in parts for line in ("", *part.lines)), "", *faults]).strip()
 
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m authors.oracle", description=__doc__)
     parser.add_argument(
-        "--rounds",
-        type=int,
-        default=FEWEST_ROUNDS,
-        help=f"valid rounds per point (default and minimum: {FEWEST_ROUNDS})",
+        "--rounds", type=int, default=FEWEST_ROUNDS, help=f"valid rounds per point (minimum: {FEWEST_ROUNDS})"
     )
-    parser.add_argument(
-        "--part", action="append", default=[], choices=PARTS, help="run only this part; repeatable (default: all)"
-    )
-    parser.add_argument(
-        "--point", action="append", default=[], choices=NAMES, help="measure only this point; repeatable (default: all)"
-    )
-    parser.add_argument(
-        "--folder",
-        type=Path,
-        default=DEFAULT_FOLDER,
-        help="folder for vLLM, the model and the results (default: .oracle)",
-    )
-    parser.add_argument("--port", type=int, default=0, help="port of vLLM on 127.0.0.1 (default: a free one)")
-    parser.add_argument("--json", action="store_true", help="print one JSON object instead of Markdown")
+    parser.add_argument("--part", action="append", choices=(*PARTS, BENCHMARK), help="only this part; repeatable")
+    parser.add_argument("--point", action="append", choices=NAMES, help="measure only this point; repeatable")
+    parser.add_argument("--folder", type=Path, default=DEFAULT_FOLDER, help="folder of vLLM, the model and the results")
     return parser
 
 

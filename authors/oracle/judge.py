@@ -11,11 +11,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, Literal
 
-FIGURES: Final = ("ttft", "tpot", "itl", "e2el", "throughput")
-SHARES: Final[Mapping[str, float]] = {"ttft": 0.20, "tpot": 0.05, "itl": 0.08, "e2el": 0.05, "throughput": 0.05}
-"""Relative difference allowed between two tools, after division by the server's metric. docs/authors/oracle.md lists the measured noise."""
-OWN_SHARES: Final[Mapping[str, float]] = {"ttft": 0.10, "tpot": 0.03, "itl": 0.03, "e2el": 0.03}
-"""Relative difference allowed between our metric and the server's own histogram of the same requests."""
+SHARES: Final[Mapping[str, tuple[float, float | None]]] = {
+    "ttft": (0.20, 0.10),
+    "tpot": (0.05, 0.03),
+    "itl": (0.08, 0.03),
+    "e2el": (0.05, 0.03),
+    "throughput": (0.05, None),
+}
+"""Relative difference allowed between two tools after division by the server's metric, and between our metric and the server's own
+histogram of the same requests, which has no throughput. docs/authors/oracle.md lists the measured noise."""
 MARKED: Final = "ttft"
 """Metric whose difference from the server may exceed its share if each result says so, because the network, a proxy and the event
 loop add to it."""
@@ -26,6 +30,14 @@ FEWEST_ROUNDS: Final = 6
 """Minimum rounds. With fewer, no interval of order statistics has 95 % confidence: 1 - 2 / 2^5 is 0.9375."""
 
 OracleVerdict = Literal["agrees", "differs", "inconclusive"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OraclePart:
+    """Result of one part: lines of Markdown, and the faults as sentences."""
+
+    lines: Sequence[str]
+    faults: Sequence[str]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,10 +79,8 @@ class FigureComparison:
     """Ratio of ours to theirs."""
     own: "RatioInterval | None" = None
     """Ratio of ours to the server's own metric; None for the throughput, which the server does not measure."""
-    marked: int = 0
-    """Our runs that mark this metric as uncertain."""
     unmarked: int = 0
-    """Our runs that do not mark it, although it is beyond the share of `own`."""
+    """Our runs that do not mark this metric as uncertain, although it is beyond the share of `own`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,8 +94,13 @@ class RatioInterval:
     verdict: OracleVerdict
 
     def __str__(self) -> str:
-        """Return it as percentages of difference."""
+        """Return the interval as percentages of difference."""
         return f"{self.median - 1:+.1%} ({self.low - 1:+.1%} to {self.high - 1:+.1%})"
+
+    @property
+    def judged(self) -> str:
+        """The interval with its verdict and the allowed difference."""
+        return f"{self} | {self.verdict} ({self.share:.0%})"
 
 
 def in_terms_of_the_server(run: OracleRun) -> dict[str, float]:
@@ -136,26 +151,29 @@ def _rank(count: int) -> int | None:
 def compare_point(point: str, rounds: Sequence[tuple[OracleRun, OracleRun]]) -> list[FigureComparison]:
     """Compare our runs with theirs, by metric."""
     divided = [(in_terms_of_the_server(ours), in_terms_of_the_server(theirs)) for ours, theirs in rounds]
-    return [
-        FigureComparison(
-            point=point,
-            figure=name,
-            ours=statistics.median(ours.figures[name] for ours, _ in rounds),
-            theirs=statistics.median(theirs.figures[name] for _, theirs in rounds),
-            ours_of_server=statistics.median(ours[name] for ours, _ in divided),
-            theirs_of_server=statistics.median(theirs[name] for _, theirs in divided),
-            relative=ratio_interval([ours[name] / theirs[name] for ours, theirs in divided], SHARES[name]),
-            raw=ratio_interval([ours.figures[name] / theirs.figures[name] for ours, theirs in rounds], RAW_SHARE),
-            own=ratio_interval([ours[name] for ours, _ in divided], OWN_SHARES[name]) if name in OWN_SHARES else None,
-            marked=sum(name == MARKED and bool(ours.marks) for ours, _ in rounds),
-            unmarked=sum(
-                _is_beyond(divided_ours[name], OWN_SHARES[name]) and not (name == MARKED and ours.marks)
-                for (ours, _), (divided_ours, _) in zip(rounds, divided, strict=True)
-                if name in OWN_SHARES
-            ),
+    compared: list[FigureComparison] = []
+    for name, (share, own_share) in SHARES.items():
+        own = [ours[name] for ours, _ in divided]
+        unmarked = [
+            ratio
+            for (ours, _), ratio in zip(rounds, own, strict=True)
+            if own_share is not None and _is_beyond(ratio, own_share) and not (name == MARKED and ours.marks)
+        ]
+        compared.append(
+            FigureComparison(
+                point=point,
+                figure=name,
+                ours=statistics.median(ours.figures[name] for ours, _ in rounds),
+                theirs=statistics.median(theirs.figures[name] for _, theirs in rounds),
+                ours_of_server=statistics.median(own),
+                theirs_of_server=statistics.median(theirs[name] for _, theirs in divided),
+                relative=ratio_interval([ours[name] / theirs[name] for ours, theirs in divided], share),
+                raw=ratio_interval([ours.figures[name] / theirs.figures[name] for ours, theirs in rounds], RAW_SHARE),
+                own=None if own_share is None else ratio_interval(own, own_share),
+                unmarked=len(unmarked),
+            )
         )
-        for name in FIGURES
-    ]
+    return compared
 
 
 def _is_beyond(ratio: float, share: float) -> bool:
@@ -173,19 +191,13 @@ def count_faults(point: str, asked: Mapping[str, int], rounds: Sequence[tuple[Or
             where = f"{point}, round {number}, {tool}"
             if run.failed:
                 faults.append(f"{where}: {run.failed} requests failed")
-            counts = {
-                "requests": run.requests,
-                "input_tokens": run.input_tokens,
-                "output_tokens": run.output_tokens,
-            }
-            for name, count in counts.items():
-                wanted = asked[name] + (run.surplus_tokens if name == "input_tokens" else 0)
+            for name, surplus in (("requests", 0), ("input_tokens", run.surplus_tokens), ("output_tokens", 0)):
+                count, wanted = getattr(run, name), asked[name] + surplus
+                what = f"{where}: {count} {name.replace('_', ' ')}, but"
                 if count != wanted:
-                    faults.append(f"{where}: {count} {name.replace('_', ' ')}, but {wanted} were requested")
+                    faults.append(f"{what} {wanted} were requested")
                 if count != run.server[name]:
-                    faults.append(
-                        f"{where}: {count} {name.replace('_', ' ')}, but the server counted {run.server[name]:g}"
-                    )
+                    faults.append(f"{what} the server counted {run.server[name]:g}")
     return faults
 
 

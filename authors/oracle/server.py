@@ -1,4 +1,4 @@
-"""Start the real vLLM on one core, and always stop it."""
+"""Start the real vLLM on one core and its clients on the others, and always stop them."""
 
 import os
 import signal
@@ -13,14 +13,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from authors.oracle.environment import MODEL, OracleError, OracleHome, OracleRefusedError, OracleSay
+from authors.oracle.environment import MODEL, OracleError, OracleHome, last_line, say
 
 HOST: Final = "127.0.0.1"
 MAX_MODEL_LEN: Final = 4096
 READY_LIMIT_S: Final = 900.0
+_TOOL_LIMIT_S: Final = 900.0
 _PROBE_LIMIT_S: Final = 10.0
 _POLL_S: Final = 0.5
-_SAY_EVERY_S: Final = 20.0
 _END_LIMIT_S: Final = 30.0
 DIRECT: Final = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 """Client without a proxy, because both programs are on this machine."""
@@ -40,27 +40,9 @@ def split_cores(allowed: Sequence[int]) -> OracleCores:
     return OracleCores(server=frozenset(ordered[-1:]), clients=frozenset(ordered[:-1] or ordered))
 
 
-@contextmanager
-def on_cores(cores: frozenset[int]) -> Generator[None]:
-    """Restrict processes started in the context to these cores."""
-    before = os.sched_getaffinity(0)
-    os.sched_setaffinity(0, cores)
-    try:
-        yield
-    finally:
-        os.sched_setaffinity(0, before)
-
-
-def free_port(wanted: int) -> int:
-    """Return the port if it is free, or any free port for 0. Raises OracleRefusedError if it is taken."""
-    with socket.socket() as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind((HOST, wanted))
-        except OSError as error:
-            raise OracleRefusedError(
-                f"Cannot use port {wanted}: {error.strerror}. Remove --port to use a free one."
-            ) from None
+def free_port() -> int:
+    """Return a port that is free now."""
+    with socket.create_server((HOST, 0)) as probe:
         return int(probe.getsockname()[1])
 
 
@@ -79,87 +61,108 @@ def tools_environment(home: OracleHome, variables: Mapping[str, str]) -> dict[st
 
 
 @contextmanager
+def started(
+    command: Sequence[str], folder: Path, environment: Mapping[str, str], log: Path, cores: frozenset[int]
+) -> Generator["subprocess.Popen[bytes]"]:
+    """Start a program that leads a session on these cores, and stop it with all its descendants, even if interrupted.
+
+    stderr is kept in the log, stdout beside it as `.stdout`.
+    """
+    before = os.sched_getaffinity(0)
+    with log.with_suffix(".stdout").open("wb") as output, log.open("wb") as errors:
+        os.sched_setaffinity(0, cores)
+        try:
+            process = subprocess.Popen(
+                command,
+                cwd=folder,
+                env=dict(environment),
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=errors,
+                start_new_session=True,
+            )
+        finally:
+            os.sched_setaffinity(0, before)
+    try:
+        yield process
+    finally:
+        try:
+            _signal_group(process, signal.SIGTERM)
+            with suppress(subprocess.TimeoutExpired):
+                process.wait(timeout=_END_LIMIT_S)
+        finally:
+            # Children that outlive their leader are stopped too.
+            _signal_group(process, signal.SIGKILL)
+            process.wait()
+
+
+def _signal_group(process: "subprocess.Popen[bytes]", number: signal.Signals) -> None:
+    with suppress(ProcessLookupError):
+        os.killpg(process.pid, number)
+
+
+def run_tool(
+    command: Sequence[str],
+    folder: Path,
+    environment: Mapping[str, str],
+    log: Path,
+    cores: OracleCores,
+    *,
+    allowed: tuple[int, ...] = (0,),
+    limit_s: float = _TOOL_LIMIT_S,
+) -> str:
+    """Run a program on the clients' cores and return its stdout. Both streams are kept. Raises OracleError."""
+    name = " ".join([Path(command[0]).name, *command[1:3]])
+    with started(command, folder, environment, log, cores.clients) as process:
+        try:
+            code = process.wait(timeout=limit_s)
+        except subprocess.TimeoutExpired:
+            raise OracleError(f"{name} did not finish within {limit_s:.0f} s. See {log}.") from None
+    if code not in allowed:
+        raise OracleError(f"{name} failed with {code}: {last_line(log)}. See {log} and {log.with_suffix('.stdout')}.")
+    return log.with_suffix(".stdout").read_text(encoding="utf-8", errors="replace")
+
+
+@contextmanager
 def running_server(
     home: OracleHome,
-    port: int,
     cores: OracleCores,
-    say: OracleSay,
+    name: str,
     *,
-    name: str = "server",
     model: str = MODEL,
     arguments: Sequence[str] = (),
     variables: Mapping[str, str] | None = None,
 ) -> Generator[str]:
-    """Start the server, wait until it is ready, yield its address, and stop it. `name` is the name of its log."""
+    """Start a vLLM on a free port, wait until it is ready, yield its address, and stop it. `name` is the name of its log."""
+    port = free_port()
     log = home.results / f"{name}.log"
-    command = ["vllm", "serve", model, "--host", HOST, "--port", str(port)]
+    command = [str(home.programs / "vllm"), "serve", model, "--host", HOST, "--port", str(port)]
     command += ["--max-model-len", str(MAX_MODEL_LEN), "--enforce-eager", *arguments]
     environment = {**tools_environment(home, os.environ), **(variables or {})}
-    with log.open("wb") as stream, on_cores(cores.server):
-        process = subprocess.Popen(
-            [str(home.programs / command[0]), *command[1:]],
-            cwd=home.models,
-            env=environment,
-            stdin=subprocess.DEVNULL,
-            stdout=stream,
-            stderr=stream,
-            start_new_session=True,
-        )
-    url = f"http://{HOST}:{port}"
-    try:
-        wait_until_ready(process, url, log, say)
+    say(f"starting vLLM on core {min(cores.server)}, port {port}, log: {log}")
+    with started(command, home.models, environment, log, cores.server) as process:
+        url = f"http://{HOST}:{port}"
+        wait_until_ready(process, url, log)
         yield url
-    finally:
-        end_group(process)
 
 
-def wait_until_ready(process: "subprocess.Popen[bytes]", url: str, log: Path, say: OracleSay) -> None:
+def wait_until_ready(process: "subprocess.Popen[bytes]", url: str, log: Path) -> None:
     """Wait until a server answers at `/health`. Raises OracleError if it exits, or after READY_LIMIT_S."""
-    began_s = said_s = time.monotonic()
-    while True:
-        if process.poll() is not None:
-            tail = "\n".join(log.read_text(encoding="utf-8", errors="replace").splitlines()[-15:])
-            raise OracleError(f"vLLM exited with {process.returncode} before it was ready. Log: {log}\n{tail}")
+    began_s = time.monotonic()
+    while process.poll() is None:
         with suppress(OSError, urllib.error.URLError), DIRECT.open(f"{url}/health", timeout=_PROBE_LIMIT_S):
             say(f"vLLM is ready after {time.monotonic() - began_s:.0f} s")
             return
-        now_s = time.monotonic()
-        if now_s - began_s > READY_LIMIT_S:
+        if time.monotonic() - began_s > READY_LIMIT_S:
             raise OracleError(f"vLLM was not ready after {READY_LIMIT_S:.0f} s. Log: {log}")
-        if now_s - said_s > _SAY_EVERY_S:
-            said_s = now_s
-            say(f"waiting for vLLM ({now_s - began_s:.0f} s)")
         time.sleep(_POLL_S)
-
-
-def end_group(process: "subprocess.Popen[bytes]") -> None:
-    """Stop a process that leads a session, and all its descendants, even if interrupted."""
-    for number in (signal.SIGTERM, signal.SIGKILL):
-        with suppress(ProcessLookupError):
-            os.killpg(process.pid, number)
-        try:
-            process.wait(timeout=_END_LIMIT_S)
-        except subprocess.TimeoutExpired:
-            continue
-        except KeyboardInterrupt:
-            with suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGKILL)
-            raise
-        break
-    # Children that outlive their leader are stopped too.
-    with suppress(ProcessLookupError):
-        os.killpg(process.pid, signal.SIGKILL)
+    raise OracleError(f"vLLM exited with {process.returncode} before it was ready: {last_line(log)}. Log: {log}")
 
 
 def read_metrics(url: str) -> dict[str, float]:
     """Return the server's metrics, each summed over its labels."""
-    return parse_metrics(metrics_text(url))
-
-
-def metrics_text(url: str) -> str:
-    """Return the server's metrics in Prometheus text."""
     with DIRECT.open(f"{url}/metrics", timeout=_PROBE_LIMIT_S) as answer:
-        return answer.read().decode()
+        return parse_metrics(answer.read().decode())
 
 
 def parse_metrics(text: str) -> dict[str, float]:

@@ -1,12 +1,12 @@
 """The provider's pages agree with the code."""
 
+import json
 import re
 from pathlib import Path
 
-from gcp_tpu_provider import VERSION, publication
-from gcp_tpu_provider.capacity_api import CapacityApi
+from gcp_tpu_provider import VERSION
 from gcp_tpu_provider.compute_api import ComputeApi
-from gcp_tpu_provider.properties import INPUT_BY_NAME, OUTPUTS
+from gcp_tpu_provider.properties import inputs, outputs, package_schema
 from gcp_tpu_provider.reference import reference
 from gcp_tpu_provider.tpu_api import TRIED_WITHOUT_FORCE, TpuApi
 from gcp_tpu_provider.transport import Pacing
@@ -40,9 +40,9 @@ def test_the_limits_in_the_text_are_the_codes():
 def test_the_states_and_calls_in_the_text_are_the_codes():
     sentence = next(line for line in PAGE.splitlines() if line.startswith("The provider first deletes without force"))
     assert set(re.findall(r"[A-Z_]{6,}", sentence)) == TRIED_WITHOUT_FORCE
-    calls = [name for name, found in vars(CapacityApi).items() if not name.startswith("_") and callable(found)]
+    calls = [name for name, found in vars(TpuApi).items() if not name.startswith("_") and callable(found)]
     assert len(calls) == 9
-    assert all(callable(getattr(backend, name)) for backend in (TpuApi, ComputeApi) for name in calls)
+    assert all(callable(getattr(ComputeApi, name)) for name in calls)
     assert "nine calls" in PAGE
 
 
@@ -56,17 +56,19 @@ def test_the_registry_can_render_its_pages(subtests):
             assert front[1] == layout
             assert not re.search(r"!\[[^]]*\]\((?!https?://)|<img[^>]+src=[\"'](?!https?://)", text), "a relative image"
             assert not re.search(r"\]\((?!https?://)[^)]*\.md[)#]|<a[^>]+href=[\"'][./]", text), "a link to a file"
+    schema = json.loads(package_schema())
+    repository = schema["repository"].removeprefix("https://github.com/")
     for page in (INDEX, INSTALLATION, DOCS.parent / "packages" / "gcp-tpu" / "README.md"):
         text = page.read_text()
         with subtests.test(f"{page.name}: one version and one owner"):
             assert {*re.findall(r"\d+\.\d+\.\d+", text)} <= {VERSION}
-            assert {*re.findall(r"github\.com/([\w-]+/[\w.-]*\w)", text)} <= {publication.REPOSITORY, "pulumi/pulumi"}
+            assert {*re.findall(r"github\.com/([\w-]+/[\w.-]*\w)", text)} <= {repository, "pulumi/pulumi"}
     with subtests.test("a sample in each language"):
         assert f'{{{{< chooser language "{",".join(LANGUAGES)}" >}}}}' in INDEX.read_text()
         assert tuple(samples()) == LANGUAGES
     with subtests.test("installation"):
         commands = (
-            f"pulumi plugin install resource gcp-tpu {VERSION} --server {publication.PLUGIN_DOWNLOAD_URL}",
+            f"pulumi plugin install resource gcp-tpu {VERSION} --server {schema['pluginDownloadURL']}",
             "pulumi config set gcp-tpu:project ",
             "export GOOGLE_CLOUD_PROJECT=",
         )
@@ -78,7 +80,7 @@ def test_every_sample_names_properties_of_the_resource(subtests):
         "python": r"^        (\w+)=",
         "yaml": r"^      (\w+): ",
     }
-    outputs = {item.name for item in OUTPUTS} | {*INPUT_BY_NAME}
+    known = {*inputs(), *outputs()}
     for language, code in samples().items():
         with subtests.test(language):
             named = re.findall(forms[language], code, re.MULTILINE)
@@ -93,7 +95,7 @@ def test_every_sample_names_properties_of_the_resource(subtests):
             ]
             exported = {name[0].lower() + name[1:] for name in re.findall(r"server\.(\w+)", code)}
             assert exported == {"zone", "deadline"}
-            assert {*camel} <= {*INPUT_BY_NAME}
-            assert exported <= outputs
+            assert {*camel} <= {*inputs()}
+            assert exported <= known
     assert "import gcp_tpu\n" in samples()["python"]
     assert "python -m gcp_tpu_provider.python_sdk > gcp_tpu.py" in INSTALLATION.read_text()

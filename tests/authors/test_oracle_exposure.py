@@ -2,7 +2,6 @@
 
 import json
 from copy import deepcopy
-from dataclasses import replace
 
 import pytest
 
@@ -13,35 +12,20 @@ from authors.oracle.exposure import (
     COMMIT,
     PINNED,
     REQUESTS,
-    Exposure,
-    ServerAnswers,
+    faults_of_rows,
     hub_cache,
-    inside_faults,
-    inside_rows,
-    judged,
+    media_rows,
+    request_rows,
+    table,
 )
-from authors.oracle.render import OracleReport, as_json, as_markdown
 from authors.oracle.server import OracleCores
 from planning.question.vllm_args import SAFETENSORS, VllmOptions, vllm_arguments
 
 CORES = OracleCores(server=frozenset(), clients=frozenset())
-WITH_KEY = {"GET /v1/models": 200, "POST /v1/chat/completions": 200, "POST /v1/messages": 200, "WS /v1/realtime": 403}
-STATUS = {one.name: one.open_status for one in REQUESTS}
-OPEN = ServerAnswers(
-    without=STATUS,
-    with_key={**STATUS, **WITH_KEY},
-    origin="*",
-    preflight=200,
-    preflight_with_key=200,
-    picture=400,
-)
-BEHIND = ServerAnswers(
-    without={name: 200 if name == "GET /health" else 401 for name in STATUS},
-    with_key={**STATUS, **WITH_KEY},
-    origin="",
-    preflight=401,
-    preflight_with_key=400,
-    picture=400,
+ORIGIN = "origin that a response allows"
+OPEN, BEHIND, WITH_KEY = (
+    {**{one.name: one.wanted.split()[place] for one in REQUESTS}, ORIGIN: origin}
+    for place, origin in enumerate(("*", "none", "none"))
 )
 PICTURE, REFUSED = {"answer": "a picture", "requests": []}, {"answer": "ValueError: no", "requests": []}
 
@@ -69,48 +53,46 @@ INSIDE = {
 
 
 def test_the_answers_of_vllm_are_no_fault():
-    assert judged(OPEN, BEHIND) == []
-    assert inside_faults(INSIDE) == []
+    assert faults_of_rows([*request_rows(OPEN, BEHIND, WITH_KEY), *media_rows(INSIDE)]) == []
 
 
 @pytest.mark.parametrize(
-    ("before", "behind", "said"),
+    ("place", "name", "status", "said"),
     [
-        (OPEN, replace(BEHIND, without={**BEHIND.without, "POST /invocations": 200}), "/invocations with the guard and without the key must be 401"),
-        (OPEN, replace(BEHIND, without={**BEHIND.without, "GET //health": 404}), "GET //health with the guard and without the key must be 401"),
-        (OPEN, replace(BEHIND, without={**BEHIND.without, "GET /health": 401}), "GET /health with the guard and without the key must be 200"),
-        (OPEN, replace(BEHIND, without={**BEHIND.without, "WS /v1/realtime": 101}), "WS /v1/realtime with the guard"),
-        (OPEN, replace(BEHIND, with_key={**BEHIND.with_key, "GET /metrics": 401}), "GET /metrics with both must be 200, but is 401"),
-        (replace(OPEN, without={**OPEN.without, "GET /metrics": 401}), BEHIND, "GET /metrics without the guard and the key must be 200, but is 401"),
-        (OPEN, replace(BEHIND, origin="*"), "must be `*` and absent"),
-        (OPEN, replace(BEHIND, preflight=200), "a preflight must be 200 and 401"),
-        (OPEN, replace(BEHIND, preflight_with_key=200), "must be 400 for a foreign origin"),
-        (OPEN, replace(BEHIND, picture=200), "a picture for a model of text must be 400, but is 200"),
+        (0, "`GET /metrics`", "401", "`GET /metrics`, only an API key: must be 200, but is 401"),
+        (1, "`POST /invocations`", "200", "`POST /invocations`, as the stacks start it: must be 401, but is 200"),
+        (1, "`GET /health`", "401", "`GET /health`, as the stacks start it: must be 200, but is 401"),
+        (2, "`GET /metrics`", "401", "`GET /metrics`, with the key: must be 200, but is 401"),
+        (1, ORIGIN, "*", f"{ORIGIN}, as the stacks start it: must be none, but is *"),
     ],
-)  # fmt: skip
-def test_an_answer_that_is_otherwise_is_a_fault(before, behind, said):
-    (fault,) = judged(before, behind)
-    assert said in fault
+)
+def test_an_answer_that_is_otherwise_is_a_fault(place, name, status, said):
+    found = [OPEN, BEHIND, WITH_KEY]
+    found[place] = {**found[place], name: status}
+    assert faults_of_rows(request_rows(*found)) == [f"exposure: {said}"]
+
+
+def test_only_the_health_path_is_open_behind_the_guard():
+    assert {path for path, status in BEHIND.items() if status == "200"} == {"`GET /health`"}
 
 
 @pytest.mark.parametrize(
     ("place", "answer", "said"),
     [
-        (("0", "media", "none.invalid", "http"), fetched("/picture.png"), "http without a domain: must be refused after 0 requests"),
-        (("0", "media", "none.invalid", "data"), REFUSED, "data: without a domain: must be a picture"),
-        (("0", "media", "none.invalid", "file"), PICTURE, "file:: must be refused"),
-        (("0", "media", "the listener", "redirect"), fetched("/moved", "/inner"), "a redirect that is not followed: must be refused after 1"),
-        (("0", "weights", "safetensors"), "bin", "pickled weights must be opened by auto but not by safetensors"),
+        (("media", "none.invalid", "http"), fetched("/picture.png"), "media by `http:`, as the stacks start it: must be refused, 0 requests"),
+        (("media", "none.invalid", "file"), PICTURE, "media by `file:`, as the stacks start it: must be refused"),
+        (("media", "the listener", "redirect"), fetched("/moved", "/inner"), "must be refused, 1 request, but is a picture, 2 requests"),
+        (("weights", "safetensors"), "bin", "weights only in `.bin`, as the stacks start it: must be RuntimeError"),
     ],
 )  # fmt: skip
 def test_what_vllm_fetches_or_opens_otherwise_is_a_fault(place, answer, said):
     found = deepcopy(INSIDE)
     *path, last = place
-    holder = found
+    holder = found["0"]
     for key in path:
         holder = holder[key]
     holder[last] = answer
-    (fault,) = inside_faults(found)
+    (fault,) = faults_of_rows(media_rows(found))
     assert said in fault
 
 
@@ -124,30 +106,15 @@ def test_a_hub_cache_holds_the_model_at_its_commit_and_no_model_at_its_main_bran
     main = (repository / "refs" / "main").read_text()
     assert (repository / "snapshots" / COMMIT / "config.json").read_text() == "the model"
     assert json.loads((repository / "snapshots" / main / "config.json").read_text()) == {"model_type": "none"}
-    assert hub_cache(home).is_dir(), "a second run writes it anew"
 
 
 def test_without_the_guards_file_nothing_is_started(tmp_path, monkeypatch):
     monkeypatch.setattr(exposure, "GUARD", tmp_path / "none.py")
     with pytest.raises(OracleError, match="no server can be started with the path guard"):
-        exposure.check_exposure(OracleHome(folder=tmp_path), CORES, print)
+        exposure.check_exposure(OracleHome(folder=tmp_path), CORES)
 
 
-def test_the_report_shows_each_request_and_the_faults():
-    rows = (*exposure._rows(OPEN, BEHIND), *inside_rows(INSIDE))
-    report = OracleReport(
-        date="2026-11-22",
-        machine="2 cores",
-        load=(1.0, 2.0),
-        measured=None,
-        exposure=Exposure(rows=rows, faults=("exposure: something",)),
-        metrics=None,
-        features=None,
-        elapsed_s=60.0,
-    )
-    text = as_markdown(report)
-    assert text.startswith("### The oracle FAILED")
-    assert "| `POST /invocations` | 200 | 401 | 200 |" in text
-    assert "| redirect of an allowed domain | a picture, 2 requests | refused, 1 request |  |" in text
-    assert text.endswith("- FAULT: exposure: something")
-    assert json.loads(json.dumps(as_json(report)))["faults"] == ["exposure: something"]
+def test_the_table_shows_each_request():
+    lines = table([*request_rows(OPEN, BEHIND, WITH_KEY), *media_rows(INSIDE)])
+    assert "| `POST /invocations` | 200 | 401 | 200 |" in lines
+    assert "| redirect of an allowed domain | a picture, 2 requests | refused, 1 request |  |" in lines

@@ -6,11 +6,9 @@ import os
 import re
 import shlex
 import signal
-import socket
 import subprocess
 import sys
 import threading
-from collections import namedtuple
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
@@ -18,15 +16,26 @@ from pathlib import Path
 import pytest
 
 from authors.oracle import __main__ as command
-from authors.oracle import environment, fault, server
-from authors.oracle.clients import SMOKE_VERDICTS, smoke_faults
-from authors.oracle.copies import preloaded_vllm
-from authors.oracle.environment import MODEL, OracleError, OracleHome, OracleRefusedError
-from authors.oracle.judge import OracleRun, compare_point, count_faults
-from authors.oracle.measure import POINTS, Bench, our_run, settled_increase, their_run, vllm_command
-from authors.oracle.programs import run_tool
-from authors.oracle.render import OracleMeasured, OracleReport, as_json, as_markdown
-from authors.oracle.rounds import judged_point, measure_planted, measure_point
+from authors.oracle import environment, server
+from authors.oracle.bench import (
+    POINTS,
+    Bench,
+    judged_point,
+    measure_point,
+    our_run,
+    settled_increase,
+    their_run,
+    vllm_command,
+)
+from authors.oracle.environment import MODEL, OracleError, OracleHome
+from authors.oracle.judge import OraclePart, OracleRun, compare_point, count_faults
+from authors.oracle.server import run_tool
+from authors.oracle.smoke import FEATURES, RANK, VERDICTS, arguments, smoke_faults, write_adapter
+from contracts.features import ServedFeatures
+from contracts.fields import from_json
+from localcloud.vllm.adapters import load
+from localcloud.vllm.arguments import parse
+from localcloud.vllm.settings import read
 
 ROOT = Path(__file__).resolve().parents[2]
 RECORDED = ROOT / "tests" / "fixtures" / "vllm_bench"
@@ -107,9 +116,10 @@ def test_a_server_that_counts_nothing_is_named_and_one_that_misses_some_is_judge
     assert found["requests"] == 5.0
 
 
-def test_the_recorded_smoke_report_is_what_random_weights_must_get():
-    assert smoke_faults(recorded("smoke.json")) == []
-    assert sorted(SMOKE_VERDICTS.values()) == ["failed"] * 2 + ["passed"] * 9 + ["skipped"] * 16
+@pytest.mark.parametrize("part", ["smoke", "features"])
+def test_the_recorded_report_is_what_random_weights_must_get(part):
+    assert smoke_faults(recorded(f"{part}.json"), part) == []
+    assert from_json(ServedFeatures, FEATURES).adapters == ("sql",)
 
 
 @pytest.mark.parametrize(
@@ -124,12 +134,29 @@ def test_the_recorded_smoke_report_is_what_random_weights_must_get():
 def test_a_smoke_check_that_comes_out_otherwise_is_a_fault(change, said):
     report = recorded("smoke.json")
     change(report["checks"])
-    (found,) = smoke_faults(report)
+    (found,) = smoke_faults(report, "smoke")
     assert said in found
 
 
+def test_a_feature_with_another_reason_is_a_fault():
+    report = recorded("features.json")
+    check = next(check for check in report["checks"] if check["name"] == "adapters")
+    check.update(measured="status 500", detail="rejected")
+    (found,) = smoke_faults(report, "features")
+    assert found == "features: 'adapters' must be passed with 'unknown name: 404', but is passed: status 500 rejected"
+
+
+def test_the_simulated_server_starts_with_the_arguments_of_features(tmp_path):
+    def refused(adapter):
+        return load(parse(["vllm", "serve", *arguments("simulated/tiny", adapter)]), read({}))
+
+    assert refused(write_adapter(tmp_path / "a", rank=RANK)) is None
+    problem = refused(write_adapter(tmp_path / "b", rank=RANK * 2))
+    assert f"LoRA rank {RANK * 2} is greater than max_lora_rank {RANK}." in str(problem)
+
+
 def test_a_simulated_server_is_no_oracle():
-    assert smoke_faults({**recorded("smoke.json"), "simulated": "localcloud"}) == [
+    assert smoke_faults({**recorded("smoke.json"), "simulated": "localcloud"}, "smoke") == [
         "smoke: the server reports that it is simulated (localcloud)"
     ]
 
@@ -137,44 +164,22 @@ def test_a_simulated_server_is_no_oracle():
 def test_the_smoke_checks_are_those_that_the_command_has():
     from scripts.smoke.run import CHECKS  # noqa: PLC0415 - the test joins two rooms
 
-    assert [check.name for check in CHECKS] == list(SMOKE_VERDICTS)
-
-
-def silent(text):
-    """Say nothing."""
+    assert {check.name for check in CHECKS} == VERDICTS["smoke"].keys()
 
 
 @pytest.fixture
 def simulated_bench(tmp_path):
     """The simulated server under the model's name, in place of vLLM."""
-    port, log = server.free_port(0), tmp_path / "server.log"
-    words = [
-        "vllm",
-        "serve",
-        "simulated/tiny",
-        "--served-model-name",
-        MODEL,
-        "--host",
-        server.HOST,
-        "--port",
-        str(port),
-    ]
-    words += ["--max-model-len", "1024"]
-    with log.open("wb") as stream:
-        process = subprocess.Popen(
-            [sys.executable, "-m", "localcloud.vllm", *words],
-            cwd=ROOT,
-            stdin=subprocess.DEVNULL,
-            stdout=stream,
-            stderr=stream,
-            start_new_session=True,
-        )
-    try:
+    port, log = server.free_port(), tmp_path / "server.log"
+    words = ["vllm", "serve", "simulated/tiny", "--served-model-name", MODEL, "--host", server.HOST]
+    words += ["--port", str(port), "--max-model-len", "1024"]
+    program = [sys.executable, "-m", "localcloud.vllm", *words]
+    with server.started(program, ROOT, os.environ, log, CORES.clients) as process:
         url = f"http://{server.HOST}:{port}"
-        server.wait_until_ready(process, url, log, silent)
-        yield Bench(home=OracleHome(folder=tmp_path), url=url, cores=CORES)
-    finally:
-        server.end_group(process)
+        server.wait_until_ready(process, url, log)
+        made = OracleHome(folder=tmp_path)
+        made.results.mkdir()
+        yield Bench(home=made, url=url, cores=CORES)
 
 
 def test_a_run_on_the_simulated_server_has_the_servers_counts_and_marks_what_is_beyond_the_share(simulated_bench):
@@ -219,111 +224,38 @@ class Tools:
 
 def test_rounds_alternate_the_tools_and_run_each_printed_command_once():
     tools = Tools()
-    outcome = measure_point(POINT, 6, tools.ours, tools.theirs, silent)
+    outcome = measure_point(POINT, 6, tools.ours, tools.theirs)
     assert [each.partition(" ")[0] for each in tools.listed] == ["ours", *["ours", "theirs", "theirs", "ours"] * 3]
     assert [each for each in tools.listed if "theirs" in each] == [f"theirs command {number}" for number in range(6)]
-    assert (len(outcome.pairs), outcome.faults) == (6, ())
+    assert outcome.faults == ()
+    assert "- c4: 6 rounds of 16 requests, 256 in, 64 out" in outcome.lines
 
 
 def test_rounds_that_our_benchmark_calls_invalid_are_left_out_named_and_repeated():
     tools = Tools(invalid=(2, 5))
-    outcome = measure_point(POINT, 6, tools.ours, tools.theirs, silent)
-    assert (len(outcome.pairs), tools.ran, outcome.faults) == (6, 9, ())
-    assert outcome.left_out == ("round 2: the client's loop was late", "round 5: the client's loop was late")
+    outcome = measure_point(POINT, 6, tools.ours, tools.theirs)
+    assert (tools.ran, outcome.faults) == (9, ())
+    assert [line for line in outcome.lines if "excluded" in line] == [
+        f"- c4, excluded, round {number}: the client's loop was late" for number in (2, 5)
+    ]
 
 
 def test_a_point_without_a_valid_round_is_a_fault_and_ends():
     tools = Tools(invalid=range(100))
-    outcome = measure_point(POINT, 6, tools.ours, tools.theirs, silent)
-    assert (outcome.pairs, tools.ran) == ((), 13)
+    outcome = measure_point(POINT, 6, tools.ours, tools.theirs)
+    assert tools.ran == 13
     assert "c4: our benchmark reports no valid round: round 1: the client's loop was late" in outcome.faults[0]
-    with pytest.raises(OracleError, match="no round of c4 is valid"):
-        measure_planted(outcome, tools.ours, silent)
-
-
-def test_a_planted_fault_must_be_found_by_the_comparison_and_by_our_benchmark():
-    clean = measure_point(POINT, 6, Tools().ours, Tools().theirs, silent)
-    found = measure_planted(clean, Tools(factor=3.0, invalid=range(6)).ours, silent)
-    assert (found.faults, found.noticed) == ((), 6)
-    missed = measure_planted(clean, Tools().ours, silent)
-    assert len(missed.faults) == 3
-    assert "the injected fault changed the ttft, but the comparison did not report it" in missed.faults
-    assert "scripts.bench reported only 0 as invalid" in missed.faults[-1]
-
-
-def report(outcome, planted, **more):
-    return OracleReport(
-        date="2026-11-21",
-        machine="2 cores",
-        load=(1.0, 2.0),
-        measured=OracleMeasured(points=(outcome,), planted=planted, smoke_checks=15, client_faults=()),
-        exposure=None,
-        metrics=None,
-        features=None,
-        elapsed_s=600.0,
-        **more,
-    )
 
 
 def test_the_report_shows_figures_verdicts_and_faults():
-    clean = measure_point(POINT, 6, Tools().ours, Tools().theirs, silent)
-    planted = measure_planted(clean, Tools(factor=3.0, invalid=range(6)).ours, silent)
-    good = report(clean, planted)
-    text = as_markdown(good)
-    assert good.faults == ()
+    text = command.report("today", [measure_point(POINT, 6, Tools().ours, Tools().theirs)])
     assert text.startswith("### The real vLLM agrees")
-    assert (
-        "| c4 | tpot | 3.00 ms | 3.00 ms | +0.0% (+0.0% to +0.0%) | agrees (3%) | 1.000 | +0.0% (+0.0% to +0.0%) | agrees (5%) |"
-        in text
-    )
-    assert (
-        "| c4, held back | ttft | 60.00 ms | 20.00 ms | +200.0% (+200.0% to +200.0%) | differs (10%) | 1.000 | +200.0% (+200.0% to +200.0%) |"
-        in text
-    )
-    assert json.loads(json.dumps(as_json(good)))["faults"] == []
-    bad = report(measure_point(POINT, 6, Tools(factor=1.5).ours, Tools().theirs, silent), planted)
-    assert "- FAULT: c4: tpot differs by +50.0%" in as_markdown(bad)
-
-
-# The planted fault
-
-
-@pytest.mark.parametrize(
-    ("held", "goes_on"),
-    [
-        (b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\n\r\n{}", True),
-        (b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\n\r\ndata: {}\n\n", False),
-        (b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\n\r\ndata: {}\n\ndata: [DONE]\n\n", True),
-    ],
-)
-def test_the_proxy_holds_a_stream_until_it_is_complete(held, goes_on):
-    assert fault.released(held) is goes_on
-
-
-def test_the_proxy_passes_the_whole_answer_in_one_piece():
-    head, tail = b"content-type: text/event-stream\r\n\r\ndata: 1\n\n", b"data: [DONE]\n\n"
-    listener = socket.create_server((server.HOST, 0))
-
-    def answer():
-        with listener.accept()[0] as connection:
-            connection.recv(100)
-            connection.sendall(head)
-            connection.sendall(tail)
-
-    thread = threading.Thread(target=answer)
-    thread.start()
-    with fault.buffering_proxy(listener.getsockname()[1]) as url:
-        port = int(url.rpartition(":")[2])
-        with socket.create_connection((server.HOST, port), timeout=60) as client:
-            client.sendall(b"GET /")
-            first = client.recv(1 << 16)
-            rest = b"".join(iter(lambda: client.recv(1 << 16), b""))
-    thread.join()
-    listener.close()
-    assert tail in first
-    assert first + rest == head + tail
-    with pytest.raises(OSError, match=r"refused|reset"):
-        socket.create_connection((server.HOST, port), timeout=60).recv(1)
+    same = "+0.0% (+0.0% to +0.0%) | agrees"
+    assert f"| c4 | tpot | 3.00 ms | 3.00 ms | {same} (3%) | 1.000 | {same} (5%) | {same} (20%) |" in text
+    assert "| c4 | throughput | 1224.88 tok/s | 1224.88 tok/s | 4.000 |  | 4.000 |" in text
+    text = command.report("today", [measure_point(POINT, 6, Tools(factor=1.5).ours, Tools().theirs)])
+    assert text.startswith("### The oracle FAILED")
+    assert "- FAULT: c4: tpot differs by +50.0%" in text
 
 
 # Refusals
@@ -339,49 +271,10 @@ def nothing_is_run(monkeypatch):
     monkeypatch.delenv("GITHUB_STEP_SUMMARY", raising=False)
 
 
-def refused(capsys, *arguments):
-    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
-    code = command.main(arguments)
-    for number, handler in before.items():
-        signal.signal(number, handler)
-    captured = capsys.readouterr()
-    assert captured.out == ""
-    return code, captured.err
-
-
-def test_too_little_disk_space_is_refused_and_changes_nothing(nothing_is_run, monkeypatch, tmp_path, capsys):
-    usage = namedtuple("usage", "total used free")  # noqa: PYI024 - as shutil has it
-    monkeypatch.setattr(environment.shutil, "disk_usage", lambda path: usage(0, 0, 4 << 30))
-    code, said = refused(capsys, "--folder", str(tmp_path / "none" / "oracle"))
-    assert code == 2
-    assert "has 4.0 GiB of free disk space, but the oracle needs 9 GiB. Free some space, or set another" in said
-    assert list(tmp_path.iterdir()) == []
-
-
-@pytest.mark.parametrize(("system", "machine"), [("darwin", "arm64"), ("linux", "riscv64")])
-@pytest.mark.usefixtures("nothing_is_run")
-def test_a_machine_without_vllm_for_processors_is_refused(monkeypatch, tmp_path, capsys, system, machine):
-    monkeypatch.setattr(environment.sys, "platform", system)
-    monkeypatch.setattr(environment.platform, "machine", lambda: machine)
-    monkeypatch.setattr(command, "free_port", lambda wanted: 1)
-    code, said = refused(capsys, "--folder", str(tmp_path / "oracle"))
-    assert code == 2
-    assert f"this is {system} on {machine}" in said
-    assert list(tmp_path.iterdir()) == []
-
-
-def test_a_port_in_use_is_refused(nothing_is_run, tmp_path, capsys):
-    with socket.create_server((server.HOST, 0)) as taken:
-        port = taken.getsockname()[1]
-        code, said = refused(capsys, "--folder", str(tmp_path / "oracle"), "--port", str(port))
-    assert code == 2
-    assert f"Cannot use port {port}" in said
-
-
-def test_too_few_rounds_are_refused(nothing_is_run, tmp_path, capsys):
-    code, said = refused(capsys, "--rounds", "5", "--folder", str(tmp_path))
-    assert code == 2
-    assert "--rounds is 5, but a result needs at least 6 rounds" in said
+def test_too_few_rounds_are_refused(capsys, tmp_path):
+    with pytest.raises(SystemExit, match="2"):
+        command.main(["--rounds", "5", "--folder", str(tmp_path)])
+    assert "--rounds is 5, but a result needs at least 6 rounds" in capsys.readouterr().err
 
 
 def test_an_installation_that_fails_is_one_sentence_with_its_log(monkeypatch, tmp_path):
@@ -390,23 +283,21 @@ def test_an_installation_that_fails_is_one_sentence_with_its_log(monkeypatch, tm
         return argparse.Namespace(returncode=1)
 
     monkeypatch.setattr(environment.subprocess, "run", fail)
-    monkeypatch.setattr(environment, "NEEDED_GIB", 0.0)
     home = OracleHome(folder=tmp_path / "oracle")
     with pytest.raises(OracleError, match=r"failed with exit code 1: ERROR: hash mismatch. Output: .*install\.log"):
-        environment.prepare(home, silent)
+        environment.prepare(home)
     assert not (home.folder / "installed").exists()
 
 
-def test_a_second_run_installs_nothing_unless_the_lock_has_changed(nothing_is_run, monkeypatch, tmp_path):
+def test_a_second_run_installs_nothing_unless_the_lock_has_changed(nothing_is_run, tmp_path):
     home = OracleHome(folder=tmp_path)
     home.programs.mkdir(parents=True)
     (home.programs / "vllm").touch()
     (tmp_path / "installed").write_text(environment.fingerprint())
-    assert environment.prepare(home, silent) is False
-    monkeypatch.setattr(environment, "NEEDED_GIB", 0.0)
+    environment.prepare(home)
     (tmp_path / "installed").write_text("another lock")
     with pytest.raises(AssertionError):
-        environment.prepare(home, silent)
+        environment.prepare(home)
 
 
 # The server
@@ -450,11 +341,9 @@ def is_gone(pid):
 @pytest.mark.parametrize("ending", [KeyboardInterrupt, OracleError, None])
 def test_the_server_and_its_children_end_whatever_happens(home, ending):
     write_vllm(home, SERVER)
-    port = server.free_port(0)
 
     def serve():
-        with server.running_server(home, port, CORES, silent) as url:
-            assert url == f"http://127.0.0.1:{port}"
+        with server.running_server(home, CORES, "server"):
             pids = [int(each) for each in (home.models / "pids").read_text().split()]
             assert [os.sched_getaffinity(pid) for pid in pids] == [CORES.server] * 2
             found.extend(pids)
@@ -470,7 +359,6 @@ def test_the_server_and_its_children_end_whatever_happens(home, ending):
     assert len(found) == 2
     for pid in found:
         wait_for(lambda pid=pid: is_gone(pid))
-    assert server.free_port(port) == port
     assert os.sched_getaffinity(0) == CORES.server | CORES.clients
 
 
@@ -484,11 +372,9 @@ def wait_for(condition):
 
 
 def test_a_server_that_ends_early_is_named_with_the_end_of_its_log(home):
-    write_vllm(home, "import sys; print('RuntimeError: no memory'); sys.exit(3)")
-    with (
-        pytest.raises(OracleError, match=r"(?s)vLLM exited with 3 before it was ready.*RuntimeError: no memory"),
-        server.running_server(home, server.free_port(0), CORES, silent),
-    ):
+    write_vllm(home, "import sys; sys.exit('RuntimeError: no memory')")
+    started = server.running_server(home, CORES, "server")
+    with pytest.raises(OracleError, match="vLLM exited with 1 before it was ready: RuntimeError: no memory"), started:
         raise AssertionError("it was never ready")
 
 
@@ -512,58 +398,35 @@ def test_a_tool_that_does_not_end_is_ended(tmp_path):
         run_tool(program, tmp_path, os.environ, tmp_path / "tool.log", CORES, allowed=(0,), limit_s=1.0)
 
 
-FAKE_VLLM = """
-import sys
-sys.stderr.write("loaded\\n") if "--help" in sys.argv else None
-def main():
-    if sys.argv[-1] == "raise":
-        raise RuntimeError("a word that vLLM does not know")
-    print(" ".join(sys.argv))
-    sys.exit(int(sys.argv[-1]) if sys.argv[-1].isdecimal() else 0)
-"""
+def test_an_interruption_and_an_error_end_with_one_sentence(monkeypatch, tmp_path, capsys):
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    for ending, code, said in (
+        (KeyboardInterrupt(), 130, "interrupted. The server was stopped. Run `make oracle` to start over."),
+        (OracleError("no server"), 1, "no server"),
+    ):
+
+        def end(options, ending=ending):
+            raise ending
+
+        monkeypatch.setattr(command, "run_oracle", end)
+        assert command.main(["--folder", str(tmp_path)]) == code
+        assert capsys.readouterr() == ("", f"oracle: {said}\n")
+    for number, handler in before.items():
+        signal.signal(number, handler)
 
 
-@pytest.fixture
-def copies(home, monkeypatch, tmp_path):
-    """The real `preloaded.py` with a `vllm` that prints its words, ends with a number, or raises."""
-    package = tmp_path / "packages" / "vllm" / "entrypoints" / "cli"
-    package.mkdir(parents=True)
-    (package / "main.py").write_text(FAKE_VLLM)
-    monkeypatch.setenv("PYTHONPATH", str(tmp_path / "packages"))
-    (home.programs / "python").symlink_to(sys.executable)
-    with preloaded_vllm(home, CORES, silent) as made:
-        yield made
-
-
-def test_a_copy_gets_the_words_as_they_are_and_its_output_is_kept(copies, home):
-    words = ["vllm", "bench", "serve", "--extra-body", '{"a": [1, "b c"]}']
-    assert copies.run(words, home.results / "one.log", 60.0) == " ".join(words) + "\n"
-    assert copies.run(["vllm", "again"], home.results / "two.log", 60.0) == "vllm again\n"
-    assert (home.results / "two.stdout").read_text() == "vllm again\n"
-
-
-@pytest.mark.parametrize(
-    ("last", "said"), [("3", "failed with 3"), ("raise", "failed with 1: RuntimeError: a word that")]
-)
-def test_a_copy_that_fails_is_named_and_the_next_one_runs(copies, home, last, said):
-    with pytest.raises(OracleError, match=said):
-        copies.run(["vllm", last], home.results / "one.log", 60.0)
-    assert copies.run(["vllm", "again"], home.results / "two.log", 60.0) == "vllm again\n"
-
-
-def test_a_process_that_holds_no_vllm_is_named(home):
-    (home.programs / "python").symlink_to("/bin/false")
-    with pytest.raises(OracleError, match="The process with vLLM loaded is gone"), preloaded_vllm(home, CORES, silent):
-        raise AssertionError("it was never loaded")
-
-
-def test_an_interruption_ends_with_130_and_one_sentence(monkeypatch, tmp_path, capsys):
-    def interrupt(options):
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(command, "run_oracle", interrupt)
-    code, said = refused(capsys, "--folder", str(tmp_path))
-    assert (code, said) == (130, "oracle: interrupted. The server was stopped. Run `make oracle` to start over.\n")
+def test_one_part_runs_alone_and_its_faults_are_the_exit_code(monkeypatch, tmp_path, capsys):
+    part = OraclePart(lines=("a line",), faults=("a fault",))
+    monkeypatch.setattr(command, "prepare", lambda home: None)
+    monkeypatch.setattr(command, "PARTS", {"exposure": lambda home, cores: part, "features": None})
+    monkeypatch.setenv("GITHUB_STEP_SUMMARY", str(tmp_path / "summary"))
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    assert command.main(["--part", "exposure", "--folder", str(tmp_path)]) == 1
+    for number, handler in before.items():
+        signal.signal(number, handler)
+    text = capsys.readouterr().out
+    assert "a line\n\n- FAULT: a fault\n" in text
+    assert (tmp_path / "summary").read_text() == (tmp_path / "results" / "report.md").read_text() == text
 
 
 # What belongs to it
@@ -588,12 +451,7 @@ def test_the_makefile_runs_it_and_cleans_it_away():
 
 def test_a_round_with_another_count_is_a_fault_of_the_point():
     tools = Tools()
-    clean = measure_point(POINT, 6, tools.ours, tools.theirs, silent)
-    ours, theirs = clean.pairs[0]
+    ours, theirs = tools.ours(POINT, "1"), tools.theirs(POINT, "1", "")
     wrong = (replace(ours, output_tokens=ours.output_tokens - 1), theirs)
-    outcome = judged_point(POINT, [wrong, *clean.pairs[1:]], [])
+    outcome = judged_point(POINT, [wrong, *[(ours, theirs)] * 5], [])
     assert any("round 1, scripts.bench: 1023 output tokens, but 1024 were requested" in each for each in outcome.faults)
-
-
-def test_refusals_are_errors_of_the_oracle():
-    assert issubclass(OracleRefusedError, OracleError)

@@ -16,7 +16,8 @@ from gcp_tpu_provider.compute_request import (
     MODELS,
     REQUEST_KEY,
 )
-from gcp_tpu_provider.properties import INPUT_BY_NAME, INPUTS, MIN_BOOT_DISK_GB, Property, Schema, object_type
+from gcp_tpu_provider.properties import MIN_BOOT_DISK_GB, Property, Schema, fields_of
+from gcp_tpu_provider.properties import inputs as known_inputs
 
 MAX_FLEX_START_S = 604_800
 """Seven days (Cloud TPU documentation, "Request TPUs with flex-start")."""
@@ -92,7 +93,7 @@ def check(urn: str, given: Mapping[str, Any], *, project: str = "", proposed_nam
     inputs = {key: value for key, value in given.items() if value is not None and key != "__defaults"}
     _fill_defaults(inputs, urn, project, proposed_name)
     plain = cast("wire.Properties", wire.reveal(inputs))
-    mistakes = list(_members("", plain, INPUT_BY_NAME))
+    mistakes = list(_members("", plain, known_inputs()))
     if not mistakes:
         mistakes = [mistake for rule in RULES for mistake in rule(plain)]
         mistakes += _secrets(inputs)
@@ -125,7 +126,7 @@ def _fill_defaults(inputs: wire.Properties, urn: str, project: str, proposed_nam
         *(os.environ.get(name, "") for name in ("GOOGLE_CLOUD_PROJECT", "GOOGLE_PROJECT", "CLOUDSDK_CORE_PROJECT")),
     ]
     defaults: dict[str, Any] = {
-        **{item.name: item.default for item in INPUTS},
+        **{name: item.default for name, item in known_inputs().items()},
         "project": next((item for item in found if item), None),
         "queuedResourceId": proposed_name or auto_name(urn),
         "waitFor": "ready" if "ready" in inputs else "active",
@@ -140,11 +141,11 @@ def _fill_defaults(inputs: wire.Properties, urn: str, project: str, proposed_nam
     for name in ("serviceAccount", "ready"):
         nested = inputs.get(name)
         if isinstance(nested, dict) and not wire.is_secret(nested):
-            inputs[name] = {**_field_defaults(INPUT_BY_NAME[name].schema), **cast("dict[str, Any]", nested)}
+            inputs[name] = {**_field_defaults(known_inputs()[name].schema), **cast("dict[str, Any]", nested)}
 
 
 def _field_defaults(schema: Schema) -> dict[str, Any]:
-    return {item.name: item.default for item in object_type(schema).fields if item.default is not None}
+    return {item.name: item.default for item in fields_of(schema).values() if item.default is not None}
 
 
 def _members(prefix: str, values: wire.Properties, known: Mapping[str, Property]) -> Iterator[InputError]:
@@ -156,7 +157,9 @@ def _members(prefix: str, values: wire.Properties, known: Mapping[str, Property]
         if name in values:
             yield from _type(f"{prefix}{name}", values[name], item.schema)
         elif item.required:
-            yield InputError(f"{prefix}{name}", f"`{prefix}{name}` is missing: {item.description}")
+            yield InputError(
+                f"{prefix}{name}", f"`{prefix}{name}` is missing: {item.description.partition(' One of ')[0]}"
+            )
 
 
 def _type(path: str, value: wire.Value, schema: Schema) -> Iterator[InputError]:
@@ -178,7 +181,7 @@ def _type(path: str, value: wire.Value, schema: Schema) -> Iterator[InputError]:
         for index, item in enumerate(cast("list[Any]", value)):
             yield from _type(f"{path}[{index}]", item, schema["items"])
     elif kind == "object" and "$ref" in schema:
-        yield from _members(f"{path}.", cast("dict[str, Any]", value), object_type(schema).by_name)
+        yield from _members(f"{path}.", cast("dict[str, Any]", value), fields_of(schema))
     elif kind == "object":
         for key, item in cast("dict[str, Any]", value).items():
             yield from _type(key_path(path, key), item, schema["additionalProperties"])
@@ -226,7 +229,7 @@ def _generation(inputs: wire.Properties) -> Iterator[InputError]:
 
 
 def _choices(inputs: wire.Properties) -> Iterator[InputError]:
-    for item in INPUTS:
+    for item in known_inputs().values():
         value = _known(inputs, item.name)
         if item.choices and value is not None and value not in item.choices:
             yield InputError(

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, cast
 
-from gcp_tpu_provider import durations, wire
+from gcp_tpu_provider import wire
 from gcp_tpu_provider.compute_request import CLOUD_TPU, COMPUTE_ENGINE, instance_body, instance_name
 from gcp_tpu_provider.tpu_api import PROVISIONING_MODELS
 
@@ -175,9 +175,9 @@ class DesiredState:
             "provisioningModel": PROVISIONING_MODELS[str(inputs["provisioningModel"])],
         }
         if "maxRunDurationS" in inputs:
-            body["runDuration"] = {"maxRunDuration": durations.to_google(int(inputs["maxRunDurationS"]))}
+            body["runDuration"] = {"maxRunDuration": f"{int(inputs['maxRunDurationS'])}s"}
         if "validUntilDurationS" in inputs:
-            body["queueingPolicy"] = {"validUntilDuration": durations.to_google(int(inputs["validUntilDurationS"]))}
+            body["queueingPolicy"] = {"validUntilDuration": f"{int(inputs['validUntilDurationS'])}s"}
         if "reservationName" in inputs:
             body["reservationName"] = _zonal(str(inputs["reservationName"]), f"{parent}/reservations/")
         return body

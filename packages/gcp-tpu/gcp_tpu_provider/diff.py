@@ -9,7 +9,7 @@ from gcp_tpu_provider import wire
 from gcp_tpu_provider.check import key_path
 from gcp_tpu_provider.desired_state import DesiredState
 from gcp_tpu_provider.errors import TpuProviderError
-from gcp_tpu_provider.properties import DEAD_STATE, INPUTS, Property
+from gcp_tpu_provider.properties import DEAD_STATE, Property, inputs
 from gcp_tpu_provider.renewal import GONE, due
 from gcp_tpu_provider.resource_record import MISSING
 from gcp_tpu_provider.tpu_api import ACTIVE, DEAD_NODE, READY_PHASE
@@ -47,7 +47,7 @@ def diff(
     heir = bool(state.get("renewalName")) and state.get("renewalState") not in GONE
     dead = is_dead(state) and not heir  # an heir takes over in place
     active = not dead and ACTIVE in {state.get("state"), state.get("renewalState")}
-    changes = [change for item in INPUTS for change in _property(item, state, olds, desired, lenient=active)]
+    changes = [change for item in inputs().values() for change in _property(item, state, olds, desired, lenient=active)]
     if dead:
         return [*changes, PropertyChange(path=DEAD_STATE, kind="update", replaces=True, input_diff=False)]
     replacing = [change for change in changes if change.replaces]

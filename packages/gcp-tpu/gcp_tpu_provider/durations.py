@@ -9,11 +9,6 @@ def from_google(text: str | None) -> int | None:
     return round(float(text.rstrip("s"))) if text else None
 
 
-def to_google(seconds: int) -> str:
-    """Return seconds in the JSON format of a protobuf duration."""
-    return f"{seconds}s"
-
-
 def readable(seconds: float) -> str:
     """Return seconds in at most two units: 45s, 2m10s, 30m, 2h05m."""
     whole = round(seconds)

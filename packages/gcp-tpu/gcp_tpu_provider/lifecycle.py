@@ -11,7 +11,8 @@ from gcp_tpu_provider.compute_request import COMPUTE_ENGINE, is_instance
 from gcp_tpu_provider.desired_state import DISK_MODES, DesiredState
 from gcp_tpu_provider.errors import CannotWaitError, TpuProviderError
 from gcp_tpu_provider.operation import ResourceOperation
-from gcp_tpu_provider.properties import INPUT_BY_NAME, MIN_BOOT_DISK_GB
+from gcp_tpu_provider.properties import MIN_BOOT_DISK_GB
+from gcp_tpu_provider.properties import inputs as known_inputs
 from gcp_tpu_provider.resource_record import UNOBSERVED, ResourceRecord, owner_labels
 from gcp_tpu_provider.serving import DeclaredKeys
 from gcp_tpu_provider.tpu_api import ACTIVE, DEAD, DELETING, PROVISIONING_MODELS, NodeInfo, QueuedResourceInfo
@@ -241,4 +242,4 @@ def _imported(found: QueuedResourceInfo, node: NodeInfo | None) -> wire.Properti
         ]
         or None,
     }
-    return {key: value for key, value in inputs.items() if value is not None and key in INPUT_BY_NAME}
+    return {key: value for key, value in inputs.items() if value is not None and key in known_inputs()}

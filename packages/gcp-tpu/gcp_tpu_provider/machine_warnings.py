@@ -1,13 +1,15 @@
-"""Warnings about running capacity in the state, read from Google and the machine during a preview or update without a refresh."""
+"""Warnings about running capacity in the state: before its run expires, and when Google or the machine reports that it no longer serves."""
 
 import asyncio
 from collections.abc import Mapping
 from contextlib import suppress
+from datetime import UTC, datetime, timedelta
 from typing import Any, cast
 
 from gcp_tpu_provider import wire
 from gcp_tpu_provider.capacity_api import CapacityApi
 from gcp_tpu_provider.diff import is_dead
+from gcp_tpu_provider.durations import readable
 from gcp_tpu_provider.errors import TpuProviderError
 from gcp_tpu_provider.serving import HASH_DIGITS, last_line
 from gcp_tpu_provider.tpu_api import (
@@ -21,6 +23,9 @@ from gcp_tpu_provider.tpu_api import (
     QueuedResourceInfo,
 )
 
+LEAST_LEFT = timedelta(minutes=30)
+LEAST_SHARE_LEFT = 0.1
+"""A warning is shown if less than this share of the run duration is left, or less than LEAST_LEFT."""
 LIMIT_S = 5.0
 """Timeout for both responses. A preview without a network continues without them."""
 
@@ -70,3 +75,32 @@ def _went_back(state: wire.Properties, report: GuestReport) -> list[str]:
     )
     text = f"was ready at the last `pulumi up` and has failed since: {last_line(report.detail)}"
     return [f"Document {report.document_hash[:HASH_DIGITS]} {text} {serves}. Change the settings and run `pulumi up`."]
+
+
+def deadline_warning(outputs: Mapping[str, Any], now: datetime, *, renews: bool = False) -> str:
+    """Return a warning that Google will soon delete the machine or has already deleted it. Empty if none is needed.
+
+    `renews`: the next update requests a second machine, or continues waiting for it.
+    """
+    state = cast("wire.Properties", wire.reveal(dict(outputs)))
+    text = state.get("deadline")
+    if not isinstance(text, str) or not text or is_dead(state):
+        return ""
+    try:
+        deadline = datetime.fromisoformat(text).astimezone(UTC)
+    except ValueError:
+        return ""
+    run_s = state.get("maxRunDurationS")
+    share = timedelta(seconds=float(run_s) * LEAST_SHARE_LEFT) if isinstance(run_s, int | float) else timedelta()
+    left = deadline - now
+    if left > max(LEAST_LEFT, share):
+        return ""
+    at = f"{deadline:%Y-%m-%d %H:%M} UTC"
+    if left <= timedelta():
+        return f"The run of {state.get('name')} expired at {at}. Run `pulumi up --refresh` to request capacity again."
+    step = (
+        "Run `pulumi up` before then to renew it."
+        if renews
+        else "After that, run `pulumi up --refresh` to request capacity again."
+    )
+    return f"Google will delete the machine of {state.get('name')} at {at}, in {readable(left.total_seconds())}. {step}"

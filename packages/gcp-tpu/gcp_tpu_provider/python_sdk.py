@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from gcp_tpu_provider import TOKEN
-from gcp_tpu_provider.schema import package_schema
+from gcp_tpu_provider.properties import package_schema
 
 WIDTH = 120
 TYPES = {"string": "str", "integer": "int", "boolean": "bool"}

@@ -2,8 +2,7 @@
 
 import json
 
-from gcp_tpu_provider.properties import INPUTS, OUTPUTS, TYPES, Property, Schema
-from gcp_tpu_provider.schema import described_choices
+from gcp_tpu_provider.properties import Property, Schema, inputs, object_types, outputs
 
 MEANING = {
     "replace": "replaces",
@@ -23,8 +22,8 @@ def reference() -> str:
         "| --- | --- | --- | --- | --- |",
     ]
     parts += [
-        f"| `{item.name}` | {_type(item.schema)} | {_default(item)} | {MEANING[item.change or 'live']} | {described_choices(item)} |"
-        for item in INPUTS
+        f"| `{item.name}` | {_type(item.schema)} | {_default(item)} | {MEANING[item.change]} | {item.description} |"
+        for item in inputs().values()
     ]
     parts += [
         "",
@@ -33,19 +32,20 @@ def reference() -> str:
         "| property | type | description |",
         "| --- | --- | --- |",
     ]
-    parts += [f"| `{item.name}` | {_type(item.schema)} | {item.description} |" for item in OUTPUTS]
-    for name, kind in TYPES.items():
+    parts += [f"| `{item.name}` | {_type(item.schema)} | {item.description} |" for item in outputs().values()]
+    for name, (description, fields) in object_types().items():
         parts += [
             "",
             f"### {name}",
             "",
-            kind.description,
+            description,
             "",
             "| field | type | default | description |",
             "| --- | --- | --- | --- |",
         ]
         parts += [
-            f"| `{item.name}` | {_type(item.schema)} | {_default(item)} | {item.description} |" for item in kind.fields
+            f"| `{item.name}` | {_type(item.schema)} | {_default(item)} | {item.description} |"
+            for item in fields.values()
         ]
     return "\n".join(parts) + "\n"
 

@@ -5,9 +5,8 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any, cast
 
-from gcp_tpu_provider import wire
+from gcp_tpu_provider import properties, wire
 from gcp_tpu_provider.desired_state import URN_DIGITS, URN_LABEL_SUFFIX
-from gcp_tpu_provider.properties import INPUT_BY_NAME, OUTPUTS
 from gcp_tpu_provider.tpu_api import ACTIVE, GuestReport, NodeInfo, QueuedResourceInfo
 
 UNOBSERVED = "UNKNOWN"
@@ -31,7 +30,7 @@ class ResourceRecord:
         plain = cast("wire.Properties", wire.reveal(dict(outputs)))
         if not plain.get("name"):
             return None
-        known = {item.name for item in OUTPUTS}
+        known = properties.outputs()
         observed = {key: value for key, value in plain.items() if key in known}
         history = cast("list[dict[str, str]]", list(observed.pop("stateHistory", [])))
         return cls(zone=str(plain["name"]).split("/")[3], name=str(plain["name"]), observed=observed, history=history)
@@ -117,6 +116,6 @@ def preview_outputs(
 ) -> wire.Properties:
     """Return outputs for a preview. Values that the update determines are unknown; with `renews`, all values about serving."""
     known = {} if renews else olds or {}
-    kept = {item.name: known.get(item.name, wire.UNKNOWN) for item in OUTPUTS}
+    kept = {item.name: known.get(item.name, wire.UNKNOWN) for item in properties.outputs().values()}
     zone = known.get("zone") or inputs.get("zone") or wire.UNKNOWN
-    return {**{name: value for name, value in inputs.items() if name in INPUT_BY_NAME}, **kept, "zone": zone}
+    return {**{name: value for name, value in inputs.items() if name in properties.inputs()}, **kept, "zone": zone}

@@ -18,16 +18,15 @@ from gcp_tpu_provider import TOKEN, VERSION, lifecycle, wire
 from gcp_tpu_provider.capacity_api import capacity_api
 from gcp_tpu_provider.check import check
 from gcp_tpu_provider.compute_request import CLOUD_TPU, COMPUTE_ENGINE, is_instance
-from gcp_tpu_provider.deadline import deadline_warning
 from gcp_tpu_provider.desired_state import DesiredState
 from gcp_tpu_provider.diff import RENEWAL, PropertyChange, diff
 from gcp_tpu_provider.engine_log import EngineLog
 from gcp_tpu_provider.errors import TpuProviderError
-from gcp_tpu_provider.machine_warnings import machine_warnings
+from gcp_tpu_provider.machine_warnings import deadline_warning, machine_warnings
 from gcp_tpu_provider.operation import ResourceOperation
+from gcp_tpu_provider.properties import package_schema
 from gcp_tpu_provider.renewal import due
 from gcp_tpu_provider.resource_record import preview_outputs
-from gcp_tpu_provider.schema import package_schema
 from gcp_tpu_provider.transport import Pacing, TpuTransport, unreachable_override
 
 Context = grpc.aio.ServicerContext[Any, Any]
@@ -39,14 +38,6 @@ TIMED_OUT = "The operation exceeded the custom timeout of this resource."
 KEPT = "The request is kept in the state. Run `pulumi up` to continue, or `pulumi destroy` to delete it."
 OUTPUTS_KEPT = "Stack outputs that are listed with a minus are kept: a failed update removes none, and `pulumi stack output` shows them."
 """The engine prints a minus because a program with a failed resource registers no outputs. Its state keeps the previous ones."""
-KINDS = {
-    ("add", False): provider_pb2.PropertyDiff.ADD,
-    ("add", True): provider_pb2.PropertyDiff.ADD_REPLACE,
-    ("delete", False): provider_pb2.PropertyDiff.DELETE,
-    ("delete", True): provider_pb2.PropertyDiff.DELETE_REPLACE,
-    ("update", False): provider_pb2.PropertyDiff.UPDATE,
-    ("update", True): provider_pb2.PropertyDiff.UPDATE_REPLACE,
-}
 
 
 async def fail(context: Context, message: str, code: grpc.StatusCode = grpc.StatusCode.FAILED_PRECONDITION) -> NoReturn:
@@ -338,10 +329,10 @@ def _moved(operation: ResourceOperation, state: wire.Properties) -> bool:
 
 def _diff_response(changes: list[PropertyChange]) -> provider_pb2.DiffResponse:
     names = [change.path.partition(".")[0].partition("[")[0] for change in changes]
-    detailed = {
-        change.path: provider_pb2.PropertyDiff(kind=KINDS[change.kind, change.replaces], inputDiff=change.input_diff)
-        for change in changes
-    }
+    detailed: dict[str, provider_pb2.PropertyDiff] = {}
+    for change in changes:
+        kind = provider_pb2.PropertyDiff.Kind.Value(f"{change.kind.upper()}{'_REPLACE' if change.replaces else ''}")
+        detailed[change.path] = provider_pb2.PropertyDiff(kind=kind, inputDiff=change.input_diff)
     return provider_pb2.DiffResponse(
         changes=provider_pb2.DiffResponse.DIFF_SOME if changes else provider_pb2.DiffResponse.DIFF_NONE,
         diffs=sorted(set(names)),

@@ -6,31 +6,12 @@ States come from Google's discovery document `tpu.v2alpha1`: QueuedResourceState
 from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import groupby
-from typing import Literal, TypeAlias
+from typing import Literal
 
 ABSENT = "absent"
 """State of a queued resource or a node that does not exist."""
 
-Effect: TypeAlias = Literal[
-    "no change",
-    "warns",
-    "in place",
-    "fails",
-    "continues",
-    "continues and changes",
-    "next zone",
-    "requests again",
-    "read",
-    "read, continues",
-    "read, replaces",
-    "removed",
-    "deleted",
-    "tried",
-    "forced",
-    "awaited",
-    "nothing",
-]
-EFFECTS: Mapping[Effect, str] = {
+EFFECTS: Mapping[str, str] = {
     "no change": "nothing",
     "warns": "changes nothing and warns to run `pulumi up --refresh`",
     "in place": "changes the node in place",
@@ -49,6 +30,7 @@ EFFECTS: Mapping[Effect, str] = {
     "awaited": "waits until it is gone",
     "nothing": "treats it as deleted",
 }
+"""Name of each effect: its sentence."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,28 +43,18 @@ class Situation:
     """State of its node, or ABSENT; "" if the node does not matter."""
     recorded: Literal["waiting", "ACTIVE"]
     """State recorded by the last `up`, which was interrupted while waiting or finished with ACTIVE."""
-    up: Effect
+    up: str
     """Effect without a change of the program."""
-    change: Effect
+    change: str
     """Effect with an in-place change."""
-    refresh: Effect
-    destroy: Effect
+    refresh: str
+    destroy: str
 
 
 LIVING_NODES = (
-    "CREATING",
-    "READY",
-    "RESTARTING",
-    "REIMAGING",
-    "REPAIRING",
-    "STOPPED",
-    "STOPPING",
-    "STARTING",
-    "HIDING",
-    "UNHIDING",
-    "UNKNOWN",
-    "STATE_UNSPECIFIED",
-)
+    "CREATING", "READY", "RESTARTING", "REIMAGING", "REPAIRING", "STOPPED",
+    "STOPPING", "STARTING", "HIDING", "UNHIDING", "UNKNOWN", "STATE_UNSPECIFIED",
+)  # fmt: skip
 LOST_NODES = ("PREEMPTED", "TERMINATED", "DELETING", "HIDDEN", ABSENT)
 
 SITUATIONS: tuple[Situation, ...] = (
@@ -121,7 +93,7 @@ def table() -> str:
     return "\n".join(lines) + "\n"
 
 
-def _shared(row: Situation) -> tuple[str, str, Effect, Effect, Effect, Effect]:
+def _shared(row: Situation) -> tuple[str, ...]:
     return row.queued, row.recorded, row.up, row.change, row.refresh, row.destroy
 
 

@@ -2,6 +2,7 @@
 
 import ast
 import io
+import json
 import os
 import re
 import subprocess
@@ -12,100 +13,63 @@ from pathlib import Path
 
 import pytest
 
-from authors.release import archives, build, checksums, rehearsal, version
+from authors.release import build, plugins, rehearsal
 from authors.release.__main__ import COMMAND
 from contracts.errors import ScriptError
 from scripts.cli.command import run_command
 
 ROOT = Path(__file__).parents[3]
-DATE = 1_700_000_000
-METADATA = """Metadata-Version: 2.4
-Name: a-b
-Version: 1.2.3
-Summary: A thing.
-License-Expression: Apache-2.0
-Requires-Python: >=3.11
-Project-URL: Repository, https://example.com
-Description-Content-Type: text/markdown
-
-It does a thing.
-"""
 
 
-def archive(folder, name, files=None, **entry):
-    """Write an archive of one file, whose entry has these attributes."""
-    path = folder / name
-    with tarfile.open(path, "w:gz") as packed:
-        for member, content in (files or {"a-b-1.2.3/PKG-INFO": METADATA}).items():
-            info = tarfile.TarInfo(member)
-            for key, value in {"mtime": DATE, **entry}.items():
-                setattr(info, key, value)
-            info.size = len(content)
-            packed.addfile(info, io.BytesIO(content.encode()))
-    return path
-
-
-def wheel(folder, metadata=METADATA, name="a_b-1.2.3-py3-none-any.whl"):
-    with zipfile.ZipFile(folder / name, "w") as packed:
-        packed.writestr("a_b-1.2.3.dist-info/METADATA", metadata)
+def archive(folder, name, member):
+    with tarfile.open(folder / name, "w:gz") as packed:
+        packed.addfile(tarfile.TarInfo(member), io.BytesIO())
     return folder / name
 
 
-def test_an_artefact_that_no_release_ships_is_refused(tmp_path, subtests):
-    good = {
-        "wheel": (wheel(tmp_path), "wheel"),
-        "sdist": (archive(tmp_path, "a_b-1.2.3.tar.gz"), "sdist"),
-        "plugin": (archive(tmp_path, "plugin-v1.2.3-linux-amd64.tar.gz", {"a.py": "x"}), "plugin"),
-    }
-    for name, (path, kind) in good.items():
-        with subtests.test(name):
-            assert build._described(path, kind, "1.2.3", DATE).bytes == path.stat().st_size
-    tar = "x-v1.2.3.tar.gz"
-    bad = {
-        "its tests": (archive(tmp_path, tar, {"tests/a.py": "x"}), "plugin", "has tests/a.py, which no release ships"),
-        "a path outside": (lambda: archive(tmp_path, tar, {"../a": "x"}), "plugin", "is not a file inside the archive"),
-        "an owner": (lambda: archive(tmp_path, tar, uid=1000), "plugin", "its bytes depend on the machine"),
-        "a date": (lambda: archive(tmp_path, tar, mtime=DATE + 1), "plugin", "not the commit's"),
-        "a link": (lambda: archive(tmp_path, tar, type=tarfile.SYMTYPE), "plugin", "is not a file inside the archive"),
-        "another version": (lambda: wheel(tmp_path), "wheel", "has the metadata of a-b 1.2.3; 9.9.9 is expected"),
-        "no page": (lambda: wheel(tmp_path, METADATA.partition("\n\n")[0] + "\n\n"), "wheel", "lacks the description"),
-        "no summary": (lambda: wheel(tmp_path, METADATA.replace("Summary: A thing.\n", "")), "wheel", "lacks Summary"),
-        "a field of a later form": (lambda: wheel(tmp_path, METADATA.replace("2.4", "2.1")), "wheel", "invalid metadata"),
-    }  # fmt: skip
-    for name, (make, kind, message) in bad.items():
-        with subtests.test(name), pytest.raises(ScriptError, match=re.escape(message)):
-            build._described(
-                make() if callable(make) else archive(tmp_path, tar, {"tests/a.py": "x"}),
-                kind,
-                "9.9.9" if name == "another version" else "1.2.3",
-                DATE,
-            )
+def wheel(folder, member):
+    with zipfile.ZipFile(folder / "a_b-1.2.3-py3-none-any.whl", "w") as packed:
+        packed.writestr(member, "")
+    return folder / "a_b-1.2.3-py3-none-any.whl"
 
 
-def test_a_changed_missing_or_strange_file_is_found_by_the_checksums(tmp_path, subtests):
-    def folder(name):
-        made = tmp_path / name
-        made.mkdir()
-        (made / "a-1.0.0.txt").write_text("a")
-        checksums.write(made, [checksums.describe(made / "a-1.0.0.txt", "schema", "1.0.0")], repository="o/n")
-        return made
+def test_an_artefact_that_no_release_ships_is_refused(tmp_path):
+    for path in (wheel(tmp_path, "a_b/a.py"), archive(tmp_path, "a-v1.2.3.tar.gz", "a.py")):
+        assert build.described(path, "plugin", "1.2.3").bytes == path.stat().st_size
+    for path in (wheel(tmp_path, "a_b/tests/a.py"), archive(tmp_path, "a-v1.2.3.tar.gz", "tests/a.py")):
+        with pytest.raises(ScriptError, match=re.escape("tests/a.py, which no release ships")):
+            build.described(path, "plugin", "1.2.3")
+    with pytest.raises(ScriptError, match=re.escape("does not have the version 9.9.9")):
+        build.described(archive(tmp_path, "a-v1.2.3.tar.gz", "a.py"), "plugin", "9.9.9")
 
-    assert [artefact.name for artefact in checksums.verify(folder("good"))] == ["a-1.0.0.txt"]
+
+@pytest.fixture
+def artefacts(tmp_path):
+    """A folder with one artefact and its lists."""
+    folder = tmp_path / "dist"
+    folder.mkdir()
+    (folder / "a-1.0.0.txt").write_text("a")
+    build.write_sums(folder, [build.described(folder / "a-1.0.0.txt", "schema", "1.0.0")], repository="o/n")
+    return folder
+
+
+def test_a_changed_missing_or_strange_file_is_found_by_the_rehearsal(artefacts, tmp_path, subtests):
     done = subprocess.run(
-        ["sha256sum", "--check", "--strict", "SHA256SUMS"], cwd=tmp_path / "good", capture_output=True, check=False
+        ["sha256sum", "--check", "--strict", "SHA256SUMS"], cwd=artefacts, capture_output=True, check=False
     )
     assert done.returncode == 0
-    faults = {
-        "changed": (lambda at: (at / "a-1.0.0.txt").write_text("b"), "has the SHA-256"),
-        "missing": (lambda at: (at / "a-1.0.0.txt").unlink(), "is missing, but listed in"),
-        "strange": (lambda at: (at / "b.txt").write_text("b"), "b.txt is not listed in"),
-        "unlisted": (lambda at: (at / "SHA256SUMS").unlink(), "has no SHA256SUMS"),
-    }
-    for name, (plant, message) in faults.items():
+    at = rehearsal.Workplace(artefacts, tmp_path)
+    rehearsal.checksums(at)
+    file = artefacts / "a-1.0.0.txt"
+    for name, plant, message in (
+        ("changed", lambda: file.write_text("b"), "a-1.0.0.txt is not the file that SHA256SUMS lists"),
+        ("missing", file.unlink, "a-1.0.0.txt: not both in the folder and in SHA256SUMS"),
+        ("strange", lambda: (artefacts / "b.txt").write_text("b"), "a-1.0.0.txt, b.txt: not both"),
+    ):
         with subtests.test(name):
-            plant(folder(name))
-            with pytest.raises(ScriptError, match=re.escape(message)):
-                checksums.verify(tmp_path / name)
+            plant()
+            with pytest.raises(rehearsal.FailedError, match=re.escape(message)):
+                rehearsal.checksums(at)
 
 
 def test_a_folder_with_files_is_refused_and_stays_as_it_is(tmp_path, capsys):
@@ -115,16 +79,15 @@ def test_a_folder_with_files_is_refused_and_stays_as_it_is(tmp_path, capsys):
     assert [path.name for path in tmp_path.iterdir()] == ["mine.txt"]
 
 
-def test_every_archive_has_the_date_of_the_commit_and_a_variable_overrides_it(monkeypatch):
-    monkeypatch.delenv(archives.SOURCE_DATE, raising=False)
-    with archives.commit_date(ROOT) as date:
-        assert os.environ[archives.SOURCE_DATE] == str(date)
-        assert archives.packed({"a": b"x", "b": b"y"}, date) == archives.packed({"b": b"y", "a": b"x"}, date)
-    assert archives.SOURCE_DATE not in os.environ
-    monkeypatch.setenv(archives.SOURCE_DATE, str(DATE))
-    with archives.commit_date(ROOT) as date:
-        assert date == DATE
-    assert os.environ[archives.SOURCE_DATE] == str(DATE)
+def test_every_archive_has_the_date_of_the_commit_and_a_variable_overrides_it(monkeypatch, tmp_path):
+    monkeypatch.delenv("SOURCE_DATE_EPOCH", raising=False)
+    committed = subprocess.run(
+        ["git", "log", "-1", "--format=%ct"], cwd=ROOT, capture_output=True, text=True, check=True
+    )
+    for date in (int(committed.stdout), 1_700_000_000):
+        with tarfile.open(plugins.provider_archive(tmp_path)) as packed:
+            assert {member.mtime for member in packed.getmembers()} == {date}
+        monkeypatch.setenv("SOURCE_DATE_EPOCH", "1700000000")
 
 
 def test_the_rehearsal_imports_the_standard_library_alone():
@@ -134,44 +97,17 @@ def test_the_rehearsal_imports_the_standard_library_alone():
     assert {name.partition(".")[0] for name in names} <= sys.stdlib_module_names
 
 
-@pytest.fixture
-def artefacts(tmp_path):
-    """A folder with a manifest, and a `pulumi` that is never called."""
-    folder = tmp_path / "dist"
-    folder.mkdir()
-    (folder / "a-1.0.0.txt").write_text("a")
-    checksums.write(folder, [checksums.describe(folder / "a-1.0.0.txt", "schema", "1.0.0")], repository="o/n")
-    return folder
-
-
-def test_a_rehearsal_reports_each_step_and_fails_with_one(artefacts, monkeypatch, capsys, tmp_path, subtests):
-    def fails(at):
+def test_a_rehearsal_fails_with_the_end_of_the_output(artefacts, monkeypatch, capsys, tmp_path):
+    at = rehearsal.Workplace(artefacts, tmp_path)
+    with pytest.raises(rehearsal.FailedError, match=r"`sh -c echo the cause; exit 3` ended with 3:\nthe cause"):
         at.run("sh", "-c", "echo the cause; exit 3")
-
-    steps = {
-        "ok": rehearsal.RehearsalStep("ok", "Fine", lambda at: at.run("echo", "done").strip()),
-        "skips": rehearsal.RehearsalStep("skips", "Absent", lambda at: str(at.artefacts.one(r"b-.*"))),
-        "fails": rehearsal.RehearsalStep("fails", "Broken", fails),
-    }
-    monkeypatch.setattr(rehearsal, "STEPS", tuple(steps.values()))
-    monkeypatch.setattr(rehearsal.shutil, "which", lambda _: "/usr/bin/pulumi")
-    monkeypatch.setenv("GITHUB_STEP_SUMMARY", str(tmp_path / "summary.md"))
-    rows = [(["ok"], 0), (["ok", "skips"], 0), (["ok", "skips", "--complete"], 1), (["ok", "fails"], 1), ([], 1)]
-    for words, code in rows:
-        with subtests.test(" ".join(words)):
-            assert rehearsal.main([str(artefacts), *(["--only", *words] if words else [])]) == code
-    shown = capsys.readouterr().out
-    assert "skipped     0.0 s  Absent: the release has no b-.*" in shown
-    assert "`sh -c echo the cause; exit 3` ended with 3, not 0:\nthe cause" in shown
-    assert "| Broken | FAILED |" in (tmp_path / "summary.md").read_text()
-    assert rehearsal.main([str(artefacts), "--only", "nothing"]) == 2
-    assert rehearsal.main([str(tmp_path)]) == 2
-    monkeypatch.setattr(rehearsal.shutil, "which", lambda _: None)
-    assert rehearsal.main([str(artefacts)]) == 2
-    errors = capsys.readouterr().err
-    assert "step 'nothing' not found. Steps: ok, skips, fails." in errors
-    assert "has no manifest.json" in errors
-    assert "`pulumi` is not on PATH. Install it" in errors
+    with pytest.raises(rehearsal.FailedError, match="`no-such-program` did not finish"):
+        at.run("no-such-program")
+    assert rehearsal.main([str(tmp_path)]) == 1
+    assert "rehearse: FAILED: 0 artefacts in" in capsys.readouterr().out
+    monkeypatch.setattr(rehearsal.Workplace, "environment", lambda *_: pytest.fail("nothing is installed"))
+    assert rehearsal.main([str(artefacts)]) == 1
+    assert "match localcloud_google-*.whl; one is expected" in capsys.readouterr().out
 
 
 def test_a_rehearsal_inherits_no_credentials_and_no_project(artefacts, monkeypatch, tmp_path):
@@ -185,13 +121,9 @@ def test_a_rehearsal_inherits_no_credentials_and_no_project(artefacts, monkeypat
     )
     for name in hidden:
         monkeypatch.setenv(name, "planted")
-    at = rehearsal.Workplace(rehearsal.read_artefacts(artefacts), tmp_path)
+    at = rehearsal.Workplace(artefacts, tmp_path)
     assert not {*hidden} & {*at.variables}
     assert "planted" not in at.run("env")
-
-
-SKIPPED_HERE = {"wheel-provider", "wheel-localcloud", "wheel-loadtest", "provider-yaml"}
-"""Steps with tests of their own (tests/agreement), and one that needs the official Pulumi distribution."""
 
 
 @pytest.fixture(scope="module")
@@ -218,11 +150,10 @@ class TestRelease:
         names = sorted(path.name for path in first.iterdir())
         assert [name for name in names if (first / name).read_bytes() != (second / name).read_bytes()] == []
         assert names == sorted(path.name for path in second.iterdir())
-        kinds = [artefact.kind for artefact in checksums.verify(first)]
+        kinds = [item["kind"] for item in json.loads((first / "manifest.json").read_text())["artefacts"]]
         assert {kind: kinds.count(kind) for kind in kinds} == {
             "plugin": 4, "wheel": 3, "sdist": 3, "schema": 1, "script": 1,
         }  # fmt: skip
-        assert {artefact.version for artefact in checksums.verify(first)} == {version.the_version(ROOT)}
 
     def test_no_artefact_names_a_folder_of_this_machine(self, built):
         secret = [str(ROOT).encode(), str(built).encode()]
@@ -235,30 +166,11 @@ class TestRelease:
         cli = tmp_path / "pulumi"  # the language host of this checkout, also where several share one environment
         cli.write_text(re.sub(r'GEMMA_SERVING_ROOT="[^"]*"', f'GEMMA_SERVING_ROOT="{ROOT}"', link))
         cli.chmod(0o755)
-        steps = [step.name for step in rehearsal.STEPS if step.name not in SKIPPED_HERE]
-        command = [
-            sys.executable,
-            str(built / "first" / build.REHEARSAL),
-            str(built / "first"),
-            "--complete",
-            "--only",
-            *steps,
-        ]
+        command = [sys.executable, str(built / "first" / build.REHEARSAL)]
         environment = {**os.environ, "PATH": f"{tmp_path}{os.pathsep}{os.environ['PATH']}"}
         done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
         assert done.returncode == 0, done.stdout + done.stderr
-        assert done.stdout.count("| ok |") == len(steps)
-
-    def test_a_rehearsal_of_a_changed_artefact_fails(self, built, tmp_path):
-        copy = rehearsal.shutil.copytree(built / "second", tmp_path / "copy")
-        wheel_file = next(copy.glob("loadtest_openai-*.whl"))
-        wheel_file.write_bytes(wheel_file.read_bytes()[:-1])
-        (tmp_path / "pulumi").write_text("#!/bin/sh\n")
-        (tmp_path / "pulumi").chmod(0o755)
-        environment = {**os.environ, "PATH": f"{tmp_path}{os.pathsep}{os.environ['PATH']}"}
-        command = [sys.executable, str(copy / build.REHEARSAL), "--only", "checksums"]
-        done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
-        assert (done.returncode, "is not the file that SHA256SUMS lists" in done.stdout) == (1, True)
+        assert "the checksums, the load test and the provider work." in done.stdout
 
 
 def members(path):

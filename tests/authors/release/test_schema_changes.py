@@ -8,13 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from authors.release import schema_changes
-from authors.release.__main__ import COMMAND
-from contracts.errors import ScriptError
+from authors.release import __main__ as command
+from authors.release import schema_changes, version
 from scripts.cli.command import run_command
 
 ROOT = Path(__file__).parents[3]
-SCHEMA = ROOT / "packages" / "gcp-tpu" / "schema.json"
+SCHEMA = ROOT / version.SCHEMA
 R, T, E, F = "p:index:Server", "p:index:Disk", "p:index:Mode", "p:index:getServer"
 
 
@@ -94,6 +93,7 @@ HARMLESS = {
     "function added": lambda s: s["functions"].update({"p:index:getNew": {}}),
     "type added": lambda s: s["types"].update({"p:index:New": {"type": "object"}}),
     "input added": lambda s: at(s, IN).update(new={"type": "string"}),
+    "input with a default added": lambda s: at(s, IN).update(new={"type": "string", "default": "x"}),
     "output added": lambda s: at(s, OUT).update(new={"type": "string"}),
     "input became optional": lambda s: s["resources"][R]["requiredInputs"].clear(),
     "output became required": lambda s: s["resources"][R]["required"].append("state"),
@@ -113,9 +113,9 @@ def test_each_kind_of_change_is_found_and_judged(subtests):
             with subtests.test(kind, breaks=breaks):
                 new = base()
                 edit(new)
-                found = [(change.kind, change.is_breaking) for change in schema_changes.changes(base(), new)]
-                assert (kind, breaks) in found
-                assert breaks or not any(is_breaking for _, is_breaking in found)
+                found = schema_changes.changes(base(), new)
+                assert any(change.is_breaking for change in found) is breaks
+                assert found
     assert list(schema_changes.changes(base(), base())) == []
 
 
@@ -140,45 +140,42 @@ def test_no_difference_of_the_providers_schema_is_missed():
             assert schema_changes.changes(schema, new), path
 
 
-def test_the_gate_follows_the_version(tmp_path, capsys, monkeypatch, subtests):
-    monkeypatch.delenv("GITHUB_STEP_SUMMARY", raising=False)
-    allowed = [("0.1.0", "0.2.0"), ("1.1.0", "2.0.0"), ("0.9.0", "1.0.0")]
-    refused = [("0.1.0", "0.1.1"), ("1.1.0", "1.2.0"), ("0.1.0", "0.1.0")]
-    rows = [*((old, new, 0) for old, new in allowed), *((old, new, 1) for old, new in refused)]
-    for old, new, code in rows:
-        with subtests.test(f"{old} to {new}"):
-            schemas = [{**base(), "version": old}, {**base(), "version": new}]
-            schemas[1]["types"].pop(E)
-            files = [tmp_path / "old.json", tmp_path / "new.json"]
-            for file, schema in zip(files, schemas, strict=True):
-                file.write_text(json.dumps(schema))
-            words = ["schema-diff", "--old", str(files[0]), "--new", str(files[1])]
-            assert run_command(COMMAND, words) == 0
-            assert f"BREAKING  type removed  {E}" in capsys.readouterr().out
-            assert run_command(COMMAND, [*words, "--json"]) == 0
-            (package,) = json.loads(capsys.readouterr().out)["packages"]
-            assert (package["old"], package["new"], package["changes"][0]["kind"]) == (old, new, "type removed")
-            assert run_command(COMMAND, [*words, "--gate"]) == code
-            assert (f"{new} may not break programs of {old}" in capsys.readouterr().err) is bool(code)
-
-
-def test_a_schema_comes_from_a_file_or_a_commit(tmp_path):
-    subprocess.run(["git", "init", "-q", "-b", "main"], cwd=tmp_path, check=True)
-    (tmp_path / "schema.json").write_text(json.dumps(base()))
+@pytest.fixture
+def checkout(tmp_path, monkeypatch):
+    """A repository whose first commit, `main`, has the schema."""
+    monkeypatch.setattr(command, "ROOT", tmp_path)
+    monkeypatch.setenv("GITHUB_STEP_SUMMARY", str(tmp_path / "summary"))
+    (tmp_path / schema_changes.SCHEMA).parent.mkdir(parents=True)
+    (tmp_path / schema_changes.SCHEMA).write_text(json.dumps(base()))
     author = ["-c", "user.name=a", "-c", "user.email=a@b"]
-    subprocess.run(["git", "add", "."], cwd=tmp_path, check=True)
-    subprocess.run(["git", *author, "commit", "-qm", "a"], cwd=tmp_path, check=True)
-    assert schema_changes.read(tmp_path, "main", "schema.json") == base()
-    same = schema_changes.compare(tmp_path, "main", None, "schema.json")
-    assert same.text == "p 0.1.0 (main) -> 0.1.0: 0 changes, 0 breaking."
-    (tmp_path / "other.json").write_text(json.dumps(base()))
-    added = schema_changes.compare(tmp_path, "main", None, "other.json")
-    assert (added.text, added.is_refused) == ("p 0.1.0: new since main.", False)
-    with pytest.raises(ScriptError, match=r"^v9 is neither a file nor a commit\."):
-        schema_changes.compare(tmp_path, "v9", None, "schema.json")
-    with pytest.raises(ScriptError, match=r"^v9 is neither a file nor a commit with schema.json\."):
-        schema_changes.read(tmp_path, "v9", "schema.json")
-    with pytest.raises(ScriptError, match="is not JSON"):
-        schema_changes.parsed("{", "x.json")
-    with pytest.raises(ScriptError, match=r"^x.json has no `name`"):
-        schema_changes.parsed("[]", "x.json")
+    for words in (["init", "-q", "-b", "main"], ["add", "."], [*author, "commit", "-qm", "a"]):
+        subprocess.run(["git", *words], cwd=tmp_path, check=True)
+    return tmp_path
+
+
+def test_the_gate_follows_the_version(checkout, capsys, subtests):
+    for new, code in (("0.2.0", 0), ("1.0.0", 0), ("0.1.1", 1), ("0.1.0", 1)):
+        with subtests.test(new):
+            changed = {**base(), "version": new}
+            changed["types"].pop(E)
+            (checkout / schema_changes.SCHEMA).write_text(json.dumps(changed))
+            assert run_command(command.COMMAND, ["schema-diff", "--old", "main"]) == 0
+            shown = capsys.readouterr().out
+            assert f'BREAKING  types {E} type: "string" -> none' in shown
+            assert shown in (checkout / "summary").read_text()
+            assert run_command(command.COMMAND, ["schema-diff", "--old", "main", "--gate"]) == code
+            assert (f"{new} may not break programs of 0.1.0" in capsys.readouterr().err) is bool(code)
+
+
+def test_a_minor_version_from_one_on_may_not_break_programs():
+    change = schema_changes.SchemaChange(where="x", is_breaking=True, before="1", after="")
+    for old, new, refused in (("1.1.0", "1.2.0", True), ("1.1.0", "2.0.0", False)):
+        found = schema_changes.SchemaComparison(source="main", old=old, new=new, changes=[change])
+        assert found.is_refused is refused
+
+
+def test_without_a_tag_nothing_is_compared_and_what_is_no_commit_is_refused(checkout, capsys):
+    assert run_command(command.COMMAND, ["schema-diff", "--gate"]) == 0
+    assert "No tag vX.Y.Z before this commit" in capsys.readouterr().out
+    assert run_command(command.COMMAND, ["schema-diff", "--old", "v9"]) == 1
+    assert f"v9 is not a commit with {schema_changes.SCHEMA}" in capsys.readouterr().err

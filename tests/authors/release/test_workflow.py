@@ -10,9 +10,8 @@ from pathlib import Path
 import pytest
 import yaml
 
-from authors.release import checksums
+from authors.release import build
 from authors.release.__main__ import COMMAND
-from authors.release.version import UNSET_OWNER
 from tools.engine.model import VERSION as ENGINE
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -64,9 +63,7 @@ def test_the_rehearsal_has_the_artefacts_alone_and_the_engine_of_the_project():
     assert set(download["with"]) == {"name", "path"}, "an artifact of this run"
     (engine,) = uses("rehearsal", "pulumi/actions")
     assert engine["with"] == {"pulumi-version": ENGINE}
-    assert [step["run"] for step in JOBS["rehearsal"]["steps"] if "run" in step] == [
-        "python dist/rehearse.py dist --complete"
-    ]
+    assert [step["run"] for step in JOBS["rehearsal"]["steps"] if "run" in step] == ["python dist/rehearse.py dist"]
 
 
 def test_every_artifact_that_a_job_downloads_was_uploaded_by_the_build():
@@ -80,7 +77,7 @@ def test_every_command_of_the_build_exists():
     text = "".join(step.get("run", "") for step in JOBS["build"]["steps"])
     used = set(re.findall(r"authors\.release ([\w-]+)", text))
     assert {"build", "check", "notes", "schema-diff"} == used <= known
-    assert used | {"version", "owner"} == set(re.findall(r"authors\.release ([a-z][\w-]+)", PAGE)) <= known
+    assert used | {"version"} == set(re.findall(r"authors\.release ([a-z][\w-]+)", PAGE)) <= known
 
 
 @pytest.mark.skipif(shutil.which("jq") is None, reason="jq is not installed; the runners have it")
@@ -91,8 +88,7 @@ def test_artefacts_of_another_repository_or_of_none_are_refused(tmp_path, subtes
 
     def code(repository, *, changed=False):
         dist = tmp_path / "dist"
-        artefact = checksums.describe(dist / "a-1.0.0.txt", "schema", "1.0.0")
-        checksums.write(dist, [artefact], repository=repository)
+        build.write_sums(dist, [build.described(dist / "a-1.0.0.txt", "schema", "1.0.0")], repository=repository)
         if changed:
             (dist / "a-1.0.0.txt").write_text("b")
         environment = {"PATH": os.environ["PATH"], "REPOSITORY": "acme/serving"}
@@ -102,7 +98,7 @@ def test_artefacts_of_another_repository_or_of_none_are_refused(tmp_path, subtes
     for name, repository, expected in (
         ("its own", "acme/serving", 0),
         ("another", "acme/other", 1),
-        ("none", f"{UNSET_OWNER}/serving", 1),
+        ("none", "owner--unset/serving", 1),
     ):
         with subtests.test(name):
             assert code(repository) == expected
@@ -113,17 +109,17 @@ def test_artefacts_of_another_repository_or_of_none_are_refused(tmp_path, subtes
 def test_pypi_gets_the_distributions_of_python(tmp_path):
     """The `jq` program of the job `pypi`, on a manifest with one artefact of each kind."""
     kinds = {
-        "plugin": "p",
-        "wheel": "w",
-        "sdist": "s",
-        "schema": "c",
+        "plugin": "p-1.0.0",
+        "wheel": "w-1.0.0",
+        "sdist": "s-1.0.0",
+        "schema": "c-1.0.0",
         "script": "r",
     }
     (tmp_path / "dist").mkdir()
     for kind, name in kinds.items():
         (tmp_path / "dist" / name).write_text(kind)
-    found = [checksums.describe(tmp_path / "dist" / name, kind, "1.0.0") for kind, name in kinds.items()]
-    checksums.write(tmp_path / "dist", found, repository="a/b")
+    found = [build.described(tmp_path / "dist" / name, kind, "1.0.0") for kind, name in kinds.items()]
+    build.write_sums(tmp_path / "dist", found, repository="a/b")
     selected = {}
     for job in PUBLISHING[1:]:
         text = "".join(step.get("run", "") for step in JOBS[job]["steps"])
@@ -132,7 +128,7 @@ def test_pypi_gets_the_distributions_of_python(tmp_path):
             ["jq", "-r", query, "dist/manifest.json"], cwd=tmp_path, capture_output=True, text=True, check=True
         )
         selected[job] = set(done.stdout.split())
-    assert selected == {"pypi": {"w", "s"}}
+    assert selected == {"pypi": {"w-1.0.0", "s-1.0.0"}}
 
 
 def test_the_page_has_every_job_variable_and_right_and_makes_the_environment():

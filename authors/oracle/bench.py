@@ -1,4 +1,4 @@
-"""Run our benchmark and vLLM's on the same point, and read the results and the server's counts."""
+"""Measure points with our benchmark and with vLLM's in rounds that alternate the tools, and read the results and the server's counts."""
 
 import json
 import os
@@ -6,21 +6,28 @@ import re
 import shlex
 import sys
 import time
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any, Final, cast
 
-from authors.oracle.copies import VllmCopies
-from authors.oracle.environment import MODEL, ROOT, OracleError, OracleHome
-from authors.oracle.judge import OracleRun
-from authors.oracle.programs import run_tool
-from authors.oracle.server import OracleCores, read_metrics, tools_environment
+from authors.oracle.environment import MODEL, ROOT, OracleError, OracleHome, say
+from authors.oracle.judge import (
+    FigureComparison,
+    OraclePart,
+    OracleRun,
+    compare_point,
+    count_faults,
+    faults_of,
+    in_terms_of_the_server,
+)
+from authors.oracle.server import OracleCores, read_metrics, run_tool, tools_environment
 
 SPECIAL_TAIL: Final = {"min_tokens": 20, "logit_bias": {"1": 100}}
 """Text for 20 tokens, then repeated end tokens (`ignore_eos`), which are events without text."""
 TEMPLATE_TOKENS: Final = 10
 """Tokens that the chat template of the oracle's model adds. vLLM adds them to the length of its random prompts."""
-_LIMIT_S: Final = 900.0
+MOST_ROUNDS: Final = 2
+"""Maximum attempts as a multiple of the rounds. A round is repeated if our benchmark reports an invalid result."""
 _SETTLE_LIMIT_S: Final = 30.0
 _COUNTERS: Final = {
     "requests": "vllm:e2e_request_latency_seconds_count",
@@ -33,9 +40,6 @@ _COUNTERS: Final = {
 _SURPLUS: Final = re.compile(r"there were (\d+) (more|fewer) tokens than expected")
 _MARK: Final = "time to first token"
 """Words of a note about the time to first token."""
-_KEYS: Final = ("ttft", "tpot", "itl", "e2el")
-
-MetricsReader = Callable[[], Mapping[str, float]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,6 +69,65 @@ POINTS: Final = (
     OraclePoint(name="c16", concurrency=16, input_tokens=256, output_tokens=64, requests=48),
     OraclePoint(name="tail", concurrency=4, input_tokens=128, output_tokens=64, requests=16, extra_body=SPECIAL_TAIL),
 )
+OurTool = Callable[[OraclePoint, str], OracleRun]
+TheirTool = Callable[[OraclePoint, str, str], OracleRun]
+
+
+def measure_point(point: OraclePoint, rounds: int, ours: OurTool, theirs: TheirTool) -> OraclePart:
+    """Measure a point until the given number of rounds is valid. Our first run warms up the server and is not counted.
+
+    Each command is run once, because its seed determines the prompts, and the server keeps them in its prefix cache.
+    """
+    command = ours(point, f"{point.name}-0").command
+    pairs: list[tuple[OracleRun, OracleRun]] = []
+    left_out: list[str] = []
+    for number in range(1, MOST_ROUNDS * rounds + 1):
+        label = f"{point.name}-{number}"
+        if number % 2:
+            mine = ours(point, label)
+            other = theirs(point, label, command)
+        else:
+            other = theirs(point, label, command)
+            mine = ours(point, label)
+        command = mine.command
+        shares = [in_terms_of_the_server(run)["tpot"] for run in (mine, other)]
+        say(f"{label}: TPOT {shares[0]:.3f} and {shares[1]:.3f} of the server's{mine.invalid_reasons and ', excluded'}")
+        if mine.invalid_reasons:
+            left_out.append(f"round {number}: {mine.invalid_reasons[0]}")
+        else:
+            pairs.append((mine, other))
+        if len(pairs) == rounds:
+            break
+    return judged_point(point, pairs, left_out)
+
+
+def judged_point(
+    point: OraclePoint, pairs: Sequence[tuple[OracleRun, OracleRun]], left_out: Sequence[str]
+) -> OraclePart:
+    """Return the evaluation of a point's rounds. `left_out` has the reasons for excluded rounds."""
+    if not pairs:
+        fault = f"{point.name}: our benchmark reports no valid round: {left_out[0]}"
+        return OraclePart(lines=(), faults=(fault,))
+    compared = compare_point(point.name, pairs)
+    rounds = f"{len(pairs)} rounds of {point.requests} requests, {point.input_tokens} in, {point.output_tokens} out"
+    excluded = [f"- {point.name}, excluded, {reason}" for reason in left_out]
+    return OraclePart(
+        lines=(*_table(compared), "", f"- {point.name}: {rounds}", *excluded, ""),
+        faults=(*count_faults(point.name, point.asked, pairs), *faults_of(compared)),
+    )
+
+
+def _table(rows: Sequence[FigureComparison]) -> list[str]:
+    lines = [
+        "| point | metric | ours | vllm bench serve | ours / server | verdict | theirs / server | relative to the server | verdict | plain | verdict |",
+        "| --- | --- | ---: | ---: | --- | --- | ---: | --- | --- | --- | --- |",
+    ]
+    for row in rows:
+        unit = "tok/s" if row.figure == "throughput" else "ms"
+        figures = f"{row.point} | {row.figure} | {row.ours:.2f} {unit} | {row.theirs:.2f} {unit}"
+        own = f"{row.ours_of_server:.3f} | " if row.own is None else row.own.judged
+        lines.append(f"| {figures} | {own} | {row.theirs_of_server:.3f} | {row.relative.judged} | {row.raw.judged} |")
+    return lines
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,13 +137,11 @@ class Bench:
     home: OracleHome
     url: str
     cores: OracleCores
-    copies: VllmCopies | None = None
-    """Runner of vLLM's benchmark without reloading; None runs the program."""
 
-    def ours(self, point: OraclePoint, label: str, *, through: str | None = None) -> OracleRun:
-        """Measure a point with `scripts.bench`. `through` is another address of the same server."""
+    def ours(self, point: OraclePoint, label: str) -> OracleRun:
+        """Measure a point with `scripts.bench`."""
         out = self.home.results / f"{label}-ours"
-        command = [sys.executable, "-m", "scripts.bench", "--url", through or self.url, "--model", MODEL]
+        command = [sys.executable, "-m", "scripts.bench", "--url", self.url, "--model", MODEL]
         command += ["--concurrency", str(point.concurrency), "--requests", str(point.requests)]
         command += ["--input-tokens", str(point.input_tokens), "--output-tokens", str(point.output_tokens)]
         # Without requests before the point, the server's counters are those of the point.
@@ -99,17 +160,13 @@ class Bench:
     def theirs(self, point: OraclePoint, label: str, command: str) -> OracleRun:
         """Run vLLM's benchmark, with an output path."""
         path = self.home.results / f"{label}-theirs.json"
-        path.unlink(missing_ok=True)
-        words = shlex.split(command)
+        program, *words = shlex.split(command)
         words += ["--save-result", "--save-detailed", "--result-dir", str(path.parent), "--result-filename", path.name]
         log = path.with_suffix(".log")
         before = read_metrics(self.url)
-        if self.copies is not None:
-            said = self.copies.run(words, log, _LIMIT_S)
-        else:
-            program = [str(self.home.programs / words[0]), *words[1:]]
-            environment = tools_environment(self.home, os.environ)
-            said = run_tool(program, self.home.models, environment, log, self.cores, allowed=(0,))
+        environment = tools_environment(self.home, os.environ)
+        started = [str(self.home.programs / program), *words]
+        said = run_tool(started, self.home.models, environment, log, self.cores)
         server = self._increase(before, point)
         try:
             found = json.loads(path.read_bytes())
@@ -123,7 +180,7 @@ class Bench:
 
 def settled_increase(
     before: Mapping[str, float],
-    read: MetricsReader,
+    read: Callable[[], Mapping[str, float]],
     requests: int,
     *,
     clock: Callable[[], float] = time.monotonic,
@@ -143,44 +200,24 @@ def settled_increase(
 
 def vllm_command(url: str, point: OraclePoint, *, seed: int) -> str:
     """Return the `vllm bench serve` command line for the same point. The seed determines the prompts."""
-    words = [
-        "vllm", "bench", "serve",
-        "--backend", "openai-chat",
-        "--base-url", url,
-        "--endpoint", "/v1/chat/completions",
-        "--model", MODEL,
-        "--dataset-name", "random",
-        "--random-input-len", str(point.input_tokens - TEMPLATE_TOKENS),
-        "--random-output-len", str(point.output_tokens),
-        "--ignore-eos",
-        "--num-prompts", str(point.requests),
-        "--num-warmups", "0",
-        "--temperature", "0",
-        "--seed", str(seed % (1 << 32)),
-        "--percentile-metrics", "ttft,tpot,itl,e2el",
-        "--metric-percentiles", "90,99",
-        "--max-concurrency", str(point.concurrency),
-    ]  # fmt: skip
-    return shlex.join([*words, *(["--extra-body", json.dumps(point.extra_body)] if point.extra_body else [])])
+    words = (
+        f"vllm bench serve --backend openai-chat --base-url {url} --endpoint /v1/chat/completions --model {MODEL}"
+        f" --dataset-name random --random-input-len {point.input_tokens - TEMPLATE_TOKENS} --random-output-len {point.output_tokens}"
+        f" --ignore-eos --num-prompts {point.requests} --num-warmups 0 --temperature 0 --seed {seed % (1 << 32)}"
+        f" --percentile-metrics ttft,tpot,itl,e2el --metric-percentiles 90,99 --max-concurrency {point.concurrency}"
+    )
+    return words + (f" --extra-body {shlex.quote(json.dumps(point.extra_body))}" if point.extra_body else "")
 
 
 def our_run(found: Mapping[str, Any], server: Mapping[str, float], command: str = "") -> OracleRun:
     """Read a point of `scripts.bench --json`. `command` measures the same point with vLLM's benchmark."""
-    return OracleRun(
-        requests=int(found["completed"]),
-        failed=int(found["failed"]),
-        input_tokens=int(found["total_input_tokens"]),
-        output_tokens=int(found["total_output_tokens"]),
-        figures=_figures(found),
-        server=server,
+    notes = cast("Sequence[str]", found.get("notes") or ())
+    return replace(
+        _run(found, server),
         command=command,
-        invalid_reasons=_texts(found, "invalid_reasons"),
-        marks=tuple(note for note in _texts(found, "notes") if _MARK in note),
+        invalid_reasons=tuple(found.get("invalid_reasons") or ()),
+        marks=tuple(note for note in notes if _MARK in note),
     )
-
-
-def _texts(found: Mapping[str, Any], key: str) -> tuple[str, ...]:
-    return tuple(str(text) for text in cast("list[object]", found.get(key) or []))
 
 
 def their_run(found: Mapping[str, Any], log: str, server: Mapping[str, float]) -> OracleRun:
@@ -190,20 +227,20 @@ def their_run(found: Mapping[str, Any], log: str, server: Mapping[str, float]) -
     """
     surplus = _SURPLUS.search(log)
     count = 0 if surplus is None else int(surplus.group(1)) * (1 if surplus.group(2) == "more" else -1)
+    return replace(_run(found, server), surplus_tokens=count)
+
+
+def _run(found: Mapping[str, Any], server: Mapping[str, float]) -> OracleRun:
+    """Read what both results have. Raises OracleError if the result has another format."""
     try:
+        means = {key: float(found[f"mean_{key}_ms"]) for key in ("ttft", "tpot", "itl", "e2el")}
         return OracleRun(
             requests=int(found["completed"]),
             failed=int(found["failed"]),
             input_tokens=int(found["total_input_tokens"]),
             output_tokens=int(found["total_output_tokens"]),
-            surplus_tokens=count,
-            figures=_figures(found),
+            figures={**means, "throughput": float(found["output_throughput"])},
             server=server,
         )
     except (KeyError, TypeError, ValueError) as error:
-        raise OracleError(f"The result of vllm bench serve does not have the format of vLLM 0.32: {error!r}.") from None
-
-
-def _figures(found: Mapping[str, Any]) -> dict[str, float]:
-    means = {key: float(found[f"mean_{key}_ms"]) for key in _KEYS}
-    return {**means, "throughput": float(found["output_throughput"])}
+        raise OracleError(f"The result of a benchmark does not have the format of vLLM 0.32: {error!r}.") from None

@@ -1,0 +1,137 @@
+"""Smoke checks against a real vLLM with random weights, plain and with features: each check has the verdict that such weights must get.
+
+Random weights do not know the capital of France and fill a JSON string up to the limit. What is compared is what the server does: it streams,
+counts, accepts a tool's result, serves an adapter under its name, proposes tokens, and accepts a prompt of the whole context.
+"""
+
+import json
+import os
+import struct
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Final, cast
+
+from authors.oracle.environment import MODEL, ROOT, OracleError, OracleHome, say
+from authors.oracle.judge import OraclePart
+from authors.oracle.server import HOST, MAX_MODEL_LEN, OracleCores, run_tool, running_server
+from planning.question.vllm_args import VllmOptions, vllm_arguments
+
+ADAPTER: Final = "sql"
+RANK: Final = 8
+_LAYERS: Final = 5
+"""Layers with sliding attention. The last one has wider heads."""
+_SHAPES: Final = {"lora_A": (RANK, 64), "lora_B": (128, RANK)}
+"""Shapes of an adapter of the first projection of the tiny model: 64 wide, four heads of 32."""
+FEATURES: Final = {"tools": True, "thinking": True, "adapters": [ADAPTER], "speculation": "n-gram", "draftTokens": 3}
+_OPTIONS: Final = VllmOptions(
+    max_model_len=MAX_MODEL_LEN,
+    enable_auto_tool_choice=True,
+    tool_call_parser="gemma4",
+    reasoning_parser="gemma4",
+    speculative_config={"method": "ngram", "num_speculative_tokens": 3, "prompt_lookup_max": 3},
+)
+Verdicts = Mapping[str, tuple[str, str]]
+"""For each check its verdict, and words of its result."""
+_FEATURES: Final[Verdicts] = {
+    "tool result": ("failed", "the response lacks the tool's number"),
+    "tools with thinking": ("failed", "no tool call"),
+    "schema with thinking": ("failed", "the response"),
+    "schema instructions": ("warned", "the system message reached the model"),
+    "image": ("skipped", "no image input"),
+    "two images": ("skipped", "no image input"),
+    "sound": ("skipped", "no audio input"),
+    "video": ("skipped", "no video input"),
+    "media limits": ("passed", "1 images: 400, 1 videos: 400"),
+    "context length": ("warned", "the whole prompt was accepted"),
+    "adapters": ("passed", "unknown name: 404"),
+    "speculation": ("warned", "proposed"),
+}
+"""The model has no encoders: its image processor needs torchvision, which is not installed."""
+_WORKS: Final = "ready, health latency, served model, streaming, usage, max-model-len, metrics, single stream, burst"
+_UNSET: Final = "reasoning, tool call, anonymous access, options in effect"
+VERDICTS: Final[Mapping[str, Verdicts]] = {
+    "smoke": {
+        **dict.fromkeys(_WORKS.split(", "), ("passed", "")),
+        **dict.fromkeys(("chat", "structured output"), ("failed", "")),
+        **dict.fromkeys((*_UNSET.split(", "), *_FEATURES), ("skipped", "")),
+    },
+    "features": _FEATURES,
+}
+"""Verdicts of a server without features, which are those of all checks, and of one with features."""
+
+
+def smoke_faults(report: Mapping[str, Any], part: str) -> list[str]:
+    """Return each check of `scripts.smoke --json` with an unexpected result."""
+    found = {str(check["name"]): check for check in cast("list[dict[str, Any]]", report["checks"])}
+    faults = [
+        f"{part}: the check '{name}' is new. Add its verdict for a random model to authors/oracle/smoke.py."
+        for name in found.keys() - VERDICTS["smoke"].keys()
+    ]
+    for name, (verdict, words) in VERDICTS[part].items():
+        check = found.get(name)
+        if check is None:
+            faults.append(f"{part}: the check '{name}' is missing")
+            continue
+        said = f"{check['measured']} {check['detail']}".strip()
+        if check["verdict"] != verdict or words not in said:
+            wanted = f"{verdict} with '{words}'" if words else verdict
+            faults.append(f"{part}: '{name}' must be {wanted}, but is {check['verdict']}: {said}")
+    if report["simulated"] is not None:
+        faults.append(f"{part}: the server reports that it is simulated ({report['simulated']})")
+    return faults
+
+
+def check_smoke(home: OracleHome, url: str, cores: OracleCores, part: str, *more: str) -> OraclePart:
+    """Run `scripts.smoke` with more options and judge its report. Raises OracleError."""
+    log = home.results / f"{part}-checks.log"
+    command = [sys.executable, "-m", "scripts.smoke", "--url", url, "--model", MODEL]
+    command += ["--max-model-len", str(MAX_MODEL_LEN), "--json", *more]
+    text = run_tool(command, ROOT, os.environ, log, cores, allowed=(0, 1))
+    try:
+        faults = smoke_faults(json.loads(text), part)
+    except (ValueError, KeyError) as error:
+        raise OracleError(f"scripts.smoke printed no report ({error!r}). See {log}.") from None
+    expected = len(VERDICTS[part]) - len(faults)
+    return OraclePart(lines=(f"{part}: {expected} checks had the expected result with random weights.",), faults=faults)
+
+
+def check_features(home: OracleHome, cores: OracleCores) -> OraclePart:
+    """Run the checks against a server with an adapter, n-grams and both parsers. Raises OracleError."""
+    folder = write_adapter(home.results / "adapter", rank=RANK)
+    say("running the smoke checks of features")
+    with running_server(home, cores, "features", arguments=arguments(MODEL, folder)[3:]) as url:
+        return check_smoke(home, url, cores, "features", "--features", json.dumps(FEATURES))
+
+
+def check_chat(home: OracleHome, url: str, cores: OracleCores) -> list[str]:
+    """Send one prompt through the proxy of `scripts.connect chat`, which streams the response. Return the faults."""
+    log = home.results / "chat.log"
+    command = [sys.executable, "-m", "scripts.connect", "chat", "--url", url, "--max-tokens", "32", "Say hello."]
+    text = run_tool(command, ROOT, os.environ, log, cores)
+    return [] if text.strip() else [f"connect chat: no text was received, see {log}"]
+
+
+def arguments(model: str, adapter: Path) -> Sequence[str]:
+    """Return the words after `vllm serve`: the model, host and port, then the options."""
+    options = replace(_OPTIONS, lora_adapters={ADAPTER: str(adapter)}, max_lora_rank=RANK, max_loras=1)
+    return vllm_arguments(options, model_or_path=model, host=HOST)
+
+
+def write_adapter(folder: Path, *, rank: int) -> Path:
+    """Write a LoRA adapter of zeros for the tiny model, in the format of PEFT, and return its folder."""
+    tensors: dict[str, object] = {}
+    size = 0
+    for layer in range(_LAYERS):
+        for part, shape in _SHAPES.items():
+            end = size + 2 * shape[0] * shape[1]
+            name = f"base_model.model.model.layers.{layer}.self_attn.q_proj.{part}.weight"
+            tensors[name] = {"dtype": "BF16", "shape": shape, "data_offsets": [size, end]}
+            size = end
+    head = json.dumps(tensors).encode()
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "adapter_model.safetensors").write_bytes(struct.pack("<Q", len(head)) + head + bytes(size))
+    config = {"r": rank, "lora_alpha": 2 * rank, "target_modules": ["q_proj"], "bias": "none", "peft_type": "LORA"}
+    (folder / "adapter_config.json").write_text(json.dumps(config) + "\n", encoding="utf-8")
+    return folder
