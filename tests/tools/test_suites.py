@@ -1,12 +1,12 @@
 """Which tests a pull request runs follows from what it changes, and no test that imports a changed room is left out."""
 
 import json
-import re
 import subprocess
 from pathlib import Path
 
 import pytest
 
+from tests.tools.imports import imports
 from tools import suites as tool
 from tools.suites import (
     BELOW,
@@ -26,13 +26,11 @@ ROOT = Path(__file__).resolve().parents[2]
 MODULES = {"gcp_tpu_provider": "gcp-tpu"}
 """Names of modules whose package has another name."""
 KNOWN = suites_of_packages()
-IMPORT = re.compile(r"^ *(?:from ([\w.]+) import |import ([\w., ]+))", re.MULTILINE)
 
 
 def imported(file):
-    """The first two parts of the name of each module that a line of a file imports: parsing all files takes seconds."""
-    for source, names in IMPORT.findall(file.read_text()):
-        yield from (name.split(".")[:2] for name in ([source] if source else re.split(r"(?: as \w+)?,? *", names)))
+    """The first two parts of the name of each module that a file imports anywhere in it."""
+    return (name.split(".")[:2] for _, name in imports(file.read_text()))
 
 
 def rooms_of(folder):
