@@ -34,12 +34,12 @@ def start(*words):
     )
 
 
-def test_stdout_has_only_json_and_junit_is_written(url, tmp_path):
+def test_stdout_has_only_json_and_junit_is_written(url, tmp_path, capsys):
     junit = tmp_path / "deep" / "smoke.xml"
-    process = start("--url", url, "--model", "timed", "--json", "--junit", str(junit))
-    output, errors = process.communicate(timeout=60)
-    assert process.returncode == 0, errors
-    report = json.loads(output)
+    code = run_command(COMMAND, ["--url", url, "--model", "timed", "--json", "--junit", str(junit)])
+    said = capsys.readouterr()
+    assert code == 0, said.err
+    report = json.loads(said.out)
     assert report["passed"] is True
     assert report["simulated"] == "timed"
     assert len(report["checks"]) == 27
