@@ -49,19 +49,10 @@ def typed(line, wrong, step, code=2):
 
 COMMAND_LINES = (
     typed("status --stak tpu-v6e1", "--stak is not an option", "Did you mean --stack? See --help."),
-    typed("smoke --stack=tpu-v6e1 --jsn", "--jsn is not an option", "Did you mean --json? See --help."),
-    typed("smoke --stak tpu-v6e1", "--stak is not an option", "Did you mean --stack? See --help."),
-    typed("bench --request-limit 9", "--request-limit is not an option", "Did you mean --request-timeout? See --help."),
-    typed("connect --ready-limit 9", "--ready-limit is not an option", "Did you mean --ready-timeout? See --help."),
-    typed("plan --acelerator=L4", "--acelerator is not an option", "Did you mean --accelerator? See --help."),
-    typed("connect chat --stak x", "--stak is not an option", "Did you mean --stack? See --help."),
     typed("connect chta", "chta is not a command", "Did you mean chat? See --help."),
     typed("connect tpu-v6e1", "tpu-v6e1 is not a command", "To select a stack, pass --stack tpu-v6e1. See --help."),
-    typed("status tpu-v6e1", "tpu-v6e1 is not expected", "To select a stack, pass --stack tpu-v6e1. See --help."),
-    typed("bench comapre a b", "comapre is not a command", "Did you mean compare? See --help."),
     typed("preview show", "show is not a command", "Commands: run, plans, comment. See --help."),
     typed("logs", "--stack", "See --help."),
-    typed("logs --stack", "--stack has no value", "See --help."),
     typed("smoke", "No server selected", "Pass --stack NAME, or --url URL and --model ID."),
     typed("teardown", "", "Pass either --stack NAME or --all."),
     typed("save_token hftoken --stack tpu-v6e1", "KEY is 'hftoken'", "Did you mean hfToken?"),
@@ -83,11 +74,8 @@ NEW = (
         "Choose another name for NAME or pass --force",
     ),
     typed("new chat --model gemma-4-12b-instruct", '"gemma-4-12b-instruct"', "Did you mean google/gemma-4-12B-it or "),
-    typed("new chat --model E2B --accelerator v6e-3", '"v6e-3"', "This project deploys v5e-1, v5e-4"),
     typed("new chat --model 31B --budget 0.01", "$1.35/h exceeds --budget 0.01", "Change a limit and retry."),
-    typed("new chat --model E2B --budget zero", "--budget is 'zero'", "it must be a number of more than 0."),
     typed("new chat --model E2B --workload in=100", "requires a load", "Add users=N or rate=N to --workload."),
-    typed("new chat --model E2B --region mars", "--region mars", "Listed: asia-northeast1, "),
 )
 PLAN = (
     typed("plan", "No deployment", "Pass --stack NAME, or --model ID and --accelerator NAME."),
@@ -97,24 +85,13 @@ PLAN = (
     typed(
         "plan --model llama --accelerator L4", '"llama"', "See docs/reference/checkpoints.md, or plan any model with"
     ),
-    typed(
-        "plan --model gemma-4-12b-instruct --accelerator L4",
-        '"gemma-4-12b-instruct"',
-        "Did you mean google/gemma-4-12B-it or ",
-    ),
     typed(f"{E2B} T4", '"T4"', "Allowed: v5e-1, v5e-4"),
-    typed(f"{E2B} L4 --platform moon", '"moon"', "Allowed: cloud-run, gce."),
-    typed(f"{E2B} L4 --quantization int3", '"int3"', "Allowed: bf16, fp8, w4a16, nvfp4"),
     typed(
         f"{E2B} L4 --set maxModelLength=1",
         '"maxModelLength"',
         "Did you mean maxModelLen? `gemma plan --help`",
     ),
-    typed(f"{E2B} L4 --set maxModelLen", "--set maxModelLen has no value", "Write --set maxModelLen=VALUE."),
     typed(f"{E2B} L4 --set maxModelLen=long", 'maxModelLen is "long"', "it must be a whole number."),
-    typed(
-        f"{E2B} L4 --workload in=many", '--workload in is "many"', "it must be a whole number, 1 or more and at most"
-    ),
     typed(
         "plan --model google/gemma-4-E2B-it --device memory=24", '--device memory is "24"', "Write memory=NUMBERGiB or"
     ),
@@ -145,13 +122,11 @@ BENCH = (
         "--concurrency is '0'",
         "it must be whole numbers of 1 or more, such as 1,8,64.",
     ),
-    typed("bench --url http://127.0.0.1:9 --preset huge", "--preset is 'huge'", "it must be quick or grid or "),
     typed("bench --url http://127.0.0.1:9 --resume", "--resume requires the folder", "Pass --out DIR."),
     typed("bench compare a b", "a/results.jsonl: No such file", "Pass the folder of a sweep."),
 )
 GEMMA = (
     typed("gemma pln", "pln is not a command", "Did you mean plan? Run `gemma help` to list the commands."),
-    typed("gemma tear-down tpu-v6e1", "tear-down is not a command", "Did you mean teardown? Run `gemma help`"),
     typed("gemma completion tcsh", "'tcsh'", "Run `gemma completion bash | zsh | fish`."),
     typed("gemma status tpu-v6e2", "Stack tpu-v6e2 does not exist", "Did you mean tpu-v6e1 or tpu-v6e4? Pass an"),
     typed("gemma rollout", "No stack named", "Run `gemma rollout STACK`."),
@@ -191,8 +166,7 @@ NO_DEPLOYMENT = {
 NOT_DEPLOYED = tuple(
     typed(f"{line} --stack tpu-v6e1", "Stack tpu-v6e1 is not deployed", "Run `gemma up tpu-v6e1`.")
     for line in (
-        "status", "logs", "logs --follow", "alerts", "connect", "connect chat", "smoke",
-        "bench --out /nowhere", "restart", "restart --dry-run", "rollout", "rollout --dry-run",
+        "status", "logs", "alerts", "connect", "smoke", "bench --out /nowhere", "restart", "rollout",
     )
 )  # fmt: skip
 PLAN_X = "plan --stack x"
@@ -200,7 +174,6 @@ SETTINGS = tuple(
     (stack, path, value, typed(PLAN_X, wrong, step))
     for stack, path, value, wrong, step in (
         ("tpu-v6e4", "tagret", "tpu", "gemma-serving:tagret is not a known setting", "Did you mean target?"),
-        ("tpu-v6e4", "vllm.maxModelLength", 1, "gemma-serving:vllm.maxModelLength", "Did you mean vllm.maxModelLen?"),
         ("tpu-v6e4", "maxModelLen", 4096, "gemma-serving:maxModelLen is not", "Did you mean vllm.maxModelLen?"),
         (
             "tpu-v6e4",
@@ -223,7 +196,6 @@ SETTINGS = tuple(
             'gemma-serving:tpu.zones[0] = "us-east5"',
             "expected a zone such as us-east5-a.",
         ),
-        ("tpu-v6e4", "tpu.zones", [], "gemma-serving:tpu.zones", "expected 1 item or more."),
         (
             "tpu-v6e4",
             "vllm.maxModelLen",
@@ -231,24 +203,9 @@ SETTINGS = tuple(
             'gemma-serving:vllm.maxModelLen = "16k"',
             "expected a whole number without a unit; write 16384 or 16000.",
         ),
-        (
-            "tpu-v6e4",
-            "vllm.gpuMemoryUtilization",
-            40,
-            "gemma-serving:vllm.gpuMemoryUtilization = 40",
-            "expected 1 or less.",
-        ),
         ("tpu-v6e4", "target", "gpu", 'gemma-serving:target = "gpu"', "expected 'tpu', 'cloud-run' or 'gateway'."),
         ("tpu-v6e4", "target", "cloud-run", "target cloud-run", "cloud-run requires the block cloudRun."),
         ("tpu-v6e4", "model", ..., "gemma-serving:model is missing", "set it."),
-        (
-            "tpu-v6e4",
-            "model",
-            "google/gemma-4-12b-instruct",
-            '"google/gemma-4-12b-instruct"',
-            "Did you mean google/gemma-4-12B-it or ",
-        ),
-        ("tpu-v6e4", "image", "vllm-gpu", 'gemma-serving:image = "vllm-gpu"', "expected vllm-openai or vllm-tpu"),
         ("tpu-v6e4", "image", "vllm-openai", "vllm/vllm-openai is a cuda image", "set image: vllm-tpu."),
         (
             "tpu-v6e4",
@@ -259,7 +216,6 @@ SETTINGS = tuple(
         ),
         ("tpu-v6e4", "acceptFindings", ["FIT99"], 'finding "FIT99" does not exist', "acceptable findings are FIT02"),
         ("tpu-v6e4", "vllm.extraArgs", "--seed=1", 'gemma-serving:vllm.extraArgs = "--seed=1"', "expected a list."),
-        ("tpu-v6e4", "tpu", "v6e-4", 'gemma-serving:tpu = "v6e-4"', "expected a block of settings."),
         (
             "tpu-v6e4",
             "hfToken",
@@ -274,7 +230,6 @@ SETTINGS = tuple(
             "minInstances 3 exceeds maxInstances 1",
             "lower the first or raise the second.",
         ),
-        ("l4-qat", "cloudRun.gpu", "l4", 'gemma-serving:cloudRun.gpu = "l4"', "expected 'nvidia-l4' or"),
         (
             "l4-qat",
             "cloudRun.invokers",
@@ -282,23 +237,12 @@ SETTINGS = tuple(
             'gemma-serving:cloudRun.invokers[0] = "allUsers"',
             "expected a member (",
         ),
-        (
-            "l4-qat",
-            "vllm.allowedMediaDomains",
-            ["https://a.example"],
-            '"https://a.example"',
-            "expected lower-case host names",
-        ),
     )
 )
 FILES = (
     (
         b"config:\n  a: 1\n\tb: 2\n",
         typed(PLAN_X, "Pulumi.x.yaml is not YAML at line 3, column 1", "Replace the tab with spaces."),
-    ),
-    (
-        b"config: [",
-        typed(PLAN_X, "Pulumi.x.yaml is not YAML at line 1, column 10", "Fix that line, or the one before it."),
     ),
     (
         b"",
@@ -311,10 +255,6 @@ FILES = (
     (
         b"config:\n  gemma-servng:maxUsd: 3\n",
         typed(PLAN_X, "gemma-servng:maxUsd", "Did you mean gemma-serving:maxUsd?"),
-    ),
-    (
-        b"config:\n  gemma:maxAge: 24h\n",
-        typed(PLAN_X, "gemma:maxAge is not a setting", "Did you mean gemma-serving:maxAge?"),
     ),
     (
         b"config:\n  aws:region: x\n",

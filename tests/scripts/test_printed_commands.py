@@ -148,19 +148,17 @@ def test_the_code_prints_many_commands_of_every_kind():
     assert set(ENTRIES) - words == set()
 
 
-@pytest.mark.parametrize("command", gemma_commands())
-def test_a_printed_command_is_accepted(command, monkeypatch):
+def test_a_printed_command_is_accepted(monkeypatch):
     monkeypatch.setenv("GITHUB_REPOSITORY", "o/r")  # a workflow has it
-    assert refusal_of(command) == "", f"{all_printed()[command]} prints `{command}`"
+    refused = [(all_printed()[one], one, said) for one in gemma_commands() if (said := refusal_of(one))]
+    assert refused == []
 
 
 PLANTED = (
     'f"Run `gemma smok {stack}` to check it."',
     'f"Run `gemma logs {stack} --tail 5`."',
     '"Run `gemma plan STACK STACK`."',
-    'f"gemma bench bench {stack} --resume"',
     '"Run `gemma restart`, then `gemma save_token hftoken --stack NAME`."',
-    'f"Afterwards, run: gemma up --stak {stack}"',
     '"""Do it.\\n\\n  gemma teardown NAME --force\\n"""',
 )
 
@@ -177,6 +175,7 @@ def test_no_text_names_a_module_where_a_command_exists():
         for room in (*ROOMS, "authors")
         for path in sorted((ROOT / room).rglob("*.py"))
         if "tests" not in path.relative_to(ROOT).parts
+        if "-m scripts." in path.read_text()  # parsing all files takes seconds
         for text in literals(path.read_text())
         if re.search(rf"python3? -m scripts\.(?:{names})\b(?!\.)", text)
         and path.relative_to(ROOT).as_posix() != "scripts/gemma/__main__.py"
@@ -191,7 +190,6 @@ def test_no_text_names_a_module_where_a_command_exists():
             ["--stack", STACK, "--concurrency", "1,2", "--out", "x y"],
             f"gemma bench {STACK} --concurrency 1,2 --out 'x y' --resume",
         ),
-        (["--stack", STACK, "--resume", "--out=x"], f"gemma bench {STACK} --out=x --resume"),
         (["--url", "http://h", "--model", "m"], "gemma bench --url http://h --model m --out here --resume"),
     ],
 )

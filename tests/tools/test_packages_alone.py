@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.tools.imports import imports
 from tools.suites import BELOW, suites_of_packages
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -17,17 +18,12 @@ def strangers(name, folder):
     """FILE:LINE and the module for each import, anywhere in a file, of what a package may not know."""
     others = {MODULES.get(other, other) for other in KNOWN if other != name}
     forbidden = {"tests", *others, *(room for room in BELOW if room not in KNOWN)}
-    found = []
-    for file in sorted(folder.rglob("*.py")):
-        for node in ast.walk(ast.parse(file.read_text())):
-            names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
-            names += [node.module] if isinstance(node, ast.ImportFrom) and node.module and not node.level else []
-            found += [
-                f"{file.relative_to(folder)}:{node.lineno} {module}"
-                for module in names
-                if module.partition(".")[0] in forbidden
-            ]
-    return found
+    return [
+        f"{file.relative_to(folder)}:{line} {module}"
+        for file in sorted(folder.rglob("*.py"))
+        for line, module in imports(file.read_text())
+        if module.partition(".")[0] in forbidden
+    ]
 
 
 @pytest.mark.parametrize("name", KNOWN)

@@ -1,6 +1,5 @@
 """Every package that is imported is named by the requirements of who imports it, and not only brought along by another package."""
 
-import ast
 import re
 import sys
 from importlib.metadata import packages_distributions
@@ -8,12 +7,16 @@ from pathlib import Path
 
 from packaging.requirements import Requirement
 
+from tests.tools.imports import imports
+
 ROOT = Path(__file__).resolve().parents[2]
 PRODUCT = ("cloud", "components", "contracts", "engine", "planning", "scripts", "stacks", "tools", "vm_agent")
 AGENT = ROOT / "scripts" / "agent"
 OWN = {*PRODUCT, "authors", "gcp_tpu_provider", "loadtest", "localcloud", "tests"}
 SHARED = {"google"}
 """Import names of several distributions: which one is meant, a name does not say."""
+WRITTEN = {"beside", "gcp_tpu", "googlecloudsdk"}
+"""Imported by programs that a file holds as text."""
 
 
 def normal(name):
@@ -26,23 +29,15 @@ def named(*files):
     return {normal(Requirement(line).name) for line in lines if line.strip() and not line.startswith(("#", "-"))}
 
 
-def imported(path):
-    """(first part of the module, line) pairs of every import in a file, wherever it is."""
-    for node in ast.walk(ast.parse(path.read_text())):
-        names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
-        if isinstance(node, ast.ImportFrom) and node.module and not node.level:
-            names = [node.module]
-        yield from ((name.partition(".")[0], node.lineno) for name in names)
-
-
 def strangers(files, wanted):
     """Imports whose distribution is not one of these."""
     known = packages_distributions()
     return {
         f"{path.relative_to(ROOT)}:{line} {name}"
         for path in files
-        for name, line in imported(path)
-        if name not in sys.stdlib_module_names | OWN | SHARED
+        for line, module in imports(path.read_text())
+        for name in [module.partition(".")[0]]
+        if name not in sys.stdlib_module_names | OWN | SHARED | WRITTEN
         and not {normal(owner) for owner in known.get(name, [])} & wanted
     }
 

@@ -1,12 +1,12 @@
 """Which tests a pull request runs follows from what it changes, and no test that imports a changed room is left out."""
 
-import ast
 import json
 import subprocess
 from pathlib import Path
 
 import pytest
 
+from tests.tools.imports import imports
 from tools import suites as tool
 from tools.suites import (
     BELOW,
@@ -30,10 +30,7 @@ KNOWN = suites_of_packages()
 
 def imported(file):
     """The first two parts of the name of each module that a file imports anywhere in it."""
-    for node in ast.walk(ast.parse(file.read_text())):
-        names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
-        names += [node.module] if isinstance(node, ast.ImportFrom) and node.module else []
-        yield from (name.split(".")[:2] for name in names)
+    return (name.split(".")[:2] for _, name in imports(file.read_text()))
 
 
 def rooms_of(folder):
@@ -88,8 +85,6 @@ def test_what_a_room_imports_is_below_it():
             "tests/vm_agent tests/contracts",
         ),
         (["packages/localcloud/world/queue.py"], "tests/agreement tests/engine tests/stacks", "tests/contracts"),
-        (["packages/localcloud/tests/idle_cloud.py"], "tests/stacks tests/cloud", "tests/contracts"),
-        (["planning/data/prices.py"], "tests/planning tests/stacks tests/engine", "tests/contracts"),
         (["scripts/smoke/checks.py"], "tests/scripts tests/engine", "tests/contracts tests/components tests/vm_agent"),
         (["docs/tpu.md"], "tests/scripts tests/engine/test_readme.py tests/test_*.py", "tests/engine tests/vm_agent"),
         (["tests/vm_agent/machine.py"], "tests/vm_agent tests/engine", "tests/planning tests/agreement"),

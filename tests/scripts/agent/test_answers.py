@@ -46,8 +46,8 @@ SAMPLES = {
     "plan_id": "plan-0123456789abcdef",
     "run": "up-0123",
     "seconds": 1,
-    "text": "x" * 200_000,
-    "prompt": "x" * 100_000,
+    "text": "x" * 50_000,
+    "prompt": "x" * 50_000,
     "since": "1d",
     "project": "a-project",
     "name": "fresh",
@@ -68,8 +68,6 @@ WITHOUT_STACK = {("plan", "model"), ("plan", "accelerator"), ("plan", "settings"
 """These belong to a question without a stack."""
 OF_WORK = {"wait", "cancel"}
 """They take the handle of work, and none is left here: they are refused."""
-SEARCHES = {"compare_machines", "solve"}
-"""Each call takes a part of a second, and `plan` is called with every model and every accelerator."""
 QUESTION = {"model": MODEL, "accelerator": "v6e-4"}
 
 
@@ -103,7 +101,7 @@ LONG = {
         "locations": [
             {"accelerator": name, "location": f"us-{number}-a", **PLACE}
             for name in ("v5e-1", "v5e-4", "v5e-8", "v6e-1", "v6e-4", "v6e-8", "L4", "RTX PRO 6000")
-            for number in range(12)
+            for number in range(4)
         ],
         "problems": [],
     },
@@ -120,7 +118,7 @@ LONG = {
         "stack": STACK,
         "target": "cloud-run",
         "cause": None,
-        "lines": [{"time": "t" * 24, "source": "stderr", "text": '"\\\u202e' * 40} for _ in range(300)],
+        "lines": [{"time": "t" * 24, "source": "stderr", "text": '"\\\u202e' * 40} for _ in range(120)],
     },
     "smoke": {
         "checks": [
@@ -171,7 +169,7 @@ STEP = {
         for state in ("oldState", "newState")
     },
 }
-PREVIEWED = {"steps": [STEP] * 8, "diagnostics": [{"severity": "warning", "message": "w" * 900}] * 30}
+PREVIEWED = {"steps": [STEP] * 3, "diagnostics": [{"severity": "warning", "message": "w" * 900}] * 10}
 
 
 class RealCommands:
@@ -289,7 +287,7 @@ def connected(server):
 def values_of(name, schema):
     """Return values of a parameter that its schema allows: each one where it names them."""
     if schema.get("type") == "boolean":
-        return [True, False]
+        return [True]
     if "enum" in schema:
         return schema["enum"]
     if "enum" in schema.get("items", {}):
@@ -301,7 +299,7 @@ def values_of(name, schema):
 
 
 def calls_of(tool):
-    """Yield the parameter and the arguments of each call: one for each value of each parameter."""
+    """Yield the parameter and the arguments of each call: two values of each parameter at most."""
     properties = tool.input_schema["properties"]
     needed = dict(NEEDED.get(tool.name, {}))
     if "stack" in properties and "stack" in tool.input_schema.get("required", ()):
@@ -309,7 +307,7 @@ def calls_of(tool):
     yield None, needed
     for name, schema in properties.items():
         values = values_of(name, schema)
-        for value in values[:: len(values) // 2] if tool.name in SEARCHES and len(values) > 2 else values:
+        for value in values[:: (len(values) + 1) // 2]:
             base = QUESTION if (tool.name, name) in WITHOUT_STACK else needed
             yield name, {**base, name: value}
 
@@ -368,7 +366,9 @@ def test_the_list_of_tools_is_short_and_describes_every_parameter(whole):
     text = compact(found.model_dump(mode="json", by_alias=True, exclude_none=True))
     assert len(text) <= MOST_LISTED
     wrong = []
+    assert {tool.name for tool in found.tools if "full" in tool.input_schema["properties"]} == WITH_FULL
     for tool in found.tools:
+        assert tool.description.strip(), tool.name
         assert tool.input_schema["additionalProperties"] is False, tool.name
         for name, schema in tool.input_schema["properties"].items():
             if not schema.get("description"):
@@ -427,7 +427,6 @@ def test_full_and_limit_return_more(whole):
     ("tool", "arguments", "words"),
     [
         ("plan", {"stak": "x"}, "plan has no argument 'stak'. It takes stack, model"),
-        ("endpoint", {"stack": STACK, "full": True}, "endpoint has no argument 'full'. It takes stack."),
         ("explain_finding", {}, "explain_finding requires identifier"),
         ("capacity", {"provisioning": "gift"}, "it must be 'flex-start', 'spot', 'standard' or 'reservation'"),
         (
@@ -435,35 +434,13 @@ def test_full_and_limit_return_more(whole):
             {"stack": STACK, "name": "x", "concurrency": [1, 0]},
             "concurrency.1 of benchmark is 0; it must be greater than or equal to 1",
         ),
-        ("benchmark", {"stack": STACK, "name": "x", "input_tokens": 10**9}, "it must be less than or equal to 262144"),
         ("ask", {"stack": STACK, "prompt": ""}, "prompt of ask is ''"),
-        (
-            "solve",
-            {"model": "12B", "workload": LOADS, "limit": 0},
-            "limit of solve is 0; it must be greater than or equal to 1",
-        ),
-        (
-            "solve",
-            {"model": "12B", "workload": LOADS, "full": "maybe"},
-            "full of solve is 'maybe'; it must be a valid boolean",
-        ),
-        ("doctor", {"project": "; rm -rf /"}, "--project is '; rm -rf /'; it must be a project id"),
         ("plan", {"model": "gpt-5", "accelerator": "L4"}, 'The model "gpt-5" is not in the catalog'),
         ("destroy_vllm", {"confirm": True}, "Unknown tool: destroy_vllm"),
         ("plan", {"stack": [STACK]}, "it must be a valid string"),
     ],
 )
-def test_a_mistake_is_a_sentence_that_names_what_is_allowed(whole, monkeypatch, tool, arguments, words):
-    if tool == "doctor":
-        refused = RealCommands.ran(
-            importlib.import_module("scripts.doctor.__main__").COMMAND, ["--project", "; rm -rf /"]
-        )
-
-        async def run_program(_argv, **_options):
-            return RealCommands.result(*refused, ())
-
-        monkeypatch.setattr("scripts.agent.context.run_program", run_program)
-
+def test_a_mistake_is_a_sentence_that_names_what_is_allowed(whole, tool, arguments, words):
     async def ask():
         async with connected(whole) as client:
             return await client.call_tool(tool, arguments)
@@ -471,7 +448,7 @@ def test_a_mistake_is_a_sentence_that_names_what_is_allowed(whole, monkeypatch, 
     found = anyio.run(ask)
     assert found.is_error
     assert words in text_of(found)
-    assert not re.search(r"pydantic|validation error|Error executing|type=|^(plan|doctor): ", text_of(found))
+    assert not re.search(r"pydantic|validation error|Error executing|type=|^plan: ", text_of(found))
 
 
 def test_a_bug_is_named_without_its_text(whole, monkeypatch):
@@ -501,6 +478,7 @@ def test_the_server_says_its_version_and_which_tools_can_cost_money(whole):
     for tool in ("ask", "metrics"):
         assert hints[tool].read_only_hint is False
         assert hints[tool].destructive_hint is False
+    assert [hints[tool].read_only_hint for tool in ("smoke", "benchmark", "status")] == [False, False, True]
 
 
 def test_a_failed_command_keeps_its_last_words_beside_its_document():
@@ -527,15 +505,6 @@ def test_whatever_is_too_long_is_cut_and_named(answer):
     assert found["left_out"]
     assert len(compact(found)) > MOST_CHARACTERS / 8, "more was cut than had to be"
     assert fitted(found) == found
-
-
-def test_every_tool_with_a_long_answer_takes_full(whole):
-    async def properties():
-        async with connected(whole) as client:
-            return {tool.name: tool.input_schema["properties"] for tool in (await client.list_tools()).tools}
-
-    found = anyio.run(properties)
-    assert {name for name, one in found.items() if "full" in one} == WITH_FULL
 
 
 def test_a_preview_has_the_headline_both_prices_and_each_value(bench_of, audit, commands):

@@ -213,7 +213,7 @@ def test_a_teardown_is_refused_while_up_runs(bench_of, audit, slow, commands):
     assert not any("scripts.teardown" in argv for argv in commands.run)
 
 
-@pytest.mark.parametrize(("tool", "more"), [("rollout", {"to": "a-1"}), ("restart", {}), ("recover", {})])
+@pytest.mark.parametrize(("tool", "more"), [("rollout", {"to": "a-1"}), ("recover", {})])
 def test_a_rollout_restart_or_recovery_is_refused_while_up_runs(bench_of, audit, slow, tool, more):
     agent = left(bench_of)
     run, refused = while_up_runs(

@@ -18,7 +18,6 @@ from cloud import google_api, offers
 from cloud.caller import GoogleCaller
 from cloud.capacity import QueuedResource
 from cloud.google_api import GoogleListError
-from cloud.google_session import CONNECTIONS
 from localcloud.tests import idle_cloud
 from localcloud.tests.google_bodies import google_answer, google_body
 from localcloud.world import oauth
@@ -307,27 +306,6 @@ def test_a_zone_that_does_not_answer_in_time_leaves_the_others_alone(monkeypatch
     assert found["us-east5-b"].hardware.detail == "acceleratorTypes in us-east5-b: no answer within 60 s"
     assert found["us-east5-a"].group == 0
     assert found["us-east1-d"].hardware.state == "passed"
-
-
-def test_all_calls_of_forty_zones_are_under_way_together():
-    """Forty zones need 120 calls; 64 at a time are two rounds after the list of zones, whatever a call takes."""
-    names = [f"us-test{number}-a" for number in range(40)]
-    together = threading.Barrier(CONNECTIONS, timeout=60)
-    lock, calls = threading.Lock(), []
-
-    class Counted(Google):
-        def pages(self, api, path):
-            if "acceleratorTypes" in path or "runtimeVersions" in path or "queuedResources" in path:
-                with lock:
-                    calls.append(path)
-                    first = len(calls) <= CONNECTIONS
-                if first:
-                    together.wait()
-            return super().pages(api, path)
-
-    found = judged(Counted(many(names)), remaining_s=lambda: 60.0)
-    assert len(calls) == 3 * len(names)
-    assert sum(place.hardware.state == "passed" for place in found) == 40
 
 
 def test_a_zone_that_fails_is_said_in_its_row_and_the_exit_code_says_so(world):

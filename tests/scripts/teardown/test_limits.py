@@ -12,8 +12,6 @@ from contracts.exit_codes import ExitCode
 from contracts.labels import Ownership, StackLimits
 from localcloud.world.scenario import Fault, OperationDurations, Scenario, Tpu
 from tests.cloud.populated import PROJECT, WRONG_CLOCKS, off_by, open_world, owner
-from tests.scripts.teardown.test_teardown import Desk
-from tests.tools.ci_page import account_grants
 
 HOUR = timedelta(hours=1)
 L4_USD_PER_HOUR = 3600 * (0.0001867 + 8 * 0.000018 + 32 * 0.000002)
@@ -21,14 +19,8 @@ V6E4_USD_PER_HOUR = 4 * 1.35
 
 
 @pytest.fixture
-def world():
-    with open_world() as opened:
-        yield opened
-
-
-@pytest.fixture
-def desk(world, tmp_path, monkeypatch, capsys):
-    return Desk(world, tmp_path, monkeypatch, capsys)
+def world(desk):
+    return desk.world
 
 
 def used(world, now=None, stack=None):
@@ -132,51 +124,30 @@ def test_the_guard_takes_down_what_exceeds_its_limits_and_nothing_else(desk):
     assert policy <= desk.world.policy()
 
 
-def test_the_roles_of_the_guards_account_in_the_docs_are_enough(desk):
-    desk.world.everything("x", limits=StackLimits(max_usd=10))
-    email = f"ci-guard@{PROJECT}.iam.gserviceaccount.com"
-    desk.world.account("ci-guard", "made by hand")
-    for role, expression in account_grants("ci-guard").items():
-        limit = {"title": "limit", "expression": expression} if expression else None
-        desk.world.grant(role, f"serviceAccount:{email}", limit)
-    token = desk.world.cloud.cloud.tokens.issue_access_token(email)
-    desk.monkeypatch.setenv("GOOGLE_OAUTH_ACCESS_TOKEN", token)
-    desk.monkeypatch.setattr(GoogleClock, "now", lambda _: later(10))
-    code, report, said = desk.run("--over-limit", "--yes", stack=None)
-    assert (code, report["clean"]) == (ExitCode.DONE, True), said
-    assert not [name for name in desk.world.resources() if "gemma-x" in name]
+def test_a_wrong_clock_of_this_machine_neither_takes_down_nor_spares_a_stack(desk):
+    for stack, max_age_s in (("x", 2), ("y", 600)):
+        desk.machine(stack, StackLimits(max_age_s=max_age_s))
+    time.sleep(3)
+    for skew, words in zip(WRONG_CLOCKS, (["--dry-run"], ["--yes"]), strict=True):
+        with desk.monkeypatch.context() as clock:
+            off_by(clock, skew)
+            code, report, said = desk.run("--over-limit", *words, stack=None)
+        assert (code == ExitCode.DONE) is (words == ["--yes"]), said
+        ages = {item["stack"]: item["age_s"] for item in report["stacks"]}
+        assert 2 < ages["x"] < 60
+        assert 2 < ages["y"] < 60
+        assert [receipt["stack"] for receipt in report["receipts"]] == ["x"]
+        started = datetime.fromisoformat(report["receipts"][0]["started"])
+        assert abs(datetime.now(UTC) - started) < timedelta(minutes=2)
 
 
-@pytest.mark.parametrize("skew", WRONG_CLOCKS, ids=str)
-def test_a_wrong_clock_of_this_machine_neither_takes_down_nor_spares_a_stack(desk, skew):
-    desk.world.everything("x", limits=StackLimits(max_age_s=2))
-    desk.world.everything("y", limits=StackLimits(max_age_s=600))
-    off_by(desk.monkeypatch, skew)
-    time.sleep(4)
-    code, report, said = desk.run("--over-limit", "--yes", stack=None)
-    assert code == ExitCode.DONE, said
-    ages = {item["stack"]: item["age_s"] for item in report["stacks"]}
-    assert 2 < ages["x"] < 60
-    assert 2 < ages["y"] < 60
-    assert [receipt["stack"] for receipt in report["receipts"]] == ["x"]
-    started = datetime.fromisoformat(report["receipts"][0]["started"])
-    assert abs(datetime.now(UTC) - started) < timedelta(minutes=2)
-
-
-def test_without_yes_and_without_a_terminal_nothing_is_taken_down(desk):
-    desk.world.everything("x", limits=StackLimits(max_usd=10))
+def test_a_dry_run_names_what_would_go_and_without_yes_and_a_terminal_nothing_goes(desk):
+    desk.machine(limits=StackLimits(max_age_s=3600))
     desk.monkeypatch.setattr(GoogleClock, "now", lambda _: later(10))
     before = desk.world.resources()
     code, _, said = desk.run("--over-limit", stack=None)
-    assert code == ExitCode.REFUSED
+    assert (code, desk.world.resources()) == (ExitCode.REFUSED, before)
     assert "Pass --yes" in said
-    assert desk.world.resources() == before
-
-
-def test_a_dry_run_names_what_would_go(desk):
-    desk.world.everything("x", limits=StackLimits(max_age_s=3600))
-    desk.monkeypatch.setattr(GoogleClock, "now", lambda _: later(10))
-    before = desk.world.resources()
     code, report, said = desk.run("--over-limit", "--dry-run", stack=None)
     assert "exceeds maxAge 60 min" in said or "exceeds maxAge 1 h" in said
     assert (code, desk.world.resources()) == (ExitCode.FAILED, before)

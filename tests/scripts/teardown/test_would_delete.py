@@ -14,7 +14,7 @@ from scripts.teardown.__main__ import COMMAND
 from scripts.teardown.output import text_of
 from scripts.teardown.receipt import Receipt
 from tests.cloud.populated import owner
-from tests.scripts.teardown.test_teardown import STACK, desk  # noqa: F401 - a fixture
+from tests.scripts.teardown.conftest import STACK
 
 NOW = datetime(2026, 11, 22, 12, tzinfo=UTC)
 REGIONS = ("us-east5", "europe-west4", "asia-northeast1", "southamerica-west1")
@@ -122,7 +122,7 @@ def test_several_stacks_are_told_apart():
     assert sum("4 routers" in line for line in lines) == 2
 
 
-def test_the_command_prints_it_and_its_json_has_commands_that_work_from_above(desk):  # noqa: F811 - the fixture
+def test_the_command_prints_it_and_its_json_has_commands_that_work_from_above(desk):
     desk.world.everything(STACK)
     desk.capsys.readouterr()
     assert run_command(COMMAND, ["--stack", STACK, "--dry-run"]) == ExitCode.FAILED

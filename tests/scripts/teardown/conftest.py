@@ -1,0 +1,94 @@
+"""A desk at which a person tears stacks down: a cloud with three zones, a folder with settings, no engine, and the command."""
+
+import io
+import json
+import re
+import socket
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+
+from contracts.errors import CommandRefusedError
+from contracts.labels import NO_LIMITS
+from engine import runner
+from localcloud.world.scenario import OperationDurations, Scenario, Tpu
+from scripts.cli.command import run_command
+from scripts.teardown.__main__ import COMMAND
+from tests.cloud.populated import PROJECT, open_world, owner
+
+STACK = "x"
+ROOT = Path(__file__).resolve().parents[3]
+ZONES = ("us-east5-a", "us-east5-b", "asia-northeast1-b")
+"""Each zone more is five lists more in each search."""
+SCENARIO = Scenario(
+    operations=OperationDurations(instant=True), tpu=Tpu(zones={zone: Tpu().zones[zone] for zone in ZONES})
+)
+
+
+class Terminal(io.StringIO):
+    """Standard input of a person."""
+
+    def isatty(self):
+        return True
+
+
+class Desk:
+    """A folder with settings, a local backend, no engine, and the command."""
+
+    def __init__(self, world, folder, monkeypatch, capsys):
+        self.world, self.folder, self.monkeypatch, self.capsys = world, folder, monkeypatch, capsys
+        self.backend = folder / "backend" / ".pulumi"
+        (folder / "Pulumi.yaml").write_text("name: gemma-serving\nruntime: python\n")
+        settings = (ROOT / "Pulumi.tpu-v6e4.yaml").read_text()
+        (folder / f"Pulumi.{STACK}.yaml").write_text(re.sub(r"zones: \[.*\]", f"zones: [{', '.join(ZONES)}]", settings))
+        monkeypatch.chdir(folder)
+        monkeypatch.setenv("PULUMI_BACKEND_URL", f"file://{folder / 'backend'}")
+        monkeypatch.setenv("GOOGLE_CLOUD_PROJECT", PROJECT)
+        self.without_engine()
+
+    def without_engine(self):
+        def missing():
+            raise CommandRefusedError("The Pulumi CLI is not installed. Run `make setup`.")
+
+        self.monkeypatch.setattr(runner, "pulumi", missing)
+
+    def state(self, text):
+        path = self.backend / "stacks" / "gemma-serving" / f"{STACK}.json"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text if isinstance(text, str) else json.dumps({"version": 3, "checkpoint": {"latest": text}}))
+
+    def lock(self, pid, host=None, since=None):
+        path = self.backend / "locks" / "organization" / "gemma-serving" / STACK / "a.json"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        since = since or datetime.now(UTC)
+        holder = {
+            "pid": pid,
+            "hostname": host or socket.gethostname(),
+            "username": "me",
+            "timestamp": since.isoformat(),
+        }
+        path.write_text(json.dumps(holder))
+        return path
+
+    def machine(self, stack=STACK, limits=NO_LIMITS):
+        """Make only what counts as a stack's machine: with its account, so that its use is known."""
+        self.world.account(f"gemma-{stack}", owner(stack).description)
+        self.world.queued(f"gemma-{stack}", {**owner(stack).labels, **limits.labels})
+
+    def answer(self, *answers):
+        """Sit at a terminal and answer the questions."""
+        self.monkeypatch.setattr("sys.stdin", Terminal("".join(f"{answer}\n" for answer in answers)))
+
+    def run(self, *words, stack=STACK):
+        chosen = ["--stack", stack] if stack else ["--all"]
+        self.capsys.readouterr()
+        code = run_command(COMMAND, [*chosen, "--json", *words])
+        printed = self.capsys.readouterr()
+        return code, json.loads(printed.out) if printed.out else None, printed.err
+
+
+@pytest.fixture
+def desk(tmp_path, monkeypatch, capsys):
+    with open_world(SCENARIO) as world:
+        yield Desk(world, tmp_path, monkeypatch, capsys)
