@@ -1,6 +1,7 @@
 """Bands are learned from points that set no constant, by leaving each source out, and they hold on points that set nothing."""
 
 from dataclasses import replace
+from functools import cache
 
 import pytest
 
@@ -18,12 +19,16 @@ from authors.accuracy.sweeps import all_points
 from planning.speed.bands import BANDS, Figure, Kind, Spread, band
 
 POINTS = all_points()
-FOUND = comparisons(POINTS)
-HITS = hits(POINTS)
+
+
+@cache
+def found() -> tuple[BandComparison, ...]:
+    """Compare once, not while each worker collects this file."""
+    return tuple(comparisons(POINTS))
 
 
 def of_tpus(split: str, figure: Figure) -> list[BandComparison]:
-    return [one for one in FOUND if (one.figure, one.point.split) == (figure, split) and one.kind != "gpu"]
+    return [one for one in found() if (one.figure, one.point.split) == (figure, split) and one.kind != "gpu"]
 
 
 def test_the_table_is_what_the_corpus_gives():
@@ -38,8 +43,8 @@ def test_what_no_point_supports_says_so():
 @pytest.mark.parametrize("key", BANDS)
 def test_a_band_contains_the_planned_value(key: tuple[Figure, Kind]):
     figure, kind = key
-    found = band(figure, kind, 2.0)
-    assert 0 < found.low <= found.typical == 2.0 <= found.high
+    planned = band(figure, kind, 2.0)
+    assert 0 < planned.low <= planned.typical == 2.0 <= planned.high
 
 
 def test_a_point_sets_a_constant_or_a_band_or_is_a_proof():
@@ -52,7 +57,7 @@ def test_a_point_sets_a_constant_or_a_band_or_is_a_proof():
 
 def test_points_of_one_server_have_the_same_version_of_vllm_as_its_boot():
     """The same deployment with today's image is a third faster at 16 users."""
-    old = [one for one in FOUND if one.point.source == "e2b-v6e-1-gke" and one.figure == "rate"]
+    old = [one for one in found() if one.point.source == "e2b-v6e-1-gke" and one.figure == "rate"]
     assert share_within(old, 1.15) >= 0.9
 
 
@@ -64,7 +69,7 @@ def test_rates_of_any_length_and_number_of_users_are_within_a_factor_of_one_and_
 
 
 def test_rates_of_long_prompts_that_set_no_constant_are_too():
-    rates = [c for c in FOUND if (c.figure, c.kind) == ("rate", "tpu-long") and c.point.split != "fit"]
+    rates = [c for c in found() if (c.figure, c.kind) == ("rate", "tpu-long") and c.point.split != "fit"]
     assert len(rates) > 50
     assert share_within(rates, 1.5) >= 0.95
 
@@ -82,7 +87,7 @@ def test_decoding_that_set_no_constant_is_within_a_fifth():
 
 
 def test_unseen_gpus_are_within_one_and_a_half_times_the_rate_and_twice_the_time_to_the_first_token():
-    unseen = [one for one in FOUND if one.point.is_unseen and one.kind == "gpu"]
+    unseen = [one for one in found() if one.point.is_unseen and one.kind == "gpu"]
     rates, firsts = ([one for one in unseen if one.figure == figure] for figure in ("rate", "ttft"))
     assert len(rates) > 60
     assert len(firsts) > 40
@@ -91,13 +96,13 @@ def test_unseen_gpus_are_within_one_and_a_half_times_the_rate_and_twice_the_time
 
 
 def test_bands_hold_nine_of_ten_points_that_set_nothing():
-    proofs = [one for one in HITS if one.proof != "left out"]
+    proofs = [one for one in hits(POINTS) if one.proof != "left out"]
     assert sum(one.inside for one in proofs) / sum(one.points for one in proofs) >= 0.9
     assert {one.kind for one in proofs if one.proof == "unseen"} == {"gpu"}
 
 
 def test_bands_without_a_source_hold_nine_of_ten_of_its_points():
-    left_out = [one for one in HITS if one.proof == "left out"]
+    left_out = [one for one in hits(POINTS) if one.proof == "left out"]
     assert {(one.figure, one.kind) for one in left_out} == {key for key, spread in BANDS.items() if spread.points}
     assert sum(one.inside for one in left_out) / sum(one.points for one in left_out) >= 0.9
 
@@ -129,7 +134,7 @@ def test_only_the_first_sweep_repeats_its_prompts_unsaid():
 
 def test_a_burst_is_told_from_a_closed_loop():
     bursts = [point for point in POINTS if is_one_wave(point)]
-    assert {c.figure for c in FOUND if c.point in bursts} == {"rate"}
+    assert {c.figure for c in found() if c.point in bursts} == {"rate"}
     assert bursts
 
 

@@ -1,6 +1,7 @@
 """The classes of predictions: what is unseen, what is left out, and that no row is used for a constant and for a proof."""
 
 from dataclasses import replace
+from functools import cache
 
 import pytest
 
@@ -24,12 +25,17 @@ from planning.data import overheads
 
 MEASURED = load()
 TEXTS = {path.name: path.read_text(encoding="utf-8") for path in corpus_files()}
-WITHOUT = values_without(MEASURED)
 FITTED = """
 [[constants]]
 name = "TPU_LAYER_S"
 read_off = ["e2b-load-v6e-1 decode_16"]
 """
+
+
+@cache
+def without():
+    """Refit the constants once, not while each worker collects this file."""
+    return values_without(MEASURED)
 
 
 def with_source_used(name: str, line: str) -> Measurements:
@@ -57,12 +63,12 @@ def test_nor_a_row_that_repeats_the_deployment_of_an_unseen_one():
     with pytest.raises(EvidenceError, match="dense-31b-mi300x weights counts as unseen"):
         check_proofs(planted)
     with pytest.raises(EvidenceError):
-        rows_by_class(planted, WITHOUT)
+        rows_by_class(planted, without())
 
 
 def test_no_proof_of_the_corpus_was_used_for_a_constant():
     fitted = {(boot.id, figure.key) for constant in MEASURED.constants for boot, figure in read_off(constant, MEASURED)}
-    unseen = {(row.boot.id, row.figure.key) for row in rows_by_class(MEASURED, WITHOUT)["unseen"]}
+    unseen = {(row.boot.id, row.figure.key) for row in rows_by_class(MEASURED, without())["unseen"]}
     assert fitted
     assert unseen
     assert fitted & unseen == set()
@@ -74,7 +80,7 @@ def test_one_line_makes_a_source_known():
     assert MEASURED.boot("e2b-load-v6e-1").evidence == "unseen"
     assert changed.boot("e2b-load-v6e-1").evidence == "known"
     assert any("| known | the rate of 16 sequences |" in line for line in page._source_list(changed))
-    before, after = rows_by_class(MEASURED, WITHOUT), rows_by_class(changed, WITHOUT)
+    before, after = rows_by_class(MEASURED, without()), rows_by_class(changed, without())
     assert len(after["unseen"]) == len(before["unseen"]) - 2
     assert len(after["known"]) == len(before["known"]) + 2
     assert len(after["first sight"]) == len(before["first sight"])
@@ -86,17 +92,17 @@ def test_a_source_cannot_be_unseen_and_used():
 
 
 def test_a_left_out_row_is_predicted_without_its_source():
-    rows = {(row.boot.id, row.figure.key): row for row in left_out_rows(MEASURED, WITHOUT)}
+    rows = {(row.boot.id, row.figure.key): row for row in left_out_rows(MEASURED, without())}
     (now,) = [row for row in compared([MEASURED.boot("e2b-v6e-1")]) if row.figure.key == "compile"]
     own = rows["e2b-v6e-1", "compile"]
-    other = WITHOUT["xbill9/gemma4-dev, 2026-08-10 (v6e-1)"]["XLA_PROGRAM_S"]
+    other = without()["xbill9/gemma4-dev, 2026-08-10 (v6e-1)"]["XLA_PROGRAM_S"]
     assert other is not None
     assert own.predicted == pytest.approx(now.predicted * other / overheads.XLA_PROGRAM_S, abs=0.5)
     assert own.predicted != now.predicted
 
 
 def test_a_row_that_only_its_own_source_explains_is_omitted():
-    rows = {(row.boot.id, row.figure.key) for row in left_out_rows(MEASURED, WITHOUT)}
+    rows = {(row.boot.id, row.figure.key) for row in left_out_rows(MEASURED, without())}
     assert ("qat-26b-l4", "load") not in rows
     assert ("qat-26b-l4", "weights") in rows
     assert ("sweep-e2b", "decode_64") not in rows, "TPU_SEQUENCE_S is a table of that sweep alone"
@@ -104,7 +110,7 @@ def test_a_row_that_only_its_own_source_explains_is_omitted():
 
 def test_left_out_predictions_leave_the_constants_as_they_were():
     before = {name: value for name, value in vars(overheads).items() if name.isupper()}
-    left_out_rows(MEASURED, WITHOUT)
+    left_out_rows(MEASURED, without())
     assert {name: value for name, value in vars(overheads).items() if name.isupper()} == before
 
 

@@ -148,10 +148,10 @@ def test_the_code_prints_many_commands_of_every_kind():
     assert set(ENTRIES) - words == set()
 
 
-@pytest.mark.parametrize("command", gemma_commands())
-def test_a_printed_command_is_accepted(command, monkeypatch):
+def test_a_printed_command_is_accepted(monkeypatch):
     monkeypatch.setenv("GITHUB_REPOSITORY", "o/r")  # a workflow has it
-    assert refusal_of(command) == "", f"{all_printed()[command]} prints `{command}`"
+    refused = {command: said for command in gemma_commands() if (said := refusal_of(command))}
+    assert refused == {}, [f"{all_printed()[command]} prints `{command}`" for command in refused]
 
 
 PLANTED = (
