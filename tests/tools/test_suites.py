@@ -2,6 +2,7 @@
 
 import ast
 import json
+import re
 import subprocess
 from pathlib import Path
 
@@ -90,8 +91,22 @@ def test_what_a_room_imports_is_below_it():
         (["packages/localcloud/world/queue.py"], "tests/agreement tests/engine tests/stacks", "tests/contracts"),
         (["packages/localcloud/tests/idle_cloud.py"], "tests/stacks tests/cloud", "tests/contracts"),
         (["planning/data/prices.py"], "tests/planning tests/stacks tests/engine", "tests/contracts"),
-        (["scripts/smoke/checks.py"], "tests/scripts tests/engine", "tests/contracts tests/components tests/vm_agent"),
-        (["docs/tpu.md"], "tests/scripts tests/engine/test_readme.py tests/test_*.py", "tests/engine tests/vm_agent"),
+        (["scripts/cli/options.py"], "tests/scripts tests/engine", "tests/contracts tests/components tests/vm_agent"),
+        (
+            ["docs/tpu.md"],
+            "tests/stacks/test_reference.py tests/engine/test_readme.py tests/test_*.py tests/tools/test_words.py",
+            "tests/engine tests/engine/test_tpu_stack.py tests/vm_agent tests/planning tests/scripts",
+        ),
+        (
+            ["scripts/smoke/catalog.py", "tests/scripts/smoke/test_smoke_cli.py", "CHANGELOG.md"],
+            "tests/scripts/smoke/test_smoke_cli.py tests/scripts/rollout/test_rollout.py tests/engine/test_tpu_stack.py",
+            "tests/scripts tests/engine tests/engine/test_recover.py tests/planning/test_solve.py",
+        ),
+        (
+            ["scripts/doctor/SKILL.md", "scripts/doctor/__main__.py", "planning/units.py"],
+            "tests/scripts tests/planning tests/engine",
+            "tests/contracts",
+        ),
         (["tests/vm_agent/machine.py"], "tests/vm_agent tests/engine", "tests/planning tests/agreement"),
         (["contracts/labels.py"], "tests/contracts tests/vm_agent tests/planning tests/engine", ""),
     ],
@@ -100,6 +115,16 @@ def test_a_change_runs_what_it_can_break(changed, runs, leaves_out):
     found = set(suites(changed))
     assert set(runs.split()) <= found
     assert not set(leaves_out.split()) & found
+
+
+def test_a_change_of_one_command_runs_its_tests_and_those_that_import_or_start_it():
+    texts = {path.relative_to(ROOT).as_posix(): path.read_text() for path in (ROOT / "tests").glob("*/**/test_*.py")}
+    for name in ("logs", "save_token", "smoke", "status", "teardown"):
+        found = set(tool.command_tests([name]))
+        uses = re.compile(rf'(?:from|import) scripts\.{name}\b|"scripts\.{name}"|script\("{name}"')
+        own = f"tests/scripts/{name}/"
+        assert {file for file, text in texts.items() if uses.search(text) or file.startswith(own)} - found == set()
+        assert "tests/contracts/test_masking.py" not in found
 
 
 @pytest.mark.parametrize(
