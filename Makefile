@@ -48,7 +48,7 @@ test-packages: setup  ## Run the tests of the packages.
 	@paths=$$(.venv/bin/python -m tools.suites here --no-product --packages "$(or $(PACKAGES),all)") || exit 2; $(PYTEST) $$paths
 
 # Kills, all stacks, the longest waits that Google documents, thousands of examples of each law. PROFILE=long takes hours.
-# Continuous integration runs `make long PART=2/5 PROFILE=part`: one part, hundreds of examples.
+# Continuous integration runs `make long PART=2/8 PROFILE=part`: one part, hundreds of examples.
 PROFILE ?= long
 long: setup  ## Run the long tests (hours).
 	@LOCALCLOUD_EVALUATOR=build $(PYTEST) --long --timeout 14400 --hypothesis-profile $(PROFILE) $(if $(PART),--part $(PART))
