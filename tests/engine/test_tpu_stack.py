@@ -25,7 +25,6 @@ ROLE = "projects/local-project/roles/gemmaTunnel"
 CANARIES = (HF_CANARY, KEY_CANARY)
 
 pytestmark = pytest.mark.engine
-COLD_STARTS = True  # the engine starts the program itself, as a user's does
 
 
 class ProcessWatch:
