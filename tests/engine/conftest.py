@@ -19,7 +19,7 @@ from localcloud.environment import in_shell
 from localcloud.world.state import StateError, description
 from tests.engine.starts import counted_starts, note_starts
 from tests.engine.warm import run_python, warm_programs
-from tests.suite import COMMANDS, count
+from tests.suite import COLD, COMMANDS, count
 from tools.engine.language_host import WARM_PROGRAMS
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -89,7 +89,7 @@ class Workspace:
         count(COMMANDS)
         words, folder = [str(part) for part in command], self.folder / "project"
         variables = {**self.environment, **(environment or {})}
-        if WARM_PROGRAMS in variables and words[0] == sys.executable:
+        if variables.get(WARM_PROGRAMS) and words[0] == sys.executable:
             done = run_python(words[1:], variables, folder, stdin=stdin, limit_s=limit_s)
         else:
             done = subprocess.run(
@@ -110,6 +110,11 @@ class Workspace:
 
     def pulumi(self, *arguments, **options):
         return self.run(self.engine, *arguments, "--non-interactive", **options)
+
+    def cold(self, *arguments):
+        """Run the engine as a user does: it starts an interpreter for the program."""
+        count(COLD)
+        return self.pulumi(*arguments, environment={WARM_PROGRAMS: ""})
 
     def script(self, name, *arguments, **options):
         return self.run(sys.executable, "-m", f"scripts.{name}", *arguments, **options)

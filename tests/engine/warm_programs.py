@@ -22,22 +22,14 @@ from typing import cast
 
 from tools.engine.language_host import NUMBER, read_exactly
 
-PACKAGES = (
-    "pulumi",
-    "pulumi.runtime",
-    "pulumi.provider",
-    "pydantic",
-    "requests",
-    "google.auth.transport.requests",
-    "rich.console",
-    "rich.table",
-    "yaml",
-)
+COMMANDS = ("pydantic", "requests", "google.auth.transport.requests", "rich.console", "rich.table", "yaml")
+"""Packages of commands. The SDK of programs has protocol buffers that the client of Cloud Storage cannot load beside its own."""
+PACKAGES = {"programs": ("pulumi", "pulumi.runtime", "pulumi.provider", *COMMANDS), "commands": COMMANDS}
 
 
-def serve(path: Path) -> None:
+def serve(path: Path, kind: str) -> None:
     """Fork a program for each connection until SIGTERM or SIGINT; prints a line when it listens."""
-    for name in PACKAGES:
+    for name in PACKAGES[kind]:
         load(name)
     gc.freeze()  # a fork's collector leaves these pages alone, so that they stay shared
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -139,4 +131,4 @@ def _become(order: Mapping[str, object], streams: Sequence[int]) -> None:
 
 
 if __name__ == "__main__":
-    serve(Path(sys.argv[1]))
+    serve(Path(sys.argv[1]), sys.argv[2])

@@ -36,7 +36,7 @@ sys.exit(int(end) if end.isdigit() else end)
 @pytest.fixture(scope="module")
 def socket(tmp_path_factory):
     path = tmp_path_factory.mktemp("warm") / "socket"
-    command = [sys.executable, "-m", "tests.engine.warm_programs", str(path)]
+    command = [sys.executable, "-m", "tests.engine.warm_programs", str(path), "programs"]
     process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True)
     assert process.stdout.readline() == "ready\n"
     yield path
