@@ -26,6 +26,9 @@ from tools.git import git
 
 ROOT: Final = Path(__file__).resolve().parents[1]
 
+_OF_COMMANDS: Final = tuple(
+    "stacks components cloud engine planning contracts vm_agent gcp-tpu loadtest localcloud tools".split()  # noqa: SIM905 - a line, not eleven
+)
 BELOW: Final = {
     "contracts": (),
     "planning": ("contracts",),
@@ -34,33 +37,8 @@ BELOW: Final = {
     "engine": ("contracts",),
     "components": ("planning", "contracts", "vm_agent"),
     "stacks": ("components", "cloud", "planning", "contracts", "vm_agent"),
-    "scripts": (
-        "stacks",
-        "components",
-        "cloud",
-        "engine",
-        "planning",
-        "contracts",
-        "vm_agent",
-        "gcp-tpu",
-        "loadtest",
-        "localcloud",
-        "tools",
-    ),
-    "authors": (
-        "scripts",
-        "stacks",
-        "components",
-        "cloud",
-        "engine",
-        "planning",
-        "contracts",
-        "vm_agent",
-        "gcp-tpu",
-        "loadtest",
-        "localcloud",
-        "tools",
-    ),
+    "scripts": _OF_COMMANDS,
+    "authors": ("scripts", *_OF_COMMANDS),
     "evals": (),
     "examples": (),
     "tools": ("localcloud",),
@@ -90,22 +68,6 @@ TESTED: Final = {
     "vm_agent": ("components", "localcloud", "planning", "vm_agent"),
 }
 """Packages used by the tests of a folder of `tests/`. Their dependencies follow from `BELOW`."""
-
-SHARED: Final = {
-    "agreement": ("engine",),
-    "cloud": ("scripts",),
-    "contracts": ("scripts", "stacks"),
-    "engine": ("agreement", "evals", "kills", "nightly", "scripts"),
-    "engine_room": ("scripts",),
-    "evals": ("engine", "scripts"),
-    "kills": ("engine",),
-    "planning": ("stacks",),
-    "scripts": ("agreement", "contracts"),
-    "stacks": ("nightly",),
-    "tools": ("agreement", "engine", "scripts"),
-    "vm_agent": ("engine",),
-}
-"""Folders of tests whose helpers other folders import."""
 
 READS_PAGES: Final = re.compile(r'\.md"|"docs"|"docs/')
 """Tests and tools that read pages. `tests/engine/test_readme.py` runs the commands of the README."""
@@ -169,7 +131,8 @@ def _suites_of(path: PurePosixPath) -> set[str]:
         return set(page_tests())
     if room == "tests":
         folder = path.parts[1] if len(path.parts) > 2 else ""  # noqa: PLR2004 - tests/FOLDER/FILE
-        return {f"tests/{each}" for each in (folder, *SHARED.get(folder, ()))} if folder in TESTED else set()
+        helpers = {module for module in _texts() if module.startswith(f"tests.{folder}.")}
+        return {f"tests/{folder}", *_tests(_users(helpers), re.compile(r"(?!)"))} if folder in TESTED else set()
     room = path.relative_to(room).parts[0] if room == "packages" else room
     return {f"tests/{folder}" for folder, used in TESTED.items() if any(room in (each, *BELOW[each]) for each in used)}
 
@@ -238,16 +201,12 @@ def _importers() -> Mapping[str, AbstractSet[str]]:
 @cache
 def _texts() -> Mapping[str, str]:
     """Return the text of each module of the product and its tests."""
-    return {_module(path): path.read_text(encoding="utf-8") for path in _product_files()}
-
-
-def _product_files() -> Iterator[Path]:
-    for room in (*(name for name in BELOW if name not in suites_of_packages()), "tests"):
-        yield from sorted((ROOT / room).rglob("*.py"))
-
-
-def _module(path: Path) -> str:
-    return ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
+    rooms = (*(name for name in BELOW if name not in suites_of_packages()), "tests")
+    paths = [path.relative_to(ROOT).with_suffix("") for room in rooms for path in sorted((ROOT / room).rglob("*.py"))]
+    return {
+        ".".join(path.parts).removesuffix(".__init__"): (ROOT / path).with_suffix(".py").read_text(encoding="utf-8")
+        for path in paths
+    }
 
 
 def _package(module: str) -> str:

@@ -12,7 +12,6 @@ from tools import suites as tool
 from tools.suites import (
     BELOW,
     EVERY_PACKAGE,
-    SHARED,
     TESTED,
     BranchChanges,
     SuiteError,
@@ -38,10 +37,9 @@ def imported(file):
 
 
 def rooms_of(folder):
-    """The rooms that files of a folder import, and the folders of tests whose helpers they import."""
+    """The rooms that files of a folder import."""
     parts = [part for file in sorted(folder.rglob("*.py")) for part in imported(file)]
-    rooms = {MODULES.get(part[0], part[0]) for part in parts} & set(BELOW)
-    return rooms, {part[1] for part in parts if part[0] == "tests" and len(part) > 1 and part[1] in TESTED}
+    return {MODULES.get(part[0], part[0]) for part in parts} & set(BELOW)
 
 
 def test_every_room_and_every_folder_of_tests_has_a_row():
@@ -61,20 +59,14 @@ def test_what_a_folder_of_tests_imports_is_in_its_row():
     missing = []
     for folder, used in TESTED.items():
         known = {room for each in used for room in (each, *BELOW[each])}
-        rooms, helpers = rooms_of(ROOT / "tests" / folder)
-        missing += [f"tests/{folder} imports {room}" for room in rooms - known]
-        missing += [
-            f"tests/{folder} imports tests.{other}"
-            for other in helpers - {folder}
-            if folder not in SHARED.get(other, ())
-        ]
+        missing += [f"tests/{folder} imports {room}" for room in rooms_of(ROOT / "tests" / folder) - known]
     assert missing == []
 
 
 def test_what_a_room_imports_is_below_it():
     missing = []
     for room, below in BELOW.items():
-        rooms, _ = rooms_of(ROOT / "packages" / room if room in KNOWN else ROOT / room)
+        rooms = rooms_of(ROOT / "packages" / room if room in KNOWN else ROOT / room)
         missing += [f"{room} imports {other}" for other in rooms - {room, *below}]
     assert missing == []
 
@@ -107,7 +99,12 @@ def test_what_a_room_imports_is_below_it():
             "tests/scripts tests/planning tests/engine",
             "tests/contracts",
         ),
-        (["tests/vm_agent/machine.py"], "tests/vm_agent tests/engine", "tests/planning tests/agreement"),
+        (
+            ["tests/vm_agent/machine.py"],
+            "tests/vm_agent",
+            "tests/planning tests/agreement tests/engine tests/contracts",
+        ),
+        (["tests/engine/conftest.py"], "tests/engine tests/agreement/test_provider_engine.py", "tests/planning"),
         (["contracts/labels.py"], "tests/contracts tests/vm_agent tests/planning tests/engine", ""),
     ],
 )
