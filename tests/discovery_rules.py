@@ -235,6 +235,7 @@ def _below(document: str, path: str, field: Mapping[str, Any], seen: set[str]) -
     yield from _fields(document, path, field, seen)
 
 
+@cache
 def rules() -> dict[str, tuple[str, ...]]:
     """Every sentence that states a rule, with the places where it stands."""
     found: dict[str, list[str]] = {}

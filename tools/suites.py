@@ -1,18 +1,24 @@
 """Choose the test suites for `make test`, `.ci/run` and the jobs of a pull request.
 
 `python -m tools.suites here` prints the suites of `make test`: the product's, and those of packages that differ from the main branch.
-`git diff --name-only BASE... | python -m tools.suites product` prints the product's test folders that a change can break.
+`git diff --name-only BASE... | python -m tools.suites product` prints the product's tests that a change can break: folders, or files where
+only commands of `scripts/` changed.
 `git diff --name-only BASE... | python -m tools.suites packages` prints the packages whose own suites a change can break, as JSON.
 
 Everything runs on the main branch and at night, so an error here costs a day and loses nothing.
 """
 
 import argparse
+import ast
 import json
+import re
 import sys
 import tomllib
-from collections.abc import Iterable, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path, PurePosixPath
 from typing import Final
 
@@ -20,6 +26,9 @@ from tools.git import git
 
 ROOT: Final = Path(__file__).resolve().parents[1]
 
+_OF_COMMANDS: Final = tuple(
+    "stacks components cloud engine planning contracts vm_agent gcp-tpu loadtest localcloud tools".split()  # noqa: SIM905 - a line, not eleven
+)
 BELOW: Final = {
     "contracts": (),
     "planning": ("contracts",),
@@ -28,33 +37,8 @@ BELOW: Final = {
     "engine": ("contracts",),
     "components": ("planning", "contracts", "vm_agent"),
     "stacks": ("components", "cloud", "planning", "contracts", "vm_agent"),
-    "scripts": (
-        "stacks",
-        "components",
-        "cloud",
-        "engine",
-        "planning",
-        "contracts",
-        "vm_agent",
-        "gcp-tpu",
-        "loadtest",
-        "localcloud",
-        "tools",
-    ),
-    "authors": (
-        "scripts",
-        "stacks",
-        "components",
-        "cloud",
-        "engine",
-        "planning",
-        "contracts",
-        "vm_agent",
-        "gcp-tpu",
-        "loadtest",
-        "localcloud",
-        "tools",
-    ),
+    "scripts": _OF_COMMANDS,
+    "authors": ("scripts", *_OF_COMMANDS),
     "evals": (),
     "examples": (),
     "tools": ("localcloud",),
@@ -85,36 +69,20 @@ TESTED: Final = {
 }
 """Packages used by the tests of a folder of `tests/`. Their dependencies follow from `BELOW`."""
 
-SHARED: Final = {
-    "agreement": ("engine",),
-    "cloud": ("scripts",),
-    "contracts": ("scripts", "stacks"),
-    "engine": ("agreement", "evals", "kills", "nightly", "scripts"),
-    "engine_room": ("scripts",),
-    "evals": ("engine", "scripts"),
-    "kills": ("engine",),
-    "planning": ("stacks",),
-    "scripts": ("agreement", "contracts"),
-    "stacks": ("nightly",),
-    "tools": ("agreement", "engine", "scripts"),
-    "vm_agent": ("engine",),
-}
-"""Folders of tests whose helpers other folders import."""
-
-PAGES: Final = (
-    "tests/agreement",
-    "tests/authors",
-    "tests/planning",
-    "tests/scripts",
-    "tests/stacks",
-    "tests/tools",
-)
-"""Folders whose tests read pages. `tests/engine/test_readme.py` runs the commands of the README."""
+READS_PAGES: Final = re.compile(r'\.md"|"docs"|"docs/')
+"""Tests and tools that read pages. `tests/engine/test_readme.py` runs the commands of the README."""
 
 EVERY_PACKAGE: Final = frozenset(
     {"conftest.py", "pyproject.toml", "requirements-dev.txt", "tests/suite.py", "tools/suites.py"}
 )
 """Files that affect every package's suite."""
+
+
+SHARED_COMMANDS: Final = frozenset({"cli", "gemma"})
+"""Folders of `scripts/` that every command runs through."""
+
+READS_CODE: Final = re.compile(r'"ls-files"|\bROOT\b.*\.rglob|"scripts"|\ball_commands\b|\bENTRIES\b')
+"""Tests and tools that read the code as text, or list all commands: the rules of the house."""
 
 
 class SuiteError(ValueError):
@@ -140,25 +108,125 @@ def packages(changed: Iterable[str], known: Iterable[str]) -> Sequence[str]:
 
 def suites(changed: Iterable[str]) -> Sequence[str]:
     """Return the paths below `tests/` that these changed files can break, sorted, or `["tests"]` if that is unknown."""
-    found: set[str] = set()
-    for name in changed:
-        here = _suites_of(PurePosixPath(name))
+    files = {PurePosixPath(name) for name in changed}
+    commands = {file: _command_of(file) for file in files}
+    found = set(command_tests({name for name in commands.values() if name})) if any(commands.values()) else set[str]()
+    for file in sorted(file for file, command in commands.items() if not command):
+        here = _suites_of(file)
         if not here:
             return ["tests"]
         found |= here
-    top = {"tests/engine/test_readme.py"} if "tests/engine" not in found else set[str]()
-    return sorted(found | top | {"tests/test_*.py"}) if found else ["tests"]
+    if not found:
+        return ["tests"]
+    found = {path for path in found if not path.startswith("tests/test_")} | {
+        "tests/engine/test_readme.py",
+        "tests/test_*.py",
+    }
+    return sorted(path for path in found if "/".join(path.split("/")[:2]) not in found - {path})
 
 
 def _suites_of(path: PurePosixPath) -> set[str]:
     room = path.parts[0] if len(path.parts) > 1 else ""
     if path.suffix == ".md" and room in {"", "docs"}:
-        return set(PAGES)
+        return set(page_tests())
     if room == "tests":
         folder = path.parts[1] if len(path.parts) > 2 else ""  # noqa: PLR2004 - tests/FOLDER/FILE
-        return {f"tests/{each}" for each in (folder, *SHARED.get(folder, ()))} if folder in TESTED else set()
+        helpers = {module for module in _texts() if module.startswith(f"tests.{folder}.")}
+        return {f"tests/{folder}", *_tests(_users(helpers), re.compile(r"(?!)"))} if folder in TESTED else set()
     room = path.relative_to(room).parts[0] if room == "packages" else room
     return {f"tests/{folder}" for folder, used in TESTED.items() if any(room in (each, *BELOW[each]) for each in used)}
+
+
+def _command_of(path: PurePosixPath) -> str:
+    """Return the command whose code or tests a file is, or an empty text."""
+    parts = path.parts[1:] if path.parts[0] == "tests" else path.parts
+    named = parts[1] if len(parts) > 2 and parts[0] == "scripts" else ""  # noqa: PLR2004 - scripts/NAME/FILE
+    return named if named not in SHARED_COMMANDS and (ROOT / "scripts" / named / "__main__.py").is_file() else ""
+
+
+def command_tests(names: Iterable[str]) -> Sequence[str]:
+    """Return the files of tests that a change of commands can break.
+
+    They are the tests of each command, those that import a module that imports it, at any distance, those that start it or another command
+    of these modules, and those that read the code as text.
+    """
+    texts = _texts()
+    packages_of_names = {f"scripts.{name}" for name in names}
+    found = _users(
+        packages_of_names
+        | {module for module in texts if _package(module) in packages_of_names}
+        | {module for module, text in texts.items() if module.startswith("tools.") and READS_CODE.search(text)}
+    )
+    commands = {_package(module)[len("scripts.") :] for module in found if module.startswith("scripts.")}
+    started = "|".join(sorted(commands - SHARED_COMMANDS))
+    return _tests(found, re.compile(rf'(?:scripts[./]|script\(\s*"|gemma )(?:{started})\b|{READS_CODE.pattern}'))
+
+
+def page_tests() -> Sequence[str]:
+    """Return the files of tests that read pages, themselves or through a tool."""
+    above = ("authors.", "tests.", "tools.")
+    readers = {module for module, text in _texts().items() if module.startswith(above) and READS_PAGES.search(text)}
+    return _tests(_users(readers - {"tests.suite"}), READS_PAGES)  # the suite reads its budget
+
+
+def _tests(found: AbstractSet[str], texts: re.Pattern[str]) -> Sequence[str]:
+    """Return the files of tests that are among modules, use a fixture of one, or have a text."""
+    fixtures = tuple(module.removesuffix("conftest") for module in found if module.endswith(".conftest"))
+    return sorted(
+        f"{module.replace('.', '/')}.py"
+        for module, text in _texts().items()
+        if re.match(r"tests\.(.*\.)?test_\w+$", module)
+        if module in found or module.startswith(fixtures) or texts.search(text)
+    )
+
+
+def _users(modules: AbstractSet[str]) -> AbstractSet[str]:
+    """Return modules and those that import them, at any distance."""
+    found: set[str] = set()
+    while modules:
+        found |= modules
+        modules = {user for module in modules for user in _importers().get(module, ())} - found
+    return found
+
+
+@cache
+def _importers() -> Mapping[str, AbstractSet[str]]:
+    found: defaultdict[str, set[str]] = defaultdict(set)
+    for module, text in _texts().items():
+        for used in _imported(text):
+            found[used].add(module)
+    return found
+
+
+@cache
+def _texts() -> Mapping[str, str]:
+    """Return the text of each module of the product and its tests."""
+    rooms = (*(name for name in BELOW if name not in suites_of_packages()), "tests")
+    paths = [path.relative_to(ROOT).with_suffix("") for room in rooms for path in sorted((ROOT / room).rglob("*.py"))]
+    return {
+        ".".join(path.parts).removesuffix(".__init__"): (ROOT / path).with_suffix(".py").read_text(encoding="utf-8")
+        for path in paths
+    }
+
+
+def _package(module: str) -> str:
+    """Return the first two parts of a module's name."""
+    return ".".join(module.split(".")[:2])
+
+
+def _imported(text: str) -> Iterator[str]:
+    """Yield the modules that a text imports anywhere, or starts by their names."""
+    for node in ast.walk(ast.parse(text)):
+        match node:
+            case ast.Import():
+                yield from (alias.name for alias in node.names)
+            case ast.ImportFrom(module=str(module)):
+                yield module
+                yield from (f"{module}.{alias.name}" for alias in node.names)
+            case ast.Constant(value=str(value)) if re.fullmatch(r"scripts\.\w+(\.__main__)?", value):
+                yield value
+            case _:
+                pass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

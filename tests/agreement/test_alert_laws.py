@@ -40,7 +40,6 @@ START_S = 1_800_000_000
 STEP_S = 30
 REPORTED_LATE_S = 180
 """Delay of Google's metrics of a TPU machine (Cloud TPU, "Monitor TPU VMs"). They have one sample per minute."""
-STACKS = ["tpu-v6e1", "tpu-v6e4"]
 RUN_MIN, READY_TIMEOUT_MIN = 240, 60
 HEARD_WITHIN_MIN = READY_TIMEOUT_MIN + 5
 WAITING_FOR_THE_HUB = "waiting for the hub"
@@ -251,7 +250,7 @@ LOUD = {
 """Minute of the fault, and life."""
 
 
-@pytest.mark.parametrize("stack", STACKS)
+@pytest.mark.parametrize("stack", ["tpu-v6e1", pytest.param("tpu-v6e4", marks=pytest.mark.long)])
 def test_a_life_without_a_fault_is_silent(stack):
     assert heard(rules_of(stack), silent_life(stack), SILENT_UNTIL) == []
 

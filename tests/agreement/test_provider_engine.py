@@ -1,6 +1,7 @@
 """The provider under the real Pulumi engine, on the local cloud: a program with one queued resource, through its whole life.
 
-What is marked `long` is asserted without an engine in test_lifecycle.py, test_waits.py, test_faults.py and test_renewal.py.
+What is marked `long` is asserted without an engine in test_lifecycle.py, test_waits.py, test_faults.py and test_renewal.py, or of
+the whole program in tests/engine/test_tpu_stack.py.
 """
 
 import json
@@ -223,6 +224,7 @@ def clean(project: Project) -> Iterator[None]:
     assert project.state() is None
 
 
+@pytest.mark.long
 def test_the_whole_life_with_a_server_that_becomes_ready_and_changes_in_place(project: Project):
     def declare(length: int) -> None:
         metadata = {

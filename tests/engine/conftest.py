@@ -18,8 +18,8 @@ import requests
 from localcloud.environment import in_shell
 from localcloud.world.state import StateError, description
 from tests.engine.starts import counted_starts, note_starts
-from tests.engine.warm import warm_programs
-from tests.suite import COMMANDS, count
+from tests.engine.warm import run_python, warm_programs
+from tests.suite import COLD, COMMANDS, count
 from tools.engine.language_host import WARM_PROGRAMS
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -87,16 +87,21 @@ class Workspace:
 
     def run(self, *command, stdin="", expect=0, environment=None, limit_s=LIMIT_S):
         count(COMMANDS)
-        done = subprocess.run(
-            [str(part) for part in command],
-            cwd=self.folder / "project",
-            env={**self.environment, **(environment or {})},
-            capture_output=True,
-            text=True,
-            input=stdin,
-            timeout=limit_s,
-            check=False,
-        )
+        words, folder = [str(part) for part in command], self.folder / "project"
+        variables = {**self.environment, **(environment or {})}
+        if variables.get(WARM_PROGRAMS) and words[0] == sys.executable:
+            done = run_python(words[1:], variables, folder, stdin=stdin, limit_s=limit_s)
+        else:
+            done = subprocess.run(
+                words,
+                cwd=folder,
+                env=variables,
+                capture_output=True,
+                text=True,
+                input=stdin,
+                timeout=limit_s,
+                check=False,
+            )
         answer = Answer(done.returncode, done.stdout, done.stderr)
         self.transcript.append(answer.text)
         if expect is not None:
@@ -105,6 +110,11 @@ class Workspace:
 
     def pulumi(self, *arguments, **options):
         return self.run(self.engine, *arguments, "--non-interactive", **options)
+
+    def cold(self, *arguments):
+        """Run the engine as a user does: it starts an interpreter for the program."""
+        count(COLD)
+        return self.pulumi(*arguments, environment={WARM_PROGRAMS: ""})
 
     def script(self, name, *arguments, **options):
         return self.run(sys.executable, "-m", f"scripts.{name}", *arguments, **options)

@@ -21,7 +21,7 @@ from tests.engine.conftest import LIMIT_S
 TPU, OTHER, RUN = "tpu-v6e1", "tpu-v6e1-e4b", "l4-12b-qat"
 ZONE = "us-east5-a"
 
-pytestmark = pytest.mark.engine
+pytestmark = [pytest.mark.engine, pytest.mark.long]
 
 
 def parameters(workspace, *options):
@@ -232,7 +232,6 @@ def test_a_stack_is_planned_left_deployed_checked_measured_and_kept_until_a_pers
     assert {("up", "begun"), ("up", "left"), ("up", "done"), ("teardown", "refused"), ("teardown", "done")} <= outcomes
 
 
-@pytest.mark.long
 def test_a_cancelled_up_leaves_what_ctrl_c_leaves_and_two_agents_are_kept_apart(ready):
     """The request waits for capacity: the second agent is told who holds the lock, and the next plan goes on with the same request."""
     capacity(ready, 0)
@@ -267,7 +266,6 @@ def test_a_cancelled_up_leaves_what_ctrl_c_leaves_and_two_agents_are_kept_apart(
     assert ready.admin("requests?id=tpu.projects.locations.queuedResources.create")["requests"] == requests_made
 
 
-@pytest.mark.long
 def test_a_server_whose_client_goes_away_ends_with_what_it_had_begun(ready):
     async def work(client):
         return (await client.call_tool("status", {})).is_error

@@ -22,14 +22,13 @@ with open_access(endpoint=outputs.endpoint, auth=outputs.auth) as access:
 """
 
 pytestmark = pytest.mark.engine
-COLD_STARTS = True  # the engine starts the program itself, as a user's does
 
 
 @pytest.fixture(scope="module")
 def deployed(workspace):
     workspace.pulumi("stack", "init", STACK)
     workspace.stage(STACK)
-    workspace.pulumi("up", "--yes", "--skip-preview", "--stack", STACK)
+    workspace.cold("up", "--yes", "--skip-preview", "--stack", STACK)
     return workspace.outputs(STACK)
 
 

@@ -14,7 +14,7 @@ STACK = "tpu-v6e1"
 ZONES = ("us-east5-a", "us-east5-b", "europe-west4-a", "asia-northeast1-b", "southamerica-west1-a")
 CAPACITY = "gcp-tpu:index:QueuedResource"
 
-pytestmark = [pytest.mark.engine, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.engine, pytest.mark.long, pytest.mark.timeout(900)]
 DEPLOY_LIMIT_S = 800
 
 
@@ -98,7 +98,6 @@ EDITS = {
 
 
 @pytest.mark.parametrize("old", EDITS)
-@pytest.mark.long
 def test_the_engine_agrees_with_what_the_comment_says_of_the_capacity(workspace, deployed, tmp_path, old):
     new, op = EDITS[old]
     git(workspace, "checkout", "--quiet", deployed, "--", ".")

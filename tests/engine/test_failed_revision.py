@@ -5,7 +5,7 @@ import pytest
 STACK = "l4-12b-qat"
 CANARY = "hf_canaryCanaryCANARY0123456789"
 
-pytestmark = pytest.mark.engine
+pytestmark = [pytest.mark.engine, pytest.mark.long]
 
 
 @pytest.fixture(scope="module")
@@ -39,7 +39,6 @@ def test_weights_that_are_not_staged_are_found_before_the_service_is_made(failin
     assert services(failing) == []
 
 
-@pytest.mark.long
 def test_a_revision_that_cannot_start_says_why_with_the_figure_and_the_last_lines(failing):
     """A length that the KV cache cannot hold. vLLM prints its arguments, so a token among them stands in Cloud Logging."""
     failing.stage(STACK)
@@ -62,7 +61,6 @@ def test_a_revision_that_cannot_start_says_why_with_the_figure_and_the_last_line
     assert "Traceback" not in failed.text.replace("[stderr] Traceback", "")
 
 
-@pytest.mark.long
 def test_a_driver_that_refuses_the_compatibility_libraries_names_the_setting_that_helps(failing):
     """Public sources disagree about the L4's driver; the settings file of the repository is right for Google's page."""
     failing.change_scenario({"run": {"gpu_drivers": {"nvidia-l4": 580}}})
@@ -74,7 +72,6 @@ def test_a_driver_that_refuses_the_compatibility_libraries_names_the_setting_tha
     assert hint in failing.script("logs", "--stack", STACK, expect=None).text
 
 
-@pytest.mark.long
 def test_settings_that_fit_bring_the_server_up(failing):
     change(failing, ("  gemma-serving:cloudRun:\n", "  gemma-serving:cloudRun:\n    cudaCompatibility: false\n"))
     failing.pulumi("up", "--yes", "--skip-preview", "--stack", STACK)

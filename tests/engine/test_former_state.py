@@ -9,7 +9,7 @@ STACK = "tpu-v6e1"
 PLACE = "tpu/v2alpha1/projects/local-project/locations/us-east5-a"
 OBJECTS = f"storage/storage/v1/b/local-project-gemma-{STACK}-models/o"
 
-pytestmark = pytest.mark.engine
+pytestmark = [pytest.mark.engine, pytest.mark.long]
 
 
 def with_former_api(state):

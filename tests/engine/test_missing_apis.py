@@ -1,4 +1,4 @@
-"""A project whose APIs are off, as the local cloud's default world has it: every command refuses with one line, and that line is enough."""
+"""A project whose APIs are off, as the local cloud's default world has it: one line refuses and is enough, and new grants are waited for."""
 
 import json
 import re
@@ -7,6 +7,7 @@ import pytest
 
 from stacks.apis import COMMON_APIS
 from tests.engine.conftest import open_workspace
+from tests.engine.test_new_grants import WAITS
 
 STACK = "l4-12b-qat"
 OFF = ("cloudresourcemanager", "iam", "artifactregistry", "secretmanager", "run")
@@ -53,8 +54,12 @@ def test_nothing_is_made_before_the_printed_line_and_then_the_same_up_comes_up(n
     )
     new_project.pulumi("config", "rm", "hfTokenSecret", "--stack", STACK)
     new_project.stage(STACK)
-    new_project.pulumi("up", "--yes", "--skip-preview", "--stack", STACK)
+    up = ("up", "--yes", "--skip-preview", "--stack", STACK)
+    (waited_s,) = {*WAITS.findall(new_project.pulumi(*up).text)}
+    assert 0 < int(waited_s) <= 120, "new grants are waited for once, before the service"
     assert new_project.served_length(STACK) > 0
+    assert not WAITS.search(new_project.pulumi(*up).text), "without a new grant nothing waits"
+    new_project.pulumi("preview", "--refresh", "--expect-no-changes", "--stack", STACK)
     assert not any("projects/service" in each["type"] for each in resources(new_project))
     assert new_project.script("teardown", "--stack", STACK, "--yes", "--json").json["clean"] is True
 

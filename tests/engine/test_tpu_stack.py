@@ -25,7 +25,6 @@ ROLE = "projects/local-project/roles/gemmaTunnel"
 CANARIES = (HF_CANARY, KEY_CANARY)
 
 pytestmark = pytest.mark.engine
-COLD_STARTS = True  # the engine starts the program itself, as a user's does
 
 
 class ProcessWatch:
@@ -79,8 +78,8 @@ def deployed(workspace):
     )
     theirs.raise_for_status()
     with ProcessWatch() as watch:
-        preview = workspace.pulumi("preview", "--diff", "--stack", STACK)
-        up = workspace.pulumi("up", "--yes", "--skip-preview", "--stack", STACK)
+        preview = workspace.cold("preview", "--diff", "--stack", STACK)
+        up = workspace.cold("up", "--yes", "--skip-preview", "--stack", STACK)
     return {"preview": preview, "up": up, "watch": watch}
 
 

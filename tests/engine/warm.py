@@ -1,29 +1,58 @@
 """The process that forks programs (tests/engine/warm_programs.py): started by the first test that needs it, once a worker."""
 
 import functools
+import json
 import shutil
+import socket as sockets
 import subprocess
 import sys
 import tempfile
 from pathlib import Path
 
+from tools.engine.language_host import NUMBER, read_exactly
+
 ROOT = Path(__file__).resolve().parents[2]
+_STARTED = []
 
 
 @functools.cache
-def warm_programs():
-    """Start the process that forks a program for each run of the engine, once a worker; returns it and its socket."""
+def warm_programs(kind="programs"):
+    """Start the process that forks a program for each run of the engine, or commands, once a worker; returns it and its socket."""
     socket = Path(tempfile.mkdtemp(prefix="warm-")) / "socket"
-    command = [sys.executable, "-m", "tests.engine.warm_programs", str(socket)]
+    command = [sys.executable, "-m", "tests.engine.warm_programs", str(socket), kind]
     process = subprocess.Popen(command, cwd=ROOT, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True)
     assert process.stdout.readline() == "ready\n"
+    _STARTED.append((process, socket))
     return process, socket
 
 
+def run_python(arguments, environment, folder, *, stdin="", limit_s=60, socket=None):
+    """Do what `subprocess.run([python, *arguments])` does, in a fork."""
+    order = {"arguments": arguments, "environment": environment, "folder": str(folder)}
+    text = json.dumps(order).encode()
+    with (
+        tempfile.TemporaryFile("w+") as out,
+        tempfile.TemporaryFile("w+") as err,
+        tempfile.TemporaryFile("w+") as given,
+        sockets.socket(sockets.AF_UNIX) as connection,
+    ):
+        given.write(stdin)
+        given.seek(0)
+        connection.settimeout(limit_s)
+        connection.connect(str(socket or warm_programs("commands")[1]))
+        sockets.send_fds(connection, [NUMBER.pack(len(text))], [stream.fileno() for stream in (out, err, given)])
+        connection.sendall(text)
+        read_exactly(connection, NUMBER.size)  # its process id
+        code = read_exactly(connection, NUMBER.size)
+        assert code, f"{arguments[0]}: the process that forks is gone"
+        out.seek(0)
+        err.seek(0)
+        return subprocess.CompletedProcess(arguments, NUMBER.unpack(code)[0], out.read(), err.read())
+
+
 def pytest_sessionfinish():
-    """Stop the process and wait for it, so that the CPU time of its forks is counted."""
-    if warm_programs.cache_info().currsize:
-        process, socket = warm_programs()
+    """Stop the processes and wait for them, so that the CPU time of their forks is counted."""
+    for process, socket in _STARTED:
         process.terminate()
         process.wait(timeout=60)
         process.stdout.close()

@@ -1,4 +1,4 @@
-"""Run programs in forks of one process that has imported their packages once: tests start the same program hundreds of times.
+"""Run programs and commands in forks of one process that has imported their packages once: tests start the same ones hundreds of times.
 
 Only packages are imported beforehand, never the project's own modules: a fork reads those from the folder of its own project, as a new interpreter does. The
 language host sends each start over a Unix socket, with its standard streams, and gets the process id, then the exit code.
@@ -22,19 +22,14 @@ from typing import cast
 
 from tools.engine.language_host import NUMBER, read_exactly
 
-PACKAGES = (
-    "pulumi",
-    "pulumi.runtime",
-    "pulumi.provider",
-    "pydantic",
-    "requests",
-    "google.auth.transport.requests",
-)
+COMMANDS = ("pydantic", "requests", "google.auth.transport.requests", "rich.console", "rich.table", "yaml")
+"""Packages of commands. The SDK of programs has protocol buffers that the client of Cloud Storage cannot load beside its own."""
+PACKAGES = {"programs": ("pulumi", "pulumi.runtime", "pulumi.provider", *COMMANDS), "commands": COMMANDS}
 
 
-def serve(path: Path) -> None:
+def serve(path: Path, kind: str) -> None:
     """Fork a program for each connection until SIGTERM or SIGINT; prints a line when it listens."""
-    for name in PACKAGES:
+    for name in PACKAGES[kind]:
         load(name)
     gc.freeze()  # a fork's collector leaves these pages alone, so that they stay shared
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -76,7 +71,7 @@ def _attend(connection: socket.socket) -> int:
     """Run one program in a fork of this fork and report how it ended."""
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, signal.SIG_DFL)
-    head, streams, _, _ = socket.recv_fds(connection, NUMBER.size, 2)
+    head, streams, _, _ = socket.recv_fds(connection, NUMBER.size, 3)
     text = read_exactly(connection, NUMBER.unpack(head)[0])
     if text is None:
         return 1
@@ -94,19 +89,30 @@ def _attend(connection: socket.socket) -> int:
 
 
 def _become(order: Mapping[str, object], streams: Sequence[int]) -> None:
-    """Run the program as `python FILE ARGUMENTS` does, in its folder, with its environment and streams; never returns."""
+    """Run `python FILE ...`, `python -m MODULE ...` or `python -c TEXT ...` in its folder, with its environment and streams; never returns."""
     code = 1
     try:
-        os.dup2(streams[0], 1)
-        os.dup2(streams[1], 2)
+        for target, stream in zip((1, 2, 0), streams, strict=False):  # a program has no input
+            os.dup2(stream, target)
         os.environ.clear()
         os.environ.update(cast("dict[str, str]", order["environment"]))
         os.chdir(cast("str", order["folder"]))
         arguments = cast("list[str]", order["arguments"])
         sys.argv = arguments
-        sys.path[0] = str(Path(arguments[0]).parent)
         signal.signal(signal.SIGINT, signal.default_int_handler)
-        runpy.run_path(arguments[0], run_name="__main__")
+        for name in [name for name in sys.modules if name.partition(".")[0] in {"tests", "tools"}]:
+            del sys.modules[name]  # this process's own, from another checkout
+        sys.path[0] = str(order["folder"])
+        match arguments:
+            case ["-m", module, *_]:
+                sys.argv = arguments[1:]
+                runpy.run_module(module, run_name="__main__", alter_sys=True)
+            case ["-c", text, *_]:
+                sys.argv = ["-c", *arguments[2:]]
+                exec(text, {"__name__": "__main__"})  # noqa: S102  as an interpreter does
+            case _:
+                sys.path[0] = str(Path(arguments[0]).parent)
+                runpy.run_path(arguments[0], run_name="__main__")
         code = 0
     except SystemExit as leaving:
         code = leaving.code if isinstance(leaving.code, int) else int(leaving.code is not None)
@@ -125,4 +131,4 @@ def _become(order: Mapping[str, object], streams: Sequence[int]) -> None:
 
 
 if __name__ == "__main__":
-    serve(Path(sys.argv[1]))
+    serve(Path(sys.argv[1]), sys.argv[2])

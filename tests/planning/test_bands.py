@@ -26,8 +26,8 @@ def test_the_table_is_what_the_corpus_gives():
 @pytest.mark.parametrize("key", BANDS)
 def test_a_band_contains_the_planned_value(key: tuple[Figure, Kind]):
     figure, kind = key
-    found = band(figure, kind, 2.0)
-    assert 0 < found.low <= found.typical == 2.0 <= found.high
+    planned = band(figure, kind, 2.0)
+    assert 0 < planned.low <= planned.typical == 2.0 <= planned.high
 
 
 def test_a_point_sets_a_constant_or_a_band_or_is_a_proof():

@@ -1,6 +1,7 @@
 """Which tests a pull request runs follows from what it changes, and no test that imports a changed room is left out."""
 
 import json
+import re
 import subprocess
 from pathlib import Path
 
@@ -11,7 +12,6 @@ from tools import suites as tool
 from tools.suites import (
     BELOW,
     EVERY_PACKAGE,
-    SHARED,
     TESTED,
     BranchChanges,
     SuiteError,
@@ -34,10 +34,9 @@ def imported(file):
 
 
 def rooms_of(folder):
-    """The rooms that files of a folder import, and the folders of tests whose helpers they import."""
+    """The rooms that files of a folder import."""
     parts = [part for file in sorted(folder.rglob("*.py")) for part in imported(file)]
-    rooms = {MODULES.get(part[0], part[0]) for part in parts} & set(BELOW)
-    return rooms, {part[1] for part in parts if part[0] == "tests" and len(part) > 1 and part[1] in TESTED}
+    return {MODULES.get(part[0], part[0]) for part in parts} & set(BELOW)
 
 
 def test_every_room_and_every_folder_of_tests_has_a_row():
@@ -57,20 +56,14 @@ def test_what_a_folder_of_tests_imports_is_in_its_row():
     missing = []
     for folder, used in TESTED.items():
         known = {room for each in used for room in (each, *BELOW[each])}
-        rooms, helpers = rooms_of(ROOT / "tests" / folder)
-        missing += [f"tests/{folder} imports {room}" for room in rooms - known]
-        missing += [
-            f"tests/{folder} imports tests.{other}"
-            for other in helpers - {folder}
-            if folder not in SHARED.get(other, ())
-        ]
+        missing += [f"tests/{folder} imports {room}" for room in rooms_of(ROOT / "tests" / folder) - known]
     assert missing == []
 
 
 def test_what_a_room_imports_is_below_it():
     missing = []
     for room, below in BELOW.items():
-        rooms, _ = rooms_of(ROOT / "packages" / room if room in KNOWN else ROOT / room)
+        rooms = rooms_of(ROOT / "packages" / room if room in KNOWN else ROOT / room)
         missing += [f"{room} imports {other}" for other in rooms - {room, *below}]
     assert missing == []
 
@@ -85,9 +78,30 @@ def test_what_a_room_imports_is_below_it():
             "tests/vm_agent tests/contracts",
         ),
         (["packages/localcloud/world/queue.py"], "tests/agreement tests/engine tests/stacks", "tests/contracts"),
-        (["scripts/smoke/checks.py"], "tests/scripts tests/engine", "tests/contracts tests/components tests/vm_agent"),
-        (["docs/tpu.md"], "tests/scripts tests/engine/test_readme.py tests/test_*.py", "tests/engine tests/vm_agent"),
-        (["tests/vm_agent/machine.py"], "tests/vm_agent tests/engine", "tests/planning tests/agreement"),
+        (["packages/localcloud/tests/idle_cloud.py"], "tests/stacks tests/cloud", "tests/contracts"),
+        (["planning/data/prices.py"], "tests/planning tests/stacks tests/engine", "tests/contracts"),
+        (["scripts/cli/options.py"], "tests/scripts tests/engine", "tests/contracts tests/components tests/vm_agent"),
+        (
+            ["docs/tpu.md"],
+            "tests/stacks/test_reference.py tests/engine/test_readme.py tests/test_*.py tests/tools/test_words.py",
+            "tests/engine tests/engine/test_tpu_stack.py tests/vm_agent tests/planning tests/scripts",
+        ),
+        (
+            ["scripts/smoke/catalog.py", "tests/scripts/smoke/test_smoke_cli.py", "CHANGELOG.md"],
+            "tests/scripts/smoke/test_smoke_cli.py tests/scripts/rollout/test_rollout.py tests/engine/test_tpu_stack.py",
+            "tests/scripts tests/engine tests/engine/test_recover.py tests/planning/test_solve.py",
+        ),
+        (
+            ["scripts/doctor/SKILL.md", "scripts/doctor/__main__.py", "planning/units.py"],
+            "tests/scripts tests/planning tests/engine",
+            "tests/contracts",
+        ),
+        (
+            ["tests/vm_agent/machine.py"],
+            "tests/vm_agent",
+            "tests/planning tests/agreement tests/engine tests/contracts",
+        ),
+        (["tests/engine/conftest.py"], "tests/engine tests/agreement/test_provider_engine.py", "tests/planning"),
         (["contracts/labels.py"], "tests/contracts tests/vm_agent tests/planning tests/engine", ""),
     ],
 )
@@ -95,6 +109,16 @@ def test_a_change_runs_what_it_can_break(changed, runs, leaves_out):
     found = set(suites(changed))
     assert set(runs.split()) <= found
     assert not set(leaves_out.split()) & found
+
+
+def test_a_change_of_one_command_runs_its_tests_and_those_that_import_or_start_it():
+    texts = {path.relative_to(ROOT).as_posix(): path.read_text() for path in (ROOT / "tests").glob("*/**/test_*.py")}
+    for name in ("logs", "save_token", "smoke", "status", "teardown"):
+        found = set(tool.command_tests([name]))
+        uses = re.compile(rf'(?:from|import) scripts\.{name}\b|"scripts\.{name}"|script\("{name}"')
+        own = f"tests/scripts/{name}/"
+        assert {file for file, text in texts.items() if uses.search(text) or file.startswith(own)} - found == set()
+        assert "tests/contracts/test_masking.py" not in found
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ import shutil
 import pytest
 
 from localcloud import go_build
-from localcloud.tests.rules import program
+from localcloud.tests.rules import built, program
 from localcloud.tests.rules.program import EvaluatorMissingError
 
 
@@ -28,6 +28,18 @@ def compiler(bare, text):
 
 
 WORKS = 'mkdir -p "$GOMODCACHE/big" && echo binary > "$4"'
+
+
+def test_a_bare_machine_compiles_nothing_and_names_the_command_unless_told_to_build(bare, monkeypatch):
+    compiler(bare, WORKS)
+    monkeypatch.delenv(built.BUILD, raising=False)
+    with pytest.raises(pytest.skip.Exception, match="LOCALCLOUD_EVALUATOR=build make test"):
+        built.evaluator_program()
+    assert not (bare / "calls").exists()
+    monkeypatch.setenv(built.BUILD, "build")
+    there = built.evaluator_program()
+    monkeypatch.delenv(built.BUILD)
+    assert built.evaluator_program() == there == program.found()
 
 
 @pytest.mark.usefixtures("bare")
