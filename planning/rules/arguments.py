@@ -50,7 +50,7 @@ _SAME_AS: Final[Mapping[str, str]] = {
 """Flags that change the value of an option with another flag (vLLM's config/vllm.py, config/multimodal.py and entrypoints/cli/serve.py)."""
 _UNPLANNED: Final = frozenset(
     {
-        "--hf-overrides",
+        OPTIONS["multimodal.maxImageTokens"].flag,
         "--kv-cache-memory-bytes",
         "--num-gpu-blocks-override",
         "--pipeline-parallel-size",

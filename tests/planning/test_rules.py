@@ -174,7 +174,7 @@ def test_a_utilisation_too_low_for_the_weights_is_out_of_memory_too():
 
 def test_more_memory_comes_with_the_vcpu_that_cloud_run_asks_for_beside_it():
     finding = the(plan(replace(MEASURED["qat-26b-l4"], host_memory_gib=16, vcpu=4)), "FIT03")
-    assert finding.remedies[0].changes == {"host_memory_gib": 32, "vcpu": 8}
+    assert finding.remedies[0].changes == {"host_memory_gib": 20, "vcpu": 6}
 
 
 def test_host_memory_that_no_machine_has_is_said_to_be_so():

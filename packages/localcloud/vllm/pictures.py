@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Final
 
 _JPEG: Final = b"\xff\xd8\xff"
+_END: Final = b"\xff\xd9"
 _NAMED: Final = {
     "red": (220, 20, 30),
     "green": (10, 150, 40),
@@ -56,4 +57,4 @@ def color_of(data: bytes) -> str | None:
 
 def jpeg_images(data: bytes) -> list[bytes]:
     """Return the JPEG images inside a file, such as the frames of a Motion JPEG video."""
-    return [_JPEG + part.partition(b"\xff\xd9")[0] for part in data.split(_JPEG)[1:]]
+    return [_JPEG + part.partition(_END)[0] + _END for part in data.split(_JPEG)[1:]]

@@ -479,6 +479,11 @@ class TestTheEndOfTheRun:
         engine.refresh()
         assert engine.up(given) == "same"
 
+    def test_is_said_with_what_to_do_afterwards(self):
+        now = datetime(2026, 11, 20, 18, tzinfo=UTC)
+        said = deadline_warning({"name": "Q", "deadline": "2026-11-20T18:10:00Z", "state": "ACTIVE"}, now)
+        assert "Google will delete the machine of Q at 2026-11-20 18:10 UTC, in 10m." in said
+
     @pytest.mark.parametrize(
         ("left", "run_s", "words"),
         [
