@@ -95,12 +95,12 @@ async def serve(
 
         return DockerProvider(to_cloud(), token=own_token)
 
-    async with _served(gcp) as gcp_port, _served(docker) as docker_port:
-        try:
+    try:
+        async with _served(gcp) as gcp_port, _served(docker) as docker_port:
             yield Ports(gcp=gcp_port, docker=docker_port)
-        finally:
-            for each in opened:
-                await each.close()
+    finally:
+        for each in opened:
+            await each.close()
 
 
 class _OnFirstCall(grpc.GenericRpcHandler):

@@ -53,7 +53,11 @@ class Dispatcher:
         if api not in self._apis:
             self._handlers |= services.handlers(self._cloud, [api])
             self._apis.add(api)
-            await services.resume(self._cloud, api)
+            try:
+                await services.resume(self._cloud, api)
+            except BaseException:
+                self._apis.discard(api)  # the next request tries again
+                raise
 
     async def serve(self, request: web.Request) -> web.StreamResponse:
         """Answer one request. Every failure becomes an error body in Google's format."""

@@ -17,7 +17,7 @@ AttributeValue: TypeAlias = str | int | bool | datetime | frozenset[str]
 Attributes: TypeAlias = Mapping[str, AttributeValue]
 
 _TEXT: Final = re.compile(r"'[^']*'|\"[^\"]*\"")
-_ATTRIBUTE: Final = re.compile(r"[a-z_]+(?:\.[a-zA-Z_]+)+(\()?")
+_ATTRIBUTE: Final = re.compile(r"[a-z_][a-z0-9_]*(?:\.[a-zA-Z_][a-zA-Z0-9_]*)+(\()?")
 _TIME: Final = re.compile(r"timestamp\(\s*(?:'([^']*)'|\"([^\"]*)\")\s*\)")
 _FUNCTIONS: Final = frozenset(
     {"contains", "endsWith", "getAttribute", "hasOnly", "in", "matches", "size", "startsWith", "timestamp"}
@@ -32,8 +32,11 @@ MODIFIED_ROLES: Final = "iam.googleapis.com/modifiedGrantsByRole"
 """The roles of the bindings that a request to set a policy changes (cloud.google.com/iam/docs/setting-limits-on-granting-roles, 2026-11)."""
 UNRECOGNIZED_ROLES: Final = frozenset({"*"})
 """Value for a service that does not recognize the attribute: such a request fails for any roles in the condition (the same page)."""
+_READS_ROLES: Final = r"api\s*\.\s*getAttribute"
+_LIMITS_ROLES: Final = r"\.\s*hasOnly\s*\("
 _LIMITED_ROLES: Final = re.compile(
-    rf"""api\.getAttribute\(\s*['"]{re.escape(MODIFIED_ROLES)}['"],\s*\[\s*\]\s*\)\.hasOnly\(\[((?:\s*(?:'[^']*'|"[^"]*")\s*,?)*)\]\)"""
+    rf"""{_READS_ROLES}\s*\(\s*['"]{re.escape(MODIFIED_ROLES)}['"]\s*,\s*\[\s*\]\s*\)\s*{_LIMITS_ROLES}"""
+    r"""\s*\[((?:\s*(?:'[^']*'|"[^"]*")\s*,?)*)\]\s*\)"""
 )
 
 
@@ -64,7 +67,7 @@ def holds(condition: JsonObject, attributes: Attributes) -> bool:
     roles = sorted(changed) if isinstance(changed, frozenset) else []
     try:
         return _compiled(expression).execute(_context(variables, lambda *_: roles)) is True
-    except (RuntimeError, TypeError, ValueError, KeyError):
+    except (RuntimeError, TypeError, ValueError, ArithmeticError, LookupError):
         return False
 
 
@@ -109,12 +112,14 @@ def _faults(expression: str, functions: Sequence[str]) -> Iterator[str]:
         yield f"more than {_MAX_OPERATORS} logical operators"
     for single, double in _TIME.findall(expression):
         try:
-            datetime.fromisoformat(single or double)
+            has_zone = datetime.fromisoformat(single or double).tzinfo is not None
         except ValueError:
+            has_zone = False
+        if not has_zone:
             yield f"not a timestamp: {single or double}"
     limits = [_TEXT.findall(values) for values in _LIMITED_ROLES.findall(expression)]
     yield from (f"hasOnly has {len(roles)} values, maximum {_MAX_ROLES}" for roles in limits if len(roles) > _MAX_ROLES)
-    if len(limits) != max(expression.count("api.getAttribute"), expression.count(".hasOnly(")):
+    if len(limits) != max(len(re.findall(each, expression)) for each in (_READS_ROLES, _LIMITS_ROLES)):
         yield f"api.getAttribute must read {MODIFIED_ROLES}, with the default [], and call hasOnly with a list of texts"
 
 

@@ -198,7 +198,7 @@ def test_the_schema_describes_every_property_and_names_what_replaces():
     schema = json.loads(answered)
     assert schema["version"] == VERSION
     resource = schema["resources"][TOKEN]
-    assert resource["inputProperties"].keys() <= resource["properties"].keys()
+    assert resource["inputProperties"].items() <= resource["properties"].items(), "each input stands in both"
     for name, item in inputs().items():
         assert not item.choices or item.description.endswith(
             f"One of {', '.join(f'`{each}`' for each in item.choices)}."

@@ -123,6 +123,8 @@ class MetadataServer:
         if not isinstance(found, dict):
             return found, "application/text"
         if request.query.get("recursive", "").lower() == "true":
+            if request.query.get("alt", "json") != "json":
+                raise web.HTTPNotImplemented(text="The simulated metadata server writes a tree as JSON only.")
             return json.dumps(_camel(found, names="attributes" not in parts)), "application/json"
         lines = [f"{name}/\n" if isinstance(value, dict) else f"{name}\n" for name, value in found.items()]
         return "".join(lines), "application/text"

@@ -177,6 +177,14 @@ def test_a_policy_with_conditions_needs_version_3_in_both_directions(own_client)
         ("resource.type == 'x' || destination.port == 22", False),
         ("destination.ip in ['10.0.0.1', '10.0.0.2'] && destination.ip.contains('0.0')", True),
         ("size(destination.ip) > 20 ? true : destination.port == 22", True),
+        ("1 / 0 == 1", False),
+        ("[1][5] == 1", False),
+        ("9223372036854775807 + 1 == 0", False),
+        ("resource.name2 == 'x' || true", False),
+        (
+            " api . getAttribute ( 'iam.googleapis.com/modifiedGrantsByRole' , [ ] )\n  . hasOnly ( [ 'roles/a' ] ) ",
+            True,
+        ),
     ],
 )
 def test_a_condition_with_an_attribute_that_the_service_lacks_is_false(expression, holds):
@@ -240,6 +248,7 @@ LOGGER = "roles/logging.logWriter"
         ("api.getAttribute('another', []).hasOnly([])", "must read iam.googleapis.com/modifiedGrantsByRole"),
         ("api.getAttribute('iam.googleapis.com/modifiedGrantsByRole', [])", "and call hasOnly with a list of texts"),
         (limited(LOGGER).replace("'roles/logging.logWriter'", "resource.name"), "call hasOnly with a list of texts"),
+        ("request.time < timestamp('2099-01-01T00:00:00')", "not a timestamp"),
     ],
 )
 def test_a_limit_on_roles_that_google_refuses_is_refused(own_client, expression, says):
