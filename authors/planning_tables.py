@@ -121,8 +121,9 @@ def _support_row(row: Support) -> Sequence[str]:
     answer = f"{'no' if row.answer == 'no' else 'unknown'}: {row.note}"
     if row.answer == "yes":
         answer = "yes, computed in bf16" if row.is_weight_only else "yes"
-    where = ", ".join(row.devices) or "all", ", ".join(row.models) or "all"
-    return f"{row.scheme}{converted}", *where, versions, answer, f"{row.source}, {row.seen_on}"
+    models = ", ".join(row.models) or "all"
+    where = ", ".join(row.devices) or "all", f"{models} of Gemma 4" if row.is_gemma4 else models
+    return f"{row.scheme or 'all'}{converted}", *where, versions, answer, f"{row.source}, {row.seen_on}"
 
 
 def _solve_table() -> str:

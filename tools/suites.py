@@ -60,7 +60,7 @@ TESTED: Final = {
     "examples": ("evals", "examples"),
     "faults": ("gcp-tpu", "scripts", "stacks", "vm_agent"),
     "kills": ("gcp-tpu", "localcloud", "scripts", "stacks"),
-    "nightly": ("gcp-tpu", "localcloud", "scripts", "stacks"),
+    "nightly": ("authors", "gcp-tpu", "localcloud", "scripts", "stacks"),
     "planning": ("authors", "localcloud", "planning", "scripts", "stacks", "vm_agent"),
     "scripts": ("authors", "gcp-tpu", "localcloud", "scripts", "stacks"),
     "stacks": ("authors", "localcloud", "scripts", "stacks", "tools"),
@@ -116,6 +116,11 @@ def suites(changed: Iterable[str]) -> Sequence[str]:
         if not here:
             return ["tests"]
         found |= here
+    found |= {
+        file.as_posix()
+        for file in files
+        if file.parts[0] == "tests" and file.match("test_*.py") and (ROOT / file).is_file()
+    }
     if not found:
         return ["tests"]
     found = {path for path in found if not path.startswith("tests/test_")} | {
@@ -131,7 +136,7 @@ def _suites_of(path: PurePosixPath) -> set[str]:
         return set(page_tests())
     if room == "tests":
         folder = path.parts[1] if len(path.parts) > 2 else ""  # noqa: PLR2004 - tests/FOLDER/FILE
-        helpers = {module for module in _texts() if module.startswith(f"tests.{folder}.")}
+        helpers = {module for module in (*_texts(), *_importers()) if module.startswith(f"tests.{folder}.")}
         return {f"tests/{folder}", *_tests(_users(helpers), re.compile(r"(?!)"))} if folder in TESTED else set()
     room = path.relative_to(room).parts[0] if room == "packages" else room
     return {f"tests/{folder}" for folder, used in TESTED.items() if any(room in (each, *BELOW[each]) for each in used)}
@@ -154,7 +159,7 @@ def command_tests(names: Iterable[str]) -> Sequence[str]:
     packages_of_names = {f"scripts.{name}" for name in names}
     found = _users(
         packages_of_names
-        | {module for module in texts if _package(module) in packages_of_names}
+        | {module for module in (*texts, *_importers()) if _package(module) in packages_of_names}
         | {module for module, text in texts.items() if module.startswith("tools.") and READS_CODE.search(text)}
     )
     commands = {_package(module)[len("scripts.") :] for module in found if module.startswith("scripts.")}

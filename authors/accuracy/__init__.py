@@ -1,1 +1,1 @@
-"""`python -m authors.accuracy`: predicted and measured values, for the authors of the planner."""
+"""Predicted and measured values, for the authors of the planner."""

@@ -192,9 +192,13 @@ class LoadOptions:
             repeats=self.repeats,
             by_waves=self.duration is None,
             traffic=traffic,
-            # A preset grid has cells of hours. Lengths that the caller names are measured.
-            within_cache=self.within_cache or (len(base.input_tokens) > 1 and not self.input_tokens),
+            within_cache=self.within_cache or self._is_preset_grid(base, traffic),
         )
+
+    def _is_preset_grid(self, base: Sweep, traffic: Traffic) -> bool:
+        """Return whether lengths and loads are a preset's, whose cells can take hours. What the caller names is measured."""
+        names_loads = bool(self.concurrency or self.request_rate) and self.preset is None
+        return len(base.input_tokens) > 1 and not self.input_tokens and traffic.dataset is None and not names_loads
 
 
 def _means(lengths: tuple[int, ...] | Lengths) -> tuple[int, ...]:

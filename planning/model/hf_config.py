@@ -152,7 +152,8 @@ def model_from_config(
 
 def _with_defaults(text: _Reader) -> _Reader:
     """Return the text part of a config with the values that its model type has for omitted keys."""
-    return _Reader({**_DEFAULTS.get(text.text("model_type"), {}), **text.values}, text.where)
+    given = {key: value for key, value in text.values.items() if value is not None or key == "sliding_window"}
+    return _Reader({**_DEFAULTS.get(text.text("model_type"), {}), **given}, text.where)
 
 
 def _unmodelled(top: _Reader, text: _Reader, *, index: Mapping[str, object] | None, gemma: bool) -> tuple[str, ...]:
@@ -160,7 +161,7 @@ def _unmodelled(top: _Reader, text: _Reader, *, index: Mapping[str, object] | No
     architectures = top.values.get("architectures")
     named = cast("list[object]", architectures)[0] if isinstance(architectures, list) and architectures else None
     own = (top.block("text_config") or top).values
-    omitted = [key for key in _DEFAULTS.get(text.text("model_type"), {}) if key not in own and key not in top.values]
+    omitted = [key for key in _DEFAULTS.get(text.text("model_type"), {}) if own.get(key) is None is top.values.get(key)]
     clauses = {
         "the size of its files, which is computed because no safetensors index was passed": index is None,
         f"whether the image's vLLM has the architecture {named or top.text('model_type') or 'of this config'}": not gemma,

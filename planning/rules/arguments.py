@@ -56,6 +56,7 @@ _UNPLANNED: Final = frozenset(
         "--pipeline-parallel-size",
         "--enable-expert-parallel",
         "--attention-backend",
+        "--attention-config",
         "--compilation-config",
         "--kv-transfer-config",
     }
@@ -90,7 +91,7 @@ def _own_key(subject: Subject) -> RuleResult | None:
     read, options = extra_arguments(subject.resolved), subject.resolved.deployment.vllm
     repeated = {one: owner for one in read if (owner := _owner(one.name, read, options))}
     if not repeated:
-        return _ignored(subject, [one for one in read if one.name in _UNPLANNED])
+        return _ignored(subject, [one for one in read if one.name in _UNPLANNED and not one.is_off])
     listed = dict.fromkeys(f"{argument.written} ({owner})" for argument, owner in repeated.items())
     kept, moved = kept_arguments(subject, tuple(repeated)), _moved(repeated)
     return RuleResult(

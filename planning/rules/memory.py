@@ -109,7 +109,7 @@ def _host_memory(subject: Subject) -> RuleResult | None:
             severity="warn",
             remedies=_larger_hosts(subject),
         )
-    is_too_large = enough > host.max_memory_gib
+    is_too_large = need > host.max_memory_gib
     return RuleResult(
         f"{loading}, but the host has {have:g} GiB.",
         severity="block",
@@ -131,6 +131,11 @@ def _larger_hosts(subject: Subject) -> Iterator[Remedy]:
         yield change("watch.metrics_enabled", False)
         need += COLLECTOR_MIN_GIB
     memory_gib = max(align_to(int(need) + 1, CLOUD_RUN_GIB_PER_VCPU), host.min_memory_gib)
+    if (
+        subject.memory.load_peak_host_gib <= host.max_memory_gib < memory_gib
+        and resolved.host_memory_gib < host.max_memory_gib
+    ):
+        memory_gib = host.max_memory_gib  # without its margin
     taken = COLLECTOR_VCPU if resolved.collects_on_cloud_run else 0
     enough = (vcpu for vcpu in CLOUD_RUN_VCPU if (vcpu - taken) * CLOUD_RUN_GIB_PER_VCPU >= memory_gib)
     vcpu = next(enough, None)

@@ -39,6 +39,15 @@ def rooms_of(folder):
     return {MODULES.get(part[0], part[0]) for part in parts} & set(BELOW)
 
 
+def test_a_changed_test_runs_itself():
+    listed = subprocess.run(
+        ["git", "ls-files", "tests/*/test_*.py"], cwd=ROOT, capture_output=True, text=True, check=True
+    )
+    for name in listed.stdout.split():
+        found = suites([name])
+        assert found == ["tests"] or any(name == each or name.startswith(f"{each}/") for each in found), name
+
+
 def test_every_room_and_every_folder_of_tests_has_a_row():
     folders = {path.name for path in (ROOT / "tests").iterdir() if any(path.glob("*.py"))}
     assert set(TESTED) == folders

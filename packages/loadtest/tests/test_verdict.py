@@ -296,6 +296,8 @@ def test_what_exceeds_a_kv_cache():
         ({"preset": PRESETS["grid"], "input_tokens": (8, 2048)}, False),
         ({"concurrency": (1, 256), "input_tokens": (64, 2048)}, False),
         ({"preset": PRESETS["8000/1000"]}, False),
+        ({}, True),
+        ({"concurrency": (512,)}, False),
         ({"input_tokens": (2048,), "within_cache": True}, True),
     ],
 )
