@@ -155,7 +155,6 @@ def test_a_user_deploys_checks_measures_and_takes_down(user, stack):
         [],
     )
     assert before["server"]["waiting_requests"] == 0
-    assert before["rate"]["measured_tok_per_s"] > 0
     assert (before["cloud"]["running"], before["drift"]) == (before["cloud"]["declared"], [])
     assert before["next_command"] == f"gemma connect {stack}"
     logs = [*scripts, "scripts.logs", "--stack", stack]
