@@ -75,10 +75,10 @@ def unknown_model(name: str) -> str:
             f"{found.id} is a draft model for {found.architecture} and cannot serve alone. Set the model to {found.architecture} and add "
             'the draft model to `vllm.speculative_config`: {"model": "' + found.id + '", "num_speculative_tokens": 3}.'
         )
-    if "gguf" in name.lower():
-        return f'The model "{name}" has GGUF files, which the planner does not support. Set the model to the checkpoint that they were made from.'
     close = similar_ids(name)[:2]
     meant = f" Did you mean {' or '.join(close)}?" if close else ""
+    if "gguf" in name.lower():
+        return f'The model "{name}" has GGUF files, which the planner does not support.{meant} Set the model to a checkpoint in safetensors.'
     return (
         f'The model "{name}" is not in the catalog.{meant} See docs/reference/checkpoints.md, or plan any model with `--from-hub` or '
         "`--config FILE` (in a stack, modelConfig)."

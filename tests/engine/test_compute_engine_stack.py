@@ -138,7 +138,7 @@ def test_a_flag_changes_in_place(workspace, deployed):
 
 def test_a_command_for_the_other_api_says_what_to_do_instead(workspace, deployed):
     answer = workspace.script("capacity", "--stack", STACK, expect=2)
-    assert "gcloud alpha quotas info describe PREEMPTIBLE-TPU-V6E-per-project-region" in answer.text
+    assert f"For its quota, run `gemma doctor {STACK}`." in answer.err
 
 
 def test_the_doctor_knows_the_machine_type_and_its_quota(workspace, deployed):

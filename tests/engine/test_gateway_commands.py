@@ -133,7 +133,6 @@ def test_each_command_works_or_names_the_backends(workspace, started, subtests):
         usd_per_hour = sum(row["cloud"]["usd_per_hour"] for row in rows.values())
         tokens_per_hour = point["output_throughput"] * 3600
         assert point["usd_per_million_output_tokens"] == pytest.approx(usd_per_hour / tokens_per_hour * 1e6, rel=0.01)
-        assert "the points are not recorded" in done.err
     for name, words in {"restart": ("--dry-run",), "rollout": ("--dry-run",)}.items():
         with subtests.test(name):
             refused = workspace.script(name, "--stack", GATEWAY, *words, expect=2)

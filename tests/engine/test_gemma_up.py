@@ -123,7 +123,7 @@ def test_an_interrupt_while_it_waits_keeps_the_request_in_the_state(workspace):
     try:
         shown.until(lambda it: re.search(r"/24h us-east5-a WAITING", it.text), "the wait")
         first = next(line for line in shown.screen.display if "QueuedResource" in line)
-        assert re.match(r"\d+m\d\ds  \d+ of \d+: creating ", first), first
+        assert re.match(r"\d+:\d\d:\d\d \d+ of \d+: creating ", first), first
         assert shown.interrupt() == 130, shown.text
         told = words_of(shown)
         assert "and costs $1.35/h maximum. Run `gemma up" in told, told
