@@ -247,7 +247,10 @@ def _precision(subject: Subject) -> RuleResult | None:
         )
 
     def remedies() -> Iterator[Remedy]:
-        image = house_image(resolved.scheme.name, resolved.spec, resolved.accelerator)
+        scheme, spec, accelerator = resolved.scheme.name, resolved.spec, resolved.accelerator
+        if resolved.deployment.image_version and support_of(scheme, spec, accelerator).answer == "yes":
+            yield Remedy(changes={"image_version": None, "image_supports": (), "image_audio": None})
+        image = house_image(scheme, spec, accelerator)
         if image is not None:
             yield Remedy(changes=image)
         if resolved.deployment.model_spec is None:

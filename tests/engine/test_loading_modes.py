@@ -75,7 +75,7 @@ def test_an_image_that_is_too_old_is_stopped_by_the_plan_and_by_the_server(stage
     document["config"]["gemma-serving:image"] = {"repository": ours.repository, "digest": digest, "version": "0.10.2"}
     path.write_text(yaml.safe_dump(document))
     assert "LDR02" in staged.pulumi("preview", "--stack", STACK, expect=None).text
-    document["config"]["gemma-serving:acceptFindings"] = ["LDR02"]
+    document["config"]["gemma-serving:acceptFindings"] = ["LDR02", "FIT06"]
     path.write_text(yaml.safe_dump(document))
     failed = staged.pulumi("up", "--yes", "--skip-preview", "--stack", STACK, expect=None)
     path.write_text(original)

@@ -24,6 +24,7 @@ def _host_limits(subject: Subject) -> RuleResult | None:
     return RuleResult(
         f"{'; '.join(wrong)}.",
         remedies=_cloud_run_remedies(resolved) if resolved.platform == "cloud-run" else _machine_remedies(resolved),
+        advice=_quota_too_small(resolved) if resolved.platform == "cloud-run" else "",
     )
 
 
@@ -108,6 +109,13 @@ def _cloud_run_remedies(resolved: Resolved) -> Iterator[Remedy]:
     if carried and 0 < min(carried) < run.max_instances:
         changes = {"host_memory_gib": memory_gib, "vcpu": float(enough), "cloud_run.max_instances": min(carried)}
         yield Remedy(changes=changes)
+
+
+def _quota_too_small(resolved: Resolved) -> str:
+    run, least_vcpu, least_gib = resolved.deployment.cloud_run, min(cloud_run_vcpu(resolved.host)), resolved.host.min_memory_gib
+    if (run.cpu_quota or least_vcpu) >= least_vcpu and (run.memory_quota_gib or least_gib) >= least_gib:
+        return ""
+    return f"The quotas are too small for one instance, which needs {least_vcpu} vCPU and {least_gib:g} GiB."
 
 
 def _machine_remedies(resolved: Resolved) -> Iterator[Remedy]:
