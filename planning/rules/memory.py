@@ -247,12 +247,7 @@ def _precision(subject: Subject) -> RuleResult | None:
         )
 
     def remedies() -> Iterator[Remedy]:
-        scheme, spec, accelerator = resolved.scheme.name, resolved.spec, resolved.accelerator
-        if resolved.deployment.image_version and support_of(scheme, spec, accelerator).answer == "yes":
-            yield Remedy(changes={"image_version": None, "image_supports": (), "image_audio": None})
-        image = house_image(scheme, spec, accelerator)
-        if image is not None:
-            yield Remedy(changes=image)
+        yield from _images_that_load(resolved)
         if resolved.deployment.model_spec is None:
             yield Remedy(changes=served_as(original_of(resolved.model_id)))
             if resolved.scheme.name != "w4a16":
@@ -268,6 +263,14 @@ def _precision(subject: Subject) -> RuleResult | None:
         severity="block" if row.answer == "no" else "warn",
         source=source,
     )
+
+
+def _images_that_load(resolved: Resolved) -> Iterator[Remedy]:
+    scheme, spec, accelerator = resolved.scheme.name, resolved.spec, resolved.accelerator
+    if resolved.deployment.image_version and support_of(scheme, spec, accelerator).answer == "yes":
+        yield Remedy(changes={"image_version": None, "image_supports": (), "image_audio": None})
+    if image := house_image(scheme, spec, accelerator):
+        yield Remedy(changes=image)
 
 
 @rule("FIT07")

@@ -105,7 +105,8 @@ def _length(subject: Subject) -> RuleResult | None:
         rest = limit - workload.output_tokens - (prompt - workload.input_tokens)
         if rest > 0:
             yield change("workload.input_tokens", rest)
-        yield _longest_request(subject, workload)
+        for longest in (subject.memory.largest_max_model_len or subject.resolved.spec.max_positions, limit):
+            yield _longest_request(workload, max(longest, 2))
 
     return RuleResult(
         f"A workload request has {need:,} tokens ({prompt:,} in, {workload.output_tokens:,} out), but "
@@ -114,9 +115,8 @@ def _length(subject: Subject) -> RuleResult | None:
     )
 
 
-def _longest_request(subject: Subject, workload: Workload) -> Remedy:
-    """Return the change to the longest request that fits in the KV cache, with as much of the workload as fits in it."""
-    longest = max(subject.memory.largest_max_model_len or subject.resolved.spec.max_positions, 2)
+def _longest_request(workload: Workload, longest: int) -> Remedy:
+    """Return the change to requests of at most `longest` tokens, with as much of the workload as fits in one."""
     changes: dict[str, object] = {"vllm.max_model_len": longest}
     media = media_tokens(workload)
     if media > longest - 2:

@@ -167,6 +167,7 @@ MORE: tuple[tuple[str, Incident], ...] = (
     ("TPU07", Incident("tpu-v6e1", {**STREAMED, "image": OLD_TPU_IMAGE}, "block", r"vLLM 0\.29\.0 or later.*Remove vllm\.loadFormat")),
     ("FIT06", Incident("tpu-v6e1-e4b", {"model": E4B_QAT, "image": OWN_IMAGE}, "warn", r"is untested on v6e-1: E2B and E4B in 4 bits .* image\.supports")),
     ("FIT06", Incident("l4-12b-qat", {"image": {**OWN_IMAGE, "version": "0.20.0"}}, "block", r"- set image: vllm-openai\n")),
+    ("WRK03", Incident("tpu-v6e1", {"workload": {"inputTokens": 262_144}, "vllm.maxModelLen": 512}, "block", r"inputTokens: 1, .*outputTokens: 511")),
     ("SCL01", Incident("l4-qat", CROWDED, "warn", r"64, .* 21 concurrent requests \(KV .*concurrency: 21")),
     ("FIT05", Incident("l4-12b-qat", {"vllm.gpuMemoryUtilization": 0.97}, "warn", r"0\.66 GiB .* may crash .* vllm\.gpuMemoryUtilization: 0\.95")),
     ("FIT05", Incident("tpu-v6e1", {"vllm.gpuMemoryUtilization": 1.0}, "block", r"0\.00 GiB .* at least 0\.82 GiB .* vllm\.gpuMemoryUtilization: 0\.95")),
