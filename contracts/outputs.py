@@ -74,8 +74,12 @@ class StartupSummary:
 class ThroughputSummary:
     """Planned output rates."""
 
-    decode_tok_per_s: Annotated[float, Doc("Single request.")]
+    decode_tok_per_s: Annotated[float, Doc("Single request, with speculative decoding if the stack has it.")]
     saturated_tok_per_s: Annotated[float, Doc("All requests together at the best batch.")]
+    tokens_per_step: Annotated[
+        float,
+        Doc("Tokens of one request per step: 1, and the proposals of speculative decoding assumed to be accepted."),
+    ] = 1.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

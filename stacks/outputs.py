@@ -23,17 +23,17 @@ _STARTUP_MARGIN: Final = 1.5
 
 
 def smoke_thresholds(smoke: SmokeSettings, subject: Subject, plan: Plan) -> SmokeThresholds:
-    """Return the thresholds of the settings, otherwise the planner's figures with a margin."""
+    """Return the thresholds of the settings, otherwise the planner's figures with a margin, as if no proposed token were accepted."""
     startup_s = max(plan.startup.ready_s * _STARTUP_MARGIN, plan.startup.probe_budget_s)
     rate, ttft, burst = smoke_bands(
         subject.resolved, subject.memory, subject.throughput, smoke.burst_requests, THRESHOLD_MARGIN
     )
-    features = served_features(subject.resolved)
+    features, accepted = served_features(subject.resolved), subject.throughput.tokens_per_step
     return SmokeThresholds(
         startup_budget_s=smoke.startup_budget_s or round(startup_s),
         max_ttft_s=smoke.max_ttft_s or round(ttft.high, 3),
-        min_decode_tok_per_s=smoke.min_decode_tok_per_s or round(rate.low, 1),
-        min_burst_tok_per_s=smoke.min_burst_tok_per_s or round(burst.low, 1),
+        min_decode_tok_per_s=smoke.min_decode_tok_per_s or round(rate.low / accepted, 1),
+        min_burst_tok_per_s=smoke.min_burst_tok_per_s or round(burst.low / accepted, 1),
         burst_requests=smoke.burst_requests,
         max_model_len=plan.vllm.max_model_len,
         expect_reasoning=features.thinking,

@@ -329,7 +329,13 @@ class ThroughputPlan:
     """Tokens per second. Roofline estimates."""
 
     decode_tok_per_s: float
-    """One request alone."""
+    """One request alone, with speculative decoding if the deployment has it."""
+    tokens_per_step: float
+    """Tokens of one request per step: 1, and the proposals that are assumed to be accepted."""
+    accepted_share: float | None
+    """The assumed share of accepted proposals; None without speculative decoding."""
+    plain_tok_per_s: float
+    """One request alone without speculative decoding."""
     saturated_tok_per_s: float
     """All requests together at the best batch that memory and max-num-seqs allow."""
     saturated_low_tok_per_s: float
@@ -565,7 +571,9 @@ class Plan:
             startup=StartupSummary(
                 **rounded(self.startup, pull_s=1, load_s=1, compile_s=1, total_s=1, probe_budget_s=0)
             ),
-            throughput=ThroughputSummary(**rounded(self.throughput, decode_tok_per_s=2, saturated_tok_per_s=1)),
+            throughput=ThroughputSummary(
+                **rounded(self.throughput, decode_tok_per_s=2, tokens_per_step=3, saturated_tok_per_s=1)
+            ),
             cost=CostSummary(**rounded(self.cost, usd_per_hour=4, max_usd=2, usd_per_million_tokens=4)),
             margin=margin and replace(margin, **rounded(margin, available_gib=3, minimum_gib=3, recommended_gib=3)),
         )

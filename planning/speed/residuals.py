@@ -3,7 +3,7 @@
 A band of `planning.speed.bands` covers 90% of points. Checks of one server use a wider one, to avoid warnings for one healthy server in ten.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final, Literal, TypeAlias
 
 from planning.question.resolved import Resolved
@@ -42,6 +42,18 @@ class SmokeFigures:
     """Seconds to the first token of one stream alone, over a possibly slow connection."""
     burst_tok_per_s: Band | None = None
     """All streams of the burst together, over a possibly slow connection."""
+    tokens_per_step: float = 1.0
+    """Tokens per step and stream in these figures: above 1 with speculative decoding, by the assumed acceptance."""
+
+    def at(self, tokens_per_step: float) -> "SmokeFigures":
+        """Return the figures for a measured number of tokens per step, as the time of a step does not depend on what is accepted."""
+        share = tokens_per_step / self.tokens_per_step
+        return replace(
+            self,
+            decode_tok_per_s=self.decode_tok_per_s.times(share),
+            burst_tok_per_s=self.burst_tok_per_s and self.burst_tok_per_s.times(share),
+            tokens_per_step=tokens_per_step,
+        )
 
 
 def smoke_figures(
@@ -49,7 +61,9 @@ def smoke_figures(
 ) -> SmokeFigures:
     """Return the values of the smoke checks' requests with their bands."""
     decode, ttft, burst = smoke_bands(resolved, memory, throughput, burst_requests, LEAST_MARGIN)
-    return SmokeFigures(decode_tok_per_s=decode, ttft_s=ttft, burst_tok_per_s=burst)
+    return SmokeFigures(
+        decode_tok_per_s=decode, ttft_s=ttft, burst_tok_per_s=burst, tokens_per_step=throughput.tokens_per_step
+    )
 
 
 def smoke_bands(

@@ -87,16 +87,20 @@ class LoadedServer:
         """Decoding steps per response."""
         return max(self.workload.output_tokens / self.tokens_per_step, 1.0)
 
+    @property
+    def accepted_share(self) -> float | None:
+        """Share of proposals that the model is assumed to accept; None without speculative decoding."""
+        return None if self.drafter is None else self.drafter.accepted_share(self.workload.accepted_share)
+
     @cached_property
     def tokens_per_step(self) -> float:
         """Tokens per step and request: more than one with speculative decoding."""
-        if self.drafter is None:
-            return 1.0
-        return 1 + self.drafter.proposals * self.drafter.accepted_share(self.workload.accepted_share)
+        return 1 + (self.drafter.proposals if self.drafter else 0) * (self.accepted_share or 0.0)
 
-    def step(self, requests: float) -> StepTime:
+    def step(self, requests: float, held_tokens: float | None = None) -> StepTime:
         """Return the time of a decoding step, including proposals and their verification."""
-        batch, tokens, drafter = max(requests, 1.0), self.held_tokens, self.drafter
+        batch, drafter = max(requests, 1.0), self.drafter
+        tokens = self.held_tokens if held_tokens is None else held_tokens
         proposals = drafter.proposals if drafter else 0
         step = step_of(self.resolved, self.weights, self.memory, batch=batch, tokens=tokens, proposals=proposals)
         more_s = adapters_s(self.resolved, self.workload, batch)
@@ -210,16 +214,20 @@ def _request_blocks(resolved: Resolved, tokens: int, in_flight: int) -> int:
 def throughput_plan(resolved: Resolved, memory: MemoryPlan) -> ThroughputPlan:
     """Return single-request and saturated output rates. For one request they are accurate to about 20%; `planning.speed.bands` has the error under load."""
     weights = weights_of(resolved)
-    alone = step_of(resolved, weights, memory, batch=1, tokens=_SHORT_REQUEST_TOKENS)
+    plain = step_of(resolved, weights, memory, batch=1, tokens=_SHORT_REQUEST_TOKENS)
     prompt = step_of(resolved, weights, memory, batch=1, tokens=_SHORT_PROMPT_TOKENS, computed=_SHORT_PROMPT_TOKENS)
     server = server_of(resolved, memory, resolved.deployment.workload or DEFAULT_WORKLOAD)
     full = server.load(float(server.slots), wave=0.0)
-    decode = 1 / alone.total_s
+    alone = plain if server.drafter is None else server.step(1.0, _SHORT_REQUEST_TOKENS)
+    decode = server.tokens_per_step / alone.total_s
     # The single request has almost no prompt. If prompts take most of the time, it alone generates more tokens than all together.
     saturated = max(full.requests_per_s * server.workload.output_tokens, decode) * resolved.dp
     band = bands.band("rate", bands.kind_of(resolved, server.prompt), saturated)
     return ThroughputPlan(
         decode_tok_per_s=decode,
+        tokens_per_step=server.tokens_per_step,
+        accepted_share=server.accepted_share,
+        plain_tok_per_s=1 / plain.total_s,
         saturated_tok_per_s=saturated,
         saturated_low_tok_per_s=band.low,
         saturated_high_tok_per_s=band.high,

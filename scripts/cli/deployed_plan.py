@@ -44,7 +44,8 @@ def deployed_plan(stack: str, outputs: StackOutputs) -> DeployedPlan:
         figures = smoke_figures(subject.resolved, subject.memory, subject.throughput, outputs.smoke.burst_requests)
         return DeployedPlan(smoke=figures, subject=subject)
     rate = decode_band(plan.throughput.decode_tok_per_s, is_tpu=plan.platform == "tpu-vm")
-    return DeployedPlan(smoke=SmokeFigures(decode_tok_per_s=rate), subject=None)
+    smoke = SmokeFigures(decode_tok_per_s=rate, tokens_per_step=plan.throughput.tokens_per_step)
+    return DeployedPlan(smoke=smoke, subject=None)
 
 
 def _is_deployed(settings: "Settings", resolved: Resolved, outputs: StackOutputs) -> bool:

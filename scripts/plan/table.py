@@ -116,11 +116,18 @@ def _bar(
     paragraph(console, line, prefix=_INDENT)
 
 
+def _speculation(accepted_share: float, plain_tok_per_s: float) -> str:
+    return (
+        f"if {accepted_share:.0%} of proposed tokens are accepted; {plain_tok_per_s:.1f} without speculative decoding"
+    )
+
+
 def _figures(console: Console, plan: Plan) -> None:
     t, c = plan.throughput, plan.cost
     band = f"({t.saturated_low_tok_per_s:,.0f} to {t.saturated_high_tok_per_s:,.0f})"
     lines = [
         ("Speed", f"{t.decode_tok_per_s:.1f} tokens/s for one request, bound by {t.bound}"),
+        *([("", _speculation(t.accepted_share, t.plain_tok_per_s))] if t.accepted_share is not None else []),
         ("", f"{t.saturated_tok_per_s:,.0f} tokens/s for {t.saturated_batch} concurrent requests {band}"),
     ]
     if c.is_known:

@@ -33,6 +33,7 @@ MOST_CONTEXT_S: Final = 900.0
 UNKNOWN_LENGTH_S: Final = 200.0
 
 DRAFTED: Final = ("vllm:spec_decode_num_draft_tokens_total", "vllm:spec_decode_num_draft_tokens")
+DRAFTS: Final = ("vllm:spec_decode_num_drafts_total", "vllm:spec_decode_num_drafts")
 ACCEPTED: Final = ("vllm:spec_decode_num_accepted_tokens_total", "vllm:spec_decode_num_accepted_tokens")
 REPEATED: Final = "Write this line five times: one two three four five six seven eight nine ten."
 """A request whose response repeats its prompt, so n-grams find proposals too."""
@@ -125,7 +126,7 @@ async def speculation(context: CheckContext) -> Outcome:
     before = await context.client.scrape(limit_s=SCRAPE_LIMIT_S)
     await answered(context, request(context, [user(REPEATED)], max_tokens=256), limit_s=CALL_LIMIT_S)
     after = await context.client.scrape(limit_s=SCRAPE_LIMIT_S)
-    return judged_drafts(method, _grown(before, after, DRAFTED), _grown(before, after, ACCEPTED))
+    return judged_drafts(method, grown(before, after, DRAFTED), grown(before, after, ACCEPTED))
 
 
 def judged_drafts(method: Speculation, drafted: float | None, accepted: float | None) -> Outcome:
@@ -148,7 +149,7 @@ def judged_drafts(method: Speculation, drafted: float | None, accepted: float | 
     return passed(measured, values)
 
 
-def _grown(before: Scrape | None, after: Scrape | None, names: tuple[str, ...]) -> float | None:
+def grown(before: Scrape | None, after: Scrape | None, names: tuple[str, ...]) -> float | None:
     """Return the growth of a counter; None if the server does not have it."""
     last = after.total(names) if after is not None else None
     first = before.total(names) if before is not None else None

@@ -5,10 +5,12 @@ import secrets
 import statistics
 from typing import Final
 
+from loadtest.client.metrics import Scrape
 from loadtest.client.openai import ServerError, Streamed, chat_body
 from planning.numbers import as_number
 from planning.question.types import Band
 from planning.speed.residuals import residual, usual_causes
+from scripts.smoke.checks_server import ACCEPTED, DRAFTS, SCRAPE_LIMIT_S, grown
 from scripts.smoke.context import CheckContext, SmokeTarget, percent_over
 from scripts.smoke.results import Outcome, failed, judged, passed, skipped, warned
 
@@ -43,7 +45,9 @@ async def single_stream(context: CheckContext) -> Outcome:
     wanted = {f"TTFT <= {most_s or 0:g} s": most_s, f">= {least or 0:g} tok/s": least}
     context.wanted = ", ".join(text for text, limit in wanted.items() if limit is not None)
     await _one(context)  # warms the server up
+    before = await _counters(context)
     runs = [await _one(context) for _ in range(RUNS)]
+    after = await _counters(context)
     ttfts = [run.ttft_s for run in runs if run.ttft_s is not None]
     speeds = [speed for run in runs if (speed := run.decode_tok_per_s) is not None]
     if not ttfts or not speeds:
@@ -53,8 +57,19 @@ async def single_stream(context: CheckContext) -> Outcome:
     if most_s is not None and ttft_s > most_s:
         faults.insert(0, f"TTFT {ttft_s - most_s:.3f} s ({percent_over(ttft_s, most_s)}) over")
     values = {"ttft_s": round(ttft_s, 6), "decode_tok_per_s": round(speed, 3), "runs": RUNS}
+    drafts, accepted = (grown(before, after, names) for names in (DRAFTS, ACCEPTED))
+    if drafts and accepted is not None:
+        values["tokens_per_step"] = round(1 + accepted / drafts, 3)
     note = "" if context.wanted else NO_THRESHOLD
     return judged(f"TTFT {ttft_s:.3f} s, {speed:.1f} tok/s", "; ".join(faults), values, note)
+
+
+async def _counters(context: CheckContext) -> Scrape | None:
+    """Return the server's counters if speculative decoding is on, otherwise None."""
+    features = context.target.features
+    if features is None or features.speculation == "none":
+        return None
+    return await context.client.scrape(limit_s=SCRAPE_LIMIT_S)
 
 
 def _short(speed: float, least: float | None) -> list[str]:
@@ -91,6 +106,10 @@ async def plan(context: CheckContext) -> Outcome:
     planned, limits = context.target.planned, context.target.thresholds
     if planned is None:
         return skipped("no plan to compare with")
+    tokens_per_step = as_number(context.values.get("single stream", {}).get("tokens_per_step"))
+    if tokens_per_step is not None:
+        context.wanted += f" at {tokens_per_step:g} tokens per step"
+        planned = planned.at(tokens_per_step)
     metrics = (
         ("decode_tok_per_s", "single stream", planned.decode_tok_per_s, limits.min_decode_tok_per_s),
         ("ttft_s", "single stream", planned.ttft_s, limits.max_ttft_s),

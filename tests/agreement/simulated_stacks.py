@@ -8,6 +8,7 @@ from localcloud.vllm.arguments import Arguments, parse
 from localcloud.vllm.engine import TokenTiming, timing
 from localcloud.vllm.memory import EngineStartError, KvCacheSize, as_loaded, capacity
 from localcloud.vllm.models import Model, SimulatedAccelerator, find_accelerator, find_model
+from localcloud.vllm.speculation import Speculation
 from planning.cost.subject import Subject, examine
 from planning.question.vllm_args import vllm_arguments
 from stacks.loading import from_file
@@ -37,6 +38,11 @@ class Served:
         except EngineStartError as error:
             assert "To serve at least one request" in str(error)
             return None
+
+    def speculation(self) -> Speculation | None:
+        """Return the server's proposals."""
+        config = self.arguments.speculative_config
+        return Speculation(config) if config else None
 
     def pace(self) -> TokenTiming:
         """Return the server's timing."""

@@ -114,7 +114,7 @@ class ClosedLoop:
                 SimulatedEngine(
                     capacity=room,
                     timing=one.pace(),
-                    metrics=Metrics("m", {}, max_model_len=room.max_model_len),
+                    metrics=Metrics("m", {}, max_model_len=room.max_model_len, speculation=one.speculation()),
                     prefix_caching=False,
                 )
                 for _ in range(one.arguments.data_parallel_size)

@@ -11,6 +11,7 @@ from planning import Deployment, PlanningError, VllmOptions, plan
 from planning.data.prices import LIST_PRICES, PriceBook
 from planning.question.server_flags import TABLES, flag_table, parse_arguments
 from planning.question.vllm_args import OPTIONS, vllm_arguments, vllm_environment
+from planning.question.workload import Workload
 from planning.solve.plan_json import plan_json
 
 CLOSED = {
@@ -264,6 +265,23 @@ def test_provisioning_and_redundancy_change_the_price():
     assert plan(redundant).cost.usd_per_hour - plan(run).cost.usd_per_hour == pytest.approx(3600 * 0.0001042)
 
 
+def test_the_rate_of_a_drafter_stands_beside_the_rate_without_it():
+    drafter = {"model": "google/gemma-4-12B-it-assistant", "num_speculative_tokens": 3}
+    without = Deployment(model="google/gemma-4-12B-it-qat-w4a16-ct", accelerator="L4")
+
+    def speed(share: float | None):
+        vllm = replace(without.vllm, speculative_config=drafter)
+        return plan(replace(without, vllm=vllm, workload=Workload(accepted_share=share))).throughput
+
+    plain, assumed, stated = plan(without).throughput, speed(None), speed(0.2)
+    assert (plain.accepted_share, assumed.accepted_share, stated.accepted_share) == (None, 0.6, 0.2)
+    assert (plain.tokens_per_step, assumed.tokens_per_step, stated.tokens_per_step) == pytest.approx((1, 2.8, 1.6))
+    assert assumed.plain_tok_per_s == pytest.approx(plain.decode_tok_per_s)
+    # The step takes longer by the proposals and their verification, whether they are accepted or not.
+    assert stated.decode_tok_per_s / assumed.decode_tok_per_s == pytest.approx(1.6 / 2.8)
+    assert 1 < assumed.decode_tok_per_s / plain.decode_tok_per_s < 2.8
+
+
 def test_a_plan_is_json_with_the_keys_that_are_promised():
     document = json.loads(json.dumps(plan_json(plan(E2B))))
     blocks = {"memory", "startup", "throughput", "cost"}
@@ -271,7 +289,7 @@ def test_a_plan_is_json_with_the_keys_that_are_promised():
     assert document.keys() == blocks | answers
     assert {"kv_tokens", "max_concurrency"} <= document["memory"].keys()
     assert {"total_s", "probe_budget_s"} <= document["startup"].keys()
-    assert {"decode_tok_per_s", "saturated_tok_per_s", "ttft_s"} == document["throughput"].keys()
+    assert document["throughput"].keys() == {"decode_tok_per_s", "tokens_per_step", "saturated_tok_per_s", "ttft_s"}
     assert {"usd_per_hour", "max_usd", "bill", "windows"} <= document["cost"].keys()
     keys = {"id", "severity", "message", "remedy", "source", "remedies"}
     assert all(finding.keys() == keys for finding in document["findings"])

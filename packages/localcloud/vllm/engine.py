@@ -352,7 +352,8 @@ class SimulatedEngine:
 
     def _advance(self, sequence: Sequence, now: float) -> None:
         """Emit the sequence's due tokens: one, or all overdue ones."""
-        interval = self._timing.interval_s(self.running)
+        speculation = self._metrics.speculation if sequence.proposes else None
+        interval = self._timing.interval_s(self.running) / (speculation.speedup if speculation else 1.0)
         begin, left = sequence.emitted, sequence.length - sequence.emitted
         tokens = 1
         if interval <= 0:

@@ -1,6 +1,6 @@
 """Counters of speculative decoding, as in vLLM (v1/spec_decode/metrics.py): drafts, proposed and accepted tokens, accepted by position.
 
-Simpler than vLLM: tokens come one by one at the model's rate, whether they were proposed or not. Only the counters show the proposals.
+Simpler than vLLM: tokens come one by one, at the mean rate of their steps, and not those of one step together.
 """
 
 import math
@@ -14,6 +14,8 @@ _LOOKUPS: Final = frozenset({"ngram", "ngram_gpu", "suffix"})
 _GOLDEN: Final = (math.sqrt(5) - 1) / 2
 """Multiples of it, modulo 1, fill the unit interval evenly, so that the share of accepted tokens is exact after a few drafts."""
 _HALVINGS: Final = 40
+_PROPOSAL_STEPS: Final = 0.15
+"""Steps that a proposal takes with its verification. Assumed."""
 
 
 class Speculation:
@@ -24,6 +26,9 @@ class Speculation:
         self.proposals = int(config.get("num_speculative_tokens") or 0)
         looked_up = config.get("model") is None or str(config.get("method", "")) in _LOOKUPS
         self._chance = _chance_per_token(_ACCEPTED_NGRAM if looked_up else _ACCEPTED_DRAFTER, self.proposals)
+        share = sum(self._chance ** (position + 1) for position in range(self.proposals))
+        self.speedup = (1 + share) / (1 + self.proposals * _PROPOSAL_STEPS)
+        """Tokens in the time of one step without proposals."""
         self.drafts = 0
         self.accepted_by_position = [0] * self.proposals
 

@@ -63,7 +63,7 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     words += ['--limit-mm-per-prompt={"image": 2, "video": 1, "audio": 1}']
     words += ["--enable-lora", "--lora-modules", *(f"{name}=/adapters/{name}" for name in FEATURES.adapters)]
     words += ['--speculative-config={"method": "ngram", "num_speculative_tokens": 3}']
-    around = {"VLLM_SIM_TTFT_S": "0", "VLLM_SIM_TPOT_S": "0", "VLLM_SIM_PATHS": json.dumps({"/": str(folder)})}
+    around = {"VLLM_SIM_TTFT_S": "0", "VLLM_SIM_TPOT_S": "0.001", "VLLM_SIM_PATHS": json.dumps({"/": str(folder)})}
     with server(words, **around) as url:
         yield url
 
@@ -89,6 +89,14 @@ def test_a_server_with_every_feature_passes_every_check(served: str):
     assert found["two images"].values["media_tokens"] == 516
     assert found["speculation"].values["proposed"] > 0
     assert "'heron'" in found["schema instructions"].measured
+
+
+def test_a_timed_stream_knows_its_tokens_per_step(served: str):
+    checks = [check for check in CHECKS if check.name in {"ready", "served model", "single stream"}]
+    report = run_smoke(ServerAccess(base_url=served, auth="none"), TARGET, lambda _said: None, checks=checks)
+    values = {check.name: check.outcome.values for check in report.checks}
+    # A quarter of three proposals is accepted, and one more token comes with each step.
+    assert values["single stream"]["tokens_per_step"] == pytest.approx(1.75, rel=0.05)
 
 
 SAID = (

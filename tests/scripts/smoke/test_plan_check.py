@@ -73,7 +73,7 @@ MEASURED = (
 """A server of 500 tok/s. The figures are planted: a real server is slower where the machine is busy."""
 
 
-def checked(tok_per_s, **changes):
+def checked(tok_per_s, first=MEASURED[0], tokens_per_step=1.0, **changes):
     """Return the outcome of the plan's check against the server of 500 tok/s."""
     target = SmokeTarget(
         model="timed",
@@ -82,10 +82,11 @@ def checked(tok_per_s, **changes):
             decode_tok_per_s=decode_band(tok_per_s, is_tpu=False),
             ttft_s=Band(low=0, typical=0.02, high=2),
             burst_tok_per_s=Band(low=100, typical=1_500, high=4_000),
+            tokens_per_step=tokens_per_step,
         ),
     )
     access = ServerAccess(base_url="http://127.0.0.1:9", auth="none")
-    report = run_smoke(access, target, lambda _: None, checks=(*MEASURED, PLAN_CHECK))
+    report = run_smoke(access, target, lambda _: None, checks=(first, MEASURED[1], PLAN_CHECK))
     return report, {check.name: check.outcome for check in report.checks}
 
 
@@ -115,6 +116,14 @@ def test_a_server_that_is_faster_than_planned_is_named():
     _, checks = checked(200)
     assert checks["plan"].state == "warned"
     assert "quantized checkpoint" in checks["plan"].detail
+
+
+def test_the_measured_acceptance_of_proposals_moves_the_band():
+    """2.8 tokens per step were planned. With 1.0, 500 of 2,400 tok/s are what the server can do, and with 2.8 they are too few."""
+    for tokens_per_step, is_slow in ((1.0, False), (2.8, True)):
+        first = measures("single stream", decode_tok_per_s=500.4, ttft_s=0.012, tokens_per_step=tokens_per_step)
+        _, checks = checked(2_400, first, tokens_per_step=2.8)
+        assert ("one stream: planned" in checks["plan"].detail) is is_slow, checks["plan"].detail
 
 
 def test_a_missing_measurement_never_passes_silently():
