@@ -177,18 +177,32 @@ def from_pulumi(config: Mapping[str, str], secret_keys: frozenset[str], *, stack
     return from_values(values, project=_project_of(config), secrets=secrets, origin=origin)
 
 
-def from_file(path: Path, *, project: str | None = None) -> Settings:
+def from_file(path: Path, *, project: str | None = None, changes: Mapping[str, object] | None = None) -> Settings:
     """Return the settings of `Pulumi.<stack>.yaml`, read without an engine. Secrets are not decrypted.
 
-    `project` is the fallback: planning needs none. Raises SettingsError.
+    `project` is the fallback: planning needs none. `changes` replace values of the file, by path such as `tpu.runtimeVersion`; None removes one.
+    Raises SettingsError.
     """
     config = _config_of(path)
     values = _own_keys(config)
+    for place, value in (changes or {}).items():
+        values = _replaced(values, place.split("."), value)
     secrets = {key: value for key in SECRET_KEYS if (value := values.pop(key, None)) is not None}
     for key, value in secrets.items():
         if list(as_mapping(value)) != ["secure"]:
             raise _plain_text_secret(path.name, key)
-    return from_values(values, project=_project_of(config, project), secrets=list(secrets), origin=path.name)
+    return from_values(
+        values,
+        project=_project_of(config, project),
+        secrets=list(secrets),
+        origin=f"{path.name} with --set" if changes else path.name,
+    )
+
+
+def _replaced(values: Mapping[str, object], place: Sequence[str], value: object) -> dict[str, object]:
+    key, *rest = place
+    inner = _replaced(as_mapping(values.get(key)), rest, value) if rest else value
+    return {name: one for name, one in {**values, key: inner}.items() if one is not None or name != key}
 
 
 def gateway_from_file(path: Path, *, project: str | None = None) -> GatewayStack:

@@ -77,7 +77,8 @@ class Question:
     set: Annotated[
         tuple[str, ...],
         Option(
-            f"One of {', '.join(set_keys())}. The value none unsets a key. With --stack, the file stays as it is. Repeatable.",
+            f"One of {', '.join(set_keys())}. With --stack, also a path of the settings file, such as "
+            "cloudRun.memory=32Gi; the file stays as it is. The value none unsets a key. Repeatable.",
             metavar="KEY=VALUE",
             repeated=True,
         ),
@@ -240,11 +241,13 @@ def _spelled(path: str, value: object) -> str:
 
 def deployment_from(question: Question) -> Deployment:
     """Return the requested deployment. Raises PlanningError with one sentence for any error."""
-    found = _described(question) if question.stack is None else _of_stack(question)
+    ours = [pair for pair in question.set if question.stack is None or not _is_of_file(pair)]
+    others = [pair for pair in question.set if pair not in ours]
+    found = _described(question) if question.stack is None else _of_stack(question, others)
     if question.workload is not None:
         found = replace(found, workload=parse_workload(question.workload))
-    if question.set:
-        found = changed(found, parse_set(question.set))
+    if ours:
+        found = changed(found, parse_set(ours))
     problem = check_accepted(found.accept_findings)
     if problem:
         raise PlanningError(f"--set acceptFindings: {problem}.")
@@ -341,14 +344,33 @@ def stack_file(name: str) -> Path:
     return ROOT / f"Pulumi.{name}.yaml"
 
 
-def _of_stack(question: Question) -> Deployment:
-    """Return the deployment of a stack's settings file, without running the engine. Raises PlanningError."""
+def _is_of_file(pair: str) -> bool:
+    """Return whether a pair's key is that of a settings file, such as `tpu.maxRunDuration`, and none of the planner's."""
+    from stacks.schema import PRODUCT, known_keys  # noqa: PLC0415 - only with --stack
+
+    key = pair.partition("=")[0].strip()
+    return key not in {"startupProbe", *set_keys()} and key.partition(".")[0] in known_keys(PRODUCT)
+
+
+def _of_stack(question: Question, pairs: Sequence[str]) -> Deployment:
+    """Return the deployment of a stack's settings file with changed settings, without running the engine. Raises PlanningError."""
     # pydantic and YAML take longer to load than the whole plan, and only this path needs them.
-    from stacks.loading import SettingsError, from_file  # noqa: PLC0415 - only with --stack
+    import yaml  # noqa: PLC0415 - only with --stack
+
+    from stacks.loading import SettingsError, from_file, read_yaml  # noqa: PLC0415 - only with --stack
     from stacks.planned import to_deployment  # noqa: PLC0415 - only with --stack
 
+    changes = dict[str, object]()
+    for pair in pairs:
+        key, _, text = (part.strip() for part in pair.partition("="))
+        if not text:
+            raise PlanningError(f"--set {key} has no value. Write --set {key}=VALUE.")
+        try:
+            changes[key] = None if text == NONE else read_yaml(text)
+        except (ValueError, yaml.YAMLError) as error:
+            raise PlanningError(f'--set {key} is "{text}", which is not a value in YAML.') from error
     try:
-        settings = from_file(stack_file(question.stack or ""), project=NO_PROJECT)
+        settings = from_file(stack_file(question.stack or ""), project=NO_PROJECT, changes=changes)
     except SettingsError as error:
         raise PlanningError(str(error)) from None
     deployment = to_deployment(settings)

@@ -83,6 +83,36 @@ def test_a_stack_is_planned_with_other_values_and_its_file_stays_as_it_is(run):
     assert (ROOT / "Pulumi.tpu-v6e4-turbo.yaml").read_bytes() == before
 
 
+def test_every_path_of_a_settings_file_can_be_changed_in_a_question(run):
+    def price(*pairs: str) -> float:
+        return json.loads(run("--stack", "l4-qat", *(word for pair in pairs for word in ("--set", pair)), "--json")[1])[
+            "cost"
+        ]["usd_per_hour"]
+
+    smaller = price("cloudRun.cpu=4", "cloudRun.memory=16Gi")
+    assert smaller < price() == price("cloudRun.cpu=4", "cloudRun.cpu=8")
+    assert price("smoke.burstRequests=2", "alerts=none", "vllm.maxModelLen=4096") == price()
+
+
+@pytest.mark.parametrize(
+    ("pair", "said"),
+    [
+        (
+            "cloudRun.memry=32Gi",
+            "with --set: gemma-serving:cloudRun.memry is not a known setting. Did you mean cloudRun.memory?",
+        ),
+        ("cloudRun.memory=", "--set cloudRun.memory has no value"),
+        ("cloudRun.memory={", '--set cloudRun.memory is "{", which is not a value in YAML'),
+        ("cloudRun.minInstances=-1", "cloudRun.minInstances = -1: "),
+        ("cloudRn.memory=32Gi", '--set has no key "cloudRn.memory"'),
+    ],
+)
+def test_a_wrong_path_or_value_of_a_settings_file_is_one_sentence(run, pair: str, said: str):
+    code, out, err = run("--stack", "l4-qat", "--set", pair)
+    assert (code, out) == (2, "")
+    assert said in err
+
+
 def test_exit_codes_are_0_for_fits_and_2_for_blocked_and_out_of_memory(run):
     assert run(*E2B, "--json")[0] == 0
     code, out, _ = run(*E2B, "--set", "tensorParallelSize=1", "--json")
