@@ -1,7 +1,7 @@
 """Measure an OpenAI-compatible server under load.
 
   python -m loadtest --url URL --concurrency 1,8,64 --out DIR
-  python -m loadtest --url URL --find slo --slo ttft=1,tpot=0.05 --input-tokens 1024 --out DIR
+  python -m loadtest --url URL --request-rate 0.5,2,8 --slo ttft=1,tpot=0.05 --input-tokens 1024 --out DIR
   python -m loadtest compare DIR DIR
   python -m loadtest report DIR
   python -m loadtest report DIR DIR DIR

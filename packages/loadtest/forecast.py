@@ -12,7 +12,7 @@ NO_FORECAST: Final = "no forecast"
 LEAST: Final = 0.01
 MOST_RATE: Final = 10_000.0
 MOST_USERS: Final = 4_096.0
-"""Loads considered by a forecast: the loads of a search without explicit limits."""
+"""Loads that a forecast considers."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,12 +62,3 @@ class Forecast(Protocol):
     def why_none(self, traffic: Traffic) -> str:
         """Return the reason for a missing forecast."""
         ...
-
-
-def forecast_text(forecast: Band, unit: str, *, whole: bool) -> str:
-    """Return the forecast as the end of a sentence."""
-    band = f"({forecast.low:.3g} to {forecast.high:.3g})"
-    if forecast.typical == 0.0:
-        return f"the plan expects that no load meets them {band}"
-    more = " or more" if forecast.typical >= (MOST_USERS if whole else MOST_RATE) else ""
-    return f"the plan expects {forecast.typical:.3g} {unit}{more} {band}"

@@ -10,6 +10,7 @@ from typing import Any, Final, TypeAlias
 
 from loadtest.client.json_values import as_list, as_mapping
 from loadtest.measure import (
+    DEFAULT_SHARE,
     Objective,
     has_too_many_failures,
     load_name,
@@ -18,7 +19,6 @@ from loadtest.measure import (
     shape_text,
     supported_percentile,
 )
-from loadtest.slo_search import DEFAULT_SHARE
 from loadtest.steady import judged, steady_output
 
 NAMES: Final = {"ttft": "TTFT", "tpot": "TPOT", "e2e": "E2E"}
@@ -113,10 +113,8 @@ def objective_of(run: _Result) -> Objective | None:
 
 def share_of(run: _Result) -> float:
     """Return the share of the requests that must meet the limits."""
-    for found in (run.get("slo_share"), as_mapping(run.get("find")).get("slo_share")):
-        if isinstance(found, int | float):
-            return float(found)
-    return DEFAULT_SHARE
+    found = run.get("slo_share")
+    return float(found) if isinstance(found, int | float) else DEFAULT_SHARE
 
 
 def loads_of(run: _Result, results: Sequence[_Result]) -> list[Load]:
@@ -206,11 +204,7 @@ def usd_per_million_good_tokens(run: _Result, load: Load, objective: Objective |
 
 
 def best_of(run: _Result, loads: Sequence[Load]) -> Load | None:
-    """Return the best load of a sweep. A search has judged its loads with more care than the share of one step, so its result limits them."""
-    found = as_mapping(run.get("found"))
-    level = found.get("level")
-    if found:
-        loads = [load for load in loads if isinstance(level, int | float) and load.level <= level]
+    """Return the best load of a sweep."""
     return best_load(loads, objective_of(run), share_of(run))
 
 

@@ -29,6 +29,10 @@ SCHEMA_VERSION: Final = 2
 """2: `duration` ends with the last request of any kind; `tpot`, `itl` and `e2el` end with the last event of the choice."""
 
 
+DEFAULT_SHARE: Final = 0.99
+"""Share of the requests that must meet the limits."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Objective:
     """A service-level objective in seconds. A request is good if it meets every limit that is set."""
@@ -42,6 +46,15 @@ class Objective:
         """Limits that are set, in seconds by name of the latency."""
         limits = {"ttft": self.ttft_s, "tpot": self.tpot_s, "e2e": self.e2e_s}
         return {name: limit for name, limit in limits.items() if limit is not None}
+
+    @property
+    def text(self) -> str:
+        """Limits as text."""
+        return ", ".join(f"{name.upper()} <= {limit:g} s" for name, limit in self.limits.items())
+
+    def wanted(self, share: float) -> str:
+        """Return the limits and the share of the requests that must meet them, as text."""
+        return f"{self.text} for {100 * share:.4g}% of the requests"
 
     def kept_by(self, record: RequestRecord) -> bool:
         """Return whether a completed request is good. A single token has no time per output token and meets that limit."""
@@ -226,7 +239,6 @@ def client_figures(results: Sequence[WorkerResult]) -> dict[str, Any]:
         "send_late_p99_ms": round(percentile(late, 99) * 1000, 4) if late else 0.0,
         "mean_connect_ms": round(statistics.fmean(connects) * 1000, 4) if connects else None,
         "stale_retries": sum(result.stale_retries for result in results),
-        "retry_after_waits": sum(result.retry_after_waits for result in results),
         "run_queue_share_max": _run_queue_share(results),
         "steal_share": max((r.steal_share for r in results if r.steal_share is not None), default=None),
         "shed": sum(result.shed for result in results),

@@ -9,8 +9,7 @@ from typing import Annotated, Final, NoReturn, cast
 
 from loadtest.command_line import JsonSwitch, Option, number
 from loadtest.errors import SweepError
-from loadtest.measure import Objective
-from loadtest.slo_search import DEFAULT_SHARE
+from loadtest.measure import DEFAULT_SHARE, Objective
 from loadtest.traffic.images import ImageSize, parse_image_size
 from loadtest.traffic.lengths import Lengths, parse_lengths
 from loadtest.traffic.points import PRESETS, Sweep
@@ -98,12 +97,6 @@ def _names(text: str) -> tuple[str, ...]:
     if not all(names) or len(set(names)) < len(names):
         raise ValueError("different names, such as a,b")
     return names
-
-
-def _find(text: str) -> str:
-    if text != "slo":
-        raise ValueError("slo")
-    return text
 
 
 def _preset(text: str) -> Sweep:
@@ -295,12 +288,6 @@ class LimitOptions:
         float,
         Option("Failure rate above which a point is invalid and the run fails.", least=0, most=1),
     ] = 0.01
-    respect_retry_after: Annotated[
-        bool,
-        Option(
-            "Retry a request after 429 or 503 with Retry-After, once that time has passed.",
-        ),
-    ] = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -313,14 +300,6 @@ class ReportOptions:
         Objective | None,
         Option(
             "Objectives for goodput in seconds, such as ttft=0.5,tpot=0.05,e2e=10.", parse=_objective, metavar="LIST"
-        ),
-    ] = None
-    find: Annotated[
-        str | None,
-        Option(
-            "slo: find the highest rate that meets --slo, within --concurrency or --request-rate if given.",
-            parse=_find,
-            metavar="WHAT",
         ),
     ] = None
     slo_share: Annotated[

@@ -79,8 +79,6 @@ class WorkerResult:
     """Sessions of several turns that started."""
     sessions_cut: int = 0
     """Sessions that ended early because the conversation reached max-model-len."""
-    retry_after_waits: int = 0
-    """Requests sent again after the server's Retry-After."""
     run_queue_s: float | None = None
     """Time that the process was ready to run but waited for a core, or None if the system does not report it."""
     steal_share: float | None = None
@@ -105,18 +103,11 @@ class StopLoad:
 
 
 @dataclass(frozen=True, slots=True)
-class EndLoad:
-    """Message to a worker: send no more requests, and wait for the responses to those in flight."""
-
-
-@dataclass(frozen=True, slots=True)
 class Progress:
     """Worker message: its requests so far."""
 
     finished: int
     in_flight: int
-    verdicts: tuple[tuple[int, bool], ...] = ()
-    """Requests since the last message, by index, and whether they met the limits of a search (`--find slo`)."""
 
 
 def packed(message: object) -> bytes:

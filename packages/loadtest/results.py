@@ -53,7 +53,7 @@ def point_result(
     wrong, answer_notes = answer_findings(records, server, ignore_eos=ignore_eos)
     reasons += [*little_reasons(records, figures, point, window), *disagreements, *bunched, *wrong]
     notes = [
-        *_notes(figures, server, client, point, prepared),
+        *_notes(figures, server, point, prepared),
         *_traffic_notes(records, results, point, prepared),
         *_saturation_notes(saturation),
         *steady_notes(steady, unsteady=unsteady, complete=figures["completed"]),
@@ -117,16 +117,11 @@ def _saturation_notes(saturation: Mapping[str, Any] | None) -> list[str]:
 def _notes(
     figures: Mapping[str, Any],
     server: Mapping[str, Any],
-    client: Mapping[str, Any],
     point: Point,
     prepared: PreparedTraffic,
 ) -> list[str]:
     """Return notes about one point."""
     notes: list[str] = []
-    if client["retry_after_waits"]:
-        notes.append(
-            f"{client['retry_after_waits']} requests were sent again after the time in Retry-After, which their latencies include"
-        )
     asked = point.requested_input_tokens
     if asked is not None:
         notes.append(f"LEN01: input clamped from {asked} to {point.input_tokens} tokens")

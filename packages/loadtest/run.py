@@ -4,7 +4,7 @@ import json
 import shlex
 import sys
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Final
 
@@ -106,35 +106,7 @@ def report(options: ReportFolders) -> int:
 
 def sweep_of(asked: LoadTestOptions, settings: SweepSettings) -> Sweep:
     """Return the loads for the options. Raises SweepError if they conflict."""
-    sweep = asked.load.sweep(seed_of(settings, asked.load.seed), asked.traffic.traffic(asked.load))
-    return _search_sweep(asked, sweep) if settings.find else sweep
-
-
-def _search_sweep(options: LoadTestOptions, sweep: Sweep) -> Sweep:
-    """Return the sweep of a search. The default load is a rate. Raises SweepError if the options do not allow a search."""
-    load, traffic = options.load, sweep.traffic
-    if options.report.slo is None:
-        raise SweepError("--find slo requires --slo. Add it, such as --slo ttft=1,tpot=0.05.")
-    given = {
-        "--turns": traffic.turns > 1,
-        "--duration": load.duration is not None,
-        "--repeats": load.repeats > 1,
-        "--stop-when-saturated": load.stop_when_saturated,
-    }
-    for option in (option for option, is_given in given.items() if is_given):
-        raise SweepError(f"--find slo and {option} cannot be combined.")
-    if load.concurrency and load.request_rate:
-        raise SweepError("--find slo searches one kind of load. Pass --concurrency or --request-rate.")
-    for name, lengths in (("--input-tokens", sweep.input_tokens), ("--output-tokens", sweep.output_tokens)):
-        if len(lengths) > 1 and traffic.dataset is None:
-            raise SweepError(f"--find slo uses one length. Pass one value of {name}, such as {name} {lengths[0]}.")
-    if load.concurrency:
-        return sweep
-    if options.report.slo.ttft_s is None and options.report.slo.e2e_s is None:
-        raise SweepError(
-            "--find slo for a rate needs a limit of ttft or e2e, because queued requests still meet tpot. Add one to --slo, or pass --concurrency."
-        )
-    return replace(sweep, concurrency=(), request_rate=load.request_rate)
+    return asked.load.sweep(seed_of(settings, asked.load.seed), asked.traffic.traffic(asked.load))
 
 
 def sweep_settings(
@@ -148,7 +120,6 @@ def sweep_settings(
         url=url,
         model=model,
         stack=stack,
-        find=results.find is not None,
         slo_share=results.slo_share,
         usd_per_hour=usd_per_hour,
         out=results.out,
@@ -162,7 +133,6 @@ def sweep_settings(
         workers=limits.workers,
         max_in_flight=limits.max_in_flight,
         max_failed=limits.max_failed,
-        respect_retry_after=limits.respect_retry_after,
         request_timeout_s=limits.request_timeout,
         stall_timeout_s=limits.stall_timeout,
         point_timeout_s=limits.point_timeout,
@@ -180,8 +150,6 @@ def exit_code(outcome: SweepOutcome, *, allow_invalid: bool = False) -> int:
     """Return the exit code of a program that ran a sweep. A point that was asked for and is not valid is a failure."""
     if outcome.ending == "interrupted":
         return INTERRUPTED
-    if outcome.found is not None:
-        return DONE if outcome.found["valid"] else FAILED
     if outcome.ending == "unreachable":
         return REFUSED
     if outcome.ending != "done" or outcome.empty or outcome.failing:
@@ -194,7 +162,7 @@ def sweep_findings(outcome: SweepOutcome) -> list[str]:
 
     Points that were left out on purpose, above saturation or the KV cache, are not asked for.
     """
-    if outcome.found is not None or outcome.ending != "done":
+    if outcome.ending != "done":
         return []
     none = outcome.invalid == outcome.stored
     first = [f"None of {points_text(outcome.stored)} is valid."] if none else []
@@ -222,7 +190,7 @@ def _tell(settings: SweepSettings, outcome: SweepOutcome, program: Program, *, h
 
 
 def _problems(settings: SweepSettings, outcome: SweepOutcome) -> list[str]:
-    """Return the lines about points without valid metrics, and the result of a search."""
+    """Return the lines about points without valid metrics."""
     of_all = f"of {points_text(outcome.stored)}"
     lines: list[str] = []
     if outcome.failing:
@@ -234,8 +202,6 @@ def _problems(settings: SweepSettings, outcome: SweepOutcome) -> list[str]:
     if outcome.invalid:
         lines.append(f"INVALID: {outcome.invalid} {of_all}. Do not use their metrics. See the report.")
     lines += [f"finding: {finding}" for finding in sweep_findings(outcome)]
-    if outcome.found is not None:
-        lines.append(f"{outcome.found['sentence']}.")
     if outcome.empty:
         lines.append(f"{outcome.empty} {of_all} have no complete response. --resume measures them again.")
     return lines
@@ -262,7 +228,6 @@ def as_json(settings: SweepSettings, outcome: SweepOutcome, files: Sequence[Path
         "failing": outcome.failing,
         "empty": outcome.empty,
         "findings": sweep_findings(outcome),
-        "found": outcome.found,
         "left_out": [dict(row) for row in outcome.left_out],
         "files": [str(file) for file in files],
         "points": [{key: value for key, value in row.items() if key not in NOT_IN_JSON} for row in results],

@@ -6,8 +6,7 @@ from pathlib import Path
 from typing import Final
 
 from loadtest.forecast import NO_FORECAST, Forecast, Roofline
-from loadtest.measure import Objective
-from loadtest.slo_search import DEFAULT_SHARE
+from loadtest.measure import DEFAULT_SHARE, Objective
 from loadtest.traffic.points import Point
 
 WARM_UP_REQUESTS: Final = 16
@@ -40,7 +39,6 @@ class SweepSettings:
     max_in_flight: int = 4096
     max_failed: float = 0.01
     """Failure rate above which a point is invalid and the run fails."""
-    respect_retry_after: bool = False
     poisson: bool = True
     stop_when_saturated: bool = False
     request_timeout_s: float = 600.0
@@ -51,8 +49,6 @@ class SweepSettings:
     roofline: Roofline | None = None
     stack: str | None = None
     """Name of the deployment behind the address, whose address may change; None if the address identifies the server."""
-    find: bool = False
-    """True to search for the highest load that meets `objective`."""
     slo_share: float = DEFAULT_SHARE
     """Share of the requests that must meet `objective`."""
     forecast: Forecast | None = None

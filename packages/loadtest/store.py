@@ -29,7 +29,6 @@ FIXED: Final = (
     "slo",
     "poisson",
     "traffic",
-    "find",
 )
 """Settings that a continued sweep cannot change. Loads may be added."""
 

@@ -17,31 +17,12 @@ from loadtest.forecast import Band
 from loadtest.generator.load import Share
 from loadtest.generator.pool import WorkerError, WorkerPool, open_files_limit, usable_cores, workers_for
 from loadtest.kv_cells import beyond_cache, tail_text
-from loadtest.measure import SCHEMA_VERSION, Objective, has_too_many_failures, load_figures, point_text
+from loadtest.measure import SCHEMA_VERSION, has_too_many_failures, point_text
 from loadtest.progress import Reporter
-from loadtest.records import WorkerResult
 from loadtest.results import point_result
 from loadtest.server import ServerInfo, count_by_tokenizer, count_by_usage, inspect_server, watching
 from loadtest.settings import SweepSettings, warm_up_requests
-from loadtest.slo_search import (
-    MOST_CONFIRMATIONS,
-    MOST_REQUESTS,
-    MOST_STEPS,
-    PROBE_S,
-    PROBE_SHARE,
-    PROBE_USERS,
-    Bisection,
-    Search,
-    ShareTest,
-    Step,
-    StepTest,
-    bisection_for,
-    confirming_requests,
-    found_json,
-    skipped_requests,
-    verdict_name,
-)
-from loadtest.steady import steady_figures, steady_output, steady_window
+from loadtest.steady import steady_output
 from loadtest.store import ResultStore, open_store, read_run
 from loadtest.traffic.makers import SyntheticSource
 from loadtest.traffic.points import Point, Sweep, plan_points, point_seed
@@ -56,8 +37,6 @@ WARM_UP_INDEX: Final = 1 << 40
 """First index of warm-up prompts, so no measured prompt is in the cache."""
 SATURATED_GAIN: Final = 1.05
 """Closed loops: the server is saturated if two consecutive loads gain less than this factor in throughput."""
-SEARCH_START: Final = "search_start"
-"""Entry of run.json with the load of a search's first step."""
 FILES_BESIDE: Final = 64
 """Open files of a process other than its streams: pipes, modules, the event loop."""
 
@@ -87,8 +66,6 @@ class SweepOutcome:
     left_out: tuple[Mapping[str, str], ...]
     """Points that were not measured: `key` and `reason`."""
     simulated: str | None
-    found: Mapping[str, Any] | None = None
-    """Result of a search (`--find slo`), or None."""
 
 
 class _GoneError(Exception):
@@ -137,12 +114,10 @@ def run_config(settings: SweepSettings, sweep: Sweep) -> dict[str, Any]:
         "slo": asdict(settings.objective) if settings.objective else None,
         "poisson": settings.poisson,
         "max_failed": settings.max_failed,
-        "respect_retry_after": settings.respect_retry_after,
         "usd_per_hour": settings.usd_per_hour,
         "extra_body": dict(settings.extra_body),
         "roofline": asdict(settings.roofline) if settings.roofline else None,
         "traffic": sweep.traffic.as_json(),
-        "find": {"slo_share": settings.slo_share} if settings.find else None,
         "slo_share": settings.slo_share,
         "hosting": asdict(settings.hosting),
     }
@@ -183,7 +158,6 @@ class _State:
     measured: int = 0
     planned: int = 0
     simulated: str | None = None
-    found: dict[str, Any] | None = None
     max_failed: float = 0.0
     results: dict[str, dict[str, Any]] = field(default_factory=dict[str, dict[str, Any]])
     left_out: list[dict[str, str]] = field(default_factory=list[dict[str, str]])
@@ -205,7 +179,6 @@ class _State:
             failing=sum(has_too_many_failures(result, self.max_failed) for result in self.results.values()),
             left_out=tuple(self.left_out),
             simulated=self.simulated,
-            found=self.found,
         )
 
 
@@ -228,15 +201,10 @@ async def _sweep(
             ) from None
         state.simulated = info.simulated
         config = run_config(replace(settings, model=info.model), sweep)
-        before = read_run(settings.out).get(SEARCH_START) if settings.find and settings.resume else None
-        config |= {SEARCH_START: before} if before else {}
         with open_store(settings.out, config, resume=settings.resume) as store:
             calibration = await _calibration(client, info, chat=settings.chat)
             prepared = await prepare_traffic(sweep, info, client, calibration, chat=settings.chat)
-            first = prepared.sweep
-            if settings.find:
-                first = _step_sweep(first, settings, Step(level=_bisection(sweep).first))
-            points, planned_notes = plan_points(first, prepared.max_model_len)
+            points, planned_notes = plan_points(prepared.sweep, prepared.max_model_len)
             notes = [*prepared.notes, *planned_notes]
             if proxy is not None:
                 notes.append(
@@ -265,8 +233,6 @@ async def _sweep(
                 keys=tuple(point.key for point in points),
                 proxy=proxy,
             )
-            if settings.find:
-                return await _find(run, store, state, await _search(run, store, state, _bisection(sweep)))
             return await _all_points(run, store, todo, state)
 
 
@@ -277,7 +243,7 @@ def _knowledge(settings: SweepSettings, points: Sequence[Point], traffic: Traffi
         return {"forecast_levels": [], "no_forecast": settings.no_forecast}
     known = bool(forecast.figures(traffic, first))
     why_none = None if known else forecast.why_none(traffic)
-    if objective is None or settings.find:
+    if objective is None:
         return {"forecast_levels": [], "no_forecast": why_none}
     shapes = {
         (point.mode, point.requested_input_tokens or point.input_tokens, point.output_tokens): point for point in points
@@ -288,132 +254,6 @@ def _knowledge(settings: SweepSettings, points: Sequence[Point], traffic: Traffi
         if band is not None:
             levels.append({"mode": mode, "input_tokens": asked, "output_tokens": output, **band.rounded(4)})
     return {"forecast_levels": levels, "no_forecast": why_none}
-
-
-async def _search(run: _Run, store: ResultStore, state: _State, bisection: Bisection) -> Search:
-    """Return a search that starts at the given load, near the forecast, or near the rate of a probe. A continued one starts as before."""
-    before = as_mapping(store.run.get(SEARCH_START)).get("level")
-    if isinstance(before, int | float):
-        bisection.first = float(before)
-    elif not state.results:
-        level, origin = await _first_level(run, bisection)
-        bisection.first = bisection.rounded(min(bisection.most, max(bisection.least, level)))
-        unit = "users" if bisection.whole else "req/s"
-        run.reporter.line(f"the search starts at {bisection.first:g} {unit}, from {origin}")
-        store.write_run(store.run | {SEARCH_START: {"level": bisection.first, "from": origin}})
-    return Search(bisection=bisection)
-
-
-async def _first_level(run: _Run, bisection: Bisection) -> tuple[float, str]:
-    """Return the load of the first step, and its origin as text."""
-    sweep, objective = run.prepared.sweep, run.settings.objective
-    given = sweep.concurrency or sweep.request_rate
-    if len(given) == 1 or objective is None:
-        return bisection.first, "the given load"
-    expected, _ = _expected_level(run, objective, whole=bisection.whole)
-    if expected is not None and 0 < expected.typical < bisection.most:
-        return expected.typical, "the plan's forecast"
-    if given:
-        return bisection.first, "the middle of the given loads"
-    return PROBE_SHARE * await _probed_rate(run), f"a probe of {PROBE_USERS} users"
-
-
-async def _probed_rate(run: _Run) -> float:
-    """Return the requests per second that PROBE_USERS users complete within some seconds. No result keeps these requests."""
-    point = replace(
-        _step_point(run, Step(level=1.0)),
-        mode="closed",
-        level=PROBE_USERS,
-        requests=MOST_REQUESTS,
-        duration_s=PROBE_S,
-        seed=point_seed(run.prepared.sweep.seed, "probe"),
-    )
-    recipe, _ = await _recipe(run, point)
-    if not await _warm_up(run, point, recipe):
-        return 1.0  # the first step reports that the server does not respond
-    shares = _shares(run, point, recipe)
-    if run.prepared.dataset is not None:
-        shares = [replace(share, source=None) for share in shares]  # a row would be in the cache when it is measured
-    results = await run.pool.run(shares, limit_s=run.settings.point_timeout_s, progress=run.reporter.progress)
-    records = [record for result in results for record in result.records]
-    figures = steady_figures(records, steady_window(records, point)) or load_figures(records, None)
-    return float(figures["request_throughput"]) or 1.0
-
-
-def _bisection(sweep: Sweep) -> Bisection:
-    return bisection_for(sweep.concurrency, sweep.request_rate)
-
-
-def _step_sweep(sweep: Sweep, settings: SweepSettings, step: Step) -> Sweep:
-    """Return the sweep of one search step: one load, and as many requests as the test may need."""
-    most = sweep.requests or MOST_REQUESTS
-    users, rate = (int(max(1, round(step.level))), None) if sweep.concurrency else (None, step.level)
-    if rate is not None and step.confirms:
-        most = confirming_requests(rate, most)
-    skipped = skipped_requests(settings.objective, users=users, rate_per_s=rate) if settings.objective else 0
-    return replace(
-        sweep,
-        concurrency=() if users is None else (users,),
-        request_rate=() if rate is None else (rate,),
-        requests=skipped + most,
-        duration_s=None,
-        repeats=1 + step.confirms,
-    )
-
-
-def _step_point(run: _Run, step: Step) -> Point:
-    """Return the point of a step. A confirming step is the second measurement of its load, with other prompts and arrivals."""
-    points, _ = plan_points(_step_sweep(run.prepared.sweep, run.settings, step), run.prepared.max_model_len)
-    return points[-1]
-
-
-async def _find(run: _Run, store: ResultStore, state: _State, search: Search) -> SweepOutcome:
-    """Measure the steps of a search. Steps of an earlier run are reused."""
-    run.reporter.begin(MOST_STEPS + MOST_CONFIRMATIONS)
-    whole = search.bisection.whole
-    try:
-        while (step := search.next_step()) is not None:
-            point = _step_point(run, step)
-            result = state.results.get(point.key)
-            if result is None:
-                run.reporter.start(point)
-                result = await _measured(run, point)
-                rate = as_mapping(result["forecast"]).get("output_throughput")
-                result["search"] |= {"confirms": step.confirms, "forecast_output_tok_per_s": rate}
-                store.append(result)
-                state.results[point.key] = result
-                state.measured += 1
-                run.reporter.done(point, result)
-            search.learn(step, result["search"]["verdict"])
-            run.reporter.line(f"{point.text}: {verdict_name(result['search']['verdict'])} the limits")
-    except _GoneError as error:
-        return state.outcome(error.ending, str(error))
-    except WorkerError as error:
-        return state.outcome("client failed", str(error))
-    finally:
-        state.planned = len(state.results)
-    if run.settings.objective is not None:
-        level, why_none = _expected_level(run, run.settings.objective, whole=whole)
-        state.found = found_json(
-            list(state.results.values()),
-            name=run.settings.stack or run.info.model,
-            objective=run.settings.objective,
-            share=run.settings.slo_share,
-            whole=whole,
-            forecast=level,
-            no_forecast=why_none,
-        )
-        store.write_run(store.run | {"found": state.found})
-    return state.outcome("done", "")
-
-
-def _expected_level(run: _Run, objective: Objective, *, whole: bool) -> tuple[Band | None, str]:
-    """Return the highest load that is expected to meet the limits, and why it is unknown."""
-    forecast, traffic = run.settings.forecast, run.prepared.traffic
-    if forecast is None:
-        return None, run.settings.no_forecast
-    level = forecast.level(traffic, _step_point(run, Step(level=1.0)), objective, whole=whole)
-    return level, forecast.why_none(traffic) if level is None else ""
 
 
 def _expected_figures(run: _Run, point: Point) -> dict[str, dict[str, float]] | None:
@@ -562,17 +402,8 @@ async def _measure(run: _Run, point: Point) -> tuple[dict[str, Any], bool]:
     if not await _warm_up(run, point, recipe):
         return {}, True
     shares = _shares(run, point, recipe)
-    test = _step_test(run.settings, point)
     async with watching(run.client, enabled=run.info.has_metrics) as watch:
-        results = await run.pool.run(
-            shares,
-            limit_s=run.settings.point_timeout_s,
-            progress=run.reporter.progress,
-            judge=test.take if test is not None else None,
-        )
-    step: dict[str, Any] = {}
-    if test is not None and run.settings.objective is not None:
-        results, step = _judged(test, results, run.settings.objective)
+        results = await run.pool.run(shares, limit_s=run.settings.point_timeout_s, progress=run.reporter.progress)
     if any(result.gave_up for result in results):
         return {}, True
     result = point_result(
@@ -585,7 +416,6 @@ async def _measure(run: _Run, point: Point) -> tuple[dict[str, Any], bool]:
         ignore_eos=run.ignore_eos,
     )
     result["input_lens_source"] = run.calibration.source
-    result.update(step)
     if counted != point.input_tokens and not run.prepared.varied:
         result["notes"].append(
             f"prompts of exactly {point.input_tokens} input tokens are not possible: the server counts {counted}"
@@ -593,30 +423,6 @@ async def _measure(run: _Run, point: Point) -> tuple[dict[str, Any], bool]:
     if result["completed"] == 0 and await _lost(run) is not None:
         return {}, True
     return result, False
-
-
-def _step_test(settings: SweepSettings, point: Point) -> StepTest | None:
-    if not settings.find or settings.objective is None:
-        return None
-    skipped = skipped_requests(settings.objective, users=point.concurrency, rate_per_s=point.request_rate)
-    most = point.requests - skipped if point.repeat and point.requests is not None else None  # confirms (`_step_point`)
-    return StepTest(test=ShareTest(share=settings.slo_share, most=most), skipped=skipped)
-
-
-def _judged(
-    test: StepTest, results: list[WorkerResult], objective: Objective
-) -> tuple[list[WorkerResult], dict[str, Any]]:
-    """Return the results without the requests aborted by the search, and the fields of the step."""
-    records = [record for result in results for record in result.records]
-    verdict = test.finish(records, objective)
-    ended = sum(record.error == "aborted" for record in records) if test.ended == "misses" else 0
-    if ended:
-        results = [
-            replace(result, records=tuple(record for record in result.records if record.error != "aborted"))
-            for result in results
-        ]
-    search = {"verdict": verdict, "kept": test.test.kept, "missed": test.test.missed, "ended_in_flight": ended}
-    return results, {"search": search}
 
 
 async def _recipe(run: _Run, point: Point) -> tuple[Recipe, int]:
@@ -719,9 +525,7 @@ def _shares(run: _Run, point: Point, recipe: Recipe) -> list[Share]:
             turns=traffic.turns,
             think_time_s=traffic.think_time_s,
             max_model_len=run.info.max_model_len,
-            objective=settings.objective if settings.find else None,
             proxy=run.proxy,
-            respect_retry_after=settings.respect_retry_after,
         )
         for worker in range(workers)
     ]

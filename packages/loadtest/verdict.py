@@ -9,7 +9,6 @@ from typing import Any
 
 from loadtest.bottleneck import Bottleneck, LimitName
 from loadtest.loads import good_output_tok_per_s, good_share, usd_per_million_good_tokens
-from loadtest.slo_search import limits_text, wanted_text
 from loadtest.verdict_answers import Answer, answers_of
 from loadtest.verdict_case import (
     Case,
@@ -85,7 +84,7 @@ def sweep_verdict(run: Mapping[str, Any], results: Sequence[Mapping[str, Any]]) 
         saturated=case.bottleneck.saturated,
         limit=case.bottleneck.limit,
         limit_reason=case.bottleneck.reason,
-        limits=limits_text(case.objective) if case.objective else "",
+        limits=case.objective.text if case.objective else "",
         slo_share=case.share,
         best=_best_json(case),
         missed=_missed_json(case),
@@ -151,7 +150,7 @@ def _result(case: Case) -> str:
         return (
             f"highest output rate at {best.name}{figures_text(case, best)}" if best is not None else "no load is valid"
         )
-    wanted = wanted_text(objective, case.share)
+    wanted = objective.wanted(case.share)
     if best is not None:
         kept = f"meets {wanted} up to {best.name}{figures_text(case, best)}"
         return f"{kept}; {miss_text(case)}" if case.missed is not None else f"{kept}, the highest valid load"

@@ -4,6 +4,7 @@ import math
 import statistics
 from collections.abc import Mapping
 from dataclasses import dataclass
+from statistics import NormalDist
 from typing import Final, TypeAlias
 
 from loadtest.bottleneck import LimitName, is_shared
@@ -15,7 +16,6 @@ from loadtest.loads import (
     tail_of,
     usd_per_million_good_tokens,
 )
-from loadtest.slo_search import share_interval, wanted_text
 from loadtest.steady import steady_output
 from loadtest.student import student_t
 from loadtest.verdict_case import Case, limit_name, miss_text, plan_text, worst_latency
@@ -23,6 +23,9 @@ from loadtest.verdict_case import Case, limit_name, miss_text, plan_text, worst_
 REPEATS_WANTED: Final = 3
 ERROR: Final = 0.05
 """Error probability of the intervals in the answers."""
+
+_INTERVAL: Final = 0.95
+"""Confidence of the interval of the share that met the limits."""
 
 QUESTIONS: Final = (
     "Is it saturated?",
@@ -119,7 +122,7 @@ def _cost(case: Case) -> _Found:
 def _meets(case: Case) -> _Found:
     if case.objective is None:
         return "Unknown: no limits. Pass --slo.", False
-    wanted = wanted_text(case.objective, case.share)
+    wanted = case.objective.wanted(case.share)
     if case.best is not None:
         return f"Yes: {wanted}, with {good_share(case.best.results):.2%} good at {case.best.name}.", True
     if case.missed is not None:
@@ -184,7 +187,7 @@ def _certainty(case: Case) -> _Found:
     if case.objective is not None:
         tail, share = tail_of(load), good_share(load.results)
         count = tail.requests if tail else sum(result["completed"] for result in load.results)
-        low, high = share_interval(share * count, count)
+        low, high = _share_interval(share * count, count)
         parts.append(f"{share:.1%} good ({low:.1%} to {high:.1%}, {count:,} requests)")
     repeats = len(load.results)
     if repeats < REPEATS_WANTED:
@@ -196,6 +199,16 @@ def _certainty(case: Case) -> _Found:
         half = student_t(ERROR, repeats - 1) * error
         parts.append(f"output rate +-{half:.1%} over {repeats} repeats (95% interval)")
     return f"{'; '.join(part for part in parts if part)}.", repeats >= REPEATS_WANTED and not shared
+
+
+def _share_interval(kept: float, total: int) -> tuple[float, float]:
+    """Return the interval of a share with the confidence _INTERVAL (E. B. Wilson, Journal of the American Statistical Association 22, 1927)."""
+    if not total:
+        return 0.0, 1.0
+    z = NormalDist().inv_cdf((1 + _INTERVAL) / 2)
+    centre = (kept + z * z / 2) / (total + z * z)
+    half = z / (total + z * z) * math.sqrt(kept * (total - kept) / total + z * z / 4)
+    return max(0.0, centre - half), min(1.0, centre + half)
 
 
 def _tail(case: Case) -> _Found:
@@ -216,9 +229,14 @@ def _next(case: Case) -> str:
     if case.objective is not None and best is None and missed is not None:
         name, _ = worst_latency(missed, case.objective, case.share)
         return SLOW.get(name, "Find the cause of the failed requests, which the report lists.")
-    if best is not None and missed is not None and not case.run.get("find"):
+    if best is not None and missed is not None and missed.level > 1.25 * best.level:
         after = f" Then: {NEXT[limit]}" if limit in NEXT and limit != "client" else ""
-        return f"Find the exact load between {best.level:g} and {missed.level:g} {best.unit} with --find slo.{after}"
+        option = "--concurrency" if best.shape.mode == "closed" else "--request-rate"
+        middle = math.sqrt(best.level * missed.level)
+        level = f"{round(middle)}" if best.shape.mode == "closed" else f"{middle:.3g}"
+        return (
+            f"Measure loads between {best.level:g} and {missed.level:g} {best.unit}, such as {option} {level}.{after}"
+        )
     if limit in NEXT:
         return NEXT[limit]
     top = case.bottleneck.at

@@ -103,9 +103,6 @@ def _output_match(load: Load | None) -> PlanMatch | None:
 def _level_match(run: Run, shape: Shape | None, best: Load | None) -> PlanMatch | None:
     """Return the best load within the limits against the forecast of its shape."""
     level = best.level if best is not None else 0.0
-    found = as_mapping(run.get("found"))
-    if found:
-        return _match(found.get("forecast"), level)
     for row in map(as_mapping, as_list(run.get("forecast_levels"))):
         if shape is not None and (row.get("mode"), row.get("input_tokens"), row.get("output_tokens")) == (
             shape.mode,

@@ -5,8 +5,8 @@ r"""Measure a deployed server or any OpenAI-compatible one under load.
   gemma bench compare DIR DIR
   gemma bench report DIR
   gemma bench report DIR DIR DIR
-  gemma bench NAME --find slo --slo ttft=1,tpot=0.05 \
-      --input-tokens 1024 --out DIR
+  gemma bench NAME --request-rate 1,2,4,8 \
+      --slo ttft=1,tpot=0.05 --out DIR
   gemma bench NAME --images 1 --adapters all
 
 Loads are closed loops (--concurrency), open loops (--request-rate), or both,

@@ -15,7 +15,6 @@ import time
 from array import array
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from email.utils import parsedate_to_datetime
 from http import HTTPStatus
 from typing import Final, TypeAlias, cast
 from urllib.parse import urlsplit
@@ -60,8 +59,6 @@ class Exchange:
     simulated: bool = False
     payloads: list[bytes] | None = None
     """Payloads of all events if the caller wants the response text, otherwise None."""
-    retry_after_s: float | None = None
-    """Retry-After wait of a 429 or 503, or None."""
 
     @property
     def text(self) -> str:
@@ -289,11 +286,7 @@ class WireConnection(asyncio.BufferedProtocol):
         headers = {name.strip().lower(): value.strip() for name, _, value in (line.partition(b":") for line in lines)}
         current.status = int(code)
         current.simulated = b"x-simulated" in headers
-        if current.status in {HTTPStatus.TOO_MANY_REQUESTS, HTTPStatus.SERVICE_UNAVAILABLE}:
-            current.retry_after_s = retry_after_s(
-                headers.get(b"retry-after", b"").decode("latin-1"), headers.get(b"date", b"").decode("latin-1")
-            )
-        elif current.status == HTTPStatus.OK:
+        if current.status == HTTPStatus.OK:
             current.error, current.error_detail = _not_a_stream(headers)
         self._keep = version != b"HTTP/1.0" and headers.get(b"connection", b"").lower() != b"close"
         self._begin_body(current, headers, rest, at_s)
@@ -382,20 +375,6 @@ class WireConnection(asyncio.BufferedProtocol):
                     self._learned = _TokenForm.of(payload)
             else:
                 _read_event(current, payload, at_s)
-
-
-def retry_after_s(value: str, date: str) -> float | None:
-    """Return the seconds of a Retry-After header, or None without one.
-
-    The value is a number or a date (RFC 9110, section 10.2.3). A date is relative to the response's Date header, because this machine's
-    clock may differ from the server's.
-    """
-    if value.strip().isdecimal():
-        return float(value)
-    try:
-        return max(0.0, (parsedate_to_datetime(value) - parsedate_to_datetime(date)).total_seconds())
-    except (ValueError, TypeError):  # not a date, or only one of two with a time zone
-        return None
 
 
 def _not_a_stream(headers: Mapping[bytes, bytes]) -> tuple[str | None, str]:

@@ -21,8 +21,6 @@ from typing import Any, Final
 from loadtest.client.proxy import HttpProxy, open_tunnel
 from loadtest.client.wire import Exchange, Origin, WireConnection, now_s, request_bytes, request_head
 from loadtest.generator.lag import LagSampler, machine_ticks, run_queue_s, steal_share
-from loadtest.generator.verdicts import Verdicts
-from loadtest.measure import Objective
 from loadtest.records import RequestRecord, WorkerResult
 from loadtest.traffic.makers import Maker, PlannedRequest, PromptSource
 from loadtest.traffic.points import ENOUGH_S
@@ -79,12 +77,8 @@ class Share:
     """Requests per session. Each sends the conversation so far."""
     think_time_s: float = 0.0
     max_model_len: int | None = None
-    objective: Objective | None = None
-    """Limits of a search. Each request is then judged as soon as its verdict is certain."""
     proxy: HttpProxy | None = None
     """Proxy of the environment, or None for a direct connection."""
-    respect_retry_after: bool = False
-    """True to resend a request after 429 or 503 with Retry-After, within its timeout."""
 
 
 def arrivals(rate_per_s: float, count: int, seed: int, *, poisson: bool) -> "array[float]":
@@ -151,12 +145,9 @@ class LoadGenerator:
         self._failures_in_a_row = 0
         self._gave_up: str | None = None
         self._stopping = False
-        self._ending = False
         self._sessions = self._sessions_cut = 0
-        self._verdicts = Verdicts(share.objective)
         self._stale_retries = 0
         self._shed = 0
-        self._retry_after_waits = 0
         self._simulated = False
 
     @property
@@ -168,14 +159,6 @@ class LoadGenerator:
     def in_flight(self) -> int:
         """Number of requests in flight."""
         return len(self._active)
-
-    def new_verdicts(self) -> tuple[tuple[int, bool], ...]:
-        """Return the verdicts since the last call."""
-        return self._verdicts.take(now_s() - self._start_s)
-
-    def end(self) -> None:
-        """Send no more requests, but wait for those in flight."""
-        self._ending = True
 
     def stop(self) -> None:
         """Send no more requests and abort those in flight."""
@@ -242,7 +225,6 @@ class LoadGenerator:
             simulated=self._simulated,
             sessions=self._sessions,
             sessions_cut=self._sessions_cut,
-            retry_after_waits=self._retry_after_waits,
             run_queue_s=None if queued_s is None or queued_now_s is None else queued_now_s - queued_s,
             steal_share=steal_share(ticks, ticks_now),
         )
@@ -297,9 +279,8 @@ class LoadGenerator:
 
     def _time_is_up(self) -> bool:
         share = self._share
-        return self._stopping or self._ending or self._gave_up is not None or (
-            share.duration_s is not None and now_s() - self._start_s >= share.duration_s
-        )  # fmt: skip
+        is_over = share.duration_s is not None and now_s() - self._start_s >= share.duration_s
+        return self._stopping or self._gave_up is not None or is_over
 
     async def _closed_loop(self) -> None:
         share, indexes = self._share, self._indexes()  # one iterator: the next free slot takes the next index
@@ -380,7 +361,7 @@ class LoadGenerator:
                 await asyncio.sleep(delay_s)
             elif number % 16 == 0:
                 await asyncio.sleep(0)  # already late: catch up, but read responses
-            if self._stopping or self._ending or self._gave_up is not None:
+            if self._stopping or self._gave_up is not None:
                 break
             if len(tasks) >= share.concurrency:
                 self._shed += 1
@@ -400,21 +381,12 @@ class LoadGenerator:
     ) -> RequestRecord:
         """Send one request and wait for its end. Every request yields exactly one record. `texts` receives the response text."""
         request = request or self._ready.pop(index, None) or self._request(index, self._maker.asked(index))
-        began_s, first_sent_s = now_s(), None
-        self._verdicts.began(index, began_s - self._start_s if intended_s is None else intended_s)
-        while True:
-            exchange, connect_s = await self._exchange(index, request.data, keep_text=texts is not None)
-            first_sent_s = exchange.sent_s if first_sent_s is None else first_sent_s
-            wait_s = exchange.retry_after_s if self._share.respect_retry_after else None
-            if wait_s is None or now_s() + wait_s - began_s > self._share.request_timeout_s or self._stopping:
-                exchange.sent_s = first_sent_s  # all attempts are one request, whose latencies count from the first
-                if texts is not None:
-                    texts.append(exchange.text)
-                return self._keep(index, intended_s, connect_s, exchange, request.asked_tokens)
-            self._retry_after_waits += 1
-            await asyncio.sleep(wait_s)
+        exchange, connect_s = await self._exchange(request.data, keep_text=texts is not None)
+        if texts is not None:
+            texts.append(exchange.text)
+        return self._keep(index, intended_s, connect_s, exchange, request.asked_tokens)
 
-    async def _exchange(self, index: int, request: bytes, *, keep_text: bool) -> tuple[Exchange, float]:
+    async def _exchange(self, request: bytes, *, keep_text: bool) -> tuple[Exchange, float]:
         """Send one request and return its exchange and the seconds to open a connection. Retry once if the connection was stale."""
         for attempt in (0, 1):
             began_s = now_s()
@@ -430,7 +402,6 @@ class LoadGenerator:
             reused = connection.reused
             exchange, done = connection.exchange(request, keep_text=keep_text)
             self._active.add(connection)
-            self._verdicts.sent(index, exchange)
             await done
             self._active.discard(connection)
             if connection.usable:
@@ -484,7 +455,6 @@ class LoadGenerator:
             closing_s=exchange.closing_s - start_s if exchange.closing_s else 0.0,
         )
         self._records.append(record)
-        self._verdicts.ended(record)
         return record
 
     async def _watch(self) -> None:

@@ -11,7 +11,7 @@ from typing import Final, Self
 
 from loadtest.client.wire import now_s
 from loadtest.generator.load import Share
-from loadtest.records import FRAME, EndLoad, Progress, Ready, StartLoad, StopLoad, WorkerResult, packed, unpacked
+from loadtest.records import FRAME, Progress, Ready, StartLoad, StopLoad, WorkerResult, packed, unpacked
 
 HOME: Final = Path(__file__).resolve().parents[len((__package__ or "").split("."))]
 """Folder in which Python finds this package."""
@@ -27,10 +27,6 @@ STREAMS_PER_WORKER: Final = 512
 
 ShowProgress = Callable[[int, int], None]
 """Receives the number of finished requests and of requests in flight."""
-
-
-Judge = Callable[[Sequence[tuple[int, bool]]], "EndLoad | StopLoad | None"]
-"""Receives new verdicts of requests, and returns how to end the point, or None to continue."""
 
 
 class WorkerError(Exception):
@@ -131,12 +127,8 @@ class WorkerPool:
             )
             self._workers.append(_Worker(process))
 
-    async def run(
-        self, shares: Sequence[Share], *, limit_s: float, progress: ShowProgress, judge: Judge | None = None
-    ) -> list[WorkerResult]:
+    async def run(self, shares: Sequence[Share], *, limit_s: float, progress: ShowProgress) -> list[WorkerResult]:
         """Run one point with one worker per share. After `limit_s` seconds the remaining requests are aborted and reported.
-
-        `judge` may end the point earlier.
 
         Raises WorkerError if a process exited unexpectedly. A cancellation stops all processes and loses their data about the point.
         """
@@ -151,7 +143,7 @@ class WorkerPool:
             await self.close()
             raise WorkerError(f"the load generator was not ready within {READY_LIMIT_S:.0f} s") from error
         start_s = now_s() + START_DELAY_S
-        results = [asyncio.ensure_future(self._result(worker, workers, progress, judge)) for worker in workers]
+        results = [asyncio.ensure_future(self._result(worker, workers, progress)) for worker in workers]
         for result in results:
             result.add_done_callback(_look)
         try:
@@ -181,16 +173,10 @@ class WorkerPool:
         worker.finished = worker.in_flight = 0
 
     @staticmethod
-    async def _result(
-        worker: _Worker, workers: Sequence[_Worker], progress: ShowProgress, judge: Judge | None
-    ) -> WorkerResult:
+    async def _result(worker: _Worker, workers: Sequence[_Worker], progress: ShowProgress) -> WorkerResult:
         while not isinstance(message := await worker.receive(), WorkerResult):
             if isinstance(message, Progress):
                 worker.finished, worker.in_flight = message.finished, message.in_flight
-                ending = judge(message.verdicts) if judge is not None else None
-                if ending is not None:
-                    for other in workers:
-                        await other.send(ending)
             progress(sum(w.finished for w in workers), sum(w.in_flight for w in workers))
         return message
 

@@ -1,6 +1,6 @@
 """Process of the load generator: `python -m loadtest.generator.worker`, driven through its standard input and output.
 
-Messages in: a `Share`, `StartLoad` with the start time, `EndLoad`, `StopLoad`, and the end of the input, which stops the process. Messages out:
+Messages in: a `Share`, `StartLoad` with the start time, `StopLoad`, and the end of the input, which stops the process. Messages out:
 `Ready`, `Progress` twice per second, and one `WorkerResult` per point. The parent handles interrupts and decides what to keep.
 """
 
@@ -13,7 +13,7 @@ from typing import Final
 
 from loadtest.generator.load import LoadGenerator, Share
 from loadtest.generator.pool import raise_open_files_limit
-from loadtest.records import EndLoad, Progress, Ready, StartLoad, StopLoad, WorkerResult, packed, read_message
+from loadtest.records import Progress, Ready, StartLoad, StopLoad, WorkerResult, packed, read_message
 
 PROGRESS_PERIOD_S: Final = 0.5
 
@@ -27,7 +27,7 @@ async def _serve(inbox: asyncio.Queue[object]) -> None:
     loop = asyncio.get_running_loop()
     while (share := await inbox.get()) is not None:
         if not isinstance(share, Share):
-            continue  # a `StopLoad` or `EndLoad` that was sent before the last result arrived
+            continue  # a `StopLoad` that was sent before the last result arrived
         generator = LoadGenerator(share, loop)
         await generator.prepare()
         _send(Ready())
@@ -48,10 +48,7 @@ async def _attend(run: asyncio.Task[WorkerResult], generator: LoadGenerator, inb
     try:
         while not run.done():
             await asyncio.wait({run, order}, timeout=PROGRESS_PERIOD_S, return_when=asyncio.FIRST_COMPLETED)
-            if order.done() and isinstance(order.result(), EndLoad):
-                generator.end()
-                order = asyncio.create_task(inbox.get())
-            elif order.done():
+            if order.done():
                 generator.stop()
                 if order.result() is None:
                     run.cancel()
@@ -60,7 +57,7 @@ async def _attend(run: asyncio.Task[WorkerResult], generator: LoadGenerator, inb
                     return False
                 order = asyncio.create_task(inbox.get())
             elif not run.done():
-                _send(Progress(generator.finished, generator.in_flight, generator.new_verdicts()))
+                _send(Progress(generator.finished, generator.in_flight))
     finally:
         order.cancel()
     return True

@@ -150,15 +150,13 @@ def _figures(value: object) -> dict[str, float]:
 
 def _view(plot: Plot, result: Result) -> Mapping[str, float]:
     """Return a point's metrics for a chart: those of its steady window if it has all of them, so that a chart has one window."""
-    steady, search = _figures(result.get("steady")), _figures(result.get("search"))
+    steady = _figures(result.get("steady"))
     fields = {plot.x, *(field for _, field in plot.lines)}
     whole = {field for field in fields if result.get(field) is not None and field not in steady}
     view = {**_figures(result), "offered": float(result["point"]["level"])}
     view.update({} if whole else steady)
     rates = steady if "request_goodput" in steady else _figures(result)
-    if search:
-        view["kept_share"] = 100 * search["kept"] / max(1, search["kept"] + search["missed"])
-    elif "request_goodput" in rates and rates["request_throughput"]:
+    if "request_goodput" in rates and rates["request_throughput"]:
         view["kept_share"] = 100 * rates["request_goodput"] / rates["request_throughput"]
     return view
 
@@ -202,5 +200,5 @@ def _planned(plot: Plot, group: Sequence[Result], name: str, *, like: str) -> Se
 def _limits(plot: Plot, run: Mapping[str, Any]) -> tuple[LimitLine, ...]:
     if plot.limit != "slo_share":
         return limit_lines(as_mapping(run.get("slo")), plot.limit)
-    share = _figures({**run, **as_mapping(run.get("find"))}).get("slo_share")
+    share = _figures(run).get("slo_share")
     return () if share is None else (LimitLine(axis="y", value=100 * share, text=f"--slo-share {100 * share:.4g}%"),)

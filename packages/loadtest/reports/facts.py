@@ -134,24 +134,18 @@ def _tiles(run: Mapping[str, Any], results: Sequence[Result], verdict: SweepVerd
     yield Tile(
         f"{len(results) - len(invalid)} of {len(results)}", "points are valid", ("valid",), alarming=bool(invalid)
     )
-    found = as_mapping(run.get("found"))
-    has_found = isinstance(found.get("level"), int | float)
-    yield from _limit_tiles(run, verdict, has_found=has_found) if verdict.limits else _best_tiles(run, results, verdict)
-    if has_found:
-        level, text = f"{found['level']:g} {found['unit']}", "highest load that meets the limits"
-        yield Tile(level, text, ("kept",), alarming=not found["valid"])
+    yield from _limit_tiles(run, verdict) if verdict.limits else _best_tiles(run, results, verdict)
 
 
-def _limit_tiles(run: Mapping[str, Any], verdict: SweepVerdict, *, has_found: bool) -> Iterator[Tile]:
-    """Yield the tiles of a sweep with limits: the highest load within them, and its price. A search has its own tile for the load."""
+def _limit_tiles(run: Mapping[str, Any], verdict: SweepVerdict) -> Iterator[Tile]:
+    """Yield the tiles of a sweep with limits: the highest load within them, and its price."""
     share, best = f"{100 * verdict.slo_share:.6g}%", verdict.best
     if best is None:
         text = f"of the valid loads meets {verdict.limits} for {share} of the requests"
         yield Tile("None", text, ("goodput",), alarming=True)
         return
-    if not has_found:
-        text = f"highest load of which {share} of the requests meet {verdict.limits} ({best.lengths})"
-        yield Tile(f"{best.level:g} {best.unit}", text, ("load", "goodput"))
+    text = f"highest load of which {share} of the requests meet {verdict.limits} ({best.lengths})"
+    yield Tile(f"{best.level:g} {best.unit}", text, ("load", "goodput"))
     text = f"output rate of good requests at {best.load}"
     yield Tile(f"{best.good_tok_per_s:,.0f} tok/s", text, ("throughput", "steady"))
     yield from _cost_tiles(run, best, "good tokens")
@@ -179,8 +173,4 @@ def _best_tiles(run: Mapping[str, Any], results: Sequence[Result], verdict: Swee
 
 
 def _sweep_notes(run: Mapping[str, Any]) -> list[str]:
-    found = as_mapping(run.get("found"))
-    return [
-        *([f"{found['sentence']}."] if found else []),
-        *dict.fromkeys(str(note) for note in as_list(run.get("notes"))),
-    ]
+    return list(dict.fromkeys(str(note) for note in as_list(run.get("notes"))))

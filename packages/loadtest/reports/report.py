@@ -1,4 +1,4 @@
-"""Reports of a folder, generated from its results: summary.csv, report.md, report.html and charts/*.svg."""
+"""Reports of a folder, generated from its results: report.md, report.html and charts/*.svg."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -12,7 +12,6 @@ from loadtest.reports.distribution_charts import distributions
 from loadtest.reports.facts import sweep_facts
 from loadtest.reports.pages import sweep_report
 from loadtest.reports.svg import chart_file
-from loadtest.reports.table import summary_csv
 from loadtest.steady import judged
 from loadtest.store import read_results, read_run, write_whole
 
@@ -37,7 +36,6 @@ def write_reports(folder: Path) -> list[Path]:
     shown = [judged(result) for result in results]
     facts, groups = sweep_facts(run, shown), report_charts(run, shown)
     texts = {
-        folder / "summary.csv": summary_csv(results),
         folder / "report.md": sweep_report("md", facts, shown, groups),
         folder / "report.html": sweep_report("html", facts, shown, groups),
     }

@@ -1,8 +1,6 @@
-"""Table and CSV of a sweep's reports."""
+"""Table of a sweep's reports."""
 
-import csv
-import io
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -10,35 +8,6 @@ from loadtest.client.json_values import as_mapping
 from loadtest.measure import failed_share, failed_text, load_text
 from loadtest.reports.chart_model import NOTHING, Result
 from loadtest.steady import tail
-
-_LATENCIES: Final = ("ttft", "tpot", "itl", "e2el")
-_STEADY: Final = tuple(f"{k}_{n}_ms" for n in _LATENCIES for k in ("mean", "median", "p90", "p95", "p99", "p99.9"))
-_WHOLE: Final = tuple(
-    f"{k}_{n}_ms" for n in _LATENCIES for k in ("mean", "median", "std", "p90", "p95", "p99", "p99.9")
-)
-CSV_PARTS: Final[tuple[tuple[str, tuple[str, ...], tuple[str, ...]], ...]] = (
-    ("", ("point",), ("key", "mode", "level", "input_tokens", "output_tokens", "repeat", "seed")),
-    ("", (), (
-        "completed", "failed", "failed_share", "duration", "request_throughput", "request_goodput", "output_throughput",
-        "total_token_throughput", "max_output_tokens_per_s", "max_concurrent_requests", "total_input_tokens", "total_output_tokens",
-        *_WHOLE, "usd_per_million_output_tokens", "valid", "simulated", "date",
-    )),
-    ("steady_", ("steady",), (
-        "requests", "output_throughput", "mean_in_flight", "request_goodput", "good_share", "highest_percentile", *_STEADY
-    )),
-    ("first_wave_", ("steady", "first_wave"), (
-        "requests", "median_ttft_ms", "max_ttft_ms", "median_tpot_ms", "median_e2el_ms"
-    )),
-    ("", ("server",), (
-        "kv_cache_usage_max", "requests_running_max", "requests_waiting_max", "prefix_cache_hit_rate", "preemptions"
-    )),
-    ("", ("client",), ("workers", "cpu_share_max", "lag_p99_ms", "send_late_p99_ms")),
-    ("ttft_", ("ttft_uncertainty",), (
-        "lag_mean_ms", "lag_of_mean_ttft", "lag_of_p99_ttft", "steal_share", "server_mean_ms", "first_event_mean_ms",
-        "bunched_share", "tokens_per_event",
-    )),
-)  # fmt: skip
-"""Columns of the CSV: prefix, part of a result, and the fields of that part."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,23 +111,3 @@ def columns_of(results: Sequence[Result]) -> list[Column]:
     return [
         column for column in COLUMNS if not column.optional or any(column.text(result) != NOTHING for result in results)
     ]
-
-
-def summary_csv(results: Sequence[Result]) -> str:
-    """Return one CSV row per point; empty fields are unknown."""
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow([f"{prefix}{name}" for prefix, _, names in CSV_PARTS for name in names] + ["errors", "notes"])
-    for result in results:
-        errors = " ".join(f"{kind}={count}" for kind, count in result["errors_by_kind"].items())
-        values = [_part(result, path).get(name) for _, path, names in CSV_PARTS for name in names]
-        values += [errors, "; ".join([*result["invalid_reasons"], *result["notes"]])]
-        writer.writerow(["" if value is None else value for value in values])
-    return text.getvalue()
-
-
-def _part(result: Result, path: Sequence[str]) -> Mapping[str, object]:
-    part: Mapping[str, object] = {**result, "failed_share": round(failed_share(result), 6)}
-    for name in path:
-        part = as_mapping(part.get(name))
-    return part

@@ -10,9 +10,7 @@ from array import array
 from dataclasses import dataclass, replace
 
 from loadtest.generator.load import arrival_count, arrivals
-from loadtest.records import EndLoad, RequestRecord, StopLoad, WorkerResult
-
-LOOK_S = 0.5
+from loadtest.records import RequestRecord, WorkerResult
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,16 +61,6 @@ class ModelServer:
         return records
 
 
-def verdict_of(record, objective):
-    """When it is certain whether a request keeps the limits, and whether it does."""
-    certain_s = record.end_s
-    if objective.ttft_s is not None and record.ttft_s > objective.ttft_s:
-        certain_s = min(certain_s, record.intended_s + objective.ttft_s)
-    if objective.e2e_s is not None and record.e2e_s > objective.e2e_s:
-        certain_s = min(certain_s, record.intended_s + objective.e2e_s)
-    return certain_s, record.index, objective.kept_by(record)
-
-
 class ModelPool:
     def __init__(self, server, late_s=lambda _share: 0.0):
         self.server, self.late_s = server, late_s
@@ -83,7 +71,7 @@ class ModelPool:
     async def __aexit__(self, *_):
         pass
 
-    async def run(self, shares, *, limit_s, progress, judge=None):
+    async def run(self, shares, *, limit_s, progress):
         (share,) = shares
         tokens, prompt_tokens, rate = share.body["max_tokens"], share.recipe.count, share.rate_per_s
         if rate is None:
@@ -99,7 +87,6 @@ class ModelPool:
                 replace(r, sent_s=r.sent_s + late_s, end_s=r.end_s + late_s, times_s=array("d", [t + late_s for t in r.times_s]))
                 for r in records
             ]  # fmt: skip
-        records = records if judge is None else self.judged(records, share.objective, judge)
         end_s = max(record.end_s for record in records)
         progress(len(records), 0)
         return [
@@ -114,29 +101,3 @@ class ModelPool:
                 simulated=True,
             )
         ]
-
-    @staticmethod
-    def judged(records, objective, judge):
-        """The requests of a point that its judge may end early."""
-        verdicts = sorted(verdict_of(record, objective) for record in records)
-        at_s, told = 0.0, 0
-        while told < len(verdicts):
-            at_s += LOOK_S
-            new = []
-            while told < len(verdicts) and verdicts[told][0] <= at_s:
-                new.append(verdicts[told][1:])
-                told += 1
-            order = judge(new)
-            if isinstance(order, EndLoad):
-                return [record for record in records if record.intended_s <= at_s]
-            if isinstance(order, StopLoad):
-                return [ended(record, at_s) for record in records if record.intended_s <= at_s]
-        return records
-
-
-def ended(record, at_s):
-    """A request that is ended at a time, if it has not ended before."""
-    if record.end_s <= at_s:
-        return record
-    seen = array("d", [time_s for time_s in record.times_s if time_s <= at_s])
-    return replace(record, end_s=at_s, times_s=seen, output_tokens=0, error="aborted", error_detail="ended")

@@ -89,13 +89,10 @@ def many_charts():
     steady = {"start_s": 0.5, "end_s": 3.5, "request_throughput": 7.9, "request_goodput": 5.9}
     rates = [measured(n / 3, planted(8), mode="open", steady=steady, request_goodput=0.0) for n in (1, 2, 40)]
     broken = [result(1, 16, slower=900, valid=False), result(8, 16), result(9, 16), result(1000, 16, slower=1e-4)]
-    search = {
-        "found": {"forecast": band | {"low": 0.5, "typical": 0.7, "high": 1.0}, "unit": "req/s"},
-        "slo_share": 0.99,
-    }
+    share = {"slo_share": 0.99}
     limits = {"slo": SLO | {"ttft_s": 0.0503, "e2e_s": 0.36}}
     groups = {
-        "full": report_charts({"slo": SLO}, full), "plans": report_charts(limits, plans), "rates": report_charts(search | limits, rates),
+        "full": report_charts({"slo": SLO}, full), "plans": report_charts(limits, plans), "rates": report_charts(share | limits, rates),
         "broken": report_charts(limits, broken),
     }  # fmt: skip
     return {name: [c for group in found for c in group.charts] for name, found in groups.items()}

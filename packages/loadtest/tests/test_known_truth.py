@@ -264,21 +264,6 @@ def test_failures_within_the_share_that_is_allowed_leave_a_point_valid(calm, tmp
     assert not [reason for reason in result["invalid_reasons"] if "--max-failed" in reason]
 
 
-def test_retry_after_is_honoured_when_asked(calm, tmp_path):
-    calm.control({"kind": "status", "status": 429, "retry_after": 1, "times": 3})
-    result, _ = measured(calm, tmp_path, respect_retry_after=True)
-    assert (result["completed"], result["failed"]) == (24, 0)
-    assert result["client"]["retry_after_waits"] == 3
-    assert sum(e2e_s > 1.0 for e2e_s in result["e2els"]) >= 3
-    assert "3 requests were sent again after the time in Retry-After" in result["notes"][0]
-
-
-def test_retry_after_beyond_the_request_limit_is_a_failure(calm, tmp_path):
-    calm.control({"kind": "status", "status": 503, "retry_after": 60, "times": 2})
-    result, _ = measured(calm, tmp_path, replace(SWEEP, requests=8), respect_retry_after=True, request_timeout_s=30.0)
-    assert result["errors_by_kind"] == {"http_503": 2}
-
-
 def test_the_command_fails_and_says_so_first_when_requests_fail(calm, tmp_path, capsys):
     calm.control({"kind": "status", "status": 429, "spare": 12})
     load = "--concurrency 2 --requests 20 --input-tokens 16 --output-tokens 4"

@@ -65,7 +65,7 @@ def test_another_workload_is_named_as_not_comparable(tmp_path, other, words):
 
 def test_limits_that_differ_by_little_are_not_the_same(tmp_path):
     one, other = (
-        sweep(tmp_path / str(share), run={"slo": {"ttft_s": 1.0}, "find": {"slo_share": share}}, request_goodput=64.0)
+        sweep(tmp_path / str(share), run={"slo": {"ttft_s": 1.0}, "slo_share": share}, request_goodput=64.0)
         for share in (0.99, 0.995)
     )
     assert len(overview_of([one, other]).tables) == 2

@@ -1,5 +1,3 @@
-import csv
-import io
 import json
 import os
 import re
@@ -19,7 +17,7 @@ from loadtest.reports.chart_model import NOTHING
 from loadtest.reports.compare_page import comparison_markdown
 from loadtest.reports.report import report_charts, write_reports
 from loadtest.reports.svg_axes import log_ticks, nice_ticks
-from loadtest.reports.table import columns_of, summary_csv
+from loadtest.reports.table import columns_of
 from loadtest.server import Watch
 from loadtest.traffic.points import Point
 
@@ -155,7 +153,6 @@ def test_the_report_stands_alone_and_shows_all_its_charts(tmp_path):
         assert title in html
     assert page.tags.count("svg") == CHARTS
     assert {file.name for file in files} >= {
-        "summary.csv",
         "report.md",
         "report.html",
         "throughput-closed.svg",
@@ -200,15 +197,6 @@ def test_a_shape_of_which_nothing_is_valid_is_never_in_front(tmp_path):
     for chart in shown:
         marks = [mark for line in chart.series for mark in line.marks]
         assert any(mark.valid for mark in marks), chart.title
-
-
-def test_the_csv_has_a_row_a_point_and_empty_fields_for_what_is_unknown(tmp_path):
-    write_reports(folder(tmp_path / "r", grid()))
-    rows = list(csv.DictReader(io.StringIO((tmp_path / "r" / "summary.csv").read_text())))
-    assert len(rows) == 12
-    assert rows[0]["key"] == "closed-c1-i16-o32-n0"
-    assert rows[0]["kv_cache_usage_max"] == ""
-    assert float(rows[0]["median_ttft_ms"]) > 0
 
 
 def test_a_point_without_an_answer_and_a_sweep_of_one_point_can_be_reported(tmp_path):
@@ -421,5 +409,3 @@ def test_the_table_has_the_time_to_first_token_with_its_lateness_and_the_servers
     assert cells["TTFT mean ms"] == [f"{known['mean_ttft_ms']:,.1f} ± 0.4", f"{older['mean_ttft_ms']:,.1f}"]
     assert cells["above server's ms"] == ["+0.3", NOTHING]
     assert "above server's ms" not in {column.title for column in columns_of([older])}
-    row, _ = csv.DictReader(io.StringIO(summary_csv([known, older])))
-    assert (row["ttft_lag_mean_ms"], row["ttft_server_mean_ms"]) == ("0.44", "20.1")

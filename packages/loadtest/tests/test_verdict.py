@@ -112,7 +112,7 @@ CASES = [
     ("a larger cache", NEXT, {}, planted(full_from=8, server=QUEUE | {"kv_cache_usage_max": 0.99}), "Enlarge the KV cache", True),
     ("a larger batch", NEXT, {}, planted(full_from=8, server=QUEUE), "Raise max-num-seqs", True),
     ("another client", NEXT, {}, [*planted(1, 8), late(64)], "Run the client on a faster or less busy machine", True),
-    ("the exact load", NEXT, RUN, planted(), "Find the exact load between 64 and 128 users with --find slo.", True),
+    ("the exact load", NEXT, RUN, planted(), "Measure loads between 64 and 128 users, such as --concurrency 91.", True),
     ("a faster prefill", NEXT, RUN | {"slo": {"ttft_s": 0.01}}, planted(), "TTFT misses its limit: shorten or share prompts", True),
 ]  # fmt: skip
 """Name, question, run.json, results, start of the answer or a part of it, and whether the answer is known."""
@@ -125,15 +125,6 @@ def test_each_question_is_answered_as_planted(subtests):
             answer = answers(run, results)[question]
             assert words in answer.answer
             assert answer.known is known
-
-
-def test_a_search_keeps_its_own_load():
-    found = {"level": 8, "forecast": {"low": 4.0, "typical": 5.0, "high": 10.0}}
-    run = RUN | {"find": {"slo_share": 0.99}, "found": found}
-    verdict = sweep_verdict(run, planted(full_from=8))
-    assert (verdict.best.level, verdict.plan_level.measured, verdict.plan_level.is_within) == (8, 8, True)
-    assert verdict.answers[-1].answer.startswith("Use more or faster devices")
-    assert sweep_verdict(run | {"found": {"level": None}}, planted()).best is None
 
 
 class Plan:

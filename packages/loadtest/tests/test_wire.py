@@ -14,7 +14,6 @@ from loadtest.client.wire import (
     _plain_token,
     request_bytes,
     request_head,
-    retry_after_s,
 )
 
 
@@ -252,21 +251,6 @@ def test_a_request_is_whole_and_a_header_cannot_be_split():
         request_head(origin, "/", {"X": "a\r\nEvil: b"})
     with pytest.raises(ValueError, match="expected http"):
         Origin.of("ftp://host")
-
-
-@pytest.mark.parametrize(
-    ("value", "date", "wanted_s"),
-    [
-        ("7", "", 7.0),
-        ("Fri, 20 Nov 2026 10:00:30 GMT", "Fri, 20 Nov 2026 10:00:00 GMT", 30.0),
-        ("Fri, 20 Nov 2026 09:00:00 GMT", "Fri, 20 Nov 2026 10:00:00 GMT", 0.0),
-        ("Fri, 20 Nov 2026 10:00:30 GMT", "", None),
-        ("soon", "Fri, 20 Nov 2026 10:00:00 GMT", None),
-        ("", "", None),
-    ],
-)
-def test_retry_after_is_a_number_or_a_date_by_the_servers_clock(value, date, wanted_s):
-    assert retry_after_s(value, date) == wanted_s
 
 
 def special(finish=None):

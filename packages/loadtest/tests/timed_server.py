@@ -466,8 +466,7 @@ class Connection(asyncio.BufferedProtocol):
         if kind in {"status", "html", "gzip", "json", "hang"}:
             counters["faults"] += 1
         if kind == "status":
-            wait = f"retry-after: {fault['retry_after']}\r\n" if "retry_after" in fault else ""
-            self.answer(int(fault["status"]), {"error": {"message": "injected"}}, more=wait)
+            self.answer(int(fault["status"]), {"error": {"message": "injected"}})
         elif kind == "html":
             self.answer(200, "<!doctype html><title>Sign in</title>", "text/html; charset=utf-8")
         elif kind == "gzip":
