@@ -6,12 +6,11 @@ docs/authors/accuracy.md describes the classes. A row is used for a constant or 
 from collections.abc import Mapping, Sequence
 from typing import Final
 
-from authors.accuracy.constants import Refit, left_out, left_out_rows
 from authors.accuracy.corpus.compared import ComparedFigure, JudgedBoot, compared, judged, started
 from authors.accuracy.corpus.measured import KINDS, Measurements
-from authors.accuracy.sweeps import ComparedPoint, all_points, comparisons
+from authors.accuracy.sweeps import all_points, comparisons
 
-CLASSES: Final = ("first sight", "unseen", "left out", "known")
+CLASSES: Final = ("first sight", "unseen", "known")
 _SWEEPS: Final = (
     ("output rate at N users", "rate", 1.5),
     ("time to first token at N users", "ttft", 2.0),
@@ -20,16 +19,16 @@ _SWEEPS: Final = (
 """Figures of the sweeps, with the factor that is tolerated."""
 
 
-def evidence_rows(measurements: Measurements, found: Sequence[Refit]) -> list[Sequence[str]]:
+def evidence_rows(measurements: Measurements) -> list[Sequence[str]]:
     """Return the page's first table: verdicts, each figure of the boots, and rates and times of the sweeps."""
-    by_class = rows_by_class(measurements, found)
+    by_class = rows_by_class(measurements)
     rows = _verdict_rows(measurements)
     for kind in KINDS.values():
         own = {name: [row for row in members if row.figure.kind is kind] for name, members in by_class.items()}
         if any(own.values()):
             shares = [share(sum(row.is_within for row in own[name]), len(own[name])) for name in CLASSES]
             rows.append((kind.name, f"{kind.tolerance:.0%}", *shares))
-    return [*rows, *_sweep_rows(measurements, found)]
+    return [*rows, *_sweep_rows(measurements)]
 
 
 def share(within: int, count: int) -> str:
@@ -37,12 +36,11 @@ def share(within: int, count: int) -> str:
     return f"{within} of {count} ({within / count:.0%})" if count else ""
 
 
-def rows_by_class(measurements: Measurements, found: Sequence[Refit]) -> Mapping[str, Sequence[ComparedFigure]]:
+def rows_by_class(measurements: Measurements) -> Mapping[str, Sequence[ComparedFigure]]:
     """Return all figures with their predictions, by class."""
     return {
         "first sight": first_sight(measurements),
         "unseen": list(compared(boot for boot in measurements.boots if boot.evidence == "unseen")),
-        "left out": left_out_rows(measurements, found),
         "known": list(compared(boot for boot in measurements.boots if boot.evidence == "known")),
     }
 
@@ -63,7 +61,7 @@ def _verdict_rows(measurements: Measurements) -> list[Sequence[str]]:
     for title, died in (("verdict, servers that crashed", True), ("verdict, servers that ran", False)):
         own = [row for row in counted if row.boot.died is died]
         first = [row.boot.first_right for row in own if row.boot.first_right is not None]
-        rows.append((title, "", share(sum(first), len(first)), _right(own, "unseen"), "", _right(own, "known")))
+        rows.append((title, "", share(sum(first), len(first)), _right(own, "unseen"), _right(own, "known")))
     return rows
 
 
@@ -72,14 +70,8 @@ def _right(rows: Sequence[JudgedBoot], name: str) -> str:
     return share(sum(own), len(own))
 
 
-def _sweep_rows(measurements: Measurements, found: Sequence[Refit]) -> list[Sequence[str]]:
-    points = [point for point in all_points() if not point.is_unseen]
-    known = comparisons(points)
-    left: list[ComparedPoint] = []
-    for source in dict.fromkeys(point.source for point in points):
-        own = [point for point in points if point.source == source]
-        left += left_out(measurements.sources[source].citation, found, lambda own=own: comparisons(own))
-    by_class = (comparisons([point for point in all_points() if point.is_unseen]), left, known)
+def _sweep_rows(measurements: Measurements) -> list[Sequence[str]]:
+    by_class = [comparisons([one for one in all_points() if one.is_unseen is unseen]) for unseen in (True, False)]
     rows: list[Sequence[str]] = []
     for title, figure, factor in _SWEEPS:
         first = [source.first_points.get(figure, (0, 0)) for source in measurements.sources.values()]

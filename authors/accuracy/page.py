@@ -2,25 +2,21 @@
 
 import math
 import statistics
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 from authors.accuracy.bands import hits
-from authors.accuracy.constants import Refit, is_number, predicted, refits
 from authors.accuracy.corpus.compared import ComparedFigure, JudgedBoot, compared, judged, started
-from authors.accuracy.corpus.measured import KINDS, Boot, Measurements, ReportSource, load, read_off
+from authors.accuracy.corpus.measured import Boot, Measurements, ReportSource, load, read_off
 from authors.accuracy.evidence import CLASSES, evidence_rows
 from authors.accuracy.sweeps import ComparedPoint, all_points, comparisons, share_within
 from authors.tables import table
-from planning.data import overheads
 
 _PRECISE_BELOW: Final = 100
 _TINY: Final = 0.01
 
 _SETS: Final = {"unseen": "unseen", "held-out": "known, set nothing", "band": "set bands", "fit": "set constants"}
 _SWEPT: Final = {"rate": "output rate", "ttft": "time to first token", "tpot": "time per output token"}
-_CONTEXTS: Final = (("up to 1,500", 1_500), ("to 5,000", 5_000), ("to 20,000", 20_000), ("to 70,000", 70_000))
-_USERS: Final = (("1", 1), ("2 to 8", 8), ("9 to 32", 32), ("33 and more", 2**31))
 
 
 def tables() -> Mapping[str, str]:
@@ -30,20 +26,15 @@ def tables() -> Mapping[str, str]:
 
 def tables_of(measurements: Measurements) -> Mapping[str, str]:
     """Return the tables for a corpus."""
-    rows, found = list(compared(measurements.boots)), refits(measurements)
+    rows = list(compared(measurements.boots))
     boots = measurements.boots
     unclear = ((boot.title, boot.image or "not stated", _cell(boot.ambiguous or boot.beyond)) for boot in boots)
     return {
         "accuracy-shares": table(
-            f"figure | tolerance: | {' | '.join(f'{name}:' for name in CLASSES)}", evidence_rows(measurements, found)
+            f"figure | tolerance: | {' | '.join(f'{name}:' for name in CLASSES)}", evidence_rows(measurements)
         ),
         "accuracy-verdicts": _verdicts(measurements),
-        "accuracy-errors": table(
-            "metric | rows: | tolerance: | within it: | bias: | median: | 90th percentile: | worst: | worst row",
-            [row for kind in KINDS for row in _error_rows(kind, rows)],
-        ),
         "accuracy-measurements": _figures(rows, measurements),
-        "accuracy-constants": _constants(measurements, found),
         "accuracy-sweeps": _sweeps(),
         "accuracy-bands": table(
             "figure | class | points | in the band: | share:",
@@ -99,19 +90,6 @@ def _verdict_row(row: JudgedBoot) -> Sequence[str]:
     return boot.title, seen, row.planned, f"{verdict}: {reason}" if reason else verdict, boot.evidence, _cited(boot)
 
 
-def _error_rows(key: str, rows: Sequence[ComparedFigure]) -> Iterable[Sequence[object]]:
-    """Yield the distribution of a kind's errors: of unseen sources, and of known ones."""
-    kind = KINDS[key]
-    for name in ("unseen", "known"):
-        own = [row for row in rows if row.figure.kind is kind and row.boot.evidence == name]
-        if own:
-            within, bias = sum(row.is_within for row in own), statistics.median(row.error for row in own)
-            sizes = sorted(abs(row.error) for row in own)
-            errors = f"{statistics.median(sizes):.1%}", f"{percentile(sizes, 90):.1%}", f"{sizes[-1]:.1%}"
-            worst = max(own, key=lambda row: abs(row.error)).boot.title
-            yield f"{kind.name}, {name}", len(own), f"{kind.tolerance:.0%}", within, f"{bias:+.1%}", *errors, worst
-
-
 def percentile(ordered: Sequence[float], percent: float) -> float:
     """Return the smallest value that at least `percent` of the ordered values do not exceed."""
     return ordered[max(0, math.ceil(len(ordered) * percent / 100) - 1)]
@@ -142,24 +120,6 @@ def _figure_row(row: ComparedFigure, fitted: str) -> Sequence[str]:
     return boot.title, kind.name, *values, evidence, fitted, _cited(boot)
 
 
-def _constants(measurements: Measurements, found: Sequence[Refit]) -> str:
-    head = "constant | value: | without this source | refitted value: | row of the source | error: | refitted error:"
-    rows = [row for refit in found if is_number(refit.constant) for row in _refit_rows(refit)]
-    gone = [f"`{constant.name}`" for constant in measurements.constants if not is_number(constant.name)]
-    return table(head, rows) + (f"\nNo longer single numbers in the planner: {', '.join(gone)}.\n" if gone else "")
-
-
-def _refit_rows(refit: Refit) -> Iterable[Sequence[str]]:
-    name, value = refit.constant, float(getattr(overheads, refit.constant))
-    then = "no other source" if refit.value is None else _number(refit.value)
-    for boot, figure in refit.rows:
-        now = f"{predicted(name, value, boot, figure) / figure.measured - 1:+.1%}"
-        refitted = (
-            "" if refit.value is None else f"{predicted(name, refit.value, boot, figure) / figure.measured - 1:+.1%}"
-        )
-        yield f"`{name}`", _number(value), refit.source, then, f"{boot.title}, {figure.kind.name}", now, refitted
-
-
 def _sweeps() -> str:
     points = all_points()
     found = comparisons(points)
@@ -177,24 +137,7 @@ def _sweeps() -> str:
         f"{len(points)} points of closed loops. {excluded} points from the prefix cache, certain or possible, are excluded.\n",
         table(f"set | figure | {_SPREAD}", rows),
     ]
-    for name, title in _SETS.items():
-        rates = [one for one in sets[name] if one.figure == "rate"]
-        classes = [(*key, *_spread(members)) for key, members in by_class(rates).items()]
-        parts += [
-            f"### Output rate by context and users: {title}\n",
-            table(f"context | users | {_SPREAD}", classes),
-        ]
     return "\n".join(parts)
-
-
-def by_class(found: Sequence[ComparedPoint]) -> Mapping[tuple[str, str], Sequence[ComparedPoint]]:
-    """Return the comparisons by context and users, in this order and without empty classes."""
-    classes: dict[tuple[int, int], list[ComparedPoint]] = {}
-    for one in found:
-        context = next(number for number, (_, most) in enumerate(_CONTEXTS) if one.point.input_tokens <= most)
-        users = next(number for number, (_, most) in enumerate(_USERS) if one.point.users <= most)
-        classes.setdefault((context, users), []).append(one)
-    return {(_CONTEXTS[context][0], _USERS[users][0]): classes[context, users] for context, users in sorted(classes)}
 
 
 _SPREAD: Final = (

@@ -1,9 +1,8 @@
-"""Prepare a release: version, notes, changes of the schema, artefacts.
+"""Prepare a release: version, notes, artefacts.
 
 docs/authors/releasing.md has the steps of a release. Nothing is published by this command.
 """
 
-import os
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -38,19 +37,6 @@ class CheckOptions:
 
 
 @dataclass(frozen=True, kw_only=True)
-class SchemaDiffOptions:
-    """Options of `schema-diff`."""
-
-    old: Annotated[
-        str | None,
-        Option("A tag, branch or commit. Default: the newest tag vX.Y.Z before this commit.", metavar="OLD"),
-    ] = None
-    gate: Annotated[bool, Option("Exit with 1 if a change is breaking and the new version may not break programs.")] = (
-        False
-    )
-
-
-@dataclass(frozen=True, kw_only=True)
 class BuildOptions:
     """Options of `build`."""
 
@@ -82,25 +68,6 @@ def _check(options: CheckOptions) -> ExitCode:
     return ExitCode.DONE
 
 
-def _schema_diff(options: SchemaDiffOptions) -> ExitCode:
-    from authors.release import schema_changes, version
-
-    source = options.old or version.previous_tag(ROOT)
-    if source is None:
-        print("No tag vX.Y.Z before this commit, so no schema to compare with exists.")
-        return ExitCode.DONE
-    found = schema_changes.compare(ROOT, source)
-    print(found.text)
-    if target := os.environ.get("GITHUB_STEP_SUMMARY"):
-        with Path(target).open("a", encoding="utf-8") as stream:
-            stream.write(f"```\n{found.text}\n```\n")
-    if not options.gate or not found.is_refused:
-        return ExitCode.DONE
-    rule = "only a new major version, or a new minor version of 0.x, may break programs"
-    print(f"release: {found.new} may not break programs of {found.old}: {rule}.", file=sys.stderr)
-    return ExitCode.FAILED
-
-
 def _build(options: BuildOptions) -> ExitCode:
     from authors.release import build
 
@@ -119,7 +86,6 @@ def _sub(name: str, text: str, options: type[T], run: Callable[[T], ExitCode]) -
     return Command(name=name, help=text, options=options, run=run)
 
 
-_DIFF: Final = "Print every change of the provider's schema, breaking ones first."
 COMMAND: Final = Command(
     name="release",
     room="authors",
@@ -130,7 +96,6 @@ COMMAND: Final = Command(
         _sub("version", "Write the version to every place.", VersionOptions, _version),
         _sub("notes", "Print the release notes of the version.", ReleaseOptions, _notes),
         _sub("check", "Check that tag, distributions and CHANGELOG.md have one version.", CheckOptions, _check),
-        _sub("schema-diff", _DIFF, SchemaDiffOptions, _schema_diff),
         _sub("build", "Build every artefact, with checksums and a manifest.", BuildOptions, _build),
     ),
 )

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Final
 
 from contracts.errors import CommandRefusedError, ScriptError
-from tools.git import git
 
 VERSION: Final = re.compile(r"(0|[1-9]\d*)\.(0|[1-9]\d*)\.(0|[1-9]\d*)")
 """X.Y.Z of semantic versioning. PyPI, npm and Go accept it unchanged; a pre-release is written differently by each."""
@@ -86,13 +85,6 @@ def check_release(root: Path, tag: str, changelog: str) -> str:
             f"Write `## {version} (YYYY-MM-DD)`."
         )
     return version
-
-
-def previous_tag(root: Path, *, before: str = "HEAD^") -> str | None:
-    """Return the newest tag vX.Y.Z that a commit contains, or None if there is none."""
-    found = git(root, "tag", "--list", "v*", "--merged", before)
-    tags = [tag for tag in (found or "").split() if VERSION.fullmatch(tag[1:])]
-    return max(tags, key=lambda tag: number(tag[1:]), default=None)
 
 
 def repository(root: Path) -> str:

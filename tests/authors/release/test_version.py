@@ -2,7 +2,6 @@
 
 import re
 import shutil
-import subprocess
 import tomllib
 from pathlib import Path
 
@@ -85,20 +84,6 @@ def test_notes_are_the_section_with_links_that_work_outside_the_repository():
     for changelog, asked in ((text, "3.0.0"), ("## 1.0.0\n\n- x\n", "1.0.0"), (empty, "1.0.0")):
         with pytest.raises(ScriptError, match=rf"has no section `## {asked} \(YYYY-MM-DD\)` with text"):
             version.notes(changelog, asked, "o/n")
-
-
-def test_the_newest_tag_is_the_greatest_version_before_a_commit(tmp_path):
-    def git(*words):
-        subprocess.run(["git", "-c", "user.name=a", "-c", "user.email=a@b", *words], cwd=tmp_path, check=True)
-
-    git("init", "-q", "-b", "main")
-    for number, tags in enumerate((["v0.9.0"], ["v0.10.0", "vnext", "v1"], ["v0.11.0"])):
-        git("commit", "-q", "--allow-empty", "-m", str(number))
-        for tag in tags:
-            git("tag", tag)
-    assert version.previous_tag(tmp_path) == "v0.10.0"
-    assert version.previous_tag(tmp_path, before="HEAD") == "v0.11.0"
-    assert version.previous_tag(tmp_path, before="HEAD^^^") is None
 
 
 def test_every_distribution_names_the_same_repository():
