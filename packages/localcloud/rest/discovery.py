@@ -16,7 +16,7 @@ from localcloud.json_values import JsonObject, part
 from localcloud.rest.errors import ErrorStyle
 
 VERSIONS: dict[str, dict[str, str]] = {
-    "run": {"v2": "run.v2", "v1": "run.v1", "apis/serving.knative.dev/v1": "run.v1"},
+    "run": {"v2": "run.v2", "v1": "run.v1"},
     "secretmanager": {"v1": "secretmanager.v1"},
     "storage": {"storage/v1": "storage.v1"},
     "artifactregistry": {"v1": "artifactregistry.v1"},

@@ -7,7 +7,7 @@ from typing import cast
 from localcloud.json_values import JsonObject, part, strings
 from localcloud.rest.call import Call, Handler, check_id, masked
 from localcloud.rest.errors import CloudError
-from localcloud.services import networks, run_limits, run_v1
+from localcloud.services import networks, run_limits
 from localcloud.services.checks import (
     Rules,
     check_annotations,
@@ -55,11 +55,9 @@ GCLOUD_CLIENT = "32555940559.apps.googleusercontent.com"
 
 def handlers(cloud: Cloud) -> dict[str, Handler]:
     """Return the methods of services, revisions and operations."""
-    services = _Services(cloud)
     return {
         **_Locations(cloud).handlers(),
-        **services.handlers(),
-        **run_v1.handlers(cloud, services.delete),
+        **_Services(cloud).handlers(),
         **_Operations(cloud, "run", "run.projects.locations.operations").handlers(),
     }
 

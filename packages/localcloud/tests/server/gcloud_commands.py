@@ -24,12 +24,7 @@ PROJECT = "local-project"
 _LIMIT_S = 240
 
 _DRIVER = """
-import json, os, socket, sys, tempfile
-resolve = socket.getaddrinfo
-def local(host, *others, **options):
-    # gcloud puts the region before the host of Cloud Run.
-    return resolve("127.0.0.1" if str(host).endswith("-127.0.0.1") else host, *others, **options)
-socket.getaddrinfo = local
+import json, os, sys, tempfile
 root, results = sys.argv[1], os.fdopen(os.dup(1), "w")
 sys.path[:0] = [root + "/lib", root + "/lib/third_party"]
 from googlecloudsdk import gcloud_main
@@ -168,8 +163,6 @@ def replay(url: str, token: str, recorded: Sequence[dict[str, Any]]) -> list[tup
     for item in recorded:
         body = item["body"].replace(_BASE, url).encode()
         headers = {"Authorization": f"Bearer {token}", **({"Content-Type": item["type"]} if item["type"] else {})}
-        if "region" in item:
-            headers["Host"] = f"{item['region']}-{urllib.parse.urlsplit(url).netloc}"
         connection.request(item["method"], item["path"].replace(_BASE, url), body=body, headers=headers)
         response = connection.getresponse()
         response.read()
@@ -182,7 +175,6 @@ _BASE = "http://localcloud"
 _NOT_RECORDED = re.compile(r"/operations/|upload_id=|uploadType=resumable|large\.bin|^/download/")
 """Requests that name values of earlier responses, and the file that is sent in chunks."""
 _VARYING = {"generation", "sourceGeneration", "ifSourceGenerationMatch", "ifMetagenerationMatch", "requestId"}
-_REGIONAL_HOST = re.compile(r"([a-z]+-[a-z]+\d+)-127\.0\.0\.1")
 _HOP_HEADERS = {"content-length", "transfer-encoding", "connection", "server", "date"}
 
 
@@ -198,9 +190,6 @@ class _Passing(BaseHTTPRequestHandler):
         own = f"http://{self.headers['Host']}"
         connection = http.client.HTTPConnection(urllib.parse.urlsplit(self.url).netloc, timeout=60)
         headers = {key: value for key, value in self.headers.items() if key not in {"Accept-Encoding", "Host"}}
-        region = _REGIONAL_HOST.match(self.headers["Host"])
-        if region:
-            headers["Host"] = f"{region[1]}-{urllib.parse.urlsplit(self.url).netloc}"
         connection.request(self.command, self.path, body.replace(own.encode(), self.url.encode()), headers)
         response = connection.getresponse()
         answer = response.read()
@@ -218,7 +207,6 @@ class _Passing(BaseHTTPRequestHandler):
 
     def _keep(self, body: str, status: int) -> None:
         path, _, query = self.path.partition("?")
-        region = _REGIONAL_HOST.match(self.headers["Host"])
         lasting = [pair for pair in query.split("&") if pair.partition("=")[0] not in _VARYING]
         self.kept.append(
             {
@@ -227,7 +215,6 @@ class _Passing(BaseHTTPRequestHandler):
                 "type": self.headers.get("Content-Type", ""),
                 "body": re.sub(r'"etag": ?"[^"]*"(, ?)?', "", body),
                 "status": status,
-                **({"region": region[1]} if region else {}),
             }
         )
 
