@@ -78,6 +78,14 @@ def running_costs(subject: Subject) -> RunningCosts:
     )
 
 
+def idle_text(subject: Subject) -> str:
+    """Return what a Cloud Run service costs without requests: its minimum instances, or else what stays in the project."""
+    if subject.cost.idle_usd_per_hour:
+        return f"${subject.cost.idle_usd_per_hour:.2f}/h while idle"
+    stays = sum(part.usd for part in _with_others(_bill(subject)) if part.basis == "month")
+    return f"${stays:.2f} per month while idle (bucket, images, alerts)"
+
+
 def usual_start_s(startup: StartupPlan) -> float:
     """Return the seconds of every start except the first: with compiled graphs from the bucket, if they are stored there."""
     return startup.total_s if startup.cached_total_s is None else startup.cached_total_s

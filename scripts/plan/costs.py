@@ -87,7 +87,14 @@ def _starts(plan: Plan) -> Iterator[str]:
     running = plan.running
     most = "up to " if plan.platform == "cloud-run" else ""
     yield f"A cold start takes {most}{duration(running.cold_start_s)} and costs {most}${running.cold_start_usd:.2f} until the first response."
-    yield f"An idle hour costs ${running.idle_usd_per_hour:.2f}."
+    if plan.cost.idle_usd_per_hour or not running.idle_billing_s:
+        yield f"An idle hour costs ${running.idle_usd_per_hour:.2f}."
+        return
+    stays = sum(part.usd for part in running.bill if part.basis == "month")
+    yield (
+        f"Cloud Run stops an idle instance after up to {duration(running.idle_billing_s)}. Without requests the service "
+        f"then costs ${stays:.2f} per month: the parts of the bill per month."
+    )
 
 
 def _windows(out: Console, plan: Plan) -> None:

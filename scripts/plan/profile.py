@@ -28,7 +28,7 @@ def profile_table(choice: Choice) -> FittedTable:
     for way in choice.ways:
         one = way.solution
         mark = "*" if one.is_price_assumed else ""
-        end = "idle: $0" if way.kind == "scale-to-zero" else "no end"
+        end = "stops idle" if way.kind == "scale-to-zero" else "no end"
         if way.run_s is not None:
             end = f"ends: {format_duration(way.run_s)}"
         shown.add_row(
@@ -148,6 +148,6 @@ def _reason(best: Way, other: Way) -> str:
         if abs(best.billed_h - other.billed_h) <= _SIMILAR * other.billed_h:
             return f"{hourly}, and both are billed for about {best_h}"
         return f"{hourly}, {'and' if best.billed_h < other.billed_h else 'although'} {billed}"
-    idle = "it costs nothing while idle: " if best.kind == "scale-to-zero" else ""
+    idle = "no instance runs while idle: " if best.kind == "scale-to-zero" else ""
     dearer = best.usd_per_hour > other.usd_per_hour + _CENT
     return f"{idle}{billed}{f', although {hourly}' if dearer else ''}"

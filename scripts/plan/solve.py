@@ -139,7 +139,7 @@ def _table(found: Found) -> "FittedTable":
     for one in found.shown:
         result = one.answer
         named, run_s = (*found.answer.marks(one), *one.warnings), one.deployment.tpu.max_run_duration_s
-        end = f"ends: {format_duration(run_s or 0)}" if one.subject.resolved.is_tpu else "idle: $0"
+        end = f"ends: {format_duration(run_s or 0)}" if one.subject.resolved.is_tpu else "stops idle"
         shown.add_row(
             "\n  ".join(filter(None, (one.served.words, _settings(one), ", ".join(named)))),
             f"{one.subject.resolved.accelerator.name}\n{end}",

@@ -153,7 +153,7 @@ def _kinds(found: Sequence[FoundResource]) -> Iterator[str]:
 def _rate(items: Sequence[FoundResource]) -> str:
     """Return the cost of one kind per hour; empty for kinds without one."""
     if items[0].kind == SERVICE and all(usd_per_hour(item) is None for item in items):
-        return "no cost while idle"
+        return "no instance while idle"
     if items[0].kind not in SERVING:
         return ""
     if any(map(_is_unpriced, items)):

@@ -106,7 +106,7 @@ def test_steady_traffic_goes_to_the_cheaper_hour_and_bursts_to_what_scales_to_ze
         assert f"${choice.chosen.usd_per_day:,.2f}/day beats" in decision(choice)
     assert re.search(r"an hour costs \$\S+ instead of \$\S+, and both are billed for about \S+ h\.$", decision(steady))
     assert re.search(
-        r"because it costs nothing while idle: it is billed for \S+ h instead of \S+ h, ", decision(bursts)
+        r"because no instance runs while idle: it is billed for \S+ h instead of \S+ h, ", decision(bursts)
     )
     assert "makes a client wait up to" in " ".join(conditions(bursts))
 

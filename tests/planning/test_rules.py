@@ -429,7 +429,11 @@ def test_the_bill_counts_processors_memory_and_idle_instances():
     assert p.cost.idle_usd_per_hour == pytest.approx(p.cost.usd_per_hour)
     assert p.cost.max_usd == pytest.approx(2 * 730 * p.cost.usd_per_hour)
     assert "/h while idle" in finding.message
-    assert plan(on_cloud_run(min_instances=0)).cost.idle_usd_per_hour == 0
+    stopped = plan(on_cloud_run(min_instances=0))
+    stays = sum(part.usd for part in stopped.running.bill if part.basis == "month")
+    assert stopped.cost.idle_usd_per_hour == 0
+    assert stays > 0.3, "alerts alone are 0.30 USD"
+    assert f"; ${stays:.2f} per month while idle (bucket, images, alerts); " in the(stopped, "CST01").message
 
 
 def test_findings_that_stop_come_first():

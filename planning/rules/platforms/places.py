@@ -7,7 +7,7 @@ from urllib.parse import urlsplit, urlunsplit
 
 from contracts.tunnel_role import SUGGESTED_ID, TunnelRole
 from planning.cost.costs import renewals
-from planning.cost.running_costs import daily_limit_usd, usual_start_s, watching_usd_per_month
+from planning.cost.running_costs import daily_limit_usd, idle_text, usual_start_s, watching_usd_per_month
 from planning.cost.subject import Subject
 from planning.data import overheads
 from planning.data.prices import PRICES, Price, region_of
@@ -509,7 +509,7 @@ def _whole_bill(subject: Subject) -> RuleResult | None:
     if not cost.is_known:
         return None
     parts = " + ".join(f"{name} ${price:.2f}" for name, price in cost.parts_usd_per_hour)
-    idle = f"; ${cost.idle_usd_per_hour:.2f}/h while idle" if resolved.platform == "cloud-run" else ""
+    idle = f"; {idle_text(subject)}" if resolved.platform == "cloud-run" else ""
     watching_usd = watching_usd_per_month(subject)
     watched = f"; alerts and metrics up to ${watching_usd:.2f} per month" if watching_usd else ""
     daily_usd = daily_limit_usd(subject)
@@ -540,7 +540,7 @@ def _kept_warm(subject: Subject) -> RuleResult | None:
         "when idle. Google never stops it.",
         remedies=(change("cloud_run.min_instances", 0),),
         advice=(
-            "An idle service then costs nothing, and the first request after a pause waits for a cold start of up to "
+            "No instance then runs without requests, and the first request after a pause waits for a cold start of up to "
             f"{duration(usual_start_s(subject.startup))}. docs/costs.md states when that is cheaper."
         ),
     )

@@ -104,7 +104,7 @@ def test_a_price_that_is_unknown_is_not_zero():
     assert "at least $1.35 per hour; at least $2.70 so far" in text
     assert "us-east5-a, $0.00 per hour" in said([queued(state="WAITING_FOR_RESOURCES")])
     idle = said([found(SERVICE, location="us-east4")])
-    assert "1 Cloud Run service  us-east4, no cost while idle" in idle
+    assert "1 Cloud Run service  us-east4, no instance while idle" in idle
     assert "per hour" not in said([found("bucket")])
 
 
