@@ -4,11 +4,13 @@ From the Gemma 4 recipe of the vLLM project and the turbo-stable configuration o
 defaults apply. Users can override every recommendation.
 """
 
+from collections.abc import Mapping
 from typing import Final
 
 from planning.machine.hardware import Accelerator
 from planning.model.spec import ModelSpec
 from planning.question.vllm_args import SAFETENSORS, STREAMER, Modality, VllmOptions
+from planning.question.workload import DEFAULT_WORKLOAD, Workload
 
 UTILIZATION: Final = 0.90
 """Middle of the recipe's range of 0.85 to 0.95; on TPU the rest holds compiled programs."""
@@ -23,7 +25,14 @@ SMALL_DEVICE_MAX_NUM_SEQS: Final = 16
 FEW_KV_HEADS: Final = 2
 """KV heads of a layer up to which replicas are proposed instead of tensor parallelism over all chips."""
 TPU_MOE_BLOCK_SIZE: Final = 32
+TEXT_ONLY: Final[Mapping[Modality, int]] = {"image": 0, "video": 0, "audio": 0}
 FUSE_MODES: Final = ("fuse", "fuse-buffered", "fuse-cached")
+
+
+def needs_text_alone(workload: Workload | None) -> bool:
+    """Return whether no request of a workload has images, video or sound."""
+    load = workload or DEFAULT_WORKLOAD
+    return not (load.images or load.videos or load.audio_s)
 
 
 def replica_counts(spec: ModelSpec, accelerator: Accelerator) -> tuple[int, ...]:

@@ -21,6 +21,8 @@ from planning.question.recommendation import (
     MAX_NUM_SEQS,
     SMALL_DEVICE_GIB,
     SMALL_DEVICE_MAX_NUM_SEQS,
+    TEXT_ONLY,
+    needs_text_alone,
     recommended_options,
 )
 from planning.question.types import Deployment, Remedy
@@ -90,19 +92,22 @@ def smaller_models(subject: Subject) -> Iterator[Remedy]:
 
 def models_here(subject: Subject, model_ids: Iterable[str]) -> Iterator[Remedy]:
     """Yield other models on the same hardware: with the current options, the usual ones, and shorter requests."""
-    resolved = subject.resolved
+    resolved, deployment = subject.resolved, subject.resolved.deployment
     short = {"vllm.max_model_len": _SHORT_REQUEST} if resolved.max_model_len > _SHORT_REQUEST else {}
     usual = dict.fromkeys(_HARDWARE_OPTIONS, None)
     for name in model_ids:
         image = _image_here(subject, name)
         if image is None:
             continue
-        model = served_as(name) | image
+        # On a TPU such an image compiles the encoders for 20 minutes, so its shipped stacks serve text.
+        is_text = image and not deployment.vllm.limit_mm_per_prompt and needs_text_alone(deployment.workload)
+        text = {"vllm.limit_mm_per_prompt": TEXT_ONLY} if is_text else {}
+        model = served_as(name) | image | text
         for change in (model, model | usual, model | usual | short):
             yield Remedy(
                 changes=change,
                 move="model",
-                title=f"{with_owner(name)} here{_with_image(image)}",
+                title=f"{with_owner(name)} here{_with_image(image)}{', text only' if text else ''}",
                 is_deployable=resolved.platform in _DEPLOYABLE,
             )
 

@@ -31,6 +31,8 @@ from planning.question.recommendation import (
     MAX_NUM_SEQS,
     SMALL_DEVICE_GIB,
     SMALL_DEVICE_MAX_NUM_SEQS,
+    TEXT_ONLY,
+    needs_text_alone,
     replica_counts,
 )
 from planning.question.resolved import Resolved
@@ -240,6 +242,8 @@ def deployment_of(served: Served, place: HostShape, workload: Workload, prices: 
     if workload.images > _USUAL_IMAGES:
         audio = {"audio": int(workload.audio_s > 0)} if spec_of(served.checkpoint.id).audio_params else {}
         options["limit_mm_per_prompt"] = {"image": workload.images, **audio}
+    elif image and needs_text_alone(workload):
+        options["limit_mm_per_prompt"] = TEXT_ONLY
     deployment = Deployment(
         model=served.checkpoint.id,
         accelerator=place.accelerator.name,

@@ -18,8 +18,9 @@ from planning.machine.hardware import ACCELERATORS, find_accelerator
 from planning.model.spec import ModelSpec
 from planning.model.support import is_version
 from planning.question.fields import changed, field_types, is_duration, number_limits
+from planning.question.recommendation import TEXT_ONLY
 from planning.question.types import Deployment
-from planning.question.vllm_args import KEY_OF, KINDS, OPTIONS, Modality, VllmOptions
+from planning.question.vllm_args import KEY_OF, KINDS, OPTIONS, VllmOptions
 from planning.question.workload import WORKLOAD_KEYS, parse_workload
 from planning.rules.findings import check_accepted
 from planning.solve.wording import NO_STACK, Wording
@@ -34,7 +35,6 @@ HOUR_MINUTES: Final = 60
 ROOT: Final = Path(__file__).resolve().parents[2]
 NONE: Final = "none"
 """The value of `--set` that unsets a field."""
-TEXT_ONLY: Final[Mapping[Modality, int]] = {"image": 0, "video": 0, "audio": 0}
 _PROBE: Final = "cloud_run.startup_probe"
 OF_THE_IMAGE: Final = ("image_version", "image_supports", "image_audio")
 _OPTIONS: Final = {

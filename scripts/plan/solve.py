@@ -176,7 +176,8 @@ def _notes(found: Found) -> Iterator[str]:
 def _settings(one: Solution) -> str:
     resolved = one.subject.resolved
     kv = "KV fp8, " if resolved.kv_bytes == 1 else ""
-    image = f",\n  image {one.image}" if one.image else ""
+    text = "text only, " if not any((resolved.vllm.limit_mm_per_prompt or {"image": 1}).values()) else ""
+    image = f",\n  {text}image {one.image}" if one.image else ""
     replicas = f" x DP {resolved.dp}" if resolved.dp > 1 else ""
     return f"TP {resolved.tp}{replicas}, {resolved.max_model_len:,} tokens, util. {resolved.utilization:g}, {kv}{resolved.weights_mode}{image}"
 

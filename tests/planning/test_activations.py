@@ -15,6 +15,7 @@ from planning.memory.budget import captured_graphs, graph_gib, memory_plan
 from planning.memory.kv_cache import layout_of
 from planning.memory.resolve import resolve
 from planning.memory.speculation import unknown_drafter_bytes
+from planning.question.recommendation import TEXT_ONLY
 from planning.question.releases import reserves_graphs, runners
 from planning.question.resolved import Resolved
 from planning.question.types import Deployment, Plan
@@ -22,7 +23,7 @@ from planning.question.vllm_args import VllmOptions
 
 GIB = 2**30
 GEMMA = "google/gemma-4-"
-TEXT_ONLY = {"image": 0, "video": 0, "audio": 0}
+
 EAGLE = {"method": "eagle3", "model": "org/speculator", "num_speculative_tokens": 3}
 ASSISTANT = {"model": f"{GEMMA}31B-it-assistant", "num_speculative_tokens": 3}
 

@@ -8,13 +8,13 @@ import pytest
 from authors.accuracy.corpus.measured import load
 from planning import CloudRunOptions, Deployment, Finding, Plan, StartupProbe, TpuOptions, VllmOptions, Workload, plan
 from planning.question.fields import changed
+from planning.question.recommendation import TEXT_ONLY
 from planning.rules import gateway, registry
 from planning.rules.findings import RULES, acceptable_ids, check_accepted
 from planning.solve.wording import FIELDS, remedy_of, worded
 from scripts.plan.question import CommandWording
 
 MEASURED = load().deployments
-TEXT_ONLY = {"image": 0, "video": 0, "audio": 0}
 
 
 def found(p: Plan, identifier: str) -> Finding | None:
@@ -267,6 +267,18 @@ def test_a_cold_start_within_both_timeouts_is_silent():
 def test_items_that_are_not_served_need_no_room():
     p = plan(deployment(max_num_batched_tokens=256, disable_chunked_mm_input=True, limit_mm_per_prompt=TEXT_ONLY))
     assert found(p, "LEN02") is None
+
+
+def test_a_4_bit_model_on_a_tpu_is_offered_as_its_shipped_stack_serves_it():
+    asked = Deployment(model="google/gemma-4-31B-it", accelerator="v6e-1")
+
+    def offer(workload: Workload | None = None) -> dict[str, object]:
+        found = the(plan(replace(asked, workload=workload)), "FIT01")
+        return dict(next(one.changes for one in found.remedies if one.changes.get("model", "").endswith("w4a16-ct")))
+
+    assert offer()["vllm.limit_mm_per_prompt"] == TEXT_ONLY
+    assert plan(changed(asked, offer())).startup.ready_s < 1_800, "45 min with the encoders of images and sound"
+    assert "vllm.limit_mm_per_prompt" not in offer(Workload(images=1))
 
 
 def test_the_probe_that_is_offered_passes_both_probe_rules():

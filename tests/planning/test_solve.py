@@ -405,12 +405,15 @@ def test_31b_on_one_chip_is_offered_with_the_image_that_has_to_be_built(command,
     (row,) = json.loads(out)["rows"]
     assert (row["model"], row["image"]) == ("google/gemma-4-31B-it-qat-w4a16-ct", "vllm-tpu-w4a16")
     assert row["usd_per_hour"] == 1.35
+    assert row["start_s"] < 1_800, "with the encoders of images and sound it starts in 45 min"
     written_file = tmp_path / "Pulumi.mine.yaml"
     assert "gemma-serving:image: vllm-tpu-w4a16\n" in written_file.read_text(encoding="utf-8")
     assert plan(to_deployment(from_file(written_file, project="my-project"))).fits
     code, out, _ = command(*asked)
     assert code == 0
-    assert "image vllm-tpu-w4a16" in out
+    assert "text only, image vllm-tpu-w4a16" in out
+    code, out, _ = command(*asked[:2], f"{asked[2]},images=1", *asked[3:])
+    assert "text only" not in out
     code, out, _ = command("--solve", "--workload", CHAT, "--model", "E2B", "--json")
     assert {row["image"] for row in json.loads(out)["rows"]} == {None}
 
