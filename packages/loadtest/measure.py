@@ -23,8 +23,6 @@ JUDGED_PERCENTILE: Final = 99
 OUTSIDE: Final = 0.05
 """A percentile is supported if the probability that the largest value is below it is at most this (S. S. Wilks, Determination of Sample Sizes
 for Setting Tolerance Limits, Annals of Mathematical Statistics 12, 1941)."""
-SKETCH_SHARES: Final = (0, 1, *range(5, 100, 5), 99, 99.9, 100)
-"""Percentiles, in percent, that a result stores of the times between events. The times themselves are too many to store."""
 SCHEMA_VERSION: Final = 2
 """2: `duration` ends with the last request of any kind; `tpot`, `itl` and `e2el` end with the last event of the choice."""
 
@@ -84,12 +82,6 @@ def supported_percentile(count: int) -> float | None:
     )
 
 
-def _sketch(values_s: Iterable[float]) -> list[list[float]]:
-    """Return percentiles as pairs of share in percent and value in ms; empty without values."""
-    ordered = sorted(values_s)
-    return [[share, round(percentile(ordered, share) * 1000, 3)] for share in SKETCH_SHARES] if ordered else []
-
-
 def _statistics(name: str, values_s: Iterable[float], always: AbstractSet[float]) -> dict[str, float | None]:
     ordered = sorted(values_s)
     keys = ("mean", "median", "std", *(f"p{share:g}" for share in PERCENTILES))
@@ -118,7 +110,6 @@ def latency_figures(done: Sequence[RequestRecord], *, always: AbstractSet[float]
         **_statistics("tpot", (tpot for record in done if (tpot := record.tpot_s) is not None), always),
         **_statistics("itl", gaps_s, always),
         **_statistics("e2el", (record.e2e_s for record in done), always),
-        "itl_quantiles_ms": _sketch(gaps_s),
     }
 
 
@@ -126,16 +117,6 @@ def inter_token_s(record: RequestRecord) -> list[float]:
     """Return the times between a request's events. An event may contain several tokens."""
     times = record.times_s
     return [later - earlier for earlier, later in pairwise(times)]
-
-
-def _peak_tokens_per_s(records: Sequence[RequestRecord]) -> float:
-    """Return the maximum number of output tokens in any whole second. A request's tokens are spread evenly over its events."""
-    buckets: Counter[int] = Counter()
-    for record in records:
-        weight = record.output_tokens / len(record.times_s)
-        for at_s in record.times_s:
-            buckets[int(at_s)] += weight  # pyright: ignore[reportArgumentType] - a Counter of fractions is a Counter
-    return max(buckets.values(), default=0.0)
 
 
 def _peak_concurrency(records: Sequence[RequestRecord]) -> int:
@@ -172,7 +153,6 @@ def load_figures(records: Sequence[RequestRecord], objective: Objective | None) 
         "good_share": round(len(good) / len(records), 6) if objective is not None and records else None,
         "output_throughput": rate(tokens_out),
         "total_token_throughput": rate(tokens_in + tokens_out),
-        "max_output_tokens_per_s": round(_peak_tokens_per_s(done), 1),
         "max_concurrent_requests": _peak_concurrency(records),
     }
     figures |= latency_figures(done, always=ALWAYS)

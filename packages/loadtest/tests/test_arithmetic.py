@@ -89,10 +89,8 @@ def test_a_point_without_a_complete_answer_has_no_latencies_and_no_throughput():
     assert figures["median_ttft_ms"] is None
 
 
-def test_peaks_count_tokens_a_second_and_requests_at_once():
-    figures = load_figures(TRACE, None)
-    assert figures["max_output_tokens_per_s"] == pytest.approx(4.5)  # second 2: half of B's seven, and C's one
-    assert figures["max_concurrent_requests"] == 2
+def test_the_peak_counts_requests_at_once():
+    assert load_figures(TRACE, None)["max_concurrent_requests"] == 2
 
 
 @pytest.mark.parametrize(("share", "wanted"), [(0, 1.0), (50, 2.5), (90, 3.7), (100, 4.0)])

@@ -78,7 +78,7 @@ def result(level, tokens, *, slower=1.0, valid=True, failed=0, requests=64, outp
         },
         "date": "2026-01-01T00:00:00+00:00", "model_id": "org/<m>", "simulated": None, "valid": valid, "completed": requests, "failed": failed,
         "duration": 1.0, "request_throughput": level / mean_e2el, "request_goodput": None, "output_throughput": speed,
-        "total_token_throughput": 2 * speed, "max_output_tokens_per_s": speed, "max_concurrent_requests": level,
+        "total_token_throughput": 2 * speed, "max_concurrent_requests": level,
         "total_input_tokens": requests * tokens, "total_output_tokens": requests * output, **latencies,
         "usd_per_million_output_tokens": 400 / speed, "ttfts": ttfts, "e2els": e2els, "output_lens": [output] * requests,
         "input_lens": [tokens] * requests, "start_times": [0.0] * requests, "errors_by_kind": {"http_503": failed} if failed else {},
@@ -152,14 +152,7 @@ def test_the_report_stands_alone_and_shows_all_its_charts(tmp_path):
     ):
         assert title in html
     assert page.tags.count("svg") == CHARTS
-    assert {file.name for file in files} >= {
-        "report.md",
-        "report.html",
-        "throughput-closed.svg",
-        "tpot-closed.svg",
-        "cost-closed.svg",
-    }
-    assert all((file).stat().st_size > 1000 for file in files if file.suffix == ".svg")
+    assert [file.name for file in files] == ["report.md", "report.html"]
 
 
 def test_words_of_a_server_cannot_become_markup(tmp_path):
@@ -393,11 +386,12 @@ def test_failures_and_points_that_were_left_out_are_said_first(tmp_path):
     path = folder(tmp_path / "r", results, run={"max_failed": 0.01, "left_out": left_out})
     write_reports(path)
     notices = [line for line in (path / "report.md").read_text().splitlines() if line.startswith("> ")]
-    assert notices[:2] == [
+    assert notices[:3] == [
         "> **NOT VALID: 1 of 2 points. Do not use their metrics.**",
         "> - 2 of 66 requests failed (3.0%), more than --max-failed 0.01 (1 point: 1 user, 16 in, 32 out)",
+        "> **1.5% of the requests failed: 2 of 130, at most 3.0% of a point.**",
     ]
-    assert "1 point was not measured: closed-c64-i16-o32-n0: the server is saturated at a lower load" in notices[2]
+    assert "1 point was not measured: closed-c64-i16-o32-n0: the server is saturated at a lower load" in notices[3]
 
 
 def test_the_table_has_the_time_to_first_token_with_its_lateness_and_the_servers_own():
