@@ -10,7 +10,9 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
+from functools import cache
 from itertools import pairwise
+from statistics import NormalDist
 from typing import Any, Final
 
 from loadtest.records import RequestRecord, WorkerResult
@@ -25,8 +27,8 @@ OUTSIDE: Final = 0.05
 for Setting Tolerance Limits, Annals of Mathematical Statistics 12, 1941)."""
 SCHEMA_VERSION: Final = 2
 """2: `duration` ends with the last request of any kind; `tpot`, `itl` and `e2el` end with the last event of the choice."""
-
-
+MANY: Final = 400
+"""Degrees of freedom from which Student's t is treated as the normal distribution."""
 DEFAULT_SHARE: Final = 0.99
 """Share of the requests that must meet the limits."""
 
@@ -68,6 +70,32 @@ def percentile(ordered: Sequence[float], share: float) -> float:
     low = math.floor(position)
     high = min(low + 1, len(ordered) - 1)
     return ordered[low] + (ordered[high] - ordered[low]) * (position - low)
+
+
+def central_share(t: float, freedom: int) -> float:
+    """Return the probability that |T| is at most `t` for whole degrees of freedom (Abramowitz and Stegun, 26.7.3 and 26.7.4)."""
+    angle = math.atan(t / math.sqrt(freedom))
+    cosine, sine = math.cos(angle), math.sin(angle)
+    odd = freedom % 2 == 1
+    term = total = 0.0 if freedom == 1 else (cosine if odd else 1.0)
+    for number in range(3 if odd else 2, freedom - 1, 2):
+        term *= cosine * cosine * ((number - 1) / number)
+        total += term
+    return 2 / math.pi * (angle + sine * total) if odd else sine * total
+
+
+@cache
+def student_t(error: float, freedom: int) -> float:
+    """Return the bound that |T| exceeds with the probability `error`."""
+    if freedom > MANY:
+        return NormalDist().inv_cdf(1 - error / 2)
+    low, high = 0.0, 1.0
+    while 1 - central_share(high, freedom) > error:
+        high *= 2
+    for _ in range(60):
+        middle = (low + high) / 2
+        low, high = (middle, high) if 1 - central_share(middle, freedom) > error else (low, middle)
+    return high
 
 
 def requests_for(share: float) -> int:
@@ -204,31 +232,18 @@ def error_figures(records: Sequence[RequestRecord]) -> dict[str, Any]:
 def client_figures(results: Sequence[WorkerResult]) -> dict[str, Any]:
     """Return the load generator's metrics: lag, processor time, requests not sent."""
     lags = sorted(lag for result in results for lag in result.lags_s)
-    records = [record for result in results for record in result.records]
-    late = sorted(record.sent_s - record.intended_s for record in records)
-    connects = [record.connect_s for record in records if record.connect_s > 0]
-    cpu_s = math.fsum(result.cpu_s for result in results)
+    late = sorted(record.sent_s - record.intended_s for result in results for record in result.records)
     return {
         "workers": len(results),
-        "cpu_s": round(cpu_s, 4),
-        "cpu_s_per_1000_requests": round(cpu_s / len(records) * 1000, 4) if records else None,
+        "cpu_s": round(math.fsum(result.cpu_s for result in results), 4),
         "cpu_share_max": round(max((r.cpu_s / r.wall_s for r in results if r.wall_s > 0), default=0.0), 4),
         "lag_mean_ms": round(statistics.fmean(lags) * 1000, 4) if lags else 0.0,
         "lag_p99_ms": round(percentile(lags, 99) * 1000, 4) if lags else 0.0,
         "lag_max_ms": round(lags[-1] * 1000, 4) if lags else 0.0,
         "send_late_p99_ms": round(percentile(late, 99) * 1000, 4) if late else 0.0,
-        "mean_connect_ms": round(statistics.fmean(connects) * 1000, 4) if connects else None,
         "stale_retries": sum(result.stale_retries for result in results),
-        "run_queue_share_max": _run_queue_share(results),
-        "steal_share": max((r.steal_share for r in results if r.steal_share is not None), default=None),
         "shed": sum(result.shed for result in results),
     }
-
-
-def _run_queue_share(results: Sequence[WorkerResult]) -> float | None:
-    """Return the largest share of the time that a process waited for a core, or None if the system does not report it."""
-    shares = [r.run_queue_s / r.wall_s for r in results if r.run_queue_s is not None and r.wall_s > 0]
-    return round(max(shares), 4) if shares else None
 
 
 def points_text(count: int) -> str:

@@ -10,8 +10,8 @@ from typing import Annotated, Final, NoReturn, cast
 from loadtest.command_line import JsonSwitch, Option, number
 from loadtest.errors import SweepError
 from loadtest.measure import DEFAULT_SHARE, Objective
-from loadtest.traffic.images import ImageSize, parse_image_size
 from loadtest.traffic.lengths import Lengths, parse_lengths
+from loadtest.traffic.media_files import ImageSize, parse_image_size
 from loadtest.traffic.points import PRESETS, Sweep
 from loadtest.traffic.spec import DEFAULT_IMAGE, FIXED_LENGTHS, Traffic
 

@@ -88,14 +88,19 @@ def report(options: ReportFolders) -> int:
     if first is None:
         raise SweepError("No folder named. Pass the folder of a sweep.")
     if more:
-        from loadtest.overview import overview_json, overview_of  # noqa: PLC0415 - only for several folders
+        from loadtest.overview import overview_of  # noqa: PLC0415 - only for several folders
         from loadtest.reports.overview_page import overview_markdown  # noqa: PLC0415 - the same
 
-        overview = overview_of(options.folders)
-        text = overview_markdown(overview)
+        tables = overview_of(options.folders)
+        text = overview_markdown(tables)
         if options.out is not None:
             options.out.write_text(text, encoding="utf-8")
-        print(json.dumps(overview_json(overview)) if options.as_json else text, end="\n" if options.as_json else "")
+        print(
+            json.dumps({"schema_version": 1, "tables": [asdict(table) for table in tables]})
+            if options.as_json
+            else text,
+            end="\n" if options.as_json else "",
+        )
         return DONE
     if options.out is not None:
         raise SweepError("--out needs several folders. The reports of one sweep are in its folder.")

@@ -10,22 +10,26 @@ from typing import Any, Final, Literal, TypeAlias
 from loadtest.client.json_values import as_mapping
 from loadtest.client.openai import OpenAIClient, ServerError, UnreachableError
 from loadtest.client.proxy import HttpProxy, proxy_of
-from loadtest.client_machine import client_machine
 from loadtest.endpoint import Endpoint
 from loadtest.errors import NotReachedError, SweepError
-from loadtest.forecast import Band
 from loadtest.generator.load import Share
-from loadtest.generator.pool import WorkerError, WorkerPool, open_files_limit, usable_cores, workers_for
-from loadtest.kv_cells import beyond_cache, tail_text
+from loadtest.generator.pool import (
+    WorkerError,
+    WorkerPool,
+    client_machine,
+    open_files_limit,
+    usable_cores,
+    workers_for,
+)
 from loadtest.measure import SCHEMA_VERSION, has_too_many_failures, point_text
 from loadtest.progress import Reporter
 from loadtest.results import point_result
 from loadtest.server import ServerInfo, count_by_tokenizer, count_by_usage, inspect_server, watching
-from loadtest.settings import SweepSettings, warm_up_requests
+from loadtest.settings import Band, SweepSettings, warm_up_requests
 from loadtest.steady import steady_output
 from loadtest.store import ResultStore, open_store, read_run
 from loadtest.traffic.makers import SyntheticSource
-from loadtest.traffic.points import Point, Sweep, plan_points, point_seed
+from loadtest.traffic.points import Point, Sweep, beyond_cache, plan_points, point_seed
 from loadtest.traffic.prepare import PreparedTraffic, prepare_traffic
 from loadtest.traffic.prompts import Calibration, Recipe, calibrate, fit_recipe
 from loadtest.traffic.spec import Traffic
@@ -311,8 +315,7 @@ async def _all_points(run: _Run, store: ResultStore, todo: list[Point], state: _
             run.reporter.start(point)
             result = await _measured(run, point)
             if beyond:
-                marks = (beyond, tail_text(result, state.results.values()))
-                result["notes"].append("; ".join(mark for mark in marks if mark))
+                result["notes"].append(beyond)
             store.append(result)
             state.results[point.key] = result
             state.measured += 1

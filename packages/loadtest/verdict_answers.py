@@ -16,8 +16,8 @@ from loadtest.loads import (
     tail_of,
     usd_per_million_good_tokens,
 )
+from loadtest.measure import student_t
 from loadtest.steady import steady_output
-from loadtest.student import student_t
 from loadtest.verdict_case import Case, limit_name, miss_text, plan_text, worst_latency
 
 REPEATS_WANTED: Final = 3

@@ -7,8 +7,7 @@ from statistics import NormalDist, fmean
 import pytest
 
 from loadtest.compare import compare_folders
-from loadtest.measure import percentile
-from loadtest.student import central_share, student_t
+from loadtest.measure import central_share, percentile, student_t
 from loadtest.tests.test_reports import folder, result
 from loadtest.traffic.points import default_requests
 

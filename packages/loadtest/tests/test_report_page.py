@@ -35,7 +35,6 @@ def record(index, sent_s, ttft_s, *, tokens=10, tpot_s=0.01, error=None):
         index=index,
         intended_s=sent_s,
         sent_s=sent_s,
-        connect_s=0.0,
         end_s=times_s[-1] if error is None else sent_s + 0.5,
         times_s=times_s if error is None else array("d"),
         prompt_tokens=16,

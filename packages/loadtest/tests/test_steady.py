@@ -36,7 +36,6 @@ def record(index, sent_s, ttft_s, e2e_s, *, end_s=None, error=None):
         index=index,
         intended_s=sent_s,
         sent_s=sent_s,
-        connect_s=0.0,
         end_s=times[-1] if end_s is None else end_s,
         times_s=array("d", times),
         prompt_tokens=8,

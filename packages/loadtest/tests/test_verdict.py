@@ -8,19 +8,18 @@ import pytest
 
 from loadtest.__main__ import main
 from loadtest.compare import change_verdict
-from loadtest.forecast import Band
-from loadtest.kv_cells import beyond_cache
 from loadtest.loads import best_load, good_share, loads_of, objective_of
 from loadtest.measure import Objective
 from loadtest.options import LoadOptions
 from loadtest.proof import OTHER_CLIENTS
 from loadtest.reports.facts import sweep_facts
 from loadtest.reports.report import write_reports
+from loadtest.settings import Band
 from loadtest.store import read_run
 from loadtest.tests.model_pool import ModelPool, ModelServer
 from loadtest.tests.test_reports import folder, result, scored
 from loadtest.tests.test_sweep_runs import bench
-from loadtest.traffic.points import PRESETS, Sweep, plan_points
+from loadtest.traffic.points import PRESETS, Sweep, beyond_cache, plan_points
 from loadtest.traffic.spec import FIXED_LENGTHS, Traffic
 from loadtest.verdict import sweep_verdict as verdict_of
 from loadtest.verdict_answers import QUESTIONS
@@ -240,9 +239,8 @@ def test_points_beyond_the_kv_cache_are_measured_and_marked(server, tmp_path, mo
     outcome, results = bench(server.url, tmp_path, replace(GRID, concurrency=(1, 16)))
     beyond = results["closed-c16-i2000-o8-n0"]
     assert (outcome.left_out, len(results), beyond["completed"]) == ((), 4, 32)
-    (note,) = (note for note in beyond["notes"] if "KV cache" in note)
-    assert note.startswith("it needs 32,064 tokens of the KV cache, which has 16,000; its p99 TTFT of ")
-    assert note.endswith(" ms is 58 times that of 1 user, 2,000 in, 8 out")
+    note = "it needs 32,064 tokens of the KV cache, which has 16,000"
+    assert note in beyond["notes"]
     assert not any(
         "KV cache" in text for key in set(results) - {beyond["point"]["key"]} for text in results[key]["notes"]
     )

@@ -19,6 +19,8 @@ drains it, and the waves in between must outweigh both."""
 ENOUGH_S: Final = 60.0
 """Seconds after which a closed loop sends no more than LEAST_WAVES, and the default duration of an open loop. On a slow server the
 steady window then supports a lower percentile, which is named."""
+KV_REASON: Final = "KV cache"
+"""Part of the reason of a point that was left out because it exceeds the KV cache."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -186,3 +188,19 @@ def _loads(sweep: Sweep, input_tokens: int, output_tokens: int) -> list[Point]:
         open_loop = replace(shape, mode="open", duration_s=sweep.duration_s if has_end else ENOUGH_S)
         points += [replace(open_loop, level=rate) for rate in sorted(set(sweep.request_rate))]
     return points
+
+
+def mean_tokens(point: Point, shared_tokens: int) -> float:
+    """Return the tokens that a closed loop keeps in the KV cache on average: prompts, half of the responses, and the shared prefix once."""
+    users = point.concurrency or 0
+    shared = min(shared_tokens, point.input_tokens)
+    return shared + users * (point.input_tokens - shared + point.output_tokens / 2)
+
+
+def beyond_cache(point: Point, traffic: Traffic, tokens: int | None) -> str:
+    """Return why a point exceeds a KV cache of `tokens` tokens, as the end of a sentence; empty if it does not, or if that is unknown."""
+    shared = traffic.prefix_tokens or round((traffic.prefix_share or 0.0) * point.input_tokens)
+    needed = mean_tokens(point, shared)
+    if tokens is None or needed <= tokens:
+        return ""
+    return f"it needs {needed:,.0f} tokens of the {KV_REASON}, which has {tokens:,}"
