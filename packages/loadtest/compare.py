@@ -14,11 +14,10 @@ from pathlib import Path
 from typing import Any, Final, Literal, TypeAlias
 
 from loadtest.errors import SweepError
-from loadtest.measure import point_text, points_text, requests_for, student_t
+from loadtest.measure import REPEATS_WANTED, point_text, points_text, requests_for, student_t
 from loadtest.steady import judged
 from loadtest.store import read_results, read_run
 
-REPEATS_WANTED: Final = 3
 MOST_NAMED: Final = 12
 """Points of a sweep that a sentence names."""
 

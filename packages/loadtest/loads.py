@@ -73,11 +73,6 @@ class Load:
     is_valid: bool
 
     @property
-    def unit(self) -> str:
-        """Unit of the level."""
-        return self.shape.unit
-
-    @property
     def text(self) -> str:
         """The load with its unit."""
         return load_name(self.results[0]["point"])

@@ -29,6 +29,8 @@ SCHEMA_VERSION: Final = 2
 """2: `duration` ends with the last request of any kind; `tpot`, `itl` and `e2el` end with the last event of the choice."""
 MANY: Final = 400
 """Degrees of freedom from which Student's t is treated as the normal distribution."""
+REPEATS_WANTED: Final = 3
+"""Repeats of a point that show the variation between runs."""
 DEFAULT_SHARE: Final = 0.99
 """Share of the requests that must meet the limits."""
 

@@ -16,13 +16,12 @@ from loadtest.progress import Reporter, say
 from loadtest.reports.notes import group_notes
 from loadtest.reports.report import write_reports
 from loadtest.settings import SweepSettings
+from loadtest.steady import LISTS
 from loadtest.store import read_results, read_run
 from loadtest.sweep import SweepOutcome, run_sweep, seed_of
 from loadtest.traffic.points import Sweep
 from loadtest.verdict import SweepVerdict, sweep_verdict
 
-NOT_IN_JSON: Final = frozenset({"input_lens", "output_lens", "ttfts", "e2els", "start_times"})
-"""Fields of a result with one value per request, omitted by --json."""
 DONE: Final = 0
 FAILED: Final = 1
 REFUSED: Final = 2
@@ -68,7 +67,7 @@ def compare(options: CompareOptions) -> int:
     Exit code 1 if a metric got worse beyond the threshold, or if nothing was compared. With --gate: 0 better or same, 1 worse, 2 cannot tell.
     """
     from loadtest.compare import compare_folders, comparison_json  # noqa: PLC0415 - only for two sweeps
-    from loadtest.reports.compare_page import comparison_markdown  # noqa: PLC0415 - the same
+    from loadtest.reports.markdown import comparison_markdown  # noqa: PLC0415 - the same
 
     comparison = compare_folders(
         options.before, options.after, threshold=options.threshold, confidence=options.confidence
@@ -89,7 +88,7 @@ def report(options: ReportFolders) -> int:
         raise SweepError("No folder named. Pass the folder of a sweep.")
     if more:
         from loadtest.overview import overview_of  # noqa: PLC0415 - only for several folders
-        from loadtest.reports.overview_page import overview_markdown  # noqa: PLC0415 - the same
+        from loadtest.reports.markdown import overview_markdown  # noqa: PLC0415 - the same
 
         tables = overview_of(options.folders)
         text = overview_markdown(tables)
@@ -235,5 +234,5 @@ def as_json(settings: SweepSettings, outcome: SweepOutcome, files: Sequence[Path
         "findings": sweep_findings(outcome),
         "left_out": [dict(row) for row in outcome.left_out],
         "files": [str(file) for file in files],
-        "points": [{key: value for key, value in row.items() if key not in NOT_IN_JSON} for row in results],
+        "points": [{key: value for key, value in row.items() if key not in LISTS} for row in results],
     }

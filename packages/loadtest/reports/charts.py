@@ -46,7 +46,6 @@ PLOTS: Final = (
     Plot("tpot", "Time per output token, median", "ms", (("", "median_tpot_ms"),), ("tpot",), limit="tpot_s", planned="mean_tpot_ms"),
     Plot("cost", "Cost per million output tokens", "USD", (("", "usd_per_million_output_tokens"),), ("cost",)),
 )  # fmt: skip
-LIMIT_NAMES: Final = {"ttft_s": "TTFT", "tpot_s": "TPOT", "e2e_s": "E2E"}
 LOAD_NAMES: Final = {"closed": "users (concurrent requests)", "open": "requests/s offered"}
 LOG_RANGE: Final = 20.0
 """Ratio of values above which the axis is logarithmic."""
@@ -86,7 +85,7 @@ def limit_lines(slo: Mapping[str, Any], key: str, *, axis: Literal["x", "y"] = "
     if slo.get(key) is None:
         return ()
     value = float(slo[key]) * 1000
-    return (LimitLine(axis=axis, value=value, text=f"limit {LIMIT_NAMES[key]} {value:,.4g} ms"),)
+    return (LimitLine(axis=axis, value=value, text=f"limit {key.removesuffix('_s').upper()} {value:,.4g} ms"),)
 
 
 def charts_over_load(

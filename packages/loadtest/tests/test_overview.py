@@ -8,7 +8,7 @@ import pytest
 from loadtest.__main__ import main
 from loadtest.errors import SweepError
 from loadtest.overview import overview_of
-from loadtest.reports.overview_page import overview_markdown
+from loadtest.reports.markdown import overview_markdown
 from loadtest.tests.test_reports import folder, result
 
 LEVELS = (1, 8, 64)

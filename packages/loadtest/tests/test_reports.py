@@ -14,7 +14,7 @@ from loadtest.compare import compare_folders, comparison_json
 from loadtest.errors import SweepError
 from loadtest.loads import objective_of
 from loadtest.reports.chart_model import NOTHING
-from loadtest.reports.compare_page import comparison_markdown
+from loadtest.reports.markdown import comparison_markdown
 from loadtest.reports.report import report_charts, write_reports
 from loadtest.reports.svg_axes import log_ticks, nice_ticks
 from loadtest.reports.table import columns_of

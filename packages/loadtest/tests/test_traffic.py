@@ -12,13 +12,12 @@ from PIL import Image
 
 from loadtest.__main__ import main
 from loadtest.errors import SweepError
-from loadtest.traffic.dataset import parse_row, sample_text, scan_dataset
+from loadtest.traffic.dataset import RowReader, parse_row, sample_text, scan_dataset, spans
 from loadtest.traffic.lengths import parse_lengths
 from loadtest.traffic.makers import SyntheticSource, image_parts
 from loadtest.traffic.media_files import ImageSize, parse_image_size
 from loadtest.traffic.points import PRESETS
 from loadtest.traffic.prompts import POOL, Calibration, Recipe
-from loadtest.traffic.rows import RowReader, spans
 from loadtest.traffic.spec import Traffic
 
 CALIBRATION = Calibration(source="tokenize", words=POOL, overhead_tokens=4, tokens_per_word=1.0)

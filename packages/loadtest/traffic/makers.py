@@ -6,10 +6,9 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from loadtest.client.media import media_part
-from loadtest.traffic.dataset import Dataset, parse_row
+from loadtest.traffic.dataset import Dataset, RowReader, parse_row
 from loadtest.traffic.media_files import ImageSize, png, wav
 from loadtest.traffic.prompts import BODY_WORDS, Calibration, PromptMaker, Recipe
-from loadtest.traffic.rows import RowReader
 from loadtest.traffic.spec import Traffic
 
 

@@ -1,8 +1,10 @@
-"""Overview of many sweeps as Markdown to paste."""
+"""Overview of many sweeps, and comparison of two, as Markdown to paste: the verdict first, then one row per sweep or change."""
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 from typing import Final, TypeAlias
 
+from loadtest.compare import Comparison, basis_note, missing_note, verdict_counts
 from loadtest.overview import SweepRow, WorkloadTable
 from loadtest.reports.chart_model import NOTHING
 from loadtest.reports.pages import page
@@ -63,3 +65,25 @@ def _notices(tables: Sequence[WorkloadTable]) -> Iterator[str]:
 def overview_markdown(tables: Sequence[WorkloadTable]) -> str:
     """Return Markdown to paste."""
     return page("overview.md.j2", tables=tables, notices=list(_notices(tables)), columns=COLUMNS)
+
+
+ORDER: Final = ("worse", "better", "cannot tell", "same")
+
+
+def _percent(ratio: float) -> str:
+    return f"{ratio - 1:+.1%}" if 0 < ratio < math.inf else "?"
+
+
+def comparison_markdown(comparison: Comparison) -> str:
+    """Return Markdown for a pull request."""
+    worse, rest = verdict_counts(comparison)
+    return page(
+        "comparison.md.j2",
+        comparison=comparison,
+        worse=worse,
+        rest=rest,
+        missing=missing_note(comparison),
+        note=basis_note(comparison),
+        changes=sorted(comparison.changes, key=lambda change: ORDER.index(change.verdict)),
+        percent=_percent,
+    )
