@@ -1,4 +1,7 @@
-"""Tables of docs/authors/accuracy.md, written by `make docs`: the unseen first, wrong verdicts first, misses first."""
+"""Tables of docs/authors/accuracy.md, written by `make docs`: the unseen first, wrong verdicts first, misses first.
+
+The page describes the classes of predictions. A row is used for a constant or for a proof, never for both: `corpus.measured` refuses it.
+"""
 
 import math
 import statistics
@@ -7,8 +10,7 @@ from typing import Final
 
 from authors.accuracy.bands import hits
 from authors.accuracy.corpus.compared import ComparedFigure, JudgedBoot, compared, judged, started
-from authors.accuracy.corpus.measured import Boot, Measurements, ReportSource, load, read_off
-from authors.accuracy.evidence import CLASSES, evidence_rows
+from authors.accuracy.corpus.measured import KINDS, Boot, Measurements, ReportSource, load, read_off
 from authors.accuracy.sweeps import ComparedPoint, all_points, comparisons, share_within
 from authors.tables import table
 
@@ -17,6 +19,14 @@ _TINY: Final = 0.01
 
 _SETS: Final = {"unseen": "unseen", "held-out": "known, set nothing", "band": "set bands", "fit": "set constants"}
 _SWEPT: Final = {"rate": "output rate", "ttft": "time to first token", "tpot": "time per output token"}
+
+CLASSES: Final = ("first sight", "unseen", "known")
+_SWEEPS: Final = (
+    ("output rate at N users", "rate", 1.5),
+    ("time to first token at N users", "ttft", 2.0),
+    ("time per output token at N users", "tpot", 1.5),
+)
+"""Figures of the sweeps, with the factor that is tolerated."""
 
 
 def tables() -> Mapping[str, str]:
@@ -58,6 +68,64 @@ def tables_of(measurements: Measurements) -> Mapping[str, str]:
             ],
         ),
     }
+
+
+def evidence_rows(measurements: Measurements) -> list[Sequence[str]]:
+    """Return the page's first table: verdicts, each figure of the boots, and rates and times of the sweeps."""
+    by_class: Mapping[str, Sequence[ComparedFigure]] = {
+        "first sight": first_sight(measurements),
+        **{name: list(compared(b for b in measurements.boots if b.evidence == name)) for name in CLASSES[1:]},
+    }
+    rows = _verdict_rows(measurements)
+    for kind in KINDS.values():
+        own = {name: [row for row in members if row.figure.kind is kind] for name, members in by_class.items()}
+        if any(own.values()):
+            shares = [share(sum(row.is_within for row in own[name]), len(own[name])) for name in CLASSES]
+            rows.append((kind.name, f"{kind.tolerance:.0%}", *shares))
+    return [*rows, *_sweep_rows(measurements)]
+
+
+def share(within: int, count: int) -> str:
+    """Return a number of rows within their tolerance as text; empty without rows."""
+    return f"{within} of {count} ({within / count:.0%})" if count else ""
+
+
+def first_sight(measurements: Measurements) -> Sequence[ComparedFigure]:
+    """Return the figures whose prediction was recorded when they were first read."""
+    return [
+        ComparedFigure(boot=boot, figure=figure, predicted=figure.first)
+        for boot in measurements.boots
+        for figure in boot.figures
+        if figure.first is not None
+    ]
+
+
+def _verdict_rows(measurements: Measurements) -> list[Sequence[str]]:
+    counted = [row for boot in started(measurements.boots) if (row := judged(boot)).is_counted]
+    rows: list[Sequence[str]] = []
+    for title, died in (("verdict, servers that crashed", True), ("verdict, servers that ran", False)):
+        own = [row for row in counted if row.boot.died is died]
+        first = [row.boot.first_right for row in own if row.boot.first_right is not None]
+        rows.append((title, "", share(sum(first), len(first)), *(_right_share(own, name) for name in CLASSES[1:])))
+    return rows
+
+
+def _right_share(rows: Sequence[JudgedBoot], name: str) -> str:
+    own = [row.is_right for row in rows if row.boot.evidence == name]
+    return share(sum(own), len(own))
+
+
+def _sweep_rows(measurements: Measurements) -> list[Sequence[str]]:
+    by_class = [comparisons([one for one in all_points() if one.is_unseen is unseen]) for unseen in (True, False)]
+    rows: list[Sequence[str]] = []
+    for title, figure, factor in _SWEEPS:
+        first = [source.first_points.get(figure, (0, 0)) for source in measurements.sources.values()]
+        shares = [share(sum(within for within, _ in first), sum(count for _, count in first))]
+        for members in by_class:
+            close = [one.factor <= factor for one in members if one.figure == figure]
+            shares.append(share(sum(close), len(close)))
+        rows.append((title, f"{factor:g} times", *shares))
+    return rows
 
 
 def _verdicts(measurements: Measurements) -> str:

@@ -21,8 +21,7 @@ from authors.accuracy.corpus.measured import (
     read_off,
     subject_of,
 )
-from authors.accuracy.evidence import CLASSES, first_sight, share
-from authors.accuracy.page import _source_row, percentile
+from authors.accuracy.page import CLASSES, _source_row, first_sight, percentile, share
 from authors.accuracy.sweeps import FILE as SWEEPS
 from authors.accuracy.sweeps import all_points, comparisons, parse_points, share_within
 from planning import plan
