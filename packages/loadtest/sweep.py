@@ -29,7 +29,7 @@ from loadtest.settings import Band, SweepSettings, warm_up_requests
 from loadtest.steady import steady_output
 from loadtest.store import ResultStore, open_store, read_run
 from loadtest.traffic.makers import SyntheticSource
-from loadtest.traffic.points import Point, Sweep, beyond_cache, plan_points, point_seed
+from loadtest.traffic.points import Point, Sweep, beyond_cache, plan_points, point_seed, tail_text
 from loadtest.traffic.prepare import PreparedTraffic, prepare_traffic
 from loadtest.traffic.prompts import Calibration, Recipe, calibrate, fit_recipe
 from loadtest.traffic.spec import Traffic
@@ -307,7 +307,8 @@ async def _all_points(run: _Run, store: ResultStore, todo: list[Point], state: _
             run.reporter.start(point)
             result = await _measured(run, point)
             if beyond:
-                result["notes"].append(beyond)
+                marks = (beyond, tail_text(result, state.results.values()))
+                result["notes"].append("; ".join(mark for mark in marks if mark))
             store.append(result)
             state.results[point.key] = result
             saturation.learn(point, result)
