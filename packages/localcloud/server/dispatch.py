@@ -14,7 +14,7 @@ from localcloud import services
 from localcloud.json_values import JsonObject, part, parts, strings
 from localcloud.rest import bodies, validation
 from localcloud.rest.call import Call, Caller, Handler, MethodResult
-from localcloud.rest.discovery import VERSIONS, DiscoveryDocument, Method, document_for, handler_id, in_version
+from localcloud.rest.discovery import VERSIONS, DiscoveryDocument, Method, document_for, has_modelled_form
 from localcloud.rest.errors import CloudError, ErrorStyle
 from localcloud.server.faults import FaultSchedule, inject
 from localcloud.server.guard import caller_of, check_quota_project, quota_project_of
@@ -117,8 +117,8 @@ class Dispatcher:
         if project is not None:
             orgpolicies.enforce(self._cloud, call, project)
         await self.use(document.api)
-        handler = self._handlers.get(handler_id(document, method))
-        if handler is None:
+        handler = self._handlers.get(method.id)
+        if handler is None or not has_modelled_form(document, method):
             raise CloudError.unimplemented(
                 f"{method.id} ({document.title} {document.version}) is a method of Google's API that the local cloud does not model. "
                 "docs/authors/local-cloud-methods.md lists the supported methods."
@@ -131,7 +131,7 @@ class Dispatcher:
         result = cast("MethodResult", answer)
         if isinstance(result, web.StreamResponse):
             return result
-        return web.json_response(in_version(document, method, result))
+        return web.json_response(result)
 
     async def _call(  # noqa: PLR0917 - the parts of one request
         self,

@@ -45,10 +45,7 @@ def grants(role: str, permission: str) -> bool:
 _PERMISSIONS = {
     "cloudbilling.projects.getBillingInfo": "resourcemanager.projects.get",
     "cloudresourcemanager.projects.getEffectiveOrgPolicy": "orgpolicy.policy.get",
-    "cloudresourcemanager.projects.getOrgPolicy": "orgpolicy.policy.get",
-    "cloudresourcemanager.projects.listOrgPolicies": "orgpolicy.policies.list",
     "cloudresourcemanager.projects.setOrgPolicy": "orgpolicy.policy.set",
-    "cloudresourcemanager.projects.clearOrgPolicy": "orgpolicy.policy.set",
     "logging.entries.list": "logging.logEntries.list",
     "logging.entries.write": "logging.logEntries.create",
     "serviceusage.services.consumerQuotaMetrics.get": "serviceusage.quotas.get",
