@@ -11,7 +11,7 @@ from typing import Final
 import promql_parser
 
 from localcloud.json_values import JsonObject, part, parts
-from localcloud.rest import log_filters
+from localcloud.rest import filters
 from localcloud.rest.errors import CloudError
 from localcloud.services.checks import Rules, check_labels, obey
 from localcloud.world.timeline import seconds
@@ -169,7 +169,7 @@ def _of_log_condition(policy: JsonObject, matched: JsonObject) -> Rules:
     yield bool(period), path, required
     expression, path = str(matched["filter"]), "alert_policy.conditions[0].filter"
     try:
-        log_filters.matcher(expression)
+        filters.matcher(expression)
     except CloudError as error:
         yield False, path, _said(path, expression, error.message.rstrip("."))
 
