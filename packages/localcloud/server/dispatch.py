@@ -1,6 +1,5 @@
 """Dispatch of HTTP requests to the handlers of Google's methods: routing, identity, validation, permissions, faults, error bodies, the request log."""
 
-import asyncio
 import inspect
 import time
 import traceback
@@ -103,8 +102,6 @@ class Dispatcher:
         entry["operator"] = caller.operator
         document, method, bound = _route(request.method, api, path, media)
         entry.update(api=api, id=method.id, quota_project=quota_project_of(request))
-        if self._cloud.scenario.latency_ms:
-            await asyncio.sleep(self._cloud.scenario.latency_ms / 1000)
         fault = self._faults.pick(self._cloud.scenario, method.id)
         if fault is not None and fault.when == "before":
             return await inject(fault, request)

@@ -53,9 +53,7 @@ _PERMISSIONS = {
     "serviceusage.services.batchEnable": "serviceusage.services.enable",
     "serviceusage.services.batchGet": "serviceusage.services.get",
     "tpu.projects.locations.nodes.getGuestAttributes": "tpu.nodes.get",
-    "tpu.projects.locations.acceleratorTypes.get": "tpu.acceleratortypes.get",
     "tpu.projects.locations.acceleratorTypes.list": "tpu.acceleratortypes.list",
-    "tpu.projects.locations.runtimeVersions.get": "tpu.runtimeversions.get",
     "tpu.projects.locations.runtimeVersions.list": "tpu.runtimeversions.list",
 }
 """Permissions whose name does not follow from the method's name.
