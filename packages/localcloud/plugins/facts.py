@@ -86,6 +86,11 @@ def specifications(type_name: str, message: str, overlay: Overlay) -> PropertySp
     return made
 
 
+def described(facts: Object) -> PropertySpecs:
+    """Return the specifications of a type that no discovery document describes."""
+    return _specifications(_children(facts), "", None, {}, "")
+
+
 def _specifications(
     facts: Mapping[str, Object], document: str, node: Object | None, overlay: dict[str, Recorded], at: str
 ) -> PropertySpecs:

@@ -4,7 +4,6 @@ It accepts only the operator's token. The overview needs no token.
 """
 
 from collections.abc import Callable, Iterable
-from typing import Any, cast
 
 from aiohttp import web
 
@@ -65,7 +64,6 @@ class Admin:
             web.get("/admin/clock", self.clock),
             web.post("/admin/advance", self.advance),
             web.get("/admin/requests", self.requests),
-            web.delete("/admin/requests", self.clear_requests),
             web.post("/admin/assign", self.assign),
             web.post("/admin/projects", self.add_project),
             web.post("/admin/tokens", self.tokens),
@@ -142,11 +140,6 @@ class Admin:
         """Return the request log without secrets; ?id=PATTERN keeps methods whose id contains it."""
         wanted = request.query.get("id", "")
         return web.json_response({"requests": [entry for entry in self._log if wanted in str(entry.get("id") or "")]})
-
-    async def clear_requests(self, _request: web.Request) -> web.Response:
-        """Empty the request log."""
-        cast("Any", self._log).clear()
-        return web.json_response({})
 
     async def assign(self, request: web.Request) -> web.Response:
         """Queue `{"ids": [...], "etags": [...]}` for the next resources."""

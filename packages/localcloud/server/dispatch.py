@@ -288,12 +288,10 @@ def _inserted(call: Call) -> str:
 def _split(raw_path: str) -> tuple[str, str, str | None]:
     """Return the API, the path below it, and `upload` or `download` for content of Cloud Storage (`/upload/...` and `/storage/upload/...`)."""
     first, _, rest = raw_path.lstrip("/").partition("/")
-    if first == "resumable":
-        first, _, rest = rest.partition("/")
     if first in _MEDIA:
         return "storage", rest, _MEDIA[first]
     if first == "storage":
-        below, _, tail = rest.removeprefix("resumable/").partition("/")
+        below, _, tail = rest.partition("/")
         if below in _MEDIA:
             return "storage", tail, _MEDIA[below]
     return first, rest, None

@@ -16,8 +16,7 @@ from aiohttp import hdrs, web
 
 from localcloud.hub.content import NOTE, HubFile, files_of
 from localcloud.hub.repositories import Repository, find
-from localcloud.json_values import JsonObject, strings
-from localcloud.rest.bodies import json_object
+from localcloud.json_values import JsonObject
 from localcloud.rest.errors import CloudError
 from localcloud.server.faults import FaultSchedule, inject
 from localcloud.world.cloud import Cloud
@@ -78,7 +77,6 @@ class Hub:
             ("GET", f"{_API}/auth-check", "models.authCheck", self.auth_check),
             ("GET", f"{_API}/revision/{{revision:.+}}", "models.get", self.model),
             ("GET", f"{_API}/tree/{{revision:[^/]+}}{{below:(?:/.*)?}}", "models.tree", self.tree),
-            ("POST", f"{_API}/paths-info/{{revision:[^/]+}}", "models.pathsInfo", self.paths_info),
             ("GET", f"/hub/{_REPOSITORY}/resolve/{{revision:[^/]+}}/{{file:.+}}", "files.resolve", self.resolve),
             ("GET", f"/hub/storage/{_REPOSITORY}/{{file:.+}}", "storage.get", self.storage),
             ("*", "/hub/{path:.*}", "unknown", self.unknown),
@@ -213,15 +211,6 @@ class Hub:
             following = request.url.update_query(cursor=start + size)
             headers = {"Link": f'<{following}>; rel="next"'}
         return web.json_response(entries[start : start + size], headers=headers)
-
-    async def paths_info(self, request: web.Request) -> web.Response:
-        """Return the entries of the paths that exist."""
-        found = self._at_revision(request, self._repository(request))
-        if request.content_type == "application/json":
-            wanted = strings(await json_object(request), "paths")
-        else:
-            wanted = [str(value) for value in (await request.post()).getall("paths", [])]
-        return web.json_response([_entry(found.files[name]) for name in wanted if name in found.files])
 
     async def resolve(self, request: web.Request) -> web.StreamResponse:
         """Return a file. A large file is a redirect to the hub's storage, on another host so that clients keep their token."""

@@ -12,7 +12,7 @@ import google_crc32c
 from aiohttp import web
 
 from localcloud.json_values import JsonObject, part
-from localcloud.rest.call import Call, merged, page
+from localcloud.rest.call import Call, page
 from localcloud.rest.errors import CloudError
 from localcloud.services.service import ApiService, method, visible
 from localcloud.world.cloud import Cloud
@@ -136,12 +136,6 @@ class Objects(ApiService):
             **({"nextPageToken": following} if following else {}),
         }
 
-    @method("patch")
-    def patch(self, call: Call) -> JsonObject:
-        """Change metadata; null removes a field."""
-        document = self._named(call)
-        return self._change(call, document, merged(document, settable(call.body)))
-
     @method("delete")
     def delete(self, call: Call) -> web.Response:
         """Delete the live object."""
@@ -233,12 +227,6 @@ class Objects(ApiService):
     def bucket(self, name: str) -> JsonObject:
         """Return a bucket's document. Raise 404 if it does not exist."""
         return self.stored("storage.buckets", name, NO_BUCKET)
-
-    def _change(self, call: Call, document: JsonObject, updated: JsonObject) -> JsonObject:
-        check_conditions(call.query, document)
-        updated["metageneration"] = str(int(document["metageneration"]) + 1)
-        updated["updated"] = self._cloud.timeline.stamp()
-        return self.shown(self._store.put(OBJECTS, f"{document['bucket']}/{document['name']}", updated))
 
 
 def check_conditions(query: Mapping[str, Any], document: JsonObject | None, *, of: str = "") -> None:
