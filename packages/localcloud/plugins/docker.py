@@ -16,7 +16,7 @@ from pathlib import Path as File
 from pathlib import PurePosixPath
 from typing import Final
 
-from localcloud.json_values import packaged
+from localcloud.json_values import packaged, strings
 from localcloud.plugins.checking import DEFAULTS_KEY, CheckReply, Failure, Naming, check
 from localcloud.plugins.diffing import Detail, Details, Difference, DiffKind, compare
 from localcloud.plugins.facts import described
@@ -30,22 +30,10 @@ VERSION: Final = "5.2.0"
 IMAGE: Final = "docker:index/image:Image"
 _DEFAULT_REGISTRY: Final = "docker.io"
 
-IMAGE_FIELDS: Final = described(packaged("localcloud.plugins", "docker.json")["image"])
+_TABLES: Final = packaged("localcloud.plugins", "docker.json")
+IMAGE_FIELDS: Final = described(_TABLES["image"])
 
-_SETTINGS: Final = frozenset(
-    {
-        "caMaterial",
-        "certMaterial",
-        "certPath",
-        "context",
-        "host",
-        "keyMaterial",
-        "registryAuth",
-        "sshOpts",
-        "version",
-        "pluginDownloadURL",
-    }
-)
+_SETTINGS: Final = frozenset(strings(_TABLES, "settings"))
 
 
 def _require_image(type_name: str) -> None:

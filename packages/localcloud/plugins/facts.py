@@ -11,7 +11,7 @@ from functools import cache
 from importlib.resources import files
 from typing import Final, TypeAlias, TypedDict, cast
 
-from localcloud.json_values import packaged
+from localcloud.json_values import packaged, strings
 from localcloud.plugins.schema import (
     ABSENT,
     Decode,
@@ -56,6 +56,11 @@ _SCALARS: Final[Mapping[str, ValueKind]] = {
 # Properties that the real provider itself keeps for every resource if the program does not set them.
 _KEPT: Final[Mapping[str, Value]] = {"deletion_policy": "DELETE"}
 _RENAMED: Final[Mapping[str, str]] = {"terraform_labels": "pulumiLabels"}
+
+
+def settings_without_effect() -> frozenset[str]:
+    """Return the provider's settings that are accepted and have no effect here."""
+    return frozenset(strings(packaged("localcloud.plugins", "schema.json"), "settings_without_effect"))
 
 
 @cache

@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import Final, TypeAlias, cast
 
-from localcloud.plugins import labels
+from localcloud.plugins import facts, labels
 from localcloud.plugins.checking import DEFAULTS_KEY, CheckReply, Failure, Naming, check
 from localcloud.plugins.diffing import Difference, compare
 from localcloud.plugins.inputs import from_state, predicted, refreshed, secret_paths, with_kept_defaults
@@ -33,21 +33,6 @@ that of an entry of `errors`, which Google does not send with every SERVICE_DISA
 
 _HONOURED: Final = frozenset(
     {"project", "region", "defaultLabels", "addPulumiAttributionLabel", "userProjectOverride", "billingProject"}
-)
-_WITHOUT_EFFECT: Final = frozenset(
-    {
-        "accessToken",
-        "batching",
-        "credentials",
-        "disableGlobalProjectWarning",
-        "impersonateServiceAccount",
-        "pluginDownloadURL",
-        "requestReason",
-        "requestTimeout",
-        "scopes",
-        "version",
-        "zone",
-    }
 )
 
 # Deleted before they are replaced, regardless of their name, by a setting of the real provider.
@@ -77,7 +62,7 @@ class GcpProvider:
         """Reject configuration unless it has an effect here or is known to be harmless."""
         failures: list[Failure] = []
         for name in news:
-            if name not in _HONOURED | _WITHOUT_EFFECT and not name.endswith("CustomEndpoint"):
+            if name not in _HONOURED | facts.settings_without_effect() and not name.endswith("CustomEndpoint"):
                 known = ", ".join(sorted(_HONOURED))
                 reason = f"the local gcp stand-in does not support the provider setting {name!r}. Supported: {known}"
                 failures.append(Failure(path=name, reason=reason))

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable
 
 from aiohttp import web
 
-from localcloud.json_values import JsonObject, strings
+from localcloud.json_values import JsonObject, packaged, strings
 from localcloud.rest.bodies import json_object
 from localcloud.rest.call import merged
 from localcloud.rest.errors import CloudError
@@ -17,24 +17,7 @@ from localcloud.world import scenario as scenarios
 from localcloud.world.cloud import Cloud
 from localcloud.world.runtime import MachineFailedError
 
-_LABELLED: dict[str, str] = {
-    "run.services": "labels",
-    "secretmanager.secrets": "labels",
-    "storage.buckets": "labels",
-    "storage.objects": "metadata",
-    "artifactregistry.repositories": "labels",
-    "iam.serviceAccounts": "labels",
-    "compute.networks": "labels",
-    "compute.subnetworks": "labels",
-    "compute.firewalls": "labels",
-    "compute.routers": "labels",
-    "compute.instances": "labels",
-    "tpu.queuedResources": "labels",
-    "tpu.nodes": "labels",
-    "monitoring.notificationChannels": "userLabels",
-    "monitoring.alertPolicies": "userLabels",
-    "monitoring.dashboards": "labels",
-}
+_LABELLED: dict[str, str] = packaged("localcloud.server", "labelled.json")
 """Kinds of resources, with the field of their labels."""
 
 

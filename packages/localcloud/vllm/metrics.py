@@ -158,10 +158,6 @@ class Metrics:
         self._histograms.append(Histogram(f"vllm:{name}", description, bounds))
         return self._histograms[-1]
 
-    def render(self, *, running: int, waiting: int, kv_usage: float) -> str:
-        """Return the whole exposition of a server with one engine."""
-        return text_of([*self.lines(running=running, waiting=waiting, kv_usage=kv_usage), *self.http.lines()])
-
     def lines(self, *, running: int, waiting: int, kv_usage: float) -> list[str]:
         """Return the lines of this engine. `kv_usage` is a fraction (1 is full), despite the metric's name."""
         model = _escaped(self._model_name)
