@@ -58,13 +58,14 @@ class Parameter:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Method:
-    """One method: `id` such as `run.projects.locations.services.create`; `request` names the schema of its body."""
+    """One method: `id` such as `run.projects.locations.services.create`; `request` and `response` name the schemas of its bodies."""
 
     id: str
     verb: str
     template: str
     parameters: dict[str, Parameter]
     request: str | None
+    response: str | None
     binder: re.Pattern[str]
     bound: tuple[tuple[str, bool], ...]
     """Path parameters in order: the name, and whether the value is a single segment."""
@@ -179,6 +180,7 @@ def _method(raw: JsonObject, service_path: str) -> Method:
         template=template,
         parameters=parameters,
         request=request["$ref"] if request else None,
+        response=raw["response"]["$ref"] if "response" in raw else None,
         binder=re.compile(pattern),
         bound=bound,
     )

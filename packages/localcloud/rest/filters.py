@@ -176,15 +176,11 @@ def _comparing(sign: str, wanted: str, steps: list[str]) -> _Compare:
         return lambda value: _in_order(sign, _rank(value, steps), _rank(wanted, steps))
     if sign == ":":
         return lambda value: wanted == "*" or any(wanted.lower() in text.lower() for text in _texts(value))
-    return lambda value: _same(value, wanted)
+    return lambda value: any(text.lower() == wanted.lower() for text in _texts(value))
 
 
 def _in_order(sign: str, left: object, right: object) -> bool:
     return type(left) is type(right) and _COMPARISONS[sign](left, right)
-
-
-def _same(value: object, wanted: str) -> bool:
-    return any(text.lower() == wanted.lower() for text in _texts(value))
 
 
 def _rank(value: object, steps: list[str]) -> float | datetime | str:

@@ -249,7 +249,7 @@ class Registries:
         for listed in self._all_listed():
             if (listed.host, listed.name) != (wanted.host, wanted.name):
                 continue
-            digest = listed.digest or _digest_of(listed)
+            digest = listed.digest or f"sha256:{hashlib.sha256(str(listed).encode()).hexdigest()}"
             if (wanted.digest == digest) if wanted.digest else (wanted.tag == listed.tag):
                 return digest
         raise _unknown(wanted)
@@ -307,7 +307,3 @@ def _unknown(reference: Reference) -> RegistryError:
     wanted = reference.digest or reference.tag
     message = f'Failed to fetch "{wanted}".' if reference.location else "manifest unknown"
     return RegistryError(HTTPStatus.NOT_FOUND, "MANIFEST_UNKNOWN", message)
-
-
-def _digest_of(reference: Reference) -> str:
-    return "sha256:" + hashlib.sha256(str(reference).encode()).hexdigest()

@@ -38,4 +38,3 @@ def test_gcloud_does_what_the_list_says(gcloud: Gcloud, own_cloud: Started, tmp_
     outcomes = run(gcloud, own_cloud.base_url, tmp_path, prepared(tmp_path), token=own_cloud.token)
     pairs = zip(commands(), outcomes, strict=True)
     assert [(command.argv, outcome) for command, outcome in pairs if not command.describes(outcome)] == []
-    assert (tmp_path / "large.back").read_bytes() == (tmp_path / "large.bin").read_bytes()
