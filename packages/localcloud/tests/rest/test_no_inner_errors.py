@@ -9,7 +9,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from localcloud import services
-from localcloud.rest.discovery import VERSIONS, handler_id, load
+from localcloud.rest.discovery import VERSIONS, has_modelled_form, load
 
 NAMES = {
     "projectsId": "local-project",
@@ -104,8 +104,8 @@ def value_of(document, schema, rng, depth=0):  # noqa: PLR0911 - one return a ty
 @pytest.fixture(scope="module")
 def methods(shared_cloud):
     known = services.handlers(shared_cloud.cloud)
-    found = [entry for entry in every_method() if handler_id(entry[1], entry[2]) in known]
-    assert len({handler_id(document, method) for _, document, method in found}) == len(known)
+    found = [entry for entry in every_method() if entry[2].id in known and has_modelled_form(*entry[1:])]
+    assert len({method.id for _, _, method in found}) == len(known)
     return found
 
 

@@ -197,4 +197,4 @@ class TestPages:
         assert "run.googleapis.com" in seen
 
     def test_a_filter_that_cannot_be_read_is_refused(self, client):
-        assert client.error("GET", SECRETS, filter="labels.a>3 OR x")[0] == 400
+        assert client.error("GET", SECRETS, filter="labels.a>3 OR")[0] == 400

@@ -18,9 +18,9 @@ from localcloud.rest.errors import CloudError
 from localcloud.services import tpu
 from localcloud.services.projects import ensure_project
 from localcloud.tests import idle_cloud
-from localcloud.world.clock import Clock
 from localcloud.world.cloud import Cloud
 from localcloud.world.scenario import Scenario, Tpu, TpuZone
+from localcloud.world.timeline import Clock
 
 ZONE = "projects/local-project/locations/us-east5-a"
 QUEUE = f"/tpu/v2alpha1/{ZONE}/queuedResources"

@@ -134,7 +134,8 @@ def test_a_prompt_that_does_not_fit_the_cache_waits_until_it_does():
         _, second_sink = submit(running, 20, range(60))
         assert (running.running, running.waiting) == (1, 1)
         assert (
-            'num_requests_waiting_by_reason{engine="0",model_name="m",reason="capacity"} 1.0' in running.metrics_text()
+            'num_requests_waiting_by_reason{engine="0",model_name="m",reason="capacity"} 1.0'
+            in EngineGroup([running]).metrics_text()
         )
         await second_sink.finished.wait()
         assert first_sink.finished.is_set()
@@ -156,7 +157,7 @@ def test_blocks_fill_as_tokens_come_until_the_last_sequence_is_preempted_and_sta
         assert max(usages) == 1.0
         assert [sink.emitted for _, sink in sequences] == [list(range(70))] * 2
         assert (running.running, running.waiting, running.kv_usage) == (0, 0, 0)
-        text = running.metrics_text()
+        text = EngineGroup([running]).metrics_text()
         assert sample(text, "vllm:num_preemptions_total") == 1
         # A preempted prompt is computed again, but counted once.
         assert sample(text, "vllm:prompt_tokens_total") == 60
@@ -179,7 +180,7 @@ def test_a_preempted_sequence_can_be_aborted(monkeypatch):
         await preempted.wait()
         assert (second.state, second.preemptions) == ("waiting", 1)
         # As in vLLM, a preemption is counted with the next token, which never comes here.
-        assert sample(running.metrics_text(), "vllm:num_preemptions_total") == 0
+        assert sample(EngineGroup([running]).metrics_text(), "vllm:num_preemptions_total") == 0
         running.abort(second)
         await first_sink.finished.wait()
         assert (first.state, second.state) == ("done", "done")
@@ -193,7 +194,7 @@ def test_a_sequence_longer_than_the_cache_runs_alone():
         running = engine(tokens=32)
         _, sink = submit(running, 60)
         await sink.finished.wait()
-        assert sample(running.metrics_text(), "vllm:num_preemptions_total") == 0
+        assert sample(EngineGroup([running]).metrics_text(), "vllm:num_preemptions_total") == 0
 
     asyncio.run(run())
 
@@ -218,7 +219,7 @@ def test_every_token_but_the_first_comes_from_a_draft():
         running = engine(speculation=Speculation({"method": "ngram", "num_speculative_tokens": 3}))
         _, sink = submit(running, 41)
         await sink.finished.wait()
-        text = running.metrics_text()
+        text = EngineGroup([running]).metrics_text()
         drafts, accepted = (
             sample(text, f"vllm:spec_decode_num_{name}_total") for name in ("drafts", "accepted_tokens")
         )
@@ -240,7 +241,7 @@ def test_an_aborted_sequence_makes_room_at_once():
         running.abort(second)
         running.abort(second)
         assert running.running == 0
-        assert 'finished_reason="abort",model_name="m"} 2.0' in running.metrics_text()
+        assert 'finished_reason="abort",model_name="m"} 2.0' in EngineGroup([running]).metrics_text()
 
     asyncio.run(run())
 
