@@ -24,7 +24,7 @@ LENGTHS = st.integers(min_value=64, max_value=131_072)
 UTILIZATIONS = st.floats(min_value=0.3, max_value=0.99)
 
 laws = settings(
-    max_examples=examples(test=30, part=60, night=2000), deadline=None, suppress_health_check=[HealthCheck.too_slow]
+    max_examples=examples(test=15, part=60, night=2000), deadline=None, suppress_health_check=[HealthCheck.too_slow]
 )
 
 
@@ -199,7 +199,7 @@ _RUN = st.builds(
 
 @pytest.mark.law
 @settings(
-    max_examples=examples(test=60, part=300, night=2000), deadline=None, suppress_health_check=[HealthCheck.too_slow]
+    max_examples=examples(test=30, part=300, night=2000), deadline=None, suppress_health_check=[HealthCheck.too_slow]
 )
 @given(
     model=MODELS,

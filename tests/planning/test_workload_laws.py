@@ -30,7 +30,7 @@ LEAST = 1e-6
 """Relative rounding of sums."""
 
 laws = settings(
-    max_examples=examples(test=40, part=120, night=2_000),
+    max_examples=examples(test=15, part=120, night=2_000),
     deadline=None,
     suppress_health_check=[HealthCheck.too_slow],
     derandomize=True,

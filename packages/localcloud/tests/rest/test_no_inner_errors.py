@@ -128,7 +128,7 @@ def test_every_modelled_method_answers_an_empty_request(methods, shared_cloud, c
             assert status != 501, (method.id, path, answer)
 
 
-@settings(max_examples=250, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(seed=st.integers(0, 2**32))
 def test_bodies_that_fit_the_schema_never_break_a_handler(methods, client, seed):
     rng = random.Random(seed)  # noqa: S311 - reproducible, not secret

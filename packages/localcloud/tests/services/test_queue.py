@@ -473,7 +473,7 @@ class Watch:
 
 
 class TestLaws:
-    @settings(max_examples=120, deadline=None)
+    @settings(deadline=None)
     @given(ACTIONS)
     def test_no_schedule_leaves_a_node_without_its_queued_resource(self, actions):
         def check(cloud):
@@ -493,7 +493,7 @@ class TestLaws:
 
         directly(check, zone(capacity={"v6e-4": 2}))
 
-    @settings(max_examples=120, deadline=None)
+    @settings(deadline=None)
     @given(ACTIONS)
     def test_states_change_along_the_documented_edges_only(self, actions):
         def check(cloud):
