@@ -55,7 +55,6 @@ TABLES = dict(
 )
 """The page's tables, which tests/authors/test_docs.py compares with what the planner says today."""
 BOUND = [boot for boot in MEASURED.boots if boot.evidence == "known" and not boot.beyond]
-LONGEST_INPUT_TOKENS = 65_536
 REPORTED = [boot for boot in MEASURED.boots if any("field report" in source.citation for source in boot.sources)]
 
 
@@ -252,19 +251,6 @@ def test_verdicts_of_known_sources_are_right():
     counted = [row for row in verdicts if row.is_counted]
     assert len(counted) > 20
     assert [f"{row.boot.id} {row.boot.outcome}, planned {row.planned}" for row in counted if not row.is_right] == []
-
-
-def test_rates_of_other_days_at_n_users_are_within_one_and_a_half_times_for_85_percent_of_points():
-    rates = [
-        one
-        for one in comparisons([point for point in all_points() if not point.is_unseen])
-        if one.figure == "rate"
-        and one.point.split != "fit"
-        and one.point.users > 1
-        and one.point.input_tokens <= LONGEST_INPUT_TOKENS
-    ]
-    assert len(rates) > 100
-    assert share_within(rates, 1.5) >= 0.85
 
 
 # --- evidence: a row is used for a constant or for a proof, never for both ---

@@ -5,11 +5,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
-import pytest
-
 from authors.commands_page import all_commands, commands_page
 from contracts.exit_codes import ExitCode
-from scripts.cli.command import Command, run_command
+from scripts.cli.command import Command
 from scripts.cli.options import JsonSwitch, Option
 from scripts.gemma.catalog import ENTRIES
 from tests.scripts.test_printed_commands import refusal_of
@@ -27,16 +25,6 @@ COMMANDS = [
 def section(title):
     found = re.search(rf"^##+ {re.escape(title)}\n(.*?)(?=^##|\Z)", PAGE, flags=re.MULTILINE | re.DOTALL)
     return found[1] if found else ""
-
-
-@pytest.mark.parametrize(("command", "words", "title"), COMMANDS, ids=[title for *_, title in COMMANDS])
-def test_every_option_of_the_help_is_in_the_page(command, words, title, capsys):
-    with pytest.raises(SystemExit):
-        run_command(command, [*words, "--help"])
-    options = set(re.findall(r"^  (--[\w-]+)", capsys.readouterr().out, flags=re.MULTILINE))
-    rows = "".join(line for line in section(title).splitlines() if line.startswith("| `"))
-    assert section(title), f"{title} has no section"
-    assert [option for option in sorted(options) if not re.search(rf"{option}[ `,]", rows)] == []
 
 
 def title_of(entry):

@@ -75,49 +75,10 @@ def test_the_recipient_of_the_alerts_is_written(new, tmp_path):
     assert not (tmp_path / "Pulumi.other.yaml").exists()
 
 
-def test_what_was_asked_for_is_kept(new, tmp_path):
-    assert new("chat", "--model", "E2B", "--accelerator", "L4", "--region", "europe-west4")[0] == 0
-    settings = settings_of(tmp_path)
-    assert (settings.cloud_run.gpu, settings.cloud_run.region) == ("nvidia-l4", "europe-west4")
-    code, out, _ = new("cheap", "--model", "26B-A4B", "--budget", "2", "--json")
-    assert code == 0
-    assert json.loads(out)["usd_per_hour"] <= 2
-    assert "Limits: $2/h" in (tmp_path / "Pulumi.cheap.yaml").read_text()
-
-
-def test_the_next_commands_lead_to_an_answer_of_the_model(new, tmp_path):
-    _, out, _ = new("chat", "--model", "12B", "--accelerator", "L4")
-    commands = [line.strip() for line in out.partition("Next:\n")[2].splitlines()]
-    assert commands == [
-        "pulumi stack init chat",
-        "pulumi config set gcp:project YOUR_PROJECT --stack chat",
-        "gemma doctor chat",
-        "gemma save_token chat hfToken   # only for a checkpoint that needs one",
-        "gemma stage_model chat",
-        "gemma up chat",
-        "gemma chat chat",
-    ]
-    _, out, _ = new("slice", "--model", "E2B", "--accelerator", "v6e-1", "--json")
-    following = json.loads(out)["next"]
-    assert "gemma capacity slice" in following
-    staged = settings_of(tmp_path, "slice").weights == "bucket"
-    assert ("gemma stage_model slice" in following) == staged
-
-
 def test_a_project_of_the_environment_needs_no_command(new, monkeypatch):
     monkeypatch.setenv("GOOGLE_CLOUD_PROJECT", PROJECT)
     _, out, _ = new("chat", "--model", "E2B")
     assert "gcp:project" not in out
-
-
-def test_json_is_one_object(new, tmp_path):
-    code, out, _ = new("chat", "--model", "12B", "--json")
-    report = json.loads(out)
-    settings = settings_of(tmp_path)
-    assert code == 0
-    assert (report["file"], report["replaced"], report["fits"]) == ("Pulumi.chat.yaml", False, True)
-    assert report["model"] == settings.model
-    assert report["locations"] == (settings.tpu.zones if settings.tpu else [settings.cloud_run.region])
 
 
 def test_an_existing_file_that_is_not_yaml_is_named_with_its_line(new, tmp_path):
@@ -189,13 +150,6 @@ def test_a_private_persons_checkpoint_and_an_absent_one_are_said(new):
     assert (code, out) == (2, "")
     assert "it returned 404" in err
     assert repack in err
-
-
-@pytest.mark.parametrize("asked", ["an id and a slice", "a family"])
-def test_the_hubs_commit_is_written_for_weights_of_the_hub_and_of_the_bucket(new, tmp_path, asked):
-    code, out, err = new("chat", *ASKED[asked], "--json")
-    assert (code, err, json.loads(out)["model_revision"]) == (0, "", COMMIT)
-    assert settings_of(tmp_path).model_revision == COMMIT
 
 
 def test_without_the_hubs_answer_no_commit_is_written_and_a_finding_says_so(new, monkeypatch, tmp_path):

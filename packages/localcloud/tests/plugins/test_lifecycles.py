@@ -61,19 +61,6 @@ FAILED = {"code": 13, "message": "Revision 'gemma-00001-abc' is not ready and ca
 CREATING = "Error waiting to create Service: Error waiting for Creating Service: Error code 13, message: Revision 'gemma-00001-abc' is not ready"
 
 
-def test_a_creation_follows_its_operation_to_the_end():
-    recorder = Recorder(Run(polls=3))
-
-    async def scenario():
-        async with engine(recorder, project="p1") as attached:
-            return await attached.up(SERVICE, "svc", service_inputs())
-
-    made = run(scenario())
-    assert [each.path for each in recorder.sent].count(f"/run/v2/{OPERATION}") == 3
-    assert made.id == "projects/p1/locations/us-east4/services/gemma"
-    assert made.state["uri"] == "https://x"
-
-
 def test_a_failed_revision_leaves_the_service_in_the_state_and_the_next_update_sends_it_again():
     cloud = Run(error=FAILED)
     recorder = Recorder(cloud)
@@ -525,27 +512,6 @@ def test_a_reference_that_is_not_known_yet_shows_as_a_change_and_replaces_where_
         return list(firewall.replaces), list(subnet.replaces), sorted(labels.detailedDiff)
 
     assert run(scenario()) == ([], ["network"], ['labels["managed-by"]'])
-
-
-def test_explicit_and_default_providers_on_one_server_keep_their_own_project():
-    store = BareStore()
-    recorder = Recorder(store)
-
-    async def scenario():
-        async with (
-            serve(
-                "http://127.0.0.1:9", transport=recorder, environment={"GOOGLE_PROJECT": "from-environment"}
-            ) as ports,
-            connected(ports.gcp) as explicit,
-            connected(ports.gcp) as default,
-        ):
-            await explicit.configure(project="explicit")
-            await default.configure()
-            first = await explicit.up(SECRET, "s", SECRET_INPUTS)
-            second = await default.up(SECRET, "s", SECRET_INPUTS)
-            return first.id, second.id
-
-    assert run(scenario()) == ("projects/explicit/secrets/s", "projects/from-environment/secrets/s")
 
 
 def test_default_labels_and_the_attribution_label_follow_the_configuration():
