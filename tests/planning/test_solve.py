@@ -218,7 +218,7 @@ def test_what_is_chosen_first_is_written(command, tmp_path):
     asked = ("--solve", "--workload", LONG, "--model", "E2B")
     command(*asked, "--latency-first", "--write", "fast")
     text = (tmp_path / "Pulumi.fast.yaml").read_text(encoding="utf-8")
-    assert "the deployment with the shortest request that scripts.plan --solve found" in text
+    assert "the deployment with the shortest request that gemma plan --solve found" in text
     fastest, cheapest = (
         one.subject.resolved.accelerator.name
         for one in (solved(LONG, "E2B").best("latency"), solved(LONG, "E2B").best("cost"))

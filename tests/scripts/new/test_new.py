@@ -6,6 +6,8 @@ import pytest
 import yaml
 
 from contracts.answers import Present, Unknown
+from localcloud.hub.content import files_of
+from localcloud.hub.repositories import repositories
 from planning.planner import plan
 from scripts.cli.command import run_command
 from scripts.new.__main__ import COMMAND
@@ -189,3 +191,48 @@ def test_a_key_does_not_replace_what_encrypts_the_secrets_of_an_existing_file(ne
     code, _, err = new("chat", "--model", "12B", "--secrets-key", KEY, "--force")
     assert (code, path.read_text()) == (2, text)
     assert f"`pulumi stack change-secrets-provider gcpkms://{KEY} --stack chat`" in err
+
+
+def own(folder, hub_id="google/gemma-4-12B-it", **changes):
+    """Write the config.json of a checkpoint of the simulated hub, as a fine-tune has it."""
+    repository = repositories()[hub_id]
+    (folder / "config.json").write_text(json.dumps(json.loads(files_of(repository)["config.json"].content) | changes))
+    return str(folder / "config.json")
+
+
+@pytest.mark.parametrize("hub_id", ["google/gemma-4-12B-it", "google/gemma-4-31B-it-qat-w4a16-ct"])
+def test_a_fine_tune_gets_the_settings_of_its_size_and_its_own_name(new, tmp_path, hub_id):
+    code, _, err = new("mine", "--model", "my-org/sql", "--config", own(tmp_path, hub_id))
+    assert (code, err) == (0, "")
+    settings = settings_of(tmp_path, "mine")
+    planned = plan(to_deployment(settings, tmp_path))
+    assert (settings.model, settings.architecture_file, settings.model_revision) == (
+        "my-org/sql",
+        "config.json",
+        COMMIT,
+    )
+    assert planned.fits
+
+
+@pytest.mark.parametrize(
+    ("changes", "sentence"),
+    [
+        ({"text_config": {"hidden_size": 64}}, '"num_hidden_layers" is missing'),
+        ({"quantization_config": {"quant_method": "bitsandbytes"}}, "bitsandbytes"),
+    ],
+)
+def test_a_config_that_cannot_be_served_is_refused_in_words(new, tmp_path, changes, sentence):
+    code, out, err = new("mine", "--model", "my-org/sql", "--config", own(tmp_path, **changes))
+    assert (code, out) == (2, "")
+    assert sentence in err
+    assert not (tmp_path / "Pulumi.mine.yaml").exists()
+
+
+def test_a_config_of_another_size_or_outside_the_project_is_refused(new, tmp_path, tmp_path_factory):
+    llama = {"model_type": "llama", "hidden_size": 4096, "num_hidden_layers": 32, "num_attention_heads": 32}
+    (tmp_path / "l.json").write_text(json.dumps({**llama, "vocab_size": 128256, "intermediate_size": 14336}))
+    _, _, err = new("mine", "--model", "a/b", "--config", str(tmp_path / "l.json"))
+    assert "describes no size of Gemma 4, and no tested checkpoint has these weights" in err
+    code, _, err = new("mine", "--model", "a/b", "--config", own(tmp_path_factory.mktemp("outside")))
+    assert code == 2
+    assert "is outside the project. Copy the file into" in err
