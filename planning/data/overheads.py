@@ -226,7 +226,6 @@ PROBE_MARGIN: Final = 1.25
 """Probe budget relative to the predicted start: the start-up estimate is accurate to 20%."""
 
 # --- Decoding -----------------------------------------------------------------------------------------------------------------------
-GPU_BANDWIDTH_EFFICIENCY: Final = 0.80
 TPU_BANDWIDTH_EFFICIENCY: Final = 0.82
 TPU_W4A16_BANDWIDTH_EFFICIENCY: Final = 0.40
 """The same for 4-bit linear layers, whose kernel is bound by unpacking each tile, not by reading it. Fitted to 31B on v6e-1, which decodes 36.0
@@ -244,45 +243,6 @@ MaxText publishes 0.44 to 0.50 for dense models on v6e (its page of optimized mo
 TPU_V5E_COMPUTE_EFFICIENCY: Final = 0.61
 """The same on v5e, whose smaller matrix unit is easier to fill: the middle of the four sizes that MaxText publishes for one pod, 0.56 to
 0.67 (MaxText/configs/v5e/README.md). Not fitted to any run of the corpus."""
-GPU_COMPUTE_EFFICIENCY: Final = 0.38
-"""Fraction of the bf16 peak that the matrix products of a prompt reach on a GPU. Fitted to 12B on an MI300X, whose first token takes 54 ms with
-1,024 tokens (xbill9/gemma4-dev 5a5636d, gpu-vllm-mi300x-12b-fp8/benchmarks/runs/2026-10-07-dtype-sweep-mi300x, c1-in1024-out512)."""
-GPU_ATTENTION_EFFICIENCY: Final = 0.10
-"""The same for a prompt's attention. Gemma 4's heads have two widths, so vLLM runs all layers in its Triton kernel, whose wide heads leave most
-of a GPU idle (vllm-project/vllm#43257: 30 to 37 % of the compute, occupancy 6 to 13 %). Fitted to 26B-A4B on a GB10, which computes 4,819 prompt
-tokens per second with 8,192 tokens and 3,089 with 25,000 (djangodevreng/dgx-spark-benchmarks 5636536, results/gemma-4/gemma-4-26b-a4b-it/bf16)."""
-HOPPER_MARLIN_SHARE: Final = 0.63
-"""Fraction of that rate for 4-bit weights with 16-bit activations on H100 and H200: the Marlin kernel multiplies with the older warp-level
-instructions, which reach 62.9 % of the peak there (Luo et al., Dissecting the NVIDIA Hopper Architecture through Microbenchmarking and Multiple
-Level Analysis, 2024). Not fitted to any run."""
-GPU_WIDE_HEAD: Final = 512
-"""Width of the heads from which on attention is bound by latency; Gemma 4's layers with full attention have it."""
-GPU_WIDE_TOKEN_S: Final = 35e-9
-"""Time that a token of context adds to a decoding step in one layer with wide heads, whatever the number of requests: the threads of one head
-read its context in sequence. Fitted to 12B on an MI300X (the run at GPU_COMPUTE_EFFICIENCY): 6.84 ms per token with 1,024 tokens, 8.87 with
-8,192, in eight such layers."""
-GPU_SPLITS: Final = 16
-"""Parts of the context that a decoding step reads in parallel (NUM_PAR_SOFTMAX_SEGMENTS of vLLM's v1/attention/backends/triton_attn.py). A step
-that verifies proposals has more than one query per request, and reads the context in one part (v1/attention/ops/triton_unified_attention.py)."""
-GPU_LAYER_S: Final = 20e-6
-"""Kernels of one layer that move no weights, replayed from a CUDA graph."""
-GPU_EAGER_LAYER_S: Final = 250e-6
-"""The same, launched one by one from Python."""
-GPU_MOE_LAYER_S: Final = 40e-6
-"""Routing, sorting and gathering of a mixture-of-experts layer, on top."""
-GPU_NVFP4_LEAST_EXPERTS: Final = 0.22
-"""Least fraction of the experts whose reading time a step takes with NVFP4 on a GPU: the grouped product is made for many tokens and leaves most
-of the GPU idle with few. Fitted to 26B-A4B NVFP4 on a GB10, which decodes 29.45 tokens per second for one request where its bytes allow 40
-(djangodevreng/dgx-spark-benchmarks 5636536, results/gemma-4/gemma-4-26b-a4b-it/nvfp4/01-chat.md). 4-bit experts in the Marlin kernel are as fast
-as their bytes: 26B-A4B w4a16 decodes 61.7 tokens per second on an L4, 61.2 planned (field report 002)."""
-ROUTING_EXPONENT: Final = 0.78
-"""Tokens of one step choose experts that are partly the same: n tokens use as many as n to this power with independent choices. Fitted to 26B-A4B
-on a GB10 (the run at GPU_ATTENTION_EFFICIENCY), whose steps take 72 ms with 5 requests and 92 with 10: 0.80 and 0.75."""
-GPU_STEP_S: Final = 0.6e-3
-"""Scheduling and sampling of one step."""
-GPU_SEQUENCE_S: Final = 20e-6
-"""Time that each additional sequence adds to a step."""
-GPU_ALL_REDUCE_S: Final = 15e-6
 TPU_STEP_S: Final = 0.2e-3
 TPU_SEQUENCE_LAYER_S: Final = 1.9e-6
 """Seconds that each additional sequence adds to a step in one layer, divided over the chips, from `planning.question.releases.
