@@ -278,6 +278,8 @@ TURNAROUND_REQUESTS: Final = 4
 CACHED_TOKEN_S: Final = 5e-6
 """Time per prompt token in the prefix cache: 4.2 to 5.5 us between 4,096 and 65,376 tokens (repeated prompts of the public sweep of
 2026-07-25). Other requests do not wait for it."""
+API_REQUESTS_PER_S: Final = 230
+"""Requests per second that one API process passes on: E2B and E4B on v6e-4 end at 231 and 224 (field report 000, 8 tokens in). One source."""
 WAVE_SHARE: Final = 0.5
 """Degree to which the prompts of a closed loop arrive together, 0 (evenly) to 1 (all at the same time). Responses of equal length finish together.
 Prompts of one step get their first tokens at its end, all of them."""
