@@ -33,8 +33,8 @@ CONFIGS: Final = FILE.with_name("configs.json")
 
 WEIGHTS: Final = 0.03
 KV: Final = 0.05
-STARTUP: Final = 0.20
-DECODE: Final = 0.30
+STARTUP: Final = 0.25
+DECODE: Final = 0.20
 SATURATION: Final = 0.50
 
 _VERSION: Final = re.compile(r"(?<![\w.])v?(\d+\.\d+(?:\.\d+)?(?:rc\d+)?(?:\.dev\d+)?)")
