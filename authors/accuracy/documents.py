@@ -31,8 +31,13 @@ _LONG: Final = 100
 def page() -> str:
     """Return the page."""
     data = json.loads(FILE.read_text(encoding="utf-8"))
-    rows = [(*(row[key] for key in ("document", "figure", "reported")), _planned(row), row["elsewhere"], row["why"]) for row in data["rows"]]
-    return data["head"].replace("ROWS", str(len(rows))) + table("document | figure | reported: | plan: | measured elsewhere: | why they differ", rows)
+    rows = [
+        (*(row[key] for key in ("document", "figure", "reported")), _planned(row), row["elsewhere"], row["why"])
+        for row in data["rows"]
+    ]
+    return data["head"].replace("ROWS", str(len(rows))) + table(
+        "document | figure | reported: | plan: | measured elsewhere: | why they differ", rows
+    )
 
 
 def _planned(row: Mapping[str, Any]) -> str:

@@ -177,16 +177,17 @@ def rate_of(deployment: Deployment, **workload: int) -> float:
     return answer(deployment, Workload(**workload)).output_tok_per_s.typical
 
 
-def test_attention_of_a_long_prompt_is_slower_on_a_gpu_than_its_products():
-    """Four times the prompt: attention's share of the operations is small on both, but its kernel on GPUs reaches a tenth of the peak."""
+def test_attention_of_a_long_prompt_is_slower_in_the_triton_kernel_than_its_products():
+    """Four times the prompt: attention's share of the operations is small on all, but Gemma 4's kernel on an A100 reaches a tenth of the peak."""
     times: dict[str, float] = {}
-    for accelerator in ("H100", "v6e-1"):
+    for accelerator in ("A100-80GB", "H100", "v6e-1"):
         server = Deployment(model="gemma-4-E4B-it", accelerator=accelerator, vllm=VllmOptions(max_model_len=131_072))
         short, long = (
             answer(server, Workload(input_tokens=n, output_tokens=8, users=1)).ttft_s.typical for n in (16_000, 64_000)
         )
         times[accelerator] = long / short
-    assert times["H100"] > 1.4 * times["v6e-1"]
+    assert times["A100-80GB"] > 1.4 * times["v6e-1"]
+    assert times["H100"] < 1.2 * times["v6e-1"], "FlashAttention 4"
 
 
 def test_drafts_pay_for_one_request_on_a_tpu_and_not_for_sixteen():
