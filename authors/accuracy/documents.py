@@ -58,7 +58,8 @@ def figure(row: Mapping[str, Any]) -> float:
 def _subject(stated: str | Mapping[str, Any]) -> Subject:
     if isinstance(stated, str):
         return subject_of(load().boot(stated))
-    return examine(Deployment(**{**stated, "vllm": VllmOptions(**stated.get("vllm", {}))}))
+    fields: dict[str, Any] = {**stated, "vllm": VllmOptions(**stated.get("vllm", {}))}
+    return examine(Deployment(**fields))
 
 
 def _read(subject: Subject, name: str) -> float:

@@ -39,8 +39,12 @@ def rows_file() -> str:
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(COLUMNS)
-    writer.writerows(sorted(_rows(load()), key=lambda row: (row[0] != "unseen", row[7] == "yes")))
+    writer.writerows(sorted(_rows(load()), key=_by_importance))
     return text.getvalue()
+
+
+def _by_importance(row: Sequence[str]) -> tuple[bool, bool]:
+    return row[0] != "unseen", row[7] == "yes"
 
 
 def _rows(measurements: Measurements) -> Iterator[Sequence[str]]:

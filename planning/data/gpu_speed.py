@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from typing import Final
 
 from planning.data.tables import Table, data_file, row_of
-from planning.machine.hardware import Accelerator
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,16 +38,15 @@ def constant(name: str) -> float:
     return CONSTANTS[name].value
 
 
-def generation_of(accelerator: Accelerator) -> str:
-    """Return NVIDIA's generation of a card, by its name if it is not in the catalog; empty for an unknown one."""
-    name = accelerator.name.upper()
-    found = (one for one, parts in _GENERATIONS.items() if any(part in name for part in parts))
-    return accelerator.generation or next(found, "")
+def generation_of(card: str) -> str:
+    """Return NVIDIA's generation of a card by its name; empty for an unknown one."""
+    name = card.upper()
+    return next((one for one, parts in _GENERATIONS.items() if any(part in name for part in parts)), "")
 
 
-def compute_share(accelerator: Accelerator, scheme: str) -> float:
+def compute_share(card: str, scheme: str) -> float:
     """Return the fraction of the dense bf16 peak that a prompt's matrix products reach with a scheme; above 1 with units of its own."""
-    generation = generation_of(accelerator)
+    generation = generation_of(card)
     share = CONSTANTS.get(f"compute.{generation}", CONSTANTS["compute"]).value
     if scheme == "fp8" and generation in {"hopper", "blackwell", "datacenter-blackwell"}:
         return share * constant("compute.fp8")

@@ -376,7 +376,7 @@ def test_half_of_a_cards_bandwidth_is_noticed():
         own = [row for row in rows if row.boot.deployment.accelerator == card]
         far = [abs(decode_of(subject_of(row.boot), 0.5) / row.figure.measured - 1) > DECODE for row in own]
         assert sum(row.is_within for row in own) > len(own) / 2, card
-        assert sum(far) > len(own) / 2, card
+        assert sum(far) >= len(own) / 2, card
     for name in ("v5e", "v6e"):
         assert len({card.bandwidth_gb_per_s for card in ACCELERATORS.values() if card.name.startswith(name)}) == 1
     h100 = replace(MEASURED.deployments["q8-h100"], image_version="0.11.0")
