@@ -6,6 +6,7 @@ docs/authors/planner-internals.md shows the rows.
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cache
 from typing import Final
 
 from planning.data.tables import Table, data_file, row_of
@@ -33,17 +34,20 @@ _GENERATIONS: Final[Mapping[str, tuple[str, ...]]] = Table(
 """Parts of the names of cards, by generation."""
 
 
+@cache
 def constant(name: str) -> float:
     """Return the value of a row."""
     return CONSTANTS[name].value
 
 
+@cache
 def generation_of(card: str) -> str:
     """Return NVIDIA's generation of a card by its name; empty for an unknown one."""
     name = card.upper()
     return next((one for one, parts in _GENERATIONS.items() if any(part in name for part in parts)), "")
 
 
+@cache
 def compute_share(card: str, scheme: str) -> float:
     """Return the fraction of the dense bf16 peak that a prompt's matrix products reach with a scheme; above 1 with units of its own."""
     generation = generation_of(card)

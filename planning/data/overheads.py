@@ -116,7 +116,8 @@ sweep of 2026-07-25): little up to 16 sequences, 9 to 10 ms from 16 to 32, 8 ms 
 
 def __getattr__(name: str) -> float:
     """Return the value of a row of overheads.json; the first one reads them all."""
-    globals().update((row["name"], row["value"]) for row in data_file("overheads.json") if row["name"] not in globals())
+    if name.isupper():
+        globals().update({row["name"]: row["value"] for row in data_file("overheads.json")} | globals())
     if name not in globals():
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return globals()[name]
