@@ -173,6 +173,23 @@ def test_the_saturated_rate_is_that_of_the_workload():
 SPARK = "memory=128GiB,bandwidth=273GB/s,tflops=125,name=GB10"
 
 
+def rate_of(deployment: Deployment, **workload: int) -> float:
+    return answer(deployment, Workload(**workload)).output_tok_per_s.typical
+
+
+def test_attention_of_a_long_prompt_is_slower_in_the_triton_kernel_than_its_products():
+    """Four times the prompt: attention's share of the operations is small on all, but Gemma 4's kernel on an A100 reaches a tenth of the peak."""
+    times: dict[str, float] = {}
+    for accelerator in ("A100-80GB", "H100", "v6e-1"):
+        server = Deployment(model="gemma-4-E4B-it", accelerator=accelerator, vllm=VllmOptions(max_model_len=131_072))
+        short, long = (
+            answer(server, Workload(input_tokens=n, output_tokens=8, users=1)).ttft_s.typical for n in (16_000, 64_000)
+        )
+        times[accelerator] = long / short
+    assert times["A100-80GB"] > 1.4 * times["v6e-1"]
+    assert times["H100"] < 1.2 * times["v6e-1"], "FlashAttention 4"
+
+
 def test_drafts_pay_for_one_request_on_a_tpu_and_not_for_sixteen():
     """A public table has 144 and 346 tokens/s for one request of E2B on v5e-1, and 2,007 and 1,345 for sixteen (xbill9/gemma4-dev 007fff8)."""
     options = VllmOptions(max_model_len=4_096, max_num_seqs=16, max_num_batched_tokens=512)
