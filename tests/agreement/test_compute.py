@@ -207,6 +207,19 @@ class TestLife:
             place.engine.up(serving(metadata=metadata))
         assert place.engine.up(serving(metadata={**metadata, "enable-oslogin": "TRUE"})) == "update"
 
+    def test_what_others_add_stays(self, place: Place):
+        place.engine.up(serving())
+        found = place.instance()
+        assert found
+        items = [*found["metadata"]["items"], {"key": "ssh-keys", "value": "user:key"}]
+        body = {"items": items, "fingerprint": found["metadata"]["fingerprint"]}
+        assert place.ask("POST", f"zones/{FIRST}/instances/serve/setMetadata", body).ok
+        place.engine.up(serving("two"))
+        after = place.instance()
+        assert after
+        metadata = {item["key"]: item["value"] for item in after["metadata"]["items"]}
+        assert (metadata["ssh-keys"], metadata["document"]) == ("user:key", "two")
+
     def test_an_address_comes_and_goes_in_place(self, place: Place):
         place.engine.up(serving())
         place.engine.up(serving(enableExternalIps=True))
@@ -215,6 +228,14 @@ class TestLife:
         place.engine.up(serving())
         assert "externalIps" not in place.engine.state.outputs or not place.engine.state.outputs["externalIps"]
         assert place.engine.ops == ["create", "update", "update"]
+
+    def test_an_instance_that_is_gone_is_made_again_after_a_refresh(self, place: Place):
+        place.engine.up(serving())
+        assert place.ask("DELETE", f"zones/{FIRST}/instances/serve").ok
+        place.engine.refresh()
+        assert place.engine.state is None
+        assert place.engine.up(serving()) == "create"
+        assert place.left() == ["serve"]
 
     def test_a_stopped_instance_is_replaced(self, place: Place):
         place.engine.up(serving())
@@ -242,6 +263,21 @@ class TestLife:
 
 
 class TestCapacity:
+    @pytest.mark.parametrize("place", [zones(us_east5_a=0)], indirect=True)
+    def test_the_next_zone_is_tried_and_nothing_is_left_in_the_first(self, place: Place):
+        place.engine.up(serving(waitPerZoneS=1))
+        assert place.engine.state
+        assert place.engine.state.outputs["zone"] == SECOND
+        assert place.left() == ["serve"]
+
+    @pytest.mark.parametrize("place", [zones(us_east5_a=0, europe_west4_a=0)], indirect=True)
+    def test_without_capacity_a_table_says_so_and_nothing_is_left(self, place: Place):
+        with pytest.raises(Aborted) as caught:
+            place.engine.up(serving(waitPerZoneS=1))
+        assert "All capacity requests were deleted" in caught.value.message
+        assert caught.value.message.count("the wait for this zone timed out") == 2
+        assert place.left() == []
+
     @pytest.mark.parametrize("place", [(zones(us_east5_a=0, europe_west4_a=0), 36_000.0)], indirect=True)
     def test_a_request_that_google_ends_is_refused_in_googles_words(self, place: Place):
         with pytest.raises(Aborted) as caught:
@@ -331,6 +367,22 @@ class TestCapacity:
         assert len(place.transport.made(f"POST compute/v1/projects/{PROJECT}/zones/{FIRST}/instances")) == 1
         assert place.left() == ["serve"]
 
+    def test_what_a_killed_engine_left_is_adopted_in_any_zone(self, place: Place):
+        place.engine.up(serving(zones=[SECOND]))
+        place.engine.state = None
+        place.engine.up(serving())
+        assert place.engine.state
+        assert place.engine.state.outputs["zone"] == SECOND
+        assert place.left() == ["serve"]
+
+    def test_what_a_killed_engine_left_in_a_zone_that_is_no_longer_listed_is_deleted_first(self, place: Place):
+        place.engine.up(serving(zones=[SECOND]))
+        place.engine.state = None
+        place.engine.up(serving(zones=[FIRST], allowReplaceActive=True))
+        assert place.left() == ["serve"]
+        assert place.instance(FIRST)
+        assert place.instance(SECOND) is None
+
     def test_a_foreign_instance_is_not_touched(self, place: Place):
         place.engine.up(serving())
         found = place.instance()
@@ -366,6 +418,19 @@ class TestChecks:
     )
     def test_what_compute_engine_cannot_do_is_said_before(self, place: Place, changes, name, text):
         assert text in place.engine.mistakes(serving(**changes))[name]
+
+    def test_the_request_carries_what_google_documents(self, place: Place):
+        place.engine.up(serving(network="default", validUntilDurationS=9000, bootDiskSizeGb=200))
+        found = place.instance()
+        assert found
+        scheduling = found["scheduling"]
+        assert scheduling["provisioningModel"] == "FLEX_START"
+        assert scheduling["maxRunDuration"] == {"seconds": "14400"}
+        assert scheduling["instanceTerminationAction"] == "DELETE"
+        assert found["reservationAffinity"] == {"consumeReservationType": "NO_RESERVATION"}
+        assert found["disks"][0]["diskSizeGb"] == "200"
+        assert found["serviceAccounts"][0]["scopes"] == ["https://www.googleapis.com/auth/cloud-platform"]
+        assert "accessConfigs" not in found["networkInterfaces"][0]
 
 
 class TestChangesAtTheSameTime:

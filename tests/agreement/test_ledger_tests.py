@@ -2,12 +2,15 @@
 
 import ast
 import functools
+import json
 import re
 from pathlib import Path
 
 import pytest
 
 from localcloud.ledger.entries import load
+from localcloud.trials.requests_of_entries import trial
+from localcloud.trials.resources import created_by
 from planning import plan
 from planning.cost.costs import gateway_parts
 from planning.data import checkpoints
@@ -53,6 +56,11 @@ def missing(test):
     return "" if any(text.startswith(start) or start.startswith(f"{text}-") for text in texts) else start
 
 
+def test_every_entry_names_a_test_that_exists():
+    entries = [entry for entry in load().assumptions if entry.kind != "lenient"]
+    assert {entry.id: absent for entry in entries if (absent := missing(entry.test))} == {}
+
+
 @pytest.mark.parametrize(
     ("test", "absent"),
     [
@@ -94,6 +102,14 @@ def planned_usd(runs):
     return -(-round(cents, 3) // 5) * 5 / 100
 
 
+def test_every_critical_entry_is_on_the_page_of_the_first_evening():
+    rows = [row["id"] for row in ROW.finditer(EVENING.read_text())]
+    absent = [f"add a row for the critical entry '{name}' to docs/one-evening.md" for name in critical().keys() - rows]
+    assert absent == []
+    assert sorted(rows) == sorted(critical())
+    assert len(EVENING.read_text().splitlines()) <= 80
+
+
 def test_the_prices_of_the_first_evening_are_the_planners_and_the_ledgers():
     text = EVENING.read_text()
     rows = {row["id"]: (row["runs"], float(row["usd"])) for row in ROW.finditer(text)}
@@ -112,6 +128,28 @@ def test_the_command_of_the_first_evening_runs_every_critical_trial_within_its_b
     trials = [each for each in critical().values() if each.answer is not None]
     assert sorted(re.findall(r"--only ([\w-]+)", line)) == sorted(each.id for each in trials)
     assert f"--budget-usd {sum(each.cost_usd for each in trials):g} " in line
+
+
+def test_no_machine_of_a_trial_can_cost_more_than_its_price():
+    """Each machine that a trial expects to get ends by itself, also after a kill of `try`."""
+    checked = []
+    for entry in load().assumptions:
+        found = trial(entry)
+        requests = [] if found is None else found.requests
+        for at, request in enumerate(requests, start=1):
+            if (
+                not request.url.endswith("queuedResourceId=TRY")
+                or created_by(request.method, request.url, request.body) is None
+            ):
+                continue
+            is_refused = at == len(requests) and entry.answer.status >= 400
+            if is_refused and entry.id != "tpu-boot-disk-size":
+                continue
+            run = json.loads(request.body)["runDuration"]["maxRunDuration"]
+            usd = float(run.removesuffix("s")) / 3600 * usd_per_hour("tpu-v6e1")
+            checked.append(entry.id)
+            assert usd <= entry.cost_usd, entry.id
+    assert len(checked) == 5
 
 
 def test_the_hubs_trial_asks_for_every_checkpoint():

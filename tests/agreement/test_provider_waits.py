@@ -81,6 +81,23 @@ class TestTotal:
 
 
 class TestRequests:
+    def test_two_hours_in_one_zone(self):
+        cloud = waiting(zones=ZONES * 15)
+        engine = real(cloud)
+        with pytest.raises(Aborted):
+            engine.up(wanted(zones=[ZONES[0]], waitPerZoneS=TWO_HOURS_S))
+        assert engine.waited_s >= TWO_HOURS_S
+        assert len(cloud.calls) < MOST_REQUESTS
+
+    def test_two_hours_over_five_zones_cost_no_more_than_the_bound_either(self):
+        zones = (*ZONES, "asia-northeast1-b", "southamerica-west1-a")
+        cloud = FakeTpu(scripts=dict.fromkeys(zones, WAITING), zones=zones)
+        engine = real(cloud)
+        with pytest.raises(Aborted):
+            engine.up(wanted(zones=list(zones), waitPerZoneS=TWO_HOURS_S // 5))
+        assert engine.waited_s >= TWO_HOURS_S
+        assert len(cloud.calls) < MOST_REQUESTS
+
     def test_two_hours_until_the_machine_is_ready(self):
         cloud = FakeTpu(boots=lambda _metadata: [{"phase": "loading", "document-hash": "", "detail": ""}])
         engine = real(cloud)
@@ -89,6 +106,14 @@ class TestRequests:
             engine.up({**serving(), "ready": ready})
         assert engine.waited_s >= TWO_HOURS_S
         assert len(cloud.calls) < MOST_REQUESTS
+
+    def test_the_bound_tells_a_pace_that_is_too_quick(self):
+        cloud = waiting()
+        engine = real(cloud)
+        engine.provider.pacing = Pacing(poll_most_s=5)
+        with pytest.raises(Aborted):
+            engine.up(wanted(zones=[ZONES[0]], waitPerZoneS=TWO_HOURS_S))
+        assert len(cloud.calls) > MOST_REQUESTS
 
     def test_two_waits_that_begin_together_do_not_stay_in_step(self):
         async def moments(seed: int) -> list[float]:

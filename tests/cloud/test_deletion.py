@@ -56,6 +56,14 @@ def test_what_carries_other_labels_by_now_stays(labels):
         assert world.exists("secretmanager", f"v1/projects/{PROJECT}/secrets/gemma-x-hf-token")
 
 
+def test_what_is_gone_already_counts_as_gone():
+    with open_world() as world:
+        world.secret("gemma-x-hf-token", LABELS)
+        found = found_in(world)
+        world.call("DELETE", "secretmanager", f"v1/projects/{PROJECT}/secrets/gemma-x-hf-token")
+        assert [item.outcome for item in delete(world.api, found)] == ["already deleted"]
+
+
 def test_a_grant_that_somebody_changes_at_the_same_time_is_read_again():
     """The first write meets another etag, as when two people change the policy of a project."""
     faults = (Fault(method="cloudresourcemanager.projects.setIamPolicy", nth=2, count=1, status=409),)

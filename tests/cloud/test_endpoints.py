@@ -1,3 +1,6 @@
+import asyncio
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
 from email.utils import format_datetime
 
@@ -47,3 +50,19 @@ def test_every_response_of_google_sets_its_clock(monkeypatch, skew, way):
         else:
             google_calls.call_now("storage", f"storage/v1/b?project={PROJECT}", project=PROJECT, limit_s=60)
     assert abs(GOOGLE_CLOCK.now() - datetime.now(UTC)) < timedelta(seconds=5)
+
+
+def test_a_call_of_a_hook_needs_no_thread_of_the_loop():
+    """The engine's registrations can hold each of them until the hook has ended."""
+    free = threading.Event()
+
+    async def hook(loop_threads):
+        asyncio.get_running_loop().set_default_executor(loop_threads)
+        held = asyncio.get_running_loop().run_in_executor(None, free.wait, 60)
+        with open_world():
+            await google_calls.call("storage", f"storage/v1/b?project={PROJECT}", project=PROJECT, limit_s=60)
+        free.set()
+        return await held
+
+    with ThreadPoolExecutor(max_workers=1) as loop_threads:
+        assert asyncio.run(hook(loop_threads)), "the call ended while the only thread waited"

@@ -6,6 +6,7 @@ from cloud import google_api
 from cloud import search as searching
 from cloud.clock import WaitClock
 from cloud.found import Inventory
+from cloud.google_api import GoogleListError
 from cloud.grants import PolicyHolder, grants_in, without
 from cloud.kinds import by_name
 from cloud.search import NO_SUCH_PLACE, NOT_ENABLED, Scope, search
@@ -15,7 +16,7 @@ from contracts.labels import owner_of
 from contracts.naming import Names
 from localcloud.tests.google_bodies import google_answer, google_body
 from localcloud.world.scenario import Fault, OperationDurations, Scenario, Services
-from tests.cloud.populated import ALL_KINDS, PROJECT, open_world, owner
+from tests.cloud.populated import ALL_KINDS, PROJECT, TUNNEL_ROLE, open_world, owner
 
 INSTANT = OperationDurations(instant=True)
 LABELS = dict(owner("x").labels)
@@ -46,6 +47,19 @@ def test_everything_of_a_stack_is_found_wherever_it_is_and_nothing_else(world):
     assert all("theirs" not in item.name for item in found.found)
     assert {item.owner for item in found.found} == {owner("x")}
     assert len(found.found) == len(ALL_KINDS)
+
+
+def test_each_resource_says_where_it_is_since_when_and_how_it_is_deleted(world):
+    found = {item.kind: item for item in search(world.api, scope()).found}
+    queued = found["TPU queued resource"]
+    assert queued.name == f"projects/{PROJECT}/locations/asia-northeast1-b/queuedResources/gemma-x"
+    assert (queued.location, queued.labels["gemma-serving-stack"]) == ("asia-northeast1-b", "x")
+    assert queued.created.endswith("Z")
+    assert queued.command == (
+        f"gcloud alpha compute tpus queued-resources delete gemma-x --project={PROJECT} --zone=asia-northeast1-b --force"
+    )
+    assert found["network"].name == f"projects/{PROJECT}/global/networks/gemma-x"
+    assert found["network"].command == f"gcloud compute networks delete gemma-x --project={PROJECT}"
 
 
 def test_all_stacks_of_the_product_are_found_by_their_labels(world):
@@ -123,6 +137,22 @@ def test_a_login_without_a_project_for_quota_proves_nothing(monkeypatch):
         found = search(google_api.connect(), Scope(projects=[PROJECT], stack=None))
         assert any("requires a quota project" in sentence for sentence in found.unknown)
         assert NOT_ENABLED not in {call.outcome for call in found.calls}
+
+
+def test_each_call_of_a_search_counts_for_the_project_that_it_is_about(monkeypatch):
+    """An API that is off in one project says nothing about another."""
+    with open_world() as world:
+        ensure = {"projectId": "second-one"}
+        world.api.session.post(f"{world.cloud.base_url}/admin/projects", json=ensure, timeout=30).raise_for_status()
+        off = "v1/projects/local-project/services/{}.googleapis.com:disable"
+        for api in ("storage", "secretmanager"):
+            world.call("POST", "serviceusage", off.format(api), {})
+        found = search(google_api.connect(PROJECT, "second-one"), Scope(projects=[PROJECT, "second-one"], stack=None))
+        off_in = {call.path for call in found.calls if call.outcome == NOT_ENABLED}
+        assert off_in
+        assert not any("second-one" in path for path in off_in)
+        read = [call.outcome for call in found.calls if call.kind == "bucket"]
+        assert sorted(read) == [NOT_ENABLED, "read"]
 
 
 def test_what_cannot_be_read_is_not_called_gone():
@@ -203,6 +233,23 @@ def test_a_region_without_results_is_no_warning():
 # Whose it is
 
 
+@pytest.mark.parametrize(
+    ("item", "ours"),
+    [
+        ({"labels": dict(LABELS)}, True),
+        ({"labels": {**LABELS, "gemma-serving-stack": "y"}}, False),
+        ({"labels": {"managed-by": "gemma-serving"}}, False),
+        ({"description": "managed-by=gemma-serving gemma-serving-project=gemma-serving gemma-serving-stack=x"}, True),
+        ({"description": "managed-by=gemma-serving gemma-serving-project=gemma-serving gemma-serving-stack=xy"}, False),
+        ({}, False),
+    ],
+)
+def test_ours_means_all_three_labels_or_all_three_words(item, ours):
+    assert (
+        by_name("image repository").owner(google_body("artifactregistry.v1", "Repository", item)) == owner("x")
+    ) is ours
+
+
 def test_a_queued_resource_carries_its_labels_in_its_nodes():
     def queued(*labels):
         specs = [{"node": {"labels": item}} for item in labels]
@@ -234,6 +281,43 @@ def binding(role, *members, **condition):
     return {"role": role, "members": list(members), **({"condition": condition} if condition else {})}
 
 
+@pytest.mark.parametrize(
+    ("given", "ours"),
+    [
+        (binding("roles/logging.logWriter", f"serviceAccount:{ACCOUNT}"), True),
+        (binding("roles/logging.logWriter", f"deleted:serviceAccount:{ACCOUNT}?uid=42"), True),
+        (binding("roles/logging.logWriter", f"user:{ACCOUNT}"), False),
+        (binding("roles/logging.logWriter", f"serviceAccount:a-{ACCOUNT}"), False),
+        (binding(TUNNEL_ROLE, "user:a@b.com"), False),
+        (binding(TUNNEL_ROLE, "user:a@b.com", title="t", expression="true", description=owner("x").description), True),
+        (binding(TUNNEL_ROLE, "user:a@b.com", title=owner("x").description, expression="true"), True),
+        (
+            binding(TUNNEL_ROLE, "user:a@b.com", title="t", expression="true", description="gemma-serving-stack=x"),
+            False,
+        ),
+    ],
+)
+def test_a_grant_is_ours_by_its_account_or_by_its_conditions_words(given, ours):
+    assert [item.owner for item in grants_in(policy(given), PROJECT_HOLDER, OURS)] == [owner("x")] * ours
+
+
+def test_a_removal_takes_our_members_out_and_leaves_everything_else():
+    before = policy(
+        binding("roles/logging.logWriter", f"serviceAccount:{ACCOUNT}", "user:bob@b.com"),
+        binding("roles/viewer", "user:bob@b.com"),
+    )
+    grants = [*grants_in(before, PROJECT_HOLDER, OURS)]
+    renamed = policy(
+        binding("roles/logging.logWriter", f"deleted:serviceAccount:{ACCOUNT}?uid=42", "user:bob@b.com"),
+        binding("roles/viewer", "user:bob@b.com"),
+    )
+    for current in (before, renamed):
+        after, removed = without(current, grants, OURS)
+        assert removed == 1
+        assert after["bindings"] == [binding("roles/logging.logWriter", "user:bob@b.com"), before["bindings"][1]]
+        assert after["etag"] == "BwX="
+
+
 def test_a_removal_leaves_what_is_another_stacks_by_now_and_the_same_grant_under_another_condition():
     """An account of the same name can belong to another stack when the policy is read again."""
     member = f"serviceAccount:{ACCOUNT}"
@@ -244,6 +328,19 @@ def test_a_removal_leaves_what_is_another_stacks_by_now_and_the_same_grant_under
     assert without(before, grants[:1], OURS) == ({**before, "bindings": now_and_then[1:]}, 1)
 
 
+@pytest.mark.parametrize(
+    ("expression", "flag"),
+    [
+        ("true", "--condition=title=t,expression=true"),
+        ("a in [1, 2]", "--condition='^|^title=t|expression=a in [1, 2]'"),
+        ("a in [1, 2] || b", "--condition='^#^title=t#expression=a in [1, 2] || b'"),
+    ],
+)
+def test_a_grant_with_a_condition_has_a_command_that_names_the_condition(expression, flag):
+    command = PROJECT_HOLDER.command(TUNNEL_ROLE, "user:a@b.com", {"title": "t", "expression": expression})
+    assert command == f"gcloud projects remove-iam-policy-binding p --member=user:a@b.com --role={TUNNEL_ROLE} {flag}"
+
+
 def test_the_grants_of_a_deleted_account_stay_on_the_project_and_are_found():
     with open_world() as world:
         world.everything("x")
@@ -251,6 +348,13 @@ def test_the_grants_of_a_deleted_account_stay_on_the_project_and_are_found():
         world.call("DELETE", "iam", f"v1/projects/{PROJECT}/serviceAccounts/{email}")
         (grant,) = [item for item in search(world.api, scope()).found if item.kind == "IAM grant"]
     assert grant.document["member"].startswith(f"deleted:serviceAccount:{email}?uid=")
+
+
+def test_the_grants_of_an_account_of_somebody_else_with_our_name_are_not_ours():
+    with open_world() as world:
+        email = world.account("gemma-x", "made by hand")
+        world.grant("roles/logging.logWriter", f"serviceAccount:{email}")
+        assert search(world.api, scope()).found == ()
 
 
 def test_a_grant_on_somebody_elses_bucket_is_found():
@@ -265,3 +369,39 @@ def test_a_grant_on_somebody_elses_bucket_is_found():
 
 def test_a_project_of_a_domain_has_its_domain_in_the_address():
     assert Names(project="example.com:p", stack="x").account_email == "gemma-x@p.example.com.iam.gserviceaccount.com"
+
+
+def test_a_place_that_is_gone_holds_nothing():
+    class Gone(Pages):
+        def pages(self, api, path):
+            if path.endswith("/services"):
+                raise GoogleListError(404, "no such location", "")
+            yield from super().pages(api, path)
+
+    found = search(Gone("bucket", {}), scope())
+    assert (found.found, found.unknown) == ((), ())
+
+
+def test_resources_of_other_stacks_in_a_stacks_network_are_named_and_nothing_else():
+    """Google deletes no network in use, and a machine's own stack has to go first."""
+    with open_world() as world:
+        for stack in ("x", "y", "z"):
+            world.network(f"gemma-{stack}", owner(stack).description)
+        for stack, network in (("y", "x"), ("z", "z"), (None, "x")):
+            world.call(
+                "POST",
+                "compute",
+                f"compute/v1/projects/{PROJECT}/global/firewalls",
+                {
+                    "name": f"rule-{stack}-in-{network}".lower(),
+                    "network": f"projects/{PROJECT}/global/networks/gemma-{network}",
+                    "allowed": [{"IPProtocol": "tcp", "ports": ["8000"]}],
+                    "sourceRanges": ["10.64.0.0/24"],
+                    "description": owner(stack).description if stack else "mine",
+                },
+            )
+        assert [(item.kind, item.id, item.owner) for item in search(world.api, scope("x")).guests] == [
+            ("firewall rule", "rule-y-in-x", owner("y"))
+        ]
+        assert search(world.api, scope("y")).guests == ()
+        assert search(world.api, scope(None)).guests == ()

@@ -38,6 +38,28 @@ def service(least, **limits):
     return found("Cloud Run service", "run.v2", "GoogleCloudRunV2Service", template=template)
 
 
+@pytest.mark.parametrize(
+    ("item", "usd"),
+    [
+        (queued("ACTIVE", provisioningModel="FLEX_START"), 4 * 1.35),
+        (queued("ACTIVE", provisioningModel="SPOT"), 4 * 1.78),
+        (queued("ACTIVE", spot={}), 4 * 1.78),
+        (queued("ACTIVE"), 4 * 2.70),
+        (queued("ACTIVE", "v5litepod-8"), 8 * 1.20),
+        (queued("ACTIVE", "v5p-8"), None),
+        (queued("WAITING_FOR_RESOURCES"), 0.0),
+        (queued("FAILED"), 0.0),
+        (queued("ACTIVE", "v4-8"), None),
+        (service(1), 3600 * (8 * 0.000018 + 32 * 0.000002 + 0.0001867)),
+        (service(2, memory="32768Mi", cpu="8000m"), 2 * 3600 * (8 * 0.000018 + 32 * 0.000002 + 0.0001867)),
+        (service(0), None),
+    ],
+)
+def test_list_prices(item, usd):
+    assert usd_per_hour(item) == (None if usd is None else pytest.approx(usd))
+    assert usd_so_far(item, NOW) == (None if usd is None else pytest.approx(3 * usd))
+
+
 def test_the_node_of_a_queued_resource_is_paid_with_it():
     node = {"acceleratorType": "v6e-4", "queuedResource": "projects/p/locations/l/queuedResources/q"}
     assert usd_per_hour(found("TPU node", "tpu.v2alpha1", "Node", **node)) is None

@@ -368,6 +368,23 @@ def contents(world, folder):
     return {name: each.generation for name, each in world.target.objects(f"{folder}/").items()}
 
 
+def test_other_weights_leave_the_folder_of_the_first_alone(file, staging_world):
+    """A stranger's files once replaced those that a running revision mounts, and a file of his stayed when the weights came back."""
+    assert stage("--from", "checkpoint") == ExitCode.DONE
+    served = staging_world.folder
+    before = contents(staging_world, served)
+    staging_world.put("evil/config.json", b'{"a": "stranger"}')
+    staging_world.put("evil/model.safetensors", safetensors(b"others"))
+    staging_world.put("evil/chat_template.jinja", b"{{ every prompt }}")
+    assert stage("--from", f"gs://{staging_world.bucket}/evil") == ExitCode.DONE
+    assert contents(staging_world, served) == before
+    assert staging_world.folder != served
+    assert stage("--from", "checkpoint") == ExitCode.DONE
+    assert contents(staging_world, served) == before
+    assert "chat_template" not in str(before)
+    assert f"manifest: sha256:{staged_hash_in(staging_world, served)}" in file.read_text()
+
+
 def staged_hash_in(world, folder):
     return manifest_hash(json.loads(world.content(f"{folder}/{MANIFEST}")))
 

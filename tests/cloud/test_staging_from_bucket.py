@@ -5,6 +5,7 @@ import random
 
 import pytest
 
+from cloud.staging import bucket as buckets
 from cloud.staging.bucket import WeightsBucket
 from cloud.staging.sources import bucket_of, in_bucket
 from contracts.errors import CommandRefusedError, ScriptError
@@ -30,6 +31,36 @@ def world(staging_world, monkeypatch):
 
 def source_of(world):
     return in_bucket(WeightsBucket(world.source, "local-project"), "gemma")
+
+
+def test_a_checkpoint_is_copied_and_listed(world):
+    outcome = world.stage(source_of(world))
+    assert (outcome.copied, outcome.kept) == (2, 0)
+    assert world.content("m/model.safetensors") == LARGE
+    manifest = json.loads(world.content(f"m/{MANIFEST}"))
+    assert manifest["revision"] == f"gs://{world.source}/gemma"
+    assert [(file["name"], file["sha256"]) for file in manifest["files"]] == [
+        ("config.json", None),
+        ("model.safetensors", None),
+    ]
+    assert {file["crc32c"] for file in manifest["files"]} == {
+        buckets.crc32c(FILES["config.json"]),
+        buckets.crc32c(LARGE),
+    }
+    total = len(LARGE) + 8
+    assert world.progress[-1] == ("copying", total, total)
+    assert set(world.target.objects("")) == {"m/config.json", "m/model.safetensors", f"m/{MANIFEST}"}
+
+
+def test_no_byte_passes_through_this_machine(world, monkeypatch):
+    uploaded = []
+    upload = WeightsBucket.upload
+    monkeypatch.setattr(
+        WeightsBucket, "upload", lambda self, name, *a, **o: (uploaded.append(name), upload(self, name, *a, **o))[1]
+    )
+    world.stage(source_of(world))
+    assert uploaded == [f"m/{MANIFEST}"]
+    assert world.writes()["m/model.safetensors"] == 1
 
 
 def test_the_sha256_of_a_staged_source_is_carried_on(world):

@@ -1,9 +1,14 @@
 """Staging reads a checkpoint of the hub in ranges, without a file on the disk, and checks every byte."""
 
+import hashlib
+import json
 import random
+import tempfile
 import threading
 
+import httpx2
 import pytest
+from huggingface_hub.utils import _http
 
 from cloud.staging.sources import HubSource, hub
 from contracts.errors import ScriptError
@@ -32,6 +37,31 @@ def world(staging_world, monkeypatch):
                 thread.join(60)
 
 
+def test_parts_come_by_range_and_nothing_is_written_to_the_disk(world, monkeypatch):
+    staging, running = world
+
+    def no_files(*_arguments, **_options):
+        raise AssertionError("a file was written")
+
+    monkeypatch.setattr(tempfile, "TemporaryDirectory", no_files)
+    monkeypatch.setattr("huggingface_hub.file_download.hf_hub_download", no_files)
+    source = hub("org/model", None)
+    assert source.revision == COMMIT
+    outcome = staging.stage(source)
+    assert outcome.copied == 3
+    assert staging.content("m/model.safetensors") == LARGE
+    assert staging.content("m/empty.txt") == b""
+    manifest = json.loads(staging.content(f"m/{MANIFEST}"))
+    assert manifest["revision"] == COMMIT
+    assert {file["name"]: file["sha256"] for file in manifest["files"]} == {
+        name: hashlib.sha256(content).hexdigest() for name, content in FILES.items() if name != "README.md"
+    }
+    ranges = [wanted for place, name, wanted, _ in running.asked if (place, name) == ("storage", "model.safetensors")]
+    assert sorted(ranges) == sorted(
+        f"bytes={start}-{min(start + 1000, 12_345) - 1}" for start in range(0, 12_345, 1000)
+    )
+
+
 def test_the_token_goes_to_the_hub_and_not_to_its_storage(world):
     staging, running = world
     staging.stage(hub("org/model", None))
@@ -52,6 +82,50 @@ def test_bytes_that_the_hub_does_not_state_are_refused_and_mended_by_the_next_ru
     assert staging.content(f"m/{name}") == FILES[name]
 
 
+def test_a_busy_storage_is_asked_again(world):
+    staging, running = world
+    running.refusals = [503, 500, 503]
+    staging.stage(hub("org/model", None))
+    assert staging.content("m/model.safetensors") == LARGE
+
+
+def test_a_client_that_another_thread_closed_is_opened_again(world, monkeypatch):
+    """The hub's client closes the session that all threads share when one of them gets no connection."""
+    staging, _ = world
+    source, session, closed = hub("org/model", None), _http.get_session, []
+
+    def closing():
+        found = session()
+        # None: another thread closed it in between, which the next test is about.
+        if found is not None and len(closed) < 3:
+            closed.append(found)
+            found.close()
+            _http.close_session()
+        return found
+
+    monkeypatch.setattr(_http, "get_session", closing)
+    staging.stage(source)
+    assert len(closed) >= 3
+    assert staging.content("m/model.safetensors") == LARGE
+
+
+@pytest.mark.usefixtures("world")
+def test_an_outage_of_two_minutes_ends_no_copy(monkeypatch):
+    source, waited = hub("org/model", None), []
+    monkeypatch.setattr("huggingface_hub.utils._http.time.sleep", waited.append)
+    get = _http.default_client_factory().get
+
+    class Down:
+        def request(self, method, url, **options):
+            if sum(waited) < 120:
+                raise httpx2.ConnectError("no route to host")
+            return get(url, **options)
+
+    monkeypatch.setattr(_http, "get_session", Down)
+    config = next(file for file in source.files() if file.name == "config.json")
+    assert source.read(config, 0, config.size_bytes) == b"{}"
+
+
 def test_a_signed_link_that_expired_is_one_sentence(world):
     staging, running = world
     running.refusals = [403] * 40
@@ -68,6 +142,14 @@ def test_a_server_that_ignores_ranges_is_named(world):
     running.ignores_ranges = True
     with pytest.raises(ScriptError, match=r"localhost returned 12345 bytes for bytes .* of model"):
         staging.stage(hub("org/model", None))
+
+
+def test_a_second_run_reads_only_what_the_hub_states_no_sha256_for(world):
+    staging, running = world
+    staging.stage(hub("org/model", None))
+    running.asked.clear()
+    assert staging.stage(hub("org/model", None)).kept == 3
+    assert {name for _, name, _, _ in running.asked} == {"config.json"}
 
 
 def test_a_hub_that_cannot_be_reached_says_how_to_go_on(staging_world, monkeypatch):

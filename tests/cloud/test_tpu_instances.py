@@ -8,7 +8,7 @@ import pytest
 from cloud.capacity import capacity_kind, capacity_names
 from cloud.kinds import INSTANCE, QUEUED, by_name
 from cloud.prices import usd_per_hour
-from cloud.search import resource_of
+from cloud.search import Scope, resource_of, search
 from cloud.spending import spending
 from contracts.labels import StackLimits
 from localcloud.tests.google_bodies import google_body
@@ -31,6 +31,14 @@ def world() -> Iterator[World]:
         make(found, "gemma-x", dict(owner("x").labels), "southamerica-west1-a")
         make(found, "theirs", {"managed-by": "hand"}, "us-east5-a")
         yield found
+
+
+def test_an_instance_is_found_in_a_zone_that_nothing_names(world: World):
+    found = search(world.api, Scope(projects=(PROJECT,), stack="x")).found
+    (item,) = [one for one in found if one.kind == INSTANCE]
+    assert item.name == f"projects/{PROJECT}/zones/southamerica-west1-a/instances/gemma-x"
+    assert item.location == "southamerica-west1-a"
+    assert item.command == f"gcloud compute instances delete gemma-x --project={PROJECT} --zone=southamerica-west1-a"
 
 
 def instance(

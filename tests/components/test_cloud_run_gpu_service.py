@@ -62,6 +62,20 @@ def test_a_service_is_private_and_callable_by_its_invokers_alone(declare):
     assert inputs["labels"]["gemma-serving-stack"] == "x"
 
 
+def test_the_container_has_its_gpu_its_probe_and_its_mounts(declare):
+    _, inputs, _ = service(declare)
+    template = inputs["template"]
+    (container,) = template["containers"]
+    assert container["resources"]["limits"] == {"cpu": "8", "memory": "32768Mi", "nvidia.com/gpu": "1"}
+    assert container["resources"]["cpuIdle"] is False
+    assert container["startupProbe"]["failureThreshold"] == 30
+    assert container["startupProbe"]["httpGet"] == {"path": "/health", "port": 8000}
+    assert [mount["mountPath"] for mount in container["volumeMounts"]] == ["/mnt/cache", "/mnt/models"]
+    assert template["gpuZonalRedundancyDisabled"] is True
+    assert template["nodeSelector"] == {"accelerator": "nvidia-l4"}
+    assert template["scaling"] == {"minInstanceCount": 1, "maxInstanceCount": 2}
+
+
 def test_a_secret_is_referred_to_by_its_version_and_never_written(declare):
     _, inputs, _ = service(declare)
     variables = {variable["name"]: variable for variable in inputs["template"]["containers"][0]["envs"]}

@@ -54,3 +54,14 @@ def test_a_long_answer_is_not_cut_and_an_idle_connection_ends_before_vllm_ends_i
     (options,) = named(resources["clusters"], "model")["typed_extension_protocol_options"].values()
     assert options["common_http_protocol_options"]["idle_timeout"] == f"{UPSTREAM_IDLE_S}s"
     assert UPSTREAM_IDLE_S < VLLM_KEEP_ALIVE_S
+
+
+def test_an_instance_starts_with_a_healthy_server_and_no_server_gets_the_callers_token():
+    resources = config()
+    (ready, *_) = front(resources)["http_filters"]
+    assert ready["typed_config"]["cluster_min_healthy_percentages"] == {"model": {"value": 1}}
+    routes = front(resources)["route_config"]["virtual_hosts"][0]["routes"]
+    assert [("request_headers_to_remove" in route) for route in routes] == [True, False] * 3 + [False]
+    (host,) = front(resources)["route_config"]["virtual_hosts"]
+    assert host["request_headers_to_remove"] == ["x-serverless-authorization"]
+    assert [each["name"] for each in resources["clusters"]] == ["model", "only-tpu-a", "only-tpu-b"]

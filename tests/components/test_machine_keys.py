@@ -16,12 +16,16 @@ from contracts.compile_cache import ArchiveSettings, parse_archive
 from contracts.container_start import ContainerStart, GraphCache, parse_start
 from contracts.rollout import RolloutLimits, parse_rollout
 from contracts.serving_document import (
+    RESTART_METADATA_KEY,
+    SCRIPT_METADATA_KEY,
     BucketWeights,
     parse_document,
 )
-from tests.components.test_tpu_queued_resource import DOCUMENT
+from tests.components.test_tpu_queued_resource import DOCUMENT, declared
 from tests.contract_keys import keys
 
+OF_GOOGLE = {SCRIPT_METADATA_KEY, "enable-guest-attributes", "enable-oslogin"}
+"""Metadata keys that Google's guest environment reads."""
 KEY = "projects/p/secrets/s/versions/1"
 FOLDER = BucketWeights("gs://bucket/weights", "/mnt/models/m")
 SENT: list[tuple[Any, Callable[[str], Any], Iterable[str]]] = [
@@ -69,3 +73,19 @@ def test_each_key_of_a_document_reaches_a_field_that_the_agent_reads(
         assert not unread, f"no reader parses `{key}`"
     fields = {field.name for field in dataclasses.fields(sent)}
     assert fields - read_by_agent() == set(), "fields that no module of vm_agent reads"
+
+
+def test_each_metadata_key_is_read(declare):
+    inputs, _ = declared(
+        declare, compile_archive="{}", collector="{}", image_repositories={"us": "a/p/r", "europe": "b/p/r"}
+    )
+    keys = {*inputs["metadata"], inputs["ready"]["deadlineMetadataKey"], RESTART_METADATA_KEY}
+    named = {
+        ast.literal_eval(node.value): node.target.id
+        for tree in trees("contracts")
+        for node in tree.body
+        if isinstance(node, ast.AnnAssign)
+        and isinstance(node.target, ast.Name)
+        and isinstance(node.value, ast.Constant)
+    }
+    assert [key for key in sorted(keys - OF_GOOGLE) if named.get(key) not in read_by_agent()] == []

@@ -1,6 +1,7 @@
 """The small components: identity, token, bucket, network, image."""
 
 import ipaddress
+from dataclasses import replace
 
 import pulumi
 import pytest
@@ -152,11 +153,47 @@ def test_an_existing_bucket_is_read_and_never_managed(declare, ownership):
     assert recorder.all("storage/bucket:Bucket") == []
 
 
+def test_every_subnet_has_private_google_access_and_ssh_comes_from_the_proxy_alone(declare, ownership):
+    recorder, _ = declare(lambda: PrivateNetwork("network", network_args(ownership)).network)
+    subnets = recorder.all("compute/subnetwork")
+    assert {subnet.inputs["region"] for subnet in subnets} == {"us-east5", "europe-west4"}
+    assert all(subnet.inputs["privateIpGoogleAccess"] is True for subnet in subnets)
+    assert len({subnet.inputs["ipCidrRange"] for subnet in subnets}) == 2
+    turned, _ = declare(
+        lambda: (
+            PrivateNetwork("network", replace(network_args(ownership), regions=["europe-west4", "us-east5"])).network
+        )
+    )
+    assert {subnet.inputs["region"]: subnet.inputs["ipCidrRange"] for subnet in turned.all("compute/subnetwork")} == {
+        subnet.inputs["region"]: subnet.inputs["ipCidrRange"] for subnet in subnets
+    }
+    rule = recorder.one("compute/firewall").inputs
+    assert rule["sourceRanges"] == ["35.235.240.0/20"]
+    assert rule["allows"] == [{"protocol": "tcp", "ports": ["22"]}]
+    assert recorder.all("compute/router") == []
+
+
 def test_the_way_out_exists_only_where_something_needs_it(declare, ownership):
     args = network_args(ownership, internet_egress=True, allow_iap=False)
     recorder, _ = declare(lambda: PrivateNetwork("network", args).network)
     assert len(recorder.all("compute/routerNat")) == 2
     assert recorder.all("compute/firewall") == []
+
+
+def test_a_machine_may_connect_to_the_named_ports_and_to_nothing_else(declare, ownership):
+    args = network_args(ownership, egress_ports=("443",))
+    recorder, _ = declare(lambda: PrivateNetwork("network", args).network)
+    rules = {rule.name: rule.inputs for rule in recorder.all("compute/firewall") if rule.name != "network-iap"}
+    allow, deny = rules["network-egress"], rules["network-no-egress"]
+    assert allow["allows"] == [{"protocol": "tcp", "ports": ["443"]}]
+    assert deny["denies"] == [{"protocol": "all"}]
+    assert allow["priority"] < deny["priority"] < 65535, "the last one is Google's, which allows everything"
+    for rule in (allow, deny):
+        assert (rule["direction"], rule["destinationRanges"], rule["targetTags"]) == (
+            "EGRESS",
+            ["0.0.0.0/0"],
+            [args.target_tag],
+        )
 
 
 def test_an_image_is_pulled_by_digest_through_the_stacks_own_repository(declare, ownership):

@@ -53,6 +53,17 @@ def declared(declare, **changes):
     return recorder.one("gcp-tpu:index:QueuedResource").inputs, node
 
 
+def test_the_image_of_one_region_is_named_by_the_document_alone(declare):
+    inputs, _ = declared(declare)
+    assert set(inputs["metadata"]) == {
+        "startup-script",
+        "enable-guest-attributes",
+        "enable-oslogin",
+        "gemma-serving-document",
+        "gemma-serving-rollout",
+    }
+
+
 def test_the_machine_gives_a_change_up_before_up_does_so_that_up_sees_what_serves_then(declare):
     inputs, _ = declared(declare, drain_s=30, shutdown_flag=True)
     limits = parse_rollout(inputs["metadata"]["gemma-serving-rollout"])

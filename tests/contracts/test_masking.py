@@ -213,6 +213,16 @@ def test_a_hash_is_never_masked(digest, before):
     assert masked(f"{before}{digest}") == f"{before}{digest}"
 
 
+@given(st.text(st.sampled_from("abcXYZ019+/"), min_size=60, max_size=64), st.integers(1, 100), st.text(max_size=20))
+def test_a_key_is_masked_however_it_comes(line, lines, after):
+    text = "\n".join(["-----BEGIN PRIVATE KEY-----", *[line] * lines, "-----END PRIVATE KEY-----"])
+    mask = LineMask()
+    by_line = [mask(one) for one in text.split("\n")]
+    assert masked(text) == MASK
+    assert set(by_line) == {MASK}
+    assert mask(after) == masked(after)
+
+
 def test_a_key_that_comes_line_by_line_is_masked_to_its_last_line():
     lines = ["before", "(x) -----BEGIN PRIVATE KEY-----", *PEM, "-----END PRIVATE KEY----- after", "canary is a bird"]
     mask = LineMask()
@@ -229,3 +239,30 @@ def test_a_first_line_alone_does_not_hide_a_whole_log():
     mask = LineMask()
     shown = [mask(line) for line in ("-----BEGIN PRIVATE KEY-----", *("line of a log" for _ in range(500)))]
     assert shown[200:] == ["line of a log"] * 301
+
+
+@pytest.mark.parametrize(
+    "word",
+    [
+        "a-",
+        "token-",
+        "eyJ",
+        "-----BEGIN A ",
+        "://a:",
+        "://a:b@",
+        "basic ",
+        "hf_",
+        "token=",
+        "[",
+        "[masked]",
+        "a=",
+        "&sig=",
+        "1//0",
+        "token=[",
+    ],
+)
+def test_a_long_line_of_a_stranger_is_searched_in_a_time_that_grows_with_its_length(word):
+    """With the square of its length, `a-` takes an hour here and holds a server up that long."""
+    text = word * (100_000 // len(word))
+    once = masked(text)
+    assert masked(once) == once

@@ -4,12 +4,14 @@ from importlib.metadata import version
 from pathlib import Path
 from types import SimpleNamespace
 
+import pulumi
 import pulumi_gcp
 import pytest
 from pulumi.runtime import mocks
 from pulumi.runtime.settings import set_root_resource
 
 from authors.gcp_resources import FOLDER, MODULES, used
+from components import gcp
 from components.gcp.resource import PROVIDER_VERSION
 from components.model_bucket import ModelBucket, ModelBucketArgs
 from components.private_network import PrivateNetwork, PrivateNetworkArgs
@@ -135,6 +137,17 @@ def test_every_request_is_that_of_the_sdk_and_no_class_is_left_out(sent, configu
     }
     assert generated <= types
     assert "pulumi:providers:gcp" in types
+
+
+def test_an_output_has_the_name_that_the_sdk_gives_it(declare):
+    def program():
+        secret = gcp.secretmanager.SecretVersion(
+            "token", gcp.secretmanager.SecretVersionArgs(secret="projects/p/secrets/s", secret_data="x")
+        )
+        return pulumi.Output.all(secret.name, secret.secret, secret.version)
+
+    _, resolved = declare(program)
+    assert resolved == ["projects/p/secrets/s/versions/1", "projects/p/secrets/s", "1"]
 
 
 def test_the_classes_are_those_of_the_installed_provider():

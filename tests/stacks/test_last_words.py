@@ -91,6 +91,50 @@ HBM = (
 )
 
 
+@pytest.mark.parametrize(
+    ("line", "finding", "says"),
+    [
+        (HBM, "FIT01", ["A chip ran out of memory (HBM)", "vllm.gpuMemoryUtilization or vllm.maxNumBatchedTokens"]),
+        (
+            "XlaRuntimeError: RESOURCE_EXHAUSTED: E0100: RuntimeBufferAllocationFailure:",
+            "FIT01",
+            ["A chip ran out of memory"],
+        ),
+        ("RESOURCE_EXHAUSTED: E1001: CompileTimeScopedVmemOom:", "", ["A kernel does not fit in the VMEM of a chip."]),
+        (
+            "ValueError: Chunked MM input disabled but max_tokens_per_mm_item (2496) is larger than max_num_batched_tokens (2048).",
+            "LEN02",
+            ["up to 2,496 tokens", "Set gemma-serving:vllm.maxNumBatchedTokens to 2496 or more"],
+        ),
+        (
+            "NotImplementedError: The page size of the layer is not divisible by the maximum page size. Cannot unify by adjusting block_size.",
+            "",
+            ["vllm-project/vllm#40388", "Set gemma-serving:vllm.kvCacheDtype to auto or fp8"],
+        ),
+        (
+            "NotImplementedError: No compressed-tensors compatible scheme was found.",
+            "FIT06",
+            ["cannot load the precision of google/"],
+        ),
+        ("RuntimeError: The TPU is already in use by process with pid 4242", "", ["Process 4242 on the machine"]),
+        (
+            "Quota limit 'TPUV6EPerProjectPerZoneForTPUAPI' has been exceeded. Limit: 0 in zone x.",
+            "SCL02",
+            ["TPUV6EPerProjectPerZoneForTPUAPI", "gemma doctor"],
+        ),
+        ("Quota 'TPUS_PER_TPU_FAMILY' exceeded.  Limit: 0.0 in region us-east5.", "SCL02", ["TPUS_PER_TPU_FAMILY"]),
+        ("huggingface_hub.errors.GatedRepoError: 403 Client Error", "", ["denied access to"]),
+        ("Repository Not Found for url: https://huggingface.co/api/models/x/y.", "", ["does not exist or is private"]),
+    ],
+)
+def test_each_failure_of_a_tpu_server_is_explained(line, finding, says):
+    cause = cause_of([line, LAST], tpu_start())
+    assert cause.line == line
+    assert cause.finding == finding
+    for words in says:
+        assert words in cause.hint, cause.hint
+
+
 def test_the_last_line_alone_leads_to_the_lines_above_it():
     cause = cause_of(["INFO loading", LAST], tpu_start())
     assert cause.finding == ""

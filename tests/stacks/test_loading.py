@@ -360,6 +360,16 @@ def test_a_folder_of_a_bucket_has_no_slashes_at_its_ends(written, folder):
     assert load(changed("l4-qat", "bucket", {"prefix": written})).weights_prefix == folder
 
 
+@pytest.mark.parametrize(
+    ("cache", "weights", "has_bucket"),
+    [("machine", "hub", False), ("bucket", "hub", True), ("machine", "bucket", True), ("off", "hub", False)],
+)
+def test_an_archive_needs_a_bucket_whatever_the_weights(cache, weights, has_bucket):
+    values = {**changed("tpu-v6e4", "tpu.compileCache", cache), "weights": weights}
+    settings = load(values)
+    assert (settings.uses_bucket, settings.archives_programs) == (has_bucket, cache == "bucket")
+
+
 @pytest.mark.parametrize("stack", ["tpu-v6e4", "l4-qat"])
 def test_an_existing_bucket_has_no_archives_of_programs_unless_they_are_set(stack):
     block = "tpu" if stack.startswith("tpu") else "cloudRun"
@@ -391,6 +401,27 @@ def test_compiled_graphs_of_a_service_need_a_bucket_whatever_the_weights(weights
     settings = load(values)
     assert (settings.uses_bucket, settings.archives_programs) == (True, True)
     assert to_deployment(settings).cloud_run.graph_cache == "bucket"
+
+
+def test_the_engines_configuration_and_the_file_mean_the_same(monkeypatch):
+    monkeypatch.setenv("GOOGLE_CLOUD_PROJECT", "my-project")
+    for stack in STACKS:
+        config = {
+            f"gemma-serving:{key}": value if isinstance(value, str) else json.dumps(value)
+            for key, value in values_of(stack).items()
+        }
+        assert from_pulumi(config, frozenset(), stack=stack) == from_file(ROOT / f"Pulumi.{stack}.yaml")
+
+
+def test_the_token_is_a_fact_in_the_settings_and_never_a_value():
+    config = {
+        **{f"gemma-serving:{k}": v if isinstance(v, str) else json.dumps(v) for k, v in values_of("tpu-v6e4").items()},
+        "gcp:project": "my-project",
+        "gemma-serving:hfToken": "hf_canary",
+    }
+    settings = from_pulumi(config, frozenset({"gemma-serving:hfToken"}), stack="x")
+    assert settings.has_secret("hfToken")
+    assert "hf_canary" not in repr(settings) + settings.model_dump_json()
 
 
 def test_a_stack_without_a_file_names_those_that_have_one(tmp_path):

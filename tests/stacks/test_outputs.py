@@ -1,25 +1,28 @@
 """What a stack exports is what `contracts.outputs` promises: one type, read back by the scripts."""
 
 import json
-from dataclasses import replace
+from dataclasses import fields, replace
 
 import pulumi
 import pytest
 
 from components.stack_details import StackDetails
-from contracts.fields import from_json
+from contracts.fields import camel_case, from_json
 from contracts.outputs import DETAILS, StackOutputs
+from planning import plan
 from planning.cost.subject import examine
 from planning.data import overheads
 from planning.planner import plan_of
 from planning.question.types import StartupProbe
+from planning.question.vllm_args import given_options
 from planning.speed.startup import LONGEST_PROBE, PROMPT_PROBE, seen_after_s
 from stacks.cloud_run import startup_probe
 from stacks.loading import from_file
 from stacks.outputs import smoke_thresholds
 from stacks.planned import to_deployment
 from stacks.program import run
-from tests.stacks.test_program import ROOT, configured
+from stacks.settings import ProbeSettings
+from tests.stacks.test_program import ROOT, STACKS, configured
 
 __all__ = ["configured"]
 
@@ -54,10 +57,44 @@ def exported(configured, declare, monkeypatch):
     return export
 
 
+@pytest.mark.parametrize("stack", STACKS)
+def test_every_stack_exports_the_contract_and_nothing_else(exported, stack):
+    raw = exported(stack)
+    outputs = from_json(StackOutputs, raw)
+    given = {field.name for field in fields(StackOutputs) if getattr(outputs, field.name) is not None}
+    assert set(raw) == {camel_case(name) for name in given}
+    assert {"connect", "check", "endpoint"} <= set(raw) - DETAILS
+    assert len(set(raw) - DETAILS) <= 12
+    assert outputs.plan.fits
+    assert outputs.labels["gemma-serving-stack"] == "x"
+    assert "@sha256:" in outputs.image
+
+
+def test_a_tpu_stack_says_what_the_queue_knows(exported):
+    outputs = from_json(StackOutputs, exported("tpu-v6e4"))
+    assert (outputs.location, outputs.zone) == ("us-east5-b", "us-east5-b")
+    assert (outputs.state, outputs.phase, outputs.deadline) == ("ACTIVE", "ready", "2026-11-20T18:00:00Z")
+    assert outputs.tunnel.argv[:6] == ("gcloud", "alpha", "compute", "tpus", "tpu-vm", "ssh")
+    assert outputs.tunnel.argv[6:9] == ("gemma-x-node", "--project=my-project", "--zone=us-east5-b")
+    assert outputs.tunnel.argv[9:13] == ("--tunnel-through-iap", "--quiet", "--", "-N")
+    assert outputs.tunnel.argv[-1] == "8000:127.0.0.1:8000"
+
+
 def test_a_cloud_run_stack_has_no_tunnel_and_no_queue(exported):
     outputs = from_json(StackOutputs, exported("l4-qat"))
     assert (outputs.auth, outputs.location, outputs.endpoint) == ("id-token", "us-east4", "https://gemma-x.a.run.app")
     assert (outputs.tunnel, outputs.zone, outputs.state, outputs.phase, outputs.deadline) == (None,) * 5
+
+
+def test_a_threshold_of_the_settings_wins_over_the_planners_figure():
+    settings = from_file(ROOT / "Pulumi.l4-qat.yaml", project="my-project")
+    subject = examine(to_deployment(settings))
+    planned = plan_of(subject)
+    derived = smoke_thresholds(settings.smoke, subject, planned)
+    assert derived.min_decode_tok_per_s == round(planned.throughput.decode_tok_per_s / 2, 1)
+    given = settings.smoke.model_copy(update={"max_ttft_s": 0.7})
+    assert smoke_thresholds(given, subject, planned) == replace(derived, max_ttft_s=0.7)
+    assert given_options(planned.vllm)["maxModelLen"] == derived.max_model_len
 
 
 @pytest.mark.parametrize(("estimate_s", "threshold_s"), [(3.0, 12.0), (0.01, 2.0)])
@@ -99,3 +136,14 @@ def test_a_cold_start_ends_with_the_first_probe_that_finds_the_server_ready():
     assert seen_after_s(LONGEST_PROBE, 241) == 250
     slow = StartupProbe(initial_delay_s=30, period_s=60, failure_threshold=20, timeout_s=5)
     assert seen_after_s(slow, 100) == 150
+
+
+def test_the_probe_of_the_settings_wins():
+    settings = from_file(ROOT / "Pulumi.l4-qat.yaml", project="my-project")
+    given = ProbeSettings.model_validate(
+        {"initialDelay": "240s", "period": "60s", "failureThreshold": 30, "timeout": "50s"}
+    )
+    run = settings.cloud_run.model_copy(update={"startup_probe": given})
+    planned = plan(to_deployment(settings.model_copy(update={"cloud_run": run})))
+    assert startup_probe(planned) == StartupProbe(initial_delay_s=240, period_s=60, failure_threshold=30, timeout_s=50)
+    assert planned.startup.ready_s == 780

@@ -95,6 +95,16 @@ def with_more(declaration, stack):
 
 
 @pytest.mark.parametrize("stack", STACKS)
+def test_every_stack_declares_its_server_and_an_identity_without_keys(as_written):
+    recorder = as_written.recorder
+    servers = recorder.all("cloudrunv2/service:Service") + recorder.all("gcp-tpu:index:QueuedResource")
+    assert len(servers) == 1
+    assert len(recorder.all("serviceaccount/account:Account")) == 1
+    assert recorder.all("serviceaccount/key") == []
+    assert len(recorder.all("pulumi:providers:gcp")) == 1
+
+
+@pytest.mark.parametrize("stack", STACKS)
 def test_no_grant_of_any_stack_reaches_everybody_or_owns_the_project(as_written):
     recorder = as_written.recorder
     grants = recorder.all("IamMember") + recorder.all("iAMMember") + recorder.all("IAMMember")
@@ -113,6 +123,20 @@ def test_every_grant_on_the_project_says_whose_it_is(with_more):
     for grant in recorder.all("projects/iAMMember"):
         given = (grant.inputs["member"], grant.inputs.get("condition") or {})
         assert owner_of_grant(*given, {account: mine}) == mine, grant.inputs
+
+
+def test_a_member_of_the_tunnel_gets_all_that_it_needs_under_conditions(configured, declare):
+    configured("tpu-v6e1", **TUNNEL)
+    recorder, _ = declare(run)
+    alice = [grant for grant in recorder.all("AMMember") if grant.inputs["member"] == "user:alice@example.com"]
+    on_project = {
+        grant.inputs["role"]: grant.inputs["condition"]["expression"]
+        for grant in alice
+        if grant.type == "gcp:projects/iAMMember:IAMMember"
+    }
+    assert on_project == tpu.tunnel_roles("cloud-tpu", "os-login")
+    (on_account,) = (grant for grant in alice if grant.type == "gcp:serviceaccount/iAMMember:IAMMember")
+    assert on_account.inputs["role"] == "roles/iam.serviceAccountUser"
 
 
 def test_a_custom_role_takes_the_place_of_the_admin_of_tpus(configured, declare, subtests):
@@ -235,6 +259,13 @@ def test_a_service_with_direct_vpc_reaches_the_hub_if_its_server_downloads_from_
         assert bool(recorder.all("routerNat:RouterNat")) is is_needed
 
 
+def test_a_machine_listens_on_its_loopback_address_and_a_service_on_every_one(configured, declare):
+    for stack, host in (("tpu-v6e1", "127.0.0.1"), ("l4-qat", "0.0.0.0")):
+        configured(stack)
+        recorder, _ = declare(run)
+        assert f"--host={host}" in servers_text(recorder)
+
+
 def test_a_machine_connects_to_port_443_alone_unless_it_needs_or_is_given_more(configured, declare, subtests):
     for name, changes, ports in (
         ("weights in the bucket", {"weights": "bucket"}, ["443"]),
@@ -249,6 +280,15 @@ def test_a_machine_connects_to_port_443_alone_unless_it_needs_or_is_given_more(c
             egress = [rule for rule in rules if rule["direction"] == "EGRESS"]
             assert [rule["allows"][0]["ports"] for rule in egress if "allows" in rule] == ([ports] if ports else [])
             assert sum("denies" in rule for rule in egress) == (1 if ports else 0)
+
+
+def test_a_container_is_privileged_from_the_start_only_by_the_setting(configured, declare):
+    for changes, words in (({}, None), ({"tpu__container": "privileged"}, "privileged")):
+        configured("tpu-v6e1", **changes)
+        recorder, _ = declare(run)
+        metadata = recorder.one("gcp-tpu:index:QueuedResource").inputs["metadata"]
+        assert json.loads(metadata["gemma-serving-rollout"]).get("container") == words
+        assert "container" not in json.loads(metadata["gemma-serving-document"]), "a change would restart the server"
 
 
 def test_a_given_network_is_used_and_none_is_made(configured, declare):
@@ -274,6 +314,16 @@ def test_a_plan_that_blocks_stops_before_anything_is_declared(configured, declar
     assert recorder.declared == []
     assert "TPU01" in caught["message"]
     assert "acceptFindings: [TPU01]" in caught["message"]
+
+
+def test_an_accepted_finding_lets_the_program_go_on(configured, declare):
+    configured(
+        "l4-qat",
+        cloudRun__startupProbe={"initialDelay": "60s", "period": "60s", "failureThreshold": 2, "timeout": "50s"},
+        acceptFindings=["PRB01"],
+    )
+    recorder, _ = declare(run)
+    assert recorder.one("cloudrunv2/service:Service")
 
 
 def test_a_stacks_name_that_cannot_be_part_of_names_is_one_sentence(configured, declare, monkeypatch):
@@ -334,6 +384,20 @@ def test_a_copy_in_memory_may_take_what_the_server_leaves_and_the_starter_knows_
     assert "VLLM_CACHE_ROOT" not in {one["name"] for one in container["envs"]}
 
 
+def test_graphs_are_kept_beside_any_way_of_the_weights(configured, declare):
+    configured("l4-12b-qat", cloudRun__compileCache="bucket")
+    recorder = declare(run)[0]
+    container, volumes, mounts = container_of(recorder)
+    assert set(volumes) == {"models", "graphs"}
+    start = json.loads(container["args"][0])
+    assert list(start) == ["graphs"]
+    assert start["graphs"]["path"] == {one["name"]: one.get("value") for one in container["envs"]}["VLLM_CACHE_ROOT"]
+    assert start["graphs"]["path"].startswith(f"{mounts['graphs']}/")
+    (bucket,) = recorder.all("storage/bucket:Bucket")
+    rules = bucket.inputs["lifecycleRules"]
+    assert {"age": 30, "matchesPrefixes": ["compile-cache/"]} in [rule["condition"] for rule in rules]
+
+
 @pytest.mark.parametrize(
     ("stack", "changes"),
     [("l4-12b-qat", {"cloudRun__compileCache": "bucket"}), ("tpu-v6e1", {"tpu__compileCache": "bucket"})],
@@ -364,6 +428,12 @@ def test_the_key_of_archives_is_drawn_and_kept_and_the_server_gets_its_name(
     assert all(re.fullmatch(r"[0-9a-f]{64}", value) for value in values)
 
 
+@pytest.mark.parametrize("stack", ["l4-12b-qat", "tpu-v6e1"])
+def test_without_archives_a_stack_has_no_key_for_them(configured, declare, stack):
+    configured(stack)
+    assert not [one for one in declare(run)[0].declared if "archive-key" in one.name]
+
+
 def repositories_of(recorder):
     """Return what each region pulls the image from, as the machine reads it."""
     metadata = recorder.one("gcp-tpu:index:QueuedResource").inputs["metadata"]
@@ -387,6 +457,19 @@ def test_machines_elsewhere_pull_from_docker_hub_only_through_cloud_nat_that_the
         hosts = {region: text.partition("/")[0] for region, text in repositories_of(recorder).items()}
         assert hosts == {region: f"{region}-docker.pkg.dev" for region in hosts}, changes
         assert len(hosts) == len(recorder.all("artifactregistry/repository:Repository")) == 4
+
+
+IN_ONE_REGION = {"weights": "bucket", "tpu__zones": ["us-east5-a", "us-east5-b"]}
+
+
+@pytest.mark.parametrize(
+    ("stack", "changes", "most"), [("tpu-v6e1", {}, 37), ("tpu-v6e4", IN_ONE_REGION, 29), ("l4-qat", {}, 19)]
+)
+def test_a_preview_has_few_resources(configured, declare, stack, changes, most):
+    """The engine counts them so, with components and the provider, and without secrets. It also counts the stack itself."""
+    configured(stack, **changes)
+    recorder, _ = declare(run)
+    assert len(recorder.declared) + 1 <= most
 
 
 def test_an_instance_of_compute_engine_has_its_image_nat_tunnel_and_no_right_over_tpus(configured, declare):

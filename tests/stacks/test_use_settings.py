@@ -172,6 +172,16 @@ def test_a_remedy_is_worded_and_applied_in_the_keys_that_the_file_uses():
     assert "MOD03" not in [finding.id for finding in after.findings]
 
 
+@pytest.mark.parametrize("size", ["imageTokens", "maxImageTokens"])
+def test_the_largest_image_has_to_fit_in_a_step(size):
+    options = {"maxNumBatchedTokens": 1_024, "multimodal": {"images": 4}}
+    fits = plan(to_deployment(settings("l4-12b-qat", **options)))
+    large = plan(to_deployment(settings("l4-12b-qat", **{**options, "multimodal": {"images": 4, size: 1120}})))
+    assert "LEN02" not in [finding.id for finding in fits.findings]
+    found = next(finding for finding in large.findings if finding.id == "LEN02")
+    assert "up to 1,120 tokens" in found.message
+
+
 HEARING = {"model": "google/gemma-4-E4B-it", "modelRevision": None, "weights": "hub"}
 CUSTOM = {"repository": "me/vllm-audio", "digest": f"sha256:{'a' * 64}", "version": "0.28.0"}
 IMAGES = {

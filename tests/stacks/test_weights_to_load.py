@@ -2,8 +2,12 @@
 
 import pytest
 
+from planning import plan
+from planning.cost.subject import examine
+from planning.memory.host_memory import parts_bytes
 from stacks.hooks.staged_weights import staged_weights
 from stacks.loading import from_values
+from stacks.planned import to_deployment
 from tests.stacks.failed_start import context_of
 from tests.stacks.test_loading import values_of
 
@@ -93,6 +97,18 @@ def test_staged_parts_are_local_folders_that_need_no_hub(stack, mode, root, copi
     assert {(one.uri, one.path) for one in context.part_copies} == (folders if copied else set())
 
 
+def test_a_part_that_is_not_staged_comes_from_the_hub_and_the_plan_says_so():
+    context = with_parts("tpu-v6e1", {ADAPTER: OWN})
+    assert context.needs_hub
+    assert context.vllm.speculative_config["model"] == DRAFTER
+    assert [part.source for part in context.parts if part.folder is None] == [DRAFTER]
+    named = {finding.id: finding.message for finding in plan(to_deployment(context.settings)).findings}
+    assert ADAPTER not in named.get("SEC07", "")
+    assert (
+        ADAPTER in {f.id: f.message for f in plan(to_deployment(with_parts("tpu-v6e1", {}).settings)).findings}["SEC07"]
+    )
+
+
 def test_each_staged_part_is_checked_before_the_service_is_made():
     context = with_parts("l4-12b-qat", PARTS)
     checks = staged_weights(context.settings, context.names.stack)
@@ -101,3 +117,14 @@ def test_each_staged_part_is_checked_before_the_service_is_made():
         (f"gemma-4-E2B-it-assistant{ENDING}", HASH),
         (f"sql{ENDING}", HASH),
     ]
+
+
+def test_parts_take_time_memory_and_disk():
+    alone, both = (
+        examine(to_deployment(with_parts("tpu-v6e1", PARTS, vllm=vllm).settings))
+        for vllm in ({"lora": None, "speculative": None}, {})
+    )
+    size_gib = parts_bytes(both.resolved) / 2**30
+    assert 0.1 < size_gib < 1
+    assert both.startup.load_s > alone.startup.load_s
+    assert both.memory.load_peak_host_gib == pytest.approx(alone.memory.load_peak_host_gib + size_gib, rel=0.01)

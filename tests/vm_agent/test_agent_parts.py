@@ -37,6 +37,17 @@ def stage(machine: Machine) -> None:
 
 
 class TestWeightsFromABucket:
+    def test_the_prefix_arrives_whole_in_ranges_and_nothing_else_does(self, machine: Machine, tmp_path: Path):
+        stage(machine)
+        told: list[str] = []
+        copier(tmp_path / "m", told=told).run()
+        assert (tmp_path / "m/shards/one.safetensors").read_bytes() == machine.objects["e2b/shards/one.safetensors"]
+        assert (tmp_path / "m/config.json").read_bytes() == b"{}"
+        assert (tmp_path / "m/empty").read_bytes() == b""
+        assert sum(item.startswith("e2b/shards") for item in machine.ranges) == 6
+        assert not any("not-ours" in str(path) for path in (tmp_path / "m").rglob("*"))
+        assert told[-1].endswith("GiB")
+
     def test_compiled_programs_beside_weights_without_a_folder_are_no_weights(self, machine: Machine, tmp_path: Path):
         machine.objects["config.json"] = b"{}"
         machine.objects["compile-cache/v6e-4/key/0.tar"] = b"programs"
@@ -203,6 +214,19 @@ class TestWhatIsPublished:
         assert machine.log_lines("server") == ["[masked]", "[masked]", "[masked]", "a [masked]"]
         assert machine.log_lines("agent") == ["agent"] * 4
 
+    def test_fast_progress_is_told_at_most_every_two_seconds_and_the_last_word_is_not_lost(
+        self, machine: Machine, monkeypatch: pytest.MonkeyPatch
+    ):
+        publisher, now_s = PhasePublisher(MetadataClient()), [1000.0]
+        monkeypatch.setattr("vm_agent.publishing.time.monotonic", lambda: now_s[0])
+        for number in range(50):
+            publisher.publish("fetching weights", "one", str(number))
+            now_s[0] += 0.1
+        assert [text for key, text in machine.published if key == "detail"] == ["0", "20", "40"]
+        now_s[0] += 2.0
+        publisher.publish_again()
+        assert machine.guest()["detail"] == "49"
+
     def test_guest_attributes_that_cannot_be_written_do_not_stop_the_agent(self, capsys: pytest.CaptureFixture[str]):
         told: list[str] = []
         publisher = PhasePublisher(MetadataClient(host=f"127.0.0.1:{free_port()}"), tell=told.append)
@@ -251,6 +275,15 @@ class TestRestarts:
 
     def runs(self, machine: Machine) -> int:
         return sum(call[0] == "run" for call in machine.docker_calls())
+
+    def test_a_server_that_compiles_for_long_before_it_crashes_is_given_up_too(self, machine: Machine):
+        agent, latest = self.agent()
+        agent.pacing.steady_s = 0.0
+        port = free_port()
+        latest.set(document(port, args=["m", f"--port={port}", "--crash"], secretEnv={}))
+        threading.Thread(target=agent.run, daemon=True).start()
+        eventually(lambda: machine.guest().get("phase") == "failed", "it is given up")
+        assert self.runs(machine) == 3, "two restarts"
 
     def test_a_grant_that_takes_minutes_costs_no_restart(self, machine: Machine):
         agent, latest = self.agent()

@@ -194,6 +194,16 @@ class TestSaveAndRestore:
         assert "already on this machine" in restored(tmp_path)
         assert machine.ranges == []
 
+    def test_the_same_programs_give_the_same_archive_so_that_two_machines_may_save_at_once(
+        self, machine: Machine, tmp_path: Path
+    ):
+        folder_with(tmp_path / "a")
+        folder_with(tmp_path / "b")
+        other = iter([True])
+        machine.on_upload = lambda _name: saved(tmp_path / "b") if next(other, None) else None
+        assert saved(tmp_path / "a").startswith("2 files")
+        assert len(archived(machine)) == 1
+
     def test_the_newest_of_two_is_restored(self, machine: Machine, tmp_path: Path):
         for day, data in ((19, b"old"), (21, b"new"), (20, b"middle")):
             machine.created[put(machine, tar_of({"program": data}))] = f"2026-11-{day}T10:00:00.000Z"
@@ -292,6 +302,21 @@ class TestWhatGoesWrong:
         assert "No signed archive" in restored(tmp_path / "b")
         assert machine.ranges == []
 
+    def test_an_upload_that_breaks_off_leaves_nothing_and_is_repeated(
+        self, machine: Machine, tmp_path: Path, waits: list[float]
+    ):
+        breaks = iter([True, False])
+
+        def cut(_name: str) -> None:
+            if next(breaks):
+                raise ConnectionResetError
+
+        machine.on_upload = cut
+        folder_with(tmp_path)
+        assert saved(tmp_path).startswith("2 files")
+        assert len(archived(machine)) == 1
+        assert waits == [0.5]
+
     def test_a_program_with_a_secret_in_it_is_not_archived(self, machine: Machine, tmp_path: Path, said: list[str]):
         folder_with(tmp_path, {**PROGRAMS, "leaky": f"x{CANARY}y".encode()})
         one = programs(tmp_path, said)
@@ -316,6 +341,16 @@ class TestBesideTheServer:
         thread = programs(root, said).restore_beside(SERVED)
         thread.join(60)
         assert not thread.is_alive()
+
+    def test_programs_are_restored_beside_the_pull_and_saved_when_ready(
+        self, machine: Machine, tmp_path: Path, said: list[str]
+    ):
+        folder_with(tmp_path / "a")
+        first = programs(tmp_path / "a", said)
+        first.server_is_ready(SERVED)
+        eventually(lambda: archived(machine), "the programs are archived")
+        self.restored(tmp_path / "b", said)
+        assert held(tmp_path / "b") == PROGRAMS
 
     def test_programs_that_the_server_compiles_later_are_saved_too(
         self, machine: Machine, tmp_path: Path, said: list[str]
@@ -379,6 +414,18 @@ class TestBesideTheServer:
             one = programs(tmp_path, said, limit_s=0.2)
             one.wait_for(one.restore_beside(SERVED), lambda: False)
             assert said == ["Compiled programs: no archive was restored within 0.2 s. The server starts without one."]
+
+    def test_a_change_that_is_cancelled_waits_for_no_archive(
+        self, machine: Machine, tmp_path: Path, said: list[str], monkeypatch: pytest.MonkeyPatch
+    ):
+        with socket.create_server(("127.0.0.1", 0)) as silent:
+            url = f"http://127.0.0.1:{silent.getsockname()[1]}/storage/v1/"
+            monkeypatch.setenv("CLOUDSDK_API_ENDPOINT_OVERRIDES_STORAGE", url)
+            one = programs(tmp_path, said, limit_s=float("inf"))
+            restore = one.restore_beside(SERVED)
+            one.wait_for(restore, lambda: True)
+            assert restore.is_alive()
+            assert said == []
 
     @pytest.mark.parametrize(
         "text", ["not json", '{"uri": 3}', '{"uri": "gs://b-b-b/x", "accelerator": "v6e-4", "more": 1}']

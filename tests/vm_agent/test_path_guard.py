@@ -43,6 +43,28 @@ def _is_reached(answer: Sequence[Mapping[str, Any]]) -> bool:
     return [message["type"] for message in answer] == ["reached"]
 
 
+def test_every_path_but_health_needs_the_key(subtests: pytest.Subtests) -> None:
+    for path in PATHS:
+        with subtests.test(path):
+            start, body = _answer(None, path)
+            assert (start["type"], start["status"]) == ("http.response.start", 401)
+            assert body["body"] == b'{"error":"Unauthorized"}'
+            assert (b"content-length", b"24") in start["headers"]
+            assert _is_reached(_answer(f"Bearer {KEY}", path))
+    assert _is_reached(_answer(None, "/health"))
+
+
+def test_only_the_key_itself_is_taken(subtests: pytest.Subtests) -> None:
+    near = (f"Bearer  {KEY}", f"Bearer {KEY} ", f"Bearer {KEY[:-1]}", f"Bearer {KEY.upper()}", "Bearer kéy")
+    wrong = ("", KEY, f"Basic {KEY}", "Bearer", "Bearer ", *near)
+    for given in wrong:
+        with subtests.test(given):
+            assert not _is_reached(_answer(given, "/metrics"))
+    for given in (f"Bearer {KEY}", f"bearer {KEY}", f"BEARER {KEY}"):  # vLLM's own check ignores the case of the scheme
+        with subtests.test(given):
+            assert _is_reached(_answer(given, "/metrics"))
+
+
 def test_the_first_of_two_headers_counts_as_in_vllm() -> None:
     two = [(b"Authorization", b"Bearer wrong"), (b"authorization", f"Bearer {KEY}".encode())]
     assert not _is_reached(_answer(None, "/metrics", headers=two))

@@ -8,7 +8,7 @@ import pytest
 from contracts.guest_attributes import IDLE_FROM_S, IDLE_SINCE_KEY, NOT_IDLE
 from contracts.rollout import RolloutLimits
 from tests.vm_agent.in_process import Serving, calls, written
-from tests.vm_agent.machine import IMAGE, Machine, eventually
+from tests.vm_agent.machine import IMAGE, Machine, document, eventually
 from vm_agent.follow import LatestDocument
 from vm_agent.running_server import IdleTime, ServerLoad
 
@@ -39,6 +39,17 @@ def test_a_nonce_restarts_the_server_of_the_same_document_once_with_a_pause(serv
     assert len(calls(machine, "run")) == 3
 
 
+def test_a_reader_of_the_new_nonce_never_sees_the_phase_from_before_it(serving: Serving, machine: Machine):
+    serving.good()
+    machine.published.clear()
+    serving.latest.set_restart(FIRST)
+    eventually(lambda: ("restart", FIRST) in machine.published, "the nonce is published")
+    before = order_of(machine, "phase", "restart")
+    assert before.index(("phase", "starting")) < before.index(("restart", FIRST))
+    eventually(lambda: ("phase", "ready") in machine.published, "it is ready again")
+    assert before[:1] == [("phase", "starting")]
+
+
 def test_running_requests_end_before_the_server_is_stopped(serving: Serving, machine: Machine):
     good = serving.ask(limits=RolloutLimits(drain_s=3600))
     serving.sees("ready", good, good)
@@ -51,6 +62,46 @@ def test_running_requests_end_before_the_server_is_stopped(serving: Serving, mac
     busy.write_text("0.0")
     restarted(serving, machine, FIRST, good)
     assert len(calls(machine, "stop")) == 1
+
+
+def test_a_restarted_agent_adopts_the_server_that_was_restarted(machine: Machine):
+    first = Serving(machine)
+    good = first.good()
+    first.latest.set_restart(FIRST)
+    restarted(first, machine, FIRST, good)
+    runs = len(calls(machine, "run"))
+    first.let_go()
+    text = document(first.port, secretEnv={}, args=["google/gemma-4-E2B-it", f"--port={first.port}"])
+    second = Serving(machine)
+    machine.published.clear()
+    second.latest.set(text, None, FIRST)
+    restarted(second, machine, FIRST, good)
+    assert len(calls(machine, "run")) == runs
+    second.let_go()
+
+
+def test_an_agent_that_was_down_during_the_request_restarts_the_server(machine: Machine):
+    first = Serving(machine)
+    good = first.good()
+    first.let_go()
+    text = document(first.port, secretEnv={}, args=["google/gemma-4-E2B-it", f"--port={first.port}"])
+    second = Serving(machine)
+    second.latest.set(text, None, FIRST)
+    restarted(second, machine, FIRST, good)
+    assert len(calls(machine, "run")) == 2
+    second.let_go()
+
+
+def test_a_document_that_was_given_up_is_tried_again(serving: Serving, machine: Machine):
+    good = serving.good()
+    bad = serving.ask("--no-such-flag")
+    serving.sees("failed", bad, good)
+    runs = len(calls(machine, "run"))
+    serving.latest.set_restart(FIRST)
+    eventually(lambda: len(calls(machine, "run")) == runs + 2, "it is tried again and rolled back again")
+    serving.sees("failed", bad, good)
+    assert serving.agent.kept.failed is not None
+    assert serving.agent.kept.failed.limits == serving.latest.limits_name()
 
 
 def test_the_first_document_that_failed_is_tried_again(serving: Serving, machine: Machine):

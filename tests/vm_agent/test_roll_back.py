@@ -37,6 +37,18 @@ def test_a_server_that_does_not_start_is_rolled_back_and_both_things_are_said(
     )
 
 
+def test_the_pause_lasts_from_the_stop_of_the_old_server_until_the_good_one_answers_again(
+    serving: Serving, machine: Machine
+):
+    good = serving.good()
+    assert "pause-began-at" not in machine.guest(), "the first start is not a pause"
+    serving.sees("failed", serving.ask("--no-such-flag"), good)
+    guest = machine.guest()
+    assert guest["pause-began-at"] < guest["pause-ended-at"]
+    assert len(written(machine, "pause-began-at")) == 1, "the way back belongs to the same pause"
+    assert written(machine, "serving-hash") == ["", good, "", good]
+
+
 def test_a_good_change_has_one_pause_and_becomes_the_last_good_one(serving: Serving, machine: Machine):
     serving.good()
     second = serving.ask("--max-num-seqs=4")
@@ -51,6 +63,26 @@ def test_the_first_document_that_fails_has_nothing_to_go_back_to(serving: Servin
     serving.sees("failed", bad, "")
     assert "restoring" not in written(machine, "phase")
     assert len(calls(machine, "run")) == 1
+
+
+def test_an_image_that_does_not_exist_never_stops_the_old_server(serving: Serving, machine: Machine):
+    good = serving.good()
+    bad = serving.ask(image=IMAGE.replace("vllm-tpu", "missing"))
+    serving.sees("failed", bad, good)
+    assert "manifest unknown" in machine.guest()["detail"]
+    assert calls(machine, "stop") == []
+    assert written(machine, "serving-hash") == ["", good]
+    assert "pause-began-at" not in machine.guest()
+
+
+def test_two_bad_documents_in_a_row_go_back_to_the_same_good_one(serving: Serving, machine: Machine):
+    good = serving.good()
+    for flag in ("--no-such-flag", "--crash"):
+        bad = serving.ask(flag)
+        serving.sees("failed", bad, good)
+    fixed = serving.ask("--max-num-seqs=4")
+    serving.sees("ready", fixed, fixed)
+    assert serving.agent.kept.failed is None
 
 
 def test_a_document_that_compiles_longer_than_its_budget_is_rolled_back(serving: Serving, machine: Machine):
@@ -101,6 +133,15 @@ def test_a_document_that_changes_again_during_the_way_back_is_served(serving: Se
     serving.sees("ready", fixed, fixed)
     assert bad != fixed
     assert len(written(machine, "pause-began-at")) == 1
+
+
+def test_a_good_image_that_left_the_registry_is_started_from_the_machine(serving: Serving, machine: Machine):
+    asked = serving.ask(image="us-docker.pkg.dev/p/repo/vllm/vllm-tpu:nightly")
+    serving.sees("ready", asked, asked)
+    bad = serving.ask("--no-such-flag", image=OTHER_IMAGE)
+    eventually((machine.root / f"image-{OTHER_IMAGE.replace('/', '_')}").exists, "the new image is here")
+    (machine.root / "registry-gone").touch()
+    serving.sees("failed", bad, asked)
 
 
 def test_a_good_document_that_does_not_start_any_more_is_said_with_both_reasons(serving: Serving, machine: Machine):
@@ -307,6 +348,20 @@ class TestTheAgentEnds:
 
 class TestKeptState:
     good, failed = GoodDocument(document(8000), IMAGE), FailedChange("abc", "def", "why")
+
+    def test_it_is_read_again(self, tmp_path: Path):
+        kept = KeptState(tmp_path / "state")
+        kept.keep_ready(self.good)
+        kept.keep_failed(self.failed)
+        kept.pause_began_at = "2026-01-01T00:00:00.000Z"
+        kept.write()
+        again = KeptState(tmp_path / "state")
+        assert (again.good, again.failed, again.pause_began_at) == (self.good, self.failed, "2026-01-01T00:00:00.000Z")
+        again.keep_ready(self.good)
+        again.pause_began_at = ""
+        again.write()
+        last = KeptState(tmp_path / "state")
+        assert (last.failed, last.pause_began_at) == (None, "")
 
     def test_a_full_disk_leaves_the_older_file_whole_and_memory_knows_the_newer_one(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]

@@ -117,6 +117,16 @@ def test_a_failed_change_that_keeps_the_key_restarts_nothing(serving: Serving, m
     assert "new API key" not in machine.guest()["detail"]
 
 
+def test_the_hugging_face_token_of_a_change_that_never_started_is_not_taken(serving: Serving, machine: Machine):
+    machine.secrets |= {"projects/p/secrets/hf/versions/1": b"hf_one_0123456789"}
+    tokens = {"HF_TOKEN": "projects/p/secrets/hf/versions/1"}
+    before = serving.ask(secretEnv=tokens)
+    serving.sees("ready", before, before)
+    bad = serving.ask(secretEnv={"HF_TOKEN": "projects/p/secrets/hf/versions/9"})
+    serving.sees("failed", bad, before)
+    assert len(calls(machine, "run")) == 1
+
+
 def test_the_document_that_is_kept_names_no_value(serving: Serving, machine: Machine):
     good(serving)
     assert b"old-key" not in b"".join(path.read_bytes() for path in (machine.root / "state").iterdir())

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from components.container_starter import ARGUMENT_LIMIT_BYTES, container_command, starter_program
-from contracts.container_start import ContainerStart, GraphCache, parse_start
+from contracts.container_start import ContainerStart, GraphCache, graphs_folder, parse_start
 from contracts.path_guard import GUARD_ARGUMENT, GUARD_MODULE
 from contracts.serving_document import BucketWeights
 from tests.vm_agent.machine import CANARY, Machine, eventually, free_port
@@ -250,3 +250,18 @@ def test_a_start_is_read_back_as_it_was_written():
     starts = (whole, ContainerStart(), ContainerStart(whole.weights, None), ContainerStart(None, whole.graphs), parts)
     for start in starts:
         assert parse_start(start.text()) == start
+
+
+def test_graphs_are_shared_by_servers_that_compile_the_same():
+    image = f"r/v@sha256:{'a' * 64}"
+    flags = ("--port=8000", "--max-model-len=8192", "--load-format=runai_streamer")
+    same = graphs_folder(image, "nvidia-l4", "m", flags)
+    assert same.startswith("nvidia-l4/")
+    assert graphs_folder(image.replace("r/v", "other/v"), "nvidia-l4", "m", ("--port=80", flags[1])) == same
+    for image_, gpu, model, given in (
+        (image.replace("a", "b"), "nvidia-l4", "m", flags),
+        (image, "nvidia-rtx-pro-6000", "m", flags),
+        (image, "nvidia-l4", "n", flags),
+        (image, "nvidia-l4", "m", ("--max-model-len=4096",)),
+    ):
+        assert graphs_folder(image_, gpu, model, given) != same

@@ -15,8 +15,11 @@ from pathlib import Path
 import pytest
 
 import vm_agent
+from components.container_starter import STARTER_SECTIONS
 from components.startup_script import (
+    METADATA_VALUE_LIMIT_BYTES,
     PLAIN_FILE,
+    SECTIONS,
     agent_program,
     startup_script,
 )
@@ -27,6 +30,8 @@ from tests.vm_agent.packed import unpacked
 from vm_agent.base import STATE_FOLDER, STATE_FOLDER_VARIABLE, TMPFS
 
 AGENT = Path(vm_agent.__file__).parent
+LARGEST_SCRIPT_BYTES = 160_000
+"""Above this the script has to be fetched from elsewhere: Google's limit is near."""
 
 
 SECRET = "projects/p/secrets/s/versions/3"
@@ -68,6 +73,26 @@ def is_phase(machine: Machine, phase: str, text_hash: str) -> bool:
 
 def runs(machine: Machine) -> list[list[str]]:
     return [call for call in machine.docker_calls() if call[0] == "run"]
+
+
+def test_the_script_is_constant_small_enough_for_metadata_and_python_3_10():
+    script = startup_script()
+    assert script.startswith("#!/usr/bin/env python3\n")
+    assert script.isascii()
+    assert len(script) < LARGEST_SCRIPT_BYTES < METADATA_VALUE_LIMIT_BYTES
+    ast.parse(script, feature_version=(3, 10))
+    tree = ast.parse(agent_program(), feature_version=(3, 10))
+    imported = {node.module or "" for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)}
+    imported |= {name.name for node in ast.walk(tree) if isinstance(node, ast.Import) for name in node.names}
+    assert {name.partition(".")[0] for name in imported} <= set(sys.stdlib_module_names)
+    assert SECTIONS[-1] == "vm_agent.entry"
+    carried = {"vm_agent.path_guard"}  # as a text, for the server's container
+    assert {f"vm_agent.{path.stem}" for path in AGENT.glob("[!_]*.py")} == {*_of_the_agent(), *carried}
+    ast.parse((AGENT / "path_guard.py").read_text(encoding="utf-8"), feature_version=(3, 10))
+
+
+def _of_the_agent() -> set[str]:
+    return {name for name in (*SECTIONS, *STARTER_SECTIONS) if name.startswith("vm_agent.")}
 
 
 def test_the_script_holds_the_joined_program_and_is_the_same_in_every_process():

@@ -1,15 +1,18 @@
 """Causes that pass by themselves: the machine waits for the hub, the registry or storage, confined, and serves when they answer again."""
 
+import urllib.request
+from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 
 import pytest
 
 from contracts import guest_attributes
 from contracts.guest_attributes import RETRYING, WAITING, WITH_REASON
+from contracts.rollout import RolloutLimits
 from tests.contract_keys import keys
 from tests.vm_agent.docker import CONFINED_FAULT, REGISTRY_FAULT
-from tests.vm_agent.in_process import Serving, written
-from tests.vm_agent.machine import Machine, eventually
+from tests.vm_agent.in_process import Serving, calls, written
+from tests.vm_agent.machine import IMAGE, Machine, eventually
 from tests.vm_agent.test_confinement import runs
 from vm_agent.containers import waiting_phase
 from vm_agent.kept import AgentPacing
@@ -95,6 +98,31 @@ def test_an_outage_of_the_hub_at_the_first_start_is_waited_for_in_a_confined_con
     assert machine.guest()["container"].startswith("confined")
 
 
+@pytest.mark.parametrize("said", ["gated", "forbidden", "absent"])
+def test_a_refusal_of_the_hub_stays_a_verdict(serving: Serving, machine: Machine, said: str):
+    (machine.root / CONFINED_FAULT).write_text(f"1\n{VERDICTS[said]}\n{ENGINE}")
+    serving.sees("failed", serving.ask(), "")
+    assert len(runs(machine)) == 3, "two restarts"
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        "Error response from daemon: received unexpected HTTP status: 503 Service Unavailable",
+        "toomanyrequests: You have reached your pull rate limit.",
+        'Error response from daemon: Get "https://us-docker.pkg.dev/v2/": dial tcp: lookup us-docker.pkg.dev: no such host',
+    ],
+)
+def test_an_outage_of_the_registry_is_waited_for(serving: Serving, machine: Machine, said: str):
+    (machine.root / REGISTRY_FAULT).write_text(said)
+    asked = serving.ask()
+    serving.sees(REGISTRY, asked, "")
+    assert said in machine.guest()["detail"]
+    eventually(lambda: len(calls(machine, "pull")) > 6, "it is pulled more often than restarts allow")
+    (machine.root / REGISTRY_FAULT).unlink()
+    serving.sees("ready", asked, asked)
+
+
 @pytest.mark.parametrize("said", ["manifest unknown: manifest unknown", "denied: Permission denied on resource"])
 def test_a_refusal_of_the_registry_stays_a_verdict(machine: Machine, said: str):
     (machine.root / REGISTRY_FAULT).write_text(f"Error response from daemon: {said}")
@@ -129,6 +157,26 @@ def test_a_run_that_ends_ends_the_wait(machine: Machine):
     serving.agent.run_end.set(soon.isoformat())
     eventually(lambda: machine.guest()["phase"] == "ending", "the wait ends with the run")
     serving.let_go()
+
+
+def test_a_changed_document_waits_while_the_old_one_serves_and_fails_with_its_time(serving: Serving, machine: Machine):
+    good = serving.good()
+    (machine.root / REGISTRY_FAULT).write_text("received unexpected HTTP status: 503 Service Unavailable")
+    newer = serving.ask(image=IMAGE.replace("a" * 64, "b" * 64), limits=RolloutLimits(ready_timeout_s=3.0))
+    serving.sees(REGISTRY, newer, good)
+    eventually(lambda: len(calls(machine, "pull")) > 6, "it is pulled more often than attempts allow")
+    serving.sees("failed", newer, good)
+    assert "503 Service Unavailable" in machine.guest()["detail"]
+
+
+def test_a_server_that_was_ready_is_restarted_and_not_waited_for(serving: Serving, machine: Machine):
+    serving.good()
+    log = machine.root / "gemma-serving.log"
+    log.write_text(f"{log.read_text()}{OUTAGES['503']}\n")
+    with suppress(OSError):
+        urllib.request.urlopen(f"http://127.0.0.1:{serving.port}/die/1", timeout=10).close()
+    eventually(lambda: len(runs(machine)) == 2, "it is restarted")
+    assert HUB not in written(machine, "phase")
 
 
 def test_the_attempts_come_every_five_minutes_in_the_end():

@@ -105,3 +105,12 @@ def test_a_server_refuses_what_costs_money_while_a_state_is_unknown(bench_of, au
     assert commands.run == []
     seen = anyio.run(lambda: call(build(agent, audit), "preview", {"stack": STACK}))
     assert seen.structured_content["budget"] == "What stack x costs is unknown."
+
+
+def test_answers_say_what_is_counted(bench_of, audit, commands):
+    agent = bench_of("up", deployed={"other": 1.5})
+    server_ = build(agent, audit)
+    seen = anyio.run(lambda: call(server_, "preview", {"stack": STACK})).structured_content
+    assert seen["budget"].startswith("$1.50 of $10.00 per hour is counted (other $1.50).")
+    done = anyio.run(lambda: call(server_, "up", {"plan_id": seen["plan_id"]})).structured_content
+    assert done["budget"].startswith(f"$3.50 of $10.00 per hour is counted ({STACK} $2.00, other $1.50)")

@@ -7,6 +7,7 @@ import stat
 import sys
 import threading
 from functools import partial
+from itertools import product
 
 import anyio
 import pytest
@@ -21,7 +22,8 @@ from scripts.agent import server_tools, update_tools
 from scripts.agent.command_tools import require_word
 from scripts.agent.context import ERROR_NOTE
 from scripts.agent.delete_tools import can_prompt
-from scripts.agent.programs import MOST_LINE_CHARACTERS, run_program
+from scripts.agent.presenting import untrusted
+from scripts.agent.programs import MOST_LINE_CHARACTERS, ProgramResult, run_program
 from scripts.agent.recording import AuditEntry, AuditFile
 from scripts.agent.server import build
 from scripts.cli.hidden import environment_secrets
@@ -41,6 +43,28 @@ QUOTED = 'pass"word\\of\nthe person'
 
 
 # Arguments.
+
+
+def test_a_stack_is_a_name_and_no_path_no_option_and_no_stack_of_another_project(
+    subtests, bench_of, audit, commands, monkeypatch
+):
+    tools = ("status", "preview", "metrics")
+    stacks = ("--yes", "../x", "a/b", "organization/other/prod", "a\0b", "a\n", "", ".", "\u202ea", "a b")
+    server = build(bench_of(), audit)
+    for tool, stack in product(tools, stacks):
+        with subtests.test(f"{tool} {stack!r}"):
+            commands.run.clear()
+            touched = []
+            for module, name in (
+                (update_tools, "freeze"),
+                (server_tools, "stack_outputs"),
+                (server_tools, "stack_settings"),
+            ):
+                monkeypatch.setattr(module, name, touched.append)
+            found = anyio.run(call, server, tool, {"stack": stack})
+            assert found.is_error
+            assert commands.run == []
+            assert touched == []
 
 
 def test_an_argument_that_no_command_line_can_hold_is_refused():
@@ -209,6 +233,27 @@ def test_the_record_is_a_file_of_its_owner(tmp_path):
     assert not (tmp_path / "elsewhere").exists()
 
 
+def test_what_people_write_is_recorded_as_length_and_hash_and_what_is_long_once(bench_of, audit, commands):
+    """A prompt can be private, and a line of 250,000 characters is not a useful record."""
+    server = build(bench_of(), audit)
+    for tool, arguments in (
+        ("ask", {"stack": "--yes", "prompt": "what Ann told me"}),
+        ("recognise_failure", {"stack": "nosuch", "text": "first " + "x" * 250_000}),
+        ("status", {"stack": "nosuch", "more": {"deep": ["y" * 600]}}),
+        ("status", {"stack": "nosuch", "many": ["z"] * 5000}),
+    ):
+        anyio.run(lambda tool=tool, arguments=arguments: call(server, tool, arguments))
+    text, found = audit.path.read_text(), lines(audit)
+    assert "Ann" not in text
+    assert found[0]["arguments"] == {"stack": "--yes", "prompt": {"characters": 16, "sha256": "3762ce98a31e7d1a"}}
+    assert found[1]["arguments"] == {}
+    assert found[2]["arguments"]["begins"].startswith('{"stack": "nosuch", "text": "first x')
+    assert found[2]["arguments"]["characters"] > 250_006
+    assert found[4]["arguments"]["more"] == {"deep": ["y" * 600]}
+    assert found[6]["arguments"]["characters"] > 5000
+    assert max(len(line) for line in text.splitlines()) < 5000
+
+
 def test_a_client_reads_why_nothing_is_done_without_a_record(bench_of, commands, tmp_path):
     async def failing():
         async with Client(build(bench_of(), AuditFile(path=tmp_path))) as client:
@@ -308,6 +353,20 @@ def test_every_secret_of_the_environment_is_known_by_the_name_of_its_variable(mo
 
 
 # Text from outside.
+
+
+@pytest.mark.parametrize(
+    ("hidden", "shown"), [("\U000e0041", "\\U000e0041"), ("\u3164", "\\u3164"), ("\u26a0\ufe0f", "\u26a0\ufe0f")]
+)
+def test_characters_that_hide_text_are_shown_wherever_text_comes_from_outside(hidden, shown, tmp_path):
+    assert untrusted("log", hidden)["text"] == shown
+    result = ProgramResult(exit_code=0, printed=json.dumps({"labels": {hidden: [hidden]}}), said=())
+    assert result.document == {"labels": {shown: [shown]}}
+    event = {"diagnosticEvent": {"message": f"a{hidden}b"}}
+    (tmp_path / "events").write_text(json.dumps(event) + "\n")
+    assert [
+        one.text for one in EventLog(path=tmp_path / "events", plain=partial(update_tools.progress_text, ())).fresh()
+    ] == [f"a{shown}b"]
 
 
 def test_words_of_others_in_an_error_are_marked(bench_of, audit, monkeypatch):

@@ -109,6 +109,15 @@ def test_up_is_left_with_a_handle_and_its_answer_is_the_one_that_it_would_have_g
     assert [line["tool"] for line in paid] == ["up"]  # what a run costs is recorded once
 
 
+def test_a_call_that_ends_in_time_has_no_handle(bench_of, audit, commands):
+    agent = left(bench_of, within_s=60)
+    plan_id = keep(agent)
+    found = driven(agent, audit, lambda client: client.call_tool("up", {"plan_id": plan_id}))
+    assert found.structured_content["ok"]
+    assert agent.runs.shown() == []
+    assert outcomes(audit, "up") == ["begun", "done"]
+
+
 def test_a_client_that_gives_up_ends_nothing_and_finds_the_work_in_status(bench_of, audit, slow):
     agent = left(bench_of, within_s=60)
     plan_id = keep(agent)
@@ -252,6 +261,18 @@ def test_a_person_who_takes_time_to_answer_is_waited_for(bench_of, audit, slow, 
     found = driven(agent, audit, work, elicitation_callback=late, mode="legacy")
     assert found.structured_content["ok"]
     assert outcomes(audit, "teardown")[-1] == "done"
+
+
+def test_the_end_of_the_server_ends_what_runs_and_says_so(bench_of, audit, slow, capsys):
+    agent = left(bench_of)
+
+    async def work(client):
+        return (await client.call_tool("smoke", {"stack": STACK})).structured_content["run"]
+
+    run = driven(agent, audit, work)
+    assert f"stopping smoke of stack {STACK} ({run}) because the server exits" in capsys.readouterr().err
+    assert outcomes(audit, "smoke") == ["begun", "left", "cancelled"]
+    assert lines(audit)[-1]["detail"] == "the server exited"
 
 
 def test_a_failure_of_work_that_was_left_is_its_answer(bench_of, audit, slow, commands):

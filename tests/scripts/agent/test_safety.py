@@ -7,13 +7,16 @@ import re
 import stat
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import anyio
 import pytest
+from mcp.client.client import Client
 
 from contracts.errors import CommandRefusedError
-from scripts.agent import update_tools
+from engine import runner
+from scripts.agent import delete_tools, update_tools
 from scripts.agent.codes import FOLDER, CodeShelf
 from scripts.agent.permissions import CHANGES, TOOLSETS, parse_permissions, parse_toolsets
 from scripts.agent.server import build
@@ -44,6 +47,14 @@ def test_without_a_permission_every_tool_is_read_only(bench_of, audit):
     assert anyio.run(lambda: names(server, elicitation_callback=answering("accept"))) == READING
 
 
+def test_each_permission_adds_its_tool_and_no_other(bench_of, audit):
+    person, others = answering("accept"), {"bench": "benchmark", "stage": "stage_weights"}
+    for change in ("up", "smoke", "bench", "stage", "rollout", "restart", "teardown"):
+        server = build(bench_of(change), audit)
+        found = anyio.run(lambda server=server: names(server, elicitation_callback=person))
+        assert found == {*READING, others.get(change, change)}
+
+
 def test_every_tool_is_in_a_toolset_and_a_server_can_offer_only_some(bench_of, audit):
     person, everything = answering("accept"), ",".join(CHANGES)
 
@@ -72,6 +83,23 @@ def test_an_unknown_permission_is_refused_with_the_list():
         parse_permissions("up,destroy")
     assert parse_permissions(" up , bench ,") == {"up", "bench"}
     assert parse_permissions(",".join(CHANGES)) == set(CHANGES)
+
+
+def test_a_tool_that_is_not_there_cannot_be_called(bench_of, audit, commands):
+    server = build(bench_of(), audit)
+    for tool, arguments in (
+        ("up", {"plan_id": "plan-0123456789abcdef"}),
+        ("teardown", {"stack": STACK}),
+        ("rollout", {"stack": STACK}),
+        ("restart", {"stack": STACK}),
+    ):
+        found = anyio.run(
+            lambda tool=tool, arguments=arguments: call(
+                server, tool, arguments, elicitation_callback=answering("accept")
+            )
+        )
+        assert found.is_error
+    assert commands.run == []
 
 
 def test_recover_only_looks_without_the_permission(bench_of, audit, commands):
@@ -123,6 +151,26 @@ def test_the_typed_name_and_the_code_delete_once(bench_of, audit, commands, code
     assert len(commands.run) == 1
 
 
+def test_a_code_is_for_one_stack_and_one_extent_and_only_for_minutes(bench_of, audit, commands, codes, monkeypatch):
+    server = build(bench_of("teardown"), audit)
+
+    def refusal(arguments, person):
+        found = anyio.run(lambda: call(server, "teardown", arguments, elicitation_callback=person))
+        assert found.is_error
+        assert commands.run == []
+        return found.content[0].text
+
+    words = "the code is not that of this deletion {} the bucket, was used, or is older than 10 minutes"
+    other = typing(codes, "tpu-v6e1", stack_name=STACK)
+    assert words.format("without") in refusal({"stack": STACK}, other)
+    assert words.format("without") in refusal({"stack": STACK}, typing(codes, bucket=True))
+    assert words.format("with") in refusal({"stack": STACK, "keep_bucket": False}, typing(codes))
+    person = typing(codes)
+    late = CodeShelf(folder=codes.folder, clock=lambda: time.time() + 601)
+    monkeypatch.setattr(delete_tools, "code_shelf", lambda: late)
+    assert words.format("without") in refusal({"stack": STACK}, person)
+
+
 def test_a_wrong_code_uses_the_right_one_up(codes):
     right = codes.new(STACK).keeps_bucket
     assert not codes.take(STACK, "AAAA-AAAA", keeps_bucket=True)
@@ -169,6 +217,21 @@ def test_a_code_is_shown_on_a_terminal_and_in_no_captured_output(tmp_path):
     assert CodeShelf(folder=tmp_path / FOLDER).take(STACK, found[0], keeps_bucket=True)
 
 
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        {"stack": STACK, "typed": {"action": "accept", "data": {"stack_name": STACK}}},
+        {"stack": STACK, "confirm": True, "yes": True, "force": True},
+        {"stack": STACK, "stack_name": STACK, "code": "AAAA-AAAA"},
+    ],
+)
+def test_no_argument_stands_in_for_a_person(bench_of, audit, commands, arguments):
+    server = build(bench_of("teardown"), audit)
+    found = anyio.run(lambda: call(server, "teardown", arguments, elicitation_callback=answering("decline")))
+    assert found.is_error
+    assert commands.run == []
+
+
 def test_a_client_that_cannot_ask_is_not_shown_the_tool_and_cannot_call_it(bench_of, audit, commands):
     server = build(bench_of("teardown"), audit)
     assert anyio.run(lambda: names(server)) == READING
@@ -206,6 +269,16 @@ def test_a_plan_is_refused_when_the_engine_would_do_something_else(bench_of, aud
     assert anyio.run(lambda: call(build(agent, audit), "up", {"plan_id": plan_id})).structured_content["ok"]
 
 
+def test_the_engine_runs_in_the_copy_that_was_compared(bench_of, audit, commands):
+    """What is edited in the project while `up` starts is then not deployed."""
+    agent = bench_of("up")
+    plan_id = keep(agent)
+    anyio.run(lambda: call(build(agent, audit), "up", {"plan_id": plan_id}))
+    assert [argv[1] for argv in commands.run] == ["preview", "up"]
+    assert len({*commands.folders}) == 1
+    assert commands.folders[0] not in {None, runner.project_folder()}
+
+
 @pytest.mark.parametrize(("missing", "named"), [("max_usd", "no maxUsd"), ("max_age_s", "no maxAge")])
 def test_an_assistant_deploys_no_stack_that_no_guard_would_tear_down(  # noqa: PLR0917 - fixtures
     bench_of, audit, commands, monkeypatch, missing, named
@@ -240,6 +313,22 @@ def test_a_deployment_above_the_ceiling_is_refused(bench_of, audit, commands):
 # The audit file.
 
 
+def test_every_call_is_recorded_before_and_after(bench_of, audit, commands):
+    agent = bench_of("up")
+    plan_id = keep(agent)
+    server = build(agent, audit)
+    anyio.run(lambda: call(server, "up", {"plan_id": plan_id}))
+    begun, ended = lines(audit)
+    assert (begun["outcome"], ended["outcome"]) == ("begun", "done")
+    assert begun["call"] == ended["call"]
+    assert ended["plan_id"] == plan_id
+    assert ended["usd_per_hour"] == 2.0
+    assert stat.S_IMODE(audit.path.stat().st_mode) == 0o600
+    anyio.run(lambda: call(server, "up", {"plan_id": plan_id}))
+    assert lines(audit)[-1]["outcome"] == "refused"
+    assert "or was already run" in lines(audit)[-1]["detail"]
+
+
 def test_a_person_who_is_asked_and_a_failure_are_recorded(bench_of, audit, commands, codes):
     server = build(bench_of("teardown"), audit)
     commands.code = 1
@@ -256,6 +345,20 @@ def test_secrets_are_neither_in_the_record_nor_in_an_answer(bench_of, audit, com
     assert CANARY not in json.dumps(found.model_dump(mode="json"))
     assert "hf_other0123456789abcdef" not in json.dumps(found.model_dump(mode="json"))
     assert CANARY not in audit.path.read_text()
+
+
+def test_a_cancelled_call_is_recorded(bench_of, audit, commands):
+    async def cancelled():
+        commands.hold = anyio.Event()
+        async with Client(build(bench_of(), audit)) as client, anyio.create_task_group() as tasks:
+            tasks.start_soon(client.call_tool, "status", {})
+            await commands.hold.wait()
+            tasks.cancel_scope.cancel()
+        with anyio.fail_after(60):
+            while lines(audit)[-1]["outcome"] != "cancelled":  # noqa: ASYNC110 - a file
+                await anyio.sleep(0.05)
+
+    anyio.run(cancelled)
 
 
 # Arguments.

@@ -1,12 +1,17 @@
 """The gates of each place and their order, asked of a local cloud."""
 
 import asyncio
+import itertools
 import json
+import math
+import threading
 from datetime import UTC, datetime
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import requests
+from google.auth.transport.requests import AuthorizedSession
 from rich.console import Console
 
 from cloud import google_api, offers
@@ -16,7 +21,7 @@ from cloud.google_api import GoogleListError
 from localcloud.tests import idle_cloud
 from localcloud.tests.google_bodies import google_answer, google_body
 from localcloud.world import oauth
-from localcloud.world.scenario import Fault, OperationDurations, Scenario, Tpu, TpuDurations, TpuZone
+from localcloud.world.scenario import Fault, OperationDurations, Run, Scenario, Tpu, TpuDurations, TpuZone
 from planning.solve.candidates import deployable_accelerators
 from scripts.capacity import table
 from scripts.capacity.__main__ import COMMAND
@@ -122,6 +127,24 @@ def answers(place):
     return tuple(place[gate]["answer"] for gate in ("hardware", "provisioning", "quota"))
 
 
+def test_each_gate_is_open_closed_or_not_known_for_a_reason(world):
+    poor = TpuZone(accelerator_types=V6E, flex_start=True, preemptible_quota_chips=3)
+    world.scenario(tpu=Tpu(durations_s=SLOW, zones=zones(us_east5_b=poor)))
+    code, report = world.report("v6e-4")
+    found = {place["location"]: place for place in report["locations"]}
+    assert code == 0
+    assert answers(found["us-east5-a"]) == ("yes", "yes", "yes")
+    assert answers(found["us-central1-b"]) == ("yes", "no", "yes")
+    assert answers(found["us-east1-d"]) == ("yes", "unknown", "yes")
+    assert answers(found["us-east5-b"]) == ("yes", "yes", "no")
+    assert found["us-east5-b"]["quota"]["detail"] == "the quota is 3 chips, but 4 are needed"
+    assert found["us-west1-c"]["hardware"]["detail"] == "the zone does not offer v6e-4"
+    assert [place["open"] for place in report["locations"]] == sorted(
+        (p["open"] for p in report["locations"]), reverse=True
+    )
+    assert all(gate["source"] for place in report["locations"] for gate in (place["hardware"], place["provisioning"]))
+
+
 def test_a_zone_without_the_image_of_the_machine_is_closed(world):
     world.scenario(tpu=Tpu(runtime_versions=("tpu-ubuntu2204-base",)))
     gate = world.places("v6e-4")["us-east5-a"]["hardware"]
@@ -144,6 +167,13 @@ def test_what_exists_counts_against_the_quota_but_not_the_stacks_own(world):
     assert world.places("--stack", "tpu-v6e4")["us-east5-a"]["quota"]["answer"] == "yes"
 
 
+def test_on_demand_has_another_quota_than_spot_and_flex_start(world):
+    only_spot = TpuZone(accelerator_types=V6E, flex_start=True, quota_chips=0)
+    world.scenario(tpu=Tpu(zones=zones(us_east5_a=only_spot)))
+    for model, answer in (("standard", "no"), ("spot", "yes")):
+        assert world.places("v6e-4", "--provisioning", model)["us-east5-a"]["quota"]["answer"] == answer
+
+
 def test_a_reservation_is_accepted_where_there_is_one(world):
     found = world.places("v6e-4", "--provisioning", "reservation")["us-east5-a"]
     assert found["provisioning"] == {
@@ -153,6 +183,16 @@ def test_a_reservation_is_accepted_where_there_is_one(world):
         "source": "Cloud TPU API, reservations",
     }
     assert found["quota"]["answer"] == "yes"
+
+
+def test_regions_of_cloud_run_have_their_own_gates(world):
+    world.scenario(run=Run(gpu_quota_overrides={"us-east4/nvidia-l4": 0}))
+    found = world.places("L4")
+    assert answers(found["europe-west1"]) == ("yes", "yes", "yes")
+    assert answers(found["us-central1"]) == ("yes", "unknown", "no")
+    assert "by invitation" in found["us-central1"]["provisioning"]["detail"]
+    assert found["us-east4"]["quota"]["limit"] == 0
+    assert world.places("--stack", "l4-qat")["us-east4"]["quota"]["detail"] == "the quota is 0 GPUs, but 1 are needed"
 
 
 def service(name, **template):
@@ -248,6 +288,26 @@ def many(zones, **more):
     }
 
 
+def test_a_zone_that_does_not_answer_in_time_leaves_the_others_alone(monkeypatch):
+    release = threading.Event()
+
+    def hang():
+        release.wait(60)
+        return {}
+
+    names = ["us-east5-a", "us-east5-b", "us-east1-d"]
+    google = Google({**many(names), "us-east5-b/acceleratorTypes": hang})
+    # The clock at the start of each round, before the waits for the zones and the quota, and before each call of the zones but the one that hangs.
+    moments = itertools.chain([0.0] * (2 + 2 + 3 * len(names) - 1), itertools.repeat(1000.0))
+    monkeypatch.setattr("contracts.parallel.time", SimpleNamespace(monotonic=lambda: next(moments)))
+    found = {place.place: place for place in judged(google, remaining_s=lambda: 60.0)}
+    release.set()
+    assert (found["us-east5-b"].hardware.state, found["us-east5-b"].hardware.is_read) == ("unknown", False)
+    assert found["us-east5-b"].hardware.detail == "acceleratorTypes in us-east5-b: no answer within 60 s"
+    assert found["us-east5-a"].group == 0
+    assert found["us-east1-d"].hardware.state == "passed"
+
+
 def test_a_zone_that_fails_is_said_in_its_row_and_the_exit_code_says_so(world):
     world.scenario(faults=(Fault(method="tpu.projects.locations.acceleratorTypes.list", count=1, status=400),))
     code, printed = world.run("v6e-4")
@@ -303,6 +363,12 @@ def test_reading_runtime_versions_takes_the_permission_of_that_name(world):
         google_api.connect().get("tpu", f"v2alpha1/projects/{PROJECT}/locations/us-east5-a/runtimeVersions")
 
 
+def test_the_command_only_reads(world):
+    world.run()
+    written = [entry for entry in world.admin("GET", "/admin/requests")["requests"] if entry["method"] != "GET"]
+    assert written == []
+
+
 # --- what waits ---------------------------------------------------------------------------------------------------------------------
 
 
@@ -325,6 +391,19 @@ def test_chips_are_counted_by_node():
     nodes = [{"node": {"acceleratorType": kind}} for kind in ("v6e-8", "v5litepod-4")]
     request = QueuedResource(queued("ACTIVE", tpu={"nodeSpec": nodes}))
     assert (request.chips("v6e"), request.chips("v5litepod"), request.stack) == (8, 4, None)
+
+
+@pytest.mark.parametrize(
+    ("body", "model"),
+    [
+        ({}, "flex-start"),
+        ({"provisioningModel": "STANDARD", "spot": {}}, "spot"),
+        ({"provisioningModel": "RESERVATION_BOUND"}, "reservation"),
+        ({"provisioningModel": "STANDARD"}, "standard"),
+    ],
+)
+def test_a_request_says_how_it_buys(body, model):
+    assert QueuedResource(queued("ACTIVE", **body)).provisioning == model
 
 
 def test_a_request_that_was_granted_opens_the_gate_of_the_provisioning_model():
@@ -366,6 +445,23 @@ def test_the_places_of_a_stack_are_marked_and_ties_keep_its_order(world):
     assert (code, printed.out.count("\n> us-east5-")) == (0, 2)
 
 
+@pytest.mark.parametrize(("stack", "accelerator"), [("tpu-v6e4", "L4"), ("l4-qat", "v6e-4")])
+def test_an_accelerator_of_the_other_platform_is_compared_in_its_own_places(world, stack, accelerator):
+    code, report = world.report("--stack", stack, accelerator)
+    assert (code, report["problems"]) == (0, [])
+    assert not any(place["in_stack"] for place in report["locations"])
+
+
+def test_all_accelerators_of_the_project_are_compared_without_a_name(world):
+    _, report = world.report()
+    assert {place["accelerator"] for place in report["locations"]} == {
+        *(f"{kind}-{chips}" for kind in ("v5e", "v6e") for chips in (1, 4, 8)),
+        "L4",
+        "RTX PRO 6000",
+    }
+    assert all(math.isfinite(place["usd_per_hour"]) for place in report["locations"])
+
+
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
@@ -379,3 +475,22 @@ def test_a_mistake_is_one_sentence_and_exit_code_2(world, arguments, said):
     code, printed = world.run(*arguments)
     assert (code, printed.out, printed.err.count("\n")) == (2, "", 1)
     assert said in printed.err
+
+
+def test_forty_zones_take_two_rounds_over_http_and_no_more(world, monkeypatch):
+    """Counted, not timed: the list of zones and the quota first, then three calls for each zone, all independent."""
+    more = {f"us-test{number}-a": TpuZone(accelerator_types=V6E, flex_start=True) for number in range(28)}
+    world.scenario(tpu=Tpu(zones={**Tpu().zones, **more}))
+    order, plain, lock = [], AuthorizedSession.request, threading.Lock()
+
+    def counted(session, method, url, **options):
+        with lock:
+            order.append(url.partition("?")[0].rpartition("/")[2])
+        return plain(session, method, url, **options)
+
+    monkeypatch.setattr(AuthorizedSession, "request", counted)
+    code, report = world.report("v6e-4")
+    assert (code, len(report["locations"])) == (0, 40)
+    assert order.count("locations") == 1
+    assert len(order) == 2 + 3 * 40
+    assert set(order[2:]) == {"acceleratorTypes", "runtimeVersions", "queuedResources"}

@@ -1,5 +1,6 @@
 """`scripts.connect`: a plain OpenAI endpoint on loopback, in front of a server with tokens, tunnels and failures."""
 
+import http.client
 import io
 import itertools
 import json
@@ -141,6 +142,20 @@ def tokens():
 
     Private.valid.add("none yet")
     return IdTokenSource("https://audience", fetch)
+
+
+def test_a_request_gets_the_servers_credentials_and_loses_the_clients(private):
+    access = ServerAccess(base_url=private, auth="id-token", id_tokens=tokens())
+    with proxied(lambda: opened(access)) as url:
+        status, said = call(
+            f"{url}/v1/chat/completions?x=a%2Fb",
+            body={"n": 1},
+            headers={"Authorization": "Bearer mine", "Cookie": "c=1"},
+        )
+    assert (status, said) == (200, {"path": "/v1/chat/completions?x=a%2Fb", "body": {"n": 1}})
+    (headers,) = Private.seen
+    assert headers["authorization"].startswith("Bearer token-")
+    assert "cookie" not in headers
 
 
 def test_an_api_key_takes_the_authorization_header_and_the_token_that_of_cloud_run(private):
@@ -308,6 +323,26 @@ def test_a_server_that_is_gone_is_named_and_so_is_a_port_that_is_taken():
             again.running(taken),
         ):
             pass
+
+
+def test_an_answer_streams_event_by_event(private):
+    was_read = [threading.Event() for _ in range(4)]
+
+    def events():
+        for number, event in enumerate(was_read):
+            yield {"number": number}
+            assert event.wait(60)  # the next event leaves when this one has come to the client
+
+    Private.events = events()
+    with proxied(lambda: opened(ServerAccess(base_url=private, auth="none"))) as url:
+        connection = http.client.HTTPConnection(url.removeprefix("http://"), timeout=30)
+        connection.request("POST", "/v1/chat/completions", "{}", {"Content-Type": "application/json"})
+        answer = connection.getresponse()
+        for number, event in enumerate(was_read):
+            assert answer.readline() == f'data: {{"number": {number}}}\n'.encode()
+            answer.readline()
+            event.set()
+        assert answer.read() == b""
 
 
 def test_the_wait_names_what_the_server_answers_and_ends(private):
@@ -505,6 +540,17 @@ def test_thinking_is_folded(private, streams):
     )
     assert "3 words of thinking folded; truncated at the server's length limit" in notes
     assert chat.messages == [{"role": "user", "content": "Hi."}, {"role": "assistant", "content": "Hello there."}]
+
+
+def test_an_answer_cannot_steer_the_terminal_and_is_kept_as_it_came(private, streams):
+    clipboard = "\x1b]52;c;ZXZpbA==\x07"
+    tool = [{"index": 0, "function": {"name": clipboard, "arguments": "{}"}}]
+    Private.events = [delta(content="hi "), delta(content=clipboard), delta(tool_calls=tool), *THOUGHTFUL[-3:]]
+    chat = conversation(private, streams)
+    chat.ask("Hi.")
+    assert text_of(streams[0]) == "hi \\u001b]52;c;ZXZpbA==\\u0007\n"
+    assert "\x1b" not in text_of(streams[1])
+    assert chat.messages[-1]["content"] == f"hi {clipboard}"
 
 
 def test_thinking_can_be_shown(private, streams):

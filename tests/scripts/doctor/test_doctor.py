@@ -20,6 +20,7 @@ from google.auth.transport.requests import AuthorizedSession
 from google.oauth2 import service_account
 from requests.adapters import HTTPAdapter
 
+from cloud.google_api import GoogleApi
 from cloud.staging.bucket import WeightsBucket
 from cloud.staging.copying import CopyPlan, stage
 from cloud.staging.sources import FolderSource
@@ -42,6 +43,7 @@ from scripts.doctor.project import _covers
 from scripts.doctor.rendering import report
 from scripts.doctor.repository import variables
 from scripts.doctor.run import concurrently
+from stacks.apis import COMMON_APIS
 from tests.scripts.terminals import still_terminal
 from tests.tools.ci_page import page_commands, page_variables
 
@@ -367,6 +369,25 @@ def world(tmp_path, monkeypatch, capsys):
         world.internet.server.shutdown()
 
 
+def test_a_ready_project_is_all_ok_for_a_cloud_run_stack(world):
+    world.stage("l4-qat")
+    world.environment.setenv("GOOGLE_OAUTH_ACCESS_TOKEN", world.cloud.token)
+    code, report = world.doctor("l4-qat")
+    assert [line for line in report["checks"] if line["status"] != "ok"] == []
+    assert code == 0
+
+
+def test_without_a_stack_only_what_every_stack_needs_is_checked(world):
+    code, report = world.doctor()
+    checks = [line["check"] for line in report["checks"]]
+    assert code == 0
+    assert checks[1:3] == ["API serviceusage", "API cloudresourcemanager"]
+    assert [check for check in checks if check.startswith("API ")] == [
+        f"API {api}" for api in ("serviceusage", *COMMON_APIS)
+    ]
+    assert not any(check.startswith(("quota of", "image", "hub", "weights", "gcloud")) for check in checks)
+
+
 def test_wrong_arguments_are_refused_and_a_project_has_to_be_named(world, capsys):
     for arguments in (["--stack", "nope"], ["--project", "; rm -rf /"], ["--project", "abc"]):
         assert run_command(COMMAND, arguments) == 2
@@ -446,6 +467,21 @@ def test_a_quota_that_another_service_uses_up_is_judged_as_capacity_judges_it(wo
     assert "--preferred-value=2 " in line["fix"]
 
 
+def test_an_api_that_is_off_is_missing_with_the_command_that_enables_it(world):
+    world.disable("tpu")
+    _, report = world.doctor("tpu-v6e4")
+    by_name = {line["check"]: line for line in report["checks"]}
+    assert {line["status"] for line in report["checks"]} == {"ok", "missing", "unknown"}
+    line = by_name["API tpu"]
+    assert {*line} == {"check", "detail", "fix", "values", "status"}
+    assert (line["status"], line["fix"]) == (
+        "missing",
+        f"gcloud services enable tpu.googleapis.com --project={PROJECT}",
+    )
+    assert by_name["v6e-4 in us-east5-a"]["status"] == "unknown"
+    assert by_name["quota of chips in us-east5-a"]["status"] == "unknown"
+
+
 # --- the project ---------------------------------------------------------------------------------------------------------------
 
 
@@ -468,6 +504,16 @@ def test_apis_that_the_caller_may_not_read_cannot_be_told(world):
     line = world.line("APIs")
     assert line["status"] == "unknown"
     assert "--role=roles/serviceusage.serviceUsageViewer" in line["fix"]
+
+
+def test_a_permission_that_is_not_held_is_missing_with_its_role(world):
+    email = f"deployer@{PROJECT}.iam.gserviceaccount.com"
+    world.log_in_as(email)
+    line = world.line("permissions of iam.serviceAccountUser")
+    assert (line["status"], line["detail"]) == ("missing", "missing permissions: iam.serviceAccounts.actAs")
+    world.admin("POST", f"/iam/v1/projects/{PROJECT}/serviceAccounts", {"accountId": "deployer"})
+    world.follow(line["fix"], None)
+    assert world.state("permissions of iam.serviceAccountUser") == "ok"
 
 
 def test_permissions_cannot_be_told_when_google_does_not_answer(world):
@@ -549,6 +595,17 @@ def test_a_role_that_the_caller_may_not_read_cannot_be_told(world):
     assert (line["status"], "services enable iam.googleapis.com" in line["fix"]) == ("unknown", True)
 
 
+def test_policies_that_end_the_way_to_a_machine_are_missing(world):
+    name = "policy compute.disableGuestAttributesAccess"
+    assert world.state(name, "tpu-v6e4") == "ok"
+    world.policy("compute.disableGuestAttributesAccess", booleanPolicy={"enforced": True})
+    line = world.line(name, "tpu-v6e4")
+    assert (line["status"], "gcloud cannot open a tunnel" in line["detail"]) == ("missing", True)
+    world.follow(line["fix"], "tpu-v6e4")
+    assert world.state(name, "tpu-v6e4") == "ok"
+    assert name not in {line["check"] for line in world.doctor("l4-qat")[1]["checks"]}
+
+
 def test_os_login_as_a_duty_rules_out_keys_in_the_metadata(world):
     world.policy("compute.requireOsLogin", booleanPolicy={"enforced": True})
     checks = {line["check"] for line in world.doctor("tpu-v6e4")[1]["checks"]}
@@ -577,6 +634,36 @@ def test_value_groups_cover_their_regions_and_no_others():
 # --- the accelerator -----------------------------------------------------------------------------------------------------------
 
 
+def test_the_quota_of_chips_is_a_number_for_each_zone(world):
+    zones = Tpu().zones
+    few = zones["us-east5-b"].model_copy(update={"preemptible_quota_chips": 3})
+    world.scenario(tpu=Tpu(zones={**zones, "us-east5-b": few}))
+    line = world.line("quota of chips in us-east5-b", "tpu-v6e4")
+    assert (line["status"], line["values"]) == ("missing", {"limit": 3.0, "needed": 4.0})
+    assert "--quota-id=TPUV6EPreemptiblePerProjectPerZoneForTPUAPI --dimensions=zone=us-east5-b" in line["fix"]
+    assert world.line("quota of chips in us-east5-a", "tpu-v6e4")["values"] == {"limit": 64.0, "needed": 4.0}
+
+
+RENEWED = ("    maxRunDuration: 4h\n", "    maxRunDuration: 4h\n    renewBefore: 2h\n")
+
+
+def test_a_renewal_needs_the_quota_of_two_machines_here_and_for_capacity(world, capsys):
+    zones = Tpu().zones
+    few = zones["us-east5-b"].model_copy(update={"preemptible_quota_chips": 7})
+    world.scenario(tpu=Tpu(zones={**zones, "us-east5-b": few}))
+    assert world.line("quota of chips in us-east5-b", "tpu-v6e4")["values"] == {"limit": 7.0, "needed": 4.0}
+    world.write("tpu-v6e4", RENEWED)
+    line = world.line("quota of chips in us-east5-b", "tpu-v6e4")
+    assert (line["status"], line["values"]) == ("missing", {"limit": 7.0, "needed": 8.0})
+    assert line["detail"] == "7 chips, 8 needed for the 2 machines of a renewal"
+    assert "--dimensions=zone=us-east5-b --preferred-value=8 " in line["fix"]
+    assert world.state("quota of chips in us-east5-a", "tpu-v6e4") == "ok"
+    run_command(CAPACITY, ["--project", PROJECT, "--stack", "tpu-v6e4", "--json"])
+    gates = {place["location"]: place["quota"] for place in json.loads(capsys.readouterr().out)["locations"]}
+    assert (gates["us-east5-b"]["answer"], gates["us-east5-b"]["needed"]) == ("no", 8)
+    assert gates["us-east5-a"]["answer"] == "yes"
+
+
 def test_get_started_enables_the_api_of_each_quota_before_it_requests_one():
     page = (ROOT / "docs" / "get-started.md").read_text()
     on, requested = set(), []
@@ -597,6 +684,30 @@ def test_the_quota_of_an_api_that_is_off_waits_for_the_api_and_for_no_role(world
     assert (line["status"], line["detail"]) == ("unknown", f"API run is off in project {PROJECT}")
     assert line["fix"].startswith("gcloud services enable run.googleapis.com ")
     assert "serviceUsageViewer" not in line["fix"]
+
+
+@pytest.mark.parametrize(
+    ("stack", "api", "check"),
+    [
+        ("l4-qat", "run", "quota of GPUs in us-east4"),
+        ("tpu-v6e4", "tpu", "quota of chips in us-east5-a"),
+    ],
+)
+def test_a_limit_that_google_returns_for_an_api_that_is_off_is_not_taken(world, stack, api, check):
+    """That Google refuses it is assumed (quota-of-disabled-service); a default of a disabled API says nothing about the enabled one."""
+    plain, known = GoogleApi.pages, {}
+
+    def kept(google, service, path):
+        if "consumerQuotaMetrics" not in path:
+            return plain(google, service, path)
+        return known.get(path) or known.setdefault(path, list(plain(google, service, path)))
+
+    world.environment.setattr(GoogleApi, "pages", kept)
+    assert world.state(check, stack) == "ok"
+    world.disable(api)
+    line = world.line(check, stack)
+    assert (line["status"], line["detail"]) == ("unknown", f"API {api} is off in project {PROJECT}")
+    assert (line["fix"], line["values"]) == (f"gcloud services enable {api}.googleapis.com --project={PROJECT}", {})
 
 
 def test_the_quota_of_gpus_is_read_and_the_planner_can_be_told(world):
@@ -1197,6 +1308,17 @@ def test_a_check_that_does_not_end_cannot_be_told(monkeypatch):
     lines = concurrently([Check(name="slow", run=hang), Check(name="quick", run=lambda: (ok,))], limit_s=60.0)
     release.set()
     assert [(line.check, line.state) for line in lines] == [("slow", "unknown"), ("quick", "passed")]
+
+
+def test_the_doctor_changes_nothing(world):
+    world.doctor("tpu-v6e4")
+    world.doctor("l4-qat")
+    requests_made = world.admin("GET", "/admin/requests")["requests"]
+    writes = {entry["id"] for entry in requests_made if entry["method"] != "GET"}
+    assert writes == {
+        "cloudresourcemanager.projects.testIamPermissions",
+        "cloudresourcemanager.projects.getEffectiveOrgPolicy",
+    }
 
 
 KEY = f"projects/{PROJECT}/locations/us/keyRings/r/cryptoKeys/k"

@@ -88,6 +88,21 @@ def test_arguments_are_listed_in_their_order_and_what_is_not_set_says_so():
     assert list(_lines(found[0]))[-1] == "    template.containers[0].args[11]: (not set) → --flag-11"
 
 
+def test_a_replacement_is_said_with_the_property_that_forces_it_first():
+    step = service(
+        {**template(concurrency=12), "location": "us-central1"}, "template.maxInstanceRequestConcurrency", op="replace"
+    )
+    step["detailedDiff"]["location"] = {"kind": "update-replace"}
+    step["replaceReasons"] = ["location"]
+    step["oldState"]["inputs"] = {**template(), "location": "us-east4"}
+    (change,) = changes_of(step)
+    assert [(one.path, one.replaces) for one in change.changes] == [
+        ("location", True),
+        ("template.maxInstanceRequestConcurrency", False),
+    ]
+    assert list(_lines(change))[1] == "    location: us-east4 → us-central1 (forces the replacement)"
+
+
 @pytest.mark.parametrize(
     ("old", "new"),
     [

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from markdown_it import MarkdownIt
 
+from gcp_tpu_provider.properties import inputs
 from scripts.cli.markdown import prose
 from scripts.preview import effects
 from scripts.preview.comment import MAX_COMMENT_BYTES, comment, verdicts
@@ -246,6 +247,28 @@ def test_the_key_of_an_effect_is_a_key_of_the_file():
 
 def _keys(block):
     return known_keys(f"gemma-serving{':' if block else ''}{block}")
+
+
+def test_the_settings_that_replace_capacity_are_those_of_the_provider():
+    """The names of the provider's inputs, in the words of the settings."""
+    replacing = {name for name, item in inputs().items() if item.change == "replace"}
+    spelled = {
+        "project": "gcp:project",
+        "api": "tpu.api",
+        "acceleratorType": "tpu.acceleratorType",
+        "runtimeVersion": "tpu.runtimeVersion",
+        "provisioningModel": "tpu.provisioning",
+        "reservationName": "tpu.reservation",
+        "maxRunDurationS": "tpu.maxRunDuration",
+        "bootDiskSizeGb": "tpu.bootDiskSizeGb",
+        "network": "tpu.existingNetwork.network",
+        "subnetwork": "tpu.existingNetwork.subnetwork",
+    }
+    no_setting = {"queuedResourceId", "nodeId", "serviceAccount", "dataDisks"}
+    assert replacing == {*spelled, *no_setting}
+    stated = {key for key, effect in effects.stated_effects().items() if effect == "capacity"}
+    # `tpu.gateway` is another way to name the network.
+    assert {*stated, effects.PROJECT} - {"tpu.existingNetwork", "tpu.gateway"} == set(spelled.values())
 
 
 def test_a_new_secret_is_a_change_without_its_value():

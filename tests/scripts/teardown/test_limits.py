@@ -49,6 +49,19 @@ def test_labels_carry_limits_and_what_is_no_number_is_none():
     assert Ownership(project="p", stack="s", limits=limits).owns(labels=Ownership(project="p", stack="s").labels)
 
 
+def test_a_machine_costs_from_the_creation_of_its_node_on(world):
+    limits = StackLimits(max_age_s=4 * 3600, max_usd=11)
+    world.queued("gemma-x", {**owner("x").labels, **limits.labels})
+    item = used(world, later(2))["x"]
+    assert item.limits == limits
+    assert (item.age_s, item.usd) == (pytest.approx(7200, abs=60), pytest.approx(2 * V6E4_USD_PER_HOUR, rel=0.01))
+    assert item.exceeded == []
+    dear = used(world, later(2.1))["x"]
+    assert dear.usd == pytest.approx(2.1 * V6E4_USD_PER_HOUR, rel=0.01)
+    assert dear.exceeded == [f"maxUsd 11 (cost ${dear.usd:.2f})"]
+    assert [text.partition(" (")[0] for text in used(world, later(5))["x"].exceeded] == ["maxAge 4 h", "maxUsd 11"]
+
+
 def test_waiting_for_capacity_is_free_and_not_old():
     zones = dict(Tpu().zones)
     zones["us-east5-a"] = zones["us-east5-a"].model_copy(update={"capacity": {"v6e-4": 0}})

@@ -22,7 +22,7 @@ from scripts.teardown.__main__ import COMMAND
 from scripts.teardown.options import TeardownOptions
 from scripts.teardown.run import Teardown, known
 from tests.cloud.populated import ALL_KINDS, PROJECT, TUNNEL_ROLE, open_world, owner
-from tests.scripts.teardown.conftest import ROOT, SCENARIO, STACK, Desk
+from tests.scripts.teardown.conftest import ROOT, SCENARIO, STACK, ZONES, Desk
 
 
 def test_everything_is_deleted_without_an_engine_and_strangers_stay(desk):
@@ -37,6 +37,11 @@ def test_everything_is_deleted_without_an_engine_and_strangers_stay(desk):
     assert desk.world.resources() == theirs
     assert desk.world.policy() == policy
     assert desk.world.exists("storage", f"storage/v1/b/{PROJECT}-gemma-x-models-theirs/o/precious")
+
+
+def test_nothing_is_asked_and_nothing_is_said_to_be_left_of_a_stack_that_has_nothing(desk):
+    code, report, _ = desk.run()
+    assert (code, report["clean"], report["leaked"], report["deleted"]) == (ExitCode.DONE, True, [], [])
 
 
 def test_a_name_that_nothing_has_is_refused(desk):
@@ -63,6 +68,17 @@ def test_the_question_shows_kind_place_age_and_cost_and_only_yes_deletes(desk):
     assert desk.world.resources() == before
     desk.answer("yes")
     assert desk.run()[0] == ExitCode.DONE
+
+
+def test_a_dry_run_changes_nothing(desk):
+    desk.world.everything(STACK)
+    before = desk.world.resources()
+    code, report, _ = desk.run("--dry-run", "--yes")
+    assert (code, report["dry_run"], report["deleted"]) == (ExitCode.FAILED, True, [])
+    assert {item["kind"] for item in report["leaked"]} == ALL_KINDS
+    assert desk.world.resources() == before
+    desk.run("--yes")
+    assert desk.run("--dry-run")[0] == ExitCode.DONE
 
 
 def test_the_bucket_can_be_kept(desk):
@@ -93,6 +109,15 @@ def test_a_retained_bucket_stays_with_size_price_and_command_until_it_is_asked_f
     code, report, _ = desk.run("--yes", "--include-retained")
     assert (code, report["retained"]) == (ExitCode.DONE, [])
     assert desk.world.resources() == set()
+
+
+def test_all_stacks_of_the_product_go_and_nothing_else(desk):
+    desk.world.everything("x")
+    desk.world.everything("y", zone="us-east5-b")
+    desk.world.secret("theirs", {"managed-by": "hand"})
+    code, report, _ = desk.run("--yes", stack=None)
+    assert (code, report["stack"]) == (ExitCode.DONE, None)
+    assert {name.rpartition("/")[2] for name in desk.world.resources()} == {"theirs"}
 
 
 def test_a_network_in_use_by_another_stack_is_refused_before_any_deletion_and_a_gateway_goes_last(desk, subtests):
@@ -139,6 +164,14 @@ def test_a_stack_or_all_has_to_be_named(desk):
     assert run_command(COMMAND, ["--yes", "--all", "--stack", "x"]) == ExitCode.REFUSED
 
 
+def test_what_cannot_be_read_is_not_called_gone(tmp_path, monkeypatch, capsys):
+    faults = (Fault(method="storage.buckets.list", count=99, status=403),)
+    with open_world(SCENARIO.model_copy(update={"faults": faults})) as world:
+        code, report, _ = Desk(world, tmp_path, monkeypatch, capsys).run("--yes")
+    assert (code, report["clean"]) == (ExitCode.FAILED, False)
+    assert any("Could not check whether a bucket still exists" in line for line in report["unknown"])
+
+
 ENABLE = f"`gcloud services enable run.googleapis.com --project={PROJECT}`"
 
 
@@ -171,6 +204,14 @@ def test_a_tpu_stack_is_proved_gone_in_a_project_that_never_enabled_cloud_run(de
     assert desk.world.resources() == set()
 
 
+def test_without_settings_and_state_an_api_that_is_off_may_hold_anything(desk):
+    (desk.folder / f"Pulumi.{STACK}.yaml").unlink()
+    switch(desk, "run", "disable")
+    code, report, _ = desk.run("--yes")
+    assert (code, report["clean"]) == (ExitCode.FAILED, False)
+    assert ENABLE in report["unknown"][0]
+
+
 def test_the_guard_does_not_call_a_project_empty_whose_api_is_off(desk):
     (desk.folder / f"Pulumi.{STACK}.yaml").write_text((ROOT / "Pulumi.l4-qat.yaml").read_text())
     desk.world.service(f"gemma-{STACK}", dict(owner(STACK).labels))
@@ -195,6 +236,18 @@ def test_what_cannot_be_deleted_is_left_with_its_command(tmp_path, monkeypatch, 
     assert "Leaked: secret projects/" in said
     assert f"  {command}" in said
     assert "No leaked resources" not in said
+
+
+def test_the_receipt_lists_every_call_and_every_deletion(desk, tmp_path):
+    desk.world.everything(STACK)
+    path = tmp_path / "receipt.json"
+    _, report, _ = desk.run("--yes", "--receipt", str(path))
+    stored = json.loads(path.read_text())
+    assert {**stored, "receipt": str(path)} == report
+    assert {call["search"] for call in stored["calls"]} == {1, 2, 3}
+    zones = [call for call in stored["calls"] if call["search"] == 3 and call["kind"] == "TPU queued resource"]
+    assert {call["path"].split("/")[4] for call in zones} >= {*ZONES}
+    assert all(call["items"] == 0 and call["outcome"] == "read" for call in zones)
 
 
 @pytest.mark.parametrize(
@@ -233,6 +286,16 @@ def test_the_receipt_as_text_says_what_was_done_and_read(desk):
 
 
 # States
+
+
+def test_a_state_that_is_cut_in_half_still_names_its_project(desk):
+    desk.monkeypatch.setenv("GOOGLE_CLOUD_PROJECT", "another-project")
+    desk.world.secret("gemma-x-hf-token", owner(STACK).labels)
+    desk.state('{"version": 3, "checkpoint": {"latest": {"resources": [{"inputs": {"project": "local-project", "na')
+    _, report, _ = desk.run("--yes")
+    assert report["projects"] == [PROJECT, "another-project"]
+    assert report["leaked"] == []
+    assert desk.world.resources() == set()
 
 
 def test_projects_of_the_state_of_the_settings_and_of_the_environment_are_all_searched(desk):

@@ -1,5 +1,6 @@
 """A dry run says in a few short lines what would go and what it costs; commands come with --json, in an order that works."""
 
+import textwrap
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
@@ -63,6 +64,24 @@ def receipt_of(leaked, unknown=(), stack="tpu-v6e1"):
 
 def said(leaked, unknown=(), stack="tpu-v6e1"):
     return text_of(receipt_of(leaked, unknown, stack))
+
+
+def test_a_fresh_stack_is_a_screen_of_80_columns():
+    text = said(fresh())
+    shown = [line for line in text.splitlines() for line in textwrap.wrap(line, COLUMNS)]
+    assert len(shown) <= MOST_LINES, text
+    assert text.startswith("tpu-v6e1: 18 resources and 5 IAM grants would be deleted.\n")
+    for line in (
+        "4 routers",
+        "5 IAM grants",
+        "4 image repositories",
+        "1 network ",
+        "4 locations",
+        "us-east5-a, $1.35 per",
+    ):
+        assert line in text
+    assert "  1 TPU node             us-east5-a\n" in text, "its request has its price"
+    assert "VMs and services at list prices: $1.35 per hour; at most $2.70 so far." in text
 
 
 def test_a_check_that_failed_proves_nothing():

@@ -86,6 +86,16 @@ class TestNames:
             engine.up(on_compute(zones=[A]))
         assert caught.value.partial
 
+    def test_a_refresh_does_not_take_anothers_instance_for_a_request_without_an_answer(
+        self, engine: FakeEngine, cloud: FakeCompute
+    ):
+        cloud.faults.append((f"POST compute/v1/projects/my-project/zones/{A}", "dropped"))
+        with pytest.raises(Aborted):
+            engine.up(on_compute(zones=[A]))
+        cloud.add_stranger(A, "serve", {})
+        engine.refresh()
+        assert engine.state is None
+
 
 class TestOperations:
     @pytest.mark.parametrize("script", [("!X_EXHAUSTED",), ("PROVISIONING", "STOPPING!X_EXHAUSTED", "STOPPING", "")])

@@ -10,7 +10,7 @@ import pytest
 from gcp_tpu_provider.desired_state import urn_hash
 from gcp_tpu_provider.errors import GoogleError
 from gcp_tpu_provider.machine_warnings import deadline_warning
-from gcp_tpu_provider.refusals import NO_CAPACITY, NOT_TRIED, about_the_project, kind
+from gcp_tpu_provider.refusals import ADVICE, NO_CAPACITY, NOT_TRIED, about_the_project, kind
 from gcp_tpu_provider.tests.cloud import FakeTpu
 from gcp_tpu_provider.tests.harness import FAST, URN, Aborted, FakeEngine, wanted
 from gcp_tpu_provider.wire import SECRET, SIGNATURE, UNKNOWN
@@ -96,9 +96,54 @@ class TestCreate:
             },
         }
 
+    def test_the_state_tells_where_it_is_and_how_it_came_there(self, engine: FakeEngine, cloud: FakeTpu):
+        engine.up(wanted())
+        assert engine.state
+        outputs = engine.state.outputs
+        assert engine.state.id == "projects/my-project/queuedResources/serve"
+        assert outputs["zone"] == "us-east5-a"
+        assert outputs["name"] == cloud.name("us-east5-a")
+        assert outputs["nodeName"] == cloud.node_name("us-east5-a")
+        assert outputs["state"] == "ACTIVE"
+        assert outputs["nodeIps"] == ["10.0.0.2"]
+        assert outputs["deadline"] == "2026-11-20T12:00:00Z"
+        assert [item["state"] for item in outputs["stateHistory"]] == [
+            "CREATING",
+            "WAITING_FOR_RESOURCES",
+            "PROVISIONING",
+            "ACTIVE",
+        ]
+        assert any(line.endswith("/2h us-east5-a WAITING (zone 1 of 2)") for line in engine.lines)
+
     def test_a_preview_calls_nothing(self, engine: FakeEngine, cloud: FakeTpu):
         assert engine.preview(wanted()) == "create"
         assert cloud.calls == []
+
+    def test_after_accepted_each_up_looks_whether_the_capacity_has_come_and_takes_it_over(
+        self, engine: FakeEngine, cloud: FakeTpu
+    ):
+        cloud.scripts["us-east5-a"] = ("CREATING", "ACCEPTED")
+        accepted = wanted(waitFor="accepted")
+        engine.up(accepted)
+        assert engine.preview(accepted) == "update"
+        assert set(engine.detailed) == {"state"}, "the preview names what the next `up` looks at"
+        assert engine.up({**accepted, "tags": ["other"]}) == "update"
+        cloud.queued[cloud.name("us-east5-a")].steps.append("ACTIVE")
+        engine.up({**accepted, "tags": ["other"]})
+        assert engine.state
+        assert engine.state.outputs["state"] == "ACTIVE"
+        assert cloud.nodes[cloud.node_name("us-east5-a")]["tags"] == ["other"], "a change in the queue is not lost"
+        assert engine.preview({**accepted, "tags": ["other"]}) == "same"
+        assert len(cloud.made("POST")) == 1
+
+    def test_what_is_waited_for_can_change_and_the_next_up_waits_for_the_rest(self, engine: FakeEngine, cloud: FakeTpu):
+        cloud.boots = boots
+        engine.up(serving(waitFor="active"))
+        assert engine.state
+        assert "phase" not in engine.state.outputs
+        assert engine.preview(serving(waitFor="active")) == "same"
+        assert engine.up(serving()) == "update"
+        assert engine.state.outputs["phase"] == "ready"
 
     def test_an_accepted_request_that_died_goes_to_the_next_zone(self, engine: FakeEngine, cloud: FakeTpu):
         cloud.scripts = {"us-east5-a": ("ACCEPTED", "FAILED:it was dropped"), "us-east5-b": ("ACCEPTED",)}
@@ -114,6 +159,16 @@ class TestCreate:
 
 
 class TestZones:
+    def test_a_failed_zone_is_left_clean_and_the_next_one_serves(self, engine: FakeEngine, cloud: FakeTpu):
+        cloud.scripts["us-east5-a"] = ("CREATING", "FAILED:there is no capacity")
+        engine.up(wanted())
+        assert list(cloud.queued) == [cloud.name("us-east5-b")]
+        assert engine.state
+        assert engine.state.outputs["zone"] == "us-east5-b"
+        assert engine.state.id == "projects/my-project/queuedResources/serve"
+        gone = cloud.calls.index(f"DELETE v2alpha1/{cloud.name('us-east5-a')}")
+        assert gone < cloud.calls.index("POST v2alpha1/projects/my-project/locations/us-east5-b/queuedResources")
+
     @pytest.mark.parametrize("in_operation", [False, True])
     def test_a_spent_wait_gives_the_zone_up_first_without_force_then_with_it(
         self, engine: FakeEngine, cloud: FakeTpu, in_operation: bool
@@ -123,6 +178,51 @@ class TestZones:
         engine.up({**wanted(), "waitPerZoneS": 1})
         assert list(cloud.queued) == [cloud.name("us-east5-b")]
         assert [call.endswith("?force") for call in cloud.made("DELETE")] == [False, True]
+
+    def test_when_all_zones_are_spent_a_table_says_what_each_answered_and_nothing_is_left(
+        self, engine: FakeEngine, cloud: FakeTpu
+    ):
+        cloud.refusals["us-east5-a"] = GoogleError(403, "PERMISSION_DENIED", "flex-start is not allowed here.")
+        cloud.scripts["us-east5-b"] = ("FAILED:there is no more capacity",)
+        with pytest.raises(Aborted) as ended:
+            engine.up(wanted())
+        assert ended.value.message.splitlines() == [
+            "No zone granted v6e-4 (flex-start). All capacity requests were deleted.",
+            "  us-east5-a  Google returned 403 PERMISSION_DENIED: flex-start is not allowed here.",
+            "  us-east5-b  no capacity: FAILED: there is no more capacity.",
+            "no capacity: try again later or add zones.",
+        ]
+        assert ended.value.partial is None
+        assert engine.state is None
+        assert cloud.queued == {}
+
+    @pytest.mark.parametrize(
+        ("status", "message", "words"),
+        [
+            (
+                429,
+                "Quota limit 'TPUV6EPreemptiblePerProjectPerZoneForTPUAPI' has been exceeded. Limit: 0 in zone z.",
+                "quota",
+            ),
+            (403, "Permission denied on 'locations/us-east5-a' (or it may not exist).", "not offered here"),
+            (
+                400,
+                'Cloud TPU received a bad request. The requested zone "us-east5-a" is not supported.',
+                "not offered here",
+            ),
+            (429, 'There is no more capacity in the zone "us-east5-a"; you can try in another zone', "no capacity"),
+        ],
+    )
+    def test_quota_stock_and_offer_are_told_apart(
+        self, engine: FakeEngine, cloud: FakeTpu, status: int, message: str, words: str
+    ):
+        cloud.refusals["us-east5-a"] = GoogleError(status, "CODE", message)
+        cloud.scripts["us-east5-b"] = ("FAILED:Quota 'TPUV6E' exhausted. Limit 4 in region us-east5",)
+        with pytest.raises(Aborted) as ended:
+            engine.up(wanted())
+        assert f"  us-east5-a  {words}: Google returned {status} CODE: {message.rstrip('.')}." in ended.value.message
+        assert "  us-east5-b  quota: FAILED: Quota 'TPUV6E' exhausted." in ended.value.message
+        assert ended.value.message.endswith(ADVICE["quota"].format(project="my-project") + ".") == (words == "quota")
 
     def test_a_wait_that_timed_out_is_recognized(self):
         assert kind("the total wait of 1h expired before this zone was requested.") == NOT_TRIED
@@ -181,6 +281,19 @@ class TestZones:
 
 
 class TestReady:
+    def test_up_waits_until_the_machine_says_that_it_serves_this_document(self, engine: FakeEngine, cloud: FakeTpu):
+        cloud.boots = boots
+        engine.up(serving())
+        assert engine.state
+        assert engine.state.outputs["phase"] == "ready"
+        assert engine.state.outputs["documentHash"] == sha(DOCUMENT)
+        shown = [line.partition(" ")[2] for line in engine.lines]
+        assert [word for word in ("pulling image", "loading", "compiling") if word in shown] == [
+            "pulling image",
+            "loading",
+            "compiling",
+        ]
+
     def test_a_failed_server_fails_the_update_in_its_own_words_and_stays_in_the_state(
         self, engine: FakeEngine, cloud: FakeTpu
     ):
@@ -211,6 +324,29 @@ class TestReady:
         assert engine.state.outputs["phase"] == "waiting for the hub"
         cloud.guests[cloud.node_name("us-east5-a")] = boots({"document": DOCUMENT})
         assert engine.up(serving()) == "update"
+
+    def test_the_failure_of_the_document_before_is_not_taken_for_this_one(self, engine: FakeEngine, cloud: FakeTpu):
+        cloud.boots = boots
+        engine.up(serving())
+        stale = {"phase": "failed", "document-hash": sha(DOCUMENT), "detail": "old"}
+        cloud.boots = lambda metadata: [stale, stale, *boots(metadata)[1:]]
+        engine.up(serving("second"))
+        assert engine.state
+        assert engine.state.outputs["documentHash"] == sha("second")
+
+    def test_a_server_that_lost_its_health_is_drift_that_the_next_up_waits_out(
+        self, engine: FakeEngine, cloud: FakeTpu
+    ):
+        cloud.boots = boots
+        engine.up(serving())
+        cloud.guests[cloud.node_name("us-east5-a")] = [
+            {"phase": "loading", "document-hash": sha(DOCUMENT)},
+            {"phase": "ready", "document-hash": sha(DOCUMENT)},
+        ]
+        engine.refresh()
+        assert engine.up(serving()) == "update"
+        assert engine.detailed == {"phase": "UPDATE"}
+        assert engine.up(serving()) == "same"
 
     def test_a_silent_machine_is_given_up_after_its_time(self, engine: FakeEngine):
         with pytest.raises(Aborted, match="published no guest attributes in gemma-serving/") as ended:
@@ -290,6 +426,15 @@ class TestRollBack:
         assert "Stack outputs that are listed with a minus are kept" in self.message
         assert any("pulling image, previous server still serving" in line for line in rolled_back.lines)
 
+    def test_the_state_and_a_refresh_say_both_and_the_preview_shows_an_update(self, rolled_back: FakeEngine):
+        for _ in range(2):
+            assert rolled_back.state
+            outputs = rolled_back.state.outputs
+            assert (outputs["phase"], outputs["documentHash"]) == ("failed", sha("bad"))
+            assert outputs["servingHash"] == sha(DOCUMENT)
+            assert rolled_back.preview(serving("bad")) == "update"
+            rolled_back.refresh()
+
     def test_the_same_document_again_fails_again_at_once_and_changes_nothing(
         self, rolled_back: FakeEngine, cloud: FakeTpu
     ):
@@ -305,6 +450,17 @@ class TestRollBack:
         assert rolled_back.state.outputs["servingHash"] == sha(document)
         assert rolled_back.up(serving(document)) == "same"
 
+    def test_a_failure_from_before_a_change_of_its_limits_is_not_taken_for_the_new_attempt(
+        self, rolled_back: FakeEngine, cloud: FakeTpu
+    ):
+        failed = self.boots({"document": "bad"})[-1]
+        ready = {"phase": "ready", "document-hash": sha("bad")}
+        cloud.boots = lambda _metadata: [failed, failed, ready]
+        given = serving("bad")
+        rolled_back.up({**given, "metadata": {**given["metadata"], "limits": "longer"}})
+        assert rolled_back.state
+        assert rolled_back.state.outputs["phase"] == "ready"
+
     def test_a_good_change_says_for_how_long_requests_failed(self, engine: FakeEngine, cloud: FakeTpu):
         cloud.boots = self.boots
         engine.up(serving())
@@ -313,6 +469,16 @@ class TestRollBack:
 
 
 class TestTheEndOfTheRun:
+    def test_the_machine_is_told_when_google_has_said_it_and_that_is_no_drift(self, engine: FakeEngine, cloud: FakeTpu):
+        cloud.boots = boots
+        given = {**serving(), "ready": {**GUEST, "deadlineMetadataKey": "ends-at"}}
+        engine.up(given)
+        assert engine.state
+        (node,) = cloud.nodes.values()
+        assert node["metadata"]["ends-at"] == engine.state.outputs["deadline"]
+        engine.refresh()
+        assert engine.up(given) == "same"
+
     def test_is_said_with_what_to_do_afterwards(self):
         now = datetime(2026, 11, 20, 18, tzinfo=UTC)
         said = deadline_warning({"name": "Q", "deadline": "2026-11-20T18:10:00Z", "state": "ACTIVE"}, now)
@@ -345,8 +511,53 @@ class TestTheEndOfTheRun:
     def test_that_is_not_known_or_has_passed_with_its_capacity_is_no_warning(self, outputs: dict[str, str]):
         assert deadline_warning(outputs, datetime.now(UTC)) == ""
 
+    def test_reaches_the_engine_in_a_preview(self, engine: FakeEngine, cloud: FakeTpu):
+        cloud.boots = boots
+        engine.up(serving())
+        assert engine.state
+        engine.state.outputs["deadline"] = "2020-01-01T00:00:00Z"
+        warnings: list[str] = []
+
+        async def warn(_urn: str, message: str) -> None:
+            warnings.append(message)
+
+        engine.provider.engine_log.warn = warn  # type: ignore[method-assign] - the engine's own end
+        engine.preview(serving())
+        assert ["expired at 2020-01-01 00:00 UTC" in message for message in warnings] == [True]
+
 
 class TestChangesInPlace:
+    def test_a_new_document_reaches_the_node_and_nothing_else_is_touched(self, engine: FakeEngine, cloud: FakeTpu):
+        cloud.boots = boots
+        engine.up(serving())
+        before = cloud.queued[cloud.name("us-east5-a")].created
+        assert engine.preview(serving("second")) == "update"
+        assert engine.detailed == {"metadata.document": "UPDATE"}
+        engine.up(serving("second"))
+        assert engine.state
+        assert engine.state.outputs["createTime"] == before
+        assert engine.state.outputs["documentHash"] == sha("second")
+        assert cloud.nodes[cloud.node_name("us-east5-a")]["metadata"]["document"] == "second"
+        assert cloud.made("DELETE") == []
+
+    def test_labels_tags_description_and_addresses_change_together_in_one_patch(
+        self, engine: FakeEngine, cloud: FakeTpu
+    ):
+        engine.up(wanted())
+        engine.up(
+            wanted(
+                labels={"managed-by": "gemma-serving", "team": "ml"},
+                tags=["a", "b"],
+                description="new",
+                enableExternalIps=True,
+            )
+        )
+        node = cloud.nodes[cloud.node_name("us-east5-a")]
+        assert node["labels"] == {"managed-by": "gemma-serving", "team": "ml", "gemma-serving-urn": urn_hash(URN)}
+        assert (node["tags"], node["description"]) == (["a", "b"], "new")
+        assert node["networkConfig"]["enableExternalIps"] is True
+        assert len(cloud.made("PATCH")) == 1
+
     def test_keys_that_others_added_stay_and_keys_that_were_ours_go(self, engine: FakeEngine, cloud: FakeTpu):
         engine.up(wanted(metadata={"a": "1", "b": "2"}))
         cloud.nodes[cloud.node_name("us-east5-a")]["metadata"]["ssh-keys"] = "me:ssh-rsa AAAA"
@@ -354,6 +565,18 @@ class TestChangesInPlace:
         assert engine.up(wanted(metadata={"a": "1", "b": "2"})) == "same"
         engine.up(wanted(metadata={"a": "3"}))
         assert cloud.nodes[cloud.node_name("us-east5-a")]["metadata"] == {"a": "3", "ssh-keys": "me:ssh-rsa AAAA"}
+
+    @pytest.mark.parametrize(
+        "change",
+        [{"waitPerZoneS": 60}, {"allowReplaceActive": True}, {"zones": ["us-east5-b", "us-east5-a", "us-east1-d"]}],
+    )
+    def test_policy_changes_touch_nothing_in_the_cloud(
+        self, engine: FakeEngine, cloud: FakeTpu, change: dict[str, Any]
+    ):
+        engine.up(wanted())
+        assert engine.up(wanted(**change)) == "update"
+        assert cloud.made("PATCH") + cloud.made("DELETE") == []
+        assert engine.up(wanted(**change)) == "same"
 
     def test_a_refused_patch_keeps_the_old_inputs_so_that_the_next_update_tries_again(
         self, engine: FakeEngine, cloud: FakeTpu
@@ -383,6 +606,21 @@ class TestReplacement:
         with pytest.raises(Aborted, match="`network` changes from a secret to other, which replaces"):
             engine.preview(wanted(network="other"))
 
+    @pytest.mark.parametrize(
+        ("change", "path"),
+        [
+            ({"acceleratorType": "v6e-8"}, "acceleratorType"),
+            ({"provisioningModel": "spot", "maxRunDurationS": None}, "provisioningModel"),
+            ({"queuedResourceId": "other", "nodeId": "serve-node"}, "queuedResourceId"),
+            ({"serviceAccount": {"email": "a@b.c"}}, "serviceAccount"),
+            ({"zones": ["us-east5-b"]}, "zones"),
+        ],
+    )
+    def test_with_permission_what_cannot_change_replaces(self, engine: FakeEngine, change: dict[str, Any], path: str):
+        engine.up(wanted())
+        assert engine.preview(wanted(**change, allowReplaceActive=True)) == "replace"
+        assert engine.detailed[path].endswith("_REPLACE")
+
     def test_a_replacement_deletes_first_and_keeps_the_name(self, engine: FakeEngine, cloud: FakeTpu):
         engine.up(wanted())
         engine.up(wanted(acceleratorType="v6e-8", allowReplaceActive=True))
@@ -403,11 +641,47 @@ class TestReplacement:
 
 
 class TestRefresh:
+    @pytest.mark.parametrize("state", ["SUSPENDED", "FAILED"])
+    def test_a_dead_queued_resource_is_drift_and_the_next_up_replaces_it_under_the_same_id(
+        self, engine: FakeEngine, cloud: FakeTpu, state: str
+    ):
+        engine.up(wanted())
+        cloud.queued[cloud.name("us-east5-a")].state = state
+        engine.refresh()
+        assert engine.state
+        assert engine.state.outputs["state"] == state
+        assert engine.up(wanted()) == "replace"
+        assert engine.detailed == {"state": "UPDATE_REPLACE"}
+        assert engine.state.outputs["state"] == "ACTIVE"
+        assert engine.state.outputs["createTime"].endswith("02Z")
+
+    @pytest.mark.parametrize("fate", ["PREEMPTED", "TERMINATED", None])
+    def test_a_lost_node_is_drift_that_replaces(self, engine: FakeEngine, cloud: FakeTpu, fate: str | None):
+        engine.up(wanted())
+        if fate is None:
+            cloud.nodes.clear()
+            cloud.boot = lambda name, spec, body: None  # type: ignore[method-assign]
+        else:
+            cloud.nodes[cloud.node_name("us-east5-a")]["state"] = fate
+        engine.refresh()
+        assert engine.state
+        assert engine.state.outputs["nodeState"] == (fate or "MISSING")
+        assert engine.preview(wanted()) == "replace"
+
     def test_what_is_gone_leaves_the_state(self, engine: FakeEngine, cloud: FakeTpu):
         engine.up(wanted())
         cloud.queued.clear()
         engine.refresh()
         assert engine.state is None
+
+    def test_an_undisturbed_resource_shows_no_drift(self, engine: FakeEngine, cloud: FakeTpu):
+        cloud.boots = boots
+        engine.up(serving())
+        assert engine.state
+        before = engine.state.outputs
+        engine.refresh()
+        assert engine.state.outputs == before
+        assert engine.up(serving()) == "same"
 
     def test_changed_labels_tags_and_metadata_are_drift_and_are_put_right(self, engine: FakeEngine, cloud: FakeTpu):
         engine.up(wanted())
@@ -452,6 +726,29 @@ class TestImport:
         cloud.queued[name].body["tpu"]["nodeSpec"][0]["node"]["labels"].pop("gemma-serving-urn")
         cloud.nodes[cloud.node_name("us-east5-a")]["labels"].pop("gemma-serving-urn")
         return name
+
+    def test_an_import_by_full_name_reconstructs_the_inputs(self, engine: FakeEngine, cloud: FakeTpu):
+        state = engine.import_(self.foreign(cloud))
+        assert state
+        assert state.id == "projects/my-project/queuedResources/serve"
+        assert state.inputs == {
+            "project": "my-project",
+            "zone": "us-east5-a",
+            "queuedResourceId": "serve",
+            "nodeId": "serve-node",
+            "acceleratorType": "v6e-4",
+            "runtimeVersion": "v2-alpha-tpuv6e",
+            "provisioningModel": "flex-start",
+            "maxRunDurationS": 14400,
+            "network": "net",
+            "enableExternalIps": False,
+            "serviceAccount": {"email": "a@b.c", "scopes": ["https://www.googleapis.com/auth/cloud-platform"]},
+            "description": "x",
+            "labels": {"managed-by": "gemma-serving", "gemma-serving-stack": "dev"},
+            "tags": ["serve"],
+            "metadata": {"startup-script": "#!/bin/sh\n"},
+            "dataDisks": [{"sourceDisk": "projects/my-project/zones/us-east5-a/disks/d", "mode": "read-write"}],
+        }
 
     @pytest.mark.parametrize(("reported", "imported"), [("200", 200), ("100", None)])
     def test_an_import_takes_the_boot_disk_unless_it_is_googles_default(
@@ -544,6 +841,20 @@ class TestDelete:
             engine.destroy()
         assert engine.state
 
+    def test_a_state_that_moves_on_meanwhile_is_looked_at_again(self, engine: FakeEngine, cloud: FakeTpu):
+        cloud.scripts["us-east5-a"] = ("ACCEPTED",)
+        engine.up(wanted(waitFor="accepted"))
+
+        def moves(call: str) -> None:
+            found = cloud.queued.get(cloud.name("us-east5-a"))
+            if call.startswith("DELETE") and found and found.state == "ACCEPTED":
+                found.state = "PROVISIONING"
+
+        cloud.on_call = moves
+        engine.destroy()
+        assert [call.endswith("?force") for call in cloud.made("DELETE")] == [False, True]
+        assert cloud.queued == {}
+
     def test_what_is_not_ours_is_not_deleted(self, engine: FakeEngine, cloud: FakeTpu):
         engine.up(wanted())
         cloud.queued[cloud.name("us-east5-a")].body["tpu"]["nodeSpec"][0]["node"]["labels"] = {}
@@ -551,6 +862,16 @@ class TestDelete:
         with pytest.raises(Aborted, match="does not have the owner label"):
             engine.destroy()
         assert cloud.made("DELETE") == []
+
+    def test_a_suspended_one_whose_label_was_only_on_its_node_is_known_by_its_creation_time(
+        self, engine: FakeEngine, cloud: FakeTpu
+    ):
+        engine.up(wanted())
+        cloud.queued[cloud.name("us-east5-a")].body["tpu"]["nodeSpec"][0]["node"]["labels"] = {}
+        cloud.queued[cloud.name("us-east5-a")].state = "SUSPENDED"
+        cloud.nodes.clear()
+        engine.destroy()
+        assert cloud.queued == {}
 
     def test_a_renamed_resource_is_still_ours(self, engine: FakeEngine, cloud: FakeTpu):
         engine.up(wanted())

@@ -123,6 +123,47 @@ class TestDue:
 
 
 class TestChangeOver:
+    def test_the_second_serves_and_the_first_is_deleted(self, engine: FakeEngine, cloud: FakeTpu):
+        engine.up(renewing())
+        cloud.pass_time(3)
+        cloud.calls.clear()
+        assert engine.up(renewing()) == "update"
+        assert engine.state
+        outputs = engine.state.outputs
+        assert list(cloud.queued) == [second(cloud)]
+        assert list(cloud.nodes) == [cloud.node_name(A, "serve-b").replace("serve-b-node", "serve-node-b")]
+        assert (outputs["name"], outputs["nodeName"]) == (second(cloud), next(iter(cloud.nodes)))
+        assert outputs["deadline"] == "2026-11-20T15:00:00Z"
+        assert engine.state.id == "projects/my-project/queuedResources/serve", "Pulumi's id stays"
+        assert other(engine) is None
+        request = next(index for index, call in enumerate(cloud.calls) if call.startswith("POST"))
+        deletion = next(index for index, call in enumerate(cloud.calls) if call.startswith("DELETE"))
+        assert request < deletion
+        assert engine.preview(renewing()) == "same"
+
+    def test_the_next_renewal_goes_back_to_the_first_id(self, engine: FakeEngine, cloud: FakeTpu):
+        engine.up(renewing())
+        for expected in (second, first, second):
+            cloud.pass_time(3)
+            engine.up(renewing())
+            assert list(cloud.queued) == [expected(cloud)]
+            assert name(engine) == expected(cloud)
+        engine.destroy()
+        assert cloud.queued == {}
+
+    def test_it_changes_over_when_the_new_machine_is_ready_and_not_before(self, engine: FakeEngine, cloud: FakeTpu):
+        cloud.boots = boots
+        engine.up(serving(renewBeforeS=HOUR_S))
+        cloud.pass_time(3)
+        cloud.calls.clear()
+        engine.up(serving(renewBeforeS=HOUR_S))
+        asked = [index for index, call in enumerate(cloud.calls) if "serve-node-b:getGuestAttributes" in call]
+        deleted = [index for index, call in enumerate(cloud.calls) if call.startswith("DELETE")]
+        assert len(asked) == 6
+        assert max(asked) < min(deleted)
+        assert engine.state
+        assert engine.state.outputs["phase"] == "ready"
+
     @staticmethod
     def told(engine: FakeEngine, cloud: FakeTpu, after_the_end: list[dict[str, str]]) -> list[str]:
         """Renew with machines that get their deadline; return the calls. `after_the_end` is what the old one then publishes."""
@@ -406,3 +447,20 @@ class TestEnds:
         assert any("its labels do not name this Pulumi resource" in warning for warning in engine.warnings)
         engine.destroy()
         assert list(cloud.queued) == [second(cloud)]
+
+    def test_an_older_one_that_is_left_is_deleted_and_never_taken_for_the_successor(
+        self, engine: FakeEngine, cloud: FakeTpu
+    ):
+        given = wanted(renewBeforeS=3 * HOUR_S)
+        engine.up(given)
+        cloud.pass_time(1)
+        cancel_at(engine, cloud, "DELETE")
+        with pytest.raises(Aborted):
+            engine.up(given)
+        assert (name(engine), other(engine)) == (second(cloud), first(cloud))
+        cloud.pass_time(1)
+        engine.up(given)
+        assert engine.state
+        assert engine.state.outputs["deadline"] == "2026-11-20T14:00:00Z"
+        assert list(cloud.queued) == [first(cloud)]
+        assert len(cloud.made("POST")) == 3

@@ -95,6 +95,20 @@ def error(status: int, code: str, message: str, reason: str = "") -> tuple[int, 
     return status, {"error": {"code": status, "status": code, "message": message, "details": details}}, {}
 
 
+def test_the_override_and_the_token_of_the_environment_are_used_as_gcloud_uses_them(monkeypatch: pytest.MonkeyPatch):
+    server = Server(answers=[(200, {"name": "op", "done": True}, {})])
+    name = "projects/p/locations/z/queuedResources/q"
+    operation = talk(
+        server, lambda transport: TpuApi(transport).create_queued_resource(name, {"tpu": {}}, "id-1"), monkeypatch
+    )
+    (request,) = server.seen
+    assert (request.method, request.path) == ("POST", "/tpu/v2alpha1/projects/p/locations/z/queuedResources")
+    assert dict(request.query) == {"queuedResourceId": "q", "requestId": "id-1"}
+    assert request.headers["Authorization"] == "Bearer canary-token"
+    assert json.loads(server.bodies[0]) == {"tpu": {}}
+    assert operation.done
+
+
 @pytest.mark.parametrize("status", [429, 500, 502, 503, 504])
 def test_what_passes_by_itself_is_tried_again(monkeypatch: pytest.MonkeyPatch, status: int):
     server = Server(
@@ -122,6 +136,17 @@ def test_google_says_how_long_to_wait(monkeypatch: pytest.MonkeyPatch):
     assert len(server.seen) == 1
     server = Server(answers=[(503, "", {"Retry-After": "0"}), (200, {}, {})])
     assert talk(server, lambda transport: transport.call("GET", "v2alpha1/x"), monkeypatch) == {}
+
+
+@pytest.mark.parametrize("status", [400, 401, 403, 409, 412])
+def test_a_refusal_is_final_and_in_googles_words(monkeypatch: pytest.MonkeyPatch, status: int):
+    server = Server(answers=[error(status, "CODE", "Quota 'X' exceeded in zone z.")])
+    with pytest.raises(GoogleError) as refused:
+        talk(
+            server, lambda transport: transport.call("POST", "v2alpha1/x", body={"secret": "canary-body"}), monkeypatch
+        )
+    assert str(refused.value) == f"Google returned {status} CODE: Quota 'X' exceeded in zone z."
+    assert len(server.seen) == 1
 
 
 PROJECT_PATH = "v2alpha1/projects/p-1/locations/z/queuedResources"
@@ -215,6 +240,22 @@ def test_a_server_that_never_answers_is_given_up_and_may_have_acted(monkeypatch:
             Pacing(call_timeout_s=0.05, retry_budget_s=0.05),
         )
     assert lost.value.sent
+
+
+def test_an_outage_in_the_middle_of_a_wait_is_sat_out_longer_than_an_endpoint_that_never_answered(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    pacing = Pacing(retry_budget_s=60, first_contact_s=0.0, retry_first_s=0.001, retry_most_s=0.002)
+    server = Server(answers=[(0, "", {})])
+    with pytest.raises(NoAnswerError):
+        talk(server, lambda transport: transport.call("POST", "v2alpha1/x"), monkeypatch, pacing)
+    server = Server(answers=[(200, {}, {}), *[(0, "", {})] * 5, (200, {"a": 1}, {})])
+
+    async def twice(transport: HttpTpuTransport) -> Any:
+        await transport.call("POST", "v2alpha1/x")
+        return await transport.call("POST", "v2alpha1/x")
+
+    assert talk(server, twice, monkeypatch, pacing) == {"a": 1}
 
 
 def test_a_dead_endpoint_is_given_up_and_cannot_have_acted(monkeypatch: pytest.MonkeyPatch):

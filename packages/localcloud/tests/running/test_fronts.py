@@ -192,6 +192,17 @@ def test_a_request_that_waits_too_long_is_turned_away_and_its_place_is_not_lost(
     asyncio.run(run())
 
 
+def test_a_caller_that_leaves_frees_its_place():
+    async def run() -> None:
+        async with world(Limits(concurrent=1, queue_s=60, timeout_s=60)) as here:
+            held = asyncio.create_task(here.get("/stream"))
+            await here.app[STATE].streaming.wait()
+            held.cancel()
+            assert (await here.get("/x"))[0] == 200
+
+    asyncio.run(run())
+
+
 def test_a_request_longer_than_the_timeout_is_a_504():
     async def run() -> None:
         async with world(Limits(concurrent=1, queue_s=5, timeout_s=0.01)) as here:

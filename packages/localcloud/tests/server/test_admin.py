@@ -3,7 +3,8 @@
 import pytest
 import requests
 
-from localcloud.world.scenario import ScenarioError, load, parse
+from localcloud.tests import idle_cloud
+from localcloud.world.scenario import OperationDurations, Scenario, ScenarioError, Services, load, parse
 
 P = "/projects/local-project"
 SECRETS = f"/secretmanager/v1{P}/secrets"
@@ -71,6 +72,20 @@ class TestScenario:
             load(tmp_path / "none.yaml")
         with pytest.raises(ScenarioError, match=r"faults\.0\.status"):
             parse({"faults": [{"method": "x", "status": 200}]}, "x")
+
+    def test_a_strict_scenario_refuses_apis_until_they_are_enabled(self):
+        with idle_cloud.start(
+            scenario=Scenario(services=Services(enabled=()), operations=OperationDurations(instant=True))
+        ) as cloud:
+            session = requests.Session()
+            session.headers["Authorization"] = f"Bearer {cloud.token}"
+            refused = session.get(cloud.base_url + SECRETS, timeout=60)
+            assert refused.status_code == 403
+            assert refused.json()["error"]["details"][0]["reason"] == "SERVICE_DISABLED"
+            session.post(
+                f"{cloud.base_url}/serviceusage/v1{P}/services/secretmanager.googleapis.com:enable", json={}, timeout=60
+            ).raise_for_status()
+            assert session.get(cloud.base_url + SECRETS, timeout=60).status_code == 200
 
 
 class TestLooking:

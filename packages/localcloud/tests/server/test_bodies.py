@@ -1,8 +1,10 @@
 """Bodies and names that no Google client sends: each is rejected in Google's format, and none causes an internal error of the local cloud."""
 
 import gzip
+import hashlib
 import http.client
 import json
+import resource
 from collections.abc import Iterator
 from urllib.parse import quote, urlsplit
 
@@ -106,6 +108,26 @@ def test_a_name_that_no_object_can_have_is_refused_before_its_content(cloud: idl
     refused(answer, 400)
     listed = json.loads(send(cloud, "GET", "/storage/storage/v1/b/thing/o")[1])
     assert listed.get("items", []) == []
+
+
+@pytest.mark.parametrize("kind", ["media", "multipart"])
+def test_content_beyond_the_limit_is_an_object_and_takes_no_memory(cloud: idle_cloud.Started, kind: str):
+    """The whole body is twelve times the maximum of a JSON body. The client's own copy of it is counted before."""
+    content = bytes(range(256)) * (12 * LONGEST_BYTES // 256)
+    path, body, media = f"{OBJECTS}?uploadType={kind}&name=large", content, "application/octet-stream"
+    if kind == "multipart":
+        head = (
+            b'--x\r\nContent-Type: application/json\r\n\r\n{"name": "large"}\r\n--x\r\nContent-Type: text/plain\r\n\r\n'
+        )
+        body, media = head + content + b"\r\n--x--\r\n", "multipart/related; boundary=x"
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    status, text = send(cloud, "POST", path, body, Content_Type=media)
+    assert status == 200, text
+    more_bytes = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) * 1024
+    assert more_bytes < len(content) // 2, "the server streams it to the disk"
+    status, read = send(cloud, "GET", "/download/storage/v1/b/thing/o/large?alt=media")
+    assert (status, hashlib.sha256(read).digest()) == (200, hashlib.sha256(content).digest())
+    assert send(cloud, "DELETE", "/storage/storage/v1/b/thing/o/large")[0] == 204
 
 
 def test_multipart_bodies_that_are_not_two_parts_are_refused(cloud: idle_cloud.Started):

@@ -359,6 +359,40 @@ BODY = {
 
 
 class TestTpu:
+    def test_a_queued_resource_becomes_active_and_goes(self, shared_cloud):
+        client = tpu(shared_cloud).projects().locations()
+        operation = (
+            client.queuedResources()
+            .create(parent=f"{PARENT}/locations/us-east5-a", queuedResourceId="client-qr", body=BODY)
+            .execute()
+        )
+        assert client.operations().get(name=operation["name"]).execute()["done"]
+        name = f"{PARENT}/locations/us-east5-a/queuedResources/client-qr"
+        assert client.queuedResources().get(name=name).execute()["state"]["state"] == "ACTIVE"
+        node = client.nodes().get(name=f"{PARENT}/locations/us-east5-a/nodes/client-node").execute()
+        assert node["state"] == "READY"
+        assert node["queuedResource"] == name
+        assert node["schedulingConfig"]["terminationTimestamp"] > node["createTime"]
+        with pytest.raises(HttpError, match="DeleteQueuedResource is not supported when state is ACTIVE"):
+            client.queuedResources().delete(name=name).execute()
+        client.queuedResources().delete(name=name, force=True).execute()
+        with pytest.raises(HttpError, match="404"):
+            client.queuedResources().get(name=name).execute()
+
+    def test_an_unknown_field_is_refused_by_its_path(self, shared_cloud):
+        client = tpu(shared_cloud).projects().locations().queuedResources()
+        body = {**BODY, "tpu": {**BODY["tpu"], "zoneHint": "x"}}
+        with pytest.raises(HttpError) as caught:
+            client.create(parent=f"{PARENT}/locations/us-east5-a", queuedResourceId="client-bad", body=body).execute()
+        error = json.loads(caught.value.content)["error"]
+        assert error["code"] == 400
+        assert error["status"] == "INVALID_ARGUMENT"
+        assert (
+            error["message"]
+            == "Invalid JSON payload received. Unknown name \"zoneHint\" at 'queued_resource.tpu': Cannot find field."
+        )
+        assert error["details"][0]["fieldViolations"][0]["field"] == "queued_resource.tpu"
+
     def test_catalogs_list_what_a_zone_has(self, shared_cloud):
         client = tpu(shared_cloud).projects().locations()
         kinds = client.acceleratorTypes().list(parent=f"{PARENT}/locations/us-east5-a").execute()["acceleratorTypes"]

@@ -177,6 +177,24 @@ def test_a_simple_request_of_a_web_page_makes_no_machine(own_cloud):
     assert len(own_cloud.cloud.store.under("tpu.queuedResources")) == 1
 
 
+def test_dns_rebinding_reads_no_secret(own_client, own_cloud):
+    """A page's own host name leads to 127.0.0.1: for the browser, the answers are then the page's own."""
+    own_client.ok("POST", SECRETS, {"replication": {"automatic": {}}}, secretId="hub")
+    own_client.ok("POST", f"{SECRETS}/hub:addVersion", {"payload": {"data": "Y2FuYXJ5"}})
+    connection, path = Connection(own_cloud), f"{SECRETS}/hub/versions/1:access"
+    for query, token in [("?access_token=x", None), (f"?access_token={own_cloud.token}", None), ("", own_cloud.token)]:
+        identity = {"Authorization": f"Bearer {token}"} if token else {}
+        headers = {**identity, "Host": f"rebound.evil.example:{port(own_cloud)}"}
+        status, answer = connection.send("GET", path + query, headers)
+        assert (status, b"Y2FuYXJ5" in answer) == (403, False)
+    for host in ("127.0.0.1", "localhost", "[::1]", "LOCALHOST"):
+        headers = {"Authorization": f"Bearer {own_cloud.token}", "Host": f"{host}:{port(own_cloud)}"}
+        assert b"Y2FuYXJ5" in connection.send("GET", path, headers)[1]
+    for host in ("127.0.0.1", "localhost:1", "127.0.0.1.evil.example:" + port(own_cloud), ""):
+        headers = {"Authorization": f"Bearer {own_cloud.token}", "Host": host}
+        assert connection.send("GET", path, headers)[0] == 403
+
+
 class TestTokens:
     def ask(self, cloud, token):
         return Connection(cloud).send("GET", SECRETS, {"Authorization": f"Bearer {token}"})

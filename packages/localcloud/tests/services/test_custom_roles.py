@@ -33,6 +33,19 @@ def held(client, *permissions):
     return answer.get("permissions", [])
 
 
+def test_a_role_grants_its_permissions_and_no_other_until_it_is_disabled(own_client):
+    assert created(own_client)["name"] == ROLE
+    grant(own_client, PROJECT_POLICY, ROLE)
+    assert held(own_client, *THREE, "tpu.nodes.delete") == THREE
+    fewer = own_client.ok(
+        "PATCH", f"/iam/v1/{ROLE}", {"includedPermissions": THREE[:1]}, updateMask="includedPermissions"
+    )
+    assert fewer["includedPermissions"] == held(own_client, *THREE) == THREE[:1]
+    assert fewer["title"] == "Tunnel"
+    own_client.ok("PATCH", f"/iam/v1/{ROLE}", {"stage": "DISABLED"}, updateMask="stage")
+    assert held(own_client, *THREE) == []
+
+
 def test_a_deleted_role_grants_nothing_keeps_its_id_and_can_be_restored_for_7_days(own_client):
     created(own_client)
     grant(own_client, PROJECT_POLICY, ROLE)
@@ -116,6 +129,17 @@ def test_malformed_roles_are_refused(own_client, subtests):
     ):
         with subtests.test(name):
             assert own_client.error("POST", ROLES, body)[0] == status
+
+
+def test_an_editor_creates_no_role_and_a_viewer_reads_one(own_client):
+    created(own_client)
+    for role in ("roles/editor", "roles/viewer"):
+        grant(own_client, PROJECT_POLICY, role)
+    alice = alice_of(own_client)
+    assert alice.error("POST", ROLES, {"roleId": "other", "role": {}})[0] == 403
+    assert alice.ok("GET", f"/iam/v1/{ROLE}")["includedPermissions"] == THREE
+    grant(own_client, PROJECT_POLICY, "roles/iam.roleAdmin")
+    assert alice.ok("POST", ROLES, {"roleId": "other", "role": {}})["name"].endswith("/roles/other")
 
 
 def test_gclouds_commands_create_extend_and_restore_a_role(own_client):

@@ -185,6 +185,18 @@ def test_a_template_beyond_a_limit_is_refused_and_nothing_is_created(client, pat
     assert client.call("GET", f"{SERVICES}/limits")[0] == 404
 
 
+def test_a_bucket_needs_the_second_generation(client):
+    volumes = [{"name": "v", "gcs": {"bucket": "b"}}]
+    body = changed(
+        changed(PLAIN, "template.volumes", volumes), "template.executionEnvironment", "EXECUTION_ENVIRONMENT_GEN1"
+    )
+    found = client.error("POST", SERVICES, body, serviceId="limits")
+    assert found == (
+        400,
+        "Violation in CreateServiceRequest.service.template.volumes[0]: Cloud Storage volumes need the second generation execution environment.",
+    )
+
+
 def beside(cpu, memory, own_cpu, own_memory):
     """A service with a GPU and a sidecar, with limits of both."""
     body = changed(GPU, f"{CONTAINER}.resources.limits", {"cpu": own_cpu, "memory": own_memory, "nvidia.com/gpu": "1"})

@@ -46,6 +46,22 @@ def two(own_client):
     return first, second
 
 
+def test_a_new_revision_gets_a_tag_with_its_own_url_and_no_traffic(own_client, own_cloud, two):
+    first, second = two
+    service = own_client.ok("GET", f"{SERVICES}/two")
+    serving, tagged = service["trafficStatuses"]
+    assert (serving["revision"], serving["percent"]) == (short(first), 100)
+    assert (tagged["type"], tagged["tag"], "percent" in tagged, "revision" in tagged) == (LATEST, "next", False, False)
+    fronts = own_cloud.cloud.runtimes.fronts
+    assert tagged["uri"] == f"http://127.0.0.1:{fronts.ports[service['name'] + '#next']}"
+    assert tagged["uri"] != service["uri"]
+    assert fronts.routes[service["name"]] == {
+        f"http://{short(first)}.invalid": 100,
+        f"http://{short(second)}.invalid": 0,
+    }
+    assert fronts.routes[service["name"] + "#next"] == {f"http://{short(second)}.invalid": 100}
+
+
 def test_traffic_is_divided_and_makes_no_revision(own_client, own_cloud, two):
     first, second = two
     after = shift(own_client, "two", [named(first, 90), named(second, 10, "next")])["response"]
@@ -214,6 +230,17 @@ def test_a_readiness_probe_that_cloud_run_does_not_offer_is_refused(own_client, 
     body = changed(GPU, "template.containers.0.readinessProbe", probe)
     status, answer = own_client.call("POST", SERVICES, body, serviceId="ready")
     assert (status, said in answer["error"]["message"]) == (400, True), answer
+
+
+def test_a_readiness_probe_gets_its_defaults(own_client):
+    body = changed(GPU, "template.containers.0.readinessProbe", {"httpGet": {"path": "/health"}})
+    probe = deploy(own_client, "ready", body)["response"]["template"]["containers"][0]["readinessProbe"]
+    assert probe == {
+        "timeoutSeconds": 1,
+        "periodSeconds": 10,
+        "failureThreshold": 3,
+        "httpGet": {"path": "/health", "port": 8000},
+    }
 
 
 class TestAfterARestart:
