@@ -9,6 +9,7 @@ import tomllib
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import cache
 from typing import Any, Final, NamedTuple
 
 from authors.oracle.environment import HERE, MODEL, ROOT, OracleError, OracleHome, say
@@ -63,10 +64,15 @@ class Row(NamedTuple):
 
 
 _SAYS: Final = ("only an API key", "as the stacks start it", "with the key")
-REQUESTS: Final = tuple(
-    OracleRequest(**row) for row in tomllib.loads((HERE / "requests.toml").read_text(encoding="utf-8"))["requests"]
-)
-"""Paths of vLLM, and spellings of the open one. The answer to another site's page is asked for as well."""
+
+
+@cache
+def requests() -> Sequence[OracleRequest]:
+    """Return the paths of vLLM, and spellings of the open one. The answer to another site's page is asked for as well."""
+    rows = tomllib.loads((HERE / "requests.toml").read_text(encoding="utf-8"))["requests"]
+    return [OracleRequest(**row) for row in rows]
+
+
 _ORIGINS: Final = "origin that a response allows"
 
 
@@ -109,8 +115,8 @@ def hub_cache(home: OracleHome) -> "os.PathLike[str]":
 
 def answers(url: str, model: str, **headers: str) -> Mapping[str, str]:
     """Return the status of each request by its name, and the origin that a response to another site's page allows."""
-    found = {one.name: str(_ask(url, one, model, headers).status) for one in REQUESTS}
-    origin = _ask(url, REQUESTS[0], model, {**headers, "Origin": ORIGIN}).getheader("Access-Control-Allow-Origin")
+    found = {one.name: str(_ask(url, one, model, headers).status) for one in requests()}
+    origin = _ask(url, requests()[0], model, {**headers, "Origin": ORIGIN}).getheader("Access-Control-Allow-Origin")
     return {**found, _ORIGINS: origin or "none"}
 
 
@@ -138,7 +144,7 @@ def _ask(url: str, asked: OracleRequest, model: str, headers: Mapping[str, str])
 
 def request_rows(before: Mapping[str, str], behind: Mapping[str, str], with_key: Mapping[str, str]) -> list[Row]:
     """Return the results of the servers as rows."""
-    wanted = {one.name: tuple(one.wanted.split()) for one in REQUESTS} | {_ORIGINS: ("*", "none", "none")}
+    wanted = {one.name: tuple(one.wanted.split()) for one in requests()} | {_ORIGINS: ("*", "none", "none")}
     return [Row(name, must, (before[name], behind[name], with_key[name])) for name, must in wanted.items()]
 
 
