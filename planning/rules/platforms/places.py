@@ -439,7 +439,7 @@ def _hub_without_nat(subject: Subject) -> RuleResult | None:
         "Cloud NAT in the subnet of tpu.existingNetwork, the server will not start.",
         remedies=(change("tpu.private_google_access", None), _without_files(subject, files)),
         advice=(
-            "Or run scripts.stage_model, which copies drafters and adapters to the bucket. If that subnet has Cloud "
+            "Or run gemma stage_model, which copies drafters and adapters to the bucket. If that subnet has Cloud "
             "NAT, accept this finding."
         ),
     )
@@ -557,7 +557,7 @@ def _limit_before_the_end(subject: Subject) -> RuleResult | None:
     return RuleResult(
         f"`max_usd` is {limit_usd}, but the machine costs that much after {duration(fitting_s)}; its maximum is "
         f"${cost.max_usd:,.0f} ({cost.max_usd_basis}). Google does not enforce `max_usd`; only a scheduled guard "
-        "(docs/limits.md) will tear the stack down then.",
+        "(docs/costs.md) will tear the stack down then.",
         remedies=(*shorter, change("max_usd", math.ceil(cost.max_usd))),
     )
 
