@@ -3,7 +3,7 @@
 import importlib
 import inspect
 import textwrap
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from itertools import groupby
 from pathlib import Path
 from typing import Any, Final
@@ -23,10 +23,6 @@ Every command takes `--help`.
 `--json` prints one JSON object on stdout and no other output there.
 Progress and errors go to stderr.
 """
-
-
-_WITH_OPTIONS: Final = ("capacity", "connect", "doctor", "logs", "new", "status", "teardown")
-"""Commands whose pages list their options."""
 
 
 def all_commands() -> Sequence[Command[Any]]:
@@ -50,12 +46,6 @@ def commands_page(commands: Sequence[Command[Any]]) -> str:
         parts.append("\n".join(_section(command, command.program, "##")))
         parts += ["\n".join(_section(sub, f"{command.program} {sub.name}", "###")) for sub in command.subcommands]
     return "\n".join(parts)
-
-
-def options_tables() -> Mapping[str, str]:
-    """Return the tables of commands' options, without their subcommands' options, by marker."""
-    found = (command for command in all_commands() if command.name in _WITH_OPTIONS)
-    return {f"options-{command.name}": "\n".join(_options(command)).strip() for command in found}
 
 
 def _section(command: Command[Any], program: str, heading: str) -> Iterator[str]:

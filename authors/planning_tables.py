@@ -37,7 +37,7 @@ ROOT: Final = Path(__file__).parents[1]
 _SHOWN_NEAR: Final = 3
 _WORKLOAD: Final = "in=4000,out=500,users=32"
 _EXAMPLE: Final = parse_workload(_WORKLOAD)
-"""The question of docs/planning-workloads.md."""
+"""The question of docs/planning.md."""
 _GOALS: Final[tuple[tuple[str, Goal, Workload], ...]] = (
     ("lowest price", "cost", _EXAMPLE),
     ("`--latency-first`", "latency", _EXAMPLE),
@@ -127,7 +127,7 @@ def _support_row(row: Support) -> Sequence[str]:
 
 
 def _solve_table() -> str:
-    """Return the cheapest of each family, and the best by each criterion, for the question of docs/planning-workloads.md."""
+    """Return the cheapest of each family, and the best by each criterion, for the question of docs/planning.md."""
     limits = ServiceLimits(max_ttft_s=1, max_tpot_s=0.05, max_usd_per_hour=6)
     answer = solve(_EXAMPLE, limits, checkpoints=checkpoints_of(None), places=rented(()))
     return table(
