@@ -65,8 +65,9 @@ def commands_page(commands: Sequence[Command[Any]]) -> str:
         )
     for command in commands:
         parts.append("\n".join(_section(command, command.program, "##", shared)))
-        for sub in command.subcommands:
-            parts.append("\n".join(_section(sub, f"{command.program} {sub.name}", "###", shared)))
+        parts += [
+            "\n".join(_section(sub, f"{command.program} {sub.name}", "###", shared)) for sub in command.subcommands
+        ]
     return "\n".join(parts)
 
 
