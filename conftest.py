@@ -13,9 +13,9 @@ pytest_plugins = ["pytester", "tests.suite", "tests.engine.warm"]
 
 # A property's example may take long on a busy machine without affecting its result.
 # Before a commit and in continuous integration the examples are always the same, so a failure belongs to the change. New ones run at night.
-settings.register_profile("project", deadline=None, derandomize=True)
+settings.register_profile("project", deadline=None, derandomize=True, max_examples=40)
 settings.register_profile(
-    "part", deadline=None, derandomize=True
+    "part", deadline=None, derandomize=True, max_examples=200
 )  # the long suite in continuous integration: one part per run, in minutes
 settings.register_profile("long", deadline=None, max_examples=2000)
 settings.load_profile("project")

@@ -66,6 +66,8 @@ PAGES: Final[Mapping[str, Callable[[], str]]] = {
     "components/gcp_tpu.py": partial(_printed_by, "gcp_tpu_provider.python_sdk"),
     **{f"components/gcp/{module}.py": partial(module_text, module) for module in GCP_MODULES},
     "docs/authors/assumptions.md": partial(_printed_by, "localcloud.ledger.page"),
+    "docs/authors/accuracy.csv": _made_by("authors.accuracy.page:rows_file"),
+    "docs/authors/documents.md": _made_by("authors.accuracy.documents:page"),
     "docs/reference/commands.md": _made_by("authors.commands_page:page"),
     "docs/reference/settings.md": _made_by("stacks.reference:page"),
     "docs/settings.schema.json": _made_by("stacks.reference:schema_text"),

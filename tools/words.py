@@ -63,7 +63,7 @@ DATA: Final = frozenset(
 SPLIT: Final = frozenset({"packages", "docs"})
 """Folders whose folders are counted apart."""
 SUBJECT_LIMIT: Final = 72
-SINCE: Final = "56bd1159"
+SINCE: Final = "f210fd8c"
 """The last commit whose subject is not checked: history is not rewritten."""
 SHOWN: Final = 12
 """Number of hits that are printed for a number that was exceeded."""

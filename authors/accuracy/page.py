@@ -1,180 +1,80 @@
-"""Tables of docs/authors/accuracy.md, written by `make docs`: the unseen first, wrong verdicts first, misses first."""
+"""Tables of docs/authors/accuracy.md and GPU constants of docs/authors/planner-internals.md, and the rows behind the page as CSV (`make docs`)."""
 
-import math
-import statistics
-from collections.abc import Mapping, Sequence
-from typing import Final
+import csv
+import io
+from collections.abc import Iterator, Mapping, Sequence
 
-from authors.accuracy.bands import hits
-from authors.accuracy.corpus.compared import ComparedFigure, JudgedBoot, compared, judged, started
+from authors.accuracy.corpus.compared import compared, judged, started
 from authors.accuracy.corpus.measured import Boot, Measurements, ReportSource, load, read_off
-from authors.accuracy.evidence import CLASSES, evidence_rows
-from authors.accuracy.sweeps import ComparedPoint, all_points, comparisons, share_within
+from authors.accuracy.evidence import CLASSES, evidence_rows, missed
+from authors.accuracy.sweeps import all_points, comparisons
 from authors.tables import table
+from planning.data.gpu_speed import CONSTANTS
 
-_PRECISE_BELOW: Final = 100
-_TINY: Final = 0.01
-
-_SETS: Final = {"unseen": "unseen", "held-out": "known, set nothing", "band": "set bands", "fit": "set constants"}
-_SWEPT: Final = {"rate": "output rate", "ttft": "time to first token", "tpot": "time per output token"}
+COLUMNS = ("class", "source", "url", "row", "figure", "measured", "planned", "within", "remark")
 
 
 def tables() -> Mapping[str, str]:
-    """Return the tables of the page by their markers."""
+    """Return the tables by their markers."""
     return tables_of(load())
 
 
 def tables_of(measurements: Measurements) -> Mapping[str, str]:
     """Return the tables for a corpus."""
-    rows = list(compared(measurements.boots))
-    boots = measurements.boots
-    unclear = ((boot.title, boot.image or "not stated", _cell(boot.ambiguous or boot.beyond)) for boot in boots)
+    constants = [
+        (f"`{one.name}`", f"{one.value:g}", one.unit, one.what, one.fitted_to, "; ".join(one.sources))
+        for one in CONSTANTS.values()
+    ]
     return {
         "accuracy-shares": table(
             f"figure | tolerance: | {' | '.join(f'{name}:' for name in CLASSES)}", evidence_rows(measurements)
         ),
-        "accuracy-verdicts": _verdicts(measurements),
-        "accuracy-measurements": _figures(rows, measurements),
-        "accuracy-sweeps": _sweeps(),
-        "accuracy-bands": table(
-            "figure | class | points | in the band: | share:",
-            [
-                (
-                    _SWEPT[one.figure],
-                    one.kind,
-                    one.proof,
-                    f"{one.inside} of {one.points}",
-                    f"{one.inside / one.points:.0%}",
-                )
-                for one in hits(all_points())
-            ],
-        ),
-        "accuracy-ambiguities": table("deployment | image | ambiguity", [row for row in unclear if row[2]]),
-        "accuracy-sources": table(
-            "source | date | boots: | crashed: | class | used for",
-            [
-                _source_row(source, measurements)
-                for source in sorted(measurements.sources.values(), key=lambda source: not source.unseen)
-            ],
-        ),
+        "accuracy-misses": table("what | figure | measured | planned | source", missed(measurements)),
+        "gpu-constants": table("name | value: | unit | meaning | fitted to | sources", constants),
     }
 
 
-def _verdicts(measurements: Measurements) -> str:
-    rows = [judged(boot) for boot in started(measurements.boots)]
-    counted = [row for row in rows if row.is_counted]
-    unseen = [row for row in counted if row.boot.evidence == "unseen"]
-    died = [row for row in counted if row.boot.died]
-    shown = sorted(rows, key=_by_importance)
-    return (
-        f"Correct verdicts: {_right(counted)}. Unseen: {_right(unseen)}. Servers that crashed: {_right(died)}.\n\n"
-        + table("deployment | outcome | planned | verdict | class | source", map(_verdict_row, shown))
-    )
+def rows_file() -> str:
+    """Return every row as CSV: outcomes, figures and points, misses first in each class, with the constants that were set from them."""
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(COLUMNS)
+    writer.writerows(sorted(_rows(load()), key=_by_importance))
+    return text.getvalue()
 
 
-def _right(rows: Sequence[JudgedBoot]) -> str:
-    return f"{sum(row.is_right for row in rows)} of {len(rows)}"
+def _by_importance(row: Sequence[str]) -> tuple[bool, bool]:
+    return row[0] != "unseen", row[7] == "yes"
 
 
-def _by_importance(row: JudgedBoot) -> tuple[bool, bool, bool]:
-    """Return a sort key: wrong verdicts before correct ones, and failures before successes."""
-    return (row.is_right or not row.is_counted, row.is_right, not row.boot.died)
-
-
-def _verdict_row(row: JudgedBoot) -> Sequence[str]:
-    boot = row.boot
-    seen = f"crashed ({boot.at}): {_cell(boot.message)}" if boot.died else "runs"
-    verdict = ("correct" if row.is_right else "**wrong**") if row.is_counted else "not counted"
-    beyond, patched = "" if row.is_right else boot.beyond, "patched image" if boot.patched and not boot.died else ""
-    reason = boot.superseded or beyond or patched
-    return boot.title, seen, row.planned, f"{verdict}: {reason}" if reason else verdict, boot.evidence, _cited(boot)
-
-
-def percentile(ordered: Sequence[float], percent: float) -> float:
-    """Return the smallest value that at least `percent` of the ordered values do not exceed."""
-    return ordered[max(0, math.ceil(len(ordered) * percent / 100) - 1)]
-
-
-def _figures(rows: Sequence[ComparedFigure], measurements: Measurements) -> str:
-    # A value of another boot of the same deployment is a repeat of it.
+def _rows(measurements: Measurements) -> Iterator[Sequence[str]]:
     fitted = {
-        (boot.deployment_id, figure.key): f"`{constant.name}`"
+        (boot.deployment_id, figure.key): f"set {constant.name}"
         for constant in measurements.constants
         for boot, figure in read_off(constant, measurements)
     }
-    shown = sorted(rows, key=lambda row: (row.is_within, row.boot.evidence == "known"))
-    return (
-        f"Rows outside their tolerance come first: {sum(not row.is_within for row in rows)} of {len(rows)}.\n\n"
-        + table(
-            "deployment | metric | predicted: | measured: | error: | class | fitted to it | source",
-            [_figure_row(row, fitted.get((row.boot.deployment_id, row.figure.key), "")) for row in shown],
-        )
-    )
+    for boot in started(measurements.boots):
+        row = judged(boot)
+        seen = f"crashed ({boot.at}): {boot.message}" if boot.died else "runs"
+        reason = boot.superseded or boot.beyond or ("patched image" if boot.patched else "") or boot.ambiguous
+        within = ("yes" if row.is_right else "no") if row.is_counted else "not counted"
+        yield (*_head(boot), "verdict", seen, row.planned, within, reason)
+    for one in compared(measurements.boots):
+        remark = one.figure.beyond or fitted.get((one.boot.deployment_id, one.figure.key), "") or one.figure.note
+        values = f"{one.figure.measured:.5g}", f"{one.predicted:.5g}", "yes" if one.is_within else "no"
+        yield (*_head(one.boot), one.figure.kind.name, *values, remark)
+    factors = {"rate": 1.5, "ttft": 2.0, "tpot": 1.5}
+    for one in comparisons(all_points()):
+        point, source = one.point, measurements.sources[one.point.source]
+        name = f"{point.deployment}, {point.input_tokens} in, {point.output_tokens} out, {point.users} users"
+        values = f"{one.measured:.5g}", f"{one.predicted:.5g}", "yes" if one.factor <= factors[one.figure] else "no"
+        remark = {"fit": "set constants", "band": "set bands", "held-out": ""}[point.split]
+        yield (*_source(source), name, one.figure, *values, remark)
 
 
-def _figure_row(row: ComparedFigure, fitted: str) -> Sequence[str]:
-    figure, boot, kind = row.figure, row.boot, row.figure.kind
-    unit = f" {kind.unit}" if kind.unit else ""
-    values = f"{_number(row.predicted)}{unit}", f"{_number(figure.measured)}{unit}", f"{row.error:+.1%}"
-    evidence = f"{boot.evidence}{f', outside the bounds: {_cell(figure.beyond)}' if figure.beyond else ''}"
-    return boot.title, kind.name, *values, evidence, fitted, _cited(boot)
+def _head(boot: Boot) -> tuple[str, str, str, str]:
+    return boot.evidence, *_source(boot.sources[0])[1:], boot.title
 
 
-def _sweeps() -> str:
-    points = all_points()
-    found = comparisons(points)
-    excluded = sum(not point.is_comparable for point in points)
-    sets = {
-        name: [one for one in found if ("unseen" if one.point.is_unseen else one.point.split) == name] for name in _SETS
-    }
-    rows = [
-        (title, word, *_spread(members))
-        for name, title in _SETS.items()
-        for figure, word in _SWEPT.items()
-        if (members := [one for one in sets[name] if one.figure == figure])
-    ]
-    parts = [
-        f"{len(points)} points of closed loops. {excluded} points from the prefix cache, certain or possible, are excluded.\n",
-        table(f"set | figure | {_SPREAD}", rows),
-    ]
-    return "\n".join(parts)
-
-
-_SPREAD: Final = (
-    "points: | predicted over measured: | typical factor: | within 30 %: | within 1.5x: | within 2x: | p90:"
-)
-
-
-def _spread(found: Sequence[ComparedPoint]) -> Sequence[object]:
-    """Return the columns of the distance of predicted from measured values."""
-    factors = sorted(one.factor for one in found)
-    bias, typical = statistics.median(1 / one.ratio for one in found), statistics.median(factors)
-    shares = (f"{share_within(found, factor):.0%}" for factor in (1.3, 1.5, 2))
-    return len(found), f"{bias:.2f}", f"{typical:.2f}x", *shares, f"{percentile(factors, 90):.2f}x"
-
-
-def _source_row(source: ReportSource, measurements: Measurements) -> Sequence[object]:
-    own = [boot for boot in measurements.boots if source in boot.sources]
-    names = [
-        f"`{constant.name}`"
-        for constant in measurements.constants
-        if any(source in boot.sources for boot, _ in read_off(constant, measurements))
-    ]
-    used = ", ".join(filter(None, (*names, source.used))) or "formulas, rules and tests"
-    name = f"[{source.citation}]({source.url})" if source.url else source.citation
-    evidence, used = ("unseen", "nothing") if source.unseen else ("known", used)
-    return name, source.date or "", len(own), sum(boot.died for boot in own), evidence, used
-
-
-def _cited(boot: Boot) -> str:
-    return ", ".join(source.citation for source in boot.sources)
-
-
-def _cell(text: str) -> str:
-    return text.replace("|", "\\|")
-
-
-def _number(value: float) -> str:
-    if 0 < value < _TINY:
-        return f"{value:.3g}"
-    return f"{value:,.2f}" if value < _PRECISE_BELOW else f"{value:,.0f}"
+def _source(source: ReportSource) -> tuple[str, str, str]:
+    return "unseen" if source.unseen else "known", source.citation, source.url

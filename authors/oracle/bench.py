@@ -119,14 +119,14 @@ def judged_point(
 
 def _table(rows: Sequence[FigureComparison]) -> list[str]:
     lines = [
-        "| point | metric | ours | vllm bench serve | ours / server | verdict | theirs / server | relative to the server | verdict | plain | verdict |",
-        "| --- | --- | ---: | ---: | --- | --- | ---: | --- | --- | --- | --- |",
+        "| point | metric | ours | vllm bench serve | ours / server | verdict | theirs / server | relative to the server | verdict |",
+        "| --- | --- | ---: | ---: | --- | --- | ---: | --- | --- |",
     ]
     for row in rows:
         unit = "tok/s" if row.figure == "throughput" else "ms"
         figures = f"{row.point} | {row.figure} | {row.ours:.2f} {unit} | {row.theirs:.2f} {unit}"
         own = f"{row.ours_of_server:.3f} | " if row.own is None else row.own.judged
-        lines.append(f"| {figures} | {own} | {row.theirs_of_server:.3f} | {row.relative.judged} | {row.raw.judged} |")
+        lines.append(f"| {figures} | {own} | {row.theirs_of_server:.3f} | {row.relative.judged} |")
     return lines
 
 

@@ -1,18 +1,20 @@
-"""Exposure of a real vLLM to a caller without the API key, by default and as the stacks start it: paths, fetched media, loaded files."""
+"""Exposure of a real vLLM to a caller without the API key, by default and as the stacks start it: paths, origins, and the loaded commit."""
 
 import base64
 import http.client
 import json
 import os
 import shutil
+import tomllib
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import cache
 from typing import Any, Final, NamedTuple
 
 from authors.oracle.environment import HERE, MODEL, ROOT, OracleError, OracleHome, say
 from authors.oracle.judge import OraclePart
-from authors.oracle.server import OracleCores, run_tool, running_server, tools_environment
+from authors.oracle.server import OracleCores, running_server
 
 KEY: Final = "key-of-the-oracle"
 PINNED: Final = "oracle/pinned"
@@ -62,47 +64,20 @@ class Row(NamedTuple):
 
 
 _SAYS: Final = ("only an API key", "as the stacks start it", "with the key")
-_CHAT: Final[Mapping[str, Any]] = {"messages": [{"role": "user", "content": "Hello."}], "max_tokens": 4}
-_IMAGE: Final = {"type": "image_url", "image_url": {"url": "http://127.0.0.1:9/picture.png"}}
-_PICTURE: Final = {"messages": [{"role": "user", "content": [_IMAGE]}], "max_tokens": 4}
-REQUESTS: Final = (
-    OracleRequest("GET /health", "200 200 200"),
-    OracleRequest("GET /ping", "200 401 200"),
-    OracleRequest("GET /version", "200 401 200"),
-    OracleRequest("GET /metrics", "200 401 200"),
-    OracleRequest("GET /load", "200 401 200"),
-    OracleRequest("GET /docs", "200 401 200"),
-    OracleRequest("GET /openapi.json", "200 401 200"),
-    OracleRequest("POST /tokenize", "200 401 200", {"prompt": "Hello."}),
-    OracleRequest("POST /detokenize", "200 401 200", {"tokens": [5, 6]}),
-    OracleRequest("POST /invocations", "200 401 200", _CHAT),
-    OracleRequest("POST /generative_scoring", "400 401 400", {}),
-    OracleRequest("POST /scale_elastic_ep", "400 401 400", {}),
-    OracleRequest("GET /v1/models", "401 401 200"),
-    OracleRequest("POST /v1/chat/completions", "401 401 200", _CHAT),
-    OracleRequest("POST /v1/messages", "401 401 200", _CHAT),
-    OracleRequest("GET //health", "404 401 404"),
-    OracleRequest("GET /health/", "307 401 307"),
-    OracleRequest("WS /v1/realtime", "401 401 403"),
-    OracleRequest("OPTIONS /v1/chat/completions", "200 401 400", None, "preflight of another site"),
-    OracleRequest("POST /v1/chat/completions", "401 401 400", _PICTURE, "picture for a model of text"),
-)
-"""Paths of vLLM 0.32.0, and spellings of the open one. The answer to another site's page is asked for as well."""
+
+
+@cache
+def requests() -> Sequence[OracleRequest]:
+    """Return the paths of vLLM, and spellings of the open one. The answer to another site's page is asked for as well."""
+    rows = tomllib.loads((HERE / "requests.toml").read_text(encoding="utf-8"))["requests"]
+    return [OracleRequest(**row) for row in rows]
+
+
 _ORIGINS: Final = "origin that a response allows"
-_MEDIA: Final = (
-    ("media by `http:`", "http", "every domain", "none.invalid", ("a picture, 1 request", "refused, 0 requests")),
-    ("media by a redirect", "redirect", "every domain", "none.invalid", ("a picture, 2 requests", "refused, 0 requests")),
-    ("media by `data:`", "data", "every domain", "none.invalid", ("a picture, 0 requests", "a picture, 0 requests")),
-    ("media by `file:`", "file", "every domain", "none.invalid", ("refused, 0 requests", "refused, 0 requests")),
-    ("media of an allowed domain", "http", "the listener", "the listener", ("a picture, 1 request", "a picture, 1 request")),
-    ("redirect of an allowed domain", "redirect", "the listener", "the listener", ("a picture, 2 requests", "refused, 1 request")),
-)  # fmt: skip
-"""What vLLM's code fetches: the kind of URL, the domains allowed while redirects are followed and while they are not, and both results."""
-_WEIGHTS: Final = ("bin", "RuntimeError: Cannot find any model weights")
 
 
 def check_exposure(home: OracleHome, cores: OracleCores) -> OraclePart:
-    """Query two servers and vLLM's code. Raises OracleError if they do not start or the guard's file is missing."""
+    """Query two servers, and start a third that must not run. Raises OracleError if they do not start or the guard's file is missing."""
     if not GUARD.is_file():
         raise OracleError(f"{GUARD} is missing, so no server can be started with the path guard.")
     cache = hub_cache(home)
@@ -122,8 +97,7 @@ def check_exposure(home: OracleHome, cores: OracleCores) -> OraclePart:
     faults: list[str] = []
     with suppress(OracleError), running_server(home, cores, "main", model=PINNED, variables=hub):
         faults.append(f"exposure: {PINNED} starts without --revision, so the commit was not the reason that it started")
-    say("checking which media vLLM's code fetches and which weights it opens")
-    rows = [*request_rows(before, behind, with_key), *media_rows(_inside(home, cores))]
+    rows = request_rows(before, behind, with_key)
     return OraclePart(lines=table(rows), faults=[*faults, *faults_of_rows(rows)])
 
 
@@ -141,8 +115,8 @@ def hub_cache(home: OracleHome) -> "os.PathLike[str]":
 
 def answers(url: str, model: str, **headers: str) -> Mapping[str, str]:
     """Return the status of each request by its name, and the origin that a response to another site's page allows."""
-    found = {one.name: str(_ask(url, one, model, headers).status) for one in REQUESTS}
-    origin = _ask(url, REQUESTS[0], model, {**headers, "Origin": ORIGIN}).getheader("Access-Control-Allow-Origin")
+    found = {one.name: str(_ask(url, one, model, headers).status) for one in requests()}
+    origin = _ask(url, requests()[0], model, {**headers, "Origin": ORIGIN}).getheader("Access-Control-Allow-Origin")
     return {**found, _ORIGINS: origin or "none"}
 
 
@@ -170,38 +144,8 @@ def _ask(url: str, asked: OracleRequest, model: str, headers: Mapping[str, str])
 
 def request_rows(before: Mapping[str, str], behind: Mapping[str, str], with_key: Mapping[str, str]) -> list[Row]:
     """Return the results of the servers as rows."""
-    wanted = {one.name: tuple(one.wanted.split()) for one in REQUESTS} | {_ORIGINS: ("*", "none", "none")}
+    wanted = {one.name: tuple(one.wanted.split()) for one in requests()} | {_ORIGINS: ("*", "none", "none")}
     return [Row(name, must, (before[name], behind[name], with_key[name])) for name, must in wanted.items()]
-
-
-def _inside(home: OracleHome, cores: OracleCores) -> Mapping[str, Any]:
-    """Query vLLM's code, with and without redirects."""
-    pickled = home.results / "pickled"
-    pickled.mkdir()
-    (pickled / "pytorch_model.bin").write_bytes(b"no weights")
-    command = [str(home.programs / "python"), str(HERE / "inside.py"), str(pickled)]
-    found: dict[str, Any] = {}
-    for redirects in ("0", "1"):
-        environment = {**tools_environment(home, os.environ), "VLLM_MEDIA_URL_ALLOW_REDIRECTS": redirects}
-        text = run_tool(command, home.results, environment, home.results / f"inside-{redirects}.log", cores)
-        found[redirects] = json.loads(text.strip().splitlines()[-1])
-    return found
-
-
-def media_rows(found: Mapping[str, Any]) -> list[Row]:
-    """Return the results of vLLM's code as rows: with redirects, then without."""
-    rows = [
-        Row(asked, wanted, (_fetched(found["1"]["media"][loose][kind]), _fetched(found["0"]["media"][strict][kind])))
-        for asked, kind, loose, strict, wanted in _MEDIA
-    ]
-    weights = found["0"]["weights"]
-    return [*rows, Row("weights only in `.bin`", _WEIGHTS, (weights["auto"], weights["safetensors"]))]
-
-
-def _fetched(one: Mapping[str, Any]) -> str:
-    count = len(one["requests"])
-    what = "a picture" if one["answer"] == "a picture" else "refused"
-    return f"{what}, {count} request{'' if count == 1 else 's'}"
 
 
 def faults_of_rows(rows: Sequence[Row]) -> list[str]:
@@ -209,12 +153,12 @@ def faults_of_rows(rows: Sequence[Row]) -> list[str]:
     return [
         f"exposure: {row.asked}, {how}: must be {wanted}, but is {found}"
         for row in rows
-        for how, wanted, found in zip(_SAYS, row.wanted, row.found, strict=False)
+        for how, wanted, found in zip(_SAYS, row.wanted, row.found, strict=True)
         if found != wanted
     ]
 
 
 def table(rows: Sequence[Row]) -> list[str]:
     """Return the rows as a table."""
-    cells = [(row.asked, *row.found, *[""] * (len(_SAYS) - len(row.found))) for row in rows]
+    cells = [(row.asked, *row.found) for row in rows]
     return [f"| {' | '.join(each)} |" for each in (("request", *_SAYS), ["---"] * 4, *cells)]

@@ -23,8 +23,6 @@ histogram of the same requests, which has no throughput. docs/authors/benchmark-
 MARKED: Final = "ttft"
 """Metric whose difference from the server may exceed its share if each result says so, because the network, a proxy and the event
 loop add to it."""
-RAW_SHARE: Final = 0.20
-"""Relative difference allowed for metrics that are not divided."""
 CONFIDENCE: Final = 0.95
 FEWEST_ROUNDS: Final = 6
 """Minimum rounds. With fewer, no interval of order statistics has 95 % confidence: 1 - 2 / 2^5 is 0.9375."""
@@ -75,8 +73,6 @@ class FigureComparison:
     theirs_of_server: float
     relative: "RatioInterval"
     """Ratio of ours to theirs, each divided by the server's metric."""
-    raw: "RatioInterval"
-    """Ratio of ours to theirs."""
     own: "RatioInterval | None" = None
     """Ratio of ours to the server's own metric; None for the throughput, which the server does not measure."""
     unmarked: int = 0
@@ -157,7 +153,9 @@ def compare_point(point: str, rounds: Sequence[tuple[OracleRun, OracleRun]]) -> 
         unmarked = [
             ratio
             for (ours, _), ratio in zip(rounds, own, strict=True)
-            if own_share is not None and _is_beyond(ratio, own_share) and not (name == MARKED and ours.marks)
+            if own_share is not None
+            and not 1 / (1 + own_share) <= ratio <= 1 + own_share
+            and not (name == MARKED and ours.marks)
         ]
         compared.append(
             FigureComparison(
@@ -168,16 +166,11 @@ def compare_point(point: str, rounds: Sequence[tuple[OracleRun, OracleRun]]) -> 
                 ours_of_server=statistics.median(own),
                 theirs_of_server=statistics.median(theirs[name] for _, theirs in divided),
                 relative=ratio_interval([ours[name] / theirs[name] for ours, theirs in divided], share),
-                raw=ratio_interval([ours.figures[name] / theirs.figures[name] for ours, theirs in rounds], RAW_SHARE),
                 own=None if own_share is None else ratio_interval(own, own_share),
                 unmarked=len(unmarked),
             )
         )
     return compared
-
-
-def _is_beyond(ratio: float, share: float) -> bool:
-    return not 1 / (1 + share) <= ratio <= 1 + share
 
 
 def count_faults(point: str, asked: Mapping[str, int], rounds: Sequence[tuple[OracleRun, OracleRun]]) -> list[str]:
@@ -208,7 +201,6 @@ def faults_of(compared: Sequence[FigureComparison]) -> list[str]:
         for row in compared
         for interval, what in (
             (row.relative, " from vllm bench serve, relative to the server's metric"),
-            (row.raw, " from vllm bench serve"),
             (row.own if row.unmarked else None, " from the server's own histogram"),
         )
         if interval is not None and interval.verdict == "differs"

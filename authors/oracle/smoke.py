@@ -8,14 +8,16 @@ import json
 import os
 import struct
 import sys
+import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final, cast
 
-from authors.oracle.environment import MODEL, ROOT, OracleError, OracleHome, say
+from authors.oracle.environment import HERE, MODEL, ROOT, OracleError, OracleHome, say
 from authors.oracle.judge import OraclePart
 from authors.oracle.server import HOST, MAX_MODEL_LEN, OracleCores, run_tool, running_server
+from planning.data.tables import Table
 from planning.question.vllm_args import VllmOptions, vllm_arguments
 
 ADAPTER: Final = "sql"
@@ -32,41 +34,17 @@ _OPTIONS: Final = VllmOptions(
     reasoning_parser="gemma4",
     speculative_config={"method": "ngram", "num_speculative_tokens": 3, "prompt_lookup_max": 3},
 )
-Verdicts = Mapping[str, tuple[str, str]]
-"""For each check its verdict, and words of its result."""
-_FEATURES: Final[Verdicts] = {
-    "tool result": ("failed", "the response lacks the tool's number"),
-    "tools with thinking": ("failed", "no tool call"),
-    "schema with thinking": ("failed", "the response"),
-    "schema instructions": ("warned", "the system message reached the model"),
-    "image": ("skipped", "no image input"),
-    "two images": ("skipped", "no image input"),
-    "sound": ("skipped", "no audio input"),
-    "video": ("skipped", "no video input"),
-    "media limits": ("passed", "1 images: 400, 1 videos: 400"),
-    "context length": ("warned", "the whole prompt was accepted"),
-    "adapters": ("passed", "unknown name: 404"),
-    "speculation": ("warned", "proposed"),
-}
-"""The model has no encoders: its image processor needs torchvision, which is not installed."""
-_WORKS: Final = "ready, health latency, served model, streaming, usage, max-model-len, metrics, single stream, burst"
-_UNSET: Final = "reasoning, tool call, anonymous access, options in effect"
-VERDICTS: Final[Mapping[str, Verdicts]] = {
-    "smoke": {
-        **dict.fromkeys(_WORKS.split(", "), ("passed", "")),
-        **dict.fromkeys(("chat", "structured output"), ("failed", "")),
-        **dict.fromkeys((*_UNSET.split(", "), *_FEATURES), ("skipped", "")),
-    },
-    "features": _FEATURES,
-}
-"""Verdicts of a server without features, which are those of all checks, and of one with features."""
+VERDICTS: Final[Mapping[str, Mapping[str, tuple[str, str]]]] = Table(
+    lambda: tomllib.loads((HERE / "verdicts.toml").read_text(encoding="utf-8"))
+)
+"""Verdict and words of the result of each check: of all checks on a server without features, and of some on one with features."""
 
 
 def smoke_faults(report: Mapping[str, Any], part: str) -> list[str]:
     """Return each check of `scripts.smoke --json` with an unexpected result."""
     found = {str(check["name"]): check for check in cast("list[dict[str, Any]]", report["checks"])}
     faults = [
-        f"{part}: the check '{name}' is new. Add its verdict for a random model to authors/oracle/smoke.py."
+        f"{part}: the check '{name}' is new. Add its verdict for a random model to authors/oracle/verdicts.toml."
         for name in found.keys() - VERDICTS["smoke"].keys()
     ]
     for name, (verdict, words) in VERDICTS[part].items():

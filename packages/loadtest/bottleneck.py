@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from typing import Any, Final, Literal, TypeAlias
 
 from loadtest.client.json_values import as_list, as_mapping
-from loadtest.kv_cells import KV_REASON
 from loadtest.loads import Load, Shape
 from loadtest.proof import OTHER_CLIENTS
+from loadtest.traffic.points import KV_REASON
 
 LimitName: TypeAlias = Literal["client", "KV cache", "batch", "queue", "server", "none", "unknown"]
 """`queue`: requests wait although the server runs all that it can, such as prompts that are computed in turn. `server`: no request waits, so the
@@ -24,13 +24,7 @@ BATCH_SHARE: Final = 0.9
 """The batch limits a closed loop if the server never ran more than this share of the users at the same time."""
 FULL: Final = 0.95
 """A KV cache above this share is full."""
-CLIENT_REASONS: Final = (
-    "the client's ",
-    "a client process ",
-    "requests were sent late",
-    "this machine",
-    "the hypervisor",
-)
+CLIENT_REASONS: Final = ("the client's ", "a client process ", "requests were sent late")
 NOT_SENT: Final = "were not sent because"
 
 
@@ -116,7 +110,9 @@ def _first_saturated(usable: Sequence[Load]) -> Load | None:
         if load.shape.mode == "open":
             if all(_over(result) for result in load.results):
                 return load
-        elif _waiting(load) or _is_flat(load, usable[number + 1 :]):
+            continue
+        higher = [each.output_tok_per_s for each in usable[number + 1 :]]
+        if _waiting(load) or (higher and max(higher) < GAIN * load.output_tok_per_s):
             return load
     return None
 
@@ -124,10 +120,6 @@ def _first_saturated(usable: Sequence[Load]) -> Load | None:
 def _over(result: Mapping[str, Any]) -> bool | None:
     over = as_mapping(result.get("saturation")).get("over")
     return over if isinstance(over, bool) else None
-
-
-def _is_flat(load: Load, higher: Sequence[Load]) -> bool:
-    return bool(higher) and max(each.output_tok_per_s for each in higher) < GAIN * load.output_tok_per_s
 
 
 def _waiting(load: Load) -> bool:

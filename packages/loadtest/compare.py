@@ -14,12 +14,10 @@ from pathlib import Path
 from typing import Any, Final, Literal, TypeAlias
 
 from loadtest.errors import SweepError
-from loadtest.measure import point_text, points_text, requests_for
+from loadtest.measure import REPEATS_WANTED, point_text, points_text, requests_for, student_t
 from loadtest.steady import judged
 from loadtest.store import read_results, read_run
-from loadtest.student import student_t
 
-REPEATS_WANTED: Final = 3
 MOST_NAMED: Final = 12
 """Points of a sweep that a sentence names."""
 
@@ -140,7 +138,7 @@ def compare_folders(before: Path, after: Path, *, threshold: float, confidence: 
     missing = [name for name in first if name not in second]
     left_out = [f"{name}: only in {before}" for name in missing]
     left_out += [f"{name}: only in {after}" for name in second if name not in first]
-    invalid = [name for name in common if not _all_valid(first[name] + second[name])]
+    invalid = [name for name in common if not all(result["valid"] for result in first[name] + second[name])]
     left_out += [f"{name}: invalid" for name in invalid]
     usable = [name for name in common if name not in invalid]
     error = (1 - confidence) / max(1, len(usable) * (len(METRICS) + 1))
@@ -151,7 +149,7 @@ def compare_folders(before: Path, after: Path, *, threshold: float, confidence: 
         for names in [[name for name in usable if metric in METRICS or of_tail[name] is metric]]
         for spread in [_pooled(metric, [group[name] for name in names for group in (first, second)])]
         for name in names
-        if (change := _change(name, metric, first[name], second[name], _Judge(threshold, error, *spread))) is not None
+        if (change := _change(name, metric, (first[name], second[name]), (threshold, error), spread)) is not None
     ]
     return Comparison(
         before=str(before),
@@ -193,10 +191,6 @@ def _tail(results: Sequence[dict[str, Any]]) -> Metric | None:
     )
 
 
-def _all_valid(results: Sequence[dict[str, Any]]) -> bool:
-    return all(result["valid"] for result in results)
-
-
 def _grown_failures(
     names: Sequence[str],
     first: dict[str, list[dict[str, Any]]],
@@ -215,19 +209,6 @@ def _grown_failures(
     return found
 
 
-@dataclass(frozen=True, slots=True)
-class _Judge:
-    """Parameters for the verdict on one metric of one point."""
-
-    threshold: float
-    error: float
-    """Error probability of one interval."""
-    deviation: float
-    """Standard deviation of the metric's logarithm between repeats, over all points."""
-    freedom: int
-    """Degrees of freedom of the deviation; 0 if no point has enough repeats."""
-
-
 def _logs(metric: Metric, results: Sequence[dict[str, Any]]) -> list[float]:
     return [math.log(r[metric.field]) for r in results if r.get(metric.field) and r["completed"]]
 
@@ -241,24 +222,33 @@ def _pooled(metric: Metric, groups: Sequence[Sequence[dict[str, Any]]]) -> tuple
 
 
 def _change(
-    name: str, metric: Metric, first: list[dict[str, Any]], second: list[dict[str, Any]], judge: _Judge
+    name: str,
+    metric: Metric,
+    groups: Sequence[Sequence[dict[str, Any]]],
+    limits: tuple[float, float],
+    spread: tuple[float, int],
 ) -> FigureChange | None:
-    logs = [_logs(metric, group) for group in (first, second)]
+    """Return the change of a metric of a point; None without values.
+
+    `limits`: the share by which it may get worse, and the error probability of its interval. `spread`: as `_pooled` returns it.
+    """
+    (threshold, risk), (deviation, freedom) = limits, spread
+    logs = [_logs(metric, group) for group in groups]
     if not logs[0] or not logs[1]:
         return None
     before, after = (statistics.fmean(math.exp(value) for value in found) for found in logs)
     ratio = after / before
     low, high, verdict = 0.0, math.inf, "cannot tell"
-    requests = min(sum(result["completed"] for result in group) for group in (first, second))
-    by_repeats = judge.freedom > 0 and min(len(found) for found in logs) >= REPEATS_WANTED
+    requests = min(sum(result["completed"] for result in group) for group in groups)
+    by_repeats = freedom > 0 and min(len(found) for found in logs) >= REPEATS_WANTED
     if by_repeats:
         # A point that varies more than the others keeps its own spread.
-        deviation = max(judge.deviation, *(statistics.stdev(found) for found in logs))
+        deviation = max(deviation, *(statistics.stdev(found) for found in logs))
         error = deviation * math.sqrt(sum(1 / len(found) for found in logs))
-        half = student_t(judge.error, judge.freedom) * error
+        half = student_t(risk, freedom) * error
         low, high = ratio * math.exp(-half), ratio * math.exp(half)
         gain = (ratio, low, high) if metric.higher_is_better else (1 / ratio, 1 / high, 1 / low)
-        verdict = change_verdict(*gain, threshold=judge.threshold)
+        verdict = change_verdict(*gain, threshold=threshold)
     return FigureChange(
         point=name,
         metric=metric.name,

@@ -73,11 +73,6 @@ class Load:
     is_valid: bool
 
     @property
-    def unit(self) -> str:
-        """Unit of the level."""
-        return self.shape.unit
-
-    @property
     def text(self) -> str:
         """The load with its unit."""
         return load_name(self.results[0]["point"])
@@ -145,17 +140,16 @@ def good_share(results: Sequence[_Result]) -> float:
 
 def _rows(result: _Result) -> list[dict[str, float]]:
     """Return the latencies of each complete response, in seconds."""
-    columns = [_numbers(result.get(name)) for name in ("ttfts", "e2els", "output_lens")]
+    columns = [
+        [float(number) for number in as_list(result.get(name)) if isinstance(number, int | float)]
+        for name in ("ttfts", "e2els", "output_lens")
+    ]
     if len({len(column) for column in columns}) != 1:
         return []
     return [
         {"ttft": ttft, "tpot": (e2e - ttft) / (tokens - 1) if tokens > 1 else 0.0, "e2e": e2e}
         for ttft, e2e, tokens in zip(*columns, strict=True)
     ]
-
-
-def _numbers(value: object) -> list[float]:
-    return [float(number) for number in as_list(value) if isinstance(number, int | float)]
 
 
 def latencies_of(load: Load) -> Latencies:

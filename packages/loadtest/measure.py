@@ -10,7 +10,9 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
+from functools import cache
 from itertools import pairwise
+from statistics import NormalDist
 from typing import Any, Final
 
 from loadtest.records import RequestRecord, WorkerResult
@@ -23,12 +25,12 @@ JUDGED_PERCENTILE: Final = 99
 OUTSIDE: Final = 0.05
 """A percentile is supported if the probability that the largest value is below it is at most this (S. S. Wilks, Determination of Sample Sizes
 for Setting Tolerance Limits, Annals of Mathematical Statistics 12, 1941)."""
-SKETCH_SHARES: Final = (0, 1, *range(5, 100, 5), 99, 99.9, 100)
-"""Percentiles, in percent, that a result stores of the times between events. The times themselves are too many to store."""
 SCHEMA_VERSION: Final = 2
 """2: `duration` ends with the last request of any kind; `tpot`, `itl` and `e2el` end with the last event of the choice."""
-
-
+MANY: Final = 400
+"""Degrees of freedom from which Student's t is treated as the normal distribution."""
+REPEATS_WANTED: Final = 3
+"""Repeats of a point that show the variation between runs."""
 DEFAULT_SHARE: Final = 0.99
 """Share of the requests that must meet the limits."""
 
@@ -72,6 +74,32 @@ def percentile(ordered: Sequence[float], share: float) -> float:
     return ordered[low] + (ordered[high] - ordered[low]) * (position - low)
 
 
+def central_share(t: float, freedom: int) -> float:
+    """Return the probability that |T| is at most `t` for whole degrees of freedom (Abramowitz and Stegun, 26.7.3 and 26.7.4)."""
+    angle = math.atan(t / math.sqrt(freedom))
+    cosine, sine = math.cos(angle), math.sin(angle)
+    odd = freedom % 2 == 1
+    term = total = 0.0 if freedom == 1 else (cosine if odd else 1.0)
+    for number in range(3 if odd else 2, freedom - 1, 2):
+        term *= cosine * cosine * ((number - 1) / number)
+        total += term
+    return 2 / math.pi * (angle + sine * total) if odd else sine * total
+
+
+@cache
+def student_t(error: float, freedom: int) -> float:
+    """Return the bound that |T| exceeds with the probability `error`."""
+    if freedom > MANY:
+        return NormalDist().inv_cdf(1 - error / 2)
+    low, high = 0.0, 1.0
+    while 1 - central_share(high, freedom) > error:
+        high *= 2
+    for _ in range(60):
+        middle = (low + high) / 2
+        low, high = (middle, high) if 1 - central_share(middle, freedom) > error else (low, middle)
+    return high
+
+
 def requests_for(share: float) -> int:
     """Return the number of values that supports a percentile, `share` in percent: 59 for p95, 299 for p99, 2,995 for p99.9."""
     return math.ceil(math.log(OUTSIDE) / math.log(share / 100))
@@ -82,12 +110,6 @@ def supported_percentile(count: int) -> float | None:
     return max(
         (share for share in PERCENTILES if share <= JUDGED_PERCENTILE and count >= requests_for(share)), default=None
     )
-
-
-def _sketch(values_s: Iterable[float]) -> list[list[float]]:
-    """Return percentiles as pairs of share in percent and value in ms; empty without values."""
-    ordered = sorted(values_s)
-    return [[share, round(percentile(ordered, share) * 1000, 3)] for share in SKETCH_SHARES] if ordered else []
 
 
 def _statistics(name: str, values_s: Iterable[float], always: AbstractSet[float]) -> dict[str, float | None]:
@@ -118,7 +140,6 @@ def latency_figures(done: Sequence[RequestRecord], *, always: AbstractSet[float]
         **_statistics("tpot", (tpot for record in done if (tpot := record.tpot_s) is not None), always),
         **_statistics("itl", gaps_s, always),
         **_statistics("e2el", (record.e2e_s for record in done), always),
-        "itl_quantiles_ms": _sketch(gaps_s),
     }
 
 
@@ -126,16 +147,6 @@ def inter_token_s(record: RequestRecord) -> list[float]:
     """Return the times between a request's events. An event may contain several tokens."""
     times = record.times_s
     return [later - earlier for earlier, later in pairwise(times)]
-
-
-def _peak_tokens_per_s(records: Sequence[RequestRecord]) -> float:
-    """Return the maximum number of output tokens in any whole second. A request's tokens are spread evenly over its events."""
-    buckets: Counter[int] = Counter()
-    for record in records:
-        weight = record.output_tokens / len(record.times_s)
-        for at_s in record.times_s:
-            buckets[int(at_s)] += weight  # pyright: ignore[reportArgumentType] - a Counter of fractions is a Counter
-    return max(buckets.values(), default=0.0)
 
 
 def _peak_concurrency(records: Sequence[RequestRecord]) -> int:
@@ -172,7 +183,6 @@ def load_figures(records: Sequence[RequestRecord], objective: Objective | None) 
         "good_share": round(len(good) / len(records), 6) if objective is not None and records else None,
         "output_throughput": rate(tokens_out),
         "total_token_throughput": rate(tokens_in + tokens_out),
-        "max_output_tokens_per_s": round(_peak_tokens_per_s(done), 1),
         "max_concurrent_requests": _peak_concurrency(records),
     }
     figures |= latency_figures(done, always=ALWAYS)
@@ -224,31 +234,18 @@ def error_figures(records: Sequence[RequestRecord]) -> dict[str, Any]:
 def client_figures(results: Sequence[WorkerResult]) -> dict[str, Any]:
     """Return the load generator's metrics: lag, processor time, requests not sent."""
     lags = sorted(lag for result in results for lag in result.lags_s)
-    records = [record for result in results for record in result.records]
-    late = sorted(record.sent_s - record.intended_s for record in records)
-    connects = [record.connect_s for record in records if record.connect_s > 0]
-    cpu_s = math.fsum(result.cpu_s for result in results)
+    late = sorted(record.sent_s - record.intended_s for result in results for record in result.records)
     return {
         "workers": len(results),
-        "cpu_s": round(cpu_s, 4),
-        "cpu_s_per_1000_requests": round(cpu_s / len(records) * 1000, 4) if records else None,
+        "cpu_s": round(math.fsum(result.cpu_s for result in results), 4),
         "cpu_share_max": round(max((r.cpu_s / r.wall_s for r in results if r.wall_s > 0), default=0.0), 4),
         "lag_mean_ms": round(statistics.fmean(lags) * 1000, 4) if lags else 0.0,
         "lag_p99_ms": round(percentile(lags, 99) * 1000, 4) if lags else 0.0,
         "lag_max_ms": round(lags[-1] * 1000, 4) if lags else 0.0,
         "send_late_p99_ms": round(percentile(late, 99) * 1000, 4) if late else 0.0,
-        "mean_connect_ms": round(statistics.fmean(connects) * 1000, 4) if connects else None,
         "stale_retries": sum(result.stale_retries for result in results),
-        "run_queue_share_max": _run_queue_share(results),
-        "steal_share": max((r.steal_share for r in results if r.steal_share is not None), default=None),
         "shed": sum(result.shed for result in results),
     }
-
-
-def _run_queue_share(results: Sequence[WorkerResult]) -> float | None:
-    """Return the largest share of the time that a process waited for a core, or None if the system does not report it."""
-    shares = [r.run_queue_s / r.wall_s for r in results if r.run_queue_s is not None and r.wall_s > 0]
-    return round(max(shares), 4) if shares else None
 
 
 def points_text(count: int) -> str:

@@ -1,17 +1,16 @@
 """Options of the load tester and their conversion to a sweep."""
 
 import json
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Annotated, Final, NoReturn, cast
+from typing import Annotated, Final, cast
 
 from loadtest.command_line import JsonSwitch, Option, number
 from loadtest.errors import SweepError
 from loadtest.measure import DEFAULT_SHARE, Objective
-from loadtest.traffic.images import ImageSize, parse_image_size
 from loadtest.traffic.lengths import Lengths, parse_lengths
+from loadtest.traffic.media_files import ImageSize, parse_image_size
 from loadtest.traffic.points import PRESETS, Sweep
 from loadtest.traffic.spec import DEFAULT_IMAGE, FIXED_LENGTHS, Traffic
 
@@ -61,7 +60,8 @@ def _positive(text: str) -> float | None:
 def _extra_body(text: str) -> Mapping[str, object]:
     """Read a JSON object that does not set fields of the benchmark."""
     try:
-        found = _read_json(text)
+        found: object = json.loads(text)
+        json.dumps(found, allow_nan=False)  # refuses NaN, Infinity and 1e400
     except ValueError as error:
         raise ValueError(f"a JSON object ({error})") from None
     if not isinstance(found, dict):
@@ -71,19 +71,6 @@ def _extra_body(text: str) -> Mapping[str, object]:
     if taken:
         raise ValueError(f"a JSON object that does not set {', '.join(taken)}, because the benchmark sets it")
     return body
-
-
-def _read_json(text: str) -> object:
-    """Return the value of a JSON text. Raises ValueError, also for NaN, Infinity and 1e400."""
-
-    def refuse(word: str) -> NoReturn:
-        raise ValueError(f"{word} is not a number")
-
-    def read_float(word: str) -> float:
-        value = float(word)
-        return value if math.isfinite(value) else refuse(word)
-
-    return json.loads(text, parse_constant=refuse, parse_float=read_float)
 
 
 def _lengths(text: str) -> tuple[int, ...] | Lengths:

@@ -7,13 +7,13 @@ sweep has no limits. Sweeps of different workloads are never in one table.
 import json
 import statistics
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
 from loadtest.client.json_values import as_mapping
 from loadtest.errors import SweepError
-from loadtest.loads import Load, best_of, loads_of, share_of
+from loadtest.loads import best_of, loads_of, share_of
 from loadtest.measure import load_text
 from loadtest.store import read_results, read_run
 
@@ -54,15 +54,8 @@ class WorkloadTable:
     rows: tuple[SweepRow, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Overview:
-    """All sweeps. Rows of different tables do not compare."""
-
-    tables: tuple[WorkloadTable, ...]
-
-
-def overview_of(folders: Sequence[Path]) -> Overview:
-    """Return the overview of these folders. Raises SweepError if one has no results or is named twice."""
+def overview_of(folders: Sequence[Path]) -> list[WorkloadTable]:
+    """Return the tables of these folders, whose rows do not compare with rows of other tables. Raises SweepError if one has no results or is named twice."""
     if len({folder.resolve() for folder in folders}) < len(folders):
         raise SweepError("A folder is named twice. Pass each folder once.")
     tables: dict[tuple[str, bool], list[SweepRow]] = {}
@@ -70,30 +63,21 @@ def overview_of(folders: Sequence[Path]) -> Overview:
         run, results = read_run(folder), read_results(folder)
         if not results:
             raise SweepError(f"{folder} has no complete point yet. Run or resume the sweep first.")
-        for workload, group in _by_workload(run, results).items():
+        groups: dict[str, list[Mapping[str, Any]]] = {}
+        for result in results:
+            groups.setdefault(_workload(run, result), []).append(result)
+        for workload, group in groups.items():
             tables.setdefault((workload, bool(run.get("slo"))), []).append(_row(folder, run, group))
     made = [
         WorkloadTable(workload=workload, has_limits=limits, rows=tuple(sorted(rows, key=_rank)))
         for (workload, limits), rows in tables.items()
     ]
-    return Overview(tables=tuple(sorted(made, key=lambda table: -len(table.rows))))
-
-
-def overview_json(overview: Overview) -> dict[str, Any]:
-    """Return the overview as JSON types."""
-    return {"schema_version": 1, **asdict(overview)}
+    return sorted(made, key=lambda table: -len(table.rows))
 
 
 def _rank(row: SweepRow) -> tuple[bool, float]:
     """Order rows: valid ones first, the highest throughput first."""
     return not row.valid, -(row.output_throughput or 0.0)
-
-
-def _by_workload(run: Mapping[str, Any], results: _Results) -> dict[str, list[Mapping[str, Any]]]:
-    found: dict[str, list[Mapping[str, Any]]] = {}
-    for result in results:
-        found.setdefault(_workload(run, result), []).append(result)
-    return found
 
 
 def _workload(run: Mapping[str, Any], result: Mapping[str, Any]) -> str:
@@ -105,15 +89,12 @@ def _workload(run: Mapping[str, Any], result: Mapping[str, Any]) -> str:
     parts.append(str(run.get("endpoint") or ""))
     parts.append(_limits_text(run))
     parts += [
-        f"{name} {_text(value)}" for name, value in as_mapping(run.get("traffic")).items() if not _is_usual(name, value)
+        f"{name} {_text(value)}"
+        for name, value in as_mapping(run.get("traffic")).items()
+        if value and (name, value) != ("turns", 1)
     ]
     parts += [f"with {name} {_text(value)}" for name, value in sorted(as_mapping(run.get("extra_body")).items())]
     return ", ".join(part for part in parts if part)
-
-
-def _is_usual(name: str, value: object) -> bool:
-    """Return whether a property of the traffic is that of plain requests."""
-    return not value or (name == "turns" and value == 1)
 
 
 def _text(value: object) -> str:
@@ -132,7 +113,9 @@ def _limits_text(run: Mapping[str, Any]) -> str:
 def _row(folder: Path, run: Mapping[str, Any], results: _Results) -> SweepRow:
     loads = loads_of(run, results)
     valid = [load for load in loads if load.is_valid]
-    best = best_of(run, valid or [replace(load, is_valid=_has_response(load)) for load in loads])
+    best = best_of(
+        run, valid or [replace(load, is_valid=any(result["completed"] for result in load.results)) for load in loads]
+    )
     group = best.results if best is not None else ()
     return SweepRow(
         folder=str(folder),
@@ -151,10 +134,6 @@ def _row(folder: Path, run: Mapping[str, Any], results: _Results) -> SweepRow:
         loads=len(loads),
         simulated=any(bool(result["simulated"]) for result in results),
     )
-
-
-def _has_response(load: Load) -> bool:
-    return any(result["completed"] for result in load.results)
 
 
 def _mean(group: _Results, field: str) -> float | None:

@@ -9,8 +9,8 @@ import statistics
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from loadtest.forecast import Roofline
 from loadtest.records import RequestRecord
+from loadtest.settings import Roofline
 from loadtest.steady import SteadyWindow, mean_in_flight
 from loadtest.traffic.points import Point
 

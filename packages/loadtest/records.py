@@ -18,8 +18,6 @@ class RequestRecord:
     intended_s: float
     """Start of all latencies: the intended send time (open loop) or the send time (closed loop)."""
     sent_s: float
-    connect_s: float
-    """Seconds to open a connection; 0 if one was open."""
     end_s: float
     times_s: "array[float]"
     """Arrival times of the events of the choice, with or without output. The role has none."""
@@ -79,10 +77,6 @@ class WorkerResult:
     """Sessions of several turns that started."""
     sessions_cut: int = 0
     """Sessions that ended early because the conversation reached max-model-len."""
-    run_queue_s: float | None = None
-    """Time that the process was ready to run but waited for a core, or None if the system does not report it."""
-    steal_share: float | None = None
-    """Share of the machine's processor time that its hypervisor gave to others, or None if the system does not report it."""
 
 
 @dataclass(frozen=True, slots=True)

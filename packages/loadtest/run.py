@@ -16,13 +16,12 @@ from loadtest.progress import Reporter, say
 from loadtest.reports.notes import group_notes
 from loadtest.reports.report import write_reports
 from loadtest.settings import SweepSettings
+from loadtest.steady import LISTS
 from loadtest.store import read_results, read_run
 from loadtest.sweep import SweepOutcome, run_sweep, seed_of
 from loadtest.traffic.points import Sweep
 from loadtest.verdict import SweepVerdict, sweep_verdict
 
-NOT_IN_JSON: Final = frozenset({"input_lens", "output_lens", "ttfts", "e2els", "start_times"})
-"""Fields of a result with one value per request, omitted by --json."""
 DONE: Final = 0
 FAILED: Final = 1
 REFUSED: Final = 2
@@ -68,7 +67,7 @@ def compare(options: CompareOptions) -> int:
     Exit code 1 if a metric got worse beyond the threshold, or if nothing was compared. With --gate: 0 better or same, 1 worse, 2 cannot tell.
     """
     from loadtest.compare import compare_folders, comparison_json  # noqa: PLC0415 - only for two sweeps
-    from loadtest.reports.compare_page import comparison_markdown  # noqa: PLC0415 - the same
+    from loadtest.reports.markdown import comparison_markdown  # noqa: PLC0415 - the same
 
     comparison = compare_folders(
         options.before, options.after, threshold=options.threshold, confidence=options.confidence
@@ -88,14 +87,19 @@ def report(options: ReportFolders) -> int:
     if first is None:
         raise SweepError("No folder named. Pass the folder of a sweep.")
     if more:
-        from loadtest.overview import overview_json, overview_of  # noqa: PLC0415 - only for several folders
-        from loadtest.reports.overview_page import overview_markdown  # noqa: PLC0415 - the same
+        from loadtest.overview import overview_of  # noqa: PLC0415 - only for several folders
+        from loadtest.reports.markdown import overview_markdown  # noqa: PLC0415 - the same
 
-        overview = overview_of(options.folders)
-        text = overview_markdown(overview)
+        tables = overview_of(options.folders)
+        text = overview_markdown(tables)
         if options.out is not None:
             options.out.write_text(text, encoding="utf-8")
-        print(json.dumps(overview_json(overview)) if options.as_json else text, end="\n" if options.as_json else "")
+        print(
+            json.dumps({"schema_version": 1, "tables": [asdict(table) for table in tables]})
+            if options.as_json
+            else text,
+            end="\n" if options.as_json else "",
+        )
         return DONE
     if options.out is not None:
         raise SweepError("--out needs several folders. The reports of one sweep are in its folder.")
@@ -230,5 +234,5 @@ def as_json(settings: SweepSettings, outcome: SweepOutcome, files: Sequence[Path
         "findings": sweep_findings(outcome),
         "left_out": [dict(row) for row in outcome.left_out],
         "files": [str(file) for file in files],
-        "points": [{key: value for key, value in row.items() if key not in NOT_IN_JSON} for row in results],
+        "points": [{key: value for key, value in row.items() if key not in LISTS} for row in results],
     }

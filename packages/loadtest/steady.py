@@ -31,7 +31,7 @@ PARTS: Final = 8
 SAMPLES: Final = 64
 """Times at which the requests in flight are counted."""
 LISTS: Final = ("ttfts", "e2els", "input_lens", "output_lens", "start_times")
-"""Fields of a result with one value per complete response."""
+"""Fields of a result with one value per complete response, which `--json` omits."""
 LATENCIES: Final = ("ttft", "tpot", "itl", "e2el")
 GROWTH: Final = 0.05
 """An open loop is over-saturated if requests in flight grow by more than this share of the rate, and latency grows by more than

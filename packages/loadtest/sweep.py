@@ -10,22 +10,26 @@ from typing import Any, Final, Literal, TypeAlias
 from loadtest.client.json_values import as_mapping
 from loadtest.client.openai import OpenAIClient, ServerError, UnreachableError
 from loadtest.client.proxy import HttpProxy, proxy_of
-from loadtest.client_machine import client_machine
 from loadtest.endpoint import Endpoint
 from loadtest.errors import NotReachedError, SweepError
-from loadtest.forecast import Band
 from loadtest.generator.load import Share
-from loadtest.generator.pool import WorkerError, WorkerPool, open_files_limit, usable_cores, workers_for
-from loadtest.kv_cells import beyond_cache, tail_text
+from loadtest.generator.pool import (
+    WorkerError,
+    WorkerPool,
+    client_machine,
+    open_files_limit,
+    usable_cores,
+    workers_for,
+)
 from loadtest.measure import SCHEMA_VERSION, has_too_many_failures, point_text
 from loadtest.progress import Reporter
 from loadtest.results import point_result
 from loadtest.server import ServerInfo, count_by_tokenizer, count_by_usage, inspect_server, watching
-from loadtest.settings import SweepSettings, warm_up_requests
+from loadtest.settings import Band, SweepSettings, warm_up_requests
 from loadtest.steady import steady_output
 from loadtest.store import ResultStore, open_store, read_run
 from loadtest.traffic.makers import SyntheticSource
-from loadtest.traffic.points import Point, Sweep, plan_points, point_seed
+from loadtest.traffic.points import Point, Sweep, beyond_cache, plan_points, point_seed, tail_text
 from loadtest.traffic.prepare import PreparedTraffic, prepare_traffic
 from loadtest.traffic.prompts import Calibration, Recipe, calibrate, fit_recipe
 from loadtest.traffic.spec import Traffic
@@ -50,8 +54,6 @@ class SweepOutcome:
 
     ending: Ending
     detail: str
-    measured: int
-    """Points measured in this run."""
     stored: int
     """Points in the folder."""
     planned: int
@@ -155,7 +157,6 @@ def run_sweep(
 class _State:
     """Counts that survive an interruption."""
 
-    measured: int = 0
     planned: int = 0
     simulated: str | None = None
     max_failed: float = 0.0
@@ -166,7 +167,6 @@ class _State:
         return SweepOutcome(
             ending=ending,
             detail=detail,
-            measured=self.measured,
             stored=len(self.results),
             planned=self.planned,
             empty=sum(result["completed"] == 0 for result in self.results.values()),
@@ -185,7 +185,10 @@ class _State:
 async def _sweep(
     settings: SweepSettings, sweep: Sweep, endpoint: Endpoint, reporter: Reporter, state: _State
 ) -> SweepOutcome:
-    proxy = _proxy(endpoint.base_url)
+    try:
+        proxy = proxy_of(endpoint.base_url)  # for all requests, the load included
+    except ValueError as error:
+        raise SweepError(str(error)) from None
     async with (
         OpenAIClient(endpoint.base_url, endpoint.headers, endpoint.metrics_paths) as client,
         WorkerPool() as pool,
@@ -263,14 +266,6 @@ def _expected_figures(run: _Run, point: Point) -> dict[str, dict[str, float]] | 
     return {name: band.rounded(4) for name, band in bands.items()} or None
 
 
-def _proxy(url: str) -> HttpProxy | None:
-    """Return the proxy that all requests use, including the load. Raises SweepError if it cannot be used."""
-    try:
-        return proxy_of(url)
-    except ValueError as error:
-        raise SweepError(str(error)) from None
-
-
 def _check_open_file_limit(points: list[Point], settings: SweepSettings) -> None:
     """Reject more streams than the system allows open files. Raises SweepError."""
     limit = open_files_limit()
@@ -294,7 +289,8 @@ async def _calibration(client: OpenAIClient, info: ServerInfo, *, chat: bool) ->
 async def _all_points(run: _Run, store: ResultStore, todo: list[Point], state: _State) -> SweepOutcome:
     saturation = _Saturation(enabled=run.settings.stop_when_saturated)
     for result in state.results.values():
-        saturation.learn(_point_of(result), result)
+        point = Point(**{name: value for name, value in result["point"].items() if name != "key"})
+        saturation.learn(point, result)
     run.reporter.begin(len(todo))
     tokens = run.info.kv_cache_tokens or run.settings.kv_cache_tokens
     try:
@@ -315,7 +311,6 @@ async def _all_points(run: _Run, store: ResultStore, todo: list[Point], state: _
                 result["notes"].append("; ".join(mark for mark in marks if mark))
             store.append(result)
             state.results[point.key] = result
-            state.measured += 1
             saturation.learn(point, result)
             run.reporter.done(point, result)
     except _GoneError as error:
@@ -323,11 +318,6 @@ async def _all_points(run: _Run, store: ResultStore, todo: list[Point], state: _
     except WorkerError as error:
         return state.outcome("client failed", str(error))
     return state.outcome("done", "")
-
-
-def _point_of(result: Mapping[str, Any]) -> Point:
-    """Return the point of a stored result."""
-    return Point(**{name: value for name, value in result["point"].items() if name != "key"})
 
 
 class _Saturation:

@@ -21,8 +21,6 @@ MOST_CPU_SHARE: Final = 0.95
 """A point is invalid if a client process was busy for this share of the time."""
 BUSY_CPU_SHARE: Final = 0.5
 """CPU share of a late client process from which more processes help."""
-NOTED_WAIT_SHARE: Final = 0.02
-"""Share of the time that a process waited for a core, or that the hypervisor took, which explains a late client."""
 BUNCHED_S: Final = 0.0001
 """Events of a response that arrive within this time of the event before them arrive in one bunch. No model generates a token so fast."""
 NOTED_BUNCHES: Final = 0.10
@@ -49,7 +47,6 @@ def uncertainty_figures(
         "lag_p99_ms": client["lag_p99_ms"],
         "lag_of_mean_ttft": _ratio(client["lag_mean_ms"], figures["mean_ttft_ms"]),
         "lag_of_p99_ttft": _ratio(client["lag_p99_ms"], _tail_ms(figures)),
-        "steal_share": client["steal_share"],
         "first_event_mean_ms": None if first_ms is None else round(first_ms, 4),
         "server_mean_ms": server["mean_ttft_ms"],
         "bunched_share": bunched_share(done),
@@ -97,30 +94,13 @@ def bunch_findings(records: Sequence[RequestRecord], client: Mapping[str, Any]) 
 
 def limit_of(client: Mapping[str, Any]) -> str:
     """Return why the client was late, with the fix. Only a process that used its core is helped by more processes."""
-    busy, waited, stolen = client["cpu_share_max"], client.get("run_queue_share_max"), client.get("steal_share")
-    waits = max(waited or 0.0, stolen or 0.0)
-    if waits > NOTED_WAIT_SHARE and (waits > busy or busy < BUSY_CPU_SHARE):
-        return _machine_limit(busy, waited or 0.0, stolen or 0.0)
+    busy = client["cpu_share_max"]
     if busy >= BUSY_CPU_SHARE:
         return f"a client process ran for {busy:.0%} of the time; use a faster machine, or more --workers"
     return (
-        f"the cause is unknown: a client process ran for {busy:.0%} of the time, waited for a core for {_share(waited)},"
-        f" and the hypervisor took {_share(stolen)}; measure from another machine"
+        f"a client process ran for only {busy:.0%} of the time, so this machine or its hypervisor is busy with other work;"
+        " use an idler machine, or one with dedicated cores"
     )
-
-
-def _machine_limit(busy: float, waited: float, stolen: float) -> str:
-    if stolen >= waited:
-        return f"the hypervisor took {stolen:.0%} of this virtual machine's processor time; use a machine with dedicated cores"
-    also = f", and the hypervisor took {stolen:.0%} of this machine's time" if stolen > NOTED_WAIT_SHARE else ""
-    return (
-        f"this machine is busy: a client process waited for a core for {waited:.0%} of the time and ran for {busy:.0%}{also};"
-        " use an idler machine"
-    )
-
-
-def _share(value: float | None) -> str:
-    return "an unknown share" if value is None else f"{value:.0%}"
 
 
 def invalid_reasons(client: Mapping[str, Any], figures: Mapping[str, Any]) -> list[str]:

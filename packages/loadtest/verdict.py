@@ -104,7 +104,7 @@ def _best_json(case: Case) -> BestLoad | None:
         load=load.text,
         lengths=load.shape.text,
         level=load.level,
-        unit=load.unit,
+        unit=load.shape.unit,
         good_share=round(good_share(load.results), 6) if case.objective else None,
         output_tok_per_s=round(load.output_tok_per_s, 4),
         good_tok_per_s=round(good_output_tok_per_s(load, case.objective), 4),

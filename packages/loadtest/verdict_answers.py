@@ -16,16 +16,12 @@ from loadtest.loads import (
     tail_of,
     usd_per_million_good_tokens,
 )
+from loadtest.measure import REPEATS_WANTED, student_t
 from loadtest.steady import steady_output
-from loadtest.student import student_t
 from loadtest.verdict_case import Case, limit_name, miss_text, plan_text, worst_latency
 
-REPEATS_WANTED: Final = 3
 ERROR: Final = 0.05
 """Error probability of the intervals in the answers."""
-
-_INTERVAL: Final = 0.95
-"""Confidence of the interval of the share that met the limits."""
 
 QUESTIONS: Final = (
     "Is it saturated?",
@@ -202,10 +198,10 @@ def _certainty(case: Case) -> _Found:
 
 
 def _share_interval(kept: float, total: int) -> tuple[float, float]:
-    """Return the interval of a share with the confidence _INTERVAL (E. B. Wilson, Journal of the American Statistical Association 22, 1927)."""
+    """Return the interval of a share with the error probability ERROR (E. B. Wilson, Journal of the American Statistical Association 22, 1927)."""
     if not total:
         return 0.0, 1.0
-    z = NormalDist().inv_cdf((1 + _INTERVAL) / 2)
+    z = NormalDist().inv_cdf(1 - ERROR / 2)
     centre = (kept + z * z / 2) / (total + z * z)
     half = z / (total + z * z) * math.sqrt(kept * (total - kept) / total + z * z / 4)
     return max(0.0, centre - half), min(1.0, centre + half)
@@ -234,9 +230,7 @@ def _next(case: Case) -> str:
         option = "--concurrency" if best.shape.mode == "closed" else "--request-rate"
         middle = math.sqrt(best.level * missed.level)
         level = f"{round(middle)}" if best.shape.mode == "closed" else f"{middle:.3g}"
-        return (
-            f"Measure loads between {best.level:g} and {missed.level:g} {best.unit}, such as {option} {level}.{after}"
-        )
+        return f"Measure loads between {best.level:g} and {missed.level:g} {best.shape.unit}, such as {option} {level}.{after}"
     if limit in NEXT:
         return NEXT[limit]
     top = case.bottleneck.at

@@ -149,9 +149,7 @@ def miss_text(case: Case) -> str:
     name, above = worst_latency(load, objective, case.share)
     if not name:
         return f"at {load.text}, failed requests miss them ({good_share(load.results):.1%} are good)"
-    return (
-        f"{load.text} {'miss' if load.unit == 'users' and load.level != 1 else 'misses'} {NAMES[name]} by {above:.0%}"
-    )
+    return f"{load.text} {'miss' if load.shape.unit == 'users' and load.level != 1 else 'misses'} {NAMES[name]} by {above:.0%}"
 
 
 def plan_text(case: Case) -> str:

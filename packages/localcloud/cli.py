@@ -12,11 +12,10 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from localcloud import environment
-from localcloud.child import SIGNALS, run_child
 from localcloud.plugins import serve as serve_providers
 from localcloud.running.shims import OPERATOR_TOKEN, install
 from localcloud.server.app import DEFAULT_PROJECT, DEFAULT_SPEED, OpenCloud, Options, open_cloud
-from localcloud.shell import start_of
+from localcloud.shell import SIGNALS, run_child, start_of
 from localcloud.trials.options import TryRefusedError, add_parser
 from localcloud.world.cloud import Cloud, Runtimes
 from localcloud.world.oauth import login_file

@@ -6,60 +6,19 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
-API_OVERRIDES = {
-    "TPU": "tpu/",
-    "RUN": "run/",
-    "SECRETMANAGER": "secretmanager/",
-    "STORAGE": "storage/storage/v1/",
-    "ARTIFACTREGISTRY": "artifactregistry/",
-    "COMPUTE": "compute/compute/v1/",
-    "IAM": "iam/",
-    "CLOUDBILLING": "cloudbilling/",
-    "CLOUDKMS": "cloudkms/",
-    "CLOUDRESOURCEMANAGER": "cloudresourcemanager/",
-    "SERVICEUSAGE": "serviceusage/",
-    "MONITORING": "monitoring/",
-    "LOGGING": "logging/",
-    "OSLOGIN": "oslogin/",
-}
+from localcloud.json_values import packaged, strings
+
+_TABLES = packaged("localcloud", "environment.json")
+API_OVERRIDES: dict[str, str] = _TABLES["api_overrides"]
 """gcloud's endpoint override variables, with the path that gcloud expects below the base URL.
 
 gcloud appends the version to each, except to the URLs of Cloud Storage and Compute Engine (googlecloudsdk/generated_clients/apis/apis_map.py).
 """
 
-REMOVED = (
-    "PULUMI_DEBUG_PROVIDERS",
-    "GOOGLE_CREDENTIALS",
-    "GOOGLE_CLOUD_KEYFILE_JSON",
-    "GCLOUD_KEYFILE_JSON",
-    "GOOGLE_IMPERSONATE_SERVICE_ACCOUNT",
-    "CLOUDSDK_AUTH_ACCESS_TOKEN_FILE",
-    "CLOUDSDK_AUTH_CREDENTIAL_FILE_OVERRIDE",
-    "CLOUDSDK_AUTH_IMPERSONATE_SERVICE_ACCOUNT",
-    "CLOUDSDK_CORE_ACCOUNT",
-    "HUGGING_FACE_HUB_TOKEN",
-    "HF_TOKEN_PATH",
-    "HF_HUB_CACHE",
-    "HF_HUB_OFFLINE",
-)
+REMOVED = tuple(strings(_TABLES, "removed"))
 """Variables that a command of `run` does not inherit because they bypass the local cloud or send real credentials to it."""
 
-REAL_PLUGIN_ENDPOINTS = {
-    "GOOGLE_CLOUD_RUN_V2_CUSTOM_ENDPOINT": "run/v2/",
-    "GOOGLE_STORAGE_CUSTOM_ENDPOINT": "storage/storage/v1/",
-    "GOOGLE_SECRET_MANAGER_CUSTOM_ENDPOINT": "secretmanager/v1/",
-    "GOOGLE_ARTIFACT_REGISTRY_CUSTOM_ENDPOINT": "artifactregistry/v1/",
-    "GOOGLE_CLOUD_BILLING_CUSTOM_ENDPOINT": "cloudbilling/v1/",
-    "GOOGLE_COMPUTE_CUSTOM_ENDPOINT": "compute/compute/beta/",
-    "GOOGLE_MONITORING_CUSTOM_ENDPOINT": "monitoring/",
-    "GOOGLE_LOGGING_CUSTOM_ENDPOINT": "logging/v2/",
-    "GOOGLE_SERVICE_USAGE_CUSTOM_ENDPOINT": "serviceusage/v1beta1/",
-    "GOOGLE_RESOURCE_MANAGER_CUSTOM_ENDPOINT": "cloudresourcemanager/v1/",
-    "GOOGLE_RESOURCE_MANAGER_V3_CUSTOM_ENDPOINT": "cloudresourcemanager/v3/",
-    "GOOGLE_IAM_CUSTOM_ENDPOINT": "iam/v1/",
-    "GOOGLE_IAM_BETA_CUSTOM_ENDPOINT": "iam/v1/",
-    "GOOGLE_TPU_V2_CUSTOM_ENDPOINT": "tpu/v2alpha1/",
-}
+REAL_PLUGIN_ENDPOINTS: dict[str, str] = _TABLES["real_plugin_endpoints"]
 """Variables that the real pulumi-gcp plugin respects, with the paths that it expects below the base URL."""
 
 

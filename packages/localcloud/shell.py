@@ -1,12 +1,16 @@
-"""`python -m localcloud shell`: the user's own shell in the environment of a local cloud.
+"""A command in the environment of a local cloud, with its signals and exit code; and the user's own shell, for `python -m localcloud shell`.
 
 A shell reads its start-up file first, and what that puts on PATH (pyenv, conda, the Google Cloud SDK) would replace this project's `python`,
 `pulumi` and `gcloud`. The files written here read the user's file, then set the environment and the prompt.
 """
 
+import asyncio
+import contextlib
 import os
 import shlex
-from collections.abc import Mapping
+import signal
+import sys
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -15,6 +19,8 @@ from localcloud import environment
 
 PROMPT: Final = "(local cloud) "
 _FOLDER: Final = "shell"
+SIGNALS: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+_NOT_FOUND, _NOT_EXECUTABLE = 127, 126
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,3 +60,37 @@ def _write(path: Path, own: str, *lines: str) -> None:
     """Write a start-up file that reads the user's own one first, if there is one."""
     first = f"[ -r {own.removeprefix('. ')} ] && {own}" if own else ""
     path.write_text("\n".join(("# Written by `python -m localcloud shell`.", first, *lines, "")), encoding="utf-8")
+
+
+async def run_child(command: Sequence[str], environment: Mapping[str, str], *, umask: int = -1) -> int:
+    """Run the command, forward signals to it, and return its exit code (128 + N after signal N). A `umask` of -1 keeps this process's."""
+    try:
+        child = await asyncio.create_subprocess_exec(*command, env=dict(environment), umask=umask)
+    except FileNotFoundError:
+        print(f"localcloud: the command '{command[0]}' was not found on PATH.", file=sys.stderr)
+        return _NOT_FOUND
+    except PermissionError:
+        print(f"localcloud: the file '{command[0]}' is not executable.", file=sys.stderr)
+        return _NOT_EXECUTABLE
+    loop = asyncio.get_running_loop()
+    for number in SIGNALS:
+        loop.add_signal_handler(number, _forward, child, number)
+    try:
+        code = await child.wait()
+    finally:
+        for number in SIGNALS:
+            loop.remove_signal_handler(number)
+    return code if code >= 0 else 128 - code
+
+
+def _forward(child: asyncio.subprocess.Process, number: signal.Signals) -> None:
+    """Forward a signal, unless the terminal has already sent it to the child: Ctrl-C reaches the whole foreground group."""
+    from_terminal = (
+        number == signal.SIGINT
+        and sys.stdin is not None
+        and sys.stdin.isatty()
+        and os.getpgid(child.pid) == os.getpgrp() == os.tcgetpgrp(sys.stdin.fileno())
+    )
+    if not from_terminal:
+        with contextlib.suppress(ProcessLookupError):
+            child.send_signal(number)

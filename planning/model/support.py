@@ -121,6 +121,7 @@ def generation_of(accelerator: Accelerator) -> str:
     return accelerator.name.partition("-")[0] if accelerator.is_tpu else accelerator.generation
 
 
+@cache
 def version_key(version: str) -> tuple[int, int, int, int] | None:
     """Return a sortable form of a vLLM version: 0.29.1rc1.dev468 precedes 0.29.1. None if it cannot be parsed."""
     found = _VERSION.match(version)

@@ -345,12 +345,13 @@ def warnings_of(subject: Subject) -> tuple[str, ...]:
 
 
 def with_concurrency(deployment: Deployment) -> Subject:
-    """Return the figures. A Cloud Run service allows as many concurrent requests as the server runs."""
+    """Return the figures. A Cloud Run service allows as many concurrent requests as the server runs, and the longest request, as a new file does."""
     subject = subject_of(resolve(deployment))
     if subject.workload is None or deployment.cloud_run.region is None:
         return subject
     concurrency = min(subject.workload.most_users, CLOUD_RUN_MAX_CONCURRENCY)
-    here = replace(deployment, cloud_run=replace(deployment.cloud_run, concurrency=concurrency))
+    run = replace(deployment.cloud_run, concurrency=concurrency, request_timeout_s=HOUR_S)
+    here = replace(deployment, cloud_run=run)
     return replace(subject, resolved=resolve(here))
 
 

@@ -2,7 +2,7 @@
 
 Concurrent requests share each step. A response takes `steps` decoding steps, and prompts lengthen the steps that process their chunks.
 With n concurrent requests, a request completes every (steps x step(n) + n x extra) / n seconds, but never faster than prompts can be computed, one
-chunk per step. Requests above max-num-seqs or the KV cache are queued.
+chunk per step, nor than one HTTP front end passes on. Requests above max-num-seqs or the KV cache are queued.
 
 With data parallelism each replica is such a server: it serves an equal share of the requests, and the rates of all are added.
 """
@@ -136,6 +136,7 @@ class LoadedServer:
         most_per_s = 1 / (prompt.steps * step.total_s + fullest_extra_s)
         fills_steps = requests * prompt.steps > steps
         rate = min(most_per_s, requests / cycle_s) if fills_steps else requests / cycle_s
+        rate = min(rate, overheads.API_REQUESTS_PER_S)
         for fewer in (decoding, overheads.TPU_MEASURED_SEQUENCES):
             if fewer < requests:  # requests that would only lower the rate wait
                 rate = max(rate, self.load(fewer, wave=wave).requests_per_s)

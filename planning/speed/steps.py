@@ -9,12 +9,12 @@ and operations are added.
 from dataclasses import dataclass, replace
 from typing import Final, Literal
 
-from planning.data import overheads
+from planning.data import gpu_speed, overheads
 from planning.machine.hardware import Accelerator
 from planning.memory.adapters import adapter_bytes
 from planning.memory.weights import WeightSizes
 from planning.model.spec import active_params
-from planning.question.releases import DECODES_FASTER_ON_TPU, is_known_from
+from planning.question.releases import DECODES_FASTER_ON_TPU, FLASH_ATTENTION_4, is_known_from
 from planning.question.resolved import Resolved
 from planning.question.types import MemoryPlan
 from planning.question.workload import Workload
@@ -22,7 +22,9 @@ from planning.units import from_gib
 
 _GIGA: Final = 1e9
 _TERA: Final = 1e12
-_HOPPER: Final = ("H100", "H200")
+_NARROW_HEAD: Final = 256
+"""Widest head of FlashAttention 2 and 3, and of FlashInfer. Gemma 4's layers with full attention have 512."""
+_FLASH4_GENERATIONS: Final = frozenset({"hopper", "datacenter-blackwell"})
 Cause = Literal["memory", "compute", "pcie", "overhead"]
 FLOP_PER_PARAM: Final = 2
 """A product and a sum."""
@@ -119,28 +121,43 @@ def experts_read(resolved: Resolved, weights: WeightSizes, computed: float) -> f
     """
     if not weights.experts:
         return 0.0
-    share = 1 - (1 - weights.expert_read / weights.experts) ** computed**overheads.ROUTING_EXPONENT
+    exponent = gpu_speed.constant("routing_exponent")
+    share = 1 - (1 - weights.expert_read / weights.experts) ** computed**exponent
     if not resolved.is_tpu and resolved.scheme.name.startswith("nvfp4"):
-        share = max(share, overheads.GPU_NVFP4_LEAST_EXPERTS)
+        share = max(share, gpu_speed.constant("nvfp4_least_experts"))
     return weights.experts * share
 
 
+def uses_flash_attention(resolved: Resolved) -> bool:
+    """Return whether a GPU runs attention in FlashAttention, not in the Triton kernel.
+
+    Heads of 512 need version 4, which has no fp8 KV cache (vllm-project/vllm#53175, open on 2026-08-20).
+    """
+    if max(group.attention.head_dim for group in resolved.spec.groups) <= _NARROW_HEAD:
+        return not resolved.accelerator.is_rocm
+    return (
+        gpu_speed.generation_of(resolved.accelerator.name) in _FLASH4_GENERATIONS
+        and resolved.kv_bytes > 1
+        and is_known_from(resolved, FLASH_ATTENTION_4)
+    )
+
+
 def _wide_attention_s(resolved: Resolved, tokens: float, *, is_split: bool) -> float:
-    """Return the time that the longest context adds to a step on a GPU, in layers with wide heads."""
-    if resolved.is_tpu:
+    """Return the time that the longest context adds to a step in the Triton kernel, in layers with wide heads."""
+    if resolved.is_tpu or uses_flash_attention(resolved):
         return 0.0
     layers = sum(
         group.count
         for group in resolved.spec.groups
-        if group.attention.head_dim >= overheads.GPU_WIDE_HEAD and group.attention.window is None
+        if group.attention.head_dim > _NARROW_HEAD and group.attention.window is None
     )
-    splits = 1 if is_split else overheads.GPU_SPLITS
-    return layers * tokens * overheads.GPU_WIDE_TOKEN_S * splits
+    splits = 1 if is_split else gpu_speed.constant("splits")
+    return layers * tokens * gpu_speed.constant("wide_token_s") * splits
 
 
 def bytes_per_s(accelerator: Accelerator) -> float:
     """Return the memory read rate of one device, in bytes per second."""
-    share = overheads.TPU_BANDWIDTH_EFFICIENCY if accelerator.is_tpu else overheads.GPU_BANDWIDTH_EFFICIENCY
+    share = overheads.TPU_BANDWIDTH_EFFICIENCY if accelerator.is_tpu else gpu_speed.constant("bandwidth")
     return accelerator.bandwidth_gb_per_s * _GIGA * share
 
 
@@ -152,9 +169,7 @@ def flops_per_s(resolved: Resolved) -> float:
     elif accelerator.is_tpu:
         share = overheads.TPU_COMPUTE_EFFICIENCY
     else:
-        share = overheads.GPU_COMPUTE_EFFICIENCY
-        if resolved.scheme.name == "w4a16" and any(chip in accelerator.name for chip in _HOPPER):
-            share *= overheads.HOPPER_MARLIN_SHARE
+        share = gpu_speed.compute_share(accelerator.name, resolved.scheme.name)
     return accelerator.bf16_tflops * _TERA * share
 
 
@@ -162,7 +177,8 @@ def attention_flops_per_s(resolved: Resolved) -> float:
     """Return the rate of a prompt's attention on one device, in operations per second."""
     if resolved.is_tpu:
         return flops_per_s(resolved)
-    return resolved.accelerator.bf16_tflops * _TERA * overheads.GPU_ATTENTION_EFFICIENCY
+    kernel = "flash" if uses_flash_attention(resolved) else "triton"
+    return resolved.accelerator.bf16_tflops * _TERA * gpu_speed.constant(f"attention.{kernel}")
 
 
 def adapters_s(resolved: Resolved, workload: Workload, batch: float) -> float:
@@ -202,12 +218,12 @@ def _fixed_s(resolved: Resolved, batch: float, proposals: int) -> float:
         else:
             per_layer += overheads.TPU_OLD_LAYER_S
         return layers * per_layer + overheads.TPU_STEP_S + sequences_s / resolved.tp
-    per_layer = overheads.GPU_EAGER_LAYER_S if resolved.eager else overheads.GPU_LAYER_S
+    per_layer = gpu_speed.constant("eager_layer_s" if resolved.eager else "layer_s")
     if resolved.spec.is_moe:
-        per_layer += overheads.GPU_MOE_LAYER_S
+        per_layer += gpu_speed.constant("moe_layer_s")
     if resolved.tp > 1:
-        per_layer += overheads.ALL_REDUCES_PER_LAYER * overheads.GPU_ALL_REDUCE_S
-    return layers * per_layer + overheads.GPU_STEP_S + (batch - 1) * overheads.GPU_SEQUENCE_S
+        per_layer += overheads.ALL_REDUCES_PER_LAYER * gpu_speed.constant("all_reduce_s")
+    return layers * per_layer + gpu_speed.constant("step_s") + (batch - 1) * gpu_speed.constant("sequence_s")
 
 
 def _sampled_s(batch: float) -> float:

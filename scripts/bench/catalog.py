@@ -2,7 +2,7 @@
 
 from typing import Final
 
-from loadtest.forecast import Roofline
+from loadtest.settings import Roofline
 from planning.machine.hardware import find_accelerator
 from planning.model.catalog import find_id, spec_of
 from planning.model.spec import tensors

@@ -9,8 +9,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Final, Literal, TypeAlias
 
-from loadtest.forecast import LEAST, MOST_RATE, MOST_USERS, Band
 from loadtest.measure import Objective
+from loadtest.settings import LEAST, MOST_RATE, MOST_USERS, Band
 from loadtest.traffic.points import Point
 from loadtest.traffic.spec import Traffic
 from planning.question.types import Band as PlannedBand

@@ -27,9 +27,8 @@ from contracts.errors import CommandRefusedError, ScriptError
 from contracts.fields import as_mapping
 from contracts.gateway import backend_path
 from contracts.outputs import Auth, StackOutputs, Tunnel
-from loadtest.client.given_url import server_root
 from loadtest.client.metrics import METRICS_PATHS
-from loadtest.client.unix_url import unix_url
+from loadtest.client.urls import server_root, unix_url
 
 API_KEY_VARIABLE: Final = "OPENAI_API_KEY"
 _IAM_CREDENTIALS: Final = "CLOUDSDK_API_ENDPOINT_OVERRIDES_IAMCREDENTIALS"
@@ -192,7 +191,7 @@ class ServerAccess:
     """A reachable server: its address and the headers for each request."""
 
     base_url: str
-    """`http://HOST[:PORT]`, `https://HOST`, or `http+unix://PATH` for a tunnel (`loadtest.client.unix_url`)."""
+    """`http://HOST[:PORT]`, `https://HOST`, or `http+unix://PATH` for a tunnel (`loadtest.client.urls`)."""
     auth: Auth
     id_tokens: IdTokenSource | None = None
     api_key: str | None = field(default=None, repr=False)

@@ -22,7 +22,7 @@ from yarl import URL
 
 from contracts.errors import CommandRefusedError, ScriptError
 from loadtest.client.openai import connector_of
-from loadtest.client.unix_url import plain_url, socket_path
+from loadtest.client.urls import plain_url, socket_path
 from scripts.cli.access import ServerAccess
 from scripts.connect.upstream import Upstream
 

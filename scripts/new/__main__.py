@@ -5,6 +5,7 @@ r"""Create the settings file for a new stack.
         --accelerator v6e-1 --workload in=1500,out=300,users=32
     gemma new chat --model 26B-A4B --budget 2
     gemma new chat --model 31B --profile latency
+    gemma new mine --model my-org/gemma-4-12b-sql --config models/sql
 
 Selects the cheapest deployment of the model that serves the workload: accelerator, locations, precision and vLLM options. Writes
 `Pulumi.NAME.yaml` with comments, and prints its plan and the next commands. Creates nothing in Google Cloud. Exit code 2: no deployment meets the
@@ -15,6 +16,7 @@ import json
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final
 
 from contracts.errors import CommandRefusedError
@@ -23,8 +25,7 @@ from scripts.cli.command import Command, run_command, say, tell
 from scripts.cli.options import JsonSwitch, Option
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
+    from planning.data.checkpoints import Checkpoint
     from planning.solve.search import ServiceLimits, Solution
     from scripts.new.profiles import UsageProfile
     from scripts.plan.face import StackFile
@@ -58,6 +59,13 @@ class NewOptions:
         str, Option("Stack name: up to 30 lowercase letters, digits and hyphens, a letter first.", positional=True)
     ]
     model: Annotated[str, Option("Hugging Face id, or a size of Gemma 4: E2B, E4B, 12B, 26B-A4B, 31B.", metavar="M")]
+    config: Annotated[
+        Path | None,
+        Option(
+            "config.json of a fine-tune of Gemma 4, or its folder, inside the project. --model is its id.",
+            metavar="FILE",
+        ),
+    ] = None
     accelerator: Annotated[
         str | None,
         Option("Accelerator, such as v6e-4 or L4. Default: the cheapest that meets the limits.", metavar="A"),
@@ -109,7 +117,7 @@ def _new(options: NewOptions) -> ExitCode:
 
     path = new_file(options.name, option="NAME", overwrite=options.force)
     replaced, provider = path.exists(), _provider(path, options)
-    file, unmet = _file(options, provider)
+    file, unmet = _file(options, provider, path.parent)
     write_stack(file)
     settings = from_file(path, project=NO_PROJECT)
     deployment = to_deployment(settings, path.parent)
@@ -121,7 +129,7 @@ def _new(options: NewOptions) -> ExitCode:
             "replaced": replaced,
             "model": settings.model,
             "model_revision": file.revision,
-            "personal": checkpoint_of(settings.model).is_personal,
+            "personal": options.config is None and checkpoint_of(settings.model).is_personal,
             "accelerator": planned.accelerator,
             "locations": places,
             "fits": planned.fits,
@@ -145,7 +153,7 @@ def _new(options: NewOptions) -> ExitCode:
     return ExitCode.DONE
 
 
-def _file(options: NewOptions, provider: str) -> "tuple[StackFile, Sequence[str]]":
+def _file(options: NewOptions, provider: str, root: Path) -> "tuple[StackFile, Sequence[str]]":
     """Return what to write, and what the profile asks for and lacks. Raises PlanningError."""
     from planning.solve.search import ServiceLimits
     from scripts.new.profiles import USAGE_PROFILES, shaped
@@ -158,7 +166,8 @@ def _file(options: NewOptions, provider: str) -> "tuple[StackFile, Sequence[str]
         solution=found.solution,
         limits=limits,
         goal=profile.goal if profile else "cost",
-        revision=_revision(found.solution.served.checkpoint.id),
+        revision=_revision(options.model if options.config else found.solution.served.checkpoint.id),
+        own_model=(options.model, _inside(options.config, root)) if options.config else None,
         email=options.email,
         head=tuple(found.unmet),
         reasons=found.reasons,
@@ -191,7 +200,8 @@ def _solved(options: NewOptions, limits: "ServiceLimits", profile: "UsageProfile
     from scripts.plan.face import nothing_is_enough
 
     workload = parse_workload(options.workload or (profile.workload if profile else DEFAULT_WORKLOAD))
-    goal, checkpoints = profile.goal if profile else "cost", checkpoints_of(options.model)
+    goal = profile.goal if profile else "cost"
+    checkpoints = _same_as(options.config, options.model) if options.config else checkpoints_of(options.model)
     places = rented(options.region, accelerator=options.accelerator)
     suitable = tuple(hosts for hosts in places if profile is None or profile.suits(hosts[0]))
     sentence = ""
@@ -202,6 +212,37 @@ def _solved(options: NewOptions, limits: "ServiceLimits", profile: "UsageProfile
         sentence = nothing_is_enough(answer).replace("--max-usd-per-hour", "--budget")
     raise PlanningError(
         f"{sentence[:1].upper()}{sentence[1:]} Pulumi.{options.name}.yaml was not written. Change a limit and retry."
+    )
+
+
+def _inside(config: Path, root: Path) -> str:
+    """Return the path of --config inside the project's folder. Raises CommandRefusedError for a path outside."""
+    if not config.resolve().is_relative_to(root.resolve()):
+        raise CommandRefusedError(f"--config {config} is outside the project. Copy the file into {root}, then retry.")
+    return config.resolve().relative_to(root.resolve()).as_posix()
+
+
+def _same_as(config: Path, name: str) -> "tuple[Checkpoint, ...]":
+    """Return the Gemma 4 checkpoint with the dimensions and the precision of a config.json. Raises PlanningError if none has them."""
+    from cloud.model_files import read_model
+    from planning.data.checkpoints import CHECKPOINTS
+    from planning.errors import PlanningError
+    from planning.model.catalog import spec_of
+
+    own = read_model(config, name=name)
+    sized = [
+        one
+        for one in CHECKPOINTS.values()
+        if one.kind == "instruct" and (known := spec_of(one.id)).hidden == own.hidden and known.groups == own.groups
+    ]
+    same = [one for one in sized if own.is_gemma4 and one.scheme == own.native_quantization]
+    if same:
+        return (same[0],)
+    other = f"{sized[0].architecture} in {own.native_quantization}" if sized else "no size of Gemma 4"
+    why = f"{config} describes {other}"
+    raise PlanningError(
+        f"{why}, and no tested checkpoint has these weights. To plan it anyway, run `gemma plan --config {config} "
+        f"--accelerator A`; in a stack, set model and modelConfig."
     )
 
 

@@ -59,6 +59,8 @@ class StackFile:
     reasons: Mapping[str, str] = field(default_factory=dict[str, str])
     """The caller's comments by key, such as `maxNumSeqs`."""
     secrets_provider: str = ""
+    own_model: tuple[str, str] | None = None
+    """Id and `modelConfig` of a fine-tune that is served with the settings of the solution's model."""
 
 
 def new_file(name: str, *, option: str = "--write", overwrite: bool = False) -> Path:
@@ -118,7 +120,7 @@ def _head(file: StackFile) -> Iterator[str]:
     slice_ = f"{chips}{'' if resolved.accelerator.devices == 1 else 's'}, {bought}"
     place = slice_ if resolved.is_tpu else f"Cloud Run with one {resolved.accelerator.name}"
     yield (
-        f"{resolved.model_id} ({resolved.scheme.name}) on {place}: the {_BEST[file.goal]} that scripts.plan --solve found for this workload."
+        f"{resolved.model_id} ({resolved.scheme.name}) on {place}: the {_BEST[file.goal]} that gemma plan --solve found for this workload."
     )
     asked = (
         ("TTFT {:g} s", limits.max_ttft_s),
@@ -140,7 +142,8 @@ def _config(file: StackFile) -> Iterator[str]:
     resolved, deployment, image = solution.subject.resolved, solution.deployment, solution.image
     config: dict[str, object] = {
         "target": "tpu" if resolved.is_tpu else "cloud-run",
-        "model": resolved.model_id,
+        "model": file.own_model[0] if file.own_model else resolved.model_id,
+        "modelConfig": file.own_model and json.dumps(file.own_model[1]),
         "modelRevision": file.revision and json.dumps(file.revision),
         "quantization": deployment.quantization,
         "image": image,
@@ -162,7 +165,7 @@ def _config(file: StackFile) -> Iterator[str]:
     yield from (f"  {line}" for line in _lines(config, comments, f"{PRODUCT}:"))
     if file.email is None:
         command = f"pulumi config set --path {PRODUCT}:alerts.email you@example.com --stack {file.name}"
-        yield f"  # Only the console and scripts.alerts show alerts. To receive them, run {command}."
+        yield f"  # Only the console and gemma alerts show alerts. To receive them, run {command}."
 
 
 def _lines(block: Mapping[str, object], comments: Mapping[str, str], namespace: str = "") -> Iterator[str]:

@@ -9,8 +9,7 @@ import zlib
 from pathlib import Path
 from typing import Final
 
-from loadtest.traffic.audio import RATE_HZ, wav_file
-from loadtest.traffic.images import ImageSize, png_file
+from loadtest.traffic.media_files import RATE_HZ, ImageSize, png_file, wav_file
 
 COLORS: Final = {"red": (220, 20, 30), "green": (10, 150, 40), "blue": (20, 60, 220), "yellow": (250, 220, 0)}
 SIDE_PX: Final = 64

@@ -8,7 +8,7 @@ from typing import Final
 
 from engine.children import run_async
 from loadtest.client.openai import OpenAIClient, ServerError
-from loadtest.client.unix_url import plain_url
+from loadtest.client.urls import plain_url
 from scripts.cli.access import AccessError, ServerAccess
 from scripts.cli.reach import not_reached
 from scripts.smoke import (

@@ -27,7 +27,7 @@ from contracts.naming import Names
 from localcloud.tests.rules.built import evaluated
 from localcloud.tests.rules.collector_config import targets
 from localcloud.tests.rules.evaluator import Scrape
-from localcloud.vllm.metrics import Metrics
+from localcloud.vllm.metrics import Metrics, text_of
 from stacks.base import PORT
 from stacks.watching import alert_values
 from tests.agreement.simulated_stacks import served, settings_of
@@ -86,7 +86,12 @@ def server_text(metrics, world):
     metrics.ttft_s.observe(0.2, answered)
     for _ in range(answered):
         metrics.http.count("/v1/chat/completions", "POST", 200, 2.0)
-    return metrics.render(running=min(world.requests, 2), waiting=3 if world.hangs else world.waiting, kv_usage=0.3)
+    return text_of(
+        [
+            *metrics.lines(running=min(world.requests, 2), waiting=3 if world.hangs else world.waiting, kv_usage=0.3),
+            *metrics.http.lines(),
+        ]
+    )
 
 
 def boot(at, ready, *, run=RUN_MIN):

@@ -20,7 +20,7 @@ from contracts.collector import (
     server_share,
 )
 from localcloud.services import monitoring_rules
-from localcloud.vllm.metrics import Metrics
+from localcloud.vllm.metrics import Metrics, text_of
 from localcloud.vllm.speculation import Speculation
 from stacks.settings.watching import AlertSettings, MetricsSettings
 
@@ -58,7 +58,7 @@ def series():
         "m", {"block_size": "16"}, max_model_len=4096, speculation=Speculation({"num_speculative_tokens": 3})
     )
     metrics.http.count("/v1/completions", "POST", 200, 0.1)
-    lines = metrics.render(running=1, waiting=1, kv_usage=0.5).splitlines()
+    lines = text_of([*metrics.lines(running=1, waiting=1, kv_usage=0.5), *metrics.http.lines()]).splitlines()
     names = {re.split(r"[{ ]", line)[0] for line in lines if not line.startswith("#")}
     bounds = {
         re.search(r'le="([^"]+)"', line)[1]
@@ -212,7 +212,11 @@ def test_the_planner_counts_at_least_the_samples_that_are_kept():
     for method in ("GET", "POST"):
         for status in (200, 400, 500):
             metrics.http.count("/v1/chat/completions", method, status, 0.1)
-    lines = [line for line in metrics.render(running=1, waiting=1, kv_usage=0.5).splitlines() if line[0] != "#"]
+    lines = [
+        line
+        for line in text_of([*metrics.lines(running=1, waiting=1, kv_usage=0.5), *metrics.http.lines()]).splitlines()
+        if line[0] != "#"
+    ]
     names = [re.split(r"[{ ]", line)[0] for line in lines]
     kept = [name for name in names if KEPT.fullmatch(name)]
     assert MOST_SAMPLES / 2 < len(kept) + len(AGENT_METRICS) + len(SYNTHETIC) * 2 <= MOST_SAMPLES

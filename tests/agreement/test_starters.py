@@ -13,9 +13,9 @@ from contracts.path_guard import GUARD_ARGUMENT
 from localcloud.running.revisions import SimulatedRevisions
 from localcloud.running.starters import GoogleAccess, is_starter
 from localcloud.tests.running.running_server import Answer, ask
-from localcloud.world.clock import Clock
 from localcloud.world.run_messages import LogLine
 from localcloud.world.runtime import RevisionFailedError, RevisionSpec
+from localcloud.world.timeline import Clock
 
 SERVICE = "projects/p/locations/us-east4/services/gemma"
 NAME = f"{SERVICE}/revisions/gemma-00001-abc"

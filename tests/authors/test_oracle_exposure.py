@@ -1,7 +1,6 @@
 """What `python -m authors.oracle --part exposure` calls a fault. No vLLM is installed here; its answers are those of 0.32.0."""
 
 import json
-from copy import deepcopy
 
 import pytest
 
@@ -11,11 +10,10 @@ from authors.oracle.exposure import (
     CLOSED,
     COMMIT,
     PINNED,
-    REQUESTS,
     faults_of_rows,
     hub_cache,
-    media_rows,
     request_rows,
+    requests,
     table,
 )
 from authors.oracle.server import OracleCores
@@ -24,10 +22,9 @@ from planning.question.vllm_args import SAFETENSORS, VllmOptions, vllm_arguments
 CORES = OracleCores(server=frozenset(), clients=frozenset())
 ORIGIN = "origin that a response allows"
 OPEN, BEHIND, WITH_KEY = (
-    {**{one.name: one.wanted.split()[place] for one in REQUESTS}, ORIGIN: origin}
+    {**{one.name: one.wanted.split()[place] for one in requests()}, ORIGIN: origin}
     for place, origin in enumerate(("*", "none", "none"))
 )
-PICTURE, REFUSED = {"answer": "a picture", "requests": []}, {"answer": "ValueError: no", "requests": []}
 
 
 def test_the_closed_server_gets_what_the_stacks_pass():
@@ -35,25 +32,8 @@ def test_the_closed_server_gets_what_the_stacks_pass():
     assert set(CLOSED) >= set(passed[3:])
 
 
-def fetched(*paths):
-    return {"answer": "a picture", "requests": list(paths)}
-
-
-def media(redirect):
-    by = {"data": PICTURE, "file": REFUSED}
-    seen = {**by, "http": fetched("/picture.png"), "redirect": redirect}
-    return {"none.invalid": {**by, "http": REFUSED, "redirect": REFUSED}, "the listener": seen, "every domain": seen}
-
-
-WEIGHTS = {"auto": "bin", "safetensors": "RuntimeError: Cannot find any model weights"}
-INSIDE = {
-    "0": {"media": media({"answer": "ValueError: no image", "requests": ["/moved"]}), "weights": WEIGHTS},
-    "1": {"media": media(fetched("/moved", "/inner")), "weights": WEIGHTS},
-}
-
-
 def test_the_answers_of_vllm_are_no_fault():
-    assert faults_of_rows([*request_rows(OPEN, BEHIND, WITH_KEY), *media_rows(INSIDE)]) == []
+    assert faults_of_rows(request_rows(OPEN, BEHIND, WITH_KEY)) == []
 
 
 @pytest.mark.parametrize(
@@ -76,26 +56,6 @@ def test_only_the_health_path_is_open_behind_the_guard():
     assert {path for path, status in BEHIND.items() if status == "200"} == {"`GET /health`"}
 
 
-@pytest.mark.parametrize(
-    ("place", "answer", "said"),
-    [
-        (("media", "none.invalid", "http"), fetched("/picture.png"), "media by `http:`, as the stacks start it: must be refused, 0 requests"),
-        (("media", "none.invalid", "file"), PICTURE, "media by `file:`, as the stacks start it: must be refused"),
-        (("media", "the listener", "redirect"), fetched("/moved", "/inner"), "must be refused, 1 request, but is a picture, 2 requests"),
-        (("weights", "safetensors"), "bin", "weights only in `.bin`, as the stacks start it: must be RuntimeError"),
-    ],
-)  # fmt: skip
-def test_what_vllm_fetches_or_opens_otherwise_is_a_fault(place, answer, said):
-    found = deepcopy(INSIDE)
-    *path, last = place
-    holder = found["0"]
-    for key in path:
-        holder = holder[key]
-    holder[last] = answer
-    (fault,) = faults_of_rows(media_rows(found))
-    assert said in fault
-
-
 def test_a_hub_cache_holds_the_model_at_its_commit_and_no_model_at_its_main_branch(tmp_path):
     home = OracleHome(folder=tmp_path)
     model = home.models / exposure.MODEL
@@ -115,6 +75,5 @@ def test_without_the_guards_file_nothing_is_started(tmp_path, monkeypatch):
 
 
 def test_the_table_shows_each_request():
-    lines = table([*request_rows(OPEN, BEHIND, WITH_KEY), *media_rows(INSIDE)])
+    lines = table(request_rows(OPEN, BEHIND, WITH_KEY))
     assert "| `POST /invocations` | 200 | 401 | 200 |" in lines
-    assert "| redirect of an allowed domain | a picture, 2 requests | refused, 1 request |  |" in lines

@@ -31,8 +31,8 @@ def run(slow=1.0, tool=1.0, **changed):
     return replace(whole, **changed)
 
 
-def verdicts(rows, kind="relative"):
-    return {row.figure: getattr(row, kind).verdict for row in rows}
+def verdicts(rows):
+    return {row.figure: row.relative.verdict for row in rows}
 
 
 @pytest.mark.parametrize(
@@ -58,25 +58,10 @@ def test_the_intervals_hold_the_true_median_as_often_as_they_say():
     assert held >= 1900
 
 
-@pytest.mark.parametrize(
-    ("ratios", "verdict"),
-    [
-        ([1.01, 0.99, 1.0, 1.02, 0.98, 1.03], "agrees"),
-        ([0.35, 0.36, 0.34, 0.35, 0.33, 0.37], "differs"),
-        ([1.3, 0.7, 1.0, 1.5, 0.9, 1.1], "inconclusive"),
-        ([1.04, 1.06, 1.05, 1.05, 1.05, 1.05], "inconclusive"),
-        ([1.0] * 5, "inconclusive"),  # too few, however equal
-    ],
-)
-def test_an_interval_within_the_share_agrees_outside_differs_and_across_cannot_be_told(ratios, verdict):
-    assert ratio_interval(ratios, 0.05).verdict == verdict
-
-
 def test_a_server_that_is_slower_in_some_rounds_is_no_difference_of_the_tools():
     speeds = [(1.0, 2.0), (1.5, 1.0), (1.0, 1.0), (3.0, 1.2), (1.0, 1.8), (2.0, 1.0)]
     rows = compare_point("c4", [(run(ours), run(theirs)) for ours, theirs in speeds])
     assert set(verdicts(rows).values()) == {"agrees"}
-    assert set(verdicts(rows, "raw").values()) == {"inconclusive"}
     assert faults_of(rows) == []
 
 
@@ -159,18 +144,6 @@ def recorded(point):
     return [tuple(OracleRun(**each) for each in pair) for pair in RECORDED[point]["pairs"]]
 
 
-@pytest.mark.parametrize("point", ["c4", "tail"])
-def test_recorded_rounds_agree_although_the_machine_was_busy(point):
-    rows = compare_point(point, recorded(point))
-    assert set(verdicts(rows).values()) == {"agrees"}
-    assert set(verdicts(rows, "raw").values()) == {"inconclusive"}
-    assert {row.figure for row in rows if row.own and row.own.verdict == "differs"} <= {"ttft"}
-    # These rounds were recorded before results marked their time to first token.
-    marked = [(replace(ours, marks=("uncertain",)), theirs) for ours, theirs in recorded(point)]
-    assert faults_of(compare_point(point, marked)) == []
-    assert count_faults(point, RECORDED[point]["asked"], recorded(point)) == []
-
-
 def test_recorded_rounds_behind_a_proxy_that_holds_answers_back_differ_and_our_benchmark_knew_it():
     held = [OracleRun(**each) for each in RECORDED["c4, held back"]]
     rows = compare_point("c4", [(run, theirs) for run, (_, theirs) in zip(held, recorded("c4"), strict=True)])
@@ -178,14 +151,3 @@ def test_recorded_rounds_behind_a_proxy_that_holds_answers_back_differ_and_our_b
     assert (found["ttft"], found["tpot"], found["itl"]) == ("differs", "differs", "differs")
     assert (found["e2el"], found["throughput"]) == ("agrees", "agrees")
     assert all("longer than the server's own" in run.invalid_reasons[0] for run in held)
-
-
-def test_recorded_rounds_with_the_tail_cut_off_differ():
-    """The planted definition of before: the last text was taken for the last event, 20 of 64 tokens into the answer."""
-    wrong = []
-    for ours, theirs in recorded("tail"):
-        decode = ours.figures["tpot"] * 63
-        cut = {"tpot": ours.figures["tpot"] * 19 / 63, "e2el": ours.figures["e2el"] - decode * 44 / 63}
-        wrong.append((replace(ours, figures={**ours.figures, **cut}), theirs))
-    found = verdicts(compare_point("tail", wrong))
-    assert (found["tpot"], found["e2el"]) == ("differs", "differs")

@@ -56,7 +56,7 @@ BAD_CHANGES = {
     ),
 }
 
-pytestmark = [pytest.mark.engine, pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")]
+pytestmark = [pytest.mark.engine, pytest.mark.long, pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")]
 
 
 @pytest.fixture(scope="module")
@@ -164,9 +164,7 @@ def changed_back(stack):
     assert_nothing_to_change(stack)
 
 
-@pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=() if name == "a bad flag" else pytest.mark.long) for name in BAD_CHANGES]
-)
+@pytest.mark.parametrize("name", BAD_CHANGES)
 def test_a_bad_change_never_serves_and_up_says_why(stack, changed_back, name):
     change, said = BAD_CHANGES[name]
     before, answers = shares(stack), {}
@@ -182,7 +180,6 @@ def test_a_bad_change_never_serves_and_up_says_why(stack, changed_back, name):
     assert answers["failed"] == []
 
 
-@pytest.mark.long
 def test_a_revision_that_fails_its_checks_gets_no_request(stack, changed_back):
     before, answers = shares(stack), {}
     configure(stack, "smoke.minDecodeTokPerS", 1e6)
@@ -198,7 +195,6 @@ def test_a_revision_that_fails_its_checks_gets_no_request(stack, changed_back):
     assert_no_drift(stack)
 
 
-@pytest.mark.long
 def test_a_rollout_that_was_killed_serves_and_goes_on_and_one_command_goes_back(stack):
     (old,) = shares(stack)
     configure(stack, "vllm.maxNumSeqs", 12)
@@ -219,7 +215,6 @@ def test_a_rollout_that_was_killed_serves_and_goes_on_and_one_command_goes_back(
     assert "Revision gemma-nothing does not exist. Ready revisions: " in unknown.err
 
 
-@pytest.mark.long
 def test_settings_say_who_gets_the_requests_and_nothing_else_moves_them(stack):
     """Go back by a setting: the program declares it, the command stands back, and a new template still gets no request."""
     path = stack.folder / "project" / f"Pulumi.{STACK}.yaml"

@@ -19,6 +19,7 @@ LIMIT_S = 120
 
 pytestmark = [
     pytest.mark.engine,
+    pytest.mark.long,
     pytest.mark.skipif(sys.platform != "linux", reason="elsewhere Go does not read SSL_CERT_FILE"),
 ]
 

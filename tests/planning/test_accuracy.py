@@ -1,5 +1,7 @@
 """The corpus of measured boots and sweeps, what the planner says of it, and the page that shows both."""
 
+import csv
+import json
 import re
 from collections import Counter
 from dataclasses import replace
@@ -10,8 +12,9 @@ import pytest
 from authors.accuracy.corpus.compared import compared, judged, started
 from authors.accuracy.corpus.measured import (
     BOOTS,
+    DECODE,
     FILE,
-    STARTUP,
+    KINDS,
     Boot,
     MeasurementError,
     Measurements,
@@ -21,12 +24,18 @@ from authors.accuracy.corpus.measured import (
     read_off,
     subject_of,
 )
-from authors.accuracy.evidence import CLASSES, first_sight, share
-from authors.accuracy.page import _source_row, percentile
+from authors.accuracy.documents import FILE as DOCUMENTS
+from authors.accuracy.documents import figure as figure_of
+from authors.accuracy.evidence import CLASSES, GROUPS, first_sight, missed, share
+from authors.accuracy.page import COLUMNS
 from authors.accuracy.sweeps import FILE as SWEEPS
 from authors.accuracy.sweeps import all_points, comparisons, parse_points, share_within
 from planning import plan
+from planning.cost.subject import Subject, examine
+from planning.cost.subject import subject_of as planned_subject
 from planning.data import overheads
+from planning.data.gpu_speed import CONSTANTS
+from planning.machine.hardware import ACCELERATORS
 
 MEASURED = load()
 TEXT = FILE.read_text(encoding="utf-8")
@@ -40,7 +49,6 @@ KNOWN = [
 ]
 """Figures of known sources."""
 MISSES = {
-    "e2b-v6e-1-0721 compile",
     "sweep-12b-short decode_64",
     "dense-12b-v6e-1-0924 load",
     "qat-26b-v6e-4 compile",
@@ -55,8 +63,8 @@ TABLES = dict(
     re.findall(r"<!-- generated: ([\w-]+) -->\n\n(.*?)\n<!-- end -->", PAGE.read_text(encoding="utf-8"), re.DOTALL)
 )
 """The page's tables, which tests/authors/test_docs.py compares with what the planner says today."""
+ROWS = list(csv.DictReader(PAGE.with_name("accuracy.csv").read_text(encoding="utf-8").splitlines()))
 BOUND = [boot for boot in MEASURED.boots if boot.evidence == "known" and not boot.beyond]
-LONGEST_INPUT_TOKENS = 65_536
 REPORTED = [boot for boot in MEASURED.boots if any("field report" in source.citation for source in boot.sources)]
 
 
@@ -74,20 +82,29 @@ def test_what_ran_is_said_to_run_and_what_died_is_said_to_die(boot: Boot):
     assert p.fits is not boot.died
 
 
-def test_the_page_shows_every_boot_and_every_figure():
-    page = "".join(TABLES.values())
+def test_the_rows_beside_the_page_have_every_boot_every_figure_and_every_point():
+    assert tuple(ROWS[0]) == COLUMNS
+    found = {(row["row"], row["figure"]) for row in ROWS}
     for boot in started(MEASURED.boots):
-        assert f"| {boot.title} | {'crashed (' if boot.died else 'runs |'}" in page
-        for figure in boot.figures:
-            assert f"| {boot.title} | {figure.kind.name} |" in page
+        assert (boot.title, "verdict") in found
+        assert {(boot.title, figure.kind.name) for figure in boot.figures} <= found
+    assert sum(row["figure"] in {"rate", "ttft", "tpot"} for row in ROWS) == len(comparisons(all_points()))
 
 
-def test_wrong_verdicts_come_first_and_failures_before_successes():
-    rows = [line for line in TABLES["accuracy-verdicts"].splitlines() if line.startswith("| ")][2:]
-    kinds = ["wrong" if "**wrong**" in row else "died" if "| crashed (" in row else "runs" for row in rows]
-    counted = [kind for row, kind in zip(rows, kinds, strict=True) if "not counted" not in row]
-    assert len(rows) == len(started(MEASURED.boots))
-    assert counted == sorted(counted, key=["wrong", "died", "runs"].index)
+def test_the_page_lists_each_unseen_miss_and_leads_with_what_was_unseen():
+    misses = TABLES["accuracy-misses"]
+    far = [row for row in ROWS if row["class"] == "unseen" and row["within"] == "no"]
+    names = {row["row"].partition(", ")[0] if row["figure"] in {"rate", "ttft", "tpot"} else row["row"] for row in far}
+    assert all(f"| {name} |" in misses for name in names)
+    assert len(missed(MEASURED)) == len(misses.splitlines()) - 2
+    assert [row["class"] for row in ROWS] == sorted((row["class"] for row in ROWS), reverse=True)
+    assert len(PAGE.read_text(encoding="utf-8").splitlines()) <= 80
+
+
+def test_every_kind_of_figure_is_in_one_row_of_the_page():
+    grouped = [key for keys in GROUPS.values() for key in keys]
+    assert sorted(grouped) == sorted(KINDS)
+    assert all(len({KINDS[key].tolerance for key in keys}) == 1 for keys in GROUPS.values())
 
 
 def test_every_source_of_a_deployment_has_an_outcome_and_every_failure_of_a_source_is_there():
@@ -132,13 +149,9 @@ def test_what_a_later_image_can_do_or_a_patch_made_run_is_shown_and_not_counted(
 
 
 def test_a_row_that_a_constant_was_fitted_to_names_it():
-    page = TABLES["accuracy-measurements"]
-    assert (
-        "| E2B, v6e-1, Compute Engine | compile and warm-up | 396 s | 396 s | -0.1% | known | `XLA_PROGRAM_S` |" in page
-    )
+    named = {row["remark"] for row in ROWS if row["class"] == "known"}
     assert MEASURED.boot("dense-31b-v6e-4") in [boot for c in MEASURED.constants for boot, _ in read_off(c, MEASURED)]
-    for constant in MEASURED.constants:
-        assert f"| known | `{constant.name}` |" in page or constant.name == "TPU_OLD_SEQUENCE_S"
+    assert {f"set {c.name}" for c in MEASURED.constants} - named <= {"set TPU_OLD_SEQUENCE_S"}
 
 
 @pytest.mark.parametrize(
@@ -184,7 +197,15 @@ def test_no_sweep_source_that_set_a_constant_or_a_band_is_called_unseen():
     points = [point for point in all_points() if not point.is_unseen]
     assert {point.split for point in all_points() if point.is_unseen} == {"held-out"}
     set_by = {split: {point.source for point in points if point.split == split} for split in ("fit", "band")}
-    assert set_by["fit"] == {"sweep-v6e-1", "spark-26b", "mi300x-12b", "v5e-1-0929"}
+    assert set_by["fit"] == {
+        "sweep-v6e-1",
+        "spark-26b",
+        "mi300x-12b",
+        "v5e-1-0929",
+        "tt-521",
+        "gpustack-14b",
+        "vllm-48666",
+    }
     assert set_by["fit"] & set_by["band"] == {"v5e-1-0929"}, "its servers differ"
 
 
@@ -192,7 +213,6 @@ def test_factors_know_no_direction():
     found = comparisons(all_points())
     four = [replace(found[0], measured=measured, predicted=1.0) for measured in (2.0, 0.5, 1.0, 1.25)]
     assert [share_within(four, factor) for factor in (1.3, 1.5, 2)] == [0.5, 0.5, 1.0]
-    assert percentile([1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0, 9.0, 10.0], 90) == 9.0
 
 
 @pytest.mark.parametrize(
@@ -245,7 +265,7 @@ def test_a_figure_that_leaves_its_bound_with_a_reason_still_leaves_it():
     """A reason that is no longer needed has to go."""
     excused = [row for row in compared(BOUND) if row.figure.beyond]
     assert {row.figure.key for row in excused} == {"restart", "decode", "decode_16"}
-    assert all(abs(row.error) > STARTUP for row in excused)
+    assert all(not row.is_within for row in excused)
 
 
 def test_verdicts_of_known_sources_are_right():
@@ -253,19 +273,6 @@ def test_verdicts_of_known_sources_are_right():
     counted = [row for row in verdicts if row.is_counted]
     assert len(counted) > 20
     assert [f"{row.boot.id} {row.boot.outcome}, planned {row.planned}" for row in counted if not row.is_right] == []
-
-
-def test_rates_of_other_days_at_n_users_are_within_one_and_a_half_times_for_85_percent_of_points():
-    rates = [
-        one
-        for one in comparisons([point for point in all_points() if not point.is_unseen])
-        if one.figure == "rate"
-        and one.point.split != "fit"
-        and one.point.users > 1
-        and one.point.input_tokens <= LONGEST_INPUT_TOKENS
-    ]
-    assert len(rates) > 100
-    assert share_within(rates, 1.5) >= 0.85
 
 
 # --- evidence: a row is used for a constant or for a proof, never for both ---
@@ -310,8 +317,6 @@ def test_one_line_makes_a_source_known():
     changed = with_source_used("xbill9-load-v6e1-2026-09-25.toml", 'used = "the rate of 16 sequences"')
     assert MEASURED.boot("e2b-load-v6e-1").evidence == "unseen"
     assert changed.boot("e2b-load-v6e-1").evidence == "known"
-    assert _source_row(changed.sources["load-v6e-1"], changed)[-2:] == ("known", "the rate of 16 sequences")
-    assert _source_row(MEASURED.sources["load-v6e-1"], MEASURED)[-2:] == ("unseen", "nothing")
     assert len(first_sight(changed)) == len(first_sight(MEASURED))
 
 
@@ -321,8 +326,7 @@ def test_a_source_cannot_be_unseen_and_used():
 
 
 def test_the_page_leads_with_the_share_of_what_was_unseen():
-    names = list(TABLES)
-    assert names[:2] == ["accuracy-shares", "accuracy-verdicts"]
+    assert list(TABLES) == ["accuracy-shares", "accuracy-misses"]
     assert TABLES["accuracy-shares"].startswith(f"| figure | tolerance | {' | '.join(CLASSES)} |\n")
     assert "| verdict, servers that crashed |  | 3 of 4 (75%) | " in TABLES["accuracy-shares"]
     assert (share(0, 0), share(1, 4)) == ("", "1 of 4 (25%)")
@@ -331,7 +335,7 @@ def test_the_page_leads_with_the_share_of_what_was_unseen():
 def test_first_sight_does_not_change_with_the_planner(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(overheads, "GPU_COMPILE_S_PER_LAYER", 100.0)
     compiled = [row for row in first_sight(MEASURED) if row.figure.key == "compile"]
-    assert (sum(row.is_within for row in compiled), len(compiled)) == (3, 6)
+    assert (sum(row.is_within for row in compiled), len(compiled)) == (4, 6)
     assert not any(row.is_within for row in compared(row.boot for row in compiled) if row.figure.key == "compile")
 
 
@@ -349,3 +353,39 @@ def test_each_file_of_a_source_says_where_it_is_from():
     for path in BOOTS.glob("*.toml"):
         text = path.read_text(encoding="utf-8")
         assert 'url = "https://' in text or "log_sha256" in text, path.name
+
+
+def test_half_of_a_cards_bandwidth_is_noticed():
+    """Measured decoding of one request names no bandwidth. No such row exists of an A100 or an H200; slices are of the same chips as v6e-1 and v5e-1."""
+    rows = [row for row in compared(MEASURED.boots) if row.figure.key == "decode" and not row.figure.beyond]
+    for card in ("L4", "RTX PRO 6000", "v5e-1", "v6e-1"):
+        own = [row for row in rows if row.boot.deployment.accelerator == card]
+        far = [abs(decode_of(subject_of(row.boot), 0.5) / row.figure.measured - 1) > DECODE for row in own]
+        assert sum(row.is_within for row in own) > len(own) / 2, card
+        assert sum(far) >= len(own) / 2, card
+    for name in ("v5e", "v6e"):
+        assert len({card.bandwidth_gb_per_s for card in ACCELERATORS.values() if card.name.startswith(name)}) == 1
+    h100 = replace(MEASURED.deployments["q8-h100"], image_version="0.11.0")
+    measured = next(p.tpot_ms for p in all_points() if p.deployment == "q8-h100")
+    assert measured is not None
+    whole, half = (decode_of(examine(h100), share) * measured / 1e3 for share in (1, 0.5))
+    assert abs(whole - 1) <= DECODE < abs(half - 1)
+
+
+def decode_of(subject: Subject, share: float) -> float:
+    """Return the planned rate of one request on a card with a share of its bandwidth."""
+    card = subject.resolved.accelerator
+    slower = replace(card, bandwidth_gb_per_s=card.bandwidth_gb_per_s * share)
+    return planned_subject(replace(subject.resolved, accelerator=slower)).throughput.decode_tok_per_s
+
+
+def test_a_row_of_gpu_speed_has_a_source_or_says_that_it_is_assumed():
+    for row in CONSTANTS.values():
+        assert row.sources or row.fitted_to == "assumed", row.name
+        assert (row.what and row.unit) or row.name == "routing_exponent"
+
+
+def test_the_page_of_the_documents_reads_each_figure_from_the_planner():
+    rows = json.loads(DOCUMENTS.read_text(encoding="utf-8"))["rows"]
+    assert {row["document"] for row in rows} == {"000", "001", "002", "003", "004"}
+    assert all(figure_of(row) > 0 for row in rows if row["read"] != "fits")

@@ -38,12 +38,6 @@ def test_a_point_sets_a_constant_or_a_band_or_is_a_proof():
         assert learned(others) == learned(POINTS)
 
 
-def test_points_of_one_server_have_the_same_version_of_vllm_as_its_boot():
-    """The same deployment with today's image is a third faster at 16 users."""
-    old = [one for one in compared() if one.point.source == "e2b-v6e-1-gke" and one.figure == "rate"]
-    assert share_within(old, 1.15) >= 0.9
-
-
 @pytest.mark.parametrize(("split", "count"), [("fit", 254), ("band", 85), ("held-out", 66)])
 def test_rates_of_any_length_and_number_of_users_are_within_a_factor_of_one_and_a_half(split: str, count: int):
     rates = of_tpus(split, "rate")

@@ -1,15 +1,19 @@
 """The planner's data files: every row has the fields and the types of its dataclass, and no import reads one."""
 
 import json
+import re
 import subprocess
 import sys
 from collections.abc import Mapping
 from dataclasses import asdict
+from pathlib import Path
 
 import pytest
 from pydantic import TypeAdapter
 
+from planning.data import overheads
 from planning.data.checkpoints import ABSENT, CHECKPOINTS, Checkpoint
+from planning.data.gpu_speed import CONSTANTS, GpuConstant
 from planning.data.images import IMAGES, Image
 from planning.data.prices import PRICES, SOURCES, ListPrice, PriceSource
 from planning.data.tables import data_file, row_of
@@ -30,6 +34,7 @@ FILES: dict[str, tuple[type[object], Mapping[str, object]]] = {
     "precisions": (Support, {str(place): row for place, row in enumerate(support_rows())}),
     "accelerators": (Accelerator, ACCELERATORS),
     "hosts": (Host, hardware._HOSTS),
+    "gpu speed": (GpuConstant, CONSTANTS),
 }
 
 
@@ -65,3 +70,15 @@ def test_no_import_of_the_planner_reads_a_data_file():
     )
     shown = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
     assert shown.split("\n")[:2] == ["[]", "1"]
+
+
+def test_every_constant_that_the_planner_names_is_a_row_or_stands_in_the_module():
+    named = {
+        name
+        for path in Path(overheads.__file__).parents[1].glob("**/*.py")
+        for name in re.findall(r"overheads\.([A-Z][A-Z0-9_]+)", path.read_text(encoding="utf-8"))
+    }
+    assert len(named) > 80
+    assert [name for name in sorted(named) if not hasattr(overheads, name)] == []
+    with pytest.raises(AttributeError, match="has no attribute 'NO_SUCH'"):
+        _ = overheads.NO_SUCH

@@ -43,22 +43,6 @@ def test_the_figures_of_a_box_give_a_device():
 
 
 @pytest.mark.parametrize(
-    ("figures", "field", "value"),
-    [
-        ("memory=24GB,bandwidth=936GB/s,tflops=71", "usable_gib", 24 * 0.989),
-        ("memory=0.75TiB,bandwidth=936GB/s,tflops=71", "usable_gib", 768 * 0.989),
-        ("memory=24GiB,usable=23.5GiB,bandwidth=936GB/s,tflops=71", "usable_gib", 23.5),
-        ("memory=24GiB,usable=24064MiB,bandwidth=936GB/s,tflops=71", "usable_gib", 23.5),
-        ("memory=192GB,bandwidth=8TB/s,tflops=2250TFLOPS", "bandwidth_gb_per_s", 8_000),
-        ("memory=192GB,bandwidth=8TB/s,tflops=2250TFLOPS", "is_large", True),
-        ("memory=80GB,bandwidth=2039GB/s,tflops=312,name=A100", "is_large", False),
-    ],
-)
-def test_units_are_read_as_people_write_them(figures: str, field: str, value: object):
-    assert getattr(parse_device(figures), field) == pytest.approx(value)
-
-
-@pytest.mark.parametrize(
     ("figures", "said"),
     [
         ("", '--device key "" is unknown. Allowed: memory, usable, bandwidth, tflops, link, count, usd, name.'),

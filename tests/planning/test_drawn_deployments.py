@@ -152,7 +152,7 @@ OF_THE_PROGRAM: Mapping[str, st.SearchStrategy[Any]] = {
 
 
 drawn = settings(
-    max_examples=examples(test=100, part=1_000, night=20_000),
+    max_examples=examples(test=40, part=1_000, night=20_000),
     deadline=None,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.large_base_example],
 )

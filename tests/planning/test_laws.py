@@ -9,7 +9,6 @@ from hypothesis import strategies as st
 
 from planning import CloudRunOptions, Deployment, PlanningError, StartupProbe, TpuOptions, VllmOptions, plan
 from planning.machine.hardware import ACCELERATORS
-from planning.memory.budget import memory_plan
 from planning.memory.resolve import WEIGHTS_MODES, resolve
 from planning.memory.weights import weights_of
 from planning.model.catalog import model_ids
@@ -21,10 +20,9 @@ from tests.laws import examples
 MODELS = st.sampled_from(model_ids())
 PLACES = st.sampled_from(sorted(ACCELERATORS))
 LENGTHS = st.integers(min_value=64, max_value=131_072)
-UTILIZATIONS = st.floats(min_value=0.3, max_value=0.99)
 
 laws = settings(
-    max_examples=examples(test=30, part=60, night=2000), deadline=None, suppress_health_check=[HealthCheck.too_slow]
+    max_examples=examples(test=15, part=60, night=2000), deadline=None, suppress_health_check=[HealthCheck.too_slow]
 )
 
 
@@ -34,20 +32,6 @@ def deployed(model: str, accelerator: str, **options: object) -> Deployment:
         accelerator=accelerator,
         vllm=VllmOptions(**options),  # pyright: ignore[reportArgumentType] - a test's shorthand
     )
-
-
-@laws
-@given(MODELS, PLACES, LENGTHS, UTILIZATIONS, st.floats(min_value=0, max_value=64))
-def test_a_device_with_more_memory_never_holds_less(model, accelerator, length, utilization, more_gib):
-    r = resolve(deployed(model, accelerator, max_model_len=length, gpu_memory_utilization=utilization))
-    larger = replace(r, accelerator=replace(r.accelerator, usable_gib=r.accelerator.usable_gib + more_gib))
-    before, after = memory_plan(r), memory_plan(larger)
-    assert after.kv_gib >= before.kv_gib
-    assert after.kv_tokens >= before.kv_tokens
-    assert after.kv_blocks >= before.kv_blocks
-    assert after.max_concurrency >= before.max_concurrency
-    assert after.largest_max_model_len >= before.largest_max_model_len
-    assert after.weights_gib == before.weights_gib
 
 
 @laws
@@ -73,20 +57,6 @@ def test_a_checkpoint_has_two_bytes_for_each_parameter(layers, kv_heads, tied, e
 
 
 @laws
-@given(MODELS, PLACES, LENGTHS, UTILIZATIONS, UTILIZATIONS)
-def test_a_larger_budget_never_holds_less(model, accelerator, length, one, two):
-    low, high = sorted((one, two))
-    small, large = (
-        plan(deployed(model, accelerator, max_model_len=length, gpu_memory_utilization=u)) for u in (low, high)
-    )
-    assert large.memory.kv_tokens >= small.memory.kv_tokens
-    assert large.memory.max_concurrency >= small.memory.max_concurrency
-    # A larger budget fits what the smaller one does, as long as it leaves the server what lies outside the budget.
-    assert large.fits or not small.fits or [f.id for f in large.stopping] == ["FIT05"]
-    assert large.memory.headroom_gib <= small.memory.headroom_gib
-
-
-@laws
 @given(MODELS, PLACES, st.floats(min_value=1, max_value=400), st.floats(min_value=1, max_value=400))
 def test_more_host_memory_never_blocks(model, accelerator, one, two):
     low, high = (
@@ -94,18 +64,6 @@ def test_more_host_memory_never_blocks(model, accelerator, one, two):
         for gib in sorted((one, two))
     )
     assert low or not high
-
-
-@laws
-@given(MODELS, PLACES, UTILIZATIONS)
-def test_the_largest_length_is_where_one_request_still_fits(model, accelerator, utilization):
-    r = resolve(deployed(model, accelerator, gpu_memory_utilization=utilization, block_size=128))
-    longest = memory_plan(r).largest_max_model_len
-    assert longest <= r.spec.max_positions
-    if longest:
-        assert memory_plan(replace(r, max_model_len=longest)).max_concurrency >= 1
-    if longest < r.spec.max_positions:
-        assert memory_plan(replace(r, max_model_len=longest + 1)).max_concurrency < 1
 
 
 @laws
@@ -117,31 +75,6 @@ def test_a_longer_run_never_costs_less(model, accelerator, one, two):
     )
     assert short.max_usd <= long.max_usd
     assert short.usd_per_hour == long.usd_per_hour
-
-
-@laws
-@given(MODELS, st.sampled_from(["L4", "RTX PRO 6000"]), st.integers(1, 50), st.integers(1, 50), st.integers(0, 5))
-def test_more_instances_never_cost_less(model, accelerator, one, two, idle):
-    few, many = (
-        plan(
-            replace(
-                deployed(model, accelerator),
-                platform="cloud-run",
-                cloud_run=CloudRunOptions(min_instances=idle, max_instances=n),
-            )
-        ).cost
-        for n in sorted((one, two))
-    )
-    assert few.max_usd <= many.max_usd
-    assert few.idle_usd_per_hour == many.idle_usd_per_hour
-
-
-@laws
-@given(MODELS, PLACES)
-def test_a_full_batch_is_never_slower_than_one_request(model, accelerator):
-    t = plan(deployed(model, accelerator)).throughput
-    assert 0 < t.saturated_low_tok_per_s <= t.saturated_tok_per_s <= t.saturated_high_tok_per_s
-    assert t.saturated_tok_per_s >= t.decode_tok_per_s * 0.999
 
 
 @laws
@@ -199,7 +132,7 @@ _RUN = st.builds(
 
 @pytest.mark.law
 @settings(
-    max_examples=examples(test=60, part=300, night=2000), deadline=None, suppress_health_check=[HealthCheck.too_slow]
+    max_examples=examples(test=30, part=300, night=2000), deadline=None, suppress_health_check=[HealthCheck.too_slow]
 )
 @given(
     model=MODELS,
@@ -251,9 +184,3 @@ def test_the_next_power_of_two_is_the_least(value):
     power = next_power_of_two(value)
     assert power.bit_count() == 1
     assert power // 2 < value <= power
-
-
-@laws
-@given(MODELS, PLACES)
-def test_equal_deployments_give_equal_plans(model, accelerator):
-    assert plan(deployed(model, accelerator)) == plan(deployed(model.upper(), accelerator.lower()))

@@ -2,7 +2,7 @@
 
 import json
 from dataclasses import replace
-from itertools import product
+from itertools import islice, product
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from planning import Deployment, Plan, PlanningError, VllmOptions, plan
 from planning.machine.hardware import ACCELERATORS
-from planning.memory.budget import comfortable_utilization, memory_plan
+from planning.memory.budget import memory_plan
 from planning.memory.margins import edges
 from planning.memory.resolve import resolve
 from planning.model.catalog import MODELS, model_ids
@@ -21,6 +21,8 @@ from stacks.planned import headline
 from tests.laws import examples
 
 PLACES = [(a.name, platform) for a in ACCELERATORS.values() for platform in a.platforms]
+STEP = examples(test=5, part=1, night=1)
+"""Every so many pairs of model and place are planned."""
 
 
 def planned(model: str, accelerator: str, **options: object) -> Plan:
@@ -39,48 +41,11 @@ def outcome(p: Plan) -> str:
 
 
 E2B = {"max_model_len": 16_384, "limit_mm_per_prompt": {"image": 4, "audio": 1}}
-FOUR_BITS = {"max_model_len": 2_048, "max_num_seqs": 16, "limit_mm_per_prompt": {"image": 0, "audio": 0, "video": 0}}
 
 
-@pytest.mark.parametrize(
-    ("utilization", "said"),
-    [
-        (0.90, "runs"),
-        (0.91, "runs"),
-        (0.92, "runs"),
-        (0.93, "may fail"),
-        (0.94, "may fail"),
-        (0.95, "dies"),
-        (1.0, "dies"),
-    ],
-)
-def test_e2b_on_v5e_boots_up_to_092_and_dies_at_095(utilization: float, said: str):
-    """xbill9/gemma4-dev, tpu-vllm-v5e1-2b. Booted: 2026-08-06 and 09 (0.90 to 0.92). Died twice: 2026-08-07 and 09 (0.95, 384 MiB wanted, 347 free)."""
-    p = planned("E2B-it", "v5e-1", gpu_memory_utilization=utilization, **E2B)
-    assert outcome(p) == said
-    assert [f.severity for f in p.findings if f.id == "FIT05"] == {"runs": [], "may fail": ["warn"], "dies": ["block"]}[
-        said
-    ]
-
-
-@pytest.mark.parametrize(
-    ("model", "utilization", "batch", "dies"),
-    [
-        ("E2B-it-qat-w4a16-ct", 0.92, 2_048, True),
-        ("E4B-it-qat-w4a16-ct", 0.92, 2_048, True),
-        ("E2B-it-qat-w4a16-ct", 0.80, 512, False),
-        ("E4B-it-qat-w4a16-ct", 0.80, 512, False),
-    ],
-)
-def test_programs_of_4_bit_models_take_more_on_v5e(model: str, utilization: float, batch: int, *, dies: bool):
-    """xbill9/gemma4-dev, jev-tpu-v5e1/README.md, 2026-09-27 and 29, with patches: the programs of E2B and E4B did not fit beside 0.92, and did beside 0.80."""
-    options = {**FOUR_BITS, "gpu_memory_utilization": utilization, "max_num_batched_tokens": batch}
-    found = {f.id: f.severity for f in planned(model, "v5e-1", **options).findings}
-    assert found.get("FIT05") == ("block" if dies else None)
-
-
+@pytest.mark.law
 def test_the_planners_own_defaults_are_far_from_every_edge(subtests: pytest.Subtests):
-    for model, (accelerator, platform) in product(model_ids(), PLACES):
+    for model, (accelerator, platform) in islice(product(model_ids(), PLACES), 0, None, STEP):
         with subtests.test(f"{model} on {accelerator}, {platform}"):
             p = plan(Deployment(model=model, accelerator=accelerator, platform=platform))
             assert "FIT05" not in {f.id for f in p.findings}
@@ -91,8 +56,9 @@ def test_the_planners_own_defaults_are_far_from_every_edge(subtests: pytest.Subt
                 assert {f.id for f in p.findings if f.severity == "warn"} <= {"FIT06", "MOD02", "HST02"}
 
 
+@pytest.mark.law
 def test_a_utilization_of_1_dies_everywhere(subtests: pytest.Subtests):
-    for model, (accelerator, platform) in product(MODELS, PLACES):
+    for model, (accelerator, platform) in islice(product(MODELS, PLACES), 0, None, STEP):
         with subtests.test(f"{model} on {accelerator}, {platform}"):
             options = VllmOptions(gpu_memory_utilization=1.0)
             p = plan(Deployment(model=model, accelerator=accelerator, platform=platform, vllm=options))
@@ -147,7 +113,7 @@ def test_a_plan_far_from_the_edge_has_no_margin():
     assert "may fail" not in headline(p)
 
 
-EXAMPLES = examples(test=50, part=150, night=2_000)
+EXAMPLES = examples(test=20, part=150, night=2_000)
 laws = settings(max_examples=EXAMPLES, deadline=None, suppress_health_check=[HealthCheck.too_slow], derandomize=True)
 OPTIONS = st.builds(
     VllmOptions,
@@ -173,32 +139,3 @@ def test_every_remedy_of_an_edge_leads_away_from_it(model: str, place: tuple[str
         assert finding.remedies or finding.severity == "warn"
         for remedy in finding.remedies:
             assert finding.id not in {f.id for f in plan(changed(deployment, remedy.changes)).findings}
-
-
-@pytest.mark.law
-@laws
-@given(st.sampled_from(model_ids()), st.sampled_from(PLACES), OPTIONS, st.floats(0, 64))
-def test_more_memory_never_turns_fits_into_does_not(
-    model: str, place: tuple[str, str], options: VllmOptions, more_gib: float
-):
-    accelerator, platform = place
-    resolved = resolve(Deployment(model=model, accelerator=accelerator, platform=platform, vllm=options))
-    usable_gib = resolved.accelerator.usable_gib + more_gib
-    larger = replace(resolved, accelerator=replace(resolved.accelerator, usable_gib=usable_gib))
-    for before, after in zip(edges(memory_plan(resolved)), edges(memory_plan(larger)), strict=True):
-        assert after.available_gib - after.minimum_gib >= before.available_gib - before.minimum_gib - 1e-9
-        assert before.is_short or not after.is_short
-        assert before.is_short or before.may_fail or not after.may_fail
-
-
-@pytest.mark.law
-@laws
-@given(st.sampled_from(model_ids()), st.sampled_from(PLACES), OPTIONS)
-def test_without_a_utilization_enough_stays_outside_the_budget(
-    model: str, place: tuple[str, str], options: VllmOptions
-):
-    accelerator, platform = place
-    given_none = replace(options, gpu_memory_utilization=None)
-    resolved = resolve(Deployment(model=model, accelerator=accelerator, platform=platform, vllm=given_none))
-    assert resolved.utilization == resolved.vllm.gpu_memory_utilization
-    assert resolved.utilization <= max(comfortable_utilization(resolved), 0.05)

@@ -1,6 +1,5 @@
 """vLLM's command line, the recommended options, names and prices."""
 
-import json
 from dataclasses import fields, replace
 from typing import Any
 
@@ -12,7 +11,6 @@ from planning.data.prices import LIST_PRICES, PriceBook
 from planning.question.server_flags import TABLES, flag_table, parse_arguments
 from planning.question.vllm_args import OPTIONS, vllm_arguments, vllm_environment
 from planning.question.workload import Workload
-from planning.solve.plan_json import plan_json
 
 CLOSED = {
     "VLLM_ALLOW_RUNTIME_LORA_UPDATING": "0",
@@ -158,30 +156,6 @@ def test_the_plan_carries_the_environment_of_the_mixture_on_tpu():
     assert "VLLM_TPU_BUCKET_PADDING_GAP" not in dict(plan(E2B).environment)
 
 
-def test_an_l4_under_a_cuda_13_image_gets_the_compatibility_libraries():
-    asked = Deployment(model="google/gemma-4-12B-it-qat-w4a16-ct", accelerator="L4")
-    assert dict(plan(asked).environment) == CLOSED
-    newer = replace(asked, cloud_run=replace(asked.cloud_run, cuda13_image=True))
-    assert dict(plan(newer).environment) == {**CLOSED, "VLLM_ENABLE_CUDA_COMPATIBILITY": "1"}
-    found = {
-        (accelerator, given): dict(
-            plan(
-                replace(newer, accelerator=accelerator, cloud_run=replace(newer.cloud_run, cuda_compatibility=given))
-            ).environment
-        ).get("VLLM_ENABLE_CUDA_COMPATIBILITY")
-        for accelerator in ("L4", "RTX PRO 6000")
-        for given in (True, False, None)
-    }
-    assert found == {
-        ("L4", True): "1",
-        ("L4", False): "0",
-        ("L4", None): "1",
-        ("RTX PRO 6000", True): "1",
-        ("RTX PRO 6000", False): "0",
-        ("RTX PRO 6000", None): None,
-    }
-
-
 def test_a_plan_fills_in_the_recommended_options():
     options = plan(E2B).vllm
     assert (options.tensor_parallel_size, options.tool_call_parser, options.reasoning_parser) == (4, "gemma4", "gemma4")
@@ -280,19 +254,6 @@ def test_the_rate_of_a_drafter_stands_beside_the_rate_without_it():
     # The step takes longer by the proposals and their verification, whether they are accepted or not.
     assert stated.decode_tok_per_s / assumed.decode_tok_per_s == pytest.approx(1.6 / 2.8)
     assert 1 < assumed.decode_tok_per_s / plain.decode_tok_per_s < 2.8
-
-
-def test_a_plan_is_json_with_the_keys_that_are_promised():
-    document = json.loads(json.dumps(plan_json(plan(E2B))))
-    blocks = {"memory", "startup", "throughput", "cost"}
-    answers = {"fits", "verdict", "model", "accelerator", "platform", "vllm_version", "margin", "findings"}
-    assert document.keys() == blocks | answers
-    assert {"kv_tokens", "max_concurrency"} <= document["memory"].keys()
-    assert {"total_s", "probe_budget_s"} <= document["startup"].keys()
-    assert document["throughput"].keys() == {"decode_tok_per_s", "tokens_per_step", "saturated_tok_per_s", "ttft_s"}
-    assert {"usd_per_hour", "max_usd", "bill", "windows"} <= document["cost"].keys()
-    keys = {"id", "severity", "message", "remedy", "source", "remedies"}
-    assert all(finding.keys() == keys for finding in document["findings"])
 
 
 def test_the_mount_that_starts_in_time_is_taken_where_nobody_chose_one():

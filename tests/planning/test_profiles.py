@@ -47,32 +47,6 @@ def ways(profile: Profile, *, on_cloud_run: bool, start_s: float = START_S) -> d
     return {way.kind: way for way in ways_of(one, running, profile)}
 
 
-@pytest.mark.parametrize(
-    ("profile", "kind", "billed_h", "usd_per_day", "starts"),
-    [
-        # 8 h and a start of 6 min, in steps of 5 min
-        (EIGHT, "flex-start", 8 + 10 / 60, 16 + 1 / 3, 0),
-        (Profile(hours_per_day=8, busy_minutes=10), "flex-start", 8 + 10 / 60, 16 + 1 / 3, 0),
-        (Profile(hours_per_day=24), "flex-start", 24, 48, 0),
-        (EIGHT, "on-demand", 24, 96, 0),
-        # one start, 8 h, 15 idle minutes
-        (EIGHT, "scale-to-zero", 8.35, 16.7, 1),
-        # 8 bursts of 10 min, each with its start and its idle time
-        (Profile(hours_per_day=8, busy_minutes=10), "scale-to-zero", 8 * 31 / 60, 16 * 31 / 60, 8),
-        # a pause of 15 min is billed: one start, 7 h 45 min until the end of the last burst, 15 idle minutes
-        (Profile(hours_per_day=8, busy_minutes=45), "scale-to-zero", 8.1, 16.2, 1),
-        (Profile(hours_per_day=24), "scale-to-zero", 24, 48, 0),
-        (EIGHT, "min-instance", 24, 48, 0),
-    ],
-)
-def test_a_day_is_billed_as_a_person_would_count_it(profile, kind, billed_h, usd_per_day, starts):
-    way = ways(profile, on_cloud_run=kind in {"scale-to-zero", "min-instance"})[kind]
-    assert way.billed_h == pytest.approx(billed_h)
-    assert way.usd_per_day == pytest.approx(usd_per_day)
-    assert way.usd_per_month == pytest.approx(usd_per_day * 730 / 24)
-    assert way.starts_per_day == starts
-
-
 def test_a_run_ends_and_is_written_with_its_end():
     assert ways(EIGHT, on_cloud_run=False)["flex-start"].run_s == 8 * 3_600 + 600
     assert ways(Profile(hours_per_day=24), on_cloud_run=False)["flex-start"].run_s == FLEX_START_MAX_RUN_S

@@ -180,7 +180,7 @@ def load(values: Mapping[str, Any]) -> Settings:
 
 @pytest.mark.law
 @settings(
-    max_examples=examples(test=40, part=300, night=10_000),
+    max_examples=examples(test=20, part=300, night=10_000),
     deadline=None,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much],
     derandomize=True,

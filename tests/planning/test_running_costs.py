@@ -6,14 +6,12 @@ from pathlib import Path
 import pytest
 
 from planning import CloudRunOptions, Deployment, PlanningError, TpuOptions, plan
-from planning.cost.running_costs import watched, watching_usd_per_month
+from planning.cost.running_costs import watching_usd_per_month
 from planning.cost.subject import examine
 from planning.data.prices import PriceBook
 from planning.question.types import BillPart, WatchOptions
 from planning.question.workload import DEFAULT_WORKLOAD
 from planning.solve.plan_json import costs_json
-from stacks.loading import from_file
-from stacks.planned import to_deployment
 
 STACKS = sorted(Path(__file__).resolve().parents[2].glob("Pulumi.*.yaml"))
 
@@ -55,26 +53,6 @@ def test_the_time_of_the_server_in_the_bill_is_the_price_of_the_hour():
         assert sum(part.usd for part in served) == pytest.approx(planned.cost.usd_per_hour)
 
 
-@pytest.mark.parametrize(
-    ("base", "least", "watch", "hours"),
-    [
-        (RUN, 0, WatchOptions(alerts_enabled=True), 8),
-        (RUN, 2, WatchOptions(alerts_enabled=True), 48),
-        (RUN, 0, WatchOptions(), None),
-        (TPU, 0, WatchOptions(alerts_enabled=True), None),
-    ],
-)
-def test_the_alert_on_the_daily_cost_can_be_passed_by_one_instance_and_the_plan_prints_its_limit(
-    base, least, watch, hours
-):
-    options = replace(base.cloud_run, min_instances=least, max_instances=max(1, least))
-    planned = plan(replace(base, watch=watch, cloud_run=options if base is RUN else base.cloud_run))
-    (shown,) = (found.message for found in planned.findings if found.id == "CST01")
-    wanted = "" if hours is None else f"; an alert above ${planned.cost.usd_per_hour * hours:.2f} per day;"
-    assert wanted in shown
-    assert ("an alert above" in shown) == (hours is not None)
-
-
 def test_the_limit_of_the_daily_cost_is_the_settings_value():
     for base in (RUN, TPU):
         given = replace(base, watch=WatchOptions(alerts_enabled=True, daily_cost_usd=7.5))
@@ -89,18 +67,6 @@ def test_weights_from_the_hub_pass_cloud_nat_and_those_of_a_bucket_do_not():
     assert disk["bucket in us-east5"].usd == pytest.approx(0.020 * gib)
     assert "secret" in hub
     assert "secret" not in disk
-
-
-def test_weights_of_another_region_cost_traffic_at_each_start():
-    deployment = replace(TPU, weights_mode="disk")
-    away = bill(deployment)["weights from us-east5 to europe-west4"]
-    assert (away.basis, away.usd) == ("start", pytest.approx(0.05 * plan(TPU).memory.checkpoint_gib))
-    elsewhere = bill(replace(deployment, bucket_region="southamerica-west1"))
-    moved = elsewhere["weights from southamerica-west1 to us-east5"].price
-    assert moved is not None
-    assert moved.usd == 0.14
-    one = replace(deployment, tpu=replace(TPU.tpu, zones=("us-east5-a", "us-east5-b")))
-    assert not [name for name in bill(one) if name.startswith("weights from")]
 
 
 def test_what_is_under_a_cent_is_summed_as_other():
@@ -145,20 +111,6 @@ def test_one_minimum_instance_is_cheaper_from_exactly_so_many_requests_on():
     assert a_day(RUN, requests=int(even) + 1, answer_s=answer_s) > warm
 
 
-def test_a_run_costs_its_hours_and_the_start_is_part_of_them():
-    planned = plan(TPU)
-    start_h = planned.startup.total_s / 3600
-    for window in planned.running.windows:
-        assert window.usd_per_month == pytest.approx(5.4 * window.hours_per_day * 730 / 24)
-        served_h = window.hours_per_day - start_h
-        assert window.usd_per_served_hour == pytest.approx(5.4 * window.hours_per_day / served_h)
-    # v6e on demand in europe-west4, the most expensive zone: 2.97.
-    assert planned.running.always_on_usd_per_month == pytest.approx(4 * 2.97 * 730)
-    shortest = planned.running.shortest_window_h
-    assert shortest is not None
-    assert 5.4 * shortest / (shortest - start_h) == pytest.approx(4 * 2.97)
-
-
 def test_runs_that_cost_more_than_on_demand_have_a_break_even_within_the_day():
     dear = replace(TPU, prices=PriceBook.from_mapping({"v6e_flex_start_usd_per_chip_hour": 5.94}))
     running = plan(dear).running
@@ -200,18 +152,6 @@ def test_a_renewal_that_is_not_shorter_than_the_run_is_refused(before_s: int):
 
 MOST_FOR_WATCHING_USD = 4.0
 """Monthly cost up to which a stack is watched by default (docs/decisions/0040-watched-by-default.md)."""
-
-
-@pytest.mark.parametrize("path", STACKS, ids=lambda path: path.name)
-def test_a_stack_is_watched_by_default_for_less_than_its_limit_and_the_bill_shows_it(path: Path):
-    deployment = to_deployment(from_file(path, project="my-project"))
-    found = {part.name: part for part in watched(examine(deployment))}
-    assert ("metric samples" in found) == (deployment.platform == "tpu-vm")
-    assert found["alert conditions"].usd == pytest.approx(0.1 * found["alert conditions"].amount)
-    assert 0.1 < watching_usd_per_month(examine(deployment)) < MOST_FOR_WATCHING_USD
-    assert bill(deployment)["alert conditions"] == found["alert conditions"]
-    off = replace(deployment, watch=WatchOptions())
-    assert watching_usd_per_month(examine(off)) == 0
 
 
 def test_a_collector_on_a_service_costs_less_than_the_limit_too():

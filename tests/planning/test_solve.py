@@ -22,7 +22,7 @@ from planning.question.workload import Workload, parse_workload
 from planning.rules import memory as rules_memory
 from planning.rules.findings import QUOTA_IDS, RULES, detected
 from planning.solve import search
-from planning.solve.candidates import LEAST_CONTEXT, checkpoints_of, longest_request, rented
+from planning.solve.candidates import checkpoints_of, rented
 from planning.solve.search import ServiceLimits, Solution, SolutionSet, solve
 from scripts.plan.__main__ import main
 from scripts.plan.stack_text import StackFile, stack_text
@@ -180,18 +180,6 @@ def test_a_context_that_is_asked_for_is_possible():
 SHORT = "in=300,out=100,users=32"
 
 
-def test_a_server_for_short_requests_has_room_for_a_chat_unless_less_is_asked_for():
-    for one in solved(SHORT).solutions:
-        assert one.subject.resolved.max_model_len >= LEAST_CONTEXT == 4_096
-    asked = solved(SHORT, None, None, ServiceLimits(min_context=512)).solutions
-    assert {(one.served, one.subject.resolved.accelerator.name) for one in solved(SHORT).solutions} <= {
-        (one.served, one.subject.resolved.accelerator.name) for one in asked
-    }
-    assert longest_request(parse_workload(SHORT), None) == LEAST_CONTEXT
-    assert longest_request(parse_workload(SHORT), 512) == 512
-    assert longest_request(parse_workload(LONG), 512) == 4_500
-
-
 def fully_doubled(monkeypatch):
     """Let FIT07 warn of every fp8 KV cache that does not double the tokens, and solve for 26B."""
     monkeypatch.setattr(rules_memory, "_WORTH_KEEPING", 2.0)
@@ -201,7 +189,7 @@ def fully_doubled(monkeypatch):
 
 def test_a_warning_about_a_choice_ranks_last(monkeypatch):
     solutions = fully_doubled(monkeypatch)().solutions
-    assert {one.warnings for one in solutions} == {(), ("FIT07",)}
+    assert {one.warnings for one in solutions} == {(), ("FIT07",), ("SCL06",)}
     assert [bool(one.warnings) for one in solutions] == sorted(bool(one.warnings) for one in solutions)
 
 
@@ -226,33 +214,11 @@ def test_prices_of_regions_without_a_known_price_are_marked(command):
     assert all(row["price_is_assumed"] for row in answer["rows"])
 
 
-def test_the_end_of_a_slice_stands_in_its_row_and_an_instance_that_idles_is_free(command):
-    code, out, _ = command("--solve", "--workload", CHAT, "--model", "E2B")
-    assert code == 0
-    assert "ends: 4h" in out
-    assert "stops idle" in out
-    rows = json.loads(command("--solve", "--workload", CHAT, "--model", "E2B", "--json")[1])["rows"]
-    assert {(row["platform"], row["ends_after_s"]) for row in rows} == {("tpu-vm", 14_400), ("cloud-run", None)}
-
-
-def test_without_a_model_the_output_says_by_what_it_chose(command):
-    for more, said in (
-        ((), "Chosen by price"),
-        (("--latency-first",), "Chosen by the time per request"),
-        (("--throughput-first",), "Chosen by the price per token"),
-    ):
-        _, out, _ = command("--solve", "--workload", CHAT, *more)
-        assert said in out
-        assert "The quality of a model is not planned; name one with --model" in out
-    _, out, _ = command("--solve", "--workload", CHAT, "--model", "12B")
-    assert "quality" not in out
-
-
 def test_what_is_chosen_first_is_written(command, tmp_path):
     asked = ("--solve", "--workload", LONG, "--model", "E2B")
     command(*asked, "--latency-first", "--write", "fast")
     text = (tmp_path / "Pulumi.fast.yaml").read_text(encoding="utf-8")
-    assert "the deployment with the shortest request that scripts.plan --solve found" in text
+    assert "the deployment with the shortest request that gemma plan --solve found" in text
     fastest, cheapest = (
         one.subject.resolved.accelerator.name
         for one in (solved(LONG, "E2B").best("latency"), solved(LONG, "E2B").best("cost"))
@@ -333,21 +299,6 @@ def test_the_cheapest_place_is_taken():
     ((slice_,),) = rented((), accelerator="v6e-1", prices=book)
     assert slice_.places == ("europe-west4-a",)
     assert slice_.usd_per_hour == 0.5
-
-
-@pytest.mark.parametrize(
-    ("asked", "ids"),
-    [
-        ("31b", {"google/gemma-4-31B-it", "google/gemma-4-31B-it-qat-w4a16-ct", "nvidia/Gemma-4-31B-IT-NVFP4"}),
-        ("26B", {"google/gemma-4-26B-A4B-it", "nvidia/Gemma-4-26B-A4B-NVFP4"}),
-        ("gemma-4-12B-it", {"google/gemma-4-12B-it"}),
-        ("google/gemma-4-12B-it-qat-q4_0-unquantized", {"google/gemma-4-12B-it-qat-q4_0-unquantized"}),
-    ],
-)
-def test_a_model_is_a_family_or_an_id(asked, ids):
-    found = {one.id for one in checkpoints_of(asked)}
-    assert ids <= found
-    assert ("/" in asked or "-it" in asked) == (len(found) == 1)
 
 
 @pytest.fixture

@@ -9,15 +9,12 @@ from typing import Any
 import pytest
 import yaml
 
-from planning import Deployment, Finding, Plan, VllmOptions, plan
-from planning.cost.subject import examine
+from planning import Deployment, Finding, Plan, plan
 from planning.data.images import IMAGES
 from planning.machine.hardware import ACCELERATORS
-from planning.model.catalog import MODELS, model_ids
+from planning.model.catalog import MODELS
 from planning.model.spec import ModelSpec
 from planning.model.support import generation_of, support_of, support_rows, version_key
-from planning.question.fields import changed
-from planning.rules.findings import detected
 from planning.solve.wording import remedy_of
 from stacks.loading import SettingsError, from_file
 from stacks.planned import to_deployment
@@ -43,31 +40,6 @@ def test_bf16_loads_everywhere(subtests: pytest.Subtests):
     for accelerator, version in product(ACCELERATORS, [None, "", "0.22.0", "nightly"]):
         with subtests.test(f"{accelerator}, image {version}"):
             assert {answer("bf16", spec, accelerator, image_version=version) for spec in MODELS.values()} == {"yes"}
-
-
-@pytest.mark.parametrize(("model", "first"), [("12B-it", "0.22.0"), ("31B-it", "0.19.0"), ("26B-A4B-it", "0.19.0")])
-def test_a_release_without_the_architecture_is_refused(model: str, first: str):
-    before = {"0.22.0": "0.21.0", "0.19.0": "0.18.1"}[first]
-    asked = Deployment(model=f"google/gemma-4-{model}", accelerator="H100", image_version=before)
-    refused = finding(plan(asked))
-    assert refused
-    assert refused.severity == "block"
-    assert finding(plan(replace(asked, image_version=first))) is None
-    llama = replace(DENSE, is_gemma4=False)
-    assert answer("bf16", llama, "H100", image_version="0.11.0") == "yes"
-
-
-@pytest.mark.parametrize(
-    ("accelerator", "dtype", "loads"),
-    [("A100-80GB", "fp8", False), ("A100-80GB", "int8_per_token_head", True), ("L4", "fp8", True)],
-)
-def test_a_cache_in_fp8_needs_a_gpu_that_converts_to_it(accelerator: str, dtype: str, *, loads: bool):
-    options = VllmOptions(kv_cache_dtype=dtype)  # pyright: ignore[reportArgumentType] - one of its values
-    asked = Deployment(model="google/gemma-4-E2B-it", accelerator=accelerator, vllm=options)
-    refused = finding(plan(asked))
-    assert (refused is None) is loads
-    for remedy in refused.remedies if refused else ():
-        assert finding(plan(changed(asked, remedy.changes))) is None
 
 
 @pytest.mark.parametrize(
@@ -100,25 +72,6 @@ def test_fp8_on_tpu_is_read_and_not_made():
     assert answer("fp8", FP8, "v6e-1", image_version="0.21.0") == "unknown"
 
 
-@pytest.mark.parametrize(
-    ("scheme", "accelerator", "said"),
-    [
-        ("fp8", "L4", "yes"),
-        ("fp8", "H100", "yes"),
-        ("fp8", "RTX PRO 6000", "yes"),
-        ("fp8", "A100-80GB", "yes, in bf16"),
-        ("nvfp4", "RTX PRO 6000", "yes"),
-        ("nvfp4", "L4", "yes, in bf16"),
-        ("nvfp4", "H200", "yes, in bf16"),
-        ("nvfp4-mlp", "RTX PRO 6000", "yes"),
-        ("nvfp4", "v6e-4", "no"),
-        ("int3", "L4", "unknown"),
-    ],
-)
-def test_each_generation_answers_for_itself(scheme: str, accelerator: str, said: str):
-    assert answer(scheme, DENSE, accelerator) == said
-
-
 def test_a_device_that_the_table_does_not_know_is_not_promised_anything():
     unknown = replace(ACCELERATORS["L4"], name="a card at home", generation="")
     assert support_of("w4a16", DENSE, unknown).answer == "unknown"
@@ -147,31 +100,6 @@ def test_every_row_has_a_source_and_a_date_and_says_what_is_missing():
 def test_every_accelerator_has_a_generation_and_every_image_a_version_that_is_readable():
     assert all(generation_of(accelerator) for accelerator in ACCELERATORS.values())
     assert all(version_key(image.version) for image in IMAGES.values())
-
-
-def test_a_plan_blocks_a_no_and_warns_of_what_is_not_known(subtests: pytest.Subtests):
-    for model, accelerator in product(model_ids(), ACCELERATORS):
-        with subtests.test(f"{model} on {accelerator}"):
-            deployment = Deployment(model=model, accelerator=accelerator)
-            expected = {"yes": None, "no": "block", "unknown": "warn"}
-            for version in (None, "", "99.0"):
-                subject = examine(replace(deployment, image_version=version))
-                resolved = subject.resolved
-                row = support_of(resolved.scheme.name, resolved.spec, resolved.accelerator, image_version=version)
-                severity = detected(subject).get("FIT06")
-                assert severity == ("info" if row.is_weight_only and not resolved.is_tpu else expected[row.answer])
-            assert "FIT06" not in detected(examine(replace(deployment, image_supports=("w4a16", "fp8", "nvfp4"))))
-
-
-def test_what_is_not_known_says_what_is_and_where_it_stands():
-    found = finding(plan(Deployment(model=QAT, accelerator="v6e-1", image_version="0.30.1rc1.dev221")))
-    assert found is not None
-    assert (
-        "is untested on v6e-1: 4-bit linear layers (vllm-project/tpu-inference#3653) are in vLLM on TPU from 0.31.0 on"
-        in found.message
-    )
-    assert found.source.endswith("2026-11-21")
-    assert "image_supports" in found.advice
 
 
 def stack(folder: Path, image: object) -> Deployment:

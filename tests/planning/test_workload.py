@@ -177,16 +177,17 @@ def rate_of(deployment: Deployment, **workload: int) -> float:
     return answer(deployment, Workload(**workload)).output_tok_per_s.typical
 
 
-def test_attention_of_a_long_prompt_is_slower_on_a_gpu_than_its_products():
-    """Four times the prompt: attention's share of the operations is small on both, but its kernel on GPUs reaches a tenth of the peak."""
+def test_attention_of_a_long_prompt_is_slower_in_the_triton_kernel_than_its_products():
+    """Four times the prompt: attention's share of the operations is small on all, but Gemma 4's kernel on an A100 reaches a tenth of the peak."""
     times: dict[str, float] = {}
-    for accelerator in ("H100", "v6e-1"):
+    for accelerator in ("A100-80GB", "H100", "v6e-1"):
         server = Deployment(model="gemma-4-E4B-it", accelerator=accelerator, vllm=VllmOptions(max_model_len=131_072))
         short, long = (
             answer(server, Workload(input_tokens=n, output_tokens=8, users=1)).ttft_s.typical for n in (16_000, 64_000)
         )
         times[accelerator] = long / short
-    assert times["H100"] > 1.4 * times["v6e-1"]
+    assert times["A100-80GB"] > 1.4 * times["v6e-1"]
+    assert times["H100"] < 1.2 * times["v6e-1"], "FlashAttention 4"
 
 
 def test_drafts_pay_for_one_request_on_a_tpu_and_not_for_sixteen():
@@ -200,17 +201,6 @@ def test_drafts_pay_for_one_request_on_a_tpu_and_not_for_sixteen():
         measured = answer(drafted, replace(asked, users=users)), answer(plain, replace(asked, users=users))
         assert measured[0].output_tok_per_s.typical == pytest.approx(with_drafts, rel=0.15)
         assert measured[1].output_tok_per_s.typical == pytest.approx(without, rel=0.05)
-
-
-def test_sixteen_requests_on_a_tpu_are_faster_from_a_release_on_and_an_unknown_release_is_not():
-    """Public runs of E2B on one v6e chip: 1,863 tokens/s in July, 3,546 with 0.29.1rc1."""
-    now, before, unknown = (
-        rate_of(replace(E2B, image_version=version), input_tokens=28, output_tokens=256, users=16)
-        for version in ("0.29.1rc1", "0.26.1", "")
-    )
-    assert now == pytest.approx(3_546, rel=0.1)
-    assert before == pytest.approx(1_900, rel=0.1)
-    assert unknown == before
 
 
 def on_a_spark(model: str) -> Deployment:
@@ -229,17 +219,6 @@ def test_tokens_of_one_step_share_experts():
     """The same rig: ten requests of 256 tokens decode 11.4 tokens/s each; with independent choices, a step would read half as much again."""
     found = answer(on_a_spark("google/gemma-4-26B-A4B-it"), Workload(input_tokens=256, output_tokens=4_096, users=10))
     assert 1 / found.tpot_s.typical == pytest.approx(11.4, rel=0.15)
-
-
-def test_prompts_of_one_step_get_their_first_tokens_together():
-    """Sixteen prompts of 1,000 tokens that share a step wait for all; one at a time, the first ones do not."""
-    one = Deployment(model="gemma-4-12B-it", accelerator="H100", vllm=VllmOptions(max_num_batched_tokens=2_496))
-    asked = Workload(input_tokens=1_000, output_tokens=512, users=16)
-    single = answer(one, replace(asked, users=1)).ttft_s.typical
-    apart = answer(one, asked).ttft_s.typical
-    together = answer(replace(one, vllm=VllmOptions(max_num_batched_tokens=16_384)), asked).ttft_s.typical
-    assert single < apart
-    assert together > 1.2 * apart
 
 
 def test_a_short_prompt_is_no_proposal_to_verify():

@@ -11,7 +11,6 @@ from cloud.search import resource_of
 from cloud.spending import spending
 from localcloud.tests.google_bodies import google_body
 from planning import plan
-from planning.data.prices import LIST_PRICES
 from scripts.preview.plans import HOURLY, describe_stack
 from scripts.teardown.receipt import described
 from stacks.loading import from_file
@@ -76,16 +75,3 @@ def test_every_script_names_the_price_of_the_plan(stack, monkeypatch):
         assert spent.usd_per_hour == pytest.approx(one.usd_per_hour)
         assert spent.usd == pytest.approx(3 * one.usd_per_hour)
         assert one.usd_per_hour <= planned.cost.usd_per_hour
-
-
-@pytest.mark.parametrize(("zone", "chip_hour"), [("us-east5-a", 2.70), ("europe-west4-a", 2.97)])
-def test_the_granted_zone_decides_what_a_machine_has_cost(zone, chip_hour):
-    settings = from_file(ROOT / "Pulumi.tpu-v6e4.yaml", project="my-project")
-    on_demand = settings.model_copy(
-        update={"tpu": settings.tpu.model_copy(update={"provisioning": "standard", "max_run_duration_s": None})}
-    )
-    assert prices.usd_per_hour(deployed(on_demand, zone)[0]) == pytest.approx(4 * chip_hour)
-    (spent,) = spending(None, deployed(on_demand, zone), NOW)
-    assert spent.usd == pytest.approx(3 * 4 * chip_hour)
-    assert plan(to_deployment(on_demand)).cost.usd_per_hour == pytest.approx(4 * 3.24)  # asia-northeast1
-    assert LIST_PRICES.tpu_chip_hour("v6e", "standard", zone).usd == chip_hour

@@ -260,18 +260,6 @@ def test_reserved_committed_and_similar_products_are_not_on_demand():
 
 
 @pytest.mark.parametrize(
-    ("given", "usd"),
-    [
-        (sku(CPU["description"], 0.0648, unit="h"), 1.8e-5),
-        (sku(CPU["description"], 0, unit="s", tiers=[(240000, 1.8e-5), (0, 0)]), 1.8e-5),
-        (sku(CPU["description"], 0, unit="s", tiers=[(0, 3e-5), (10, 2e-5)]), 3e-5),
-    ],
-)
-def test_units_and_tiers_become_the_price_lists_unit(given, usd):
-    assert read(V6E, run=[given]).found["cloud_run_vcpu_usd_per_s", "us-east5"].usd == pytest.approx(usd, rel=1e-12)
-
-
-@pytest.mark.parametrize(
     ("given", "said"),
     [
         (sku(V6E["description"], 2.7, unit="GiBy.h"), "no price per h"),

@@ -22,16 +22,19 @@ from planning.data.overheads import VM_IMAGE_PULL_S
 from planning.errors import PlanningError
 from planning.machine.devices import parse_device
 from planning.model.catalog import spec_of
+from planning.model.hf_config import model_from_config
 from planning.question.types import Deployment
 
 FILE: Final = Path(__file__).with_name("measured.toml")
 BOOTS: Final = FILE.with_name("boots")
 """One file for each later source."""
+CONFIGS: Final = FILE.with_name("configs.json")
+"""Published config.json files of models outside the catalog, by the name that `config` of a deployment states."""
 
 WEIGHTS: Final = 0.03
 KV: Final = 0.05
-STARTUP: Final = 0.20
-DECODE: Final = 0.30
+STARTUP: Final = 0.25
+DECODE: Final = 0.20
 SATURATION: Final = 0.50
 
 _VERSION: Final = re.compile(r"(?<![\w.])v?(\d+\.\d+(?:\.\d+)?(?:rc\d+)?(?:\.dev\d+)?)")
@@ -298,7 +301,7 @@ def _merged(base: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, An
 
 def _deployments(name: str, tables: Mapping[str, dict[str, Any]]) -> Mapping[str, Deployment]:
     """Return the deployments of a file. A model or device outside the catalog is described in their tables."""
-    outside = {"architecture", "device"}
+    outside = {"architecture", "config", "device"}
     plain = {
         key: {"accelerator": ""} | {k: v for k, v in table.items() if k not in outside} for key, table in tables.items()
     }
@@ -308,6 +311,9 @@ def _deployments(name: str, tables: Mapping[str, dict[str, Any]]) -> Mapping[str
             if model := tables[key].get("architecture"):
                 spec = replace(spec_of(model["model"], model.get("quantization", "bf16")), **model["changes"])
                 found[key] = replace(found[key], model_spec=spec)
+            if config := tables[key].get("config"):
+                published = json.loads(CONFIGS.read_text(encoding="utf-8"))[config]
+                found[key] = replace(found[key], model_spec=model_from_config(published, name=found[key].model))
             if device := tables[key].get("device"):
                 found[key] = replace(found[key], device=parse_device(device))
         except (PlanningError, TypeError, KeyError) as error:

@@ -31,7 +31,7 @@ from loadtest.client.events import (
 from loadtest.client.json_values import as_mapping
 from loadtest.client.metrics import METRICS_PATHS, Scrape, merged, parse_metrics
 from loadtest.client.proxy import LOOPBACK
-from loadtest.client.unix_url import plain_url, socket_path
+from loadtest.client.urls import plain_url, socket_path
 
 Headers: TypeAlias = Callable[[], Mapping[str, str]]
 """Returns the headers of the next request, which allows timely token renewal."""

@@ -13,7 +13,7 @@ from typing import Final
 from urllib.parse import unquote, urlsplit
 from urllib.request import getproxies, proxy_bypass
 
-from loadtest.client.unix_url import plain_url
+from loadtest.client.urls import plain_url
 
 LOOPBACK: Final = frozenset({"127.0.0.1", "::1", "localhost"})
 """Names that never use a proxy, because they may be the local end of a tunnel."""

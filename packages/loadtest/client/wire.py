@@ -21,7 +21,7 @@ from urllib.parse import urlsplit
 
 from loadtest.client.events import DONE, FAILED_FINISHES, EventSplitter, Usage, decoded, error_message, parse_event
 from loadtest.client.proxy import HttpProxy
-from loadtest.client.unix_url import plain_url, socket_path
+from loadtest.client.urls import plain_url, socket_path
 
 State: TypeAlias = Callable[["Exchange", bytes, float], None]
 

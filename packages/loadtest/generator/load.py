@@ -20,12 +20,14 @@ from typing import Any, Final
 
 from loadtest.client.proxy import HttpProxy, open_tunnel
 from loadtest.client.wire import Exchange, Origin, WireConnection, now_s, request_bytes, request_head
-from loadtest.generator.lag import LagSampler, machine_ticks, run_queue_s, steal_share
 from loadtest.records import RequestRecord, WorkerResult
 from loadtest.traffic.makers import Maker, PlannedRequest, PromptSource
 from loadtest.traffic.points import ENOUGH_S
 from loadtest.traffic.prompts import PromptMaker, Recipe
 
+LAG_PERIOD_S: Final = 0.01
+TIMER_STEP_S: Final = 0.001
+"""epoll wakes in whole milliseconds, so a timer of an idle loop is up to 1 ms late. Arriving bytes are not, so this is not counted."""
 WATCH_PERIOD_S: Final = 0.25
 MOST_READY: Final = 2048
 """Requests prepared before the start. A worker has 512 streams, and long prompts and images must not fill the memory."""
@@ -127,6 +129,38 @@ class _FixedMaker:
         return [self.asked(number * turns + turn) for turn in range(turns)]
 
 
+class LagSampler:
+    """Sample the loop's lateness evenly over time.
+
+    A blocked loop misses many ticks. Each missed tick counts with the lateness of an event at that moment, so a
+    long block has its full weight.
+    """
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+        self._next_s = 0.0
+        self._timer: asyncio.TimerHandle | None = None
+        self.lags_s: array[float] = array("d")
+
+    def start(self) -> None:
+        """Start sampling."""
+        self._next_s = now_s() + LAG_PERIOD_S
+        self._timer = self._loop.call_later(LAG_PERIOD_S, self._tick)
+
+    def stop(self) -> None:
+        """Stop sampling and keep the samples."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _tick(self) -> None:
+        at_s = now_s()
+        while self._next_s <= at_s:
+            self.lags_s.append(max(0.0, at_s - self._next_s - TIMER_STEP_S))
+            self._next_s += LAG_PERIOD_S
+        self._timer = self._loop.call_later(self._next_s - at_s, self._tick)
+
+
 class LoadGenerator:
     """Run one share. `prepare` opens connections and creates the first prompts; `run` starts at a given time."""
 
@@ -196,7 +230,7 @@ class LoadGenerator:
         gc.freeze()
         gc.disable()  # a collection during a measurement would delay all times
         await asyncio.sleep(max(0.0, start_s - now_s()))
-        cpu_s, queued_s, ticks = time.process_time(), run_queue_s(), machine_ticks()
+        cpu_s = time.process_time()
         sampler.start()
         watch = self._loop.create_task(self._watch())
         try:
@@ -208,7 +242,6 @@ class LoadGenerator:
             watch.cancel()
             sampler.stop()
             wall_s, cpu_s = now_s() - start_s, time.process_time() - cpu_s
-            queued_now_s, ticks_now = run_queue_s(), machine_ticks()
             gc.enable()
             if not frozen_before:  # otherwise objects frozen by the caller would thaw with ours
                 gc.unfreeze()
@@ -225,8 +258,6 @@ class LoadGenerator:
             simulated=self._simulated,
             sessions=self._sessions,
             sessions_cut=self._sessions_cut,
-            run_queue_s=None if queued_s is None or queued_now_s is None else queued_now_s - queued_s,
-            steal_share=steal_share(ticks, ticks_now),
         )
 
     def _indexes(self) -> Iterator[int]:
@@ -381,24 +412,22 @@ class LoadGenerator:
     ) -> RequestRecord:
         """Send one request and wait for its end. Every request yields exactly one record. `texts` receives the response text."""
         request = request or self._ready.pop(index, None) or self._request(index, self._maker.asked(index))
-        exchange, connect_s = await self._exchange(request.data, keep_text=texts is not None)
+        exchange = await self._exchange(request.data, keep_text=texts is not None)
         if texts is not None:
             texts.append(exchange.text)
-        return self._keep(index, intended_s, connect_s, exchange, request.asked_tokens)
+        return self._keep(index, intended_s, exchange, request.asked_tokens)
 
-    async def _exchange(self, request: bytes, *, keep_text: bool) -> tuple[Exchange, float]:
-        """Send one request and return its exchange and the seconds to open a connection. Retry once if the connection was stale."""
+    async def _exchange(self, request: bytes, *, keep_text: bool) -> Exchange:
+        """Send one request and return its exchange. Retry once if the connection was stale."""
         for attempt in (0, 1):
             began_s = now_s()
             connection = self._take()
-            connect_s = 0.0
             if connection is None:
                 try:
                     connection = await self._connect()
                 except (OSError, TimeoutError) as error:
                     why = str(error) or f"no connection within {CONNECT_LIMIT_S:.0f} s"
-                    return Exchange(sent_s=began_s, end_s=now_s(), error="connect", error_detail=why), 0.0
-                connect_s = now_s() - began_s
+                    return Exchange(sent_s=began_s, end_s=now_s(), error="connect", error_detail=why)
             reused = connection.reused
             exchange, done = connection.exchange(request, keep_text=keep_text)
             self._active.add(connection)
@@ -414,7 +443,7 @@ class LoadGenerator:
                 and exchange.end_s - exchange.sent_s < STALE_AFTER_S
             )
             if not stale or self._stopping:
-                return exchange, connect_s
+                return exchange
             self._stale_retries += 1
         raise AssertionError("unreachable: the second attempt always returns")
 
@@ -425,9 +454,7 @@ class LoadGenerator:
                 return connection
         return None
 
-    def _keep(
-        self, index: int, intended_s: float | None, connect_s: float, exchange: Exchange, asked_tokens: int
-    ) -> RequestRecord:
+    def _keep(self, index: int, intended_s: float | None, exchange: Exchange, asked_tokens: int) -> RequestRecord:
         if exchange.any_bytes:
             self._failures_in_a_row = 0
         elif exchange.error in {"connect", "reset", "closed"}:
@@ -442,7 +469,6 @@ class LoadGenerator:
             index=index,
             intended_s=sent_s if intended_s is None else intended_s,
             sent_s=sent_s,
-            connect_s=connect_s,
             end_s=exchange.end_s - start_s,
             times_s=array("d", [at_s - start_s for at_s in exchange.times_s]),
             prompt_tokens=usage.prompt_tokens if usage else 0,

@@ -3,11 +3,13 @@
 import asyncio
 import contextlib
 import os
+import platform
+import re
 import resource
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Final, Self
+from typing import Any, Final, Self
 
 from loadtest.client.wire import now_s
 from loadtest.generator.load import Share
@@ -38,6 +40,31 @@ def usable_cores() -> int:
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
+
+
+def client_machine() -> dict[str, Any]:
+    """Return system, architecture, processor, usable cores, Python, and the load average of the last minute; None if unknown.
+
+    Nothing in them identifies a user or a host.
+    """
+    return {
+        "system": platform.system(),
+        "architecture": platform.machine(),
+        "processor": _processor(),
+        "cores": usable_cores(),
+        "python": platform.python_version(),
+        "load_1min": round(os.getloadavg()[0], 2),
+    }
+
+
+def _processor() -> str | None:
+    """Return the name of the processor; None if the system does not report it."""
+    try:
+        text = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return platform.processor() or None
+    found = re.search(r"^model name\s*:\s*(.+)$", text, re.MULTILINE)
+    return found[1].strip() if found else None
 
 
 def workers_for(streams: int, cores: int) -> int:

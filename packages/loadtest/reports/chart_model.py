@@ -1,4 +1,4 @@
-"""Charts as data, rendered by `svg` for the page and as files."""
+"""Charts as data, rendered by `svg`."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -54,7 +54,7 @@ class LineChart:
     """A chart of lines."""
 
     key: str
-    """Name of its file."""
+    """Name of the chart, its kind of load and its shape, unique in a report."""
     title: str
     x_label: str
     y_label: str

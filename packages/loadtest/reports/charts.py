@@ -36,19 +36,16 @@ class Plot:
 
 
 PERCENTILES: Final = (("p50", "median_ttft_ms"), *((name, f"{name}_ttft_ms") for name in ("p95", "p99", "p99.9")))
-RATES: Final = (("good", "request_goodput"), ("complete", "request_throughput"), ("offered", "offered"))
 SPEED: Final = "output tokens per second"
 PLOTS: Final = (
     Plot("kept", "Requests that meet the limits", "% of the requests", (("", "kept_share"),), ("kept",), limit="slo_share"),
     Plot("throughput", "Throughput", "tok/s", (("", "output_throughput"),), ("throughput",), planned="output_throughput", y_label=SPEED),
-    Plot("goodput", "Goodput", "requests/s", RATES, ("goodput", "offered")),
     Plot("ttft", "Time to first token", "ms", PERCENTILES, ("ttft", "percentile"), limit="ttft_s", planned="mean_ttft_ms"),
     Plot("latency-throughput", "Latency against throughput", "ms", (("", "median_e2el_ms"),), ("e2e", "throughput"),
          limit="e2e_s", x="output_throughput", x_label=SPEED, y_label="median end-to-end latency, ms"),
     Plot("tpot", "Time per output token, median", "ms", (("", "median_tpot_ms"),), ("tpot",), limit="tpot_s", planned="mean_tpot_ms"),
     Plot("cost", "Cost per million output tokens", "USD", (("", "usd_per_million_output_tokens"),), ("cost",)),
 )  # fmt: skip
-LIMIT_NAMES: Final = {"ttft_s": "TTFT", "tpot_s": "TPOT", "e2e_s": "E2E"}
 LOAD_NAMES: Final = {"closed": "users (concurrent requests)", "open": "requests/s offered"}
 LOG_RANGE: Final = 20.0
 """Ratio of values above which the axis is logarithmic."""
@@ -88,7 +85,7 @@ def limit_lines(slo: Mapping[str, Any], key: str, *, axis: Literal["x", "y"] = "
     if slo.get(key) is None:
         return ()
     value = float(slo[key]) * 1000
-    return (LimitLine(axis=axis, value=value, text=f"limit {LIMIT_NAMES[key]} {value:,.4g} ms"),)
+    return (LimitLine(axis=axis, value=value, text=f"limit {key.removesuffix('_s').upper()} {value:,.4g} ms"),)
 
 
 def charts_over_load(
@@ -119,7 +116,7 @@ def _chart(
         lines = [_measured(plot, group, name or shape, field) for name, field in plot.lines]
         if not lines[0].marks:
             continue
-        series += [line for line in lines if line.marks and (line.name != "offered" or mode == "open")]
+        series += [line for line in lines if line.marks]
         planned = _planned(plot, group, f"planned, {shape}" if len(shapes) > 1 else "planned", like=lines[0].name)
         series += [planned] if planned.marks else []
     if not series:
@@ -153,8 +150,7 @@ def _view(plot: Plot, result: Result) -> Mapping[str, float]:
     steady = _figures(result.get("steady"))
     fields = {plot.x, *(field for _, field in plot.lines)}
     whole = {field for field in fields if result.get(field) is not None and field not in steady}
-    view = {**_figures(result), "offered": float(result["point"]["level"])}
-    view.update({} if whole else steady)
+    view = _figures(result) | ({} if whole else steady)
     rates = steady if "request_goodput" in steady else _figures(result)
     if "request_goodput" in rates and rates["request_throughput"]:
         view["kept_share"] = 100 * rates["request_goodput"] / rates["request_throughput"]
@@ -178,8 +174,7 @@ def _measured(plot: Plot, group: Sequence[Result], name: str, field: str) -> Ser
         label = f"{point_text(repeats[0]['point'] | {'repeat': 0})}: {what}{y:,.4g} {plot.unit}{at}{said}{'' if valid else ', not valid'}"
         spread, tag = (min(values), max(values)) if many else None, f"{level:g}" if plot.x else ""
         marks.append(Mark(x=x, y=y, label=label, valid=valid, spread=spread, tag=tag))
-    offered = field == "offered"
-    return Series(name=name, marks=tuple(marks), look="plain" if offered else "marked", is_dashed=offered)
+    return Series(name=name, marks=tuple(marks))
 
 
 def _planned(plot: Plot, group: Sequence[Result], name: str, *, like: str) -> Series:

@@ -2,25 +2,21 @@
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from statistics import fmean
 from typing import Any, Final
 
-from loadtest.client.json_values import as_list, as_mapping
+from loadtest.client.json_values import as_mapping
 from loadtest.measure import load_name, percentile, shape_text
 from loadtest.reports.chart_model import LineChart, Mark, Result, Series
 from loadtest.reports.charts import grouped, is_wide, level_of, limit_lines, shape_of, shapes_of
 
-KEYS: Final = ("ttft", "tpot", "itl", "e2e")
+KEYS: Final = ("ttft", "tpot", "e2e")
 MOST_LINES: Final = 6
 SHARES: Final = (0, 1, 2.5, *range(5, 100, 5), 97.5, 99, 99.5, 99.9, 100)
 """Percentiles on a line."""
 
 
 def _pairs(key: str, group: Sequence[Result]) -> list[tuple[float, float]]:
-    """Return shares in percent and values in ms: of the requests, or for ITL the mean of the repeats' stored percentiles."""
-    if key == "itl":
-        sketches = [sketch for result in group if (sketch := as_list(result.get("itl_quantiles_ms")))]
-        return [(float(rows[0][0]), fmean(float(row[1]) for row in rows)) for rows in zip(*sketches, strict=False)]
+    """Return shares of the requests in percent, and values in ms."""
     ordered = sorted(1000 * row[key] for result in group for row in _requests(result) if key in row)
     return [(share, percentile(ordered, share)) for share in SHARES] if ordered else []
 
@@ -59,12 +55,12 @@ def _chart(key: str, group: Sequence[Result], mode: str, slo: Mapping[str, Any])
         return None
     output, tokens = shape_of(group[0])
     limits = limit_lines(slo, f"{key}_s", axis="x")
-    steady = key != "itl" and all(result.get("steady") for result in group)
+    steady = all(result.get("steady") for result in group)
     return LineChart(
         key=f"cdf-{key}-{mode}-i{tokens}-o{output}",
         title=f"{name}, {shape_text(group[0]['point'])}",
         x_label=f"{name}, ms",
-        y_label="% of the events" if key == "itl" else "% of the requests",
+        y_label="% of the requests",
         series=series,
         x_scale="log" if is_wide([mark.x for line in series for mark in line.marks if mark.valid]) else "linear",
         limits=limits,

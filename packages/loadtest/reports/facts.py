@@ -8,7 +8,7 @@ from loadtest.client.json_values import as_list, as_mapping
 from loadtest.measure import failed_share, failed_text, has_too_many_failures
 from loadtest.reports.chart_model import Result
 from loadtest.reports.notes import GroupedNote, failed_notes, invalid_notes, invalid_points, point_notes
-from loadtest.verdict import BestLoad, SweepVerdict, sweep_verdict
+from loadtest.verdict import SweepVerdict, sweep_verdict
 
 UNKNOWN: Final = "unknown"
 
@@ -22,16 +22,6 @@ class Notice:
     alarming: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Tile:
-    """A metric of the whole sweep."""
-
-    value: str
-    name: str
-    terms: tuple[str, ...]
-    alarming: bool = False
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Facts:
     """Text around the table and the charts."""
@@ -41,7 +31,6 @@ class Facts:
     subtitle: tuple[str, ...]
     header: tuple[str, ...]
     """Hardware, zone, price, image, release and client machine."""
-    tiles: tuple[Tile, ...]
     notices: tuple[Notice, ...]
     failures: tuple[GroupedNote, ...]
     notes: tuple[str, ...]
@@ -51,7 +40,7 @@ class Facts:
 
 def sweep_facts(run: Mapping[str, Any], results: Sequence[Result]) -> Facts:
     """Return the facts of a sweep from its run.json and its results."""
-    server, verdict = as_mapping(run.get("server")), sweep_verdict(run, results)
+    server = as_mapping(run.get("server"))
     subtitle = [str(run.get("url") or "")]
     length = server.get("max_model_len")
     if isinstance(length, int):
@@ -59,14 +48,13 @@ def sweep_facts(run: Mapping[str, Any], results: Sequence[Result]) -> Facts:
     subtitle += [str(results[-1]["point"].get("traffic") or "")] if results else []
     subtitle += [f"seed {run.get('seed')}", str(results[-1]["date"]) if results else ""]
     return Facts(
-        verdict=verdict,
+        verdict=sweep_verdict(run, results),
         header=tuple(_header(run)),
         title=f"Benchmark of {run.get('model') or (results[0]['model_id'] if results else 'a server')}",
         subtitle=tuple(part for part in subtitle if part),
-        tiles=tuple(_tiles(run, results, verdict)),
         notices=tuple(_notices(run, results)),
         failures=tuple(failed_notes(results)),
-        notes=tuple(_sweep_notes(run)),
+        notes=tuple(dict.fromkeys(str(note) for note in as_list(run.get("notes")))),
         point_notes=tuple(point_notes(results)),
     )
 
@@ -102,75 +90,23 @@ def _client(machine: Mapping[str, object]) -> str:
     )
 
 
-def _most_failed(run: Mapping[str, Any]) -> float:
-    return float(run.get("max_failed", 1.0))
-
-
 def _notices(run: Mapping[str, Any], results: Sequence[Result]) -> Iterator[Notice]:
-    """Yield the notices of the report: invalid points, a simulated server, skipped points."""
-    most = _most_failed(run)
+    """Yield the notices of the report: invalid points, failed requests, a simulated server, skipped points."""
+    most = float(run.get("max_failed", 1.0))
     invalid = invalid_points(results, most)
     if invalid:
         which = "NO point is valid" if len(invalid) == len(results) else f"{len(invalid)} of {len(results)} points"
         reasons = tuple(invalid_notes(results, most))
         yield Notice(f"NOT VALID: {which}. Do not use their metrics.", reasons, alarming=True)
+    failed, done = (sum(result[name] for result in results) for name in ("failed", "completed"))
+    if failed:
+        text = f"{failed_text(failed / (failed + done))} of the requests failed: {failed:,} of {failed + done:,}"
+        alarming = any(has_too_many_failures(result, most) for result in results)
+        worst = failed_text(max(map(failed_share, results)))
+        yield Notice(f"{text}, at most {worst} of a point.", alarming=alarming)
     if as_mapping(run.get("server")).get("simulated") or any(result["simulated"] for result in results):
         yield Notice("Simulated server. Results do not reflect real hardware.")
     left_out = [as_mapping(row) for row in as_list(run.get("left_out"))]
     if left_out:
         names = "; ".join(f"{row.get('key')}: {row.get('reason')}" for row in left_out)
         yield Notice(f"{len(left_out)} {'point was' if len(left_out) == 1 else 'points were'} not measured: {names}.")
-
-
-def _tiles(run: Mapping[str, Any], results: Sequence[Result], verdict: SweepVerdict) -> Iterator[Tile]:
-    failed, done = (sum(result[name] for result in results) for name in ("failed", "completed"))
-    most = _most_failed(run)
-    invalid = invalid_points(results, most)
-    worst = max(map(failed_share, results), default=0.0)
-    at_most = f", at most {failed_text(worst)} of a point" if failed else ""
-    text = f"of the requests failed: {failed:,} of {failed + done:,}{at_most}"
-    alarming = any(has_too_many_failures(result, most) for result in results)
-    yield Tile(failed_text(failed / max(1, failed + done)), text, ("failed",), alarming=alarming)
-    yield Tile(
-        f"{len(results) - len(invalid)} of {len(results)}", "points are valid", ("valid",), alarming=bool(invalid)
-    )
-    yield from _limit_tiles(run, verdict) if verdict.limits else _best_tiles(run, results, verdict)
-
-
-def _limit_tiles(run: Mapping[str, Any], verdict: SweepVerdict) -> Iterator[Tile]:
-    """Yield the tiles of a sweep with limits: the highest load within them, and its price."""
-    share, best = f"{100 * verdict.slo_share:.6g}%", verdict.best
-    if best is None:
-        text = f"of the valid loads meets {verdict.limits} for {share} of the requests"
-        yield Tile("None", text, ("goodput",), alarming=True)
-        return
-    text = f"highest load of which {share} of the requests meet {verdict.limits} ({best.lengths})"
-    yield Tile(f"{best.level:g} {best.unit}", text, ("load", "goodput"))
-    text = f"output rate of good requests at {best.load}"
-    yield Tile(f"{best.good_tok_per_s:,.0f} tok/s", text, ("throughput", "steady"))
-    yield from _cost_tiles(run, best, "good tokens")
-
-
-def _cost_tiles(run: Mapping[str, Any], best: BestLoad, of: str) -> Iterator[Tile]:
-    if best.usd_per_million_good_tokens is not None:
-        text = f"per million {of} at {best.load}, at {run.get('usd_per_hour'):g} USD per hour"
-        yield Tile(f"{best.usd_per_million_good_tokens:,.3g} USD", text, ("cost",))
-
-
-def _best_tiles(run: Mapping[str, Any], results: Sequence[Result], verdict: SweepVerdict) -> Iterator[Tile]:
-    """Yield the tiles of the valid load with the highest output rate, of a sweep without limits."""
-    best = verdict.best
-    if best is None:
-        return
-    bad = {result["point"]["key"] for result in invalid_points(results, _most_failed(run))}
-    usable = {key: result for result in results if result["completed"] and (key := result["point"]["key"]) not in bad}
-    where = " in the steady window" if usable[best.key].get("steady") else ""
-    rate = f"{best.output_tok_per_s:,.0f} tok/s"
-    yield Tile(rate, f"highest output rate{where}, at {best.load}", ("throughput", "steady"))
-    fastest = min(result["median_ttft_ms"] for result in usable.values())
-    yield Tile(f"{fastest:,.1f} ms", "fastest median TTFT", ("ttft",))
-    yield from _cost_tiles(run, best, "output tokens")
-
-
-def _sweep_notes(run: Mapping[str, Any]) -> list[str]:
-    return list(dict.fromkeys(str(note) for note in as_list(run.get("notes"))))

@@ -6,7 +6,6 @@ An HTML page is one self-contained file without scripts or external files. Text 
 import re
 import tomllib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from functools import cache
 from html import escape
 from pathlib import Path
@@ -14,7 +13,6 @@ from typing import TYPE_CHECKING, Final, Literal, cast
 
 from loadtest.reports.chart_model import ChartGroup, Result
 from loadtest.reports.facts import Facts
-from loadtest.reports.svg import STYLE as CHART_STYLE
 from loadtest.reports.svg import chart_svg, legend_entries, off_scale
 from loadtest.reports.table import columns_of
 
@@ -30,19 +28,10 @@ _CONTROL: Final = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 """Characters that a terminal obeys, such as escape sequences, except a tab and the end of a line."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Term:
-    """A term and its definition."""
-
-    name: str
-    meaning: str
-
-
 @cache
-def terms() -> Mapping[str, Term]:
-    """Return the terms by their keys."""
-    found = tomllib.loads((FOLDER / "terms.toml").read_text(encoding="utf-8"))
-    return {key: Term(name=term["name"], meaning=term["meaning"]) for key, term in found.items()}
+def terms() -> Mapping[str, Mapping[str, str]]:
+    """Return the terms by their keys, each with its `name` and `meaning`."""
+    return tomllib.loads((FOLDER / "terms.toml").read_text(encoding="utf-8"))
 
 
 @cache
@@ -73,7 +62,7 @@ def _environment() -> "Environment":
         legend_entries=legend_entries,
         most_names=MOST_NAMES,
         off_scale=off_scale,
-        style="".join(path.read_text(encoding="utf-8") for path in (CHART_STYLE, FOLDER / "report.css")),
+        style="".join((FOLDER / name).read_text(encoding="utf-8") for name in ("charts.css", "report.css")),
         terms=terms(),
     )
     return found
@@ -85,7 +74,7 @@ def page(template: str, **data: object) -> str:
 
 
 def sweep_report(
-    form: Literal["html", "md"], facts: Facts, results: Sequence[Result], groups: Sequence[ChartGroup]
+    form: Literal["html", "md"], facts: Facts, results: Sequence[Result], groups: Sequence[ChartGroup] = ()
 ) -> str:
     """Return the report of a sweep."""
     columns = columns_of(results)

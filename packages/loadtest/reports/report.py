@@ -1,8 +1,8 @@
-"""Reports of a folder, generated from its results: report.md, report.html and charts/*.svg."""
+"""Reports of a folder, generated from its results: report.md, and report.html with charts."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 from loadtest.client.json_values import as_mapping
 from loadtest.errors import SweepError
@@ -11,11 +11,8 @@ from loadtest.reports.charts import charts_over_load
 from loadtest.reports.distribution_charts import distributions
 from loadtest.reports.facts import sweep_facts
 from loadtest.reports.pages import sweep_report
-from loadtest.reports.svg import chart_file
 from loadtest.steady import judged
 from loadtest.store import read_results, read_run, write_whole
-
-SIMULATED: Final = "simulated server"
 
 
 def write_reports(folder: Path) -> list[Path]:
@@ -34,15 +31,14 @@ def write_reports(folder: Path) -> list[Path]:
         raise SweepError(f"{folder} has no complete point yet. Run or resume the sweep first.")
     run = read_run(folder)
     shown = [judged(result) for result in results]
-    facts, groups = sweep_facts(run, shown), report_charts(run, shown)
+    facts = sweep_facts(run, shown)
     texts = {
-        folder / "report.md": sweep_report("md", facts, shown, groups),
-        folder / "report.html": sweep_report("html", facts, shown, groups),
+        folder / "report.md": sweep_report("md", facts, shown),
+        folder / "report.html": sweep_report("html", facts, shown, report_charts(run, shown)),
     }
     for path, text in texts.items():
         write_whole(path, text)
-    simulated = any(result["simulated"] for result in results)
-    return [*texts, *_write_charts(groups, folder / "charts", simulated=simulated)]
+    return list(texts)
 
 
 def report_charts(run: Mapping[str, Any], results: Sequence[Result]) -> list[ChartGroup]:
@@ -61,14 +57,3 @@ def report_charts(run: Mapping[str, Any], results: Sequence[Result]) -> list[Cha
         ("Distributions of the other shapes", [chart for charts in shapes[1:] for chart in charts], True),
     )
     return [ChartGroup(title=title, charts=tuple(charts), folded=folded) for title, charts, folded in groups if charts]
-
-
-def _write_charts(groups: Sequence[ChartGroup], folder: Path, *, simulated: bool) -> list[Path]:
-    """Write one file per unfolded chart, and remove files of an earlier report. Charts of a simulated server are labeled."""
-    folder.mkdir(parents=True, exist_ok=True)
-    charts = {folder / f"{chart.key}.svg": chart for group in groups if not group.folded for chart in group.charts}
-    for old in set(folder.glob("*.svg")) - charts.keys():
-        old.unlink()
-    for path, chart in charts.items():
-        write_whole(path, chart_file(chart, suffix=SIMULATED if simulated else ""))
-    return list(charts)

@@ -1,8 +1,7 @@
-"""Chart renderer to SVG, for the page and as files. Colors are variables of `charts.css`, for the light and the dark scheme."""
+"""Chart renderer to SVG. Colors are variables of `charts.css`, for the light and the dark scheme."""
 
 from collections.abc import Iterator, Sequence
 from html import escape
-from pathlib import Path
 from typing import Final
 
 from loadtest.reports.chart_model import LimitLine, LineChart, Mark, Series
@@ -28,10 +27,6 @@ AROUND: Final[tuple[Place, ...]] = ((0, -8, "middle"), (0, 15, "middle"), (7, 4,
 """Places of a tag around its mark."""
 CAP: Final = 3
 """Half the width of the ends of an error bar."""
-TITLE_ROOM: Final = 26
-LEGEND_ROW: Final = 16
-
-STYLE: Final = Path(__file__).with_name("charts.css")
 
 
 def legend_entries(chart: LineChart) -> list[tuple[str, str, bool]]:
@@ -160,22 +155,3 @@ def _mark(mark: Mark, line: Series, x: float, y: float, y_axis: DrawnAxis) -> It
         yield f'<path class="error{" dashed" if line.is_dashed else ""}" d="{bar}"/>'
     css = "" if line.look == "plain" else ' class="mark"' if mark.valid else ' class="mark hollow"'
     yield f'<circle{css} cx="{x}" cy="{y}" r="{RADIUS:g}">{_titled(mark.label)}</circle>'
-
-
-def chart_file(chart: LineChart, *, suffix: str = "") -> str:
-    """Return a chart as a separate file, with its title, legend and colors. `suffix` follows the title."""
-    title = escape(f"{chart.title} ({suffix})" if suffix else chart.title)
-    inner = chart_svg(chart).partition(">")[2].removesuffix("</svg>")
-    entries, y = legend_entries(chart), TITLE_ROOM + HEIGHT + 4
-    end = y + LEGEND_ROW * len(entries)
-    legend = "".join(
-        f'<line class="line{" dashed" if dashed else ""}" x1="{LEFT}" x2="{LEFT + 18}" y1="{row}" y2="{row}" style="color:{stroke}"/>'
-        f'<text class="tick" x="{LEFT + 24}" y="{row + 4}">{escape(name)}</text>'
-        for row, (name, stroke, dashed) in zip(range(y, end, LEGEND_ROW), entries, strict=True)
-    )
-    return (
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {end}" width="{2 * WIDTH}" height="{2 * end}" role="img"'
-        f' font-family="system-ui, sans-serif"><title>{title}</title><style>{escape(STYLE.read_text(encoding="utf-8"), quote=False)}</style>'
-        f'<rect class="page" width="{WIDTH}" height="{end}"/><text class="title" x="{WIDTH / 2}" y="18" text-anchor="middle">{title}</text>'
-        f'<g transform="translate(0 {TITLE_ROOM})">{inner}</g>{legend}</svg>\n'
-    )

@@ -69,18 +69,17 @@ def _steady_text(field: str, form: str, part: str | None = None) -> Callable[[Re
     return text
 
 
-def _is_invalid(result: Result) -> bool:
-    return not result["valid"]
-
-
-def _has_failed(result: Result) -> bool:
-    return bool(result["failed"])
-
-
 COLUMNS: Final = (
     Column("load", load_text, "load"),
-    Column("valid", lambda result: "yes" if result["valid"] else "NO", "valid", alarming=_is_invalid),
-    Column("failed", lambda r: failed_text(failed_share(r)) if r["failed"] else "0", "failed", alarming=_has_failed),
+    Column(
+        "valid", lambda result: "yes" if result["valid"] else "NO", "valid", alarming=lambda result: not result["valid"]
+    ),
+    Column(
+        "failed",
+        lambda r: failed_text(failed_share(r)) if r["failed"] else "0",
+        "failed",
+        alarming=lambda result: bool(result["failed"]),
+    ),
     Column("in", lambda result: f"{result['point']['input_tokens']:,}", "lengths"),
     Column("out", lambda result: f"{result['point']['output_tokens']:,}", "lengths"),
     Column("done", _number("completed", ","), "done"),

@@ -33,7 +33,6 @@ class ModelServer:
             index=index,
             intended_s=at_s,
             sent_s=at_s,
-            connect_s=0.0,
             end_s=times[-1],
             times_s=times,
             prompt_tokens=prompt_tokens,

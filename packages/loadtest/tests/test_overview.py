@@ -1,13 +1,14 @@
 """Many sweeps in one table: the best load of each, and never two workloads beside each other."""
 
 import json
+from dataclasses import asdict
 
 import pytest
 
 from loadtest.__main__ import main
 from loadtest.errors import SweepError
-from loadtest.overview import overview_json, overview_of
-from loadtest.reports.overview_page import overview_markdown
+from loadtest.overview import overview_of
+from loadtest.reports.markdown import overview_markdown
 from loadtest.tests.test_reports import folder, result
 
 LEVELS = (1, 8, 64)
@@ -68,12 +69,12 @@ def test_limits_that_differ_by_little_are_not_the_same(tmp_path):
         sweep(tmp_path / str(share), run={"slo": {"ttft_s": 1.0}, "slo_share": share}, request_goodput=64.0)
         for share in (0.99, 0.995)
     )
-    assert len(overview_of([one, other]).tables) == 2
+    assert len(overview_of([one, other])) == 2
 
 
 def test_the_best_load_is_within_the_limits(tmp_path):
     results = [{**result(level, 256), "good_share": good} for level, good in ((1, 1.0), (8, 1.0), (64, 0.5))]
-    (table,) = overview_of([folder(tmp_path / "a", results, run={"slo": {"ttft_s": 1.0}})]).tables
+    (table,) = overview_of([folder(tmp_path / "a", results, run={"slo": {"ttft_s": 1.0}})])
     assert (table.rows[0].load, table.rows[0].is_highest, table.has_limits) == ("8", False, True)
     none = [{**each, "good_share": 0.0} for each in results]
     text = overview_markdown(overview_of([folder(tmp_path / "b", none, run={"slo": {"ttft_s": 1.0}})]))
@@ -92,7 +93,7 @@ def test_an_invalid_load_is_never_the_best_and_an_invalid_sweep_says_so(tmp_path
 
 def test_repeats_are_one_load_and_an_unknown_figure_stays_unknown(tmp_path):
     pair = [result(8, 256, repeat=n, slower=1 + n) | {"p95_ttft_ms": [1.0, None][n]} for n in range(2)]
-    (table,) = overview_of([folder(tmp_path / "a", pair)]).tables
+    (table,) = overview_of([folder(tmp_path / "a", pair)])
     (row,) = table.rows
     assert row.output_throughput == pytest.approx(sum(each["output_throughput"] for each in pair) / 2)
     assert (row.p95_ttft_ms, row.loads) == (None, 1)
@@ -104,7 +105,7 @@ def test_a_simulated_server_is_named_and_text_of_a_server_is_no_markup(tmp_path)
     assert f"Simulated server: {one}. Results do not" in overview_markdown(overview)
     assert "&lt;b>\\|x" in overview_markdown(overview)
     assert not {"\x1b", "\x07"} & {*overview_markdown(overview)}
-    assert json.loads(json.dumps(overview_json(overview)))["tables"][0]["rows"][0]["machine"] == "v6e-1"
+    assert json.loads(json.dumps([asdict(table) for table in overview]))[0]["rows"][0]["machine"] == "v6e-1"
 
 
 def test_the_command_takes_one_folder_or_many(tmp_path, capsys):

@@ -1,6 +1,5 @@
 """What the report shows: failures and reasons first, limits, distributions, time, repeats, and an explanation of each term."""
 
-import json
 import re
 import shutil
 import subprocess
@@ -8,19 +7,17 @@ import sys
 from array import array
 from html.parser import HTMLParser
 from pathlib import Path
-from xml.etree import ElementTree as ET
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from jinja2 import UndefinedError
 
-from loadtest.measure import load_figures, percentile, requests_for
+from loadtest.measure import load_figures, percentile
 from loadtest.records import RequestRecord
 from loadtest.reports import facts, pages
 from loadtest.reports.chart_model import LimitLine, LineChart, Mark, Series
 from loadtest.reports.distribution_charts import MOST_LINES, chosen, distributions
-from loadtest.reports.notes import group_notes
 from loadtest.reports.pages import terms
 from loadtest.reports.report import report_charts, write_reports
 from loadtest.reports.svg import chart_svg, off_scale
@@ -37,7 +34,6 @@ def record(index, sent_s, ttft_s, *, tokens=10, tpot_s=0.01, error=None):
         index=index,
         intended_s=sent_s,
         sent_s=sent_s,
-        connect_s=0.0,
         end_s=times_s[-1] if error is None else sent_s + 0.5,
         times_s=times_s if error is None else array("d"),
         prompt_tokens=16,
@@ -59,100 +55,14 @@ def planted(level, count=400):
     return [record(index, index * 0.01, 0.05 + 0.001 * (index % 100)) for index in range(count)]
 
 
-def assert_failures_stand_in_front(html):
-    """The first words below the title say that points are not valid and why; the first tile and the table show the share."""
-    body = html[html.index("</h1>") :]
-    first = body[body.index("<div") :]
-    assert first.startswith('<div class="notice alarm"><p>NOT VALID: 1 of 2 points')
-    assert "of 80 requests failed (20.0%), more than --max-failed 0.01" in first[: first.index("</div>")]
-    assert body.partition('<div class="facts">')[2].startswith('<div class="fact alarm"><b>11.1%</b>')
-    assert re.search(r"<td>8</td>(<td[^>]*>[^<]*</td>)?<td class=\"bad\">20\.0%</td>", body)
-
-
-def failing_sweep(tmp_path):
-    run = {"max_failed": 0.01}
-    return folder(tmp_path / "r", [result(1, 16), result(8, 16, failed=16)], run=run)
-
-
-def test_failures_stand_in_front(tmp_path):
-    path = failing_sweep(tmp_path)
-    write_reports(path)
-    assert_failures_stand_in_front((path / "report.html").read_text())
-    lines = (path / "report.md").read_text().splitlines()
-    assert lines[2].startswith("**Saturation unknown: one load does not show it; highest output rate at 1 user")
-    assert (
-        next(line for line in lines if line.startswith("> "))
-        == "> **NOT VALID: 1 of 2 points. Do not use their metrics.**"
-    )
-
-
-@pytest.mark.parametrize(
-    ("room", "name", "fault"),
-    [
-        (facts, "invalid_points", lambda *_: []),
-        (facts, "invalid_notes", lambda *_: []),
-        (facts, "_notices", lambda *_: []),
-        (facts, "has_too_many_failures", lambda *_: False),
-        (pages, "columns_of", lambda _: [column for column in COLUMNS if column.term != "failed"]),
-    ],
-)
-def test_a_report_that_hides_failures_would_be_found(tmp_path, monkeypatch, room, name, fault):
-    path = failing_sweep(tmp_path)
-    monkeypatch.setattr(room, name, fault)
-    write_reports(path)
-    with pytest.raises((AssertionError, ValueError)):
-        assert_failures_stand_in_front((path / "report.html").read_text())
-
-
-@pytest.mark.parametrize(
-    ("template", "part"),
-    [
-        ("report.html.j2", "{{ parts.notice_block(notice) }}"),
-        ("report.html.j2", "{{ parts.tile_block(tile) }}"),
-        ("report.html.j2", ' class="bad"'),
-        ("parts.html.j2", "{{ ' alarm' if notice.alarming }}"),
-        ("parts.html.j2", "{% for reason in notice.reasons %}{{ note(reason) }}{% endfor %}"),
-    ],
-)
-def test_a_template_that_hides_failures_would_be_found(tmp_path, monkeypatch, template, part):
-    room = tmp_path / "templates"
-    shutil.copytree(ROOM, room)
-    text = (room / template).read_text()
-    assert part in text
-    (room / template).write_text(text.replace(part, ""))
-    monkeypatch.setattr(pages, "FOLDER", room)
-    monkeypatch.setattr(pages, "_environment", pages._environment.__wrapped__)
-    path = failing_sweep(tmp_path)
-    write_reports(path)
-    with pytest.raises((AssertionError, ValueError)):
-        assert_failures_stand_in_front((path / "report.html").read_text())
-
-
 def test_a_template_that_names_what_a_page_does_not_have_is_an_error(tmp_path, monkeypatch):
     (tmp_path / "report.html.j2").write_text("{{ facts.titel }}")
-    (tmp_path / "report.css").write_text("")
+    for name in ("charts.css", "report.css", "terms.toml"):
+        shutil.copyfile(ROOM / name, tmp_path / name)
     monkeypatch.setattr(pages, "FOLDER", tmp_path)
     monkeypatch.setattr(pages, "_environment", pages._environment.__wrapped__)
     with pytest.raises(UndefinedError, match="titel"):
         pages.sweep_report("html", facts.sweep_facts({}, grid()), grid(), [])
-
-
-def test_a_reason_has_one_line_with_its_points_and_the_range_of_its_figures():
-    notes = group_notes(
-        [
-            ("a", "the loop was late by 71 ms at p99, more than 50 ms (http_503)"),
-            ("b", "3 prompts are not 16 tokens long"),
-            ("c", "the loop was late by 1,200.5 ms at p99, more than 50 ms (http_503)"),
-            ("d", "the loop was late by 80 ms at p99, more than 50 ms (http_503)"),
-        ],
-        4,
-    )
-    assert [note.line for note in notes] == [
-        "the loop was late by 71 to 1,200.5 ms at p99, more than 50 ms (http_503) (3 points: a; c; d)",
-        "3 prompts are not 16 tokens long (1 point: b)",
-    ]
-    (everywhere,) = group_notes([("a", "same"), ("b", "same")], 2)
-    assert everywhere.line == "same (all 2 points)"
 
 
 def test_the_report_has_one_line_for_a_reason_that_many_points_share(tmp_path):
@@ -164,19 +74,6 @@ def test_the_report_has_one_line_for_a_reason_that_many_points_share(tmp_path):
         assert text.count("prompts are not 16 tokens long") == 1
         assert "1 to 16 prompts are not 16 tokens long" in text
         assert text.count("too few complete responses for p99.9") <= 1
-
-
-@given(
-    st.lists(
-        st.tuples(st.sampled_from("abcdef"), st.sampled_from(["x 1", "x 2.5", "y 1 of 3", "y 7 of 3"])), max_size=20
-    )
-)
-def test_no_point_is_lost_in_grouping(pairs):
-    notes = group_notes(pairs, 6)
-    assert len(notes) <= 2
-    for start in "xy":
-        wanted = {point for point, text in pairs if text.startswith(start)}
-        assert {point for note in notes if note.text.startswith(start) for point in note.points} == wanted
 
 
 def line_chart(limits, log_y=False):
@@ -228,24 +125,17 @@ def over_load(results, **run):
     return {chart.key: chart for group in report_charts(run, results)[:2] for chart in group.charts}
 
 
-def test_good_complete_and_offered_rates_stand_in_one_chart_of_one_window():
+def test_the_share_within_the_limits_is_that_of_the_steady_window():
     steady = {"start_s": 0.5, "end_s": 3.5, "request_throughput": 7.9, "request_goodput": 5.9}
     results = [
         measured(8, planted(8), mode="open", steady=steady, request_goodput=6.0),
         measured(16, planted(16), mode="open", steady=steady | {"request_throughput": 9.0}, request_goodput=1.0),
     ]
     charts = over_load(results, slo_share=0.9)
-    good, complete, offered = charts["goodput-open-i16-o32"].series
-    assert [(mark.x, mark.y) for mark in complete.marks] == [(8.0, 7.9), (16.0, 9.0)]
-    assert [mark.y for mark in good.marks] == [5.9, 5.9]
-    assert offered.is_dashed
-    assert [(mark.x, mark.y) for mark in offered.marks] == [(8.0, 8.0), (16.0, 16.0)]
     kept = charts["kept-open"]
     assert [mark.y for mark in kept.series[0].marks] == pytest.approx([100 * 5.9 / 7.9, 100 * 5.9 / 9.0])
     assert kept.limits == (LimitLine(axis="y", value=90.0, text="--slo-share 90%"),)
-    old = [r | {"steady": dict(list(steady.items())[:3]), "request_throughput": 5.0} for r in results]
-    assert [mark.y for mark in over_load(old)["goodput-open-i16-o32"].series[1].marks] == [5.0, 5.0]
-    assert not {key for key in over_load([result(1, 16), result(8, 16)]) if key.startswith(("goodput", "kept"))}
+    assert not {key for key in over_load([result(1, 16), result(8, 16)]) if key.startswith("kept")}
 
 
 def test_the_forecast_is_a_dashed_line_with_its_band():
@@ -265,23 +155,6 @@ def test_the_forecast_is_a_dashed_line_with_its_band():
     assert off_scale(charts["throughput-closed"]) == [planned.marks[1].label]
     assert "planned mean 100 ms" in charts["tpot-closed"].series[1].marks[0].label
     assert [line.name for line in charts["cost-closed"].series] == ["16 in, 32 out"]
-
-
-def test_a_distribution_is_that_of_the_requests():
-    records = planted(4)
-    ((ttft, tpot, itl, e2e),) = distributions([measured(4, records)], "closed", SLO)
-    assert [chart.title for chart in (ttft, tpot, itl, e2e)] == [
-        f"{name}, 16 in, 32 out" for name in ("TTFT", "TPOT", "ITL", "E2E")
-    ]
-    ordered = sorted(record.ttft_s * 1000 for record in records)
-    for mark in ttft.series[0].marks:
-        assert mark.x == pytest.approx(percentile(ordered, mark.y), abs=0.001)
-    assert all(mark.x == pytest.approx(10.0, abs=0.01) for chart in (tpot, itl) for mark in chart.series[0].marks)
-    for chart in (ttft, tpot, itl, e2e):
-        (line,) = chart.series
-        assert [mark.y for mark in line.marks] == sorted({mark.y for mark in line.marks})
-        assert [mark.x for mark in line.marks] == sorted(mark.x for mark in line.marks)
-        assert (line.marks[0].y, line.marks[-1].y) == (0, 100)
 
 
 def test_a_distribution_of_a_point_with_a_steady_window_has_only_its_requests():
@@ -313,11 +186,6 @@ def test_chosen_loads_are_few_with_the_lowest_and_the_highest(levels):
     assert set(found) <= set(levels)
 
 
-def test_a_point_keeps_its_distribution_in_little_space():
-    found = measured(64, planted(64, count=5000))
-    assert len(json.dumps(found["itl_quantiles_ms"])) < 600
-
-
 def test_repeats_have_error_bars_and_single_points_have_none():
     single = [result(level, 16) for level in (1, 8)]
     repeated = [result(level, 16, slower=s, repeat=n) for level in (1, 8) for n, s in enumerate((0.9, 1.0, 1.1))]
@@ -330,27 +198,6 @@ def test_repeats_have_error_bars_and_single_points_have_none():
     assert mark.spread == (min(values), max(values))
     assert mark.y == pytest.approx(sum(values) / 3)
     assert "mean of 3 repeats" in mark.label
-
-
-def test_a_percentile_needs_enough_requests_to_be_one():
-    assert [requests_for(share) for share in (90, 95, 99, 99.9)] == [29, 59, 299, 2995]
-    few, enough = (load_figures(planted(1, count=count), None) for count in (58, 59))
-    assert few["p95_ttft_ms"] is None
-    assert enough["p95_ttft_ms"] == pytest.approx(percentile(sorted(r.ttft_s * 1000 for r in planted(1, 59)), 95))
-    assert few["p99_ttft_ms"] is not None  # as vllm bench serve has it
-    assert enough["p99.9_ttft_ms"] is None
-    assert load_figures(planted(1, count=2995), None)["p99.9_ttft_ms"] is not None
-
-
-def test_the_report_says_which_percentiles_the_requests_do_not_support(tmp_path):
-    path = folder(tmp_path / "r", [measured(1, planted(1, 40)), measured(8, planted(8, 3000))])
-    write_reports(path)
-    text = (path / "report.md").read_text()
-    rows = [line.split(" | ") for line in text.splitlines() if line.startswith("| ") and "---" not in line]
-    rows = rows[next(number for number, row in enumerate(rows) if row[0] == "| load") :]
-    column = rows[0].index("TTFT tail ms")
-    assert rows[1][column].startswith("p90 ")
-    assert rows[2][column].startswith("p99 ")
 
 
 class Terms(HTMLParser):
@@ -382,30 +229,14 @@ def test_every_term_is_explained_where_it_stands_without_a_script(tmp_path):
     figure = html[html.index("<figcaption>Throughput") :]
     figure = figure[: figure.index("</figure>")]
     assert '<details class="terms"><summary>Definitions</summary>' in figure
-    assert terms()["throughput"].meaning in figure
+    assert terms()["throughput"]["meaning"] in figure
     assert "<script" not in html
-
-
-def test_files_and_page_have_the_same_drawings(tmp_path):
-    path = folder(tmp_path / "r", [r | {"simulated": "vllm"} for r in grid()])
-    write_reports(path)
-    html = (path / "report.html").read_text()
-    files = list((path / "charts").iterdir())
-    assert files
-    for file in files:
-        assert file.suffix == ".svg"
-        text = file.read_text()
-        root = ET.fromstring(text)  # noqa: S314 - our own file
-        assert "(simulated server)" in "".join(root.itertext())
-        (drawing,) = re.findall(r"<g transform=\"translate\(0 \d+\)\">(.*)</g>(?:<line|</svg>)", text, flags=re.DOTALL)
-        assert drawing.partition("</g><line")[0][:500] in html
-    assert "(charts/throughput-closed.svg)" in (path / "report.md").read_text()
 
 
 def test_there_is_one_renderer_with_one_set_of_colours():
     coloured = [file.name for file in ROOM.glob("*.py") if re.search(r"#[0-9a-fA-F]{6}\b", file.read_text())]
     assert coloured == []
-    script = "import sys, loadtest.reports.report, loadtest.reports.compare_page; print([m for m in sys.modules if 'matplotlib' in m])"
+    script = "import sys, loadtest.reports.report, loadtest.reports.markdown; print([m for m in sys.modules if 'matplotlib' in m])"
     done = subprocess.run(
         [sys.executable, "-c", script], capture_output=True, text=True, check=True, cwd=ROOM.parents[1], timeout=60
     )
@@ -461,5 +292,5 @@ def test_the_page_takes_its_facts_and_charts_from_outside(tmp_path):
     run = {"max_failed": 0.01}
     html = pages.sweep_report("html", facts.sweep_facts(run, [dead]), [dead], report_charts(run, [dead]))
     assert "NOT VALID: NO point is valid" in html
-    assert "<b>100.0%</b>" in html
+    assert "100.0% of the requests failed: 5 of 5" in html
     assert "5 x connect" in html

@@ -14,7 +14,7 @@ from loadtest.compare import compare_folders, comparison_json
 from loadtest.errors import SweepError
 from loadtest.loads import objective_of
 from loadtest.reports.chart_model import NOTHING
-from loadtest.reports.compare_page import comparison_markdown
+from loadtest.reports.markdown import comparison_markdown
 from loadtest.reports.report import report_charts, write_reports
 from loadtest.reports.svg_axes import log_ticks, nice_ticks
 from loadtest.reports.table import columns_of
@@ -78,7 +78,7 @@ def result(level, tokens, *, slower=1.0, valid=True, failed=0, requests=64, outp
         },
         "date": "2026-01-01T00:00:00+00:00", "model_id": "org/<m>", "simulated": None, "valid": valid, "completed": requests, "failed": failed,
         "duration": 1.0, "request_throughput": level / mean_e2el, "request_goodput": None, "output_throughput": speed,
-        "total_token_throughput": 2 * speed, "max_output_tokens_per_s": speed, "max_concurrent_requests": level,
+        "total_token_throughput": 2 * speed, "max_concurrent_requests": level,
         "total_input_tokens": requests * tokens, "total_output_tokens": requests * output, **latencies,
         "usd_per_million_output_tokens": 400 / speed, "ttfts": ttfts, "e2els": e2els, "output_lens": [output] * requests,
         "input_lens": [tokens] * requests, "start_times": [0.0] * requests, "errors_by_kind": {"http_503": failed} if failed else {},
@@ -135,51 +135,12 @@ class Page(HTMLParser):
         ]
 
 
-def test_the_report_stands_alone_and_shows_all_its_charts(tmp_path):
-    files = write_reports(folder(tmp_path / "r", grid()))
-    html = (tmp_path / "r" / "report.html").read_text()
-    page = Page()
-    page.feed(html)
-    assert [link for link in page.links if not link.startswith("#")] == ["data:,"]
-    assert "script" not in page.tags
-    assert not re.search(r"url\(|@import|https?://(?!h\b|www\.w3\.org/2000/svg)", html)
-    for title in (
-        "Throughput",
-        "Time to first token",
-        "Latency against throughput",
-        "Cost per million output tokens",
-        "Time per output token",
-    ):
-        assert title in html
-    assert page.tags.count("svg") == CHARTS
-    assert {file.name for file in files} >= {
-        "report.md",
-        "report.html",
-        "throughput-closed.svg",
-        "tpot-closed.svg",
-        "cost-closed.svg",
-    }
-    assert all((file).stat().st_size > 1000 for file in files if file.suffix == ".svg")
-
-
 def test_words_of_a_server_cannot_become_markup(tmp_path):
     write_reports(folder(tmp_path / "r", grid()))
     html = (tmp_path / "r" / "report.html").read_text()
     assert "<script>alert" not in html
     assert "&lt;script&gt;alert" in html
     assert "org/&lt;m&gt;" in html
-
-
-def test_the_report_says_simulated_invalid_and_failed(tmp_path):
-    results = grid()
-    for found in results:
-        found["simulated"] = "vllm"
-    write_reports(folder(tmp_path / "r", results, run={"max_failed": 0.01}))
-    for name in ("report.html", "report.md"):
-        text = (tmp_path / "r" / name).read_text()
-        assert "Simulated server" in text
-        assert "NOT VALID: 2 of 12 points" in text
-        assert "3 x http_503" in text
 
 
 def test_an_invalid_point_is_hollow_and_never_the_best(tmp_path):
@@ -314,25 +275,6 @@ def test_a_slower_server_is_worse_with_an_interval_around_what_happened(tmp_path
     assert {change.verdict for change in back.changes} == {"better"}
 
 
-def test_a_change_within_the_threshold_or_the_noise_raises_no_alarm(tmp_path):
-    small = compare_folders(
-        folder(tmp_path / "a", [result(8, 256)]),
-        folder(tmp_path / "b", [result(8, 256, slower=1.03)]),
-        threshold=0.05,
-        confidence=0.95,
-    )
-    assert not small.worse
-    noisy = compare_folders(
-        folder(tmp_path / "c", [result(8, 256, wobble=0.9, requests=10)]),
-        folder(tmp_path / "d", [result(8, 256, slower=1.08, wobble=0.9, requests=10)]),
-        threshold=0.05,
-        confidence=0.95,
-    )
-    ttft = next(change for change in noisy.changes if change.metric == "median TTFT")
-    assert ttft.verdict == "cannot tell"
-    assert ttft.low < 1 < ttft.high
-
-
 def test_repeats_are_compared_with_each_other_where_there_are_three(tmp_path):
     before = [result(8, 256, slower=s, repeat=n) for n, s in enumerate((1.0, 1.1, 0.9))]
     after = [result(8, 256, slower=s, repeat=n) for n, s in enumerate((1.08, 1.18, 0.98))]
@@ -393,11 +335,12 @@ def test_failures_and_points_that_were_left_out_are_said_first(tmp_path):
     path = folder(tmp_path / "r", results, run={"max_failed": 0.01, "left_out": left_out})
     write_reports(path)
     notices = [line for line in (path / "report.md").read_text().splitlines() if line.startswith("> ")]
-    assert notices[:2] == [
+    assert notices[:3] == [
         "> **NOT VALID: 1 of 2 points. Do not use their metrics.**",
         "> - 2 of 66 requests failed (3.0%), more than --max-failed 0.01 (1 point: 1 user, 16 in, 32 out)",
+        "> **1.5% of the requests failed: 2 of 130, at most 3.0% of a point.**",
     ]
-    assert "1 point was not measured: closed-c64-i16-o32-n0: the server is saturated at a lower load" in notices[2]
+    assert "1 point was not measured: closed-c64-i16-o32-n0: the server is saturated at a lower load" in notices[3]
 
 
 def test_the_table_has_the_time_to_first_token_with_its_lateness_and_the_servers_own():

@@ -36,7 +36,6 @@ def record(index, sent_s, ttft_s, e2e_s, *, end_s=None, error=None):
         index=index,
         intended_s=sent_s,
         sent_s=sent_s,
-        connect_s=0.0,
         end_s=times[-1] if end_s is None else end_s,
         times_s=array("d", times),
         prompt_tokens=8,
@@ -103,22 +102,6 @@ def waves(concurrency, count, ttft_s=0.1, e2e_s=1.0):
         ]
         at_s += e2e_s + slow_s
     return found
-
-
-def test_the_first_wave_and_the_last_answers_are_not_in_the_steady_window():
-    records = waves(4, 4)
-    window = steady_window(records, point(concurrency=4))
-    assert window is not None
-    assert (window.start_s, window.end_s) == pytest.approx((2.0, 4.0))
-    steady = steady_figures(records, window)
-    assert steady is not None
-    assert (steady["requests"], steady["requests_left_out"]) == (12, 4)
-    assert steady["mean_ttft_ms"] == pytest.approx(100)
-    assert steady["mean_in_flight"] == pytest.approx(4.0)
-    assert steady["output_throughput"] == pytest.approx(4 * TOKENS, rel=0.06)
-    whole = load_figures(records, None)
-    assert whole["mean_ttft_ms"] == pytest.approx(350)
-    assert steady_figures(records[:3], steady_window(records[:3], point(concurrency=4))) is None
 
 
 def test_what_a_point_is_judged_by_comes_from_the_steady_window(subtests):

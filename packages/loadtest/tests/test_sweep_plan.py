@@ -42,22 +42,6 @@ def test_the_grid_preset_is_the_twelve_by_twelve_of_the_field():
     assert {p.input_tokens for p in points} == {2**n for n in range(3, 15)}
 
 
-def test_a_point_ends_by_requests_by_waves_or_by_time_as_asked():
-    def ends(**changes):
-        return {
-            (p.requests, p.least_requests, p.duration_s) if p.least_requests else (p.requests, p.duration_s)
-            for p in plan_points(replace(SWEEP, **{"concurrency": (8,), "input_tokens": (16,), **changes}), None)[0]
-        }
-
-    assert ends() == {(315, 32, None)}  # 299 requests support p99, and the first wave takes up to 16
-    assert ends(concurrency=(1, 64)) == {(301, 8, None), (512, 256, None)}
-    assert ends(duration_s=9.0, by_waves=False) == {(None, 9.0)}
-    assert ends(duration_s=120.0) == {(315, 32, 120.0)}
-    assert ends(requests=5, duration_s=9.0, by_waves=False) == {(5, 9.0)}
-    assert ends(concurrency=(), request_rate=(2.0,)) == {(None, 60.0)}
-    assert ends(concurrency=(), request_rate=(2.0,), requests=7) == {(7, None)}
-
-
 def test_input_is_clamped_at_max_model_len_and_said_so():
     points, notes = plan_points(SWEEP, 4096)
     assert {p.input_tokens for p in points} == {16, 4064}
@@ -90,15 +74,6 @@ def test_every_point_has_a_seed_of_its_own_and_the_same_one_again():
     again, _ = plan_points(replace(SWEEP, repeats=2), None)
     assert len({p.seed for p in first}) == len(first) == 8
     assert [p.seed for p in first] == [p.seed for p in again]
-
-
-@pytest.mark.parametrize("count", [1, 2, 7, 8, 40, 500])
-def test_prompts_are_of_the_length_asked_for_and_the_same_again(count):
-    recipe = Recipe(words=POOL, count=count, seed=3)
-    prompts = [PromptMaker(recipe).prompt(index) for index in range(50)]
-    assert {len(prompt.split()) for prompt in prompts} == {count}
-    assert len(set(prompts)) == 50
-    assert prompts == [PromptMaker(recipe).prompt(index) for index in range(50)]
 
 
 def test_prompts_of_two_points_share_no_beginning():

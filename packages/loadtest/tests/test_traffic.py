@@ -12,13 +12,12 @@ from PIL import Image
 
 from loadtest.__main__ import main
 from loadtest.errors import SweepError
-from loadtest.traffic.dataset import parse_row, sample_text, scan_dataset
-from loadtest.traffic.images import ImageSize, parse_image_size
+from loadtest.traffic.dataset import RowReader, parse_row, sample_text, scan_dataset, spans
 from loadtest.traffic.lengths import parse_lengths
-from loadtest.traffic.makers import PromptWording, SyntheticSource, image_parts
+from loadtest.traffic.makers import SyntheticSource, image_parts
+from loadtest.traffic.media_files import ImageSize, parse_image_size
 from loadtest.traffic.points import PRESETS
 from loadtest.traffic.prompts import POOL, Calibration, Recipe
-from loadtest.traffic.rows import RowReader, spans
 from loadtest.traffic.spec import Traffic
 
 CALIBRATION = Calibration(source="tokenize", words=POOL, overhead_tokens=4, tokens_per_word=1.0)
@@ -163,9 +162,17 @@ def test_a_json_array_that_is_cut_is_refused(tmp_path):
 
 
 def source(most_tokens=None, **traffic):
-    wording = PromptWording.of(Recipe(words=POOL, count=CALIBRATION.words_for(200), seed=5), CALIBRATION, 200)
+    recipe = Recipe(words=POOL, count=CALIBRATION.words_for(200), seed=5)
     given = Traffic(**{"image_size": ImageSize(width=64, height=64), **traffic})
-    return SyntheticSource(wording=wording, input_tokens=200, output_tokens=8, most_tokens=most_tokens, traffic=given)
+    return SyntheticSource(
+        recipe=recipe,
+        calibration=CALIBRATION,
+        correction=0,
+        input_tokens=200,
+        output_tokens=8,
+        most_tokens=most_tokens,
+        traffic=given,
+    )
 
 
 def test_a_share_of_each_prompt_is_the_same_and_the_rest_is_unique():

@@ -16,8 +16,8 @@ from loadtest.settings import SweepSettings
 from loadtest.store import read_results, read_run
 from loadtest.sweep import run_sweep
 from loadtest.tests.test_sweep_runs import Quiet, bench, only, other_notes
-from loadtest.traffic.images import ImageSize
 from loadtest.traffic.lengths import parse_lengths
+from loadtest.traffic.media_files import ImageSize
 from loadtest.traffic.points import Sweep
 from loadtest.traffic.spec import Traffic
 

@@ -112,7 +112,7 @@ EVENTS = st.tuples(
 )
 
 
-@settings(max_examples=250, deadline=None)
+@settings(deadline=None)
 @given(st.lists(EVENTS, min_size=1, max_size=12), st.lists(st.floats(0, 1), max_size=12))
 def test_bytes_may_be_cut_and_framed_anywhere(events, cuts):
     """Events read by the form of an earlier one are those that JSON has, wherever reads, chunks and escapes end."""
@@ -156,7 +156,7 @@ def test_the_first_token_is_timed_by_the_event_that_holds_it_and_not_by_the_role
     assert exchange.times_s[0] == 1.0
 
 
-@settings(max_examples=200, deadline=None)
+@settings(deadline=None)
 @given(
     st.sampled_from(
         ["", " ", "x", '"', '"content":"', '"finish_reason":null', '\\"error":', "\n\n", "data: ", "}{", "é"]

@@ -218,7 +218,7 @@ def share_of(**changes):
 def run_load(monkeypatch, share, scripts, *, slots=None, refused=(), stop_at_s=None):
     """Run the load generator, and return its result and the server's log, both in seconds from the start."""
     loop = VirtualLoop()
-    for module in ("loadtest.generator.load", "loadtest.generator.lag", "loadtest.client.wire"):
+    for module in ("loadtest.generator.load", "loadtest.client.wire"):
         monkeypatch.setattr(f"{module}.now_s", loop.time)
     server, connects = Server(loop, scripts, slots), iter(range(1 << 30))
 

@@ -1,1 +1,1 @@
-"""Loads beyond fixed lengths: datasets, traces, sessions, length distributions, shared prefixes and images."""
+"""Loads beyond fixed lengths: datasets, sessions, length distributions, shared prefixes and images."""

@@ -6,11 +6,9 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from loadtest.client.media import media_part
-from loadtest.traffic.audio import wav
-from loadtest.traffic.dataset import Dataset, parse_row
-from loadtest.traffic.images import ImageSize, png
+from loadtest.traffic.dataset import Dataset, RowReader, parse_row
+from loadtest.traffic.media_files import ImageSize, png, wav
 from loadtest.traffic.prompts import BODY_WORDS, Calibration, PromptMaker, Recipe
-from loadtest.traffic.rows import RowReader
 from loadtest.traffic.spec import Traffic
 
 
@@ -49,35 +47,13 @@ class PromptSource(Protocol):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PromptWording:
-    """Relation of words to tokens, for a point."""
-
-    recipe: Recipe
-    overhead_tokens: int
-    tokens_per_word: float
-    correction: int
-    """Words that a sample of the point needed beyond the calibration."""
-
-    @classmethod
-    def of(cls, recipe: Recipe, calibration: Calibration, input_tokens: int) -> "PromptWording":
-        """Return the wording of a fitted recipe."""
-        return cls(
-            recipe=recipe,
-            overhead_tokens=calibration.overhead_tokens,
-            tokens_per_word=calibration.tokens_per_word,
-            correction=recipe.count - calibration.words_for(input_tokens),
-        )
-
-    def words_for(self, tokens: int) -> int:
-        """Return the number of words in a prompt of `tokens` tokens, at least one."""
-        return max(1, round((tokens - self.overhead_tokens) / self.tokens_per_word) + self.correction)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class SyntheticSource:
     """Prompts of words: lengths of a distribution, a shared prefix, images."""
 
-    wording: PromptWording
+    recipe: Recipe
+    calibration: Calibration
+    correction: int
+    """Words that a sample of the point needed beyond the calibration."""
     input_tokens: int
     output_tokens: int
     most_tokens: int | None
@@ -88,21 +64,25 @@ class SyntheticSource:
         """Return the request maker."""
         return _SyntheticMaker(self)
 
+    def words_for(self, tokens: int) -> int:
+        """Return the number of words in a prompt of `tokens` tokens, at least one."""
+        return max(1, self.calibration.words_for(tokens) + self.correction)
+
     def lengths_of(self, index: int) -> tuple[int, int]:
         """Return the tokens of a request's prompt and response, clamped to max-model-len."""
-        rng = random.Random(f"{self.wording.recipe.seed}/lengths/{index}")  # noqa: S311 - filler text and load patterns, no secret
+        rng = random.Random(f"{self.recipe.seed}/lengths/{index}")  # noqa: S311 - filler text and load patterns, no secret
         given = self.traffic.input_lengths.draw(rng) if self.traffic.input_lengths else self.input_tokens
         output = self.traffic.output_lengths.draw(rng) if self.traffic.output_lengths else self.output_tokens
         if self.most_tokens is None:
             return given, output
-        output = min(output, max(1, self.most_tokens - self.wording.overhead_tokens - 1))
+        output = min(output, max(1, self.most_tokens - self.calibration.overhead_tokens - 1))
         return min(given, self.most_tokens - output), output
 
 
 class _SyntheticMaker:
     def __init__(self, source: SyntheticSource) -> None:
         self._source = source
-        self._words = PromptMaker(source.wording.recipe)
+        self._words = PromptMaker(source.recipe)
         self._prefix: list[str] = []
 
     def asked(self, index: int) -> PlannedRequest:
@@ -114,11 +94,11 @@ class _SyntheticMaker:
     def _one(self, index: int, *, with_prefix: bool) -> PlannedRequest:
         source = self._source
         given, output = source.lengths_of(index)
-        count = source.wording.words_for(given)
+        count = source.words_for(given)
         shared = self._shared(count) if with_prefix else 0
         if shared > len(self._prefix):
-            rng = random.Random(f"{source.wording.recipe.seed}/prefix")  # noqa: S311 - filler text and load patterns, no secret
-            self._prefix = rng.choices(source.wording.recipe.words, k=max(shared, BODY_WORDS))
+            rng = random.Random(f"{source.recipe.seed}/prefix")  # noqa: S311 - filler text and load patterns, no secret
+            self._prefix = rng.choices(source.recipe.words, k=max(shared, BODY_WORDS))
         own = self._words.words(index, count - shared) if count > shared else []
         text = " ".join([*self._prefix[:shared], *own])
         return PlannedRequest(content=self._with_media(index, text), output_tokens=output)
@@ -127,11 +107,11 @@ class _SyntheticMaker:
         """Return the words of the shared prefix. A prompt keeps at least one unique word."""
         source, traffic = self._source, self._source.traffic
         if traffic.prefix_tokens is not None:
-            return min(round(traffic.prefix_tokens / source.wording.tokens_per_word), count - 1)
+            return min(round(traffic.prefix_tokens / source.calibration.tokens_per_word), count - 1)
         return min(round((traffic.prefix_share or 0.0) * count), count - 1)
 
     def _with_media(self, index: int, text: str) -> object:
-        traffic, seed = self._source.traffic, f"{self._source.wording.recipe.seed}/{index}"
+        traffic, seed = self._source.traffic, f"{self._source.recipe.seed}/{index}"
         parts = [*image_parts(traffic.images, traffic.image_size, seed), *audio_parts(traffic.audio_s, seed)]
         return [*parts, {"type": "text", "text": text}] if parts else text
 

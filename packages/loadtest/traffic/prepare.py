@@ -12,7 +12,6 @@ from loadtest.traffic.dataset import DEFAULT_CHARACTERS_PER_TOKEN, Dataset, samp
 from loadtest.traffic.makers import (
     DatasetSource,
     PromptSource,
-    PromptWording,
     SyntheticSource,
     audio_parts,
     image_parts,
@@ -52,13 +51,14 @@ class PreparedTraffic:
         if self.dataset is not None:
             # Points start at different rows, so a point does not find the previous point's prompts in the cache.
             return DatasetSource(dataset=self.dataset, first=int(part * len(self.dataset.places)))
-        wording = PromptWording.of(recipe, calibration, point.input_tokens)
         media = traffic.images or traffic.audio_s
         changed = traffic.input_lengths or traffic.output_lengths or media or traffic.shares_prompts
         if not changed:
             return None
         return SyntheticSource(
-            wording=wording,
+            recipe=recipe,
+            calibration=calibration,
+            correction=recipe.count - calibration.words_for(point.input_tokens),
             input_tokens=point.input_tokens,
             output_tokens=point.output_tokens,
             most_tokens=self.limit,

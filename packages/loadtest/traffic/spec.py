@@ -4,8 +4,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from loadtest.traffic.images import ImageSize
 from loadtest.traffic.lengths import Lengths
+from loadtest.traffic.media_files import ImageSize
 
 DEFAULT_IMAGE: Final = ImageSize(width=896, height=896)
 

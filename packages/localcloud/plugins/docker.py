@@ -16,12 +16,13 @@ from pathlib import Path as File
 from pathlib import PurePosixPath
 from typing import Final
 
+from localcloud.json_values import packaged, strings
 from localcloud.plugins.checking import DEFAULTS_KEY, CheckReply, Failure, Naming, check
 from localcloud.plugins.diffing import Detail, Details, Difference, DiffKind, compare
+from localcloud.plugins.facts import described
 from localcloud.plugins.inputs import predicted, secret_paths
 from localcloud.plugins.lifecycle import Created, ReadReply
 from localcloud.plugins.rest import PluginError, RestTransport, TransportReply, bearer
-from localcloud.plugins.schema import PropertySpec, block, flag, listing, outputs, text, texts_by_key
 from localcloud.plugins.values import UNKNOWN, Path, Properties, Value, has_unknown, is_object, text_of
 
 VERSION: Final = "5.2.0"
@@ -29,49 +30,10 @@ VERSION: Final = "5.2.0"
 IMAGE: Final = "docker:index/image:Image"
 _DEFAULT_REGISTRY: Final = "docker.io"
 
-IMAGE_FIELDS: Final[Mapping[str, PropertySpec]] = {
-    "imageName": text(required=True),
-    "skipPush": flag(default=False),
-    "buildOnPreview": flag(default=False),
-    "build": block(
-        {
-            "addHosts": listing(text()),
-            "args": texts_by_key(),
-            "builderVersion": text(),
-            "cacheFrom": block({"images": listing(text())}),
-            "context": text(default="."),
-            "dockerfile": text(),
-            "network": text(),
-            "platform": text(),
-            "target": text(),
-            "contextDigest": text(),
-        }
-    ),
-    "registry": block({"server": text(), "username": text(), "password": text(secret=True)}),
-    **outputs(
-        baseImageName=text(),
-        context=text(),
-        dockerfile=text(),
-        platform=text(),
-        registryServer=text(),
-        repoDigest=text(),
-    ),
-}
+_TABLES: Final = packaged("localcloud.plugins", "docker.json")
+IMAGE_FIELDS: Final = described(_TABLES["image"])
 
-_SETTINGS: Final = frozenset(
-    {
-        "caMaterial",
-        "certMaterial",
-        "certPath",
-        "context",
-        "host",
-        "keyMaterial",
-        "registryAuth",
-        "sshOpts",
-        "version",
-        "pluginDownloadURL",
-    }
-)
+_SETTINGS: Final = frozenset(strings(_TABLES, "settings"))
 
 
 def _require_image(type_name: str) -> None:

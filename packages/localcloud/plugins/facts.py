@@ -11,7 +11,7 @@ from functools import cache
 from importlib.resources import files
 from typing import Final, TypeAlias, TypedDict, cast
 
-from localcloud.json_values import packaged
+from localcloud.json_values import packaged, strings
 from localcloud.plugins.schema import (
     ABSENT,
     Decode,
@@ -58,6 +58,11 @@ _KEPT: Final[Mapping[str, Value]] = {"deletion_policy": "DELETE"}
 _RENAMED: Final[Mapping[str, str]] = {"terraform_labels": "pulumiLabels"}
 
 
+def settings_without_effect() -> frozenset[str]:
+    """Return the provider's settings that are accepted and have no effect here."""
+    return frozenset(strings(packaged("localcloud.plugins", "schema.json"), "settings_without_effect"))
+
+
 @cache
 def types() -> Mapping[str, Object]:
     """Return the facts of every type in the schema, by token such as `gcp:storage/bucket:Bucket`."""
@@ -84,6 +89,11 @@ def specifications(type_name: str, message: str, overlay: Overlay) -> PropertySp
     if left:
         raise KeyError(f"{type_name} has no property {min(left)}")
     return made
+
+
+def described(facts: Object) -> PropertySpecs:
+    """Return the specifications of a type that no discovery document describes."""
+    return _specifications(_children(facts), "", None, {}, "")
 
 
 def _specifications(

@@ -6,9 +6,8 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import Final, TypeAlias, cast
 
-from localcloud.plugins import labels
+from localcloud.plugins import facts, labels
 from localcloud.plugins.checking import DEFAULTS_KEY, CheckReply, Failure, Naming, check
-from localcloud.plugins.coding import decode_body
 from localcloud.plugins.diffing import Difference, compare
 from localcloud.plugins.inputs import from_state, predicted, refreshed, secret_paths, with_kept_defaults
 from localcloud.plugins.lifecycle import (
@@ -22,13 +21,11 @@ from localcloud.plugins.lifecycle import (
 )
 from localcloud.plugins.overlay import resource_type
 from localcloud.plugins.rest import PluginError, Rest, RestError, RestTransport
-from localcloud.plugins.schema import PropertySpecs, last_segment, relative
 from localcloud.plugins.values import UNKNOWN, Path, Properties, Value, has_unknown, is_list, is_object, text_of
 
 VERSION: Final = "10.2.0"
 _Function: TypeAlias = Callable[[OperationContext, Properties], Awaitable[Properties]]
 
-_COMPUTE: Final = "compute/compute/beta"
 _FORBIDDEN: Final = 403
 _NOT_ENABLED: Final = "accessNotConfigured"
 """The only reason that the real provider tolerates (IsApiNotEnabledError of google/transport/transport.go, hashicorp/terraform-provider-google):
@@ -36,21 +33,6 @@ that of an entry of `errors`, which Google does not send with every SERVICE_DISA
 
 _HONOURED: Final = frozenset(
     {"project", "region", "defaultLabels", "addPulumiAttributionLabel", "userProjectOverride", "billingProject"}
-)
-_WITHOUT_EFFECT: Final = frozenset(
-    {
-        "accessToken",
-        "batching",
-        "credentials",
-        "disableGlobalProjectWarning",
-        "impersonateServiceAccount",
-        "pluginDownloadURL",
-        "requestReason",
-        "requestTimeout",
-        "scopes",
-        "version",
-        "zone",
-    }
 )
 
 # Deleted before they are replaced, regardless of their name, by a setting of the real provider.
@@ -80,7 +62,7 @@ class GcpProvider:
         """Reject configuration unless it has an effect here or is known to be harmless."""
         failures: list[Failure] = []
         for name in news:
-            if name not in _HONOURED | _WITHOUT_EFFECT and not name.endswith("CustomEndpoint"):
+            if name not in _HONOURED | facts.settings_without_effect() and not name.endswith("CustomEndpoint"):
                 known = ", ".join(sorted(_HONOURED))
                 reason = f"the local gcp stand-in does not support the provider setting {name!r}. Supported: {known}"
                 failures.append(Failure(path=name, reason=reason))
@@ -267,35 +249,7 @@ async def _read_billing(context: OperationContext, project: str) -> None:
             raise
 
 
-async def _network(context: OperationContext, arguments: Properties) -> Properties:
-    function = "gcp:compute/getNetwork:getNetwork"
-    _refuse_others(function, arguments, "name", "project")
-    project = text_of(arguments, "project") or context.settings.project
-    path = f"projects/{project}/global/networks/{text_of(arguments, 'name')}"
-    return await _compute(context, function, path, resource_type("gcp:compute/network:Network").fields)
-
-
-async def _subnetwork(context: OperationContext, arguments: Properties) -> Properties:
-    function = "gcp:compute/getSubnetwork:getSubnetwork"
-    _refuse_others(function, arguments, "name", "project", "region", "selfLink")
-    link = text_of(arguments, "selfLink")
-    project = text_of(arguments, "project") or context.settings.project
-    region = text_of(arguments, "region") or context.settings.region
-    path = relative(link) if link else f"projects/{project}/regions/{region}/subnetworks/{text_of(arguments, 'name')}"
-    found = await _compute(context, function, path, resource_type("gcp:compute/subnetwork:Subnetwork").fields)
-    return {**found, "region": last_segment(text_of(found, "region"))}
-
-
-async def _compute(context: OperationContext, function: str, path: str, fields: PropertySpecs) -> Properties:
-    body = await context.rest.find(f"{_COMPUTE}/{path}")
-    if body is None:
-        raise PluginError(f"{function}: {path} was not found")
-    return {**decode_body(fields, body, {}), "id": path, "project": path.split("/")[1]}
-
-
 _FUNCTIONS: Final[Mapping[str, _Function]] = {
     "gcp:organizations/getClientConfig:getClientConfig": _client_config,
     "gcp:organizations/getProject:getProject": _project,
-    "gcp:compute/getNetwork:getNetwork": _network,
-    "gcp:compute/getSubnetwork:getSubnetwork": _subnetwork,
 }

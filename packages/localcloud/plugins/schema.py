@@ -4,10 +4,10 @@
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from enum import Enum
 from types import MappingProxyType
-from typing import Any, Final, TypeAlias, cast
+from typing import Final, TypeAlias, cast
 
 from localcloud.plugins.values import Value
 
@@ -54,7 +54,7 @@ Decode: TypeAlias = Callable[[Json], Value]
 class PropertySpec:
     """One property.
 
-    From the real provider's schema: `kind`, `terraform` (the name there; empty in the docker types), `required`, `output` (only ever computed),
+    From the real provider's schema: `kind`, `terraform` (the name there), `required`, `output` (only ever computed),
     `computed` (the service can choose a value if the program sets none), `force_new` (a change replaces the resource), `default`, `secret`,
     `one_of` and `conflicts` (paths of properties that exclude this one), `collapsed` (a set of one member, shown as an object), `item`, `fields`.
 
@@ -132,39 +132,6 @@ _ZEROS: Final[Mapping[ValueKind, Value]] = MappingProxyType(
 )
 
 PropertySpecs: TypeAlias = Mapping[str, PropertySpec]
-
-
-# Short forms for types written by hand. They accept PropertySpec's own keywords, which it checks when the table is imported.
-
-
-def text(**options: Any) -> PropertySpec:  # noqa: ANN401 - PropertySpec's keywords
-    """Return the specification of a text."""
-    return PropertySpec(kind=ValueKind.TEXT, **options)
-
-
-def flag(**options: Any) -> PropertySpec:  # noqa: ANN401 - PropertySpec's keywords
-    """Return the specification of true or false."""
-    return PropertySpec(kind=ValueKind.FLAG, **options)
-
-
-def texts_by_key(**options: Any) -> PropertySpec:  # noqa: ANN401 - PropertySpec's keywords
-    """Return the specification of a map of texts, such as labels."""
-    return PropertySpec(kind=ValueKind.TEXTS_BY_KEY, **options)
-
-
-def block(fields: PropertySpecs, **options: Any) -> PropertySpec:  # noqa: ANN401 - PropertySpec's keywords
-    """Return the specification of an object with its own properties."""
-    return PropertySpec(kind=ValueKind.BLOCK, fields=fields, **options)
-
-
-def listing(item: PropertySpec, **options: Any) -> PropertySpec:  # noqa: ANN401 - PropertySpec's keywords
-    """Return the specification of an ordered list."""
-    return PropertySpec(kind=ValueKind.LIST, item=item, **options)
-
-
-def outputs(**fields: PropertySpec) -> dict[str, PropertySpec]:
-    """Mark properties as computed by the service only."""
-    return {name: replace(each, output=True) for name, each in fields.items()}
 
 
 def last_segment(path: str) -> str:

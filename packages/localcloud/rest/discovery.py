@@ -29,15 +29,13 @@ VERSIONS: dict[str, dict[str, str]] = {
     "monitoring": {"v1": "monitoring.v1", "v3": "monitoring.v3"},
     "logging": {"v2": "logging.v2"},
     "oslogin": {"v1": "oslogin.v1", "v1beta": "oslogin.v1beta", "v1alpha": "oslogin.v1alpha"},
-    "tpu": {"v2alpha1": "tpu.v2alpha1", "v2": "tpu.v2", "v1": "tpu.v1"},
+    "tpu": {"v2alpha1": "tpu.v2alpha1"},
 }
 """API -> path prefix -> discovery document."""
 _NO_WILDCARD = 'cannot be the "-" wildcard'
 _STYLES = {"compute": ErrorStyle.COMPUTE, "storage": ErrorStyle.STORAGE}
-_OTHER_FORM: Final = {"run.v1": frozenset({"run.projects.locations.list"})}
-"""Documents whose resources have a different form than in other versions, with the methods that are the same in all versions."""
-_MODELLED: Final = {"tpu": "v2alpha1"}
-"""API -> the version that the service's model implements. Other APIs answer with the fields that all their versions share."""
+_ONLY: Final = {"run.v1": frozenset({"run.projects.locations.list"})}
+"""Documents whose resources differ in form from resources of the modeled version, with the methods that are the same in both."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -246,50 +244,6 @@ def _walk(node: _Node, segments: list[str], at: int) -> list[_Node]:
     return found
 
 
-def handler_id(document: DiscoveryDocument, method: Method) -> str:
-    """Return the id of a method's handler: the method's own, or `API.VERSION.METHOD` if the version has a different form."""
-    shared = _OTHER_FORM.get(f"{document.api}.{document.version}")
-    if shared is None or method.id in shared:
-        return method.id
-    api, _, rest = method.id.partition(".")
-    return f"{api}.{document.version}.{rest}"
-
-
-def in_version(document: DiscoveryDocument, method: Method, answer: JsonObject) -> JsonObject:
-    """Convert a response of a service's model to the document's version."""
-    modelled = _MODELLED.get(document.api, document.version)
-    if document.version == modelled or method.response is None:
-        return answer
-    if method.response == "Operation":
-        return _operation(document, modelled, answer)
-    return cast("JsonObject", _fields(document, {"$ref": method.response}, answer))
-
-
-def _operation(document: DiscoveryDocument, modelled: str, answer: JsonObject) -> JsonObject:
-    operation = dict(answer)
-    if "metadata" in answer:
-        metadata = part(answer, "metadata")
-        kind = str(metadata.get("@type", "")).replace(f".{modelled}.", f".{document.version}.")
-        operation["metadata"] = {**metadata, "@type": kind, "apiVersion": document.version}
-    response = part(answer, "response")
-    kind = str(response.get("@type", ""))
-    schema = kind.rpartition(".")[2]
-    if schema in document.schemas:
-        fields = cast("JsonObject", _fields(document, {"$ref": schema}, response))
-        operation["response"] = {**fields, "@type": kind.replace(f".{modelled}.", f".{document.version}.")}
-    return operation
-
-
-def _fields(document: DiscoveryDocument, schema: JsonObject, value: object) -> object:
-    """Return the value without the fields and enum values that the version lacks."""
-    described: JsonObject = document.schemas[schema["$ref"]] if "$ref" in schema else schema
-    if isinstance(value, list):
-        return [_fields(document, part(described, "items"), item) for item in cast("list[Any]", value)]
-    if not isinstance(value, dict) or "properties" not in described:
-        return cast("object", value)
-    properties: JsonObject = part(described, "properties")
-    return {
-        name: _fields(document, properties[name], item)
-        for name, item in cast("JsonObject", value).items()
-        if name in properties and ("enum" not in properties[name] or item in properties[name]["enum"])
-    }
+def has_modelled_form(document: DiscoveryDocument, method: Method) -> bool:
+    """Return whether a method's resources have the form of the modeled version."""
+    return method.id in _ONLY.get(f"{document.api}.{document.version}", {method.id})

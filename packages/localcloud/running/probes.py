@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from localcloud.json_values import as_object
 from localcloud.running.processes import PlannedStart
-from localcloud.world.clock import Clock
+from localcloud.world.timeline import Clock
 
 _LEAST_TIMEOUT_S: Final = 1.0
 """Minimum timeout of a probe in real seconds. A shorter, accelerated timeout measures this machine, not the server."""

@@ -25,9 +25,9 @@ from localcloud.running.starters import GoogleAccess, Starter, Volumes, is_start
 from localcloud.services.run_limits import memory_gib
 from localcloud.vllm.arguments import ArgumentError, split_command
 from localcloud.world import run_messages
-from localcloud.world.clock import Clock
 from localcloud.world.run_messages import LogLine, Stream, container_port, serving_container
 from localcloud.world.runtime import RevisionFailedError, RevisionSpec
+from localcloud.world.timeline import Clock
 
 ReadSecret: TypeAlias = Callable[[str, str], str]
 """Returns the payload of `projects/P/secrets/S/versions/V` for a service account's email. Raises RevisionFailedError if access is denied."""

@@ -14,10 +14,10 @@ from localcloud.services import reachability
 from localcloud.services.run import authorizer
 from localcloud.services.secretmanager import version_name
 from localcloud.world import run_messages
-from localcloud.world.clock import Clock
 from localcloud.world.cloud import Cloud, Runtimes, project_policy
 from localcloud.world.run_messages import LogLine
 from localcloud.world.runtime import RevisionFailedError
+from localcloud.world.timeline import Clock
 
 
 def simulated_runtimes(cloud: Cloud, *, clock: Clock | None = None) -> Runtimes:

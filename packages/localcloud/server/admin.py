@@ -4,11 +4,10 @@ It accepts only the operator's token. The overview needs no token.
 """
 
 from collections.abc import Callable, Iterable
-from typing import Any, cast
 
 from aiohttp import web
 
-from localcloud.json_values import JsonObject, strings
+from localcloud.json_values import JsonObject, packaged, strings
 from localcloud.rest.bodies import json_object
 from localcloud.rest.call import merged
 from localcloud.rest.errors import CloudError
@@ -18,24 +17,7 @@ from localcloud.world import scenario as scenarios
 from localcloud.world.cloud import Cloud
 from localcloud.world.runtime import MachineFailedError
 
-_LABELLED: dict[str, str] = {
-    "run.services": "labels",
-    "secretmanager.secrets": "labels",
-    "storage.buckets": "labels",
-    "storage.objects": "metadata",
-    "artifactregistry.repositories": "labels",
-    "iam.serviceAccounts": "labels",
-    "compute.networks": "labels",
-    "compute.subnetworks": "labels",
-    "compute.firewalls": "labels",
-    "compute.routers": "labels",
-    "compute.instances": "labels",
-    "tpu.queuedResources": "labels",
-    "tpu.nodes": "labels",
-    "monitoring.notificationChannels": "userLabels",
-    "monitoring.alertPolicies": "userLabels",
-    "monitoring.dashboards": "labels",
-}
+_LABELLED: dict[str, str] = packaged("localcloud.server", "labelled.json")
 """Kinds of resources, with the field of their labels."""
 
 
@@ -65,7 +47,6 @@ class Admin:
             web.get("/admin/clock", self.clock),
             web.post("/admin/advance", self.advance),
             web.get("/admin/requests", self.requests),
-            web.delete("/admin/requests", self.clear_requests),
             web.post("/admin/assign", self.assign),
             web.post("/admin/projects", self.add_project),
             web.post("/admin/tokens", self.tokens),
@@ -142,11 +123,6 @@ class Admin:
         """Return the request log without secrets; ?id=PATTERN keeps methods whose id contains it."""
         wanted = request.query.get("id", "")
         return web.json_response({"requests": [entry for entry in self._log if wanted in str(entry.get("id") or "")]})
-
-    async def clear_requests(self, _request: web.Request) -> web.Response:
-        """Empty the request log."""
-        cast("Any", self._log).clear()
-        return web.json_response({})
 
     async def assign(self, request: web.Request) -> web.Response:
         """Queue `{"ids": [...], "etags": [...]}` for the next resources."""

@@ -17,9 +17,9 @@ from localcloud.server.registry import Registry
 from localcloud.services import iam, in_use
 from localcloud.services.projects import ensure_project
 from localcloud.world import oauth
-from localcloud.world.clock import Clock
 from localcloud.world.cloud import Cloud, Runtimes
 from localcloud.world.scenario import Scenario
+from localcloud.world.timeline import Clock
 
 DEFAULT_PROJECT = "local-project"
 DEFAULT_SPEED = 200.0

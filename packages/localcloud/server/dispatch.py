@@ -1,6 +1,5 @@
 """Dispatch of HTTP requests to the handlers of Google's methods: routing, identity, validation, permissions, faults, error bodies, the request log."""
 
-import asyncio
 import inspect
 import time
 import traceback
@@ -14,7 +13,7 @@ from localcloud import services
 from localcloud.json_values import JsonObject, part, parts, strings
 from localcloud.rest import bodies, validation
 from localcloud.rest.call import Call, Caller, Handler, MethodResult
-from localcloud.rest.discovery import VERSIONS, DiscoveryDocument, Method, document_for, handler_id, in_version
+from localcloud.rest.discovery import VERSIONS, DiscoveryDocument, Method, document_for, has_modelled_form
 from localcloud.rest.errors import CloudError, ErrorStyle
 from localcloud.server.faults import FaultSchedule, inject
 from localcloud.server.guard import caller_of, check_quota_project, quota_project_of
@@ -103,8 +102,6 @@ class Dispatcher:
         entry["operator"] = caller.operator
         document, method, bound = _route(request.method, api, path, media)
         entry.update(api=api, id=method.id, quota_project=quota_project_of(request))
-        if self._cloud.scenario.latency_ms:
-            await asyncio.sleep(self._cloud.scenario.latency_ms / 1000)
         fault = self._faults.pick(self._cloud.scenario, method.id)
         if fault is not None and fault.when == "before":
             return await inject(fault, request)
@@ -117,8 +114,8 @@ class Dispatcher:
         if project is not None:
             orgpolicies.enforce(self._cloud, call, project)
         await self.use(document.api)
-        handler = self._handlers.get(handler_id(document, method))
-        if handler is None:
+        handler = self._handlers.get(method.id)
+        if handler is None or not has_modelled_form(document, method):
             raise CloudError.unimplemented(
                 f"{method.id} ({document.title} {document.version}) is a method of Google's API that the local cloud does not model. "
                 "docs/authors/local-cloud-internals.md#methods lists the supported methods."
@@ -131,7 +128,7 @@ class Dispatcher:
         result = cast("MethodResult", answer)
         if isinstance(result, web.StreamResponse):
             return result
-        return web.json_response(in_version(document, method, result))
+        return web.json_response(result)
 
     async def _call(  # noqa: PLR0917 - the parts of one request
         self,
@@ -291,12 +288,10 @@ def _inserted(call: Call) -> str:
 def _split(raw_path: str) -> tuple[str, str, str | None]:
     """Return the API, the path below it, and `upload` or `download` for content of Cloud Storage (`/upload/...` and `/storage/upload/...`)."""
     first, _, rest = raw_path.lstrip("/").partition("/")
-    if first == "resumable":
-        first, _, rest = rest.partition("/")
     if first in _MEDIA:
         return "storage", rest, _MEDIA[first]
     if first == "storage":
-        below, _, tail = rest.removeprefix("resumable/").partition("/")
+        below, _, tail = rest.partition("/")
         if below in _MEDIA:
             return "storage", tail, _MEDIA[below]
     return first, rest, None

@@ -1,4 +1,4 @@
-"""The hub's HTTP API under /hub: models, their trees, files and Git LFS pointers, as huggingface_hub requests them.
+"""The hub's HTTP API under /hub: models, their trees and files, as huggingface_hub requests them.
 
 `HF_ENDPOINT` points to this path. Every response has the header `X-Simulated`. Sources: the hub's API (https://huggingface.co/docs/hub/api) and the parts that
 huggingface_hub 2.4.0 reads (utils/_http.py, hf_api.py, file_download.py). Xet's protocol is not served; files are sent over HTTP.
@@ -16,8 +16,7 @@ from aiohttp import hdrs, web
 
 from localcloud.hub.content import NOTE, HubFile, files_of
 from localcloud.hub.repositories import Repository, find
-from localcloud.json_values import JsonObject, strings
-from localcloud.rest.bodies import json_object
+from localcloud.json_values import JsonObject
 from localcloud.rest.errors import CloudError
 from localcloud.server.faults import FaultSchedule, inject
 from localcloud.world.cloud import Cloud
@@ -76,13 +75,9 @@ class Hub:
             ("GET", "/hub/api/whoami-v2", "whoami", self.whoami),
             ("GET", _API, "models.get", self.model),
             ("GET", f"{_API}/auth-check", "models.authCheck", self.auth_check),
-            ("GET", f"{_API}/refs", "models.refs", self.refs),
             ("GET", f"{_API}/revision/{{revision:.+}}", "models.get", self.model),
-            ("GET", f"{_API}/commits/{{revision:[^/]+}}", "models.commits", self.commits),
             ("GET", f"{_API}/tree/{{revision:[^/]+}}{{below:(?:/.*)?}}", "models.tree", self.tree),
-            ("POST", f"{_API}/paths-info/{{revision:[^/]+}}", "models.pathsInfo", self.paths_info),
             ("GET", f"/hub/{_REPOSITORY}/resolve/{{revision:[^/]+}}/{{file:.+}}", "files.resolve", self.resolve),
-            ("GET", f"/hub/{_REPOSITORY}/raw/{{revision:[^/]+}}/{{file:.+}}", "files.raw", self.raw),
             ("GET", f"/hub/storage/{_REPOSITORY}/{{file:.+}}", "storage.get", self.storage),
             ("*", "/hub/{path:.*}", "unknown", self.unknown),
         )
@@ -203,17 +198,6 @@ class Hub:
         self._readable(request)
         return web.json_response({})
 
-    async def refs(self, request: web.Request) -> web.Response:
-        """Return the branches and tags."""
-        head = self._repository(request).head
-        main = {"name": "main", "ref": "refs/heads/main", "targetCommit": head}
-        return web.json_response({"branches": [main], "tags": [], "converts": []})
-
-    async def commits(self, request: web.Request) -> web.Response:
-        """Return the commits of a revision (always one)."""
-        head = self._at_revision(request, self._repository(request)).commit
-        return web.json_response([{"id": head, "title": "initial commit", "message": "", "date": _DATE, "authors": []}])
-
     async def tree(self, request: web.Request) -> web.Response:
         """Return the entries below a folder, page by page. All files are in the root."""
         found = self._at_revision(request, self._repository(request))
@@ -228,15 +212,6 @@ class Hub:
             headers = {"Link": f'<{following}>; rel="next"'}
         return web.json_response(entries[start : start + size], headers=headers)
 
-    async def paths_info(self, request: web.Request) -> web.Response:
-        """Return the entries of the paths that exist."""
-        found = self._at_revision(request, self._repository(request))
-        if request.content_type == "application/json":
-            wanted = strings(await json_object(request), "paths")
-        else:
-            wanted = [str(value) for value in (await request.post()).getall("paths", [])]
-        return web.json_response([_entry(found.files[name]) for name in wanted if name in found.files])
-
     async def resolve(self, request: web.Request) -> web.StreamResponse:
         """Return a file. A large file is a redirect to the hub's storage, on another host so that clients keep their token."""
         found = self._at_revision(request, self._readable(request))
@@ -249,13 +224,6 @@ class Hub:
         linked = {"X-Linked-Etag": f'"{file.sha256}"', "X-Linked-Size": str(len(file.content))}
         location = f"http://localhost:{port}/hub/storage/{path}?signed={file.sha256[:16]}"
         return web.Response(status=HTTPStatus.FOUND, headers={**headers, **linked, "Location": location})
-
-    async def raw(self, request: web.Request) -> web.StreamResponse:
-        """Return the object in Git: the pointer of a large file."""
-        found = self._at_revision(request, self._readable(request))
-        file = found.file(request.match_info["file"])
-        headers = {"X-Repo-Commit": found.commit, "ETag": f'"{file.git_id}"', **_real_size(file)}
-        return _content(request, file.pointer if file.is_lfs else file.content, headers)
 
     async def storage(self, request: web.Request) -> web.StreamResponse:
         """Return a large file to any caller with its signed address."""

@@ -1,6 +1,4 @@
-"""Artifact Registry v1: repositories, their IAM policies, and the images that were pushed or pulled through them."""
-
-from urllib.parse import unquote
+"""Artifact Registry v1: repositories and their IAM policies. Images are read through the registry API alone."""
 
 from localcloud.json_values import JsonObject, part
 from localcloud.rest.call import Call, Handler, check_id, masked
@@ -35,9 +33,9 @@ _UPDATABLE = {
 
 
 def handlers(cloud: Cloud) -> dict[str, Handler]:
-    """Return the methods of repositories, images and operations."""
+    """Return the methods of repositories and operations."""
     operations = OperationsService(cloud, "artifactregistry", "artifactregistry.projects.locations.operations")
-    served = (_Locations(cloud), _Repositories(cloud), _DockerImages(cloud), _Packages(cloud))
+    served = (_Locations(cloud), _Repositories(cloud))
     found = {name: handler for service in served for name, handler in service.handlers().items()}
     return {**found, f"{operations.prefix}.get": operations.get}
 
@@ -118,84 +116,3 @@ class _Repositories(PolicyService):
             response=response,
             metadata={"@type": f"{_TYPE}.OperationMetadata"},
         )
-
-
-class _DockerImages(ApiService):
-    """Images of a repository by digest."""
-
-    prefix = "artifactregistry.projects.locations.repositories.dockerImages"
-
-    @method("list")
-    def list_all(self, call: Call) -> JsonObject:
-        self.stored(REPOSITORIES, call.name, _missing(call.name))
-        return listing(call.query, "dockerImages", Registries(self._cloud).images(call.name))
-
-    @method("get")
-    def get(self, call: Call) -> JsonObject:
-        repository = call.name.partition("/dockerImages/")[0]
-        for name, image in Registries(self._cloud).images(repository):
-            if name == unquote(call.name):
-                return image
-        raise CloudError.not_found(_missing(call.name))
-
-
-class _Packages(ApiService):
-    """The same images as packages with versions and tags, as gcloud reads one image."""
-
-    prefix = "artifactregistry.projects.locations.repositories.packages"
-
-    @method("get")
-    def get(self, call: Call) -> JsonObject:
-        repository, _, package = call.name.partition("/packages/")
-        if not self._images(repository, package):
-            raise CloudError.not_found(_missing(call.name))
-        return {"name": call.name}
-
-    @method("versions.get")
-    def get_version(self, call: Call) -> JsonObject:
-        repository, _, rest = call.name.partition("/packages/")
-        package, _, digest = rest.partition("/versions/")
-        for image in self._images(repository, package):
-            if image["name"].endswith(f"@{digest}"):
-                return _version(call.name, image)
-        raise CloudError.not_found(_missing(call.name))
-
-    @method("versions.list")
-    def list_versions(self, call: Call) -> JsonObject:
-        repository, _, package = call.name.partition("/packages/")
-        found = [
-            (name, _version(name, image))
-            for image in self._images(repository, package)
-            for name in [f"{call.name}/versions/{image['name'].rpartition('@')[2]}"]
-        ]
-        return listing(call.query, "versions", found)
-
-    @method("tags.get")
-    def get_tag(self, call: Call) -> JsonObject:
-        package, _, tag = call.name.partition("/tags/")
-        repository, _, image_name = package.partition("/packages/")
-        for image in self._images(repository, image_name):
-            if tag in image["tags"]:
-                return {"name": call.name, "version": f"{package}/versions/{image['name'].rpartition('@')[2]}"}
-        raise CloudError.not_found(_missing(call.name))
-
-    def _images(self, repository: str, package: str) -> list[JsonObject]:
-        prefix = f"{repository}/dockerImages/{unquote(package)}@"
-        return [image for name, image in Registries(self._cloud).images(repository) if name.startswith(prefix)]
-
-
-def _version(name: str, image: JsonObject) -> JsonObject:
-    metadata = {key: image[key] for key in ("name", "imageSizeBytes", "mediaType", "buildTime")}
-    package = name.partition("/versions/")[0]
-    tags = [{"name": f"{package}/tags/{tag}", "version": name} for tag in image["tags"]]
-    return {
-        "name": name,
-        "createTime": image["uploadTime"],
-        "updateTime": image["updateTime"],
-        "metadata": metadata,
-        **({"relatedTags": tags} if tags else {}),
-    }
-
-
-def _missing(name: str) -> str:
-    return f"Requested entity was not found: '{name}'."

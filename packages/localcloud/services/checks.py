@@ -1,4 +1,4 @@
-"""Checks shared by several services: labels, annotations, regions, update masks."""
+"""Checks shared by several services: labels, regions, update masks."""
 
 import re
 from collections.abc import Iterable
@@ -12,12 +12,6 @@ from localcloud.world.cloud import REGIONS, Cloud, project_policy
 _LABEL_KEY = re.compile(r"[a-z][a-z0-9_-]{0,62}")
 _LABEL_VALUE = re.compile(r"[a-z0-9_-]{0,63}")
 _MAX_LABELS = 64
-_ANNOTATION_NAME = re.compile(r"[A-Za-z0-9]([-_.A-Za-z0-9]{0,61}[A-Za-z0-9])?")
-_DNS_SUBDOMAIN = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*")
-_LONGEST_PREFIX = 253
-_MAX_ANNOTATION_BYTES = 256 * 1024
-_SYSTEM_NAMESPACES = ("run.googleapis.com", "cloud.googleapis.com", "serving.knative.dev", "autoscaling.knative.dev")
-"""Cloud Run's namespaces (discovery: run.v2, Service.annotations)."""
 
 
 Rules: TypeAlias = Iterable[tuple[bool, str, str]]
@@ -55,35 +49,6 @@ def _of_labels(labels: dict[str, str], path: str) -> Rules:
         rule = "at most 63 lowercase letters, digits, _ and - are allowed."
         valid = _LABEL_VALUE.fullmatch(value or "") is not None
         yield valid, path, f"Invalid label value '{value}' at '{path}[{key}]': {rule}"
-
-
-def check_annotations(annotations: object, path: str) -> None:
-    """Reject annotations that break Kubernetes' rules, which Cloud Run follows, or that are in a system namespace.
-
-    A key is `[prefix/]name`: the prefix a DNS subdomain of at most 253 characters, the name at most 63. All keys and values of an object
-    together have at most 256 KiB (kubernetes.io, Annotations; k8s.io/apimachinery, validation.TotalAnnotationSizeLimitB).
-    """
-    if not isinstance(annotations, dict):
-        return
-    pairs: dict[str, str] = annotations  # pyright: ignore[reportUnknownVariableType] - checked against the discovery document before
-    obey(_of_annotations(pairs, path))
-
-
-def _of_annotations(annotations: dict[str, str], path: str) -> Rules:
-    for key in annotations:
-        prefix, slash, name = key.rpartition("/")
-        system = f"Annotation '{key}' at '{path}' is not supported: {prefix} is a system namespace."
-        yield prefix not in _SYSTEM_NAMESPACES, path, system
-        domain = not slash or (len(prefix) <= _LONGEST_PREFIX and _DNS_SUBDOMAIN.fullmatch(prefix))
-        rule = (
-            "a key is [prefix/]name, the prefix a DNS subdomain of at most 253 characters, the name at most 63 letters, digits, -, _ and . "
-            "that begins and ends with a letter or a digit."
-        )
-        valid = bool(domain and _ANNOTATION_NAME.fullmatch(name))
-        yield valid, path, f"Invalid annotation key '{key}' at '{path}': {rule}"
-    size = sum(len(key.encode()) + len(value.encode()) for key, value in annotations.items())
-    long = f"Annotations at '{path}' have {size} bytes; at most {_MAX_ANNOTATION_BYTES} are allowed."
-    yield size <= _MAX_ANNOTATION_BYTES, path, long
 
 
 def region_documents(project: str, regions: Iterable[str]) -> list[tuple[str, JsonObject]]:

@@ -265,12 +265,6 @@ class _Places(ApiService):
                 return item
         raise CloudError.not_found(f"The resource '{name}' was not found")
 
-    @method("machineTypes.list")
-    def list_machine_types(self, call: Call) -> JsonObject:
-        """Return the machine types of a zone."""
-        found = [(str(item["name"]), item) for item in self._machine_types(call)]
-        return list_answer(call, "compute#machineTypeList", sorted(found, key=lambda pair: pair[0]))
-
     def _machine_types(self, call: Call) -> list[JsonObject]:
         project, zone = call.path["project"], call.path["zone"]
         facts = instance_requests.zone_facts(self._cloud, zone)

@@ -116,13 +116,6 @@ class ComputeOperations(ApiService):
         found = [(name, self._shown(call, name, document)) for name, document in stored]
         return list_answer(call, "compute#operationList", found)
 
-    @method(*_in_each_scope("delete"))
-    def delete(self, call: Call) -> JsonObject:
-        """Delete an operation."""
-        self.get(call)
-        self._store.delete(_OPERATIONS, self._name(call))
-        return {}
-
     def _name(self, call: Call, short: str | None = None) -> str:
         short = call.path["operation"] if short is None else short
         place = Place(project=call.path["project"], region=call.path.get("region"), zone=call.path.get("zone"))

@@ -120,11 +120,6 @@ class _ServiceAccounts(PolicyService):
         _check_texts(given)
         return self._save(masked(document, given, required_mask(call.body.get("updateMask")), allowed=_UPDATABLE))
 
-    @method("update")
-    def update(self, call: Call) -> JsonObject:
-        given = {key: value for key, value in call.body.items() if key in _UPDATABLE}
-        return self._save({**self.find(call), **given})
-
     @method("delete")
     def delete(self, call: Call) -> JsonObject:
         document = self.find(call)

@@ -6,7 +6,7 @@ from typing import cast
 from localcloud.json_values import JsonObject, part, strings
 from localcloud.rest.call import Call, Handler, masked
 from localcloud.rest.errors import CloudError
-from localcloud.services.service import ApiService, listing, method, visible
+from localcloud.services.service import ApiService, method, visible
 from localcloud.world.cloud import Cloud
 from localcloud.world.roles import RESTORABLE_S, ROLES, TAKEN_S
 
@@ -48,20 +48,6 @@ class _Roles(ApiService):
     @method("get")
     def get(self, call: Call) -> JsonObject:
         return visible(self._find(call))
-
-    @method("list")
-    def list_all(self, call: Call) -> JsonObject:
-        wanted = [
-            (name, role)
-            for name, role in self._store.under(ROLES, f"{call.name}/roles/")
-            if not self._is_gone(role) and (call.query.get("showDeleted") or not role.get("deleted"))
-        ]
-        full = call.query.get("view") == "FULL"
-        shown = [
-            (name, {key: value for key, value in visible(role).items() if full or key != "includedPermissions"})
-            for name, role in wanted
-        ]
-        return listing(call.query, "roles", shown, default=300)
 
     @method("patch")
     def patch(self, call: Call) -> JsonObject:

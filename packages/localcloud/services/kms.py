@@ -3,7 +3,7 @@
 from localcloud.json_values import JsonObject
 from localcloud.rest.call import Call, Handler, check_id
 from localcloud.rest.errors import CloudError
-from localcloud.services.service import PolicyService, held_permissions, listing, method
+from localcloud.services.service import PolicyService, held_permissions, method
 from localcloud.world.cloud import REGIONS, Cloud, project_policy
 
 _RINGS, _KEYS = "cloudkms.keyRings", "cloudkms.cryptoKeys"
@@ -26,12 +26,6 @@ class _Named(PolicyService):
 
     def find(self, call: Call) -> JsonObject:
         return self.stored(self.kind, call.name, f"{self.what} {call.name} not found.")
-
-    @method("list")
-    def list_all(self, call: Call) -> JsonObject:
-        collection = self.kind.rpartition(".")[2]
-        found = self.visible_under(self.kind, f"{call.name}/{collection}/")
-        return listing(call.query, collection, found, total=True)
 
     @method("testIamPermissions")
     def test_iam_permissions(self, call: Call) -> JsonObject:

@@ -1,7 +1,7 @@
 """Cloud Logging v2: writing and listing entries."""
 
 from localcloud.json_values import JsonObject, parts, strings
-from localcloud.rest import log_filters
+from localcloud.rest import filters
 from localcloud.rest.call import Call, Handler, page
 from localcloud.rest.errors import CloudError
 from localcloud.services.service import ApiService, method
@@ -36,7 +36,7 @@ class _Logging(ApiService):
         if order not in _ORDERS:
             raise CloudError.field("order_by", f"Invalid order_by '{order}': it must be one of {', '.join(_ORDERS)}.")
         names = tuple(f"{name}/" for name in strings(call.body, "resourceNames"))
-        matches = log_filters.matcher(call.body.get("filter") or "")
+        matches = filters.matcher(call.body.get("filter") or "")
         found = [
             item for item in self._cloud.logs.listed() if item[1]["logName"].startswith(names) and matches(item[1])
         ]

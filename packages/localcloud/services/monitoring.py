@@ -20,7 +20,7 @@ from localcloud.services.monitoring_rules import (
     metrics_in,
 )
 from localcloud.services.run_deployments import REVISIONS, SERVICES
-from localcloud.services.service import ApiService, listing, method, visible
+from localcloud.services.service import ApiService, listing, method
 from localcloud.world.cloud import Cloud
 from localcloud.world.timeline import rfc3339
 
@@ -184,10 +184,6 @@ class _Alerts(ApiService):
 
     prefix = "monitoring.projects.alerts"
 
-    @method("get")
-    def get(self, call: Call) -> JsonObject:
-        return visible(self.stored(_ALERTS, call.name, f"Cannot find '{call.name}'."))
-
     @method("list")
     def list_all(self, call: Call) -> JsonObject:
         results(self._cloud, call.name.split("/")[1])
@@ -245,8 +241,6 @@ class _Dashboards(_MonitoringCollection):
 
     def _save(self, call: Call, name: str) -> JsonObject:
         document = {**call.body, "name": name, "etag": self._cloud.ids.etag()}
-        if call.query.get("validateOnly"):
-            return document
         return self._store.put(_DASHBOARDS, name, document)
 
 

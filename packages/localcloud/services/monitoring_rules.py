@@ -10,8 +10,8 @@ from typing import Final
 
 import promql_parser
 
-from localcloud.json_values import JsonObject, part, parts
-from localcloud.rest import log_filters
+from localcloud.json_values import JsonObject, packaged, part, parts, strings
+from localcloud.rest import filters
 from localcloud.rest.errors import CloudError
 from localcloud.services.checks import Rules, check_labels, obey
 from localcloud.world.timeline import seconds
@@ -22,29 +22,13 @@ _INTERVAL_S: Final = 30
 _SHORTEST_AUTO_CLOSE_S: Final = 1800
 _EQUAL: Final = promql_parser.MatchOp.Equal
 _RESOURCE: Final = "monitored_resource"
-_SERVICES: Final = ("cloud_run_revision", "cloud_run_instance")
-_EVERYWHERE: Final = (*_SERVICES, "cloud_run_job", "cloud_run_worker_pool")
-PLATFORM_METRICS: Final[Mapping[str, tuple[str, ...]]] = {
-    "run_googleapis_com:container_billable_instance_time": _EVERYWHERE,
-    "run_googleapis_com:container_instance_count": ("cloud_run_revision", "cloud_run_job", "cloud_run_worker_pool"),
-    "run_googleapis_com:request_count": _SERVICES,
-    "run_googleapis_com:request_latencies": _SERVICES,
-    "tpu_googleapis_com:cpu_utilization": ("tpu_worker",),
-}
+_TABLES: Final = packaged("localcloud.services", "monitoring.json")
+PLATFORM_METRICS: Final = part(_TABLES, "metrics")
 """Monitored resource types of metrics of Google's platform (docs.cloud.google.com/run/docs/monitoring, table of metrics, 2026-11; that of the TPU
 metric is an assumption of the ledger). A selector of a metric with several must name one (cloud.google.com/monitoring/promql/promql-mapping).
 Metrics that are not listed are not checked."""
-_CHANNEL_LABELS: Final[Mapping[str, tuple[frozenset[str], frozenset[str]]]] = {
-    "email": (frozenset({"email_address"}), frozenset()),
-    "google_chat": (frozenset({"space"}), frozenset()),
-    "pagerduty": (frozenset({"service_key"}), frozenset()),
-    "pubsub": (frozenset({"topic"}), frozenset()),
-    "slack": (frozenset({"auth_token", "channel_name"}), frozenset({"team"})),
-    "sms": (frozenset({"number"}), frozenset()),
-    "webhook_basicauth": (frozenset({"url", "username", "password"}), frozenset()),
-    "webhook_tokenauth": (frozenset({"url"}), frozenset()),
-}
-"""Labels by type of channel: required ones, then optional ones. Google lists them in notificationChannelDescriptors."""
+_CHANNELS: Final = part(_TABLES, "channels")
+"""Labels by type of channel. Google lists them in notificationChannelDescriptors."""
 _ALONE: Final[Mapping[str, str]] = {
     "conditionMatchedLog": "Alert policies with a log matching condition can only have a single condition.",
     "conditionMonitoringQueryLanguage": "If condition_monitoring_query_language is present, it must be the only condition.",
@@ -61,11 +45,6 @@ def _said(path: str, value: object, reason: str) -> str:
     return f'Field {path} had an invalid value of "{value}": {reason}.'
 
 
-def invalid(path: str, value: object, reason: str) -> CloudError:
-    """Return the error of a field whose value Google rejects."""
-    return CloudError.field(path, _said(path, value, reason))
-
-
 def check_channel(channel: JsonObject) -> None:
     """Reject a channel whose type is unknown or has other labels."""
     obey(_of_channel(str(channel.get("type") or ""), part(channel, "labels")))
@@ -75,8 +54,8 @@ def check_channel(channel: JsonObject) -> None:
 def _of_channel(kind: str, labels: JsonObject) -> Rules:
     path = "notification_channel.type"
     yield bool(kind), path, f"Field {path} must be set, such as email."
-    yield kind in _CHANNEL_LABELS, path, _said(path, kind, f"expected one of {', '.join(_CHANNEL_LABELS)}")
-    required, optional = _CHANNEL_LABELS[kind]
+    yield kind in _CHANNELS, path, _said(path, kind, f"expected one of {', '.join(_CHANNELS)}")
+    required, optional = (set(strings(_CHANNELS[kind], which)) for which in ("required", "optional"))
     for name in sorted(required):
         path = f"notification_channel.labels[{name}]"
         empty = f"Field {path} had an invalid value: Value must NOT be empty if provided."
@@ -169,7 +148,7 @@ def _of_log_condition(policy: JsonObject, matched: JsonObject) -> Rules:
     yield bool(period), path, required
     expression, path = str(matched["filter"]), "alert_policy.conditions[0].filter"
     try:
-        log_filters.matcher(expression)
+        filters.matcher(expression)
     except CloudError as error:
         yield False, path, _said(path, expression, error.message.rstrip("."))
 
@@ -177,4 +156,5 @@ def _of_log_condition(policy: JsonObject, matched: JsonObject) -> Rules:
 def check_dashboard_name(name: str, projects: tuple[str, ...]) -> None:
     """Reject a dashboard named in another project than the request's. `projects`: its id and number."""
     if name.startswith("projects/") and name.split("/")[1] not in projects:
-        raise invalid("dashboard.name", name, f"The project must match that of the request, {projects[0]}")
+        reason = f"The project must match that of the request, {projects[0]}"
+        raise CloudError.field("dashboard.name", _said("dashboard.name", name, reason))

@@ -6,7 +6,7 @@ import re
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
-from localcloud.json_values import JsonObject, part, parts, strings
+from localcloud.json_values import JsonObject, packaged, part, parts, strings
 from localcloud.rest.errors import CloudError
 from localcloud.world.cloud import REGIONS, Cloud, fingerprint, random_id
 
@@ -259,18 +259,7 @@ def new_router(cloud: Cloud, place: Place, body: JsonObject) -> JsonObject:
     return with_nats(document)
 
 
-_NAT_DEFAULTS: JsonObject = {
-    "enableEndpointIndependentMapping": False,
-    "enableDynamicPortAllocation": False,
-    "endpointTypes": ["ENDPOINT_TYPE_VM"],
-    "type": "PUBLIC",
-    "udpIdleTimeoutSec": 30,
-    "icmpIdleTimeoutSec": 30,
-    "tcpEstablishedIdleTimeoutSec": 1200,
-    "tcpTransitoryIdleTimeoutSec": 30,
-    "tcpTimeWaitTimeoutSec": 120,
-    "autoNetworkTier": "PREMIUM",
-}
+_NAT_DEFAULTS = packaged("localcloud.services", "router_nat.json")
 """Cloud NAT's defaults (Compute Engine's RouterNat reference)."""
 
 

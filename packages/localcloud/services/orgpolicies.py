@@ -52,11 +52,6 @@ class _OrgPolicies(ApiService):
         policy = _effective(self._cloud, _project(call), constraint)
         return {key: value for key, value in policy.items() if key != "etag"}
 
-    @method("getOrgPolicy")
-    def get(self, call: Call) -> JsonObject:
-        constraint = str(call.body.get("constraint", ""))
-        return self._store.get(_KIND, f"{_project(call)}/{constraint}") or {"constraint": constraint}
-
     @method("setOrgPolicy")
     def set(self, call: Call) -> JsonObject:
         policy = part(call.body, "policy")
@@ -70,17 +65,6 @@ class _OrgPolicies(ApiService):
             )
         stored = {**policy, "etag": self._cloud.ids.etag()}
         return self._store.put(_KIND, f"{_project(call)}/{constraint}", stored)
-
-    @method("clearOrgPolicy")
-    def clear(self, call: Call) -> JsonObject:
-        name = f"{_project(call)}/{call.body.get('constraint', '')}"
-        if self._store.has(_KIND, name):
-            self._store.delete(_KIND, name)
-        return {}
-
-    @method("listOrgPolicies")
-    def list_all(self, call: Call) -> JsonObject:
-        return {"policies": [policy for _, policy in self._store.under(_KIND, f"{_project(call)}/")]}
 
 
 def _project(call: Call) -> str:

@@ -40,22 +40,6 @@ def handlers(cloud: Cloud) -> dict[str, Handler]:
 class _Services(ApiService):
     prefix = "cloudbilling.services"
 
-    @method("list")
-    def list_services(self, call: Call) -> JsonObject:
-        """Return the services with modeled SKUs."""
-        _check(call)
-        services = part(_catalog(), "services").items()
-        listed = {
-            name: {
-                "name": f"services/{name}",
-                "serviceId": name,
-                "displayName": title,
-                "businessEntityName": "businessEntities/GCP",
-            }
-            for name, title in services
-        }
-        return listing(call.query, "services", sorted(listed.items()), default=_MOST, maximum=_MOST)
-
     @method("skus.list")
     def list_skus(self, call: Call) -> JsonObject:
         """Return the SKUs of a service with their latest prices."""

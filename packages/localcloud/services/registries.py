@@ -7,6 +7,7 @@ repository has it. A remote repository keeps the images pulled through it.
 import base64
 import hashlib
 import re
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from http import HTTPStatus
 from typing import Final
@@ -30,8 +31,6 @@ DOWNLOAD: Final = "artifactregistry.repositories.downloadArtifacts"
 UPLOAD: Final = "artifactregistry.repositories.uploadArtifacts"
 HUB_WINDOW_S: Final = 6 * 3600
 _HUB_URL: Final = "https://registry-1.docker.io"
-_SIZE_BYTES: Final = 8_630_000_000
-"""Simulated image size: the compressed size of vllm/vllm-openai v0.28.0."""
 _SECRET_VERSION: Final = re.compile(r"projects/(?P<project>[^/]+)/secrets/(?P<secret>[^/]+)/versions/[^/]+")
 
 
@@ -138,16 +137,6 @@ class Registries:
             return True
         names = [f"//artifactregistry.googleapis.com/{reference.repository}", project_policy(reference.project)]
         return email == self._cloud.operator or self._cloud.policies.allows(email, permission, names)
-
-    def images(self, repository: str) -> list[tuple[str, JsonObject]]:
-        """Return the images of a repository by name: listed in the scenario, pushed, or kept from a pull."""
-        found: dict[str, JsonObject] = {}
-        for reference in self._all_listed():
-            if reference.repository == repository and self._store.has(REPOSITORIES, repository):
-                digest = reference.digest or _digest_of(reference)
-                name = f"{repository}/dockerImages/{reference.image}@{digest}"
-                found[name] = _document(name, reference, digest, stamp=self._cloud.timeline.stamp())
-        return sorted((found | dict(self._store.under(IMAGES, f"{repository}/"))).items())
 
     def overview(self) -> JsonObject:
         """Return the listed images, the images in repositories, and the pulls so far."""
@@ -260,7 +249,7 @@ class Registries:
         for listed in self._all_listed():
             if (listed.host, listed.name) != (wanted.host, wanted.name):
                 continue
-            digest = listed.digest or _digest_of(listed)
+            digest = listed.digest or f"sha256:{hashlib.sha256(str(listed).encode()).hexdigest()}"
             if (wanted.digest == digest) if wanted.digest else (wanted.tag == listed.tag):
                 return digest
         raise _unknown(wanted)
@@ -286,24 +275,25 @@ class Registries:
         return base64.b64decode(document["_data"]).decode(errors="replace")
 
     def _kept(self, reference: Reference) -> str:
-        prefix = f"{reference.repository}/dockerImages/{reference.image}@"
-        for name, document in self.images(reference.repository):
+        """Return the digest of an image that the scenario lists, or that was pushed or kept from a pull. Empty without one."""
+        with suppress(RegistryError):
+            return self._listed(reference)
+        for name, document in self._store.under(IMAGES, f"{reference.repository}/dockerImages/{reference.image}@"):
             digest = name.rpartition("@")[2]
-            named = reference.digest == digest or (not reference.digest and reference.tag in document["tags"])
-            if name.startswith(prefix) and named:
+            if reference.digest == digest or (not reference.digest and reference.tag in document["tags"]):
                 return digest
         return ""
 
     def _keep(self, reference: Reference, digest: str) -> None:
         prefix = f"{reference.repository}/dockerImages/{reference.image}@"
         for name, document in self._store.under(IMAGES, prefix) if reference.tag else []:
-            kept = [tag for tag in document.get("tags", ()) if tag != reference.tag]
-            self._store.put(IMAGES, name, {**document, "tags": kept})
-        now = self._cloud.timeline.stamp()
-        document = _document(prefix + digest, reference, digest, stamp=now)
-        before = self._store.get(IMAGES, prefix + digest) or document
-        tags = list(dict.fromkeys([*before["tags"], *document["tags"]]))
-        self._store.put(IMAGES, prefix + digest, {**before, "tags": tags, "updateTime": now})
+            self._store.put(
+                IMAGES, name, {**document, "tags": [tag for tag in document["tags"] if tag != reference.tag]}
+            )
+        before = self._store.get(IMAGES, prefix + digest) or {"tags": []}
+        uri = f"{reference.host}/{reference.name}@{digest}"
+        tags = [*before["tags"], *([reference.tag] if reference.tag else [])]
+        self._store.put(IMAGES, prefix + digest, {"uri": uri, "tags": tags})
 
     def _record(self, reference: Reference, by: str, *, cached: bool) -> None:
         number = self._store.count_up(PULLS)
@@ -312,26 +302,8 @@ class Registries:
         self._store.put(PULLS, f"{number:09d}", pull)
 
 
-def _document(name: str, reference: Reference, digest: str, *, stamp: str) -> JsonObject:
-    """Return a DockerImage (discovery: artifactregistry.v1)."""
-    return {
-        "name": name,
-        "uri": f"{reference.host}/{reference.name}@{digest}",
-        "tags": [reference.tag] if reference.tag else [],
-        "imageSizeBytes": str(_SIZE_BYTES),
-        "mediaType": "application/vnd.oci.image.index.v1+json",
-        "uploadTime": stamp,
-        "buildTime": stamp,
-        "updateTime": stamp,
-    }
-
-
 def _unknown(reference: Reference) -> RegistryError:
     """Return Artifact Registry's error for an image that does not exist (github.com/firezone/firezone/issues/10484, 2025-09)."""
     wanted = reference.digest or reference.tag
     message = f'Failed to fetch "{wanted}".' if reference.location else "manifest unknown"
     return RegistryError(HTTPStatus.NOT_FOUND, "MANIFEST_UNKNOWN", message)
-
-
-def _digest_of(reference: Reference) -> str:
-    return "sha256:" + hashlib.sha256(str(reference).encode()).hexdigest()

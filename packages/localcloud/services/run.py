@@ -10,7 +10,6 @@ from localcloud.rest.errors import CloudError
 from localcloud.services import networks, run_limits
 from localcloud.services.checks import (
     Rules,
-    check_annotations,
     check_labels,
     check_region,
     obey,
@@ -134,9 +133,6 @@ class _Services(PolicyService):
         name = f"{call.name}/services/{check_id(call.query.get('serviceId'), 'serviceId', _SERVICE_ID)}"
         if self._store.has(SERVICES, name):
             raise CloudError.already_exists(f"Resource '{name.rpartition('/')[2]}' already exists.")
-        return await self._create(call, name)
-
-    async def _create(self, call: Call, name: str) -> JsonObject:
         now = self._cloud.timeline.stamp()
         document: JsonObject = {
             "name": name,
@@ -149,8 +145,6 @@ class _Services(PolicyService):
         }
         self._complete(document, "CreateServiceRequest")
         self._require_act_as(call, document)
-        if call.query.get("validateOnly"):
-            return self._validated(name, document)
         return await self._deploy_later(call, name, document)
 
     @method("list")
@@ -161,11 +155,7 @@ class _Services(PolicyService):
     @method("patch")
     async def patch(self, call: Call) -> JsonObject:
         name = call.name
-        document = self._store.get(SERVICES, name)
-        if document is None:
-            if not call.query.get("allowMissing"):
-                raise CloudError.not_found(_missing(name))
-            return await self._create(call, name)
+        document = self.find(call)
         given = call.body.get("etag")
         if given and given != document["etag"]:
             raise CloudError.aborted(
@@ -183,8 +173,6 @@ class _Services(PolicyService):
         updated["generation"] = str(int(document["generation"]) + 1)
         self._complete(updated, "UpdateServiceRequest")
         self._require_act_as(call, updated)
-        if call.query.get("validateOnly"):
-            return self._validated(name, updated)
         of_template = not mask or any(
             path.strip() in {"*", "template"} or path.strip().startswith("template.") for path in mask.split(",")
         )
@@ -202,19 +190,18 @@ class _Services(PolicyService):
             )
         shown = {**visible(document), "deleteTime": self._cloud.timeline.stamp()}
         response = {"@type": f"{TYPE}.Service", **shown}
-        if not call.query.get("validateOnly"):
-            self._store.delete(SERVICES, call.name)
-            networks.release_addresses(self._cloud, call.name)
-            self._cloud.policies.forget(f"//run.googleapis.com/{call.name}")
-            runtimes = self._cloud.runtimes
-            runtimes.fronts.route(call.name, {})
-            await runtimes.fronts.close(call.name)
-            tags: dict[str, int] = document.get("_tags") or {}
-            for tag in tags:
-                await runtimes.fronts.close(call.name, tag=tag)
-            for revision, _ in self._store.under(REVISIONS, call.name + "/revisions/"):
-                self._store.delete(REVISIONS, revision)
-                await runtimes.revisions.stop(revision)
+        self._store.delete(SERVICES, call.name)
+        networks.release_addresses(self._cloud, call.name)
+        self._cloud.policies.forget(f"//run.googleapis.com/{call.name}")
+        runtimes = self._cloud.runtimes
+        runtimes.fronts.route(call.name, {})
+        await runtimes.fronts.close(call.name)
+        tags: dict[str, int] = document.get("_tags") or {}
+        for tag in tags:
+            await runtimes.fronts.close(call.name, tag=tag)
+        for revision, _ in self._store.under(REVISIONS, call.name + "/revisions/"):
+            self._store.delete(REVISIONS, revision)
+            await runtimes.revisions.stop(revision)
         duration_s = self._cloud.duration_s(self._cloud.scenario.operations.run_s)
         return self._cloud.operations.timed(
             "run", call.location, duration_s=duration_s, response=response, metadata=response
@@ -231,20 +218,6 @@ class _Services(PolicyService):
         found = self.visible_under(REVISIONS, name_prefix(call.name, "revisions"))
         return listing(call.query, "revisions", found)
 
-    @method("revisions.delete")
-    async def delete_revision(self, call: Call) -> JsonObject:
-        document = self.get_revision(call)
-        service = self.stored(SERVICES, document["service"], _missing(document["service"]))
-        latest = {service.get("latestCreatedRevision"), service.get("latestReadyRevision")}
-        if call.name in {*latest, *self._deployments.serving(service)}:
-            raise CloudError.precondition(
-                f"Revision '{call.name.rpartition('/')[2]}' cannot be deleted: it is the latest one, or receives traffic or has a tag."
-            )
-        self._store.delete(REVISIONS, call.name)
-        await self._cloud.runtimes.revisions.stop(call.name)
-        response = {"@type": f"{TYPE}.Revision", **document}
-        return self._cloud.operations.timed("run", call.location, duration_s=0, response=response)
-
     # Deployments
 
     def _complete(self, document: JsonObject, request: str) -> None:
@@ -256,8 +229,6 @@ class _Services(PolicyService):
             raise CloudError.field("service.template", f"Violation in {request}.service.template: it must be given.")
         check_labels(document.get("labels"), "service.labels")
         check_labels(template.get("labels"), "service.template.labels")
-        check_annotations(document.get("annotations"), "service.annotations")
-        check_annotations(template.get("annotations"), "service.template.annotations")
         left = self._gpus_left(name, template, region)
         account = self._cloud.default_account(project)
         template = run_limits.with_defaults(template, default_account=account, gpu_max_instances=max(left, 0))
@@ -325,10 +296,6 @@ class _Services(PolicyService):
             for item in (before, after)
         ]
         return plain[0] != plain[1] or before.get("latestReadyRevision") != before.get("latestCreatedRevision")
-
-    def _validated(self, name: str, document: JsonObject) -> JsonObject:
-        response = {"@type": f"{TYPE}.Service", **visible(document)}
-        return self._cloud.operations.timed("run", "/".join(name.split("/")[:4]), duration_s=0, response=response)
 
     async def _deploy_later(self, call: Call, name: str, document: JsonObject) -> JsonObject:
         """Store the wanted state and deploy it in the background."""

@@ -86,13 +86,6 @@ class References:
             for env in parts(container, "env")
             if part(env, "valueSource").get("secretKeyRef")
         ]
-        for volume in parts(self.template, "volumes"):
-            source = volume.get("secret")
-            if source:
-                wanted += [
-                    (source.get("secret", ""), item.get("version") or "latest")
-                    for item in parts(source, "items") or [{}]
-                ]
         for secret, version in wanted:
             self._secret(secret, version)
 

@@ -117,12 +117,6 @@ class OperationsService(ApiService):
         operations = self._cloud.operations.under(self._api, call.name + "/operations/")
         return listing(call.query, "operations", [(str(operation["name"]), operation) for operation in operations])
 
-    @method("delete")
-    def delete(self, call: Call) -> JsonObject:
-        """Delete an operation."""
-        self._cloud.operations.delete(self._api, call.name)
-        return {}
-
 
 def listing(
     query: Mapping[str, Any],

@@ -21,17 +21,6 @@ _LIFECYCLE_ACTIONS = {"Delete", "SetStorageClass", "AbortIncompleteMultipartUplo
 _WEEK_S, _NINETY_DAYS_S = 604_800, 7_776_000
 """Limits of the soft delete policy (the provider's page on google_storage_bucket; cloud.google.com/storage/docs/soft-delete)."""
 _FIXED = ("name", "location", "hierarchicalNamespace")
-_KEPT = {
-    "projectNumber",
-    "metageneration",
-    "timeCreated",
-    "locationType",
-    "location",
-    "rpo",
-    "storageClass",
-    "softDeletePolicy",
-}
-"""Fields that an update does not clear."""
 _PUBLIC = {"allUsers", "allAuthenticatedUsers"}
 
 
@@ -99,12 +88,6 @@ class _Buckets(ApiService):
     def patch(self, call: Call) -> JsonObject:
         document = self._bucket(call)
         return self._change(call, document, merged(document, call.body))
-
-    @method("buckets.update")
-    def update(self, call: Call) -> JsonObject:
-        document = self._bucket(call)
-        kept = {key: value for key, value in document.items() if key.startswith("_") or key in _KEPT}
-        return self._change(call, document, {**kept, **without_nulls(call.body)})
 
     @method("buckets.delete")
     def delete(self, call: Call) -> web.Response:

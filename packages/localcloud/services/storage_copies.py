@@ -1,7 +1,6 @@
 """Cloud Storage v1: objects created from other objects without an upload: compose, copy and rewrite."""
 
 import json
-import os
 import secrets
 import shutil
 from pathlib import Path
@@ -9,9 +8,8 @@ from pathlib import Path
 from localcloud.json_values import JsonObject, part, parts
 from localcloud.rest.call import Call
 from localcloud.rest.errors import CloudError
-from localcloud.services import crc32c
 from localcloud.services.service import ApiService, method
-from localcloud.services.storage_objects import OBJECTS, Composite, Objects, check_conditions, settable
+from localcloud.services.storage_objects import OBJECTS, Objects, check_conditions, settable
 from localcloud.world.cloud import Cloud
 
 _REWRITES = "storage.rewrites"
@@ -42,25 +40,18 @@ class Copies(ApiService):
         documents = [self._component(bucket, source) for source in sources]
         if len({document["storageClass"] for document in documents}) > 1:
             raise CloudError.invalid("All source objects of a compose must have the same storage class.")
-        target, pieces, crc = self._objects.new_file(), list[str](), 0
-        for document in documents:
-            crc = crc32c.joined(crc, crc32c.number(document["crc32c"]), int(document["size"]))
-            for path in self._objects.files(document):
-                # A hard link, so that the source can be deleted. A compose moves no bytes.
-                pieces.append(f"{target.name}.{len(pieces)}")
-                os.link(path, path.with_name(pieces[-1]))
+        target = self._objects.new_file()
+        with target.open("wb") as out:
+            for document in documents:
+                with self._objects.content(document).open("rb") as source:
+                    shutil.copyfileobj(source, out)
         shown = self._objects.put(
             bucket,
             call.path["destinationObject"],
             target,
             {"storageClass": documents[0]["storageClass"], **settable(part(call.body, "destination"))},
             call.query,
-            composite=Composite(
-                components=sum(int(document.get("componentCount", 1)) for document in documents),
-                crc32c=crc32c.text(crc),
-                size=sum(int(document["size"]) for document in documents),
-                pieces=tuple(pieces),
-            ),
+            components=sum(int(document.get("componentCount", 1)) for document in documents),
         )
         if call.body.get("deleteSourceObjects"):
             for document in documents:
@@ -139,11 +130,7 @@ class Copies(ApiService):
             target,
             metadata,
             call.query,
-            composite=None
-            if components is None
-            else Composite(
-                components=1 if moves else int(components), crc32c=source["crc32c"], size=int(source["size"]), pieces=()
-            ),
+            components=None if components is None else 1 if moves else int(components),
         )
 
 

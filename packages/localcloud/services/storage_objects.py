@@ -2,10 +2,8 @@
 
 import base64
 import hashlib
-import shutil
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -14,7 +12,7 @@ import google_crc32c
 from aiohttp import web
 
 from localcloud.json_values import JsonObject, part
-from localcloud.rest.call import Call, merged, page
+from localcloud.rest.call import Call, page
 from localcloud.rest.errors import CloudError
 from localcloud.services.service import ApiService, method, visible
 from localcloud.world.cloud import Cloud
@@ -53,17 +51,6 @@ def settable(document: JsonObject) -> JsonObject:
     return {key: value for key, value in document.items() if key in SETTABLE}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Composite:
-    """Properties of an object that Cloud Storage joined without reading its bytes."""
-
-    components: int
-    crc32c: str
-    size: int
-    pieces: tuple[str, ...]
-    """Files of the objects' folder that hold the content, in order. Empty if the object's own file holds it."""
-
-
 class Objects(ApiService):
     """Objects of all buckets, without uploads and copies."""
 
@@ -75,24 +62,8 @@ class Objects(ApiService):
         self._folder.mkdir(exist_ok=True)
 
     def content(self, document: JsonObject) -> Path:
-        """Return the file with an object's bytes. A composite object's file is created on first read."""
-        path = self._folder / str(document["_file"])
-        if document.get("_pieces") and not path.exists():
-            joining = path.with_name(f"{path.name}.joining")
-            with joining.open("wb") as out:
-                for piece in self.files(document):
-                    with piece.open("rb") as source:
-                        shutil.copyfileobj(source, out, _CHUNK_BYTES)
-            joining.replace(path)
-            for name in document["_pieces"]:
-                (self._folder / name).unlink()
-        return path
-
-    def files(self, document: JsonObject) -> list[Path]:
-        """Return the files that hold an object's bytes, in order."""
-        path = self._folder / str(document["_file"])
-        pieces = [] if path.exists() else [self._folder / name for name in document.get("_pieces") or ()]
-        return pieces or [path]
+        """Return the file with an object's bytes."""
+        return self._folder / str(document["_file"])
 
     def new_file(self) -> Path:
         """Return the path of a new file for content."""
@@ -165,19 +136,6 @@ class Objects(ApiService):
             **({"nextPageToken": following} if following else {}),
         }
 
-    @method("patch")
-    def patch(self, call: Call) -> JsonObject:
-        """Change metadata; null removes a field."""
-        document = self._named(call)
-        return self._change(call, document, merged(document, settable(call.body)))
-
-    @method("update")
-    def update(self, call: Call) -> JsonObject:
-        """Replace metadata."""
-        document = self._named(call)
-        kept = {key: value for key, value in document.items() if key not in SETTABLE or key == "storageClass"}
-        return self._change(call, document, {**kept, **settable(call.body)})
-
     @method("delete")
     def delete(self, call: Call) -> web.Response:
         """Delete the live object."""
@@ -189,11 +147,7 @@ class Objects(ApiService):
     def remove(self, document: JsonObject) -> None:
         """Delete an object and its content."""
         self._store.delete(OBJECTS, f"{document['bucket']}/{document['name']}")
-        self._forget(document)
-
-    def _forget(self, document: JsonObject) -> None:
-        for path in self.files(document):
-            path.unlink(missing_ok=True)
+        self.content(document).unlink(missing_ok=True)
 
     def put(  # noqa: PLR0917 - the parts of one object
         self,
@@ -203,26 +157,25 @@ class Objects(ApiService):
         metadata: JsonObject,
         conditions: Mapping[str, Any],
         given: JsonObject | None = None,
-        composite: Composite | None = None,
+        components: int | None = None,
     ) -> JsonObject:
-        """Store the file `content` as the object. First check conditions and given checksums; remove the files if one fails.
+        """Store the file `content` as the object. First check conditions and given checksums; remove the file if one fails.
 
-        A composite object has a number of components and no MD5, and its content is not read.
+        A composite object has a number of components and no MD5.
         """
         try:
             self.bucket(bucket)
             check_name(name)
             old = self._store.get(OBJECTS, f"{bucket}/{name}")
             check_conditions(conditions, old)
-            md5, crc32c, size = ("", composite.crc32c, composite.size) if composite else digests(content)
+            md5, crc32c, size = digests(content)
             for key, value in (("md5Hash", md5), ("crc32c", crc32c)):
                 if (given or {}).get(key) not in (None, value):
                     raise CloudError.invalid(
                         f"Provided {key} '{(given or {})[key]}' doesn't match calculated {key} '{value}'."
                     )
         except CloudError:
-            for file in (content.name, *(composite.pieces if composite else ())):
-                (self._folder / file).unlink(missing_ok=True)
+            content.unlink(missing_ok=True)
             raise
         now = self._cloud.timeline.stamp()
         document: JsonObject = {
@@ -234,18 +187,17 @@ class Objects(ApiService):
             "generation": str(max(time.time_ns() // 1000, int(old["generation"]) + 1 if old else 0)),
             "metageneration": "1",
             "size": str(size),
-            **({"componentCount": composite.components} if composite else {"md5Hash": md5}),
+            **({"md5Hash": md5} if components is None else {"componentCount": components}),
             "crc32c": crc32c,
             "timeCreated": now,
             "updated": now,
             "timeStorageClassUpdated": now,
             "_file": content.name,
-            **({"_pieces": list(composite.pieces)} if composite and composite.pieces else {}),
         }
         self._store.put(OBJECTS, f"{bucket}/{name}", document)
         self._cloud.written_objects[f"{bucket}/{name}"] += 1
         if old is not None:
-            self._forget(old)
+            self.content(old).unlink(missing_ok=True)
         return self.shown(document)
 
     def _named(self, call: Call) -> JsonObject:
@@ -275,12 +227,6 @@ class Objects(ApiService):
     def bucket(self, name: str) -> JsonObject:
         """Return a bucket's document. Raise 404 if it does not exist."""
         return self.stored("storage.buckets", name, NO_BUCKET)
-
-    def _change(self, call: Call, document: JsonObject, updated: JsonObject) -> JsonObject:
-        check_conditions(call.query, document)
-        updated["metageneration"] = str(int(document["metageneration"]) + 1)
-        updated["updated"] = self._cloud.timeline.stamp()
-        return self.shown(self._store.put(OBJECTS, f"{document['bucket']}/{document['name']}", updated))
 
 
 def check_conditions(query: Mapping[str, Any], document: JsonObject | None, *, of: str = "") -> None:

@@ -1,32 +1,25 @@
-"""Cloud Storage v1: simple (media), multipart and resumable uploads. Content is written to a file while it arrives."""
+"""Cloud Storage v1: simple (media) and multipart uploads. Content is written to a file while it arrives."""
 
 import mmap
 import re
-import secrets
 from itertools import pairwise
 from pathlib import Path
-from typing import cast
-
-from aiohttp import web
 
 from localcloud.json_values import JsonObject
 from localcloud.rest import bodies, validation
 from localcloud.rest.call import Call
 from localcloud.rest.errors import CloudError, ErrorStyle
 from localcloud.services.service import ApiService, method
-from localcloud.services.storage_objects import Objects, check_conditions, check_name, settable
+from localcloud.services.storage_objects import Objects, check_name, settable
 from localcloud.world.cloud import Cloud
 
-_SESSIONS = "storage.uploads"
 _CHUNK_BYTES = 1 << 20
 _LONGEST_LINE = 8192
 """Maximum bytes of a header line inside a multipart body."""
-_RANGE = re.compile(r"bytes (?:(?P<first>\d+)-(?P<last>\d+)|\*)/(?P<total>\d+|\*)")
-_CONDITIONS = ("ifGenerationMatch", "ifGenerationNotMatch", "ifMetagenerationMatch", "ifMetagenerationNotMatch")
 
 
 class Uploads(ApiService):
-    """The method storage.objects.insert in its three forms."""
+    """The method storage.objects.insert in two of its three forms."""
 
     prefix = "storage.objects"
 
@@ -35,19 +28,19 @@ class Uploads(ApiService):
         self._objects = Objects(cloud)
 
     @method("insert")
-    async def insert(self, call: Call) -> JsonObject | web.StreamResponse:
-        """Upload an object by its uploadType; a PUT continues a resumable session."""
+    async def insert(self, call: Call) -> JsonObject:
+        """Upload an object by its uploadType."""
         if call.media != "upload":
             raise CloudError.invalid("Uploads go to /upload/storage/v1/b/BUCKET/o with an uploadType.")
-        if call.http.query.get("upload_id"):
-            return await self._continue(call)
         kind = call.http.query.get("uploadType")
         if kind == "media":
             return await self._media(call)
         if kind == "multipart":
             return await self._multipart(call)
         if kind == "resumable":
-            return await self._begin(call)
+            raise CloudError.unimplemented(
+                "The local cloud has no resumable uploads. Use uploadType media or multipart."
+            )
         raise CloudError.invalid(f"Invalid upload type '{kind}': media, multipart and resumable are allowed.")
 
     async def _media(self, call: Call) -> JsonObject:
@@ -77,98 +70,18 @@ class Uploads(ApiService):
         name = str(call.query.get("name") or body.get("name") or "")
         return self._objects.put(call.path["bucket"], name, target, chosen, call.query, given=body)
 
-    async def _begin(self, call: Call) -> web.Response:
-        body = self._checked(call, await bodies.whole(call.http, ErrorStyle.STORAGE) or b"{}")
-        bucket, name = call.path["bucket"], str(call.query.get("name") or body.get("name") or "")
-        self._objects.bucket(bucket)
-        check_name(name)
-        check_conditions(call.query, self._cloud.store.get("storage.objects", f"{bucket}/{name}"))
-        content_type = call.http.headers.get("X-Upload-Content-Type", "application/octet-stream")
-        upload_id = secrets.token_urlsafe(24)
-        file = self._objects.new_file()
-        file.touch()
-        session: JsonObject = {
-            "bucket": bucket,
-            "name": name,
-            "metadata": {"contentType": content_type, **settable(body)},
-            "given": {key: body[key] for key in ("md5Hash", "crc32c") if key in body},
-            "conditions": {key: call.query[key] for key in _CONDITIONS if key in call.query},
-            "file": file.name,
-        }
-        self._cloud.store.put(_SESSIONS, upload_id, session)
-        location = f"{call.http.scheme}://{call.http.host}{call.http.rel_url.raw_path}?uploadType=resumable&upload_id={upload_id}"
-        return web.Response(status=200, headers={"Location": location, "X-GUploader-UploadID": upload_id})
-
-    async def _continue(self, call: Call) -> JsonObject | web.StreamResponse:
-        upload_id = call.http.query["upload_id"]
-        session = self._cloud.store.get(_SESSIONS, upload_id)
-        if session is None:
-            raise CloudError.not_found(f"No upload session '{upload_id[:12]}...'; it is unknown, refused or cancelled.")
-        if "finished" in session:
-            return session["finished"]
-        target = self._objects.content({"_file": session["file"]})
-        header = call.http.headers.get("Content-Range")
-        if header is None:
-            await _receive(call, target)
-            return self._finish(upload_id, session, target, call)
-        found = _RANGE.fullmatch(header.strip())
-        if found is None:
-            raise CloudError.invalid(f"Invalid Content-Range '{header}'.")
-        have = target.stat().st_size
-        if found["first"] is not None:
-            first = int(found["first"])
-            if first > have:
-                raise CloudError(
-                    503,
-                    "UNAVAILABLE",
-                    f"The chunk begins at byte {first}, but {have} bytes have been received.",
-                    reason="backendError",
-                )
-            have = await _receive(call, target, at=first)
-        if found["total"] != "*" and have == int(found["total"]):
-            return self._finish(upload_id, session, target, call)
-        headers = {"Range": f"bytes=0-{have - 1}"} if have else {}
-        return web.Response(status=308, headers=headers)
-
-    def _finish(self, upload_id: str, session: JsonObject, target: Path, call: Call) -> JsonObject:
-        """Store the object, and keep it as the response for a client that did not receive it.
-
-        The last request's x-goog-hash is compared like the checksums of the session's metadata.
-        """
-        self._cloud.store.delete(_SESSIONS, upload_id)
-        shown = self._objects.put(
-            session["bucket"],
-            session["name"],
-            target,
-            session["metadata"],
-            session["conditions"],
-            given={**session["given"], **_hashes(call.http.headers.get("X-Goog-Hash", ""))},
-        )
-        self._cloud.store.put(_SESSIONS, upload_id, {"finished": shown})
-        return shown
-
     def _checked(self, call: Call, text: bytes) -> JsonObject:
         return validation.request_body(call.document, call.method, bodies.parsed(text))
 
 
-def _hashes(header: str) -> JsonObject:
-    """Return the checksums of an x-goog-hash header (`crc32c=...,md5=...`) by the object's fields."""
-    given = dict(cast("tuple[str, str]", entry.strip().split("=", 1)) for entry in header.split(",") if "=" in entry)
-    return {field: given[name] for name, field in (("crc32c", "crc32c"), ("md5", "md5Hash")) if name in given}
-
-
-async def _receive(call: Call, target: Path, *, at: int = 0) -> int:
-    """Write the request's content from byte `at` on and return the file's size."""
-    target.touch()  # noqa: ASYNC240 - a local file
-    with target.open("r+b") as out:
-        out.seek(at)
+async def _receive(call: Call, target: Path) -> None:
+    """Write the request's content."""
+    with target.open("wb") as out:
         try:
             async for chunk in call.http.content.iter_chunked(_CHUNK_BYTES):
                 out.write(chunk)
         except bodies.BROKEN as error:
             raise bodies.refusal(error, ErrorStyle.STORAGE) from None
-        out.truncate()
-        return out.tell()
 
 
 def _split(content_type: str, received: Path, target: Path) -> tuple[bytes, str]:

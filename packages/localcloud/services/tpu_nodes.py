@@ -207,26 +207,13 @@ class _NodeMethods(ApiService):
 class _Catalog(ApiService):
     prefix = "tpu.projects.locations"
 
-    @method("get")
-    def get_location(self, call: Call) -> JsonObject:
-        zone, _ = tpu_requests.zone_of(self._cloud, call.name)
-        return _location(call, zone)
-
     @method("list")
     def list_locations(self, call: Call) -> JsonObject:
         return _listed(call, "locations", [_location(call, zone) for zone in self._cloud.scenario.tpu.zones])
 
-    @method("acceleratorTypes.get")
-    def get_accelerator_type(self, call: Call) -> JsonObject:
-        return _only(self._accelerator_types(call), call.name)
-
     @method("acceleratorTypes.list")
     def list_accelerator_types(self, call: Call) -> JsonObject:
         return _listed(call, "acceleratorTypes", self._accelerator_types(call))
-
-    @method("runtimeVersions.get")
-    def get_runtime_version(self, call: Call) -> JsonObject:
-        return _only(self._runtime_versions(call), call.name)
 
     @method("runtimeVersions.list")
     def list_runtime_versions(self, call: Call) -> JsonObject:
@@ -255,10 +242,3 @@ def _location(call: Call, zone: str) -> JsonObject:
 
 def _listed(call: Call, key: str, items: list[JsonObject]) -> JsonObject:
     return listing(call.query, key, sorted(((str(item["name"]), item) for item in items), key=lambda pair: pair[0]))
-
-
-def _only(items: list[JsonObject], name: str) -> JsonObject:
-    for item in items:
-        if item["name"] == name:
-            return item
-    raise CloudError.not_found(f"Resource '{name}' was not found.")

@@ -11,10 +11,9 @@ import pytest
 from google.protobuf import empty_pb2
 
 from localcloud import callers
-from localcloud.callers import foreign_host, other_user, web_page_header
-from localcloud.running.machines import metadata
+from localcloud.callers import foreign_host, other_user
 from localcloud.tests.plugins.harness import BareStore, Recorder, connected, run
-from localcloud.tests.running import test_fronts, test_metadata
+from localcloud.tests.running import test_fronts
 
 plugins = importlib.import_module("localcloud.plugins.serve")  # the package has a function of that name
 ME = os.geteuid()
@@ -77,21 +76,6 @@ def test_a_connection_of_this_process_is_no_other_users():
             assert not other_user(client, server.getsockname())
 
 
-@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="asks the kernel of Linux")
-@pytest.mark.parametrize(("family", "host"), [(socket.AF_INET, "127.0.0.1"), (socket.AF_INET6, "::1")])
-def test_the_kernel_names_the_user_of_an_open_connection_only(family, host):
-    with socket.create_server((host, 0), family=family) as server:
-        at = server.getsockname()[:2]
-        with socket.create_connection(at) as calling:
-            accepted, client = server.accept()
-            assert callers._user_of(client[:2], at) in {ME, None}  # None: a kernel without the diagnosis of sockets
-            assert callers._user_of(client[:2], (host, client[1])) is None
-        accepted.recv(1)
-        assert callers._user_of(client[:2], at) is None, "closed by its user: the kernel would name root"
-        accepted.close()
-    assert calling.fileno() == -1
-
-
 @pytest.mark.parametrize(("user", "other"), [(ME, False), (0, False), (ME + 1, True)])
 def test_what_the_kernel_says_counts_before_its_list(table, monkeypatch, user, other):
     table(row(ME) if other else row(ME + 1))
@@ -122,21 +106,6 @@ def test_port_80_needs_no_port_in_the_host():
     assert not foreign_host("127.0.0.1", address="127.0.0.1", port=80)
 
 
-@pytest.mark.parametrize(
-    ("headers", "sent"),
-    [
-        ({}, None),
-        ({"Sec-Fetch-Site": "none"}, None),
-        ({"Sec-Fetch-Site": "cross-site"}, "Sec-Fetch-Site: cross-site"),
-        ({"Sec-Fetch-Site": "same-site"}, "Sec-Fetch-Site: same-site"),
-        ({"Sec-Fetch-Site": "same-origin"}, "Sec-Fetch-Site: same-origin"),
-        ({"Origin": "null"}, "Origin: null"),
-    ],
-)
-def test_a_browsers_headers_tell_a_web_page(headers, sent):
-    assert web_page_header(headers) == sent
-
-
 def test_a_plugin_refuses_another_user(monkeypatch):
     async def scenario():
         async with plugins.serve("http://127.0.0.1:9", transport=Recorder(BareStore()), environment={}) as ports:
@@ -153,25 +122,6 @@ def test_a_plugin_refuses_another_user(monkeypatch):
             return set(refused)
 
     assert run(scenario()) == {grpc.StatusCode.PERMISSION_DENIED}
-
-
-def test_a_metadata_server_gives_no_token_to_a_web_page_and_to_another_user(monkeypatch):
-    async def work():
-        async with test_metadata.here() as at:
-            path, google = "instance/service-accounts/default/token", test_metadata.GOOGLE
-            for sent in (
-                {"Host": "evil.example"},
-                {"Origin": "https://evil.example"},
-                {"Sec-Fetch-Site": "cross-site"},
-            ):
-                status, text, _ = await at.ask(path, headers={**google, **sent})
-                assert (status, "token-of" in text) == (403, False)
-            assert (await at.ask(path))[0] == 200
-            monkeypatch.setattr(metadata, "other_user", lambda *_: True)
-            status, text, _ = await at.ask(path)
-            assert (status, "token-of" in text) == (403, False)
-
-    test_metadata.run(work)
 
 
 def test_a_front_answers_under_its_own_name_only():

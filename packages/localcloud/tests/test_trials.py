@@ -20,7 +20,7 @@ from localcloud.tests import idle_cloud
 from localcloud.tests.conftest import SCENARIO, Client
 from localcloud.trials import answers, command
 from localcloud.trials.command import TryRefusedError, plan_trials, try_entries
-from localcloud.trials.requests_of_entries import FIXTURES, rank, trial
+from localcloud.trials.requests_of_entries import FIXTURES, trial
 from localcloud.trials.resources import KINDS, PREFIX, created_by
 from localcloud.trials.running import Runner, judge
 from localcloud.trials.sending import ApiReply
@@ -214,17 +214,6 @@ def test_every_trial_of_the_ledger_is_as_the_local_cloud_has_it(run, tmp_path):
     written = (tmp_path / "tried.json").read_text()
     assert set(json.loads(written)) == set(verdicts(report))
     assert [word for word in (PROJECT, "localcloud-try-") if word in written] == []
-
-
-def test_a_run_that_ends_is_as_the_local_cloud_has_it(tmp_path, capsys):
-    tpu = SCENARIO.tpu.model_copy(update={"accelerate_run_duration": True})
-    with idle_cloud.start(scenario=SCENARIO.model_copy(update={"tpu": tpu}), speed=2000) as cloud:
-        session = requests.Session()
-        session.headers["Authorization"] = f"Bearer {cloud.token}"
-        environment = {**endpoints(cloud.base_url), "LOCALCLOUD_SPEED": "2000"}
-        code = try_entries(options(tmp_path, only=["queued-run-ends"]), environment, session=session)
-    report = json.loads(capsys.readouterr().out)
-    assert (code, verdicts(report), report["left"]) == (0, {"queued-run-ends": "as assumed"}, [])
 
 
 def test_without_quota_a_trial_of_a_machine_is_unknown(tmp_path, capsys):
@@ -555,17 +544,6 @@ def test_what_has_another_cause_is_unknown(reply, verdict):
     assert judge(REFUSED, reply).verdict == verdict
 
 
-def test_the_answers_hold_no_token_and_no_project(run, tmp_path, monkeypatch):
-    token = "a-token-of-the-environment"
-    planted = entry(command=f"api '{API}/{token}'", answer=Answer(status=404, words=token))
-    monkeypatch.setattr("localcloud.trials.command.known_secrets", lambda _: iter([(answers.TOKEN, token)]))
-    _, report = run(planted)
-    assert verdicts(report) == {"planted": "as assumed"}
-    for text in ((tmp_path / "tried.json").read_text(), report["trials"][0]["answered"]):
-        assert "TOKEN" in text
-        assert [word for word in (token, PROJECT) if word in text] == []
-
-
 def test_what_was_accepted_is_deleted_before_the_next_request_of_another_trial(run, session, monkeypatch):
     send, verbs = session.request, []
     monkeypatch.setattr(session, "request", lambda verb, url, **rest: (verbs.append(verb), send(verb, url, **rest))[1])
@@ -611,19 +589,6 @@ def test_answers_of_google_go_into_the_ledger_of_a_checkout(run, tmp_path, monke
     assert texts["page-token"].startswith("a real project: differs: 200 ")
 
 
-def test_free_ones_come_first_then_danger_per_dollar():
-    entries = [
-        entry("dear", danger="critical", cost_usd=8.0),
-        entry("cheap", danger="high", cost_usd=0.5),
-        entry("low", danger="low"),
-        entry("high"),
-    ]
-    assert [each.id for each in sorted(entries, key=rank)] == ["high", "low", "cheap", "dear"]
-    plan = plan_trials(entries, 1.0)
-    assert [each.entry.id for each in plan.trials] == ["high", "low", "cheap"]
-    assert [each.entry.id for each in plan.over] == ["dear"]
-
-
 def test_a_poll_repeats_until_the_words_come_and_then_ends(run, session):
     """A secret that does not exist answers 404 until the poll gives up, and the next step is not sent."""
     secret = f"{API}/TRY"
@@ -649,14 +614,6 @@ def test_the_minutes_include_the_deletion_of_what_is_created():
     minutes = [plan_trials([each], 0.0).minutes for each in (refused, made, network)]
     assert minutes[1] - minutes[0] == pytest.approx(KINDS["services"].seconds / 60)
     assert minutes[2] - minutes[0] == pytest.approx(KINDS["networks"].seconds / 60)
-
-
-def test_every_untried_entry_is_a_trial_or_needs_a_person():
-    plan = plan_trials(load().assumptions, None)
-    assert len(plan.trials) + len(plan.by_hand) == len([each for each in load().assumptions if not each.tried])
-    creating = [each for each in plan.trials if re.search(r"Id=|\"(name|accountId)\": ", each.entry.how_to_try)]
-    own = {"TRY", "SECRET", "BUCKET", "NETWORK", "REPOSITORY", "ACCOUNT"}
-    assert {each.entry.id for each in creating if not each.words & own} == {"compute-names", "stated-account-id-short"}
 
 
 @pytest.mark.parametrize(

@@ -5,19 +5,16 @@ without the marker is not owned and is left alone. If the server chooses the id,
 """
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, cast
 from urllib.parse import parse_qs, urlsplit, urlunsplit
 
-from localcloud.json_values import JsonObject, as_list, as_object
+from localcloud.json_values import JsonObject, as_list, as_object, packaged, part
 
 PREFIX: Final = "localcloud-try-"
 MARK: Final = "localcloud-try"
 """A label's key, and the first word of a description."""
-_LABELS: Final = ("labels",)
-_USER_LABELS: Final = ("userLabels",)
-_DESCRIPTION: Final = ("description",)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,7 +24,7 @@ class Kind:
     items: str
     name_at: str
     is_in_query: bool = False
-    mark_at: tuple[str, ...] = ()
+    mark_at: Sequence[str] = ()
     delete_query: str = ""
     has_server_id: bool = False
     """True if the server chooses the id, so that `name_at` is the display name."""
@@ -35,52 +32,12 @@ class Kind:
     """Approximate duration of its creation and deletion on Google, in seconds (assumed)."""
 
 
-KINDS: Final = {
-    "secrets": Kind(items="secrets", name_at="secretId", is_in_query=True, mark_at=_LABELS),
-    "repositories": Kind(items="repositories", name_at="repositoryId", is_in_query=True, mark_at=_LABELS, seconds=15),
-    "services": Kind(items="services", name_at="serviceId", is_in_query=True, mark_at=_LABELS, seconds=30),
-    "queuedResources": Kind(
-        items="queuedResources", name_at="queuedResourceId", is_in_query=True, delete_query="force=true", seconds=180
-    ),
-    "b": Kind(items="items", name_at="name", mark_at=_LABELS),
-    "serviceAccounts": Kind(items="accounts", name_at="accountId", mark_at=("serviceAccount", "description")),
-    "networks": Kind(items="items", name_at="name", mark_at=_DESCRIPTION, seconds=60),
-    "subnetworks": Kind(items="items", name_at="name", mark_at=_DESCRIPTION, seconds=40),
-    "firewalls": Kind(items="items", name_at="name", mark_at=_DESCRIPTION, seconds=20),
-    "routers": Kind(items="items", name_at="name", mark_at=_DESCRIPTION, seconds=20),
-    "instances": Kind(items="items", name_at="name", mark_at=_LABELS),
-    "notificationChannels": Kind(
-        items="notificationChannels", name_at="displayName", mark_at=_USER_LABELS, has_server_id=True
-    ),
-    "dashboards": Kind(items="dashboards", name_at="displayName", mark_at=_LABELS, has_server_id=True),
-    "alertPolicies": Kind(items="alertPolicies", name_at="displayName", mark_at=_USER_LABELS, has_server_id=True),
-}
+_TABLES: Final = packaged("localcloud.trials", "resources.json")
+KINDS: Final = {name: Kind(**row) for name, row in part(_TABLES, "kinds").items()}
 """By the last segment of the collection's path."""
 FIRST_TO_GO: Final = tuple(reversed(("networks", "subnetworks", *(name for name in KINDS if "network" not in name))))
 """The deletion order: users of a network before the network."""
-_FIXTURES: Final[dict[str, tuple[str, JsonObject]]] = {
-    "SECRET": (
-        "https://secretmanager.googleapis.com/v1/projects/PROJECT/secrets",
-        {"replication": {"automatic": {}}},
-    ),
-    "BUCKET": (
-        "https://storage.googleapis.com/storage/v1/b?project=PROJECT",
-        {
-            "location": "us-east4",
-            "softDeletePolicy": {"retentionDurationSeconds": "0"},
-            "iamConfiguration": {"uniformBucketLevelAccess": {"enabled": True}},
-        },
-    ),
-    "NETWORK": (
-        "https://compute.googleapis.com/compute/v1/projects/PROJECT/global/networks",
-        {"autoCreateSubnetworks": False},
-    ),
-    "REPOSITORY": (
-        "https://artifactregistry.googleapis.com/v1/projects/PROJECT/locations/us-east4/repositories",
-        {"format": "DOCKER"},
-    ),
-    "ACCOUNT": ("https://iam.googleapis.com/v1/projects/PROJECT/serviceAccounts", {}),
-}
+_FIXTURES: Final = part(_TABLES, "fixtures")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -161,10 +118,9 @@ def marked(method: str, url: str, body: str | None, run: str) -> str | None:
 
 def fixture(word: str, *, project: str, name: str, run: str) -> tuple[str, str]:
     """Return the URL and the body of the request that creates a fixture."""
-    url, body = _FIXTURES[word]
-    url = url.replace("PROJECT", project)
+    url = str(_FIXTURES[word]["url"]).replace("PROJECT", project)
     kind = KINDS[urlsplit(url).path.rpartition("/")[2]]
-    wanted: JsonObject = {**body}
+    wanted = {**part(_FIXTURES[word], "body")}
     if kind.is_in_query:
         url += f"?{kind.name_at}={name}"
     else:
@@ -175,12 +131,12 @@ def fixture(word: str, *, project: str, name: str, run: str) -> tuple[str, str]:
 
 def fixture_seconds(words: Iterable[str]) -> float:
     """Return the approximate duration of the creation and deletion of fixtures, in seconds."""
-    return sum(KINDS[urlsplit(_FIXTURES[word][0]).path.rpartition("/")[2]].seconds for word in words)
+    return sum(KINDS[urlsplit(str(_FIXTURES[word]["url"])).path.rpartition("/")[2]].seconds for word in words)
 
 
 def fixture_collections(project: str) -> frozenset[str]:
     """Return the URLs of all collections in which fixtures are created, with the query that their lists need."""
-    return frozenset(url.replace("PROJECT", project) for url, _ in _FIXTURES.values())
+    return frozenset(str(row["url"]).replace("PROJECT", project) for row in _FIXTURES.values())
 
 
 def own_items(url: str, answer: object) -> tuple[list[Created], list[str]]:

@@ -7,26 +7,12 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from localcloud.json_values import as_object
+from localcloud.json_values import as_object, packaged, part, strings
 from localcloud.vllm import tokens
 
-OPENING: Final = "This is a simulated answer: the local cloud runs no model."
-_SENTENCES: Final = (
-    "The text does not depend on your question.",
-    "The number of tokens in the usage is exact.",
-    "Each token comes one interval after the one before it.",
-    "The interval is an estimate for this model on this accelerator.",
-    "More requests at the same time make each of them slower.",
-    "A long prompt delays the first token.",
-    "The cache for keys and values has the size that a real server logs.",
-    "A request that does not fit into the cache waits.",
-    "A longer limit only adds more sentences of this kind.",
-    "Sums, a few capitals and fixed texts get a correct answer.",
-    "A JSON schema is filled with values that match it.",
-    "A tool is called with arguments that match its schema.",
-    "Nothing here is billed.",
-    "Deploy the same stack to Google Cloud for real answers.",
-)
+_TEXTS: Final = packaged("localcloud.vllm", "answers.json")
+OPENING: Final = str(_TEXTS["opening"])
+_SENTENCES: Final = strings(_TEXTS, "sentences")
 """Sentences of a free answer."""
 
 _SAY: Final = r"\b(?:reply|answer|respond|say|output|print|return|write)\s+(?:back\s+)?(?:with\s+)?"
@@ -56,15 +42,7 @@ _ASKS: Final = re.compile(
     r"\b(what(?:'s| is| are)?|compute|calculate|solve|how much|evaluate)\b|=\s*\??\s*$", re.IGNORECASE
 )
 _NUMBER_ONLY: Final = re.compile(r"\bonly\b|\bjust\b|=\s*\??\s*$", re.IGNORECASE)
-_CAPITALS: Final = {
-    "france": "Paris",
-    "germany": "Berlin",
-    "italy": "Rome",
-    "spain": "Madrid",
-    "japan": "Tokyo",
-    "england": "London",
-    "the united kingdom": "London",
-}
+_CAPITALS: Final = part(_TEXTS, "capitals")
 _CAPITAL: Final = re.compile(r"\bcapital of ([a-z ]+?)\s*(?:\?|\.|,|\bis\b|$)", re.IGNORECASE)
 
 _ASKS_FACT: Final = re.compile(r"\bwhat is (?P<fact>the [a-z ]{3,60}?)\?", re.IGNORECASE)

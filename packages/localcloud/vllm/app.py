@@ -83,7 +83,6 @@ def make_app(parts: Parts) -> web.Application:
             web.post("/v1/completions", server.completions),
             web.post("/invocations", server.invocations),
             web.post("/tokenize", server.tokenize),
-            web.post("/detokenize", server.detokenize),
             *(web.post(path, server.not_simulated) for path in _NOT_SIMULATED),
             web.get("/_sim/faults", server.get_faults),
             web.post("/_sim/faults", server.set_faults),
@@ -236,20 +235,8 @@ class _Server:
             ids = bos + tokens.encode(body["prompt"])
         else:
             raise RequestError("Either prompt or messages must be provided.", param="prompt")
-        strings = [tokens.decode([token]) for token in ids] if body.get("return_token_strs") else None
         length = self._parts.capacity.max_model_len
-        return web.json_response({"count": len(ids), "max_model_len": length, "tokens": ids, "token_strs": strings})
-
-    async def detokenize(self, request: web.Request) -> web.Response:
-        body = as_object(await _body(request))
-        ids = as_list(body.get("tokens"))
-        if not isinstance(body.get("tokens"), list) or not all(isinstance(token, int) for token in ids):
-            raise RequestError("{'loc': ('body', 'tokens'), 'msg': 'Input should be a valid list'}", param="tokens")
-        self._check_model(body.get("model"))
-        try:
-            return web.json_response({"prompt": tokens.decode(ids)})
-        except ValueError as error:
-            raise RequestError(f"{error}.", param="tokens") from error
+        return web.json_response({"count": len(ids), "max_model_len": length, "tokens": ids, "token_strs": None})
 
     async def get_faults(self, request: web.Request) -> web.Response:
         _loopback_only(request)

@@ -229,10 +229,6 @@ class SimulatedEngine:
         """Return the counters of HTTP requests, which are part of the metrics."""
         return self._metrics.http
 
-    def metrics_text(self) -> str:
-        """Return the metrics of a server with this engine alone, in Prometheus text."""
-        return self._metrics.render(running=self.running, waiting=self.waiting, kv_usage=self.kv_usage)
-
     def metrics_lines(self) -> list[str]:
         """Return the lines of this engine's metrics."""
         return self._metrics.lines(running=self.running, waiting=self.waiting, kv_usage=self.kv_usage)

@@ -19,35 +19,17 @@ from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
-from localcloud.json_values import as_list, as_object
+from localcloud.json_values import as_list, as_object, packaged, strings
 from localcloud.vllm import tokens
 from localcloud.vllm.generation import Completion
 from localcloud.vllm.media_items import KINDS
 from localcloud.vllm.protocol import Request
 
-BROKEN_FEATURES: Final = {
-    "ignores_media": "images, sounds and videos are dropped before the model",
-    "no_audio_extra": "a sound fails as in an image without vllm[audio]",
-    "no_media_limits": "--limit-mm-per-prompt has no effect",
-    "ignores_tool_results": "the chat template drops messages of a tool",
-    "leaks_tool_calls": "with thinking, a tool call stays in the text",
-    "ignores_schema": "with thinking, structured output has no effect",
-    "ignores_system": "the chat template drops system messages",
-    "cuts_prompts": "the first half of a long message is dropped",
-    "answers_as_base": "the base model answers instead of an adapter",
-    "serves_any_model": "an unknown model name is served by the base model",
-    "proposes_nothing": "speculative decoding proposes no tokens",
-    "knows_nothing": "every answer is a free one",
-}
+_TABLES: Final = packaged("localcloud.vllm", "faults.json")
+BROKEN_FEATURES: Final[dict[str, str]] = _TABLES["broken"]
 """Kind -> effect."""
 _KEYS: Final[dict[str, frozenset[str]]] = {
-    "crash": frozenset(),
-    "status": frozenset(("status", "retry_after_s")),
-    "stall": frozenset(("after_tokens", "seconds")),
-    "reset": frozenset(("after_tokens",)),
-    "malformed": frozenset(("after_tokens",)),
-    "no_usage": frozenset(),
-    **dict.fromkeys(BROKEN_FEATURES, frozenset[str]()),
+    kind: frozenset(strings(_TABLES["keys"], kind)) for kind in (*_TABLES["keys"], *BROKEN_FEATURES)
 }
 _LONG: Final = 2000
 """Characters of a message from which it is cut."""

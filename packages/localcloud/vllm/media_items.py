@@ -14,9 +14,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from localcloud.json_values import as_object
+from localcloud.json_values import as_object, packaged
 from localcloud.vllm import tokens
-from localcloud.vllm.pictures import Size, color_of, jpeg_images, size_of
 
 KINDS: Final = {"image_url": "image", "input_audio": "audio", "audio_url": "audio", "video_url": "video"}
 """Modality by the type of a content part."""
@@ -33,6 +32,16 @@ _WINDOW_S: Final = 0.02
 _AUDIO_OPENINGS: Final = (b"OggS", b"fLaC", b"ID3", b"\xff\xfb", b"\xff\xf3", b"\xff\xf2")
 _ASKS_COLOR: Final = re.compile(r"\bcolou?rs?\b", re.IGNORECASE)
 _ASKS_BEEPS: Final = re.compile(r"\bhow many (?:beeps|tones)\b", re.IGNORECASE)
+_JPEG: Final = b"\xff\xd8\xff"
+_END: Final = b"\xff\xd9"
+
+
+@dataclass(frozen=True, slots=True)
+class Size:
+    """Width and height in pixels."""
+
+    width: int
+    height: int
 
 
 class MediaItemError(Exception):
@@ -168,3 +177,34 @@ def _video(files: list[bytes], _: int) -> MediaItem:
         size = size_of(frame) or Size(1, 1)
         count += soft_tokens_of(size, _FRAME_TOKENS) + 2 + tokens.count(f" 00:{at:02d} ")
     return MediaItem(kind="video", tokens=count, files=tuple(kept))
+
+
+def size_of(data: bytes) -> Size | None:
+    """Return the size of an image; None if its format is unknown."""
+    from PIL import Image  # noqa: PLC0415 - few servers get an image
+
+    try:
+        with Image.open(io.BytesIO(data)) as image:
+            return Size(*image.size)
+    except (OSError, Image.DecompressionBombError):
+        return None
+
+
+def color_of(data: bytes) -> str | None:
+    """Return the name of an image's mean color; None if it cannot be read."""
+    from PIL import Image  # noqa: PLC0415 - as above
+
+    try:
+        with Image.open(io.BytesIO(data)) as image:
+            color = image.convert("RGB").resize((1, 1), Image.Resampling.BOX).getpixel((0, 0))
+    except (OSError, SyntaxError, ValueError, Image.DecompressionBombError):
+        return None
+    if not isinstance(color, tuple):
+        return None
+    named: dict[str, list[int]] = packaged("localcloud.vllm", "colors.json")
+    return min(named, key=lambda name: sum((a - b) ** 2 for a, b in zip(color, named[name], strict=True)))
+
+
+def jpeg_images(data: bytes) -> list[bytes]:
+    """Return the JPEG images inside a file, such as the frames of a Motion JPEG video."""
+    return [_JPEG + part.partition(_END)[0] + _END for part in data.split(_JPEG)[1:]]

@@ -7,19 +7,11 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import count
 from typing import Final
 
+from localcloud.json_values import packaged, part, parts
 from localcloud.vllm.speculation import Speculation
 
-_TTFT: Final = (
-    0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0, 20.0, 40.0, 80.0,
-    160.0, 640.0, 2560.0,
-)  # fmt: skip
-_INTERVAL: Final = (
-    0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0, 20.0, 40.0, 80.0,
-)  # fmt: skip
-_LATENCY: Final = (
-    0.3, 0.5, 0.8, 1.0, 1.5, 2.0, 2.5, 5.0, 10.0, 15.0, 20.0, 30.0, 40.0, 50.0, 60.0, 120.0, 240.0, 480.0, 960.0,
-    1920.0, 7680.0,
-)  # fmt: skip
+_TABLES: Final = packaged("localcloud.vllm", "metrics.json")
+_TTFT, _INTERVAL, _LATENCY = (part(_TABLES, "buckets")[name] for name in ("ttft", "interval", "latency"))
 _MANTISSAS: Final = (1, 2, 5)
 _FINISHED: Final = ("stop", "length", "abort", "error", "repetition")
 _UNCOUNTED: Final = frozenset({"/metrics", "/health", "/load", "/ping", "/version", "/server_info"})
@@ -166,38 +158,14 @@ class Metrics:
         self._histograms.append(Histogram(f"vllm:{name}", description, bounds))
         return self._histograms[-1]
 
-    def render(self, *, running: int, waiting: int, kv_usage: float) -> str:
-        """Return the whole exposition of a server with one engine."""
-        return text_of([*self.lines(running=running, waiting=waiting, kv_usage=kv_usage), *self.http.lines()])
-
     def lines(self, *, running: int, waiting: int, kv_usage: float) -> list[str]:
         """Return the lines of this engine. `kv_usage` is a fraction (1 is full), despite the metric's name."""
         model = _escaped(self._model_name)
         labels = f'engine="{self._engine}",model_name="{model}"'
         out: list[str] = []
-        for name, description, value in (
-            ("num_requests_running", "Number of requests in model execution batches.", running),
-            ("num_requests_waiting", "Number of requests waiting to be processed.", waiting),
-            ("kv_cache_usage_perc", "KV-cache usage. 1 means 100 percent usage.", kv_usage),
-            (
-                "prefix_cache_queries_total",
-                "Prefix cache queries, in terms of number of queried tokens.",
-                self.prefix_cache_queries,
-            ),
-            (
-                "prefix_cache_hits_total",
-                "Prefix cache hits, in terms of number of cached tokens.",
-                self.prefix_cache_hits,
-            ),
-            ("num_preemptions_total", "Cumulative number of preemption from the engine.", self.preemptions),
-            ("prompt_tokens_total", "Number of prefill tokens processed.", self.prompt_tokens),
-            (
-                "prompt_tokens_cached_total",
-                "Number of cached prompt tokens (local + external).",
-                self.prefix_cache_hits,
-            ),
-            ("generation_tokens_total", "Number of generation tokens processed.", self.generation_tokens),
-        ):
+        values = {**vars(self), "running": running, "waiting": waiting, "kv_usage": kv_usage}
+        for row in parts(_TABLES, "families"):
+            name, description, value = row["name"], row["description"], values[row["value"]]
             family = f"vllm:{name}".removesuffix("_total")
             out.append(f"# HELP {family} {description}")
             out.append(f"# TYPE {family} {'counter' if name.endswith('_total') else 'gauge'}")

@@ -13,13 +13,7 @@ from typing import Any, Final
 from localcloud.json_values import JsonObject, packaged
 
 GIB: Final = 2**30
-DRAFTER_BYTES: Final = {
-    "E2B": 157_565_344,
-    "E4B": 157_000_000,
-    "12B": 845_719_296,
-    "26B-A4B": 840_000_000,
-    "31B": 939_042_560,
-}
+DRAFTER_BYTES: Final[dict[str, int]] = packaged("localcloud.vllm", "models.json")["drafter_bytes"]
 """Sizes of draft models: E2B, 12B and 31B as stated for one of their repositories, the others of the same order."""
 _HEAD_DIM_SLIDING: Final = 256
 _HEAD_DIM_GLOBAL: Final = 512

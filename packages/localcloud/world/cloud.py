@@ -10,8 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from localcloud.json_values import JsonObject
-from localcloud.world.clock import Clock
+from localcloud.json_values import JsonObject, packaged
 from localcloud.world.downloads import Downloads
 from localcloud.world.logs import LogEntries
 from localcloud.world.oauth import Tokens
@@ -20,22 +19,9 @@ from localcloud.world.policies import Policies
 from localcloud.world.runtime import FrontRuntime, MachineRuntime, RevisionRuntime
 from localcloud.world.scenario import Scenario
 from localcloud.world.store import ResourceStore
-from localcloud.world.timeline import Timeline
+from localcloud.world.timeline import Clock, Timeline
 
-REGIONS: dict[str, str] = {
-    "asia-northeast1": "abc",
-    "asia-southeast1": "abc",
-    "europe-west1": "bcd",
-    "europe-west4": "abc",
-    "southamerica-west1": "abc",
-    "us-central1": "abcf",
-    "us-east1": "bcd",
-    "us-east4": "abc",
-    "us-east5": "abc",
-    "us-south1": "abc",
-    "us-west1": "abc",
-    "us-west4": "abc",
-}
+REGIONS: dict[str, str] = packaged("localcloud.world", "regions.json")
 """The regions, with the letters of their zones (Compute Engine's page on regions and zones)."""
 
 _OWNER = "owner@example.com"

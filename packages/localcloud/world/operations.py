@@ -71,11 +71,6 @@ class LongRunningOperations:
         """Return all operations under a parent, sorted by name."""
         return [self._view(record) for _, record in self._store.under(_kind(api), prefix)]
 
-    def delete(self, api: str, name: str) -> None:
-        """Delete an operation. Raise 404 if it does not exist."""
-        self.get(api, name)
-        self._store.delete(_kind(api), name)
-
     async def wait(self, api: str, name: str, *, limit_s: float) -> JsonObject:
         """Return the operation when it is done, or in its current state after `limit_s` real seconds."""
         loop = asyncio.get_running_loop()

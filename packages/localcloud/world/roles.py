@@ -42,25 +42,7 @@ def grants(role: str, permission: str) -> bool:
     return any(fnmatchcase(permission, pattern) for pattern in _roles().get(role, ()))
 
 
-_PERMISSIONS = {
-    "cloudbilling.projects.getBillingInfo": "resourcemanager.projects.get",
-    "cloudresourcemanager.projects.getEffectiveOrgPolicy": "orgpolicy.policy.get",
-    "cloudresourcemanager.projects.getOrgPolicy": "orgpolicy.policy.get",
-    "cloudresourcemanager.projects.listOrgPolicies": "orgpolicy.policies.list",
-    "cloudresourcemanager.projects.setOrgPolicy": "orgpolicy.policy.set",
-    "cloudresourcemanager.projects.clearOrgPolicy": "orgpolicy.policy.set",
-    "logging.entries.list": "logging.logEntries.list",
-    "logging.entries.write": "logging.logEntries.create",
-    "serviceusage.services.consumerQuotaMetrics.get": "serviceusage.quotas.get",
-    "serviceusage.services.consumerQuotaMetrics.list": "serviceusage.quotas.get",
-    "serviceusage.services.batchEnable": "serviceusage.services.enable",
-    "serviceusage.services.batchGet": "serviceusage.services.get",
-    "tpu.projects.locations.nodes.getGuestAttributes": "tpu.nodes.get",
-    "tpu.projects.locations.acceleratorTypes.get": "tpu.acceleratortypes.get",
-    "tpu.projects.locations.acceleratorTypes.list": "tpu.acceleratortypes.list",
-    "tpu.projects.locations.runtimeVersions.get": "tpu.runtimeversions.get",
-    "tpu.projects.locations.runtimeVersions.list": "tpu.runtimeversions.list",
-}
+_PERMISSIONS: JsonObject = packaged("localcloud.world", "permissions.json")
 """Permissions whose name does not follow from the method's name.
 
 Cloud TPU has no separate permission for guest attributes (docs.cloud.google.com/iam/docs/roles-permissions/tpu, 2026-11).
@@ -72,7 +54,7 @@ _VERBS = {"patch": "update", "insert": "create"}
 def permission_of(method_id: str) -> str:
     """Return the permission that a method needs: `run.services.get` for `run.projects.locations.services.get`."""
     if method_id in _PERMISSIONS:
-        return _PERMISSIONS[method_id]
+        return str(_PERMISSIONS[method_id])
     method_id = method_id.removeprefix("cloud") if method_id.startswith("cloudresourcemanager.") else method_id
     parts = method_id.split(".")
     if len(parts) <= 2:  # noqa: PLR2004 - API, resource, verb

@@ -317,8 +317,6 @@ class Scenario(_Part):
     hub: Hub = Hub()
     logging: Logging = Logging()
     operations: OperationDurations = OperationDurations()
-    latency_ms: Seconds = 0
-    """Real milliseconds added to each response."""
     faults: tuple[Fault, ...] = ()
 
 

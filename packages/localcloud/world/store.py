@@ -51,10 +51,6 @@ class ResourceStore:
         found = self._kinds.get(kind, {})
         return [(name, copied(found[name])) for name in sorted(found) if name.startswith(prefix)]
 
-    def kinds(self) -> list[str]:
-        """Return all kinds that have documents."""
-        return sorted(kind for kind, found in self._kinds.items() if found)
-
     def count_up(self, counter: str) -> int:
         """Return the next number of a counter; the first is 1."""
         document = self.get("counters", counter) or {"value": 0}

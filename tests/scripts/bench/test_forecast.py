@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from loadtest.forecast import Band
 from loadtest.measure import Objective
+from loadtest.settings import Band
 from loadtest.traffic.points import Point
 from loadtest.traffic.spec import Traffic
 from planning.cost.subject import examine

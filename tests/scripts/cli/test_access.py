@@ -23,7 +23,7 @@ from google.auth import identity_pool
 from contracts.fields import from_json
 from contracts.outputs import StackOutputs
 from loadtest.client.openai import call_once
-from loadtest.client.unix_url import socket_path
+from loadtest.client.urls import socket_path
 from loadtest.client.wire import Origin, WireConnection, request_bytes, request_head
 from scripts.cli import access
 from scripts.cli.access import AccessError, IdTokenSource, ServerAccess, open_access, open_stack_access

@@ -9,15 +9,12 @@ import subprocess
 import sys
 import time
 from dataclasses import dataclass
-from importlib import import_module
 from pathlib import Path
 from typing import Annotated
 
 import pytest
 
-from contracts.errors import CommandRefusedError, ScriptError
 from contracts.exit_codes import ExitCode
-from planning.errors import PlanningError
 from scripts.cli.command import Command, run_command, written
 from scripts.cli.options import JsonSwitch, Option, Parser, add_options, option_fields, read_options
 from tests.safetensors_files import safetensors
@@ -102,24 +99,6 @@ def test_a_wrong_command_line_is_one_sentence_and_exit_code_2(words, sentence, c
     assert capsys.readouterr().err == f"x: {sentence}\n"
 
 
-@pytest.mark.parametrize(
-    ("error", "code", "sentence"),
-    [
-        (ScriptError("It broke."), 1, "x: It broke.\n"),
-        (CommandRefusedError("Not this."), 2, "x: Not this.\n"),
-        (PlanningError("No such model."), 2, "x: No such model.\n"),
-        (KeyboardInterrupt(), 130, "x: interrupted. Run it again.\n"),
-    ],
-)
-def test_an_error_is_one_sentence_and_its_exit_code(error, code, sentence, capsys):
-    def fail(_options):
-        raise error
-
-    command = Command(name="x", help="Do x.", options=Inner, run=fail, after_interrupt="Run it again.")
-    assert run_command(command, []) == code
-    assert capsys.readouterr().err == sentence
-
-
 BUFFERED = {name: text for name, text in os.environ.items() if name != "PYTHONUNBUFFERED"}
 
 
@@ -164,28 +143,6 @@ def test_an_error_of_a_connection_is_not_called_a_full_disk():
         written("x", lambda: nobody.connect(("127.0.0.1", 9)) or 0)
 
 
-def test_a_subcommand_reads_its_own_options(capsys):
-    seen = []
-
-    def keep(options):
-        seen.append(options)
-        return ExitCode.DONE
-
-    sub = Command(name="sub", help="Do a part.\n\nMore about it.", options=Inner, run=keep)
-    command = Command(name="x", help="Do x.", options=Outer, run=None, subcommands=(sub,))
-    assert run_command(command, ["--from", "x", "sub", "--count", "3"]) == 0
-    assert seen == [Inner(count=3)]
-    assert run_command(command, ["--from", "x"]) == 2
-    with pytest.raises(SystemExit) as ended:
-        run_command(command, ["--help"])
-    assert ended.value.code == 0
-    shown = capsys.readouterr().out
-    assert "Do a part." in shown
-    assert "More about it." not in shown
-    assert "Things to set:" in shown
-    assert "130  interrupted" in shown
-
-
 def module_of(command):
     return f"{'authors' if command in AUTHORS else 'scripts'}.{command}"
 
@@ -210,20 +167,6 @@ def test_help_answers_at_once_without_loading_the_commands_work():
     assert shown.count("exit codes:") == len(modules)
     for command in (*COMMANDS, *AUTHORS):
         assert f"usage: {'python -m authors.' if command in AUTHORS else 'gemma '}{command}" in shown
-
-
-def test_help_fits_in_80_columns_and_begins_with_a_short_imperative(monkeypatch, capsys):
-    monkeypatch.setenv("COLUMNS", "80")
-    for name in COMMANDS:
-        command = import_module(f"scripts.{name}.__main__").COMMAND
-        for words in ([], *([sub.name] for sub in command.subcommands)):
-            with pytest.raises(SystemExit):
-                run_command(command, [*words, "--help"])
-        for one in (command, *command.subcommands):
-            line = (one.help or "").partition("\n")[0]
-            assert len(line) <= 72, line
-            assert re.fullmatch(r"[A-Z][a-z]*(?<!ing)(?<![^s]s) [^:]*\.", line), line
-    assert [line for line in capsys.readouterr().out.splitlines() if len(line) > 80] == []
 
 
 STOPPABLE = [

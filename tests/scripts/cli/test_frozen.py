@@ -8,7 +8,6 @@ import pytest
 
 from contracts.errors import CommandRefusedError
 from engine import runner
-from engine.steps import PlannedStep
 from scripts.cli import frozen
 from scripts.cli.frozen import freeze
 from stacks.settings import Settings
@@ -34,29 +33,6 @@ def project(monkeypatch, tmp_path):
     monkeypatch.delenv("PULUMI_BACKEND_URL", raising=False)
     monkeypatch.chdir(folder)
     return folder
-
-
-def test_a_plan_is_valid_for_program_settings_packages_project_and_steps(project, monkeypatch, tmp_path):
-    count = iter(range(100))
-
-    def plan_id(steps=()):
-        return freeze(STACK, tmp_path / f"copy-{next(count)}").plan_id(steps)
-
-    before = plan_id()
-    assert plan_id() == before
-    assert plan_id([PlannedStep(op="delete", type="t", name="n", digest="d")]) != before
-    for file in ("components/a.py", f"Pulumi.{STACK}.yaml", "images/own/a.py", "prices.json"):
-        text = (project / file).read_text()
-        (project / file).write_text(text + "\n")
-        assert plan_id() != before, file
-        (project / file).write_text(text)
-    assert plan_id() == before
-    monkeypatch.setenv("GOOGLE_CLOUD_PROJECT", "another")
-    assert plan_id() != before
-    monkeypatch.setenv("GOOGLE_CLOUD_PROJECT", "a-project")
-    folder = project / ".venv/lib/python3.12/site-packages"
-    (folder / "a-1.0.dist-info").rename(folder / "a-1.1.dist-info")
-    assert plan_id() != before
 
 
 def test_the_engines_new_lines_reach_the_project(project, tmp_path):

@@ -3,12 +3,10 @@
 import os
 import sys
 import time
-from importlib import import_module
 from pathlib import Path
 
 import pytest
 
-from scripts.cli.options import option_fields
 from tests.engine.terminal import Terminal
 
 ROOT = Path(__file__).parents[3]
@@ -78,16 +76,3 @@ def test_what_was_typed_before_the_question_is_no_answer(asked):
     assert terminal.process.poll() is None
     assert terminal.type("no\n") == 1
     assert "went" not in terminal.text
-
-
-def test_every_command_that_asks_takes_yes():
-    asking = {
-        path.parent.name
-        for path in (ROOT / "scripts").rglob("*.py")
-        if "confirm(" in path.read_text() and path.parent.name not in {"cli", "gemma"}
-    }
-    assert {"recover", "restart", "stage_model", "teardown"} <= asking
-    for name in sorted(asking | {"rollout"}):
-        command = import_module(f"scripts.{name}.__main__").COMMAND
-        assert "--yes" in {one.flag for one in option_fields(command.options).values()}, name
-    assert "--yes" in {one.flag for one in option_fields(import_module("scripts.gemma.up").COMMAND.options).values()}

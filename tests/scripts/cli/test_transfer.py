@@ -34,22 +34,6 @@ def test_lines_come_no_faster_than_their_period():
     assert len(said) == 9
 
 
-def test_another_file_and_a_retry_begin_anew():
-    said, clock = [], Clock()
-    transfer = Transfer(said.append, clock=clock)
-    transfer("checking a", 0, GIB)
-    clock.now_s += 100
-    transfer("uploading a", GIB // 2, GIB)
-    assert said == []
-    clock.now_s += 8
-    transfer("uploading a", GIB * 3 // 4, GIB)
-    assert said.pop() == "uploading a: 0.75 of 1.00 GiB (75%), 32.0 MiB/s, 8 s left"
-    transfer("uploading a", 0, GIB)
-    clock.now_s += 16
-    transfer("uploading a", GIB // 4, GIB)
-    assert said.pop() == "uploading a: 0.25 of 1.00 GiB (25%), 16.0 MiB/s, 48 s left"
-
-
 def test_a_stalled_transfer_is_reported():
     said, clock = [], Clock()
     transfer = Transfer(said.append, clock=clock)

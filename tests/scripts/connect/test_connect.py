@@ -24,7 +24,7 @@ import pytest
 
 from contracts.errors import CommandRefusedError, ScriptError
 from engine import children as child
-from loadtest.client.unix_url import unix_url
+from loadtest.client.urls import unix_url
 from scripts.cli.access import IdTokenSource, ServerAccess
 from scripts.connect.__main__ import command_of, main
 from scripts.connect.chat import Chat, ChatError

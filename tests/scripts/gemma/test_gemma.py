@@ -185,20 +185,6 @@ def test_the_version_is_that_of_the_project(capsys):
     assert capsys.readouterr().out == f"gemma-serving {version}\n"
 
 
-@pytest.mark.parametrize(
-    ("words", "sentence"),
-    [
-        ("logs l4-qat --tail 5", "--tail is not an option. Did you mean --lines?"),
-        ("new x --users 4", "--users is not an option. Did you mean --workload?"),
-        ("status l4-qat --tail", "--tail is not an option. See --help."),
-        ("plan --mdoel x", "--mdoel is not an option. Did you mean --model?"),
-    ],
-)
-def test_an_option_of_another_tool_is_answered(words, sentence, capsys):
-    assert main(words.split()) == ExitCode.REFUSED
-    assert sentence in capsys.readouterr().err
-
-
 def test_the_help_of_a_command_names_it_as_it_was_typed(capsys):
     with pytest.raises(SystemExit):
         main(["plan", "--help"])

@@ -9,7 +9,7 @@ import pytest
 from cloud.google_api import connect
 from contracts.errors import CommandRefusedError, ScriptError
 from contracts.machine_log import machine_log_name
-from contracts.masking import MASK, LineMask, masked
+from contracts.masking import LineMask, masked
 from engine.state import StackState
 from localcloud.tests.google_bodies import google_request
 from localcloud.world.scenario import Logging, OperationDurations, Scenario
@@ -102,15 +102,6 @@ def texts(found):
 
 @pytest.mark.parametrize("log", [RUN, TPU], ids=["cloud-run", "tpu"])
 class TestBothTargets:
-    def test_only_the_stacks_lines_of_the_time_come_the_oldest_first(self, world, log):
-        other = ServerLog(stack=f"{log.stack}-2", project=PROJECT, target=log.target, location=log.location)
-        write(world, log, "old", minutes=90)
-        write(world, log, "one", "two\n  three")
-        write(world, other, "theirs")
-        found = newest(world.api, log, since(), 100, masked)
-        assert texts(found) == ["one", "two", "  three"]
-        assert {line.where for line in found} == {"t1v-n-0-w-0" if log.target == "tpu" else "gemma-l4-qat-00001-abc"}
-
     def test_the_newest_lines_are_kept_over_several_pages(self, world, log):
         write(world, log, *(str(number) for number in range(1200)))
         assert texts(newest(world.api, log, since(), 3, masked)) == ["1197", "1198", "1199"]
@@ -121,15 +112,6 @@ class TestBothTargets:
         found = newest(world.api, log, since(), 100, masked)
         assert len(found) == 2
         assert CANARY not in json.dumps([line.to_json() for line in found])
-
-    def test_a_key_that_is_spread_over_lines_is_in_no_line(self, world, log):
-        """The newest lines are read backwards, and the last lines of a short key look like any word."""
-        write(
-            world, log, "one", "-----BEGIN PRIVATE KEY-----", "aCanary0", "bCanary1", "-----END PRIVATE KEY-----", "two"
-        )
-        shown = ["one", *[MASK] * 4, "two"]
-        assert texts(newest(world.api, log, since(), 100, LineMask())) == shown
-        assert followed(world, log, second=lambda: None)[0] == shown
 
     def test_followed_lines_come_once_also_those_that_become_visible_late(self, world, log):
         """The second read sees an entry that is older than the newest one of the first read."""
@@ -184,24 +166,6 @@ class TestWhereTheLinesAre:
 
 
 class TestCauses:
-    @pytest.mark.parametrize(
-        ("log", "line", "finding", "words"),
-        [
-            (RUN, NO_WEIGHTS, "", "gemma stage_model l4-qat"),
-            (RUN, "Memory limit of 32768 MiB exceeded with 33000 MiB used.", "FIT03", "cloudRun.memory"),
-            (RUN, "STARTUP HTTP probe failed 30 times consecutively", "PRB01", "did not answer /health"),
-            (RUN, MISMATCH, "", "Set gemma-serving:cloudRun.cudaCompatibility: false"),
-            (TPU, "RESOURCE_EXHAUSTED: Ran out of memory in memory space hbm. Used 40G of 31G hbm.", "FIT01", "chip"),
-            (TPU, "The server stopped with exit code 137 (killed, most likely out of memory).", "", "host"),
-            (TPU, "Cannot pull image us-docker.pkg.dev/p/r: toomanyrequests: x", "", "gemma-serving:dockerHub"),
-            (TPU, "vllm serve: error: unrecognized arguments: --nope", "", "vLLM rejected its command line"),
-        ],
-    )
-    def test_a_known_line_is_named_with_what_to_change(self, log, line, finding, words):
-        found = known_cause(log, ["INFO fine", line, "KeyError: 'x'"])
-        assert (found.line, found.finding) == (line, finding)
-        assert words in found.hint
-
     def test_lines_of_the_other_target_and_unknown_lines_are_no_cause(self):
         assert known_cause(TPU, ["STARTUP HTTP probe failed 30 times consecutively"]) is None
         assert known_cause(RUN, ["Ran out of memory in memory space hbm"]) is None

@@ -6,6 +6,8 @@ import pytest
 import yaml
 
 from contracts.answers import Present, Unknown
+from localcloud.hub.content import files_of
+from localcloud.hub.repositories import repositories
 from planning.planner import plan
 from scripts.cli.command import run_command
 from scripts.new.__main__ import COMMAND
@@ -75,49 +77,10 @@ def test_the_recipient_of_the_alerts_is_written(new, tmp_path):
     assert not (tmp_path / "Pulumi.other.yaml").exists()
 
 
-def test_what_was_asked_for_is_kept(new, tmp_path):
-    assert new("chat", "--model", "E2B", "--accelerator", "L4", "--region", "europe-west4")[0] == 0
-    settings = settings_of(tmp_path)
-    assert (settings.cloud_run.gpu, settings.cloud_run.region) == ("nvidia-l4", "europe-west4")
-    code, out, _ = new("cheap", "--model", "26B-A4B", "--budget", "2", "--json")
-    assert code == 0
-    assert json.loads(out)["usd_per_hour"] <= 2
-    assert "Limits: $2/h" in (tmp_path / "Pulumi.cheap.yaml").read_text()
-
-
-def test_the_next_commands_lead_to_an_answer_of_the_model(new, tmp_path):
-    _, out, _ = new("chat", "--model", "12B", "--accelerator", "L4")
-    commands = [line.strip() for line in out.partition("Next:\n")[2].splitlines()]
-    assert commands == [
-        "pulumi stack init chat",
-        "pulumi config set gcp:project YOUR_PROJECT --stack chat",
-        "gemma doctor chat",
-        "gemma save_token chat hfToken   # only for a checkpoint that needs one",
-        "gemma stage_model chat",
-        "gemma up chat",
-        "gemma chat chat",
-    ]
-    _, out, _ = new("slice", "--model", "E2B", "--accelerator", "v6e-1", "--json")
-    following = json.loads(out)["next"]
-    assert "gemma capacity slice" in following
-    staged = settings_of(tmp_path, "slice").weights == "bucket"
-    assert ("gemma stage_model slice" in following) == staged
-
-
 def test_a_project_of_the_environment_needs_no_command(new, monkeypatch):
     monkeypatch.setenv("GOOGLE_CLOUD_PROJECT", PROJECT)
     _, out, _ = new("chat", "--model", "E2B")
     assert "gcp:project" not in out
-
-
-def test_json_is_one_object(new, tmp_path):
-    code, out, _ = new("chat", "--model", "12B", "--json")
-    report = json.loads(out)
-    settings = settings_of(tmp_path)
-    assert code == 0
-    assert (report["file"], report["replaced"], report["fits"]) == ("Pulumi.chat.yaml", False, True)
-    assert report["model"] == settings.model
-    assert report["locations"] == (settings.tpu.zones if settings.tpu else [settings.cloud_run.region])
 
 
 def test_an_existing_file_that_is_not_yaml_is_named_with_its_line(new, tmp_path):
@@ -191,13 +154,6 @@ def test_a_private_persons_checkpoint_and_an_absent_one_are_said(new):
     assert repack in err
 
 
-@pytest.mark.parametrize("asked", ["an id and a slice", "a family"])
-def test_the_hubs_commit_is_written_for_weights_of_the_hub_and_of_the_bucket(new, tmp_path, asked):
-    code, out, err = new("chat", *ASKED[asked], "--json")
-    assert (code, err, json.loads(out)["model_revision"]) == (0, "", COMMIT)
-    assert settings_of(tmp_path).model_revision == COMMIT
-
-
 def test_without_the_hubs_answer_no_commit_is_written_and_a_finding_says_so(new, monkeypatch, tmp_path):
     why = "The Hugging Face Hub cannot be reached (ConnectError)"
     monkeypatch.setattr("cloud.hub.main_commit", lambda model: Unknown(why))
@@ -235,3 +191,48 @@ def test_a_key_does_not_replace_what_encrypts_the_secrets_of_an_existing_file(ne
     code, _, err = new("chat", "--model", "12B", "--secrets-key", KEY, "--force")
     assert (code, path.read_text()) == (2, text)
     assert f"`pulumi stack change-secrets-provider gcpkms://{KEY} --stack chat`" in err
+
+
+def own(folder, hub_id="google/gemma-4-12B-it", **changes):
+    """Write the config.json of a checkpoint of the simulated hub, as a fine-tune has it."""
+    repository = repositories()[hub_id]
+    (folder / "config.json").write_text(json.dumps(json.loads(files_of(repository)["config.json"].content) | changes))
+    return str(folder / "config.json")
+
+
+@pytest.mark.parametrize("hub_id", ["google/gemma-4-12B-it", "google/gemma-4-31B-it-qat-w4a16-ct"])
+def test_a_fine_tune_gets_the_settings_of_its_size_and_its_own_name(new, tmp_path, hub_id):
+    code, _, err = new("mine", "--model", "my-org/sql", "--config", own(tmp_path, hub_id))
+    assert (code, err) == (0, "")
+    settings = settings_of(tmp_path, "mine")
+    planned = plan(to_deployment(settings, tmp_path))
+    assert (settings.model, settings.architecture_file, settings.model_revision) == (
+        "my-org/sql",
+        "config.json",
+        COMMIT,
+    )
+    assert planned.fits
+
+
+@pytest.mark.parametrize(
+    ("changes", "sentence"),
+    [
+        ({"text_config": {"hidden_size": 64}}, '"num_hidden_layers" is missing'),
+        ({"quantization_config": {"quant_method": "bitsandbytes"}}, "bitsandbytes"),
+    ],
+)
+def test_a_config_that_cannot_be_served_is_refused_in_words(new, tmp_path, changes, sentence):
+    code, out, err = new("mine", "--model", "my-org/sql", "--config", own(tmp_path, **changes))
+    assert (code, out) == (2, "")
+    assert sentence in err
+    assert not (tmp_path / "Pulumi.mine.yaml").exists()
+
+
+def test_a_config_of_another_size_or_outside_the_project_is_refused(new, tmp_path, tmp_path_factory):
+    llama = {"model_type": "llama", "hidden_size": 4096, "num_hidden_layers": 32, "num_attention_heads": 32}
+    (tmp_path / "l.json").write_text(json.dumps({**llama, "vocab_size": 128256, "intermediate_size": 14336}))
+    _, _, err = new("mine", "--model", "a/b", "--config", str(tmp_path / "l.json"))
+    assert "describes no size of Gemma 4, and no tested checkpoint has these weights" in err
+    code, _, err = new("mine", "--model", "a/b", "--config", own(tmp_path_factory.mktemp("outside")))
+    assert code == 2
+    assert "is outside the project. Copy the file into" in err

@@ -84,19 +84,6 @@ def rolled_out(google, to=None, **parts):
     return made.run(*made.look(to))
 
 
-def test_a_good_revision_gets_all_traffic_after_its_checks_and_no_tag():
-    google, asked, refreshed = Google("s-1", "s-2"), [], []
-
-    def smoke(url, service_url):
-        asked.append((url, service_url, google.shares))
-        return ""
-
-    report = rolled_out(google, smoke=smoke, refresh=lambda: refreshed.append(google.shares))
-    assert asked == [("https://next---s", "https://s", {"s-1": 100})]
-    assert google.traffic == [pinned("s-2")]
-    assert (report.outcome, report.traffic, refreshed) == ("rolled out", {"s-2": 100}, [{"s-2": 100}])
-
-
 def test_a_revision_that_fails_its_checks_never_has_traffic_and_loses_its_tag():
     google = Google("s-1", "s-2")
     report = rolled_out(google, smoke=lambda *_: "The smoke checks failed: chat.")

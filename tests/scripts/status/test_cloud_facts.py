@@ -151,18 +151,6 @@ def test_a_server_that_ends_again_and_again_serves_nothing(world):
     assert (found.running, document_that_serves(found)) == (None, "none (machine is retrying)")
 
 
-def test_what_the_container_gets_is_named_as_the_machine_says_it_without_escapes(world):
-    node = machine(world)
-    for published, words in (
-        ({}, None),
-        ({"container": "confined"}, "confined"),
-        ({"container": "privileged: x\x1b[2J"}, "privileged: x"),
-    ):
-        publish(world, node, phase="ready", document_hash=document_hash(DOCUMENT), **published)
-        said = facts(world, state(queued())).container
-        assert said == words if words is None else said.startswith(words) and "\x1b" not in said
-
-
 @pytest.mark.parametrize(
     ("phase", "document", "failed"),
     [("failed", DOCUMENT, True), ("retrying", DOCUMENT, False), ("loading", DOCUMENT, False), ("failed", "{}", False)],

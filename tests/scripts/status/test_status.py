@@ -2,21 +2,18 @@
 
 import io
 import json
-import re
 import sys
 import threading
 from contextlib import contextmanager
 from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from types import SimpleNamespace
 
 import pytest
 from rich.console import Console
 
-from contracts.errors import CommandRefusedError, ScriptError
+from contracts.errors import ScriptError
 from contracts.fields import from_json
 from contracts.outputs import StackOutputs
-from contracts.parallel import each_within
 from engine.runner import NOT_LOGGED_IN
 from engine.state import StackState
 from scripts.cli.command import run_command
@@ -83,16 +80,6 @@ def drawn(report, width, *, terminal=True):
 
 
 class TestWhatIsShown:
-    @pytest.mark.parametrize("width", [80, 200])
-    def test_it_fits_the_terminal_and_breaks_no_word(self, width):
-        text = drawn(REPORT, width)
-        long = [line for line in text.splitlines() if len(line.rstrip()) > width]
-        assert long == []
-        for word in ("WAITING_FOR_RESOURCES", "southamerica-west1-a:", "(ConnectionError).", "not deployed"):
-            assert re.search(rf"(^|\s){re.escape(word)}(\s|$)", text, re.MULTILINE), word
-        for status in (READY, WAITING, BROKEN):
-            assert f" {status.next_command}\n" in text
-
     def test_the_figures_stand_in_the_row_of_the_stack(self):
         row = next(line for line in drawn(REPORT, 100).splitlines() if line.startswith("tpu-v6e4 "))
         cells = [cell.strip() for cell in row.split("\u2502")]
@@ -346,22 +333,6 @@ class TestTheCommand:
         (found,) = collect.collect(StatusRequest(stack="x")).stacks
         assert (found.health, found.target) == ("ready", "tpu")
         assert "Pass --tunnel to open it" in found.server_not_asked
-
-
-def test_tasks_answer_fail_or_are_late_each_for_itself(monkeypatch):
-    hangs = threading.Event()
-    # The limit is over once two have ended, however long they take: the clock is read for the deadline and before each of three waits.
-    moments = iter([0.0, 0.0, 0.0])
-    monkeypatch.setattr("contracts.parallel.time", SimpleNamespace(monotonic=lambda: next(moments, 1000.0)))
-
-    def fails():
-        raise CommandRefusedError("No.")
-
-    (one, two, three) = each_within([lambda: 1, fails, lambda: hangs.wait(600)], workers=3, limit_s=300.0)
-    hangs.set()
-    assert one == (1, None)
-    assert str(two[1]) == "No."
-    assert isinstance(three[1], TimeoutError)
 
 
 def test_a_missing_login_is_said_once_and_names_the_login(monkeypatch, capsys):

@@ -457,7 +457,7 @@ EVENTS = st.one_of(
 )
 
 
-@settings(max_examples=examples(test=150, part=500, night=3000))
+@settings(max_examples=examples(test=60, part=500, night=3000))
 @given(st.sampled_from([QUEUED, INSTANCE]), st.booleans(), st.lists(EVENTS, min_size=1, max_size=14))
 def test_neither_age_nor_cost_ever_falls_while_the_stack_stands_and_neither_is_less_than_the_truth(
     api, limited, events

@@ -437,7 +437,7 @@ SCRIPTS = st.sampled_from(
 )
 
 
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(
     faults=FAULTS,
     first=SCRIPTS,

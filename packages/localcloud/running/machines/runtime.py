@@ -22,8 +22,8 @@ from localcloud.running.machines.metadata import IssueAccessToken, IssueIdToken,
 from localcloud.running.shims import COMMANDS_WITHOUT_DOCKER, MACHINE_COMMANDS, install
 from localcloud.running.shims.docker_devices import device_files
 from localcloud.running.shims.machine import FOLDER_VARIABLE, documents, write_json
-from localcloud.world.clock import Clock
 from localcloud.world.runtime import MachineFailedError, MachineSpec
+from localcloud.world.timeline import Clock
 
 _START_LIMIT_S: Final = 30.0
 _STOP_LIMIT_S: Final = 15.0

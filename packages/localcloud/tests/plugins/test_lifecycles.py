@@ -61,19 +61,6 @@ FAILED = {"code": 13, "message": "Revision 'gemma-00001-abc' is not ready and ca
 CREATING = "Error waiting to create Service: Error waiting for Creating Service: Error code 13, message: Revision 'gemma-00001-abc' is not ready"
 
 
-def test_a_creation_follows_its_operation_to_the_end():
-    recorder = Recorder(Run(polls=3))
-
-    async def scenario():
-        async with engine(recorder, project="p1") as attached:
-            return await attached.up(SERVICE, "svc", service_inputs())
-
-    made = run(scenario())
-    assert [each.path for each in recorder.sent].count(f"/run/v2/{OPERATION}") == 3
-    assert made.id == "projects/p1/locations/us-east4/services/gemma"
-    assert made.state["uri"] == "https://x"
-
-
 def test_a_failed_revision_leaves_the_service_in_the_state_and_the_next_update_sends_it_again():
     cloud = Run(error=FAILED)
     recorder = Recorder(cloud)
@@ -527,27 +514,6 @@ def test_a_reference_that_is_not_known_yet_shows_as_a_change_and_replaces_where_
     assert run(scenario()) == ([], ["network"], ['labels["managed-by"]'])
 
 
-def test_explicit_and_default_providers_on_one_server_keep_their_own_project():
-    store = BareStore()
-    recorder = Recorder(store)
-
-    async def scenario():
-        async with (
-            serve(
-                "http://127.0.0.1:9", transport=recorder, environment={"GOOGLE_PROJECT": "from-environment"}
-            ) as ports,
-            connected(ports.gcp) as explicit,
-            connected(ports.gcp) as default,
-        ):
-            await explicit.configure(project="explicit")
-            await default.configure()
-            first = await explicit.up(SECRET, "s", SECRET_INPUTS)
-            second = await default.up(SECRET, "s", SECRET_INPUTS)
-            return first.id, second.id
-
-    assert run(scenario()) == ("projects/explicit/secrets/s", "projects/from-environment/secrets/s")
-
-
 def test_default_labels_and_the_attribution_label_follow_the_configuration():
     recorder = Recorder(BareStore())
 
@@ -608,7 +574,7 @@ def test_data_sources_answer_from_the_cloud():
     def answer(request):
         if request.path == "/cloudresourcemanager/v1/projects/p1":
             return {"projectId": "p1", "projectNumber": "42", "name": "One"}
-        return {"name": "sub", "privateIpGoogleAccess": True, "region": "projects/p1/regions/us-east4"}
+        return {}
 
     async def scenario():
         from pulumi.runtime.proto import provider_pb2  # noqa: PLC0415 - used here only
@@ -619,7 +585,6 @@ def test_data_sources_answer_from_the_cloud():
             answers = []
             for function, arguments in (
                 ("gcp:organizations/getProject:getProject", {}),
-                ("gcp:compute/getSubnetwork:getSubnetwork", {"name": "sub"}),
                 ("gcp:organizations/getClientConfig:getClientConfig", {}),
             ):
                 response = await attached.stub.Invoke(
@@ -630,9 +595,8 @@ def test_data_sources_answer_from_the_cloud():
                 await attached.stub.Invoke(provider_pb2.InvokeRequest(tok="gcp:x"))
             return answers
 
-    project, subnet, client = run(scenario())
+    project, client = run(scenario())
     assert (project["number"], project["projectId"]) == ("42", "p1")
-    assert (subnet["privateIpGoogleAccess"], subnet["region"]) == (True, "us-east4")
     assert (client["project"], client["region"]) == ("p1", "us-east4")
 
 

@@ -3,7 +3,7 @@
 import pytest
 
 from localcloud.rest.errors import CloudError
-from localcloud.rest.log_filters import matcher
+from localcloud.rest.filters import matcher
 
 ENTRY = {
     "logName": "projects/p/logs/run.googleapis.com%2Fvarlog%2Fsystem",

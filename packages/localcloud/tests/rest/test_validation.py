@@ -183,18 +183,5 @@ class TestPages:
     def test_a_token_that_was_not_issued_is_refused(self, client, path, size):
         assert client.error("GET", path, **{size: 1, "pageToken": "made-up"})[0] == 400
 
-    def test_pages_join_to_the_whole_list(self, client):
-        seen, token = [], None
-        while True:
-            answer = client.ok(
-                "GET", f"/serviceusage/v1{P}/services", pageSize=4, **({"pageToken": token} if token else {})
-            )
-            seen += [service["config"]["name"] for service in answer["services"]]
-            token = answer.get("nextPageToken")
-            if token is None:
-                break
-        assert seen == sorted(set(seen))
-        assert "run.googleapis.com" in seen
-
     def test_a_filter_that_cannot_be_read_is_refused(self, client):
-        assert client.error("GET", SECRETS, filter="labels.a>3 OR x")[0] == 400
+        assert client.error("GET", SECRETS, filter="labels.a>3 OR")[0] == 400

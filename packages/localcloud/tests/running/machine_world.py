@@ -12,8 +12,8 @@ from aiohttp import web
 
 from localcloud.running.machines import SimulatedMachines
 from localcloud.tests.google_bodies import google_body
-from localcloud.world.clock import Clock
 from localcloud.world.runtime import MachineSpec
+from localcloud.world.timeline import Clock
 
 NODE = "projects/p/locations/us-east5-a/nodes/n1"
 CANARY = "hf_canary0123456789"

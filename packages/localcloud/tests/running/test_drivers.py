@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 
 from localcloud.running.simulated import simulated_runtimes
-from localcloud.world.clock import Clock
 from localcloud.world.cloud import Cloud
 from localcloud.world.runtime import RevisionFailedError, RevisionSpec
 from localcloud.world.scenario import Run, Scenario, ScenarioError, parse
+from localcloud.world.timeline import Clock
 
 SERVICE = "projects/p/locations/us-east4/services/gemma"
 NAME = f"{SERVICE}/revisions/gemma-00001-abc"

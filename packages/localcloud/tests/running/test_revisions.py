@@ -15,9 +15,9 @@ from localcloud.running.fronts import DEFAULT_LIMITS
 from localcloud.running.processes import PlannedStart
 from localcloud.running.revisions import MayList, SimulatedRevisions, is_other_program, memory_mib
 from localcloud.tests.running.running_server import ask
-from localcloud.world.clock import Clock
 from localcloud.world.run_messages import LogLine
 from localcloud.world.runtime import RevisionFailedError, RevisionSpec
+from localcloud.world.timeline import Clock
 
 SERVICE = "projects/p/locations/us-east4/services/gemma"
 NAME = f"{SERVICE}/revisions/gemma-00001-abc"

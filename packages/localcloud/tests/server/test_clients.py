@@ -10,7 +10,7 @@ import google.auth.transport.requests
 import pytest
 import requests
 from google.api_core.client_options import ClientOptions
-from google.api_core.exceptions import BadRequest, Conflict, NotFound, PreconditionFailed
+from google.api_core.exceptions import BadRequest, Conflict, GoogleAPICallError, NotFound, PreconditionFailed
 from google.cloud import run_v2, secretmanager, storage
 from google.iam.v1 import policy_pb2
 from google.oauth2 import credentials as oauth2_credentials
@@ -18,8 +18,6 @@ from google.oauth2 import id_token
 from googleapiclient import discovery
 from googleapiclient.errors import HttpError
 
-from localcloud.rest.errors import CloudError
-from localcloud.services import storage_uploads
 from localcloud.tests.idle_cloud import IdleRevisions
 from localcloud.world.oauth import new_private_key
 
@@ -212,31 +210,9 @@ class TestStorage:
         assert again.metadata == {"key": "value"}
         assert again.download_as_bytes(checksum="md5") == data
 
-    def test_a_resumable_upload_goes_in_chunks(self, bucket, tmp_path):
-        path = tmp_path / "big"
-        path.write_bytes(os.urandom(900_000))
-        blob = bucket.blob("big", chunk_size=256 * 1024)
-        blob.upload_from_filename(str(path))
-        assert blob.generation is not None
-        assert bucket.blob("big").download_as_bytes(start=500_000, end=500_099) == path.read_bytes()[500_000:500_100]
-        with bucket.blob("big").open("rb", chunk_size=256 * 1024) as stream:
-            assert stream.read() == path.read_bytes()
-
-    def test_a_finished_resumable_upload_answers_again(self, bucket, shared_cloud, monkeypatch):
-        finish, lost = storage_uploads.Uploads._finish, []
-
-        def unheard(*arguments):
-            shown = finish(*arguments)
-            if not lost:
-                lost.append(shown)
-                raise CloudError(503, "UNAVAILABLE", "the answer was lost", reason="backendError")
-            return shown
-
-        monkeypatch.setattr(storage_uploads.Uploads, "_finish", unheard)
-        blob = bucket.blob("big", chunk_size=256 * 1024)
-        blob.upload_from_file(io.BytesIO(b"x" * 300_000), if_generation_match=0)
-        assert [str(blob.generation)] == [shown["generation"] for shown in lost]
-        assert shared_cloud.cloud.written_objects[f"{bucket.name}/big"] == 1
+    def test_a_resumable_upload_is_refused_by_name(self, bucket):
+        with pytest.raises(GoogleAPICallError, match="no resumable uploads"):
+            bucket.blob("big", chunk_size=256 * 1024).upload_from_file(io.BytesIO(b"x" * 300_000))
 
     def test_preconditions_hold(self, bucket):
         blob = bucket.blob("once")
@@ -354,11 +330,10 @@ class TestStorage:
         with pytest.raises(NotFound):
             bucket.blob("copy").rewrite(bucket.blob("source", generation=before))
 
-    @pytest.mark.parametrize("size", [3, 9 << 20])
-    def test_a_checksum_of_other_bytes_refuses_an_upload(self, bucket, monkeypatch, size):
+    def test_a_checksum_of_other_bytes_refuses_an_upload(self, bucket, monkeypatch):
         monkeypatch.setattr("google.cloud.storage._media._helpers.prepare_checksum_digest", lambda _digest: "AAAAAA==")
         with pytest.raises(BadRequest, match="doesn't match calculated crc32c"):
-            bucket.blob("damaged").upload_from_string(b"x" * size, checksum="crc32c")
+            bucket.blob("damaged").upload_from_string(b"xxx", checksum="crc32c")
         assert not bucket.blob("damaged").exists()
 
     def test_a_policy_binds_members(self, bucket):

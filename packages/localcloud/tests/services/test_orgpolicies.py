@@ -21,16 +21,12 @@ def effective(client, constraint):
 def test_a_policy_that_nobody_set_allows_everything(own_client):
     assert effective(own_client, LOCATIONS) == {"constraint": LOCATIONS, "listPolicy": {"allValues": "ALLOW"}}
     assert effective(own_client, ACCOUNTS) == {"constraint": ACCOUNTS, "booleanPolicy": {}}
-    got = own_client.ok("POST", f"{RESOURCE_MANAGER}:getOrgPolicy", {"constraint": LOCATIONS})
-    assert got == {"constraint": LOCATIONS}
 
 
-def test_a_policy_is_set_listed_and_cleared(own_client):
+def test_a_policy_is_set_and_replaced(own_client):
     assert put(own_client, LOCATIONS, listPolicy={"allowedValues": ["us-east4"]})["etag"]
     assert effective(own_client, LOCATIONS) == {"constraint": LOCATIONS, "listPolicy": {"allowedValues": ["us-east4"]}}
-    listed = own_client.ok("POST", f"{RESOURCE_MANAGER}:listOrgPolicies", {})["policies"]
-    assert [policy["constraint"] for policy in listed] == [LOCATIONS]
-    own_client.ok("POST", f"{RESOURCE_MANAGER}:clearOrgPolicy", {"constraint": LOCATIONS})
+    put(own_client, LOCATIONS, listPolicy={"allValues": "ALLOW"})
     assert effective(own_client, LOCATIONS)["listPolicy"] == {"allValues": "ALLOW"}
 
 
@@ -126,7 +122,7 @@ def test_policies_of_machines_refuse_in_the_words_of_public_logs(own_client):
             400,
             True,
         )
-        own_client.ok("POST", f"{RESOURCE_MANAGER}:clearOrgPolicy", {"constraint": name})
+        put(own_client, name, **{kind: {"allValues": "ALLOW"} if kind == "listPolicy" else {} for kind in rule})
     put(own_client, "constraints/compute.requireOsLogin", booleanPolicy={"enforced": True})
     assert _queued(own_client, metadata={"enable-oslogin": "TRUE"})[0] == 200
     body = {"items": [{"key": "enable-oslogin", "value": "FALSE"}]}

@@ -36,10 +36,6 @@ def test_googles_client_reads_every_page(shared_cloud):
         client_options={"api_endpoint": f"{shared_cloud.base_url}/cloudbilling/"},
         static_discovery=True,
     )
-    assert [one["displayName"] for one in client.services().list().execute()["services"]] == [
-        "Cloud Run",
-        "Compute Engine",
-    ]
     request, skus, pages = client.services().skus().list(parent="services/6F81-5844-456A", pageSize=5000), [], 0
     while request is not None:
         answer = request.execute()

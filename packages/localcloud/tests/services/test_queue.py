@@ -18,9 +18,9 @@ from localcloud.rest.errors import CloudError
 from localcloud.services import tpu
 from localcloud.services.projects import ensure_project
 from localcloud.tests import idle_cloud
-from localcloud.world.clock import Clock
 from localcloud.world.cloud import Cloud
 from localcloud.world.scenario import Scenario, Tpu, TpuZone
+from localcloud.world.timeline import Clock
 
 ZONE = "projects/local-project/locations/us-east5-a"
 QUEUE = f"/tpu/v2alpha1/{ZONE}/queuedResources"
@@ -473,7 +473,7 @@ class Watch:
 
 
 class TestLaws:
-    @settings(max_examples=120, deadline=None)
+    @settings(deadline=None)
     @given(ACTIONS)
     def test_no_schedule_leaves_a_node_without_its_queued_resource(self, actions):
         def check(cloud):
@@ -493,7 +493,7 @@ class TestLaws:
 
         directly(check, zone(capacity={"v6e-4": 2}))
 
-    @settings(max_examples=120, deadline=None)
+    @settings(deadline=None)
     @given(ACTIONS)
     def test_states_change_along_the_documented_edges_only(self, actions):
         def check(cloud):

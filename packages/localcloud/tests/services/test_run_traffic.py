@@ -124,28 +124,6 @@ def test_traffic_that_cloud_run_refuses_changes_nothing(own_client, two, traffic
     assert own_client.ok("GET", f"{SERVICES}/two") == before
 
 
-def test_annotations_that_cloud_run_refuses_change_nothing(own_client, two):
-    before = own_client.ok("GET", f"{SERVICES}/two")
-    kept = []
-    for annotations, said in (
-        ({"run.googleapis.com/x": "1"}, "run.googleapis.com is a system namespace"),
-        ({"autoscaling.knative.dev/minScale": "1"}, "is not supported"),
-        ({"-x": "1"}, "Invalid annotation key '-x'"),
-        ({"x" * 64: "1"}, "the name at most 63"),
-        ({"Example.com/x": "1"}, "a DNS subdomain"),
-        ({f"{'a' * 254}/x": "1"}, "at most 253 characters"),
-        ({"/x": "1"}, "Invalid annotation key '/x'"),
-        ({"x": "1" * 262_144}, "have 262145 bytes; at most 262144"),
-    ):
-        template = {"template": {**PLAIN["template"], "annotations": annotations}}
-        for body, mask in (({"annotations": annotations}, "annotations"), (template, "template")):
-            status, answer = own_client.call("PATCH", f"{SERVICES}/two", body, updateMask=mask)
-            if status != 400 or said not in answer["error"]["message"]:
-                kept.append((mask, next(iter(annotations))[:40], status, answer))
-    assert kept == []
-    assert own_client.ok("GET", f"{SERVICES}/two") == before
-
-
 def test_a_record_changes_with_the_traffic_and_makes_no_revision(own_client, two):
     first, second = two
     before = own_client.ok("GET", f"{SERVICES}/two")
@@ -230,19 +208,6 @@ def test_no_revision_is_named_where_the_traffic_follows_the_latest_one(own_clien
     assert service["trafficStatuses"] == [{"type": LATEST, "percent": 100}]
     url = f"http://{short(service['latestReadyRevision'])}.invalid"
     assert own_cloud.cloud.runtimes.fronts.routes[service["name"]] == {url: 100}
-
-
-def test_only_a_revision_that_is_old_and_not_addressable_is_deleted(own_client, two):
-    first, second = two
-    own_client.ok("PUT", "/admin/scenario", {"run": {"cpu_quota": 300}}, merge="true")
-    third = patched(own_client, "two", {**template(3), "traffic": [named(first, 90), named(second, 10)]})
-    third = third["response"]["latestReadyRevision"]
-    for revision in (first, second, third):
-        assert own_client.call("DELETE", f"{SERVICES}/two/revisions/{short(revision)}")[0] == 400
-    shift(own_client, "two", [named(third, 100)])
-    own_client.ok("DELETE", f"{SERVICES}/two/revisions/{short(first)}")
-    left = own_client.ok("GET", f"{SERVICES}/two/revisions")["revisions"]
-    assert {revision["name"] for revision in left} == {second, third}
 
 
 @pytest.mark.parametrize("ingress", ["INGRESS_TRAFFIC_INTERNAL_ONLY", "INGRESS_TRAFFIC_INTERNAL_LOAD_BALANCER"])

@@ -59,7 +59,7 @@ def test_the_first_requests_of_an_api_load_its_methods_once(own_client, monkeypa
         return handlers(cloud, apis)
 
     monkeypatch.setattr(services, "handlers", noted)
-    path = "/tpu/v2/projects/local-project/locations/us-east5-b/nodes"
+    path = "/tpu/v2alpha1/projects/local-project/locations/us-east5-b/nodes"
     with ThreadPoolExecutor(8) as threads:
         found = list(threads.map(lambda _: own_client.call("GET", path), range(8)))
     assert [status for status, _ in found] == [200] * 8

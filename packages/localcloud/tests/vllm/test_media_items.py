@@ -14,8 +14,7 @@ import pytest
 
 from localcloud.tests.running.running_server import Answer, ask, server
 from localcloud.vllm.arguments import ArgumentError, parse
-from localcloud.vllm.media_items import audio_tokens_of, soft_tokens_of
-from localcloud.vllm.pictures import Size, color_of, jpeg_images, size_of
+from localcloud.vllm.media_items import Size, audio_tokens_of, color_of, jpeg_images, size_of, soft_tokens_of
 from localcloud.vllm.settings import read
 from localcloud.vllm.startup import plan
 

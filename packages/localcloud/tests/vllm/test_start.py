@@ -9,7 +9,7 @@ from localcloud.vllm.arguments import parse
 from localcloud.vllm.memory import EngineStartError, KvCacheSize, as_loaded, capacity
 from localcloud.vllm.models import find_accelerator, find_model
 from localcloud.vllm.settings import RuntimeEnvironment, read
-from localcloud.vllm.startup import KilledError, Start, full_compile_s, plan
+from localcloud.vllm.startup import KilledError, Start, plan
 
 L4_QAT = "/mnt/models/gemma-4-26B-A4B-it-qat-w4a16-ct"
 
@@ -248,34 +248,6 @@ def test_a_tpu_that_streams_its_weights_is_charged_a_download_at_each_start():
         charges = {step.charge.what: step.charge for step in start.steps if step.charge}
         assert charges["bucket"].bytes == model.disk_bytes
         assert {"load", "hub"} & set(charges) == set()
-
-
-@pytest.mark.parametrize(
-    ("model", "accelerator", "compile_s"),
-    [
-        ("google/gemma-4-31B-it-qat-w4a16-ct --max-num-batched-tokens=2048", "v6e-1", 985.0),  # the model's own boot
-        ("google/gemma-4-31B-it-qat-w4a16-ct --max-num-batched-tokens=2048", "v5litepod-1", 985.0),  # another TPU's
-        (
-            "google/gemma-4-E2B-it-qat-w4a16-ct --max-num-batched-tokens=2048",
-            "v6e-1",
-            8 * 53.53,
-        ),  # the four 4-bit boots
-        ("google/gemma-4-E4B-it --max-num-batched-tokens=2048", "v5litepod-1", 8 * 41.0),  # E2B's on the same TPU
-        (
-            "google/gemma-4-12B-it-qat-w4a16-ct",
-            "nvidia-l4",
-            (102.96 + 111.91) / 2 * 48 / 30 - 4.03,
-        ),  # two boots of 26B, by its layers
-    ],
-)
-def test_a_model_compiles_as_its_measured_boot_or_the_one_most_like_it(model: str, accelerator: str, compile_s: float):
-    limits = '--limit-mm-per-prompt={"image": 0, "video": 0, "audio": 0}'
-    arguments = parse(["vllm", "serve", *model.split(), limits])
-    found, device = find_model(arguments.model), find_accelerator(accelerator)
-    assert found is not None
-    assert device is not None
-    around = read({"VLLM_SIM_ACCELERATOR": accelerator})
-    assert full_compile_s(arguments, around, device, found) == pytest.approx(compile_s, rel=0.01)
 
 
 @pytest.mark.parametrize(("accelerator", "seconds"), [("v5litepod-1", 97.6), ("v6e-1", 48.8)])

@@ -1,11 +1,13 @@
-"""Distinct images of a given size, as PNG files.
+"""Distinct images of a given size, as PNG files, and distinct sounds of a given length, as WAV files of noise.
 
-The pixels are indexes into a palette. They are compressed once per size, and only the palette differs between images. An image therefore
-costs the load generator microseconds, and no server can answer from a cache of images.
+The pixels are indexes into a palette. They are compressed once per size, and only the palette differs between images, and the beginning
+between sounds. A request therefore costs the load generator microseconds, and no server can answer from a cache.
 """
 
+import io
 import random
 import struct
+import wave
 import zlib
 from dataclasses import dataclass
 from functools import lru_cache
@@ -16,6 +18,10 @@ LEAST_PX: Final = 16
 MOST_PX: Final = 8192
 CELLS: Final = 16
 """The image is a grid of 16 x 16 fields, each of one of 256 colors."""
+RATE_HZ: Final = 16_000
+"""Samples per second of speech models."""
+_SAMPLE_BYTES: Final = 2
+_HEAD_BYTES: Final = 64
 _SIGNATURE: Final = b"\x89PNG\r\n\x1a\n"
 
 
@@ -69,3 +75,26 @@ def png(size: ImageSize, seed: str) -> bytes:
     """Return a PNG file of color type 3, an index into a palette for each pixel, whose colors follow from `seed`."""
     palette = random.Random(seed).randbytes(3 * CELLS * CELLS)  # noqa: S311 - filler colors, no secret
     return png_file(size, 3, (b"PLTE", palette), (b"IDAT", _pixels(size)))
+
+
+@lru_cache(maxsize=2)
+def _noise(length: int) -> bytes:
+    return random.Random(length).randbytes(length)  # noqa: S311 - filler sound, no secret
+
+
+def wav(seconds: float, seed: str) -> bytes:
+    """Return a WAV file (16-bit PCM, one channel) whose first samples follow from `seed`."""
+    length = max(_HEAD_BYTES, _SAMPLE_BYTES * round(seconds * RATE_HZ))
+    head = random.Random(seed).randbytes(_HEAD_BYTES)  # noqa: S311 - filler sound, no secret
+    return wav_file(head + _noise(length)[_HEAD_BYTES:])
+
+
+def wav_file(samples: bytes) -> bytes:
+    """Return a WAV file of samples: little-endian, 16 bits, one channel, RATE_HZ."""
+    file = io.BytesIO()
+    with wave.open(file, "wb") as sound:
+        sound.setnchannels(1)
+        sound.setsampwidth(_SAMPLE_BYTES)
+        sound.setframerate(RATE_HZ)
+        sound.writeframes(samples)
+    return file.getvalue()

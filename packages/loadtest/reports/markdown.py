@@ -1,9 +1,11 @@
-"""Overview of many sweeps as Markdown to paste."""
+"""Overview of many sweeps, and comparison of two, as Markdown to paste: the verdict first, then one row per sweep or change."""
 
-from collections.abc import Callable, Iterator
+import math
+from collections.abc import Callable, Iterator, Sequence
 from typing import Final, TypeAlias
 
-from loadtest.overview import Overview, SweepRow
+from loadtest.compare import Comparison, basis_note, missing_note, verdict_counts
+from loadtest.overview import SweepRow, WorkloadTable
 from loadtest.reports.chart_model import NOTHING
 from loadtest.reports.pages import page
 
@@ -42,9 +44,9 @@ COLUMNS: Final[tuple[tuple[str, Text], ...]] = (
 """Title and text of each column."""
 
 
-def _notices(overview: Overview) -> Iterator[str]:
+def _notices(tables: Sequence[WorkloadTable]) -> Iterator[str]:
     """Yield what a reader must know before the tables: invalid sweeps, simulated servers, and rows that nothing compares with."""
-    rows = [row for table in overview.tables for row in table.rows]
+    rows = [row for table in tables for row in table.rows]
     bad, simulated = (
         ", ".join(dict.fromkeys(row.folder for row in found))
         for found in ((row for row in rows if not row.valid), (row for row in rows if row.simulated))
@@ -53,13 +55,35 @@ def _notices(overview: Overview) -> Iterator[str]:
         yield f"**NOT VALID: {bad}. Do not use their metrics.**"
     if simulated:
         yield f"Simulated server: {simulated}. Results do not reflect real hardware."
-    if len(overview.tables) > 1:
-        yield f"The sweeps have {len(overview.tables)} different workloads. Compare rows of one table only."
-        for table in overview.tables:
+    if len(tables) > 1:
+        yield f"The sweeps have {len(tables)} different workloads. Compare rows of one table only."
+        for table in tables:
             if len(table.rows) == 1:
                 yield f"Not comparable: {table.rows[0].folder} alone has {table.workload}."
 
 
-def overview_markdown(overview: Overview) -> str:
+def overview_markdown(tables: Sequence[WorkloadTable]) -> str:
     """Return Markdown to paste."""
-    return page("overview.md.j2", overview=overview, notices=list(_notices(overview)), columns=COLUMNS)
+    return page("overview.md.j2", tables=tables, notices=list(_notices(tables)), columns=COLUMNS)
+
+
+ORDER: Final = ("worse", "better", "cannot tell", "same")
+
+
+def _percent(ratio: float) -> str:
+    return f"{ratio - 1:+.1%}" if 0 < ratio < math.inf else "?"
+
+
+def comparison_markdown(comparison: Comparison) -> str:
+    """Return Markdown for a pull request."""
+    worse, rest = verdict_counts(comparison)
+    return page(
+        "comparison.md.j2",
+        comparison=comparison,
+        worse=worse,
+        rest=rest,
+        missing=missing_note(comparison),
+        note=basis_note(comparison),
+        changes=sorted(comparison.changes, key=lambda change: ORDER.index(change.verdict)),
+        percent=_percent,
+    )

@@ -1,0 +1,58 @@
+"""Speed of GPUs: rows of gpu_speed.json, each with its unit, the measurements that it was fitted to, and its sources.
+
+A row changes only if two sources of different cards or publishers agree; one with a single source states that, and its band is wide.
+docs/authors/planner-internals.md shows the rows.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+from typing import Final
+
+from planning.data.tables import Table, data_file, row_of
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GpuConstant:
+    """One row."""
+
+    name: str
+    value: float
+    unit: str
+    what: str
+    fitted_to: str
+    sources: tuple[str, ...]
+
+
+CONSTANTS: Final[Mapping[str, GpuConstant]] = Table(
+    lambda: {row["name"]: row_of(GpuConstant, row) for row in data_file("gpu_speed.json")["constants"]}
+)
+"""By name."""
+_GENERATIONS: Final[Mapping[str, tuple[str, ...]]] = Table(
+    lambda: {name: tuple(parts) for name, parts in data_file("gpu_speed.json")["generations"].items()}
+)
+"""Parts of the names of cards, by generation."""
+
+
+@cache
+def constant(name: str) -> float:
+    """Return the value of a row."""
+    return CONSTANTS[name].value
+
+
+@cache
+def generation_of(card: str) -> str:
+    """Return NVIDIA's generation of a card by its name; empty for an unknown one."""
+    name = card.upper()
+    return next((one for one, parts in _GENERATIONS.items() if any(part in name for part in parts)), "")
+
+
+@cache
+def compute_share(card: str, scheme: str) -> float:
+    """Return the fraction of the dense bf16 peak that a prompt's matrix products reach with a scheme; above 1 with units of its own."""
+    generation = generation_of(card)
+    share = CONSTANTS.get(f"compute.{generation}", CONSTANTS["compute"]).value
+    if scheme == "fp8" and generation in {"hopper", "blackwell", "datacenter-blackwell"}:
+        return share * constant("compute.fp8")
+    factor = CONSTANTS.get(f"compute.{generation}.{scheme}")
+    return share if factor is None else share * factor.value
