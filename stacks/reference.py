@@ -56,7 +56,7 @@ def _images() -> str:
 
 
 def _rows(path: str, prefix: str, sections: dict[str, Schema]) -> Iterator[str]:
-    """Yield the rows of a block and of the blocks in it, which are taken out of `sections`."""
+    """Yield the rows of a block and of the blocks in it, which are removed from `sections`."""
     block = sections[path] if path == PRODUCT else sections.pop(path)
     for key, value in block["properties"].items():
         inner = f"{path}.{key}" if prefix else f"{path}:{key}"
