@@ -41,7 +41,8 @@ PEOPLE is how many people can write to the repository."""
 @cache
 def _noted(people):
     """Return, for a repository of so many people, what gcloud and gh would be called with, and the files that the page's commands write."""
-    script = "\n".join(re.findall(r"```sh\n(.*?)```", PAGE, re.DOTALL)[1:])
+    blocks = "\n".join(re.findall(r"```sh\n(.*?)```", PAGE, re.DOTALL)[1:])
+    script = re.sub(r"^sh (\S+\.sh) .*$", lambda named: (ROOT / named[1]).read_text(), blocks, flags=re.MULTILINE)
     with tempfile.TemporaryDirectory() as folder:
         (Path(folder) / ".github").mkdir()
         done = subprocess.run(
