@@ -39,7 +39,7 @@ for BUCKET in $STATE ${MODELS:-}; do
     done
 done
 
-# Accounts that write: they can grant only the roles in LIMIT, which Google limits to ten.
+# Accounts that write can grant only the roles in LIMIT, of which Google accepts ten.
 LIMIT="^;^title=roles-of-stacks;expression=api.getAttribute('iam.googleapis.com/modifiedGrantsByRole', []).hasOnly(['roles/compute.osLogin', 'roles/compute.viewer', 'roles/iap.tunnelResourceAccessor', 'roles/logging.logWriter', 'roles/monitoring.metricWriter', 'roles/tpu.admin'])"
 for ACCOUNT in ci-deploy ci-teardown ci-guard; do
     gcloud projects add-iam-policy-binding $PROJECT "--condition=$LIMIT" --member=serviceAccount:$ACCOUNT@$PROJECT.iam.gserviceaccount.com --role=roles/resourcemanager.projectIamAdmin

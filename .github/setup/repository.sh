@@ -30,8 +30,8 @@ gh variable set GCP_GUARD_SERVICE_ACCOUNT --repo "$REPOSITORY" --body "ci-guard@
 gh variable set PULUMI_BACKEND_URL --repo "$REPOSITORY" --body "gs://$STATE"
 
 # Rules of the main branch. The only person who can write may bypass them, and only in a pull request.
-PEOPLE=$(gh api "repos/$REPOSITORY/collaborators" --jq '[.[] | select(.permissions.push)] | length')
-case $PEOPLE in
+WRITERS=$(gh api "repos/$REPOSITORY/collaborators" --jq '[.[] | select(.permissions.push)] | length')
+case $WRITERS in
     1) BYPASS='{"actor_id": 5, "actor_type": "RepositoryRole", "bypass_mode": "pull_request"}' ;;
     *) BYPASS= ;;
 esac
