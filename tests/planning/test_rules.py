@@ -70,7 +70,7 @@ EDGES: dict[str, tuple[Deployment, Deployment]] = {
         deployment("31B-it", "v6e-4", max_model_len=32_768),
     ),
     "FIT09": (
-        deployment("26B-A4B-it-qat-w4a16-ct", "L4", kv_cache_dtype="fp8", max_model_len=120_000),
+        deployment("26B-A4B-it-qat-w4a16-ct", "L4", kv_cache_dtype="fp8", max_model_len=110_000),
         deployment("26B-A4B-it-qat-w4a16-ct", "L4", kv_cache_dtype="fp8", max_model_len=60_000),
     ),
     "LEN03": (deployment(max_model_len=131_073), deployment(max_model_len=131_072)),
