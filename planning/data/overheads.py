@@ -7,6 +7,8 @@ models. Rates are fitted to published logs; docs/authors/accuracy.md lists the r
 disagree, correct the value here.
 """
 
+from collections.abc import Mapping
+from functools import cache
 from typing import Final
 
 from planning.data.tables import data_file
@@ -120,10 +122,14 @@ logits and sampling. They, not the weights, limit large batches of small models.
 sweep of 2026-07-25): little up to 16 sequences, 9 to 10 ms from 16 to 32, 8 ms from 32 to 64."""
 
 
+@cache
+def rows() -> Mapping[str, float]:
+    """Return the value of each row of overheads.json by name."""
+    return {row["name"]: row["value"] for row in data_file("overheads.json")}
+
+
 def __getattr__(name: str) -> float:
-    """Return the value of a row of overheads.json; the first one reads them all."""
-    if name.isupper():
-        globals().update({row["name"]: row["value"] for row in data_file("overheads.json")} | globals())
-    if name not in globals():
+    """Return the value of a row as if it were a name of this module."""
+    if name not in rows():
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return globals()[name]
+    return rows()[name]

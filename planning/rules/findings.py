@@ -12,11 +12,26 @@ from planning.errors import PlanningError
 from planning.question.fields import changed, differing
 from planning.question.types import Finding, Plan, Remedy, Severity
 from planning.rules import arguments, memory, models, watching, workload
-from planning.rules.platforms import host, places, quota, replicas
+from planning.rules.platforms import cloud_run, cost, host, quota, replicas, tpu
 from planning.rules.registry import ALL_RULES, Rule, RuleResult
 from planning.rules.security import advisories, exposure, pinned
 
-_CHECKS = (arguments, memory, models, watching, workload, host, places, quota, replicas, advisories, exposure, pinned)
+_CHECKS = (
+    arguments,
+    memory,
+    models,
+    watching,
+    workload,
+    cloud_run,
+    cost,
+    host,
+    quota,
+    replicas,
+    tpu,
+    advisories,
+    exposure,
+    pinned,
+)
 """Modules that register the checks."""
 RULES: Mapping[str, Rule] = Table(lambda: {name: one for name, one in ALL_RULES.items() if one.on != "gateway"})
 """Rules of deployments by id, in the order of their findings."""
