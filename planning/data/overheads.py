@@ -130,6 +130,6 @@ def rows() -> Mapping[str, float]:
 
 def __getattr__(name: str) -> float:
     """Return the value of a row as if it were a name of this module."""
-    if name not in rows():
+    if not name.isupper() or name not in rows():
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return rows()[name]
