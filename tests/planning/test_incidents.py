@@ -103,7 +103,7 @@ INCIDENTS: Mapping[str, Incident] = {
     "SCL03": Incident("l4-qat", {"cloudRun.region": "europe-west3"}, "block", r"europe-west3\. Set cloudRun\.region: europe-west1"),
     "SCL06": Incident("l4-qat", {"cloudRun.minInstances": 0}, "warn", r"12 min 49 s\. OpenAI.*: fuse-buf.*minInstances: 1\. .*\$32\.\d\d per"),
     "TPU01": Incident("tpu-v6e4", {"vllm.tensorParallelSize": 1}, "block", r"is 1, .* 4 chip.*vllm\.tensorParallelSize: 4"),
-    "DPL01": Incident("tpu-v6e4", {"model": MOE, **REPLICAS, "vllm.dataParallelSize": 2}, "block", r"mixture of experts.*Remove vllm\.dataParallelSize"),
+    "DPL01": Incident("tpu-v6e4", {"model": MOE, **REPLICAS, "vllm.dataParallelSize": 2}, "block", r"mixture of experts.*[Rr]emove vllm\.dataParallelSize"),
     "DPL02": Incident("tpu-v6e4", REPLICAS, "warn", r"4 times those of one replica.*Remove vllm\.dataParallelSize"),
     "TPU02": Incident("tpu-v6e4", {"tpu.maxRunDuration": None}, "block", r"tpu\.maxRunDuration is not set.*tpu\.maxRunDuration: 4h"),
     "TPU04": Incident("tpu-v6e4", {"tpu.zones": ["us-west1-a", "us-east5-b"]}, "block", r"us-west1-a.*tpu\.zones: \[us-east5-b\]"),
