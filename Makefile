@@ -5,7 +5,7 @@ STAMP := .venv/.requirements-dev.txt
 # Each command starts many interpreters. They cache compiled modules regardless of the environment.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help setup demo test test-packages long nightly kills oracle audit check docs pictures format lock clean
+.PHONY: help setup demo test test-packages long nightly kills oracle audit check docs site pictures format lock clean
 
 # A target with words after ## is listed.
 help:
@@ -71,7 +71,7 @@ oracle: setup  ## Compare the load tester with a real vLLM.
 
 # Published vulnerabilities of the locked packages. A package that the index does not report on fails too. The oracle's are excluded: its
 # vLLM is one of the measured releases and listens on 127.0.0.1 (planning/data/advisories.json covers the images).
-AUDITED = requirements.txt requirements-agent.txt requirements-dev.txt packages/localcloud/requirements.txt packages/gcp-tpu/requirements.txt packages/loadtest/requirements.txt tools/installer.txt tools/audit.txt authors/release/backend.txt
+AUDITED = requirements.txt requirements-agent.txt requirements-dev.txt packages/localcloud/requirements.txt packages/gcp-tpu/requirements.txt packages/loadtest/requirements.txt tools/installer.txt tools/audit.txt tools/site.txt authors/release/backend.txt
 audit: setup  ## Check the locked packages for vulnerabilities.
 	@test -x .audit/bin/python || .venv/bin/python -m venv --without-pip .audit
 	@.venv/bin/uv pip install --quiet --python .audit/bin/python --require-hashes -r tools/audit.txt
@@ -86,6 +86,15 @@ check: setup  ## Check format, types and imports.
 
 docs: setup  ## Generate the reference pages.
 	@.venv/bin/python -m authors.docs
+
+# The pages as a site with search, in build/site. Links are strict, and no page loads anything from outside.
+# To read it: .venv/bin/python -m http.server --bind 127.0.0.1 --directory build/site
+site: setup  ## Build the pages as a site.
+	@test -x .site/bin/python || .venv/bin/python -m venv --without-pip .site
+	@.venv/bin/uv pip install --quiet --python .site/bin/python --require-hashes -r tools/site.txt
+	@.site/bin/mkdocs build --strict --quiet
+	@if grep -rlE '<(script|img|link)[^>]* (src|href)="?https?:' --include='*.html' build/site; then echo "site: these pages load files from outside"; exit 1; fi
+	@echo "site: $$(find build/site -name '*.html' | wc -l) pages in build/site"
 
 # Terminal pictures in docs/images, from a wait for capacity on the local cloud. About a minute.
 pictures: setup  ## Generate the pictures of terminals.
@@ -106,8 +115,9 @@ lock:  ## Lock the requirements.
 	uv pip compile --quiet --universal --python-version 3.11 --no-header --no-annotate --generate-hashes --override authors/oracle/overrides.txt authors/oracle/requirements.in -o authors/oracle/requirements.txt
 	uv pip compile --quiet --universal --python-version 3.11 --no-header --no-annotate --generate-hashes tools/installer.in -o tools/installer.txt
 	uv pip compile --quiet --universal --python-version 3.11 --no-header --no-annotate --generate-hashes tools/audit.in -o tools/audit.txt
+	uv pip compile --quiet --universal --python-version 3.11 --no-header --no-annotate --generate-hashes tools/site.in -o tools/site.txt
 	uv pip compile --quiet --universal --python-version 3.11 --no-header --no-annotate --generate-hashes authors/release/backend.in -o authors/release/backend.txt
 
 clean:  ## Remove everything that the other targets made.
-	rm -rf .venv .localcloud .work .oracle .pytest_cache .ruff_cache .hypothesis build
+	rm -rf .venv .localcloud .work .oracle .site .pytest_cache .ruff_cache .hypothesis build
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -2,7 +2,9 @@
 
 import importlib
 import inspect
+import re
 import textwrap
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import groupby
 from pathlib import Path
@@ -13,6 +15,8 @@ from contracts.exit_codes import ExitCode
 from loadtest.command_line import DescribedOption, described_options, positional_names
 from scripts.cli.command import Command
 
+_Row = tuple[str, str, str]
+"""Syntax, meaning and default of an option, as Markdown."""
 _ROOT: Final = Path(__file__).parents[1]
 _TOP: Final = """# Commands
 
@@ -22,7 +26,12 @@ README.md lists the commands of a first day. [tasks.md](../tasks.md) lists comma
 Every command takes `--help`.
 `--json` prints one JSON object on stdout and no other output there.
 Progress and errors go to stderr.
+A stack's name can be written without `--stack`.
+After Ctrl-C, a command prints what continues or stays; below, that is named unless nothing was changed.
 """
+_UNCHANGED: Final = "Nothing was changed."
+_SHARED_BY: Final = 2
+"""Number of commands from which an option that they describe in the same words is listed once, on top of the page."""
 
 
 _WITH_OPTIONS: Final = ("capacity", "connect", "doctor", "logs", "new", "status", "teardown")
@@ -45,45 +54,76 @@ def page() -> str:
 
 def commands_page(commands: Sequence[Command[Any]]) -> str:
     """Return the page of these commands, in their order."""
+    every = [each for command in commands for each in (command, *command.subcommands)]
+    counts = Counter(_row(option) for each in every for option in described_options(each.options))
+    common = {row[0]: row for row, count in reversed(counts.most_common()) if count >= _SHARED_BY}
+    shared = [common[words] for words in sorted(common) if words.startswith("`-")]
     parts = [_TOP, table("exit code | meaning", [(int(code), code.meaning) for code in ExitCode])]
+    if shared:
+        parts.append(
+            f"Options of several commands, which their first line names:\n\n{chr(10).join(map(_item, shared))}\n"
+        )
     for command in commands:
-        parts.append("\n".join(_section(command, command.program, "##")))
-        parts += ["\n".join(_section(sub, f"{command.program} {sub.name}", "###")) for sub in command.subcommands]
+        parts.append("\n".join(_section(command, command.program, "##", shared)))
+        parts += [
+            "\n".join(_section(sub, f"{command.program} {sub.name}", "###", shared)) for sub in command.subcommands
+        ]
     return "\n".join(parts)
 
 
 def options_tables() -> Mapping[str, str]:
     """Return the tables of commands' options, without their subcommands' options, by marker."""
     found = (command for command in all_commands() if command.name in _WITH_OPTIONS)
-    return {f"options-{command.name}": "\n".join(_options(command)).strip() for command in found}
+    return {f"options-{command.name}": "\n".join(_tables(command)).strip() for command in found}
 
 
-def _section(command: Command[Any], program: str, heading: str) -> Iterator[str]:
+def _tables(command: Command[Any]) -> Iterator[str]:
+    for group, options in groupby(described_options(command.options), key=lambda option: option.group):
+        yield table(f"{group or 'option'} | meaning | default", map(_row, options))
+
+
+def _section(command: Command[Any], program: str, heading: str, shared: Sequence[_Row]) -> Iterator[str]:
     yield f"{heading} {program.removeprefix('python -m ')}"
     yield ""
-    if command.run is not None:
-        yield f"`{' '.join([program, *positional_names(command.options), '[OPTIONS]'])}`"
-        yield ""
-    yield from _description(command.help or "")
-    if command.after_interrupt:
-        yield f"After Ctrl-C: {command.after_interrupt}"
-        yield ""
-    yield from _options(command)
+    text = command.help or ""
+    if command.after_interrupt and command.after_interrupt != _UNCHANGED:
+        text += f"\n\nAfter Ctrl-C: {command.after_interrupt}"
+    usage = " ".join([program, *positional_names(command.options), *_usage(command, shared)])
+    yield from _description(text, usage if command.run is not None else "")
+    rows = [row for row in map(_row, described_options(command.options)) if row not in shared]
+    yield from [*map(_item, rows), *[""][: len(rows)]]
 
 
-def _options(command: Command[Any]) -> Iterator[str]:
-    for group, found in groupby(described_options(command.options), key=lambda option: option.group):
-        yield table(f"{group or 'option'} | meaning | default", map(_row, found))
+def _usage(command: Command[Any], shared: Sequence[_Row]) -> Iterator[str]:
+    """Yield the shared options of a command, and `[OPTIONS]` if it has others."""
+    rows = [_row(option) for option in described_options(command.options)]
+    for words, _, default in (row for row in rows if row in shared):
+        yield words.strip("`") if default == "required" else f"[{words.strip('`')}]"
+    if any(row not in shared and row[0].startswith("`-") for row in rows):
+        yield "[OPTIONS]"
 
 
-def _description(text: str) -> Iterator[str]:
-    """Yield a docstring's paragraphs. Indented ones are command lines."""
-    for paragraph in inspect.cleandoc(text).split("\n\n"):
-        indented = paragraph.startswith(" ")
-        yield from ["```text", textwrap.dedent(paragraph), "```", ""] if indented else [_escaped(paragraph), ""]
+def _item(row: _Row) -> str:
+    """Return an option as an item of a list: lists need no space for columns on a narrow screen."""
+    words, meaning, default = row
+    ending = {"": "", "required": " Required."}.get(default, f" Default: {default}.")
+    return f"- {words}: {meaning}{'' if 'Default: ' in meaning else ending}"
 
 
-def _row(option: DescribedOption) -> Sequence[str]:
+def _description(text: str, usage: str) -> Iterator[str]:
+    """Yield the usage with a docstring's first line, then its other paragraphs, one line each. Indented ones are command lines, in a block."""
+    lines: list[str] = []
+    for number, paragraph in enumerate(inspect.cleandoc(text).split("\n\n")):
+        if paragraph.startswith(" "):
+            block = re.sub(r"\s*\\\n\s*", " ", textwrap.dedent(paragraph))
+            lines += ["", "```text", block, "```", ""]
+        else:
+            start = f"`{usage}`: " if usage and number == 0 else ""
+            lines.append(start + _escaped(" ".join(paragraph.split())))
+    yield from [*lines, *([""] if lines[-1] else [])]
+
+
+def _row(option: DescribedOption) -> _Row:
     words = option.words.replace("|", "\\|")
     default = option.default if option.default in {"", "required"} else f"`{option.default}`"
     return f"`{words}`", _escaped(option.meaning), default

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Final
 
 from authors.tables import table
-from contracts.exit_codes import ExitCode
 from contracts.fields import camel_case, documented
 from contracts.outputs import DETAILS, StackOutputs
 
@@ -21,8 +20,9 @@ def tables() -> Mapping[str, str]:
         **{name: _table(_HEADINGS.get(name, "key"), rows) for name, rows in keys().items()},
         "stack-outputs": _table("printed output", _outputs(are_details=False)),
         "stack-details": _table("other output", _outputs(are_details=True)),
-        "nested-outputs": "\n".join(_section(path, kind) for path, kind in _nested(StackOutputs, "")),
-        "exit-codes": _table("code", {str(int(code)): code.meaning for code in ExitCode}),
+        "nested-outputs": table(
+            "object | content | keys", (_row(path, kind) for path, kind in _nested(StackOutputs, ""))
+        ),
     }
 
 
@@ -39,9 +39,10 @@ def _table(heading: str, rows: Mapping[str, str]) -> str:
     return table(f"{heading} | meaning", ((f"`{key}`", text) for key, text in rows.items()))
 
 
-def _section(path: str, kind: type[object]) -> str:
+def _row(path: str, kind: type[object]) -> tuple[str, str, str]:
     summary = (kind.__doc__ or "").partition("\n")[0]
-    return f"### `{path}`\n\n{summary}\n\n{_table('key', dict(documented(kind)))}"
+    keys = " ".join(f"`{key}`: {text.rstrip('.')}." for key, text in documented(kind))
+    return f"`{path}`", summary, keys
 
 
 def _nested(kind: type[object], path: str) -> Iterator[tuple[str, type[object]]]:

@@ -1,130 +1,319 @@
-"""`python -m tools.words`: words that are never right here, and the subjects of new commits.
+"""`python -m tools.words`: patterns of hard sentences in all tracked text, and the subjects of new commits.
 
-The words are those of docs/glossary.md, "Verbs". `tools/words_allowed.toml` lists the files that still have some, with how many lines; a
-number there can only shrink. Tests, fixtures and generated pages are not read. Exit code 1: a word, a stale number or a subject to fix.
+tools/words.toml has the patterns, with the words to write instead (docs/glossary.md, "Verbs"), the verbs of subjects, and quoted texts that are
+left out. Lines are joined before a pattern is searched, and so are the literals of one string. tools/words_budget.toml has the number of hits
+of each pattern in each package, which only falls: `--write` lowers it. Tests, fixtures and generated pages are not read.
+Exit code 1: a hit above its number, a number above its hits, a total above the last commit's, or a subject to fix.
 """
 
+import ast
+import io
 import re
 import sys
+import tokenize
 import tomllib
-from collections.abc import Iterator, Mapping, Sequence
+from bisect import bisect
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
+from functools import cache
+from itertools import accumulate
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from tools.git import git
 
 ROOT: Final = Path(__file__).resolve().parents[1]
-ALLOWED: Final = ROOT / "tools" / "words_allowed.toml"
+RULES: Final = Path("tools/words.toml")
+BUDGET: Final = Path("tools/words_budget.toml")
+Counts = Mapping[str, Mapping[str, int]]
+"""Number of hits by package and pattern."""
 
-INSTEAD: Final[Mapping[str, str]] = {
-    r"(?i)\bmend(s|ed|ing)?\b": "fix",
-    r"(?i)\buntold\b|\bcannot be told\b|\bnot to be told\b": "unknown",
-    r"(?i)\b(be|is|are|was|were) told\b": "reported, notified, distinguished",
-    r'"""Tell (if|whether)\b': "Return whether",
-    r"(?i)\bstands? (in|at|beside|below|above|there|on|under|behind|before|after|between)\b(?! for)": "is, is listed, is stored",
-    r"\b(is|are|was|were) no (?!longer\b|more than\b|less than\b|later than\b|earlier than\b)": "is not a",
-    r"(?i)\b(nobody|somebody|everybody)\b": "the actor: another user, another deployment, the public",
-    r"(?i)\bmeanwhile\b": "in the meantime",
-    r"(?i)\bdearest\b": "most expensive",
-    r"(?i)\b(its|stack's|the same) marks\b": "its labels",
-    r"(?i)\bwithout it\.": "Default: X.",
-    r"(?i)(?<!on the )\bways? out\b|\bin vain\b": "alternative; without success",
-}
-"""Words that are never right, as expressions, and what to write."""
-
-SUFFIXES: Final = frozenset({".md", ".py", ".toml", ".yaml", ".yml", ".j2", ".json", ".sh"})
 NOT_READ: Final = (
     "tests/",
+    "evals/",
     "docs/reference/",
     "docs/authors/accuracy.md",
     "docs/authors/assumptions.md",
     "docs/glossary.md",
-    "tools/words.py",
-    "tools/words_allowed.toml",
+    "tools/words",
+    "LICENSE",
 )
-"""The glossary names what not to write; the generated pages are made from texts that are read."""
-
+"""The glossary and the tables of this tool name what not to write; generated pages are made from texts that are read."""
+DATA: Final = frozenset(
+    {
+        ".json",
+        ".jsonl",
+        ".csv",
+        ".patch",
+        ".txt",
+        ".in",
+        ".svg",
+        ".sum",
+        ".mod",
+        ".log",
+        ".urns",
+        ".mp4",
+        ".typed",
+        ".lock",
+    }
+)
+"""Suffixes of files without prose of this project: data, locks, patches of other projects and pictures."""
+SPLIT: Final = frozenset({"packages", "docs"})
+"""Folders whose folders are counted apart."""
 SUBJECT_LIMIT: Final = 72
-NOT_A_VERB: Final = frozenset({"a", "an", "the", "what", "who", "how", "no", "each"})
-SINCE: Final = "c6eabebe"
+SINCE: Final = "f210fd8c"
 """The last commit whose subject is not checked: history is not rewritten."""
+SHOWN: Final = 12
+"""Number of hits that are printed for a number that was exceeded."""
+_FENCE: Final = re.compile(r"^\s*```")
+_ALONE: Final = re.compile(r"^\s*(\||#{1,6} |[-*] |\d+\. |<)")
+"""A line of Markdown that starts a text: a row, a heading, an item, a tag."""
+_KEY: Final = re.compile(r"^\s*(\[|[\w.\"-]+ ?[=:] )")
+"""A line of a settings or data file that starts a text."""
+_MARGIN: Final = re.compile(r"^\s*(#+!?|//+|--|\*|;|>)?\s*")
+_SENTENCE: Final = re.compile(r"(?<=[.!?]) (?=[A-Z`\"'(])")
+_GENERATED: Final = re.compile(r"[Gg]enerated (by|from) ")
+_AREA: Final = re.compile(r"^[\w./-]+(?:(?:, | and |,)[\w./-]+)*: ")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Text:
+    """A paragraph, comment or string, on one line, and the number of its first line."""
+
+    line: int
+    text: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Hit:
-    """One line with a word that is never right."""
+    """A sentence with a pattern."""
 
     path: str
     line: int
-    word: str
-    instead: str
+    pattern: str
+    words: str
+    sentence: str
 
     def __str__(self) -> str:
         """Return the line of the report."""
-        return f"{self.path}:{self.line}: {self.word!r}; write: {self.instead}"
+        return f"{self.path}:{self.line}: {self.pattern} {self.words!r} in {self.sentence[:120]!r}; write: {rules()[self.pattern][1]}"
 
 
-def hits_in(path: str, text: str) -> Iterator[Hit]:
-    """Yield each line of a file that has one of the words, once for each word."""
-    for number, line in enumerate(text.splitlines(), start=1):
-        for expression, instead in INSTEAD.items():
-            if found := re.search(expression, line):
-                yield Hit(path=path, line=number, word=found[0], instead=instead)
+@cache
+def _tables() -> Mapping[str, Any]:
+    return tomllib.loads((ROOT / RULES).read_text(encoding="utf-8"))
+
+
+@cache
+def rules() -> Mapping[str, tuple[re.Pattern[str], str]]:
+    """Return the expression of each pattern and the words to write instead."""
+    return {
+        name: (re.compile(row["find"], re.MULTILINE), row["instead"]) for name, row in _tables()["patterns"].items()
+    }
+
+
+def texts_in(path: str, text: str) -> Iterator[Text]:
+    """Yield the texts of a file."""
+    if path.endswith((".py", ".pyi")):
+        yield from _of_python(text)
+    else:
+        yield from _of_lines(text, is_markdown=path.endswith(".md"))
+
+
+def _of_lines(text: str, *, is_markdown: bool) -> Iterator[Text]:
+    """Join lines up to an empty one. In Markdown a row, a heading or an item starts another text, and a line of a block is one."""
+    start, lines, fenced = 1, list[str](), False
+    for number, line in enumerate([*text.splitlines(), ""], start=1):
+        if is_fence := is_markdown and bool(_FENCE.match(line)):
+            fenced = not fenced
+        bare = line.strip() if is_markdown else _MARGIN.sub("", line).strip()
+        if lines and (not bare or fenced or is_fence or (_ALONE if is_markdown else _KEY).match(line)):
+            yield Text(line=start, text=" ".join(lines))
+            lines = []
+        if bare:
+            start, lines = (start, [*lines, bare]) if lines else (number, [bare])
+
+
+def _of_python(text: str) -> Iterator[Text]:
+    """Yield comments, consecutive ones as one, and strings: a docstring after three quotes, another string after one."""
+    tokens = tokenize.generate_tokens(io.StringIO(text).readline)
+    comments = [(token.start[0], token.string.lstrip("#: ")) for token in tokens if token.type == tokenize.COMMENT]
+    previous, lines = -1, list[str]()
+    for number, comment in [*comments, (len(text), "")]:
+        if lines and number != previous + 1:
+            yield Text(line=previous - len(lines) + 1, text=" ".join(lines))
+            lines = []
+        previous, lines = number, [*lines, comment]
+    yield from _of_node(ast.parse(text))
+
+
+def _of_node(node: ast.AST) -> Iterator[Text]:
+    for child in ast.iter_child_nodes(node):
+        if isinstance(child, ast.Expr) and isinstance(child.value, ast.Constant) and isinstance(child.value.value, str):
+            yield Text(line=child.lineno, text=f'"""{" ".join(child.value.value.split())}')
+        elif isinstance(child, ast.expr) and (found := _joined(child)):
+            yield Text(line=child.lineno, text=f'"{" ".join(found.split())}')
+            if not isinstance(child, ast.Constant):
+                yield from _of_values(child)
+        else:
+            yield from _of_node(child)
+
+
+def _of_values(node: ast.AST) -> Iterator[Text]:
+    """Yield the strings inside the braces of a string."""
+    for each in ast.walk(node):
+        if isinstance(each, ast.FormattedValue):
+            yield from _of_node(each)
+
+
+def _joined(node: ast.expr) -> str:
+    """Return the text of a string that is written as one or as several literals, with {} for values; empty for another expression."""
+    match node:
+        case ast.Constant(value=str(text)):
+            return text
+        case ast.JoinedStr(values=values):
+            return "".join(str(each.value) if isinstance(each, ast.Constant) else "{x}" for each in values)
+        case ast.BinOp(op=ast.Add(), left=left, right=right):
+            parts = (_joined(left), _joined(right))
+            return "".join(part or "{x}" for part in parts) if any(parts) else ""
+        case _:
+            return ""
+
+
+def hits_in(path: str, text: str, allowed: Iterable[str] = ()) -> Iterator[Hit]:
+    """Yield each sentence of a file with one of the patterns, once for each match, without the allowed texts."""
+    lines: list[int] = []
+    sentences: list[str] = []
+    for each in texts_in(path, text):
+        bare = each.text
+        for quoted in allowed:
+            bare = bare.replace(quoted, "...")
+        found = _SENTENCE.split(bare)
+        lines += [each.line] * len(found)
+        sentences += found
+    starts = list(accumulate((len(sentence) + 1 for sentence in sentences), initial=0))
+    whole = "\n".join(sentences)
+    for name, (expression, _) in rules().items():
+        for match in expression.finditer(whole):
+            number = bisect(starts, match.start()) - 1
+            yield Hit(path=path, line=lines[number], pattern=name, words=match[0].strip(), sentence=sentences[number])
 
 
 def is_read(path: str) -> bool:
     """Return whether the words of a tracked file count."""
     return (
-        Path(path).suffix in SUFFIXES
+        Path(path).suffix not in DATA
         and not path.startswith(NOT_READ)
         and "/tests/" not in path
         and "fixtures/" not in path
+        and "/corpus/" not in path
     )
 
 
-def excess(hits: Sequence[Hit], allowed: Mapping[str, int]) -> Iterator[str]:
-    """Yield what is beyond the allow list, and each of its numbers that is larger than what the file has."""
-    by_file: dict[str, list[Hit]] = {}
+def package_of(path: str) -> str:
+    """Return the folder for which the hits of a file count."""
+    parts = path.split("/")[:-1]
+    return "/".join(parts[: 2 if parts and parts[0] in SPLIT else 1]) or "."
+
+
+def counts_of(hits: Iterable[Hit]) -> Counts:
+    """Return the number of hits by package and pattern."""
+    found: dict[str, Counter[str]] = {}
     for hit in hits:
-        by_file.setdefault(hit.path, []).append(hit)
-    for path, found in by_file.items():
-        if len(found) > allowed.get(path, 0):
-            yield from map(str, found)
-    for path, number in allowed.items():
-        if number > len(by_file.get(path, ())):
-            yield f"{ALLOWED.name}: {path} has {len(by_file.get(path, ()))}; lower its {number}"
+        found.setdefault(package_of(hit.path), Counter())[hit.pattern] += 1
+    return found
+
+
+def excess(hits: Sequence[Hit], budget: Counts, former: Counts | None = None) -> Iterator[str]:
+    """Yield each difference between the hits and the budget, and each pattern whose total is above the last commit's."""
+    counts = counts_of(hits)
+    for package in sorted({*counts, *budget}):
+        for name in rules():
+            found, allowed = counts.get(package, {}).get(name, 0), budget.get(package, {}).get(name, 0)
+            if found > allowed:
+                yield f"{package}: {name} has {found} hits, but {BUDGET} allows {allowed}. Write: {rules()[name][1]}."
+                yield from [str(hit) for hit in hits if (package_of(hit.path), hit.pattern) == (package, name)][-SHOWN:]
+            elif found < allowed:
+                yield f"{package}: {name} has {found} hits; `python -m tools.words --write` lowers its {allowed}"
+    for name in rules() if former is not None else ():
+        now, before = _total(budget, name), _total(former or {}, name)
+        if now > before:
+            yield f"{BUDGET}: the total of {name} rises from {before} to {now}. It may only fall."
+
+
+def _total(budget: Counts, name: str) -> int:
+    return sum(row.get(name, 0) for row in budget.values())
+
+
+def budget_text(counts: Counts) -> str:
+    """Return the budget file for these counts."""
+    head = "# Hits of each pattern of tools/words.toml, by package. Numbers only fall: `python -m tools.words --write` lowers them.\n"
+    rows = {package: {name: row[name] for name in rules() if row.get(name)} for package, row in sorted(counts.items())}
+    return head + "".join(
+        f'\n["{package}"]\n' + "".join(f"{name} = {number}\n" for name, number in row.items())
+        for package, row in rows.items()
+        if row
+    )
 
 
 def subject_fault(subject: str) -> str | None:
-    """Return what is wrong with the subject of a commit; None if nothing is."""
-    first = subject.rpartition(": ")[2].split(" ")[0].lower()
+    """Return the fault of a commit's subject, or None."""
     if len(subject) > SUBJECT_LIMIT:
         return f"{len(subject)} characters; at most {SUBJECT_LIMIT}"
-    return f"begins with {first!r}; begin with a verb: add, fix, report" if first in NOT_A_VERB else None
+    first = _AREA.sub("", subject, count=1).split(" ")[0].lower()
+    return (
+        None if first in _tables()["verbs"] else f"{first!r} is not a verb of {RULES}; start with one: add, fix, report"
+    )
 
 
 def tracked_hits() -> list[Hit]:
-    """Return the hits in all files that git tracks. Raises FileNotFoundError where git or its folder is missing."""
+    """Return the hits in all tracked files. Raises FileNotFoundError without git, or for an allowed text that no file has."""
     listed = git(ROOT, "ls-files", "-z")
     if listed is None:
         raise FileNotFoundError("git cannot list the tracked files here, so their words were not checked")
-    return [
-        hit
-        for path in listed.split("\0")
-        if path and is_read(path) and (ROOT / path).is_file()
-        for hit in hits_in(path, (ROOT / path).read_text(encoding="utf-8"))
-    ]
+    allowed = [text for texts in _tables()["allowed"].values() for text in texts]
+    paths = [path for path in listed.split("\0") if path and is_read(path) and (ROOT / path).is_file()]
+    with ProcessPoolExecutor() as pool:
+        found = list(pool.map(_hits_of, paths, chunksize=50))
+    if unused := set(allowed).difference(*(texts for _, texts in found)):
+        raise FileNotFoundError(f"{RULES}: no file has the allowed text {min(unused)!r}. Remove it.")
+    return [hit for hits, _ in found for hit in hits]
 
 
-def main() -> int:
+def _hits_of(path: str) -> tuple[list[Hit], set[str]]:
+    """Return the hits of a file and the allowed texts that it has."""
+    text = (ROOT / path).read_text(encoding="utf-8", errors="replace")
+    if path.endswith(".py") and _GENERATED.search(text[:300]):
+        return [], set()
+    allowed = {each for texts in _tables()["allowed"].values() for each in texts if each in text}
+    return list(hits_in(path, text, allowed)), allowed
+
+
+def main(arguments: Sequence[str] = ()) -> int:
     """Check the tracked files and the subjects of new commits."""
-    allowed = tomllib.loads(ALLOWED.read_text(encoding="utf-8"))
     try:
-        faults = list(excess(tracked_hits(), allowed))
+        hits = tracked_hits()
     except FileNotFoundError as error:
         print(f"words: {error}", file=sys.stderr)
         return 1
+    if arguments == ["--list"]:
+        print("\n".join(map(str, hits)))
+        return 0
+    budget = tomllib.loads((ROOT / BUDGET).read_text(encoding="utf-8")) if (ROOT / BUDGET).exists() else None
+    if arguments == ["--write"]:
+        counts = counts_of(hits)
+        lower = {
+            package: {
+                name: min(number, (budget or counts).get(package, {}).get(name, 0)) for name, number in row.items()
+            }
+            for package, row in counts.items()
+        }
+        budget = lower if budget is not None else counts
+        (ROOT / BUDGET).write_text(budget_text(budget), encoding="utf-8")
+    last = git(ROOT, "show", f"HEAD:{BUDGET.as_posix()}")
+    faults = list(excess(hits, budget or {}, tomllib.loads(last) if last else None))
     subjects = git(ROOT, "log", "--no-merges", "--format=%h %s", f"{SINCE}..HEAD")
     if subjects is None:
         print("words: the subjects of commits were not checked: this checkout lacks the history", file=sys.stderr)
@@ -137,4 +326,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(sys.argv[1:]))

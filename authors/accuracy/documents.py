@@ -1,4 +1,4 @@
-"""docs/authors/documents.md: the figures of the five documents that the project started from, beside the plan's and those measured elsewhere."""
+"""docs/authors/documents.md: the figures of the five documents that the project started from, with planned values and values measured elsewhere."""
 
 import json
 from collections.abc import Callable, Mapping
@@ -14,7 +14,7 @@ from planning.question.workload import Workload
 from planning.speed.serving import workload_plan
 
 FILE: Final = Path(__file__).with_name("documents.json")
-"""`rows`: document, figure, reported, elsewhere (measured in other sources), why they differ, and how to ask the planner: `deployment`, a boot of the
+"""`rows`: document, figure, reported, elsewhere (measured in other sources), why they differ, and the question for the planner: `deployment`, a boot of the
 corpus or fields of a deployment, and `read`: a kind of figure, a name of _READ, or "rate IN OUT USERS", "requests IN OUT USERS" and "ttft IN OUT USERS".
 `over` is a second deployment, whose figure divides the first one's."""
 _READ: Final[Mapping[str, Callable[[Subject], float]]] = {

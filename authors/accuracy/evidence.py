@@ -1,4 +1,4 @@
-"""Shares of the predictions within the tolerance, by what the planner knew of their source, and each unseen one that is not.
+"""Shares of the predictions within the tolerance, by the planner's knowledge of their source, and each unseen one outside it.
 
 docs/authors/accuracy.md describes the classes. A row is used for a constant or for a proof, never for both: `corpus.measured` refuses it.
 """
@@ -20,7 +20,7 @@ GROUPS: Final[Mapping[str, tuple[str, ...]]] = {
     "KV cache": ("kv", "kv_tokens", "kv_blocks", "kv_tokens_per_gib", "kv_concurrency", "kv_request"),
     "output rate, 16 or 64 requests": ("decode_16", "decode_64"),
 }
-"""Figures of the boots by what they are of; a test holds every kind to one."""
+"""Figures of the boots by subject; a test holds every kind to one."""
 SWEPT: Final = (
     ("output rate at N users", "rate", 1.5),
     ("time to first token at N users", "ttft", 2.0),

@@ -30,12 +30,12 @@ def tables_of(measurements: Measurements) -> Mapping[str, str]:
             f"figure | tolerance: | {' | '.join(f'{name}:' for name in CLASSES)}", evidence_rows(measurements)
         ),
         "accuracy-misses": table("what | figure | measured | planned | source", missed(measurements)),
-        "gpu-constants": table("name | value: | unit | what it is | fitted to | sources", constants),
+        "gpu-constants": table("name | value: | unit | meaning | fitted to | sources", constants),
     }
 
 
 def rows_file() -> str:
-    """Return every row as CSV: outcomes, figures and points, misses first in each class, with what was set from them."""
+    """Return every row as CSV: outcomes, figures and points, misses first in each class, with the constants that were set from them."""
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(COLUMNS)

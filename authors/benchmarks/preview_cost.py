@@ -6,7 +6,7 @@ The bare program corresponds to a handwritten one with all values known in advan
 With the classes of `components.gcp` instead of the SDK's, it is the lower limit for the cost of a preview of the same resources.
 
 Both previews run alternately on one local cloud with one engine. Counts the CPU seconds of the whole process tree and takes the least of the runs, because a
-busy computer slows a run down but hardly changes its computation. `--write` updates docs/authors/preview-cost.md.
+busy computer slows a run down but hardly changes its computation. `--write` updates docs/authors/measurements.md.
 """
 
 import argparse
@@ -31,7 +31,7 @@ from contracts.resource_types import CAPACITY_TYPE
 from engine.deployment import SECRET_SIGNATURE, UNKNOWN
 
 ROOT: Final = Path(__file__).resolve().parents[2]
-PAGE: Final = ROOT / "docs" / "authors" / "preview-cost.md"
+PAGE: Final = ROOT / "docs" / "authors" / "measurements.md"
 STACKS: Final = {"tpu-v6e1": 1.1, "l4-12b-qat": 1.3}
 """Stacks, with the maximum CPU seconds of a preview as a multiple of the bare program's."""
 DEFAULT_RUNS: Final = 5
@@ -77,7 +77,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Measure and print. Return the exit code."""
     parser = argparse.ArgumentParser(prog="python -m authors.benchmarks.preview_cost", description="A preview's CPU.")
     parser.add_argument("--runs", type=int, default=DEFAULT_RUNS, help="runs of each program; the least one counts")
-    parser.add_argument("--write", action="store_true", help="write the tables to docs/authors/preview-cost.md")
+    parser.add_argument("--write", action="store_true", help="write the tables to docs/authors/measurements.md")
     args = parser.parse_args(argv)
     inside = inside_folder()
     if inside is None:

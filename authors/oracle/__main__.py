@@ -1,6 +1,6 @@
 """`python -m authors.oracle`: compare our benchmark and smoke checks with a real vLLM and its benchmark, and check its exposure.
 
-The first run installs vLLM (6 GB) below .oracle. docs/authors/oracle.md describes the comparison and its results.
+The first run installs vLLM (6 GB) below .oracle. docs/authors/benchmark-internals.md#comparison-with-a-real-vllm describes the comparison and its results.
 """
 
 import argparse

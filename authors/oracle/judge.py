@@ -19,7 +19,7 @@ SHARES: Final[Mapping[str, tuple[float, float | None]]] = {
     "throughput": (0.05, None),
 }
 """Relative difference allowed between two tools after division by the server's metric, and between our metric and the server's own
-histogram of the same requests, which has no throughput. docs/authors/oracle.md lists the measured noise."""
+histogram of the same requests, which has no throughput. docs/authors/benchmark-internals.md#comparison-with-a-real-vllm lists the measured noise."""
 MARKED: Final = "ttft"
 """Metric whose difference from the server may exceed its share if each result says so, because the network, a proxy and the event
 loop add to it."""

@@ -37,7 +37,7 @@ _OPTIONS: Final = VllmOptions(
 VERDICTS: Final[Mapping[str, Mapping[str, tuple[str, str]]]] = Table(
     lambda: tomllib.loads((HERE / "verdicts.toml").read_text(encoding="utf-8"))
 )
-"""Verdict and words of the result of each check, of a server without features, which are those of all checks, and of one with features."""
+"""Verdict and words of the result of each check: of all checks on a server without features, and of some on one with features."""
 
 
 def smoke_faults(report: Mapping[str, Any], part: str) -> list[str]:

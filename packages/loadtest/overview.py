@@ -55,7 +55,7 @@ class WorkloadTable:
 
 
 def overview_of(folders: Sequence[Path]) -> list[WorkloadTable]:
-    """Return the tables of these folders, whose rows do not compare with those of other tables. Raises SweepError if one has no results or is named twice."""
+    """Return the tables of these folders, whose rows do not compare with rows of other tables. Raises SweepError if one has no results or is named twice."""
     if len({folder.resolve() for folder in folders}) < len(folders):
         raise SweepError("A folder is named twice. Pass each folder once.")
     tables: dict[tuple[str, bool], list[SweepRow]] = {}

@@ -1,4 +1,4 @@
-"""Measurement settings of a sweep, and what a caller knows about the server: its forecast, hardware and limits."""
+"""Measurement settings of a sweep, and a caller's knowledge of the server: its forecast, hardware and limits."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field

@@ -1,6 +1,6 @@
-"""Speed of GPUs: rows of gpu_speed.json, each with its unit, what it was fitted to, and its sources.
+"""Speed of GPUs: rows of gpu_speed.json, each with its unit, the measurements that it was fitted to, and its sources.
 
-A row changes only if two sources of different cards or publishers agree; one with a single source says so, and its band is wide.
+A row changes only if two sources of different cards or publishers agree; one with a single source states that, and its band is wide.
 docs/authors/planner-internals.md shows the rows.
 """
 

@@ -1,6 +1,6 @@
 """Constants of the runtimes: memory use other than weights and KV cache, and rates. One name, one source each.
 
-Plain numbers of loading, starting and decoding are rows of overheads.json (name, value, unit, what it is, what it was fitted to) and attributes of
+Plain numbers of loading, starting and decoding are rows of overheads.json (name, value, unit, meaning, basis of the fit) and attributes of
 this module. They are properties of vLLM, CUDA, XLA, Cloud Storage FUSE and the platforms, the same for every model: bytes, or seconds per byte,
 layer or graph, never a deployment's result. Memory constants follow from vLLM's code and its logs for other
 models. Rates are fitted to published logs; docs/authors/accuracy.md lists the rows that are therefore not independent checks. If sources

@@ -43,7 +43,7 @@ COUNTS_TOKENS_IN_FLIGHT: Final = "0.26.0"
 STEPS_IN_FLIGHT: Final = 2
 FLASH_ATTENTION_4: Final = "0.24.0"
 """First release that runs Gemma 4 in FlashAttention 4, on compute capability 9, 10 and 11 and with a bf16 KV cache (vllm-project/vllm#42175, merged
-after 2026-06-26; a log of 0.27.1 on compute capability 12.1 says that FA4 does not support it: 0xBakeer/inference-atlas#14)."""
+after 2026-06-26; a log of 0.27.1 on compute capability 12.1 reports that FA4 does not support it: 0xBakeer/inference-atlas#14)."""
 STREAMS_ON_TPU: Final = "0.29.0"
 """First release whose TPU image is known to have the loader runai_streamer with gs:// support. The pinned one registers it, and a nightly
 of 2026-04-01 served with it (llm-d/llm-d#1102; vllm-project/tpu-inference#955). v0.13.2-ironwood did not (same pull request)."""

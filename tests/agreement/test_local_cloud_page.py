@@ -6,28 +6,31 @@ from pathlib import Path
 from localcloud import environment, services
 
 AUTHORS = Path(__file__).resolve().parents[2] / "docs" / "authors"
-METHODS = AUTHORS / "local-cloud-methods.md"
 INTERNALS = AUTHORS / "local-cloud-internals.md"
 
 
 def methods_table(cloud):
-    """One line a resource: `API resource` and its methods."""
-    lines = {}
+    """One row an API: each resource and its methods."""
+    rows = {}
     for method_id in sorted(services.handlers(cloud)):
         resource, _, verb = method_id.rpartition(".")
-        lines.setdefault(resource, []).append(verb)
-    return "\n".join(f"| `{resource}` | {', '.join(verbs)} |" for resource, verbs in lines.items())
+        api, _, name = resource.partition(".")
+        rows.setdefault(api, {}).setdefault(name, []).append(verb)
+    cells = {
+        api: "; ".join(f"{name}: {', '.join(verbs)}" for name, verbs in found.items()) for api, found in rows.items()
+    }
+    return "\n".join(f"| `{api}` | {cell} |" for api, cell in cells.items())
 
 
 def test_the_page_lists_every_modelled_method(shared_cloud):
     wanted = methods_table(shared_cloud.cloud)
     found = re.search(
-        r"<!-- methods -->\n\| resource \| methods \|\n\| --- \| --- \|\n(.*?)\n<!-- /methods -->",
-        METHODS.read_text(),
+        r"<!-- methods -->\n\| API \| methods by resource \|\n\| --- \| --- \|\n(.*?)\n<!-- /methods -->",
+        INTERNALS.read_text(),
         re.DOTALL,
     )
     assert found is not None
-    assert found[1] == wanted, f"put this between the marks in {METHODS.name}:\n{wanted}"
+    assert found[1] == wanted, f"put this between the marks in {INTERNALS.name}:\n{wanted}"
 
 
 def test_the_page_names_every_variable():

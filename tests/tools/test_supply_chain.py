@@ -20,14 +20,15 @@ APART = [
     ROOT / "tools" / "installer.txt",
     ROOT / "authors" / "oracle" / "requirements.txt",
     ROOT / "tools" / "audit.txt",
+    ROOT / "tools" / "site.txt",
     ROOT / "authors" / "release" / "backend.txt",
 ]
-"""Locks of the installer, of the oracle's environment, of the auditor and of the build backend, which share nothing with the project's."""
+"""Locks of the installer, of the oracle's environment, of the auditor, of the site and of the build backend, which share nothing with the project's."""
 OVERRIDES = ROOT / "authors" / "oracle" / "overrides.txt"
 PIN = re.compile(r"(?P<pin>[\w.-]+==[\w.!+-]+)(?: ; [^\\]+)? \\")
 HASH = re.compile(r"    --hash=sha256:(?P<hash>[0-9a-f]{64})(?: \\)?")
 WORKFLOWS = sorted((ROOT / ".github" / "workflows").glob("*.yml"))
-INSTALLING = re.compile(r"make (setup|check|test|long|demo)|\.ci/run|pip install")
+INSTALLING = re.compile(r"make (setup|check|test|long|demo|site)|\.ci/run|pip install")
 
 
 def hashes(path):

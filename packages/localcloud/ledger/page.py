@@ -3,16 +3,81 @@
 import sys
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from importlib.resources import files
 
-from localcloud.ledger.entries import DANGERS, Assumption, Ledger, NotModelled, load, why_by_hand
+from localcloud.ledger.entries import DANGERS, Assumption, Ledger, load, why_by_hand
 
+_HEAD = """\
+# Assumptions about Google Cloud
+
+The local cloud rejects the same requests as Google, as far as Google's behavior is known.
+Each rule is an entry of the ledger in `packages/localcloud/ledger/`, from which `make docs` generates this page.
+
+## Critical assumptions, not yet tried
+
+"""
+_DECIDE = "| USD | id | if it is false | try it |\n| --- | --- | --- | --- |\n"
+_COUNTS = """
+[One evening, ten dollars](../one-evening.md) tries the critical ones together.
+`python -m localcloud try` tries {trials} of the {untried} untried entries on your own project, within a budget.
+See [local-cloud.md](../local-cloud.md#try-it-on-a-real-project).
+The other {by_hand} must be tried manually: {reasons}.
+
+## Entries
+
+An entry has a statement, its source, the effect if it is false, the test that enforces it, and the command that tries it on Google Cloud.
+Entries with the source `assumed` are guesses: if Google's documents do not describe the behavior, the strict answer is assumed.
+
+"""
+_DANGERS = "| danger | entries | tried | effect if an entry is false |\n| --- | --- | --- | --- |\n"
+_KINDS = "\n| kind | entries | local cloud |\n| --- | --- | --- |\n"
+_SOURCES = "\n| source | entries |\n| --- | --- |\n"
+_OF_KIND = {
+    "refusal": "rejects the request, with Google's error message if it is known",
+    "behavior": "behaves the same",
+    "lenient": "accepts or skips it, so a stack that works locally can fail on Google Cloud",
+}
+_LENIENT = """
+## Known gaps
+
+The local cloud is more lenient than Google in {count} entries of the kind `lenient`.
+Critical or high: {worst}.
+"""
+_NOT_MODELLED = """
+{count} entries under `[[not_modelled]]` quote rules of Google's discovery documents that the local cloud does not enforce, with the reason.
+"""
+_READ = """
+## Read and try an entry
+
+```sh
+grep -A 14 '^id = "ID"' packages/localcloud/ledger/*.toml
+python -m localcloud try --only ID
+```
+
+In the commands under `try`, replace the words in capitals.
+`TRY` is a new name. `SECRET`, `BUCKET`, `NETWORK`, `REPOSITORY` and `ACCOUNT` are your own resources. `X_40` is the letter x forty times.
+`api` is `curl` with your credentials. `poll SECONDS WORDS COMMAND` repeats a command until its output matches:
+
+```sh
+poll() { end=$((SECONDS + $1)) words=$2; shift 2; until "$@" | grep -Eiq "$words" || [ $SECONDS -gt $end ]; do sleep 10; done; }
+api() { curl -H "Authorization: Bearer $(gcloud auth print-access-token)" -H 'Content-Type: application/json' "$@"; }
+```
+
+Record the result under `tried`; if the answer differs from the statement, correct the entry and the local cloud.
+"""
 _TRIED = """
 ## Tried on a real project
 
 | id | result |
 | --- | --- |
 """
+_KNOWN_SOURCES = {
+    "https://cloud.google.com": "Google's documents",
+    "docs:": "Google's documents",
+    "discovery:": "discovery documents",
+    "recorded:": "recorded exchanges",
+    "log:": "public logs",
+    "assumed": "assumed",
+}
 
 
 def sentence(ledger: Ledger) -> str:
@@ -25,30 +90,25 @@ def sentence(ledger: Ledger) -> str:
 
 
 def page(ledger: Ledger) -> str:
-    """Return the page: `page.md` with its tables."""
+    """Return the page."""
     entries = sorted(ledger.assumptions, key=_by_danger)
     untried = [entry for entry in entries if not entry.tried]
-    by_hand = [entry for entry in untried if entry.answer is None]
-    reasons = Counter(map(why_by_hand, by_hand)).most_common()
+    lenient = [entry for entry in entries if entry.kind == "lenient"]
+    kinds = Counter(entry.kind for entry in entries)
+    parts = [
+        _HEAD + _DECIDE + _rows(map(_decision, (each for each in untried if each.danger == "critical"))),
+        _counted(untried) + _DANGERS + _rows(_dangers(entries)),
+        _KINDS + _rows((f"`{kind}`", str(kinds[kind]), meaning) for kind, meaning in _OF_KIND.items()),
+        _SOURCES + _rows(_counts(entries)),
+        _LENIENT.format(
+            count=len(lenient),
+            worst=", ".join(f"`{entry.id}`" for entry in lenient if entry.danger in {"critical", "high"}),
+        ),
+        _NOT_MODELLED.format(count=len(ledger.not_modelled)),
+        _READ,
+    ]
     tried = [(f"`{entry.id}`", _cell(entry.tried)) for entry in entries if entry.tried]
-    of_kind = {kind: [_statement(each) for each in entries if each.kind == kind] for kind in ("refusal", "behavior")}
-    return (
-        (files("localcloud.ledger") / "page.md")
-        .read_text(encoding="utf-8")
-        .format(
-            critical=_rows(_decision(each) for each in untried if each.danger == "critical"),
-            trials=len(untried) - len(by_hand),
-            untried=len(untried),
-            by_hand=len(by_hand),
-            reasons="; ".join(f"{count} need {reason}" for reason, count in reasons),
-            dangers=_rows(_dangers(entries)),
-            **{kind: _rows(rows) for kind, rows in of_kind.items()},
-            lenient=_rows(_statement(entry)[:-1] for entry in entries if entry.kind == "lenient"),
-            not_modelled="".join(map(_reason, ledger.not_modelled)),
-            commands=_rows(map(_command, untried)),
-            tried=_TRIED + _rows(tried) if tried else "",
-        )
-    )
+    return "".join(parts) + (_TRIED + _rows(tried) if tried else "")
 
 
 def _by_danger(entry: Assumption) -> tuple[int, float, str]:
@@ -60,21 +120,15 @@ def _decision(entry: Assumption) -> tuple[str, ...]:
     return f"{entry.cost_usd:.2f}", f"`{entry.id}`", _cell(entry.if_false), f"`{how}`"
 
 
-def _statement(entry: Assumption) -> tuple[str, ...]:
-    test = f"`{_cell(entry.test)}`"
-    return (
-        f"`{entry.id}`",
-        entry.danger,
-        _cell(entry.statement),
-        _cell(entry.if_false),
-        _cell(entry.source),
-        test,
+def _counted(untried: Sequence[Assumption]) -> str:
+    by_hand = [entry for entry in untried if entry.answer is None]
+    reasons = Counter(map(why_by_hand, by_hand))
+    return _COUNTS.format(
+        trials=len(untried) - len(by_hand),
+        untried=len(untried),
+        by_hand=len(by_hand),
+        reasons="; ".join(f"{count} need {reason}" for reason, count in reasons.most_common()),
     )
-
-
-def _command(entry: Assumption) -> tuple[str, ...]:
-    by_request = "yes" if entry.answer is not None else ""
-    return entry.danger, f"{entry.cost_usd:.2f}", f"`{entry.id}`", by_request, f"`{_cell(entry.how_to_try)}`"
 
 
 def _dangers(entries: Sequence[Assumption]) -> Iterable[tuple[str, ...]]:
@@ -83,14 +137,12 @@ def _dangers(entries: Sequence[Assumption]) -> Iterable[tuple[str, ...]]:
         yield danger, str(len(found)), str(sum(bool(entry.tried) for entry in found)), meaning
 
 
-def _reason(entry: NotModelled) -> str:
-    lines = [f"\n### `{entry.id}`\n\n{entry.reason}\n"]
-    if entry.unsent:
-        fields = ", ".join(f"`{pattern}`" for pattern in entry.unsent).replace("[?]", "?")
-        lines.append(f"\nFields that no request sends: {fields}\n")
-    if entry.quotes:
-        lines.append("\n" + "".join(f"- {_cell(quote)}\n" for quote in entry.quotes))
-    return "".join(lines)
+def _counts(entries: Sequence[Assumption]) -> list[tuple[str, str]]:
+    counted = Counter(
+        next((label for start, label in _KNOWN_SOURCES.items() if entry.source.startswith(start)), "other sources")
+        for entry in entries
+    )
+    return [(label, str(count)) for label, count in counted.most_common()]
 
 
 def _rows(rows: Iterable[tuple[str, ...]]) -> str:

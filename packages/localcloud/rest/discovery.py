@@ -35,7 +35,7 @@ VERSIONS: dict[str, dict[str, str]] = {
 _NO_WILDCARD = 'cannot be the "-" wildcard'
 _STYLES = {"compute": ErrorStyle.COMPUTE, "storage": ErrorStyle.STORAGE}
 _ONLY: Final = {"run.v1": frozenset({"run.projects.locations.list"})}
-"""Documents whose resources have another form than those of the modeled version, with the methods that are the same in both."""
+"""Documents whose resources differ in form from resources of the modeled version, with the methods that are the same in both."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -118,7 +118,7 @@ class Dispatcher:
         if handler is None or not has_modelled_form(document, method):
             raise CloudError.unimplemented(
                 f"{method.id} ({document.title} {document.version}) is a method of Google's API that the local cloud does not model. "
-                "docs/authors/local-cloud-methods.md lists the supported methods."
+                "docs/authors/local-cloud-internals.md#methods lists the supported methods."
             )
         answer: Any = handler(call)
         if inspect.isawaitable(answer):

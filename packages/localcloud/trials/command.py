@@ -55,7 +55,7 @@ def plan_trials(entries: Sequence[Assumption], budget_usd: float | None, only: S
     for name in only:
         if name not in known:
             raise TryRefusedError(
-                f"Entry '{name}' not found in the ledger. docs/authors/assumptions.md lists all entries."
+                f"Entry '{name}' not found in the ledger. `python -m localcloud try --list` lists all entries."
             )
         if known[name].answer is None:
             raise TryRefusedError(
@@ -276,7 +276,7 @@ def _plan_text(plan: TrialPlan) -> str:
             lines.append(f"  {entry.cost_usd:>5.2f}  {entry.danger:<8}  {entry.id}")
             if entry.danger == "critical":
                 lines.append(f"         {entry.how_to_try}")
-    lines.append("docs/authors/assumptions.md lists every command. `--only ID` tries one entry.")
+    lines.append("The files in localcloud/ledger have every command. `--only ID` tries one entry.")
     return "\n".join(lines)
 
 

@@ -1,0 +1,50 @@
+"""The pages as a site: each page once, links of the repository as links of the site, nested blocks where Python-Markdown sees them."""
+
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from tools import site_hooks
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def page(address, text):
+    return site_hooks.on_page_markdown(text, page=SimpleNamespace(file=SimpleNamespace(src_uri=address)))
+
+
+@pytest.mark.parametrize(
+    ("address", "link", "becomes"),
+    [
+        ("index.md", "docs/tpu.md#x", "tpu.md#x"),
+        ("index.md", "SECURITY.md", "security.md"),
+        ("tpu.md", "../README.md", "index.md"),
+        ("tpu.md", "README.md", "questions.md"),
+        ("authors/contracts.md", "../../CONTRIBUTING.md", "../contributing.md"),
+        ("packages/localcloud.md", "../../docs/local-cloud.md", "../local-cloud.md"),
+        ("tpu.md", "../Makefile", f"{site_hooks.REPOSITORY}/blob/main/Makefile"),
+        ("tpu.md", "nothing.md", "nothing.md"),
+        ("tpu.md", "https://example.com/a.md", "https://example.com/a.md"),
+        ("tpu.md", "#here", "#here"),
+    ],
+)
+def test_a_link_of_the_repository_becomes_one_of_the_site(address, link, becomes):
+    assert page(address, f"See [it]({link}).") == f"See [it]({becomes})."
+
+
+def test_what_belongs_to_an_item_is_indented_by_four_and_a_block_stays_as_it_is():
+    text = "1. Run:\n\n   ```sh\n   make\n   ```\n\n```yaml\n- a:\n  b: [x](../Makefile)\n```"
+    assert page("tpu.md", text) == text.replace("   ```", "    ```").replace("   make", "    make")
+
+
+def test_every_page_is_in_the_navigation_once():
+    nav = site_hooks.on_config({})["nav"]
+    listed = [
+        address
+        for group in nav
+        for pages in group.values()
+        for address in ([pages] if isinstance(pages, str) else pages)
+    ]
+    inside = {path.relative_to(ROOT / "docs").as_posix() for path in (ROOT / "docs").rglob("*.md")} - {"README.md"}
+    assert sorted(listed) == sorted(inside | set(site_hooks.OUTSIDE.values()))

@@ -1,0 +1,96 @@
+"""Hooks of MkDocs for `make site`: the pages of the repository as a site, without a second copy of any text.
+
+Pages outside docs/ become pages of the site. Links between pages are rewritten to the site's own, links to other files to the repository.
+"""
+
+import posixpath
+import re
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, Final
+
+ROOT: Final = Path(__file__).resolve().parents[1]
+REPOSITORY: Final = "https://github.com/owner--unset/gemma-serving"
+OUTSIDE: Final[Mapping[str, str]] = {
+    "README.md": "index.md",
+    "docs/README.md": "questions.md",
+    "SECURITY.md": "security.md",
+    "CHANGELOG.md": "changelog.md",
+    "CONTRIBUTING.md": "contributing.md",
+    "packages/gcp-tpu/README.md": "packages/gcp-tpu.md",
+    "packages/loadtest/README.md": "packages/loadtest.md",
+    "packages/localcloud/README.md": "packages/localcloud.md",
+}
+"""Pages with another path on the site, by path in the repository."""
+_HOME: Final[Mapping[str, str]] = {address: path for path, address in OUTSIDE.items()}
+_LINK: Final = re.compile(r"(\]\()((?!\w+:|#|\))[^)#\s]*)")
+_NESTED: Final = re.compile(r"^ {2,3}(?=\S)")
+_LIST: Final = re.compile(r"^(\d+\.|-) ")
+_LINKED: Final = re.compile(r"\]\((?!\w+:)([^)#\s]+\.md)")
+
+
+def on_files(files: Any, *, config: Any, **_: Any) -> Any:  # noqa: ANN401  MkDocs is not installed where types are checked
+    """Add the pages outside docs/, and docs/README.md at its other path."""
+    index = files.get_file_from_path("README.md")
+    files.remove(index)
+    for path, address in OUTSIDE.items():
+        files.append(index.generated(config, address, abs_src_path=str(ROOT / path)))
+    return files
+
+
+def on_config(config: Any) -> Any:  # noqa: ANN401  as above
+    """Set the navigation: the sections of docs/README.md, each with the pages that it links to, then the pages that no section has."""
+    seen = {"docs/README.md", "README.md"}
+    groups: list[dict[str, Any]] = [{"Home": "index.md"}, {"Documentation": "questions.md"}]
+    for section in re.split(r"^## ", (ROOT / "docs" / "README.md").read_text(encoding="utf-8"), flags=re.MULTILINE)[1:]:
+        targets = [posixpath.normpath(f"docs/{target}") for target in _LINKED.findall(section)]
+        fresh = [path for path in dict.fromkeys(targets) if path not in seen and (ROOT / path).is_file()]
+        seen.update(fresh)
+        if fresh:
+            groups.append({section.splitlines()[0].strip(): [_address(path) for path in fresh]})
+    for title, folder in (
+        ("More", "docs"),
+        ("Reference", "docs/reference"),
+        ("Decisions", "docs/decisions"),
+        ("Internals", "docs/authors"),
+    ):
+        rest = [path.relative_to(ROOT).as_posix() for path in sorted((ROOT / folder).glob("*.md"))]
+        rest += [path for path in OUTSIDE if title == "More"]
+        if fresh := [_address(path) for path in rest if path not in seen]:
+            groups.append({title: fresh})
+    config["nav"] = groups
+    return config
+
+
+def on_page_markdown(markdown: str, *, page: Any, **_: Any) -> str:  # noqa: ANN401  as above
+    """Rewrite links, and indent what belongs to an item of a list by the four spaces that Python-Markdown requires."""
+    address = page.file.src_uri
+    return "\n".join(_lines(markdown, _HOME.get(address, f"docs/{address}"), address))
+
+
+def _lines(markdown: str, path: str, address: str) -> Iterator[str]:
+    fenced = in_list = False
+    for line in markdown.splitlines():
+        if line.startswith("```"):
+            fenced = not fenced
+        elif not fenced and line.strip():
+            in_list = bool(_LIST.match(line)) or (in_list and line.startswith(" "))
+        if fenced:
+            yield line
+        else:
+            nested = f"    {line.lstrip()}" if in_list and _NESTED.match(line) else line
+            yield _LINK.sub(lambda link: link[1] + _target(link[2], path, address), nested)
+
+
+def _target(target: str, path: str, address: str) -> str:
+    """Return a link of a page of the repository as a link of its page on the site."""
+    found = posixpath.normpath(posixpath.join(posixpath.dirname(path), target))
+    if found == "docs/decisions":
+        found = "docs/decisions/0001-custom-provider-for-queued-resources.md"
+    if found in OUTSIDE or (found.startswith("docs/") and "/." not in found and (ROOT / found).is_file()):
+        return posixpath.relpath(_address(found), posixpath.dirname(address) or ".")
+    return f"{REPOSITORY}/blob/main/{found}" if (ROOT / found).exists() else target
+
+
+def _address(path: str) -> str:
+    return OUTSIDE.get(path, path.removeprefix("docs/"))
