@@ -60,6 +60,8 @@ class Accelerator:
     """True if vLLM uses larger batches: 70 GiB or more and not an A100."""
     usd_per_hour: float | None = None
     """Price of all devices, for custom machines without a list price. None if a price list has it, or if unknown."""
+    is_unmeasured: bool = False
+    """True if no public row has the decoding of one request on it."""
     cloud_run: CloudRunGpu = CloudRunGpu()
     source: str = ""
 
