@@ -177,7 +177,7 @@ def _hub_without_nat(subject: Subject) -> RuleResult | None:
         "Cloud NAT in the subnet of tpu.existingNetwork, the server will not start.",
         remedies=(change("tpu.private_google_access", None), _without_files(subject, files)),
         advice=(
-            "Or run scripts.stage_model, which copies drafters and adapters to the bucket. If that subnet has Cloud "
+            "Or run gemma stage_model, which copies drafters and adapters to the bucket. If that subnet has Cloud "
             "NAT, accept this finding."
         ),
     )
