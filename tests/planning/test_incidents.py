@@ -112,7 +112,7 @@ INCIDENTS: Mapping[str, Incident] = {
     "HST02": Incident("tpu-v6e4", {"model": BF16}, "warn", r"100 GB .* 58\.\d GiB .*80 GiB, recommended: 103 GiB.*Set tpu\.bootDiskSizeGb: 110"),
     "NET01": Incident("tpu-v6e4", {"endpointUrl": "http://localhost:8000"}, "block", r"endpointUrl: http://127\.0\.0\.1:8000"),
     "NET02": Incident("tpu-v6e4", {"tpu.existingNetwork": NETWORK, "tpu.zones": ["us-east5-a"]}, "block", r"is false.*Remove tpu\.existingNetwork\."),
-    "NET03": Incident("tpu-v6e1", HUB_DRAFTER, "block", r"-assistant .*Remove tpu\.existingNetwork; or remove vllm\.speculativeConfig\. Or run scripts"),
+    "NET03": Incident("tpu-v6e1", HUB_DRAFTER, "block", r"-assistant .*Remove tpu\.existingNetwork; or remove vllm\.speculativeConfig\. Or run gemma"),
     "SEC01": Incident("tpu-v6e4", {"vllm.extraArgs": ["--api-key=canary"]}, "block", r"1 argument.*vllm\.extraArgs: \[\]"),
     "ARG01": Incident("l4-qat", {"vllm.extraArgs": ["--max_num_seqs", "8", "--grpc"]}, "block", r"1 argument.*maxNumSeqs: 8, vllm\.extraArgs: \[--grpc\]"),
     "ARG02": Incident("l4-qat", {"vllm.extraArgs": ["--disable-log-requests"]}, "block", r"not a flag of vLLM 0\.28\.0 .*Set vllm\.extraArgs: \[\]"),

@@ -71,7 +71,7 @@ def _limit_before_the_end(subject: Subject) -> RuleResult | None:
     return RuleResult(
         f"`max_usd` is {limit_usd}, but the machine costs that much after {duration(fitting_s)}; its maximum is "
         f"${cost.max_usd:,.0f} ({cost.max_usd_basis}). Google does not enforce `max_usd`; only a scheduled guard "
-        "(docs/limits.md) will tear the stack down then.",
+        "(docs/costs.md) will tear the stack down then.",
         remedies=(*shorter, change("max_usd", math.ceil(cost.max_usd))),
     )
 
