@@ -365,9 +365,6 @@ def test_half_of_a_cards_bandwidth_is_noticed():
         far = [abs(decode_of(subject_of(row.boot), 0.5) / row.figure.measured - 1) > DECODE for row in own]
         assert sum(row.is_within for row in own) > len(own) / 2, card
         assert sum(far) >= len(own) / 2, card
-    assert not {card for card, one in ACCELERATORS.items() if one.is_unmeasured} & {
-        row.boot.deployment.accelerator for row in rows
-    }
     for name in ("v5e", "v6e"):
         assert len({card.bandwidth_gb_per_s for card in ACCELERATORS.values() if card.name.startswith(name)}) == 1
     h100 = replace(MEASURED.deployments["q8-h100"], image_version="0.11.0")
@@ -378,6 +375,28 @@ def test_half_of_a_cards_bandwidth_is_noticed():
     # An H200 is an H100 with more and faster memory.
     assert ACCELERATORS["H200"].bf16_tflops == ACCELERATORS["H100"].bf16_tflops
     assert ACCELERATORS["H200"].bandwidth_gb_per_s > ACCELERATORS["H100"].bandwidth_gb_per_s
+
+
+def test_a_card_counts_the_public_sources_of_its_decoding_and_prefill():
+    """By chip: slices and pairs of cards are of the same. A rate of a boot counts, and a time per token of a sweep."""
+
+    def chip(card: str) -> str:
+        return card.removeprefix("2 x ").removesuffix("x2").partition("-")[0]
+
+    found = {(chip(name), key): set[str]() for name in ACCELERATORS for key in ("decode", "ttft")}
+    for boot in MEASURED.boots:
+        for figure in boot.figures:
+            if figure.key in {"decode", "ttft"} and not figure.beyond:
+                found.get((chip(boot.deployment.accelerator), figure.key), set()).add(boot.sources[0].citation)
+    for point in all_points():
+        deployment = MEASURED.deployments[point.deployment]
+        name = deployment.device.name if deployment.device else deployment.accelerator
+        for key, value in (("decode", point.tpot_ms), ("ttft", point.ttft_ms)):
+            if value is not None:
+                found.get((chip(name), key), set()).add(MEASURED.sources[point.source].citation)
+    for name, card in ACCELERATORS.items():
+        counted = tuple(min(len(found[chip(name), key]), 2) for key in ("decode", "ttft"))
+        assert (card.decode_sources, card.prefill_sources) == counted, name
 
 
 def decode_of(subject: Subject, share: float) -> float:

@@ -7,6 +7,7 @@ import pytest
 
 from authors.accuracy.bands import hits, learned, spread_of_sources
 from authors.accuracy.sweeps import ComparedPoint, all_points, cached_shares, comparisons, share_within
+from planning.machine.hardware import ACCELERATORS
 from planning.speed.bands import BANDS, Figure, Kind, Spread, band
 
 POINTS = all_points()
@@ -26,7 +27,7 @@ def test_the_table_is_what_the_corpus_gives():
 @pytest.mark.parametrize("key", BANDS)
 def test_a_band_contains_the_planned_value(key: tuple[Figure, Kind]):
     figure, kind = key
-    planned = band(figure, kind, 2.0)
+    planned = band(figure, kind, 2.0, ACCELERATORS["H100"])
     assert 0 < planned.low <= planned.typical == 2.0 <= planned.high
 
 
