@@ -44,7 +44,7 @@ _SHOWN = {("accelerator", True): 3, ("accelerator", False): 2, ("model", True): 
 """Moves that a finding lists, by what they replace and by whether this project can deploy the result."""
 _CENT = 0.005
 _NOTHING: Mapping[str, object] = {}
-_NOTES = frozenset({"OBS01", "SEC04", "CST05", "CST04"})
+_NOTES = frozenset({"CST05", "CST04"})
 _WORKLOAD_IDS = frozenset({"WRK03", "WRK04", "WRK05"})
 """Findings that block because of the workload. Without them, a move must serve the workload as it is."""
 

@@ -145,10 +145,8 @@ def _figures(console: Console, plan: Plan) -> None:
         ("", f"{t.saturated_tok_per_s:,.0f} tokens/s for {t.saturated_batch} concurrent requests {band}"),
     ]
     if c.is_known:
-        parts = " + ".join(f"{name} ${price:.2f}" for name, price in c.parts_usd_per_hour)
         lines += [
-            ("Cost", f"${c.usd_per_hour:.2f}/h = {parts}"),
-            ("", f"${c.max_usd:,.2f} maximum: {c.max_usd_basis}"),
+            ("Cost", plan.bill),
             (
                 "",
                 f"${c.usd_per_million_tokens:.2f} per 1M output tokens (one request), ${c.usd_per_million_tokens_saturated:.2f} at saturation",

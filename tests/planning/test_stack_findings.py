@@ -31,6 +31,21 @@ def test_no_stack_comes_with_a_finding_that_it_does_not_accept(path):
     assert unaccepted(planned(path)) == []
 
 
+def test_no_finding_is_in_every_stack():
+    """What is true of every stack is a part of the plan or a sentence of a page: nobody reads a finding that is always there."""
+    found = [{finding.id for finding in planned(path).findings} for path in FILES]
+    assert set.intersection(*found) == set()
+
+
+def test_every_stack_says_how_to_receive_its_alerts():
+    for path in FILES:
+        stack = path.name.removeprefix("Pulumi.").removesuffix(".yaml")
+        command = f"pulumi config set --path gemma-serving:alerts.email you@example.com --stack {stack}."
+        assert f"  # Only the console and gemma alerts show alerts. To receive them, run {command}" in path.read_text(
+            encoding="utf-8"
+        )
+
+
 def test_the_stacks_of_one_chip_and_of_four_say_what_they_cost():
     assert {path.name for path in STACKS} >= {
         f"Pulumi.{name}.yaml" for name in ("tpu-v6e1-31b-w4a16", "tpu-v6e1-26b-w4a16", "tpu-v6e4-31b")
