@@ -17,7 +17,6 @@ from typing import Any, Final, cast
 from authors.oracle.environment import HERE, MODEL, ROOT, OracleError, OracleHome, say
 from authors.oracle.judge import OraclePart
 from authors.oracle.server import HOST, MAX_MODEL_LEN, OracleCores, run_tool, running_server
-from planning.data.tables import Table
 from planning.question.vllm_args import VllmOptions, vllm_arguments
 
 ADAPTER: Final = "sql"
@@ -34,8 +33,8 @@ _OPTIONS: Final = VllmOptions(
     reasoning_parser="gemma4",
     speculative_config={"method": "ngram", "num_speculative_tokens": 3, "prompt_lookup_max": 3},
 )
-VERDICTS: Final[Mapping[str, Mapping[str, tuple[str, str]]]] = Table(
-    lambda: tomllib.loads((HERE / "verdicts.toml").read_text(encoding="utf-8"))
+VERDICTS: Final[Mapping[str, Mapping[str, tuple[str, str]]]] = tomllib.loads(
+    (HERE / "verdicts.toml").read_text(encoding="utf-8")
 )
 """Verdict and words of the result of each check: of all checks on a server without features, and of some on one with features."""
 
@@ -83,12 +82,12 @@ def check_features(home: OracleHome, cores: OracleCores) -> OraclePart:
         return check_smoke(home, url, cores, "features", "--features", json.dumps(FEATURES))
 
 
-def check_chat(home: OracleHome, url: str, cores: OracleCores) -> list[str]:
-    """Send one prompt through the proxy of `scripts.connect chat`, which streams the response. Return the faults."""
+def check_chat(home: OracleHome, url: str, cores: OracleCores) -> OraclePart:
+    """Send one prompt through the proxy of `scripts.connect chat`, which streams the response."""
     log = home.results / "chat.log"
     command = [sys.executable, "-m", "scripts.connect", "chat", "--url", url, "--max-tokens", "32", "Say hello."]
     text = run_tool(command, ROOT, os.environ, log, cores)
-    return [] if text.strip() else [f"connect chat: no text was received, see {log}"]
+    return OraclePart(lines=(), faults=() if text.strip() else (f"connect chat: no text was received, see {log}",))
 
 
 def arguments(model: str, adapter: Path) -> Sequence[str]:
