@@ -15,8 +15,7 @@ from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Final
 
-from authors.gcp_resources import MODULES as GCP_MODULES
-from authors.gcp_resources import module_text
+from authors.gcp_resources import module_text, used
 from contracts.errors import ScriptError
 from contracts.exit_codes import ExitCode
 from scripts.cli.command import Command, run_command
@@ -64,7 +63,7 @@ def _printed_tables() -> Mapping[str, str]:
 
 PAGES: Final[Mapping[str, Callable[[], str]]] = {
     "components/gcp_tpu.py": partial(_printed_by, "gcp_tpu_provider.python_sdk"),
-    **{f"components/gcp/{module}.py": partial(module_text, module) for module in GCP_MODULES},
+    **{f"components/gcp/{module}.py": partial(module_text, module) for module in used()},
     "docs/authors/assumptions.md": partial(_printed_by, "localcloud.ledger.page"),
     "docs/authors/accuracy.csv": _made_by("authors.accuracy.page:rows_file"),
     "docs/authors/documents.md": _made_by("authors.accuracy.documents:page"),

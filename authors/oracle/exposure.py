@@ -45,21 +45,17 @@ class OracleRequest:
     path: str
     """Method and path. `WS` opens a WebSocket."""
     wanted: str
+    name: str
+    """Name in the report: the path if the file states none."""
     body: Mapping[str, Any] | None = None
-    title: str = ""
-    """Name in the report, if it is not the path."""
-
-    @property
-    def name(self) -> str:
-        """Return the request as text."""
-        return self.title or f"`{self.path}`"
 
 
 _SAYS: Final = ("only an API key", "as the stacks start it", "with the key")
 
 
 REQUESTS: Final = tuple(
-    OracleRequest(**row) for row in tomllib.loads((HERE / "requests.toml").read_text(encoding="utf-8"))["requests"]
+    OracleRequest(**(row | {"name": row.get("name", f"`{row['path']}`")}))
+    for row in tomllib.loads((HERE / "requests.toml").read_text(encoding="utf-8"))["requests"]
 )
 """Paths of vLLM, and spellings of the open one. The answer to another site's page is requested as well."""
 _ORIGINS: Final = "origin that a response allows"
