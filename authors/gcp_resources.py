@@ -57,6 +57,11 @@ def _words() -> frozenset[str]:
     return frozenset(re.findall(r"\w+", _sources()))
 
 
+def generated_modules() -> Mapping[str, str]:
+    """Return the generated files by path."""
+    return {f"{FOLDER}/{module}.py": module_text(module) for module in used()}
+
+
 def module_text(module: str) -> str:
     """Return the generated file of a module of the provider, such as `storage`."""
     names = used()[module]

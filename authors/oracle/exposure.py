@@ -6,9 +6,10 @@ import json
 import os
 import shutil
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import cache
 from typing import Any, Final
 
 from authors.oracle.environment import HERE, MODEL, ROOT, OracleError, OracleHome, say
@@ -36,6 +37,8 @@ CLOSED: Final = (
 OPEN: Final = ('--allowed-origins=["*"]',)
 """Default of vLLM up to 0.31. Since 0.32.0 no origin is allowed."""
 _LIMIT_S: Final = 120.0
+_SAYS: Final = ("only an API key", "as the stacks start it", "with the key")
+_ORIGINS: Final = "origin that a response allows"
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,15 +53,11 @@ class OracleRequest:
     body: Mapping[str, Any] | None = None
 
 
-_SAYS: Final = ("only an API key", "as the stacks start it", "with the key")
-
-
-REQUESTS: Final = tuple(
-    OracleRequest(**(row | {"name": row.get("name", f"`{row['path']}`")}))
-    for row in tomllib.loads((HERE / "requests.toml").read_text(encoding="utf-8"))["requests"]
-)
-"""Paths of vLLM, and spellings of the open one. The answer to another site's page is requested as well."""
-_ORIGINS: Final = "origin that a response allows"
+@cache
+def requests() -> Sequence[OracleRequest]:
+    """Return the paths of vLLM, and spellings of the open one. The answer to another site's page is asked for as well."""
+    rows = tomllib.loads((HERE / "requests.toml").read_text(encoding="utf-8"))["requests"]
+    return [OracleRequest(**(row | {"name": row.get("name", f"`{row['path']}`")})) for row in rows]
 
 
 def check_exposure(home: OracleHome, cores: OracleCores) -> OraclePart:
@@ -100,8 +99,8 @@ def hub_cache(home: OracleHome) -> "os.PathLike[str]":
 
 def answers(url: str, model: str, **headers: str) -> Mapping[str, str]:
     """Return the status of each request by its name, and the origin that a response to another site's page allows."""
-    found = {one.name: str(_ask(url, one, model, headers).status) for one in REQUESTS}
-    origin = _ask(url, REQUESTS[0], model, {**headers, "Origin": ORIGIN}).getheader("Access-Control-Allow-Origin")
+    found = {one.name: str(_ask(url, one, model, headers).status) for one in requests()}
+    origin = _ask(url, requests()[0], model, {**headers, "Origin": ORIGIN}).getheader("Access-Control-Allow-Origin")
     return {**found, _ORIGINS: origin or "none"}
 
 
@@ -129,7 +128,7 @@ def _ask(url: str, asked: OracleRequest, model: str, headers: Mapping[str, str])
 
 def judged(*found: Mapping[str, str]) -> OraclePart:
     """Return what both servers answered, and the second one with the key, as a table, and answers that are not the wanted ones as sentences."""
-    wanted = {one.name: one.wanted.split() for one in REQUESTS} | {_ORIGINS: ["*", "none", "none"]}
+    wanted = {one.name: one.wanted.split() for one in requests()} | {_ORIGINS: ["*", "none", "none"]}
     faults = [
         f"exposure: {name}, {how}: must be {status}, but is {answered[name]}"
         for name, statuses in wanted.items()

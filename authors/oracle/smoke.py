@@ -17,6 +17,7 @@ from typing import Any, Final, cast
 from authors.oracle.environment import HERE, MODEL, ROOT, OracleError, OracleHome, say
 from authors.oracle.judge import OraclePart
 from authors.oracle.server import HOST, MAX_MODEL_LEN, OracleCores, run_tool, running_server
+from planning.data.tables import Table
 from planning.question.vllm_args import VllmOptions, vllm_arguments
 
 ADAPTER: Final = "sql"
@@ -33,8 +34,8 @@ _OPTIONS: Final = VllmOptions(
     reasoning_parser="gemma4",
     speculative_config={"method": "ngram", "num_speculative_tokens": 3, "prompt_lookup_max": 3},
 )
-VERDICTS: Final[Mapping[str, Mapping[str, tuple[str, str]]]] = tomllib.loads(
-    (HERE / "verdicts.toml").read_text(encoding="utf-8")
+VERDICTS: Final[Mapping[str, Mapping[str, tuple[str, str]]]] = Table(
+    lambda: tomllib.loads((HERE / "verdicts.toml").read_text(encoding="utf-8"))
 )
 """Verdict and words of the result of each check: of all checks on a server without features, and of some on one with features."""
 

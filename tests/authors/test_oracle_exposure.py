@@ -10,9 +10,9 @@ from authors.oracle.exposure import (
     CLOSED,
     COMMIT,
     PINNED,
-    REQUESTS,
     hub_cache,
     judged,
+    requests,
 )
 from authors.oracle.server import OracleCores
 from planning.question.vllm_args import SAFETENSORS, VllmOptions, vllm_arguments
@@ -20,7 +20,7 @@ from planning.question.vllm_args import SAFETENSORS, VllmOptions, vllm_arguments
 CORES = OracleCores(server=frozenset(), clients=frozenset())
 ORIGIN = "origin that a response allows"
 OPEN, BEHIND, WITH_KEY = (
-    {**{one.name: one.wanted.split()[place] for one in REQUESTS}, ORIGIN: origin}
+    {**{one.name: one.wanted.split()[place] for one in requests()}, ORIGIN: origin}
     for place, origin in enumerate(("*", "none", "none"))
 )
 
