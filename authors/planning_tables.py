@@ -1,5 +1,7 @@
 """Generated tables about the planner: findings, checkpoints, precisions, searches and shipped stacks."""
 
+import csv
+import io
 import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -42,18 +44,13 @@ _GOALS: Final[tuple[tuple[str, Goal, Workload], ...]] = (
 
 def tables() -> Mapping[str, str]:
     """Return every table by its marker in a page."""
-    served = [one for one in CHECKPOINTS.values() if not one.is_drafter]
-    drafters = [one for one in CHECKPOINTS.values() if one.is_drafter]
     return {
         "rules": rules_table(),
         "gateway-rules": table(
             "id | severity | what it finds | source",
             [(rule.id, rule.severities[0], rule.what, rule.source) for rule in GATEWAY_RULES.values()],
         ),
-        "checkpoints": table(
-            "id | kind | precision | files | loaded | runs on | commit | named by", map(_checkpoint_row, served)
-        ),
-        "drafters": table("id | drafts for | files | commit | named by", map(_drafter_row, drafters)),
+        "checkpoints": table("precision | loaded | runs on | ids", _grouped_rows()),
         "absent": table("id | nearest that exist | absent by", map(_absent_row, ABSENT.values())),
         "support": table("precision | devices | models | vLLM | loads | source", map(_support_row, support_rows())),
         "solve": _solve_table(),
@@ -77,12 +74,34 @@ def rules_table() -> str:
     return table("id | severity | can be accepted | what it finds | source", rows)
 
 
-def _checkpoint_row(one: Checkpoint) -> Sequence[str]:
-    memory = examine(Deployment(model=one.id, accelerator="H200")).memory
-    fitting = [name for name, known in ACCELERATORS.items() if known.platforms != ("gce",) and _fits(one, name)]
-    kind = f"{one.kind}, by an individual" if one.is_personal else one.kind
-    sizes = f"{memory.checkpoint_gib:.2f}", f"{memory.weights_gib:.2f}"
-    return one.id, kind, one.scheme, *sizes, ", ".join(fitting) or "none", _commit(one), _link(one.source)
+def checkpoints_file() -> str:
+    """Return every checkpoint and draft model as CSV, with its commit and the page that names it."""
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(("id", "kind", "precision", "files_gib", "drafts_for", "commit", "named_on", "named_by"))
+    for one in CHECKPOINTS.values():
+        kind = f"{one.kind}, by an individual" if one.is_personal else one.kind
+        target = one.architecture if one.is_drafter else ""
+        writer.writerow(
+            (one.id, kind, one.scheme, f"{_files_gib(one):.2f}", target, one.commit, one.source.date, one.source.url)
+        )
+    return text.getvalue()
+
+
+def _files_gib(one: Checkpoint) -> float:
+    if one.is_drafter:
+        return to_gib(sum(tensor.params for tensor in tensors(spec_of(one.id))) * FULL_BYTES)
+    return examine(Deployment(model=one.id, accelerator="H200")).memory.checkpoint_gib
+
+
+def _grouped_rows() -> Iterator[Sequence[str]]:
+    """Yield one row for the checkpoints of the same precision, size and accelerators."""
+    groups: dict[Sequence[str], list[str]] = {}
+    for one in (one for one in CHECKPOINTS.values() if not one.is_drafter):
+        loaded = f"{examine(Deployment(model=one.id, accelerator='H200')).memory.weights_gib:.2f}"
+        fitting = [name for name, known in ACCELERATORS.items() if known.platforms != ("gce",) and _fits(one, name)]
+        groups.setdefault((one.scheme, loaded, ", ".join(fitting) or "none"), []).append(one.id)
+    return ((*group, ", ".join(ids)) for group, ids in groups.items())
 
 
 def _fits(one: Checkpoint, accelerator: str) -> bool:
@@ -93,18 +112,9 @@ def _fits(one: Checkpoint, accelerator: str) -> bool:
     return not is_out_of_memory(subject.memory) and "block" not in detected(subject).values()
 
 
-def _drafter_row(one: Checkpoint) -> Sequence[str]:
-    size = sum(tensor.params for tensor in tensors(spec_of(one.id))) * FULL_BYTES
-    return one.id, one.architecture, f"{to_gib(size):.2f}", _commit(one), _link(one.source)
-
-
 def _absent_row(one: Checkpoint) -> Sequence[str]:
     near = [with_owner(each) for each in nearest_ids(one)[:_SHOWN_NEAR]]
     return one.id, ", ".join(near), _link(one.absent) if one.absent else ""
-
-
-def _commit(one: Checkpoint) -> str:
-    return f"`{one.commit}`" if one.commit else ""
 
 
 def _link(page: Page) -> str:
