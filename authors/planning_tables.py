@@ -5,7 +5,6 @@ import io
 import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
@@ -15,17 +14,16 @@ from planning.cost.subject import examine, is_out_of_memory
 from planning.data.checkpoints import ABSENT, CHECKPOINTS, Checkpoint, Page, nearest_ids, with_owner
 from planning.data.prices import PRICES
 from planning.data.quantization import FULL_BYTES
-from planning.errors import PlanningError
 from planning.machine.hardware import ACCELERATORS, CLOUD_RUN_GPUS, host_of
 from planning.model.catalog import spec_of
 from planning.model.spec import tensors
 from planning.model.support import Support, support_of, support_rows
 from planning.question.types import Deployment
-from planning.question.workload import Workload, parse_workload
+from planning.question.workload import parse_workload
 from planning.rules.findings import RULES, detected
 from planning.rules.gateway import GATEWAY_RULES
 from planning.solve.candidates import checkpoints_of, rented
-from planning.solve.search import Goal, ServiceLimits, Solution, solve
+from planning.solve.search import ServiceLimits, Solution, solve
 from planning.units import duration, to_gib
 from stacks.loading import from_file
 from stacks.planned import to_deployment
@@ -35,11 +33,6 @@ _SHOWN_NEAR: Final = 3
 _WORKLOAD: Final = "in=4000,out=500,users=32"
 _EXAMPLE: Final = parse_workload(_WORKLOAD)
 """The question of docs/planning.md."""
-_GOALS: Final[tuple[tuple[str, Goal, Workload], ...]] = (
-    ("lowest price", "cost", _EXAMPLE),
-    ("`--latency-first`", "latency", _EXAMPLE),
-    ("`--throughput-first`, full server", "throughput", replace(_EXAMPLE, users=None)),
-)
 
 
 def tables() -> Mapping[str, str]:
@@ -54,10 +47,6 @@ def tables() -> Mapping[str, str]:
         "absent": table("id | nearest that exist | absent by", map(_absent_row, ABSENT.values())),
         "support": table("precision | devices | models | vLLM | loads | source", map(_support_row, support_rows())),
         "solve": _solve_table(),
-        "solve-goals": table(
-            "goal | model | on | TP | requests at once | TTFT s | TPOT ms | tok/s | tok/s per chip | USD/h | USD/M tokens",
-            [_goal_row(*goal) for goal in _GOALS],
-        ),
         "stacks": table(
             "stack | description | start-up | tokens/s (one request) | tokens/s (all) | price",
             map(_stack_row, sorted(ROOT.glob("Pulumi.*.yaml"))),
@@ -152,17 +141,6 @@ def _solve_table() -> str:
             for one in answer.best_per_model()
         ],
     )
-
-
-def _goal_row(name: str, goal: Goal, workload: Workload) -> Sequence[object]:
-    """Return what 26B-A4B is served on by a goal, with the batch and the rate per chip that explain it."""
-    one = solve(workload, ServiceLimits(), goal=goal, checkpoints=checkpoints_of("26B"), places=rented(())).chosen
-    if one is None:
-        raise PlanningError(f"No deployment of 26B-A4B serves the workload of {name}.")
-    per_chip = one.answer.output_tok_per_s.typical / one.subject.resolved.accelerator.devices
-    running = f"{one.answer.running_requests.typical:.0f}"
-    costs = f"{one.usd_per_hour:.2f}", f"{one.usd_per_million_tokens:.3f}"
-    return name, *_served(one), running, *_speed(one), f"{per_chip:,.0f}", *costs
 
 
 def _served(one: Solution) -> Sequence[object]:
