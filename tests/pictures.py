@@ -180,7 +180,6 @@ def main() -> None:
         try:
             up.until(lambda it: re.search(r"[1-9]\ds/30m \S+ WAITING", it.text), "the wait")
             _write("up-waiting.svg", f"gemma {shlex.join(words)}", _effect(read_rows(up)))
-            _shown(workspace, "status-waiting.svg", "status", STACK)
             _give(workspace, 4)
             if up.end() != 0:
                 raise SystemExit(f"pictures: `gemma up` failed:\n{up.text}")
@@ -188,7 +187,6 @@ def main() -> None:
         finally:
             up.close()
         _shown(workspace, "status-ready.svg", "status", STACK)
-        _shown(workspace, "chat.svg", "chat", STACK, "Say hello.")
         workspace.pulumi("destroy", "--yes", "--skip-preview", "--stack", STACK)
 
 

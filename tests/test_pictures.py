@@ -19,9 +19,7 @@ WORDS = {
         r"\d+s/30m us-east5-a WAITING \(zone 1 of \d\)",
     ],
     "up-ready.svg": [r"tpu-v6e1 deployed in \d+ s", "gemma chat tpu-v6e1"],
-    "status-waiting.svg": ["WAITING_FOR_RESOURCES since", r"next +gemma status .*--watch"],
     "status-ready.svg": [r"ACTIVE │ ready │ \dh\d\dm"],
-    "chat.svg": [r"\$ gemma chat tpu-v6e1 .Say hello", "This is a simulated answer"],
 }
 WIDEST = 830
 """Pixels of a page of text: a wider picture is shown smaller, and its text is hard to read."""
