@@ -53,7 +53,7 @@ def tables() -> Mapping[str, str]:
     return {
         "rules": rules_table(),
         "gateway-rules": table(
-            "id | severity | what it finds | source",
+            "id | severity | finding | source",
             [(rule.id, rule.severities[0], rule.what, rule.source) for rule in GATEWAY_RULES.values()],
         ),
         "checkpoints": table(
@@ -66,7 +66,7 @@ def tables() -> Mapping[str, str]:
         "solve": _solve_table(),
         "solve-day": _solve_day("26B", hours=8),
         "solve-goals": table(
-            "goal | model | on | TP | requests at once | TTFT s | TPOT ms | tok/s | tok/s per chip | USD/h | USD/M tokens",
+            "goal | model | on | TP | concurrent requests | TTFT s | TPOT ms | tok/s | tok/s per chip | USD/h | USD/M tokens",
             [_goal_row(*goal) for goal in _GOALS],
         ),
         "stacks": table(
@@ -82,7 +82,7 @@ def rules_table() -> str:
         (rule.id, " or ".join(rule.severities), "yes" if rule.is_acceptable else "no", rule.what, rule.source)
         for rule in RULES.values()
     )
-    return table("id | severity | can be accepted | what it finds | source", rows)
+    return table("id | severity | can be accepted | finding | source", rows)
 
 
 def _checkpoint_row(one: Checkpoint) -> Sequence[str]:
@@ -199,7 +199,7 @@ def _described(path: Path) -> str:
 
 
 def local_cloud_catalog() -> str:
-    """Return what Google offers, for the local cloud, which imports nothing of the project."""
+    """Return Google's offers, for the local cloud, which imports nothing of the project."""
     gpus: dict[str, object] = {}
     for planned, name in CLOUD_RUN_GPUS.items():
         gpu, host = ACCELERATORS[planned].cloud_run, host_of(ACCELERATORS[planned], "cloud-run")

@@ -15,7 +15,7 @@ from urllib.parse import quote
 
 MASK: Final = "[masked]"
 _SHORTEST: Final = 6
-"""A shorter value is not a secret, and would mask words of the text."""
+"""A shorter value is not a secret, and masks words of the text."""
 _URL_SAFE: Final = str.maketrans("+/", "-_")
 _START: Final = r"(?:(?<![A-Za-z0-9])|(?<=%[0-9A-Fa-f]{2}))"
 """Start of a word, including in a URL. Only forms that are part of common words need it, such as `sk-` of `task-`."""

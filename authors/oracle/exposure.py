@@ -56,7 +56,7 @@ class OracleRequest:
 
 
 class Row(NamedTuple):
-    """Something that was asked, with the wanted and the found result of both servers and of the second one with the key."""
+    """A request, with the wanted and the found result of both servers and of the second one with the key."""
 
     asked: str
     wanted: tuple[str, ...]
@@ -68,7 +68,7 @@ _SAYS: Final = ("only an API key", "as the stacks start it", "with the key")
 
 @cache
 def requests() -> Sequence[OracleRequest]:
-    """Return the paths of vLLM, and spellings of the open one. The answer to another site's page is asked for as well."""
+    """Return the paths of vLLM, and spellings of the open one. The answer to another site's page is requested as well."""
     rows = tomllib.loads((HERE / "requests.toml").read_text(encoding="utf-8"))["requests"]
     return [OracleRequest(**row) for row in rows]
 

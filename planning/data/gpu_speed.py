@@ -49,7 +49,7 @@ def generation_of(card: str) -> str:
 
 @cache
 def compute_share(card: str, scheme: str) -> float:
-    """Return the fraction of the dense bf16 peak that a prompt's matrix products reach with a scheme; above 1 with units of its own."""
+    """Return the fraction of the dense bf16 peak that a prompt's matrix products reach with a scheme; above 1 with dedicated units."""
     generation = generation_of(card)
     share = CONSTANTS.get(f"compute.{generation}", CONSTANTS["compute"]).value
     if scheme == "fp8" and generation in {"hopper", "blackwell", "datacenter-blackwell"}:

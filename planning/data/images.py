@@ -37,7 +37,7 @@ class Image:
     model_kinds: tuple[str, ...] = ()
     """Model kinds (`planning.model.support.ModelKind`) for which the solver suggests a built image."""
     audio: Literal["yes", "no", "unknown"]
-    """Whether it has the packages that decode audio (`vllm[audio]`). Without them every request with audio fails."""
+    """True if it has the packages that decode audio (`vllm[audio]`). Without them every request with audio fails."""
     audio_source: str
     """Source of that."""
     source: str

@@ -26,7 +26,7 @@ QUOTA_IDS = ("SCL02", "SCL04", "SCL05")
 
 _ORDER: Mapping[Severity, int] = {"block": 0, "warn": 1, "info": 2}
 _SHOWN = {("accelerator", True): 3, ("accelerator", False): 2, ("model", True): 2, ("model", False): 2}
-"""Moves that a finding lists, by what they replace and by whether this project can deploy the result."""
+"""Moves that a finding lists, by the replaced part and by whether this project can deploy the result."""
 _CENT = 0.005
 _NOTES = frozenset({"OBS01", "SEC04", "CST05", "CST04"})
 _WORKLOAD_IDS = frozenset({"WRK03", "WRK04", "WRK05"})
@@ -168,7 +168,7 @@ class _Trial:
         return None
 
     def _completion(self, changes: Mapping[str, object]) -> Mapping[str, object] | None:
-        """Return the further changes after which nothing blocks, with the same accelerator and model; None if there are none."""
+        """Return the further changes after which nothing blocks, with the same accelerator and model; None if none exist."""
         key = repr(changes)
         if key not in self._rest:
             outcome = self._outcome(changes)
@@ -193,7 +193,7 @@ def accepted_by(subject: Subject) -> frozenset[str]:
 
 
 def _completion(subject: Subject, kept: tuple[str, ...]) -> Mapping[str, object] | None:
-    """Return the changes after which nothing blocks, without the accelerator, the model and the kept fields; None if there are none."""
+    """Return the changes after which nothing blocks, without the accelerator, the model and the kept fields; None if none exist."""
     made: dict[str, object] = {}
     for _ in RULES:
         if not _blocking(detected(subject)) - accepted_by(subject):

@@ -16,7 +16,7 @@ from scripts.cli.tables import FittedTable, paragraph
 from scripts.cli.tables import console as screen
 
 _BAR: Final = 60
-"""Characters of a whole bar, where the terminal has room for it."""
+"""Characters of a whole bar, if the terminal has room for it."""
 _INDENT: Final = "  "
 _Part = tuple[str, float, str, str]
 """A part of a bar: name, size, mark and color."""

@@ -16,7 +16,7 @@ _UNKNOWN: Final = (0, 0, 0, 0)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Advisory:
-    """One vulnerability: releases from `first` (empty for all) to before `fixed`, if the stack has what it `needs`. A caller can `what`."""
+    """One vulnerability: releases from `first` (empty for all) to before `fixed`, if the stack has the feature that it `needs`. A caller can `what`."""
 
     id: str
     aliases: tuple[str, ...]
@@ -34,7 +34,7 @@ ADVISORIES: Final[Mapping[str, Advisory]] = Table(
 
 
 def _found(subject: Subject, needs: Mapping[str, bool]) -> Sequence[Advisory]:
-    """Return the vulnerabilities of the release, none of an unknown one. A development version of the fixed release counts: its commit is unknown."""
+    """Return the vulnerabilities of the release; empty for an unknown one. A development version of the fixed release counts: its commit is unknown."""
     version = version_key(_version(subject))
     return [
         one
