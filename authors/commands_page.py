@@ -5,8 +5,7 @@ import inspect
 import re
 import textwrap
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
-from itertools import groupby
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -32,10 +31,6 @@ After Ctrl-C, a command prints what continues or stays; below, that is named unl
 _UNCHANGED: Final = "Nothing was changed."
 _SHARED_BY: Final = 2
 """Number of commands from which an option that they describe in the same words is listed once, on top of the page."""
-
-
-_WITH_OPTIONS: Final = ("capacity", "connect", "doctor", "logs", "new", "status", "teardown")
-"""Commands whose pages list their options."""
 
 
 def all_commands() -> Sequence[Command[Any]]:
@@ -69,17 +64,6 @@ def commands_page(commands: Sequence[Command[Any]]) -> str:
             "\n".join(_section(sub, f"{command.program} {sub.name}", "###", shared)) for sub in command.subcommands
         ]
     return "\n".join(parts)
-
-
-def options_tables() -> Mapping[str, str]:
-    """Return the tables of commands' options, without their subcommands' options, by marker."""
-    found = (command for command in all_commands() if command.name in _WITH_OPTIONS)
-    return {f"options-{command.name}": "\n".join(_tables(command)).strip() for command in found}
-
-
-def _tables(command: Command[Any]) -> Iterator[str]:
-    for group, options in groupby(described_options(command.options), key=lambda option: option.group):
-        yield table(f"{group or 'option'} | meaning | default", map(_row, options))
 
 
 def _section(command: Command[Any], program: str, heading: str, shared: Sequence[_Row]) -> Iterator[str]:

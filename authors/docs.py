@@ -78,7 +78,6 @@ PAGES: Final[Mapping[str, Callable[[], str]]] = {
 TABLES: Final[tuple[Callable[[], Mapping[str, str]], ...]] = (
     _made_by("authors.contract_tables:tables"),
     _made_by("authors.planning_tables:tables"),
-    _made_by("authors.commands_page:options_tables"),
     _made_by("authors.accuracy.page:tables"),
     _printed_tables,
 )

@@ -1,14 +1,11 @@
 """Generated tables about the planner: findings, checkpoints, precisions, searches and shipped stacks."""
 
-import io
 import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Final, cast
-
-from rich.console import Console
+from typing import Final
 
 from authors.tables import table
 from planning import plan
@@ -28,8 +25,6 @@ from planning.rules.gateway import GATEWAY_RULES
 from planning.solve.candidates import checkpoints_of, rented
 from planning.solve.search import Goal, ServiceLimits, Solution, solve
 from planning.units import duration, to_gib
-from scripts.plan.question import Comparison, Question, Solving
-from scripts.plan.solve import search, show
 from stacks.loading import from_file
 from stacks.planned import to_deployment
 
@@ -37,7 +32,7 @@ ROOT: Final = Path(__file__).parents[1]
 _SHOWN_NEAR: Final = 3
 _WORKLOAD: Final = "in=4000,out=500,users=32"
 _EXAMPLE: Final = parse_workload(_WORKLOAD)
-"""The question of docs/planning-workloads.md."""
+"""The question of docs/planning.md."""
 _GOALS: Final[tuple[tuple[str, Goal, Workload], ...]] = (
     ("lowest price", "cost", _EXAMPLE),
     ("`--latency-first`", "latency", _EXAMPLE),
@@ -49,7 +44,6 @@ def tables() -> Mapping[str, str]:
     """Return every table by its marker in a page."""
     served = [one for one in CHECKPOINTS.values() if not one.is_drafter]
     drafters = [one for one in CHECKPOINTS.values() if one.is_drafter]
-    stated = [(one.id, f"`{one.commit}`", one.commit_source) for one in CHECKPOINTS.values() if one.commit]
     return {
         "rules": rules_table(),
         "gateway-rules": table(
@@ -57,14 +51,12 @@ def tables() -> Mapping[str, str]:
             [(rule.id, rule.severities[0], rule.what, rule.source) for rule in GATEWAY_RULES.values()],
         ),
         "checkpoints": table(
-            "id | kind | precision | files | loaded | runs on | named by", map(_checkpoint_row, served)
+            "id | kind | precision | files | loaded | runs on | commit | named by", map(_checkpoint_row, served)
         ),
-        "drafters": table("id | drafts for | files | named by", map(_drafter_row, drafters)),
-        "commits": table("id | commit | stated by", stated),
+        "drafters": table("id | drafts for | files | commit | named by", map(_drafter_row, drafters)),
         "absent": table("id | nearest that exist | absent by", map(_absent_row, ABSENT.values())),
         "support": table("precision | devices | models | vLLM | loads | source", map(_support_row, support_rows())),
         "solve": _solve_table(),
-        "solve-day": _solve_day("26B", hours=8),
         "solve-goals": table(
             "goal | model | on | TP | concurrent requests | TTFT s | TPOT ms | tok/s | tok/s per chip | USD/h | USD/M tokens",
             [_goal_row(*goal) for goal in _GOALS],
@@ -90,7 +82,7 @@ def _checkpoint_row(one: Checkpoint) -> Sequence[str]:
     fitting = [name for name, known in ACCELERATORS.items() if known.platforms != ("gce",) and _fits(one, name)]
     kind = f"{one.kind}, by an individual" if one.is_personal else one.kind
     sizes = f"{memory.checkpoint_gib:.2f}", f"{memory.weights_gib:.2f}"
-    return one.id, kind, one.scheme, *sizes, ", ".join(fitting) or "none", _link(one.source)
+    return one.id, kind, one.scheme, *sizes, ", ".join(fitting) or "none", _commit(one), _link(one.source)
 
 
 def _fits(one: Checkpoint, accelerator: str) -> bool:
@@ -103,12 +95,16 @@ def _fits(one: Checkpoint, accelerator: str) -> bool:
 
 def _drafter_row(one: Checkpoint) -> Sequence[str]:
     size = sum(tensor.params for tensor in tensors(spec_of(one.id))) * FULL_BYTES
-    return one.id, one.architecture, f"{to_gib(size):.2f}", _link(one.source)
+    return one.id, one.architecture, f"{to_gib(size):.2f}", _commit(one), _link(one.source)
 
 
 def _absent_row(one: Checkpoint) -> Sequence[str]:
     near = [with_owner(each) for each in nearest_ids(one)[:_SHOWN_NEAR]]
     return one.id, ", ".join(near), _link(one.absent) if one.absent else ""
+
+
+def _commit(one: Checkpoint) -> str:
+    return f"`{one.commit}`" if one.commit else ""
 
 
 def _link(page: Page) -> str:
@@ -127,7 +123,7 @@ def _support_row(row: Support) -> Sequence[str]:
 
 
 def _solve_table() -> str:
-    """Return the cheapest of each family, and the best by each criterion, for the question of docs/planning-workloads.md."""
+    """Return the cheapest of each family, and the best by each criterion, for the question of docs/planning.md."""
     limits = ServiceLimits(max_ttft_s=1, max_tpot_s=0.05, max_usd_per_hour=6)
     answer = solve(_EXAMPLE, limits, checkpoints=checkpoints_of(None), places=rented(()))
     return table(
@@ -167,15 +163,6 @@ def _speed(one: Solution) -> Iterator[str]:
     yield f"{one.answer.ttft_s.typical:.2f}"
     yield f"{one.answer.tpot_s.typical * 1e3:.1f}"
     yield f"{one.answer.output_tok_per_s.typical:,.0f}"
-
-
-def _solve_day(model: str, *, hours: int) -> str:
-    """Return the command and the output of `scripts.plan --solve --hours-per-day` at 80 columns."""
-    command = f"gemma plan --solve --workload {_WORKLOAD} --model {model} --hours-per-day {hours}"
-    out = Console(file=io.StringIO(), width=80, color_system=None, highlight=False)
-    show(search(Question(model=model, workload=_WORKLOAD), Comparison(), Solving(solve=True, hours_per_day=hours)), out)
-    lines = (line.rstrip() for line in cast("io.StringIO", out.file).getvalue().splitlines())
-    return "\n".join(("```console", f"$ {command}", *lines, "```")) + "\n"
 
 
 def _stack_row(path: Path) -> Sequence[str]:

@@ -167,7 +167,7 @@ class CloudRunGpuServiceArgs:
     invokers: Sequence[str]
     """IAM members that can call the service, such as user:a@example.com, or allUsers."""
     deletion_protection: bool
-    """True: the engine refuses to delete the service until this is turned off and deployed, or until scripts.teardown clears it."""
+    """True: the engine refuses to delete the service until this is turned off and deployed, or until gemma teardown clears it."""
     direct_vpc: DirectVpc | None = None
     ingress: str = "all"
     """Key of INGRESS: networks that can reach the service."""

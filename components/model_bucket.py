@@ -32,7 +32,7 @@ class ModelBucketArgs:
     archive_days: int | None = None
     """Age in days at which the bucket deletes archives. None: the writers delete old archives."""
     force_destroy: bool = True
-    """Allow the provider to delete the objects with the bucket, once it is no longer protected. `scripts.teardown` always deletes them."""
+    """Allow the provider to delete the objects with the bucket, once it is no longer protected. `gemma teardown` always deletes them."""
     protect: bool = True
     """True: the engine refuses to delete or replace the bucket. False for one whose objects cost nothing to lose."""
     retain: bool = False

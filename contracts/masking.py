@@ -7,7 +7,7 @@ import base64
 import binascii
 import json
 import re
-from collections.abc import Collection, Iterable
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Final
@@ -82,13 +82,11 @@ def masked(text: str, secrets: Iterable[str] = ()) -> str:
     known = {form for secret in tuple(secrets) for form in _forms(secret.strip())}
     for form in sorted(known, key=len, reverse=True):
         text = text.replace(form, MASK)
-    text = _PEM_LINE.sub(MASK, TOKEN_FORM.sub(MASK, text))
-    text = _ONLY_A_TOKEN.sub(MASK, text)
-    text = _USER_AND_PASSWORD.sub(lambda found: f"{found['user']}{MASK}", text)
-    text = _SIGNATURE.sub(lambda found: f"{found['name']}{MASK}", text)
-    text = _COOKIE.sub(lambda found: f"{found['name']}{MASK}", text)
-    text = _BASIC.sub(_without_credentials, text)
-    return _NAMED.sub(_without_value, text)
+    folded = text.casefold()
+    for marks, pattern, replacement in _PASSES:
+        if any(mark in folded for mark in marks):
+            text = pattern.sub(replacement, text)
+    return text
 
 
 @lru_cache(maxsize=256)
@@ -130,6 +128,14 @@ class LineMask:
         return masked(line, self.secrets)
 
 
+def _hidden(_: re.Match[str]) -> str:
+    return MASK
+
+
+def _with_name(found: re.Match[str]) -> str:
+    return f"{found['name']}{MASK}"
+
+
 def _without_credentials(found: re.Match[str]) -> str:
     """Return `Basic` with a mask if a user and a password follow, and not a word of a sentence."""
     value = found["value"].rstrip("=")
@@ -145,3 +151,21 @@ def _without_value(found: re.Match[str]) -> str:
     if "token" in found["name"].lower() and _COUNT.fullmatch(found["value"]):
         return found[0]
     return f"{found['name']}{found['open']}{MASK}"
+
+
+_TOKEN_MARKS: Final = (
+    "-----begin ", "hf_", "ya29.", "1//0", "gocspx-", "aiza", "eyj", "ghp_", "gho_", "ghu_", "ghs_", "ghr_", "github_pat_", "glpat-",
+    "pul-", "akia", "asia", "goog1", "xox", "xapp-", "sk-", "rk-", "sk_", "rk_", "xai-", "nvapi-", "sg.", "dop_v1_", "hooks.slack.com/",
+    "/webhooks/", "npm_", "dckr_pat_", "pypi-",
+)  # fmt: skip
+_PASSES: Final[tuple[tuple[tuple[str, ...], "re.Pattern[str]", "Callable[[re.Match[str]], str]"], ...]] = (
+    (_TOKEN_MARKS, TOKEN_FORM, _hidden),
+    (("",), _PEM_LINE, _hidden),
+    (("://",), _ONLY_A_TOKEN, _hidden),
+    (("://",), _USER_AND_PASSWORD, lambda found: f"{found['user']}{MASK}"),
+    (("signature", "sig=", "sig%3d", "security-token"), _SIGNATURE, _with_name),
+    (("cookie",), _COOKIE, _with_name),
+    (("basic",), _BASIC, _without_credentials),
+    (("bearer", "key", "secret", "passw", "passphrase", "token", "_pat"), _NAMED, _without_value),
+)
+"""Patterns in order, each with strings of which one is in the casefolded text of every match, because that search takes a fiftieth of the time."""

@@ -21,7 +21,7 @@ _INTRODUCTION: Final = f"""# Settings
 
 Written by `python -m authors.docs`; a test fails when this page is out of date.
 
-All keys are in `Pulumi.<stack>.yaml` under `{PRODUCT}:`.
+All keys are in `Pulumi.<stack>.yaml` under `{PRODUCT}:`; `tpu.zones` is the key `zones` of the block `{PRODUCT}:tpu`.
 `gcp:project` is the Google Cloud project. Default: `GOOGLE_CLOUD_PROJECT`.
 Quantities have a unit (`4h`, `32Gi`).
 Unknown keys, wrong units and contradictions are rejected before any resource is declared.
@@ -30,13 +30,13 @@ The first line of each file names [settings.schema.json](../settings.schema.json
 
 
 def page() -> str:
-    """Return docs/reference/settings.md."""
-    head = "| key | type | default | meaning |\n| --- | --- | --- | --- |\n"
-    sections = (
-        f"\n## `{path}`\n\n{_in_one_line(block['description'])}\n\n{head}{''.join(_rows(block))}"
-        for path, block in blocks()
-    )
-    return _INTRODUCTION + "".join(sections) + _images()
+    """Return docs/reference/settings.md: one table, with the keys of each block after the block."""
+    sections = dict(blocks())
+    rows = "".join(_rows(PRODUCT, "", sections))
+    left_out = [path for path in sections if path != PRODUCT]
+    if left_out:
+        raise AssertionError(f"no key leads to {', '.join(left_out)}")
+    return f"{_INTRODUCTION}\n| key | type | default | meaning |\n| --- | --- | --- | --- |\n{rows}{_images()}"
 
 
 def schema_text() -> str:
@@ -55,11 +55,19 @@ def _images() -> str:
     return f"\n## Images\n\nNames accepted by `image` (`planning/data/images.json`).\n\n{head}{''.join(rows)}"
 
 
-def _rows(block: Schema) -> Iterator[str]:
+def _rows(path: str, prefix: str, sections: dict[str, Schema]) -> Iterator[str]:
+    """Yield the rows of a block and of the blocks in it, which are removed from `sections`."""
+    block = sections[path] if path == PRODUCT else sections.pop(path)
     for key, value in block["properties"].items():
+        inner = f"{path}.{key}" if prefix else f"{path}:{key}"
         default = "required" if key in block.get("required", ()) else _default(value.get("default"))
         kinds = " or ".join(dict.fromkeys(_kind(option) for option in alternatives(value)))
-        yield f"| `{key}` | {kinds} | {default} | {_in_one_line(value['description'])} |\n"
+        about = _in_one_line(value["description"])
+        if inner in sections and (more := _in_one_line(sections[inner]["description"])) != about:
+            about = f"{about} {more}"
+        yield f"| `{prefix}{key}` | {kinds} | {default} | {about} |\n"
+        if inner in sections:
+            yield from _rows(inner, f"{prefix}{key}.", sections)
 
 
 def _kind(option: Schema) -> str:

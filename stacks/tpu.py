@@ -33,7 +33,7 @@ from stacks.settings import Settings, TpuSettings
 from stacks.watching import METRICS_ROLE, machine_collector, watch
 
 PROJECT_ROLES = ("roles/logging.logWriter", METRICS_ROLE)
-"""Roles of the machine's account on the project. docs/ci-accounts.md names them too."""
+"""Roles of the machine's account on the project. docs/ci.md names them too."""
 _SHM_SIZE_GIB = 16
 """Shared memory of the container, in which vLLM's workers exchange tensors."""
 DRAIN_S = 30

@@ -84,6 +84,9 @@ SHARED_COMMANDS: Final = frozenset({"cli", "gemma"})
 READS_CODE: Final = re.compile(r'"ls-files"|\bROOT\b.*\.rglob|"scripts"|\ball_commands\b|\bENTRIES\b')
 """Tests and tools that read the code as text, or list all commands: the project's rules."""
 
+STARTS_COMMAND: Final = re.compile(r'(?:scripts[./]|script\(\s*"|gemma )(\w+)')
+"""A command that a text starts, or whose modules it names."""
+
 
 class SuiteError(ValueError):
     """A package does not exist. The message is for the user."""
@@ -137,7 +140,7 @@ def _suites_of(path: PurePosixPath) -> set[str]:
     if room == "tests":
         folder = path.parts[1] if len(path.parts) > 2 else ""  # noqa: PLR2004 - tests/FOLDER/FILE
         helpers = {module for module in (*_texts(), *_importers()) if module.startswith(f"tests.{folder}.")}
-        return {f"tests/{folder}", *_tests(_users(helpers), re.compile(r"(?!)"))} if folder in TESTED else set()
+        return {f"tests/{folder}", *_tests(_users(helpers))} if folder in TESTED else set()
     room = path.relative_to(room).parts[0] if room == "packages" else room
     return {f"tests/{folder}" for folder, used in TESTED.items() if any(room in (each, *BELOW[each]) for each in used)}
 
@@ -160,29 +163,45 @@ def command_tests(names: Iterable[str]) -> Sequence[str]:
     found = _users(
         packages_of_names
         | {module for module in (*texts, *_importers()) if _package(module) in packages_of_names}
-        | {module for module, text in texts.items() if module.startswith("tools.") and READS_CODE.search(text)}
+        | {module for module in _having(READS_CODE) if module.startswith("tools.")}
     )
     commands = {_package(module)[len("scripts.") :] for module in found if module.startswith("scripts.")}
-    started = "|".join(sorted(commands - SHARED_COMMANDS))
-    return _tests(found, re.compile(rf'(?:scripts[./]|script\(\s*"|gemma )(?:{started})\b|{READS_CODE.pattern}'))
+    starters = {module for name in commands - SHARED_COMMANDS for module in _starters().get(name, ())}
+    return _tests(found, starters | _having(READS_CODE))
 
 
 def page_tests() -> Sequence[str]:
     """Return the files of tests that read pages, themselves or through a tool."""
     above = ("authors.", "tests.", "tools.")
-    readers = {module for module, text in _texts().items() if module.startswith(above) and READS_PAGES.search(text)}
-    return _tests(_users(readers - {"tests.suite"}), READS_PAGES)  # the suite reads its budget
+    readers = {module for module in _having(READS_PAGES) if module.startswith(above)}
+    return _tests(_users(readers - {"tests.suite"}), _having(READS_PAGES))  # the suite reads its budget
 
 
-def _tests(found: AbstractSet[str], texts: re.Pattern[str]) -> Sequence[str]:
-    """Return the files of tests that are among modules, use a fixture of one, or have a text."""
+def _tests(found: AbstractSet[str], mentioning: AbstractSet[str] = frozenset()) -> Sequence[str]:
+    """Return the files of tests that are among modules or those mentioning something, or use a fixture of the former."""
     fixtures = tuple(module.removesuffix("conftest") for module in found if module.endswith(".conftest"))
     return sorted(
         f"{module.replace('.', '/')}.py"
-        for module, text in _texts().items()
+        for module in _texts()
         if re.match(r"tests\.(.*\.)?test_\w+$", module)
-        if module in found or module.startswith(fixtures) or texts.search(text)
+        if module in found or module.startswith(fixtures) or module in mentioning
     )
+
+
+@cache
+def _having(pattern: re.Pattern[str]) -> AbstractSet[str]:
+    """Return the modules in whose text a pattern is found."""
+    return {module for module, text in _texts().items() if pattern.search(text)}
+
+
+@cache
+def _starters() -> Mapping[str, AbstractSet[str]]:
+    """Return the modules that start a command, by its name."""
+    found: defaultdict[str, set[str]] = defaultdict(set)
+    for module, text in _texts().items():
+        for name in STARTS_COMMAND.findall(text):
+            found[name].add(module)
+    return found
 
 
 def _users(modules: AbstractSet[str]) -> AbstractSet[str]:

@@ -25,13 +25,9 @@ class GpuConstant:
 
 
 CONSTANTS: Final[Mapping[str, GpuConstant]] = Table(
-    lambda: {row["name"]: row_of(GpuConstant, row) for row in data_file("gpu_speed.json")["constants"]}
+    lambda: {row["name"]: row_of(GpuConstant, row) for row in data_file("gpu_speed.json")}
 )
 """By name."""
-_GENERATIONS: Final[Mapping[str, tuple[str, ...]]] = Table(
-    lambda: {name: tuple(parts) for name, parts in data_file("gpu_speed.json")["generations"].items()}
-)
-"""Parts of the names of cards, by generation."""
 
 
 @cache
@@ -41,16 +37,8 @@ def constant(name: str) -> float:
 
 
 @cache
-def generation_of(card: str) -> str:
-    """Return NVIDIA's generation of a card by its name; empty for an unknown one."""
-    name = card.upper()
-    return next((one for one, parts in _GENERATIONS.items() if any(part in name for part in parts)), "")
-
-
-@cache
-def compute_share(card: str, scheme: str) -> float:
+def compute_share(generation: str, scheme: str) -> float:
     """Return the fraction of the dense bf16 peak that a prompt's matrix products reach with a scheme; above 1 with dedicated units."""
-    generation = generation_of(card)
     share = CONSTANTS.get(f"compute.{generation}", CONSTANTS["compute"]).value
     if scheme == "fp8" and generation in {"hopper", "blackwell", "datacenter-blackwell"}:
         return share * constant("compute.fp8")

@@ -7,6 +7,8 @@ models. Rates are fitted to published logs; docs/authors/accuracy.md lists the r
 disagree, correct the value here.
 """
 
+from collections.abc import Mapping
+from functools import cache
 from typing import Final
 
 from planning.data.tables import data_file
@@ -18,15 +20,21 @@ NON_TORCH_GIB: Final = 0.10
 """cuBLAS workspaces and kernels loaded during the profiling run (`non_torch_increase` of vLLM's memory profile)."""
 NCCL_GIB: Final = 0.40
 """Communication buffers and the custom all-reduce of each device, with two or more devices."""
-GRAPH_GIB: Final = 0.008
-"""One captured CUDA graph: public boot logs estimate 0.27 GiB for 28 graphs, 0.37 for 54, 0.64 to 0.78 for 86."""
-GRAPH_POOL_GIB: Final = 0.03
+GRAPH_POOL_GIB: Final = 0.165
+GRAPH_GIB: Final = 0.0063
+"""The first captured CUDA graph, which loads kernels and allocates the pool of all graphs, and each further one (gpu_model_runner.py,
+profile_cudagraph_memory): the line of least squares through what 13 public logs estimate on Ampere, Blackwell and unnamed cards, 0.13 to 0.36 GiB for
+5 to 16 graphs (RTX 5090: 0.26 for 5; RTX 3090: 0.35 for 9, 0.13 for 5 and 0.17 for 7), 0.27 for 28, 0.37 for 54, 0.64 to 0.79 for 86."""
 ROCM_GRAPH_LAYER_GIB: Final = 1.05e-3
 """One captured graph and decoder layer on an AMD GPU, whose runtime keeps memory for each kernel of a graph. Fitted to 12B on an MI300X: 5.12 GiB for 102
 graphs of 48 layers (xbill9/gemma4-dev 5a5636dc1cc2, gpu-vllm-mi300x-12b-fp8/benchmarks/runs/2026-10-07-dtype-sweep-mi300x/boot.log)."""
 SAMPLER_BYTES_PER_LOGIT: Final = 14
 """bf16 logits, their fp32 copy, probabilities and the exponential noise of the sampler's dummy run: 2 + 4 + 4 + 4 bytes
 (vLLM's gpu_model_runner._dummy_sampler_run, 0.20.0 to 0.30.0; from 0.21.0 on, it also runs the sampler without FlashInfer, which is this peak)."""
+SAMPLER_PROGRAMS: Final = 124
+SAMPLER_LEAST_BATCH: Final = 8
+"""Programs of the kernel for top-k and top-p, one per multiprocessor (58 on an L4, 108 on an A100, 132 on an H100 and an H200, 188 on an RTX PRO 6000: their
+mean), for batches of this size. Each has a copy of a sequence's fp32 logits (v1/sample/ops/topk_topp_triton.py, apply_top_k_top_p_triton)."""
 SORTING_SAMPLER_BYTES_PER_LOGIT: Final = 39
 """The same before `planning.question.releases.SAMPLES_WITHOUT_SORTING`, whose dummy run sorts the logits for top-p: with it, the KV caches of six
 models that llm-d profiled on H100 with vLLM 0.11 are within 1 % (its table of profiled activations, read 2026-11-21)."""
@@ -114,10 +122,14 @@ logits and sampling. They, not the weights, limit large batches of small models.
 sweep of 2026-07-25): little up to 16 sequences, 9 to 10 ms from 16 to 32, 8 ms from 32 to 64."""
 
 
+@cache
+def rows() -> Mapping[str, float]:
+    """Return the value of each row of overheads.json by name."""
+    return {row["name"]: row["value"] for row in data_file("overheads.json")}
+
+
 def __getattr__(name: str) -> float:
-    """Return the value of a row of overheads.json; the first one reads them all."""
-    if name.isupper():
-        globals().update({row["name"]: row["value"] for row in data_file("overheads.json")} | globals())
-    if name not in globals():
+    """Return the value of a row as if it were a name of this module."""
+    if not name.isupper() or name not in rows():
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return globals()[name]
+    return rows()[name]

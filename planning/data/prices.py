@@ -230,7 +230,7 @@ class PriceBook:
         if key in self.own:
             return self.price(key)
         rows = PRICES[key].regions
-        known = rows.get("-".join(sorted((_continent(source), _continent(target)))))
+        known = rows.get("-".join(sorted((continent_of(source), continent_of(target)))))
         highest = max(rows.values(), key=lambda row: row.usd)
         return replace(
             self._listed(key, f"{source} to {target}", known or highest),
@@ -299,7 +299,8 @@ def region_of(place: str | None) -> str | None:
     return found[1] if found else None
 
 
-def _continent(region: str) -> str:
+def continent_of(region: str) -> str:
+    """Return the continent of a region or zone as Google's names have it; "us" for the whole of North America."""
     name = region.partition("-")[0]
     return "us" if name == "northamerica" else name
 

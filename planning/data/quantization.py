@@ -18,12 +18,12 @@ class Scheme:
 
     name: str
     linear_bytes: float
-    attention_bytes: float | None = None
-    """Format of attention, if it differs from the other linear layers."""
+    unquantized: frozenset[str] = frozenset()
+    """Roles of linear layers that stay in bf16."""
 
     def bytes_of(self, role: str) -> float:
         """Return the bytes per parameter of a linear layer with this role."""
-        return self.attention_bytes if role == "attention" and self.attention_bytes is not None else self.linear_bytes
+        return FULL_BYTES if role in self.unquantized else self.linear_bytes
 
 
 SCHEMES: Final[Mapping[str, Scheme]] = {
@@ -37,8 +37,16 @@ SCHEMES: Final[Mapping[str, Scheme]] = {
     "nvfp4": Scheme(name="nvfp4", linear_bytes=INT4_BYTES + 1 / 16),
     # 4-bit floating point, and one 8-bit exponent for each group of 32 (OCP microscaling; compressed-tensors mxfp4-pack-quantized).
     "mxfp4": Scheme(name="mxfp4", linear_bytes=INT4_BYTES + 1 / GROUP),
-    # NVIDIA's conversions of Gemma 4 do not quantize attention (its model cards; observed sizes: 31 GiB for 31B, 17.1 GiB for 26B-A4B).
-    "nvfp4-mlp": Scheme(name="nvfp4-mlp", linear_bytes=INT4_BYTES + 1 / 16, attention_bytes=FULL_BYTES),
+    # vLLM's own loader of OpenAI's checkpoints (quantization/mxfp4.py) quantizes experts only.
+    "mxfp4-experts": Scheme(
+        name="mxfp4-experts", linear_bytes=INT4_BYTES + 1 / GROUP, unquantized=frozenset({"attention", "mlp"})
+    ),
+    # NVIDIA's conversions of Gemma 4 (the recipes nvfp4_mlp_only and nvfp4_experts_only of NVIDIA/Model-Optimizer#1219). Files of 26B-A4B have 17.50 GiB,
+    # 17.50 planned for experts only; 31B takes 31 GiB.
+    "nvfp4-mlp": Scheme(name="nvfp4-mlp", linear_bytes=INT4_BYTES + 1 / 16, unquantized=frozenset({"attention"})),
+    "nvfp4-experts": Scheme(
+        name="nvfp4-experts", linear_bytes=INT4_BYTES + 1 / 16, unquantized=frozenset({"attention", "mlp"})
+    ),
 }
 
 QUANTIZED_BY_VLLM: Final = ("fp8",)

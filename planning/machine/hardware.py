@@ -7,12 +7,17 @@ planning/data/machines.json has the rows with their sources. `usable_gib` is the
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cache
 from typing import Final, Literal
 
 from contracts.collector import GIB_PER_VCPU
 from planning.data.tables import Table, data_file, row_of
 
 AcceleratorKind = Literal["gpu", "tpu"]
+
+
+_GENERATIONS: Final[Mapping[str, list[str]]] = Table(lambda: data_file("gpu_generations.json"))
+"""Parts of the names of cards, by NVIDIA's architecture."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,8 +60,8 @@ class Accelerator:
     """True if vLLM uses larger batches: 70 GiB or more and not an A100."""
     usd_per_hour: float | None = None
     """Price of all devices, for custom machines without a list price. None if a price list has it, or if unknown."""
-    generation: str = ""
-    """NVIDIA's architecture, which decides vLLM's features on it; empty for a TPU or a custom device."""
+    is_unmeasured: bool = False
+    """True if no public row has the decoding of one request on it."""
     cloud_run: CloudRunGpu = CloudRunGpu()
     source: str = ""
 
@@ -64,6 +69,11 @@ class Accelerator:
     def is_tpu(self) -> bool:
         """True if it is a TPU."""
         return self.kind == "tpu"
+
+    @property
+    def generation(self) -> str:
+        """NVIDIA's architecture, by the name of the card; empty for a TPU and an unknown card."""
+        return "" if self.is_tpu else _generation_of(self.name.upper())
 
     @property
     def is_v5e(self) -> bool:
@@ -74,6 +84,11 @@ class Accelerator:
     def is_rocm(self) -> bool:
         """True if it is an AMD GPU, by its name: a custom device such as MI300X."""
         return self.name.upper().removeprefix("AMD ").removeprefix("INSTINCT ").startswith("MI")
+
+
+@cache
+def _generation_of(card: str) -> str:
+    return next((one for one, parts in _GENERATIONS.items() if any(part in card for part in parts)), "")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -17,12 +17,20 @@ from typing import Final, cast
 from planning.data import overheads
 from planning.model.spec import LayerGroup
 from planning.question.features import largest_image_tokens
-from planning.question.releases import Runner, counts_buffers, profiles_encoder, runners, sampler_bytes_per_logit
+from planning.question.releases import (
+    Runner,
+    counts_buffers,
+    profiles_encoder,
+    runners,
+    sampler_bytes_per_logit,
+    sampler_programs,
+)
 from planning.question.resolved import Resolved
 from planning.units import ceil_div, to_gib
 
 _BF16: Final = 2
 _INT32: Final = 4
+_FP32: Final = 4
 _BITS_OF_A_WORD: Final = 32
 _COLORS: Final = 3
 _UNLIMITED: Final = 999
@@ -68,7 +76,10 @@ def profiled_items(resolved: Resolved) -> tuple[str, int]:
 def _profiled_bytes(resolved: Resolved, runner: Runner) -> float:
     """Return the peak of the profiling run in addition to the weights, and the runner's own buffers."""
     spec, vocab, tokens = resolved.spec, resolved.spec.vocab, resolved.max_num_batched_tokens
-    sampler = min(resolved.max_num_seqs, tokens) * vocab * sampler_bytes_per_logit(resolved, runner)
+    batch = min(resolved.max_num_seqs, tokens)
+    sampler = vocab * (
+        batch * sampler_bytes_per_logit(resolved, runner) + _FP32 * sampler_programs(resolved, runner, batch)
+    )
     widest = max(_layer_width(group, resolved) for group in spec.groups)
     forward = tokens * _BF16 * (_RESIDUAL_COPIES * spec.hidden + widest)
     encoder, kept = _encoder_bytes(resolved, runner)

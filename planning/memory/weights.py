@@ -33,6 +33,9 @@ from planning.units import align_to, ceil_div
 
 _SCALE_BYTES: Final = 4
 """Scales of 4-bit experts on a TPU."""
+_MXFP4_TILE: Final = 256
+"""Columns to a multiple of which vLLM pads MXFP4 experts on a GPU: 13.47 GiB of gpt-oss-20b and 64.38 of 120b on an H100 (llm-d's table of memory
+profiles), 13.44 and 64.45 planned. Marlin on older cards pads two per cent more (quantization/mxfp4.py)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,7 +85,7 @@ def _weights(
     keeps_head: bool,
 ) -> WeightSizes:
     # Pairs, because equal tensors of two groups of layers are two.
-    stored = [(tensor, tensor.params * _bytes(tensor, scheme)) for tensor in tensors(spec)]
+    stored = [(tensor, tensor.params * _bytes(tensor, scheme, spec)) for tensor in tensors(spec)]
     whole_head = spec.vocab * spec.hidden * FULL_BYTES if spec.tied_embeddings else 0.0
     stored_head = whole_head if spec.head_in_checkpoint else 0.0
     checkpoint = sum(size for tensor, size in stored if not tensor.copy) + stored_head
@@ -94,6 +97,8 @@ def _weights(
         share = size * scale * _share(tensor, tp)
         if tensor.expert_width and runtime != "cuda":
             share *= _tpu_expert_factor(tensor, scheme, tp, spec.matrices_per_mlp)
+        elif tensor.expert_width and scheme.name == "mxfp4-experts":
+            share *= align_to(spec.hidden, _MXFP4_TILE) / spec.hidden
         device += share
         read += share * tensor.active_share
         if tensor.role in {"attention", "mlp", "experts", "router"}:
@@ -120,8 +125,10 @@ def _weights(
     )
 
 
-def _bytes(tensor: Tensor, scheme: Scheme) -> float:
-    return scheme.bytes_of(tensor.role) if tensor.quantizable else FULL_BYTES
+def _bytes(tensor: Tensor, scheme: Scheme, spec: ModelSpec) -> float:
+    if tensor.quantizable:
+        return scheme.bytes_of(tensor.role)
+    return dict(spec.embedding_bytes).get(tensor.role, FULL_BYTES)
 
 
 def _is_loaded(tensor: Tensor, runtime: Runtime, *, with_vision: bool, with_audio: bool) -> bool:
@@ -146,8 +153,7 @@ def _tpu_expert_factor(tensor: Tensor, scheme: Scheme, tp: int, matrices: int) -
     All matrices except the last, the down projection, get more columns; in 4 bits all of them get wider scales.
     """
     part = ceil_div(tensor.expert_width, tp)
-    stored = _bytes(tensor, scheme)
-    wide = down = stored
+    wide = down = stored = scheme.bytes_of(tensor.role)
     if scheme.name == "w4a16":
         wide = INT4_BYTES + _SCALE_BYTES / GROUP
         down = INT4_BYTES + _SCALE_BYTES / math.gcd(GROUP, part)

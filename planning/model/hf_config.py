@@ -8,8 +8,9 @@ attention are rejected, because their caches follow other rules.
 from collections.abc import Mapping, Sequence
 from typing import Final, cast
 
+from planning.data.quantization import FULL_BYTES
 from planning.errors import PlanningError
-from planning.model.spec import Attention, Experts, LayerGroup, ModelSpec, VisionTower
+from planning.model.spec import Attention, Experts, LayerGroup, ModelSpec, Role, VisionTower
 from planning.numbers import LARGEST, is_number
 
 _PLAIN_MLP: Final = frozenset({"gpt2", "gpt_neox", "falcon", "opt", "phi", "starcoder2"})
@@ -142,6 +143,7 @@ def model_from_config(
         tpu_torch_path=unified,
         native_quantization=scheme,
         packing=packing,
+        embedding_bytes=_embedding_bytes(top),
         checkpoint_bytes=_index_bytes(index, name),
         head_in_checkpoint=tied and _stores_head(index),
         unmodelled=_unmodelled(top, text, index=index, gemma=gemma),
@@ -306,10 +308,12 @@ def _quantization(top: _Reader, name: str) -> tuple[str, str]:
     is_float = weights.text("type") == "float" and own_bits == _FOUR_BITS
     has_exponents = is_float and weights.whole("group_size", default=0) == _MX_GROUP
     is_mx = block.text("format").startswith("mxfp4") or has_exponents
-    if method == "mxfp4" or (bits == _FOUR_BITS and kind.startswith("mx")) or is_mx:
+    if method == "mxfp4":
+        return "mxfp4-experts", packing
+    if (bits == _FOUR_BITS and kind.startswith("mx")) or is_mx:
         return "mxfp4", packing
     if algorithm == "NVFP4" or (bits == _FOUR_BITS and kind.startswith(("float", "nv"))):
-        return "nvfp4-mlp" if _leaves_attention(block) else "nvfp4", packing
+        return _nvfp4(block), packing
     if method == "fp8" or algorithm == "FP8" or (method == "compressed-tensors" and bits == _EIGHT_BITS):
         return "fp8", packing
     if (packing or method == "compressed-tensors") and bits == _FOUR_BITS:
@@ -323,15 +327,40 @@ def _compressed_weights(block: _Reader) -> _Reader:
     """Return the weight format of the first group of layers; an empty block if no group states it."""
     groups = block.block("config_groups")
     schemes = [groups.block(name) for name in groups.values] if groups else []
-    weights = [scheme.block("weights") for scheme in schemes if scheme]
+    weights = [
+        scheme.block("weights") for scheme in schemes if scheme and "mbed" not in str(scheme.values.get("targets"))
+    ]
     return next(filter(None, weights), _Reader({}, block.where))
 
 
-def _leaves_attention(block: _Reader) -> bool:
-    """Return whether the checkpoint leaves the attention of its language model unquantized."""
+def _nvfp4(block: _Reader) -> str:
+    """Return the NVFP4 scheme, by the layers of the language model that the checkpoint leaves unquantized."""
     left = block.values.get("ignore") or block.values.get("exclude_modules")
     names = [str(item) for item in cast("list[object]", left)] if isinstance(left, list) else []
-    return any("self_attn" in one and "vision" not in one and "audio" not in one for one in names)
+    own = [one for one in names if "vision" not in one and "audio" not in one]
+    if not any("self_attn" in one for one in own):
+        return "nvfp4"
+    return "nvfp4-experts" if any(".mlp" in one and ".mlp.gate" not in one for one in own) else "nvfp4-mlp"
+
+
+def _embedding_bytes(top: _Reader) -> tuple[tuple[Role, float], ...]:
+    """Return the bytes per parameter of embeddings that compressed-tensors stores in integers (vllm-project/vllm#44340)."""
+    block = top.block("quantization_config")
+    groups = block.block("config_groups") if block is not None else None
+    found: dict[Role, float] = {}
+    for name in groups.values if groups is not None else ():
+        group = groups.block(name) if groups is not None else None
+        weights = group.block("weights") if group is not None else None
+        targets = str(group.values.get("targets")) if group is not None else ""
+        if weights is None:
+            continue
+        scale = weights.whole("group_size", default=0)
+        size = weights.positive("num_bits", default=16) / 8 + (FULL_BYTES / scale if scale > 0 else 0.0)
+        if "Embedding" in targets or "embed_tokens" in targets.replace("embed_tokens_per_layer", ""):
+            found["embedding"] = size
+        if "Embedding" in targets or "embed_tokens_per_layer" in targets:
+            found["layer-embedding"] = size
+    return tuple(found.items())
 
 
 def _stores_head(index: Mapping[str, object] | None) -> bool:

@@ -99,6 +99,8 @@ class ModelSpec:
     """Precision of the checkpoint's files, a name of `planning.data.quantization`; None is bf16."""
     packing: str = ""
     """Quantization method that the config names (awq, gptq, auto-round); empty for compressed-tensors, and for unquantized files."""
+    embedding_bytes: tuple[tuple[Role, float], ...] = ()
+    """Bytes per parameter of embeddings that the checkpoint quantizes; 2 for a role without an entry."""
     head_in_checkpoint: bool = False
     """True if the checkpoint stores an output head although it is tied to the embeddings. vLLM drops it on GPU and keeps it on TPU."""
     checkpoint_bytes: int | None = None

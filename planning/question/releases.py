@@ -100,6 +100,14 @@ def sampler_bytes_per_logit(resolved: Resolved, runner: Runner) -> int:
     return overheads.SORTING_SAMPLER_BYTES_PER_LOGIT if sorts else overheads.SAMPLER_BYTES_PER_LOGIT
 
 
+def sampler_programs(resolved: Resolved, runner: Runner, batch: int) -> int:
+    """Return the programs of the kernel for top-k and top-p, each of which has a copy of a sequence's logits."""
+    has_kernel = (
+        runner == 1 and batch >= overheads.SAMPLER_LEAST_BATCH and not is_before(resolved, SAMPLES_WITHOUT_SORTING)
+    )
+    return min(batch, overheads.SAMPLER_PROGRAMS) if has_kernel else 0
+
+
 def profiles_encoder(resolved: Resolved, runner: Runner) -> bool:
     """Return whether the profiling run includes the image encoder, which reduces the KV cache."""
     return runner == 1 or not is_before(resolved, RUNNER_V2_PROFILES_ENCODER)

@@ -12,11 +12,26 @@ from planning.errors import PlanningError
 from planning.question.fields import changed, differing
 from planning.question.types import Finding, Plan, Remedy, Severity
 from planning.rules import arguments, memory, models, watching, workload
-from planning.rules.platforms import host, places, quota, replicas
+from planning.rules.platforms import cloud_run, cost, host, quota, replicas, tpu
 from planning.rules.registry import ALL_RULES, Rule, RuleResult
 from planning.rules.security import advisories, exposure, pinned
 
-_CHECKS = (arguments, memory, models, watching, workload, host, places, quota, replicas, advisories, exposure, pinned)
+_CHECKS = (
+    arguments,
+    memory,
+    models,
+    watching,
+    workload,
+    cloud_run,
+    cost,
+    host,
+    quota,
+    replicas,
+    tpu,
+    advisories,
+    exposure,
+    pinned,
+)
 """Modules that register the checks."""
 RULES: Mapping[str, Rule] = Table(lambda: {name: one for name, one in ALL_RULES.items() if one.on != "gateway"})
 """Rules of deployments by id, in the order of their findings."""
@@ -28,6 +43,7 @@ _ORDER: Mapping[Severity, int] = {"block": 0, "warn": 1, "info": 2}
 _SHOWN = {("accelerator", True): 3, ("accelerator", False): 2, ("model", True): 2, ("model", False): 2}
 """Moves that a finding lists, by the replaced part and by whether this project can deploy the result."""
 _CENT = 0.005
+_NOTHING: Mapping[str, object] = {}
 _NOTES = frozenset({"OBS01", "SEC04", "CST05", "CST04"})
 _WORKLOAD_IDS = frozenset({"WRK03", "WRK04", "WRK05"})
 """Findings that block because of the workload. Without them, a move must serve the workload as it is."""
@@ -101,13 +117,19 @@ class _Trial:
         self._kept = () if self._blocking & _WORKLOAD_IDS else ("workload.",)
 
     def ways_out(self, identifier: str, result: RuleResult, *, is_blocking: bool) -> tuple[Remedy, ...]:
-        """Return the remedies of a finding. One after which only another accelerator or model helps is listed if nothing else qualifies."""
+        """Return the remedies of a finding; a blocking one's with the changes that remove all other blocking ones.
+
+        One after which only another accelerator or model helps is listed if nothing else qualifies.
+        """
         dead_ends: list[Remedy] = []
         for candidates in (result.remedies, result.last_resorts):
             found: list[Remedy] = []
             for remedy in self._remedies(identifier, candidates):
-                is_open = remedy.move is not None or not is_blocking or self._completion(remedy.changes) is not None
-                (found if is_open else dead_ends).append(remedy)
+                rest = self._completion(remedy.changes) if is_blocking and remedy.move is None else _NOTHING
+                if rest is None:
+                    dead_ends.append(remedy)
+                else:
+                    found.append(self._tried(identifier, replace(remedy, changes={**remedy.changes, **rest})) or remedy)
             if found:
                 return tuple(found)
         return tuple(dead_ends)

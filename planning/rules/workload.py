@@ -178,7 +178,7 @@ def _unknown_drafter(subject: Subject) -> RuleResult | None:
             *(change("vllm.speculative_config", {**config, "model": one}) for one in meant),
             change("vllm.speculative_config", None),
         ),
-        advice="Or pass its config.json (scripts.plan --draft-config FILE; draftConfig in a stack).",
+        advice="Or pass its config.json (gemma plan --draft-config FILE; draftConfig in a stack).",
     )
 
 
@@ -237,7 +237,7 @@ def _unstaged_adapter(subject: Subject) -> RuleResult | None:
         f"`vllm.lora_adapters` names {len(left)} adapter(s) in a bucket without a staged copy "
         f"({', '.join(left.values())}). vLLM cannot read gs://, so the server will not start.",
         remedies=(change("vllm.lora_adapters", kept),),
-        advice="To stage them, run scripts.stage_model, which adds their hash to bucket.parts.",
+        advice="To stage them, run gemma stage_model, which adds their hash to bucket.parts.",
     )
 
 

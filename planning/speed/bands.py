@@ -50,6 +50,10 @@ BANDS: Final[Mapping[tuple[Figure, Kind], Spread]] = {
 }
 
 
+UNMEASURED: Final = (0.5, 2.0)
+"""Measured over planned decoding of one request on a card without a public row: assumed."""
+
+
 def kind_of(resolved: Resolved, prompt: Prompt) -> Kind:
     """Return the class of a deployment with prompts of this length."""
     if not resolved.is_tpu:

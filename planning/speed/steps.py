@@ -136,7 +136,7 @@ def uses_flash_attention(resolved: Resolved) -> bool:
     if max(group.attention.head_dim for group in resolved.spec.groups) <= _NARROW_HEAD:
         return not resolved.accelerator.is_rocm
     return (
-        gpu_speed.generation_of(resolved.accelerator.name) in _FLASH4_GENERATIONS
+        resolved.accelerator.generation in _FLASH4_GENERATIONS
         and resolved.kv_bytes > 1
         and is_known_from(resolved, FLASH_ATTENTION_4)
     )
@@ -169,7 +169,7 @@ def flops_per_s(resolved: Resolved) -> float:
     elif accelerator.is_tpu:
         share = overheads.TPU_COMPUTE_EFFICIENCY
     else:
-        share = gpu_speed.compute_share(accelerator.name, resolved.scheme.name)
+        share = gpu_speed.compute_share(accelerator.generation, resolved.scheme.name)
     return accelerator.bf16_tflops * _TERA * share
 
 

@@ -130,7 +130,7 @@ def _require_limits(stack: str, settings: Settings) -> None:
     if missing:
         raise CommandRefusedError(
             f"An assistant deploys only stacks with maxUsd and maxAge, but stack {stack} has {' and '.join(missing)}. "
-            f"The user can set it in Pulumi.{stack}.yaml (docs/limits.md), or run `gemma up {stack}`."
+            f"The user can set it in Pulumi.{stack}.yaml (docs/costs.md), or run `gemma up {stack}`."
         )
 
 

@@ -9,7 +9,7 @@ from planning.model.spec import tensors
 
 BYTES_PER_PARAM: Final = {"bf16": 2.0, "fp8": 1.0, "w4a16": 0.5}
 """Bytes per quantizable weight, without the scales."""
-PEAK_GAIN: Final = {"fp8": 2.0, "nvfp4": 4.0, "nvfp4-mlp": 4.0}
+PEAK_GAIN: Final = {"fp8": 2.0, "nvfp4": 4.0, "nvfp4-mlp": 4.0, "nvfp4-experts": 4.0}
 """fp8 matrix units run at twice the bf16 rate if the accelerator has them, fp4 units at four times."""
 _MATRICES: Final = frozenset({"attention", "mlp", "experts", "router"})
 

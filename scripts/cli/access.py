@@ -350,7 +350,7 @@ def _login_hint(said: str) -> str:
         return ""
     return (
         ". The node denied the login. An account outside the project's organization needs roles/compute.osLoginExternalUser on the organization. "
-        "If you cannot get that role, set gemma-serving:tpu.ssh to metadata-key and run `pulumi up` (docs/tpu-access.md)"
+        "If you cannot get that role, set gemma-serving:tpu.ssh to metadata-key and run `pulumi up` (docs/tpu.md)"
     )
 
 

@@ -47,7 +47,7 @@ class Attachment(NamedTuple):
 
 
 def request_limit(outputs: StackOutputs | None) -> int:
-    """Return the maximum size of a request, in bytes: Cloud Run's, or the local proxy's."""
+    """Return the maximum size of a request, in bytes, of Cloud Run or of the local proxy."""
     is_cloud_run = outputs is not None and outputs.target != "tpu"
     return CLOUD_RUN_REQUEST_BYTES if is_cloud_run else MAX_BODY_BYTES
 

@@ -137,7 +137,7 @@ def _no_backend(checkup: Checkup, detail: str) -> Diagnosis:
     except GoogleListError as error:
         if error.status != _NOT_FOUND:
             raise
-        # As in docs/ci-accounts.md. Old versions restore a damaged state.
+        # As in docs/ci.md. Old versions restore a damaged state.
         create = f"gcloud storage buckets create gs://{bucket} --project={checkup.project} --location=us --uniform-bucket-level-access"
         fix = f"{create} && gcloud storage buckets update gs://{bucket} --versioning"
         return missing(f"gs://{bucket} does not exist; it stores the state of all stacks", fix)

@@ -205,7 +205,7 @@ def _commit(stack: str, settings: Settings, token: str | None) -> Diagnosis:
     if not has_wanted:
         return line("failed", f"{model} has no commit {wanted}", setting)
     if wanted is None:
-        loads = "scripts.stage_model copies" if settings.weights == "bucket" else "the server loads"
+        loads = "gemma stage_model copies" if settings.weights == "bucket" else "the server loads"
         detail = f"modelRevision is not set: {loads} the main branch of {model}, now {main}; to pin it, run: {setting}"
         return line("passed", detail)
     return line("passed", f"{model} has {wanted}{'' if wanted == main else f'; its main branch is at {main}'}")

@@ -1,4 +1,4 @@
-"""Check of the variables that the workflows read, in a project with the accounts of the workflows (docs/ci-accounts.md)."""
+"""Check of the variables that the workflows read, in a project with the accounts of the workflows (docs/ci.md)."""
 
 from collections.abc import Iterator, Mapping
 from functools import partial
@@ -20,7 +20,7 @@ def checks(checkup: Checkup) -> Iterator[Check]:
 
 
 def variables(project: str, backend_url: str) -> Mapping[str, str]:
-    """Return the repository's variables, with values as a shell reads them between double quotes (docs/ci-setup.md)."""
+    """Return the repository's variables, with values as a shell reads them between double quotes (docs/ci.md)."""
     number = f"$(gcloud projects describe {project} --format='value(projectNumber)')"
     jobs = ("preview", "plan", "deploy", "teardown", "guard")
     return {
@@ -45,7 +45,7 @@ def _unset(checkup: Checkup, wanted: Mapping[str, str]) -> Iterator[Diagnosis]:
         return
     listed = answer_of("gh", "variable", "list")
     if listed is None or listed.returncode != 0:
-        detail = "`gh variable list` failed; docs/ci-setup.md has the commands that set them"
+        detail = "`gh variable list` failed; docs/ci.md has the commands that set them"
         yield unknown(detail, required=False)
         return
     known = {line.partition("\t")[0] for line in listed.stdout.splitlines()}

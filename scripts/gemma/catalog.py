@@ -51,10 +51,11 @@ def _entries(words: str) -> Sequence[Entry]:
 
 
 GROUPS: Final[Mapping[str, Sequence[Entry]]] = {
-    "Choose": _entries("plan new capacity doctor"),
-    "Deploy": _entries("save_token stage_model up preview rollout"),
-    "Use": _entries("chat connect smoke bench"),
-    "Operate": _entries("status logs alerts restart recover teardown agent"),
+    "Before the first day": _entries("plan new capacity doctor"),
+    "The first day": _entries("save_token stage_model up chat connect smoke bench"),
+    "Every day": _entries("status logs alerts agent"),
+    "The day of a change": _entries("preview rollout restart"),
+    "The day of a failure, and the last": _entries("recover teardown"),
 }
 
 ENTRIES: Final[Mapping[str, Entry]] = {entry.name: entry for entries in GROUPS.values() for entry in entries}

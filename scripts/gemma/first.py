@@ -23,7 +23,7 @@ _READERS: Final = 4
 
 
 def first_lines() -> Sequence[str]:
-    """Return the lines."""
+    """Return the text line by line."""
     state, following = _state()
     commands = rows([ENTRIES[name] for name in FIRST_DAY])
     what = "Deploy Gemma 4 with vLLM in your own Google Cloud project."

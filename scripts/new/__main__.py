@@ -76,7 +76,7 @@ class NewOptions:
     workload: Annotated[
         str | None,
         Option(
-            f"Workload of one slice or instance. docs/planning-workloads.md lists the keys. Default: {DEFAULT_WORKLOAD}, "
+            f"Workload of one slice or instance. docs/planning.md lists the keys. Default: {DEFAULT_WORKLOAD}, "
             "without users for a profile of throughput or batch.",
             metavar="LIST",
         ),
@@ -264,7 +264,7 @@ def _revision(model: str) -> str | None:
 def _next(name: str, settings: "Settings", provider: str) -> Iterator[str]:
     from scripts.cli.settings import NO_PROJECT
 
-    key = f" --secrets-provider={provider}   # the key must exist: docs/ci-setup.md" if provider else ""
+    key = f" --secrets-provider={provider}   # the key must exist: docs/ci.md" if provider else ""
     yield f"pulumi stack init {name}{key}"
     if settings.project == NO_PROJECT:
         yield f"pulumi config set gcp:project YOUR_PROJECT --stack {name}"

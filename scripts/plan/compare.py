@@ -62,8 +62,9 @@ def _row(deployment: Deployment) -> Row:
     planned = plan(deployment)
     for finding in planned.findings:
         for remedy in finding.remedies if finding.id == "FIT06" else ():
-            if "image_version" in remedy.changes and remedy.changes.keys() <= set(OF_THE_IMAGE):
-                return plan(changed(deployment, remedy.changes)), built_name(remedy.changes["image_version"])
+            image = {key: remedy.changes[key] for key in OF_THE_IMAGE if key in remedy.changes}
+            if "image_version" in image and remedy.move is None:
+                return plan(changed(deployment, image)), built_name(image["image_version"])
     return planned, None
 
 

@@ -32,7 +32,7 @@ _BEST: Final[dict[Goal, str]] = {
 }
 _COMMENTS: Final = {
     "modelRevision": "Commit of the hub's main branch on the day this file was written.",
-    "maxAge": "A scheduled guard destroys the stack when it is older (docs/limits.md). Remove this line for a stack that stays.",
+    "maxAge": "A scheduled guard destroys the stack when it is older (docs/costs.md). Remove this line for a stack that stays.",
     "prices": "Prices used by the search. The path is relative to this folder.",
     "workload": "Planned load per slice or instance.",
     "zones": "Cheapest zones known to have it, tried in this order.",

@@ -7,10 +7,12 @@ from typing import Final
 from rich.console import Console
 from rich.text import Text
 
+from planning.machine.hardware import ACCELERATORS
 from planning.memory.margins import margin_words
 from planning.question.types import Band, Finding, Plan, WorkloadPlan
 from planning.rules.findings import notes_of
 from planning.solve.wording import Wording, remedy_of, worded
+from planning.speed.bands import UNMEASURED
 from planning.units import duration
 from scripts.cli.tables import FittedTable, paragraph
 from scripts.cli.tables import console as screen
@@ -122,11 +124,18 @@ def _speculation(accepted_share: float, plain_tok_per_s: float) -> str:
     )
 
 
+def _unmeasured(tok_per_s: float) -> str:
+    low, high = (share * tok_per_s for share in UNMEASURED)
+    return f"({low:.0f} to {high:.0f}: no public log has the decoding of one request on this accelerator)"
+
+
 def _figures(console: Console, plan: Plan) -> None:
     t, c = plan.throughput, plan.cost
+    card = ACCELERATORS.get(plan.accelerator)
     band = f"({t.saturated_low_tok_per_s:,.0f} to {t.saturated_high_tok_per_s:,.0f})"
     lines = [
         ("Speed", f"{t.decode_tok_per_s:.1f} tokens/s for one request, bound by {t.bound}"),
+        *([("", _unmeasured(t.decode_tok_per_s))] if card is None or card.is_unmeasured else []),
         *([("", _speculation(t.accepted_share, t.plain_tok_per_s))] if t.accepted_share is not None else []),
         ("", f"{t.saturated_tok_per_s:,.0f} tokens/s for {t.saturated_batch} concurrent requests {band}"),
     ]

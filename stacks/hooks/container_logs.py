@@ -16,7 +16,7 @@ LIMIT_S: Final = 15.0
 """Maximum wait for the log. Entries become listable some seconds after they are written."""
 _PAUSE_S: Final = 2.0
 _LEAST_PATIENCE_S: Final = 1.0
-"""Minimum wait in real seconds: a simulation's clock does not make this machine faster."""
+"""Minimum wait in real seconds, because a simulation's clock does not make this machine faster."""
 _NEWEST: Final = 300
 """Entries to read. vLLM's tracebacks are long, and the cause is at their start."""
 _SYSTEM: Final = "system"

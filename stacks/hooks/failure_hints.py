@@ -14,7 +14,7 @@ from planning.data.checkpoints import original_of, other_ids
 from planning.machine.hardware import CLOUD_RUN_GIB_PER_VCPU, CLOUD_RUN_VCPU, find_accelerator, host_of
 from planning.memory.budget import utilization_leaving
 from planning.question.types import Plan, StartupProbe
-from planning.rules.platforms.places import STREAMS_FROM_GS
+from planning.rules.platforms.cloud_run import STREAMS_FROM_GS
 from planning.speed.startup import LONGEST_PROBE
 from planning.units import align_to
 from stacks.secrets import HF_TOKEN, set_command

@@ -20,10 +20,10 @@ class BucketSettings(Block):
     prefix: Prefix | None = None
     """Folder of the weights in the bucket, without the hash that staging adds. Default: the last part of the model's id."""
     manifest: ManifestHash | None = None
-    """Hash of the staged weights, written by `scripts.stage_model`. A new hash means a new revision, or a restart of the TPU's server. The
+    """Hash of the staged weights, written by `gemma stage_model`. A new hash means a new revision, or a restart of the TPU's server. The
     weights are in the folder `PREFIX-` plus the first 16 digits."""
     parts: Annotated[dict[str, ManifestHash], Field(default_factory=dict)]
-    """Hash of each staged drafter and adapter by its Hugging Face id or gs:// folder, written by `scripts.stage_model`. Each is in a separate
+    """Hash of each staged drafter and adapter by its Hugging Face id or gs:// folder, written by `gemma stage_model`. Each is in a separate
     folder, like the weights. Parts without a hash are downloaded from the hub."""
     force_destroy: Annotated[bool, OnChange("update")] = True
     """Delete the staged weights together with the stack. You can stage them again from the hub."""

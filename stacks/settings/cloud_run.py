@@ -126,7 +126,7 @@ class CloudRunSettings(Block):
     invokers: Annotated[list[Invoker], Field(default_factory=list), OnChange("update")]
     """Members that can call the service. Project owners need no entry."""
     deletion_protection: Annotated[bool, OnChange("update")] = False
-    """Make `pulumi destroy` refuse to delete the service. `scripts.teardown` prompts you before it clears this."""
+    """Make `pulumi destroy` refuse to delete the service. `gemma teardown` prompts you before it clears this."""
     cuda_compatibility: Annotated[bool | None, Judged("cloud_run.cuda_compatibility")] = None
     """Load the image's CUDA compatibility libraries. Older drivers need them and newer drivers reject them (errors 803 and 804). Default: true
     on an L4 with a CUDA 13 image, because public sources disagree on its driver: 535 or 580. The log of a failed start shows which value is right."""

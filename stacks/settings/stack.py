@@ -101,8 +101,8 @@ class Settings(Block):
     """Hugging Face id of the checkpoint; required except with target gateway. An id missing from docs/reference/checkpoints.md needs `modelConfig`."""
     model_revision: Annotated[Commit | None, Judged("model_revision"), OnChange("nothing")] = None
     """Commit of the model's repository on the Hugging Face hub. With weights hub, the server loads this commit even after newer ones are pushed.
-    With weights bucket, `scripts.stage_model` copies it and `bucket.manifest` pins the server to the copy. Written by `scripts.new` and
-    `scripts.stage_model`."""
+    With weights bucket, `gemma stage_model` copies it and `bucket.manifest` pins the server to the copy. Written by `gemma new` and
+    `gemma stage_model`."""
     architecture_file: Annotated[ProjectPath | None, OnChange("nothing")] = Field(default=None, alias="modelConfig")
     """The checkpoint's config.json, or a folder with it, inside the project. The planner reads dimensions and size from it."""
     drafter_file: Annotated[ProjectPath | None, OnChange("nothing")] = Field(default=None, alias="draftConfig")
@@ -142,10 +142,10 @@ class Settings(Block):
     accept_findings: Annotated[list[str], Field(default_factory=list), Judged("accept_findings"), OnChange("nothing")]
     """Ids of planner findings that you accept. They are shown and do not block."""
     max_age_s: Annotated[DurationS | None, OnChange("update")] = Field(default=None, alias="maxAge")
-    """Maximum time since the first start of a machine or the service, across machines. `scripts.teardown --over-limit` tears down stacks that
+    """Maximum time since the first start of a machine or the service, across machines. `gemma teardown --over-limit` tears down stacks that
     are older."""
     max_usd: Annotated[Positive | None, Judged("max_usd"), OnChange("update")] = None
-    """Maximum cost of the stack in US dollars, at list prices, for all its machines. `scripts.teardown --over-limit` tears down stacks that cost
+    """Maximum cost of the stack in US dollars, at list prices, for all its machines. `gemma teardown --over-limit` tears down stacks that cost
     more."""
     alerts: Annotated[
         AlertSettings, Field(default_factory=lambda: AlertSettings.model_validate({})), OnChange("update")
@@ -157,7 +157,7 @@ class Settings(Block):
     """Collector of metrics next to the server."""
     prices: Annotated[Annotated[str, Field(min_length=1)] | None, OnChange("nothing")] = None
     """JSON file with custom prices, relative to `Pulumi.yaml`. The planner uses them instead of the dated list prices.
-    `gemma plan prices` refreshes those. `scripts.teardown --over-limit` uses list prices."""
+    `gemma plan prices` refreshes those. `gemma teardown --over-limit` uses list prices."""
     labels: Annotated[Labels, Field(default_factory=dict), OnChange("update")]
     """Custom labels for every resource that supports labels."""
     hf_token_secret: SecretVersion | None = None
@@ -249,7 +249,7 @@ class Settings(Block):
             yield (
                 f"vllm.lora.adapters.{in_bucket} is a folder of a bucket, which vLLM cannot read, but weights is "
                 f"{self.weights}; set weights: "
-                "bucket, so scripts.stage_model copies the adapter"
+                "bucket, so gemma stage_model copies the adapter"
             )
         if self.docker_hub is not None and self.image.build_context is not None:
             yield "dockerHub has no effect with image.buildContext, because docker pulls with its own login; remove dockerHub"

@@ -110,7 +110,7 @@ BucketName = Annotated[str, Matching(r"^[a-z0-9][a-z0-9._-]{1,61}[a-z0-9]$", "a 
 _FOLDER = r"(?!\.\.?(/|$))[A-Za-z0-9._-]+"
 Prefix = Annotated[str, Matching(rf"^/*({_FOLDER}(/{_FOLDER})*/*)?$", "a folder", "models/gemma-4-E2B-it")]
 ManifestHash = Annotated[
-    str, Matching(r"^sha256:[0-9a-f]{64}$", "sha256: and the 64 hexadecimal digits that scripts.stage_model prints")
+    str, Matching(r"^sha256:[0-9a-f]{64}$", "sha256: and the 64 hexadecimal digits that gemma stage_model prints")
 ]
 ProjectPath = Annotated[
     str,

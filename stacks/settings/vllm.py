@@ -114,7 +114,7 @@ class LoraSettings(Block):
 
     adapters: dict[_AdapterName, _AdapterPlace]
     """Adapters by the name that clients send as `model`: a Hugging Face id, gs://BUCKET/FOLDER, or a folder of the image. With weights bucket,
-    `scripts.stage_model` copies them to the stack's bucket."""
+    `gemma stage_model` copies them to the stack's bucket."""
     rank: Annotated[int, _RANK] = DEFAULT_LORA_RANK
     """Largest rank of an adapter: 1, 8, 16, 32, 64, 128, 256, 320 or 512. It sets the reserved memory."""
     at_once: Positive | None = None

@@ -26,7 +26,7 @@ class AlertRecipients(Block):
     """Create alert policies and, with metrics, a dashboard. The account that runs `pulumi up` needs `roles/monitoring.editor` and
     `roles/logging.configWriter`."""
     email: Annotated[Email | None, Judged("watch.email")] = None
-    """E-mail address that alerts are sent to. Without `email` and `webhook`, only the console and `scripts.alerts` show them."""
+    """E-mail address that alerts are sent to. Without `email` and `webhook`, only the console and `gemma alerts` show them."""
     webhook: Annotated[Webhook | None, Judged("watch.webhook")] = None
     """URL that alerts are posted to. Any user who can read the stack's state or settings can read it, including a token in it."""
 

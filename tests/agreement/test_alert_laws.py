@@ -131,11 +131,12 @@ def collected():
     return {each.resource["job"]: dict(each.resource) for each in targets(text, ON_MACHINE)}
 
 
+is_kept = cache(KEPT.fullmatch)
+
+
 def kept(text):
     """Return the lines that the collector does not drop."""
-    return "".join(
-        f"{line}\n" for line in text.splitlines() if KEPT.fullmatch(line.partition(" ")[0].partition("{")[0])
-    )
+    return "".join(f"{line}\n" for line in text.splitlines() if is_kept(line.partition(" ")[0].partition("{")[0]))
 
 
 @cache

@@ -1,4 +1,4 @@
-"""A tunnel from GitHub: gcloud refuses OS Login with a federation's credential, and the deploy job gets in as docs/ci-accounts.md sets it up."""
+"""A tunnel from GitHub: gcloud refuses OS Login with a federation's credential, and the deploy job gets in as docs/ci.md sets it up."""
 
 import json
 import shutil
@@ -44,7 +44,7 @@ def own_roles(account):
 
 @pytest.fixture
 def job(node, tmp_path, monkeypatch):
-    """The project as docs/ci-accounts.md sets it up, without the rights of ci-deploy on itself, and the environment of a job that has authenticated."""
+    """The project as docs/ci.md sets it up, without the rights of ci-deploy on itself, and the environment of a job that has authenticated."""
     node.ok("POST", f"/iam/v1/{PROJECT}/serviceAccounts", {"accountId": "ci-deploy"})
     member = f"serviceAccount:{CI_DEPLOY}"
     for role, expression in account_grants("ci-deploy").items():

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from contracts.masking import MASK, LineMask, masked
+from contracts.masking import _PASSES, MASK, LineMask, masked
 
 CANARY = "canaryCANARY0123456789"
 SECRETS = (
@@ -266,3 +266,10 @@ def test_a_long_line_of_a_stranger_is_searched_in_a_time_that_grows_with_its_len
     text = word * (100_000 // len(word))
     once = masked(text)
     assert masked(once) == once
+
+
+@pytest.mark.parametrize(("marks", "pattern"), [row[:2] for row in _PASSES if row[0] != ("",)])
+@given(st.data())
+def test_what_a_pattern_finds_has_a_mark_of_it(marks, pattern, data):
+    found = data.draw(st.from_regex(pattern))
+    assert any(mark in found.casefold() for mark in marks), found

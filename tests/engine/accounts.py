@@ -1,4 +1,4 @@
-"""Run commands of a workspace as one of the accounts of docs/ci-accounts.md, in the program, in the commands and in the provider plugins."""
+"""Run commands of a workspace as one of the accounts of docs/ci.md, in the program, in the commands and in the provider plugins."""
 
 import asyncio
 import contextlib
@@ -31,7 +31,7 @@ def add_bindings(workspace, bindings):
 
 
 def set_up(workspace, *account_ids):
-    """Make accounts with the roles on the project, and the conditions, that docs/ci-accounts.md grants them. Return their addresses."""
+    """Make accounts with the roles on the project, and the conditions, that docs/ci.md grants them. Return their addresses."""
     emails = [f"{account_id}@{PROJECT}.iam.gserviceaccount.com" for account_id in account_ids]
     bindings = []
     for account_id, email in zip(account_ids, emails, strict=True):

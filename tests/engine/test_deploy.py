@@ -47,7 +47,7 @@ def change(workspace, old, new):
 
 @pytest.fixture(scope="module")
 def accounts(workspace):
-    """The accounts of docs/ci-accounts.md, by their names."""
+    """The accounts of docs/ci.md, by their names."""
     names = ("ci-deploy", "ci-preview", "ci-plan", "ci-teardown")
     return dict(zip(names, set_up(workspace, *names), strict=True))
 
@@ -115,7 +115,7 @@ def test_the_engine_agrees_with_what_the_comment_says_of_the_capacity(workspace,
 def test_a_pull_request_is_previewed_with_no_secret_by_an_account_that_can_change_nothing(
     workspace, deployed, accounts, tmp_path
 ):
-    """As preview.yml does it: no passphrase, and the roles of docs/ci-accounts.md."""
+    """As preview.yml does it: no passphrase, and the roles of docs/ci.md."""
     git(workspace, "checkout", "--quiet", deployed, "--", ".")
     settings = workspace.folder / "project" / f"Pulumi.{STACK}.yaml"
     no_passphrase = {"PULUMI_CONFIG_PASSPHRASE": "", "PULUMI_CONFIG_PASSPHRASE_FILE": ""}

@@ -56,6 +56,8 @@ MISSES = {
     # 4-bit experts that are not padded take memory that no workspace of vLLM's kernels explains; only the verdict allows for it.
     "unpadded-26b-l4-16 kv",
     "unpadded-26b-l4-16 kv_tokens",
+    # The report states 0.3 GiB less of weights than its files have, and no batch. With its weights, the plan is 5 % above it.
+    "qat-26b-l4 kv_blocks",
 }
 """Those of them outside their tolerance, without a reason. They stand on the page; a row that is right again has to leave this list."""
 PAGE = Path(__file__).parents[2] / "docs" / "authors" / "accuracy.md"
@@ -356,13 +358,16 @@ def test_each_file_of_a_source_says_where_it_is_from():
 
 
 def test_half_of_a_cards_bandwidth_is_noticed():
-    """Measured decoding of one request names no bandwidth. No such row exists of an A100 or an H200; slices are of the same chips as v6e-1 and v5e-1."""
+    """Measured decoding of one request names no bandwidth. An A100 has none; its unseen rates would leave the page. Slices are of the same chips."""
     rows = [row for row in compared(MEASURED.boots) if row.figure.key == "decode" and not row.figure.beyond]
     for card in ("L4", "RTX PRO 6000", "v5e-1", "v6e-1"):
         own = [row for row in rows if row.boot.deployment.accelerator == card]
         far = [abs(decode_of(subject_of(row.boot), 0.5) / row.figure.measured - 1) > DECODE for row in own]
         assert sum(row.is_within for row in own) > len(own) / 2, card
         assert sum(far) >= len(own) / 2, card
+    assert not {card for card, one in ACCELERATORS.items() if one.is_unmeasured} & {
+        row.boot.deployment.accelerator for row in rows
+    }
     for name in ("v5e", "v6e"):
         assert len({card.bandwidth_gb_per_s for card in ACCELERATORS.values() if card.name.startswith(name)}) == 1
     h100 = replace(MEASURED.deployments["q8-h100"], image_version="0.11.0")
@@ -370,6 +375,9 @@ def test_half_of_a_cards_bandwidth_is_noticed():
     assert measured is not None
     whole, half = (decode_of(examine(h100), share) * measured / 1e3 for share in (1, 0.5))
     assert abs(whole - 1) <= DECODE < abs(half - 1)
+    # An H200 is an H100 with more and faster memory.
+    assert ACCELERATORS["H200"].bf16_tflops == ACCELERATORS["H100"].bf16_tflops
+    assert ACCELERATORS["H200"].bandwidth_gb_per_s > ACCELERATORS["H100"].bandwidth_gb_per_s
 
 
 def decode_of(subject: Subject, share: float) -> float:

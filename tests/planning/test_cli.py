@@ -271,6 +271,13 @@ def test_comparing_keeps_to_the_limits(run):
     assert all(row["cost"]["usd_per_hour"] <= 6 and row["memory"]["max_concurrency"] >= 2.5 for row in enough)
 
 
+@pytest.mark.parametrize(("card", "is_said"), [("A100-80GB", True), ("H200", True), ("H100", False)])
+def test_a_card_without_a_measured_rate_says_so(run, card: str, is_said: bool):
+    assert (
+        "no public log has the decoding" in run("--model", "google/gemma-4-12B-it", "--accelerator", card)[1]
+    ) is is_said
+
+
 def test_comparing_says_when_nothing_is_enough(run):
     code, out, _ = run("--model", "google/gemma-4-31B-it", "--compare", "--max-usd-per-hour", "0.5")
     assert code == 2

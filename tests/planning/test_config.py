@@ -45,6 +45,21 @@ QWEN_30B = {
     "tie_word_embeddings": False,
 }
 
+GPT_OSS = {
+    "model_type": "gpt_oss",
+    "hidden_size": 2_880,
+    "intermediate_size": 2_880,
+    "num_experts_per_tok": 4,
+    "num_attention_heads": 64,
+    "num_key_value_heads": 8,
+    "head_dim": 64,
+    "vocab_size": 201_088,
+    "sliding_window": 128,
+    "layer_types": ["sliding_attention", "full_attention"] * 18,
+    "tie_word_embeddings": False,
+    "quantization_config": {"quant_method": "mxfp4"},
+}
+
 
 @pytest.mark.parametrize(
     ("config", "billions", "active"), [(LLAMA_8B, 8.030, 7.505), (QWEN_30B, 30.532, 3.04)], ids=["dense", "experts"]
@@ -133,7 +148,6 @@ def test_the_index_says_how_large_the_checkpoint_is():
         ),
         ({"quant_method": "modelopt", "quant_algo": "FP8"}, "fp8"),
         ({"quant_method": "auto-round", "bits": 4, "data_type": "mx_fp"}, "mxfp4"),
-        ({"quant_method": "mxfp4"}, "mxfp4"),
         (
             {
                 "quant_method": "compressed-tensors",
@@ -152,12 +166,49 @@ def test_quantized_checkpoints_are_smaller(block: dict[str, object], scheme: str
     assert q.memory.weights_gib < p.memory.weights_gib * 0.65
 
 
+@pytest.mark.parametrize(("layers", "experts", "measured"), [(24, 32, 13.47), (36, 128, 64.38)], ids=["20b", "120b"])
+def test_gpt_oss_takes_what_an_h100_logged(layers: int, experts: int, measured: float):
+    """llm-d's table of memory profiles, vLLM 0.11. Only experts are in MXFP4, and their columns are padded."""
+    config = {**GPT_OSS, "num_hidden_layers": layers, "num_local_experts": experts}
+    config["layer_types"] = GPT_OSS["layer_types"][:layers]
+    spec = model_from_config(config, name="other")
+    assert plan(Deployment(model="other", accelerator="H100", model_spec=spec)).memory.weights_gib == pytest.approx(
+        measured, rel=0.005
+    )
+
+
+@pytest.mark.parametrize(
+    ("target", "table", "per_layer"),
+    [("re:.*embed_tokens$", 0.5625, 2), ("re:.*embed_tokens_per_layer$", 2, 0.5625), ("Embedding", 0.5625, 0.5625)],
+)
+def test_embeddings_in_four_bits_count_as_such(target: str, table: float, per_layer: float):
+    weights = {"num_bits": 4, "group_size": 32, "type": "int"}
+    groups = {
+        "group_0": {"targets": [target], "weights": weights},
+        "group_1": {"targets": ["Linear"], "weights": weights},
+    }
+    config = {**CONFIGS["E2B"], "quantization_config": {"quant_method": "compressed-tensors", "config_groups": {}}}
+    block: dict[str, object] = {"quant_method": "compressed-tensors", "config_groups": groups}
+    linear: dict[str, object] = {"quant_method": "compressed-tensors", "config_groups": {"group_1": groups["group_1"]}}
+    some, none = (model_from_config({**config, "quantization_config": one}, name="other") for one in (block, linear))
+    a, b = (
+        plan(Deployment(model="other", accelerator="H100", model_spec=spec)).memory.weights_gib for spec in (none, some)
+    )
+    tables = (262_144 * 1_536 * (2 - table) + 262_144 * 35 * 256 * (2 - per_layer)) / 2**30
+    assert a - b == pytest.approx(tables, rel=0.001)
+
+
 def test_a_conversion_that_leaves_attention_alone_is_larger():
     block = {"quant_method": "modelopt", "quant_algo": "NVFP4", "ignore": ["model.language_model.layers.0.self_attn*"]}
     spec = model_from_config({**CONFIGS["31B"], "quantization_config": block}, name="other")
     read = plan(Deployment(model="other", accelerator="H100", model_spec=spec))
     known = plan(Deployment(model="nvidia/Gemma-4-31B-IT-NVFP4", accelerator="H100"))
     assert read.quantization == "nvfp4-mlp"
+    block["ignore"] = ["model.language_model.layers.0.self_attn*", "model.language_model.layers.0.mlp*"]
+    assert (
+        model_from_config({**CONFIGS["26B"], "quantization_config": block}, name="other").native_quantization
+        == "nvfp4-experts"
+    )
     assert read.memory.weights_gib == pytest.approx(known.memory.weights_gib, rel=0.002)
 
 

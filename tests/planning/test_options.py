@@ -183,7 +183,7 @@ def test_a_plan_fills_in_the_recommended_options():
         ({"platform": "cloud-run"}, 'The platform "cloud-run" does not have v6e-4. Allowed: tpu-vm.'),
         (
             {"quantization": "int3"},
-            'The quantization "int3" is unknown. Allowed: bf16, fp8, w4a16, nvfp4, mxfp4, nvfp4-mlp.',
+            'The quantization "int3" is unknown. Allowed: bf16, fp8, w4a16, nvfp4, mxfp4, mxfp4-experts, nvfp4-mlp, nvfp4-experts.',
         ),
         ({"weights_mode": "floppy"}, '`weights_mode` is "floppy". Allowed: hub'),
         ({"host_memory_gib": 0}, "`host_memory_gib` is 0; it must be above 0."),

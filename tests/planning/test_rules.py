@@ -70,7 +70,7 @@ EDGES: dict[str, tuple[Deployment, Deployment]] = {
         deployment("31B-it", "v6e-4", max_model_len=32_768),
     ),
     "FIT09": (
-        deployment("26B-A4B-it-qat-w4a16-ct", "L4", kv_cache_dtype="fp8", max_model_len=120_000),
+        deployment("26B-A4B-it-qat-w4a16-ct", "L4", kv_cache_dtype="fp8", max_model_len=110_000),
         deployment("26B-A4B-it-qat-w4a16-ct", "L4", kv_cache_dtype="fp8", max_model_len=60_000),
     ),
     "LEN03": (deployment(max_model_len=131_073), deployment(max_model_len=131_072)),
@@ -329,13 +329,13 @@ def test_localhost_is_refused_however_it_is_written(url: str, fixed: str):
 @pytest.mark.parametrize(
     ("arguments", "kept"),
     [
-        (("--api-key=canary", "--seed=1"), ("--seed=1",)),
-        (("--seed=1", "--api-key", "canary"), ("--seed=1",)),
-        (("--hf-token", "canary", "--seed=1"), ("--seed=1",)),
+        (("--api-key=canary", "--tokenizer=x"), ("--tokenizer=x",)),
+        (("--tokenizer=x", "--api-key", "canary"), ("--tokenizer=x",)),
+        (("--hf-token", "canary", "--tokenizer=x"), ("--tokenizer=x",)),
         (("--token", "hf_canary0canary"), ()),
         (("--anything=hf_canaryCANARY01",), ()),
         (("--api_key", "canary"), ()),
-        (("--ssl-keyfile-password=canary", "--seed=1"), ("--seed=1",)),
+        (("--ssl-keyfile-password=canary", "--tokenizer=x"), ("--tokenizer=x",)),
         (("--anything", "sk-canarycanarycanary"), ()),
         (("--anything=eyJhbGciOiJI.eyJcanary",), ()),
         (("--tokenizer=x", "--api-key=canary", "--allow-credentials"), ("--tokenizer=x", "--allow-credentials")),

@@ -2,6 +2,8 @@
 
 import itertools
 import json
+import math
+import random
 import re
 from dataclasses import replace
 from functools import cache
@@ -17,12 +19,23 @@ from planning.cost.subject import examine
 from planning.data.checkpoints import CHECKPOINTS
 from planning.data.prices import PriceBook, region_of
 from planning.machine.hardware import ACCELERATORS
+from planning.memory.margins import margin_of
+from planning.model.catalog import spec_of
 from planning.question.types import CloudRunOptions
 from planning.question.workload import Workload, parse_workload
 from planning.rules import memory as rules_memory
 from planning.rules.findings import QUOTA_IDS, RULES, detected
 from planning.solve import search
-from planning.solve.candidates import checkpoints_of, rented
+from planning.solve.candidates import (
+    WEIGHTS_MODES,
+    checkpoints_of,
+    deployment_of,
+    image_for,
+    longest_request,
+    rented,
+    servings_of,
+    settings_of,
+)
 from planning.solve.search import ServiceLimits, Solution, SolutionSet, solve
 from scripts.plan.__main__ import main
 from scripts.plan.stack_text import StackFile, stack_text
@@ -169,6 +182,46 @@ def test_no_plain_deployment_is_cheaper_than_what_is_found(text, limits):
         ]
         assert (found is not None) >= bool(prices)
         assert all(found.usd_per_hour <= price + 1e-9 for price in prices)
+
+
+def enumerated(workload: Workload, limits: ServiceLimits, family: str, below_usd: float) -> list[float]:
+    """Return the price of each deployment that fits and keeps the limits below a price: any checkpoint, place, host, settings and way of loading."""
+    need, found = longest_request(workload, limits.min_context), []
+    for served, hosts in itertools.product(servings_of(checkpoints_of(family)), rented(())):
+        for place in hosts if image_for(served, hosts[0].accelerator) else ():
+            if place.usd_per_hour >= below_usd or need > spec_of(served.checkpoint.id).max_positions:
+                continue
+            here = deployment_of(served, place, workload, None)
+            for tuned, mode in itertools.product(
+                settings_of(here, need, workload.users or 0), WEIGHTS_MODES[place.platform]
+            ):
+                subject = search.with_concurrency(replace(tuned, weights_mode=mode))
+                answer = subject.workload
+                fits = answer is not None and all(RULES[name].is_choice for name in search.warnings_of(subject))
+                if not fits or answer is None or margin_of(subject.memory) is not None:
+                    continue
+                if limits.judged(answer.ttft_s) <= (limits.max_ttft_s or math.inf):
+                    found.append(place.usd_per_hour)
+    return found
+
+
+@pytest.mark.long
+def test_nothing_of_a_full_enumeration_is_cheaper_in_ten_drawn_questions():
+    drawn = random.Random(49)  # noqa: S311 - ten questions, the same in each run
+    for _ in range(10):
+        load = (
+            {"users": drawn.choice([1, 4, 16, 40])}
+            if drawn.random() < 0.7
+            else {"rate_per_s": drawn.choice([0.2, 1.5])}
+        )
+        workload = Workload(
+            input_tokens=drawn.choice([300, 4_000, 20_000]), output_tokens=drawn.choice([50, 700]), **load
+        )
+        limits = ServiceLimits(max_ttft_s=drawn.choice([None, 2.0, 10.0]), conservative=drawn.random() < 0.5)
+        family = drawn.choice(FAMILIES)
+        best = solve(workload, limits, checkpoints=checkpoints_of(family), places=rented(())).best("cost")
+        below_usd = best.usd_per_hour - 1e-9 if best is not None else math.inf
+        assert not enumerated(workload, limits, family, below_usd), (workload, limits, family)
 
 
 def test_a_context_that_is_asked_for_is_possible():

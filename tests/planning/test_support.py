@@ -73,7 +73,7 @@ def test_fp8_on_tpu_is_read_and_not_made():
 
 
 def test_a_device_that_the_table_does_not_know_is_not_promised_anything():
-    unknown = replace(ACCELERATORS["L4"], name="a card at home", generation="")
+    unknown = replace(ACCELERATORS["L4"], name="a card at home")
     assert support_of("w4a16", DENSE, unknown).answer == "unknown"
     assert support_of("bf16", DENSE, unknown).answer == "yes"
 

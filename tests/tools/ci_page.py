@@ -12,7 +12,7 @@ import yaml
 ROOT = Path(__file__).resolve().parents[2]
 GITHUB = ROOT / ".github"
 WORKFLOWS = {path.name: yaml.safe_load(path.read_text()) for path in sorted((GITHUB / "workflows").glob("*.yml"))}
-PAGE = "\n".join((ROOT / "docs" / name).read_text() for name in ("ci.md", "ci-accounts.md", "ci-setup.md"))
+PAGE = (ROOT / "docs" / "ci.md").read_text()
 REPOSITORY_ID = "987654321"
 TEAM = 2
 """People who can write to the repository, where a test is not about their number."""
@@ -41,7 +41,8 @@ PEOPLE is how many people can write to the repository."""
 @cache
 def _noted(people):
     """Return, for a repository of so many people, what gcloud and gh would be called with, and the files that the page's commands write."""
-    script = "\n".join(re.findall(r"```sh\n(.*?)```", PAGE, re.DOTALL)[1:])
+    blocks = "\n".join(re.findall(r"```sh\n(.*?)```", PAGE, re.DOTALL)[1:])
+    script = re.sub(r"^sh (\S+\.sh) .*$", lambda named: (ROOT / named[1]).read_text(), blocks, flags=re.MULTILINE)
     with tempfile.TemporaryDirectory() as folder:
         (Path(folder) / ".github").mkdir()
         done = subprocess.run(

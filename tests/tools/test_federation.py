@@ -1,4 +1,4 @@
-"""The federation that docs/ci-accounts.md sets up: each job uses its account, and no other job uses any."""
+"""The federation that docs/ci.md sets up: each job uses its account, and no other job uses any."""
 
 import base64
 import json

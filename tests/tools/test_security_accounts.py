@@ -1,4 +1,4 @@
-"""SECURITY.md names what each account of the workflows could do beyond its stacks, as the commands of docs/ci-accounts.md grant it."""
+"""SECURITY.md names what each account of the workflows could do beyond its stacks, as the commands of docs/ci.md grant it."""
 
 import re
 

@@ -296,7 +296,7 @@ def test_the_parser_of_gcloud_knows_every_command_of_the_page(tmp_path):
 def test_the_account_that_deploys_has_the_roles_that_the_doctor_asks_for_and_those_of_the_tunnel():
     """An existing bucket needs the right to read alone; the stack's own bucket needs more, which holds it.
 
-    The right over instances is for stacks on Compute Engine alone; docs/ci-accounts.md names it beside the list.
+    The right over instances is for stacks on Compute Engine alone; docs/ci.md names it beside the list.
     """
     instances = "roles/compute.instanceAdmin.v1"
     assert instances in PAGE

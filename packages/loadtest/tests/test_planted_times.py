@@ -40,7 +40,7 @@ def spread(name, values_s):
 
 
 def truth(log):
-    """The definitions of docs/benchmarking-results.md, from the server's log."""
+    """The definitions of docs/benchmarking.md, from the server's log."""
     done = [served for served in log if served.script.kind == "text"]
     duration_s = max(served.end_s for served in log) - min(served.sent_s for served in log)
     tokens = sum(served.script.tokens for served in done)

@@ -33,14 +33,14 @@ def _public(subject: Subject) -> RuleResult | None:
         return RuleResult(
             f"The endpoint is public: anyone can use it, at a cost of up to {at_most}.{limit}",
             remedies=(change("public", False),),
-            advice="List the callers instead, or accept this finding, with `max_usd` and a guard (docs/limits.md).",
+            advice="List the callers instead, or accept this finding, with `max_usd` and a guard (docs/costs.md).",
         )
     return RuleResult(
         "The endpoint is reachable from the internet. Every path except /health requires the API key, but any "
         f"request can start an instance and keep it running, at a cost of up to {at_most}.{limit}",
         severity="warn" if deployment.max_usd is not None else "block",
         remedies=(change("public", False),),
-        advice="Or keep it public and set `max_usd`, which a scheduled guard enforces (docs/limits.md).",
+        advice="Or keep it public and set `max_usd`, which a scheduled guard enforces (docs/costs.md).",
     )
 
 

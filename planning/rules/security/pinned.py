@@ -78,7 +78,7 @@ def _floating(resolved: Resolved) -> Iterator[tuple[str, str, Mapping[str, objec
     advices = {
         "drafter": f"Set the key revision of `{_SPECULATIVE}` to a commit of {{}}.",
         "tokenizer": f"Add {TOKENIZER_REVISION}=COMMIT with a commit of {{}} to `vllm.extra_args`.",
-        "adapter": "vLLM loads the main branch of an adapter. With `weights_mode` bucket, scripts.stage_model copies {} and pins it by its hash.",
+        "adapter": "vLLM loads the main branch of an adapter. With `weights_mode` bucket, gemma stage_model copies {} and pins it by its hash.",
     }
     for one in hub_files(resolved):
         if not COMMIT.fullmatch(one.revision):

@@ -13,14 +13,14 @@ from scripts.cli.command import run_command
 
 ROOT = Path(__file__).parents[3]
 FOLDER = ROOT / "docs" / "clients"
-PAGE = (ROOT / "docs" / "agent-clients.md").read_text(encoding="utf-8")
+PAGE = (ROOT / "docs" / "agent.md").read_text(encoding="utf-8")
 KEYS = {
     "claude-code/.mcp.json": {"type", "command", "args", "env", "timeout"},
     "codex/config.toml": {"command", "args", "env", "startup_timeout_sec", "tool_timeout_sec"},
     "gemini-cli/settings.json": {"command", "args", "cwd", "env", "timeout", "trust"},
     "cursor/mcp.json": {"command", "args", "env"},
 }
-"""Keys that the sources of docs/agent-clients.md name. A client leaves out what it does not know, without a word."""
+"""Keys that the sources of docs/agent.md name. A client leaves out what it does not know, without a word."""
 
 
 def servers(name):

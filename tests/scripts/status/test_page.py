@@ -19,4 +19,7 @@ def plain(text):
 
 
 def test_the_status_of_the_page_is_what_a_terminal_of_80_columns_shows():
-    assert f"```text\n{plain(drawn(REPORT, 80))}\n```" in PAGE
+    """The page ends after the first stack, with `...`."""
+    shown = PAGE.partition("```text\n")[2].partition("...\n```")[0]
+    assert len(shown.splitlines()) > 10
+    assert plain(drawn(REPORT, 80)).startswith(shown.rstrip())

@@ -1,0 +1,139 @@
+"""Rules about cost on every platform."""
+
+import math
+from collections.abc import Iterator, Sequence
+
+from planning.cost.costs import renewals
+from planning.cost.running_costs import daily_limit_usd, idle_text, usual_start_s, watching_usd_per_month
+from planning.cost.subject import Subject
+from planning.data.prices import PRICES, Price, region_of
+from planning.machine.hardware import (
+    MIN_RUN_S,
+)
+from planning.question.types import Remedy
+from planning.rules.registry import RuleResult, change, rule
+from planning.units import HOUR_S, duration
+
+_CENT = 0.01
+
+
+@rule("CST01")
+def _whole_bill(subject: Subject) -> RuleResult | None:
+    cost, resolved = subject.cost, subject.resolved
+    if not cost.is_known:
+        return None
+    parts = " + ".join(f"{name} ${price:.2f}" for name, price in cost.parts_usd_per_hour)
+    idle = f"; {idle_text(subject)}" if resolved.platform == "cloud-run" else ""
+    watching_usd = watching_usd_per_month(subject)
+    watched = f"; alerts and metrics up to ${watching_usd:.2f} per month" if watching_usd else ""
+    daily_usd = daily_limit_usd(subject)
+    watched += f"; an alert above ${daily_usd:.2f} per day" if daily_usd else ""
+    return RuleResult(
+        f"${cost.usd_per_hour:.2f}/h ({parts}){_range(subject)}{idle}{watched}; ${cost.max_usd:,.2f} maximum "
+        f"({cost.max_usd_basis}); prices of {cost.prices_as_of or 'an unknown date'}."
+    )
+
+
+def _range(subject: Subject) -> str:
+    """Return the price range per hour if it differs by zone. The most expensive zone counts until one is granted."""
+    cost = subject.cost
+    if cost.usd_per_hour - cost.lowest_usd_per_hour < _CENT:
+        return ""
+    cheapest = min(cost.places, key=lambda one: one.usd_per_hour)
+    highest = max(cost.places, key=lambda one: one.usd_per_hour)
+    return f" in {highest.place}, the most expensive zone; ${cheapest.usd_per_hour:.2f}/h in {cheapest.place}"
+
+
+@rule("CST02")
+def _kept_warm(subject: Subject) -> RuleResult | None:
+    least = subject.resolved.deployment.cloud_run.min_instances
+    if not least:
+        return None
+    return RuleResult(
+        f"`cloud_run.min_instances` is {least}, which costs ${subject.cost.idle_usd_per_hour * 24:,.2f} per day, even "
+        "when idle. Google never stops it.",
+        remedies=(change("cloud_run.min_instances", 0),),
+        advice=(
+            "No instance then runs without requests, and the first request after a pause waits for a cold start of up to "
+            f"{duration(usual_start_s(subject.startup))}. docs/costs.md states when that is cheaper."
+        ),
+    )
+
+
+@rule("CST03")
+def _limit_before_the_end(subject: Subject) -> RuleResult | None:
+    limit_usd, cost = subject.resolved.deployment.max_usd, subject.cost
+    if limit_usd is None or cost.max_usd <= limit_usd:
+        return None
+    renewed = renewals(subject.resolved) is not None
+    fitting_s = int(limit_usd / cost.usd_per_hour * HOUR_S // 60 * 60)
+    shorter = (change("tpu.max_run_duration_s", fitting_s),) if fitting_s >= MIN_RUN_S and not renewed else ()
+    return RuleResult(
+        f"`max_usd` is {limit_usd}, but the machine costs that much after {duration(fitting_s)}; its maximum is "
+        f"${cost.max_usd:,.0f} ({cost.max_usd_basis}). Google does not enforce `max_usd`; only a scheduled guard "
+        "(docs/costs.md) will tear the stack down then.",
+        remedies=(*shorter, change("max_usd", math.ceil(cost.max_usd))),
+    )
+
+
+@rule("CST04")
+def _old_prices(subject: Subject) -> RuleResult | None:
+    today, prices = subject.resolved.deployment.today, _prices(subject)
+    # CST05 reports an unknown price, and one that a refresh did not find.
+    known = (price for price in prices if not (price.is_assumed or price.missed_on))
+    old = [price for price in known if today and price.is_old(today)]
+    if today is None or not old:
+        return None
+    oldest = min(old, key=lambda price: price.as_of)
+    age_days = oldest.age_days(today)
+    age = "undated" if age_days is None else f"{age_days} days old (limit {oldest.max_age_days})"
+    named = f"{oldest.key}{f' in {oldest.region}' if oldest.region else ''}"
+    return RuleResult(f"{len(old)} of {len(prices)} prices may be out of date: {named} is {age}.", advice=_update(old))
+
+
+@rule("CST05")
+def _assumed_prices(subject: Subject) -> RuleResult | None:
+    prices = [price for price in _prices(subject) if price.is_assumed or price.missed_on]
+    if not prices:
+        return None
+    missed = [price for price in prices if price.missed_on]
+    if not missed:
+        regions, keys = (
+            ", ".join(dict.fromkeys(each)) for each in zip(*((p.region, p.key) for p in prices), strict=True)
+        )
+        return RuleResult(
+            f"No price of {keys} in {regions} is known. The highest known price is used.", advice=_update(prices)
+        )
+    price = missed[0]
+    found = "several prices" if price.is_unclear else "no price"
+    others = f" {len(missed) - 1} more have the same problem." if len(missed) > 1 else ""
+    used = "highest known price" if price.is_assumed else "list price"
+    fixes = tuple(_without_regions(subject, missed))
+    return RuleResult(
+        f"Google's price catalog of {price.missed_on} has {found} for {price.key} in {price.region}. "
+        f"The {used} is used (${price.usd:g}).{others}",
+        remedies=fixes,
+        advice=f"{'Or write' if fixes else 'Write'} the price that you pay to a price file (docs/costs.md).",
+    )
+
+
+def _update(prices: Sequence[Price]) -> str:
+    """Return how to get current prices. A refresh replaces no price of the user's own, which precedes it."""
+    if all(PRICES[price.key].sku and not price.is_own for price in prices):
+        return "Run `gemma plan prices`."
+    if any(price.is_own for price in prices):
+        return "Update your price file and its as_of (docs/costs.md)."
+    return "Write the current prices to a price file (docs/costs.md)."
+
+
+def _without_regions(subject: Subject, missed: Sequence[Price]) -> Iterator[Remedy]:
+    """Yield the change that removes the zones in the regions of these prices, if others are left."""
+    regions, zones = {price.region for price in missed}, subject.resolved.deployment.tpu.zones
+    kept = tuple(zone for zone in zones if region_of(zone) not in regions)
+    if kept and kept != zones:
+        yield change("tpu.zones", kept)
+
+
+def _prices(subject: Subject) -> tuple[Price, ...]:
+    """Return the hourly prices in every location, without duplicates."""
+    return tuple(dict.fromkeys(price for place in subject.cost.places for price in place.prices))
