@@ -42,13 +42,9 @@ def all_commands() -> Sequence[Command[Any]]:
     return sorted(found, key=lambda command: command.name)
 
 
-def page() -> str:
-    """Return the page of all commands."""
-    return commands_page(all_commands())
-
-
-def commands_page(commands: Sequence[Command[Any]]) -> str:
-    """Return the page of these commands, in their order."""
+def commands_page(commands: Sequence[Command[Any]] = ()) -> str:
+    """Return the page of these commands, in their order. Default: all."""
+    commands = commands or all_commands()
     every = [each for command in commands for each in (command, *command.subcommands)]
     counts = Counter(_row(option) for each in every for option in described_options(each.options))
     common = {row[0]: row for row, count in reversed(counts.most_common()) if count >= _SHARED_BY}

@@ -29,6 +29,7 @@ from stacks.apis import apis_of
 STACKS = ("tpu-v6e4", "l4-qat")
 NEW_MAX_MODEL_LEN = 8192
 """Serving option that is changed in place."""
+_CHANGE = ("config", "set", "--path", "gemma-serving:vllm.maxModelLen", str(NEW_MAX_MODEL_LEN))
 
 EMPTY_ZONE = "us-east5-a"
 _FLEX_START_ZONES = (EMPTY_ZONE, "us-east5-b", "europe-west4-a", "asia-northeast1-b", "southamerica-west1-a")
@@ -280,11 +281,10 @@ def _served_length(demo: Demo) -> str:
 
 def _preview_change(demo: Demo) -> str:
     """Preview another serving flag in a copy of the settings, so the stack's settings stay as deployed."""
-    changed = _changed_settings(demo)
-    shutil.copy2(_settings(demo), changed)
+    changed = demo.folder / f"{demo.stack}.changed.yaml"
+    shutil.copy2(demo.folder / "project" / f"Pulumi.{demo.stack}.yaml", changed)
     of_copy = f"--config-file={changed}"
-    flag = ("gemma-serving:vllm.maxModelLen", str(NEW_MAX_MODEL_LEN))
-    _pulumi(demo, "config set", "config", "set", "--path", *flag, of_copy)
+    _pulumi(demo, "config set", *_CHANGE, of_copy)
     preview = _json(_pulumi(demo, "preview change", "preview", "--json", of_copy))
     summary = cast("Mapping[str, int]", preview.get("changeSummary") or {})
     if set(summary) - {"same", "update"} or not summary.get("update"):
@@ -293,16 +293,8 @@ def _preview_change(demo: Demo) -> str:
 
 
 def _change(demo: Demo) -> str:
-    shutil.copy2(_changed_settings(demo), _settings(demo))
+    _pulumi(demo, "config set", *_CHANGE)
     return f"max-model-len {NEW_MAX_MODEL_LEN}: {_up(_pulumi(demo, 'up change', 'up', '--yes', '--skip-preview'))}"
-
-
-def _settings(demo: Demo) -> Path:
-    return demo.folder / "project" / f"Pulumi.{demo.stack}.yaml"
-
-
-def _changed_settings(demo: Demo) -> Path:
-    return demo.folder / f"{demo.stack}.changed.yaml"
 
 
 def _capacity(stack: str) -> tuple[str, str]:

@@ -15,8 +15,7 @@ from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Final
 
-from authors.gcp_resources import MODULES as GCP_MODULES
-from authors.gcp_resources import module_text
+from authors.gcp_resources import generated_modules
 from contracts.errors import ScriptError
 from contracts.exit_codes import ExitCode
 from scripts.cli.command import Command, run_command
@@ -64,11 +63,10 @@ def _printed_tables() -> Mapping[str, str]:
 
 PAGES: Final[Mapping[str, Callable[[], str]]] = {
     "components/gcp_tpu.py": partial(_printed_by, "gcp_tpu_provider.python_sdk"),
-    **{f"components/gcp/{module}.py": partial(module_text, module) for module in GCP_MODULES},
     "docs/authors/assumptions.md": partial(_printed_by, "localcloud.ledger.page"),
     "docs/authors/accuracy.csv": _made_by("authors.accuracy.page:rows_file"),
     "docs/authors/documents.md": _made_by("authors.accuracy.documents:page"),
-    "docs/reference/commands.md": _made_by("authors.commands_page:page"),
+    "docs/reference/commands.md": _made_by("authors.commands_page:commands_page"),
     "docs/reference/settings.md": _made_by("stacks.reference:page"),
     "docs/settings.schema.json": _made_by("stacks.reference:schema_text"),
     "packages/localcloud/world/data/catalog.json": _made_by("authors.planning_tables:local_cloud_catalog"),
@@ -93,7 +91,8 @@ class DocsOptions:
 
 def generated_files(root: Path) -> Mapping[Path, str]:
     """Return the expected text of each page with generated parts. Raises ScriptError for a marker without a table."""
-    texts = {root / name: make() for name, make in PAGES.items()}
+    made = {**{name: make() for name, make in PAGES.items()}, **generated_modules()}
+    texts = {root / name: text for name, text in made.items()}
     tables = {name: text for source in TABLES for name, text in source().items()}
     unused = set(tables)
     for path in sorted([*root.glob("*.md"), *root.glob("docs/**/*.md")]):

@@ -18,17 +18,6 @@ from typing import Final
 ROOT: Final = Path(__file__).resolve().parents[1]
 USERS: Final = ("components", "stacks")
 FOLDER: Final = "components/gcp"
-MODULES: Final = (
-    "artifactregistry",
-    "cloudrunv2",
-    "compute",
-    "monitoring",
-    "projects",
-    "secretmanager",
-    "serviceaccount",
-    "storage",
-)
-"""Modules of the provider. A test compares them with the ones used in the sources."""
 _USED: Final = re.compile(r"\bgcp\.([a-z]\w*)\.([A-Z]\w*)")
 _ARGS: Final = "Args"
 _PLAIN: Final = re.compile(r"^(?:pulumi|Input|Output|Optional|Sequence|Mapping|str|int|bool|float|[\[\]., ])+$")
@@ -66,6 +55,11 @@ def _sources() -> str:
 @cache
 def _words() -> frozenset[str]:
     return frozenset(re.findall(r"\w+", _sources()))
+
+
+def generated_modules() -> Mapping[str, str]:
+    """Return the generated files by path."""
+    return {f"{FOLDER}/{module}.py": module_text(module) for module in used()}
 
 
 def module_text(module: str) -> str:

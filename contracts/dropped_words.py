@@ -24,6 +24,8 @@ SETTINGS: Final[Mapping[str, str]] = {
 """Keys of a settings file, without the namespace. A key stands for all keys below it."""
 
 FINDINGS: Final[Mapping[str, str]] = {
+    "CST01": "Remove it; `gemma plan STACK` shows the bill as its cost.",
+    "OBS01": "Remove it; alerts.email and alerts.webhook name a recipient (docs/observability.md).",
     "OBS04": "Remove it; the cost of alerts and metrics is in the bill (`gemma plan STACK --costs`).",
     "CST06": "Remove it; `gemma plan STACK --costs` names the cost of a renewal.",
     "LDR03": "Remove it; set cloudRun.compileCache: off if the cache saves nothing.",

@@ -1,6 +1,6 @@
 """`plan`: the complete result for a deployment."""
 
-from planning.cost.running_costs import running_costs
+from planning.cost.running_costs import bill_text, running_costs
 from planning.cost.subject import Subject, examine, is_out_of_memory
 from planning.data import overheads
 from planning.memory.host_memory import streamer_buffer_bytes
@@ -40,6 +40,7 @@ def plan_of(subject: Subject) -> Plan:
         throughput=subject.throughput,
         cost=subject.cost,
         margin=margin_of(subject.memory),
+        bill=bill_text(subject),
         running=running_costs(subject),
         findings=findings,
         accepted=accepted,

@@ -180,13 +180,15 @@ def from_pulumi(config: Mapping[str, str], secret_keys: frozenset[str], *, stack
 def from_file(path: Path, *, project: str | None = None, changes: Mapping[str, object] | None = None) -> Settings:
     """Return the settings of `Pulumi.<stack>.yaml`, read without an engine. Secrets are not decrypted.
 
-    `project` is the fallback: planning needs none. `changes` replace values of the file, by path such as `tpu.runtimeVersion`; None removes one.
-    Raises SettingsError.
+    `project` is the fallback: planning needs none. `changes` replace values of the file, by path such as `tpu.runtimeVersion` or
+    `gcp:project`; None removes one. Raises SettingsError.
     """
     config = _config_of(path)
-    values = _own_keys(config)
     for place, value in (changes or {}).items():
-        values = _replaced(values, place.split("."), value)
+        full = place if ":" in place else f"{PRODUCT}:{place}"
+        config = _replaced(config, full.split("."), value)
+    _check_namespaces(config, path.name)
+    values = _own_keys(config)
     secrets = {key: value for key in SECRET_KEYS if (value := values.pop(key, None)) is not None}
     for key, value in secrets.items():
         if list(as_mapping(value)) != ["secure"]:

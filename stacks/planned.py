@@ -21,7 +21,6 @@ from stacks.parts import parts_of
 from stacks.settings import ProbeSettings, Settings
 from stacks.settings.keys import SettingField, judged_fields, value_of
 
-_BILL: Final = "CST01"
 _WORKED_OUT: Final = frozenset({"platform", "weights_mode"})
 """Planner fields derived from several settings."""
 _EMPTY_IF_NOT_SET: Final = frozenset({"model_revision", "image_version"})
@@ -113,11 +112,10 @@ def preview_lines(plan: Plan, stack: str, wording: Wording) -> Iterator[tuple[st
         yield line, False
     notes = notes_of(plan)
     accepted = [finding.id for finding in plan.findings if finding.id in plan.accepted and finding not in notes]
+    if plan.bill:
+        yield f"Costs {plan.bill}", False
     for finding in plan.findings:
-        if finding.id == _BILL:
-            yield f"Costs {finding_text(finding, wording).removeprefix(f'{_BILL}: ')}", False
-    for finding in plan.findings:
-        if finding.severity != "block" and finding not in notes and finding.id not in {_BILL, *accepted}:
+        if finding.severity != "block" and finding not in notes and finding.id not in accepted:
             yield finding_text(finding, wording), finding.severity == "warn"
     if notes:
         yield f"Notes: {len(notes)}. To list them, run `gemma plan {stack} --explain`.", False

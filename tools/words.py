@@ -12,13 +12,11 @@ import re
 import sys
 import tokenize
 import tomllib
-from bisect import bisect
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from functools import cache
-from itertools import accumulate
 from pathlib import Path
 from typing import Any, Final
 
@@ -27,6 +25,8 @@ from tools.git import git
 ROOT: Final = Path(__file__).resolve().parents[1]
 RULES: Final = Path("tools/words.toml")
 BUDGET: Final = Path("tools/words_budget.toml")
+Text = tuple[int, str]
+"""Number of its first line, and a paragraph, comment or string, on one line."""
 Counts = Mapping[str, Mapping[str, int]]
 """Number of hits by package and pattern."""
 
@@ -79,14 +79,6 @@ _AREA: Final = re.compile(r"^[\w./-]+(?:(?:, | and |,)[\w./-]+)*: ")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Text:
-    """A paragraph, comment or string, on one line, and the number of its first line."""
-
-    line: int
-    text: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Hit:
     """A sentence with a pattern."""
 
@@ -130,7 +122,7 @@ def _of_lines(text: str, *, is_markdown: bool) -> Iterator[Text]:
             fenced = not fenced
         bare = line.strip() if is_markdown else _MARGIN.sub("", line).strip()
         if lines and (not bare or fenced or is_fence or (_ALONE if is_markdown else _KEY).match(line)):
-            yield Text(line=start, text=" ".join(lines))
+            yield start, " ".join(lines)
             lines = []
         if bare:
             start, lines = (start, [*lines, bare]) if lines else (number, [bare])
@@ -143,7 +135,7 @@ def _of_python(text: str) -> Iterator[Text]:
     previous, lines = -1, list[str]()
     for number, comment in [*comments, (len(text), "")]:
         if lines and number != previous + 1:
-            yield Text(line=previous - len(lines) + 1, text=" ".join(lines))
+            yield previous - len(lines) + 1, " ".join(lines)
             lines = []
         previous, lines = number, [*lines, comment]
     yield from _of_node(ast.parse(text))
@@ -152,20 +144,14 @@ def _of_python(text: str) -> Iterator[Text]:
 def _of_node(node: ast.AST) -> Iterator[Text]:
     for child in ast.iter_child_nodes(node):
         if isinstance(child, ast.Expr) and isinstance(child.value, ast.Constant) and isinstance(child.value.value, str):
-            yield Text(line=child.lineno, text=f'"""{" ".join(child.value.value.split())}')
+            yield child.lineno, f'"""{" ".join(child.value.value.split())}'
         elif isinstance(child, ast.expr) and (found := _joined(child)):
-            yield Text(line=child.lineno, text=f'"{" ".join(found.split())}')
-            if not isinstance(child, ast.Constant):
-                yield from _of_values(child)
+            yield child.lineno, f'"{" ".join(found.split())}'
+            for each in ast.walk(child):
+                if isinstance(each, ast.FormattedValue):  # the strings inside its braces
+                    yield from _of_node(each)
         else:
             yield from _of_node(child)
-
-
-def _of_values(node: ast.AST) -> Iterator[Text]:
-    """Yield the strings inside the braces of a string."""
-    for each in ast.walk(node):
-        if isinstance(each, ast.FormattedValue):
-            yield from _of_node(each)
 
 
 def _joined(node: ast.expr) -> str:
@@ -184,21 +170,14 @@ def _joined(node: ast.expr) -> str:
 
 def hits_in(path: str, text: str, allowed: Iterable[str] = ()) -> Iterator[Hit]:
     """Yield each sentence of a file with one of the patterns, once for each match, without the allowed texts."""
-    lines: list[int] = []
-    sentences: list[str] = []
-    for each in texts_in(path, text):
-        bare = each.text
+    for line, found in texts_in(path, text):
+        bare = found
         for quoted in allowed:
             bare = bare.replace(quoted, "...")
-        found = _SENTENCE.split(bare)
-        lines += [each.line] * len(found)
-        sentences += found
-    starts = list(accumulate((len(sentence) + 1 for sentence in sentences), initial=0))
-    whole = "\n".join(sentences)
-    for name, (expression, _) in rules().items():
-        for match in expression.finditer(whole):
-            number = bisect(starts, match.start()) - 1
-            yield Hit(path=path, line=lines[number], pattern=name, words=match[0].strip(), sentence=sentences[number])
+        for sentence in _SENTENCE.split(bare):
+            for name, (expression, _) in rules().items():
+                for match in expression.finditer(sentence):
+                    yield Hit(path=path, line=line, pattern=name, words=match[0].strip(), sentence=sentence)
 
 
 def is_read(path: str) -> bool:
@@ -238,24 +217,20 @@ def excess(hits: Sequence[Hit], budget: Counts, former: Counts | None = None) ->
             elif found < allowed:
                 yield f"{package}: {name} has {found} hits; `python -m tools.words --write` lowers its {allowed}"
     for name in rules() if former is not None else ():
-        now, before = _total(budget, name), _total(former or {}, name)
+        now, before = (sum(row.get(name, 0) for row in rows.values()) for rows in (budget, former or {}))
         if now > before:
             yield f"{BUDGET}: the total of {name} rises from {before} to {now}. It may only fall."
 
 
-def _total(budget: Counts, name: str) -> int:
-    return sum(row.get(name, 0) for row in budget.values())
-
-
 def budget_text(counts: Counts) -> str:
     """Return the budget file for these counts."""
-    head = "# Hits of each pattern of tools/words.toml, by package. Numbers only fall: `python -m tools.words --write` lowers them.\n"
-    rows = {package: {name: row[name] for name in rules() if row.get(name)} for package, row in sorted(counts.items())}
-    return head + "".join(
-        f'\n["{package}"]\n' + "".join(f"{name} = {number}\n" for name, number in row.items())
-        for package, row in rows.items()
-        if row
-    )
+    lines = [
+        "# Hits of each pattern of tools/words.toml, by package. Numbers only fall: `python -m tools.words --write` lowers them."
+    ]
+    for package, row in sorted(counts.items()):
+        if numbers := [f"{name} = {row[name]}" for name in rules() if row.get(name)]:
+            lines += ["", f'["{package}"]', *numbers]
+    return "\n".join(lines) + "\n"
 
 
 def subject_fault(subject: str) -> str | None:
@@ -263,9 +238,9 @@ def subject_fault(subject: str) -> str | None:
     if len(subject) > SUBJECT_LIMIT:
         return f"{len(subject)} characters; at most {SUBJECT_LIMIT}"
     first = _AREA.sub("", subject, count=1).split(" ")[0].lower()
-    return (
-        None if first in _tables()["verbs"] else f"{first!r} is not a verb of {RULES}; start with one: add, fix, report"
-    )
+    if first not in _tables()["verbs"]:
+        return f"{first!r} is not a verb of {RULES}; start with one: add, fix, report"
+    return None
 
 
 def tracked_hits() -> list[Hit]:
@@ -301,19 +276,12 @@ def main(arguments: Sequence[str] = ()) -> int:
     if arguments == ["--list"]:
         print("\n".join(map(str, hits)))
         return 0
-    budget = tomllib.loads((ROOT / BUDGET).read_text(encoding="utf-8")) if (ROOT / BUDGET).exists() else None
+    budget = tomllib.loads((ROOT / BUDGET).read_text(encoding="utf-8"))
     if arguments == ["--write"]:
-        counts = counts_of(hits)
-        lower = {
-            package: {
-                name: min(number, (budget or counts).get(package, {}).get(name, 0)) for name, number in row.items()
-            }
-            for package, row in counts.items()
-        }
-        budget = lower if budget is not None else counts
+        budget = {name: Counter(row) & Counter(budget.get(name, {})) for name, row in counts_of(hits).items()}
         (ROOT / BUDGET).write_text(budget_text(budget), encoding="utf-8")
     last = git(ROOT, "show", f"HEAD:{BUDGET.as_posix()}")
-    faults = list(excess(hits, budget or {}, tomllib.loads(last) if last else None))
+    faults = list(excess(hits, budget, tomllib.loads(last) if last else None))
     subjects = git(ROOT, "log", "--no-merges", "--format=%h %s", f"{SINCE}..HEAD")
     if subjects is None:
         print("words: the subjects of commits were not checked: this checkout lacks the history", file=sys.stderr)

@@ -51,18 +51,16 @@ def _planned(row: Mapping[str, Any]) -> str:
 
 def figure(row: Mapping[str, Any]) -> float:
     """Return the planner's value of a row."""
-    value = _read(_subject(row["deployment"]), row["read"])
-    return value / _read(_subject(row["over"]), row["read"]) if "over" in row else value
+    value = _read(row["deployment"], row["read"])
+    return value / _read(row["over"], row["read"]) if "over" in row else value
 
 
-def _subject(stated: str | Mapping[str, Any]) -> Subject:
+def _read(stated: str | Mapping[str, Any], name: str) -> float:
     if isinstance(stated, str):
-        return subject_of(load().boot(stated))
-    fields: dict[str, Any] = {**stated, "vllm": VllmOptions(**stated.get("vllm", {}))}
-    return examine(Deployment(**fields))
-
-
-def _read(subject: Subject, name: str) -> float:
+        subject = subject_of(load().boot(stated))
+    else:
+        fields: dict[str, Any] = {**stated, "vllm": VllmOptions(**stated.get("vllm", {}))}
+        subject = examine(Deployment(**fields))
     figure_name, *lengths = name.split()
     if not lengths:
         return _READ[figure_name](subject)

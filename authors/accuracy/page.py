@@ -1,58 +1,67 @@
-"""Tables of docs/authors/accuracy.md and GPU constants of docs/authors/planner-internals.md, and the rows behind the page as CSV (`make docs`)."""
+"""Tables of docs/authors/accuracy.md and GPU constants of docs/authors/planner-internals.md, and the rows behind the page as CSV (`make docs`).
+
+The tables are shares of the predictions within the tolerance, by the planner's knowledge of their source, and each unseen one outside it.
+docs/authors/accuracy.md describes the classes. A row is used for a constant or for a proof, never for both.
+"""
 
 import csv
 import io
-from collections.abc import Iterator, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Final
 
-from authors.accuracy.corpus.compared import compared, judged, started
-from authors.accuracy.corpus.measured import Boot, Measurements, ReportSource, load, read_off
-from authors.accuracy.evidence import CLASSES, evidence_rows, missed
-from authors.accuracy.sweeps import all_points, comparisons
+from authors.accuracy.corpus.compared import ComparedFigure, JudgedBoot, compared, judged, started
+from authors.accuracy.corpus.measured import KINDS, Boot, Measurements, ReportSource, load
+from authors.accuracy.sweeps import FACTORS, ComparedPoint, all_points, comparisons
 from authors.tables import table
 from planning.data.gpu_speed import CONSTANTS
+from planning.speed.bands import Figure
 
 COLUMNS = ("class", "source", "url", "row", "figure", "measured", "planned", "within", "remark")
+CLASSES: Final = ("first sight", "unseen", "known")
+GROUPS: Final[Mapping[str, tuple[str, ...]]] = {
+    "decoding, one request": ("decode",),
+    "start": ("load", "compile", "startup", "restart", "warm_restart"),
+    "weights": ("checkpoint", "weights", "host_load_peak", "before_last_allocation"),
+    "KV cache": ("kv", "kv_tokens", "kv_blocks", "kv_tokens_per_gib", "kv_concurrency", "kv_request"),
+    "output rate, 16 or 64 requests": ("decode_16", "decode_64"),
+}
+"""Figures of the boots by subject; a test holds every kind to one."""
+SWEPT: Final[Mapping[Figure, str]] = {
+    "rate": "output rate at N users",
+    "ttft": "time to first token at N users",
+    "tpot": "time per output token at N users",
+}
+"""Figures of the sweeps."""
 
 
 def tables() -> Mapping[str, str]:
     """Return the tables by their markers."""
-    return tables_of(load())
-
-
-def tables_of(measurements: Measurements) -> Mapping[str, str]:
-    """Return the tables for a corpus."""
     constants = [
         (f"`{one.name}`", f"{one.value:g}", one.unit, one.what, one.fitted_to, "; ".join(one.sources))
         for one in CONSTANTS.values()
     ]
     return {
         "accuracy-shares": table(
-            f"figure | tolerance: | {' | '.join(f'{name}:' for name in CLASSES)}", evidence_rows(measurements)
+            f"figure | tolerance: | {' | '.join(f'{name}:' for name in CLASSES)}", evidence_rows(load())
         ),
-        "accuracy-misses": table("what | figure | measured | planned | source", missed(measurements)),
+        "accuracy-misses": table("what | figure | measured | planned | source", missed(load())),
         "gpu-constants": table("name | value: | unit | meaning | fitted to | sources", constants),
     }
 
 
 def rows_file() -> str:
     """Return every row as CSV: outcomes, figures and points, misses first in each class, with the constants that were set from them."""
+    rows = sorted(_rows(load()), key=lambda row: (row[0] != "unseen", row[7] == "yes"))
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(COLUMNS)
-    writer.writerows(sorted(_rows(load()), key=_by_importance))
+    writer.writerows(rows)
     return text.getvalue()
 
 
-def _by_importance(row: Sequence[str]) -> tuple[bool, bool]:
-    return row[0] != "unseen", row[7] == "yes"
-
-
 def _rows(measurements: Measurements) -> Iterator[Sequence[str]]:
-    fitted = {
-        (boot.deployment_id, figure.key): f"set {constant.name}"
-        for constant in measurements.constants
-        for boot, figure in read_off(constant, measurements)
-    }
+    fitted = {row: f"set {name}" for row, name in measurements.fitted.items()}
     for boot in started(measurements.boots):
         row = judged(boot)
         seen = f"crashed ({boot.at}): {boot.message}" if boot.died else "runs"
@@ -63,11 +72,10 @@ def _rows(measurements: Measurements) -> Iterator[Sequence[str]]:
         remark = one.figure.beyond or fitted.get((one.boot.deployment_id, one.figure.key), "") or one.figure.note
         values = f"{one.figure.measured:.5g}", f"{one.predicted:.5g}", "yes" if one.is_within else "no"
         yield (*_head(one.boot), one.figure.kind.name, *values, remark)
-    factors = {"rate": 1.5, "ttft": 2.0, "tpot": 1.5}
     for one in comparisons(all_points()):
         point, source = one.point, measurements.sources[one.point.source]
         name = f"{point.deployment}, {point.input_tokens} in, {point.output_tokens} out, {point.users} users"
-        values = f"{one.measured:.5g}", f"{one.predicted:.5g}", "yes" if one.factor <= factors[one.figure] else "no"
+        values = f"{one.measured:.5g}", f"{one.predicted:.5g}", "yes" if one.is_within else "no"
         remark = {"fit": "set constants", "band": "set bands", "held-out": ""}[point.split]
         yield (*_source(source), name, one.figure, *values, remark)
 
@@ -78,3 +86,82 @@ def _head(boot: Boot) -> tuple[str, str, str, str]:
 
 def _source(source: ReportSource) -> tuple[str, str, str]:
     return "unseen" if source.unseen else "known", source.citation, source.url
+
+
+def evidence_rows(measurements: Measurements) -> list[Sequence[str]]:
+    """Return the page's first table: figures of the boots, verdicts, rates and times of the sweeps, and their bands."""
+    boots = [[boot for boot in measurements.boots if boot.evidence == name] for name in ("unseen", "known")]
+    by_class = [first_sight(measurements), *(list(compared(own)) for own in boots)]
+    rows: list[Sequence[str]] = []
+    for group, keys in GROUPS.items():
+        shares = [_share(row.is_within for row in members if row.figure.key in keys) for members in by_class]
+        rows.append((group, f"{KINDS[keys[0]].tolerance:.0%}", *shares))
+    return [*rows, *_verdict_rows(measurements), *_sweep_rows(measurements)]
+
+
+def share(within: int, count: int) -> str:
+    """Return a number of rows within their tolerance as text; empty without rows."""
+    return f"{within} of {count} ({within / count:.0%})" if count else ""
+
+
+def _share(rows: Iterable[bool]) -> str:
+    within = list(rows)
+    return share(sum(within), len(within))
+
+
+def first_sight(measurements: Measurements) -> Sequence[ComparedFigure]:
+    """Return the figures whose prediction was recorded when they were first read."""
+    return [
+        ComparedFigure(boot=boot, figure=figure, predicted=figure.first)
+        for boot in measurements.boots
+        for figure in boot.figures
+        if figure.first is not None
+    ]
+
+
+def missed(measurements: Measurements) -> list[Sequence[str]]:
+    """Return each unseen prediction outside its tolerance: verdicts, figures of boots, and points of sweeps by deployment and figure."""
+    unseen = [boot for boot in measurements.boots if boot.evidence == "unseen"]
+    rows: list[Sequence[str]] = [
+        (row.boot.title, "verdict", "crashed" if row.boot.died else "runs", row.planned, _sources(row))
+        for row in map(judged, started(unseen))
+        if row.is_counted and not row.is_right
+    ]
+    for row in compared(unseen):
+        if not row.is_within:
+            values = f"{row.figure.measured:,.3g}", f"{row.predicted:,.3g}"
+            rows.append((row.boot.title, row.figure.kind.name, *values, _sources(row)))
+    points = comparisons([point for point in all_points() if point.is_unseen])
+    for figure, title in SWEPT.items():
+        found: dict[tuple[str, str], list[ComparedPoint]] = defaultdict(list)
+        for one in points:
+            if one.figure == figure:
+                found[one.point.deployment, measurements.sources[one.point.source].citation].append(one)
+        for (deployment, citation), own in found.items():
+            if ratios := sorted(1 / one.ratio for one in own if not one.is_within):
+                size = f"{ratios[0]:.2f} to {ratios[-1]:.2f} times" if len(ratios) > 1 else f"{ratios[0]:.2f} times"
+                rows.append((deployment, title, f"{len(ratios)} of {len(own)} points", size, citation))
+    return rows
+
+
+def _sources(row: ComparedFigure | JudgedBoot) -> str:
+    return ", ".join(source.citation for source in row.boot.sources)
+
+
+def _verdict_rows(measurements: Measurements) -> Iterator[Sequence[str]]:
+    counted = [row for row in map(judged, started(measurements.boots)) if row.is_counted]
+    for title, died in (("verdict, servers that crashed", True), ("verdict, servers that ran", False)):
+        own = [row for row in counted if row.boot.died is died]
+        first = _share(row.boot.first_right for row in own if row.boot.first_right is not None)
+        now = [_share(row.is_right for row in own if row.boot.evidence == name) for name in ("unseen", "known")]
+        yield title, "", first, *now
+
+
+def _sweep_rows(measurements: Measurements) -> Iterator[Sequence[str]]:
+    by_class = [comparisons([one for one in all_points() if one.is_unseen is unseen]) for unseen in (True, False)]
+    for figure, title in SWEPT.items():
+        first = [source.first_points.get(figure, (0, 0)) for source in measurements.sources.values()]
+        shares = [_share(one.is_within for one in members if one.figure == figure) for members in by_class]
+        yield title, f"{FACTORS[figure]:g} times", share(*map(sum, zip(*first, strict=True))), *shares
+    inside = [_share(one.is_in_band for one in members if one.point.split == "held-out") for members in by_class]
+    yield "inside the stated band, sweeps", "", "", *inside

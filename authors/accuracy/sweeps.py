@@ -6,22 +6,24 @@ The clients of every sweep are closed loops: `users` requests are in flight, and
 import csv
 import datetime as dt
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, fields, replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from typing import Final, Literal
 
-from pydantic import TypeAdapter, ValidationError
+from pydantic import ConfigDict, TypeAdapter, ValidationError
 
 from authors.accuracy.corpus.measured import MeasurementError, load
 from planning.cost.subject import Subject, examine
 from planning.question.workload import Workload
-from planning.speed.bands import Figure, Kind, kind_of
+from planning.speed.bands import BANDS, Figure, Kind, kind_of
 from planning.speed.prefill import prompt_of
 from planning.speed.serving import workload_plan
 
 FILE: Final = Path(__file__).with_name("sweeps.csv")
+FACTORS: Final[Mapping[Figure, float]] = {"rate": 1.5, "ttft": 2.0, "tpot": 1.5}
+"""Tolerated factor between measured and predicted."""
 
 REPEATING_DATE: Final = dt.date(2026, 7, 25)
 """Day of the sweep that draws the same prompts for each number of users."""
@@ -36,18 +38,18 @@ class SweepPoint:
     input_tokens: int
     output_tokens: int
     users: int
-    requests: int | None
+    requests: int | None = None
     """Requests of the point. With few, the ramp-down has more weight than in a long run."""
     failed: int
     output_tok_per_s: float
-    ttft_ms: float | None
+    ttft_ms: float | None = None
     """Median time to the first token, in milliseconds (mean if stated in `note`); empty if the source has none."""
-    tpot_ms: float | None
+    tpot_ms: float | None = None
     """Median time per output token of one request, in milliseconds (mean if stated in `note`)."""
     date: dt.date
     split: Literal["fit", "band", "held-out"]
     """`fit`: constants were fitted to points of this server. `band`: the bands are learned from it. `held-out`: it only checks both."""
-    note: Literal["", "mean-tpot", "means", "prefix-cache", "prefix-cache-suspected"]
+    note: Literal["", "mean-tpot", "means", "prefix-cache", "prefix-cache-suspected"] = ""
     """`mean-tpot`, `means`: the time per output token, or both times, are means.
     `prefix-cache`: the source shows that the prompts came from the prefix cache; `-suspected`: the source suspects it."""
     source: str
@@ -57,11 +59,6 @@ class SweepPoint:
     def is_unseen(self) -> bool:
         """True if nothing in the planner was set from the point's source, so nothing may be fitted to it."""
         return load().sources[self.source].unseen
-
-    @property
-    def is_comparable(self) -> bool:
-        """True if the point measures prefill and decoding, not the prefix cache."""
-        return not self.note.startswith("prefix-cache")
 
     @property
     def is_one_wave(self) -> bool:
@@ -88,9 +85,15 @@ class ComparedPoint:
         return self.measured / self.predicted
 
     @property
-    def factor(self) -> float:
-        """The larger of the two divided by the smaller."""
-        return max(self.ratio, 1 / self.ratio)
+    def is_within(self) -> bool:
+        """True if the factor between the two is tolerated, either way."""
+        return 1 / FACTORS[self.figure] <= self.ratio <= FACTORS[self.figure]
+
+    @property
+    def is_in_band(self) -> bool:
+        """True if the measured value is inside the planner's band."""
+        spread = BANDS[self.figure, self.kind]
+        return spread.low <= self.ratio <= spread.high
 
 
 @cache
@@ -101,18 +104,13 @@ def all_points() -> tuple[SweepPoint, ...]:
 
 def parse_points(text: str) -> tuple[SweepPoint, ...]:
     """Return the points in a CSV text. Raises MeasurementError for the first invalid line."""
-    lines = csv.DictReader(text.splitlines())
-    columns = [field.name for field in fields(SweepPoint)]
-    if lines.fieldnames != columns:
-        raise MeasurementError(f"{FILE.name}: the columns are {lines.fieldnames}, but must be {','.join(columns)}.")
-    adapter, points = TypeAdapter(SweepPoint), list[SweepPoint]()
-    for number, row in enumerate(lines, start=2):
-        try:
-            points.append(adapter.validate_python({key: row[key] or (None if key != "note" else "") for key in row}))
-        except ValidationError as error:
-            first = error.errors()[0]
-            raise MeasurementError(f"{FILE.name}: line {number}: {first['loc'][0]}: {first['msg']}.") from None
-    return tuple(points)
+    rows = [{name: value for name, value in row.items() if value} for row in csv.DictReader(text.splitlines())]
+    try:
+        return TypeAdapter(tuple[SweepPoint, ...], config=ConfigDict(extra="forbid")).validate_python(rows)
+    except ValidationError as error:
+        first = error.errors()[0]
+        number, name = first["loc"]
+        raise MeasurementError(f"{FILE.name}: line {int(number) + 2}: {name}: {first['msg']}.") from None
 
 
 def comparisons(points: Sequence[SweepPoint]) -> tuple[ComparedPoint, ...]:
@@ -120,14 +118,9 @@ def comparisons(points: Sequence[SweepPoint]) -> tuple[ComparedPoint, ...]:
     return tuple(
         comparison
         for point, share in zip(points, cached_shares(points), strict=True)
-        if point.is_comparable
+        if not point.note.startswith("prefix-cache")
         for comparison in _figures(point, share)
     )
-
-
-def share_within(found: Sequence[ComparedPoint], factor: float) -> float:
-    """Return the share of comparisons that are off by at most `factor`, either way."""
-    return sum(one.factor <= factor for one in found) / len(found)
 
 
 def cached_shares(points: Sequence[SweepPoint]) -> tuple[float, ...]:

@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any, Final, cast
 
 from authors.benchmarks.process_tree import UNSEEN, TreeCost, measured
-from authors.in_local_cloud import inside_folder, run_inside
+from authors.in_local_cloud import copy_project, inside_folder, run_inside
 from authors.tables import table
 from contracts.exit_codes import ExitCode
 from contracts.resource_types import CAPACITY_TYPE
@@ -37,7 +37,6 @@ STACKS: Final = {"tpu-v6e1": 1.1, "l4-12b-qat": 1.3}
 DEFAULT_RUNS: Final = 5
 _ENVIRONMENT: Final = {**os.environ, "PULUMI_SKIP_UPDATE_CHECK": "true"}
 ENGINE: Final = str(Path(sys.prefix) / "bin" / "pulumi")
-NOT_COPIED: Final = ("docs", "tests")
 PARTS: Final = (
     ("program", re.compile(r"pulumi-language-python-exec --monitor")),
     ("language host", re.compile(r"language_host\.py|pulumi-language-python ")),
@@ -96,7 +95,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _stack_cost(folder: Path, stack: str, runs: int) -> StackCost:
-    ours = _our_project(folder / stack / "ours")
+    ours = folder / stack / "ours"
+    copy_project(ROOT, ours)
     bare, least = ours.with_name("bare"), ours.with_name("least")
     _pulumi(ours, "stack", "init", stack)
     steps = _steps(ours, stack)
@@ -115,19 +115,6 @@ def _stack_cost(folder: Path, stack: str, runs: int) -> StackCost:
                 best[project] = cost
     parts = {project.name: cost.by_part for project, cost in best.items()}
     return StackCost(stack=stack, resources=len(steps), **parts)
-
-
-def _our_project(target: Path) -> Path:
-    """Create a project from this checkout. Settings are copied because the engine writes to them; packages are links."""
-    target.mkdir(parents=True)
-    for path in ROOT.glob("Pulumi*.yaml"):
-        shutil.copy2(path, target)
-    for room in ROOT.iterdir():
-        if room.is_dir() and not room.name.startswith(".") and room.name not in NOT_COPIED:
-            (target / room.name).symlink_to(room)
-    (target / ".venv").symlink_to(Path(sys.prefix))
-    shutil.copy2(ROOT / "__main__.py", target)
-    return target
 
 
 def _bare_project(target: Path, ours: Path, source: str) -> None:

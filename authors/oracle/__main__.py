@@ -75,7 +75,7 @@ def measured(home: OracleHome, cores: OracleCores, rounds: int, names: Sequence[
     """Run the chat, the smoke checks and the points. Raises OracleError."""
     with running_server(home, cores, "server") as url:
         bench = Bench(home=home, url=url, cores=cores)
-        chat = OraclePart(lines=(), faults=check_chat(home, url, cores))
+        chat = check_chat(home, url, cores)
         smoke = check_smoke(home, url, cores, "smoke")
         points = [measure_point(point, rounds, bench.ours, bench.theirs) for point in POINTS if point.name in names]
         return [chat, smoke, *points]

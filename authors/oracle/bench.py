@@ -7,7 +7,7 @@ import shlex
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, Final, cast
 
 from authors.oracle.environment import MODEL, ROOT, OracleError, OracleHome, say
@@ -21,6 +21,7 @@ from authors.oracle.judge import (
     in_terms_of_the_server,
 )
 from authors.oracle.server import OracleCores, read_metrics, run_tool, tools_environment
+from authors.tables import table
 
 SPECIAL_TAIL: Final = {"min_tokens": 20, "logit_bias": {"1": 100}}
 """Text for 20 tokens, then repeated end tokens (`ignore_eos`), which are events without text."""
@@ -38,8 +39,6 @@ _COUNTERS: Final = {
     "output_tokens": "vllm:generation_tokens_total",
 }
 _SURPLUS: Final = re.compile(r"there were (\d+) (more|fewer) tokens than expected")
-_MARK: Final = "time to first token"
-"""Words of a note about the time to first token."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -118,16 +117,14 @@ def judged_point(
 
 
 def _table(rows: Sequence[FigureComparison]) -> list[str]:
-    lines = [
-        "| point | metric | ours | vllm bench serve | ours / server | verdict | theirs / server | relative to the server | verdict |",
-        "| --- | --- | ---: | ---: | --- | --- | ---: | --- | --- |",
-    ]
+    cells: list[Sequence[str]] = []
     for row in rows:
         unit = "tok/s" if row.figure == "throughput" else "ms"
-        figures = f"{row.point} | {row.figure} | {row.ours:.2f} {unit} | {row.theirs:.2f} {unit}"
+        figures = row.point, row.figure, f"{row.ours:.2f} {unit}", f"{row.theirs:.2f} {unit}"
         own = f"{row.ours_of_server:.3f} | " if row.own is None else row.own.judged
-        lines.append(f"| {figures} | {own} | {row.theirs_of_server:.3f} | {row.relative.judged} |")
-    return lines
+        cells.append((*figures, own, f"{row.theirs_of_server:.3f}", row.relative.judged))
+    head = "point | metric | ours: | vllm bench serve: | ours / server | verdict | theirs / server: | relative to the server | verdict"
+    return table(head, cells).splitlines()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -155,7 +152,7 @@ class Bench:
         except (ValueError, KeyError, IndexError) as error:
             raise OracleError(f"scripts.bench printed no result ({error!r}). See {out.with_suffix('.log')}.") from None
         command = vllm_command(self.url, point, seed=int(found["point"]["seed"]))
-        return our_run(found, self._increase(before, point), command)
+        return our_run(found, settled_increase(before, self.url, point.requests), command)
 
     def theirs(self, point: OraclePoint, label: str, command: str) -> OracleRun:
         """Run vLLM's benchmark, with an output path."""
@@ -167,35 +164,25 @@ class Bench:
         environment = tools_environment(self.home, os.environ)
         started = [str(self.home.programs / program), *words]
         said = run_tool(started, self.home.models, environment, log, self.cores)
-        server = self._increase(before, point)
+        server = settled_increase(before, self.url, point.requests)
         try:
             found = json.loads(path.read_bytes())
         except (OSError, ValueError) as error:
             raise OracleError(f"vllm bench serve wrote no result ({error}). See {log}.") from None
         return their_run(found, said + log.read_text(encoding="utf-8", errors="replace"), server)
 
-    def _increase(self, before: Mapping[str, float], point: OraclePoint) -> dict[str, float]:
-        return settled_increase(before, lambda: read_metrics(self.url), point.requests)
 
-
-def settled_increase(
-    before: Mapping[str, float],
-    read: Callable[[], Mapping[str, float]],
-    requests: int,
-    *,
-    clock: Callable[[], float] = time.monotonic,
-    wait: Callable[[float], None] = time.sleep,
-) -> dict[str, float]:
+def settled_increase(before: Mapping[str, float], url: str, requests: int) -> dict[str, float]:
     """Return the increase of the counters once they include all requests, because the engine counts shortly after it responds."""
-    began_s = clock()
+    began_s = time.monotonic()
     while True:
-        after = read()
+        after = read_metrics(url)
         increase = {key: after.get(name, 0.0) - before.get(name, 0.0) for key, name in _COUNTERS.items()}
-        if increase["requests"] >= requests or clock() - began_s > _SETTLE_LIMIT_S:
+        if increase["requests"] >= requests or time.monotonic() - began_s > _SETTLE_LIMIT_S:
             if increase["requests"] <= 0:
                 raise OracleError("The server counted no request. It is another server, or its metrics are disabled.")
             return increase
-        wait(0.2)
+        time.sleep(0.2)
 
 
 def vllm_command(url: str, point: OraclePoint, *, seed: int) -> str:
@@ -212,11 +199,12 @@ def vllm_command(url: str, point: OraclePoint, *, seed: int) -> str:
 def our_run(found: Mapping[str, Any], server: Mapping[str, float], command: str = "") -> OracleRun:
     """Read a point of `scripts.bench --json`. `command` measures the same point with vLLM's benchmark."""
     notes = cast("Sequence[str]", found.get("notes") or ())
-    return replace(
-        _run(found, server),
+    return _run(
+        found,
+        server,
         command=command,
         invalid_reasons=tuple(found.get("invalid_reasons") or ()),
-        marks=tuple(note for note in notes if _MARK in note),
+        marks=tuple(note for note in notes if "time to first token" in note),
     )
 
 
@@ -227,11 +215,11 @@ def their_run(found: Mapping[str, Any], log: str, server: Mapping[str, float]) -
     """
     surplus = _SURPLUS.search(log)
     count = 0 if surplus is None else int(surplus.group(1)) * (1 if surplus.group(2) == "more" else -1)
-    return replace(_run(found, server), surplus_tokens=count)
+    return _run(found, server, surplus_tokens=count)
 
 
-def _run(found: Mapping[str, Any], server: Mapping[str, float]) -> OracleRun:
-    """Read what both results have. Raises OracleError if the result has another format."""
+def _run(found: Mapping[str, Any], server: Mapping[str, float], **own: Any) -> OracleRun:  # noqa: ANN401  its fields
+    """Read what both results have, and add a tool's own fields. Raises OracleError if the result has another format."""
     try:
         means = {key: float(found[f"mean_{key}_ms"]) for key in ("ttft", "tpot", "itl", "e2el")}
         return OracleRun(
@@ -241,6 +229,7 @@ def _run(found: Mapping[str, Any], server: Mapping[str, float]) -> OracleRun:
             output_tokens=int(found["total_output_tokens"]),
             figures={**means, "throughput": float(found["output_throughput"])},
             server=server,
+            **own,
         )
     except (KeyError, TypeError, ValueError) as error:
         raise OracleError(f"The result of a benchmark does not have the format of vLLM 0.32: {error!r}.") from None

@@ -6,7 +6,6 @@
 without a space before it, as in Gemma's tokenizer.
 """
 
-import json
 import re
 import sys
 from collections import Counter
@@ -92,16 +91,8 @@ def write_model(folder: str) -> None:
     )
     model = Gemma4ForCausalLM(config).to(torch.bfloat16)
     model.save_pretrained(folder)
-    parameters = sum(each.numel() for each in model.parameters())
-    print(json.dumps({"parameters": parameters}))
-
-
-def main() -> None:
-    """Write both."""
-    folder = sys.argv[1]
-    write_tokenizer(folder, words_of(sys.argv[2:]))
-    write_model(folder)
 
 
 if __name__ == "__main__":
-    main()
+    write_tokenizer(sys.argv[1], words_of(sys.argv[2:]))
+    write_model(sys.argv[1])

@@ -10,11 +10,12 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 from authors.oracle.environment import HERE, MODEL, ROOT, OracleError, OracleHome, say
 from authors.oracle.judge import OraclePart
 from authors.oracle.server import OracleCores, running_server
+from authors.tables import table
 
 KEY: Final = "key-of-the-oracle"
 PINNED: Final = "oracle/pinned"
@@ -36,6 +37,8 @@ CLOSED: Final = (
 OPEN: Final = ('--allowed-origins=["*"]',)
 """Default of vLLM up to 0.31. Since 0.32.0 no origin is allowed."""
 _LIMIT_S: Final = 120.0
+_SAYS: Final = ("only an API key", "as the stacks start it", "with the key")
+_ORIGINS: Final = "origin that a response allows"
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,35 +48,16 @@ class OracleRequest:
     path: str
     """Method and path. `WS` opens a WebSocket."""
     wanted: str
+    name: str
+    """Name in the report: the path if the file states none."""
     body: Mapping[str, Any] | None = None
-    title: str = ""
-    """Name in the report, if it is not the path."""
-
-    @property
-    def name(self) -> str:
-        """Return the request as text."""
-        return self.title or f"`{self.path}`"
-
-
-class Row(NamedTuple):
-    """A request, with the wanted and the found result of both servers and of the second one with the key."""
-
-    asked: str
-    wanted: tuple[str, ...]
-    found: tuple[str, ...]
-
-
-_SAYS: Final = ("only an API key", "as the stacks start it", "with the key")
 
 
 @cache
 def requests() -> Sequence[OracleRequest]:
     """Return the paths of vLLM, and spellings of the open one. The answer to another site's page is requested as well."""
     rows = tomllib.loads((HERE / "requests.toml").read_text(encoding="utf-8"))["requests"]
-    return [OracleRequest(**row) for row in rows]
-
-
-_ORIGINS: Final = "origin that a response allows"
+    return [OracleRequest(**(row | {"name": row.get("name", f"`{row['path']}`")})) for row in rows]
 
 
 def check_exposure(home: OracleHome, cores: OracleCores) -> OraclePart:
@@ -97,8 +81,8 @@ def check_exposure(home: OracleHome, cores: OracleCores) -> OraclePart:
     faults: list[str] = []
     with suppress(OracleError), running_server(home, cores, "main", model=PINNED, variables=hub):
         faults.append(f"exposure: {PINNED} starts without --revision, so the commit was not the reason that it started")
-    rows = request_rows(before, behind, with_key)
-    return OraclePart(lines=table(rows), faults=[*faults, *faults_of_rows(rows)])
+    part = judged(before, behind, with_key)
+    return OraclePart(lines=part.lines, faults=[*faults, *part.faults])
 
 
 def hub_cache(home: OracleHome) -> "os.PathLike[str]":
@@ -142,23 +126,14 @@ def _ask(url: str, asked: OracleRequest, model: str, headers: Mapping[str, str])
     return answer
 
 
-def request_rows(before: Mapping[str, str], behind: Mapping[str, str], with_key: Mapping[str, str]) -> list[Row]:
-    """Return the results of the servers as rows."""
-    wanted = {one.name: tuple(one.wanted.split()) for one in requests()} | {_ORIGINS: ("*", "none", "none")}
-    return [Row(name, must, (before[name], behind[name], with_key[name])) for name, must in wanted.items()]
-
-
-def faults_of_rows(rows: Sequence[Row]) -> list[str]:
-    """Return the results that are not the wanted ones, as sentences."""
-    return [
-        f"exposure: {row.asked}, {how}: must be {wanted}, but is {found}"
-        for row in rows
-        for how, wanted, found in zip(_SAYS, row.wanted, row.found, strict=True)
-        if found != wanted
+def judged(*found: Mapping[str, str]) -> OraclePart:
+    """Return what both servers answered, and the second one with the key, as a table, and answers that are not the wanted ones as sentences."""
+    wanted = {one.name: one.wanted.split() for one in requests()} | {_ORIGINS: ["*", "none", "none"]}
+    faults = [
+        f"exposure: {name}, {how}: must be {status}, but is {answered[name]}"
+        for name, statuses in wanted.items()
+        for how, status, answered in zip(_SAYS, statuses, found, strict=True)
+        if answered[name] != status
     ]
-
-
-def table(rows: Sequence[Row]) -> list[str]:
-    """Return the rows as a table."""
-    cells = [(row.asked, *row.found) for row in rows]
-    return [f"| {' | '.join(each)} |" for each in (("request", *_SAYS), ["---"] * 4, *cells)]
+    rows = [(name, *(answered[name] for answered in found)) for name in wanted]
+    return OraclePart(lines=table(" | ".join(("request", *_SAYS)), rows).splitlines(), faults=faults)

@@ -9,6 +9,7 @@ import math
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import Final, Literal
 
 SHARES: Final[Mapping[str, tuple[float, float | None]]] = {
@@ -122,7 +123,7 @@ def ratio_interval(ratios: Sequence[float], share: float) -> RatioInterval:
     """Return the interval of the median with CONFIDENCE, and whether it is within the share, outside it, or neither."""
     ordered = sorted(ratios)
     rank = _rank(len(ordered))
-    low, high = (ordered[rank], ordered[-1 - rank]) if rank is not None else (0.0, math.inf)
+    low, high = (ordered[rank], ordered[-1 - rank]) if rank >= 0 else (0.0, math.inf)
     least, most = 1 / (1 + share), 1 + share
     verdict: OracleVerdict = "inconclusive"
     if least <= low and high <= most:
@@ -132,16 +133,10 @@ def ratio_interval(ratios: Sequence[float], share: float) -> RatioInterval:
     return RatioInterval(median=statistics.median(ordered), low=low, high=high, share=share, verdict=verdict)
 
 
-def _rank(count: int) -> int | None:
-    """Return the number of values that may be cut at each end, or None with too few values."""
-    found: int | None = None
-    outside = 0.0
-    for rank in range(count // 2):
-        outside += 2 * math.comb(count, rank) / 2**count
-        if outside > 1 - CONFIDENCE:
-            break
-        found = rank
-    return found
+def _rank(count: int) -> int:
+    """Return the number of values that may be cut at each end, or -1 with too few values."""
+    outside = accumulate(2 * math.comb(count, rank) / 2**count for rank in range(count // 2))
+    return sum(share <= 1 - CONFIDENCE for share in outside) - 1
 
 
 def compare_point(point: str, rounds: Sequence[tuple[OracleRun, OracleRun]]) -> list[FigureComparison]:
@@ -149,13 +144,11 @@ def compare_point(point: str, rounds: Sequence[tuple[OracleRun, OracleRun]]) -> 
     divided = [(in_terms_of_the_server(ours), in_terms_of_the_server(theirs)) for ours, theirs in rounds]
     compared: list[FigureComparison] = []
     for name, (share, own_share) in SHARES.items():
-        own = [ours[name] for ours, _ in divided]
+        own, limit = [ours[name] for ours, _ in divided], own_share or math.inf
         unmarked = [
             ratio
             for (ours, _), ratio in zip(rounds, own, strict=True)
-            if own_share is not None
-            and not 1 / (1 + own_share) <= ratio <= 1 + own_share
-            and not (name == MARKED and ours.marks)
+            if not 1 / (1 + limit) <= ratio <= 1 + limit and not (name == MARKED and ours.marks)
         ]
         compared.append(
             FigureComparison(

@@ -83,12 +83,12 @@ def check_features(home: OracleHome, cores: OracleCores) -> OraclePart:
         return check_smoke(home, url, cores, "features", "--features", json.dumps(FEATURES))
 
 
-def check_chat(home: OracleHome, url: str, cores: OracleCores) -> list[str]:
-    """Send one prompt through the proxy of `scripts.connect chat`, which streams the response. Return the faults."""
+def check_chat(home: OracleHome, url: str, cores: OracleCores) -> OraclePart:
+    """Send one prompt through the proxy of `scripts.connect chat`, which streams the response."""
     log = home.results / "chat.log"
     command = [sys.executable, "-m", "scripts.connect", "chat", "--url", url, "--max-tokens", "32", "Say hello."]
     text = run_tool(command, ROOT, os.environ, log, cores)
-    return [] if text.strip() else [f"connect chat: no text was received, see {log}"]
+    return OraclePart(lines=(), faults=() if text.strip() else (f"connect chat: no text was received, see {log}",))
 
 
 def arguments(model: str, adapter: Path) -> Sequence[str]:

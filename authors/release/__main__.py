@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Final, TypeVar
 
+from authors.release import version
 from contracts.exit_codes import ExitCode
 from scripts.cli.command import Command, run_command
 from scripts.cli.options import Option
@@ -44,8 +45,6 @@ class BuildOptions:
 
 
 def _version(options: VersionOptions) -> ExitCode:
-    from authors.release import version
-
     changed = version.set_version(ROOT, options.version)
     print(f"Version {options.version} in {len(version.PLACES)} places. Changed: {', '.join(changed) or 'none'}.")
     print("Run `make docs` to write the generated files, and add the section to CHANGELOG.md.")
@@ -53,16 +52,12 @@ def _version(options: VersionOptions) -> ExitCode:
 
 
 def _notes(options: ReleaseOptions) -> ExitCode:
-    from authors.release import version
-
     del options
     print(version.notes(_changelog(), version.the_version(ROOT), version.repository(ROOT)), end="")
     return ExitCode.DONE
 
 
 def _check(options: CheckOptions) -> ExitCode:
-    from authors.release import version
-
     found = version.check_release(ROOT, options.tag, _changelog())
     print(f"{options.tag}: tag, distributions and CHANGELOG.md have version {found}.")
     return ExitCode.DONE

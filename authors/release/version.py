@@ -49,7 +49,10 @@ def the_version(root: Path) -> str:
 
 def set_version(root: Path, version: str) -> Sequence[str]:
     """Write the version to every place and return the changed paths. Writes nothing if a place is missing or the version is invalid."""
-    number(version)
+    if not VERSION.fullmatch(version):
+        raise CommandRefusedError(
+            f"{version!r} is not a version. A version is three numbers, X.Y.Z, such as 0.3.0, without a leading `v`."
+        )
     changed: dict[str, str] = {}
     for path, pattern in PLACES.items():
         text, line = _stated(root, path, pattern)
@@ -58,17 +61,6 @@ def set_version(root: Path, version: str) -> Sequence[str]:
     for path, text in changed.items():
         (root / path).write_text(text, encoding="utf-8")
     return list(changed)
-
-
-def number(version: str) -> tuple[int, int, int]:
-    """Return the three numbers of a version. Raises CommandRefusedError for anything but X.Y.Z."""
-    found = VERSION.fullmatch(version)
-    if found is None:
-        raise CommandRefusedError(
-            f"{version!r} is not a version. A version is three numbers, X.Y.Z, such as 0.3.0, without a leading `v`."
-        )
-    major, minor, patch = found.groups()
-    return int(major), int(minor), int(patch)
 
 
 def check_release(root: Path, tag: str, changelog: str) -> str:

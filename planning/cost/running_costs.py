@@ -268,3 +268,30 @@ def _with_others(parts: Iterable[BillPart]) -> Iterator[BillPart]:
         names = ", ".join(part.name for part in others)
         usd = sum(part.usd for part in others)
         yield BillPart(name=f"other ({names})", amount=1, unit=basis, basis=basis, usd=usd, price=None)
+
+
+def bill_text(subject: Subject) -> str:
+    """Return the whole bill in one line: per hour, while idle, and maximum. Empty without a known price."""
+    cost, resolved = subject.cost, subject.resolved
+    if not cost.is_known:
+        return ""
+    parts = " + ".join(f"{name} ${price:.2f}" for name, price in cost.parts_usd_per_hour)
+    idle = f"; {idle_text(subject)}" if resolved.platform == "cloud-run" else ""
+    watching_usd = watching_usd_per_month(subject)
+    watched = f"; alerts and metrics up to ${watching_usd:.2f} per month" if watching_usd else ""
+    daily_usd = daily_limit_usd(subject)
+    watched += f"; an alert above ${daily_usd:.2f} per day" if daily_usd else ""
+    return (
+        f"${cost.usd_per_hour:.2f}/h ({parts}){_range(subject)}{idle}{watched}; ${cost.max_usd:,.2f} maximum "
+        f"({cost.max_usd_basis}); prices of {cost.prices_as_of or 'an unknown date'}."
+    )
+
+
+def _range(subject: Subject) -> str:
+    """Return the price range per hour if it differs by zone. The most expensive zone counts until one is granted."""
+    cost = subject.cost
+    if cost.usd_per_hour - cost.lowest_usd_per_hour < _CENT:
+        return ""
+    cheapest = min(cost.places, key=lambda one: one.usd_per_hour)
+    highest = max(cost.places, key=lambda one: one.usd_per_hour)
+    return f" in {highest.place}, the most expensive zone; ${cheapest.usd_per_hour:.2f}/h in {cheapest.place}"

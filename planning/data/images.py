@@ -5,7 +5,7 @@ A version outside `planning.question.server_flags.TABLES` needs a table of its f
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final, Literal
 
 from planning.data.tables import Table, data_file, row_of
@@ -36,6 +36,10 @@ class Image:
     """Accelerator generations (`planning.model.support`) for which the solver suggests a built image."""
     model_kinds: tuple[str, ...] = ()
     """Model kinds (`planning.model.support.ModelKind`) for which the solver suggests a built image."""
+    shipped: Mapping[str, Mapping[str, Mapping[str, float]]] = field(
+        default_factory=dict[str, Mapping[str, Mapping[str, float]]]
+    )
+    """Options of the stacks that this repository ships with it, by accelerator and checkpoint."""
     audio: Literal["yes", "no", "unknown"]
     """True if it has the packages that decode audio (`vllm[audio]`). Without them every request with audio fails."""
     audio_source: str
@@ -63,6 +67,11 @@ DEFAULT_IMAGES: Final[Mapping[str, str]] = {"tpu": "vllm-tpu", "cloud-run": "vll
 def built_images(platform: ImagePlatform) -> Mapping[str, Image]:
     """Return the images that this repository builds for a platform, by name."""
     return {name: one for name, one in IMAGES.items() if one.platform == platform and one.build_context}
+
+
+def shipped_options(version: object, accelerator: str, model: str) -> Mapping[str, float]:
+    """Return the options of the shipped stack with this image, accelerator and checkpoint, by path; empty if no stack has them."""
+    return IMAGES[name].shipped.get(accelerator, {}).get(model, {}) if (name := built_name(version)) else {}
 
 
 def image_of(repository: str) -> Image | None:

@@ -18,7 +18,7 @@ from planning.units import HOUR_S
 MAX_AGE_DAYS: Final = 180
 """Age above which a price is reported as old. No list price was found that changed between two dates: v6e flex-start was $1.35 on 2026-08-10 and
 2026-10-02 (prices.json), an L4 of Cloud Run $0.67 per hour in April 2026 (brandonseppa.com/2026/04, "GPU inference without the cluster") and on
-2026-09-19. That is thin, but CST01 shows the date of the prices in every preview, regardless of their age."""
+2026-09-19. That is thin, but the bill shows the date of the prices in every preview, regardless of their age."""
 MAX_SPOT_AGE_DAYS: Final = 60
 """The same for spot prices, which change up to once every 30 days (Cloud TPU pricing)."""
 _SPOT: Final = "_spot_"

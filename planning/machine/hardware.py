@@ -60,8 +60,9 @@ class Accelerator:
     """True if vLLM uses larger batches: 70 GiB or more and not an A100."""
     usd_per_hour: float | None = None
     """Price of all devices, for custom machines without a list price. None if a price list has it, or if unknown."""
-    is_unmeasured: bool = False
-    """True if no public row has the decoding of one request on it."""
+    decode_sources: int = 0
+    prefill_sources: int = 0
+    """Public sources of a time per token, and of a time to the first token, on such devices: none, one, or 2 for more. The test counts them."""
     cloud_run: CloudRunGpu = CloudRunGpu()
     source: str = ""
 

@@ -92,7 +92,7 @@ def runners(resolved: Resolved) -> tuple[Runner, ...]:
     return (2,) if is_known_from(resolved, first) and is_own_kind else (1, 2)
 
 
-def sampler_bytes_per_logit(resolved: Resolved, runner: Runner) -> int:
+def sampler_bytes_per_logit(resolved: Resolved, runner: Runner) -> float:
     """Return the bytes per logit at the peak of the sampler's profiling run."""
     if runner != 1:
         return overheads.SAMPLER_V2_BYTES_PER_LOGIT
@@ -100,7 +100,7 @@ def sampler_bytes_per_logit(resolved: Resolved, runner: Runner) -> int:
     return overheads.SORTING_SAMPLER_BYTES_PER_LOGIT if sorts else overheads.SAMPLER_BYTES_PER_LOGIT
 
 
-def sampler_programs(resolved: Resolved, runner: Runner, batch: int) -> int:
+def sampler_programs(resolved: Resolved, runner: Runner, batch: int) -> float:
     """Return the programs of the kernel for top-k and top-p, each of which has a copy of a sequence's logits."""
     has_kernel = (
         runner == 1 and batch >= overheads.SAMPLER_LEAST_BATCH and not is_before(resolved, SAMPLES_WITHOUT_SORTING)

@@ -534,6 +534,8 @@ class Plan:
     cost: CostPlan
     margin: MarginSummary | None
     """Memory limit at which a fitting deployment may still fail; None if none is close."""
+    bill: str
+    """The whole bill in one line; empty without a known price."""
     running: RunningCosts
     findings: tuple[Finding, ...]
     accepted: tuple[str, ...]

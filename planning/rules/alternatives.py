@@ -9,7 +9,7 @@ from itertools import chain
 from planning.cost.costs import most_usd_per_hour
 from planning.cost.subject import Subject
 from planning.data.checkpoints import checkpoint_of, original_of, stored_as, with_owner
-from planning.data.images import built_images, built_name
+from planning.data.images import built_images, built_name, shipped_options
 from planning.errors import PlanningError
 from planning.machine.hardware import ACCELERATORS, MACHINE_TYPES, Accelerator, host_of, known_places
 from planning.memory.resolve import resolve
@@ -103,7 +103,8 @@ def models_here(subject: Subject, model_ids: Iterable[str]) -> Iterator[Remedy]:
         is_text = image and not deployment.vllm.limit_mm_per_prompt and needs_text_alone(deployment.workload)
         text = {"vllm.limit_mm_per_prompt": TEXT_ONLY} if is_text else {}
         model = served_as(name) | image | text
-        for change in (model, model | usual, model | usual | short):
+        shipped = dict(shipped_options(image.get("image_version"), resolved.accelerator.name, name)) if text else {}
+        for change in (model | usual | shipped, model, model | usual, model | usual | short):
             yield Remedy(
                 changes=change,
                 move="model",

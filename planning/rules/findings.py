@@ -4,6 +4,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from functools import cache
+from itertools import islice
 
 from contracts.dropped_words import FINDINGS, answer
 from planning.cost.subject import Subject, examine
@@ -12,6 +13,7 @@ from planning.errors import PlanningError
 from planning.question.fields import changed, differing
 from planning.question.types import Finding, Plan, Remedy, Severity
 from planning.rules import arguments, memory, models, watching, workload
+from planning.rules.alternatives import other_accelerators
 from planning.rules.platforms import cloud_run, cost, host, quota, replicas, tpu
 from planning.rules.registry import ALL_RULES, Rule, RuleResult
 from planning.rules.security import advisories, exposure, pinned
@@ -44,7 +46,7 @@ _SHOWN = {("accelerator", True): 3, ("accelerator", False): 2, ("model", True): 
 """Moves that a finding lists, by the replaced part and by whether this project can deploy the result."""
 _CENT = 0.005
 _NOTHING: Mapping[str, object] = {}
-_NOTES = frozenset({"OBS01", "SEC04", "CST05", "CST04"})
+_NOTES = frozenset({"CST05", "CST04"})
 _WORKLOAD_IDS = frozenset({"WRK03", "WRK04", "WRK05"})
 """Findings that block because of the workload. Without them, a move must serve the workload as it is."""
 
@@ -71,18 +73,15 @@ def check_accepted(ids: Iterable[str]) -> str | None:
 
 def findings_of(subject: Subject) -> tuple[Finding, ...]:
     """Return all findings, blocking ones first."""
-    trial = _Trial(subject)
-    findings = [
-        Finding(
-            id=rule.id,
-            severity=severity,
-            message=result.message,
-            remedies=trial.ways_out(rule.id, result, is_blocking=severity == "block"),
-            advice=result.advice,
-            source=result.source or rule.source,
+    trial, findings, resolved = _Trial(subject), list[Finding](), subject.resolved
+    hopeless = f" No setting makes this deployment of {resolved.model_id} fit on {resolved.accelerator.name}."
+    for rule, result, severity in _results(subject):
+        ways = trial.ways_out(rule.id, result, is_blocking=severity == "block")
+        message = result.message + (hopeless if rule.id in trial.dead_ends else "")
+        source = result.source or rule.source
+        findings.append(
+            Finding(id=rule.id, severity=severity, message=message, remedies=ways, advice=result.advice, source=source)
         )
-        for rule, result, severity in _results(subject)
-    ]
     return tuple(sorted(findings, key=lambda finding: _ORDER[finding.severity]))
 
 
@@ -114,25 +113,33 @@ class _Trial:
         self._blocking = _blocking(detected(subject))
         self._after: dict[str, tuple[Subject, Mapping[str, Severity]] | None] = {}
         self._rest: dict[str, Mapping[str, object] | None] = {}
+        self.dead_ends: set[str] = set()
+        """Findings whose own remedies all leave another blocking one."""
         self._kept = () if self._blocking & _WORKLOAD_IDS else ("workload.",)
 
     def ways_out(self, identifier: str, result: RuleResult, *, is_blocking: bool) -> tuple[Remedy, ...]:
         """Return the remedies of a finding; a blocking one's with the changes that remove all other blocking ones.
 
-        One after which only another accelerator or model helps is listed if nothing else qualifies.
+        If after each of them only another accelerator or model helps, the cheapest accelerator on which nothing blocks is the remedy.
         """
-        dead_ends: list[Remedy] = []
         for candidates in (result.remedies, result.last_resorts):
             found: list[Remedy] = []
             for remedy in self._remedies(identifier, candidates):
                 rest = self._completion(remedy.changes) if is_blocking and remedy.move is None else _NOTHING
-                if rest is None:
-                    dead_ends.append(remedy)
+                whole = rest is not None and self._tried(
+                    identifier, replace(remedy, changes={**remedy.changes, **rest})
+                )
+                if whole:
+                    found.append(whole)
                 else:
-                    found.append(self._tried(identifier, replace(remedy, changes={**remedy.changes, **rest})) or remedy)
+                    self.dead_ends.add(identifier)
             if found:
+                self.dead_ends.discard(identifier)
                 return tuple(found)
-        return tuple(dead_ends)
+        if identifier not in self.dead_ends:
+            return ()
+        deployable = (one for one in other_accelerators(self._subject) if one.is_deployable)
+        return tuple(islice(self._remedies(identifier, deployable), 1))
 
     def _remedies(self, identifier: str, candidates: Iterable[Remedy]) -> Iterator[Remedy]:
         """Yield the candidates that qualify as remedies, and of moves only as many as a finding lists."""

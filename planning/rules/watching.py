@@ -1,4 +1,4 @@
-"""Rules for alerts and metrics: alerts have a recipient and data, and the collector leaves the server enough of the instance."""
+"""Rules for alerts and metrics: alerts have data, and the collector leaves the server enough of the instance."""
 
 import math
 from collections.abc import Iterator
@@ -9,17 +9,6 @@ from planning.machine.hardware import CLOUD_RUN_GIB_PER_VCPU, cloud_run_vcpu
 from planning.question.resolved import Resolved
 from planning.question.types import WATCHED_PLATFORMS, Remedy
 from planning.rules.registry import RuleResult, change, rule
-
-
-@rule("OBS01")
-def _no_recipient(subject: Subject) -> RuleResult | None:
-    watch = subject.resolved.deployment.watch
-    if not watch.alerts_enabled or watch.has_recipient:
-        return None
-    return RuleResult(
-        "The alerts have 0 recipients, so only the console and `gemma alerts STACK` show them.",
-        advice="Set `watch.email` to an address or `watch.webhook` to a URL. For no alerts, set `watch.alerts_enabled` to false.",
-    )
 
 
 @rule("OBS02")

@@ -16,8 +16,7 @@ from planning.question.workload import Workload
 from planning.rules.arguments import arguments_named, kept_arguments
 from planning.rules.platforms.replicas import more_replicas
 from planning.rules.registry import RuleResult, change, rule
-from planning.speed import bands
-from planning.speed.prefill import media_tokens, prompt_of, prompt_tokens
+from planning.speed.prefill import media_tokens, prompt_tokens
 from planning.speed.serving import server_of
 from planning.units import HOUR_S, ceil_div, duration, to_gib
 
@@ -35,7 +34,7 @@ def _arrivals(subject: Subject) -> RuleResult | None:
     if workload is None or answer is None or workload.rate_per_s is None:
         return None
     rate, most = workload.rate_per_s, answer.most_requests_per_s
-    band = bands.band("rate", bands.kind_of(subject.resolved, prompt_of(subject.resolved, workload)), most)
+    band = server_of(subject.resolved, subject.memory, workload).band("rate", most)
     if rate <= band.low:
         return None
     is_certain = rate > band.high

@@ -7,7 +7,7 @@ from itertools import product
 from typing import Any, Final, cast
 
 from planning.data.checkpoints import CHECKPOINTS, Checkpoint, family, find_checkpoint
-from planning.data.images import built_images
+from planning.data.images import built_images, shipped_options
 from planning.data.prices import LIST_PRICES, HourlyPart, PriceBook, instance_parts, region_of, slice_parts
 from planning.data.quantization import QUANTIZED_BY_VLLM
 from planning.errors import PlanningError
@@ -244,6 +244,8 @@ def deployment_of(served: Served, place: HostShape, workload: Workload, prices: 
         options["limit_mm_per_prompt"] = {"image": workload.images, **audio}
     elif image and needs_text_alone(workload):
         options["limit_mm_per_prompt"] = TEXT_ONLY
+        shipped = shipped_options(image.version, place.accelerator.name, served.checkpoint.id)
+        options["max_num_batched_tokens"] = shipped.get("vllm.max_num_batched_tokens")
     deployment = Deployment(
         model=served.checkpoint.id,
         accelerator=place.accelerator.name,

@@ -9,6 +9,7 @@ from planning.memory.budget import captured_graphs
 from planning.memory.kv_cache import blocks_per_request, layout_of
 from planning.model.spec import active_params, text_params
 from planning.question.releases import tokens_in_flight
+from planning.rules.security.advisories import ADVICE, vulnerabilities
 from planning.speed.startup import xla_programs
 from planning.units import KIB, to_gib
 
@@ -16,12 +17,13 @@ _BILLION = 1e9
 
 
 def explain(subject: Subject) -> tuple[tuple[str, tuple[str, ...]], ...]:
-    """Return sections of lines: model, memory, KV cache, start-up, and the weights modes of Cloud Run."""
+    """Return sections of lines: model, memory, KV cache, start-up, vulnerabilities of the image, and the weights modes of Cloud Run."""
     return (
         ("Model", tuple(_model(subject))),
         ("Memory of one device", tuple(_memory(subject))),
         ("KV cache", tuple(_kv(subject))),
         ("Start-up", tuple(_startup(subject))),
+        *((("Accepted risk (SECURITY.md)", (risk, ADVICE)),) if (risk := vulnerabilities(subject)) else ()),
         *((("Weights modes", tuple(_ways(subject))),) if loading_modes(subject) else ()),
     )
 

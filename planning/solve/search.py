@@ -36,8 +36,6 @@ from planning.solve.candidates import (
     servings_of,
     settings_of,
 )
-from planning.speed.bands import band as band_of
-from planning.speed.bands import kind_of
 from planning.speed.serving import server_of, workload_plan
 from planning.speed.startup import startup_plan
 from planning.units import HOUR_S
@@ -291,7 +289,7 @@ class _Search:
         if rate is not None:
             server = server_of(resolved, memory, self.workload)
             most = server.load(float(server.slots), wave=0.0).requests_per_s * resolved.dp
-            certain = band_of("rate", kind_of(resolved, server.prompt), most).low  # as in WRK01
+            certain = server.band("rate", most).low  # as in WRK01
             if rate > certain:
                 return (
                     Stage.LOAD,

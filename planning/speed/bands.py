@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final, Literal, TypeAlias
 
+from planning.machine.hardware import Accelerator
 from planning.question.resolved import Resolved
 from planning.question.types import Band
 from planning.speed.prefill import Prompt
@@ -50,8 +51,13 @@ BANDS: Final[Mapping[tuple[Figure, Kind], Spread]] = {
 }
 
 
-UNMEASURED: Final = (0.5, 2.0)
-"""Measured over planned decoding of one request on a card without a public row: assumed."""
+WIDER: Final = (2.0, 1.5, 1.0)
+"""Factor of both ends of a band on a card with no, one, and more public sources of its figure: assumed."""
+
+
+def sources_of(figure: Figure, card: Accelerator | None) -> int:
+    """Return how many public sources have a figure on a card, at most two; none has it on a custom card."""
+    return 0 if card is None else card.prefill_sources if figure == "ttft" else card.decode_sources
 
 
 def kind_of(resolved: Resolved, prompt: Prompt) -> Kind:
@@ -61,7 +67,7 @@ def kind_of(resolved: Resolved, prompt: Prompt) -> Kind:
     return "tpu-long" if prompt.tokens >= LONG_PROMPT_TOKENS else "tpu-short"
 
 
-def band(figure: Figure, kind: Kind, typical: float) -> Band:
-    """Return a planned value with the ends of its class."""
-    spread = BANDS[figure, kind]
-    return Band(low=typical * spread.low, typical=typical, high=typical * spread.high)
+def band(figure: Figure, kind: Kind, typical: float, card: Accelerator) -> Band:
+    """Return a planned value with the ends of its class, which are wider on a card with few sources."""
+    spread, wider = BANDS[figure, kind], WIDER[sources_of(figure, card)]
+    return Band(low=typical * spread.low / wider, typical=typical, high=typical * spread.high * wider)

@@ -72,6 +72,11 @@ class LoadedServer:
         """Maximum concurrent requests of all replicas."""
         return self.slots * self.resolved.dp
 
+    def band(self, figure: bands.Figure, typical: float) -> Band:
+        """Return a planned value with the ends of its class on this accelerator."""
+        kind = bands.kind_of(self.resolved, self.prompt)
+        return bands.band(figure, kind, typical, self.resolved.accelerator)
+
     @cached_property
     def held_tokens(self) -> float:
         """Tokens that a request holds on average during its response: the prompt and half of the response."""
@@ -223,7 +228,7 @@ def throughput_plan(resolved: Resolved, memory: MemoryPlan) -> ThroughputPlan:
     decode = server.tokens_per_step / alone.total_s
     # The single request has almost no prompt. If prompts take most of the time, it alone generates more tokens than all together.
     saturated = max(full.requests_per_s * server.workload.output_tokens, decode) * resolved.dp
-    band = bands.band("rate", bands.kind_of(resolved, server.prompt), saturated)
+    band = server.band("rate", saturated)
     return ThroughputPlan(
         decode_tok_per_s=decode,
         tokens_per_step=server.tokens_per_step,
@@ -329,13 +334,12 @@ def _bound(server: LoadedServer, load: Load, *, is_full: bool) -> Bottleneck:
 
 def _plan(server: LoadedServer, state: _State, full: Load, usd_per_hour: float) -> WorkloadPlan:
     workload, prompt, load = server.workload, server.prompt, state.load
-    kind = bands.kind_of(server.resolved, prompt)
     replicas, rate = state.replicas, state.requests_per_s * state.replicas
     shared, own = _blocks(server.resolved, workload, prompt)
     held = min((shared + state.running * own) / server.memory.kv_blocks, 1.0) if server.memory.kv_blocks else 1.0
-    tpot = bands.band("tpot", kind, load.tpot_s)
-    ttft = bands.band("ttft", kind, load.ttft_s + state.queue_s)
-    output = bands.band("rate", kind, rate * workload.output_tokens)
+    tpot = server.band("tpot", load.tpot_s)
+    ttft = server.band("ttft", load.ttft_s + state.queue_s)
+    output = server.band("rate", rate * workload.output_tokens)
     if state.bound == "rate":
         output = _certain(rate * workload.output_tokens)
     usd_per_request = usd_per_hour / HOUR_S / rate
@@ -358,9 +362,9 @@ def _plan(server: LoadedServer, state: _State, full: Load, usd_per_hour: float) 
         requests_per_s=output.times(1 / workload.output_tokens),
         usd_per_million_input_tokens=price(load.prefill_share, prompt.tokens),
         usd_per_million_output_tokens=price(1 - load.prefill_share, workload.output_tokens),
-        running_requests=_running(server, state, kind),
-        queued_requests=bands.band("ttft", kind, state.queued * replicas) if state.queued else _certain(0.0),
-        queue_s=bands.band("ttft", kind, state.queue_s),
+        running_requests=_running(server, state),
+        queued_requests=server.band("ttft", state.queued * replicas) if state.queued else _certain(0.0),
+        queue_s=server.band("ttft", state.queue_s),
         kv_share=_certain(held),
         prefix_hit_share=_certain(prompt.cached / prompt.tokens),
         bound=state.bound,
@@ -370,12 +374,12 @@ def _plan(server: LoadedServer, state: _State, full: Load, usd_per_hour: float) 
     )
 
 
-def _running(server: LoadedServer, state: _State, kind: bands.Kind) -> Band:
+def _running(server: LoadedServer, state: _State) -> Band:
     """Return the running requests: exact in a closed loop, as uncertain as the time per token in an open one."""
     running = state.running * state.replicas
     if state.users:
         return _certain(running)
-    band = bands.band("tpot", kind, running)
+    band = server.band("tpot", running)
     return Band(low=band.low, typical=band.typical, high=max(min(band.high, float(server.all_slots)), band.typical))
 
 

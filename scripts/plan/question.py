@@ -347,11 +347,15 @@ def stack_file(name: str) -> Path:
 
 
 def _is_of_file(pair: str) -> bool:
-    """Return whether a pair's key belongs to a settings file, such as `tpu.maxRunDuration`, and not to the planner."""
+    """Return whether a pair's key belongs to a settings file, such as `tpu.maxRunDuration`.
+
+    A key that both have is the planner's, except one with its own option and one with a list in YAML.
+    """
     from stacks.schema import PRODUCT, known_keys  # noqa: PLC0415 - only with --stack
 
-    key = pair.partition("=")[0].strip()
-    return key not in {"startupProbe", *set_keys()} and key.partition(".")[0] in known_keys(PRODUCT)
+    key, _, text = (part.strip() for part in pair.partition("="))
+    is_ours = key in {"startupProbe", *set_keys()} and key not in _OPTIONS and not text.startswith("[")
+    return ":" in key or (not is_ours and key.partition(".")[0] in known_keys(PRODUCT))
 
 
 def _of_stack(question: Question, pairs: Sequence[str]) -> Deployment:

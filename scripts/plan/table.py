@@ -1,18 +1,18 @@
 """A plan as text: memory as a bar, start-up as a timeline, speed, cost and findings."""
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Final
 
 from rich.console import Console
 from rich.text import Text
 
-from planning.machine.hardware import ACCELERATORS
+from planning.machine.hardware import ACCELERATORS, Accelerator
 from planning.memory.margins import margin_words
 from planning.question.types import Band, Finding, Plan, WorkloadPlan
 from planning.rules.findings import notes_of
 from planning.solve.wording import Wording, remedy_of, worded
-from planning.speed.bands import UNMEASURED
+from planning.speed.bands import WIDER, sources_of
 from planning.units import duration
 from scripts.cli.tables import FittedTable, paragraph
 from scripts.cli.tables import console as screen
@@ -23,6 +23,7 @@ _INDENT: Final = "  "
 _Part = tuple[str, float, str, str]
 """A part of a bar: name, size, mark and color."""
 _BAND: Final = ("low", "typical", "high")
+_SOURCES: Final = ("no public source has", "only one public source has")
 _MAX_WIDTH: Final = 120
 _COLORS: Final = {"block": "bold red", "warn": "yellow", "info": "cyan"}
 _VERDICTS: Final = {
@@ -124,26 +125,28 @@ def _speculation(accepted_share: float, plain_tok_per_s: float) -> str:
     )
 
 
-def _unmeasured(tok_per_s: float) -> str:
-    low, high = (share * tok_per_s for share in UNMEASURED)
-    return f"({low:.0f} to {high:.0f}: no public log has the decoding of one request on this accelerator)"
+def _few_sources(card: Accelerator | None, tok_per_s: float) -> Iterator[str]:
+    """Yield the bands that rest on no or one public source, as text."""
+    decode, prefill = sources_of("tpot", card), sources_of("ttft", card)
+    if WIDER[decode] > 1:
+        low, high = tok_per_s / WIDER[decode], tok_per_s * WIDER[decode]
+        yield f"({low:.0f} to {high:.0f}: {_SOURCES[decode]} a time per token on this accelerator)"
+    if WIDER[prefill] > 1:
+        yield f"(times to the first token have a band {WIDER[prefill]:g} times wider: {_SOURCES[prefill]} one on this accelerator)"
 
 
 def _figures(console: Console, plan: Plan) -> None:
     t, c = plan.throughput, plan.cost
-    card = ACCELERATORS.get(plan.accelerator)
     band = f"({t.saturated_low_tok_per_s:,.0f} to {t.saturated_high_tok_per_s:,.0f})"
     lines = [
         ("Speed", f"{t.decode_tok_per_s:.1f} tokens/s for one request, bound by {t.bound}"),
-        *([("", _unmeasured(t.decode_tok_per_s))] if card is None or card.is_unmeasured else []),
+        *(("", text) for text in _few_sources(ACCELERATORS.get(plan.accelerator), t.decode_tok_per_s)),
         *([("", _speculation(t.accepted_share, t.plain_tok_per_s))] if t.accepted_share is not None else []),
         ("", f"{t.saturated_tok_per_s:,.0f} tokens/s for {t.saturated_batch} concurrent requests {band}"),
     ]
     if c.is_known:
-        parts = " + ".join(f"{name} ${price:.2f}" for name, price in c.parts_usd_per_hour)
         lines += [
-            ("Cost", f"${c.usd_per_hour:.2f}/h = {parts}"),
-            ("", f"${c.max_usd:,.2f} maximum: {c.max_usd_basis}"),
+            ("Cost", plan.bill),
             (
                 "",
                 f"${c.usd_per_million_tokens:.2f} per 1M output tokens (one request), ${c.usd_per_million_tokens_saturated:.2f} at saturation",

@@ -13,6 +13,7 @@ from scripts.cli.command import run_command
 
 ROOT = Path(__file__).parents[2]
 PAGES = {name: functools.cache(make) for name, make in docs.PAGES.items()}
+MODULES = functools.cache(docs.generated_modules)
 TABLES = tuple(functools.cache(source) for source in docs.TABLES)
 
 
@@ -20,6 +21,7 @@ TABLES = tuple(functools.cache(source) for source in docs.TABLES)
 def made_once(monkeypatch):
     """Each generator runs once for all tests: they are about what becomes of its text."""
     monkeypatch.setattr(docs, "PAGES", PAGES)
+    monkeypatch.setattr(docs, "generated_modules", MODULES)
     monkeypatch.setattr(docs, "TABLES", TABLES)
 
 
@@ -27,7 +29,7 @@ def made_once(monkeypatch):
 def copy(tmp_path, monkeypatch):
     """A copy of the documentation that the command works on."""
     shutil.copytree(ROOT / "docs", tmp_path / "docs")
-    for name in (*docs.PAGES, "README.md"):
+    for name in (*docs.PAGES, *MODULES(), "README.md"):
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(ROOT / name, tmp_path / name)
     monkeypatch.setattr(docs, "ROOT", tmp_path)

@@ -10,11 +10,9 @@ from authors.oracle.exposure import (
     CLOSED,
     COMMIT,
     PINNED,
-    faults_of_rows,
     hub_cache,
-    request_rows,
+    judged,
     requests,
-    table,
 )
 from authors.oracle.server import OracleCores
 from planning.question.vllm_args import SAFETENSORS, VllmOptions, vllm_arguments
@@ -33,7 +31,7 @@ def test_the_closed_server_gets_what_the_stacks_pass():
 
 
 def test_the_answers_of_vllm_are_no_fault():
-    assert faults_of_rows(request_rows(OPEN, BEHIND, WITH_KEY)) == []
+    assert judged(OPEN, BEHIND, WITH_KEY).faults == []
 
 
 @pytest.mark.parametrize(
@@ -49,7 +47,7 @@ def test_the_answers_of_vllm_are_no_fault():
 def test_an_answer_that_is_otherwise_is_a_fault(place, name, status, said):
     found = [OPEN, BEHIND, WITH_KEY]
     found[place] = {**found[place], name: status}
-    assert faults_of_rows(request_rows(*found)) == [f"exposure: {said}"]
+    assert judged(*found).faults == [f"exposure: {said}"]
 
 
 def test_only_the_health_path_is_open_behind_the_guard():
@@ -75,5 +73,5 @@ def test_without_the_guards_file_nothing_is_started(tmp_path, monkeypatch):
 
 
 def test_the_table_shows_each_request():
-    lines = table(request_rows(OPEN, BEHIND, WITH_KEY))
+    lines = judged(OPEN, BEHIND, WITH_KEY).lines
     assert "| `POST /invocations` | 200 | 401 | 200 |" in lines

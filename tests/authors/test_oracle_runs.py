@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from authors.oracle import __main__ as command
-from authors.oracle import environment, server
+from authors.oracle import bench, environment, server
 from authors.oracle.bench import (
     POINTS,
     Bench,
@@ -101,18 +101,24 @@ def counters(requests):
     return {"vllm:e2e_request_latency_seconds_count": requests, "vllm:generation_tokens_total": requests * 64.0}
 
 
-def test_the_counters_are_read_until_they_have_all_requests():
+def test_the_counters_are_read_until_they_have_all_requests(monkeypatch):
     readings = iter([counters(5.0), counters(11.0), counters(12.0)])
     waits = []
-    found = settled_increase(counters(4.0), lambda: next(readings), 8, clock=lambda: 0.0, wait=waits.append)
+    monkeypatch.setattr(bench, "read_metrics", lambda url: next(readings))
+    monkeypatch.setattr(bench, "time", argparse.Namespace(monotonic=lambda: 0.0, sleep=waits.append))
+    found = settled_increase(counters(4.0), "http://h", 8)
     assert (found["requests"], found["output_tokens"], len(waits)) == (8.0, 512.0, 2)
 
 
-def test_a_server_that_counts_nothing_is_named_and_one_that_misses_some_is_judged_as_it_counts():
+def test_a_server_that_counts_nothing_is_named_and_one_that_misses_some_is_judged_as_it_counts(monkeypatch):
     clock = iter(range(0, 10_000, 10))
+    clocks = argparse.Namespace(monotonic=lambda: next(clock), sleep=lambda _: None)
+    monkeypatch.setattr(bench, "time", clocks)
+    monkeypatch.setattr(bench, "read_metrics", lambda url: counters(4.0))
     with pytest.raises(OracleError, match="counted no request"):
-        settled_increase(counters(4.0), lambda: counters(4.0), 8, clock=lambda: next(clock), wait=lambda _: None)
-    found = settled_increase(counters(4.0), lambda: counters(9.0), 8, clock=lambda: next(clock), wait=lambda _: None)
+        settled_increase(counters(4.0), "http://h", 8)
+    monkeypatch.setattr(bench, "read_metrics", lambda url: counters(9.0))
+    found = settled_increase(counters(4.0), "http://h", 8)
     assert found["requests"] == 5.0
 
 

@@ -156,7 +156,7 @@ def test_a_stack_is_planned_left_deployed_checked_measured_and_kept_until_a_pers
         found = {"staged": await staged(client, ready)}
         for name, arguments in (
             ("plan", {"stack": TPU}),
-            ("explain_finding", {"identifier": "CST01"}),
+            ("explain_finding", {"identifier": "CST02"}),
             ("doctor", {"stack": TPU}),
             ("list_weights", {"stack": TPU}),
             ("preview", {"stack": TPU}),

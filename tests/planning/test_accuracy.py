@@ -21,15 +21,13 @@ from authors.accuracy.corpus.measured import (
     corpus_files,
     load,
     parse_named,
-    read_off,
     subject_of,
 )
 from authors.accuracy.documents import FILE as DOCUMENTS
 from authors.accuracy.documents import figure as figure_of
-from authors.accuracy.evidence import CLASSES, GROUPS, first_sight, missed, share
-from authors.accuracy.page import COLUMNS
+from authors.accuracy.page import CLASSES, COLUMNS, GROUPS, first_sight, missed, share
 from authors.accuracy.sweeps import FILE as SWEEPS
-from authors.accuracy.sweeps import all_points, comparisons, parse_points, share_within
+from authors.accuracy.sweeps import all_points, comparisons, parse_points
 from planning import plan
 from planning.cost.subject import Subject, examine
 from planning.cost.subject import subject_of as planned_subject
@@ -113,7 +111,10 @@ def test_every_source_of_a_deployment_has_an_outcome_and_every_failure_of_a_sour
     for key, source in MEASURED.sources.items():
         boots = [boot for boot in MEASURED.boots if source in boot.sources]
         assert boots, f"{key} has no boot"
-        assert {boot.id for boot in boots if boot.died} == set(source.failures)
+        assert not (source.unseen and source.used), key
+    assert unlisted_failures(MEASURED) == set()
+    for boot in MEASURED.boots:
+        assert boot.died is bool(boot.at) is bool(boot.message), f"{boot.id}: stage and message are those of a crash"
     for point in all_points():
         source = MEASURED.sources[point.source]
         outcomes = [boot.outcome for boot in MEASURED.boots if boot.deployment_id == point.deployment]
@@ -125,8 +126,15 @@ def test_a_failure_of_a_quoted_source_cannot_be_dropped(gone_boot: str):
     blocks = TEXT.split("[[boots]]\n")
     without = "[[boots]]\n".join(block for block in blocks if not block.startswith(f'id = "{gone_boot}"'))
     assert without != TEXT
-    with pytest.raises(MeasurementError, match=f"failures must list exactly .*Check {gone_boot}"):
-        parse_named({FILE.name: without})
+    assert gone_boot in unlisted_failures(parse_named({FILE.name: without}))
+
+
+def unlisted_failures(measurements: Measurements) -> set[str]:
+    """Return the crashed boots that a source has and does not list, and those that it lists and does not have."""
+    wrong: set[str] = set()
+    for source in measurements.sources.values():
+        wrong |= {boot.id for boot in measurements.boots if boot.died and source in boot.sources} ^ set(source.failures)
+    return wrong
 
 
 def test_every_deployment_of_the_file_is_used():
@@ -152,7 +160,7 @@ def test_what_a_later_image_can_do_or_a_patch_made_run_is_shown_and_not_counted(
 
 def test_a_row_that_a_constant_was_fitted_to_names_it():
     named = {row["remark"] for row in ROWS if row["class"] == "known"}
-    assert MEASURED.boot("dense-31b-v6e-4") in [boot for c in MEASURED.constants for boot, _ in read_off(c, MEASURED)]
+    assert MEASURED.boot("dense-31b-v6e-4") in [boot for c in MEASURED.constants for boot, _ in c.read_off]
     assert {f"set {c.name}" for c in MEASURED.constants} - named <= {"set TPU_OLD_SEQUENCE_S"}
 
 
@@ -160,8 +168,7 @@ def test_a_row_that_a_constant_was_fitted_to_names_it():
     ("good", "bad", "message"),
     [
         ("tensor_parallel_size =", "tensor_parallel =", "deployments.e2b-v6e-4.vllm.tensor_parallel: "),
-        ('outcome = "runs"', 'outcome = "ran"', "boots.0.outcome"),
-        ('at = "memory"\n', "", "`at` and `message` are required for a crashed boot"),
+        ('outcome = "runs"', 'outcome = "ran"', "boots.e2b-v6e-4.outcome"),
         ('id = "turbo-26b-v6e-4"', 'id = "e2b-v6e-4"', "the id e2b-v6e-4 is used twice"),
         ('like = "qat-31b-l4"', 'like = "qat-31b"', "qat-31b-l4-low: qat-31b is not defined. Use one of "),
         ('sources = ["report-000"]', 'sources = ["report-0"]', "report-0 is not defined. Use one of report-000, "),
@@ -214,7 +221,8 @@ def test_no_sweep_source_that_set_a_constant_or_a_band_is_called_unseen():
 def test_factors_know_no_direction():
     found = comparisons(all_points())
     four = [replace(found[0], measured=measured, predicted=1.0) for measured in (2.0, 0.5, 1.0, 1.25)]
-    assert [share_within(four, factor) for factor in (1.3, 1.5, 2)] == [0.5, 0.5, 1.0]
+    assert [one.is_within for one in four] == [False, False, True, True]
+    assert all(replace(one, figure="ttft").is_within for one in four)
 
 
 @pytest.mark.parametrize(
@@ -222,7 +230,7 @@ def test_factors_know_no_direction():
     [
         ("2026-07-25,fit", "2026-07-25,known", "line 2: split: Input should be 'fit', 'band' or 'held-out'."),
         ("sweep-e2b,8,", "sweep-e2b,eight,", "line 2: input_tokens: Input should be a valid integer"),
-        ("deployment,input_tokens", "stack,input_tokens", "the columns are "),
+        ("deployment,input_tokens", "stack,input_tokens", "line 2: deployment: Field required"),
     ],
 )
 def test_a_mistake_in_the_sweeps_is_one_sentence_that_names_the_line(good: str, bad: str, message: str):
@@ -238,7 +246,7 @@ def test_a_mistake_in_the_sweeps_is_one_sentence_that_names_the_line(good: str, 
 
 
 def test_decoding_of_one_request_that_no_constant_was_fitted_to_is_within_a_fifth():
-    fitted = {(boot.id, figure.key) for constant in MEASURED.constants for boot, figure in read_off(constant, MEASURED)}
+    fitted = {(boot.id, figure.key) for constant in MEASURED.constants for boot, figure in constant.read_off}
     rows = [row for row in compared(BOUND) if row.figure.key == "decode" and (row.boot.id, "decode") not in fitted]
     own = [row for row in rows if "field report" not in row.boot.sources[0].citation]
     close = [row for row in own if not row.figure.beyond]
@@ -302,10 +310,14 @@ read_off = ["repeat weights"]
 
 @pytest.mark.parametrize(("planted", "boot"), [(FITTED, "e2b-load-v6e-1"), (REPEATED, "dense-31b-mi300x")])
 def test_a_constant_cannot_name_a_row_of_an_unseen_source_nor_one_that_repeats_its_deployment(planted: str, boot: str):
-    with pytest.raises(MeasurementError) as caught:
-        parse_named({**TEXTS, "planted.toml": planted})
-    assert f"TPU_LAYER_S was fitted to {boot} or to another run of its deployment" in str(caught.value)
-    assert "Remove its line `unseen = true`." in str(caught.value)
+    assert fitted_proofs(MEASURED) == set()
+    assert boot in fitted_proofs(parse_named({**TEXTS, "planted.toml": planted}))
+
+
+def fitted_proofs(measurements: Measurements) -> set[str]:
+    """Return the boots of unseen sources with a figure that a constant was fitted to, in them or in another run of their deployment."""
+    unseen = [boot for boot in measurements.boots if any(source.unseen for source in boot.sources)]
+    return {b.id for b in unseen if any((b.deployment_id, figure.key) in measurements.fitted for figure in b.figures)}
 
 
 def with_source_used(name: str, line: str) -> Measurements:
@@ -320,11 +332,6 @@ def test_one_line_makes_a_source_known():
     assert MEASURED.boot("e2b-load-v6e-1").evidence == "unseen"
     assert changed.boot("e2b-load-v6e-1").evidence == "known"
     assert len(first_sight(changed)) == len(first_sight(MEASURED))
-
-
-def test_a_source_cannot_be_unseen_and_used():
-    with pytest.raises(MeasurementError, match="`unseen` and `used` cannot be combined"):
-        with_source_used("vllm-40291.toml", 'unseen = true\nused = "the size of NVFP4"')
 
 
 def test_the_page_leads_with_the_share_of_what_was_unseen():
@@ -345,7 +352,7 @@ def test_an_error_names_the_file_of_the_row():
     name = "vllm-40291.toml"
     with pytest.raises(MeasurementError, match=f"^{name}: boots"):
         parse_named({**TEXTS, name: TEXTS[name].replace('outcome = "dies"', 'outcome = "died"')})
-    with pytest.raises(MeasurementError, match="is used in another file"):
+    with pytest.raises(MeasurementError, match="is used twice"):
         parse_named({**TEXTS, "again.toml": TEXTS[name]})
     with pytest.raises(MeasurementError, match=r"^again\.toml: boot is not a table of the corpus"):
         parse_named({**TEXTS, "again.toml": "[[boot]]"})
@@ -365,9 +372,6 @@ def test_half_of_a_cards_bandwidth_is_noticed():
         far = [abs(decode_of(subject_of(row.boot), 0.5) / row.figure.measured - 1) > DECODE for row in own]
         assert sum(row.is_within for row in own) > len(own) / 2, card
         assert sum(far) >= len(own) / 2, card
-    assert not {card for card, one in ACCELERATORS.items() if one.is_unmeasured} & {
-        row.boot.deployment.accelerator for row in rows
-    }
     for name in ("v5e", "v6e"):
         assert len({card.bandwidth_gb_per_s for card in ACCELERATORS.values() if card.name.startswith(name)}) == 1
     h100 = replace(MEASURED.deployments["q8-h100"], image_version="0.11.0")
@@ -378,6 +382,28 @@ def test_half_of_a_cards_bandwidth_is_noticed():
     # An H200 is an H100 with more and faster memory.
     assert ACCELERATORS["H200"].bf16_tflops == ACCELERATORS["H100"].bf16_tflops
     assert ACCELERATORS["H200"].bandwidth_gb_per_s > ACCELERATORS["H100"].bandwidth_gb_per_s
+
+
+def test_a_card_counts_the_public_sources_of_its_decoding_and_prefill():
+    """By chip: slices and pairs of cards are of the same. A rate of a boot counts, and a time per token of a sweep."""
+
+    def chip(card: str) -> str:
+        return card.removeprefix("2 x ").removesuffix("x2").partition("-")[0]
+
+    found = {(chip(name), key): set[str]() for name in ACCELERATORS for key in ("decode", "ttft")}
+    for boot in MEASURED.boots:
+        for figure in boot.figures:
+            if figure.key in {"decode", "ttft"} and not figure.beyond:
+                found.get((chip(boot.deployment.accelerator), figure.key), set()).add(boot.sources[0].citation)
+    for point in all_points():
+        deployment = MEASURED.deployments[point.deployment]
+        name = deployment.device.name if deployment.device else deployment.accelerator
+        for key, value in (("decode", point.tpot_ms), ("ttft", point.ttft_ms)):
+            if value is not None:
+                found.get((chip(name), key), set()).add(MEASURED.sources[point.source].citation)
+    for name, card in ACCELERATORS.items():
+        counted = tuple(min(len(found[chip(name), key]), 2) for key in ("decode", "ttft"))
+        assert (card.decode_sources, card.prefill_sources) == counted, name
 
 
 def decode_of(subject: Subject, share: float) -> float:

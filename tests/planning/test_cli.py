@@ -13,6 +13,7 @@ import pytest
 
 from planning.question.fields import field_types, is_duration, value_at
 from planning.question.types import Deployment
+from planning.speed.bands import BANDS
 from scripts.cli.options import Parser, add_options, read_options
 from scripts.plan.__main__ import main
 from scripts.plan.question import CommandWording, Question, deployment_from
@@ -228,12 +229,20 @@ def test_files_that_are_not_one_json_object_are_refused(run, tmp_path, text: str
 def test_a_table_shows_memory_start_up_cost_and_findings(run):
     code, out, _ = run(*E2B)
     assert code == 0
-    for part in ("google/gemma-4-E2B-it", "v6e-4", "weights", "KV", "weights (hub)", "compile", "$5.40", "CST01"):
+    for part in (
+        "google/gemma-4-E2B-it",
+        "v6e-4",
+        "weights",
+        "KV",
+        "weights (hub)",
+        "compile",
+        "$5.40/h (4 v6e chips, flex-start $5.40)",
+    ):
         assert part in out
 
 
 def test_a_setting_that_has_no_option_keeps_its_name(run):
-    assert "or set image to an image of that version" in run(*E2B, "--explain")[1]
+    assert "or set `image` to an image of that version" in run(*E2B, "--explain")[1]
 
 
 def test_a_blocked_plan_shows_why_and_what_to_do(run):
@@ -271,11 +280,28 @@ def test_comparing_keeps_to_the_limits(run):
     assert all(row["cost"]["usd_per_hour"] <= 6 and row["memory"]["max_concurrency"] >= 2.5 for row in enough)
 
 
-@pytest.mark.parametrize(("card", "is_said"), [("A100-80GB", True), ("H200", True), ("H100", False)])
-def test_a_card_without_a_measured_rate_says_so(run, card: str, is_said: bool):
-    assert (
-        "no public log has the decoding" in run("--model", "google/gemma-4-12B-it", "--accelerator", card)[1]
-    ) is is_said
+@pytest.mark.parametrize(
+    ("card", "decode", "prefill"),
+    [
+        ("A100-80GB", "only one public source has a", "only one public source has one"),
+        ("H200", "only one public source has a", "no public source has one"),
+        ("RTX PRO 6000", "only one public source has a", "no public source has one"),
+        ("L4", "", "only one public source has one"),
+        ("H100", "", ""),
+    ],
+)
+def test_a_card_with_few_sources_has_wide_bands_and_names_them(run, card: str, decode: str, prefill: str):
+    options = ("--model", "google/gemma-4-E4B-it", "--accelerator", card, "--workload", "in=500,out=100,users=1")
+    out = " ".join(run(*options)[1].split())
+    for words, end in ((decode, "time per token on"), (prefill, "on this accelerator")):
+        assert f"{words} {end}" in out if words else f"public source has a {end}" not in out, out
+    found = json.loads(run(*options, "--json")[1])["workload"]
+    for figure, words in (("tpot_s", decode), ("ttft_s", prefill)):
+        low, high = (
+            BANDS["tpot" if figure == "tpot_s" else "ttft", "gpu"].low,
+            found[figure]["low"] / found[figure]["typical"],
+        )
+        assert low / high == pytest.approx(2 if "no" in words.split() else 1.5 if words else 1, rel=0.02)
 
 
 def test_comparing_says_when_nothing_is_enough(run):

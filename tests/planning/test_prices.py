@@ -94,7 +94,7 @@ def test_zones_on_both_sides_of_a_border_give_a_range_and_the_dearest_counts():
     assert (cost.lowest_usd_per_hour, cost.usd_per_hour) == (pytest.approx(10.80), pytest.approx(12.96))
     assert cost.max_usd == pytest.approx(129.6)
     assert sum(usd for _, usd in cost.parts_usd_per_hour) == pytest.approx(cost.usd_per_hour)
-    whole = next(finding.message for finding in plan(TPU).findings if finding.id == "CST01")
+    whole = plan(TPU).bill
     assert "$12.96/h" in whole
     assert "in asia-northeast1-b, the most expensive zone; $10.80/h in us-east5-a" in whole
     # A limit between the two ends is reached in the most expensive zone, where the guard would act.

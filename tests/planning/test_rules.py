@@ -7,10 +7,12 @@ import pytest
 
 from authors.accuracy.corpus.measured import load
 from planning import CloudRunOptions, Deployment, Finding, Plan, StartupProbe, TpuOptions, VllmOptions, Workload, plan
+from planning.cost.subject import examine
 from planning.question.fields import changed
 from planning.question.recommendation import TEXT_ONLY
 from planning.rules import gateway, registry
 from planning.rules.findings import RULES, acceptable_ids, check_accepted
+from planning.rules.security.advisories import vulnerabilities
 from planning.solve.wording import FIELDS, remedy_of, worded
 from scripts.plan.question import CommandWording
 
@@ -390,9 +392,11 @@ def test_findings_that_stop_come_first():
     assert severities[0] == "block"
 
 
-def test_a_known_vulnerability_is_worse_where_everybody_may_call_and_depends_on_what_the_stack_has():
+def test_a_known_vulnerability_is_found_where_everybody_may_call_and_depends_on_what_the_stack_has():
     def said(identifier="SEC04", **changes):
-        found_one = found(plan(replace(on_cloud_run(), **{"image_version": "0.28.0", **changes})), identifier)
+        found_one = found(
+            plan(replace(on_cloud_run(), **{"image_version": "0.28.0", "public": True, **changes})), identifier
+        )
         count = found_one and re.search(r"has (\d+) published", found_one.message)
         return found_one and (found_one.severity, int(count[1]) if count else 0)
 
@@ -400,13 +404,16 @@ def test_a_known_vulnerability_is_worse_where_everybody_may_call_and_depends_on_
     template = replace(vllm, chat_template="/t.jinja")
     own_code = replace(template, trust_remote_code=True)
     with_video = replace(vllm, limit_mm_per_prompt={"image": 1, "video": 1})
-    assert said() == ("info", 5)
-    assert said(public=True) == ("warn", 5)
-    assert said(image_version="0.30.1rc1.dev221+gc8d7a7dd1") == ("info", 2)
-    assert said(image_version="0.30.0rc1.dev5") == ("info", 5), "its commit may be older than the repair"
+    assert said() == ("warn", 5)
+    assert said(public=False) is None
+    assert "has 5 published vulnerabilities" in vulnerabilities(
+        examine(replace(on_cloud_run(), image_version="0.28.0"))
+    )
+    assert said(image_version="0.30.1rc1.dev221+gc8d7a7dd1") == ("warn", 2)
+    assert said(image_version="0.30.0rc1.dev5") == ("warn", 5), "its commit may be older than the repair"
     assert said(image_version="0.31.0", vllm=template) is None
-    assert said(vllm=replace(template, limit_mm_per_prompt={"image": 1, "video": 0})) == ("info", 2)
-    assert said(image_version="0.30.0", vllm=own_code) == ("info", 1)
+    assert said(vllm=replace(template, limit_mm_per_prompt={"image": 1, "video": 0})) == ("warn", 2)
+    assert said(image_version="0.30.0", vllm=own_code) == ("warn", 1)
     assert said(image_version="") == ("info", 0)
     assert said("SEC11", vllm=own_code) == ("block", 1)
     assert said("SEC11", vllm=replace(with_video, trust_remote_code=True)) == ("block", 2)

@@ -70,7 +70,7 @@ def test_right_english_is_left_alone(text):
 
 
 def test_rows_items_and_blocks_are_texts_of_their_own_and_lines_of_a_paragraph_are_one():
-    found = [each.text for each in texts_in("a.md", "one\ntwo\n- three\n  four\n| five |\n\n```sh\nsix\nseven\n```\n")]
+    found = [text for _, text in texts_in("a.md", "one\ntwo\n- three\n  four\n| five |\n\n```sh\nsix\nseven\n```\n")]
     assert found == ["one two", "- three four", "| five |", "```sh", "six", "seven", "```"]
 
 

@@ -8,13 +8,13 @@ import datetime as dt
 import json
 import re
 import tomllib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
-from typing import Annotated, Any, Final, Literal, cast
+from typing import Any, Final, Literal, TypeVar
 
-from pydantic import ConfigDict, PlainValidator, TypeAdapter, ValidationError, ValidationInfo
+from pydantic import ConfigDict, TypeAdapter, ValidationError
 
 from planning.cost.subject import Subject, examine
 from planning.cost.subject import subject_of as planned_subject
@@ -39,6 +39,9 @@ SATURATION: Final = 0.50
 
 _VERSION: Final = re.compile(r"(?<![\w.])v?(\d+\.\d+(?:\.\d+)?(?:rc\d+)?(?:\.dev\d+)?)")
 
+T = TypeVar("T")
+_Tables = dict[str, dict[str, Any]]
+
 _LAST_ALLOCATION_GIB: Final = 2.625
 """The output head before it is tied, which report 003 could not allocate."""
 
@@ -49,38 +52,36 @@ class MeasurementError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class FigureKind:
-    """One kind of figure: its name on the page, its unit, the planner's tolerance, and its place in the plan."""
+    """One kind of figure: its name on the page, the planner's tolerance, and its place in the plan."""
 
     name: str
-    unit: str
     tolerance: float
     read: Callable[[Subject], float]
 
 
 KINDS: Final[Mapping[str, FigureKind]] = {
-    "checkpoint": FigureKind("checkpoint", "GiB", WEIGHTS, lambda s: s.memory.checkpoint_gib),
-    "weights": FigureKind("weights per device", "GiB", WEIGHTS, lambda s: s.memory.weights_gib),
-    "host_load_peak": FigureKind("host memory while loading", "GiB", WEIGHTS, lambda s: s.memory.load_peak_host_gib),
+    "checkpoint": FigureKind("checkpoint", WEIGHTS, lambda s: s.memory.checkpoint_gib),
+    "weights": FigureKind("weights per device", WEIGHTS, lambda s: s.memory.weights_gib),
+    "host_load_peak": FigureKind("host memory while loading", WEIGHTS, lambda s: s.memory.load_peak_host_gib),
     "before_last_allocation": FigureKind(
         "in use before the last allocation",
-        "GiB",
         WEIGHTS,
         lambda s: s.memory.load_peak_device_gib - _LAST_ALLOCATION_GIB,
     ),
-    "kv": FigureKind("KV cache per device", "GiB", KV, lambda s: s.memory.kv_gib),
-    "kv_tokens": FigureKind("KV tokens", "", KV, lambda s: s.memory.kv_tokens),
-    "kv_blocks": FigureKind("KV blocks", "", KV, lambda s: s.memory.kv_blocks),
-    "kv_tokens_per_gib": FigureKind("KV tokens per GiB", "", KV, lambda s: s.memory.kv_tokens / s.memory.kv_gib),
-    "kv_concurrency": FigureKind("KV, longest requests", "", KV, lambda s: s.memory.max_concurrency),
-    "kv_request": FigureKind("KV of one request", "GiB", KV, lambda s: s.memory.kv_request_gib),
-    "load": FigureKind("loading", "s", STARTUP, lambda s: s.startup.load_s),
-    "compile": FigureKind("compile and warm-up", "s", STARTUP, lambda s: s.startup.compile_s),
-    "startup": FigureKind("start-up, total", "s", STARTUP, lambda s: s.startup.total_s),
-    "restart": FigureKind("start-up, image pulled", "s", STARTUP, lambda s: s.startup.total_s - VM_IMAGE_PULL_S),
-    "warm_restart": FigureKind("restart, compile cache kept", "s", STARTUP, lambda s: s.startup.restart_s),
-    "decode": FigureKind("decoding, one request", "tok/s", DECODE, lambda s: s.throughput.decode_tok_per_s),
-    "decode_16": FigureKind("decoding, 16 requests", "tok/s", SATURATION, lambda s: s.throughput.saturated_tok_per_s),
-    "decode_64": FigureKind("decoding, 64 requests", "tok/s", SATURATION, lambda s: s.throughput.saturated_tok_per_s),
+    "kv": FigureKind("KV cache per device", KV, lambda s: s.memory.kv_gib),
+    "kv_tokens": FigureKind("KV tokens", KV, lambda s: s.memory.kv_tokens),
+    "kv_blocks": FigureKind("KV blocks", KV, lambda s: s.memory.kv_blocks),
+    "kv_tokens_per_gib": FigureKind("KV tokens per GiB", KV, lambda s: s.memory.kv_tokens / s.memory.kv_gib),
+    "kv_concurrency": FigureKind("KV, longest requests", KV, lambda s: s.memory.max_concurrency),
+    "kv_request": FigureKind("KV of one request", KV, lambda s: s.memory.kv_request_gib),
+    "load": FigureKind("loading", STARTUP, lambda s: s.startup.load_s),
+    "compile": FigureKind("compile and warm-up", STARTUP, lambda s: s.startup.compile_s),
+    "startup": FigureKind("start-up, total", STARTUP, lambda s: s.startup.total_s),
+    "restart": FigureKind("start-up, image pulled", STARTUP, lambda s: s.startup.total_s - VM_IMAGE_PULL_S),
+    "warm_restart": FigureKind("restart, compile cache kept", STARTUP, lambda s: s.startup.restart_s),
+    "decode": FigureKind("decoding, one request", DECODE, lambda s: s.throughput.decode_tok_per_s),
+    "decode_16": FigureKind("decoding, 16 requests", SATURATION, lambda s: s.throughput.saturated_tok_per_s),
+    "decode_64": FigureKind("decoding, 64 requests", SATURATION, lambda s: s.throughput.saturated_tok_per_s),
 }
 """Figures allowed in the corpus, by key."""
 
@@ -97,57 +98,23 @@ class ReportSource:
     used: str = ""
     first_points: Mapping[str, tuple[int, int]] = field(default_factory=dict[str, tuple[int, int]])
 
-    def __post_init__(self) -> None:
-        """Refuse a source that is both."""
-        if self.unseen and self.used:
-            raise ValueError("`unseen` and `used` cannot be combined. Remove `unseen`")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ReadConstant:
-    """A constant of `planning/data/overheads.py`, and the figures that it was derived from: "BOOT KIND"."""
-
-    name: str
-    read_off: tuple[str, ...]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Figure:
     """One figure as it was logged."""
 
     key: str
+    kind: FigureKind
     logged: float
     divided_by: float = 1
     note: str = ""
     beyond: str = ""
     first: float | None = None
 
-    def __post_init__(self) -> None:
-        """Refuse an unknown kind."""
-        if self.key not in KINDS:
-            raise ValueError(f"{self.key} is not defined. Use one of {', '.join(KINDS)}")
-
-    @property
-    def kind(self) -> FigureKind:
-        """What the figure is compared with."""
-        return KINDS[self.key]
-
     @property
     def measured(self) -> float:
         """The reported value, for one device."""
         return self.logged / self.divided_by
-
-
-def _named(kind: str) -> PlainValidator:
-    """Validate an id of another table, in the order of the file, and return what it names."""
-
-    def find(key: str, info: ValidationInfo) -> object:
-        known = cast("dict[str, dict[str, object]]", info.context)[kind]
-        if key not in known:
-            raise ValueError(f"{key} is not defined. Use one of {', '.join(known)}")
-        return known[key]
-
-    return PlainValidator(find)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -157,8 +124,8 @@ class Boot:
     id: str
     title: str
     deployment_id: str
-    deployment: Annotated[Deployment, _named("deployments")]
-    sources: tuple[Annotated[ReportSource, _named("sources")], ...]
+    deployment: Deployment
+    sources: tuple[ReportSource, ...]
     outcome: Literal["runs", "dies", "files"]
     at: Literal["arguments", "loading", "memory", "programs"] | None = None
     message: str = ""
@@ -174,13 +141,6 @@ class Boot:
     ambiguous: str = ""
     first_right: bool | None = None
 
-    def __post_init__(self) -> None:
-        """Refuse a crash without its stage and message, and both without a crash."""
-        if self.died is (self.at is None or not self.message):
-            raise ValueError(
-                f"{self.id}: `at` and `message` are required for a crashed boot and not allowed for any other"
-            )
-
     @property
     def died(self) -> bool:
         """True if the server crashed before it was ready."""
@@ -193,6 +153,14 @@ class Boot:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ReadConstant:
+    """A constant of `planning/data/overheads.py`, and the figures that it was derived from: "BOOT KIND" in the file."""
+
+    name: str
+    read_off: tuple[tuple[Boot, Figure], ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Measurements:
     """Contents of all files."""
 
@@ -203,18 +171,20 @@ class Measurements:
 
     def boot(self, boot_id: str) -> Boot:
         """Return the boot with an id. Raises MeasurementError."""
-        found = next((boot for boot in self.boots if boot.id == boot_id), None)
-        if found is None:
-            raise MeasurementError(f"{FILE.name}: boots: {boot_id} is not defined.")
-        return found
+        return _find({boot.id: boot for boot in self.boots}, boot_id)
+
+    @property
+    def fitted(self) -> Mapping[tuple[str, str], str]:
+        """Constants by the deployment and the kind of each figure that they were derived from."""
+        return {(boot.deployment_id, figure.key): one.name for one in self.constants for boot, figure in one.read_off}
 
 
-_STRICT: Final = ConfigDict(extra="forbid", strict=True)
+_STRICT: Final = ConfigDict(extra="forbid")
 _TABLES: Final[Mapping[str, TypeAdapter[Any]]] = {
     "sources": TypeAdapter(dict[str, ReportSource], config=_STRICT),
     "deployments": TypeAdapter(dict[str, Deployment], config=_STRICT),
-    "boots": TypeAdapter(list[Boot], config=_STRICT),
-    "constants": TypeAdapter(list[ReadConstant], config=_STRICT),
+    "boots": TypeAdapter(dict[str, Boot], config=_STRICT),
+    "constants": TypeAdapter(dict[str, ReadConstant], config=_STRICT),
 }
 """Tables of a file. Unknown keys and wrong types are rejected."""
 
@@ -234,61 +204,68 @@ def parse_named(texts: Mapping[str, str]) -> Measurements:
     """Return the measurements in TOML texts by file name. Later texts can reference ids of earlier ones.
 
     Raises:
-        MeasurementError: for the first error: an unknown key, a wrong type, an undefined or repeated id, a crash that its source does not
-            list, or a fitted row of an unseen source.
+        MeasurementError: for the first error: an unknown key, a wrong type, an undefined or repeated id.
     """
-    named: dict[str, dict[str, Any]] = {"sources": {}, "deployments": {}}
-    boots: list[Boot] = []
-    constants: list[ReadConstant] = []
+    known: dict[str, dict[str, Any]] = {kind: {} for kind in _TABLES}
     raw: dict[str, dict[str, Any]] = {}
     for name, text in texts.items():
-        document = _document(name, text)
-        twice = sorted(key for kind, known in named.items() for key in document.get(kind, {}) if key in known)
-        if twice:
-            raise MeasurementError(f"{name}: the id {twice[0]} is used in another file. Choose another.")
-        _inherit(document, raw, name)
-        named["sources"] |= _read(name, "sources", document.get("sources", {}))
-        named["deployments"] |= _deployments(name, document.get("deployments", {}))
-        for boot in document.get("boots", ()):
-            boot["deployment_id"] = boot["deployment"]
-            figures = boot.get("figures", {}).items()
-            boot["figures"] = [{"key": key, **(it if isinstance(it, dict) else {"logged": it})} for key, it in figures]
-        boots += map(_of_its_release, _read(name, "boots", document.get("boots", []), named))
-        constants += _read(name, "constants", document.get("constants", []))
-    found = Measurements(**named, boots=tuple(boots), constants=tuple(constants))
-    _check_failures(found)
-    _check_proofs(found)
-    return found
+        for kind, key, table in _tables(name, text):
+            if key in known[kind]:
+                raise MeasurementError(f"{name}: {kind}: the id {key} is used twice. Choose another.")
+            try:
+                known[kind][key] = _made(kind, key, table, known, raw)
+            except ValidationError as error:
+                first = error.errors()[0]
+                raise MeasurementError(f"{name}: {kind}.{'.'.join(map(str, first['loc']))}: {first['msg']}.") from None
+            except (PlanningError, MeasurementError, TypeError, KeyError) as error:
+                raise MeasurementError(f"{name}: {kind}.{key}: {error}.") from None
+    boots, constants = (tuple(known[kind].values()) for kind in ("boots", "constants"))
+    return Measurements(known["sources"], known["deployments"], boots, constants)
 
 
-def _document(name: str, text: str) -> dict[str, Any]:
+def _tables(name: str, text: str) -> Iterator[tuple[str, str, dict[str, Any]]]:
+    """Yield the tables of a file with kind and id, each before those that can reference it."""
     try:
         document = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
         raise MeasurementError(f"{name} is not TOML: {error}.") from None
     if unknown := sorted(document.keys() - _TABLES.keys()):
         raise MeasurementError(f"{name}: {unknown[0]} is not a table of the corpus. Use one of {', '.join(_TABLES)}.")
-    return document
+    for kind in ("sources", "deployments"):
+        yield from ((kind, key, table) for key, table in document.get(kind, {}).items())
+    yield from (("boots", table["id"], table) for table in document.get("boots", ()))
+    yield from (("constants", table["name"], table) for table in document.get("constants", ()))
 
 
-def _read(name: str, kind: str, tables: object, context: Mapping[str, Any] | None = None) -> Any:  # noqa: ANN401  as in _TABLES
-    """Return the tables of one kind in a file. Raises MeasurementError."""
-    try:
-        return _TABLES[kind].validate_json(json.dumps(tables, default=str), context=context)
-    except ValidationError as error:
-        first = error.errors()[0]
-        where = ".".join(map(str, (kind, *first["loc"])))
-        raise MeasurementError(f"{name}: {where}: {first['msg']}.") from None
+def _made(kind: str, key: str, table: dict[str, Any], known: _Tables, raw: _Tables) -> object:
+    """Return what a table describes. `known` has the tables before it. `raw` has the fields of each deployment, and gets these."""
+    if kind == "deployments":
+        raw[key] = _merged(_find(raw, table.pop("like")), table) if "like" in table else table
+        return _deployment(key, raw[key])
+    if kind == "boots":
+        table["deployment_id"] = table["deployment"]
+        deployment = _find(known["deployments"], table["deployment"])
+        version = _VERSION.search(table.get("image", ""))
+        table["deployment"] = replace(deployment, image_version=version[1]) if version else deployment
+        table["sources"] = [_find(known["sources"], source) for source in table["sources"]]
+        table["figures"] = [
+            {"key": name, "kind": _find(KINDS, name), **(it if isinstance(it, dict) else {"logged": it})}
+            for name, it in table.get("figures", {}).items()
+        ]
+    if kind == "constants":
+        rows = [(_find(known["boots"], boot), name) for boot, name in map(str.split, table["read_off"])]
+        table["read_off"] = [(boot, _find({one.key: one for one in boot.figures}, name)) for boot, name in rows]
+    return _valid(kind, key, table)
 
 
-def _inherit(document: Mapping[str, Any], raw: dict[str, dict[str, Any]], name: str) -> None:
-    """Fill each deployment with the fields of the one that it is `like`. `raw` has those of earlier files, and gets these."""
-    for key, table in document.get("deployments", {}).items():
-        like = table.pop("like", None)
-        if like is not None and like not in raw:
-            raise MeasurementError(f"{name}: {key}: {like} is not defined. Use one of {', '.join(raw)}.")
-        raw[key] = table if like is None else _merged(raw[like], table)
-        document["deployments"][key] = raw[key]
+def _valid(kind: str, key: str, table: Mapping[str, Any]) -> Any:  # noqa: ANN401  as in _TABLES
+    return _TABLES[kind].validate_python({key: table})[key]
+
+
+def _find(known: Mapping[str, T], key: str) -> T:
+    if key not in known:
+        raise MeasurementError(f"{key} is not defined. Use one of {', '.join(known)}")
+    return known[key]
 
 
 def _merged(base: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
@@ -299,32 +276,18 @@ def _merged(base: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, An
     return merged
 
 
-def _deployments(name: str, tables: Mapping[str, dict[str, Any]]) -> Mapping[str, Deployment]:
-    """Return the deployments of a file. A model or device outside the catalog is described in their tables."""
-    outside = {"architecture", "config", "device"}
-    plain = {
-        key: {"accelerator": ""} | {k: v for k, v in table.items() if k not in outside} for key, table in tables.items()
-    }
-    found: dict[str, Deployment] = _read(name, "deployments", plain)
-    for key in tables:
-        try:
-            if model := tables[key].get("architecture"):
-                spec = replace(spec_of(model["model"], model.get("quantization", "bf16")), **model["changes"])
-                found[key] = replace(found[key], model_spec=spec)
-            if config := tables[key].get("config"):
-                published = json.loads(CONFIGS.read_text(encoding="utf-8"))[config]
-                found[key] = replace(found[key], model_spec=model_from_config(published, name=found[key].model))
-            if device := tables[key].get("device"):
-                found[key] = replace(found[key], device=parse_device(device))
-        except (PlanningError, TypeError, KeyError) as error:
-            raise MeasurementError(f"{name}: deployments.{key}: {error}.") from None
-    return found
-
-
-def _of_its_release(boot: Boot) -> Boot:
-    """Return a boot with the vLLM version in its image's name. Default: that of the deployment, or of this project's image."""
-    version = _VERSION.search(boot.image)
-    return boot if version is None else replace(boot, deployment=replace(boot.deployment, image_version=version[1]))
+def _deployment(key: str, table: Mapping[str, Any]) -> Deployment:
+    """Return a deployment. A model or device outside the catalog is described in its table."""
+    fields: dict[str, Any] = {"accelerator": "", **table}
+    model, config, device = (fields.pop(name, None) for name in ("architecture", "config", "device"))
+    found: Deployment = _valid("deployments", key, fields)
+    if model:
+        spec = replace(spec_of(model["model"], model.get("quantization", "bf16")), **model["changes"])
+        found = replace(found, model_spec=spec)
+    if config:
+        published = json.loads(CONFIGS.read_text(encoding="utf-8"))[config]
+        found = replace(found, model_spec=model_from_config(published, name=found.model))
+    return replace(found, device=parse_device(device)) if device else found
 
 
 def subject_of(boot: Boot) -> Subject:
@@ -332,54 +295,9 @@ def subject_of(boot: Boot) -> Subject:
     # A published vulnerability does not decide whether a server starts.
     accepted = (*boot.deployment.accept_findings, "SEC11")
     subject = examine(replace(boot.deployment, accept_findings=accepted))
-    if boot.usable_gib is None and boot.padding_gap is None:
-        return subject
     resolved = subject.resolved
     if boot.usable_gib is not None:
         resolved = replace(resolved, accelerator=replace(resolved.accelerator, usable_gib=boot.usable_gib))
     if boot.padding_gap is not None:
         resolved = replace(resolved, padding_gap=boot.padding_gap)
-    return planned_subject(resolved)
-
-
-def read_off(constant: ReadConstant, measurements: Measurements) -> tuple[tuple[Boot, Figure], ...]:
-    """Return the figures that a constant was derived from. Raises MeasurementError if one is missing from the file."""
-    found: list[tuple[Boot, Figure]] = []
-    for entry in constant.read_off:
-        boot_id, _, key = entry.partition(" ")
-        boot = measurements.boot(boot_id)
-        rows = [(boot, figure) for figure in boot.figures if figure.key == key]
-        if not rows:
-            raise MeasurementError(f"{FILE.name}: constants: {constant.name}: {boot_id} has no figure {key}.")
-        found += rows
-    return tuple(found)
-
-
-def _check_failures(measurements: Measurements) -> None:
-    """Raise MeasurementError unless each source lists exactly its crashed boots, and all ids are unique."""
-    ids = [boot.id for boot in measurements.boots]
-    if twice := next((boot_id for boot_id in ids if ids.count(boot_id) > 1), None):
-        raise MeasurementError(f"{FILE.name}: boots: the id {twice} is used twice.")
-    for key, source in measurements.sources.items():
-        died = {boot.id for boot in measurements.boots if boot.died and source in boot.sources}
-        if died != set(source.failures):
-            wrong = ", ".join(sorted(died ^ set(source.failures)))
-            raise MeasurementError(
-                f"{FILE.name}: sources.{key}.failures must list exactly the source's crashed boots. Check {wrong}."
-            )
-
-
-def _check_proofs(measurements: Measurements) -> None:
-    """Raise MeasurementError if a constant was fitted to a row of an unseen source, or to another boot of its deployment: it would prove nothing."""
-    fitted = {
-        (boot.deployment_id, figure.key): constant.name
-        for constant in measurements.constants
-        for boot, figure in read_off(constant, measurements)
-    }
-    for boot in measurements.boots:
-        names = [fitted[boot.deployment_id, one.key] for one in boot.figures if (boot.deployment_id, one.key) in fitted]
-        if names and any(source.unseen for source in boot.sources):
-            raise MeasurementError(
-                f"{FILE.name}: constants: {names[0]} was fitted to {boot.id} or to another run of its deployment, but the source of "
-                f"{boot.id} is marked unseen. Remove its line `unseen = true`."
-            )
+    return subject if resolved is subject.resolved else planned_subject(resolved)

@@ -4,7 +4,7 @@ import math
 from collections.abc import Iterator, Sequence
 
 from planning.cost.costs import renewals
-from planning.cost.running_costs import daily_limit_usd, idle_text, usual_start_s, watching_usd_per_month
+from planning.cost.running_costs import usual_start_s
 from planning.cost.subject import Subject
 from planning.data.prices import PRICES, Price, region_of
 from planning.machine.hardware import (
@@ -13,35 +13,6 @@ from planning.machine.hardware import (
 from planning.question.types import Remedy
 from planning.rules.registry import RuleResult, change, rule
 from planning.units import HOUR_S, duration
-
-_CENT = 0.01
-
-
-@rule("CST01")
-def _whole_bill(subject: Subject) -> RuleResult | None:
-    cost, resolved = subject.cost, subject.resolved
-    if not cost.is_known:
-        return None
-    parts = " + ".join(f"{name} ${price:.2f}" for name, price in cost.parts_usd_per_hour)
-    idle = f"; {idle_text(subject)}" if resolved.platform == "cloud-run" else ""
-    watching_usd = watching_usd_per_month(subject)
-    watched = f"; alerts and metrics up to ${watching_usd:.2f} per month" if watching_usd else ""
-    daily_usd = daily_limit_usd(subject)
-    watched += f"; an alert above ${daily_usd:.2f} per day" if daily_usd else ""
-    return RuleResult(
-        f"${cost.usd_per_hour:.2f}/h ({parts}){_range(subject)}{idle}{watched}; ${cost.max_usd:,.2f} maximum "
-        f"({cost.max_usd_basis}); prices of {cost.prices_as_of or 'an unknown date'}."
-    )
-
-
-def _range(subject: Subject) -> str:
-    """Return the price range per hour if it differs by zone. The most expensive zone counts until one is granted."""
-    cost = subject.cost
-    if cost.usd_per_hour - cost.lowest_usd_per_hour < _CENT:
-        return ""
-    cheapest = min(cost.places, key=lambda one: one.usd_per_hour)
-    highest = max(cost.places, key=lambda one: one.usd_per_hour)
-    return f" in {highest.place}, the most expensive zone; ${cheapest.usd_per_hour:.2f}/h in {cheapest.place}"
 
 
 @rule("CST02")

@@ -43,7 +43,7 @@ def _experts(subject: Subject) -> RuleResult | None:
     if resolved.dp == 1 or not resolved.spec.is_moe or has_no_device:
         return None
     reason = (
-        "vLLM on TPU has failed to start so, but a public log of a start that works is missing"
+        "vLLM on TPU has failed to start so, and public logs show no working start"
         if resolved.is_tpu
         else "vLLM divides the experts among all replicas, which the plan does not model"
     )

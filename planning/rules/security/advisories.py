@@ -10,7 +10,7 @@ from planning.model.support import version_in_use, version_key
 from planning.question.types import Remedy
 from planning.rules.registry import RuleResult, rule
 
-_ADVICE: Final = "Allow only callers that you trust, or set `image` to an image of that version by its digest."
+ADVICE: Final = "Allow only callers that you trust, or set `image` to an image of that version by its digest."
 _UNKNOWN: Final = (0, 0, 0, 0)
 
 
@@ -66,18 +66,24 @@ def _vulnerable_feature(subject: Subject) -> RuleResult | None:
     if not found:
         return None
     off = {"vllm.trust_remote_code": None, "vllm.limit_mm_per_prompt": {**limits, "video": 0} if limits else None}
-    return RuleResult(_text(subject, found), remedies=(Remedy(changes=off),), advice=_ADVICE)
+    return RuleResult(_text(subject, found), remedies=(Remedy(changes=off),), advice=ADVICE)
 
 
 @rule("SEC04")
 def _vulnerable(subject: Subject) -> RuleResult | None:
-    resolved = subject.resolved
     if version_key(_version(subject)) is None:
         return RuleResult(
             "The image's version of vLLM is unknown, and so are its published vulnerabilities.",
             advice="Set `image_version` to the version in the first lines of its log.",
         )
+    text = vulnerabilities(subject) if subject.resolved.deployment.public else ""
+    return RuleResult(text, severity="warn", advice=ADVICE) if text else None
+
+
+def vulnerabilities(subject: Subject) -> str:
+    """Return the published vulnerabilities that callers of this deployment can use, as text; empty without any."""
+    resolved = subject.resolved
     needs = {"nothing": True, "no chat template of the server": resolved.vllm.chat_template is None}
     needs |= {"video": resolved.item_limit("video") > 0, "trustRemoteCode": bool(resolved.vllm.trust_remote_code)}
-    found, severity = _found(subject, needs), "warn" if resolved.deployment.public else None
-    return RuleResult(_text(subject, found), severity=severity, advice=_ADVICE) if found else None
+    found = _found(subject, needs)
+    return _text(subject, found) if found else ""

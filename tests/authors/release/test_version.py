@@ -26,7 +26,7 @@ def copy(tmp_path):
 def test_all_distributions_have_the_version_of_the_changelog_or_the_next_one():
     stated = version.the_version(ROOT)
     newest = version.released(CHANGELOG)
-    major, minor, patch = version.number(newest)
+    major, minor, patch = map(int, newest.split("."))
     following = [(major, minor, patch + 1), (major, minor + 1, 0), (major + 1, 0, 0)]
     assert stated in {newest, *(".".join(map(str, numbers)) for numbers in following)}
 

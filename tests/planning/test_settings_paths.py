@@ -1,0 +1,121 @@
+"""`--set` takes every path of a settings file, by its own name and with its namespace."""
+
+import json
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import pytest
+
+from contracts.labels import PRODUCT
+from planning.errors import PlanningError
+from scripts.plan.question import ROOT, Question, deployment_from
+
+SCHEMA: dict[str, Any] = json.loads((ROOT / "docs/settings.schema.json").read_text(encoding="utf-8"))
+DIGEST = f"sha256:{'0' * 64}"
+IMAGE = ("image.repository=vllm/vllm-openai", f"image.digest={DIGEST}")
+NETWORK = "tpu.existingNetwork={network: net, subnetwork: sub, privateGoogleAccess: true}"
+PROBE = "cloudRun.startupProbe={initialDelay: 0s, period: 10s, failureThreshold: 3, timeout: 1s}"
+BESIDE: Mapping[str, tuple[str, ...]] = {
+    "image": IMAGE,
+    "dockerHub": ("dockerHub={username: someone, tokenSecret: projects/p/secrets/s/versions/1}",),
+    "vllm.enableAutoToolChoice": ("vllm.toolCallParser=gemma4",),
+    "vllm.lora": ("vllm.lora.adapters={}",),
+    "vllm.speculative": ("vllm.speculative={method: draft-model, drafter: google/gemma-4-E2B-it-assistant}",),
+    "tpu.reservation": ("tpu.provisioning=reservation",),
+    "tpu.existingNetwork": ("tpu.zones=[us-east5-a]", NETWORK),
+    "cloudRun.startupProbe": (PROBE,),
+    "cloudRun.mount.cacheSize": ("cloudRun.mount.mode=fuse-cached",),
+    "bucket.region": ("bucket.existing=my-models",),
+    "workload.ratePerS": ("workload.users=none",),
+}
+"""Other settings that a path, or each path of its block, needs."""
+VALUES: Mapping[str, str] = {
+    "gcp:project": "my-project",
+    "modelConfig": "tests/fixtures/models/other-8b/config.json",
+    "draftConfig": "tests/fixtures/models/other-8b/config.json",
+    "prices": "tests/fixtures/models/prices.json",
+    "endpointUrl": "https://models.example.com",
+    "acceptFindings": "[FIT07]",
+    "image.version": "0.28.0",
+    "tpu.idleAfter": "1h",
+    "vllm.speculative.method": "draft-model",
+    "cloudRun.mount.cacheSize": "8Gi",
+    "cloudRun.rollout.traffic": "{gemma-l4-qat-00003-abc: 100}",
+}
+"""Values of paths whose schema has no example that a stack can use as it is."""
+
+
+def resolved(node: dict[str, Any]) -> dict[str, Any]:
+    while "$ref" in node:
+        rest = {key: value for key, value in node.items() if key != "$ref"}
+        node = {**SCHEMA["$defs"][node["$ref"].rpartition("/")[2]], **rest}
+    return node
+
+
+def leaves(path: str, node: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
+    node = resolved(node)
+    kinds = [node, *map(resolved, node.get("anyOf", []))]
+    inner = {key: value for kind in kinds for key, value in kind.get("properties", {}).items()}
+    if not inner:
+        yield path, node
+    for key, value in inner.items():
+        yield from leaves(f"{path}.{key}" if path else key, value)
+
+
+def sample(node: dict[str, Any]) -> Any:
+    """Return a value that the schema allows."""
+    node = resolved(node)
+    if node.get("default"):
+        return node["default"]
+    for key in ("examples", "enum"):
+        if key in node:
+            return node[key][0]
+    if "anyOf" in node:
+        return sample(node["anyOf"][0])
+    text = DIGEST if "sha256" in node.get("pattern", "") else "x"
+    values = {
+        "boolean": True,
+        "string": text,
+        "object": {},
+        "array": [sample(node["items"])] if "items" in node else [],
+    }
+    return node.get("const") or values.get(node["type"], max(node.get("minimum", 1), 1))
+
+
+PATHS = {
+    path.removeprefix(f"{PRODUCT}:"): node
+    for path, node in leaves("", {"properties": SCHEMA["properties"]["config"]["properties"]})
+}
+
+
+def pairs_of(path: str, node: dict[str, Any], namespace: str) -> tuple[str, ...]:
+    value = VALUES.get(path) or sample(node)
+    beside = next((pairs for block, pairs in BESIDE.items() if f"{path}.".startswith(f"{block}.")), ())
+    return (*beside, f"{namespace}{path}={value if isinstance(value, str) else json.dumps(value)}")
+
+
+@pytest.mark.parametrize("namespace", ["", f"{PRODUCT}:"])
+def test_set_takes_every_path_of_a_settings_file(namespace: str):
+    refused: dict[str, str] = {}
+    for path, node in PATHS.items():
+        stack = "l4-qat" if path.startswith(("cloudRun.", "image.")) else "tpu-v6e1"
+        try:
+            deployment_from(Question(stack=stack, set=pairs_of(path, node, "" if ":" in path else namespace)))
+        except PlanningError as error:
+            refused[path] = str(error)
+    gateway = {path for path in PATHS if path.startswith("gateway.")}
+    assert set(refused) == gateway, {path: refused[path] for path in refused.keys() - gateway}
+    assert all("gateway is not used with target tpu" in refused[path] for path in gateway)
+    assert len(PATHS) > 150
+
+
+def test_set_writes_the_setting_that_the_path_names():
+    def of(*pairs: str):
+        return deployment_from(Question(stack="tpu-v6e1", set=pairs))
+
+    assert (of("quantization=fp8").quantization, of("quantization=fp8").vllm.quantization) == ("fp8", None)
+    assert of("vllm.quantization=fp8").vllm.quantization == "fp8"
+    assert of("acceptFindings=[FIT07, FIT08]").accept_findings == ("FIT07", "FIT08")
+    assert of(f"{PRODUCT}:tpu.zones=[us-east5-b]").tpu.zones == ("us-east5-b",)
+    with pytest.raises(PlanningError, match="other:key is not a setting"):
+        of("other:key=1")
