@@ -91,16 +91,16 @@ def _item(row: _Row) -> str:
 
 
 def _description(text: str, usage: str) -> Iterator[str]:
-    """Yield the usage with a docstring's first line, then its other paragraphs, one line each. Indented ones are command lines, in a block."""
+    """Yield the usage with a docstring's first line, then its other paragraphs, one line each. Indented ones are command lines, as examples."""
     lines: list[str] = []
     for number, paragraph in enumerate(inspect.cleandoc(text).split("\n\n")):
         if paragraph.startswith(" "):
             block = re.sub(r"\s*\\\n\s*", " ", textwrap.dedent(paragraph))
-            lines += ["", "```text", block, "```", ""]
+            lines.append(f"Examples: {', '.join(f'`{line}`' for line in block.splitlines())}.")
         else:
             start = f"`{usage}`: " if usage and number == 0 else ""
             lines.append(start + _escaped(" ".join(paragraph.split())))
-    yield from [*lines, *([""] if lines[-1] else [])]
+    yield from [*lines, ""]
 
 
 def _row(option: DescribedOption) -> _Row:

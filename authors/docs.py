@@ -66,6 +66,7 @@ PAGES: Final[Mapping[str, Callable[[], str]]] = {
     "docs/authors/assumptions.md": partial(_printed_by, "localcloud.ledger.page"),
     "docs/authors/accuracy.csv": _made_by("authors.accuracy.page:rows_file"),
     "docs/authors/documents.md": _made_by("authors.accuracy.documents:page"),
+    "docs/reference/checkpoints.csv": _made_by("authors.planning_tables:checkpoints_file"),
     "docs/reference/commands.md": _made_by("authors.commands_page:commands_page"),
     "docs/reference/settings.md": _made_by("stacks.reference:page"),
     "docs/settings.schema.json": _made_by("stacks.reference:schema_text"),

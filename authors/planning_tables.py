@@ -1,9 +1,10 @@
 """Generated tables about the planner: findings, checkpoints, precisions, searches and shipped stacks."""
 
+import csv
+import io
 import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
@@ -13,17 +14,16 @@ from planning.cost.subject import examine, is_out_of_memory
 from planning.data.checkpoints import ABSENT, CHECKPOINTS, Checkpoint, Page, nearest_ids, with_owner
 from planning.data.prices import PRICES
 from planning.data.quantization import FULL_BYTES
-from planning.errors import PlanningError
 from planning.machine.hardware import ACCELERATORS, CLOUD_RUN_GPUS, host_of
 from planning.model.catalog import spec_of
 from planning.model.spec import tensors
 from planning.model.support import Support, support_of, support_rows
 from planning.question.types import Deployment
-from planning.question.workload import Workload, parse_workload
+from planning.question.workload import parse_workload
 from planning.rules.findings import RULES, detected
 from planning.rules.gateway import GATEWAY_RULES
 from planning.solve.candidates import checkpoints_of, rented
-from planning.solve.search import Goal, ServiceLimits, Solution, solve
+from planning.solve.search import ServiceLimits, Solution, solve
 from planning.units import duration, to_gib
 from stacks.loading import from_file
 from stacks.planned import to_deployment
@@ -33,34 +33,20 @@ _SHOWN_NEAR: Final = 3
 _WORKLOAD: Final = "in=4000,out=500,users=32"
 _EXAMPLE: Final = parse_workload(_WORKLOAD)
 """The question of docs/planning.md."""
-_GOALS: Final[tuple[tuple[str, Goal, Workload], ...]] = (
-    ("lowest price", "cost", _EXAMPLE),
-    ("`--latency-first`", "latency", _EXAMPLE),
-    ("`--throughput-first`, full server", "throughput", replace(_EXAMPLE, users=None)),
-)
 
 
 def tables() -> Mapping[str, str]:
     """Return every table by its marker in a page."""
-    served = [one for one in CHECKPOINTS.values() if not one.is_drafter]
-    drafters = [one for one in CHECKPOINTS.values() if one.is_drafter]
     return {
         "rules": rules_table(),
         "gateway-rules": table(
             "id | severity | finding | source",
             [(rule.id, rule.severities[0], rule.what, rule.source) for rule in GATEWAY_RULES.values()],
         ),
-        "checkpoints": table(
-            "id | kind | precision | files | loaded | runs on | commit | named by", map(_checkpoint_row, served)
-        ),
-        "drafters": table("id | drafts for | files | commit | named by", map(_drafter_row, drafters)),
+        "checkpoints": table("precision | loaded | runs on | ids", _grouped_rows()),
         "absent": table("id | nearest that exist | absent by", map(_absent_row, ABSENT.values())),
         "support": table("precision | devices | models | vLLM | loads | source", map(_support_row, support_rows())),
         "solve": _solve_table(),
-        "solve-goals": table(
-            "goal | model | on | TP | concurrent requests | TTFT s | TPOT ms | tok/s | tok/s per chip | USD/h | USD/M tokens",
-            [_goal_row(*goal) for goal in _GOALS],
-        ),
         "stacks": table(
             "stack | description | start-up | tokens/s (one request) | tokens/s (all) | price",
             map(_stack_row, sorted(ROOT.glob("Pulumi.*.yaml"))),
@@ -77,12 +63,34 @@ def rules_table() -> str:
     return table("id | severity | can be accepted | finding | source", rows)
 
 
-def _checkpoint_row(one: Checkpoint) -> Sequence[str]:
-    memory = examine(Deployment(model=one.id, accelerator="H200")).memory
-    fitting = [name for name, known in ACCELERATORS.items() if known.platforms != ("gce",) and _fits(one, name)]
-    kind = f"{one.kind}, by an individual" if one.is_personal else one.kind
-    sizes = f"{memory.checkpoint_gib:.2f}", f"{memory.weights_gib:.2f}"
-    return one.id, kind, one.scheme, *sizes, ", ".join(fitting) or "none", _commit(one), _link(one.source)
+def checkpoints_file() -> str:
+    """Return every checkpoint and draft model as CSV, with its commit and the page that names it."""
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(("id", "kind", "precision", "files_gib", "drafts_for", "commit", "named_on", "named_by"))
+    for one in CHECKPOINTS.values():
+        kind = f"{one.kind}, by an individual" if one.is_personal else one.kind
+        target = one.architecture if one.is_drafter else ""
+        writer.writerow(
+            (one.id, kind, one.scheme, f"{_files_gib(one):.2f}", target, one.commit, one.source.date, one.source.url)
+        )
+    return text.getvalue()
+
+
+def _files_gib(one: Checkpoint) -> float:
+    if one.is_drafter:
+        return to_gib(sum(tensor.params for tensor in tensors(spec_of(one.id))) * FULL_BYTES)
+    return examine(Deployment(model=one.id, accelerator="H200")).memory.checkpoint_gib
+
+
+def _grouped_rows() -> Iterator[Sequence[str]]:
+    """Yield one row for the checkpoints of the same precision, size and accelerators."""
+    groups: dict[Sequence[str], list[str]] = {}
+    for one in (one for one in CHECKPOINTS.values() if not one.is_drafter):
+        loaded = f"{examine(Deployment(model=one.id, accelerator='H200')).memory.weights_gib:.2f}"
+        fitting = [name for name, known in ACCELERATORS.items() if known.platforms != ("gce",) and _fits(one, name)]
+        groups.setdefault((one.scheme, loaded, ", ".join(fitting) or "none"), []).append(one.id)
+    return ((*group, ", ".join(ids)) for group, ids in groups.items())
 
 
 def _fits(one: Checkpoint, accelerator: str) -> bool:
@@ -93,18 +101,9 @@ def _fits(one: Checkpoint, accelerator: str) -> bool:
     return not is_out_of_memory(subject.memory) and "block" not in detected(subject).values()
 
 
-def _drafter_row(one: Checkpoint) -> Sequence[str]:
-    size = sum(tensor.params for tensor in tensors(spec_of(one.id))) * FULL_BYTES
-    return one.id, one.architecture, f"{to_gib(size):.2f}", _commit(one), _link(one.source)
-
-
 def _absent_row(one: Checkpoint) -> Sequence[str]:
     near = [with_owner(each) for each in nearest_ids(one)[:_SHOWN_NEAR]]
     return one.id, ", ".join(near), _link(one.absent) if one.absent else ""
-
-
-def _commit(one: Checkpoint) -> str:
-    return f"`{one.commit}`" if one.commit else ""
 
 
 def _link(page: Page) -> str:
@@ -144,17 +143,6 @@ def _solve_table() -> str:
     )
 
 
-def _goal_row(name: str, goal: Goal, workload: Workload) -> Sequence[object]:
-    """Return what 26B-A4B is served on by a goal, with the batch and the rate per chip that explain it."""
-    one = solve(workload, ServiceLimits(), goal=goal, checkpoints=checkpoints_of("26B"), places=rented(())).chosen
-    if one is None:
-        raise PlanningError(f"No deployment of 26B-A4B serves the workload of {name}.")
-    per_chip = one.answer.output_tok_per_s.typical / one.subject.resolved.accelerator.devices
-    running = f"{one.answer.running_requests.typical:.0f}"
-    costs = f"{one.usd_per_hour:.2f}", f"{one.usd_per_million_tokens:.3f}"
-    return name, *_served(one), running, *_speed(one), f"{per_chip:,.0f}", *costs
-
-
 def _served(one: Solution) -> Sequence[object]:
     return f"`{one.served.words}`", one.subject.resolved.accelerator.name, one.subject.resolved.tp
 
@@ -186,7 +174,7 @@ def _described(path: Path) -> str:
 
 
 def local_cloud_catalog() -> str:
-    """Return Google's offers, for the local cloud, which imports nothing of the project."""
+    """Return what Google offers, for the local cloud, which imports nothing of the project."""
     gpus: dict[str, object] = {}
     for planned, name in CLOUD_RUN_GPUS.items():
         gpu, host = ACCELERATORS[planned].cloud_run, host_of(ACCELERATORS[planned], "cloud-run")

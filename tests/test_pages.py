@@ -76,7 +76,6 @@ def test_decisions_are_numbered_without_gaps_and_state_a_decision():
 BY_HAND = {
     "docs/agent.md": 2,  # permissions and groups of tools, compared in tests/scripts/agent/test_safety.py
     "docs/staging.md": 1,  # sources of weights
-    "docs/local-cloud.md": 16,  # a package's own command line, and scenarios
 }
 """Rows that begin with an option and are written by hand, by page. Tables of a command's options are generated."""
 

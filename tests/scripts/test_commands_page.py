@@ -88,7 +88,7 @@ def test_each_kind_of_option_is_described():
         "- `--wait, --no-wait`: Wait. Default: `True`.",
         "- `--token TEXT`: A token. Default: THE_TOKEN in the environment.",
         "- `--json`: Print one JSON object on stdout.",
-        "```text\na | b <c>\n```",
+        "Examples: `a | b <c>`.",
     ):
         assert row in page
 

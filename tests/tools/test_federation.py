@@ -11,7 +11,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
-from tests.tools.ci_page import PAGE, REPOSITORY_ID, page_commands
+from tests.tools.ci_page import GITHUB, PAGE, REPOSITORY_ID, page_commands
 from tests.tools.federation import Google, RefusedError, Repository
 
 NEW = Repository(id=REPOSITORY_ID)
@@ -150,12 +150,11 @@ def test_the_step_of_the_page_prints_the_claims_and_not_the_token(tmp_path):
         def log_message(self, *_):
             pass
 
-    (step,) = re.findall(r"- shell: python\n  run: \|\n(.*?)```", PAGE, re.DOTALL)
-    script = re.sub(r"^    ", "", step, flags=re.MULTILINE)
+    (script,) = re.findall(r"`run: python (\S+)`", PAGE)
     with ThreadingHTTPServer(("127.0.0.1", 0), Issuer) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
         done = subprocess.run(
-            [sys.executable, "-c", script],
+            [sys.executable, GITHUB.parent / script],
             env={
                 "ACTIONS_ID_TOKEN_REQUEST_URL": f"http://127.0.0.1:{server.server_address[1]}/token?api=1",
                 "ACTIONS_ID_TOKEN_REQUEST_TOKEN": "of-the-job",

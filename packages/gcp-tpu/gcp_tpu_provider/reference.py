@@ -33,20 +33,18 @@ def reference() -> str:
         "| --- | --- | --- |",
     ]
     parts += [f"| `{item.name}` | {_type(item.schema)} | {item.description} |" for item in outputs().values()]
-    for name, (description, fields) in object_types().items():
-        parts += [
-            "",
-            f"### {name}",
-            "",
-            description,
-            "",
-            "| field | type | default | description |",
-            "| --- | --- | --- | --- |",
-        ]
-        parts += [
-            f"| `{item.name}` | {_type(item.schema)} | {_default(item)} | {item.description} |"
-            for item in fields.values()
-        ]
+    parts += [
+        "",
+        "### Fields of objects",
+        "",
+        "| object | field | type | default | description |",
+        "| --- | --- | --- | --- | --- |",
+    ]
+    parts += [
+        f"| {name} | `{item.name}` | {_type(item.schema)} | {_default(item)} | {item.description} |"
+        for name, (_, fields) in object_types().items()
+        for item in fields.values()
+    ]
     return "\n".join(parts) + "\n"
 
 

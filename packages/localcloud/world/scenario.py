@@ -332,7 +332,7 @@ def parse(value: Any, source: str) -> Scenario:  # noqa: ANN401 - any YAML or JS
         first = error.errors()[0]
         where = ".".join(str(part) for part in first["loc"]) or "the top level"
         raise ScenarioError(
-            f"{source}: {where}: {first['msg']} (given: {first['input']!r}). docs/local-cloud.md lists the keys."
+            f"{source}: {where}: {first['msg']} (given: {first['input']!r}). localcloud/world/scenario.py lists the keys."
         ) from None
 
 
