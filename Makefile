@@ -60,7 +60,7 @@ nightly: setup  ## Compare with the real provider plugin.
 # Kills at random moments to find leaks: `make kills SEED=2 COUNT=1000 HISTORY=kills.jsonl`. Three kills take about a minute.
 SEED ?= 1
 COUNT ?= 100
-kills: setup  ## Kill the engine at random moments and look for leaks.
+kills: setup  ## Kill the engine at random moments and search for leaks.
 	@.venv/bin/python -m tests.kills --seed $(SEED) --count $(COUNT) $(if $(HISTORY),--history $(HISTORY))
 
 # Our benchmark and smoke checks against a real vLLM and its own benchmark on this processor. Installs 6 GB into .oracle the first time.
@@ -87,7 +87,7 @@ check: setup  ## Check format, types and imports.
 docs: setup  ## Generate the reference pages.
 	@.venv/bin/python -m authors.docs
 
-# The pages as a site with search, in build/site. Links are strict, and no page loads anything from outside.
+# The pages as a site with search, in build/site. Links are strict, and pages load nothing from outside.
 # To read it: .venv/bin/python -m http.server --bind 127.0.0.1 --directory build/site
 site: setup  ## Build the pages as a site.
 	@test -x .site/bin/python || .venv/bin/python -m venv --without-pip .site

@@ -9,10 +9,10 @@ import pulumi
 from stacks.program import UserError, run
 
 _REPORTED: Final = 32
-"""Exit status of a program whose error is logged: the engine adds none of its own (pulumi, sdk/go/common/constant/exec_kind.go, ExitStatusLoggedError)."""
+"""Exit status of a program whose error is logged, so the engine does not add one (pulumi, sdk/go/common/constant/exec_kind.go, ExitStatusLoggedError)."""
 
-# SIGINT exits this process immediately, like SIGTERM. A KeyboardInterrupt would only stop the event loop in which the SDK answers the engine's hooks. The
-# runner would then wait for the pending registrations, the engine for the answer to one of their hooks, and `pulumi up` would never exit.
+# SIGINT exits this process immediately, like SIGTERM. A KeyboardInterrupt only stops the event loop in which the SDK answers the engine's hooks. The
+# runner then waits for the pending registrations, the engine for the answer to one of their hooks, and `pulumi up` never exits.
 signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 try:

@@ -28,9 +28,9 @@ def pytest_configure() -> None:
 
 
 def keep_compiled_modules() -> None:
-    """Allow Python to cache compiled modules: the suite starts about a thousand interpreters, and each compiles the project otherwise."""
+    """Allow Python to cache compiled modules, because the suite starts about a thousand interpreters, and each compiles the project otherwise."""
     os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
-    os.environ.pop("COLUMNS", None)  # of the workers' terminal: a pipe would be as wide
+    os.environ.pop("COLUMNS", None)  # of the workers' terminal: a pipe otherwise has that width
     sys.dont_write_bytecode = False
 
 

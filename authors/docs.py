@@ -36,7 +36,7 @@ def _made_by(name: str) -> Callable[[], Any]:
 
 
 def _printed_by(module: str, *arguments: str) -> str:
-    """Run a generator in a process of its own.
+    """Run a generator in a separate process.
 
     The distributions are not imported by commands, and the components' host loads another copy of Google's messages than the provider does.
     """

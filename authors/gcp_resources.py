@@ -1,8 +1,8 @@
 """Generator of `components/gcp`: the gcp provider's resources that the components declare, from its Python SDK.
 
 The SDK loads whole modules of the provider: 1.3 CPU seconds for five Compute Engine types, 0.4 for Cloud Run and related types. These classes send the
-same data to the engine. They have the properties whose names components and stacks use. To use another type, block or property, write it where the
-components use it, then run `python -m authors.docs`.
+same data to the engine. They have the properties whose names components and stacks use. To use another type, block or property, write it in the
+components, then run `python -m authors.docs`.
 """
 
 import ast

@@ -25,7 +25,7 @@ STALE: Final = 1.05
 """Multiple of a package's lines from which its row is out of date, and falls. 40 lines more are free, for small packages."""
 TESTS: Final = "tests"
 _GENERATED: Final = ('"""generated', "# generated")
-_ROW: Final = re.compile(r"^\| `(?P<room>[\w/-]+)/` \| .* \| (?P<knows>[^|]*) \| (?P<lines>[\d,]+) \|$", re.MULTILINE)
+_ROW: Final = re.compile(r"^\| `(?P<folder>[\w/-]+)/` \| .* \| (?P<knows>[^|]*) \| (?P<lines>[\d,]+) \|$", re.MULTILINE)
 _NAME: Final = re.compile(r"`([\w/-]+)`")
 
 
@@ -58,7 +58,9 @@ def rooms_of(root: Path) -> Mapping[str, Room]:
 def rows_of(page: str) -> Mapping[str, Room]:
     """Return the rows of the page's table: the maximum lines of each package, and the packages that it may import."""
     return {
-        match["room"]: Room(lines=int(match["lines"].replace(",", "")), knows=frozenset(_NAME.findall(match["knows"])))
+        match["folder"]: Room(
+            lines=int(match["lines"].replace(",", "")), knows=frozenset(_NAME.findall(match["knows"]))
+        )
         for match in _ROW.finditer(page)
     }
 
@@ -120,7 +122,7 @@ def _files(folder: Path) -> Iterator[Path]:
 
 
 def _package(folder: Path) -> str:
-    """Return the import name of a folder: its own, or that of the single package in it."""
+    """Return the import name of a folder: its own, or the single package's in it."""
     inside = [path.parent.name for path in sorted(folder.glob("*/__init__.py"))]
     return inside[0] if not (folder / "__init__.py").is_file() and len(inside) == 1 else folder.name
 

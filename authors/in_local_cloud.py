@@ -23,7 +23,7 @@ def inside_folder() -> Path | None:
 
 
 def copy_project(root: Path, target: Path) -> None:
-    """Copy the checkout without its documentation and tests, so that a run changes nothing in it."""
+    """Copy the checkout without its documentation and tests, so a run changes nothing in it."""
     target.mkdir(parents=True)
     for pattern in _COPIED:
         for path in root.glob(pattern):
@@ -35,7 +35,7 @@ def copy_project(root: Path, target: Path) -> None:
 
 
 def run_inside(folder: Path, module: str, *arguments: str, scenario: str, project: Path) -> ExitCode:
-    """Run a module of a project in the environment of a local cloud. `folder` is that of the run."""
+    """Run a module of a project in the environment of a local cloud. `folder` is the run's."""
     cloud = ("localcloud", "run", "--state", str(folder / "cloud"), "--scenario", scenario)
     process = subprocess.Popen(
         [sys.executable, "-m", *cloud, "--", sys.executable, "-m", module, *arguments],

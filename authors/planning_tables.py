@@ -40,7 +40,7 @@ def tables() -> Mapping[str, str]:
     return {
         "rules": rules_table(),
         "gateway-rules": table(
-            "id | severity | what it finds | source",
+            "id | severity | finding | source",
             [(rule.id, rule.severities[0], rule.what, rule.source) for rule in GATEWAY_RULES.values()],
         ),
         "checkpoints": table("precision | loaded | runs on | ids", _grouped_rows()),
@@ -60,7 +60,7 @@ def rules_table() -> str:
         (rule.id, " or ".join(rule.severities), "yes" if rule.is_acceptable else "no", rule.what, rule.source)
         for rule in RULES.values()
     )
-    return table("id | severity | can be accepted | what it finds | source", rows)
+    return table("id | severity | can be accepted | finding | source", rows)
 
 
 def checkpoints_file() -> str:

@@ -41,7 +41,7 @@ class _Source:
             self.sizes.update(names if "max_num_batched_tokens" in names else ())
 
     def assign(self, name: str, value: ast.expr) -> None:
-        """Note a variable: the result of `get_kwargs`, a field of it, or a parser of its own, to which no number type applies."""
+        """Note a variable: the result of `get_kwargs`, a field of it, or a separate parser, to which no number type applies."""
         if isinstance(value, ast.Call) and ast.unparse(value.func) == "get_kwargs":
             self._owners[name] = ast.unparse(value.args[0])
         elif found := self.field(value) if isinstance(value, ast.Subscript) else None:
@@ -159,7 +159,7 @@ def _flag(source: _Source, names: Sequence[str], given: Mapping[str | None, ast.
 
 
 def _frontend(source: _Source, nodes: Sequence[ast.AST]) -> Iterator[str]:
-    """Yield a line for each field of the server's dataclass. Some lose their list form where they are customized."""
+    """Yield a line for each field of the server's dataclass. Some lose their list form if they are customized."""
     deleted = " ".join(ast.unparse(node) for node in nodes if isinstance(node, ast.Delete))
     for name, annotation in source.fields("FrontendArgs").items():
         types = {*source.types(annotation)}

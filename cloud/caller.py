@@ -37,7 +37,7 @@ class GoogleCaller:
         return f"{change} --member={self.member} --role={role} --condition=None"
 
     def refusal(self, api: str, role: str, error: GoogleListError, *, about: str = "") -> tuple[str, str]:
-        """Return why Google rejected a call, and the command that fixes it. `about`: the API whose quota `api` was asked for."""
+        """Return why Google rejected a call, and the command that fixes it. `about`: the API whose quota `api` was requested for."""
         detail = str(error)
         if error.is_api_off:
             return f"API {api} is off in project {self.project}", self.enable(api)

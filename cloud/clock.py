@@ -1,4 +1,4 @@
-"""Clocks: a replaceable one for waits, so that tests do not wait, and Google's time of day."""
+"""Clocks: a replaceable one for waits, so tests do not wait, and Google's time of day."""
 
 import time
 from collections.abc import Callable
@@ -18,12 +18,12 @@ class WaitClock:
 
 
 _RESOLUTION: Final = timedelta(seconds=2)
-"""A difference that the header's whole seconds and the way of the response explain."""
+"""A difference that the header's whole seconds and the time of the response explain."""
 
 
 @dataclass(slots=True)
 class GoogleClock:
-    """Google's time of day, for its stamps: this machine's clock may be wrong."""
+    """Google's time of day, for its stamps, because this machine's clock may be wrong."""
 
     _ahead: timedelta = timedelta()
 

@@ -54,7 +54,7 @@ class _StillThereError(ScriptError):
 def delete_all(
     api: GoogleApi, found: Sequence[FoundResource], *, report: Report, clock: WaitClock | None = None
 ) -> Sequence[DeletedResource]:
-    """Delete resources, those of one step concurrently, and return the result of each."""
+    """Delete resources, one step's concurrently, and return the result of each."""
     used = clock or WaitClock()
     done: list[DeletedResource] = []
     for _, step in groupby(sorted(found, key=lambda item: order_of(item.kind)), key=lambda item: order_of(item.kind)):

@@ -29,7 +29,7 @@ def read_enabled_apis(google: GoogleApi, project: str, apis: Iterable[str]) -> f
 def require_apis(project: str, apis: Sequence[str], *, say: Callable[[str], None]) -> None:
     """Raise CommandRefusedError, with the command that enables them, if APIs that a stack uses are off.
 
-    If Service Usage rejects the call, that is unknown: it is reported with `say` and blocks nothing.
+    If Service Usage rejects the call, that is unknown, reported with `say`, and blocks nothing.
     """
     try:
         enabled = read_enabled_apis(connect(project), project, apis)

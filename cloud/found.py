@@ -47,7 +47,7 @@ class ListCall:
     api: str
     path: str
     items: int
-    """Resources in the response, including those of others."""
+    """Resources in the response, including other users' resources."""
     elapsed_s: float
     outcome: str = "read"
     """`read`, `API not enabled`, `no such place`, or the reason it could not be read."""

@@ -16,7 +16,7 @@ Json: TypeAlias = Mapping[str, object]
 
 
 async def call(api: str, path: str, *, project: str, limit_s: float, body: Json | None = None) -> Json:
-    """Return the response of a GET, or of a POST if there is a body. Raises GoogleCallError, also after `limit_s` seconds."""
+    """Return the response of a GET, or of a POST if a body is passed. Raises GoogleCallError, even after `limit_s` seconds."""
     work = _started(endpoint(api) + path, project, body, limit_s)
     try:  # not in the loop's executor, whose threads may all wait for the hook that awaits this
         return await asyncio.wait_for(asyncio.wrap_future(work), limit_s)

@@ -63,7 +63,7 @@ def main_commit(model: str) -> Present[str] | Unknown:
 
 
 def real_sizes(info: object) -> Mapping[str, int]:
-    """Return the sizes of real files by name, which the local cloud's hub states besides shrunk ones; otherwise empty."""
+    """Return the sizes of real files by name, which the local cloud's hub states in addition to shrunk ones; otherwise empty."""
     about = getattr(info, "simulated", None)
     sizes = as_mapping(as_mapping(about).get("realBytes"))
     return {name: size for name, size in sizes.items() if isinstance(size, int)}

@@ -67,14 +67,14 @@ class ResourceKind:
     """Type in a state; empty if no program declares it."""
     api: str
     id: str
-    """Full name, made of the inputs of that type. The list of a project or a location follows from it."""
+    """Full name, built from the inputs of that type. The list of a project or a location follows from it."""
     command: str
     """Arguments of gcloud; `{id}` is the id with the project, `{l}` the location."""
     order: int
     """Kinds with a lower number are deleted first."""
     limit_s: float = 600
     version: str = ""
-    """Prefix of the full name in a path, if it is not that of the API."""
+    """Prefix of the full name in a path, if it is not the API's."""
     key: str = ""
     """Key of the resources in the list's response, if it is not the collection's name."""
     iam: str = ""
@@ -119,7 +119,7 @@ class ResourceKind:
         return f"{self.api}.{self.iam or self.collection}.list"
 
     def labels(self, item: Item) -> Sequence[Mapping[str, str]]:
-        """Return the labels of a resource; of a queued resource, which has none, those of each of its nodes."""
+        """Return the labels of a resource; of a queued resource, which has none, its nodes' labels."""
         holders = [item]
         if self.kind == QUEUED:
             specs = as_sequence(as_mapping(item.get("tpu")).get("nodeSpec"))

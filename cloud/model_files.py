@@ -82,7 +82,7 @@ def _tensors_of(path: Path) -> tuple[int, Sequence[str]]:
 def read_tensors(size_bytes: int, read: Callable[[int, int], bytes]) -> tuple[int, Sequence[str]]:
     """Return the bytes and the names of the tensors of a file of this size (huggingface/safetensors, README, "Format").
 
-    `read` returns the bytes between two positions. Raises its errors, and NotSafetensorsError, also for a file that does not end
+    `read` returns the bytes between two positions. Raises its errors, and NotSafetensorsError, even for a file that does not end
     with its last tensor.
     """
     if size_bytes < _LENGTH_BYTES:

@@ -30,7 +30,7 @@ _Key = tuple[str, str]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reply:
-    """Result of one call: items, or why there are none."""
+    """Result of one call: items, or the reason for none."""
 
     what: str = ""
     items: Sequence[Item] = ()
@@ -45,7 +45,7 @@ class Reply:
 
     @property
     def unread(self) -> str:
-        """What could not be read, and why; empty if it was."""
+        """Failed reads, with their reasons; empty without any."""
         return f"{self.what}: {self.problem}" if self.problem else ""
 
 
@@ -89,7 +89,7 @@ class CapacityQuestion:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answers:
-    """Google's responses by what was read and its place: `zones`, `services`, `limits` by metric, or a catalog of a zone."""
+    """Google's responses by their kind and place: `zones`, `services`, `limits` by metric, or a catalog of a zone."""
 
     replies: Mapping[_Key, Reply]
 

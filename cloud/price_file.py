@@ -1,4 +1,4 @@
-"""Price files: the one of a stack's settings, and `prices.json` in the project's folder, which `gemma plan prices` writes.
+"""Price files: the price file of a stack's settings, and `prices.json` in the project's folder, which `gemma plan prices` writes.
 
 Both are JSON in the format of `planning.data.prices`. A price of the stack's file precedes a refreshed one, which precedes the list price.
 """
@@ -34,7 +34,7 @@ def with_refreshed(book: PriceBook, folder: Path = PROJECT) -> PriceBook:
 
 
 def refreshed_book(folder: Path = PROJECT) -> PriceBook | None:
-    """Return the prices of `prices.json`; None without such a file. Raises PlanningError, also for prices of a local cloud outside of one."""
+    """Return the prices of `prices.json`; None without such a file. Raises PlanningError, even for prices of a local cloud outside of one."""
     book = stored_book(folder)
     if book is not None and book.catalog is not None and book.catalog.url != CATALOG_URL and not is_simulated():
         raise PlanningError(
@@ -51,7 +51,7 @@ def stored_book(folder: Path = PROJECT) -> PriceBook | None:
 def list_prices(folder: Path = PROJECT) -> PriceBook:
     """Return the prices for resources that exist, without a stack's own: the refreshed ones, then the list prices.
 
-    A file that cannot be used is ignored, because a teardown and the guard must work without it; every plan reports it.
+    A file that cannot be used is ignored, because a teardown and the guard must not depend on it; every plan reports it.
     """
     try:
         book = refreshed_book(folder)

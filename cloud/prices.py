@@ -152,7 +152,7 @@ def seen_instance(document: Item, zone: str) -> Seen | None:
 
 
 def seen_service(document: Item, region: str) -> Seen:
-    """Return a Cloud Run service. Its price is that of one instance."""
+    """Return a Cloud Run service. Its price is one instance's."""
     created_s = _seconds(document.get("createTime"))
     return Seen(
         name=str(document.get("name")),
@@ -164,7 +164,7 @@ def seen_service(document: Item, region: str) -> Seen:
 
 
 def _seconds(stamp: object) -> int:
-    """Return an RFC 3339 time in whole seconds since 1970: rounded down, so that a start is never too late."""
+    """Return an RFC 3339 time in whole seconds since 1970: rounded down, so a start is never too late."""
     return math.floor(datetime.fromisoformat(str(stamp)).timestamp())
 
 

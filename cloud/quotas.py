@@ -34,7 +34,7 @@ class Quota:
 
     @property
     def dimension(self) -> str:
-        """The kind of location that has a limit of its own."""
+        """The kind of location that has its own limit."""
         return "zone" if self.service == "tpu" else "region"
 
     def dimensions(self, place: str) -> Mapping[str, str]:

@@ -1,7 +1,7 @@
 """Search projects for all resources of one stack, or of all stacks of this product.
 
 The locations come from the APIs, because a stack may have used zones that its settings no longer list.
-No list uses the wildcard location `-`: Cloud Run rejects it, and elsewhere it is not documented to be complete.
+No list uses the wildcard location `-`, because Cloud Run rejects it, and elsewhere it is not documented to be complete.
 """
 
 import json
@@ -153,7 +153,7 @@ class _ListReader:
     end_s: float | None = None
 
     def reads(self, lists: Sequence[_List]) -> Sequence[_Read]:
-        """Return the result of each list. Those of a just enabled API are read until they succeed, and once more."""
+        """Return the result of each list. Lists of a just enabled API are read until they succeed, and once more."""
         reads = self._each(lists)
         late = self._starting(reads)
         while late:
@@ -305,7 +305,7 @@ def _unread(page: Item) -> Iterator[str]:
 
 
 def _judged(answer: Answer[Sequence[Item]], service: str, scope: Scope, *, is_place: bool) -> Answer[Sequence[Item]]:
-    """Return what a response proves about the stacks. Google returns 403 for a location that does not exist."""
+    """Return the facts about the stacks that a response proves. Google returns 403 for a location that does not exist."""
     match answer:
         case Unknown(cause="api off") if not scope.may_use(service):
             return Absent()
@@ -343,7 +343,7 @@ def _uses(found: FoundResource, networks: Sequence[str]) -> bool:
 
 
 def _grants(reads: Sequence[_Read], scope: Scope, owners: Sequence[Ownership]) -> Iterator[FoundResource]:
-    """Yield the grants of stacks. A deleted account belongs to the stack that would have its name."""
+    """Yield the grants of stacks. A deleted account belongs to the stack whose account gets this name."""
     existing = {str(item.get("email")): kind.owner(item) for _, kind, item in _items(reads) if kind.kind == ACCOUNT}
     accounts = {email: owner for email, owner in existing.items() if owner is not None}
     by_stack = {owner.stack: owner for owner in owners}

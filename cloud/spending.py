@@ -1,7 +1,7 @@
 """Age, cost and idle time of stacks against their limits. Limits, ages and states come from Google, not from settings.
 
 Past machines count too: `pulumi up` keeps their record in the stack's service account (contracts.run_record). Costs are list prices times
-lifetime: an upper bound if contracts give discounts or the end of a machine is unknown. Usage of Cloud
+lifetime: an upper bound if contracts grant discounts or the end of a machine is unknown. Usage of Cloud
 Run instances is read from Cloud Monitoring; if that is denied, only the instances that always run are counted, and the report states so.
 """
 
@@ -83,7 +83,7 @@ class StackSpending:
 
     @property
     def verdict(self) -> Literal["within", "exceeded", "unknown", "no limit"]:
-        """Result of the comparison. A figure that could not be read makes it unknown, unless one exceeds a limit."""
+        """Result of the comparison. It is unknown if a figure could not be read, unless one exceeds a limit."""
         if not self.limits.labels:
             return "no limit"
         if self.exceeded:
@@ -186,7 +186,7 @@ def _spending(read: _Read) -> StackSpending:
 
 
 def _idle(read: _Read, limits: StackLimits) -> tuple[Literal["idle", "busy", "unknown"] | None, float | None]:
-    """Return whether the machines are idle, and for how long. Asks them only if the stack has the limit."""
+    """Return whether the machines are idle, and for how long. Reads them only if the stack has the limit."""
     machines = [TpuMachine(api=read.api, name=item.name) for item in read.found if item.kind in {NODE, INSTANCE}]
     if limits.idle_after_s is None or not machines:
         return None, None
@@ -269,7 +269,7 @@ def _billed_usd(read: _Read, use: Use, limits: StackLimits) -> float:
 
 
 def _limits(found: Sequence[FoundResource]) -> StackLimits:
-    """Return the strictest limits of the resources: an interrupted update may have changed only some."""
+    """Return the strictest limits of the resources, because an interrupted update may have changed only some."""
     every = [StackLimits.of(item.labels) for item in found]
     ages = [one.max_age_s for one in every if one.max_age_s is not None]
     costs = [one.max_usd for one in every if one.max_usd is not None]

@@ -112,7 +112,7 @@ class ServerContainer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Collector:
-    """Collector of metrics in a container beside the server's."""
+    """Collector of metrics in a container next to the server's."""
 
     image: str
     """Reference by digest."""
@@ -167,7 +167,7 @@ class CloudRunGpuServiceArgs:
     invokers: Sequence[str]
     """IAM members that can call the service, such as user:a@example.com, or allUsers."""
     deletion_protection: bool
-    """Make the engine refuse to delete the service until this is turned off and deployed, or until gemma teardown clears it."""
+    """True: the engine refuses to delete the service until this is turned off and deployed, or until gemma teardown clears it."""
     direct_vpc: DirectVpc | None = None
     ingress: str = "all"
     """Key of INGRESS: networks that can reach the service."""
@@ -291,7 +291,7 @@ def _template(args: CloudRunGpuServiceArgs) -> gcp.cloudrunv2.ServiceTemplateArg
 
 
 def _containers(args: CloudRunGpuServiceArgs) -> list[gcp.cloudrunv2.ServiceTemplateContainerArgs]:
-    """Return the server's container and, if there is one, the collector's with what it takes from the instance."""
+    """Return the server's container and, if one exists, the collector's with its share of the instance."""
     machine, collector = args.machine, args.collector
     if collector is None:
         return [_container(args.container, machine)]
@@ -303,7 +303,7 @@ def _containers(args: CloudRunGpuServiceArgs) -> list[gcp.cloudrunv2.ServiceTemp
         image=collector.image,
         args=[CONFIG_ARGUMENT],
         envs=_variables({CONFIG_VARIABLE: collector.config}, collector.secrets),
-        # It starts when the server is ready; before that there is nothing to scrape.
+        # It starts when the server is ready, because the server has no metrics before.
         depends_ons=[_SERVER],
         resources=gcp.cloudrunv2.ServiceTemplateContainerResourcesArgs(
             limits={"cpu": str(machine.cpu - server.cpu), "memory": f"{machine.memory_mib - memory_mib}Mi"},

@@ -1,6 +1,6 @@
 """Starter of a Cloud Run container: modules of `vm_agent` and `contracts`, joined into one program for `python3 -c`.
 
-vLLM's image has Python but none of our code. So the program is an argument of the container, readable by anyone who can see the service.
+vLLM's image has Python but not our code. So the program is an argument of the container, readable by anyone who can see the service.
 """
 
 from functools import cache

@@ -15,12 +15,12 @@ SERVER_PATHS: Final = "/(v1/.*|tokenize|detokenize|health|version)"
 BACKEND_PATHS: Final = "(health|metrics)"
 """Paths of one server that callers reach with GET, below `/-/NAME/`."""
 UPSTREAM_IDLE_S: Final = 3
-"""Time after which Envoy closes an idle connection. vLLM closes one after 5 s, and a request in that moment would fail (llm-d#1564)."""
+"""Time after which Envoy closes an idle connection. vLLM closes one after 5 s, and a request in that moment fails (llm-d#1564)."""
 REQUEST_BODY_S: Final = 60
-"""Time for a whole request to arrive. It ends before the answer starts, so it cuts no answer."""
+"""Time for a whole request to arrive. It expires before the answer starts, so it cuts no answer."""
 REQUEST_HEADERS_S: Final = 10
 _RETRIES: Final = 2
-"""Two other servers. Not more, because a request that crashes its server crashes those of its retries too."""
+"""Two other servers. Not more, because a request that crashes its server also crashes the servers of its retries."""
 CALLERS_IDENTITY: Final = r".*[ ,]eyJ[\w-]*\.eyJ[\w-]*\..*"
 """Value of `Authorization` with a caller's identity token, with or without the signature that Cloud Run removes. An API key has another form."""
 _TYPES: Final = "type.googleapis.com/envoy.extensions"
@@ -39,16 +39,16 @@ class GatewayServer:
 
 
 def gateway_config(servers: Sequence[GatewayServer], stack: str) -> str:
-    """Return the text of Envoy's configuration: JSON, one value per line, so that a preview shows which line changes.
+    """Return the text of Envoy's configuration: JSON, one value per line, so a preview shows which line changes.
 
-    There is at least one server. A server gets requests while its `/health` answers. `stack` is the gateway's, for the operator's command in errors.
+    It has at least one server. A server gets requests while its `/health` answers. `stack` is the gateway's, for the operator's command in errors.
     """
     resources = {"listeners": [_listener(servers, stack)], "clusters": list(_clusters(servers))}
     return json.dumps({"overload_manager": _overload_manager(), "static_resources": resources}, indent=1)
 
 
 def _overload_manager() -> _Block:
-    """Return the answer to a full instance: 503 at 90 % of the heap. Above its memory, Cloud Run would end it with all its requests."""
+    """Return the answer to a full instance: 503 at 90 % of the heap. Above its memory, Cloud Run ends it with all its requests."""
     heap, connections = "fixed_heap", "global_downstream_max_connections"
     trigger = {"name": f"envoy.resource_monitors.{heap}", "threshold": {"value": 0.9}}
     return {
@@ -76,7 +76,7 @@ def _overload_manager() -> _Block:
 def _routes(servers: Sequence[GatewayServer]) -> Iterator[_Block]:
     model: _Block = {
         "match": _regex(SERVER_PATHS),
-        # Envoy's default of 15 s would cut every long answer.
+        # Envoy's default of 15 s cuts every long answer.
         "route": {"cluster": "model", "timeout": "0s", "retry_policy": _retries()},
     }
     for route in (*map(_backend_route, servers), model):
@@ -105,7 +105,7 @@ def _backend_route(server: GatewayServer) -> _Block:
 
 
 def _retries() -> _Block:
-    """Return the retries, only before an answer began, on another server."""
+    """Return the retries, only before the start of an answer, on another server."""
     return {
         # `reset` covers a server that dies after it got the request and before it answered. A request changes nothing in a server, so it may run twice.
         "retry_on": "connect-failure,refused-stream,reset,retriable-status-codes",
@@ -220,7 +220,7 @@ def _model(servers: Sequence[GatewayServer]) -> _Block:
     return {
         **_cluster("model", servers),
         "lb_policy": "LEAST_REQUEST",
-        # Below this share of healthy servers Envoy would send requests to unhealthy ones too.
+        # Below this share of healthy servers Envoy sends requests to unhealthy ones too.
         "common_lb_config": {"healthy_panic_threshold": {"value": 1}},
         "typed_extension_protocol_options": {
             "envoy.extensions.upstreams.http.v3.HttpProtocolOptions": {

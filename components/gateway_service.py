@@ -29,7 +29,7 @@ class GatewayServiceArgs:
     config: str
     """Text of Envoy's configuration (components.gateway_config)."""
     network: pulumi.Input[str]
-    """projects/P/global/networks/N, the network of all servers: a service has one network interface."""
+    """projects/P/global/networks/N, the network of all servers, because a service has one network interface."""
     subnetwork: str
     invokers: Sequence[str]
     min_instances: int

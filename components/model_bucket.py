@@ -34,7 +34,7 @@ class ModelBucketArgs:
     force_destroy: bool = True
     """Allow the provider to delete the objects with the bucket, once it is no longer protected. `gemma teardown` always deletes them."""
     protect: bool = True
-    """Make the engine refuse to delete or replace the bucket. False for one whose objects cost nothing to lose."""
+    """True: the engine refuses to delete or replace the bucket. False for one whose objects cost nothing to lose."""
     retain: bool = False
     """Keep the bucket when the stack is destroyed. A label records that."""
 
@@ -101,7 +101,7 @@ class ModelBucket(pulumi.ComponentResource):
                 storage_class="STANDARD",
                 uniform_bucket_level_access=True,
                 public_access_prevention="enforced",
-                # Soft delete would keep deleted weights for a week and bill them. They can be staged again from the hub.
+                # Soft delete keeps deleted weights for a week and bills them. They can be staged again from the hub.
                 soft_delete_policy=gcp.storage.BucketSoftDeletePolicyArgs(retention_duration_seconds=0),
                 lifecycle_rules=_lifecycle(args),
                 force_destroy=args.force_destroy,

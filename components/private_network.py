@@ -90,7 +90,7 @@ class PrivateNetworkArgs:
     """TCP ports that machines with `target_tag` may connect to, or None for all. The machine's metadata server, with DNS and NTP, is always
     reachable (Google Cloud, "VPC firewall rules", always allowed traffic)."""
     gateway_region: str | None = None
-    """Region of a gateway, which gets a subnet of its own there, so that a firewall rule can name its addresses. None: no gateway."""
+    """Region of a gateway, which gets its own subnet there, so a firewall rule can name its addresses. None: no gateway."""
 
 
 class PrivateNetwork(pulumi.ComponentResource):
@@ -189,7 +189,7 @@ class _Rules:
     options: pulumi.ResourceOptions
 
     def tunnel(self) -> pulumi.Resource:
-        # SSH only, because the tunnel ends at the machine's loopback address, where the server listens.
+        # SSH only, because the tunnel leads to the machine's loopback address, on which the server listens.
         return self._ingress("iap", SSH_PORT, IAP_RANGE)
 
     def server(self, port: int, from_range: str) -> pulumi.Resource:

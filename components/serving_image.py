@@ -85,7 +85,7 @@ class ServingImage:
     ) -> pulumi.Output[str]:
         """Declare one repository and its readers, and return HOST/PROJECT/REPOSITORY."""
         building = args.build_context is not None
-        # A replacement has the same name and the same grants: deleted afterwards, the old ones would refuse it or take it with them.
+        # A replacement has the same name and the same grants: deleted afterwards, the old ones refuse it or are deleted with it.
         delete_first = pulumi.ResourceOptions(delete_before_replace=True)
         repository = gcp.artifactregistry.Repository(
             f"{name}{suffix}",

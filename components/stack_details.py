@@ -1,4 +1,4 @@
-"""Values for programs, not for users. The engine prints a stack's outputs, but not those of a component."""
+"""Values for programs, not for users. The engine prints a stack's outputs, but not a component's."""
 
 from collections.abc import Mapping
 

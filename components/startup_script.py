@@ -106,7 +106,7 @@ def agent_program() -> str:
 def packed(header: str, program: str, *, writes_plain: bool = False) -> str:
     """Return a program for Python 3.10 that runs `program`, after writing it to PLAIN_FILE if `writes_plain`.
 
-    bzip2 has a single implementation. zlib has several (zlib-ng, Intel's), so a colleague's preview would show a change.
+    bzip2 has a single implementation. zlib has several (zlib-ng, Intel's), so a colleague's preview can show a change.
     """
     encoded = base64.b64encode(bz2.compress(program.encode(), 9)).decode()
     lines = "\n".join(encoded[start : start + _LINE] for start in range(0, len(encoded), _LINE))

@@ -34,7 +34,7 @@ class StoredSecretArgs:
 class StoredSecret(pulumi.ComponentResource):
     """One secret, one version of it, and one grant per reader.
 
-    A new value creates a new version and destroys the old one. Nothing reads "latest", which would change under a running server.
+    A new value creates a new version and destroys the old one. Nothing reads "latest", which can change under a running server.
     """
 
     secret_id: pulumi.Output[str]
@@ -60,7 +60,7 @@ class StoredSecret(pulumi.ComponentResource):
             name,
             gcp.secretmanager.SecretVersionArgs(
                 secret=secret.id,
-                # Marked here too, because the value must be a secret in the state, no matter what the caller passes.
+                # Marked here too, because the value must be a secret in the state for every caller.
                 secret_data=pulumi.Output.secret(args.value),
                 deletion_policy="DELETE",
             ),
@@ -89,7 +89,7 @@ class ExistingSecret(pulumi.ComponentResource):
     """An existing version. Only the grants on its secret belong to the stack. Its value never passes through Pulumi."""
 
     secret_id: pulumi.Output[str]
-    """projects/P/secrets/S: Cloud Run accepts the short id only for secrets of its own project."""
+    """projects/P/secrets/S: Cloud Run accepts the short id only for secrets of the service's project."""
     version: pulumi.Output[str]
     version_name: pulumi.Output[str]
     grants: list[pulumi.Resource]

@@ -101,8 +101,8 @@ class TpuQueuedResourceArgs:
 class TpuQueuedResource(pulumi.ComponentResource):
     """Capacity in the first zone that grants it, with the server from the document.
 
-    A changed document restarts the server in place. The provider rejects a change that would release capacity in use, unless
-    `allow_replace_active` is set. Outputs are those of the queued resource (components.gcp_tpu), known once the capacity was granted.
+    A changed document restarts the server in place. The provider rejects a change that releases capacity in use, unless
+    `allow_replace_active` is set. Outputs of the queued resource (components.gcp_tpu), known once the capacity was granted.
     """
 
     zone: pulumi.Output[str]
@@ -172,7 +172,7 @@ class TpuQueuedResource(pulumi.ComponentResource):
 def _metadata(args: TpuQueuedResourceArgs) -> "dict[str, pulumi.Input[str]]":
     """Return the machine's metadata: each key is Google's or read by a module of `vm_agent` (tests/components/test_machine_keys.py)."""
     limits = RolloutLimits(
-        # The machine times out before `pulumi up` does, so `up` sees what is serving afterwards.
+        # The machine times out before `pulumi up` does, so `up` sees the server that runs afterwards.
         ready_timeout_s=max(args.ready_timeout_s - _NOTICE_S, args.ready_timeout_s / 2),
         drain_s=args.drain_s,
         shutdown_flag=args.shutdown_flag,
@@ -182,7 +182,7 @@ def _metadata(args: TpuQueuedResourceArgs) -> "dict[str, pulumi.Input[str]]":
     return {
         SCRIPT_METADATA_KEY: startup_script(),
         "enable-guest-attributes": "TRUE",
-        # Without OS Login every SSH key in the project's metadata has root access to the machine. `block-project-ssh-keys` would exclude those
+        # Without OS Login every SSH key in the project's metadata has root access to the machine. `block-project-ssh-keys` excludes those
         # too, but gcloud adds no key to a machine if the user's key is in the project's metadata. That user could never log in.
         # An explicit FALSE: without the key, the project's metadata decides.
         "enable-oslogin": "TRUE" if args.os_login else "FALSE",

@@ -11,7 +11,7 @@ from typing import Any, Final, Literal
 from contracts.outputs import Target
 
 Severity = Literal["page", "ticket"]
-"""`page`: users are affected now. `ticket`: look at it during the day."""
+"""`page`: users are affected now. `ticket`: investigate it during the day."""
 
 RUNBOOK: Final = "docs/observability.md"
 NOT_READY: Final = "Not ready"

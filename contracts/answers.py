@@ -6,7 +6,7 @@ from typing import Generic, Literal, TypeAlias, TypeVar
 T_co = TypeVar("T_co", covariant=True)
 
 Cause: TypeAlias = Literal["api off", "denied", "not simulated", "other"]
-"""Cause of an unknown result. `denied`: HTTP 403, also for what does not exist. `not simulated`: HTTP 501."""
+"""Cause of an unknown result. `denied`: HTTP 403, including for missing resources. `not simulated`: HTTP 501."""
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""The collector of metrics beside a server: Google's build of the OpenTelemetry collector."""
+"""The collector of metrics next to a server: Google's build of the OpenTelemetry collector."""
 
 import json
 from collections.abc import Sequence
@@ -32,7 +32,7 @@ GIB_PER_VCPU: Final = 4
 """Cloud Run's maximum memory of a container per vCPU."""
 
 SHORTEST_INTERVAL_S: Final = 30
-"""Time between two scrapes. Alerts are evaluated as often: Google accepts multiples of 30 s (discovery: monitoring.v3)."""
+"""Time between two scrapes. Alerts are evaluated as often. Google accepts multiples of 30 s (discovery: monitoring.v3)."""
 LONGEST_INTERVAL_S: Final = 120
 """Windows of 5 minutes need two scrapes: with 3 minutes or more, some alerts do not fire."""
 MOST_SAMPLES: Final = 120
@@ -72,7 +72,7 @@ def collector_config(
     """Return the configuration as JSON, which is YAML too.
 
     Args:
-        project: project that stores the metrics. A TPU machine may be in a project of Google's.
+        project: project that stores the metrics. A TPU machine may be in Google's project.
         namespace: name of the service or the queued resource; alerts select by this label.
         cluster: another label of each series; Google requires one.
         ports: loopback ports whose /metrics is scraped.

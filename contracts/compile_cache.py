@@ -8,7 +8,7 @@ from typing import Final
 from contracts.serving_document import ServingDocument
 
 ARCHIVE_METADATA_KEY: Final = "gemma-serving-compile-archive"
-"""Metadata key beside the document's, so that a change does not restart the server."""
+"""Metadata key next to the document's, so a change does not restart the server."""
 ARCHIVE_PREFIX: Final = "compile-cache"
 """Folder of the bucket with the archives, the only one that the machine can write to."""
 ARCHIVE_KEEP_DAYS: Final = 30
@@ -21,8 +21,8 @@ NEUTRAL_FLAGS: Final = frozenset({
     "enable-log-requests", "host", "load-format", "log-requests", "log-stats", "middleware", "port", "reasoning-parser", "revision",
     "safetensors-load-strategy", "served-model-name", "tokenizer-revision", "tool-call-parser", "uvicorn-log-level",
 })  # fmt: skip
-"""Flags of vLLM that do not affect compiled programs: those of the HTTP server and of loading. Others are assumed to affect
-them: a missing program costs its compile time, an unused one a few megabytes. XLA identifies a program by its contents."""
+"""Flags of vLLM that do not affect compiled programs: flags of the HTTP server and of loading. Others are assumed to affect
+them. A missing program costs its compile time, an unused one a few megabytes. XLA identifies a program by its contents."""
 NEUTRAL_VARIABLES: Final = frozenset({
     COMPILE_CACHE_VARIABLE, "HF_HOME", "VLLM_ALLOW_RUNTIME_LORA_UPDATING", "VLLM_MEDIA_URL_ALLOW_REDIRECTS", "VLLM_SERVER_DEV_MODE",
 })  # fmt: skip

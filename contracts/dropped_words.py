@@ -16,7 +16,7 @@ COMMANDS: Final[Mapping[str, str]] = {
 
 SETTINGS: Final[Mapping[str, str]] = {
     "gateway.backends[].spare": "Remove it, and put two TPU stacks behind the gateway; see docs/gateway.md.",
-    "cloudRun.rollout.steps": "Remove it; `gemma rollout` moves all traffic at once, after its checks.",
+    "cloudRun.rollout.steps": "Remove it; `gemma rollout` moves all traffic in one step, after its checks.",
     "cloudRun.rollout.requests": "Remove it; `gemma rollout` runs the smoke checks.",
     "cloudRun.rollout.maxSlowdown": "Remove it; set smoke.minTokensPerSecond for the least speed.",
     "cloudRun.rollout.maxFailed": "Remove it; `gemma rollout` stops at the first failed smoke check.",

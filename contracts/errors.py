@@ -1,4 +1,4 @@
-"""Errors that make a command exit with one sentence."""
+"""Errors with which a command exits with one sentence."""
 
 from contracts.exit_codes import ExitCode
 

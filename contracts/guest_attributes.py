@@ -41,7 +41,7 @@ ENDING: Final = "ending"
 FAILED: Final = "failed"
 
 WAITING: Final = frozenset({WAITING_FOR_HUB, WAITING_FOR_REGISTRY, WAITING_FOR_STORAGE})
-"""Phases of a cause that passes by itself."""
+"""Phases of a transient cause."""
 WITH_REASON: Final = frozenset({FAILED, RETRYING, RESTORING, *WAITING})
 """Phases whose `detail` ends with the reason."""
 

@@ -31,7 +31,7 @@ def is_reserved(key: str) -> bool:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StackLimits:
-    """Maximum age, cost and idle time of a stack, stored in labels, so that a guard needs no state."""
+    """Maximum age, cost and idle time of a stack, stored in labels, so a guard needs no state."""
 
     max_age_s: int | None = None
     """Seconds from the first start of a machine or the service (contracts.run_record)."""

@@ -15,7 +15,7 @@ from urllib.parse import quote
 
 MASK: Final = "[masked]"
 _SHORTEST: Final = 6
-"""A shorter value is not a secret, and would mask words of the text."""
+"""A shorter value is not a secret, and masks words of the text."""
 _URL_SAFE: Final = str.maketrans("+/", "-_")
 _START: Final = r"(?:(?<![A-Za-z0-9])|(?<=%[0-9A-Fa-f]{2}))"
 """Start of a word, including in a URL. Only forms that are part of common words need it, such as `sk-` of `task-`."""
@@ -168,4 +168,4 @@ _PASSES: Final[tuple[tuple[tuple[str, ...], "re.Pattern[str]", "Callable[[re.Mat
     (("basic",), _BASIC, _without_credentials),
     (("bearer", "key", "secret", "passw", "passphrase", "token", "_pat"), _NAMED, _without_value),
 )
-"""Patterns in order, each with strings of which one is in the casefolded text of every match: that search takes a fiftieth of the time."""
+"""Patterns in order, each with strings of which one is in the casefolded text of every match, because that search takes a fiftieth of the time."""

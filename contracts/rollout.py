@@ -7,7 +7,7 @@ from typing import Final
 from contracts.guest_attributes import PRIVILEGED
 
 ROLLOUT_METADATA_KEY: Final = "gemma-serving-rollout"
-"""Metadata key beside the document, because a changed limit must not restart the server."""
+"""Metadata key next to the document, because a changed limit must not restart the server."""
 ENDS_AT_METADATA_KEY: Final = "gemma-serving-ends-at"
 """Metadata key with the time at which Google deletes the machine, RFC 3339. The provider writes it."""
 DEFAULT_READY_TIMEOUT_S: Final = 3600

@@ -1,4 +1,4 @@
-"""What changes about a server, from the inputs of its queued resource or service."""
+"""Changes of a server, from the inputs of its queued resource or service."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -91,7 +91,7 @@ def _of_document(text: object) -> dict[str, str] | None:
 def _of_template(template: Mapping[str, object]) -> dict[str, str] | None:
     container = as_mapping(next(iter(as_sequence(template.get("containers"))), None))
     arguments = as_sequence(container.get("args"))
-    # A starter has the server's whole command among its arguments, after one of its own that may be unknown.
+    # A starter has the server's whole command among its arguments, after the starter's own one, which may be unknown.
     served = arguments[arguments.index(_SERVE) + 1 :] if _SERVE in arguments else arguments
     image, variables = container.get("image"), _variables(as_sequence(container.get("envs")))
     is_known = served and variables is not None and all(isinstance(text, str) for text in (image, *served))

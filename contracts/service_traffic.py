@@ -111,7 +111,7 @@ def shares_text(shares: Mapping[str, int] | None) -> str:
 
 
 def rollout_of(service: Service, stack: str) -> tuple[RolloutPhase, str]:
-    """Return the phase of a rollout, and the next command as a sentence, empty if there is none."""
+    """Return the phase of a rollout, and the next command as a sentence, empty if none exists."""
     shares = known_shares(service)
     latest, ready = (short_name(service.get(key)) for key in ("latestCreatedRevision", "latestReadyRevision"))
     new = ready if ready == latest or not latest else ""

@@ -9,9 +9,9 @@ from typing import Any, Final
 
 DOCUMENT_METADATA_KEY: Final = "gemma-serving-document"
 REPOSITORIES_METADATA_KEY: Final = "gemma-serving-image-repositories"
-"""Metadata key beside the document, so a change does not restart the server: region to HOST/PROJECT/REPOSITORY of its image."""
+"""Metadata key next to the document, so a change does not restart the server: region to HOST/PROJECT/REPOSITORY of its image."""
 RESTART_METADATA_KEY: Final = "gemma-serving-restart"
-"""Metadata key beside the document, whose hash stays the same: any new value restarts the server."""
+"""Metadata key next to the document, whose hash stays the same: any new value restarts the server."""
 RESTART_NONCE: Final = re.compile(r"[A-Za-z0-9.:-]{1,64}")
 """Allowed values. The agent ignores others."""
 SCRIPT_METADATA_KEY: Final = "startup-script"
@@ -79,7 +79,7 @@ class ServingDocument:
 
 
 def image_in(region: str, image: str, repositories: Mapping[str, str]) -> str:
-    """Return the image's reference in the region's repository, or unchanged if there is none."""
+    """Return the image's reference in the region's repository, or unchanged if none exists."""
     near = repositories.get(region)
     own = next((one for one in repositories.values() if image.startswith(f"{one}/")), None)
     return image if near is None or own is None else near + image.removeprefix(own)
@@ -91,7 +91,7 @@ def document_hash(text: str) -> str:
 
 
 def parse_document(text: str) -> ServingDocument:
-    """Parse a document. Raises DocumentError, also for one that another version of the project wrote."""
+    """Parse a document. Raises DocumentError, even for one that another version of the project wrote."""
     try:
         raw: dict[str, Any] = dict(json.loads(text))
         weights = raw.get("weights", {"mode": "hub"})

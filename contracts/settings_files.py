@@ -13,7 +13,7 @@ def stacks_in(folder: Path) -> Sequence[str]:
 
 
 def no_settings_file(stack: str, folder: Path) -> str:
-    """Return the error for a stack without a settings file, with what was probably meant."""
+    """Return the error for a stack without a settings file, with the probable name."""
     name = f"Pulumi.{stack}.yaml"
     if committed_text(name, folder) is not None:
         return f"{name} not found, but it is committed. Run `git checkout {name}` to restore it."

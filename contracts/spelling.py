@@ -6,7 +6,7 @@ _CLOSE = 0.75
 
 
 class UnknownWordError(ValueError):
-    """A word is none of a closed set. The message names the set."""
+    """A word is not in a closed set. The message names the set."""
 
     def __init__(self, known: Iterable[str]) -> None:
         self.known = tuple(known)

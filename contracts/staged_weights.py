@@ -49,7 +49,7 @@ def listing_path(bucket: str, folder: str) -> str:
 def difference(manifest: object, stored: Mapping[str, StoredFile], folder: str) -> str | None:
     """Return how a folder differs from its manifest, as a clause, or None if it contains exactly the listed files.
 
-    A manifest without files proves nothing. An unlisted file, such as a chat template, would be loaded with the others.
+    A manifest without files proves nothing. An unlisted file, such as a chat template, is loaded with the others.
     """
     files = _files(as_mapping(manifest))
     if not files:
@@ -67,7 +67,7 @@ def difference(manifest: object, stored: Mapping[str, StoredFile], folder: str) 
 def strangers(stored: Iterable[str], folder: str, names: Iterable[str]) -> Sequence[str]:
     """Return the files of a folder that are not among these names, sorted. `stored` are the bucket's objects.
 
-    Ignored are placeholders, nested checkpoints with their own manifest, and this project's other data beside weights in no folder.
+    Ignored are placeholders, nested checkpoints with their own manifest, and this project's other data next to weights in no folder.
     """
     start, known = object_name(folder, ""), {*names, MANIFEST}
     found = sorted(name.removeprefix(start) for name in stored if name.startswith(start) and not name.endswith("/"))

@@ -23,7 +23,7 @@ def replace_file(path: Path, text: str) -> None:
             shutil.copymode(path, fresh)
         fresh.replace(path)
     except OSError as error:
-        error.filename = error.filename or str(path)  # that of a full disk names no file
+        error.filename = error.filename or str(path)  # the error of a full disk names no file
         raise
     finally:
         fresh.unlink(missing_ok=True)

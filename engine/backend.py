@@ -1,7 +1,7 @@
 """Location of the engine's states, including when it runs in a copy of the project.
 
 The engine resolves a relative path such as `file://./state` against the folder that it runs in.
-In a copy that would be another, empty backend.
+In a copy that is another, empty backend.
 """
 
 import contextlib

@@ -1,6 +1,6 @@
 """Child programs of a command. Each terminating signal reaches each of them exactly once.
 
-A child has its own process group, because a second signal makes the engine exit without saving its state.
+A child has its own process group, because after a second signal the engine exits without saving its state.
 So only the command gets a signal, and forwards it as SIGINT.
 """
 
@@ -57,13 +57,13 @@ def started(
     arguments: Sequence[str],
     *,
     read_by_caller: bool = False,
-    **options: Any,  # noqa: ANN401 - those of Popen
+    **options: Any,  # noqa: ANN401 - the arguments of Popen
 ) -> Generator["subprocess.Popen[str]"]:
     """Start a program with text streams. After an interrupt, wait for it to save its state and exit.
 
     `read_by_caller`: another thread reads its pipes. Raises OSError if it cannot be started.
     """
-    import subprocess  # noqa: PLC0415 - commands that start nothing, such as plan, do without it
+    import subprocess  # noqa: PLC0415 - commands that start nothing, such as plan, do not need it
 
     with _held():
         process = subprocess.Popen(arguments, process_group=0, text=True, **options)

@@ -1,6 +1,6 @@
 """Read, change, back up and write a stack's deployment: its resources and unfinished operations.
 
-The format is that of `pulumi stack export` (pulumi/pulumi, sdk/go/common/apitype, UntypedDeployment and DeploymentV3).
+The format of `pulumi stack export` (pulumi/pulumi, sdk/go/common/apitype, UntypedDeployment and DeploymentV3).
 Other content is kept as read, and secrets stay ciphertext.
 """
 
@@ -236,7 +236,7 @@ def is_secret(value: object) -> bool:
 
 
 def type_in(urn: str) -> str:
-    """Return the type in a URN, without those of its parents. Empty for other text."""
+    """Return the type in a URN, without its parents' types. Empty for other text."""
     parts = urn.split("::")  # urn:pulumi:STACK, PROJECT, TYPE, NAME
     return parts[2].rpartition("$")[2] if len(parts) > 3 else ""  # noqa: PLR2004 - those four
 

@@ -89,7 +89,7 @@ def selected_or_new(stack: str, *, create: bool = True) -> Generator[bool]:
 
 @contextlib.contextmanager
 def scratch_backend(stack: str) -> Generator[None]:
-    """Use an empty backend, and restore the settings file, where a stack writes its salt."""
+    """Use an empty backend, and restore the settings file, to which a stack writes its salt."""
     path = runner.project_folder() / f"Pulumi.{stack}.yaml"
     text = path.read_bytes()
     with tempfile.TemporaryDirectory(prefix="backend-") as folder, variable(BACKEND_VARIABLE, f"file://{folder}"):

@@ -77,7 +77,7 @@ def pulumi() -> str:
 
 
 def environment() -> Mapping[str, str]:
-    """Return the user's environment, without this checkout: the program may run in a copy."""
+    """Return the user's environment, without this checkout, because the program may run in a copy."""
     checkout = Path(__file__).resolve().parents[1]
     given = os.environ.get("PYTHONPATH", "").split(os.pathsep)
     paths = os.pathsep.join(path for path in given if path and Path(path).resolve() != checkout)
@@ -87,7 +87,7 @@ def environment() -> Mapping[str, str]:
 def run(
     *arguments: str, limit_s: float | None = QUERY_LIMIT_S, stdin: str | None = None
 ) -> "subprocess.CompletedProcess[str]":
-    """Run a Pulumi command to its end; the engine saves its state first, also after a signal.
+    """Run a Pulumi command to its end; the engine saves its state first, even after a signal.
 
     `stdin`: such as a secret, which must not be an argument. Raises ScriptError after `limit_s` seconds.
     """
@@ -126,9 +126,9 @@ def attended(
     watch: Callable[[], None] | None = None,
     variables: Mapping[str, str] | None = None,
 ) -> tuple[int, str]:
-    """Run a Pulumi command to its end, also after a signal. Return its exit code and its output.
+    """Run a Pulumi command to its end, even after a signal. Return its exit code and its output.
 
-    `on_line` gets each line, in a thread; `watch` is called several times a second, and at the end.
+    `on_line` gets each line, in a thread; `watch` is called several times per second, and at the end.
     Raises KeyboardInterrupt after the end if the user interrupted.
     """
     lines: list[str] = []
@@ -156,7 +156,7 @@ def attended(
 def _engine(
     arguments: Sequence[str],
     variables: Mapping[str, str] | None = None,
-    **options: Any,  # noqa: ANN401 - those of `started`
+    **options: Any,  # noqa: ANN401 - the arguments of `started`
 ) -> "AbstractContextManager[subprocess.Popen[str]]":
     words = [pulumi(), *arguments, "--non-interactive"]
     return started(words, cwd=project_folder(), env={**environment(), **(variables or {})}, **options)
@@ -210,7 +210,7 @@ def _errors(text: str) -> Sequence[str]:
 
 
 def _shortened(error: str) -> str:
-    """Return a long error up to its last sentence or word that fits, so that no hint ends in its middle."""
+    """Return a long error up to its last sentence or word that fits, so no hint ends in its middle."""
     if len(error) <= _MOST_CHARACTERS:
         return error
     start = error[:_MOST_CHARACTERS]

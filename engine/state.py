@@ -56,7 +56,7 @@ class StackState:
     written: str = ""
     """Time at which the state was written (RFC 3339)."""
     projects: Sequence[str] = ()
-    """Google Cloud projects in the state, those of the outputs first."""
+    """Google Cloud projects in the state, the outputs' first."""
     raw: Item = field(default_factory=dict[str, object])
     """Output of `pulumi stack export`, or the file of a local backend in that form."""
 
@@ -176,7 +176,7 @@ def file_text(stack: str) -> str:
 
 
 def _from_file(stack: str, status: Status, detail: str) -> StackState:
-    """Return what a local backend's file says; of a broken one, at least the projects."""
+    """Return the content of a local backend's file; of a broken one, at least the projects."""
     text = file_text(stack)
     try:
         found = of_deployment(stack, parse_deployment(stack, text))
@@ -239,7 +239,7 @@ def require_server(stack: str, outputs: StackOutputs, *, what: str) -> None:
     if outputs.backends is not None:
         instead = " or ".join(f"--stack {one.stack}" for one in outputs.backends)
         raise CommandRefusedError(
-            f"Stack {stack} is a gateway, which has no server of its own to {what}. Pass {instead}, one backend after another."
+            f"Stack {stack} is a gateway, which has no server to {what}. Pass {instead}, one backend after another."
         )
 
 

@@ -43,7 +43,7 @@ class ShownChange(BaseModel, frozen=True, extra="forbid"):
     before: str
     after: str
     replaces: bool = False
-    """Whether it forces a replacement."""
+    """True if it forces a replacement."""
 
 
 class ResourceChange(BaseModel, frozen=True):

@@ -2,7 +2,7 @@
 
   gemma connect STACK -- .venv/bin/python examples/batch.py requests.jsonl results.jsonl
 
-The requests have the format of OpenAI's batch API. After an interruption, run it again: it sends only those without a result.
+The requests have the format of OpenAI's batch API. After an interruption, run it again. It sends only those without a result.
 """
 
 import asyncio
@@ -26,7 +26,7 @@ def finished(results: Path) -> set[str]:
 
 
 async def send_all(source: Path, results: Path) -> None:
-    """Send each request without a result, at most CONCURRENCY at once."""
+    """Send each request without a result, at most CONCURRENCY concurrently."""
     requests = {request["custom_id"]: request for request in map(json.loads, source.open(encoding="utf-8"))}
     done = finished(results)
     waiting = iter([request for name, request in requests.items() if name not in done])
@@ -39,7 +39,7 @@ async def send_all(source: Path, results: Path) -> None:
                     try:
                         body = await client.post(path, cast_to=object, body=request["body"])
                         response = {"status_code": 200, "body": body}
-                    except BadRequestError as error:  # would fail again
+                    except BadRequestError as error:  # fails again
                         response = {"status_code": 400, "body": error.body}
                     file.write(json.dumps({"custom_id": request["custom_id"], "response": response}) + "\n")
                     file.flush()

@@ -1,6 +1,6 @@
 """Predicts whether a deployment fits, its start time, its cost and its flags before it costs anything.
 
-Pure: no network, no clock, and no I/O except its data files (planning/data/*.json), each read once at first use.
+Pure: without network, clock or I/O except its data files (planning/data/*.json), each read once at first use.
 `plan(Deployment(...))` takes about a millisecond; importing this package loads nothing until a name is used.
 """
 

@@ -1,4 +1,4 @@
-"""What both targets share: project, account, image, secrets, bucket and command line."""
+"""Parts of both targets: project, account, image, secrets, bucket and command line."""
 
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -36,7 +36,7 @@ MEMORY_FOLDER = "/mnt/weights"
 WITHOUT_MOUNT = ("streamer", "memory")
 """Modes of a Cloud Run container without a mount of the bucket."""
 LOOPBACK = "127.0.0.1"
-"""Address of a machine's server without a gateway: the tunnel ends there."""
+"""Address of a machine's server without a gateway, at the end of the tunnel."""
 _EVERY_ADDRESS = "0.0.0.0"
 COMMAND = ("vllm", "serve")
 """Command of the server, before its arguments."""
@@ -239,7 +239,7 @@ def _serving(context: Context, image: ServingImage) -> Serving:
     if digest is not None:
         environment[HASH_VARIABLE] = digest  # other weights are a new document and revision
     if context.parts and not context.needs_hub:
-        environment["HF_HUB_OFFLINE"] = "1"  # a server with staged parts would ask the hub for them
+        environment["HF_HUB_OFFLINE"] = "1"  # a server with staged parts requests them from the hub
     return Serving(
         image=image.ref,
         image_repositories=image.repositories,
@@ -274,7 +274,7 @@ def _bucket(
             labels=settings.labels,
             existing=settings.bucket.existing,
             force_destroy=settings.bucket.force_destroy,
-            # A change of region, or settings without a bucket, would empty and delete it, along with the files that a running revision reads.
+            # A change of region, or settings without a bucket, empties and deletes it, along with the files that a running revision reads.
             protect=settings.weights == "bucket",
             retain=settings.bucket.retain_on_destroy,
             archivers=readers if settings.archives_programs else {},

@@ -202,9 +202,9 @@ def _explain_failed_start(gateway: _Gateway) -> None:
 
 
 def _outputs(gateway: _Gateway, service: GatewayService) -> StackOutputs:
-    """Return the outputs. Model, plan and thresholds are those of the first backend.
+    """Return the outputs. Model, plan and thresholds are the first backend's.
 
-    The price is that of the gateway and all servers that get requests.
+    The price includes the gateway and all servers that get requests.
     """
     first = gateway.plan.planned[0]
     plan = plan_of(first.subject)

@@ -1,4 +1,4 @@
-"""The planner's question about a gateway, from its settings and those of its backends."""
+"""The planner's question about a gateway, from its settings and its backends'."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass

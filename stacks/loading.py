@@ -24,7 +24,7 @@ T = TypeVar("T")
 Loaded = TypeVar("Loaded", Settings, GatewayStack)
 
 GATEWAY: Final = "gateway"
-"""Target without a server of its own."""
+"""Target without its own server."""
 _PROJECT_VARIABLES = ("GOOGLE_CLOUD_PROJECT", "GOOGLE_PROJECT", "CLOUDSDK_CORE_PROJECT")
 _MAX_VALUE_CHARACTERS = 60
 _SURE = 0.8
@@ -105,7 +105,7 @@ def from_values(
     """
     if values.get("target") == GATEWAY:
         raise SettingsError(
-            f'{origin}: {PRODUCT}:target = "{GATEWAY}": a gateway has no server of its own. '
+            f'{origin}: {PRODUCT}:target = "{GATEWAY}": a gateway has no model server. '
             f"Use {_backends_of(values) or 'one of the stacks in its gateway.backends'} instead."
         )
     return validated(Settings, values, project=project, origin=origin, secrets=secrets)
@@ -151,7 +151,7 @@ def validated(
 
 
 def is_gateway(config: Mapping[str, object]) -> bool:
-    """Return whether a configuration, full key to value, is that of a gateway."""
+    """Return whether a configuration, full key to value, belongs to a gateway."""
     return config.get(f"{PRODUCT}:target") == GATEWAY
 
 
@@ -163,7 +163,7 @@ def gateway_from_pulumi(config: Mapping[str, str], *, stack: str) -> GatewayStac
 
 
 def from_pulumi(config: Mapping[str, str], secret_keys: frozenset[str], *, stack: str) -> Settings:
-    """Return the settings from the engine. Raises SettingsError, also for a secret in plain text."""
+    """Return the settings from the engine. Raises SettingsError, even for a secret in plain text."""
     origin = f"Pulumi.{stack}.yaml"
     _check_namespaces(config, origin)
     if not _own_keys(config):
@@ -253,7 +253,7 @@ def _missing_file(path: Path) -> str:
 
 
 def _no_settings(path: Path) -> str:
-    """Return the error. The engine writes a file with a salt only, where the stack's own was deleted."""
+    """Return the error. The engine writes a file with only a salt if the stack's own was deleted."""
     from contracts.settings_files import committed_text  # noqa: PLC0415 - only an error needs it
 
     if f"{PRODUCT}:" in (committed_text(path.name, path.parent) or ""):
@@ -267,7 +267,7 @@ def _no_settings(path: Path) -> str:
 
 
 def not_yaml(name: str, error: yaml.YAMLError) -> str:
-    """Return the error for invalid YAML, with its line where the parser knows it."""
+    """Return the error for invalid YAML, with its line if the parser knows it."""
     if not isinstance(error, yaml.MarkedYAMLError) or error.problem_mark is None:
         return f"{name} is not YAML: {str(error).splitlines()[0]}. Fix the file, or run `git checkout {name}`."
     mark, problem = error.problem_mark, error.problem or "it cannot be read"

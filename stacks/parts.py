@@ -1,4 +1,4 @@
-"""Drafters and adapters of a stack, staged beside its model in the bucket."""
+"""Drafters and adapters of a stack, staged next to its model in the bucket."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace

@@ -125,7 +125,7 @@ def preview_lines(plan: Plan, stack: str, wording: Wording) -> Iterator[tuple[st
 
 def doctor_hint(stack: str) -> str:
     """Return the sentence that names the command which finds missing APIs and permissions."""
-    return f"Run `gemma doctor {stack}` to see what is missing and how to fix it."
+    return f"Run `gemma doctor {stack}` to see the faults and how to fix them."
 
 
 def require_unblocked(plan: Plan, stack: str, wording: Wording) -> None:

@@ -32,7 +32,7 @@ def run() -> None:
         raise NamingError(f"{error} Run `pulumi stack rename {name} --stack {stack}`.") from None
     require_current_state(stack)
     if loading.is_gateway(get_config_env()):
-        from stacks import gateway  # noqa: PLC0415 - other stacks need none of its modules
+        from stacks import gateway  # noqa: PLC0415 - other stacks do not need its modules
 
         gateway.deploy(loading.gateway_from_pulumi(get_config_env(), stack=stack), stack)
         return

@@ -67,7 +67,7 @@ def settings_schema() -> Schema:
     for (block, key), text in _meanings():
         if key not in NOT_IN_FILE:
             blocks_by_name[block]["properties"][key]["description"] = text
-    schema["$defs"].pop(vllm.VllmBlocks.__name__)  # its keys are those of the options
+    schema["$defs"].pop(vllm.VllmBlocks.__name__)  # its keys are the options' keys
     return schema
 
 

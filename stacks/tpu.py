@@ -163,7 +163,7 @@ def _gateway_network(context: Context, tpu: TpuSettings, foundation: Foundation,
         "network",
         MachineRulesArgs(
             project=context.settings.project,
-            name=f"{context.names.base}-gateway",  # other names than in a network of its own, which exist until the machine has moved
+            name=f"{context.names.base}-gateway",  # other names than in a separate network, which exist until the machine has moved
             network=shared.network,
             ownership=context.ownership,
             target_tag=context.names.base,
@@ -177,7 +177,7 @@ def _gateway_network(context: Context, tpu: TpuSettings, foundation: Foundation,
 
 
 def _downloads(context: Context, tpu: TpuSettings) -> bool:
-    """Return whether the machine needs the internet, where the hub and the docker package are."""
+    """Return whether the machine needs the internet, to reach the hub and the docker package."""
     return context.needs_hub or tpu.api == "compute-engine"
 
 
@@ -259,7 +259,7 @@ def _arguments(context: Context, tpu: TpuSettings, foundation: Foundation, netwo
 
 
 def _supports_draining(settings: Settings) -> bool:
-    """Return whether the image has the flag for draining. With an unknown one the server would not start."""
+    """Return whether the image has the flag for draining. With an unknown one the server does not start."""
     table = flag_table(settings.image.version or None)
     return table.is_certain and "--shutdown-timeout" in table.flags
 

@@ -19,7 +19,7 @@ from stacks.secrets import API_KEY
 METRICS_ROLE = "roles/monitoring.metricWriter"
 """Role of the server's account with which the collector writes."""
 _CLUSTERS: Mapping[str, str] = {"tpu": "tpu", "cloud-run": "__run__"}
-"""Label `cluster`. `__run__` is what Google's own sidecar writes (GoogleCloudPlatform/run-gmp-sidecar)."""
+"""Label `cluster`. `__run__` is the value that Google's own sidecar writes (GoogleCloudPlatform/run-gmp-sidecar)."""
 
 
 def watch(context: Context, foundation: Foundation) -> None:

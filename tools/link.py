@@ -1,4 +1,4 @@
-"""`python -m tools.link`: make the distributions in `packages/` and the command `gemma` part of this virtual environment.
+"""`python -m tools.link`: add the distributions in `packages/` and the command `gemma` to this virtual environment.
 
 The entries are relative to the environment, so a copy of the folder with both finds its own packages.
 """

@@ -1,6 +1,6 @@
 """Choose the test suites for `make test`, `.ci/run` and the jobs of a pull request.
 
-`python -m tools.suites here` prints the suites of `make test`: the product's, and those of packages that differ from the main branch.
+`python -m tools.suites here` prints the suites of `make test`: the product's, and the suites of packages that differ from the main branch.
 `git diff --name-only BASE... | python -m tools.suites product` prints the product's tests that a change can break: folders, or files where
 only commands of `scripts/` changed.
 `git diff --name-only BASE... | python -m tools.suites packages` prints the packages whose own suites a change can break, as JSON.
@@ -82,7 +82,7 @@ SHARED_COMMANDS: Final = frozenset({"cli", "gemma"})
 """Folders of `scripts/` that every command runs through."""
 
 READS_CODE: Final = re.compile(r'"ls-files"|\bROOT\b.*\.rglob|"scripts"|\ball_commands\b|\bENTRIES\b')
-"""Tests and tools that read the code as text, or list all commands: the rules of the house."""
+"""Tests and tools that read the code as text, or list all commands: the project's rules."""
 
 STARTS_COMMAND: Final = re.compile(r'(?:scripts[./]|script\(\s*"|gemma )(\w+)')
 """A command that a text starts, or whose modules it names."""
@@ -155,8 +155,8 @@ def _command_of(path: PurePosixPath) -> str:
 def command_tests(names: Iterable[str]) -> Sequence[str]:
     """Return the files of tests that a change of commands can break.
 
-    They are the tests of each command, those that import a module that imports it, at any distance, those that start it or another command
-    of these modules, and those that read the code as text.
+    They are the tests of each command, tests that import it directly or indirectly, tests that start it or another command of these modules, and
+    tests that read the code as text.
     """
     texts = _texts()
     packages_of_names = {f"scripts.{name}" for name in names}

@@ -1,6 +1,6 @@
 """Archives of compiled programs and graphs: signed tars in a bucket, restored completely or not at all.
 
-A server runs what is restored, and others can write to a bucket: so this stack must have signed it.
+A server runs restored programs, and others can write to a bucket, so this stack must have signed it.
 """
 
 import hashlib
@@ -24,7 +24,7 @@ from vm_agent.mounted import open_mounted
 MOST_BYTES = GIB
 """Maximum size of an archive. A larger one takes as long to read as to compile."""
 MOST_LISTED = 1000
-"""Objects of a folder that are read, so that a full one cannot delay a start."""
+"""Objects of a folder that are read, so a full one cannot delay a start."""
 SUFFIX = ".tar.signed"
 SIGNED_PURPOSE = "gemma-serving compile archive 1"
 """First line of the signed text, which prevents use of the signature for other purposes."""
@@ -91,7 +91,7 @@ class Archive:
         digest, size = self.signed(signed[0]) or ("", 0)
         if size > MOST_BYTES:
             raise ServingError(f"{self.uri}/{signed[0]} exceeds {MOST_BYTES} bytes")
-        span = {"Range": f"bytes=0-{max(size, 1) - 1}"}  # no more of an object that is larger than its name says
+        span = {"Range": f"bytes=0-{max(size, 1) - 1}"}  # no more of an object that is larger than its name states
         tar = google(self.metadata, f"{self._url(signed[0])}?alt=media", headers=span)
         if not hmac.compare_digest(hashlib.sha256(tar).hexdigest(), digest):
             self._delete(signed[0])
@@ -159,7 +159,7 @@ class Archive:
 
 @contextmanager
 def harmless(tell: Callable[[str], None], what: str, grant: str) -> Generator[None]:
-    """Report an error in one line, with the grant to add if Google denied access, and go on."""
+    """Report an error in one line, with the grant to add if Google denied access, and continue."""
     try:
         yield
     except (ServingError, *CONNECTION_ERRORS, KeyError, TypeError, EOFError, tarfile.TarError) as error:

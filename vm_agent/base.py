@@ -37,8 +37,8 @@ class ServingError(Exception):
     """Failure to serve a document. The message is one sentence for users.
 
     `log_lines` are the last of the server's log. `retry` is False if only another document can succeed.
-    `denied`: Google denied a permission, which a grant may give in minutes. `status` is Google's HTTP status, or 0.
-    `waits_for` is the phase of a cause that passes by itself, or empty.
+    `denied`: Google denied a permission, which a grant may provide in minutes. `status` is Google's HTTP status, or 0.
+    `waits_for` is the phase of a transient cause, or empty.
     """
 
     def __init__(

@@ -15,15 +15,15 @@ CHIP = re.compile(r"accel\d+|vfio/\d+")
 CONTROL = "vfio/vfio"
 """Container device of VFIO, required to open any group."""
 CAPABILITIES = ("SYS_RESOURCE", "IPC_LOCK")
-"""Capabilities that libtpu needs to lock the memory that chips read. GKE gives SYS_RESOURCE to a TPU container that is not privileged
+"""Capabilities that libtpu needs to lock the memory that chips read. GKE grants SYS_RESOURCE to a TPU container that is not privileged
 (docs.cloud.google.com/kubernetes-engine/docs/how-to/tpus#privileged-mode), and VFIO needs IPC_LOCK beyond the limit of locked memory."""
 HARDENED = ("--cap-drop=ALL", "--security-opt=no-new-privileges")
 """Options of every container that is not privileged."""
 ERROR_EXIT_CODE = 1  # an exception of Python
-USAGE_EXIT_CODE = 2  # Python's argparse: the command line is invalid, so a retry fails too
+USAGE_EXIT_CODE = 2  # Python's argparse: invalid command line, so a retry fails too
 KILLED_EXIT_CODE = 137  # 128 + SIGKILL
 LOG_LINES = 2000
-"""Last lines that are searched for a cause: vLLM prints its API server's tracebacks after the engine's."""
+"""Number of last lines that are searched for a cause. vLLM prints its API server's tracebacks after the engine's."""
 
 DEVICE_ERROR = re.compile(
     r"couldn't open iommu group|TPU initialization failed|failed to initialize TPU|unable to initialize backend 'tpu'"

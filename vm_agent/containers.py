@@ -66,7 +66,7 @@ PASSING = re.compile(
     r"|Max retries exceeded|couldn't connect to|check your connection",
     re.IGNORECASE,
 )
-"""Messages for a cause that passes by itself: 429, 5xx, timeouts, resets and failed name resolution. Others are a verdict.
+"""Messages of a transient cause: 429, 5xx, timeouts, resets and failed name resolution. Others are a verdict.
 
 From docker, requests, httpx and huggingface_hub (utils/_http.py, file_download.py), and of transformers (utils/hub.py)."""
 HUB = re.compile(r"huggingface\.co|\bhf\.co\b|huggingface_hub|on the Hub\b|transformers/utils/hub", re.IGNORECASE)
@@ -240,13 +240,13 @@ def run_followed(
             time.sleep(0.1)
     finally:
         reader.join(5)
-        over.set()  # a line reported later would replace the phase that follows
+        over.set()  # a line reported later replaces the phase that follows
     return process.returncode, lines
 
 
 @dataclass(frozen=True)
 class ContainerState:
-    """State of the server's container, and what it was started for.
+    """State of the server's container, and its purpose.
 
     `drain_s` is the time that running requests get after SIGTERM, or 0 if it aborts them.
     """
@@ -309,7 +309,7 @@ def container_log() -> "tuple[str, ...]":
 
 
 def waiting_phase(lines: "Sequence[str]") -> str:
-    """Return the phase for the last exception in a log, or none if it does not pass by itself."""
+    """Return the phase for the last exception in a log, or none if it is not transient."""
     for number in range(len(lines) - 1, -1, -1):
         line = lines[number]
         if not EXCEPTION.search(line) or REPEATED.search(line):

@@ -58,7 +58,7 @@ def launch() -> int:
 
 def serve_forever() -> NoReturn:
     """Run the agent in this process."""
-    signal.signal(signal.SIGTERM, signal.default_int_handler)  # so that files in memory are deleted on exit
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # so files in memory are deleted on exit
     metadata, latest = MetadataClient(), LatestDocument()
     publisher = PhasePublisher(metadata)
     shipper = LogShipper(metadata, publisher)

@@ -42,7 +42,7 @@ class LatestDocument:
             self._changed.notify_all()
 
     def set_limits(self, limits: str | None) -> None:
-        """Store the limits of the document. If the current version was given up, it is retried."""
+        """Store the limits of the document. If the current version was abandoned, it is retried."""
         with self._changed:
             if limits == self._limits:
                 return
@@ -100,11 +100,11 @@ class LatestDocument:
             return self._parsed
 
     def is_newer_than(self, version: int) -> bool:
-        """Return whether there is a newer version than this one."""
+        """Return whether a newer version than this one exists."""
         return self.wait_for_newer(version, 0)
 
     def wait_for_newer(self, version: int, timeout_s: float) -> bool:
-        """Wait until there is a newer version than this one. Return False after `timeout_s`."""
+        """Wait until a newer version than this one exists. Return False after `timeout_s`."""
         with self._changed:
             return self._changed.wait_for(lambda: self._version > version, timeout_s)
 

@@ -1,4 +1,4 @@
-"""State that survives the agent and a reboot: documents, a pause, and what was fetched."""
+"""State that survives the agent and a reboot: documents, a pause, and fetched files."""
 
 import json
 import os
@@ -26,7 +26,7 @@ class AgentPacing:
     restart_delays_s: tuple[float, ...] = (2, 10, 40, 120)
     """Delays before each restart of a server. After the last one the document has failed."""
     waiting_delay_s: float = 300
-    """Delay before each further attempt, until the run ends, if the cause passes by itself."""
+    """Delay before each further attempt, until the run expires, if the cause is transient."""
     prepare_delays_s: tuple[float, ...] = (2, 10)
     """Delays for a changed document that cannot be prepared, while the old server serves."""
     trial_delays_s: tuple[float, ...] = (2,)
@@ -34,10 +34,10 @@ class AgentPacing:
     probation_delays_s: tuple[float, ...] = (2, 10, 40)
     """Delays for a document on probation. The fourth stop of its server is the last one."""
     probation_requests: float = 100
-    """Completed requests that end a probation: several times one run of the smoke checks, whose prompts are short, so that
+    """Completed requests that end a probation: several times one run of the smoke checks, whose prompts are short, so
     users' prompts are among them. The first long prompt usually crashes a bad server that became ready."""
     probation_s: float = 1800
-    """Time after which one request ends it. A judgement: long compared with the 52 s of pauses of four stops."""
+    """Time after which one request is sufficient to end it. A judgement: long compared with the 52 s of pauses of four stops."""
     denied_budget_s: float = 600
     """Time during which a denied permission is not a failed attempt. A grant can take seven minutes or more (Google)."""
     denied_delay_s: float = 15
@@ -48,7 +48,7 @@ class AgentPacing:
     health_poll_s: float = 2.0
 
     def waiting_delay_of_s(self, attempt: int) -> float:
-        """Return the delay before an attempt, counted from 1, whose cause passes by itself."""
+        """Return the delay before an attempt, counted from 1, whose cause is transient."""
         return (*self.restart_delays_s, self.waiting_delay_s)[min(attempt - 1, len(self.restart_delays_s))]
 
 
@@ -92,7 +92,7 @@ class Probation:
 
 @dataclass(frozen=True)
 class FailedChange:
-    """A document that was given up, under these limits and restart. `detail` is the reason, without secrets."""
+    """An abandoned document, under these limits and restart. `detail` is the reason, without secrets."""
 
     text_hash: str
     limits: str
@@ -207,7 +207,7 @@ class KeptState:
         return self.probation is not None and self.probation.ready.text_hash == assignment.text_hash
 
     def starts(self, assignment: Assignment, limits: str) -> int:
-        """Return the starts of a document on trial or probation, also by earlier agents."""
+        """Return the starts of a document on trial or probation, even by earlier agents."""
         if self.probation is not None and self.is_on_probation(assignment):
             return self.probation.starts
         trial = self.trial
@@ -239,7 +239,7 @@ class KeptState:
             self.write()
 
     def keep_failed(self, failed: FailedChange) -> None:
-        """Store the document that was given up."""
+        """Store the abandoned document."""
         self.failed, self.trial = failed, None
         self.write()
 
@@ -259,7 +259,7 @@ class KeptState:
         self.good = self.good and self.good.with_secrets(versions)
 
     def keep_start(self, assignment: Assignment, limits: str) -> None:
-        """Count a start of a document on trial or probation before it happens: it may stop the machine.
+        """Count a start of a document on trial or probation before it happens, because it may stop the machine.
 
         From then on, the rollback documents have its newer secret versions.
         """
@@ -333,5 +333,5 @@ class KeptState:
 
 
 def fetched_by(document: ServingDocument) -> "dict[str, str]":
-    """Return what the agent fetches for a document: the image, and folders of weights."""
+    """Return the fetched parts of a document: the image, and folders of weights."""
     return {document.image: IMAGE_KIND, **{copy.path: WEIGHTS_KIND for copy in document.copies}}

@@ -1,4 +1,4 @@
-"""Protection of the machine's token: the agent answers a container's metadata requests, without credentials.
+"""Protection of the machine's token. The agent answers a container's metadata requests, without credentials.
 
 libtpu and vLLM read the slice's shape from the metadata server, so access cannot be blocked completely.
 """

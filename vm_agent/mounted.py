@@ -1,4 +1,4 @@
-"""Files in folders that a container can write, opened so that no link of the container is followed.
+"""Files in folders that a container can write, opened so no link of the container is followed.
 
 The agent is root outside the container. A link, pipe or device in the place of a file is an error, at any time.
 """

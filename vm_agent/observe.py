@@ -1,6 +1,6 @@
-"""Metrics of a machine: the collector's container beside the server, and the agent's own metrics.
+"""Metrics of a machine: the collector's container next to the server, and the agent's own metrics.
 
-Nothing here affects the server: a failure is logged and tried again.
+Nothing here affects the server. A failure is logged and tried again.
 """
 
 from dataclasses import dataclass, field
@@ -28,7 +28,7 @@ from vm_agent.running_server import KnownSecrets, RunEnd
 COLLECTOR_NAME = f"{CONTAINER}-collector"
 COLLECTOR_LABEL = f"{COLLECTOR_NAME}.hash"
 COLLECTOR_MEMORY = "512m"
-"""Limit of the collector's memory, so that it cannot take the server's."""
+"""Limit of the collector's memory, so it cannot take the server's."""
 COLLECTOR_USER = 10001
 """User of the image (google-built-opentelemetry-collector/Dockerfile.build), which writes no file. The collector needs
 the machine's token to write the metrics, so the metadata guard does not apply to it."""
@@ -62,7 +62,7 @@ class Observer:
                     self.value.wait_for_newer(version, self.retry_s)
 
     def apply(self, version: int, text: "str | None") -> bool:
-        """Start what the value names, or remove it. Return False if another attempt may succeed."""
+        """Start the container that the value names, or remove it. Return False if another attempt may succeed."""
         try:
             if text is None:
                 self._remove()

@@ -1,4 +1,4 @@
-"""ASGI middleware for a vLLM server with an API key: every path except /health returns 401 without the key.
+"""ASGI middleware for a vLLM server with an API key. Every path except /health returns 401 without the key.
 
 vLLM checks the key only below a few prefixes. /invocations, /tokenize and /metrics do not require it (vLLM, docs/usage/security.md).
 The container gets only this file, and vLLM imports it (`--middleware`), so it needs nothing but Python 3.10.

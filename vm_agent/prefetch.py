@@ -78,7 +78,7 @@ class HubFetch:
     """Docker's options that keep the machine's token from the container (vm_agent.metadata_guard)."""
 
     def run(self, served: "ServingDocument | None") -> bool:
-        """Fetch models that the served document lacks. Return False if they do not fit beside the old ones.
+        """Fetch models that the served document lacks. Return False if they do not fit next to the old ones.
 
         Raises ServingError, and SupersededError if it was cancelled.
         """
@@ -126,7 +126,7 @@ class HubFetch:
     def _hf(self, model: HubModel, *flags: str, tell: Callable[[str], None]) -> "tuple[int, Sequence[str]]":
         run_command(["docker", "rm", "-f", FETCH_CONTAINER])  # left by an agent that was killed
         argv = ["docker", "run", "--rm", f"--name={FETCH_CONTAINER}", "--net=host", "--entrypoint=hf", *HARDENED]
-        # As root, which owns the hub cache and what the server reads there.
+        # As root, which owns the hub cache and the files that the server reads there.
         argv += ["--read-only", "--tmpfs=/tmp", *self.options]
         argv += hub_cache_options(self.document)
         argv += [f"--env={name}={value}" for name, value in self.document.environment.items()]

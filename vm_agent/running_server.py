@@ -70,7 +70,7 @@ class ContainerForm:
     def explained(self, problem: ServingError, *, was_ready: bool) -> ServingError:
         """Return the error, with the setting to change if a confined server could not use a device.
 
-        It is the last attempt on a machine where no server was ever ready.
+        It is the last attempt on a machine that never had a ready server.
         """
         if self.started is None or self.started.label == PRIVILEGED or was_ready:
             return problem

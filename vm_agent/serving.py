@@ -292,13 +292,13 @@ class Agent:
         return asked is not None and state.restart != asked
 
     def _replace(self, assignment: Assignment, state: "ContainerState | None") -> float:
-        """Fetch what the assignment needs, and replace the server. Return its drain in seconds."""
+        """Fetch the assignment's image and weights, and replace the server. Return its drain in seconds."""
         starts, is_on_probation = (
             self.kept.starts(assignment, self.latest.limits_name()),
             self.kept.is_on_probation(assignment),
         )
         if is_on_probation and state and state.running and self._is_asked_to_restart(state):
-            starts, is_on_probation = 0, False  # a stop on request says nothing about the document
+            starts, is_on_probation = 0, False  # a stop on request proves nothing about the document
         if starts > len(self.pacing.probation_delays_s if is_on_probation else self.pacing.trial_delays_s):
             ended = (
                 "it, the agent or the machine stopped each time"
@@ -333,9 +333,9 @@ class Agent:
         )
 
     def _prepared(self, assignment: Assignment) -> "tuple[dict[str, str], bool]":
-        """Fetch what the document needs. Return the secrets, and whether the models are on the machine.
+        """Fetch the document's image and weights. Return the secrets, and whether the models are on the machine.
 
-        Raises ServingError, also if the change's or the run's time is over, and SupersededError.
+        Raises ServingError, even if the change's or the run's time is over, and SupersededError.
         """
 
         def cancelled() -> bool:

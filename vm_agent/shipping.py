@@ -1,4 +1,4 @@
-"""Writer of the server's log to Cloud Logging, where it outlives the machine."""
+"""Writer of the server's log to Cloud Logging, which keeps it after the machine is deleted."""
 
 import json
 import secrets

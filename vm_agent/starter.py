@@ -22,7 +22,7 @@ from vm_agent.guard_file import write_guard
 from vm_agent.weights import WeightsCopy
 
 READY_LIMIT_S = 3600.0
-"""Longest wait of the child for a ready server: longer than every startup probe."""
+"""Maximum wait of the child for a ready server: longer than every startup probe."""
 READY_INTERVAL_S = 1.0
 TOLD_EVERY_S = 10.0
 LOWEST_NICE = 19

@@ -28,9 +28,9 @@ _LEAST_SOURCES: Final = 3
 PROMISED: Final = 0.9
 """Share of the points of a source left out that a band must hold."""
 _MOST_WEIGHT: Final = 10
-"""Points from which on a source has full weight in that share: a server with many points counts as one with ten."""
+"""Points from which on a source has full weight in that share. A server with many points counts as one with ten."""
 _STEP: Final = 1.02
-"""Factor by which a band is widened at a time, at both ends."""
+"""Factor by which one step widens a band, at both ends."""
 _WIDEST: Final = 10.0
 
 Ratios = Sequence[Sequence[float]]
@@ -68,7 +68,7 @@ def spread_of_sources(sources: Ratios) -> Spread:
 
 
 def left_out(sources: Ratios) -> Iterator[tuple[Sequence[float], Ratios]]:
-    """Yield the ratios of each source and those of the others."""
+    """Yield the ratios of each source and the others' ratios."""
     for number, own in enumerate(sources):
         yield own, [*sources[:number], *sources[number + 1 :]]
 

@@ -1,4 +1,4 @@
-"""Measured sweep points from sweeps.csv, and what the planner says of them: output rate, TTFT and TPOT at N users and a context.
+"""Measured sweep points from sweeps.csv, with the planner's figures: output rate, TTFT and TPOT at N users and a context.
 
 The clients of every sweep are closed loops: `users` requests are in flight, and a new one starts when one finishes.
 """
@@ -57,7 +57,7 @@ class SweepPoint:
 
     @property
     def is_unseen(self) -> bool:
-        """True if nothing in the planner was set from the point's source, so that nothing may be fitted to it."""
+        """True if nothing in the planner was set from the point's source, so nothing may be fitted to it."""
         return load().sources[self.source].unseen
 
     @property
@@ -126,8 +126,8 @@ def comparisons(points: Sequence[SweepPoint]) -> tuple[ComparedPoint, ...]:
 def cached_shares(points: Sequence[SweepPoint]) -> tuple[float, ...]:
     """Return for each point the part of its prompts in the prefix cache.
 
-    The sweep of 2026-07-25 draws the same random prompts for each number of users, so the first prompts of a point repeat those of the
-    previous point, if the cache still holds them. The time to the first token shows it by falling with the second user. Points of
+    The sweep of 2026-07-25 draws the same random prompts for each number of users, so the first prompts of a point repeat the previous
+    point's, if the cache still holds them. The time to the first token shows it by falling with the second user. Points of
     other days used new prompts each time, or state it in `note`.
     """
     seen: dict[tuple[str, int], int] = defaultdict(lambda: 1)

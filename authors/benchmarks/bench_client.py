@@ -46,7 +46,7 @@ COST_STREAMS: Final = (256, 1024)
 EXACT_STREAMS: Final = (1, 64, 1024)
 HELD_STREAMS: Final = 2048
 FEWEST_REQUESTS: Final = 1024
-"""Requests of a measured process, so that its first connections and its start are a small part of its cost."""
+"""Requests of a measured process, so its first connections and its start are a small part of its cost."""
 BODY: Final = {"model": "timed", "stream": True, "stream_options": {"include_usage": True}, "max_tokens": TOKENS}
 
 
@@ -114,7 +114,7 @@ READERS: Final = {"aiohttp": read_with_aiohttp, "ours": read_with_ours}
 
 
 def candidate(name: str, url: str, streams: int, requests: int) -> float:
-    """Return the processor seconds of one client in this process. Run in a process of its own."""
+    """Return the processor seconds of one client in this process. Run in a separate process."""
     raise_open_files_limit()
     if name == "aiohttp":
         importlib.import_module("aiohttp")  # loading it is not part of the loop; ours is loaded above

@@ -222,7 +222,7 @@ def _given(inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _value(value: Any) -> Any:  # noqa: ANN401  JSON
-    """Return a value that the program can use, with another text where the engine only reports a secret or an unknown value."""
+    """Return a value that the program can use, with another text if the engine only reports a secret or an unknown value."""
     if isinstance(value, dict):
         entries = cast("Mapping[str, Any]", value)
         return _LATER if SECRET_SIGNATURE[0] in entries else _given(entries)

@@ -141,7 +141,7 @@ class Bench:
         command = [sys.executable, "-m", "scripts.bench", "--url", self.url, "--model", MODEL]
         command += ["--concurrency", str(point.concurrency), "--requests", str(point.requests)]
         command += ["--input-tokens", str(point.input_tokens), "--output-tokens", str(point.output_tokens)]
-        # Without requests before the point, the server's counters are those of the point.
+        # Without requests before the point, the server's counters are the point's.
         command += ["--warm-up", "0", "--out", str(out), "--json"]
         if point.extra_body:
             command += ["--extra-body", json.dumps(point.extra_body)]

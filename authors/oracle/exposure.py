@@ -55,7 +55,7 @@ class OracleRequest:
 
 @cache
 def requests() -> Sequence[OracleRequest]:
-    """Return the paths of vLLM, and spellings of the open one. The answer to another site's page is asked for as well."""
+    """Return the paths of vLLM, and spellings of the open one. The answer to another site's page is requested as well."""
     rows = tomllib.loads((HERE / "requests.toml").read_text(encoding="utf-8"))["requests"]
     return [OracleRequest(**(row | {"name": row.get("name", f"`{row['path']}`")})) for row in rows]
 

@@ -22,7 +22,7 @@ SHARES: Final[Mapping[str, tuple[float, float | None]]] = {
 """Relative difference allowed between two tools after division by the server's metric, and between our metric and the server's own
 histogram of the same requests, which has no throughput. docs/authors/benchmark-internals.md#comparison-with-a-real-vllm lists the measured noise."""
 MARKED: Final = "ttft"
-"""Metric whose difference from the server may exceed its share if each result says so, because the network, a proxy and the event
+"""Metric whose difference from the server may exceed its share if each result states it, because the network, a proxy and the event
 loop add to it."""
 CONFIDENCE: Final = 0.95
 FEWEST_ROUNDS: Final = 6
@@ -73,9 +73,9 @@ class FigureComparison:
     """Median of our rounds, divided by the server's metric; for the throughput the requests in flight."""
     theirs_of_server: float
     relative: "RatioInterval"
-    """Ratio of ours to theirs, each divided by the server's metric."""
+    """Ratio of our metric to theirs, each divided by the server's metric."""
     own: "RatioInterval | None" = None
-    """Ratio of ours to the server's own metric; None for the throughput, which the server does not measure."""
+    """Ratio of our metric to the server's own; None for the throughput, which the server does not measure."""
     unmarked: int = 0
     """Our runs that do not mark this metric as uncertain, although it is beyond the share of `own`."""
 

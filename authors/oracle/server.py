@@ -66,7 +66,7 @@ def started(
 ) -> Generator["subprocess.Popen[bytes]"]:
     """Start a program that leads a session on these cores, and stop it with all its descendants, even if interrupted.
 
-    stderr is kept in the log, stdout beside it as `.stdout`.
+    stderr is kept in the log, stdout next to it as `.stdout`.
     """
     before = os.sched_getaffinity(0)
     with log.with_suffix(".stdout").open("wb") as output, log.open("wb") as errors:

@@ -1,7 +1,7 @@
-"""Smoke checks against a real vLLM with random weights, plain and with features: each check has the verdict that such weights must get.
+"""Smoke checks against a real vLLM with random weights, plain and with features. Each check has the verdict that such weights must get.
 
-Random weights do not know the capital of France and fill a JSON string up to the limit. What is compared is what the server does: it streams,
-counts, accepts a tool's result, serves an adapter under its name, proposes tokens, and accepts a prompt of the whole context.
+Random weights do not know the capital of France and fill a JSON string up to the limit. The server's actions are compared. It streams, counts,
+accepts a tool's result, serves an adapter under its name, proposes tokens, and accepts a prompt of the whole context.
 """
 
 import json

@@ -1,4 +1,4 @@
-"""Build every artefact of a release into one folder, and write SHA256SUMS and manifest.json. The same commit gives the same bytes."""
+"""Build every artefact of a release into one folder, and write SHA256SUMS and manifest.json. The same commit builds the same bytes."""
 
 import hashlib
 import json
@@ -17,7 +17,7 @@ from authors.release.wheels import ROOT
 from contracts.errors import CommandRefusedError, ScriptError
 
 PLATFORMS: Final = tuple(f"{system}-{machine}" for system in ("linux", "darwin") for machine in ("amd64", "arm64"))
-"""Names under which `pulumi plugin install` looks for an archive. The archives have sources, so all have the same bytes."""
+"""Names under which `pulumi plugin install` searches an archive. The archives have sources, so all have the same bytes."""
 WHEELS: Final = ("gcp-tpu", "localcloud", "loadtest")
 """Folders of packages/ that are distributions."""
 REHEARSAL: Final = "rehearse.py"

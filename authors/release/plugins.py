@@ -21,11 +21,11 @@ PLUGIN: Final = """runtime:
     toolchain: pip
     virtualenv: venv
 """
-"""PulumiPlugin.yaml of an installed plugin. The language host creates the environment `venv` beside it."""
+"""PulumiPlugin.yaml of an installed plugin. The language host creates the environment `venv` next to it."""
 
 
 def provider_archive(out: Path) -> Path:
-    """Write the archive into a folder and return its path. The same commit gives the same bytes."""
+    """Write the archive into a folder and return its path. The same commit builds the same bytes."""
     return write_archive(out / ARCHIVE, archive_files(), source_date())
 
 

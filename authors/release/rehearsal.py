@@ -2,7 +2,7 @@
 
 Usage: python rehearse.py [FOLDER]
 
-FOLDER has the artefacts (default: beside this file). Requirements: Python 3.11 to 3.13, `pulumi` on PATH, and the package registries.
+FOLDER has the artefacts (default: next to this file). Requirements: Python 3.11 to 3.13, `pulumi` on PATH, and the package registries.
 Google is simulated by the local cloud of the release. Environments, plugins and stacks are made in a temporary folder, which is deleted.
 
 Exit code 0: everything works, 1: something failed.
@@ -46,12 +46,12 @@ _GIVEN: Final = ("PULUMI_PYTHON_CMD",)
 
 
 class FailedError(Exception):
-    """The release does not work. The message says what, with the end of the output."""
+    """The release does not work. The message names the fault, with the end of the output."""
 
 
 @dataclass(frozen=True, slots=True)
 class Workplace:
-    """The folder of the artefacts, and a temporary one for what is installed from them."""
+    """The folder of the artefacts, and a temporary one for the installed programs."""
 
     artefacts: Path
     folder: Path
@@ -70,7 +70,7 @@ class Workplace:
         }
 
     def one(self, pattern: str) -> Path:
-        """Return the only artefact with this name. Raises FailedError if there is another number of them."""
+        """Return the only artefact with this name. Raises FailedError if their number differs."""
         found = list(self.artefacts.glob(pattern))
         if len(found) != 1:
             raise FailedError(f"{len(found)} artefacts in {self.artefacts} match {pattern}; one is expected")
@@ -101,7 +101,7 @@ class Workplace:
         return done.stdout
 
     def environment(self, name: str, *wanted: object) -> Path:
-        """Make a virtual environment with these packages alone, and return the folder of its programs."""
+        """Create a virtual environment with these packages alone, and return the folder of its programs."""
         programs = self.folder / name / "bin"
         self.run(sys.executable, "-m", "venv", self.folder / name)
         self.run(programs / "python", "-m", "pip", "install", "--quiet", *wanted)
@@ -187,7 +187,7 @@ pulumi up --yes --skip-preview --expect-no-changes --non-interactive
 echo "OUTPUTS $(pulumi stack output --json | tr -d '\\n')"
 pulumi destroy --yes --skip-preview --non-interactive
 """
-"""The life of a stack. A second `up` without changes shows that the state has what the program declares."""
+"""The life of a stack. A second `up` without changes shows that the state has the declared resources."""
 
 
 def provider(at: Workplace, cloud: Path) -> None:

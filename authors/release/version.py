@@ -92,7 +92,7 @@ def _dated(changelog: str) -> Mapping[str, str]:
 
 
 def released(changelog: str) -> str:
-    """Return the version of the newest section with a date. Raises ScriptError if there is none."""
+    """Return the version of the newest section with a date. Raises ScriptError if none exists."""
     found = next(iter(_dated(changelog)), None)
     if found is None:
         raise ScriptError("CHANGELOG.md has no heading `## X.Y.Z (YYYY-MM-DD)`. Add the section of the release.")

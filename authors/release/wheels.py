@@ -30,7 +30,7 @@ _LEFT_OUT: Final = ("tests", "__pycache__", "build", "dist", "*.egg-info", "*.py
 _OF_THE_FOLDER: Final = frozenset(
     {"LICENSE", "MANIFEST.in", "README.md", "pyproject.toml", "requirements.in", "requirements.txt"}
 )
-"""Files beside the modules that describe the distribution and are not installed."""
+"""Files next to the modules that describe the distribution and are not installed."""
 _LIMIT_S: Final = 600
 _LINES_SHOWN: Final = 12
 

@@ -68,7 +68,7 @@ class WeightsBucket:
     def part(self, name: str, start: int, end: int) -> bytes:
         """Return the bytes of an object from `start` up to `end`, which is larger."""
         with storage_errors(self.name):
-            # A part has no checksum of its own.
+            # A part has no checksum.
             blob = self._bucket.blob(name)
             return cast("bytes", blob.download_as_bytes(start=start, end=end - 1, timeout=_LIMIT_S, checksum=None))
 
@@ -156,7 +156,7 @@ class WeightsBucket:
     ) -> BucketObject:
         """Write an object, and return it as Cloud Storage has it.
 
-        An object in the way with this content means that a response was lost, or another run was faster.
+        An existing object with this content means that a response was lost, or another run was faster.
         """
         from google.api_core.exceptions import PreconditionFailed  # noqa: PLC0415 - slow to load
 

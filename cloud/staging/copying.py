@@ -1,7 +1,7 @@
-"""Copy a checkpoint into a folder of a bucket, named by its content, so that staging never changes a folder in use.
+"""Copy a checkpoint into a folder of a bucket, named by its content, so staging never changes a folder in use.
 
 The hub and local folders are read in parts. A file of several is written as temporary objects
-`PARTS/PREFIX/NAME/START-END`, which Cloud Storage joins. They are the only state: a later run reads
+`PARTS/PREFIX/NAME/START-END`, which Cloud Storage joins. They are the only state. A later run reads
 the source again, uploads missing or different parts, and hashes every byte (docs/decisions/0027).
 Another bucket is copied within Google. A manifest is deleted before the first change of its folder and written after the last.
 """
@@ -183,7 +183,7 @@ class _Copy:
         parts = [part for file in files for part in parts_of(file, self._plan.part_bytes)]
         tasks = [partial(self._carried, source, part, progress) for part in parts]
         reading = None
-        # Half as many parts again are in memory as in transit, so that a slow part does not block the others.
+        # Half as many parts again are in memory as in transit, so a slow part does not block the others.
         for data, part, stored in in_order(tasks, workers=workers, ahead=workers * 3 // 2 + 1):
             if reading is None or part.start == 0:
                 reading = _Reading(part.file)
@@ -227,7 +227,7 @@ class _Copy:
         return whole
 
     def _group(self, file: SourceFile, members: Sequence[BucketObject]) -> BucketObject:
-        """Join up to MOST_SOURCES parts to one temporary object, unless there is only one."""
+        """Join up to MOST_SOURCES parts to one temporary object, unless only one exists."""
         if len(members) == 1:
             return members[0]
         start, end = members[0].name.rpartition("/")[2].partition("-")[0], members[-1].name.rpartition("-")[2]
@@ -255,8 +255,8 @@ class _Copy:
 def prepared_folder(target: WeightsBucket, name: str, files: Sequence[SourceFile]) -> str:
     """Return the folder for these files.
 
-    Raises CommandRefusedError if it has another file, which a server would load, or other bytes with the same stated
-    hash: a copy within Google reads none, so it cannot tell which hash is wrong.
+    Raises CommandRefusedError if it has another file, which a server loads too, or other bytes with the same stated
+    hash. A copy within Google reads no bytes, so the wrong hash is unknown.
     """
     folder = own_folder(name, manifest_hash(_manifest("", files)))
     present = target.objects(f"{folder}/")
@@ -264,7 +264,7 @@ def prepared_folder(target: WeightsBucket, name: str, files: Sequence[SourceFile
     extra = strangers(present, folder, [file.name for file in files])
     if extra:
         raise CommandRefusedError(
-            f"{uri} has {extra[0]}, which this checkpoint does not have but a server would load. "
+            f"{uri} has {extra[0]}, which this checkpoint does not have but a server loads. "
             f"Nothing was changed. Delete it with `gcloud storage rm {uri}/{extra[0]}`, then run this again."
         )
     for file in files:
@@ -278,7 +278,7 @@ def prepared_folder(target: WeightsBucket, name: str, files: Sequence[SourceFile
 
 
 def withdraw_manifest(target: WeightsBucket, prefix: str) -> None:
-    """Delete the manifest of a folder whose files are about to change, because it would describe a mixture."""
+    """Delete the manifest of a folder whose files are about to change, because it then describes a mixture."""
     name = f"{prefix}/{MANIFEST}"
     while (before := target.objects(name).get(name)) is not None:
         target.delete(before)

@@ -238,7 +238,7 @@ def _is_wanted(name: str) -> bool:
 
 
 def _stored(name: str, item: BucketObject, entry: Mapping[str, object]) -> SourceFile:
-    """Return an object as a file. `entry` is what the source's manifest states about it."""
+    """Return an object as a file. `entry` is its entry in the source's manifest."""
     same = entry.get("size_bytes") == item.size_bytes and entry.get("crc32c") in {None, item.crc32c}
     sha256 = item.sha256 or (cast("str | None", entry.get("sha256")) if same else None)
     real = entry.get(REAL_SIZE)

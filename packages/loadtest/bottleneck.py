@@ -1,4 +1,4 @@
-"""Whether the loads of a sweep reached saturation, and what limited them: this client, or the queue, KV cache, batch or speed of the server.
+"""Saturation of the loads of a sweep, and the limit: this client, or the queue, KV cache, batch or speed of the server.
 
 Pure functions. Three answers: saturated, not saturated, and unknown if the loads do not tell.
 """
@@ -35,7 +35,7 @@ class Bottleneck:
     saturated: bool | None
     """None if the loads do not tell."""
     at: Load | None
-    """Lowest load that saturates the server, or the highest valid load if none does."""
+    """Smallest load that saturates the server, or the highest valid load if none does."""
     limit: LimitName
     reason: str
     """Evidence, as the end of a sentence."""

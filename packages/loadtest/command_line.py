@@ -117,7 +117,7 @@ class Parser(argparse.ArgumentParser):
 
 
 def number(text: str) -> float:
-    """Return the number in a text. Raises ValueError, also for nan, inf and 1e400."""
+    """Return the number in a text. Raises ValueError, even for nan, inf and 1e400."""
     value = float(text)
     if not -LARGEST <= value <= LARGEST:
         raise ValueError("not a number")

@@ -118,7 +118,7 @@ def point_name(result: dict[str, Any]) -> str:
 
 
 def _grouped(folder: Path) -> Groups:
-    """Return the figures to compare, those of the steady windows, by the name of their point."""
+    """Return the figures of the steady windows to compare, by the name of their point."""
     found: Groups = {}
     for result in read_results(folder):
         found.setdefault(point_name(result), []).append(judged(result))

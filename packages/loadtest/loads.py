@@ -52,7 +52,7 @@ class Tail:
     """The highest percentile that the requests of a load support."""
 
     share: float | None
-    """Percent; None if even the lowest has too few requests, so that the values are the largest ones."""
+    """Percent; None if even the lowest has too few requests, so the values are the largest ones."""
     requests: int
     values_s: Mapping[str, float]
     """Seconds by name of the latency."""
@@ -203,7 +203,7 @@ def best_of(run: _Result, loads: Sequence[Load]) -> Load | None:
 
 
 def best_load(loads: Sequence[Load], objective: Objective | None, share: float) -> Load | None:
-    """Return the best valid load: the highest one within the limits of the longest shape; without limits that of the highest output rate."""
+    """Return the best valid load: the highest one within the limits of the longest shape; without limits the load of the highest output rate."""
     usable = [load for load in loads if load.is_valid]
     if not usable:
         return None

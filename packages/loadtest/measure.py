@@ -21,7 +21,7 @@ PERCENTILES: Final = (90, 95, 99, 99.9)
 ALWAYS: Final = frozenset({90, 99})
 """Percentiles that every whole point has, regardless of the number of requests, as in `vllm bench serve`. Nothing is judged by them."""
 JUDGED_PERCENTILE: Final = 99
-"""Highest percentile that a point is judged by. The default number of requests supports it unless the server is slow."""
+"""Largest percentile that a point is judged by. The default number of requests supports it unless the server is slow."""
 OUTSIDE: Final = 0.05
 """A percentile is supported if the probability that the largest value is below it is at most this (S. S. Wilks, Determination of Sample Sizes
 for Setting Tolerance Limits, Annals of Mathematical Statistics 12, 1941)."""
@@ -267,7 +267,7 @@ def load_name(point: Mapping[str, Any]) -> str:
 
 
 def requested_tokens(point: Mapping[str, Any]) -> int:
-    """Return the input tokens that were asked for, which a server with a short max-model-len clamps."""
+    """Return the requested input tokens, which a server with a short max-model-len clamps."""
     return int(point.get("requested_input_tokens") or point["input_tokens"])
 
 

@@ -176,7 +176,7 @@ class LoadOptions:
         )
 
     def _is_preset_grid(self, base: Sweep, traffic: Traffic) -> bool:
-        """Return whether lengths and loads are a preset's, whose cells can take hours. What the caller names is measured."""
+        """Return whether lengths and loads are a preset's, whose cells can take hours. Only the named loads are measured."""
         names_loads = bool(self.concurrency or self.request_rate) and self.preset is None
         return len(base.input_tokens) > 1 and not self.input_tokens and traffic.dataset is None and not names_loads
 

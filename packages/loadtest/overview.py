@@ -1,6 +1,6 @@
 """Overview of many sweeps: the best load of each, in one table per workload.
 
-The best load of a sweep is that of its report: the highest valid load within the limits of `--slo`, or that of the highest output rate if the
+The best load of a sweep is its report's: the highest valid load within the limits of `--slo`, or the load of the highest output rate if the
 sweep has no limits. Sweeps of different workloads are never in one table.
 """
 
@@ -32,7 +32,7 @@ class SweepRow:
     load: str
     """The load with its unit; empty if no load is within the limits."""
     is_highest: bool
-    """True if no higher load was measured, so that the server may reach more."""
+    """True if no higher load was measured, so the server may reach more."""
     output_throughput: float | None
     mean_ttft_ms: float | None
     p95_ttft_ms: float | None
@@ -81,7 +81,7 @@ def _rank(row: SweepRow) -> tuple[bool, float]:
 
 
 def _workload(run: Mapping[str, Any], result: Mapping[str, Any]) -> str:
-    """Return everything that two sweeps must share so that their figures compare, as text."""
+    """Return everything that two sweeps must share so their figures compare, as text."""
     point = result["point"]
     kind = "requests in flight" if point["mode"] == "closed" else "requests per second"
     parts = [f"{point['input_tokens']:,} tokens in, {point['output_tokens']:,} out", kind]

@@ -88,15 +88,15 @@ def _late_end(records: Sequence[RequestRecord], missed_s: float) -> str | None:
         if late_s > held_s
         else f"the response stays open {held_s * 1000:.0f} ms after its last event"
     )
-    return f"{what}, so fewer requests were generated at once than were open; check the server or proxy that ends the stream late"
+    return f"{what}, so fewer requests were generated concurrently than were open; check the server or proxy that ends the stream late"
 
 
 def answer_findings(
     records: Sequence[RequestRecord], server: Mapping[str, Any], *, ignore_eos: bool
 ) -> tuple[list[str], list[str]]:
-    """Return why the stated lengths make a point invalid, and notes about lengths that nothing confirms.
+    """Return why a point is invalid by the stated lengths, and notes about lengths that nothing confirms.
 
-    `ignore_eos`: whether the requests ask for exactly the requested length. Otherwise a response may be shorter.
+    `ignore_eos`: whether the responses must have exactly the requested length. Otherwise a response may be shorter.
     """
     done = [record for record in records if record.error is None]
     reasons = _length_reasons(done, ignore_eos=ignore_eos)

@@ -151,7 +151,7 @@ def conclude(settings: SweepSettings, outcome: SweepOutcome, program: Program) -
 
 
 def exit_code(outcome: SweepOutcome, *, allow_invalid: bool = False) -> int:
-    """Return the exit code of a program that ran a sweep. A point that was asked for and is not valid is a failure."""
+    """Return the exit code of a program that ran a sweep. A requested point that is not valid is a failure."""
     if outcome.ending == "interrupted":
         return INTERRUPTED
     if outcome.ending == "unreachable":
@@ -162,9 +162,9 @@ def exit_code(outcome: SweepOutcome, *, allow_invalid: bool = False) -> int:
 
 
 def sweep_findings(outcome: SweepOutcome) -> list[str]:
-    """Return why a sweep has fewer valid points than asked for, one sentence per reason with its points; empty if it has all.
+    """Return why a sweep has fewer valid points than requested, one sentence per reason with its points; empty if it has all.
 
-    Points that were left out on purpose, above saturation or the KV cache, are not asked for.
+    Points that were left out on purpose, above saturation or the KV cache, are not requested.
     """
     if outcome.ending != "done":
         return []

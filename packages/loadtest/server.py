@@ -94,7 +94,7 @@ async def inspect_server(client: OpenAIClient, model: str | None, *, chat: bool)
 def _cache_tokens(scrape: Scrape) -> int | None:
     """Return the tokens of all blocks of the KV cache, over all engines; None if the server does not report them.
 
-    It is an upper limit: a model with sliding windows needs blocks for each kind of layer.
+    It is an upper limit, because a model with sliding windows needs blocks for each kind of layer.
     """
     sizes = [
         int(sample.labels["num_gpu_blocks"]) * int(sample.labels["block_size"])

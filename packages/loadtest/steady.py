@@ -134,7 +134,7 @@ def _first_wave(records: Sequence[RequestRecord]) -> dict[str, Any]:
 
 
 def steady_notes(steady: Mapping[str, Any] | None, *, unsteady: bool, complete: int) -> list[str]:
-    """Return notes about what carries the percentiles of a point: too few requests, or the whole point instead of a steady window."""
+    """Return notes about the base of a point's percentiles: too few requests, or the whole point instead of a steady window."""
     if not complete:
         return []
     count = complete if steady is None else steady["requests"]
@@ -157,9 +157,9 @@ def steady_notes(steady: Mapping[str, Any] | None, *, unsteady: bool, complete: 
 
 
 def judged(result: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a stored result whose latencies, goodput and per-request lists are those of its steady window.
+    """Return a stored result whose latencies, goodput and per-request lists are its steady window's.
 
-    Without a window, they stay those of the whole point, without the percentiles that its number of requests does not support.
+    Without a window, they stay the whole point's, without the percentiles that its number of requests does not support.
     """
     steady = result.get("steady")
     if not steady:
@@ -175,7 +175,7 @@ def judged(result: Mapping[str, Any]) -> dict[str, Any]:
 
 
 _RATES: Final = ("request_throughput", "output_throughput", "mean_in_flight")
-"""Rates of the window that have a field of their own beside those of the whole point."""
+"""Rates of the window that have a separate field in addition to the whole point's."""
 
 
 def tail(result: Mapping[str, Any], latency: str) -> tuple[float, float] | None:
@@ -203,7 +203,7 @@ def saturation_figures(
     if window is None:
         return {
             "over": None,
-            "reason": "the point is too short: the load had not filled up when the last request was sent",
+            "reason": "the point is too short, because the load had not filled up when the last request was sent",
         }
     sent = sorted((r for r in records if r.error is None and window.holds(r.intended_s)), key=lambda r: r.intended_s)
     if len(sent) < PARTS * FEWEST_REQUESTS:

@@ -142,7 +142,7 @@ def run_sweep(
 ) -> SweepOutcome:
     """Run a sweep and store it in its folder. Complete points are kept however the sweep ends.
 
-    Raises SweepError if it cannot start: the server is not reachable, the model is wrong, or the folder is in use.
+    Raises SweepError if it cannot start, because the server is not reachable, the model is wrong, or the folder is in use.
     """
     state = _State(max_failed=settings.max_failed)
     try:
@@ -454,7 +454,7 @@ async def _warm_up(run: _Run, point: Point, recipe: Recipe) -> bool:
         turns=1,
     )
     if run.prepared.dataset is not None:
-        share = replace(share, source=None)  # a row of the file would be in the cache when it is measured
+        share = replace(share, source=None)  # a row of the file is then in the cache when it is measured
     elif isinstance(share.source, SyntheticSource):
         traffic = share.source.traffic
         limit = share.source.output_tokens if traffic.output_lengths is None else WARM_UP_TOKENS

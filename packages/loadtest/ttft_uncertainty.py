@@ -1,7 +1,7 @@
 """Uncertainty of a point's time to first token, and why the client or a proxy was the limit instead of the server.
 
-A response's event is read late if the client's event loop is late, or if a proxy holds events back and sends several at once. Both add to
-the time to first token. The server's own histogram (/metrics) is independent of both and stands next to the client's figure.
+A response's event is read late if the client's event loop is late, or if a proxy holds events back and sends several together. Both add to
+the time to first token. The server's own histogram (/metrics) is independent of both and is shown next to the client's figure.
 """
 
 import math
@@ -59,7 +59,7 @@ def _ratio(value: float | None, whole: float | None) -> float | None:
 
 
 def _tail_ms(figures: Mapping[str, Any]) -> float | None:
-    """Return the 99th percentile of the time to first token, or the mean if there are too few requests for it."""
+    """Return the 99th percentile of the time to first token, or the mean for too few requests."""
     tail_ms: float | None = figures.get("p99_ttft_ms")
     return figures.get("mean_ttft_ms") if tail_ms is None else tail_ms
 
@@ -74,7 +74,7 @@ def bunched_share(records: Sequence[RequestRecord]) -> float | None:
 
 
 def bunch_findings(records: Sequence[RequestRecord], client: Mapping[str, Any]) -> tuple[list[str], list[str]]:
-    """Return the reason for which events in bunches make a point invalid, and the note if they do not."""
+    """Return the reason for which a point is invalid by events in bunches, and the note if they do not."""
     done = [record for record in records if record.error is None]
     share = bunched_share(done)
     if share is None or share <= NOTED_BUNCHES:

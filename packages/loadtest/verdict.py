@@ -1,4 +1,4 @@
-"""Verdict on a sweep: one sentence, and the answers to the ten questions that a performance engineer asks first. Pure functions.
+"""Verdict on a sweep: one sentence, and the answers to the first ten questions of a performance engineer. Pure functions.
 
 The verdict is computed from `run.json` and the results when a report is written, so it is the same in the terminal, the reports and JSON.
 """
@@ -24,7 +24,7 @@ from loadtest.verdict_case import (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BestLoad:
-    """The best valid load: the highest one within the limits, or that of the highest output rate without limits."""
+    """The best valid load: the highest one within the limits, or the load of the highest output rate without limits."""
 
     key: str
     load: str

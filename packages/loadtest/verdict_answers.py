@@ -1,4 +1,4 @@
-"""Answers to the ten questions that a performance engineer asks first about a sweep. Pure functions."""
+"""Answers to the first ten questions of a performance engineer about a sweep. Pure functions."""
 
 import math
 import statistics
@@ -46,7 +46,7 @@ NEXT: Final[Mapping[LimitName, str]] = {
 SLOW: Final[Mapping[str, str]] = {
     "ttft": "TTFT misses its limit: shorten or share prompts, raise max-num-batched-tokens, or use a faster accelerator.",
     "tpot": "TPOT misses its limit: lower max-num-seqs, use fewer bits per weight, or a faster accelerator.",
-    "e2e": "E2E misses its limit: ask for fewer output tokens, or use a faster accelerator.",
+    "e2e": "E2E misses its limit: request fewer output tokens, or use a faster accelerator.",
 }
 
 
@@ -57,7 +57,7 @@ class Answer:
     question: str
     answer: str
     known: bool
-    """False if the sweep does not tell. The answer then names what would."""
+    """False if the sweep does not tell. The answer then names the missing measurement."""
 
 
 _Found: TypeAlias = tuple[str, bool]

@@ -14,7 +14,7 @@ def console() -> int:
 
         return serve_model(["serve", *words[1:]])
     leave_the_sdk_out()
-    # What is imported stays until the end, so collecting it is a fifth of the CPU time of a short run.
+    # Imported modules stay until the end, so collecting it is a fifth of the CPU time of a short run.
     gc.disable()
     from localcloud.cli import main  # noqa: PLC0415 - the SDK stays out only if this comes after
 

@@ -15,7 +15,7 @@ SHARED_QUOTA_HEADER: Final = "X-Localcloud-Shared-Quota"
 (cloud.google.com/docs/quotas/set-quota-project, 2026-11: "the gcloud CLI shared project is sometimes used as the quota project")."""
 
 _ALLOWED_SITES: Final = ("", "none")
-"""Values of Sec-Fetch-Site for requests that no web page sent: the header is absent, or the user typed the address."""
+"""Values of Sec-Fetch-Site for requests that no web page sent, so the header is absent, or the user typed the address."""
 _LOOPBACK_NAMES: Final = ("localhost", "[::1]")
 _TABLES: Final = (Path("/proc/net/tcp"), Path("/proc/net/tcp6"))
 _ESTABLISHED: Final = "01"

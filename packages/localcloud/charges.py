@@ -1,7 +1,7 @@
 """Log of a machine's simulated costs: each wait that the simulator adds, with its simulated seconds and the bytes that it represents.
 
-The programs of a machine append one JSON object per line to a file. The file outlives the machine, so a test can check what
-was downloaded twice.
+The programs of a machine append one JSON object per line to a file. The file outlives the machine, so a test can find repeated
+downloads.
 """
 
 import json

@@ -141,7 +141,7 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _pages() -> str:
-    """Return where the pages are, from the metadata of the installed distribution."""
+    """Return the location of the pages, from the metadata of the installed distribution."""
     from importlib import metadata  # noqa: PLC0415 - for the help alone
 
     try:

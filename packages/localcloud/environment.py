@@ -83,7 +83,7 @@ def in_shell(found: Mapping[str, str], commands: str, inherited: Mapping[str, st
 
 def _joined(commands: Path, given: Mapping[str, str]) -> dict[str, str]:
     """Return the variables that extend one of the caller's lists: command folders and hosts that bypass the proxy."""
-    python = os.path.abspath(sys.executable)  # noqa: PTH100 - a link must stay one, and `..` must go, so that a second shell finds the same
+    python = os.path.abspath(sys.executable)  # noqa: PTH100 - a link must stay one, and `..` must go, so a second shell finds the same
     first = [str(Path(python).parent), str(commands)]
     path = given.get("PATH") or os.defpath
     rest = [folder for folder in path.split(os.pathsep) if folder not in first]

@@ -45,7 +45,7 @@ class BuildFolder:
     module: Path
     """A copy of the module's sources."""
     result: Path
-    """An empty folder for what the build makes."""
+    """An empty folder for the results of the build."""
     modules: Path
     """A folder for downloaded modules that are deleted after the build."""
 
@@ -85,7 +85,7 @@ def compiler() -> str | None:
 def environment(modules: Path | None = None) -> dict[str, str]:
     """Return the environment of Go. `modules` is the folder for downloaded modules, by default the user's module cache.
 
-    The module file is complete, so no module may be added or upgraded implicitly. Go makes a module cache read-only; one that is deleted
+    The module file is complete, so no module may be added or upgraded implicitly. Go writes a read-only module cache; one that is deleted
     after the build must be writable.
     """
     flags = f"{os.environ.get('GOFLAGS', '')} -mod=readonly -trimpath{' -modcacherw' if modules else ''}".strip()

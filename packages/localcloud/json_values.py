@@ -1,4 +1,4 @@
-"""JSON values of a shape that the type checker does not know: a missing part reads as an empty one."""
+"""JSON values of a shape that the type checker does not know. A missing part reads as an empty one."""
 
 import json
 from typing import Any, TypeAlias, cast
@@ -33,13 +33,13 @@ def strings(document: JsonObject, key: str) -> list[str]:
 
 def packaged(package: str, name: str) -> JsonObject:
     """Return the JSON object of a file in a package's folder `data`."""
-    from importlib.resources import files  # noqa: PLC0415 - a tenth of the start of a machine's command, and none reads such a file
+    from importlib.resources import files  # noqa: PLC0415 - a tenth of the start of a machine's command, which never reads such a file
 
     return cast("JsonObject", json.loads((files(package) / "data" / name).read_text(encoding="utf-8")))
 
 
 def copied(value: JsonObject) -> JsonObject:
-    """Return a copy of a document that shares nothing with it. JSON has no cycles; `copy.deepcopy` takes twice as long because it looks for them."""
+    """Return a copy of a document that shares nothing with it. JSON has no cycles; `copy.deepcopy` takes twice as long because it detects them."""
     return {key: _copied(item) for key, item in value.items()}
 
 

@@ -1,6 +1,6 @@
 """A command in the environment of a local cloud, with its signals and exit code; and the user's own shell, for `python -m localcloud shell`.
 
-A shell reads its start-up file first, and what that puts on PATH (pyenv, conda, the Google Cloud SDK) would replace this project's `python`,
+A shell reads its start-up file first, and what that puts on PATH (pyenv, conda, the Google Cloud SDK) replaces this project's `python`,
 `pulumi` and `gcloud`. The files written here read the user's file, then set the environment and the prompt.
 """
 
@@ -25,7 +25,7 @@ _NOT_FOUND, _NOT_EXECUTABLE = 127, 126
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShellStart:
-    """A command line and what it needs in its environment."""
+    """A command line and its variables."""
 
     command: list[str]
     variables: Mapping[str, str]
@@ -57,7 +57,7 @@ def start_of(shell: str, state: Path, variables: Mapping[str, str]) -> ShellStar
 
 
 def _write(path: Path, own: str, *lines: str) -> None:
-    """Write a start-up file that reads the user's own one first, if there is one."""
+    """Write a start-up file that reads the user's own one first, if one exists."""
     first = f"[ -r {own.removeprefix('. ')} ] && {own}" if own else ""
     path.write_text("\n".join(("# Written by `python -m localcloud shell`.", first, *lines, "")), encoding="utf-8")
 

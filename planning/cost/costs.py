@@ -47,7 +47,7 @@ def most_usd_per_hour(resolved: Resolved, provisioning: str | None = None) -> fl
 def parts_at(resolved: Resolved, place: str, provisioning: str | None = None) -> tuple[HourlyPart, ...]:
     """Return the hourly bill of one instance, machine or slice in a zone or region ("": if none is set).
 
-    `provisioning`: that of a slice; by default the deployment's own.
+    `provisioning`: a slice's; by default the deployment's own.
     """
     book, accelerator = resolved.prices, resolved.accelerator
     if resolved.platform == "own":

@@ -79,7 +79,7 @@ def running_costs(subject: Subject) -> RunningCosts:
 
 
 def idle_text(subject: Subject) -> str:
-    """Return what a Cloud Run service costs without requests: its minimum instances, or else what stays in the project."""
+    """Return the cost of a Cloud Run service without requests: its minimum instances, or else the resources that remain."""
     if subject.cost.idle_usd_per_hour:
         return f"${subject.cost.idle_usd_per_hour:.2f}/h while idle"
     stays = sum(part.usd for part in _with_others(_bill(subject)) if part.basis == "month")
@@ -246,7 +246,7 @@ def daily_limit_usd(subject: Subject) -> float | None:
 
 
 def _metrics_usd_per_month(subject: Subject) -> float | None:
-    """Return what the collector and the alerts that need it cost, whether it is on or off; None without alerts and collector."""
+    """Return the cost of the collector and the alerts that need it, on or off; None without alerts and collector."""
     if not any(watched(subject)):
         return None
     return watching_usd_per_month(subject, collects=True) - watching_usd_per_month(subject, collects=False)

@@ -2,7 +2,7 @@
 
 `planning.model.catalog` has the architectures. A checkpoint not listed here is planned from its config.json (`planning.model.hf_config`).
 `CHECKPOINTS` has the ids that exist on the hub, the only ones that are ever suggested. `ABSENT` has ids for which the hub returned
-404, so that a finding can report them. The hub was not queried for any other id.
+404, so a finding can report them. The hub was not queried for any other id.
 """
 
 import re
@@ -99,7 +99,7 @@ def checkpoint_of(model_id: str) -> Checkpoint:
 def family(name: str) -> tuple[Checkpoint, ...]:
     """Return the instruction-tuned checkpoints of a family, such as `12B`, `26B-A4B` or `gemma 4 26b`, its original first.
 
-    None for any other name, and none for an id.
+    None for any other name and for an id.
     """
     lower = name.strip().lower()
     if lower in _BY_LOWER_CASE or f"google/{lower}" in _BY_LOWER_CASE:
@@ -154,7 +154,7 @@ def with_owner(model_id: str) -> str:
 
 
 def near_spellings(name: str) -> tuple[str, ...]:
-    """Return up to two existing ids whose spelling, including the owner's, almost matches that of an id outside the catalog."""
+    """Return up to two existing ids whose spelling, including the owner's, almost matches an id outside the catalog."""
     from difflib import get_close_matches  # noqa: PLC0415 - only a model outside the catalog needs it
 
     whole = {one.lower(): one for one in CHECKPOINTS}

@@ -11,13 +11,13 @@ from typing import Final
 from contracts.path_guard import GUARD_ARGUMENT
 
 NO_DOMAIN: Final = "none.invalid"
-"""Domain of a server that fetches no media by URL. vLLM treats an empty list as "every domain", and no DNS has this name (RFC 6761)."""
+"""Domain of a server that fetches no media by URL. vLLM treats an empty list as "every domain", and this name exists in no DNS (RFC 6761)."""
 EXPOSURE_ENVIRONMENT: Final[Mapping[str, str]] = {
     "VLLM_ALLOW_RUNTIME_LORA_UPDATING": "0",
     "VLLM_MEDIA_URL_ALLOW_REDIRECTS": "0",
     "VLLM_SERVER_DEV_MODE": "0",
 }
-"""No adapters loaded by callers, no redirects of a media URL, no developer endpoints. Set explicitly, so that an image cannot enable them."""
+"""No adapters loaded by callers, no redirects of a media URL, no developer endpoints. Set explicitly, so an image cannot enable them."""
 
 _INNER_NAMES: Final = ("localhost", "internal", "local", "lan", "home.arpa")
 """Name endings that only an internal network resolves."""

@@ -38,7 +38,7 @@ def constant(name: str) -> float:
 
 @cache
 def compute_share(generation: str, scheme: str) -> float:
-    """Return the fraction of the dense bf16 peak that a prompt's matrix products reach with a scheme; above 1 with units of its own."""
+    """Return the fraction of the dense bf16 peak that a prompt's matrix products reach with a scheme; above 1 with dedicated units."""
     share = CONSTANTS.get(f"compute.{generation}", CONSTANTS["compute"]).value
     if scheme == "fp8" and generation in {"hopper", "blackwell", "datacenter-blackwell"}:
         return share * constant("compute.fp8")

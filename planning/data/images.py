@@ -41,7 +41,7 @@ class Image:
     )
     """Options of the stacks that this repository ships with it, by accelerator and checkpoint."""
     audio: Literal["yes", "no", "unknown"]
-    """Whether it has the packages that decode audio (`vllm[audio]`). Without them every request with audio fails."""
+    """True if it has the packages that decode audio (`vllm[audio]`). Without them every request with audio fails."""
     audio_source: str
     """Source of that."""
     source: str

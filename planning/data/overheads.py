@@ -18,7 +18,7 @@ VLLM_DEFAULT_BLOCK: Final = 16
 VIDEO_FRAMES: Final = 32
 FRAME_TOKENS: Final = 70
 VIDEO_TOKENS: Final = VIDEO_FRAMES * (FRAME_TOKENS + 2 + 6)
-"""Longest multimodal item: 32 frames of 70 soft tokens, image start and end tokens and a timestamp (vLLM's gemma4_mm.py): 2,496."""
+"""Largest multimodal item: 32 frames of 70 soft tokens, image start and end tokens and a timestamp (vLLM's gemma4_mm.py): 2,496."""
 IMAGE_TOKENS: Final = 280
 AUDIO_TOKENS: Final = 750
 """30 s of audio (the processor's audio_seq_length)."""
@@ -40,7 +40,7 @@ STREAMER_THREADS: Final = 16
 """RUNAI_STREAMER_CONCURRENCY set by the stacks, as on vLLM's streamer page; the library's default for object stores is 8."""
 LOAD_BAND: Final = (0.75, 1.3)
 """Loading time relative to the plan, low and high: 11 public loads are between 0.79 and 1.22. A 12th, 12B by the PyTorch path on v6e-1,
-took 36 s for 104 planned: it maps its files and reads them later."""
+took 36 s for 104 planned, because it maps its files and reads them later."""
 
 # --- Starting -----------------------------------------------------------------------------------------------------------------------
 GPU_COMPILE_BAND: Final = (0.85, 1.25)

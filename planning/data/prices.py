@@ -18,7 +18,7 @@ from planning.units import HOUR_S
 MAX_AGE_DAYS: Final = 180
 """Age above which a price is reported as old. No list price was found that changed between two dates: v6e flex-start was $1.35 on 2026-08-10 and
 2026-10-02 (prices.json), an L4 of Cloud Run $0.67 per hour in April 2026 (brandonseppa.com/2026/04, "GPU inference without the cluster") and on
-2026-09-19. That is thin, but the bill shows the date of the prices in every preview, whatever their age."""
+2026-09-19. That is thin, but the bill shows the date of the prices in every preview, regardless of their age."""
 MAX_SPOT_AGE_DAYS: Final = 60
 """The same for spot prices, which change up to once every 30 days (Cloud TPU pricing)."""
 _SPOT: Final = "_spot_"
@@ -49,10 +49,10 @@ class PriceRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sku:
-    """How Google's price catalog names a price, one SKU per region.
+    """Description of a price in Google's price catalog, one SKU per region.
 
     Spellings of TPU SKUs: https://github.com/xbill9/gemma4-dev/blob/4cf2d8b/gce-vllm-v5e1-2b/server.py, read from the catalog on 2026-08-06.
-    Cloud Run's and the disk's are quoted in public bills; those of GPUs with zonal redundancy are assumed
+    Cloud Run's and the disk's are quoted in public bills; prices of GPUs with zonal redundancy are assumed
     (packages/localcloud/ledger/prices.toml).
     """
 
@@ -130,13 +130,13 @@ class Price:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CatalogRead:
-    """What a refresh read of Google's price catalog (`gemma plan prices`)."""
+    """Values that a refresh read from Google's price catalog (`gemma plan prices`)."""
 
     url: str
     keys: frozenset[str]
     """Keys that were searched in every region. A region without one of them has no such price."""
     unclear: frozenset[tuple[str, str]] = frozenset()
-    """Keys and regions with several matching SKUs of different prices, none of which was chosen."""
+    """Keys and regions with several matching SKUs of different prices; no price was chosen."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -300,7 +300,7 @@ def region_of(place: str | None) -> str | None:
 
 
 def continent_of(region: str) -> str:
-    """Return the continent of a region or zone as Google's names have it; "us" for all of North America."""
+    """Return the continent of a region or zone as Google's names have it; "us" for the whole of North America."""
     name = region.partition("-")[0]
     return "us" if name == "northamerica" else name
 

@@ -1,6 +1,6 @@
 """A GPU by its specifications: `memory=24GiB,bandwidth=936GB/s,tflops=71,count=2`.
 
-The result is an `Accelerator` like those of `planning.machine.hardware`, on no Google platform.
+The result is an `Accelerator` as in `planning.machine.hardware`, on no Google platform.
 """
 
 import re
@@ -38,7 +38,7 @@ _EXAMPLE: Final = "memory=24GiB,bandwidth=936GB/s,tflops=71"
 
 
 def parse_device(text: str) -> Accelerator:
-    """Return the accelerator of `memory=24GiB,bandwidth=936GB/s,tflops=71,name=RTX 3090`, also with the other keys of `_KEYS`.
+    """Return the accelerator of `memory=24GiB,bandwidth=936GB/s,tflops=71,name=RTX 3090`, optionally with the other keys of `_KEYS`.
 
     Raises PlanningError for a key that is unknown, missing or repeated, and a value without its unit or out of range.
     """

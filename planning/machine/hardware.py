@@ -29,7 +29,7 @@ class CloudRunGpu:
     regions: tuple[str, ...] = ()
     """Regions on Cloud Run's page "GPU support by region"."""
     by_invitation: tuple[str, ...] = ()
-    """Those of `regions` that Google offers by invitation."""
+    """Members of `regions` that Google offers by invitation."""
     new_project_quota: int = 0
     """GPUs of a new project in each region: three L4 (Cloud Run's GPU page); "new projects often have 0" of the others (public notes of 2026)."""
     quota_metric: str = ""
@@ -126,7 +126,7 @@ ACCELERATORS: Final[Mapping[str, Accelerator]] = Table(
 def why_not_planned(name: str) -> str:
     """Return the facts about a TPU that Google offers and the planner does not support, with a fix; empty for any other name.
 
-    No log of a vLLM server on one was found, so its usable memory is unknown. Its figures are those of one chip on Google's page, read in 2026-11.
+    No log of a vLLM server on one was found, so its usable memory is unknown. Its figures are one chip's on Google's page, read in 2026-11.
     """
     spelled = name.strip().lower()
     for generation, tpu in data_file("machines.json")["named_tpus"].items():
@@ -134,7 +134,7 @@ def why_not_planned(name: str) -> str:
             reason = (
                 "needs Compute Engine or Google Kubernetes Engine, and this project deploys it with neither"
                 if tpu["outside_tpu_api"]
-                else "is not supported: no public vLLM log shows how much of its memory is usable"
+                else "is not supported: no public vLLM log shows its usable memory"
             )
             return (
                 f"{generation} {reason}. Google offers it in {', '.join(tpu['zones'])}; one host ({tpu['single_host']}) has "

@@ -43,7 +43,7 @@ _TOWER_HIDDEN: Final = 4
 
 
 def gpu_activation_gib(resolved: Resolved) -> float:
-    """Return what vLLM keeps free for one step on a GPU, in GiB; the larger figure if the model runner is unknown."""
+    """Return the memory that vLLM keeps free for one step on a GPU, in GiB; the larger figure if the model runner is unknown."""
     fixed_gib = overheads.NON_TORCH_GIB + (overheads.NCCL_GIB if resolved.tp > 1 else 0.0)
     return to_gib(max(_profiled_bytes(resolved, runner) for runner in runners(resolved))) + fixed_gib
 
@@ -60,7 +60,7 @@ def item_tokens(resolved: Resolved) -> dict[str, int]:
 def profiled_items(resolved: Resolved) -> tuple[str, int]:
     """Return the modality that vLLM profiles, the one with the longest item, and how many; ("", 0) if no modality is allowed.
 
-    A step encodes at least one item, and no more than one step's tokens or all its sequences can have.
+    A step encodes at least one item, and at most as many as one step's tokens or all its sequences can have.
     """
     allowed = {name: n for name, n in item_tokens(resolved).items() if resolved.item_limit(name) > 0}
     if not allowed:
@@ -107,9 +107,9 @@ def _layer_width(group: LayerGroup, resolved: Resolved) -> float:
 
 
 def _encoder_bytes(resolved: Resolved, runner: Runner) -> tuple[float, float]:
-    """Return the encoder's peak over the profiled items, and what stays until the run ends. Encoders are whole on each device.
+    """Return the encoder's peak over the profiled items, and the memory that stays until the profiling run finishes. Encoders are whole on each device.
 
-    All items count at once. From 0.22.0 on, vLLM encodes video frames in parts (gemma4_mm.py, _encoder_chunk), but the peak in public logs grows with
+    All items count together. From 0.22.0 on, vLLM encodes video frames in parts (gemma4_mm.py, _encoder_chunk), but the peak in public logs grows with
     the items: 31B on an MI300X profiles six videos and has 5.3 GiB less than its weights and graphs leave (xbill9/gemma4-dev 5a5636dc1cc2, 2026-10-08).
     """
     modality, items = profiled_items(resolved)

@@ -78,7 +78,7 @@ def memory_plan(resolved: Resolved) -> MemoryPlan:
 def outside_gib(resolved: Resolved) -> tuple[float, float]:
     """Return the memory outside the budget of one device, in GiB: minimum and recommended.
 
-    Of a GPU: the CUDA context, graphs that vLLM does not subtract, and what a draft model may need when it is captured.
+    Of a GPU: the CUDA context, graphs that vLLM does not subtract, and the memory of a draft model's capture.
     """
     if not resolved.is_tpu:
         graphs_gib = 0.0 if reserves_graphs(resolved) else graph_gib(resolved)
@@ -99,7 +99,7 @@ def outside_gib(resolved: Resolved) -> tuple[float, float]:
 def verification_gib(resolved: Resolved) -> float:
     """Return the memory in which one chip verifies the proposals of a full batch, in GiB; 0 without speculative decoding and on a GPU.
 
-    The rejection sampler shards its logits over replicas only, so each chip of a slice holds those of every proposal
+    The rejection sampler shards its logits over replicas only, so each chip of a slice holds the logits of every proposal
     (tpu-inference layers/jax/sample/rejection_sampler.py, in_specs). The sampler of other requests shards them over the chips.
     """
     if not resolved.is_tpu or not resolved.speculative_tokens:
@@ -128,7 +128,7 @@ def utilization_leaving(outside_gib: float, usable_gib: float) -> float:
 
 
 def kv_margin_gib(resolved: Resolved, kv_gib: float) -> float:
-    """Return what the KV cache of a GPU may lack in comparison with the plan; 0 on TPU, where it follows from the weights alone."""
+    """Return the possible shortfall of a GPU's KV cache against the plan; 0 on TPU, whose cache follows from the weights alone."""
     if resolved.is_tpu:
         return 0.0
     # 4-bit experts whose width on one device is not a multiple of EXPERT_TILE.

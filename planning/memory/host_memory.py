@@ -25,7 +25,7 @@ def parts_bytes(resolved: Resolved) -> float:
 
 
 def load_peak_gib(resolved: Resolved, offloaded_bytes: float) -> float:
-    """Return the peak host memory of a start in GiB: weights in transit, files in memory, and the server if none of it can be evicted.
+    """Return the peak host memory of a start in GiB: weights in transit, files in memory, and the server if it cannot be evicted.
 
     `offloaded_bytes`: weights of one device that stay on the host.
     """
@@ -34,7 +34,7 @@ def load_peak_gib(resolved: Resolved, offloaded_bytes: float) -> float:
     # Prefetched pages and pinned offload evict each other from memory, so the larger of the two must fit.
     through_gib = max(checkpoint_gib, offloaded_gib) + overheads.HOST_PROCESS_GIB
     if resolved.platform != "cloud-run":
-        # Each replica loads by itself. Whether they share pages of the files is unknown, so none are counted as shared.
+        # Each replica loads separately. Whether they share pages of the files is unknown, so none are counted as shared.
         return through_gib * resolved.dp
     graphs_gib = overheads.GRAPH_CACHE_GIB if keeps_graphs(resolved) else 0.0
     if resolved.weights_mode == "streamer":

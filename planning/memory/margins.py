@@ -59,7 +59,7 @@ def one_request(memory: MemoryPlan) -> EdgeOfMemory:
 
 
 def may_lack_gib(memory: MemoryPlan) -> float:
-    """Return what the KV cache may lack in comparison with the plan: weights may be heavier, and activations of a GPU larger."""
+    """Return the possible shortfall of the KV cache against the plan: weights may be heavier, and activations of a GPU larger."""
     return max(overheads.WEIGHTS_SCATTER * memory.weights_gib, memory.kv_margin_gib)
 
 
@@ -69,7 +69,7 @@ def edges(memory: MemoryPlan) -> tuple[EdgeOfMemory, ...]:
 
 
 def margin_of(memory: MemoryPlan) -> MarginSummary | None:
-    """Return the first limit at which the deployment may fail; None if there is none, or if it will certainly fail."""
+    """Return the first limit at which the deployment may fail; None if none exists, or if it will certainly fail."""
     found = edges(memory)
     if any(edge.is_short for edge in found):
         return None

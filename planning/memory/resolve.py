@@ -1,4 +1,4 @@
-"""Resolve a deployment for a server: look up names, fill in defaults, reject conflicts."""
+"""Resolve a deployment for a server: resolve names, fill in defaults, reject conflicts."""
 
 from dataclasses import replace
 from typing import Final, cast, get_args

@@ -65,7 +65,7 @@ def drafter_bytes(resolved: Resolved) -> float:
 def unknown_drafter_bytes(resolved: Resolved) -> float:
     """Return the reserve for a draft model outside the catalog on one device; 0 for any other.
 
-    One decoder layer of the served model in bf16, with an output head for its vocabulary: an EAGLE head has one layer, and its
+    One decoder layer of the served model in bf16, with an output head for its vocabulary. An EAGLE head has one layer, and its
     head or its embeddings are its own (vLLM's llama_eagle3.py). Its size is assumed.
     """
     if not resolved.has_unknown_drafter:

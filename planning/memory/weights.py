@@ -14,8 +14,8 @@ Rules (vLLM 0.23, gemma4.py and its layers; tpu-inference, gemma4.py):
   pads each device's part of every expert's gate and up projections to a multiple of 128 columns; down projections keep their rows.
   The boot log of 26B-A4B at tensor parallelism 4 shows 704 columns stored as 1,024, and 15.29 GiB of weights on each chip
   (xbill9/gemma4-dev@395bf64, gce-vllm-v6e4-26b, 2026-09-26). Expert parallelism is not planned.
-- That product stores the scales of 4-bit experts in 4 bytes (process_weights/moe_weights.py of tpu-inference 0.32.0), and repeats those
-  of a down projection until no group spans two devices (vllm-project/tpu-inference#3660): 26B-A4B has 704 rows, and
+- That product stores the scales of 4-bit experts in 4 bytes (process_weights/moe_weights.py of tpu-inference 0.32.0), and repeats a
+  down projection's until no group spans two devices (vllm-project/tpu-inference#3660): 26B-A4B has 704 rows, and
   176 on each of four devices are 11 groups of 16, not 5.5 of 32. Scales of linear layers stay bf16.
 """
 

@@ -1,7 +1,7 @@
 """The architecture that a server loads for each checkpoint of the Gemma 4 family (`planning.data.checkpoints`).
 
 models.json has the dimensions as in each checkpoint's config.json (google/gemma-4-*, google/gemma-4-*-it-assistant). Totals agree with the model
-cards: 4.65, 7.52, 11.91, 25.23 (3.82 active) and 30.70 billion parameters in the language model; those of the draft models with loaded sizes:
+cards: 4.65, 7.52, 11.91, 25.23 (3.82 active) and 30.70 billion parameters in the language model; the draft models' with loaded sizes:
 78.5 million parameters for E4B, 939,042,560 bytes for 31B. Two sizes below `stated` follow from code. `audio_params` (transformers' Gemma4AudioConfig):
 a conformer of 12 layers, width 1,024, with two feed-forward blocks, attention with relative positions and a convolution each, then the sub-sampling
 and the projections. `other_vision_params` (vLLM's gemma4_unified.py): patches of 48 x 48 pixels, two position tables, vision and audio projections.
@@ -52,7 +52,7 @@ _DRAFTERS: Final[Mapping[str, ModelSpec]] = Table(
         for name, row in data_file("models.json").items()
     }
 )
-"""Google's draft models, by the id of the model that each drafts for: they read its KV cache and have none (vllm-project/vllm#41745)."""
+"""Google's draft models, by the id of the model that each drafts for. They read its KV cache and have none (vllm-project/vllm#41745)."""
 
 
 @cache
@@ -95,7 +95,7 @@ def refuse_absent(name: str) -> None:
 def absent_model(absent: Checkpoint, page: Page) -> str:
     """Return the error for an id that is missing on the hub: the source, and the nearest existing ids."""
     near = ", ".join(with_owner(one) for one in nearest_ids(absent)[:3])
-    return f"{absent.id} does not exist on the Hugging Face Hub: it returned 404 ({page.url}, {page.date}). Nearest existing ids: {near}."
+    return f"{absent.id} does not exist on the Hugging Face Hub, which returned 404 ({page.url}, {page.date}). Nearest existing ids: {near}."
 
 
 @lru_cache(maxsize=64)

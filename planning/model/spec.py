@@ -15,7 +15,7 @@ Role = Literal[
     "embedding", "layer-embedding", "attention", "mlp", "experts", "router", "norm", "lm-head", "vision", "audio"
 ]
 Placement = Literal["split", "replicated", "kv"]
-"""Placement on tensor-parallel devices: divided, whole on each, or divided by KV heads (and copied if there are too few)."""
+"""Placement on tensor-parallel devices: divided, whole on each, or divided by KV heads (and copied if too few exist)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,7 +50,7 @@ class LayerGroup:
     count: int
     attention: Attention
     mlp: int
-    """Width of the dense feed-forward block; 0 if there is none."""
+    """Width of the dense feed-forward block; 0 if none exists."""
     experts: Experts | None = None
     owns_kv: bool = True
     """False if the layer reads the KV cache of an earlier one."""
@@ -58,7 +58,7 @@ class LayerGroup:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VisionTower:
-    """A vision transformer before the language model; `None` in `ModelSpec` if there is none."""
+    """A vision transformer before the language model; `None` in `ModelSpec` if none exists."""
 
     layers: int
     hidden: int
@@ -82,7 +82,7 @@ class ModelSpec:
     matrices_per_mlp: int = 3
     """3 for gated feed-forward blocks, 2 for plain ones."""
     layer_embedding_dim: int = 0
-    """Width of the per-layer embedding of each token (Gemma 4 E2B, E4B); 0 if there is none."""
+    """Width of the per-layer embedding of each token (Gemma 4 E2B, E4B); 0 if none exists."""
     vision: VisionTower | None = None
     other_vision_params: int = 0
     """Parameters of a vision embedder without a tower (Gemma 4 12B)."""
@@ -139,7 +139,7 @@ class Tensor:
     kv_heads: int = 0
     """For placement `kv`: heads that can be divided."""
     copy: bool = False
-    """True for a second copy, not in the checkpoint, that vLLM on GPU keeps so that keys and values are one matrix."""
+    """True for a second copy, not in the checkpoint, that vLLM on GPU keeps so keys and values are one matrix."""
     active_share: float = 1.0
     """Fraction that one token reads: active experts of all; 0 for lookup tables."""
     expert_width: int = 0
@@ -173,7 +173,7 @@ def linear_params(model: ModelSpec) -> int:
 
 
 def _embeddings(model: ModelSpec) -> list[Tensor]:
-    # With tied embeddings, the table is also the output head, and every decoded token reads all of it.
+    # With tied embeddings, the table is the output head too, and every decoded token reads the whole table.
     table = model.vocab * model.hidden
     dim = model.layer_embedding_dim
     width = dim * model.layers

@@ -21,7 +21,7 @@ ModelKind = Literal["dense", "shared-kv", "experts", "pytorch"]
 """Path by which vLLM on TPU serves a model: in JAX (plain, with layers that read other layers' KV cache, or with experts), or through PyTorch."""
 
 FP8_KV: Final = "fp8_kv"
-"""Precision of the KV cache in the table, for all of its fp8 formats."""
+"""Precision of the KV cache in the table, for all its fp8 formats."""
 _ANY_DEVELOPMENT: Final = 10**9
 _LOCAL_BUILD: Final = re.compile(r"(?:\+[a-z0-9.]+)?")
 _VERSION: Final = re.compile(r"v?(\d+)\.(\d+)(?:\.(\d+))?(?:rc\d+)?(?:\.dev(\d+))?")
@@ -138,7 +138,7 @@ def is_version(text: str) -> bool:
 
 
 def version_in_use(accelerator: Accelerator, image_version: str | None) -> str:
-    """Return the vLLM version of the image: the stated one, otherwise that of this project's image for the accelerator."""
+    """Return the vLLM version of the image: the stated one, otherwise the version of this project's image for the accelerator."""
     if image_version is not None:
         return image_version
     platform = "tpu" if accelerator.is_tpu else "cuda"

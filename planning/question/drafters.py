@@ -50,7 +50,7 @@ def likely_drafters(name: str, target: ModelSpec) -> tuple[str, ...]:
 def mismatch(drafter: ModelSpec, target: ModelSpec) -> str | None:
     """Return why a draft model cannot draft for a model, as a clause; None if it can.
 
-    Proposals are token ids, so both need the same vocabulary. A draft model that reads hidden states needs states of its own width.
+    Proposals are token ids, so both need the same vocabulary. A draft model that reads hidden states needs states of the same width.
     """
     if drafter.vocab != target.vocab:
         return f"its vocabulary has {drafter.vocab:,} tokens, but {target.name} has {target.vocab:,}"

@@ -1,4 +1,4 @@
-"""What a deployment's server offers beyond text."""
+"""Features of a deployment's server beyond text."""
 
 import json
 import re
@@ -53,7 +53,7 @@ def decodes_audio(resolved: Resolved) -> bool | None:
 
 
 def allowed_items(resolved: Resolved, modality: Modality) -> int:
-    """Return the items of a modality that one request may have. vLLM states no limit of its own, so without one all are allowed."""
+    """Return the items of a modality that one request may have. vLLM has no default limit, so all are allowed unless the settings state one."""
     if resolved.serves_only_text:
         return 0
     return (resolved.vllm.limit_mm_per_prompt or {}).get(modality, UNLIMITED)

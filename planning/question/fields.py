@@ -102,7 +102,7 @@ def is_duration(path: str) -> bool:
 
 
 def value_at(deployment: Deployment, path: str) -> object:
-    """Return the value of a field; None also if its block is omitted."""
+    """Return the value of a field; None if it or its block is omitted."""
     found: object = deployment
     for name in path.split("."):
         found = getattr(found, name) if found is not None else None

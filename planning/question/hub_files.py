@@ -1,7 +1,7 @@
 """Hub repositories that a server loads in addition to its model: drafter, tokenizer and adapters.
 
-The server downloads them from the Hugging Face hub at each start, whatever `weights_mode` is, unless `scripts.stage_model` has copied them to the
-bucket beside the model. Staging copies drafters and adapters, but no tokenizers.
+The server downloads them from the Hugging Face hub at each start, for every `weights_mode`, unless `scripts.stage_model` has copied them to the
+bucket next to the model. Staging copies drafters and adapters, but no tokenizers.
 """
 
 import re

@@ -37,7 +37,7 @@ def lora_of(resolved: Resolved) -> Lora | None:
 
 
 def adapters_of(resolved: Resolved) -> Mapping[str, str]:
-    """Return the location of each adapter by name, also if the server has no LoRA and will reject them."""
+    """Return the location of each adapter by name, even if the server has no LoRA and will reject them."""
     lora = lora_of(resolved)
     if lora is not None:
         return lora.adapters

@@ -38,7 +38,7 @@ def needs_text_alone(workload: Workload | None) -> bool:
 def replica_counts(spec: ModelSpec, accelerator: Accelerator) -> tuple[int, ...]:
     """Return the data-parallel sizes that can serve more than tensor parallelism over all chips of a slice, largest first; empty if none can.
 
-    A KV head is not divided: if there are fewer heads than chips, tensor parallelism stores the same KV cache several times. Experts are
+    A KV head is not divided: with fewer heads than chips, tensor parallelism stores the same KV cache several times. Experts are
     excluded (DPL01).
     """
     heads = min((group.attention.kv_heads for group in spec.groups if group.owns_kv), default=0)

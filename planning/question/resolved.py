@@ -59,7 +59,7 @@ class Resolved:
 
     @property
     def collects(self) -> bool:
-        """True if a collector of metrics runs beside the server."""
+        """True if a collector of metrics runs next to the server."""
         return self.deployment.watch.collects_on(self.platform)
 
     @property
@@ -100,7 +100,7 @@ class Resolved:
 
     @property
     def serves_only_text(self) -> bool:
-        """True if vLLM serves text only: every stated limit is 0 (tpu-inference b8692ff, runner/tpu_runner.py)."""
+        """True if vLLM serves text only, because every stated limit is 0 (tpu-inference b8692ff, runner/tpu_runner.py)."""
         limits = self.vllm.limit_mm_per_prompt
         return not self.spec.is_multimodal or (bool(limits) and not any((limits or {}).values()))
 

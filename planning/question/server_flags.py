@@ -59,7 +59,7 @@ class ServerArgument:
     """One flag with its value, or a word that belongs to none."""
 
     words: tuple[int, ...]
-    """Positions of its words."""
+    """Positions of its arguments."""
     written: str = ""
     """The flag as written, without its value; empty for a word that belongs to no flag."""
     flag: ServerFlag | None = None
@@ -126,7 +126,7 @@ def _flags(version: str) -> Mapping[str, ServerFlag]:
 
 
 def parse_arguments(arguments: Sequence[str], table: FlagTable) -> tuple[ServerArgument, ...]:
-    """Return the arguments in order, each flag with its words."""
+    """Return the arguments in order, each flag with its values."""
     return tuple(_parsed(arguments, table))
 
 

@@ -66,7 +66,7 @@ class CloudRunOptions:
     min_instances: int = 0
     max_instances: int = 1
     request_timeout_s: int | None = None
-    """Time after which Cloud Run ends a request, including its wait for an instance; None if it does not matter."""
+    """Time after which Cloud Run terminates a request, including its wait for an instance; None if it does not matter."""
     startup_probe: StartupProbe | None = None
     gpu_quota: int | None = None
     """GPUs in the region's quota, if it could be read."""
@@ -124,7 +124,7 @@ collector's image cannot be pulled never starts; the server of a TPU machine doe
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WatchOptions:
-    """Alerts, and the collector of metrics beside the server. Stacks have alerts by default; a question without a stack has none."""
+    """Alerts, and the collector of metrics next to the server. Stacks have alerts by default; a question without a stack has none."""
 
     alerts_enabled: bool = False
     email: str | None = None
@@ -136,11 +136,11 @@ class WatchOptions:
 
     @property
     def has_recipient(self) -> bool:
-        """True if the alerts notify someone."""
+        """True if the alerts have a receiver."""
         return self.email is not None or self.webhook is not None
 
     def collects_on(self, platform: str) -> bool:
-        """Return whether a collector runs beside the server on a platform."""
+        """Return whether a collector runs next to the server on a platform."""
         if self.metrics_enabled is None:
             return self.alerts_enabled and platform in COLLECTS_BY_DEFAULT
         return self.metrics_enabled and platform in WATCHED_PLATFORMS
@@ -165,7 +165,7 @@ class Deployment:
     vllm: VllmOptions = field(default_factory=VllmOptions)
     """Options as set; `planning.question.recommendation` supplies the rest."""
     weights_mode: WeightsMode | None = None
-    """None uses the platform's default: hub on a TPU VM or GCE; fuse on Cloud Run, or fuse-buffered if fuse would start too late."""
+    """None uses the platform's default: hub on a TPU VM or GCE; fuse on Cloud Run, or fuse-buffered if fuse starts too late."""
     host_memory_gib: float | None = None
     """Memory of the container or machine; None uses the platform's default for the accelerator."""
     vcpu: float | None = None
@@ -193,7 +193,7 @@ class Deployment:
     staged_parts: tuple[str, ...] = ()
     """Drafters and adapters that the server reads from copies in the bucket, by Hugging Face id or gs:// folder."""
     vllm_in_blocks: tuple[str, ...] = field(default=(), compare=False)
-    """Options for which the settings use a block instead of the option's own key, so that remedies are worded with its keys."""
+    """Options for which the settings use a block instead of the option's own key, so remedies are worded with its keys."""
     model_spec: ModelSpec | None = None
     """A model outside the catalog (`planning.model.hf_config.model_from_config`)."""
     device: Accelerator | None = None
@@ -259,7 +259,7 @@ class MemoryPlan:
     kv_gib: float
     """Memory of one device that remains for the KV cache; never below 0."""
     kv_margin_gib: float
-    """What it may lack in comparison with this plan on a GPU; the verdict allows for it."""
+    """Possible shortfall against this plan on a GPU; the verdict allows for it."""
     kv_tokens: int
     """As vLLM logs it: available KV over the KV of one longest request, times max-model-len."""
     kv_blocks: int
@@ -281,7 +281,7 @@ class MemoryPlan:
     outside_enough_gib: float
     """Amount outside the budget that is known to be sufficient. Between the two, the server may fail."""
     largest_max_model_len: int
-    """Longest request that fits in the KV cache; 0 if none does."""
+    """Maximum length of a request in the KV cache; 0 if none fits."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -361,7 +361,7 @@ class Band:
 
 
 def rounded(source: object, **places: int) -> dict[str, Any]:
-    """Return these attributes with this many decimal places: numbers, bands as low, typical and high, and None for infinity."""
+    """Return these attributes with this many decimal places: numbers, bands as low, typical and high, with None for infinity."""
     return {name: _rounded(getattr(source, name), digits) for name, digits in places.items()}
 
 
@@ -382,7 +382,7 @@ class WorkloadPlan:
 
     workload: Workload
     users: int
-    """Users of a closed loop: those of the workload, or as many as the server runs concurrently; 0 in an open loop."""
+    """Users of a closed loop: the workload's, or as many as the server runs concurrently; 0 in an open loop."""
     ttft_s: Band
     """Seconds from sending a request to its first token, including the queue."""
     tpot_s: Band

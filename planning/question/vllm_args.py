@@ -243,7 +243,7 @@ class VllmOptions:
         Key("thinking.default"),
         Flag("--default-chat-template-kwargs"),
         InJson((("enable_thinking",),)),
-        Doc("Whether the model thinks unless a request turns it off (`chat_template_kwargs`). Default: false."),
+        Doc("True if the model thinks unless a request turns it off (`chat_template_kwargs`). Default: false."),
     ] = None
     load_format: Annotated[
         str | None,
@@ -281,7 +281,7 @@ class VllmOptions:
     max_loras: Annotated[
         _Count,
         Key("lora.atOnce"),
-        Doc("Adapters that one step can use. Each reserves memory. Default: all of `adapters`."),
+        Doc("Adapters that one step can use. Each reserves memory. Default: all `adapters`."),
     ] = None
     trust_remote_code: Annotated[
         bool | None, Doc("Run Python code from the checkpoint's repository. Gemma 4 does not need it.")

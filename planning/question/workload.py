@@ -34,7 +34,7 @@ that the planner's saturated rate has always used, so figures of different deplo
 class Workload:
     """Similar requests and their load.
 
-    With neither `users` nor `rate_per_s`, there are as many users as the server runs concurrently.
+    With neither `users` nor `rate_per_s`, the workload has as many users as the server runs concurrently.
     """
 
     input_tokens: Annotated[_Tokens, Doc("Text tokens per prompt, including any shared prefix.")] = DEFAULT_INPUT_TOKENS
@@ -95,7 +95,7 @@ class _Figure:
 
     @property
     def allowed(self) -> str:
-        """Return the allowed values, in words."""
+        """Return the allowed values as text."""
         if self.name == "image_tokens":
             return f"one of {', '.join(map(str, IMAGE_TOKENS))}"
         limit = self.limit or Limit()
@@ -162,8 +162,8 @@ def check_workload(workload: Workload) -> None:
             raise PlanningError(f"`workload.{figure.name}` is {value}; it must be {figure.allowed}.")
     if workload.users is not None and workload.rate_per_s is not None:
         raise PlanningError(
-            f"`workload.users` is {workload.users} and `workload.rate_per_s` is {workload.rate_per_s:g}, which cannot be combined because "
-            "users wait for their responses, a rate does not. Remove one of them."
+            f"`workload.users` is {workload.users} and `workload.rate_per_s` is {workload.rate_per_s:g}, but they cannot be combined, "
+            "because users wait for their responses. Remove one of them."
         )
 
 

@@ -29,7 +29,7 @@ _OWN_FLAGS: Final[Mapping[str, VllmOption]] = {option.flag: option for option in
     option.shape.switch: option for option in OPTIONS.values() if isinstance(option.shape, Pairs)
 }
 _LORA: Final = "lora."
-"""Block whose flags belong together: some in `extraArgs` and others from the block would be two sets of adapters."""
+"""Block whose flags belong together: some in `extraArgs` and others from the block are two sets of adapters."""
 _SAME_AS: Final[Mapping[str, str]] = {
     "--spec-method": "speculativeConfig",
     "--spec-model": "speculativeConfig",
@@ -76,8 +76,8 @@ def _secret_argument(subject: Subject) -> RuleResult | None:
     if not count:
         return None
     return RuleResult(
-        f"`vllm.extra_args` has {count} argument(s) that look like a secret. They would be "
-        "stored unencrypted in the settings, the state, and the service's description or the instance's metadata.",
+        f"`vllm.extra_args` has {count} argument(s) that look like a secret. They are stored "
+        "unencrypted in the settings, the state, and the service's description or the instance's metadata.",
         remedies=(change("vllm.extra_args", kept),),
         advice=(
             "Revoke that secret. Store a Hugging Face token with `gemma save_token STACK hfToken` and an API key with "
@@ -172,8 +172,8 @@ def _foreign_parser(subject: Subject) -> RuleResult | None:
         )
     if reasoning != _PARSER and "--reasoning-parser-plugin" not in plugins:
         effects["vllm.reasoning_parser"] = (
-            f"`vllm.reasoning_parser` is {reasoning}, whose marks are not in Gemma 4's tokenizer. vLLM may not start, "
-            "or will return the reasoning as part of the response."
+            f"`vllm.reasoning_parser` is {reasoning}, whose marks are not in Gemma 4's tokenizer. vLLM may fail to "
+            "start, or return the reasoning as part of the response."
         )
     if not effects:
         return None
@@ -181,7 +181,7 @@ def _foreign_parser(subject: Subject) -> RuleResult | None:
 
 
 def arguments_named(subject: Subject, names: Container[str]) -> list[ServerArgument]:
-    """Return those of `extraArgs` with one of these flags."""
+    """Return the members of `extraArgs` with one of these flags."""
     return [one for one in extra_arguments(subject.resolved) if one.name in names]
 
 

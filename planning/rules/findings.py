@@ -43,7 +43,7 @@ QUOTA_IDS = ("SCL02", "SCL04", "SCL05")
 
 _ORDER: Mapping[Severity, int] = {"block": 0, "warn": 1, "info": 2}
 _SHOWN = {("accelerator", True): 3, ("accelerator", False): 2, ("model", True): 2, ("model", False): 2}
-"""Moves that a finding lists, by what they replace and by whether this project can deploy the result."""
+"""Moves that a finding lists, by the replaced part and by whether this project can deploy the result."""
 _CENT = 0.005
 _NOTHING: Mapping[str, object] = {}
 _NOTES = frozenset({"CST05", "CST04"})
@@ -118,7 +118,7 @@ class _Trial:
         self._kept = () if self._blocking & _WORKLOAD_IDS else ("workload.",)
 
     def ways_out(self, identifier: str, result: RuleResult, *, is_blocking: bool) -> tuple[Remedy, ...]:
-        """Return the remedies of a finding, those of a blocking one with the changes that remove all other blocking ones.
+        """Return the remedies of a finding; a blocking one's with the changes that remove all other blocking ones.
 
         If after each of them only another accelerator or model helps, the cheapest accelerator on which nothing blocks is the remedy.
         """
@@ -197,7 +197,7 @@ class _Trial:
         return None
 
     def _completion(self, changes: Mapping[str, object]) -> Mapping[str, object] | None:
-        """Return the further changes after which nothing blocks, with the same accelerator and model; None if there are none."""
+        """Return the further changes after which nothing blocks, with the same accelerator and model; None if none exist."""
         key = repr(changes)
         if key not in self._rest:
             outcome = self._outcome(changes)
@@ -222,7 +222,7 @@ def accepted_by(subject: Subject) -> frozenset[str]:
 
 
 def _completion(subject: Subject, kept: tuple[str, ...]) -> Mapping[str, object] | None:
-    """Return the changes after which nothing blocks, without the accelerator, the model and the kept fields; None if there are none."""
+    """Return the changes after which nothing blocks, without the accelerator, the model and the kept fields; None if none exist."""
     made: dict[str, object] = {}
     for _ in RULES:
         if not _blocking(detected(subject)) - accepted_by(subject):

@@ -181,7 +181,7 @@ def _cut(question: GatewayQuestion) -> _Found:
             tokens = backend.subject.resolved.max_model_len
             longest_s = tokens / backend.subject.throughput.decode_tok_per_s
             if longest_s > LONGEST_REQUEST_S:
-                limit = f"Cloud Run ends a request after {duration(LONGEST_REQUEST_S)}"
+                limit = f"Cloud Run terminates a request after {duration(LONGEST_REQUEST_S)}"
                 yield (
                     f"An answer of {tokens:,} tokens takes {duration(longest_s)} on {backend.stack}, but {limit}.",
                     f"Limit max_tokens in requests, or lower gemma-serving:vllm.maxModelLen to {int(tokens * LONGEST_REQUEST_S / longest_s):,}.",
@@ -209,7 +209,7 @@ def _full(question: GatewayQuestion) -> _Found:
     accepted = question.max_instances * CONCURRENCY
     if taken > accepted:
         yield (
-            f"The servers run {taken:,} requests at once, but {question.max_instances} instances of the gateway have memory for {accepted:,}.",
+            f"The servers run {taken:,} concurrent requests, but {question.max_instances} instances of the gateway have memory for {accepted:,}.",
             f"Set gemma-serving:gateway.maxInstances: {ceil_div(taken, CONCURRENCY)}.",
         )
 

@@ -197,7 +197,7 @@ def _headroom(subject: Subject) -> RuleResult | None:
 
 
 def _outside_of_a_gpu(subject: Subject) -> str:
-    """Return what a GPU holds outside the budget."""
+    """Return the memory of a GPU outside the budget."""
     if not subject.resolved.has_unknown_drafter:
         return "the CUDA context, fragmentation and CUDA graphs"
     assumed_gib = to_gib(unknown_drafter_bytes(subject.resolved))
@@ -349,7 +349,7 @@ def _error_of(subject: Subject) -> str:
 
 
 def _shorter_requests(subject: Subject) -> Iterator[Remedy]:
-    """Yield the longest request that fits in the KV cache even if it lacks what it may lack."""
+    """Yield the longest request that fits in the KV cache even with the largest possible shortfall."""
     resolved, memory = subject.resolved, subject.memory
     certain_gib = memory.kv_gib - margins.may_lack_gib(memory)
     longest = largest_model_len(

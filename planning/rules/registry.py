@@ -19,7 +19,7 @@ class RuleResult:
     _: KW_ONLY
     remedies: Iterable[Remedy] = ()
     last_resorts: Iterable[Remedy] = ()
-    """Candidates that are tried if none of `remedies` qualifies."""
+    """Candidates that are tried if no member of `remedies` qualifies."""
     advice: str = ""
     severity: Severity | None = None
     """Severity of this result, for a rule with more than one; None uses the rule's first."""
@@ -38,12 +38,12 @@ _CHECKS: dict[str, Check] = {}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rule:
-    """What is known of a rule without a deployment."""
+    """Facts of a rule without a deployment."""
 
     id: str
     severities: tuple[Severity, ...]
     what: str
-    """Title: what the rule finds, as a noun clause."""
+    """Title: the rule's finding, as a noun clause."""
     source: str
     on: Platform | None = None
     """The only platform on which it is checked; None for all. Rules of a gateway judge a `GatewayQuestion`."""
@@ -54,11 +54,11 @@ class Rule:
 
     @property
     def check(self) -> Check:
-        """The function that looks for it in a deployment. Its docstring is the reason."""
+        """The function that searches it in a deployment. Its docstring is the reason."""
         return _CHECKS[self.id]
 
     def result(self, subject: Subject) -> RuleResult | None:
-        """Return what the rule finds; None if it finds nothing, or if the deployment is on another platform."""
+        """Return the rule's finding; None without one, or if the deployment is on another platform."""
         resolved = subject.resolved
         here = resolved.is_tpu if self.on == "tpu" else resolved.platform == self.on
         return self.check(subject) if self.on is None or here else None

@@ -37,14 +37,14 @@ def _no_room(subject: Subject) -> RuleResult | None:
     return RuleResult(
         f"The collector of metrics takes {COLLECTOR_VCPU} vCPU and at least {COLLECTOR_MIN_GIB:g} GiB of each "
         f"instance. Of `vcpu` {resolved.vcpu:g} and `host_memory_gib` {resolved.host_memory_gib:g} GiB, the server "
-        f"would keep {vcpu:g} vCPU and {memory_gib:g} GiB, but a container with {resolved.accelerator.name} needs at "
+        f"keeps {vcpu:g} vCPU and {memory_gib:g} GiB, but a container with {resolved.accelerator.name} needs at "
         f"least {host.min_vcpu:g} vCPU and {host.min_memory_gib:g} GiB.",
         remedies=(*_room_remedies(resolved), change("watch.metrics_enabled", False)),
     )
 
 
 def _room_remedies(resolved: Resolved) -> Iterator[Remedy]:
-    """Yield the smallest larger instance with room for the collector, with metrics on, unless the instance has room."""
+    """Yield the smallest larger instance that fits the collector, with metrics on, unless the instance fits it."""
     least_gib = max(resolved.host_memory_gib, resolved.host.min_memory_gib + COLLECTOR_MIN_GIB)
     for vcpu in cloud_run_vcpu(resolved.host) if resolved.platform == "cloud-run" else ():
         memory_gib = float(math.ceil(least_gib))

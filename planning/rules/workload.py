@@ -172,7 +172,7 @@ def _unknown_drafter(subject: Subject) -> RuleResult | None:
     return RuleResult(
         f"`vllm.speculative_config` names the draft model {drafter.model}, which is not in the catalog. The plan "
         f"assumes {to_gib(unknown_drafter_bytes(resolved)):.2f} GiB of a device for it and one layer in the KV cache, "
-        "and no time for its proposals.",
+        "but not the time of its proposals.",
         remedies=(
             *(change("vllm.speculative_config", {**config, "model": one}) for one in meant),
             change("vllm.speculative_config", None),

@@ -50,10 +50,10 @@ WEIGHTS_MODES: Final[dict[Platform, tuple[WeightsMode, ...]]] = {
 }
 """Default weights mode that needs no custom image, by platform."""
 LEAST_CONTEXT: Final = 4_096
-"""Least request length unless `min_context` asks for another: with less, a chat has no history."""
+"""Minimum request length unless `min_context` requests another: with less, a chat has no history."""
 _SEQUENCES_STEP: Final = 8
 _LENGTH_STEP: Final = 256
-"""Longest block that vLLM on TPU chooses; a length that it divides fills its blocks."""
+"""Largest block that vLLM on TPU chooses; a length that it divides fills its blocks."""
 _BOLD_UTILIZATION: Final = 0.95
 """The upper end of the recipe's range (`planning.question.recommendation.UTILIZATION` is its middle)."""
 _USUAL_IMAGES: Final = 4
@@ -93,7 +93,7 @@ class HostShape:
 def checkpoints_of(wanted: str | None) -> tuple[Checkpoint, ...]:
     """Return the checkpoints of a family (`12B`) or an id; without either, all instruction-tuned ones.
 
-    Base and unrounded QAT checkpoints are found by id only: the first cannot chat, the second are as large as the original.
+    Base and unrounded QAT checkpoints are found by id only, because the first cannot chat and the second are as large as the original.
     Raises PlanningError for a model outside the catalog, missing on the hub, or only usable as a draft model.
     """
     if wanted is None:
@@ -196,8 +196,8 @@ def longest_request(workload: Workload, min_context: int | None) -> int:
 def settings_of(deployment: Deployment, need: int, users: int) -> Iterator[Deployment]:
     """Yield the deployment with settings for requests of `need` tokens from `users` concurrent users, the planner's own first.
 
-    Longer requests than needed, bf16 KV cache and the default utilization precede settings that cost memory, then replicas, whose speed was
-    not measured, then settings that cost precision.
+    Longer requests than needed, bf16 KV cache and the default utilization precede settings that cost memory, then unmeasured replicas, then settings
+    that cost precision.
     """
     resolved = resolve(deployment)
     limit = resolved.spec.max_positions

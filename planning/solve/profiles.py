@@ -1,4 +1,4 @@
-"""What solutions cost per day, with steady traffic or bursts, for each way to pay for the server.
+"""Cost of solutions per day, with steady traffic or bursts, for each payment mode of the server.
 
 A slice with flex-start runs once per day and is deleted at the end of its run. A Cloud Run instance starts with the first
 request, and is billed until it has been idle for some minutes. A minimum instance and a slice on demand are billed all day.
@@ -24,7 +24,7 @@ _RUN_STEP_S: Final = 300
 """A run duration is rounded up to this step."""
 _MILLION: Final = 1_000_000
 Kind: TypeAlias = Literal["flex-start", "on-demand", "scale-to-zero", "min-instance"]
-"""How the server is paid for. `min-instance` and `on-demand` never stop."""
+"""Payment mode of the server. `min-instance` and `on-demand` never stop."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,7 +39,7 @@ class Profile:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Way:
-    """A solution with one way to pay for it, under a profile."""
+    """A solution with one payment mode, under a profile."""
 
     kind: Kind
     solution: Solution
@@ -93,14 +93,14 @@ class Way:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Choice:
-    """The ways to serve a workload under a profile, the chosen one first."""
+    """The options to serve a workload under a profile, the chosen one first."""
 
     profile: Profile
     goal: Goal
     ways: tuple[Way, ...]
-    """The best of each kind, or of each family if there are several; the best first."""
+    """The best of each kind, or of each family if several exist; the best first."""
     other: Way | None
-    """The best way on the other platform, otherwise of another kind; None if there is none."""
+    """The best way on the other platform, otherwise of another kind; None if none exists."""
     cheapest: Way
     stays: Way | None
     """The chosen deployment without cold starts, if it has some."""
@@ -134,7 +134,7 @@ def choose(solutions: Iterable[Solution], profile: Profile, goal: Goal) -> Choic
 
 
 def ways_of(solution: Solution, running: RunningCosts, profile: Profile) -> Iterator[Way]:
-    """Yield the ways to pay for a solution with these costs."""
+    """Yield the payment modes of a solution with these costs."""
     start_s = running.cold_start_s
     way = partial(Way, solution=solution, profile=profile, start_s=start_s, usd_per_hour=running.idle_usd_per_hour)
     if running.idle_billing_s:
@@ -150,7 +150,7 @@ def ways_of(solution: Solution, running: RunningCosts, profile: Profile) -> Iter
 def _on_request(start_h: float, linger_h: float, profile: Profile) -> tuple[float, float]:
     """Return the billed hours and the cold starts per day of an instance that scales to zero.
 
-    If a pause is shorter than the billed idle time, the instance stays for the whole period, which is also the most.
+    If a pause is shorter than the billed idle time, the instance stays for the whole period, which is the maximum.
     Otherwise each burst has its own start and its own idle time.
     """
     pause_h = (HOUR_MINUTES - profile.busy_minutes) / HOUR_MINUTES

@@ -1,7 +1,7 @@
 """Search for the cheapest deployments of this project that serve a workload within limits, or for the nearest miss.
 
 Each checkpoint on each accelerator is tried with settings from conservative to aggressive, then with the cheapest host
-and the fastest start. A solution has no blocking finding, no warning of a risk, and no memory limit so close that it may
+and the fastest start. A solution has no blocking finding, no warning of a risk, nor a memory limit so close that it may
 fail. A deployment with a warning about a choice (`Rule.is_choice`) ranks after all of those without one.
 """
 
@@ -200,7 +200,7 @@ def solve(
 ) -> SolutionSet:
     """Return the deployments that serve the workload within the limits.
 
-    The workload is that of one slice or instance; `checkpoints_of` and `rented` of `planning.solve.candidates` return checkpoints and places.
+    The workload is one slice's or instance's; `checkpoints_of` and `rented` of `planning.solve.candidates` return checkpoints and places.
     Raises PlanningError for a workload without users or a rate. For throughput, the server is then full.
     """
     check_workload(workload)

@@ -92,7 +92,7 @@ def cached_tokens(resolved: Resolved, workload: Workload) -> int:
 
 
 def body_params(spec: ModelSpec) -> int:
-    """Return the parameters that each prompt token uses: those of a decoded token without the output head."""
+    """Return the parameters that each prompt token uses: a decoded token's without the output head."""
     return active_params(spec) - spec.vocab * spec.hidden
 
 

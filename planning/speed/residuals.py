@@ -46,7 +46,7 @@ class SmokeFigures:
     """Tokens per step and stream in these figures: above 1 with speculative decoding, by the assumed acceptance."""
 
     def at(self, tokens_per_step: float) -> "SmokeFigures":
-        """Return the figures for a measured number of tokens per step, as the time of a step does not depend on what is accepted."""
+        """Return the figures for a measured number of tokens per step, as the time of a step does not depend on the accepted tokens."""
         share = tokens_per_step / self.tokens_per_step
         return replace(
             self,
@@ -72,7 +72,7 @@ def smoke_bands(
     """Return the rate of one stream, its first token, and the rate of the burst; `margin` is the minimum fraction of an estimate."""
 
     def load(users: int) -> WorkloadPlan:
-        # The checks' own requests are shorter than those of the stack's workload.
+        # The checks' own requests are shorter than the stack's workload.
         own = Workload(input_tokens=SMOKE_PROMPT_TOKENS, output_tokens=SMOKE_OUTPUT_TOKENS, users=users)
         return workload_plan(resolved, memory, 0.0, own)
 

@@ -4,7 +4,7 @@ Concurrent requests share each step. A response takes `steps` decoding steps, an
 With n concurrent requests, a request completes every (steps x step(n) + n x extra) / n seconds, but never faster than prompts can be computed, one
 chunk per step, nor than one HTTP front end passes on. Requests above max-num-seqs or the KV cache are queued.
 
-With data parallelism each replica is such a server: it serves an equal share of the requests, and the rates of all are added.
+With data parallelism each replica is such a server. It serves an equal share of the requests, and the rates of all are added.
 """
 
 import math
@@ -116,7 +116,7 @@ class LoadedServer:
         return replace(step, fixed_s=step.fixed_s + more_s)
 
     def _hidden_s(self, step: StepTime) -> float:
-        """Return the computation that a step hides behind reads, at most that of a step of one request."""
+        """Return the computation that a step hides behind reads, at most as in a step of one request."""
         return max(min(step.memory_s - step.compute_s, self.alone.memory_s - self.alone.compute_s), 0.0)
 
     def _extra_s(self, step: StepTime, requests: float, *, per_step: float) -> float:
@@ -143,7 +143,7 @@ class LoadedServer:
         rate = min(most_per_s, requests / cycle_s) if fills_steps else requests / cycle_s
         rate = min(rate, overheads.API_REQUESTS_PER_S)
         for fewer in (decoding, overheads.TPU_MEASURED_SEQUENCES):
-            if fewer < requests:  # requests that would only lower the rate wait
+            if fewer < requests:  # requests that only lower the rate wait
                 rate = max(rate, self.load(fewer, wave=wave).requests_per_s)
         # Prompts that fill every step cannot arrive together, so the wave flattens as they approach it.
         together = wave * max(1 - requests * prompt.steps / steps, 0.0)

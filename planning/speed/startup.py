@@ -117,7 +117,7 @@ def startup_plan(resolved: Resolved) -> StartupPlan:
 def _probe(resolved: Resolved, start_s: float) -> StartupProbe | None:
     """Return the deployment's own probe, otherwise the prompt one if the start and its margin fit in it, otherwise the longest.
 
-    A probe only as long as the estimate would fail starts that are slower than expected.
+    A probe only as long as the estimate fails starts that are slower than expected.
     """
     if resolved.platform != "cloud-run":
         return None
@@ -226,8 +226,8 @@ def _compile_band(resolved: Resolved) -> tuple[float, float]:
 def _counts_as_fast(resolved: Resolved) -> bool:
     """Return whether the host's cores count as fast.
 
-    Unknown hosts of large devices do, except on Cloud Run, where a short estimate would end a start: devices of 70 GiB or more other than
-    the A100 are from 2023 or later (`Accelerator.is_large`), and so are the CPUs beside them.
+    Unknown hosts of large devices do, except on Cloud Run, because a short estimate ends a start there: devices of 70 GiB or more other than
+    the A100 are from 2023 or later (`Accelerator.is_large`), and their CPUs too.
     """
     known = resolved.host.has_fast_cores
     return resolved.platform != "cloud-run" and resolved.accelerator.is_large if known is None else known

@@ -102,6 +102,6 @@ async def wait(call: CommandCall) -> CallToolResult:
 async def cancel(call: CommandCall) -> CallToolResult:
     """Stop work of this server as Ctrl-C does. The engine finishes the operations in progress.
 
-    Ask the user first: the resources created so far remain and cost money.
+    Confirm with the user first: the resources created so far remain and cost money.
     """
     return CallToolResult.model_validate(await call.agent.runs.cancel(call.given["run"]))

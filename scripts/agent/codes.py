@@ -55,7 +55,7 @@ class CodeShelf:
     def take(self, stack: str, typed: str, *, keeps_bucket: bool) -> bool:
         """Use up the codes of a stack, and return whether the typed text is the code for this deletion.
 
-        A wrong code also uses them up, so that codes cannot be guessed.
+        A wrong code also uses them up, so codes cannot be guessed.
         """
         path = self._path(stack)
         taken = path.with_suffix(f".{secrets.token_hex(4)}")

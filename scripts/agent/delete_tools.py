@@ -107,6 +107,6 @@ def _require_typed(
         )
     if not code_shelf().take(stack, typed.data.code, keeps_bucket=keeps_bucket):
         raise CommandRefusedError(
-            f"Stack {stack} was not deleted: the code is not that of this deletion {'without' if keeps_bucket else 'with'} the bucket, was used, "
+            f"Stack {stack} was not deleted: the code does not belong to this deletion {'without' if keeps_bucket else 'with'} the bucket, was used, "
             f"or is older than {VALID_S // 60} minutes. The user has to run `{command(stack)}` in their own terminal."
         )

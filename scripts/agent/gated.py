@@ -42,9 +42,9 @@ async def restart(call: CommandCall) -> Answer:
 
 @command_tool("recover", {"stack": STACK_OF_CALL, "plan_id": _PLAN_ID}, hint=CHANGES)
 async def recover(call: CommandCall) -> Answer:
-    """Find what an interrupted run created but did not record; with a plan_id, if allowed, import it into the state.
+    """Find the resources that an interrupted run created but did not record; with a plan_id, if allowed, import it into the state.
 
-    Call it without plan_id, and show the user what it found.
+    Call it without plan_id, and show the user the result.
     """
     return await _gated(call, "recover")
 
@@ -69,14 +69,14 @@ async def _gated(call: CommandCall, command: Change) -> Answer:
 
 
 def _plan(call: CommandCall, command: Change, found: Answer) -> ShownPlan:
-    """Return the plan of a dry run. Raises CommandRefusedError without it, or a rollout's price."""
+    """Return the plan of a dry run. Raises CommandRefusedError without a plan, or a rollout's price."""
     stack, document = call.given["stack"], as_mapping(found["document"])
     if not found["ok"] or not document.get("plan"):
         raise CommandRefusedError(f"gemma {command} has no plan for stack {stack}: {found['said']['text']}")
     rate = document.get("usd_per_hour")
     if command == "rollout" and rate is None:
         raise CommandRefusedError(
-            f"The combined cost of the revisions of stack {stack} is unknown: Google reports no instance limits. "
+            f"The combined cost of the revisions of stack {stack} is unknown, because Google reports no instance limits. "
             f"The user can run `gemma {command} {stack}`."
         )
     return ShownPlan(

@@ -83,7 +83,7 @@ def add_prompts(server: MCPServer[Any]) -> None:
     def incident_note(stack: StackArgument) -> str:
         """Write a note about an incident."""
         return (
-            f"Write an incident note about stack {stack}: what happened and when (status, logs), "
+            f"Write an incident note about stack {stack}: events with times (status, logs), "
             "the cause with the line that shows it (recognise_failure), the cost, the actions taken, "
-            "and the finding that warns of it before a deployment (explain_finding). Facts only; mark unknowns."
+            "and the planner's warning before a deployment (explain_finding). Facts only; mark unknowns."
         )

@@ -114,7 +114,7 @@ def _first(tool: str, arguments: Document, rows: Sequence[Document]) -> Sequence
 
 
 def _only(value: object, paths: Sequence[Sequence[str]]) -> object:
-    """Return the parts of a value at these paths; all of it without any. A list keeps the parts of each item."""
+    """Return the parts of a value at these paths; the whole value without any. A list keeps the parts of each item."""
     if not paths or not all(paths):
         return value
     if isinstance(value, list):
@@ -130,7 +130,7 @@ def compact(value: object) -> str:
 
 
 def fitted(answer: Document) -> Document:
-    """Return an answer that is cut until it is short enough. `left_out` lists what was cut; a log keeps its end."""
+    """Return an answer that is cut until it is short enough. `left_out` lists the cut parts; a log keeps its end."""
     most, found = _LONGEST, answer
     while len(compact(found)) > MOST_CHARACTERS:
         left_out: list[str] = []

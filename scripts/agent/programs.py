@@ -29,7 +29,7 @@ POLL_S: Final = 0.1
 LAST_LINES: Final = 40
 MOST_LINE_CHARACTERS: Final = 2000
 _LONGEST_SECRET: Final = 8192
-"""Additional characters of a line to search for secrets, so that no part of one is shown."""
+"""Additional characters of a line to search for secrets, so no part of one is shown."""
 
 OnLine = Callable[[str], Awaitable[None]]
 """Receives each line of a command's progress, without secrets."""
@@ -53,7 +53,7 @@ class ProgramResult:
 
     @property
     def document(self) -> Mapping[str, object]:
-        """The JSON object on stdout, without secrets and hidden text. Raises ScriptError if there is none."""
+        """The JSON object on stdout, without secrets and hidden text. Raises ScriptError if none exists."""
         try:
             found: object = json.loads(self.printed)
         except ValueError:

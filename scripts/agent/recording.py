@@ -1,6 +1,6 @@
 """Middleware for every call: the audit log, the list of visible tools, and secret masking.
 
-The log has one JSON object per line, on disk before a call starts, and again after it ends.
+The log has one JSON object per line, on disk before a call starts, and again after it returns.
 """
 
 import fcntl
@@ -48,14 +48,14 @@ class AuditEntry:
     detail: str = ""
     plan_id: str | None = None
     usd_per_hour: float | None = None
-    """Price of what the call started, in USD per hour."""
+    """Price of the resources that the call started, in USD per hour."""
     at: str = field(default_factory=lambda: datetime.now(UTC).isoformat(timespec="milliseconds"))
     schema_version: int = SCHEMA_VERSION
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AuditFile:
-    """The file, readable only by its owner, and no link, which could redirect the record."""
+    """The file, readable only by its owner, not a link, which could redirect the record."""
 
     path: Path
 

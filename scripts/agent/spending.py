@@ -31,7 +31,7 @@ class SpendingLimit:
     usd_per_hour_limit: float
     _deployed: Mapping[str, float] = field(default_factory=dict[str, float])
     _starting: dict[str, float] = field(default_factory=dict[str, float])
-    """Stacks that this server changes now: no state has their new price yet."""
+    """Stacks that this server changes now. No state has their new price yet."""
 
     def require(self, stack: str, usd_per_hour: float) -> None:
         """Read the states, and refuse a deployment that exceeds the limit. Raises CommandRefusedError."""
@@ -71,7 +71,7 @@ class SpendingLimit:
             raise CommandRefusedError(
                 f"Stack {stack} costs up to ${usd_per_hour:.2f} per hour, ${rate:.2f} with the other deployments{listed}; "
                 f"the limit is ${self.usd_per_hour_limit:.2f} per hour. "
-                "Tear down a stack, or ask the user for a higher --max-usd-per-hour."
+                "Tear down a stack, or request a higher --max-usd-per-hour from the user."
             )
 
 
@@ -113,7 +113,7 @@ def _usd_per_hour(state: StackState, item: Mapping[str, object]) -> float | None
     scaling = as_mapping(as_mapping(inputs.get("template")).get("scaling"))
     instances = scaling.get("maxInstanceCount") if item.get("type") == SERVICE_TYPE else 1
     outputs = state.outputs
-    # The plan of a gateway has the price of its servers, which are in stacks of their own.
+    # The plan of a gateway has the price of its servers, which are in separate stacks.
     is_server = outputs is not None and outputs.target != "gateway"
     rate = outputs.plan.cost.usd_per_hour if outputs and is_server else _listed_usd_per_hour(item, inputs)
     return rate * instances if rate is not None and isinstance(instances, int | float) else None

@@ -1,4 +1,4 @@
-"""Tools `preview` and `up`. A change is a plan that a person reviews, and only exactly that change runs."""
+"""Tools `preview` and `up`. A change is a plan that the user reviews, and only exactly that change runs."""
 
 import asyncio
 from collections.abc import Mapping, Sequence
@@ -83,7 +83,7 @@ async def preview(call: CommandCall) -> Answer:
     change="up",
 )
 async def up(call: CommandCall) -> Answer:
-    """Deploy exactly a plan of `preview`, once. It is refused if anything else would change.
+    """Deploy exactly a plan of `preview`, once. It is refused if anything else changes.
 
     This can take hours: the answer then has `running: true`, and wait returns the result.
     """
@@ -124,7 +124,7 @@ async def _budget(agent: AgentContext, frozen: FrozenProject, usd_per_hour: floa
 
 
 def _require_limits(stack: str, settings: Settings) -> None:
-    """Refuse a stack that no guard would ever tear down. Raises CommandRefusedError."""
+    """Refuse a stack that no guard ever tears down. Raises CommandRefusedError."""
     limits = {"no maxUsd": settings.max_usd, "no maxAge": settings.max_age_s}
     missing = [lack for lack, value in limits.items() if value is None]
     if missing:

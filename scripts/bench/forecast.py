@@ -20,7 +20,7 @@ from planning.question.workload import DEFAULT_IMAGE_TOKENS, IMAGE_TOKENS, Workl
 Answers: TypeAlias = Callable[[Workload], WorkloadPlan | None]
 """Plans a workload on a deployment. Returns None if the deployment is unknown (`scripts.cli.deployed_plan`)."""
 
-WITH_GATEWAY: Final = "no forecast for a gateway, because the plan is that of one server"
+WITH_GATEWAY: Final = "no forecast for a gateway, because the plan is for one server"
 WITHOUT_STACK: Final = "no forecast without --stack"
 OF_FILE: Final = "no forecast, because the planner cannot describe a dataset"
 NOT_DEPLOYED: Final = "no forecast, because the stack's settings file differs from the deployment"

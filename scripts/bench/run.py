@@ -29,7 +29,7 @@ from scripts.cli.deployed_plan import deployed_plan
 from scripts.cli.reach import endpoint_of
 
 ALL: Final = "all"
-"""Value of `--adapters` for those of the stack."""
+"""Value of `--adapters` for the stack's adapters."""
 RESULTS: Final = "results"
 """Folder of the results, ignored by git."""
 NAME: Final = "bench"
@@ -82,7 +82,7 @@ def _forecast(stack: str, outputs: StackOutputs) -> PlanForecast | None:
 
 
 def _with_adapters(options: BenchOptions) -> BenchOptions:
-    """Return the options with the stack's adapters for `--adapters all`. Raises SweepError if there is none."""
+    """Return the options with the stack's adapters for `--adapters all`. Raises SweepError if none exists."""
     if options.traffic.adapters != (ALL,):
         return options
     stack = options.server.stack

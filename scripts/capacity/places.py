@@ -43,7 +43,7 @@ class Gate(CheckResult):
 
 @dataclass(frozen=True, slots=True)
 class QuotaGate(Gate):
-    """A quota beside its use, in its own unit: chips, GPUs, vCPU or GiB."""
+    """A quota with its use, in its own unit: chips, GPUs, vCPU or GiB."""
 
     limit: float | None = None
     """Infinite: no limit. None: unknown."""
@@ -142,7 +142,7 @@ def _order(place: JudgedPlace) -> tuple[object, ...]:
 def judge_quota(  # noqa: PLR0917 - the facts
     quota: Quota | None, place: str, answers: Answers, needed: float, used: float = 0, usage: Reply | None = None
 ) -> QuotaGate:
-    """Return whether a quota suffices beside its use, which is in `usage`. None as the quota: a reservation."""
+    """Return whether a quota suffices for its use, which is in `usage`. None as the quota: a reservation."""
     if quota is None:
         return QuotaGate("passed", source="a reservation needs no separate quota", used=used, needed=needed)
     limits, unread = answers.get("limits", quota.metric), usage.unread if usage else ""

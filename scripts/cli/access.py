@@ -46,7 +46,7 @@ TOKEN_LIMIT_S: Final = 30
 TOKEN_LIFE_S: Final = 3600.0
 """Google's identity tokens are valid for one hour."""
 TOKEN_MARGIN_S: Final = 2100.0
-"""With less time left it is renewed: the benchmark reads its headers once per point of up to half an hour."""
+"""With less time left it is renewed. The benchmark reads its headers once per point of up to half an hour."""
 
 
 class AccessError(CommandRefusedError):
@@ -198,7 +198,7 @@ class ServerAccess:
     is_open: Callable[[], bool] = field(default=lambda: True, repr=False)
     """Returns False once the tunnel has closed."""
     behind_front_end: bool = False
-    """True if Google's front end responds for the server: a failed connection is then a local problem."""
+    """True if Google's front end responds for the server. A failed connection is then a local problem."""
     metrics_paths: Sequence[str] = METRICS_PATHS
     """Paths of the metrics, which are added up: one per server behind a gateway."""
 

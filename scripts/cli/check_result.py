@@ -1,17 +1,17 @@
-"""Result of one check, in one set of words. Each command maps the words of its own JSON by one table."""
+"""Result of one check, in one set of words. Each command maps the words of its JSON by one table."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
 State = Literal["passed", "failed", "unknown", "warned", "skipped", "not run"]
-"""`unknown`: the check could not read or reach what it judges, so nothing is known about it."""
+"""`unknown`: the check could not read or reach its object."""
 Values = Mapping[str, float | int | str | bool | None]
 
 
 @dataclass(frozen=True, slots=True)
 class CheckResult:
-    """What a check found. Its runner adds the name and explains refusals."""
+    """Result of a check. Its runner adds the name and explains refusals."""
 
     state: State
     detail: str = ""

@@ -86,9 +86,9 @@ def run_command(command: Command[Any], arguments: Sequence[str] | None = None) -
 
 
 def written(name: str, work: Callable[[], int]) -> int:
-    """Return the exit code of `work`. What cannot be written becomes one sentence on stderr.
+    """Return the exit code of `work`. A failed write becomes one sentence on stderr.
 
-    The output is flushed here: the interpreter would report the error without a sentence.
+    The output is flushed here, because the interpreter reports the error without a sentence.
     """
     try:
         code = work()
@@ -132,7 +132,7 @@ def _exit_code_of(command: Command[Any], arguments: Sequence[str] | None) -> int
     except BrokenPipeError:
         if not _has_lost_its_reader(sys.stdout):
             raise
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # for what is still buffered
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # for buffered text
         return _SIGPIPE
     except KeyboardInterrupt:
         code = ExitCode.INTERRUPTED

@@ -25,7 +25,7 @@ PROGRAM: Final = (
     *("__main__.py", "Pulumi.yaml", "requirements.txt"),
     *("cloud", "components", "contracts", "packages/gcp-tpu", "planning", "stacks", "vm_agent"),
 )
-"""Files and folders that determine what the program declares."""
+"""Files and folders that determine the declared resources."""
 _SKIPPED: Final = frozenset({"tests", "__pycache__", ".pytest_cache", ".ruff_cache"})
 _LARGE_BYTES: Final = 64 * 1024**2
 """A larger file holds weights. The copy links to it, and its size and time count in the hash."""

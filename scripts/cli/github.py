@@ -21,7 +21,7 @@ class GitHubRepository:
     token: str = field(repr=False)
 
     def upsert_comment(self, pull_request: int, marker: str, body: str) -> str:
-        """Return "created" or "updated". Looks at the first 100 comments, the oldest. Raises ScriptError."""
+        """Return "created" or "updated". Reads the first 100 comments, the oldest. Raises ScriptError."""
         comments = f"issues/{pull_request}/comments"
         found = self._send("GET", f"{comments}?per_page=100")
         for item in cast("list[Mapping[str, object]]", found):

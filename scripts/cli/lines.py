@@ -21,7 +21,7 @@ def glued(text: str) -> str:
 
 
 def wrapped(text: str, width: int, indent: str = "") -> Sequence[str]:
-    """Return the lines of a text. What is `glued`, and a word that is longer than a line, stays whole."""
+    """Return the lines of a text. `glued` text, and a word that is longer than a line, stays whole."""
     lines = textwrap.wrap(
         glued(text),
         width,
@@ -35,7 +35,7 @@ def wrapped(text: str, width: int, indent: str = "") -> Sequence[str]:
 
 
 def for_stream(text: str, stream: TextIO) -> str:
-    """Return a text as a stream shows it: on a terminal, each line wrapped and indented as it begins."""
+    """Return a text as a stream shows it: on a terminal, each line wrapped and indented as its start."""
     if not stream.isatty():
         return text
     columns = shutil.get_terminal_size().columns
@@ -45,7 +45,7 @@ def for_stream(text: str, stream: TextIO) -> str:
 
 
 def piped_columns(stream: TextIO) -> int | None:
-    """Return the columns of the terminal behind a pipe: that of stderr, else COLUMNS; None if unknown."""
+    """Return the columns of the terminal behind a pipe: stderr's, else COLUMNS; None if unknown."""
     named = os.environ.get("COLUMNS", "")
     columns = int(named) if named.isdecimal() and int(named) > 0 else None
     try:

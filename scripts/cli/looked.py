@@ -1,4 +1,4 @@
-"""Ids of what a dry run shows, so that the user can approve it: the command refuses another."""
+"""Ids of dry runs, so the user can approve one and the command refuses another."""
 
 import hashlib
 import json
@@ -7,7 +7,7 @@ from contracts.errors import CommandRefusedError
 
 
 def look_id(shown: object) -> str:
-    """Return the id of what a dry run shows."""
+    """Return the id of a dry run's output."""
     text = json.dumps(shown, sort_keys=True, default=str)
     return f"plan-{hashlib.sha256(text.encode()).hexdigest()[:16]}"
 

@@ -1,4 +1,4 @@
-"""Escape untrusted text for a Markdown comment, so that it never becomes markup, a mention, a link or HTML."""
+"""Escape untrusted text for a Markdown comment, so it never becomes markup, a mention, a link or HTML."""
 
 import re
 from collections.abc import Iterable, Sequence

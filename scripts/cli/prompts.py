@@ -14,7 +14,7 @@ _TIMES_ASKED: Final = 2
 
 
 def confirm(question: str, *, without_terminal: str, declined: str) -> None:
-    """Return if the answer is yes or y. What was typed before does not count. Raises CommandRefusedError."""
+    """Return if the answer is yes or y. Earlier input does not count. Raises CommandRefusedError."""
     if not sys.stdin.isatty():
         raise CommandRefusedError(without_terminal)
     for _ in range(_TIMES_ASKED):

@@ -1,6 +1,6 @@
 """Tables that crop nothing: titles on the left, no frame, as wide as the terminal. Nothing is folded in a file.
 
-A table that is too wide for its terminal loses the columns that its caller names as the least important, and says which. If that is not
+A table that is too wide for its terminal loses its least important columns, in the caller's order, and names them. If that is not
 enough, each row becomes a block of lines. A number or a name is never shortened.
 """
 
@@ -31,12 +31,12 @@ def console(stream: TextIO) -> Console:
 
 class _Console(Console):
     def on_broken_pipe(self) -> None:
-        """Let the command end as one whose reader has gone."""
+        """Exit as a command whose reader has gone."""
         raise BrokenPipeError
 
 
 def paragraph(out: Console, text: str | Text, *, prefix: str | Text = "") -> None:
-    """Print text beside its prefix, wrapped at blanks. A word that is longer than a line stays whole."""
+    """Print text next to its prefix, wrapped at blanks. A word that is longer than a line stays whole."""
     first = Text(prefix) if isinstance(prefix, str) else prefix
     rest = Text(" " * first.cell_len)
     width = max(out.width - first.cell_len, _NARROWEST)
@@ -56,14 +56,14 @@ def _lines(text: Text, width: int) -> Iterator[Text]:
 
 @dataclass(slots=True)
 class FittedTable:
-    """A table that knows what to leave out where it does not fit."""
+    """A table that omits columns if it does not fit."""
 
     title: str
     headings: Sequence[str]
     _: KW_ONLY
     whole: Sequence[str] = ()
     numbers: Sequence[str] = ()
-    """Aligned to the right and, as those of `whole`, never wrapped. Those in `least` are left out first."""
+    """Aligned to the right and, as the columns of `whole`, never wrapped. Those in `least` are left out first."""
     least: Sequence[str] = ()
     _rows: list[tuple[list[Text], str]] = field(default_factory=list[tuple[list[Text], str]])
 
@@ -91,7 +91,7 @@ class FittedTable:
         return sum(map(self._least_width, shown)) + _BETWEEN * (len(shown) - 1) <= width
 
     def _least_width(self, at: int) -> int:
-        """Return the width that a column needs, so that no word of it is cut."""
+        """Return the width that a column needs, so no word of it is cut."""
         heading, cells = self.headings[at], self._cells(at)
         longest = _width_of_lines(cells)
         can_wrap = heading not in {*self.whole, *self.numbers}
@@ -102,7 +102,7 @@ class FittedTable:
         return [cells[at].plain for cells, _ in self._rows]
 
     def _widths(self, shown: Sequence[int], width: int) -> Sequence[int]:
-        """Return what each column needs, and of the rest a share in proportion to what it would wrap."""
+        """Return each column's required width, and of the rest a share in proportion to its wrapped text."""
         least = [self._least_width(at) for at in shown]
         whole = [_width_of_lines([self.headings[at], *self._cells(at)]) for at in shown]
         wanted = [longest - needed for longest, needed in zip(whole, least, strict=True)]

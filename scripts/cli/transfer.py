@@ -42,7 +42,7 @@ class Transfer:
         return self
 
     def __exit__(self, *_error: object) -> None:
-        """Clear the progress line, so that the next message starts on its own line."""
+        """Clear the progress line, so the next message starts on its own line."""
         with self._lock:
             self._ended = True
             if self._overwrite is not None:

@@ -79,7 +79,7 @@ class PromptOptions:
     ] = ()
     system: Annotated[str | None, Option("System prompt.")] = None
     thinking: Annotated[
-        bool | None, Option("Ask the model to think, or not to. Default: the server's.", negatable=True)
+        bool | None, Option("Turn the model's thinking on or off. Default: the server's.", negatable=True)
     ] = None
 
 

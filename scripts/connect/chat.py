@@ -25,7 +25,7 @@ _HELP: Final = """\
 _CONNECT_LIMIT_S: Final = 30.0
 _SILENCE_LIMIT_S: Final = 600.0
 _MEDIA_LIMIT: Final = "may be provided in one prompt"
-"""vLLM's words about more images, sounds or videos than it accepts."""
+"""vLLM's error for more images, sounds or videos than it accepts."""
 _MEDIA_HINT: Final = (
     "Set the limits of `vllm.multimodal` in the settings file and run `gemma up`, or start again with /new."
 )
@@ -47,7 +47,7 @@ class Attachment(NamedTuple):
 
 
 def request_limit(outputs: StackOutputs | None) -> int:
-    """Return the maximum size of a request, in bytes: that of Cloud Run, or that of the local proxy."""
+    """Return the maximum size of a request, in bytes, of Cloud Run or of the local proxy."""
     is_cloud_run = outputs is not None and outputs.target != "tpu"
     return CLOUD_RUN_REQUEST_BYTES if is_cloud_run else MAX_BODY_BYTES
 
@@ -152,7 +152,7 @@ class Chat:
     def ask(self, prompt: str, files: Sequence[Attachment] = ()) -> Turn:
         """Send a prompt with its files, stream the response, and store both.
 
-        Raises ChatError if the server rejects the request or the response is incomplete: nothing is stored, so the prompt can be
+        Raises ChatError if the server rejects the request or the response is incomplete. Nothing is stored, so the prompt can be
         sent again. Raises KeyboardInterrupt after storing the response as far as it was received.
         """
         before = len(self.messages)
@@ -177,7 +177,7 @@ class Chat:
         return turn
 
     def _show(self, turn: Turn) -> None:
-        """Print a response as it arrives: the thinking to the notes, under a heading of its own."""
+        """Print a response as it arrives: the thinking to the notes, under a separate heading."""
         is_thinking = False
         for delta in streamed(self.endpoint, self._body(), turn):
             if delta.reasoning:

@@ -28,7 +28,7 @@ from scripts.connect.upstream import Upstream
 
 HOST: Final = "127.0.0.1"
 MAX_BODY_BYTES: Final = 256 * 2**20
-"""Maximum request size. Bodies are buffered until the server responds, so that they can be resent through a new tunnel."""
+"""Maximum request size. Bodies are buffered until the server responds, so they can be resent through a new tunnel."""
 REOPEN_LIMIT_S: Final = 120.0
 """Time that a request waits for a lost tunnel, in seconds."""
 CONNECT_LIMIT_S: Final = 30.0
@@ -179,6 +179,6 @@ def _passed_on(headers: Iterable[tuple[str, str]], left_out: frozenset[str]) -> 
 
 
 def _error(status: HTTPStatus, message: str) -> web.Response:
-    """Return an error in the format of the OpenAI API, so that clients show its message."""
+    """Return an error in the format of the OpenAI API, so clients show its message."""
     body: Mapping[str, object] = {"error": {"message": f"connect: {message}.", "type": "connect", "code": status.value}}
     return web.json_response(body, status=status)

@@ -43,7 +43,7 @@ def wait_until_ready(base_url: str, key: str, limit_s: float, say: Callable[[str
 
 
 def _query(base_url: str, key: str, say: Callable[[str], None]) -> tuple[str, str]:
-    """Return the model of a ready server, else why there is none."""
+    """Return the model of a ready server, else the reason."""
     headers = {"Authorization": f"Bearer {key}"}
     try:
         answer = requests.get(f"{base_url}/models", headers=headers, timeout=_ANSWER_LIMIT_S)
@@ -57,7 +57,7 @@ def _query(base_url: str, key: str, say: Callable[[str], None]) -> tuple[str, st
     if not models:
         return "", "its list of models is unreadable."
     if SIMULATED_HEADER in answer.headers:
-        say("the model server is simulated: no model answers")
+        say("the model server is simulated, so no model answers")
     return models[0].id, ""
 
 

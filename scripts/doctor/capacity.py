@@ -71,7 +71,7 @@ def _places(checkup: Checkup, settings: Settings) -> Iterator[Diagnosis]:
 def _quota(
     checkup: Checkup, quota: Quota, place: str, gate: QuotaGate, *, purpose: str = "", for_update: float = 0
 ) -> Diagnosis:
-    """Return the line of a quota; `for_update`: what an update of the deployed service needs, if that is more."""
+    """Return the line of a quota; `for_update`: the need of an update of the deployed service, if that is more."""
     found = partial(Diagnosis, check=f"quota of {quota.unit} in {place}", api=quota.service)
     limit, needed, used = gate.limit, gate.needed, gate.used or 0
     if gate.state == "unknown" or limit is None:

@@ -1,4 +1,4 @@
-"""Checks of the doctor and their results. A check yields what it found; `Check.lines` names it and explains Google's refusals."""
+"""Checks of the doctor and their results. A check yields its results; `Check.lines` names it and explains Google's refusals."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -24,7 +24,7 @@ class Diagnosis(CheckResult):
     api: str = ""
     """API that must be on for the result to hold, such as `tpu` for a quota of chips; empty for other checks."""
     required: bool = True
-    """True if `unknown` makes the command fail. False for hub and registry, which the server reaches from Google's network."""
+    """True if the command fails with `unknown`. False for hub and registry, which the server reaches from Google's network."""
 
 
 ok: Final = partial(Diagnosis, "passed")
@@ -58,7 +58,7 @@ class Checkup(GoogleCaller):
     """The project to check and the stack that it must be ready for."""
 
     stack: str = ""
-    """Empty: check only what every stack needs."""
+    """Empty: check only the requirements of every stack."""
     settings: Settings | None = None
     gateway: GatewayStack | None = None
     """Settings of a gateway, which has no `settings`."""

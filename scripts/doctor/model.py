@@ -109,7 +109,7 @@ def _manifest(checkup: Checkup, bucket: str, name: str) -> object:
 
 
 def _part_fault(part: Part, prefix: str, manifest: object, stored: Mapping[str, StoredFile]) -> str:
-    """Return what is wrong with the copy of a drafter or an adapter; empty if nothing is."""
+    """Return the fault of a drafter's or an adapter's copy; empty without one."""
     other = manifest_hash(as_mapping(manifest)) != part.digest
     return difference(manifest, stored, prefix) or ("it has another hash than bucket.parts" if other else "")
 

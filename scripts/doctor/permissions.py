@@ -1,6 +1,6 @@
 """The permissions that a stack's resources need, by the role that grants them.
 
-Source: Google's IAM reference of roles and permissions, one page per service. A queued resource has no permissions of its own, so the TPU node
+Source: Google's IAM reference of roles and permissions, one page per service. A queued resource has no separate permissions, so the TPU node
 permissions apply.
 """
 
@@ -22,7 +22,7 @@ class RolePermissions:
 
 
 def _role(role: str, *lines: str) -> RolePermissions:
-    """Return a role with its permissions: each line is a resource and its verbs."""
+    """Return a role with its permissions. Each line is a resource and its verbs."""
     words = [line.split() for line in lines]
     return RolePermissions(f"roles/{role}", tuple(f"{resource}.{verb}" for resource, *verbs in words for verb in verbs))
 
@@ -83,7 +83,7 @@ _FIREWALLS = _role("compute.securityAdmin", "compute.firewalls create get delete
 
 
 def permissions_of_gateway(settings: GatewayStack) -> Sequence[RolePermissions]:
-    """Return the permissions for a gateway's service, network and alert. Each backend needs those of its own stack."""
+    """Return the permissions for a gateway's service, network and alert. Each backend needs its own stack's permissions."""
     return (*COMMON, _SERVICES, _NETWORKS, _LOGS, *([_ALERTS] if settings.alerts.enabled else []))
 
 

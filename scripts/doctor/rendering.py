@@ -27,7 +27,7 @@ def width_of(stream: TextIO) -> int:
 
 
 def report(title: str, lines: Sequence[Diagnosis], *, width: int) -> str:
-    """Return the report. Commands are not wrapped so that they can be pasted."""
+    """Return the report. Commands are not wrapped so they can be pasted."""
     states = [line.state for line in lines]
     counted = ", ".join(f"{states.count(state)} {WORDS[state]}" for state in ("passed", "failed", "unknown"))
     blocks = [textwrap.fill(f"{title}: {counted}.", width)]

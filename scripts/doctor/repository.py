@@ -34,7 +34,7 @@ def variables(project: str, backend_url: str) -> Mapping[str, str]:
 def _unset(checkup: Checkup, wanted: Mapping[str, str]) -> Iterator[Diagnosis]:
     """Yield the variables that the repository does not set; nothing if the project has no account that deploys from GitHub.
 
-    They are unknown and not missing, because an organization may set them, and no command on this machine reads them.
+    They are unknown and not missing, because an organization may set them, and commands on this machine cannot read them.
     """
     account = f"v1/projects/{checkup.project}/serviceAccounts/{wanted['GCP_DEPLOY_SERVICE_ACCOUNT']}"
     found = lookup(checkup.google, "iam", account)

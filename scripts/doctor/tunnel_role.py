@@ -1,4 +1,4 @@
-"""Check of the custom role in `tpu.tunnelRole`: it exists, can be granted in the project and has the permissions for a tunnel."""
+"""Check that the custom role in `tpu.tunnelRole` exists, can be granted in the project and has the permissions for a tunnel."""
 
 from collections.abc import Iterator, Mapping
 from functools import partial

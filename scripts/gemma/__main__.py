@@ -1,6 +1,6 @@
 """Run any command of this project by one word.
 
-  gemma                              what is deployed and costs, and what to do next
+  gemma                              deployed stacks, costs, and the next command
   gemma plan tpu-v6e1                the stack is a word
   gemma chat tpu-v6e1 "Say hello."   short for `gemma connect chat`
   gemma smoke                        the stack that is selected, or the only one deployed

@@ -38,7 +38,7 @@ def call_of(entry: Entry, words: Sequence[str]) -> GemmaCall:
 def with_stack(call: GemmaCall) -> Sequence[str]:
     """Return the arguments with the stack as `--stack NAME`.
 
-    The first word is the stack if it has a settings file, or if there are more words than the command takes.
+    The first word is the stack if it has a settings file, or if the command takes fewer words.
 
     Raises CommandRefusedError if a command that changes something has no stack.
     """
@@ -79,7 +79,7 @@ class ListedStack(NamedTuple):
 
 
 def listed(*, limit_s: float = runner.QUERY_LIMIT_S) -> Sequence[ListedStack]:
-    """Return the stacks that the backend knows. Raises ScriptError, also after `limit_s` seconds."""
+    """Return the stacks that the backend knows. Raises ScriptError, even after `limit_s` seconds."""
     found: list[ListedStack] = []
     stacks = json.loads(runner.query(["stack", "ls", "--json"], limit_s=limit_s))
     for stack in map(as_mapping, cast("list[object]", stacks)):

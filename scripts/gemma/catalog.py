@@ -63,7 +63,7 @@ ENTRIES: Final[Mapping[str, Entry]] = {entry.name: entry for entries in GROUPS.v
 _ANSWERS: Final = {
     "destroy delete remove rm stop down": "To delete a stack, run `gemma teardown STACK`.",
     "ls ps list": "To list the stacks, run `gemma status`.",
-    "price cost costs": "To show what a stack costs, run `gemma plan STACK --costs`.",
+    "price cost costs": "To show the cost of a stack, run `gemma plan STACK --costs`.",
     "init": "To write the settings of a new stack, run `gemma new NAME --model 12B`.",
     "serve run apply": "To deploy a stack, run `gemma up STACK`.",
 }
@@ -77,7 +77,7 @@ NEVER_GUESSED: Final = frozenset(
 
 
 def rows(entries: Sequence[Entry], width: int = 0) -> Sequence[str]:
-    """Return lines of at most 80 columns with each word, in `width` columns, and what it does."""
+    """Return lines of at most 80 columns with each word, in `width` columns, and its purpose."""
     width = max(width, *(len(entry.name) + 4 for entry in entries))
     return [
         line

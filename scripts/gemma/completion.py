@@ -1,4 +1,4 @@
-"""Completion for shells: what can follow the words on the command line."""
+"""Completion for shells: candidates after the words on the command line."""
 
 from collections.abc import Mapping, Sequence
 from typing import Final
@@ -10,7 +10,7 @@ from scripts.gemma.arguments import call_of
 from scripts.gemma.catalog import ENTRIES, Entry, entry_of
 
 COMPLETE: Final = "__complete"
-"""A shell asks for candidates with it. The words so far follow."""
+"""A shell requests candidates with it. The words so far follow."""
 
 _SCRIPTS: Final[Mapping[str, str]] = {
     "bash": """\
@@ -48,7 +48,7 @@ def script(words: Sequence[str]) -> str:
 
 
 def candidates(words: Sequence[str]) -> Sequence[str]:
-    """Return what the last word can become, sorted."""
+    """Return the candidates for the last word, sorted."""
     *before, start = words or [""]
     found = [*ENTRIES, "completion", "help"]
     if before:

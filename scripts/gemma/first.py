@@ -1,6 +1,6 @@
 """Output of `gemma` without words: the stacks with their price, and the commands of a first day.
 
-It calls nothing of Google, and ends after ten seconds at most. What cannot be read is unknown.
+It does not call Google, and exits after ten seconds at most. Unreadable values are unknown.
 """
 
 import time
@@ -23,7 +23,7 @@ _READERS: Final = 4
 
 
 def first_lines() -> Sequence[str]:
-    """Return the lines."""
+    """Return the text line by line."""
     state, following = _state()
     commands = rows([ENTRIES[name] for name in FIRST_DAY])
     what = "Deploy Gemma 4 with vLLM in your own Google Cloud project."
@@ -31,10 +31,10 @@ def first_lines() -> Sequence[str]:
 
 
 def _state() -> tuple[Sequence[str], Sequence[str]]:
-    """Return the lines about what is deployed, and the line with the next command."""
+    """Return the lines about the deployed stacks, and the line with the next command."""
     ((stacks, error),) = each_within([partial(listed, limit_s=_LIMIT_S)], workers=1, limit_s=_LIMIT_S + 1)
     if stacks is None:
-        return [f"What is deployed, and what it costs, is unknown. {error}"], ()
+        return [f"The deployed stacks and their cost are unknown. {error}"], ()
     deployed = [stack for stack in stacks if stack.is_deployed]
     if not deployed:
         known = runner.stacks_in(runner.project_folder())
@@ -70,4 +70,4 @@ def _line(stack: ListedStack) -> str:
     if not outputs.deadline:
         return f"{price}, without an end"
     left_s = datetime.fromisoformat(outputs.deadline).timestamp() - time.time()
-    return f"{price}, {duration(left_s)} left" if left_s > 0 else "its run has ended, so the machine costs nothing"
+    return f"{price}, {duration(left_s)} left" if left_s > 0 else "its run is over, so the machine costs nothing"

@@ -3,8 +3,8 @@
   gemma up tpu-v6e1
   gemma up tpu-v6e1 --yes
 
-Before anything changes it states what happens to the server, how long that takes and what it costs. While the engine works it shows
-two lines, at any width of the terminal; Ctrl-C then keeps what exists, and says what that costs. A stack without a state gets one.
+Before anything changes it states the effect on the server, the duration and the cost. While the engine works it shows
+two lines, at any width of the terminal; Ctrl-C then keeps the created resources, and prints their cost. A stack without a state gets one.
 `pulumi up --stack NAME` deploys the same.
 """
 
@@ -83,13 +83,13 @@ def _up(options: UpOptions) -> ExitCode:
         return _deploy(stack, refresh, steps=len(changes))
     except KeyboardInterrupt:
         price = cost.partition(". ")[0].rstrip(".")
-        kept = f"interrupted. What exists stays, also capacity and its request, and costs {price}."
+        kept = f"interrupted. The created resources stay, including capacity and its request, and cost {price}."
         say("up", f"{kept} Run `gemma up {stack}` again to continue, or `gemma teardown {stack}` to delete it.")
         return ExitCode.INTERRUPTED
 
 
 def told(stack: str, messages: Sequence[str], warnings: Sequence[str]) -> Sequence[str]:
-    """Return what the program says: warnings of others, one line for all notes, then the plan."""
+    """Return the program's messages: other programs' warnings, one line for all notes, then the plan."""
     findings = [text.partition(":")[0] for text in warnings if _FINDING.match(text)]
     notes = [text.partition(". To ")[0] for text in messages if text.startswith(_NOTES)]
     notes += [f"Warnings: {', '.join(findings)}"] if findings else []
@@ -101,7 +101,7 @@ def told(stack: str, messages: Sequence[str], warnings: Sequence[str]) -> Sequen
 
 
 def _settings_of(stack: str) -> Settings:
-    """Return the settings, and create the state if the backend has none. Raises CommandRefusedError, also for a gateway."""
+    """Return the settings, and create the state if the backend has none. Raises CommandRefusedError, even for a gateway."""
     runner.require_stacks([stack])
     if is_gateway_file(runner.project_folder() / f"Pulumi.{stack}.yaml"):
         raise CommandRefusedError(f"Stack {stack} is a gateway. Run `pulumi up --stack {stack}`.")
@@ -140,7 +140,7 @@ def _deploy(stack: str, options: Sequence[str], *, steps: int) -> ExitCode:
         return ExitCode.DONE
     reason = runner.first_error(output, code).rstrip(".")
     hint = runner.recover_hint(stack, output)
-    then = "Then run" if hint else "What was created is in the state: fix the cause and run"
+    then = "Then run" if hint else "The created resources are in the state: fix the cause and run"
     raise ScriptError(f"{hint}Stack {stack} was not deployed completely: {reason}. {then} `gemma up {stack}` again.")
 
 
@@ -177,7 +177,7 @@ def moving(step: str) -> Generator[Callable[[str, str], None]]:
 
 
 def next_lines(stack: str, outputs: StackOutputs) -> Sequence[str]:
-    """Return where the server is, and the commands to use it."""
+    """Return the server's location, and the commands to use it."""
     if outputs.state not in {None, "ACTIVE"}:
         return [
             f"The capacity is {outputs.state}, so nothing serves yet.",

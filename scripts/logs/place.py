@@ -75,7 +75,7 @@ def log_of_settings(stack: str, settings: "Settings") -> ServerLog:
 
 
 def known_cause(log: ServerLog, lines: Sequence[str]) -> "Cause | None":
-    """Return the root cause in the lines; None if none is known or the settings cannot be read."""
+    """Return the root cause from the log; None if it is unknown or the settings cannot be read."""
     from planning import plan  # noqa: PLC0415 - the planner takes 0.1 s to load
     from stacks.hooks.failure_hints import FailedStart, cause_of  # noqa: PLC0415 - as above
     from stacks.planned import to_deployment  # noqa: PLC0415 - as above

@@ -58,7 +58,7 @@ def newest(api: GoogleApi, log: ServerLog, since: datetime, count: int, mask: Ma
 def newest_cause(log: ServerLog, lines: Sequence[PrintedLine]) -> "Cause | None":
     """Return the cause in the logs of the newest revision or node that has one.
 
-    A fixed failure must not hide that of the next start, whose logs start later.
+    A fixed failure must not hide the next start's, whose logs start later.
     """
     places: dict[str, list[str]] = {}
     for line in lines:
@@ -76,7 +76,7 @@ def follow(
     say: Callable[[str], None],
     pause: Callable[[float], None] = time.sleep,
 ) -> Iterator[PrintedLine | None]:
-    """Yield new lines since a time, each once, and None after each read.
+    """Yield new lines since a time, each once, then None after each read.
 
     Reports and retries a failed read. Raises ScriptError if the first one fails.
     """

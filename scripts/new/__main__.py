@@ -154,7 +154,7 @@ def _new(options: NewOptions) -> ExitCode:
 
 
 def _file(options: NewOptions, provider: str, root: Path) -> "tuple[StackFile, Sequence[str]]":
-    """Return what to write, and what the profile asks for and lacks. Raises PlanningError."""
+    """Return the new file's content, and the profile's unmet requirements. Raises PlanningError."""
     from planning.solve.search import ServiceLimits
     from scripts.new.profiles import USAGE_PROFILES, shaped
     from scripts.plan.face import StackFile
@@ -241,7 +241,7 @@ def _same_as(config: Path, name: str) -> "tuple[Checkpoint, ...]":
     other = f"{sized[0].architecture} in {own.native_quantization}" if sized else "no size of Gemma 4"
     why = f"{config} describes {other}"
     raise PlanningError(
-        f"{why}, and no tested checkpoint has these weights. To plan it anyway, run `gemma plan --config {config} "
+        f"{why}, but no tested checkpoint has these weights. To plan it anyway, run `gemma plan --config {config} "
         f"--accelerator A`; in a stack, set model and modelConfig."
     )
 

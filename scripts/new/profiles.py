@@ -1,6 +1,6 @@
-"""Usage profiles of a new stack: what each asks for, and the nearest deployment that the planner accepts.
+"""Usage profiles of a new stack: the requirements, and the nearest deployment that the planner accepts.
 
-The parallelism and the batch sizes are those of the vLLM recipe for Gemma 4 (table "Throughput vs. Latency Tuning").
+The parallelism and the batch sizes follow the vLLM recipe for Gemma 4 (table "Throughput vs. Latency Tuning").
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -14,20 +14,20 @@ from planning.solve.search import Goal, Solution, warnings_of, with_concurrency
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UsageProfile:
-    """What a profile asks for."""
+    """Requirements of a profile."""
 
     goal: Goal
     workload: str
     """Default of `--workload`."""
     parallel: tuple[int, int] = (1, 8)
-    """Fewest and most devices that share the model."""
+    """Minimum and maximum of devices that share the model."""
     sequences: tuple[int, int] | None = None
-    """Fewest and most requests at a time. None for a server that must cost nothing while it is idle."""
+    """Minimum and maximum of concurrent requests. None for a server that must cost nothing while it is idle."""
     reasons: Mapping[str, str]
     """Comments for keys of the settings file."""
 
     def suits(self, place: HostShape) -> bool:
-        """Return whether an accelerator has what the profile asks for."""
+        """Return whether an accelerator meets the profile's requirements."""
         fewest, most = self.parallel
         return fewest <= place.accelerator.devices <= most if self.sequences else place.platform == "cloud-run"
 
@@ -38,8 +38,8 @@ _FULL: Final = UsageProfile(
     parallel=(1, 2),
     sequences=(256, 1024),
     reasons={
-        "tensorParallelSize": "1 or 2 devices spend the least time on exchange, but a machine is billed whole, so all of its devices share the model.",
-        "maxNumSeqs": "many requests at a time, at least 256, share each read of the weights.",
+        "tensorParallelSize": "1 or 2 devices spend the least time on exchange, but a machine is billed whole, so all its devices share the model.",
+        "maxNumSeqs": "many concurrent requests, at least 256, share each read of the weights.",
     },
 )
 USAGE_PROFILES: Final[Mapping[str, UsageProfile]] = {
@@ -49,8 +49,8 @@ USAGE_PROFILES: Final[Mapping[str, UsageProfile]] = {
         parallel=(4, 8),
         sequences=(8, 16),
         reasons={
-            "tensorParallelSize": "devices read the weights together, so each token is sooner with 4 to 8 of them.",
-            "maxNumSeqs": "few requests at a time, best 8 to 16, keep each step short. Further requests wait.",
+            "tensorParallelSize": "devices read the weights together, so each token is faster with 4 to 8 of them.",
+            "maxNumSeqs": "few concurrent requests, best 8 to 16, keep each step short. Further requests wait.",
         },
     ),
     "throughput": _FULL,
@@ -80,7 +80,7 @@ class Shaped:
     reasons: Mapping[str, str] = field(default_factory=dict[str, str])
     """Comment for each key of the settings file that the profile decides."""
     unmet: Sequence[str] = ()
-    """What the profile asks for and this deployment lacks, with what comes nearest."""
+    """The profile's requirements that this deployment lacks, with the nearest value."""
 
 
 def shaped(name: str | None, solution: Solution) -> Shaped:
@@ -95,14 +95,14 @@ def shaped(name: str | None, solution: Solution) -> Shaped:
         solution=whole,
         reasons={key: f"Profile {name}: {reason}" for key, reason in profile.reasons.items()},
         unmet=[
-            f"Profile {name} asks for {wish}. The nearest on {resolved.accelerator.name} with this workload is {got}."
+            f"Profile {name} requires {wish}. The nearest on {resolved.accelerator.name} with this workload is {got}."
             for wish, got in _unmet(profile, whole)
         ],
     )
 
 
 def _wished(profile: UsageProfile, solution: Solution) -> Iterator[Deployment]:
-    """Yield the settings that the profile asks for, the best first."""
+    """Yield the settings that the profile requires, the best first."""
     whole, resolved, users = solution.deployment, solution.subject.resolved, solution.answer.workload.users or 0
     if profile.sequences is None:
         if not resolved.is_tpu:
@@ -121,7 +121,7 @@ def _accepted(solution: Solution, deployment: Deployment) -> Solution | None:
 
 
 def _unmet(profile: UsageProfile, solution: Solution) -> Iterator[tuple[str, str]]:
-    """Yield what the profile asks for, and what the solution has instead."""
+    """Yield the profile's requirements, and the solution's values instead."""
     resolved = solution.subject.resolved
     if profile.sequences is None:
         if resolved.is_tpu:
@@ -129,7 +129,7 @@ def _unmet(profile: UsageProfile, solution: Solution) -> Iterator[tuple[str, str
         return
     for (least, most), count, what in (
         (profile.parallel, resolved.tp, "devices that share the model"),
-        (profile.sequences, resolved.max_num_seqs, "requests at a time"),
+        (profile.sequences, resolved.max_num_seqs, "concurrent requests"),
     ):
         if not least <= count <= most:
             yield f"{least} to {most} {what}", str(count)

@@ -55,7 +55,7 @@ _NEEDS: Final = (
     ("save", "--from-hub or --from-bucket"),
     ("index", "--config PATH"),
 )
-"""Options, and what each of them needs."""
+"""Options, and the requirements of each."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -148,7 +148,7 @@ def _lacking(used: set[str]) -> Iterator[str]:
 
 
 def _with_checkpoint(question: Question) -> Question:
-    """Return the question with the checkpoint of a family: the original, or the one stored in the precision asked for."""
+    """Return the question with the checkpoint of a family: the original, or the one stored in the requested precision."""
     from planning.data.checkpoints import family, stored_as
 
     members = () if question.config or question.from_hub else family(question.model or "")
@@ -186,7 +186,7 @@ def _prices(options: PricesOptions) -> ExitCode:
       gemma plan prices --project ID
 
     Reads the list prices of TPU chips, Cloud Run and disks in US dollars, writes
-    prices.json beside Pulumi.yaml, and shows the changes. Every plan and preview
+    prices.json next to Pulumi.yaml, and shows the changes. Every plan and preview
     uses that file; commit it. Needs the Cloud Billing API, which costs nothing.
     Writes nothing unless the whole catalog was read.
     """

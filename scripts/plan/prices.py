@@ -37,7 +37,7 @@ _SECONDS: Final[Mapping[str, int]] = {"s": 1, "min": 60, "h": 3600, "d": 86_400,
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SkuPrice:
-    """The price of one SKU in the price list's unit, None if it cannot be read, and both in words."""
+    """The price of one SKU in the price list's unit, None if it cannot be read, and both as text."""
 
     sku: str
     usd: float | None
@@ -46,11 +46,11 @@ class SkuPrice:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CatalogPrices:
-    """What a whole reading of the catalog found, by key and region."""
+    """Results of a whole reading of the catalog, by key and region."""
 
     found: Mapping[tuple[str, str], SkuPrice]
     unclear: Mapping[tuple[str, str], Sequence[str]]
-    """In words: several SKUs with different prices, or one that cannot be read. None of them is chosen."""
+    """Text: several SKUs with different prices, or one that cannot be read. None of them is chosen."""
     skus: int
 
     @property

@@ -1,4 +1,4 @@
-"""The cost per day of the ways to run a server: a table, the reason, and JSON."""
+"""The cost per day of the modes of a server: a table, the reason, and JSON."""
 
 from collections.abc import Iterator
 from typing import Any, Final
@@ -65,7 +65,7 @@ def decision(choice: Choice) -> str:
 
 
 def conditions(choice: Choice) -> Iterator[str]:
-    """Yield what the chosen way costs besides money, and which way avoids it."""
+    """Yield the other costs of the chosen mode, and the mode that avoids them."""
     best, other, start = choice.chosen, choice.other, _start(choice.chosen)
     if choice.stays is not None:
         count = best.starts_per_day

@@ -72,12 +72,14 @@ class Question:
     quantization: Annotated[str | None, Option("bf16, fp8 or w4a16. Default: the checkpoint's.")] = None
     vllm: Annotated[
         str | None,
-        Option("vLLM release of the image, e.g. 0.25.1. Default: that of this project's image.", metavar="VERSION"),
+        Option(
+            "vLLM release of the image, e.g. 0.25.1. Default: the release of this project's image.", metavar="VERSION"
+        ),
     ] = None
     set: Annotated[
         tuple[str, ...],
         Option(
-            f"One of {', '.join(set_keys())}. With --stack, also a path of the settings file, such as "
+            f"One of {', '.join(set_keys())}. With --stack, or a path of the settings file, such as "
             "cloudRun.memory=32Gi; the file stays as it is. The value none unsets a key. Repeatable.",
             metavar="KEY=VALUE",
             repeated=True,
@@ -161,7 +163,7 @@ class Solving:
     hours_per_day: Annotated[
         float | None,
         Option(
-            "With --solve: compare what the server costs per day if clients use it for this many hours.",
+            "With --solve: compare the server's cost per day if clients use it for this many hours.",
             metavar="H",
             least=0.25,
             most=24,
@@ -192,10 +194,10 @@ def given(options: Any) -> list[str]:  # noqa: ANN401 - any dataclass of options
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CommandWording:
-    """Fields spelled as options, so that a remedy can be pasted at the end of the command line."""
+    """Fields spelled as options, so a remedy can be pasted at the end of the command line."""
 
     has_release: bool = True
-    """True if the command line may name a release with `--vllm`, which counts before that of `--image`."""
+    """True if the command line may name a release with `--vllm`, which counts before the release of `--image`."""
     stack: str = NO_STACK
 
     def key(self, path: str) -> str:
@@ -345,9 +347,9 @@ def stack_file(name: str) -> Path:
 
 
 def _is_of_file(pair: str) -> bool:
-    """Return whether a pair's key is that of a settings file, such as `tpu.maxRunDuration`.
+    """Return whether a pair's key belongs to a settings file, such as `tpu.maxRunDuration`.
 
-    A key that both have is the planner's, except one with an option of its own and one with a list in YAML.
+    A key that both have is the planner's, except one with its own option and one with a list in YAML.
     """
     from stacks.schema import PRODUCT, known_keys  # noqa: PLC0415 - only with --stack
 

@@ -37,7 +37,7 @@ class Found:
     limits: ServiceLimits
     answer: SolutionSet
     choice: Choice | None
-    """Ways to pay for the solutions; None without --hours-per-day or without solutions."""
+    """Payment modes of the solutions; None without --hours-per-day or without solutions."""
 
     @property
     def chosen(self) -> Solution | None:
@@ -46,7 +46,7 @@ class Found:
 
     @property
     def shown(self) -> tuple[Solution, ...]:
-        """The rows of the table (the best of each model, or all of a single model)."""
+        """The rows of the table (the best of each model, or every one of a single model)."""
         return self.answer.best_per_model() if self.question.model is None else self.answer.solutions
 
 
@@ -80,7 +80,7 @@ def solve_question(
 
 
 def search(question: Question, comparison: Comparison, solving: Solving) -> Found:
-    """Return what the options find. Raises PlanningError."""
+    """Return the result of the options. Raises PlanningError."""
     workload = parse_workload(question.workload or "")
     limits = ServiceLimits(
         max_ttft_s=solving.max_ttft_s,

@@ -43,7 +43,7 @@ _COMMENTS: Final = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StackFile:
-    """What a settings file is written from."""
+    """Source of a settings file."""
 
     name: str
     solution: Solution
@@ -91,7 +91,7 @@ def write_stack(file: StackFile) -> Path:
 
 
 def _kept(path: Path) -> str:
-    """Return what an existing file keeps: other keys of the config block, and keys outside it."""
+    """Return the kept parts of an existing file: other keys of the config block, and keys outside it."""
     found = read_yaml(path.read_text(encoding="utf-8")) or cast("object", {})
     if not isinstance(found, dict):
         raise PlanningError(f"{path.name} is not a settings file. Remove it or choose another name.")

@@ -18,7 +18,7 @@ from scripts.cli.tables import FittedTable, paragraph
 from scripts.cli.tables import console as screen
 
 _BAR: Final = 60
-"""Characters of a whole bar, where the terminal has room for it."""
+"""Characters of a whole bar, if the terminal has room for it."""
 _INDENT: Final = "  "
 _Part = tuple[str, float, str, str]
 """A part of a bar: name, size, mark and color."""
@@ -126,7 +126,7 @@ def _speculation(accepted_share: float, plain_tok_per_s: float) -> str:
 
 
 def _few_sources(card: Accelerator | None, tok_per_s: float) -> Iterator[str]:
-    """Yield the bands that rest on no or one public source, in words."""
+    """Yield the bands that rest on no or one public source, as text."""
     decode, prefill = sources_of("tpot", card), sources_of("ttft", card)
     if WIDER[decode] > 1:
         low, high = tok_per_s / WIDER[decode], tok_per_s * WIDER[decode]

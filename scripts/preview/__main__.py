@@ -1,4 +1,4 @@
-"""Preview stacks and show what a pull request changes as one comment.
+"""Preview stacks and show the changes of a pull request as one comment.
 
   gemma preview STACK
   gemma preview run --out DIR --base main

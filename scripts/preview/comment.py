@@ -27,7 +27,7 @@ from scripts.preview.run import StackPreview
 from scripts.preview.upcoming import headline
 
 MARKER: Final = "<!-- gemma-serving: preview of all stacks -->"
-"""Identifies the comment, so that a later run can update it."""
+"""Identifies the comment, so a later run can update it."""
 MAX_COMMENT_BYTES: Final = 65_536
 """GitHub's limit is in characters, which are at most as many."""
 
@@ -42,7 +42,7 @@ _WORST: Final[tuple[StackEffect, ...]] = ("capacity", "at risk", "blocked", "rem
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verdict:
-    """One stack before and after, and the engine's preview, None if there is none."""
+    """One stack before and after, and the engine's preview, None if none exists."""
 
     stack: str
     before: StackDescription
@@ -65,7 +65,7 @@ class Verdict:
         """Settings, flags and variables that differ, the model first; of a new stack the important ones."""
         before, after = ((one.settings, one.flags, one.environment) for one in (self.before, self.after))
         pairs = zip(before, after, strict=True)
-        unique = {change.key: change for pair in pairs for change in changed_values(*pair)}  # the model is also a flag
+        unique = {change.key: change for pair in pairs for change in changed_values(*pair)}  # the model is a flag too
         if self.before.is_missing:
             unique = {key: change for key, change in unique.items() if key in _SHOWN_OF_NEW}
         return sorted(unique.values(), key=lambda change: change.key != "model")
@@ -102,7 +102,7 @@ class Verdict:
         return effect
 
     def warning(self) -> str:
-        """Return the warning that reviewers must see first; empty if there is none."""
+        """Return the warning that reviewers must see first; empty if none exists."""
         name, before, after, effect = code(self.stack), self.before, self.after, self.effect
         if effect == "removed":
             price = f" at {before.figures[HOURLY]}/h" if before.figures else ""
@@ -139,7 +139,7 @@ class Verdict:
         return f", forced by {', '.join(forced)}" if forced else ""
 
     def sentences(self) -> Iterator[str]:
-        """Yield what the effect means, one sentence each."""
+        """Yield the meaning of the effect, one sentence each."""
         before, after, effect = self.before, self.after, self.effect
         if before.is_missing:
             yield f"After the merge, {code(f'pulumi stack init {self.stack}')} and the `deploy` workflow create it."

@@ -102,7 +102,7 @@ def describe_stack(folder: Path, stack: str, *, date: str) -> StackDescription:
 
 
 def _gateway(path: Path, stack: str, date: str) -> StackDescription:
-    """Return a gateway's settings and findings. It has no plan of its own."""
+    """Return a gateway's settings and findings. It has no separate plan."""
     settings = gateway_from_file(path, project=UNKNOWN_PROJECT)
     found = plan_gateway(settings, stack, None, path.parent, today=date).findings
     findings = tuple(_finding(one, f"{one.id}: {one.message} {one.advice}".rstrip()) for one in found)
@@ -207,7 +207,7 @@ def _pairs(items: Mapping[str, object]) -> str:
 
 
 def _encrypted(path: Path) -> dict[str, str]:
-    """Return the encrypted settings as digests of their ciphertexts, so that a new value is a change."""
+    """Return the encrypted settings as digests of their ciphertexts, so a new value is a change."""
     config = cast("Mapping[str, Mapping[str, object]]", read_yaml(path.read_text(encoding="utf-8")))["config"]
     return {
         key: f"encrypted, digest {hashlib.sha256(str(value).encode()).hexdigest()[:8]}"

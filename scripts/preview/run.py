@@ -38,7 +38,7 @@ class StackPreview(BaseModel):
 
 
 def preview_stacks(names: Sequence[str], *, create: bool, hide_secrets: bool) -> Sequence[StackPreview]:
-    """Preview stacks in sequence. A failed preview is also a result.
+    """Preview stacks in sequence. A failed preview is a result too.
 
     With `create`, a stack that the backend does not know is previewed in a temporary one.
     With `hide_secrets`, the engine decrypts nothing.

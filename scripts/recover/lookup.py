@@ -1,4 +1,4 @@
-"""Look up every type that a stack creates: owner, and id in `gcp` 10.2 (schema, states) or `gcp-tpu`."""
+"""Find every type that a stack creates: owner, and id in `gcp` 10.2 (schema, states) or `gcp-tpu`."""
 
 import hashlib
 import json
@@ -28,7 +28,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Found:
-    """Lookup result of one resource. `outputs`: those that a refresh needs beside the inputs."""
+    """Lookup result of one resource. `outputs`: those that a refresh needs in addition to the inputs."""
 
     owner: Owner
     name: str
@@ -38,7 +38,7 @@ class Found:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Search:
-    """API session and the owner to look for."""
+    """API session and the wanted owner."""
 
     api: GoogleApi
     owner: Ownership
@@ -62,7 +62,7 @@ class Search:
                 )
 
     def whose(self, body: Json | None, name: str, resource_id: str, outputs: Json | None = None) -> Found:
-        """Return the result for the labels or description in this document, if there is one."""
+        """Return the result for the labels or description in this document, if one exists."""
         if body is None:
             return Found(owner="missing", name=name)
         is_owned = self.owner.owns(
@@ -80,7 +80,7 @@ class AdoptableKind(NamedTuple):
 
 
 def lookup(search: Search, type_: str, urn: str, inputs: Json) -> Found | None:
-    """Look up a resource. Return None if its type or a value that identifies it is unknown."""
+    """Find a resource. Return None if its type or a value that identifies it is unknown."""
     kind = KINDS.get(type_)
     if kind is None or not all(inputs.get(name) and not contains(inputs[name], UNKNOWN) for name in kind.needs):
         return None
@@ -131,7 +131,7 @@ def _nat(search: Search, _urn: str, inputs: Json) -> Found:
 
 
 def _secret_version(search: Search, _urn: str, inputs: Json) -> Found:
-    """Look up the newest enabled version of a secret, whose number Google chooses."""
+    """Find the newest enabled version of a secret, whose number Google chooses."""
     secret = str(inputs["secret"])
     body = search.get("secretmanager", f"v1/{secret}")
     page = search.get("secretmanager", f"v1/{secret}/versions?pageSize=100") if body is not None else None
@@ -145,7 +145,7 @@ def _secret_version(search: Search, _urn: str, inputs: Json) -> Found:
 
 
 def _queued_resource(search: Search, urn: str, inputs: Json) -> Found:
-    """Look up the capacity of this id or of a renewal in every zone, owned by the hash of the URN."""
+    """Find the capacity of this id or of a renewal in every zone, owned by the hash of the URN."""
     project = str(inputs["project"])
     identifier = str(inputs["queuedResourceId"])
     stateless = f"projects/{project}/queuedResources/{identifier}"

@@ -1,4 +1,4 @@
-"""The rounds of a recovery: look up, import into the state, refresh, and run the program again.
+"""The rounds of a recovery: find, import into the state, refresh, and run the program again.
 
 Each round resolves more values: a version of a secret is looked up once the secret is in the state.
 Every write replaces the whole state atomically, so the next run continues after an interruption.
@@ -44,7 +44,7 @@ Confirm = Callable[[Sequence["Examined"]], None]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Examined:
-    """A resource that may exist but is not in the state, and its lookup result if there is one."""
+    """A resource that may exist but is not in the state, and its lookup result if one exists."""
 
     resource: ResourceState
     interrupted: bool

@@ -69,7 +69,7 @@ def _without_defaults(value: object) -> object:
 
 
 def _added(deployment: StackDeployment, resource: ResourceState) -> StackDeployment:
-    """Return the deployment with a resource that depends on what is in it. `up` writes all."""
+    """Return the deployment with a resource that depends on its other resources. `up` writes all."""
     dependencies = [urn for urn in as_sequence(resource.raw.get("dependencies")) if urn in deployment.urns]
     entry = resource.changed(dependencies=dependencies, **dict.fromkeys(_LEFT_OUT))
     return deployment.changed(resources=[*deployment.resources, entry])

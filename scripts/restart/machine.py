@@ -25,7 +25,7 @@ POLL_S: Final = 2.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FoundMachine:
-    """The machine of a stack before its restart, and what the restart does."""
+    """The machine of a stack before its restart, and the effect of the restart."""
 
     stack: str
     machine: TpuMachine

@@ -37,7 +37,7 @@ class RolloutOptions:
     ] = None
     dry_run: Annotated[bool, Option("Show the change and its maximum cost without changing anything.")] = False
     plan: Annotated[str | None, Option("Run only if --dry-run still shows the plan with this id.", metavar="ID")] = None
-    yes: Annotated[bool, Option("Accepted as everywhere; a rollout asks nothing.")] = False
+    yes: Annotated[bool, Option("Accepted as everywhere; a rollout has no prompt.")] = False
     as_json: JsonSwitch = False
 
 

@@ -1,4 +1,4 @@
-"""Check the latest revision of a service at its tag, and move all traffic to it; or go back."""
+"""Check the latest revision of a service at its tag, and move all traffic to it; or roll back."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -28,7 +28,7 @@ from scripts.cli.looked import look_id
 from scripts.smoke.face import run_smoke, stack_target
 
 IMAGE_PULL_S: Final = 15 * 60
-"""Import of an image and overhead of a start, beside the start-up budget. Assumed."""
+"""Import of an image and overhead of a start, in addition to the start-up budget. Assumed."""
 PAUSE_S: Final = 2.0
 
 Outcome = Literal["rolled out", "rolled back", "rolled back manually", "nothing to do"]
@@ -44,7 +44,7 @@ class RolloutLook:
     """`finish`: the latest revision has all traffic. `roll back`: by --to."""
     revision: str
     serving: str
-    """The revision that has the most traffic now, other than `revision` if there is one."""
+    """The revision that has the most traffic now, other than `revision` if one exists."""
     traffic: Mapping[str, int]
     usd_per_hour: float | None
     """Maximum cost per hour of the new revision and those with traffic; None if unknown."""
@@ -122,7 +122,7 @@ class Rollout:
         return look, service
 
     def run(self, look: RolloutLook, service: Service) -> RolloutReport:
-        """Do what the dry run shows, if the service has not changed since.
+        """Apply the dry run, if the service has not changed since.
 
         Raises AccessError if the revision was not reached, and ScriptError. No traffic was moved then.
         """
@@ -223,7 +223,7 @@ def _whole(revision: str) -> Sequence[TrafficTarget]:
 
 
 def _most_usd_per_hour(revision: Mapping[str, object], service: str) -> float | None:
-    """Return the most that a revision costs per hour; None if Google does not report it."""
+    """Return the maximum cost of a revision per hour; None if Google does not report it."""
     most = as_mapping(revision.get("scaling")).get("maxInstanceCount")
     region = service.partition("/locations/")[2].partition("/")[0]
     rate = container_usd_per_hour({"template": revision}, region) if revision else 0.0

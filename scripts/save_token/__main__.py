@@ -1,6 +1,6 @@
 """Save a stack's Hugging Face token or API key.
 
-Prompts for the value without showing it, or reads it from standard input, so that it is in no shell history and no process list. By default,
+Prompts for the value without showing it, or reads it from standard input, so it is in no shell history and no process list. By default,
 Pulumi stores it encrypted in the stack's file. With --secret, stores it in Secret Manager, and the stack's file has only the name of the version.
 The value then never passes through Pulumi.
 """
@@ -120,7 +120,7 @@ def _checked(value: str, kind: SecretKind) -> str:
         raise CommandRefusedError(f"The {kind.what} is invalid: expected one line of printable ASCII without spaces.")
     if kind is HF_TOKEN and not _TOKEN.fullmatch(value):
         raise CommandRefusedError(
-            "The Hugging Face token is invalid: it must start with hf_. Copy it from https://huggingface.co/settings/tokens."
+            "The Hugging Face token is invalid. It must start with hf_. Copy it from https://huggingface.co/settings/tokens."
         )
     if kind is API_KEY and len(value) < _LEAST_KEY_CHARACTERS:
         raise CommandRefusedError(

@@ -76,7 +76,7 @@ def _smoke(options: SmokeOptions) -> ExitCode:
     if server.stack is not None:
         outputs = stack_outputs(server.stack)
         failure = ServerFailure(server.stack) if outputs.target == "tpu" else None
-        # The plan is that of one server.
+        # The plan is for one server.
         planned = deployed_plan(server.stack, outputs).smoke if outputs.target != "gateway" else None
         way, target = open_stack_access(outputs), stack_target(server.stack, outputs, planned, failure)
     elif server.url is not None and server.model:

@@ -49,7 +49,7 @@ def request(
 
 
 async def send(context: CheckContext, body: Mapping[str, object], *, limit_s: float = FEATURE_LIMIT_S) -> ServerAnswer:
-    """Send a chat request and return the response, whatever its status."""
+    """Send a chat request and return the response, regardless of its status."""
     return await context.client.post("/v1/chat/completions", body, limit_s=limit_s)
 
 

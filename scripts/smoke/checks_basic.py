@@ -18,7 +18,7 @@ from scripts.smoke.results import Outcome, failed, judged, passed, unknown
 
 PROBE_LIMIT_S: Final = 10.0
 ACCESS_GRACE_S: Final = 90.0
-"""Most IAM changes take effect within two minutes."""
+"""IAM changes usually take effect within two minutes."""
 FORBIDDEN_GRACE_S: Final = 420.0
 """The same for 403. A deployment does not wait for a new roles/run.invoker grant, which can need seven minutes according to Google
 (cloud.google.com/iam/docs/access-change-propagation, 2026-11)."""
@@ -146,7 +146,7 @@ async def streaming(context: CheckContext) -> Outcome:
     streamed = await context.client.stream(body, limit_s=CALL_LIMIT_S)
     faults = {
         f"content type {streamed.content_type!r}": not streamed.content_type.startswith("text/event-stream"),
-        "the response was not streamed: a proxy may be buffering it": streamed.events < MIN_EVENTS,
+        "the response was not streamed, so a proxy may be buffering it": streamed.events < MIN_EVENTS,
         "no text arrived": not streamed.text and not streamed.reasoning,
         "no [DONE] at the end": not streamed.done,
         "no finish_reason": streamed.finish_reason is None,

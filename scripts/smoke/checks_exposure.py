@@ -29,7 +29,7 @@ _NO_MEDIA: Final = ("allowed domains", "not a multimodal model", "at most 0 ", "
 
 
 class _Seen(NamedTuple):
-    """One part of the check. `sentence` says what is open or inconclusive."""
+    """One part of the check. `sentence` states the open or inconclusive part."""
 
     measured: str
     state: State = "passed"
@@ -102,7 +102,7 @@ async def _media(context: CheckContext) -> _Seen:
         return _Seen("URLs not fetched")
     returned = f"returned {answer.status} for an image on a host that does not exist"
     if answer.status in {HTTPStatus.OK, HTTPStatus.INTERNAL_SERVER_ERROR}:
-        any_url = "callers can make the server fetch any URL from its network (vllm.allowedMediaDomains)"
+        any_url = "callers can fetch any URL from the server's network (vllm.allowedMediaDomains)"
         return _Seen("URLs fetched", "failed", f"{any_url}. It {returned}")
     return _Seen("URLs unknown", "unknown", f"it {returned}: {answer.message}")
 

@@ -195,7 +195,9 @@ async def schema_instructions(context: CheckContext) -> Outcome:
     code = content_of(told) if found is None else str(found.get("code"))
     measured = repr(short(code, 20))
     if prompt_tokens_of(told) <= prompt_tokens_of(plain):
-        fault = "the system message does not reach the model: it adds no prompt tokens. Check the chat template."
+        fault = (
+            "the system message does not reach the model, because it adds no prompt tokens. Check the chat template."
+        )
         return failed(measured, fault)
     if code != CODE:
         fault = "the system message reached the model, but the field does not follow it. It can be the model's skill."

@@ -1,4 +1,4 @@
-"""Checks of images, sound and video: their tokens reach the model, and the response names what they show.
+"""Checks of images, sound and video: their tokens reach the model, and the response names their content.
 
 The server's own count of prompt tokens proves that an item reached the model. A wrong response is only a warning, because it can be the
 model's skill. A rejected or ignored item is a failure.
@@ -29,7 +29,7 @@ BEEPS: Final = 4
 UNSET: Final = 999
 """vLLM's limit without a setting. A rejected item of such a kind is only a warning."""
 MOST_ITEMS: Final = 8
-"""Limits above it are not tested, because the request would be large."""
+"""Limits above it are not tested, because the request is too large."""
 BEEP_WORDS: Final = "4|four"
 
 
@@ -144,7 +144,7 @@ async def limits(context: CheckContext) -> Outcome:
 
 
 async def _judge(context: CheckContext, question: _Question) -> Outcome:
-    """Ask with the files, and once without them to compare the prompt tokens."""
+    """Send the request with the files, and once without them to compare the prompt tokens."""
     kind = question.kind
     if question.limit < 1:
         return skipped(f"no {kind} input in the settings or the model")
@@ -172,14 +172,18 @@ def _judged(question: _Question, text: str, tokens: int) -> Outcome:
     measured = f"{tokens} tokens, {short(text, 40)!r}"
     values = {"media_tokens": tokens, "right": is_right}
     if tokens < MARKS:
-        fault = f"the server accepted the {kind} but did not pass it to the model: it added {tokens} prompt tokens."
+        fault = (
+            f"the server accepted the {kind} but did not pass it to the model, because it added {tokens} prompt tokens."
+        )
         return failed(measured, fault, values)
     if tokens < least or (most is not None and tokens > most):
         fault = f"the {kind} has {tokens} tokens, but the settings lead to {question.span}."
         return failed(measured, f"{fault} Check `vllm.multimodal.{question.setting}`.", values)
     if is_right:
         return passed(measured, values)
-    doubt = f"the {kind} reached the model, but the response does not say {question.said}. It can be the model's skill."
+    doubt = (
+        f"the {kind} reached the model, but the response does not contain {question.said}. It can be the model's skill."
+    )
     return warned(measured, doubt, values)
 
 

@@ -87,7 +87,7 @@ class CheckContext:
     target: SmokeTarget
     report_progress: ReportProgress
     wanted: str = ""
-    """The expectation of the current check, which sets it. The runner puts it beside the result."""
+    """The expectation of the current check, which sets it. The runner puts it next to the result."""
     simulated: str | None = None
     max_model_len: int | None = None
     """max-model-len that the server reports."""
@@ -103,12 +103,12 @@ class CheckContext:
 
     @property
     def length(self) -> int | None:
-        """max-model-len that the server reports, else that of the settings."""
+        """max-model-len that the server reports, else the settings'."""
         return self.max_model_len or self.target.thresholds.max_model_len
 
     @property
     def without_thinking(self) -> Mapping[str, object]:
-        """Fields of a request that turn thinking off, because a short response would end in its reasoning."""
+        """Fields of a request that turn thinking off, because a short response ends in its reasoning."""
         features = self.target.features
         on = features is not None and features.thinks_by_default
         return {"chat_template_kwargs": {"enable_thinking": False}} if on else {}

@@ -1,4 +1,4 @@
-"""Detect a server that will not become ready because the agent of its TPU node has given up."""
+"""Detect a server that will not become ready because the agent of its TPU node has stopped its attempts."""
 
 from cloud import google_api
 from contracts.errors import ScriptError

@@ -32,7 +32,7 @@ _CREATED_TYPES: Final = frozenset(
 
 
 def create_bucket(stack: str, *, may_create: bool, plan_id: str | None, say: Callable[[str], None]) -> None:
-    """Create the stack's bucket, and nothing else. Raises CommandRefusedError and ScriptError."""
+    """Create only the stack's bucket. Raises CommandRefusedError and ScriptError."""
     if not may_create:
         raise CommandRefusedError(
             f"Stack {stack} has no bucket, and --no-create is set. Remove --no-create or run `gemma up {stack}` first."
@@ -56,7 +56,7 @@ def create_bucket(stack: str, *, may_create: bool, plan_id: str | None, say: Cal
 
 
 def has_bucket(stack: str, settings: Settings) -> bool:
-    """Return whether the state has the stack's own bucket. Raises CommandRefusedError without the stack or if its bucket would move."""
+    """Return whether the state has the stack's own bucket. Raises CommandRefusedError without the stack or if its bucket moves."""
     resources = read_deployment(stack).resources
     for one in resources:
         if one.type == _BUCKET_TYPE and one.name == "models" and not one.delete:

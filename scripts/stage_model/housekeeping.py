@@ -84,7 +84,7 @@ class _Readers:
     def _reads(self, state: StackState, uri: str, mounted: str) -> bool:
         for resource in state.resources:
             text = json.dumps(resource)
-            # A machine's own copy has the path of every folder, a service only that of its bucket.
+            # A machine's own copy has the path of every folder, a service only its bucket's.
             wanted = mounted if resource.get("type") == SERVICE_TYPE and self.bucket in text else uri
             if resource.get("type") in CAPACITY_TYPES and re.search(wanted, text):
                 return True
@@ -163,7 +163,7 @@ def _print(bucket: str, folders: Sequence[_Folder], unknown: Sequence[str], *, i
             *(["unknown, see below"] if unknown else []),
             *([] if folder["complete"] else ["staging incomplete"]),
         ]
-        # The name has its own line so that it can be pasted after --remove.
+        # The name has its own line so it can be pasted after --remove.
         print(f"  {folder['name']}")
         print(f"    {folder['files']} files, {folder['gib']:.2f} GiB; read by {', '.join(parts) or 'nothing'}")
     for why in unknown:
@@ -196,7 +196,7 @@ def _readers(bucket: str, stack: str, settings: Settings) -> _Readers:
 
 
 def _staged(target: WeightsBucket, below: str) -> Iterator[tuple[str, Sequence[int], bool]]:
-    """Yield the folders with a manifest, and the topmost with other weights; in a shared bucket, those of `below`."""
+    """Yield the folders with a manifest, and the topmost with other weights; in a shared bucket, only below `below`."""
     found = target.objects(below)
     ours = re.compile(rf"{re.escape(below)}(-[0-9a-f]{{16}})?/" if below else "")
     names = [name for name in found if ours.match(name) and not name.startswith((f"{PARTS}/", f"{ARCHIVE_PREFIX}/"))]

@@ -68,7 +68,7 @@ def stage_model(options: StageOptions) -> ExitCode:
     overwrite = overwrite_line if sys.stderr.isatty() else None
     with Transfer(_say, overwrite=overwrite) as transfer:
         staged = {name: _copied(plan, transfer) for name, plan in plans.items()}
-    # Only the hub proves a commit, but a source with the one of the settings keeps that setting.
+    # Only the hub proves a commit, but a source with the settings' commit keeps that setting.
     model = staged[settings.model]
     proven = model.revision if options.origin is None or model.revision == settings.model_revision else None
     hashes = {name: _setting(one) for name, one in staged.items() if one is not model}

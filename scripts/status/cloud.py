@@ -156,7 +156,7 @@ def _queued(api: GoogleApi, found: DeployedServer, stack: str) -> CloudFacts:
 
 
 def _after_run(facts: CloudFacts, found: DeployedServer) -> CloudFacts:
-    """Return the facts with how the run has ended. Google deletes a machine in the same way at its end and in a preemption."""
+    """Return the facts with the reason for the end of the run. Google deletes a machine in the same way at its end and in a preemption."""
     planned = facts.deadline or str(found.outputs.get("deadline") or "")
     if facts.state not in DEAD | {MISSING} or not planned:
         return facts

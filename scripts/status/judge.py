@@ -76,7 +76,7 @@ def waits_of(state: StackState, locks: Sequence[StackLock], cloud: CloudFacts | 
 
 
 def run_end(cloud: CloudFacts, stamp: Callable[[float], str]) -> str:
-    """Return how the run of a machine that is gone has ended, as a sentence; empty if it has not, or if that is unknown."""
+    """Return the reason for the end of a deleted machine's run, as a sentence; empty if it still runs, or if the reason is unknown."""
     if cloud.run_end is None or cloud.planned_end is None:
         return ""
     at = stamp(datetime.fromisoformat(cloud.planned_end).timestamp())

@@ -63,7 +63,7 @@ class ReportView:
 
 
 def _wrapped(prefix: str, text: str, width: int | None, whole: bool = False) -> Sequence[str]:
-    """Return a line, wrapped if there is a width. A command is `whole`, so that it can be pasted."""
+    """Return a line, wrapped if `width` is set. A command is `whole`, so it can be pasted."""
     if width is None or whole:
         return [prefix + text]
     return wrapped(prefix + text, width, " " * len(prefix))
@@ -158,7 +158,7 @@ def _enforced(cloud: CloudFacts) -> str:
 
 
 def _idle(cloud: CloudFacts, stamp: Stamp, now_s: float) -> str:
-    """Return the idle time of a machine beside its limit; empty for a busy machine."""
+    """Return the idle time of a machine next to its limit; empty for a busy machine."""
     limit = "" if cloud.idle_after_s is None else f"tpu.idleAfter is {duration(cloud.idle_after_s)}"
     if cloud.idle_since is not None:
         since_s = datetime.fromisoformat(cloud.idle_since).timestamp()

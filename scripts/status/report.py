@@ -41,7 +41,7 @@ class CloudFacts:
     run_end: Literal["planned", "early"] | None = None
     """End of the run of a machine that is gone: as planned, or before; None if unknown."""
     planned_end: str | None = None
-    """RFC 3339: planned end of a run that has ended; None if unknown."""
+    """RFC 3339: planned end of an expired run; None if unknown."""
     declared: str | None = None
     """Hash of the document in the state, or the revision in the state."""
     stored: str | None = None

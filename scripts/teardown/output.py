@@ -59,7 +59,7 @@ def show(title: str, found: Sequence[FoundResource], now: datetime) -> None:
 
 
 def text_of(receipt: Receipt) -> str:
-    """Return the receipt as text; of a dry run, what would be deleted."""
+    """Return the receipt as text; of a dry run, the resources to delete."""
     if receipt.dry_run:
         return _would_delete(receipt)
     name = receipt.stack or "all stacks"
@@ -129,7 +129,7 @@ def _verdict(receipt: Receipt) -> str:
         return f"{counted(receipt.leaked)} would be deleted."
     if receipt.unknown:
         return "no resource was found, but a check failed."
-    return "nothing would be deleted: every list was read."
+    return "nothing to delete: every list was read."
 
 
 def _stacks(found: Sequence[FoundResource]) -> Iterator[str]:

@@ -1,6 +1,6 @@
 """Pending creations of a state: wait until they become visible, and find the grants among them.
 
-After a crash, one may appear late. The wait ends when it appears, its operation has finished, or `APPEAR_S` after the state was written.
+After a crash, one may appear late. The wait is over when it appears, its operation has finished, or `APPEAR_S` after the state was written.
 """
 
 import json
@@ -56,7 +56,7 @@ def expected(state: StackState) -> Iterator[Expected]:
                 names = capacity_names(inputs, zones)
                 yield Expected(kind=by_name(capacity_kind(inputs)), names=names, project=project)
         elif type_ in BY_TYPE:
-            # Types that are not in the table have no name of their own, or labels that every search finds.
+            # Types that are not in the table have no separate name, or labels that every search finds.
             with suppress(KeyError):
                 yield Expected(kind=BY_TYPE[type_], names=[BY_TYPE[type_].named(inputs)], project=project)
 
@@ -148,7 +148,7 @@ def _may_come(api: GoogleApi, state: StackState, item: Expected, now: datetime) 
 
 
 def _runs(api: GoogleApi, kind: ResourceKind, name: str) -> bool:
-    """Return whether an operation on a resource is running, where the API lists operations."""
+    """Return whether an operation on a resource is running, if the API lists operations."""
     parent = name.rpartition("/")[0].rpartition("/")[0]
     if kind.api not in {"compute", "tpu", "run"}:
         return False

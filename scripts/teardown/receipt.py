@@ -48,7 +48,7 @@ class RetainedBucket:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Receipt:
-    """Result of a teardown. The engine destroys; the API deletes what is left."""
+    """Result of a teardown. The engine destroys; the API deletes the rest."""
 
     stack: str
     projects: Sequence[str]

@@ -54,7 +54,7 @@ _ROUNDS: Final = 3
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SettingsFacts:
-    """What a search needs from a stack's settings."""
+    """Input of a search from a stack's settings."""
 
     project: str
     zones: Sequence[str]

@@ -13,10 +13,10 @@ from cloud.google_calls import GoogleCallError, call
 from stacks.project.propagation import real_s
 
 LIMIT_S: Final = 15.0
-"""Longest wait for the log. Entries become listable some seconds after they are written."""
+"""Maximum wait for the log. Entries become listable some seconds after they are written."""
 _PAUSE_S: Final = 2.0
 _LEAST_PATIENCE_S: Final = 1.0
-"""Shortest wait in real seconds: a simulation's clock does not make this machine faster."""
+"""Minimum wait in real seconds, because a simulation's clock does not make this machine faster."""
 _NEWEST: Final = 300
 """Entries to read. vLLM's tracebacks are long, and the cause is at their start."""
 _SYSTEM: Final = "system"

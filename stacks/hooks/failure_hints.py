@@ -77,7 +77,7 @@ def _hint(known: Mapping[str, Any], facts: Mapping[str, Any]) -> str:
 
 
 def _facts(found: re.Match[str], start: FailedStart) -> Mapping[str, Any]:
-    """Return what a text can name: the groups of the line, and facts of the settings and the plan."""
+    """Return the values that a text can name: the groups of the line, and facts of the settings and the plan."""
     settings, memory = start.settings, start.plan.memory
     model, original, near = settings.model, original_of(settings.model), other_ids(settings.model)
     wrong_token = f"the token of the stack's secret {HF_TOKEN.key} cannot read it or is invalid"

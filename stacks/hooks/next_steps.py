@@ -14,15 +14,15 @@ def next_steps(deployment: Deployment, stack: str) -> tuple[str, ...]:
     zones = _untried(deployment, accelerator) if accelerator is not None else ()
     untried = [f"Zones not tried: add {', '.join(zones)} to gemma-serving:tpu.zones."] if zones else []
     other = (
-        "Spot, flex-start and each slice have places of their own: "
-        "set gemma-serving:tpu.provisioning or tpu.acceleratorType (docs/tpu.md)."
+        "Spot, flex-start and each slice have separate places. "
+        "Set gemma-serving:tpu.provisioning or tpu.acceleratorType (docs/tpu.md)."
     )
     if deployment.tpu.api == "compute-engine":
         quota = COMPUTE_QUOTAS[deployment.tpu.provisioning_model]
         command = f"gcloud alpha quotas info describe {quota} --service=compute.googleapis.com"
         last = f"Without quota, a request waits as it does without capacity. To see the quota, run `{command}`."
     else:
-        last = f"To see what each zone offers, run `gemma capacity {stack}`."
+        last = f"To see the offers of each zone, run `gemma capacity {stack}`."
     return (*untried, other, last)
 
 

@@ -46,7 +46,7 @@ def observed_service(place: ServicePlace) -> Service | None:
     """Return the service as Google has it, or None if it does not exist.
 
     Also returns None if the Cloud Run API is off. Then an existing service must not be changed.
-    Raises CommandRefusedError, also after LIMIT_S: without the current traffic an `up` could move it.
+    Raises CommandRefusedError, even after LIMIT_S: without the current traffic an `up` could move it.
     """
     name = place.name
     if len(name) + len(NEXT_TAG) > LONGEST_TAG_AND_SERVICE:
@@ -75,7 +75,7 @@ def observed_service(place: ServicePlace) -> Service | None:
 
 
 def _allow_only_a_creation(place: ServicePlace) -> None:
-    """Register a hook that rejects a change, which would move the unknown traffic."""
+    """Register a hook that rejects a change, which moves the unknown traffic."""
 
     def refuse(_args: pulumi.ResourceHookArgs) -> None:
         if not pulumi.runtime.is_dry_run():
@@ -126,7 +126,7 @@ def report_next_step(stack: str) -> None:
     def report(args: pulumi.ResourceHookArgs) -> None:
         try:
             _, sentence = rollout_of(args.new_outputs or {}, stack)
-        except Exception as error:  # noqa: BLE001 - an error of the hook would fail an update that succeeded
+        except Exception as error:  # noqa: BLE001 - an error of the hook must not fail an update that succeeded
             sentence = f"Could not check which revision gets the traffic ({type(error).__name__})."
         if sentence:
             pulumi.log.info(sentence)

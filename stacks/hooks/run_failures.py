@@ -60,7 +60,7 @@ def explain_failures(context: Context, run: CloudRunSettings, probe: StartupProb
     )
     values = get_config_env()
     secrets = [values[key] for key in get_config_secret_keys_env() if values.get(key)]
-    for value in context.secrets.values():  # masked even where the configuration does not mark them as secret
+    for value in context.secrets.values():  # masked even if the configuration does not mark them as secret
         value.apply(secrets.append)
     report = FailureReport(
         start=start, run=run, probe=probe, service=context.names.base, secrets=secrets, grants=grants
@@ -106,7 +106,7 @@ class FailureReport:
                 shown = self._over_quota()
             elif _NOT_STARTED.search(message):
                 shown = await self.text(message)
-        except Exception as error:  # noqa: BLE001 - an error of the hook would replace Google's
+        except Exception as error:  # noqa: BLE001 - an error of the hook must not replace Google's
             pulumi.log.warn(f"Cannot explain the log of the revision ({type(error).__name__}).")
         if shown:
             pulumi.log.error(shown)

@@ -1,6 +1,6 @@
 """Keep the record of a stack's machines (contracts.run_record): before any change, and after a machine is created.
 
-Pulumi does not manage the record: the account's description is one of its `ignoreChanges`, so neither an `up` nor a refresh removes it.
+Pulumi does not manage the record, because the account's description is one of its `ignoreChanges`, so neither an `up` nor a refresh removes it.
 """
 
 import asyncio
@@ -34,7 +34,7 @@ _TOO_MANY: Final = 429
 
 
 def _may_pass(error: BaseException) -> bool:
-    """Return whether the response was lost or Google asks for a pause."""
+    """Return whether the response was lost or Google requests a pause."""
     return isinstance(error, GoogleCallError) and (error.status in {0, _TOO_MANY} or error.status >= _FATAL)
 
 
@@ -58,7 +58,7 @@ class RunKeeper:
 
     @retry(retry=retry_if_exception(_was_changed), stop=stop_after_attempt(_TRIES), reraise=True)
     def note(self) -> None:
-        """Record what Google shows now. Raises GoogleCallError, RecordError."""
+        """Record Google's current values. Raises GoogleCallError, RecordError."""
         account = self._account()
         if account is None:
             return
@@ -97,10 +97,10 @@ class RunKeeper:
         return False
 
     async def note_after(self, _args: pulumi.ResourceHookArgs | pulumi.ErrorHookArgs) -> None:
-        """Record what exists, and warn on failure: the next `up` records it."""
+        """Record the existing service, and warn on failure. The next `up` records it."""
         try:
             await asyncio.to_thread(self.note)
-        except Exception as error:  # noqa: BLE001 - an error of the hook would fail an update that succeeded
+        except Exception as error:  # noqa: BLE001 - an error of the hook must not fail an update that succeeded
             pulumi.log.warn(
                 f"The start of stack {self.stack} could not be recorded in the description of {self.account} ({_why(error)}). "
                 "The next `pulumi up` will try again."

@@ -50,7 +50,7 @@ def require_staged_weights(context: Context) -> None:
 
 
 def staged_weights(settings: Settings, stack: str) -> "tuple[StagedWeights, ...]":
-    """Return the folders that must be complete: the model's, and those of its staged parts."""
+    """Return the folders that must be complete: the model's, and its staged parts'."""
     if settings.weights != "bucket":
         return ()
     model = StagedWeights(
@@ -88,7 +88,7 @@ class StagedWeights:
     existing: bool
     """True if the bucket is not the stack's own: another tool may have copied the checkpoint into it."""
     manifest: str | None = None
-    """Hash that the settings pin the server to, which is also in the folder's name, or None."""
+    """Hash that the settings pin the server to, and that the folder's name has too, or None."""
 
     @property
     def folder(self) -> str:
@@ -105,7 +105,7 @@ class StagedWeights:
         pulumi.log.warn(fault.text)
 
     async def fault(self) -> Unproved | None:
-        """Return what is wrong with the folder, or that it cannot be checked."""
+        """Return the fault of the folder, or that it cannot be checked."""
         remedy = f"Run `gemma stage_model {self.stack}`, then `pulumi up --stack {self.stack}`."
         stored: Mapping[str, StoredFile] = {}
         manifest: object = None

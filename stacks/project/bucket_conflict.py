@@ -27,7 +27,7 @@ def watch_for_bucket(*, project: str, bucket: str, ownership: Ownership) -> None
 def explain_destroy(stack: str, *, protects: bool) -> None:
     """Make `pulumi destroy` of a stack with protected weights name the command that deletes them.
 
-    Without the program, the engine refuses to destroy a resource that has a hook before its deletion: it deletes nothing and prints the hook's
+    Without the program, the engine refuses to destroy a resource that has a hook before its deletion. It deletes nothing and prints the hook's
     name. With the program, the protection decides. Every stack registers the hook, because an `up` may delete the bucket of earlier settings.
     """
     hook = pulumi.ResourceHook(f"gemma teardown {stack}", _allow)

@@ -14,7 +14,7 @@ LAST_COMMIT: Final = "5f021563"
 _READ_S: Final = 20.0
 """Maximum time until a state that is being written can be read."""
 _FORMER_TYPE: Final = "gcp:projects/service:Service"
-"""Every stack before 0.4 declared its APIs, and no later one does."""
+"""Stacks before 0.4 declared their APIs. Later stacks do not."""
 
 
 def require_current_state(stack: str) -> None:
@@ -24,7 +24,7 @@ def require_current_state(stack: str) -> None:
     types = {as_mapping(each).get("type") for each in as_mapping(_resources(name).get("outputs")).values()}
     if _FORMER_TYPE in types:
         raise CommandRefusedError(
-            f"Stack {stack} was deployed by a version before 0.4, and this version changes nothing of it: run `git checkout {LAST_COMMIT}`, "
+            f"Stack {stack} was deployed by a version before 0.4, and this version does not change it. Run `git checkout {LAST_COMMIT}`, "
             f"tear it down with `gemma teardown {stack}`, then return to this version and deploy it again."
         )
 

@@ -17,7 +17,7 @@ def deployed_outputs(stack: str) -> Mapping[str, object] | None:
     """Return the outputs of another stack; None if it does not exist. Raises CommandRefusedError."""
     name = f"{pulumi.get_organization()}/{pulumi.get_project()}/{stack}"
     try:
-        # A StackReference would be a resource in each preview, and its values known only after the findings.
+        # A StackReference is a resource in each preview, and its values known only after the findings.
         found = cast(
             "Mapping[str, object] | None", pulumi.runtime.invoke("pulumi:pulumi:readStackOutputs", {"name": name}).value
         )

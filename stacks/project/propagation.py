@@ -58,7 +58,7 @@ _AWAITED: Final[Sequence[tuple[re.Pattern[str], float]]] = (
         ACCOUNT_S,
     ),
 )
-"""Errors that pass by themselves: what is awaited, and its longest wait in seconds."""
+"""Transient errors: the awaited change, and its longest wait in seconds."""
 _REFUSED: Final = re.compile(r"\b403\b|PERMISSION_DENIED|ermission '[^']*' denied")
 _WATCHING_TYPES: Final = "gcp:monitoring/"
 WATCHING_ROLES: Final = ("roles/monitoring.editor", "roles/logging.configWriter")

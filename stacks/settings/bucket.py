@@ -23,8 +23,8 @@ class BucketSettings(Block):
     """Hash of the staged weights, written by `gemma stage_model`. A new hash means a new revision, or a restart of the TPU's server. The
     weights are in the folder `PREFIX-` plus the first 16 digits."""
     parts: Annotated[dict[str, ManifestHash], Field(default_factory=dict)]
-    """Hash of each staged drafter and adapter by its Hugging Face id or gs:// folder, written by `gemma stage_model`. Each is in a folder of its
-    own, like the weights. Parts without a hash are downloaded from the hub."""
+    """Hash of each staged drafter and adapter by its Hugging Face id or gs:// folder, written by `gemma stage_model`. Each is in a separate
+    folder, like the weights. Parts without a hash are downloaded from the hub."""
     force_destroy: Annotated[bool, OnChange("update")] = True
     """Delete the staged weights together with the stack. You can stage them again from the hub."""
     retain_on_destroy: Annotated[bool, OnChange("update")] = False

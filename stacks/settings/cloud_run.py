@@ -122,7 +122,7 @@ class CloudRunSettings(Block):
     compile_cache: Annotated[GraphCacheMode, Judged("cloud_run.graph_cache")] = "off"
     """bucket stores the graphs that torch.compile creates in the stack's bucket, so later starts skip most of their compilation."""
     public: Annotated[bool, Judged("public"), OnChange("update")] = False
-    """Allow everyone to call the service. The plan blocks this until you accept its finding."""
+    """Allow the public to call the service. The plan blocks this until you accept its finding."""
     invokers: Annotated[list[Invoker], Field(default_factory=list), OnChange("update")]
     """Members that can call the service. Project owners need no entry."""
     deletion_protection: Annotated[bool, OnChange("update")] = False

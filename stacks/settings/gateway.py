@@ -23,7 +23,7 @@ class GatewaySettings(Block):
     region: Annotated[Region, OnChange("service")]
     """Region of the Cloud Run service."""
     regions: Annotated[list[Region], Field(min_length=1)]
-    """Regions with a subnetwork for TPU machines: those of the zones of all TPU backends."""
+    """Regions with a subnetwork for TPU machines: the regions of all TPU backends' zones."""
     backends: Annotated[list[BackendSettings], Field(min_length=1)]
     """TPU stacks behind the gateway: `{ stack: NAME }`."""
     invokers: Annotated[list[Invoker], Field(default_factory=list), OnChange("update")]

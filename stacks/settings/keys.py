@@ -55,7 +55,7 @@ def _fields(block: type[Block], above: SettingField) -> Iterator[SettingField]:
             effect=effects[0] if effects else above.effect,
         )
         yield field
-        # The blocks of a list have no keys of their own in the file.
+        # The blocks of a list have no separate keys in the file.
         for kind in (info.annotation, *get_args(info.annotation)) if get_origin(info.annotation) is not list else ():
             if isinstance(kind, type) and issubclass(kind, Block):
                 yield from _fields(kind, field)

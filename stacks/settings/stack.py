@@ -40,7 +40,7 @@ from stacks.settings.vllm import without_blocks
 from stacks.settings.watching import AlertSettings, MetricsSettings
 
 ServerTarget = Literal["tpu", "cloud-run"]
-"""Targets with a server of their own."""
+"""Targets with their own server."""
 NAMESPACES: Final = (PRODUCT, "docker", "gcp", "gcp-tpu", "pulumi")
 """Namespaces of the configuration: the project, its providers, and the engine."""
 NOT_IN_FILE: Final = ("project", "secrets", "vllmInBlocks")
@@ -154,7 +154,7 @@ class Settings(Block):
     metrics: Annotated[
         MetricsSettings, Field(default_factory=lambda: MetricsSettings.model_validate({})), OnChange("revision")
     ]
-    """Collector of metrics beside the server."""
+    """Collector of metrics next to the server."""
     prices: Annotated[Annotated[str, Field(min_length=1)] | None, OnChange("nothing")] = None
     """JSON file with custom prices, relative to `Pulumi.yaml`. The planner uses them instead of the dated list prices.
     `gemma plan prices` refreshes those. `gemma teardown --over-limit` uses list prices."""
@@ -249,7 +249,7 @@ class Settings(Block):
             yield (
                 f"vllm.lora.adapters.{in_bucket} is a folder of a bucket, which vLLM cannot read, but weights is "
                 f"{self.weights}; set weights: "
-                "bucket, so that gemma stage_model copies the adapter"
+                "bucket, so gemma stage_model copies the adapter"
             )
         if self.docker_hub is not None and self.image.build_context is not None:
             yield "dockerHub has no effect with image.buildContext, because docker pulls with its own login; remove dockerHub"
@@ -267,7 +267,7 @@ class Settings(Block):
 
     @property
     def collects_metrics(self) -> bool:
-        """True if a collector of metrics runs beside the server."""
+        """True if a collector of metrics runs next to the server."""
         watch = WatchOptions(alerts_enabled=self.alerts.enabled, metrics_enabled=self.metrics.enabled)
         return watch.collects_on("tpu-vm" if self.target == "tpu" else self.target)
 

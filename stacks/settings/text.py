@@ -104,7 +104,7 @@ TunnelRole = Annotated[
 ]
 _MEMBER = r"^(user|group|serviceAccount|domain):[^\s:]+$"
 Member = Annotated[str, Matching(_MEMBER, "a member", "user:name@example.com")]
-Invoker = Annotated[str, Matching(_MEMBER, "a member (to allow everyone, set public: true)", "user:name@example.com")]
+Invoker = Annotated[str, Matching(_MEMBER, "a member (to allow the public, set public: true)", "user:name@example.com")]
 MountOption = Annotated[str, Matching(r"^[a-z-]+(=\S+)?$", "a gcsfuse option", "file-mode=444")]
 BucketName = Annotated[str, Matching(r"^[a-z0-9][a-z0-9._-]{1,61}[a-z0-9]$", "a bucket name", "my-models")]
 _FOLDER = r"(?!\.\.?(/|$))[A-Za-z0-9._-]+"

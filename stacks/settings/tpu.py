@@ -13,7 +13,7 @@ from stacks.settings.block import Block, Judged, OnChange
 from stacks.settings.text import AcceleratorType, DurationS, Member, Network, StackName, Subnetwork, TunnelRole, Zone
 
 LEAST_IDLE_S: Final = 600
-"""Minimum of `idleAfter`: far above the interval of the machine's reports, so that a short gap between requests is not idle time."""
+"""Minimum of `idleAfter`: far above the interval of the machine's reports, so a short gap between requests is not idle time."""
 
 
 class ExistingNetworkSettings(Block):

@@ -1,7 +1,7 @@
-"""Blocks of `vllm` for what people use: media, thinking, tools, adapters and speculative decoding.
+"""Blocks of `vllm` for features of requests: media, thinking, tools, adapters and speculative decoding.
 
 Each block is converted into the planner's options as soon as the settings are read, so nothing below has a second form of them. The options'
-own keys stay as aliases: a block and a key may not contradict each other.
+own keys stay as aliases. A block and a key must not contradict each other.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -32,10 +32,10 @@ _AdapterPlace = Annotated[
 
 @dataclass(frozen=True, slots=True)
 class _OneOf(GroupedMetadata):
-    """One of some whole numbers. `said` lists them in messages."""
+    """One of some whole numbers. `expected` lists them in messages."""
 
     values: tuple[int, ...]
-    said: str
+    expected: str
 
     def __iter__(self) -> Iterator[object]:
         yield AfterValidator(self._checked)
@@ -43,7 +43,7 @@ class _OneOf(GroupedMetadata):
 
     def _checked(self, value: int | None) -> int | None:
         if value is not None and value not in self.values:
-            raise ValueError(f"expected {self.said}")
+            raise ValueError(f"expected {self.expected}")
         return value
 
 
@@ -84,7 +84,7 @@ class ThinkingSettings(Block):
     template: str | None = None
     """Chat template file inside the image, used instead of the checkpoint's."""
     default: bool | None = None
-    """Whether the model thinks unless a request turns it off (`chat_template_kwargs`). Default: false."""
+    """True if the model thinks unless a request turns it off (`chat_template_kwargs`). Default: false."""
 
     def options(self) -> Mapping[str, object]:
         """Return the planner's options."""
@@ -118,7 +118,7 @@ class LoraSettings(Block):
     rank: Annotated[int, _RANK] = DEFAULT_LORA_RANK
     """Largest rank of an adapter: 1, 8, 16, 32, 64, 128, 256, 320 or 512. It sets the reserved memory."""
     at_once: Positive | None = None
-    """Adapters that one step can use. Each reserves memory. Default: all of `adapters`."""
+    """Adapters that one step can use. Each reserves memory. Default: all `adapters`."""
 
     def options(self) -> Mapping[str, object]:
         """Return the planner's options."""
@@ -184,7 +184,7 @@ class VllmBlocks(Block):
 IN_BLOCKS: Final[Mapping[str, str]] = {
     camel_case(option.name): option.key for option in OPTIONS.values() if option.is_in_block
 }
-"""Options without a key of their own, with their key in a block."""
+"""Options that have a key only in a block, with that key."""
 
 _LISTS: Final = frozenset(camel_case(option.name) for option in OPTIONS.values() if option.kind is tuple)
 """Keys with a list in the file and a tuple in the planner's options."""
@@ -209,7 +209,7 @@ def without_blocks(value: object) -> object:
 
 
 def stated_in_blocks(value: Mapping[str, object]) -> list[str]:
-    """Return the options with a key of their own for which a file's `vllm` uses a block instead."""
+    """Return the options with their own key for which a file's `vllm` uses a block instead."""
     return [
         name for name, block in BLOCK_OF.items() if value.get(block) is not None and value.get(camel_case(name)) is None
     ]
@@ -251,10 +251,10 @@ KEYS_IN_BLOCKS: Final = {
     "reasoning_parser": "thinking.parser",
     "chat_template": "thinking.template",
 }
-"""Keys of options that also have a key of their own."""
+"""Keys of options that also have their own key."""
 BLOCK_OF: Final = {
     "limit_mm_per_prompt": "multimodal",
     "speculative_config": "speculative",
     **{name: key.partition(".")[0] for name, key in KEYS_IN_BLOCKS.items()},
 }
-"""Block by option, for options that also have a key of their own."""
+"""Block by option, for options that also have their own key."""

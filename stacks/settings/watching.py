@@ -28,7 +28,7 @@ class AlertRecipients(Block):
     email: Annotated[Email | None, Judged("watch.email")] = None
     """E-mail address that alerts are sent to. Without `email` and `webhook`, only the console and `gemma alerts` show them."""
     webhook: Annotated[Webhook | None, Judged("watch.webhook")] = None
-    """URL that alerts are posted to. Everyone who can read the stack's state or settings can read it, including a token in it."""
+    """URL that alerts are posted to. Any user who can read the stack's state or settings can read it, including a token in it."""
 
 
 class AlertSettings(AlertRecipients):
@@ -59,7 +59,7 @@ class AlertSettings(AlertRecipients):
 
 
 class MetricsSettings(Block):
-    """The OpenTelemetry collector beside the server, which writes its metrics to Managed Service for Prometheus."""
+    """The OpenTelemetry collector next to the server, which writes its metrics to Managed Service for Prometheus."""
 
     enabled: Annotated[bool | None, Judged("watch.metrics_enabled")] = None
     """Run the collector. Default: true on a TPU with `alerts.enabled`, otherwise false. On Cloud Run it takes 2 vCPU and at least 512Mi of each

@@ -52,7 +52,7 @@ def test_the_collector_writes_to_the_stacks_project_under_the_name_that_alerts_s
     found = targets(text, detected)
     assert [(each.host, each.port, each.interval_s) for each in found] == [("127.0.0.1", port, 60) for port in ports]
     for each in found:
-        assert each.resource["project_id"] == "mine", "a TPU machine is in a project of Google's"
+        assert each.resource["project_id"] == "mine", "a TPU machine is in Google's project"
         assert (each.resource["namespace"], each.resource["cluster"]) == ("g", cluster)
         assert each.resource["location"] == location
         assert each.resource["instance"] == detected.get("faas.instance", f"127.0.0.1:{each.port}")

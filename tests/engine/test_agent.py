@@ -224,7 +224,7 @@ def test_a_stack_is_planned_left_deployed_checked_measured_and_kept_until_a_pers
     assert found["report"].contents[0].text.startswith("#")
     assert_steps_and_waits(told)
     assert f"DELETE stack '{TPU}'" in asked[0]
-    assert "the code is not that of this deletion" in failed["by itself"]
+    assert "the code does not belong to this deletion" in failed["by itself"]
     assert "gcp-tpu:index:QueuedResource" in kept
     assert content["gone"]["document"]["clean"], content["gone"]
     assert "gcp-tpu:index:QueuedResource" not in state_of(ready, TPU)

@@ -223,7 +223,8 @@ def test_who_names_an_id_that_the_hub_does_not_show_gets_near_ones():
 
 def test_an_absent_id_is_refused_where_an_id_is_searched():
     with pytest.raises(
-        PlanningError, match=re.escape(f"{ABSENT_ID} does not exist on the Hugging Face Hub: it returned 404 (https://")
+        PlanningError,
+        match=re.escape(f"{ABSENT_ID} does not exist on the Hugging Face Hub, which returned 404 (https://"),
     ):
         checkpoints_of(ABSENT_ID)
 

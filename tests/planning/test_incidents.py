@@ -104,7 +104,7 @@ INCIDENTS: Mapping[str, Incident] = {
     "SCL06": Incident("l4-qat", {"cloudRun.minInstances": 0}, "warn", r"12 min 49 s\. OpenAI.*: fuse-buf.*minInstances: 1\. .*\$32\.\d\d per"),
     "TPU01": Incident("tpu-v6e4", {"vllm.tensorParallelSize": 1}, "block", r"is 1, .* 4 chip.*vllm\.tensorParallelSize: 4"),
     "DPL01": Incident("tpu-v6e4", {"model": MOE, **REPLICAS, "vllm.dataParallelSize": 2}, "block", r"mixture of experts.*[Rr]emove vllm\.dataParallelSize"),
-    "DPL02": Incident("tpu-v6e4", REPLICAS, "warn", r"4 times those of one replica.*Remove vllm\.dataParallelSize"),
+    "DPL02": Incident("tpu-v6e4", REPLICAS, "warn", r"4 times one replica's.*Remove vllm\.dataParallelSize"),
     "TPU02": Incident("tpu-v6e4", {"tpu.maxRunDuration": None}, "block", r"tpu\.maxRunDuration is not set.*tpu\.maxRunDuration: 4h"),
     "TPU04": Incident("tpu-v6e4", {"tpu.zones": ["us-west1-a", "us-east5-b"]}, "block", r"us-west1-a.*tpu\.zones: \[us-east5-b\]"),
     "TPU06": Incident("tpu-v6e4", {"tpu.compileCache": "off"}, "warn", r"compile for 6 min 36 s instead of 2 min 27 s\. Set tpu\.compileCache: machine"),

@@ -1,4 +1,4 @@
-"""`--solve`: what it finds is enough and cheapest, what it writes is planned as fitting and can be declared, and a miss says why."""
+"""`--solve`: the result suffices and is cheapest, the written file is planned as fitting and can be declared, and a miss says why."""
 
 import itertools
 import json

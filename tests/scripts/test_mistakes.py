@@ -270,7 +270,7 @@ FILES = (
     ),
     (
         b"config:\n  gemma-serving:target: gateway\n  gemma-serving:gateway: { backends: [{ stack: tpu-a }, { stack: tpu-b }] }\n",
-        typed(PLAN_X, "a gateway has no server of its own", "Use --stack tpu-a or --stack tpu-b instead."),
+        typed(PLAN_X, "a gateway has no model server", "Use --stack tpu-a or --stack tpu-b instead."),
     ),
     (
         b"config: {}  # caf\xe9\n",

@@ -81,7 +81,7 @@ def test_a_value_reaches_the_engine_through_standard_input_only(monkeypatch, cap
     "wrong",
     [
         ("hfToken", "", "The Hugging Face token is empty"),
-        ("hfToken", "sk-0123456789abcdef", "it must start with hf_"),
+        ("hfToken", "sk-0123456789abcdef", "It must start with hf_"),
         ("hfToken", "hf_one\nhf_two", "one line of printable ASCII"),
         ("apiKey", "short", "minimum 16 characters"),
         ("apiKey", "with blank 0123456789", "without spaces"),

@@ -57,7 +57,7 @@ SHORT = ProbeSettings.model_validate({"initialDelay": "60s", "period": "60s", "f
             [MEMORY, SIGNAL, CANCELLED],
             {},
             [
-                "it used 16793 MiB, 409 MiB more than",
+                "It used 16793 MiB, 409 MiB more than",
                 "cloudRun.memory to at least 20Gi and gemma-serving:cloudRun.cpu to 6.",
             ],
             id="memory",
@@ -132,7 +132,7 @@ SHORT = ProbeSettings.model_validate({"initialDelay": "60s", "period": "60s", "f
             ],
             {"weights": "hub"},
             [
-                "it does not exist or is private. Check gemma-serving:model (closest known",
+                "It does not exist or is private. Check gemma-serving:model (closest known",
                 "gemma save_token l4-12b-qat hfToken",
             ],
             id="absent",

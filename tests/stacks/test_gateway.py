@@ -198,7 +198,7 @@ def test_each_finding_names_its_backend_and_the_way_out(project, subtests):
         ("GTW03", "Run `pulumi up --stack tpu-b`", pair, {"tpu-a": a, "tpu-b": DeployedBackend()}, {}),
         ("GTW03", "network and the account", pair, {"tpu-a": DeployedBackend(), "tpu-b": DeployedBackend()}, {}),
         ("GTW04", "tpu-a is the only backend", {"tpu-a": server()}, {"tpu-a": a}, {}),
-        ("GTW07", "run 1,024 requests at once", full, both, {"maxInstances": 1}),
+        ("GTW07", "run 1,024 concurrent requests", full, both, {"maxInstances": 1}),
         (
             "GTW05",
             "tpu-a ends at 18:00 UTC",

@@ -164,7 +164,7 @@ MISTAKES = [
         ("l4-qat", "bucket", {"prefix": text}, f'gemma-serving:bucket.prefix = "{text}": expected a folder such as')
         for text in ("a//b", "..", "a/../b", "./a")
     ),
-    ("l4-qat", "cloudRun.invokers", ["allUsers"], "to allow everyone, set public: true"),
+    ("l4-qat", "cloudRun.invokers", ["allUsers"], "to allow the public, set public: true"),
     ("l4-qat", "cloudRun.mount", {"mode": "fuse-cached"}, "mode fuse-cached and cacheSize require each other"),
 ]
 

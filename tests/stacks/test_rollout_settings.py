@@ -25,7 +25,7 @@ def test_the_plan_knows_that_a_second_revision_runs():
 @pytest.mark.parametrize(
     ("key", "value", "words"),
     [
-        ("rollout", {"steps": [10, 100]}, "moves all traffic at once"),
+        ("rollout", {"steps": [10, 100]}, "moves all traffic in one step"),
         ("rollout", {"traffic": {"gemma-x-1": 90}}, "traffic adds up to 90 percent; expected 100"),
         ("rollout", {"traffic": {}}, "traffic adds up to 0 percent"),
         ("rollout", {"traffic": {"Gemma": 100}}, "a revision's name"),

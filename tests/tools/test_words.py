@@ -36,6 +36,12 @@ PLANTED = {
     "a former word in Markdown": ("CHANGELOG.md", "- Everything can be mended.", "P01"),
     "an alert that rings": ("a.md", "Two policies ring.", "P25"),
     "a check that cannot tell": ("a.md", "The gate cannot tell.", "P02"),
+    "a possessive without a noun": ("a.md", "A TPU machine is in a project of Google's.", "P28"),
+    "a certain outcome": ("a.md", "The start would fail.", "P36"),
+    "lines of a server": ("a.md", "The lines show the cause.", "P48"),
+    "a start": ("a.md", "It began before the answer.", "P17"),
+    "a colon for because": ("a.md", "Never move or reuse a tag: the attestations have its first content.", "P45"),
+    "a colon before a pronoun": ("a.md", "After an interruption, run it again: it sends the rest.", "P45"),
 }
 
 
@@ -51,6 +57,12 @@ def test_a_planted_sentence_is_found(path, text, pattern):
         "The provider stands in for Google.",
         "Fixed; a standard run.",
         "Key rings of Cloud KMS.",
+        "The bounds of vLLM's histogram.",
+        "It would fail if the disk were full.",
+        "Return the lines of a table.",
+        "-----BEGIN PRIVATE KEY-----, pause-began-at",
+        "`maxAge`: the time after which a guard deletes the stack.",
+        "Return the zones in the state: the zones of its inputs.",
     ],
 )
 def test_right_english_is_left_alone(text):

@@ -1,6 +1,6 @@
 """Packages of a Python program or plugin: its virtual environment, and the commands that fill it.
 
-The rules are those of the official language host, so a folder that works here also works with the official distribution.
+The rules are the official language host's, so a folder that works here also works with the official distribution.
 """
 
 import sys
@@ -10,7 +10,7 @@ from pathlib import Path
 
 REQUIREMENTS = "requirements.txt"
 NOT_INSTALLED = (
-    "{folder} has no virtual environment of its own, so no packages were installed. "
+    "{folder} has no virtual environment, so no packages were installed. "
     "To have them installed, set `virtualenv: venv` under `runtime.options` in Pulumi.yaml.\n"
 )
 

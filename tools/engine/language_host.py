@@ -85,7 +85,7 @@ def environment_folder(info: language_pb2.ProgramInfo, *, is_plugin: bool) -> Pa
 
 
 def interpreter(info: language_pb2.ProgramInfo, *, is_plugin: bool = False) -> str:
-    """Return the interpreter of a program or plugin: that of its virtual environment if it exists, otherwise our own."""
+    """Return the interpreter of a program or plugin: its virtual environment's if it exists, otherwise our own."""
     folder = environment_folder(info, is_plugin=is_plugin)
     candidate = folder / "bin" / "python" if folder else None
     return str(candidate) if candidate and candidate.exists() else sys.executable

@@ -30,7 +30,7 @@ _LANGUAGE_HOST_LINE = (
 """One engine serves many checkouts. The link in the virtual environment sets the interpreter and the checkout."""
 
 _NO_WAY = (
-    "No Pulumi engine is available ({reasons}). Install Pulumi from https://www.pulumi.com/docs/install/ so that `pulumi` is on PATH, "
+    "No Pulumi engine is available ({reasons}). Install Pulumi from https://www.pulumi.com/docs/install/ so `pulumi` is on PATH, "
     "or install Go 1.26 or newer to build it. Then run `make setup` again."
 )
 
@@ -54,7 +54,7 @@ def cached(source: Source) -> Engine | None:
     executable = _folder(source) / "pulumi"
     if not executable.is_file():
         return None
-    # The folder is keyed by version and created atomically, so running the binary again would only cost time.
+    # The folder is keyed by version and created atomically, so running the binary again only costs time.
     return _described(executable, VERSION, source)
 
 

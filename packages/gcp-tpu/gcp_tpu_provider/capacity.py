@@ -178,7 +178,7 @@ async def remove_elsewhere(operation: ResourceOperation, zones: Iterable[str], *
 
 
 async def find_recorded(operation: ResourceOperation, record: ResourceRecord) -> QueuedResourceInfo | None:
-    """Return the queued resource of a record, or one of ours in another zone that was tried.
+    """Return the queued resource of a record, or our request in another zone that was tried.
 
     A creation whose response was lost gets time to become visible.
     """
@@ -488,7 +488,7 @@ def _not_labelled(found: QueuedResourceInfo, owner: Mapping[str, str]) -> str:
 async def find_all(
     operation: ResourceOperation, zones: Iterable[str], *, everywhere: bool = False
 ) -> list[QueuedResourceInfo]:
-    """Return our queued resources with the operation's id in these zones; with `everywhere`, also in every zone that the API lists."""
+    """Return our queued resources with the operation's id in these zones; with `everywhere`, in every zone that the API lists."""
     listed = await _listed(operation) if everywhere else ()
     return await _ours_in(operation, list(dict.fromkeys([*zones, *listed])))
 

@@ -427,7 +427,7 @@ def _instance(inputs: wire.Properties) -> Iterator[InputError]:
         yield InputError("metadata", f"Metadata key `{REQUEST_KEY}` is reserved for the provider. Remove it.")
     if identifier is not None and _known(inputs, "nodeId") not in {None, identifier}:
         yield InputError(
-            "nodeId", "`nodeId` cannot be set with `api: compute-engine`, where the instance is the node. Remove it."
+            "nodeId", "`nodeId` cannot be set with `api: compute-engine`, because the instance is the node. Remove it."
         )
     if _known(inputs, "provisioningModel") != "flex-start":
         return
@@ -451,7 +451,7 @@ def _secrets(inputs: wire.Properties) -> Iterator[InputError]:
     path = next((key_path("metadata", key) for key, value in items if wire.has_secret(value)), "metadata")
     yield InputError(
         path,
-        f"`{path}` is a secret, but every process on the machine and everyone who can view the node can read metadata. "
+        f"`{path}` is a secret, but every process on the machine and every user who can view the node can read metadata. "
         "Store the value in Secret Manager and have the machine's service account read it there.",
     )
 

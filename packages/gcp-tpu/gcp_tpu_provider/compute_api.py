@@ -73,10 +73,10 @@ class ComputeApi:
     """API calls of the provider. Each raises GoogleError or NoAnswerError."""
 
     vanished: ClassVar[str] = (
-        "The instance is gone: Google had no capacity within the request's time, or someone else deleted it."
+        "The instance is gone: Google had no capacity within the request's time, or another user deleted it."
     )
 
-    lost: ClassVar[str] = "Google preempted it, its run duration expired, or someone else deleted it."
+    lost: ClassVar[str] = "Google preempted it, its run duration expired, or another user deleted it."
 
     transport: TpuTransport
     _quotas: ComputeQuotas | None = None
@@ -136,9 +136,9 @@ class ComputeApi:
         return _node(raw, name)
 
     async def patch_node(self, name: str, changes: Mapping[str, Any], mask: str) -> LongRunningOperation:  # noqa: ARG002 - the seam's
-        """Change labels, metadata, tags and the external address of the instance last returned by `find_node`, one at a time.
+        """Change labels, metadata, tags and the external address of the instance last returned by `find_node`, one after another.
 
-        Changes made by others since then are kept.
+        Later changes by other users are kept.
         """
         last = LongRunningOperation(name="", done=True, error="")
         for what, value in changes.items():
@@ -347,7 +347,7 @@ def _note(raw: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def _declared(values: Mapping[str, str], keys: Sequence[str] | None) -> dict[str, str]:
-    """Return the declared part of the request, or all of it if no note exists."""
+    """Return the declared part of the request, or the whole request if no note exists."""
     return {key: value for key, value in values.items() if keys is None or key in keys}
 
 

@@ -3,8 +3,8 @@
 TpuProviderError
 ├── GoogleError      Google refused the call; `status` is the HTTP status
 │   └── ProjectError because of the project or the caller, the same in every zone
-├── NoAnswerError    Google did not answer in time; the call may or may not have had an effect
-├── ForeignError     the resource that was found belongs to someone else
+├── NoAnswerError    Google did not answer in time; the effect of the call is unknown
+├── ForeignError     the resource that was found belongs to another owner
 └── CannotWaitError  the resource exists but did not reach the desired state; run the update again, or replace it
 """
 

@@ -96,7 +96,7 @@ class HttpTpuTransport:
         body: Mapping[str, Any] | None = None,
         creation: bool = False,
     ) -> dict[str, Any]:
-        """Make one call. Within the budget, retry 429, 500, 502, 503, 504 and broken connections with jitter."""
+        """Send one request. Within the budget, retry 429, 500, 502, 503, 504 and broken connections with jitter."""
         import aiohttp
         import tenacity
 

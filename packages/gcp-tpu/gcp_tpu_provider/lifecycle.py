@@ -116,7 +116,7 @@ async def delete(operation: ResourceOperation, resource_id: str, state: Mapping[
     record = ResourceRecord.of_state(state)
     name = record.name if record else resource_id
     if not FULL_NAME.fullmatch(name):
-        return  # an id without a zone and a state without a name: nothing was requested
+        return  # an id without a zone and a state without a name, so nothing was requested
     if record is not None:
         operation.follow(record)
     created = str(record.observed.get("createTime") or "") if record else ""

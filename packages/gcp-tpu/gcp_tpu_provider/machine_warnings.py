@@ -33,9 +33,9 @@ LIMIT_S = 5.0
 async def machine_warnings(
     api: CapacityApi, outputs: Mapping[str, Any], news: Mapping[str, Any], *, replaces: bool
 ) -> list[str]:
-    """Return warnings before an update: the machine is gone, or rolled back to an older document.
+    """Return warnings before an update, if the machine is gone or rolled back to an older document.
 
-    A missing response is not a warning, because the machine may or may not exist.
+    A missing response is not a warning, because the machine may still exist.
     """
     state = cast("wire.Properties", wire.reveal(dict(outputs)))
     name = state.get("nodeName")

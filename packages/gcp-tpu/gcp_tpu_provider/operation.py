@@ -1,4 +1,4 @@
-"""An operation on one resource: API client, limits, progress reports, and the record of what exists in the cloud."""
+"""An operation on one resource: API client, limits, progress reports, and the record of the resources in the cloud."""
 
 import asyncio
 import math
@@ -92,7 +92,7 @@ class ResourceOperation:
         return self.second
 
     def take_over(self) -> None:
-        """Make the resource with the other id the serving one. The previous one becomes the other."""
+        """Switch serving to the resource with the other id. The previous one becomes the other."""
         other = self.other()
         self.record, other.record = other.record, self.record
         if self.record is not None and other.record is not None:
@@ -148,7 +148,7 @@ class ResourceOperation:
         return {**known, **self.renewal_outputs(), "triedZones": list(zones)}
 
     def renewal_outputs(self) -> wire.Properties:
-        """Return the outputs about the other queued resource, each None if there is none."""
+        """Return the outputs about the other queued resource, each None if none exists."""
         record = self.second.record if self.second else None
         return {"renewalName": record.name if record else None, "renewalState": record.state if record else None}
 

@@ -1,7 +1,7 @@
 """Generator of the resource's Python classes from the package schema: one module that any Pulumi program can keep in its source.
 
 `python -m gcp_tpu_provider.python_sdk > FILE` writes it. Inputs are keyword arguments; names are the schema's in snake_case.
-Outputs that only repeat an optional input are left out: the program has set them itself.
+Outputs that only repeat an optional input are left out, because the program has set them itself.
 """
 
 import json

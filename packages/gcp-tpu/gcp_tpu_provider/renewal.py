@@ -34,7 +34,7 @@ def known_zones(operation: ResourceOperation, state: Mapping[str, Any]) -> list[
 
 
 async def look(operation: ResourceOperation, state: Mapping[str, Any]) -> QueuedResourceInfo | None:
-    """Return the resource with the other id, the newest if there are several, and record it in `operation.second`."""
+    """Return the resource with the other id, the newest if several exist, and record it in `operation.second`."""
     second = operation.other()
     recorded = ResourceRecord.of_renewal(cast("wire.Properties", wire.reveal(dict(state))))
     if recorded is not None and operation.desired.named(recorded.name).second == second.desired.second:

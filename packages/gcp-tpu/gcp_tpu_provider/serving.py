@@ -33,7 +33,7 @@ _LOG_PREFIX = re.compile(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeclaredKeys:
-    """Keys that this resource declared earlier. The provider may remove these. All other keys belong to someone else."""
+    """Keys that this resource declared earlier. The provider may remove these. All other keys belong to other users."""
 
     labels: Collection[str] = ()
     metadata: Collection[str] = ()
@@ -221,7 +221,7 @@ def _timed_out(report: GuestReport | None, check: ReadyCheck, *, is_current: boo
     if not is_current:
         return f"{limit}. It still reports {phase} for document {report.document_hash[:HASH_DIGITS] or '(none)'}."
     serves = f" Document {report.serving_hash[:HASH_DIGITS]} is serving." if _other_serves(report) else ""
-    tries = " The machine keeps trying until its run ends, and is billed." if report.phase in WAITING_PHASES else ""
+    tries = " The machine keeps trying until its run expires, and is billed." if report.phase in WAITING_PHASES else ""
     return f"{limit}. Phase: {phase}. Detail: {report.detail or 'none'}.{serves}{tries}"
 
 

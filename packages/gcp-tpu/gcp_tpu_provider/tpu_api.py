@@ -39,7 +39,7 @@ FAILED_PHASE = "failed"
 RESTORING_PHASE = "restoring"
 ENDING_PHASE = "ending"
 WAITING_PHASES = frozenset({"waiting for the hub", "waiting for the registry", "waiting for storage"})
-"""The machine tries again by itself until its run ends."""
+"""The machine tries again automatically until its run expires."""
 NOT_PUBLISHED = frozenset({HTTPStatus.NOT_FOUND, HTTPStatus.BAD_REQUEST})
 """Google's statuses for guest attributes of a machine that is not up or has published nothing."""
 DEAD_NODE = frozenset({"PREEMPTED", "TERMINATED", "DELETING", "HIDDEN"})
@@ -180,8 +180,8 @@ def _plain(text: str) -> str:
 class TpuApi:
     """API calls of the provider. Each raises GoogleError or NoAnswerError."""
 
-    vanished: ClassVar[str] = "Someone else deleted the request."
-    lost: ClassVar[str] = "Someone else deleted it."
+    vanished: ClassVar[str] = "Another user deleted the request."
+    lost: ClassVar[str] = "Another user deleted it."
 
     transport: TpuTransport
 

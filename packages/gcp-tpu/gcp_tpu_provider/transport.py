@@ -1,4 +1,4 @@
-"""Interface to Google: time limits, endpoints and the transport protocol. `http_transport` makes the calls."""
+"""Interface to Google: time limits, endpoints and the transport protocol. `http_transport` sends the requests."""
 
 import asyncio
 import os

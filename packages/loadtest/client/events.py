@@ -13,7 +13,7 @@ from loadtest.client.plain_text import for_terminal
 
 DONE: Final = b"[DONE]"
 FAILED_FINISHES: Final = {"abort": "abort", "error": "finish_error", "content_filter": "content_filter"}
-"""Finish reasons of responses that are not what was requested, with the kind of failure. vLLM aborts requests, for example at shutdown."""
+"""Finish reasons of responses that differ from the request, with the kind of failure. vLLM aborts requests, for example at shutdown."""
 SIMULATED_HEADER: Final = "x-simulated"
 MESSAGE_LIMIT: Final = 300
 """Maximum characters of a server's message in reports."""

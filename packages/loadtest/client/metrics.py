@@ -70,7 +70,7 @@ class Scrape:
 
 
 def merged(scrapes: Iterable[Scrape]) -> Scrape:
-    """Return the samples of several servers as one scrape, so that totals add up."""
+    """Return the samples of several servers as one scrape, so totals add up."""
     samples: dict[str, tuple[Sample, ...]] = {}
     for scrape in scrapes:
         for name, found in scrape.samples.items():

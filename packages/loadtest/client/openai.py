@@ -234,7 +234,7 @@ class OpenAIClient:
     async def metrics(self, *, limit_s: float) -> Scrape:
         """Return the server's metrics, added up over all servers of a gateway.
 
-        Raises ServerError if one path cannot be read, because the sum of the others would be too low, or if there is none.
+        Raises ServerError if one path cannot be read, because the sum of the others would be too low, or if none exists.
         """
         if not self._metrics_paths:
             raise ServerError("no server of the gateway has metrics that can be read without starting it.")

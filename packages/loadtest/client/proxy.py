@@ -1,7 +1,7 @@
 """HTTP proxy of the environment, for connections made without an HTTP library.
 
 The rules match aiohttp with `trust_env`, as for the control calls: HTTP_PROXY, HTTPS_PROXY and NO_PROXY as `urllib.request`
-reads them, and no proxy for loopback names. A server behind TLS is reached through CONNECT (RFC 9110, section 9.3.6), any other with
+reads them, without a proxy for loopback names. A server behind TLS is reached through CONNECT (RFC 9110, section 9.3.6), any other with
 the full address in the request (RFC 9112, section 3.2.2).
 """
 

@@ -1,7 +1,7 @@
 """Lean HTTP/1.1 reader of server-sent event streams, for load generation.
 
-A connection has one request at a time and stays open for the next. Transport callbacks split bytes into events as they arrive,
-without a task, a stream buffer or a queue in between. At a thousand streams, those make a general HTTP client the bottleneck
+A connection has one open request and stays open for the next. Transport callbacks split bytes into events as they arrive,
+without a task, a stream buffer or a queue in between. At a thousand streams, a general HTTP client is the bottleneck because of them
 (authors/benchmarks/bench_client.py measures both).
 
 It supports chunked bodies, bodies with a length, keep-alive, TLS, and the proxy of the environment (`loadtest.client.proxy`).
@@ -395,7 +395,7 @@ def _not_a_stream(headers: Mapping[bytes, bytes]) -> tuple[str | None, str]:
     if kind not in {"", "text/event-stream"}:
         return (
             "no_stream",
-            f"the response has content-type {content_type}, not text/event-stream: the server did not stream",
+            f"the response has content-type {content_type}, not text/event-stream, so the server did not stream",
         )
     return None, ""
 
@@ -425,7 +425,7 @@ class _TokenForm:
         return cls(b"data: " + payload[:start], payload[end:] + b"\n\n\r\n")
 
     def read(self, current: Exchange, data: bytes, begin: int, at_s: float) -> int:
-        """Add the token events of `data` from `begin`, where a chunk and an event begin, and return the place after the last one.
+        """Add the token events of `data` from `begin`, the start of a chunk and an event, and return the place after the last one.
 
         Everything but a complete event of this form, alone in its chunk, is left to the parser.
         """
@@ -518,6 +518,6 @@ def _read_event(current: Exchange, payload: bytes, at_s: float) -> None:
         current.times_s.append(at_s)
     if delta.finish_reason in FAILED_FINISHES and current.error is None:
         current.error = FAILED_FINISHES[delta.finish_reason]
-        current.error_detail = f"the server ended the response with finish_reason {delta.finish_reason}"
+        current.error_detail = f"the server finished the response with finish_reason {delta.finish_reason}"
     current.usage = delta.usage or current.usage
     current.finished = current.finished or delta.finish_reason is not None

@@ -1,8 +1,8 @@
 """Load generation of one worker's share of a point.
 
 Closed loop: a fixed number of slots, each with a separate connection, each sending its next request when the last is answered.
-Open loop: requests leave at scheduled times, regardless of the server. Their latency counts from the intended time, so a
-late client makes the server look worse, never better.
+Open loop: requests leave at scheduled times, regardless of the server. Their latency counts from the intended time, so with
+a late client the server looks worse, never better.
 """
 
 import asyncio
@@ -228,7 +228,7 @@ class LoadGenerator:
         frozen_before = gc.get_freeze_count()
         gc.collect()
         gc.freeze()
-        gc.disable()  # a collection during a measurement would delay all times
+        gc.disable()  # a collection during a measurement delays all times
         await asyncio.sleep(max(0.0, start_s - now_s()))
         cpu_s = time.process_time()
         sampler.start()
@@ -272,7 +272,7 @@ class LoadGenerator:
             yield index
 
     def _request(self, number: int, asked: PlannedRequest) -> "_Request":
-        """Return a request. `number` is its index, or that of its session."""
+        """Return a request. `number` is its index, or its session's."""
         share = self._share
         body: dict[str, Any] = dict(share.body)
         if share.adapters:
@@ -357,7 +357,7 @@ class LoadGenerator:
                     break
             output = asked.output_tokens or 0
             if record is not None and share.max_model_len is not None:
-                # The next message is about as long as the previous one; a longer conversation would only be rejected.
+                # The next message is about as long as the previous one; a longer conversation is only rejected.
                 grown = held_tokens + output + max(1, record.prompt_tokens // (turn * 2))
                 if grown > share.max_model_len:
                     self._sessions_cut += 1

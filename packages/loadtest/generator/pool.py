@@ -23,7 +23,7 @@ START_DELAY_S: Final = 0.05
 """Delay before the first request, so all workers start together."""
 CLOSE_LIMIT_S: Final = 3.0
 STOP_LIMIT_S: Final = 45.0
-"""Timeout for aborting requests in flight. Opening a connection takes up to 30 s."""
+"""Timeout for aborting requests in flight. Opening a connection takes at most 30 s."""
 STREAMS_PER_WORKER: Final = 512
 """Streams per worker. A worker handles about 50,000 events per second; 512 streams at 50 tokens per second are half of that."""
 
@@ -80,7 +80,7 @@ def raise_open_files_limit() -> None:
 
 
 def open_files_limit() -> int | None:
-    """Return the hard limit of open files, or None if there is none."""
+    """Return the hard limit of open files, or None if none exists."""
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     return None if hard == resource.RLIM_INFINITY else hard
 

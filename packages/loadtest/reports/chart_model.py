@@ -21,7 +21,7 @@ class Mark:
     """Tooltip."""
     valid: bool = True
     spread: tuple[float, float] | None = None
-    """Lowest and highest value, rendered as an error bar; None without."""
+    """Bounds of the value, rendered as an error bar; None without."""
     tag: str = ""
     """Text next to the mark, such as its load. Omitted if it would overlap another text."""
 
@@ -35,7 +35,7 @@ class Series:
     look: Literal["marked", "plain"] = "marked"
     """Style: a line with marks, or only a line. Each mark has its tooltip in both."""
     is_dashed: bool = False
-    """True for what was not measured or is not valid. Such a line does not determine the scale."""
+    """True for a value that was not measured or is not valid. Such a line does not determine the scale."""
     like: str = ""
     """Name of the line whose color it has; empty for its own."""
 

@@ -91,7 +91,7 @@ def limit_lines(slo: Mapping[str, Any], key: str, *, axis: Literal["x", "y"] = "
 def charts_over_load(
     results: Sequence[Result], mode: str, run: Mapping[str, Any]
 ) -> tuple[list[LineChart], list[LineChart]]:
-    """Return the charts of one mode, and those of its further shapes. A single load has none: the table shows its metrics."""
+    """Return the charts of one mode, and of its further shapes. A single load has none, because the table shows its metrics."""
     shapes = shapes_of(results)
     if len(grouped(results, level_of)) < 2:  # noqa: PLR2004 - a line needs two marks
         return [], []
@@ -146,7 +146,7 @@ def _figures(value: object) -> dict[str, float]:
 
 
 def _view(plot: Plot, result: Result) -> Mapping[str, float]:
-    """Return a point's metrics for a chart: those of its steady window if it has all of them, so that a chart has one window."""
+    """Return a point's metrics for a chart: the steady window's if it has them all, so a chart has one window."""
     steady = _figures(result.get("steady"))
     fields = {plot.x, *(field for _, field in plot.lines)}
     whole = {field for field in fields if result.get(field) is not None and field not in steady}

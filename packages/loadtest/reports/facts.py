@@ -60,7 +60,7 @@ def sweep_facts(run: Mapping[str, Any], results: Sequence[Result]) -> Facts:
 
 
 def _header(run: Mapping[str, Any]) -> list[str]:
-    """Return what the figures depend on: the server's hardware and software, its price, and this client. Unknown parts are named."""
+    """Return the conditions of the figures: the server's hardware and software, its price, and this client. Unknown parts are named."""
     hosting, server = as_mapping(run.get("hosting")), as_mapping(run.get("server"))
     hardware = hosting.get("accelerator") or as_mapping(run.get("roofline")).get("accelerator")
     price, version = run.get("usd_per_hour"), server.get("version")

@@ -45,7 +45,7 @@ COLUMNS: Final[tuple[tuple[str, Text], ...]] = (
 
 
 def _notices(tables: Sequence[WorkloadTable]) -> Iterator[str]:
-    """Yield what a reader must know before the tables: invalid sweeps, simulated servers, and rows that nothing compares with."""
+    """Yield notes before the tables: invalid sweeps, simulated servers, and rows that nothing compares with."""
     rows = [row for table in tables for row in table.rows]
     bad, simulated = (
         ", ".join(dict.fromkeys(row.folder for row in found))

@@ -19,7 +19,7 @@ PLOT_BOTTOM: Final = HEIGHT - BOTTOM
 COLOURS: Final = 6
 """Distinct colors. More lines use shades of one color, in order."""
 NEAR: Final = 4.0
-"""Maximum factor by which limits, forecasts and invalid points extend an axis. What is further away is stated below the chart."""
+"""Maximum factor by which limits, forecasts and invalid points extend an axis. More distant values are stated below the chart."""
 NEAR_LOG: Final = 10.0
 RADIUS: Final = 4.0
 """Radius of a mark, and of the area with its tooltip if only the line is visible."""
@@ -48,7 +48,7 @@ def off_scale(chart: LineChart) -> list[str]:
 
 
 def _strokes(chart: LineChart) -> list[str]:
-    """Return the color of each line: one of the distinct colors, or a shade if there are many lines."""
+    """Return the color of each line: one of the distinct colors, or a shade for many lines."""
     names = [line.name for line in chart.series if not line.like]
     shades = [round(100 * index / max(1, len(names) - 1)) for index in range(len(names))]
     found = [f"color-mix(in oklab, var(--ramp-end) {shade}%, var(--ramp-start))" for shade in shades]
@@ -119,7 +119,7 @@ def _ticks(sure: Sequence[float], more: Sequence[float], *, log: bool, zoom: boo
 
 
 def _grid(x_axis: DrawnAxis, y_axis: DrawnAxis, labels: Labels) -> Iterator[str]:
-    """Return the grid and the ticks that have room, the ends of the x axis first."""
+    """Return the grid and the ticks that fit, the ends of the x axis first."""
     for tick in y_axis.ticks:
         y = y_axis.at(tick)
         yield f'<line class="grid" x1="{LEFT}" x2="{WIDTH - RIGHT}" y1="{y}" y2="{y}"/>'
@@ -133,7 +133,7 @@ def _grid(x_axis: DrawnAxis, y_axis: DrawnAxis, labels: Labels) -> Iterator[str]
 
 
 def _limit(limit: LimitLine, at: float, labels: Labels) -> tuple[str, str]:
-    """Return a limit as a dashed line across the chart, and its text next to the line, where it covers no other text."""
+    """Return a limit as a dashed line across the chart, and its text next to the line, at a place without other text."""
     places: list[Place] = []
     ends = f'x1="{at}" x2="{at}" y1="{TOP}" y2="{PLOT_BOTTOM}"'
     if limit.axis == "y":

@@ -13,7 +13,7 @@ SIZES: Final = {"tick": 12.5, "label": 12.5, "limit-text": 12.5, "tag": 11.0}
 GLYPH: Final = 0.62
 """Mean width of a character, as a share of the font size."""
 GAP: Final = 1.0
-"""Least distance between two texts."""
+"""Minimum distance between two texts."""
 
 
 def number(value: float) -> str:
@@ -81,7 +81,7 @@ def width_of(text: str, css: str) -> float:
 
 @dataclass(frozen=True, slots=True)
 class Labels:
-    """Texts of one chart. A text is placed where it is inside the chart and overlaps no other one, also on a narrow screen."""
+    """Texts of one chart. A text is placed inside the chart and overlaps no other one, even on a narrow screen."""
 
     width: float
     height: float

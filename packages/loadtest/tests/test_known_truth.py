@@ -130,7 +130,7 @@ def test_failures_of_every_kind_leave_the_figures_of_the_others_true(calm, tmp_p
 
 
 NAMED = {
-    "abort": "the server ended the response with finish_reason abort",
+    "abort": "the server finished the response with finish_reason abort",
     "html": "an HTML page (text/html; charset=utf-8)",
     "compressed": "content-encoding gzip",
     "no_stream": "content-type application/json, not text/event-stream",

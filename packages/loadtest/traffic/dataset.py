@@ -156,7 +156,7 @@ def parse_row(raw: bytes, *, whole: bool = False) -> DatasetRow:
     messages = _messages(row)
     asked = [number for number, message in enumerate(messages) if message["role"] == "user"]
     if not asked:
-        raise ValueError("has no prompt, no user message in `messages`, and no human message in `conversations`")
+        raise ValueError("has no prompt, no user message in `messages`, nor a human message in `conversations`")
     # ShareGPT: the first exchange. Messages: the conversation up to its last question.
     end = (asked[0] if "conversations" in row else asked[-1]) + 1
     reply = messages[end] if end < len(messages) and messages[end]["role"] == "assistant" else None

@@ -1,7 +1,7 @@
 """Distinct images of a given size, as PNG files, and distinct sounds of a given length, as WAV files of noise.
 
 The pixels are indexes into a palette. They are compressed once per size, and only the palette differs between images, and the beginning
-between sounds. A request therefore costs the load generator microseconds, and no server can answer from a cache.
+between sounds. A request therefore costs the load generator microseconds, and servers cannot answer from a cache.
 """
 
 import io

@@ -164,7 +164,7 @@ def _clamped(asked: int, output: int, max_model_len: int | None, notes: list[str
 
 def default_requests(level: int) -> tuple[int, int]:
     """Return the requests of a closed loop, and how many of them it sends even if they take longer than ENOUGH_S."""
-    # The requests before the end of the first wave are up to two per user and carry no percentile.
+    # The requests before the end of the first wave are up to two per user and too few for a percentile.
     enough = 2 * level + requests_for(JUDGED_PERCENTILE)
     return max(WAVES * level, enough), max(LEAST_WAVES * level, LEAST_REQUESTS)
 
@@ -206,7 +206,7 @@ def beyond_cache(point: Point, traffic: Traffic, tokens: int | None) -> str:
 
 
 def tail_text(result: Mapping[str, Any], measured: Collection[Mapping[str, Any]]) -> str:
-    """Return the ratio of a point's p99 TTFT to that of its neighbour, if it is TAIL_FACTOR or more; otherwise an empty string.
+    """Return the ratio of a point's p99 TTFT to its neighbour's, if it is TAIL_FACTOR or more; otherwise an empty string.
 
     Neighbours have the next lower load with the same lengths, or the next shorter prompts at the same load.
     """

@@ -118,7 +118,7 @@ def _length_notes(prepared: PreparedTraffic) -> Sequence[str]:
     if lengths and most + (0 if traffic.input_lengths else min(sweep.input_tokens)) > limit:
         notes.append(f"LEN01: requests longer than max-model-len {limit} are clamped to it, input first.")
     if traffic.turns > 1 and traffic.turns * (max(sweep.input_tokens) + max(sweep.output_tokens)) > limit:
-        notes.append(f"LEN01: sessions end early when the conversation would exceed max-model-len {limit}.")
+        notes.append(f"LEN01: sessions end early before the conversation exceeds max-model-len {limit}.")
     return notes
 
 

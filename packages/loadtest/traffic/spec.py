@@ -58,7 +58,7 @@ class Traffic:
         return "; ".join(parts)
 
     def _media(self) -> list[str]:
-        """Return what a request has besides text, and the models that the requests name."""
+        """Return the other parts of a request than text, and the models that the requests name."""
         named = (
             (f"{self.images} x image {self.image_size.text}", self.images),
             (f"{self.audio_s:g} s of audio", self.audio_s),

@@ -1,6 +1,6 @@
 """Stand-in for the `docker` provider: simulated image builds and pushes.
 
-No Docker engine is needed, and nothing is built. A push informs the local cloud's registry that the image exists. An image's digest is
+A Docker engine is not needed, because nothing is built. A push informs the local cloud's registry that the image exists. An image's digest is
 computed from the inputs of a build (context, Dockerfile, arguments, target, platform), so it changes exactly when the image does.
 Deleting deletes nothing, as in the real provider.
 """

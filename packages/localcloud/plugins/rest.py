@@ -116,7 +116,7 @@ class LocalCloudTransport:
 
 
 def bearer(token: str | None) -> dict[str, str]:
-    """Return the headers that send a token, if there is one."""
+    """Return the headers that send a token, if one exists."""
     return {} if token is None else {"Authorization": f"Bearer {token}"}
 
 
@@ -124,7 +124,7 @@ class Rest:
     """JSON over a transport. As in the real provider, 429, 5xx and broken connections are retried for a limited time."""
 
     def __init__(self, transport: RestTransport, *, token: str | None = None, speed: float = 1.0) -> None:
-        """Send the token, if there is one, with each request. `speed` is the cloud's clock speed, in simulated seconds per real second."""
+        """Send the token, if one exists, with each request. `speed` is the cloud's clock speed, in simulated seconds per real second."""
         self._transport = transport
         self._token = token
         self._identity = bearer(token)

@@ -40,7 +40,7 @@ _NO_FIELDS: Final[Mapping[str, "PropertySpec"]] = MappingProxyType({})
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ResourceScope:
-    """The project and region of a resource, for conversions that need them. Empty if there is none."""
+    """The project and region of a resource, for conversions that need them. Empty if none exists."""
 
     project: str
     region: str
@@ -63,7 +63,7 @@ class PropertySpec:
     that the API writes as a text.
 
     From recordings: `autoname`: Check chooses a name. `create_only`: omitted from updates. `send_zero`: sent even when false, 0 or empty. `unset`
-    and `unset_update`: the value sent when there is none, on every request or only on updates. `absent`: the state if the service returns
+    and `unset_update`: the value sent instead of an absent one, on every request or only on updates. `absent`: the state if the service returns
     nothing, if it is not the zero of the kind. `switch`: a flag inside the API's object, true if the object is given. `encode` and `decode`:
     conversions. `same`: two texts that are equal after this function are not a difference.
     """

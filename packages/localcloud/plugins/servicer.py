@@ -96,7 +96,7 @@ class ProviderServicer(provider_pb2_grpc.ResourceProviderServicer):
             return provider_pb2.ConfigureResponse(acceptSecrets=True, supportsPreview=True)
 
     def _session(self, context: RpcContext) -> Session:
-        """Return the connection's session, or the only session after a reconnection. Raises PluginError if there are several."""
+        """Return the connection's session, or the only session after a reconnection. Raises PluginError if several exist."""
         session = self._sessions.get(context.peer())
         if session is not None:
             return session
@@ -233,7 +233,7 @@ def _diff_response(difference: Difference) -> Request:
 async def _answering(
     context: RpcContext, *, inputs: Properties | None = None, secrets: Secrets = _NO_SECRETS
 ) -> AsyncGenerator[None]:
-    """Convert errors to the protocol's: one user-facing message, and the existing resource if there is one."""
+    """Convert errors to the protocol's: one user-facing message, and the existing resource if one exists."""
     try:
         yield
     except PartlyDoneError as error:

@@ -1,6 +1,6 @@
 """Property values in the stand-ins, and their encoding in the engine's protobuf structs.
 
-Secret marks are removed on the way in (`plain`) and restored on the way out (`conceal`), so that the resource tables use ordinary values.
+Secret marks are removed on the way in (`plain`) and restored on the way out (`conceal`), so the resource tables use ordinary values.
 Nothing in this module prints or formats a value, so an exception here never contains one.
 """
 

@@ -73,7 +73,7 @@ class Method:
     def bind(self, path: str) -> dict[str, str] | None:
         """Return the decoded path parameters of a raw path, or None if the template does not match.
 
-        A parameter `{+name}` keeps an encoded slash, so that its segments stay separate (RFC 6570, reserved expansion).
+        A parameter `{+name}` keeps an encoded slash, so its segments stay separate (RFC 6570, reserved expansion).
         """
         found = self.binder.fullmatch(path)
         return (

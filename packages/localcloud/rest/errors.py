@@ -81,7 +81,7 @@ class CloudError(Exception):
         """Return 403 for an API that is disabled or was just enabled. Google sends the same error in both cases.
 
         Text and reason from marekaf/gcr-lifecycle-policy#5 and GoogleCloudPlatform/gke-monitoring-tutorial#13. Public answers of 2018 and 2020
-        have `errors` (terraform-google-modules/terraform-google-project-factory#79, #421), those of 2021 to 2025 do not (#719;
+        have `errors` (terraform-google-modules/terraform-google-project-factory#79, #421), answers of 2021 to 2025 do not (#719;
         hashicorp/terraform-provider-google#21124).
         """
         service = f"{api}.googleapis.com"

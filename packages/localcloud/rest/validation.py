@@ -1,7 +1,7 @@
 """Validation of parameters and bodies against the discovery documents, with Google's error messages.
 
 The result is normalized: camelCase names, integers as numbers, int64 as strings, no output-only fields.
-`null` is accepted for every known field. It is kept for PATCH of Compute Engine and Cloud Storage, where it removes the field, and dropped otherwise.
+`null` is accepted for every known field. It is kept for PATCH of Compute Engine and Cloud Storage, which removes the field, and dropped otherwise.
 """
 
 import base64

@@ -1,6 +1,6 @@
 """Containers whose command is Envoy: the real program, whose configuration leads to ports of the loopback address.
 
-Each address of Google Cloud in the text of `--config-yaml` gets a relay, which connects where the instance's connection would arrive; the listener
+Each address of Google Cloud in the text of `--config-yaml` gets a relay, which connects where the instance's connection arrives; the listener
 of the container's port moves to the instance's real port. Fields have the names of Envoy's protocol buffers, not camel case. Envoy's own times are
 real, not accelerated.
 """
@@ -47,7 +47,7 @@ do :; done
 kill $watcher
 exit $code
 """
-"""Runs the program until it ends, or until the local cloud does: then standard input is closed. SIGTERM is passed on, and once more
+"""Runs the program until it exits, or until the local cloud exits and closes standard input. SIGTERM is passed on, and once more
 after a moment, because a fork that has not yet dropped the shell's trap loses it."""
 
 
@@ -130,7 +130,7 @@ class Envoy:
 
 
 def _read(words: Sequence[str]) -> JsonObject:
-    """Return the configuration of a command line. Empty without one, and for text that is not YAML: Envoy itself then says what is wrong."""
+    """Return the configuration of a command line. Empty without one, and for text that is not YAML: Envoy itself then reports the error."""
     import yaml  # noqa: PLC0415 - a thirtieth of a second, and most clouds run no Envoy
 
     following = [text for option, text in itertools.pairwise(words) if option == _OPTION]

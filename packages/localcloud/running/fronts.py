@@ -1,6 +1,6 @@
 """Stable URLs of services and of their traffic tags: one loopback port each, with an IAM check before a request reaches an instance.
 
-A front with several targets divides its requests by percentage, exactly for each hundred requests in order, so that tests can count them.
+A front with several targets divides its requests by percentage, exactly for each hundred requests in order, so tests can count them.
 A front reads the head of a request, checks it, and then copies bytes in both directions, so event streams are not buffered.
 Each connection serves one request (`Connection: close`) because each request is checked.
 """

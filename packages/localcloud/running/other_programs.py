@@ -1,7 +1,7 @@
 """Containers of any other program: the local cloud runs no image, so a small server answers every request in its place.
 
-It is ready at once, answers 200 with one sentence on every path and method, and has no effect. Nothing about the program is simulated:
-a program that fails on Google Cloud starts here. This module loads in little time: it is a process for each such container.
+It is ready immediately, answers 200 with one sentence on every path and method, and has no effect. Nothing about the program is simulated:
+a program that fails on Google Cloud starts here. This module loads in little time, because each such container is a process.
 """
 
 import os
@@ -35,7 +35,7 @@ class _Answer(BaseHTTPRequestHandler):
     do_HEAD = do_POST = do_PUT = do_PATCH = do_DELETE = do_OPTIONS = do_GET  # noqa: N815 - the names are http.server's
 
     def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - http.server's signature
-        """Write no log: a program's log would not have these lines."""
+        """Write no log: a program's log does not have these lines."""
 
 
 def main() -> int:

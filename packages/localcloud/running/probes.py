@@ -13,7 +13,7 @@ from localcloud.world.timeline import Clock
 _LEAST_TIMEOUT_S: Final = 1.0
 """Minimum timeout of a probe in real seconds. A shorter, accelerated timeout measures this machine, not the server."""
 _LEAST_PERIOD_S: Final = 0.05
-"""Minimum pause between readiness probes in real seconds, so that a fast clock does not keep a core busy."""
+"""Minimum pause between readiness probes in real seconds, so a fast clock does not keep a core busy."""
 _LAG_LIMIT_S: Final = 10.0
 """Real seconds to wait for a server that is ready according to its own plan. This machine causes the delay."""
 _LAG_POLL_S: Final = 0.02

@@ -63,7 +63,7 @@ class Server:
     ) -> "Server":
         """Start a server by its whole command line. `printed` receives each line as printed, with the name of its stream.
 
-        The file `log` contains the lines without the values of secrets.
+        The file `log` contains the log without the values of secrets.
         """
         log.parent.mkdir(parents=True, exist_ok=True)
         process = await asyncio.create_subprocess_exec(

@@ -1,7 +1,7 @@
 """A port of the loopback address in place of a private address, with the three answers of a network: connected, refused, nothing.
 
-Until the route allows a connection, nothing answers: the queue of the listening socket is full, so that the kernel drops connection requests, and a
-client connects late if the route opens in time. A refused port is bound, but its socket does not listen. Where a kernel completes connections in spite of
+Until the route allows a connection, nothing answers: the queue of the listening socket is full, so the kernel drops connection requests, and a
+client connects late if the route opens in time. A refused port is bound, but its socket does not listen. If a kernel completes connections in spite of
 a full queue, they hang.
 """
 
@@ -16,7 +16,7 @@ Route: TypeAlias = Callable[[], tuple[str, int] | None]
 
 _LOOPBACK: Final = "127.0.0.1"
 _POLL_S: Final = 0.1
-"""Real seconds between two looks at the route: a changed firewall rule takes effect after at most this time."""
+"""Real seconds between two checks of the route. A changed firewall rule takes effect after at most this time."""
 _BACKLOG: Final = 1024
 _CHUNK_BYTES: Final = 64 * 1024
 
@@ -36,7 +36,7 @@ class Relay:
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def start(self) -> None:
-        """Follow the route. When this returns, the port answers as the route says."""
+        """Follow the route. When this returns, the port answers by the route."""
         self._spawn(self._watch())
         await self._decided.wait()
 
@@ -50,7 +50,7 @@ class Relay:
         self._socket.close()
 
     async def _watch(self) -> None:
-        """Follow the route. One connection without a request shows at once when the server is gone, as a refused one would a client."""
+        """Follow the route. One connection without a request shows immediately when the server is gone, as a refused one would a client."""
         while True:
             try:
                 self._target = self._route()
@@ -81,7 +81,7 @@ class Relay:
             return
         loop = asyncio.get_running_loop()
         loop.remove_reader(self._socket)
-        following = _bound(self.port)  # before the other is closed, so that no other program gets the port
+        following = _bound(self.port)  # before the other is closed, so no other program gets the port
         self._socket.close()
         if self._filler is not None:
             self._filler.close()
@@ -107,7 +107,7 @@ class Relay:
         ends = [writer]
         try:
             target = self._route()
-            if target is None:  # the way went between two looks: a network would not have let this connection be made
+            if target is None:  # the route went between two checks, and a network refuses this connection
                 writer.transport.abort()
                 return
             target_reader, target_writer = await asyncio.open_connection(*target)

@@ -101,7 +101,7 @@ class SimulatedRevisions:
         google: GoogleAccess | None = None,
         reach: Reach = lambda _revision, _host, _port: None,
     ) -> None:
-        """Keep the logs in `state`/logs: one file per revision, without the values of its secrets. Cloud Logging receives the lines unchanged."""
+        """Keep the logs in `state`/logs: one file per revision, without the values of its secrets. Cloud Logging receives them unchanged."""
         self._clock = clock
         self._state = state
         self._read_secret = read_secret
@@ -217,7 +217,7 @@ class SimulatedRevisions:
     def _starter(
         self, revision: RevisionSpec, template: "_TemplateReader", folder: Path, port: int
     ) -> Starter | Envoy | None:
-        """Return what runs the container's command, or None for the server itself. Raises RevisionFailedError."""
+        """Return the runner of the container's command, or None for the server itself. Raises RevisionFailedError."""
         words, google = template.words, self._google
         if not is_starter(words) and not is_envoy(words):
             return None
@@ -397,12 +397,12 @@ def _short(name: str) -> str:
 
 
 def _free_port() -> int:
-    """Return a port below those of outgoing connections (Linux: 32768 and up), which would take it before the server listens."""
+    """Return a port below the ports of outgoing connections (Linux: 32768 and up), which can take it before the server listens."""
     for port in random.sample(range(20_000, 32_000), 100):
         with socket.socket() as probe, contextlib.suppress(OSError):
             probe.bind(("127.0.0.1", port))
             return port
-    raise RuntimeError("None of 100 ports between 20000 and 32000 is free on 127.0.0.1.")
+    raise RuntimeError("All 100 ports tried between 20000 and 32000 are in use on 127.0.0.1.")
 
 
 def memory_mib(text: str) -> int:

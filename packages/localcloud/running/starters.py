@@ -2,7 +2,7 @@
 
 The text runs unchanged, in a bare interpreter, as its instance's service account, with its own metadata server and the local cloud's
 endpoints of Cloud Storage and Secret Manager. `vllm` is the simulated server. Each in-memory volume is backed by a real folder, whose path
-replaces the volume's in arguments and variables because the process has no file system of its own.
+replaces the volume's in arguments and variables because the process has no separate file system.
 """
 
 import shutil
@@ -111,7 +111,7 @@ def metadata_server(revision: RevisionSpec, account: str, google: GoogleAccess) 
 
 
 def _install(folder: Path) -> None:
-    """Install the server's command and the base interpreter, so that the program cannot import this project's packages."""
+    """Install the server's command and the base interpreter, so the program cannot import this project's packages."""
     # The program's PYTHONPATH entries are for the server, which has its own here.
     python = install(folder, _COMMANDS, kept={"VLLM_SIM_PYTHONPATH": "PYTHONPATH"}) / "python3"
     if not python.is_symlink():

@@ -140,7 +140,7 @@ class Admin:
         return web.json_response(ensure_project(self._cloud, str(given["projectId"]), given.get("projectNumber")))
 
     async def tokens(self, request: web.Request) -> web.Response:
-        """Issue an access token for `{"email": E}`, or an ID token if there is an `audience`, for any identity."""
+        """Issue an access token for `{"email": E}`, or an ID token with an `audience`, for any identity."""
         given = await json_object(request)
         email = str(given.get("email") or (self._cloud.owner if given.get("owner") else self._cloud.login))
         if given.get("audience"):

@@ -144,7 +144,7 @@ def _grant(cloud: Cloud, form: Mapping[str, str]) -> JsonObject:
 
 
 async def _keep_time(cloud: Cloud) -> None:
-    """Store the time every second, so that a killed process loses little of it."""
+    """Store the time every second, so a killed process loses little of it."""
     while True:
         await asyncio.sleep(1.0)
         cloud.remember_time()

@@ -49,7 +49,7 @@ def loopback_only(cloud: Cloud) -> Middleware:
     """Return a middleware that answers 403 to web pages and to requests under a host name other than the loopback address.
 
     A web page can send a simple request (Fetch Standard, "CORS-safelisted request-header") to any port of this machine, and can read the answers
-    of its own host name if that name resolves to 127.0.0.1.
+    of the page's host name if that name resolves to 127.0.0.1.
     """
 
     @web.middleware
@@ -95,7 +95,7 @@ def caller_of(cloud: Cloud, request: web.Request, style: ErrorStyle = ErrorStyle
 
 
 def operator_only(cloud: Cloud, handler: _Handler) -> _Handler:
-    """Return the handler behind checks for the operator's token and, if there is a body, `application/json`. Errors have Google's format."""
+    """Return the handler behind checks for the operator's token and, with a body, `application/json`. Errors have Google's format."""
 
     async def checked(request: web.Request) -> web.StreamResponse:
         if caller_of(cloud, request).email != cloud.operator:

@@ -122,7 +122,7 @@ class Hub:
             raise HubError(HTTPStatus.UNAUTHORIZED, "", "Invalid credentials in Authorization header")
 
     def _repository(self, request: web.Request) -> Repository:
-        """Return the repository. Raise HubError if the caller may not learn that it exists.
+        """Return the repository. Raise HubError if the caller must not learn that it exists.
 
         Without a token the hub answers 401 for missing and private repositories; with one, 404 (huggingface_hub, utils/_http.py).
         """
@@ -213,7 +213,7 @@ class Hub:
         return web.json_response(entries[start : start + size], headers=headers)
 
     async def resolve(self, request: web.Request) -> web.StreamResponse:
-        """Return a file. A large file is a redirect to the hub's storage, on another host so that clients keep their token."""
+        """Return a file. A large file is a redirect to the hub's storage, on another host so clients keep their token."""
         found = self._at_revision(request, self._readable(request))
         file = found.file(request.match_info["file"])
         headers = {"X-Repo-Commit": found.commit, **_real_size(file)}

@@ -26,7 +26,7 @@ def _place(call: Call) -> Place:
 
 
 class ComputeCollection(ApiService):
-    """The methods of one collection. `prefix` is also the kind of its stored documents."""
+    """The methods of one collection. `prefix` is the kind of its stored documents too."""
 
     mutable: ClassVar[frozenset[str] | None] = None
     """The fields that PATCH can change; None: all of them."""
@@ -56,7 +56,7 @@ class ComputeCollection(ApiService):
         return _place(call)
 
     def advance_all(self) -> None:
-        """Make the changes of resources that are due."""
+        """Apply the changes of resources that are due."""
 
     @method("insert")
     def insert(self, call: Call) -> JsonObject:

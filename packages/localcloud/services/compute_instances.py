@@ -1,6 +1,6 @@
 """Compute Engine, beta and v1: instances with TPUs. They wait for capacity, run and expire on the accelerated clock, and boot in the machine runtime.
 
-States: Compute Engine, "Instance lifecycle", 2026-04. A flex-start request is PENDING until there is capacity and quota. If it gets neither in
+States: Compute Engine, "Instance lifecycle", 2026-04. A flex-start request is PENDING until it gets capacity and quota. If it gets neither in
 time, its operation fails and the instance is deleted. RUNNING means that the machine boots, not that a server is ready.
 """
 
@@ -348,7 +348,7 @@ class _Instances(ComputeCollection):
     def _has_capacity(self, name: str, wanted: InstanceRequest) -> bool:
         """Return whether the zone has hardware for the request. Nodes of the Cloud TPU API use the same hardware.
 
-        Assumed: flex-start has no capacity in zones where the Cloud TPU API rejects it. In the field report such requests waited indefinitely.
+        Assumed: flex-start has no capacity in zones in which the Cloud TPU API rejects it. In the field report such requests waited indefinitely.
         """
         zone = name.split("/")[3]
         facts, kind = instance_requests.zone_facts(self._cloud, zone), wanted.accelerator
@@ -476,4 +476,4 @@ def _no_stock(name: str) -> str:
 
 
 _locks: defaultdict[tuple[int, str], asyncio.Lock] = defaultdict(asyncio.Lock)
-"""One lock per machine, so that a power-off waits for the boot."""
+"""One lock per machine, so a power-off waits for the boot."""

@@ -82,7 +82,7 @@ class ComputeOperations(ApiService):
         return None
 
     def finish(self, name: str, *, code: str = "", message: str = "") -> None:
-        """Finish a pending operation by its full name, with an error if there is a code. A finished operation stays unchanged."""
+        """Finish a pending operation by its full name, with an error if a code is given. A finished operation stays unchanged."""
         document = self._store.get(_OPERATIONS, name)
         if document is None or document["_due_s"] is not None:
             return

@@ -38,7 +38,7 @@ def add_service_agent(cloud: Cloud, project: str, api: str) -> str | None:
 def add_account(
     cloud: Cloud, project: str, account_id: str, *, display_name: str = "", description: str = "", lag_s: float = 0.0
 ) -> JsonObject:
-    """Store a new service account and return it. It can be read after half of the lag, and used after all of it."""
+    """Store a new service account and return it. It can be read after half of the lag, and used after the whole lag."""
     email = f"{account_id}@{project}.iam.gserviceaccount.com"
     document: JsonObject = {
         "name": f"projects/{project}/serviceAccounts/{email}",

@@ -1,6 +1,6 @@
 """Cloud Monitoring: notification channels, alert policies, incidents and one metric (v3), dashboards and PromQL queries (v1).
 
-Policies are checked and stored, and no condition is evaluated: incidents and results of queries are those that the admin API sets.
+Policies are checked and stored, but conditions are not evaluated: the admin API sets incidents and results of queries.
 """
 
 import re
@@ -55,7 +55,7 @@ def results(cloud: Cloud, project: str) -> JsonObject:
     """Return the results of a project by expression: a number, or None for none. Raises 501 until the admin API has set the project's alerts."""
     known = cloud.store.get(_QUERIES, project)
     if known is None:
-        # An empty list would state that no alert fires.
+        # An empty list states that no alert fires.
         raise CloudError.unimplemented(_NOT_EVALUATED)
     return known
 

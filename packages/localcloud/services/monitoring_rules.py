@@ -1,7 +1,7 @@
 """Rules of Cloud Monitoring about a whole alert policy, channel or dashboard. Rules about one message are in `localcloud.rest.stated_rules`.
 
 Messages that were seen: hashicorp/terraform-provider-google#5499 and #16914 (labels of channels), chainguard-dev/terraform-infra-common#352
-(limit of notifications without log condition), #384 (conditions beside a log condition) and #211 (filter), nomadkaraoke/karaoke-gen#788
+(limit of notifications without log condition), #384 (conditions next to a log condition) and #211 (filter), nomadkaraoke/karaoke-gen#788
 (autoClose). The others are assumed.
 """
 
@@ -24,8 +24,8 @@ _EQUAL: Final = promql_parser.MatchOp.Equal
 _RESOURCE: Final = "monitored_resource"
 _TABLES: Final = packaged("localcloud.services", "monitoring.json")
 PLATFORM_METRICS: Final = part(_TABLES, "metrics")
-"""Monitored resource types of metrics of Google's platform (docs.cloud.google.com/run/docs/monitoring, table of metrics, 2026-11; that of the TPU
-metric is an assumption of the ledger). A selector of a metric with several must name one (cloud.google.com/monitoring/promql/promql-mapping).
+"""Monitored resource types of metrics of Google's platform (docs.cloud.google.com/run/docs/monitoring, table of metrics, 2026-11; the TPU metric's is
+an assumption of the ledger). A selector of a metric with several must name one (cloud.google.com/monitoring/promql/promql-mapping).
 Metrics that are not listed are not checked."""
 _CHANNELS: Final = part(_TABLES, "channels")
 """Labels by type of channel. Google lists them in notificationChannelDescriptors."""
@@ -137,7 +137,7 @@ def metrics_in(expression: str) -> list[str]:
 
 
 def _of_log_condition(policy: JsonObject, matched: JsonObject) -> Rules:
-    """Yield the rules of a log condition: it needs a limit of notifications and a filter that can be read. Other conditions have no such limit."""
+    """Yield the rules of a log condition, which needs a limit of notifications and a filter that can be read. Other conditions have no such limit."""
     path = "alertStrategy.notificationRateLimit"
     period = part(part(policy, "alertStrategy"), "notificationRateLimit").get("period")
     only = "only log-based alert policies may specify a notification rate limit"

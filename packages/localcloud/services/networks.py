@@ -27,7 +27,7 @@ _AUTO_RANGE = "10.128.0.0/9"
 """The range from which auto mode networks take /20 ranges (Virtual Private Cloud's documentation)."""
 _NO_SUBNETWORK_RANGE = "10.128.0.0/20"
 _SERVICE_ADDRESSES = 16
-"""Number of addresses that Cloud Run reserves at a time (configuring/vpc-direct-vpc, "IP address allocation", 2026-11)."""
+"""Number of addresses in a block that Cloud Run reserves (configuring/vpc-direct-vpc, "IP address allocation", 2026-11)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -204,7 +204,7 @@ def allows_ingress(
 ) -> bool:
     """Return whether all addresses of `source` can connect to a TCP port of a machine with these tags and this account.
 
-    Without a rule nothing is allowed. A rule that denies some of the addresses denies all here: an instance can have any of them. Rules by source
+    Without a rule nothing is allowed. A rule that denies some of the addresses denies all here, because an instance can have any of them. Rules by source
     tag or source account match no instance of Cloud Run (its page on Direct VPC, "Limitations").
     """
     rules = [
@@ -234,7 +234,7 @@ def _first(rules: list[JsonObject]) -> JsonObject | None:
 
 
 def _covers(rule: JsonObject, source: ipaddress.IPv4Network) -> bool:
-    """Return whether a rule's source ranges contain all of `source`; for a rule that denies, some of it."""
+    """Return whether a rule's source ranges contain the whole `source`; for a rule that denies, a part of it."""
     ranges = [block for block in map(ipaddress.ip_network, strings(rule, "sourceRanges")) if block.version == 4]  # noqa: PLR2004 - IPv4
     if rule.get("denied"):
         return any(source.overlaps(block) for block in ranges)

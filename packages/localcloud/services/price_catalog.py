@@ -3,7 +3,7 @@
 The local cloud bills nothing; its projects have an account to resemble real ones. The catalog has the SKUs of accelerators, Cloud Run and disks
 that a stack uses, and similar SKUs of other products.
 Descriptions, usage types and units are Google's, as public programs and bills quote them (ledger/prices.toml). Ids, dates and the summary of
-each price show that the catalog is simulated. Google has about 32,000 SKUs of Compute Engine; here a page has at most 50, so that a client
+each price show that the catalog is simulated. Google has about 32,000 SKUs of Compute Engine; here a page has at most 50, so a client
 that reads one page only is noticed.
 """
 

@@ -1,4 +1,4 @@
-"""Where a connection of a Cloud Run instance arrives: at a machine of its network (Direct VPC egress).
+"""Destination of a Cloud Run instance's connection: at a machine of its network (Direct VPC egress).
 
 Sources: docs.cloud.google.com/run/docs/configuring/vpc-direct-vpc and docs.cloud.google.com/firewall/docs/firewalls, 2026-11.
 """
@@ -24,7 +24,7 @@ def service_host(cloud: Cloud, service: str) -> str:
 
 
 def address(cloud: Cloud, revision: RevisionSpec, host: str, port: int) -> Address | None:
-    """Return where a revision's connection to an IPv4 address arrives on this machine. None: its packets are dropped on the way.
+    """Return the destination on this machine of a revision's connection to an IPv4 address. None: its packets are dropped on the way.
 
     Raises ConnectionRefusedError if a machine refuses it because its server listens on the loopback address only.
     """

@@ -103,7 +103,7 @@ class Registries:
         self._store = cloud.store
 
     def add(self, text: str) -> None:
-        """Add an image to those of the scenario. Raise CloudError if it is not a valid reference."""
+        """Add an image to the scenario's. Raise CloudError if it is not a valid reference."""
         if parse(text) is None:
             raise CloudError.invalid(
                 f"'{text}' is not an image reference. Expected HOST/NAME with :TAG or @sha256:DIGEST."
@@ -113,7 +113,7 @@ class Registries:
     def find(self, reference: Reference, *, address: str = "") -> str:
         """Return the digest of an image. Raise RegistryError if it does not exist or its registry denies access.
 
-        With an `address`, this is a pull: it is recorded and counts against Docker Hub's limit for that address. Without one, only the
+        With an `address`, this is a pull. It is recorded and counts against Docker Hub's limit for that address. Without one, only the
         manifest's headers are read, which is free.
         """
         if reference.host == DOCKER_HUB:

@@ -127,7 +127,7 @@ class Deployments:
     async def _shift(self, name: str, revision: str, generation: str, operation: str) -> None:
         """Start revisions that get traffic but have no instance, route the traffic, and finish the operation. No revision is created.
 
-        A failed latest revision stays failed, and so does the service: the operation reports it although the routes have changed.
+        A failed latest revision stays failed, and so does the service. The operation reports it although the routes have changed.
         """
         for serving in self.serving(self._store.get(SERVICES, name) or {}):
             if not self._ready(serving):
@@ -216,7 +216,7 @@ class Deployments:
         document = self._store.get(SERVICES, name)
         if document is None or document["generation"] != generation:
             return
-        # The routes keep serving the last ready revision, if there is one.
+        # The routes keep serving the last ready revision, if one exists.
         serving = condition("RoutesReady", "CONDITION_SUCCEEDED", failed["lastTransitionTime"])
         routes = serving if document.get("latestReadyRevision") else {**failed, "type": "RoutesReady"}
         document.update(

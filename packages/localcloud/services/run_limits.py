@@ -59,7 +59,7 @@ _TIMES = ("initialDelaySeconds", "periodSeconds", "timeoutSeconds", "failureThre
 
 
 class _Probe(NamedTuple):
-    """What Cloud Run allows for a kind of probe."""
+    """Limits of Cloud Run for a kind of probe."""
 
     key: str
     field: str
@@ -221,7 +221,7 @@ def _of_probe(kind: _Probe, probe: JsonObject, path: str, *, with_gpu: bool) -> 
     sentence = f"exactly one of {', '.join(kind.how)} must be given; given are {', '.join(given) or 'none'}."
     yield len(given) == 1 and given[0] in kind.how, path, sentence
     delay_s, period_s, timeout_s, failures = (int(probe.get(key, 0)) for key in _TIMES)
-    # Cloud Run's page on health checks (preview, 2026): a readiness probe has no delay.
+    # Cloud Run's page on health checks (preview, 2026). A readiness probe has no delay.
     begins = "is not supported: the readiness probe begins after the startup probe."
     yield kind.field != "readiness_probe" or not delay_s, f"{path}.initial_delay_seconds", begins
     for name, value, least, most in (
@@ -271,7 +271,7 @@ def _of_resources(container: JsonObject, path: str, most: GpuType) -> Rules:
 def _of_instance(template: JsonObject) -> Rules:
     """Yield the limits of all containers together.
 
-    Cloud Run's pages give the maximum of an instance ("the memory allocated to each instance of a revision"), which all its containers share.
+    Cloud Run's pages state the maximum of an instance ("the memory allocated to each instance of a revision"), which all its containers share.
     That the sum is checked at a deployment, and the message, are assumed.
     """
     most = gpu_types().get(gpu_of(template) or "", _NO_GPU)

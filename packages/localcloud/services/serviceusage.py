@@ -29,7 +29,7 @@ def enable_initial(cloud: Cloud, project: str) -> None:
 
 
 def answers(cloud: Cloud, project: str, api: str) -> bool:
-    """Return whether an API of a project responds: it is enabled and the propagation time has passed."""
+    """Return whether an API of a project responds, because it is enabled and the propagation time has passed."""
     record = cloud.store.get(_KIND, f"projects/{project}/services/{api}.googleapis.com")
     return record is not None and record.get("from_s", 0.0) <= cloud.timeline.simulated_s()
 

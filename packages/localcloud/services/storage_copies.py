@@ -17,7 +17,7 @@ _MOST_SOURCES = 32
 """Cloud Storage's limit for one compose."""
 _MIB = 1 << 20
 _BYTES_PER_CALL = 64 * _MIB
-"""Bytes that one rewrite call copies to another location or storage class. Google states no figure; this one is small so that programs run
+"""Bytes that one rewrite call copies to another location or storage class. Google states no figure; this one is small so programs run
 the loop."""
 
 

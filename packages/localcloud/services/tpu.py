@@ -160,7 +160,7 @@ class Queue(ApiService):
         return operation
 
     def _refused_deletion(self, call: Call, state: State) -> JsonObject:
-        """Reject a deletion without force where the scenario requires it: in the response, or in the operation.
+        """Reject a deletion without force if the scenario requires it: in the response, or in the operation.
 
         The messages are Google's, from public logs of gcloud: "DeleteQueuedResource is not supported when state is PROVISIONING" and
         "code 9: DeleteQueuedResource is not supported when state is ACTIVE (must be one of [...])". gcloud prints an operation's error
@@ -411,7 +411,7 @@ class Queue(ApiService):
 
 
 _locks: defaultdict[tuple[int, str], asyncio.Lock] = defaultdict(asyncio.Lock)
-"""One lock per machine, so that a power-off waits for the boot."""
+"""One lock per machine, so a power-off waits for the boot."""
 
 
 def _machine(document: JsonObject) -> Queued:

@@ -42,7 +42,7 @@ def zone_of(cloud: Cloud, name: str) -> tuple[str, TpuZone]:
 
 
 def chips_of(accelerator_type: str) -> int:
-    """Return the chips of a type such as v6e-4: the number counts chips for v5e and v6e."""
+    """Return the chips of a type such as v6e-4. The number counts chips for v5e and v6e."""
     return int(accelerator_type.rpartition("-")[2])
 
 
@@ -120,7 +120,7 @@ def _of_request(cloud: Cloud, body: JsonObject, specs: list[JsonObject]) -> Rule
 
 
 def unsupported_model(cloud: Cloud, parent: str, body: JsonObject) -> CloudError | None:
-    """Return why the zone does not accept the provisioning model. Google reports it in the operation, and no resource exists then.
+    """Return why the zone does not accept the provisioning model. Google reports it in the operation, without a resource.
 
     Source: a public log of gcloud, 2026-06-30, with this message and code 3 after "Waiting for operation".
     """

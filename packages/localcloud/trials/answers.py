@@ -18,7 +18,7 @@ PROJECT, NUMBER, PERSON, BILLING = "PROJECT", "NUMBER", "PERSON", "BILLING"
 TOKEN, KEY, SECRET = "TOKEN", "KEY", "SECRET"
 _ADDRESS: Final = "ADDRESS"
 _LEAST_LENGTHS: Final = {PROJECT: 6, NUMBER: 6, PERSON: 6, BILLING: 6, TOKEN: 8, KEY: 8, SECRET: 8}
-"""Minimum length of a value that is replaced in every text, by its word. Shorter ones match by chance; other words stand for a form alone."""
+"""Minimum length of a value that is replaced in every text, by its placeholder. Shorter ones match by chance; other words stand for a form alone."""
 _PUBLIC_RANGES: Final = tuple(
     ipaddress.ip_network(text) for text in ("35.235.240.0/20", "199.36.153.0/24", "8.8.8.0/24")
 )
@@ -64,7 +64,7 @@ _FORMS: Final = tuple(
         (r"(?<![\w:.])(?P<value>[0-9A-Fa-f]{0,4}(?::[0-9A-Fa-f]{0,4}){2,7})(?![\w:])", _ADDRESS),
     )
 )
-"""What a value looks like in any text, and its word."""
+"""Form of a value in any text, and its placeholder."""
 _OWN_NAME: Final = re.compile(rf"{PREFIX}[a-z0-9]+(-[a-z]+)?")
 _PROJECTS: Final = ("GOOGLE_CLOUD_PROJECT", "GOOGLE_PROJECT", "GCLOUD_PROJECT", "CLOUDSDK_CORE_PROJECT")
 _SECRETIVE: Final = re.compile(r"TOKEN|SECRET|PASSW|PASSPHRASE|CREDENTIALS|API_?KEY|PRIVATE_?KEY")
@@ -82,10 +82,10 @@ _MOST_FILE_BYTES: Final = 1 << 16
 
 
 class Redaction:
-    """Puts words in place of values that identify someone or grant access: known ones, and those that it finds by their form."""
+    """Puts words in place of values that identify a user or grant access: known ones, and those that it finds by their form."""
 
     def __init__(self, known: Iterable[tuple[str, str]]) -> None:
-        """Start with known values, each with its word."""
+        """Start with known values, each with its placeholder."""
         self._words: dict[str, str] = {}
         for word, value in known:
             self._learn(word, value)
@@ -111,7 +111,7 @@ class Redaction:
 
 
 def _identifies(address: str) -> bool:
-    """Return whether a text is a public address, and not one of Google's that everyone knows."""
+    """Return whether a text is a public address, and not a well-known address of Google."""
     try:
         parsed = ipaddress.ip_address(address)
     except ValueError:
@@ -122,7 +122,7 @@ def _identifies(address: str) -> bool:
 
 
 def known_secrets(environment: Mapping[str, str]) -> Iterator[tuple[str, str]]:
-    """Yield the values of the environment and its credential files that no written answer may contain, each with its word."""
+    """Yield the values of the environment and its credential files that no written answer may contain, each with its placeholder."""
     for name in _PROJECTS:
         yield PROJECT, environment.get(name, "")
     yield PERSON, environment.get("CLOUDSDK_CORE_ACCOUNT", "")

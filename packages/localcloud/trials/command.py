@@ -108,7 +108,7 @@ def _world(project: str, environment: Mapping[str, str], session: Session | None
     speed = 1.0 if sender.is_google else float(environment.get("LOCALCLOUD_SPEED", "1"))
 
     def pause(seconds: float) -> None:
-        _report("an API that was enabled a moment ago does not respond yet, waiting")
+        _report("an API that was just enabled does not respond yet, waiting")
         time.sleep(seconds / speed)
 
     require_enabled(sender, project, urls)
@@ -295,7 +295,7 @@ def _plan_json(plan: TrialPlan) -> dict[str, object]:
 
 @contextmanager
 def _interruptible():  # noqa: ANN202 - a context manager
-    """Treat SIGTERM as an interruption, so that it cleans up as Ctrl-C does."""
+    """Treat SIGTERM as an interruption, so it cleans up as Ctrl-C does."""
 
     def interrupt(*_: object) -> None:
         raise KeyboardInterrupt

@@ -24,7 +24,7 @@ class NotARequestError(ValueError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ApiRequest:
-    """One request, with its words not yet replaced. `has_login` False: it is sent without the login (`curl`)."""
+    """One request, with its placeholders not yet replaced. `has_login` False: it is sent without the login (`curl`)."""
 
     method: str
     url: str
@@ -38,7 +38,7 @@ class ApiRequest:
         return frozenset(found[0] for text in (self.url, self.body or "") for found in _WORD.finditer(text))
 
     def filled(self, values: Mapping[str, str]) -> "ApiRequest":
-        """Return the request with values for its words. X_N becomes N letters x."""
+        """Return the request with values for its placeholders. X_N becomes N letters x."""
 
         def value(found: re.Match[str]) -> str:
             return "x" * int(found["count"]) if found["count"] else values[found[0]]
@@ -81,7 +81,7 @@ class LedgerTrial:
 
     @property
     def seconds(self) -> float:
-        """Return the approximate duration, with the deletion of what is expected to be accepted."""
+        """Return the approximate duration, with the deletion of the resources whose creation is expected to succeed."""
         return sum(self._seconds(step, is_last=step is self.steps[-1]) for step in self.steps)
 
     def _seconds(self, step: "Step", *, is_last: bool) -> float:
@@ -93,7 +93,7 @@ class LedgerTrial:
 
     @property
     def requests(self) -> tuple[ApiRequest, ...]:
-        """Return its requests, with its words not yet replaced."""
+        """Return its requests, with its placeholders not yet replaced."""
         asked = (step.request if isinstance(step, Poll) else step for step in self.steps)
         return tuple(step for step in asked if isinstance(step, ApiRequest))
 

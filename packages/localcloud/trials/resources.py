@@ -27,7 +27,7 @@ class Kind:
     mark_at: Sequence[str] = ()
     delete_query: str = ""
     has_server_id: bool = False
-    """True if the server chooses the id, so that `name_at` is the display name."""
+    """True if the server chooses the id, so `name_at` is the display name."""
     seconds: float = 4
     """Approximate duration of its creation and deletion on Google, in seconds (assumed)."""
 

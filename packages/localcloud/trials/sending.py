@@ -19,11 +19,11 @@ _SCOPES: Final = ("https://www.googleapis.com/auth/cloud-platform",)
 _HUB: Final = "huggingface.co"
 _SERVICE_USAGE: Final = "serviceusage.googleapis.com"
 _ALWAYS: Final = frozenset({_SERVICE_USAGE, "cloudresourcemanager.googleapis.com"})
-"""APIs that each run asks before its trials."""
+"""APIs that each run calls before its trials."""
 _LONGEST: Final = 200
 _TIMEOUT_S: Final = 120
 _ENABLED_LIMIT_S: Final = 600.0
-"""Total time in a run for which an API that is listed as enabled can answer that it is disabled. Google: "wait a few minutes"."""
+"""Total time in a run for which an enabled API can answer that it is disabled. Google: "wait a few minutes"."""
 _ENABLED_PAUSE_S: Final = 10.0
 _OFF: Final = ("SERVICE_DISABLED", "accessNotConfigured", "API has not been used in project")
 _CODES: Final = {3: 400, 5: 404, 6: 409, 7: 403, 8: 429, 9: 400, 10: 409, 11: 400, 12: 501, 13: 500, 14: 503, 16: 401}
@@ -55,7 +55,7 @@ class ApiReply:
 
     @property
     def is_api_off(self) -> bool:
-        """Return whether the request failed because its API is disabled, or was enabled a moment ago."""
+        """Return whether the request failed because its API is disabled, or was just enabled."""
         return self.status == 403 and any(word in f"{self.reason} {self.message}" for word in _OFF)  # noqa: PLR2004 - HTTP
 
     @property
@@ -94,7 +94,7 @@ def open_session(project: str) -> AuthorizedSession:
 
 
 def _roots(environment: Mapping[str, str]) -> dict[str, str]:
-    """Return the root URL of each API by name, such as `https://run.googleapis.com`: that of an environment variable, otherwise Google's."""
+    """Return the root URL of each API by name, such as `https://run.googleapis.com`: an environment variable's, otherwise Google's."""
     found = {api.lower(): f"https://{api.lower()}.googleapis.com" for api in API_OVERRIDES}
     found[_HUB] = environment.get("HF_ENDPOINT", "").rstrip("/") or f"https://{_HUB}"
     named = [(name, path) for name, path in REAL_PLUGIN_ENDPOINTS.items()]
@@ -119,7 +119,7 @@ class Sender:
         self._pause: Callable[[float], None] | None = None
 
     def expect_enabled(self, pause: Callable[[float], None]) -> None:
-        """Send a request again while its API answers that it is disabled: the APIs are enabled, some a moment ago. `pause` waits seconds."""
+        """Send a request again while its API answers that it is disabled, because some APIs were just enabled. `pause` waits seconds."""
         self._patience_s, self._pause = _ENABLED_LIMIT_S, pause
 
     @property
@@ -200,7 +200,7 @@ def require_enabled(sender: Sender, project: str, urls: Iterable[str]) -> None:
     off = sorted((hosts | _ALWAYS) - _enabled(sender, project))
     if off:
         raise TryRefusedError(
-            f"{len(off)} APIs that the trials ask are not enabled in project {project}. Run: "
+            f"{len(off)} APIs that the trials call are not enabled in project {project}. Run: "
             f"gcloud services enable {' '.join(off)} --project={project}"
         )
 

@@ -8,6 +8,6 @@ from typing import Final
 VERSION = "0.28.0"
 """The vLLM release whose flags, log lines and messages this server follows."""
 PLANNED_MARK: Final = "[simulated] start planned:"
-"""The first line of the log. A runtime reads three facts from it: that the process runs, the container's port, the duration of its start."""
+"""The first line of the log. A runtime reads three facts from it: the state of the process, the container's port, the duration of its start."""
 KILLED_MARK: Final = "[simulated] memory:"
 """The last log line of a container that exceeds its memory."""

@@ -19,7 +19,7 @@ _CONFIG: Final = "adapter_config.json"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServedAdapter:
-    """An adapter: the name that a request sends as `model`, and where it is stored."""
+    """An adapter: the name that a request sends as `model`, and its location."""
 
     name: str
     path: str

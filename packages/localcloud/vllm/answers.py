@@ -1,4 +1,4 @@
-"""Responses of the simulated model: correct ones for a few kinds of questions, otherwise sentences that say that they are simulated."""
+"""Responses of the simulated model: correct ones for a few kinds of questions, otherwise sentences marked as simulated."""
 
 import hashlib
 import json
@@ -69,7 +69,7 @@ def known_answer(question: str) -> str | None:
 
 
 def recalled(question: str, told: str) -> str | None:
-    """Return the word that the messages state about what is asked: `the password is X` for `What is the password?`. Otherwise None."""
+    """Return the word that the messages state about the question: `the password is X` for `What is the password?`. Otherwise None."""
     asked = _ASKS_FACT.search(question)
     stated = re.search(rf"{re.escape(asked['fact'])} is (\w+)", told, re.IGNORECASE) if asked else None
     return None if stated is None else stated[1]

@@ -1,6 +1,6 @@
 """The simulated engine: admits requests, waits as long as a model does, and emits tokens.
 
-One callback on the event loop serves all sequences: it emits every token that is due and sleeps until the next one. Each due time is
+One callback on the event loop serves all sequences. It emits every token that is due and sleeps until the next one. Each due time is
 computed from the previous one, not from the current time, so delays do not add up. If the process is too slow, overdue tokens are emitted
 together, as vLLM does with several tokens in one chunk.
 """
@@ -187,7 +187,7 @@ class SimulatedEngine:
     """Runs sequences on the current event loop. Admission is first come, first served, limited by sequences and by KV cache.
 
     A sequence is admitted if all its tokens so far fit, and takes further blocks as its tokens come. If none is free, the sequence that was
-    admitted last is preempted: it loses its blocks, waits before all others, and computes its tokens again (v1/core/sched/scheduler.py,
+    admitted last is preempted. It loses its blocks, waits before all others, and computes its tokens again (v1/core/sched/scheduler.py,
     with vLLM's default `scheduler_reserve_full_isl`).
     """
 
@@ -257,7 +257,7 @@ class SimulatedEngine:
             if self._running and not self._pool.fits(self._pool.needed(sequence.tokens)):
                 return
             self._waiting.popleft()
-            # A sequence that did not wait is timed from its arrival, so that a busy event loop does not lengthen its TTFT.
+            # A sequence that did not wait is timed from its arrival, so a busy event loop does not lengthen its TTFT.
             self._start(sequence, sequence.arrived_at if at_once else now)
 
     def _start(self, sequence: Sequence, now: float) -> None:
@@ -294,7 +294,7 @@ class SimulatedEngine:
         heappush(self._heap, (sequence.next_at, next(self._order), sequence.turn, sequence))
 
     def _hold(self, sequence: Sequence, tokens: int) -> None:
-        """Give a sequence the blocks for this many tokens; 0 takes all from it."""
+        """Assign a sequence the blocks for this many tokens; 0 frees them all."""
         blocks = self._pool.needed(tokens)
         self._pool.in_use += blocks - sequence.blocks
         sequence.blocks = blocks
@@ -430,7 +430,7 @@ class EngineGroup:
         return self._engines[0].http
 
     def metrics_text(self) -> str:
-        """Return the metrics in Prometheus text: the engines differ in the label `engine`."""
+        """Return the metrics in Prometheus text. The engines differ in the label `engine`."""
         lines = merged(engine.metrics_lines() for engine in self._engines)
         return text_of([*lines, *self.http.lines(api_servers=len(self._engines))])
 

@@ -103,7 +103,7 @@ def answer(request: Request, abilities: Abilities, *, most: int, arrival: int) -
 
 
 def _known_text(request: Request) -> str | None:
-    """Return the answer from the files, from a tool's result, from the messages, or from what the simulator knows."""
+    """Return the answer from the files, from a tool's result, from the messages, or from the simulator's facts."""
     if request.tool_result:
         return answers.about_result(request.tool_result)
     found = answer_about(request.media, request.question) if request.media else None
@@ -133,7 +133,7 @@ def _tool_to_call(request: Request, abilities: Abilities) -> Mapping[str, Any] |
                 '"auto" tool choice requires --enable-auto-tool-choice and --tool-call-parser to be set',
                 param="tool_choice",
             )
-        # After a tool's result the model responds in words.
+        # After a tool's result the model responds with text.
         return request.tools[0] if request.question else None
     if choice == "required":
         return request.tools[0]

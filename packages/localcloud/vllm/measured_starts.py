@@ -1,4 +1,4 @@
-"""Measured starts of real servers (`data/starts.json`), and what they say about the start of a simulated one.
+"""Measured starts of real servers (`data/starts.json`), and the resulting start of a simulated one.
 
 A model without a measured boot on its accelerator has the median of the boots that are most like it.
 """
@@ -13,7 +13,7 @@ from localcloud.json_values import JsonObject, packaged, parts
 from localcloud.vllm.models import Model, SimulatedAccelerator, find_accelerator, find_model
 
 WARM_UP_GPU_S: Final = 4.03
-"""Warm-up in the compile time of a GPU: measured on an L4, beside 98.93 s of compilation."""
+"""Warm-up in the compile time of a GPU: measured on an L4, with 98.93 s of compilation."""
 HUB_MB_PER_S: Final = 1_000.0
 """Download in the loading time of a TPU: 10.2 GB in 9.70 s and 16 GB in 12.87 s (the boots e2b-text-v6e-1 and e4b-text-v6e-1)."""
 
@@ -64,7 +64,7 @@ def tpu_load_mb_per_s(model: Model, accelerator: SimulatedAccelerator) -> float:
 
 
 def gpu_engine_s(model: Model, accelerator: SimulatedAccelerator) -> float:
-    """Return the seconds of a GPU's compilation and warm-up: those of the model, or of another by its layers."""
+    """Return the seconds of a GPU's compilation and warm-up: the model's, or of another by its layers."""
     boots = [boot for boot in _boots() if boot.accelerator.kind != "tpu" and boot.compile_s is not None]
     nearest = _nearest(boots, model, accelerator)
     return median((boot.compile_s or 0.0) * model.layers / boot.layers for boot in nearest)

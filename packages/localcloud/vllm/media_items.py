@@ -1,6 +1,6 @@
-"""Images, sounds and videos of a chat: their tokens as Gemma 4's processor counts them, and what the simulated model sees and hears in them.
+"""Images, sounds and videos of a chat: their tokens as Gemma 4's processor counts them, and their content for the simulated model.
 
-The counts are those of vLLM's gemma4_mm.py and transformers' Gemma 4 processor: an image is scaled until its patches fill the configured
+The counts follow vLLM's gemma4_mm.py and transformers' Gemma 4 processor. An image is scaled until its patches fill the configured
 tokens, a sound has a token for 40 ms, and a video is a series of timestamps and frames.
 """
 

@@ -43,7 +43,7 @@ class Middleware:
         self._app: _App | None = _reached
         try:
             for one in classes:
-                assert self._app is not None  # noqa: S101 - only the end of this loop makes it None
+                assert self._app is not None  # noqa: S101 - it is None only after this loop
                 self._app = one(self._app)
         except Exception as error:  # noqa: BLE001 - any error of the middleware
             self._app = None

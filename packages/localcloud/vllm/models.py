@@ -57,7 +57,7 @@ class Model:
         return int((self.weights_gib if self.disk_gib is None else self.disk_gib) * GIB)
 
     def sliding_bytes_per_token(self, bytes_per_element: int, tensor_parallel: int, word: int = 1) -> int:
-        """Return the KV bytes per token and device in all sliding-window layers. If there are fewer heads than devices, heads are replicated.
+        """Return the KV bytes per token and device in all sliding-window layers. With fewer heads than devices, heads are replicated.
 
         The numbers of all heads fill whole words of `word` bytes.
         """

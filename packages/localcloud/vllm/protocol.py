@@ -179,7 +179,7 @@ class ChatPrompt:
 
 
 def read_chat(body: Mapping[str, Any], soft_tokens: int = DEFAULT_SOFT_TOKENS) -> ChatPrompt:
-    """Return the tokens of a chat's messages and tools, and what is asked. Raises RequestError."""
+    """Return the tokens of a chat's messages and tools, and the question. Raises RequestError."""
     messages = _field(body, "messages", list)
     if not messages:
         raise RequestError("{'loc': ('body', 'messages'), 'msg': 'List should have at least 1 item'}", param="messages")

@@ -57,7 +57,7 @@ class _Builder:
         return self.build(either[0], where, depth + 1) if either else self._typed(found, where, depth)
 
     def _resolved(self, schema: Mapping[str, Any], where: str, depth: int) -> Mapping[str, Any]:
-        """Return a schema with what it refers to and all of `allOf` merged into it."""
+        """Return a schema with its references and every `allOf` merged into it."""
         if depth > _MAX_DEPTH:
             raise SchemaError(f"the schema at {where} nests deeper than {_MAX_DEPTH} levels")
         others = [self._target(schema["$ref"], where)] if "$ref" in schema else []
@@ -101,7 +101,7 @@ class _Builder:
 
     def _object(self, schema: Mapping[str, Any], where: str, depth: int) -> dict[str, Any]:
         properties, required = schema.get("properties", {}), schema.get("required", ())
-        # Omit optional properties below some depth, so that a recursive schema ends.
+        # Omit optional properties below some depth, so a recursive schema ends.
         names = [name for name in properties if name in required or depth < _MAX_DEPTH // 3]
         names += [name for name in required if name not in properties]
         return {name: self.build(properties.get(name, True), f"{where}.{name}", depth + 1) for name in names}

@@ -63,7 +63,7 @@ def main(argv: Sequence[str]) -> int:
         return 1
     print(
         f"{PLANNED_MARK} port {arguments.port}, {start.total_s:.1f} simulated seconds at {environment.clock_speed:g} per second. "
-        "This is not vLLM: no model is loaded, and the answers say that they are simulated.",
+        "This is not vLLM: no model is loaded, and the answers are marked as simulated.",
         flush=True,
     )
     # vLLM logs its arguments, keys included.

@@ -1,6 +1,6 @@
 """Counters of speculative decoding, as in vLLM (v1/spec_decode/metrics.py): drafts, proposed and accepted tokens, accepted by position.
 
-Simpler than vLLM: tokens come one by one, at the mean rate of their steps, and not those of one step together.
+Simpler than vLLM: tokens come one by one, at the mean rate of their steps, not those of one step together.
 """
 
 import math
@@ -12,7 +12,7 @@ _ACCEPTED_DRAFTER: Final = 0.60
 """Accepted share of the proposals. Assumed; public reports of draft models have 0.5 to 0.8."""
 _LOOKUPS: Final = frozenset({"ngram", "ngram_gpu", "suffix"})
 _GOLDEN: Final = (math.sqrt(5) - 1) / 2
-"""Multiples of it, modulo 1, fill the unit interval evenly, so that the share of accepted tokens is exact after a few drafts."""
+"""Multiples of it, modulo 1, fill the unit interval evenly, so the share of accepted tokens is exact after a few drafts."""
 _HALVINGS: Final = 40
 _PROPOSAL_STEPS: Final = 0.15
 """Steps that a proposal takes with its verification. Assumed."""
@@ -69,7 +69,7 @@ class Speculation:
 
 
 def _chance_per_token(share: float, proposals: int) -> float:
-    """Return the chance that a proposal is accepted after the ones before it, so that `share` of all proposals are accepted."""
+    """Return the chance that a proposal is accepted after the ones before it, so `share` of all proposals are accepted."""
     low, high = 0.0, 1.0
     for _ in range(_HALVINGS):
         middle = (low + high) / 2

@@ -23,7 +23,7 @@ _COPY_HELD_GIB: Final = 0.6  # 16 ranges of 32 MiB in flight, and the interprete
 _IMPORT_S: Final = 12.0  # assumed: imports, argument checks, the model's configuration
 _SPECULATION_FACTOR: Final = 1.5
 """Measured: 1,440 s until the first answer of 26B-A4B with speculation on a v6e-4 (field report 001). Without the image's pull, imports, processor and
-load of the boots without it, about 960 s for 26 programs, 1.5 times the 24.6 s of dense-26b-v6e-4."""
+load of the boots without a cache, about 960 s for 26 programs, 1.5 times the 24.6 s of dense-26b-v6e-4."""
 _COMPILE_CACHED_S: Final = 9.0  # assumed: reading graphs back
 _COMPILE_TPU_CACHED_SHARE: Final = 0.40
 """Measured: 235 s of 595 s for E2B on a v5e-1 with a warm cache (public report of 2026-08-09). Programs are traced, loaded and run once."""
@@ -70,7 +70,7 @@ class KilledError(Exception):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StartupStep:
-    """One step of the start: wait until `at_s` (simulated seconds from the start), then log `line`, then raise `error` if there is one."""
+    """One step of the start: wait until `at_s` (simulated seconds from the start), then log `line`, then raise `error` if one exists."""
 
     at_s: float
     line: str = ""

@@ -1,4 +1,4 @@
-"""The weights of a server: where they are found, what vLLM says if they are not, and how fast they are read.
+"""The weights of a server: their location, vLLM's error if they are missing, and the speed of reads.
 
 Sources of `gs://`: docs.vllm.ai, "Loading models with Run:ai Model Streamer"; vllm-project/vllm pull requests 24909 and 26464 (gs://, and the
 package in the image); run-ai/runai-model-streamer, docs/src/env-vars.md and requests_iterator.py; all read 2026-11.

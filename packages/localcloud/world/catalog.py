@@ -1,4 +1,4 @@
-"""What Google offers, as `data/catalog.json` lists it: Cloud Run's GPUs and list prices. `make docs` writes that file from `planning/data`."""
+"""Google's offers in `data/catalog.json`: Cloud Run's GPUs and list prices. `make docs` writes that file from `planning/data`."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

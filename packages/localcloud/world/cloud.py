@@ -127,7 +127,7 @@ class Cloud:
         return email == self.operator == self.owner
 
     def attach(self, runtimes: Callable[["Cloud"], Runtimes]) -> None:
-        """Set the function that makes the runtimes when they are first used."""
+        """Set the function that creates the runtimes when they are first used."""
         self._runtimes, self._make_runtimes = None, runtimes
 
     def duration_s(self, simulated_s: float) -> float:
@@ -199,7 +199,7 @@ class Cloud:
         self.store.close()
 
     def remember_time(self) -> None:
-        """Store the elapsed time, so that the next run continues from there."""
+        """Store the elapsed time, so the next run continues from there."""
         self.store.put(
             "meta", "time", {"simulated_s": self.timeline.simulated_s(), "advanced_s": self.timeline.advanced_s}
         )

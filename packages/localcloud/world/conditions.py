@@ -89,7 +89,7 @@ def check(binding: JsonObject) -> None:
         raise CloudError.invalid(f"The condition of role {role} needs a title and an expression.")
     if len(title) > _MAX_TITLE or len(str(condition.get("description", ""))) > _MAX_DESCRIPTION:
         raise CloudError.invalid(
-            f"The condition '{title}' is too long: a title has at most {_MAX_TITLE} characters, a description {_MAX_DESCRIPTION}."
+            f"The condition '{title}' is too long. A title has at most {_MAX_TITLE} characters, a description {_MAX_DESCRIPTION}."
         )
     fault = _fault(expression)
     if fault:
@@ -106,7 +106,7 @@ def _fault(expression: str) -> str:
 
 
 def _faults(expression: str, functions: Sequence[str]) -> Iterator[str]:
-    """Yield what Google refuses in a valid expression that calls these functions and operators."""
+    """Yield the parts that Google refuses in a valid expression that calls these functions and operators."""
     yield from (f"undefined function {name}" for name in functions if name[0] != "_" and name not in _FUNCTIONS)
     if len(re.findall(r"&&|\|\||!(?!=)", _TEXT.sub("", expression))) > _MAX_OPERATORS:
         yield f"more than {_MAX_OPERATORS} logical operators"

@@ -191,7 +191,7 @@ class Services(_Part):
     Google's own error text: "If you enabled this API recently, wait a few minutes for the action to propagate to our systems and retry."
     """
     disabled_form: Literal["details", "errors"] = "details"
-    """Form of SERVICE_DISABLED: `details` alone, or also `errors`, whose reason the provider gcp tolerates where it needs no answer."""
+    """Form of SERVICE_DISABLED: `details` alone, or also `errors`, whose reason the provider gcp tolerates if it needs no answer."""
 
 
 class Iam(_Part):
@@ -220,7 +220,7 @@ class Iam(_Part):
     organization: str = ""
     """Number of the projects' organization. Empty: no organization, so no custom role of an organization can be granted."""
     organization_domain: str = ""
-    """Domain of the project's organization. Users of another domain are outside it. Empty: everyone belongs to it."""
+    """Domain of the project's organization. Users of another domain are outside it. Empty: every user belongs to it."""
     external_logins: tuple[str, ...] = ()
     """Users outside the organization who have roles/compute.osLoginExternalUser on it."""
     login_is_owner: bool = True
@@ -347,7 +347,7 @@ _NEW_RUN = Run(
     memory_quota_gib=40,
 )
 """Quotas of a new project in each region: 20 vCPU and 40 GiB (googlecodelabs/feedback issues 1856, 1868 and 2311, 2026), three L4 without
-zonal redundancy (Cloud Run's GPU page), and no RTX PRO 6000 ("new projects often have 0", public notes of 2026)."""
+zonal redundancy (Cloud Run's GPU page), without RTX PRO 6000 ("new projects often have 0", public notes of 2026)."""
 _NO_CHIPS = Tpu(quota_chips=0, preemptible_quota_chips=0)
 """The lowest value that sources name for v6e and v5e: "v3-8 and v2-8: 48 TensorCores. All others: 0" (cloud.google.com/tpu/docs/quota, preemptible)."""
 _NEW_PROJECT = Scenario(

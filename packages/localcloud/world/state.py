@@ -14,7 +14,7 @@ from typing import IO, cast
 from localcloud.json_values import JsonObject
 
 PRIVATE_UMASK = 0o077
-"""Umask of a process that writes below the state folder, so that only its user can access the files."""
+"""Umask of a process that writes below the state folder, so only its user can access the files."""
 _OWNER = 0o700
 _OWNER_WRITES = 0o200
 _OWNER_READS = 0o400
@@ -81,7 +81,7 @@ def _locked(stream: IO[str]) -> bool:
 
 
 def _own(state: Path) -> None:
-    """Reject a folder of another user, who could restore permissions, and remove all permissions of others on it."""
+    """Reject a folder of another user, who could restore permissions, and remove all other users' permissions on it."""
     owner = state.stat().st_uid
     if owner != os.geteuid():
         raise StateError(

@@ -1,4 +1,4 @@
-"""Store of resources: in memory, written through to one SQLite file of the state folder, so that they survive a killed process."""
+"""Store of resources: in memory, written through to one SQLite file of the state folder, so they survive a killed process."""
 
 import json
 import sqlite3

@@ -256,8 +256,8 @@ def _cold_start(subject: Subject) -> RuleResult | None:
     start_s = usual_start_s(subject.startup)
     if start_s <= min(limit_s, _CLIENT_TIMEOUT_S):
         return None
-    by_client = f"OpenAI's client libraries give up after {duration(_CLIENT_TIMEOUT_S)} by default"
-    by_google = f"Cloud Run ends it after {duration(limit_s)} (`cloud_run.request_timeout_s`)"
+    by_client = f"OpenAI's client libraries time out after {duration(_CLIENT_TIMEOUT_S)} by default"
+    by_google = f"Cloud Run terminates it after {duration(limit_s)} (`cloud_run.request_timeout_s`)"
     causes = [text for text, most_s in ((by_google, limit_s), (by_client, _CLIENT_TIMEOUT_S)) if most_s < start_s]
     faster = (change("weights_mode", "fuse-buffered"),) if resolved.weights_mode == "fuse" else ()
     return RuleResult(

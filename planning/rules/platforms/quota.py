@@ -75,7 +75,7 @@ def _uses(resolved: Resolved) -> Sequence[_Use]:
 
 
 def _clauses(subject: Subject, over: Sequence[_Use], instances: int, *, revisions: int = 1) -> str:
-    """Return what each quota allows, and what the instances of all revisions need."""
+    """Return each quota's limit, and the needs of all revisions' instances."""
     region = subject.resolved.deployment.cloud_run.region or "the region"
     counted = f"{f'{revisions} x ' if revisions > 1 else ''}`cloud_run.max_instances` {instances}"
     found: list[str] = []

@@ -29,7 +29,7 @@ def more_replicas(resolved: Resolved, **others: object) -> Iterator[Remedy]:
 
 
 def fewer_replicas(resolved: Resolved) -> Iterator[Remedy]:
-    """Yield smaller data-parallel sizes, largest first, so that each replica has more devices."""
+    """Yield smaller data-parallel sizes, largest first, so each replica has more devices."""
     devices = resolved.accelerator.devices
     for count in range(resolved.dp - 1, 0, -1):
         if devices % count == 0:
@@ -43,7 +43,7 @@ def _experts(subject: Subject) -> RuleResult | None:
     if resolved.dp == 1 or not resolved.spec.is_moe or has_no_device:
         return None
     reason = (
-        "vLLM on TPU has failed to start so, and no public log shows that it works"
+        "vLLM on TPU has failed to start so, and public logs show no working start"
         if resolved.is_tpu
         else "vLLM divides the experts among all replicas, which the plan does not model"
     )
@@ -60,8 +60,8 @@ def _arithmetic(subject: Subject) -> RuleResult | None:
     if resolved.dp == 1 or is_blocked or is_out_of_memory(subject.memory):
         return None
     return RuleResult(
-        f"`vllm.data_parallel_size` is {resolved.dp}: the planned rates are {resolved.dp} times those of one replica, "
-        f"which was not measured. The start takes {duration(startup.total_s)} if the replicas load and compile at the "
+        f"`vllm.data_parallel_size` is {resolved.dp}: the planned rates are {resolved.dp} times one replica's, which was "
+        f"not measured. The start takes {duration(startup.total_s)} if the replicas load and compile at the "
         f"same speed as one alone, and up to {duration(startup.total_high_s)} if they slow each other down. Host "
         "memory counts each replica's load.",
         remedies=(sized(None),),

@@ -1,1 +1,1 @@
-"""Rules for what a server exposes and loads."""
+"""Rules for a server's exposed interfaces and loaded files."""

@@ -16,7 +16,7 @@ _UNKNOWN: Final = (0, 0, 0, 0)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Advisory:
-    """One vulnerability: releases from `first` (empty for all) to before `fixed`, if the stack has what it `needs`. A caller can `what`."""
+    """One vulnerability: releases from `first` (empty for all) to before `fixed`, if the stack has the feature that it `needs`. A caller can `what`."""
 
     id: str
     aliases: tuple[str, ...]
@@ -34,7 +34,7 @@ ADVISORIES: Final[Mapping[str, Advisory]] = Table(
 
 
 def _found(subject: Subject, needs: Mapping[str, bool]) -> Sequence[Advisory]:
-    """Return the vulnerabilities of the release, none of an unknown one. A development version of the fixed release counts: its commit is unknown."""
+    """Return the vulnerabilities of the release; empty for an unknown one. A development version of the fixed release counts: its commit is unknown."""
     version = version_key(_version(subject))
     return [
         one
@@ -81,7 +81,7 @@ def _vulnerable(subject: Subject) -> RuleResult | None:
 
 
 def vulnerabilities(subject: Subject) -> str:
-    """Return the published vulnerabilities that callers of this deployment can use, in words; empty without any."""
+    """Return the published vulnerabilities that callers of this deployment can use, as text; empty without any."""
     resolved = subject.resolved
     needs = {"nothing": True, "no chat template of the server": resolved.vllm.chat_template is None}
     needs |= {"video": resolved.item_limit("video") > 0, "trustRemoteCode": bool(resolved.vllm.trust_remote_code)}

@@ -1,4 +1,4 @@
-"""Rules for what a server exposes: its callers, media that it reads for them, programs in a bucket."""
+"""Rules for a server's exposure: its callers, media that it reads for them, programs in a bucket."""
 
 from collections.abc import Mapping
 from typing import Final
@@ -114,7 +114,7 @@ def _archives_in_existing_bucket(subject: Subject) -> RuleResult | None:
         return None
     return RuleResult(
         f"`{cache[0]}` is bucket, but `existing_bucket` is {deployment.existing_bucket}, which the stack did not "
-        "create. Archives are signed (HMAC-SHA-256): other writers cannot make the server run their programs, but "
+        "create. Archives are signed (HMAC-SHA-256): the server does not run other writers' programs, but "
         "they can delete archives and restore older ones of this stack.",
         remedies=(change(*cache),),
         advice="Accept this finding if you trust every writer of the bucket.",

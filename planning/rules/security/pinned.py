@@ -1,4 +1,4 @@
-"""Rules for what a server loads from the hub: repositories without a commit, files with code, and code itself."""
+"""Rules for files that a server loads from the hub: repositories without a commit, files with code, and code itself."""
 
 import re
 from collections.abc import Iterator, Mapping

@@ -147,7 +147,7 @@ def test_the_typed_name_and_the_code_delete_once(bench_of, audit, commands, code
     assert not found.is_error
     assert commands.run[0][2:] == ["scripts.teardown", "--stack", STACK, "--yes", "--keep-bucket", "--json"]
     again = anyio.run(lambda: call(server, "teardown", {"stack": STACK}, elicitation_callback=person))
-    assert "the code is not that of this deletion" in again.content[0].text
+    assert "the code does not belong to this deletion" in again.content[0].text
     assert len(commands.run) == 1
 
 
@@ -160,7 +160,7 @@ def test_a_code_is_for_one_stack_and_one_extent_and_only_for_minutes(bench_of, a
         assert commands.run == []
         return found.content[0].text
 
-    words = "the code is not that of this deletion {} the bucket, was used, or is older than 10 minutes"
+    words = "the code does not belong to this deletion {} the bucket, was used, or is older than 10 minutes"
     other = typing(codes, "tpu-v6e1", stack_name=STACK)
     assert words.format("without") in refusal({"stack": STACK}, other)
     assert words.format("without") in refusal({"stack": STACK}, typing(codes, bucket=True))

@@ -60,7 +60,7 @@ def test_a_deployed_stack_has_its_price_and_the_time_left(engine, capsys):
     for line in (
         "  tpu-v6e1  $1.42/h, 3 h left",
         "  waits     $1.42/h from the moment its capacity arrives; it was WAITING_FOR_RESOURCES",
-        "  ended     its run has ended, so the machine costs nothing",
+        "  ended     its run is over, so the machine costs nothing",
         "  run       $1.42/h for each instance that runs",
         "  half      price unknown: its last `up` was not complete",
         "Next: gemma status",
@@ -89,7 +89,7 @@ def test_a_state_that_cannot_be_read_is_unknown_and_never_nothing(engine, monkey
 
     monkeypatch.setattr(runner, "query", logged_out)
     text = told(capsys)
-    assert f"What is deployed, and what it costs, is unknown. {runner.NOT_LOGGED_IN}\n" in text
+    assert f"The deployed stacks and their cost are unknown. {runner.NOT_LOGGED_IN}\n" in text
     assert "Nothing is deployed" not in text
 
 
@@ -106,7 +106,7 @@ def test_a_backend_that_does_not_answer_keeps_nobody_waiting(monkeypatch, capsys
     monkeypatch.setattr(first, "_LIMIT_S", -0.9)  # a tenth of a second in all
     monkeypatch.setattr(runner, "query", lambda *_, **__: time.sleep(30))
     began_s = time.monotonic()
-    assert "is unknown. no answer within" in told(capsys)
+    assert "are unknown. no answer within" in told(capsys)
     assert time.monotonic() - began_s < 10
 
 

@@ -135,7 +135,7 @@ def test_an_unknown_command_is_one_sentence_with_a_suggestion(capsys):
         ("destroy tpu-v6e1", "To delete a stack, run `gemma teardown tpu-v6e1`."),
         ("destroy --all", "To delete a stack, run `gemma teardown STACK`."),
         ("ls", "To list the stacks, run `gemma status`."),
-        ("price", "To show what a stack costs, run `gemma plan STACK --costs`."),
+        ("price", "To show the cost of a stack, run `gemma plan STACK --costs`."),
         ("init", "To write the settings of a new stack, run `gemma new NAME --model 12B`."),
         ("serve", "To deploy a stack, run `gemma up STACK`."),
         ("help destroy", "To delete a stack, run `gemma teardown STACK`."),

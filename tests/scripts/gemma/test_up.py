@@ -294,7 +294,7 @@ def test_an_interrupt_while_it_deploys_names_the_price_and_how_to_go_on(engine, 
     engine.result = KeyboardInterrupt()
     assert typed("--yes") == ExitCode.INTERRUPTED
     assert capsys.readouterr().err.endswith(
-        "up: interrupted. What exists stays, also capacity and its request, and costs $1.35/h maximum. "
+        "up: interrupted. The created resources stay, including capacity and its request, and cost $1.35/h maximum. "
         f"Run `gemma up {STACK}` again to continue, or `gemma teardown {STACK}` to delete it.\n"
     )
 

@@ -149,7 +149,7 @@ def test_a_private_persons_checkpoint_and_an_absent_one_are_said(new):
     assert (code, json.loads(out)["personal"]) == (0, False)
     code, out, err = new("fourth", "--model", "google/gemma-4-26B-A4B-it-qat-w4a16-ct")
     assert (code, out) == (2, "")
-    assert "it returned 404" in err
+    assert "which returned 404" in err
     assert repack in err
 
 
@@ -231,7 +231,7 @@ def test_a_config_of_another_size_or_outside_the_project_is_refused(new, tmp_pat
     llama = {"model_type": "llama", "hidden_size": 4096, "num_hidden_layers": 32, "num_attention_heads": 32}
     (tmp_path / "l.json").write_text(json.dumps({**llama, "vocab_size": 128256, "intermediate_size": 14336}))
     _, _, err = new("mine", "--model", "a/b", "--config", str(tmp_path / "l.json"))
-    assert "describes no size of Gemma 4, and no tested checkpoint has these weights" in err
+    assert "describes no size of Gemma 4, but no tested checkpoint has these weights" in err
     code, _, err = new("mine", "--model", "a/b", "--config", own(tmp_path_factory.mktemp("outside")))
     assert code == 2
     assert "is outside the project. Copy the file into" in err

@@ -243,7 +243,7 @@ def test_what_vllm_leaves_open_behind_a_key_fails_a_stack_and_warns_about_anothe
         for said in (
             "anyone can call /metrics; anyone can call /invocations; anyone can call /tokenize",
             "web pages of any origin can call it (--allowed-origins)",
-            "callers can make the server fetch any URL from its network (vllm.allowedMediaDomains). It returned 500",
+            "callers can fetch any URL from the server's network (vllm.allowedMediaDomains). It returned 500",
         ):
             assert said in outcome.detail
         other = smoke(url, replace(STACK, stack=None), with_key(url), only="anonymous access")[1]["anonymous access"]

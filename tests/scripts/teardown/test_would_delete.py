@@ -92,7 +92,7 @@ def test_a_check_that_failed_proves_nothing():
 def test_it_reads_as_no_failed_teardown():
     for text in (said(fresh()), said(()), said((), ["Could not check the secrets: denied."])):
         assert not [word for word in ("Left", "eaked", "destroyed", "gcloud") if word in text], text
-    assert "nothing would be deleted: every list was read." in said(())
+    assert "nothing to delete: every list was read." in said(())
     unread = said((), ["Could not check the secrets: denied."])
     assert "no resource was found, but a check failed." in unread
     assert "Could not check the secrets: denied." in unread

@@ -144,7 +144,7 @@ class TestOperations:
 
         cloud.on_call = take
         metadata = {"enable-guest-attributes": "TRUE"}
-        with pytest.raises(Aborted, match="Google preempted it, its run duration expired, or someone else deleted it"):
+        with pytest.raises(Aborted, match="Google preempted it, its run duration expired, or another user deleted it"):
             engine.up(on_compute(metadata=metadata, ready={"guestAttributeNamespace": "g", "timeoutS": 60}))
 
     def test_a_change_whose_operation_finds_other_labels_is_made_again(self, engine: FakeEngine, cloud: FakeCompute):

@@ -318,7 +318,7 @@ class TestReady:
         cloud.boots = lambda _: [waiting]
         with pytest.raises(Aborted, match="not ready after") as ended:
             engine.up({**serving(), "ready": {**GUEST, "timeoutS": 1}})
-        assert "The machine keeps trying until its run ends, and is billed." in ended.value.message
+        assert "The machine keeps trying until its run expires, and is billed." in ended.value.message
         assert any("waiting for the hub: HTTPError: 503" in line for line in engine.lines)
         assert engine.state
         assert engine.state.outputs["phase"] == "waiting for the hub"

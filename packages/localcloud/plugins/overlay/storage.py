@@ -60,7 +60,7 @@ class _BucketLifecycle(RestResource):
         return await self.must_read(context, wanted.id, given_after(wanted))
 
     async def delete(self, context: OperationContext, resource_id: str, state: Properties) -> None:
-        """Delete all objects and the bucket. Raises PluginError if there are objects and `forceDestroy` is not set."""
+        """Delete all objects and the bucket. Raises PluginError if it has objects and `forceDestroy` is not set."""
         bucket = f"{_API}/b/{resource_id}"
         await context.rest.find(f"{bucket}/anywhereCaches/")
         objects = [each async for each in context.rest.pages(f"{bucket}/o", "items", {"versions": "true"})]

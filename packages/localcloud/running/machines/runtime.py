@@ -70,7 +70,7 @@ class SimulatedMachines:
         self._id_token = id_token
         self._machines: dict[str, _Machine] = {}
         self._servers: dict[str, tuple[MachineData, MetadataServer]] = {}
-        """Also of machines that boot: Google reports them as ready, so their metadata can already change."""
+        """Also of machines that boot, because Google reports them as ready, so their metadata can already change."""
 
     async def boot(self, machine: MachineSpec) -> None:
         """Boot a machine. A running machine with that name is stopped first. Raises MachineFailedError."""
@@ -217,7 +217,7 @@ class SimulatedMachines:
         commands = install(folder / "bin", MACHINE_COMMANDS, variables)
         if not machine.has_docker:
             install(folder / "bin", COMMANDS_WITHOUT_DOCKER, variables)
-        # The script uses the base interpreter, so that it cannot import this project's packages.
+        # The script uses the base interpreter, so it cannot import this project's packages.
         (commands / "python3").unlink(missing_ok=True)
         (commands / "python3").symlink_to(Path(sys.executable).resolve())
         return {
@@ -288,7 +288,7 @@ def _file_name(name: str) -> str:
 
 
 def _free_address() -> str:
-    """Return an unused loopback address, so that the machine's ports do not clash with others. Systems with one address get 127.0.0.1."""
+    """Return an unused loopback address, so the machine's ports do not clash with others. Systems with one address get 127.0.0.1."""
     for _ in range(_ADDRESS_TRIES):
         address = f"127.{64 + secrets.randbelow(64)}.{secrets.randbelow(256)}.{1 + secrets.randbelow(254)}"
         with socket.socket() as probe:

@@ -54,7 +54,7 @@ def main(argv: list[str]) -> int:
     if argv:
         print(f"Error: {argv[0]}", file=sys.stderr)
         return 1
-    # The default of SIGTERM would show as exit code 143; the collector exits with 0.
+    # The default of SIGTERM is exit code 143; the collector exits with 0.
     signal.signal(signal.SIGTERM, _on_stop)
     print("Everything is ready. Begin running and processing data.", flush=True)
     while True:

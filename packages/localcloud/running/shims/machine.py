@@ -83,7 +83,7 @@ def read_json(path: Path) -> dict[str, Any] | None:
 
 
 def new_id(size: int) -> str:
-    """Return random bytes in hexadecimal digits. `secrets` would load the hash functions, which most commands do not need."""
+    """Return random bytes in hexadecimal digits. `secrets` loads the hash functions, which most commands do not need."""
     return os.urandom(size).hex()
 
 
