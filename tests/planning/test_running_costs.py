@@ -56,7 +56,7 @@ def test_the_time_of_the_server_in_the_bill_is_the_price_of_the_hour():
 def test_the_limit_of_the_daily_cost_is_the_settings_value():
     for base in (RUN, TPU):
         given = replace(base, watch=WatchOptions(alerts_enabled=True, daily_cost_usd=7.5))
-        assert any("; an alert above $7.50 per day;" in found.message for found in plan(given).findings)
+        assert "; an alert above $7.50 per day;" in plan(given).bill
 
 
 def test_weights_from_the_hub_pass_cloud_nat_and_those_of_a_bucket_do_not():
