@@ -67,6 +67,7 @@ PAGES: Final[Mapping[str, Callable[[], str]]] = {
     **{f"components/gcp/{module}.py": partial(module_text, module) for module in GCP_MODULES},
     "docs/authors/assumptions.md": partial(_printed_by, "localcloud.ledger.page"),
     "docs/authors/accuracy.csv": _made_by("authors.accuracy.page:rows_file"),
+    "docs/authors/documents.csv": _made_by("authors.accuracy.documents:rows_file"),
     "docs/authors/documents.md": _made_by("authors.accuracy.documents:page"),
     "docs/reference/commands.md": _made_by("authors.commands_page:page"),
     "docs/reference/settings.md": _made_by("stacks.reference:page"),
