@@ -8,18 +8,35 @@ from pathlib import Path
 from typing import Final
 
 from authors.tables import table
+from contracts.errors import ScriptError
 from contracts.fields import camel_case, documented
 from contracts.outputs import DETAILS, StackOutputs
 
-_HEADINGS: Final = {"labels": "label", "phases": "phase"}
+_GROUPS: Final[Mapping[str, Mapping[str, str]]] = {
+    "serving-document": {
+        "container": "schema image command args port shmSizeGib",
+        "variables": "env secretEnv",
+        "files": "weights parts",
+    },
+    "guest-attributes": {
+        "phase": "phase document-hash updated-at detail",
+        "change": "serving-hash former-hash pause-began-at pause-ended-at restart",
+        "machine": "archives container ends-at idle-since",
+    },
+    "phases": {
+        "start": "starting,pulling image,fetching weights,loading,compiling,ready",
+        "retry": "retrying,waiting for the hub,waiting for the registry,waiting for storage,restoring",
+        "end": "ending,failed",
+    },
+}
+"""Keys of one row, by table and row; phases have spaces, so commas separate them."""
 
 
 def tables() -> Mapping[str, str]:
     """Return every table by its marker in the page."""
     return {
-        **{name: _table(_HEADINGS.get(name, "key"), rows) for name, rows in keys().items()},
-        "stack-outputs": _table("printed output", _outputs(are_details=False)),
-        "stack-details": _table("other output", _outputs(are_details=True)),
+        **{name: _grouped(name, rows) if name in _GROUPS else _table(rows) for name, rows in keys().items()},
+        "stack-outputs": table("outputs | keys", _outputs()),
         "nested-outputs": table(
             "object | content | keys", (_row(path, kind) for path, kind in _nested(StackOutputs, ""))
         ),
@@ -31,12 +48,34 @@ def keys() -> Mapping[str, Mapping[str, str]]:
     return tomllib.loads(Path(__file__).parents[1].joinpath("contracts", "keys.toml").read_text(encoding="utf-8"))
 
 
-def _outputs(*, are_details: bool) -> Mapping[str, str]:
-    return {key: text for key, text in documented(StackOutputs) if (key in DETAILS) == are_details}
+def _outputs() -> Iterator[tuple[str, str]]:
+    """Yield the outputs of all targets, of TPU stacks and of gateways, printed ones first."""
+    found = dict(documented(StackOutputs))
+    for details in (False, True):
+        for target in ("", "TPU", "Gateway"):
+            keys = [key for key in found if (key in DETAILS) == details and _target(found[key]) == target]
+            if keys:
+                heading = f"{'others' if details else 'printed'}, {target or 'all targets'}"
+                yield heading, _cell(keys, found)
 
 
-def _table(heading: str, rows: Mapping[str, str]) -> str:
-    return table(f"{heading} | meaning", ((f"`{key}`", text) for key, text in rows.items()))
+def _target(text: str) -> str:
+    return text.split(":", maxsplit=1)[0].split(maxsplit=1)[0] if text.startswith(("TPU", "Gateway")) else ""
+
+
+def _cell(keys: list[str], rows: Mapping[str, str]) -> str:
+    return " <br> ".join(f"`{key}`: {rows[key]}" for key in keys)
+
+
+def _grouped(name: str, rows: Mapping[str, str]) -> str:
+    groups = {heading: keys.split("," if "," in keys else None) for heading, keys in _GROUPS[name].items()}
+    if sorted(key for keys in groups.values() for key in keys) != sorted(rows):
+        raise ScriptError(f"The groups of table {name} in authors/contract_tables.py differ from contracts/keys.toml.")
+    return table("group | keys", ((heading, _cell(keys, rows)) for heading, keys in groups.items()))
+
+
+def _table(rows: Mapping[str, str]) -> str:
+    return table("key | meaning", ((f"`{key}`", text) for key, text in rows.items()))
 
 
 def _row(path: str, kind: type[object]) -> tuple[str, str, str]:

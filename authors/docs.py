@@ -65,6 +65,7 @@ PAGES: Final[Mapping[str, Callable[[], str]]] = {
     "components/gcp_tpu.py": partial(_printed_by, "gcp_tpu_provider.python_sdk"),
     "docs/authors/assumptions.md": partial(_printed_by, "localcloud.ledger.page"),
     "docs/authors/accuracy.csv": _made_by("authors.accuracy.page:rows_file"),
+    "docs/authors/documents.csv": _made_by("authors.accuracy.documents:rows_file"),
     "docs/authors/documents.md": _made_by("authors.accuracy.documents:page"),
     "docs/reference/checkpoints.csv": _made_by("authors.planning_tables:checkpoints_file"),
     "docs/reference/commands.md": _made_by("authors.commands_page:commands_page"),

@@ -1,5 +1,7 @@
 """docs/authors/documents.md: the figures of the five documents that the project started from, with planned values and values measured elsewhere."""
 
+import csv
+import io
 import json
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -29,15 +31,28 @@ _LONG: Final = 100
 
 
 def page() -> str:
-    """Return the page."""
-    data = json.loads(FILE.read_text(encoding="utf-8"))
-    rows = [
+    """Return the page: the rows that have a remark."""
+    rows = _rows()
+    shown = [row for row in rows if row[-1]]
+    head = json.loads(FILE.read_text(encoding="utf-8"))["head"]
+    counted = head.replace("ROWS", str(len(rows))).replace("SHOWN", str(len(shown)))
+    return counted + table("document | figure | reported: | plan: | measured elsewhere: | why they differ", shown)
+
+
+def rows_file() -> str:
+    """Return every row as CSV."""
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(("document", "figure", "reported", "plan", "elsewhere", "why"))
+    writer.writerows(_rows())
+    return text.getvalue()
+
+
+def _rows() -> list[tuple[str, ...]]:
+    return [
         (*(row[key] for key in ("document", "figure", "reported")), _planned(row), row["elsewhere"], row["why"])
-        for row in data["rows"]
+        for row in json.loads(FILE.read_text(encoding="utf-8"))["rows"]
     ]
-    return data["head"].replace("ROWS", str(len(rows))) + table(
-        "document | figure | reported: | plan: | measured elsewhere: | why they differ", rows
-    )
 
 
 def _planned(row: Mapping[str, Any]) -> str:

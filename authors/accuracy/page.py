@@ -40,7 +40,11 @@ def tables() -> Mapping[str, str]:
     constants = [
         (f"`{one.name}`", f"{one.value:g}", one.unit, one.what, one.fitted_to, "; ".join(one.sources))
         for one in CONSTANTS.values()
+        if one.fitted_to != "assumed"
     ]
+    assumed = [one for one in CONSTANTS.values() if one.fitted_to == "assumed"]
+    values = " <br> ".join(f"`{one.name}` {one.value:g} {one.unit}: {one.what}" for one in assumed)
+    constants.append(("assumed", "", "", values, "", ""))
     return {
         "accuracy-shares": table(
             f"figure | tolerance: | {' | '.join(f'{name}:' for name in CLASSES)}", evidence_rows(load())

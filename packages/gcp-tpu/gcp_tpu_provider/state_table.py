@@ -80,16 +80,18 @@ SITUATIONS: tuple[Situation, ...] = (
 
 
 def table() -> str:
-    """Return the table as Markdown. Adjacent rows that differ only in the state of the node are merged."""
+    """Return the table as Markdown. Rows with equal operations are merged."""
     lines = [
         "| queued resource | node | last `up` | `up` | change in place | refresh | destroy |",
         "| --- | --- | --- | --- | --- | --- | --- |",
     ]
+    merged: dict[tuple[str, ...], list[str]] = {}
     for (queued, recorded, up, change, refresh, destroy), rows in groupby(SITUATIONS, key=_shared):
         nodes = ", ".join(row.node for row in rows)
         ended = "ACTIVE" if recorded == "ACTIVE" else "interrupted"
-        cells = [queued, nodes, ended, *(EFFECTS[effect] for effect in (up, change, refresh, destroy))]
-        lines.append(f"| {' | '.join(cells)} |")
+        cells = (nodes, ended, *(EFFECTS[effect] for effect in (up, change, refresh, destroy)))
+        merged.setdefault(cells, []).append(queued)
+    lines += [f"| {' | '.join((', '.join(states), *cells))} |" for cells, states in merged.items()]
     return "\n".join(lines) + "\n"
 
 

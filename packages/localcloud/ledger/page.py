@@ -30,7 +30,7 @@ Entries with the source `assumed` are guesses: if Google's documents do not desc
 """
 _DANGERS = "| danger | entries | tried | effect if an entry is false |\n| --- | --- | --- | --- |\n"
 _KINDS = "\n| kind | entries | local cloud |\n| --- | --- | --- |\n"
-_SOURCES = "\n| source | entries |\n| --- | --- |\n"
+_SOURCES = "\nEntries by source: {counts}.\n"
 _OF_KIND = {
     "refusal": "rejects the request, with Google's error message if it is known",
     "behavior": "behaves the same",
@@ -99,7 +99,7 @@ def page(ledger: Ledger) -> str:
         _HEAD + _DECIDE + _rows(map(_decision, (each for each in untried if each.danger == "critical"))),
         _counted(untried) + _DANGERS + _rows(_dangers(entries)),
         _KINDS + _rows((f"`{kind}`", str(kinds[kind]), meaning) for kind, meaning in _OF_KIND.items()),
-        _SOURCES + _rows(_counts(entries)),
+        _SOURCES.format(counts=", ".join(f"{label} {count}" for label, count in _counts(entries))),
         _LENIENT.format(
             count=len(lenient),
             worst=", ".join(f"`{entry.id}`" for entry in lenient if entry.danger in {"critical", "high"}),
