@@ -114,6 +114,48 @@ def answer_to(line):
     return refusal_of(f"gemma {name} {words}")
 
 
+GCLOUD = "not run: lines of gcloud or pulumi for one setting, whose form their own documentation has"
+OTHER_LINES = {
+    "README.md": "tests/engine/test_readme.py",
+    "agent.md": "tests/scripts/agent/test_clients.py",
+    "ci.md": "tests/tools/test_federation.py",
+    "clients.md": "tests/scripts/connect/test_clients_page.py",
+    "cloud-run.md": "tests/engine/test_restart.py",
+    "components.md": "not run: jq over the output of a command of the same block",
+    "evaluate.md": "not run: installs lm-evaluation-harness with PyTorch, 6 GB",
+    "gateway.md": "tests/stacks/test_gateway.py",
+    "get-started.md": "tests/engine/test_user_install.py",
+    "installation-configuration.md": "tests/agreement/registry_pages.py",
+    "local-cloud.md": "not run: a shell with variables of a running local cloud; tests start it through its modules",
+    "observability.md": "tests/cloud/test_alerts.py",
+    "one-evening.md": "not run: needs a real project and ten dollars",
+    "recovery.md": "tests/test_recovery_page.py",
+    "rollout.md": GCLOUD,
+    "secrets.md": GCLOUD,
+    "tasks.md": GCLOUD,
+    "teardown.md": "tests/cloud/test_teardown_page.py",
+    "tpu-advanced.md": GCLOUD,
+    "tpu.md": GCLOUD,
+}
+"""The file of tests that reads each page with other lines than those of `gemma`, or why no test runs them."""
+
+
+def other_lines(page):
+    """Yield the lines of a page's blocks of commands that are none of `gemma`, without comments and the rest of a line before."""
+    for lead, block in re.findall(r"^ *```(sh|console)\n(.*?)^ *```", page.read_text(), flags=re.DOTALL | re.MULTILINE):
+        for line in map(str.strip, block.replace("\\\n", " ").splitlines()):
+            typed = line.removeprefix("$ ") if lead == "sh" or line.startswith("$ ") else ""
+            if typed and not typed.startswith("#") and not re.match(r"(?:\./|\.venv/bin/)?gemma\b", typed):
+                yield typed
+
+
+def test_every_other_command_line_of_a_user_page_is_read_by_a_test_or_listed_with_a_reason():
+    found = {page.name for page in HAND_WRITTEN if page.parent.name != "authors" and list(other_lines(page))}
+    assert found == set(OTHER_LINES)
+    for name, by in OTHER_LINES.items():
+        assert by.startswith("not run: ") or name in (ROOT / by).read_text(), name
+
+
 def test_every_command_line_of_the_pages_is_accepted_and_one_with_a_mistake_is_not():
     lines = [(page.name, line) for page in HAND_WRITTEN for line in shown_lines(page)]
     assert len(lines) > 60
