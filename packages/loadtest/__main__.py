@@ -25,7 +25,7 @@ from loadtest.run import INTERRUPTED, OWN, REFUSED, compare, measure, report
 
 ENDINGS: Final = (
     "exit codes: 0 done; 1 failed, a point is invalid or was not measured, a metric is worse, or nothing was compared;\n"
-    "            2 refused, or compare --gate cannot tell; 130 interrupted"
+    "            2 refused, or compare --gate is inconclusive; 130 interrupted"
 )
 COMMANDS: Final[dict[str, tuple[type[Any], Callable[[Any], int]]]] = {
     "compare": (CompareOptions, compare),

@@ -1,4 +1,4 @@
-"""Saturation of the loads of a sweep, and the limit: this client, or the queue, KV cache, batch or speed of the server.
+"""Saturation of the loads of a sweep, and its limit, which is this client or the queue, KV cache, batch or speed of the server.
 
 Pure functions. Three answers: saturated, not saturated, and unknown if the loads do not tell.
 """

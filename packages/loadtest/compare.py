@@ -22,6 +22,8 @@ MOST_NAMED: Final = 12
 """Points of a sweep that a sentence names."""
 
 ChangeVerdict: TypeAlias = Literal["worse", "better", "same", "cannot tell"]
+CANNOT_TELL: Final = "cannot tell"
+"""The verdict without enough evidence for another one."""
 Groups = dict[str, list[dict[str, Any]]]
 
 
@@ -105,8 +107,8 @@ class Comparison:
         if self.worse:
             return "worse"
         verdicts = {change.verdict for change in self.changes}
-        if not verdicts or "cannot tell" in verdicts or self.missing or self.invalid:
-            return "cannot tell"
+        if not verdicts or CANNOT_TELL in verdicts or self.missing or self.invalid:
+            return CANNOT_TELL
         return "better" if "better" in verdicts else "same"
 
 
@@ -238,7 +240,7 @@ def _change(
         return None
     before, after = (statistics.fmean(math.exp(value) for value in found) for found in logs)
     ratio = after / before
-    low, high, verdict = 0.0, math.inf, "cannot tell"
+    low, high, verdict = 0.0, math.inf, CANNOT_TELL
     requests = min(sum(result["completed"] for result in group) for group in groups)
     by_repeats = freedom > 0 and min(len(found) for found in logs) >= REPEATS_WANTED
     if by_repeats:
@@ -276,7 +278,7 @@ def change_verdict(gain: float, low: float, high: float, *, threshold: float) ->
         return "worse"
     if gain > 1 + threshold and low > 1:
         return "better"
-    return "cannot tell"
+    return CANNOT_TELL
 
 
 def verdict_counts(comparison: Comparison) -> tuple[str, str]:
@@ -286,7 +288,7 @@ def verdict_counts(comparison: Comparison) -> tuple[str, str]:
     counts = {verdict: sum(change.verdict == verdict for change in comparison.changes) for verdict in _SAID}
     worse = f"{counts['worse'] + len(comparison.failures)} worse"
     points = ((comparison.invalid, "invalid"), (comparison.missing, "missing"))
-    open_ones = f", {counts['cannot tell']} cannot tell" if counts["cannot tell"] else ""
+    open_ones = f", {counts[CANNOT_TELL]} {CANNOT_TELL}" if counts[CANNOT_TELL] else ""
     open_ones += "".join(f", {points_text(len(named))} {what}" for named, what in points if named)
     rest = (
         f"{counts['better']} better, {len(comparison.changes)} compared; threshold {comparison.threshold:.0%},"
@@ -295,7 +297,7 @@ def verdict_counts(comparison: Comparison) -> tuple[str, str]:
     return f"{worse}{open_ones}", rest
 
 
-_SAID: Final[tuple[ChangeVerdict, ...]] = ("worse", "better", "cannot tell")
+_SAID: Final[tuple[ChangeVerdict, ...]] = ("worse", "better", CANNOT_TELL)
 
 
 def _why_nothing(comparison: Comparison) -> str:
@@ -327,12 +329,12 @@ def missing_note(comparison: Comparison) -> str:
 
 def basis_note(comparison: Comparison) -> str:
     """Return why metrics have no verdict, and the option that helps, or an empty string."""
-    opened = [change for change in comparison.changes if change.verdict == "cannot tell"]
+    opened = [change for change in comparison.changes if change.verdict == CANNOT_TELL]
     if not opened:
         return ""
     if any(change.basis == "none" for change in opened):
         return (
-            f"Points with fewer than {REPEATS_WANTED} repeats cannot tell, because one run cannot show the variation between runs:"
+            f"Points with fewer than {REPEATS_WANTED} repeats have no verdict, because one run cannot show the variation between runs:"
             f" measure with --repeats {REPEATS_WANTED} or more."
         )
     return f"{len(opened)} of {len(comparison.changes)} intervals are too wide for a verdict: measure with more --repeats or --requests."

@@ -321,7 +321,7 @@ class CompareOptions:
     gate: Annotated[
         bool,
         Option(
-            "Exit with 0 only if every point is better or same; 1 if one is worse, 2 if the comparison cannot tell."
+            "Exit with 0 only if every point is better or same; 1 if one is worse, 2 if the comparison is inconclusive."
         ),
     ] = False
     out: Annotated[

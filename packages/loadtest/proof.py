@@ -106,7 +106,7 @@ def answer_findings(
         return reasons, []
     if events - EVENTS_BESIDE * len(done) > (1 + LENGTH_DIFFERENCE) * tokens:
         reasons.append(
-            f"the responses have {events} events, but their usage states {tokens} tokens: the usage is wrong, or a proxy splits events"
+            f"the responses have {events} events, but their usage states {tokens} tokens, so the usage is wrong, or a proxy splits events"
         )
     elif tokens > SEVERAL_TOKENS * events:
         note = (
@@ -174,8 +174,8 @@ def impossible_reason(figures: Mapping[str, Any], roofline: Roofline | None, *, 
     )
     if busy_s > MOST_OF_PEAK * duration_s:
         return (
-            f"{figures['total_token_throughput']:.0f} tok/s is impossible on {roofline.accelerator}: {roofline.model} would need"
-            f" {busy_s / duration_s:.0%} of its peak FLOPS, but no server reaches {MOST_OF_PEAK:.0%}; check whether cached prompts were counted"
+            f"{figures['total_token_throughput']:.0f} tok/s is impossible on {roofline.accelerator}: {roofline.model} needs"
+            f" {busy_s / duration_s:.0%} of its peak FLOPS for that, but no server reaches {MOST_OF_PEAK:.0%}; check whether cached prompts were counted"
         )
     # Without speculative decoding a request gets one token per step, and each step reads the active weights at least once.
     fastest = figures["max_concurrent_requests"] * roofline.steps_per_s

@@ -179,6 +179,6 @@ def _traffic_notes(
         rows, sent = len(prepared.dataset.places), begun or len(records)
         if sent > rows:
             notes.append(
-                f"the dataset has {rows} usable rows, so {sent - rows} requests repeat one and may hit the prefix cache"
+                f"the dataset has {rows} usable rows, so {sent - rows} requests repeat one, which may hit the prefix cache"
             )
     return notes

@@ -64,7 +64,7 @@ def measure(options: LoadTestOptions) -> int:
 def compare(options: CompareOptions) -> int:
     """Compare two sweeps point by point, as Markdown for a pull request.
 
-    Exit code 1 if a metric got worse beyond the threshold, or if nothing was compared. With --gate: 0 better or same, 1 worse, 2 cannot tell.
+    Exit code 1 if a metric got worse beyond the threshold, or if nothing was compared. With --gate: 0 better or same, 1 worse, 2 inconclusive.
     """
     from loadtest.compare import compare_folders, comparison_json  # noqa: PLC0415 - only for two sweeps
     from loadtest.reports.markdown import comparison_markdown  # noqa: PLC0415 - the same

@@ -408,7 +408,7 @@ async def _measure(run: _Run, point: Point) -> tuple[dict[str, Any], bool]:
     result["input_lens_source"] = run.calibration.source
     if counted != point.input_tokens and not run.prepared.varied:
         result["notes"].append(
-            f"prompts of exactly {point.input_tokens} input tokens are not possible: the server counts {counted}"
+            f"prompts of exactly {point.input_tokens} input tokens are not possible, because the server counts {counted}"
         )
     if result["completed"] == 0 and await _lost(run) is not None:
         return {}, True

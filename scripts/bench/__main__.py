@@ -42,7 +42,7 @@ def _compare(options: CompareOptions) -> ExitCode:
     A metric is "same" only if its whole interval is within the threshold. The exit
     code is 1 if a metric got worse beyond the threshold, or if nothing was compared.
     With --gate it is 0 if every point is better or same, 1 if one is worse, and 2 if
-    the comparison cannot tell. A point of BEFORE that AFTER lacks is named.
+    the comparison is inconclusive. A point of BEFORE that AFTER lacks is named.
     """
     from loadtest.run import compare
 

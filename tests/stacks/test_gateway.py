@@ -107,7 +107,7 @@ def test_a_gateway_with_a_server_runs_envoy_in_its_own_subnet_for_its_callers_on
     assert "10.66.0.2" in container["args"][1]
     listener, *others = json.loads(container["args"][1])["static_resources"]["listeners"]
     address = listener["address"]["socket_address"]
-    page = {cause: tuple(cells) for cause, *cells in security_page.rows("What listens where")}
+    page = {cause: tuple(cells) for cause, *cells in security_page.rows("Listening ports")}
     assert page["gateway"] == (f"{address['address']}:{address['port_value']}", "none")
     assert (others, recorder.all("Firewall")) == ([], [])
     assert GATEWAY_RANGE in page["`tpu.gateway`"][1]

@@ -34,7 +34,7 @@ SCOPES = {
 MEMBERS = {
     MEMBER: "tunnel member",
     INVOKER: "invoker",
-    "allUsers": "everyone",
+    "allUsers": "the public",
     "serviceAccount:service-1@gcp-sa-artifactregistry.iam.gserviceaccount.com": "Artifact Registry",
 }
 
@@ -181,7 +181,7 @@ LISTENS = {
     "`tpu.existingNetwork`": ("tpu-v6e1", {"tpu.existingNetwork": NETWORK, "tpu.zones": ["us-east5-a"]}),
     "Cloud Run": ("l4-qat", {}),
 }
-"""Rows of what listens where, and settings of each. tests/stacks/test_gateway.py has the gateway's."""
+"""Rows of the listening ports, and settings of each. tests/stacks/test_gateway.py has the gateway's."""
 
 
 def listens(declared):
@@ -207,7 +207,7 @@ def test_the_page_says_where_each_server_listens_and_what_its_rules_allow(declar
     shared = {"network": f"projects/{PROJECT}/global/networks/n", "subnetwork": "n", "regions": ["us-east5"]}
     outputs = {"gateway": {"gatewayNetwork": {**shared, "gatewayRange": GATEWAY_RANGE, "internetEgress": True}}}
     monkeypatch.setattr("stacks.project.other_stacks.deployed_outputs", outputs.get)
-    page = {cause: tuple(cells) for cause, *cells in rows("What listens where")}
+    page = {cause: tuple(cells) for cause, *cells in rows("Listening ports")}
     assert set(page) == {*LISTENS, "gateway"}
     for cause, (stack, settings) in LISTENS.items():
         with subtests.test(cause):

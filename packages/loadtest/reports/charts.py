@@ -146,7 +146,7 @@ def _figures(value: object) -> dict[str, float]:
 
 
 def _view(plot: Plot, result: Result) -> Mapping[str, float]:
-    """Return a point's metrics for a chart: the steady window's if it has them all, so a chart has one window."""
+    """Return a point's metrics for a chart, from the steady window if it has them all, so a chart has one window."""
     steady = _figures(result.get("steady"))
     fields = {plot.x, *(field for _, field in plot.lines)}
     whole = {field for field in fields if result.get(field) is not None and field not in steady}

@@ -4,7 +4,7 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from typing import Final, TypeAlias
 
-from loadtest.compare import Comparison, basis_note, missing_note, verdict_counts
+from loadtest.compare import CANNOT_TELL, Comparison, basis_note, missing_note, verdict_counts
 from loadtest.overview import SweepRow, WorkloadTable
 from loadtest.reports.chart_model import NOTHING
 from loadtest.reports.pages import page
@@ -67,7 +67,7 @@ def overview_markdown(tables: Sequence[WorkloadTable]) -> str:
     return page("overview.md.j2", tables=tables, notices=list(_notices(tables)), columns=COLUMNS)
 
 
-ORDER: Final = ("worse", "better", "cannot tell", "same")
+ORDER: Final = ("worse", "better", CANNOT_TELL, "same")
 
 
 def _percent(ratio: float) -> str:

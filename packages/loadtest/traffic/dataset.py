@@ -1,8 +1,8 @@
 """Prompts from a file: JSONL with `prompt` or `messages`, or conversations in ShareGPT's format.
 
 ShareGPT's format is a JSON array (or JSONL) of `{"conversations": [{"from": "human", "value": ...}, {"from": "gpt", "value": ...}]}`.
-vLLM's benchmark reads it the same way (vllm/benchmarks/datasets, `ShareGPTDataset`: the first human message is the prompt, the reply's length
-is the length to generate).
+vLLM's benchmark reads it the same way (vllm/benchmarks/datasets, `ShareGPTDataset`). The first human message is the prompt, and the reply's length
+is the length to generate.
 
 A file is scanned once. Memory only stores the position of each row, 16 bytes per row. A row is read again when its request is created.
 """
