@@ -18,18 +18,8 @@ _GROUPS: Final[Mapping[str, Mapping[str, str]]] = {
         "variables": "env secretEnv",
         "files": "weights parts",
     },
-    "guest-attributes": {
-        "phase": "phase document-hash updated-at detail",
-        "change": "serving-hash former-hash pause-began-at pause-ended-at restart",
-        "machine": "archives container ends-at idle-since",
-    },
-    "phases": {
-        "start": "starting,pulling image,fetching weights,loading,compiling,ready",
-        "retry": "retrying,waiting for the hub,waiting for the registry,waiting for storage,restoring",
-        "end": "ending,failed",
-    },
 }
-"""Keys of one row, by table and row; phases have spaces, so commas separate them."""
+"""Keys of one row, by table and row."""
 
 
 def tables() -> Mapping[str, str]:
@@ -68,7 +58,7 @@ def _cell(keys: list[str], rows: Mapping[str, str]) -> str:
 
 
 def _grouped(name: str, rows: Mapping[str, str]) -> str:
-    groups = {heading: keys.split("," if "," in keys else None) for heading, keys in _GROUPS[name].items()}
+    groups = {heading: keys.split() for heading, keys in _GROUPS[name].items()}
     if sorted(key for keys in groups.values() for key in keys) != sorted(rows):
         raise ScriptError(f"The groups of table {name} in authors/contract_tables.py differ from contracts/keys.toml.")
     return table("group | keys", ((heading, _cell(keys, rows)) for heading, keys in groups.items()))

@@ -223,12 +223,10 @@ def _config(repository: Repository) -> dict[str, Any]:
 
 def _quantization(repository: Repository) -> dict[str, Any]:
     """Return the quantization_config of a form. Empty for bf16."""
-    if repository.form == "nvfp4-modelopt":
-        return {
-            "quant_method": "modelopt",
-            "quant_algo": "NVFP4",
-            "ignore": ["lm_head", "model.language_model.layers.*.self_attn*"],
-        }
+    if repository.form in {"nvfp4-modelopt", "nvfp4-experts"}:
+        attention = ["lm_head", "model.language_model.layers.*.self_attn*"]
+        dense = ["model.language_model.layers.*.mlp*"] if repository.form == "nvfp4-experts" else []
+        return {"quant_method": "modelopt", "quant_algo": "NVFP4", "ignore": [*attention, *dense]}
     weights: dict[str, dict[str, Any]] = {
         "w4a16": {"num_bits": 4, "type": "int", "group_size": 32, "strategy": "group", "symmetric": True},
         "fp8": {"num_bits": 8, "type": "float", "strategy": "channel", "symmetric": True},

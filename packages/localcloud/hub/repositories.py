@@ -39,7 +39,7 @@ class Repository(BaseModel):
     state: State
     source: str = Field(min_length=1)
     size: str = ""
-    form: Literal["bf16", "w4a16", "fp8", "nvfp4", "nvfp4-modelopt"] = "bf16"
+    form: Literal["bf16", "w4a16", "fp8", "nvfp4", "nvfp4-modelopt", "nvfp4-experts"] = "bf16"
     drafter: bool = False
     adapter_rank: int = 0
     """Rank of a LoRA adapter in PEFT's format. 0: the repository is a checkpoint."""
