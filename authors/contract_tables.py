@@ -5,27 +5,16 @@ import tomllib
 import typing
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Final
 
 from authors.tables import table
-from contracts.errors import ScriptError
 from contracts.fields import camel_case, documented
 from contracts.outputs import DETAILS, StackOutputs
-
-_GROUPS: Final[Mapping[str, Mapping[str, str]]] = {
-    "serving-document": {
-        "container": "schema image command args port shmSizeGib",
-        "variables": "env secretEnv",
-        "files": "weights parts",
-    },
-}
-"""Keys of one row, by table and row."""
 
 
 def tables() -> Mapping[str, str]:
     """Return every table by its marker in the page."""
     return {
-        **{name: _grouped(name, rows) if name in _GROUPS else _table(rows) for name, rows in keys().items()},
+        **{name: _table(rows) for name, rows in keys().items()},
         "stack-outputs": table("outputs | keys", _outputs()),
         "nested-outputs": table(
             "object | content | keys", (_row(path, kind) for path, kind in _nested(StackOutputs, ""))
@@ -55,13 +44,6 @@ def _target(text: str) -> str:
 
 def _cell(keys: list[str], rows: Mapping[str, str]) -> str:
     return " <br> ".join(f"`{key}`: {rows[key]}" for key in keys)
-
-
-def _grouped(name: str, rows: Mapping[str, str]) -> str:
-    groups = {heading: keys.split() for heading, keys in _GROUPS[name].items()}
-    if sorted(key for keys in groups.values() for key in keys) != sorted(rows):
-        raise ScriptError(f"The groups of table {name} in authors/contract_tables.py differ from contracts/keys.toml.")
-    return table("group | keys", ((heading, _cell(keys, rows)) for heading, keys in groups.items()))
 
 
 def _table(rows: Mapping[str, str]) -> str:
