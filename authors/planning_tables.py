@@ -1,14 +1,12 @@
 """Generated tables about the planner: findings, checkpoints, precisions, searches and shipped stacks."""
 
-import csv
-import io
 import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
-from authors.tables import table
+from authors.tables import csv_text, table
 from planning import plan
 from planning.cost.subject import examine, is_out_of_memory
 from planning.data.checkpoints import ABSENT, CHECKPOINTS, Checkpoint, Page, nearest_ids, with_owner
@@ -65,16 +63,14 @@ def rules_table() -> str:
 
 def checkpoints_file() -> str:
     """Return every checkpoint and draft model as CSV, with its commit and the page that names it."""
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(("id", "kind", "precision", "files_gib", "drafts_for", "commit", "named_on", "named_by"))
+    rows: list[Sequence[object]] = []
     for one in CHECKPOINTS.values():
         kind = f"{one.kind}, by an individual" if one.is_personal else one.kind
         target = one.architecture if one.is_drafter else ""
-        writer.writerow(
+        rows.append(
             (one.id, kind, one.scheme, f"{_files_gib(one):.2f}", target, one.commit, one.source.date, one.source.url)
         )
-    return text.getvalue()
+    return csv_text(("id", "kind", "precision", "files_gib", "drafts_for", "commit", "named_on", "named_by"), rows)
 
 
 def _files_gib(one: Checkpoint) -> float:

@@ -1,14 +1,13 @@
 """docs/authors/documents.md: the figures of the five documents that the project started from, with planned values and values measured elsewhere."""
 
-import csv
-import io
 import json
 from collections.abc import Callable, Mapping
+from functools import cache
 from pathlib import Path
 from typing import Any, Final
 
 from authors.accuracy.corpus.measured import KINDS, load, subject_of
-from authors.tables import table
+from authors.tables import csv_text, table
 from planning.cost.subject import Subject, examine
 from planning.planner import plan_of
 from planning.question.types import Deployment, VllmOptions
@@ -34,24 +33,25 @@ def page() -> str:
     """Return the page: the rows that have a remark."""
     rows = _rows()
     shown = [row for row in rows if row[-1]]
-    head = json.loads(FILE.read_text(encoding="utf-8"))["head"]
-    counted = head.replace("ROWS", str(len(rows))).replace("SHOWN", str(len(shown)))
+    counted = _data()["head"].replace("ROWS", str(len(rows))).replace("SHOWN", str(len(shown)))
     return counted + table("document | figure | reported: | plan: | measured elsewhere: | why they differ", shown)
 
 
 def rows_file() -> str:
     """Return every row as CSV."""
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(("document", "figure", "reported", "plan", "elsewhere", "why"))
-    writer.writerows(_rows())
-    return text.getvalue()
+    return csv_text(("document", "figure", "reported", "plan", "elsewhere", "why"), _rows())
 
 
+@cache
+def _data() -> Mapping[str, Any]:
+    return json.loads(FILE.read_text(encoding="utf-8"))
+
+
+@cache
 def _rows() -> list[tuple[str, ...]]:
     return [
         (*(row[key] for key in ("document", "figure", "reported")), _planned(row), row["elsewhere"], row["why"])
-        for row in json.loads(FILE.read_text(encoding="utf-8"))["rows"]
+        for row in _data()["rows"]
     ]
 
 

@@ -4,16 +4,15 @@ The tables are shares of the predictions within the tolerance, by the planner's 
 docs/authors/accuracy.md describes the classes. A row is used for a constant or for a proof, never for both.
 """
 
-import csv
-import io
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import cache
 from typing import Final
 
 from authors.accuracy.corpus.compared import ComparedFigure, JudgedBoot, compared, judged, started
 from authors.accuracy.corpus.measured import KINDS, Boot, Measurements, ReportSource, load
-from authors.accuracy.sweeps import FACTORS, ComparedPoint, all_points, comparisons
-from authors.tables import table
+from authors.accuracy.sweeps import FACTORS, ComparedPoint, all_comparisons
+from authors.tables import csv_text, table
 from planning.data.gpu_speed import CONSTANTS
 from planning.speed.bands import Figure
 
@@ -47,37 +46,42 @@ def tables() -> Mapping[str, str]:
     constants.append(("assumed", "", "", values, "", ""))
     return {
         "accuracy-shares": table(
-            f"figure | tolerance: | {' | '.join(f'{name}:' for name in CLASSES)}", evidence_rows(load())
+            f"figure | tolerance: | {' | '.join(f'{name}:' for name in CLASSES)}", evidence_rows()
         ),
-        "accuracy-misses": table("what | figure | measured | planned | source", missed(load())),
+        "accuracy-misses": table("what | figure | measured | planned | source", missed()),
         "gpu-constants": table("name | value: | unit | meaning | fitted to | sources", constants),
     }
 
 
 def rows_file() -> str:
     """Return every row as CSV: outcomes, figures and points, misses first in each class, with the constants that were set from them."""
-    rows = sorted(_rows(load()), key=lambda row: (row[0] != "unseen", row[7] == "yes"))
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(COLUMNS)
-    writer.writerows(rows)
-    return text.getvalue()
+    return csv_text(COLUMNS, sorted(_rows(), key=lambda row: (row[0] != "unseen", row[7] == "yes")))
 
 
-def _rows(measurements: Measurements) -> Iterator[Sequence[str]]:
-    fitted = {row: f"set {name}" for row, name in measurements.fitted.items()}
-    for boot in started(measurements.boots):
-        row = judged(boot)
+@cache
+def _verdicts() -> Sequence[JudgedBoot]:
+    return tuple(map(judged, started(load().boots)))
+
+
+@cache
+def _figures() -> Sequence[ComparedFigure]:
+    return tuple(compared(load().boots))
+
+
+def _rows() -> Iterator[Sequence[str]]:
+    fitted = {row: f"set {name}" for row, name in load().fitted.items()}
+    for row in _verdicts():
+        boot = row.boot
         seen = f"crashed ({boot.at}): {boot.message}" if boot.died else "runs"
         reason = boot.superseded or boot.beyond or ("patched image" if boot.patched else "") or boot.ambiguous
         within = ("yes" if row.is_right else "no") if row.is_counted else "not counted"
         yield (*_head(boot), "verdict", seen, row.planned, within, reason)
-    for one in compared(measurements.boots):
+    for one in _figures():
         remark = one.figure.beyond or fitted.get((one.boot.deployment_id, one.figure.key), "") or one.figure.note
         values = f"{one.figure.measured:.5g}", f"{one.predicted:.5g}", "yes" if one.is_within else "no"
         yield (*_head(one.boot), one.figure.kind.name, *values, remark)
-    for one in comparisons(all_points()):
-        point, source = one.point, measurements.sources[one.point.source]
+    for one in all_comparisons():
+        point, source = one.point, load().sources[one.point.source]
         name = f"{point.deployment}, {point.input_tokens} in, {point.output_tokens} out, {point.users} users"
         values = f"{one.measured:.5g}", f"{one.predicted:.5g}", "yes" if one.is_within else "no"
         remark = {"fit": "set constants", "band": "set bands", "held-out": ""}[point.split]
@@ -92,15 +96,15 @@ def _source(source: ReportSource) -> tuple[str, str, str]:
     return "unseen" if source.unseen else "known", source.citation, source.url
 
 
-def evidence_rows(measurements: Measurements) -> list[Sequence[str]]:
+def evidence_rows() -> list[Sequence[str]]:
     """Return the page's first table: figures of the boots, verdicts, rates and times of the sweeps, and their bands."""
-    boots = [[boot for boot in measurements.boots if boot.evidence == name] for name in ("unseen", "known")]
-    by_class = [first_sight(measurements), *(list(compared(own)) for own in boots)]
+    now = [[one for one in _figures() if one.boot.evidence == name] for name in ("unseen", "known")]
+    by_class = [first_sight(load()), *now]
     rows: list[Sequence[str]] = []
     for group, keys in GROUPS.items():
         shares = [_share(row.is_within for row in members if row.figure.key in keys) for members in by_class]
         rows.append((group, f"{KINDS[keys[0]].tolerance:.0%}", *shares))
-    return [*rows, *_verdict_rows(measurements), *_sweep_rows(measurements)]
+    return [*rows, *_verdict_rows(), *_sweep_rows()]
 
 
 def share(within: int, count: int) -> str:
@@ -123,24 +127,22 @@ def first_sight(measurements: Measurements) -> Sequence[ComparedFigure]:
     ]
 
 
-def missed(measurements: Measurements) -> list[Sequence[str]]:
+def missed() -> list[Sequence[str]]:
     """Return each unseen prediction outside its tolerance: verdicts, figures of boots, and points of sweeps by deployment and figure."""
-    unseen = [boot for boot in measurements.boots if boot.evidence == "unseen"]
     rows: list[Sequence[str]] = [
         (row.boot.title, "verdict", "crashed" if row.boot.died else "runs", row.planned, _sources(row))
-        for row in map(judged, started(unseen))
-        if row.is_counted and not row.is_right
+        for row in _verdicts()
+        if row.boot.evidence == "unseen" and row.is_counted and not row.is_right
     ]
-    for row in compared(unseen):
-        if not row.is_within:
+    for row in _figures():
+        if row.boot.evidence == "unseen" and not row.is_within:
             values = f"{row.figure.measured:,.3g}", f"{row.predicted:,.3g}"
             rows.append((row.boot.title, row.figure.kind.name, *values, _sources(row)))
-    points = comparisons([point for point in all_points() if point.is_unseen])
     for figure, title in SWEPT.items():
         found: dict[tuple[str, str], list[ComparedPoint]] = defaultdict(list)
-        for one in points:
-            if one.figure == figure:
-                found[one.point.deployment, measurements.sources[one.point.source].citation].append(one)
+        for one in all_comparisons():
+            if one.figure == figure and one.point.is_unseen:
+                found[one.point.deployment, load().sources[one.point.source].citation].append(one)
         for (deployment, citation), own in found.items():
             if ratios := sorted(1 / one.ratio for one in own if not one.is_within):
                 size = f"{ratios[0]:.2f} to {ratios[-1]:.2f} times" if len(ratios) > 1 else f"{ratios[0]:.2f} times"
@@ -152,8 +154,8 @@ def _sources(row: ComparedFigure | JudgedBoot) -> str:
     return ", ".join(source.citation for source in row.boot.sources)
 
 
-def _verdict_rows(measurements: Measurements) -> Iterator[Sequence[str]]:
-    counted = [row for row in map(judged, started(measurements.boots)) if row.is_counted]
+def _verdict_rows() -> Iterator[Sequence[str]]:
+    counted = [row for row in _verdicts() if row.is_counted]
     for title, died in (("verdict, servers that crashed", True), ("verdict, servers that ran", False)):
         own = [row for row in counted if row.boot.died is died]
         first = _share(row.boot.first_right for row in own if row.boot.first_right is not None)
@@ -161,10 +163,10 @@ def _verdict_rows(measurements: Measurements) -> Iterator[Sequence[str]]:
         yield title, "", first, *now
 
 
-def _sweep_rows(measurements: Measurements) -> Iterator[Sequence[str]]:
-    by_class = [comparisons([one for one in all_points() if one.is_unseen is unseen]) for unseen in (True, False)]
+def _sweep_rows() -> Iterator[Sequence[str]]:
+    by_class = [[one for one in all_comparisons() if one.point.is_unseen is unseen] for unseen in (True, False)]
     for figure, title in SWEPT.items():
-        first = [source.first_points.get(figure, (0, 0)) for source in measurements.sources.values()]
+        first = [source.first_points.get(figure, (0, 0)) for source in load().sources.values()]
         shares = [_share(one.is_within for one in members if one.figure == figure) for members in by_class]
         yield title, f"{FACTORS[figure]:g} times", share(*map(sum, zip(*first, strict=True))), *shares
     inside = [_share(one.is_in_band for one in members if one.point.split == "held-out") for members in by_class]

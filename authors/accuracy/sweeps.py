@@ -113,6 +113,12 @@ def parse_points(text: str) -> tuple[SweepPoint, ...]:
         raise MeasurementError(f"{FILE.name}: line {int(number) + 2}: {name}: {first['msg']}.") from None
 
 
+@cache
+def all_comparisons() -> tuple[ComparedPoint, ...]:
+    """Return all metrics of the project's points."""
+    return comparisons(all_points())
+
+
 def comparisons(points: Sequence[SweepPoint]) -> tuple[ComparedPoint, ...]:
     """Return all metrics of the points whose prompts were computed, or came from the prefix cache as far as known."""
     return tuple(

@@ -5,7 +5,7 @@ experts, per-layer embeddings and shared KV (Gemma 4), and the usual quantized c
 attention are rejected, because their caches follow other rules.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Final, cast
 
 from planning.data.quantization import FULL_BYTES
@@ -325,12 +325,17 @@ def _quantization(top: _Reader, name: str) -> tuple[str, str]:
 
 def _compressed_weights(block: _Reader) -> _Reader:
     """Return the weight format of the first group of layers; an empty block if no group states it."""
-    groups = block.block("config_groups")
-    schemes = [groups.block(name) for name in groups.values] if groups else []
-    weights = [
-        scheme.block("weights") for scheme in schemes if scheme and "mbed" not in str(scheme.values.get("targets"))
-    ]
-    return next(filter(None, weights), _Reader({}, block.where))
+    found = (weights for targets, weights in _weight_groups(block) if "mbed" not in targets)
+    return next(found, _Reader({}, block.where))
+
+
+def _weight_groups(block: _Reader | None) -> Iterator[tuple[str, _Reader]]:
+    """Yield the targets and the weight format of each group of layers of compressed-tensors."""
+    groups = block and block.block("config_groups")
+    for name in groups.values if groups else ():
+        group = groups and groups.block(name)
+        if group and (weights := group.block("weights")):
+            yield str(group.values.get("targets")), weights
 
 
 def _nvfp4(block: _Reader) -> str:
@@ -345,15 +350,8 @@ def _nvfp4(block: _Reader) -> str:
 
 def _embedding_bytes(top: _Reader) -> tuple[tuple[Role, float], ...]:
     """Return the bytes per parameter of embeddings that compressed-tensors stores in integers (vllm-project/vllm#44340)."""
-    block = top.block("quantization_config")
-    groups = block.block("config_groups") if block is not None else None
     found: dict[Role, float] = {}
-    for name in groups.values if groups is not None else ():
-        group = groups.block(name) if groups is not None else None
-        weights = group.block("weights") if group is not None else None
-        targets = str(group.values.get("targets")) if group is not None else ""
-        if weights is None:
-            continue
+    for targets, weights in _weight_groups(top.block("quantization_config")):
         scale = weights.whole("group_size", default=0)
         size = weights.positive("num_bits", default=16) / 8 + (FULL_BYTES / scale if scale > 0 else 0.0)
         if "Embedding" in targets or "embed_tokens" in targets.replace("embed_tokens_per_layer", ""):

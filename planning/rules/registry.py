@@ -54,7 +54,7 @@ class Rule:
 
     @property
     def check(self) -> Check:
-        """The function that searches it in a deployment. Its docstring is the reason."""
+        """The function that searches for it in a deployment. Its docstring is the reason."""
         return _CHECKS[self.id]
 
     def result(self, subject: Subject) -> RuleResult | None:

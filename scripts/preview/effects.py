@@ -68,7 +68,7 @@ def replacing(before: StackDescription, after: StackDescription) -> Sequence[Cha
 
 def _effect(change: ChangedValue, serves: StackEffect) -> StackEffect:
     """Return the effect that the setting or its block states, or `serves`."""
-    if change.key == PROJECT:  # such a file uses the project of the environment, which is unknown here
+    if change.key == PROJECT:  # without this key, a file uses the project of the environment, which is unknown here
         return "nothing" if None in {change.before, change.after} else "capacity" if serves == "restart" else "service"
     effects, key = stated_effects(), change.key
     while key and key not in effects:

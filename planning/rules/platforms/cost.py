@@ -7,9 +7,7 @@ from planning.cost.costs import renewals
 from planning.cost.running_costs import usual_start_s
 from planning.cost.subject import Subject
 from planning.data.prices import PRICES, Price, region_of
-from planning.machine.hardware import (
-    MIN_RUN_S,
-)
+from planning.machine.hardware import MIN_RUN_S
 from planning.question.types import Remedy
 from planning.rules.registry import RuleResult, change, rule
 from planning.units import HOUR_S, duration
