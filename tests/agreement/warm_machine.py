@@ -290,9 +290,10 @@ async def _prepare(cloud: Cloud, weights: Weights, *, may_archive: bool) -> None
         if weights == "bucket":
             size = round(plan(_deployment(weights)).memory.checkpoint_gib * 2**30)
             for name, simulated in (("config.json", 1_000), ("model.safetensors", size)):
-                await session.post(_upload_url(f"weights/{name}"), data=b"placeholder")
-                described = {"metadata": {SIMULATED_BYTES: str(simulated)}}
-                await session.patch(f"/storage/storage/v1/b/{BUCKET}/o/weights%2F{name}", json=described)
+                parts = aiohttp.MultipartWriter("related")
+                parts.append_json({"name": f"weights/{name}", "metadata": {SIMULATED_BYTES: str(simulated)}})
+                parts.append(b"placeholder")
+                await session.post(f"/storage/upload/storage/v1/b/{BUCKET}/o?uploadType=multipart", data=parts)
 
 
 async def _make_key(session: aiohttp.ClientSession, member: str) -> None:

@@ -126,7 +126,7 @@ def test_an_interrupt_while_it_waits_keeps_the_request_in_the_state(workspace):
         assert re.match(r"\d+:\d\d:\d\d \d+ of \d+: creating ", first), first
         assert shown.interrupt() == 130, shown.text
         told = words_of(shown)
-        assert "and costs $1.35/h maximum. Run `gemma up" in told, told
+        assert "and cost $1.35/h maximum. Run `gemma up" in told, told
     finally:
         shown.close()
     resources = json.loads(workspace.state(OTHER))["checkpoint"]["latest"]["resources"]
