@@ -4,9 +4,10 @@ Both are JSON in the format of `planning.data.prices`. A price of the stack's fi
 """
 
 from collections.abc import Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import Final, cast
+
+from msgspec.structs import replace
 
 from cloud.model_files import PROJECT
 from cloud.simulated import is_simulated

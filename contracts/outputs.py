@@ -6,11 +6,10 @@ from typing import Annotated, Final, Literal
 
 from contracts.features import ServedFeatures
 from contracts.fields import Doc, camel_case
+from contracts.verdicts import Verdict
 
 Target = Literal["tpu", "cloud-run", "gateway"]
 Auth = Literal["id-token", "tunnel", "none"]
-Verdict = Literal["fits", "out-of-memory", "blocked"]
-Severity = Literal["block", "warn", "info"]
 
 DETAILS_TYPE: Final = "gemma-serving:index:StackDetails"
 DETAILS: Final = frozenset(map(camel_case, (

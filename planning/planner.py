@@ -1,5 +1,6 @@
 """`plan`: the complete result for a deployment."""
 
+from contracts.verdicts import Verdict
 from planning.cost.running_costs import bill_text, running_costs
 from planning.cost.subject import Subject, examine, is_out_of_memory
 from planning.data import overheads
@@ -7,7 +8,7 @@ from planning.memory.host_memory import streamer_buffer_bytes
 from planning.memory.margins import margin_of
 from planning.model.support import version_in_use
 from planning.question.resolved import Resolved
-from planning.question.types import Deployment, Plan, Verdict
+from planning.question.types import Deployment, Plan
 from planning.question.vllm_args import XLA_CACHE_PATH, vllm_environment
 from planning.rules.findings import accepted_by, findings_of
 

@@ -7,11 +7,12 @@ import csv
 import datetime as dt
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Final, Literal
 
+from msgspec.structs import replace
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 
 from authors.accuracy.corpus.measured import MeasurementError, load

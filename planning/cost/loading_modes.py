@@ -1,7 +1,10 @@
 """Comparison of all weights modes on Cloud Run: start, host memory and cost."""
 
-from dataclasses import asdict, dataclass, replace
+import dataclasses
 from typing import Any, Final, cast
+
+from msgspec import Struct
+from msgspec.structs import asdict, replace
 
 from planning.cost.costs import most_usd_per_hour
 from planning.cost.running_costs import usual_start_s
@@ -21,8 +24,7 @@ MODES: Final[tuple[WeightsMode, ...]] = ("fuse", "fuse-buffered", "fuse-cached",
 """Modes for the stack's bucket that a Cloud Run service can use."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LoadingMode:
+class LoadingMode(Struct, frozen=True, kw_only=True):
     """A mode, with or without Direct VPC."""
 
     mode: WeightsMode
@@ -78,7 +80,7 @@ def _mode(resolved: Resolved, mode: WeightsMode, *, direct_vpc: bool, present: f
     changed = replace(
         deployment,
         weights_mode=mode,
-        vllm=replace(deployment.vllm, load_format=None),
+        vllm=dataclasses.replace(deployment.vllm, load_format=None),
         cloud_run=replace(deployment.cloud_run, direct_vpc=direct_vpc, file_cache_gib=cache_gib),
     )
     after = resolve(changed)

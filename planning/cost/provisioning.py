@@ -4,8 +4,9 @@ The hardware, the provisioning model and the quota are three gates that reports 
 "FLEX_START provisioning model is not supported for accelerator type". Available capacity is a fourth, known only after a request.
 """
 
-from dataclasses import dataclass
 from typing import Final, Literal, get_args
+
+from msgspec import Struct
 
 from planning.data.prices import LIST_PRICES
 from planning.machine.hardware import FLEX_START_REFUSED_ZONES, FLEX_START_V6E_ZONES, Accelerator
@@ -15,8 +16,7 @@ Answer = Literal["yes", "no", "unknown"]
 PROVISIONING_MODELS: Final[tuple[ProvisioningModel, ...]] = get_args(ProvisioningModel)
 
 
-@dataclass(frozen=True, slots=True)
-class Acceptance:
+class Acceptance(Struct, frozen=True):
     """Support for a provisioning model in a location, with a document or a report; if unknown, the reason."""
 
     answer: Answer

@@ -1,6 +1,7 @@
 """The input of rules: the resolved deployment and all figures computed from it."""
 
-from dataclasses import dataclass, replace
+from msgspec import Struct
+from msgspec.structs import replace
 
 from planning.cost.costs import cost_plan
 from planning.memory.budget import memory_plan
@@ -12,8 +13,7 @@ from planning.speed.serving import throughput_plan, workload_plan
 from planning.speed.startup import startup_plan
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Subject:
+class Subject(Struct, frozen=True, kw_only=True):
     """A deployment with its figures."""
 
     resolved: Resolved

@@ -7,8 +7,9 @@
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any, Final, Literal
+
+from msgspec import Struct
 
 from planning.data.tables import Table, data_file, row_of
 
@@ -17,16 +18,14 @@ Kind = Literal["instruct", "base", "qat", "drafter"]
 tolerates rounding to 4 bits, stored unrounded. `drafter`: proposes tokens for another model and cannot serve alone."""
 
 
-@dataclass(frozen=True, slots=True)
-class Page:
+class Page(Struct, frozen=True):
     """A public page and its date, YYYY-MM-DD."""
 
     url: str
     date: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Checkpoint:
+class Checkpoint(Struct, frozen=True, kw_only=True):
     """A repository on the hub."""
 
     id: str

@@ -5,15 +5,15 @@ docs/authors/planner-internals.md shows the rows.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from functools import cache
 from typing import Final
+
+from msgspec import Struct
 
 from planning.data.tables import Table, data_file, row_of
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GpuConstant:
+class GpuConstant(Struct, frozen=True, kw_only=True):
     """One row."""
 
     name: str

@@ -5,16 +5,16 @@ A version outside `planning.question.server_flags.TABLES` needs a table of its f
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from typing import Final, Literal
+
+from msgspec import Struct, field
 
 from planning.data.tables import Table, data_file, row_of
 
 ImagePlatform = Literal["tpu", "cuda"]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Image:
+class Image(Struct, frozen=True, kw_only=True):
     """One image of vLLM, pinned by digest."""
 
     repository: str

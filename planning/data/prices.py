@@ -6,9 +6,11 @@ planning/data/prices.json has the list prices. A region without a known price us
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
 from datetime import date
 from typing import Any, Final, cast
+
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from planning.data.tables import Table, data_file
 from planning.errors import PlanningError
@@ -28,8 +30,7 @@ EVERYWHERE: Final = ""
 """Region of a price that is the same everywhere."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PriceSource:
+class PriceSource(Struct, frozen=True, kw_only=True):
     """Source of a price, and the date at which it was valid."""
 
     url: str
@@ -38,8 +39,7 @@ class PriceSource:
     note: str = ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PriceRow:
+class PriceRow(Struct, frozen=True, kw_only=True):
     """The price of one region."""
 
     usd: float
@@ -47,8 +47,7 @@ class PriceRow:
     """The name of its source."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Sku:
+class Sku(Struct, frozen=True, kw_only=True):
     """Description of a price in Google's price catalog, one SKU per region.
 
     Spellings of TPU SKUs: https://github.com/xbill9/gemma4-dev/blob/4cf2d8b/gce-vllm-v5e1-2b/server.py, read from the catalog on 2026-08-06.
@@ -63,8 +62,7 @@ class Sku:
     unit: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ListPrice:
+class ListPrice(Struct, frozen=True, kw_only=True):
     """A list price, by region or by the pair of continents for traffic."""
 
     what: str
@@ -91,8 +89,7 @@ PRICES: Final[Mapping[str, ListPrice]] = Table(
 """By key of the price file."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Price:
+class Price(Struct, frozen=True, kw_only=True):
     """A price in use."""
 
     key: str
@@ -128,8 +125,7 @@ class Price:
         return age_days is None or age_days > self.max_age_days
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CatalogRead:
+class CatalogRead(Struct, frozen=True, kw_only=True):
     """Values that a refresh read from Google's price catalog (`gemma plan prices`)."""
 
     url: str
@@ -139,8 +135,7 @@ class CatalogRead:
     """Keys and regions with several matching SKUs of different prices; no price was chosen."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PriceBook:
+class PriceBook(Struct, frozen=True, kw_only=True):
     """Prices of everything that a deployment is billed for: custom prices, then refreshed ones, then list prices."""
 
     as_of: str = ""
@@ -246,8 +241,7 @@ class PriceBook:
 LIST_PRICES: Final = PriceBook()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class HourlyPart:
+class HourlyPart(Struct, frozen=True, kw_only=True):
     """A time-based part of the bill of one instance, machine or slice."""
 
     name: str

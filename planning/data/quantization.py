@@ -1,8 +1,9 @@
 """Bytes per parameter in each precision."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Final
+
+from msgspec import Struct
 
 FULL_BYTES: Final = 2.0
 """Bytes of a bf16 parameter; tensors that a scheme does not quantize (embeddings, norms, routers, towers) stay at this size."""
@@ -12,8 +13,7 @@ GROUP: Final = 32
 """Weights that share a scale in Google's 4-bit checkpoints."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Scheme:
+class Scheme(Struct, frozen=True, kw_only=True):
     """Storage format of the linear layers, in bytes per parameter including scales."""
 
     name: str

@@ -36,13 +36,13 @@ class Table(Mapping[str, T]):
         return self._rows.values()
 
 
-def data_file(name: str) -> Any:  # noqa: ANN401 - JSON is any of its types; a test checks every row against its dataclass
+def data_file(name: str) -> Any:  # noqa: ANN401 - JSON is any of its types; a test checks every row against its struct
     """Return the value of a data file, such as "prices.json"."""
     return json.loads((_FOLDER / name).read_text(encoding="utf-8"))
 
 
 def row_of(kind: Callable[..., T], values: Mapping[str, Any]) -> T:
-    """Return a row as its dataclass; lists become tuples."""
+    """Return a row as its struct; lists become tuples."""
     return kind(
         **{
             name: tuple(cast("list[Any]", value)) if isinstance(value, list) else value

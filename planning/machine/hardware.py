@@ -6,9 +6,10 @@ planning/data/machines.json has the rows with their sources. `usable_gib` is the
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 from functools import cache
 from typing import Final, Literal
+
+from msgspec import Struct
 
 from contracts.collector import GIB_PER_VCPU
 from planning.data.tables import Table, data_file, row_of
@@ -20,8 +21,7 @@ _GENERATIONS: Final[Mapping[str, list[str]]] = Table(lambda: data_file("gpu_gene
 """Parts of the names of cards, by NVIDIA's architecture."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CloudRunGpu:
+class CloudRunGpu(Struct, frozen=True, kw_only=True):
     """A GPU as Cloud Run offers it: its regions and its quota. `Accelerator.cloud_run` of a device that it does not offer is empty."""
 
     name: str = ""
@@ -39,8 +39,7 @@ class CloudRunGpu:
     """Units of the quota per GPU."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Accelerator:
+class Accelerator(Struct, frozen=True, kw_only=True):
     """A device, and the number of devices in one machine."""
 
     name: str
@@ -92,8 +91,7 @@ def _generation_of(card: str) -> str:
     return next((one for one, parts in _GENERATIONS.items() if any(part in card for part in parts)), "")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Host:
+class Host(Struct, frozen=True, kw_only=True):
     """Default machine or container of the devices."""
 
     vcpu: float

@@ -11,8 +11,10 @@ length. KV heads are padded to the tensor-parallel size; the two numbers of each
 fp8, so fp8 saves nothing if a device has a single KV head.
 """
 
-from dataclasses import dataclass, replace
 from typing import Final
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from planning.data.overheads import TPU_LANES, TPU_WORD_BITS
 from planning.model.spec import LayerGroup
@@ -24,8 +26,7 @@ _KV_SCALE_BYTES: Final = 4
 """Of one token and head, for keys and for values (vLLM's v1/kv_cache_interface.py, AttentionSpec.page_size_bytes)."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class KvLayers:
+class KvLayers(Struct, frozen=True, kw_only=True):
     """Layers that hold the same number of tokens of a request, in groups."""
 
     groups: int
@@ -33,8 +34,7 @@ class KvLayers:
     window: int | None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class KvLayout:
+class KvLayout(Struct, frozen=True, kw_only=True):
     """KV layout of one device."""
 
     block_bytes: int

@@ -4,41 +4,15 @@ Each limit has two values: `minimum_gib`, below which it is known to fail, and `
 Between them a server may fail. The limits: memory outside the budget, memory while the weights load, and KV cache for one request.
 """
 
-from dataclasses import dataclass
 from typing import Final
 
-from contracts.outputs import MarginSummary
 from planning.data import overheads
-from planning.question.types import MemoryPlan
+from planning.question.types import EdgeOfMemory, MemoryPlan
 
-_ROUNDING_GIB: Final = 1e-9
-"""A budget is a product; its difference from the total is not exact."""
 OUTSIDE_RULE: Final = "FIT05"
 """Id of the rule for memory outside the budget."""
 CLOSE_RULE: Final = "FIT09"
 """Id of the rule for loading and the KV cache; other rules report deployments beyond these limits."""
-
-
-@dataclass(frozen=True, slots=True)
-class EdgeOfMemory:
-    """Available and required memory at one limit, with the rule that reports a deployment close to it."""
-
-    rule: str
-    available_gib: float
-    minimum_gib: float
-    """With less, it fails."""
-    recommended_gib: float
-    """Sufficient amount."""
-
-    @property
-    def is_short(self) -> bool:
-        """True if less than the minimum is available."""
-        return self.available_gib + _ROUNDING_GIB < self.minimum_gib
-
-    @property
-    def may_fail(self) -> bool:
-        """True if the minimum is available, but less than recommended."""
-        return not self.is_short and self.available_gib + _ROUNDING_GIB < self.recommended_gib
 
 
 def outside(memory: MemoryPlan) -> EdgeOfMemory:
@@ -68,26 +42,17 @@ def edges(memory: MemoryPlan) -> tuple[EdgeOfMemory, ...]:
     return loading(memory), one_request(memory), outside(memory)
 
 
-def margin_of(memory: MemoryPlan) -> MarginSummary | None:
+def margin_of(memory: MemoryPlan) -> EdgeOfMemory | None:
     """Return the first limit at which the deployment may fail; None if none exists, or if it will certainly fail."""
     found = edges(memory)
     if any(edge.is_short for edge in found):
         return None
-    close = next((edge for edge in found if edge.may_fail), None)
-    if close is None:
-        return None
-    return MarginSummary(
-        verdict="may fail",
-        finding=close.rule,
-        available_gib=close.available_gib,
-        minimum_gib=close.minimum_gib,
-        recommended_gib=close.recommended_gib,
-    )
+    return next((edge for edge in found if edge.may_fail), None)
 
 
-def margin_words(margin: MarginSummary) -> str:
+def margin_words(margin: EdgeOfMemory) -> str:
     """Return the figures of a margin as text, with the finding that names the limit."""
     return (
-        f"{margin.finding}: {margin.available_gib:.2f} GiB, minimum {margin.minimum_gib:.2f}, "
+        f"{margin.rule}: {margin.available_gib:.2f} GiB, minimum {margin.minimum_gib:.2f}, "
         f"recommended {margin.recommended_gib:.2f}"
     )

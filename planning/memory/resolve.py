@@ -1,7 +1,9 @@
 """Resolve a deployment for a server: resolve names, fill in defaults, reject conflicts."""
 
-from dataclasses import replace
+import dataclasses
 from typing import Final, cast, get_args
+
+from msgspec.structs import replace
 
 from planning.data import overheads
 from planning.data.checkpoints import find_checkpoint, stored_as, with_owner
@@ -55,7 +57,9 @@ def resolve(deployment: Deployment) -> Resolved:
         quantize_on_load=quantize_on_load and not accelerator.is_tpu,
         offloads=bool(deployment.vllm.cpu_offload_gib),
     )
-    options = deployment.vllm.merged_over(replace(base, tensor_parallel_size=max(accelerator.devices // dp, 1)))
+    options = deployment.vllm.merged_over(
+        dataclasses.replace(base, tensor_parallel_size=max(accelerator.devices // dp, 1))
+    )
     host = host_of(accelerator, platform)
     runtime: Runtime = "cuda" if not accelerator.is_tpu else "tpu-torch" if spec.tpu_torch_path else "tpu-jax"
     max_model_len = options.max_model_len or spec.max_positions
@@ -71,7 +75,7 @@ def resolve(deployment: Deployment) -> Resolved:
         platform=platform,
         host=host,
         runtime=runtime,
-        vllm=replace(options, max_model_len=max_model_len),
+        vllm=dataclasses.replace(options, max_model_len=max_model_len),
         tp=options.tensor_parallel_size or accelerator.devices,
         dp=dp,
         utilization=options.gpu_memory_utilization or UTILIZATION,
@@ -135,7 +139,7 @@ def _far_from_the_edge(resolved: Resolved) -> Resolved:
     edge = one_request(memory_plan(resolved))
     may_shrink = deployment.vllm.max_num_batched_tokens is None and not resolved.is_tpu
     if may_shrink and resolved.max_num_batched_tokens > SMALL_NUM_BATCHED_TOKENS and (edge.may_fail or edge.is_short):
-        smaller = replace(deployment.vllm, max_num_batched_tokens=SMALL_NUM_BATCHED_TOKENS)
+        smaller = dataclasses.replace(deployment.vllm, max_num_batched_tokens=SMALL_NUM_BATCHED_TOKENS)
         found = replace(resolve(replace(deployment, vllm=smaller)), deployment=deployment)
         if not one_request(memory_plan(found)).is_short:
             return found
@@ -143,7 +147,9 @@ def _far_from_the_edge(resolved: Resolved) -> Resolved:
     found = resolved
     while edge.may_fail and length > _SHORTEST_DEFAULT:
         length //= 2
-        shorter = replace(deployment.vllm, max_model_len=length, max_num_batched_tokens=found.max_num_batched_tokens)
+        shorter = dataclasses.replace(
+            deployment.vllm, max_model_len=length, max_num_batched_tokens=found.max_num_batched_tokens
+        )
         found = replace(resolve(replace(deployment, vllm=shorter)), deployment=deployment)
         edge = one_request(memory_plan(found))
     return found
@@ -154,7 +160,9 @@ def _with_room_for_programs(resolved: Resolved) -> Resolved:
     if resolved.deployment.vllm.gpu_memory_utilization is not None:
         return resolved
     utilization = min(resolved.utilization, comfortable_utilization(resolved))
-    return replace(resolved, utilization=utilization, vllm=replace(resolved.vllm, gpu_memory_utilization=utilization))
+    return replace(
+        resolved, utilization=utilization, vllm=dataclasses.replace(resolved.vllm, gpu_memory_utilization=utilization)
+    )
 
 
 def _accelerator(name: str, platform: str | None) -> Accelerator:

@@ -4,8 +4,11 @@ A step verifies `num_speculative_tokens` proposals of each sequence together. It
 a step generates 1 + proposals x accepted share tokens (vLLM's own definition of the acceptance rate: accepted over proposed tokens).
 """
 
-from dataclasses import dataclass, replace
+import dataclasses
 from typing import Final
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from planning.data.quantization import FULL_BYTES, SCHEMES
 from planning.memory.weights import weights_of
@@ -19,8 +22,7 @@ _ACCEPTED_DRAFTER: Final = 0.60
 """The same with a draft model made for the model (assumed; draft models of other families are reported at 0.5 to 0.8)."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Drafter:
+class Drafter(Struct, frozen=True, kw_only=True):
     """The speculative part of a deployment."""
 
     model: str | None
@@ -49,7 +51,7 @@ def speculation_of(resolved: Resolved) -> Drafter | None:
             drafter=None,
             runtime="cuda" if not resolved.is_tpu else "tpu-torch" if spec.tpu_torch_path else "tpu-jax",
             speculative_tokens=0,
-            vllm=replace(resolved.vllm, speculative_config=None),
+            vllm=dataclasses.replace(resolved.vllm, speculative_config=None),
         )
     return Drafter(model=model, resolved=deployment, proposals=resolved.speculative_tokens)
 

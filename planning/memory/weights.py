@@ -20,9 +20,10 @@ Rules (vLLM 0.23, gemma4.py and its layers; tpu-inference, gemma4.py):
 """
 
 import math
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import Final
+
+from msgspec import Struct
 
 from planning.data.overheads import TPU_LANES
 from planning.data.quantization import FULL_BYTES, GROUP, INT4_BYTES, Scheme
@@ -38,8 +39,7 @@ _MXFP4_TILE: Final = 256
 profiles), 13.44 and 64.45 planned. Marlin on older cards pads two per cent more (quantization/mxfp4.py)."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WeightSizes:
+class WeightSizes(Struct, frozen=True, kw_only=True):
     """Bytes; `device` and the fields after it are per device, before offload."""
 
     checkpoint: float

@@ -8,9 +8,10 @@ and the projections. `other_vision_params` (vLLM's gemma4_unified.py): patches o
 """
 
 from collections.abc import Mapping
-from dataclasses import replace
 from functools import cache, lru_cache
 from typing import Final
+
+from msgspec.structs import replace
 
 from planning.data.checkpoints import (
     CHECKPOINTS,

@@ -7,9 +7,10 @@ Sources: the checkpoints' config.json, transformers' Gemma 4 classes (gemma4, ge
 and gemma4_unified.py (0.23) for how a server loads them.
 """
 
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import Final, Literal
+
+from msgspec import Struct
 
 Role = Literal[
     "embedding", "layer-embedding", "attention", "mlp", "experts", "router", "norm", "lm-head", "vision", "audio"
@@ -18,8 +19,7 @@ Placement = Literal["split", "replicated", "kv"]
 """Placement on tensor-parallel devices: divided, whole on each, or divided by KV heads (and copied if too few exist)."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Attention:
+class Attention(Struct, frozen=True, kw_only=True):
     """A kind of attention layer."""
 
     heads: int
@@ -31,8 +31,7 @@ class Attention:
     """The checkpoint has no value projection, because the key projection serves as both (Gemma 4's `attention_k_eq_v`)."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Experts:
+class Experts(Struct, frozen=True, kw_only=True):
     """The sparse part of a mixture-of-experts layer."""
 
     count: int
@@ -43,8 +42,7 @@ class Experts:
     """Width of the experts that every token uses, if any."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LayerGroup:
+class LayerGroup(Struct, frozen=True, kw_only=True):
     """Identical layers."""
 
     count: int
@@ -56,8 +54,7 @@ class LayerGroup:
     """False if the layer reads the KV cache of an earlier one."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class VisionTower:
+class VisionTower(Struct, frozen=True, kw_only=True):
     """A vision transformer before the language model; `None` in `ModelSpec` if none exists."""
 
     layers: int
@@ -69,8 +66,7 @@ class VisionTower:
     """Patches pooled into one soft token (3 x 3)."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ModelSpec:
+class ModelSpec(Struct, frozen=True, kw_only=True):
     """A decoder model with its image and audio encoders."""
 
     name: str
@@ -128,8 +124,7 @@ class ModelSpec:
         return self.vision is not None or self.other_vision_params > 0
 
 
-@dataclass(frozen=True, slots=True)
-class Tensor:
+class Tensor(Struct, frozen=True):
     """Parameters that are stored, placed and read alike."""
 
     role: Role

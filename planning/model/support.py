@@ -5,9 +5,10 @@ To record a new capability of an image, add a row to planning/data/support.json,
 """
 
 import re
-from dataclasses import dataclass
 from functools import cache
 from typing import Final, Literal
+
+from msgspec import Struct
 
 from planning.data.images import DEFAULT_IMAGES, IMAGES, built_images
 from planning.data.tables import data_file, row_of
@@ -27,8 +28,7 @@ _LOCAL_BUILD: Final = re.compile(r"(?:\+[a-z0-9.]+)?")
 _VERSION: Final = re.compile(r"v?(\d+)\.(\d+)(?:\.(\d+))?(?:rc\d+)?(?:\.dev(\d+))?")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Support:
+class Support(Struct, frozen=True, kw_only=True):
     """A row of the table."""
 
     scheme: str

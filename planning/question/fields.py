@@ -1,15 +1,17 @@
 """Fields of a `Deployment` by path, such as `vllm.max_model_len`: list, read and change them."""
 
+import dataclasses
 import types
 import typing
 from collections.abc import Iterator, Mapping
-from dataclasses import fields, is_dataclass, replace
 from functools import cache
-from typing import Any, NamedTuple, TypeVar, cast
+from typing import Any, Final, NamedTuple, TypeVar, cast
+
+from msgspec import Struct, structs
 
 from planning.errors import PlanningError
-from planning.question.types import Deployment, StartupProbe
-from planning.question.vllm_args import Limit
+from planning.question.types import CloudRunOptions, Deployment, StartupProbe, TpuOptions, WatchOptions
+from planning.question.vllm_args import Limit, VllmOptions
 from planning.question.workload import Workload
 
 T = TypeVar("T")
@@ -35,6 +37,9 @@ _NOT_SETTABLE = frozenset(
     }
 )
 """Objects of the program, and values that follow from other fields."""
+_BLOCKS: Final[frozenset[object]] = frozenset(
+    {VllmOptions, TpuOptions, CloudRunOptions, WatchOptions, StartupProbe, Workload}
+)
 _EMPTY: Mapping[str, object] = {"startup_probe": StartupProbe(), "workload": Workload()}
 """Initial value of an omitted block when one of its fields is set."""
 
@@ -133,16 +138,16 @@ def _changed(owner: T, changes: Mapping[str, object]) -> T:
     for name, values in inner.items():
         block = getattr(owner, name)
         own[name] = _changed(_EMPTY[name] if block is None else block, values)
-    return cast("T", replace(cast("Any", owner), **own))
+    change = structs.replace if isinstance(owner, Struct) else dataclasses.replace
+    return change(cast("Any", owner), **own)
 
 
 def _leaves(owner: type, prefix: str) -> Iterator[tuple[str, FieldType]]:
-    hints = typing.get_type_hints(owner)
-    for field in fields(owner):
-        kind = _field_type(hints[field.name])
-        path = prefix + field.name
-        if isinstance(kind.hint, type) and is_dataclass(kind.hint) and path not in _NOT_SETTABLE:
-            yield from _leaves(kind.hint, f"{path}.")
+    for name, hint in cast("Mapping[str, object]", typing.get_type_hints(owner)).items():
+        kind = _field_type(hint)
+        path = prefix + name
+        if kind.hint in _BLOCKS:
+            yield from _leaves(cast("type", kind.hint), f"{path}.")
         else:
             yield path, kind
 

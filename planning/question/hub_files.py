@@ -6,8 +6,9 @@ bucket next to the model. Staging copies drafters and adapters, but no tokenizer
 
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from typing import Final, Literal
+
+from msgspec import Struct
 
 from planning.question.drafters import named_drafter
 from planning.question.extra_arguments import extra_arguments, value_of_flag
@@ -19,8 +20,7 @@ HUB_ID: Final = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+", re.ASCII)
 """Form of a repository on the hub."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LoadedRepository:
+class LoadedRepository(Struct, frozen=True, kw_only=True):
     """A repository on the hub."""
 
     kind: Literal["drafter", "tokenizer", "adapter"]

@@ -2,8 +2,9 @@
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Final
+
+from msgspec import Struct
 
 from planning.question.extra_arguments import extra_arguments, value_of_flag
 from planning.question.resolved import Resolved
@@ -19,8 +20,7 @@ from planning.question.vllm_args import (
 _IN_JSON: Final = re.compile(r'"(name|path)"\s*:\s*"([^"]*)"')
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Lora:
+class Lora(Struct, frozen=True, kw_only=True):
     """Adapters of a server and the memory that it reserves for them."""
 
     adapters: Mapping[str, str]

@@ -1,8 +1,9 @@
 """A deployment with all defaults filled in by `planning.memory.resolve`: the input of memory, speed, cost and rules."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Literal, cast
+
+from msgspec import Struct
 
 from contracts.collector import server_share
 from planning.data.prices import PriceBook
@@ -16,8 +17,7 @@ from planning.question.vllm_args import VllmOptions
 Runtime = Literal["cuda", "tpu-jax", "tpu-torch"]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Resolved:
+class Resolved(Struct, frozen=True, kw_only=True):
     """A deployment with every value that the formulas need."""
 
     deployment: Deployment

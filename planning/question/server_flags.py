@@ -6,9 +6,10 @@ if unambiguous, `--flag=value` and `--flag value` are equal, `--flag.key=value` 
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from functools import cache, lru_cache
 from typing import Final, Literal
+
+from msgspec import Struct
 
 from planning.data.tables import data_file
 
@@ -28,8 +29,7 @@ _NUMBERS: Final[Mapping[str, str]] = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class ServerFlag:
+class ServerFlag(Struct, frozen=True):
     """One flag of the server."""
 
     name: str
@@ -42,20 +42,18 @@ class ServerFlag:
     """int, float, or size (a whole number with k, M and so on); with a `?` if `None` is allowed too. Empty if it need not be a number."""
 
 
-@dataclass(frozen=True, slots=True)
-class FlagTable:
+class FlagTable(Struct, frozen=True):
     """The flags of one version of vLLM."""
 
     version: str
     """Name of the version in messages."""
     is_certain: bool
     """False if the version is outside the tables and may have flags that they lack."""
-    flags: Mapping[str, ServerFlag] = field(repr=False)
+    flags: Mapping[str, ServerFlag]
     """Flag by spelling, including short ones and `--no-` forms."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ServerArgument:
+class ServerArgument(Struct, frozen=True, kw_only=True):
     """One flag with its value, or a word that belongs to none."""
 
     words: tuple[int, ...]

@@ -1,29 +1,28 @@
 """Inputs and outputs of the planner.
 
-Frozen, slotted, keyword-only dataclasses that use only the standard library, so importing them costs almost nothing.
+Frozen, keyword-only structs, because making a dataclass takes 40 times as long (decision 45).
 Names state the unit: `_s` seconds, `_gib` 2^30 bytes, `_usd` US dollars.
 """
 
+import dataclasses
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, replace
 from math import isfinite
-from typing import Any, Final, Literal
+from typing import TYPE_CHECKING, Any, Final, Literal
 
-from contracts.outputs import (
-    CostSummary,
-    MarginSummary,
-    MemorySummary,
-    PlanSummary,
-    Severity,
-    StartupSummary,
-    ThroughputSummary,
-    Verdict,
-)
+from msgspec import Struct
+
+from contracts.verdicts import Severity, Verdict
 from planning.data.prices import Price, PriceBook
 from planning.machine.hardware import Accelerator
 from planning.model.spec import ModelSpec
 from planning.question.vllm_args import VllmOptions
 from planning.question.workload import Workload
+
+if TYPE_CHECKING:
+    from contracts.outputs import PlanSummary
+
+_ROUNDING_GIB: Final = 1e-9
+"""A budget is a product; its difference from the total is not exact."""
 
 Platform = Literal["tpu-vm", "cloud-run", "gce", "own"]
 """`own`: a machine that Google does not offer, described by its specifications (`planning.machine.devices`)."""
@@ -42,8 +41,7 @@ or through a file cache with parallel downloads; `streamer`: vLLM's runai_stream
 """
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StartupProbe:
+class StartupProbe(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A Cloud Run startup probe; the container must answer within `budget_s`."""
 
     initial_delay_s: int = 0
@@ -57,8 +55,7 @@ class StartupProbe:
         return self.initial_delay_s + self.period_s * self.failure_threshold
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CloudRunOptions:
+class CloudRunOptions(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Configuration of the Cloud Run service; None for values that were not set."""
 
     region: str | None = None
@@ -90,8 +87,7 @@ class CloudRunOptions:
     file_cache_gib: float | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TpuOptions:
+class TpuOptions(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Configuration of the TPU queued resource."""
 
     provisioning_model: ProvisioningModel = "flex-start"
@@ -122,8 +118,7 @@ COLLECTS_BY_DEFAULT: Final = frozenset({"tpu-vm"})
 collector's image cannot be pulled never starts; the server of a TPU machine does."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WatchOptions:
+class WatchOptions(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Alerts, and the collector of metrics next to the server. Stacks have alerts by default; a question without a stack has none."""
 
     alerts_enabled: bool = False
@@ -146,8 +141,7 @@ class WatchOptions:
         return self.metrics_enabled and platform in WATCHED_PLATFORMS
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Deployment:
+class Deployment(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The complete input of the planner. Only `model` and `accelerator` are required.
 
     Names (model, accelerator, platform, quantization) are case-insensitive and accept common spellings; `plan` resolves
@@ -162,16 +156,16 @@ class Deployment:
     """None uses the accelerator's only or default platform."""
     quantization: str | None = None
     """A scheme of `planning.data.quantization`; None uses the checkpoint's own."""
-    vllm: VllmOptions = field(default_factory=VllmOptions)
+    vllm: VllmOptions = VllmOptions()
     """Options as set; `planning.question.recommendation` supplies the rest."""
     weights_mode: WeightsMode | None = None
     """None uses the platform's default: hub on a TPU VM or GCE; fuse on Cloud Run, or fuse-buffered if fuse starts too late."""
     host_memory_gib: float | None = None
     """Memory of the container or machine; None uses the platform's default for the accelerator."""
     vcpu: float | None = None
-    tpu: TpuOptions = field(default_factory=TpuOptions)
-    cloud_run: CloudRunOptions = field(default_factory=CloudRunOptions)
-    watch: WatchOptions = field(default_factory=WatchOptions)
+    tpu: TpuOptions = TpuOptions()
+    cloud_run: CloudRunOptions = CloudRunOptions()
+    watch: WatchOptions = WatchOptions()
     public: bool = False
     has_api_key: bool = False
     """True if the server requires an API key and therefore has the path guard."""
@@ -192,7 +186,7 @@ class Deployment:
     """True if the image has vLLM's audio packages, False if it lacks them, None if it is unknown."""
     staged_parts: tuple[str, ...] = ()
     """Drafters and adapters that the server reads from copies in the bucket, by Hugging Face id or gs:// folder."""
-    vllm_in_blocks: tuple[str, ...] = field(default=(), compare=False)
+    vllm_in_blocks: tuple[str, ...] = ()
     """Options for which the settings use a block instead of the option's own key, so remedies are worded with its keys."""
     model_spec: ModelSpec | None = None
     """A model outside the catalog (`planning.model.hf_config.model_from_config`)."""
@@ -209,8 +203,7 @@ class Deployment:
     """Region of an existing bucket; None for the stack's own, which is in the region of the first zone."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Remedy:
+class Remedy(Struct, frozen=True, kw_only=True):
     """Changes of a deployment's fields that remove a finding. `planning.question.fields.changed` applies them."""
 
     changes: Mapping[str, object]
@@ -225,8 +218,7 @@ class Remedy:
     """True if this project can deploy the result; False for a Compute Engine GPU machine."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Finding:
+class Finding(Struct, frozen=True, kw_only=True):
     """A result to review before the deployment costs anything.
 
     `message` and `advice` name fields of a `Deployment` by path in backticks; `planning.solve.wording` inserts the caller's keys.
@@ -243,8 +235,7 @@ class Finding:
     source: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MemoryPlan:
+class MemoryPlan(Struct, frozen=True, kw_only=True):
     """Memory of one device in GiB; tokens, blocks and concurrency of the whole deployment."""
 
     usable_gib: float
@@ -284,8 +275,28 @@ class MemoryPlan:
     """Maximum length of a request in the KV cache; 0 if none fits."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StartupPlan:
+class EdgeOfMemory(Struct, frozen=True):
+    """Available and required memory at one limit, with the rule that reports a deployment close to it."""
+
+    rule: str
+    available_gib: float
+    minimum_gib: float
+    """With less, it fails."""
+    recommended_gib: float
+    """Sufficient amount."""
+
+    @property
+    def is_short(self) -> bool:
+        """True if less than the minimum is available."""
+        return self.available_gib + _ROUNDING_GIB < self.minimum_gib
+
+    @property
+    def may_fail(self) -> bool:
+        """True if the minimum is available, but less than recommended."""
+        return not self.is_short and self.available_gib + _ROUNDING_GIB < self.recommended_gib
+
+
+class StartupPlan(Struct, frozen=True, kw_only=True):
     """Seconds from the container's start to the first healthy response."""
 
     pull_s: float
@@ -324,8 +335,7 @@ class StartupPlan:
     Excludes the wait for capacity. None except on a TPU VM."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ThroughputPlan:
+class ThroughputPlan(Struct, frozen=True, kw_only=True):
     """Tokens per second. Roofline estimates."""
 
     decode_tok_per_s: float
@@ -347,8 +357,7 @@ class ThroughputPlan:
     """Seconds to the first token of one short request alone: the prompt's step and one decoding step."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Band:
+class Band(Struct, frozen=True, kw_only=True):
     """A value with its uncertainty: 90% of the measured points of its class are between `low` and `high` (`planning.speed.bands`)."""
 
     low: float
@@ -376,8 +385,7 @@ Bottleneck = Literal["prefill", "memory", "compute", "pcie", "overhead", "kv-cac
 part of a decoding step. `kv-cache`, `max-num-seqs`: requests wait for KV cache, or for a slot in the batch. `rate`: no more requests arrive."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WorkloadPlan:
+class WorkloadPlan(Struct, frozen=True, kw_only=True):
     """Predicted results of a workload. `low` and `high` of each band are its uncertainty, not the variation between runs."""
 
     workload: Workload
@@ -417,12 +425,11 @@ class WorkloadPlan:
             **rounded(self, running_requests=2, queued_requests=2, queue_s=3, kv_share=4, prefix_hit_share=4),
             "bound": self.bound,
             **rounded(self, prompt_tokens=0, users=0, most_users=0, most_requests_per_s=4),
-            "workload": asdict(self.workload),
+            "workload": dataclasses.asdict(self.workload),
         }
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PlaceCost:
+class PlaceCost(Struct, frozen=True, kw_only=True):
     """Cost of one instance or slice in one location of the deployment."""
 
     place: str
@@ -436,8 +443,7 @@ class PlaceCost:
         return any(price.is_assumed for price in self.prices)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CostPlan:
+class CostPlan(Struct, frozen=True, kw_only=True):
     """US dollars at the prices of the deployment's most expensive location."""
 
     usd_per_hour: float
@@ -466,8 +472,7 @@ BillBasis = Literal["hour", "busy hour", "month", "start", "renewal"]
 `renewal`: each takeover by a second machine."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BillPart:
+class BillPart(Struct, frozen=True, kw_only=True):
     """One line of the bill."""
 
     name: str
@@ -479,8 +484,7 @@ class BillPart:
     """Price of one unit; None for the sum of parts below a cent."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Window:
+class Window(Struct, frozen=True, kw_only=True):
     """A deployment that runs for some hours per day."""
 
     hours_per_day: float
@@ -490,8 +494,7 @@ class Window:
     """Per hour of serving; infinite if the start takes the whole run."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RunningCosts:
+class RunningCosts(Struct, frozen=True, kw_only=True):
     """The whole bill, and when running all the time is cheaper."""
 
     bill: tuple[BillPart, ...]
@@ -517,8 +520,7 @@ class RunningCosts:
     """TPU VM: run length below which an hour of serving costs more than the slice on demand; None if it has none."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Plan:
+class Plan(Struct, frozen=True, kw_only=True):
     """The planner's result for one deployment."""
 
     fits: bool
@@ -532,7 +534,7 @@ class Plan:
     startup: StartupPlan
     throughput: ThroughputPlan
     cost: CostPlan
-    margin: MarginSummary | None
+    margin: EdgeOfMemory | None
     """Memory limit at which a fitting deployment may still fail; None if none is close."""
     bill: str
     """The whole bill in one line; empty without a known price."""
@@ -557,25 +559,32 @@ class Plan:
         """Findings that stop preview and up: blocking and not accepted."""
         return tuple(f for f in self.findings if f.severity == "block" and f.id not in self.accepted)
 
-    def summary(self) -> PlanSummary:
+    def summary(self) -> "PlanSummary":
         """Return the plan in rounded figures, as in the stack's outputs."""
+        from contracts import outputs  # noqa: PLC0415 - 20 ms, and only programs read a summary
+
         margin = self.margin
-        return PlanSummary(
+        return outputs.PlanSummary(
             fits=self.fits,
             verdict=self.verdict,
             model=self.model,
             accelerator=self.accelerator,
             platform=self.platform,
-            memory=MemorySummary(
+            memory=outputs.MemorySummary(
                 **rounded(self.memory, usable_gib=3, weights_gib=3, activations_gib=3, graphs_gib=3, kv_gib=3),
                 **rounded(self.memory, kv_tokens=0, kv_blocks=0, max_concurrency=2),
             ),
-            startup=StartupSummary(
+            startup=outputs.StartupSummary(
                 **rounded(self.startup, pull_s=1, load_s=1, compile_s=1, total_s=1, probe_budget_s=0)
             ),
-            throughput=ThroughputSummary(
+            throughput=outputs.ThroughputSummary(
                 **rounded(self.throughput, decode_tok_per_s=2, tokens_per_step=3, saturated_tok_per_s=1)
             ),
-            cost=CostSummary(**rounded(self.cost, usd_per_hour=4, max_usd=2, usd_per_million_tokens=4)),
-            margin=margin and replace(margin, **rounded(margin, available_gib=3, minimum_gib=3, recommended_gib=3)),
+            cost=outputs.CostSummary(**rounded(self.cost, usd_per_hour=4, max_usd=2, usd_per_million_tokens=4)),
+            margin=margin
+            and outputs.MarginSummary(
+                verdict="may fail",
+                finding=margin.rule,
+                **rounded(margin, available_gib=3, minimum_gib=3, recommended_gib=3),
+            ),
         )

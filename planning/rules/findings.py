@@ -2,16 +2,18 @@
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import replace
 from functools import cache
 from itertools import islice
 
+from msgspec.structs import replace
+
 from contracts.dropped_words import FINDINGS, answer
+from contracts.verdicts import Severity
 from planning.cost.subject import Subject, examine
 from planning.data.tables import Table
 from planning.errors import PlanningError
 from planning.question.fields import changed, differing
-from planning.question.types import Finding, Plan, Remedy, Severity
+from planning.question.types import Finding, Plan, Remedy
 from planning.rules import arguments, memory, models, watching, workload
 from planning.rules.alternatives import other_accelerators
 from planning.rules.platforms import cloud_run, cost, host, quota, replicas, tpu

@@ -1,10 +1,11 @@
 """Rules for a gateway: its backends answer alike, are in its network, and one of them is there when another ends."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from datetime import datetime
 from itertools import pairwise
 from typing import Final, TypeAlias
+
+from msgspec import Struct
 
 from contracts.gateway import CONCURRENCY, LONGEST_REQUEST_S
 from planning.cost.costs import gateway_parts
@@ -18,8 +19,7 @@ from planning.units import DAY_S, HOUR_S, ceil_div, duration
 _DAY_H: Final = DAY_S / HOUR_S
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DeployedBackend:
+class DeployedBackend(Struct, frozen=True, kw_only=True):
     """A backend as its last `up` left it. All values are empty if the stack is not deployed."""
 
     address: str = ""
@@ -32,8 +32,7 @@ class DeployedBackend:
     """Version in Secret Manager of the API key for its callers; empty without one."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Backend:
+class Backend(Struct, frozen=True, kw_only=True):
     """A stack behind the gateway."""
 
     stack: str
@@ -52,8 +51,7 @@ class Backend:
         return self.deployed is not None and bool(self.deployed.address)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GatewayQuestion:
+class GatewayQuestion(Struct, frozen=True, kw_only=True):
     """A gateway with its backends."""
 
     stack: str

@@ -1,8 +1,9 @@
 """Rules for memory, precision and length."""
 
 from collections.abc import Iterator
-from dataclasses import replace
 from itertools import chain
+
+from msgspec.structs import replace
 
 from contracts.collector import COLLECTOR_MIN_GIB, COLLECTOR_VCPU
 from planning.cost.subject import Subject, is_out_of_memory

@@ -1,22 +1,22 @@
 """Rules: a row of planning/data/rules.json each, and a decorated function that takes a subject and returns its result, or None."""
 
 from collections.abc import Callable, Iterable
-from dataclasses import KW_ONLY, dataclass
 from typing import Literal
 
+from msgspec import Struct
+
+from contracts.verdicts import Severity
 from planning.cost.subject import Subject
 from planning.data.tables import Table, data_file, row_of
-from planning.question.types import Remedy, Severity
+from planning.question.types import Remedy
 
 Platform = Literal["tpu", "cloud-run", "gateway"]
 
 
-@dataclass(frozen=True, slots=True)
-class RuleResult:
+class RuleResult(Struct, frozen=True):
     """Result of a rule. `remedies` are candidates, read and tested only when remedies are requested."""
 
     message: str
-    _: KW_ONLY
     remedies: Iterable[Remedy] = ()
     last_resorts: Iterable[Remedy] = ()
     """Candidates that are tried if no member of `remedies` qualifies."""
@@ -36,8 +36,7 @@ Check = Callable[[Subject], RuleResult | None]
 _CHECKS: dict[str, Check] = {}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Rule:
+class Rule(Struct, frozen=True, kw_only=True):
     """Facts of a rule without a deployment."""
 
     id: str

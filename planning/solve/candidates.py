@@ -1,10 +1,13 @@
 """Deployable candidates: checkpoints, accelerators with locations and prices, hosts, and settings."""
 
+import dataclasses
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
 from functools import partial
 from itertools import product
 from typing import Any, Final, cast
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from planning.data.checkpoints import CHECKPOINTS, Checkpoint, family, find_checkpoint
 from planning.data.images import built_images, shipped_options
@@ -62,8 +65,7 @@ _CENTS: Final = 6
 """Decimal places after which prices count as equal."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Served:
+class Served(Struct, frozen=True, kw_only=True):
     """A checkpoint with the precision that it is served in."""
 
     checkpoint: Checkpoint
@@ -76,8 +78,7 @@ class Served:
         return f"{self.checkpoint.id} as {self.quantization}" if self.quantization else self.checkpoint.id
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class HostShape:
+class HostShape(Struct, frozen=True, kw_only=True):
     """An accelerator in its cheapest location, with its host."""
 
     accelerator: Accelerator
@@ -223,7 +224,7 @@ def _bold(resolved: Resolved) -> float | None:
 
 
 def _tuned(deployment: Deployment, **options: Any) -> Deployment:  # noqa: ANN401 - values of the fields
-    return replace(deployment, vllm=replace(deployment.vllm, **options))
+    return replace(deployment, vllm=dataclasses.replace(deployment.vllm, **options))
 
 
 def _sequences(accelerator: Accelerator, users: int) -> tuple[int | None, ...]:

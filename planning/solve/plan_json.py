@@ -3,6 +3,8 @@
 from dataclasses import asdict
 from typing import Any
 
+from msgspec import structs
+
 from planning.data.prices import Price
 from planning.question.types import CostPlan, Plan, RunningCosts, rounded
 from planning.solve.wording import FIELDS, Wording, finding_json
@@ -39,7 +41,7 @@ def costs_json(cost: CostPlan, running: RunningCosts) -> dict[str, object]:
         "prices_as_of": cost.prices_as_of,
         "prices": [_price_json(price) for price in dict.fromkeys(price for one in cost.places for price in one.prices)],
         "bill": [
-            {**asdict(part), **rounded(part, amount=4, usd=4), "price": part.price and _price_json(part.price)}
+            {**structs.asdict(part), **rounded(part, amount=4, usd=4), "price": part.price and _price_json(part.price)}
             for part in running.bill
         ],
         "cold_start": {"s": round(running.cold_start_s, 1), "usd": round(running.cold_start_usd, 4)},

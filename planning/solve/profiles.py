@@ -6,9 +6,11 @@ request, and is billed until it has been idle for some minutes. A minimum instan
 
 import math
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, replace
 from functools import partial
 from typing import Final, Literal, TypeAlias
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from planning.cost.running_costs import running_costs
 from planning.cost.subject import subject_of
@@ -27,8 +29,7 @@ Kind: TypeAlias = Literal["flex-start", "on-demand", "scale-to-zero", "min-insta
 """Payment mode of the server. `min-instance` and `on-demand` never stop."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Profile:
+class Profile(Struct, frozen=True, kw_only=True):
     """Traffic of each day."""
 
     hours_per_day: float
@@ -37,8 +38,7 @@ class Profile:
     """Minutes of traffic in each of these hours: fewer than 60 for one burst per hour."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Way:
+class Way(Struct, frozen=True, kw_only=True):
     """A solution with one payment mode, under a profile."""
 
     kind: Kind
@@ -91,8 +91,7 @@ class Way:
         return replace(self.solution, subject=subject_of(resolve(whole)))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Choice:
+class Choice(Struct, frozen=True, kw_only=True):
     """The options to serve a workload under a profile, the chosen one first."""
 
     profile: Profile

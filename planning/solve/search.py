@@ -6,10 +6,12 @@ fail. A deployment with a warning about a choice (`Rule.is_choice`) ranks after 
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
 from enum import IntEnum
 from itertools import product
 from typing import Final, Literal, TypeAlias, cast
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from planning.cost.subject import Subject, is_out_of_memory, subject_of
 from planning.data.checkpoints import Checkpoint
@@ -50,8 +52,7 @@ Hosts = tuple[HostShape, ...]
 """An accelerator with its hosts, the cheapest first."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ServiceLimits:
+class ServiceLimits(Struct, frozen=True, kw_only=True):
     """Limits of the search; None for limits that were not set."""
 
     max_ttft_s: float | None = None
@@ -76,8 +77,7 @@ def rank(goal: Goal, solution: "Solution", usd: float, usd_per_million_tokens: f
     return (len(solution.warnings), *first, round(usd, 2), starts, solution.request_s)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Solution:
+class Solution(Struct, frozen=True, kw_only=True):
     """A deployment that meets the limits, with every chosen setting."""
 
     served: Served
@@ -140,8 +140,7 @@ Stage = IntEnum("Stage", ("MEMORY", "FINDING", "LOAD", "LIMITS"))
 """Stage at which a candidate fails; later values are closer to meeting the limits."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NearestMiss:
+class NearestMiss(Struct, frozen=True, kw_only=True):
     """A checkpoint on an accelerator that does not meet the limits, with the reasons."""
 
     served: Served
@@ -160,8 +159,7 @@ class NearestMiss:
 _MARKS: Final[dict[Goal, str]] = {"cost": "cheapest", "latency": "fastest", "throughput": "cheapest/M"}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SolutionSet:
+class SolutionSet(Struct, frozen=True, kw_only=True):
     """Result of a search."""
 
     solutions: tuple[Solution, ...]
@@ -221,8 +219,7 @@ def solve(
     return SolutionSet(solutions=solutions, nearest=None if solutions else nearest, goal=goal)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Search:
+class _Search(Struct, frozen=True, kw_only=True):
     """One search."""
 
     workload: Workload

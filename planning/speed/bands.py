@@ -6,8 +6,9 @@ corpus and the formulas.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Final, Literal, TypeAlias
+
+from msgspec import Struct
 
 from planning.machine.hardware import Accelerator
 from planning.question.resolved import Resolved
@@ -24,8 +25,7 @@ LOW_PERCENTILE: Final = 5
 HIGH_PERCENTILE: Final = 95
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Spread:
+class Spread(Struct, frozen=True, kw_only=True):
     """Measured over planned, at the two percentiles."""
 
     low: float

@@ -8,8 +8,9 @@ of 70 tokens, 25 audio tokens per second), and vLLM's gemma4_mm.py, which adds a
 """
 
 import math
-from dataclasses import dataclass
 from typing import Final
+
+from msgspec import Struct
 
 from planning.data import overheads
 from planning.model.spec import ModelSpec, active_params
@@ -24,8 +25,7 @@ _FLOP_PER_PAIR: Final = 4
 """A query and a key: a product and a weighted sum of values, two operations each."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Prompt:
+class Prompt(Struct, frozen=True, kw_only=True):
     """A prompt of a workload."""
 
     tokens: int

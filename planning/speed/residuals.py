@@ -3,8 +3,10 @@
 A band of `planning.speed.bands` covers 90% of points. Checks of one server use a wider one, to avoid warnings for one healthy server in ten.
 """
 
-from dataclasses import dataclass, replace
 from typing import Final, Literal, TypeAlias
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from planning.question.resolved import Resolved
 from planning.question.types import Band, MemoryPlan, ThroughputPlan, WorkloadPlan
@@ -32,8 +34,7 @@ KV_TOLERANCE: Final = 0.10
 """The planner is accurate to 5% of KV tokens. Driver and image versions may add the same difference."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SmokeFigures:
+class SmokeFigures(Struct, frozen=True, kw_only=True):
     """The planner's expectations for the smoke checks' requests."""
 
     decode_tok_per_s: Band

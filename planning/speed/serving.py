@@ -8,9 +8,11 @@ With data parallelism each replica is such a server. It serves an equal share of
 """
 
 import math
-from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Final
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from planning.data import overheads
 from planning.memory.kv_cache import blocks_per_request, layout_of
@@ -35,8 +37,7 @@ _SHORT_PROMPT_TOKENS: Final = 64
 """Prompt of the request in the estimate of time to first token: longer than the smoke check's one sentence with its chat template."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Load:
+class Load(Struct, frozen=True, kw_only=True):
     """The server's performance with a number of concurrent requests."""
 
     requests: float
@@ -49,8 +50,7 @@ class Load:
     """Fraction of the server's time that prompts take."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class LoadedServer:
+class LoadedServer(Struct, frozen=True, kw_only=True, dict=True):
     """One replica of a deployment under its share of a workload; `load` computes any number of concurrent requests of this replica."""
 
     resolved: Resolved
@@ -251,8 +251,7 @@ def workload_plan(resolved: Resolved, memory: MemoryPlan, usd_per_hour: float, w
     return _plan(server, state, full, usd_per_hour)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _State:
+class _State(Struct, frozen=True, kw_only=True):
     """One replica under its share of the workload, with its queue."""
 
     load: Load

@@ -4,8 +4,9 @@ Each part is a size or a count from the architecture times a constant of `planni
 """
 
 import math
-from dataclasses import replace
 from typing import Final
+
+from msgspec.structs import replace
 
 from planning.data import overheads
 from planning.machine.hardware import (

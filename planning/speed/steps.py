@@ -6,8 +6,10 @@ A single request reads every active weight once per token. Larger batches of a m
 and operations are added.
 """
 
-from dataclasses import dataclass, replace
 from typing import Final, Literal
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from planning.data import gpu_speed, overheads
 from planning.machine.hardware import Accelerator
@@ -30,8 +32,7 @@ FLOP_PER_PARAM: Final = 2
 """A product and a sum."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StepTime:
+class StepTime(Struct, frozen=True, kw_only=True):
     """The time of one step, in seconds, by cause."""
 
     memory_s: float

@@ -3,17 +3,20 @@
 The parallelism and the batch sizes follow the vLLM recipe for Gemma 4 (table "Throughput vs. Latency Tuning").
 """
 
+import dataclasses
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass
 from typing import Final
+
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from planning.question.types import Deployment
 from planning.solve.candidates import HostShape
 from planning.solve.search import Goal, Solution, warnings_of, with_concurrency
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class UsageProfile:
+class UsageProfile(Struct, frozen=True, kw_only=True):
     """Requirements of a profile."""
 
     goal: Goal
@@ -111,7 +114,7 @@ def _wished(profile: UsageProfile, solution: Solution) -> Iterator[Deployment]:
     most = profile.sequences[1]
     batches = (most, resolved.max_num_seqs) if users <= most < resolved.max_num_seqs else (resolved.max_num_seqs,)
     for batch in batches:
-        yield replace(whole, vllm=replace(whole.vllm, tensor_parallel_size=resolved.tp, max_num_seqs=batch))
+        yield replace(whole, vllm=dataclasses.replace(whole.vllm, tensor_parallel_size=resolved.tp, max_num_seqs=batch))
 
 
 def _accepted(solution: Solution, deployment: Deployment) -> Solution | None:

@@ -22,6 +22,8 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Annotated, Final
 
+from msgspec import structs
+
 from contracts.exit_codes import ExitCode
 from planning.cost.loading_modes import loading_modes
 from planning.cost.subject import examine
@@ -85,7 +87,7 @@ def _plan(options: PlanOptions) -> ExitCode:
 
         return compare(question, options.comparison, as_json=options.as_json)
     today = datetime.now(UTC).date().isoformat()
-    deployment = replace(deployment_from(question), today=today)
+    deployment = structs.replace(deployment_from(question), today=today)
     wording = wording_of(question, deployment)
     try:
         subject = examine(deployment)

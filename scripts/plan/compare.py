@@ -1,8 +1,10 @@
 """One model on all accelerators: fit, capacity, speed and cost, and the cheapest that meets the limits."""
 
+import dataclasses
 import json
 import sys
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from contracts.exit_codes import ExitCode
 from planning.data.images import built_name
@@ -47,7 +49,7 @@ def _rows(question: Question, limits: Comparison) -> list[Row]:
     """Return a row for each accelerator and for a custom device, cheapest first and unpriced last."""
     asked = deployment_from(question)
     if limits.min_context is not None and asked.vllm.max_model_len is None:
-        asked = replace(asked, vllm=replace(asked.vllm, max_model_len=limits.min_context))
+        asked = replace(asked, vllm=dataclasses.replace(asked.vllm, max_model_len=limits.min_context))
     names = [a.name for a in ACCELERATORS.values() if question.platform in {None, *a.platforms}]
     if question.accelerator:
         names = [question.accelerator]

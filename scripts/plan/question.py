@@ -4,10 +4,12 @@ import json
 import shlex
 import typing
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, fields
 from functools import cache
 from pathlib import Path
 from typing import Annotated, Any, Final, cast
+
+from msgspec.structs import replace
 
 from contracts.fields import camel_case
 from contracts.spelling import did_you_mean

@@ -121,7 +121,7 @@ def _predicted(plan: Plan) -> str:
     blocking = [finding.id for finding in plan.findings if finding.severity == "block"]
     if blocking:
         return f" The plan predicts a failure: {', '.join(blocking)}."
-    return f" The plan is close to a limit ({plan.margin.finding})." if plan.margin is not None else ""
+    return f" The plan is close to a limit ({plan.margin.rule})." if plan.margin is not None else ""
 
 
 def _more_memory(groups: Mapping[str, Any], start: FailedStart) -> Mapping[str, object]:

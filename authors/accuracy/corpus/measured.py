@@ -9,11 +9,14 @@ import json
 import re
 import tomllib
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 from typing import Any, Final, Literal, TypeVar
 
+from msgspec import ValidationError as ConversionError
+from msgspec import convert
+from msgspec.structs import replace
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 
 from planning.cost.subject import Subject, examine
@@ -24,6 +27,8 @@ from planning.machine.devices import parse_device
 from planning.model.catalog import spec_of
 from planning.model.hf_config import model_from_config
 from planning.question.types import Deployment
+from planning.question.vllm_args import VllmOptions
+from planning.question.workload import Workload
 
 FILE: Final = Path(__file__).with_name("measured.toml")
 BOOTS: Final = FILE.with_name("boots")
@@ -179,10 +184,9 @@ class Measurements:
         return {(boot.deployment_id, figure.key): one.name for one in self.constants for boot, figure in one.read_off}
 
 
-_STRICT: Final = ConfigDict(extra="forbid")
+_STRICT: Final = ConfigDict(extra="forbid", arbitrary_types_allowed=True)
 _TABLES: Final[Mapping[str, TypeAdapter[Any]]] = {
     "sources": TypeAdapter(dict[str, ReportSource], config=_STRICT),
-    "deployments": TypeAdapter(dict[str, Deployment], config=_STRICT),
     "boots": TypeAdapter(dict[str, Boot], config=_STRICT),
     "constants": TypeAdapter(dict[str, ReadConstant], config=_STRICT),
 }
@@ -206,7 +210,7 @@ def parse_named(texts: Mapping[str, str]) -> Measurements:
     Raises:
         MeasurementError: for the first error: an unknown key, a wrong type, an undefined or repeated id.
     """
-    known: dict[str, dict[str, Any]] = {kind: {} for kind in _TABLES}
+    known: dict[str, dict[str, Any]] = {kind: {} for kind in ("deployments", *_TABLES)}
     raw: dict[str, dict[str, Any]] = {}
     for name, text in texts.items():
         for kind, key, table in _tables(name, text):
@@ -217,7 +221,7 @@ def parse_named(texts: Mapping[str, str]) -> Measurements:
             except ValidationError as error:
                 first = error.errors()[0]
                 raise MeasurementError(f"{name}: {kind}.{'.'.join(map(str, first['loc']))}: {first['msg']}.") from None
-            except (PlanningError, MeasurementError, TypeError, KeyError) as error:
+            except (ConversionError, PlanningError, MeasurementError, TypeError, KeyError) as error:
                 raise MeasurementError(f"{name}: {kind}.{key}: {error}.") from None
     boots, constants = (tuple(known[kind].values()) for kind in ("boots", "constants"))
     return Measurements(known["sources"], known["deployments"], boots, constants)
@@ -229,7 +233,7 @@ def _tables(name: str, text: str) -> Iterator[tuple[str, str, dict[str, Any]]]:
         document = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
         raise MeasurementError(f"{name} is not TOML: {error}.") from None
-    if unknown := sorted(document.keys() - _TABLES.keys()):
+    if unknown := sorted(document.keys() - {"deployments", *_TABLES}):
         raise MeasurementError(f"{name}: {unknown[0]} is not a table of the corpus. Use one of {', '.join(_TABLES)}.")
     for kind in ("sources", "deployments"):
         yield from ((kind, key, table) for key, table in document.get(kind, {}).items())
@@ -241,7 +245,7 @@ def _made(kind: str, key: str, table: dict[str, Any], known: _Tables, raw: _Tabl
     """Return what a table describes. `known` has the tables before it. `raw` has the fields of each deployment, and gets these."""
     if kind == "deployments":
         raw[key] = _merged(_find(raw, table.pop("like")), table) if "like" in table else table
-        return _deployment(key, raw[key])
+        return _deployment(raw[key])
     if kind == "boots":
         table["deployment_id"] = table["deployment"]
         deployment = _find(known["deployments"], table["deployment"])
@@ -276,11 +280,13 @@ def _merged(base: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, An
     return merged
 
 
-def _deployment(key: str, table: Mapping[str, Any]) -> Deployment:
+def _deployment(table: Mapping[str, Any]) -> Deployment:
     """Return a deployment. A model or device outside the catalog is described in its table."""
     fields: dict[str, Any] = {"accelerator": "", **table}
     model, config, device = (fields.pop(name, None) for name in ("architecture", "config", "device"))
-    found: Deployment = _valid("deployments", key, fields)
+    for block, kind in (("vllm", VllmOptions), ("workload", Workload)):
+        kind(**fields.get(block, {}))  # raises TypeError for an unknown key, which `convert` ignores in dataclasses
+    found = convert(fields, Deployment)
     if model:
         spec = replace(spec_of(model["model"], model.get("quantization", "bf16")), **model["changes"])
         found = replace(found, model_spec=spec)

@@ -1,7 +1,8 @@
 """Rules for Cloud Run's regional quotas for vCPU and memory."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from planning.cost.subject import Subject
 from planning.machine.hardware import (
@@ -17,8 +18,7 @@ from planning.question.types import Remedy
 from planning.rules.registry import RuleResult, rule
 
 
-@dataclass(frozen=True, slots=True)
-class _Use:
+class _Use(Struct, frozen=True):
     """One instance's use of a quota, and the quota in the region."""
 
     setting: str

@@ -1,8 +1,9 @@
 """Published vulnerabilities of vLLM that apply to Gemma 4: planning/data/advisories.json, the worst first, compared with OSV every night."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Final, Literal
+
+from msgspec import Struct
 
 from planning.cost.subject import Subject
 from planning.data.tables import Table, data_file, row_of
@@ -14,8 +15,7 @@ ADVICE: Final = "Allow only callers that you trust, or set `image` to an image o
 _UNKNOWN: Final = (0, 0, 0, 0)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Advisory:
+class Advisory(Struct, frozen=True, kw_only=True):
     """One vulnerability: releases from `first` (empty for all) to before `fixed`, if the stack has the feature that it `needs`. A caller can `what`."""
 
     id: str
