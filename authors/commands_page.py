@@ -36,7 +36,6 @@ _SHARED_BY: Final = 2
 def all_commands() -> Sequence[Command[Any]]:
     """Return the command of each module below `scripts` that has one, by name."""
     names = [f"scripts.{path.parent.name}.__main__" for path in (_ROOT / "scripts").glob("*/__main__.py")]
-    names.append("scripts.gemma.up")  # it has no module to run
     modules = [importlib.import_module(name) for name in names]
     found: list[Command[Any]] = [module.COMMAND for module in modules if hasattr(module, "COMMAND")]
     return sorted(found, key=lambda command: command.name)

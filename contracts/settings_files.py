@@ -1,6 +1,5 @@
 """Settings files of the stacks: `Pulumi.NAME.yaml` in the project's folder."""
 
-import subprocess
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -24,6 +23,8 @@ def no_settings_file(stack: str, folder: Path) -> str:
 
 def committed_text(name: str, folder: Path) -> str | None:
     """Return the text of a file in the checked-out commit; None if it is not committed, or without git."""
+    import subprocess  # noqa: PLC0415 - only a missing file needs it
+
     git = ["git", "show", f"HEAD:./{name}"]
     try:
         done = subprocess.run(git, cwd=folder, capture_output=True, check=False, stdin=subprocess.DEVNULL)

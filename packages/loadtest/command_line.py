@@ -6,7 +6,6 @@ required. A field whose type is such a dataclass is a group of options, with the
 
 import argparse
 import dataclasses
-import difflib
 import itertools
 import math
 import os
@@ -65,6 +64,8 @@ JsonSwitch = Annotated[bool, Option("Print one JSON object on stdout.", flag="--
 
 def nearest(word: str, known: Iterable[str]) -> str:
     """Return the question that suggests a known word, with a space in front; empty if none is close."""
+    import difflib  # noqa: PLC0415 - only a misspelling needs it
+
     near = difflib.get_close_matches(word, list(known), n=1)
     return f" Did you mean {near[0]}?" if near else ""
 

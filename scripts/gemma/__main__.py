@@ -13,7 +13,6 @@
 
 import shutil
 import sys
-import tomllib
 from collections.abc import Sequence
 from importlib import import_module
 from io import TextIOWrapper
@@ -23,12 +22,12 @@ from typing import Final
 from contracts.dropped_words import COMMANDS, answer
 from contracts.errors import CommandRefusedError, ScriptError
 from contracts.exit_codes import ExitCode
+from contracts.settings_files import no_settings_file
 from contracts.spelling import did_you_mean, meant
 from scripts.cli.command import run_command, say, written
 from scripts.cli.lines import for_stream
 from scripts.gemma.arguments import call_of, has_settings, with_stack
-from scripts.gemma.catalog import ENTRIES, GROUPS, SYNONYMS, entry_of, rows
-from scripts.gemma.completion import COMPLETE, candidates, script
+from scripts.gemma.catalog import COMPLETE, ENTRIES, GROUPS, NEEDS_SETTINGS, SYNONYMS, entry_of, rows
 
 _ROOT: Final = Path(__file__).resolve().parents[2]
 _HELP: Final = frozenset({"-h", "--help", "help"})
@@ -65,8 +64,8 @@ def _run(words: Sequence[str]) -> int:
     if words[1:] and words[0] in _HELP:
         return _run([*words[1:], "--help"])
     word, rest = words[0] if words else "", words[1:]
-    own = {"": _first, "--version": _version, "completion": lambda: script(rest)}
-    own |= {COMPLETE: lambda: "\n".join([*candidates(rest), ""]), **dict.fromkeys(_HELP, overview)}
+    own = {"": _first, "--version": _version, **dict.fromkeys(_HELP, overview)}
+    own |= {"completion": lambda: _completion(rest), COMPLETE: lambda: _candidates(rest)}
     if word in own:
         print(own[word](), end="")
         return int(ExitCode.DONE)
@@ -77,11 +76,31 @@ def _run(words: Sequence[str]) -> int:
     if entry is None:
         raise CommandRefusedError(_unknown(word, rest))
     arguments = with_stack(call_of(entry, rest))
+    stack = arguments[arguments.index("--stack") + 1 :][:1] if "--stack" in arguments else ()
+    if entry.name in NEEDS_SETTINGS and stack and not has_settings(stack[0]):
+        from engine.runner import project_folder
+
+        say(entry.name, no_settings_file(stack[0], project_folder()))
+        return int(ExitCode.REFUSED)
     main_of = getattr(import_module(entry.module), "main", None)
     return main_of(arguments) if main_of else run_command(entry.whole(), arguments)
 
 
+def _completion(words: Sequence[str]) -> str:
+    from scripts.gemma.completion import script
+
+    return script(words)
+
+
+def _candidates(words: Sequence[str]) -> str:
+    from scripts.gemma.completion import candidates
+
+    return "\n".join([*candidates(words), ""])
+
+
 def _version() -> str:
+    import tomllib
+
     project = tomllib.loads((_ROOT / "pyproject.toml").read_text())["project"]
     return f"gemma-serving {project['version']}\n"
 

@@ -7,7 +7,6 @@ from typing import Any, NamedTuple, cast
 
 from contracts.errors import CommandRefusedError
 from contracts.fields import as_mapping
-from engine import runner
 from scripts.cli.command import Command, say
 from scripts.cli.options import option_fields
 from scripts.gemma.catalog import NEVER_GUESSED, Entry
@@ -67,6 +66,8 @@ def with_stack(call: GemmaCall) -> Sequence[str]:
 
 def has_settings(stack: str) -> bool:
     """Return whether a stack has a settings file in the project's folder."""
+    from engine import runner  # noqa: PLC0415 - loads subprocess, and `--help` needs neither
+
     return stack in runner.stacks_in(runner.project_folder())
 
 
@@ -78,10 +79,12 @@ class ListedStack(NamedTuple):
     is_deployed: bool
 
 
-def listed(*, limit_s: float = runner.QUERY_LIMIT_S) -> Sequence[ListedStack]:
-    """Return the stacks that the backend knows. Raises ScriptError, even after `limit_s` seconds."""
+def listed(*, limit_s: float | None = None) -> Sequence[ListedStack]:
+    """Return the stacks that the backend knows. Raises ScriptError, even after `limit_s` seconds, by default the limit of a query."""
+    from engine import runner  # noqa: PLC0415 - loads subprocess, and `--help` needs neither
+
     found: list[ListedStack] = []
-    stacks = json.loads(runner.query(["stack", "ls", "--json"], limit_s=limit_s))
+    stacks = json.loads(runner.query(["stack", "ls", "--json"], limit_s=limit_s or runner.QUERY_LIMIT_S))
     for stack in map(as_mapping, cast("list[object]", stacks)):
         is_deployed = bool(stack.get("resourceCount", stack.get("lastUpdate")))
         name = str(stack.get("name")).rpartition("/")[2]

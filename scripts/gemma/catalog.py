@@ -34,7 +34,6 @@ class Entry(NamedTuple):
 
 
 _OTHERS: Final = {
-    "up": Entry("up", "scripts.gemma.up"),
     "chat": Entry("chat", "scripts.connect.__main__", "chat", "Talk to a deployed model in the terminal."),
     "bench": Entry(
         "bench",
@@ -70,10 +69,16 @@ _ANSWERS: Final = {
 SYNONYMS: Final = {word: sentence for words, sentence in _ANSWERS.items() for word in words.split()}
 """Words of other tools: they are answered, not executed."""
 
+COMPLETE: Final = "__complete"
+"""A shell requests candidates with it. The words so far follow."""
+
 NEVER_GUESSED: Final = frozenset(
     ["up", "teardown", "recover", "restart", "rollout", "save_token", "stage_model", "new"]
 )
 """Commands that change something: their stack is always named."""
+
+NEEDS_SETTINGS: Final = frozenset(["plan", "up", "doctor", "stage_model", "capacity"])
+"""Commands whose stack has a settings file. Without it they are refused before their modules load."""
 
 
 def rows(entries: Sequence[Entry], width: int = 0) -> Sequence[str]:

@@ -9,9 +9,6 @@ from scripts.cli.options import option_fields
 from scripts.gemma.arguments import call_of
 from scripts.gemma.catalog import ENTRIES, Entry, entry_of
 
-COMPLETE: Final = "__complete"
-"""A shell requests candidates with it. The words so far follow."""
-
 _SCRIPTS: Final[Mapping[str, str]] = {
     "bash": """\
 # Add to ~/.bashrc: eval "$(gemma completion bash)"

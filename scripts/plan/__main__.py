@@ -22,19 +22,11 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Annotated, Final
 
-from msgspec import structs
-
 from contracts.exit_codes import ExitCode
-from planning.cost.loading_modes import loading_modes
-from planning.cost.subject import examine
 from planning.errors import PlanningError
-from planning.planner import plan_of
-from planning.rules.findings import notes_of
-from planning.solve.plan_json import plan_json
-from planning.solve.wording import remedy_of, worded
 from scripts.cli.command import Command, run_command, say, tell
 from scripts.cli.options import JsonSwitch, Option, project_id
-from scripts.plan.question import Comparison, Question, Solving, deployment_from, given, wording_of
+from scripts.plan.options import Comparison, Question, Solving, given
 
 _CONFLICTS: Final = (
     ("solve", "stack compare explain costs platform quantization vllm image set config draft-config device"),
@@ -86,6 +78,16 @@ def _plan(options: PlanOptions) -> ExitCode:
         from scripts.plan.compare import compare
 
         return compare(question, options.comparison, as_json=options.as_json)
+    from msgspec import structs
+
+    from planning.cost.loading_modes import loading_modes
+    from planning.cost.subject import examine
+    from planning.planner import plan_of
+    from planning.rules.findings import notes_of
+    from planning.solve.plan_json import plan_json
+    from planning.solve.wording import remedy_of, worded
+    from scripts.plan.question import deployment_from, wording_of
+
     today = datetime.now(UTC).date().isoformat()
     deployment = structs.replace(deployment_from(question), today=today)
     wording = wording_of(question, deployment)

@@ -14,7 +14,8 @@ from planning.planner import plan
 from planning.question.fields import changed
 from planning.question.types import Deployment, Plan
 from planning.solve.plan_json import plan_json
-from scripts.plan.question import OF_THE_IMAGE, CommandWording, Comparison, Question, deployment_from
+from scripts.plan.options import Comparison, Question
+from scripts.plan.question import OF_THE_IMAGE, CommandWording, deployment_from
 
 _NUMBERS = ("concurrent", "tok/s, 1 request", "tok/s, full", "$/h", "$/M tokens")
 """Headings of the numeric columns."""

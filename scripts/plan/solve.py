@@ -15,7 +15,8 @@ from planning.solve.profiles import HOUR_MINUTES, Choice, Profile, choose
 from planning.solve.search import Goal, ServiceLimits, Solution, SolutionSet, solve
 from planning.units import format_duration
 from scripts.cli.command import say
-from scripts.plan.question import Comparison, Question, Solving, prices_of
+from scripts.plan.options import Comparison, Question, Solving
+from scripts.plan.question import prices_of
 
 if TYPE_CHECKING:
     from rich.console import Console

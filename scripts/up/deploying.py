@@ -1,12 +1,4 @@
-"""Preview a stack, confirm the effect and the cost, and deploy it.
-
-  gemma up tpu-v6e1
-  gemma up tpu-v6e1 --yes
-
-Before anything changes it states the effect on the server, the duration and the cost. While the engine works it shows
-two lines, at any width of the terminal; Ctrl-C then keeps the created resources, and prints their cost. A stack without a state gets one.
-`pulumi up --stack NAME` deploys the same.
-"""
+"""A deployment: preview, effect and cost, the engine with its progress, and the next commands."""
 
 import asyncio
 import contextlib
@@ -15,9 +7,8 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Generator, Sequence
-from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Annotated, Final
+from typing import Final
 
 from rich.progress import Progress, TextColumn, TimeElapsedColumn
 
@@ -33,8 +24,7 @@ from engine.previewed import diagnostics, previewed
 from engine.secrets_provider import provider_options
 from engine.state import SERVER_TYPES, stack_outputs
 from engine.steps import ResourceChange, changes_of
-from scripts.cli.command import Command, say, tell
-from scripts.cli.options import Option
+from scripts.cli.command import say, tell
 from scripts.cli.prompts import confirm
 from scripts.cli.settings import NO_PROJECT, stack_settings
 from scripts.cli.tables import console
@@ -49,17 +39,9 @@ _NOTES: Final = ("Notes: ", "Accepted findings: ")
 _FINDING: Final = re.compile(r"[A-Z]{3}\d\d: ")
 
 
-@dataclass(frozen=True, kw_only=True)
-class UpOptions:
-    """Options of the command."""
-
-    stack: Annotated[str, Option("Name of the stack.", metavar="NAME")]
-    yes: Annotated[bool, Option("Deploy without a question.")] = False
-    refresh: Annotated[bool, Option("Compare the state with Google first.")] = False
-
-
-def _up(options: UpOptions) -> ExitCode:
-    stack, refresh = options.stack, ["--refresh"] if options.refresh else []
+def deploy(stack: str, *, yes: bool, refreshes: bool) -> ExitCode:
+    """Preview a stack, confirm, and deploy it. Raises ScriptError."""
+    refresh = ["--refresh"] if refreshes else []
     settings = _settings_of(stack)
     say("up", f"previewing stack {stack}")
     with moving("previewing"):
@@ -73,7 +55,7 @@ def _up(options: UpOptions) -> ExitCode:
         tell("\n".join([*shown, f"{stack}: no changes; {unchanged} resources are up to date."]))
         return ExitCode.DONE
     tell("\n".join([*shown, *sentences, counted(changes, unchanged), f"Cost: {cost}"]))
-    if not options.yes:
+    if not yes:
         confirm(
             f"Deploy stack {stack}?",
             without_terminal=f"Deploying stack {stack} changes resources, and stdin is not a terminal. Pass --yes to confirm.",
@@ -198,12 +180,3 @@ def next_lines(stack: str, outputs: StackOutputs) -> Sequence[str]:
 
 def _lines(messages: Sequence[str]) -> Sequence[str]:
     return [line for message in messages for line in message.splitlines() if line.strip()]
-
-
-COMMAND: Final = Command(
-    name="up",
-    help=__doc__,
-    options=UpOptions,
-    run=_up,
-    after_interrupt="No resource was changed.",
-)

@@ -1,0 +1,147 @@
+"""Options of `gemma plan`. They import nothing of the planner, so `--help` and wrong options respond at once."""
+
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Annotated, Any, Final
+
+from scripts.cli.options import Option
+
+_HOUR_MINUTES: Final = 60
+NONE: Final = "none"
+"""The value of `--set` that unsets a field."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Question:
+    """Deployment."""
+
+    stack: Annotated[str | None, Option("Plan the settings of Pulumi.NAME.yaml.", metavar="NAME")] = None
+    model: Annotated[str | None, Option("Hugging Face id, e.g. google/gemma-4-12B-it.", metavar="ID")] = None
+    accelerator: Annotated[
+        str | None, Option("TPU slice or GPU, such as v6e-4, L4 or H100. A wrong name lists all.", metavar="NAME")
+    ] = None
+    platform: Annotated[str | None, Option("tpu-vm, cloud-run or gce. Default: the accelerator's usual platform.")] = (
+        None
+    )
+    quantization: Annotated[str | None, Option("bf16, fp8 or w4a16. Default: the checkpoint's.")] = None
+    vllm: Annotated[
+        str | None,
+        Option(
+            "vLLM release of the image, e.g. 0.25.1. Default: the release of this project's image.", metavar="VERSION"
+        ),
+    ] = None
+    set: Annotated[
+        tuple[str, ...],
+        Option(
+            "Any setting of the deployment, such as maxModelLen=8192 or startupProbe.period=10s. A wrong key lists all. "
+            "With --stack also a path of the settings file, such as cloudRun.memory=32Gi; the file stays as it is. "
+            "The value none unsets a key. Repeatable.",
+            metavar="KEY=VALUE",
+            repeated=True,
+        ),
+    ] = ()
+    config: Annotated[Path | None, Option("config.json of an unlisted model: a file or a folder.", metavar="PATH")] = (
+        None
+    )
+    index: Annotated[Path | None, Option("Its model.safetensors.index.json. Default: next to --config.")] = None
+    workload: Annotated[
+        str | None,
+        Option(
+            "Client load, e.g. in=4000,out=500,users=32. Replaces the stack's workload. Keys: in, out, users, rate, prefix, "
+            "images, imageTokens, videos, audio, adapters, adapterRank, accepted.",
+            metavar="LIST",
+        ),
+    ] = None
+    from_hub: Annotated[bool, Option("Read the config of --model or of the stack's model from Hugging Face.")] = False
+    from_bucket: Annotated[bool, Option("With --stack: read the model's config from the stack's bucket.")] = False
+    save: Annotated[Path | None, Option("Save the config read by --from-hub or --from-bucket.", metavar="FOLDER")] = (
+        None
+    )
+    draft_config: Annotated[Path | None, Option("config.json of a draft model that is not in the catalog.")] = None
+    image: Annotated[
+        str | None,
+        Option("Server image. Default: the accelerator's usual image. A wrong name lists all.", metavar="NAME"),
+    ] = None
+    text_only: Annotated[bool, Option("Serve text only, without memory for image, video and audio encoders.")] = False
+    device: Annotated[
+        str | None,
+        Option(
+            "Custom GPU instead of --accelerator: memory=24GiB,bandwidth=936GB/s,tflops=71. Optional: "
+            "count=2, link=31.5GB/s, usable=23.6GiB, name=RTX 3090, usd=0.3/h. With --compare: an added row.",
+            metavar="FIGURES",
+        ),
+    ] = None
+    prices: Annotated[Path | None, Option("JSON file with prices that replace the list prices.")] = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Comparison:
+    """Comparison of accelerators."""
+
+    compare: Annotated[bool, Option("Plan the model on every accelerator.")] = False
+    min_context: Annotated[int | None, Option("Minimum context length of a request.", metavar="TOKENS", least=1)] = None
+    min_concurrency: Annotated[float | None, Option("Minimum number of concurrent max-length requests.", above=0)] = (
+        None
+    )
+    max_usd_per_hour: Annotated[float | None, Option("Maximum price, in USD per hour.", metavar="USD", above=0)] = None
+
+
+def _traffic(text: str) -> float:
+    """Return the minutes of traffic in each hour. Raises ValueError with the allowed values."""
+    kind, _, minutes = text.partition("=")
+    if text == "steady" or (kind == "burst" and minutes.isdecimal() and 1 <= int(minutes) < _HOUR_MINUTES):
+        return float(minutes or _HOUR_MINUTES)
+    raise ValueError("steady, or burst=MINUTES with the minutes of traffic in each hour, from 1 to 59, e.g. burst=10")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Solving:
+    """Search for the cheapest deployments."""
+
+    solve: Annotated[
+        bool,
+        Option(
+            "Search all deployments of this project for --workload. Narrow it with --model (an id "
+            "or a family such as 12B), --accelerator, --min-context, --max-usd-per-hour, --prices."
+        ),
+    ] = False
+    max_ttft_s: Annotated[
+        float | None, Option("With --solve: maximum typical time to first token.", metavar="SECONDS", above=0)
+    ] = None
+    max_tpot_s: Annotated[
+        float | None, Option("With --solve: maximum typical time per output token.", metavar="SECONDS", above=0)
+    ] = None
+    region: Annotated[
+        tuple[str, ...], Option("With --solve: only this region. Repeatable.", metavar="REGION", repeated=True)
+    ] = ()
+    conservative: Annotated[bool, Option("With --solve: apply the limits to the slow ends of the bands.")] = False
+    hours_per_day: Annotated[
+        float | None,
+        Option(
+            "With --solve: compare the server's cost per day if clients use it for this many hours.",
+            metavar="H",
+            least=0.25,
+            most=24,
+        ),
+    ] = None
+    traffic: Annotated[
+        float | None,
+        Option(
+            "With --hours-per-day: steady, or burst=MINUTES for one burst of that length in each hour. Default: steady.",
+            metavar="SHAPE",
+            parse=_traffic,
+        ),
+    ] = None
+    latency_first: Annotated[bool, Option("With --solve: choose the shortest request, not the lowest price.")] = False
+    throughput_first: Annotated[
+        bool,
+        Option(
+            "With --solve: choose the lowest price per token. Without users or rate, the server is full, as for a batch job."
+        ),
+    ] = False
+
+
+def given(options: Any) -> list[str]:  # noqa: ANN401 - any dataclass of options
+    """Return the options that differ from their defaults, without `--`. The value `none` is a default."""
+    values = [(field, getattr(options, field.name)) for field in fields(options)]
+    return [field.name.replace("_", "-") for field, value in values if value not in {field.default, NONE}]

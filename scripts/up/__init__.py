@@ -1,0 +1,1 @@
+"""Preview, confirm and deploy a stack."""

@@ -1,0 +1,44 @@
+"""Preview a stack, confirm the effect and the cost, and deploy it.
+
+  gemma up tpu-v6e1
+  gemma up tpu-v6e1 --yes
+
+Before anything changes it states the effect on the server, the duration and the cost. While the engine works it shows
+two lines, at any width of the terminal; Ctrl-C then keeps the created resources, and prints their cost. A stack without a state gets one.
+`pulumi up --stack NAME` deploys the same.
+"""
+
+import sys
+from dataclasses import dataclass
+from typing import Annotated, Final
+
+from contracts.exit_codes import ExitCode
+from scripts.cli.command import Command, run_command
+from scripts.cli.options import Option
+
+
+@dataclass(frozen=True, kw_only=True)
+class UpOptions:
+    """Options of the command."""
+
+    stack: Annotated[str, Option("Name of the stack.", metavar="NAME")]
+    yes: Annotated[bool, Option("Deploy without a question.")] = False
+    refresh: Annotated[bool, Option("Compare the state with Google first.")] = False
+
+
+def _up(options: UpOptions) -> ExitCode:
+    from scripts.up.deploying import deploy
+
+    return deploy(options.stack, yes=options.yes, refreshes=options.refresh)
+
+
+COMMAND: Final = Command(
+    name="up",
+    help=__doc__,
+    options=UpOptions,
+    run=_up,
+    after_interrupt="No resource was changed.",
+)
+
+if __name__ == "__main__":
+    sys.exit(run_command(COMMAND))
