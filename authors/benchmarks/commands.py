@@ -3,8 +3,8 @@
     python -m authors.benchmarks.commands [RUNS]
 
 Prints the table of docs/authors/measurements.md. CPU seconds of the process and its children, which a busy machine affects less than
-elapsed time; each value is the least of its runs, and runs of all commands alternate. The backend is an empty folder, so a command
-that asks the engine for a stack is answered that it has none.
+elapsed time; each value is the least of its runs, and runs of all commands alternate. The backend is an empty folder, so every stack
+is unknown to the engine.
 """
 
 import os
@@ -36,7 +36,7 @@ _LIMIT_S: Final = 120
 
 
 def commands() -> Mapping[str, Sequence[str]]:
-    """Return the arguments of Python by the name of what they measure."""
+    """Return the arguments of Python by name of the measurement."""
     found: dict[str, Sequence[str]] = {EMPTY: ["-c", "pass"]}
     for name in ENTRIES:
         found |= {f"{name} {what}": ["-m", "scripts.gemma", name, *words] for what, words in FIRST_LINES.items()}

@@ -1,6 +1,6 @@
 """Inputs and outputs of the planner.
 
-Frozen, keyword-only structs, because making a dataclass takes 40 times as long (decision 45).
+Frozen, keyword-only structs, because Python needs 40 times as long for a dataclass (decision 45).
 Names state the unit: `_s` seconds, `_gib` 2^30 bytes, `_usd` US dollars.
 """
 

@@ -1,4 +1,4 @@
-"""Options of `gemma plan`. They import nothing of the planner, so `--help` and wrong options respond at once."""
+"""Options of `gemma plan`. They import nothing of the planner, so `--help` and wrong options respond immediately."""
 
 from dataclasses import dataclass, fields
 from pathlib import Path
@@ -34,7 +34,7 @@ class Question:
         tuple[str, ...],
         Option(
             "Any setting of the deployment, such as maxModelLen=8192 or startupProbe.period=10s. A wrong key lists all. "
-            "With --stack also a path of the settings file, such as cloudRun.memory=32Gi; the file stays as it is. "
+            "With --stack, or a path of the settings file, such as cloudRun.memory=32Gi; the file stays as it is. "
             "The value none unsets a key. Repeatable.",
             metavar="KEY=VALUE",
             repeated=True,

@@ -22,8 +22,9 @@ APART = [
     ROOT / "tools" / "audit.txt",
     ROOT / "tools" / "site.txt",
     ROOT / "authors" / "release" / "backend.txt",
+    ROOT / "tests" / "scripts" / "connect" / "clients.txt",
 ]
-"""Locks of the installer, of the oracle's environment, of the auditor, of the site and of the build backend, which share nothing with the project's."""
+"""Locks of the installer, of the oracle's environment, of the auditor, of the site, of the build backend and of two clients, which share nothing with the project's."""
 OVERRIDES = ROOT / "authors" / "oracle" / "overrides.txt"
 PIN = re.compile(r"(?P<pin>[\w.-]+==[\w.!+-]+)(?: ; [^\\]+)? \\")
 HASH = re.compile(r"    --hash=sha256:(?P<hash>[0-9a-f]{64})(?: \\)?")
