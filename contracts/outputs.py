@@ -87,7 +87,7 @@ class CostSummary:
 
     usd_per_hour: Annotated[float, Doc("One instance or slice with all its resources.")]
     max_usd: Annotated[float, Doc("Maximum cost of the deployment.")]
-    usd_per_million_tokens: Annotated[float, Doc("Cost per million output tokens, one request at a time.")]
+    usd_per_million_tokens: Annotated[float, Doc("Cost per million output tokens of a single stream.")]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

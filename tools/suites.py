@@ -155,8 +155,8 @@ def _command_of(path: PurePosixPath) -> str:
 def command_tests(names: Iterable[str]) -> Sequence[str]:
     """Return the files of tests that a change of commands can break.
 
-    They are the tests of each command, tests that import it directly or indirectly, tests that start it or another command of these modules, and
-    tests that read the code as text.
+    They are the tests of each command, of every command that imports it, even indirectly, or starts it or another of these modules, and the tests
+    of the code's text.
     """
     texts = _texts()
     packages_of_names = {f"scripts.{name}" for name in names}

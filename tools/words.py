@@ -25,6 +25,7 @@ from tools.git import git
 ROOT: Final = Path(__file__).resolve().parents[1]
 RULES: Final = Path("tools/words.toml")
 BUDGET: Final = Path("tools/words_budget.toml")
+_CODE: Final = re.compile(r"`[\w.*]+`")
 Text = tuple[int, str]
 """Number of its first line, and a paragraph, comment or string, on one line."""
 Counts = Mapping[str, Mapping[str, int]]
@@ -145,7 +146,7 @@ def _of_node(node: ast.AST) -> Iterator[Text]:
     for child in ast.iter_child_nodes(node):
         if isinstance(child, ast.Expr) and isinstance(child.value, ast.Constant) and isinstance(child.value.value, str):
             yield child.lineno, f'"""{" ".join(child.value.value.split())}'
-        elif isinstance(child, ast.expr) and (found := _joined(child)):
+        elif isinstance(child, ast.expr) and " " in (found := _joined(child)):  # one word is a key or a name
             yield child.lineno, f'"{" ".join(found.split())}'
             for each in ast.walk(child):
                 if isinstance(each, ast.FormattedValue):  # the strings inside its braces
@@ -169,9 +170,9 @@ def _joined(node: ast.expr) -> str:
 
 
 def hits_in(path: str, text: str, allowed: Iterable[str] = ()) -> Iterator[Hit]:
-    """Yield each sentence of a file with one of the patterns, once for each match, without the allowed texts."""
+    """Yield each sentence of a file with one of the patterns, once for each match, without the allowed texts and names in backticks."""
     for line, found in texts_in(path, text):
-        bare = found
+        bare = _CODE.sub("`...`", found)
         for quoted in allowed:
             bare = bare.replace(quoted, "...")
         for sentence in _SENTENCE.split(bare):
