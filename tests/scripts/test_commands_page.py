@@ -5,11 +5,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
-import pytest
-
-from authors.commands_page import all_commands, commands_page
-from contracts.exit_codes import ExitCode
-from scripts.cli.command import Command, run_command
+from authors.commands_page import commands_page
+from scripts.cli.command import Command
 from scripts.cli.options import JsonSwitch, Option
 from scripts.gemma.catalog import ENTRIES
 from scripts.gemma.first import FIRST_DAY
@@ -18,29 +15,11 @@ from tests.test_pages import GENERATED
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "reference" / "commands.md").read_text()
-COMMANDS = [
-    (command, [sub.name] if sub else [], f"{command.program.removeprefix('python -m ')}{' ' + sub.name if sub else ''}")
-    for command in all_commands()
-    for sub in (None, *command.subcommands)
-]
 
 
 def section(title):
     found = re.search(rf"^##+ {re.escape(title)}\n(.*?)(?=^##|\Z)", PAGE, flags=re.MULTILINE | re.DOTALL)
     return found[1] if found else ""
-
-
-@pytest.mark.parametrize(("command", "words", "title"), COMMANDS, ids=[title for *_, title in COMMANDS])
-def test_every_option_of_the_help_is_in_the_page(command, words, title, capsys):
-    with pytest.raises(SystemExit):
-        run_command(command, [*words, "--help"])
-    options = set(re.findall(r"^  (--[\w-]+)", capsys.readouterr().out, flags=re.MULTILINE))
-    usage, *items = [line for line in section(title).splitlines() if line.startswith(("`gemma ", "- `"))] or [""]
-    assert section(title), f"{title} has no section"
-    missing = [option for option in sorted(options) if not re.search(rf"{option}[ `,]", "".join(items))]
-    assert [
-        option for option in missing if not (option in usage and f"- `{option}" in PAGE.partition("\n## ")[0])
-    ] == []
 
 
 def title_of(entry):
@@ -51,10 +30,6 @@ def title_of(entry):
 def test_every_command_of_the_launcher_is_in_the_page():
     assert set(FIRST_DAY) <= set(ENTRIES)
     assert [name for name in sorted(ENTRIES) if not section(title_of(ENTRIES[name]))] == []
-
-
-def test_every_exit_code_is_in_the_page():
-    assert [code for code in ExitCode if f"| {int(code)} | {code.meaning} |" not in PAGE] == []
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,22 +50,6 @@ class Planted:
     wait: Annotated[bool, Option("Wait.", negatable=True)] = True
     token: Annotated[str | None, Option("A token.", variable="THE_TOKEN")] = None
     as_json: JsonSwitch = False
-
-
-def test_each_kind_of_option_is_described():
-    page = commands_page([Command(name="planted", help="Do it.\n\n  a | b <c>\n\nMore.", options=Planted, run=print)])
-    for row in (
-        "`gemma planted FOLDER [OPTIONS]`: Do it.",
-        "- `FOLDER`: A folder. Required.",
-        "- `--stack NAME`: A stack. Required.",
-        "- `--longest SECONDS`: Longest time. Default: `5.0`.",
-        "- `--label KEY=<V> ...`: A\\|B.",
-        "- `--wait, --no-wait`: Wait. Default: `True`.",
-        "- `--token TEXT`: A token. Default: THE_TOKEN in the environment.",
-        "- `--json`: Print one JSON object on stdout.",
-        "Examples: `a | b <c>`.",
-    ):
-        assert row in page
 
 
 HAND_WRITTEN = [

@@ -71,21 +71,6 @@ def test_spiky_scales_to_zero_and_says_what_a_cold_start_costs(new):
     assert "a slice that is billed until it is deleted" in found["profile_unmet"][0]
 
 
-def test_a_profile_differs_from_the_default_and_without_one_nothing_is_said(new):
-    cheap, text, found, err = new("--model", "31B")
-    assert (found["profile"], found["profile_unmet"], err) == (None, [], "")
-    assert "Profile" not in text
-    fast = new("--model", "31B", "--profile", "latency")[2]
-    assert fast["usd_per_hour"] > found["usd_per_hour"]
-    assert cheap.vllm.tensor_parallel_size is None
-
-
-def test_a_limit_still_counts(new, capsys):
-    assert new("--model", "12B", "--profile", "latency", "--budget", "2")[2]["usd_per_hour"] <= 2
-    assert run_command(COMMAND, ["other", "--model", "31B", "--profile", "latency", "--budget", "0.1"]) == 2
-    assert "no deployment meets the limits" in capsys.readouterr().err.lower()
-
-
 def test_the_names_of_the_option_are_those_of_the_profiles(capsys):
     assert [_profile_name(name) for name in USAGE_PROFILES] == list(USAGE_PROFILES)
     assert all(name in PROFILE_NAMES for name in USAGE_PROFILES)
