@@ -1,13 +1,8 @@
 """docs/reference/commands.md names every command with every option that its --help has."""
 
 import re
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
 
-from authors.commands_page import commands_page
-from scripts.cli.command import Command
-from scripts.cli.options import JsonSwitch, Option
 from scripts.gemma.catalog import ENTRIES
 from scripts.gemma.first import FIRST_DAY
 from tests.scripts.test_printed_commands import refusal_of
@@ -30,26 +25,6 @@ def title_of(entry):
 def test_every_command_of_the_launcher_is_in_the_page():
     assert set(FIRST_DAY) <= set(ENTRIES)
     assert [name for name in sorted(ENTRIES) if not section(title_of(ENTRIES[name]))] == []
-
-
-@dataclass(frozen=True, kw_only=True)
-class Limits:
-    """Limits."""
-
-    longest_s: Annotated[float, Option("Longest time.", flag="--longest", metavar="SECONDS")] = 5.0
-
-
-@dataclass(frozen=True, kw_only=True)
-class Planted:
-    """Options of each kind."""
-
-    folder: Annotated[Path, Option("A folder.", positional=True)]
-    stack: Annotated[str, Option("A stack.", metavar="NAME")]
-    limits: Limits
-    label: Annotated[tuple[str, ...], Option("A|B.", metavar="KEY=<V>", repeated=True)] = ()
-    wait: Annotated[bool, Option("Wait.", negatable=True)] = True
-    token: Annotated[str | None, Option("A token.", variable="THE_TOKEN")] = None
-    as_json: JsonSwitch = False
 
 
 HAND_WRITTEN = [
@@ -121,9 +96,3 @@ def test_every_command_line_of_the_pages_is_accepted_and_one_with_a_mistake_is_n
     assert len(list(shown_lines(ROOT / "docs" / "tasks.md"))) > 6
     assert {(page, line): said for page, line in lines if (said := answer_to(line))} == {}
     assert answer_to("gemma status --stcak x")
-
-
-def test_an_option_of_several_commands_is_listed_once_and_named_by_each():
-    page = commands_page([Command(name=name, help="Do it.", options=Planted, run=print) for name in ("one", "two")])
-    assert page.count("- `--json`: ") == page.count("- `--wait, --no-wait`: ") == 1
-    assert page.count(" FOLDER --stack NAME ") == page.count("[--json]`: Do it.") == 2

@@ -137,11 +137,6 @@ ENGINE = (
         "Did you mean tpu-v6e1 or tpu-v6e4? Pass an existing stack, or run",
     ),
     typed(
-        "smoke --stack TPU-V6E1",
-        "Stack TPU-V6E1 does not exist",
-        "Did you mean tpu-v6e1? Pass an existing stack, or run",
-    ),
-    typed(
         "connect --stack tpu-v6e1",
         "Stack tpu-v6e1 does not exist",
         "Run `gemma up tpu-v6e1` to deploy it. If it was deployed and its state is lost, run `gemma recover tpu-v6e1`.",

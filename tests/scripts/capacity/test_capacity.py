@@ -2,7 +2,6 @@
 
 import asyncio
 import json
-from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
@@ -23,7 +22,6 @@ PROJECT = "capacity-project"
 ROOT = Path(__file__).resolve().parents[3]
 INSTANT = OperationDurations(instant=True)
 SLOW = TpuDurations(waiting_for_resources=1e9)
-NOW = datetime(2026, 11, 20, 12, tzinfo=UTC)
 V6E = ("v6e-1", "v6e-4", "v6e-8")
 
 
@@ -92,9 +90,6 @@ class World:
     def places(self, *arguments):
         """Return the places of one accelerator by name, in their order."""
         return {place["location"]: place for place in self.report(*arguments)[1]["locations"]}
-
-    def file(self, stack):
-        return self.folder / f"Pulumi.{stack}.yaml"
 
 
 @pytest.fixture
@@ -274,21 +269,6 @@ def test_the_command_only_reads(world):
 
 
 # --- what waits ---------------------------------------------------------------------------------------------------------------------
-
-
-def queued(state, *, created=NOW, stack="s", zone="us-east5-a", kind="v6e-4", **more):
-    """A queued resource as Cloud TPU answers it."""
-    labels = {"managed-by": "gemma-serving", "gemma-serving-project": "gemma-serving", "gemma-serving-stack": stack}
-    node = {"acceleratorType": kind, **({"labels": labels} if stack else {})}
-    body = {
-        "name": f"projects/{PROJECT}/locations/{zone}/queuedResources/gemma-{stack}",
-        "createTime": created.strftime("%Y-%m-%dT%H:%M:%S.123456789Z"),
-        "provisioningModel": "FLEX_START",
-        "state": {"state": state},
-        "tpu": {"nodeSpec": [{"nodeId": "n", "node": node}]},
-        **more,
-    }
-    return google_body("tpu.v2alpha1", "QueuedResource", body)
 
 
 # --- what people see ---------------------------------------------------------------------------------------------------------------

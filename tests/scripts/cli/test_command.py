@@ -15,7 +15,7 @@ import pytest
 
 from contracts.exit_codes import ExitCode
 from scripts.cli.command import Command, run_command
-from scripts.cli.options import JsonSwitch, Option, Parser, add_options, read_options
+from scripts.cli.options import JsonSwitch, Option
 from tests.safetensors_files import safetensors
 
 ROOT = Path(__file__).parents[3]
@@ -45,12 +45,6 @@ class Outer:
     name: Annotated[tuple[str, ...], Option("Which.", repeated=True)] = ()
     place: Annotated[str | None, Option("Place.", variable="TEST_PLACE")] = None
     as_json: JsonSwitch = False
-
-
-def read(*words):
-    parser = Parser()
-    add_options(parser, Outer)
-    return read_options(Outer, parser.parse_args(words))
 
 
 @pytest.mark.parametrize(

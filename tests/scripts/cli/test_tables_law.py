@@ -153,13 +153,10 @@ def alerts():
 TABLES = {
     "alerts": ("scripts/alerts/render.py", lambda _: alerts()),
     "solve": ("scripts/plan/solve.py", lambda _: plan(SOLVE)),
-    "solve, one family": ("scripts/plan/solve.py", lambda _: plan((*SOLVE, "--model", "26B"))),
     "solve, bursts": ("scripts/plan/profile.py", lambda _: plan((*SOLVE, "--model", "26B", "--hours-per-day", "8", "--traffic", "burst=10"))),
     "compare": ("scripts/plan/compare.py", lambda _: plan(COMPARE)),
     "costs of a TPU": ("scripts/plan/costs.py", lambda _: plan(("--stack", "tpu-v6e4", "--costs"))),
-    "costs of a service": ("scripts/plan/costs.py", lambda _: plan(("--stack", STACK, "--costs"))),
     "plan of a TPU": ("scripts/plan/table.py", lambda _: plan(("--stack", "tpu-v6e4", *SOLVE[1:]))),
-    "plan of a service": ("scripts/plan/table.py", lambda _: plan(("--stack", STACK, *SOLVE[1:]))),
     "capacity": ("scripts/capacity/table.py", lambda _: capacity()),
     "smoke": ("scripts/smoke/render.py", lambda _: print_table(smoke_report(), console(sys.stdout))),
     "status": ("scripts/status/render.py", lambda _: console(sys.stdout).print(ReportView(REPORT, zone_is_utc=True), crop=False)),

@@ -27,7 +27,7 @@ from scripts.connect.__main__ import main
 from scripts.connect.chat import Chat, ChatError
 from scripts.connect.proxy import ConnectProxy
 from scripts.connect.ready import NotReadyError, wait_until_ready
-from scripts.connect.snippets import Endpoint, snippets
+from scripts.connect.snippets import Endpoint
 from scripts.connect.upstream import Upstream
 
 ROOT = Path(__file__).parents[3]
@@ -434,14 +434,3 @@ def test_an_answer_that_breaks_off_says_so_and_can_be_asked_again(private, strea
     with pytest.raises(ChatError, match=said):
         chat.ask("Hi.")
     assert chat.messages == []
-
-
-def test_every_client_has_its_lines_with_address_key_and_model():
-    found = dict(snippets(Endpoint(base_url="http://127.0.0.1:8000/v1", key="k", model="google/gemma-4-E2B-it")))
-    names = ("curl", "OpenAI SDK, Python", "OpenAI SDK, JavaScript", "LiteLLM", "Open WebUI", "any OpenAI client")
-    assert set(found) == {*names}
-    for title, text in found.items():
-        assert "http://127.0.0.1:8000/v1" in text, title
-        assert "k" in text
-    compile(found["OpenAI SDK, Python"], "snippet", "exec")
-    compile(found["LiteLLM"], "snippet", "exec")

@@ -33,9 +33,7 @@ CASES = {
     "latency of 64 users": (("--model", "E4B", "--workload", "in=700,out=300,users=64"), (4, 8), (64, 1000), ["requires 8 to 16 concurrent requests."]),
     "latency on an L4": (("--model", "12B", "--accelerator", "L4"), (1, 1), (8, 16), ["The nearest on L4 with this workload is 1."]),
     "throughput": (("--model", "12B"), (1, 2), (256, 1000), []),
-    "throughput on four chips": (("--model", "26B-A4B", "--accelerator", "v6e-4"), (4, 4), (256, 1000), ["The nearest on v6e-4 with this workload is 4."]),
     "batch": (("--model", "26B-A4B"), (1, 2), (600, 1000), []),  # 512 concurrent requests would be slower by the plan
-    "batch on an L4": (("--model", "12B", "--accelerator", "L4"), (1, 1), (256, 256), []),
 }  # fmt: skip
 
 

@@ -29,7 +29,6 @@ from tests.cloud.populated import PROJECT
 from tests.scripts.sample_outputs import sample_outputs
 from tests.scripts.status.planted import queued, resource, service, stack_resource, state
 
-OUTPUTS = from_json(StackOutputs, sample_outputs())
 READY = StackStatus(
     stack="tpu-v6e4",
     deployed=True,

@@ -15,7 +15,6 @@ from tests.cloud.populated import PROJECT, WRONG_CLOCKS, off_by, open_world, own
 
 HOUR = timedelta(hours=1)
 L4_USD_PER_HOUR = 3600 * (0.0001867 + 8 * 0.000018 + 32 * 0.000002)
-V6E4_USD_PER_HOUR = 4 * 1.35
 
 
 @pytest.fixture
