@@ -1,16 +1,8 @@
 """docs/reference/commands.md names every command with every option that its --help has."""
 
 import re
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
 
-import pytest
-
-from authors.commands_page import all_commands, commands_page
-from contracts.exit_codes import ExitCode
-from scripts.cli.command import Command, run_command
-from scripts.cli.options import JsonSwitch, Option
 from scripts.gemma.catalog import ENTRIES
 from scripts.gemma.first import FIRST_DAY
 from tests.scripts.test_printed_commands import refusal_of
@@ -18,29 +10,11 @@ from tests.test_pages import GENERATED
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "reference" / "commands.md").read_text()
-COMMANDS = [
-    (command, [sub.name] if sub else [], f"{command.program.removeprefix('python -m ')}{' ' + sub.name if sub else ''}")
-    for command in all_commands()
-    for sub in (None, *command.subcommands)
-]
 
 
 def section(title):
     found = re.search(rf"^##+ {re.escape(title)}\n(.*?)(?=^##|\Z)", PAGE, flags=re.MULTILINE | re.DOTALL)
     return found[1] if found else ""
-
-
-@pytest.mark.parametrize(("command", "words", "title"), COMMANDS, ids=[title for *_, title in COMMANDS])
-def test_every_option_of_the_help_is_in_the_page(command, words, title, capsys):
-    with pytest.raises(SystemExit):
-        run_command(command, [*words, "--help"])
-    options = set(re.findall(r"^  (--[\w-]+)", capsys.readouterr().out, flags=re.MULTILINE))
-    usage, *items = [line for line in section(title).splitlines() if line.startswith(("`gemma ", "- `"))] or [""]
-    assert section(title), f"{title} has no section"
-    missing = [option for option in sorted(options) if not re.search(rf"{option}[ `,]", "".join(items))]
-    assert [
-        option for option in missing if not (option in usage and f"- `{option}" in PAGE.partition("\n## ")[0])
-    ] == []
 
 
 def title_of(entry):
@@ -51,46 +25,6 @@ def title_of(entry):
 def test_every_command_of_the_launcher_is_in_the_page():
     assert set(FIRST_DAY) <= set(ENTRIES)
     assert [name for name in sorted(ENTRIES) if not section(title_of(ENTRIES[name]))] == []
-
-
-def test_every_exit_code_is_in_the_page():
-    assert [code for code in ExitCode if f"| {int(code)} | {code.meaning} |" not in PAGE] == []
-
-
-@dataclass(frozen=True, kw_only=True)
-class Limits:
-    """Limits."""
-
-    longest_s: Annotated[float, Option("Longest time.", flag="--longest", metavar="SECONDS")] = 5.0
-
-
-@dataclass(frozen=True, kw_only=True)
-class Planted:
-    """Options of each kind."""
-
-    folder: Annotated[Path, Option("A folder.", positional=True)]
-    stack: Annotated[str, Option("A stack.", metavar="NAME")]
-    limits: Limits
-    label: Annotated[tuple[str, ...], Option("A|B.", metavar="KEY=<V>", repeated=True)] = ()
-    wait: Annotated[bool, Option("Wait.", negatable=True)] = True
-    token: Annotated[str | None, Option("A token.", variable="THE_TOKEN")] = None
-    as_json: JsonSwitch = False
-
-
-def test_each_kind_of_option_is_described():
-    page = commands_page([Command(name="planted", help="Do it.\n\n  a | b <c>\n\nMore.", options=Planted, run=print)])
-    for row in (
-        "`gemma planted FOLDER [OPTIONS]`: Do it.",
-        "- `FOLDER`: A folder. Required.",
-        "- `--stack NAME`: A stack. Required.",
-        "- `--longest SECONDS`: Longest time. Default: `5.0`.",
-        "- `--label KEY=<V> ...`: A\\|B.",
-        "- `--wait, --no-wait`: Wait. Default: `True`.",
-        "- `--token TEXT`: A token. Default: THE_TOKEN in the environment.",
-        "- `--json`: Print one JSON object on stdout.",
-        "Examples: `a | b <c>`.",
-    ):
-        assert row in page
 
 
 HAND_WRITTEN = [
@@ -162,9 +96,3 @@ def test_every_command_line_of_the_pages_is_accepted_and_one_with_a_mistake_is_n
     assert len(list(shown_lines(ROOT / "docs" / "tasks.md"))) > 6
     assert {(page, line): said for page, line in lines if (said := answer_to(line))} == {}
     assert answer_to("gemma status --stcak x")
-
-
-def test_an_option_of_several_commands_is_listed_once_and_named_by_each():
-    page = commands_page([Command(name=name, help="Do it.", options=Planted, run=print) for name in ("one", "two")])
-    assert page.count("- `--json`: ") == page.count("- `--wait, --no-wait`: ") == 1
-    assert page.count(" FOLDER --stack NAME ") == page.count("[--json]`: Do it.") == 2

@@ -6,11 +6,10 @@ from pathlib import Path
 import pytest
 import yaml
 
-from contracts.dropped_words import COMMANDS, FINDINGS, SETTINGS
-from planning.rules.findings import RULES, check_accepted
+from contracts.dropped_words import COMMANDS, SETTINGS
 from scripts.gemma.__main__ import main
 from scripts.gemma.catalog import ENTRIES
-from stacks.loading import SettingsError, from_values, validated
+from stacks.loading import SettingsError, validated
 from stacks.schema import blocks
 from stacks.settings import GatewayStack, Settings
 
@@ -54,16 +53,6 @@ def test_a_dropped_key_is_answered(key):
         for path, one in blocks()
         for name in one["properties"]
     )
-
-
-@pytest.mark.parametrize("identifier", FINDINGS)
-def test_a_dropped_finding_is_answered(identifier):
-    assert identifier not in RULES
-    said = f'finding "{identifier}" does not exist since 0.4.0. {FINDINGS[identifier]}'
-    assert f"{check_accepted([identifier])}." == said
-    with pytest.raises(SettingsError) as refused:
-        from_values({**base("tpu"), "acceptFindings": [identifier]}, project="p", origin="Pulumi.x.yaml")
-    assert said in str(refused.value)
 
 
 @pytest.mark.parametrize("words", COMMANDS)

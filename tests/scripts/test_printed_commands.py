@@ -13,18 +13,16 @@ import sys
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
-from types import SimpleNamespace
 from unittest import mock
 
 import pytest
 
 from contracts.errors import CommandRefusedError
 from contracts.exit_codes import ExitCode
-from loadtest.run import _continuation
-from scripts.cli.command import called, run_command
+from scripts.cli.command import run_command
 from scripts.gemma import arguments
-from scripts.gemma.__main__ import main, overview
-from scripts.gemma.catalog import ENTRIES, SYNONYMS, entry_of
+from scripts.gemma.__main__ import main
+from scripts.gemma.catalog import ENTRIES, entry_of
 
 ROOT = Path(__file__).parents[2]
 ROOMS = ("cloud", "components", "contracts", "engine", "packages/loadtest", "planning", "scripts", "stacks", "vm_agent")
@@ -142,12 +140,6 @@ def gemma_commands():
     return sorted(command for command in all_printed() if command.startswith("gemma "))
 
 
-def test_the_code_prints_many_commands_of_every_kind():
-    words = {command.split()[1] for command in gemma_commands()}
-    assert len(gemma_commands()) > 60
-    assert set(ENTRIES) - words == set()
-
-
 def test_a_printed_command_is_accepted(monkeypatch):
     monkeypatch.setenv("GITHUB_REPOSITORY", "o/r")  # a workflow has it
     refused = [(all_printed()[one], one, said) for one in gemma_commands() if (said := refusal_of(one))]
@@ -181,35 +173,6 @@ def test_no_text_names_a_module_where_a_command_exists():
         and path.relative_to(ROOT).as_posix() != "scripts/gemma/__main__.py"
     ]
     assert wrong == []
-
-
-@pytest.mark.parametrize(
-    ("typed", "continued"),
-    [
-        (
-            ["--stack", STACK, "--concurrency", "1,2", "--out", "x y"],
-            f"gemma bench {STACK} --concurrency 1,2 --out 'x y' --resume",
-        ),
-        (["--url", "http://h", "--model", "m"], "gemma bench --url http://h --model m --out here --resume"),
-    ],
-)
-def test_the_line_that_continues_a_sweep_runs(typed, continued, capsys):
-    seen = []
-    command = replace(ENTRIES["bench"].whole(), run=lambda _: seen.append(called()) or ExitCode.DONE)
-    assert run_command(command, typed) == ExitCode.DONE
-    program = SimpleNamespace(name="bench", words=seen[0])
-    line = _continuation(SimpleNamespace(out=Path("here")), program)
-    assert (line, refusal_of(line)) == (continued, "")
-
-
-def test_what_the_launcher_prints_runs(capsys):
-    shown = [overview(), *SYNONYMS.values()]
-    for words in (["frobnicate"], ["plan", STACK, "tpu-v6e4"], ["rollout"], ["destroy", STACK], ["x", "--stack", "y"]):
-        main(words)
-        shown.append(capsys.readouterr().err)
-    found = [typed_form(command) for text in shown for command in QUOTED.findall(text) if not NOT_TEXT.match(command)]
-    assert len(found) > 10
-    assert {one: said for one in found if (said := refusal_of(one))} == {}
 
 
 @pytest.mark.engine

@@ -3,7 +3,7 @@
 import json
 import os
 import shutil
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -17,7 +17,7 @@ from contracts.errors import ScriptError
 from localcloud.tests import idle_cloud
 from localcloud.world.scenario import Fault, OperationDurations, Scenario
 from planning import PlanningError, plan
-from planning.data.prices import LIST_PRICES, PriceBook
+from planning.data.prices import LIST_PRICES
 from scripts.plan.__main__ import main
 from scripts.plan.prices import read_catalog
 from stacks.loading import from_file
@@ -175,13 +175,6 @@ def test_an_outage_after_half_of_the_pages_keeps_the_earlier_file(project, cloud
     assert (project / "prices.json").read_bytes() == before
 
 
-def test_what_is_read_is_said(project, capsys):
-    code, out, err = run(capsys, "--dry-run")
-    assert (code, out) == (0, "")
-    assert "plan: reading Google's price catalog\n" in err
-    assert "plan: read 50 SKUs of Compute Engine\n" in err
-
-
 def test_simulated_prices_are_named_and_never_used_outside_the_local_cloud(project, cloud, capsys, monkeypatch):
     assert "SKUs (local cloud, simulated), none changed" in run(capsys)[2]
     assert book_of(None, project).catalog.url == f"{cloud.base_url}/cloudbilling/v1/services"
@@ -291,42 +284,6 @@ def test_of_two_skus_with_different_prices_none_is_chosen_and_both_are_named(pro
     assert (price.usd, price.is_unclear, price.missed_on) == (2.7, True, TODAY)
     same = read(twins[0], {**twins[1], "pricingInfo": twins[0]["pricingInfo"]})
     assert same.found[key, "us-east5"].usd == 2.7
-
-
-def test_a_sku_that_vanished_is_shown_as_absent_and_the_plan_names_the_zone(project, capsys, monkeypatch):
-    run(capsys)
-    flex = sku("DWS Defined Duration V6e running in Columbus", 1.35)
-    others = [
-        sku(f"DWS Defined Duration V6e running in {city}", 1.35, region=region)
-        for city, region in (("A", "europe-west4"), ("B", "asia-northeast1"))
-    ]
-    catalog = Catalog({COMPUTE: [[flex], others], RUN: [[CPU]]})
-    monkeypatch.setattr(google_api, "connect", lambda *_, **__: catalog)
-    code, out, err = run(capsys)
-    assert code == 0
-    assert f"{FLEX} in southamerica-west1: $1.35 of {TODAY}, now absent." in " ".join(out.split())
-    assert "No SKU was found for " in out
-    assert SPOT in out
-    assert "changed" in err
-    deployment = to_deployment(from_file(project / "Pulumi.tpu-v6e1.yaml", project="p"), project, today=TODAY)
-    finding = next(finding for finding in plan(deployment).findings if finding.id == "CST05")
-    assert finding.message.startswith(
-        f"Google's price catalog of {TODAY} has no price for {FLEX} in southamerica-west1."
-    )
-    zones = finding.remedies[0].changes["tpu.zones"]
-    assert "southamerica-west1-a" not in zones
-    assert len(zones) == 4
-    fixed = plan(replace(deployment, tpu=replace(deployment.tpu, zones=zones)))
-    assert not {"CST04", "CST05"} & {finding.id for finding in fixed.findings}
-    # A key without any SKU was perhaps renamed: the list price stays, and nothing says that it is not sold.
-    assert book_of(None, project).price(SPOT, "us-east5-a") == LIST_PRICES.price(SPOT, "us-east5-a")
-
-
-def test_a_region_without_a_price_costs_at_least_the_highest_refreshed_price():
-    catalog = {"url": CATALOG_URL, "keys": [], "unclear": {}}
-    book = PriceBook.from_mapping({"as_of": "2026-11-20", "catalog": catalog, "regions": {"us-east5": {FLEX: 9.5}}})
-    price = book.price(FLEX, "southamerica-west1-a")
-    assert (price.usd, price.is_assumed, price.as_of, price.missed_on) == (9.5, True, "2026-11-20", "")
 
 
 def test_the_guard_and_the_teardown_count_refreshed_prices_and_work_without_them(tmp_path):

@@ -94,17 +94,6 @@ def test_what_can_be_no_secret_is_refused_and_not_repeated(monkeypatch, capsys, 
     assert sentence in said.err
 
 
-def test_only_an_api_key_can_be_made_up(monkeypatch, capsys, pulumi):
-    code, said = save(monkeypatch, capsys, "", "hfToken", "--generate")
-    assert (code, pulumi.calls) == (2, [])
-    assert "--generate supports only apiKey" in said.err
-    assert save(monkeypatch, capsys, "", "apiKey", "--generate")[0] == 0
-    value = pulumi.calls[0][1]
-    assert len(value) >= 32
-    assert save(monkeypatch, capsys, "", "apiKey", "--generate")[0] == 0
-    assert pulumi.calls[2][1] != value
-
-
 def test_an_unknown_secret_and_an_engine_that_refuses_are_one_sentence(monkeypatch, capsys, pulumi):
     code, said = save(monkeypatch, capsys, TOKEN, "token")
     assert (code, pulumi.calls) == (2, [])

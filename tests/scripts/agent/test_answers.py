@@ -11,20 +11,17 @@ import anyio
 import pytest
 from mcp.client.client import Client
 
-from planning.rules.findings import RULES
 from scripts.agent import action_tools, server_tools, staging
-from scripts.agent.context import ShownPlan, answer_of
+from scripts.agent.context import ShownPlan
 from scripts.agent.permissions import CHANGES
-from scripts.agent.presenting import MOST_CHARACTERS, WITH_FULL, compact, fitted, presented, untrusted
+from scripts.agent.presenting import MOST_CHARACTERS, compact, untrusted
 from scripts.agent.programs import ProgramResult
-from scripts.agent.server import build, project_version
+from scripts.agent.server import build
 from scripts.cli import command as cli
-from tests.scripts.agent.conftest import CANARY, STACK, call, typing
+from tests.scripts.agent.conftest import CANARY, STACK, typing
 
 MODEL = "google/gemma-4-12B-it"
 LOADS = "in=700,out=300,users=4"
-MOST_LISTED = 21_700
-"""Of all tools together, as a client gets them."""
 NEEDED = {
     "plan": {"stack": STACK},
     "compare_machines": {"model": MODEL},
@@ -357,72 +354,6 @@ def test_every_parameter_of_every_tool_works_and_no_answer_is_too_long(whole):
     assert set(sizes) >= {"plan", "capacity", "preview", "teardown"}
 
 
-def test_the_list_of_tools_is_short_and_describes_every_parameter(whole):
-    async def listed():
-        async with connected(whole) as client:
-            return await client.list_tools()
-
-    found = anyio.run(listed)
-    text = compact(found.model_dump(mode="json", by_alias=True, exclude_none=True))
-    assert len(text) <= MOST_LISTED
-    wrong = []
-    assert {tool.name for tool in found.tools if "full" in tool.input_schema["properties"]} == WITH_FULL
-    for tool in found.tools:
-        assert tool.description.strip(), tool.name
-        assert tool.input_schema["additionalProperties"] is False, tool.name
-        for name, schema in tool.input_schema["properties"].items():
-            if not schema.get("description"):
-                wrong.append(f"{tool.name}.{name} has no description")
-            if schema.get("type") not in {"string", "integer", "number", "boolean", "array"}:
-                wrong.append(f"{tool.name}.{name} has no plain type: {schema}")
-    assert wrong == []
-    named = {tool.name: tool.input_schema["properties"] for tool in found.tools}
-    assert named["capacity"]["provisioning"]["enum"] == ["flex-start", "spot", "standard", "reservation"]
-    assert "L4" in named["capacity"]["accelerators"]["items"]["enum"]
-    assert "H100" in named["plan"]["accelerator"]["enum"]
-    assert MODEL in named["compare_machines"]["model"]["enum"]
-
-
-def test_every_finding_is_explained_within_the_limit(whole):
-    async def explain():
-        async with connected(whole) as client:
-            return [await client.call_tool("explain_finding", {"identifier": name}) for name in RULES]
-
-    assert [found for found in anyio.run(explain) if found.is_error or len(text_of(found)) > MOST_CHARACTERS] == []
-
-
-def test_full_and_limit_return_more(whole):
-    async def ask():
-        async with connected(whole) as client:
-            return [
-                (await client.call_tool(tool, arguments)).structured_content
-                for tool, arguments in (
-                    ("compare_machines", {"model": MODEL}),
-                    ("compare_machines", {"model": MODEL, "limit": 7}),
-                    ("compare_machines", {"model": MODEL, "full": True}),
-                    ("capacity", {}),
-                    ("capacity", {"accelerators": ["L4"], "limit": 2}),
-                    ("logs", {"stack": STACK}),
-                    ("logs", {"stack": STACK, "full": True}),
-                )
-            ]
-
-    five, seven, full, places, two, cut, whole_log = anyio.run(ask)
-    assert [len(one["document"]["rows"]) for one in (five, seven)] == [5, 7]
-    assert len(full["document"]["rows"]) == five["document"]["rows_in_all"] > 7
-    assert five["document"]["rows"][0]["enough"]
-    assert "full: true" in five["more"]
-    assert "more" not in full
-    for answer, names in ((places, ["us-0-a"]), (two, ["us-0-a", "us-1-a"])):
-        rows = answer["document"]["locations"]
-        assert [place["location"] for place in rows if place["accelerator"] == "L4"] == names
-    assert cut["lines"]["cut"]
-    assert "lines.text" in cut["left_out"]
-    assert len(whole_log["lines"]["text"]) > len(cut["lines"]["text"])
-    assert whole_log["lines"]["text"].endswith(cut["lines"]["text"].removeprefix("…"))
-    assert "said" not in five
-
-
 @pytest.mark.parametrize(
     ("tool", "arguments", "words"),
     [
@@ -465,64 +396,3 @@ def test_a_bug_is_named_without_its_text(whole, monkeypatch):
     assert found.is_error
     assert text_of(found) == "Error executing tool endpoint"
     assert CANARY not in text_of(found)
-
-
-def test_the_server_says_its_version_and_which_tools_can_cost_money(whole):
-    async def read():
-        async with connected(whole) as client:
-            return client.server_info, {tool.name: tool.annotations for tool in (await client.list_tools()).tools}
-
-    info, hints = anyio.run(read)
-    assert info.version == project_version() != ""
-    assert re.fullmatch(r"\d+\.\d+\.\d+.*", info.version)
-    for tool in ("ask", "metrics"):
-        assert hints[tool].read_only_hint is False
-        assert hints[tool].destructive_hint is False
-    assert [hints[tool].read_only_hint for tool in ("smoke", "benchmark", "status")] == [False, False, True]
-
-
-def test_a_failed_command_keeps_its_last_words_beside_its_document():
-    failed = ProgramResult(exit_code=1, printed='{"clean": false}', said=("x" * 5000, "teardown: the reason"))
-    answer = answer_of("teardown", failed)
-    shown = presented("teardown", {}, {"content": [], "structuredContent": answer})["structuredContent"]
-    assert shown["said"]["text"].endswith("the reason")
-    assert len(compact(shown)) <= MOST_CHARACTERS
-
-
-@pytest.mark.parametrize(
-    "answer",
-    [
-        {"a": {f"k{n}": "v" * 50 for n in range(900)}},
-        {"a": [[{"b": ["c" * 300] * 20}] * 20] * 20},
-        {"note": "n", "text": "é\\" * 20_000, "cut": False},
-        {"a": {"b": "x" * 90_000}, "c": [1] * 9000, "d": "keep"},
-    ],
-    ids=["keys", "nested", "text", "several"],
-)
-def test_whatever_is_too_long_is_cut_and_named(answer):
-    found = fitted(answer)
-    assert len(compact(found)) <= MOST_CHARACTERS
-    assert found["left_out"]
-    assert len(compact(found)) > MOST_CHARACTERS / 8, "more was cut than had to be"
-    assert fitted(found) == found
-
-
-def test_a_preview_has_the_headline_both_prices_and_each_value(bench_of, audit, commands):
-    step = {
-        "op": "update",
-        "urn": URN,
-        "diffReasons": ["template"],
-        "detailedDiff": {"template.maxInstanceRequestConcurrency": {"kind": "update"}},
-        **{
-            state: {"type": URN.split("::")[2], "inputs": {"template": {"maxInstanceRequestConcurrency": value}}}
-            for state, value in (("oldState", 16), ("newState", 12))
-        },
-    }
-    commands.preview = {"steps": [step]}
-    found = anyio.run(lambda: call(build(bench_of("up"), audit), "preview", {"stack": STACK})).structured_content
-    assert found["headline"] == f"{STACK}: creates a new revision"
-    assert (found["usd_per_hour_now"], found["usd_per_hour"]) == (1.0, 2.0)
-    (change,) = found["changes"]
-    assert change["changes"] == [
-        {"path": "template.maxInstanceRequestConcurrency", "before": "16", "after": "12", "replaces": False}
-    ]

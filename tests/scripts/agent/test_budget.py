@@ -9,7 +9,6 @@ import pytest
 from contracts.errors import CommandRefusedError
 from engine.deployment import StateUnreadableError, deployment_of
 from engine.state import StackState, of_deployment
-from engine.steps import CAPACITY_TYPES
 from scripts.agent import spending
 from scripts.agent.server import build
 from scripts.agent.spending import deployed_now, usd_per_hour_of
@@ -30,27 +29,6 @@ def state(stack, *, without=(), **changes):
 
 
 # From the states.
-
-
-def test_a_state_is_priced_with_all_its_instances_also_without_outputs():
-    for stack, capacity in (("l4-qat", "cloudrunv2"), ("tpu-v6e4", "QueuedResource")):
-        whole = usd_per_hour_of(state(stack))
-        assert whole > 0.5, stack
-        bare = usd_per_hour_of(state(stack, without=("pulumi:pulumi:Stack", "StackDetails")))
-        assert bare == pytest.approx(whole, rel=0.1), stack
-        assert usd_per_hour_of(state(stack, without=(capacity,))) is None
-    one = state("l4-qat")
-    template = next(item for item in one.resources if "cloudrunv2/service:" in item["type"])["inputs"]["template"]
-    scaled = {**template, "scaling": {**template["scaling"], "maxInstanceCount": 7}}
-    assert usd_per_hour_of(state("l4-qat", template=scaled)) == pytest.approx(
-        7 / template["scaling"]["maxInstanceCount"] * usd_per_hour_of(one)
-    )
-
-
-def test_what_an_engine_began_to_create_counts_too():
-    request = next(item for item in state("tpu-v6e4").resources if item["type"] in CAPACITY_TYPES)
-    begun = StackState(stack="tpu-v6e4", status="read", pending=[request])
-    assert usd_per_hour_of(begun) > 0.5
 
 
 def test_a_state_that_cannot_be_read_or_priced_is_unknown_and_not_free():
@@ -105,12 +83,3 @@ def test_a_server_refuses_what_costs_money_while_a_state_is_unknown(bench_of, au
     assert commands.run == []
     seen = anyio.run(lambda: call(build(agent, audit), "preview", {"stack": STACK}))
     assert seen.structured_content["budget"] == "What stack x costs is unknown."
-
-
-def test_answers_say_what_is_counted(bench_of, audit, commands):
-    agent = bench_of("up", deployed={"other": 1.5})
-    server_ = build(agent, audit)
-    seen = anyio.run(lambda: call(server_, "preview", {"stack": STACK})).structured_content
-    assert seen["budget"].startswith("$1.50 of $10.00 per hour is counted (other $1.50).")
-    done = anyio.run(lambda: call(server_, "up", {"plan_id": seen["plan_id"]})).structured_content
-    assert done["budget"].startswith(f"$3.50 of $10.00 per hour is counted ({STACK} $2.00, other $1.50)")

@@ -4,7 +4,6 @@ import contextlib
 import json
 import os
 import stat
-import sys
 import threading
 from functools import partial
 from itertools import product
@@ -21,15 +20,13 @@ from loadtest.client.openai import ServerError
 from scripts.agent import server_tools, update_tools
 from scripts.agent.command_tools import require_word
 from scripts.agent.context import ERROR_NOTE
-from scripts.agent.delete_tools import can_prompt
 from scripts.agent.presenting import untrusted
-from scripts.agent.programs import MOST_LINE_CHARACTERS, ProgramResult, run_program
+from scripts.agent.programs import ProgramResult
 from scripts.agent.recording import AuditEntry, AuditFile
 from scripts.agent.server import build
 from scripts.cli.hidden import environment_secrets
 from tests.scripts.agent.conftest import (
     CANARY,
-    PREVIEW,
     STACK,
     answering,
     call,
@@ -122,40 +119,7 @@ def test_a_call_with_state_that_this_server_did_not_make_is_refused_and_recorded
     assert commands.run == []
 
 
-@pytest.mark.parametrize(("keep", "words"), [(True, "keeps the bucket"), (False, "INCLUDING THE BUCKET")])
-def test_the_person_reads_whether_the_bucket_goes_too(bench_of, audit, commands, keep, words):
-    asked = []
-
-    async def person(_context, question):
-        asked.append(question.message)
-        return types.ElicitResult(action="decline")
-
-    arguments = {"stack": STACK, "keep_bucket": keep}
-    anyio.run(lambda: call(build(bench_of("teardown"), audit), "teardown", arguments, elicitation_callback=person))
-    assert words in asked[0]
-
-
-@pytest.mark.parametrize(
-    ("capability", "asks"),
-    [(None, False), ({}, True), ({"form": {}}, True), ({"url": {}}, False), ({"form": {}, "url": {}}, True)],
-)
-def test_a_client_that_only_opens_pages_cannot_ask_for_a_name(capability, asks):
-    given = {} if capability is None else {"elicitation": capability}
-    assert can_prompt(types.ClientCapabilities.model_validate(given)) is asks
-
-
 # Plans and ceilings.
-
-
-def test_two_previews_that_differ_are_two_plans(bench_of, audit, commands):
-    """The person read the first; the second, of the same files, would do something else."""
-    server = build(bench_of("up"), audit)
-    first = anyio.run(lambda: call(server, "preview", {"stack": STACK})).structured_content["plan_id"]
-    commands.preview = {"steps": [{**PREVIEW["steps"][0], "op": "delete"}]}
-    second = anyio.run(lambda: call(server, "preview", {"stack": STACK, "refresh": True})).structured_content["plan_id"]
-    assert first != second
-    assert anyio.run(lambda: call(server, "up", {"plan_id": first})).is_error
-    assert [argv[1] for argv in commands.run] == ["preview", "preview", "preview"]
 
 
 def test_a_locked_stack_is_refused_before_its_plan_is_compared(bench_of, audit, commands, monkeypatch):
@@ -233,27 +197,6 @@ def test_the_record_is_a_file_of_its_owner(tmp_path):
     assert not (tmp_path / "elsewhere").exists()
 
 
-def test_what_people_write_is_recorded_as_length_and_hash_and_what_is_long_once(bench_of, audit, commands):
-    """A prompt can be private, and a line of 250,000 characters is not a useful record."""
-    server = build(bench_of(), audit)
-    for tool, arguments in (
-        ("ask", {"stack": "--yes", "prompt": "what Ann told me"}),
-        ("recognise_failure", {"stack": "nosuch", "text": "first " + "x" * 250_000}),
-        ("status", {"stack": "nosuch", "more": {"deep": ["y" * 600]}}),
-        ("status", {"stack": "nosuch", "many": ["z"] * 5000}),
-    ):
-        anyio.run(lambda tool=tool, arguments=arguments: call(server, tool, arguments))
-    text, found = audit.path.read_text(), lines(audit)
-    assert "Ann" not in text
-    assert found[0]["arguments"] == {"stack": "--yes", "prompt": {"characters": 16, "sha256": "3762ce98a31e7d1a"}}
-    assert found[1]["arguments"] == {}
-    assert found[2]["arguments"]["begins"].startswith('{"stack": "nosuch", "text": "first x')
-    assert found[2]["arguments"]["characters"] > 250_006
-    assert found[4]["arguments"]["more"] == {"deep": ["y" * 600]}
-    assert found[6]["arguments"]["characters"] > 5000
-    assert max(len(line) for line in text.splitlines()) < 5000
-
-
 def test_a_client_reads_why_nothing_is_done_without_a_record(bench_of, commands, tmp_path):
     async def failing():
         async with Client(build(bench_of(), AuditFile(path=tmp_path))) as client:
@@ -280,16 +223,6 @@ def test_what_was_done_is_answered_when_its_end_cannot_be_recorded(bench_of, aud
     assert found.structured_content["ok"]
     assert "Cannot write to the audit file" in capsys.readouterr().err
     assert "nothing is done" not in str(found)
-
-
-def test_a_failure_is_not_recorded_as_a_refusal(bench_of, audit, commands):
-    server = build(bench_of(), audit)
-    commands.code, commands.documents = 1, {"status": None}
-    anyio.run(lambda: call(server, "status", {}))
-    anyio.run(lambda: call(server, "status", {"stack": "--yes"}))
-    commands.code = 2
-    anyio.run(lambda: call(server, "status", {"stack": "nosuch"}))
-    assert [line["outcome"] for line in lines(audit)] == ["begun", "failed", "begun", "refused", "begun", "refused"]
 
 
 # Secrets.
@@ -390,19 +323,6 @@ def test_words_of_others_in_an_error_are_marked(bench_of, audit, monkeypatch):
 # Programs.
 
 
-def test_the_last_words_are_heard_however_much_was_said():
-    many = 8_000_000
-    text = f"import sys; sys.stderr.write('a' * {many} + '\\n'); sys.stderr.write('b' * {many} + '\\n'); sys.exit('the reason')"
-    heard = []
-
-    async def hear(line):
-        heard.append(line)
-
-    found = anyio.run(lambda: run_program([sys.executable, "-c", text], on_line=hear))
-    assert found.reason == "the reason"
-    assert max(len(line) for line in heard) == MOST_LINE_CHARACTERS
-
-
 def test_a_tunnel_that_opens_while_the_call_is_cancelled_is_closed(monkeypatch):
     events, opening, go = [], threading.Event(), threading.Event()
 
@@ -436,11 +356,3 @@ def test_a_tunnel_that_opens_while_the_call_is_cancelled_is_closed(monkeypatch):
 
     anyio.run(cancelled)
     assert events == ["opened", "closed"]
-
-
-def test_colour_words_of_the_engine_are_taken_out_however_many_there_are(tmp_path):
-    message = "<{%reset%}>a" + "<{%" * 200_000 + "<{%fg 1%}>b"
-    (tmp_path / "events").write_text(json.dumps({"diagnosticEvent": {"message": message}}) + "\n")
-    assert next(
-        iter(EventLog(path=tmp_path / "events", plain=partial(update_tools.progress_text, ())).fresh())
-    ).text.startswith("a<{%")

@@ -12,13 +12,12 @@ from pathlib import Path
 
 import anyio
 import pytest
-from mcp.client.client import Client
 
 from contracts.errors import CommandRefusedError
 from engine import runner
 from scripts.agent import delete_tools, update_tools
 from scripts.agent.codes import FOLDER, CodeShelf
-from scripts.agent.permissions import CHANGES, TOOLSETS, parse_permissions, parse_toolsets
+from scripts.agent.permissions import CHANGES, TOOLSETS, parse_toolsets
 from scripts.agent.server import build
 from tests.scripts.agent.conftest import (
     CANARY,
@@ -47,14 +46,6 @@ def test_without_a_permission_every_tool_is_read_only(bench_of, audit):
     assert anyio.run(lambda: names(server, elicitation_callback=answering("accept"))) == READING
 
 
-def test_each_permission_adds_its_tool_and_no_other(bench_of, audit):
-    person, others = answering("accept"), {"bench": "benchmark", "stage": "stage_weights"}
-    for change in ("up", "smoke", "bench", "stage", "rollout", "restart", "teardown"):
-        server = build(bench_of(change), audit)
-        found = anyio.run(lambda server=server: names(server, elicitation_callback=person))
-        assert found == {*READING, others.get(change, change)}
-
-
 def test_every_tool_is_in_a_toolset_and_a_server_can_offer_only_some(bench_of, audit):
     person, everything = answering("accept"), ",".join(CHANGES)
 
@@ -76,13 +67,6 @@ def test_the_page_lists_the_permissions_and_toolsets_of_the_code():
     rows = dict(re.findall(r"^\| `(\w+)` \| (.*) \|$", page, flags=re.MULTILINE))
     assert {name: tuple(re.findall(r"`(\w+)`", rows.pop(name))) for name in TOOLSETS} == dict(TOOLSETS)
     assert tuple(rows) == CHANGES
-
-
-def test_an_unknown_permission_is_refused_with_the_list():
-    with pytest.raises(CommandRefusedError, match=r"--allow has 'destroy'. Use a list of up, smoke"):
-        parse_permissions("up,destroy")
-    assert parse_permissions(" up , bench ,") == {"up", "bench"}
-    assert parse_permissions(",".join(CHANGES)) == set(CHANGES)
 
 
 def test_a_tool_that_is_not_there_cannot_be_called(bench_of, audit, commands):
@@ -169,15 +153,6 @@ def test_a_code_is_for_one_stack_and_one_extent_and_only_for_minutes(bench_of, a
     late = CodeShelf(folder=codes.folder, clock=lambda: time.time() + 601)
     monkeypatch.setattr(delete_tools, "code_shelf", lambda: late)
     assert words.format("without") in refusal({"stack": STACK}, person)
-
-
-def test_a_wrong_code_uses_the_right_one_up(codes):
-    right = codes.new(STACK).keeps_bucket
-    assert not codes.take(STACK, "AAAA-AAAA", keeps_bucket=True)
-    assert not codes.take(STACK, right, keeps_bucket=True)
-    again = codes.new(STACK)
-    assert codes.take(STACK, again.keeps_bucket.lower().replace("-", " "), keeps_bucket=True)
-    assert list(codes.folder.iterdir()) == []
 
 
 def test_the_folder_holds_no_code_and_only_its_owner_reads_it(codes):
@@ -329,36 +304,12 @@ def test_every_call_is_recorded_before_and_after(bench_of, audit, commands):
     assert "or was already run" in lines(audit)[-1]["detail"]
 
 
-def test_a_person_who_is_asked_and_a_failure_are_recorded(bench_of, audit, commands, codes):
-    server = build(bench_of("teardown"), audit)
-    commands.code = 1
-    person = typing(codes)
-    anyio.run(lambda: call(server, "teardown", {"stack": STACK}, elicitation_callback=person))
-    outcomes = [line["outcome"] for line in lines(audit)]
-    assert outcomes[-1] == "failed"
-    assert lines(audit)[-1]["detail"] == "said"
-
-
 def test_secrets_are_neither_in_the_record_nor_in_an_answer(bench_of, audit, commands):
     commands.documents["status"] = {"text": f"token {CANARY} and hf_other0123456789abcdef"}
     found = anyio.run(lambda: call(build(bench_of(), audit), "status", {"stack": CANARY}))
     assert CANARY not in json.dumps(found.model_dump(mode="json"))
     assert "hf_other0123456789abcdef" not in json.dumps(found.model_dump(mode="json"))
     assert CANARY not in audit.path.read_text()
-
-
-def test_a_cancelled_call_is_recorded(bench_of, audit, commands):
-    async def cancelled():
-        commands.hold = anyio.Event()
-        async with Client(build(bench_of(), audit)) as client, anyio.create_task_group() as tasks:
-            tasks.start_soon(client.call_tool, "status", {})
-            await commands.hold.wait()
-            tasks.cancel_scope.cancel()
-        with anyio.fail_after(60):
-            while lines(audit)[-1]["outcome"] != "cancelled":  # noqa: ASYNC110 - a file
-                await anyio.sleep(0.05)
-
-    anyio.run(cancelled)
 
 
 # Arguments.
@@ -382,13 +333,4 @@ def test_results_lie_in_their_folder_only(bench_of, audit, commands, name):
         ("compare_benchmarks", {"before": name, "after": name}),
     ):
         assert "is not a valid results name" in anyio.run(call, server, tool, given).content[0].text
-    assert commands.run == []
-
-
-@pytest.mark.parametrize("source", ["/home/me/.ssh", "file:///x", "gs://bucket/../c", "gs://bucket/a/./b", "--help"])
-def test_weights_come_from_the_hub_or_a_bucket_only(bench_of, audit, commands, source):
-    found = anyio.run(
-        lambda: call(build(bench_of("stage"), audit), "stage_weights", {"stack": STACK, "source": source})
-    )
-    assert found.is_error
     assert commands.run == []

@@ -27,35 +27,6 @@ def stage(agent, audit, **arguments):
     return anyio.run(lambda: call(build(agent, audit), "stage_weights", {"stack": STACK, **arguments}))
 
 
-def test_a_bucket_is_created_by_its_plan_alone(bench_of, audit, world):
-    """One call once ran `up` on the bucket, and replaced that of a running service."""
-    agent = bench_of("stage")
-    planned = stage(agent, audit).structured_content
-    assert (planned["staged"], planned["creates"], world.run) == (False, ["bucket (t)"], [])
-    done = stage(agent, audit, plan_id=planned["plan_id"]).structured_content
-    [words] = world.run
-    assert words[2:] == [
-        "scripts.stage_model",
-        "--stack",
-        STACK,
-        "--plan",
-        planned["plan_id"],
-        "--no-bind",
-        "--json",
-    ]
-    assert (done["staged"], done["setting"]) == (True, f"gemma-serving:bucket.manifest: {SETTING}")
-    again = stage(agent, audit, plan_id=planned["plan_id"])
-    assert "or was already run. Call stage_weights with the same arguments and without plan_id" in again.content[0].text
-    assert len(world.run) == 1
-
-
-def test_a_bucket_that_is_there_needs_no_plan_and_no_engine(bench_of, audit, world, monkeypatch):
-    monkeypatch.setattr(staging, "_has_bucket", lambda _stack: True)
-    assert stage(bench_of("stage"), audit).structured_content["staged"]
-    [words] = world.run
-    assert words[2:] == ["scripts.stage_model", "--stack", STACK, "--no-create", "--no-bind", "--json"]
-
-
 def test_what_would_change_more_is_refused(bench_of, audit, world, monkeypatch):
     def refuse(_stack):
         raise CommandRefusedError("The bucket would be replaced.")

@@ -19,7 +19,6 @@ from scripts.bench.forecast import (
     PlanForecast,
     at_level,
     level_forecast,
-    output_forecast,
     shape_of,
 )
 
@@ -48,30 +47,6 @@ def test_the_forecast_is_the_highest_load_whose_planned_times_keep_the_limits(wh
     assert level_forecast(lambda _workload: None, shape, limits, whole=whole) is None
 
 
-def test_the_output_that_is_forecast_is_what_is_asked_for_up_to_saturation():
-    answers, shape = planner(), Workload(input_tokens=512, output_tokens=128)
-    most = answers(shape).most_requests_per_s
-    little, much = (output_forecast(answers, shape, level, whole=False) for level in (most / 10, most * 10))
-    assert [little.low, little.typical, little.high] == pytest.approx([most * 12.8] * 3)
-    assert much.typical == pytest.approx(most * 128)
-    assert much.low < much.typical < much.high
-    # Between both ends of saturation only the low end is below what is asked for.
-    between = output_forecast(answers, shape, most * 0.9, whole=False)
-    assert between.low == much.low < between.typical == between.high
-    users = output_forecast(answers, shape, 4, whole=True)
-    planned = answers(at_level(shape, 4, whole=True)).output_tok_per_s
-    assert users == Band(low=planned.low, typical=planned.typical, high=planned.high)
-    assert output_forecast(lambda _workload: None, shape, 1.0, whole=False) is None
-
-
-def test_the_planner_is_asked_for_the_shape_of_the_load():
-    point = Point(mode="open", level=1.0, input_tokens=400, output_tokens=50, requests=None, duration_s=None, seed=1)
-    assert shape_of(Traffic(prefix_tokens=100, images=2), point) == Workload(
-        input_tokens=400, output_tokens=50, prefix_share=0.25, images=2
-    )
-    assert shape_of(Traffic(dataset=Path("d.jsonl")), point) is None
-
-
 def test_a_search_gets_the_forecast_of_the_stack_or_why_there_is_none():
     point = Point(mode="open", level=0.5, input_tokens=512, output_tokens=128, requests=None, duration_s=None, seed=1)
     limits, forecast = Objective(ttft_s=1.0, tpot_s=0.05), PlanForecast(planner())
@@ -90,21 +65,3 @@ def test_a_search_gets_the_forecast_of_the_stack_or_why_there_is_none():
     assert unknown.level(Traffic(), point, limits, whole=False) is None
     assert unknown.figures(Traffic(), point) == forecast.figures(rows, point) == {}
     assert unknown.why_none(Traffic()) == NOT_DEPLOYED
-
-
-def test_the_forecast_is_for_the_mix_that_is_sent_or_says_what_it_leaves_out():
-    point = Point(mode="closed", level=4, input_tokens=512, output_tokens=128, requests=8, duration_s=None, seed=1)
-    mix = Traffic(images=2, audio_s=5.0, adapters=("a", "b"), prefix_share=0.5)
-    shape = shape_of(mix, point, 560)
-    assert (shape.images, shape.image_tokens, shape.audio_s, shape.adapters, shape.prefix_share) == (
-        2,
-        560,
-        5.0,
-        2,
-        0.5,
-    )
-    assert shape_of(mix, point, 300).image_tokens == 280
-    plain = output_forecast(planner(), shape_of(Traffic(), point), 4, whole=True)
-    assert output_forecast(planner(), shape, 4, whole=True).typical < plain.typical
-    many, few = (PlanForecast(planner(), tokens).figures(mix, point)["output_throughput"] for tokens in (1120, 70))
-    assert many.typical < few.typical

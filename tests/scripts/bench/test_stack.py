@@ -1,6 +1,5 @@
 """`gemma bench`: the load tester with a stack, its plan and its credentials."""
 
-import json
 import re
 from dataclasses import replace
 
@@ -62,24 +61,6 @@ def test_a_stack_is_measured_with_its_own_token_price_and_roofline(start_server,
         open_target(replace(settings, point_timeout_s=3000), None),
     ):
         pass
-
-
-def test_the_same_words_measure_a_server_at_an_address_and_print_one_object(server, tmp_path, capsys):
-    code = run_command(COMMAND, ["--url", server.url, *SMALL, "--warm-up", "0", "--out", str(tmp_path / "a"), "--json"])
-    captured = capsys.readouterr()
-    told = json.loads(captured.out)
-    # A busy machine may make the client the limit, which is said and is no success.
-    assert code == (1 if told["invalid"] else 0)
-    assert bool(told["findings"]) is bool(told["invalid"])
-    assert told["verdict"]["sentence"] in captured.err
-    assert len(told["verdict"]["answers"]) == 10
-    assert (told["ending"], told["stored"], told["points"][0]["completed"]) == ("done", 1, 4)
-    assert set(told["files"]) >= {str(tmp_path / "a" / name) for name in ("report.html", "report.md")}
-    assert all(line.startswith("bench: ") for line in captured.err.splitlines())
-    assert run_command(COMMAND, ["report", str(tmp_path / "a")]) == 0
-    both = ["compare", str(tmp_path / "a"), str(tmp_path / "a"), "--json"]
-    assert run_command(COMMAND, both) == (1 if told["invalid"] else 0)
-    assert run_command(COMMAND, [*both, "--gate"]) == 2  # one measurement of four requests tells nothing
 
 
 def test_without_a_folder_the_results_are_in_one_of_their_own(server, tmp_path, monkeypatch, capsys):

@@ -1,29 +1,19 @@
 """The gates of each place and their order, asked of a local cloud."""
 
 import asyncio
-import itertools
 import json
-import math
-import threading
-from datetime import UTC, datetime
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 import requests
-from google.auth.transport.requests import AuthorizedSession
-from rich.console import Console
 
-from cloud import google_api, offers
+from cloud import offers
 from cloud.caller import GoogleCaller
-from cloud.capacity import QueuedResource
-from cloud.google_api import GoogleListError
 from localcloud.tests import idle_cloud
 from localcloud.tests.google_bodies import google_answer, google_body
 from localcloud.world import oauth
-from localcloud.world.scenario import Fault, OperationDurations, Run, Scenario, Tpu, TpuDurations, TpuZone
+from localcloud.world.scenario import Fault, OperationDurations, Scenario, Tpu, TpuDurations, TpuZone
 from planning.solve.candidates import deployable_accelerators
-from scripts.capacity import table
 from scripts.capacity.__main__ import COMMAND
 from scripts.capacity.places import judge
 from scripts.cli.command import run_command
@@ -32,7 +22,6 @@ PROJECT = "capacity-project"
 ROOT = Path(__file__).resolve().parents[3]
 INSTANT = OperationDurations(instant=True)
 SLOW = TpuDurations(waiting_for_resources=1e9)
-NOW = datetime(2026, 11, 20, 12, tzinfo=UTC)
 V6E = ("v6e-1", "v6e-4", "v6e-8")
 
 
@@ -102,9 +91,6 @@ class World:
         """Return the places of one accelerator by name, in their order."""
         return {place["location"]: place for place in self.report(*arguments)[1]["locations"]}
 
-    def file(self, stack):
-        return self.folder / f"Pulumi.{stack}.yaml"
-
 
 @pytest.fixture
 def world(tmp_path, monkeypatch, capsys):
@@ -151,12 +137,6 @@ def test_a_zone_without_the_image_of_the_machine_is_closed(world):
     assert (gate["answer"], gate["detail"]) == ("no", "the zone does not offer runtime version v2-alpha-tpuv6e")
 
 
-def test_the_v5e_is_asked_for_by_the_name_of_the_api(world):
-    found = world.places("v5e-4", "--provisioning", "standard")
-    assert answers(found["us-west4-a"]) == ("yes", "yes", "yes")
-    assert "list price" in found["us-west4-a"]["provisioning"]["source"]
-
-
 def test_what_exists_counts_against_the_quota_but_not_the_stacks_own(world):
     tight = TpuZone(accelerator_types=V6E, flex_start=True, preemptible_quota_chips=4)
     world.scenario(tpu=Tpu(durations_s=SLOW, zones=zones(us_east5_a=tight)))
@@ -165,13 +145,6 @@ def test_what_exists_counts_against_the_quota_but_not_the_stacks_own(world):
     assert (quota["answer"], quota["used"], quota["limit"], quota["needed"]) == ("no", 4, 4, 4)
     assert quota["detail"] == "4 of 4 chips are in use, but 4 are needed"
     assert world.places("--stack", "tpu-v6e4")["us-east5-a"]["quota"]["answer"] == "yes"
-
-
-def test_on_demand_has_another_quota_than_spot_and_flex_start(world):
-    only_spot = TpuZone(accelerator_types=V6E, flex_start=True, quota_chips=0)
-    world.scenario(tpu=Tpu(zones=zones(us_east5_a=only_spot)))
-    for model, answer in (("standard", "no"), ("spot", "yes")):
-        assert world.places("v6e-4", "--provisioning", model)["us-east5-a"]["quota"]["answer"] == answer
 
 
 def test_a_reservation_is_accepted_where_there_is_one(world):
@@ -183,16 +156,6 @@ def test_a_reservation_is_accepted_where_there_is_one(world):
         "source": "Cloud TPU API, reservations",
     }
     assert found["quota"]["answer"] == "yes"
-
-
-def test_regions_of_cloud_run_have_their_own_gates(world):
-    world.scenario(run=Run(gpu_quota_overrides={"us-east4/nvidia-l4": 0}))
-    found = world.places("L4")
-    assert answers(found["europe-west1"]) == ("yes", "yes", "yes")
-    assert answers(found["us-central1"]) == ("yes", "unknown", "no")
-    assert "by invitation" in found["us-central1"]["provisioning"]["detail"]
-    assert found["us-east4"]["quota"]["limit"] == 0
-    assert world.places("--stack", "l4-qat")["us-east4"]["quota"]["detail"] == "the quota is 0 GPUs, but 1 are needed"
 
 
 def service(name, **template):
@@ -266,48 +229,6 @@ def test_instances_of_other_services_count_by_gpu_and_by_redundancy():
 # --- partial answers -------------------------------------------------------------------------------------------------------------
 
 
-def listed_zones(*names):
-    return {"locations": [{"name": f"projects/{PROJECT}/locations/{name}", "locationId": name} for name in names]}
-
-
-def catalog(zone, *kinds):
-    name = f"projects/{PROJECT}/locations/{zone}/acceleratorTypes/"
-    return {"acceleratorTypes": [{"name": name + kind, "type": kind} for kind in kinds]}
-
-
-VERSIONS = {"runtimeVersions": [{"name": "x/runtimeVersions/v2-alpha-tpuv6e", "version": "v2-alpha-tpuv6e"}]}
-
-
-def many(zones, **more):
-    return {
-        **{f"{zone}/acceleratorTypes": catalog(zone, *V6E) for zone in zones},
-        "runtimeVersions": VERSIONS,
-        "consumerQuotaMetrics": limits("m", "zone", *zones, limit=64),
-        "locations?": listed_zones(*zones),
-        **more,
-    }
-
-
-def test_a_zone_that_does_not_answer_in_time_leaves_the_others_alone(monkeypatch):
-    release = threading.Event()
-
-    def hang():
-        release.wait(60)
-        return {}
-
-    names = ["us-east5-a", "us-east5-b", "us-east1-d"]
-    google = Google({**many(names), "us-east5-b/acceleratorTypes": hang})
-    # The clock at the start of each round, before the waits for the zones and the quota, and before each call of the zones but the one that hangs.
-    moments = itertools.chain([0.0] * (2 + 2 + 3 * len(names) - 1), itertools.repeat(1000.0))
-    monkeypatch.setattr("contracts.parallel.time", SimpleNamespace(monotonic=lambda: next(moments)))
-    found = {place.place: place for place in judged(google, remaining_s=lambda: 60.0)}
-    release.set()
-    assert (found["us-east5-b"].hardware.state, found["us-east5-b"].hardware.is_read) == ("unknown", False)
-    assert found["us-east5-b"].hardware.detail == "acceleratorTypes in us-east5-b: no answer within 60 s"
-    assert found["us-east5-a"].group == 0
-    assert found["us-east1-d"].hardware.state == "passed"
-
-
 def test_a_zone_that_fails_is_said_in_its_row_and_the_exit_code_says_so(world):
     world.scenario(faults=(Fault(method="tpu.projects.locations.acceleratorTypes.list", count=1, status=400),))
     code, printed = world.run("v6e-4")
@@ -341,28 +262,6 @@ def test_a_role_that_is_missing_is_named(world):
     assert len(report["problems"]) < 12
 
 
-@pytest.mark.parametrize(
-    ("path", "status"),
-    [
-        (f"run/v2/projects/{PROJECT}/locations/-/services", 400),
-        (f"tpu/v2alpha1/projects/{PROJECT}/locations/-/acceleratorTypes", 403),
-        (f"tpu/v2alpha1/projects/{PROJECT}/locations/us-nowhere1-a/runtimeVersions", 403),
-    ],
-)
-def test_the_local_cloud_refuses_places_that_google_refuses(world, path, status):
-    api, _, rest = path.partition("/")
-    with pytest.raises(GoogleListError) as refused:
-        google_api.connect().get(api, rest)
-    assert refused.value.status == status
-
-
-def test_reading_runtime_versions_takes_the_permission_of_that_name(world):
-    world.admin("POST", f"/iam/v1/projects/{PROJECT}/serviceAccounts", {"accountId": "nobody"})
-    world.log_in_as(f"nobody@{PROJECT}.iam.gserviceaccount.com")
-    with pytest.raises(GoogleListError, match=r"tpu\.runtimeversions\.list"):
-        google_api.connect().get("tpu", f"v2alpha1/projects/{PROJECT}/locations/us-east5-a/runtimeVersions")
-
-
 def test_the_command_only_reads(world):
     world.run()
     written = [entry for entry in world.admin("GET", "/admin/requests")["requests"] if entry["method"] != "GET"]
@@ -372,94 +271,7 @@ def test_the_command_only_reads(world):
 # --- what waits ---------------------------------------------------------------------------------------------------------------------
 
 
-def queued(state, *, created=NOW, stack="s", zone="us-east5-a", kind="v6e-4", **more):
-    """A queued resource as Cloud TPU answers it."""
-    labels = {"managed-by": "gemma-serving", "gemma-serving-project": "gemma-serving", "gemma-serving-stack": stack}
-    node = {"acceleratorType": kind, **({"labels": labels} if stack else {})}
-    body = {
-        "name": f"projects/{PROJECT}/locations/{zone}/queuedResources/gemma-{stack}",
-        "createTime": created.strftime("%Y-%m-%dT%H:%M:%S.123456789Z"),
-        "provisioningModel": "FLEX_START",
-        "state": {"state": state},
-        "tpu": {"nodeSpec": [{"nodeId": "n", "node": node}]},
-        **more,
-    }
-    return google_body("tpu.v2alpha1", "QueuedResource", body)
-
-
-def test_chips_are_counted_by_node():
-    nodes = [{"node": {"acceleratorType": kind}} for kind in ("v6e-8", "v5litepod-4")]
-    request = QueuedResource(queued("ACTIVE", tpu={"nodeSpec": nodes}))
-    assert (request.chips("v6e"), request.chips("v5litepod"), request.stack) == (8, 4, None)
-
-
-@pytest.mark.parametrize(
-    ("body", "model"),
-    [
-        ({}, "flex-start"),
-        ({"provisioningModel": "STANDARD", "spot": {}}, "spot"),
-        ({"provisioningModel": "RESERVATION_BOUND"}, "reservation"),
-        ({"provisioningModel": "STANDARD"}, "standard"),
-    ],
-)
-def test_a_request_says_how_it_buys(body, model):
-    assert QueuedResource(queued("ACTIVE", **body)).provisioning == model
-
-
-def test_a_request_that_was_granted_opens_the_gate_of_the_provisioning_model():
-    zones = ["us-east1-d", "us-central1-b"]
-    listed = {"queuedResources": [queued("ACTIVE", zone="us-east1-d")]}
-    google = Google({"us-east1-d/queuedResources": listed, **many(zones)})
-    found = {place.place: place for place in judged(google)}
-    gates = {name: found[name].models["flex-start"] for name in zones}
-    assert (gates["us-east1-d"].state, gates["us-east1-d"].source) == ("passed", "granted to gemma-s")
-    assert gates["us-central1-b"].state == "failed"
-
-
 # --- what people see ---------------------------------------------------------------------------------------------------------------
-
-
-def test_the_table_fits_into_100_columns_without_folding_a_place(world, monkeypatch):
-    world.ask_for("us-east5-b")
-    monkeypatch.setattr(table, "console", lambda stream: Console(file=stream, highlight=False, width=100))
-    _, printed = world.run("v6e-4", "L4")
-    rows = [line for line in printed.out.splitlines() if "│" in line]
-    assert len(rows) == 8 + 5
-    assert max(len(line.rstrip()) for line in rows) <= 100
-    assert any(line.startswith("southamerica-west1-a ") for line in rows)
-    assert "4 more zones do not offer v6e-4." in printed.out
-    assert "tpu-v6e4: " in next(line for line in rows if line.startswith("us-east5-b"))
-
-
-def test_piped_output_has_no_control_characters(world):
-    _, printed = world.run("v6e-1")
-    assert "\x1b" not in printed.out
-    assert "Locations are sorted by availability" in printed.out
-
-
-def test_the_places_of_a_stack_are_marked_and_ties_keep_its_order(world):
-    _, report = world.report("--stack", "tpu-v6e4")
-    own = [place["location"] for place in report["locations"] if place["in_stack"]]
-    assert own == ["us-east5-a", "us-east5-b", "europe-west4-a", "southamerica-west1-a"]
-    code, printed = world.run("--stack", "tpu-v6e4")
-    assert (code, printed.out.count("\n> us-east5-")) == (0, 2)
-
-
-@pytest.mark.parametrize(("stack", "accelerator"), [("tpu-v6e4", "L4"), ("l4-qat", "v6e-4")])
-def test_an_accelerator_of_the_other_platform_is_compared_in_its_own_places(world, stack, accelerator):
-    code, report = world.report("--stack", stack, accelerator)
-    assert (code, report["problems"]) == (0, [])
-    assert not any(place["in_stack"] for place in report["locations"])
-
-
-def test_all_accelerators_of_the_project_are_compared_without_a_name(world):
-    _, report = world.report()
-    assert {place["accelerator"] for place in report["locations"]} == {
-        *(f"{kind}-{chips}" for kind in ("v5e", "v6e") for chips in (1, 4, 8)),
-        "L4",
-        "RTX PRO 6000",
-    }
-    assert all(math.isfinite(place["usd_per_hour"]) for place in report["locations"])
 
 
 @pytest.mark.parametrize(
@@ -475,22 +287,3 @@ def test_a_mistake_is_one_sentence_and_exit_code_2(world, arguments, said):
     code, printed = world.run(*arguments)
     assert (code, printed.out, printed.err.count("\n")) == (2, "", 1)
     assert said in printed.err
-
-
-def test_forty_zones_take_two_rounds_over_http_and_no_more(world, monkeypatch):
-    """Counted, not timed: the list of zones and the quota first, then three calls for each zone, all independent."""
-    more = {f"us-test{number}-a": TpuZone(accelerator_types=V6E, flex_start=True) for number in range(28)}
-    world.scenario(tpu=Tpu(zones={**Tpu().zones, **more}))
-    order, plain, lock = [], AuthorizedSession.request, threading.Lock()
-
-    def counted(session, method, url, **options):
-        with lock:
-            order.append(url.partition("?")[0].rpartition("/")[2])
-        return plain(session, method, url, **options)
-
-    monkeypatch.setattr(AuthorizedSession, "request", counted)
-    code, report = world.report("v6e-4")
-    assert (code, len(report["locations"])) == (0, 40)
-    assert order.count("locations") == 1
-    assert len(order) == 2 + 3 * 40
-    assert set(order[2:]) == {"acceleratorTypes", "runtimeVersions", "queuedResources"}

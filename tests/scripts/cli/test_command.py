@@ -4,7 +4,6 @@ import os
 import re
 import resource
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -15,8 +14,8 @@ from typing import Annotated
 import pytest
 
 from contracts.exit_codes import ExitCode
-from scripts.cli.command import Command, run_command, written
-from scripts.cli.options import JsonSwitch, Option, Parser, add_options, option_fields, read_options
+from scripts.cli.command import Command, run_command
+from scripts.cli.options import JsonSwitch, Option
 from tests.safetensors_files import safetensors
 
 ROOT = Path(__file__).parents[3]
@@ -46,36 +45,6 @@ class Outer:
     name: Annotated[tuple[str, ...], Option("Which.", repeated=True)] = ()
     place: Annotated[str | None, Option("Place.", variable="TEST_PLACE")] = None
     as_json: JsonSwitch = False
-
-
-def read(*words):
-    parser = Parser()
-    add_options(parser, Outer)
-    return read_options(Outer, parser.parse_args(words))
-
-
-def test_fields_are_options():
-    assert read("--from", "x") == Outer(inner=Inner(), folder=Path("x"))
-    words = ("--from", "x", "--count", "9", "--share", "0.5", "--fast", "--name", "a", "--name", "b", "--json")
-    assert read(*words) == Outer(
-        inner=Inner(count=9, share=0.5, fast=True), folder=Path("x"), name=("a", "b"), as_json=True
-    )
-    assert read("--from", "x", "--fast", "--no-fast").inner.fast is False
-
-
-def test_the_words_that_a_program_writes_are_read_back():
-    fields = option_fields(Outer)
-    assert (fields["count"].kind, fields["count"].option.most) == (int, 9)
-    words = [*fields["folder"].words(["x"]), *fields["name"].words(["a", "b"]), *fields["share"].words(["0.5"])]
-    words.append(fields["as_json"].flag)
-    assert words == ["--from", "x", "--name", "a", "--name", "b", "--share", "0.5", "--json"]
-    assert read(*words) == Outer(inner=Inner(share=0.5), folder=Path("x"), name=("a", "b"), as_json=True)
-
-
-def test_an_environment_variable_stands_in_for_its_option(monkeypatch):
-    monkeypatch.setenv("TEST_PLACE", "here")
-    assert read("--from", "x").place == "here"
-    assert read("--from", "x", "--place", "there").place == "there"
 
 
 @pytest.mark.parametrize(
@@ -136,11 +105,6 @@ def test_a_place_that_cannot_be_written_is_one_sentence_and_exit_code_1(line, pl
     assert done.stderr.splitlines()[-1].startswith(f"{name}: Cannot write {place}")
     assert "Traceback" not in done.stderr
     assert not list(ROOT.glob("Pulumi.full-*")), "half a settings file would be in the way of the next try"
-
-
-def test_an_error_of_a_connection_is_not_called_a_full_disk():
-    with pytest.raises(ConnectionRefusedError), socket.socket() as nobody:
-        written("x", lambda: nobody.connect(("127.0.0.1", 9)) or 0)
 
 
 def module_of(command):

@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 
 from contracts.errors import CommandRefusedError
-from engine import runner
 from scripts.cli import frozen
 from scripts.cli.frozen import freeze
 from stacks.settings import Settings
@@ -43,24 +42,6 @@ def test_the_engines_new_lines_reach_the_project(project, tmp_path):
     assert "Keep the line" in copy.bring_back_engine_lines(project)[0]
     assert path.read_text() == f"{text}{salt}\n"
     assert copy.bring_back_engine_lines(project) == []
-
-
-def test_what_is_edited_after_the_copy_is_not_in_it(project, tmp_path):
-    copy = freeze(STACK, tmp_path / "copy")
-    for file in ("components/a.py", f"Pulumi.{STACK}.yaml", "images/own/a.py", "prices.json"):
-        before = (copy.folder / file).read_bytes()
-        (project / file).write_text("edited")
-        assert (copy.folder / file).read_bytes() == before
-    assert copy.settings.image.build_context == "images/own"
-
-
-def test_refreshed_prices_are_copied_without_a_setting(project, tmp_path):
-    path = project / f"Pulumi.{STACK}.yaml"
-    path.write_text(path.read_text().replace("  gemma-serving:prices: prices.json\n", ""))
-    first = freeze(STACK, tmp_path / "one")
-    assert (first.folder / "prices.json").read_text() == "{}"
-    (project / "prices.json").write_text('{"as_of": "2026-11-20"}')
-    assert freeze(STACK, tmp_path / "two").digest != first.digest
 
 
 def test_a_file_outside_the_project_is_refused_with_the_key(project, tmp_path):
@@ -108,10 +89,3 @@ def test_every_path_that_settings_can_name_is_copied(project, tmp_path):
     copy = freeze(STACK, tmp_path / "copy")
     assert (copy.folder / "named" / "config.json").is_file()
     assert {key for key, named in frozen._named(copy.settings) if named == "named/config.json"} == paths
-
-
-def test_the_program_imports_from_its_own_folder_also_if_the_environment_names_this_checkout(monkeypatch):
-    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(ROOT), "/elsewhere"]))
-    assert runner.environment()["PYTHONPATH"] == "/elsewhere"
-    monkeypatch.setenv("PYTHONPATH", str(ROOT))
-    assert not runner.environment()["PYTHONPATH"]

@@ -2,7 +2,6 @@
 
 import os
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -55,24 +54,3 @@ def test_no_ends_it_at_once(asked, answer):
     terminal.until(questions, "the question")
     assert terminal.type(answer) == 1
     assert (questions(terminal), "declined" in terminal.text, "went" in terminal.text) == (1, True, False)
-
-
-@pytest.mark.parametrize(("second", "code"), [("y\n", 0), ("what\n", 1)])
-def test_another_answer_is_asked_for_once_more(asked, second, code):
-    terminal = asked(0)
-    terminal.until(questions, "the question")
-    os.write(terminal._master, b"yse\n")
-    terminal.until(lambda it: questions(it) == 2, "the second question")
-    assert terminal.type(second) == code
-    assert (questions(terminal), "went" in terminal.text) == (2, code == 0)
-
-
-def test_what_was_typed_before_the_question_is_no_answer(asked):
-    terminal = asked(1.5)
-    terminal.until(lambda it: "working" in it.text, "the start")
-    os.write(terminal._master, b"yes\nyes\n")
-    terminal.until(questions, "the question")
-    time.sleep(0.3)
-    assert terminal.process.poll() is None
-    assert terminal.type("no\n") == 1
-    assert "went" not in terminal.text

@@ -3,17 +3,15 @@
 import ast
 import io
 import os
-import re
 import subprocess
 import sys
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from rich.text import Text
 
 from scripts.cli.command import Command, run_command
-from scripts.cli.lines import for_stream, wrapped
+from scripts.cli.lines import for_stream
 from scripts.cli.tables import FittedTable, console, paragraph
 from tests.engine.terminal import Terminal as RealTerminal
 
@@ -40,63 +38,6 @@ def printed(stream):
     return stream.getvalue().splitlines()
 
 
-def test_each_row_is_one_line_where_no_terminal_reads(monkeypatch):
-    monkeypatch.setenv("COLUMNS", "80")
-    lines = printed(io.StringIO())
-    assert len(lines) == 6
-    assert [sum(line.count(WORDS) for line in lines)] == [4]
-
-
-def test_a_terminal_has_its_own_width(monkeypatch):
-    monkeypatch.setenv("COLUMNS", "80")
-    monkeypatch.setenv("TERM", "xterm")
-    monkeypatch.setenv("NO_COLOR", "1")
-    lines = printed(Terminal())
-    assert len(lines) > 6
-    assert max(len(re.sub(r"\x1b\[[0-9;]*m", "", line)) for line in lines) <= 80
-
-
-ROWS = (
-    ("google/gemma-4-12B-it-qat-w4a16-ct", "L4", "1.05", "986", "4,742,113", "cheapest, memory, some words about it"),
-    ("google/gemma-4-31B-it", "RTX PRO 6000", "3.19", "27", "2,113,280", ""),
-)
-HEADINGS = ("model", "on", "$/h", "tok/s", "KV tokens", "note")
-
-
-def rendered(monkeypatch, width, **options):
-    monkeypatch.setenv("COLUMNS", str(width))
-    monkeypatch.setenv("TERM", "xterm")
-    monkeypatch.setenv("NO_COLOR", "1")
-    shown, stream = FittedTable("Deployments", HEADINGS, numbers=HEADINGS[2:5], **options), Terminal()
-    for row in ROWS:
-        shown.add_row(*row)
-    console(stream).print(shown)
-    return re.sub(r"\x1b\[[0-9;]*m", "", stream.getvalue())
-
-
-def test_a_narrow_terminal_loses_the_least_important_columns_first_and_says_so(monkeypatch):
-    assert "Not shown" not in rendered(monkeypatch, 200, least=("note", "KV tokens"))
-    text = rendered(monkeypatch, 80, least=("note", "KV tokens"))
-    assert "Not shown at 80 columns: note. A wider terminal or --json shows them." in text
-    assert "986" in text
-
-
-def test_a_terminal_too_narrow_for_any_table_gets_a_block_for_each_row(monkeypatch):
-    lines = rendered(monkeypatch, 40).splitlines()
-    assert "google/gemma-4-12B-it-qat-w4a16-ct" in lines
-    assert "  on: L4   $/h: 1.05   tok/s: 986" in lines
-
-
-def test_short_text_wraps_and_its_lines_keep_their_indent(monkeypatch):
-    monkeypatch.setenv("COLUMNS", "29")
-    monkeypatch.setenv("NO_COLOR", "1")
-    stream, shown = Terminal(), FittedTable("t", ("on", "n"), numbers=("n",))
-    shown.add_row("L4x2\n  TP 2, bound", "1,234,567,890,123")
-    console(stream).print(shown)
-    lines = re.sub(r"\x1b\[[0-9;]*m", "", stream.getvalue()).splitlines()
-    assert [line.rstrip() for line in lines[-3:]] == ["L4x2      │ 1,234,567,890,123", "  TP 2,   │", "  bound   │"]
-
-
 class TestParagraph:
     @pytest.fixture
     def lines(self, monkeypatch):
@@ -107,32 +48,6 @@ class TestParagraph:
             return stream.getvalue().splitlines()
 
         return printed
-
-    def test_it_is_wrapped_at_blanks_beside_its_prefix(self, lines):
-        assert lines("one two three four five", prefix="FIT01 warn  ") == [
-            "FIT01 warn  one two three four",
-            "            five",
-        ]
-
-    def test_a_word_that_is_longer_than_a_line_stays_whole(self, lines):
-        url = f"https://example.com/{'x' * 40}"
-        assert lines(f"See {url} first.") == ["See", url, "first."]
-
-    def test_text_of_others_is_not_read_as_markup_and_keeps_its_lines(self, lines):
-        assert lines("[red]x[/red]\n- y") == ["[red]x[/red]", "- y"]
-
-    def test_each_line_keeps_its_styles(self, lines, monkeypatch):
-        monkeypatch.setenv("TERM", "xterm")
-        monkeypatch.delenv("NO_COLOR", raising=False)
-        shown = lines(Text.assemble("plain words here and then ", ("bold to the end of it", "bold")))
-        assert shown[-1].startswith("\x1b[1m")
-
-
-def test_text_of_others_is_not_read_as_markup(monkeypatch):
-    shown, stream = FittedTable("t", ("a",)), Terminal()
-    shown.add_row("[red]x[/red]")
-    console(stream).print(shown)
-    assert "[red]x[/red]" in stream.getvalue()
 
 
 def test_no_command_makes_a_console_of_its_own():
@@ -205,19 +120,7 @@ def test_another_broken_pipe_is_no_reader_that_leaves(capfd):
     assert capfd.readouterr().out == ""
 
 
-FIGURES = (
-    "Start-up: 11 min 53 s; probe budget 900 s; restart 5 min 4 s; 31.24 GiB; 3,055 tok/s; 87 % of 4 chips, 12 tokens."
-)
-TOGETHER = ("53 s", "900 s", "4 s", "31.24 GiB", "3,055 tok/s", "87 %", "4 chips", "12 tokens")
 ADVICE = "Stack x is not deployed, because its files in /a/rather/long/path/Pulumi.x.yaml are new. Run `gemma up x --refresh` to deploy it."
-
-
-def test_a_number_stays_with_its_unit_and_words_stay_whole():
-    for width in range(14, 100):
-        lines = wrapped(FIGURES, width, "  ")
-        assert [one for one in TOGETHER if not any(one in line for line in lines)] == []
-        assert " ".join(" ".join(lines).split()) == FIGURES
-        assert max(map(len, lines)) <= width
 
 
 def test_a_message_on_a_terminal_breaks_neither_words_nor_commands_nor_paths(monkeypatch):

@@ -10,8 +10,8 @@ import pytest
 from contracts.fields import from_json
 from contracts.outputs import StackOutputs
 from scripts.connect import __main__ as connect
-from scripts.connect.chat import Turn, attached, talk
-from tests.scripts.connect.test_connect import Private, conversation, delta, private, run, streams
+from scripts.connect.chat import talk
+from tests.scripts.connect.test_connect import Private, conversation, delta, private, streams
 from tests.scripts.sample_outputs import sample_outputs
 
 __all__ = ["private", "streams"]
@@ -46,22 +46,6 @@ def files(tmp_path):
     for name, data in {"picture.wav": PNG, "sound.png": WAV, "video.txt": MP4}.items():
         (tmp_path / name).write_bytes(data)
     return tmp_path
-
-
-def test_files_are_sent_before_the_text_as_what_they_contain(private, streams, files):
-    Private.events = ANSWER
-    chat = conversation(private, streams, system="Be brief.")
-    given = [("picture.wav", "image"), ("sound.png", "audio"), ("video.txt", "video")]
-    chat.ask("What is it?", [attached(files / name, kind, 32 * MIB) for name, kind in given])
-    system, user = Private.bodies[0]["messages"]
-    assert system == {"role": "system", "content": "Be brief."}
-    picture, sound, video, text = user["content"]
-    assert picture["image_url"]["url"].startswith("data:image/png;base64,iVBOR")
-    assert (sound["input_audio"]["format"], sound["input_audio"]["data"][:6]) == ("wav", "UklGRi")
-    assert video["video_url"]["url"].startswith("data:video/mp4;base64,")
-    assert text == {"type": "text", "text": "What is it?"}
-    chat.ask("And now?")
-    assert [message["role"] for message in Private.bodies[1]["messages"]] == ["system", "user", "assistant", "user"]
 
 
 def test_a_file_that_cannot_be_sent_is_one_sentence_and_exit_code_2(private, files, capsys, subtests):
@@ -107,20 +91,6 @@ def test_thinking_that_the_server_does_not_separate_is_refused(monkeypatch, caps
     assert "does not separate thinking from the response. Set `vllm.thinking.parser` " in capsys.readouterr().err
 
 
-def test_a_file_that_cloud_run_does_not_take_is_refused(files, monkeypatch, capsys):
-    with (files / "picture.wav").open("r+b") as file:
-        file.truncate(24 * MIB)
-    words = stack_with({"images": 1}, monkeypatch)
-    assert connect.main([*words, "--image", str(files / "picture.wav")]) == 2
-    assert "has 24.0 MiB; at most 23 MiB fit in one request." in capsys.readouterr().err
-
-
-def test_the_refusal_of_a_server_is_one_sentence(url, files):
-    done = run("chat", "--url", url, "--image", str(files / "picture.wav"), "Hi.")
-    assert (done.returncode, done.stdout) == (1, "")
-    assert done.stderr.endswith("connect: The server returned 400: timed is not a multimodal model\n")
-
-
 def test_a_conversation_attaches_files_and_changes_thinking(private, streams, files, capsys):
     Private.events = ANSWER
     chat = conversation(private, streams)
@@ -139,9 +109,3 @@ def test_a_conversation_attaches_files_and_changes_thinking(private, streams, fi
     thinking = [body.get("chat_template_kwargs") for body in Private.bodies]
     assert thinking == [None, None, {"enable_thinking": True}, {"enable_thinking": False}]
     assert (chat.shows_thinking, len(Private.bodies[-1]["messages"])) == (True, 1)
-
-
-def test_the_rate_counts_the_tokens_after_the_first():
-    assert Turn(output_tokens=11, first_s=1.0, last_s=3.0).tokens_per_s == 5.0
-    assert Turn(output_tokens=1, first_s=1.0, last_s=3.0).tokens_per_s is None
-    assert Turn(output_tokens=None, first_s=1.0, last_s=3.0).tokens_per_s is None

@@ -104,9 +104,3 @@ def test_the_curl_block_gets_a_completion(server):
     done = ran(server, ["sh", "-c", BLOCKS["curl"]])
     assert done.returncode == 0, done.stderr
     assert '"choices"' in done.stdout
-
-
-def test_a_block_with_a_wrong_argument_fails(server):
-    """Planted: the same block with a misspelled argument."""
-    done = ran(server, [sys.executable, "-c", BLOCKS["OpenAI SDK"].replace("max_tokens", "max_tokens_")])
-    assert done.returncode != 0

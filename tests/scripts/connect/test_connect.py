@@ -1,6 +1,5 @@
 """`scripts.connect`: a plain OpenAI endpoint on loopback, in front of a server with tokens, tunnels and failures."""
 
-import http.client
 import io
 import itertools
 import json
@@ -8,7 +7,6 @@ import os
 import re
 import signal
 import socket
-import socketserver
 import subprocess
 import sys
 import threading
@@ -24,15 +22,13 @@ import pytest
 
 from contracts.errors import CommandRefusedError, ScriptError
 from engine import children as child
-from loadtest.client.urls import unix_url
 from scripts.cli.access import IdTokenSource, ServerAccess
-from scripts.connect.__main__ import command_of, main
+from scripts.connect.__main__ import main
 from scripts.connect.chat import Chat, ChatError
 from scripts.connect.proxy import ConnectProxy
 from scripts.connect.ready import NotReadyError, wait_until_ready
-from scripts.connect.snippets import Endpoint, snippets
+from scripts.connect.snippets import Endpoint
 from scripts.connect.upstream import Upstream
-from tests.engine.terminal import Terminal
 
 ROOT = Path(__file__).parents[3]
 
@@ -269,30 +265,6 @@ def test_a_lost_tunnel_is_opened_again_and_a_waiting_request_is_answered(private
     assert sum("Retrying in 0.1 s" in text for text in said) == 2
 
 
-@contextmanager
-def at_socket(path):
-    """Serve on a Unix socket, as the local end of a tunnel does."""
-    with socketserver.ThreadingUnixStreamServer(str(path), Private) as server:
-        threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True).start()
-        yield unix_url(str(path))
-        server.shutdown()
-
-
-def test_a_tunnel_that_comes_back_has_another_socket(private, tmp_path, monkeypatch):
-    monkeypatch.setattr("scripts.connect.upstream._PAUSES_S", (0.1,))
-    with at_socket(tmp_path / "first") as first, at_socket(tmp_path / "second") as second:
-        tunnels, said = Tunnels(first), []
-        with proxied(tunnels.open, said=said) as url:
-            assert call(f"{url}/v1/models")[0] == 200
-            assert call(f"{url}/v1/chat/completions", body={"a": 1})[1]["body"] == {"a": 1}
-            tunnels.base_url = second
-            (tmp_path / "first").unlink()
-            tunnels.is_cut.set()
-            until(lambda: said and said[-1] == "tunnel reopened")
-            assert call(f"{url}/v1/models")[0] == 200
-    assert {seen["host"] for seen in Private.seen} == {"localhost"}
-
-
 def test_ending_while_a_tunnel_is_lost_ends_at_once(private, monkeypatch):
     monkeypatch.setattr("scripts.connect.upstream._PAUSES_S", (6000.0,))
     tunnels, said = Tunnels(private, refusals=1_000), []
@@ -301,14 +273,6 @@ def test_ending_while_a_tunnel_is_lost_ends_at_once(private, monkeypatch):
         until(lambda: len(said) > 1)  # it waits until it tries again
     assert "Retrying in 6000 s" in said[1]
     assert tunnels.closed == tunnels.opened == 1
-
-
-def test_a_way_that_cannot_be_opened_at_first_is_an_error():
-    def never():
-        raise CommandRefusedError("the tunnel's command 'gcloud' cannot be run.")
-
-    with pytest.raises(CommandRefusedError, match="gcloud"), proxied(never):
-        pass
 
 
 def test_a_server_that_is_gone_is_named_and_so_is_a_port_that_is_taken():
@@ -323,26 +287,6 @@ def test_a_server_that_is_gone_is_named_and_so_is_a_port_that_is_taken():
             again.running(taken),
         ):
             pass
-
-
-def test_an_answer_streams_event_by_event(private):
-    was_read = [threading.Event() for _ in range(4)]
-
-    def events():
-        for number, event in enumerate(was_read):
-            yield {"number": number}
-            assert event.wait(60)  # the next event leaves when this one has come to the client
-
-    Private.events = events()
-    with proxied(lambda: opened(ServerAccess(base_url=private, auth="none"))) as url:
-        connection = http.client.HTTPConnection(url.removeprefix("http://"), timeout=30)
-        connection.request("POST", "/v1/chat/completions", "{}", {"Content-Type": "application/json"})
-        answer = connection.getresponse()
-        for number, event in enumerate(was_read):
-            assert answer.readline() == f'data: {{"number": {number}}}\n'.encode()
-            answer.readline()
-            event.set()
-        assert answer.read() == b""
 
 
 def test_the_wait_names_what_the_server_answers_and_ends(private):
@@ -378,37 +322,6 @@ def test_a_command_finds_the_endpoint_in_its_environment_and_gives_its_exit_code
     assert main(["--url", url, "--", "no-such-command"]) == 2
 
 
-ASKS_AFTER_A_SIGNAL = """
-import os, queue, signal, sys, urllib.request
-came = queue.SimpleQueue()
-for number in (signal.SIGINT, signal.SIGTERM):
-    signal.signal(number, lambda number, _frame: came.put(number))
-print("waits", flush=True)
-number = came.get()
-urllib.request.urlopen(os.environ["OPENAI_BASE_URL"] + "/models").read()
-print("asked after", number, flush=True)
-try:
-    came.get(timeout=1)
-except queue.Empty:
-    sys.exit(5)
-"""
-
-
-def test_a_signal_is_the_command_s_and_the_way_stays_open_until_it_ends(url):
-    """Ctrl-C: see the test with a terminal."""
-    process = subprocess.Popen(
-        [sys.executable, "-m", "scripts.connect", "--url", url, "--", sys.executable, "-c", ASKS_AFTER_A_SIGNAL],
-        cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-    )  # fmt: skip
-    try:
-        assert process.stdout.readline() == "waits\n"
-        process.send_signal(signal.SIGTERM)
-        out, errors = process.communicate(timeout=60)
-    finally:
-        process.kill()
-    assert (process.returncode, out) == (5, "asked after 15\n"), errors
-
-
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_before_the_command_runs_reaches_it_too(monkeypatch, number):
     start = subprocess.Popen
@@ -421,39 +334,6 @@ def test_a_signal_before_the_command_runs_reaches_it_too(monkeypatch, number):
     handlers = [signal.getsignal(one) for one in (signal.SIGINT, signal.SIGTERM)]
     assert child.run_child(["sleep", "60"], {}) == 128 + number
     assert [signal.getsignal(one) for one in (signal.SIGINT, signal.SIGTERM)] == handlers
-
-
-def test_ctrl_c_of_a_terminal_reaches_the_command_once(url):
-    command = [sys.executable, "-m", "scripts.connect", "--url", url, "--", sys.executable, "-c", ASKS_AFTER_A_SIGNAL]
-    terminal = Terminal(command, columns=120, lines=30, folder=ROOT, environment=os.environ)
-    try:
-        terminal.until(lambda it: it.line_with("waits"), "the command")
-        code = terminal.interrupt()
-    finally:
-        terminal.close()
-    assert (code, terminal.line_with("asked after").endswith("asked after 2")) == (5, True), terminal.text
-
-
-def test_a_command_that_a_signal_ends_has_the_exit_code_of_a_shell():
-    assert child.run_child(["sh", "-c", "kill -TERM $$"], {}) == 128 + signal.SIGTERM
-
-
-def test_it_prints_lines_that_work_and_ends_with_ctrl_c(url):
-    process = subprocess.Popen(
-        [sys.executable, "-m", "scripts.connect", "--url", url, "--port", "0", "--json"],
-        cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-    )  # fmt: skip
-    try:
-        told = json.loads(process.stdout.readline())
-        curl = told["snippets"]["curl"]
-        done = subprocess.run(["sh", "-c", curl], capture_output=True, text=True, timeout=30, check=True)
-        assert json.loads(done.stdout)["choices"][0]["message"]["content"]
-    finally:
-        process.send_signal(signal.SIGINT)
-    _, errors = process.communicate(timeout=30)
-    assert process.returncode == 130
-    assert errors.endswith("connect: interrupted. The connection is closed. The server keeps running.\n")
-    assert "Traceback" not in errors
 
 
 def test_one_question_is_answered_on_stdout_alone(url, capsys):
@@ -483,11 +363,6 @@ def test_a_conversation_reads_prompts_until_they_end(url, capsys, monkeypatch):
 def test_mistakes_are_one_sentence(words, said, capsys):
     assert main(list(words)) == 2
     assert said in capsys.readouterr().err
-
-
-def test_what_follows_two_hyphens_is_the_command():
-    assert command_of(["--stack", "x", "--", "sh", "-c", "a -- b"]) == (["--stack", "x"], ["sh", "-c", "a -- b"])
-    assert command_of(["--stack", "x"]) == (["--stack", "x"], ())
 
 
 # --- chat --------------------------------------------------------------------------------------------------------------------------
@@ -528,20 +403,6 @@ THOUGHTFUL = [
 ]
 
 
-def test_thinking_is_folded(private, streams):
-    Private.events = THOUGHTFUL
-    chat = conversation(private, streams)
-    chat.ask("Hi.")
-    assert text_of(streams[0]) == "Hello there.\n"
-    notes = text_of(streams[1])
-    assert re.match(
-        r"thinking \.\.\.\n\(first token \d+\.\d\d s, 9 tokens, \d+\.\d tokens/s, ",
-        notes,
-    )
-    assert "3 words of thinking folded; truncated at the server's length limit" in notes
-    assert chat.messages == [{"role": "user", "content": "Hi."}, {"role": "assistant", "content": "Hello there."}]
-
-
 def test_an_answer_cannot_steer_the_terminal_and_is_kept_as_it_came(private, streams):
     clipboard = "\x1b]52;c;ZXZpbA==\x07"
     tool = [{"index": 0, "function": {"name": clipboard, "arguments": "{}"}}]
@@ -573,14 +434,3 @@ def test_an_answer_that_breaks_off_says_so_and_can_be_asked_again(private, strea
     with pytest.raises(ChatError, match=said):
         chat.ask("Hi.")
     assert chat.messages == []
-
-
-def test_every_client_has_its_lines_with_address_key_and_model():
-    found = dict(snippets(Endpoint(base_url="http://127.0.0.1:8000/v1", key="k", model="google/gemma-4-E2B-it")))
-    names = ("curl", "OpenAI SDK, Python", "OpenAI SDK, JavaScript", "LiteLLM", "Open WebUI", "any OpenAI client")
-    assert set(found) == {*names}
-    for title, text in found.items():
-        assert "http://127.0.0.1:8000/v1" in text, title
-        assert "k" in text
-    compile(found["OpenAI SDK, Python"], "snippet", "exec")
-    compile(found["LiteLLM"], "snippet", "exec")

@@ -16,11 +16,8 @@ from urllib.parse import quote
 
 import pytest
 import requests
-from google.auth.transport.requests import AuthorizedSession
 from google.oauth2 import service_account
-from requests.adapters import HTTPAdapter
 
-from cloud.google_api import GoogleApi
 from cloud.staging.bucket import WeightsBucket
 from cloud.staging.copying import CopyPlan, stage
 from cloud.staging.sources import FolderSource
@@ -31,20 +28,15 @@ from localcloud.tests import idle_cloud
 from localcloud.tests.server import gcloud_commands
 from localcloud.tests.services.test_run_rules import GPU
 from localcloud.world import oauth
-from localcloud.world.scenario import ComputeTpu, Fault, Images, OperationDurations, Run, Scenario, Tpu
+from localcloud.world.scenario import ComputeTpu, Fault, OperationDurations, Run, Scenario, Tpu
 from planning.data.checkpoints import CHECKPOINTS
-from planning.machine.hardware import machines_at_once
 from scripts.capacity.__main__ import COMMAND as CAPACITY
 from scripts.cli.command import run_command
 from scripts.doctor import capacity, machine, model, project, repository, run, tunnel_role
 from scripts.doctor.__main__ import COMMAND
 from scripts.doctor.diagnosis import Check, Diagnosis
-from scripts.doctor.project import _covers
-from scripts.doctor.rendering import report
 from scripts.doctor.repository import variables
 from scripts.doctor.run import concurrently
-from stacks.apis import COMMON_APIS
-from tests.scripts.terminals import still_terminal
 from tests.tools.ci_page import page_commands, page_variables
 
 PROJECT = "doctor-project"
@@ -377,17 +369,6 @@ def test_a_ready_project_is_all_ok_for_a_cloud_run_stack(world):
     assert code == 0
 
 
-def test_without_a_stack_only_what_every_stack_needs_is_checked(world):
-    code, report = world.doctor()
-    checks = [line["check"] for line in report["checks"]]
-    assert code == 0
-    assert checks[1:3] == ["API serviceusage", "API cloudresourcemanager"]
-    assert [check for check in checks if check.startswith("API ")] == [
-        f"API {api}" for api in ("serviceusage", *COMMON_APIS)
-    ]
-    assert not any(check.startswith(("quota of", "image", "hub", "weights", "gcloud")) for check in checks)
-
-
 def test_wrong_arguments_are_refused_and_a_project_has_to_be_named(world, capsys):
     for arguments in (["--stack", "nope"], ["--project", "; rm -rf /"], ["--project", "abc"]):
         assert run_command(COMMAND, arguments) == 2
@@ -409,51 +390,6 @@ def test_people_get_a_table_and_the_commands_in_order(world, capsys):
     )
     assert "missing  not enabled; 2 checks: API artifactregistry, run\n" in printed
     assert printed.startswith(f"Project {PROJECT}, stack l4-qat: ")
-
-
-def test_checks_of_one_cause_are_one_entry_that_names_each_of_them_and_fits_80_columns(world, capsys):
-    """An empty project: one API is off, and most checks wait for it."""
-    for api in ("cloudresourcemanager", *APIS):
-        world.disable(api)
-    _, report = world.doctor("tpu-v6e4")
-    waiting = [
-        line for line in report["checks"] if "cloudresourcemanager" in line["fix"] and line["status"] != "missing"
-    ]
-    assert len(waiting) > 12
-    assert run_command(COMMAND, ["--project", PROJECT, "--stack", "tpu-v6e4"]) == 1
-    printed = capsys.readouterr().out
-    assert printed.count("API cloudresourcemanager is off in project") == 1
-    shown, _, rest = printed.partition("Fix, in this order:\n")
-    assert max(map(len, shown.splitlines())) <= 80
-    flat = " ".join(shown.split())
-    for line in report["checks"]:
-        if line["status"] != "ok":
-            name = line["check"].removeprefix("permissions of ").removeprefix("policy ").removeprefix("API ")
-            assert name in flat, line["check"]
-    first = rest.splitlines()[0]
-    assert "cloudresourcemanager.googleapis.com" in first
-    assert rest.count("gcloud services enable") == 1
-
-
-def test_the_model_and_its_part_that_are_both_staged_are_each_shown():
-    staged = [Diagnosis("passed", f"the {what} is staged", check="weights") for what in ("model", "drafter")]
-    printed = report("Project p, stack s", staged, width=80)
-    assert "the model is staged" in printed
-    assert "the drafter is staged" in printed
-    assert report("Project p, stack s", staged[:1] * 2, width=80).count("weights: the model is staged") == 1
-
-
-def test_a_terminal_sees_something_move_while_google_is_slow(world, monkeypatch):
-    with still_terminal(monkeypatch) as terminal:
-        send = HTTPAdapter.send
-
-        def slow(*given, **more):
-            terminal.wait_for_a_change()
-            return send(*given, **more)
-
-        monkeypatch.setattr(HTTPAdapter, "send", slow)
-        run_command(COMMAND, ["--project", PROJECT, "--stack", "l4-qat"])
-    assert terminal.moved
 
 
 def test_a_quota_that_another_service_uses_up_is_judged_as_capacity_judges_it(world, capsys):
@@ -623,91 +559,7 @@ def test_policies_that_the_caller_may_not_read_cannot_be_told(world):
     assert "roles/orgpolicy.policyViewer" in line["fix"]
 
 
-def test_value_groups_cover_their_regions_and_no_others():
-    assert _covers("in:us-locations", "us-east4")
-    assert _covers("in:us-east4-locations", "us-east4")
-    assert _covers("is:us-east4", "us-east4")
-    assert not _covers("us", "us-east4")
-    assert not _covers("in:us-east1-locations", "us-east4")
-
-
 # --- the accelerator -----------------------------------------------------------------------------------------------------------
-
-
-def test_the_quota_of_chips_is_a_number_for_each_zone(world):
-    zones = Tpu().zones
-    few = zones["us-east5-b"].model_copy(update={"preemptible_quota_chips": 3})
-    world.scenario(tpu=Tpu(zones={**zones, "us-east5-b": few}))
-    line = world.line("quota of chips in us-east5-b", "tpu-v6e4")
-    assert (line["status"], line["values"]) == ("missing", {"limit": 3.0, "needed": 4.0})
-    assert "--quota-id=TPUV6EPreemptiblePerProjectPerZoneForTPUAPI --dimensions=zone=us-east5-b" in line["fix"]
-    assert world.line("quota of chips in us-east5-a", "tpu-v6e4")["values"] == {"limit": 64.0, "needed": 4.0}
-
-
-RENEWED = ("    maxRunDuration: 4h\n", "    maxRunDuration: 4h\n    renewBefore: 2h\n")
-
-
-def test_a_renewal_needs_the_quota_of_two_machines_here_and_for_capacity(world, capsys):
-    zones = Tpu().zones
-    few = zones["us-east5-b"].model_copy(update={"preemptible_quota_chips": 7})
-    world.scenario(tpu=Tpu(zones={**zones, "us-east5-b": few}))
-    assert world.line("quota of chips in us-east5-b", "tpu-v6e4")["values"] == {"limit": 7.0, "needed": 4.0}
-    world.write("tpu-v6e4", RENEWED)
-    line = world.line("quota of chips in us-east5-b", "tpu-v6e4")
-    assert (line["status"], line["values"]) == ("missing", {"limit": 7.0, "needed": 8.0})
-    assert line["detail"] == "7 chips, 8 needed for the 2 machines of a renewal"
-    assert "--dimensions=zone=us-east5-b --preferred-value=8 " in line["fix"]
-    assert world.state("quota of chips in us-east5-a", "tpu-v6e4") == "ok"
-    run_command(CAPACITY, ["--project", PROJECT, "--stack", "tpu-v6e4", "--json"])
-    gates = {place["location"]: place["quota"] for place in json.loads(capsys.readouterr().out)["locations"]}
-    assert (gates["us-east5-b"]["answer"], gates["us-east5-b"]["needed"]) == ("no", 8)
-    assert gates["us-east5-a"]["answer"] == "yes"
-
-
-def test_get_started_enables_the_api_of_each_quota_before_it_requests_one():
-    page = (ROOT / "docs" / "get-started.md").read_text()
-    on, requested = set(), []
-    for line in re.findall(r"^ *(gcloud .*)", page, re.MULTILINE):
-        if "services enable" in line:
-            on.update(re.findall(r"[a-z]+\.googleapis\.com", line))
-        elif "quotas preferences" in line:
-            requested.append(re.search(r"--service=(\S+)", line)[1])
-            assert {requested[-1], "cloudquotas.googleapis.com"} <= on, line
-    assert set(requested) == {"tpu.googleapis.com", "run.googleapis.com"}
-    assert "1 for v6e-1, 4 for v6e-4; twice that with `tpu.renewBefore`" in page
-    assert (machines_at_once(None), machines_at_once(3600)) == (1, 2)
-
-
-def test_the_quota_of_an_api_that_is_off_waits_for_the_api_and_for_no_role(world):
-    world.disable("run")
-    line = world.line("quota of GPUs in us-east4", "l4-qat")
-    assert (line["status"], line["detail"]) == ("unknown", f"API run is off in project {PROJECT}")
-    assert line["fix"].startswith("gcloud services enable run.googleapis.com ")
-    assert "serviceUsageViewer" not in line["fix"]
-
-
-@pytest.mark.parametrize(
-    ("stack", "api", "check"),
-    [
-        ("l4-qat", "run", "quota of GPUs in us-east4"),
-        ("tpu-v6e4", "tpu", "quota of chips in us-east5-a"),
-    ],
-)
-def test_a_limit_that_google_returns_for_an_api_that_is_off_is_not_taken(world, stack, api, check):
-    """That Google refuses it is assumed (quota-of-disabled-service); a default of a disabled API says nothing about the enabled one."""
-    plain, known = GoogleApi.pages, {}
-
-    def kept(google, service, path):
-        if "consumerQuotaMetrics" not in path:
-            return plain(google, service, path)
-        return known.get(path) or known.setdefault(path, list(plain(google, service, path)))
-
-    world.environment.setattr(GoogleApi, "pages", kept)
-    assert world.state(check, stack) == "ok"
-    world.disable(api)
-    line = world.line(check, stack)
-    assert (line["status"], line["detail"]) == ("unknown", f"API {api} is off in project {PROJECT}")
-    assert (line["fix"], line["values"]) == (f"gcloud services enable {api}.googleapis.com --project={PROJECT}", {})
 
 
 def test_the_quota_of_gpus_is_read_and_the_planner_can_be_told(world):
@@ -731,27 +583,6 @@ def test_the_quota_of_an_rtx_pro_6000_counts_thousandths(world):
     assert int(re.search(r"--preferred-value=(\d+)", line["fix"])[1]) % 1000 == 0
     memory = world.line(f"quota of GiB in {region}", "rtx6000-31b")
     assert (memory["status"], memory["values"]["limit"]) == ("missing", 40.0)
-
-
-def test_the_quota_of_memory_is_judged_as_the_planner_judges_it(world):
-    """20 GiB: enough to create the service; for an update the old and the new revision count together."""
-    for limit, state, said in (
-        (19, "missing", "19 GiB, 20 needed"),
-        (39, "ok", "39 GiB, 20 needed; an update needs 40 because the old and the new revision both count: "),
-        (64, "ok", "64 GiB, 20 needed; cloudRun.memoryQuota is planned as 40Gi. "),
-    ):
-        world.scenario(run=Run(memory_quota_gib=limit))
-        line = world.line("quota of GiB in us-east4", "l4-qat")
-        assert (line["status"], line["detail"][: len(said)]) == (state, said)
-        request = line["fix"] or line["detail"]
-        assert (f"--preferred-value={40 << 30}" in request) is (limit < 40)
-        assert (
-            "For the planner, run: pulumi config set --stack l4-qat --path gemma-serving:cloudRun.memoryQuota 64Gi"
-            in line["detail"]
-        ) is (limit == 64)
-    world.scenario(run=Run(cpu_quota=7))
-    line = world.line("quota of vCPU in us-east4", "l4-qat")
-    assert (line["status"], "--preferred-value=16000" in line["fix"]) == ("missing", True)
 
 
 def test_a_quota_that_google_does_not_name_cannot_be_told(world):
@@ -803,26 +634,6 @@ def test_gcloud_and_its_alpha_component(world):
     world.gcloud("core")
     (world.folder / "bin" / "gcloud").write_text("#!/bin/sh\nexit 1\n")
     assert world.state("gcloud", "tpu-v6e4") == "unknown"
-
-
-def test_gcloud_needs_a_login_where_something_needs_gcloud(world):
-    """A person's Application Default Credentials give no identity token, so Cloud Run needs gcloud too; a service account has its own."""
-    world.account = ""
-    world.gcloud("core", "alpha")
-    for stack, purpose in (("tpu-v6e4", "the tunnel"), ("l4-qat", "a user's identity token")):
-        line = world.line("gcloud login", stack)
-        assert (line["status"], line["fix"]) == ("missing", "gcloud auth login")
-        assert purpose in line["detail"]
-        assert "You do not currently have an active account" in line["detail"]
-    world.follow("gcloud auth login", "l4-qat")
-    line = world.line("gcloud login", "l4-qat")
-    assert (line["status"], line["detail"]) == ("ok", "me@example.com")
-    assert "ya29" not in json.dumps(world.doctor("tpu-v6e4")[1])
-    world.gcloud()
-    assert world.state("gcloud", "l4-qat") == "missing"
-    world.admin("POST", f"/iam/v1/projects/{PROJECT}/serviceAccounts", {"accountId": "deployer"})
-    world.log_in_as(f"deployer@{PROJECT}.iam.gserviceaccount.com")
-    assert "gcloud" not in {line["check"] for line in world.doctor("l4-qat")[1]["checks"]}
 
 
 BUILT = ("  gemma-serving:weights: hub\n", "  gemma-serving:weights: hub\n  gemma-serving:image: vllm-tpu-w4a16\n")
@@ -1075,16 +886,6 @@ def test_a_drafter_is_missing_until_its_copy_is_staged_with_the_hash_of_the_sett
     assert f"gemma-4-26B-A4B-it-assistant-{'a' * 16}" in part["detail"]
 
 
-def test_each_part_of_a_shipped_stack_has_a_line(world, capsys):
-    stack, part = "l4-e2b-lora", "adapter"
-    world.write(stack)
-    _, report = world.doctor(stack)
-    details = [line["detail"] for line in report["checks"] if line["check"] == "weights"]
-    assert [part in detail for detail in details] == [False, True], details
-    run_command(COMMAND, ["--project", PROJECT, "--stack", stack])
-    assert "is not staged" in " ".join(capsys.readouterr().out.split())
-
-
 def test_weights_may_lie_in_a_bucket_that_another_tool_filled(world):
     folder = "models/ours/"
     bucket = f"  gemma-serving:weights: bucket\n  gemma-serving:bucket: {{existing: theirs, prefix: '{folder}'}}\n"
@@ -1214,13 +1015,6 @@ def test_an_image_that_the_registry_does_not_have_is_missing(world):
     assert world.state("image", "l4-qat") == "unknown"
 
 
-def test_the_image_line_agrees_with_the_local_cloud(world):
-    world.environment.setenv("LOCALCLOUD_URL", world.cloud.base_url)
-    assert world.state("image", "l4-qat") == "ok"
-    world.scenario(images=Images(existing=()))
-    assert world.state("image", "l4-qat") == "missing"
-
-
 def test_the_token_of_docker_hubs_account_has_to_lie_where_the_settings_say(world):
     secret = f"projects/{PROJECT}/secrets/docker-hub"
     weights, account = "  gemma-serving:weights: bucket\n", f"{{username: someone, tokenSecret: {secret}/versions/1}}"
@@ -1266,32 +1060,6 @@ def test_following_the_commands_ends_in_a_ready_project(world, stack):
     assert [line for line in report["checks"] if line["status"] != "ok"] == []
     assert (code, report["ready"]) == (0, True)
     assert len(followed) > 15
-
-
-def test_the_calls_are_few_and_run_at_the_same_time(world, monkeypatch):
-    """With 300 ms a call it takes 300 ms times the depth, because no call waits for another check's."""
-    calls, lock, running = [], threading.Lock(), threading.local()
-    together = threading.Event()
-    plain, lines = AuthorizedSession.request, Check.lines
-
-    def named(check):
-        running.check = check
-        return lines(check)
-
-    def counted(session, *arguments, **options):
-        with lock:
-            calls.append(getattr(running, "check", None))
-            if len(calls) >= 18:
-                together.set()
-        assert together.wait(60), f"only {len(calls)} checks called before one had its answer"
-        return plain(session, *arguments, **options)
-
-    monkeypatch.setattr(Check, "lines", named)
-    monkeypatch.setattr(AuthorizedSession, "request", counted)
-    _, report = world.doctor("tpu-v6e4")
-    assert report["ready"]
-    assert 18 <= len(calls) <= 40
-    assert max(sum(check is other for other in calls) for check in calls if check) == 1
 
 
 def test_a_check_that_does_not_end_cannot_be_told(monkeypatch):

@@ -1,7 +1,6 @@
 """`gemma` without words: what is deployed and costs, or that nothing is, or that it is unknown; never the second for the third."""
 
 import json
-import time
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -10,9 +9,7 @@ from contracts.errors import ScriptError
 from contracts.exit_codes import ExitCode
 from engine import runner
 from engine.state import STACK_TYPE
-from scripts.gemma import first
 from scripts.gemma.__main__ import main
-from scripts.gemma.first import FIRST_DAY
 from tests.scripts.sample_outputs import sample_outputs
 
 TPU = {"target": "tpu", "auth": "tunnel", "state": "ACTIVE"}
@@ -70,15 +67,6 @@ def test_a_deployed_stack_has_its_price_and_the_time_left(engine, capsys):
     assert "othing" not in text.partition("Next")[0].replace("costs nothing", "")
 
 
-def test_nothing_deployed_costs_nothing_and_the_next_command_is_free(engine, capsys):
-    engine["never"] = None
-    text = told(capsys)
-    assert "Nothing is deployed, nothing costs.\nNext: gemma plan tpu-v6e1\n" in text
-    assert [name for name in FIRST_DAY if f"\n  {name} " not in text] == []
-    assert "`gemma help` lists all commands.\n" in text
-    assert max(map(len, text.partition("`gemma` is not")[0].splitlines())) <= 80
-
-
 def test_a_state_that_cannot_be_read_is_unknown_and_never_nothing(engine, monkeypatch, capsys):
     engine["a"] = ScriptError("The bucket did not answer.")
     assert "  a  price unknown: The bucket did not answer.\n" in told(capsys)
@@ -91,23 +79,6 @@ def test_a_state_that_cannot_be_read_is_unknown_and_never_nothing(engine, monkey
     text = told(capsys)
     assert f"The deployed stacks and their cost are unknown. {runner.NOT_LOGGED_IN}\n" in text
     assert "Nothing is deployed" not in text
-
-
-def test_a_stack_without_a_count_is_not_taken_for_nothing(engine, monkeypatch, capsys):
-    engine["a"] = sample_outputs()
-    query = runner.query
-    monkeypatch.setattr(
-        runner, "query", lambda words, **given: query(words, **given).replace('"resourceCount": 3', '"x": 3')
-    )
-    assert "  a  $1.42/h for each instance that runs\n" in told(capsys)
-
-
-def test_a_backend_that_does_not_answer_keeps_nobody_waiting(monkeypatch, capsys):
-    monkeypatch.setattr(first, "_LIMIT_S", -0.9)  # a tenth of a second in all
-    monkeypatch.setattr(runner, "query", lambda *_, **__: time.sleep(30))
-    began_s = time.monotonic()
-    assert "are unknown. no answer within" in told(capsys)
-    assert time.monotonic() - began_s < 10
 
 
 @pytest.mark.parametrize("found", ["/x/gemma", None])

@@ -12,13 +12,13 @@ import pytest
 
 from contracts.errors import CommandRefusedError
 from contracts.exit_codes import ExitCode
-from contracts.spelling import did_you_mean, meant
+from contracts.spelling import meant
 from engine import runner
 from scripts.gemma import arguments as of_gemma
 from scripts.gemma.__main__ import main, overview
 from scripts.gemma.arguments import ListedStack, call_of, default_stack, with_stack
 from scripts.gemma.catalog import ENTRIES, NEVER_GUESSED, SYNONYMS, entry_of
-from scripts.gemma.completion import candidates, script
+from scripts.gemma.completion import candidates
 
 ROOT = Path(__file__).parents[3]
 
@@ -37,60 +37,12 @@ def test_every_command_has_one_word():
     assert {entry.name for entry in ENTRIES.values()} - folders == {"chat", "up"}
 
 
-def test_the_overview_lists_every_command_with_what_it_does():
-    lines = overview().splitlines()
-    text = " ".join(overview().split())
-    for entry in ENTRIES.values():
-        assert f" {entry.name} {entry.line()}" in text
-        assert entry.line().endswith(".")
-        assert '"' not in entry.line()
-    assert max(map(len, lines)) <= 80
-
-
-@pytest.mark.parametrize(
-    ("typed", "given"),
-    [
-        (("plan", "tpu-v6e1"), ["--stack", "tpu-v6e1"]),
-        (("plan", "tpu-v6e1", "--json"), ["--stack", "tpu-v6e1", "--json"]),
-        (("plan", "--model", "12B"), ["--model", "12B"]),
-        (("chat", "tpu-v6e1", "Say hello."), ["chat", "--stack", "tpu-v6e1", "Say hello."]),
-        (("connect", "chat", "tpu-v6e1"), ["chat", "--stack", "tpu-v6e1"]),
-        (("chat", "Say hello."), ["chat", "--stack", "picked", "Say hello."]),
-        (("chat", "--url", "http://x", "Say hello."), ["chat", "--url", "http://x", "Say hello."]),
-        (("smoke",), ["--stack", "picked"]),
-        (("smoke", "--url=http://x"), ["--url=http://x"]),
-        (("connect", "tpu-v6e1", "--", "env", "-h"), ["--stack", "tpu-v6e1", "--", "env", "-h"]),
-        (("status",), []),
-        (("capacity", "v6e-4", "L4"), ["v6e-4", "L4"]),
-        (("bench", "compare", "a", "b"), ["compare", "a", "b"]),
-        (("preview", "run", "l4-qat"), ["run", "--stack", "l4-qat"]),
-        (("preview", "l4-qat", "--json"), ["run", "--create", "--stack", "l4-qat", "--json"]),
-        (("teardown", "tpu-v6e1", "--yes"), ["--stack", "tpu-v6e1", "--yes"]),
-        (("teardown", "--all"), ["--all"]),
-        (("stage-model", "l4-qat"), ["--stack", "l4-qat"]),
-    ],
-)
-def test_the_stack_is_a_word(arguments, typed, given):
-    assert arguments(*typed) == given
-
-
 @pytest.mark.parametrize("name", sorted(NEVER_GUESSED - {"new"}))
 def test_a_command_that_changes_something_never_gets_a_default_stack(arguments, name):
     try:
         assert "picked" not in arguments(name)
     except CommandRefusedError as refused:
         assert str(refused) == f"No stack named. Run `gemma {name} STACK`."
-
-
-def test_more_words_than_a_command_takes_begin_with_the_stack(arguments):
-    assert arguments("chat", "elsewhere", "Say hello.") == [
-        "chat", "--stack", "elsewhere", "Say hello.",
-    ]  # fmt: skip
-
-
-@pytest.mark.parametrize("name", ["teardown", "recover"])
-def test_a_stack_without_settings_and_state_can_be_torn_down_and_recovered(arguments, name):
-    assert arguments(name, "lost", "--yes") == ["--stack", "lost", "--yes"]
 
 
 def listing(monkeypatch, *found):
@@ -112,20 +64,6 @@ def test_without_a_single_stack_the_command_is_refused_with_the_choice(monkeypat
     with pytest.raises(CommandRefusedError) as refused:
         default_stack("smoke")
     assert str(refused.value) == f"No stack named and none selected. {reason} Run `gemma smoke STACK`."
-
-
-def test_words_that_are_close_are_suggested_and_others_are_not():
-    assert meant("pln", ENTRIES) == ["plan"]
-    assert meant("STATUS", ENTRIES) == ["status"]
-    assert did_you_mean("xyzzy", ENTRIES) == ""
-
-
-def test_an_unknown_command_is_one_sentence_with_a_suggestion(capsys):
-    assert main(["tear-down"]) == ExitCode.REFUSED
-    assert (
-        capsys.readouterr().err
-        == "gemma: tear-down is not a command. Did you mean teardown? Run `gemma help` to list the commands.\n"
-    )
 
 
 @pytest.mark.parametrize(
@@ -185,12 +123,6 @@ def test_the_version_is_that_of_the_project(capsys):
     assert capsys.readouterr().out == f"gemma-serving {version}\n"
 
 
-def test_the_help_of_a_command_names_it_as_it_was_typed(capsys):
-    with pytest.raises(SystemExit):
-        main(["plan", "--help"])
-    assert "usage: gemma plan [COMMAND] [OPTIONS]" in capsys.readouterr().out
-
-
 @pytest.mark.parametrize(
     ("words", "found"),
     [
@@ -206,30 +138,8 @@ def test_completion_offers_commands_stacks_and_options(words, found):
     assert candidates(words) == found
 
 
-def test_completion_of_another_shell_is_refused():
-    with pytest.raises(CommandRefusedError, match=r"gemma completion bash \| zsh \| fish"):
-        script(["csh"])
-
-
-def test_bash_completes_with_the_printed_script(tmp_path):
-    path = os.pathsep.join((str(ROOT), os.environ["PATH"]))
-    shown = subprocess.run(
-        ["bash", "-c", f'{script(["bash"])}\nCOMP_WORDS=(gemma pla); COMP_CWORD=1; _gemma; echo "${{COMPREPLY[@]}}"'],
-        capture_output=True, text=True, cwd=tmp_path, env={**os.environ, "PATH": path}, check=True,
-    )  # fmt: skip
-    assert shown.stdout == "plan\n"
-
-
 def launched(path, *words, cwd):
     return subprocess.run([path, *words], capture_output=True, text=True, cwd=cwd, check=False)
-
-
-def test_the_launcher_finds_the_project_from_any_folder_and_through_a_link(tmp_path):
-    link = tmp_path / "g"
-    link.symlink_to(ROOT / "gemma")
-    (tmp_path / "json.py").write_text("raise SystemExit('a file of the caller was imported')")
-    shown = launched(link, "completion", "fish", cwd=tmp_path)
-    assert (shown.returncode, shown.stdout) == (0, script(["fish"]))
 
 
 def test_the_launcher_without_an_environment_names_the_command_that_makes_it(tmp_path):

@@ -21,7 +21,6 @@ from stacks.hooks.staged_weights import StagedWeights, Unproved
 from tests.contracts.test_server_change import machine, service
 from tests.engine_room.test_locks import dead_pid, refusal
 from tests.scripts.sample_outputs import sample_outputs
-from tests.scripts.terminals import still_terminal
 
 STACK = "tpu-v6e1"
 RUN = "l4-qat"
@@ -128,39 +127,12 @@ def test_it_states_the_effect_the_counts_and_the_cost_before_it_asks(engine, cap
     assert engine.updates == []
 
 
-def test_a_terminal_sees_something_move_while_the_preview_is_slow(engine, monkeypatch):
-    with still_terminal(monkeypatch) as terminal:
-
-        def slow(_stack, *_options):
-            terminal.wait_for_a_change()
-            return preview_of(same=37)
-
-        monkeypatch.setattr(up, "previewed", slow)
-        assert typed() == ExitCode.DONE
-    assert terminal.moved
-
-
-def test_yes_deploys_and_names_what_to_type_next(engine, capsys):
-    assert typed("--refresh") == ExitCode.DONE
-    assert engine.updates == [(STACK, ("--refresh",))]
-    out, err = capsys.readouterr()
-    assert f'  gemma chat {STACK} "Say hello."' in out.splitlines()
-    assert "waiting" in err
-
-
 def test_without_a_terminal_only_yes_deploys(engine, monkeypatch, capsys):
     monkeypatch.setattr("sys.stdin", type("Pipe", (), {"isatty": lambda _: False})())
     assert typed() == ExitCode.REFUSED
     assert "Pass --yes to confirm." in capsys.readouterr().err
     assert typed("--yes") == ExitCode.DONE
     assert len(engine.updates) == 1
-
-
-def test_nothing_to_do_asks_nothing(engine, capsys):
-    engine.preview = preview_of(same=37)
-    assert typed() == ExitCode.DONE
-    assert capsys.readouterr().out == f"{STACK}: no changes; 37 resources are up to date.\n"
-    assert engine.updates == []
 
 
 CREATED = preview_of(
@@ -201,19 +173,6 @@ class TestWeights:
         assert (engine.updates, out) == ([], "")
         assert err.splitlines()[-1] == f"up: {answer.text}"
 
-    def test_an_adapter_or_a_drafter_counts_like_the_model(self, engine, staged, monkeypatch, capsys):
-        answers, asked = staged
-        settings = up.stack_settings("l4-e2b-lora")
-        (source,) = settings.vllm.lora_adapters.values()
-        answers[source.rpartition("/")[2]] = Unproved("No weights are staged.")
-        bucket = settings.bucket.model_copy(update={"parts": {source: f"sha256:{'a' * 64}"}})
-        pinned = settings.model_copy(update={"bucket": bucket})
-        monkeypatch.setattr(up, "stack_settings", lambda _, **_project: pinned)
-        assert run_command(up.COMMAND, ["--stack", "l4-e2b-lora"]) == ExitCode.REFUSED
-        assert "No weights are staged." in capsys.readouterr().err
-        assert len(asked) == 2
-        assert "-aaaa" in asked[1]
-
     @pytest.mark.parametrize(
         ("stack", "preview"), [(RUN, CREATED), (RUN, NEW_BUCKET), (STACK, preview_of(CREATE)), (RUN, preview_of())]
     )
@@ -243,15 +202,6 @@ def test_a_stack_without_a_state_gets_one_and_is_deployed(engine, monkeypatch, c
     assert made == [["stack", "init", STACK, "--no-select"]]
     assert f"up: created an empty state for stack {STACK}\n" in capsys.readouterr().err
     assert len(engine.updates) == 1
-
-
-def test_a_missing_project_is_one_sentence_with_the_command(engine, monkeypatch, capsys):
-    monkeypatch.delenv("GOOGLE_CLOUD_PROJECT", raising=False)
-    assert typed() == ExitCode.REFUSED
-    said = capsys.readouterr()
-    assert said.err.endswith(f"Run `pulumi config set gcp:project PROJECT_ID --stack {STACK}`.\n")
-    assert said.err.startswith(f"up: Pulumi.{STACK}.yaml: gcp:project and GOOGLE_CLOUD_PROJECT are not set.")
-    assert (said.out, engine.updates) == ("", [])
 
 
 @pytest.mark.parametrize(
@@ -344,11 +294,6 @@ def test_each_effect_has_the_words_of_the_comment(monkeypatch, stack, change, wo
 def test_the_cost_is_compared_with_the_deployed_stack(monkeypatch, usd, text):
     monkeypatch.setattr(preview_upcoming, "deployed_stack", lambda _stack: (OUTPUTS, usd))
     assert upcoming(STACK, preview_of(RESTART), changes_of(preview_of(RESTART))[0])[1].startswith(text)
-
-
-def test_the_counts_name_each_operation():
-    changes = changes_of(preview_of(CREATE, CREATE, REPLACE))[0]
-    assert up.counted(changes, 0) == "Resources: 2 to create, 1 to replace, 0 unchanged."
 
 
 def test_a_stack_without_settings_is_refused(engine):

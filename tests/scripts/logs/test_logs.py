@@ -15,8 +15,8 @@ from localcloud.tests.google_bodies import google_request
 from localcloud.world.scenario import Logging, OperationDurations, Scenario
 from scripts.cli.command import run_command
 from scripts.logs import __main__ as command
-from scripts.logs.place import ServerLog, known_cause, server_log
-from scripts.logs.reading import PrintedLine, follow, newest, newest_cause
+from scripts.logs.place import ServerLog, server_log
+from scripts.logs.reading import follow, newest
 from tests.cloud.populated import PROJECT, open_world
 from tests.scripts.status.planted import queued, stack_resource, state
 
@@ -31,7 +31,6 @@ def since():
 
 
 NO_WEIGHTS = "OSError: Invalid repository ID or local directory specified: '/mnt/models/m'"
-MISMATCH = "Error 803: system has unsupported display driver / cuda driver combination"
 
 
 @pytest.fixture
@@ -113,12 +112,6 @@ class TestBothTargets:
         assert len(found) == 2
         assert CANARY not in json.dumps([line.to_json() for line in found])
 
-    def test_followed_lines_come_once_also_those_that_become_visible_late(self, world, log):
-        """The second read sees an entry that is older than the newest one of the first read."""
-        write(world, log, "one", "three", minutes=1)
-        seen = followed(world, log, second=lambda: write(world, log, "late", minutes=1.1))
-        assert seen == (["one", "three", "late"], [])
-
     def test_what_is_needed_to_read_is_said_in_one_sentence(self, world, log, monkeypatch):
         email = world.account("reader-of-logs", "theirs")
         token = world.cloud.cloud.tokens.issue_access_token(email)
@@ -142,42 +135,11 @@ def test_a_read_that_fails_while_lines_are_followed_is_told_and_tried_again(worl
 
 
 class TestWhereTheLinesAre:
-    def test_a_deployed_stack_says_it_by_its_outputs(self):
-        found = server_log(state(stack_resource(apiKeySecret="projects/p/secrets/s/versions/1")))
-        assert found == ServerLog(
-            stack="x",
-            project=PROJECT,
-            target="cloud-run",
-            location="us-east4",
-            api_key_secret="projects/p/secrets/s/versions/1",
-        )
-
-    @pytest.mark.parametrize(("stack", "place"), [("tpu-v6e4", ""), ("l4-qat", "us-east4")])
-    def test_a_stack_that_is_gone_says_it_by_its_settings(self, stack, place, monkeypatch):
-        monkeypatch.setenv("GOOGLE_CLOUD_PROJECT", PROJECT)
-        found = server_log(StackState(stack=stack, status="missing"))
-        assert (found.project, found.location) == (PROJECT, place)
-
     def test_a_stack_that_nobody_knows_is_refused(self):
         with pytest.raises(CommandRefusedError, match=r"^Stack nope does not exist\.$"):
             server_log(StackState(stack="nope", status="missing", detail="Stack nope does not exist."))
         with pytest.raises(CommandRefusedError, match=r"Pulumi\.nope\.yaml not found"):
             server_log(StackState(stack="nope", status="unreadable"))
-
-
-class TestCauses:
-    def test_lines_of_the_other_target_and_unknown_lines_are_no_cause(self):
-        assert known_cause(TPU, ["STARTUP HTTP probe failed 30 times consecutively"]) is None
-        assert known_cause(RUN, ["Ran out of memory in memory space hbm"]) is None
-        assert known_cause(RUN, ["INFO fine"]) is None
-
-    def test_a_failure_of_an_older_revision_does_not_hide_that_of_the_newest(self):
-        """NO_WEIGHTS would explain MISMATCH if both were of one start. The revision that serves writes lines all the time."""
-        rows = (("r1", "INFO fine"), ("r2", NO_WEIGHTS), ("r3", MISMATCH), ("r1", "INFO fine"))
-        lines = [PrintedLine(moment=since(), source="stdout", where=where, text=text) for where, text in rows]
-        assert newest_cause(RUN, lines).line == MISMATCH
-        assert newest_cause(RUN, lines[:2]).line == NO_WEIGHTS
-        assert newest_cause(RUN, lines[:1]) is None
 
 
 @pytest.fixture
@@ -188,19 +150,6 @@ def deployed(world, monkeypatch):
 
 
 class TestTheCommand:
-    def test_lines_go_to_stdout_and_the_cause_to_stderr(self, deployed, capsys):
-        write(deployed, RUN, "INFO fine", NO_WEIGHTS, source="stderr")
-        assert run_command(command.COMMAND, ["--stack", "l4-qat", "--utc"]) == 0
-        said = capsys.readouterr()
-        assert [line.partition(" stderr ")[2] for line in said.out.splitlines()] == ["INFO fine", NO_WEIGHTS]
-        assert "times in UTC" in said.err
-        assert "logs: known cause: gs://local-project-gemma-l4-qat-models/" in said.err
-
-    def test_a_line_cannot_steer_the_terminal(self, deployed, capsys):
-        write(deployed, RUN, "hi \x1b]52;c;ZXZpbA==\x07", source="stderr")
-        assert run_command(command.COMMAND, ["--stack", "l4-qat", "--utc"]) == 0
-        assert capsys.readouterr().out.endswith(" stderr hi \\u001b]52;c;ZXZpbA==\\u0007\n")
-
     def test_the_json_is_one_object(self, deployed, capsys):
         write(deployed, TPU, "INFO fine", "Ran out of memory in memory space hbm", source="server")
         assert run_command(command.COMMAND, ["--stack", "tpu-v6e4", "--json"]) == 0

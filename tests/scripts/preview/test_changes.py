@@ -13,7 +13,7 @@ from engine.steps import ResourceChange
 from scripts.preview import upcoming as deployed
 from scripts.preview.comment import _lines
 from scripts.preview.effects import effect_of
-from scripts.preview.plans import StackDescription, describe_checkout
+from scripts.preview.plans import describe_checkout
 from scripts.preview.upcoming import SERVICE_TYPE, deployed_usd_per_hour, effect_of_changes, headline
 
 CANARY = "hf_canary0123456789abcdef"
@@ -67,42 +67,6 @@ def shown(*steps, secrets=()):
     return [(one.path, one.before, one.after) for change in changes for one in change.changes]
 
 
-WEIGHTS = service(template(weights="99aa00"), "template.containers[0].envs[0].value")
-CONCURRENCY = service(template(concurrency=12), "template.maxInstanceRequestConcurrency")
-
-
-def test_other_weights_and_another_number_do_not_look_the_same():
-    assert shown(WEIGHTS) == [("template.containers[0].envs[0].value", "8479f1", "99aa00")]
-    assert shown(CONCURRENCY) == [("template.maxInstanceRequestConcurrency", "16", "12")]
-    texts = {"\n".join(_lines(change)) for step in (WEIGHTS, CONCURRENCY) for change in changes_of(step)}
-    assert len(texts) == 2
-    assert any("    template.maxInstanceRequestConcurrency: 16 → 12" in text.splitlines() for text in texts)
-
-
-def test_arguments_are_listed_in_their_order_and_what_is_not_set_says_so():
-    args = [f"--flag-{n}" for n in range(12)]
-    found = changes_of(
-        service(template(args=args), *(f"template.containers[0].args[{n}]" for n in reversed(range(12))))
-    )
-    assert [one.path.rpartition("[")[2] for one in found[0].changes] == [f"{n}]" for n in range(12)]
-    assert list(_lines(found[0]))[-1] == "    template.containers[0].args[11]: (not set) → --flag-11"
-
-
-def test_a_replacement_is_said_with_the_property_that_forces_it_first():
-    step = service(
-        {**template(concurrency=12), "location": "us-central1"}, "template.maxInstanceRequestConcurrency", op="replace"
-    )
-    step["detailedDiff"]["location"] = {"kind": "update-replace"}
-    step["replaceReasons"] = ["location"]
-    step["oldState"]["inputs"] = {**template(), "location": "us-east4"}
-    (change,) = changes_of(step)
-    assert [(one.path, one.replaces) for one in change.changes] == [
-        ("location", True),
-        ("template.maxInstanceRequestConcurrency", False),
-    ]
-    assert list(_lines(change))[1] == "    location: us-east4 → us-central1 (forces the replacement)"
-
-
 @pytest.mark.parametrize(
     ("old", "new"),
     [
@@ -147,18 +111,6 @@ def test_of_a_script_the_lines_that_differ_are_shown():
     assert "more lines" in whole.changes[0].before
 
 
-def test_a_document_in_a_text_is_shown_by_its_own_keys():
-    def document(length, model="a/b"):
-        args = ["--port=8000", f"--max-model-len={length}"]
-        return {"document": json.dumps({"args": args, "image": "x" * 4000, "weights": {"model": model}})}
-
-    found = shown(machine(document(8192), document(4096, "c/d"), "metadata.document"))
-    assert found == [
-        ("metadata.document.args", "--max-model-len=8192", "--max-model-len=4096"),
-        ("metadata.document.weights.model", "a/b", "c/d"),
-    ]
-
-
 def test_what_was_changed_in_the_cloud_is_shown_although_the_inputs_are_the_same():
     """`preview --refresh` puts it back, and `refresh` alone takes it into the state."""
     path = "template.maxInstanceRequestConcurrency"
@@ -181,12 +133,6 @@ def test_many_and_long_changes_are_cut_and_counted():
     assert len(change.changes) + change.changes_left_out == 90
     assert len(json.dumps(change.model_dump())) < 6000
     assert list(_lines(change))[-1] == f"    and {change.changes_left_out} more"
-
-
-def test_a_new_resource_and_a_deleted_one_have_no_list_of_values():
-    new = {"op": "create", "urn": "urn:pulumi:dev::p::t:a:B::b", "newState": {"type": "t:a:B", "inputs": {"a": 1}}}
-    gone = {"op": "delete", "urn": "urn:pulumi:dev::p::t:a:B::c", "oldState": {"type": "t:a:B", "inputs": {"a": 1}}}
-    assert [(change.op, change.changes) for change in changes_of(new, gone)] == [("create", ()), ("delete", ())]
 
 
 # The headline, and the price now.
@@ -247,16 +193,6 @@ def test_the_price_now_is_that_of_the_deployed_stack_with_all_instances(monkeypa
         found = type("D", (), {"resources": states(1.3345, instances, outputs)})
         monkeypatch.setattr(deployed, "read_deployment", lambda _stack, found=found: found)
         assert deployed_usd_per_hour("dev") == expected
-
-
-@pytest.mark.parametrize(("target", "effect"), [("tpu", "update"), ("cloud-run", "revision")])
-def test_a_collector_is_a_revision_of_a_service_and_no_restart_of_a_machine(target, effect):
-    before = StackDescription(stack="x", settings={"target": target})
-    for key, value in (("metrics.enabled", "true"), ("metrics.interval", "1m")):
-        after = StackDescription(stack="x", settings={"target": target, key: value})
-        assert effect_of(before, after) == effect
-    told = StackDescription(stack="x", settings={"target": target, "alerts.email": "a@example.com"})
-    assert effect_of(before, told) == "update"
 
 
 def test_a_machine_whose_collector_alone_changes_keeps_its_server():

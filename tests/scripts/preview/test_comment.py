@@ -1,7 +1,6 @@
 """The comment on a pull request: what a reviewer reads, for eight kinds of pull requests."""
 
 import json
-import re
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -12,11 +11,7 @@ from gcp_tpu_provider.properties import inputs
 from scripts.cli.markdown import prose
 from scripts.preview import effects
 from scripts.preview.comment import MAX_COMMENT_BYTES, comment, verdicts
-from scripts.preview.effects import effect_of
 from scripts.preview.plans import StackDescription
-from scripts.preview.run import StackPreview
-from stacks.schema import known_keys
-from stacks.settings import NOT_IN_FILE
 from tests.scripts.preview.cases import (
     CASES,
     GOLDEN,
@@ -79,18 +74,6 @@ def test_the_comment_is_the_golden_one(name):
     assert of_case(name) == (GOLDEN / f"{name}.md").read_text(), REMEDY
 
 
-def test_the_comment_renders_to_whole_html_without_stray_markup():
-    for name in CASES:
-        page = Page(of_case(name))
-        assert page.unclosed == []
-        assert page.open == []
-        assert page.tables == of_case(name).count("\n| --- |")
-        prose = "".join(data for open_, data in page.texts if not {"code", "pre"} & set(open_))
-        assert "**" not in prose
-        assert "| ---" not in prose
-        assert "`" not in prose
-
-
 def test_the_engine_knows_better_where_the_capacity_is():
     kept = of_case("zone", deployed("tpu-v6e4", capacity("update", "zones")))
     assert "keeps its capacity" in first_line(kept)
@@ -102,34 +85,6 @@ def test_the_engine_knows_better_where_the_capacity_is():
     assert "The stack is not deployed" in new
 
 
-def test_a_preview_of_an_empty_local_cloud_says_nothing_about_running_capacity():
-    simulated = StackPreview(stack="tpu-v6e4", changes=(capacity("create"),), simulated=True)
-    text = of_case("accelerator", simulated)
-    assert "releases its TPU capacity" in first_line(text)
-    assert "empty local cloud (simulated)" in text
-
-
-def test_a_zone_that_counts_at_the_next_creation_is_said_where_capacity_can_run():
-    kept = "`tpu.zones` takes effect at the next creation; running capacity stays."
-    assert kept in of_case("zone-added")
-    assert kept in of_case("zone", deployed("tpu-v6e4", capacity("update", "zones")))
-    assert "at the next creation; capacity in another zone stays." in of_case("zone")
-    for text in (
-        of_case("zone", deployed("tpu-v6e4", capacity("replace", "zones", forced=("zones",)))),
-        of_case("zone-added", deployed("tpu-v6e4", capacity("create"))),
-        of_case("flag"),
-        of_case("model-switch"),
-    ):
-        assert "next creation" not in text
-
-
-def test_a_blocked_stack_that_is_not_previewed_has_no_part_of_the_engine():
-    blocked = HEADS["blocked"]
-    text = comment(blocked, blocked, ())
-    assert first_line(text) == "### Preview: `tpu-v6e4` is blocked"
-    assert "Engine preview" not in text
-
-
 def test_a_command_in_a_finding_is_code_and_a_single_backtick_is_text():
     assert prose("Run `a --b _x_ | c` or * it.") == "Run `a --b _x_ \\| c` or &#42; it."
     assert prose("a ` b") == "a &#96; b"
@@ -139,11 +94,6 @@ def test_capacity_that_the_engine_would_replace_is_loud_although_the_settings_ar
     text = of_case("no-change", deployed("tpu-v6e1", capacity("replace", "runtimeVersion", forced=("runtimeVersion",))))
     assert first_line(text) == "### Preview: `tpu-v6e1` releases its TPU capacity"
     assert "`runtimeVersion`" in text
-
-
-def test_what_differs_from_the_base_is_named_where_the_pull_request_changes_nothing():
-    text = of_case("no-change", deployed("tpu-v6e1", capacity("update", "metadata")))
-    assert "With the same settings and plan, `pulumi up` will also change `tpu-v6e1` (1)" in text
 
 
 def test_a_failed_preview_is_named_and_no_text_of_others_becomes_markup():
@@ -165,33 +115,6 @@ def test_a_comment_longer_than_github_takes_loses_the_engines_previews():
     assert len(text.encode()) <= MAX_COMMENT_BYTES
     assert "Engine previews omitted" in text
     assert "| `--max-model-len` | `16384` | `8192` |" in text
-
-
-def test_without_a_base_the_engines_previews_are_shown_and_it_is_said():
-    assert first_line(comment(None, BASE, ())) == "### Preview without a base to compare with"
-    text = comment(None, BASE, [StackPreview(stack="l4-qat", changes=(capacity("create"),), new_stack=True)])
-    assert re.search(r"#### l4-qat: requests TPU capacity\n\n\$\d\.\d\d per hour for each instance\.\n", text)
-    assert "<details><summary>Engine preview as a new stack: 1 resource will change" in text
-
-
-@pytest.mark.parametrize(
-    ("stack", "old", "new", "effect"),
-    [
-        ("tpu-v6e4", "waitPerZone: 30m", "waitPerZone: 40m", "nothing"),
-        ("tpu-v6e4", "users: 64", "users: 32", "nothing"),
-        ("tpu-v6e4", "maxRunDuration: 4h", "maxRunDuration: 5h", "capacity"),
-        ("tpu-v6e4", "provisioning: flex-start", "provisioning: spot", "capacity"),
-        ("tpu-v6e4", "[us-east5-a, us-east5-b,", "[us-east5-b, us-east5-a,", "update"),
-        ("tpu-v6e4", "gemma-serving:weights: hub", "gemma-serving:labels: { team: a }", "update"),
-        ("tpu-v6e4", "gpuMemoryUtilization: 0.4", "gpuMemoryUtilization: 0.5", "restart"),
-        ("l4-qat", "memory: 20Gi", "memory: 24Gi", "revision"),
-        ("l4-qat", "region: us-east4", "region: us-central1", "service"),
-        ("l4-qat", "maxInstances: 1", "maxInstances: 3", "revision"),
-        ("l4-qat", "maxInstances: 1", "maxInstances: 1\n    public: true", "update"),
-    ],
-)
-def test_each_setting_has_the_effect_that_it_has(stack, old, new, effect):
-    assert effect_of(planned(lambda _: None)[stack], planned(replaced(stack, old, new))[stack]) == effect
 
 
 def test_a_project_that_was_not_set_is_no_other_project():
@@ -238,17 +161,6 @@ def test_a_move_to_another_target_gives_the_capacity_up():
     assert "`target` `tpu` → `cloud-run`" in text
 
 
-def test_the_key_of_an_effect_is_a_key_of_the_file():
-    blocks = {key.rpartition(".")[0] for key in effects.stated_effects()}
-    known = {f"{block}.{key}".removeprefix(".") for block in blocks for key in _keys(block)}
-    assert set(effects.stated_effects()) - set(NOT_IN_FILE) <= known
-    assert {effects.ZONES, effects.TRAFFIC} <= known
-
-
-def _keys(block):
-    return known_keys(f"gemma-serving{':' if block else ''}{block}")
-
-
 def test_the_settings_that_replace_capacity_are_those_of_the_provider():
     """The names of the provider's inputs, in the words of the settings."""
     replacing = {name for name, item in inputs().items() if item.change == "replace"}
@@ -288,12 +200,6 @@ def test_a_token_in_the_arguments_is_masked():
         "tpu-v6e4", "    maxModelLen: 16384", "    maxModelLen: 16384\n    extraArgs: [--hf-token=hf_abcdefghijkl]"
     )
     assert "hf_abcdefghijkl" not in comment(BASE, planned(edit), ())
-
-
-def test_settings_that_are_wrong_are_a_blocked_stack_with_the_sentence():
-    text = comment(BASE, planned(replaced("tpu-v6e4", "target: tpu", "tagret: tpu")), ())
-    assert first_line(text) == "### Preview: `tpu-v6e4` is blocked"
-    assert "gemma-serving:tagret is not a known setting" in text
 
 
 def test_goldens_and_stored_plans_belong_together():

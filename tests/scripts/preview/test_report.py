@@ -13,7 +13,6 @@ import pytest
 from contracts.errors import ScriptError
 from contracts.exit_codes import ExitCode
 from engine import runner
-from engine.steps import changes_of
 from scripts.cli.command import run_command
 from scripts.cli.github import GitHubRepository
 from scripts.preview import run
@@ -46,13 +45,6 @@ ENGINE = {
     ],
     "changeSummary": {"same": 12, "update": 1, "replace": 1},
 }
-
-
-def test_an_engines_preview_is_read_without_the_stack_itself():
-    changes, unchanged, warnings = changes_of(ENGINE)
-    assert [(change.op, change.name) for change in changes] == [("update", "models"), ("replace", "capacity")]
-    assert unchanged == 12
-    assert warnings == ("FIT07: fp8 KV buys nothing",)
 
 
 class GitHub(http.server.BaseHTTPRequestHandler):

@@ -6,10 +6,10 @@ from pathlib import Path
 import pytest
 import yaml
 
-from contracts.errors import CommandRefusedError, ScriptError
+from contracts.errors import ScriptError
 from engine import runner
 from engine.deployment import is_secret, parse_deployment
-from engine.secrets_provider import KmsKey, key_of, provider_options, provider_with
+from engine.secrets_provider import KmsKey, key_of, provider_options
 from scripts.preview.without_secrets import STAND_IN, settings_with_stand_ins, with_stand_ins, without_secrets
 from stacks.loading import read_yaml
 
@@ -107,14 +107,8 @@ def test_what_makes_a_stack_names_the_provider_of_its_file(folder):
     (folder / "Pulumi.a.yaml").write_text(f"secretsprovider: gcpkms://{KEY}?additional_authenticated_data=eA==\n")
     (folder / "Pulumi.b.yaml").write_text("encryptionsalt: v1:x\n")
     (folder / "Pulumi.c.yaml").write_text("- not: a mapping\n")
-    (folder / "Pulumi.d.yaml").write_text("[" * 20_000)
+    (folder / "Pulumi.d.yaml").write_text("[" * 2_000)
     assert key_of("a") == KmsKey(KEY)
     assert provider_options("a") == [f"--secrets-provider=gcpkms://{KEY}?additional_authenticated_data=eA=="]
     for stack in ("b", "c", "d", "missing"):
         assert (key_of(stack), provider_options(stack)) == (None, [])
-
-
-@pytest.mark.parametrize("text", ["k", f"gcpkms://{KEY}", f"{KEY}/cryptoKeyVersions/1", f"{KEY}?x=1", ""])
-def test_a_name_that_is_not_a_key_is_refused(text):
-    with pytest.raises(CommandRefusedError, match="Expected: projects/P/locations/L/keyRings/R/cryptoKeys/K"):
-        provider_with(text)

@@ -100,15 +100,6 @@ def test_labels_tell_ours_from_what_has_our_name(type_, inputs, api, path, expec
     assert find(type_, inputs, {}).owner == "missing"
 
 
-@pytest.mark.parametrize(("type_", "inputs", "api", "path", "expected"), DESCRIBED)
-def test_descriptions_tell_ours_from_what_has_our_name(type_, inputs, api, path, expected):
-    ours = find(type_, inputs, {(api, path): {"description": OWNER.description}})
-    assert (ours.owner, ours.id) == ("owned", expected)
-    for text in ("", "somebody's", OWNER.description.replace("=dev", "=other")):
-        assert find(type_, inputs, {(api, path): {"description": text}}).owner == "not_owned"
-    assert find(type_, inputs, {}).owner == "missing"
-
-
 def test_a_bucket_of_another_project_is_foreign():
     refused = GoogleListError(403, "x does not have storage.buckets.get access", "forbidden")
     found = find("gcp:storage/bucket:Bucket", {"project": "p", "name": "b"}, {("storage", "storage/v1/b/b"): refused})
@@ -182,17 +173,6 @@ def test_a_queued_resource_is_found_in_a_zone_that_the_settings_no_longer_name()
     found = find(QUEUED, WANTED, {**ZONES, in_zone("b"): denied, in_zone("c"): queued(URN)})
     assert (found.owner, found.id) == ("owned", "projects/p/queuedResources/gemma-dev")
     assert found.outputs["zone"] == "c"
-
-
-def test_the_second_queued_resource_of_a_renewal_is_found_beside_the_first_or_alone():
-    of_b = (in_zone("a")[0], f"{in_zone('a')[1]}-b")
-    found = find(QUEUED, WANTED, {**ZONES, of_b: queued(URN)})
-    assert (found.owner, found.id) == ("owned", "projects/p/queuedResources/gemma-dev")
-    assert found.outputs["name"].endswith("/gemma-dev-b")
-    both = find(QUEUED, WANTED, {**ZONES, of_b: queued(URN), in_zone("a"): queued(URN)})
-    assert both.outputs["name"].endswith("/gemma-dev")
-    assert both.name.count("gemma-dev") == 2
-    assert find(QUEUED, WANTED, {**ZONES, of_b: queued("another")}).owner == "missing"
 
 
 def test_the_suffix_of_the_second_id_is_the_providers():

@@ -84,16 +84,6 @@ def world(monkeypatch, tmp_path):
     return World(monkeypatch, tmp_path)
 
 
-def test_what_was_begun_and_exists_is_taken_over_and_read(world):
-    world.lose("vllm")
-    recovery = world.recover()
-    assert [each.resource.name for each in recovery.imported] == ["vllm"]
-    assert recovery.to_json()["clean"] is True
-    assert world.state.urns == world.whole.urns
-    assert [call[0] for call in world.calls] == ["write", "refresh"]
-    assert len(recovery.backups) == 1
-
-
 def test_what_never_came_is_cleared(world):
     world.lose("vllm")
     world.owners["vllm"] = "missing"
@@ -141,13 +131,6 @@ def test_a_lost_state_comes_back_after_one_question(world):
     assert world.state.urns == world.whole.urns
     assert world.asked[0] == ()
     assert len(world.asked) == 2
-
-
-def test_a_stack_without_settings_is_no_lost_state(world, tmp_path):
-    (tmp_path / f"Pulumi.{STACK}.yaml").unlink()
-    world.state = CommandRefusedError(f"Stack {STACK} does not exist. Run `gemma up {STACK}` to deploy it.")
-    with pytest.raises(CommandRefusedError, match="does not exist"):
-        world.recover()
 
 
 def test_a_wrong_passphrase_never_starts_a_new_state(world):

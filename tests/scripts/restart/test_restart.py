@@ -282,10 +282,6 @@ class TestMachine:
             True,
         ), said
 
-    def test_a_stack_that_is_not_deployed_is_refused(self, command):
-        code, _, said = command.run("--yes")
-        assert (code, said) == (ExitCode.REFUSED, "restart: Stack x is not deployed. Run `gemma up x`.\n")
-
     def test_a_stack_that_another_update_holds_is_refused(self, world, command):
         node(world)
         tpu(command, **READY)

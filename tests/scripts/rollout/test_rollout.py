@@ -118,14 +118,6 @@ def test_after_an_interruption_at_any_step_something_serves_and_both_ways_are_on
         assert google.traffic == [pinned(to or "s-2")]
 
 
-def test_a_split_goes_to_one_revision_or_back_to_the_other():
-    for smoke, wanted in ((lambda *_: "", "s-2"), (lambda *_: "It is slow.", "s-1")):
-        google = Google("s-1", "s-2")
-        google.traffic = [pinned("s-1", 60), {**pinned("s-2", 40), "tag": "next"}]
-        rolled_out(google, smoke=smoke)
-        assert google.traffic == [pinned(wanted)]
-
-
 def test_a_change_of_another_client_is_left_alone():
     """An `up` during the checks creates a revision that nobody has checked."""
     google = Google("s-1", "s-2")

@@ -5,19 +5,15 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 import pytest
-from rich.console import Console
 
 from contracts.features import ServedFeatures
 from contracts.outputs import SmokeThresholds
-from loadtest.client.openai import OpenAIClient
 from localcloud.tests.running.running_server import ask, server
 from localcloud.vllm.faults import BROKEN_FEATURES
 from scripts.cli.access import ServerAccess
-from scripts.smoke.chat_request import request, user
 from scripts.smoke.checks_server import judged_drafts
-from scripts.smoke.context import CheckContext, SmokeTarget
-from scripts.smoke.render import print_table
-from scripts.smoke.results import FinishedCheck, Outcome, SmokeReport
+from scripts.smoke.context import SmokeTarget
+from scripts.smoke.results import Outcome
 from scripts.smoke.run import CHECKS, run_smoke
 
 NEW = (
@@ -82,41 +78,12 @@ def verdicts(url: str, *broken: str) -> dict[str, set[str]]:
     return found
 
 
-def test_a_server_with_every_feature_passes_every_check(served: str):
-    found = outcomes(served)
-    assert {name: outcome.state for name, outcome in found.items()} == dict.fromkeys(NEW, "passed"), found
-    assert found["image"].values["media_tokens"] == 258
-    assert found["two images"].values["media_tokens"] == 516
-    assert found["speculation"].values["proposed"] > 0
-    assert "'heron'" in found["schema instructions"].measured
-
-
 def test_a_timed_stream_knows_its_tokens_per_step(served: str):
     checks = [check for check in CHECKS if check.name in {"ready", "served model", "single stream"}]
     report = run_smoke(ServerAccess(base_url=served, auth="none"), TARGET, lambda _said: None, checks=checks)
     values = {check.name: check.outcome.values for check in report.checks}
     # A quarter of three proposals is accepted, and one more token comes with each step.
     assert values["single stream"]["tokens_per_step"] == pytest.approx(1.75, rel=0.05)
-
-
-SAID = (
-    ("ignores_media", "image", "accepted the image but did not pass it to the model"),
-    ("no_audio_extra", "sound", "Please install vllm[audio]"),
-    ("leaks_tool_calls", "tools with thinking", "markers <|tool_call, <tool_call| in the response"),
-    ("ignores_tool_results", "tool result", "called a tool again"),
-    ("ignores_schema", "schema with thinking", "the response is not JSON"),
-    ("cuts_prompts", "context length", "it cut the prompt"),
-    ("answers_as_base", "adapters", "a request for sql was answered by simulated/tiny"),
-    ("serves_any_model", "adapters", "an unknown adapter returned 200"),
-    ("knows_nothing", "image", "It can be the model's skill"),
-)
-
-
-def test_a_failure_says_what_is_broken(served: str, subtests: pytest.Subtests):
-    for kind, name, words in SAID:
-        with subtests.test(kind):
-            outcome = outcomes(served, TARGET, kind)[name]
-            assert words in f"{outcome.measured}: {outcome.detail}"
 
 
 def test_features_other_than_those_of_the_server_fail_and_absent_ones_are_skipped(served: str):
@@ -139,30 +106,6 @@ def test_a_rejected_item_of_a_kind_that_the_settings_do_not_name_is_a_warning(se
     outcome = outcomes(served, unset, "no_audio_extra")["sound"]
     assert (outcome.state, outcome.measured) == ("warned", "status 500")
     assert "Set `vllm.multimodal.audios` to 0" in outcome.detail
-
-
-def test_thinking_is_turned_off_where_it_is_on_by_default_and_on_where_a_check_needs_it():
-    def body(features: ServedFeatures | None, *, thinks: bool) -> object:
-        access = ServerAccess(base_url="http://127.0.0.1:9", auth="none")
-        target = replace(TARGET, features=features)
-        context = CheckContext(
-            client=OpenAIClient(access.base_url), access=access, target=target, report_progress=print
-        )
-        return request(context, [user("Hello.")], max_tokens=8, thinks=thinks).get("chat_template_kwargs")
-
-    by_default = ServedFeatures(thinking=True, thinks_by_default=True)
-    assert body(by_default, thinks=False) == {"enable_thinking": False}
-    assert body(by_default, thinks=True) == body(None, thinks=True) == {"enable_thinking": True}
-    assert body(ServedFeatures(thinking=True), thinks=False) is body(None, thinks=False) is None
-
-
-def test_equal_notes_are_printed_once(capsys: pytest.CaptureFixture[str]):
-    rows = [("sound", "no audio"), ("image", "no image"), ("two images", "no image")]
-    checks = tuple(FinishedCheck(name=name, outcome=Outcome("skipped", note), elapsed_s=0.0) for name, note in rows)
-    report = SmokeReport(stack="s", url="u", model="m", simulated=None, checks=checks, interrupted=False, elapsed_s=1.0)
-    print_table(report, Console(width=100))
-    notes = [line.strip() for line in capsys.readouterr().out.splitlines() if ": no " in line]
-    assert notes == ["sound: no audio", "image, two images: no image"]
 
 
 def test_the_share_of_accepted_tokens_is_judged_only_from_enough_proposals(subtests: pytest.Subtests):

@@ -10,7 +10,7 @@ from contracts.errors import ScriptError
 from contracts.guest_attributes import NOT_IDLE
 from contracts.labels import StackLimits
 from contracts.serving_document import DOCUMENT_METADATA_KEY, document_hash
-from localcloud.world.scenario import Fault, OperationDurations, Scenario, Tpu
+from localcloud.world.scenario import OperationDurations, Scenario, Tpu
 from scripts.smoke.failure import ServerFailure
 from scripts.status.cloud import cloud_facts, serving
 from scripts.status.judge import document_that_serves, drift_of, run_end
@@ -60,18 +60,6 @@ def publish(world, node, **values):
     world.cloud.cloud.runtimes.machines.attributes[node] = {"gemma-serving": named}
 
 
-def test_a_machine_shows_its_phase_its_document_its_end_and_its_cost(world):
-    node = machine(world)
-    served = document_hash(DOCUMENT)
-    publish(world, node, phase="ready", document_hash=served, serving_hash=served, updated_at="2026-11-01T00:00:00Z")
-    found = facts(world, state(stack_resource(), queued(zone="us-east5-a", name=f"{ZONE}/queuedResources/{NAME}")))
-    assert (found.state, found.place, found.phase) == ("ACTIVE", "us-east5-a", "ready")
-    assert found.declared == found.stored == found.running == served
-    assert found.usd_per_hour == pytest.approx(4 * 1.35)
-    assert found.usd >= 0
-    assert datetime.fromisoformat(found.deadline) > datetime.now(UTC)
-
-
 @pytest.mark.parametrize(("planned_min", "how"), [(-5, "planned"), (5, "early")])
 def test_a_machine_that_is_gone_before_its_planned_end_was_preempted_or_deleted(world, planned_min, how):
     machine(world)
@@ -87,14 +75,6 @@ def test_a_machine_that_is_gone_before_its_planned_end_was_preempted_or_deleted(
     end_s = datetime.fromisoformat(found.planned_end).timestamp()
     assert run_end(found, lambda at_s: "13:03" if at_s == end_s else "") == ended[how]
     assert (drift_of(found, "tpu") == ()) == (how == "planned")
-
-
-def test_how_a_run_ended_is_unknown_if_the_state_does_not_know_its_end(world):
-    machine(world)
-    world.cloud.cloud.timeline.advance(4 * 3600)
-    found = facts(world, state(stack_resource(), queued()))
-    assert (found.state, found.run_end) == ("SUSPENDED", None)
-    assert run_end(found, str) == ""
 
 
 IDLE = "2026-11-01T10:00:00+00:00"
@@ -118,31 +98,6 @@ def test_a_machine_shows_since_when_it_is_idle_beside_its_limit(world, monkeypat
     found = cloud_facts(world.api, serving(state(stack_resource(), queued())), stack="x")
     shown = _idle(found, lambda at_s: f"{datetime.fromtimestamp(at_s, UTC):%H:%M:%S}", now.timestamp())
     assert (shown, found.idle_after_s) == (line, limit_s)
-
-
-def test_a_machine_that_has_said_nothing_yet_boots(world):
-    machine(world)
-    assert facts(world, state(queued())).phase == "booting"
-
-
-def test_a_document_that_somebody_changed_is_not_the_declared_one(world):
-    publish(world, machine(world, '{"schema":1,"port":1}'), phase="loading", document_hash="old")
-    found = facts(world, state(queued()))
-    assert found.declared != found.stored
-    assert (found.reported, found.running) == ("old", None), "a server that loads does not serve"
-
-
-def test_after_a_failed_change_the_document_that_serves_is_not_the_one_that_was_asked_for(world):
-    """The engine keeps the inputs of before when an update fails in part; the outputs have what was asked for."""
-    asked = '{"schema":1,"port":1}'
-    published = {"phase": "failed", "document_hash": document_hash(asked), "serving_hash": document_hash(DOCUMENT)}
-    publish(world, machine(world, asked), **published)
-    kept = queued()
-    found = facts(world, state({**kept, "outputs": {**kept["outputs"], "metadata": {DOCUMENT_METADATA_KEY: asked}}}))
-    assert found.declared == found.stored == document_hash(asked)
-    assert found.running == document_hash(DOCUMENT)
-    (sentence,) = drift_of(found, "tpu")
-    assert "failed. The machine rolled back to the last known good document" in sentence
 
 
 def test_a_server_that_ends_again_and_again_serves_nothing(world):
@@ -249,18 +204,6 @@ def test_shares_that_cannot_be_read_are_unknown():
     found = rolling({"s-1": 90})
     assert (found.traffic, found.running, found.rollout_phase) == (None, None, "unknown")
     assert "Google did not return the traffic split of the service." in found.unknown
-
-
-def test_a_refusal_of_google_is_told_in_its_own_words(world):
-    fault = Fault(method="tpu.projects.locations.queuedResources.get", count=9, status=409)
-    world.cloud.cloud.scenario = Scenario(operations=OperationDurations(instant=True), faults=[fault])
-    machine_is = serving(state(queued()))
-    with pytest.raises(ScriptError, match="Google returned an error: "):
-        cloud_facts(world.api, machine_is, stack="x")
-
-
-def test_a_stack_without_anything_that_serves_has_nothing_to_ask(world):
-    assert serving(state(stack_resource())) is None
 
 
 @pytest.mark.parametrize("api", ["tpu", "run"])

@@ -129,14 +129,3 @@ def test_locks_and_creations_that_never_ended_are_waits():
     assert dead == f"The stack is {DEAD.held(NOW)}, which is no longer running."
     (begun,) = waits_of(state(pending=[queued()]), (), None, NOW)
     assert begun == "An interrupted run may have created these resources: capacity."
-
-
-def test_a_revision_waits_for_a_roll_out():
-    waits = replace(DEPLOYED, target="cloud-run", cloud=CloudFacts(state="READY", rollout_phase="waits"))
-    assert next_command(waits, EMPTY, ()) == "gemma rollout x"
-
-
-def test_a_roll_out_that_has_a_sentence_is_not_told_twice():
-    cloud = replace(READY, running="s-1", stored="s-2", declared="s-2")
-    assert drift_of(cloud, "cloud-run") == ["Revision s-1 is serving instead of s-2."]
-    assert drift_of(replace(cloud, rollout="Revision s-2 has no traffic yet."), "cloud-run") == []

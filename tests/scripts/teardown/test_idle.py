@@ -178,10 +178,3 @@ def test_an_instance_of_compute_engine_reports_it_too(desk):
     item = used(desk.world, now)["x"]
     assert (item.idle, item.verdict) == ("idle", "exceeded")
     assert item.exceeded == ["tpu.idleAfter 2 h (no request for 3 h)"]
-
-
-def test_a_stack_without_the_limit_is_not_asked(desk):
-    desk.machine()
-    _, _, said, stack = guarded(desk)
-    assert (stack["idle"], stack["idle_after_s"]) == (None, None)
-    assert "idle" not in said

@@ -16,8 +16,7 @@ from cloud.spending import spending
 from contracts.errors import CommandRefusedError
 from contracts.exit_codes import ExitCode
 from contracts.labels import NO_LIMITS, StackLimits
-from contracts.naming import Names
-from contracts.run_record import MOST_BYTES, RecordedRun, RecordError, RunRecord
+from contracts.run_record import MOST_BYTES, RecordError, RunRecord
 from localcloud.tests.google_bodies import google_body
 from localcloud.world.scenario import Fault, OperationDurations, Scenario
 from stacks.hooks.run_keeper import RunKeeper
@@ -112,33 +111,6 @@ def test_four_renewals_later_the_guard_still_counts_from_the_first_start(tmp_pat
         assert not [name for name in world.resources() if "gemma-x" in name]
 
 
-def test_a_preempted_machine_still_counts_and_its_unknown_end_is_said(world):
-    begin(world)
-    hours(world, 2)
-    before = used(world)
-    world.call("DELETE", "tpu", f"v2alpha1/projects/{PROJECT}/locations/{ZONE}/nodes/gemma-x-node")
-    hours(world, 1)
-    after = used(world)
-    assert after.age_s > before.age_s
-    assert after.usd == pytest.approx(3 * V6E4_USD_PER_HOUR, rel=0.01)
-    assert after.usd_per_hour == 0
-    assert any("its end is unknown, so it counts until" in line for line in after.read), after.read
-    hours(world, 20)
-    assert used(world).usd == pytest.approx(4 * V6E4_USD_PER_HOUR, rel=0.01)  # its run would have ended after 4 h
-
-
-def test_a_machine_that_no_update_recorded_is_recorded_before_the_next_one_deletes_it(world):
-    world.account(ACCOUNT_ID, IDENTITY)
-    world.queued("gemma-x", {**owner("x").labels, **LIMITS.labels})  # the `up` was killed before it could record it
-    hours(world, 3)
-    keeper().note_first()
-    delete(world, "gemma-x")
-    assert used(world).usd >= 2.999 * V6E4_USD_PER_HOUR
-    keeper().note()
-    assert used(world).usd >= 2.999 * V6E4_USD_PER_HOUR
-    assert used(world).age_s >= 3 * 3600
-
-
 def test_a_machine_without_a_known_price_makes_the_cost_unknown():
     life = Life(description=IDENTITY)
     life.up(0, "v9x-4", killed=False)
@@ -146,15 +118,6 @@ def test_a_machine_without_a_known_price_makes_the_cost_unknown():
     item = life.spent()
     assert (item.usd, item.verdict) == (0, "unknown")
     assert "The price list has no entry for gemma-x" in item.unknown[0]
-
-
-def test_waiting_for_the_first_capacity_is_neither_old_nor_dear(world):
-    world.account(ACCOUNT_ID, IDENTITY)
-    world.queued("gemma-x", dict(owner("x").labels), active=False)
-    delete(world, "gemma-x")
-    keeper().note()
-    assert RunRecord.of(description(world)) is None
-    assert used(world).age_s == 0
 
 
 def test_a_service_counts_from_its_first_creation_and_a_second_creation_makes_its_cost_unknown(world):
@@ -236,16 +199,6 @@ def test_an_account_of_somebody_else_is_never_written(world):
     world.queued("gemma-x", dict(owner("x").labels))
     keeper().note()
     assert description(world) == "precious"
-
-
-def test_the_longest_record_fits_into_a_description():
-    names = Names(project="p", stack="s" * 30)
-    runs = [RecordedRun(start_s=9_999_999_999, micros_per_hour=99_999_999, longest_s=604_800) for _ in range(3)]
-    record = RunRecord(since_s=9_999_999_999, spent_micros=99_999_999_999, runs=runs)
-    text = record.written_into(owner(names.stack).description)
-    assert len(text.encode()) <= MOST_BYTES
-    assert RunRecord.of(text) == RunRecord(since_s=record.since_s, spent_micros=record.spent_micros, runs=tuple(runs))
-    assert owner(names.stack).owns(description=text)
 
 
 # Laws
@@ -477,8 +430,3 @@ def test_neither_age_nor_cost_ever_falls_while_the_stack_stands_and_neither_is_l
         if life.first_s() is not None:
             assert item.age_s >= life.now_s - life.first_s()
         age_s, usd = item.age_s, item.usd
-
-
-def test_what_a_machine_has_cost_is_rounded_up():
-    run = RecordedRun(start_s=0, micros_per_hour=1_351, longest_s=None)
-    assert (run.micros(1800), run.micros(0), run.end_s(7)) == (676, 0, 7)

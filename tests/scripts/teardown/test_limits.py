@@ -9,13 +9,12 @@ from cloud.clock import GoogleClock
 from cloud.search import Scope, search
 from cloud.spending import spending
 from contracts.exit_codes import ExitCode
-from contracts.labels import Ownership, StackLimits
+from contracts.labels import StackLimits
 from localcloud.world.scenario import Fault, OperationDurations, Scenario, Tpu
 from tests.cloud.populated import PROJECT, WRONG_CLOCKS, off_by, open_world, owner
 
 HOUR = timedelta(hours=1)
 L4_USD_PER_HOUR = 3600 * (0.0001867 + 8 * 0.000018 + 32 * 0.000002)
-V6E4_USD_PER_HOUR = 4 * 1.35
 
 
 @pytest.fixture
@@ -40,26 +39,6 @@ def ready_revision(world):
     while not any("latestReadyRevision" in item for _, item in world.cloud.cloud.store.under("run.services")):
         assert time.monotonic() < end
         time.sleep(0.02)
-
-
-def test_labels_carry_limits_and_what_is_no_number_is_none():
-    limits = StackLimits(max_age_s=28_800, max_usd=50)
-    assert StackLimits.of(limits.labels) == limits
-    assert StackLimits.of({"gemma-serving-max-usd": "many", "gemma-serving-max-age": ""}) == StackLimits()
-    assert Ownership(project="p", stack="s", limits=limits).owns(labels=Ownership(project="p", stack="s").labels)
-
-
-def test_a_machine_costs_from_the_creation_of_its_node_on(world):
-    limits = StackLimits(max_age_s=4 * 3600, max_usd=11)
-    world.queued("gemma-x", {**owner("x").labels, **limits.labels})
-    item = used(world, later(2))["x"]
-    assert item.limits == limits
-    assert (item.age_s, item.usd) == (pytest.approx(7200, abs=60), pytest.approx(2 * V6E4_USD_PER_HOUR, rel=0.01))
-    assert item.exceeded == []
-    dear = used(world, later(2.1))["x"]
-    assert dear.usd == pytest.approx(2.1 * V6E4_USD_PER_HOUR, rel=0.01)
-    assert dear.exceeded == [f"maxUsd 11 (cost ${dear.usd:.2f})"]
-    assert [text.partition(" (")[0] for text in used(world, later(5))["x"].exceeded] == ["maxAge 4 h", "maxUsd 11"]
 
 
 def test_waiting_for_capacity_is_free_and_not_old():

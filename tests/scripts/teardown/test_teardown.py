@@ -3,7 +3,6 @@
 import io
 import json
 import os
-import re
 import socket
 import subprocess
 import sys
@@ -22,7 +21,7 @@ from scripts.teardown.__main__ import COMMAND
 from scripts.teardown.options import TeardownOptions
 from scripts.teardown.run import Teardown, known
 from tests.cloud.populated import ALL_KINDS, PROJECT, TUNNEL_ROLE, open_world, owner
-from tests.scripts.teardown.conftest import ROOT, SCENARIO, STACK, ZONES, Desk
+from tests.scripts.teardown.conftest import ROOT, SCENARIO, STACK, Desk
 
 
 def test_everything_is_deleted_without_an_engine_and_strangers_stay(desk):
@@ -37,11 +36,6 @@ def test_everything_is_deleted_without_an_engine_and_strangers_stay(desk):
     assert desk.world.resources() == theirs
     assert desk.world.policy() == policy
     assert desk.world.exists("storage", f"storage/v1/b/{PROJECT}-gemma-x-models-theirs/o/precious")
-
-
-def test_nothing_is_asked_and_nothing_is_said_to_be_left_of_a_stack_that_has_nothing(desk):
-    code, report, _ = desk.run()
-    assert (code, report["clean"], report["leaked"], report["deleted"]) == (ExitCode.DONE, True, [], [])
 
 
 def test_a_name_that_nothing_has_is_refused(desk):
@@ -79,17 +73,6 @@ def test_a_dry_run_changes_nothing(desk):
     assert desk.world.resources() == before
     desk.run("--yes")
     assert desk.run("--dry-run")[0] == ExitCode.DONE
-
-
-def test_the_bucket_can_be_kept(desk):
-    desk.world.everything(STACK)
-    desk.world.grant_on_bucket(f"{PROJECT}-gemma-x-models", f"serviceAccount:gemma-x@{PROJECT}.iam.gserviceaccount.com")
-    code, report, _ = desk.run("--yes", "--keep-bucket")
-    assert code == ExitCode.DONE
-    assert [item["name"] for item in report["retained"]] == [f"projects/_/buckets/{PROJECT}-gemma-x-models"]
-    assert desk.world.resources() == {f"{PROJECT}-gemma-x-models"}
-    policy = desk.world.call("GET", "storage", f"storage/v1/b/{PROJECT}-gemma-x-models/iam")
-    assert not policy.get("bindings")
 
 
 def test_a_retained_bucket_stays_with_size_price_and_command_until_it_is_asked_for(desk):
@@ -157,11 +140,6 @@ def test_a_network_in_use_by_another_stack_is_refused_before_any_deletion_and_a_
         assert desk.run("--yes", stack="machine")[0] == ExitCode.DONE
         assert desk.run("--yes")[0] == ExitCode.DONE
         assert world.resources() == set()
-
-
-def test_a_stack_or_all_has_to_be_named(desk):
-    assert run_command(COMMAND, ["--yes"]) == ExitCode.REFUSED
-    assert run_command(COMMAND, ["--yes", "--all", "--stack", "x"]) == ExitCode.REFUSED
 
 
 def test_what_cannot_be_read_is_not_called_gone(tmp_path, monkeypatch, capsys):
@@ -238,18 +216,6 @@ def test_what_cannot_be_deleted_is_left_with_its_command(tmp_path, monkeypatch, 
     assert "No leaked resources" not in said
 
 
-def test_the_receipt_lists_every_call_and_every_deletion(desk, tmp_path):
-    desk.world.everything(STACK)
-    path = tmp_path / "receipt.json"
-    _, report, _ = desk.run("--yes", "--receipt", str(path))
-    stored = json.loads(path.read_text())
-    assert {**stored, "receipt": str(path)} == report
-    assert {call["search"] for call in stored["calls"]} == {1, 2, 3}
-    zones = [call for call in stored["calls"] if call["search"] == 3 and call["kind"] == "TPU queued resource"]
-    assert {call["path"].split("/")[4] for call in zones} >= {*ZONES}
-    assert all(call["items"] == 0 and call["outcome"] == "read" for call in zones)
-
-
 @pytest.mark.parametrize(
     ("place", "has_temporary"), [("a file in place of the folder", True), ("a full device", False)]
 )
@@ -275,27 +241,7 @@ def test_a_receipt_without_a_file_follows_the_text(desk):
     assert json.loads(receipt)["clean"] is True
 
 
-def test_the_receipt_as_text_says_what_was_done_and_read(desk):
-    desk.world.everything(STACK)
-    desk.capsys.readouterr()
-    assert run_command(COMMAND, ["--stack", STACK, "--yes"]) == ExitCode.DONE
-    said = desk.capsys.readouterr().out
-    assert "teardown: x: destroyed 0 resources, deleted " in said
-    assert re.search(rf"No leaked resources: \d\d list calls, 16 resource types, project {PROJECT}\.", said)
-    assert Path(re.search(r"Receipt: (\.work/teardown/x-\S+)", said)[1]).is_file()
-
-
 # States
-
-
-def test_a_state_that_is_cut_in_half_still_names_its_project(desk):
-    desk.monkeypatch.setenv("GOOGLE_CLOUD_PROJECT", "another-project")
-    desk.world.secret("gemma-x-hf-token", owner(STACK).labels)
-    desk.state('{"version": 3, "checkpoint": {"latest": {"resources": [{"inputs": {"project": "local-project", "na')
-    _, report, _ = desk.run("--yes")
-    assert report["projects"] == [PROJECT, "another-project"]
-    assert report["leaked"] == []
-    assert desk.world.resources() == set()
 
 
 def test_projects_of_the_state_of_the_settings_and_of_the_environment_are_all_searched(desk):
@@ -484,19 +430,6 @@ def test_a_lock_that_names_nobody_is_asked_for_and_ends(desk):
 
 
 # Locks
-
-
-def ended_process():
-    done = subprocess.run([sys.executable, "-c", "import os; print(os.getpid())"], capture_output=True, check=True)
-    return int(done.stdout)
-
-
-def test_a_lock_whose_process_is_gone_ends(desk):
-    path = desk.lock(ended_process())
-    code, _, said = desk.run("--yes")
-    assert code == ExitCode.DONE
-    assert "removing stale lock" in said
-    assert not path.exists()
 
 
 @pytest.mark.parametrize("host", [None, "another-machine"])

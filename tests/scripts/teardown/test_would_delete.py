@@ -1,20 +1,15 @@
 """A dry run says in a few short lines what would go and what it costs; commands come with --json, in an order that works."""
 
-import textwrap
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 import pytest
 
 from cloud.found import FoundResource, Inventory
-from cloud.kinds import GRANT, INSTANCE, KINDS, NODE, QUEUED, SERVICE, by_name, order_of
-from contracts.exit_codes import ExitCode
-from scripts.cli.command import run_command
-from scripts.teardown.__main__ import COMMAND
+from cloud.kinds import GRANT, INSTANCE, NODE, QUEUED, SERVICE, order_of
 from scripts.teardown.output import text_of
 from scripts.teardown.receipt import Receipt
 from tests.cloud.populated import owner
-from tests.scripts.teardown.conftest import STACK
 
 NOW = datetime(2026, 11, 22, 12, tzinfo=UTC)
 REGIONS = ("us-east5", "europe-west4", "asia-northeast1", "southamerica-west1")
@@ -66,24 +61,6 @@ def said(leaked, unknown=(), stack="tpu-v6e1"):
     return text_of(receipt_of(leaked, unknown, stack))
 
 
-def test_a_fresh_stack_is_a_screen_of_80_columns():
-    text = said(fresh())
-    shown = [line for line in text.splitlines() for line in textwrap.wrap(line, COLUMNS)]
-    assert len(shown) <= MOST_LINES, text
-    assert text.startswith("tpu-v6e1: 18 resources and 5 IAM grants would be deleted.\n")
-    for line in (
-        "4 routers",
-        "5 IAM grants",
-        "4 image repositories",
-        "1 network ",
-        "4 locations",
-        "us-east5-a, $1.35 per",
-    ):
-        assert line in text
-    assert "  1 TPU node             us-east5-a\n" in text, "its request has its price"
-    assert "VMs and services at list prices: $1.35 per hour; at most $2.70 so far." in text
-
-
 def test_a_check_that_failed_proves_nothing():
     assert receipt_of(()).clean
     assert not receipt_of((), ["Could not check the secrets: denied."]).clean
@@ -120,29 +97,3 @@ def test_several_stacks_are_told_apart():
     assert lines[0].startswith("all stacks: 36 resources and 10 IAM grants would be deleted.")
     assert [line for line in lines if line in {"a:", "b:"}] == ["a:", "b:"]
     assert sum("4 routers" in line for line in lines) == 2
-
-
-def test_the_command_prints_it_and_its_json_has_commands_that_work_from_above(desk):
-    desk.world.everything(STACK)
-    desk.capsys.readouterr()
-    assert run_command(COMMAND, ["--stack", STACK, "--dry-run"]) == ExitCode.FAILED
-    printed = desk.capsys.readouterr()
-    assert "IAM grants would be deleted" in printed.out or "IAM grant would be deleted" in printed.out
-    assert "gcloud" not in printed.out + printed.err
-    _, report, _ = desk.run("--dry-run")
-    kinds = [item["kind"] for item in report["leaked"]]
-    assert kinds == sorted(kinds, key=order_of)
-    for first, later in (
-        (QUEUED, "subnetwork"),
-        ("router", "subnetwork"),
-        ("firewall rule", "network"),
-        ("subnetwork", "network"),
-        (GRANT, "service account"),
-    ):
-        assert kinds.index(first) < kinds.index(later), (first, later)
-
-
-def test_every_kind_has_a_plural():
-    for kind in KINDS:
-        text = said([found(kind.kind), found(kind.kind, name="two")])
-        assert f"  2 {by_name(kind.kind).kind[:-1]}" in text
