@@ -11,7 +11,6 @@ from planning.data.checkpoints import (
     CHECKPOINTS,
     family,
     find_checkpoint,
-    near_ids,
     nearest_ids,
     similar_ids,
     stored_as,
@@ -20,12 +19,10 @@ from planning.data.quantization import SCHEMES
 from planning.memory.resolve import resolve
 from planning.memory.speculation import unknown_drafter_bytes
 from planning.model.catalog import MODELS, model_ids, spec_of
-from planning.model.hf_config import model_from_config
 from planning.model.spec import tensors
 from planning.question.drafters import drafter_of, drafters_for, mismatch
 from planning.solve.candidates import checkpoints_of
 
-GIB = 2**30
 H100 = Deployment(model="google/gemma-4-31B-it", accelerator="H100")
 
 
@@ -164,36 +161,6 @@ def test_vocabularies_and_hidden_states_must_match():
     )
 
 
-def test_the_config_of_a_drafter_gives_the_catalog_s():
-    config = {
-        "architectures": ["Gemma4AssistantForCausalLM"],
-        "model_type": "gemma4_assistant",
-        "backbone_hidden_size": 2_560,
-        "num_centroids": 2_048,
-        "use_ordered_embeddings": True,
-        "tie_word_embeddings": True,
-        "text_config": {
-            "model_type": "gemma4_text",
-            "hidden_size": 256,
-            "intermediate_size": 2_048,
-            "num_hidden_layers": 4,
-            "num_attention_heads": 4,
-            "num_key_value_heads": 2,
-            "num_kv_shared_layers": 4,
-            "head_dim": 256,
-            "global_head_dim": 512,
-            "sliding_window": 512,
-            "vocab_size": 262_144,
-            "layer_types": ["sliding_attention"] * 3 + ["full_attention"],
-        },
-    }
-    read, known = model_from_config(config, name="other"), spec_of("google/gemma-4-E4B-it-assistant")
-    assert tensors(read) == tensors(known)
-    assert (read.target_hidden, read.groups) == (known.target_hidden, known.groups)
-    without = model_from_config({**config, "use_ordered_embeddings": False}, name="other")
-    assert without.centroids == 0
-
-
 ABSENT_ID = "google/gemma-4-26B-A4B-it-qat-w4a16-ct"
 REPACK = "xbill9/gemma-4-26B-A4B-it-qat-q4_0-w4a16-ct"
 
@@ -213,12 +180,6 @@ def test_nothing_offers_an_absent_id():
         offers[f"remedies of {deployment.model}"] = {str(change["model"]) for change in moves if "model" in change}
     assert {name: found & ABSENT.keys() for name, found in offers.items() if found & ABSENT.keys()} == {}
     assert REPACK in offers[f"remedies of {tight.model}"] | offers[f"remedies of {ABSENT_ID}"]
-
-
-def test_who_names_an_id_that_the_hub_does_not_show_gets_near_ones():
-    assert near_ids(ABSENT_ID)[0] == REPACK
-    assert "google/gemma-4-12B-it" in near_ids("google/gemma-4-12b-instruct")
-    assert near_ids("google/gemma-4-12B-it") == ()
 
 
 def test_an_absent_id_is_refused_where_an_id_is_searched():

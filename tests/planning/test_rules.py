@@ -157,17 +157,6 @@ def test_machines_of_compute_engine_are_marked_as_outside_the_project():
     assert all(title in rest for title in outside)
 
 
-def test_a_utilisation_too_low_for_the_weights_is_out_of_memory_too():
-    p = plan(deployment("E2B-it", "L4", gpu_memory_utilization=0.35))
-    assert p.verdict == "out-of-memory"
-    assert "No memory is left for the KV cache" in the(p, "FIT01").message
-
-
-def test_more_memory_comes_with_the_vcpu_that_cloud_run_asks_for_beside_it():
-    finding = the(plan(replace(MEASURED["qat-26b-l4"], host_memory_gib=16, vcpu=4)), "FIT03")
-    assert finding.remedies[0].changes == {"host_memory_gib": 20, "vcpu": 6}
-
-
 def test_the_least_batch_that_holds_a_video_is_accepted():
     bad = deployment(max_num_batched_tokens=2_048, disable_chunked_mm_input=True)
     least = change_of(the(plan(bad), "LEN02"), "vllm.max_num_batched_tokens")

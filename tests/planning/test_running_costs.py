@@ -1,7 +1,6 @@
 """The whole bill, what a cold start costs, and from when on running all the time is cheaper."""
 
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
@@ -12,8 +11,6 @@ from planning.data.prices import PriceBook
 from planning.question.types import BillPart, WatchOptions
 from planning.question.workload import DEFAULT_WORKLOAD
 from planning.solve.plan_json import costs_json
-
-STACKS = sorted(Path(__file__).resolve().parents[2].glob("Pulumi.*.yaml"))
 
 TPU = Deployment(
     model="google/gemma-4-26B-A4B-it",

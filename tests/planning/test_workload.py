@@ -173,10 +173,6 @@ def test_the_saturated_rate_is_that_of_the_workload():
 SPARK = "memory=128GiB,bandwidth=273GB/s,tflops=125,name=GB10"
 
 
-def rate_of(deployment: Deployment, **workload: int) -> float:
-    return answer(deployment, Workload(**workload)).output_tok_per_s.typical
-
-
 def test_attention_of_a_long_prompt_is_slower_in_the_triton_kernel_than_its_products():
     """Four times the prompt: attention's share of the operations is small on all, but Gemma 4's kernel on an A100 reaches a tenth of the peak."""
     times: dict[str, float] = {}
