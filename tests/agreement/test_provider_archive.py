@@ -15,7 +15,7 @@ import pytest
 
 from authors.release import plugins, wheels
 from gcp_tpu_provider import VERSION, python_sdk
-from tests.agreement.registry_pages import INSTALLATION, samples
+from tests.agreement.registry_pages import samples
 from tests.engine.conftest import cloud_environment
 from tests.suite import COMMANDS, count
 
@@ -156,27 +156,6 @@ def installed(machine: Machine) -> Machine:
 
 @pytest.mark.engine
 @pytest.mark.long
-def test_an_interrupted_installation_does_not_count_and_can_be_repeated(machine: Machine):
-    process = subprocess.Popen(
-        machine.install,
-        env=machine.environment,
-        cwd=machine.folder,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        start_new_session=True,
-    )
-    assert process.stdout
-    assert any(b"virtual environment" in line for line in process.stdout), "it creates the plugin's environment"
-    os.killpg(process.pid, signal.SIGKILL)
-    process.communicate()
-    assert (machine.plugins / f"{machine.plugin.name}.partial").exists()
-    assert "gcp-tpu" not in machine.pulumi(machine.folder, "plugin", "ls")
-    machine.pulumi(machine.folder, *machine.install[1:])
-    assert VERSION in machine.pulumi(machine.folder, "plugin", "ls")
-
-
-@pytest.mark.engine
-@pytest.mark.long
 def test_a_program_outside_the_checkout_uses_the_installed_plugin(installed: Machine):
     program = installed.program("outside", PROGRAM)
     installed.whole_life(program)
@@ -211,15 +190,3 @@ def test_the_registry_s_python_sample_runs(installed: Machine):
     program = installed.program("sample-python", samples()["python"])
     (program / "gcp_tpu.py").write_text(written.stdout)
     installed.whole_life(program)
-
-
-@pytest.mark.engine
-@pytest.mark.long
-def test_without_the_plugin_the_engine_names_the_command_that_installs_it(machine: Machine):
-    program = machine.program("missing", PROGRAM.replace(f'"{VERSION}"', '"9.9.9"'))
-    shown = machine.pulumi(program, "preview", "--stack", "dev", succeeds=False)
-    sentence = (
-        "Could not automatically download and install resource plugin 'pulumi-resource-gcp-tpu' at version v9.9.9"
-    )
-    assert sentence in shown
-    assert sentence.replace("v9.9.9", "vVERSION") in INSTALLATION.read_text()

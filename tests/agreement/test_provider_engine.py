@@ -286,18 +286,6 @@ def test_ctrl_c_in_the_wait_keeps_the_request_and_the_next_up_goes_on_with_it(pr
     assert state["outputs"]["createTime"] == waiting["createTime"]
 
 
-@pytest.mark.long
-def test_ctrl_c_in_the_wait_and_destroy_leaves_nothing(project: Project):
-    project.capacity(us_east5_a=0)
-    project.declare()
-    process = project.start("up", "--yes", "--skip-preview")
-    project.until(lambda: project.listed("us-east5-a"), "the request is made")
-    os.killpg(process.pid, signal.SIGINT)
-    process.communicate(timeout=60)
-    project.pulumi("destroy", "--yes")
-    assert project.everything() == []
-
-
 def test_an_engine_that_is_killed_loses_nothing(project: Project):
     project.capacity(us_east5_a=0)
     project.declare()
@@ -328,40 +316,6 @@ def test_a_zone_without_capacity_is_left_for_the_next_one(project: Project):
 
 
 @pytest.mark.long
-def test_when_every_zone_refuses_the_table_says_why_and_the_state_is_empty(project: Project):
-    project.declare(zones=["us-central1-b", "us-south1-a", "us-nowhere1-a"])
-    text = project.pulumi("up", "--yes", "--skip-preview", expect=1)
-    assert "No zone granted v6e-4 (flex-start). All capacity requests were deleted." in text
-    assert re.search(
-        r"us-central1-b +not offered here: FLEX_START provisioning model is not supported for accelerator type", text
-    )
-    assert re.search(r"us-nowhere1-a +not offered here: Google returned 403 PERMISSION_DENIED", text)
-    assert project.state() is None
-
-
-@pytest.mark.long
-def test_giving_up_active_capacity_is_refused_in_the_preview_and_done_with_permission(project: Project):
-    project.declare()
-    project.pulumi("up", "--yes", "--skip-preview")
-    project.declare(enableExternalIps=True, tags=["serve"], description="serves")
-    project.pulumi("up", "--yes", "--skip-preview")
-    node = project.call("GET", f"{PARENT}/us-east5-a/nodes/serve-node").json()
-    assert (node["networkConfig"]["enableExternalIps"], node["tags"], node["description"]) == (
-        True,
-        ["serve"],
-        "serves",
-    )
-    project.declare(acceleratorType="v6e-8")
-    text = project.pulumi("preview", expect=1)
-    assert "`acceleratorType` changes from v6e-4 to v6e-8" in text
-    assert "set `allowReplaceActive` to true" in text
-    project.declare(acceleratorType="v6e-8", allowReplaceActive=True)
-    project.pulumi("up", "--yes", "--skip-preview")
-    (only,) = project.listed("us-east5-a")
-    assert only["tpu"]["nodeSpec"][0]["node"]["acceleratorType"] == "v6e-8"
-
-
-@pytest.mark.long
 def test_a_suspended_one_is_seen_by_refresh_and_replaced_without_a_name_clash(project: Project):
     project.declare()
     project.pulumi("up", "--yes", "--skip-preview")
@@ -374,36 +328,6 @@ def test_a_suspended_one_is_seen_by_refresh_and_replaced_without_a_name_clash(pr
     assert again
     assert again["outputs"]["state"] == "ACTIVE"
     assert again["outputs"]["createTime"] > state["outputs"]["createTime"]
-
-
-@pytest.mark.long
-def test_an_accepted_request_is_looked_at_by_each_up_and_taken_over_when_its_capacity_has_come(project: Project):
-    project.capacity(us_east5_a=0)
-    project.declare(waitFor="accepted")
-    project.pulumi("up", "--yes", "--skip-preview")
-    state = project.state()
-    assert state
-    assert state["outputs"]["state"] in {"ACCEPTED", "WAITING_FOR_RESOURCES"}
-    assert not state.get("initErrors")
-    assert "state" in project.pulumi("preview", "--diff"), "the preview names what the next one looks at"
-    project.capacity(us_east5_a=4)
-    project.until(lambda: project.listed("us-east5-a")[0]["state"]["state"] == "ACTIVE", "the capacity comes")
-    project.pulumi("up", "--yes", "--skip-preview")
-    again = project.state()
-    assert again
-    assert again["outputs"]["state"] == "ACTIVE"
-    assert again["outputs"]["createTime"] == state["outputs"]["createTime"]
-    project.pulumi("preview", "--expect-no-changes")
-
-
-@pytest.mark.long
-def test_the_total_wait_ends_with_the_zones_that_were_not_asked_and_nothing_left(project: Project):
-    project.capacity(us_east5_a=0, us_east5_b=0)
-    project.declare(waitPerZoneS=60, waitTotalS=1)
-    text = project.pulumi("up", "--yes", "--skip-preview", expect=1)
-    assert re.search(r"us-east5-a +no capacity: .*: the total wait timed out\.", text)
-    assert re.search(r"us-east5-b +not tried: the total wait of 1s expired before this zone was requested\.", text)
-    assert project.state() is None
 
 
 @pytest.mark.long
@@ -431,30 +355,6 @@ def test_a_run_is_renewed_before_its_end_and_the_old_machine_is_deleted(project:
     project.pulumi("up", "--yes", "--skip-preview")
     node = project.call("GET", f"v2alpha1/{after['outputs']['nodeName']}").json()
     assert node["tags"] == ["other"], "a change reaches the machine that serves now"
-    project.pulumi("destroy", "--yes")
-    assert project.everything() == []
-
-
-@pytest.mark.long
-def test_ctrl_c_in_a_renewal_keeps_both_and_destroy_deletes_both(project: Project):
-    project.declare(renewBeforeS=3600)
-    project.pulumi("up", "--yes", "--skip-preview")
-    project.capacity(us_east5_a=0)
-    project.advance(3.5 * 3600)
-    process = project.start("up", "--yes", "--skip-preview")
-    project.until(
-        lambda: any(
-            item["name"].endswith("/serve-b") and item["state"]["state"] == "WAITING_FOR_RESOURCES"
-            for item in project.listed("us-east5-a")
-        ),
-        "the second request waits",
-    )
-    os.killpg(process.pid, signal.SIGINT)
-    process.communicate(timeout=60)
-    state = project.state()
-    assert state
-    assert state["outputs"]["name"].endswith("/serve"), "the old one serves"
-    assert state["outputs"]["renewalName"].endswith("/serve-b")
     project.pulumi("destroy", "--yes")
     assert project.everything() == []
 

@@ -10,23 +10,10 @@ from planning import PlanningError
 from planning.data.images import IMAGES
 from planning.machine.devices import parse_device
 from planning.machine.hardware import ACCELERATORS, find_accelerator
-from scripts.plan.__main__ import main
 
 RTX_3090 = "memory=24GiB,bandwidth=936GB/s,tflops=71"
 MODEL = ("--model", "google/gemma-4-E2B-it")
 VLLM = next(image.version for image in IMAGES.values() if image.platform == "cuda")
-
-
-@pytest.fixture
-def run(capsys):
-    """Run the command in this process; returns exit code, stdout and stderr."""
-
-    def ran(*arguments: str):
-        code = main(list(arguments))
-        captured = capsys.readouterr()
-        return code, captured.out, captured.err
-
-    return ran
 
 
 def test_the_figures_of_a_box_give_a_device():

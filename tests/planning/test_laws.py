@@ -5,7 +5,7 @@ from dataclasses import replace
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from planning import Deployment, TpuOptions, VllmOptions, plan
+from planning import Deployment, VllmOptions, plan
 from planning.machine.hardware import ACCELERATORS
 from planning.memory.resolve import resolve
 from planning.memory.weights import weights_of
@@ -59,29 +59,3 @@ def test_more_host_memory_never_blocks(model, accelerator, one, two):
         for gib in sorted((one, two))
     )
     assert low or not high
-
-
-@laws
-@given(MODELS, st.sampled_from(["v5e-4", "v6e-1", "v6e-8"]), st.integers(1, 604_800), st.integers(1, 604_800))
-def test_a_longer_run_never_costs_less(model, accelerator, one, two):
-    short, long = (
-        plan(replace(deployed(model, accelerator), tpu=TpuOptions(max_run_duration_s=s))).cost
-        for s in sorted((one, two))
-    )
-    assert short.max_usd <= long.max_usd
-    assert short.usd_per_hour == long.usd_per_hour
-
-
-@laws
-@given(
-    MODELS,
-    st.sampled_from(["L4", "RTX PRO 6000", "H100"]),
-    st.floats(min_value=0, max_value=40),
-    st.floats(min_value=0, max_value=40),
-)
-def test_more_offload_is_never_faster(model, accelerator, one, two):
-    little, much = (
-        plan(deployed(model, accelerator, cpu_offload_gib=gib)).throughput.decode_tok_per_s
-        for gib in sorted((one, two))
-    )
-    assert much <= little * 1.000001

@@ -19,16 +19,6 @@ CLOSED = {
 E2B = Deployment(model="google/gemma-4-E2B-it", accelerator="v6e-4")
 
 
-def test_arguments_begin_with_the_model_and_the_address():
-    assert vllm_arguments(VllmOptions(), model_or_path="/models/x", port=8080) == (
-        "/models/x",
-        "--host=0.0.0.0",
-        "--port=8080",
-        "--allowed-media-domains=none.invalid",
-        "--allowed-origins=[]",
-    )
-
-
 def test_a_server_with_a_key_has_the_path_guard():
     assert vllm_arguments(VllmOptions(), model_or_path="m", has_api_key=True)[-1] == GUARD_ARGUMENT
     assert GUARD_ARGUMENT not in vllm_arguments(VllmOptions(), model_or_path="m")
@@ -86,22 +76,6 @@ def test_every_option_has_a_flag_of_its_own_and_words_that_explain_it():
 
 
 @pytest.mark.parametrize(
-    ("key", "text", "value"),
-    [
-        ("maxModelLen", "16_384", 16_384),
-        ("gpuMemoryUtilization", "0.9", 0.9),
-        ("kvCacheDtype", "FP8", "fp8"),
-        ("toolCallParser", "Gemma4", "Gemma4"),
-        ("enforceEager", "no", False),
-        ("limitMmPerPrompt", '{"image": 0}', {"image": 0}),
-        ("extraArgs", "--a --b=1", ("--a", "--b=1")),
-    ],
-)
-def test_an_option_reads_its_value_from_a_command_line(key: str, text: str, value: object):
-    assert OPTIONS[key].read(text) == value
-
-
-@pytest.mark.parametrize(
     ("key", "text", "sentence"),
     [
         ("maxModelLen", "0", "maxModelLen is 0; it must be 1 or more."),
@@ -136,13 +110,6 @@ def test_the_environment_is_what_the_hardware_needs():
     assert found(is_tpu=True, is_moe=False) == {"VLLM_XLA_CACHE_PATH": "/dev/shm/vllm_cache"}
     assert found(is_tpu=True, is_moe=True, xla_cache_path=None) == {"VLLM_TPU_BUCKET_PADDING_GAP": "512"}
     assert found(is_tpu=False, is_moe=False, cuda_compatibility=True) == {"VLLM_ENABLE_CUDA_COMPATIBILITY": "1"}
-
-
-def test_a_plan_fills_in_the_recommended_options():
-    options = plan(E2B).vllm
-    assert (options.tensor_parallel_size, options.tool_call_parser, options.reasoning_parser) == (4, "gemma4", "gemma4")
-    fused = plan(Deployment(model="google/gemma-4-26B-A4B-it-qat-w4a16-ct", accelerator="L4"))
-    assert fused.vllm.safetensors_load_strategy == "prefetch"
 
 
 @pytest.mark.parametrize(

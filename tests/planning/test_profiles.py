@@ -158,12 +158,8 @@ def test_the_command_answers_a_person_who_asks_for_a_day(capsys, monkeypatch):
         (("--latency-first", "--throughput-first"), "--latency-first and --throughput-first cannot be combined."),
     ],
 )
-def test_a_wrong_profile_is_one_sentence(capsys, arguments, said):
-    try:
-        code = main(("--solve", "--workload", LOAD, *arguments))
-    except SystemExit as exit_:
-        code = exit_.code
-    captured = capsys.readouterr()
-    assert (code, captured.out) == (2, "")
-    assert said in captured.err
-    assert captured.err.count("\n") == 1
+def test_a_wrong_profile_is_one_sentence(run, arguments, said):
+    code, out, err = run("--solve", "--workload", LOAD, *arguments)
+    assert (code, out) == (2, "")
+    assert said in err
+    assert err.count("\n") == 1

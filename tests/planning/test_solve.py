@@ -23,7 +23,6 @@ from planning.memory.margins import margin_of
 from planning.model.catalog import spec_of
 from planning.question.types import CloudRunOptions
 from planning.question.workload import Workload, parse_workload
-from planning.rules import memory as rules_memory
 from planning.rules.findings import QUOTA_IDS, RULES, detected
 from planning.solve import search
 from planning.solve.candidates import (
@@ -37,7 +36,6 @@ from planning.solve.candidates import (
     settings_of,
 )
 from planning.solve.search import ServiceLimits, Solution, SolutionSet, solve
-from scripts.plan.__main__ import main
 from scripts.plan.stack_text import StackFile, stack_text
 from stacks.loading import from_file
 from stacks.planned import to_deployment
@@ -230,27 +228,6 @@ def test_a_context_that_is_asked_for_is_possible():
     assert solved(CHAT, "12B", None, limits).solutions
 
 
-def fully_doubled(monkeypatch):
-    """Let FIT07 warn of every fp8 KV cache that does not double the tokens, and solve for 26B."""
-    monkeypatch.setattr(rules_memory, "_WORTH_KEEPING", 2.0)
-    workload, places = parse_workload(LONG), rented(())
-    return lambda: solve(workload, ServiceLimits(), checkpoints=checkpoints_of("26B"), places=places)
-
-
-def test_a_warning_about_a_choice_ranks_last(monkeypatch):
-    solutions = fully_doubled(monkeypatch)().solutions
-    assert {one.warnings for one in solutions} == {(), ("FIT07",), ("SCL06",)}
-    assert [bool(one.warnings) for one in solutions] == sorted(bool(one.warnings) for one in solutions)
-
-
-def test_a_warning_of_a_risk_excludes(monkeypatch):
-    solve_again = fully_doubled(monkeypatch)
-    assert any(one.warnings for one in solve_again().solutions)
-    risks = {name: replace(one, is_choice=False) for name, one in RULES.items()}
-    monkeypatch.setattr(search, "RULES", risks)
-    assert {one.warnings for one in solve_again().solutions} == {()}
-
-
 def test_prices_of_regions_without_a_known_price_are_marked(command):
     asked = ("--solve", "--workload", CHAT, "--model", "E2B", "--accelerator", "L4")
     code, out, _ = command(*asked, "--region", "asia-southeast1")
@@ -349,19 +326,10 @@ def test_the_cheapest_place_is_taken():
 
 
 @pytest.fixture
-def command(monkeypatch, tmp_path, capsys):
-    """Run the command on stacks in a folder of their own; returns exit code, stdout and stderr."""
+def command(monkeypatch, tmp_path, run):
+    """The command on stacks in a folder of their own."""
     monkeypatch.setattr("scripts.plan.question.ROOT", tmp_path)
-
-    def ran(*arguments: str):
-        try:
-            code = main(arguments)
-        except SystemExit as exit_:
-            code = exit_.code
-        captured = capsys.readouterr()
-        return code, captured.out, captured.err
-
-    return ran
+    return run
 
 
 def test_the_command_shows_a_table_and_writes_a_stack_that_fits(command, tmp_path):
