@@ -6,7 +6,6 @@ the whole program in tests/engine/test_tpu_stack.py.
 
 import json
 import os
-import re
 import signal
 import subprocess
 import sys
@@ -19,7 +18,6 @@ from typing import Any
 import pytest
 import requests
 
-from components.startup_script import startup_script
 from tests.engine.conftest import cloud_environment
 from tests.engine.starts import counted_starts
 from tests.engine.warm import warm_programs
@@ -29,8 +27,6 @@ from tools.engine.language_host import WARM_PROGRAMS
 ROOT = Path(__file__).resolve().parents[2]
 PULUMI = Path(sys.executable).with_name("pulumi")
 LIMIT_S = 240
-# An image that the local cloud lists as one that exists.
-IMAGE = "docker.io/vllm/vllm-tpu@sha256:19a1a0526476f902eb83e1057f3d8938f35b457dd7716a30e9ab4f7bee90d507"
 PARENT = "v2alpha1/projects/local-project/locations"
 
 pytestmark = [
@@ -147,29 +143,6 @@ class Project:
             time.sleep(0.05)
 
 
-def document(max_model_len: int = 8192) -> str:
-    args = [
-        "google/gemma-4-E2B-it",
-        "--host=0.0.0.0",
-        "--port=8000",
-        f"--max-model-len={max_model_len}",
-        "--tensor-parallel-size=4",
-    ]
-    return json.dumps(
-        {
-            "schema": 1,
-            "image": IMAGE,
-            "command": ["vllm", "serve"],
-            "args": args,
-            "env": {},
-            "secretEnv": {},
-            "port": 8000,
-            "shmSizeGib": 10,
-            "weights": {"mode": "hub"},
-        }
-    )
-
-
 def inputs(**changes: Any) -> dict[str, Any]:
     base = {
         "zones": ["us-east5-a", "us-east5-b"],
@@ -222,42 +195,6 @@ def clean(project: Project) -> Iterator[None]:
         project.pulumi("destroy", "--yes")
     assert project.everything() == []
     assert project.state() is None
-
-
-@pytest.mark.long
-def test_the_whole_life_with_a_server_that_becomes_ready_and_changes_in_place(project: Project):
-    def declare(length: int) -> None:
-        metadata = {
-            "startup-script": startup_script(),
-            "enable-guest-attributes": "TRUE",
-            "gemma-serving-document": document(length),
-        }
-        ready = {
-            "guestAttributeNamespace": "gemma-serving",
-            "documentMetadataKey": "gemma-serving-document",
-            "timeoutS": 60,
-        }
-        project.declare(metadata=metadata, ready=ready)
-
-    declare(8192)
-    project.pulumi("up", "--yes", "--skip-preview")
-    state = project.state()
-    assert state
-    assert state["id"] == "projects/local-project/queuedResources/serve"
-    assert state["outputs"]["phase"] == "ready"
-    assert re.fullmatch(r"[0-9a-f]{40}", state["outputs"]["ownerLabels"]["gemma-serving-urn"])
-    project.pulumi("preview", "--refresh", "--expect-no-changes")
-    created = state["outputs"]["createTime"]
-    declare(4096)
-    shown = project.pulumi("up", "--yes", "--skip-preview", "--diff")
-    assert "~ gcp-tpu:index:QueuedResource: (update)" in shown
-    state = project.state()
-    assert state
-    assert state["outputs"]["createTime"] == created
-    assert state["outputs"]["phase"] == "ready"
-    node = project.call("GET", f"v2alpha1/{state['outputs']['nodeName']}").json()
-    assert "--max-model-len=4096" in node["metadata"]["gemma-serving-document"]
-    assert node["createTime"] >= created
 
 
 def test_ctrl_c_in_the_wait_keeps_the_request_and_the_next_up_goes_on_with_it(project: Project):

@@ -14,10 +14,10 @@ from planning.speed.serving import workload_plan
 from tests.agreement.simulated_stacks import STACKS, Served, served
 from tests.agreement.virtual_engine import ClosedLoop
 
-PROMPTS = (64, 512, 2048, 8192)
-USERS = (1, 4, 16)
+PROMPTS = (64, 2048, 8192)
+USERS = (1, 16)
 OUTPUT_TOKENS = 256
-REQUESTS = 6
+REQUESTS = 4
 """Requests of each user."""
 
 
@@ -64,5 +64,5 @@ def without_drafts(stack: str) -> Served:
 @pytest.mark.parametrize("stack", STACKS)
 def test_the_plan_and_the_simulated_server_agree_on_every_prompt_and_load(stack: str, monkeypatch: pytest.MonkeyPatch):
     one = without_drafts(stack)
-    assert len(list(loads(one))) >= 3
+    assert len(list(loads(one))) >= 2
     assert list(differences(one, monkeypatch)) == []

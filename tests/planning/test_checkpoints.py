@@ -174,14 +174,3 @@ def test_an_absent_drafter_is_found_and_can_be_replaced():
     assert finding.remedies
     for remedy in finding.remedies:
         assert ABSENT_ID not in str(remedy.changes)
-
-
-def test_a_config_under_a_misspelt_id_is_told_from_another_model():
-    """An id of one typing error is named beside the finding that it is unknown; another owner's model is not called an error."""
-
-    def said(name: str) -> str:
-        given = replace(H100, model=name, model_spec=replace(spec_of("google/gemma-4-31B-it"), name=name))
-        return next(one.message for one in plan(given).findings if one.id == "MOD01")
-
-    assert "close to google/gemma-4-31B-it-qat-w4a16-ct" in said("google/gemma-4-31B-it-qat-w4a16-tc")
-    assert "spelled almost" not in said("some-lab/gemma-4-31B-it")
