@@ -1,5 +1,7 @@
 """Memory and vCPU of the host: what the platform does not rent is refused, and each remedy is something that it rents."""
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -87,3 +89,9 @@ def test_a_host_that_the_quota_carries_once_comes_with_one_instance():
     assert [remedy.changes["cloud_run.max_instances"] for remedy in finding.remedies] == [1]
     fixed = plan(changed(wrong, finding.remedies[0].changes))
     assert not [one.id for one in fixed.findings if one.severity == "block"]
+
+
+def test_a_memory_between_the_limits_of_two_vcpu_is_kept():
+    finding = found(replace(on("L4"), host_memory_gib=20, vcpu=4))
+    assert finding is not None
+    assert finding.remedies[0].changes == {"vcpu": 6.0}

@@ -5,6 +5,8 @@ from dataclasses import replace
 import pytest
 
 from planning import Deployment, plan
+from planning.cost.loading_modes import MODES, loading_modes
+from planning.cost.subject import examine
 from planning.data import overheads
 from planning.question.types import CloudRunOptions, WeightsMode
 from planning.units import GIB
@@ -22,6 +24,16 @@ L4_26B = Deployment(
 
 def mode(name: WeightsMode, deployment: Deployment = L4_26B, **run: object) -> Deployment:
     return replace(deployment, weights_mode=name, cloud_run=replace(deployment.cloud_run, **run))  # pyright: ignore[reportArgumentType]
+
+
+def test_one_row_is_the_chosen_one():
+    assert [(one.mode, one.direct_vpc) for one in loading_modes(examine(L4_26B)) if one.is_chosen] == [("fuse", False)]
+    assert {one.mode for one in loading_modes(examine(L4_26B))} == set(MODES)
+
+
+@pytest.mark.parametrize("changes", [{"weights_mode": "hub"}, {"platform": "gce"}])
+def test_only_a_service_with_a_bucket_has_ways_to_choose(changes: dict[str, str]):
+    assert loading_modes(examine(replace(L4_26B, **{"weights_mode": None, **changes}))) == ()  # pyright: ignore[reportArgumentType]
 
 
 @pytest.mark.parametrize(("memory_gib", "fits"), [(20, False), (24, True)])

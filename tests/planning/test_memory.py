@@ -143,3 +143,8 @@ def test_one_chip_serves_the_lengths_that_a_public_sweep_could_boot(model: str, 
 def test_experts_of_more_chips_never_take_more_of_each():
     parts = [weights_of(resolved("26B-A4B-it", "v6e-8", tensor_parallel_size=tp)).experts for tp in (1, 2, 4, 8)]
     assert parts == sorted(parts, reverse=True)
+
+
+def test_fp8_halves_kv_on_gpus():
+    plain, small = layout_of(resolved("31B-it", "H100")), layout_of(resolved("31B-it", "H100", kv_cache_dtype="fp8"))
+    assert plain.bytes_per_token == 2 * small.bytes_per_token

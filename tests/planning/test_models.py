@@ -6,6 +6,8 @@ from planning.data.checkpoints import ABSENT
 from planning.model.catalog import MODELS, find_id, model_ids, spec_of
 from planning.model.spec import active_params, tensors, text_params
 
+GIB = 2**30
+
 
 @pytest.mark.parametrize(
     ("name", "billions"), [("E2B", 4.65), ("E4B", 7.52), ("12B", 11.91), ("26B-A4B", 25.23), ("31B", 30.70)]
@@ -43,6 +45,13 @@ def test_kv_of_every_layer_at_full_length_is_the_documented_size(name: str, kib:
     assert kv == kib * 1024
 
 
+def test_the_e2b_checkpoint_is_language_model_vision_and_audio():
+    spec = MODELS["google/gemma-4-E2B-it"]
+    stored = sum(t.params for t in tensors(spec) if not t.copy) * 2 / GIB
+    assert stored == pytest.approx(9.54, abs=0.01)
+    assert spec.audio_params * 2 / GIB == pytest.approx(0.57, abs=0.01)
+
+
 def test_four_bit_experts_are_padded_and_nothing_else_changes():
     plain, padded = spec_of("google/gemma-4-26B-A4B-it", "bf16"), spec_of(next(iter(ABSENT)))
     assert {g.experts.intermediate for g in plain.groups if g.experts} == {704}
@@ -56,3 +65,7 @@ def test_four_bit_experts_are_padded_and_nothing_else_changes():
 def test_names_are_found_without_regard_to_case(name: str):
     assert find_id(name.upper()) == name
     assert find_id(name.removeprefix("google/").lower()) == name
+
+
+def test_unknown_names_are_not_found():
+    assert find_id("google/gemma-4-27B-it") is None

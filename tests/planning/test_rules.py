@@ -391,3 +391,32 @@ def test_a_known_vulnerability_is_found_where_everybody_may_call_and_depends_on_
     assert said("SEC11", image_version="0.31.0", vllm=own_code) is None
     assert said("SEC11") is None, "nothing turned on a feature"
     assert said("SEC11", image_version="", vllm=own_code) is None, "SEC04 says that the version is unknown"
+
+
+def test_the_least_batch_that_holds_a_video_is_accepted():
+    bad = deployment(max_num_batched_tokens=2_048, disable_chunked_mm_input=True)
+    least = change_of(the(plan(bad), "LEN02"), "vllm.max_num_batched_tokens")
+    assert isinstance(least, int)
+    for tokens, shown in ((least, False), (least - 1, True)):
+        p = plan(replace(bad, vllm=replace(bad.vllm, max_num_batched_tokens=tokens)))
+        assert (found(p, "LEN02") is not None) is shown
+
+
+def test_without_a_project_nothing_is_said_about_its_quota():
+    assert {"SCL04", "SCL05"} & {finding.id for finding in plan(on_cloud_run(max_instances=3)).findings} == set()
+
+
+def test_items_that_are_not_served_need_no_room():
+    p = plan(deployment(max_num_batched_tokens=256, disable_chunked_mm_input=True, limit_mm_per_prompt=TEXT_ONLY))
+    assert found(p, "LEN02") is None
+
+
+def test_a_utilisation_too_low_for_the_weights_is_out_of_memory_too():
+    p = plan(deployment("E2B-it", "L4", gpu_memory_utilization=0.35))
+    assert p.verdict == "out-of-memory"
+    assert "No memory is left for the KV cache" in the(p, "FIT01").message
+
+
+def test_more_memory_comes_with_the_vcpu_that_cloud_run_asks_for_beside_it():
+    finding = the(plan(replace(MEASURED["qat-26b-l4"], host_memory_gib=16, vcpu=4)), "FIT03")
+    assert finding.remedies[0].changes == {"host_memory_gib": 20, "vcpu": 6}

@@ -23,6 +23,7 @@ from planning.memory.margins import margin_of
 from planning.model.catalog import spec_of
 from planning.question.types import CloudRunOptions
 from planning.question.workload import Workload, parse_workload
+from planning.rules import memory as rules_memory
 from planning.rules.findings import QUOTA_IDS, RULES, detected
 from planning.solve import search
 from planning.solve.candidates import (
@@ -424,3 +425,16 @@ def test_a_mistake_is_one_sentence(command, arguments, said):
     assert (code, out) == (2, "")
     assert said in err
     assert err.count("\n") == 1
+
+
+def fully_doubled(monkeypatch):
+    """Let FIT07 warn of every fp8 KV cache that does not double the tokens, and solve for 26B."""
+    monkeypatch.setattr(rules_memory, "_WORTH_KEEPING", 2.0)
+    workload, places = parse_workload(LONG), rented(())
+    return lambda: solve(workload, ServiceLimits(), checkpoints=checkpoints_of("26B"), places=places)
+
+
+def test_a_warning_about_a_choice_ranks_last(monkeypatch):
+    solutions = fully_doubled(monkeypatch)().solutions
+    assert {one.warnings for one in solutions} == {(), ("FIT07",), ("SCL06",)}
+    assert [bool(one.warnings) for one in solutions] == sorted(bool(one.warnings) for one in solutions)

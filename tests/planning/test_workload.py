@@ -207,3 +207,9 @@ def test_a_short_prompt_is_no_proposal_to_verify():
     """64 tokens of a prompt: the rejection sampler of a TPU would take 11 ms for as many proposals."""
     found = plan(replace(E2B, image_version="0.29.1rc1")).throughput
     assert found.ttft_s < 2.5 / found.decode_tok_per_s
+
+
+@pytest.mark.parametrize("key", ["in", "out", "users", "rate", "adapterRank"])
+def test_zero_of_what_every_workload_has_is_refused(key: str):
+    with pytest.raises(PlanningError, match=f'--workload {key} is "0"; it must be'):
+        parse_workload(f"{key}=0")
