@@ -1,20 +1,11 @@
 """The provider and the commands call the same capacity by the same state."""
 
-import pytest
-
 from contracts import capacity_states
 from gcp_tpu_provider import compute_api, tpu_api
 
 
 def test_an_instance_has_one_state_whoever_reads_it():
     assert capacity_states.INSTANCE_STATES == compute_api._STATES
-
-
-@pytest.mark.parametrize(
-    ("status", "state"), [("REPAIRING", "ACTIVE"), ("DEPROVISIONING", "SUSPENDING"), ("STAGING", "PROVISIONING")]
-)
-def test_a_status_in_between_has_the_state_that_the_next_command_goes_by(status, state):
-    assert capacity_states.INSTANCE_STATES[status] == state
 
 
 def test_what_is_dead_or_waits_for_the_provider_is_so_for_the_commands():

@@ -3,13 +3,11 @@
 from pathlib import Path
 from typing import get_args
 
-import pytest
-
 from authors.docs import PAGES
 from localcloud.json_values import packaged
 from localcloud.world.scenario import Run
 from planning.data.prices import PRICES
-from planning.machine.hardware import ACCELERATORS, CLOUD_RUN_GPUS, gpu_regions
+from planning.machine.hardware import CLOUD_RUN_GPUS
 from stacks.settings.cloud_run import CloudRunSettings
 
 COPY = "packages/localcloud/world/data/catalog.json"
@@ -26,10 +24,3 @@ def test_every_list_of_gpus_has_those_of_the_planner():
     assert names <= set(packaged("localcloud.vllm", "models.json")["accelerators"])
     skus = {sku.get("price") for sku in packaged("localcloud.services", "skus.json")["skus"]}
     assert {key for key in PRICES if key.startswith("cloud_run_")} <= skus
-
-
-@pytest.mark.parametrize("name", ACCELERATORS)
-def test_only_a_gpu_of_cloud_run_has_regions_there(name: str):
-    accelerator = ACCELERATORS[name]
-    assert bool(gpu_regions(accelerator)) == ("cloud-run" in accelerator.platforms) == (name in CLOUD_RUN_GPUS)
-    assert set(accelerator.cloud_run.by_invitation) <= set(gpu_regions(accelerator))

@@ -13,10 +13,10 @@ import requests
 
 from gcp_tpu_provider.compute_api import ComputeApi
 from gcp_tpu_provider.compute_request import REQUEST_KEY
-from gcp_tpu_provider.errors import GoogleError, NoAnswerError
-from gcp_tpu_provider.http_transport import HttpTpuTransport, google_error
+from gcp_tpu_provider.errors import NoAnswerError
+from gcp_tpu_provider.http_transport import HttpTpuTransport
 from gcp_tpu_provider.tests.harness import FAST, Aborted, FakeEngine, wanted
-from gcp_tpu_provider.transport import COMPUTE_OVERRIDE, USAGE_OVERRIDE, endpoint
+from gcp_tpu_provider.transport import COMPUTE_OVERRIDE, USAGE_OVERRIDE
 from localcloud.tests import idle_cloud
 from localcloud.world.cloud import Cloud, Runtimes
 from localcloud.world.runtime import MachineSpec
@@ -207,28 +207,6 @@ class TestLife:
             place.engine.up(serving(metadata=metadata))
         assert place.engine.up(serving(metadata={**metadata, "enable-oslogin": "TRUE"})) == "update"
 
-    def test_what_others_add_stays(self, place: Place):
-        place.engine.up(serving())
-        found = place.instance()
-        assert found
-        items = [*found["metadata"]["items"], {"key": "ssh-keys", "value": "user:key"}]
-        body = {"items": items, "fingerprint": found["metadata"]["fingerprint"]}
-        assert place.ask("POST", f"zones/{FIRST}/instances/serve/setMetadata", body).ok
-        place.engine.up(serving("two"))
-        after = place.instance()
-        assert after
-        metadata = {item["key"]: item["value"] for item in after["metadata"]["items"]}
-        assert (metadata["ssh-keys"], metadata["document"]) == ("user:key", "two")
-
-    def test_an_address_comes_and_goes_in_place(self, place: Place):
-        place.engine.up(serving())
-        place.engine.up(serving(enableExternalIps=True))
-        assert place.engine.state
-        assert place.engine.state.outputs["externalIps"]
-        place.engine.up(serving())
-        assert "externalIps" not in place.engine.state.outputs or not place.engine.state.outputs["externalIps"]
-        assert place.engine.ops == ["create", "update", "update"]
-
     def test_an_instance_that_is_gone_is_made_again_after_a_refresh(self, place: Place):
         place.engine.up(serving())
         assert place.ask("DELETE", f"zones/{FIRST}/instances/serve").ok
@@ -261,6 +239,15 @@ class TestLife:
         other = serving(allowReplaceActive=True, api="cloud-tpu", runtimeVersion="v2-alpha-tpuv6e")
         assert place.engine.preview(other) == "replace"
 
+    def test_an_address_comes_and_goes_in_place(self, place: Place):
+        place.engine.up(serving())
+        place.engine.up(serving(enableExternalIps=True))
+        assert place.engine.state
+        assert place.engine.state.outputs["externalIps"]
+        place.engine.up(serving())
+        assert "externalIps" not in place.engine.state.outputs or not place.engine.state.outputs["externalIps"]
+        assert place.engine.ops == ["create", "update", "update"]
+
 
 class TestCapacity:
     @pytest.mark.parametrize("place", [zones(us_east5_a=0)], indirect=True)
@@ -284,20 +271,6 @@ class TestCapacity:
             place.engine.up(serving())
         assert caught.value.message.count("(ZONE_RESOURCE_POOL_EXHAUSTED)") == 2
         assert place.left() == []
-
-    @pytest.mark.parametrize("place", [zones(us_east5_a=0, europe_west4_a=0)], indirect=True)
-    def test_stock_that_is_out_at_once_is_googles_word(self, place: Place):
-        with pytest.raises(Aborted) as caught:
-            place.engine.up(serving(provisioningModel="spot", maxRunDurationS=None))
-        assert "no capacity: " in caught.value.message
-        assert "does not have enough resources" in caught.value.message
-        assert place.left() == []
-
-    def test_without_quota_the_table_names_the_quota(self, place: Place):
-        with pytest.raises(Aborted) as caught:
-            place.engine.up(serving(provisioningModel="standard", maxRunDurationS=None))
-        assert "TPUS_PER_TPU_FAMILY" in caught.value.message
-        assert "quota: " in caught.value.message
 
     @pytest.mark.parametrize(
         ("quotas", "served", "posts"),
@@ -367,14 +340,6 @@ class TestCapacity:
         assert len(place.transport.made(f"POST compute/v1/projects/{PROJECT}/zones/{FIRST}/instances")) == 1
         assert place.left() == ["serve"]
 
-    def test_what_a_killed_engine_left_is_adopted_in_any_zone(self, place: Place):
-        place.engine.up(serving(zones=[SECOND]))
-        place.engine.state = None
-        place.engine.up(serving())
-        assert place.engine.state
-        assert place.engine.state.outputs["zone"] == SECOND
-        assert place.left() == ["serve"]
-
     def test_what_a_killed_engine_left_in_a_zone_that_is_no_longer_listed_is_deleted_first(self, place: Place):
         place.engine.up(serving(zones=[SECOND]))
         place.engine.state = None
@@ -397,6 +362,12 @@ class TestCapacity:
             place.engine.up(serving())
         assert "already exists, its labels do not name" in refused.value.message
         assert place.left() == ["serve"]
+
+    def test_without_quota_the_table_names_the_quota(self, place: Place):
+        with pytest.raises(Aborted) as caught:
+            place.engine.up(serving(provisioningModel="standard", maxRunDurationS=None))
+        assert "TPUS_PER_TPU_FAMILY" in caught.value.message
+        assert "quota: " in caught.value.message
 
 
 class TestChecks:
@@ -455,20 +426,3 @@ class TestChangesAtTheSameTime:
         metadata = {item["key"]: item["value"] for item in after["metadata"]["items"]}
         assert (metadata["theirs"], metadata["document"]) == ("1", "two")
         assert REQUEST_KEY in metadata
-
-
-def test_compute_engine_has_an_endpoint_and_an_override_of_its_own(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.delenv(COMPUTE_OVERRIDE, raising=False)
-    assert endpoint("compute/v1/projects/p") == "https://compute.googleapis.com/"
-    monkeypatch.setenv(COMPUTE_OVERRIDE, "https://private.example/compute/v1/")
-    assert endpoint("compute/v1/projects/p") == "https://private.example/"
-    assert endpoint("v2alpha1/projects/p") == "https://tpu.googleapis.com/"
-
-
-def test_an_error_of_compute_engine_is_read_with_its_reason():
-
-    body = {"error": {"code": 403, "message": "Required 'compute.instances.create' permission for 'projects/p'"}}
-    error: GoogleError = google_error(403, json.dumps(body), project="p")
-    assert "roles/compute.instanceAdmin.v1" in str(error)
-    limited = {"error": {"code": 403, "message": "m", "errors": [{"reason": "rateLimitExceeded", "message": "m"}]}}
-    assert google_error(403, json.dumps(limited)).reason == "rateLimitExceeded"

@@ -17,7 +17,6 @@ from aiohttp import web
 
 from localcloud.running.shims import install
 from localcloud.running.shims.gcloud import CommandError, listen, parse_tunnel
-from localcloud.running.shims.gcloud_project import Words
 from localcloud.tests.running.running_server import ask, environment
 from stacks.tpu import ssh_tunnel
 
@@ -161,34 +160,6 @@ def test_a_tunnel_carries_requests_until_it_is_told_to_stop(tmp_path: Path):
     asyncio.run(run())
 
 
-def test_a_port_where_nothing_listens_breaks_the_connection_and_not_the_tunnel(tmp_path: Path):
-    port = free_port()
-
-    async def run() -> None:
-        async with cloud() as url:
-            process = await gcloud(tmp_path, url, *SSH, f"{port}:127.0.0.1:9000")
-            assert process.stderr is not None
-            await process.stderr.readline()
-            while True:
-                with contextlib.suppress(OSError):
-                    socket.create_connection(("127.0.0.1", port), 20).close()
-                    break
-                await asyncio.sleep(0.05)
-            assert b"open failed: connect failed: 404 Nothing listens there." in await process.stderr.readline()
-            assert process.returncode is None
-            process.terminate()
-            await process.wait()
-
-    asyncio.run(run())
-
-
-def test_a_node_that_does_not_exist_is_refused_at_once(tmp_path: Path):
-    words = [word.replace("n1", "n2") for word in SSH]
-    code, _, err = result(tmp_path, *words, "0:127.0.0.1:8000")
-    assert code == 1
-    assert "ERROR: (gcloud) 404 Resource not found." in err
-
-
 def test_what_it_does_not_know_is_one_sentence_and_code_2(tmp_path: Path):
     code, out, err = result(tmp_path, "run", "services", "list")
     assert (code, out) == (2, "")
@@ -283,15 +254,6 @@ def real_answer(folder: Path, path: str, *words: str) -> tuple[int, str]:
 
 
 @pytest.mark.long
-def test_the_parser_of_gcloud_takes_the_tunnel_of_a_tpu_stack(gcloud_itself: tuple[str, str], tmp_path: Path):
-    argv = ssh_tunnel(node=NODE, zone="us-east5-a", project="p-123456").argv
-    code, err = real_answer(tmp_path, gcloud_itself[0], *argv[1:])
-    assert code == 1
-    assert "unrecognized arguments" not in err
-    assert "do not currently have an active account selected" in err
-
-
-@pytest.mark.long
 @pytest.mark.parametrize("track", [[], ["beta"]])
 def test_gcloud_itself_refuses_a_tunnel_outside_the_alpha_track_in_these_words(
     gcloud_itself: tuple[str, str], tmp_path: Path, track: list[str]
@@ -329,8 +291,3 @@ def test_the_first_tunnel_adds_a_key_to_the_metadata_and_waits_for_it(tmp_path: 
 
     asyncio.run(run())
     assert metadata == {"startup-script": "#!", "ssh-keys": f"somebody:ssh-rsa AAAA\n{USER_KEY}"}
-
-
-def test_options_may_stand_in_one_word_or_in_two():
-    words = Words.of(["a", "--project", "p", "--role=r", "b", "--condition=None"])
-    assert (words.names, words.options) == (["a", "b"], {"project": "p", "role": "r", "condition": "None"})

@@ -6,8 +6,6 @@ import json
 import re
 from pathlib import Path
 
-import pytest
-
 from localcloud.ledger.entries import load
 from localcloud.trials.requests_of_entries import trial
 from localcloud.trials.resources import created_by
@@ -59,24 +57,6 @@ def missing(test):
 def test_every_entry_names_a_test_that_exists():
     entries = [entry for entry in load().assumptions if entry.kind != "lenient"]
     assert {entry.id: absent for entry in entries if (absent := missing(entry.test))} == {}
-
-
-@pytest.mark.parametrize(
-    ("test", "absent"),
-    [
-        ("tests/none.py::test_x", "tests/none.py"),
-        ("packages/localcloud/tests/test_ledger.py::test_none", "test_none"),
-        ("packages/localcloud/tests/test_ledger.py::TestNone::test_x", "TestNone"),
-        ("tests/agreement/test_local_cloud_page.py::test_the_page_names_every_variable[absent]", "absent"),
-        ("packages/localcloud/tests/services/test_queue.py::TestOrder::test_the_states_follow_one_another", ""),
-    ],
-)
-def test_a_test_that_does_not_exist_is_seen(test, absent):
-    assert missing(test) == absent
-
-
-def test_the_readme_names_the_page():
-    assert "(docs/authors/assumptions.md" in (ROOT / "README.md").read_text()
 
 
 def critical():

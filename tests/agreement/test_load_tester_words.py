@@ -3,10 +3,9 @@
 import re
 from pathlib import Path
 
-from contracts import fields, plain_text
+from contracts import plain_text
 from contracts.exit_codes import ExitCode
 from loadtest import command_line, run
-from loadtest.client import json_values
 from loadtest.client import plain_text as theirs
 from loadtest.command_line import described_options
 from loadtest.endpoint import API_KEY_VARIABLE
@@ -21,11 +20,6 @@ PINS = re.compile(r"^(\S+==\S+)", re.MULTILINE)
 def test_text_of_a_server_cannot_steer_a_terminal_through_either():
     every = "".join(chr(code) for code in range(0x11000))
     assert theirs.for_terminal(every) == plain_text.for_terminal(every)
-
-
-def test_absent_json_reads_the_same():
-    for value in ({"a": 1}, [], "x", None, 3):
-        assert json_values.as_mapping(value) == fields.as_mapping(value)
 
 
 def test_numbers_and_exit_codes_are_the_same():

@@ -6,7 +6,6 @@ the whole program in tests/engine/test_tpu_stack.py.
 
 import json
 import os
-import re
 import signal
 import subprocess
 import sys
@@ -19,7 +18,6 @@ from typing import Any
 import pytest
 import requests
 
-from components.startup_script import startup_script
 from tests.engine.conftest import cloud_environment
 from tests.engine.starts import counted_starts
 from tests.engine.warm import warm_programs
@@ -29,8 +27,6 @@ from tools.engine.language_host import WARM_PROGRAMS
 ROOT = Path(__file__).resolve().parents[2]
 PULUMI = Path(sys.executable).with_name("pulumi")
 LIMIT_S = 240
-# An image that the local cloud lists as one that exists.
-IMAGE = "docker.io/vllm/vllm-tpu@sha256:19a1a0526476f902eb83e1057f3d8938f35b457dd7716a30e9ab4f7bee90d507"
 PARENT = "v2alpha1/projects/local-project/locations"
 
 pytestmark = [
@@ -147,29 +143,6 @@ class Project:
             time.sleep(0.05)
 
 
-def document(max_model_len: int = 8192) -> str:
-    args = [
-        "google/gemma-4-E2B-it",
-        "--host=0.0.0.0",
-        "--port=8000",
-        f"--max-model-len={max_model_len}",
-        "--tensor-parallel-size=4",
-    ]
-    return json.dumps(
-        {
-            "schema": 1,
-            "image": IMAGE,
-            "command": ["vllm", "serve"],
-            "args": args,
-            "env": {},
-            "secretEnv": {},
-            "port": 8000,
-            "shmSizeGib": 10,
-            "weights": {"mode": "hub"},
-        }
-    )
-
-
 def inputs(**changes: Any) -> dict[str, Any]:
     base = {
         "zones": ["us-east5-a", "us-east5-b"],
@@ -224,42 +197,6 @@ def clean(project: Project) -> Iterator[None]:
     assert project.state() is None
 
 
-@pytest.mark.long
-def test_the_whole_life_with_a_server_that_becomes_ready_and_changes_in_place(project: Project):
-    def declare(length: int) -> None:
-        metadata = {
-            "startup-script": startup_script(),
-            "enable-guest-attributes": "TRUE",
-            "gemma-serving-document": document(length),
-        }
-        ready = {
-            "guestAttributeNamespace": "gemma-serving",
-            "documentMetadataKey": "gemma-serving-document",
-            "timeoutS": 60,
-        }
-        project.declare(metadata=metadata, ready=ready)
-
-    declare(8192)
-    project.pulumi("up", "--yes", "--skip-preview")
-    state = project.state()
-    assert state
-    assert state["id"] == "projects/local-project/queuedResources/serve"
-    assert state["outputs"]["phase"] == "ready"
-    assert re.fullmatch(r"[0-9a-f]{40}", state["outputs"]["ownerLabels"]["gemma-serving-urn"])
-    project.pulumi("preview", "--refresh", "--expect-no-changes")
-    created = state["outputs"]["createTime"]
-    declare(4096)
-    shown = project.pulumi("up", "--yes", "--skip-preview", "--diff")
-    assert "~ gcp-tpu:index:QueuedResource: (update)" in shown
-    state = project.state()
-    assert state
-    assert state["outputs"]["createTime"] == created
-    assert state["outputs"]["phase"] == "ready"
-    node = project.call("GET", f"v2alpha1/{state['outputs']['nodeName']}").json()
-    assert "--max-model-len=4096" in node["metadata"]["gemma-serving-document"]
-    assert node["createTime"] >= created
-
-
 def test_ctrl_c_in_the_wait_keeps_the_request_and_the_next_up_goes_on_with_it(project: Project):
     project.capacity(us_east5_a=0)
     project.declare()
@@ -284,18 +221,6 @@ def test_ctrl_c_in_the_wait_keeps_the_request_and_the_next_up_goes_on_with_it(pr
     assert not state.get("initErrors")
     assert state["outputs"]["state"] == "ACTIVE"
     assert state["outputs"]["createTime"] == waiting["createTime"]
-
-
-@pytest.mark.long
-def test_ctrl_c_in_the_wait_and_destroy_leaves_nothing(project: Project):
-    project.capacity(us_east5_a=0)
-    project.declare()
-    process = project.start("up", "--yes", "--skip-preview")
-    project.until(lambda: project.listed("us-east5-a"), "the request is made")
-    os.killpg(process.pid, signal.SIGINT)
-    process.communicate(timeout=60)
-    project.pulumi("destroy", "--yes")
-    assert project.everything() == []
 
 
 def test_an_engine_that_is_killed_loses_nothing(project: Project):
@@ -328,40 +253,6 @@ def test_a_zone_without_capacity_is_left_for_the_next_one(project: Project):
 
 
 @pytest.mark.long
-def test_when_every_zone_refuses_the_table_says_why_and_the_state_is_empty(project: Project):
-    project.declare(zones=["us-central1-b", "us-south1-a", "us-nowhere1-a"])
-    text = project.pulumi("up", "--yes", "--skip-preview", expect=1)
-    assert "No zone granted v6e-4 (flex-start). All capacity requests were deleted." in text
-    assert re.search(
-        r"us-central1-b +not offered here: FLEX_START provisioning model is not supported for accelerator type", text
-    )
-    assert re.search(r"us-nowhere1-a +not offered here: Google returned 403 PERMISSION_DENIED", text)
-    assert project.state() is None
-
-
-@pytest.mark.long
-def test_giving_up_active_capacity_is_refused_in_the_preview_and_done_with_permission(project: Project):
-    project.declare()
-    project.pulumi("up", "--yes", "--skip-preview")
-    project.declare(enableExternalIps=True, tags=["serve"], description="serves")
-    project.pulumi("up", "--yes", "--skip-preview")
-    node = project.call("GET", f"{PARENT}/us-east5-a/nodes/serve-node").json()
-    assert (node["networkConfig"]["enableExternalIps"], node["tags"], node["description"]) == (
-        True,
-        ["serve"],
-        "serves",
-    )
-    project.declare(acceleratorType="v6e-8")
-    text = project.pulumi("preview", expect=1)
-    assert "`acceleratorType` changes from v6e-4 to v6e-8" in text
-    assert "set `allowReplaceActive` to true" in text
-    project.declare(acceleratorType="v6e-8", allowReplaceActive=True)
-    project.pulumi("up", "--yes", "--skip-preview")
-    (only,) = project.listed("us-east5-a")
-    assert only["tpu"]["nodeSpec"][0]["node"]["acceleratorType"] == "v6e-8"
-
-
-@pytest.mark.long
 def test_a_suspended_one_is_seen_by_refresh_and_replaced_without_a_name_clash(project: Project):
     project.declare()
     project.pulumi("up", "--yes", "--skip-preview")
@@ -374,36 +265,6 @@ def test_a_suspended_one_is_seen_by_refresh_and_replaced_without_a_name_clash(pr
     assert again
     assert again["outputs"]["state"] == "ACTIVE"
     assert again["outputs"]["createTime"] > state["outputs"]["createTime"]
-
-
-@pytest.mark.long
-def test_an_accepted_request_is_looked_at_by_each_up_and_taken_over_when_its_capacity_has_come(project: Project):
-    project.capacity(us_east5_a=0)
-    project.declare(waitFor="accepted")
-    project.pulumi("up", "--yes", "--skip-preview")
-    state = project.state()
-    assert state
-    assert state["outputs"]["state"] in {"ACCEPTED", "WAITING_FOR_RESOURCES"}
-    assert not state.get("initErrors")
-    assert "state" in project.pulumi("preview", "--diff"), "the preview names what the next one looks at"
-    project.capacity(us_east5_a=4)
-    project.until(lambda: project.listed("us-east5-a")[0]["state"]["state"] == "ACTIVE", "the capacity comes")
-    project.pulumi("up", "--yes", "--skip-preview")
-    again = project.state()
-    assert again
-    assert again["outputs"]["state"] == "ACTIVE"
-    assert again["outputs"]["createTime"] == state["outputs"]["createTime"]
-    project.pulumi("preview", "--expect-no-changes")
-
-
-@pytest.mark.long
-def test_the_total_wait_ends_with_the_zones_that_were_not_asked_and_nothing_left(project: Project):
-    project.capacity(us_east5_a=0, us_east5_b=0)
-    project.declare(waitPerZoneS=60, waitTotalS=1)
-    text = project.pulumi("up", "--yes", "--skip-preview", expect=1)
-    assert re.search(r"us-east5-a +no capacity: .*: the total wait timed out\.", text)
-    assert re.search(r"us-east5-b +not tried: the total wait of 1s expired before this zone was requested\.", text)
-    assert project.state() is None
 
 
 @pytest.mark.long
@@ -431,30 +292,6 @@ def test_a_run_is_renewed_before_its_end_and_the_old_machine_is_deleted(project:
     project.pulumi("up", "--yes", "--skip-preview")
     node = project.call("GET", f"v2alpha1/{after['outputs']['nodeName']}").json()
     assert node["tags"] == ["other"], "a change reaches the machine that serves now"
-    project.pulumi("destroy", "--yes")
-    assert project.everything() == []
-
-
-@pytest.mark.long
-def test_ctrl_c_in_a_renewal_keeps_both_and_destroy_deletes_both(project: Project):
-    project.declare(renewBeforeS=3600)
-    project.pulumi("up", "--yes", "--skip-preview")
-    project.capacity(us_east5_a=0)
-    project.advance(3.5 * 3600)
-    process = project.start("up", "--yes", "--skip-preview")
-    project.until(
-        lambda: any(
-            item["name"].endswith("/serve-b") and item["state"]["state"] == "WAITING_FOR_RESOURCES"
-            for item in project.listed("us-east5-a")
-        ),
-        "the second request waits",
-    )
-    os.killpg(process.pid, signal.SIGINT)
-    process.communicate(timeout=60)
-    state = project.state()
-    assert state
-    assert state["outputs"]["name"].endswith("/serve"), "the old one serves"
-    assert state["outputs"]["renewalName"].endswith("/serve-b")
     project.pulumi("destroy", "--yes")
     assert project.everything() == []
 

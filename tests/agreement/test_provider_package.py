@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from contracts import guest_attributes, labels
-from gcp_tpu_provider import TOKEN, VERSION, desired_state, python_sdk, tpu_api
+from gcp_tpu_provider import TOKEN, desired_state, python_sdk, tpu_api
 from gcp_tpu_provider.properties import package_schema
 
 ROOT = Path(__file__).parents[2]
@@ -52,29 +52,6 @@ def test_the_cli_reads_the_schema_from_the_folder(tmp_path: Path, pulumi: Path):
     assert answered["name"] == "gcp-tpu"
     assert answered["resources"][TOKEN]["properties"] == committed["resources"][TOKEN]["properties"]
     assert answered["types"].keys() == committed["types"].keys()
-
-
-def test_the_schema_names_where_the_package_is_published():
-    described = json.loads(package_schema())
-    assert described["version"] == VERSION
-    repository = described["repository"].removeprefix("https://github.com/")
-    assert re.fullmatch(r"[A-Za-z0-9-]{1,39}/[\w.-]+", repository)
-    owner, _, name = repository.partition("/")
-    assert described["pluginDownloadURL"] == f"github://api.github.com/{owner}/{name}"
-    assert described["homepage"] == described["repository"] == f"https://github.com/{owner}/{name}"
-    assert described["publisher"] == owner
-    assert {"category/cloud", "kind/native"} <= {*described["keywords"]}
-    assert {
-        language for language in described["language"] if described["language"][language]["respectSchemaVersion"]
-    } == {
-        "csharp",
-        "go",
-        "nodejs",
-        "python",
-    }
-    assert not {"logoUrl", "attribution"} & {*described}, (
-        "there is no logo, and the code derives from no other provider"
-    )
 
 
 def test_a_wheel_holds_every_module_and_the_command():

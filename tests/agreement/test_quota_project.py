@@ -50,11 +50,6 @@ def test_storage_and_compute_engine_count_for_the_project_of_the_resource(own_cl
     caller(own_cloud, ANN).ok("GET", path)
 
 
-def test_a_service_accounts_call_needs_no_project(own_cloud, own_client):
-    grant(own_client, f"serviceAccount:{ROBOT}", "roles/viewer")
-    caller(own_cloud, ROBOT).ok("GET", SECRETS)
-
-
 @pytest.mark.parametrize("email", [ANN, ROBOT])
 def test_a_project_that_the_caller_may_not_use_is_refused(own_cloud, own_client, email):
     member = f"{'user' if email == ANN else 'serviceAccount'}:{email}"
@@ -68,14 +63,6 @@ def test_a_project_that_the_caller_may_not_use_is_refused(own_cloud, own_client,
         assert answer["error"]["details"][0]["reason"] == "USER_PROJECT_DENIED"
     grant(own_client, member, "roles/serviceusage.serviceUsageConsumer")
     caller(own_cloud, email, PROJECT).ok("GET", SECRETS)
-
-
-def test_an_api_that_is_off_in_the_project_for_quota_is_off(own_cloud, own_client):
-    own_client.ok("POST", "/admin/projects", {"projectId": "other-one"})
-    own_client.ok("POST", "/serviceusage/v1/projects/other-one/services/secretmanager.googleapis.com:disable", {})
-    own_client.headers["x-goog-user-project"] = "other-one"
-    status, answer = own_client.call("GET", SECRETS)
-    assert (status, answer["error"]["details"][0]["reason"]) == (403, "SERVICE_DISABLED")
 
 
 def test_a_login_refreshes_its_token_and_its_calls_count_for_the_project_of_the_session(

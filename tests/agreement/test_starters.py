@@ -11,7 +11,7 @@ from components.container_starter import container_command
 from contracts.container_start import ContainerStart
 from contracts.path_guard import GUARD_ARGUMENT
 from localcloud.running.revisions import SimulatedRevisions
-from localcloud.running.starters import GoogleAccess, is_starter
+from localcloud.running.starters import GoogleAccess
 from localcloud.tests.running.running_server import Answer, ask
 from localcloud.world.run_messages import LogLine
 from localcloud.world.runtime import RevisionFailedError, RevisionSpec
@@ -132,30 +132,6 @@ def test_the_starter_of_the_stacks_puts_the_path_guard_in_front_of_the_server(tm
     assert "ModuleNotFoundError: No module named 'gemma_serving_path_guard'" in log
 
 
-def test_each_instance_begins_with_empty_volumes(tmp_path: Path):
-    for _ in range(2):
-        assert "found []" in run(tmp_path, template())[1]
-
-
-def test_a_program_that_fails_fails_the_revision(tmp_path: Path):
-    with pytest.raises(RevisionFailedError, match="failed the configured startup probe checks"):
-        run(tmp_path, template(command=["python3", "-c", "raise SystemExit(3)"]))
-
-
 def test_without_a_way_to_google_the_local_cloud_says_what_it_does_not_model(tmp_path: Path):
     with pytest.raises(RevisionFailedError, match="if instances can reach Google"):
         run(tmp_path, template(), google=False)
-
-
-@pytest.mark.parametrize(
-    ("words", "found"),
-    [
-        (["python3", "-c", "pass"], True),
-        (["/usr/bin/python3", "-c", "pass", "x"], True),
-        (["vllm", "serve", "m"], False),
-        (["python3", "-m", "vllm.entrypoints.openai.api_server"], False),
-        (["python3", "-c"], False),
-    ],
-)
-def test_a_starter_is_python_with_a_text(words: list[str], found: bool):
-    assert is_starter(words) is found

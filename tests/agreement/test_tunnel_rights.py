@@ -158,6 +158,13 @@ def test_the_roles_of_keys_in_the_metadata_are_enough_and_open_nothing_with_os_l
     gcloud.log_in(NODE, Login(account=ALICE))
 
 
+def test_nobody_reads_the_login_profile_of_another(node):
+    token = node.ok("POST", "/admin/tokens", {"email": "bob@example.com"})["accessToken"]
+    bob = type(node)(node.base_url, token=token, headers=gcloud_itself())
+    assert bob.error("GET", f"/oslogin/v1/users/{ALICE}/loginProfile")[0] == 403
+    assert bob.ok("GET", "/oslogin/v1/users/bob@example.com/loginProfile") == {"name": "bob@example.com"}
+
+
 def test_a_tunnel_to_an_instance_without_os_login_writes_the_key_into_its_metadata(node):
     zone = f"/compute/compute/v1/{PROJECT}/zones/us-east5-a/instances"
     metadata = {"items": [{"key": "enable-oslogin", "value": "FALSE"}]}
@@ -178,10 +185,3 @@ def test_a_tunnel_to_an_instance_without_os_login_writes_the_key_into_its_metada
     items = {item["key"]: item["value"] for item in node.ok("GET", f"{zone}/serve")["metadata"]["items"]}
     assert items["ssh-keys"].startswith(f"{getpass.getuser()}:ssh-rsa simulated-key-of-")
     assert items["enable-oslogin"] == "FALSE"
-
-
-def test_nobody_reads_the_login_profile_of_another(node):
-    token = node.ok("POST", "/admin/tokens", {"email": "bob@example.com"})["accessToken"]
-    bob = type(node)(node.base_url, token=token, headers=gcloud_itself())
-    assert bob.error("GET", f"/oslogin/v1/users/{ALICE}/loginProfile")[0] == 403
-    assert bob.ok("GET", "/oslogin/v1/users/bob@example.com/loginProfile") == {"name": "bob@example.com"}

@@ -6,9 +6,9 @@ from dataclasses import replace
 import pytest
 
 from authors.accuracy.bands import learned, left_out, ratios, spread_of_sources
-from authors.accuracy.sweeps import ComparedPoint, all_points, cached_shares, comparisons
+from authors.accuracy.sweeps import ComparedPoint, all_points, comparisons
 from planning.machine.hardware import ACCELERATORS
-from planning.speed.bands import BANDS, Figure, Kind, Spread, band
+from planning.speed.bands import BANDS, Figure, Kind, band
 
 POINTS = all_points()
 compared = functools.cache(lambda: comparisons(POINTS))
@@ -88,36 +88,3 @@ def test_bands_without_a_source_hold_nine_of_ten_of_its_points():
     bands = [(own, spread_of_sources(others)) for sources in found for own, others in left_out(sources)]
     inside = [band.low <= ratio <= band.high for own, band in bands for ratio in own]
     assert sum(inside) / len(inside) >= 0.9
-
-
-def test_a_server_unlike_the_others_widens_the_band():
-    alike = [[0.95, 1.0, 1.05] * 4] * 4
-    near, far = spread_of_sources(alike), spread_of_sources([*alike, [1.6] * 10])
-    assert near == Spread(low=0.95, high=1.05, points=48, sources=4)
-    assert far.high > 1.6
-    assert far.low < near.low
-    assert spread_of_sources([[1.2, 1.3] * 6] * 4).low == 1.0, "a band has the planned value in it"
-    assert spread_of_sources([[0.7, 0.8] * 6] * 4).high == 1.0
-
-
-def test_points_of_one_server_alone_make_no_band():
-    only = [point for point in POINTS if point.split != "band" or point.source in {"spark-e4b", "spark-31b-nvfp4"}]
-    assert ("rate", "gpu") not in learned(only)
-
-
-def test_only_the_first_sweep_repeats_its_prompts_unsaid():
-    shares = dict(zip(POINTS, cached_shares(POINTS), strict=True))
-    assert all(share == 0 for point, share in shares.items() if point.source != "sweep-v6e-1")
-    again = {p.users: share for p, share in shares.items() if (p.deployment, p.input_tokens) == ("sweep-e2b", 4_096)}
-    assert again[2] == 1.0
-    assert again[16] == pytest.approx(0.5)
-    too_long_for_the_cache = next(
-        share for p, share in shares.items() if (p.deployment, p.input_tokens, p.users) == ("sweep-12b", 4_096, 64)
-    )
-    assert too_long_for_the_cache == 0
-
-
-def test_a_burst_is_told_from_a_closed_loop():
-    bursts = [point for point in POINTS if point.is_one_wave]
-    assert {c.figure for c in compared() if c.point in bursts} == {"rate"}
-    assert bursts

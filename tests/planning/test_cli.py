@@ -15,36 +15,11 @@ from planning.question.fields import field_types, is_duration, value_at
 from planning.question.types import Deployment
 from planning.speed.bands import BANDS
 from scripts.cli.options import Parser, add_options, read_options
-from scripts.plan.__main__ import main
 from scripts.plan.question import CommandWording, Question, deployment_from
 
 ROOT = Path(__file__).resolve().parents[2]
 E2B = ("--model", "google/gemma-4-E2B-it", "--accelerator", "v6e-4")
 TOO_LARGE = ("--model", "google/gemma-4-31B-it", "--accelerator", "L4")
-LLAMA = {
-    "model_type": "llama",
-    "hidden_size": 4_096,
-    "intermediate_size": 14_336,
-    "num_hidden_layers": 32,
-    "num_attention_heads": 32,
-    "num_key_value_heads": 8,
-    "vocab_size": 128_256,
-}
-
-
-@pytest.fixture
-def run(capsys):
-    """Run the command in this process; returns exit code, stdout and stderr."""
-
-    def ran(*arguments: object):
-        try:
-            code = main([str(a) for a in arguments])
-        except SystemExit as stopped:
-            code = stopped.code
-        captured = capsys.readouterr()
-        return code, captured.out, captured.err
-
-    return ran
 
 
 def test_the_module_runs_and_prints_one_object_and_nothing_else():
@@ -103,8 +78,6 @@ def test_every_path_of_a_settings_file_can_be_changed_in_a_question(run):
             "with --set: gemma-serving:cloudRun.memry is not a known setting. Did you mean cloudRun.memory?",
         ),
         ("cloudRun.memory=", "--set cloudRun.memory has no value"),
-        ("cloudRun.memory={", '--set cloudRun.memory is "{", which is not a value in YAML'),
-        ("cloudRun.minInstances=-1", "cloudRun.minInstances = -1: "),
         ("cloudRn.memory=32Gi", '--set has no key "cloudRn.memory"'),
     ],
 )
@@ -120,22 +93,6 @@ def test_exit_codes_are_0_for_fits_and_2_for_blocked_and_out_of_memory(run):
     assert (code, json.loads(out)["verdict"]) == (2, "blocked")
     code, out, _ = run(*TOO_LARGE, "--json")
     assert (code, json.loads(out)["verdict"]) == (2, "out-of-memory")
-
-
-@pytest.mark.parametrize(
-    ("pair", "verdict"),
-    [
-        ("gpuMemoryUtilization=0.05", "out-of-memory"),
-        ("gpuMemoryUtilization=0.1", "fits"),
-        ("tensorParallelSize=2", "blocked"),
-        ("maxModelLen=131,072", "fits"),
-        ("maxModelLen=200000", "blocked"),
-        ("hostMemoryGib=4", "blocked"),
-    ],
-)
-def test_settings_change_the_plan(run, pair: str, verdict: str):
-    _, out, err = run(*E2B, "--set", pair, "--json")
-    assert (err, json.loads(out)["verdict"]) == ("", verdict)
 
 
 VALUES: dict[object, object] = {
@@ -193,19 +150,15 @@ def test_every_field_can_be_set_and_left_out_in_the_words_of_a_remedy():
             '"gpt-5" is not in the catalog. See docs/reference/checkpoints.md',
         ),
         ((*E2B, "--set", "maxModelLength=1"), 'no key "maxModelLength". Did you mean maxModelLen?'),
-        ((*E2B, "--set", "qqqq=1"), 'no key "qqqq". Use one of tensorParallelSize'),
-        ((*E2B, "--set", "maxModelLen"), "has no value"),
         ((*E2B, "--set", "weightsMode=floppy"), '"floppy". Use one of hub'),
         ((*E2B, "--set", "maxRunDuration=4"), "a duration needs a unit"),
         ((*E2B, "--set", "acceptFindings=FIT99"), 'finding "FIT99" does not exist'),
         ((*E2B, "--min-context", "4096"), "requires --compare"),
         ((*E2B, "--stack", "tpu-v6e4"), "--stack and --model cannot be combined"),
         ((*E2B, "--config", "no-such-file.json"), "no-such-file.json cannot be read"),
-        ((*E2B, "--index", "no-such-file.json"), "--index requires --config"),
         ((*E2B, "--prices", "no-such-file.json"), "no-such-file.json cannot be read"),
         (("--stack", "no-such-stack"), "no-such-stack"),
         ((*E2B, "--colour"), "See --help."),
-        ((*E2B, "--min-context", "many", "--compare"), "must be a whole number"),
     ],
 )
 def test_a_mistake_is_one_sentence_on_stderr_and_exit_code_2(run, arguments: tuple[str, ...], said: str):
@@ -215,15 +168,6 @@ def test_a_mistake_is_one_sentence_on_stderr_and_exit_code_2(run, arguments: tup
     assert err.startswith("plan: ")
     assert err.count("\n") == 1
     assert "Traceback" not in err
-
-
-@pytest.mark.parametrize("text", ["[1]", "{", '"text"'])
-def test_files_that_are_not_one_json_object_are_refused(run, tmp_path, text: str):
-    path = tmp_path / "config.json"
-    path.write_text(text, encoding="utf-8")
-    code, _, err = run("--config", path, "--accelerator", "L4")
-    assert code == 2
-    assert str(path) in err
 
 
 def test_a_table_shows_memory_start_up_cost_and_findings(run):
@@ -239,17 +183,6 @@ def test_a_table_shows_memory_start_up_cost_and_findings(run):
         "$5.40/h (4 v6e chips, flex-start $5.40)",
     ):
         assert part in out
-
-
-def test_a_setting_that_has_no_option_keeps_its_name(run):
-    assert "or set `image` to an image of that version" in run(*E2B, "--explain")[1]
-
-
-def test_a_blocked_plan_shows_why_and_what_to_do(run):
-    code, out, _ = run(*TOO_LARGE)
-    assert code == 2
-    assert "FIT01" in out
-    assert "RTX PRO 6000" in out
 
 
 def test_explaining_shows_the_arithmetic_and_keeps_the_exit_code(run):
@@ -285,8 +218,6 @@ def test_comparing_keeps_to_the_limits(run):
     [
         ("A100-80GB", "only one public source has a", "only one public source has one"),
         ("H200", "only one public source has a", "no public source has one"),
-        ("RTX PRO 6000", "only one public source has a", "no public source has one"),
-        ("L4", "", "only one public source has one"),
         ("H100", "", ""),
     ],
 )
@@ -302,27 +233,6 @@ def test_a_card_with_few_sources_has_wide_bands_and_names_them(run, card: str, d
             found[figure]["low"] / found[figure]["typical"],
         )
         assert low / high == pytest.approx(2 if "no" in words.split() else 1.5 if words else 1, rel=0.02)
-
-
-def test_comparing_says_when_nothing_is_enough(run):
-    code, out, _ = run("--model", "google/gemma-4-31B-it", "--compare", "--max-usd-per-hour", "0.5")
-    assert code == 2
-    assert "H200" in out
-
-
-def test_another_model_is_planned_from_its_config(run, tmp_path):
-    folder = tmp_path / "Llama-8B"
-    folder.mkdir()
-    (folder / "config.json").write_text(json.dumps(LLAMA), encoding="utf-8")
-    _, out, err = run("--config", folder / "config.json", "--accelerator", "H100", "--json")
-    assert err == ""
-    document = json.loads(out)
-    assert document["model"] == "Llama-8B"
-    assert document["memory"]["weights_gib"] == pytest.approx(14.96, abs=0.1)
-    (folder / "model.safetensors.index.json").write_text('{"weight_map": {}}', encoding="utf-8")
-    code, _, err = run("--config", folder / "config.json", "--accelerator", "H100", "--json")
-    assert code == 2
-    assert "metadata.total_size" in err
 
 
 def test_prices_of_a_file_replace_the_list_prices(run, tmp_path):
@@ -359,8 +269,6 @@ def test_costs_show_the_bill_with_its_sources_and_the_break_even(run, stack: str
     ("options", "chosen"),
     [
         (("--model", "12B"), "google/gemma-4-12B-it"),
-        (("--model", "26b"), "google/gemma-4-26B-A4B-it"),
-        (("--model", "26B-A4B"), "google/gemma-4-26B-A4B-it"),
         (("--model", "12B", "--quantization", "w4a16"), "google/gemma-4-12B-it-qat-w4a16-ct"),
         (("--model", "12B", "--quantization", "fp8"), "RedHatAI/gemma-4-12B-it-FP8-Dynamic"),
     ],
@@ -402,3 +310,9 @@ def test_an_image_that_does_not_exist_is_refused_with_those_that_do(run):
     assert "--compare and --image cannot be combined" in run("--compare", *QAT, "--image", "vllm-tpu-w4a16")[2]
     assert "vllm-openai is an image for GPUs, but v6e-4" in run(*E2B, "--image", "vllm-openai")[2]
     assert run(*E2B, "--image", "vllm-tpu")[0] == 0
+
+
+def test_comparing_says_when_nothing_is_enough(run):
+    code, out, _ = run("--model", "google/gemma-4-31B-it", "--compare", "--max-usd-per-hour", "0.5")
+    assert code == 2
+    assert "H200" in out

@@ -123,13 +123,6 @@ def test_kv_of_a_dense_model_is_layers_times_heads():
     assert p.vllm.tool_call_parser is None
 
 
-def test_the_index_says_how_large_the_checkpoint_is():
-    index = {"metadata": {"total_size": 16_060_522_496}, "weight_map": {}}
-    spec = model_from_config(LLAMA_8B, name="other", index=index)
-    p = plan(Deployment(model="other", accelerator="L4", model_spec=spec))
-    assert p.memory.checkpoint_gib == pytest.approx(16_060_522_496 / GIB)
-
-
 @pytest.mark.parametrize(
     ("block", "scheme"),
     [
@@ -227,15 +220,6 @@ def test_what_is_not_known_of_an_architecture_is_said():
     assert "sliding_window applies to all" in not_known({**LLAMA_8B, "sliding_window": 4_096})
     assert "image or audio encoders" in not_known({**LLAMA_8B, "vision_config": VISION})
     assert "Not known" not in not_known(CONFIGS["31B"], index={"metadata": {"total_size": 62_546_000_000}})
-
-
-def test_a_sliding_window_bounds_what_a_long_request_holds():
-    windowed = {**LLAMA_8B, "sliding_window": 4_096}
-    p, q = (
-        plan(Deployment(model="other", accelerator="H100", model_spec=model_from_config(c, name="other")))
-        for c in (LLAMA_8B, windowed)
-    )
-    assert q.memory.kv_request_gib < p.memory.kv_request_gib
 
 
 def _without(config: dict[str, object], key: str) -> dict[str, object]:

@@ -6,33 +6,14 @@ import shlex
 
 import pytest
 
-from planning import Deployment, PlanningError, plan
+from planning import PlanningError
 from planning.data.images import IMAGES
 from planning.machine.devices import parse_device
 from planning.machine.hardware import ACCELERATORS, find_accelerator
-from planning.question.types import Plan
-from planning.solve.plan_json import plan_json
-from scripts.plan.__main__ import main
 
 RTX_3090 = "memory=24GiB,bandwidth=936GB/s,tflops=71"
 MODEL = ("--model", "google/gemma-4-E2B-it")
 VLLM = next(image.version for image in IMAGES.values() if image.platform == "cuda")
-
-
-def on(figures: str, model: str = "google/gemma-4-E2B-it") -> Plan:
-    return plan(Deployment(model=model, accelerator="", device=parse_device(figures)))
-
-
-@pytest.fixture
-def run(capsys):
-    """Run the command in this process; returns exit code, stdout and stderr."""
-
-    def ran(*arguments: str):
-        code = main(list(arguments))
-        captured = capsys.readouterr()
-        return code, captured.out, captured.err
-
-    return ran
 
 
 def test_the_figures_of_a_box_give_a_device():
@@ -48,32 +29,17 @@ def test_the_figures_of_a_box_give_a_device():
         ("", '--device key "" is unknown. Allowed: memory, usable, bandwidth, tflops, link, count, usd, name.'),
         ("memory=24GiB", "--device requires bandwidth and tflops, for example --device memory=24GiB,"),
         (f"{RTX_3090},vram=24GiB", '--device key "vram" is unknown'),
-        (f"{RTX_3090},memory=48GiB", "--device has memory twice"),
-        (f"{RTX_3090},count", "--device count has no value"),
         ("memory=24,bandwidth=936GB/s,tflops=71", '--device memory is "24". Write memory=NUMBERGiB or memory=NUMBERGB'),
-        ("memory=24GiB,bandwidth=936,tflops=71", '--device bandwidth is "936". Write bandwidth=NUMBERGB/s'),
-        ("memory=24GiB,bandwidth=936Gbit/s,tflops=71", '--device bandwidth is "936Gbit/s"'),
-        ("memory=nanGiB,bandwidth=936GB/s,tflops=71", '--device memory is "nanGiB"'),
         ("memory=0GiB,bandwidth=936GB/s,tflops=71", '--device memory is "0GiB". Allowed: 1 to 4096 GiB.'),
         ("memory=24GiB,bandwidth=936TB/s,tflops=71", '--device bandwidth is "936TB/s". Allowed: 1 to 100000 GB/s.'),
         (f"{RTX_3090},count=0", '--device count is "0". Allowed: 1 to 16.'),
         (f"{RTX_3090},usable=25GiB", "--device usable is 25GiB, more than the memory of 24GiB."),
-        (f"{RTX_3090},usd=0", '--device usd is "0"'),
     ],
 )
 def test_nonsense_is_refused_in_one_sentence(figures: str, said: str):
     with pytest.raises(PlanningError, match=re.escape(said)) as caught:
         parse_device(figures)
     assert "\n" not in str(caught.value)
-
-
-def test_a_device_without_a_price_shows_no_cost():
-    without, priced = on(RTX_3090), on(f"{RTX_3090},usd=0.3/h")
-    assert plan_json(without)["cost"] is None
-    assert plan_json(priced)["cost"]["usd_per_hour"] == 0.3
-    assert without.bill == ""
-    assert "$0.30/h" in priced.bill
-    assert json.dumps(plan_json(without)).count("$") == 0
 
 
 def test_the_command_plans_a_device_and_prints_no_dollars(run):
@@ -128,15 +94,8 @@ def test_options_that_do_not_go_together_are_refused(run, arguments: tuple[str, 
 
 
 def test_the_release_of_vllm_decides_what_is_left(run):
-    asked = (
-        "--model",
-        "google/gemma-4-31B-it",
-        "--accelerator",
-        "H200",
-        "--set",
-        "maxNumBatchedTokens=16384",
-        "--json",
-    )
+    card = ("--model", "google/gemma-4-31B-it", "--accelerator", "H200")
+    asked = (*card, "--set", "maxNumBatchedTokens=16384", "--json")
     usual, same, none, old, built = (
         json.loads(run(*asked, *more)[1])
         for more in (
@@ -181,12 +140,10 @@ def test_one_word_serves_text_only(run):
     ("spelled", "meant"),
     [
         ("v6e1", "v6e-1"),
-        ("V6E-4", "v6e-4"),
         ("tpu v6e 8", "v6e-8"),
         ("v5litepod-8", "v5e-8"),
         ("nvidia-l4", "L4"),
         ("NVIDIA H100 80GB", "H100"),
-        ("rtx-pro-6000", "RTX PRO 6000"),
         ("nvidia-rtx-pro-6000", "RTX PRO 6000"),
         ("a100", "A100-80GB"),
     ],

@@ -27,20 +27,15 @@ def found(deployment: Deployment) -> Finding | None:
     [
         (on("L4", 12), "12 GiB, but Cloud Run allows 16 to 32 GiB with L4", {"host_memory_gib": 16.0, "vcpu": 8.0}),
         (on("L4", 33), "33 GiB, but", {"host_memory_gib": 32.0, "vcpu": 8.0}),
-        (on("L4", 1_000), "1000 GiB, but", {"host_memory_gib": 32.0, "vcpu": 8.0}),
         (on("L4", 16, 1), "`vcpu` is 1, but Cloud Run allows 4, 6, 8 vCPU with L4", {"vcpu": 4.0}),
-        (on("L4", 16, 5), "`vcpu` is 5", {"vcpu": 6.0}),
         (on("L4", 16, 4.5), "`vcpu` is 4.5", {"vcpu": 6.0}),
         (on("L4", 32, 20), "`vcpu` is 20", {"vcpu": 8.0}),
         (on("L4", 32, 4), "at most 16 GiB with `vcpu` 4 (4 GiB per vCPU)", {"vcpu": 8.0}),
-        (on("L4", None, 6), "at most 24 GiB with `vcpu` 6", {"host_memory_gib": 32.0, "vcpu": 8.0}),
         (on("RTX PRO 6000", 64), "80 to 120 GiB with RTX PRO 6000", {"host_memory_gib": 80.0, "vcpu": 20.0}),
         (on("RTX PRO 6000", 100, 20), "at most 80 GiB with `vcpu` 20", {"vcpu": 26.0}),
-        (on("RTX PRO 6000", 80, 8), "`vcpu` is 8", {"vcpu": 20.0}),
         (on("v6e-1", 177), "a machine with v6e-1 has at most 176 GiB", {"host_memory_gib": None}),
         (on("v5e-1", None, 25), "a machine with v5e-1 has at most 24 vCPU", {"vcpu": None}),
         (on("v5e-1", 45, 25), "at most 44 GiB; `vcpu`", {"host_memory_gib": None, "vcpu": None}),
-        (on("H100", 1_000), "at most 234 GiB", {"host_memory_gib": None}),
         (on("L4", 129, platform="gce"), "at most 128 GiB", {"host_memory_gib": None}),
     ],
 )
@@ -82,12 +77,6 @@ def test_every_remedy_is_rented(accelerator: str, memory_gib: float | None, vcpu
         assert after.host_memory_gib <= 4 * after.vcpu
 
 
-def test_a_memory_between_the_limits_of_two_vcpu_is_kept():
-    finding = found(replace(on("L4"), host_memory_gib=20, vcpu=4))
-    assert finding is not None
-    assert finding.remedies[0].changes == {"vcpu": 6.0}
-
-
 def test_a_host_that_the_quota_carries_once_comes_with_one_instance():
     """Every size that Cloud Run rents beside the GPU needs more than half of this quota."""
     wrong = Deployment(
@@ -100,3 +89,9 @@ def test_a_host_that_the_quota_carries_once_comes_with_one_instance():
     assert [remedy.changes["cloud_run.max_instances"] for remedy in finding.remedies] == [1]
     fixed = plan(changed(wrong, finding.remedies[0].changes))
     assert not [one.id for one in fixed.findings if one.severity == "block"]
+
+
+def test_a_memory_between_the_limits_of_two_vcpu_is_kept():
+    finding = found(replace(on("L4"), host_memory_gib=20, vcpu=4))
+    assert finding is not None
+    assert finding.remedies[0].changes == {"vcpu": 6.0}

@@ -20,7 +20,6 @@ TOO_LONG = {"initialDelay": "240s", "period": "60s", "failureThreshold": 31, "ti
 OWN_IMAGE = {"repository": "my/vllm", "digest": f"sha256:{'0' * 64}", "uid": 2_000, "gid": 2_000}
 OLD_IMAGE = {"repository": "vllm/vllm-openai", "digest": f"sha256:{'1' * 64}", "version": "0.10.2"}
 STREAMS = {"mode": "streamer"}
-EAGER = {"cloudRun.compileCache": "bucket", "vllm.enforceEager": True}
 CROWDED = {"cloudRun.concurrency": 64, "vllm.maxNumSeqs": 256, "workload": {}}
 NETWORK = {"network": "shared", "subnetwork": "shared", "privateGoogleAccess": False}
 MEDIA_IN_A_NETWORK = {

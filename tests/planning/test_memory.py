@@ -4,7 +4,6 @@ from dataclasses import replace
 
 import pytest
 
-from planning import plan
 from planning.memory.budget import captured_graphs, memory_plan, token_buckets
 from planning.memory.kv_cache import blocks_per_request, layout_of
 from planning.memory.resolve import resolve
@@ -67,11 +66,6 @@ def test_on_gpus_a_long_request_grows_by_its_full_attention_layers_only(model: s
 @pytest.mark.parametrize(("model", "kib"), [("E2B-it", 18), ("E4B-it", 56), ("26B-A4B-it", 220), ("31B-it", 880)])
 def test_on_tpu_every_layer_holds_the_full_length(model: str, kib: int):
     assert layout_of(resolved(model, "v6e-1")).bytes_per_token == kib * 1024
-
-
-def test_fp8_halves_kv_on_gpus():
-    plain, small = layout_of(resolved("31B-it", "H100")), layout_of(resolved("31B-it", "H100", kv_cache_dtype="fp8"))
-    assert plain.bytes_per_token == 2 * small.bytes_per_token
 
 
 def test_blocks_of_26b_are_pages_of_one_group_of_five_layers():
@@ -146,11 +140,11 @@ def test_one_chip_serves_the_lengths_that_a_public_sweep_could_boot(model: str, 
     assert (m.max_concurrency >= 1) is serves
 
 
-def test_four_chips_take_three_times_as_much_as_one():
-    one, four = (plan(Deployment(model=f"{GEMMA}E2B-it", accelerator=a)).throughput for a in ("v6e-1", "v6e-4"))
-    assert 2.5 < four.saturated_tok_per_s / one.saturated_tok_per_s < 4
-
-
 def test_experts_of_more_chips_never_take_more_of_each():
     parts = [weights_of(resolved("26B-A4B-it", "v6e-8", tensor_parallel_size=tp)).experts for tp in (1, 2, 4, 8)]
     assert parts == sorted(parts, reverse=True)
+
+
+def test_fp8_halves_kv_on_gpus():
+    plain, small = layout_of(resolved("31B-it", "H100")), layout_of(resolved("31B-it", "H100", kv_cache_dtype="fp8"))
+    assert plain.bytes_per_token == 2 * small.bytes_per_token

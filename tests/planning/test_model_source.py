@@ -11,23 +11,10 @@ import pytest
 from cloud import google_api
 from contracts.staged_weights import MANIFEST
 from scripts.cli.settings import NO_PROJECT
-from scripts.plan.__main__ import main
 
 ROOT = Path(__file__).resolve().parents[2]
 FOLDER = ROOT / "tests" / "fixtures" / "models" / "other-8b"
 CONFIG = json.loads((FOLDER / "config.json").read_text())
-
-
-@pytest.fixture
-def run(capsys):
-    """Run the command in this process; returns exit code, stdout and stderr."""
-
-    def ran(*arguments: object):
-        code = main([str(argument) for argument in arguments])
-        captured = capsys.readouterr()
-        return code, captured.out, captured.err
-
-    return ran
 
 
 @dataclass

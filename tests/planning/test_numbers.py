@@ -14,12 +14,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from contracts.exit_codes import ExitCode
-from planning import CloudRunOptions, Deployment, PlanningError, VllmOptions, plan
+from planning import Deployment, PlanningError, plan
 from planning.model.hf_config import model_from_config
 from planning.numbers import LARGEST, is_number, number, read_json, whole_number
 from planning.question.fields import changed, field_types, number_limits
 from planning.question.vllm_args import OPTIONS, Limit
-from planning.solve.plan_json import plan_json
 from scripts.cli.command import Command, run_command
 from scripts.cli.options import option_fields
 from scripts.plan.__main__ import main
@@ -28,23 +27,7 @@ from stacks.loading import SettingsError, from_file, gateway_from_file, is_gatew
 from stacks.schema import alternatives, block_of, settings_schema
 
 ROOT = Path(__file__).resolve().parents[2]
-NEVER = (
-    "nan",
-    "NaN",
-    "-nan",
-    "inf",
-    "-inf",
-    "+Infinity",
-    "1e400",
-    "-1e400",
-    "9" * 400,
-    "1e300",
-    "-1",
-    "-0.5",
-    "true",
-    "False",
-    "",
-)
+NEVER = ("nan", "-inf", "1e400", "9" * 400, "-1", "true", "")
 """Texts that no number option takes."""
 L4 = ("--model", "google/gemma-4-12B-it-qat-w4a16-ct", "--accelerator", "L4")
 QUESTION = Deployment(model="google/gemma-4-12B-it-qat-w4a16-ct", accelerator="L4")
@@ -76,27 +59,11 @@ def test_every_number_of_set_is_refused_when_it_is_none(key: str, capsys: pytest
 
 @pytest.mark.parametrize("key", DURATIONS)
 def test_every_duration_is_refused_when_it_is_none(key: str, capsys: pytest.CaptureFixture[str]):
-    for text in ("nan", "infs", "-1s", "5", "1e400s", "0.5h"):
+    for text in ("nan", "-1s", "5", "1e400s"):
         one_sentence(capsys, main([*L4, "--set", f"{key}={text}"]), names=key)
 
 
-@pytest.mark.parametrize(
-    "key",
-    [
-        "maxModelLen",
-        "maxNumSeqs",
-        "tensorParallelSize",
-        "maxNumBatchedTokens",
-        "blockSize",
-        "gpuMemoryUtilization",
-        "hostMemoryGib",
-        "vcpu",
-        "measuredTokPerS",
-        "maxUsd",
-        "concurrency",
-        "maxInstances",
-    ],
-)
+@pytest.mark.parametrize("key", ["maxModelLen", "gpuMemoryUtilization", "hostMemoryGib", "maxUsd", "maxInstances"])
 def test_nothing_is_not_the_same_as_not_given(key: str, capsys: pytest.CaptureFixture[str]):
     one_sentence(capsys, main([*L4, "--set", f"{key}=0"]), names=key)
 
@@ -117,35 +84,6 @@ def test_numbers_inside_an_option_are_numbers(text: str, capsys: pytest.CaptureF
 def test_a_program_that_plans_gets_the_same_refusal(path: str, value: float):
     with pytest.raises(PlanningError, match=r"^`[a-z_.]+` is .* must be .*\.$"):
         plan(changed(QUESTION, {path: value}))
-
-
-@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf, 0, -1, True, 10**400])
-def test_options_of_vllm_are_refused_too(value: Any):
-    for option in OPTIONS.values():
-        if (
-            option.kind in {int, float}
-            and option.limit
-            and not (value == 0 and option.limit.at_least == 0 and value is not True)
-        ):
-            with pytest.raises(PlanningError):
-                plan(Deployment(model=QUESTION.model, accelerator="L4", vllm=VllmOptions(**{option.name: value})))
-
-
-@given(st.floats(allow_nan=True, allow_infinity=True), st.floats(allow_nan=True, allow_infinity=True), st.integers())
-def test_what_is_taken_gives_finite_figures(memory_gib: float, rate: float, instances: int):
-    deployment = Deployment(
-        model=QUESTION.model,
-        accelerator="L4",
-        host_memory_gib=memory_gib,
-        measured_tok_per_s=rate,
-        cloud_run=CloudRunOptions(max_instances=instances),
-    )
-    try:
-        document = plan_json(plan(deployment))
-    except PlanningError as error:
-        assert str(error).count(". ") == 0
-        return
-    json.dumps(document, allow_nan=False)
 
 
 COMMANDS = ("plan", "bench", "smoke", "teardown", "preview", "recover", "doctor")
@@ -175,7 +113,7 @@ def test_every_option_of_every_command_refuses_what_is_no_number(
     for name, subcommand, flag in all_options():
         with subtests.test(f"{name} {subcommand} {flag}"):
             command = importlib.import_module(f"scripts.{name}.__main__").COMMAND
-            for text in ("nan", "inf", "-inf", "1e400", "-1", "9" * 400, "true"):
+            for text in ("nan", "1e400", "-1", "true"):
                 one_sentence(
                     capsys, run_command(command, [*([subcommand] if subcommand else []), f"{flag}={text}"]), names=flag
                 )
@@ -191,7 +129,7 @@ def number_settings(block: dict[str, Any], path: str = "") -> Iterator[str]:
             yield place
 
 
-NO_NUMBERS = (".nan", ".inf", "-.inf", "1e400", "1.0e+400", "true", '"NaN"', '"Infinity"')
+NO_NUMBERS = (".nan", "-.inf", "true")
 FILES = {"tpu": ROOT / "Pulumi.tpu-v6e4.yaml", "cloudRun": ROOT / "Pulumi.l4-qat.yaml"}
 GATEWAY = {"region": "us-east5", "regions": ["us-east5"], "backends": [{"stack": "tpu-v6e4"}]}
 
@@ -235,7 +173,7 @@ def test_a_config_is_refused_in_one_sentence(
     subtests: pytest.Subtests, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ):
     keys = ("hidden_size", "num_hidden_layers", "vocab_size", "num_attention_heads", "head_dim", "intermediate_size")
-    for key, text in product(keys, ("NaN", "Infinity", "1e400", "-1", "true", '"1"', "9" * 400)):
+    for key, text in product(keys, ("NaN", "1e400", "-1", "true", '"1"')):
         with subtests.test(f"{key}: {text[:20]}"):
             good = {
                 "architectures": ["LlamaForCausalLM"],

@@ -17,7 +17,6 @@ from stacks.loading import SettingsError, from_file
 from stacks.wording import file_changes
 
 ROOT = Path(__file__).resolve().parents[2]
-STACKS = sorted(path.name for path in ROOT.glob("Pulumi.*.yaml"))
 A, B = "a" * 40, "b" * 40
 ORIGIN = "tpu-v6e1"
 

@@ -153,19 +153,13 @@ def test_the_command_answers_a_person_who_asks_for_a_day(capsys, monkeypatch):
     [
         (("--traffic", "steady"), "--traffic requires --hours-per-day."),
         (("--hours-per-day", "8", "--traffic", "burst"), "it must be steady, or burst=MINUTES with the minutes"),
-        (("--hours-per-day", "8", "--traffic", "burst=60"), "it must be steady, or burst=MINUTES"),
         (("--hours-per-day", "8", "--traffic", "burst=nan"), "it must be steady, or burst=MINUTES"),
-        (("--hours-per-day", "0"), "--hours-per-day is '0'; it must be a number"),
         (("--hours-per-day", "25"), "--hours-per-day is '25'; it must be a number"),
         (("--latency-first", "--throughput-first"), "--latency-first and --throughput-first cannot be combined."),
     ],
 )
-def test_a_wrong_profile_is_one_sentence(capsys, arguments, said):
-    try:
-        code = main(("--solve", "--workload", LOAD, *arguments))
-    except SystemExit as exit_:
-        code = exit_.code
-    captured = capsys.readouterr()
-    assert (code, captured.out) == (2, "")
-    assert said in captured.err
-    assert captured.err.count("\n") == 1
+def test_a_wrong_profile_is_one_sentence(run, arguments, said):
+    code, out, err = run("--solve", "--workload", LOAD, *arguments)
+    assert (code, out) == (2, "")
+    assert said in err
+    assert err.count("\n") == 1

@@ -157,26 +157,6 @@ def test_machines_of_compute_engine_are_marked_as_outside_the_project():
     assert all(title in rest for title in outside)
 
 
-def test_a_utilisation_too_low_for_the_weights_is_out_of_memory_too():
-    p = plan(deployment("E2B-it", "L4", gpu_memory_utilization=0.35))
-    assert p.verdict == "out-of-memory"
-    assert "No memory is left for the KV cache" in the(p, "FIT01").message
-
-
-def test_more_memory_comes_with_the_vcpu_that_cloud_run_asks_for_beside_it():
-    finding = the(plan(replace(MEASURED["qat-26b-l4"], host_memory_gib=16, vcpu=4)), "FIT03")
-    assert finding.remedies[0].changes == {"host_memory_gib": 20, "vcpu": 6}
-
-
-def test_the_least_batch_that_holds_a_video_is_accepted():
-    bad = deployment(max_num_batched_tokens=2_048, disable_chunked_mm_input=True)
-    least = change_of(the(plan(bad), "LEN02"), "vllm.max_num_batched_tokens")
-    assert isinstance(least, int)
-    for tokens, shown in ((least, False), (least - 1, True)):
-        p = plan(replace(bad, vllm=replace(bad.vllm, max_num_batched_tokens=tokens)))
-        assert (found(p, "LEN02") is not None) is shown
-
-
 def test_len02_names_the_projects_own_assumption_where_it_decides():
     def len02(**vllm):
         return the(plan(deployment("E4B-it", vllm.pop("on", "L4"), max_num_batched_tokens=2_048, **vllm)), "LEN02")
@@ -232,11 +212,6 @@ def test_adapters_and_tokenizers_of_the_hub_need_a_way_there_too(extra):
     assert found(plan(hub), "NET03") is None, "the subnet has Cloud NAT for the weights"
 
 
-def test_items_that_are_not_served_need_no_room():
-    p = plan(deployment(max_num_batched_tokens=256, disable_chunked_mm_input=True, limit_mm_per_prompt=TEXT_ONLY))
-    assert found(p, "LEN02") is None
-
-
 def test_a_4_bit_model_on_a_tpu_is_offered_as_its_shipped_stack_serves_it():
     asked = Deployment(model="google/gemma-4-31B-it", accelerator="v6e-1")
 
@@ -270,10 +245,6 @@ def test_a_start_longer_than_any_probe_is_told_so():
 )
 def test_each_limit_of_a_probe_is_named_with_its_value(change: dict[str, int], limit: str):
     assert limit in said(the(plan(on_cloud_run(startup_probe=replace(STARTS_IN_TIME, **change))), "PRB02"))
-
-
-def test_without_a_project_nothing_is_said_about_its_quota():
-    assert {"SCL04", "SCL05"} & {finding.id for finding in plan(on_cloud_run(max_instances=3)).findings} == set()
 
 
 def test_a_service_that_cannot_be_created_is_not_told_about_updates():
@@ -420,3 +391,32 @@ def test_a_known_vulnerability_is_found_where_everybody_may_call_and_depends_on_
     assert said("SEC11", image_version="0.31.0", vllm=own_code) is None
     assert said("SEC11") is None, "nothing turned on a feature"
     assert said("SEC11", image_version="", vllm=own_code) is None, "SEC04 says that the version is unknown"
+
+
+def test_the_least_batch_that_holds_a_video_is_accepted():
+    bad = deployment(max_num_batched_tokens=2_048, disable_chunked_mm_input=True)
+    least = change_of(the(plan(bad), "LEN02"), "vllm.max_num_batched_tokens")
+    assert isinstance(least, int)
+    for tokens, shown in ((least, False), (least - 1, True)):
+        p = plan(replace(bad, vllm=replace(bad.vllm, max_num_batched_tokens=tokens)))
+        assert (found(p, "LEN02") is not None) is shown
+
+
+def test_without_a_project_nothing_is_said_about_its_quota():
+    assert {"SCL04", "SCL05"} & {finding.id for finding in plan(on_cloud_run(max_instances=3)).findings} == set()
+
+
+def test_items_that_are_not_served_need_no_room():
+    p = plan(deployment(max_num_batched_tokens=256, disable_chunked_mm_input=True, limit_mm_per_prompt=TEXT_ONLY))
+    assert found(p, "LEN02") is None
+
+
+def test_a_utilisation_too_low_for_the_weights_is_out_of_memory_too():
+    p = plan(deployment("E2B-it", "L4", gpu_memory_utilization=0.35))
+    assert p.verdict == "out-of-memory"
+    assert "No memory is left for the KV cache" in the(p, "FIT01").message
+
+
+def test_more_memory_comes_with_the_vcpu_that_cloud_run_asks_for_beside_it():
+    finding = the(plan(replace(MEASURED["qat-26b-l4"], host_memory_gib=16, vcpu=4)), "FIT03")
+    assert finding.remedies[0].changes == {"host_memory_gib": 20, "vcpu": 6}

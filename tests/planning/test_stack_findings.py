@@ -1,6 +1,5 @@
 """The shipped stacks follow the planner's own advice, or accept a finding with the reason beside it, and cost what their files say."""
 
-import re
 from pathlib import Path
 
 import pytest
@@ -15,11 +14,6 @@ from stacks.planned import to_deployment
 
 ROOT = Path(__file__).resolve().parents[2]
 FILES = sorted(ROOT.glob("Pulumi.*.yaml"))
-ACCEPTED = re.compile(r"((?:^  #.*\n)*)^  gemma-serving:acceptFindings: \[(.*)\]$", re.MULTILINE)
-PLANNED = re.compile(
-    r"^# Planned: \$([\d.]+)/h.*?\$([\d.]+) per million output tokens.* (\d+) minutes to start\.$", re.MULTILINE
-)
-STACKS = [path for path in FILES if PLANNED.search(path.read_text(encoding="utf-8"))]
 
 
 def deployed(path):
@@ -52,22 +46,6 @@ def test_every_stack_says_how_to_receive_its_alerts():
         assert f"  # Only the console and gemma alerts show alerts. To receive them, run {command}" in path.read_text(
             encoding="utf-8"
         )
-
-
-def test_the_stacks_of_one_chip_and_of_four_say_what_they_cost():
-    assert {path.name for path in STACKS} >= {
-        f"Pulumi.{name}.yaml" for name in ("tpu-v6e1-31b-w4a16", "tpu-v6e1-26b-w4a16", "tpu-v6e4-31b")
-    }
-
-
-def test_the_one_chip_is_a_fourth_of_the_four_and_dearer_for_each_token():
-    one, four = (planned(ROOT / f"Pulumi.{name}.yaml") for name in ("tpu-v6e1-31b-w4a16", "tpu-v6e4-31b"))
-    assert one.cost.usd_per_hour == pytest.approx(four.cost.usd_per_hour / 4)
-    assert one.workload is not None
-    assert four.workload is not None
-    dear, cheap = (each.usd_per_million_output_tokens.typical for each in (one.workload, four.workload))
-    text = (ROOT / "Pulumi.tpu-v6e1-31b-w4a16.yaml").read_text(encoding="utf-8")
-    assert f"${dear:.2f} per million output tokens for eight users, compared with ${cheap:.2f} there" in text
 
 
 @pytest.mark.parametrize("image", [image for image, row in IMAGES.items() if row.shipped])

@@ -72,11 +72,6 @@ def test_only_an_archive_makes_a_new_machine_start_warm():
     assert off.restart_s == off.recompile_s
 
 
-def test_off_a_tpu_machine_there_is_no_machine_that_keeps_anything():
-    start = plan(RUN).startup
-    assert (start.recompile_s, start.reboot_s, start.node_replacement_s) == (None, None, None)
-
-
 @pytest.mark.parametrize("place", [("L4", "gce"), ("H200", "gce"), ("L4", "cloud-run"), ("v6e-1", "tpu-vm")])
 def test_the_plan_is_inside_its_own_band(place: tuple[str, str]):
     start = plan(replace(TPU, accelerator=place[0], platform=place[1])).startup  # pyright: ignore[reportArgumentType]

@@ -1,6 +1,5 @@
 """The table of precisions that load: what it answers, and what a plan makes of the answer."""
 
-import re
 from dataclasses import replace
 from itertools import product
 from pathlib import Path
@@ -14,7 +13,7 @@ from planning.data.images import IMAGES
 from planning.machine.hardware import ACCELERATORS
 from planning.model.catalog import MODELS
 from planning.model.spec import ModelSpec
-from planning.model.support import generation_of, support_of, support_rows, version_key
+from planning.model.support import support_of, version_key
 from planning.solve.wording import remedy_of
 from stacks.loading import SettingsError, from_file
 from stacks.planned import to_deployment
@@ -88,18 +87,6 @@ def test_versions_sort_as_vllm_counts_them():
     keys = [version_key(version) for version in versions]
     assert keys == sorted(keys, key=lambda key: key or ())
     assert version_key("nightly") is None
-
-
-def test_every_row_has_a_source_and_a_date_and_says_what_is_missing():
-    for row in support_rows():
-        assert re.fullmatch(r"\d{4}-\d\d-\d\d", row.seen_on)
-        assert row.source
-        assert bool(row.note) == (row.answer != "yes")
-
-
-def test_every_accelerator_has_a_generation_and_every_image_a_version_that_is_readable():
-    assert all(generation_of(accelerator) for accelerator in ACCELERATORS.values())
-    assert all(version_key(image.version) for image in IMAGES.values())
 
 
 def stack(folder: Path, image: object) -> Deployment:

@@ -3,7 +3,6 @@
 import json
 import math
 from dataclasses import fields, replace
-from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -21,9 +20,7 @@ from planning.solve.plan_json import plan_json
 from planning.speed.serving import workload_plan
 from tests.laws import examples
 
-ROOT = Path(__file__).parents[2]
 USD_PER_HOUR = 2.0
-USERS = (*range(1, 41), 48, 64, 65, 96, 128, 200, 256, 257, 400, 1_000)
 LEAST = 1e-6
 """Relative rounding of sums."""
 
