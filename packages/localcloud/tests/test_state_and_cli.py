@@ -15,10 +15,9 @@ import pytest
 import requests
 
 from localcloud.cli import main
-from localcloud.environment import in_shell
 from localcloud.tests import idle_cloud
 from localcloud.world.scenario import Images, OperationDurations, Scenario
-from localcloud.world.state import StateError, StateLock, describe, description
+from localcloud.world.state import StateError, StateLock, description
 
 ROOT = Path(__file__).resolve().parents[2]  # where `python -m localcloud` is found
 P = "/projects/local-project"
@@ -154,21 +153,6 @@ class TestLock:
         lock.release()
         StateLock.take(tmp_path).release()
 
-    def test_the_lock_of_a_dead_process_does_not_stand_in_the_way(self, tmp_path):
-        script = (
-            "import os, sys; from pathlib import Path; from localcloud.world.state import *; "
-            "state = Path(sys.argv[1]); StateLock.take(state); describe(state, {}); os._exit(9)"
-        )
-        assert (
-            subprocess.run(
-                [sys.executable, "-c", script, str(tmp_path)], cwd=ROOT, timeout=LIMIT_S, check=False
-            ).returncode
-            == 9
-        )
-        with pytest.raises(StateError, match="No local cloud runs on the state folder"):
-            description(tmp_path)
-        StateLock.take(tmp_path).release()
-
 
 class TestPrivacy:
     def test_everything_below_an_old_folder_becomes_its_owners_alone(self, tmp_path):
@@ -258,28 +242,6 @@ class TestDescription:
             with pytest.raises(StateError, match="is still starting"):
                 description(tmp_path)
 
-    def test_a_written_description_counts_until_it_is_closed(self, tmp_path):
-        lock = StateLock.take(tmp_path)
-        written = describe(tmp_path, {"environment": {"A": "b"}})
-        script = "import sys; from pathlib import Path; from localcloud.world.state import *; print(description(Path(sys.argv[1])))"
-        asked = [sys.executable, "-c", script, str(tmp_path)]
-        found = subprocess.run(asked, cwd=ROOT, capture_output=True, text=True, timeout=LIMIT_S, check=True).stdout
-        assert found == "{'environment': {'A': 'b'}}\n"
-        written.close()
-        lock.release()
-        with pytest.raises(StateError, match="No local cloud runs on the state folder"):
-            description(tmp_path)
-
-
-def test_lists_of_the_shell_do_not_grow_when_the_environment_is_asked_for_again(tmp_path):
-    shell = {"PATH": "/usr/bin:/bin", "NO_PROXY": "example.com"}
-    for _ in range(3):
-        shell = in_shell({"A": "b"}, str(tmp_path), shell)
-        assert shell["PATH"] == f"{PROGRAMS}:{tmp_path}:/usr/bin:/bin"
-        assert shell["NO_PROXY"] == "example.com,127.0.0.1,localhost"
-        assert shell["no_proxy"] == "127.0.0.1,localhost"
-        del shell["no_proxy"]
-
 
 class TestRun:
     def test_the_exit_code_of_the_command_is_passed_on(self, localcloud):
@@ -358,19 +320,6 @@ class TestRun:
         ]
         assert found == [(tuple(arguments), code, True) for arguments, code, _ in refusals]
         assert "Traceback" not in "".join(done.stderr for done in said)
-
-
-def test_a_start_loads_neither_pulumis_sdk_nor_the_trials():
-    loaded = (
-        "import runpy, sys\n"
-        "sys.argv[1:] = ['--help']\n"
-        "try:\n    runpy.run_module('localcloud', run_name='__main__')\n"
-        "finally:\n    print(sorted({'pulumi.resource', 'requests', 'localcloud.trials.command'} & set(sys.modules)))"
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", loaded], cwd=ROOT, capture_output=True, text=True, timeout=LIMIT_S, check=False
-    )
-    assert (done.returncode, done.stdout.splitlines()[-1], done.stderr) == (0, "[]", "")
 
 
 class TestServe:

@@ -233,13 +233,6 @@ def test_a_server_is_ready_with_the_first_probe_that_it_answers(
     assert [round(pause, -1) for pause in (pauses[0], pauses[-1])] == [delay_s, delay_s + 10 * (attempts - 1)]
 
 
-def test_a_probe_of_another_port_than_the_server_listens_on_fails(tmp_path: Path):
-    other = {"periodSeconds": 60, "failureThreshold": 20, "tcpSocket": {"port": 8080}}
-    assert "failed the configured startup probe checks" in failure(
-        tmp_path, template(container={"startupProbe": other})
-    )
-
-
 def test_without_a_probe_the_default_of_240_s_applies_and_google_speaks_of_the_port(tmp_path: Path):
     lines: list[LogLine] = []
     said = failure(tmp_path, template(container={"startupProbe": {}}), lines=lines)

@@ -3,8 +3,7 @@
 import pytest
 import requests
 
-from localcloud.tests import idle_cloud
-from localcloud.world.scenario import OperationDurations, Scenario, ScenarioError, Services, load, parse
+from localcloud.world.scenario import ScenarioError, load, parse
 
 P = "/projects/local-project"
 SECRETS = f"/secretmanager/v1{P}/secrets"
@@ -51,11 +50,6 @@ class TestFaults:
 
 
 class TestScenario:
-    def test_it_can_be_laid_over_the_one_in_force(self, own_client):
-        answer = put(own_client, {"run": {"gpu_quota": 8}}, merge="true").json()
-        assert answer["run"]["gpu_quota"] == 8
-        assert answer["operations"]["instant"] is True
-
     def test_an_unknown_key_is_one_sentence(self, own_client):
         answer = put(own_client, {"tpu": {"speling": 1}})
         assert answer.status_code == 400
@@ -72,20 +66,6 @@ class TestScenario:
             load(tmp_path / "none.yaml")
         with pytest.raises(ScenarioError, match=r"faults\.0\.status"):
             parse({"faults": [{"method": "x", "status": 200}]}, "x")
-
-    def test_a_strict_scenario_refuses_apis_until_they_are_enabled(self):
-        with idle_cloud.start(
-            scenario=Scenario(services=Services(enabled=()), operations=OperationDurations(instant=True))
-        ) as cloud:
-            session = requests.Session()
-            session.headers["Authorization"] = f"Bearer {cloud.token}"
-            refused = session.get(cloud.base_url + SECRETS, timeout=60)
-            assert refused.status_code == 403
-            assert refused.json()["error"]["details"][0]["reason"] == "SERVICE_DISABLED"
-            session.post(
-                f"{cloud.base_url}/serviceusage/v1{P}/services/secretmanager.googleapis.com:enable", json={}, timeout=60
-            ).raise_for_status()
-            assert session.get(cloud.base_url + SECRETS, timeout=60).status_code == 200
 
 
 class TestLooking:

@@ -124,22 +124,6 @@ def test_traffic_that_cloud_run_refuses_changes_nothing(own_client, two, traffic
     assert own_client.ok("GET", f"{SERVICES}/two") == before
 
 
-def test_a_record_changes_with_the_traffic_and_makes_no_revision(own_client, two):
-    first, second = two
-    before = own_client.ok("GET", f"{SERVICES}/two")
-    record = {"gemma-serving-rollout-record": "x" * 4096, "example.com/a.b_c-D": ""}
-    body = {"traffic": [named(first, 90), named(second, 10, "next")], "annotations": record, "etag": before["etag"]}
-    after = patched(own_client, "two", body, updateMask="traffic,annotations")["response"]
-    assert [status.get("percent") for status in after["trafficStatuses"]] == [90, 10]
-    again = patched(own_client, "two", {"annotations": {"b": "c"}, "etag": after["etag"]}, updateMask="annotations")
-    assert (after["annotations"], again["response"]["annotations"]) == (record, {"b": "c"})
-    assert [again["response"]["trafficStatuses"], again["response"]["latestCreatedRevision"]] == [
-        after["trafficStatuses"],
-        before["latestCreatedRevision"],
-    ]
-    assert len({each["etag"] for each in (before, after, again["response"])}) == 3
-
-
 def test_a_forced_revision_of_the_same_template_gets_the_traffic_of_a_changed_one(own_client):
     small = {"template": {**PLAIN["template"], "scaling": {"maxInstanceCount": 1}}}
     first = deploy(own_client, "again", small)["response"]["latestReadyRevision"]

@@ -142,15 +142,6 @@ def test_max_tokens_ignore_eos_and_min_tokens_bound_the_length(url: str):
     assert tokens(max_tokens=natural - 5) == (natural - 5, "length")
 
 
-def test_a_free_answer_says_that_it_is_simulated_and_a_bound_one_keeps_its_format(url: str):
-    events = chat(url, "Say hello.", stream=True, max_tokens=60).events()
-    text = "".join(event["choices"][0]["delta"].get("content", "") for event in events)
-    assert text.startswith("This is a simulated answer")
-    bound = {"type": "json_schema", "json_schema": {"name": "x", "schema": {"type": "object"}}}
-    content = chat(url, "Say hello.", response_format=bound).json["choices"][0]["message"]["content"]
-    assert json.loads(content) == {}
-
-
 def test_reasoning_comes_apart_from_content_when_thinking_is_enabled(url: str):
     asked = {"chat_template_kwargs": {"enable_thinking": True}}
     message = chat(url, "What is 2+2? Answer with the number only.", **asked).json["choices"][0]["message"]
