@@ -1,6 +1,8 @@
 """An idle local cloud, with a small client."""
 
-from collections.abc import Iterator
+import asyncio
+import functools
+from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -34,6 +36,16 @@ IMAGES = Images(
 )
 """What the tests of services deploy."""
 SCENARIO = Scenario(operations=OperationDurations(instant=True), images=IMAGES)
+
+
+def in_loop(test: Callable[..., Awaitable[None]]) -> Callable[..., None]:
+    """Run an asynchronous test, within two minutes."""
+
+    @functools.wraps(test)
+    def run(*arguments: Any, **options: Any) -> None:
+        asyncio.run(asyncio.wait_for(test(*arguments, **options), 120))
+
+    return run
 
 
 @dataclass

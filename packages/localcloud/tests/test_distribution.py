@@ -55,11 +55,6 @@ def test_every_module_lies_in_a_listed_package_and_no_data_file_is_left_out():
     assert files - packed - own == set()
 
 
-def test_its_dependencies_are_its_requirements():
-    assert PROJECT["tool"]["setuptools"]["dynamic"]["dependencies"] == {"file": ["requirements.in"]}
-    assert names(HOME / "requirements.in") <= names(HOME / "requirements.txt")
-
-
 def test_everything_that_it_imports_is_named_by_its_requirements():
     known = packages_distributions()
     wanted = names(HOME / "requirements.in")

@@ -14,6 +14,7 @@ from localcloud.running import probes
 from localcloud.running.fronts import DEFAULT_LIMITS
 from localcloud.running.processes import PlannedStart
 from localcloud.running.revisions import MayList, SimulatedRevisions, is_other_program, memory_mib
+from localcloud.tests.conftest import in_loop
 from localcloud.tests.running.running_server import ask
 from localcloud.world.run_messages import LogLine
 from localcloud.world.runtime import RevisionFailedError, RevisionSpec
@@ -180,13 +181,6 @@ def test_which_containers_the_local_cloud_runs_itself(subtests: pytest.Subtests)
             assert is_other_program(image, command, arguments) == is_other
 
 
-def test_a_revision_whose_probe_allows_the_measured_start_serves(tmp_path: Path):
-    assert start(tmp_path, template()) == f"/mnt/models/{MODEL}"
-    log = (tmp_path / "logs" / "gemma-00001-abc.log").read_text()
-    assert "Loading weights took 664" in log
-    assert "Application startup complete." in log
-
-
 def test_a_probe_budget_shorter_than_the_start_fails_the_revision_in_cloud_runs_words(tmp_path: Path):
     short = {**PASSES, "failureThreshold": 5}  # 240 + 5 x 60 = 540 s
     own, system = logged(tmp_path, template(container={"startupProbe": short}))
@@ -322,37 +316,36 @@ def test_a_secret_reaches_the_server_and_cloud_logging_but_no_file(tmp_path: Pat
         assert path.is_dir() or CANARY not in path.read_text(), path
 
 
-def test_limits_follow_the_template_and_the_start(tmp_path: Path):
-    async def run() -> None:
-        async with revisions(tmp_path) as running:
-            url = await running.start(RevisionSpec(name=NAME, service=SERVICE, template=template()))
-            limits = running.limits(url)
-            assert (limits.concurrent, limits.timeout_s) == (8, 600)  # two instances of four
-            assert limits.queue_s == 600  # 3.5 starts are longer than the request may take
-            assert running.limits("http://127.0.0.1:1") == DEFAULT_LIMITS
+@in_loop
+async def test_a_start_takes_what_was_measured_and_limits_follow_it_and_the_template(tmp_path: Path):
+    async with revisions(tmp_path) as running:
+        url = await running.start(RevisionSpec(name=NAME, service=SERVICE, template=template()))
+        limits = running.limits(url)
+        assert (limits.concurrent, limits.timeout_s) == (8, 600)  # two instances of four
+        assert limits.queue_s == 600  # 3.5 starts are longer than the request may take
+        assert running.limits("http://127.0.0.1:1") == DEFAULT_LIMITS
+    log = (tmp_path / "logs" / "gemma-00001-abc.log").read_text()
+    assert "Loading weights took 664" in log
+    assert "Application startup complete." in log
 
-    asyncio.run(run())
 
-
-def test_an_instance_that_crashes_is_replaced_at_the_same_address(tmp_path: Path):
-    async def run() -> None:
-        async with revisions(tmp_path) as running:
-            given = template(container={"args": ["simulated/tiny", "--port=8000"]})
-            url = await running.start(RevisionSpec(name=NAME, service=SERVICE, template=given))
-            before = running._instances[NAME].server
-            await asyncio.to_thread(ask, f"{url}/_sim/faults", {"faults": [{"kind": "crash"}]})
-            with pytest.raises(OSError):  # noqa: PT011 - reset, refused or an early end
-                await asyncio.to_thread(ask, f"{url}/v1/completions", {"prompt": "x"})
-            for _ in range(1200):
-                await asyncio.sleep(0.05)
-                with contextlib.suppress(OSError):
-                    if (await asyncio.to_thread(ask, f"{url}/health")).status == 200:
-                        break
-            else:
-                raise AssertionError("the instance did not come back")
-            assert running._instances[NAME].server is not before
-
-    asyncio.run(run())
+@in_loop
+async def test_an_instance_that_crashes_is_replaced_at_the_same_address(tmp_path: Path):
+    async with revisions(tmp_path) as running:
+        given = template(container={"args": ["simulated/tiny", "--port=8000"]})
+        url = await running.start(RevisionSpec(name=NAME, service=SERVICE, template=given))
+        before = running._instances[NAME].server
+        await asyncio.to_thread(ask, f"{url}/_sim/faults", {"faults": [{"kind": "crash"}]})
+        with pytest.raises(OSError):  # noqa: PT011 - reset, refused or an early end
+            await asyncio.to_thread(ask, f"{url}/v1/completions", {"prompt": "x"})
+        for _ in range(1200):
+            await asyncio.sleep(0.05)
+            with contextlib.suppress(OSError):
+                if (await asyncio.to_thread(ask, f"{url}/health")).status == 200:
+                    break
+        else:
+            raise AssertionError("the instance did not come back")
+        assert running._instances[NAME].server is not before
 
 
 def test_stopping_leaves_no_process(tmp_path: Path):
@@ -382,14 +375,12 @@ def await_readiness(running: SimulatedRevisions, url: str, expected: bool) -> No
 
 
 @pytest.mark.parametrize(("path", "expected"), [("/health", True), ("/nothing", False)])
-def test_a_readiness_probe_decides_about_new_requests_and_ends_nothing(tmp_path: Path, path: str, expected: bool):
-    async def run() -> None:
-        probe = {"periodSeconds": 10, "failureThreshold": 2, "httpGet": {"path": path, "port": 8000}}
-        async with revisions(tmp_path) as running:
-            given = template(container={"readinessProbe": probe})
-            url = await running.start(RevisionSpec(name=NAME, service=SERVICE, template=given))
-            assert running.ready(url) is True
-            await asyncio.to_thread(await_readiness, running, url, expected)
-            assert (await asyncio.to_thread(ask, f"{url}/health")).status == 200
-
-    asyncio.run(asyncio.wait_for(run(), 120))
+@in_loop
+async def test_a_readiness_probe_decides_about_new_requests_and_ends_nothing(tmp_path: Path, path: str, expected: bool):
+    probe = {"periodSeconds": 10, "failureThreshold": 2, "httpGet": {"path": path, "port": 8000}}
+    async with revisions(tmp_path) as running:
+        given = template(container={"readinessProbe": probe})
+        url = await running.start(RevisionSpec(name=NAME, service=SERVICE, template=given))
+        assert running.ready(url) is True
+        await asyncio.to_thread(await_readiness, running, url, expected)
+        assert (await asyncio.to_thread(ask, f"{url}/health")).status == 200

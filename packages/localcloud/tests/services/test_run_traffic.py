@@ -62,15 +62,6 @@ def test_a_new_revision_gets_a_tag_with_its_own_url_and_no_traffic(own_client, o
     assert fronts.routes[service["name"] + "#next"] == {f"http://{short(second)}.invalid": 100}
 
 
-def test_traffic_is_divided_and_makes_no_revision(own_client, own_cloud, two):
-    first, second = two
-    after = shift(own_client, "two", [named(first, 90), named(second, 10, "next")])["response"]
-    assert after["latestCreatedRevision"] == second
-    assert [status.get("percent") for status in after["trafficStatuses"]] == [90, 10]
-    routes = own_cloud.cloud.runtimes.fronts.routes[after["name"]]
-    assert routes == {f"http://{short(first)}.invalid": 90, f"http://{short(second)}.invalid": 10}
-
-
 def test_a_revision_runs_while_it_has_traffic_or_a_tag(own_client, own_cloud, two):
     first, second = two
     runtimes = own_cloud.cloud.runtimes

@@ -59,13 +59,8 @@ def metric(url: str, name: str) -> float:
     return float(found[1])
 
 
-def test_every_answer_says_that_it_is_simulated(url: str):
-    for path in ("/health", "/ping", "/version", "/v1/models", "/metrics", "/nowhere"):
-        assert ask(url + path).headers["x-simulated"] == "vllm"
-    assert chat(url, stream=True).headers["x-simulated"] == "vllm"
-
-
 def test_the_models_are_listed_under_the_served_names(url: str):
+    assert ask(f"{url}/nowhere").headers["x-simulated"] == chat(url, stream=True).headers["x-simulated"] == "vllm"
     listed = ask(f"{url}/v1/models").json["data"]
     assert [(item["id"], item["max_model_len"], item["root"]) for item in listed] == [
         ("gemma", 512, MODEL),
@@ -200,13 +195,6 @@ def test_text_completions_take_text_or_ids_and_default_to_16_tokens(url: str):
     events = ask(f"{url}/v1/completions", {"prompt": "x", "stream": True, "max_tokens": 3, "ignore_eos": True}).events()
     text = "".join(event["choices"][0]["text"] for event in events)
     assert ask(f"{url}/tokenize", {"prompt": text, "add_special_tokens": False}).json["count"] == 3
-
-
-def test_tokens_of_chats_are_counted_as_the_usage_counts_them(url: str):
-    messages = [{"role": "user", "content": "How long is this?"}]
-    counted = ask(f"{url}/tokenize", {"messages": messages}).json
-    assert counted["count"] == ask(f"{url}/v1/chat/completions", {"messages": messages}).json["usage"]["prompt_tokens"]
-    assert counted["max_model_len"] == 512
 
 
 def test_a_prompt_at_the_limit_is_refused_with_its_tokens(url: str):
