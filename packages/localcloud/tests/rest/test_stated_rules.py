@@ -97,68 +97,100 @@ IN_PROJECT = {"project": "local-project"}
 
 CASES = [
     (
+        "upstream-password",
         REPOSITORIES,
         ID,
         remote(upstreamCredentials={"usernamePasswordCredentials": {"username": "u", "passwordSecretVersion": "hub"}}),
         "UsernamePasswordCredentials.passwordSecretVersion",
     ),
-    (f"{PROJECT}:setIamPolicy", {}, {"updateMask": "bindings"}, "SetIamPolicyRequest.policy"),
-    (f"{PROJECT}:setIamPolicy", {}, policy(bindings=[{"role": "roles/viewer"}]), "Policy.bindings"),
+    ("policy-absent", f"{PROJECT}:setIamPolicy", {}, {"updateMask": "bindings"}, "SetIamPolicyRequest.policy"),
+    ("binding-empty", f"{PROJECT}:setIamPolicy", {}, policy(bindings=[{"role": "roles/viewer"}]), "Policy.bindings"),
     (
+        "condition-version",
         f"{PROJECT}:setIamPolicy",
         {},
         policy(bindings=[{**VIEWERS, "condition": CONDITION}], version=1),
         "Policy.version",
     ),
-    (FIREWALLS, {}, firewall(allowed=[{"ports": ["80"]}]), "Firewall.allowed"),
-    (FIREWALLS, {}, firewall(allowed=[{"IPProtocol": "tcp", "ports": ["http"]}]), "Firewall.allowed"),
-    (FIREWALLS, {}, firewall(allowed=[{"IPProtocol": "tcq"}]), "Firewall.allowed"),
-    (FIREWALLS, {}, firewall(priority=65536), "Firewall.priority"),
-    (ROUTERS, {}, nat(name="N"), "RouterNat.name"),
-    (SERVICES, NAME, service(ports=[{"containerPort": 65536}]), "ContainerPort.containerPort"),
-    (SERVICES, NAME, service(env=[{"name": "x" * 32769, "value": "x"}]), "EnvVar.name"),
-    (SERVICES, NAME, service(startupProbe={"httpGet": {**HTTP, "port": 65536}}), "HTTPGetAction.port"),
-    (SERVICES, NAME, service(startupProbe={"tcpSocket": {"port": 65536}}), "TCPSocketAction.port"),
-    (SERVICES, NAME, template(vpcAccess={"networkInterfaces": [{"tags": ["t"]}]}), "NetworkInterface.network"),
-    (SERVICES, NAME, template(nodeSelector={}), "NodeSelector.accelerator"),
+    ("firewall-protocol", FIREWALLS, {}, firewall(allowed=[{"ports": ["80"]}]), "Firewall.allowed"),
+    ("firewall-port", FIREWALLS, {}, firewall(allowed=[{"IPProtocol": "tcp", "ports": ["http"]}]), "Firewall.allowed"),
+    ("firewall-unknown-protocol", FIREWALLS, {}, firewall(allowed=[{"IPProtocol": "tcq"}]), "Firewall.allowed"),
+    ("firewall-priority", FIREWALLS, {}, firewall(priority=65536), "Firewall.priority"),
+    ("nat-name", ROUTERS, {}, nat(name="N"), "RouterNat.name"),
+    ("container-port", SERVICES, NAME, service(ports=[{"containerPort": 65536}]), "ContainerPort.containerPort"),
+    ("variable-length", SERVICES, NAME, service(env=[{"name": "x" * 32769, "value": "x"}]), "EnvVar.name"),
+    ("http-port", SERVICES, NAME, service(startupProbe={"httpGet": {**HTTP, "port": 65536}}), "HTTPGetAction.port"),
+    ("tcp-port", SERVICES, NAME, service(startupProbe={"tcpSocket": {"port": 65536}}), "TCPSocketAction.port"),
     (
+        "interface-empty",
+        SERVICES,
+        NAME,
+        template(vpcAccess={"networkInterfaces": [{"tags": ["t"]}]}),
+        "NetworkInterface.network",
+    ),
+    ("node-selector", SERVICES, NAME, template(nodeSelector={}), "NodeSelector.accelerator"),
+    (
+        "variable-secret",
         SERVICES,
         NAME,
         service(env=[{"name": "T", "valueSource": {"secretKeyRef": {"version": "1"}}}]),
         "SecretKeySelector.secret",
     ),
-    (f"{SECRETS}/stated:addVersion", {}, {}, "AddSecretVersionRequest.payload"),
-    (DASHBOARDS, {}, {"mosaicLayout": {"columns": 48}}, "Dashboard.displayName"),
-    (DASHBOARDS, {}, dashboard(columns=49), "MosaicLayout.columns"),
-    (DASHBOARDS, {}, dashboard(xPos=25), "MosaicLayout.tiles"),
-    (DASHBOARDS, {}, dashboard(xPos=-1), "MosaicLayout.tiles"),
-    (DASHBOARDS, {}, dashboard(width=0), "Tile.width"),
-    (DASHBOARDS, {}, dashboard(height=0), "Tile.height"),
-    (DASHBOARDS, {}, dashboard(yPos=-1), "Tile.yPos"),
-    (DASHBOARDS, {}, dashboard(chart={}), "XyChart.dataSets"),
-    (DASHBOARDS, {}, dashboard(chart={"dataSets": [{"plotType": "LINE"}]}), "DataSet.timeSeriesQuery"),
-    (POLICIES, {}, {**promql(), "documentation": {"content": "x" * 8193}}, "Documentation.content"),
-    (POLICIES, {}, {**promql(), "documentation": {"content": "é" * 5121}}, "Documentation.content"),
-    (POLICIES, {}, {**promql(), "documentation": {"subject": "x" * 10241}}, "Documentation.subject"),
-    (POLICIES, {}, {**promql(), "documentation": {"mimeType": "text/plain"}}, "Documentation.mimeType"),
-    (POLICIES, {}, alert({"displayName": "c", "conditionMatchedLog": {}}), "LogMatch.filter"),
-    (POLICIES, {}, promql(query=""), "PrometheusQueryLanguageCondition.query"),
-    (POLICIES, {}, promql(alertRule="queue-waiting"), "PrometheusQueryLanguageCondition.alertRule"),
-    (POLICIES, {}, promql(alertRule="x" * 2049), "PrometheusQueryLanguageCondition.alertRule"),
-    (POLICIES, {}, promql(ruleGroup="x" * 2049), "PrometheusQueryLanguageCondition.ruleGroup"),
-    (POLICIES, {}, promql(labels={"se-verity": "page"}), "PrometheusQueryLanguageCondition.labels"),
+    ("payload-absent", f"{SECRETS}/stated:addVersion", {}, {}, "AddSecretVersionRequest.payload"),
+    ("dashboard-name", DASHBOARDS, {}, {"mosaicLayout": {"columns": 48}}, "Dashboard.displayName"),
+    ("dashboard-columns", DASHBOARDS, {}, dashboard(columns=49), "MosaicLayout.columns"),
+    ("dashboard-tile-outside", DASHBOARDS, {}, dashboard(xPos=25), "MosaicLayout.tiles"),
+    ("dashboard-tile-left", DASHBOARDS, {}, dashboard(xPos=-1), "MosaicLayout.tiles"),
+    ("dashboard-tile-width", DASHBOARDS, {}, dashboard(width=0), "Tile.width"),
+    ("dashboard-tile-height", DASHBOARDS, {}, dashboard(height=0), "Tile.height"),
+    ("dashboard-tile-above", DASHBOARDS, {}, dashboard(yPos=-1), "Tile.yPos"),
+    ("dashboard-chart", DASHBOARDS, {}, dashboard(chart={}), "XyChart.dataSets"),
+    (
+        "dashboard-query",
+        DASHBOARDS,
+        {},
+        dashboard(chart={"dataSets": [{"plotType": "LINE"}]}),
+        "DataSet.timeSeriesQuery",
+    ),
+    ("alert-content", POLICIES, {}, {**promql(), "documentation": {"content": "x" * 8193}}, "Documentation.content"),
+    (
+        "alert-content-bytes",
+        POLICIES,
+        {},
+        {**promql(), "documentation": {"content": "é" * 5121}},
+        "Documentation.content",
+    ),
+    ("alert-subject", POLICIES, {}, {**promql(), "documentation": {"subject": "x" * 10241}}, "Documentation.subject"),
+    (
+        "alert-mime-type",
+        POLICIES,
+        {},
+        {**promql(), "documentation": {"mimeType": "text/plain"}},
+        "Documentation.mimeType",
+    ),
+    ("alert-log-filter", POLICIES, {}, alert({"displayName": "c", "conditionMatchedLog": {}}), "LogMatch.filter"),
+    ("alert-query", POLICIES, {}, promql(query=""), "PrometheusQueryLanguageCondition.query"),
+    ("alert-rule", POLICIES, {}, promql(alertRule="queue-waiting"), "PrometheusQueryLanguageCondition.alertRule"),
+    ("alert-rule-length", POLICIES, {}, promql(alertRule="x" * 2049), "PrometheusQueryLanguageCondition.alertRule"),
+    ("alert-group-length", POLICIES, {}, promql(ruleGroup="x" * 2049), "PrometheusQueryLanguageCondition.ruleGroup"),
+    ("alert-label", POLICIES, {}, promql(labels={"se-verity": "page"}), "PrometheusQueryLanguageCondition.labels"),
 ]
-"""Path, query, body, and the place of the rule. Each body breaks one rule."""
+"""Id, path, query, body, and the place of the rule. Each body breaks one rule."""
 
 
 ELSEWHERE = [
-    (REPOSITORIES, {}, docker(), "Required parameter: repository_id"),
-    (REPOSITORIES, ID, docker(labels={"1x": "y"}), "Invalid label key '1x'"),
-    (f"/iam/v1{P}/serviceAccounts", {}, {"accountId": "short"}, "Invalid accountId 'short'"),
-    (SERVICES, {"serviceId": "x-"}, service(), "Invalid serviceId 'x-'"),
-    (SERVICES, {"serviceId": "x" * 50}, service(), "Invalid serviceId 'xxx"),
-    (SERVICES, NAME, {"ingress": "INGRESS_TRAFFIC_ALL"}, "service.template: it must be given"),
+    ("repository-id", REPOSITORIES, {}, docker(), "Required parameter: repository_id"),
+    ("repository-label", REPOSITORIES, ID, docker(labels={"1x": "y"}), "Invalid label key '1x'"),
+    ("account-id", f"/iam/v1{P}/serviceAccounts", {}, {}, "Required parameter: accountId"),
+    ("account-id-short", f"/iam/v1{P}/serviceAccounts", {}, {"accountId": "short"}, "Invalid accountId 'short'"),
+    ("service-id-hyphen", SERVICES, {"serviceId": "x-"}, service(), "Invalid serviceId 'x-'"),
+    ("service-id-length", SERVICES, {"serviceId": "x" * 50}, service(), "Invalid serviceId 'xxx"),
+    ("service-template", SERVICES, NAME, {"ingress": "INGRESS_TRAFFIC_ALL"}, "service.template: it must be given"),
+    ("variable-name", SERVICES, NAME, service(env=[{"value": "x"}]), "env[0].name: '' is empty"),
+    ("mount-path", SERVICES, NAME, service(volumeMounts=[{"name": "v"}]), "no volume is named 'v'"),
+    ("volume-name", SERVICES, NAME, template(volumes=[{"emptyDir": {}}]), "volumes[0].name: ''"),
     (
+        "mount-colon",
         SERVICES,
         NAME,
         {
@@ -169,63 +201,111 @@ ELSEWHERE = [
         },
         "'/a:b' must be an absolute path without ':'",
     ),
-    (SECRETS, {}, AUTOMATIC, "Required parameter: secretId"),
-    (SECRETS, SECRET, {**AUTOMATIC, "labels": {"X": "1"}}, "Invalid label key 'X'"),
-    (FIREWALLS, {}, firewall(sourceRanges=["x"]), "Must be a CIDR address range"),
-    (FIREWALLS, {}, firewall(direction="EGRESS", sourceTags=["t"]), "an EGRESS rule takes destinationRanges"),
-    (FIREWALLS, {}, firewall(targetTags=["A"]), "'resource.targetTags[0]': 'A'. Must be a match of regex"),
-    (POLICIES, {}, {**promql(), "alertStrategy": {"autoClose": "600s"}}, "at least 30 minutes"),
-    (POLICIES, {}, alert({"displayName": "c"}), "conditions[0] must hold a condition"),
-    (CHANNELS, {}, {"type": "email", "labels": {"email_address": "example.com"}}, "Email address is not valid"),
-    (REPOSITORIES, ID, remote(description="d"), "upstream repository must be given"),
+    ("secret-id", SECRETS, {}, AUTOMATIC, "Required parameter: secretId"),
+    ("secret-label", SECRETS, SECRET, {**AUTOMATIC, "labels": {"X": "1"}}, "Invalid label key 'X'"),
     (
+        "secret-labels",
+        SECRETS,
+        SECRET,
+        {**AUTOMATIC, "labels": {f"a{i}": "" for i in range(65)}},
+        "at most 64 are allowed",
+    ),
+    ("firewall-range", FIREWALLS, {}, firewall(sourceRanges=["x"]), "Must be a CIDR address range"),
+    (
+        "firewall-egress",
+        FIREWALLS,
+        {},
+        firewall(direction="EGRESS", sourceTags=["t"]),
+        "an EGRESS rule takes destinationRanges",
+    ),
+    (
+        "firewall-tag",
+        FIREWALLS,
+        {},
+        firewall(targetTags=["A"]),
+        "'resource.targetTags[0]': 'A'. Must be a match of regex",
+    ),
+    ("alert-auto-close", POLICIES, {}, {**promql(), "alertStrategy": {"autoClose": "600s"}}, "at least 30 minutes"),
+    ("alert-condition", POLICIES, {}, alert({"displayName": "c"}), "conditions[0] must hold a condition"),
+    (
+        "channel-address",
+        CHANNELS,
+        {},
+        {"type": "email", "labels": {"email_address": "example.com"}},
+        "Email address is not valid",
+    ),
+    ("repository-upstream", REPOSITORIES, ID, remote(description="d"), "upstream repository must be given"),
+    (
+        "bucket-prevention",
         BUCKETS,
         IN_PROJECT,
         bucket(iamConfiguration={"publicAccessPrevention": "on"}),
         "'on' is not inherited or enforced",
     ),
     (
+        "bucket-soft-delete",
         BUCKETS,
         IN_PROJECT,
         bucket(softDeletePolicy={"retentionDurationSeconds": "3600"}),
         "3600 is neither 0 nor from 604800",
     ),
     (
+        "bucket-action",
         BUCKETS,
         IN_PROJECT,
         bucket(lifecycle={"rule": [{"action": {"type": "Archive"}, "condition": {"age": 1}}]}),
         "'Archive' is not a supported lifecycle action",
     ),
     (
+        "bucket-condition",
         BUCKETS,
         IN_PROJECT,
         bucket(lifecycle={"rule": [{"action": {"type": "Delete"}}]}),
         "a lifecycle rule needs a condition",
     ),
-    (ROUTERS, {}, nat(autoNetworkTier="GOLD"), "(TYPE_ENUM)"),
-    (SUBNETWORKS, {}, {"name": "s", "network": DEFAULT, "ipCidrRange": "10.128.0.0/9"}, "conflicts with existing"),
-    (QUEUE, REQUEST, node(acceleratorType=None, acceleratorConfig={"type": "V6E"}), "not found in zone"),
+    ("nat-tier", ROUTERS, {}, nat(autoNetworkTier="GOLD"), "(TYPE_ENUM)"),
     (
+        "subnetwork-overlap",
+        SUBNETWORKS,
+        {},
+        {"name": "s", "network": DEFAULT, "ipCidrRange": "10.128.0.0/9"},
+        "conflicts with existing",
+    ),
+    (
+        "node-topology",
+        QUEUE,
+        REQUEST,
+        node(acceleratorType=None, acceleratorConfig={"type": "V6E"}),
+        "not found in zone",
+    ),
+    (
+        "node-networks",
         QUEUE,
         REQUEST,
         node(networkConfig={"network": "default"}, networkConfigs=[{"network": "default"}]),
         "mutually exclusive",
     ),
-    (QUEUE, REQUEST, {"tpu": {"nodeSpec": [{"parent": ZONE, "nodeId": "n"}]}}, "node' must be given"),
-    (QUEUE, REQUEST, {"tpu": {"nodeSpec": [{"parent": ZONE, "node": MACHINE}]}}, "Invalid node id ''"),
+    ("node-network", QUEUE, REQUEST, node(networkConfig={"network": "none"}), "networks/none' was not found"),
+    ("node-subnetwork", QUEUE, REQUEST, node(networkConfig={"subnetwork": "none"}), "subnetworks/none' was not found"),
+    ("node-runtime", QUEUE, REQUEST, node(runtimeVersion=None), "Runtime version '' not found"),
+    ("node-absent", QUEUE, REQUEST, {"tpu": {"nodeSpec": [{"parent": ZONE, "nodeId": "n"}]}}, "node' must be given"),
+    ("node-id", QUEUE, REQUEST, {"tpu": {"nodeSpec": [{"parent": ZONE, "node": MACHINE}]}}, "Invalid node id ''"),
     (
+        "nodes-and-id",
         QUEUE,
         REQUEST,
         {"tpu": {"nodeSpec": [{"parent": ZONE, "nodeId": "n", "multiNodeParams": {"nodeCount": 2}, "node": MACHINE}]}},
         "node_id and multi_node_params cannot both be given",
     ),
     (
+        "nodes-count",
         QUEUE,
         REQUEST,
         {"tpu": {"nodeSpec": [{"parent": ZONE, "multiNodeParams": {"nodeIdPrefix": "n"}, "node": MACHINE}]}},
         "node_count must be from 1",
     ),
     (
+        "validity-interval",
         QUEUE,
         REQUEST,
         {
@@ -238,9 +318,9 @@ ELSEWHERE = [
         },
         "valid-until time must lie after",
     ),
-    (QUEUE, REQUEST, {"tpu": {"nodeSpec": [{"nodeId": "n"}]}}, "must be the queued resource's own"),
+    ("node-parent", QUEUE, REQUEST, {"tpu": {"nodeSpec": [{"nodeId": "n"}]}}, "must be the queued resource's own"),
 ]
-"""Path, query, body, and the error message: stated rules that `localcloud.services` enforces."""
+"""Id, path, query, body, and the error message: stated rules that `localcloud.services` enforces."""
 
 
 def of_place(place):
@@ -255,7 +335,7 @@ def of_place(place):
     ]
 
 
-@pytest.mark.parametrize(("path", "query", "body", "place"), CASES)
+@pytest.mark.parametrize(("path", "query", "body", "place"), [pytest.param(*case, id=name) for name, *case in CASES])
 def test_a_body_is_refused_with_googles_sentence(client, path, query, body, place):
     status, message = client.error("POST", path, body, **query)
     assert status == 400
@@ -263,7 +343,7 @@ def test_a_body_is_refused_with_googles_sentence(client, path, query, body, plac
     assert [sentence for sentence in of_place(place) if sentence in message] != []
 
 
-@pytest.mark.parametrize(("path", "query", "body", "says"), ELSEWHERE)
+@pytest.mark.parametrize(("path", "query", "body", "says"), [pytest.param(*case, id=name) for name, *case in ELSEWHERE])
 def test_the_services_refuse_what_else_is_stated(client, path, query, body, says):
     status, message = client.error("POST", path, body, **query)
     assert status in {400, 404}
