@@ -23,7 +23,7 @@ from localcloud.world.timeline import Clock
 SERVICE = "projects/p/locations/us-east4/services/gemma"
 NAME = f"{SERVICE}/revisions/gemma-00001-abc"
 MODEL = "gemma-4-26B-A4B-it-qat-w4a16-ct"
-BUCKETS = {"models": {f"{MODEL}/config.json": 10, f"{MODEL}/model-00001.safetensors": 10}, "empty": {}}
+BUCKETS = {"models": {f"{MODEL}/config.json": 10, f"{MODEL}/model-00001.safetensors": 10}}
 CANARY = "hf_canary0123456789"
 PROBE_FAILED = "The user-provided container failed the configured startup probe checks. Logs for this revision might contain more information."
 """Google's message for every container that was not ready, if the template has a startup probe."""
@@ -250,7 +250,6 @@ def test_a_container_that_exceeds_its_memory_is_killed_and_only_the_log_says_so(
 @pytest.mark.parametrize(
     ("changes", "uid", "says"),
     [
-        ({"bucket": "empty"}, 0, "Invalid repository ID or local directory specified"),
         ({}, 2000, "Permission denied: '/mnt/models/"),
         ({"container": {"args": ["simulated/tiny", "--prot=8000"]}}, 0, "unrecognized arguments: --prot=8000"),
     ],
@@ -296,12 +295,6 @@ def test_a_gs_model_is_refused_without_the_right_to_list_the_bucket_and_served_w
         "does not have storage.objects.list access" in line.text
         for line in lines
     )
-    missing = template(
-        container={"args": [f"gs://nobodys/{MODEL}", *args[1:]], "volumeMounts": []}, volumes=[], options=[]
-    )
-    lines.clear()
-    failure(tmp_path, missing, lines=lines)
-    assert any("NotFound: 404 GET" in line.text for line in lines)
     assert start(tmp_path, given) == f"gs://models/{MODEL}"
 
 
