@@ -69,6 +69,11 @@ class Client:
         assert status < 300, (status, answer)
         return answer
 
+    def as_caller(self, email: str, **headers: str) -> "Client":
+        """Return a client with a token of another account."""
+        token = self.ok("POST", "/admin/tokens", {"email": email})["accessToken"]
+        return Client(self.base_url, token, headers=headers)
+
     def error(self, method: str, path: str, body: Any = None, **query: Any) -> tuple[int, str]:
         status, answer = self.call(method, path, body, **query)
         assert status >= 400, answer

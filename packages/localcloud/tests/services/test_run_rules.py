@@ -32,7 +32,7 @@ GPU = {
         "scaling": {"maxInstanceCount": 1},
     }
 }
-MEMORY = "MemAllocPerProjectRegion"
+CPU, MEMORY = "CpuAllocPerProjectRegion", "MemAllocPerProjectRegion"
 PLAIN = {"template": {"containers": [{"image": "docker.io/x"}]}}
 
 
@@ -70,7 +70,13 @@ VOLUMES = [{"name": "v", "emptyDir": {"medium": "MEMORY"}}]
 
 
 LATEST = "TRAFFIC_TARGET_ALLOCATION_TYPE_LATEST"
+NO_NETWORK = {"networkInterfaces": [{"network": "nonet", "subnetwork": "nosub"}]}
+NO_REPOSITORY = "us-east4-docker.pkg.dev/local-project/norepo"
 TWO_SOURCES = {"name": "X", "value": "x", "valueSource": {"secretKeyRef": {"secret": "s"}}}
+
+
+def of_secret(name):
+    return {"name": "T", "valueSource": {"secretKeyRef": {"secret": name, "version": "latest"}}}
 
 
 def limits(cpu, memory, gpus="1"):
@@ -142,15 +148,10 @@ def test_a_template_beyond_a_limit_is_refused_and_nothing_is_created(client, pat
 
 
 def test_a_bucket_needs_the_second_generation(client):
-    volumes = [{"name": "v", "gcs": {"bucket": "b"}}]
-    body = changed(
-        changed(PLAIN, "template.volumes", volumes), "template.executionEnvironment", "EXECUTION_ENVIRONMENT_GEN1"
-    )
-    found = client.error("POST", SERVICES, body, serviceId="limits")
-    assert found == (
-        400,
-        "Violation in CreateServiceRequest.service.template.volumes[0]: Cloud Storage volumes need the second generation execution environment.",
-    )
+    body = changed(PLAIN, "template.volumes", [{"name": "v", "gcs": {"bucket": "b"}}])
+    body["template"]["executionEnvironment"] = "EXECUTION_ENVIRONMENT_GEN1"
+    status, found = client.error("POST", SERVICES, body, serviceId="limits")
+    assert (status, "volumes[0]: Cloud Storage volumes need the second generation" in found) == (400, True)
 
 
 def beside(cpu, memory, own_cpu, own_memory):
@@ -226,10 +227,7 @@ def test_gpus_of_other_services_count_against_the_quota(own_client):
             3,
             1,
             "CPU",
-            [
-                "CpuAllocPerProjectRegion requested: 24000 allowed: 20000",
-                f"{MEMORY} requested: 103079215104 allowed: 42949672960",
-            ],
+            [f"{CPU} requested: 24000 allowed: 20000", f"{MEMORY} requested: 103079215104 allowed: 42949672960"],
         ),
         (2, 1, "memory", [f"{MEMORY} requested: 68719476736 allowed: 42949672960"]),
         (1, None, "", []),
@@ -317,26 +315,10 @@ def test_a_missing_service_account_is_refused_at_once(client):
 @pytest.mark.parametrize(
     ("path", "value", "message"),
     [
-        (
-            f"{CONTAINER}.env",
-            [{"name": "T", "valueSource": {"secretKeyRef": {"secret": "nowhere", "version": "latest"}}}],
-            "secrets/nowhere/versions/latest was not found",
-        ),
-        (
-            "template.volumes",
-            [{"name": "v", "gcs": {"bucket": "no-such-bucket"}}],
-            "The user-provided container failed to start and listen on the port",
-        ),
-        (
-            "template.vpcAccess",
-            {"networkInterfaces": [{"network": "nonet", "subnetwork": "nosub"}]},
-            "networks/nonet' was not found",
-        ),
-        (
-            f"{CONTAINER}.image",
-            "us-east4-docker.pkg.dev/local-project/norepo/x",
-            "Image 'us-east4-docker.pkg.dev/local-project/norepo/x' not found",
-        ),
+        (f"{CONTAINER}.env", [of_secret("nowhere")], "secrets/nowhere/versions/latest was not found"),
+        ("template.volumes", [{"name": "v", "gcs": {"bucket": "no-such-bucket"}}], "failed to start and listen"),
+        ("template.vpcAccess", NO_NETWORK, "networks/nonet' was not found"),
+        (f"{CONTAINER}.image", f"{NO_REPOSITORY}/x", f"Image '{NO_REPOSITORY}/x' not found"),
     ],
 )
 def test_a_reference_to_nothing_fails_the_deployment(own_client, path, value, message):
@@ -388,11 +370,7 @@ def test_an_account_without_access_to_the_secret_fails_the_deployment(own_client
     email = own_client.ok("POST", f"/iam/v1/{P}/serviceAccounts", {"accountId": "server"})["email"]
     own_client.ok("POST", f"/secretmanager/v1/{P}/secrets", {"replication": {"automatic": {}}}, secretId="token")
     own_client.ok("POST", f"/secretmanager/v1/{P}/secrets/token:addVersion", {"payload": {"data": "eA=="}})
-    body = changed(
-        PLAIN,
-        f"{CONTAINER}.env",
-        [{"name": "T", "valueSource": {"secretKeyRef": {"secret": "token", "version": "latest"}}}],
-    )
+    body = changed(PLAIN, f"{CONTAINER}.env", [of_secret("token")])
     body["template"]["serviceAccount"] = email
     operation = deploy(own_client, "denied", body)
     assert "Secret Manager Secret Accessor" in operation["error"]["message"]

@@ -26,22 +26,9 @@ TOOL = {
 
 @pytest.fixture(scope="module")
 def url() -> Iterator[str]:
-    words = [
-        "vllm",
-        "serve",
-        MODEL,
-        "--max-model-len=512",
-        "--served-model-name",
-        "gemma",
-        "alias",
-        "--max-num-seqs=64",
-    ]
-    words += [
-        "--reasoning-parser=gemma4",
-        "--enable-auto-tool-choice",
-        "--tool-call-parser=gemma4",
-        "--enable-prompt-tokens-details",
-    ]
+    names = ["--served-model-name", "gemma", "alias"]
+    words = ["vllm", "serve", MODEL, "--max-model-len=512", *names, "--max-num-seqs=64", "--reasoning-parser=gemma4"]
+    words += ["--enable-auto-tool-choice", "--tool-call-parser=gemma4", "--enable-prompt-tokens-details"]
     with server(words, VLLM_SIM_TTFT_S="0.01", VLLM_SIM_TPOT_S="0.001") as address:
         yield address
 
