@@ -562,6 +562,15 @@ def test_a_poll_repeats_until_the_words_come_and_then_ends(run, session):
     assert "POST" not in sent
 
 
+def test_the_minutes_include_the_deletion_of_what_is_created():
+    made = entry("made", answer=Answer(status=200, words="."), command=f"api -X POST '{RUN}?serviceId=TRY' -d '{{}}'")
+    refused = entry(command=f"api -X POST '{RUN}?serviceId=TRY' -d '{{}}'")
+    network = entry(command="api 'https://compute.googleapis.com/compute/v1/projects/PROJECT/global/networks/NETWORK'")
+    minutes = [plan_trials([each], 0.0).minutes for each in (refused, made, network)]
+    assert minutes[1] - minutes[0] == pytest.approx(KINDS["services"].seconds / 60)
+    assert minutes[2] - minutes[0] == pytest.approx(KINDS["networks"].seconds / 60)
+
+
 @pytest.mark.parametrize(
     "bad",
     [
