@@ -21,6 +21,7 @@ from localcloud.world.state import StateError, StateLock, description
 
 ROOT = Path(__file__).resolve().parents[2]  # where `python -m localcloud` is found
 P = "/projects/local-project"
+SERVICES, SERVICE = f"/run/v2{P}/locations/us-east4/services", {"template": {"containers": [{"image": "docker.io/x"}]}}
 IMAGES = Images(existing=("docker.io/x",))
 INSTANT = Scenario(operations=OperationDurations(instant=True), images=IMAGES)
 LIMIT_S = 60
@@ -80,21 +81,10 @@ class TestSurvival:
                 timeout=60,
             )
             answer.raise_for_status()
-            call(
-                cloud,
-                "POST",
-                f"/run/v2{P}/locations/us-east4/services",
-                {"template": {"containers": [{"image": "docker.io/x"}]}},
-                serviceId="kept",
-            )
-            call(
-                cloud,
-                "POST",
-                f"/tpu/v2alpha1{P}/locations/us-east5-a/queuedResources",
-                {"tpu": {"nodeSpec": [node]}},
-                queuedResourceId="kept",
-            )
-            service = call(cloud, "GET", f"/run/v2{P}/locations/us-east4/services/kept")
+            call(cloud, "POST", SERVICES, SERVICE, serviceId="kept")
+            queue = f"/tpu/v2alpha1{P}/locations/us-east5-a/queuedResources"
+            call(cloud, "POST", queue, {"tpu": {"nodeSpec": [node]}}, queuedResourceId="kept")
+            service = call(cloud, "GET", f"{SERVICES}/kept")
             token = cloud.cloud.tokens.issue_access_token("a@example.com")
             call(cloud, "POST", "/admin/advance", {"seconds": 1000})
             first_url, key = cloud.base_url, cloud.credentials.read_text()
@@ -113,7 +103,7 @@ class TestSurvival:
                 timeout=60,
             )
             assert content.content == b"bytes"
-            again = call(cloud, "GET", f"/run/v2{P}/locations/us-east4/services/kept")
+            again = call(cloud, "GET", f"{SERVICES}/kept")
             assert (again["uri"], again["uid"]) == (service["uri"], service["uid"])
             assert call(cloud, "GET", "/admin/clock")["simulatedS"] >= 1000
             assert call(cloud, "GET", f"/tpu/v2alpha1{P}/locations/us-east5-a/nodes/n")["state"] == "READY"
@@ -130,13 +120,7 @@ class TestSurvival:
     def test_a_deployment_that_was_under_way_goes_on(self, tmp_path):
         slow = Scenario(operations=OperationDurations(run_s=10_000), images=IMAGES)
         with idle_cloud.start(state=tmp_path, scenario=slow) as cloud:
-            operation = call(
-                cloud,
-                "POST",
-                f"/run/v2{P}/locations/us-east4/services",
-                {"template": {"containers": [{"image": "docker.io/x"}]}},
-                serviceId="slow",
-            )
+            operation = call(cloud, "POST", SERVICES, SERVICE, serviceId="slow")
             assert "done" not in call(cloud, "GET", f"/run/v2/{operation['name']}")
         with idle_cloud.start(state=tmp_path, scenario=INSTANT) as cloud:
             done = call(cloud, "POST", f"/run/v2/{operation['name']}:wait", {"timeout": "20s"})

@@ -71,12 +71,17 @@ def engine(
     )
 
 
-def submit(running: SimulatedEngine, length: int, prompt: Tokens[int] = (1, 2, 3)) -> tuple[Sequence, Sink]:
+def sequence_of(length: int, prompt: Tokens[int] = (1, 2, 3)) -> tuple[Sequence, Sink]:
     sink = Sink(length)
     arrived_at = asyncio.get_running_loop().time()
     sequence = Sequence(
         prompt=prompt, length=length, max_tokens=length, finish_reason="stop", sink=sink, arrived_at=arrived_at
     )
+    return sequence, sink
+
+
+def submit(running: SimulatedEngine, length: int, prompt: Tokens[int] = (1, 2, 3)) -> tuple[Sequence, Sink]:
+    sequence, sink = sequence_of(length, prompt)
     running.submit(sequence)
     return sequence, sink
 
@@ -84,21 +89,8 @@ def submit(running: SimulatedEngine, length: int, prompt: Tokens[int] = (1, 2, 3
 @in_loop
 async def test_replicas_share_the_requests_and_export_metrics_by_engine():
     group = EngineGroup([engine(seqs=2, rank=rank) for rank in range(4)])
-    arrived_at = asyncio.get_running_loop().time()
-    sinks = [Sink(length=5) for _ in range(12)]
-    chosen = [
-        group.submit(
-            Sequence(
-                prompt=(1, 2, 3),
-                length=sink.length,
-                max_tokens=5,
-                finish_reason="length",
-                sink=sink,
-                arrived_at=arrived_at,
-            )
-        )
-        for sink in sinks
-    ]
+    submitted = [sequence_of(5) for _ in range(12)]
+    chosen = [group.submit(sequence) for sequence, _ in submitted]
     assert [chosen.count(one) for one in dict.fromkeys(chosen)] == [3, 3, 3, 3]
     assert group.requests == 12
     text = group.metrics_text()
@@ -110,7 +102,7 @@ async def test_replicas_share_the_requests_and_export_metrics_by_engine():
     assert len(headers) == len(set(headers)), "a metric has one header for all engines"
     assert "process_start_time_seconds" not in text
     assert "process_start_time_seconds" in EngineGroup([engine()]).metrics_text()
-    await asyncio.gather(*(sink.finished.wait() for sink in sinks))
+    await asyncio.gather(*(sink.finished.wait() for _, sink in submitted))
     assert group.requests == 0
 
 
