@@ -1,6 +1,8 @@
 """An idle local cloud, with a small client."""
 
-from collections.abc import Iterator
+import asyncio
+import functools
+from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -36,6 +38,16 @@ IMAGES = Images(
 SCENARIO = Scenario(operations=OperationDurations(instant=True), images=IMAGES)
 
 
+def in_loop(test: Callable[..., Awaitable[None]]) -> Callable[..., None]:
+    """Run an asynchronous test, within two minutes."""
+
+    @functools.wraps(test)
+    def run(*arguments: Any, **options: Any) -> None:
+        asyncio.run(asyncio.wait_for(test(*arguments, **options), 120))
+
+    return run
+
+
 @dataclass
 class Client:
     """Speaks JSON with a bearer token."""
@@ -56,6 +68,11 @@ class Client:
         status, answer = self.call(method, path, body, **query)
         assert status < 300, (status, answer)
         return answer
+
+    def as_caller(self, email: str, **headers: str) -> "Client":
+        """Return a client with a token of another account."""
+        token = self.ok("POST", "/admin/tokens", {"email": email})["accessToken"]
+        return Client(self.base_url, token, headers=headers)
 
     def error(self, method: str, path: str, body: Any = None, **query: Any) -> tuple[int, str]:
         status, answer = self.call(method, path, body, **query)

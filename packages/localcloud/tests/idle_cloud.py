@@ -37,7 +37,6 @@ class IdleRevisions:
         self.running: set[str] = set()
 
     async def start(self, revision: RevisionSpec) -> str:
-        """Return a unique URL where nothing listens."""
         await asyncio.sleep(0)
         containers = revision.template.get("containers")
         if isinstance(containers, list) and any(
@@ -48,7 +47,6 @@ class IdleRevisions:
         return f"http://{revision.name.rpartition('/')[2]}.invalid"
 
     async def stop(self, name: str, *, url: str | None = None) -> None:
-        """Remove the record."""
         del url
         await asyncio.sleep(0)
         self.running.discard(name)
@@ -62,7 +60,6 @@ class FailingRevisions(IdleRevisions):
         self.begun, self.fail = asyncio.Event(), asyncio.Event()
 
     async def start(self, revision: RevisionSpec) -> str:
-        """Wait, then fail."""
         self.begun.set()
         await self.fail.wait()
         raise RevisionFailedError(run_messages.not_started(revision.template))
@@ -77,23 +74,19 @@ class IdleFronts:
         self.routes: dict[str, dict[str, int]] = {}
 
     async def open(self, service: str, *, port: int | None, tag: str = "") -> int:
-        """Return a number without listening."""
         await asyncio.sleep(0)
         name = f"{service}#{tag}" if tag else service
         self.ports[name] = port or 20000 + len(self.ports)
         return self.ports[name]
 
     def route(self, service: str, shares: Mapping[str, int], *, tag: str = "") -> None:
-        """Record the route."""
         self.routes[f"{service}#{tag}" if tag else service] = dict(shares)
 
     async def drained(self, instance_url: str) -> None:
-        """Return: no request ever runs."""
         del instance_url
         await asyncio.sleep(0)
 
     async def close(self, service: str, *, tag: str = "") -> None:
-        """Remove the front."""
         await asyncio.sleep(0)
         name = f"{service}#{tag}" if tag else service
         self.ports.pop(name, None)
@@ -111,13 +104,11 @@ class IdleMachines:
         """Where a test listens, by the machines' port."""
 
     async def boot(self, machine: MachineSpec) -> None:
-        """Record the machine."""
         await asyncio.sleep(0)
         self.machines[machine.name] = machine
         self.metadata[machine.name] = dict(machine.metadata)
 
     async def reboot(self, name: str) -> None:
-        """Do nothing: no process runs."""
         await asyncio.sleep(0)
 
     def charges(self, name: str) -> Sequence[Mapping[str, object]]:
@@ -125,7 +116,6 @@ class IdleMachines:
         return []
 
     def set_metadata(self, name: str, metadata: Mapping[str, str]) -> None:
-        """Record the metadata."""
         self.metadata[name] = dict(metadata)
 
     def guest_attributes(self, name: str) -> Mapping[str, Mapping[str, str]]:
@@ -141,7 +131,6 @@ class IdleMachines:
         return self.address(name, port)
 
     async def stop(self, name: str) -> None:
-        """Remove the record."""
         await asyncio.sleep(0)
         self.machines.pop(name, None)
         self.metadata.pop(name, None)
@@ -155,7 +144,6 @@ class FailingMachines(IdleMachines):
         self.begun, self.fail, self.stopped = asyncio.Event(), asyncio.Event(), threading.Event()
 
     async def boot(self, machine: MachineSpec) -> None:
-        """Wait, then fail."""
         self.begun.set()
         await self.fail.wait()
         raise MachineFailedError(f"{machine.name} did not boot")

@@ -102,10 +102,6 @@ def test_only_loopback_names_with_the_own_port_are_no_foreign_hosts(host, foreig
     assert foreign_host(host, address="127.0.0.1", port=8080) is foreign
 
 
-def test_port_80_needs_no_port_in_the_host():
-    assert not foreign_host("127.0.0.1", address="127.0.0.1", port=80)
-
-
 def test_a_plugin_refuses_another_user(monkeypatch):
     async def scenario():
         async with plugins.serve("http://127.0.0.1:9", transport=Recorder(BareStore()), environment={}) as ports:

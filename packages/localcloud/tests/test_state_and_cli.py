@@ -15,13 +15,13 @@ import pytest
 import requests
 
 from localcloud.cli import main
-from localcloud.environment import in_shell
 from localcloud.tests import idle_cloud
 from localcloud.world.scenario import Images, OperationDurations, Scenario
-from localcloud.world.state import StateError, StateLock, describe, description
+from localcloud.world.state import StateError, StateLock, description
 
 ROOT = Path(__file__).resolve().parents[2]  # where `python -m localcloud` is found
 P = "/projects/local-project"
+SERVICES, SERVICE = f"/run/v2{P}/locations/us-east4/services", {"template": {"containers": [{"image": "docker.io/x"}]}}
 IMAGES = Images(existing=("docker.io/x",))
 INSTANT = Scenario(operations=OperationDurations(instant=True), images=IMAGES)
 LIMIT_S = 60
@@ -81,21 +81,10 @@ class TestSurvival:
                 timeout=60,
             )
             answer.raise_for_status()
-            call(
-                cloud,
-                "POST",
-                f"/run/v2{P}/locations/us-east4/services",
-                {"template": {"containers": [{"image": "docker.io/x"}]}},
-                serviceId="kept",
-            )
-            call(
-                cloud,
-                "POST",
-                f"/tpu/v2alpha1{P}/locations/us-east5-a/queuedResources",
-                {"tpu": {"nodeSpec": [node]}},
-                queuedResourceId="kept",
-            )
-            service = call(cloud, "GET", f"/run/v2{P}/locations/us-east4/services/kept")
+            call(cloud, "POST", SERVICES, SERVICE, serviceId="kept")
+            queue = f"/tpu/v2alpha1{P}/locations/us-east5-a/queuedResources"
+            call(cloud, "POST", queue, {"tpu": {"nodeSpec": [node]}}, queuedResourceId="kept")
+            service = call(cloud, "GET", f"{SERVICES}/kept")
             token = cloud.cloud.tokens.issue_access_token("a@example.com")
             call(cloud, "POST", "/admin/advance", {"seconds": 1000})
             first_url, key = cloud.base_url, cloud.credentials.read_text()
@@ -114,7 +103,7 @@ class TestSurvival:
                 timeout=60,
             )
             assert content.content == b"bytes"
-            again = call(cloud, "GET", f"/run/v2{P}/locations/us-east4/services/kept")
+            again = call(cloud, "GET", f"{SERVICES}/kept")
             assert (again["uri"], again["uid"]) == (service["uri"], service["uid"])
             assert call(cloud, "GET", "/admin/clock")["simulatedS"] >= 1000
             assert call(cloud, "GET", f"/tpu/v2alpha1{P}/locations/us-east5-a/nodes/n")["state"] == "READY"
@@ -131,13 +120,7 @@ class TestSurvival:
     def test_a_deployment_that_was_under_way_goes_on(self, tmp_path):
         slow = Scenario(operations=OperationDurations(run_s=10_000), images=IMAGES)
         with idle_cloud.start(state=tmp_path, scenario=slow) as cloud:
-            operation = call(
-                cloud,
-                "POST",
-                f"/run/v2{P}/locations/us-east4/services",
-                {"template": {"containers": [{"image": "docker.io/x"}]}},
-                serviceId="slow",
-            )
+            operation = call(cloud, "POST", SERVICES, SERVICE, serviceId="slow")
             assert "done" not in call(cloud, "GET", f"/run/v2/{operation['name']}")
         with idle_cloud.start(state=tmp_path, scenario=INSTANT) as cloud:
             done = call(cloud, "POST", f"/run/v2/{operation['name']}:wait", {"timeout": "20s"})
@@ -152,21 +135,6 @@ class TestLock:
         ):
             StateLock.take(tmp_path)
         lock.release()
-        StateLock.take(tmp_path).release()
-
-    def test_the_lock_of_a_dead_process_does_not_stand_in_the_way(self, tmp_path):
-        script = (
-            "import os, sys; from pathlib import Path; from localcloud.world.state import *; "
-            "state = Path(sys.argv[1]); StateLock.take(state); describe(state, {}); os._exit(9)"
-        )
-        assert (
-            subprocess.run(
-                [sys.executable, "-c", script, str(tmp_path)], cwd=ROOT, timeout=LIMIT_S, check=False
-            ).returncode
-            == 9
-        )
-        with pytest.raises(StateError, match="No local cloud runs on the state folder"):
-            description(tmp_path)
         StateLock.take(tmp_path).release()
 
 
@@ -258,28 +226,6 @@ class TestDescription:
             with pytest.raises(StateError, match="is still starting"):
                 description(tmp_path)
 
-    def test_a_written_description_counts_until_it_is_closed(self, tmp_path):
-        lock = StateLock.take(tmp_path)
-        written = describe(tmp_path, {"environment": {"A": "b"}})
-        script = "import sys; from pathlib import Path; from localcloud.world.state import *; print(description(Path(sys.argv[1])))"
-        asked = [sys.executable, "-c", script, str(tmp_path)]
-        found = subprocess.run(asked, cwd=ROOT, capture_output=True, text=True, timeout=LIMIT_S, check=True).stdout
-        assert found == "{'environment': {'A': 'b'}}\n"
-        written.close()
-        lock.release()
-        with pytest.raises(StateError, match="No local cloud runs on the state folder"):
-            description(tmp_path)
-
-
-def test_lists_of_the_shell_do_not_grow_when_the_environment_is_asked_for_again(tmp_path):
-    shell = {"PATH": "/usr/bin:/bin", "NO_PROXY": "example.com"}
-    for _ in range(3):
-        shell = in_shell({"A": "b"}, str(tmp_path), shell)
-        assert shell["PATH"] == f"{PROGRAMS}:{tmp_path}:/usr/bin:/bin"
-        assert shell["NO_PROXY"] == "example.com,127.0.0.1,localhost"
-        assert shell["no_proxy"] == "127.0.0.1,localhost"
-        del shell["no_proxy"]
-
 
 class TestRun:
     def test_the_exit_code_of_the_command_is_passed_on(self, localcloud):
@@ -358,19 +304,6 @@ class TestRun:
         ]
         assert found == [(tuple(arguments), code, True) for arguments, code, _ in refusals]
         assert "Traceback" not in "".join(done.stderr for done in said)
-
-
-def test_a_start_loads_neither_pulumis_sdk_nor_the_trials():
-    loaded = (
-        "import runpy, sys\n"
-        "sys.argv[1:] = ['--help']\n"
-        "try:\n    runpy.run_module('localcloud', run_name='__main__')\n"
-        "finally:\n    print(sorted({'pulumi.resource', 'requests', 'localcloud.trials.command'} & set(sys.modules)))"
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", loaded], cwd=ROOT, capture_output=True, text=True, timeout=LIMIT_S, check=False
-    )
-    assert (done.returncode, done.stdout.splitlines()[-1], done.stderr) == (0, "[]", "")
 
 
 class TestServe:

@@ -2,9 +2,11 @@
 
 import pytest
 
+from localcloud.services.monitoring_rules import ExpressionError as UnparsedError
+from localcloud.services.monitoring_rules import metrics_in
 from localcloud.tests.rules.alert_cases import CASES, START_S, Case, Part
 from localcloud.tests.rules.built import evaluated
-from localcloud.tests.rules.evaluator import Alert, Evaluator, Scrape
+from localcloud.tests.rules.evaluator import Alert, Evaluator, ExpressionError, Scrape
 
 _STEP_S = 30
 
@@ -40,3 +42,35 @@ def test_an_alert_fires_on_its_series_and_not_on_its_neighbour(case):
     fired = evaluated(lambda evaluator: firing(evaluator, case, case.fires))
     assert [alert.labels.get("namespace", "g") for alert in fired] == ["g"]
     assert evaluated(lambda evaluator: firing(evaluator, case, case.silent)) == []
+
+
+INVALID = (
+    "",
+    "sum(rate(x[5m])",
+    "rate(x)",
+    "x[5m] > 1",
+    "x{}[5m:",
+    'x{a=~"("}',
+    'x{a="b"',
+    '{a=""}',
+    "no_such_function(x)",
+    "sum by (a b) (x)",
+    "x and on (a) group_left y",
+    "x[1.5m]",
+    "x offset y",
+    "1 +",
+)
+
+
+def test_the_local_cloud_accepts_and_rejects_the_same_expressions_as_prometheus():
+    async def work(evaluator):
+        for expression in sorted({case.expression for case in CASES}):
+            await evaluator.check(expression)
+            assert metrics_in(expression) != []
+        for expression in INVALID:
+            with pytest.raises(ExpressionError):
+                await evaluator.check(expression)
+            with pytest.raises(UnparsedError):
+                metrics_in(expression)
+
+    evaluated(work)

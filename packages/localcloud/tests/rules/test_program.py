@@ -42,12 +42,6 @@ def test_a_bare_machine_compiles_nothing_and_names_the_command_unless_told_to_bu
     assert built.evaluator_program() == there == program.found()
 
 
-@pytest.mark.usefixtures("bare")
-def test_without_go_the_error_names_the_remedy():
-    with pytest.raises(EvaluatorMissingError, match="Install Go"):
-        program.ensure()
-
-
 def test_a_build_happens_once_and_leaves_no_modules(bare, capsys):
     compiler(bare, WORKS)
     path = program.ensure()
@@ -61,20 +55,6 @@ def test_a_build_happens_once_and_leaves_no_modules(bare, capsys):
     left = sorted(path.name for path in (bare / "cache" / "gemma-serving" / "rules").iterdir())
     assert left == sorted(["lock", path.parent.name])
     assert "once" in capsys.readouterr().err
-
-
-def test_another_content_is_another_program(bare, monkeypatch):
-    compiler(bare, WORKS)
-    sources = shutil.copytree(program._SOURCES, bare / "golang")
-    monkeypatch.setattr(program, "_SOURCES", sources)
-    program._key.cache_clear()
-    first = program.ensure()
-    (sources / "main.go").write_text("package main\n")
-    program._key.cache_clear()
-    assert program.found() is None
-    assert program.ensure() != first
-    monkeypatch.undo()
-    program._key.cache_clear()
 
 
 def test_a_program_that_does_not_compile_leaves_nothing_and_shows_the_compilers_words(bare):

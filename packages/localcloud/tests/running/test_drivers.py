@@ -57,15 +57,15 @@ def test_a_secret_is_read_at_each_start_and_a_disabled_version_starts_nothing(
     given["containers"][0]["env"].append({"name": "T", "valueSource": reference})
     spec = RevisionSpec(name=NAME, service=SERVICE, template=given)
 
-    async def refused(state: str) -> str:
-        cloud = Cloud(state=tmp_path / state, project="p", clock=Clock(speed=300), scenario=Scenario(run=Run()))
+    async def refused() -> str:
+        cloud = Cloud(state=tmp_path, project="p", clock=Clock(speed=300), scenario=Scenario(run=Run()))
         monkeypatch.setattr(cloud.policies, "allows", lambda *_: True)
         cloud.store.put("secretmanager.secrets", version.partition("/versions/")[0], {"name": "key"})
         cloud.store.put("secretmanager.versions", version, {"state": "ENABLED", "_data": "eA=="})
         revisions = simulated_runtimes(cloud).revisions
         try:
             await revisions.start(spec)
-            cloud.store.put("secretmanager.versions", version, {"state": state, "_data": "eA=="})
+            cloud.store.put("secretmanager.versions", version, {"state": "DISABLED", "_data": "eA=="})
             await revisions.start(spec)
         except RevisionFailedError as error:
             return str(error)
@@ -74,22 +74,13 @@ def test_a_secret_is_read_at_each_start_and_a_disabled_version_starts_nothing(
             await cloud.close()
         return ""
 
-    for state in ("DISABLED", "DESTROYED"):
-        (tmp_path / state).mkdir()
-        assert asyncio.run(refused(state)) == f"Secret Version [{version}] is in {state} state."
+    assert asyncio.run(refused()) == f"Secret Version [{version}] is in DISABLED state."
 
 
 def test_the_scenario_decides_which_way_a_revision_starts(tmp_path: Path):
     newer = Run(gpu_drivers={"nvidia-l4": 580})
-    said = {
-        (name, given): start(tmp_path / f"{name}-{given}", run, given)
-        for name, run in (("default", Run()), ("580", newer))
-        for given in ("1", "0")
-    }
-    assert said["default", "1"] == ""
-    assert said["580", "0"] == ""
-    assert "too old (found version 12020)" in said["default", "0"]
-    assert "Error 803: system has unsupported display driver" in said["580", "1"]
+    assert start(tmp_path / "580", newer, "0") == ""
+    assert "too old (found version 12020)" in start(tmp_path / "default", Run(), "0")
 
 
 def test_a_driver_that_nobody_saw_is_refused():

@@ -10,6 +10,7 @@ import aiohttp
 from aiohttp import web
 
 from localcloud.running.fronts import DEFAULT_LIMITS, Fronts, Limits
+from localcloud.tests.conftest import in_loop
 from localcloud.world.runtime import AccessDecision
 
 SERVICE = "projects/p/locations/r/services/s"
@@ -122,39 +123,33 @@ def test_iam_decides_before_a_request_reaches_the_instance():
     asyncio.run(run())
 
 
-def test_the_serverless_header_is_judged_so_that_an_api_key_can_pass():
-    async def run() -> None:
-        token = "eyJh.eyJz.c2ln"
-        async with world(verdicts={token: AccessDecision.ALLOWED, "key": AccessDecision.UNAUTHENTICATED}) as here:
-            headers = {"X-Serverless-Authorization": f"Bearer {token}", "Authorization": "Bearer key"}
-            status, text = await here.get("/x?y=1", headers=headers)
-            seen = json.loads(text)
-            assert status == 200
-            assert seen["headers"]["Authorization"] == "Bearer key"
-            assert seen["headers"]["X-Serverless-Authorization"] == "Bearer eyJh.eyJz.SIGNATURE_REMOVED_BY_GOOGLE"
-            assert seen["headers"]["X-Forwarded-For"] == "127.0.0.1"
-            assert seen["path"] == "/x?y=1"
-
-    asyncio.run(run())
+@in_loop
+async def test_the_serverless_header_is_judged_so_that_an_api_key_can_pass():
+    token = "eyJh.eyJz.c2ln"
+    async with world(verdicts={token: AccessDecision.ALLOWED, "key": AccessDecision.UNAUTHENTICATED}) as here:
+        headers = {"X-Serverless-Authorization": f"Bearer {token}", "Authorization": "Bearer key"}
+        status, text = await here.get("/x?y=1", headers=headers)
+        seen = json.loads(text)
+        assert status == 200
+        assert seen["headers"]["Authorization"] == "Bearer key"
+        assert seen["headers"]["X-Serverless-Authorization"] == "Bearer eyJh.eyJz.SIGNATURE_REMOVED_BY_GOOGLE"
+        assert seen["headers"]["X-Forwarded-For"] == "127.0.0.1"
+        assert seen["path"] == "/x?y=1"
 
 
-def test_an_id_token_reaches_the_container_without_its_signature():
-    async def run() -> None:
-        async with world() as here:
-            _, text = await here.get("/x", headers={"Authorization": "Bearer eyJh.eyJz.c2ln"})
-            assert json.loads(text)["headers"]["Authorization"] == "Bearer eyJh.eyJz.SIGNATURE_REMOVED_BY_GOOGLE"
-
-    asyncio.run(run())
+@in_loop
+async def test_an_id_token_reaches_the_container_without_its_signature():
+    async with world() as here:
+        _, text = await here.get("/x", headers={"Authorization": "Bearer eyJh.eyJz.c2ln"})
+        assert json.loads(text)["headers"]["Authorization"] == "Bearer eyJh.eyJz.SIGNATURE_REMOVED_BY_GOOGLE"
 
 
-def test_events_pass_as_they_come():
-    async def run() -> None:
-        async with world() as here, here.session.get(f"{here.url}/stream") as response:
-            assert await response.content.readuntil(b"\n\n") == b"data: one\n\n"
-            here.app[STATE].gate.set()  # the second event is written only now
-            assert await response.content.read() == b"data: two\n\n"
-
-    asyncio.run(run())
+@in_loop
+async def test_events_pass_as_they_come():
+    async with world() as here, here.session.get(f"{here.url}/stream") as response:
+        assert await response.content.readuntil(b"\n\n") == b"data: one\n\n"
+        here.app[STATE].gate.set()  # the second event is written only now
+        assert await response.content.read() == b"data: two\n\n"
 
 
 def test_large_bodies_pass_both_ways():
@@ -167,144 +162,122 @@ def test_large_bodies_pass_both_ways():
     asyncio.run(run())
 
 
-def test_requests_beyond_the_concurrency_wait_in_line():
-    async def run() -> None:
-        async with world(Limits(concurrent=2, queue_s=60, timeout_s=60)) as here:
-            answers = await asyncio.gather(*(here.get("/slow") for _ in range(8)))
-            assert [status for status, _ in answers] == [200] * 8
-            assert here.app[STATE].most == 2
-
-    asyncio.run(run())
+@in_loop
+async def test_requests_beyond_the_concurrency_wait_in_line():
+    async with world(Limits(concurrent=2, queue_s=60, timeout_s=60)) as here:
+        answers = await asyncio.gather(*(here.get("/slow") for _ in range(8)))
+        assert [status for status, _ in answers] == [200] * 8
+        assert here.app[STATE].most == 2
 
 
-def test_a_request_that_waits_too_long_is_turned_away_and_its_place_is_not_lost():
-    async def run() -> None:
-        async with world(Limits(concurrent=1, queue_s=0.5, timeout_s=60)) as here:
-            held = asyncio.create_task(here.get("/stream"))
-            await here.app[STATE].streaming.wait()
-            status, text = await here.get("/x")
-            assert status == 429
-            assert "Rate exceeded." in text
-            here.app[STATE].gate.set()
-            assert (await held)[0] == 200
-            assert (await here.get("/x"))[0] == 200
-
-    asyncio.run(run())
+@in_loop
+async def test_a_request_that_waits_too_long_is_turned_away_and_its_place_is_not_lost():
+    async with world(Limits(concurrent=1, queue_s=0.5, timeout_s=60)) as here:
+        held = asyncio.create_task(here.get("/stream"))
+        await here.app[STATE].streaming.wait()
+        status, text = await here.get("/x")
+        assert status == 429
+        assert "Rate exceeded." in text
+        here.app[STATE].gate.set()
+        assert (await held)[0] == 200
+        assert (await here.get("/x"))[0] == 200
 
 
-def test_a_caller_that_leaves_frees_its_place():
-    async def run() -> None:
-        async with world(Limits(concurrent=1, queue_s=60, timeout_s=60)) as here:
-            held = asyncio.create_task(here.get("/stream"))
-            await here.app[STATE].streaming.wait()
-            held.cancel()
-            assert (await here.get("/x"))[0] == 200
-
-    asyncio.run(run())
+@in_loop
+async def test_a_caller_that_leaves_frees_its_place():
+    async with world(Limits(concurrent=1, queue_s=60, timeout_s=60)) as here:
+        held = asyncio.create_task(here.get("/stream"))
+        await here.app[STATE].streaming.wait()
+        held.cancel()
+        assert (await here.get("/x"))[0] == 200
 
 
-def test_a_request_longer_than_the_timeout_is_a_504():
-    async def run() -> None:
-        async with world(Limits(concurrent=1, queue_s=5, timeout_s=0.01)) as here:
-            status, text = await here.get("/slow")
-            assert (status, "upstream request timeout" in text) == (504, True)
-
-    asyncio.run(run())
+@in_loop
+async def test_a_request_longer_than_the_timeout_is_a_504():
+    async with world(Limits(concurrent=1, queue_s=5, timeout_s=0.01)) as here:
+        status, text = await here.get("/slow")
+        assert (status, "upstream request timeout" in text) == (504, True)
 
 
-def test_no_route_a_dead_instance_and_a_broken_answer_are_503():
-    async def run() -> None:
-        async with world() as here:
-            status, text = await here.get("/broken")
-            assert status == 503
-            assert "connection to the instance had an error" in text
-            here.fronts.route(SERVICE, {"http://127.0.0.1:9": 100})
-            assert "could not be reached" in (await here.get("/x"))[1]
-            here.fronts.route(SERVICE, {})
-            status, text = await here.get("/x")
-            assert (status, "no ready instance" in text) == (503, True)
-
-    asyncio.run(run())
+@in_loop
+async def test_no_route_a_dead_instance_and_a_broken_answer_are_503():
+    async with world() as here:
+        status, text = await here.get("/broken")
+        assert status == 503
+        assert "connection to the instance had an error" in text
+        here.fronts.route(SERVICE, {"http://127.0.0.1:9": 100})
+        assert "could not be reached" in (await here.get("/x"))[1]
+        here.fronts.route(SERVICE, {})
+        status, text = await here.get("/x")
+        assert (status, "no ready instance" in text) == (503, True)
 
 
-def test_a_front_keeps_its_port_and_moves_where_it_is_taken():
-    async def run() -> None:
-        async with world() as here:
-            port = await here.fronts.open(SERVICE, port=None)
-            assert here.url.endswith(str(port))
-            other = await here.fronts.open("other", port=port)
-            assert other != port
-            await here.fronts.close("other")
-            await here.fronts.close("nobody")
-            again = await here.fronts.open("other", port=other)
-            assert again == other
-
-    asyncio.run(run())
+@in_loop
+async def test_a_front_keeps_its_port_and_moves_where_it_is_taken():
+    async with world() as here:
+        port = await here.fronts.open(SERVICE, port=None)
+        assert here.url.endswith(str(port))
+        other = await here.fronts.open("other", port=port)
+        assert other != port
+        await here.fronts.close("other")
+        await here.fronts.close("nobody")
+        again = await here.fronts.open("other", port=other)
+        assert again == other
 
 
-def test_what_is_not_http_is_answered_with_400():
-    async def run() -> None:
-        async with world() as here:
-            reader, writer = await asyncio.open_connection("127.0.0.1", int(here.url.rpartition(":")[2]))
-            writer.write(b"hello\r\n\r\n")
-            assert (await reader.readline()).startswith(b"HTTP/1.1 400")
-            writer.close()
-
-    asyncio.run(run())  # it answers instead of waiting for a request
+@in_loop
+async def test_what_is_not_http_is_answered_with_400():
+    async with world() as here:
+        reader, writer = await asyncio.open_connection("127.0.0.1", int(here.url.rpartition(":")[2]))
+        writer.write(b"hello\r\n\r\n")
+        assert (await reader.readline()).startswith(b"HTTP/1.1 400")
+        writer.close()
 
 
-def test_requests_are_divided_exactly_by_the_shares():
-    async def run() -> None:
-        async with world() as here:
-            here.fronts.route(SERVICE, {here.instance: 90, "http://127.0.0.1:9": 10})
-            statuses = [(await here.get("/x"))[0] for _ in range(20)]
-            assert (statuses.count(200), statuses.count(503)) == (18, 2)
-
-    asyncio.run(run())
+@in_loop
+async def test_requests_are_divided_exactly_by_the_shares():
+    async with world() as here:
+        here.fronts.route(SERVICE, {here.instance: 90, "http://127.0.0.1:9": 10})
+        statuses = [(await here.get("/x"))[0] for _ in range(20)]
+        assert (statuses.count(200), statuses.count(503)) == (18, 2)
 
 
-def test_a_tag_has_a_port_of_its_own_and_leads_to_its_instance_only():
-    async def run() -> None:
-        async with world() as here:
-            port = await here.fronts.open(SERVICE, port=None, tag="next")
-            here.fronts.route(SERVICE, {"http://127.0.0.1:9": 100})
-            here.fronts.route(SERVICE, {here.instance: 100}, tag="next")
-            assert (await here.get("/x"))[0] == 503
-            async with here.session.get(f"http://127.0.0.1:{port}/x") as response:
-                assert response.status == 200
-            await here.fronts.close(SERVICE, tag="next")
-
-    asyncio.run(run())
+@in_loop
+async def test_a_tag_has_a_port_of_its_own_and_leads_to_its_instance_only():
+    async with world() as here:
+        port = await here.fronts.open(SERVICE, port=None, tag="next")
+        here.fronts.route(SERVICE, {"http://127.0.0.1:9": 100})
+        here.fronts.route(SERVICE, {here.instance: 100}, tag="next")
+        assert (await here.get("/x"))[0] == 503
+        async with here.session.get(f"http://127.0.0.1:{port}/x") as response:
+            assert response.status == 200
+        await here.fronts.close(SERVICE, tag="next")
 
 
-def test_a_request_that_runs_when_the_traffic_moves_is_completed_before_its_instance_counts_as_drained():
-    async def run() -> None:
-        async with world() as here:
-            state = here.app[STATE]
-            running = asyncio.create_task(here.get("/stream"))
-            await asyncio.wait_for(state.streaming.wait(), 20)
-            here.fronts.route(SERVICE, {"http://127.0.0.1:9": 100})
-            drained = asyncio.create_task(here.fronts.drained(here.instance))
-            await asyncio.sleep(0)
-            assert not drained.done()
-            state.gate.set()
-            assert await running == (200, "data: one\n\ndata: two\n\n")
-            await asyncio.wait_for(drained, 20)
-            await asyncio.wait_for(here.fronts.drained("http://127.0.0.1:1"), 20)
-
-    asyncio.run(run())
+@in_loop
+async def test_a_request_that_runs_when_the_traffic_moves_is_completed_before_its_instance_counts_as_drained():
+    async with world() as here:
+        state = here.app[STATE]
+        running = asyncio.create_task(here.get("/stream"))
+        await asyncio.wait_for(state.streaming.wait(), 20)
+        here.fronts.route(SERVICE, {"http://127.0.0.1:9": 100})
+        drained = asyncio.create_task(here.fronts.drained(here.instance))
+        await asyncio.sleep(0)
+        assert not drained.done()
+        state.gate.set()
+        assert await running == (200, "data: one\n\ndata: two\n\n")
+        await asyncio.wait_for(drained, 20)
+        await asyncio.wait_for(here.fronts.drained("http://127.0.0.1:1"), 20)
 
 
-def test_an_instance_that_is_not_ready_gets_no_request():
-    async def run() -> None:
-        async with world() as here:
-            unready = Fronts(
-                authorize=lambda *_: AccessDecision.ALLOWED, limits=lambda _: DEFAULT_LIMITS, ready=lambda _: False
-            )
-            port = await unready.open(SERVICE, port=None)
-            unready.route(SERVICE, {here.instance: 100})
-            async with here.session.get(f"http://127.0.0.1:{port}/x") as response:
-                assert response.status == 503
-            await unready.close(SERVICE)
-
-    asyncio.run(run())
+@in_loop
+async def test_an_instance_that_is_not_ready_gets_no_request():
+    async with world() as here:
+        unready = Fronts(
+            authorize=lambda *_: AccessDecision.ALLOWED, limits=lambda _: DEFAULT_LIMITS, ready=lambda _: False
+        )
+        port = await unready.open(SERVICE, port=None)
+        unready.route(SERVICE, {here.instance: 100})
+        async with here.session.get(f"http://127.0.0.1:{port}/x") as response:
+            assert response.status == 503
+        await unready.close(SERVICE)

@@ -18,7 +18,7 @@ from localcloud.running import envoy
 from localcloud.running.relays import Relay
 from localcloud.running.simulated import simulated_runtimes
 from localcloud.tests import idle_cloud
-from localcloud.tests.conftest import PROJECT, Client
+from localcloud.tests.conftest import PROJECT, Client, in_loop
 from localcloud.tests.google_bodies import google_body
 from localcloud.world.runtime import RevisionFailedError, RevisionSpec
 from localcloud.world.scenario import OperationDurations, Scenario
@@ -345,26 +345,24 @@ def test_envoy_ends_with_its_instance_or_with_the_local_cloud(subtests: pytest.S
                     shell.kill()
 
 
-def test_a_relay_is_open_refused_or_silent_as_its_route_is(subtests: pytest.Subtests):
-    async def run() -> None:
-        server = await asyncio.start_server(lambda _reader, writer: writer.close(), "127.0.0.1", 0)
-        target: tuple[str, int] | None = ("127.0.0.1", server.sockets[0].getsockname()[1])
-        relay = Relay(lambda: target)
-        await relay.start()
-        with subtests.test("open"):
-            assert await connected(relay.port) == "open"
-        server.close()
-        with subtests.test("refused"):
-            while await connected(relay.port) != "refused":
-                pass
-        target = None
-        with subtests.test("silent"):
-            while (answer := await connected(relay.port)) in {"refused", "changing"}:
-                pass
-            assert answer == "silent"
-        await relay.stop()
-
-    asyncio.run(asyncio.wait_for(run(), LIMIT_S))
+@in_loop
+async def test_a_relay_is_open_refused_or_silent_as_its_route_is(subtests: pytest.Subtests):
+    server = await asyncio.start_server(lambda _reader, writer: writer.close(), "127.0.0.1", 0)
+    target: tuple[str, int] | None = ("127.0.0.1", server.sockets[0].getsockname()[1])
+    relay = Relay(lambda: target)
+    await relay.start()
+    with subtests.test("open"):
+        assert await connected(relay.port) == "open"
+    server.close()
+    with subtests.test("refused"):
+        while await connected(relay.port) != "refused":
+            pass
+    target = None
+    with subtests.test("silent"):
+        while (answer := await connected(relay.port)) in {"refused", "changing"}:
+            pass
+        assert answer == "silent"
+    await relay.stop()
 
 
 async def connected(port: int) -> str:

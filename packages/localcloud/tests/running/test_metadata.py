@@ -11,6 +11,7 @@ import aiohttp
 from multidict import CIMultiDictProxy
 
 from localcloud.running.machines.metadata import MachineData, MetadataServer
+from localcloud.tests.conftest import in_loop
 from localcloud.tests.running.machine_world import NODE, machines, spec
 
 GOOGLE = {"Metadata-Flavor": "Google"}
@@ -49,139 +50,111 @@ def run(work: Any) -> None:
     asyncio.run(work())
 
 
-def test_googles_header_is_required_and_given():
-    async def work() -> None:
-        async with here() as at:
-            assert (await at.ask("instance/name", headers={}))[0] == 403
-            assert (await at.ask("instance/name", headers={**GOOGLE, "X-Forwarded-For": "10.0.0.1"}))[0] == 403
-            status, text, headers = await at.ask("instance/name")
-            assert (status, text, headers["Metadata-Flavor"]) == (200, "n1", "Google")
-            assert (await at.ask("instance/nothing"))[0] == 404
-
-    run(work)
+@in_loop
+async def test_googles_header_is_required_and_given():
+    async with here() as at:
+        assert (await at.ask("instance/name", headers={}))[0] == 403
+        assert (await at.ask("instance/name", headers={**GOOGLE, "X-Forwarded-For": "10.0.0.1"}))[0] == 403
+        status, text, headers = await at.ask("instance/name")
+        assert (status, text, headers["Metadata-Flavor"]) == (200, "n1", "Google")
+        assert (await at.ask("instance/nothing"))[0] == 404
 
 
-def test_the_machine_tells_who_it_is():
-    async def work() -> None:
-        async with here() as at:
-            number = (await at.ask("project/numeric-project-id"))[1]
-            assert (await at.ask("project/project-id"))[1] == "p"
-            assert (await at.ask("instance/zone"))[1] == f"projects/{number}/zones/us-east5-a"
-            assert (await at.ask("instance/service-accounts/default/email"))[1] == "vm@p.iam.gserviceaccount.com"
-            listing = (await at.ask("instance/"))[1]
-            assert "attributes/\n" in listing
-            assert "zone\n" in listing
-
-    run(work)
+@in_loop
+async def test_the_machine_tells_who_it_is():
+    async with here() as at:
+        number = (await at.ask("project/numeric-project-id"))[1]
+        assert (await at.ask("project/project-id"))[1] == "p"
+        assert (await at.ask("instance/zone"))[1] == f"projects/{number}/zones/us-east5-a"
+        assert (await at.ask("instance/service-accounts/default/email"))[1] == "vm@p.iam.gserviceaccount.com"
+        listing = (await at.ask("instance/"))[1]
+        assert "attributes/\n" in listing
+        assert "zone\n" in listing
 
 
-def test_attributes_are_read_one_by_one_and_all_at_once():
-    async def work() -> None:
-        async with here(**{"my-key": "my value"}) as at:
-            assert (await at.ask("instance/attributes/my-key"))[1] == "my value"
-            assert "my-key\n" in (await at.ask("instance/attributes/"))[1]
-            status, text, headers = await at.ask("instance/attributes/?recursive=true")
-            assert status == 200
-            assert headers["Content-Type"].startswith("application/json")
-            assert json.loads(text)["my-key"] == "my value"
-            whole = json.loads((await at.ask("?recursive=true"))[1])
-            assert whole["project"]["projectId"] == "p"
-            assert whole["instance"]["attributes"]["my-key"] == "my value"
-
-    run(work)
+@in_loop
+async def test_attributes_are_read_one_by_one_and_all_at_once():
+    async with here(**{"my-key": "my value"}) as at:
+        assert (await at.ask("instance/attributes/my-key"))[1] == "my value"
+        assert "my-key\n" in (await at.ask("instance/attributes/"))[1]
+        status, text, headers = await at.ask("instance/attributes/?recursive=true")
+        assert status == 200
+        assert headers["Content-Type"].startswith("application/json")
+        assert json.loads(text)["my-key"] == "my value"
+        whole = json.loads((await at.ask("?recursive=true"))[1])
+        assert whole["project"]["projectId"] == "p"
+        assert whole["instance"]["attributes"]["my-key"] == "my value"
 
 
-def test_a_waiting_get_answers_when_its_key_changes_and_not_for_others():
-    async def work() -> None:
-        async with here(key="old", other="1") as at:
-            _, _, headers = await at.ask("instance/attributes/key")
-            waiting = asyncio.create_task(
-                at.ask(f"instance/attributes/key?wait_for_change=true&last_etag={headers['ETag']}&timeout_sec=20")
-            )
-            await asyncio.sleep(0.05)
-            at.data.metadata["other"] = "2"
-            at.server.changed()
-            await asyncio.sleep(0.05)
-            assert not waiting.done()
-            at.data.metadata["key"] = "new"
-            at.server.changed()
-            status, text, changed = await waiting
-            assert (status, text) == (200, "new")
-            assert changed["ETag"] != headers["ETag"]
-
-    run(work)
+@in_loop
+async def test_a_waiting_get_answers_when_its_key_changes_and_not_for_others():
+    async with here(key="old", other="1") as at:
+        _, _, headers = await at.ask("instance/attributes/key")
+        waiting = asyncio.create_task(
+            at.ask(f"instance/attributes/key?wait_for_change=true&last_etag={headers['ETag']}&timeout_sec=20")
+        )
+        await asyncio.sleep(0.05)
+        at.data.metadata["other"] = "2"
+        at.server.changed()
+        await asyncio.sleep(0.05)
+        assert not waiting.done()
+        at.data.metadata["key"] = "new"
+        at.server.changed()
+        status, text, changed = await waiting
+        assert (status, text) == (200, "new")
+        assert changed["ETag"] != headers["ETag"]
 
 
-def test_a_waiting_get_answers_at_once_for_an_old_etag_and_in_time_for_no_change():
-    async def work() -> None:
-        async with here(key="value") as at:
-            assert (await at.ask("instance/attributes/key?wait_for_change=true&last_etag=stale&timeout_sec=20"))[
-                1
-            ] == "value"
-            etag = (await at.ask("instance/attributes/key"))[2]["ETag"]
-            assert (await at.ask(f"instance/attributes/key?wait_for_change=true&last_etag={etag}&timeout_sec=0.1"))[
-                1
-            ] == "value"
-            assert (await at.ask("instance/attributes/absent?wait_for_change=true&timeout_sec=0.1"))[0] == 404
-            assert (await at.ask("instance/attributes/key?wait_for_change=true&timeout_sec=soon"))[0] == 400
-
-    run(work)
+@in_loop
+async def test_a_waiting_get_answers_at_once_for_an_old_etag_and_in_time_for_no_change():
+    async with here(key="value") as at:
+        assert (await at.ask("instance/attributes/key?wait_for_change=true&last_etag=stale&timeout_sec=20"))[
+            1
+        ] == "value"
+        etag = (await at.ask("instance/attributes/key"))[2]["ETag"]
+        assert (await at.ask(f"instance/attributes/key?wait_for_change=true&last_etag={etag}&timeout_sec=0.1"))[
+            1
+        ] == "value"
+        assert (await at.ask("instance/attributes/absent?wait_for_change=true&timeout_sec=0.1"))[0] == 404
+        assert (await at.ask("instance/attributes/key?wait_for_change=true&timeout_sec=soon"))[0] == 400
 
 
-def test_a_key_that_appears_wakes_who_waits_for_it():
-    async def work() -> None:
-        async with here() as at:
-            waiting = asyncio.create_task(at.ask("instance/attributes/late?wait_for_change=true&timeout_sec=20"))
-            await asyncio.sleep(0.05)
-            at.data.metadata["late"] = "here"
-            at.server.changed()
-            assert (await waiting)[:2] == (200, "here")
-
-    run(work)
-
-
-def test_guest_attributes_are_written_listed_and_deleted_where_they_are_enabled():
-    async def work() -> None:
-        async with here() as at:
-            path = "instance/guest-attributes/gemma-serving/phase"
-            assert (await at.ask(path))[0] == 404
-            assert (await at.ask(path, "PUT", body="ready"))[0] == 200
-            assert (await at.ask(path))[1] == "ready"
-            assert (await at.ask("instance/guest-attributes/gemma-serving/"))[1] == "phase\n"
-            assert at.data.guest_attributes == {"gemma-serving": {"phase": "ready"}}
-            assert (await at.ask(path, "DELETE"))[0] == 200
-            assert (await at.ask(path))[0] == 404
-            at.data.metadata["enable-guest-attributes"] = "FALSE"
-            assert (await at.ask(path, "PUT", body="ready"))[0] == 403
-
-    run(work)
+@in_loop
+async def test_guest_attributes_are_written_listed_and_deleted_where_they_are_enabled():
+    async with here() as at:
+        path = "instance/guest-attributes/gemma-serving/phase"
+        assert (await at.ask(path))[0] == 404
+        assert (await at.ask(path, "PUT", body="ready"))[0] == 200
+        assert (await at.ask(path))[1] == "ready"
+        assert (await at.ask("instance/guest-attributes/gemma-serving/"))[1] == "phase\n"
+        assert at.data.guest_attributes == {"gemma-serving": {"phase": "ready"}}
+        assert (await at.ask(path, "DELETE"))[0] == 200
+        assert (await at.ask(path))[0] == 404
+        at.data.metadata["enable-guest-attributes"] = "FALSE"
+        assert (await at.ask(path, "PUT", body="ready"))[0] == 403
 
 
-def test_credentials_are_those_of_the_service_account():
-    async def work() -> None:
-        async with here() as at:
-            token = json.loads((await at.ask("instance/service-accounts/default/token"))[1])
-            assert token["access_token"] == "token-of-vm@p.iam.gserviceaccount.com"
-            assert token["token_type"] == "Bearer"
-            assert token["expires_in"] > 0
-            assert (await at.ask("instance/service-accounts/default/identity"))[0] == 400
-            assert (await at.ask("instance/service-accounts/default/identity?audience=https://x"))[
-                1
-            ] == "vm@p.iam.gserviceaccount.com|https://x"
-            assert (await at.ask("instance/service-accounts/other/token"))[0] == 404
-
-    run(work)
+@in_loop
+async def test_credentials_are_those_of_the_service_account():
+    async with here() as at:
+        token = json.loads((await at.ask("instance/service-accounts/default/token"))[1])
+        assert token["access_token"] == "token-of-vm@p.iam.gserviceaccount.com"
+        assert token["token_type"] == "Bearer"
+        assert token["expires_in"] > 0
+        assert (await at.ask("instance/service-accounts/default/identity"))[0] == 400
+        assert (await at.ask("instance/service-accounts/default/identity?audience=https://x"))[
+            1
+        ] == "vm@p.iam.gserviceaccount.com|https://x"
+        assert (await at.ask("instance/service-accounts/other/token"))[0] == 404
 
 
-def test_metadata_that_changes_while_a_machine_boots_is_not_lost(tmp_path: Path):
-    async def work() -> None:
-        async with machines(tmp_path) as running:
-            booting = asyncio.create_task(running.boot(spec("", ends="unknown")))
-            await asyncio.sleep(0)
-            running.set_metadata(NODE, {"ends": "at noon"})
-            await booting
-            url = f"http://{running._machines[NODE].server.address}/computeMetadata/v1/instance/attributes/ends"
-            async with aiohttp.ClientSession() as session, session.get(url, headers=GOOGLE) as response:
-                assert await response.text() == "at noon"
-
-    run(work)
+@in_loop
+async def test_metadata_that_changes_while_a_machine_boots_is_not_lost(tmp_path: Path):
+    async with machines(tmp_path) as running:
+        booting = asyncio.create_task(running.boot(spec("", ends="unknown")))
+        await asyncio.sleep(0)
+        running.set_metadata(NODE, {"ends": "at noon"})
+        await booting
+        url = f"http://{running._machines[NODE].server.address}/computeMetadata/v1/instance/attributes/ends"
+        async with aiohttp.ClientSession() as session, session.get(url, headers=GOOGLE) as response:
+            assert await response.text() == "at noon"

@@ -112,8 +112,8 @@ def test_a_name_that_no_object_can_have_is_refused_before_its_content(cloud: idl
 
 @pytest.mark.parametrize("kind", ["media", "multipart"])
 def test_content_beyond_the_limit_is_an_object_and_takes_no_memory(cloud: idle_cloud.Started, kind: str):
-    """The whole body is twelve times the maximum of a JSON body. The client's own copy of it is counted before."""
-    content = bytes(range(256)) * (12 * LONGEST_BYTES // 256)
+    """The whole body is six times the maximum of a JSON body. The client's own copy of it is counted before."""
+    content = bytes(range(256)) * (6 * LONGEST_BYTES // 256)
     path, body, media = f"{OBJECTS}?uploadType={kind}&name=large", content, "application/octet-stream"
     if kind == "multipart":
         head = (

@@ -8,7 +8,6 @@ from pathlib import Path
 import google.auth
 import google.auth.transport.requests
 import pytest
-import requests
 from google.api_core.client_options import ClientOptions
 from google.api_core.exceptions import BadRequest, Conflict, GoogleAPICallError, NotFound, PreconditionFailed
 from google.cloud import run_v2, secretmanager, storage
@@ -104,10 +103,6 @@ class TestSecretManager:
         secrets.create_secret(parent=PARENT, secret_id="client-twice", secret={"replication": {"automatic": {}}})
         with pytest.raises(Conflict):
             secrets.create_secret(parent=PARENT, secret_id="client-twice", secret={"replication": {"automatic": {}}})
-
-    def test_a_version_of_a_missing_secret_is_not_found(self, secrets):
-        with pytest.raises(NotFound):
-            secrets.add_secret_version(parent=f"{PARENT}/secrets/nowhere", payload={"data": b"x"})
 
     def test_listing_goes_over_pages(self, secrets):
         for index in range(5):
@@ -379,20 +374,6 @@ class TestTpu:
         with pytest.raises(HttpError, match="404"):
             client.queuedResources().get(name=name).execute()
 
-    def test_an_unknown_field_is_refused_by_its_path(self, shared_cloud):
-        client = tpu(shared_cloud).projects().locations().queuedResources()
-        body = {**BODY, "tpu": {**BODY["tpu"], "zoneHint": "x"}}
-        with pytest.raises(HttpError) as caught:
-            client.create(parent=f"{PARENT}/locations/us-east5-a", queuedResourceId="client-bad", body=body).execute()
-        error = json.loads(caught.value.content)["error"]
-        assert error["code"] == 400
-        assert error["status"] == "INVALID_ARGUMENT"
-        assert (
-            error["message"]
-            == "Invalid JSON payload received. Unknown name \"zoneHint\" at 'queued_resource.tpu': Cannot find field."
-        )
-        assert error["details"][0]["fieldViolations"][0]["field"] == "queued_resource.tpu"
-
     def test_catalogs_list_what_a_zone_has(self, shared_cloud):
         client = tpu(shared_cloud).projects().locations()
         kinds = client.acceleratorTypes().list(parent=f"{PARENT}/locations/us-east5-a").execute()["acceleratorTypes"]
@@ -462,8 +443,3 @@ class TestCredentials:
         credentials, _ = google.auth.default(scopes=["https://www.googleapis.com/auth/cloud-platform"])
         with pytest.raises(google.auth.exceptions.RefreshError, match="Invalid JWT Signature"):
             credentials.refresh(google.auth.transport.requests.Request())
-
-    def test_no_credentials_are_refused(self, shared_cloud):
-        answer = requests.get(f"{shared_cloud.base_url}/secretmanager/v1/{PARENT}/secrets", timeout=60)
-        assert answer.status_code == 401
-        assert answer.json()["error"]["status"] == "UNAUTHENTICATED"

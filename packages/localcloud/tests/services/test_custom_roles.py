@@ -24,8 +24,7 @@ def try_grant(client, role, policy=PROJECT_POLICY):
 
 
 def alice_of(client):
-    token = client.ok("POST", "/admin/tokens", {"email": "alice@example.com"})["accessToken"]
-    return type(client)(client.base_url, token=token, headers=gcloud_itself())
+    return client.as_caller("alice@example.com", **gcloud_itself())
 
 
 def held(client, *permissions):

@@ -35,10 +35,7 @@ def test_a_grant_on_the_key_or_above_it_is_what_may_be_used(key):
         key.ok("POST", f"/iam/v1/{P}/serviceAccounts", {"accountId": name})["email"]
         for name in ("decrypts", "encrypts")
     ]
-    callers = [
-        type(key)(key.base_url, token=key.ok("POST", "/admin/tokens", {"email": each})["accessToken"])
-        for each in emails
-    ]
+    callers = [key.as_caller(each) for each in emails]
 
     def held():
         asked = {"permissions": [DECRYPT, ENCRYPT]}

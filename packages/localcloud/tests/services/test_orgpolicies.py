@@ -2,7 +2,7 @@
 
 import pytest
 
-from localcloud.tests.conftest import PROJECT, Client
+from localcloud.tests.conftest import PROJECT
 
 RESOURCE_MANAGER = f"/cloudresourcemanager/v1/projects/{PROJECT}"
 LOCATIONS = "constraints/gcp.resourceLocations"
@@ -83,20 +83,16 @@ def test_nothing_is_created_where_locations_are_restricted(own_client, rule, all
         assert "in [us-east4]" in answer["error"]["message"]
 
 
-def test_testing_permissions_needs_none(own_cloud):
-    outsider = Client(
-        own_cloud.base_url, token=own_cloud.cloud.tokens.issue_access_token("nobody@other.iam.gserviceaccount.com")
-    )
+def test_testing_permissions_needs_none(own_client):
+    outsider = own_client.as_caller("nobody@other.iam.gserviceaccount.com")
     path = f"{RESOURCE_MANAGER}:testIamPermissions"
     assert outsider.ok("POST", path, {"permissions": ["run.services.create"]}) == {"permissions": []}
     status, message = outsider.error("POST", path, {"permissions": ["run.*"]})
     assert (status, "wildcards" in message) == (400, True)
 
 
-def test_a_bucket_that_does_not_exist_is_not_found_for_everybody(own_cloud):
-    outsider = Client(
-        own_cloud.base_url, token=own_cloud.cloud.tokens.issue_access_token("nobody@other.iam.gserviceaccount.com")
-    )
+def test_a_bucket_that_does_not_exist_is_not_found_for_everybody(own_client):
+    outsider = own_client.as_caller("nobody@other.iam.gserviceaccount.com")
     assert outsider.error("GET", "/storage/storage/v1/b/nobody-has-this/o")[0] == 404
 
 

@@ -73,8 +73,7 @@ def test_refusals(client):
 
 def test_the_catalog_is_public_but_its_calls_count_for_a_project(own_cloud):
     owner = Client(own_cloud.base_url, own_cloud.token)
-    token = owner.ok("POST", "/admin/tokens", {"email": ALICE.removeprefix("user:")})["accessToken"]
-    alice = Client(own_cloud.base_url, token, headers={"x-goog-user-project": PROJECT})
+    alice = owner.as_caller(ALICE.removeprefix("user:"), **{"x-goog-user-project": PROJECT})
     assert alice.call("GET", SKUS)[1]["error"]["details"][0]["reason"] == "USER_PROJECT_DENIED"
     grant(owner, PROJECT_POLICY, "roles/serviceusage.serviceUsageConsumer")
     assert alice.ok("GET", SKUS)["skus"]

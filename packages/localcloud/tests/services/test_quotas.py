@@ -44,12 +44,6 @@ def test_without_the_full_view_there_are_no_places(client):
     assert limits(client, "tpu", "tpu-v6e-preemptible", view="BASIC") == {}
 
 
-def test_all_metrics_of_a_service_are_listed(client):
-    metrics = client.ok("GET", f"{SERVICES}/tpu.googleapis.com/consumerQuotaMetrics")["metrics"]
-    names = [metric["metric"].partition("/")[2] for metric in metrics]
-    assert names == ["tpu-v5s-litepod", "tpu-v5s-litepod-preemptible", "tpu-v6e", "tpu-v6e-preemptible"]
-
-
 def test_a_metric_that_does_not_exist_is_not_found(client):
     status, _ = client.error("GET", f"{SERVICES}/tpu.googleapis.com/consumerQuotaMetrics/tpu.googleapis.com%2Fnone")
     assert status == 404

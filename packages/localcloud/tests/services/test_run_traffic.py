@@ -62,15 +62,6 @@ def test_a_new_revision_gets_a_tag_with_its_own_url_and_no_traffic(own_client, o
     assert fronts.routes[service["name"] + "#next"] == {f"http://{short(second)}.invalid": 100}
 
 
-def test_traffic_is_divided_and_makes_no_revision(own_client, own_cloud, two):
-    first, second = two
-    after = shift(own_client, "two", [named(first, 90), named(second, 10, "next")])["response"]
-    assert after["latestCreatedRevision"] == second
-    assert [status.get("percent") for status in after["trafficStatuses"]] == [90, 10]
-    routes = own_cloud.cloud.runtimes.fronts.routes[after["name"]]
-    assert routes == {f"http://{short(first)}.invalid": 90, f"http://{short(second)}.invalid": 10}
-
-
 def test_a_revision_runs_while_it_has_traffic_or_a_tag(own_client, own_cloud, two):
     first, second = two
     runtimes = own_cloud.cloud.runtimes
@@ -122,22 +113,6 @@ def test_traffic_that_cloud_run_refuses_changes_nothing(own_client, two, traffic
     status, answer = own_client.call("PATCH", f"{SERVICES}/two", {"traffic": traffic}, updateMask="traffic")
     assert (status, said in answer["error"]["message"]) == (400, True), answer
     assert own_client.ok("GET", f"{SERVICES}/two") == before
-
-
-def test_a_record_changes_with_the_traffic_and_makes_no_revision(own_client, two):
-    first, second = two
-    before = own_client.ok("GET", f"{SERVICES}/two")
-    record = {"gemma-serving-rollout-record": "x" * 4096, "example.com/a.b_c-D": ""}
-    body = {"traffic": [named(first, 90), named(second, 10, "next")], "annotations": record, "etag": before["etag"]}
-    after = patched(own_client, "two", body, updateMask="traffic,annotations")["response"]
-    assert [status.get("percent") for status in after["trafficStatuses"]] == [90, 10]
-    again = patched(own_client, "two", {"annotations": {"b": "c"}, "etag": after["etag"]}, updateMask="annotations")
-    assert (after["annotations"], again["response"]["annotations"]) == (record, {"b": "c"})
-    assert [again["response"]["trafficStatuses"], again["response"]["latestCreatedRevision"]] == [
-        after["trafficStatuses"],
-        before["latestCreatedRevision"],
-    ]
-    assert len({each["etag"] for each in (before, after, again["response"])}) == 3
 
 
 def test_a_forced_revision_of_the_same_template_gets_the_traffic_of_a_changed_one(own_client):

@@ -6,10 +6,6 @@ from localcloud.vllm.arguments import ArgumentError, parse
 SEED_TPU = """python3 -m vllm.entrypoints.openai.api_server --model google/gemma-4-E2B-it --tensor-parallel-size 4
 --max-model-len 16384 --max_num_batched_tokens 4096 --disable_chunked_mm_input --kv-cache-dtype fp8 --enable-auto-tool-choice
 --tool-call-parser gemma4 --reasoning-parser gemma4 --limit-mm-per-prompt {"image":4,"audio":1}"""
-SEED_MOE = """vllm serve google/gemma-4-26B-A4B-it --tensor-parallel-size 4 --kv-cache-dtype fp8 --gpu-memory-utilization 0.90
---block-size 32 --max-model-len 16384 --max-num-seqs 256 --max-num-batched-tokens 4096
---speculative-config {"method":"ngram","num_speculative_tokens":3} --enable-prefix-caching --safetensors-load-strategy prefetch
---enable-auto-tool-choice --tool-call-parser gemma4 --reasoning-parser gemma4 --trust-remote-code"""
 
 
 def test_the_baseline_command_of_the_tpu_is_understood():

@@ -26,22 +26,9 @@ TOOL = {
 
 @pytest.fixture(scope="module")
 def url() -> Iterator[str]:
-    words = [
-        "vllm",
-        "serve",
-        MODEL,
-        "--max-model-len=512",
-        "--served-model-name",
-        "gemma",
-        "alias",
-        "--max-num-seqs=64",
-    ]
-    words += [
-        "--reasoning-parser=gemma4",
-        "--enable-auto-tool-choice",
-        "--tool-call-parser=gemma4",
-        "--enable-prompt-tokens-details",
-    ]
+    names = ["--served-model-name", "gemma", "alias"]
+    words = ["vllm", "serve", MODEL, "--max-model-len=512", *names, "--max-num-seqs=64", "--reasoning-parser=gemma4"]
+    words += ["--enable-auto-tool-choice", "--tool-call-parser=gemma4", "--enable-prompt-tokens-details"]
     with server(words, VLLM_SIM_TTFT_S="0.01", VLLM_SIM_TPOT_S="0.001") as address:
         yield address
 
@@ -59,13 +46,8 @@ def metric(url: str, name: str) -> float:
     return float(found[1])
 
 
-def test_every_answer_says_that_it_is_simulated(url: str):
-    for path in ("/health", "/ping", "/version", "/v1/models", "/metrics", "/nowhere"):
-        assert ask(url + path).headers["x-simulated"] == "vllm"
-    assert chat(url, stream=True).headers["x-simulated"] == "vllm"
-
-
 def test_the_models_are_listed_under_the_served_names(url: str):
+    assert ask(f"{url}/nowhere").headers["x-simulated"] == chat(url, stream=True).headers["x-simulated"] == "vllm"
     listed = ask(f"{url}/v1/models").json["data"]
     assert [(item["id"], item["max_model_len"], item["root"]) for item in listed] == [
         ("gemma", 512, MODEL),
@@ -142,15 +124,6 @@ def test_max_tokens_ignore_eos_and_min_tokens_bound_the_length(url: str):
     assert tokens(max_tokens=natural - 5) == (natural - 5, "length")
 
 
-def test_a_free_answer_says_that_it_is_simulated_and_a_bound_one_keeps_its_format(url: str):
-    events = chat(url, "Say hello.", stream=True, max_tokens=60).events()
-    text = "".join(event["choices"][0]["delta"].get("content", "") for event in events)
-    assert text.startswith("This is a simulated answer")
-    bound = {"type": "json_schema", "json_schema": {"name": "x", "schema": {"type": "object"}}}
-    content = chat(url, "Say hello.", response_format=bound).json["choices"][0]["message"]["content"]
-    assert json.loads(content) == {}
-
-
 def test_reasoning_comes_apart_from_content_when_thinking_is_enabled(url: str):
     asked = {"chat_template_kwargs": {"enable_thinking": True}}
     message = chat(url, "What is 2+2? Answer with the number only.", **asked).json["choices"][0]["message"]
@@ -209,13 +182,6 @@ def test_text_completions_take_text_or_ids_and_default_to_16_tokens(url: str):
     events = ask(f"{url}/v1/completions", {"prompt": "x", "stream": True, "max_tokens": 3, "ignore_eos": True}).events()
     text = "".join(event["choices"][0]["text"] for event in events)
     assert ask(f"{url}/tokenize", {"prompt": text, "add_special_tokens": False}).json["count"] == 3
-
-
-def test_tokens_of_chats_are_counted_as_the_usage_counts_them(url: str):
-    messages = [{"role": "user", "content": "How long is this?"}]
-    counted = ask(f"{url}/tokenize", {"messages": messages}).json
-    assert counted["count"] == ask(f"{url}/v1/chat/completions", {"messages": messages}).json["usage"]["prompt_tokens"]
-    assert counted["max_model_len"] == 512
 
 
 def test_a_prompt_at_the_limit_is_refused_with_its_tokens(url: str):

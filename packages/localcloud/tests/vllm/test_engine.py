@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 
 import pytest
 
+from localcloud.tests.conftest import in_loop
 from localcloud.vllm.engine import EngineGroup, PrefixCache, Sequence, SimulatedEngine, TokenTiming, timing
 from localcloud.vllm.memory import KvCacheSize
 from localcloud.vllm.metrics import Metrics
@@ -70,132 +71,112 @@ def engine(
     )
 
 
-def submit(running: SimulatedEngine, length: int, prompt: Tokens[int] = (1, 2, 3)) -> tuple[Sequence, Sink]:
+def sequence_of(length: int, prompt: Tokens[int] = (1, 2, 3)) -> tuple[Sequence, Sink]:
     sink = Sink(length)
     arrived_at = asyncio.get_running_loop().time()
     sequence = Sequence(
         prompt=prompt, length=length, max_tokens=length, finish_reason="stop", sink=sink, arrived_at=arrived_at
     )
+    return sequence, sink
+
+
+def submit(running: SimulatedEngine, length: int, prompt: Tokens[int] = (1, 2, 3)) -> tuple[Sequence, Sink]:
+    sequence, sink = sequence_of(length, prompt)
     running.submit(sequence)
     return sequence, sink
 
 
-def test_replicas_share_the_requests_and_export_metrics_by_engine():
-    async def run() -> None:
-        group = EngineGroup([engine(seqs=2, rank=rank) for rank in range(4)])
-        arrived_at = asyncio.get_running_loop().time()
-        sinks = [Sink(length=5) for _ in range(12)]
-        chosen = [
-            group.submit(
-                Sequence(
-                    prompt=(1, 2, 3),
-                    length=sink.length,
-                    max_tokens=5,
-                    finish_reason="length",
-                    sink=sink,
-                    arrived_at=arrived_at,
-                )
-            )
-            for sink in sinks
-        ]
-        assert [chosen.count(one) for one in dict.fromkeys(chosen)] == [3, 3, 3, 3]
-        assert group.requests == 12
-        text = group.metrics_text()
-        for rank in range(4):
-            assert f'vllm:num_requests_running{{engine="{rank}",model_name="m"}} 2.0' in text
-            assert f'vllm:num_requests_waiting{{engine="{rank}",model_name="m"}} 1.0' in text
-            assert f'vllm:cache_config_info{{engine="{rank}"}} 1.0' in text
-        headers = [line for line in text.splitlines() if line.startswith("#")]
-        assert len(headers) == len(set(headers)), "a metric has one header for all engines"
-        assert "process_start_time_seconds" not in text
-        assert "process_start_time_seconds" in EngineGroup([engine()]).metrics_text()
-        await asyncio.gather(*(sink.finished.wait() for sink in sinks))
-        assert group.requests == 0
-
-    asyncio.run(run())
+@in_loop
+async def test_replicas_share_the_requests_and_export_metrics_by_engine():
+    group = EngineGroup([engine(seqs=2, rank=rank) for rank in range(4)])
+    submitted = [sequence_of(5) for _ in range(12)]
+    chosen = [group.submit(sequence) for sequence, _ in submitted]
+    assert [chosen.count(one) for one in dict.fromkeys(chosen)] == [3, 3, 3, 3]
+    assert group.requests == 12
+    text = group.metrics_text()
+    for rank in range(4):
+        assert f'vllm:num_requests_running{{engine="{rank}",model_name="m"}} 2.0' in text
+        assert f'vllm:num_requests_waiting{{engine="{rank}",model_name="m"}} 1.0' in text
+        assert f'vllm:cache_config_info{{engine="{rank}"}} 1.0' in text
+    headers = [line for line in text.splitlines() if line.startswith("#")]
+    assert len(headers) == len(set(headers)), "a metric has one header for all engines"
+    assert "process_start_time_seconds" not in text
+    assert "process_start_time_seconds" in EngineGroup([engine()]).metrics_text()
+    await asyncio.gather(*(sink.finished.wait() for _, sink in submitted))
+    assert group.requests == 0
 
 
-def test_every_token_is_handed_out_once_and_in_order():
-    async def run() -> None:
-        running = engine()
-        sinks = [submit(running, length)[1] for length in (1, 7, 40)]
-        await asyncio.gather(*(sink.finished.wait() for sink in sinks))
-        assert [sink.emitted for sink in sinks] == [list(range(length)) for length in (1, 7, 40)]
-        assert (running.running, running.waiting, running.kv_usage) == (0, 0, 0)
-
-    asyncio.run(run())
+@in_loop
+async def test_every_token_is_handed_out_once_and_in_order():
+    running = engine()
+    sinks = [submit(running, length)[1] for length in (1, 7, 40)]
+    await asyncio.gather(*(sink.finished.wait() for sink in sinks))
+    assert [sink.emitted for sink in sinks] == [list(range(length)) for length in (1, 7, 40)]
+    assert (running.running, running.waiting, running.kv_usage) == (0, 0, 0)
 
 
-def test_a_prompt_that_does_not_fit_the_cache_waits_until_it_does():
-    async def run() -> None:
-        running = engine(tokens=100)
-        first, first_sink = submit(running, 30, range(60))
-        _, second_sink = submit(running, 20, range(60))
-        assert (running.running, running.waiting) == (1, 1)
-        assert (
-            'num_requests_waiting_by_reason{engine="0",model_name="m",reason="capacity"} 1.0'
-            in EngineGroup([running]).metrics_text()
-        )
-        await second_sink.finished.wait()
-        assert first_sink.finished.is_set()
-        assert first.state == "done"
-
-    asyncio.run(run())
+@in_loop
+async def test_a_prompt_that_does_not_fit_the_cache_waits_until_it_does():
+    running = engine(tokens=100)
+    first, first_sink = submit(running, 30, range(60))
+    _, second_sink = submit(running, 20, range(60))
+    assert (running.running, running.waiting) == (1, 1)
+    assert (
+        'num_requests_waiting_by_reason{engine="0",model_name="m",reason="capacity"} 1.0'
+        in EngineGroup([running]).metrics_text()
+    )
+    await second_sink.finished.wait()
+    assert first_sink.finished.is_set()
+    assert first.state == "done"
 
 
-def test_blocks_fill_as_tokens_come_until_the_last_sequence_is_preempted_and_starts_again():
-    async def run() -> None:
-        running = engine(tokens=160)
-        usages: list[float] = []
-        sequences = [submit(running, 70, range(30)) for _ in range(2)]
-        assert (running.running, running.kv_usage) == (2, 0.4)
-        for _, sink in sequences:
-            emit = sink.emit
-            sink.emit = lambda start, end, emit=emit: (usages.append(running.kv_usage), emit(start, end))[1]  # type: ignore[method-assign]
-        await asyncio.gather(*(sink.finished.wait() for _, sink in sequences))
-        assert max(usages) == 1.0
-        assert [sink.emitted for _, sink in sequences] == [list(range(70))] * 2
-        assert (running.running, running.waiting, running.kv_usage) == (0, 0, 0)
-        text = EngineGroup([running]).metrics_text()
-        assert sample(text, "vllm:num_preemptions_total") == 1
-        # A preempted prompt is computed again, but counted once.
-        assert sample(text, "vllm:prompt_tokens_total") == 60
-        assert sample(text, "vllm:request_queue_time_seconds_count") == 2
-
-    asyncio.run(run())
+@in_loop
+async def test_blocks_fill_as_tokens_come_until_the_last_sequence_is_preempted_and_starts_again():
+    running = engine(tokens=160)
+    usages: list[float] = []
+    sequences = [submit(running, 70, range(30)) for _ in range(2)]
+    assert (running.running, running.kv_usage) == (2, 0.4)
+    for _, sink in sequences:
+        emit = sink.emit
+        sink.emit = lambda start, end, emit=emit: (usages.append(running.kv_usage), emit(start, end))[1]  # type: ignore[method-assign]
+    await asyncio.gather(*(sink.finished.wait() for _, sink in sequences))
+    assert max(usages) == 1.0
+    assert [sink.emitted for _, sink in sequences] == [list(range(70))] * 2
+    assert (running.running, running.waiting, running.kv_usage) == (0, 0, 0)
+    text = EngineGroup([running]).metrics_text()
+    assert sample(text, "vllm:num_preemptions_total") == 1
+    # A preempted prompt is computed again, but counted once.
+    assert sample(text, "vllm:prompt_tokens_total") == 60
+    assert sample(text, "vllm:request_queue_time_seconds_count") == 2
 
 
-def test_a_preempted_sequence_can_be_aborted(monkeypatch):
-    async def run() -> None:
-        running, preempted = engine(tokens=160), asyncio.Event()
-        preempt = running._preempt
+@in_loop
+async def test_a_preempted_sequence_can_be_aborted(monkeypatch):
+    running, preempted = engine(tokens=160), asyncio.Event()
+    preempt = running._preempt
 
-        def seen(sequence: Sequence) -> None:
-            preempt(sequence)
-            preempted.set()
+    def seen(sequence: Sequence) -> None:
+        preempt(sequence)
+        preempted.set()
 
-        monkeypatch.setattr(running, "_preempt", seen)
-        (first, first_sink), (second, _) = (submit(running, 70, range(30)) for _ in range(2))
-        await preempted.wait()
-        assert (second.state, second.preemptions) == ("waiting", 1)
-        # As in vLLM, a preemption is counted with the next token, which never comes here.
-        assert sample(EngineGroup([running]).metrics_text(), "vllm:num_preemptions_total") == 0
-        running.abort(second)
-        await first_sink.finished.wait()
-        assert (first.state, second.state) == ("done", "done")
-        assert (running.running, running.waiting, running.kv_usage) == (0, 0, 0)
-
-    asyncio.run(run())
+    monkeypatch.setattr(running, "_preempt", seen)
+    (first, first_sink), (second, _) = (submit(running, 70, range(30)) for _ in range(2))
+    await preempted.wait()
+    assert (second.state, second.preemptions) == ("waiting", 1)
+    # As in vLLM, a preemption is counted with the next token, which never comes here.
+    assert sample(EngineGroup([running]).metrics_text(), "vllm:num_preemptions_total") == 0
+    running.abort(second)
+    await first_sink.finished.wait()
+    assert (first.state, second.state) == ("done", "done")
+    assert (running.running, running.waiting, running.kv_usage) == (0, 0, 0)
 
 
-def test_a_sequence_longer_than_the_cache_runs_alone():
-    async def run() -> None:
-        running = engine(tokens=32)
-        _, sink = submit(running, 60)
-        await sink.finished.wait()
-        assert sample(EngineGroup([running]).metrics_text(), "vllm:num_preemptions_total") == 0
-
-    asyncio.run(run())
+@in_loop
+async def test_a_sequence_longer_than_the_cache_runs_alone():
+    running = engine(tokens=32)
+    _, sink = submit(running, 60)
+    await sink.finished.wait()
+    assert sample(EngineGroup([running]).metrics_text(), "vllm:num_preemptions_total") == 0
 
 
 @pytest.mark.parametrize(
@@ -213,36 +194,30 @@ def test_drafts_are_counted_as_proposed_accepted_and_by_position(config, share):
     assert speculation.accepted_by_position == sorted(speculation.accepted_by_position, reverse=True)
 
 
-def test_every_token_but_the_first_comes_from_a_draft():
-    async def run() -> None:
-        running = engine(speculation=Speculation({"method": "ngram", "num_speculative_tokens": 3}))
-        _, sink = submit(running, 41)
-        await sink.finished.wait()
-        text = EngineGroup([running]).metrics_text()
-        drafts, accepted = (
-            sample(text, f"vllm:spec_decode_num_{name}_total") for name in ("drafts", "accepted_tokens")
-        )
-        assert 40 <= drafts + accepted < 44  # the last step may propose more than is left
-        assert sample(text, "vllm:spec_decode_num_draft_tokens_total") == 3 * drafts
-        assert 'vllm:spec_decode_num_accepted_tokens_per_pos_total{engine="0",model_name="m",position="2"}' in text
-
-    asyncio.run(run())
+@in_loop
+async def test_every_token_but_the_first_comes_from_a_draft():
+    running = engine(speculation=Speculation({"method": "ngram", "num_speculative_tokens": 3}))
+    _, sink = submit(running, 41)
+    await sink.finished.wait()
+    text = EngineGroup([running]).metrics_text()
+    drafts, accepted = (sample(text, f"vllm:spec_decode_num_{name}_total") for name in ("drafts", "accepted_tokens"))
+    assert 40 <= drafts + accepted < 44  # the last step may propose more than is left
+    assert sample(text, "vllm:spec_decode_num_draft_tokens_total") == 3 * drafts
+    assert 'vllm:spec_decode_num_accepted_tokens_per_pos_total{engine="0",model_name="m",position="2"}' in text
 
 
-def test_an_aborted_sequence_makes_room_at_once():
-    async def run() -> None:
-        running = engine(seqs=1, ttft_s=60)
-        first, _ = submit(running, 5)
-        second, _ = submit(running, 5)
-        assert second.state == "waiting"
-        running.abort(first)
-        assert (first.state, second.state) == ("done", "running")
-        running.abort(second)
-        running.abort(second)
-        assert running.running == 0
-        assert 'finished_reason="abort",model_name="m"} 2.0' in EngineGroup([running]).metrics_text()
-
-    asyncio.run(run())
+@in_loop
+async def test_an_aborted_sequence_makes_room_at_once():
+    running = engine(seqs=1, ttft_s=60)
+    first, _ = submit(running, 5)
+    second, _ = submit(running, 5)
+    assert second.state == "waiting"
+    running.abort(first)
+    assert (first.state, second.state) == ("done", "running")
+    running.abort(second)
+    running.abort(second)
+    assert running.running == 0
+    assert 'finished_reason="abort",model_name="m"} 2.0' in EngineGroup([running]).metrics_text()
 
 
 def test_the_prefix_cache_counts_whole_blocks_and_forgets_the_oldest():

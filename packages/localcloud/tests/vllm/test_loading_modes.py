@@ -20,18 +20,9 @@ def around(
     tmp_path: Path, *, memory_gib: float = 32, mb_per_s: float = 1e6, problem: str = "", **variables: str
 ) -> RuntimeEnvironment:
     listing = tmp_path / "buckets.json"
-    listing.write_text(
-        json.dumps(
-            {
-                "models": {
-                    "files": {}
-                    if problem
-                    else FILES | {"gemma-4-E2B-it/config.json": 1, "gemma-4-E2B-it/m.safetensors": 1},
-                    "problem": problem,
-                }
-            }
-        )
-    )
+    other = {"gemma-4-E2B-it/config.json": 1, "gemma-4-E2B-it/m.safetensors": 1}
+    files = {} if problem else FILES | other
+    listing.write_text(json.dumps({"models": {"files": files, "problem": problem}}))
     return read(
         {
             "VLLM_SIM_ACCELERATOR": "nvidia-l4",

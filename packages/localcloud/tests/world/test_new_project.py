@@ -45,11 +45,6 @@ def grant(cloud, role, member):
     return cloud.call("POST", f"{PROJECT}:setIamPolicy", {"policy": {**policy, "bindings": bindings}})
 
 
-def as_caller(cloud, email):
-    token = cloud.ok("POST", "/admin/tokens", {"email": email})["accessToken"]
-    return Client(cloud.base_url, token=token, headers=gcloud_itself())
-
-
 def test_service_usage_answers_and_cloud_resource_manager_does_not(cloud):
     listed = cloud.ok("GET", f"/serviceusage/v1/{P}/services", filter="state:ENABLED", pageSize=200)["services"]
     enabled = {service["name"].rpartition("/")[2] for service in listed if service["state"] == "ENABLED"}
@@ -101,7 +96,7 @@ def test_a_new_account_is_read_late_and_used_later(cloud):
 def test_a_grant_is_shown_at_once_and_takes_effect_two_minutes_later(cloud):
     enable(cloud, "cloudresourcemanager", "secretmanager", wait_s=120)
     assert grant(cloud, "roles/secretmanager.admin", "user:ann@example.com")[0] == 200
-    ann = as_caller(cloud, "ann@example.com")
+    ann = cloud.as_caller("ann@example.com", **gcloud_itself())
     secrets = f"/secretmanager/v1/{P}/secrets"
     assert ann.error("GET", secrets)[0] == 403
     pass_time(cloud, 60)
