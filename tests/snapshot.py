@@ -35,9 +35,10 @@ def files() -> Iterator[tuple[str, str]]:
     yield "help/gemma.txt", overview()
     for command in all_commands():
         for words in ([], *([sub.name] for sub in command.subcommands)):
-            module = "scripts.gemma.up" if command.name == "up" else f"scripts.{command.name}"
-            call = ("-m", "scripts.gemma", "up") if module == "scripts.gemma.up" else ("-m", module, *words)
-            yield f"help/{'-'.join([command.name, *words])}.txt", _run(*call, "--help")
+            yield (
+                f"help/{'-'.join([command.name, *words])}.txt",
+                _run("-m", f"scripts.{command.name}", *words, "--help"),
+            )
     yield "settings.schema.json", schema_text()
     yield "rules.md", rules_table()
     for name, table in tables().items():

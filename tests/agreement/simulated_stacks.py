@@ -1,7 +1,7 @@
 """A shipped stack as planned, and as the local cloud's simulated server starts it."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 from localcloud.vllm.arguments import Arguments, parse
@@ -14,6 +14,7 @@ from planning.question.vllm_args import vllm_arguments
 from stacks.loading import from_file
 from stacks.planned import to_deployment
 from stacks.settings import Settings
+from tests.records import replace
 
 ROOT = Path(__file__).resolve().parents[2]
 STACKS = sorted(path.name.removeprefix("Pulumi.").removesuffix(".yaml") for path in ROOT.glob("Pulumi.*.yaml"))

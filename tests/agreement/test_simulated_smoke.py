@@ -6,7 +6,6 @@ cannot make it look slow.
 
 import json
 from collections.abc import Awaitable, Callable
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -25,6 +24,7 @@ from scripts.smoke.run import CHECKS, run_smoke
 from stacks.outputs import smoke_thresholds
 from tests.agreement.simulated_stacks import BUILT_IMAGE, Served, hardware_of, served, settings_of
 from tests.agreement.virtual_engine import ClosedLoop, Rates
+from tests.records import replace
 from tests.scripts.sample_outputs import sample_outputs
 
 BAD = ("warned", "failed", "unknown")

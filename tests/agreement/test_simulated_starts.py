@@ -5,7 +5,6 @@ The plan computes a start from constants; the simulator has boots of real server
 
 import json
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -19,6 +18,7 @@ from planning.data.overheads import VM_IMAGE_PULL_S
 from planning.planner import plan, plan_of
 from stacks.planned import to_deployment
 from tests.agreement.simulated_stacks import BUILT_IMAGE, ROOT, STACKS, Served, hardware_of, served, settings_of
+from tests.records import replace
 
 LENGTHS = (2048, 4096, None)
 PROCESS = (0.6, 1.4)

@@ -1,6 +1,5 @@
 """What vLLM's profiling run leaves for the KV cache of a GPU, by release and model runner."""
 
-from dataclasses import replace
 from itertools import pairwise
 
 import pytest
@@ -17,6 +16,7 @@ from planning.question.recommendation import TEXT_ONLY
 from planning.question.resolved import Resolved
 from planning.question.types import Deployment
 from planning.question.vllm_args import VllmOptions
+from tests.records import replace
 
 GIB = 2**30
 GEMMA = "google/gemma-4-"

@@ -1,7 +1,6 @@
 """`extraArgs` are read by the image's own table of flags: what vLLM would refuse or prefer to the plan is found, and removed."""
 
 import json
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -13,6 +12,7 @@ from planning.question.fields import changed
 from planning.question.server_flags import TABLES, flag_table, parse_arguments
 from planning.question.vllm_args import OPTIONS, vllm_arguments
 from planning.solve.wording import FIELDS, remedy_of, worded
+from tests.records import replace
 
 ROOT = Path(__file__).resolve().parents[2]
 GPU = Deployment(model="google/gemma-4-12B-it-qat-w4a16-ct", accelerator="L4")

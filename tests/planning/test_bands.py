@@ -1,7 +1,6 @@
 """Bands are learned from points that set no constant, by leaving each source out, and they hold on points that set nothing."""
 
 import functools
-from dataclasses import replace
 
 import pytest
 
@@ -9,6 +8,7 @@ from authors.accuracy.bands import learned, left_out, ratios, spread_of_sources
 from authors.accuracy.sweeps import ComparedPoint, all_points, comparisons
 from planning.machine.hardware import ACCELERATORS
 from planning.speed.bands import BANDS, Figure, Kind, band
+from tests.records import replace
 
 POINTS = all_points()
 compared = functools.cache(lambda: comparisons(POINTS))

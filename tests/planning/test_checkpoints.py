@@ -1,7 +1,6 @@
 """Checkpoints by id: sizes that were seen, spellings, precisions that contradict them, and drafters."""
 
 import re
-from dataclasses import replace
 
 import pytest
 
@@ -21,6 +20,7 @@ from planning.model.catalog import MODELS, model_ids, spec_of
 from planning.model.spec import tensors
 from planning.question.drafters import drafter_of, drafters_for, mismatch
 from planning.solve.candidates import checkpoints_of
+from tests.records import replace
 
 H100 = Deployment(model="google/gemma-4-31B-it", accelerator="H100")
 

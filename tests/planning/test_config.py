@@ -1,7 +1,6 @@
 """Models from config.json: other architectures give their published sizes."""
 
 import re
-from dataclasses import replace
 
 import pytest
 
@@ -9,6 +8,7 @@ from planning import Deployment, PlanningError, VllmOptions, plan
 from planning.data.tables import data_file
 from planning.model.hf_config import model_from_config
 from planning.model.spec import active_params, tensors, text_params
+from tests.records import replace
 
 GIB = 2**30
 

@@ -4,7 +4,6 @@ import json
 import math
 import typing
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -27,6 +26,7 @@ from planning.solve.plan_json import plan_json
 from planning.solve.wording import FIELDS, remedy_of, worded
 from scripts.plan.question import CommandWording
 from tests.laws import examples
+from tests.records import replace
 
 PLACES = [(one.name, platform) for one in ACCELERATORS.values() for platform in (None, *one.platforms)]
 LOCATIONS = sorted({place for one in ACCELERATORS.values() for place in known_places(one)})

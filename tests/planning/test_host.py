@@ -1,7 +1,5 @@
 """Memory and vCPU of the host: what the platform does not rent is refused, and each remedy is something that it rents."""
 
-from dataclasses import replace
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -9,6 +7,7 @@ from hypothesis import strategies as st
 from planning import CloudRunOptions, Deployment, Finding, plan
 from planning.machine.hardware import ACCELERATORS
 from planning.question.fields import changed
+from tests.records import replace
 
 MODELS = {"L4": "google/gemma-4-E2B-it-qat-w4a16-ct", "RTX PRO 6000": "google/gemma-4-12B-it"}
 

@@ -1,7 +1,5 @@
 """What must hold for every deployment, whatever its settings."""
 
-from dataclasses import replace
-
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -12,6 +10,7 @@ from planning.memory.weights import weights_of
 from planning.model.catalog import model_ids
 from planning.model.hf_config import model_from_config
 from tests.laws import examples
+from tests.records import replace
 
 MODELS = st.sampled_from(model_ids())
 PLACES = st.sampled_from(sorted(ACCELERATORS))

@@ -1,7 +1,5 @@
 """Ways of reading weights on Cloud Run: what each needs of the host, what it costs, and the compile cache's second start."""
 
-from dataclasses import replace
-
 import pytest
 
 from planning import Deployment, plan
@@ -10,6 +8,7 @@ from planning.cost.subject import examine
 from planning.data import overheads
 from planning.question.types import CloudRunOptions, WeightsMode
 from planning.units import GIB
+from tests.records import replace
 
 L4_26B = Deployment(
     model="google/gemma-4-26B-A4B-it-qat-w4a16-ct",

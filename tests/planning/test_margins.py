@@ -1,7 +1,6 @@
 """Verdicts near an edge of the memory: what was seen to die is blocked, what was seen to run is not, and in between it may fail."""
 
 import json
-from dataclasses import replace
 from itertools import islice, product
 
 import pytest
@@ -18,6 +17,7 @@ from planning.question.fields import changed
 from scripts.plan.__main__ import main
 from stacks.planned import headline
 from tests.laws import examples
+from tests.records import replace
 
 PLACES = [(a.name, platform) for a in ACCELERATORS.values() for platform in a.platforms]
 STEP = examples(test=5, part=1, night=1)

@@ -1,7 +1,5 @@
 """The rules of weights and KV cache, one by one."""
 
-from dataclasses import replace
-
 import pytest
 
 from planning.memory.budget import captured_graphs, memory_plan, token_buckets
@@ -12,6 +10,7 @@ from planning.question.resolved import Resolved
 from planning.question.types import Deployment
 from planning.question.vllm_args import VllmOptions
 from planning.speed.startup import xla_programs
+from tests.records import replace
 
 GIB = 2**30
 GEMMA = "google/gemma-4-"

@@ -1,6 +1,6 @@
 """vLLM's command line, the recommended options, names and prices."""
 
-from dataclasses import fields, replace
+from dataclasses import fields
 from typing import Any
 
 import pytest
@@ -10,6 +10,7 @@ from planning import Deployment, PlanningError, VllmOptions, plan
 from planning.data.prices import LIST_PRICES
 from planning.question.vllm_args import OPTIONS, vllm_arguments, vllm_environment
 from planning.question.workload import Workload
+from tests.records import replace
 
 CLOSED = {
     "VLLM_ALLOW_RUNTIME_LORA_UPDATING": "0",

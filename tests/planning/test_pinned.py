@@ -2,7 +2,6 @@
 
 import re
 import tomllib
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -15,6 +14,7 @@ from planning.question.vllm_args import vllm_arguments
 from planning.rules.security.pinned import COMMIT
 from stacks.loading import SettingsError, from_file
 from stacks.wording import file_changes
+from tests.records import replace
 
 ROOT = Path(__file__).resolve().parents[2]
 A, B = "a" * 40, "b" * 40

@@ -1,6 +1,5 @@
 """Every price has a location, a date and a source; an unknown price is replaced by the highest known one and marked."""
 
-from dataclasses import replace
 from datetime import date
 
 import pytest
@@ -8,6 +7,7 @@ import pytest
 from planning import CloudRunOptions, Deployment, PlanningError, TpuOptions, plan
 from planning.data.prices import EVERYWHERE, LIST_PRICES, PRICES, SOURCES, PriceBook, region_of
 from planning.question.types import Finding, Plan
+from tests.records import replace
 
 ZONES = ("us-east5-a", "europe-west4-a", "asia-northeast1-b")
 TPU = Deployment(

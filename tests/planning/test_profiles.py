@@ -2,7 +2,6 @@
 
 import json
 import re
-from dataclasses import replace
 from functools import cache
 
 import pytest
@@ -22,6 +21,7 @@ from scripts.plan.profile import conditions, decision, profile_json
 from scripts.plan.stack_text import StackFile, stack_text
 from stacks.loading import from_file
 from stacks.planned import to_deployment
+from tests.records import replace
 
 LOAD = "in=4000,out=500,users=32"
 EIGHT = Profile(hours_per_day=8)

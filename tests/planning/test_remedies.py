@@ -2,7 +2,6 @@
 
 import copy
 from collections.abc import Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +23,7 @@ from stacks.planned import to_deployment
 from stacks.settings import Settings
 from stacks.wording import StackWording, file_changes, inline
 from tests.laws import examples
+from tests.records import replace
 
 ROOT = Path(__file__).resolve().parents[2]
 STACKS = {

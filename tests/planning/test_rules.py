@@ -1,7 +1,6 @@
 """Every failure that a preview can name: it stops the bad settings with the figure, and lets the good ones through."""
 
 import re
-from dataclasses import replace
 
 import pytest
 
@@ -15,6 +14,7 @@ from planning.rules.findings import RULES, acceptable_ids, check_accepted
 from planning.rules.security.advisories import vulnerabilities
 from planning.solve.wording import FIELDS, remedy_of, worded
 from scripts.plan.question import CommandWording
+from tests.records import replace
 
 MEASURED = load().deployments
 

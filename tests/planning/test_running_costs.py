@@ -1,7 +1,5 @@
 """The whole bill, what a cold start costs, and from when on running all the time is cheaper."""
 
-from dataclasses import replace
-
 import pytest
 
 from planning import CloudRunOptions, Deployment, PlanningError, TpuOptions, plan
@@ -11,6 +9,7 @@ from planning.data.prices import PriceBook
 from planning.question.types import BillPart, WatchOptions
 from planning.question.workload import DEFAULT_WORKLOAD
 from planning.solve.plan_json import costs_json
+from tests.records import replace
 
 TPU = Deployment(
     model="google/gemma-4-26B-A4B-it",

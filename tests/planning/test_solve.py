@@ -5,7 +5,6 @@ import json
 import math
 import random
 import re
-from dataclasses import replace
 from functools import cache
 from pathlib import Path
 
@@ -42,6 +41,7 @@ from stacks.loading import from_file
 from stacks.planned import to_deployment
 from stacks.program import run as program
 from tests.laws import examples
+from tests.records import replace
 
 CHAT = "in=700,out=300,users=8"
 LONG = "in=4000,out=500,users=32"

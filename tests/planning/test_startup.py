@@ -1,13 +1,12 @@
 """Start-up: what is compiled, what a restart keeps, and how close the planner comes to boots that it was not made from."""
 
-from dataclasses import replace
-
 import pytest
 
 from planning import CloudRunOptions, Deployment, TpuOptions, VllmOptions, plan
 from planning.data import overheads
 from planning.machine.devices import parse_device
 from planning.question.types import StartupPlan
+from tests.records import replace
 from vm_agent.base import HUB_CACHE, HUB_CACHE_VARIABLE, TMPFS
 
 TPU = Deployment(model="google/gemma-4-E2B-it", accelerator="v6e-1")

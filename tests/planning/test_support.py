@@ -1,6 +1,5 @@
 """The table of precisions that load: what it answers, and what a plan makes of the answer."""
 
-from dataclasses import replace
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -18,6 +17,7 @@ from planning.solve.wording import remedy_of
 from stacks.loading import SettingsError, from_file
 from stacks.planned import to_deployment
 from stacks.wording import StackWording
+from tests.records import replace
 
 ROOT = Path(__file__).resolve().parents[2]
 QAT = "google/gemma-4-31B-it-qat-w4a16-ct"

@@ -1,6 +1,5 @@
 """What clients ask: the parser of `--workload`, what it refuses, and what each part of a workload changes."""
 
-from dataclasses import replace
 from itertools import product
 
 import pytest
@@ -13,6 +12,7 @@ from planning.memory.adapters import adapter_bytes, adapter_options
 from planning.memory.resolve import resolve
 from planning.question.types import WorkloadPlan
 from planning.question.workload import IMAGE_TOKENS, WORKLOAD_KEYS, format_workload, parse_workload
+from tests.records import replace
 
 
 def test_a_workload_is_read_from_one_text():

@@ -2,7 +2,7 @@
 
 import json
 import math
-from dataclasses import fields, replace
+from dataclasses import fields
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -19,6 +19,7 @@ from planning.question.workload import IMAGE_TOKENS
 from planning.solve.plan_json import plan_json
 from planning.speed.serving import workload_plan
 from tests.laws import examples
+from tests.records import replace
 
 USD_PER_HOUR = 2.0
 LEAST = 1e-6

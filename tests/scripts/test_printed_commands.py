@@ -10,7 +10,6 @@ import re
 import shlex
 import subprocess
 import sys
-from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from unittest import mock
@@ -23,6 +22,7 @@ from scripts.cli.command import run_command
 from scripts.gemma import arguments
 from scripts.gemma.__main__ import main
 from scripts.gemma.catalog import ENTRIES, entry_of
+from tests.records import replace
 
 ROOT = Path(__file__).parents[2]
 ROOMS = ("cloud", "components", "contracts", "engine", "packages/loadtest", "planning", "scripts", "stacks", "vm_agent")

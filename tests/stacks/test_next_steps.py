@@ -1,6 +1,5 @@
 """What to try when no zone gives capacity: each step is one that the settings file can make."""
 
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -10,6 +9,7 @@ from planning.question.types import Deployment, TpuOptions
 from stacks.hooks.next_steps import next_steps
 from stacks.loading import from_file
 from stacks.planned import to_deployment
+from tests.records import replace
 
 ROOT = Path(__file__).parents[2]
 

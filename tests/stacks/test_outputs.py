@@ -1,7 +1,7 @@
 """What a stack exports is what `contracts.outputs` promises: one type, read back by the scripts."""
 
 import json
-from dataclasses import fields, replace
+from dataclasses import fields
 
 import pulumi
 import pytest
@@ -22,6 +22,7 @@ from stacks.outputs import smoke_thresholds
 from stacks.planned import to_deployment
 from stacks.program import run
 from stacks.settings import ProbeSettings
+from tests.records import replace
 from tests.stacks.test_program import ROOT, STACKS, configured
 
 __all__ = ["configured"]

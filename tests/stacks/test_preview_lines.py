@@ -1,6 +1,5 @@
 """The first preview: three lines, one about prices, one about accepted findings; and a changed flag with its restart."""
 
-from dataclasses import replace
 from pathlib import Path
 
 import pulumi
@@ -15,6 +14,7 @@ from stacks.loading import from_file
 from stacks.planned import preview_lines, to_deployment
 from stacks.wording import StackWording
 from tests.contracts.test_server_change import machine
+from tests.records import replace
 
 ROOT = Path(__file__).resolve().parents[2]
 FLAG = ChangedValue(key="--max-model-len", before="16384", after="8192")

@@ -24,7 +24,7 @@ APART = [
     ROOT / "authors" / "release" / "backend.txt",
     ROOT / "tests" / "scripts" / "connect" / "clients.txt",
 ]
-"""Locks of the installer, of the oracle's environment, of the auditor, of the site, of the build backend and of two clients, which share nothing with the project's."""
+"""Locks of environments that share nothing with the project's: installer, oracle, auditor, site, build backend, two clients."""
 OVERRIDES = ROOT / "authors" / "oracle" / "overrides.txt"
 PIN = re.compile(r"(?P<pin>[\w.-]+==[\w.!+-]+)(?: ; [^\\]+)? \\")
 HASH = re.compile(r"    --hash=sha256:(?P<hash>[0-9a-f]{64})(?: \\)?")

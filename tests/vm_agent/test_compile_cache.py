@@ -6,7 +6,6 @@ import io
 import shutil
 import socket
 import tarfile
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +14,7 @@ import pytest
 from contracts.compile_cache import ARCHIVE_METADATA_KEY, ArchiveSettings, programs_key
 from contracts.serving_document import ServingDocument, parse_document
 from planning.data.exposure import EXPOSURE_ENVIRONMENT, NO_DOMAIN, exposure_arguments
+from tests.records import replace
 from tests.vm_agent.machine import CANARY, Machine, document, eventually
 from vm_agent import archives
 from vm_agent.archives import SIGNED_PURPOSE, Archive

@@ -1,6 +1,5 @@
 """What the plan of a stack expects of a search for limits."""
 
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -21,6 +20,7 @@ from scripts.bench.forecast import (
     level_forecast,
     shape_of,
 )
+from tests.records import replace
 
 
 def planner():

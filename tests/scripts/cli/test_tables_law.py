@@ -5,7 +5,6 @@ import io
 import re
 import sys
 from collections import Counter
-from dataclasses import replace
 from datetime import UTC, datetime, timedelta, timezone
 from pathlib import Path
 
@@ -29,6 +28,7 @@ from scripts.smoke.render import print_table
 from scripts.smoke.results import FinishedCheck, SmokeReport, failed, passed, skipped, warned
 from scripts.status.render import ReportView
 from scripts.teardown.output import show
+from tests.records import replace
 from tests.scripts.status.test_status import REPORT
 
 ROOT = Path(__file__).parents[3]

@@ -1,7 +1,6 @@
 """What the check against the plan finds, and which plan it compares with."""
 
 import json
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -20,6 +19,7 @@ from scripts.smoke.results import Outcome
 from scripts.smoke.run import PLAN_CHECK, run_smoke
 from stacks.loading import from_file
 from stacks.planned import to_deployment
+from tests.records import replace
 from tests.scripts.sample_outputs import sample_outputs
 
 ROOT = Path(__file__).parents[3]

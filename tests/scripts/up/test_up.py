@@ -14,9 +14,10 @@ from contracts.outputs import StackOutputs
 from contracts.resource_types import CAPACITY_TYPE, SERVICE_TYPE
 from engine.steps import changes_of
 from scripts.cli.command import run_command
-from scripts.gemma import up
 from scripts.preview import upcoming as preview_upcoming
 from scripts.preview.upcoming import upcoming
+from scripts.up import __main__ as command
+from scripts.up import deploying as up
 from stacks.hooks.staged_weights import StagedWeights, Unproved
 from tests.contracts.test_server_change import machine, service
 from tests.engine_room.test_locks import dead_pid, refusal
@@ -98,7 +99,7 @@ def engine(monkeypatch):
 
 
 def typed(*words):
-    return run_command(up.COMMAND, ["--stack", STACK, *words])
+    return run_command(command.COMMAND, ["--stack", STACK, *words])
 
 
 def test_it_states_the_effect_the_counts_and_the_cost_before_it_asks(engine, capsys):
@@ -168,7 +169,7 @@ class TestWeights:
     )
     def test_weights_that_are_not_proved_are_refused_before_the_question(self, engine, staged, capsys, answer):
         staged[0][""] = answer
-        assert run_command(up.COMMAND, ["--stack", RUN]) == ExitCode.REFUSED
+        assert run_command(command.COMMAND, ["--stack", RUN]) == ExitCode.REFUSED
         out, err = capsys.readouterr()
         assert (engine.updates, out) == ([], "")
         assert err.splitlines()[-1] == f"up: {answer.text}"
@@ -182,7 +183,7 @@ class TestWeights:
         if preview is not CREATED:
             staged[0][""] = Unproved("No weights are staged.")
         engine.preview = preview
-        assert run_command(up.COMMAND, ["--stack", stack, "--yes"]) == ExitCode.DONE
+        assert run_command(command.COMMAND, ["--stack", stack, "--yes"]) == ExitCode.DONE
         assert bool(staged[1]) == (preview is CREATED)
 
 
