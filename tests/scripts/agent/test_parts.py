@@ -8,7 +8,6 @@ import subprocess
 import sys
 from functools import partial
 from pathlib import Path
-from types import SimpleNamespace
 
 import anyio
 import pytest
@@ -28,8 +27,6 @@ from scripts.agent.read_tools import log_answer, recognised
 from scripts.agent.recording import AuditFile
 from scripts.agent.server import build
 from scripts.agent.update_tools import progress_text
-from tests.evals import drivers
-from tests.evals.tasks import Transcript
 from tests.scripts.agent.conftest import spending
 
 ROOT = Path(__file__).parents[3]
@@ -271,19 +268,3 @@ def test_the_start_imports_no_package_that_only_some_calls_need():
     script = f"import sys, scripts.agent.server; print([name for name in {NOT_AT_START} if name in sys.modules])"
     found = subprocess.run([sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, check=True)
     assert found.stdout.strip() == "[]"
-
-
-# Evaluations.
-
-
-@pytest.mark.parametrize("given", ['{"tool": "x", "client": 1, "done": 2}', "[1]", "no json"])
-def test_a_model_that_names_arguments_at_random_does_not_end_the_evaluation(everything, given):
-    asked = SimpleNamespace(function=SimpleNamespace(name="explain_finding", arguments=given))
-    done = Transcript()
-
-    async def ask():
-        async with Client(everything) as client:
-            await drivers._called(client, done, asked)
-
-    anyio.run(ask)
-    assert [use.is_error for use in done.uses] == [True]
