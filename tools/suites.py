@@ -56,7 +56,6 @@ TESTED: Final = {
     "contracts": ("contracts", "engine"),
     "engine": ("authors", "gcp-tpu", "localcloud", "scripts", "stacks", "tools"),
     "engine_room": ("engine", "scripts"),
-    "evals": ("scripts",),
     "examples": ("evals", "examples"),
     "faults": ("gcp-tpu", "scripts", "stacks", "vm_agent"),
     "kills": ("gcp-tpu", "localcloud", "scripts", "stacks"),

@@ -4,30 +4,10 @@ import asyncio
 import contextlib
 import threading
 
-import requests
-
 from localcloud.cli import DEFAULT_SPEED
 from localcloud.plugins import serve
+from tests.engine.conftest import PROJECT
 from tests.tools.ci_page import account_grants
-
-PROJECT = "local-project"
-
-
-def post(workspace, path, body):
-    """Call the local cloud as its operator."""
-    url = f"{workspace.environment['LOCALCLOUD_URL']}/{path}"
-    answer = requests.post(url, json=body, headers=workspace.identity, timeout=20)
-    assert answer.ok, answer.text
-    return answer.json()
-
-
-def add_bindings(workspace, bindings):
-    """Add bindings to the project's policy, and wait until they take effect."""
-    path = f"cloudresourcemanager/v1/projects/{PROJECT}"
-    policy = post(workspace, f"{path}:getIamPolicy", {"options": {"requestedPolicyVersion": 3}})
-    changed = {**policy, "version": 3, "bindings": [*policy.get("bindings", []), *bindings]}
-    post(workspace, f"{path}:setIamPolicy", {"policy": changed})
-    workspace.advance(600)
 
 
 def set_up(workspace, *account_ids):
@@ -35,18 +15,21 @@ def set_up(workspace, *account_ids):
     emails = [f"{account_id}@{PROJECT}.iam.gserviceaccount.com" for account_id in account_ids]
     bindings = []
     for account_id, email in zip(account_ids, emails, strict=True):
-        post(workspace, f"iam/v1/projects/{PROJECT}/serviceAccounts", {"accountId": account_id})
+        workspace.post(f"iam/v1/projects/{PROJECT}/serviceAccounts", {"accountId": account_id})
         for role, expression in account_grants(account_id).items():
             condition = {"condition": {"title": "limit", "expression": expression}} if expression else {}
             bindings.append({"role": role, "members": [f"serviceAccount:{email}"], **condition})
-    add_bindings(workspace, bindings)
+    policy = workspace.policy()
+    changed = {**policy, "version": 3, "bindings": [*policy.get("bindings", []), *bindings]}
+    workspace.post(f"cloudresourcemanager/v1/projects/{PROJECT}:setIamPolicy", {"policy": changed})
+    workspace.advance(600)  # until they take effect
     return emails
 
 
 @contextlib.contextmanager
 def acting_as(workspace, email):
     """Yield the environment of commands that run as an account, with provider plugins that call as it too."""
-    token = post(workspace, "admin/tokens", {"email": email})["accessToken"]
+    token = workspace.post("admin/tokens", {"email": email})["accessToken"]
     with _plugins(workspace, token) as debug_providers:
         yield {
             "GOOGLE_OAUTH_ACCESS_TOKEN": token,

@@ -3,7 +3,6 @@
 import contextlib
 import json
 import os
-import re
 import shutil
 import signal
 import subprocess
@@ -14,7 +13,11 @@ from pathlib import Path
 
 import pytest
 import requests
+import yaml
 
+from contracts.fields import to_json
+from engine.deployment import parse_deployment
+from engine.state import outputs_in
 from localcloud.environment import in_shell
 from localcloud.world.state import StateError, description
 from tests.engine.starts import counted_starts, note_starts
@@ -41,23 +44,31 @@ ROOMS = (
 )
 LIMIT_S = 480
 
+FAILURE = object()
+"""Expected of a command that ends with another exit code than 0, and says why without a traceback."""
+PROJECT = "local-project"
+CAPACITY = "gcp-tpu:index:QueuedResource"
+ALICE = "user:alice@example.com"
+
 ASK = """
-import sys
-from scripts.cli.access import open_stack_access
+import json, sys
+from contracts.fields import from_json
+from contracts.outputs import StackOutputs
 from loadtest.client.openai import call_once
-from engine.state import stack_outputs
-outputs = stack_outputs(sys.argv[1])
-with open_stack_access(outputs) as access:
+from scripts.cli.access import open_stack_access
+with open_stack_access(from_json(StackOutputs, json.loads(sys.argv[1]))) as access:
     models = call_once(access.base_url, access.headers, "GET", "/v1/models", limit_s=30).body
 print(models["data"][0]["max_model_len"])
 """
 
-OUTPUTS = """
-import json, sys
-from contracts.fields import to_json
-from engine.state import stack_outputs
-print(json.dumps(to_json(stack_outputs(sys.argv[1]))))
-"""
+
+def until(holds, what, limit_s=LIMIT_S):
+    """Wait until something holds, and return it."""
+    end = time.monotonic() + limit_s
+    while not (found := holds()):
+        assert time.monotonic() < end, f"{what} did not happen within {limit_s} s"
+        time.sleep(0.05)
+    return found
 
 
 @dataclass
@@ -84,6 +95,8 @@ class Workspace:
     folder: Path
     environment: dict
     transcript: list = field(default_factory=list)
+    headers: dict = field(default_factory=dict)
+    """More headers of a test's own calls of Google's APIs."""
 
     def run(self, *command, stdin="", expect=0, environment=None, limit_s=LIMIT_S):
         count(COMMANDS)
@@ -104,12 +117,41 @@ class Workspace:
             )
         answer = Answer(done.returncode, done.stdout, done.stderr)
         self.transcript.append(answer.text)
-        if expect is not None:
+        if expect is FAILURE:
+            assert answer.code != 0, answer.text[-4000:]
+            assert "Traceback" not in answer.text.replace("[stderr] Traceback", ""), (
+                answer.text
+            )  # a server's log may have one
+        elif expect is not None:
             assert answer.code == expect, f"{command}: exit code {answer.code}\n{answer.text[-4000:]}"
         return answer
 
+    def begin(self, *command, output=subprocess.DEVNULL):
+        """Start a command in a process group of its own."""
+        return subprocess.Popen(
+            [str(part) for part in command],
+            cwd=self.folder / "project",
+            env=self.environment,
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            text=True,
+            start_new_session=True,
+        )
+
+    def begin_up(self, stack, **options):
+        """Start an `up` that a test ends in its middle."""
+        words = ("up", "--yes", "--skip-preview", "--non-interactive", "--stack", stack)
+        return self.begin(self.engine, *words, **options)
+
     def pulumi(self, *arguments, **options):
         return self.run(self.engine, *arguments, "--non-interactive", **options)
+
+    def up(self, stack, *arguments, **options):
+        return self.pulumi("up", "--yes", "--skip-preview", "--stack", stack, *arguments, **options)
+
+    def assert_no_changes(self, stack, *arguments):
+        self.pulumi("preview", "--expect-no-changes", "--stack", stack, *arguments)
 
     def cold(self, *arguments):
         """Run the engine as a user does: it starts an interpreter for the program."""
@@ -128,65 +170,111 @@ class Workspace:
         """The operator's token, whatever the commands of a test log in with."""
         return {"Authorization": f"Bearer {self.environment['LOCALCLOUD_TOKEN']}"}
 
+    def call(self, verb, path, body=None, **parameters):
+        """Call the local cloud as its operator."""
+        url = f"{self.environment['LOCALCLOUD_URL']}/{path}"
+        headers = {**self.identity, **({} if path.startswith("admin/") else self.headers)}
+        answer = requests.request(verb, url, json=body, params=parameters, headers=headers, timeout=60)
+        assert answer.ok, answer.text
+        return answer.json() if answer.content else {}
+
     def admin(self, path):
-        url = f"{self.environment['LOCALCLOUD_URL']}/admin/{path}"
-        answer = requests.get(url, headers=self.identity, timeout=60)
-        answer.raise_for_status()
-        return answer.json()
+        return self.call("GET", f"admin/{path}")
+
+    def get(self, api, path):
+        return self.call("GET", f"{api}/{path}")
+
+    def post(self, path, body):
+        return self.call("POST", path, body)
 
     def enable(self, *apis):
         """Enable APIs as `gcloud services enable` does."""
-        base = self.environment["CLOUDSDK_API_ENDPOINT_OVERRIDES_SERVICEUSAGE"]
         for api in apis:
-            url = f"{base}v1/projects/local-project/services/{api}:enable"
-            requests.post(url, json={}, headers=self.identity, timeout=60).raise_for_status()
+            self.post(f"serviceusage/v1/projects/{PROJECT}/services/{api}:enable", {})
 
     def advance(self, seconds):
-        url = f"{self.environment['LOCALCLOUD_URL']}/admin/advance"
-        requests.post(url, json={"seconds": seconds}, headers=self.identity, timeout=60).raise_for_status()
+        self.post("admin/advance", {"seconds": seconds})
 
     def change_scenario(self, changes):
-        url = f"{self.environment['LOCALCLOUD_URL']}/admin/scenario?merge=true"
-        requests.put(url, json=changes, headers=self.identity, timeout=60).raise_for_status()
+        self.call("PUT", "admin/scenario", changes, merge="true")
 
     def put_scenario(self, scenario):
-        url = f"{self.environment['LOCALCLOUD_URL']}/admin/scenario"
-        requests.put(url, json=scenario, headers=self.identity, timeout=60).raise_for_status()
+        self.call("PUT", "admin/scenario", scenario)
 
-    def get(self, api, path):
-        base = f"{self.environment['LOCALCLOUD_URL']}/{api}/"
-        answer = requests.get(base + path, headers=self.identity, timeout=60)
-        answer.raise_for_status()
-        return answer.json()
+    def stock(self, chips, *zones, accelerator="v6e-1"):
+        """Set how many chips each zone has; None is any number."""
+        zone = {"accelerator_types": [accelerator], "flex_start": True, "capacity": {accelerator: chips}}
+        self.change_scenario({"tpu": {"zones": dict.fromkeys(zones or self.admin("scenario")["tpu"]["zones"], zone)}})
 
-    def post(self, path, body):
-        url = f"{self.environment['LOCALCLOUD_URL']}/{path}"
-        answer = requests.post(url, json=body, headers=self.identity, timeout=60)
-        answer.raise_for_status()
-        return answer.json()
+    def policy(self):
+        """Return the project's policy."""
+        options = {"options": {"requestedPolicyVersion": 3}}
+        return self.post(f"cloudresourcemanager/v1/projects/{PROJECT}:getIamPolicy", options)
+
+    def made(self, part):
+        """Return the names of the cloud's resources that contain a text."""
+        return [row["name"] for row in self.admin("resources")["resources"] if part in row["name"]]
+
+    def state_file(self, stack):
+        return self.folder / "cloud" / "pulumi" / ".pulumi" / "stacks" / "gemma-serving" / f"{stack}.json"
 
     def state(self, stack):
         """The state file itself, as the engine wrote it."""
-        return (self.folder / "cloud" / "pulumi" / ".pulumi" / "stacks" / "gemma-serving" / f"{stack}.json").read_text()
+        return self.state_file(stack).read_text()
+
+    def resources(self, stack, kind=""):
+        """Return the resources in the state whose type has a text in it."""
+        stored = json.loads(self.state(stack))["checkpoint"]["latest"].get("resources", [])
+        return [resource for resource in stored if kind in resource["type"]]
 
     def outputs(self, stack):
         """The stack's outputs as the commands read them, by their JSON keys."""
-        return json.loads(self.run(sys.executable, "-c", OUTPUTS, stack).out)
+        return to_json(outputs_in(stack, parse_deployment(stack, self.state(stack)).resources))
 
     def served_length(self, stack):
         """Ask the running server for its max-model-len, through the way in that the stack's outputs name."""
-        return int(self.run(sys.executable, "-c", ASK, stack).out)
+        return int(self.run(sys.executable, "-c", ASK, json.dumps(self.outputs(stack))).out)
+
+    def settings(self, stack):
+        return self.folder / "project" / f"Pulumi.{stack}.yaml"
+
+    def configure(self, stack, **values):
+        """Set settings, by their paths; None removes one."""
+        path = self.settings(stack)
+        document = yaml.safe_load(path.read_text())
+        for key, value in values.items():
+            *steps, last = f"gemma-serving:{key}".split(".")
+            at = document["config"]
+            for step in steps:
+                at = at.setdefault(step, {})
+            at.pop(last, None)
+            if value is not None:
+                at[last] = value
+        path.write_text(yaml.safe_dump(document))
+
+    def edit(self, stack, *replaced):
+        """Replace parts of the settings, and return a function that takes the change back."""
+        path = self.settings(stack)
+        original = text = path.read_text()
+        for before, after in replaced:
+            assert before in text, before
+            text = text.replace(before, after)
+        path.write_text(text)
+        return lambda: path.write_text(original)
 
     def wait_for_capacity(self, stack, limit="24h"):
         """Let a stack wait in its first zone until the test is over: 30 simulated minutes are 18 s, less than a command on a busy machine."""
-        path = self.folder / "project" / f"Pulumi.{stack}.yaml"
-        text, changed = re.subn("waitPerZone: .*", f"waitPerZone: {limit}", path.read_text())
-        assert changed == 1
-        path.write_text(text)
+        self.configure(stack, **{"tpu.waitPerZone": limit})
 
     def stage(self, stack):
         """Stage the stack's checkpoint from the local cloud's hub, as a user does."""
         return self.script("stage_model", "--stack", stack)
+
+    def teardown(self, stack, *words):
+        """Tear a stack down, and return the receipt of a clean end."""
+        receipt = self.script("teardown", "--stack", stack, "--yes", "--json", *words).json
+        assert (receipt["clean"], receipt["state"]) == (True, []), receipt
+        return receipt
 
 
 HF_CANARY = "hf_canaryCanaryCANARY0123456789"
@@ -210,8 +298,8 @@ def _files(folder):
 def assert_golden_urns(workspace, stack):
     """Compare the state's URNs with the recorded ones: a URN that changes without an alias deletes and recreates what users run."""
     path = Path(__file__).with_name("golden") / f"{stack}.urns"
-    resources = json.loads(workspace.state(stack))["checkpoint"]["latest"]["resources"]
-    found = sorted(resource["urn"] for resource in resources if "::pulumi:providers:" not in resource["urn"])
+    urns = [resource["urn"] for resource in workspace.resources(stack)]
+    found = sorted(urn for urn in urns if "::pulumi:providers:" not in urn)
     if os.environ.get("UPDATE_GOLDEN"):
         path.parent.mkdir(exist_ok=True)
         path.write_text("\n".join(found) + "\n")

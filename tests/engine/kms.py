@@ -2,8 +2,8 @@
 
 No variable of the engine names another address than cloudkms.googleapis.com. Its gRPC library honors HTTPS_PROXY, so that a proxy on loopback
 can lead each connection here; SSL_CERT_FILE makes it trust the certificate. The messages are those of google/cloud/kms/v1/service.proto:
-in EncryptRequest and DecryptRequest the first field is the name and the second the data, as in EncryptResponse; DecryptResponse begins with the
-data. The token of a caller names what it may do.
+in EncryptRequest and DecryptRequest the first field is the name and the second the data, as in EncryptResponse and in Any; DecryptResponse begins
+with the data, as BytesValue. The token of a caller names what it may do.
 """
 
 import contextlib
@@ -17,6 +17,8 @@ from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
+from google.protobuf.any_pb2 import Any as NameAndData
+from google.protobuf.wrappers_pb2 import BytesValue as Data
 
 HOST = "cloudkms.googleapis.com"
 _MARK = b"encrypted:"
@@ -34,22 +36,23 @@ class Kms(grpc.GenericRpcHandler):
         return grpc.unary_unary_rpc_method_handler(answer) if answer else None
 
     def _encrypt(self, request, context):
-        name, data = self._allowed("Encrypt", request, context)
-        return _field(1, name) + _field(2, _MARK + data[::-1])
+        asked = self._allowed("Encrypt", request, context)
+        return NameAndData(type_url=asked.type_url, value=_MARK + asked.value[::-1]).SerializeToString()
 
     def _decrypt(self, request, context):
-        _, data = self._allowed("Decrypt", request, context)
+        data = self._allowed("Decrypt", request, context).value
         assert data.startswith(_MARK)
-        return _field(1, data.removeprefix(_MARK)[::-1])
+        return Data(value=data.removeprefix(_MARK)[::-1]).SerializeToString()
 
     def _allowed(self, verb, request, context):
-        name, data = _two_fields(request)
-        self.calls.append((verb, name.decode()))
+        asked = NameAndData.FromString(request)
+        name = asked.type_url
+        self.calls.append((verb, name))
         token = dict(context.invocation_metadata()).get("authorization", "")
         if f"may-{verb}" not in token:
-            words = f"Permission 'cloudkms.cryptoKeyVersions.useTo{verb}' denied on resource '{name.decode()}' (or it may not exist)."
+            words = f"Permission 'cloudkms.cryptoKeyVersions.useTo{verb}' denied on resource '{name}' (or it may not exist)."
             context.abort(grpc.StatusCode.PERMISSION_DENIED, words)
-        return name, data
+        return asked
 
 
 @contextlib.contextmanager
@@ -122,28 +125,3 @@ def _certificate():
     pem = serialization.Encoding.PEM
     private = key.private_bytes(pem, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
     return private, builder.sign(key, hashes.SHA256()).public_bytes(pem)
-
-
-def _field(number, data):
-    """Return a field of bytes in the wire format of protocol buffers."""
-    return bytes([number << 3 | 2]) + _length(len(data)) + data
-
-
-def _length(value):
-    return bytes([value]) if value < 128 else bytes([value & 127 | 128]) + _length(value >> 7)
-
-
-def _two_fields(message):
-    """Return the first two fields of a message, which are bytes."""
-    found, at = [], 0
-    for number in (1, 2):
-        assert message[at] == number << 3 | 2
-        at, size, shift = at + 1, 0, 0
-        while True:
-            size |= (message[at] & 127) << shift
-            at, shift = at + 1, shift + 7
-            if message[at - 1] < 128:
-                break
-        found.append(message[at : at + size])
-        at += size
-    return found

@@ -29,29 +29,18 @@ def main():
     raw = client.completions.create(model=model, prompt="Once upon a time", max_tokens=4)
     question = [{"role": "user", "content": "What is the weather in Paris? Use the tool."}]
     tool = client.chat.completions.create(model=model, messages=question, tools=[TOOL], max_tokens=64)
-    streams, end = 0, time.monotonic() + float(sys.argv[1])
-    text = ""
-    while streams == 0 or time.monotonic() < end:
+    text, end = "", time.monotonic() + float(sys.argv[1])
+    while not text or time.monotonic() < end:
         chunks = client.chat.completions.create(
             model=model, messages=asked, max_tokens=8, stream=True, stream_options={"include_usage": True}
         )
         parts = list(chunks)
         text = "".join(part.choices[0].delta.content or "" for part in parts if part.choices)
         assert parts[-1].usage.completion_tokens > 0
-        streams += 1
         time.sleep(0.2)
     called = tool.choices[0].message.tool_calls
-    print(
-        json.dumps(
-            {
-                "whole": whole.choices[0].message.content,
-                "completion": raw.choices[0].text,
-                "tool": called[0].function.name if called else None,
-                "streamed": text,
-                "streams": streams,
-            }
-        )
-    )
+    answers = whole.choices[0].message.content, raw.choices[0].text, text, called and called[0].function.name
+    print(json.dumps(dict(zip(("whole", "completion", "streamed", "tool"), answers, strict=True))))
 
 
 main()

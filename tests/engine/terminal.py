@@ -1,5 +1,6 @@
 """A command in a terminal of a given size, and what a person would see on its screen."""
 
+import contextlib
 import fcntl
 import os
 import pty
@@ -91,3 +92,19 @@ class Terminal:
             return False
         self._stream.feed(found)
         return bool(found)
+
+
+@contextlib.contextmanager
+def typed(workspace, *command, columns=80, lines=120):
+    """Type a command into a terminal in the project of a workspace."""
+    shown = Terminal(
+        command,
+        columns=columns,
+        lines=lines,
+        folder=workspace.folder / "project",
+        environment=workspace.environment,
+    )
+    try:
+        yield shown
+    finally:
+        shown.close()

@@ -27,13 +27,13 @@ pytestmark = [pytest.mark.engine, pytest.mark.long]
 def test_a_model_of_its_config_is_planned_previewed_served_and_taken_down(workspace):
     project = workspace.folder / "project"
     shutil.copytree(ROOT / "tests" / "fixtures" / "models" / "other-8b", project / "models" / "other-8b")
-    (project / f"Pulumi.{STACK}.yaml").write_text(SETTINGS)
+    workspace.settings(STACK).write_text(SETTINGS)
     plan = workspace.script("plan", "--stack", STACK, "--json").json
     assert (plan["verdict"], plan["model"]) == ("fits", "org/other-8b")
     workspace.change_scenario({"hub": {"repositories": {"org/other-8b": "public"}}})
     workspace.pulumi("stack", "init", STACK)
     preview = workspace.pulumi("preview", "--stack", STACK)
     assert "MOD01: org/other-8b is planned from its config.json as 8.03 billion parameters in bf16" in preview.text
-    workspace.pulumi("up", "--yes", "--skip-preview", "--stack", STACK)
+    workspace.up(STACK)
     assert workspace.served_length(STACK) == 8_192
-    assert workspace.script("teardown", "--stack", STACK, "--yes", "--json").json["clean"] is True
+    workspace.teardown(STACK)

@@ -4,6 +4,7 @@ import json
 
 import pytest
 
+from tests.engine.conftest import FAILURE
 from tests.safetensors_files import safetensors
 
 STACK = "l4-qat"
@@ -14,15 +15,10 @@ pytestmark = [pytest.mark.engine, pytest.mark.long]
 
 def revision(workspace):
     """The variable of the running service, and its newest revision."""
-    listed = workspace.get("run", "v2/projects/local-project/locations/us-east4/services")["services"]
-    [service] = listed
+    (service,) = workspace.get("run", "v2/projects/local-project/locations/us-east4/services")["services"]
     env = service["template"]["containers"][0].get("env", [])
     bound = next((item["value"] for item in env if item["name"] == VARIABLE), None)
     return bound, service["latestReadyRevision"]
-
-
-def set_key(workspace, key, value):
-    workspace.pulumi("config", "set", "--path", f"gemma-serving:{key}", value, "--stack", STACK)
 
 
 def objects(workspace, folder):
@@ -50,14 +46,14 @@ def stage(workspace, weights):
 def assert_nothing_replaces_the_bucket(workspace, folder, served):
     """Another region is refused by the engine, and by staging for it: weights and grants stay."""
     before, second = bucket_of(workspace), revision(workspace)
-    set_key(workspace, "cloudRun.region", "us-central1")
-    refused = workspace.pulumi("up", "--yes", "--skip-preview", "--stack", STACK, expect=1)
+    workspace.configure(STACK, **{"cloudRun.region": "us-central1"})
+    refused = workspace.up(STACK, expect=1)
     assert "unable to replace resource" in refused.text
     staged = workspace.script("stage_model", "--stack", STACK, "--from", workspace.folder / "checkpoint", expect=2)
     assert "but the settings have" in staged.err
     assert (bucket_of(workspace), revision(workspace)) == (before, second)
     assert objects(workspace, folder) == served
-    set_key(workspace, "cloudRun.region", "us-east4")
+    workspace.configure(STACK, **{"cloudRun.region": "us-east4"})
 
 
 def assert_old_folders_go(workspace, old, new):
@@ -75,14 +71,14 @@ def assert_old_folders_go(workspace, old, new):
 
 def test_other_weights_are_a_new_revision_and_a_kept_bucket_is_taken_over(workspace):
     workspace.pulumi("stack", "init", STACK)
-    set_key(workspace, "bucket.retainOnDestroy", "true")
+    workspace.configure(STACK, **{"bucket.retainOnDestroy": True})
     stage(workspace, b"\0" * 64)
-    workspace.pulumi("up", "--yes", "--skip-preview", "--stack", STACK)
+    workspace.up(STACK)
     first = revision(workspace)
     assert first[0] is not None
     # The same weights again change nothing ...
     kept = stage(workspace, b"\0" * 64)
-    workspace.pulumi("preview", "--expect-no-changes", "--stack", STACK)
+    workspace.assert_no_changes(STACK)
     served = objects(workspace, kept["prefix"])
     assert len(served) == 3
     # ... other weights of the same names are another revision.
@@ -90,16 +86,16 @@ def test_other_weights_are_a_new_revision_and_a_kept_bucket_is_taken_over(worksp
     assert (report["copied"], report["kept"]) == (2, 0)
     # The revision that runs reads the folder that it read before.
     assert objects(workspace, kept["prefix"]) == served
-    workspace.pulumi("up", "--yes", "--skip-preview", "--stack", STACK)
+    workspace.up(STACK)
     second = revision(workspace)
     assert second[0] == report["manifest"] != first[0]
     assert second[1] != first[1]
     # Settings that name other weights than are staged stop before the service changes.
-    set_key(workspace, "bucket.manifest", f"sha256:{'0' * 64}")
-    refused = workspace.pulumi("up", "--yes", "--skip-preview", "--stack", STACK, expect=1)
+    workspace.configure(STACK, **{"bucket.manifest": f"sha256:{'0' * 64}"})
+    refused = workspace.up(STACK, expect=1)
     assert "No weights are staged in" in refused.text
     assert revision(workspace) == second
-    set_key(workspace, "bucket.manifest", f"sha256:{report['manifest']}")
+    workspace.configure(STACK, **{"bucket.manifest": f"sha256:{report['manifest']}"})
 
     assert_nothing_replaces_the_bucket(workspace, kept["prefix"], served)
     assert_old_folders_go(workspace, kept["prefix"], report["prefix"])
@@ -108,15 +104,14 @@ def test_other_weights_are_a_new_revision_and_a_kept_bucket_is_taken_over(worksp
     assert (receipt["clean"], receipt["leaked"]) == (True, [])
     [kept] = receipt["retained"]
     assert kept["name"] == f"projects/_/buckets/{report['bucket']}"
-    again = workspace.pulumi("up", "--yes", "--skip-preview", "--stack", STACK, expect=1)
+    again = workspace.up(STACK, expect=1)
     assert f"was retained by an earlier deployment of this stack. Run `gemma recover {STACK}`" in again.text
     workspace.script("recover", "--stack", STACK, "--yes")
-    workspace.pulumi("up", "--yes", "--skip-preview", "--stack", STACK)
+    workspace.up(STACK)
     assert revision(workspace)[0] == report["manifest"]
-    workspace.pulumi("preview", "--expect-no-changes", "--stack", STACK)
+    workspace.assert_no_changes(STACK)
     # By hand the engine keeps the weights; a teardown asks, and deletes them.
-    by_hand = workspace.pulumi("destroy", "--yes", "--skip-preview", "--stack", STACK, expect=None)
-    assert by_hand.code != 0
+    by_hand = workspace.pulumi("destroy", "--yes", "--skip-preview", "--stack", STACK, expect=FAILURE)
     assert f"Hooks: gemma teardown {STACK}" in by_hand.text
     assert revision(workspace)[0] == report["manifest"], "nothing was deleted"
     with_program = workspace.pulumi("destroy", "--yes", "--run-program", "--stack", STACK, expect=None)

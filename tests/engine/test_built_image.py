@@ -1,9 +1,6 @@
 """An image of one's own on top of the pinned one: built, pushed and used by its digest, with the real CLI."""
 
-import json
-
 import pytest
-import yaml
 
 from planning.data.images import IMAGES
 
@@ -19,8 +16,7 @@ pytestmark = [pytest.mark.engine, pytest.mark.long]
 
 
 def image(workspace):
-    resources = json.loads(workspace.state(STACK))["checkpoint"]["latest"]["resources"]
-    (found,) = [resource for resource in resources if resource["type"] == "docker:index/image:Image"]
+    (found,) = workspace.resources(STACK, "docker:index/image:Image")
     return found
 
 
@@ -29,16 +25,10 @@ def built(workspace):
     project = workspace.folder / "project"
     (project / "image").mkdir()
     (project / "image" / "Dockerfile").write_text("ARG BASE_IMAGE\nFROM ${BASE_IMAGE}\nRUN pip install a-plugin==1.0\n")
-    path = project / f"Pulumi.{STACK}.yaml"
-    settings = yaml.safe_load(path.read_text())
-    settings["config"]["gemma-serving:image"] = {
-        "repository": PINNED.repository,
-        "digest": PINNED.digest,
-        "buildContext": "./image",
-    }
-    path.write_text(yaml.safe_dump(settings))
+    pinned = {"repository": PINNED.repository, "digest": PINNED.digest}
+    workspace.configure(STACK, image={**pinned, "buildContext": "./image"})
     workspace.pulumi("stack", "init", STACK)
-    workspace.pulumi("up", "--yes", "--skip-preview", "--stack", STACK, *(f"--target={target}" for target in TARGETS))
+    workspace.up(STACK, *(f"--target={target}" for target in TARGETS))
     return project / "image"
 
 
@@ -55,6 +45,6 @@ def test_a_changed_file_is_a_new_image_and_an_unchanged_one_is_none(workspace, b
     before = image(workspace)["outputs"]["repoDigest"]
     with (built / "Dockerfile").open("a") as file:
         file.write("RUN pip install another-plugin==1.0\n")
-    workspace.pulumi("up", "--yes", "--skip-preview", "--stack", STACK, *targets)
+    workspace.up(STACK, *targets)
     assert image(workspace)["outputs"]["repoDigest"] != before
     workspace.script("teardown", "--stack", STACK, "--yes")

@@ -1,21 +1,56 @@
-"""The life of the Cloud Run stack, with the real CLI: a real startup probe, private, changed in place, nothing left."""
+"""The life of the Cloud Run stack with the real CLI, for a person: private, changed in place, rolled out, nothing left.
 
-import json
+The person has logged in with `gcloud auth application-default login` and set no quota project. Google refuses most calls of such a login without
+one, and the local cloud does too, so each call names the project of the stack.
+"""
+
 import sys
 
 import pytest
 import requests
 
+from authors.commands_page import all_commands
 from contracts.run_record import RunRecord
-from tests.engine.conftest import KEY_CANARY, assert_golden_urns, assert_nowhere_in_clear
+from localcloud.callers import SHARED_QUOTA_HEADER
+from tests.engine.conftest import (
+    FAILURE,
+    KEY_CANARY,
+    PROJECT,
+    assert_golden_urns,
+    assert_nowhere_in_clear,
+    open_workspace,
+)
 
-STACK = "l4-qat"
+STACK, TPU = "l4-qat", "tpu-v6e1-e4b"
+PERSON = "owner@example.com"
+DRIVEN = {
+    "capacity": ("--stack", TPU),
+    "doctor": ("--stack", STACK),
+    "status": (),
+    "logs": ("--stack", STACK),
+    "alerts": ("--stack", STACK),
+    "recover": ("--stack", STACK, "--dry-run"),
+    "rollout": ("--stack", STACK),
+    "smoke": ("--stack", STACK),
+    "save_token": None,
+    "restart": None,
+    "stage_model": None,
+    "teardown": None,
+}
+"""Commands that this module runs, in their order; those without arguments are run elsewhere in it."""
+WITHOUT_CALLS = {
+    "agent": "its tools run the other commands",
+    "bench": "asks the server only",
+    "connect": "asks the server only, and its key as smoke does",
+    "new": "writes settings",
+    "plan": "asks Cloud Storage, which counts for the project of the bucket; tests/scripts/test_refreshed_prices.py has its subcommand prices",
+    "preview": "runs pulumi and the planner",
+    "up": "runs pulumi and the planner",
+}
 ASK_WITHOUT_KEY = """
 import sys, requests
 from scripts.cli.access import open_access
-from engine.state import stack_outputs
-outputs = stack_outputs(sys.argv[1])
-with open_access(endpoint=outputs.endpoint, auth=outputs.auth) as access:
+with open_access(endpoint=sys.argv[1], auth="id-token") as access:
     for method, path in (("GET", "/v1/models"), ("POST", "/invocations"), ("GET", "/metrics"), ("GET", "/health")):
         answer = requests.request(method, access.base_url + path, headers=dict(access.headers()), json={"prompt": "x"}, timeout=30)
         print(answer.status_code)
@@ -25,129 +60,121 @@ pytestmark = pytest.mark.engine
 
 
 @pytest.fixture(scope="module")
+def workspace(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("person")
+    scenario = folder / "person.yaml"
+    scenario.write_text("base: prepared\niam: {login_is_person: true}\n")
+    with open_workspace(folder, "--scenario", str(scenario)) as opened:
+        token = opened.post("admin/tokens", {"email": PERSON})["accessToken"]
+        opened.headers.update({"Authorization": f"Bearer {token}", SHARED_QUOTA_HEADER: "gcloud"})
+        yield opened
+
+
+@pytest.fixture(scope="module")
 def deployed(workspace):
-    workspace.pulumi("stack", "init", STACK)
+    for stack in (STACK, TPU):
+        workspace.pulumi("stack", "init", stack)
     workspace.stage(STACK)
-    workspace.cold("up", "--yes", "--skip-preview", "--stack", STACK)
+    workspace.up(STACK)
     return workspace.outputs(STACK)
 
 
-def give_up_early(workspace):
-    """Set a startup probe that allows 360 s. The server starts in 13 minutes."""
-    probe = {"initialDelay": "240s", "period": "60s", "failureThreshold": 2, "timeout": "50s"}
-    words = [f"--plaintext=gemma-serving:cloudRun.startupProbe.{key}={value}" for key, value in probe.items()]
-    workspace.pulumi("config", "set-all", "--path", *words, "--stack", STACK)
-
-
 def service(workspace):
-    return workspace.get("run", f"v2/projects/local-project/locations/us-east4/services/gemma-{STACK}")
+    return workspace.get("run", f"v2/projects/{PROJECT}/locations/us-east4/services/gemma-{STACK}")
 
 
-def test_the_outputs_are_those_that_the_scripts_read(deployed):
+def assert_counted_for_the_project(workspace, least):
+    """Look for the person's calls that named no project, or another one."""
+    calls = [call for call in workspace.admin("requests")["requests"] if call.get("caller") == PERSON]
+    named = {(call["id"], call["quota_project"]) for call in calls}
+    number = workspace.get("cloudresourcemanager", f"v1/projects/{PROJECT}")["projectNumber"]  # of a secret's full name
+    assert [pair for pair in named if pair[1] not in {PROJECT, number, "gcloud"}] == []
+    assert len(calls) > least
+
+
+def test_every_command_is_driven_here_or_calls_no_google():
+    assert {command.name for command in all_commands()} == {*DRIVEN, *WITHOUT_CALLS}
+
+
+def test_what_is_deployed_is_private_and_is_waited_for_longer_than_the_providers_own_limit(workspace, deployed):
     assert (deployed["target"], deployed["auth"], deployed.get("tunnel")) == ("cloud-run", "id-token", None)
     assert "@sha256:" in deployed["image"]
     assert deployed["labels"]["gemma-serving-stack"] == STACK
-
-
-def test_the_urns_are_those_that_earlier_releases_made(workspace, deployed):
     assert_golden_urns(workspace, STACK)
-
-
-def test_nothing_changes_right_after_up_and_after_a_refresh(workspace, deployed):
-    account = f"v1/projects/local-project/serviceAccounts/gemma-{STACK}@local-project.iam.gserviceaccount.com"
-    record = RunRecord.of(workspace.get("iam", account)["description"])
-    assert len(record.runs) == 1, "what the update has started is recorded, and shows nowhere"
-    workspace.pulumi("preview", "--expect-no-changes", "--stack", STACK)
-    workspace.pulumi("preview", "--refresh", "--expect-no-changes", "--stack", STACK)
-
-
-def test_nobody_gets_in_without_an_identity(deployed):
+    (served,) = workspace.resources(STACK, "gcp:cloudrunv2/service:Service")
+    assert (served["customTimeouts"]["create"], served["customTimeouts"]["update"]) == (2700, 2700)
     assert requests.get(f"{deployed['endpoint']}/v1/models", timeout=60).status_code in {401, 403}
 
 
-def test_the_server_passes_its_smoke_checks(workspace, deployed):
-    assert workspace.script("smoke", "--stack", STACK, "--json").json["passed"] is True
+def test_nothing_changes_right_after_up(workspace, deployed):
+    account = f"v1/projects/{PROJECT}/serviceAccounts/gemma-{STACK}@{PROJECT}.iam.gserviceaccount.com"
+    record = RunRecord.of(workspace.get("iam", account)["description"])
+    assert len(record.runs) == 1, "what the update has started is recorded, and shows nowhere"
+    workspace.assert_no_changes(STACK, "--refresh")
 
 
 @pytest.mark.long
-def test_a_start_longer_than_the_probes_budget_is_stopped_in_the_preview(workspace, deployed):
-    """Incident PRB01."""
-    original = (workspace.folder / "project" / f"Pulumi.{STACK}.yaml").read_text()
-    give_up_early(workspace)
-    refused = workspace.pulumi("preview", "--stack", STACK, expect=None)
-    (workspace.folder / "project" / f"Pulumi.{STACK}.yaml").write_text(original)
-    assert refused.code != 0
-    assert "PRB01" in refused.text
-    assert "Traceback" not in refused.text
-
-
-@pytest.mark.long
-def test_an_accepted_finding_lets_the_probe_really_fail_and_the_old_revision_goes_on(workspace, deployed):
-    path = workspace.folder / "project" / f"Pulumi.{STACK}.yaml"
-    original = path.read_text()
+def test_a_start_longer_than_the_probes_budget_is_stopped_and_if_accepted_fails_and_the_old_revision_serves(
+    workspace, deployed
+):
+    """Incident PRB01: the probe allows 360 s, and the server starts in 13 minutes."""
     before = service(workspace)["latestReadyRevision"]
-    give_up_early(workspace)
-    workspace.pulumi("config", "set", "--path", "gemma-serving:acceptFindings[0]", "PRB01", "--stack", STACK)
-    failed = workspace.pulumi("up", "--yes", "--skip-preview", "--stack", STACK, expect=None)
-    assert failed.code != 0
-    assert "startup probe" in failed.text
+    restore = workspace.edit(STACK)
+    probe = {"initialDelay": "240s", "period": "60s", "failureThreshold": 2, "timeout": "50s"}
+    workspace.configure(STACK, **{"cloudRun.startupProbe": probe})
+    assert "PRB01" in workspace.pulumi("preview", "--stack", STACK, expect=FAILURE).text
+    workspace.configure(STACK, acceptFindings=["PRB01"])
+    assert "startup probe" in workspace.up(STACK, expect=FAILURE).text
     assert service(workspace)["latestReadyRevision"] == before
-    path.write_text(original)
-    workspace.pulumi("up", "--yes", "--skip-preview", "--stack", STACK)
+    restore()
+    workspace.up(STACK)
     assert workspace.served_length(STACK) == 16384
-
-
-def test_the_engine_waits_longer_than_the_providers_own_limit(workspace, deployed):
-    stored = json.loads(workspace.state(STACK))["checkpoint"]["latest"]["resources"]
-    (limits,) = [
-        resource["customTimeouts"] for resource in stored if resource["urn"].endswith("/service:Service::vllm")
-    ]
-    assert (limits["create"], limits["update"]) == (2700, 2700)
 
 
 @pytest.mark.long
 def test_a_deployment_longer_than_the_providers_own_limit_is_waited_for(workspace, deployed):
     """The real provider waits 20 minutes unless the program says more; 14 minutes of start and 13 of image pull are longer."""
-    slow_pull(workspace, 800)
-    workspace.pulumi("config", "set", "--path", "gemma-serving:vllm.maxNumSeqs", "8", "--stack", STACK)
-    try:
-        workspace.pulumi("up", "--yes", "--skip-preview", "--stack", STACK)
-    finally:
-        slow_pull(workspace, 2)
-        workspace.pulumi("config", "rm", "--path", "gemma-serving:vllm.maxNumSeqs", "--stack", STACK)
+    workspace.change_scenario({"operations": {"run_s": 800}})
+    workspace.configure(STACK, **{"vllm.maxNumSeqs": 8})
+    workspace.up(STACK)
+    workspace.change_scenario({"operations": {"run_s": 2}})
+    workspace.configure(STACK, **{"vllm.maxNumSeqs": None})
 
 
-def slow_pull(workspace, simulated_s):
-    workspace.change_scenario({"operations": {"run_s": simulated_s}})
-
-
-def test_a_move_to_another_region_is_refused_by_the_bucket(workspace, deployed):
-    """The engine replaces the image repository before it meets the bucket. The next test's `up` goes back: the first repository must not stand in its way."""
-    region = ("config", "set", "--path", "gemma-serving:cloudRun.region")
-    workspace.pulumi(*region, "europe-west4", "--stack", STACK)
-    workspace.pulumi("up", "--yes", "--skip-preview", "--stack", STACK, expect=1)
-    workspace.pulumi(*region, "us-east4", "--stack", STACK)
-
-
-def test_a_serving_flag_makes_a_new_revision_of_the_same_service(workspace, deployed):
+def test_a_serving_flag_makes_a_revision_that_each_command_knows_and_the_rollout_moves_the_traffic(workspace, deployed):
     before = service(workspace)
-    workspace.pulumi("config", "set", "--path", "gemma-serving:vllm.maxModelLen", "8192", "--stack", STACK)
+    changes = {"vllm.maxModelLen": 8192, "cloudRun.rollout": {}, "alerts.email": PERSON}
+    workspace.configure(STACK, **changes)
     # The same `up` gives the server an API key that never passes through Pulumi.
     workspace.script("save_token", "apiKey", "--stack", STACK, "--secret", "their-key", stdin=KEY_CANARY)
-    workspace.pulumi("up", "--yes", "--skip-preview", "--stack", STACK)
+    workspace.up(STACK)
     after = service(workspace)
     assert before["createTime"] == after["createTime"]
     assert before["latestReadyRevision"] != after["latestReadyRevision"]
     assert "--max-model-len=8192" in after["template"]["containers"][0]["args"]
+    for name, arguments in DRIVEN.items():
+        if arguments is not None:
+            # The local cloud does not evaluate alerts, so whether one fires is unknown.
+            answer = workspace.script(name, *arguments, expect=1 if name == "alerts" else 0)
+            assert "quota project" not in answer.text
     assert workspace.served_length(STACK) == 8192
-    refused = workspace.run(sys.executable, "-c", ASK_WITHOUT_KEY, STACK)
+    refused = workspace.run(sys.executable, "-c", ASK_WITHOUT_KEY, deployed["endpoint"])
     assert refused.out.split() == ["401", "401", "401", "200"]
-    workspace.script("smoke", "--stack", STACK, "--json")
     assert_nowhere_in_clear(workspace, KEY_CANARY)
     assert "secretmanager/secretVersion" not in workspace.state(STACK)
 
 
+@pytest.mark.long
+def test_every_call_of_a_tpu_stack_counts_for_the_project(workspace, deployed):
+    """packages/gcp-tpu/gcp_tpu_provider/tests/test_transport.py asserts the header of the provider's own calls."""
+    workspace.up(TPU)
+    workspace.script("status", "--stack", TPU)
+    workspace.script("restart", "--stack", TPU, "--dry-run")
+    workspace.teardown(TPU)
+    assert_counted_for_the_project(workspace, least=250)
+
+
 def test_teardown_leaves_nothing(workspace, deployed):
-    assert workspace.script("teardown", "--stack", STACK, "--yes", "--json").json["clean"] is True
-    names = [resource["name"] for resource in workspace.admin("resources")["resources"]]
-    assert not [name for name in names if f"gemma-{STACK}" in name]
+    workspace.teardown(STACK)
+    assert workspace.made(f"gemma-{STACK}") == []
+    assert_counted_for_the_project(workspace, least=150)

@@ -1,21 +1,18 @@
 """`tpu.compileCache: bucket` with weights of the hub: the stack makes its bucket, the machine archives into one folder of it, and nothing is left."""
 
 import base64
-import json
-import time
 from pathlib import Path
 
 import pytest
 
 from tests.agreement.test_machines import has_own_view
-from tests.engine.conftest import HF_CANARY, assert_nowhere_in_clear
+from tests.engine.conftest import HF_CANARY, assert_nowhere_in_clear, until
 from vm_agent.archives import Archive
 from vm_agent.cloud import MetadataClient
 
 STACK = "tpu-v6e1"
 BUCKET = "local-project-gemma-tpu-v6e1-models"
 FOLDER = "compile-cache/v6e-1/"
-LIMIT_S = 300
 
 pytestmark = [pytest.mark.engine, pytest.mark.long]
 
@@ -26,8 +23,8 @@ def deployed(workspace, tmp_path_factory):
         pytest.skip("the system allows no mount namespaces")
     workspace.pulumi("stack", "init", STACK)
     workspace.pulumi("config", "set", "--secret", "hfToken", "--stack", STACK, stdin=HF_CANARY)
-    workspace.pulumi("config", "set", "--path", "gemma-serving:tpu.compileCache", "bucket", "--stack", STACK)
-    return workspace.pulumi("up", "--yes", "--skip-preview", "--stack", STACK)
+    workspace.configure(STACK, **{"tpu.compileCache": "bucket"})
+    return workspace.up(STACK)
 
 
 def archive_key(workspace):
@@ -41,11 +38,7 @@ def objects(workspace):
 
 
 def test_the_programs_of_the_server_reach_the_folder_without_its_token(workspace, deployed):
-    deadline = time.monotonic() + LIMIT_S
-    while not objects(workspace):
-        assert time.monotonic() < deadline, "no archive came"
-        time.sleep(0.2)
-    (archive,) = objects(workspace)
+    (archive,) = until(lambda: objects(workspace), "an archive", 300)
     folder, _, name = archive["name"].rpartition("/")
     assert folder.startswith(FOLDER.rstrip("/"))
     signer = Archive(MetadataClient(), f"gs://{BUCKET}/{folder}", Path(), archive_key(workspace))
@@ -64,8 +57,7 @@ def test_the_key_of_the_archives_is_found_nowhere_in_clear(workspace, deployed):
 
 
 def test_the_machine_may_write_that_folder_and_read_the_rest(workspace, deployed):
-    resources = json.loads(workspace.state(STACK))["checkpoint"]["latest"]["resources"]
-    grants = [one["inputs"] for one in resources if one["type"].endswith("bucketIAMMember:BucketIAMMember")]
+    grants = [one["inputs"] for one in workspace.resources(STACK, "bucketIAMMember:BucketIAMMember")]
     assert {one["role"]: "condition" in one for one in grants} == {
         "roles/storage.objectViewer": False,
         "roles/storage.objectUser": True,
@@ -75,7 +67,6 @@ def test_the_machine_may_write_that_folder_and_read_the_rest(workspace, deployed
 
 
 def test_teardown_deletes_the_archives_with_the_bucket(workspace, deployed):
-    report = workspace.script("teardown", "--stack", STACK, "--yes", "--json").json
-    assert report["clean"] is True
+    workspace.teardown(STACK)
     listed = workspace.get("storage", "storage/v1/b?project=local-project").get("items", [])
     assert [one["name"] for one in listed if one["name"] == BUCKET] == []

@@ -1,11 +1,10 @@
 """An account of Docker Hub: Artifact Registry pulls with it, and its token is in no state, preview or message. With the real CLI."""
 
 import base64
-import json
 
 import pytest
-import requests
-import yaml
+
+from tests.engine.conftest import FAILURE, PROJECT
 
 STACK = "l4-qat"
 CANARY = "dckr_pat_canaryCANARYcanary"
@@ -25,28 +24,16 @@ pytestmark = [pytest.mark.engine, pytest.mark.long]
 
 def add_token(workspace, token):
     """Store a token as the settings page says, with gcloud's requests."""
-    base = workspace.environment["CLOUDSDK_API_ENDPOINT_OVERRIDES_SECRETMANAGER"]
-    requests.post(
-        f"{base}v1/projects/local-project/secrets?secretId=docker-hub",
-        json={"replication": {"automatic": {}}},
-        headers=workspace.identity,
-        timeout=60,
-    )
+    if not workspace.made(SECRET):
+        body = {"replication": {"automatic": {}}}
+        workspace.post(f"secretmanager/v1/projects/{PROJECT}/secrets?secretId=docker-hub", body)
     data = base64.b64encode(token.encode()).decode()
-    added = requests.post(
-        f"{base}v1/{SECRET}:addVersion", json={"payload": {"data": data}}, headers=workspace.identity, timeout=60
-    )
-    added.raise_for_status()
+    workspace.post(f"secretmanager/v1/{SECRET}:addVersion", {"payload": {"data": data}})
 
 
 def up(workspace, version, *, expect):
-    path = workspace.folder / "project" / f"Pulumi.{STACK}.yaml"
-    settings = yaml.safe_load(path.read_text())
-    settings["config"]["gemma-serving:dockerHub"] = {
-        "username": "someone",
-        "tokenSecret": f"{SECRET}/versions/{version}",
-    }
-    path.write_text(yaml.safe_dump(settings))
+    account = {"username": "someone", "tokenSecret": f"{SECRET}/versions/{version}"}
+    workspace.configure(STACK, dockerHub=account)
     return workspace.pulumi("up", "--yes", "--stack", STACK, *TARGETS, expect=expect)
 
 
@@ -56,13 +43,11 @@ def test_the_repository_pulls_with_the_account_and_the_token_is_nowhere(workspac
     add_token(workspace, "a wrong token")
     add_token(workspace, CANARY)
     workspace.pulumi("stack", "init", STACK)
-    refused = up(workspace, 1, expect=None)
-    assert refused.code != 0
+    refused = up(workspace, 1, expect=FAILURE)
     assert "Upstream credentials are not valid" in refused.text
     assert "gemma-serving:dockerHub. Check that username is the account, and that tokenSecret is" in refused.text
     done = up(workspace, 2, expect=0)
-    resources = json.loads(workspace.state(STACK))["checkpoint"]["latest"]["resources"]
-    (repository,) = [found for found in resources if found["type"] == "gcp:artifactregistry/repository:Repository"]
+    (repository,) = workspace.resources(STACK, "gcp:artifactregistry/repository:Repository")
     credentials = repository["inputs"]["remoteRepositoryConfig"]["upstreamCredentials"]["usernamePasswordCredentials"]
     assert (credentials["username"], credentials["passwordSecretVersion"]) == ("someone", f"{SECRET}/versions/2")
     for text in (workspace.state(STACK), refused.text, done.text):

@@ -35,12 +35,12 @@ def test_a_stack_comes_up_stays_free_of_drift_and_goes(worst, stack):
     worst.pulumi("stack", "init", stack)
     if wanted["gemma-serving:weights"] == "bucket":
         worst.stage(stack)
-    came_up = worst.pulumi("up", "--yes", "--skip-preview", "--stack", stack, expect=None)
+    came_up = worst.up(stack, expect=None)
     assert "Waiting up to" in came_up.text
     if came_up.code != 0:
         assert f"had not taken effect yet. Run `gemma up {stack}` again." in came_up.text
         worst.advance(420)
-        worst.pulumi("up", "--yes", "--skip-preview", "--stack", stack)
+        worst.up(stack)
     assert worst.served_length(stack) == wanted["gemma-serving:vllm"]["maxModelLen"]
-    worst.pulumi("preview", "--refresh", "--expect-no-changes", "--stack", stack)
-    assert worst.script("teardown", "--stack", stack, "--yes", "--json").json["clean"] is True
+    worst.assert_no_changes(stack, "--refresh")
+    worst.teardown(stack)

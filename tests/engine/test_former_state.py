@@ -3,7 +3,8 @@
 import json
 
 import pytest
-import yaml
+
+from tests.engine.conftest import FAILURE
 
 STACK = "tpu-v6e1"
 PLACE = "tpu/v2alpha1/projects/local-project/locations/us-east5-a"
@@ -36,14 +37,11 @@ def in_cloud(workspace):
 
 
 def test_a_former_state_is_refused_and_its_machine_and_bucket_stay(workspace):
-    path = workspace.folder / "project" / f"Pulumi.{STACK}.yaml"
-    settings = yaml.safe_load(path.read_text())
-    settings["config"]["gemma-serving:weights"] = "bucket"
-    path.write_text(yaml.safe_dump(settings))
+    workspace.configure(STACK, weights="bucket")
     workspace.pulumi("stack", "init", STACK)
     workspace.pulumi("preview", "--stack", STACK)  # a new stack has no resources to read
     workspace.stage(STACK)
-    workspace.pulumi("up", "--yes", "--skip-preview", "--stack", STACK)
+    workspace.up(STACK)
     before = in_cloud(workspace)
     assert [node["state"] for node in before[0]["nodes"]] == ["READY"]
     assert len(before[1]["items"]) > 1
@@ -53,12 +51,10 @@ def test_a_former_state_is_refused_and_its_machine_and_bucket_stay(workspace):
     former = workspace.folder / "former.json"
     former.write_text(json.dumps(with_former_api(exported)))
     workspace.pulumi("stack", "import", "--stack", STACK, "--file", former)
-    changed = path.read_text().replace("maxModelLen: 16384", "maxModelLen: 8192")
-    path.write_text(changed)
+    workspace.configure(STACK, **{"vllm.maxModelLen": 8192})
     stored = resources(workspace)
-    for command in (("preview",), ("up", "--yes", "--skip-preview"), ("up", "--yes")):
-        refused = workspace.pulumi(*command, "--stack", STACK, expect=None)
-        assert refused.code != 0
+    for command in (("preview",), ("up", "--yes", "--skip-preview")):
+        refused = workspace.pulumi(*command, "--stack", STACK, expect=FAILURE)
         assert "`git checkout 5f021563`" in " ".join(refused.text.split())
         assert "Traceback" not in refused.text
     assert in_cloud(workspace) == before
@@ -67,7 +63,7 @@ def test_a_former_state_is_refused_and_its_machine_and_bucket_stay(workspace):
 
 def resources(workspace):
     """Return the ids in the state by URN, without the engine's own resources, which every run writes."""
-    stored = json.loads(workspace.state(STACK))["checkpoint"]["latest"]["resources"]
+    stored = workspace.resources(STACK)
     return {
         each["urn"]: each.get("id")
         for each in stored

@@ -1,13 +1,12 @@
 """Weights without a mount on Cloud Run, with the real CLI: streamed from gs://, copied into memory; and the compile cache's second start."""
 
 import re
-import time
 from urllib.parse import quote
 
 import pytest
-import yaml
 
 from planning.data.images import DEFAULT_IMAGES, IMAGES
+from tests.engine.conftest import FAILURE, until
 
 STACK = "l4-12b-qat"
 MODEL = "gemma-4-12B-it-qat-w4a16-ct"
@@ -15,7 +14,6 @@ BUCKET = f"local-project-gemma-{STACK}-models"
 ARCHIVES = "compile-cache/"
 WEIGHTS = rf"gs://{BUCKET}/{MODEL}-[0-9a-f]{{16}}"
 """The folder of the staged manifest."""
-LONG_S = 120
 
 pytestmark = [pytest.mark.engine, pytest.mark.long]
 
@@ -25,13 +23,6 @@ def staged(workspace):
     workspace.pulumi("stack", "init", STACK)
     workspace.stage(STACK)
     return workspace
-
-
-def configure(workspace, **keys):
-    for key, value in keys.items():
-        workspace.pulumi(
-            "config", "set", "--path", f"gemma-serving:cloudRun.{key.replace('_', '.')}", value, "--stack", STACK
-        )
 
 
 def template(workspace):
@@ -49,8 +40,8 @@ def archives(workspace):
 
 
 def test_a_streamed_service_mounts_nothing_and_answers(staged):
-    configure(staged, mount_mode="streamer")
-    staged.pulumi("up", "--yes", "--skip-preview", "--stack", STACK)
+    staged.configure(STACK, **{"cloudRun.mount.mode": "streamer"})
+    staged.up(STACK)
     made, revision = template(staged)
     (container,) = made["containers"]
     assert container["command"] == ["vllm", "serve"]
@@ -61,34 +52,28 @@ def test_a_streamed_service_mounts_nothing_and_answers(staged):
     assert staged.served_length(STACK) == 8192
     # 8.7 GB without Direct VPC: as slow as the network, 75 MB/s.
     assert "Loading weights took 116" in log_of(staged, revision)
-    staged.pulumi("preview", "--expect-no-changes", "--stack", STACK)
+    staged.assert_no_changes(STACK)
 
 
 def test_an_image_that_is_too_old_is_stopped_by_the_plan_and_by_the_server(staged):
     """The same image under an older tag: the plan stops it; accepted, vLLM treats a gs:// URI as an id of the hub."""
-    path = staged.folder / "project" / f"Pulumi.{STACK}.yaml"
-    original = path.read_text()
+    restore = staged.edit(STACK)
     digest = "sha256:" + "1" * 64
     ours, olds = IMAGES[DEFAULT_IMAGES["cloud-run"]], f"docker.io/vllm/vllm-openai:v0.10.2@{digest}"
     staged.change_scenario({"images": {"existing": [olds, f"docker.io/{ours.repository}@{ours.digest}"]}})
-    document = yaml.safe_load(original)
-    document["config"]["gemma-serving:image"] = {"repository": ours.repository, "digest": digest, "version": "0.10.2"}
-    path.write_text(yaml.safe_dump(document))
-    assert "LDR02" in staged.pulumi("preview", "--stack", STACK, expect=None).text
-    document["config"]["gemma-serving:acceptFindings"] = ["LDR02", "FIT06"]
-    path.write_text(yaml.safe_dump(document))
-    failed = staged.pulumi("up", "--yes", "--skip-preview", "--stack", STACK, expect=None)
-    path.write_text(original)
-    staged.pulumi("up", "--yes", "--skip-preview", "--stack", STACK)
-    assert failed.code != 0
+    staged.configure(STACK, image={"repository": ours.repository, "digest": digest, "version": "0.10.2"})
+    assert "LDR02" in staged.pulumi("preview", "--stack", STACK, expect=FAILURE).text
+    staged.configure(STACK, acceptFindings=["LDR02", "FIT06"])
+    failed = staged.up(STACK, expect=FAILURE)
+    restore()
+    staged.up(STACK)
     assert "Repo id must be in the form" in failed.text
-    assert "Traceback" not in failed.text.replace("[stderr] Traceback", "")
     assert staged.served_length(STACK) == 8192
 
 
 def test_weights_in_memory_are_copied_by_the_container_itself_and_its_graphs_are_archived(staged):
-    configure(staged, mount_mode="memory", compileCache="bucket")
-    staged.pulumi("up", "--yes", "--skip-preview", "--stack", STACK)
+    staged.configure(STACK, **{"cloudRun.mount.mode": "memory", "cloudRun.compileCache": "bucket"})
+    staged.up(STACK)
     made, revision = template(staged)
     (container,) = made["containers"]
     assert container["command"][:2] == ["python3", "-c"]
@@ -99,18 +84,15 @@ def test_weights_in_memory_are_copied_by_the_container_itself_and_its_graphs_are
     assert re.search(f"{WEIGHTS} was copied to ", log)
     assert "No signed archive of compiled graphs is in " in log
     assert "copying the weights into memory took 116.00 seconds" in log
-    deadline = time.monotonic() + LONG_S
-    while not archives(staged) and time.monotonic() < deadline:
-        time.sleep(0.5)
-    (name,) = archives(staged)
+    (name,) = until(lambda: archives(staged), "an archive", 120)
     assert name.startswith(f"{ARCHIVES}nvidia-l4/")
-    staged.pulumi("preview", "--expect-no-changes", "--stack", STACK)
+    staged.assert_no_changes(STACK)
 
 
 def test_the_next_start_finds_the_graphs_and_archives_nothing(staged):
     kept = archives(staged)
-    configure(staged, concurrency="7")
-    staged.pulumi("up", "--yes", "--skip-preview", "--stack", STACK)
+    staged.configure(STACK, **{"cloudRun.concurrency": 7})
+    staged.up(STACK)
     log = log_of(staged, template(staged)[1])
     assert f"Compiled graphs were restored from gs://{BUCKET}/{kept[0]}" in log
     assert "Directly load the compiled graph(s) from the cache" in log
@@ -135,4 +117,4 @@ def test_the_servers_account_may_write_archives_and_nothing_else(staged):
 
 
 def test_teardown_takes_the_archives_too(staged):
-    assert staged.script("teardown", "--stack", STACK, "--yes", "--json").json["clean"] is True
+    staged.teardown(STACK)

@@ -1,6 +1,5 @@
 """Every further stack is planned and lives: up with the real CLI on the local cloud, the server answers, teardown leaves nothing."""
 
-import json
 from pathlib import Path
 
 import pytest
@@ -50,8 +49,7 @@ def pulls_from_afar(workspace):
 
 def assert_built_and_pulled(workspace, stack, image):
     """The image was built on the pinned base, pushed to the stack's repository, and pulled from there by the machine."""
-    resources = json.loads(workspace.state(stack))["checkpoint"]["latest"]["resources"]
-    (built,) = [resource for resource in resources if resource["type"] == "docker:index/image:Image"]
+    (built,) = workspace.resources(stack, "docker:index/image:Image")
     assert built["inputs"]["build"]["context"] == image.build_context
     assert built["inputs"]["build"]["args"] == {"BASE_IMAGE": f"{image.repository}@{image.digest}"}
     served = workspace.outputs(stack)["image"]
@@ -62,11 +60,11 @@ def assert_built_and_pulled(workspace, stack, image):
 
 def assert_changed_in_place(workspace, stack):
     """Nothing to do, smoke checks pass, a shorter length is a new document for the same machine, and the server has it."""
-    workspace.pulumi("preview", "--expect-no-changes", "--stack", stack)
+    workspace.assert_no_changes(stack)
     assert workspace.script("smoke", "--stack", stack, "--json").json["passed"] is True
     before = machines(workspace, stack)
-    workspace.pulumi("config", "set", "--path", "gemma-serving:vllm.maxModelLen", "2048", "--stack", stack)
-    workspace.pulumi("up", "--yes", "--skip-preview", "--stack", stack)
+    workspace.configure(stack, **{"vllm.maxModelLen": 2048})
+    workspace.up(stack)
     assert machines(workspace, stack) == before
     assert workspace.served_length(stack) == 2_048
 
@@ -74,9 +72,9 @@ def assert_changed_in_place(workspace, stack):
 def assert_replicated_in_place(workspace, stack):
     """Four replicas are a new document for the same machine; the server has an engine for each."""
     before = machines(workspace, stack)
-    workspace.pulumi("config", "rm", "--path", "gemma-serving:vllm.tensorParallelSize", "--stack", stack)
-    workspace.pulumi("config", "set", "--path", "gemma-serving:vllm.dataParallelSize", "4", "--stack", stack)
-    shown = workspace.pulumi("up", "--yes", "--skip-preview", "--stack", stack)
+    workspace.configure(stack, **{"vllm.tensorParallelSize": None})
+    workspace.configure(stack, **{"vllm.dataParallelSize": 4})
+    shown = workspace.up(stack)
     assert "KV cache of each of 4 replicas" in " ".join(shown.text.split())
     assert machines(workspace, stack) == before
     report = workspace.script("smoke", "--stack", stack, "--json").json
@@ -104,7 +102,7 @@ def test_a_stack_lives_with_secrets_in_no_sink_and_leaves_nothing(workspace, sta
     workspace.script("save_token", "apiKey", "--stack", stack, stdin=KEY_CANARY)
     if wanted["weights"] == "bucket":
         workspace.stage(stack)
-    workspace.pulumi("up", "--yes", "--skip-preview", "--stack", stack)
+    workspace.up(stack)
     regions, afar = pulls_from_afar(workspace)
     assert afar == []
     assert not elsewhere or ("docker.io", "europe-west4") in regions
@@ -116,4 +114,4 @@ def test_a_stack_lives_with_secrets_in_no_sink_and_leaves_nothing(workspace, sta
     if stack == REPLICAS:
         assert_replicated_in_place(workspace, stack)
     assert_nowhere_in_clear(workspace, HF_CANARY, KEY_CANARY)
-    assert workspace.script("teardown", "--stack", stack, "--yes", "--json").json["clean"] is True
+    workspace.teardown(stack)

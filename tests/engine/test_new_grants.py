@@ -4,6 +4,8 @@ import re
 
 import pytest
 
+from tests.engine.conftest import FAILURE
+
 STACK = "l4-qat"
 WAITS = re.compile(r"Waiting (\d+) s for the new grants of the service's account to take effect")
 
@@ -11,19 +13,18 @@ pytestmark = [pytest.mark.engine, pytest.mark.long]
 
 
 def up(workspace, expect=0):
-    return workspace.pulumi("up", "--yes", "--skip-preview", "--stack", STACK, expect=expect)
+    return workspace.up(STACK, expect=expect)
 
 
 def test_a_grant_that_takes_longer_ends_with_a_sentence_and_the_same_up_again_works(workspace):
     workspace.pulumi("stack", "init", STACK)
     workspace.stage(STACK)
     workspace.change_scenario({"iam": {"lag_s": 5000}})
-    failed = up(workspace, expect=None)
-    assert failed.code != 0
+    failed = up(workspace, expect=FAILURE)
     assert f"had not taken effect yet. Run `gemma up {STACK}` again." in failed.text
     workspace.advance(5000)
     again = up(workspace)
     assert not WAITS.search(again.text)
     assert workspace.served_length(STACK) > 0
-    workspace.pulumi("preview", "--refresh", "--expect-no-changes", "--stack", STACK)
-    assert workspace.script("teardown", "--stack", STACK, "--yes", "--json").json["clean"] is True
+    workspace.assert_no_changes(STACK, "--refresh")
+    workspace.teardown(STACK)

@@ -2,14 +2,17 @@
 
 The commands that the project prints are executed as a shell does; nothing here knows them. gcloud is the local cloud's, with the login of the
 project's owner. Durations at Google's documented worst: `BUILT_IN["empty-project"]` in packages/localcloud/world/scenario.py.
+The TPU stack comes up by `gemma up` in a terminal of 80 columns.
 """
 
 import itertools
 import re
+import sys
 
 import pytest
 
-from tests.engine.conftest import open_workspace
+from tests.engine.conftest import FAILURE, open_workspace
+from tests.engine.terminal import typed
 
 TPU, CLOUD_RUN = "tpu-v6e1-e4b", "l4-12b-qat"
 ROUNDS = 8
@@ -33,43 +36,79 @@ def execute(workspace, command):
 
 def refusal(workspace, *command):
     """Return what `preview` or `up` says when Google refuses its first call."""
-    refused = workspace.pulumi(*command, "--stack", TPU, expect=None)
-    assert refused.code != 0
-    assert "Traceback" not in refused.text
-    assert "has not been used in project" not in refused.text
-    assert f"gemma doctor {TPU}" in refused.text
-    return refused.text
+    text = workspace.pulumi(*command, "--stack", TPU, expect=FAILURE).text
+    assert "Cannot read project local-project" in text
+    assert "has not been used in project" not in text
+    assert f"gemma doctor {TPU}" in text
+    return text
 
 
-def test_one_sentence_says_that_the_login_may_not_use_the_project(new_project):
+def test_one_sentence_says_that_the_login_may_not_use_or_read_the_project(new_project):
     """The rest of the module lives in the project that the commands have fixed."""
     new_project.pulumi("stack", "init", TPU)
     text = refusal(new_project, "up", "--yes", "--skip-preview")
-    assert "Cannot read project local-project" in text
     assert "Caller does not have required permission to use project local-project" in text
     # Where the API was off, the owner enables it first: a role is granted through it.
     unlocked = new_project.script("doctor", "--stack", TPU, expect=None).out
     for pattern in (r"gcloud services enable cloudresourcemanager\S+ .*", r"gcloud projects .*serviceUsageConsumer.*"):
         assert execute(new_project, re.search(pattern, unlocked)[0]) == 0
         new_project.advance(120)
+    assert "'resourcemanager.projects.get' denied" in refusal(new_project, "preview")
 
 
-def test_one_sentence_says_that_the_login_may_not_read_the_project(new_project):
-    text = refusal(new_project, "preview")
-    assert "Cannot read project local-project" in text
-    assert "'resourcemanager.projects.get' denied" in text
+def assert_shown(shown, *parts):
+    found = " ".join(shown.text.split())
+    assert [part for part in parts if part not in found] == [], shown.text
+    return found
 
 
-@pytest.mark.parametrize("stack", [TPU, pytest.param(CLOUD_RUN, marks=pytest.mark.long)])
-def test_a_stack_comes_up_stays_free_of_drift_and_goes(new_project, stack):
-    if stack == CLOUD_RUN:
-        new_project.pulumi("stack", "init", stack)
-    assert len(follow_the_doctor(new_project, stack)) > 3
-    came_up = new_project.pulumi("up", "--yes", "--skip-preview", "--stack", stack)
-    assert "Waiting up to" in came_up.text
-    assert new_project.served_length(stack) > 0
-    new_project.pulumi("preview", "--refresh", "--expect-no-changes", "--stack", stack)
-    assert new_project.script("teardown", "--stack", stack, "--yes", "--json").json["clean"] is True
+def test_a_tpu_stack_comes_up_by_one_word_in_a_terminal_and_goes(new_project):
+    assert len(follow_the_doctor(new_project, TPU)) > 3
+    with typed(new_project, sys.executable, "-m", "scripts.gemma", "up", TPU, "--yes") as shown:
+        assert shown.end() == 0, shown.text
+        found = assert_shown(
+            shown,
+            "google/gemma-4-E4B-it fits on v6e-1.",
+            "Costs $1.35/h",
+            f"{TPU}: requests TPU capacity. New capacity can take hours or never arrive. The first start takes",
+            "to create, 2 unchanged.",
+            "Cost: $1.35/h maximum.",
+            f'gemma chat {TPU} "Say hello."',
+        )
+        assert re.search(rf"{TPU} deployed in .+ s\. Zone: us-east5-a", found), shown.text
+        assert "Traceback" not in found
+        assert not re.search(r"\d+m\d\ds  ", shown.text), "the two lines of the wait are still on the screen"
+    told = new_project.script("gemma").out
+    assert re.search(rf"Deployed:\n  {TPU}  \$1\.35/h, \d.* left\nNext: gemma status\n", told), told
+    assert new_project.served_length(TPU) > 0
+    new_project.assert_no_changes(TPU, "--refresh")
+
+
+def test_a_changed_flag_is_stated_with_the_restart_and_its_minutes_before_the_question(new_project):
+    restore = new_project.edit(TPU, ("maxModelLen: 16384", "maxModelLen: 8192"))
+    with typed(new_project, sys.executable, "-m", "scripts.gemma", "up", TPU) as shown:
+        shown.until(lambda it: "Type yes:" in it.text, "the question")
+        assert_shown(
+            shown,
+            "--max-model-len: 16384 -> 8192, restarts in place, about",
+            f"{TPU}: restarts the server on its node and keeps the capacity.",
+            "Requests fail while the server restarts: about",
+            "Cost: $1.35/h maximum, as now.",
+        )
+        assert shown.type("no\n") == 2, shown.text
+        assert "up: Nothing was changed." in shown.text
+    restore()
+    new_project.teardown(TPU)
+
+
+@pytest.mark.long
+def test_a_service_comes_up_stays_free_of_drift_and_goes(new_project):
+    new_project.pulumi("stack", "init", CLOUD_RUN)
+    assert len(follow_the_doctor(new_project, CLOUD_RUN)) > 3
+    assert "Waiting up to" in new_project.up(CLOUD_RUN).text
+    assert new_project.served_length(CLOUD_RUN) > 0
+    new_project.assert_no_changes(CLOUD_RUN, "--refresh")
+    new_project.teardown(CLOUD_RUN)
 
 
 def follow_the_doctor(workspace, stack):

@@ -16,7 +16,6 @@ from tests.engine.conftest import open_workspace
 GUIDES = {
     path.stem: tomllib.loads(path.read_text()) for path in sorted(Path(__file__).with_name("guides").glob("*.toml"))
 }
-KEYS = {"asks", "run", "shows", "code", "follow", "not_ours"}
 FIRST_COMMANDS = re.compile(r"^\s+(gcloud .+)$", flags=re.MULTILINE)
 
 pytestmark = [pytest.mark.engine, pytest.mark.long]
@@ -39,19 +38,6 @@ def follow(workspace, text):
             workspace.advance(240)
         assert answer.code == 0, answer.text
     workspace.advance(240)
-
-
-def test_each_step_has_a_question_and_one_answer():
-    assert len(GUIDES) == 5
-    for name, guide in GUIDES.items():
-        for step in guide["step"]:
-            assert set(step) <= KEYS, (name, step)
-            assert ("run" in step) != ("not_ours" in step), (name, step)
-            shown = step.get("shows", ())
-            assert "run" not in step or shown, f"{name}: an answer without a proof: {step['asks']}"
-            assert not [wanted for wanted in shown if re.search(wanted, "")], (
-                f"{name}: a proof that cannot fail: {step['asks']}"
-            )
 
 
 @pytest.mark.parametrize("name", GUIDES)

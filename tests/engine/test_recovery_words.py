@@ -20,16 +20,7 @@ class Up:
 
     def __init__(self, workspace):
         self.text = ""
-        self.process = subprocess.Popen(
-            [workspace.engine, "up", "--yes", "--skip-preview", "--non-interactive", "--stack", STACK],
-            cwd=workspace.folder / "project",
-            env=workspace.environment,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            stdin=subprocess.DEVNULL,
-            text=True,
-            start_new_session=True,
-        )
+        self.process = workspace.begin_up(STACK, output=subprocess.PIPE)
 
     def until(self, words):
         """Read until the engine has said these words."""
@@ -66,23 +57,17 @@ def provider_process(workspace):
 def stack(workspace):
     """A stack with two zones that have no capacity."""
     workspace.pulumi("stack", "init", STACK)
-    text = settings(workspace).read_text()
-    settings(workspace).write_text(re.sub(r"zones: \[.*]", f"zones: [{', '.join(ZONES)}]", text))
+    workspace.configure(STACK, **{"tpu.zones": list(ZONES)})
     workspace.wait_for_capacity(STACK)
-    none = {"accelerator_types": ["v6e-1"], "flex_start": True, "capacity": {"v6e-1": 0}}
-    workspace.change_scenario({"tpu": {"zones": dict.fromkeys(ZONES, none)}})
+    workspace.stock(0, *ZONES)
     return workspace
-
-
-def settings(workspace):
-    return workspace.folder / "project" / f"Pulumi.{STACK}.yaml"
 
 
 def test_a_request_in_a_zone_that_was_moved_away_from_is_found_after_kills(stack):
     first = Up(stack)
     first.until(WAITING)
     first.kill()
-    refused = stack.pulumi("up", "--yes", "--skip-preview", "--stack", STACK, expect=None)
+    refused = stack.up(STACK, expect=None)
     assert "the stack is currently locked by 1 lock(s)" in refused.text
     stack.pulumi("cancel", "--yes", "--stack", STACK)
     second = Up(stack)
@@ -90,13 +75,13 @@ def test_a_request_in_a_zone_that_was_moved_away_from_is_found_after_kills(stack
     os.kill(provider_process(stack), signal.SIGKILL)
     assert "exited prematurely" in second.end()
     assert "Attempting to deploy or update resources with 1 pending operations" in second.text
-    text = settings(stack).read_text()
-    settings(stack).write_text(text.replace("zones: [us-east5-a, us-east5-b]", "zones: [us-east5-b]"))
+    restore = stack.edit(STACK)
+    stack.configure(STACK, **{"tpu.zones": ["us-east5-b"]})
     shown = stack.script("teardown", "--stack", STACK, "--dry-run", expect=1)
     assert "TPU queued resource" in shown.out
     assert "us-east5-a" in shown.out
     report = stack.script("recover", "--stack", STACK, "--yes", "--json").json
-    settings(stack).write_text(text)
+    restore()
     assert "queued resource" in {each["kind"] for each in report["imported"]}
 
 
@@ -116,8 +101,8 @@ def test_after_a_lost_passphrase_nothing_stays_and_the_stack_can_be_made_again(s
     assert (done.json["leaked"], done.json["unknown"], done.json["state"]) == ([], [], [])
     assert any("although the search read every list and found no resource" in line for line in done.json["warnings"])
     stack.pulumi("stack", "rm", "--preserve-config", "--yes", STACK, environment=lost)
-    kept = [line for line in settings(stack).read_text().splitlines() if not line.startswith("encryptionsalt")]
-    settings(stack).write_text("\n".join(kept))
+    kept = [line for line in stack.settings(STACK).read_text().splitlines() if not line.startswith("encryptionsalt")]
+    stack.settings(STACK).write_text("\n".join(kept))
     stack.pulumi("stack", "init", STACK, environment=lost)
     stack.pulumi("preview", "--stack", STACK, environment=lost)
-    assert not [row for row in stack.admin("resources")["resources"] if f"gemma-{STACK}" in row["name"]]
+    assert stack.made(f"gemma-{STACK}") == []

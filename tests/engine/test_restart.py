@@ -1,12 +1,8 @@
 """A restart with the real CLI on a TPU, and by one request on Cloud Run: it serves again, and nothing is drift."""
 
-import json
-import time
-
 import pytest
-import requests
 
-from tests.engine.conftest import LIMIT_S
+from tests.engine.conftest import until
 
 CLOUD_RUN, TPU = "l4-12b-qat", "tpu-v6e1-e4b"
 
@@ -18,16 +14,16 @@ def service(workspace):
 
 
 def restarted(workspace, stack):
-    return json.loads(workspace.script("restart", "--stack", stack, "--yes", "--json").out)
+    return workspace.script("restart", "--stack", stack, "--yes", "--json").json
 
 
 def assert_nothing_to_change(workspace, stack):
-    for more in ((), ("--refresh",)):
-        workspace.pulumi("preview", "--expect-no-changes", "--stack", stack, *more)
+    workspace.assert_no_changes(stack)
+    workspace.assert_no_changes(stack, "--refresh")
 
 
 def drift(workspace, stack):
-    (status,) = json.loads(workspace.script("status", "--stack", stack, "--json").out)["stacks"]
+    (status,) = workspace.script("status", "--stack", stack, "--json").json["stacks"]
     return status["drift"]
 
 
@@ -35,22 +31,13 @@ def test_a_service_is_restarted_by_the_request_of_the_page(workspace):
     """docs/cloud-run.md has it as two lines of curl and jq."""
     workspace.pulumi("stack", "init", CLOUD_RUN)
     workspace.stage(CLOUD_RUN)
-    workspace.pulumi("up", "--yes", "--skip-preview", "--stack", CLOUD_RUN)
+    workspace.up(CLOUD_RUN)
     refused = workspace.script("restart", "--stack", CLOUD_RUN, "--yes", expect=2)
     assert "docs/cloud-run.md#restart-the-server" in refused.err
     first = service(workspace)
-    base = workspace.environment["CLOUDSDK_API_ENDPOINT_OVERRIDES_RUN"]
-    answer = requests.patch(
-        f"{base}v2/{first['name']}?updateMask=template&forceNewRevision=true",
-        json={key: first[key] for key in ("template", "etag")},
-        headers=workspace.identity,
-        timeout=60,
-    )
-    answer.raise_for_status()
-    end = time.monotonic() + LIMIT_S
-    while service(workspace)["latestReadyRevision"] == first["latestReadyRevision"]:
-        assert time.monotonic() < end
-        time.sleep(0.2)
+    body = {key: first[key] for key in ("template", "etag")}
+    workspace.call("PATCH", f"run/v2/{first['name']}?updateMask=template&forceNewRevision=true", body)
+    until(lambda: service(workspace)["latestReadyRevision"] != first["latestReadyRevision"], "another revision")
     workspace.pulumi("refresh", "--yes", "--skip-preview", "--stack", CLOUD_RUN)
     assert drift(workspace, CLOUD_RUN) == []
     assert_nothing_to_change(workspace, CLOUD_RUN)
@@ -59,7 +46,7 @@ def test_a_service_is_restarted_by_the_request_of_the_page(workspace):
 
 def test_a_machine_restarts_its_server_and_keeps_its_capacity(workspace):
     workspace.pulumi("stack", "init", TPU)
-    workspace.pulumi("up", "--yes", "--skip-preview", "--stack", TPU)
+    workspace.up(TPU)
     report = restarted(workspace, TPU)
     assert report["outcome"] == "restarted"
     assert drift(workspace, TPU) == []

@@ -6,9 +6,8 @@ import subprocess
 import sys
 
 import pytest
-import yaml
 
-from contracts.service_traffic import is_ready
+from tests.engine.conftest import FAILURE
 
 STACK = "l4-qat"
 CLIENT = """
@@ -62,9 +61,9 @@ pytestmark = [pytest.mark.engine, pytest.mark.long, pytest.mark.skipif(sys.platf
 @pytest.fixture(scope="module")
 def stack(workspace):
     workspace.pulumi("stack", "init", STACK)
-    configure(workspace, "cloudRun.rollout", {})
+    workspace.configure(STACK, **{"cloudRun.rollout": {}})
     workspace.stage(STACK)
-    workspace.pulumi("up", "--yes", "--skip-preview", "--stack", STACK)
+    workspace.up(STACK)
     return workspace
 
 
@@ -102,29 +101,9 @@ def latest(workspace):
     return service(workspace)["latestReadyRevision"].rpartition("/")[2]
 
 
-def configure(workspace, key, value):
-    """Set a key of the stack's file. `pulumi config set` writes a fraction as text."""
-    path = workspace.folder / "project" / f"Pulumi.{STACK}.yaml"
-    document = yaml.safe_load(path.read_text())
-    first, *steps = f"gemma-serving:{key}".split(".")
-    at, name = document["config"], first
-    for step in steps:
-        at, name = at.setdefault(name, {}), step
-    at[name] = value
-    path.write_text(yaml.safe_dump(document))
-
-
-def up(workspace, expect=0):
-    return workspace.pulumi("up", "--yes", "--skip-preview", "--stack", STACK, expect=expect)
-
-
-def assert_nothing_to_change(workspace):
-    workspace.pulumi("preview", "--expect-no-changes", "--stack", STACK)
-
-
 def assert_no_drift(workspace):
-    workspace.pulumi("preview", "--refresh", "--expect-no-changes", "--stack", STACK)
-    assert_nothing_to_change(workspace)
+    workspace.assert_no_changes(STACK, "--refresh")
+    workspace.assert_no_changes(STACK)
 
 
 def test_a_first_deployment_serves_its_newest_revision(stack):
@@ -134,11 +113,11 @@ def test_a_first_deployment_serves_its_newest_revision(stack):
 def test_a_good_change_gets_its_requests_after_its_checks_and_no_request_fails(stack):
     old, answers = latest(stack), {}
     with client_in_a_loop(stack, answers):
-        configure(stack, "vllm.maxModelLen", 8192)
-        made = up(stack)
+        stack.configure(STACK, **{"vllm.maxModelLen": 8192})
+        made = stack.up(STACK)
         assert f"Revision {latest(stack)} has no traffic yet" in made.text
         assert shares(stack) == {old: 100}
-        assert_nothing_to_change(stack)
+        stack.assert_no_changes(STACK)
         status = stack.script("status", "--stack", STACK, "--json").json
         assert status["stacks"][0]["next_command"] == f"gemma rollout {STACK}"
         report = stack.script("rollout", "--stack", STACK, "--json").json
@@ -155,13 +134,13 @@ def test_a_good_change_gets_its_requests_after_its_checks_and_no_request_fails(s
 @pytest.fixture
 def changed_back(stack):
     """Give back the settings as they were, deploy them, and see that nothing is left to change."""
-    path = stack.folder / "project" / f"Pulumi.{STACK}.yaml"
+    path = stack.settings(STACK)
     original, serving = path.read_text(), shares(stack)
     yield
     path.write_text(original)
-    up(stack)
+    stack.up(STACK)
     assert shares(stack) == serving
-    assert_nothing_to_change(stack)
+    stack.assert_no_changes(STACK)
 
 
 @pytest.mark.parametrize("name", BAD_CHANGES)
@@ -169,10 +148,8 @@ def test_a_bad_change_never_serves_and_up_says_why(stack, changed_back, name):
     change, said = BAD_CHANGES[name]
     before, answers = shares(stack), {}
     with client_in_a_loop(stack, answers):
-        for key, value in change.items():
-            configure(stack, key, value)
-        failed = up(stack, expect=None)
-        assert failed.code != 0
+        stack.configure(STACK, **change)
+        failed = stack.up(STACK, expect=FAILURE)
         assert said in failed.text
         refused = stack.script("rollout", "--stack", STACK, expect=2)
     assert "did not start and gets no traffic" in refused.err
@@ -182,10 +159,10 @@ def test_a_bad_change_never_serves_and_up_says_why(stack, changed_back, name):
 
 def test_a_revision_that_fails_its_checks_gets_no_request(stack, changed_back):
     before, answers = shares(stack), {}
-    configure(stack, "smoke.minDecodeTokPerS", 1e6)
-    configure(stack, "vllm.maxNumSeqs", 24)
+    stack.configure(STACK, **{"smoke.minDecodeTokPerS": 1e6})
+    stack.configure(STACK, **{"vllm.maxNumSeqs": 24})
     with client_in_a_loop(stack, answers):
-        up(stack)
+        stack.up(STACK)
         report = stack.script("rollout", "--stack", STACK, "--json", expect=1).json
     assert (report["outcome"], report["traffic"]) == ("rolled back", before)
     assert "failed its checks" in report["reason"]
@@ -197,10 +174,10 @@ def test_a_revision_that_fails_its_checks_gets_no_request(stack, changed_back):
 
 def test_a_rollout_that_was_killed_serves_and_goes_on_and_one_command_goes_back(stack):
     (old,) = shares(stack)
-    configure(stack, "vllm.maxNumSeqs", 12)
+    stack.configure(STACK, **{"vllm.maxNumSeqs": 12})
     answers = {}
     with client_in_a_loop(stack, answers):
-        up(stack)
+        stack.up(STACK)
         new = latest(stack)
         stack.run(sys.executable, "-c", KILLED, STACK, expect=-9)
         status = stack.script("status", "--stack", STACK, "--json").json["stacks"][0]
@@ -215,43 +192,5 @@ def test_a_rollout_that_was_killed_serves_and_goes_on_and_one_command_goes_back(
     assert "Revision gemma-nothing does not exist. Ready revisions: " in unknown.err
 
 
-def test_settings_say_who_gets_the_requests_and_nothing_else_moves_them(stack):
-    """Go back by a setting: the program declares it, the command stands back, and a new template still gets no request."""
-    path = stack.folder / "project" / f"Pulumi.{STACK}.yaml"
-    original, (serving,) = path.read_text(), shares(stack)
-    project = "v2/projects/local-project/locations/us-east4"
-    revisions = stack.get("run", f"{project}/services/gemma-{STACK}/revisions")["revisions"]
-    ready = {revision["name"].rpartition("/")[2] for revision in revisions if is_ready(revision)}
-    other = max(ready - {serving})
-    answers = {}
-    with client_in_a_loop(stack, answers):
-        configure(stack, "cloudRun.rollout.traffic", {"gemma-nothing": 100})
-        refused = stack.pulumi("preview", "--stack", STACK, expect=None)
-        assert "does not exist or never became ready. Ready revisions: " in refused.text
-        configure(stack, "cloudRun.rollout.traffic", {other: 75, serving: 25})
-        up(stack)
-        assert shares(stack) == {other: 75, serving: 25}
-        assert_no_drift(stack)
-        said = stack.script("rollout", "--stack", STACK, expect=2).err
-        assert "(cloudRun.rollout.traffic: {" in said
-        assert f"{other}: 75" in said
-        # All of it goes back: three revisions at a time would need more GPUs than the quota has.
-        configure(stack, "cloudRun.rollout.traffic", {other: 100})
-        up(stack)
-        configure(stack, "vllm.maxNumSeqs", 20)
-        assert "gemma rollout" not in up(stack).text
-        assert shares(stack) == {other: 100}
-        assert (
-            "gemma rollout" not in stack.script("status", "--stack", STACK, "--json").json["stacks"][0]["next_command"]
-        )
-        assert_no_drift(stack)
-        path.write_text(original)
-        up(stack)
-        assert shares(stack) == {other: 100}
-        assert stack.script("rollout", "--stack", STACK, "--json").json["outcome"] == "rolled out"
-    assert answers["failed"] == []
-    assert_no_drift(stack)
-
-
 def test_teardown_leaves_nothing(stack):
-    assert stack.script("teardown", "--stack", STACK, "--yes", "--json").json["clean"] is True
+    stack.teardown(STACK)

@@ -10,10 +10,8 @@ import time
 from datetime import datetime
 
 import pytest
-import requests
-import yaml
 
-from contracts.serving_document import document_hash
+from tests.engine.conftest import CAPACITY, FAILURE, until
 
 STACK = "tpu-v6e1"
 UNKNOWN_FLAG = "--no-such-flag"
@@ -71,10 +69,9 @@ class Client:
 
 def guest(workspace):
     """What the machine publishes."""
-    resources = json.loads(workspace.state(STACK))["checkpoint"]["latest"]["resources"]
-    (queued,) = [resource for resource in resources if resource["type"] == "gcp-tpu:index:QueuedResource"]
-    url = f"{workspace.environment['LOCALCLOUD_URL']}/tpu/v2alpha1/{queued['outputs']['nodeName']}:getGuestAttributes"
-    answer = requests.post(url, json={"queryPath": "gemma-serving/"}, headers=workspace.identity, timeout=60).json()
+    (queued,) = workspace.resources(STACK, CAPACITY)
+    path = f"tpu/v2alpha1/{queued['outputs']['nodeName']}:getGuestAttributes"
+    answer = workspace.post(path, {"queryPath": "gemma-serving/"})
     return {item["key"]: item["value"] for item in answer["guestAttributes"][0]["queryValue"]["items"]}
 
 
@@ -93,50 +90,27 @@ def failures_outside(done, pauses):
     ]
 
 
-def change(workspace, **values):
-    """Write settings of the stack; None removes one."""
-    path = workspace.folder / "project" / f"Pulumi.{STACK}.yaml"
-    settings = yaml.safe_load(path.read_text())
-    for key, value in values.items():
-        settings["config"].pop(f"gemma-serving:{key}", None)
-        if value is not None:
-            settings["config"][f"gemma-serving:{key}"] = value
-    path.write_text(yaml.safe_dump(settings))
-    return settings["config"]
-
-
-def up(workspace, expect=0):
-    return workspace.pulumi("up", "--yes", "--skip-preview", "--stack", STACK, expect=expect)
-
-
 @pytest.fixture(scope="module")
 def deployed(workspace):
     workspace.pulumi("stack", "init", STACK)
-    up(workspace)
+    workspace.up(STACK)
     client = Client(workspace)
     client.wait_for_answers()
-    yield {"client": client, "pauses": [], "vllm": change(workspace)["gemma-serving:vllm"]}
+    yield {"client": client, "pauses": []}
     client.end()
 
 
-def test_the_first_start_is_no_pause(workspace, deployed):
+def test_the_first_start_is_no_pause_and_the_machine_says_when_it_ends(workspace, deployed):
     published = guest(workspace)
     assert published["serving-hash"] == published["document-hash"]
     assert pause_of(published) is None
-
-
-def test_the_machine_is_told_when_it_ends_and_says_so(workspace, deployed):
-    deadline = time.monotonic() + 120
-    while not (ends_at := guest(workspace).get("ends-at")):
-        assert time.monotonic() < deadline, "the machine does not know its end"
-        time.sleep(0.5)
+    ends_at = until(lambda: guest(workspace).get("ends-at"), "the end of the machine", 120)
     assert ends_at == workspace.outputs(STACK)["deadline"]
 
 
 def test_a_good_change_fails_requests_in_its_pause_only(workspace, deployed):
-    deployed["vllm"]["maxNumSeqs"] = 64
-    change(workspace, vllm=deployed["vllm"])
-    done = up(workspace)
+    workspace.configure(STACK, **{"vllm.maxNumSeqs": 64})
+    done = workspace.up(STACK)
     published = guest(workspace)
     assert published["serving-hash"] == published["document-hash"]
     deployed["good"] = published["serving-hash"]
@@ -149,18 +123,16 @@ def test_a_good_change_fails_requests_in_its_pause_only(workspace, deployed):
 
 
 def test_an_unknown_flag_is_refused_in_the_preview_and_the_machine_is_not_touched(workspace, deployed):
-    change(workspace, vllm={**deployed["vllm"], "extraArgs": [UNKNOWN_FLAG]})
-    refused = workspace.pulumi("preview", "--stack", STACK, expect=None)
-    assert refused.code != 0
+    workspace.configure(STACK, **{"vllm.extraArgs": [UNKNOWN_FLAG]})
+    refused = workspace.pulumi("preview", "--stack", STACK, expect=FAILURE)
     assert "ARG02" in refused.text
     assert f"{UNKNOWN_FLAG} is not a flag of vLLM" in refused.text
     assert guest(workspace)["document-hash"] == deployed["good"]
 
 
 def test_a_bad_flag_is_rolled_back_and_up_says_why_and_what_serves(workspace, deployed):
-    change(workspace, acceptFindings=["ARG02"])
-    failed = up(workspace, expect=None)
-    assert failed.code != 0
+    workspace.configure(STACK, acceptFindings=["ARG02"])
+    failed = workspace.up(STACK, expect=FAILURE)
     assert f"unrecognized arguments: {UNKNOWN_FLAG}" in failed.text
     assert f"The previous configuration is serving: document {deployed['good'][:12]}" in failed.text
     published = guest(workspace)
@@ -183,17 +155,15 @@ def test_a_rolled_back_machine_is_shown_by_preview_and_status(workspace, deploye
 
 
 def test_the_same_bad_document_again_fails_again_without_a_pause(workspace, deployed):
-    failed = up(workspace, expect=None)
-    assert failed.code != 0
+    failed = workspace.up(STACK, expect=FAILURE)
     assert "does not retry the same document" in failed.text
     assert pause_of(guest(workspace)) == deployed["pauses"][-1]
 
 
 def test_an_image_that_does_not_exist_never_stops_the_server(workspace, deployed):
     image = {"repository": "vllm/vllm-tpu", "digest": f"sha256:{'0' * 64}", "version": "0.30.0"}
-    change(workspace, vllm=deployed["vllm"], acceptFindings=None, image=image)
-    failed = up(workspace, expect=None)
-    assert failed.code != 0
+    workspace.configure(STACK, acceptFindings=None, image=image, **{"vllm.extraArgs": None})
+    failed = workspace.up(STACK, expect=FAILURE)
     assert "Cannot pull image" in failed.text
     assert f"The previous configuration is serving: document {deployed['good'][:12]}" in failed.text
     published = guest(workspace)
@@ -204,21 +174,15 @@ def test_an_image_that_does_not_exist_never_stops_the_server(workspace, deployed
 
 
 def test_the_mended_configuration_needs_no_restart(workspace, deployed):
-    change(workspace, image=None)
-    up(workspace)
+    workspace.configure(STACK, image=None)
+    workspace.up(STACK)
     published = guest(workspace)
     assert (published["phase"], published["document-hash"]) == ("ready", deployed["good"])
     assert pause_of(published) is None
-    workspace.pulumi("preview", "--expect-no-changes", "--refresh", "--stack", STACK)
+    workspace.assert_no_changes(STACK, "--refresh")
     done = deployed["client"].requests()
     assert failures_outside(done, deployed["pauses"]) == []
     assert failures_outside(done, []), "the client was too slow to see a pause: nothing was proved"
-
-
-def test_a_failure_outside_of_the_pauses_would_be_found():
-    done = [[1.0, 2.0, ""], [3.0, 4.0, "refused"], [9.0, 9.5, "refused"]]
-    assert failures_outside(done, [(3.5, 8.0)]) == [(9.0, 9.5, "refused")]
-    assert len(document_hash("")) == 64
 
 
 def test_teardown(workspace, deployed):

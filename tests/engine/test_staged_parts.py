@@ -10,17 +10,7 @@ ADAPTER = "rubenbalbastre/procurement-function-calling-gemma-4-E2B-it-sft"
 DRAFTER = "google/gemma-4-E2B-it-assistant"
 
 
-def set_key(workspace, stack, key, value):
-    workspace.pulumi("config", "set", "--path", f"gemma-serving:{key}", value, "--stack", stack)
-
-
-def served_words(workspace, stack):
-    """The words of the deployed server, as the state has them."""
-    resources = json.loads(workspace.state(stack))["checkpoint"]["latest"]["resources"]
-    return json.dumps([one for one in resources if one["type"] in CAPACITY])
-
-
-CAPACITY = {"gcp:cloudrunv2/service:Service", "gcp-tpu:index:QueuedResource"}
+SERVERS = {"gcp:cloudrunv2/service:Service", "gcp-tpu:index:QueuedResource"}
 
 
 @pytest.mark.parametrize(
@@ -29,20 +19,19 @@ CAPACITY = {"gcp:cloudrunv2/service:Service", "gcp-tpu:index:QueuedResource"}
 def test_a_stack_serves_its_staged_part_and_leaves_nothing(workspace, stack, part, root):
     workspace.pulumi("stack", "init", stack)
     if stack == "tpu-v6e1":
-        set_key(workspace, stack, "weights", "bucket")
-        set_key(workspace, stack, "vllm.speculative.method", "draft-model")
-        set_key(workspace, stack, "vllm.speculative.drafter", part)
+        drafter = {"speculative": {"method": "draft-model", "drafter": part}}
+        workspace.configure(stack, weights="bucket", **{f"vllm.{key}": value for key, value in drafter.items()})
     report = json.loads(workspace.script("stage_model", "--stack", stack, "--json").out.splitlines()[-1])
     [staged] = report["parts"]
     assert (staged["name"], staged["copied"] > 0) == (part, True)
     again = json.loads(workspace.script("stage_model", "--stack", stack, "--json").out.splitlines()[-1])
     assert (again["copied"], again["parts"][0]["copied"]) == (0, 0)
-    workspace.pulumi("up", "--yes", "--skip-preview", "--stack", stack)
-    words = served_words(workspace, stack)
+    workspace.up(stack)
+    words = json.dumps([one for one in workspace.resources(stack) if one["type"] in SERVERS])
     assert f"{root}/{staged['prefix']}" in words
     assert part not in words, "the server would ask the hub"
     assert "HF_HUB_OFFLINE" in words
-    workspace.pulumi("preview", "--expect-no-changes", "--stack", stack)
+    workspace.assert_no_changes(stack)
     assert workspace.served_length(stack) > 0
     features = workspace.outputs(stack)["features"]
     assert features["adapters"] == (["procurement"] if part == ADAPTER else [])
@@ -51,4 +40,4 @@ def test_a_stack_serves_its_staged_part_and_leaves_nothing(workspace, stack, par
     )
     refused = workspace.script("stage_model", "--stack", stack, "--remove", staged["prefix"], "--yes", expect=2)
     assert "is served by" in refused.err
-    assert workspace.script("teardown", "--stack", stack, "--yes", "--json").json["clean"] is True
+    workspace.teardown(stack)

@@ -5,7 +5,6 @@ import shutil
 import subprocess
 import sys
 import sysconfig
-import time
 from collections import Counter
 from importlib.metadata import distribution
 from pathlib import Path, PurePosixPath
@@ -13,7 +12,7 @@ from pathlib import Path, PurePosixPath
 import pytest
 from packaging.requirements import Requirement
 
-from tests.engine.conftest import ROOMS, ROOT, Workspace
+from tests.engine.conftest import ROOMS, ROOT, Workspace, until
 
 pytestmark = pytest.mark.engine
 CLOUD_RUN, TPU = "l4-12b-qat", "tpu-v6e1"
@@ -31,8 +30,6 @@ for name in found:
 print(json.dumps({"found": len(found), "missing": sorted(missing)}))
 """
 FROM_ELSEWHERE = ("-c", "import os; os.chdir('/'); import gcp_tpu_provider; print(gcp_tpu_provider.__file__)")
-NOT_IN_THE_COPY = set[str]()
-"""A folder of every checkout, which the copies of the engine tests do without."""
 OF_THE_AGENT = {"mcp", "httpx2", "anyio", "uvicorn", "starlette"}
 """Packages of requirements-agent.txt."""
 COLD_STARTS = True  # the engine starts the program itself, as a user's does
@@ -121,7 +118,7 @@ def test_every_module_loads_without_the_packages_of_the_tests(user):
     rooms = ("cloud", "components", "contracts", "engine", "planning", "scripts", "stacks")
     seen = user.run(python(user), "-c", EVERYTHING, *rooms).json
     assert seen["found"] > 200
-    assert set(seen["missing"]) <= {*NOT_IN_THE_COPY, *OF_THE_AGENT}
+    assert set(seen["missing"]) <= OF_THE_AGENT
 
 
 @pytest.mark.parametrize(
@@ -139,7 +136,7 @@ def test_a_user_deploys_checks_measures_and_takes_down(user, stack):
     user.pulumi("stack", "select", "--create", stack)
     if stack.startswith("l4"):
         user.stage(stack)
-    user.pulumi("up", "--yes", "--skip-preview", "--stack", stack)
+    user.up(stack)
     scripts = [python(user), "-m"]
     said = user.run(*scripts, "scripts.connect", "chat", "--stack", stack, "Say hello.", "--max-tokens", "8")
     assert said.out.strip()
@@ -158,7 +155,8 @@ def test_a_user_deploys_checks_measures_and_takes_down(user, stack):
     assert (before["cloud"]["running"], before["drift"]) == (before["cloud"]["declared"], [])
     assert before["next_command"] == f"gemma connect {stack}"
     logs = [*scripts, "scripts.logs", "--stack", stack]
-    eventually(lambda: "Application startup complete" in user.run(*logs, "--lines", "5000").out)
+    # Entries can be listed some seconds after they were written.
+    until(lambda: "Application startup complete" in user.run(*logs, "--lines", "5000").out, "the log", 60)
     user.run(*scripts, "scripts.teardown", "--stack", stack, "--yes")
     gone = user.run(python(user), "-m", "scripts.status", "--stack", stack, "--json", expect=2)
     assert f"Stack {stack} is not deployed. Run `gemma up {stack}`." in gone.err
@@ -168,11 +166,3 @@ def test_a_user_deploys_checks_measures_and_takes_down(user, stack):
 def status(user, stack, *options):
     (found,) = user.run(python(user), "-m", "scripts.status", "--stack", stack, "--json", *options).json["stacks"]
     return found
-
-
-def eventually(condition, limit_s=60):
-    """Entries can be listed some seconds after they were written."""
-    end = time.monotonic() + limit_s
-    while not condition():
-        assert time.monotonic() < end
-        time.sleep(1)

@@ -67,30 +67,27 @@ def test_a_newer_format_is_not_taken_for_a_broken_state():
 
 
 @pytest.mark.parametrize(
-    ("said", "expected"),
+    ("said", "kind", "expected"),
     [
         (
             "failed to load checkpoint: place 1: unexpected end of JSON input",
+            StateUnreadableError,
             "may have been truncated by an interrupted write",
         ),
-        ("could not deserialize deployment: failed to decrypt: incorrect passphrase", "Set PULUMI_CONFIG_PASSPHRASE"),
+        (
+            "could not deserialize deployment: failed to decrypt: incorrect passphrase",
+            StateUnreadableError,
+            "Set PULUMI_CONFIG_PASSPHRASE",
+        ),
+        ("connection refused", runner.PulumiFailedError, "connection refused"),
     ],
 )
-def test_the_engines_own_words_for_it_are_told_apart(monkeypatch, said, expected):
+def test_the_engines_own_words_for_a_broken_state_are_told_apart(monkeypatch, said, kind, expected):
     def query(_arguments):
         raise runner.PulumiFailedError(f"`pulumi stack` failed: {said}", f"error: {said}")
 
     monkeypatch.setattr(runner, "query", query)
-    with pytest.raises(StateUnreadableError, match=expected):
-        read_deployment("dev")
-
-
-def test_another_error_of_the_engine_is_not_a_broken_state(monkeypatch):
-    def query(_arguments):
-        raise runner.PulumiFailedError("`pulumi stack` failed: connection refused", "")
-
-    monkeypatch.setattr(runner, "query", query)
-    with pytest.raises(runner.PulumiFailedError, match="connection refused"):
+    with pytest.raises(kind, match=expected):
         read_deployment("dev")
 
 

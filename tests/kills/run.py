@@ -79,7 +79,7 @@ class Runner:
 
     def __init__(self, world: World, cycle: Cycle) -> None:
         self.world, self.stack, self.cycle = world, cycle.stack, cycle
-        self.settings = world.folder / "project" / f"Pulumi.{self.stack}.yaml"
+        self.settings = world.workspace.settings(self.stack)
         self.outcome = Outcome(cycle=cycle)
         self.before = world.settled()
         self.strangers = set(world.queued(f"gemma-{self.stack}"))
@@ -209,15 +209,7 @@ class Runner:
     # Edits and damage
 
     def _set(self, **changes: object) -> None:
-        document = yaml.safe_load(self.settings.read_text())
-        for path, value in changes.items():
-            place = document["config"]
-            head, *rest = path.split(".")
-            keys = [f"{_NAME}{head}", *rest]
-            for key in keys[:-1]:
-                place = place[key]
-            place[keys[-1]] = value
-        self.settings.write_text(yaml.safe_dump(document))
+        self.world.workspace.configure(self.stack, **changes)
 
     def _edit(self, what: str) -> None:
         config = yaml.safe_load(self.settings.read_text())["config"]
@@ -243,7 +235,7 @@ class Runner:
         self.world.workspace.change_scenario({"tpu": {"zones": {_ZONES[0]: zone}}})
 
     def _damage(self, what: str) -> None:
-        state = self.world.stacks_folder / f"{self.stack}.json"
+        state = self.world.workspace.state_file(self.stack)
         if not state.is_file():
             return
         if what == "cut in half":

@@ -55,23 +55,8 @@ class Summary:
         return json.dumps({**self.figures(), "problems": self.problems}, indent=1)
 
     def to_text(self) -> str:
-        """Return a table for people."""
-        hits = [done for each in self.outcomes for done in each.kills if not done.missed]
-        signals = ("SIGKILL", "SIGTERM", "SIGINT")
-        counts = Counter((done.kill.target, done.kill.signal) for done in hits)
-        lines = [f"{'target':14}" + "".join(f"{name:>9}" for name in signals)]
-        lines += [f"{target:14}" + "".join(f"{counts[target, name]:9}" for name in signals) for target in plan.TARGETS]
-        figures = self.figures()
-        by_command = ", ".join(f"{name} {count}" for name, count in figures["by_command"].items())
-        lines += [
-            f"during: {by_command}",
-            (
-                f"{figures['kills']} kills ({figures['missed']} more came too late) in {figures['cycles']} cycles, "
-                f"{figures['seconds']} s, seed {self.seed}; {self.foreign} resources of others beside ours"
-            ),
-            f"{figures['failed']} cycles in which something did not hold; `up` went on in {figures['recovered']} cycles with recover",
-        ]
-        return "\n".join([*self.problems, *lines])
+        """Return the problems, and the figures one a line."""
+        return "\n".join([*self.problems, *(f"{name}: {figure}" for name, figure in self.figures().items())])
 
 
 @dataclass(kw_only=True)

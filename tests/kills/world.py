@@ -14,9 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
-import requests
-
-from tests.engine.conftest import ROOT, Answer, Workspace, cloud_environment, copy_project
+from tests.engine.conftest import ROOT, Workspace, cloud_environment, copy_project
 from tests.kills import processes
 
 PROJECT: Final = "local-project"
@@ -116,10 +114,6 @@ class World:
                 start_new_session=True,
             )
 
-    def answer(self, *words: str) -> Answer:
-        """Run a command to its end."""
-        return self.workspace.run(*words, expect=None)
-
     def pulumi(self, stack: str, *words: str) -> "list[str]":
         """Return a command line of the engine."""
         return [str(self.workspace.engine), *words, "--stack", stack, "--non-interactive"]
@@ -127,11 +121,6 @@ class World:
     def script(self, stack: str, name: str, *words: str) -> "list[str]":
         """Return a command line of a script."""
         return [sys.executable, "-m", f"scripts.{name}", "--stack", stack, *words]
-
-    @property
-    def stacks_folder(self) -> Path:
-        """Return the folder of the states."""
-        return self.folder / "cloud" / "pulumi" / ".pulumi" / "stacks" / "gemma-serving"
 
     def locked(self, stack: str) -> bool:
         """Whether a lock of the stack is there."""
@@ -147,15 +136,11 @@ class World:
 
     def forget_calls(self) -> None:
         """Empty the request log."""
-        url = f"{self.workspace.environment['LOCALCLOUD_URL']}/admin/requests"
-        requests.delete(url, headers=self.workspace.identity, timeout=60).raise_for_status()
+        self.workspace.call("DELETE", "admin/requests")
 
     def request(self, verb: str, path: str, body: Any = None, **parameters: str) -> Any:
         """Call the cloud as its operator."""
-        url = f"{self.workspace.environment['LOCALCLOUD_URL']}/{path}"
-        answer = requests.request(verb, url, json=body, params=parameters, headers=self.workspace.identity, timeout=30)
-        assert answer.ok, f"{verb} {path}: {answer.status_code} {answer.text[:500]}"
-        return answer.json() if answer.content else {}
+        return self.workspace.call(verb, path, body, **parameters)
 
     def snapshot(self) -> Documents:
         """Return every document of every resource, without what varies by itself."""

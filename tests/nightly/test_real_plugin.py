@@ -203,35 +203,3 @@ def test_the_life_of_a_stack_is_in_the_log_and_a_planted_difference_is_found(tmp
     patched = next(entry for entry in planted if entry["id"] == f"{service}.patch")
     patched["body"]["template"]["containers"][0]["args"].append("--seed=1")
     assert [difference[1:] for difference in compared(planted, log)] == [("--seed=1", ABSENT)]
-
-
-def request(method="POST", path="/v1/secrets", body=None, **parts):
-    one = {"method": method, "path": path, "query": {"secretId": "a"}, "body": body or {}, "status": 200}
-    return {**one, "id": "secrets.create", "operator": True, **parts}
-
-
-@pytest.mark.parametrize(
-    ("one", "two", "difference"),
-    [
-        (request(body={"a": {"b": 1}}), request(body={"a": {"b": 2}}), ("/v1/secrets/a body.a.b", 1, 2)),
-        (request(content="text/plain"), request(content="image/png"), ("/v1/secrets/a content", "text/plain", "image/png")),
-        (request(status=400), request(), ("/v1/secrets/a status", 400, 200)),
-        (request(body={"e": [{"name": "A", "v": 1}]}), request(body={"e": [{"name": "B"}]}), ("/v1/secrets/a body.e.A", {"name": "A", "v": 1}, ABSENT)),
-        (request(), request(query={"secretId": "b"}), ("/v1/secrets/a", "POST", ABSENT)),
-        (request(path="/v1/a:setIamPolicy", body={"policy": {"bindings": [{"role": "r", "members": ["m"]}]}}), request(status=409), ("/v1/a", "r m", ABSENT)),
-    ],
-)  # fmt: skip
-def test_a_difference_is_named(one, two, difference):
-    assert compared([one], [two])[0] == difference
-
-
-def test_what_depends_on_the_moment_is_no_difference():
-    ours, theirs = (request(body={"etag": n, "link": f"http://127.0.0.1:{n}/compute/compute/v1/x"}) for n in (1, 2))
-    left_out = [
-        request("GET"),
-        request(path="/v1/a:testIamPermissions"),
-        request(status=409),
-        request(operator=False),
-        request(id=None),
-    ]
-    assert compared([ours], [theirs, *left_out]) == []

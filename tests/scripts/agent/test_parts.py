@@ -173,6 +173,3 @@ def test_the_start_imports_no_package_that_only_some_calls_need():
     script = f"import sys, scripts.agent.server; print([name for name in {NOT_AT_START} if name in sys.modules])"
     found = subprocess.run([sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, check=True)
     assert found.stdout.strip() == "[]"
-
-
-# Evaluations.
