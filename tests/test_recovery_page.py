@@ -10,7 +10,6 @@ import shlex
 import socket
 import subprocess
 import sys
-from dataclasses import replace
 from datetime import UTC, datetime
 from functools import cache
 from itertools import pairwise
@@ -26,6 +25,7 @@ from engine import locks
 from gcp_tpu_provider import capacity
 from localcloud import cli
 from tests.cloud.populated import owner
+from tests.records import replace
 from tests.scripts.test_printed_commands import refusal_of
 
 ROOT = Path(__file__).parents[1]

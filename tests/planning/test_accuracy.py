@@ -142,13 +142,17 @@ def test_a_card_counts_the_public_sources_of_its_decoding_and_prefill():
 @pytest.mark.parametrize(
     ("good", "bad", "message"),
     [
-        ("tensor_parallel_size =", "tensor_parallel =", "deployments.e2b-v6e-4.vllm.tensor_parallel: "),
+        (
+            "tensor_parallel_size =",
+            "tensor_parallel =",
+            "deployments.e2b-v6e-4: VllmOptions.__init__() got an unexpected keyword argument 'tensor_parallel'",
+        ),
         ('outcome = "runs"', 'outcome = "ran"', "boots.e2b-v6e-4.outcome"),
         ('like = "qat-31b-l4"', 'like = "qat-31b"', "qat-31b-l4-low: qat-31b is not defined. Use one of "),
         (
             "{ tpu_torch_path =",
             "{ torch_path =",
-            "deployments.qat-12b-text-v6e-1: ModelSpec.__init__() got an unexpected keyword argument 'torch_path'",
+            "deployments.qat-12b-text-v6e-1: `ModelSpec` has no field 'torch_path'",
         ),
         ("[sources.report-000]", "[sources.report-000", "measured.toml is not TOML: "),
     ],

@@ -2,11 +2,11 @@
 
 import json
 import math
-from dataclasses import fields
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from msgspec.structs import asdict
 
 from planning import Deployment, VllmOptions, Workload, plan
 from planning.machine.hardware import ACCELERATORS
@@ -84,7 +84,7 @@ def answer(server: Resolved, workload: Workload) -> WorkloadPlan:
 
 
 def bands_of(found: WorkloadPlan) -> dict[str, Band]:
-    return {f.name: value for f in fields(found) if isinstance(value := getattr(found, f.name), Band)}
+    return {name: value for name, value in asdict(found).items() if isinstance(value, Band)}
 
 
 def at_least(value: float, least: float) -> bool:
