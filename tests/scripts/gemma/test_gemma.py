@@ -34,7 +34,7 @@ def arguments(monkeypatch):
 def test_every_command_has_one_word():
     folders = {path.parent.name for path in (ROOT / "scripts").glob("*/__main__.py")} - {"gemma"}
     assert folders <= set(ENTRIES)
-    assert {entry.name for entry in ENTRIES.values()} - folders == {"chat", "up"}
+    assert {entry.name for entry in ENTRIES.values()} - folders == {"chat"}
 
 
 @pytest.mark.parametrize("name", sorted(NEVER_GUESSED - {"new"}))
