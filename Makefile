@@ -31,8 +31,8 @@ $(STAMP): requirements.txt requirements-dev.txt tools/installer.txt
 demo: setup  ## Run two stacks through their lifecycle on the local cloud.
 	@.venv/bin/python -m authors.demo
 
-# Engine tests spend two thirds of their time waiting, so a few cores run three times as many processes.
-WORKERS = $$(.venv/bin/python -c 'import os; n = os.cpu_count() or 2; print(max(n, min(3 * n, 8)))')
+# Tests wait for processes and servers half of their time, so a few cores run twice as many workers. Each imports for 7 CPU seconds.
+WORKERS = $$(.venv/bin/python -c 'import os; n = os.cpu_count() or 2; print(max(n, min(2 * n, 8)))')
 PYTEST = .venv/bin/python -m pytest -c pyproject.toml -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 
 # The product's suite, with one full lifecycle of each target, and the suites of packages that differ from the main branch (tools/suites.py).

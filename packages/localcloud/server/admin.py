@@ -47,6 +47,7 @@ class Admin:
             web.get("/admin/clock", self.clock),
             web.post("/admin/advance", self.advance),
             web.get("/admin/requests", self.requests),
+            web.delete("/admin/requests", self.requests),
             web.post("/admin/assign", self.assign),
             web.post("/admin/projects", self.add_project),
             web.post("/admin/tokens", self.tokens),
@@ -122,6 +123,8 @@ class Admin:
     async def requests(self, request: web.Request) -> web.Response:
         """Return the request log without secrets; ?id=PATTERN keeps methods whose id contains it."""
         wanted = request.query.get("id", "")
+        if request.method == "DELETE":
+            self._log.clear()
         return web.json_response({"requests": [entry for entry in self._log if wanted in str(entry.get("id") or "")]})
 
     async def assign(self, request: web.Request) -> web.Response:
