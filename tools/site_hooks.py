@@ -22,6 +22,13 @@ OUTSIDE: Final[Mapping[str, str]] = {
     "packages/localcloud/README.md": "packages/localcloud.md",
 }
 """Pages with another path on the site, by path in the repository."""
+_FOLDERS: Final = {
+    "Guides": "docs",
+    "Reference": "docs/reference",
+    "Internals": "docs/authors",
+    "Decisions": "docs/decisions",
+}
+"""Folder whose pages without a section belong to a group."""
 _HOME: Final[Mapping[str, str]] = {address: path for path, address in OUTSIDE.items()}
 _LINK: Final = re.compile(r"(\]\()((?!\w+:|#|\))[^)#\s]*)")
 _NESTED: Final = re.compile(r"^ {2,3}(?=\S)")
@@ -39,26 +46,22 @@ def on_files(files: Any, *, config: Any, **_: Any) -> Any:  # noqa: ANN401  MkDo
 
 
 def on_config(config: Any) -> Any:  # noqa: ANN401  as above
-    """Set the navigation: the sections of docs/README.md, each with the pages that it links to, then the pages that no section has."""
+    """Set the navigation: a group for each section of docs/README.md with the pages that it links to, then the pages that no section has."""
     seen = {"docs/README.md", "README.md"}
-    groups: list[dict[str, Any]] = [{"Home": "index.md"}, {"Documentation": "questions.md"}]
-    for section in re.split(r"^## ", (ROOT / "docs" / "README.md").read_text(encoding="utf-8"), flags=re.MULTILINE)[1:]:
+    groups: dict[str, list[str]] = {}
+    text = (ROOT / "docs" / "README.md").read_text(encoding="utf-8").replace("# Documentation", "## Guides", 1)
+    for section in re.split(r"^## ", text, flags=re.MULTILINE)[1:]:
         targets = [posixpath.normpath(f"docs/{target}") for target in _LINKED.findall(section)]
         fresh = [path for path in dict.fromkeys(targets) if path not in seen and (ROOT / path).is_file()]
         seen.update(fresh)
-        if fresh:
-            groups.append({section.splitlines()[0].strip(): [_address(path) for path in fresh]})
-    for title, folder in (
-        ("More", "docs"),
-        ("Reference", "docs/reference"),
-        ("Decisions", "docs/decisions"),
-        ("Internals", "docs/authors"),
-    ):
+        groups[section.splitlines()[0].strip()] = fresh
+    for title, folder in _FOLDERS.items():
         rest = [path.relative_to(ROOT).as_posix() for path in sorted((ROOT / folder).glob("*.md"))]
-        rest += [path for path in OUTSIDE if title == "More"]
-        if fresh := [_address(path) for path in rest if path not in seen]:
-            groups.append({title: fresh})
-    config["nav"] = groups
+        rest += [path for path in OUTSIDE if title == "Reference"]
+        groups[title] = [*groups.get(title, ()), *(path for path in dict.fromkeys(rest) if path not in seen)]
+        seen.update(rest)
+    pages = [{title: [_address(path) for path in paths]} for title, paths in groups.items() if paths]
+    config["nav"] = [{"Home": "index.md"}, {"Documentation": "questions.md"}, *pages]
     return config
 
 
