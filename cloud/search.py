@@ -195,7 +195,7 @@ class _ListReader:
         off = [read for read in reads if read.is_off]
         for project in dict.fromkeys(read.list.project for read in off):
             apis = sorted({read.list.api for read in off if read.list.project == project})
-            names = " and ".join(f"{api}.googleapis.com" for api in apis)
+            names = ", ".join(f"{api}.googleapis.com" for api in apis)
             yield (
                 f"Could not check resources of {names} in project {project} because the API is off. "
                 f"They may still be running. Run `{enable_command(project, apis)}`, then the same command again."

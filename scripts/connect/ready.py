@@ -57,7 +57,7 @@ def _query(base_url: str, key: str, say: Callable[[str], None]) -> tuple[str, st
     if not models:
         return "", "its list of models is unreadable."
     if SIMULATED_HEADER in answer.headers:
-        say("the model server is simulated, so no model answers")
+        say("the model server is simulated, so no model responds")
     return models[0].id, ""
 
 

@@ -137,12 +137,13 @@ def _few_sources(card: Accelerator | None, tok_per_s: float) -> Iterator[str]:
 
 def _figures(console: Console, plan: Plan) -> None:
     t, c = plan.throughput, plan.cost
+    requests = f"concurrent request{'s' if t.saturated_batch > 1 else ''}"
     band = f"({t.saturated_low_tok_per_s:,.0f} to {t.saturated_high_tok_per_s:,.0f})"
     lines = [
         ("Speed", f"{t.decode_tok_per_s:.1f} tokens/s for one request, bound by {t.bound}"),
         *(("", text) for text in _few_sources(ACCELERATORS.get(plan.accelerator), t.decode_tok_per_s)),
         *([("", _speculation(t.accepted_share, t.plain_tok_per_s))] if t.accepted_share is not None else []),
-        ("", f"{t.saturated_tok_per_s:,.0f} tokens/s for {t.saturated_batch} concurrent requests {band}"),
+        ("", f"{t.saturated_tok_per_s:,.0f} tokens/s for {t.saturated_batch} {requests} {band}"),
     ]
     if c.is_known:
         lines += [

@@ -149,7 +149,11 @@ def _enforced(cloud: CloudFacts) -> str:
     """Return what stops the stack automatically; empty without a price."""
     if cloud.usd_per_hour is None:
         return ""
-    ours = f"{cloud.limits}, enforced only by a scheduled `teardown --over-limit`" if cloud.limits else "none set"
+    ours = (
+        f"{cloud.limits}, enforced only by a scheduled `gemma teardown --all --over-limit`"
+        if cloud.limits
+        else "none set"
+    )
     if cloud.state in IN_QUEUE:
         google = "deletes the capacity request if it waits too long"
     else:

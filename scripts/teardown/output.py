@@ -18,8 +18,8 @@ from scripts.cli.prompts import confirm
 from scripts.cli.tables import FittedTable, console, paragraph
 from scripts.teardown.receipt import Receipt
 
-_HEADINGS: Final = ("kind", "name", "place", "age", "USD per hour", "USD so far (maximum)")
-_LEAST: Final = ("age", "USD so far (maximum)", "place")
+_HEADINGS: Final = ("kind", "name", "location", "age", "USD per hour", "USD so far (maximum)")
+_LEAST: Final = ("age", "USD so far (maximum)", "location")
 """Columns that a narrow terminal loses, the least important first."""
 _MOST_PLACES: Final = 2
 

@@ -77,7 +77,7 @@ def told(stack: str, messages: Sequence[str], warnings: Sequence[str]) -> Sequen
     notes += [f"Warnings: {', '.join(findings)}"] if findings else []
     return [
         *(f"Warning: {line}" for line in _lines([text for text in warnings if not _FINDING.match(text)])),
-        *([f"{'; '.join(notes)}. To read them, run `gemma plan {stack}`."] if notes else []),
+        *([f"{'; '.join(notes)}. To read them, run `gemma plan {stack} --explain`."] if notes else []),
         *_lines([text for text in messages if not text.startswith(_NOTES)]),
     ]
 

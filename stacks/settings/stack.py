@@ -142,10 +142,10 @@ class Settings(Block):
     accept_findings: Annotated[list[str], Field(default_factory=list), Judged("accept_findings"), OnChange("nothing")]
     """Ids of planner findings that you accept. They are shown and do not block."""
     max_age_s: Annotated[DurationS | None, OnChange("update")] = Field(default=None, alias="maxAge")
-    """Maximum time since the first start of a machine or the service, across machines. `gemma teardown --over-limit` tears down stacks that
+    """Maximum time since the first start of a machine or the service, across machines. `gemma teardown --all --over-limit` tears down stacks that
     are older."""
     max_usd: Annotated[Positive | None, Judged("max_usd"), OnChange("update")] = None
-    """Maximum cost of the stack in US dollars, at list prices, for all its machines. `gemma teardown --over-limit` tears down stacks that cost
+    """Maximum cost of the stack in US dollars, at list prices, for all its machines. `gemma teardown --all --over-limit` tears down stacks that cost
     more."""
     alerts: Annotated[
         AlertSettings, Field(default_factory=lambda: AlertSettings.model_validate({})), OnChange("update")
@@ -157,7 +157,7 @@ class Settings(Block):
     """Collector of metrics next to the server."""
     prices: Annotated[Annotated[str, Field(min_length=1)] | None, OnChange("nothing")] = None
     """JSON file with custom prices, relative to `Pulumi.yaml`. The planner uses them instead of the dated list prices.
-    `gemma plan prices` refreshes those. `gemma teardown --over-limit` uses list prices."""
+    `gemma plan prices` refreshes those. `gemma teardown --all --over-limit` uses list prices."""
     labels: Annotated[Labels, Field(default_factory=dict), OnChange("update")]
     """Custom labels for every resource that supports labels."""
     hf_token_secret: SecretVersion | None = None

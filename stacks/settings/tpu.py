@@ -56,7 +56,7 @@ class TpuSettings(Block):
     )
     """Time before the run expires at which `up` requests a second machine and switches to it. Off by default. Run `up` on a schedule."""
     idle_after_s: Annotated[DurationS | None, OnChange("update")] = Field(default=None, alias="idleAfter")
-    """Time without a request after which `gemma teardown --over-limit` tears the stack down. The machine measures it with the server's counters. At
+    """Time without a request after which `gemma teardown --all --over-limit` tears the stack down. The machine measures it with the server's counters. At
     least 10m. Off by default."""
     wait_for: Annotated[Literal["ready", "active", "accepted"], OnChange("nothing")] = "ready"
     """Goal of the wait of `up`: the ready server, the machine, or only Google's acceptance of the request. The next `up` continues from there."""

@@ -113,7 +113,7 @@ def test_it_states_the_effect_the_counts_and_the_cost_before_it_asks(engine, cap
     out, err = capsys.readouterr()
     assert out.splitlines() == [
         "Warning: old \\u001b[2J",
-        f"Notes: 3; Warnings: FIT07, HST02. To read them, run `gemma plan {STACK}`.",
+        f"Notes: 3; Warnings: FIT07, HST02. To read them, run `gemma plan {STACK} --explain`.",
         "fits",
         f"{STACK}: restarts the server on its node and keeps the capacity.",
         (
