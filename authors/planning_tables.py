@@ -170,7 +170,7 @@ def _described(path: Path) -> str:
 
 
 def local_cloud_catalog() -> str:
-    """Return what Google offers, for the local cloud, which imports nothing of the project."""
+    """Return Google's offers for the local cloud, which imports nothing of the project."""
     gpus: dict[str, object] = {}
     for planned, name in CLOUD_RUN_GPUS.items():
         gpu, host = ACCELERATORS[planned].cloud_run, host_of(ACCELERATORS[planned], "cloud-run")

@@ -48,7 +48,7 @@ def gateway_config(servers: Sequence[GatewayServer], stack: str) -> str:
 
 
 def _overload_manager() -> _Block:
-    """Return the answer to a full instance: 503 at 90 % of the heap. Above its memory, Cloud Run ends it with all its requests."""
+    """Return the answer to a full instance: 503 at 90 % of the heap. Above its memory, Cloud Run terminates it with all its requests."""
     heap, connections = "fixed_heap", "global_downstream_max_connections"
     trigger = {"name": f"envoy.resource_monitors.{heap}", "threshold": {"value": 0.9}}
     return {
