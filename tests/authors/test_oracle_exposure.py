@@ -50,10 +50,6 @@ def test_an_answer_that_is_otherwise_is_a_fault(place, name, status, said):
     assert judged(*found).faults == [f"exposure: {said}"]
 
 
-def test_only_the_health_path_is_open_behind_the_guard():
-    assert {path for path, status in BEHIND.items() if status == "200"} == {"`GET /health`"}
-
-
 def test_a_hub_cache_holds_the_model_at_its_commit_and_no_model_at_its_main_branch(tmp_path):
     home = OracleHome(folder=tmp_path)
     model = home.models / exposure.MODEL
@@ -70,8 +66,3 @@ def test_without_the_guards_file_nothing_is_started(tmp_path, monkeypatch):
     monkeypatch.setattr(exposure, "GUARD", tmp_path / "none.py")
     with pytest.raises(OracleError, match="no server can be started with the path guard"):
         exposure.check_exposure(OracleHome(folder=tmp_path), CORES)
-
-
-def test_the_table_shows_each_request():
-    lines = judged(OPEN, BEHIND, WITH_KEY).lines
-    assert "| `POST /invocations` | 200 | 401 | 200 |" in lines

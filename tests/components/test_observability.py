@@ -103,9 +103,3 @@ def test_the_tiles_of_the_dashboard_do_not_overlap_and_fit(watched):
     ]
     assert len(cells) == len(set(cells))
     assert max(x for x, _ in cells) < layout["columns"]
-
-
-def test_without_a_collector_nothing_is_drawn_and_without_a_channel_policies_remain(watched):
-    recorder = watched(has_dashboard=False, email=None)
-    assert recorder.all("monitoring/dashboard") == recorder.all("notificationChannel") == []
-    assert len(policies(recorder)) == 9

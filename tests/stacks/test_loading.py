@@ -14,7 +14,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from planning import PlanningError, plan
-from planning.data.images import IMAGES, built_images
 from planning.question.vllm_args import OPTIONS
 from stacks.loading import (
     SettingsError,
@@ -194,14 +193,6 @@ def test_a_namespace_that_nothing_reads_is_refused(tmp_path, key, step):
             read(path, project="my-project")
 
 
-def test_a_key_without_a_namespace_is_refused(tmp_path):
-    """The engine reads it as the project's, even instead of the key with the namespace (Pulumi 3.256)."""
-    path = tmp_path / "Pulumi.x.yaml"
-    path.write_text("config:\n  gemma-serving:maxUsd: 3\n  maxUsd: 4\n")
-    with pytest.raises(SettingsError, match=r": maxUsd is not a setting: .* Did you mean gemma-serving:maxUsd\?$"):
-        from_file(path, project="my-project")
-
-
 @pytest.mark.parametrize("space", NAMESPACES[1:])
 def test_namespaces_of_providers_and_of_the_engine_are_theirs(tmp_path, space):
     text = (ROOT / "Pulumi.tpu-v6e4.yaml").read_text()
@@ -327,14 +318,6 @@ def test_a_value_that_is_not_json_is_one_sentence(tmp_path):
         from_file(path, project="my-project")
 
 
-@pytest.mark.parametrize("name", built_images("tpu"))
-def test_a_built_image_has_its_folder_its_version_and_what_it_supports(name):
-    settings = load({**values_of("tpu-v6e1"), "image": name})
-    assert (settings.image.build_context, settings.image.version) == (IMAGES[name].build_context, IMAGES[name].version)
-    assert tuple(settings.image.supports) == IMAGES[name].supports
-    assert "ARG BASE_IMAGE\n" in (ROOT / str(settings.image.build_context) / "Dockerfile").read_text()
-
-
 def planned(values):
     return plan(to_deployment(load(values)))
 
@@ -345,11 +328,6 @@ def test_a_subnetwork_of_another_region_is_refused():
     values["tpu"]["existingNetwork"] = {"network": "n", "subnetwork": link, "privateGoogleAccess": True}
     with pytest.raises(SettingsError, match="are in us-east5, us-east1; remove the zones of other regions"):
         load(values)
-
-
-def test_without_a_compile_cache_the_server_gets_no_path_for_one():
-    assert "VLLM_XLA_CACHE_PATH" in dict(planned(values_of("tpu-v6e4")).environment)
-    assert "VLLM_XLA_CACHE_PATH" not in dict(planned(changed("tpu-v6e4", "tpu.compileCache", "off")).environment)
 
 
 @pytest.mark.parametrize(
@@ -378,13 +356,6 @@ def test_an_existing_bucket_has_no_archives_of_programs_unless_they_are_set(stac
     assert load({**values, block: {**values[block], "compileCache": "bucket"}}).archives_programs
 
 
-def test_a_tpu_server_that_streams_reads_the_bucket_and_the_planner_knows():
-    values = {**changed("tpu-v6e4", "vllm.loadFormat", "runai_streamer"), "weights": "bucket"}
-    assert load(values).streams_on_tpu
-    assert to_deployment(load(values)).weights_mode == "streamer"
-    assert not load({**values, "weights": "hub"}).streams_on_tpu
-
-
 @pytest.mark.parametrize("mode", ["streamer", "memory"])
 def test_a_way_without_a_mount_needs_the_bucket(mode):
     values = changed("l4-12b-qat", "cloudRun.mount", {"mode": mode})
@@ -393,14 +364,6 @@ def test_a_way_without_a_mount_needs_the_bucket(mode):
         SettingsError, match=f"cloudRun.mount.mode {mode} reads weights from the bucket, but weights is hub"
     ):
         load({**values, "weights": "hub"})
-
-
-@pytest.mark.parametrize("weights", ["bucket", "hub"])
-def test_compiled_graphs_of_a_service_need_a_bucket_whatever_the_weights(weights):
-    values = {**changed("l4-12b-qat", "cloudRun.compileCache", "bucket"), "weights": weights}
-    settings = load(values)
-    assert (settings.uses_bucket, settings.archives_programs) == (True, True)
-    assert to_deployment(settings).cloud_run.graph_cache == "bucket"
 
 
 def test_the_engines_configuration_and_the_file_mean_the_same(monkeypatch):
@@ -422,12 +385,6 @@ def test_the_token_is_a_fact_in_the_settings_and_never_a_value():
     settings = from_pulumi(config, frozenset({"gemma-serving:hfToken"}), stack="x")
     assert settings.has_secret("hfToken")
     assert "hf_canary" not in repr(settings) + settings.model_dump_json()
-
-
-def test_a_stack_without_a_file_names_those_that_have_one(tmp_path):
-    (tmp_path / "Pulumi.good.yaml").write_text("config: {}\n")
-    with pytest.raises(SettingsError, match=r"Pulumi.bad.yaml not found. Stacks with a settings file: good."):
-        from_file(tmp_path / "Pulumi.bad.yaml")
 
 
 @pytest.mark.parametrize(

@@ -21,10 +21,6 @@ from tests.suite import (
 FILES = {f"tests/{name}.py" for name in "abcdefgh"}
 ROOT = Path(__file__).resolve().parents[2]
 
-PLAIN = "def test_plain(): pass\n"
-MIXED = "import pytest\n\ndef test_first(): pass\n\n@pytest.mark.long\ndef test_second(): pass\n"
-LAW = "import pytest\n\n@pytest.mark.law\ndef test_law(): pass\n"
-
 
 def test_the_parts_together_are_all_files_and_none_is_in_two():
     for count in range(1, 11):
@@ -53,29 +49,6 @@ def lean(monkeypatch):
     """Let the tests that a test starts find the suite, and spare them the import of each installed plugin."""
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
     monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")
-
-
-@pytest.fixture
-def suite(pytester, monkeypatch):
-    lean(monkeypatch)
-    pytester.makepyfile(test_plain=PLAIN, test_mixed=MIXED, test_law=LAW)
-    pytester.makeini("[pytest]\nmarkers =\n    long\n    law\n")
-
-    def passed(*options):
-        done = pytester.runpytest_subprocess(*PLUGINS, "-n0", "-v", *options)
-        return sorted(line.split("::")[1].split()[0] for line in done.outlines if "PASSED" in line)
-
-    return passed
-
-
-def test_the_short_suite_leaves_long_tests_out_and_draws_laws(suite):
-    assert suite() == ["test_first", "test_law", "test_plain"]
-
-
-def test_the_long_suite_runs_whole_files_because_their_tests_follow_one_another(suite):
-    whole = suite("--long")
-    assert whole == ["test_first", "test_law", "test_second"]
-    assert sorted(suite("--long", "--part", "1/2") + suite("--long", "--part", "2/2")) == whole
 
 
 COUNTING = """
