@@ -172,18 +172,6 @@ def test_an_answer_that_was_lost_is_no_second_writer(staging_world, checkpoint, 
     assert set(staging_world.writes().values()) == {1}
 
 
-def test_parts_that_another_run_deleted_are_named_as_such(staging_world, checkpoint, monkeypatch):
-    compose = buckets.WeightsBucket.compose
-
-    def late(self, name, sources, **options):
-        self.delete(sources[0])
-        return compose(self, name, sources, **options)
-
-    monkeypatch.setattr(buckets.WeightsBucket, "compose", late)
-    with pytest.raises(ScriptError, match=r"changed by another process during the copy. Stop the other copy"):
-        staging_world.stage(checkpoint)
-
-
 def test_a_cloud_storage_that_does_not_answer_is_not_said_to_refuse(staging_world, monkeypatch):
     monkeypatch.setattr(retry.DEFAULT_RETRY, "_timeout", 0.1)
     monkeypatch.setattr(buckets, "_RETRY_S", 0.1)

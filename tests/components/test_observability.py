@@ -51,16 +51,6 @@ def test_every_alert_is_a_policy_that_notifies_every_channel(watched):
         assert has_log == ("notificationRateLimit" in each["alertStrategy"])
 
 
-def test_pressure_is_one_policy_with_two_conditions(watched):
-    pressure = policies(watched())["Pressure"]
-    assert pressure["combiner"] == "OR"
-    found = [(each["displayName"], each["conditionPrometheusQueryLanguage"]) for each in pressure["conditions"]]
-    assert [(name, promql["alertRule"], promql["duration"]) for name, promql in found] == [
-        ("KV cache nearly full", "KvCacheNearlyFull", "120s"),
-        ("Requests waiting", "RequestsWaiting", "30s"),
-    ]
-
-
 def test_an_expression_has_the_stacks_values_and_needs_no_data_yet(watched):
     found = policies(watched())
     condition = found["Slow first token"]["conditions"][0]["conditionPrometheusQueryLanguage"]

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import requests
 
-from tools.engine import model, release, setup
+from tools.engine import model, setup
 from tools.engine.__main__ import main
 from tools.engine.model import LANGUAGE_EXEC, LANGUAGE_HOST, VERSION, EngineError, Source
 
@@ -119,15 +119,6 @@ def test_without_any_way_the_message_names_both_ways_out(bare, monkeypatch, caps
     assert "Install Pulumi from" in said
     assert "or install Go 1.26" in said
     assert "Traceback" not in said
-
-
-def test_a_site_that_cannot_be_reached_is_given_up_within_its_limit(bare, monkeypatch):
-    limits = []
-    monkeypatch.setattr(requests, "head", lambda _, timeout, **__: limits.append(timeout) or unreachable())
-    with pytest.raises(EngineError, match="did not respond"):
-        release.install(bare / "x")
-    assert limits[0] <= 5
-    assert not (bare / "x").exists()
 
 
 def test_a_build_that_does_not_compile_leaves_nothing_and_shows_the_compilers_words(bare, monkeypatch):

@@ -1,4 +1,4 @@
-"""How the suite is divided: nothing is lost between its parts, a long file runs whole, and too much of anything fails."""
+"""How the suite is divided: nothing is lost between its parts, and a long file runs whole."""
 
 from pathlib import Path
 from types import SimpleNamespace
@@ -20,6 +20,10 @@ from tests.suite import (
 
 FILES = {f"tests/{name}.py" for name in "abcdefgh"}
 ROOT = Path(__file__).resolve().parents[2]
+
+PLAIN = "def test_plain(): pass\n"
+MIXED = "import pytest\n\ndef test_first(): pass\n\n@pytest.mark.long\ndef test_second(): pass\n"
+LAW = "import pytest\n\n@pytest.mark.law\ndef test_law(): pass\n"
 
 
 def test_the_parts_together_are_all_files_and_none_is_in_two():
@@ -51,55 +55,30 @@ def lean(monkeypatch):
     monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")
 
 
-COUNTING = """
-import pytest
-from tests.suite import COMMANDS, STARTS, count
+@pytest.fixture
+def suite(pytester, monkeypatch):
+    lean(monkeypatch)
+    pytester.makepyfile(test_plain=PLAIN, test_mixed=MIXED, test_law=LAW)
+    pytester.makeini("[pytest]\nmarkers =\n    long\n    law\n")
 
-pytestmark = pytest.mark.law
+    def passed(*options):
+        done = pytester.runpytest_subprocess(*PLUGINS, "-n0", "-v", *options)
+        return sorted(line.split("::")[1].split()[0] for line in done.outlines if "PASSED" in line)
 
-@pytest.fixture(scope="module")
-def workspace():
-    yield
-    count(STARTS, 2)
+    return passed
 
-def test_a(workspace): count(COMMANDS)
-def test_b(workspace): count(COMMANDS, 2)
-"""
+
+def test_the_short_suite_leaves_long_tests_out_and_draws_laws(suite):
+    assert suite() == ["test_first", "test_law", "test_plain"]
+
+
+def test_the_long_suite_runs_whole_files_because_their_tests_follow_one_another(suite):
+    whole = suite("--long")
+    assert whole == ["test_first", "test_law", "test_second"]
+    assert sorted(suite("--long", "--part", "1/2") + suite("--long", "--part", "2/2")) == whole
 
 
 def test_the_budget_names_all_that_is_counted():
     assert {side: set(allowed) for side, allowed in budget(BUDGET_PAGE).items()} == {
         key: {CASES, COMMANDS, STARTS, COLD} for key in (PRODUCT, PACKAGES)
     }
-
-
-def test_a_number_above_the_table_fails_the_whole_and_a_part_is_below_it(pytester, monkeypatch):
-    """What fixtures count at their end belongs to it, and each worker's share."""
-    lean(monkeypatch)
-    pytester.makepyfile(test_one=COUNTING, test_two=COUNTING)
-    pytester.makeini("[pytest]\nmarkers =\n    long\n    law\n")
-    page = pytester.path / "BUDGET.md"
-
-    def run(*options, room, of_packages=0):
-        rows = {CASES: 4 + room, COMMANDS: 6 + room, STARTS: 4 + room, COLD: 0}
-        page.write_text("".join(f"| {what} | {most:,} | {of_packages} | words |\n" for what, most in rows.items()))
-        return pytester.runpytest_subprocess(*PLUGINS, "--budget", page, *options)
-
-    fits = run("-n2", "--dist=loadfile", room=0)
-    assert fits.ret == 0
-    fits.stdout.fnmatch_lines(["product: * CPU s in tests; 4 test cases, 6 engine commands, 4 program starts"])
-    above = run("-n0", room=-1)
-    assert above.ret == 1
-    sentences = [line for line in above.outlines if line.startswith("The tests of the")]
-    assert [line.partition(":")[0] for line in sentences] == [
-        f"The tests of the product have {most + 1} {what}, and BUDGET.md allows {most}"
-        for what, most in ((CASES, 3), (COMMANDS, 5), (STARTS, 3))
-    ]
-    assert run("-n0", "--long", "test_one.py", room=-1).ret == 0
-    # A package's tests count in a budget of their own, in which there is room or not.
-    folder = pytester.mkdir("packages") / "one"
-    folder.mkdir()
-    (folder / "test_three.py").write_text("def test_a(): pass\n")
-    above = run("-n0", room=0, of_packages=0)
-    assert above.ret == 1
-    above.stdout.fnmatch_lines(["The tests of the packages have 1 test cases, and BUDGET.md allows 0: *"])

@@ -81,11 +81,3 @@ def test_it_ends_as_an_interpreter_does(run):
     code, _, err = run("raise", {})
     assert code == 1
     assert err.endswith("ValueError: planted\n")
-
-
-def test_it_can_be_stopped(socket, tmp_path):
-    program = tmp_path / "program.py"
-    program.write_text("import threading\nthreading.Event().wait()\n")
-    fork = start_fork(str(socket), [str(program)], {}, str(tmp_path))
-    fork.terminate()
-    assert fork.wait() == -15
