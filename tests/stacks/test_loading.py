@@ -152,6 +152,12 @@ MISTAKES = [
     ),
     ("l4-qat", "cloudRun.invokers", ["allUsers"], "to allow the public, set public: true"),
     ("l4-qat", "cloudRun.mount", {"mode": "fuse-cached"}, "mode fuse-cached and cacheSize require each other"),
+    (
+        "l4-qat",
+        "cloudRun.mount",
+        {"mode": "fuse", "cacheSize": "8Gi"},
+        "mode fuse-cached and cacheSize require each other",
+    ),
 ]
 
 
