@@ -108,6 +108,14 @@ def test_the_engine_waits_for_every_zone_to_use_all_its_time():
     assert timeouts(short).create == f"{600 + ends_s:.0f}s"
 
 
+def test_the_waits_and_the_size_of_the_boot_disk_are_the_settings(declare):
+    names = ("waitFor", "waitTotalS", "bootDiskSizeGb")
+    inputs, _ = declared(declare)
+    assert [inputs.get(name) for name in names] == ["ready", None, None]
+    inputs, _ = declared(declare, wait_for="accepted", wait_total_s=600, boot_disk_size_gb=300)
+    assert [inputs.get(name) for name in names] == ["accepted", 600, 300]
+
+
 def test_v5e_is_asked_for_by_the_name_that_the_api_knows(declare):
     """The planner and the settings say v5e, the API says v5litepod."""
     inputs, _ = declared(declare, accelerator_type="v5e-4")
