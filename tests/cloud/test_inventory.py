@@ -217,6 +217,11 @@ def test_a_policy_of_another_form_is_never_written_back():
         without({"bindings": {}, "etag": "e"}, [], OURS)
 
 
+def test_a_region_without_results_is_no_warning():
+    page = {"items": {"regions/us-east5": {"warning": {"code": "NO_RESULTS_ON_PAGE"}}}}
+    assert search(Pages("router", page), scope()).unknown == ()
+
+
 # Whose it is
 
 

@@ -91,6 +91,13 @@ def test_a_copy_with_other_bytes_is_deleted_and_refused(world, monkeypatch):
     assert "m/model.safetensors" not in world.target.objects("m/")
 
 
+@pytest.mark.parametrize(
+    ("text", "parts"), [("gs://b-1/a/c/", ("b-1", "a/c")), ("gs://b.c", ("b.c", "")), ("gs://b_1/", ("b_1", ""))]
+)
+def test_a_source_is_a_bucket_and_a_folder(text, parts):
+    assert bucket_of(text) == parts
+
+
 @pytest.mark.parametrize("text", ["gs:///x", "gs://-b/x", "gs://my bucket/x", "gs://Models/x"])
 def test_a_source_without_the_name_of_a_bucket_is_refused(text):
     with pytest.raises(CommandRefusedError, match=r"expected gs://BUCKET/FOLDER"):

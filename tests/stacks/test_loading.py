@@ -186,6 +186,14 @@ def test_a_namespace_that_nothing_reads_is_refused(tmp_path, key, step):
             read(path, project="my-project")
 
 
+def test_a_key_without_a_namespace_is_refused(tmp_path):
+    """The engine reads it as the project's, even instead of the key with the namespace (Pulumi 3.256)."""
+    path = tmp_path / "Pulumi.x.yaml"
+    path.write_text("config:\n  gemma-serving:maxUsd: 3\n  maxUsd: 4\n")
+    with pytest.raises(SettingsError, match=r": maxUsd is not a setting: .* Did you mean gemma-serving:maxUsd\?$"):
+        from_file(path, project="my-project")
+
+
 @pytest.mark.parametrize("space", NAMESPACES[1:])
 def test_namespaces_of_providers_and_of_the_engine_are_theirs(tmp_path, space):
     text = (ROOT / "Pulumi.tpu-v6e4.yaml").read_text()
