@@ -9,7 +9,7 @@ import pytest
 from localcloud.ledger.entries import join, load
 from localcloud.rest.stated_rules import REQUEST_ID
 from localcloud.rest.stated_rules import rules as stated_rules
-from tests.discovery_rules import NOT_DECLARED, calls, rules, sent, sentences
+from tests.discovery_rules import rules, sent
 
 ROOT = Path(__file__).parents[1]
 
@@ -74,24 +74,3 @@ def test_a_rule_whose_entry_is_removed_is_missed(name):
     quoting = next(part for part in kept if "\nquotes = [" in part)
     texts[name] = "".join(part for part in kept if part is not quoting)
     assert unaccounted(join(texts)) != {}
-
-
-def test_the_calls_are_those_of_all_parts_of_the_project():
-    ids = {call.id for call in calls()}
-    assert len(ids) >= 75
-    assert {
-        "tpu.projects.locations.queuedResources.create",
-        "run.projects.locations.services.patch",
-        "compute.routers.aggregatedList",
-        "storage.objects.insert",
-    } <= ids
-
-
-def test_no_component_declares_a_resource_of_the_apis_that_are_left_out():
-    program = [path.read_text() for room in ("components", "stacks") for path in (ROOT / room).glob("*.py")]
-    assert [api for api in NOT_DECLARED for text in program if f"gcp.{api}" in text] == []
-
-
-def test_sentences_are_cut_at_their_ends():
-    text = "Required. The id. It must\nbe short: `a`. Anything goes.\n\nYou cannot change it"
-    assert sentences(text) == ["Required. The id.", "It must be short: `a`.", "You cannot change it"]

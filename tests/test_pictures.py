@@ -10,7 +10,7 @@ from planning import plan
 from stacks.loading import from_file, read_yaml
 from stacks.planned import to_deployment
 from stacks.program import run
-from tests.pictures import COLOURS, FOLDER, ROOT, STACK, Run, draw, private_words, words_of
+from tests.pictures import FOLDER, ROOT, STACK, private_words, words_of
 
 WORDS = {
     "up-waiting.svg": [
@@ -89,22 +89,3 @@ def test_a_page_shows_each_picture_with_a_text_for_those_who_do_not_see_it():
         for found in re.findall(r"!\[([^\]]+)\]\(\S*?([\w-]+\.svg)\)", page.read_text())
     )
     assert [name for name in WORDS if len(shown.get(name, "")) < 20] == []
-
-
-@pytest.mark.parametrize("planted", ["of ann@there (process 7", "in /home/ann", '"/tmp/run"', "/srv"])
-def test_words_of_a_machine_are_found_in_a_drawing(planted):
-    drawn = draw("make", [[Run(column=4, data="fine & <well>")], [Run(column=2, data=planted, fg="red")]])
-    assert "    fine & <well>" in words_of(drawn)
-    assert private_words(words_of(drawn)) != []
-
-
-def test_every_colour_is_readable_on_the_dark_ground():
-    def light(colour):
-        parts = [int(colour[at : at + 2], 16) / 255 for at in (1, 3, 5)]
-        linear = [part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts]
-        return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
-
-    ground = re.search(r'fill="(#\w{6})" stroke', draw("make", []))
-    assert ground
-    ratios = {name: (light(colour) + 0.05) / (light(ground[1]) + 0.05) for name, colour in COLOURS.items()}
-    assert {name for name, ratio in ratios.items() if ratio < 4.5} == set()

@@ -63,14 +63,6 @@ def test_the_counts_on_the_front_page_come_from_the_ledger(copy, capsys):
     assert front.read_text() == good
 
 
-def test_the_text_between_the_tables_stays(copy):
-    page = copy / "authors" / "contracts.md"
-    text = page.read_text()
-    page.write_text(text.replace("Every resource that supports labels", "Each resource that supports labels"))
-    run_command(docs.COMMAND, [])
-    assert "Each resource that supports labels" in page.read_text()
-
-
 @pytest.mark.parametrize(
     ("page", "sentence"),
     [

@@ -1,23 +1,16 @@
 """What `python -m authors.oracle --part exposure` calls a fault. No vLLM is installed here; its answers are those of 0.32.0."""
 
-import json
-
 import pytest
 
-from authors.oracle import exposure
-from authors.oracle.environment import OracleError, OracleHome
 from authors.oracle.exposure import (
     CLOSED,
     COMMIT,
     PINNED,
-    hub_cache,
     judged,
     requests,
 )
-from authors.oracle.server import OracleCores
 from planning.question.vllm_args import SAFETENSORS, VllmOptions, vllm_arguments
 
-CORES = OracleCores(server=frozenset(), clients=frozenset())
 ORIGIN = "origin that a response allows"
 OPEN, BEHIND, WITH_KEY = (
     {**{one.name: one.wanted.split()[place] for one in requests()}, ORIGIN: origin}
@@ -48,30 +41,3 @@ def test_an_answer_that_is_otherwise_is_a_fault(place, name, status, said):
     found = [OPEN, BEHIND, WITH_KEY]
     found[place] = {**found[place], name: status}
     assert judged(*found).faults == [f"exposure: {said}"]
-
-
-def test_only_the_health_path_is_open_behind_the_guard():
-    assert {path for path, status in BEHIND.items() if status == "200"} == {"`GET /health`"}
-
-
-def test_a_hub_cache_holds_the_model_at_its_commit_and_no_model_at_its_main_branch(tmp_path):
-    home = OracleHome(folder=tmp_path)
-    model = home.models / exposure.MODEL
-    model.mkdir(parents=True)
-    (model / "config.json").write_text("the model")
-    home.results.mkdir()
-    repository = hub_cache(home) / "hub" / f"models--{PINNED.replace('/', '--')}"
-    main = (repository / "refs" / "main").read_text()
-    assert (repository / "snapshots" / COMMIT / "config.json").read_text() == "the model"
-    assert json.loads((repository / "snapshots" / main / "config.json").read_text()) == {"model_type": "none"}
-
-
-def test_without_the_guards_file_nothing_is_started(tmp_path, monkeypatch):
-    monkeypatch.setattr(exposure, "GUARD", tmp_path / "none.py")
-    with pytest.raises(OracleError, match="no server can be started with the path guard"):
-        exposure.check_exposure(OracleHome(folder=tmp_path), CORES)
-
-
-def test_the_table_shows_each_request():
-    lines = judged(OPEN, BEHIND, WITH_KEY).lines
-    assert "| `POST /invocations` | 200 | 401 | 200 |" in lines

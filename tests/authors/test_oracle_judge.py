@@ -1,9 +1,6 @@
 """The oracle's verdicts: the same, different, inconclusive."""
 
-import json
-import random
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
@@ -12,7 +9,6 @@ from authors.oracle.judge import (
     compare_point,
     count_faults,
     faults_of,
-    in_terms_of_the_server,
     ratio_interval,
 )
 
@@ -48,16 +44,6 @@ def test_the_interval_holds_the_median_with_95_percent(ratios, low, high):
     assert (interval.low, interval.high) == (low, high)
 
 
-def test_the_intervals_hold_the_true_median_as_often_as_they_say():
-    """Noise of any form: here heavy tails, as a busy machine has."""
-    rng = random.Random(1)  # noqa: S311 - planted noise, no secret
-    held = 0
-    for _ in range(2000):
-        interval = ratio_interval([1 / rng.random() ** 0.5 for _ in range(9)], 0.1)
-        held += interval.low <= 2**0.5 <= interval.high
-    assert held >= 1900
-
-
 def test_a_server_that_is_slower_in_some_rounds_is_no_difference_of_the_tools():
     speeds = [(1.0, 2.0), (1.5, 1.0), (1.0, 1.0), (3.0, 1.2), (1.0, 1.8), (2.0, 1.0)]
     rows = compare_point("c4", [(run(ours), run(theirs)) for ours, theirs in speeds])
@@ -90,29 +76,12 @@ def test_a_difference_from_the_servers_own_histogram_is_a_fault_unless_the_resul
     assert any(fault.startswith("c4: ttft differs by +15.0%") for fault in faults_of(compare_point("c4", half)))
 
 
-def test_the_definition_of_before_is_found_with_the_figures_that_were_measured_then():
-    """Answers that end in special tokens: TPOT 0.94 ms and E2E 69 ms by the last text, 2.71 and 180 ms by vLLM's tool (2026-11-20)."""
-    theirs = {"ttft": 12.1, "tpot": 2.71, "itl": 2.71, "e2el": 180.0, "throughput": 354.0}
-    ours = {"ttft": 11.6, "tpot": 0.94, "itl": 2.81, "e2el": 69.0, "throughput": 331.7}
-    counts = {"requests": 32, "input_tokens": 8192, "output_tokens": 2048}
-    server = {"ttft": 32 * 0.011, "e2el": 32 * 0.180, "decode": 32 * 63 * 0.00268, **counts}
-    pair = tuple(OracleRun(figures=figures, failed=0, server=server, **counts) for figures in (ours, theirs))
-    rows = compare_point("tail", [pair] * 6)
-    found = verdicts(rows)
-    assert (found["tpot"], found["e2el"], found["ttft"]) == ("differs", "differs", "agrees")
-    assert {fault.partition(" differs")[0] for fault in faults_of(rows)} >= {"tail: tpot", "tail: e2el"}
-
-
 def test_a_point_of_which_nothing_can_be_told_is_a_fault():
     noisy = [(run(tool=tool), run()) for tool in (0.5, 2.0, 1.0, 1.7, 0.6, 1.1)]
     rows = compare_point("c4", noisy)
     assert set(verdicts(rows).values()) == {"inconclusive"}
     (fault,) = faults_of(rows)
     assert "c4: inconclusive" in fault
-
-
-def test_the_throughput_in_terms_of_the_server_is_the_requests_in_flight():
-    assert in_terms_of_the_server(run(slow=3.0))["throughput"] == pytest.approx(4.0)
 
 
 def test_exact_counts_pass_with_the_surplus_that_the_tool_declares():
@@ -136,18 +105,3 @@ def test_one_token_too_many_or_too_few_is_a_fault(changed, said):
 
 
 # Recorded rounds of 2026-11-21, on a machine whose two cores were wanted by 16 to 20 processes
-
-RECORDED = json.loads((Path(__file__).parents[1] / "fixtures" / "vllm_bench" / "rounds.json").read_text())
-
-
-def recorded(point):
-    return [tuple(OracleRun(**each) for each in pair) for pair in RECORDED[point]["pairs"]]
-
-
-def test_recorded_rounds_behind_a_proxy_that_holds_answers_back_differ_and_our_benchmark_knew_it():
-    held = [OracleRun(**each) for each in RECORDED["c4, held back"]]
-    rows = compare_point("c4", [(run, theirs) for run, (_, theirs) in zip(held, recorded("c4"), strict=True)])
-    found = verdicts(rows)
-    assert (found["ttft"], found["tpot"], found["itl"]) == ("differs", "differs", "differs")
-    assert (found["e2el"], found["throughput"]) == ("agrees", "agrees")
-    assert all("longer than the server's own" in run.invalid_reasons[0] for run in held)

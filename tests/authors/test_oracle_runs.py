@@ -1,36 +1,25 @@
 """`python -m authors.oracle`: what it reads, what it refuses, and that no server is left. No vLLM is installed here; its files are recorded."""
 
-import argparse
 import json
 import os
-import re
-import shlex
 import signal
-import subprocess
 import sys
 import threading
-from dataclasses import replace
-from itertools import pairwise
 from pathlib import Path
 
 import pytest
 
 from authors.oracle import __main__ as command
-from authors.oracle import bench, environment, server
+from authors.oracle import server
 from authors.oracle.bench import (
     POINTS,
     Bench,
-    judged_point,
     measure_point,
-    our_run,
-    settled_increase,
     their_run,
-    vllm_command,
 )
 from authors.oracle.environment import MODEL, OracleError, OracleHome
 from authors.oracle.judge import OraclePart, OracleRun, compare_point, count_faults
-from authors.oracle.server import run_tool
-from authors.oracle.smoke import FEATURES, RANK, VERDICTS, arguments, smoke_faults, write_adapter
+from authors.oracle.smoke import FEATURES, RANK, arguments, smoke_faults, write_adapter
 from contracts.features import ServedFeatures
 from contracts.fields import from_json
 from localcloud.vllm.adapters import load
@@ -68,60 +57,6 @@ def test_a_result_of_vllm_bench_serve_is_read_with_the_surplus_that_its_log_decl
     assert their_run(recorded("closed-c4.json"), "", COUNTERS).surplus_tokens == 0
 
 
-def test_a_result_of_another_form_is_named():
-    found = recorded("closed-c4.json")
-    del found["mean_itl_ms"]
-    with pytest.raises(OracleError, match="does not have the format of vLLM"):
-        their_run(found, "", COUNTERS)
-
-
-def test_a_result_of_our_benchmark_is_read():
-    run = our_run(recorded("ours-c4.json"), COUNTERS)
-    assert (run.requests, run.input_tokens, run.invalid_reasons) == (64, 16384, ())
-    said = ["the mean time to first token is uncertain by 9.0 ms: 60.0 ms here", "LEN01: input clamped"]
-    assert our_run({**recorded("ours-c4.json"), "notes": said}, COUNTERS).marks == (said[0],)
-
-
-def test_the_command_of_vllm_measures_the_same_point():
-    tail = next(point for point in POINTS if point.extra_body)
-    words = shlex.split(vllm_command("http://h", tail, seed=(1 << 32) + 7))
-    pairs = dict(pairwise(words))
-    assert words[:3] == ["vllm", "bench", "serve"]
-    assert (pairs["--random-input-len"], pairs["--random-output-len"], pairs["--num-prompts"]) == ("118", "64", "16")
-    assert (pairs["--max-concurrency"], pairs["--num-warmups"], pairs["--seed"]) == ("4", "0", "7")
-    assert json.loads(pairs["--extra-body"]) == tail.extra_body
-
-
-def test_metrics_are_summed_over_their_labels():
-    text = '# HELP a\n# TYPE a counter\na_total{engine="0",model="m n"} 2.5\na_total{engine="1"} 1\nb 1e3\n'
-    assert server.parse_metrics(text) == {"a_total": 3.5, "b": 1000.0}
-
-
-def counters(requests):
-    return {"vllm:e2e_request_latency_seconds_count": requests, "vllm:generation_tokens_total": requests * 64.0}
-
-
-def test_the_counters_are_read_until_they_have_all_requests(monkeypatch):
-    readings = iter([counters(5.0), counters(11.0), counters(12.0)])
-    waits = []
-    monkeypatch.setattr(bench, "read_metrics", lambda url: next(readings))
-    monkeypatch.setattr(bench, "time", argparse.Namespace(monotonic=lambda: 0.0, sleep=waits.append))
-    found = settled_increase(counters(4.0), "http://h", 8)
-    assert (found["requests"], found["output_tokens"], len(waits)) == (8.0, 512.0, 2)
-
-
-def test_a_server_that_counts_nothing_is_named_and_one_that_misses_some_is_judged_as_it_counts(monkeypatch):
-    clock = iter(range(0, 10_000, 10))
-    clocks = argparse.Namespace(monotonic=lambda: next(clock), sleep=lambda _: None)
-    monkeypatch.setattr(bench, "time", clocks)
-    monkeypatch.setattr(bench, "read_metrics", lambda url: counters(4.0))
-    with pytest.raises(OracleError, match="counted no request"):
-        settled_increase(counters(4.0), "http://h", 8)
-    monkeypatch.setattr(bench, "read_metrics", lambda url: counters(9.0))
-    found = settled_increase(counters(4.0), "http://h", 8)
-    assert found["requests"] == 5.0
-
-
 @pytest.mark.parametrize("part", ["smoke", "features"])
 def test_the_recorded_report_is_what_random_weights_must_get(part):
     assert smoke_faults(recorded(f"{part}.json"), part) == []
@@ -144,14 +79,6 @@ def test_a_smoke_check_that_comes_out_otherwise_is_a_fault(change, said):
     assert said in found
 
 
-def test_a_feature_with_another_reason_is_a_fault():
-    report = recorded("features.json")
-    check = next(check for check in report["checks"] if check["name"] == "adapters")
-    check.update(measured="status 500", detail="rejected")
-    (found,) = smoke_faults(report, "features")
-    assert found == "features: 'adapters' must be passed with 'unknown name: 404', but is passed: status 500 rejected"
-
-
 def test_the_simulated_server_starts_with_the_arguments_of_features(tmp_path):
     def refused(adapter):
         return load(parse(["vllm", "serve", *arguments("simulated/tiny", adapter)]), read({}))
@@ -159,18 +86,6 @@ def test_the_simulated_server_starts_with_the_arguments_of_features(tmp_path):
     assert refused(write_adapter(tmp_path / "a", rank=RANK)) is None
     problem = refused(write_adapter(tmp_path / "b", rank=RANK * 2))
     assert f"LoRA rank {RANK * 2} is greater than max_lora_rank {RANK}." in str(problem)
-
-
-def test_a_simulated_server_is_no_oracle():
-    assert smoke_faults({**recorded("smoke.json"), "simulated": "localcloud"}, "smoke") == [
-        "smoke: the server reports that it is simulated (localcloud)"
-    ]
-
-
-def test_the_smoke_checks_are_those_that_the_command_has():
-    from scripts.smoke.run import CHECKS  # noqa: PLC0415 - the test joins two rooms
-
-    assert {check.name for check in CHECKS} == VERDICTS["smoke"].keys()
 
 
 @pytest.fixture
@@ -237,15 +152,6 @@ def test_rounds_alternate_the_tools_and_run_each_printed_command_once():
     assert "- c4: 6 rounds of 16 requests, 256 in, 64 out" in outcome.lines
 
 
-def test_rounds_that_our_benchmark_calls_invalid_are_left_out_named_and_repeated():
-    tools = Tools(invalid=(2, 5))
-    outcome = measure_point(POINT, 6, tools.ours, tools.theirs)
-    assert (tools.ran, outcome.faults) == (9, ())
-    assert [line for line in outcome.lines if "excluded" in line] == [
-        f"- c4, excluded, round {number}: the client's loop was late" for number in (2, 5)
-    ]
-
-
 def test_a_point_without_a_valid_round_is_a_fault_and_ends():
     tools = Tools(invalid=range(100))
     outcome = measure_point(POINT, 6, tools.ours, tools.theirs)
@@ -253,57 +159,7 @@ def test_a_point_without_a_valid_round_is_a_fault_and_ends():
     assert "c4: our benchmark reports no valid round: round 1: the client's loop was late" in outcome.faults[0]
 
 
-def test_the_report_shows_figures_verdicts_and_faults():
-    text = command.report("today", [measure_point(POINT, 6, Tools().ours, Tools().theirs)])
-    assert text.startswith("### The real vLLM agrees")
-    same = "+0.0% (+0.0% to +0.0%) | agrees"
-    assert f"| c4 | tpot | 3.00 ms | 3.00 ms | {same} (3%) | 1.000 | {same} (5%) |" in text
-    assert "| c4 | throughput | 1224.88 tok/s | 1224.88 tok/s | 4.000 |  | 4.000 |" in text
-    text = command.report("today", [measure_point(POINT, 6, Tools(factor=1.5).ours, Tools().theirs)])
-    assert text.startswith("### The oracle FAILED")
-    assert "- FAULT: c4: tpot differs by +50.0%" in text
-
-
 # Refusals
-
-
-@pytest.fixture
-def nothing_is_run(monkeypatch):
-    def fail(*given, **more):
-        raise AssertionError(given)
-
-    monkeypatch.setattr(subprocess, "run", fail)
-    monkeypatch.setattr(subprocess, "Popen", fail)
-    monkeypatch.delenv("GITHUB_STEP_SUMMARY", raising=False)
-
-
-def test_too_few_rounds_are_refused(capsys, tmp_path):
-    with pytest.raises(SystemExit, match="2"):
-        command.main(["--rounds", "5", "--folder", str(tmp_path)])
-    assert "--rounds is 5, but a result needs at least 6 rounds" in capsys.readouterr().err
-
-
-def test_an_installation_that_fails_is_one_sentence_with_its_log(monkeypatch, tmp_path):
-    def fail(arguments, *, stdout, **more):
-        stdout.write(b"ERROR: hash mismatch\n")
-        return argparse.Namespace(returncode=1)
-
-    monkeypatch.setattr(environment.subprocess, "run", fail)
-    home = OracleHome(folder=tmp_path / "oracle")
-    with pytest.raises(OracleError, match=r"failed with exit code 1: ERROR: hash mismatch. Output: .*install\.log"):
-        environment.prepare(home)
-    assert not (home.folder / "installed").exists()
-
-
-def test_a_second_run_installs_nothing_unless_the_lock_has_changed(nothing_is_run, tmp_path):
-    home = OracleHome(folder=tmp_path)
-    home.programs.mkdir(parents=True)
-    (home.programs / "vllm").touch()
-    (tmp_path / "installed").write_text(environment.fingerprint())
-    environment.prepare(home)
-    (tmp_path / "installed").write_text("another lock")
-    with pytest.raises(AssertionError):
-        environment.prepare(home)
 
 
 # The server
@@ -377,50 +233,6 @@ def wait_for(condition):
     raise AssertionError("it did not come about within 60 s")
 
 
-def test_a_server_that_ends_early_is_named_with_the_end_of_its_log(home):
-    write_vllm(home, "import sys; sys.exit('RuntimeError: no memory')")
-    started = server.running_server(home, CORES, "server")
-    with pytest.raises(OracleError, match="vLLM exited with 1 before it was ready: RuntimeError: no memory"), started:
-        raise AssertionError("it was never ready")
-
-
-def test_the_server_gets_a_core_of_its_own_if_there_are_two():
-    cores = server.split_cores((5, 2, 3))
-    assert (cores.server, cores.clients) == ({5}, {2, 3})
-    single = server.split_cores((4,))
-    assert (single.server, single.clients) == ({4}, {4})
-
-
-def test_a_tool_that_fails_is_named_with_its_last_line(tmp_path):
-    program = [sys.executable, "-c", "import sys; print('out'); print('the reason', file=sys.stderr); sys.exit(7)"]
-    with pytest.raises(OracleError, match="failed with 7: the reason"):
-        run_tool(program, tmp_path, os.environ, tmp_path / "tool.log", CORES, allowed=(0,))
-    assert run_tool(program, tmp_path, os.environ, tmp_path / "tool.log", CORES, allowed=(7,)) == "out\n"
-
-
-def test_a_tool_that_does_not_end_is_ended(tmp_path):
-    program = [sys.executable, "-c", "import time; time.sleep(600)"]
-    with pytest.raises(OracleError, match="did not finish within 1 s"):
-        run_tool(program, tmp_path, os.environ, tmp_path / "tool.log", CORES, allowed=(0,), limit_s=1.0)
-
-
-def test_an_interruption_and_an_error_end_with_one_sentence(monkeypatch, tmp_path, capsys):
-    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
-    for ending, code, said in (
-        (KeyboardInterrupt(), 130, "interrupted. The server was stopped. Run `make oracle` to start over."),
-        (OracleError("no server"), 1, "no server"),
-    ):
-
-        def end(options, ending=ending):
-            raise ending
-
-        monkeypatch.setattr(command, "run_oracle", end)
-        assert command.main(["--folder", str(tmp_path)]) == code
-        assert capsys.readouterr() == ("", f"oracle: {said}\n")
-    for number, handler in before.items():
-        signal.signal(number, handler)
-
-
 def test_one_part_runs_alone_and_its_faults_are_the_exit_code(monkeypatch, tmp_path, capsys):
     part = OraclePart(lines=("a line",), faults=("a fault",))
     monkeypatch.setattr(command, "prepare", lambda home: None)
@@ -436,28 +248,3 @@ def test_one_part_runs_alone_and_its_faults_are_the_exit_code(monkeypatch, tmp_p
 
 
 # What belongs to it
-
-
-def test_the_points_are_one_four_and_sixteen_requests_at_once_and_a_tail_of_special_tokens():
-    assert [point.concurrency for point in POINTS] == [1, 4, 16, 4]
-    assert POINTS[3].extra_body["logit_bias"] == {"1": 100}
-    assert all(point.input_tokens + point.output_tokens < server.MAX_MODEL_LEN for point in POINTS)
-
-
-def test_the_makefile_runs_it_and_cleans_it_away():
-    makefile = (ROOT / "Makefile").read_text()
-    assert (
-        "-m authors.oracle --rounds $(ROUNDS) $(if $(POINT),--point $(POINT)) $(if $(PART),--part $(PART))\n"
-        in makefile
-    )
-    assert re.search(r"^clean:.*\n\trm -rf .*\.oracle ", makefile, re.MULTILINE)
-    assert ".oracle/" in (ROOT / ".gitignore").read_text().splitlines()
-    assert "oracle" not in re.search(r"^test: .*\n.*", makefile, re.MULTILINE).group()
-
-
-def test_a_round_with_another_count_is_a_fault_of_the_point():
-    tools = Tools()
-    ours, theirs = tools.ours(POINT, "1"), tools.theirs(POINT, "1", "")
-    wrong = (replace(ours, output_tokens=ours.output_tokens - 1), theirs)
-    outcome = judged_point(POINT, [wrong, *[(ours, theirs)] * 5], [])
-    assert any("round 1, scripts.bench: 1023 output tokens, but 1024 were requested" in each for each in outcome.faults)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from authors.vllm_flags import FOLDER, flags_of, main
+from authors.vllm_flags import flags_of, main
 
 ENGINE = """
 raise RuntimeError("this must not run")
@@ -133,11 +133,3 @@ def test_an_archive_of_something_else_is_refused_in_one_sentence(tmp_path: Path,
     for name in ("numpy-1.2.3.tar.gz", "vllm-1.2.3.tar.gz", "vllm-1.2.4.tar.gz", "vllm-1.2.5.tar.gz"):
         assert main([str(tmp_path / name)], tmp_path) == 2
         assert capsys.readouterr().err.count("\n") == 1
-
-
-def test_the_tables_of_the_project_have_the_form_that_the_command_writes():
-    paths = list(FOLDER.glob("*.json"))
-    assert paths
-    for path in paths:
-        text = path.read_text(encoding="utf-8")
-        assert text == json.dumps(json.loads(text), indent=1) + "\n"

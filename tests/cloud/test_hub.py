@@ -22,10 +22,3 @@ def test_a_model_that_the_hub_does_not_show_is_unknown_and_never_absent(staging_
     answer = main_commit(ABSENT)
     assert isinstance(answer, Unknown)
     assert "it does not exist or is private; check the name" in answer.why
-
-
-def test_a_hub_that_nothing_reaches_states_nothing(monkeypatch):
-    at_hub(monkeypatch, "http://127.0.0.1:9/hub")
-    answer = main_commit(EXISTS)
-    assert isinstance(answer, Unknown)
-    assert answer.why.startswith("The Hugging Face Hub cannot be reached (ConnectError)")

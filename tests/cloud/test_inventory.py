@@ -6,14 +6,11 @@ from cloud import google_api
 from cloud import search as searching
 from cloud.clock import WaitClock
 from cloud.found import Inventory
-from cloud.google_api import GoogleListError
 from cloud.grants import PolicyHolder, grants_in, without
 from cloud.kinds import by_name
 from cloud.search import NO_SUCH_PLACE, NOT_ENABLED, Scope, search
 from contracts.answers import Absent, Unknown
 from contracts.errors import ScriptError
-from contracts.labels import owner_of
-from contracts.naming import Names
 from localcloud.tests.google_bodies import google_answer, google_body
 from localcloud.world.scenario import Fault, OperationDurations, Scenario, Services
 from tests.cloud.populated import ALL_KINDS, PROJECT, TUNNEL_ROLE, open_world, owner
@@ -60,11 +57,6 @@ def test_each_resource_says_where_it_is_since_when_and_how_it_is_deleted(world):
     )
     assert found["network"].name == f"projects/{PROJECT}/global/networks/gemma-x"
     assert found["network"].command == f"gcloud compute networks delete gemma-x --project={PROJECT}"
-
-
-def test_all_stacks_of_the_product_are_found_by_their_labels(world):
-    found = search(world.api, scope(stack=None))
-    assert {item.owner.stack for item in found.found} == {"x", "x-2", "xx"}
 
 
 def test_an_empty_cloud_proves_that_nothing_is_left():
@@ -261,10 +253,6 @@ def test_a_queued_resource_carries_its_labels_in_its_nodes():
     assert kind.owner(queued({})) is None
 
 
-def test_labels_of_another_product_are_nobodys():
-    assert owner_of(labels={**LABELS, "managed-by": "hand"}) is None
-
-
 # Grants
 
 
@@ -365,21 +353,6 @@ def test_a_grant_on_somebody_elses_bucket_is_found():
         names = [item.name for item in search(world.api, scope()).found if item.kind == "IAM grant"]
     assert len(names) == 2
     assert names[0].startswith("projects/_/buckets/their-weights roles/storage.objectViewer ")
-
-
-def test_a_project_of_a_domain_has_its_domain_in_the_address():
-    assert Names(project="example.com:p", stack="x").account_email == "gemma-x@p.example.com.iam.gserviceaccount.com"
-
-
-def test_a_place_that_is_gone_holds_nothing():
-    class Gone(Pages):
-        def pages(self, api, path):
-            if path.endswith("/services"):
-                raise GoogleListError(404, "no such location", "")
-            yield from super().pages(api, path)
-
-    found = search(Gone("bucket", {}), scope())
-    assert (found.found, found.unknown) == ((), ())
 
 
 def test_resources_of_other_stacks_in_a_stacks_network_are_named_and_nothing_else():

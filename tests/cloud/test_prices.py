@@ -66,11 +66,6 @@ def test_the_node_of_a_queued_resource_is_paid_with_it():
     assert usd_per_hour(found("TPU node", "tpu.v2alpha1", "Node", acceleratorType="v6e-4")) == pytest.approx(10.8)
 
 
-def test_an_age_that_is_unknown_has_no_cost():
-    account = resource_of(by_name("service account"), {"email": "a@b"}, project="p", owner=owner("x"))
-    assert (account.age_s(NOW), usd_so_far(account, NOW)) == (None, None)
-
-
 def test_the_containers_of_an_instance_cost_together():
     whole, shared = service(1), service(1)
     shared = replace(shared, document=copy.deepcopy(shared.document))

@@ -161,13 +161,6 @@ def test_damaged_weights_are_refused_before_anything_is_copied(file, staging_wor
     assert staging_world.target.objects("m") == {}
 
 
-def test_weights_of_another_bucket_are_staged(file, staging_world):
-    staging_world.put("theirs/config.json", b"{}")
-    staging_world.put("theirs/model.safetensors", WHOLE)
-    assert stage("--from", f"gs://{staging_world.bucket}/theirs") == ExitCode.DONE
-    assert staging_world.content(f"{staging_world.folder}/model.safetensors") == WHOLE
-
-
 LOCKED = "error: the stack is currently locked by 1 lock(s).\n  {place}: created by me@{host} (pid {pid}) at {since}"
 
 

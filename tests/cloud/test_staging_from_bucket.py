@@ -52,17 +52,6 @@ def test_a_checkpoint_is_copied_and_listed(world):
     assert set(world.target.objects("")) == {"m/config.json", "m/model.safetensors", f"m/{MANIFEST}"}
 
 
-def test_no_byte_passes_through_this_machine(world, monkeypatch):
-    uploaded = []
-    upload = WeightsBucket.upload
-    monkeypatch.setattr(
-        WeightsBucket, "upload", lambda self, name, *a, **o: (uploaded.append(name), upload(self, name, *a, **o))[1]
-    )
-    world.stage(source_of(world))
-    assert uploaded == [f"m/{MANIFEST}"]
-    assert world.writes()["m/model.safetensors"] == 1
-
-
 def test_the_sha256_of_a_staged_source_is_carried_on(world):
     manifest = {
         "revision": "abc",
@@ -77,23 +66,6 @@ def test_the_sha256_of_a_staged_source_is_carried_on(world):
     assert staged["revision"] == "abc"
     assert [file["sha256"] for file in staged["files"]] == [None, "5" * 64]
     assert world.target.objects("m/")["m/model.safetensors"].sha256 == "5" * 64
-
-
-def test_an_interrupted_copy_keeps_the_files_that_are_complete(world, monkeypatch):
-    rewrite = WeightsBucket.rewrite
-
-    def stop(self, name, *arguments, **options):
-        if name == "m/model.safetensors":
-            raise ScriptError("no more")
-        return rewrite(self, name, *arguments, **options)
-
-    monkeypatch.setattr(WeightsBucket, "rewrite", stop)
-    with pytest.raises(ScriptError, match="no more"):
-        world.stage(source_of(world), workers=1)
-    monkeypatch.setattr(WeightsBucket, "rewrite", rewrite)
-    outcome = world.stage(source_of(world))
-    assert (outcome.copied, outcome.kept) == (1, 1)
-    assert world.content("m/model.safetensors") == LARGE
 
 
 def test_a_source_that_changed_since_it_was_listed_is_noticed(world):

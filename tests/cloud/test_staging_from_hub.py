@@ -6,11 +6,10 @@ import random
 import tempfile
 import threading
 
-import httpx2
 import pytest
 from huggingface_hub.utils import _http
 
-from cloud.staging.sources import HubSource, hub
+from cloud.staging.sources import hub
 from contracts.errors import ScriptError
 from contracts.staged_weights import MANIFEST
 from tests.cloud.small_hub import COMMIT, small_hub
@@ -109,23 +108,6 @@ def test_a_client_that_another_thread_closed_is_opened_again(world, monkeypatch)
     assert staging.content("m/model.safetensors") == LARGE
 
 
-@pytest.mark.usefixtures("world")
-def test_an_outage_of_two_minutes_ends_no_copy(monkeypatch):
-    source, waited = hub("org/model", None), []
-    monkeypatch.setattr("huggingface_hub.utils._http.time.sleep", waited.append)
-    get = _http.default_client_factory().get
-
-    class Down:
-        def request(self, method, url, **options):
-            if sum(waited) < 120:
-                raise httpx2.ConnectError("no route to host")
-            return get(url, **options)
-
-    monkeypatch.setattr(_http, "get_session", Down)
-    config = next(file for file in source.files() if file.name == "config.json")
-    assert source.read(config, 0, config.size_bytes) == b"{}"
-
-
 def test_a_signed_link_that_expired_is_one_sentence(world):
     staging, running = world
     running.refusals = [403] * 40
@@ -150,14 +132,3 @@ def test_a_second_run_reads_only_what_the_hub_states_no_sha256_for(world):
     running.asked.clear()
     assert staging.stage(hub("org/model", None)).kept == 3
     assert {name for _, name, _, _ in running.asked} == {"config.json"}
-
-
-def test_a_hub_that_cannot_be_reached_says_how_to_go_on(staging_world, monkeypatch):
-    source = HubSource(model="org/model", revision=COMMIT, repository=())
-    file = type("File", (), {"name": "a", "size_bytes": 5})()
-    monkeypatch.setattr(
-        "huggingface_hub.constants.HUGGINGFACE_CO_URL_TEMPLATE", "http://127.0.0.1:9/{repo_id}/{revision}/{filename}"
-    )
-    monkeypatch.setattr("huggingface_hub.utils._http.time.sleep", lambda _seconds: None)
-    with pytest.raises(ScriptError, match=r"cannot be reached .*; run this again to resume"):
-        source.read(file, 0, 5)

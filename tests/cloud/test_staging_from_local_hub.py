@@ -11,7 +11,6 @@ from contracts.staged_weights import MANIFEST, manifest_hash, weights_bytes
 from engine.state import StackState
 from localcloud.world.scenario import Fault, Hub
 from scripts.cli.command import run_command
-from scripts.plan.__main__ import main as plan
 from scripts.stage_model import __main__ as stage_model
 from scripts.stage_model import housekeeping
 from stacks.loading import from_file
@@ -199,27 +198,3 @@ def test_without_a_token(hub, stack, staging_world, monkeypatch, capsys, model, 
     code, unchanged = stack(model)
     assert wanted in capsys.readouterr().err
     assert (code, unchanged, staging_world.target.objects("")) == (ExitCode.FAILED, True, {})
-
-
-def test_a_gated_repository_whose_terms_are_accepted_is_staged(hub, stack):
-    hub(readable=[GATED])
-    assert stack(GATED)[0] == ExitCode.DONE
-
-
-def test_nobody_listens(stack, staging_world, monkeypatch, capsys):
-    at_hub(monkeypatch, "http://127.0.0.1:9")
-    assert stack(EXISTS) == (ExitCode.FAILED, True)
-    assert "cannot be reached (ConnectError); pass --from FOLDER" in capsys.readouterr().err
-    assert staging_world.target.objects("") == {}
-
-
-@pytest.mark.usefixtures("hub")
-@pytest.mark.parametrize("model", ["google/gemma-4-31B-it", "google/gemma-4-E2B-it"])
-def test_a_plan_from_the_local_hub_is_that_of_the_catalog(model, monkeypatch, tmp_path, capsys):
-    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path))
-    asked = ("--model", model, "--accelerator", "H100", "--json")
-    assert plan([*asked, "--from-hub"]) == 0
-    ours = json.loads(capsys.readouterr().out)["memory"]
-    assert plan([*asked]) == 0
-    theirs = json.loads(capsys.readouterr().out)["memory"]
-    assert ours["weights_gib"] == pytest.approx(theirs["weights_gib"], rel=0.03)

@@ -9,7 +9,6 @@ from components.cloud_run_gpu_service import (
     CloudRunGpuService,
     CloudRunGpuServiceArgs,
     Collector,
-    DirectVpc,
     GcsMount,
     GpuMachine,
     KeptTraffic,
@@ -74,18 +73,6 @@ def test_the_container_has_its_gpu_its_probe_and_its_mounts(declare):
     assert template["gpuZonalRedundancyDisabled"] is True
     assert template["nodeSelector"] == {"accelerator": "nvidia-l4"}
     assert template["scaling"] == {"minInstanceCount": 1, "maxInstanceCount": 2}
-
-
-def test_a_secret_is_referred_to_by_its_version_and_never_written(declare):
-    _, inputs, _ = service(declare)
-    variables = {variable["name"]: variable for variable in inputs["template"]["containers"][0]["envs"]}
-    assert variables["HF_TOKEN"]["valueSource"] == {"secretKeyRef": {"secret": "s", "version": "3"}}
-    assert "value" not in variables["HF_TOKEN"]
-
-
-def test_direct_vpc_sends_all_traffic_through_the_subnet(declare):
-    _, inputs, _ = service(declare, direct_vpc=DirectVpc(network="n", subnetwork="s", tag="t"))
-    assert inputs["template"]["vpcAccess"]["egress"] == "ALL_TRAFFIC"
 
 
 NEXT = {"type": "TRAFFIC_TARGET_ALLOCATION_TYPE_LATEST", "tag": "next"}
@@ -162,9 +149,3 @@ def test_a_collector_takes_its_share_and_starts_after_the_server(declare):
     assert beside["args"] == ["--config=env:COLLECTOR_CONFIG"]
     assert [each["name"] for each in beside["envs"]] == ["COLLECTOR_CONFIG", "VLLM_API_KEY"]
     assert "ports" not in beside, "Cloud Run sends requests to the container with a port"
-
-
-def test_without_a_collector_the_server_has_the_whole_instance(declare):
-    _, inputs, _ = service(declare)
-    (server,) = inputs["template"]["containers"]
-    assert (server["resources"]["limits"]["cpu"], server["resources"]["limits"]["memory"]) == ("8", "32768Mi")

@@ -51,16 +51,6 @@ def test_every_alert_is_a_policy_that_notifies_every_channel(watched):
         assert has_log == ("notificationRateLimit" in each["alertStrategy"])
 
 
-def test_pressure_is_one_policy_with_two_conditions(watched):
-    pressure = policies(watched())["Pressure"]
-    assert pressure["combiner"] == "OR"
-    found = [(each["displayName"], each["conditionPrometheusQueryLanguage"]) for each in pressure["conditions"]]
-    assert [(name, promql["alertRule"], promql["duration"]) for name, promql in found] == [
-        ("KV cache nearly full", "KvCacheNearlyFull", "120s"),
-        ("Requests waiting", "RequestsWaiting", "30s"),
-    ]
-
-
 def test_an_expression_has_the_stacks_values_and_needs_no_data_yet(watched):
     found = policies(watched())
     condition = found["Slow first token"]["conditions"][0]["conditionPrometheusQueryLanguage"]
@@ -103,9 +93,3 @@ def test_the_tiles_of_the_dashboard_do_not_overlap_and_fit(watched):
     ]
     assert len(cells) == len(set(cells))
     assert max(x for x, _ in cells) < layout["columns"]
-
-
-def test_without_a_collector_nothing_is_drawn_and_without_a_channel_policies_remain(watched):
-    recorder = watched(has_dashboard=False, email=None)
-    assert recorder.all("monitoring/dashboard") == recorder.all("notificationChannel") == []
-    assert len(policies(recorder)) == 9

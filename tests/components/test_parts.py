@@ -9,7 +9,6 @@ import pytest
 from components import gcp
 from components.model_bucket import ModelBucket, ModelBucketArgs
 from components.private_network import PrivateNetwork, PrivateNetworkArgs, subnet_range
-from components.runtime_identity import RuntimeIdentity, RuntimeIdentityArgs
 from components.serving_image import ServingImage, ServingImageArgs, UpstreamAccount
 from components.stored_secret import ExistingSecret, ExistingSecretArgs, StoredSecret, StoredSecretArgs
 
@@ -65,17 +64,6 @@ def image_args(ownership, **changes):
         "readers": READERS,
     }
     return ServingImageArgs(**{**base, **changes})
-
-
-def test_an_identity_has_only_the_roles_that_it_was_given(declare, ownership):
-    args = RuntimeIdentityArgs(
-        project="my-project", account_id="gemma-x", ownership=ownership, project_roles=["roles/logging.logWriter"]
-    )
-    recorder, email = declare(lambda: RuntimeIdentity("server", args).email)
-    assert email == "gemma-x@my-project.iam.gserviceaccount.com"
-    grant = recorder.one("projects/iAMMember")
-    assert grant.inputs["role"] == "roles/logging.logWriter"
-    assert "gemma-serving-stack=x" in recorder.one("serviceaccount/account").inputs["description"]
 
 
 def test_a_token_is_a_secret_whatever_the_caller_passes_and_only_its_readers_may_read_it(declare, ownership):
@@ -173,13 +161,6 @@ def test_every_subnet_has_private_google_access_and_ssh_comes_from_the_proxy_alo
     assert recorder.all("compute/router") == []
 
 
-def test_the_way_out_exists_only_where_something_needs_it(declare, ownership):
-    args = network_args(ownership, internet_egress=True, allow_iap=False)
-    recorder, _ = declare(lambda: PrivateNetwork("network", args).network)
-    assert len(recorder.all("compute/routerNat")) == 2
-    assert recorder.all("compute/firewall") == []
-
-
 def test_a_machine_may_connect_to_the_named_ports_and_to_nothing_else(declare, ownership):
     args = network_args(ownership, egress_ports=("443",))
     recorder, _ = declare(lambda: PrivateNetwork("network", args).network)
@@ -194,14 +175,6 @@ def test_a_machine_may_connect_to_the_named_ports_and_to_nothing_else(declare, o
             ["0.0.0.0/0"],
             [args.target_tag],
         )
-
-
-def test_an_image_is_pulled_by_digest_through_the_stacks_own_repository(declare, ownership):
-    recorder, ref = declare(lambda: ServingImage("image", image_args(ownership)).ref)
-    assert ref == f"us-east4-docker.pkg.dev/my-project/gemma-x/vllm/vllm-openai@{DIGEST}"
-    repository = recorder.one("artifactregistry/repository:Repository").inputs
-    assert repository["mode"] == "REMOTE_REPOSITORY"
-    assert recorder.one("repositoryIamMember").inputs["role"] == "roles/artifactregistry.reader"
 
 
 def test_docker_hubs_account_is_given_by_the_name_of_its_secret_alone(declare, ownership):

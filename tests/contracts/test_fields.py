@@ -7,7 +7,7 @@ import pytest
 
 from contracts.features import ServedFeatures
 from contracts.fields import ContractError, documented, from_json, to_json
-from contracts.labels import Ownership, is_reserved
+from contracts.labels import Ownership
 from contracts.outputs import (
     CostSummary,
     MemorySummary,
@@ -121,11 +121,6 @@ def test_a_condition_keeps_to_the_limits_of_iam():
     assert len(condition["title"]) <= 100
     assert len(condition["description"]) <= 256
     assert condition["expression"] == "destination.port == 22"
-
-
-def test_every_label_of_ours_is_reserved():
-    assert all(is_reserved(key) for key in Ownership(project="p", stack="s").labels)
-    assert not is_reserved("team")
 
 
 @pytest.mark.parametrize("weights", [None, BucketWeights("gs://bucket/prefix", "/mnt/models/m")])

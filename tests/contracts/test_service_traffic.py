@@ -67,11 +67,6 @@ def test_shares_of_the_settings_are_declared_by_name_and_are_no_change_where_goo
     assert declared_targets(None, "new", {"s-1": 100}) == FOLLOW_LATEST
 
 
-def test_a_service_of_an_earlier_release_without_the_label_is_pinned():
-    followed = {"traffic": [{"type": LATEST, "percent": 100}], "trafficStatuses": [{"percent": 100, "revision": "s-1"}]}
-    assert declared_targets(followed, "new")[0] == TrafficTarget(revision="s-1", percent=100)
-
-
 def test_the_latest_revision_serves_where_google_names_none():
     """Public states have an empty revision in the statuses of traffic that follows the latest one."""
     followed = {

@@ -4,7 +4,6 @@ from pathlib import Path
 
 import pytest
 
-from contracts.server_change import changed_values
 from planning import plan
 from planning.data.overheads import DOCKER_INSTALL_S
 from stacks.loading import SettingsError, from_file
@@ -48,8 +47,3 @@ def test_the_plan_has_the_minute_of_docker_and_cloud_nat_without_the_hub(tmp_pat
     other = plan(to_deployment(from_file(FILE, project="my-project")))
     planned = plan(to_deployment(settings(tmp_path)))
     assert planned.startup.total_s - other.startup.total_s == pytest.approx(DOCKER_INSTALL_S)
-
-
-def test_a_move_to_the_other_api_is_a_change():
-    (moved,) = changed_values({"tpu.api": "cloud-tpu"}, {"tpu.api": "compute-engine"})
-    assert (moved.key, moved.after) == ("tpu.api", "compute-engine")

@@ -139,7 +139,3 @@ def test_the_last_line_alone_leads_to_the_lines_above_it():
     cause = cause_of(["INFO loading", LAST], tpu_start())
     assert cause.finding == ""
     assert "gemma logs tpu-v6e1 --lines 200" in cause.hint
-
-
-def test_the_line_of_a_tpu_means_nothing_on_a_gpu():
-    assert cause_of(["RuntimeProgramAllocationFailure:"], failed_start()) is None

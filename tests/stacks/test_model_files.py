@@ -8,7 +8,6 @@ import pytest
 from planning import PlanningError, plan
 from stacks.loading import SettingsError, from_file
 from stacks.planned import to_deployment
-from stacks.program import run
 from tests.safetensors_files import safetensors
 from tests.stacks.test_program import ROOT, configured
 
@@ -54,21 +53,6 @@ def stack(tmp_path):
         return to_deployment(from_file(path, project="my-project"), tmp_path)
 
     return written
-
-
-def test_the_program_declares_a_model_of_its_config_and_tells_so(configured, declare):
-    configured("rtx6000-31b", model="org/other-8b", modelConfig=f"{FOLDER}/config.json", weights="hub", vllm={})
-    recorder, _ = declare(run)
-    service = recorder.one("cloudrunv2/service:Service")
-    arguments = json.dumps(service.inputs["template"])
-    assert '"org/other-8b"' in arguments
-    assert "gemma4" not in arguments
-
-
-def test_the_program_refuses_a_model_that_it_does_not_know(configured, declare):
-    configured("rtx6000-31b", model="org/other-8b")
-    with pytest.raises(PlanningError, match="in a stack, modelConfig"):
-        declare(run)
 
 
 def test_a_file_and_its_folder_give_the_same_model_with_its_size(stack):

@@ -65,11 +65,6 @@ def settings_of(folder, stack, changes):
     return from_file(path, project=PROJECT).cloud_run
 
 
-@pytest.mark.parametrize("stack", ["l4-qat", "l4-12b-qat"])
-def test_the_stacks_with_an_l4_can_be_created_and_changed_in_a_new_project(cloud, tmp_path, stack):
-    assert deployed(cloud, stack, settings_of(tmp_path, stack, {})) == ["", ""]
-
-
 def test_the_rtx_pro_6000_needs_what_the_plan_says_to_request(cloud, tmp_path):
     """No GPU, then too little memory; with 1 GPU, 160 GiB and 40 vCPU it can be created and changed."""
     run = settings_of(tmp_path, "rtx6000-31b", {})

@@ -42,16 +42,6 @@ def test_the_zones_that_are_not_tried_are_named_and_no_other(deployment):
     assert not step(next_steps(every, "x"), "Zones not tried")
 
 
-def test_the_subnet_of_an_existing_network_keeps_to_its_region():
-    named = step(next_steps(small(private_google_access=True), "x"), "Zones not tried")
-    assert "us-east5-b" in named
-    assert "europe" not in named
-
-
-def test_the_last_step_looks_at_every_zone(deployment):
-    assert next_steps(deployment, "mine")[-1].endswith("`gemma capacity mine`.")
-
-
 def test_compute_engine_has_a_quota_of_its_own_and_no_table_of_zones():
     said = next_steps(small(api="compute-engine"), "x")
     assert "PREEMPTIBLE-TPU-V6E-per-project-region --service=compute.googleapis.com" in said[-1]

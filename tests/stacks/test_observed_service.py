@@ -28,16 +28,6 @@ def answer(monkeypatch, given):
     monkeypatch.setattr(observed_service, "call_now", call_now)
 
 
-def test_a_service_is_returned_as_google_has_it(monkeypatch):
-    answer(monkeypatch, {"name": "n"})
-    assert observed_service.observed_service(PLACE) == {"name": "n"}
-
-
-def test_no_service_is_a_first_deployment(monkeypatch):
-    answer(monkeypatch, GoogleCallError(404, "no"))
-    assert observed_service.observed_service(PLACE) is None
-
-
 def test_an_api_that_is_off_lets_a_service_be_made_and_none_be_changed(monkeypatch, declare):
     """A change would declare the traffic anew, and move it."""
     transforms = []

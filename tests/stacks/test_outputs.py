@@ -9,19 +9,15 @@ import pytest
 from components.stack_details import StackDetails
 from contracts.fields import camel_case, from_json
 from contracts.outputs import DETAILS, StackOutputs
-from planning import plan
 from planning.cost.subject import examine
 from planning.data import overheads
 from planning.planner import plan_of
-from planning.question.types import StartupProbe
 from planning.question.vllm_args import given_options
-from planning.speed.startup import LONGEST_PROBE, PROMPT_PROBE, seen_after_s
 from stacks.cloud_run import startup_probe
 from stacks.loading import from_file
 from stacks.outputs import smoke_thresholds
 from stacks.planned import to_deployment
 from stacks.program import run
-from stacks.settings import ProbeSettings
 from tests.records import replace
 from tests.stacks.test_program import ROOT, STACKS, configured
 
@@ -71,22 +67,6 @@ def test_every_stack_exports_the_contract_and_nothing_else(exported, stack):
     assert "@sha256:" in outputs.image
 
 
-def test_a_tpu_stack_says_what_the_queue_knows(exported):
-    outputs = from_json(StackOutputs, exported("tpu-v6e4"))
-    assert (outputs.location, outputs.zone) == ("us-east5-b", "us-east5-b")
-    assert (outputs.state, outputs.phase, outputs.deadline) == ("ACTIVE", "ready", "2026-11-20T18:00:00Z")
-    assert outputs.tunnel.argv[:6] == ("gcloud", "alpha", "compute", "tpus", "tpu-vm", "ssh")
-    assert outputs.tunnel.argv[6:9] == ("gemma-x-node", "--project=my-project", "--zone=us-east5-b")
-    assert outputs.tunnel.argv[9:13] == ("--tunnel-through-iap", "--quiet", "--", "-N")
-    assert outputs.tunnel.argv[-1] == "8000:127.0.0.1:8000"
-
-
-def test_a_cloud_run_stack_has_no_tunnel_and_no_queue(exported):
-    outputs = from_json(StackOutputs, exported("l4-qat"))
-    assert (outputs.auth, outputs.location, outputs.endpoint) == ("id-token", "us-east4", "https://gemma-x.a.run.app")
-    assert (outputs.tunnel, outputs.zone, outputs.state, outputs.phase, outputs.deadline) == (None,) * 5
-
-
 def test_a_threshold_of_the_settings_wins_over_the_planners_figure():
     settings = from_file(ROOT / "Pulumi.l4-qat.yaml", project="my-project")
     subject = examine(to_deployment(settings))
@@ -129,22 +109,3 @@ def test_a_stack_without_a_probe_is_seen_soon_and_has_all_the_time_that_it_may_n
     assert (probe.initial_delay_s, probe.budget_s) == (delay_s, 1800 + delay_s)
     assert planned.startup.total_s <= planned.startup.ready_s < planned.startup.total_s + 10
     assert smoke_thresholds(settings.smoke, subject, planned).startup_budget_s > planned.startup.ready_s
-
-
-def test_a_cold_start_ends_with_the_first_probe_that_finds_the_server_ready():
-    assert seen_after_s(PROMPT_PROBE, 61) == 70
-    assert seen_after_s(LONGEST_PROBE, 61) == 240
-    assert seen_after_s(LONGEST_PROBE, 241) == 250
-    slow = StartupProbe(initial_delay_s=30, period_s=60, failure_threshold=20, timeout_s=5)
-    assert seen_after_s(slow, 100) == 150
-
-
-def test_the_probe_of_the_settings_wins():
-    settings = from_file(ROOT / "Pulumi.l4-qat.yaml", project="my-project")
-    given = ProbeSettings.model_validate(
-        {"initialDelay": "240s", "period": "60s", "failureThreshold": 30, "timeout": "50s"}
-    )
-    run = settings.cloud_run.model_copy(update={"startup_probe": given})
-    planned = plan(to_deployment(settings.model_copy(update={"cloud_run": run})))
-    assert startup_probe(planned) == StartupProbe(initial_delay_s=240, period_s=60, failure_threshold=30, timeout_s=50)
-    assert planned.startup.ready_s == 780

@@ -76,20 +76,6 @@ def test_what_exists_already_is_named_with_the_command_that_takes_it_over(monkey
     assert not named or hint.startswith("Run `gemma recover dev`, then `pulumi up --stack dev`. ")
 
 
-def test_the_command_is_named_once_a_run(monkeypatch):
-    said = []
-    monkeypatch.setattr(pulumi.log, "warn", said.append)
-    monkeypatch.setattr(pulumi, "get_stack", lambda: "dev")
-    waits = propagation._Waits("my-project")
-
-    async def fail(urn):
-        return await waits.again(pulumi.ErrorHookArgs(urn, "", "n", "t", errors=["Error 409: it already exists"]))
-
-    loop = asyncio.new_event_loop()
-    assert [loop.run_until_complete(fail(urn)) for urn in ("a", "b")] == [False, False]
-    assert len(said) == 1
-
-
 POLICY = "gcp:monitoring/alertPolicy:AlertPolicy"
 REFUSED = "googleapi: Error 403: Permission 'monitoring.alertPolicies.create' denied on resource"
 
@@ -209,12 +195,6 @@ def test_a_refused_first_call_is_one_sentence_with_the_command(monkeypatch, erro
     assert (spoken != [], now[0] > 0) == (error is OFF, error is OFF)
     assert now[0] <= 300 + 5
     assert "gemma doctor" in str(caught.value)
-
-
-def test_a_preview_does_not_wait_for_an_api_that_was_just_enabled(monkeypatch):
-    monkeypatch.setattr(propagation, "connect", lambda _: Refusing(OFF))
-    monkeypatch.setattr(pulumi.runtime, "is_dry_run", lambda: True)
-    require_resource_manager("my-project")
 
 
 ENABLE = "gcloud services enable run.googleapis.com compute.googleapis.com --project=my-project"

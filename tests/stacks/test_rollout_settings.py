@@ -12,11 +12,6 @@ def with_key(key, value):
     return load(changed("l4-qat", f"cloudRun.{key}", value)).cloud_run
 
 
-def test_a_roll_out_is_off_unless_it_is_set_and_keeps_the_traffic():
-    assert load(changed("l4-qat", "cloudRun.cpu", 8)).cloud_run.rollout is None
-    assert with_key("rollout", {}).rollout.traffic is None
-
-
 def test_the_plan_knows_that_a_second_revision_runs():
     assert to_deployment(load(changed("l4-qat", "cloudRun.rollout", {}))).cloud_run.rolls_out is True
     assert to_deployment(load(changed("l4-qat", "cloudRun.cpu", 8))).cloud_run.rolls_out is False
@@ -38,11 +33,6 @@ def test_the_plan_knows_that_a_second_revision_runs():
 def test_values_outside_their_limits_are_refused(key, value, words):
     with pytest.raises(SettingsError, match=words):
         with_key(key, value)
-
-
-def test_a_readiness_probe_has_defaults():
-    probe = with_key("readinessProbe", {}).readiness_probe
-    assert (probe.period_s, probe.failure_threshold, probe.timeout_s) == (10, 3, 5)
 
 
 def test_the_doctor_asks_for_the_rights_that_a_roll_out_needs():

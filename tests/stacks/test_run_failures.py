@@ -3,7 +3,6 @@
 import asyncio
 import re
 import socket
-import threading
 
 import pulumi
 import pytest
@@ -14,7 +13,7 @@ from localcloud.tests.conftest import Client
 from localcloud.world import run_messages
 from localcloud.world.run_messages import LogLine
 from localcloud.world.scenario import Logging, OperationDurations, Scenario, Services
-from stacks.hooks import container_logs, run_failures
+from stacks.hooks import run_failures
 from stacks.hooks.run_failures import FailureReport
 from stacks.project.propagation import SPEED_VARIABLE, NewGrants
 from tests.stacks.failed_start import PROJECT, failed_start
@@ -173,28 +172,6 @@ def test_a_dead_endpoint_is_said(monkeypatch, report):
         closed.bind(("127.0.0.1", 0))
         use(monkeypatch, f"http://127.0.0.1:{closed.getsockname()[1]}")
         assert "its log cannot be read: no connection to http://127.0.0.1" in explained(report)
-
-
-def test_an_endpoint_that_trickles_delays_nothing_beyond_the_limit(monkeypatch, report):
-    """Each byte comes within a request's own timeout, so that only the limit ends it."""
-    monkeypatch.setattr(container_logs, "LIMIT_S", 0.4)
-    stop = threading.Event()
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        use(monkeypatch, f"http://127.0.0.1:{server.getsockname()[1]}")
-
-        def trickle():
-            connection, _ = server.accept()
-            with connection:
-                connection.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 100000\r\n\r\n")
-                while not stop.wait(0.02):
-                    connection.sendall(b" ")
-
-        sender = threading.Thread(target=trickle, daemon=True)
-        sender.start()
-        assert "cannot be read: no response within 0 s" in explained(report)
-        assert sender.is_alive()
-        stop.set()
-        sender.join(10)
 
 
 @pytest.mark.parametrize(

@@ -49,13 +49,6 @@ def test_an_update_looks_first_and_binds_its_hooks_and_a_preview_writes_nothing(
     assert bound == {SERVICE: [1, 1], CAPACITY: [1, 1], "gcp:storage/bucket:Bucket": None}
 
 
-def test_the_service_and_the_account_are_those_that_the_stack_makes(context):
-    keeper = keeper_of(context)
-    assert keeper.machines[0].endswith(f"/locations/{context.settings.cloud_run.region}/services/gemma-x")
-    assert keeper.account.endswith(f"/serviceAccounts/gemma-x@{context.settings.project}.iam.gserviceaccount.com")
-    assert (len(keeper.machines), keeper.has_limits) == (1, True)
-
-
 def test_a_hook_that_cannot_record_warns_and_never_fails_or_repeats_the_update(context, monkeypatch, caplog):
     def refused(_):
         raise GoogleCallError(403, "denied.")

@@ -30,10 +30,6 @@ def loads(tmp_path, text):
     return True
 
 
-def test_the_schema_is_a_schema():
-    VALIDATOR.check_schema(SCHEMA)
-
-
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.name)
 def test_every_stack_names_the_schema_on_its_first_line_and_keeps_it(path):
     assert path.read_text().splitlines()[0] == FIRST_LINE
@@ -41,17 +37,6 @@ def test_every_stack_names_the_schema_on_its_first_line_and_keeps_it(path):
 
 
 TPU, RUN = ((ROOT / f"Pulumi.{stack}.yaml").read_text() for stack in ("tpu-v6e4", "l4-qat"))
-GOOD = {
-    "what the engine adds": TPU + "encryptionsalt: v1:abc\nsecretsprovider: passphrase\n",
-    "keys of providers": TPU + "  gcp:project: my-project\n  docker:host: unix:///run/docker.sock\n",
-    "a secret token": TPU + "  gemma-serving:hfToken:\n    secure: v1:abc\n",
-    "secrets by reference": TPU
-    + "  gemma-serving:hfTokenSecret: projects/p-1/secrets/t/versions/3\n  gemma-serving:apiKey:\n    secure: v1:abc\n",
-    "an image of one's own": TPU.replace(
-        "image: vllm-tpu", f"image: {{repository: me/mine, digest: 'sha256:{'a' * 64}'}}"
-    ),
-    "no compile cache": TPU.replace("waitPerZone: 30m", "compileCache: off"),
-}
 WRONG = {
     "a key of another namespace": TPU + "  gemma:maxAge: 24h\n",
     "a key without a namespace": TPU + "  maxAge: 24h\n",
@@ -73,12 +58,6 @@ WRONG = {
     + "  gemma-serving:apiKeySecret: projects/p-1/secrets/t/versions/latest\n",
     "an unknown target": TPU.replace("target: tpu", "target: gpu"),
 }
-
-
-@pytest.mark.parametrize("text", GOOD.values(), ids=GOOD)
-def test_good_files_are_good_for_the_schema_and_for_the_program(tmp_path, text):
-    assert is_valid(text)
-    assert loads(tmp_path, text)
 
 
 @pytest.mark.parametrize("text", WRONG.values(), ids=WRONG)

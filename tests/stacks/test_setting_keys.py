@@ -23,16 +23,6 @@ def test_every_field_that_can_be_set_comes_from_a_setting():
     assert missing == []
 
 
-def test_every_judged_path_is_a_field_of_the_planner():
-    deployment = to_deployment(from_file(FILES[0], project="my-project"))
-    for path in judged_fields():
-        owner: object = deployment
-        *blocks, name = path.split(".")
-        for block in blocks:
-            owner = getattr(owner, block)
-        assert hasattr(owner, name), path
-
-
 def test_what_a_file_says_is_what_the_planner_is_asked_under_the_key_that_messages_name():
     compared: set[str] = set()
     for path in FILES:

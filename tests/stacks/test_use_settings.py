@@ -98,17 +98,6 @@ def test_what_contradicts_is_refused_in_one_sentence(vllm, sentence):
     assert len(str(caught.value).splitlines()) == 1
 
 
-def test_flags_of_a_block_in_extra_args_stay_and_may_not_stand_beside_the_block():
-    flags = ["--enable-lora", "--lora-modules=sql=org/sql", "--max-loras=1"]
-    alone = plan(to_deployment(settings(extraArgs=flags)))
-    assert "ARG01" not in [finding.id for finding in alone.findings]
-    both = plan(to_deployment(settings(extraArgs=flags, lora={"adapters": {"b": "org/b"}})))
-    found = next(finding for finding in both.findings if finding.id == "ARG01")
-    assert "--enable-lora (`vllm.lora_adapters`)" in found.message
-    fixed = plan(changed(to_deployment(settings(lora={"adapters": {"b": "org/b"}})), found.remedies[0].changes))
-    assert "ARG01" not in [finding.id for finding in fixed.findings]
-
-
 FEATURES = {
     "n-gram": (
         ALL,
@@ -149,16 +138,6 @@ def test_the_features_are_those_of_the_options(name):
     assert {key: getattr(found, key) for key in expected} == expected
 
 
-def test_a_block_and_a_key_for_different_options_go_together_and_a_remedy_changes_the_one_in_use():
-    mixed = {"multimodal": {"imageTokens": 560}, "limitMmPerPrompt": {"image": 2, "audio": 1}}
-    deployment = to_deployment(settings("l4-12b-qat", **mixed))
-    found = next(finding for finding in plan(deployment).findings if finding.id == "WRK07")
-    change = file_changes(deployment, found.remedies[0].changes)
-    assert change == {"vllm.limitMmPerPrompt": {"image": 2, "audio": 0}}
-    after = settings("l4-12b-qat", **{**mixed, "limitMmPerPrompt": change["vllm.limitMmPerPrompt"]})
-    assert "WRK07" not in [finding.id for finding in plan(to_deployment(after)).findings]
-
-
 def test_a_remedy_is_worded_and_applied_in_the_keys_that_the_file_uses():
     deployment = to_deployment(
         settings("rtx6000-31b", speculative={"method": "draft-model", "drafter": "google/gemma-4-E2B-it-assistant"})
@@ -170,16 +149,6 @@ def test_a_remedy_is_worded_and_applied_in_the_keys_that_the_file_uses():
     block = {key.rpartition(".")[2]: value for key, value in change.items() if value is not None}
     after = plan(to_deployment(settings("rtx6000-31b", speculative=block)))
     assert "MOD03" not in [finding.id for finding in after.findings]
-
-
-@pytest.mark.parametrize("size", ["imageTokens", "maxImageTokens"])
-def test_the_largest_image_has_to_fit_in_a_step(size):
-    options = {"maxNumBatchedTokens": 1_024, "multimodal": {"images": 4}}
-    fits = plan(to_deployment(settings("l4-12b-qat", **options)))
-    large = plan(to_deployment(settings("l4-12b-qat", **{**options, "multimodal": {"images": 4, size: 1120}})))
-    assert "LEN02" not in [finding.id for finding in fits.findings]
-    found = next(finding for finding in large.findings if finding.id == "LEN02")
-    assert "up to 1,120 tokens" in found.message
 
 
 HEARING = {"model": "google/gemma-4-E4B-it", "modelRevision": None, "weights": "hub"}

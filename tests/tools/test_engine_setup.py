@@ -10,8 +10,7 @@ from pathlib import Path
 import pytest
 import requests
 
-from localcloud.go_build import progress
-from tools.engine import build, model, release, setup
+from tools.engine import model, setup
 from tools.engine.__main__ import main
 from tools.engine.model import LANGUAGE_EXEC, LANGUAGE_HOST, VERSION, EngineError, Source
 
@@ -60,11 +59,6 @@ def test_an_engine_that_is_too_old_is_passed_over(bare, version, monkeypatch):
         setup.ensure()
 
 
-def test_a_pulumi_that_does_not_answer_is_passed_over(bare):
-    executable(bare / "bin" / "pulumi", "exit 1")
-    assert setup.on_path() is None
-
-
 def test_an_engine_on_path_that_cannot_run_python_is_passed_over(bare):
     executable(bare / "bin" / "pulumi", "echo v3.300.0")
     assert setup.on_path() is None
@@ -92,12 +86,6 @@ def test_an_engine_of_an_earlier_set_up_is_found_again_with_the_stand_in_beside_
     assert engine.language_exec == path.with_name(LANGUAGE_EXEC)
     assert setup.link(engine)
     assert path.with_name(LANGUAGE_HOST).is_file()
-
-
-def test_linking_twice_changes_nothing_the_second_time(bare):
-    built(bare)
-    assert setup.link(setup.ensure())
-    assert not setup.link(setup.ensure())
 
 
 def test_the_link_runs_the_engine_with_its_arguments(bare):
@@ -133,35 +121,12 @@ def test_without_any_way_the_message_names_both_ways_out(bare, monkeypatch, caps
     assert "Traceback" not in said
 
 
-def test_a_site_that_cannot_be_reached_is_given_up_within_its_limit(bare, monkeypatch):
-    limits = []
-    monkeypatch.setattr(requests, "head", lambda _, timeout, **__: limits.append(timeout) or unreachable())
-    with pytest.raises(EngineError, match="did not respond"):
-        release.install(bare / "x")
-    assert limits[0] <= 5
-    assert not (bare / "x").exists()
-
-
 def test_a_build_that_does_not_compile_leaves_nothing_and_shows_the_compilers_words(bare, monkeypatch):
     executable(bare / "bin" / "go", "echo 'cannot find module'; exit 3")
     monkeypatch.setenv("PATH", f"{bare / 'bin'}:/usr/bin:/bin")
     with pytest.raises(EngineError, match="cannot find module"):
         setup.ensure([Source.BUILD])
     assert not (model.cache_root() / VERSION / "build").exists()
-
-
-@pytest.mark.parametrize(
-    ("lines", "said"),
-    [
-        ([], "fetching modules, 0 fetched"),
-        (["go: downloading a v1", "go: downloading b v2"], "fetching modules, 2 fetched"),
-        (["go: downloading a v1", "errors", "internal/abi"], "compiling, 2 of about 1670 packages"),
-    ],
-)
-def test_a_build_says_how_far_it_is(tmp_path, lines, said):
-    log = tmp_path / "build.log"
-    log.write_text("".join(f"{line}\n" for line in lines))
-    assert progress(log, build._PROGRAM.packages) == said
 
 
 def test_a_result_that_says_another_version_is_removed(bare, monkeypatch):
@@ -173,14 +138,6 @@ def test_a_result_that_says_another_version_is_removed(bare, monkeypatch):
     with pytest.raises(EngineError, match="does not report version"):
         setup.ensure([Source.BUILD])
     assert not (model.cache_root() / VERSION / "build").exists()
-
-
-def test_set_up_says_which_engine_it_took(bare, capsys):
-    taken = complete(bare / "bin")
-    assert main([]) == 0
-    said = capsys.readouterr().out
-    assert "Pulumi 3.300.0, found on PATH" in said
-    assert str(taken) in said
 
 
 def test_the_json_report_is_one_object(bare, capsys):

@@ -9,7 +9,6 @@ from pathlib import Path
 
 import grpc
 import pytest
-from google.protobuf import empty_pb2
 from google.protobuf.struct_pb2 import Struct
 from pulumi.runtime.proto import language_pb2, language_pb2_grpc
 
@@ -61,13 +60,6 @@ def test_a_programs_end_is_told_as_the_engine_expects_it(host, tmp_path, code, b
     answer = host[1].Run(run_request(tmp_path, **{"p:exit": code}), timeout=30)
     assert answer.bail is bail
     assert error in answer.error
-
-
-def test_it_says_what_it_is(host):
-    about = host[1].About(language_pb2.AboutRequest(), timeout=60)
-    assert about.metadata["host"] == "stand-in of tools.engine"
-    assert host[1].GetPluginInfo(empty_pb2.Empty(), timeout=60).version
-    assert not host[1].GetRequiredPackages(language_pb2.GetRequiredPackagesRequest(), timeout=60).packages
 
 
 def install(host, folder, *, is_plugin, root=None, **options):
@@ -163,19 +155,6 @@ def test_the_steps_of_an_installation(tmp_path, subtests):
     with subtests.test("a complete one is used"):
         (venv / "lib" / "python3.12" / "site-packages" / "pip").mkdir(parents=True)
         assert commands() == [requirements]
-
-
-def test_a_plugin_runs_with_its_output_streamed_and_its_exit_code_told(host, tmp_path):
-    (tmp_path / "__main__.py").write_text("import sys; print('port'); print('warn', file=sys.stderr); sys.exit(4)")
-    request = language_pb2.RunPluginRequest(
-        kind="resource",
-        pwd=str(tmp_path),
-        info=language_pb2.ProgramInfo(root_directory=str(tmp_path), program_directory=str(tmp_path)),
-    )
-    chunks = list(host[1].RunPlugin(request, timeout=30))
-    assert b"".join(chunk.stdout for chunk in chunks) == b"port\n"
-    assert b"".join(chunk.stderr for chunk in chunks) == b"warn\n"
-    assert chunks[-1].exitcode == 4
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])

@@ -31,19 +31,6 @@ def test_a_package_and_its_tests_import_nothing_of_the_rest(name):
     assert strangers(name, ROOT / "packages" / name) == []
 
 
-def test_a_stranger_is_seen_wherever_it_stands(tmp_path):
-    (tmp_path / "tests").mkdir()
-    (tmp_path / "tests" / "test_x.py").write_text(
-        "import json\nfrom tests.suite import count\nfrom localcloud.tests import idle_cloud\n"
-        "def test_x():\n    from gcp_tpu_provider import TOKEN\n    import planning.units as units\n"
-    )
-    assert strangers("localcloud", tmp_path) == [
-        "tests/test_x.py:2 tests.suite",
-        "tests/test_x.py:5 gcp_tpu_provider",
-        "tests/test_x.py:6 planning.units",
-    ]
-
-
 def test_no_test_of_a_package_reads_files_of_the_repository_around_it():
     """Its own folder may be reached from `__file__`, and nothing above; the folder that holds a flat package is where Python finds it."""
     above = {}

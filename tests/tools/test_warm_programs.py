@@ -1,14 +1,12 @@
 """A program in a fork sees what a program in an interpreter of its own sees."""
 
 import json
-import os
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-from tests.engine.warm import run_python
 from tools.engine.language_host import start_fork
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -83,47 +81,3 @@ def test_it_ends_as_an_interpreter_does(run):
     code, _, err = run("raise", {})
     assert code == 1
     assert err.endswith("ValueError: planted\n")
-
-
-def test_it_can_be_stopped(socket, tmp_path):
-    program = tmp_path / "program.py"
-    program.write_text("import threading\nthreading.Event().wait()\n")
-    fork = start_fork(str(socket), [str(program)], {}, str(tmp_path))
-    fork.terminate()
-    assert fork.wait() == -15
-
-
-def test_without_the_process_the_run_fails(tmp_path):
-    with pytest.raises(OSError, match=r"No such file|refused"):
-        start_fork(str(tmp_path / "nobody"), ["program.py"], {}, str(tmp_path))
-
-
-COMMAND = """
-import json, os, sys
-from scripts.beside import VALUE
-print(json.dumps([sys.argv[1:], sys.stdin.read(), os.getcwd(), os.environ["GIVEN"], VALUE, __name__]))
-print("an error", file=sys.stderr)
-sys.exit(2)
-"""
-
-
-@pytest.mark.parametrize("arguments", [("-m", "scripts.one"), ("-c", COMMAND)], ids=["module", "text"])
-def test_a_command_in_a_fork_is_the_one_of_its_folder_and_reads_its_input(socket, tmp_path, arguments):
-    (tmp_path / "scripts").mkdir()
-    (tmp_path / "scripts" / "one.py").write_text(COMMAND)
-    (tmp_path / "scripts" / "beside.py").write_text("VALUE = 7\n")
-    environment = {**os.environ, "GIVEN": "a value"}
-    forked = run_python([*arguments, "--json"], environment, tmp_path, stdin="typed", socket=socket)
-    own = subprocess.run(
-        [sys.executable, *arguments, "--json"],
-        cwd=tmp_path,
-        env=environment,
-        input="typed",
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
-    seen = [["--json"], "typed", str(tmp_path), "a value", 7, "__main__"]
-    assert (forked.returncode, json.loads(forked.stdout), forked.stderr) == (2, seen, "an error\n")
-    assert (own.returncode, own.stdout, own.stderr) == (2, forked.stdout, forked.stderr)

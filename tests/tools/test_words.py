@@ -3,7 +3,7 @@
 import pytest
 
 from tools import words
-from tools.words import Hit, budget_text, counts_of, excess, hits_in, is_read, main, package_of, subject_fault, texts_in
+from tools.words import Hit, excess, hits_in, is_read, main, subject_fault, texts_in
 
 
 def patterns(path, text, allowed=()):
@@ -13,17 +13,6 @@ def patterns(path, text, allowed=()):
 PLANTED = {
     "a negation of the noun across lines": ("a.md", "This is\nno question.", "P07"),
     "a verb and its place across lines": ("a.py", "# It stands\n# there.\n", "P05"),
-    "no one": ("a.md", "No one and everyone.", "P04"),
-    "lets": ("a.md", "It lets the way back lie open.", "P12"),
-    "lie": ("a.md", "It lets the way back lie open.", "P06"),
-    "given back": ("a.md", "The machine that was given back serves on.", "P15"),
-    "serves on": ("a.md", "The machine that was given back serves on.", "P13"),
-    "what-clauses": ("a.md", "What is left after it is what Google said when it was asked.", "P30"),
-    "say": ("a.md", "What is left after it is what Google said when it was asked.", "P09"),
-    "a double genitive": ("a.md", "The zone has none of ours.", "P28"),
-    "also when": ("a.md", "It gives nothing, also when it would.", "P33"),
-    "marks": ("a.md", "It carries the marks.", "P21"),
-    "whatever": ("a.md", "It is kept beside it, whatever destroy said.", "P32"),
     "a Makefile": ("Makefile", "# nobody mends this, meanwhile it is no stack", "P01"),
     "a file without a suffix": ("gemma", "# nobody mends this, meanwhile it is no stack", "P04"),
     "HTML": ("a.html", "<p>nobody mends this, meanwhile it is no stack</p>", "P27"),
@@ -34,14 +23,7 @@ PLANTED = {
     "a value in a text": ("a.py", 'TEXT = f"{name} is " f"no question."', "P07"),
     "an attribute's docstring": ("a.py", 'a = 1\n"""Whether it runs."""', "P43"),
     "a former word in Markdown": ("CHANGELOG.md", "- Everything can be mended.", "P01"),
-    "an alert that rings": ("a.md", "Two policies ring.", "P25"),
-    "a check that cannot tell": ("a.md", "The gate cannot tell.", "P02"),
-    "a possessive without a noun": ("a.md", "A TPU machine is in a project of Google's.", "P28"),
-    "a certain outcome": ("a.md", "The start would fail.", "P36"),
-    "lines of a server": ("a.md", "The lines show the cause.", "P48"),
-    "a start": ("a.md", "It began before the answer.", "P17"),
     "a colon for because": ("a.md", "Never move or reuse a tag: the attestations have its first content.", "P45"),
-    "a colon before a pronoun": ("a.md", "After an interruption, run it again: it sends the rest.", "P45"),
 }
 
 
@@ -94,27 +76,10 @@ def test_a_number_covers_its_hits_and_no_more_and_falls_with_them():
     assert next(excess([hit("stacks/a.py")], {"docs": {"P01": 1}})).startswith("docs")
 
 
-def test_a_total_may_move_between_packages_but_not_rise():
-    hits = [hit("docs/a.md"), hit("stacks/b.py")]
-    now = counts_of(hits)
-    assert list(excess(hits, now, {"docs": {"P01": 2}})) == []
-    assert list(excess(hits, now, {"docs": {"P01": 1}})) == [
-        "tools/words_budget.toml: the total of P01 rises from 1 to 2. It may only fall."
-    ]
-
-
 def test_a_quoted_text_is_left_out_and_another_word_in_its_place_is_not():
     quoted = "there was no available instance"
     assert patterns("a.py", f'"aborted because {quoted}"', [quoted]) == []
     assert patterns("a.py", '"aborted because this is no instance"', [quoted]) == ["P07"]
-
-
-def test_a_text_that_no_file_has_may_not_stay_allowed(monkeypatch, capsys):
-    tables = {**words._tables(), "allowed": {"nobody": ["no file " + "has this text"]}}
-    monkeypatch.setattr(words, "_tables", lambda: tables)
-    monkeypatch.setattr(words, "git", lambda *_: "README.md\0")
-    assert main() == 1
-    assert "no file has the allowed text" in capsys.readouterr().err
 
 
 def test_tests_fixtures_and_generated_pages_are_not_read_and_every_other_text_is():
@@ -124,15 +89,6 @@ def test_tests_fixtures_and_generated_pages_are_not_read_and_every_other_text_is
     assert not any(
         map(is_read, ("tests/a.py", "packages/localcloud/tests/a.py", "docs/reference/rules.md", "requirements.txt"))
     )
-
-
-def test_packages_and_folders_of_pages_count_apart():
-    paths = ("README.md", "docs/a.md", "docs/authors/a.md", "packages/localcloud/world/a.py", "scripts/plan/a.py")
-    assert [package_of(path) for path in paths] == [".", "docs", "docs/authors", "packages/localcloud", "scripts"]
-
-
-def test_the_budget_file_has_a_row_for_each_number():
-    assert budget_text({"docs": {"P02": 1, "P01": 2}, "empty": {}}).endswith('\n["docs"]\nP01 = 2\nP02 = 1\n')
 
 
 @pytest.mark.parametrize(
@@ -150,19 +106,6 @@ def test_the_budget_file_has_a_row_for_each_number():
 )
 def test_a_subject_without_a_verb_of_the_list_is_a_fault(subject):
     assert subject_fault(subject)
-
-
-@pytest.mark.parametrize(
-    "subject",
-    [
-        "connect: forward each signal to the command only once",
-        "add the words",
-        "tests, tools: name the row",
-        "vm_agent: fix x",
-    ],
-)
-def test_a_subject_that_starts_with_a_verb_is_right(subject):
-    assert subject_fault(subject) is None
 
 
 def test_a_folder_without_git_is_not_ok(monkeypatch, tmp_path, capsys):

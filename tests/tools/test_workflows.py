@@ -1,9 +1,7 @@
 """The workflows run scripts that exist, with no more rights than they need, and the pages about CI set up what they use."""
 
-import json
 import os
 import re
-import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -138,17 +136,6 @@ def test_a_deployment_stores_no_artifact():
     assert [word for word in words if word in text] == []
 
 
-def test_docker_logs_in_to_the_registry_of_the_stacks_first_region(tmp_path):
-    gcloud = tmp_path / "gcloud"
-    gcloud.write_text('#!/bin/sh\necho "$@"\n')
-    gcloud.chmod(0o755)
-    given = {"STACK": "tpu-v6e1-26b-w4a16", "GOOGLE_CLOUD_PROJECT": "a-project"}
-    environment = {"PATH": f"{tmp_path}:{os.environ['PATH']}", **given}
-    command = ["bash", "-e", "-c", step_script("deploy.yml", "Log in to the registry")]
-    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=True, timeout=60)
-    assert done.stdout == "auth configure-docker us-east5-docker.pkg.dev --quiet\n"
-
-
 PULUMI = r"""#!/bin/sh
 case "$*" in
     "stack ls"*) test -z "$BROKEN" && echo '[{"name": "organization/gemma-serving/a"}, {"name": "b"}, {"name": "of-a-person"}]' ;;
@@ -206,12 +193,6 @@ def test_no_code_of_a_pull_request_meets_the_rights_of_the_base():
     assert [name for name, flow in WORKFLOWS.items() if "pull_request_target" in triggers(flow)] == []
 
 
-def test_gcloud_has_a_version():
-    """Without one the action installs the newest release, in the job with the rights of ci-deploy."""
-    found = [step["with"] for _, step in steps() if "google-github-actions/setup-gcloud@" in str(step.get("uses"))]
-    assert [re.fullmatch(r"\d+\.\d+\.\d+", str(options.get("version"))) is not None for options in found] == [True]
-
-
 def test_no_checkout_keeps_its_token():
     checkouts = [step for _, step in steps() if str(step.get("uses", "")).startswith("actions/checkout@")]
     assert len(checkouts) >= 8
@@ -227,6 +208,7 @@ def test_every_action_is_pinned_by_its_commit_or_is_ours():
 
 
 def test_every_step_runs_a_command_that_exists():
+    makefile = (ROOT / "Makefile").read_text()
     for name, step in steps():
         command = step.get("run", "")
         for script in re.findall(r"scripts/\S+\.sh", command):
@@ -235,6 +217,8 @@ def test_every_step_runs_a_command_that_exists():
         for module in re.findall(r"-m (scripts\.[\w.]+|tools\.\w+|authors\.\w+)", command):
             path = ROOT / module.replace(".", "/")
             assert path.with_suffix(".py").is_file() or (path / "__main__.py").is_file(), (name, module)
+        for target in re.findall(r"\bmake ([a-z][\w-]*)", command):
+            assert re.search(rf"^{target}:", makefile, re.MULTILINE), (name, target)
 
 
 def test_a_teardown_needs_the_name_twice(tmp_path):
@@ -253,16 +237,6 @@ def test_a_teardown_needs_the_name_twice(tmp_path):
     refused = (2, "teardown: STACK and CONFIRM are not the same name; nothing was deleted.\n")
     assert run(STACK="a", CONFIRM="b") == run(STACK="a") == run(CONFIRM="a") == run() == refused
     assert set(triggers(WORKFLOWS["teardown.yml"])) == {"workflow_dispatch"}
-
-
-def test_the_page_names_every_variable_secret_and_environment():
-    text = "".join(path.read_text() for path in (GITHUB / "workflows").glob("*.yml") if path.name != RELEASE)
-    names = set(re.findall(r"\b(?:vars|secrets)\.(\w+)", text))
-    assert len(names) >= 7
-    assert {name for name in names if f"`{name}`" not in PAGE} == set()
-    environments = set(re.findall(r"environment:\w+|environment: (\w+)$", text, re.MULTILINE)) - {""}
-    assert {name for name in environments if f"| `{name}` |" not in PAGE} == set()
-    assert all(f"`{name}`" in PAGE for name in WORKFLOWS if name != "set-up.yml")
 
 
 def test_the_page_sets_each_variable_that_the_workflows_read_to_the_value_of_its_table():
@@ -471,119 +445,6 @@ def test_the_rules_of_the_main_branch_ask_for_the_checks_that_run_and_for_an_own
     assert page_files() == {"CODEOWNERS": "* @my-org/ml-platform\n"}
 
 
-def test_the_check_of_the_packages_is_green_only_when_each_passed_or_none_changed():
-    jobs_of = WORKFLOWS["test.yml"]["jobs"]
-    assert jobs_of["packages"]["needs"] == ["changed", "package"]
-    assert jobs_of["packages"]["if"].startswith("always() && ")
-    assert jobs_of["package"]["if"] == "needs.changed.outputs.packages != '[]'"
-    (step,) = jobs_of["packages"]["steps"]
-
-    def code(results):
-        environment = {"PATH": os.environ["PATH"], "RESULTS": results}
-        return subprocess.run(
-            ["bash", "-ec", step["run"]], env=environment, capture_output=True, check=False
-        ).returncode
-
-    assert [code(f"success {result}") for result in ("success", "skipped", "failure", "cancelled", "")] == [
-        0,
-        0,
-        1,
-        1,
-        1,
-    ]
-    assert [code(f"{result} skipped") for result in ("failure", "cancelled", "skipped")] == [1, 1, 1]
-
-
-def test_a_deployment_warns_as_long_as_nobody_owns_the_files(tmp_path):
-    """GitHub reads CODEOWNERS from three folders (docs.github.com, About code owners)."""
-    (tmp_path / "scripts" / "preview").mkdir(parents=True)
-    shutil.copy(ROOT / "scripts" / "preview" / "ci_plan.sh", tmp_path / "scripts" / "preview")
-    python = tmp_path / ".venv" / "bin" / "python"
-    python.parent.mkdir(parents=True)
-    python.write_text("#!/bin/sh\n")
-    python.chmod(0o755)
-
-    def warnings(**environment):
-        done = subprocess.run(
-            ["sh", "scripts/preview/ci_plan.sh"],
-            cwd=tmp_path,
-            env={"PATH": os.environ["PATH"], "STACK": "x", **environment},
-            capture_output=True,
-            text=True,
-            check=True,
-            timeout=60,
-        )
-        return done.stdout.count("::warning title=No code owners::")
-
-    assert (warnings(GITHUB_ACTIONS="true"), warnings()) == (1, 0)
-    for folder in (".github", ".", "docs"):
-        place = tmp_path / folder
-        place.mkdir(exist_ok=True)
-        (place / "CODEOWNERS").write_text("* @a\n")
-        assert warnings(GITHUB_ACTIONS="true") == 0
-        (place / "CODEOWNERS").unlink()
-
-
 def test_the_guard_has_the_roles_of_a_teardown_and_reads_the_use_of_services():
     assert account_roles("ci-guard") - account_roles("ci-teardown") == {"roles/monitoring.viewer"}
     assert account_roles("ci-teardown") < account_roles("ci-guard")
-
-
-def test_the_environment_of_another_runner_runs_with_the_python_of_this_one(tmp_path):
-    """The runner that packed it had another patch version in its tool cache; the links and pyvenv.cfg name that one."""
-
-    def tool_cache(version):
-        folder = tmp_path / version / "bin"
-        folder.mkdir(parents=True)
-        (folder / "python").symlink_to(sys._base_executable)
-        return folder
-
-    packed, present = tool_cache("3.12.1"), tool_cache("3.12.2")
-    subprocess.run([packed / "python", "-m", "venv", "--without-pip", ".venv"], cwd=tmp_path, check=True, timeout=120)
-    shutil.rmtree(packed.parent)
-    python = tmp_path / ".venv" / "bin" / "python"
-    assert not python.exists()
-    (step,) = (
-        step for step in ACTIONS["unpack"]["runs"]["steps"] if step.get("name") == "Use the Python of this runner"
-    )
-    environment = {"PATH": f"{present}:{os.environ['PATH']}"}
-    subprocess.run(["sh", "-eu", "-c", step["run"]], cwd=tmp_path, env=environment, check=True, timeout=120)
-    code = "import sys, json; print(sys.prefix)"
-    done = subprocess.run([python, "-c", code], capture_output=True, text=True, check=True, timeout=60)
-    assert done.stdout.strip() == str(tmp_path / ".venv")
-    assert str(packed) not in (tmp_path / ".venv" / "pyvenv.cfg").read_text()
-
-
-def test_no_step_names_a_version_of_the_tool_cache():
-    assert [name for name, step in steps() if re.search(r"hostedtoolcache/Python", str(step))] == []
-
-
-@pytest.mark.skipif(
-    shutil.which("jq") is None, reason="no jq, which GitHub's runners have; to enable this test install it"
-)
-def test_a_new_advisory_of_vllm_fails_the_night_and_so_does_a_service_without_an_answer(tmp_path, subtests):
-    job = yaml.safe_load((ROOT / ".github" / "workflows" / "nightly.yml").read_text())["jobs"]["audit"]
-    (script,) = [step["run"] for step in job["steps"] if step.get("name") == "Find new advisories of vLLM"]
-    curl = tmp_path / "curl"
-    curl.write_text('#!/bin/sh\n[ -n "$ANSWER" ] && printf "%s" "$ANSWER" > osv.json\n')
-    curl.chmod(0o755)
-    (tmp_path / "planning" / "data").mkdir(parents=True)
-    shutil.copy(ROOT / "planning/data/advisories.json", tmp_path / "planning/data")
-    known = json.loads((ROOT / "planning/data/advisories.json").read_text())
-    listed = [
-        {"id": f"GHSA-{n}", "published": "2099-01-01T00:00:00Z", "aliases": [row["id"]]} for n, row in enumerate(known)
-    ]
-    old = {"id": "PYSEC-2024-1", "published": "2024-01-01T00:00:00Z"}
-    new = {"id": "PYSEC-2099-1", "published": "2099-01-01T00:00:00Z", "aliases": ["CVE-2099-1"]}
-    for name, answer, fails, said in (
-        ("known by an alias", json.dumps({"vulns": [*listed, old]}), False, "no new advisory"),
-        ("new", json.dumps({"vulns": [*listed, new]}), True, "new: PYSEC-2099-1"),
-        ("no list", "{}", True, "null"),
-        ("no answer", "", True, ""),
-    ):
-        with subtests.test(name):
-            environment = {**os.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}", "ANSWER": answer}
-            done = subprocess.run(
-                ["bash", "-e", "-c", script], cwd=tmp_path, env=environment, capture_output=True, text=True, check=False
-            )
-            assert ((done.returncode != 0), said in done.stdout + done.stderr) == (fails, True), done.stderr

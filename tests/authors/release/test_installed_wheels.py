@@ -213,24 +213,6 @@ def test_the_key_of_the_environment_is_sent_and_never_stored(tester, base):
     assert [path.name for path in stored if "sk-of-this-test" in path.read_text()] == []
 
 
-def test_the_commands_state_their_names_and_refuse_in_one_sentence(cloud, tester, base, subtests):
-    for made, script, code, shown in (
-        (tester, "loadtest --help", 0, "usage: loadtest "),
-        (tester, "loadtest compare --help", 0, "usage: loadtest compare "),
-        (tester, "loadtest --url http://127.0.0.1:1 --concurrency 1 --out out", 2, "loadtest: "),
-        (cloud, "localcloud --help", 0, "usage: localcloud "),
-        (cloud, "localcloud types", 0, "gcp:storage/bucket:Bucket"),
-        (cloud, "localcloud run", 2, "localcloud: No command to run. Usage: localcloud run [options] -- CMD..."),
-        (cloud, "localcloud model-server", 1, "Pass one: `vllm serve MODEL`"),
-        (cloud, "localcloud run -- false", 1, "everything here is SIMULATED"),
-        (cloud, "localcloud run -- no-such-command", 127, "'no-such-command' was not found on PATH"),
-    ):
-        with subtests.test(script):
-            answer = made.shell(script, base, expect=code)
-            assert shown in answer
-            assert "Traceback" not in answer.replace("Traceback (most recent call last):\n  ...", ""), "vLLM's own form"
-
-
 @pytest.fixture(scope="module")
 def program(cloud, base):
     """The program of the page, in a folder with its environment: the wheel of localcloud, pulumi, pulumi-gcp and pytest."""

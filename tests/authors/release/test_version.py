@@ -31,13 +31,6 @@ def test_all_distributions_have_the_version_of_the_changelog_or_the_next_one():
     assert stated in {newest, *(".".join(map(str, numbers)) for numbers in following)}
 
 
-def test_no_distribution_is_forgotten():
-    """Each distribution has a pyproject.toml with a version, or a module that states it."""
-    folders = {Path(path).parts[:2] for path in version.PLACES}
-    for path in ROOT.glob("packages/*/pyproject.toml"):
-        assert path.relative_to(ROOT).parts[:2] in folders, path
-
-
 def test_a_version_is_written_to_every_place_or_to_none(copy):
     assert len(version.set_version(copy, "7.8.9")) == len(version.PLACES)
     assert version.the_version(copy) == "7.8.9"

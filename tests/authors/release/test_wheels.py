@@ -3,7 +3,6 @@
 import re
 import shutil
 import tarfile
-import tomllib
 import zipfile
 from email.parser import HeaderParser
 from pathlib import Path
@@ -11,7 +10,7 @@ from pathlib import Path
 import pytest
 from packaging.requirements import Requirement
 
-from authors.release import version, wheels
+from authors.release import wheels
 from contracts.errors import ScriptError
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -140,15 +139,3 @@ def test_the_bounds_of_each_requirement_admit_the_locked_version(subtests):
                     wanted = Requirement(line)
                     assert wanted.specifier.contains(locked[wanted.name])
                     assert any(each.operator == ">=" for each in wanted.specifier)
-
-
-def test_every_link_of_a_distribution_is_one_of_the_repository(subtests):
-    """An index shows these pages, so a relative link leads nowhere there."""
-    for folder in FOLDERS[1:]:
-        project = tomllib.loads((folder / "pyproject.toml").read_text())["project"]
-        page = (folder / "README.md").read_text()
-        with subtests.test(folder.name):
-            links = re.findall(r"\]\(([^)]*)\)", page)
-            assert [link for link in links if not link.startswith(("https://", "#"))] == []
-            owners = set(re.findall(r"https://github\.com/([\w-]+/gemma-serving)", f"{page}{project.get('urls')}"))
-            assert owners == {version.repository(ROOT)}

@@ -11,7 +11,6 @@ import pytest
 import yaml
 
 from authors.release import build
-from authors.release.__main__ import COMMAND
 from tools.engine.model import VERSION as ENGINE
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -66,20 +65,6 @@ def test_the_rehearsal_has_the_artefacts_alone_and_the_engine_of_the_project():
     assert [step["run"] for step in JOBS["rehearsal"]["steps"] if "run" in step] == ["python dist/rehearse.py dist"]
 
 
-def test_every_artifact_that_a_job_downloads_was_uploaded_by_the_build():
-    uploaded = {step["with"]["name"] for step in uses("build", "actions/upload-artifact")}
-    downloaded = {step["with"]["name"] for job in JOBS for step in uses(job, "actions/download-artifact")}
-    assert downloaded == uploaded == {"dist", "notes"}
-
-
-def test_every_command_of_the_build_exists():
-    known = {command.name for command in COMMAND.subcommands}
-    text = "".join(step.get("run", "") for step in JOBS["build"]["steps"])
-    used = set(re.findall(r"authors\.release ([\w-]+)", text))
-    assert {"build", "check", "notes"} == used <= known
-    assert used | {"version"} == set(re.findall(r"authors\.release ([a-z][\w-]+)", PAGE)) <= known
-
-
 @pytest.mark.skipif(shutil.which("jq") is None, reason="jq is not installed; the runners have it")
 def test_artefacts_of_another_repository_or_of_none_are_refused(tmp_path, subtests):
     (step,) = [step for step in JOBS["check"]["steps"] if "run" in step]
@@ -103,32 +88,6 @@ def test_artefacts_of_another_repository_or_of_none_are_refused(tmp_path, subtes
         with subtests.test(name):
             assert code(repository) == expected
     assert code("acme/serving", changed=True) == 1
-
-
-@pytest.mark.skipif(shutil.which("jq") is None, reason="jq is not installed; the runners have it")
-def test_pypi_gets_the_distributions_of_python(tmp_path):
-    """The `jq` program of the job `pypi`, on a manifest with one artefact of each kind."""
-    kinds = {
-        "plugin": "p-1.0.0",
-        "wheel": "w-1.0.0",
-        "sdist": "s-1.0.0",
-        "schema": "c-1.0.0",
-        "script": "r",
-    }
-    (tmp_path / "dist").mkdir()
-    for kind, name in kinds.items():
-        (tmp_path / "dist" / name).write_text(kind)
-    found = [build.described(tmp_path / "dist" / name, kind, "1.0.0") for kind, name in kinds.items()]
-    build.write_sums(tmp_path / "dist", found, repository="a/b")
-    selected = {}
-    for job in PUBLISHING[1:]:
-        text = "".join(step.get("run", "") for step in JOBS[job]["steps"])
-        (query,) = re.findall(r"jq --raw-output '([^']+)'", text)
-        done = subprocess.run(
-            ["jq", "-r", query, "dist/manifest.json"], cwd=tmp_path, capture_output=True, text=True, check=True
-        )
-        selected[job] = set(done.stdout.split())
-    assert selected == {"pypi": {"w-1.0.0", "s-1.0.0"}}
 
 
 def test_the_page_has_every_job_variable_and_right_and_makes_the_environment():
