@@ -6,11 +6,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from loadtest.client.events import EventSplitter, Usage
+from loadtest.client.events import EventSplitter, Usage, parse_event
 from loadtest.client.wire import (
     Exchange,
     Origin,
     WireConnection,
+    _plain_token,
     request_bytes,
     request_head,
 )
@@ -147,6 +148,27 @@ def test_bytes_with_the_usual_form_that_are_not_such_an_event_are_left_to_the_pa
         with subtests.test(name):
             exchange, _, _ = receive([HEAD + chunk(usual), sent, b"0\r\n\r\n"])
             assert (exchange.error, len(exchange.times_s)) == (error, events)
+
+
+@settings(deadline=None)
+@given(
+    st.sampled_from(
+        ["", " ", "x", '"', '"content":"', '"finish_reason":null', '\\"error":', "\n\n", "data: ", "}{", "é"]
+    ),
+    st.sampled_from([None, "stop"]),
+    st.booleans(),
+    st.booleans(),
+)
+def test_events_told_without_decoding_are_those_that_decoding_calls_plain_tokens(text, finish, with_usage, chat):
+    choice = {"delta": {"content": text}} if chat else {"text": text}
+    obj = {"choices": [{**choice, "finish_reason": finish}], "usage": USAGE if with_usage else None}
+    payload = json.dumps(obj, separators=(",", ":"), ensure_ascii=False).encode()
+    delta = parse_event(payload)
+    if _plain_token(payload):
+        assert delta.generated
+        assert delta.finish_reason is None
+        assert delta.usage is None
+        assert delta.error is None
 
 
 @pytest.mark.parametrize(

@@ -78,6 +78,11 @@ READY = {"guestAttributeNamespace": "ns"}
             "bootDiskSizeGb",
             "`bootDiskSizeGb` is 50, but must be at least 100 (GB), Google's default.",
         ),
+        (
+            {"maxRunDurationS": 0},
+            "maxRunDurationS",
+            "`maxRunDurationS` is 0, but must be above 0 (seconds).",
+        ),
         ({"maxRunDurationS": 1.5}, "maxRunDurationS", "`maxRunDurationS` is 1.5, but must be a whole number."),
         (
             {"zones": ["us-east5-a", "useast"]},
@@ -99,6 +104,11 @@ READY = {"guestAttributeNamespace": "ns"}
             {"acceleratorType": "v6e"},
             "acceleratorType",
             '`acceleratorType` is "v6e", but must be a type and size such as v6e-4',
+        ),
+        (
+            {"acceleratorType": None},
+            "acceleratorType",
+            "`acceleratorType` is missing: Type and size of the slice, such as v6e-4.",
         ),
         (
             {"provisioningModel": "flex"},
@@ -126,6 +136,11 @@ READY = {"guestAttributeNamespace": "ns"}
         ({"description": "x" * 513}, "description", "`description` has 513 characters"),
         ({"dataDisks": [{"mode": "read-only"}]}, "dataDisks[0].sourceDisk", "`dataDisks[0].sourceDisk` is missing"),
         (
+            {"dataDisks": [{"sourceDisk": "d", "mode": "rw"}]},
+            "dataDisks[0].mode",
+            "must be read-write or read-only",
+        ),
+        (
             {"serviceAccount": {"email": "a@b.c", "mail": "x"}},
             "serviceAccount.mail",
             "`serviceAccount.mail` is unknown. Known names: email, scopes.",
@@ -152,6 +167,14 @@ def test_a_mistake_is_one_sentence_at_its_path(engine: FakeEngine, change: dict[
     assert sentence in mistakes[path]
     assert "\n" not in mistakes[path]
     assert "hf_canary" not in mistakes[path]
+
+
+def test_several_mistakes_are_told_together(engine: FakeEngine):
+    assert set(engine.mistakes(wanted(zones=["x"], tags=["Y"], maxRunDurationS=None))) == {
+        "zones[0]",
+        "tags[0]",
+        "maxRunDurationS",
+    }
 
 
 def test_metadata_that_is_a_secret_as_a_whole_is_refused(engine: FakeEngine):

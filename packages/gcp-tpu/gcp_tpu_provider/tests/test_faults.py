@@ -73,11 +73,37 @@ class TestInterruption:
         assert engine.state
         assert engine.state.outputs["state"] == "ACTIVE"
 
+    def test_ctrl_c_in_the_wait_and_then_destroy_leaves_nothing(self, engine: FakeEngine, cloud: FakeTpu):
+        cloud.scripts["us-east5-a"] = WAITING
+        up_and_cancel(engine, cloud, wanted(), "GET", times=12)
+        engine.destroy()
+        assert cloud.queued == {}
+
+    def test_ctrl_c_before_anything_was_asked_for_leaves_no_state(self, engine: FakeEngine, cloud: FakeTpu):
+        ended = up_and_cancel(engine, cloud, wanted(), "GET", times=1)
+        assert ended.partial is None
+        assert engine.state is None
+        assert cloud.queued == {}
+
     def test_the_post_itself_broken_off_keeps_the_id(self, engine: FakeEngine, cloud: FakeTpu):
         up_and_cancel(engine, cloud, wanted(), "POST", times=1)
         assert engine.state
         assert engine.state.id == "projects/my-project/queuedResources/serve"
         assert engine.state.outputs["name"] == cloud.name("us-east5-a")
+
+    def test_a_zone_that_fails_after_the_interruption_is_left_for_the_next_one_under_the_same_id(
+        self, engine: FakeEngine, cloud: FakeTpu
+    ):
+        cloud.scripts["us-east5-a"] = WAITING
+        up_and_cancel(engine, cloud, wanted(), "GET", times=12)
+        cloud.queued[cloud.name("us-east5-a")].steps.append("FAILED:gone after all")
+        assert engine.up(wanted()) == "update"
+        assert engine.state
+        assert engine.state.outputs["zone"] == "us-east5-b"
+        assert engine.state.id == "projects/my-project/queuedResources/serve"
+        assert list(cloud.queued) == [cloud.name("us-east5-b")]
+        engine.destroy()
+        assert cloud.queued == {}
 
     def test_when_the_other_zones_fail_too_the_next_up_starts_over(self, engine: FakeEngine, cloud: FakeTpu):
         cloud.scripts["us-east5-a"] = WAITING
@@ -144,6 +170,11 @@ class TestLostAnswers:
         assert len(cloud.made("POST")) == 1
         assert list(cloud.queued) == [cloud.name("us-east5-a")]
 
+    def test_a_request_whose_second_attempt_is_refused_is_found_by_its_id_too(self, engine: FakeEngine, cloud: FakeTpu):
+        cloud.faults.append(("POST", "limited"))
+        engine.up(wanted())
+        assert list(cloud.queued) == [cloud.name("us-east5-a")]
+
     def test_a_request_that_never_shows_is_kept_in_the_state_and_asked_for_again(
         self, engine: FakeEngine, cloud: FakeTpu
     ):
@@ -174,6 +205,29 @@ class TestLostAnswers:
         assert len(cloud.made("POST")) <= 2
         assert list(cloud.queued) == [cloud.name("us-east5-a")]
         assert engine.state.outputs["state"] == "ACTIVE"
+
+    @pytest.mark.parametrize("hidden_s", [0.01, 0.12])
+    def test_a_lost_answer_that_shows_late_is_deleted_by_destroy_and_kept_by_a_refresh(
+        self, engine: FakeEngine, cloud: FakeTpu, hidden_s: float
+    ):
+        cloud.faults.append(("POST", "lost"))
+        cloud.hidden_s = hidden_s
+        with suppress(Aborted):
+            engine.up(wanted())
+        engine.refresh()
+        assert engine.state
+        engine.destroy()
+        assert cloud.queued == {}
+
+    def test_a_503_that_lasts_leaves_the_id_in_the_state_when_nobody_can_tell(self, engine: FakeEngine, cloud: FakeTpu):
+        cloud.faults.extend([("POST", "lost"), ("GET", "dropped")])
+        with pytest.raises(Aborted) as ended:
+            engine.up(wanted())
+        assert ended.value.partial
+        assert engine.state
+        assert engine.up(wanted()) == "update"
+        assert engine.state.outputs["state"] == "ACTIVE"
+        assert len(cloud.queued) == 1
 
     def test_no_connection_at_all_leaves_no_state(self, engine: FakeEngine, cloud: FakeTpu):
         cloud.faults.append(("POST", "unsent"))

@@ -349,6 +349,21 @@ class TestEnds:
         assert list(cloud.queued) == [second(cloud)]
         assert (name(engine), other(engine)) == (second(cloud), None)
 
+    @pytest.mark.parametrize("how", ["destroy", "refresh and destroy"])
+    @pytest.mark.parametrize(("moment", "text"), MOMENTS, ids=[moment for moment, _ in MOMENTS])
+    def test_after_ctrl_c_a_destroy_deletes_both(
+        self, engine: FakeEngine, cloud: FakeTpu, moment: str, text: Callable[[FakeTpu], str], how: str
+    ):
+        engine.up(renewing())
+        cloud.pass_time(3)
+        cancel_at(engine, cloud, text(cloud))
+        with pytest.raises(Aborted):
+            engine.up(renewing())
+        if "refresh" in how:
+            engine.refresh()
+        engine.destroy()
+        assert cloud.queued == {}
+
     def test_what_a_lost_state_left_behind_is_found_under_either_id(self, engine: FakeEngine, cloud: FakeTpu):
         engine.up(renewing())
         cloud.pass_time(3)
