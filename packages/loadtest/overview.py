@@ -68,16 +68,13 @@ def overview_of(folders: Sequence[Path]) -> list[WorkloadTable]:
             groups.setdefault(_workload(run, result), []).append(result)
         for workload, group in groups.items():
             tables.setdefault((workload, bool(run.get("slo"))), []).append(_row(folder, run, group))
+    for rows in tables.values():  # valid ones first, the highest throughput first
+        rows.sort(key=lambda row: (not row.valid, -(row.output_throughput or 0.0)))
     made = [
-        WorkloadTable(workload=workload, has_limits=limits, rows=tuple(sorted(rows, key=_rank)))
+        WorkloadTable(workload=workload, has_limits=limits, rows=tuple(rows))
         for (workload, limits), rows in tables.items()
     ]
     return sorted(made, key=lambda table: -len(table.rows))
-
-
-def _rank(row: SweepRow) -> tuple[bool, float]:
-    """Order rows: valid ones first, the highest throughput first."""
-    return not row.valid, -(row.output_throughput or 0.0)
 
 
 def _workload(run: Mapping[str, Any], result: Mapping[str, Any]) -> str:

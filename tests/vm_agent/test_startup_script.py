@@ -194,25 +194,6 @@ def test_a_pull_from_artifact_registry_logs_in_outside_dockers_own_configuration
     assert not Path(folder.split(" in ")[1]).exists()
 
 
-def test_a_changed_document_is_rolled_out_in_place_and_the_image_is_pulled_before_the_old_server_stops(
-    machine: Machine,
-):
-    port = free_port()
-    first = machine.set_document(document(port))
-    machine.boot()
-    eventually(lambda: is_phase(machine, "ready", first), "the first server is ready")
-    second = machine.set_document(
-        document(port, image=IMAGE.replace("a" * 64, "b" * 64), args=["m", f"--port={port}", "--max-model-len=8192"])
-    )
-    eventually(lambda: is_phase(machine, "ready", second), "the second server is ready")
-    calls = [call for call in machine.docker_calls() if "gemma-serving-collector" not in call]
-    verbs = [call[0] for call in calls if call[0] in {"pull", "stop", "rm", "run"}]
-    assert verbs == ["pull", "run", "pull", "stop", "rm", "run"]
-    assert "--max-model-len=8192" in runs(machine)[1]
-    moments = machine.moments()
-    assert moments.index(("ready", second)) == len(moments) - 1
-
-
 def test_a_slow_pull_is_dropped_when_a_newer_document_comes_and_the_last_one_wins(machine: Machine):
     port = free_port()
     machine.set_document(document(port, image="docker.io/vllm/slow:1"))

@@ -9,7 +9,6 @@ from loadtest.measure import (
     client_figures,
     error_figures,
     load_figures,
-    percentile,
 )
 from loadtest.records import RequestRecord, WorkerResult, packed, read_message
 from loadtest.ttft_uncertainty import bunch_findings, invalid_reasons
@@ -84,15 +83,6 @@ def test_a_point_without_a_complete_answer_has_no_latencies_and_no_throughput():
     figures = load_figures([record(0, 0.0, [], error="http_503")], None)
     assert (figures["completed"], figures["failed"], figures["output_throughput"]) == (0, 1, 0.0)
     assert figures["median_ttft_ms"] is None
-
-
-def test_the_peak_counts_requests_at_once():
-    assert load_figures(TRACE, None)["max_concurrent_requests"] == 2
-
-
-@pytest.mark.parametrize(("share", "wanted"), [(0, 1.0), (50, 2.5), (90, 3.7), (100, 4.0)])
-def test_percentiles_lie_between_neighbours_as_numpy_has_them(share, wanted):
-    assert percentile([1.0, 2.0, 3.0, 4.0], share) == pytest.approx(wanted)
 
 
 def worker(records, lags=(), cpu=1.0, wall=10.0, shed=0):

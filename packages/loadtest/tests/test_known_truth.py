@@ -21,8 +21,6 @@ SWEEP = Sweep(
     concurrency=(4,), request_rate=(), input_tokens=(32,), output_tokens=(16,), requests=24, duration_s=None, seed=1
 )
 NEAR = 0.02
-STOOD_STILL_S = 0.05
-"""A server that the machine kept from running for longer does not follow its script."""
 
 
 @pytest.fixture
@@ -99,12 +97,8 @@ def test_every_figure_is_the_servers_whatever_the_tokens_say(calm, tmp_path, tai
     ("fault", "error"),
     [
         ({"kind": "status", "status": 429}, "http_429"),
-        ({"kind": "status", "status": 503}, "http_503"),
         ({"kind": "reset", "after_tokens": 3}, "reset"),
         ({"kind": "close", "after_tokens": 3}, "closed"),
-        ({"kind": "malformed", "after_tokens": 3}, "malformed"),
-        ({"kind": "error_event", "after_tokens": 3}, "error_event"),
-        ({"kind": "no_usage"}, "missing_usage"),
         ({"kind": "finish", "reason": "abort"}, "abort"),
         ({"kind": "html"}, "html"),
         ({"kind": "gzip"}, "compressed"),
@@ -112,12 +106,11 @@ def test_every_figure_is_the_servers_whatever_the_tokens_say(calm, tmp_path, tai
         pytest.param({"kind": "stall", "after_tokens": 3}, "stall", marks=pytest.mark.long),
         pytest.param({"kind": "hang"}, "stall", marks=pytest.mark.long),
     ],
-    ids=lambda value: value.get("status", value["kind"]) if isinstance(value, dict) else value,
+    ids=lambda value: value["kind"] if isinstance(value, dict) else value,
 )
-@pytest.mark.parametrize("tail", [pytest.param(0, marks=pytest.mark.long, id="text"), pytest.param(12, id="tail")])
-def test_failures_of_every_kind_leave_the_figures_of_the_others_true(calm, tmp_path, fault, error, tail):
+def test_failures_of_a_kind_leave_the_figures_of_the_others_true(calm, tmp_path, fault, error):
     every, limit_s = (12, STALL_LIMIT_S) if error == "stall" else (4, 120.0)
-    calm.control({**fault, "every": every, "tail": tail})
+    calm.control({**fault, "every": every, "tail": 12})
     result, rows = measured(calm, tmp_path, max_failed=0.5, stall_timeout_s=limit_s)
     assert result["errors_by_kind"] == {error: 24 // every}
     assert NAMED.get(error, "") in result["error_examples"][error]
@@ -168,14 +161,6 @@ def test_answers_that_are_not_what_they_seem_are_named(calm, tmp_path, subtests)
             assert any(said in text for text in named), (result["invalid_reasons"], result["notes"])
 
 
-def test_the_first_output_ends_the_time_to_first_token_and_special_tokens_before_it_do_not(calm, tmp_path):
-    calm.control({"lead": 8})
-    result, rows = measured(calm, tmp_path)
-    assert result["completed"] == 24
-    assert result["median_ttft_ms"] > 20 + 8 * 5 * 0.9
-    assert_true_or_invalid(calm, result, rows)
-
-
 def test_a_server_whose_own_histograms_disagree_makes_the_point_invalid(calm, tmp_path):
     calm.control({"metrics_factor": 10})
     result, _ = measured(calm, tmp_path)
@@ -198,51 +183,6 @@ def test_the_server_and_the_client_agree_and_the_steady_window_stands_beside(cal
     assert steady["requests"] + steady["requests_left_out"] == 24
     assert 0 < steady["start_s"] < steady["end_s"] < result["duration"]
     assert result["saturation"] is None
-
-
-@pytest.mark.parametrize(("capacity", "over"), [(0, False), (2, True)])
-def test_a_limited_server_is_over_saturated_and_an_unlimited_one_is_not(start_server, tmp_path, capacity, over):
-    # Two at once for 100 ms each: 20 requests a second. Forty are offered.
-    server = start_server("--ttft-s", "0.05", "--tpot-s", "0.01", "--capacity", str(capacity))
-    sweep = replace(SWEEP, concurrency=(), request_rate=(40.0,), requests=80, output_tokens=(6,))
-    result, rows = measured(server, tmp_path, sweep, stall_timeout_s=30.0)
-    if over or (result["valid"] and server.control()["stood_still_s"] <= STOOD_STILL_S):
-        assert result["saturation"]["over"] is over
-    assert_true_or_invalid(server, result, rows)
-    if over:
-        # The rate that the server had by its own clock; never more than 20.
-        ends = sorted(row["end_s"] for row in rows)
-        assert result["saturation"]["answered_per_s"] <= 20 * 1.1
-        assert not result["valid"] or result["saturation"]["answered_per_s"] > 0.5 * 79 / (ends[-1] - ends[0])
-        assert any("over-saturated" in note for note in result["notes"])
-
-
-def test_a_hang_before_the_first_byte_falls_under_the_stall_limit(calm, tmp_path):
-    calm.control({"kind": "hang", "spare": 23})
-    result, rows = measured(calm, tmp_path, stall_timeout_s=STALL_LIMIT_S)
-    assert result["errors_by_kind"] == {"stall": 1}
-    assert "before the first token" in result["error_examples"]["stall"]
-    # The last request hangs: the duration ends with it, although the complete answers were quick.
-    answered_s = max(row["last_s"] for row in rows) - min(row["received_s"] for row in rows)
-    assert result["duration"] >= max(STALL_LIMIT_S, answered_s)
-
-
-def test_a_server_that_refuses_is_not_fast_and_the_run_fails(calm, tmp_path):
-    calm.control({"kind": "status", "status": 429, "spare": 12})
-    settings = SweepSettings(url=calm.url, model=None, out=tmp_path, warm_up=0, workers=1)
-    outcome = run_sweep(settings, SWEEP, Endpoint(base_url=calm.url), Quiet())
-    (result,) = read_results(tmp_path)
-    assert (result["completed"], result["failed"]) == (12, 12)
-    assert not result["valid"]
-    assert result["invalid_reasons"][0] == "12 of 24 requests failed (50.0%), more than --max-failed 0.01"
-    assert outcome.failing == 1
-
-
-def test_failures_within_the_share_that_is_allowed_leave_a_point_valid(calm, tmp_path):
-    calm.control({"kind": "status", "status": 429, "times": 1})
-    result, _ = measured(calm, tmp_path, max_failed=0.05)
-    assert result["failed"] == 1
-    assert not [reason for reason in result["invalid_reasons"] if "--max-failed" in reason]
 
 
 def test_the_command_fails_and_says_so_first_when_requests_fail(calm, tmp_path, capsys):

@@ -17,7 +17,7 @@ from loadtest.measure import (
     load_figures,
 )
 from loadtest.proof import little_reasons
-from loadtest.steady import saturation_figures, steady_figures, steady_window
+from loadtest.steady import steady_figures, steady_window
 from loadtest.tests.virtual_time import PROMPT_TOKENS, Script, run_load, share_of
 from loadtest.traffic.points import Point
 from loadtest.ttft_uncertainty import invalid_reasons
@@ -187,37 +187,6 @@ def test_the_steady_window_leaves_out_the_first_wave_and_what_ends_after_the_las
     in_window = sum(starts_s <= at_s < ends_s for served in log for at_s, _ in served.events)
     shown = sum(len(served.events) for served in log) / len(log)
     assert steady["output_throughput"] == pytest.approx(in_window * 16 / shown / (ends_s - starts_s), rel=NEAR)
-
-
-def open_point(rate):
-    return Point(mode="open", level=rate, input_tokens=4, output_tokens=16, requests=None, duration_s=60.0, seed=1)
-
-
-@pytest.mark.parametrize("poisson", [True, False])
-@pytest.mark.parametrize("rate", [2.0, 20.0])
-def test_unlimited_capacity_is_never_called_saturated(monkeypatch, rate, poisson):
-    share = share_of(rate_per_s=rate, requests=None, duration_s=60.0, poisson=poisson, concurrency=4096)
-    result, log = run_load(monkeypatch, share, varied)
-    assert len(log) == rate * 60
-    figures = assert_true(result, log)
-    saturation = saturation_figures(result.records, steady_window(result.records, open_point(rate)), rate)
-    assert saturation["over"] is False
-    assert saturation["answered_per_s"] == pytest.approx(rate, rel=0.1)
-    assert little_reasons(result.records, figures, open_point(rate), None) == []
-
-
-@pytest.mark.parametrize(("rate", "over"), [(6.0, False), (7.2, False), (8.8, True), (12.0, True)])
-def test_limited_capacity_is_found_within_a_tenth(monkeypatch, rate, over):
-    # Eight at once for 0.2 + 16 x 0.05 s: 8 requests a second.
-    share = share_of(rate_per_s=rate, requests=None, duration_s=60.0, concurrency=4096, stall_timeout_s=60.0)
-    script = Script(tokens=17)
-    result, log = run_load(monkeypatch, share, lambda _number: script, slots=8)
-    saturation = saturation_figures(result.records, steady_window(result.records, open_point(rate)), rate)
-    assert saturation["over"] is over
-    if over:
-        assert saturation["answered_per_s"] == pytest.approx(8.0, rel=0.1)
-    figures = assert_true(result, log)
-    assert figures["request_throughput"] <= 8.0
 
 
 def test_latencies_of_an_open_loop_count_from_the_intended_time(monkeypatch):

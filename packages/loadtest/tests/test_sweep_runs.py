@@ -164,15 +164,6 @@ def test_loads_above_saturation_are_left_out_and_said_so(calm, tmp_path, monkeyp
     assert all(result["valid"] for result in results.values())
 
 
-def test_an_open_loop_above_its_limit_sheds_and_is_invalid(calm, tmp_path):
-    sweep = replace(SWEEP, concurrency=(), request_rate=(200.0,), requests=40)
-    _, results = bench(calm.url, tmp_path, sweep, max_in_flight=2)
-    result = only(results)
-    assert not result["valid"]
-    assert any("not sent because too many were in flight" in reason for reason in result["invalid_reasons"])
-    assert result["num_prompts"] + result["client"]["shed"] == 40
-
-
 def test_two_processes_share_a_point_without_sending_anything_twice(calm, tmp_path):
     before = calm.control()
     settings = SweepSettings(url=calm.url, model=None, out=tmp_path, warm_up=0, workers=2)
@@ -189,13 +180,6 @@ def test_warm_up_is_not_counted(calm, tmp_path):
     run_sweep(settings, SWEEP, Endpoint(base_url=calm.url), Quiet())
     assert calm.control()["requests"] - before == 17
     assert read_results(tmp_path)[0]["num_prompts"] == 12
-
-
-def test_a_request_that_takes_too_long_is_ended(start_server, tmp_path):
-    slow = start_server("--ttft-s", "30")
-    outcome, results = bench(slow.url, tmp_path, replace(SWEEP, requests=2), request_timeout_s=1.0)
-    assert only(results)["errors_by_kind"] == {"timeout": 2}
-    assert outcome.empty == 1
 
 
 def test_a_point_that_takes_too_long_is_ended_with_what_is_known(calm, tmp_path):

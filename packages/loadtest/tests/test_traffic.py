@@ -16,7 +16,6 @@ from loadtest.traffic.dataset import RowReader, parse_row, sample_text, scan_dat
 from loadtest.traffic.lengths import parse_lengths
 from loadtest.traffic.makers import SyntheticSource, image_parts
 from loadtest.traffic.media_files import ImageSize, parse_image_size
-from loadtest.traffic.points import PRESETS
 from loadtest.traffic.prompts import POOL, Calibration, Recipe
 from loadtest.traffic.spec import Traffic
 
@@ -189,12 +188,6 @@ def test_lengths_of_a_distribution_are_clamped_to_max_model_len():
     assert max(given + output for given, output in lengths) == 256
     assert min(given for given, _ in lengths) >= 1
     assert [made.lengths_of(index) for index in range(5)] == lengths[:5]
-
-
-def test_presets_have_the_lengths_of_their_names():
-    for name in ("8000/1000", "1000/8000", "1000/1000"):
-        preset = PRESETS[name]
-        assert f"{preset.input_tokens[0]}/{preset.output_tokens[0]}" == name
 
 
 @pytest.mark.parametrize(

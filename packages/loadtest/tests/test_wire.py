@@ -150,12 +150,6 @@ def test_bytes_with_the_usual_form_that_are_not_such_an_event_are_left_to_the_pa
             assert (exchange.error, len(exchange.times_s)) == (error, events)
 
 
-def test_the_first_token_is_timed_by_the_event_that_holds_it_and_not_by_the_role():
-    role_ends = STREAM.index(b'{"id"') - 20
-    exchange, _, _ = receive([STREAM[:role_ends], STREAM[role_ends:]])
-    assert exchange.times_s[0] == 1.0
-
-
 @settings(deadline=None)
 @given(
     st.sampled_from(
@@ -175,10 +169,6 @@ def test_events_told_without_decoding_are_those_that_decoding_calls_plain_tokens
         assert delta.finish_reason is None
         assert delta.usage is None
         assert delta.error is None
-
-
-def test_the_usual_token_event_is_told_without_decoding():
-    assert _plain_token(json.dumps(token(" hello"), separators=(",", ":")).encode())
 
 
 @pytest.mark.parametrize(
@@ -273,8 +263,3 @@ def test_special_tokens_have_times_and_the_role_has_none():
     assert exchange.error is None
     assert list(exchange.times_s) == [1.0, 2.0, 3.0, 4.0]
     assert exchange.silent == 1  # the first output is the second event
-
-
-def test_an_answer_that_the_server_aborted_is_a_failure():
-    exchange, _, _ = receive([HEAD + chunk(event(token("a"))) + chunk(event(special("abort"))) + b"0\r\n\r\n"])
-    assert exchange.error == "abort"

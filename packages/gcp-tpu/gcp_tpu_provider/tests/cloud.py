@@ -9,7 +9,6 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from time import monotonic
 from typing import Any, ClassVar
-from urllib.parse import parse_qs, urlsplit
 
 from gcp_tpu_provider.errors import GoogleError, NoAnswerError
 from gcp_tpu_provider.tests.google_bodies import google_answer, google_request
@@ -79,7 +78,6 @@ class FakeTpu:
     refuses_in_operation: bool = False
     """A deletion that needs force is refused by its operation, with code 9, instead of by the answer."""
     on_call: Callable[[str], None] | None = None
-    closed: bool = False
     clock: datetime = datetime(2026, 11, 20, 8, tzinfo=UTC)
     """Google's time. It does not advance until a test moves it."""
     created: int = 0
@@ -91,7 +89,7 @@ class FakeTpu:
         self.clock += timedelta(hours=hours)
 
     async def close(self) -> None:
-        self.closed = True
+        return None
 
     async def call(
         self,
@@ -264,9 +262,3 @@ class FakeTpu:
 
     def made(self, text: str) -> list[str]:
         return [call for call in self.calls if text in call]
-
-
-def parse(url: str) -> tuple[str, dict[str, str]]:
-    """Split a URL into path and query."""
-    parts = urlsplit(url)
-    return parts.path, {key: values[0] for key, values in parse_qs(parts.query).items()}
