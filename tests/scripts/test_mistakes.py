@@ -88,7 +88,7 @@ PLAN = (
     typed(
         f"{E2B} L4 --set maxModelLength=1",
         '"maxModelLength"',
-        "Did you mean maxModelLen? `gemma plan --help`",
+        "Did you mean maxModelLen?",
     ),
     typed(f"{E2B} L4 --set maxModelLen=long", 'maxModelLen is "long"', "it must be a whole number."),
     typed(

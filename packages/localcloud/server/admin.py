@@ -3,7 +3,8 @@
 It accepts only the operator's token. The overview needs no token.
 """
 
-from collections.abc import Callable, Iterable
+from collections import deque
+from collections.abc import Callable
 
 from aiohttp import web
 
@@ -27,7 +28,7 @@ class Admin:
     def __init__(
         self,
         cloud: Cloud,
-        log: Iterable[JsonObject],
+        log: deque[JsonObject],
         machine_address: Callable[[str, int], tuple[str, int] | None],
     ) -> None:
         self._cloud = cloud
