@@ -5,10 +5,10 @@ The parallelism and the batch sizes follow the vLLM recipe for Gemma 4 (table "T
 
 import dataclasses
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
-from msgspec import Struct, field
+from msgspec import Struct
 from msgspec.structs import replace
 
 from planning.question.types import Deployment

@@ -21,7 +21,7 @@ from tests.safetensors_files import safetensors
 ROOT = Path(__file__).parents[3]
 COMMANDS = (
     "agent", "alerts", "bench", "capacity", "connect", "doctor", "logs", "new", "plan", "preview", "recover",
-    "restart", "rollout", "save_token", "smoke", "stage_model", "status", "teardown",
+    "restart", "rollout", "save_token", "smoke", "stage_model", "status", "teardown", "up",
 )  # fmt: skip
 AUTHORS = ("demo", "docs", "release")
 """Commands of the authors: they are run from `authors/`, and look alike."""
@@ -148,6 +148,7 @@ STOPPABLE = [
     ("stage_model", "--stack", "l4-qat", "--from", "checkpoint"),
     ("status", "--stack", "l4-qat"),
     ("teardown", "--stack", "l4-qat", "--yes"),
+    ("up", "--stack", "l4-qat", "--yes"),
 ]
 """Commands that ask the engine first."""
 WITHOUT_ENGINE = [

@@ -136,7 +136,7 @@ def test_a_message_on_a_terminal_breaks_neither_words_nor_commands_nor_paths(mon
 def test_a_message_of_a_command_is_whole_at_80_columns(tmp_path):
     """The terminal cut a plain message at its last column: "the pl / an"."""
     shown = RealTerminal(
-        [sys.executable, "-m", "scripts.gemma", "plan", "--stack", "none", "--costs", "--explain"],
+        [sys.executable, "-m", "scripts.gemma", "plan", "l4-qat", "--costs", "--explain"],
         columns=40, lines=24, folder=ROOT, environment=os.environ,
     )  # fmt: skip
     try:
