@@ -23,7 +23,7 @@ COMMANDS = (
     "agent", "alerts", "bench", "capacity", "connect", "doctor", "logs", "new", "plan", "preview", "recover",
     "restart", "rollout", "save_token", "smoke", "stage_model", "status", "teardown", "up",
 )  # fmt: skip
-AUTHORS = ("demo", "docs", "release")
+AUTHORS = ("demo", "docs")
 """Commands of the authors: they are run from `authors/`, and look alike."""
 
 
@@ -158,7 +158,6 @@ WITHOUT_ENGINE = [
     ("docs",),
     ("new", "mine", "--model", "E2B"),
     ("plan", "--stack", "l4-qat"),
-    ("release", "check", "--tag", "v1.0.0"),
 ]
 """Commands whose first work is something else."""
 ENGINE_THAT_WAITS = """
