@@ -190,7 +190,8 @@ _TABLES: Final[Mapping[str, TypeAdapter[Any]]] = {
     "boots": TypeAdapter(dict[str, Boot], config=_STRICT),
     "constants": TypeAdapter(dict[str, ReadConstant], config=_STRICT),
 }
-"""Tables of a file. Unknown keys and wrong types are rejected."""
+"""Tables of a file that pydantic reads. Unknown keys and wrong types are rejected."""
+_KINDS: Final = ("sources", "deployments", "boots", "constants")
 
 
 @cache
@@ -210,7 +211,7 @@ def parse_named(texts: Mapping[str, str]) -> Measurements:
     Raises:
         MeasurementError: for the first error: an unknown key, a wrong type, an undefined or repeated id.
     """
-    known: dict[str, dict[str, Any]] = {kind: {} for kind in ("deployments", *_TABLES)}
+    known: dict[str, dict[str, Any]] = {kind: {} for kind in _KINDS}
     raw: dict[str, dict[str, Any]] = {}
     for name, text in texts.items():
         for kind, key, table in _tables(name, text):
@@ -233,8 +234,8 @@ def _tables(name: str, text: str) -> Iterator[tuple[str, str, dict[str, Any]]]:
         document = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
         raise MeasurementError(f"{name} is not TOML: {error}.") from None
-    if unknown := sorted(document.keys() - {"deployments", *_TABLES}):
-        raise MeasurementError(f"{name}: {unknown[0]} is not a table of the corpus. Use one of {', '.join(_TABLES)}.")
+    if unknown := sorted(document.keys() - {*_KINDS}):
+        raise MeasurementError(f"{name}: {unknown[0]} is not a table of the corpus. Use one of {', '.join(_KINDS)}.")
     for kind in ("sources", "deployments"):
         yield from ((kind, key, table) for key, table in document.get(kind, {}).items())
     yield from (("boots", table["id"], table) for table in document.get("boots", ()))

@@ -122,7 +122,7 @@ class Admin:
         return await self.clock(request)
 
     async def requests(self, request: web.Request) -> web.Response:
-        """Return the request log without secrets; ?id=PATTERN keeps methods whose id contains it."""
+        """Return the request log without secrets; ?id=PATTERN keeps methods whose id contains it, and DELETE empties it first."""
         wanted = request.query.get("id", "")
         if request.method == "DELETE":
             self._log.clear()

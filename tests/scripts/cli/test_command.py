@@ -23,7 +23,7 @@ COMMANDS = (
     "agent", "alerts", "bench", "capacity", "connect", "doctor", "logs", "new", "plan", "preview", "recover",
     "restart", "rollout", "save_token", "smoke", "stage_model", "status", "teardown", "up",
 )  # fmt: skip
-AUTHORS = ("demo", "docs")
+AUTHORS = ("demo", "docs", "release")
 """Commands of the authors: they are run from `authors/`, and look alike."""
 
 
@@ -158,6 +158,7 @@ WITHOUT_ENGINE = [
     ("docs",),
     ("new", "mine", "--model", "E2B"),
     ("plan", "--stack", "l4-qat"),
+    ("release", "build", "--out", "out"),
 ]
 """Commands whose first work is something else."""
 ENGINE_THAT_WAITS = """
