@@ -2,7 +2,7 @@
 
     python -m authors.benchmarks.commands [RUNS]
 
-Prints the table of docs/authors/measurements.md. CPU seconds of the process and its children, which a busy machine affects less than
+Prints the tables of docs/authors/measurements.md. CPU seconds of the process and its children, which a busy machine affects less than
 elapsed time; each value is the least of its runs, and runs of all commands alternate. The backend is an empty folder, so every stack
 is unknown to the engine.
 """
