@@ -19,7 +19,7 @@ setup: $(STAMP)  ## Install the environment and the Pulumi engine.
 # uv installs the locked packages in a seventh of pip's time. It ignores pip's settings, so pip is the fallback.
 $(STAMP): requirements.txt requirements-dev.txt tools/installer.txt
 	@test -n "$(PYTHON)" || { echo "setup: no Python 3.11, 3.12 or 3.13 with venv found. Install one, or run: make setup PYTHON=/path/to/python3"; exit 1; }
-	@echo "setup: packages into .venv (about 30 seconds), then Pulumi: yours if it is on PATH, otherwise a download, or a build of about 5 minutes"
+	@echo "setup: packages (30 s), then Pulumi: on PATH, a download, or a 5-minute build"
 	@test -x .venv/bin/python || $(PYTHON) -m venv .venv
 	@.venv/bin/python -m pip install --quiet --disable-pip-version-check --require-hashes -r tools/installer.txt || true
 	@echo "setup: installing $$(grep -c '==' requirements-dev.txt) pinned packages into .venv (about 20 seconds the first time)"
