@@ -6,9 +6,10 @@ from functools import cache
 from importlib import import_module
 from pathlib import Path
 from string import Template
-from typing import Any, Final, Literal
+from typing import TYPE_CHECKING, Any, Final, Literal
 
-from contracts.outputs import Target
+if TYPE_CHECKING:
+    from contracts.outputs import Target
 
 Severity = Literal["page", "ticket"]
 """`page`: users are affected now. `ticket`: investigate it during the day."""
@@ -77,7 +78,7 @@ class Alert:
     meaning: str
     """One sentence for the notification."""
     severity: Severity = "page"
-    targets: Sequence[Target] = ("tpu",)
+    targets: "Sequence[Target]" = ("tpu",)
     command: str = "gemma logs $stack"
     """First command of the runbook."""
     expression: str = ""
@@ -124,7 +125,7 @@ def every_alert() -> Sequence[Alert]:
     return [Alert(**filled(row)) for row in rows]
 
 
-def alerts_of(target: Target, *, collects: bool = False, has_budget: bool = False) -> Iterator[Alert]:
+def alerts_of(target: "Target", *, collects: bool = False, has_budget: bool = False) -> Iterator[Alert]:
     """Yield the alerts that can fire for a stack. `collects`: its collector is on."""
     for alert in every_alert():
         has_metrics = collects or not alert.needs_collector

@@ -12,7 +12,7 @@ from planning.cost.subject import Subject, examine
 from planning.planner import plan_of
 from planning.question.types import Deployment, VllmOptions
 from planning.question.workload import Workload
-from planning.speed.serving import workload_plan
+from planning.speed.serving import server_of, workload_plan
 
 FILE: Final = Path(__file__).with_name("documents.json")
 """`rows`: document, figure, reported, elsewhere (measured in other sources), why they differ, and the question for the planner: `deployment`, a boot of the
@@ -81,6 +81,6 @@ def _read(stated: str | Mapping[str, Any], name: str) -> float:
         return _READ[figure_name](subject)
     tokens, output, users = map(int, lengths)
     workload = Workload(input_tokens=tokens, output_tokens=output, users=users)
-    found = workload_plan(subject.resolved, subject.memory, subject.cost.usd_per_hour, workload)
+    found = workload_plan(server_of(subject.resolved, subject.memory, workload), subject.cost.usd_per_hour)
     bands = {"rate": found.output_tok_per_s, "requests": found.requests_per_s, "ttft": found.ttft_s}
     return bands[figure_name].typical

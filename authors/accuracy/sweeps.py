@@ -20,7 +20,7 @@ from planning.cost.subject import Subject, examine
 from planning.question.workload import Workload
 from planning.speed.bands import BANDS, Figure, Kind, kind_of
 from planning.speed.prefill import prompt_of
-from planning.speed.serving import workload_plan
+from planning.speed.serving import server_of, workload_plan
 
 FILE: Final = Path(__file__).with_name("sweeps.csv")
 FACTORS: Final[Mapping[Figure, float]] = {"rate": 1.5, "ttft": 2.0, "tpot": 1.5}
@@ -159,7 +159,7 @@ def _figures(point: SweepPoint, cached_share: float) -> Iterator[ComparedPoint]:
         users=point.users,
         prefix_share=cached_share,
     )
-    answer = workload_plan(subject.resolved, subject.memory, subject.cost.usd_per_hour, workload)
+    answer = workload_plan(server_of(subject.resolved, subject.memory, workload), subject.cost.usd_per_hour)
     pairs: tuple[tuple[Figure, float | None, float], ...] = (
         ("rate", point.output_tok_per_s, answer.output_tok_per_s.typical),
         ("ttft", point.ttft_ms, answer.ttft_s.typical * 1e3),

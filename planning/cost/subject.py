@@ -6,10 +6,11 @@ from msgspec.structs import replace
 from planning.cost.costs import cost_plan
 from planning.memory.budget import memory_plan
 from planning.memory.resolve import resolve
-from planning.memory.weights import WeightSizes, weights_of
+from planning.memory.weights import WeightSizes
 from planning.question.resolved import Resolved
 from planning.question.types import CostPlan, Deployment, MemoryPlan, StartupPlan, ThroughputPlan, WorkloadPlan
-from planning.speed.serving import throughput_plan, workload_plan
+from planning.question.workload import DEFAULT_WORKLOAD
+from planning.speed.serving import server_of, throughput_plan, workload_plan
 from planning.speed.startup import startup_plan
 
 
@@ -45,17 +46,18 @@ def examine(deployment: Deployment) -> Subject:
 def subject_of(resolved: Resolved) -> Subject:
     """Return the figures of a resolved deployment."""
     memory = memory_plan(resolved)
-    throughput = throughput_plan(resolved, memory)
-    cost = cost_plan(resolved, throughput)
     workload = resolved.deployment.workload
+    server = server_of(resolved, memory, workload or DEFAULT_WORKLOAD)
+    throughput = throughput_plan(server)
+    cost = cost_plan(resolved, throughput)
     return Subject(
         resolved=resolved,
-        weights=weights_of(resolved),
+        weights=server.weights,
         memory=memory,
         startup=startup_plan(resolved),
         throughput=throughput,
         cost=cost,
-        workload=None if workload is None else workload_plan(resolved, memory, cost.usd_per_hour, workload),
+        workload=None if workload is None else workload_plan(server, cost.usd_per_hour),
     )
 
 

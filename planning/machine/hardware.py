@@ -149,6 +149,7 @@ _ALIASES: Final[Mapping[str, str]] = {
 """By squashed spelling (`_squashed`), in addition to each accelerator's own name."""
 
 
+@cache
 def find_accelerator(name: str) -> Accelerator | None:
     """Return the accelerator that a spelling means, or None. Case and separators are ignored: V6E1, nvidia-l4, tpu v6e-4, v5litepod-8."""
     spelled = _squashed(name)

@@ -36,11 +36,11 @@ def memory_plan(resolved: Resolved) -> MemoryPlan:
     offloaded = min(from_gib(resolved.offload_gib), weights.layers)
     on_device_gib = to_gib(weights.device - offloaded + drafter_bytes(resolved) + adapters_bytes(resolved))
     # On a TPU: the memory of the programs, outside the budget.
-    activations_gib = outside_gib(resolved)[1] if resolved.is_tpu else gpu_activation_gib(resolved)
+    outside_needs_gib, outside_enough_gib = outside_gib(resolved)
+    activations_gib = outside_enough_gib if resolved.is_tpu else gpu_activation_gib(resolved)
     graphs_gib = graph_gib(resolved) if reserves_graphs(resolved) else 0.0
     budget_gib = resolved.accelerator.usable_gib * resolved.utilization
     left_gib = budget_gib - on_device_gib - (0.0 if resolved.is_tpu else activations_gib + graphs_gib)
-    outside_needs_gib, outside_enough_gib = outside_gib(resolved)
     available = from_gib(max(left_gib, 0.0))
     layout = layout_of(resolved)
     in_flight = tokens_in_flight(resolved)

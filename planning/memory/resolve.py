@@ -45,6 +45,11 @@ def resolve(deployment: Deployment) -> Resolved:
     check_values(deployment)
     if deployment.workload is not None:
         check_workload(deployment.workload)
+    return filled_in(deployment)
+
+
+def filled_in(deployment: Deployment) -> Resolved:
+    """Return `resolve` of a deployment whose values are within their ranges, such as the planner's own candidates."""
     accelerator = deployment.device or _accelerator(deployment.accelerator, deployment.platform)
     platform = _platform(deployment.platform, accelerator)
     model_id, spec, scheme, quantize_on_load = _model(deployment)
@@ -56,10 +61,9 @@ def resolve(deployment: Deployment) -> Resolved:
         weights_mode=mode,
         quantize_on_load=quantize_on_load and not accelerator.is_tpu,
         offloads=bool(deployment.vllm.cpu_offload_gib),
+        replicas=dp,
     )
-    options = deployment.vllm.merged_over(
-        dataclasses.replace(base, tensor_parallel_size=max(accelerator.devices // dp, 1))
-    )
+    options = deployment.vllm.merged_over(base)
     host = host_of(accelerator, platform)
     runtime: Runtime = "cuda" if not accelerator.is_tpu else "tpu-torch" if spec.tpu_torch_path else "tpu-jax"
     max_model_len = options.max_model_len or spec.max_positions
@@ -75,7 +79,7 @@ def resolve(deployment: Deployment) -> Resolved:
         platform=platform,
         host=host,
         runtime=runtime,
-        vllm=dataclasses.replace(options, max_model_len=max_model_len),
+        vllm=options,
         tp=options.tensor_parallel_size or accelerator.devices,
         dp=dp,
         utilization=options.gpu_memory_utilization or UTILIZATION,
@@ -140,7 +144,7 @@ def _far_from_the_edge(resolved: Resolved) -> Resolved:
     may_shrink = deployment.vllm.max_num_batched_tokens is None and not resolved.is_tpu
     if may_shrink and resolved.max_num_batched_tokens > SMALL_NUM_BATCHED_TOKENS and (edge.may_fail or edge.is_short):
         smaller = dataclasses.replace(deployment.vllm, max_num_batched_tokens=SMALL_NUM_BATCHED_TOKENS)
-        found = replace(resolve(replace(deployment, vllm=smaller)), deployment=deployment)
+        found = replace(filled_in(replace(deployment, vllm=smaller)), deployment=deployment)
         if not one_request(memory_plan(found)).is_short:
             return found
     length = resolved.max_model_len
@@ -150,7 +154,7 @@ def _far_from_the_edge(resolved: Resolved) -> Resolved:
         shorter = dataclasses.replace(
             deployment.vllm, max_model_len=length, max_num_batched_tokens=found.max_num_batched_tokens
         )
-        found = replace(resolve(replace(deployment, vllm=shorter)), deployment=deployment)
+        found = replace(filled_in(replace(deployment, vllm=shorter)), deployment=deployment)
         edge = one_request(memory_plan(found))
     return found
 

@@ -141,7 +141,11 @@ def version_in_use(accelerator: Accelerator, image_version: str | None) -> str:
     """Return the vLLM version of the image: the stated one, otherwise the version of this project's image for the accelerator."""
     if image_version is not None:
         return image_version
-    platform = "tpu" if accelerator.is_tpu else "cuda"
+    return _usual_version("tpu" if accelerator.is_tpu else "cuda")
+
+
+@cache
+def _usual_version(platform: str) -> str:
     return next(image.version for image in IMAGES.values() if image.platform == platform)
 
 

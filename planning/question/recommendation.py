@@ -54,6 +54,7 @@ def recommended_options(
     weights_mode: str,
     quantize_on_load: bool = False,
     offloads: bool = False,
+    replicas: int = 1,
 ) -> VllmOptions:
     """Return the recommended options of a model; `quantize_on_load` makes vLLM convert bf16 to fp8, `offloads` keeps weights on the host."""
     is_tpu, gemma = accelerator.is_tpu, spec.is_gemma4
@@ -64,7 +65,7 @@ def recommended_options(
         strategy = "lazy"
     limits: dict[Modality, int] = {"image": 4, "audio": 1} if spec.audio_params else {"image": 4}
     return VllmOptions(
-        tensor_parallel_size=accelerator.devices,
+        tensor_parallel_size=max(accelerator.devices // replicas, 1),
         quantization="fp8" if quantize_on_load else None,
         gpu_memory_utilization=UTILIZATION,
         max_model_len=min(MAX_MODEL_LEN, spec.max_positions),

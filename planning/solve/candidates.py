@@ -26,7 +26,7 @@ from planning.machine.hardware import (
 )
 from planning.memory.adapters import adapter_options
 from planning.memory.budget import comfortable_utilization
-from planning.memory.resolve import resolve
+from planning.memory.resolve import filled_in
 from planning.model.catalog import refuse_absent, spec_of, unknown_model
 from planning.model.support import loading_image
 from planning.question.recommendation import (
@@ -200,7 +200,7 @@ def settings_of(deployment: Deployment, need: int, users: int) -> Iterator[Deplo
     Longer requests than needed, bf16 KV cache and the default utilization precede settings that cost memory, then unmeasured replicas, then settings
     that cost precision.
     """
-    resolved = resolve(deployment)
+    resolved = filled_in(deployment)
     limit = resolved.spec.max_positions
     usual_length = min(MAX_MODEL_LEN, limit)
     wanted = {min(next_power_of_two(need), limit), min(align_to(need, _LENGTH_STEP), limit)}

@@ -5,8 +5,9 @@ and the fastest start. A solution has no blocking finding, no warning of a risk,
 fail. A deployment with a warning about a choice (`Rule.is_choice`) ranks after all of those without one.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from enum import IntEnum
+from functools import cached_property
 from itertools import product
 from typing import Final, Literal, TypeAlias, cast
 
@@ -21,10 +22,10 @@ from planning.errors import PlanningError
 from planning.machine.hardware import CLOUD_RUN_MAX_CONCURRENCY
 from planning.memory.budget import memory_plan
 from planning.memory.margins import margin_of
-from planning.memory.resolve import resolve
+from planning.memory.resolve import filled_in
 from planning.model.catalog import spec_of
 from planning.question.resolved import Resolved
-from planning.question.types import Band, Deployment, MemoryPlan, WeightsMode, WorkloadPlan
+from planning.question.types import Band, Deployment, MemoryPlan, WorkloadPlan
 from planning.question.workload import Workload, check_workload
 from planning.rules.findings import QUOTA_IDS, RULES, detected
 from planning.solve.candidates import (
@@ -159,7 +160,7 @@ class NearestMiss(Struct, frozen=True, kw_only=True):
 _MARKS: Final[dict[Goal, str]] = {"cost": "cheapest", "latency": "fastest", "throughput": "cheapest/M"}
 
 
-class SolutionSet(Struct, frozen=True, kw_only=True):
+class SolutionSet(Struct, frozen=True, kw_only=True, dict=True):
     """Result of a search."""
 
     solutions: tuple[Solution, ...]
@@ -173,13 +174,15 @@ class SolutionSet(Struct, frozen=True, kw_only=True):
         """The best solution by the goal."""
         return self.solutions[0] if self.solutions else None
 
-    def best(self, goal: Goal) -> Solution | None:
-        """Return the best solution by a goal."""
-        return min(self.solutions, key=lambda one: one.rank(goal), default=None)
+    @cached_property
+    def best(self) -> Mapping[Goal, Solution]:
+        """The best solution by each goal; empty without solutions."""
+        goals = _MARKS if self.solutions else ()
+        return {goal: min(self.solutions, key=lambda one, goal=goal: one.rank(goal)) for goal in goals}
 
     def marks(self, one: Solution) -> tuple[str, ...]:
         """Return the criteria by which a solution is the best."""
-        return tuple(name for goal, name in _MARKS.items() if self.best(goal) is one)
+        return tuple(_MARKS[goal] for goal, best in self.best.items() if best is one)
 
     def best_per_model(self) -> tuple[Solution, ...]:
         """Return the best of each family, and the best by each criterion, in order."""
@@ -251,14 +254,14 @@ class _Search(Struct, frozen=True, kw_only=True):
         return warned or misses
 
     def _rate(self, candidate: Deployment) -> float:
-        resolved = resolve(candidate)
+        resolved = filled_in(candidate)
         memory = memory_plan(resolved)
         if memory.max_concurrency < 1:
             return 0.0
-        return workload_plan(resolved, memory, 0.0, self.workload).output_tok_per_s.typical
+        return workload_plan(server_of(resolved, memory, self.workload), 0.0).output_tok_per_s.typical
 
     def _outcome(self, candidate: Deployment, served: Served, hosts: Hosts) -> Solution | NearestMiss:
-        resolved = resolve(candidate)
+        resolved = filled_in(candidate)
         missing = self._missing(resolved, memory_plan(resolved))
         if missing is not None:
             stage, reason, excess = missing
@@ -285,7 +288,7 @@ class _Search(Struct, frozen=True, kw_only=True):
             return Stage.MEMORY, *too_large
         if rate is not None:
             server = server_of(resolved, memory, self.workload)
-            most = server.load(float(server.slots), wave=0.0).requests_per_s * resolved.dp
+            most = server.full.requests_per_s * resolved.dp
             certain = server.band("rate", most).low  # as in WRK01
             if rate > certain:
                 return (
@@ -294,7 +297,7 @@ class _Search(Struct, frozen=True, kw_only=True):
                     rate / certain,
                 )
         if users is not None:
-            most_users = workload_plan(resolved, memory, 0.0, self.workload).most_users
+            most_users = server_of(resolved, memory, self.workload).all_slots
             if users > most_users:
                 return Stage.LOAD, f"it runs {most_users:,} of {users:,} concurrent users", users / most_users
         return None
@@ -321,8 +324,9 @@ def _deployed(deployment: Deployment, served: Served, hosts: Hosts) -> Solution 
     for place in hosts:
         is_small = False
         here = replace(deployment, host_memory_gib=place.memory_gib, vcpu=place.vcpu)
-        for mode in sorted(WEIGHTS_MODES[place.platform], key=lambda mode: _start_s(here, mode)):
-            subject = with_concurrency(replace(here, weights_mode=mode))
+        loads = [filled_in(replace(here, weights_mode=mode)) for mode in WEIGHTS_MODES[place.platform]]
+        for resolved in sorted(loads, key=lambda one: startup_plan(one).total_s):
+            subject = with_concurrency(resolved)
             found = warnings_of(subject)
             if subject.workload is not None and all(RULES[name].is_choice for name in found):
                 return Solution(served=served, subject=subject, warnings=found)
@@ -339,19 +343,14 @@ def warnings_of(subject: Subject) -> tuple[str, ...]:
     return tuple(name for name, severity in found if severity != "info" and name not in QUOTA_IDS)
 
 
-def with_concurrency(deployment: Deployment) -> Subject:
+def with_concurrency(resolved: Resolved) -> Subject:
     """Return the figures. A Cloud Run service allows as many concurrent requests as the server runs, and the longest request, as a new file does."""
-    subject = subject_of(resolve(deployment))
+    subject, deployment = subject_of(resolved), resolved.deployment
     if subject.workload is None or deployment.cloud_run.region is None:
         return subject
     concurrency = min(subject.workload.most_users, CLOUD_RUN_MAX_CONCURRENCY)
     run = replace(deployment.cloud_run, concurrency=concurrency, request_timeout_s=HOUR_S)
-    here = replace(deployment, cloud_run=run)
-    return replace(subject, resolved=resolve(here))
-
-
-def _start_s(deployment: Deployment, mode: WeightsMode) -> float:
-    return startup_plan(resolve(replace(deployment, weights_mode=mode))).total_s
+    return replace(subject, resolved=replace(resolved, deployment=replace(deployment, cloud_run=run)))
 
 
 def _too_large(memory: MemoryPlan, resolved: Resolved) -> tuple[str, float] | None:

@@ -12,7 +12,7 @@ from planning.question.resolved import Resolved
 from planning.question.types import Band, MemoryPlan, ThroughputPlan, WorkloadPlan
 from planning.question.workload import Workload
 from planning.speed.bands import BANDS
-from planning.speed.serving import workload_plan
+from planning.speed.serving import server_of, workload_plan
 
 Residual: TypeAlias = Literal["within", "below", "above", "not measured"]
 
@@ -75,7 +75,7 @@ def smoke_bands(
     def load(users: int) -> WorkloadPlan:
         # The checks' own requests are shorter than the stack's workload.
         own = Workload(input_tokens=SMOKE_PROMPT_TOKENS, output_tokens=SMOKE_OUTPUT_TOKENS, users=users)
-        return workload_plan(resolved, memory, 0.0, own)
+        return workload_plan(server_of(resolved, memory, own), 0.0)
 
     ttft, alone, together = throughput.ttft_s, load(1), load(burst_requests).output_tok_per_s
     tokens = burst_requests * SMOKE_OUTPUT_TOKENS

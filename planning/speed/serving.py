@@ -21,7 +21,7 @@ from planning.memory.weights import WeightSizes, weights_of
 from planning.question.releases import STEPS_IN_FLIGHT, tokens_in_flight
 from planning.question.resolved import Resolved
 from planning.question.types import Band, Bottleneck, MemoryPlan, ThroughputPlan, WorkloadPlan
-from planning.question.workload import DEFAULT_WORKLOAD, Workload
+from planning.question.workload import Workload
 from planning.speed import bands
 from planning.speed.prefill import Prompt, prompt_of
 from planning.speed.steps import StepTime, adapters_s, bytes_per_s, experts_read, step_of
@@ -86,6 +86,11 @@ class LoadedServer(Struct, frozen=True, kw_only=True, dict=True):
     def alone(self) -> StepTime:
         """A decoding step of one request."""
         return self.step(1.0)
+
+    @cached_property
+    def full(self) -> Load:
+        """As many concurrent requests as it serves."""
+        return self.load(float(self.slots), wave=0.0)
 
     @cached_property
     def steps(self) -> float:
@@ -217,17 +222,15 @@ def _request_blocks(resolved: Resolved, tokens: int, in_flight: int) -> int:
     return blocks_per_request(layout_of(resolved), max_model_len=tokens, tokens_in_flight=in_flight)
 
 
-def throughput_plan(resolved: Resolved, memory: MemoryPlan) -> ThroughputPlan:
+def throughput_plan(server: LoadedServer) -> ThroughputPlan:
     """Return single-request and saturated output rates. For one request they are accurate to about 20%; `planning.speed.bands` has the error under load."""
-    weights = weights_of(resolved)
+    resolved, weights, memory = server.resolved, server.weights, server.memory
     plain = step_of(resolved, weights, memory, batch=1, tokens=_SHORT_REQUEST_TOKENS)
     prompt = step_of(resolved, weights, memory, batch=1, tokens=_SHORT_PROMPT_TOKENS, computed=_SHORT_PROMPT_TOKENS)
-    server = server_of(resolved, memory, resolved.deployment.workload or DEFAULT_WORKLOAD)
-    full = server.load(float(server.slots), wave=0.0)
     alone = plain if server.drafter is None else server.step(1.0, _SHORT_REQUEST_TOKENS)
     decode = server.tokens_per_step / alone.total_s
     # The single request has almost no prompt. If prompts take most of the time, it alone generates more tokens than all together.
-    saturated = max(full.requests_per_s * server.workload.output_tokens, decode) * resolved.dp
+    saturated = max(server.full.requests_per_s * server.workload.output_tokens, decode) * resolved.dp
     band = server.band("rate", saturated)
     return ThroughputPlan(
         decode_tok_per_s=decode,
@@ -243,12 +246,10 @@ def throughput_plan(resolved: Resolved, memory: MemoryPlan) -> ThroughputPlan:
     )
 
 
-def workload_plan(resolved: Resolved, memory: MemoryPlan, usd_per_hour: float, workload: Workload) -> WorkloadPlan:
-    """Return the results for a workload of clients, which may differ from the deployment's; `usd_per_hour` is of one instance or slice."""
-    server = server_of(resolved, memory, workload)
-    full = server.load(float(server.slots), wave=0.0)
-    state = _open(server, full) if workload.rate_per_s is not None else _closed(server)
-    return _plan(server, state, full, usd_per_hour)
+def workload_plan(server: LoadedServer, usd_per_hour: float) -> WorkloadPlan:
+    """Return the results for the server's workload; `usd_per_hour` is of one instance or slice."""
+    state = _closed(server) if server.workload.rate_per_s is None else _open(server)
+    return _plan(server, state, usd_per_hour)
 
 
 class _State(Struct, frozen=True, kw_only=True):
@@ -284,9 +285,9 @@ def _closed(server: LoadedServer) -> _State:
     )
 
 
-def _open(server: LoadedServer, full: Load) -> _State:
+def _open(server: LoadedServer) -> _State:
     """Return the stationary state of random arrivals; above saturation, the state after one hour of arrivals."""
-    rate = (server.workload.rate_per_s or 0.0) / server.resolved.dp
+    rate, full = (server.workload.rate_per_s or 0.0) / server.resolved.dp, server.full
     share = min(rate / full.requests_per_s, _FULLEST)
     load = _at_rate(server, share * full.requests_per_s)
     service_s = server.prompt.service_s(server.alone)
@@ -331,7 +332,7 @@ def _bound(server: LoadedServer, load: Load, *, is_full: bool) -> Bottleneck:
     return load.step.bound
 
 
-def _plan(server: LoadedServer, state: _State, full: Load, usd_per_hour: float) -> WorkloadPlan:
+def _plan(server: LoadedServer, state: _State, usd_per_hour: float) -> WorkloadPlan:
     workload, prompt, load = server.workload, server.prompt, state.load
     replicas, rate = state.replicas, state.requests_per_s * state.replicas
     shared, own = _blocks(server.resolved, workload, prompt)
@@ -368,7 +369,7 @@ def _plan(server: LoadedServer, state: _State, full: Load, usd_per_hour: float) 
         prefix_hit_share=_certain(prompt.cached / prompt.tokens),
         bound=state.bound,
         prompt_tokens=prompt.tokens,
-        most_requests_per_s=full.requests_per_s * server.resolved.dp,
+        most_requests_per_s=server.full.requests_per_s * server.resolved.dp,
         most_users=server.all_slots,
     )
 

@@ -13,7 +13,7 @@ from planning.question.types import WorkloadPlan
 from planning.question.vllm_args import given_options
 from planning.question.workload import Workload
 from planning.speed.residuals import SmokeFigures, decode_band, smoke_figures
-from planning.speed.serving import workload_plan
+from planning.speed.serving import server_of, workload_plan
 from stacks.loading import SettingsError, from_file
 from stacks.planned import to_deployment
 
@@ -34,7 +34,8 @@ class DeployedPlan:
         """Return the plan of the deployment for a workload; None if only its outputs are available."""
         if self.subject is None:
             return None
-        return workload_plan(self.subject.resolved, self.subject.memory, self.subject.cost.usd_per_hour, workload)
+        server = server_of(self.subject.resolved, self.subject.memory, workload)
+        return workload_plan(server, self.subject.cost.usd_per_hour)
 
 
 def deployed_plan(stack: str, outputs: StackOutputs) -> DeployedPlan:

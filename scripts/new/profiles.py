@@ -11,6 +11,7 @@ from typing import Final
 from msgspec import Struct
 from msgspec.structs import replace
 
+from planning.memory.resolve import resolve
 from planning.question.types import Deployment
 from planning.solve.candidates import HostShape
 from planning.solve.search import Goal, Solution, warnings_of, with_concurrency
@@ -119,7 +120,7 @@ def _wished(profile: UsageProfile, solution: Solution) -> Iterator[Deployment]:
 
 def _accepted(solution: Solution, deployment: Deployment) -> Solution | None:
     """Return the solution with another deployment; None if that has a new finding."""
-    subject = with_concurrency(deployment)
+    subject = with_concurrency(resolve(deployment))
     return replace(solution, subject=subject) if set(solution.warnings).issuperset(warnings_of(subject)) else None
 
 

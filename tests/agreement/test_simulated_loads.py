@@ -10,7 +10,7 @@ import pytest
 from planning.question.types import WorkloadPlan
 from planning.question.workload import Workload
 from planning.speed.residuals import LEAST_MARGIN, TTFT_MARGIN
-from planning.speed.serving import workload_plan
+from planning.speed.serving import server_of, workload_plan
 from tests.agreement.simulated_stacks import STACKS, Served, served
 from tests.agreement.virtual_engine import ClosedLoop
 
@@ -28,7 +28,7 @@ def loop(prompt_tokens: int, users: int) -> ClosedLoop:
 def planned(one: Served, prompt_tokens: int, users: int) -> WorkloadPlan:
     load = Workload(input_tokens=prompt_tokens, output_tokens=OUTPUT_TOKENS, users=users)
     subject = one.subject
-    return workload_plan(subject.resolved, subject.memory, subject.cost.usd_per_hour, load)
+    return workload_plan(server_of(subject.resolved, subject.memory, load), subject.cost.usd_per_hour)
 
 
 def loads(one: Served) -> Iterator[tuple[int, int, WorkloadPlan]]:

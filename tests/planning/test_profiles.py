@@ -87,7 +87,7 @@ def test_steady_traffic_goes_to_the_cheaper_hour_and_bursts_to_what_scales_to_ze
 
 def test_latency_first_takes_the_shortest_request_and_names_the_cheapest():
     choice = chosen(goal="latency")
-    fastest = solved(goal="latency").best("latency")
+    fastest = solved(goal="latency").best["latency"]
     assert choice.chosen.solution == fastest == solved(goal="latency").chosen
     assert choice.cheapest.usd_per_day < choice.chosen.usd_per_day
     assert "has the shortest request" in decision(choice)
@@ -97,7 +97,7 @@ def test_latency_first_takes_the_shortest_request_and_names_the_cheapest():
 def test_throughput_first_fills_the_server_and_has_the_lowest_price_per_token():
     full = solved(goal="throughput", workload="in=4000,out=500")
     assert full.chosen.usd_per_million_tokens == min(one.usd_per_million_tokens for one in full.solutions)
-    assert full.chosen.usd_per_million_tokens < solved().best("cost").usd_per_million_tokens
+    assert full.chosen.usd_per_million_tokens < solved().best["cost"].usd_per_million_tokens
     assert full.chosen.answer.running_requests.typical > 32
     choice = choose(full.solutions, EIGHT, "throughput")
     assert f"${choice.chosen.usd_per_million_tokens:.3f} per 1M tokens" in decision(choice)

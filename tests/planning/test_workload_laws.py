@@ -17,7 +17,7 @@ from planning.question.resolved import Resolved
 from planning.question.types import Band, WorkloadPlan
 from planning.question.workload import IMAGE_TOKENS
 from planning.solve.plan_json import plan_json
-from planning.speed.serving import workload_plan
+from planning.speed.serving import server_of, workload_plan
 from tests.laws import examples
 from tests.records import replace
 
@@ -80,7 +80,7 @@ RATES = st.floats(1e-6, 1e6)
 
 
 def answer(server: Resolved, workload: Workload) -> WorkloadPlan:
-    return workload_plan(server, memory_plan(server), USD_PER_HOUR, workload)
+    return workload_plan(server_of(server, memory_plan(server), workload), USD_PER_HOUR)
 
 
 def bands_of(found: WorkloadPlan) -> dict[str, Band]:

@@ -11,7 +11,7 @@ from loadtest.traffic.spec import Traffic
 from planning.cost.subject import examine
 from planning.question.types import Deployment
 from planning.question.workload import Workload
-from planning.speed.serving import workload_plan
+from planning.speed.serving import server_of, workload_plan
 from scripts.bench.forecast import (
     NOT_DEPLOYED,
     OF_FILE,
@@ -26,7 +26,7 @@ from tests.records import replace
 def planner():
     """The planner's answers for E2B on one L4."""
     subject = examine(Deployment(model="google/gemma-4-E2B-it", accelerator="L4"))
-    return lambda workload: workload_plan(subject.resolved, subject.memory, 1.0, workload)
+    return lambda workload: workload_plan(server_of(subject.resolved, subject.memory, workload), 1.0)
 
 
 @pytest.mark.parametrize("whole", [True, False])
