@@ -170,14 +170,15 @@ def query(arguments: Sequence[str], *, limit_s: float = QUERY_LIMIT_S) -> str:
     error = error_of(answer)
     missing = re.match(r"no stack named '([^']*)' found", error)
     if missing:
-        raise CommandRefusedError(_no_such_stack(missing[1].rpartition("/")[2]))
+        raise CommandRefusedError(no_such_stack(missing[1].rpartition("/")[2]))
     # Not a refusal, because a refusal means that the stack does not exist, and a teardown relies on that.
     is_out = "PULUMI_ACCESS_TOKEN must be set" in error
     text = NOT_LOGGED_IN if is_out else f"`pulumi {arguments[0]}` failed: {error}"
     raise PulumiFailedError(text, answer.stdout + answer.stderr)
 
 
-def _no_such_stack(stack: str) -> str:
+def no_such_stack(stack: str) -> str:
+    """Return the error for a stack that the engine does not know, with the probable name."""
     with_settings = stacks_in(project_folder())
     if stack in with_settings:
         return (

@@ -164,6 +164,15 @@ def _read(command: Command[Any], arguments: Sequence[str] | None) -> tuple[Comma
     return chosen, read_options(chosen.options, parsed)
 
 
+def is_readable(command: Command[Any], arguments: Sequence[str]) -> bool:
+    """Return whether the command has these options, with such values."""
+    try:
+        _read(command, arguments)
+    except SweepError:
+        return False
+    return True
+
+
 def _parser(command: Command[Any], program: str) -> Parser:
     commands = " [COMMAND]" if command.run else " COMMAND"
     parser = Parser(**_words(command, f"{program}{commands if command.subcommands else ''}"))

@@ -27,7 +27,7 @@ from contracts.spelling import did_you_mean, meant
 from scripts.cli.command import run_command, say, written
 from scripts.cli.lines import for_stream
 from scripts.gemma.arguments import call_of, has_settings, with_stack
-from scripts.gemma.catalog import COMPLETE, ENTRIES, GROUPS, NEEDS_SETTINGS, SYNONYMS, entry_of, rows
+from scripts.gemma.catalog import COMPLETE, ENTRIES, GROUPS, NEEDS_SETTINGS, NEEDS_STATE, SYNONYMS, entry_of, rows
 
 _ROOT: Final = Path(__file__).resolve().parents[2]
 _HELP: Final = frozenset({"-h", "--help", "help"})
@@ -77,13 +77,21 @@ def _run(words: Sequence[str]) -> int:
         raise CommandRefusedError(_unknown(word, rest))
     arguments = with_stack(call_of(entry, rest))
     stack = arguments[arguments.index("--stack") + 1 :][:1] if "--stack" in arguments else ()
-    if entry.name in NEEDS_SETTINGS and stack and not has_settings(stack[0]):
-        from engine.runner import project_folder
-
-        say(entry.name, no_settings_file(stack[0], project_folder()))
+    if stack and not has_settings(stack[0]) and (refusal := _refusal(entry.name, stack[0])):
+        say(entry.name, refusal)
         return int(ExitCode.REFUSED)
     main_of = getattr(import_module(entry.module), "main", None)
     return main_of(arguments) if main_of else run_command(entry.whole(), arguments)
+
+
+def _refusal(name: str, stack: str) -> str:
+    """Return why a command cannot use a stack without a settings file, before the command's modules load; empty if it can."""
+    from engine import runner
+
+    if name in NEEDS_SETTINGS:
+        return no_settings_file(stack, runner.project_folder())
+    is_known = name not in NEEDS_STATE or stack.rpartition("/")[2] in runner.listed_stacks()
+    return "" if is_known else runner.no_such_stack(stack)
 
 
 def _completion(words: Sequence[str]) -> str:

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple, cast
 
 from contracts.errors import CommandRefusedError
 from contracts.fields import as_mapping
-from scripts.cli.command import Command, say
+from scripts.cli.command import Command, is_readable, say
 from scripts.cli.options import option_fields
 from scripts.gemma.catalog import NEVER_GUESSED, Entry
 
@@ -59,6 +59,8 @@ def with_stack(call: GemmaCall) -> Sequence[str]:
         return words
     if call.name in NEVER_GUESSED:
         raise CommandRefusedError(f"No stack named. Run `gemma {call.name} STACK`.")
+    if not is_readable(call.command, [stack.flag, call.name, *own]):
+        return words  # refused at once, before the engine lists the stacks
     name, why = default_stack(call.name)
     say("gemma", f"stack {name} ({why})")
     return [*call.lead, stack.flag, name, *call.words]

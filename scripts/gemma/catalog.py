@@ -80,6 +80,9 @@ NEVER_GUESSED: Final = frozenset(
 NEEDS_SETTINGS: Final = frozenset(["plan", "up", "doctor", "stage_model", "capacity"])
 """Commands whose stack has a settings file. Without it they are refused before their modules load."""
 
+NEEDS_STATE: Final = frozenset(["chat", "connect", "smoke", "bench", "status", "logs", "alerts", "rollout", "restart"])
+"""Commands whose stack is in the engine's state."""
+
 
 def rows(entries: Sequence[Entry], width: int = 0) -> Sequence[str]:
     """Return lines of at most 80 columns with each word, in `width` columns, and its purpose."""
