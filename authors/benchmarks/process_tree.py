@@ -8,6 +8,7 @@ import ctypes
 import os
 import resource
 import subprocess
+import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -19,7 +20,7 @@ POLL_S: Final = 0.01
 LIMIT_S: Final = 300.0
 _PR_SET_CHILD_SUBREAPER: Final = 36
 """prctl(2)."""
-_SESSION: Final = 3
+_PARENT: Final = 1
 _USER_TICKS: Final = 11
 """Positions in /proc/PID/stat after the command's name; `stime` follows `utime`: proc_pid_stat(5)."""
 UNSEEN: Final = "exited between two samples"
@@ -42,7 +43,7 @@ def measured(
     """Run a command and count the CPU seconds of its tree. `part` names the part that a command line belongs to."""
     ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
     before_s = children_s()
-    with (folder / "measured.out").open("w+b") as output:
+    with tempfile.TemporaryFile() as output:
         process = subprocess.Popen(
             command,
             cwd=folder,
@@ -71,21 +72,23 @@ def children_s() -> float:
 
 
 def _watch(process: "subprocess.Popen[bytes]") -> Mapping[str, tuple[str, float]]:
-    """Return the command line and the CPU seconds of each process of the command's session, as last seen."""
+    """Return the command line and the CPU seconds of each descendant of this process, as last seen."""
     seen: dict[str, tuple[str, float]] = {}
+    ours = {str(os.getpid())}
     end = time.monotonic() + LIMIT_S
     while process.poll() is None:
         if time.monotonic() > end:
             process.kill()
             process.wait()
             raise TimeoutError(f"{process.args} took longer than {LIMIT_S:.0f} s")
-        for entry in Path("/proc").glob("[0-9]*"):
+        for entry in sorted(Path("/proc").glob("[0-9]*"), key=lambda entry: int(entry.name)):  # parents first, mostly
             try:
                 fields = (entry / "stat").read_text().rpartition(")")[2].split()
                 words = (entry / "cmdline").read_bytes().rstrip(b"\0")
             except OSError:
                 continue  # it exited
-            if int(fields[_SESSION]) == process.pid and words:
+            if fields[_PARENT] in ours and words:
+                ours.add(entry.name)
                 ticks = int(fields[_USER_TICKS]) + int(fields[_USER_TICKS + 1])
                 seen[entry.name] = (words.replace(b"\0", b" ").decode(errors="replace"), ticks / TICKS)
         time.sleep(POLL_S)
