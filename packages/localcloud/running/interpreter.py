@@ -7,8 +7,8 @@ from typing import Final
 
 ROOT: Final = Path(__file__).resolve().parents[2]
 """The folder that contains the package `localcloud`; it is the PYTHONPATH of the processes."""
-ENVIRONMENT: Final = {"PATH": os.defpath, "PYTHONPATH": str(ROOT)}
-"""The whole environment of a process that inherits nothing."""
+ENVIRONMENT: Final = {"PATH": os.defpath, "PYTHONPATH": str(ROOT), "SSL_CERT_FILE": os.devnull}
+"""The whole environment of a process that inherits nothing. aiohttp reads the certificates, a third of a server's imports, and only HTTP is used."""
 _SIMULATOR: Final = ("VLLM_SIM_SPEED", "VLLM_SIM_TTFT_S", "VLLM_SIM_TPOT_S", "VLLM_SIM_FAULTS")
 
 
