@@ -8,9 +8,8 @@ import sys
 from pathlib import Path
 
 import pytest
-import requests
 
-from tools.engine import model, setup
+from tools.engine import beside, model, release, setup
 from tools.engine.__main__ import main
 from tools.engine.model import LANGUAGE_EXEC, LANGUAGE_HOST, VERSION, EngineError, Source
 
@@ -41,10 +40,6 @@ def complete(folder, version="3.300.0"):
     return executable(folder / "pulumi", f"echo v{version}")
 
 
-def unreachable(*_, **__):
-    raise requests.ConnectionError
-
-
 def test_the_users_own_engine_comes_first(bare):
     complete(bare / "bin")
     engine = setup.ensure()
@@ -54,7 +49,7 @@ def test_the_users_own_engine_comes_first(bare):
 @pytest.mark.parametrize("version", ["3.199.0", "2.0.0"])
 def test_an_engine_that_is_too_old_is_passed_over(bare, version, monkeypatch):
     complete(bare / "bin", version)
-    monkeypatch.setattr(requests, "head", unreachable)
+    monkeypatch.setattr(release, "responds", lambda: False)
     with pytest.raises(EngineError, match="none on PATH that is new enough"):
         setup.ensure()
 
@@ -112,8 +107,19 @@ def test_the_link_lets_the_engine_collect_less_garbage_unless_the_user_says_how_
     assert answer.stdout == f"{taken}\n"
 
 
+@pytest.mark.parametrize(("is_reachable", "has_own"), [(False, False), (True, False), (False, True)])
+def test_the_engine_is_built_beside_the_packages_only_if_it_will_be_built(bare, monkeypatch, is_reachable, has_own):
+    asked = []
+    monkeypatch.setattr(beside, "ensure", asked.append)
+    monkeypatch.setattr(release, "responds", lambda: is_reachable)
+    if has_own:
+        complete(bare / "bin")
+    assert beside.main([sys.executable, "-c", "import sys, time; time.sleep(1); sys.exit(3)"]) == 3
+    assert asked == ([] if is_reachable or has_own else [[Source.BUILD]])
+
+
 def test_without_any_way_the_message_names_both_ways_out(bare, monkeypatch, capsys):
-    monkeypatch.setattr(requests, "head", unreachable)
+    monkeypatch.setattr(release, "responds", lambda: False)
     assert main([]) == 1
     said = capsys.readouterr().err
     assert "Install Pulumi from" in said

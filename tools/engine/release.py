@@ -5,8 +5,8 @@ import subprocess
 import sys
 import tempfile
 from pathlib import Path
-
-import requests
+from urllib.error import HTTPError
+from urllib.request import Request, urlopen
 
 from tools.engine.model import VERSION, EngineError
 
@@ -21,17 +21,24 @@ _INSTALL = (
 )
 
 
+def responds() -> bool:
+    """Return whether the vendor's site responds."""
+    try:
+        urlopen(Request(_SITE, method="HEAD"), timeout=_REACH_S).close()
+    except HTTPError:
+        return True
+    except OSError:
+        return False
+    return True
+
+
 def install(into: Path) -> None:
     """Install the official distribution into `into`, with `pulumi` and its language hosts.
 
     The folder is created atomically. Raises EngineError if the site does not respond within seconds, or with the installer's last line.
     """
-    try:
-        requests.head(_SITE, timeout=_REACH_S, allow_redirects=False)
-    except requests.RequestException as error:
-        raise EngineError(
-            f"Cannot fetch the official release: {_SITE} did not respond within {_REACH_S:.0f} s."
-        ) from error
+    if not responds():
+        raise EngineError(f"Cannot fetch the official release: {_SITE} did not respond within {_REACH_S:.0f} s.")
     into.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=into.parent, prefix="installing-") as folder:
         try:
