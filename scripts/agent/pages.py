@@ -54,10 +54,10 @@ def add_prompts(server: MCPServer[Any]) -> None:
         """Deploy a stack, step by step."""
         return (
             f"Deploy stack {stack}. First plan it and read every finding, then run doctor. "
-            "If its weights are in a bucket, list_weights shows whether they are staged. "
+            "Its line on weights shows whether they are staged. "
             "Then run preview, show me the changes and the price per hour, and wait for my approval. "
             "Run up with exactly that plan_id, wait until it has finished, then run smoke. "
-            "If anything fails, use logs and recognise_failure, and propose one change; do not try settings at random."
+            "If anything fails, use logs, and propose one change; do not try settings at random."
         )
 
     @server.prompt()
@@ -84,6 +84,6 @@ def add_prompts(server: MCPServer[Any]) -> None:
         """Write a note about an incident."""
         return (
             f"Write an incident note about stack {stack}: events with times (status, logs), "
-            "the cause with the line that shows it (recognise_failure), the cost, the actions taken, "
+            "the cause with the line that shows it (logs), the cost, the actions taken, "
             "and the planner's warning before a deployment (explain_finding). Facts only; mark unknowns."
         )

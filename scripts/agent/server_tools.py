@@ -13,9 +13,8 @@ import anyio.to_thread
 from mcp.types import ToolAnnotations
 from pydantic import Field
 
-from contracts.errors import CommandRefusedError, ScriptError
+from contracts.errors import ScriptError
 from contracts.outputs import StackOutputs
-from contracts.staged_weights import MANIFEST, object_name
 from engine.state import stack_outputs
 from loadtest.client.metrics import KV_USAGE, Scrape
 from scripts.agent.command_tools import CommandCall, Own, command_tool
@@ -23,7 +22,6 @@ from scripts.agent.context import ASKS, Answer
 from scripts.agent.presenting import untrusted
 from scripts.agent.read_tools import STACK_OF_TOOL
 from scripts.cli.access import ServerAccess, open_stack_access
-from scripts.cli.settings import stack_settings
 
 if TYPE_CHECKING:
     from loadtest.client.openai import OpenAIClient
@@ -32,7 +30,6 @@ WAKES: Final = ToolAnnotations(read_only_hint=False, destructive_hint=False, ide
 """Sends requests to a server, which can start an instance that costs money."""
 ANSWER_LIMIT_S: Final = 300.0
 SCRAPE_LIMIT_S: Final = 30.0
-MOST_FILES: Final = 2000
 _FIGURES: Final[Mapping[str, str]] = {
     "vllm:num_requests_running": "requests_running",
     "vllm:num_requests_waiting": "requests_waiting",
@@ -105,12 +102,6 @@ async def ask(call: CommandCall) -> Answer:
     }
 
 
-@command_tool("", {"stack": STACK_OF_TOOL}, hint=ASKS)
-async def list_weights(call: CommandCall) -> Answer:
-    """List the staged weights in a stack's bucket, and return whether the copy is complete."""
-    return await asyncio.to_thread(_weights, call.given["stack"])
-
-
 @asynccontextmanager
 async def _client(stack: str) -> AsyncGenerator[tuple[StackOutputs, "OpenAIClient"]]:
     """Connect to a stack's server, in a thread. A cancelled call waits until a tunnel is open, then closes it."""
@@ -133,25 +124,3 @@ def _figures(scrape: Scrape) -> dict[str, float]:
         for metric, name in _FIGURES.items()
     }
     return {name: value for name, value in found.items() if value is not None}
-
-
-def _weights(stack: str) -> Answer:
-    from cloud.staging.bucket import WeightsBucket  # noqa: PLC0415 - loads Google's clients
-
-    settings = stack_settings(stack)
-    if settings.weights != "bucket":
-        raise CommandRefusedError(
-            f"Stack {stack} has `weights: {settings.weights}`, so its weights are not in a bucket."
-        )
-    name, prefix = settings.bucket_name(stack), settings.weights_prefix
-    objects = WeightsBucket(name, settings.project).objects(object_name(prefix, ""))
-    found = {path: stored.size_bytes for path, stored in objects.items()}
-    lines = [f"{size:>14} {path}" for path, size in list(found.items())[:MOST_FILES]]
-    return {
-        "bucket": name,
-        "prefix": prefix,
-        "complete": object_name(prefix, MANIFEST) in found,
-        "files": untrusted(f"bucket {name}", "\n".join(lines)),
-        "count": len(found),
-        "gib": round(sum(found.values()) / 1024**3, 3),
-    }

@@ -154,7 +154,7 @@ def test_the_skill_and_the_prompts_name_tools_that_exist(everything):
     tools, names, texts, skill = anyio.run(words)
     assert names == ["deploy", "diagnose_slow_server", "choose_machine", "incident_note"]
     called = set(re.findall(r"`([a-z_]+)`", skill))
-    needed = "plan preview up wait cancel logs recognise_failure capacity teardown metrics"
+    needed = "plan preview up wait cancel logs doctor capacity teardown metrics"
     assert called & tools >= set(needed.split())
     figures = "headline usd_per_hour usd_per_hour_now plan_id is_disruptive requests_waiting kv_use_share preemptions"
     words = "document note run budget fix shows missing"
