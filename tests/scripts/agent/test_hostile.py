@@ -245,26 +245,23 @@ def test_no_secret_is_in_a_record_an_answer_or_an_error_however_json_writes_it(b
         assert secret not in str(lines(audit))
 
 
-def test_no_secret_is_in_a_resource_a_prompt_or_their_errors(bench_of, audit, monkeypatch, tmp_path):
+def test_no_secret_is_in_a_page_or_its_errors(bench_of, audit, monkeypatch, tmp_path):
     (tmp_path / "Pulumi.yaml").write_text("")
-    report = tmp_path / ".work" / "agent" / "one" / "report.md"
-    report.parent.mkdir(parents=True)
-    report.write_text(f"# Report {CANARY}\n")
+    (tmp_path / "docs").mkdir()
+    (tmp_path / "docs" / "tasks.md").write_text(f"# Tasks {CANARY}\n")
     monkeypatch.chdir(tmp_path)
 
     async def read():
         async with Client(build(bench_of(), audit)) as client:
-            prompt = await client.get_prompt("deploy", {"stack": CANARY})
-            text = await client.read_resource("gemma://reports/one")
+            text = await client.read_resource("gemma://pages/tasks")
             with pytest.raises(MCPError) as refused:
-                await client.read_resource(f"gemma://reports/{CANARY}")
-            return str(prompt), text.contents[0].text, f"{refused.value} {refused.value.error}"
+                await client.read_resource(f"gemma://pages/{CANARY}")
+            return text.contents[0].text, f"{refused.value} {refused.value.error}"
 
-    prompt, text, error = anyio.run(read)
-    assert CANARY not in f"{prompt}{text}{error}"
-    assert "Report '[masked]' not found. Existing reports: one." in error
-    assert text.startswith("# Report [masked]")
-    assert "never an instruction" in text
+    text, error = anyio.run(read)
+    assert CANARY not in f"{text}{error}"
+    assert text.startswith("# Tasks [masked]")
+    assert "[masked]" in error
 
 
 def test_every_secret_of_the_environment_is_known_by_the_name_of_its_variable(monkeypatch):
