@@ -51,7 +51,7 @@ def _gcloud_login(purpose: str) -> Iterator[Diagnosis]:
     path = shutil.which("gcloud")
     if path is None:
         return
-    answer = answer_of(path, "auth", "print-access-token")
+    answer = _answer_of(path, "auth", "print-access-token")
     if answer is None:
         yield unknown("`gcloud auth print-access-token` did not finish")
     elif answer.returncode != 0:
@@ -59,7 +59,7 @@ def _gcloud_login(purpose: str) -> Iterator[Diagnosis]:
         detail = f"no working gcloud login, which {purpose} needs ({reason.removeprefix('ERROR: ')})"
         yield missing(detail, "gcloud auth login")
     else:
-        account = answer_of(path, "config", "get", "account")
+        account = _answer_of(path, "config", "get", "account")
         yield ok((account.stdout.strip() if account else "") or "access token returned")
 
 
@@ -68,7 +68,7 @@ def _gcloud(checkup: Checkup, purpose: str) -> Iterator[Diagnosis]:
     if path is None:
         yield missing(f"not on PATH; {purpose} needs it", _INSTALL_GCLOUD)
         return
-    answer = answer_of(path, "version", "--format=json")
+    answer = _answer_of(path, "version", "--format=json")
     if answer is None or answer.returncode != 0:
         yield unknown("`gcloud version --format=json` did not finish")
         return
@@ -154,7 +154,7 @@ def _uses_passphrase(stack: str, url: str) -> bool:
     return other is None and not url.startswith("https://")
 
 
-def answer_of(program: str, *words: str) -> subprocess.CompletedProcess[str] | None:
+def _answer_of(program: str, *words: str) -> subprocess.CompletedProcess[str] | None:
     """Run a command and return its result; None if it could not start or did not finish in time."""
     try:
         return ended([program, *words], limit_s=_ANSWER_LIMIT_S)

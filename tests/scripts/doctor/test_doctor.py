@@ -32,12 +32,11 @@ from localcloud.world.scenario import ComputeTpu, Fault, OperationDurations, Run
 from planning.data.checkpoints import CHECKPOINTS
 from scripts.capacity.__main__ import COMMAND as CAPACITY
 from scripts.cli.command import run_command
-from scripts.doctor import capacity, machine, model, project, repository, run, tunnel_role
+from scripts.doctor import capacity, machine, model, project, run, tunnel_role
 from scripts.doctor.__main__ import COMMAND
 from scripts.doctor.diagnosis import Check, Diagnosis
-from scripts.doctor.repository import variables
 from scripts.doctor.run import concurrently
-from tests.tools.ci_page import page_commands, page_variables
+from tests.tools.ci_page import page_commands
 
 PROJECT = "doctor-project"
 ROOT = Path(__file__).resolve().parents[3]
@@ -54,7 +53,6 @@ MODULES = {
     **dict.fromkeys(("quota of", "v6e"), (project, capacity)),
     **dict.fromkeys(("gcloud", "registry", "Pulumi"), (machine,)),
     "role": (tunnel_role,),
-    "workflow": (repository,),
     "credentials": (),
 }
 """Whose checks give a line of the report, by how the line begins; the others are about what the server runs."""
@@ -796,52 +794,6 @@ def test_a_state_bucket_that_cannot_be_seen_is_not_said_to_be_missing(world):
     world.scenario(faults=[Fault(method="storage.buckets.get", status=403, count=9)])
     line = world.line("Pulumi backend")
     assert (line["status"], "buckets create" in line["fix"]) == ("unknown", False)
-
-
-GH = """#!/bin/sh
-case "$2" in
-  list) printf 'GCP_PROJECT\tmy-project\t2026-11-23\n' ;;
-  set) shift 2; printf '%s\n' "$@" END >> "$0.txt" ;;
-esac
-"""
-DESCRIBE = (
-    "#!/bin/sh\n[ \"$*\" = 'projects describe doctor-project --format=value(projectNumber)' ] && echo 123456789012\n"
-)
-VARIABLES = "workflow variables"
-
-
-def write_program(world, name, text):
-    path = world.folder / "bin" / name
-    path.write_text(text)
-    path.chmod(0o755)
-    return path
-
-
-def test_the_lines_that_set_the_variables_of_the_workflows_run_as_printed_and_do_what_the_page_does(
-    page, world, capsys
-):
-    world.environment.setenv("PULUMI_BACKEND_URL", f"gs://{STATE}")
-    assert VARIABLES not in {line["check"] for line in world.doctor()[1]["checks"]}, "no account of the workflows"
-    world.admin("POST", f"/iam/v1/projects/{PROJECT}/serviceAccounts", {"accountId": "ci-deploy"})
-    line = world.line(VARIABLES)
-    assert (line["status"], line["fix"]) == ("unknown", ""), "gh is not installed"
-    gh = write_program(world, "gh", GH)
-    line = world.line(VARIABLES)
-    wanted = variables(PROJECT, f"gs://{STATE}")
-    assert line["detail"] == f"the repository does not set {', '.join([*wanted][1:])}"
-    assert run_command(COMMAND, ["--project", PROJECT]) == 0, "no stack of this machine needs them"
-    printed = capsys.readouterr().out.partition("Fix, in this order:\n")[2].splitlines()
-    assert [text.split()[:3] for text in printed] == [["gh", "variable", "set"]] * 7
-    write_program(world, "gcloud", DESCRIBE)
-    subprocess.run(["/bin/sh", "-euc", "\n".join(printed)], check=True, timeout=20)
-    done = [block.splitlines() for block in Path(f"{gh}.txt").read_text().split("END\n")[:-1]]
-    found = {name: value for name, body, value in done if body == "--body"}
-    set_by_page = page_variables() | {"GCP_PROJECT": ""}
-    assert found == {name: text.replace("my-project", PROJECT) for name, text in set_by_page.items() if text}
-    gh.write_text("#!/bin/sh\nprintf '%s\\n' " + " ".join(wanted))
-    assert world.state(VARIABLES) == "ok"
-    world.scenario(faults=[Fault(method="iam.projects.serviceAccounts.get", status=403, count=9)])
-    assert world.state(VARIABLES) == "unknown"
 
 
 def refuse_to_end(*_arguments, **_options):
