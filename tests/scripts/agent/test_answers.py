@@ -11,8 +11,7 @@ import anyio
 import pytest
 from mcp.client.client import Client
 
-from scripts.agent import action_tools, server_tools, staging
-from scripts.agent.context import ShownPlan
+from scripts.agent import action_tools, server_tools
 from scripts.agent.permissions import CHANGES
 from scripts.agent.presenting import MOST_CHARACTERS, compact
 from scripts.agent.programs import ProgramResult
@@ -252,12 +251,9 @@ def whole(bench_of, audit, commands, codes, monkeypatch):
     monkeypatch.setattr(server_tools, "_client", opened)
     folder = audit.path.parent
     monkeypatch.setattr(action_tools, "_folder", lambda name: folder / name)
-    monkeypatch.setattr(staging, "_has_bucket", lambda _stack: True)
     for name in ("one", "two"):
         (folder / name).mkdir()
     agent = bench_of(",".join(CHANGES), stage_from=[SAMPLES["source"]])
-    creation = ShownPlan(plan_id=SAMPLES["plan_id"], tool="stage_weights", stack=STACK, words=(STACK,))
-    agent.shown[creation.plan_id] = creation
     server = build(agent, audit)
 
     async def person(context, question):
