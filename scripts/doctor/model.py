@@ -83,21 +83,20 @@ def _weights(checkup: Checkup, settings: Settings, part: Part | None) -> Iterato
             raise
         yield missing(f"bucket {bucket} does not exist", fix)
         return
-    folder = folder_uri(bucket, prefix)
-    if part is not None:
-        named, fault = f"{part.kind} {part.source} in {folder}", _part_fault(part, prefix, manifest, stored)
-        yield missing(f"{named}: {fault}", fix) if fault else ok(named)
-        return
-    is_listed = name in stored
-    fault = (_model_fault if is_listed else _unlisted_fault)(settings, folder, manifest, stored)
+    folder, is_listed = folder_uri(bucket, prefix), name in stored
+    named = f"{part.kind} {part.source}: " if part else ""
+    if is_listed or part is not None:
+        fault = _fault(settings, part, folder, difference(manifest, stored, prefix), as_mapping(manifest))
+    else:
+        fault = _unlisted_fault(settings, folder, stored)
     if fault:
-        yield missing(fault, fix)
+        yield missing(f"{named}{fault}", fix)
         return
     files = [object_name(prefix, file) for file in file_names(as_mapping(manifest))] if is_listed else list(stored)
     size = f"{len(files)} {'files' if is_listed else 'objects'}, {sum(stored[file].size_bytes for file in files) / _GIB:.2f} GiB in {folder}"
     # `pulumi up` accepts a checkpoint without a manifest in an existing bucket, because another tool may have copied it.
     end = "" if is_listed else f", without a {MANIFEST}: copied by another tool, or staging is incomplete"
-    yield ok(size + end)
+    yield ok(f"{named}{size}{end}")
 
 
 def _manifest(checkup: Checkup, bucket: str, name: str) -> object:
@@ -108,27 +107,22 @@ def _manifest(checkup: Checkup, bucket: str, name: str) -> object:
         return None
 
 
-def _part_fault(part: Part, prefix: str, manifest: object, stored: Mapping[str, StoredFile]) -> str:
-    """Return the fault of a drafter's or an adapter's copy; empty without one."""
-    other = manifest_hash(as_mapping(manifest)) != part.digest
-    return difference(manifest, stored, prefix) or ("it has another hash than bucket.parts" if other else "")
-
-
-def _model_fault(settings: Settings, folder: str, manifest: object, stored: Mapping[str, StoredFile]) -> str:
-    """Compare the objects with the manifest, and the manifest with the hash and the commit in the settings."""
-    wrong = difference(manifest, stored, settings.weights_prefix)
+def _fault(
+    settings: Settings, part: Part | None, folder: str, wrong: str | None, manifest: Mapping[str, object]
+) -> str:
+    """Return the difference from the manifest, or of the manifest from the hash and the commit in the settings; or an empty string."""
     if wrong is not None:
-        return wrong
-    staged, bound = manifest_hash(as_mapping(manifest)), settings.bucket.manifest_hash
+        return f"{wrong}, in {folder}"
+    staged, bound = manifest_hash(manifest), part.digest if part else settings.bucket.manifest_hash
     if bound not in {None, staged}:
-        return f"bucket.manifest is {bound}, but the weights in {folder} have the hash {staged}"
-    copied, wanted = str(as_mapping(manifest).get("revision")), settings.model_revision
-    if wanted is not None and COMMIT.fullmatch(copied) and copied != wanted:
+        return f"the settings have the hash {bound}, but the weights in {folder} have {staged}"
+    copied, wanted = str(manifest.get("revision")), settings.model_revision
+    if part is None and wanted is not None and COMMIT.fullmatch(copied) and copied != wanted:
         return f"modelRevision is {wanted}, but the weights in {folder} are from commit {copied}"
     return ""
 
 
-def _unlisted_fault(settings: Settings, folder: str, _: object, stored: Mapping[str, StoredFile]) -> str:
+def _unlisted_fault(settings: Settings, folder: str, stored: Mapping[str, StoredFile]) -> str:
     if settings.bucket.existing is None or settings.bucket.manifest is not None:
         return f"no {MANIFEST} in {folder}: weights are not staged or staging is incomplete"
     if object_name(settings.weights_prefix, CONFIG) not in stored:
