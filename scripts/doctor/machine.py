@@ -1,4 +1,4 @@
-"""Checks of this machine: gcloud and its login, the registry login of a built image, Pulumi's backend and passphrase."""
+"""Checks of this machine: gcloud and its login, Pulumi's backend and passphrase."""
 
 import json
 import os
@@ -7,13 +7,11 @@ import shutil
 import subprocess
 from collections.abc import Iterator
 from functools import partial
-from pathlib import Path
 from typing import Final
 from urllib.parse import urlsplit
 
 from cloud.google_api import GoogleListError
 from contracts.errors import CommandRefusedError
-from contracts.fields import as_mapping
 from engine import backend, runner
 from engine.children import ended
 from scripts.doctor.diagnosis import Check, Checkup, Diagnosis, missing, ok, unknown
@@ -26,15 +24,11 @@ _ANSWER_LIMIT_S: Final = 20.0
 
 def checks(checkup: Checkup) -> Iterator[Check]:
     """Yield the checks of this machine. They call Google only if the engine cannot read a `gs://` backend."""
-    settings = checkup.settings
     yield checkup.calling("Pulumi backend", "storage", "roles/storage.bucketViewer", partial(_pulumi, checkup))
     purpose = _gcloud_purpose(checkup)
     if purpose:
         yield Check(name="gcloud", run=partial(_gcloud, checkup, purpose))
         yield Check(name="gcloud login", run=partial(_gcloud_login, purpose))
-    if settings is not None and settings.image.build_context is not None:
-        host = f"{settings.regions[0]}-docker.pkg.dev"  # of a built image, in the stack's first region
-        yield Check(name="registry login", run=partial(_registry_login, host))
 
 
 def _gcloud_purpose(checkup: Checkup) -> str:
@@ -82,27 +76,6 @@ def _gcloud(checkup: Checkup, purpose: str) -> Iterator[Diagnosis]:
     else:
         detail = "not installed; tunnels to TPU nodes need the alpha track"
         yield missing(detail, "gcloud components install alpha", check="gcloud alpha")
-
-
-def _registry_login(host: str) -> Iterator[Diagnosis]:
-    """Check that Docker's configuration has a login for the registry, because the push comes after a long build."""
-    login = f"gcloud auth configure-docker {host}"
-    path = Path(os.environ.get("DOCKER_CONFIG") or Path.home() / ".docker") / "config.json"
-    try:
-        config = as_mapping(json.loads(path.read_text(encoding="utf-8") if path.exists() else "{}"))
-    except (OSError, ValueError) as error:
-        yield unknown(f"cannot read {path}: {error}", login)
-        return
-    helper, store = as_mapping(config.get("credHelpers")).get(host), config.get("credsStore")
-    if helper is not None and shutil.which(f"docker-credential-{helper}") is None:
-        yield missing(f"docker-credential-{helper}, the credential helper for {host}, is not on PATH", _INSTALL_GCLOUD)
-    elif helper is not None or {host, f"https://{host}"} & set(as_mapping(config.get("auths"))):
-        yield ok(f"{path} has a login for {host}")
-    elif store:
-        yield unknown(f"{path} has no login for {host}; docker-credential-{store} may have one", login)
-    else:
-        detail = "has no login" if path.exists() else "does not exist, so Docker has no login"
-        yield missing(f"cannot push the image because {path} {detail} for {host}", login)
 
 
 def _pulumi(checkup: Checkup) -> Iterator[Diagnosis]:

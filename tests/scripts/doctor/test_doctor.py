@@ -634,37 +634,6 @@ def test_gcloud_and_its_alpha_component(world):
     assert world.state("gcloud", "tpu-v6e4") == "unknown"
 
 
-BUILT = ("  gemma-serving:weights: hub\n", "  gemma-serving:weights: hub\n  gemma-serving:image: vllm-tpu-w4a16\n")
-
-
-def test_the_login_at_the_registry_that_an_image_is_pushed_to(world):
-    world.write("tpu-v6e4", BUILT)
-    folder = world.folder / "docker"
-    folder.mkdir()
-    world.environment.setenv("DOCKER_CONFIG", str(folder))
-    host = "us-east5-docker.pkg.dev"
-
-    def login(text=None):
-        if text is not None:
-            (folder / "config.json").write_text(text)
-        return world.line("registry login", "tpu-v6e4")
-
-    found = login()
-    assert (found["status"], found["fix"]) == ("missing", f"gcloud auth configure-docker {host}")
-    assert "does not exist" in found["detail"]
-    assert login("{}")["status"] == "missing"
-    assert login('{"auths": {"europe-west4-docker.pkg.dev": {}}}')["status"] == "missing"
-    assert login(f'{{"auths": {{"https://{host}": {{}}}}}}')["status"] == "ok"
-    assert login('{"credsStore": "desktop"}')["status"] == "unknown"
-    assert login("{")["status"] == "unknown"
-    found = login(f'{{"credHelpers": {{"{host}": "gcloud"}}}}')
-    assert (found["status"], "docker-credential-gcloud" in found["detail"]) == ("missing", True)
-    helper = world.folder / "bin" / "docker-credential-gcloud"
-    helper.write_text("#!/bin/sh\n")
-    helper.chmod(0o755)
-    assert login()["status"] == "ok"
-
-
 def test_no_credentials_are_missing(world):
     world.environment.delenv("GOOGLE_OAUTH_ACCESS_TOKEN")
     world.environment.setenv("GOOGLE_APPLICATION_CREDENTIALS", str(world.folder / "none.json"))
