@@ -37,7 +37,7 @@ def person(answers, asked, shelf):
         if answer is None:
             return types.ElicitResult(action="decline")
         name, has_code = answer
-        code = shelf.new(name).deletes_bucket if has_code else ""
+        code = shelf.new(name)[1] if has_code else ""
         return types.ElicitResult(action="accept", content={"stack_name": name, "code": code})
 
     return ask
