@@ -13,7 +13,7 @@ CHANGES: Final[Sequence[Change]] = get_args(Change)
 
 TOOLSETS: Final[Mapping[str, Sequence[str]]] = {
     "plan": ("plan", "compare_machines", "solve", "explain_finding", "prices"),
-    "status": ("doctor", "capacity", "status", "alerts", "endpoint", "metrics"),
+    "status": ("doctor", "capacity", "status", "alerts", "endpoint"),
     "logs": ("logs",),
     "measure": ("ask", "smoke", "benchmark", "compare_benchmarks", "wait", "cancel"),
     "deploy": ("preview", "up", "stage_weights", "rollout", "restart", "recover", "wait", "cancel"),

@@ -1,10 +1,10 @@
-"""Tools that call a deployed server: its address, its metrics, and completions of its model.
+"""Tools that call a deployed server: its address, and completions of its model.
 
 Connection code is imported on first use: clients wait for this server to start, some for only 10 s.
 """
 
 import asyncio
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Annotated, Final
 
@@ -16,7 +16,6 @@ from pydantic import Field
 from contracts.errors import ScriptError
 from contracts.outputs import StackOutputs
 from engine.state import stack_outputs
-from loadtest.client.metrics import KV_USAGE, Scrape
 from scripts.agent.command_tools import CommandCall, Own, command_tool
 from scripts.agent.context import ASKS, Answer
 from scripts.agent.presenting import untrusted
@@ -29,15 +28,6 @@ if TYPE_CHECKING:
 WAKES: Final = ToolAnnotations(read_only_hint=False, destructive_hint=False, idempotent_hint=True, open_world_hint=True)
 """Sends requests to a server, which can start an instance that costs money."""
 ANSWER_LIMIT_S: Final = 300.0
-SCRAPE_LIMIT_S: Final = 30.0
-_FIGURES: Final[Mapping[str, str]] = {
-    "vllm:num_requests_running": "requests_running",
-    "vllm:num_requests_waiting": "requests_waiting",
-    "vllm:kv_cache_usage_perc": "kv_use_share",
-    "vllm:prompt_tokens_total": "prompt_tokens",
-    "vllm:generation_tokens_total": "output_tokens",
-    "vllm:num_preemptions_total": "preemptions",
-}
 
 
 @command_tool("", {"stack": STACK_OF_TOOL}, hint=ASKS)
@@ -46,20 +36,6 @@ async def endpoint(call: CommandCall) -> Answer:
     outputs = await asyncio.to_thread(stack_outputs, call.given["stack"])
     keys = ("endpoint", "auth", "served_model", "connect", "deadline")
     return {"stack": call.given["stack"], **{key: getattr(outputs, key) for key in keys}}
-
-
-@command_tool("", {"stack": STACK_OF_TOOL}, hint=WAKES)
-async def metrics(call: CommandCall) -> Answer:
-    """Read a stack's server metrics: running and queued requests, KV cache use, tokens.
-
-    If the service is scaled to zero, this starts an instance, which costs money.
-    """
-    stack = call.given["stack"]
-    async with _client(stack) as (_, client):
-        scrape = await client.scrape(limit_s=SCRAPE_LIMIT_S)
-    if scrape is None:
-        raise ScriptError(f"The server of stack {stack} returned no metrics. Check status and logs.")
-    return {"stack": stack, "figures": _figures(scrape), "series": len(scrape.samples)}
 
 
 @command_tool(
@@ -116,11 +92,3 @@ async def _client(stack: str) -> AsyncGenerator[tuple[StackOutputs, "OpenAIClien
     finally:
         with anyio.CancelScope(shield=True):
             await anyio.to_thread.run_sync(opening.__exit__, None, None, None)
-
-
-def _figures(scrape: Scrape) -> dict[str, float]:
-    found = {
-        name: scrape.highest((metric,)) if metric in KV_USAGE else scrape.total((metric,))
-        for metric, name in _FIGURES.items()
-    }
-    return {name: value for name, value in found.items() if value is not None}

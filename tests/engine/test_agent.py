@@ -154,9 +154,8 @@ def test_a_stack_is_planned_left_deployed_checked_measured_and_kept_until_a_pers
         found["up"] = await finished(client, "wait", {"run": waiting["run"]}, told)
         told.restore()
         for name, arguments in (
-            ("status", {"stack": TPU}),
+            ("status", {"stack": TPU, "tunnel": True}),
             ("endpoint", {"stack": TPU}),
-            ("metrics", {"stack": TPU}),
             ("ask", {"stack": TPU, "prompt": "hello", "max_tokens": 16}),
             ("smoke", {"stack": TPU}),
             ("logs", {"stack": TPU}),
@@ -193,7 +192,7 @@ def test_a_stack_is_planned_left_deployed_checked_measured_and_kept_until_a_pers
     assert [run["run"] for run in content["status while it waits"]["runs"]] == [waiting["run"]], content
     assert content["up"]["ok"], content["up"]
     assert content["endpoint after"]["auth"] == "tunnel"
-    assert content["metrics after"]["figures"]["requests_running"] == 0
+    assert content["status after"]["document"]["stacks"][0]["server"]["running_requests"] == 0
     assert content["ask after"]["simulated"]
     assert content["ask after"]["output_tokens"] > 0
     assert content["smoke after"]["ok"], content["smoke after"]

@@ -45,7 +45,7 @@ QUOTED = 'pass"word\\of\nthe person'
 def test_a_stack_is_a_name_and_no_path_no_option_and_no_stack_of_another_project(
     subtests, bench_of, audit, commands, monkeypatch
 ):
-    tools = ("status", "preview", "metrics")
+    tools = ("status", "preview", "endpoint")
     stacks = ("--yes", "../x", "a/b", "organization/other/prod", "a\0b", "a\n", "", ".", "\u202ea", "a b")
     server = build(bench_of(), audit)
     for tool, stack in product(tools, stacks):
