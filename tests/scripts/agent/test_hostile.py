@@ -5,6 +5,7 @@ import json
 import os
 import stat
 import threading
+from datetime import UTC, datetime, timedelta
 from functools import partial
 from itertools import product
 
@@ -16,6 +17,7 @@ from mcp.client.client import Client
 from contracts.errors import CommandRefusedError, ScriptError
 from contracts.outputs import StackOutputs
 from engine.events import EventLog
+from engine.locks import StackLock
 from loadtest.client.openai import ServerError
 from scripts.agent import server_tools, update_tools
 from scripts.agent.command_tools import require_word
@@ -120,12 +122,13 @@ def test_a_call_with_state_that_this_server_did_not_make_is_refused_and_recorded
 
 def test_a_locked_stack_is_refused_before_its_plan_is_compared(bench_of, audit, commands, monkeypatch):
     """Its state changes while another run works, so that any plan would look stale."""
-    monkeypatch.setattr(update_tools, "stack_locks", lambda _stack: (object(),))
-    monkeypatch.setattr(update_tools, "locked", lambda _locks: "locked for 2 min by me@here (process 7)")
+    since = (datetime.now(UTC) - timedelta(seconds=150)).isoformat()
+    lock = StackLock(place="file:///lock.json", user="me", host="another-host", pid=7, since=since)
+    monkeypatch.setattr(update_tools, "stack_locks", lambda _stack: (lock,))
     agent = bench_of("up")
     plan_id = keep(agent)
     found = anyio.run(lambda: call(build(agent, audit), "up", {"plan_id": plan_id}))
-    assert f"Stack {STACK} is locked for 2 min by me@here (process 7)" in found.content[0].text
+    assert f"Stack {STACK} is locked for 2 min by me@another-host (process 7)" in found.content[0].text
     assert commands.run == []
 
 
