@@ -104,13 +104,6 @@ def file_names(manifest: Mapping[str, object]) -> Sequence[str]:
     return [str(one.get("name")) for one in _files(manifest)]
 
 
-def weights_bytes(manifest: Mapping[str, object]) -> int:
-    """Return the size of the weights in a manifest, or 0."""
-    listed = (one for one in _files(manifest) if str(one.get("name")).endswith(".safetensors"))
-    sizes = (one.get(REAL_SIZE) or one.get("size_bytes") for one in listed)
-    return sum(size for size in sizes if isinstance(size, int))
-
-
 def manifest_hash(manifest: Mapping[str, object]) -> str:
     """Return the hash of a manifest's names, sizes and checksums, independent of order, revision and time."""
     keys = ("name", "size_bytes", "sha256")

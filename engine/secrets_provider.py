@@ -2,7 +2,6 @@
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Final
 
 import yaml
@@ -14,30 +13,6 @@ from engine import runner
 _SCHEME: Final = "gcpkms://"
 _KEY: Final = re.compile(r"projects/[^/?]+/locations/[^/?]+/keyRings/[^/?]+/cryptoKeys/[^/?]+")
 _KEY_FORM: Final = "projects/P/locations/L/keyRings/R/cryptoKeys/K"
-
-
-@dataclass(frozen=True, slots=True)
-class KmsKey:
-    """A Cloud KMS key. `name` is projects/P/locations/L/keyRings/R/cryptoKeys/K."""
-
-    name: str
-
-    @property
-    def ring(self) -> str:
-        """Name of its key ring."""
-        return self.name.partition("/cryptoKeys/")[0]
-
-    @property
-    def creation(self) -> tuple[str, str]:
-        """Commands that create the key ring and the key."""
-        _, project, _, location, _, ring, _, key = self.name.split("/")
-        place = f"--project={project} --location={location}"
-        make_key = f"gcloud kms keys create {key} {place} --keyring={ring} --purpose=encryption"
-        return f"gcloud kms keyrings create {ring} {place}", make_key
-
-    def grant(self, member: str, role: str) -> str:
-        """Return the command that grants a member a role on the key."""
-        return f"gcloud kms keys add-iam-policy-binding {self.name} --member={member} --role={role}"
 
 
 def provider_with(key: str) -> str:
@@ -57,10 +32,10 @@ def provider_of(stack: str) -> str:
     return str(as_mapping(found).get("secretsprovider") or "")
 
 
-def key_of(stack: str) -> KmsKey | None:
-    """Return the Cloud KMS key in the stack's settings file, or None."""
+def key_of(stack: str) -> str | None:
+    """Return the name of the Cloud KMS key in the stack's settings file, or None."""
     name = provider_of(stack).partition("?")[0].removeprefix(_SCHEME)
-    return KmsKey(name) if _KEY.fullmatch(name) else None
+    return name if _KEY.fullmatch(name) else None
 
 
 def provider_options(stack: str) -> Sequence[str]:

@@ -5,7 +5,6 @@ import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from difflib import unified_diff
 from typing import Final, cast
 
 from pydantic import BaseModel
@@ -29,15 +28,13 @@ _MOST_CHANGES: Final = 20
 """Maximum changes shown per step. All are compared."""
 _KEY: Final = re.compile(r'\["((?:[^"\\]|\\.)*)"\]|\[(\d+)\]|([^.\[\]]+)')
 """One part of a property's path, as the engine writes it: `template.containers[0].env["A.B"]`."""
-_MOST_LINES: Final = 5
-"""Maximum removed or added lines shown for a text of several lines."""
 _PATH_CHARACTERS: Final = 200
 _NO_VALUE: Final = object()
 _SECRET: Final = "[secret]"  # noqa: S105 - as the engine shows one
 
 
 class ShownChange(BaseModel, frozen=True, extra="forbid"):
-    """One changed property without secrets; of a long text, the lines that differ. A value that is not set is empty."""
+    """One changed property without secrets; of a long text, the first part that differs. A value that is not set is empty."""
 
     path: str
     before: str
@@ -178,23 +175,13 @@ def _shown(path: str, old: object, new: object, secrets: Sequence[str], *, repla
     before, after = (
         text if text == _SECRET else for_model(masked(f"{label}{text}", secrets).removeprefix(label)) for text in texts
     )
-    if "\n" in before.strip() and "\n" in after.strip():
-        lines = list(unified_diff(before.splitlines(), after.splitlines(), lineterm="", n=0))[2:]
-        before, after = (_lines(lines, sign) for sign in "-+")
-    else:
-        differs = (at for at, (one, two) in enumerate(zip(before, after, strict=False)) if one != two)
-        start = max(0, next(differs, min(len(before), len(after))) - _BEFORE_CHARACTERS)
-        before, after = _cut(before, start), _cut(after, start)
+    before, after = (" ".join(text.split()) for text in (before, after))
+    differs = (at for at, (one, two) in enumerate(zip(before, after, strict=False)) if one != two)
+    start = max(0, next(differs, min(len(before), len(after))) - _BEFORE_CHARACTERS)
+    before, after = _cut(before, start), _cut(after, start)
     if before and before == after:  # a secret, or truncated text
         after = f"{after} (another value)"
     return ShownChange(path=path[:_PATH_CHARACTERS], before=before, after=after, replaces=replaces)
-
-
-def _lines(found: Sequence[str], sign: str) -> str:
-    lines = [line[1:].strip() for line in found if line.startswith(sign)]
-    rest = len(lines) - _MOST_LINES
-    shown = [_cut(line, 0) for line in lines[:_MOST_LINES]]
-    return "\n".join([*shown, *([f"… and {rest} more lines"] if rest > 0 else [])])
 
 
 def _value(path: str, inputs: Mapping[str, object]) -> object:

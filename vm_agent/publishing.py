@@ -55,13 +55,14 @@ class LogFollower:
     detail: str = ""
     lines: deque[str] = field(default_factory=lambda: deque[str](maxlen=60))
     tell: "Callable[[str], None] | None" = None
-    tail: str = "200"
+    is_new: bool = True
+    """False if an earlier agent followed it. Its lines are in Cloud Logging already."""
     _process: subprocess.Popen[str] | None = None
     _reader: threading.Thread | None = None
 
     def start(self) -> None:
         """Follow the log."""
-        argv = ["docker", "logs", "-f", f"--tail={self.tail}", CONTAINER]
+        argv = ["docker", "logs", "-f", f"--tail={'all' if self.is_new else 0}", CONTAINER]
         process = subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace")
         self._process = process
         self._reader = threading.Thread(target=self._read, args=(process,), daemon=True)

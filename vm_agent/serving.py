@@ -272,14 +272,13 @@ class Agent:
             self.form.adopt(state)
         else:
             is_new, drain_s = True, self._replace(assignment, state)
-        follower, shipped = self._followed(assignment.document, is_new=is_new)
+        follower = self._followed(assignment.document, is_new=is_new)
         try:
             self._watch_server(assignment, follower, drain_s)
         except ServingError as error:
             raise ServingError(str(error), follower.stop(wait_s=2.0), retry=error.retry) from None
         finally:
             follower.stop()
-            shipped.stop(wait_s=0.0 if self.latest.is_newer_than(assignment.version) else 2.0)
 
     @staticmethod
     def _has_other_secrets(assignment: Assignment, state: ContainerState) -> bool:
@@ -443,19 +442,16 @@ class Agent:
         limits = self.latest.limits()
         return limits.drain_s if limits.shutdown_flag else 0.0
 
-    def _followed(self, document: ServingDocument, *, is_new: bool) -> "tuple[LogFollower, LogFollower]":
+    def _followed(self, document: ServingDocument, *, is_new: bool) -> LogFollower:
         """Follow the log for phases and Cloud Logging, unless its secrets cannot be masked."""
-        phases, shipped = LogFollower(), LogFollower()
+        follower = LogFollower(tell=self.shipper.server_line if self.shipper else None, is_new=is_new)
         try:
             self.secrets.learn(document)
         except ServingError as error:
             log(f"The server's log is not published because its secrets cannot be masked ({error}).")
-            return phases, shipped
-        phases.start()
-        if self.shipper is not None:
-            shipped = LogFollower(tell=self.shipper.server_line, tail="all" if is_new else "0")  # older lines are there
-            shipped.start()
-        return phases, shipped
+            return follower
+        follower.start()
+        return follower
 
     def _watch_server(self, assignment: Assignment, follower: LogFollower, drain_s: float) -> NoReturn:
         was_ready, lost_since, poll_s = False, 0.0, 0.1

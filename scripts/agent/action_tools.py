@@ -67,15 +67,11 @@ async def compare_benchmarks(call: CommandCall) -> Answer:
     return await call.answer("compare", *(str(_folder(call.given[name])) for name in ("before", "after")))
 
 
-def results() -> Path:
-    """Return the folder of the project for benchmarks."""
-    return runner.project_folder() / ".work" / "agent"
-
-
 def _folder(name: str) -> Path:
+    """Return the folder of a benchmark's results. Raises CommandRefusedError for another name."""
     if not _NAME.fullmatch(name):
         raise CommandRefusedError(f"{name[:60]!r} is not a valid results name. Use letters, digits and -.")
-    return results() / name
+    return runner.project_folder() / ".work" / "agent" / name
 
 
 @command_tool(

@@ -10,12 +10,12 @@ import os
 import secrets
 import time
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, cast
 
 from contracts.errors import CommandRefusedError
-from contracts.fields import as_mapping
+from contracts.fields import as_mapping, as_sequence
 
 VALID_S: Final = 600
 FOLDER: Final = Path(".work") / "agent-codes"
@@ -26,29 +26,21 @@ _OWNER_ONLY: Final = 0o600
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class DeletionCodes:
-    """A new code for each scope of a deletion."""
-
-    keeps_bucket: str
-    deletes_bucket: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class CodeShelf:
     """Store of the codes' hashes, at most one pair per stack. A newer pair replaces the older one."""
 
     folder: Path
     clock: Callable[[], float] = time.time
 
-    def new(self, stack: str) -> DeletionCodes:
-        """Create codes for a stack and store their hashes."""
-        codes, salt = DeletionCodes(keeps_bucket=_code(), deletes_bucket=_code()), secrets.token_hex(16)
-        hashes = {key: _hash(code, salt) for key, code in asdict(codes).items()}
+    def new(self, stack: str) -> tuple[str, str]:
+        """Create two codes for a stack, one that keeps its bucket and one that deletes it, and store their hashes."""
+        codes, salt = (_code(), _code()), secrets.token_hex(16)
+        hashes = [_hash(code, salt) for code in codes]
         path = self._path(stack)
         fresh = path.with_suffix(f".{secrets.token_hex(4)}")
         self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         with os.fdopen(os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL, _OWNER_ONLY), "w") as file:
-            json.dump({"until": self.clock() + VALID_S, "salt": salt, **hashes}, file)
+            json.dump({"until": self.clock() + VALID_S, "salt": salt, "hashes": hashes}, file)
         fresh.replace(path)
         return codes
 
@@ -65,7 +57,7 @@ class CodeShelf:
             return False
         kept = as_mapping(cast("object", json.loads(taken.read_text(encoding="utf-8"))))
         taken.unlink()
-        wanted = str(kept["keeps_bucket" if keeps_bucket else "deletes_bucket"])
+        wanted = str(as_sequence(kept["hashes"])[0 if keeps_bucket else 1])
         is_young = 0 <= float(str(kept["until"])) - self.clock() <= VALID_S
         return is_young and hmac.compare_digest(_hash(typed, str(kept["salt"])), wanted)
 
@@ -83,12 +75,12 @@ def show_codes(stack: str, shelf: CodeShelf) -> None:
             "Codes are shown only on a terminal, and this process has none. Run the command in your own terminal."
         ) from None
     with terminal:
-        codes = shelf.new(stack)
+        keeps, deletes = shelf.new(stack)
         terminal.write(
             f"Codes for a deletion of stack {stack} by an assistant.\n"
             f"Type one into your client's question, once, within {VALID_S // 60} minutes:\n"
-            f"  {codes.keeps_bucket}  deletes the stack and keeps its bucket\n"
-            f"  {codes.deletes_bucket}  deletes the stack and its bucket with the weights\n"
+            f"  {keeps}  deletes the stack and keeps its bucket\n"
+            f"  {deletes}  deletes the stack and its bucket with the weights\n"
         )
 
 

@@ -13,8 +13,8 @@ CHANGES: Final[Sequence[Change]] = get_args(Change)
 
 TOOLSETS: Final[Mapping[str, Sequence[str]]] = {
     "plan": ("plan", "compare_machines", "solve", "explain_finding", "prices"),
-    "status": ("doctor", "capacity", "status", "alerts", "endpoint", "metrics", "list_weights"),
-    "logs": ("logs", "recognise_failure"),
+    "status": ("doctor", "capacity", "status", "alerts", "endpoint"),
+    "logs": ("logs",),
     "measure": ("ask", "smoke", "benchmark", "compare_benchmarks", "wait", "cancel"),
     "deploy": ("preview", "up", "stage_weights", "rollout", "restart", "recover", "wait", "cancel"),
     "delete": ("teardown", "wait", "cancel"),

@@ -1,7 +1,5 @@
 """Read-only tools: plans, machines, status, logs."""
 
-import asyncio
-from collections.abc import Mapping, Sequence
 from typing import Annotated, Final
 
 from pydantic import Field, JsonValue
@@ -16,7 +14,6 @@ from planning.solve.candidates import deployable_accelerators
 from scripts.agent.command_tools import Argument, CommandCall, CommandTool, Own, command_tool
 from scripts.agent.context import ASKS, READS, Answer
 from scripts.agent.presenting import untrusted
-from scripts.cli.settings import stack_settings
 
 _names = list[JsonValue]
 Stack = Annotated[
@@ -180,29 +177,6 @@ async def explain_finding(call: CommandCall) -> Answer:
     }
 
 
-@command_tool(
-    "",
-    {
-        "stack": STACK_OF_TOOL,
-        "text": Own("The text to search.", Annotated[str, Field(max_length=200_000)], required=True),
-    },
-    hint=READS,
-)
-async def recognise_failure(call: CommandCall) -> Answer:
-    """Search text that you have, such as an error of `up`, for a known cause of a failure."""
-    return await asyncio.to_thread(recognised, call.given["stack"], call.agent.mask(call.given["text"]))
-
-
-def recognised(stack: str, text: str) -> Answer:
-    """Return the cause shown in a text. Raises CommandRefusedError if the stack has no settings."""
-    from scripts.logs.face import known_cause, log_of_settings  # noqa: PLC0415 - loads Pulumi's SDK
-
-    settings = stack_settings(stack)
-    found = known_cause(log_of_settings(stack, settings), text.splitlines())
-    cause = {"line": found.line, "fix": found.hint, "finding": found.finding} if found else {}
-    return _cause_answer(stack, settings.target, (), cause)
-
-
 def log_answer(answer: Answer) -> Answer:
     """Return the document of `scripts.logs` with its lines marked as untrusted."""
     document = as_mapping(answer["document"])
@@ -210,21 +184,15 @@ def log_answer(answer: Answer) -> Answer:
         " ".join(str(as_mapping(line).get(key)) for key in ("time", "source", "text"))
         for line in as_sequence(document.get("lines"))
     ]
+    source, cause = f"log of stack {document.get('stack')}", as_mapping(document.get("cause"))
     return {
         "ok": answer["ok"],
         "exit_code": answer["exit_code"],
-        **_cause_answer(document.get("stack"), document.get("target"), lines, as_mapping(document.get("cause"))),
-        "said": answer["said"],
-    }
-
-
-def _cause_answer(stack: object, target: object, lines: Sequence[str], cause: Mapping[str, object]) -> Answer:
-    source = f"log of stack {stack}"
-    return {
-        "stack": stack,
-        "target": target,
+        "stack": document.get("stack"),
+        "target": document.get("target"),
         "lines": untrusted(source, "\n".join(lines)),
         "shows": untrusted(source, str(cause["line"])) if cause else None,
         "fix": cause.get("fix"),
         "finding": cause.get("finding") or None,
+        "said": answer["said"],
     }

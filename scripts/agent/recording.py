@@ -106,7 +106,7 @@ class Recorder:
         """Handle one message."""
         if ctx.request_id is not None and ctx.method == "tools/call":
             return await self._recorded(ctx, call_next)
-        if ctx.method in {"resources/read", "prompts/get"}:
+        if ctx.method == "resources/read":
             return self._masked(_plain(await self._next(ctx, call_next)))
         result = await call_next(ctx)
         if ctx.method == "tools/list" and not can_prompt(ctx.session.client_capabilities):

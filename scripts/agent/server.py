@@ -24,7 +24,7 @@ from scripts.agent import action_tools, gated, read_tools, server_tools, staging
 from scripts.agent.command_tools import CommandTool
 from scripts.agent.context import ASKS, AgentContext
 from scripts.agent.delete_tools import TOOL, add_teardown
-from scripts.agent.pages import add_prompts, add_resources
+from scripts.agent.pages import add_pages
 from scripts.agent.permissions import CHANGES
 from scripts.agent.recording import AuditFile, Recorder
 
@@ -119,8 +119,7 @@ def build(agent: AgentContext, audit: AuditFile, tools: frozenset[str] | None = 
             (replace(tool, hint=ASKS) if only_looks else tool).add(server, agent)
     if "teardown" in agent.allowed and (tools is None or TOOL in tools):
         add_teardown(server, agent)
-    add_resources(server)
-    add_prompts(server)
+    add_pages(server)
     return server
 
 

@@ -1,10 +1,10 @@
-"""Tools that call a deployed server: its address, its metrics, and completions of its model.
+"""Tools that call a deployed server: its address, and completions of its model.
 
 Connection code is imported on first use: clients wait for this server to start, some for only 10 s.
 """
 
 import asyncio
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Annotated, Final
 
@@ -13,17 +13,14 @@ import anyio.to_thread
 from mcp.types import ToolAnnotations
 from pydantic import Field
 
-from contracts.errors import CommandRefusedError, ScriptError
+from contracts.errors import ScriptError
 from contracts.outputs import StackOutputs
-from contracts.staged_weights import MANIFEST, object_name
 from engine.state import stack_outputs
-from loadtest.client.metrics import KV_USAGE, Scrape
 from scripts.agent.command_tools import CommandCall, Own, command_tool
 from scripts.agent.context import ASKS, Answer
 from scripts.agent.presenting import untrusted
 from scripts.agent.read_tools import STACK_OF_TOOL
 from scripts.cli.access import ServerAccess, open_stack_access
-from scripts.cli.settings import stack_settings
 
 if TYPE_CHECKING:
     from loadtest.client.openai import OpenAIClient
@@ -31,16 +28,6 @@ if TYPE_CHECKING:
 WAKES: Final = ToolAnnotations(read_only_hint=False, destructive_hint=False, idempotent_hint=True, open_world_hint=True)
 """Sends requests to a server, which can start an instance that costs money."""
 ANSWER_LIMIT_S: Final = 300.0
-SCRAPE_LIMIT_S: Final = 30.0
-MOST_FILES: Final = 2000
-_FIGURES: Final[Mapping[str, str]] = {
-    "vllm:num_requests_running": "requests_running",
-    "vllm:num_requests_waiting": "requests_waiting",
-    "vllm:kv_cache_usage_perc": "kv_use_share",
-    "vllm:prompt_tokens_total": "prompt_tokens",
-    "vllm:generation_tokens_total": "output_tokens",
-    "vllm:num_preemptions_total": "preemptions",
-}
 
 
 @command_tool("", {"stack": STACK_OF_TOOL}, hint=ASKS)
@@ -49,20 +36,6 @@ async def endpoint(call: CommandCall) -> Answer:
     outputs = await asyncio.to_thread(stack_outputs, call.given["stack"])
     keys = ("endpoint", "auth", "served_model", "connect", "deadline")
     return {"stack": call.given["stack"], **{key: getattr(outputs, key) for key in keys}}
-
-
-@command_tool("", {"stack": STACK_OF_TOOL}, hint=WAKES)
-async def metrics(call: CommandCall) -> Answer:
-    """Read a stack's server metrics: running and queued requests, KV cache use, tokens.
-
-    If the service is scaled to zero, this starts an instance, which costs money.
-    """
-    stack = call.given["stack"]
-    async with _client(stack) as (_, client):
-        scrape = await client.scrape(limit_s=SCRAPE_LIMIT_S)
-    if scrape is None:
-        raise ScriptError(f"The server of stack {stack} returned no metrics. Check status and logs.")
-    return {"stack": stack, "figures": _figures(scrape), "series": len(scrape.samples)}
 
 
 @command_tool(
@@ -105,12 +78,6 @@ async def ask(call: CommandCall) -> Answer:
     }
 
 
-@command_tool("", {"stack": STACK_OF_TOOL}, hint=ASKS)
-async def list_weights(call: CommandCall) -> Answer:
-    """List the staged weights in a stack's bucket, and return whether the copy is complete."""
-    return await asyncio.to_thread(_weights, call.given["stack"])
-
-
 @asynccontextmanager
 async def _client(stack: str) -> AsyncGenerator[tuple[StackOutputs, "OpenAIClient"]]:
     """Connect to a stack's server, in a thread. A cancelled call waits until a tunnel is open, then closes it."""
@@ -125,33 +92,3 @@ async def _client(stack: str) -> AsyncGenerator[tuple[StackOutputs, "OpenAIClien
     finally:
         with anyio.CancelScope(shield=True):
             await anyio.to_thread.run_sync(opening.__exit__, None, None, None)
-
-
-def _figures(scrape: Scrape) -> dict[str, float]:
-    found = {
-        name: scrape.highest((metric,)) if metric in KV_USAGE else scrape.total((metric,))
-        for metric, name in _FIGURES.items()
-    }
-    return {name: value for name, value in found.items() if value is not None}
-
-
-def _weights(stack: str) -> Answer:
-    from cloud.staging.bucket import WeightsBucket  # noqa: PLC0415 - loads Google's clients
-
-    settings = stack_settings(stack)
-    if settings.weights != "bucket":
-        raise CommandRefusedError(
-            f"Stack {stack} has `weights: {settings.weights}`, so its weights are not in a bucket."
-        )
-    name, prefix = settings.bucket_name(stack), settings.weights_prefix
-    objects = WeightsBucket(name, settings.project).objects(object_name(prefix, ""))
-    found = {path: stored.size_bytes for path, stored in objects.items()}
-    lines = [f"{size:>14} {path}" for path, size in list(found.items())[:MOST_FILES]]
-    return {
-        "bucket": name,
-        "prefix": prefix,
-        "complete": object_name(prefix, MANIFEST) in found,
-        "files": untrusted(f"bucket {name}", "\n".join(lines)),
-        "count": len(found),
-        "gib": round(sum(found.values()) / 1024**3, 3),
-    }

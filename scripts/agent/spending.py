@@ -1,11 +1,10 @@
 """Spending limit per hour, from the states of all stacks in the backend."""
 
-import json
 from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Final, cast
+from typing import Final
 
 from cloud.prices import container_usd_per_hour, node_usd_per_hour
 from contracts.errors import CommandRefusedError, ScriptError
@@ -78,11 +77,9 @@ class SpendingLimit:
 def deployed_now() -> Mapping[str, float]:
     """Return the price of each deployed stack in USD per hour. Raises CommandRefusedError if one is unknown."""
     try:
-        listed = cast("object", json.loads(runner.query(["stack", "ls", "--json", "--project", PRODUCT])))
+        names = runner.listed_stacks("--project", PRODUCT)
     except (ScriptError, ValueError) as error:
         raise CommandRefusedError(f"{_NOT_STARTED} the current deployments is unknown: {error}") from None
-    rows = [as_mapping(item) for item in as_sequence(listed)]
-    names = [str(row.get("name") or "").rpartition("/")[2] for row in rows if row.get("resourceCount") != 0]
     states = each([partial(read, name) for name in sorted(names)], workers=_READERS)
     return {state.stack: rate for state in states if (rate := usd_per_hour_of(state)) is not None}
 

@@ -13,7 +13,7 @@ from contracts.masking import masked
 from engine import runner
 from engine.atomic_file import private_folder
 from engine.events import EventLog
-from engine.locks import StackLock, is_lock_error, locked, stack_locks
+from engine.locks import end_dead_locks, is_lock_error, parse_locks, stack_locks
 from engine.previewed import PREVIEW_LIMIT_S, preview_errors
 from engine.steps import CAPACITY_TYPES, PlannedStep, changes_of, steps_of
 from scripts.agent.command_tools import CommandCall, Own, command_tool
@@ -22,6 +22,7 @@ from scripts.agent.presenting import untrusted
 from scripts.agent.programs import ProgramResult, run_program, shortened
 from scripts.agent.read_tools import STACK_OF_TOOL
 from scripts.agent.runs import report
+from scripts.cli.command import say
 from scripts.cli.frozen import FrozenProject, freeze, most_usd_per_hour
 from scripts.preview.face import deployed_usd_per_hour, headline
 from stacks.settings import Settings
@@ -32,6 +33,8 @@ _LOSES: Final = frozenset({"replace", "create-replacement", "delete"})
 """Operations listed first, because an answer that is too long is cut at its end."""
 _PREVIEW_GRACE_S: Final = 30.0
 """Grace period after SIGINT. A preview has no state to write."""
+_end_dead_locks: Final = partial(end_dead_locks, report=partial(say, "agent"))
+"""Removes locks of processes that are gone. Raises CommandRefusedError if another agent or user holds one."""
 
 
 @command_tool(
@@ -93,7 +96,7 @@ async def up(call: CommandCall) -> Answer:
     agent.runs.claim(stack)
     await asyncio.to_thread(agent.spending.require, stack, usd_per_hour)
     if locks := await asyncio.to_thread(stack_locks, stack):
-        raise _locked(stack, locks)
+        await asyncio.to_thread(_end_dead_locks, stack, locks)
     with private_folder() as folder:
         frozen = await asyncio.to_thread(freeze, stack, folder / "project")
         _require_limits(stack, frozen.settings)
@@ -182,7 +185,7 @@ def _answer(agent: AgentContext, plan: ShownPlan, result: ProgramResult, setting
     stack, text = plan.stack, "\n".join([result.out, *result.said])
     ok = result.exit_code == ExitCode.DONE
     if not ok and is_lock_error(text):
-        raise _locked(stack, stack_locks(stack))
+        _end_dead_locks(stack, parse_locks(text))
     then = (
         f"Check it with smoke or status of stack {stack}."
         if ok
@@ -199,13 +202,6 @@ def _answer(agent: AgentContext, plan: ShownPlan, result: ProgramResult, setting
         "budget": agent.spending.sentence(),
         "settings_lines": list(settings_lines),
     }
-
-
-def _locked(stack: str, locks: Sequence[StackLock]) -> CommandRefusedError:
-    return CommandRefusedError(
-        f"Stack {stack} is {locked(locks)}: another agent or user is changing it. Nothing was done. "
-        f"Wait for it to finish, then preview again. If that process is gone, `gemma recover {stack}` removes its lock."
-    )
 
 
 def progress_text(secrets: Sequence[str], text: str) -> str:

@@ -12,16 +12,13 @@ from cloud.offers import CapacityQuestion, deadline, read_all
 from cloud.quotas import Quota
 from planning.machine.hardware import (
     MACHINE_TYPES,
-    NEW_PROJECT_MEMORY_GIB,
-    NEW_PROJECT_VCPU,
     REVISIONS_AT_AN_UPDATE,
     api_accelerator_type,
     machines_at_once,
 )
 from scripts.capacity.face import QuotaGate, judge, judge_quota, question_of
 from scripts.doctor.diagnosis import Check, Checkup, Diagnosis, missing, ok
-from stacks.settings import CloudRunSettings, Settings, TpuSettings
-from stacks.settings.text import format_memory
+from stacks.settings import Settings, TpuSettings
 
 _NOT_FOUND: Final = 404
 _OFFERED: Final = "offered (capacity is only known after a request)"
@@ -85,8 +82,7 @@ def _quota(
     if limit < for_update:
         more = _more_of(checkup, quota, place, for_update)
         detail += f"; an update needs {for_update:g} because the old and the new revision both count: {more}"
-    run = checkup.settings.cloud_run if checkup.settings else None
-    return found("passed", detail + (_typed(checkup, run, quota, int(limit)) if run else ""), values=values)
+    return found("passed", detail, values=values)
 
 
 def _more_of(checkup: Checkup, quota: Quota, location: str, needed: float) -> str:
@@ -96,21 +92,6 @@ def _more_of(checkup: Checkup, quota: Quota, location: str, needed: float) -> st
         f"--quota-id={quota.quota_id} --dimensions={dimensions} --preferred-value={math.ceil(needed * quota.divisor)} "
         '--email="$(gcloud config get account)"'
     )
-
-
-def _typed(checkup: Checkup, run: CloudRunSettings, quota: Quota, limit: int) -> str:
-    """Return the command that sets a Cloud Run quota for the planner, if the planner uses another value."""
-    memory = format_memory(run.memory_quota_mib or NEW_PROJECT_MEMORY_GIB * 1024)
-    key, planned, read = {
-        "GPUs": ("gpuQuota", run.gpu_quota, limit),
-        "vCPU": ("cpuQuota", run.cpu_quota or NEW_PROJECT_VCPU, limit),
-        "GiB": ("memoryQuota", memory, f"{limit}Gi"),
-    }[quota.unit]
-    if planned == read:
-        return ""
-    state = "is not set" if planned is None else f"is planned as {planned}"
-    command = f"pulumi config set --stack {checkup.stack} --path gemma-serving:cloudRun.{key} {read}"
-    return f"; cloudRun.{key} {state}. For the planner, run: {command}"
 
 
 def _instance_quota(checkup: Checkup, tpu: TpuSettings) -> Iterator[Diagnosis]:

@@ -1,4 +1,4 @@
-"""Checks of this machine: gcloud and its login, the registry login of a built image, Pulumi's backend and passphrase."""
+"""Checks of this machine: gcloud and its login, Pulumi's backend and passphrase."""
 
 import json
 import os
@@ -7,13 +7,11 @@ import shutil
 import subprocess
 from collections.abc import Iterator
 from functools import partial
-from pathlib import Path
 from typing import Final
 from urllib.parse import urlsplit
 
 from cloud.google_api import GoogleListError
 from contracts.errors import CommandRefusedError
-from contracts.fields import as_mapping
 from engine import backend, runner
 from engine.children import ended
 from scripts.doctor.diagnosis import Check, Checkup, Diagnosis, missing, ok, unknown
@@ -26,15 +24,11 @@ _ANSWER_LIMIT_S: Final = 20.0
 
 def checks(checkup: Checkup) -> Iterator[Check]:
     """Yield the checks of this machine. They call Google only if the engine cannot read a `gs://` backend."""
-    settings = checkup.settings
     yield checkup.calling("Pulumi backend", "storage", "roles/storage.bucketViewer", partial(_pulumi, checkup))
     purpose = _gcloud_purpose(checkup)
     if purpose:
         yield Check(name="gcloud", run=partial(_gcloud, checkup, purpose))
         yield Check(name="gcloud login", run=partial(_gcloud_login, purpose))
-    if settings is not None and settings.image.build_context is not None:
-        host = f"{settings.regions[0]}-docker.pkg.dev"  # of a built image, in the stack's first region
-        yield Check(name="registry login", run=partial(_registry_login, host))
 
 
 def _gcloud_purpose(checkup: Checkup) -> str:
@@ -51,7 +45,7 @@ def _gcloud_login(purpose: str) -> Iterator[Diagnosis]:
     path = shutil.which("gcloud")
     if path is None:
         return
-    answer = answer_of(path, "auth", "print-access-token")
+    answer = _answer_of(path, "auth", "print-access-token")
     if answer is None:
         yield unknown("`gcloud auth print-access-token` did not finish")
     elif answer.returncode != 0:
@@ -59,7 +53,7 @@ def _gcloud_login(purpose: str) -> Iterator[Diagnosis]:
         detail = f"no working gcloud login, which {purpose} needs ({reason.removeprefix('ERROR: ')})"
         yield missing(detail, "gcloud auth login")
     else:
-        account = answer_of(path, "config", "get", "account")
+        account = _answer_of(path, "config", "get", "account")
         yield ok((account.stdout.strip() if account else "") or "access token returned")
 
 
@@ -68,7 +62,7 @@ def _gcloud(checkup: Checkup, purpose: str) -> Iterator[Diagnosis]:
     if path is None:
         yield missing(f"not on PATH; {purpose} needs it", _INSTALL_GCLOUD)
         return
-    answer = answer_of(path, "version", "--format=json")
+    answer = _answer_of(path, "version", "--format=json")
     if answer is None or answer.returncode != 0:
         yield unknown("`gcloud version --format=json` did not finish")
         return
@@ -82,27 +76,6 @@ def _gcloud(checkup: Checkup, purpose: str) -> Iterator[Diagnosis]:
     else:
         detail = "not installed; tunnels to TPU nodes need the alpha track"
         yield missing(detail, "gcloud components install alpha", check="gcloud alpha")
-
-
-def _registry_login(host: str) -> Iterator[Diagnosis]:
-    """Check that Docker's configuration has a login for the registry, because the push comes after a long build."""
-    login = f"gcloud auth configure-docker {host}"
-    path = Path(os.environ.get("DOCKER_CONFIG") or Path.home() / ".docker") / "config.json"
-    try:
-        config = as_mapping(json.loads(path.read_text(encoding="utf-8") if path.exists() else "{}"))
-    except (OSError, ValueError) as error:
-        yield unknown(f"cannot read {path}: {error}", login)
-        return
-    helper, store = as_mapping(config.get("credHelpers")).get(host), config.get("credsStore")
-    if helper is not None and shutil.which(f"docker-credential-{helper}") is None:
-        yield missing(f"docker-credential-{helper}, the credential helper for {host}, is not on PATH", _INSTALL_GCLOUD)
-    elif helper is not None or {host, f"https://{host}"} & set(as_mapping(config.get("auths"))):
-        yield ok(f"{path} has a login for {host}")
-    elif store:
-        yield unknown(f"{path} has no login for {host}; docker-credential-{store} may have one", login)
-    else:
-        detail = "has no login" if path.exists() else "does not exist, so Docker has no login"
-        yield missing(f"cannot push the image because {path} {detail} for {host}", login)
 
 
 def _pulumi(checkup: Checkup) -> Iterator[Diagnosis]:
@@ -154,7 +127,7 @@ def _uses_passphrase(stack: str, url: str) -> bool:
     return other is None and not url.startswith("https://")
 
 
-def answer_of(program: str, *words: str) -> subprocess.CompletedProcess[str] | None:
+def _answer_of(program: str, *words: str) -> subprocess.CompletedProcess[str] | None:
     """Run a command and return its result; None if it could not start or did not finish in time."""
     try:
         return ended([program, *words], limit_s=_ANSWER_LIMIT_S)

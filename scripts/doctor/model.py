@@ -1,7 +1,7 @@
 """Checks of the model and image: staged weights, access to the checkpoint on the hub, secrets by reference, and the container image."""
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from typing import Final
 from urllib.parse import quote
@@ -29,8 +29,8 @@ from planning.data.checkpoints import find_checkpoint, near_ids
 from planning.rules.security.pinned import COMMIT
 from scripts.doctor.diagnosis import Check, Checkup, Diagnosis, missing, ok, unknown
 from stacks.parts import Part, parts_of
-from stacks.secrets import HF_TOKEN, KINDS, SecretKind, set_command
-from stacks.settings import DockerHubSettings, Settings
+from stacks.secrets import HF_TOKEN, KINDS, set_command
+from stacks.settings import Settings
 
 REGISTRY: Final = "https://registry-1.docker.io"
 TOKENS: Final = "https://auth.docker.io/token"
@@ -58,11 +58,15 @@ def checks(checkup: Checkup) -> Iterator[Check]:
     for kind in KINDS:
         version = settings.secret_version(kind.key)
         if version is not None:
-            yield checkup.calling(kind.reference_key, *_SECRETS, partial(_reference, checkup, kind, version))
+            fix = f"{set_command(kind.key, checkup.stack)} --secret {version.split('/')[3]}"
+            run = partial(_secret_version, checkup, version, lambda _state, fix=fix: fix)
+            yield checkup.calling(kind.reference_key, *_SECRETS, run)
     if settings.weights != "prefetched-image":
         yield Check(name="hub", run=partial(_hub, checkup, settings), required=False)
     if settings.docker_hub is not None:
-        yield checkup.calling("docker hub", *_SECRETS, partial(_docker_hub, checkup, settings.docker_hub))
+        version = settings.docker_hub.token_secret
+        run = partial(_secret_version, checkup, version, partial(_new_version, version))
+        yield checkup.calling("docker hub", *_SECRETS, run)
     yield Check(name="image", run=partial(_image, settings), required=False)
 
 
@@ -83,21 +87,20 @@ def _weights(checkup: Checkup, settings: Settings, part: Part | None) -> Iterato
             raise
         yield missing(f"bucket {bucket} does not exist", fix)
         return
-    folder = folder_uri(bucket, prefix)
-    if part is not None:
-        named, fault = f"{part.kind} {part.source} in {folder}", _part_fault(part, prefix, manifest, stored)
-        yield missing(f"{named}: {fault}", fix) if fault else ok(named)
-        return
-    is_listed = name in stored
-    fault = (_model_fault if is_listed else _unlisted_fault)(settings, folder, manifest, stored)
+    folder, is_listed = folder_uri(bucket, prefix), name in stored
+    named = f"{part.kind} {part.source}: " if part else ""
+    if is_listed or part is not None:
+        fault = _fault(settings, part, folder, difference(manifest, stored, prefix), as_mapping(manifest))
+    else:
+        fault = _unlisted_fault(settings, folder, stored)
     if fault:
-        yield missing(fault, fix)
+        yield missing(f"{named}{fault}", fix)
         return
     files = [object_name(prefix, file) for file in file_names(as_mapping(manifest))] if is_listed else list(stored)
     size = f"{len(files)} {'files' if is_listed else 'objects'}, {sum(stored[file].size_bytes for file in files) / _GIB:.2f} GiB in {folder}"
     # `pulumi up` accepts a checkpoint without a manifest in an existing bucket, because another tool may have copied it.
     end = "" if is_listed else f", without a {MANIFEST}: copied by another tool, or staging is incomplete"
-    yield ok(size + end)
+    yield ok(f"{named}{size}{end}")
 
 
 def _manifest(checkup: Checkup, bucket: str, name: str) -> object:
@@ -108,27 +111,22 @@ def _manifest(checkup: Checkup, bucket: str, name: str) -> object:
         return None
 
 
-def _part_fault(part: Part, prefix: str, manifest: object, stored: Mapping[str, StoredFile]) -> str:
-    """Return the fault of a drafter's or an adapter's copy; empty without one."""
-    other = manifest_hash(as_mapping(manifest)) != part.digest
-    return difference(manifest, stored, prefix) or ("it has another hash than bucket.parts" if other else "")
-
-
-def _model_fault(settings: Settings, folder: str, manifest: object, stored: Mapping[str, StoredFile]) -> str:
-    """Compare the objects with the manifest, and the manifest with the hash and the commit in the settings."""
-    wrong = difference(manifest, stored, settings.weights_prefix)
+def _fault(
+    settings: Settings, part: Part | None, folder: str, wrong: str | None, manifest: Mapping[str, object]
+) -> str:
+    """Return the difference from the manifest, or of the manifest from the hash and the commit in the settings; or an empty string."""
     if wrong is not None:
-        return wrong
-    staged, bound = manifest_hash(as_mapping(manifest)), settings.bucket.manifest_hash
+        return f"{wrong}, in {folder}"
+    staged, bound = manifest_hash(manifest), part.digest if part else settings.bucket.manifest_hash
     if bound not in {None, staged}:
-        return f"bucket.manifest is {bound}, but the weights in {folder} have the hash {staged}"
-    copied, wanted = str(as_mapping(manifest).get("revision")), settings.model_revision
-    if wanted is not None and COMMIT.fullmatch(copied) and copied != wanted:
+        return f"the settings have the hash {bound}, but the weights in {folder} have {staged}"
+    copied, wanted = str(manifest.get("revision")), settings.model_revision
+    if part is None and wanted is not None and COMMIT.fullmatch(copied) and copied != wanted:
         return f"modelRevision is {wanted}, but the weights in {folder} are from commit {copied}"
     return ""
 
 
-def _unlisted_fault(settings: Settings, folder: str, _: object, stored: Mapping[str, StoredFile]) -> str:
+def _unlisted_fault(settings: Settings, folder: str, stored: Mapping[str, StoredFile]) -> str:
     if settings.bucket.existing is None or settings.bucket.manifest is not None:
         return f"no {MANIFEST} in {folder}: weights are not staged or staging is incomplete"
     if object_name(settings.weights_prefix, CONFIG) not in stored:
@@ -182,33 +180,29 @@ def _no_model(stack: str, model: str, page: str) -> Diagnosis:
 
 
 def _commit(stack: str, settings: Settings, token: str | None) -> Diagnosis:
-    """Check that the hub has the commit of the settings, and report the commit of its main branch and how to set it."""
+    """Check that the hub has the commit of the settings; without one, report the commit of its main branch and how to set it."""
     import httpx2  # noqa: PLC0415 - the hub client's HTTP library, whose errors it passes on
     from huggingface_hub import HfApi  # noqa: PLC0415 - slow to load
     from huggingface_hub.errors import HfHubHTTPError, OfflineModeIsEnabled, RevisionNotFoundError  # noqa: PLC0415
 
-    model, wanted, main, line = settings.model, settings.model_revision, "", partial(Diagnosis, check="commit")
-    api, has_wanted = HfApi(endpoint=os.environ.get("HF_ENDPOINT")), True
+    model, wanted, line = settings.model, settings.model_revision, partial(Diagnosis, check="commit")
+    api = HfApi(endpoint=os.environ.get("HF_ENDPOINT"))
     try:
-        main = api.model_info(model, token=token or False, timeout=_LIMIT_S).sha or ""
-        if wanted not in {None, main}:
-            api.model_info(model, revision=wanted, token=token or False, timeout=_LIMIT_S)
+        found = api.model_info(model, revision=wanted, token=token or False, timeout=_LIMIT_S).sha
     except RevisionNotFoundError:
-        has_wanted = False
+        return line("failed", f"{model} has no commit {wanted}", f"https://huggingface.co/{model}/commits/main")
     except (HfHubHTTPError, OSError, OfflineModeIsEnabled, httpx2.TransportError, KeyError, ValueError) as error:
         return line(
             "unknown", f"the hub did not return the commits of {model} ({type(error).__name__})", required=False
         )
-    if not main:
+    if not found:
         return line("unknown", f"the hub returned no commit of {model}", required=False)
-    setting = f"pulumi config set --stack {stack} gemma-serving:modelRevision {main}"
-    if not has_wanted:
-        return line("failed", f"{model} has no commit {wanted}", setting)
-    if wanted is None:
-        loads = "gemma stage_model copies" if settings.weights == "bucket" else "the server loads"
-        detail = f"modelRevision is not set: {loads} the main branch of {model}, now {main}; to pin it, run: {setting}"
-        return line("passed", detail)
-    return line("passed", f"{model} has {wanted}{'' if wanted == main else f'; its main branch is at {main}'}")
+    if wanted is not None:
+        return line("passed", f"{model} has {wanted}")
+    setting = f"pulumi config set --stack {stack} gemma-serving:modelRevision {found}"
+    loads = "gemma stage_model copies" if settings.weights == "bucket" else "the server loads"
+    detail = f"modelRevision is not set: {loads} the main branch of {model}, now {found}; to pin it, run: {setting}"
+    return line("passed", detail)
 
 
 def _token(checkup: Checkup, settings: Settings) -> tuple[str | None, str]:
@@ -233,38 +227,32 @@ def _token(checkup: Checkup, settings: Settings) -> tuple[str | None, str]:
     return answer.stdout.strip(), f"the stack's secret {HF_TOKEN.key}"
 
 
-def _state_of(checkup: Checkup, version: str) -> str:
-    """Return the state of a secret version; empty if it does not exist."""
+def _secret_version(checkup: Checkup, version: str, fix: Callable[[str], str]) -> Iterator[Diagnosis]:
+    """Check that a secret version in the settings exists and is enabled. Its value is never read.
+
+    `fix` returns the command for the version's state, which is empty if it does not exist.
+    """
+    state = ""
     try:
-        return str(checkup.google.get("secretmanager", f"v1/{version}").get("state"))
+        state = str(checkup.google.get("secretmanager", f"v1/{version}").get("state"))
     except GoogleListError as error:
         if error.status != _NOT_FOUND:
             raise
-        return ""
-
-
-def _reference(checkup: Checkup, kind: SecretKind, version: str) -> Iterator[Diagnosis]:
-    """Check that a secret version in the settings exists and is enabled."""
-    state = _state_of(checkup, version)
     if state == "ENABLED":
         yield ok(version)
-        return
-    fix = f"{set_command(kind.key, checkup.stack)} --secret {version.split('/')[3]}"
-    yield missing(f"{version} is {state}" if state else f"{version} does not exist", fix)
+    else:
+        yield missing(f"{version} is {state}" if state else f"{version} does not exist", fix(state))
 
 
-def _docker_hub(checkup: Checkup, account: DockerHubSettings) -> Iterator[Diagnosis]:
-    """Check the secret version of the account's token. The token is never read."""
-    version = account.token_secret
-    state = _state_of(checkup, version)
-    if state == "ENABLED":
-        yield ok(f"pulls as {account.username} with {version}")
-        return
+def _new_version(version: str, state: str) -> str:
+    """Return the command that adds a version of the token of Docker Hub's account, with its secret if it does not exist."""
     _, project, _, name, *_ = version.split("/")
-    how = "versions add {}" if state else "create {}"
-    policy = "" if state else " --replication-policy=automatic"
-    fix = f"gcloud secrets {how.format(name)} --project={project}{policy} --data-file=TOKEN_FILE"
-    yield missing(f"{version} of dockerHub.tokenSecret is {state.lower() or 'missing'}", fix)
+    made = (
+        f"versions add {name} --project={project}"
+        if state
+        else f"create {name} --project={project} --replication-policy=automatic"
+    )
+    return f"gcloud secrets {made} --data-file=TOKEN_FILE"
 
 
 def _image(settings: Settings) -> Iterator[Diagnosis]:

@@ -16,7 +16,6 @@ from stacks.hooks.container_logs import RevisionLog
 
 if TYPE_CHECKING:
     from stacks.hooks.failure_hints import Cause
-    from stacks.settings import Settings
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,16 +57,12 @@ def server_log(state: StackState) -> ServerLog:
             api_key_secret=outputs.api_key_secret,
         )
     try:
-        return log_of_settings(state.stack, stack_settings(state.stack, project=next(iter(state.projects), None)))
+        settings = stack_settings(state.stack, project=next(iter(state.projects), None))
     except CommandRefusedError:
         require_deployed(state)
         raise
-
-
-def log_of_settings(stack: str, settings: "Settings") -> ServerLog:
-    """Return the log of a stack with these settings."""
     return ServerLog(
-        stack=stack,
+        stack=state.stack,
         project=settings.project,
         target=settings.target,
         location=settings.cloud_run.region if settings.cloud_run else "",

@@ -30,11 +30,11 @@ from scripts.plan.options import Comparison, Question, Solving, given
 
 _CONFLICTS: Final = (
     ("solve", "stack compare explain costs platform quantization vllm image set config draft-config device"),
-    ("solve", "from-hub from-bucket text-only min-concurrency"),
+    ("solve", "from-hub text-only min-concurrency"),
     ("stack", "model accelerator platform quantization vllm config image text-only device draft-config compare"),
     ("compare", "vllm image"),
     ("costs", "explain compare device"),
-    ("from-hub", "from-bucket config"),
+    ("from-hub", "config"),
     ("latency-first", "throughput-first"),
 )
 """An option, and those that it cannot be combined with."""
@@ -42,11 +42,10 @@ _NEEDS: Final = (
     ("write max-ttft-s max-tpot-s region conservative", "--solve"),
     ("hours-per-day traffic latency-first throughput-first", "--solve"),
     ("min-context min-concurrency max-usd-per-hour", "--compare or --solve"),
-    ("from-bucket", "--stack NAME"),
     ("solve", "--workload in=4000,out=500,users=32"),
     ("traffic", "--hours-per-day"),
     ("from-hub", "--model ORG/NAME or --stack NAME"),
-    ("save", "--from-hub or --from-bucket"),
+    ("save", "--from-hub"),
     ("index", "--config PATH"),
 )
 """Options, and the requirements of each."""

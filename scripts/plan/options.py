@@ -53,10 +53,7 @@ class Question:
         ),
     ] = None
     from_hub: Annotated[bool, Option("Read the config of --model or of the stack's model from Hugging Face.")] = False
-    from_bucket: Annotated[bool, Option("With --stack: read the model's config from the stack's bucket.")] = False
-    save: Annotated[Path | None, Option("Save the config read by --from-hub or --from-bucket.", metavar="FOLDER")] = (
-        None
-    )
+    save: Annotated[Path | None, Option("Save the config read by --from-hub.", metavar="FOLDER")] = None
     draft_config: Annotated[Path | None, Option("config.json of a draft model that is not in the catalog.")] = None
     image: Annotated[
         str | None,

@@ -30,9 +30,6 @@ from planning.units import format_duration, parse_duration_s
 from scripts.cli.settings import NO_PROJECT
 from scripts.plan.options import NONE, Question
 
-if typing.TYPE_CHECKING:
-    from stacks.settings import Settings
-
 ROOT: Final = Path(__file__).resolve().parents[2]
 _PROBE: Final = "cloud_run.startup_probe"
 OF_THE_IMAGE: Final = ("image_version", "image_supports", "image_audio")
@@ -246,24 +243,11 @@ def _of_stack(question: Question, pairs: Sequence[str]) -> Deployment:
     except SettingsError as error:
         raise PlanningError(str(error)) from None
     deployment = to_deployment(settings)
-    if question.from_bucket or question.from_hub:
-        deployment = replace(deployment, model_spec=_staged(question, settings))
-    return replace(deployment, prices=prices_of(question)) if question.prices else deployment
-
-
-def _staged(question: Question, settings: "Settings") -> ModelSpec:
-    from scripts.plan.model_source import from_bucket, from_hub  # noqa: PLC0415 - only with a remote source
-
     if question.from_hub:
-        return from_hub(settings.model, save=question.save)
-    if settings.weights != "bucket":
-        raise PlanningError(
-            f"Stack {question.stack} has `weights: {settings.weights}`, so its model is not in a bucket."
-        )
-    if settings.project == NO_PROJECT and settings.bucket.existing is None:
-        raise PlanningError("The stack's bucket is unknown because gcp:project is not set. Set GOOGLE_CLOUD_PROJECT.")
-    bucket = settings.bucket_name(question.stack or "")
-    return from_bucket(bucket, settings.weights_prefix, name=settings.model, save=question.save)
+        from scripts.plan.model_source import from_hub  # noqa: PLC0415 - only with --from-hub
+
+        deployment = replace(deployment, model_spec=from_hub(settings.model, save=question.save))
+    return replace(deployment, prices=prices_of(question)) if question.prices else deployment
 
 
 def wording_of(question: Question, deployment: Deployment) -> Wording:

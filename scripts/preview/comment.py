@@ -263,12 +263,7 @@ def _lines(change: ResourceChange) -> Iterator[str]:
     yield f"{_SIGNS.get(change.op, ' ')} {change.op:7} {change.type} {change.name}{what}{forced}"
     for one in change.changes:
         forces = " (forces the replacement)" if one.replaces else ""
-        if "\n" not in one.before + one.after:
-            yield f"    {one.path}: {one.before or '(not set)'} → {one.after or '(not set)'}{forces}"
-            continue
-        yield f"    {one.path}:{forces}"
-        yield from (f"-     {line}" for line in one.before.splitlines())
-        yield from (f"+     {line}" for line in one.after.splitlines())
+        yield f"    {one.path}: {one.before or '(not set)'} → {one.after or '(not set)'}{forces}"
     if change.changes_left_out:
         yield f"    and {change.changes_left_out} more"
 

@@ -31,20 +31,15 @@ _CREATED_TYPES: Final = frozenset(
 )
 
 
-def create_bucket(stack: str, *, may_create: bool, plan_id: str | None, say: Callable[[str], None]) -> None:
+def create_bucket(stack: str, *, may_create: bool, say: Callable[[str], None]) -> None:
     """Create only the stack's bucket. Raises CommandRefusedError and ScriptError."""
     if not may_create:
         raise CommandRefusedError(
-            f"Stack {stack} has no bucket, and --no-create is set. Remove --no-create or run `gemma up {stack}` first."
+            f"Stack {stack} has no bucket, and --no-create is set. Run `gemma stage_model {stack}` without it first."
         )
     with absolute_backend(), private_folder() as folder:
         frozen = freeze(stack, folder / "project")
-        steps = creation_steps(frozen)
-        if plan_id is not None and (found := frozen.plan_id(steps)) != plan_id:
-            raise CommandRefusedError(
-                f"{plan_id} is stale: the preview of the bucket now has the id {found}. Preview it again and review it."
-            )
-        for step in steps:
+        for step in _creation_steps(frozen):
             say(f"creating {step.name} ({step.type})")
         after_failure = f"The bucket was not created. {doctor_hint(stack)}"
         up = partial(runner.change, stack, "up", *_options(frozen), after_failure=after_failure)
@@ -72,7 +67,7 @@ def has_bucket(stack: str, settings: Settings) -> bool:
     return False
 
 
-def creation_steps(frozen: FrozenProject) -> Sequence[PlannedStep]:
+def _creation_steps(frozen: FrozenProject) -> Sequence[PlannedStep]:
     """Preview the creation in a copy. Raises CommandRefusedError if it is more, and ScriptError."""
     stack, steps = frozen.stack, steps_of(previewed(frozen.stack, *_options(frozen)))
     others = [step for step in steps if step.op != "create" or step.type not in _CREATED_TYPES]

@@ -43,9 +43,6 @@ class StageOptions:
         ),
     ] = True
     create: Annotated[bool, Option("Create the stack's bucket if it does not exist.", negatable=True)] = True
-    plan: Annotated[
-        str | None, Option("Create the bucket only if its preview has this id from the agent.", metavar="ID")
-    ] = None
     list_folders: Annotated[
         bool, Option("List the staged folders of the bucket and their readers. Stages nothing.", flag="--list")
     ] = False

@@ -63,7 +63,7 @@ def stage_model(options: StageOptions) -> ExitCode:
     for name, plan in plans.items():
         _announce(name, plan.source.files())
     if is_missing:
-        create_bucket(stack, may_create=options.create, plan_id=options.plan, say=_say)
+        create_bucket(stack, may_create=options.create, say=_say)
     await_api(connect(settings.project), "storage", f"storage/v1/b/{target.name}/o?maxResults=1", say=_say)
     overwrite = overwrite_line if sys.stderr.isatty() else None
     with Transfer(_say, overwrite=overwrite) as transfer:
@@ -83,14 +83,13 @@ def _require_compatible(options: StageOptions) -> None:
     manages = options.list_folders or options.remove is not None
     together = {
         "--list and --remove": options.list_folders and options.remove is not None,
-        "--plan and --no-create": options.plan is not None and not options.create,
         "--revision and --from": options.origin and options.revision,
     }
     names = next((names for names, are_given in together.items() if are_given), None)
     if names is not None:
         raise CommandRefusedError(f"{names} cannot be combined.")
-    if manages and (options.origin or options.revision or options.plan):
-        raise CommandRefusedError("--list and --remove cannot be combined with --from, --revision or --plan.")
+    if manages and (options.origin or options.revision):
+        raise CommandRefusedError("--list and --remove cannot be combined with --from or --revision.")
 
 
 def _plan(options: StageOptions, settings: Settings, target: WeightsBucket, part: Part | None = None) -> CopyPlan:

@@ -21,7 +21,6 @@ from engine import runner
 from engine.deployment import ResourceState
 from engine.state import StackState
 from scripts.cli.command import run_command
-from scripts.cli.frozen import FrozenProject
 from scripts.stage_model import __main__ as stage_model
 from scripts.stage_model import bucket_creation, housekeeping
 from tests.cloud.conftest import PROJECT
@@ -320,17 +319,11 @@ def test_what_runs_in_the_copy_has_the_projects_backend_and_leaves_its_salt(own,
 
 
 @pytest.mark.usefixtures("own")
-def test_a_creation_can_be_refused_or_bound_to_a_plan(monkeypatch, capsys):
+def test_a_creation_can_be_refused(monkeypatch, capsys):
     ran = Engine(monkeypatch).ran
-    monkeypatch.setattr(FrozenProject, "plan_id", lambda _frozen, _steps: "plan-0123456789abcdef")
     assert stage("--from", "checkpoint", "--no-create") == ExitCode.REFUSED
-    assert stage("--from", "checkpoint", "--plan", "plan-ffffffffffffffff") == ExitCode.REFUSED
-    assert "plan-ffffffffffffffff is stale: the preview of the bucket now has the id plan-0123456789abcdef." in (
-        capsys.readouterr().err
-    )
-    assert [each[0] for each in ran] == ["preview"]
-    assert stage("--from", "checkpoint", "--plan", "plan-0123456789abcdef") == ExitCode.DONE
-    assert [each[0] for each in ran] == ["preview", "preview", "up"]
+    assert "Run `gemma stage_model mine` without it first." in capsys.readouterr().err
+    assert ran == []
 
 
 @pytest.mark.usefixtures("own")
@@ -507,7 +500,6 @@ def test_old_folders_are_listed_and_removed_unless_something_serves_them(
     [
         (("--list", "--remove", "m"), "--list and --remove cannot be combined."),
         (("--list", "--from", "checkpoint"), "cannot be combined with --from"),
-        (("--plan", "plan-0123456789abcdef", "--no-create"), "--plan and --no-create cannot be combined"),
     ],
 )
 @pytest.mark.usefixtures("file")

@@ -7,12 +7,12 @@ import pytest
 
 from engine import runner
 from engine.deployment import is_passphrase_error
-from engine.secrets_provider import KmsKey, key_of, provider_options
+from engine.secrets_provider import key_of, provider_options
 from scripts.preview.without_secrets import STAND_IN, without_secrets
 from tests.engine.kms import served
 from tests.suite import COMMANDS, count
 
-KEY = KmsKey("projects/p/locations/us/keyRings/r/cryptoKeys/k")
+KEY = "projects/p/locations/us/keyRings/r/cryptoKeys/k"
 CANARY = "canaryKEYcanaryKEY0123456789"
 NAME = "gemma-serving:apiKey"
 LIMIT_S = 120
@@ -49,10 +49,10 @@ def run(monkeypatch, may, *command, stdin=None):
 
 def test_who_may_only_decrypt_makes_and_reads_stacks_and_who_may_not_reads_no_secret(kms, tmp_path, monkeypatch):
     both, decrypts, neither = "may-Encrypt may-Decrypt", "may-Decrypt", "no-right"
-    made = run(monkeypatch, both, "stack", "init", "a", f"--secrets-provider=gcpkms://{KEY.name}")
+    made = run(monkeypatch, both, "stack", "init", "a", f"--secrets-provider=gcpkms://{KEY}")
     assert made.returncode == 0, made.stderr
     assert run(monkeypatch, both, "config", "set", "--secret", NAME, "--stack", "a", stdin=CANARY).returncode == 0
-    assert kms.calls[0] == ("Encrypt", KEY.name)
+    assert kms.calls[0] == ("Encrypt", KEY)
     assert {verb for verb, _ in kms.calls[1:]} == {"Decrypt"}, "the key encrypts the data key only, once"
     path = tmp_path / "Pulumi.a.yaml"
     text = path.read_text()
@@ -82,7 +82,7 @@ def test_a_stack_changes_from_a_passphrase_to_a_key(kms, tmp_path, monkeypatch):
     monkeypatch.setenv("PULUMI_CONFIG_PASSPHRASE", "secret")
     assert run(monkeypatch, both, "stack", "init", "a").returncode == 0
     assert run(monkeypatch, both, "config", "set", "--secret", NAME, "--stack", "a", stdin=CANARY).returncode == 0
-    changed = run(monkeypatch, both, "stack", "change-secrets-provider", f"gcpkms://{KEY.name}", "--stack", "a")
+    changed = run(monkeypatch, both, "stack", "change-secrets-provider", f"gcpkms://{KEY}", "--stack", "a")
     assert changed.returncode == 0, changed.stderr
     monkeypatch.delenv("PULUMI_CONFIG_PASSPHRASE")
     text = (tmp_path / "Pulumi.a.yaml").read_text()

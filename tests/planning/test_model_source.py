@@ -8,10 +8,6 @@ import httpx2
 import huggingface_hub
 import pytest
 
-from cloud import google_api
-from contracts.staged_weights import MANIFEST
-from scripts.cli.settings import NO_PROJECT
-
 ROOT = Path(__file__).resolve().parents[2]
 FOLDER = ROOT / "tests" / "fixtures" / "models" / "other-8b"
 CONFIG = json.loads((FOLDER / "config.json").read_text())
@@ -91,7 +87,6 @@ def test_what_the_hub_said_can_be_kept_for_a_stack(run, hub, tmp_path):
         (("--model", "org/no-config", "--from-hub"), 1, "org/no-config has no config.json on the hub"),
         (("--config", FOLDER, "--from-hub"), 2, "--from-hub and --config cannot be combined"),
         (("--model", "org/other-8b", "--config", FOLDER, "--save", "x"), 2, "--save requires --from-hub"),
-        (("--model", "org/other-8b", "--from-bucket"), 2, "--from-bucket requires --stack NAME"),
         (("--model", "org/other-8b", "--config", FOLDER / "none"), 2, "none cannot be read"),
     ],
 )
@@ -100,44 +95,3 @@ def test_each_failure_is_one_sentence(run, hub, arguments, code, said):
     assert (ended, out) == (code, "")
     assert said in err
     assert len(err.strip().splitlines()) == 1
-
-
-class Storage:
-    """Objects of buckets, as Cloud Storage answers them with alt=media."""
-
-    def __init__(self, **objects):
-        self.objects = objects
-
-    def get(self, api, path):
-        name = path.removeprefix("storage/v1/b/b/o/").removesuffix("?alt=media").replace("%2F", "/")
-        assert api == "storage"
-        assert not name.startswith("/"), "weights in no folder"
-        if name.rpartition("/")[2].partition(".")[0] not in self.objects:
-            raise google_api.GoogleListError(404, "Not Found", "notFound")
-        return self.objects[name.rpartition("/")[2].partition(".")[0]]
-
-
-def test_a_bucket_without_a_manifest_says_so(run, monkeypatch):
-    monkeypatch.setattr(google_api, "connect", lambda *_: Storage())
-    monkeypatch.setenv("GOOGLE_CLOUD_PROJECT", "my-project")
-    code, out, err = run("--stack", "l4-qat", "--from-bucket")
-    assert (code, out) == (2, "")
-    assert "has no gemma-serving-manifest.json: no weights are staged" in err
-
-
-def test_a_stack_is_planned_from_its_bucket(run, monkeypatch):
-    stored = {MANIFEST.partition(".")[0]: {"schema": 1, "files": []}, "config": CONFIG}
-    monkeypatch.setattr(google_api, "connect", lambda *_: Storage(**stored))
-    monkeypatch.setenv("GOOGLE_CLOUD_PROJECT", "my-project")
-    monkeypatch.setattr(
-        Storage, "get", lambda self, _api, path: stored["config" if "config.json" in path else "gemma-serving-manifest"]
-    )
-    _, out, _ = run("--stack", "l4-qat", "--from-bucket", "--json")
-    plan = json.loads(out)
-    assert plan["model"] == "xbill9/gemma-4-26B-A4B-it-qat-q4_0-w4a16-ct"
-    assert "8.03 billion parameters" in next(f["message"] for f in plan["findings"] if f["id"] == "MOD01")
-    monkeypatch.delenv("GOOGLE_CLOUD_PROJECT")
-    code, _, err = run("--stack", "tpu-v6e1", "--from-bucket")
-    assert code == 2
-    assert "has `weights: hub`, so its model is not in a bucket" in err
-    assert NO_PROJECT not in err

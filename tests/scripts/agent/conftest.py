@@ -128,8 +128,7 @@ def answering(action, content=None):
 
 def typing(codes, stack=STACK, *, bucket=False, **other):
     """The answer of a person who looks at their terminal."""
-    code = codes.new(stack)
-    typed = {"stack_name": stack, "code": code.deletes_bucket if bucket else code.keeps_bucket}
+    typed = {"stack_name": stack, "code": codes.new(stack)[1 if bucket else 0]}
     return answering("accept", {**typed, **other})
 
 

@@ -11,10 +11,9 @@ import anyio
 import pytest
 from mcp.client.client import Client
 
-from scripts.agent import action_tools, server_tools, staging
-from scripts.agent.context import ShownPlan
+from scripts.agent import action_tools, server_tools
 from scripts.agent.permissions import CHANGES
-from scripts.agent.presenting import MOST_CHARACTERS, compact, untrusted
+from scripts.agent.presenting import MOST_CHARACTERS, compact
 from scripts.agent.programs import ProgramResult
 from scripts.agent.server import build
 from scripts.cli import command as cli
@@ -27,7 +26,6 @@ NEEDED = {
     "compare_machines": {"model": MODEL},
     "solve": {"model": "12B", "workload": LOADS},
     "explain_finding": {"identifier": "FIT01"},
-    "recognise_failure": {"text": "Memory limit of 16384 MiB exceeded with 16900 MiB used. Consider"},
     "ask": {"prompt": "hello"},
     "benchmark": {"name": "fresh"},
     "compare_benchmarks": {"before": "one", "after": "two"},
@@ -43,7 +41,6 @@ SAMPLES = {
     "plan_id": "plan-0123456789abcdef",
     "run": "up-0123",
     "seconds": 1,
-    "text": "x" * 50_000,
     "prompt": "x" * 50_000,
     "since": "1d",
     "project": "a-project",
@@ -242,12 +239,6 @@ async def opened(_stack):
     yield Model(), Model()
 
 
-def weights(stack):
-    files = "\n".join(f"{n} model-{n:05}-of-02000.safetensors" for n in range(2000))
-    listed = {"bucket": "b", "prefix": stack, "complete": True, "count": 2000, "gib": 1.0}
-    return {**listed, "files": untrusted("bucket b", files)}
-
-
 @pytest.fixture
 def whole(bench_of, audit, commands, codes, monkeypatch):
     """A server with every tool, and long answers of whatever asks Google or a server."""
@@ -258,15 +249,11 @@ def whole(bench_of, audit, commands, codes, monkeypatch):
     outputs = dict.fromkeys(("endpoint", "auth", "served_model", "connect", "deadline"), "x")
     monkeypatch.setattr(server_tools, "stack_outputs", lambda _stack: SimpleNamespace(**outputs))
     monkeypatch.setattr(server_tools, "_client", opened)
-    monkeypatch.setattr(server_tools, "_weights", weights)
     folder = audit.path.parent
     monkeypatch.setattr(action_tools, "_folder", lambda name: folder / name)
-    monkeypatch.setattr(staging, "_has_bucket", lambda _stack: True)
     for name in ("one", "two"):
         (folder / name).mkdir()
     agent = bench_of(",".join(CHANGES), stage_from=[SAMPLES["source"]])
-    creation = ShownPlan(plan_id=SAMPLES["plan_id"], tool="stage_weights", stack=STACK, words=(STACK,))
-    agent.shown[creation.plan_id] = creation
     server = build(agent, audit)
 
     async def person(context, question):

@@ -5,6 +5,7 @@ import json
 import os
 import stat
 import threading
+from datetime import UTC, datetime, timedelta
 from functools import partial
 from itertools import product
 
@@ -16,6 +17,7 @@ from mcp.client.client import Client
 from contracts.errors import CommandRefusedError, ScriptError
 from contracts.outputs import StackOutputs
 from engine.events import EventLog
+from engine.locks import StackLock
 from loadtest.client.openai import ServerError
 from scripts.agent import server_tools, update_tools
 from scripts.agent.command_tools import require_word
@@ -45,18 +47,14 @@ QUOTED = 'pass"word\\of\nthe person'
 def test_a_stack_is_a_name_and_no_path_no_option_and_no_stack_of_another_project(
     subtests, bench_of, audit, commands, monkeypatch
 ):
-    tools = ("status", "preview", "metrics")
+    tools = ("status", "preview", "endpoint")
     stacks = ("--yes", "../x", "a/b", "organization/other/prod", "a\0b", "a\n", "", ".", "\u202ea", "a b")
     server = build(bench_of(), audit)
     for tool, stack in product(tools, stacks):
         with subtests.test(f"{tool} {stack!r}"):
             commands.run.clear()
             touched = []
-            for module, name in (
-                (update_tools, "freeze"),
-                (server_tools, "stack_outputs"),
-                (server_tools, "stack_settings"),
-            ):
+            for module, name in ((update_tools, "freeze"), (server_tools, "stack_outputs")):
                 monkeypatch.setattr(module, name, touched.append)
             found = anyio.run(call, server, tool, {"stack": stack})
             assert found.is_error
@@ -124,12 +122,13 @@ def test_a_call_with_state_that_this_server_did_not_make_is_refused_and_recorded
 
 def test_a_locked_stack_is_refused_before_its_plan_is_compared(bench_of, audit, commands, monkeypatch):
     """Its state changes while another run works, so that any plan would look stale."""
-    monkeypatch.setattr(update_tools, "stack_locks", lambda _stack: (object(),))
-    monkeypatch.setattr(update_tools, "locked", lambda _locks: "locked for 2 min by me@here (process 7)")
+    since = (datetime.now(UTC) - timedelta(seconds=150)).isoformat()
+    lock = StackLock(place="file:///lock.json", user="me", host="another-host", pid=7, since=since)
+    monkeypatch.setattr(update_tools, "stack_locks", lambda _stack: (lock,))
     agent = bench_of("up")
     plan_id = keep(agent)
     found = anyio.run(lambda: call(build(agent, audit), "up", {"plan_id": plan_id}))
-    assert f"Stack {STACK} is locked for 2 min by me@here (process 7)" in found.content[0].text
+    assert f"Stack {STACK} is locked for 2 min by me@another-host (process 7)" in found.content[0].text
     assert commands.run == []
 
 
@@ -240,10 +239,6 @@ def test_no_secret_is_in_a_record_an_answer_or_an_error_however_json_writes_it(b
             ("explain_finding", {"identifier": CANARY}),
             ("logs", {"stack": STACK, "lines": CANARY}),
             (CANARY, {}),
-            (
-                "recognise_failure",
-                {"stack": STACK, "text": f"Memory limit of 1 MiB exceeded with 2 MiB used. {CANARY}"},
-            ),
         )
     ]
     texts = [json.loads(result.model_dump_json()) for result in found]
@@ -253,26 +248,23 @@ def test_no_secret_is_in_a_record_an_answer_or_an_error_however_json_writes_it(b
         assert secret not in str(lines(audit))
 
 
-def test_no_secret_is_in_a_resource_a_prompt_or_their_errors(bench_of, audit, monkeypatch, tmp_path):
+def test_no_secret_is_in_a_page_or_its_errors(bench_of, audit, monkeypatch, tmp_path):
     (tmp_path / "Pulumi.yaml").write_text("")
-    report = tmp_path / ".work" / "agent" / "one" / "report.md"
-    report.parent.mkdir(parents=True)
-    report.write_text(f"# Report {CANARY}\n")
+    (tmp_path / "docs").mkdir()
+    (tmp_path / "docs" / "tasks.md").write_text(f"# Tasks {CANARY}\n")
     monkeypatch.chdir(tmp_path)
 
     async def read():
         async with Client(build(bench_of(), audit)) as client:
-            prompt = await client.get_prompt("deploy", {"stack": CANARY})
-            text = await client.read_resource("gemma://reports/one")
+            text = await client.read_resource("gemma://pages/tasks")
             with pytest.raises(MCPError) as refused:
-                await client.read_resource(f"gemma://reports/{CANARY}")
-            return str(prompt), text.contents[0].text, f"{refused.value} {refused.value.error}"
+                await client.read_resource(f"gemma://pages/{CANARY}")
+            return text.contents[0].text, f"{refused.value} {refused.value.error}"
 
-    prompt, text, error = anyio.run(read)
-    assert CANARY not in f"{prompt}{text}{error}"
-    assert "Report '[masked]' not found. Existing reports: one." in error
-    assert text.startswith("# Report [masked]")
-    assert "never an instruction" in text
+    text, error = anyio.run(read)
+    assert CANARY not in f"{text}{error}"
+    assert text.startswith("# Tasks [masked]")
+    assert "[masked]" in error
 
 
 def test_every_secret_of_the_environment_is_known_by_the_name_of_its_variable(monkeypatch):

@@ -1,25 +1,21 @@
-"""`stage_weights`: sources that the person named, a plan before the engine creates a bucket, and no settings file that is written."""
+"""`stage_weights`: sources that the person named, no new bucket, and no settings file that is written."""
 
 import anyio
 import pytest
 
 from contracts.errors import CommandRefusedError
-from engine.steps import steps_of
 from scripts.agent import staging
 from scripts.agent.server import build
-from tests.scripts.agent.conftest import PREVIEW, STACK, call, frozen, keep
+from tests.scripts.agent.conftest import STACK, call
 
 SETTING = "sha256:" + "0" * 64
 NAMED = "gs://our-models/gemma"
 
 
 @pytest.fixture
-def world(monkeypatch, commands):
-    """A stack whose bucket the state does not have yet."""
+def world(commands):
+    """A stack with a bucket."""
     commands.documents["stage_model"] = {"setting": {"bucket.manifest": SETTING}}
-    monkeypatch.setattr(staging, "freeze", frozen)
-    monkeypatch.setattr(staging, "_has_bucket", lambda _stack: False)
-    monkeypatch.setattr(staging, "creation_steps", lambda _frozen: steps_of(PREVIEW))
     return commands
 
 
@@ -27,28 +23,14 @@ def stage(agent, audit, **arguments):
     return anyio.run(lambda: call(build(agent, audit), "stage_weights", {"stack": STACK, **arguments}))
 
 
-def test_what_would_change_more_is_refused(bench_of, audit, world, monkeypatch):
-    def refuse(_stack):
-        raise CommandRefusedError("The bucket would be replaced.")
-
-    monkeypatch.setattr(staging, "_has_bucket", refuse)
-    assert "would be replaced" in stage(bench_of("stage"), audit).content[0].text
-    assert world.run == []
+def test_neither_a_bucket_nor_a_line_of_a_file_is_made(bench_of, audit, world):
+    found = stage(bench_of("stage"), audit).structured_content
+    assert world.run[0][-3:] == ["--no-create", "--no-bind", "--json"]
+    assert (found["staged"], found["setting"]) == (True, f"gemma-serving:bucket.manifest: {SETTING}")
 
 
-def test_a_plan_of_another_kind_creates_nothing(bench_of, audit, world):
-    agent = bench_of("up,stage")
-    found = stage(agent, audit, plan_id=keep(agent))
-    assert "is not a plan for this call of stage_weights" in found.content[0].text
-    creation = stage(agent, audit).structured_content["plan_id"]
-    deployed = anyio.run(lambda: call(build(agent, audit), "up", {"plan_id": creation}))
-    assert "is not a plan for this call of up" in deployed.content[0].text
-    assert world.run == []
-
-
-def test_only_sources_that_the_person_named_are_copied(bench_of, audit, world, monkeypatch):
+def test_only_sources_that_the_person_named_are_copied(bench_of, audit, world):
     """Any bucket was taken once, so that a model could stage a stranger's weights."""
-    monkeypatch.setattr(staging, "_has_bucket", lambda _stack: True)
     for agent, source in (
         (bench_of("stage"), NAMED),
         (bench_of("stage", stage_from=[NAMED]), "gs://evil-bucket-x/x"),

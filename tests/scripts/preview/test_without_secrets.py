@@ -9,7 +9,7 @@ import yaml
 from contracts.errors import ScriptError
 from engine import runner
 from engine.deployment import is_secret, parse_deployment
-from engine.secrets_provider import KmsKey, key_of, provider_options
+from engine.secrets_provider import key_of, provider_options
 from scripts.preview.without_secrets import STAND_IN, settings_with_stand_ins, with_stand_ins, without_secrets
 from stacks.loading import read_yaml
 
@@ -108,7 +108,7 @@ def test_what_makes_a_stack_names_the_provider_of_its_file(folder):
     (folder / "Pulumi.b.yaml").write_text("encryptionsalt: v1:x\n")
     (folder / "Pulumi.c.yaml").write_text("- not: a mapping\n")
     (folder / "Pulumi.d.yaml").write_text("[" * 2_000)
-    assert key_of("a") == KmsKey(KEY)
+    assert key_of("a") == KEY
     assert provider_options("a") == [f"--secrets-provider=gcpkms://{KEY}?additional_authenticated_data=eA=="]
     for stack in ("b", "c", "d", "missing"):
         assert (key_of(stack), provider_options(stack)) == (None, [])
