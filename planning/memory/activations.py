@@ -14,7 +14,15 @@ penalties in advance. Read in vLLM 0.20.0 to 0.30.0.
 from collections.abc import Mapping
 from typing import Final, cast
 
-from planning.data import overheads
+from planning.data.overheads import (
+    AUDIO_TOKENS,
+    FRAME_TOKENS,
+    PATCH_PIXELS,
+    PATCHES_PER_TOKEN,
+    VIDEO_FRAMES,
+    VIDEO_TOKENS,
+    constant,
+)
 from planning.model.spec import LayerGroup
 from planning.question.features import largest_image_tokens
 from planning.question.releases import (
@@ -44,7 +52,7 @@ _TOWER_HIDDEN: Final = 4
 
 def gpu_activation_gib(resolved: Resolved) -> float:
     """Return the memory that vLLM keeps free for one step on a GPU, in GiB; the larger figure if the model runner is unknown."""
-    fixed_gib = overheads.NON_TORCH_GIB + (overheads.NCCL_GIB if resolved.tp > 1 else 0.0)
+    fixed_gib = constant("NON_TORCH_GIB") + (constant("NCCL_GIB") if resolved.tp > 1 else 0.0)
     return to_gib(max(_profiled_bytes(resolved, runner) for runner in runners(resolved))) + fixed_gib
 
 
@@ -53,8 +61,8 @@ def item_tokens(resolved: Resolved) -> dict[str, int]:
     spec = resolved.spec
     if not spec.is_gemma4 or not spec.is_multimodal:
         return {}
-    lengths = {"video": overheads.VIDEO_TOKENS, "image": largest_image_tokens(resolved)}
-    return {**lengths, "audio": overheads.AUDIO_TOKENS} if spec.audio_params else lengths
+    lengths = {"video": VIDEO_TOKENS, "image": largest_image_tokens(resolved)}
+    return {**lengths, "audio": AUDIO_TOKENS} if spec.audio_params else lengths
 
 
 def profiled_items(resolved: Resolved) -> tuple[str, int]:
@@ -119,11 +127,11 @@ def _encoder_bytes(resolved: Resolved, runner: Runner) -> tuple[float, float]:
     if modality == "audio":
         return 0.0, kept
     # A video has other tokens between its frames, which the encoder does not compute.
-    soft = overheads.VIDEO_FRAMES * overheads.FRAME_TOKENS if modality == "video" else largest_image_tokens(resolved)
+    soft = VIDEO_FRAMES * FRAME_TOKENS if modality == "video" else largest_image_tokens(resolved)
     tower = resolved.spec.vision
-    patches = items * soft * (overheads.PATCHES_PER_TOKEN if tower is None else tower.patches_per_token)
+    patches = items * soft * (PATCHES_PER_TOKEN if tower is None else tower.patches_per_token)
     if runner == 1:
-        side = overheads.PATCH_PIXELS if tower is None else tower.patch_pixels
+        side = PATCH_PIXELS if tower is None else tower.patch_pixels
         kept += patches * _COLORS * side**2 * _BF16
     if tower is None:
         return 0.0, kept

@@ -5,7 +5,7 @@ An unknown release is treated as the one that leaves less memory and starts more
 
 from typing import Final, Literal
 
-from planning.data import overheads
+from planning.data.overheads import constant
 from planning.model.support import version_in_use, version_key
 from planning.question.resolved import Resolved
 
@@ -95,17 +95,17 @@ def runners(resolved: Resolved) -> tuple[Runner, ...]:
 def sampler_bytes_per_logit(resolved: Resolved, runner: Runner) -> float:
     """Return the bytes per logit at the peak of the sampler's profiling run."""
     if runner != 1:
-        return overheads.SAMPLER_V2_BYTES_PER_LOGIT
+        return constant("SAMPLER_V2_BYTES_PER_LOGIT")
     sorts = is_before(resolved, SAMPLES_WITHOUT_SORTING)
-    return overheads.SORTING_SAMPLER_BYTES_PER_LOGIT if sorts else overheads.SAMPLER_BYTES_PER_LOGIT
+    return constant("SORTING_SAMPLER_BYTES_PER_LOGIT") if sorts else constant("SAMPLER_BYTES_PER_LOGIT")
 
 
 def sampler_programs(resolved: Resolved, runner: Runner, batch: int) -> float:
     """Return the programs of the kernel for top-k and top-p, each of which has a copy of a sequence's logits."""
     has_kernel = (
-        runner == 1 and batch >= overheads.SAMPLER_LEAST_BATCH and not is_before(resolved, SAMPLES_WITHOUT_SORTING)
+        runner == 1 and batch >= constant("SAMPLER_LEAST_BATCH") and not is_before(resolved, SAMPLES_WITHOUT_SORTING)
     )
-    return min(batch, overheads.SAMPLER_PROGRAMS) if has_kernel else 0
+    return min(batch, constant("SAMPLER_PROGRAMS")) if has_kernel else 0
 
 
 def profiles_encoder(resolved: Resolved, runner: Runner) -> bool:

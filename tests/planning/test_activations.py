@@ -5,7 +5,7 @@ from itertools import pairwise
 import pytest
 
 from planning.cost.subject import examine
-from planning.data import overheads
+from planning.data.overheads import constant
 from planning.errors import PlanningError
 from planning.machine.devices import parse_device
 from planning.memory.activations import gpu_activation_gib
@@ -58,11 +58,11 @@ def test_more_items_leave_less_for_the_kv_cache():
 
 def test_a_release_that_sorts_logits_reserves_more_of_a_large_vocabulary():
     """llm-d profiled 4.76 GiB for 1,024 sequences of Llama 3.1 8B, whose vocabulary has 128,256 tokens, with vLLM 0.11."""
-    old, new = (overheads.SORTING_SAMPLER_BYTES_PER_LOGIT, overheads.SAMPLER_BYTES_PER_LOGIT)
+    old, new = (constant("SORTING_SAMPLER_BYTES_PER_LOGIT"), constant("SAMPLER_BYTES_PER_LOGIT"))
     assert 1_024 * 128_256 * old / GIB == pytest.approx(4.76, rel=0.01)
     options = {"max_num_seqs": 1_024, "limit_mm_per_prompt": TEXT_ONLY}
     before, after = (gpu_activation_gib(resolved("31B-it", "H200", one, **options)) for one in ("0.18.1", "0.19.0"))
-    copies = 4 * overheads.SAMPLER_PROGRAMS
+    copies = 4 * constant("SAMPLER_PROGRAMS")
     assert before - after == pytest.approx(262_144 * (1_024 * (old - new) - copies) / GIB)
 
 

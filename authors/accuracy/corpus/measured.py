@@ -21,7 +21,7 @@ from pydantic import ConfigDict, TypeAdapter, ValidationError
 
 from planning.cost.subject import Subject, examine
 from planning.cost.subject import subject_of as planned_subject
-from planning.data.overheads import VM_IMAGE_PULL_S
+from planning.data.overheads import constant
 from planning.errors import PlanningError
 from planning.machine.devices import parse_device
 from planning.model.catalog import spec_of
@@ -82,7 +82,7 @@ KINDS: Final[Mapping[str, FigureKind]] = {
     "load": FigureKind("loading", STARTUP, lambda s: s.startup.load_s),
     "compile": FigureKind("compile and warm-up", STARTUP, lambda s: s.startup.compile_s),
     "startup": FigureKind("start-up, total", STARTUP, lambda s: s.startup.total_s),
-    "restart": FigureKind("start-up, image pulled", STARTUP, lambda s: s.startup.total_s - VM_IMAGE_PULL_S),
+    "restart": FigureKind("start-up, image pulled", STARTUP, lambda s: s.startup.total_s - constant("VM_IMAGE_PULL_S")),
     "warm_restart": FigureKind("restart, compile cache kept", STARTUP, lambda s: s.startup.restart_s),
     "decode": FigureKind("decoding, one request", DECODE, lambda s: s.throughput.decode_tok_per_s),
     "decode_16": FigureKind("decoding, 16 requests", SATURATION, lambda s: s.throughput.saturated_tok_per_s),
