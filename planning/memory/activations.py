@@ -26,15 +26,17 @@ from planning.data.overheads import (
 from planning.model.spec import LayerGroup
 from planning.question.features import largest_image_tokens
 from planning.question.releases import (
+    ENCODES_TOGETHER,
     Runner,
     counts_buffers,
+    is_before,
     profiles_encoder,
     runners,
     sampler_bytes_per_logit,
     sampler_programs,
 )
 from planning.question.resolved import Resolved
-from planning.units import ceil_div, to_gib
+from planning.units import ceil_div, from_gib, to_gib
 
 _BF16: Final = 2
 _INT32: Final = 4
@@ -117,8 +119,8 @@ def _layer_width(group: LayerGroup, resolved: Resolved) -> float:
 def _encoder_bytes(resolved: Resolved, runner: Runner) -> tuple[float, float]:
     """Return the encoder's peak over the profiled items, and the memory that stays until the profiling run finishes. Encoders are whole on each device.
 
-    All items count together. From 0.22.0 on, vLLM encodes video frames in parts (gemma4_mm.py, _encoder_chunk), but the peak in public logs grows with
-    the items: 31B on an MI300X profiles six videos and has 5.3 GiB less than its weights and graphs leave (xbill9/gemma4-dev 5a5636dc1cc2, 2026-10-08).
+    Before `ENCODES_TOGETHER`, each frame and image goes through the encoder alone, which is never the peak. From then on, it gets as many as a tenth of
+    the device's memory holds positions of, one-hot in 8 bytes four times (gemma4_mm.py, _encoder_chunk; half of the free memory is not modelled).
     """
     modality, items = profiled_items(resolved)
     if not items or not profiles_encoder(resolved, runner):
@@ -133,6 +135,7 @@ def _encoder_bytes(resolved: Resolved, runner: Runner) -> tuple[float, float]:
     if runner == 1:
         side = PATCH_PIXELS if tower is None else tower.patch_pixels
         kept += patches * _COLORS * side**2 * _BF16
-    if tower is None:
+    if tower is None or is_before(resolved, ENCODES_TOGETHER):
         return 0.0, kept
-    return patches * _BF16 * (_TOWER_INNER * tower.intermediate + _TOWER_HIDDEN * tower.hidden), kept
+    together = min(patches, from_gib(resolved.accelerator.usable_gib) / 10 / (4 * 8 * tower.positions))
+    return together * _BF16 * (_TOWER_INNER * tower.intermediate + _TOWER_HIDDEN * tower.hidden), kept
