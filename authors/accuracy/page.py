@@ -22,7 +22,7 @@ CLASSES: Final = ("first sight", "unseen", "known")
 GROUPS: Final[Mapping[str, tuple[str, ...]]] = {
     "decoding, one request": ("decode",),
     "start": ("load", "compile", "startup", "restart", "warm_restart"),
-    "weights": ("checkpoint", "weights", "host_load_peak", "before_last_allocation"),
+    "weights": ("checkpoint", "weights", "host_load_peak", "load_peak"),
     "KV cache": ("kv", "kv_tokens", "kv_blocks", "kv_tokens_per_gib", "kv_concurrency", "kv_request"),
     "output rate, 16 or 64 requests": ("decode_16", "decode_64"),
 }
