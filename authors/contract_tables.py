@@ -14,7 +14,7 @@ from contracts.outputs import DETAILS, StackOutputs
 def tables() -> Mapping[str, str]:
     """Return every table by its marker in the page."""
     return {
-        **{name: _table(rows) for name, rows in keys().items()},
+        **{name: table("key | meaning", ((f"`{key}`", t) for key, t in rows.items())) for name, rows in keys().items()},
         "stack-outputs": table("outputs | keys", _outputs()),
         "nested-outputs": table(
             "object | content | keys", (_row(path, kind) for path, kind in _nested(StackOutputs, ""))
@@ -35,19 +35,11 @@ def _outputs() -> Iterator[tuple[str, str]]:
             keys = [key for key in found if (key in DETAILS) == details and _target(found[key]) == target]
             if keys:
                 heading = f"{'others' if details else 'printed'}, {target or 'all targets'}"
-                yield heading, _cell(keys, found)
+                yield heading, " <br> ".join(f"`{key}`: {found[key]}" for key in keys)
 
 
 def _target(text: str) -> str:
     return text.split(":", maxsplit=1)[0].split(maxsplit=1)[0] if text.startswith(("TPU", "Gateway")) else ""
-
-
-def _cell(keys: list[str], rows: Mapping[str, str]) -> str:
-    return " <br> ".join(f"`{key}`: {rows[key]}" for key in keys)
-
-
-def _table(rows: Mapping[str, str]) -> str:
-    return table("key | meaning", ((f"`{key}`", text) for key, text in rows.items()))
 
 
 def _row(path: str, kind: type[object]) -> tuple[str, str, str]:

@@ -121,12 +121,10 @@ class Demo:
 
 
 def _demo(_options: DemoOptions) -> ExitCode:
+    """Run the stacks in a local cloud. Outside one, copy the project and run the demo again inside."""
     inside = inside_folder()
-    return _inside(inside) if inside is not None else _outside()
-
-
-def _outside() -> ExitCode:
-    """Copy the project, and run the demo again inside a local cloud."""
+    if inside is not None:
+        return _inside(inside)
     root = runner.project_folder()
     folder = root / ".work" / "demo"
     shutil.rmtree(folder, ignore_errors=True)

@@ -9,9 +9,8 @@ import pkgutil
 import re
 import subprocess
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Final
 
@@ -26,13 +25,9 @@ COMMAND_LINE: Final = "make docs"
 _MARKED: Final = re.compile(r"(<!-- generated: ([\w-]+) -->\n)(?:(?!<!-- generated).)*?(<!-- end -->)", re.DOTALL)
 
 
-def _made_by(name: str) -> Callable[[], Any]:
-    """Return the function `module:name`, which is imported when it is called: some imports take seconds."""
-
-    def make() -> Any:  # noqa: ANN401  pages are texts, tables are texts by name
-        return pkgutil.resolve_name(name)()
-
-    return make
+def _made(name: str) -> Any:  # noqa: ANN401  pages are texts, tables are texts by name
+    """Return the result of the function `module:name`, or the output of a module. It is imported now: some imports take seconds."""
+    return pkgutil.resolve_name(name)() if ":" in name else _printed_by(name)
 
 
 def _printed_by(module: str, *arguments: str) -> str:
@@ -53,7 +48,8 @@ def _printed_by(module: str, *arguments: str) -> str:
     return done.stdout
 
 
-def _printed_tables() -> Mapping[str, str]:
+def printed_tables() -> Mapping[str, str]:
+    """Return the tables of the distributions."""
     return {
         "provider-properties": _printed_by("gcp_tpu_provider.reference"),
         "provider-states": _printed_by("gcp_tpu_provider.state_table"),
@@ -61,25 +57,25 @@ def _printed_tables() -> Mapping[str, str]:
     }
 
 
-PAGES: Final[Mapping[str, Callable[[], str]]] = {
-    "components/gcp_tpu.py": partial(_printed_by, "gcp_tpu_provider.python_sdk"),
-    "docs/authors/assumptions.md": partial(_printed_by, "localcloud.ledger.page"),
-    "docs/authors/accuracy.csv": _made_by("authors.accuracy.page:rows_file"),
-    "docs/authors/documents.csv": _made_by("authors.accuracy.documents:rows_file"),
-    "docs/authors/documents.md": _made_by("authors.accuracy.documents:page"),
-    "docs/reference/checkpoints.csv": _made_by("authors.planning_tables:checkpoints_file"),
-    "docs/reference/commands.md": _made_by("authors.commands_page:commands_page"),
-    "docs/reference/settings.md": _made_by("stacks.reference:page"),
-    "docs/settings.schema.json": _made_by("stacks.reference:schema_text"),
-    "packages/localcloud/world/data/catalog.json": _made_by("authors.planning_tables:local_cloud_catalog"),
+PAGES: Final[Mapping[str, str]] = {
+    "components/gcp_tpu.py": "gcp_tpu_provider.python_sdk",
+    "docs/authors/assumptions.md": "localcloud.ledger.page",
+    "docs/authors/accuracy.csv": "authors.accuracy.page:rows_file",
+    "docs/authors/documents.csv": "authors.accuracy.documents:rows_file",
+    "docs/authors/documents.md": "authors.accuracy.documents:page",
+    "docs/reference/checkpoints.csv": "authors.planning_tables:checkpoints_file",
+    "docs/reference/commands.md": "authors.commands_page:commands_page",
+    "docs/reference/settings.md": "stacks.reference:page",
+    "docs/settings.schema.json": "stacks.reference:schema_text",
+    "packages/localcloud/world/data/catalog.json": "authors.planning_tables:local_cloud_catalog",
 }
-"""Generated files by path. To add one, add a line here."""
+"""Generated files by path, and the functions or programs that write them. To add one, add a line here."""
 
-TABLES: Final[tuple[Callable[[], Mapping[str, str]], ...]] = (
-    _made_by("authors.contract_tables:tables"),
-    _made_by("authors.planning_tables:tables"),
-    _made_by("authors.accuracy.page:tables"),
-    _printed_tables,
+TABLES: Final = (
+    "authors.contract_tables:tables",
+    "authors.planning_tables:tables",
+    "authors.accuracy.page:tables",
+    "authors.docs:printed_tables",
 )
 """Sources of generated tables, by the names in their markers. To add one, add it here and add its markers to a page."""
 
@@ -93,9 +89,9 @@ class DocsOptions:
 
 def generated_files(root: Path) -> Mapping[Path, str]:
     """Return the expected text of each page with generated parts. Raises ScriptError for a marker without a table."""
-    made = {**{name: make() for name, make in PAGES.items()}, **generated_modules()}
+    made = {**{path: _made(name) for path, name in PAGES.items()}, **generated_modules()}
     texts = {root / name: text for name, text in made.items()}
-    tables = {name: text for source in TABLES for name, text in source().items()}
+    tables = {name: text for source in TABLES for name, text in _made(source).items()}
     unused = set(tables)
     for path in sorted([*root.glob("*.md"), *root.glob("docs/**/*.md")]):
         before = path.read_text(encoding="utf-8")

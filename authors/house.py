@@ -94,9 +94,6 @@ def main() -> ExitCode:
     for name, room in sorted(rooms.items(), key=lambda item: -item[1].lines):
         print(f"{name:<20} {room.lines:>7,}  {', '.join(sorted(room.knows))}")
     known = sum(room.lines for name, room in rooms.items() if not name.startswith((*GUESTS, TESTS)))
-    arrows = sum(len(room.knows) for room in rooms.values())
-    outside = sum(room.lines for name, room in rooms.items() if name != TESTS)
-    print(f"{'outside tests':<20} {outside:>7,}  {arrows} arrows")
     print(f"{'for a newcomer':<20} {known:>7,}")
     found = list(differences(rooms, rows_of((ROOT / PAGE).read_text(encoding="utf-8"))))
     for sentence in found:

@@ -9,7 +9,7 @@ from typing import Final
 from authors.tables import csv_text, table
 from planning import plan
 from planning.cost.subject import examine, is_out_of_memory
-from planning.data.checkpoints import ABSENT, CHECKPOINTS, Checkpoint, Page, nearest_ids, with_owner
+from planning.data.checkpoints import ABSENT, CHECKPOINTS, Checkpoint, nearest_ids, with_owner
 from planning.data.prices import PRICES
 from planning.data.quantization import FULL_BYTES
 from planning.machine.hardware import ACCELERATORS, CLOUD_RUN_GPUS, host_of
@@ -21,7 +21,7 @@ from planning.question.workload import parse_workload
 from planning.rules.findings import RULES, detected
 from planning.rules.gateway import GATEWAY_RULES
 from planning.solve.candidates import checkpoints_of, rented
-from planning.solve.search import ServiceLimits, Solution, solve
+from planning.solve.search import ServiceLimits, solve
 from planning.units import duration, to_gib
 from stacks.loading import from_file
 from stacks.planned import to_deployment
@@ -99,11 +99,7 @@ def _fits(one: Checkpoint, accelerator: str) -> bool:
 
 def _absent_row(one: Checkpoint) -> Sequence[str]:
     near = [with_owner(each) for each in nearest_ids(one)[:_SHOWN_NEAR]]
-    return one.id, ", ".join(near), _link(one.absent) if one.absent else ""
-
-
-def _link(page: Page) -> str:
-    return f"[{page.date}]({page.url})"
+    return one.id, ", ".join(near), f"[{one.absent.date}]({one.absent.url})" if one.absent else ""
 
 
 def _support_row(row: Support) -> Sequence[str]:
@@ -125,11 +121,15 @@ def _solve_table() -> str:
         "model | on | TP | length | weights | USD/h | TTFT s | TPOT ms | tok/s | USD/M tokens | bound by | best",
         [
             (
-                *_served(one),
+                f"`{one.served.words}`",
+                one.subject.resolved.accelerator.name,
+                one.subject.resolved.tp,
                 f"{one.subject.resolved.max_model_len:,}",
                 one.subject.resolved.weights_mode,
                 f"{one.usd_per_hour:.2f}",
-                *_speed(one),
+                f"{one.answer.ttft_s.typical:.2f}",
+                f"{one.answer.tpot_s.typical * 1e3:.1f}",
+                f"{one.answer.output_tok_per_s.typical:,.0f}",
                 f"{one.usd_per_million_tokens:.3f}",
                 one.answer.bound,
                 ", ".join(answer.marks(one)) or "-",
@@ -137,16 +137,6 @@ def _solve_table() -> str:
             for one in answer.best_per_model()
         ],
     )
-
-
-def _served(one: Solution) -> Sequence[object]:
-    return f"`{one.served.words}`", one.subject.resolved.accelerator.name, one.subject.resolved.tp
-
-
-def _speed(one: Solution) -> Iterator[str]:
-    yield f"{one.answer.ttft_s.typical:.2f}"
-    yield f"{one.answer.tpot_s.typical * 1e3:.1f}"
-    yield f"{one.answer.output_tok_per_s.typical:,.0f}"
 
 
 def _stack_row(path: Path) -> Sequence[str]:

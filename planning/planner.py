@@ -3,7 +3,7 @@
 from contracts.verdicts import Verdict
 from planning.cost.running_costs import bill_text, running_costs
 from planning.cost.subject import Subject, examine, is_out_of_memory
-from planning.data import overheads
+from planning.data.overheads import STREAMER_THREADS
 from planning.memory.host_memory import streamer_buffer_bytes
 from planning.memory.margins import margin_of
 from planning.model.support import version_in_use
@@ -67,7 +67,7 @@ def _environment(resolved: Resolved) -> tuple[tuple[str, str], ...]:
     )
     if resolved.weights_mode == "streamer" and resolved.platform == "cloud-run":
         values |= {
-            "RUNAI_STREAMER_CONCURRENCY": str(overheads.STREAMER_THREADS),
+            "RUNAI_STREAMER_CONCURRENCY": str(STREAMER_THREADS),
             "RUNAI_STREAMER_MEMORY_LIMIT": str(streamer_buffer_bytes(resolved)),
         }
     return tuple(sorted(values.items()))

@@ -26,7 +26,7 @@ from contracts.outputs import RolloutPlan, StackOutputs
 from contracts.path_guard import is_guarded
 from contracts.serving_document import BucketWeights
 from contracts.staged_weights import MODELS_FOLDER
-from planning.data import overheads
+from planning.data.overheads import constant
 from planning.question.types import Plan, StartupProbe
 from stacks.base import COMMAND, MEMORY_FOLDER, PORT, WITHOUT_MOUNT, Context, Foundation, lay_foundation
 from stacks.hooks.changed_server import show_changes
@@ -183,7 +183,7 @@ def _memory_volumes(context: Context, run: CloudRunSettings) -> list[MemoryVolum
         volumes.append(MemoryVolume(name=_CACHE_VOLUME, path="/mnt/cache", size_limit=f"{run.mount.cache_mib}Mi"))
     if weights_in_bucket and (run.mount.mode == "memory" or context.part_copies):
         # All memory that the server itself does not need, so a copy that is too large fails with an error and does not terminate the container.
-        left_mib = round((context.subject.resolved.server_memory_gib - overheads.SERVER_HOST_GIB) * 1024)
+        left_mib = round((context.subject.resolved.server_memory_gib - constant("SERVER_HOST_GIB")) * 1024)
         volumes.append(MemoryVolume(name="weights", path=MEMORY_FOLDER, size_limit=f"{left_mib}Mi"))
     if run.compile_cache == "bucket":
         volumes.append(MemoryVolume(name="graphs", path="/mnt/graphs", size_limit="2Gi"))

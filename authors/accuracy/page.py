@@ -13,7 +13,8 @@ from authors.accuracy.corpus.compared import ComparedFigure, JudgedBoot, compare
 from authors.accuracy.corpus.measured import KINDS, Boot, Measurements, ReportSource, load
 from authors.accuracy.sweeps import FACTORS, ComparedPoint, all_comparisons
 from authors.tables import csv_text, table
-from planning.data.gpu_speed import CONSTANTS
+from planning.data.overheads import Constant
+from planning.data.tables import data_file, row_of
 from planning.speed.bands import Figure
 
 COLUMNS = ("class", "source", "url", "row", "figure", "measured", "planned", "within", "remark")
@@ -21,7 +22,7 @@ CLASSES: Final = ("first sight", "unseen", "known")
 GROUPS: Final[Mapping[str, tuple[str, ...]]] = {
     "decoding, one request": ("decode",),
     "start": ("load", "compile", "startup", "restart", "warm_restart"),
-    "weights": ("checkpoint", "weights", "host_load_peak", "before_last_allocation"),
+    "weights": ("checkpoint", "weights", "host_load_peak", "load_peak"),
     "KV cache": ("kv", "kv_tokens", "kv_blocks", "kv_tokens_per_gib", "kv_concurrency", "kv_request"),
     "output rate, 16 or 64 requests": ("decode_16", "decode_64"),
 }
@@ -36,12 +37,13 @@ SWEPT: Final[Mapping[Figure, str]] = {
 
 def tables() -> Mapping[str, str]:
     """Return the tables by their markers."""
+    speeds = [row_of(Constant, row) for row in data_file("gpu_speed.json")]
     constants = [
         (f"`{one.name}`", f"{one.value:g}", one.unit, one.what, one.fitted_to, "; ".join(one.sources))
-        for one in CONSTANTS.values()
+        for one in speeds
         if one.fitted_to != "assumed"
     ]
-    assumed = [one for one in CONSTANTS.values() if one.fitted_to == "assumed"]
+    assumed = [one for one in speeds if one.fitted_to == "assumed"]
     values = " <br> ".join(f"`{one.name}` {one.value:g} {one.unit}: {one.what}" for one in assumed)
     constants.append(("assumed", "", "", values, "", ""))
     return {

@@ -17,8 +17,9 @@ from pydantic import ConfigDict, TypeAdapter, ValidationError
 
 from authors.accuracy.corpus.measured import MeasurementError, load
 from planning.cost.subject import Subject, examine
+from planning.question.types import Band
 from planning.question.workload import Workload
-from planning.speed.bands import BANDS, Figure, Kind, kind_of
+from planning.speed.bands import Figure, Kind, kind_of
 from planning.speed.prefill import prompt_of
 from planning.speed.serving import server_of, workload_plan
 
@@ -78,7 +79,12 @@ class ComparedPoint:
     figure: Figure
     kind: Kind
     measured: float
-    predicted: float
+    band: Band
+
+    @property
+    def predicted(self) -> float:
+        """The planned value."""
+        return self.band.typical
 
     @property
     def ratio(self) -> float:
@@ -92,9 +98,8 @@ class ComparedPoint:
 
     @property
     def is_in_band(self) -> bool:
-        """True if the measured value is inside the planner's band."""
-        spread = BANDS[self.figure, self.kind]
-        return spread.low <= self.ratio <= spread.high
+        """True if the measured value is inside the band that the plan states, which is wider on a card with few sources."""
+        return self.band.low <= self.measured <= self.band.high
 
 
 @cache
@@ -160,15 +165,15 @@ def _figures(point: SweepPoint, cached_share: float) -> Iterator[ComparedPoint]:
         prefix_share=cached_share,
     )
     answer = workload_plan(server_of(subject.resolved, subject.memory, workload), subject.cost.usd_per_hour)
-    pairs: tuple[tuple[Figure, float | None, float], ...] = (
-        ("rate", point.output_tok_per_s, answer.output_tok_per_s.typical),
-        ("ttft", point.ttft_ms, answer.ttft_s.typical * 1e3),
-        ("tpot", point.tpot_ms, answer.tpot_s.typical * 1e3),
+    pairs: tuple[tuple[Figure, float | None, Band], ...] = (
+        ("rate", point.output_tok_per_s, answer.output_tok_per_s),
+        ("ttft", point.ttft_ms, answer.ttft_s.times(1e3)),
+        ("tpot", point.tpot_ms, answer.tpot_s.times(1e3)),
     )
     kind = kind_of(subject.resolved, prompt_of(subject.resolved, workload))
-    for figure, measured, predicted in pairs:
+    for figure, measured, band in pairs:
         if measured is not None and (figure == "rate" or not point.is_one_wave):
-            yield ComparedPoint(point=point, figure=figure, kind=kind, measured=measured, predicted=predicted)
+            yield ComparedPoint(point=point, figure=figure, kind=kind, measured=measured, band=band)
 
 
 @cache

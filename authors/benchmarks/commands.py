@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Final
 
 from authors.benchmarks.process_tree import children_s
+from authors.tables import table
 from scripts.gemma.catalog import ENTRIES
 
 ROOT: Final = Path(__file__).resolve().parents[2]
@@ -69,10 +70,8 @@ def measure(runs: int) -> Mapping[str, float]:
 def tables(seconds: Mapping[str, float]) -> str:
     """Return the figures as two Markdown tables."""
     times = {what: f"{best_s / seconds[EMPTY]:.1f}" for what, best_s in seconds.items()}
-    lines = ["| command | " + " | ".join(FIRST_LINES) + " |", "| --- |" + " --- |" * len(FIRST_LINES)]
-    lines += [f"| {name} | {' | '.join(times[f'{name} {what}'] for what in FIRST_LINES)} |" for name in ENTRIES]
-    lines += ["", "| plan | times |", "| --- | --- |", *(f"| {what} | {times[what]} |" for what in PLANS)]
-    return "\n".join(lines)
+    rows = [(name, *(times[f"{name} {what}"] for what in FIRST_LINES)) for name in ENTRIES]
+    return f"{table(' | '.join(('command', *FIRST_LINES)), rows)}\n{table('plan | times', [(what, times[what]) for what in PLANS])}"
 
 
 if __name__ == "__main__":

@@ -9,7 +9,7 @@ from msgspec.structs import asdict, replace
 from planning.cost.costs import most_usd_per_hour
 from planning.cost.running_costs import usual_start_s
 from planning.cost.subject import Subject
-from planning.data import overheads
+from planning.data.overheads import constant
 from planning.machine.hardware import CLOUD_RUN_GIB_PER_VCPU, cloud_run_vcpu
 from planning.memory.budget import memory_plan
 from planning.memory.host_memory import with_margin_gib
@@ -92,7 +92,7 @@ def _mode(resolved: Resolved, mode: WeightsMode, *, direct_vpc: bool, present: f
         hourly = most_usd_per_hour(replace(after, host_memory_gib=host[0], vcpu=host[1]))
     memory_gib, vcpu = host or (None, None)
     rate, limit = LOAD_RATES[mode], "CLOUD_RUN_NETWORK_BYTES_PER_S"
-    if not direct_vpc and getattr(overheads, rate) > getattr(overheads, limit):
+    if not direct_vpc and constant(rate) > constant(limit):
         rate = limit
     return LoadingMode(
         mode=mode,

@@ -12,7 +12,7 @@ from typing import Final
 from contracts.collector import MOST_SAMPLES, SHORTEST_INTERVAL_S
 from planning.cost.costs import most_usd_per_hour, parts_at, regions_of, renewals
 from planning.cost.subject import Subject
-from planning.data import overheads
+from planning.data.overheads import constant
 from planning.data.prices import PRICES, Price
 from planning.machine.hardware import MIN_BOOT_DISK_GB, machines_at_once
 from planning.memory.host_memory import keeps_graphs, parts_bytes
@@ -203,7 +203,7 @@ def _stored(subject: Subject) -> Iterator[BillPart]:
     yield _part(name, copies * image_gib, "GiB-month", "month", book.price("registry_usd_per_gib_month"))
     if keeps_graphs(resolved):
         price = book.price("bucket_usd_per_gib_month", home)
-        yield _part("compiled graphs in the bucket", overheads.GRAPH_CACHE_GIB, "GiB-month", "month", price)
+        yield _part("compiled graphs in the bucket", constant("GRAPH_CACHE_GIB"), "GiB-month", "month", price)
     if resolved.weights_mode == "hub":
         yield _part("secret", 1, "version-month", "month", book.price("secret_usd_per_version_month"))
 

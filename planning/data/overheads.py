@@ -1,17 +1,18 @@
 """Constants of the runtimes: memory use other than weights and KV cache, and rates. One name, one source each.
 
-Plain numbers are rows of overheads.json (name, value, unit, meaning, basis of the fit) and attributes of
-this module. They are properties of vLLM, CUDA, XLA, Cloud Storage FUSE and the platforms, the same for every model: bytes, or seconds per byte,
-layer or graph, never a deployment's result. Memory constants follow from vLLM's code and its logs for other
-models. Rates are fitted to published logs; docs/authors/accuracy.md lists the rows that are therefore not independent checks. If sources
-disagree, correct the value here.
+Plain numbers are rows of overheads.json and, for the speed of GPUs, gpu_speed.json, which `constant` reads. They are properties of vLLM, CUDA,
+XLA, Cloud Storage FUSE and the platforms, the same for every model: bytes, or seconds per byte, layer or graph, never a deployment's result.
+Memory constants follow from vLLM's code and its logs for other models. Rates are fitted to published logs; docs/authors/accuracy.md lists
+the rows that are therefore not independent checks. A speed of GPUs changes only if two sources of different cards or publishers agree; one with
+a single source states that, and its band is wide. If sources disagree, correct the value here.
 """
 
 from collections.abc import Mapping
-from functools import cache
 from typing import Final
 
-from planning.data.tables import data_file
+from msgspec import Struct
+
+from planning.data.tables import Table, data_file, row_of
 
 # --- Model inputs -------------------------------------------------------------------------------------------------------------------
 VLLM_DEFAULT_BLOCK: Final = 16
@@ -64,14 +65,25 @@ logits and sampling. They, not the weights, limit large batches of small models.
 sweep of 2026-07-25): little up to 16 sequences, 9 to 10 ms from 16 to 32, 8 ms from 32 to 64."""
 
 
-@cache
-def rows() -> Mapping[str, float]:
-    """Return the value of each row of overheads.json by name."""
-    return {row["name"]: row["value"] for row in data_file("overheads.json")}
+class Constant(Struct, frozen=True, kw_only=True):
+    """One row, with the measurements that it was fitted to. Rows of gpu_speed.json have their sources."""
+
+    name: str
+    value: float
+    unit: str
+    what: str
+    fitted_to: str
+    sources: tuple[str, ...] = ()
 
 
-def __getattr__(name: str) -> float:
-    """Return the value of a row as if it were a name of this module."""
-    if name.isupper() and name in rows():
-        return rows()[name]
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+CONSTANTS: Final[Mapping[str, Constant]] = Table(
+    lambda: {
+        row["name"]: row_of(Constant, row) for file in ("overheads.json", "gpu_speed.json") for row in data_file(file)
+    }
+)
+"""By name."""
+
+
+def constant(name: str) -> float:
+    """Return the value of a row."""
+    return CONSTANTS[name].value

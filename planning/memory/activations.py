@@ -14,19 +14,29 @@ penalties in advance. Read in vLLM 0.20.0 to 0.30.0.
 from collections.abc import Mapping
 from typing import Final, cast
 
-from planning.data import overheads
+from planning.data.overheads import (
+    AUDIO_TOKENS,
+    FRAME_TOKENS,
+    PATCH_PIXELS,
+    PATCHES_PER_TOKEN,
+    VIDEO_FRAMES,
+    VIDEO_TOKENS,
+    constant,
+)
 from planning.model.spec import LayerGroup
 from planning.question.features import largest_image_tokens
 from planning.question.releases import (
+    ENCODES_TOGETHER,
     Runner,
     counts_buffers,
+    is_before,
     profiles_encoder,
     runners,
     sampler_bytes_per_logit,
     sampler_programs,
 )
 from planning.question.resolved import Resolved
-from planning.units import ceil_div, to_gib
+from planning.units import ceil_div, from_gib, to_gib
 
 _BF16: Final = 2
 _INT32: Final = 4
@@ -44,7 +54,7 @@ _TOWER_HIDDEN: Final = 4
 
 def gpu_activation_gib(resolved: Resolved) -> float:
     """Return the memory that vLLM keeps free for one step on a GPU, in GiB; the larger figure if the model runner is unknown."""
-    fixed_gib = overheads.NON_TORCH_GIB + (overheads.NCCL_GIB if resolved.tp > 1 else 0.0)
+    fixed_gib = constant("NON_TORCH_GIB") + (constant("NCCL_GIB") if resolved.tp > 1 else 0.0)
     return to_gib(max(_profiled_bytes(resolved, runner) for runner in runners(resolved))) + fixed_gib
 
 
@@ -53,8 +63,8 @@ def item_tokens(resolved: Resolved) -> dict[str, int]:
     spec = resolved.spec
     if not spec.is_gemma4 or not spec.is_multimodal:
         return {}
-    lengths = {"video": overheads.VIDEO_TOKENS, "image": largest_image_tokens(resolved)}
-    return {**lengths, "audio": overheads.AUDIO_TOKENS} if spec.audio_params else lengths
+    lengths = {"video": VIDEO_TOKENS, "image": largest_image_tokens(resolved)}
+    return {**lengths, "audio": AUDIO_TOKENS} if spec.audio_params else lengths
 
 
 def profiled_items(resolved: Resolved) -> tuple[str, int]:
@@ -109,8 +119,8 @@ def _layer_width(group: LayerGroup, resolved: Resolved) -> float:
 def _encoder_bytes(resolved: Resolved, runner: Runner) -> tuple[float, float]:
     """Return the encoder's peak over the profiled items, and the memory that stays until the profiling run finishes. Encoders are whole on each device.
 
-    All items count together. From 0.22.0 on, vLLM encodes video frames in parts (gemma4_mm.py, _encoder_chunk), but the peak in public logs grows with
-    the items: 31B on an MI300X profiles six videos and has 5.3 GiB less than its weights and graphs leave (xbill9/gemma4-dev 5a5636dc1cc2, 2026-10-08).
+    Before `ENCODES_TOGETHER`, each frame and image goes through the encoder alone, which is never the peak. From then on, it gets as many as a tenth of
+    the device's memory holds positions of, one-hot in 8 bytes four times (gemma4_mm.py, _encoder_chunk; half of the free memory is not modelled).
     """
     modality, items = profiled_items(resolved)
     if not items or not profiles_encoder(resolved, runner):
@@ -119,12 +129,13 @@ def _encoder_bytes(resolved: Resolved, runner: Runner) -> tuple[float, float]:
     if modality == "audio":
         return 0.0, kept
     # A video has other tokens between its frames, which the encoder does not compute.
-    soft = overheads.VIDEO_FRAMES * overheads.FRAME_TOKENS if modality == "video" else largest_image_tokens(resolved)
+    soft = VIDEO_FRAMES * FRAME_TOKENS if modality == "video" else largest_image_tokens(resolved)
     tower = resolved.spec.vision
-    patches = items * soft * (overheads.PATCHES_PER_TOKEN if tower is None else tower.patches_per_token)
+    patches = items * soft * (PATCHES_PER_TOKEN if tower is None else tower.patches_per_token)
     if runner == 1:
-        side = overheads.PATCH_PIXELS if tower is None else tower.patch_pixels
+        side = PATCH_PIXELS if tower is None else tower.patch_pixels
         kept += patches * _COLORS * side**2 * _BF16
-    if tower is None:
+    if tower is None or is_before(resolved, ENCODES_TOGETHER):
         return 0.0, kept
-    return patches * _BF16 * (_TOWER_INNER * tower.intermediate + _TOWER_HIDDEN * tower.hidden), kept
+    together = min(patches, from_gib(resolved.accelerator.usable_gib) / 10 / (4 * 8 * tower.positions))
+    return together * _BF16 * (_TOWER_INNER * tower.intermediate + _TOWER_HIDDEN * tower.hidden), kept

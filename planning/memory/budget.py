@@ -7,7 +7,7 @@ the memory outside the utilization.
 
 from typing import Final
 
-from planning.data import overheads
+from planning.data.overheads import XLA_MIN_BUCKET, constant
 from planning.memory.activations import gpu_activation_gib
 from planning.memory.adapters import adapters_bytes
 from planning.memory.host_memory import load_peak_gib
@@ -47,7 +47,7 @@ def memory_plan(resolved: Resolved) -> MemoryPlan:
     per_request = blocks_per_request(layout, max_model_len=resolved.max_model_len, tokens_in_flight=in_flight)
     blocks = int(available // layout.block_bytes)
     concurrency = blocks / per_request
-    context_gib = 0.0 if resolved.is_tpu else overheads.CUDA_CONTEXT_GIB
+    context_gib = 0.0 if resolved.is_tpu else constant("CUDA_CONTEXT_GIB")
     return MemoryPlan(
         usable_gib=resolved.accelerator.usable_gib,
         budget_gib=budget_gib,
@@ -82,18 +82,18 @@ def outside_gib(resolved: Resolved) -> tuple[float, float]:
     """
     if not resolved.is_tpu:
         graphs_gib = 0.0 if reserves_graphs(resolved) else graph_gib(resolved)
-        captured_gib = 0.0 if graphs_gib else _drafter_graphs(resolved) * overheads.GRAPH_GIB
+        captured_gib = 0.0 if graphs_gib else _drafter_graphs(resolved) * constant("GRAPH_GIB")
         drafter_gib = to_gib(unknown_drafter_bytes(resolved)) + captured_gib
-        enough_gib = overheads.ENOUGH_OUTSIDE_BUDGET_GIB + graphs_gib + drafter_gib
-        return overheads.CUDA_CONTEXT_GIB + graphs_gib, enough_gib
+        enough_gib = constant("ENOUGH_OUTSIDE_BUDGET_GIB") + graphs_gib + drafter_gib
+        return constant("CUDA_CONTEXT_GIB") + graphs_gib, enough_gib
     buckets = token_buckets(resolved.max_num_batched_tokens, resolved.padding_gap)
     sequences = min(resolved.max_num_seqs, resolved.max_num_batched_tokens)
-    largest = to_gib(sequences * resolved.spec.vocab * overheads.TPU_LOGIT_BYTES / resolved.tp)
+    largest = to_gib(sequences * resolved.spec.vocab * constant("TPU_LOGIT_BYTES") / resolved.tp)
     if resolved.unpacks_int4 and resolved.accelerator.is_v5e:
         billions = linear_params(resolved.spec) / _BILLION / resolved.tp
-        largest += overheads.TPU_V5E_W4A16_PROGRAM_GIB + overheads.TPU_V5E_W4A16_GIB_PER_BILLION * billions
+        largest += constant("TPU_V5E_W4A16_PROGRAM_GIB") + constant("TPU_V5E_W4A16_GIB_PER_BILLION") * billions
     enough = max(largest, verification_gib(resolved))
-    return largest + buckets * overheads.TPU_BUCKET_NEEDS_GIB, enough + buckets * overheads.TPU_BUCKET_ENOUGH_GIB
+    return largest + buckets * constant("TPU_BUCKET_NEEDS_GIB"), enough + buckets * constant("TPU_BUCKET_ENOUGH_GIB")
 
 
 def verification_gib(resolved: Resolved) -> float:
@@ -104,12 +104,12 @@ def verification_gib(resolved: Resolved) -> float:
     """
     if not resolved.is_tpu or not resolved.speculative_tokens:
         return 0.0
-    return to_gib(_decoding(resolved) * resolved.spec.vocab * overheads.TPU_LOGIT_BYTES)
+    return to_gib(_decoding(resolved) * resolved.spec.vocab * constant("TPU_LOGIT_BYTES"))
 
 
 def token_buckets(max_tokens: int, padding_gap: int) -> int:
     """Return for how many batch sizes vLLM on TPU compiles programs: doubling from 16 up to the gap, then by the gap (tpu-inference's token paddings)."""
-    buckets, size = 1, overheads.XLA_MIN_BUCKET
+    buckets, size = 1, XLA_MIN_BUCKET
     while size < max_tokens:
         size = size * 2 if padding_gap == 0 or size < padding_gap else size + padding_gap
         buckets += 1
@@ -133,18 +133,18 @@ def kv_margin_gib(resolved: Resolved, kv_gib: float) -> float:
         return 0.0
     # 4-bit experts whose width on one device is not a multiple of EXPERT_TILE.
     widths = {group.experts.intermediate for group in resolved.spec.groups if group.experts is not None}
-    is_narrow = any(width % (overheads.EXPERT_TILE * resolved.tp) for width in widths)
+    is_narrow = any(width % (constant("EXPERT_TILE") * resolved.tp) for width in widths)
     has_narrow = resolved.scheme.name == "w4a16" and is_narrow
-    least_gib = overheads.GPU_NARROW_EXPERTS_KV_MARGIN_GIB if has_narrow else overheads.GPU_KV_MARGIN_GIB
-    return max(least_gib, overheads.GPU_KV_MARGIN * kv_gib)
+    least_gib = constant("GPU_NARROW_EXPERTS_KV_MARGIN_GIB") if has_narrow else constant("GPU_KV_MARGIN_GIB")
+    return max(least_gib, constant("GPU_KV_MARGIN") * kv_gib)
 
 
 def graph_gib(resolved: Resolved) -> float:
     """Return the CUDA graphs of one device in GiB; 0 in eager mode and on TPU."""
     graphs = captured_graphs(resolved)
     if resolved.accelerator.is_rocm:
-        return graphs * resolved.spec.layers * overheads.ROCM_GRAPH_LAYER_GIB
-    return graphs * overheads.GRAPH_GIB + overheads.GRAPH_POOL_GIB if graphs else 0.0
+        return graphs * resolved.spec.layers * constant("ROCM_GRAPH_LAYER_GIB")
+    return graphs * constant("GRAPH_GIB") + constant("GRAPH_POOL_GIB") if graphs else 0.0
 
 
 def captured_graphs(resolved: Resolved) -> int:

@@ -2,7 +2,7 @@
 
 from typing import Final
 
-from planning.data import overheads
+from planning.data.overheads import STREAMER_BUFFER_BYTES, constant
 from planning.memory.adapters import adapter_bytes
 from planning.memory.speculation import speculation_of, unknown_drafter_bytes
 from planning.memory.weights import weights_of
@@ -32,24 +32,24 @@ def load_peak_gib(resolved: Resolved, offloaded_bytes: float) -> float:
     checkpoint_gib = to_gib(weights_of(resolved).checkpoint + parts_bytes(resolved))
     offloaded_gib = 1.25 * to_gib(offloaded_bytes) * resolved.tp
     # Prefetched pages and pinned offload evict each other from memory, so the larger of the two must fit.
-    through_gib = max(checkpoint_gib, offloaded_gib) + overheads.HOST_PROCESS_GIB
+    through_gib = max(checkpoint_gib, offloaded_gib) + constant("HOST_PROCESS_GIB")
     if resolved.platform != "cloud-run":
         # Each replica loads separately. Whether they share pages of the files is unknown, so none are counted as shared.
         return through_gib * resolved.dp
-    graphs_gib = overheads.GRAPH_CACHE_GIB if keeps_graphs(resolved) else 0.0
+    graphs_gib = constant("GRAPH_CACHE_GIB") if keeps_graphs(resolved) else 0.0
     if resolved.weights_mode == "streamer":
-        return overheads.SERVER_HOST_GIB + to_gib(streamer_buffer_bytes(resolved)) + offloaded_gib + graphs_gib
+        return constant("SERVER_HOST_GIB") + to_gib(streamer_buffer_bytes(resolved)) + offloaded_gib + graphs_gib
     if resolved.weights_mode == "memory":
-        return checkpoint_gib + overheads.SERVER_HOST_GIB + offloaded_gib + graphs_gib
+        return checkpoint_gib + constant("SERVER_HOST_GIB") + offloaded_gib + graphs_gib
     cache_gib = resolved.deployment.cloud_run.file_cache_gib or 0.0
     cached_gib = min(cache_gib, checkpoint_gib) if resolved.weights_mode == "fuse-cached" else 0.0
-    buffers_gib = overheads.FUSE_BUFFERS_GIB if resolved.weights_mode == "fuse-buffered" else 0.0
+    buffers_gib = constant("FUSE_BUFFERS_GIB") if resolved.weights_mode == "fuse-buffered" else 0.0
     return through_gib + cached_gib + buffers_gib + graphs_gib
 
 
 def with_margin_gib(peak_gib: float) -> float:
     """Return the host memory in GiB with which a start of this peak is safe."""
-    return peak_gib + max(overheads.HOST_MARGIN_GIB, overheads.HOST_MARGIN * peak_gib)
+    return peak_gib + max(constant("HOST_MARGIN_GIB"), constant("HOST_MARGIN") * peak_gib)
 
 
 def keeps_graphs(resolved: Resolved) -> bool:
@@ -63,7 +63,7 @@ def keeps_graphs(resolved: Resolved) -> bool:
 
 def streamer_buffer_bytes(resolved: Resolved) -> int:
     """Return the limit of the streamer's buffer: at least the largest tensor, which it requires, and at most the checkpoint, which it never exceeds."""
-    wanted = max(overheads.STREAMER_BUFFER_BYTES, _whole_gib(largest_tensor_bytes(resolved.spec)))
+    wanted = max(STREAMER_BUFFER_BYTES, _whole_gib(largest_tensor_bytes(resolved.spec)))
     return min(wanted, _whole_gib(weights_of(resolved).checkpoint))
 
 

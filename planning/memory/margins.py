@@ -6,7 +6,7 @@ Between them a server may fail. The limits: memory outside the budget, memory wh
 
 from typing import Final
 
-from planning.data import overheads
+from planning.data.overheads import constant
 from planning.question.types import EdgeOfMemory, MemoryPlan
 
 OUTSIDE_RULE: Final = "FIT05"
@@ -23,7 +23,7 @@ def outside(memory: MemoryPlan) -> EdgeOfMemory:
 def loading(memory: MemoryPlan) -> EdgeOfMemory:
     """Return the limit of a device while the weights load."""
     peak = memory.load_peak_device_gib
-    return EdgeOfMemory(CLOSE_RULE, memory.usable_gib, peak, peak * (1 + overheads.WEIGHTS_SCATTER))
+    return EdgeOfMemory(CLOSE_RULE, memory.usable_gib, peak, peak * (1 + constant("WEIGHTS_SCATTER")))
 
 
 def one_request(memory: MemoryPlan) -> EdgeOfMemory:
@@ -34,7 +34,7 @@ def one_request(memory: MemoryPlan) -> EdgeOfMemory:
 
 def may_lack_gib(memory: MemoryPlan) -> float:
     """Return the possible shortfall of the KV cache against the plan: weights may be heavier, and activations of a GPU larger."""
-    return max(overheads.WEIGHTS_SCATTER * memory.weights_gib, memory.kv_margin_gib)
+    return max(constant("WEIGHTS_SCATTER") * memory.weights_gib, memory.kv_margin_gib)
 
 
 def edges(memory: MemoryPlan) -> tuple[EdgeOfMemory, ...]:

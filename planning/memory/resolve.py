@@ -5,8 +5,8 @@ from typing import Final, cast, get_args
 
 from msgspec.structs import replace
 
-from planning.data import overheads
 from planning.data.checkpoints import find_checkpoint, stored_as, with_owner
+from planning.data.overheads import VIDEO_TOKENS, VLLM_DEFAULT_BLOCK
 from planning.data.prices import LIST_PRICES
 from planning.data.quantization import QUANTIZED_BY_VLLM, SCHEMES, Scheme
 from planning.errors import PlanningError
@@ -232,13 +232,13 @@ def _default_batch(spec: ModelSpec, accelerator: Accelerator) -> int:
     tpu_batch = 1_024 if accelerator.name.startswith("v6e") else 512
     gpu_batch = 8_192 if accelerator.is_large else 2_048
     batch = tpu_batch if accelerator.is_tpu else gpu_batch
-    return max(batch, overheads.VIDEO_TOKENS) if spec.vision_bidirectional else batch
+    return max(batch, VIDEO_TOKENS) if spec.vision_bidirectional else batch
 
 
 def _default_block(accelerator: Accelerator, max_model_len: int, max_num_seqs: int) -> int:
     """Return the block size that vLLM chooses: 16 on GPUs; on TPU by the length, to limit page tables (tpu-inference)."""
     if not accelerator.is_tpu:
-        return overheads.VLLM_DEFAULT_BLOCK
+        return VLLM_DEFAULT_BLOCK
     by_length = 16 if max_model_len > 8_192 else min(max(next_power_of_two(max_model_len) // 16, 16), 256)  # noqa: PLR2004 - tpu-inference
     pages = max((1024 * 1024 // 2) // max_num_seqs // 4, 1)
     return max(by_length, next_power_of_two(ceil_div(max_model_len, pages)))

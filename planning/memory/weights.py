@@ -126,9 +126,8 @@ def _weights(
 
 
 def _bytes(tensor: Tensor, scheme: Scheme, spec: ModelSpec) -> float:
-    if tensor.quantizable:
-        return scheme.bytes_of(tensor.role)
-    return dict(spec.embedding_bytes).get(tensor.role, FULL_BYTES)
+    by_scheme = scheme.bytes_of(tensor.role) if tensor.quantizable else FULL_BYTES
+    return dict(spec.stored_bytes).get(tensor.role, by_scheme)
 
 
 def _is_loaded(tensor: Tensor, runtime: Runtime, *, with_vision: bool, with_audio: bool) -> bool:

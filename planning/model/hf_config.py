@@ -8,7 +8,7 @@ attention are rejected, because their caches follow other rules.
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Final, cast
 
-from planning.data.quantization import FULL_BYTES
+from planning.data.quantization import FULL_BYTES, INT4_BYTES
 from planning.errors import PlanningError
 from planning.model.spec import Attention, Experts, LayerGroup, ModelSpec, Role, VisionTower
 from planning.numbers import LARGEST, is_number
@@ -52,6 +52,7 @@ _EIGHT_BITS: Final = 8
 _MX_GROUP: Final = 32
 _PACKINGS: Final = frozenset({"awq", "gptq", "auto-round"})
 """Methods other than compressed-tensors that store 4-bit integers."""
+_LINEAR: Final[tuple[Role, ...]] = ("attention", "mlp", "experts")
 _MOST_CHARACTERS: Final = 60
 _AUDIO_LAYER_WIDTHS: Final = 4 * 4 + 5 + 3
 """Parameters of a conformer layer in squares of its width: two feed-forward blocks, attention, convolution."""
@@ -119,6 +120,9 @@ def model_from_config(
     hidden = text.positive("hidden_size")
     head_dim = text.positive("head_dim", default=max(hidden // text.positive("num_attention_heads"), 1))
     global_dim = text.positive("global_head_dim", default=head_dim)
+    rope = text.block("rope_scaling")
+    factor = rope.values.get("factor") if rope and "linear" in {rope.text("rope_type"), rope.text("type")} else 1
+    full_dim = int(global_dim * factor) if is_number(factor) else global_dim
     tied = top.flag("tie_word_embeddings", default=text.flag("tie_word_embeddings", default=gemma))
     vision = top.block("vision_config")
     unified = "unified" in top.text("model_type")
@@ -138,12 +142,13 @@ def model_from_config(
         audio_params=0 if unified else _audio(top.block("audio_config")),
         vision_bidirectional=text.text("use_bidirectional_attention") == "vision",
         max_positions=text.positive("max_position_embeddings", default=131_072),
-        rope_cache_dims=tuple(sorted({head_dim, global_dim})),
+        # vLLM's table for linear scaling has a row for each scaled position (linear_scaling_rope.py); windows are not scaled.
+        rope_cache_dims=tuple(sorted({full_dim if kind == _FULL else head_dim for kind in types})),
         is_gemma4=gemma,
         tpu_torch_path=unified,
         native_quantization=scheme,
         packing=packing,
-        embedding_bytes=_embedding_bytes(top),
+        stored_bytes=_stored_bytes(top, scheme),
         checkpoint_bytes=_index_bytes(index, name),
         head_in_checkpoint=tied and _stores_head(index),
         unmodelled=_unmodelled(top, text, index=index, gemma=gemma),
@@ -269,6 +274,7 @@ def _tower(vision: _Reader) -> VisionTower:
         patch_pixels=vision.positive("patch_size", default=16),
         positions=vision.whole("position_embedding_size", default=0),
         patches_per_token=vision.positive("pooling_kernel_size", default=1) ** 2,
+        matrices_per_mlp=2 if vision.text("model_type").startswith(("siglip", "clip")) else 3,
     )
 
 
@@ -348,16 +354,21 @@ def _nvfp4(block: _Reader) -> str:
     return "nvfp4-experts" if any(".mlp" in one and ".mlp.gate" not in one for one in own) else "nvfp4-mlp"
 
 
-def _embedding_bytes(top: _Reader) -> tuple[tuple[Role, float], ...]:
-    """Return the bytes per parameter of embeddings that compressed-tensors stores in integers (vllm-project/vllm#44340)."""
+def _stored_bytes(top: _Reader, scheme: str) -> tuple[tuple[Role, float], ...]:
+    """Return the bytes per parameter of embeddings that compressed-tensors stores in integers (vllm-project/vllm#44340), and of 4-bit layers."""
     found: dict[Role, float] = {}
-    for targets, weights in _weight_groups(top.block("quantization_config")):
+    block = top.block("quantization_config")
+    for targets, weights in _weight_groups(block):
         scale = weights.whole("group_size", default=0)
         size = weights.positive("num_bits", default=16) / 8 + (FULL_BYTES / scale if scale > 0 else 0.0)
         if "Embedding" in targets or "embed_tokens" in targets.replace("embed_tokens_per_layer", ""):
             found["embedding"] = size
         if "Embedding" in targets or "embed_tokens_per_layer" in targets:
             found["layer-embedding"] = size
+    group = block and block.values.get("group_size")
+    if scheme == "w4a16" and isinstance(group, int) and group > 0:
+        # AWQ and GPTQ store a scale and a 4-bit zero point for each group.
+        found.update(dict.fromkeys(_LINEAR, INT4_BYTES + (FULL_BYTES + INT4_BYTES) / group))
     return tuple(found.items())
 
 

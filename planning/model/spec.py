@@ -64,6 +64,7 @@ class VisionTower(Struct, frozen=True, kw_only=True):
     positions: int = 10_240
     patches_per_token: int = 9
     """Patches pooled into one soft token (3 x 3)."""
+    matrices_per_mlp: int = 3
 
 
 class ModelSpec(Struct, frozen=True, kw_only=True):
@@ -95,8 +96,8 @@ class ModelSpec(Struct, frozen=True, kw_only=True):
     """Precision of the checkpoint's files, a name of `planning.data.quantization`; None is bf16."""
     packing: str = ""
     """Quantization method that the config names (awq, gptq, auto-round); empty for compressed-tensors, and for unquantized files."""
-    embedding_bytes: tuple[tuple[Role, float], ...] = ()
-    """Bytes per parameter of embeddings that the checkpoint quantizes; 2 for a role without an entry."""
+    stored_bytes: tuple[tuple[Role, float], ...] = ()
+    """Bytes per parameter of roles whose size the config states: quantized embeddings, and 4-bit layers by their groups."""
     head_in_checkpoint: bool = False
     """True if the checkpoint stores an output head although it is tied to the embeddings. vLLM drops it on GPU and keeps it on TPU."""
     checkpoint_bytes: int | None = None
@@ -225,7 +226,7 @@ def _towers(model: ModelSpec) -> list[Tensor]:
     found: list[Tensor] = []
     v = model.vision
     if v is not None:
-        per_layer = 4 * v.hidden * v.hidden + 3 * v.hidden * v.intermediate + 4 * v.hidden
+        per_layer = 4 * v.hidden * v.hidden + v.matrices_per_mlp * v.hidden * v.intermediate + 4 * v.hidden
         patches = _PIXEL_CHANNELS * v.patch_pixels**2 * v.hidden + 2 * v.positions * v.hidden
         params = v.layers * per_layer + patches + v.hidden * model.hidden
         found.append(Tensor("vision", params, active_share=0.0))

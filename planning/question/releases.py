@@ -5,7 +5,7 @@ An unknown release is treated as the one that leaves less memory and starts more
 
 from typing import Final, Literal
 
-from planning.data import overheads
+from planning.data.overheads import constant
 from planning.model.support import version_in_use, version_key
 from planning.question.resolved import Resolved
 
@@ -25,9 +25,10 @@ RUNNER_V1_METHODS: Final = frozenset(
     {"ngram", "ngram_gpu", "suffix", "draft_model", "medusa", "mlp_speculator", "custom_class"}
 )
 """Methods of speculative decoding that stay on the first model runner in every release (config/vllm.py, 0.25.1 to 0.30.0)."""
-RUNNER_V2_PROFILES_ENCODER: Final = "0.29.0"
-"""First release whose second model runner runs the image encoder during profiling (vllm-project/vllm#48469). Its code is in 0.27.1, but a log of
-0.28.0 shows a peak of 0.22 GiB for E2B, which is less than one video (source e2b-l4); one of 0.30.0 reports the profiled item."""
+RUNNER_V2_PROFILES_ENCODER: Final = "0.27.0"
+"""First release whose second model runner runs the image encoder during profiling (vllm-project/vllm#48469; its code is in 0.27.1)."""
+ENCODES_TOGETHER: Final = "0.22.0"
+"""First release whose encoder of Gemma 4 gets batches of images or frames (vllm-project/vllm#43169, of 2026-05-20)."""
 RESERVES_GRAPHS: Final = "0.20.0"
 """First release that subtracts an estimate of the CUDA graphs before it sizes the KV cache (VLLM_MEMORY_PROFILER_ESTIMATE_CUDAGRAPHS is 0 by default in
 0.19.1 and 1 in 0.20.0)."""
@@ -95,17 +96,17 @@ def runners(resolved: Resolved) -> tuple[Runner, ...]:
 def sampler_bytes_per_logit(resolved: Resolved, runner: Runner) -> float:
     """Return the bytes per logit at the peak of the sampler's profiling run."""
     if runner != 1:
-        return overheads.SAMPLER_V2_BYTES_PER_LOGIT
+        return constant("SAMPLER_V2_BYTES_PER_LOGIT")
     sorts = is_before(resolved, SAMPLES_WITHOUT_SORTING)
-    return overheads.SORTING_SAMPLER_BYTES_PER_LOGIT if sorts else overheads.SAMPLER_BYTES_PER_LOGIT
+    return constant("SORTING_SAMPLER_BYTES_PER_LOGIT") if sorts else constant("SAMPLER_BYTES_PER_LOGIT")
 
 
 def sampler_programs(resolved: Resolved, runner: Runner, batch: int) -> float:
     """Return the programs of the kernel for top-k and top-p, each of which has a copy of a sequence's logits."""
     has_kernel = (
-        runner == 1 and batch >= overheads.SAMPLER_LEAST_BATCH and not is_before(resolved, SAMPLES_WITHOUT_SORTING)
+        runner == 1 and batch >= constant("SAMPLER_LEAST_BATCH") and not is_before(resolved, SAMPLES_WITHOUT_SORTING)
     )
-    return min(batch, overheads.SAMPLER_PROGRAMS) if has_kernel else 0
+    return min(batch, constant("SAMPLER_PROGRAMS")) if has_kernel else 0
 
 
 def profiles_encoder(resolved: Resolved, runner: Runner) -> bool:

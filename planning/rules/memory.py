@@ -7,8 +7,8 @@ from msgspec.structs import replace
 
 from contracts.collector import COLLECTOR_MIN_GIB, COLLECTOR_VCPU
 from planning.cost.subject import Subject, is_out_of_memory
-from planning.data import overheads
 from planning.data.checkpoints import checkpoint_of, original_of, stored_as
+from planning.data.overheads import constant
 from planning.machine.hardware import CLOUD_RUN_GIB_PER_VCPU, CLOUD_RUN_VCPU
 from planning.memory import margins
 from planning.memory.activations import item_tokens
@@ -78,7 +78,7 @@ def _parts_of_loading(subject: Subject) -> str:
         head = to_gib(subject.weights.load_extra)
         parts.append(f"{head:.1f} GiB for a second copy of the output head until it is tied to the embeddings")
     if not subject.resolved.is_tpu:
-        parts.append(f"{overheads.CUDA_CONTEXT_GIB:.1f} GiB of CUDA context")
+        parts.append(f"{constant('CUDA_CONTEXT_GIB'):.1f} GiB of CUDA context")
     return ", ".join(parts)
 
 
@@ -86,7 +86,7 @@ def _parts_of_loading(subject: Subject) -> str:
 def _offload(subject: Subject) -> RuleResult | None:
     if subject.memory.offloaded_gib <= 0:
         return None
-    link = subject.resolved.accelerator.host_link_gb_per_s * overheads.ZERO_COPY_EFFICIENCY
+    link = subject.resolved.accelerator.host_link_gb_per_s * constant("ZERO_COPY_EFFICIENCY")
     return RuleResult(
         f"{subject.memory.offloaded_gib:.1f} GiB of weights stay in host memory and cross PCIe for every token at "
         f"about {link:.1f} GB/s. One request will get about {subject.throughput.decode_tok_per_s:.2g} tokens/s.",
@@ -324,7 +324,7 @@ def _close_to_an_edge(subject: Subject) -> RuleResult | None:
         message = (
             f"Loading needs {load.minimum_gib:.2f} of {load.available_gib:.2f} GiB of {subject.device} memory. "
             "Measured weights differ from "
-            f"planned ones by up to {overheads.WEIGHTS_SCATTER:.0%}. The server may crash while it loads."
+            f"planned ones by up to {constant('WEIGHTS_SCATTER'):.0%}. The server may crash while it loads."
         )
     elif request.may_fail:
         message = (
@@ -341,11 +341,11 @@ def _close_to_an_edge(subject: Subject) -> RuleResult | None:
 def _error_of(subject: Subject) -> str:
     """Return what decides how much the KV cache may lack, as a clause."""
     memory = subject.memory
-    if overheads.WEIGHTS_SCATTER * memory.weights_gib > memory.kv_margin_gib:
-        return f"Measured weights differ from planned ones by up to {overheads.WEIGHTS_SCATTER:.0%}"
+    if constant("WEIGHTS_SCATTER") * memory.weights_gib > memory.kv_margin_gib:
+        return f"Measured weights differ from planned ones by up to {constant('WEIGHTS_SCATTER'):.0%}"
     return (
-        f"Measured KV caches of GPUs differ from planned ones by up to {overheads.GPU_KV_MARGIN_GIB:g} GiB "
-        f"or {overheads.GPU_KV_MARGIN:.0%}"
+        f"Measured KV caches of GPUs differ from planned ones by up to {constant('GPU_KV_MARGIN_GIB'):g} GiB "
+        f"or {constant('GPU_KV_MARGIN'):.0%}"
     )
 
 

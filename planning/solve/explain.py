@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 from planning.cost.loading_modes import loading_modes
 from planning.cost.subject import Subject
-from planning.data import overheads
+from planning.data.overheads import constant
 from planning.memory.budget import captured_graphs
 from planning.memory.kv_cache import blocks_per_request, layout_of
 from planning.model.spec import active_params, text_params
@@ -100,7 +100,7 @@ def _startup(subject: Subject) -> Iterator[str]:
     if resolved.is_tpu:
         work = f"{xla_programs(resolved)} XLA programs of {resolved.spec.layers} layers"
     between = f"between {startup.compile_low_s:.0f} and {startup.compile_high_s:.0f} s"
-    margin = f"with a margin of {overheads.PROBE_MARGIN:g}, a probe budget of {startup.probe_budget_s} s"
+    margin = f"with a margin of {constant('PROBE_MARGIN'):g}, a probe budget of {startup.probe_budget_s} s"
     rows = [
         ("image and process", startup.pull_s, ""),
         (f"weights, {resolved.weights_mode}", startup.load_s, f" for {subject.memory.checkpoint_gib:.2f} GiB"),

@@ -12,7 +12,7 @@ from typing import Final
 
 from msgspec import Struct
 
-from planning.data import overheads
+from planning.data.overheads import AUDIO_TOKENS, FRAME_TOKENS, VIDEO_FRAMES, VIDEO_TOKENS, constant
 from planning.model.spec import ModelSpec, active_params
 from planning.question.resolved import Resolved
 from planning.question.workload import Workload
@@ -20,7 +20,7 @@ from planning.speed.steps import FLOP_PER_PARAM, StepTime, attention_flops_per_s
 
 _MARKS: Final = 2
 """Tokens around an image: its start and its end."""
-_AUDIO_TOKENS_PER_S: Final = overheads.AUDIO_TOKENS / 30
+_AUDIO_TOKENS_PER_S: Final = AUDIO_TOKENS / 30
 _FLOP_PER_PAIR: Final = 4
 """A query and a key: a product and a weighted sum of values, two operations each."""
 
@@ -77,7 +77,7 @@ def prompt_of(resolved: Resolved, workload: Workload) -> Prompt:
         computed=computed,
         compute_s=FLOP_PER_PARAM * body_params(resolved.spec) * computed / rate + attention_s,
         encoder_s=encoder_flops(resolved.spec, workload) / rate,
-        lookup_s=cached * min(overheads.CACHED_TOKEN_S, FLOP_PER_PARAM * body_params(resolved.spec) / rate),
+        lookup_s=cached * min(constant("CACHED_TOKEN_S"), FLOP_PER_PARAM * body_params(resolved.spec) / rate),
         steps=computed / budget,
         whole_steps=math.ceil(computed / budget),
     )
@@ -117,7 +117,7 @@ def media_tokens(workload: Workload) -> int:
     """Return the tokens that images, videos and audio add to a prompt."""
     return (
         workload.images * (workload.image_tokens + _MARKS)
-        + workload.videos * overheads.VIDEO_TOKENS
+        + workload.videos * VIDEO_TOKENS
         + round(workload.audio_s * _AUDIO_TOKENS_PER_S)
     )
 
@@ -129,9 +129,9 @@ def prompt_tokens(workload: Workload) -> int:
 
 def encoder_flops(spec: ModelSpec, workload: Workload) -> float:
     """Return the operations of the towers for one prompt; a model without towers projects patches, at negligible cost."""
-    frames = overheads.VIDEO_FRAMES * workload.videos
+    frames = VIDEO_FRAMES * workload.videos
     pictures = workload.images * _picture_flops(spec, workload.image_tokens) + frames * _picture_flops(
-        spec, overheads.FRAME_TOKENS
+        spec, FRAME_TOKENS
     )
     return pictures + FLOP_PER_PARAM * spec.audio_params * workload.audio_s * _AUDIO_TOKENS_PER_S
 

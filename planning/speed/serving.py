@@ -14,7 +14,7 @@ from typing import Final
 from msgspec import Struct
 from msgspec.structs import replace
 
-from planning.data import overheads
+from planning.data.overheads import constant
 from planning.memory.kv_cache import blocks_per_request, layout_of
 from planning.memory.speculation import Drafter, speculation_of
 from planning.memory.weights import WeightSizes, weights_of
@@ -138,16 +138,16 @@ class LoadedServer(Struct, frozen=True, kw_only=True, dict=True):
         step = self.step(decoding)
         together_step = self.step(requests)
         extra_s = self._extra_s(together_step, requests, per_step=requests / steps)
-        company = min((requests - 1) / (overheads.TURNAROUND_REQUESTS - 1), 1.0)
-        turns = prompt.whole_steps + 1 + (overheads.TURNAROUND_STEPS - 1) * company
+        company = min((requests - 1) / (constant("TURNAROUND_REQUESTS") - 1), 1.0)
+        turns = prompt.whole_steps + 1 + (constant("TURNAROUND_STEPS") - 1) * company
         lookup_s = max(prompt.lookup_s - self._hidden_s(self.alone), 0.0)
         cycle_s = (steps + turns - 1) * together_step.total_s + requests * extra_s + lookup_s
         fullest_extra_s = self._extra_s(step, decoding, per_step=1 / prompt.steps)
         most_per_s = 1 / (prompt.steps * step.total_s + fullest_extra_s)
         fills_steps = requests * prompt.steps > steps
         rate = min(most_per_s, requests / cycle_s) if fills_steps else requests / cycle_s
-        rate = min(rate, overheads.API_REQUESTS_PER_S)
-        for fewer in (decoding, overheads.TPU_MEASURED_SEQUENCES):
+        rate = min(rate, constant("API_REQUESTS_PER_S"))
+        for fewer in (decoding, constant("TPU_MEASURED_SEQUENCES")):
             if fewer < requests:  # requests that only lower the rate wait
                 rate = max(rate, self.load(fewer, wave=wave).requests_per_s)
         # Prompts that fill every step cannot arrive together, so the wave flattens as they approach it.
@@ -271,7 +271,7 @@ def _closed(server: LoadedServer) -> _State:
     users = server.workload.users or server.all_slots
     replicas = min(users, server.resolved.dp)
     running = min(users / replicas, server.slots)
-    load = server.load(float(running), wave=overheads.WAVE_SHARE)
+    load = server.load(float(running), wave=constant("WAVE_SHARE"))
     queued = users / replicas - running
     return _State(
         load=load,

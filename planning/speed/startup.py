@@ -8,7 +8,7 @@ from typing import Final
 
 from msgspec.structs import replace
 
-from planning.data import overheads
+from planning.data.overheads import GPU_COMPILE_BAND, LOAD_BAND, XLA_COMPILE_BAND, constant
 from planning.machine.hardware import (
     CLOUD_RUN_MAX_GPU_PROBE_S,
     CLOUD_RUN_MAX_INITIAL_DELAY_S,
@@ -66,13 +66,13 @@ def startup_plan(resolved: Resolved) -> StartupPlan:
     compile_s = compile_s_of(resolved, is_cached=False)
     low_s, high_s = _compile_band(resolved)
     total_s = pull_s + load_s + compile_s
-    load_low_s, load_high_s = (load_s * share for share in overheads.LOAD_BAND)
+    load_low_s, load_high_s = (load_s * share for share in LOAD_BAND)
     # Replicas start at the same time. Whether they then slow each other down is unknown: at worst one reads and compiles after the other.
     load_high_s += (resolved.dp - 1) * _reload_s(resolved)
     high_s *= resolved.dp
     cached_s = None
     if keeps_graphs(resolved):  # one reader downloads their archive at network speed
-        graphs_s = from_gib(overheads.GRAPH_CACHE_GIB) / _network_rate(resolved, overheads.BUCKET_COPY_BYTES_PER_S)
+        graphs_s = from_gib(constant("GRAPH_CACHE_GIB")) / _network_rate(resolved, constant("BUCKET_COPY_BYTES_PER_S"))
         cached_s = pull_s + load_s + (graphs_s + compile_s_of(resolved, is_cached=True))
     process_s = _process_s(resolved)
     cache = resolved.deployment.tpu.compile_cache
@@ -85,7 +85,7 @@ def startup_plan(resolved: Resolved) -> StartupPlan:
     # At a reboot, image, weights and programs are on the disk, but weights in shared memory are fetched again.
     fetched_s = load_s - _reload_s(resolved) if resolved.weights_mode == "memory" else 0.0
     archived_s = compile_s_of(resolved, is_cached=resolved.is_tpu and cache == "bucket")
-    longest_s = max(total_s * overheads.PROBE_MARGIN, pull_s + load_s + high_s)
+    longest_s = max(total_s * constant("PROBE_MARGIN"), pull_s + load_s + high_s)
     budget_s = max(math.ceil(longest_s / _PROBE_STEP_S) * _PROBE_STEP_S, _MIN_PROBE_S)
     limit_s = CLOUD_RUN_MAX_STARTUP_S if resolved.platform == "cloud-run" else None
     # A start within the platform's limit gets its full margin, up to that limit.
@@ -110,8 +110,8 @@ def startup_plan(resolved: Resolved) -> StartupPlan:
         ready_s=total_s if probe is None or probe.period_s < 1 else seen_after_s(probe, total_s),
         restart_s=restart_s,
         recompile_s=process_s + _restart_load_s(resolved, load_s) + compile_s if is_machine else None,
-        reboot_s=overheads.VM_BOOT_S + restart_s + fetched_s if is_machine else None,
-        node_replacement_s=overheads.VM_BOOT_S + pull_s + load_s + archived_s if is_machine else None,
+        reboot_s=constant("VM_BOOT_S") + restart_s + fetched_s if is_machine else None,
+        node_replacement_s=constant("VM_BOOT_S") + pull_s + load_s + archived_s if is_machine else None,
     )
 
 
@@ -122,7 +122,7 @@ def _probe(resolved: Resolved, start_s: float) -> StartupProbe | None:
     """
     if resolved.platform != "cloud-run":
         return None
-    is_prompt = start_s * overheads.PROBE_MARGIN <= PROMPT_PROBE.budget_s
+    is_prompt = start_s * constant("PROBE_MARGIN") <= PROMPT_PROBE.budget_s
     return resolved.deployment.cloud_run.startup_probe or (PROMPT_PROBE if is_prompt else LONGEST_PROBE)
 
 
@@ -134,29 +134,29 @@ def seen_after_s(probe: StartupProbe, start_s: float) -> float:
 
 def _pull_s(resolved: Resolved) -> float:
     if resolved.platform == "cloud-run":
-        return overheads.CLOUD_RUN_CONTAINER_START_S + overheads.GPU_PROCESS_START_S
+        return constant("CLOUD_RUN_CONTAINER_START_S") + constant("GPU_PROCESS_START_S")
     installs = resolved.is_tpu and resolved.deployment.tpu.api == "compute-engine"
-    docker_s = overheads.DOCKER_INSTALL_S if installs else 0
-    return docker_s + overheads.VM_IMAGE_PULL_S + _process_s(resolved)
+    docker_s = constant("DOCKER_INSTALL_S") if installs else 0
+    return docker_s + constant("VM_IMAGE_PULL_S") + _process_s(resolved)
 
 
 def _process_s(resolved: Resolved) -> float:
     """Return the seconds of a server's start without loading and compiling."""
     if not resolved.is_tpu:
-        return overheads.GPU_PROCESS_START_S
+        return constant("GPU_PROCESS_START_S")
     if is_known_from(resolved, STARTS_FASTER_ON_TPU):
-        process_s, processor_s = overheads.TPU_PROCESS_START_S, overheads.TPU_MULTIMODAL_WARM_UP_S
+        process_s, processor_s = constant("TPU_PROCESS_START_S"), constant("TPU_MULTIMODAL_WARM_UP_S")
     else:
-        process_s, processor_s = overheads.TPU_OLD_PROCESS_START_S, overheads.TPU_OLD_MULTIMODAL_WARM_UP_S
+        process_s, processor_s = constant("TPU_OLD_PROCESS_START_S"), constant("TPU_OLD_MULTIMODAL_WARM_UP_S")
     return process_s + (processor_s if resolved.has_processor else 0)
 
 
 def _load_s(resolved: Resolved) -> float:
     size = weights_of(resolved).checkpoint + parts_bytes(resolved)
     mode = resolved.weights_mode
-    rate: float = getattr(overheads, LOAD_RATES[mode])
+    rate = constant(LOAD_RATES[mode])
     if mode == "fuse":
-        reads = overheads.FUSE_PREFETCH_READS if resolved.vllm.safetensors_load_strategy == "prefetch" else 1
+        reads = constant("FUSE_PREFETCH_READS") if resolved.vllm.safetensors_load_strategy == "prefetch" else 1
         return size * reads / rate
     # `image`: the layers are streamed or already on the machine's disk, then read like local files.
     fetched_s = size / (rate if mode == "image" else _network_rate(resolved, rate))
@@ -175,18 +175,18 @@ def _restart_load_s(resolved: Resolved, load_s: float) -> float:
 def _network_rate(resolved: Resolved, bytes_per_s: float) -> float:
     """Return the network read rate of the instance: lower on Cloud Run without Direct VPC."""
     if resolved.platform == "cloud-run" and not resolved.deployment.cloud_run.direct_vpc:
-        return min(bytes_per_s, overheads.CLOUD_RUN_NETWORK_BYTES_PER_S)
+        return min(bytes_per_s, constant("CLOUD_RUN_NETWORK_BYTES_PER_S"))
     return bytes_per_s
 
 
 def _reload_s(resolved: Resolved) -> float:
     """Return the seconds to read weights that are already on the machine."""
     if not resolved.is_tpu:
-        rate = overheads.PAGE_CACHE_TO_GPU_BYTES_PER_S
+        rate = constant("PAGE_CACHE_TO_GPU_BYTES_PER_S")
     elif is_known_from(resolved, STARTS_FASTER_ON_TPU):
-        rate = overheads.DISK_TO_DEVICE_BYTES_PER_S
+        rate = constant("DISK_TO_DEVICE_BYTES_PER_S")
     else:
-        rate = overheads.OLD_DISK_TO_DEVICE_BYTES_PER_S
+        rate = constant("OLD_DISK_TO_DEVICE_BYTES_PER_S")
     return weights_of(resolved).checkpoint / rate + _unpack_s(resolved)
 
 
@@ -195,9 +195,9 @@ def _unpack_s(resolved: Resolved) -> float:
     if not resolved.unpacks_int4:
         return 0.0
     experts = sum(tensor.params for tensor in tensors(resolved.spec) if tensor.role == "experts")
-    linear_s = linear_params(resolved.spec) / overheads.TPU_W4A16_LINEAR_PARAMS_PER_S
-    layers_s = resolved.spec.layers * overheads.TPU_W4A16_LAYER_S
-    return layers_s + linear_s + experts / overheads.TPU_W4A16_EXPERT_PARAMS_PER_S
+    linear_s = linear_params(resolved.spec) / constant("TPU_W4A16_LINEAR_PARAMS_PER_S")
+    layers_s = resolved.spec.layers * constant("TPU_W4A16_LAYER_S")
+    return layers_s + linear_s + experts / constant("TPU_W4A16_EXPERT_PARAMS_PER_S")
 
 
 def compile_s_of(resolved: Resolved, *, is_cached: bool) -> float:
@@ -210,14 +210,14 @@ def compile_s_of(resolved: Resolved, *, is_cached: bool) -> float:
 def _compile_band(resolved: Resolved) -> tuple[float, float]:
     """Return the low and the high end of a cold start's compile time, in seconds."""
     if resolved.is_tpu:
-        low, high = overheads.XLA_COMPILE_BAND
+        low, high = XLA_COMPILE_BAND
         if resolved.unpacks_int4:
-            low = overheads.XLA_W4A16_COMPILE_LOW
-            high = overheads.XLA_V5E_W4A16_COMPILE_HIGH if resolved.accelerator.is_v5e else high
+            low = constant("XLA_W4A16_COMPILE_LOW")
+            high = constant("XLA_V5E_W4A16_COMPILE_HIGH") if resolved.accelerator.is_v5e else high
         compile_s = compile_s_of(resolved, is_cached=False)
         return low * compile_s, high * compile_s
     known = resolved.host.has_fast_cores
-    low, high = overheads.GPU_COMPILE_BAND
+    low, high = GPU_COMPILE_BAND
     return (
         low * _gpu_compile_s(resolved, has_fast_cores=known is not False, is_cached=False),
         high * _gpu_compile_s(resolved, has_fast_cores=known is True, is_cached=False),
@@ -237,13 +237,13 @@ def _counts_as_fast(resolved: Resolved) -> bool:
 def _gpu_compile_s(resolved: Resolved, *, has_fast_cores: bool, is_cached: bool) -> float:
     """Return the seconds of torch.compile, graph capture and warm-up on a GPU's host."""
     if resolved.eager:
-        return overheads.GPU_EAGER_WARM_UP_S
-    factor = overheads.GPU_FAST_CORE_COMPILE_FACTOR if has_fast_cores else 1.0
+        return constant("GPU_EAGER_WARM_UP_S")
+    factor = constant("GPU_FAST_CORE_COMPILE_FACTOR") if has_fast_cores else 1.0
     if is_cached:
-        factor *= overheads.GPU_CACHED_COMPILE_FACTOR
-    compile_s = overheads.GPU_COMPILE_BASE_S + overheads.GPU_COMPILE_S_PER_LAYER * resolved.spec.layers
-    captured_s = captured_graphs(resolved) * overheads.GPU_GRAPH_CAPTURE_S
-    return factor * compile_s + captured_s + overheads.GPU_EAGER_WARM_UP_S
+        factor *= constant("GPU_CACHED_COMPILE_FACTOR")
+    compile_s = constant("GPU_COMPILE_BASE_S") + constant("GPU_COMPILE_S_PER_LAYER") * resolved.spec.layers
+    captured_s = captured_graphs(resolved) * constant("GPU_GRAPH_CAPTURE_S")
+    return factor * compile_s + captured_s + constant("GPU_EAGER_WARM_UP_S")
 
 
 def xla_programs(resolved: Resolved) -> int:
@@ -259,14 +259,14 @@ def xla_programs(resolved: Resolved) -> int:
 def _xla_program_s(resolved: Resolved, *, is_cached: bool) -> float:
     """Return the seconds of one program: compiled, or traced, loaded and run once from a cache."""
     is_v5e = resolved.accelerator.is_v5e
-    program_s = overheads.XLA_PROGRAM_S * (overheads.XLA_V5E_FACTOR if is_v5e else 1.0)
-    program_s *= overheads.XLA_CACHED_FACTOR if is_cached else 1.0
+    program_s = constant("XLA_PROGRAM_S") * (constant("XLA_V5E_FACTOR") if is_v5e else 1.0)
+    program_s *= constant("XLA_CACHED_FACTOR") if is_cached else 1.0
     if resolved.unpacks_int4:
         billions = linear_params(resolved.spec) / resolved.tp / _BILLION
-        base_s, billion_s = overheads.XLA_W4A16_PROGRAM_S, overheads.XLA_W4A16_S_PER_BILLION
+        base_s, billion_s = constant("XLA_W4A16_PROGRAM_S"), constant("XLA_W4A16_S_PER_BILLION")
         if is_v5e:
-            base_s, billion_s = overheads.XLA_V5E_W4A16_PROGRAM_S, overheads.XLA_V5E_W4A16_S_PER_BILLION
-        program_s += (base_s + billion_s * billions) * (overheads.XLA_W4A16_CACHED_FACTOR if is_cached else 1.0)
-    speculation = overheads.XLA_SPECULATION_FACTOR if resolved.speculative_tokens else 1.0
-    torch = overheads.XLA_TORCH_FACTOR if resolved.runtime == "tpu-torch" else 1.0
+            base_s, billion_s = constant("XLA_V5E_W4A16_PROGRAM_S"), constant("XLA_V5E_W4A16_S_PER_BILLION")
+        program_s += (base_s + billion_s * billions) * (constant("XLA_W4A16_CACHED_FACTOR") if is_cached else 1.0)
+    speculation = constant("XLA_SPECULATION_FACTOR") if resolved.speculative_tokens else 1.0
+    torch = constant("XLA_TORCH_FACTOR") if resolved.runtime == "tpu-torch" else 1.0
     return program_s * torch * speculation

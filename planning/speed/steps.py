@@ -11,7 +11,7 @@ from typing import Final, Literal
 from msgspec import Struct
 from msgspec.structs import replace
 
-from planning.data import gpu_speed, overheads
+from planning.data.overheads import CONSTANTS, TPU_OLD_SEQUENCE_S, constant
 from planning.machine.hardware import Accelerator
 from planning.memory.adapters import adapter_bytes
 from planning.memory.weights import WeightSizes
@@ -82,14 +82,14 @@ def step_of(
     local = max(read - linked, 0.0) + batch * _kv_bytes(resolved, tokens)
     local += (weights.layers - weights.experts + experts) * (_times_slower(resolved) - 1)
     flops = FLOP_PER_PARAM * active_params(resolved.spec) * computed / resolved.tp
-    link_rate = accelerator.host_link_gb_per_s * _GIGA * overheads.ZERO_COPY_EFFICIENCY
+    link_rate = accelerator.host_link_gb_per_s * _GIGA * constant("ZERO_COPY_EFFICIENCY")
     step = StepTime(
         memory_s=local / bytes_per_s(accelerator),
         compute_s=flops / flops_per_s(resolved),
         link_s=linked / link_rate if linked and link_rate else 0.0,
         fixed_s=_fixed_s(resolved, batch, proposals) + _wide_attention_s(resolved, tokens, is_split=not proposals),
     )
-    groups = batch / overheads.TPU_MEASURED_SEQUENCES
+    groups = batch / constant("TPU_MEASURED_SEQUENCES")
     if not resolved.is_tpu or groups <= 1:
         return step
     # What sequences cost beyond the measured ones is of older releases. In measured groups, one after the other, they never take longer.
@@ -105,13 +105,13 @@ def _times_slower(resolved: Resolved) -> float:
     if not resolved.is_tpu:
         return 1.0
     if resolved.scheme.name == "fp8":
-        return overheads.TPU_BANDWIDTH_EFFICIENCY / overheads.TPU_FP8_BANDWIDTH_EFFICIENCY
+        return constant("TPU_BANDWIDTH_EFFICIENCY") / constant("TPU_FP8_BANDWIDTH_EFFICIENCY")
     if not resolved.unpacks_int4:
         return 1.0
-    return overheads.TPU_BANDWIDTH_EFFICIENCY / (
-        overheads.TPU_V5E_W4A16_BANDWIDTH_EFFICIENCY
+    return constant("TPU_BANDWIDTH_EFFICIENCY") / (
+        constant("TPU_V5E_W4A16_BANDWIDTH_EFFICIENCY")
         if resolved.accelerator.is_v5e
-        else overheads.TPU_W4A16_BANDWIDTH_EFFICIENCY
+        else constant("TPU_W4A16_BANDWIDTH_EFFICIENCY")
     )
 
 
@@ -122,10 +122,10 @@ def experts_read(resolved: Resolved, weights: WeightSizes, computed: float) -> f
     """
     if not weights.experts:
         return 0.0
-    exponent = gpu_speed.constant("routing_exponent")
+    exponent = constant("routing_exponent")
     share = 1 - (1 - weights.expert_read / weights.experts) ** computed**exponent
     if not resolved.is_tpu and resolved.scheme.name.startswith("nvfp4"):
-        share = max(share, gpu_speed.constant("nvfp4_least_experts"))
+        share = max(share, constant("nvfp4_least_experts"))
     return weights.experts * share
 
 
@@ -152,13 +152,13 @@ def _wide_attention_s(resolved: Resolved, tokens: float, *, is_split: bool) -> f
         for group in resolved.spec.groups
         if group.attention.head_dim > _NARROW_HEAD and group.attention.window is None
     )
-    splits = 1 if is_split else gpu_speed.constant("splits")
-    return layers * tokens * gpu_speed.constant("wide_token_s") * splits
+    splits = 1 if is_split else constant("splits")
+    return layers * tokens * constant("wide_token_s") * splits
 
 
 def bytes_per_s(accelerator: Accelerator) -> float:
     """Return the memory read rate of one device, in bytes per second."""
-    share = overheads.TPU_BANDWIDTH_EFFICIENCY if accelerator.is_tpu else gpu_speed.constant("bandwidth")
+    share = constant("TPU_BANDWIDTH_EFFICIENCY") if accelerator.is_tpu else constant("bandwidth")
     return accelerator.bandwidth_gb_per_s * _GIGA * share
 
 
@@ -166,12 +166,21 @@ def flops_per_s(resolved: Resolved) -> float:
     """Return the rate of large matrix products on one device, in operations per second."""
     accelerator = resolved.accelerator
     if accelerator.is_v5e:
-        share = overheads.TPU_V5E_COMPUTE_EFFICIENCY
+        share = constant("TPU_V5E_COMPUTE_EFFICIENCY")
     elif accelerator.is_tpu:
-        share = overheads.TPU_COMPUTE_EFFICIENCY
+        share = constant("TPU_COMPUTE_EFFICIENCY")
     else:
-        share = gpu_speed.compute_share(accelerator.generation, resolved.scheme.name)
+        share = _compute_share(accelerator.generation, resolved.scheme.name)
     return accelerator.bf16_tflops * _TERA * share
+
+
+def _compute_share(generation: str, scheme: str) -> float:
+    """Return the fraction of the dense bf16 peak that a prompt's matrix products reach with a scheme; above 1 with dedicated units."""
+    share = CONSTANTS.get(f"compute.{generation}", CONSTANTS["compute"]).value
+    if scheme == "fp8" and generation in {"hopper", "blackwell", "datacenter-blackwell"}:
+        return share * constant("compute.fp8")
+    factor = CONSTANTS.get(f"compute.{generation}.{scheme}")
+    return share if factor is None else share * factor.value
 
 
 def attention_flops_per_s(resolved: Resolved) -> float:
@@ -179,7 +188,7 @@ def attention_flops_per_s(resolved: Resolved) -> float:
     if resolved.is_tpu:
         return flops_per_s(resolved)
     kernel = "flash" if uses_flash_attention(resolved) else "triton"
-    return resolved.accelerator.bf16_tflops * _TERA * gpu_speed.constant(f"attention.{kernel}")
+    return resolved.accelerator.bf16_tflops * _TERA * constant(f"attention.{kernel}")
 
 
 def adapters_s(resolved: Resolved, workload: Workload, batch: float) -> float:
@@ -190,7 +199,7 @@ def adapters_s(resolved: Resolved, workload: Workload, batch: float) -> float:
     read_s = (
         used * adapter_bytes(resolved.spec, workload.adapter_rank) / resolved.tp / bytes_per_s(resolved.accelerator)
     )
-    per_layer = overheads.TPU_LORA_LAYER_S if resolved.is_tpu else overheads.GPU_LORA_LAYER_S
+    per_layer = constant("TPU_LORA_LAYER_S") if resolved.is_tpu else constant("GPU_LORA_LAYER_S")
     return read_s + resolved.spec.layers * per_layer
 
 
@@ -209,28 +218,28 @@ def _fixed_s(resolved: Resolved, batch: float, proposals: int) -> float:
     layers = resolved.spec.layers
     if resolved.is_tpu:
         is_faster = is_known_from(resolved, DECODES_FASTER_ON_TPU)
-        per_layer = overheads.ALL_REDUCES_PER_LAYER * overheads.TPU_ALL_REDUCE_S if resolved.tp > 1 else 0.0
-        factor = overheads.TPU_V5E_SEQUENCE_FACTOR if resolved.accelerator.is_v5e else 1.0
+        per_layer = constant("ALL_REDUCES_PER_LAYER") * constant("TPU_ALL_REDUCE_S") if resolved.tp > 1 else 0.0
+        factor = constant("TPU_V5E_SEQUENCE_FACTOR") if resolved.accelerator.is_v5e else 1.0
         sequences_s = _sampled_s(batch) * factor
         if is_faster:
-            few = min(batch, overheads.TPU_MEASURED_SEQUENCES)
-            sequences_s += (few - 1) * layers * overheads.TPU_SEQUENCE_LAYER_S - _sampled_s(few) * factor
-            sequences_s += batch * (1 + proposals) * overheads.TPU_VERIFIED_TOKEN_S * factor if proposals else 0.0
+            few = min(batch, constant("TPU_MEASURED_SEQUENCES"))
+            sequences_s += (few - 1) * layers * constant("TPU_SEQUENCE_LAYER_S") - _sampled_s(few) * factor
+            sequences_s += batch * (1 + proposals) * constant("TPU_VERIFIED_TOKEN_S") * factor if proposals else 0.0
         else:
-            per_layer += overheads.TPU_OLD_LAYER_S
-        return layers * per_layer + overheads.TPU_STEP_S + sequences_s / resolved.tp
-    per_layer = gpu_speed.constant("eager_layer_s" if resolved.eager else "layer_s")
+            per_layer += constant("TPU_OLD_LAYER_S")
+        return layers * per_layer + constant("TPU_STEP_S") + sequences_s / resolved.tp
+    per_layer = constant("eager_layer_s" if resolved.eager else "layer_s")
     if resolved.spec.is_moe:
-        per_layer += gpu_speed.constant("moe_layer_s")
+        per_layer += constant("moe_layer_s")
     if resolved.tp > 1:
-        per_layer += overheads.ALL_REDUCES_PER_LAYER * gpu_speed.constant("all_reduce_s")
-    return layers * per_layer + gpu_speed.constant("step_s") + (batch - 1) * gpu_speed.constant("sequence_s")
+        per_layer += constant("ALL_REDUCES_PER_LAYER") * constant("all_reduce_s")
+    return layers * per_layer + constant("step_s") + (batch - 1) * constant("sequence_s")
 
 
 def _sampled_s(batch: float) -> float:
     """Return the time that all sequences except the first added to a step on one v6e chip before `DECODES_FASTER_ON_TPU`."""
     total, counted = 0.0, 1.0
-    for last, seconds in overheads.TPU_OLD_SEQUENCE_S:
+    for last, seconds in TPU_OLD_SEQUENCE_S:
         if batch <= counted:
             break
         total += (min(batch, last) - counted) * seconds

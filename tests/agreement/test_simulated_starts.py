@@ -14,7 +14,7 @@ from localcloud.vllm import measured_starts
 from localcloud.vllm.settings import read
 from localcloud.vllm.startup import Start
 from localcloud.vllm.startup import plan as start_of
-from planning.data.overheads import VM_IMAGE_PULL_S
+from planning.data.overheads import constant
 from planning.planner import plan, plan_of
 from stacks.planned import to_deployment
 from tests.agreement.simulated_stacks import BUILT_IMAGE, ROOT, STACKS, Served, hardware_of, served, settings_of
@@ -84,7 +84,7 @@ def differences(one: Served, stack: str, folder: Path) -> Iterator[str]:
         "compile": (planned.compile_low_s, planned.compile_high_s, found["compile"] + warm_up_s),
     }
     if one.subject.resolved.is_tpu:
-        process_s = planned.total_s - planned.load_s - planned.compile_s - VM_IMAGE_PULL_S
+        process_s = planned.total_s - planned.load_s - planned.compile_s - constant("VM_IMAGE_PULL_S")
         bands["process"] = (PROCESS[0] * process_s, PROCESS[1] * process_s, found["process"])
     for name, (low, high, seconds) in bands.items():
         spread = UNMEASURED.get((stack, name), 0.0)

@@ -12,17 +12,15 @@ from contracts.errors import ScriptError
 from scripts.cli.command import run_command
 
 ROOT = Path(__file__).parents[2]
-PAGES = {name: functools.cache(make) for name, make in docs.PAGES.items()}
+MADE = functools.cache(docs._made)
 MODULES = functools.cache(docs.generated_modules)
-TABLES = tuple(functools.cache(source) for source in docs.TABLES)
 
 
 @pytest.fixture(autouse=True)
 def made_once(monkeypatch):
     """Each generator runs once for all tests: they are about what becomes of its text."""
-    monkeypatch.setattr(docs, "PAGES", PAGES)
+    monkeypatch.setattr(docs, "_made", MADE)
     monkeypatch.setattr(docs, "generated_modules", MODULES)
-    monkeypatch.setattr(docs, "TABLES", TABLES)
 
 
 @pytest.fixture

@@ -92,6 +92,7 @@ GEMMA_3_27B = {
         "num_attention_heads": 32,
         "num_key_value_heads": 16,
         "head_dim": 128,
+        "rope_scaling": {"factor": 8.0, "rope_type": "linear"},
         "sliding_window": 1_024,
     },
     "vision_config": {"hidden_size": 1_152, "intermediate_size": 4_304, "num_hidden_layers": 27, "patch_size": 14},
@@ -105,6 +106,7 @@ def test_gemma_2_and_3_are_read_as_published():
     assert text_params(three) / 1e9 == pytest.approx(27.01, abs=0.01)
     assert {group.attention.window: group.count for group in two.groups} == {4_096: 23, None: 23}
     assert {group.attention.window: group.count for group in three.groups} == {1_024: 52, None: 10}
+    assert (two.rope_cache_dims, three.rope_cache_dims) == ((128,), (128, 8 * 128))
     assert any("vocab_size, sliding_window_pattern" in one for one in three.unmodelled)
     one, both = (
         Deployment(model="gemma", accelerator=name, model_spec=two, vllm=VllmOptions(max_model_len=2_048))
@@ -112,6 +114,12 @@ def test_gemma_2_and_3_are_read_as_published():
     )
     assert not plan(one).fits
     assert not plan(both).fits
+
+
+def test_a_group_of_four_bit_weights_has_a_scale_and_a_zero_point():
+    block = {"quant_method": "awq", "bits": 4, "group_size": 128}
+    awq = model_from_config({**LLAMA_8B, "quantization_config": block}, name="other")
+    assert dict(awq.stored_bytes)["mlp"] == 0.5 + 2.5 / 128
 
 
 def test_kv_of_a_dense_model_is_layers_times_heads():

@@ -88,7 +88,7 @@ INCIDENTS: Mapping[str, Incident] = {
     "FIT06": Incident("tpu-v6e1-e4b", {"model": "google/gemma-4-E4B-it-qat-w4a16-ct"}, "block", r"- set model: google/gemma-4-E4B-it and remove modelRev"),
     "FIT07": Incident("tpu-v6e1", {"vllm.kvCacheDtype": "fp8"}, "warn", r"tokens of \d+ KiB, .* Remove vllm\.kvCacheDtype"),
     "FIT08": Incident("rtx6000-31b", {"vllm.tensorParallelSize": 2}, "block", r"is 2, .* has 1 GPU"),
-    "FIT09": Incident("l4-qat", {"vllm.maxModelLen": 200_000}, "warn", r"3\.05 GiB holds little .* 200,000 .*may run out.* vllm\.maxModelLen: \d+"),
+    "FIT09": Incident("l4-qat", {"vllm.maxModelLen": 200_000}, "warn", r"3\.19 GiB holds little .* 200,000 .*may run out.* vllm\.maxModelLen: \d+"),
     "LEN02": Incident("tpu-v6e4", {"vllm.maxNumBatchedTokens": 2_048}, "block", r"vllm\.maxNumBatchedTokens: 2496"),
     "LEN03": Incident("tpu-v6e4", {"vllm.maxModelLen": 131_073}, "block", r"131,073.*vllm\.maxModelLen: 131072"),
     "LDR01": Incident("l4-qat", {"vllm.loadFormat": "runai_streamer"}, "block", r"10 min.* cloudRun\.mount\.mode: streamer and remove"),

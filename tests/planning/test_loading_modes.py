@@ -5,7 +5,7 @@ import pytest
 from planning import Deployment, plan
 from planning.cost.loading_modes import MODES, loading_modes
 from planning.cost.subject import examine
-from planning.data import overheads
+from planning.data.overheads import constant
 from planning.question.types import CloudRunOptions, WeightsMode
 from planning.units import GIB
 from tests.records import replace
@@ -48,9 +48,9 @@ def test_kept_graphs_shorten_every_start_but_the_first_and_the_break_even_counts
     assert kept.startup.total_s == plain.startup.total_s
     assert plain.startup.cached_total_s is None
     assert kept.startup.cached_total_s is not None
-    compiled_s = overheads.GPU_COMPILE_BASE_S + 30 * overheads.GPU_COMPILE_S_PER_LAYER
-    download_s = overheads.GRAPH_CACHE_GIB * GIB / overheads.BUCKET_COPY_BYTES_PER_S
-    saved_s = compiled_s * (1 - overheads.GPU_CACHED_COMPILE_FACTOR) - download_s
+    compiled_s = constant("GPU_COMPILE_BASE_S") + 30 * constant("GPU_COMPILE_S_PER_LAYER")
+    download_s = constant("GRAPH_CACHE_GIB") * GIB / constant("BUCKET_COPY_BYTES_PER_S")
+    saved_s = compiled_s * (1 - constant("GPU_CACHED_COMPILE_FACTOR")) - download_s
     assert kept.startup.total_s - kept.startup.cached_total_s == pytest.approx(saved_s)
     assert kept.running.cold_start_s == kept.startup.cached_total_s
     assert kept.running.even_requests_per_day is not None

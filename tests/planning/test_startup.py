@@ -3,7 +3,7 @@
 import pytest
 
 from planning import CloudRunOptions, Deployment, TpuOptions, VllmOptions, plan
-from planning.data import overheads
+from planning.data.overheads import constant
 from planning.machine.devices import parse_device
 from planning.question.types import StartupPlan
 from tests.records import replace
@@ -20,14 +20,14 @@ def limited(**limits: int) -> Deployment:
 
 def test_text_only_serving_warms_up_no_processor():
     both, text = plan(TPU).startup, plan(limited(image=0, audio=0, video=0)).startup
-    assert both.pull_s - text.pull_s == overheads.TPU_MULTIMODAL_WARM_UP_S
+    assert both.pull_s - text.pull_s == constant("TPU_MULTIMODAL_WARM_UP_S")
     assert text.compile_s == both.compile_s / 2
 
 
 def test_a_warm_cache_still_takes_minutes_and_no_cache_takes_all():
     warm, cold = (replace(TPU, tpu=TpuOptions(compile_cache=cache)) for cache in ("machine", "off"))
     saved = plan(cold).startup.restart_s - plan(warm).startup.restart_s
-    assert saved == pytest.approx(plan(TPU).startup.compile_s * (1 - overheads.XLA_CACHED_FACTOR))
+    assert saved == pytest.approx(plan(TPU).startup.compile_s * (1 - constant("XLA_CACHED_FACTOR")))
     assert plan(warm).startup.restart_s > 300
 
 
@@ -35,7 +35,7 @@ def test_a_tpu_vm_keeps_its_weights_outside_the_container():
     assert (HUB_CACHE_VARIABLE, HUB_CACHE.startswith(TMPFS)) == ("HF_HOME", False)
     start = plan(replace(TPU, weights_mode="hub", tpu=TpuOptions(compile_cache="off"))).startup
     kept_s = start.restart_s - start.compile_s
-    fetched_s = start.total_s - overheads.VM_IMAGE_PULL_S - start.compile_s
+    fetched_s = start.total_s - constant("VM_IMAGE_PULL_S") - start.compile_s
     assert kept_s < fetched_s
 
 
@@ -44,7 +44,7 @@ def test_a_tpu_vm_keeps_its_weights_outside_the_container():
 def test_a_restart_on_cloud_run_fetches_its_weights_again(mode: str, direct_vpc: bool):
     run = CloudRunOptions(direct_vpc=direct_vpc)
     start = plan(replace(RUN, weights_mode=mode, cloud_run=run)).startup  # pyright: ignore[reportArgumentType]
-    assert start.restart_s == pytest.approx(start.total_s - overheads.CLOUD_RUN_CONTAINER_START_S)
+    assert start.restart_s == pytest.approx(start.total_s - constant("CLOUD_RUN_CONTAINER_START_S"))
 
 
 def kept(cache: str) -> StartupPlan:
@@ -56,16 +56,16 @@ def test_each_way_to_start_again_has_its_time_on_a_machine():
     assert start.recompile_s is not None
     assert start.reboot_s is not None
     assert start.node_replacement_s is not None
-    assert start.recompile_s - start.restart_s == pytest.approx(start.compile_s * (1 - overheads.XLA_CACHED_FACTOR))
-    assert start.reboot_s == start.restart_s + overheads.VM_BOOT_S
-    assert start.node_replacement_s == start.total_s + overheads.VM_BOOT_S
+    assert start.recompile_s - start.restart_s == pytest.approx(start.compile_s * (1 - constant("XLA_CACHED_FACTOR")))
+    assert start.reboot_s == start.restart_s + constant("VM_BOOT_S")
+    assert start.node_replacement_s == start.total_s + constant("VM_BOOT_S")
 
 
 def test_only_an_archive_makes_a_new_machine_start_warm():
     machine, bucket, off = (kept(cache) for cache in ("machine", "bucket", "off"))
     assert machine.node_replacement_s == off.node_replacement_s
     assert bucket.node_replacement_s == pytest.approx(
-        (machine.node_replacement_s or 0) - machine.compile_s * (1 - overheads.XLA_CACHED_FACTOR)
+        (machine.node_replacement_s or 0) - machine.compile_s * (1 - constant("XLA_CACHED_FACTOR"))
     )
     assert bucket.restart_s == machine.restart_s
     assert off.restart_s == off.recompile_s
@@ -78,7 +78,7 @@ def test_the_plan_is_inside_its_own_band(place: tuple[str, str]):
     assert start.load_low_s < start.load_s < start.load_high_s
     parts_s = start.load_high_s - start.load_low_s + start.compile_high_s - start.compile_low_s
     assert start.total_high_s - start.total_low_s == pytest.approx(parts_s)
-    assert start.probe_budget_s >= start.total_s * overheads.PROBE_MARGIN
+    assert start.probe_budget_s >= start.total_s * constant("PROBE_MARGIN")
 
 
 def test_a_fast_core_compiles_in_half_the_time_and_an_unknown_one_widens_the_band():

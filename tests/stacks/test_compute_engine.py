@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from planning import plan
-from planning.data.overheads import DOCKER_INSTALL_S
+from planning.data.overheads import constant
 from stacks.loading import SettingsError, from_file
 from stacks.planned import to_deployment
 
@@ -46,4 +46,4 @@ def test_what_compute_engine_does_not_offer_is_refused_with_the_way_out(tmp_path
 def test_the_plan_has_the_minute_of_docker_and_cloud_nat_without_the_hub(tmp_path):
     other = plan(to_deployment(from_file(FILE, project="my-project")))
     planned = plan(to_deployment(settings(tmp_path)))
-    assert planned.startup.total_s - other.startup.total_s == pytest.approx(DOCKER_INSTALL_S)
+    assert planned.startup.total_s - other.startup.total_s == pytest.approx(constant("DOCKER_INSTALL_S"))

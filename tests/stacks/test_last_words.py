@@ -21,6 +21,11 @@ NO_LAST_WORDS = {
     "bf16-31b-l4": "as above",
     "fp8-26b-h100": "the report has no line of the log",
     "awq-31b-2xh100-097": "as above",
+    "q4-2507-5090-256k": "the report says the line in its own words",
+    "q4-2507-fp8-5090-deepgemm": "as above",
+    "g31b-fp8-2x3090-55k": "as above",
+    "g31b-fp8-2x3090-67k": "as above",
+    "g31b-qat-2x3090-256k": "as above",
 }
 UNPREDICTED = {
     "sweep-12b-16k": "the engine's last line names no cause",

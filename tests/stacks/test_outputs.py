@@ -99,10 +99,11 @@ def test_a_stack_without_a_probe_is_seen_soon_and_has_all_the_time_that_it_may_n
     """
     settings = from_file(ROOT / f"Pulumi.{stack}.yaml", project="my-project")
     assert settings.cloud_run.startup_probe is None
-    for name in ("CLOUD_RUN_CONTAINER_START_S", "GPU_PROCESS_START_S", "GPU_COMPILE_BASE_S", "GPU_COMPILE_S_PER_LAYER"):
-        monkeypatch.setattr(overheads, name, getattr(overheads, name) * slower)
-    for name in ("FUSE_BYTES_PER_S", "CLOUD_RUN_NETWORK_BYTES_PER_S"):
-        monkeypatch.setattr(overheads, name, getattr(overheads, name) / slower)
+    waits = ("CLOUD_RUN_CONTAINER_START_S", "GPU_PROCESS_START_S", "GPU_COMPILE_BASE_S", "GPU_COMPILE_S_PER_LAYER")
+    rates = dict.fromkeys(("FUSE_BYTES_PER_S", "CLOUD_RUN_NETWORK_BYTES_PER_S"), 1 / slower)
+    changed = {**dict.fromkeys(waits, slower), **rates}
+    rows = {name: replace(row, value=row.value * changed.get(name, 1)) for name, row in overheads.CONSTANTS.items()}
+    monkeypatch.setattr(overheads, "CONSTANTS", rows)
     subject = examine(to_deployment(settings))
     planned = plan_of(subject)
     probe = startup_probe(planned)

@@ -21,7 +21,7 @@ from pydantic import ConfigDict, TypeAdapter, ValidationError
 
 from planning.cost.subject import Subject, examine
 from planning.cost.subject import subject_of as planned_subject
-from planning.data.overheads import VM_IMAGE_PULL_S
+from planning.data.overheads import constant
 from planning.errors import PlanningError
 from planning.machine.devices import parse_device
 from planning.model.catalog import spec_of
@@ -47,9 +47,6 @@ _VERSION: Final = re.compile(r"(?<![\w.])v?(\d+\.\d+(?:\.\d+)?(?:rc\d+)?(?:\.dev
 T = TypeVar("T")
 _Tables = dict[str, dict[str, Any]]
 
-_LAST_ALLOCATION_GIB: Final = 2.625
-"""The output head before it is tied, which report 003 could not allocate."""
-
 
 class MeasurementError(ValueError):
     """A file of the corpus is invalid. The message is one sentence that names the file and the key."""
@@ -68,11 +65,7 @@ KINDS: Final[Mapping[str, FigureKind]] = {
     "checkpoint": FigureKind("checkpoint", WEIGHTS, lambda s: s.memory.checkpoint_gib),
     "weights": FigureKind("weights per device", WEIGHTS, lambda s: s.memory.weights_gib),
     "host_load_peak": FigureKind("host memory while loading", WEIGHTS, lambda s: s.memory.load_peak_host_gib),
-    "before_last_allocation": FigureKind(
-        "in use before the last allocation",
-        WEIGHTS,
-        lambda s: s.memory.load_peak_device_gib - _LAST_ALLOCATION_GIB,
-    ),
+    "load_peak": FigureKind("device memory while loading", WEIGHTS, lambda s: s.memory.load_peak_device_gib),
     "kv": FigureKind("KV cache per device", KV, lambda s: s.memory.kv_gib),
     "kv_tokens": FigureKind("KV tokens", KV, lambda s: s.memory.kv_tokens),
     "kv_blocks": FigureKind("KV blocks", KV, lambda s: s.memory.kv_blocks),
@@ -82,7 +75,7 @@ KINDS: Final[Mapping[str, FigureKind]] = {
     "load": FigureKind("loading", STARTUP, lambda s: s.startup.load_s),
     "compile": FigureKind("compile and warm-up", STARTUP, lambda s: s.startup.compile_s),
     "startup": FigureKind("start-up, total", STARTUP, lambda s: s.startup.total_s),
-    "restart": FigureKind("start-up, image pulled", STARTUP, lambda s: s.startup.total_s - VM_IMAGE_PULL_S),
+    "restart": FigureKind("start-up, image pulled", STARTUP, lambda s: s.startup.total_s - constant("VM_IMAGE_PULL_S")),
     "warm_restart": FigureKind("restart, compile cache kept", STARTUP, lambda s: s.startup.restart_s),
     "decode": FigureKind("decoding, one request", DECODE, lambda s: s.throughput.decode_tok_per_s),
     "decode_16": FigureKind("decoding, 16 requests", SATURATION, lambda s: s.throughput.saturated_tok_per_s),
@@ -197,12 +190,7 @@ _KINDS: Final = ("sources", "deployments", "boots", "constants")
 @cache
 def load() -> Measurements:
     """Return the project's measurements. Raises MeasurementError."""
-    return parse_named({path.name: path.read_text(encoding="utf-8") for path in corpus_files()})
-
-
-def corpus_files() -> tuple[Path, ...]:
-    """Return the files of the corpus, the founding file first."""
-    return (FILE, *sorted(BOOTS.glob("*.toml")))
+    return parse_named({path.name: path.read_text(encoding="utf-8") for path in (FILE, *sorted(BOOTS.glob("*.toml")))})
 
 
 def parse_named(texts: Mapping[str, str]) -> Measurements:
@@ -260,10 +248,6 @@ def _made(kind: str, key: str, table: dict[str, Any], known: _Tables, raw: _Tabl
     if kind == "constants":
         rows = [(_find(known["boots"], boot), name) for boot, name in map(str.split, table["read_off"])]
         table["read_off"] = [(boot, _find({one.key: one for one in boot.figures}, name)) for boot, name in rows]
-    return _valid(kind, key, table)
-
-
-def _valid(kind: str, key: str, table: Mapping[str, Any]) -> Any:  # noqa: ANN401  as in _TABLES
     return _TABLES[kind].validate_python({key: table})[key]
 
 

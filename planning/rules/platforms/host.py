@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 from planning.cost.subject import Subject
-from planning.data import overheads
+from planning.data.overheads import HOST_SYSTEM_DISK_GIB, IMAGE_ON_DISK_GIB
 from planning.machine.hardware import CLOUD_RUN_GIB_PER_VCPU, MIN_BOOT_DISK_GB, cloud_run_vcpu
 from planning.memory.host_memory import parts_bytes
 from planning.question.resolved import Resolved
@@ -37,7 +37,7 @@ def _room_for_weights(subject: Subject) -> RuleResult | None:
     if resolved.weights_mode not in _ON_DISK:
         return None
     disk_gib = resolved.deployment.tpu.boot_disk_size_gb or MIN_BOOT_DISK_GB  # Google's GB of a disk are GiB
-    pairs = zip(overheads.HOST_SYSTEM_DISK_GIB, overheads.IMAGE_ON_DISK_GIB, strict=True)
+    pairs = zip(HOST_SYSTEM_DISK_GIB, IMAGE_ON_DISK_GIB, strict=True)
     least_gib, enough_gib = (weights_gib + system_gib + image_gib for system_gib, image_gib in pairs)
     if disk_gib >= enough_gib:
         return None

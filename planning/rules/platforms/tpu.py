@@ -5,7 +5,7 @@ from urllib.parse import urlsplit, urlunsplit
 
 from contracts.tunnel_role import SUGGESTED_ID, TunnelRole
 from planning.cost.subject import Subject
-from planning.data import overheads
+from planning.data.overheads import constant
 from planning.data.prices import continent_of
 from planning.machine.hardware import (
     FLEX_START_MAX_RUN_S,
@@ -132,7 +132,7 @@ def _streamer_on_tpu(subject: Subject) -> RuleResult | None:
     return RuleResult(
         "`vllm.load_format` is runai_streamer, which stores no weights on the machine. Each start will read "
         f"{subject.memory.checkpoint_gib:.1f} GiB from the bucket. Published rates on TPU hosts range from 56 MB/s to "
-        f"over 1 GB/s; the plan uses {overheads.STREAMER_BYTES_PER_S / 1e9:g} GB/s.",
+        f"over 1 GB/s; the plan uses {constant('STREAMER_BYTES_PER_S') / 1e9:g} GB/s.",
         severity="warn",
         remedies=remedies,
     )
