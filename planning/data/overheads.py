@@ -8,6 +8,7 @@ a single source states that, and its band is wide. If sources disagree, correct 
 """
 
 from collections.abc import Mapping
+from functools import cache
 from typing import Final
 
 from msgspec import Struct
@@ -84,6 +85,7 @@ CONSTANTS: Final[Mapping[str, Constant]] = Table(
 """By name."""
 
 
+@cache
 def constant(name: str) -> float:
     """Return the value of a row."""
     return CONSTANTS[name].value

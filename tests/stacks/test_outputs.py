@@ -91,7 +91,7 @@ def test_a_first_token_may_take_a_multiple_of_the_estimate_and_at_least_the_floo
     [("l4-qat", 1, 0), ("l4-12b-qat", 1, 0), ("rtx6000-31b", 1, 0), ("l4-12b-qat", 2.45, 0), ("l4-12b-qat", 2.55, 240)],
 )
 def test_a_stack_without_a_probe_is_seen_soon_and_has_all_the_time_that_it_may_need(
-    monkeypatch, stack, slower, delay_s
+    monkeypatch, request, stack, slower, delay_s
 ):
     """A probe that follows from the estimate ended rtx6000-31b after 360 s, and it loads for 310 s.
 
@@ -104,6 +104,8 @@ def test_a_stack_without_a_probe_is_seen_soon_and_has_all_the_time_that_it_may_n
     changed = {**dict.fromkeys(waits, slower), **rates}
     rows = {name: replace(row, value=row.value * changed.get(name, 1)) for name, row in overheads.CONSTANTS.items()}
     monkeypatch.setattr(overheads, "CONSTANTS", rows)
+    overheads.constant.cache_clear()
+    request.addfinalizer(overheads.constant.cache_clear)
     subject = examine(to_deployment(settings))
     planned = plan_of(subject)
     probe = startup_probe(planned)
