@@ -2,7 +2,7 @@
 
 import pytest
 
-from planning.memory.budget import captured_graphs, memory_plan, token_buckets
+from planning.memory.budget import captured_graphs, memory_plan, token_buckets, utilization_leaving
 from planning.memory.kv_cache import blocks_per_request, layout_of
 from planning.memory.resolve import resolve
 from planning.memory.weights import weights_of
@@ -144,6 +144,18 @@ def test_experts_of_more_chips_never_take_more_of_each():
     assert parts == sorted(parts, reverse=True)
 
 
-def test_fp8_halves_kv_on_gpus():
-    plain, small = layout_of(resolved("31B-it", "H100")), layout_of(resolved("31B-it", "H100", kv_cache_dtype="fp8"))
-    assert plain.bytes_per_token == 2 * small.bytes_per_token
+@pytest.mark.parametrize(
+    ("model", "accelerator", "factor"), [("31B-it", "H100", 2), ("31B-it", "v6e-1", 2), ("E2B-it", "v6e-1", 1)]
+)
+def test_fp8_halves_kv_unless_a_tpu_chip_has_one_kv_head(model: str, accelerator: str, factor: int):
+    plain, small = (layout_of(resolved(model, accelerator, kv_cache_dtype=dtype)) for dtype in ("auto", "fp8"))
+    assert plain.bytes_per_token == factor * small.bytes_per_token
+
+
+def test_the_budget_of_a_gpu_is_weights_activations_graphs_and_kv_cache():
+    m = memory_plan(resolved("31B-it", "H100"))
+    assert m.weights_gib + m.activations_gib + m.graphs_gib + m.kv_gib == pytest.approx(m.budget_gib)
+
+
+def test_a_suggested_utilization_is_rounded_down():
+    assert utilization_leaving(0.4, 100) == 0.99
