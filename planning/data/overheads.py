@@ -15,7 +15,6 @@ from msgspec import Struct
 
 from planning.data.tables import Table, data_file, row_of
 
-# --- Model inputs -------------------------------------------------------------------------------------------------------------------
 VLLM_DEFAULT_BLOCK: Final = 16
 VIDEO_FRAMES: Final = 32
 FRAME_TOKENS: Final = 70
@@ -28,13 +27,11 @@ PATCH_PIXELS: Final = 16
 PATCHES_PER_TOKEN: Final = 9
 """Side of an image patch, and patches pooled into one soft token, of every Gemma 4 (the checkpoints' config.json)."""
 
-# --- TPU memory (tpu-inference) -----------------------------------------------------------------------------------------------------
 TPU_LANES: Final = 128
 """Head dimensions in the KV cache, and the columns of experts, are padded to a multiple of this."""
 TPU_WORD_BITS: Final = 32
 """KV heads are packed into words: 2 of bf16, 4 of fp8 (ragged paged attention's get_kv_cache_shape)."""
 
-# --- Loading ------------------------------------------------------------------------------------------------------------------------
 STREAMER_BUFFER_BYTES: Final = 4 * 2**30
 """RUNAI_STREAMER_MEMORY_LIMIT set by the stacks. With the library's default of 40 GB (run-ai/runai-model-streamer, docs/src/env-vars.md, 2026-11),
 a whole checkpoint is read into the container's memory."""
@@ -44,7 +41,6 @@ LOAD_BAND: Final = (0.75, 1.3)
 """Loading time relative to the plan, low and high: 11 public loads are between 0.79 and 1.22. A 12th, 12B by the PyTorch path on v6e-1,
 took 36 s for 104 planned, because it maps its files and reads them later."""
 
-# --- Starting -----------------------------------------------------------------------------------------------------------------------
 GPU_COMPILE_BAND: Final = (0.85, 1.25)
 """Compile time on a known host relative to the plan, low and high: public logs of six hosts are between 0.99 and 1.22. On a host whose cores
 are unknown, the band reaches from the low end of fast cores to the high end of the others."""
@@ -59,7 +55,6 @@ IMAGE_ON_DISK_GIB: Final = (12, 25)
 """The unpacked server image, and its layers during the pull: minimum, and recommended. VM_IMAGE_PULL_S has its compressed size, 6 to 9 GB;
 two and nearly three times that are assumed."""
 
-# --- Decoding -----------------------------------------------------------------------------------------------------------------------
 TPU_OLD_SEQUENCE_S: Final = ((16, 0.21e-3), (32, 0.45e-3), (1_000_000, 0.25e-3))
 """Seconds that each additional sequence adds to a step before that release, up to a number of sequences, divided over the chips: attention,
 logits and sampling. They, not the weights, limit large batches of small models. The steps of three models grow alike on one v6e chip (public

@@ -60,6 +60,7 @@ class WeightSizes(Struct, frozen=True, kw_only=True):
 
 def weights_of(resolved: Resolved) -> WeightSizes:
     """Return the weights of a resolved deployment."""
+    is_old = resolved.accelerator.generation == "ampere"
     return _weights(
         resolved.spec,
         resolved.scheme,
@@ -69,6 +70,8 @@ def weights_of(resolved: Resolved) -> WeightSizes:
         with_vision=resolved.serves_images_or_video or resolved.is_tpu,
         with_audio=resolved.serves_audio,
         keeps_head=resolved.spec.head_in_checkpoint if resolved.is_tpu else keeps_stored_head(resolved),
+        # Without FP8 units, Marlin has a bf16 scale of each block for each of its rows (marlin_utils_fp8.py).
+        repeated=FULL_BYTES / width if (width := resolved.spec.block_width) and is_old else 0.0,
     )
 
 
@@ -83,6 +86,7 @@ def _weights(
     with_vision: bool,
     with_audio: bool,
     keeps_head: bool,
+    repeated: float,
 ) -> WeightSizes:
     # Pairs, because equal tensors of two groups of layers are two.
     stored = [(tensor, tensor.params * _bytes(tensor, scheme, spec)) for tensor in tensors(spec)]
@@ -94,7 +98,7 @@ def _weights(
     for tensor, size in stored:
         if not _is_loaded(tensor, runtime, with_vision=with_vision, with_audio=with_audio):
             continue
-        share = size * scale * _share(tensor, tp)
+        share = (size * scale + tensor.params * tensor.quantizable * repeated) * _share(tensor, tp)
         if tensor.expert_width and runtime != "cuda":
             share *= _tpu_expert_factor(tensor, scheme, tp, spec.matrices_per_mlp)
         elif tensor.expert_width and scheme.name == "mxfp4-experts":

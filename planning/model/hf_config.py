@@ -149,6 +149,7 @@ def model_from_config(
         native_quantization=scheme,
         packing=packing,
         stored_bytes=_stored_bytes(top, scheme),
+        block_width=_block_width(top.block("quantization_config")),
         checkpoint_bytes=_index_bytes(index, name),
         head_in_checkpoint=tied and _stores_head(index),
         unmodelled=_unmodelled(top, text, index=index, gemma=gemma),
@@ -370,6 +371,11 @@ def _stored_bytes(top: _Reader, scheme: str) -> tuple[tuple[Role, float], ...]:
         # AWQ and GPTQ store a scale and a 4-bit zero point for each group.
         found.update(dict.fromkeys(_LINEAR, INT4_BYTES + (FULL_BYTES + INT4_BYTES) / group))
     return tuple(found.items())
+
+
+def _block_width(block: _Reader | None) -> int:
+    size = block and block.values.get("weight_block_size")
+    return size[-1] if isinstance(size, list) and size[-1:] and isinstance(size[-1], int) else 0
 
 
 def _stores_head(index: Mapping[str, object] | None) -> bool:

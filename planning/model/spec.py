@@ -98,6 +98,8 @@ class ModelSpec(Struct, frozen=True, kw_only=True):
     """Quantization method that the config names (awq, gptq, auto-round); empty for compressed-tensors, and for unquantized files."""
     stored_bytes: tuple[tuple[Role, float], ...] = ()
     """Bytes per parameter of roles whose size the config states: quantized embeddings, and 4-bit layers by their groups."""
+    block_width: int = 0
+    """Weights of a row in one block of FP8, which has one scale; 0 with a scale for each row."""
     head_in_checkpoint: bool = False
     """True if the checkpoint stores an output head although it is tied to the embeddings. vLLM drops it on GPU and keeps it on TPU."""
     checkpoint_bytes: int | None = None

@@ -102,17 +102,12 @@ def step_of(
 
 def _times_slower(resolved: Resolved) -> float:
     """Return how many times slower a TPU reads linear layers that it unpacks before each product than it reads bf16 ones."""
-    if not resolved.is_tpu:
+    if not (resolved.is_tpu and (resolved.scheme.name == "fp8" or resolved.unpacks_int4)):
         return 1.0
-    if resolved.scheme.name == "fp8":
-        return constant("TPU_BANDWIDTH_EFFICIENCY") / constant("TPU_FP8_BANDWIDTH_EFFICIENCY")
-    if not resolved.unpacks_int4:
-        return 1.0
-    return constant("TPU_BANDWIDTH_EFFICIENCY") / (
-        constant("TPU_V5E_W4A16_BANDWIDTH_EFFICIENCY")
-        if resolved.accelerator.is_v5e
-        else constant("TPU_W4A16_BANDWIDTH_EFFICIENCY")
-    )
+    slow, v5e = constant("TPU_W4A16_BANDWIDTH_EFFICIENCY"), constant("TPU_V5E_W4A16_BANDWIDTH_EFFICIENCY")
+    by_int4 = v5e if resolved.accelerator.is_v5e else slow
+    own = constant("TPU_FP8_BANDWIDTH_EFFICIENCY") if resolved.scheme.name == "fp8" else by_int4
+    return constant("TPU_BANDWIDTH_EFFICIENCY") / own
 
 
 def experts_read(resolved: Resolved, weights: WeightSizes, computed: float) -> float:
@@ -179,8 +174,7 @@ def _compute_share(generation: str, scheme: str) -> float:
     share = CONSTANTS.get(f"compute.{generation}", CONSTANTS["compute"]).value
     if scheme == "fp8" and generation in {"hopper", "blackwell", "datacenter-blackwell"}:
         return share * constant("compute.fp8")
-    factor = CONSTANTS.get(f"compute.{generation}.{scheme}")
-    return share if factor is None else share * factor.value
+    return share * (one.value if (one := CONSTANTS.get(f"compute.{generation}.{scheme}")) else 1.0)
 
 
 def attention_flops_per_s(resolved: Resolved) -> float:

@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import get_args
 
-from authors.docs import PAGES
+from authors.planning_tables import local_cloud_catalog
 from localcloud.json_values import packaged
 from localcloud.world.scenario import Run
 from planning.data.prices import PRICES
@@ -14,7 +14,7 @@ COPY = "packages/localcloud/world/data/catalog.json"
 
 
 def test_the_local_cloud_has_the_planners_catalog():
-    assert (Path(__file__).parents[2] / COPY).read_text() == PAGES[COPY]()
+    assert (Path(__file__).parents[2] / COPY).read_text() == local_cloud_catalog()
 
 
 def test_every_list_of_gpus_has_those_of_the_planner():

@@ -7,7 +7,7 @@ import pytest
 from planning import Deployment, PlanningError, VllmOptions, plan
 from planning.data.tables import data_file
 from planning.model.hf_config import model_from_config
-from planning.model.spec import active_params, tensors, text_params
+from planning.model.spec import active_params, linear_params, tensors, text_params
 from tests.records import replace
 
 GIB = 2**30
@@ -120,6 +120,16 @@ def test_a_group_of_four_bit_weights_has_a_scale_and_a_zero_point():
     block = {"quant_method": "awq", "bits": 4, "group_size": 128}
     awq = model_from_config({**LLAMA_8B, "quantization_config": block}, name="other")
     assert dict(awq.stored_bytes)["mlp"] == 0.5 + 2.5 / 128
+
+
+def test_a_card_without_fp8_repeats_the_scale_of_a_block_for_each_row():
+    block = {"quant_method": "fp8", "weight_block_size": [128, 128]}
+    spec = model_from_config({**LLAMA_8B, "quantization_config": block}, name="other")
+    ampere, hopper = (
+        plan(Deployment(model="other", accelerator=card, model_spec=spec)).memory.weights_gib
+        for card in ("A100-80GB", "H100")
+    )
+    assert ampere - hopper == pytest.approx(linear_params(spec) * 2 / 128 / GIB)
 
 
 def test_kv_of_a_dense_model_is_layers_times_heads():
