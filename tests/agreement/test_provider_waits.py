@@ -54,19 +54,6 @@ class TestTotal:
         assert engine.state.outputs["state"] == "ACTIVE"
         assert 300 < engine.waited_s < 2100
 
-    def test_an_up_that_goes_on_after_a_timeout_has_the_whole_wait_again(self):
-        cloud = waiting()
-        engine = real(cloud)
-        given = wanted(zones=list(ZONES), waitPerZoneS=1800, waitTotalS=1500)
-        with pytest.raises(Aborted) as ended:
-            engine.up(given, timeout_s=1000)
-        assert ended.value.partial, "the request is kept"
-        with pytest.raises(Aborted) as ended:
-            engine.up(given)
-        assert 1500 <= engine.waited_s < 1600
-        assert "europe-west4-a  not tried" in ended.value.message
-        assert cloud.queued == {}
-
 
 class TestRequests:
     def test_two_hours_in_one_zone(self):

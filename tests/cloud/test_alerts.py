@@ -107,19 +107,6 @@ def test_an_overload_fires_with_its_command_until_it_ends_and_another_stacks_ale
     assert ended.closed[0].closed > opened
 
 
-def test_without_metrics_of_the_server_silence_is_unknown(world):
-    world.add("Pressure")
-    world.set(data=None)
-    found = world.read()
-    assert found.verdict == "unknown"
-    assert (
-        "No metrics of the server arrived in the last 24 hours, so alerts that read them (1) cannot fire"
-        in found.unwatched[0]
-    )
-    world.set()
-    assert (world.read().verdict, world.read().unwatched) == ("silent", ())
-
-
 def test_a_machine_that_no_longer_reports_is_not_silent_although_it_did_an_hour_ago(world):
     for title in ("Not ready", "Restart loop"):
         world.add(title)

@@ -1,9 +1,6 @@
 """Staging reads a checkpoint of the hub in ranges, without a file on the disk, and checks every byte."""
 
-import hashlib
-import json
 import random
-import tempfile
 import threading
 
 import pytest
@@ -12,7 +9,7 @@ from huggingface_hub.utils import _http
 from cloud.staging.sources import hub
 from contracts.errors import ScriptError
 from contracts.staged_weights import MANIFEST
-from tests.cloud.small_hub import COMMIT, small_hub
+from tests.cloud.small_hub import small_hub
 
 LARGE = random.Random(7).randbytes(12_345)  # noqa: S311 - planted bytes, no secret
 FILES = {"config.json": b"{}", "model.safetensors": LARGE, "README.md": b"not read", "empty.txt": b""}
@@ -34,31 +31,6 @@ def world(staging_world, monkeypatch):
         for thread in threading.enumerate():
             if thread.name.startswith("ordered-"):
                 thread.join(60)
-
-
-def test_parts_come_by_range_and_nothing_is_written_to_the_disk(world, monkeypatch):
-    staging, running = world
-
-    def no_files(*_arguments, **_options):
-        raise AssertionError("a file was written")
-
-    monkeypatch.setattr(tempfile, "TemporaryDirectory", no_files)
-    monkeypatch.setattr("huggingface_hub.file_download.hf_hub_download", no_files)
-    source = hub("org/model", None)
-    assert source.revision == COMMIT
-    outcome = staging.stage(source)
-    assert outcome.copied == 3
-    assert staging.content("m/model.safetensors") == LARGE
-    assert staging.content("m/empty.txt") == b""
-    manifest = json.loads(staging.content(f"m/{MANIFEST}"))
-    assert manifest["revision"] == COMMIT
-    assert {file["name"]: file["sha256"] for file in manifest["files"]} == {
-        name: hashlib.sha256(content).hexdigest() for name, content in FILES.items() if name != "README.md"
-    }
-    ranges = [wanted for place, name, wanted, _ in running.asked if (place, name) == ("storage", "model.safetensors")]
-    assert sorted(ranges) == sorted(
-        f"bytes={start}-{min(start + 1000, 12_345) - 1}" for start in range(0, 12_345, 1000)
-    )
 
 
 def test_the_token_goes_to_the_hub_and_not_to_its_storage(world):

@@ -75,9 +75,6 @@ def test_the_container_has_its_gpu_its_probe_and_its_mounts(declare):
     assert template["scaling"] == {"minInstanceCount": 1, "maxInstanceCount": 2}
 
 
-NEXT = {"type": "TRAFFIC_TARGET_ALLOCATION_TYPE_LATEST", "tag": "next"}
-
-
 def serving(revision, **labels):
     """The service as Google answers it: the latest revision has all requests."""
     return {
@@ -94,23 +91,6 @@ def test_without_a_roll_out_the_latest_revision_gets_all_requests_and_no_label_i
     assert inputs["traffics"] == [{"type": "TRAFFIC_TARGET_ALLOCATION_TYPE_LATEST", "percent": 100}]
     assert "gemma-serving-template" not in inputs["labels"]
     assert inputs["ingress"] == "INGRESS_TRAFFIC_ALL"
-
-
-def test_a_changed_template_leaves_the_requests_where_they_are(declare):
-    """The image is an output, as in a stack; the fingerprint is known when it is."""
-    _, first, _ = service(declare, kept_traffic=KeptTraffic(service=None))
-    assert first["traffics"] == [{"type": "TRAFFIC_TARGET_ALLOCATION_TYPE_LATEST", "percent": 100}]
-    same = {"gemma-serving-template": first["labels"]["gemma-serving-template"]}
-    kept = KeptTraffic(service=serving("gemma-x-00001-abc", **same))
-    _, unchanged, _ = service(declare, kept_traffic=kept)
-    assert unchanged["traffics"] == first["traffics"]
-    slower = dataclasses.replace(ARGS.scaling, concurrency=8)
-    _, changed, _ = service(declare, kept_traffic=kept, scaling=slower)
-    assert changed["traffics"] == [
-        {"type": "TRAFFIC_TARGET_ALLOCATION_TYPE_REVISION", "revision": "gemma-x-00001-abc", "percent": 100},
-        NEXT,
-    ]
-    assert changed["labels"]["gemma-serving-template"] != first["labels"]["gemma-serving-template"]
 
 
 def test_outputs_of_other_resources_are_part_of_the_fingerprint(declare):

@@ -40,18 +40,6 @@ def test_the_same_template_leaves_the_traffic_to_the_letter():
         assert [target.to_api() for target in declared] == traffic["traffic"]
 
 
-def test_a_changed_template_keeps_the_shares_by_name_and_adds_a_tag_without_requests():
-    followed = service([{"type": LATEST, "percent": 100}], [{"type": LATEST, "percent": 100, "revision": "s-1"}])
-    assert declared_targets(followed, "new") == (
-        TrafficTarget(revision="s-1", percent=100),
-        TrafficTarget(tag=NEXT_TAG),
-    )
-    assert [target.to_api() for target in declared_targets(DIVIDED, "new")] == [
-        *PINNED,
-        {"type": LATEST, "tag": NEXT_TAG},
-    ]
-
-
 def test_shares_of_the_settings_are_declared_by_name_and_are_no_change_where_google_has_them():
     assert declared_targets(DIVIDED, "old", {"s-1": 90, "s-2": 10}) == targets_of(DIVIDED)
     back = TrafficTarget(revision="s-1", percent=100)

@@ -6,19 +6,15 @@ import pytest
 
 from planning import Deployment, Finding, Plan, PlanningError, VllmOptions, plan
 from planning.data.checkpoints import (
-    ABSENT,
     CHECKPOINTS,
     family,
     find_checkpoint,
-    nearest_ids,
-    similar_ids,
-    stored_as,
 )
 from planning.memory.resolve import resolve
 from planning.memory.speculation import unknown_drafter_bytes
 from planning.model.catalog import MODELS, model_ids, spec_of
 from planning.model.spec import tensors
-from planning.question.drafters import drafter_of, drafters_for, mismatch
+from planning.question.drafters import drafters_for, mismatch
 from planning.solve.candidates import checkpoints_of
 from tests.records import replace
 
@@ -83,21 +79,6 @@ def test_a_drafter_is_no_model_to_serve():
     assert not any(CHECKPOINTS[name].is_drafter for name in model_ids())
 
 
-def test_the_options_name_the_drafter():
-    assert drafter_of(VllmOptions()) is None
-    assert drafter_of(speculating(None, "ngram")) is None
-    assert drafter_of(speculating(None, "mtp")) is None
-    found = drafter_of(speculating("google/gemma-4-31B-it-assistant"))
-    assert found is not None
-    assert found.target_hidden == MODELS["google/gemma-4-31B-it"].hidden
-    small = drafter_of(speculating("google/gemma-4-E2B-it", "draft_model"))
-    assert small is not None
-    assert small.groups == MODELS["google/gemma-4-E2B-it"].groups
-    deployment = replace(H100, vllm=speculating("google/gemma-4-31B-it-assistant"))
-    assert resolve(deployment).drafter == found
-    assert resolve(H100).drafter is None
-
-
 def test_an_unknown_drafter_is_found_with_the_one_that_was_meant():
     def found(name: str) -> tuple[Plan, Finding]:
         planned = plan(replace(H100, vllm=speculating(name)))
@@ -140,24 +121,6 @@ def test_vocabularies_and_hidden_states_must_match():
 
 
 ABSENT_ID = "google/gemma-4-26B-A4B-it-qat-w4a16-ct"
-REPACK = "xbill9/gemma-4-26B-A4B-it-qat-q4_0-w4a16-ct"
-
-
-def test_nothing_offers_an_absent_id():
-    offers: dict[str, set[str]] = {
-        "ids that can be served": set(model_ids()),
-        "candidates of the solver": {one.id for family in (None, "26B-A4B", "31B") for one in checkpoints_of(family)},
-        "near spellings": {each for name in (ABSENT_ID, f"{ABSENT_ID}s", "26b-qat") for each in similar_ids(name)},
-        "models in four bits": {each for model in MODELS for each in stored_as(model, "w4a16")},
-        "drafters": {each for model in MODELS.values() for each in drafters_for(model)},
-        "nearest ids": {each for one in ABSENT.values() for each in nearest_ids(one)},
-    }
-    tight = Deployment(model="google/gemma-4-26B-A4B-it", accelerator="L4")  # bf16: every move is tried
-    for deployment in (tight, replace(tight, model=ABSENT_ID), replace(tight, accelerator="v6e-1")):
-        moves = (remedy.changes for finding in plan(deployment).findings for remedy in finding.remedies)
-        offers[f"remedies of {deployment.model}"] = {str(change["model"]) for change in moves if "model" in change}
-    assert {name: found & ABSENT.keys() for name, found in offers.items() if found & ABSENT.keys()} == {}
-    assert REPACK in offers[f"remedies of {tight.model}"] | offers[f"remedies of {ABSENT_ID}"]
 
 
 def test_an_absent_id_is_refused_where_an_id_is_searched():

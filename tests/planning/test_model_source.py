@@ -10,7 +10,6 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 FOLDER = ROOT / "tests" / "fixtures" / "models" / "other-8b"
-CONFIG = json.loads((FOLDER / "config.json").read_text())
 
 
 @dataclass

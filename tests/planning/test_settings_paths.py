@@ -5,8 +5,6 @@ import json
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-import pytest
-
 from contracts.labels import PRODUCT
 from planning.errors import PlanningError
 from scripts.plan.question import ROOT, Question, deployment_from
@@ -107,15 +105,3 @@ def test_set_takes_every_path_of_a_settings_file_with_and_without_its_namespace(
     assert set(refused) == gateway, {path: refused[path] for path in refused.keys() - gateway}
     assert all("gateway is not used with target tpu" in refused[path] for path in gateway)
     assert len(PATHS) > 150
-
-
-def test_set_writes_the_setting_that_the_path_names():
-    def of(*pairs: str):
-        return deployment_from(Question(stack="tpu-v6e1", set=pairs))
-
-    assert (of("quantization=fp8").quantization, of("quantization=fp8").vllm.quantization) == ("fp8", None)
-    assert of("vllm.quantization=fp8").vllm.quantization == "fp8"
-    assert of("acceptFindings=[FIT07, FIT08]").accept_findings == ("FIT07", "FIT08")
-    assert of(f"{PRODUCT}:tpu.zones=[us-east5-b]").tpu.zones == ("us-east5-b",)
-    with pytest.raises(PlanningError, match="other:key is not a setting"):
-        of("other:key=1")

@@ -159,32 +159,6 @@ def test_the_saturated_rate_is_that_of_the_workload():
 SPARK = "memory=128GiB,bandwidth=273GB/s,tflops=125,name=GB10"
 
 
-def test_attention_of_a_long_prompt_is_slower_in_the_triton_kernel_than_its_products():
-    """Four times the prompt: attention's share of the operations is small on all, but Gemma 4's kernel on an A100 reaches a tenth of the peak."""
-    times: dict[str, float] = {}
-    for accelerator in ("A100-80GB", "H100", "v6e-1"):
-        server = Deployment(model="gemma-4-E4B-it", accelerator=accelerator, vllm=VllmOptions(max_model_len=131_072))
-        short, long = (
-            answer(server, Workload(input_tokens=n, output_tokens=8, users=1)).ttft_s.typical for n in (16_000, 64_000)
-        )
-        times[accelerator] = long / short
-    assert times["A100-80GB"] > 1.4 * times["v6e-1"]
-    assert times["H100"] < 1.2 * times["v6e-1"], "FlashAttention 4"
-
-
-def test_drafts_pay_for_one_request_on_a_tpu_and_not_for_sixteen():
-    """A public table has 144 and 346 tokens/s for one request of E2B on v5e-1, and 2,007 and 1,345 for sixteen (xbill9/gemma4-dev 007fff8)."""
-    options = VllmOptions(max_model_len=4_096, max_num_seqs=16, max_num_batched_tokens=512)
-    plain = Deployment(model="gemma-4-E2B-it", accelerator="v5e-1", image_version="0.29.1rc1", vllm=options)
-    drafts = {"model": "google/gemma-4-E2B-it-assistant", "num_speculative_tokens": 4}
-    drafted = replace(plain, vllm=replace(options, speculative_config=drafts))
-    asked = Workload(input_tokens=28, output_tokens=256, accepted_share=0.55)
-    for users, with_drafts, without in ((1, 346, 144), (16, 1_345, 2_007)):
-        measured = answer(drafted, replace(asked, users=users)), answer(plain, replace(asked, users=users))
-        assert measured[0].output_tok_per_s.typical == pytest.approx(with_drafts, rel=0.15)
-        assert measured[1].output_tok_per_s.typical == pytest.approx(without, rel=0.05)
-
-
 def on_a_spark(model: str) -> Deployment:
     options = VllmOptions(max_model_len=131_072, max_num_batched_tokens=8_192, kv_cache_dtype="fp8")
     return Deployment(model=model, accelerator="", device=parse_device(SPARK), image_version="0.26.0", vllm=options)

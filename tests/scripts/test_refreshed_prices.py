@@ -1,18 +1,16 @@
 """`plan prices` reads Google's price catalog whole or writes nothing, and shows what changed."""
 
 import json
-import os
 import shutil
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
-import requests
 from tenacity import wait_none
 
 from cloud import google_api
-from cloud.price_file import CATALOG_URL, book_of, list_prices
+from cloud.price_file import book_of, list_prices
 from contracts.errors import ScriptError
 from localcloud.tests import idle_cloud
 from localcloud.world.scenario import Fault, OperationDurations, Scenario
@@ -154,19 +152,6 @@ def test_a_catalog_that_cannot_be_read_whole_writes_nothing(project, cloud, caps
     assert not (project / "prices.json").exists()
 
 
-def test_an_api_that_is_off_is_named_with_the_command_that_enables_it(project, cloud, capsys):
-    api = f"{cloud.base_url}/serviceusage/v1/projects/{PROJECT}/services/cloudbilling.googleapis.com"
-    header = {"Authorization": f"Bearer {cloud.token}"}
-    requests.post(f"{api}:disable", json={}, headers=header, timeout=30).raise_for_status()
-    try:
-        code, out, err = run(capsys)
-    finally:
-        requests.post(f"{api}:enable", json={}, headers=header, timeout=30).raise_for_status()
-    assert (code, out) == (1, "")
-    assert f"API cloudbilling is off in project {PROJECT}. Nothing was written. Run `gcloud services enable" in err
-    assert not (project / "prices.json").exists()
-
-
 def test_an_outage_after_half_of_the_pages_keeps_the_earlier_file(project, cloud, capsys):
     run(capsys)
     before = (project / "prices.json").read_bytes()
@@ -238,20 +223,6 @@ def read(*compute, run=(CPU,)):
     return read_catalog(catalog)
 
 
-def test_reserved_committed_and_similar_products_are_not_on_demand():
-    found = read(
-        V6E,
-        sku("DWS Defined Duration V6e running in Columbus", 1.35),
-        sku("TpuV6e attached to Spot Preemptible VMs running in Columbus", 1.4033, usage="Preemptible"),
-        sku("Capacity Optimized TpuV6e running in Columbus", 2.6),
-        sku("Reserved V6e TPU in Columbus in Calendar Mode", 1.89),
-        sku("TpuV6e running in Columbus", 0.9, usage="Commit1Yr"),
-        sku("Regional Balanced PD Capacity in Columbus", 0.2, unit="GiBy.mo"),
-    ).found
-    prices = {key: price.usd for (key, region), price in found.items() if region == "us-east5"}
-    assert prices == {"v6e_standard_usd_per_chip_hour": 2.7, FLEX: 1.35, SPOT: 1.4033}
-
-
 @pytest.mark.parametrize(
     ("given", "said"),
     [
@@ -284,15 +255,3 @@ def test_of_two_skus_with_different_prices_none_is_chosen_and_both_are_named(pro
     assert (price.usd, price.is_unclear, price.missed_on) == (2.7, True, TODAY)
     same = read(twins[0], {**twins[1], "pricingInfo": twins[0]["pricingInfo"]})
     assert same.found[key, "us-east5"].usd == 2.7
-
-
-def test_the_guard_and_the_teardown_count_refreshed_prices_and_work_without_them(tmp_path):
-    key, path = "v6e_standard_usd_per_chip_hour", tmp_path / "prices.json"
-    catalog = {"url": CATALOG_URL, "keys": [key], "unclear": {}}
-    assert list_prices(tmp_path) is LIST_PRICES
-    path.write_text(json.dumps({"as_of": TODAY, "catalog": catalog, "regions": {"us-east5": {key: 2.5}}}))
-    assert list_prices(tmp_path).price(key, "us-east5-a").usd == 2.5
-    for number, text in enumerate(("{", "[]", json.dumps({key: 1.0}))):
-        path.write_text(text)
-        os.utime(path, ns=(number, number))
-        assert list_prices(tmp_path) is LIST_PRICES

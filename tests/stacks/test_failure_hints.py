@@ -39,7 +39,6 @@ BEGUN = (
     "already set an error? "
 )
 MISMATCH = BEGUN + "Error 803: system has unsupported display driver / cuda driver combination"
-UNSUPPORTED = BEGUN + "Error 804: forward compatibility was attempted on non supported HW"
 OLD_DRIVER = (
     "RuntimeError: The NVIDIA driver on your system is too old (found version 12020). Please update your GPU driver by downloading and installing a "
     "new version from the URL: http://www.nvidia.com/Download/index.aspx"

@@ -10,10 +10,8 @@ from components.stack_details import StackDetails
 from contracts.fields import camel_case, from_json
 from contracts.outputs import DETAILS, StackOutputs
 from planning.cost.subject import examine
-from planning.data import overheads
 from planning.planner import plan_of
 from planning.question.vllm_args import given_options
-from stacks.cloud_run import startup_probe
 from stacks.loading import from_file
 from stacks.outputs import smoke_thresholds
 from stacks.planned import to_deployment
@@ -84,31 +82,3 @@ def test_a_first_token_may_take_a_multiple_of_the_estimate_and_at_least_the_floo
     subject = examine(to_deployment(settings))
     subject = replace(subject, throughput=replace(subject.throughput, ttft_s=estimate_s))
     assert smoke_thresholds(settings.smoke, subject, plan_of(subject)).max_ttft_s == threshold_s
-
-
-@pytest.mark.parametrize(
-    ("stack", "slower", "delay_s"),
-    [("l4-qat", 1, 0), ("l4-12b-qat", 1, 0), ("rtx6000-31b", 1, 0), ("l4-12b-qat", 2.45, 0), ("l4-12b-qat", 2.55, 240)],
-)
-def test_a_stack_without_a_probe_is_seen_soon_and_has_all_the_time_that_it_may_need(
-    monkeypatch, request, stack, slower, delay_s
-):
-    """A probe that follows from the estimate ended rtx6000-31b after 360 s, and it loads for 310 s.
-
-    The prompt probe waits 1,800 s. A start that takes more than that with its margin (9.7 min times 2.55) gets the longest, 2,040 s.
-    """
-    settings = from_file(ROOT / f"Pulumi.{stack}.yaml", project="my-project")
-    assert settings.cloud_run.startup_probe is None
-    waits = ("CLOUD_RUN_CONTAINER_START_S", "GPU_PROCESS_START_S", "GPU_COMPILE_BASE_S", "GPU_COMPILE_S_PER_LAYER")
-    rates = dict.fromkeys(("FUSE_BYTES_PER_S", "CLOUD_RUN_NETWORK_BYTES_PER_S"), 1 / slower)
-    changed = {**dict.fromkeys(waits, slower), **rates}
-    rows = {name: replace(row, value=row.value * changed.get(name, 1)) for name, row in overheads.CONSTANTS.items()}
-    monkeypatch.setattr(overheads, "CONSTANTS", rows)
-    overheads.constant.cache_clear()
-    request.addfinalizer(overheads.constant.cache_clear)
-    subject = examine(to_deployment(settings))
-    planned = plan_of(subject)
-    probe = startup_probe(planned)
-    assert (probe.initial_delay_s, probe.budget_s) == (delay_s, 1800 + delay_s)
-    assert planned.startup.total_s <= planned.startup.ready_s < planned.startup.total_s + 10
-    assert smoke_thresholds(settings.smoke, subject, planned).startup_budget_s > planned.startup.ready_s

@@ -2,7 +2,6 @@
 
 import pytest
 
-from planning import plan
 from planning.cost.subject import examine
 from planning.memory.host_memory import parts_bytes
 from stacks.hooks.staged_weights import staged_weights
@@ -95,18 +94,6 @@ def test_staged_parts_are_local_folders_that_need_no_hub(stack, mode, root, copi
     bucket = "gs://my-project-gemma-x-models"
     folders = {(f"{bucket}/{name}{ENDING}", f"{root}/{name}{ENDING}") for name in ("sql", "gemma-4-E2B-it-assistant")}
     assert {(one.uri, one.path) for one in context.part_copies} == (folders if copied else set())
-
-
-def test_a_part_that_is_not_staged_comes_from_the_hub_and_the_plan_says_so():
-    context = with_parts("tpu-v6e1", {ADAPTER: OWN})
-    assert context.needs_hub
-    assert context.vllm.speculative_config["model"] == DRAFTER
-    assert [part.source for part in context.parts if part.folder is None] == [DRAFTER]
-    named = {finding.id: finding.message for finding in plan(to_deployment(context.settings)).findings}
-    assert ADAPTER not in named.get("SEC07", "")
-    assert (
-        ADAPTER in {f.id: f.message for f in plan(to_deployment(with_parts("tpu-v6e1", {}).settings)).findings}["SEC07"]
-    )
 
 
 def test_each_staged_part_is_checked_before_the_service_is_made():

@@ -18,7 +18,6 @@ from vm_agent.follow import LatestDocument
 from vm_agent.kept import AgentPacing
 from vm_agent.publishing import LogFollower, PhasePublisher
 from vm_agent.serving import Agent
-from vm_agent.shipping import LogShipper
 from vm_agent.weights import WeightsCopy
 
 
@@ -37,17 +36,6 @@ def stage(machine: Machine) -> None:
 
 
 class TestWeightsFromABucket:
-    def test_the_prefix_arrives_whole_in_ranges_and_nothing_else_does(self, machine: Machine, tmp_path: Path):
-        stage(machine)
-        told: list[str] = []
-        copier(tmp_path / "m", told=told).run()
-        assert (tmp_path / "m/shards/one.safetensors").read_bytes() == machine.objects["e2b/shards/one.safetensors"]
-        assert (tmp_path / "m/config.json").read_bytes() == b"{}"
-        assert (tmp_path / "m/empty").read_bytes() == b""
-        assert sum(item.startswith("e2b/shards") for item in machine.ranges) == 6
-        assert not any("not-ours" in str(path) for path in (tmp_path / "m").rglob("*"))
-        assert told[-1].endswith("GiB")
-
     def test_compiled_programs_beside_weights_without_a_folder_are_no_weights(self, machine: Machine, tmp_path: Path):
         machine.objects["config.json"] = b"{}"
         machine.objects["compile-cache/v6e-4/key/0.tar"] = b"programs"
@@ -203,30 +191,6 @@ class TestWhatIsPublished:
         assert len(detail.encode()) <= 2048
         assert detail.endswith("[masked] [masked] Authorization: Bearer [masked] [masked] the end")
 
-    def test_a_private_key_that_the_server_prints_line_by_line_never_reaches_cloud_logging(self, machine: Machine):
-        publisher = PhasePublisher(MetadataClient())
-        shipper = LogShipper(MetadataClient(), publisher)
-        publisher.secrets.add("swordfish")
-        for line in ("-----BEGIN PRIVATE KEY-----", "canary+short=", "-----END PRIVATE KEY-----", "a swordfish"):
-            shipper.server_line(line)
-            shipper.agent_line("agent")
-        assert shipper.write()
-        assert machine.log_lines("server") == ["[masked]", "[masked]", "[masked]", "a [masked]"]
-        assert machine.log_lines("agent") == ["agent"] * 4
-
-    def test_fast_progress_is_told_at_most_every_two_seconds_and_the_last_word_is_not_lost(
-        self, machine: Machine, monkeypatch: pytest.MonkeyPatch
-    ):
-        publisher, now_s = PhasePublisher(MetadataClient()), [1000.0]
-        monkeypatch.setattr("vm_agent.publishing.time.monotonic", lambda: now_s[0])
-        for number in range(50):
-            publisher.publish("fetching weights", "one", str(number))
-            now_s[0] += 0.1
-        assert [text for key, text in machine.published if key == "detail"] == ["0", "20", "40"]
-        now_s[0] += 2.0
-        publisher.publish_again()
-        assert machine.guest()["detail"] == "49"
-
     def test_guest_attributes_that_cannot_be_written_do_not_stop_the_agent(self, capsys: pytest.CaptureFixture[str]):
         told: list[str] = []
         publisher = PhasePublisher(MetadataClient(host=f"127.0.0.1:{free_port()}"), tell=told.append)
@@ -347,18 +311,6 @@ def test_models_that_the_document_does_not_name_leave_the_disk(tmp_path: Path):
     text = document(8000, args=["google/gemma-4-E2B-it", '--speculative-config={"model": "org/draft--8"}'])
     remove_other_models(parse_document(text), cache=tmp_path)
     assert sorted(path.name for path in (tmp_path / "hub").iterdir()) == [f"models--{names[0]}", f"models--{names[2]}"]
-
-
-def test_of_rapid_changes_the_last_one_wins_and_the_same_text_is_no_change():
-    latest = LatestDocument()
-    latest.set("a")
-    latest.set("a")
-    assert latest.get() == (1, "a")
-    latest.set("b")
-    latest.set("c")
-    assert latest.get() == (3, "c")
-    assert latest.wait_for_newer(1, 0)
-    assert not latest.wait_for_newer(3, 0.01)
 
 
 def test_a_docker_that_does_not_answer_is_no_missing_container(monkeypatch):

@@ -167,17 +167,6 @@ class TestModels:
 
 
 class TestDrain:
-    def test_a_server_that_knows_the_flag_drains_by_itself(self, serving: Serving, machine: Machine):
-        limits, asked = RolloutLimits(drain_s=40, shutdown_flag=True), list[int]()
-        serving.agent.server.requests = lambda port: float(asked.append(port) or 0)  # type: ignore[method-assign]
-        first = serving.ask(limits=limits)
-        serving.sees("ready", first, first)
-        second = serving.ask("--max-num-seqs=4", limits=limits)
-        serving.sees("ready", second, second)
-        assert [call[-1] for call in calls(machine, "run")] == ["--shutdown-timeout=40"] * 2
-        assert [call[1:3] for call in calls(machine, "stop")] == [["-t", "70"]]
-        assert asked == [], "waited for an idle moment"
-
     def test_a_server_that_does_not_know_it_is_stopped_in_an_idle_moment(self, serving: Serving, machine: Machine):
         serving.good()
         busy, asked = (machine.root / f"gemma-serving.exit.{name}" for name in ("busy", "asked"))

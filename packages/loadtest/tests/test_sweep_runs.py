@@ -23,9 +23,9 @@ from loadtest.errors import NotReachedError, SweepError
 from loadtest.generator.pool import HOME
 from loadtest.settings import SweepSettings
 from loadtest.store import ResultStore, read_results, read_run
-from loadtest.sweep import _Saturation, run_sweep, seed_of
+from loadtest.sweep import run_sweep, seed_of
 from loadtest.tests.model_pool import ModelPool, ModelServer
-from loadtest.traffic.points import Point, Sweep
+from loadtest.traffic.points import Sweep
 
 SWEEP = Sweep(
     concurrency=(4,), request_rate=(), input_tokens=(32,), output_tokens=(8,), requests=12, duration_s=None, seed=1
@@ -369,26 +369,6 @@ def test_loads_beyond_saturation_are_left_out_when_asked(calm, tmp_path, monkeyp
     assert sum("saturated at a lower load" in text for text in reporter.lines) == 2
     everything = bench(calm.url, tmp_path / "all", sweep, stop_when_saturated=False)[1]
     assert len(everything) == 5
-
-
-@pytest.mark.parametrize(
-    ("tokens_per_s", "measured"),
-    [
-        ((100.0, 200.0, 400.0, 800.0, 1600.0), 5),
-        ((100.0, 101.0, 102.0, 300.0, 400.0), 3),
-        ((100.0, 200.0, 202.0, 400.0, 410.0), 5),
-        ((100.0, 200.0, 190.0, 180.0, 900.0), 4),
-    ],
-)
-def test_two_loads_in_a_row_that_gain_nothing_are_saturation(tokens_per_s, measured):
-    saturation, seen = _Saturation(enabled=True), 0
-    for level, throughput in enumerate(tokens_per_s, start=1):
-        point = Point(mode="closed", level=level, input_tokens=8, output_tokens=8, requests=1, duration_s=None, seed=1)
-        if saturation.over(point):
-            continue
-        saturation.learn(point, {"output_throughput": throughput, "request_throughput": 1.0})
-        seen += 1
-    assert seen == measured
 
 
 def run_cli(*words, **options):

@@ -224,18 +224,6 @@ def test_points_beyond_the_kv_cache_are_measured_and_marked(server, tmp_path, mo
     assert note in (write_reports(tmp_path), (tmp_path / "report.md").read_text())[1]
 
 
-def test_points_beyond_the_kv_cache_are_left_out_before_they_run_when_asked(server, tmp_path, monkeypatch):
-    server.control({})
-    monkeypatch.setattr("loadtest.sweep.WorkerPool", lambda: ModelPool(ModelServer(ttft_s=0.02, tpot_s=0.008)))
-    outcome, results = bench(server.url, tmp_path, replace(GRID, within_cache=True))
-    row = {
-        "key": "closed-c16-i2000-o8-n0",
-        "reason": "it needs 32,064 tokens of the KV cache, which has 16,000",
-    }
-    assert [dict(each) for each in outcome.left_out] == [row] == read_run(tmp_path)["left_out"]
-    assert len(results) == 3
-
-
 def test_what_exceeds_a_kv_cache():
     points, _ = plan_points(GRID, None)
     largest = max(points, key=lambda point: point.level * point.input_tokens)

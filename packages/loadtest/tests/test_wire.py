@@ -75,18 +75,6 @@ def receive(pieces, *, end=None, keep_text=False) -> tuple[Exchange, WireConnect
     return asyncio.run(run())
 
 
-def test_a_stream_is_timed_counted_and_complete():
-    exchange, connection, done = receive([STREAM])
-    assert done
-    assert exchange.error is None
-    assert len(exchange.times_s) == 4  # three tokens, and the event that ends the choice
-    assert exchange.usage == Usage(prompt_tokens=5, completion_tokens=3, cached_tokens=4)
-    assert exchange.finished
-    assert exchange.simulated
-    assert connection.usable
-    assert connection.reused
-
-
 def compact(obj, **more) -> bytes:
     return b"data: " + json.dumps(obj, separators=(",", ":"), **more).encode() + b"\n\n"
 
@@ -241,25 +229,3 @@ def test_a_request_is_whole_and_a_header_cannot_be_split():
         request_head(origin, "/", {"X": "a\r\nEvil: b"})
     with pytest.raises(ValueError, match="expected http"):
         Origin.of("ftp://host")
-
-
-def special(finish=None):
-    return {"choices": [{"index": 0, "delta": {"content": ""}, "finish_reason": finish}]}
-
-
-def test_special_tokens_have_times_and_the_role_has_none():
-    pieces = [
-        HEAD + chunk(event({"choices": [{"delta": {"role": "assistant", "content": ""}, "finish_reason": None}]}))
-    ]
-    pieces += [
-        chunk(event(special())),
-        chunk(event(token("a"))),
-        chunk(event(special())),
-        chunk(event(special("length"))),
-    ]
-    pieces += [chunk(event({"choices": [], "usage": USAGE})) + chunk(b"data: [DONE]\n\n") + b"0\r\n\r\n"]
-    exchange, _, done = receive(pieces)
-    assert done
-    assert exchange.error is None
-    assert list(exchange.times_s) == [1.0, 2.0, 3.0, 4.0]
-    assert exchange.silent == 1  # the first output is the second event

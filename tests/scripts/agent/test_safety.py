@@ -27,7 +27,6 @@ from tests.scripts.agent.conftest import (
     call,
     frozen,
     keep,
-    lines,
     names,
     typing,
 )
@@ -67,23 +66,6 @@ def test_the_page_lists_the_permissions_and_toolsets_of_the_code():
     rows = dict(re.findall(r"^\| `(\w+)` \| (.*) \|$", page, flags=re.MULTILINE))
     assert {name: tuple(re.findall(r"`(\w+)`", rows.pop(name))) for name in TOOLSETS} == dict(TOOLSETS)
     assert tuple(rows) == CHANGES
-
-
-def test_a_tool_that_is_not_there_cannot_be_called(bench_of, audit, commands):
-    server = build(bench_of(), audit)
-    for tool, arguments in (
-        ("up", {"plan_id": "plan-0123456789abcdef"}),
-        ("teardown", {"stack": STACK}),
-        ("rollout", {"stack": STACK}),
-        ("restart", {"stack": STACK}),
-    ):
-        found = anyio.run(
-            lambda tool=tool, arguments=arguments: call(
-                server, tool, arguments, elicitation_callback=answering("accept")
-            )
-        )
-        assert found.is_error
-    assert commands.run == []
 
 
 def test_recover_only_looks_without_the_permission(bench_of, audit, commands):
@@ -218,19 +200,6 @@ def test_a_client_that_cannot_ask_is_not_shown_the_tool_and_cannot_call_it(bench
 # Plans.
 
 
-def test_up_runs_the_plan_once(bench_of, audit, commands):
-    agent = bench_of("up")
-    plan_id = keep(agent)
-    server = build(agent, audit)
-    first = anyio.run(lambda: call(server, "up", {"plan_id": plan_id}))
-    assert first.structured_content["ok"]
-    assert [argv[1] for argv in commands.run] == ["preview", "up"]
-    again = anyio.run(lambda: call(server, "up", {"plan_id": plan_id}))
-    assert again.is_error
-    assert "or was already run" in again.content[0].text
-    assert len(commands.run) == 2
-
-
 @pytest.mark.parametrize("change", [{"op": "delete"}, {"newState": {"type": "t", "inputs": {"a": 2}}}])
 def test_a_plan_is_refused_when_the_engine_would_do_something_else(bench_of, audit, commands, change):
     agent = bench_of("up")
@@ -286,22 +255,6 @@ def test_a_deployment_above_the_ceiling_is_refused(bench_of, audit, commands):
 
 
 # The audit file.
-
-
-def test_every_call_is_recorded_before_and_after(bench_of, audit, commands):
-    agent = bench_of("up")
-    plan_id = keep(agent)
-    server = build(agent, audit)
-    anyio.run(lambda: call(server, "up", {"plan_id": plan_id}))
-    begun, ended = lines(audit)
-    assert (begun["outcome"], ended["outcome"]) == ("begun", "done")
-    assert begun["call"] == ended["call"]
-    assert ended["plan_id"] == plan_id
-    assert ended["usd_per_hour"] == 2.0
-    assert stat.S_IMODE(audit.path.stat().st_mode) == 0o600
-    anyio.run(lambda: call(server, "up", {"plan_id": plan_id}))
-    assert lines(audit)[-1]["outcome"] == "refused"
-    assert "or was already run" in lines(audit)[-1]["detail"]
 
 
 def test_secrets_are_neither_in_the_record_nor_in_an_answer(bench_of, audit, commands):

@@ -102,21 +102,6 @@ def test_replacing_keeps_the_salt_the_secrets_and_the_project(new, tmp_path):
     assert "gcp:project" not in out
 
 
-@pytest.mark.parametrize(
-    ("arguments", "said"),
-    [
-        (("chat",), "the following arguments are required: --model"),
-        (("chat", "--model", "12B", "--accelerator", "H100"), '--accelerator is "H100". This project deploys'),
-        (("chat", "--model", "12B", "--budget", "0"), "--budget is '0'; it must be a number of more than 0."),
-    ],
-)
-def test_a_mistake_is_one_sentence_and_nothing_is_written(new, tmp_path, arguments, said):
-    code, out, err = new(*arguments)
-    assert (code, out, err.count("\n")) == (2, "", 1)
-    assert said.lower() in err.lower()
-    assert list(tmp_path.iterdir()) == []
-
-
 def test_a_private_persons_checkpoint_and_an_absent_one_are_said(new):
     repack = "xbill9/gemma-4-26B-A4B-it-qat-q4_0-w4a16-ct"
     code, out, err = new("chat", "--model", repack)
@@ -189,20 +174,6 @@ def test_a_fine_tune_gets_the_settings_of_its_size_and_its_own_name(new, tmp_pat
         COMMIT,
     )
     assert planned.fits
-
-
-@pytest.mark.parametrize(
-    ("changes", "sentence"),
-    [
-        ({"text_config": {"hidden_size": 64}}, '"num_hidden_layers" is missing'),
-        ({"quantization_config": {"quant_method": "bitsandbytes"}}, "bitsandbytes"),
-    ],
-)
-def test_a_config_that_cannot_be_served_is_refused_in_words(new, tmp_path, changes, sentence):
-    code, out, err = new("mine", "--model", "my-org/sql", "--config", own(tmp_path, **changes))
-    assert (code, out) == (2, "")
-    assert sentence in err
-    assert not (tmp_path / "Pulumi.mine.yaml").exists()
 
 
 def test_a_config_of_another_size_or_outside_the_project_is_refused(new, tmp_path, tmp_path_factory):

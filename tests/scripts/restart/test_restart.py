@@ -6,10 +6,9 @@ from types import SimpleNamespace
 
 import pytest
 
-from cloud import google_api
 from cloud.clock import WaitClock
 from cloud.tpu_machine import TpuMachine
-from contracts.errors import CommandRefusedError, ScriptError
+from contracts.errors import CommandRefusedError
 from contracts.exit_codes import ExitCode
 from contracts.rollout import ROLLOUT_METADATA_KEY, RolloutLimits
 from contracts.serving_document import DOCUMENT_METADATA_KEY, RESTART_METADATA_KEY, RESTART_NONCE
@@ -288,29 +287,6 @@ class TestMachine:
         command.locks = (StackLock(place="p", user="ana", host="elsewhere", pid=7, since="2026-11-22T10:00:00Z"),)
         code, _, said = command.run("--yes")
         assert (code, "by ana@elsewhere (process 7)" in said) == (ExitCode.REFUSED, True)
-
-    def test_a_change_of_another_client_at_the_same_time_is_kept(self, world, monkeypatch):
-        """Compute Engine refuses an old fingerprint."""
-        instance(world)
-        given, machine_ = world.api.post, TpuMachine(api=world.api, name=INSTANCE, clock=Time().clock)
-        added = []
-
-        def post(self, api, path, body):
-            if path.endswith("/setMetadata") and not added:
-                added.append(True)
-                items = [
-                    *({"key": k, "value": v} for k, v in metadata_of(world, INSTANCE).items()),
-                    {"key": "theirs", "value": "1"},
-                ]
-                fresh = world.call("GET", "compute", f"compute/v1/{INSTANCE}")["metadata"]["fingerprint"]
-                given(api, path, {"items": items, "fingerprint": fresh})
-                time.sleep(0.2)
-            return given(api, path, body)
-
-        monkeypatch.setattr(google_api.GoogleApi, "post", post)
-        with pytest.raises(ScriptError, match=f"Cannot change the metadata of {INSTANCE}: "):
-            machine_.set_metadata(RESTART_METADATA_KEY, "n-1", owner(STACK))
-        assert metadata_of(world, INSTANCE)["theirs"] == "1"
 
     def test_a_permission_that_is_missing_is_googles_sentence(self, world, command):
         node(world)

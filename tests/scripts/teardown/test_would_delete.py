@@ -13,7 +13,6 @@ from tests.cloud.populated import owner
 
 NOW = datetime(2026, 11, 22, 12, tzinfo=UTC)
 REGIONS = ("us-east5", "europe-west4", "asia-northeast1", "southamerica-west1")
-COLUMNS, MOST_LINES = 80, 25
 
 
 def found(kind, name="gemma-tpu-v6e1", location="global", document=None, stack="tpu-v6e1"):

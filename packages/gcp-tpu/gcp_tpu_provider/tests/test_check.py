@@ -19,18 +19,6 @@ def engine(monkeypatch: pytest.MonkeyPatch) -> FakeEngine:
     return FakeEngine(FakeTpu())
 
 
-def test_defaults_are_filled_in(engine: FakeEngine):
-    inputs = engine.inputs(wanted(queuedResourceId=None))
-    name = inputs["queuedResourceId"]
-    assert name.startswith("serve-")
-    assert len(name) == len("serve-") + 7
-    assert inputs["nodeId"] == f"{name}-node"
-    assert inputs["waitFor"] == "active"
-    assert inputs["waitPerZoneS"] == 7200
-    assert inputs["enableExternalIps"] is False
-    assert inputs["allowReplaceActive"] is False
-
-
 def test_the_automatic_name_follows_from_the_urn_so_that_a_killed_creation_is_found_again(engine: FakeEngine):
     assert engine.inputs(wanted(queuedResourceId=None)) == engine.inputs(wanted(queuedResourceId=None))
     assert auto_name(URN) != auto_name(URN.replace("dev", "prod"))

@@ -10,7 +10,7 @@ import pytest
 from gcp_tpu_provider.desired_state import urn_hash
 from gcp_tpu_provider.errors import GoogleError
 from gcp_tpu_provider.machine_warnings import deadline_warning
-from gcp_tpu_provider.refusals import ADVICE, NO_CAPACITY, NOT_TRIED, about_the_project, kind
+from gcp_tpu_provider.refusals import NO_CAPACITY, NOT_TRIED, kind
 from gcp_tpu_provider.tests.cloud import FakeTpu
 from gcp_tpu_provider.tests.harness import FAST, URN, Aborted, FakeEngine, wanted
 from gcp_tpu_provider.wire import SECRET, SIGNATURE, UNKNOWN
@@ -119,23 +119,6 @@ class TestCreate:
         assert engine.preview(wanted()) == "create"
         assert cloud.calls == []
 
-    def test_after_accepted_each_up_looks_whether_the_capacity_has_come_and_takes_it_over(
-        self, engine: FakeEngine, cloud: FakeTpu
-    ):
-        cloud.scripts["us-east5-a"] = ("CREATING", "ACCEPTED")
-        accepted = wanted(waitFor="accepted")
-        engine.up(accepted)
-        assert engine.preview(accepted) == "update"
-        assert set(engine.detailed) == {"state"}, "the preview names what the next `up` looks at"
-        assert engine.up({**accepted, "tags": ["other"]}) == "update"
-        cloud.queued[cloud.name("us-east5-a")].steps.append("ACTIVE")
-        engine.up({**accepted, "tags": ["other"]})
-        assert engine.state
-        assert engine.state.outputs["state"] == "ACTIVE"
-        assert cloud.nodes[cloud.node_name("us-east5-a")]["tags"] == ["other"], "a change in the queue is not lost"
-        assert engine.preview({**accepted, "tags": ["other"]}) == "same"
-        assert len(cloud.made("POST")) == 1
-
     def test_what_is_waited_for_can_change_and_the_next_up_waits_for_the_rest(self, engine: FakeEngine, cloud: FakeTpu):
         cloud.boots = boots
         engine.up(serving(waitFor="active"))
@@ -179,51 +162,6 @@ class TestZones:
         assert list(cloud.queued) == [cloud.name("us-east5-b")]
         assert [call.endswith("?force") for call in cloud.made("DELETE")] == [False, True]
 
-    def test_when_all_zones_are_spent_a_table_says_what_each_answered_and_nothing_is_left(
-        self, engine: FakeEngine, cloud: FakeTpu
-    ):
-        cloud.refusals["us-east5-a"] = GoogleError(403, "PERMISSION_DENIED", "flex-start is not allowed here.")
-        cloud.scripts["us-east5-b"] = ("FAILED:there is no more capacity",)
-        with pytest.raises(Aborted) as ended:
-            engine.up(wanted())
-        assert ended.value.message.splitlines() == [
-            "No zone granted v6e-4 (flex-start). All capacity requests were deleted.",
-            "  us-east5-a  Google returned 403 PERMISSION_DENIED: flex-start is not allowed here.",
-            "  us-east5-b  no capacity: FAILED: there is no more capacity.",
-            "no capacity: try again later or add zones.",
-        ]
-        assert ended.value.partial is None
-        assert engine.state is None
-        assert cloud.queued == {}
-
-    @pytest.mark.parametrize(
-        ("status", "message", "words"),
-        [
-            (
-                429,
-                "Quota limit 'TPUV6EPreemptiblePerProjectPerZoneForTPUAPI' has been exceeded. Limit: 0 in zone z.",
-                "quota",
-            ),
-            (403, "Permission denied on 'locations/us-east5-a' (or it may not exist).", "not offered here"),
-            (
-                400,
-                'Cloud TPU received a bad request. The requested zone "us-east5-a" is not supported.',
-                "not offered here",
-            ),
-            (429, 'There is no more capacity in the zone "us-east5-a"; you can try in another zone', "no capacity"),
-        ],
-    )
-    def test_quota_stock_and_offer_are_told_apart(
-        self, engine: FakeEngine, cloud: FakeTpu, status: int, message: str, words: str
-    ):
-        cloud.refusals["us-east5-a"] = GoogleError(status, "CODE", message)
-        cloud.scripts["us-east5-b"] = ("FAILED:Quota 'TPUV6E' exhausted. Limit 4 in region us-east5",)
-        with pytest.raises(Aborted) as ended:
-            engine.up(wanted())
-        assert f"  us-east5-a  {words}: Google returned {status} CODE: {message.rstrip('.')}." in ended.value.message
-        assert "  us-east5-b  quota: FAILED: Quota 'TPUV6E' exhausted." in ended.value.message
-        assert ended.value.message.endswith(ADVICE["quota"].format(project="my-project") + ".") == (words == "quota")
-
     def test_a_wait_that_timed_out_is_recognized(self):
         assert kind("the total wait of 1h expired before this zone was requested.") == NOT_TRIED
         assert kind("WAITING_FOR_RESOURCES for 30m: the total wait timed out.") == NO_CAPACITY
@@ -241,19 +179,6 @@ class TestZones:
         engine.up(wanted(nextSteps=advice))
         assert engine.preview(wanted(nextSteps=["Other words."])) == "same"
         assert engine.preview(wanted()) == "same"
-
-    def test_what_every_zone_would_repeat_ends_the_creation_at_once(self, engine: FakeEngine, cloud: FakeTpu):
-        error = GoogleError(
-            403, "PERMISSION_DENIED", "Permission 'tpu.nodes.create' denied on resource 'x' (or it may not exist)."
-        )
-        cloud.refusals["us-east5-a"] = about_the_project(error, "my-project", {})
-        with pytest.raises(Aborted) as ended:
-            engine.up(wanted())
-        assert ended.value.message.startswith(
-            "The caller lacks tpu.nodes.create in project my-project. Run `gcloud projects add-iam"
-        )
-        assert len(cloud.made("POST")) == 1
-        assert engine.state is None
 
     def test_wrong_credentials_are_not_tried_in_every_zone(self, engine: FakeEngine, cloud: FakeTpu):
         cloud.refusals["us-east5-a"] = GoogleError(401, "UNAUTHENTICATED", "Request had invalid credentials.")
@@ -281,36 +206,6 @@ class TestZones:
 
 
 class TestReady:
-    def test_up_waits_until_the_machine_says_that_it_serves_this_document(self, engine: FakeEngine, cloud: FakeTpu):
-        cloud.boots = boots
-        engine.up(serving())
-        assert engine.state
-        assert engine.state.outputs["phase"] == "ready"
-        assert engine.state.outputs["documentHash"] == sha(DOCUMENT)
-        shown = [line.partition(" ")[2] for line in engine.lines]
-        assert [word for word in ("pulling image", "loading", "compiling") if word in shown] == [
-            "pulling image",
-            "loading",
-            "compiling",
-        ]
-
-    def test_a_failed_server_fails_the_update_in_its_own_words_and_stays_in_the_state(
-        self, engine: FakeEngine, cloud: FakeTpu
-    ):
-        cloud.boots = lambda metadata: [
-            {"phase": "failed", "document-hash": sha(metadata["document"]), "detail": "ValueError: no such flag"}
-        ]
-        with pytest.raises(Aborted, match="ValueError: no such flag") as ended:
-            engine.up(serving())
-        assert ended.value.partial
-        assert engine.state
-        assert engine.state.outputs["state"] == "ACTIVE"
-        cloud.boots = boots
-        cloud.guests[cloud.node_name("us-east5-a")] = boots({"document": DOCUMENT})
-        assert engine.up(serving()) == "update"
-        assert engine.state.outputs["phase"] == "ready"
-        assert engine.up(serving()) == "same"
-
     def test_a_machine_that_waits_for_the_hub_is_named_in_the_progress_and_goes_on_after_the_end_of_up(
         self, engine: FakeEngine, cloud: FakeTpu
     ):
@@ -511,53 +406,8 @@ class TestTheEndOfTheRun:
     def test_that_is_not_known_or_has_passed_with_its_capacity_is_no_warning(self, outputs: dict[str, str]):
         assert deadline_warning(outputs, datetime.now(UTC)) == ""
 
-    def test_reaches_the_engine_in_a_preview(self, engine: FakeEngine, cloud: FakeTpu):
-        cloud.boots = boots
-        engine.up(serving())
-        assert engine.state
-        engine.state.outputs["deadline"] = "2020-01-01T00:00:00Z"
-        warnings: list[str] = []
-
-        async def warn(_urn: str, message: str) -> None:
-            warnings.append(message)
-
-        engine.provider.engine_log.warn = warn  # type: ignore[method-assign] - the engine's own end
-        engine.preview(serving())
-        assert ["expired at 2020-01-01 00:00 UTC" in message for message in warnings] == [True]
-
 
 class TestChangesInPlace:
-    def test_a_new_document_reaches_the_node_and_nothing_else_is_touched(self, engine: FakeEngine, cloud: FakeTpu):
-        cloud.boots = boots
-        engine.up(serving())
-        before = cloud.queued[cloud.name("us-east5-a")].created
-        assert engine.preview(serving("second")) == "update"
-        assert engine.detailed == {"metadata.document": "UPDATE"}
-        engine.up(serving("second"))
-        assert engine.state
-        assert engine.state.outputs["createTime"] == before
-        assert engine.state.outputs["documentHash"] == sha("second")
-        assert cloud.nodes[cloud.node_name("us-east5-a")]["metadata"]["document"] == "second"
-        assert cloud.made("DELETE") == []
-
-    def test_labels_tags_description_and_addresses_change_together_in_one_patch(
-        self, engine: FakeEngine, cloud: FakeTpu
-    ):
-        engine.up(wanted())
-        engine.up(
-            wanted(
-                labels={"managed-by": "gemma-serving", "team": "ml"},
-                tags=["a", "b"],
-                description="new",
-                enableExternalIps=True,
-            )
-        )
-        node = cloud.nodes[cloud.node_name("us-east5-a")]
-        assert node["labels"] == {"managed-by": "gemma-serving", "team": "ml", "gemma-serving-urn": urn_hash(URN)}
-        assert (node["tags"], node["description"]) == (["a", "b"], "new")
-        assert node["networkConfig"]["enableExternalIps"] is True
-        assert len(cloud.made("PATCH")) == 1
-
     def test_keys_that_others_added_stay_and_keys_that_were_ours_go(self, engine: FakeEngine, cloud: FakeTpu):
         engine.up(wanted(metadata={"a": "1", "b": "2"}))
         cloud.nodes[cloud.node_name("us-east5-a")]["metadata"]["ssh-keys"] = "me:ssh-rsa AAAA"
@@ -578,17 +428,6 @@ class TestChangesInPlace:
         assert cloud.made("PATCH") + cloud.made("DELETE") == []
         assert engine.up(wanted(**change)) == "same"
 
-    def test_a_refused_patch_keeps_the_old_inputs_so_that_the_next_update_tries_again(
-        self, engine: FakeEngine, cloud: FakeTpu
-    ):
-        engine.up(wanted())
-        cloud.faults.append(("PATCH", "503"))
-        with pytest.raises(Aborted, match="503") as ended:
-            engine.up(wanted(tags=["b"]))
-        assert ended.value.partial is None
-        assert engine.up(wanted(tags=["b"])) == "update"
-        assert cloud.nodes[cloud.node_name("us-east5-a")]["tags"] == ["b"]
-
 
 class TestReplacement:
     def test_giving_up_active_capacity_is_refused_in_the_preview(self, engine: FakeEngine, cloud: FakeTpu):
@@ -605,21 +444,6 @@ class TestReplacement:
         engine.up(wanted(network={SIGNATURE: SECRET, "value": "canary-net"}))
         with pytest.raises(Aborted, match="`network` changes from a secret to other, which replaces"):
             engine.preview(wanted(network="other"))
-
-    @pytest.mark.parametrize(
-        ("change", "path"),
-        [
-            ({"acceleratorType": "v6e-8"}, "acceleratorType"),
-            ({"provisioningModel": "spot", "maxRunDurationS": None}, "provisioningModel"),
-            ({"queuedResourceId": "other", "nodeId": "serve-node"}, "queuedResourceId"),
-            ({"serviceAccount": {"email": "a@b.c"}}, "serviceAccount"),
-            ({"zones": ["us-east5-b"]}, "zones"),
-        ],
-    )
-    def test_with_permission_what_cannot_change_replaces(self, engine: FakeEngine, change: dict[str, Any], path: str):
-        engine.up(wanted())
-        assert engine.preview(wanted(**change, allowReplaceActive=True)) == "replace"
-        assert engine.detailed[path].endswith("_REPLACE")
 
     def test_a_value_that_is_not_known_yet_does_not_condemn_running_capacity(self, engine: FakeEngine):
         engine.up(wanted(network="net"))
@@ -714,29 +538,6 @@ class TestImport:
         cloud.nodes[cloud.node_name("us-east5-a")]["labels"].pop("gemma-serving-urn")
         return name
 
-    def test_an_import_by_full_name_reconstructs_the_inputs(self, engine: FakeEngine, cloud: FakeTpu):
-        state = engine.import_(self.foreign(cloud))
-        assert state
-        assert state.id == "projects/my-project/queuedResources/serve"
-        assert state.inputs == {
-            "project": "my-project",
-            "zone": "us-east5-a",
-            "queuedResourceId": "serve",
-            "nodeId": "serve-node",
-            "acceleratorType": "v6e-4",
-            "runtimeVersion": "v2-alpha-tpuv6e",
-            "provisioningModel": "flex-start",
-            "maxRunDurationS": 14400,
-            "network": "net",
-            "enableExternalIps": False,
-            "serviceAccount": {"email": "a@b.c", "scopes": ["https://www.googleapis.com/auth/cloud-platform"]},
-            "description": "x",
-            "labels": {"managed-by": "gemma-serving", "gemma-serving-stack": "dev"},
-            "tags": ["serve"],
-            "metadata": {"startup-script": "#!/bin/sh\n"},
-            "dataDisks": [{"sourceDisk": "projects/my-project/zones/us-east5-a/disks/d", "mode": "read-write"}],
-        }
-
     @pytest.mark.parametrize(("reported", "imported"), [("200", 200), ("100", None)])
     def test_an_import_takes_the_boot_disk_unless_it_is_googles_default(
         self, engine: FakeEngine, cloud: FakeTpu, reported: str, imported: int | None
@@ -827,20 +628,6 @@ class TestDelete:
         with pytest.raises(Aborted, match="is still DELETING"):
             engine.destroy()
         assert engine.state
-
-    def test_a_state_that_moves_on_meanwhile_is_looked_at_again(self, engine: FakeEngine, cloud: FakeTpu):
-        cloud.scripts["us-east5-a"] = ("ACCEPTED",)
-        engine.up(wanted(waitFor="accepted"))
-
-        def moves(call: str) -> None:
-            found = cloud.queued.get(cloud.name("us-east5-a"))
-            if call.startswith("DELETE") and found and found.state == "ACCEPTED":
-                found.state = "PROVISIONING"
-
-        cloud.on_call = moves
-        engine.destroy()
-        assert [call.endswith("?force") for call in cloud.made("DELETE")] == [False, True]
-        assert cloud.queued == {}
 
     def test_what_is_not_ours_is_not_deleted(self, engine: FakeEngine, cloud: FakeTpu):
         engine.up(wanted())

@@ -123,24 +123,6 @@ class TestDue:
 
 
 class TestChangeOver:
-    def test_the_second_serves_and_the_first_is_deleted(self, engine: FakeEngine, cloud: FakeTpu):
-        engine.up(renewing())
-        cloud.pass_time(3)
-        cloud.calls.clear()
-        assert engine.up(renewing()) == "update"
-        assert engine.state
-        outputs = engine.state.outputs
-        assert list(cloud.queued) == [second(cloud)]
-        assert list(cloud.nodes) == [cloud.node_name(A, "serve-b").replace("serve-b-node", "serve-node-b")]
-        assert (outputs["name"], outputs["nodeName"]) == (second(cloud), next(iter(cloud.nodes)))
-        assert outputs["deadline"] == "2026-11-20T15:00:00Z"
-        assert engine.state.id == "projects/my-project/queuedResources/serve", "Pulumi's id stays"
-        assert other(engine) is None
-        request = next(index for index, call in enumerate(cloud.calls) if call.startswith("POST"))
-        deletion = next(index for index, call in enumerate(cloud.calls) if call.startswith("DELETE"))
-        assert request < deletion
-        assert engine.preview(renewing()) == "same"
-
     def test_the_next_renewal_goes_back_to_the_first_id(self, engine: FakeEngine, cloud: FakeTpu):
         engine.up(renewing())
         for expected in (second, first, second):
@@ -150,19 +132,6 @@ class TestChangeOver:
             assert name(engine) == expected(cloud)
         engine.destroy()
         assert cloud.queued == {}
-
-    def test_it_changes_over_when_the_new_machine_is_ready_and_not_before(self, engine: FakeEngine, cloud: FakeTpu):
-        cloud.boots = boots
-        engine.up(serving(renewBeforeS=HOUR_S))
-        cloud.pass_time(3)
-        cloud.calls.clear()
-        engine.up(serving(renewBeforeS=HOUR_S))
-        asked = [index for index, call in enumerate(cloud.calls) if "serve-node-b:getGuestAttributes" in call]
-        deleted = [index for index, call in enumerate(cloud.calls) if call.startswith("DELETE")]
-        assert len(asked) == 6
-        assert max(asked) < min(deleted)
-        assert engine.state
-        assert engine.state.outputs["phase"] == "ready"
 
     @staticmethod
     def told(engine: FakeEngine, cloud: FakeTpu, after_the_end: list[dict[str, str]]) -> list[str]:
@@ -233,22 +202,6 @@ class TestChangeOver:
         engine.up(serving(renewBeforeS=HOUR_S))
         assert list(cloud.queued) == [second(cloud)]
 
-    def test_with_accepted_each_up_looks_and_the_one_that_finds_it_active_changes_over(
-        self, engine: FakeEngine, cloud: FakeTpu
-    ):
-        given = renewing(waitFor="accepted")
-        cloud.scripts[A] = ("ACTIVE",)
-        engine.up(given)
-        cloud.pass_time(3)
-        cloud.scripts[A] = ("ACCEPTED",)
-        engine.up(given)
-        assert (name(engine), other(engine)) == (first(cloud), second(cloud))
-        assert engine.preview(given) == "update"
-        cloud.queued[second(cloud)].steps.append("ACTIVE")
-        engine.up(given)
-        assert (name(engine), other(engine)) == (second(cloud), None)
-        assert len(cloud.made("POST")) == 2
-
     def test_other_zones_are_asked_when_the_first_has_none(self, engine: FakeEngine, cloud: FakeTpu):
         engine.up(renewing())
         cloud.pass_time(3)
@@ -265,54 +218,6 @@ class TestChangeOver:
 
 
 class TestNoCapacity:
-    def test_a_refused_quota_is_a_warning_and_the_old_one_goes_on_serving(self, engine: FakeEngine, cloud: FakeTpu):
-        engine.up(renewing())
-        cloud.pass_time(3)
-        quota = GoogleError(429, "RESOURCE_EXHAUSTED", "Quota limit 'TPUV6E' has been exceeded. Limit: 4 in zone x.")
-        cloud.refusals = {A: quota, B: quota}
-        assert engine.up(renewing()) == "update"
-        assert (name(engine), other(engine)) == (first(cloud), None)
-        (warning,) = engine.warnings
-        assert "keeps serving until 2026-11-20T12:00:00Z" in warning
-        assert "quota: Google returned 429" in warning
-        assert engine.preview(renewing()) == "update", "the next one tries again"
-
-    def test_if_the_old_one_ended_meanwhile_the_update_fails(self, engine: FakeEngine, cloud: FakeTpu):
-        engine.up(renewing())
-        cloud.pass_time(3)
-        cloud.refusals = dict.fromkeys((A, B), GoogleError(403, "PERMISSION_DENIED", "no"))
-
-        def end(call: str) -> None:
-            if call.startswith("POST") and B in call:
-                cloud.clock = cloud.clock.replace(hour=13)
-
-        cloud.on_call = end
-        with pytest.raises(Aborted, match="No zone granted"):
-            engine.up(renewing())
-        cloud.on_call = None
-        cloud.refusals.clear()
-        engine.refresh()
-        assert engine.up(renewing()) == "replace"
-        assert list(cloud.queued) == [first(cloud)]
-
-    def test_when_the_run_ends_during_the_wait_a_refresh_makes_the_second_the_one_that_is_awaited(
-        self, engine: FakeEngine, cloud: FakeTpu
-    ):
-        engine.up(renewing())
-        cloud.pass_time(3)
-        cloud.scripts[A] = ("WAITING_FOR_RESOURCES",)
-        with pytest.raises(Aborted):
-            engine.up(renewing(), timeout_s=0.2)
-        assert other(engine) == second(cloud)
-        cloud.pass_time(2)
-        engine.refresh()
-        assert (name(engine), other(engine)) == (second(cloud), first(cloud))
-        assert engine.preview(renewing()) == "update", "not replaced: its place in the queue is kept"
-        cloud.queued[second(cloud)].steps.append("ACTIVE")
-        engine.up(renewing())
-        assert list(cloud.queued) == [second(cloud)]
-        assert engine.preview(renewing()) == "same"
-
     def test_the_same_without_a_refresh(self, engine: FakeEngine, cloud: FakeTpu):
         engine.up(renewing())
         cloud.pass_time(3)
@@ -373,40 +278,6 @@ class TestEnds:
         assert name(engine) == second(cloud)
         assert len(cloud.made("POST")) == 2, "nothing was requested again"
 
-    def test_a_creation_that_finds_both_and_is_interrupted_keeps_both(self, engine: FakeEngine, cloud: FakeTpu):
-        def refuse(call: str) -> None:
-            if call.startswith("DELETE"):
-                raise GoogleError(503, "UNAVAILABLE", "try later")
-
-        engine.up(renewing())
-        for _ in range(2):
-            cloud.pass_time(3)
-            cloud.on_call = refuse
-            with pytest.raises(Aborted):
-                engine.up(renewing())
-            engine.state = None
-            cancel_at(engine, cloud, "DELETE")
-            with pytest.raises(Aborted):
-                engine.up(renewing())
-            assert {name(engine), other(engine)} == {first(cloud), second(cloud)}
-            engine.up(renewing())
-        engine.destroy()
-        assert cloud.queued == {}
-
-    def test_when_the_one_that_serves_is_gone_a_refresh_still_knows_the_other(self, engine: FakeEngine, cloud: FakeTpu):
-        engine.up(renewing())
-        cloud.pass_time(3)
-        cancel_at(engine, cloud, "DELETE")
-        with pytest.raises(Aborted):
-            engine.up(renewing())
-        cloud.drop(cloud.queued[second(cloud)])
-        cloud.queued[first(cloud)].state = "SUSPENDED"
-        cloud.queued[first(cloud)].steps.clear()
-        engine.refresh()
-        assert (name(engine), other(engine)) == (first(cloud), None)
-        engine.destroy()
-        assert cloud.queued == {}
-
     def test_when_the_one_that_serves_is_gone_a_refresh_waits_for_a_request_without_an_answer(
         self, engine: FakeEngine, cloud: FakeTpu
     ):
@@ -447,20 +318,3 @@ class TestEnds:
         assert any("its labels do not name this Pulumi resource" in warning for warning in engine.warnings)
         engine.destroy()
         assert list(cloud.queued) == [second(cloud)]
-
-    def test_an_older_one_that_is_left_is_deleted_and_never_taken_for_the_successor(
-        self, engine: FakeEngine, cloud: FakeTpu
-    ):
-        given = wanted(renewBeforeS=3 * HOUR_S)
-        engine.up(given)
-        cloud.pass_time(1)
-        cancel_at(engine, cloud, "DELETE")
-        with pytest.raises(Aborted):
-            engine.up(given)
-        assert (name(engine), other(engine)) == (second(cloud), first(cloud))
-        cloud.pass_time(1)
-        engine.up(given)
-        assert engine.state
-        assert engine.state.outputs["deadline"] == "2026-11-20T14:00:00Z"
-        assert list(cloud.queued) == [first(cloud)]
-        assert len(cloud.made("POST")) == 3

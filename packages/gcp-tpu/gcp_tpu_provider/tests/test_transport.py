@@ -13,7 +13,6 @@ from aiohttp import web
 
 from gcp_tpu_provider.errors import GoogleError, NoAnswerError, ProjectError, TpuProviderError
 from gcp_tpu_provider.http_transport import HttpTpuTransport, google_error
-from gcp_tpu_provider.tpu_api import TpuApi
 from gcp_tpu_provider.transport import Pacing
 
 # Where something is expected to come, a busy machine may take its time; only what is expected to be given up has short limits.
@@ -93,34 +92,6 @@ def token(monkeypatch: pytest.MonkeyPatch):
 def error(status: int, code: str, message: str, reason: str = "") -> tuple[int, Any, dict[str, str]]:
     details = [{"@type": "type.googleapis.com/google.rpc.ErrorInfo", "reason": reason}] if reason else []
     return status, {"error": {"code": status, "status": code, "message": message, "details": details}}, {}
-
-
-def test_the_override_and_the_token_of_the_environment_are_used_as_gcloud_uses_them(monkeypatch: pytest.MonkeyPatch):
-    server = Server(answers=[(200, {"name": "op", "done": True}, {})])
-    name = "projects/p/locations/z/queuedResources/q"
-    operation = talk(
-        server, lambda transport: TpuApi(transport).create_queued_resource(name, {"tpu": {}}, "id-1"), monkeypatch
-    )
-    (request,) = server.seen
-    assert (request.method, request.path) == ("POST", "/tpu/v2alpha1/projects/p/locations/z/queuedResources")
-    assert dict(request.query) == {"queuedResourceId": "q", "requestId": "id-1"}
-    assert request.headers["Authorization"] == "Bearer canary-token"
-    assert json.loads(server.bodies[0]) == {"tpu": {}}
-    assert operation.done
-
-
-@pytest.mark.parametrize("status", [429, 500, 502, 503, 504])
-def test_what_passes_by_itself_is_tried_again(monkeypatch: pytest.MonkeyPatch, status: int):
-    server = Server(
-        answers=[error(status, "X", "later"), error(status, "X", "later"), (200, {"state": {"state": "ACTIVE"}}, {})]
-    )
-    found = talk(
-        server,
-        lambda transport: TpuApi(transport).find_queued_resource("projects/p/locations/z/queuedResources/q"),
-        monkeypatch,
-    )
-    assert found.state == "ACTIVE"
-    assert len(server.seen) == 3
 
 
 def test_a_broken_connection_is_tried_again(monkeypatch: pytest.MonkeyPatch):
@@ -242,22 +213,6 @@ def test_a_server_that_never_answers_is_given_up_and_may_have_acted(monkeypatch:
     assert lost.value.sent
 
 
-def test_an_outage_in_the_middle_of_a_wait_is_sat_out_longer_than_an_endpoint_that_never_answered(
-    monkeypatch: pytest.MonkeyPatch,
-):
-    pacing = Pacing(retry_budget_s=60, first_contact_s=0.0, retry_first_s=0.001, retry_most_s=0.002)
-    server = Server(answers=[(0, "", {})])
-    with pytest.raises(NoAnswerError):
-        talk(server, lambda transport: transport.call("POST", "v2alpha1/x"), monkeypatch, pacing)
-    server = Server(answers=[(200, {}, {}), *[(0, "", {})] * 5, (200, {"a": 1}, {})])
-
-    async def twice(transport: HttpTpuTransport) -> Any:
-        await transport.call("POST", "v2alpha1/x")
-        return await transport.call("POST", "v2alpha1/x")
-
-    assert talk(server, twice, monkeypatch, pacing) == {"a": 1}
-
-
 def test_a_dead_endpoint_is_given_up_and_cannot_have_acted(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("CLOUDSDK_API_ENDPOINT_OVERRIDES_TPU", "http://127.0.0.1:9/")
 
@@ -288,18 +243,6 @@ def test_without_credentials_the_way_to_them_is_said(monkeypatch: pytest.MonkeyP
     with pytest.raises(TpuProviderError, match="gcloud auth application-default login"):
         talk(server, lambda transport: transport.call("GET", "v2alpha1/x"), monkeypatch)
     assert server.seen == []
-
-
-def test_guest_attributes_of_a_machine_that_is_not_up_are_empty(monkeypatch: pytest.MonkeyPatch):
-    for status in (400, 404):
-        server = Server(answers=[error(status, "FAILED_PRECONDITION", "not yet")])
-        told = talk(
-            server,
-            lambda transport: TpuApi(transport).find_guest_report("projects/p/locations/z/nodes/n", "ns"),
-            monkeypatch,
-        )
-        assert told is None
-        assert json.loads(server.bodies[0]) == {"queryPath": "ns/"}
 
 
 def test_googles_time_is_that_of_its_last_answer(monkeypatch: pytest.MonkeyPatch):

@@ -14,8 +14,6 @@ UNDOCUMENTED = {
     ("gcp:compute/network:Network", "routingConfig.deleteBgpAlwaysCompareMed"),
     ("gcp:compute/routerNat:RouterNat", "initialNatIps"),
 }
-# Equal by other means of the real provider: a set's own hash, a function that writes the state, a value equivalent to none.
-ENTRIES = [(type_name, path) for type_name, each in sorted(OVERLAYS.items()) for path in each.properties]
 
 
 def walk(fields: PropertySpecs, at: str = "") -> Iterator[tuple[str, PropertySpec]]:

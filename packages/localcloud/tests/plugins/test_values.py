@@ -13,7 +13,6 @@ from localcloud.plugins.values import (
     from_struct,
     has_unknown,
     plain,
-    render_path,
     to_struct,
 )
 from localcloud.tests.plugins.harness import SIGNATURE, secret
@@ -84,17 +83,3 @@ def test_an_output_value_counts_as_unknown_until_it_has_one():
 def test_archives_and_assets_are_refused_by_name(signature, kind):
     with pytest.raises(UnsupportedValueError, match=f"do not support {kind}"):
         from_struct(struct_of({"source": {SIGNATURE: signature, "path": "x"}}))
-
-
-@pytest.mark.parametrize(
-    ("path", "rendered"),
-    [
-        (("template", "containers", 0, "image"), "template.containers[0].image"),
-        (("labels", "managed-by"), 'labels["managed-by"]'),
-        (("limits", "nvidia.com/gpu"), 'limits["nvidia.com/gpu"]'),
-        (("labels", ""), 'labels[""]'),
-        (("__meta",), "__meta"),
-    ],
-)
-def test_paths_are_written_as_the_engine_writes_them(path, rendered):
-    assert render_path(path) == rendered

@@ -124,20 +124,6 @@ def test_iam_decides_before_a_request_reaches_the_instance():
 
 
 @in_loop
-async def test_the_serverless_header_is_judged_so_that_an_api_key_can_pass():
-    token = "eyJh.eyJz.c2ln"
-    async with world(verdicts={token: AccessDecision.ALLOWED, "key": AccessDecision.UNAUTHENTICATED}) as here:
-        headers = {"X-Serverless-Authorization": f"Bearer {token}", "Authorization": "Bearer key"}
-        status, text = await here.get("/x?y=1", headers=headers)
-        seen = json.loads(text)
-        assert status == 200
-        assert seen["headers"]["Authorization"] == "Bearer key"
-        assert seen["headers"]["X-Serverless-Authorization"] == "Bearer eyJh.eyJz.SIGNATURE_REMOVED_BY_GOOGLE"
-        assert seen["headers"]["X-Forwarded-For"] == "127.0.0.1"
-        assert seen["path"] == "/x?y=1"
-
-
-@in_loop
 async def test_an_id_token_reaches_the_container_without_its_signature():
     async with world() as here:
         _, text = await here.get("/x", headers={"Authorization": "Bearer eyJh.eyJz.c2ln"})
@@ -243,18 +229,6 @@ async def test_requests_are_divided_exactly_by_the_shares():
 
 
 @in_loop
-async def test_a_tag_has_a_port_of_its_own_and_leads_to_its_instance_only():
-    async with world() as here:
-        port = await here.fronts.open(SERVICE, port=None, tag="next")
-        here.fronts.route(SERVICE, {"http://127.0.0.1:9": 100})
-        here.fronts.route(SERVICE, {here.instance: 100}, tag="next")
-        assert (await here.get("/x"))[0] == 503
-        async with here.session.get(f"http://127.0.0.1:{port}/x") as response:
-            assert response.status == 200
-        await here.fronts.close(SERVICE, tag="next")
-
-
-@in_loop
 async def test_a_request_that_runs_when_the_traffic_moves_is_completed_before_its_instance_counts_as_drained():
     async with world() as here:
         state = here.app[STATE]
@@ -268,16 +242,3 @@ async def test_a_request_that_runs_when_the_traffic_moves_is_completed_before_it
         assert await running == (200, "data: one\n\ndata: two\n\n")
         await asyncio.wait_for(drained, 20)
         await asyncio.wait_for(here.fronts.drained("http://127.0.0.1:1"), 20)
-
-
-@in_loop
-async def test_an_instance_that_is_not_ready_gets_no_request():
-    async with world() as here:
-        unready = Fronts(
-            authorize=lambda *_: AccessDecision.ALLOWED, limits=lambda _: DEFAULT_LIMITS, ready=lambda _: False
-        )
-        port = await unready.open(SERVICE, port=None)
-        unready.route(SERVICE, {here.instance: 100})
-        async with here.session.get(f"http://127.0.0.1:{port}/x") as response:
-            assert response.status == 503
-        await unready.close(SERVICE)

@@ -5,7 +5,6 @@ import contextlib
 import json
 from collections.abc import AsyncIterator
 from pathlib import Path
-from typing import Any
 
 import aiohttp
 from multidict import CIMultiDictProxy
@@ -46,10 +45,6 @@ async def here(**metadata: str) -> AsyncIterator[Here]:
         await server.stop()
 
 
-def run(work: Any) -> None:
-    asyncio.run(work())
-
-
 @in_loop
 async def test_googles_header_is_required_and_given():
     async with here() as at:
@@ -58,18 +53,6 @@ async def test_googles_header_is_required_and_given():
         status, text, headers = await at.ask("instance/name")
         assert (status, text, headers["Metadata-Flavor"]) == (200, "n1", "Google")
         assert (await at.ask("instance/nothing"))[0] == 404
-
-
-@in_loop
-async def test_the_machine_tells_who_it_is():
-    async with here() as at:
-        number = (await at.ask("project/numeric-project-id"))[1]
-        assert (await at.ask("project/project-id"))[1] == "p"
-        assert (await at.ask("instance/zone"))[1] == f"projects/{number}/zones/us-east5-a"
-        assert (await at.ask("instance/service-accounts/default/email"))[1] == "vm@p.iam.gserviceaccount.com"
-        listing = (await at.ask("instance/"))[1]
-        assert "attributes/\n" in listing
-        assert "zone\n" in listing
 
 
 @in_loop

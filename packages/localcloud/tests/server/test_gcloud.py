@@ -17,7 +17,6 @@ from localcloud.tests.server.gcloud_commands import (
 )
 
 RECORDED = json.loads(REQUESTS.read_text())
-ZONE = "projects/local-project/locations/us-east5-a"
 
 
 def test_the_recorded_requests_of_gcloud_are_answered_as_recorded(own_cloud: Started):

@@ -52,25 +52,6 @@ class TestIncidents:
             assert status == 501
             assert "does not evaluate alert policies" in message
 
-    def test_those_that_are_set_are_listed_with_their_policy_until_they_are_replaced(self, own_client, policy, alerts):
-        name = policy()
-        own_client.ok("POST", "/admin/alerts", {"alerts": [{"policy": name}]})
-        (alert,) = alerts()
-        assert (alert["state"], "closeTime" in alert) == ("OPEN", False)
-        assert alert["policy"] == {
-            "name": name,
-            "displayName": "policy",
-            "userLabels": {"stack": "s"},
-            "severity": "WARNING",
-        }
-        opened = "2026-11-20T08:00:00.000000Z"
-        own_client.ok("POST", "/admin/alerts", {"alerts": [{"policy": name, "state": "CLOSED", "openTime": opened}]})
-        (closed,) = alerts()
-        assert (closed["state"], closed["openTime"]) == ("CLOSED", opened)
-        assert closed["closeTime"] > opened
-        own_client.ok("POST", "/admin/alerts", {})
-        assert alerts() == []
-
     @pytest.mark.parametrize(
         ("changes", "status"), [({"policy": "projects/x/alertPolicies/1"}, 404), ({"state": "open"}, 400)]
     )
@@ -130,21 +111,6 @@ class TestRefusals:
         policy(GOOGLES, disableMetricValidation=False)
         policy(FIRES)
         assert own_client.error("POST", f"{V3}/alertPolicies", promql(FIRES, disableMetricValidation=False))[0] == 400
-
-    @pytest.mark.parametrize(
-        ("labels", "status"),
-        [
-            ('service_name="g"', 400),
-            ('monitored_resource!="cloud_run_job"', 400),
-            ('monitored_resource="cloud_run_revision"', 200),
-        ],
-    )
-    def test_a_platform_metric_of_several_resource_types_needs_one(self, own_client, labels, status):
-        query = f"sum(increase(run_googleapis_com:container_billable_instance_time{{{labels}}}[1d])) > 3"
-        found, answer = own_client.call("POST", f"{V3}/alertPolicies", promql(query))
-        assert found == status
-        words = "series selector must specify a label matcher on monitored resource name"
-        assert (words in str(answer)) == (status == 400)
 
     def test_a_query_has_the_result_that_was_set_and_others_are_refused(self, own_client):
         own_client.ok("POST", "/admin/alerts", {"queries": {"count(up)": 1, "count(down)": None}})

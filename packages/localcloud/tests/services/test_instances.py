@@ -207,17 +207,6 @@ class TestLife:
 
 
 class TestCapacityAndQuota:
-    def test_without_capacity_it_is_pending_and_then_deleted_with_an_error(self):
-        none = TpuZone(accelerator_types=("v6e-4",), flex_start=True, capacity={"v6e-4": 0})
-        with opened(zone=none, speed=1) as google:
-            operation = google.make(wait_s=3600)
-            assert google.status() == "PENDING"
-            google.cloud.cloud.timeline.advance(3600)
-            (error,) = google.done(operation)["error"]["errors"]
-            assert error["code"] == "ZONE_RESOURCE_POOL_EXHAUSTED"
-            assert "does not have enough resources" in error["message"]
-            assert google.status() == "gone"
-
     def test_without_quota_it_is_pending_too_and_says_so_at_the_end_only(self):
         with opened(speed=1, preemptible_quota_overrides={"us-east5": 0}) as google:
             operation = google.make(wait_s=3600)
@@ -335,26 +324,6 @@ class TestChanges:
         found = google.getGuestAttributes("guest", queryPath="gemma-serving/")
         assert found["queryValue"]["items"] == [{"namespace": "gemma-serving", "key": "phase", "value": "ready"}]
         google.done(google.delete("guest"))
-
-
-def test_one_list_shows_the_instances_of_all_zones(google):
-    google.done(google.make("here"))
-    google.make("there", zone="us-central1-b")
-    answer = google.api.instances().aggregatedList(project=PROJECT, filter="labels.a=b", maxResults=1).execute()
-    found = []
-    while True:
-        found += [item["name"] for scope in answer["items"].values() for item in scope["instances"]]
-        if "nextPageToken" not in answer:
-            break
-        answer = (
-            google.api.instances()
-            .aggregatedList(project=PROJECT, filter="labels.a=b", maxResults=1, pageToken=answer["nextPageToken"])
-            .execute()
-        )
-    assert {"here", "there"} <= set(found)
-    assert [item["name"] for item in google.list()["items"]] == ["here"]
-    google.done(google.delete("here"))
-    google.done(google.delete("there", zone="us-central1-b"))
 
 
 def test_a_network_in_use_is_not_deleted(google):

@@ -2,7 +2,6 @@
 
 import subprocess
 import sys
-from concurrent.futures import ThreadPoolExecutor
 
 from localcloud import services
 from localcloud.rest.discovery import VERSIONS
@@ -10,21 +9,6 @@ from localcloud.rest.discovery import VERSIONS
 
 def test_every_api_with_a_document_has_modules():
     assert set(services.MODULES) == set(VERSIONS)
-
-
-def test_the_first_requests_of_an_api_load_its_methods_once(own_client, monkeypatch):
-    loaded, handlers = [], services.handlers
-
-    def noted(cloud, apis):
-        loaded.extend(apis)
-        return handlers(cloud, apis)
-
-    monkeypatch.setattr(services, "handlers", noted)
-    path = "/tpu/v2alpha1/projects/local-project/locations/us-east5-b/nodes"
-    with ThreadPoolExecutor(8) as threads:
-        found = list(threads.map(lambda _: own_client.call("GET", path), range(8)))
-    assert [status for status, _ in found] == [200] * 8
-    assert loaded == ["tpu"]
 
 
 def test_the_command_starts_without_what_a_first_request_imports():

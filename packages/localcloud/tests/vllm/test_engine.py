@@ -116,21 +116,6 @@ async def test_every_token_is_handed_out_once_and_in_order():
 
 
 @in_loop
-async def test_a_prompt_that_does_not_fit_the_cache_waits_until_it_does():
-    running = engine(tokens=100)
-    first, first_sink = submit(running, 30, range(60))
-    _, second_sink = submit(running, 20, range(60))
-    assert (running.running, running.waiting) == (1, 1)
-    assert (
-        'num_requests_waiting_by_reason{engine="0",model_name="m",reason="capacity"} 1.0'
-        in EngineGroup([running]).metrics_text()
-    )
-    await second_sink.finished.wait()
-    assert first_sink.finished.is_set()
-    assert first.state == "done"
-
-
-@in_loop
 async def test_blocks_fill_as_tokens_come_until_the_last_sequence_is_preempted_and_starts_again():
     running = engine(tokens=160)
     usages: list[float] = []

@@ -83,25 +83,6 @@ def test_what_cannot_run_is_refused_in_vllms_words(command: str, accelerator: st
         fit(command, accelerator)
 
 
-@pytest.mark.parametrize(
-    ("model", "tokens", "weights_gib"),
-    [
-        ("google/gemma-4-31B-it-qat-w4a16-ct", 8_320, 21.67),
-        ("xbill9/gemma-4-26B-A4B-it-qat-q4_0-w4a16-ct", 53_888, 17.43),
-    ],
-)
-def test_four_bits_load_on_a_tpu_from_an_image_that_was_built_and_hold_the_logged_tokens(
-    model: str, tokens: int, weights_gib: float
-):
-    command = f"{model} --max-model-len 2048 --gpu-memory-utilization 0.92"
-    found = fit(command, "v6e-1", BUILT)
-    assert found.weights_gib == weights_gib
-    assert abs(found.tokens - tokens) < 0.02 * tokens
-    for image in (UPSTREAM, "", "docker.io/vllm/vllm-tpu:nightly"):
-        with pytest.raises(EngineStartError, match="compressed-tensors"):
-            fit(command, "v6e-1", image)
-
-
 def test_the_estimated_length_of_a_refusal_fits_and_one_block_more_does_not():
     command, accelerator = "google/gemma-4-26B-A4B-it-qat-w4a16-ct --gpu-memory-utilization 0.9", "nvidia-l4"
     with pytest.raises(EngineStartError) as refused:
@@ -177,25 +158,6 @@ def test_the_load_of_the_26b_exceeds_16_gib_of_container_memory(tmp_path: Path):
     assert isinstance(killed, KilledError)
     assert 16384 < killed.used_mib <= 16.78 * 1024
     assert start(environment(tmp_path, STAGED, memory_mib=17408)).capacity is not None
-
-
-@pytest.mark.parametrize(
-    ("paths", "again"), [({"/mnt": "{folder}", "/": "{folder}/layer"}, False), ({"/": "{folder}"}, True)]
-)
-def test_a_model_is_downloaded_again_unless_its_cache_lies_on_a_volume(
-    tmp_path: Path, paths: dict[str, str], again: bool
-):
-    real = {inside: outside.format(folder=tmp_path) for inside, outside in paths.items()}
-    around = read({"VLLM_SIM_ACCELERATOR": "v6e-4", "HF_HOME": "/mnt/hf", "VLLM_SIM_PATHS": json.dumps(real)})
-    words = parse(["vllm", "serve", "google/gemma-4-26B-A4B-it", "-tp=4", "--max-model-len=16384"])
-    cold = plan(words, around)
-    for file in [step.cache_file for step in cold.steps if step.cache_file]:
-        file.parent.mkdir(parents=True)
-        file.touch()
-    warm = plan(words, around)
-    assert any("downloading weights" in step.line for step in cold.steps)
-    assert any("downloading weights" in step.line for step in warm.steps) is again
-    assert (warm.total_s < cold.total_s - 50) is not again
 
 
 def test_a_second_start_finds_the_compiled_graphs(tmp_path: Path):
