@@ -14,13 +14,13 @@ help:
 
 setup:  ## Install the environment and the Pulumi engine.
 	@test -n "$(PYTHON)" || { echo "setup: no Python 3.11, 3.12 or 3.13 with venv found. Install one, or run: make setup PYTHON=/path/to/python3"; exit 1; }
-	@PYTHONPATH=packages $(PYTHON) -m tools.engine.beside $(MAKE) --silent $(STAMP)
+	@PYTHONPATH=packages $(PYTHON) -m tools.engine.ahead $(MAKE) --silent $(STAMP)
 	@.venv/bin/python -m tools.link
 	@.venv/bin/python -m tools.engine
 
 # uv installs the locked packages in a seventh of pip's time. It ignores pip's settings, so pip is the fallback.
 $(STAMP): requirements.txt requirements-dev.txt tools/installer.txt
-	@echo "setup: packages (30 s), and beside them Pulumi: on PATH, a download, or a build"
+	@echo "setup: packages (30 s), concurrently Pulumi: on PATH, a download, or a 5-minute build"
 	@test -x .venv/bin/python || $(PYTHON) -m venv .venv
 	@.venv/bin/python -m pip install --quiet --disable-pip-version-check --require-hashes -r tools/installer.txt || true
 	@echo "setup: installing $$(grep -c '==' requirements-dev.txt) pinned packages into .venv (about 20 seconds the first time)"

@@ -2,5 +2,5 @@
 
 import os
 
-# To find plugins, which no block has, pydantic would read the entry points of every installed package: 4 % of `gemma plan STACK`.
+# No block has plugins. To find them, pydantic reads the entry points of every installed package: 4 % of `gemma plan STACK`.
 os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")

@@ -60,7 +60,7 @@ def with_stack(call: GemmaCall) -> Sequence[str]:
     if call.name in NEVER_GUESSED:
         raise CommandRefusedError(f"No stack named. Run `gemma {call.name} STACK`.")
     if not is_readable(call.command, [stack.flag, call.name, *own]):
-        return words  # refused at once, before the engine lists the stacks
+        return words  # refused before the engine lists the stacks
     name, why = default_stack(call.name)
     say("gemma", f"stack {name} ({why})")
     return [*call.lead, stack.flag, name, *call.words]

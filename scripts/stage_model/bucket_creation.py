@@ -35,7 +35,7 @@ def create_bucket(stack: str, *, may_create: bool, say: Callable[[str], None]) -
     """Create only the stack's bucket. Raises CommandRefusedError and ScriptError."""
     if not may_create:
         raise CommandRefusedError(
-            f"Stack {stack} has no bucket, and --no-create is set. Run `gemma stage_model {stack}` without it first."
+            f"Stack {stack} has no bucket, and --no-create is set. To create it, run `gemma stage_model {stack}`."
         )
     with absolute_backend(), private_folder() as folder:
         frozen = freeze(stack, folder / "project")

@@ -301,7 +301,7 @@ def test_what_runs_in_the_copy_has_the_projects_backend_and_leaves_its_salt(own,
 def test_a_creation_can_be_refused(monkeypatch, capsys):
     ran = Engine(monkeypatch).ran
     assert stage("--from", "checkpoint", "--no-create") == ExitCode.REFUSED
-    assert "Run `gemma stage_model mine` without it first." in capsys.readouterr().err
+    assert "To create it, run `gemma stage_model mine`." in capsys.readouterr().err
     assert ran == []
 
 

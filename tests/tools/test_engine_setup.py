@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tools.engine import beside, model, release, setup
+from tools.engine import ahead, model, release, setup
 from tools.engine.__main__ import main
 from tools.engine.model import LANGUAGE_EXEC, LANGUAGE_HOST, VERSION, EngineError, Source
 
@@ -108,13 +108,13 @@ def test_the_link_lets_the_engine_collect_less_garbage_unless_the_user_says_how_
 
 
 @pytest.mark.parametrize(("is_reachable", "has_own"), [(False, False), (True, False), (False, True)])
-def test_the_engine_is_built_beside_the_packages_only_if_it_will_be_built(bare, monkeypatch, is_reachable, has_own):
+def test_the_engine_is_built_with_the_packages_only_if_it_will_be_built(bare, monkeypatch, is_reachable, has_own):
     asked = []
-    monkeypatch.setattr(beside, "ensure", asked.append)
+    monkeypatch.setattr(ahead, "ensure", asked.append)
     monkeypatch.setattr(release, "responds", lambda: is_reachable)
     if has_own:
         complete(bare / "bin")
-    assert beside.main([sys.executable, "-c", "import sys, time; time.sleep(1); sys.exit(3)"]) == 3
+    assert ahead.main([sys.executable, "-c", "import sys, time; time.sleep(1); sys.exit(3)"]) == 3
     assert asked == ([] if is_reachable or has_own else [[Source.BUILD]])
 
 

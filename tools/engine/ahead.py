@@ -1,4 +1,4 @@
-"""`python -m tools.engine.beside COMMAND ...`: run the command that installs the packages, and build the engine beside it if it must be built.
+"""`python -m tools.engine.ahead COMMAND ...`: run the command that installs the packages, and concurrently build the engine if no other source has it.
 
 Needs no package itself. `python -m tools.engine` follows; it finds the engine, or tries each source and reports their errors.
 """
