@@ -1,11 +1,16 @@
 """The pictures of terminals show what they are for, and nothing of the machine that made them."""
 
+import json
 import re
 from xml.dom import minidom
 
 import pytest
 
-from tests.pictures import FOLDER, ROOT, private_words, words_of
+from planning import plan
+from stacks.loading import from_file, read_yaml
+from stacks.planned import to_deployment
+from stacks.program import run
+from tests.pictures import FOLDER, ROOT, STACK, private_words, words_of
 
 WORDS = {
     "up-waiting.svg": [
@@ -47,6 +52,33 @@ def test_a_picture_is_small_sound_and_complete_in_itself(name):
 
 def test_every_picture_of_the_folder_is_tested():
     assert sorted(path.name for path in FOLDER.iterdir()) == sorted(WORDS)
+
+
+def test_the_figures_of_the_pictures_are_those_of_the_stack(subtests, declare, monkeypatch):
+    """`make pictures` writes them again."""
+    path = ROOT / f"Pulumi.{STACK}.yaml"
+    settings = from_file(path, project="my-project")
+    planned = plan(to_deployment(settings))
+    values = {"gcp:project": "my-project", **read_yaml(path.read_text())["config"]}
+    texts = {key: value if isinstance(value, str) else json.dumps(value) for key, value in values.items()}
+    monkeypatch.setenv("PULUMI_CONFIG", json.dumps(texts))
+    resources = len(declare(run)[0].declared)
+    run_h, price = settings.tpu.max_run_duration_s / 3600, planned.cost.usd_per_hour
+    figures = {
+        r"Resources: (\d+) to create": f"{resources}",
+        r"(\d+ of \d+): creating gcp-tpu:index:QueuedResource": f"{resources} of {resources}",
+        r"\$([\d.]+)/h": f"{price:.2f}",
+        r"\$([\d.]+) at most for one run": f"{price * run_h:.2f}",
+        r"one run of (\S+) h": f"{run_h:g}",
+        r"ready │ .* │ +([\d.]+) │": f"{price:.2f}",
+        r"zone 1 of (\d+)": f"{len(settings.tpu.zones)}",
+        r"maxAge (\d+) h": f"{settings.max_age_s / 3600:g}",
+        r"\d\d:\d\d(:\d\d\.\d+\S*)": None,  # parts of a second
+    }
+    words = "\n".join(words_of(picture(name)) for name in WORDS)
+    for pattern, figure in figures.items():
+        with subtests.test(pattern):
+            assert set(re.findall(pattern, words)) == ({figure} if figure else set())
 
 
 def test_a_page_shows_each_picture_with_a_text_for_those_who_do_not_see_it():

@@ -356,6 +356,19 @@ class TestChecks:
     def test_what_compute_engine_cannot_do_is_said_before(self, place: Place, changes, name, text):
         assert text in place.engine.mistakes(serving(**changes))[name]
 
+    def test_the_request_carries_what_google_documents(self, place: Place):
+        place.engine.up(serving(network="default", validUntilDurationS=9000, bootDiskSizeGb=200))
+        found = place.instance()
+        assert found
+        scheduling = found["scheduling"]
+        assert scheduling["provisioningModel"] == "FLEX_START"
+        assert scheduling["maxRunDuration"] == {"seconds": "14400"}
+        assert scheduling["instanceTerminationAction"] == "DELETE"
+        assert found["reservationAffinity"] == {"consumeReservationType": "NO_RESERVATION"}
+        assert found["disks"][0]["diskSizeGb"] == "200"
+        assert found["serviceAccounts"][0]["scopes"] == ["https://www.googleapis.com/auth/cloud-platform"]
+        assert "accessConfigs" not in found["networkInterfaces"][0]
+
 
 class TestChangesAtTheSameTime:
     def test_keys_that_others_write_between_read_and_change_stay(self, place: Place):

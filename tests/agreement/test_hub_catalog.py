@@ -2,11 +2,15 @@
 
 import json
 
+import pytest
+
 from localcloud.hub.content import files_of
 from localcloud.hub.repositories import repositories
+from planning import Deployment, plan
 from planning.data import checkpoints
 from planning.model.catalog import spec_of
 from planning.model.hf_config import model_from_config
+from planning.model.spec import tensors
 
 KNOWN = {**checkpoints.CHECKPOINTS, **checkpoints.ABSENT}
 
@@ -33,3 +37,21 @@ def test_configs_have_the_catalogs_dimensions_and_precision():
         if same[0] != same[1] or (known.native_quantization or "bf16") != read.native_quantization:
             wrong.append(name)
     assert wrong == []
+
+
+def test_stated_sizes_agree_with_what_the_planner_computes():
+    wrong = {}
+    for one in repositories().values():
+        stated = sum(one.bytes.get(name, 0) for name in one.weights) or one.total_bytes
+        if one.state == "absent" or one.outside or not stated:
+            continue
+        planned = checkpoint_bytes(one.id)
+        if planned != pytest.approx(stated, rel=0.05):
+            wrong[one.id] = (planned, stated)
+    assert wrong == {}
+
+
+def checkpoint_bytes(name):
+    if checkpoints.CHECKPOINTS[name].is_drafter:
+        return sum(tensor.params for tensor in tensors(spec_of(name))) * 2
+    return plan(Deployment(model=name, accelerator="H200")).memory.checkpoint_gib * 2**30

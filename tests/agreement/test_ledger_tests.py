@@ -2,10 +2,13 @@
 
 import ast
 import functools
+import json
 import re
 from pathlib import Path
 
 from localcloud.ledger.entries import load
+from localcloud.trials.requests_of_entries import trial
+from localcloud.trials.resources import created_by
 from planning import plan
 from planning.cost.costs import gateway_parts
 from planning.data import checkpoints
@@ -105,6 +108,28 @@ def test_the_command_of_the_first_evening_runs_every_critical_trial_within_its_b
     trials = [each for each in critical().values() if each.answer is not None]
     assert sorted(re.findall(r"--only ([\w-]+)", line)) == sorted(each.id for each in trials)
     assert f"--budget-usd {sum(each.cost_usd for each in trials):g} " in line
+
+
+def test_no_machine_of_a_trial_can_cost_more_than_its_price():
+    """Each machine that a trial expects to get ends by itself, also after a kill of `try`."""
+    checked = []
+    for entry in load().assumptions:
+        found = trial(entry)
+        requests = [] if found is None else found.requests
+        for at, request in enumerate(requests, start=1):
+            if (
+                not request.url.endswith("queuedResourceId=TRY")
+                or created_by(request.method, request.url, request.body) is None
+            ):
+                continue
+            is_refused = at == len(requests) and entry.answer.status >= 400
+            if is_refused and entry.id != "tpu-boot-disk-size":
+                continue
+            run = json.loads(request.body)["runDuration"]["maxRunDuration"]
+            usd = float(run.removesuffix("s")) / 3600 * usd_per_hour("tpu-v6e1")
+            checked.append(entry.id)
+            assert usd <= entry.cost_usd, entry.id
+    assert len(checked) == 5
 
 
 def test_the_hubs_trial_asks_for_every_checkpoint():

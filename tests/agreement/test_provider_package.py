@@ -11,7 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from gcp_tpu_provider import TOKEN, python_sdk
+from contracts import guest_attributes, labels
+from gcp_tpu_provider import TOKEN, desired_state, python_sdk, tpu_api
 from gcp_tpu_provider.properties import package_schema
 
 ROOT = Path(__file__).parents[2]
@@ -86,3 +87,19 @@ def _imports(path: Path) -> set[str]:
 def _pins(path: Path) -> dict[str, str]:
     lines = (line.removesuffix(" \\").partition(" ;")[0] for line in path.read_text().splitlines() if "==" in line)
     return dict(line.split("==") for line in lines)
+
+
+def test_its_words_are_those_of_the_contracts():
+    asked = (guest_attributes.PHASE_KEY, guest_attributes.DOCUMENT_HASH_KEY, guest_attributes.DETAIL_KEY)
+    serves = (guest_attributes.SERVING_HASH_KEY, guest_attributes.PAUSE_BEGAN_KEY, guest_attributes.PAUSE_ENDED_KEY)
+    assert (*asked, *serves, guest_attributes.CONTAINER_KEY) == tpu_api.GUEST_ATTRIBUTE_KEYS
+    phases = (
+        guest_attributes.READY,
+        guest_attributes.FAILED,
+        guest_attributes.RESTORING,
+        guest_attributes.ENDING,
+    )
+    assert phases == (tpu_api.READY_PHASE, tpu_api.FAILED_PHASE, tpu_api.RESTORING_PHASE, tpu_api.ENDING_PHASE)
+    assert guest_attributes.WAITING == tpu_api.WAITING_PHASES
+    owner = desired_state.DesiredState("urn:x", {"labels": {labels.MANAGED_BY_LABEL: labels.PRODUCT}}).owner_labels
+    assert {key: len(value) for key, value in owner.items()} == {labels.URN_LABEL: labels.URN_DIGITS}

@@ -5,6 +5,7 @@ import time
 
 import pytest
 
+from contracts import tunnel_role
 from localcloud.running.shims import gcloud
 from localcloud.running.shims.gcloud import CommandError
 from localcloud.running.shims.gcloud_login import Login
@@ -94,6 +95,29 @@ def test_a_condition_that_the_service_does_not_fulfil_gives_nothing(node, role, 
     assert says in refused()
 
 
+def test_a_custom_role_needs_its_three_permissions_and_no_more(node):
+    """The role of `tpu.tunnelRole`: a member has it in place of roles/tpu.admin."""
+    role = f"{PROJECT}/roles/gemmaTunnel"
+    path, needed = f"/iam/v1/{role}", list(tunnel_role.PERMISSIONS)
+    node.ok("POST", f"/iam/v1/{PROJECT}/roles", {"roleId": "gemmaTunnel", "role": {"includedPermissions": needed}})
+    for each, expression in tpu.tunnel_roles("cloud-tpu", "os-login", role).items():
+        grant(node, PROJECT_POLICY, each, expression)
+    grant(node, SERVER_POLICY, tpu.TUNNEL_ACCOUNT_ROLE)
+    for lacking in needed:
+        rest = [permission for permission in needed if permission != lacking]
+        node.ok("PATCH", path, {"includedPermissions": rest}, updateMask="includedPermissions")
+        assert f"Permission '{lacking}' denied" in refused()
+    node.ok("PATCH", path, {"includedPermissions": needed}, updateMask="includedPermissions")
+    without_key = {"metadata": {"enable-guest-attributes": "TRUE", "enable-oslogin": "TRUE"}}
+    node.ok("PATCH", f"/tpu/v2alpha1/{NODE}", without_key, updateMask="metadata")
+    gcloud.log_in(NODE, Login(account=ALICE))
+    token = node.ok("POST", "/admin/tokens", {"email": ALICE})["accessToken"]
+    alice = type(node)(node.base_url, token=token, headers=gcloud_itself())
+    assert alice.error("DELETE", f"/tpu/v2alpha1/{NODE}")[0] == 403
+    node.ok("DELETE", path)
+    assert "Permission 'tpu.nodes.get' denied" in refused()
+
+
 def test_without_os_login_a_key_in_the_metadata_is_enough_and_with_it_is_not(node):
     """S2-8: project-wide and machine-wide keys count only without OS Login."""
     for role in ("roles/iap.tunnelResourceAccessor", "roles/tpu.admin", "roles/compute.viewer"):
@@ -116,6 +140,18 @@ def test_people_outside_the_organization_need_a_role_on_it_or_keys_in_the_metada
     gcloud.log_in(NODE, Login(account=ALICE))
     node.ok("PUT", "/admin/scenario", {"iam": {"external_logins": []}}, merge="true")
     metadata = node.ok("GET", f"/tpu/v2alpha1/{NODE}")["metadata"]
+    node.ok(
+        "PATCH", f"/tpu/v2alpha1/{NODE}", {"metadata": {**metadata, "enable-oslogin": "FALSE"}}, updateMask="metadata"
+    )
+    gcloud.log_in(NODE, Login(account=ALICE))
+
+
+def test_the_roles_of_keys_in_the_metadata_are_enough_and_open_nothing_with_os_login(node):
+    metadata = node.ok("GET", f"/tpu/v2alpha1/{NODE}")["metadata"]
+    for role, expression in tpu.tunnel_roles("cloud-tpu", "metadata-key").items():
+        grant(node, PROJECT_POLICY, role, expression)
+    grant(node, SERVER_POLICY, tpu.TUNNEL_ACCOUNT_ROLE)
+    assert refused() == "403 Permission denied (publickey)."
     node.ok(
         "PATCH", f"/tpu/v2alpha1/{NODE}", {"metadata": {**metadata, "enable-oslogin": "FALSE"}}, updateMask="metadata"
     )

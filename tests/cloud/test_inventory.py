@@ -9,6 +9,7 @@ from cloud.found import Inventory
 from cloud.grants import PolicyHolder, grants_in, without
 from cloud.kinds import by_name
 from cloud.search import NO_SUCH_PLACE, NOT_ENABLED, Scope, search
+from contracts.answers import Absent, Unknown
 from contracts.errors import ScriptError
 from localcloud.tests.google_bodies import google_answer, google_body
 from localcloud.world.scenario import Fault, OperationDurations, Scenario, Services
@@ -52,6 +53,24 @@ def test_an_empty_cloud_proves_that_nothing_is_left():
         outcomes = {call.path: call.outcome for call in found.calls}
         parent = f"v2alpha1/projects/{PROJECT}/locations/us-nowhere1-a"
         assert outcomes[f"{parent}/queuedResources"] == NO_SUCH_PLACE
+
+
+def test_an_api_that_is_off_proves_nothing_unless_the_stacks_do_not_use_it():
+    """Google says the same of an API that was never enabled and of one that was turned off while its resources run."""
+    enabled = ("cloudresourcemanager.googleapis.com", "compute.googleapis.com", "iam.googleapis.com")
+    with open_world(Scenario(operations=INSTANT, services=Services(enabled=enabled))) as world:
+        found = search(world.api, scope(places={"tpu": ["us-east5-a"]}))
+        unused = search(world.api, scope(apis=frozenset({"compute", "iam", "cloudresourcemanager"})))
+        some = search(world.api, scope(apis=frozenset({"compute", "tpu"})))
+    assert isinstance(found.answer_about(()), Unknown)
+    off = " ".join(
+        f"{api}.googleapis.com" for api in ("artifactregistry", "monitoring", "run", "secretmanager", "storage", "tpu")
+    )
+    (sentence,) = found.unknown
+    assert f"Run `gcloud services enable {off} --project={PROJECT}`, then the same command again." in sentence
+    assert {call.outcome for call in found.calls if call.api == "tpu"} == {NOT_ENABLED}
+    assert (unused.found, unused.unknown, unused.answer_about(())) == ((), (), Absent())
+    assert [f"enable tpu.googleapis.com --project={PROJECT}" in line for line in some.unknown] == [True]
 
 
 @pytest.mark.parametrize("comes", [True, False])
@@ -168,6 +187,18 @@ def test_an_answer_that_leaves_something_out_proves_nothing(kind, page, named):
     assert search(Pages(kind, page), scope()).unknown == (sentence,)
 
 
+@pytest.mark.parametrize(
+    ("kind", "page"),
+    [("network", {"items": "none"}), ("secret", {"secrets": {}}), ("router", {"items": {"regions/r": {"routers": 0}}})],
+)
+def test_an_answer_of_another_form_proves_nothing(kind, page):
+    world = Pages(kind, {})
+    world.page = page
+    (sentence,) = search(world, scope()).unknown
+    assert sentence.startswith(f"Could not check whether a {kind} still exists: ")
+    assert "is not a list" in sentence
+
+
 def test_a_policy_of_another_form_is_never_written_back():
     with pytest.raises(ScriptError, match="bindings is not a list"):
         without({"bindings": {}, "etag": "e"}, [], OURS)
@@ -245,6 +276,23 @@ def test_a_grant_is_ours_by_its_account_or_by_its_conditions_words(given, ours):
     assert [item.owner for item in grants_in(policy(given), PROJECT_HOLDER, OURS)] == [owner("x")] * ours
 
 
+def test_a_removal_takes_our_members_out_and_leaves_everything_else():
+    before = policy(
+        binding("roles/logging.logWriter", f"serviceAccount:{ACCOUNT}", "user:bob@b.com"),
+        binding("roles/viewer", "user:bob@b.com"),
+    )
+    grants = [*grants_in(before, PROJECT_HOLDER, OURS)]
+    renamed = policy(
+        binding("roles/logging.logWriter", f"deleted:serviceAccount:{ACCOUNT}?uid=42", "user:bob@b.com"),
+        binding("roles/viewer", "user:bob@b.com"),
+    )
+    for current in (before, renamed):
+        after, removed = without(current, grants, OURS)
+        assert removed == 1
+        assert after["bindings"] == [binding("roles/logging.logWriter", "user:bob@b.com"), before["bindings"][1]]
+        assert after["etag"] == "BwX="
+
+
 def test_a_removal_leaves_what_is_another_stacks_by_now_and_the_same_grant_under_another_condition():
     """An account of the same name can belong to another stack when the policy is read again."""
     member = f"serviceAccount:{ACCOUNT}"
@@ -292,3 +340,28 @@ def test_a_grant_on_somebody_elses_bucket_is_found():
         names = [item.name for item in search(world.api, scope()).found if item.kind == "IAM grant"]
     assert len(names) == 2
     assert names[0].startswith("projects/_/buckets/their-weights roles/storage.objectViewer ")
+
+
+def test_resources_of_other_stacks_in_a_stacks_network_are_named_and_nothing_else():
+    """Google deletes no network in use, and a machine's own stack has to go first."""
+    with open_world() as world:
+        for stack in ("x", "y", "z"):
+            world.network(f"gemma-{stack}", owner(stack).description)
+        for stack, network in (("y", "x"), ("z", "z"), (None, "x")):
+            world.call(
+                "POST",
+                "compute",
+                f"compute/v1/projects/{PROJECT}/global/firewalls",
+                {
+                    "name": f"rule-{stack}-in-{network}".lower(),
+                    "network": f"projects/{PROJECT}/global/networks/gemma-{network}",
+                    "allowed": [{"IPProtocol": "tcp", "ports": ["8000"]}],
+                    "sourceRanges": ["10.64.0.0/24"],
+                    "description": owner(stack).description if stack else "mine",
+                },
+            )
+        assert [(item.kind, item.id, item.owner) for item in search(world.api, scope("x")).guests] == [
+            ("firewall rule", "rule-y-in-x", owner("y"))
+        ]
+        assert search(world.api, scope("y")).guests == ()
+        assert search(world.api, scope(None)).guests == ()

@@ -78,6 +78,19 @@ def test_a_broken_copy_goes_on_where_it_stopped(staging_world, checkpoint, monke
     assert [name for name in staging_world.target.objects("") if name.startswith(PARTS)] == []
 
 
+def test_a_damaged_part_of_an_earlier_run_is_not_accepted(staging_world, checkpoint):
+    damaged, wrong_size = f"{PARTS}/m/model-1.safetensors/0-1000", f"{PARTS}/m/model-1.safetensors/1000-2000"
+    staging_world.put(damaged, b"x" * PART)
+    staging_world.put(wrong_size, LARGE[1000:1999])
+    staging_world.put(f"{PARTS}/m/model-1.safetensors/2000-3000", LARGE[2000:3000])
+    staging_world.forget()
+    staging_world.stage(checkpoint)
+    assert staging_world.content("m/model-1.safetensors") == LARGE
+    writes = staging_world.writes()
+    assert (writes[damaged], writes[wrong_size]) == (1, 1)
+    assert f"{PARTS}/m/model-1.safetensors/2000-3000" not in writes
+
+
 def test_parts_of_another_size_and_of_other_files_are_deleted(staging_world, checkpoint):
     for name in ("gone.safetensors/0-5", "model-1.safetensors/0-500"):
         staging_world.put(f"{PARTS}/m/{name}", b"x")

@@ -3,12 +3,14 @@
 import ipaddress
 from dataclasses import replace
 
+import pulumi
 import pytest
 
+from components import gcp
 from components.model_bucket import ModelBucket, ModelBucketArgs
 from components.private_network import PrivateNetwork, PrivateNetworkArgs, subnet_range
 from components.serving_image import ServingImage, ServingImageArgs, UpstreamAccount
-from components.stored_secret import ExistingSecret, ExistingSecretArgs
+from components.stored_secret import ExistingSecret, ExistingSecretArgs, StoredSecret, StoredSecretArgs
 
 READERS = {"server": "serviceAccount:a@my-project.iam.gserviceaccount.com"}
 REGIONS_OF = {
@@ -64,6 +66,28 @@ def image_args(ownership, **changes):
     return ServingImageArgs(**{**base, **changes})
 
 
+def test_a_token_is_a_secret_whatever_the_caller_passes_and_only_its_readers_may_read_it(declare, ownership):
+    def stored():
+        args = StoredSecretArgs(
+            kind="HfTokenSecret",
+            project="my-project",
+            secret_id="gemma-x-hf-token",
+            value=pulumi.Output.from_input("hf_canary"),
+            ownership=ownership,
+            readers=READERS,
+            labels={},
+        )
+        return StoredSecret("hf-token", args).version_name
+
+    recorder, version = declare(stored)
+    assert version == "hf-token_id/versions/1"
+    secret_data = recorder.one("secretVersion").inputs["secretData"]
+    assert secret_data == "hf_canary" or secret_data.get("4dabf18193072939515e22adb298388d")
+    grant = recorder.one("secretIamMember").inputs
+    assert (grant["role"], grant["member"]) == ("roles/secretmanager.secretAccessor", READERS["server"])
+    assert recorder.one("secretmanager/secret:Secret").inputs["labels"]["managed-by"] == "gemma-serving"
+
+
 def test_an_existing_secret_is_read_and_never_managed(declare):
     args = ExistingSecretArgs(version_name="projects/theirs/secrets/token/versions/7", readers=READERS)
     recorder, secret = declare(lambda: ExistingSecret("hf-token", args).secret_id)
@@ -80,6 +104,20 @@ def test_a_bucket_is_private_and_ours(declare, ownership):
     assert (inputs["publicAccessPrevention"], inputs["uniformBucketLevelAccess"]) == ("enforced", True)
     assert inputs["labels"] == {"team": "ml", **ownership.labels}
     assert recorder.one("bucketIAMMember").inputs["role"] == "roles/storage.objectViewer"
+
+
+@pytest.mark.parametrize("protect", [False, True])
+def test_a_bucket_with_weights_is_protected(declare, ownership, monkeypatch, protect):
+    """A change of its location would otherwise empty it and delete it, and with it what a running revision reads."""
+    seen, made = [], gcp.storage.Bucket.__init__
+
+    def noted(resource, *arguments, opts=None):
+        seen.append(opts.protect)
+        made(resource, *arguments, opts=opts)
+
+    monkeypatch.setattr(gcp.storage.Bucket, "__init__", noted)
+    declare(lambda: ModelBucket("models", bucket_args(ownership, **({} if protect else {"protect": False}))).bucket)
+    assert seen == [protect]
 
 
 @pytest.mark.parametrize("retain", [False, True])

@@ -18,6 +18,7 @@ from contracts.outputs import (
     ThroughputSummary,
     Tunnel,
 )
+from contracts.serving_document import BucketWeights, ServingDocument, document_hash, parse_document
 
 PLAN = PlanSummary(
     fits=True,
@@ -120,3 +121,19 @@ def test_a_condition_keeps_to_the_limits_of_iam():
     assert len(condition["title"]) <= 100
     assert len(condition["description"]) <= 256
     assert condition["expression"] == "destination.port == 22"
+
+
+@pytest.mark.parametrize("weights", [None, BucketWeights("gs://bucket/prefix", "/mnt/models/m")])
+def test_the_agent_reads_what_the_stack_writes(weights: BucketWeights | None):
+    document = ServingDocument(
+        image="repo/vllm@sha256:0",
+        command=("vllm", "serve"),
+        arguments=("m", "--port=8000"),
+        environment={"A": "b"},
+        secret_environment={"HF_TOKEN": "projects/p/secrets/s/versions/3"},
+        port=8000,
+        weights=weights,
+    )
+    text = document.text()
+    assert parse_document(text) == document
+    assert document_hash(text) == document_hash(parse_document(text).text())

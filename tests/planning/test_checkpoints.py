@@ -6,9 +6,13 @@ import pytest
 
 from planning import Deployment, Finding, Plan, PlanningError, VllmOptions, plan
 from planning.data.checkpoints import (
+    ABSENT,
     CHECKPOINTS,
     family,
     find_checkpoint,
+    nearest_ids,
+    similar_ids,
+    stored_as,
 )
 from planning.memory.resolve import resolve
 from planning.memory.speculation import unknown_drafter_bytes
@@ -121,6 +125,24 @@ def test_vocabularies_and_hidden_states_must_match():
 
 
 ABSENT_ID = "google/gemma-4-26B-A4B-it-qat-w4a16-ct"
+REPACK = "xbill9/gemma-4-26B-A4B-it-qat-q4_0-w4a16-ct"
+
+
+def test_nothing_offers_an_absent_id():
+    offers: dict[str, set[str]] = {
+        "ids that can be served": set(model_ids()),
+        "candidates of the solver": {one.id for family in (None, "26B-A4B", "31B") for one in checkpoints_of(family)},
+        "near spellings": {each for name in (ABSENT_ID, f"{ABSENT_ID}s", "26b-qat") for each in similar_ids(name)},
+        "models in four bits": {each for model in MODELS for each in stored_as(model, "w4a16")},
+        "drafters": {each for model in MODELS.values() for each in drafters_for(model)},
+        "nearest ids": {each for one in ABSENT.values() for each in nearest_ids(one)},
+    }
+    tight = Deployment(model="google/gemma-4-26B-A4B-it", accelerator="L4")  # bf16: every move is tried
+    for deployment in (tight, replace(tight, model=ABSENT_ID), replace(tight, accelerator="v6e-1")):
+        moves = (remedy.changes for finding in plan(deployment).findings for remedy in finding.remedies)
+        offers[f"remedies of {deployment.model}"] = {str(change["model"]) for change in moves if "model" in change}
+    assert {name: found & ABSENT.keys() for name, found in offers.items() if found & ABSENT.keys()} == {}
+    assert REPACK in offers[f"remedies of {tight.model}"] | offers[f"remedies of {ABSENT_ID}"]
 
 
 def test_an_absent_id_is_refused_where_an_id_is_searched():

@@ -1,9 +1,11 @@
 """Every price has a location, a date and a source; an unknown price is replaced by the highest known one and marked."""
 
+from datetime import date
+
 import pytest
 
 from planning import CloudRunOptions, Deployment, PlanningError, TpuOptions, plan
-from planning.data.prices import LIST_PRICES, PriceBook
+from planning.data.prices import EVERYWHERE, LIST_PRICES, PRICES, SOURCES, PriceBook, region_of
 from planning.question.types import Finding, Plan
 from tests.records import replace
 
@@ -34,6 +36,20 @@ def refreshed(as_of: str, *prices: tuple[str, str, float]) -> PriceBook:
     keys = sorted({key for key, _, _ in prices})
     catalog = {"url": "https://cloudbilling.googleapis.com/v1/services", "keys": keys, "unclear": {}}
     return PriceBook.from_mapping({"as_of": as_of, "catalog": catalog, "regions": regions})
+
+
+def test_every_key_has_rows_and_every_row_a_source_with_a_url_and_a_date_or_none():
+    assert {row.source for price in PRICES.values() for row in price.regions.values()} == set(SOURCES)
+    for source in SOURCES.values():
+        assert source.url.startswith("https://")
+        assert not source.as_of or date.fromisoformat(source.as_of) <= date(2026, 11, 20)
+    for key, price in PRICES.items():
+        rows = price.regions
+        assert price.usual > 0
+        assert rows
+        assert all(row.usd > 0 for row in rows.values())
+        if key != "between_regions_usd_per_gib":
+            assert all(region == EVERYWHERE or region_of(region) == region for region in rows)
 
 
 @pytest.mark.parametrize(("zone", "usd"), [("us-east5-a", 2.70), ("europe-west4-a", 2.97), ("asia-northeast1-b", 3.24)])

@@ -7,6 +7,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
+import requests
 from tenacity import wait_none
 
 from cloud import google_api
@@ -152,6 +153,19 @@ def test_a_catalog_that_cannot_be_read_whole_writes_nothing(project, cloud, caps
     assert not (project / "prices.json").exists()
 
 
+def test_an_api_that_is_off_is_named_with_the_command_that_enables_it(project, cloud, capsys):
+    api = f"{cloud.base_url}/serviceusage/v1/projects/{PROJECT}/services/cloudbilling.googleapis.com"
+    header = {"Authorization": f"Bearer {cloud.token}"}
+    requests.post(f"{api}:disable", json={}, headers=header, timeout=30).raise_for_status()
+    try:
+        code, out, err = run(capsys)
+    finally:
+        requests.post(f"{api}:enable", json={}, headers=header, timeout=30).raise_for_status()
+    assert (code, out) == (1, "")
+    assert f"API cloudbilling is off in project {PROJECT}. Nothing was written. Run `gcloud services enable" in err
+    assert not (project / "prices.json").exists()
+
+
 def test_an_outage_after_half_of_the_pages_keeps_the_earlier_file(project, cloud, capsys):
     run(capsys)
     before = (project / "prices.json").read_bytes()
@@ -221,6 +235,20 @@ CPU = sku("Services CPU (Instance-based billing) in us-east4", 0.0648, unit="h",
 def read(*compute, run=(CPU,)):
     catalog = Catalog({COMPUTE: [list(compute[:1]), list(compute[1:])], RUN: [list(run)]})
     return read_catalog(catalog)
+
+
+def test_reserved_committed_and_similar_products_are_not_on_demand():
+    found = read(
+        V6E,
+        sku("DWS Defined Duration V6e running in Columbus", 1.35),
+        sku("TpuV6e attached to Spot Preemptible VMs running in Columbus", 1.4033, usage="Preemptible"),
+        sku("Capacity Optimized TpuV6e running in Columbus", 2.6),
+        sku("Reserved V6e TPU in Columbus in Calendar Mode", 1.89),
+        sku("TpuV6e running in Columbus", 0.9, usage="Commit1Yr"),
+        sku("Regional Balanced PD Capacity in Columbus", 0.2, unit="GiBy.mo"),
+    ).found
+    prices = {key: price.usd for (key, region), price in found.items() if region == "us-east5"}
+    assert prices == {"v6e_standard_usd_per_chip_hour": 2.7, FLEX: 1.35, SPOT: 1.4033}
 
 
 @pytest.mark.parametrize(

@@ -15,6 +15,7 @@ from components.stack_details import StackDetails
 from contracts.errors import CommandRefusedError
 from contracts.labels import Ownership
 from contracts.naming import NamingError
+from planning.machine.hardware import BOOT_IMAGES
 from stacks import tpu
 from stacks.loading import SettingsError
 from stacks.program import run
@@ -374,6 +375,20 @@ def test_a_preview_has_few_resources(configured, declare, stack, changes, most):
     configured(stack, **changes)
     recorder, _ = declare(run)
     assert len(recorder.declared) + 1 <= most
+
+
+def test_an_instance_of_compute_engine_has_its_image_nat_tunnel_and_no_right_over_tpus(configured, declare):
+    configured("tpu-v6e1", **TUNNEL, tpu__api="compute-engine", weights="bucket")
+    recorder, _ = declare(run)
+    capacity = recorder.one("gcp-tpu:index:QueuedResource").inputs
+    assert capacity["api"] == "compute-engine"
+    assert capacity["runtimeVersion"] == BOOT_IMAGES["v6e"]
+    assert recorder.all("routerNat:RouterNat")
+    roles = {grant.inputs["role"] for grant in recorder.all("AMMember") if "alice" in grant.inputs["member"]}
+    assert roles == {*tpu.tunnel_roles("compute-engine", "os-login"), "roles/iam.serviceAccountUser"}
+    assert "roles/tpu.admin" not in roles
+    argv = tpu.ssh_tunnel(node="projects/p/zones/z/instances/n", zone="z", project="p", api="compute-engine").argv
+    assert argv[:4] == ("gcloud", "compute", "ssh", "n")
 
 
 @pytest.mark.parametrize("api", ["cloud-tpu", "compute-engine"])

@@ -7,6 +7,7 @@ import socket
 import pulumi
 import pytest
 
+from contracts.masking import MASK
 from localcloud.tests import idle_cloud
 from localcloud.world import run_messages
 from localcloud.world.run_messages import LogLine
@@ -16,6 +17,7 @@ from stacks.hooks.run_failures import FailureReport
 from stacks.project.propagation import SPEED_VARIABLE, NewGrants
 from tests.stacks.failed_start import PROJECT, failed_start
 
+CANARY = "hf_canary0123456789"
 SERVICE = "gemma-l4-12b-qat"
 REVISION = f"projects/{PROJECT}/locations/us-east4/services/{SERVICE}/revisions/{SERVICE}-00002-abc"
 TEMPLATE = {
@@ -106,6 +108,21 @@ def test_a_refused_quota_is_followed_by_what_the_service_needs_and_the_command(r
     assert len(shown) == 2
     assert "in us-east4 do not allow cloudRun.maxInstances 1 x one GPU, 4 vCPU and 16Gi" in shown[0]
     assert "To read the quotas and request more, run `gemma doctor l4-12b-qat`" in shown[1]
+
+
+def test_no_secret_of_the_containers_output_is_shown(project, report):
+    write(
+        project,
+        *printed(
+            f"non-default args: {{'served_model_name': ('{CANARY}',)}}",
+            "HF says stack-secret-canary",
+            f"error near {CANARY}",
+        ),
+        *run_messages.exited(1, TEMPLATE, service=SERVICE),
+    )
+    text = explained(report)
+    assert "canary" not in text
+    assert text.count(MASK) == 3
 
 
 def test_an_error_that_does_not_name_the_revision_is_explained_by_the_newest_lines(project, report):

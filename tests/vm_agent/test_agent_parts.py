@@ -18,6 +18,7 @@ from vm_agent.follow import LatestDocument
 from vm_agent.kept import AgentPacing
 from vm_agent.publishing import LogFollower, PhasePublisher
 from vm_agent.serving import Agent
+from vm_agent.shipping import LogShipper
 from vm_agent.weights import WeightsCopy
 
 
@@ -190,6 +191,17 @@ class TestWhatIsPublished:
         detail = machine.guest()["detail"]
         assert len(detail.encode()) <= 2048
         assert detail.endswith("[masked] [masked] Authorization: Bearer [masked] [masked] the end")
+
+    def test_a_private_key_that_the_server_prints_line_by_line_never_reaches_cloud_logging(self, machine: Machine):
+        publisher = PhasePublisher(MetadataClient())
+        shipper = LogShipper(MetadataClient(), publisher)
+        publisher.secrets.add("swordfish")
+        for line in ("-----BEGIN PRIVATE KEY-----", "canary+short=", "-----END PRIVATE KEY-----", "a swordfish"):
+            shipper.server_line(line)
+            shipper.agent_line("agent")
+        assert shipper.write()
+        assert machine.log_lines("server") == ["[masked]", "[masked]", "[masked]", "a [masked]"]
+        assert machine.log_lines("agent") == ["agent"] * 4
 
     def test_guest_attributes_that_cannot_be_written_do_not_stop_the_agent(self, capsys: pytest.CaptureFixture[str]):
         told: list[str] = []

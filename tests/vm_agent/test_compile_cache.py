@@ -1,6 +1,7 @@
 """Compiled programs: kept in a folder per set, archived in the bucket, restored on another machine; and every way in which that goes wrong."""
 
 import hashlib
+import hmac
 import io
 import socket
 import tarfile
@@ -15,7 +16,7 @@ from planning.data.exposure import EXPOSURE_ENVIRONMENT, NO_DOMAIN, exposure_arg
 from tests.records import replace
 from tests.vm_agent.machine import CANARY, Machine, document, eventually
 from vm_agent import archives
-from vm_agent.archives import Archive
+from vm_agent.archives import SIGNED_PURPOSE, Archive
 from vm_agent.cloud import MetadataClient
 from vm_agent.compile_cache import CompiledPrograms, program_files, program_folder, program_volumes
 from vm_agent.publishing import PhasePublisher
@@ -218,6 +219,35 @@ class TestWhatGoesWrong:
         put(machine, tar_of({name: b"x"}))
         assert "is not a regular file" in restored(tmp_path / "root")
         assert list((tmp_path / "root").rglob("*")) == []
+
+    @pytest.mark.parametrize("kind", ["foreign", "renamed", "changed", "of the same size", "signed without a key"])
+    def test_a_planted_archive_is_never_unpacked(
+        self, machine: Machine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
+    ):
+        """A writer of the bucket has an archive of this stack, but not its key."""
+        evil, other = tar_of({"evil": b"code"}), f"compile-cache/v6e-4/{'0' * 32}/"
+        own = put(machine, tar_of(PROGRAMS))
+        digest, size, signature = own.removeprefix(PREFIX).removesuffix(".tar.signed").split("-")
+        evil_name = f"{hashlib.sha256(evil).hexdigest()}-{len(evil)}"
+        del machine.objects[own]
+        if kind == "foreign":
+            put(machine, evil, key="f0" * 32)
+        elif kind == "renamed":
+            machine.objects[f"{PREFIX}{put(machine, evil, prefix=other).removeprefix(other)}"] = evil
+        elif kind == "changed":
+            machine.objects |= {own: evil, f"{PREFIX}{evil_name}-{signature}.tar.signed": evil}
+        elif kind == "of the same size":
+            machine.objects[own] = evil.ljust(int(size), b"\0")
+        else:
+            signed = hmac.new(b"", f"{SIGNED_PURPOSE}\ngs://models/{PREFIX[:-1]}".encode(), hashlib.sha256).hexdigest()
+            machine.objects |= {
+                f"{PREFIX}{evil_name}-{signed}.tar.signed": evil,
+                f"{PREFIX}{digest}-{size}-.tar.signed": evil,
+            }
+        unpacked: list[bytes] = []
+        monkeypatch.setattr(Archive, "_unpack", lambda _archive, tar: unpacked.append(tar))
+        restored(tmp_path)
+        assert (unpacked, held(tmp_path)) == ([], {})
 
     @pytest.mark.parametrize("key", [b"", b" "])
     def test_an_empty_key_signs_nothing(self, machine: Machine, tmp_path: Path, key: bytes):

@@ -339,6 +339,26 @@ class TestTheAgentEnds:
 class TestKeptState:
     good, failed = GoodDocument(document(8000), IMAGE), FailedChange("abc", "def", "why")
 
+    def test_a_full_disk_leaves_the_older_file_whole_and_memory_knows_the_newer_one(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    ):
+        kept = KeptState(tmp_path, retry_s=0.0)
+        kept.keep_ready(self.good)
+        newer = GoodDocument(document(8000), IMAGE, "40")
+
+        def full(_descriptor: int) -> None:
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+        with monkeypatch.context() as patched:
+            patched.setattr(kept_module.os, "fsync", full)
+            kept.keep_ready(newer)
+        assert "No space left on device" in capsys.readouterr().err
+        assert kept.good == newer
+        assert KeptState(tmp_path).good == self.good
+        assert [path.name for path in tmp_path.iterdir()] == ["state.json"], "no half-written file is left"
+        kept.write()
+        assert KeptState(tmp_path).good == newer
+
     @pytest.mark.parametrize("text", ["", "[]", "{", '{"text": "{}"}'])
     def test_a_damaged_file_counts_as_absent_is_told_once_and_replaced(
         self, tmp_path: Path, capsys: pytest.CaptureFixture[str], text: str

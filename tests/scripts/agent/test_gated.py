@@ -58,6 +58,25 @@ def upped(server, plan_id):
     return anyio.run(lambda: call(server, "up", {"plan_id": plan_id}))
 
 
+def test_the_copy_is_private_and_gone_at_the_end_also_of_a_cancelled_call(
+    bench_of, audit, commands, project, monkeypatch
+):
+    folders = []
+
+    def note(folder):
+        folders.append((folder, folder.parent.stat().st_mode & 0o777))
+        raise KeyboardInterrupt
+
+    while_up_runs(monkeypatch, note)
+    server = build(bench_of("up"), audit)
+    plan_id = planned(server)
+    with pytest.raises(BaseException):  # noqa: B017, PT011 - how the SDK reports an interrupt is its own
+        upped(server, plan_id)
+    ((folder, mode),) = folders
+    assert mode == 0o700
+    assert not folder.exists()
+
+
 @pytest.mark.parametrize("interrupted", [False, True])
 def test_the_salt_that_the_engine_writes_into_the_copy_reaches_the_project(  # noqa: PLR0917 - fixtures
     bench_of, audit, commands, project, monkeypatch, interrupted

@@ -6,20 +6,24 @@ import os
 import stat
 import threading
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from itertools import product
 
 import anyio
 import pytest
-from mcp import MCPError
+from mcp import MCPError, types
 from mcp.client.client import Client
 
 from contracts.errors import CommandRefusedError, ScriptError
 from contracts.outputs import StackOutputs
+from engine.events import EventLog
 from engine.locks import StackLock
 from loadtest.client.openai import ServerError
 from scripts.agent import server_tools, update_tools
 from scripts.agent.command_tools import require_word
 from scripts.agent.context import ERROR_NOTE
+from scripts.agent.presenting import untrusted
+from scripts.agent.programs import ProgramResult
 from scripts.agent.recording import AuditEntry, AuditFile
 from scripts.agent.server import build
 from scripts.cli.hidden import environment_secrets
@@ -30,6 +34,7 @@ from tests.scripts.agent.conftest import (
     call,
     keep,
     lines,
+    typing,
 )
 
 QUOTED = 'pass"word\\of\nthe person'
@@ -63,6 +68,42 @@ def test_an_argument_that_no_command_line_can_hold_is_refused():
 
 
 # A person's word.
+
+
+def recording_rounds(server):
+    """Keep the parameters of each round of a call, as they came over the wire."""
+    rounds = []
+
+    async def keep(ctx, call_next):
+        if ctx.method == "tools/call":
+            rounds.append(dict(ctx.params))
+        return await call_next(ctx)
+
+    server.middleware.insert(0, keep)
+    return rounds
+
+
+def test_an_answer_that_is_sent_again_deletes_nothing(bench_of, audit, commands, codes):
+    """A client's retry, or a client that kept the answer: the person typed the name for another call."""
+    server = build(bench_of("teardown"), audit)
+    rounds = recording_rounds(server)
+
+    async def twice():
+        accepts = typing(codes)
+        async with Client(server, elicitation_callback=accepts) as client:
+            await client.call_tool("teardown", {"stack": STACK})
+            sent = types.CallToolRequestParams.model_validate(rounds[-1])
+            return await client.session.call_tool(
+                "teardown",
+                {"stack": STACK},
+                input_responses=sent.input_responses,
+                request_state=sent.request_state,
+                allow_input_required=True,
+            )
+
+    again = anyio.run(twice)
+    assert isinstance(again, types.InputRequiredResult) or again.is_error, again
+    assert len(commands.run) == 1
 
 
 def test_a_call_with_state_that_this_server_did_not_make_is_refused_and_recorded(bench_of, audit, commands):
@@ -237,6 +278,20 @@ def test_every_secret_of_the_environment_is_known_by_the_name_of_its_variable(mo
 
 
 # Text from outside.
+
+
+@pytest.mark.parametrize(
+    ("hidden", "shown"), [("\U000e0041", "\\U000e0041"), ("\u3164", "\\u3164"), ("\u26a0\ufe0f", "\u26a0\ufe0f")]
+)
+def test_characters_that_hide_text_are_shown_wherever_text_comes_from_outside(hidden, shown, tmp_path):
+    assert untrusted("log", hidden)["text"] == shown
+    result = ProgramResult(exit_code=0, printed=json.dumps({"labels": {hidden: [hidden]}}), said=())
+    assert result.document == {"labels": {shown: [shown]}}
+    event = {"diagnosticEvent": {"message": f"a{hidden}b"}}
+    (tmp_path / "events").write_text(json.dumps(event) + "\n")
+    assert [
+        one.text for one in EventLog(path=tmp_path / "events", plain=partial(update_tools.progress_text, ())).fresh()
+    ] == [f"a{shown}b"]
 
 
 def test_words_of_others_in_an_error_are_marked(bench_of, audit, monkeypatch):

@@ -27,6 +27,7 @@ from tests.scripts.agent.conftest import (
     call,
     frozen,
     keep,
+    lines,
     names,
     typing,
 )
@@ -200,6 +201,19 @@ def test_a_client_that_cannot_ask_is_not_shown_the_tool_and_cannot_call_it(bench
 # Plans.
 
 
+def test_up_runs_the_plan_once(bench_of, audit, commands):
+    agent = bench_of("up")
+    plan_id = keep(agent)
+    server = build(agent, audit)
+    first = anyio.run(lambda: call(server, "up", {"plan_id": plan_id}))
+    assert first.structured_content["ok"]
+    assert [argv[1] for argv in commands.run] == ["preview", "up"]
+    again = anyio.run(lambda: call(server, "up", {"plan_id": plan_id}))
+    assert again.is_error
+    assert "or was already run" in again.content[0].text
+    assert len(commands.run) == 2
+
+
 @pytest.mark.parametrize("change", [{"op": "delete"}, {"newState": {"type": "t", "inputs": {"a": 2}}}])
 def test_a_plan_is_refused_when_the_engine_would_do_something_else(bench_of, audit, commands, change):
     agent = bench_of("up")
@@ -255,6 +269,22 @@ def test_a_deployment_above_the_ceiling_is_refused(bench_of, audit, commands):
 
 
 # The audit file.
+
+
+def test_every_call_is_recorded_before_and_after(bench_of, audit, commands):
+    agent = bench_of("up")
+    plan_id = keep(agent)
+    server = build(agent, audit)
+    anyio.run(lambda: call(server, "up", {"plan_id": plan_id}))
+    begun, ended = lines(audit)
+    assert (begun["outcome"], ended["outcome"]) == ("begun", "done")
+    assert begun["call"] == ended["call"]
+    assert ended["plan_id"] == plan_id
+    assert ended["usd_per_hour"] == 2.0
+    assert stat.S_IMODE(audit.path.stat().st_mode) == 0o600
+    anyio.run(lambda: call(server, "up", {"plan_id": plan_id}))
+    assert lines(audit)[-1]["outcome"] == "refused"
+    assert "or was already run" in lines(audit)[-1]["detail"]
 
 
 def test_secrets_are_neither_in_the_record_nor_in_an_answer(bench_of, audit, commands):

@@ -140,6 +140,20 @@ def tokens():
     return IdTokenSource("https://audience", fetch)
 
 
+def test_a_request_gets_the_servers_credentials_and_loses_the_clients(private):
+    access = ServerAccess(base_url=private, auth="id-token", id_tokens=tokens())
+    with proxied(lambda: opened(access)) as url:
+        status, said = call(
+            f"{url}/v1/chat/completions?x=a%2Fb",
+            body={"n": 1},
+            headers={"Authorization": "Bearer mine", "Cookie": "c=1"},
+        )
+    assert (status, said) == (200, {"path": "/v1/chat/completions?x=a%2Fb", "body": {"n": 1}})
+    (headers,) = Private.seen
+    assert headers["authorization"].startswith("Bearer token-")
+    assert "cookie" not in headers
+
+
 def test_an_api_key_takes_the_authorization_header_and_the_token_that_of_cloud_run(private):
     access = ServerAccess(base_url=private, auth="id-token", id_tokens=tokens(), api_key="the-key")
     Private.valid = set()

@@ -419,6 +419,20 @@ def test_an_api_that_is_off_is_missing_with_the_command_that_enables_it(world):
 # --- the project ---------------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("stack", ["l4-qat", "tpu-v6e4"])
+def test_a_stack_needs_the_log_of_its_server(world, stack):
+    """`pulumi up` reads it when a revision does not start, and `scripts.logs` at any time."""
+    world.disable("logging")
+    assert (
+        world.line("API logging", stack)["fix"] == f"gcloud services enable logging.googleapis.com --project={PROJECT}"
+    )
+    world.admin("POST", f"/iam/v1/projects/{PROJECT}/serviceAccounts", {"accountId": "deployer"})
+    world.log_in_as(f"deployer@{PROJECT}.iam.gserviceaccount.com")
+    line = world.line("permissions of logging.viewer", stack)
+    assert (line["status"], line["detail"]) == ("missing", "missing permissions: logging.logEntries.list")
+    assert "--role=roles/logging.viewer" in line["fix"]
+
+
 def test_apis_that_the_caller_may_not_read_cannot_be_told(world):
     world.log_in_as(f"stranger@{PROJECT}.iam.gserviceaccount.com")
     line = world.line("APIs")

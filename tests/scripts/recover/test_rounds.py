@@ -11,6 +11,7 @@ from engine.deployment import (
     PendingOperation,
     StateUnreadableError,
     parse_deployment,
+    wrong_passphrase,
 )
 from scripts.cli.command import run_command
 from scripts.recover import __main__ as command
@@ -102,6 +103,21 @@ def test_what_is_foreign_is_named_and_the_rest_is_taken_over(world):
     assert recovery.to_json()["clean"] is False
 
 
+def test_what_cannot_be_looked_up_keeps_its_interrupted_operation(world, monkeypatch):
+    """Without the operation nothing would know of a service that was made before the API was turned off."""
+    world.lose("vllm", "models")
+    before = world.state
+
+    def off(*_):
+        raise ScriptError("Could not look up vllm: the API run.googleapis.com is off or was just enabled.")
+
+    monkeypatch.setattr(run, "lookup", off)
+    with pytest.raises(ScriptError, match="is off"):
+        world.recover()
+    assert world.state is before
+    assert world.calls == []
+
+
 def test_a_whole_state_is_refreshed_only(world):
     recovery = world.recover()
     assert (recovery.imported, recovery.cleared, recovery.backups) == ([], [], [])
@@ -120,6 +136,19 @@ def test_a_lost_state_comes_back_after_one_question(world):
 def test_a_wrong_passphrase_never_starts_a_new_state(world):
     world.state = StateUnreadableError("The state cannot be decrypted.", cut_off=False)
     with pytest.raises(StateUnreadableError):
+        world.recover()
+    assert world.calls == []
+
+
+def test_a_wrong_passphrase_in_the_preview_changes_nothing(world, monkeypatch):
+    """The engine exports a state without the passphrase, so only the preview shows that it is wrong."""
+    world.lose("vllm")
+
+    def refuse(stack):
+        raise wrong_passphrase(stack)
+
+    monkeypatch.setattr(run, "declared", refuse)
+    with pytest.raises(StateUnreadableError, match=r"If the passphrase or key is lost, run `gemma teardown l4-qat"):
         world.recover()
     assert world.calls == []
 
@@ -168,3 +197,16 @@ def test_a_dry_run_changes_nothing(world, monkeypatch, capsys):
     assert run_command(command.COMMAND, ["--stack", STACK, "--dry-run"]) == 0
     assert "to import: Cloud Run service vllm" in capsys.readouterr().out
     assert world.calls == []
+
+
+def test_with_a_plan_only_what_a_dry_run_showed_is_taken_over(world, monkeypatch, capsys):
+    monkeypatch.setattr("cloud.google_api.connect", lambda _project: None)
+    world.lose("vllm")
+    assert run_command(command.COMMAND, ["--stack", STACK, "--dry-run"]) == 0
+    plan = capsys.readouterr().out.rpartition("Plan: ")[2].strip()
+    words = ["--stack", STACK, "--yes", "--plan"]
+    assert run_command(command.COMMAND, [*words, "plan-0123456789abcdef"]) == 2
+    assert f"is stale: a dry run now has the id {plan}. Nothing was changed." in capsys.readouterr().err
+    assert world.calls == []
+    assert run_command(command.COMMAND, [*words, plan]) == 0
+    assert world.calls != []

@@ -105,6 +105,19 @@ def test_a_revision_that_was_not_reached_moves_nothing():
     assert (google.seen, google.shares) == ([], {"s-1": 100})
 
 
+@pytest.mark.parametrize("at", [1, 2])
+def test_after_an_interruption_at_any_step_something_serves_and_both_ways_are_one_command(at):
+    for to in (None, "s-1"):
+        google = Google("s-1", "s-2")
+        google.traffic, google.fail_at = [pinned("s-1")], at
+        with pytest.raises(KeyboardInterrupt):
+            rolled_out(google)
+        assert google.shares == {"s-1": 100}
+        google.fail_at = None
+        rolled_out(google, to=to)
+        assert google.traffic == [pinned(to or "s-2")]
+
+
 def test_a_change_of_another_client_is_left_alone():
     """An `up` during the checks creates a revision that nobody has checked."""
     google = Google("s-1", "s-2")

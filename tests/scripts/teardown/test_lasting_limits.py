@@ -168,6 +168,32 @@ def test_a_refused_read_is_unknown_for_the_guard_and_stops_an_update_with_limits
         keeper(has_limits=False).note_first()
 
 
+def test_what_may_pass_is_tried_again_and_two_writers_lose_nothing(world, monkeypatch):
+    monkeypatch.setattr("stacks.hooks.run_keeper._PAUSE_S", 0)
+    begin(world)
+    first = description(world)
+    fault = Fault(method="iam.projects.serviceAccounts.get", count=2, status=503)
+    world.cloud.cloud.scenario = Scenario(operations=OperationDurations(instant=True), faults=[fault])
+    keeper().note()
+    assert description(world) == first
+    mine, asked = keeper(), []
+    ask = RunKeeper._call
+
+    def interrupted(self, api, path, body=None, **more):
+        if body and not asked:
+            asked.append(path)  # another writer is faster
+            account = path.partition("?")[0]
+            world.call("PATCH", api, account, {"serviceAccount": {"displayName": "d"}, "updateMask": "displayName"})
+        return ask(self, api, path, body, **more)
+
+    monkeypatch.setattr(RunKeeper, "_call", interrupted)
+    hours(world, 1)
+    world.queued("gemma-x-b", {**owner("x").labels, **LIMITS.labels})
+    mine.note()
+    assert asked
+    assert len(RunRecord.of(description(world)).runs) == 2
+
+
 def test_an_account_of_somebody_else_is_never_written(world):
     world.account(ACCOUNT_ID, "precious")
     world.queued("gemma-x", dict(owner("x").labels))

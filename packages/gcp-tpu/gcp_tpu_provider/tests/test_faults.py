@@ -1,16 +1,20 @@
 """Partial creations, lost answers, strangers, interruptions: whatever happens, the id is in the state or nothing of ours exists."""
 
+import asyncio
 from contextlib import suppress
+from copy import deepcopy
 from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from pulumi.runtime.proto import provider_pb2
 
+from gcp_tpu_provider import wire
 from gcp_tpu_provider.desired_state import DesiredState, urn_hash
 from gcp_tpu_provider.errors import GoogleError
 from gcp_tpu_provider.tests.cloud import FakeTpu
-from gcp_tpu_provider.tests.harness import Aborted, FakeEngine, wanted
+from gcp_tpu_provider.tests.harness import Aborted, Context, FakeEngine, wanted
 
 WAITING = ("CREATING", "WAITING_FOR_RESOURCES")
 
@@ -87,12 +91,74 @@ class TestInterruption:
         assert engine.state.id == "projects/my-project/queuedResources/serve"
         assert engine.state.outputs["name"] == cloud.name("us-east5-a")
 
+    def test_a_zone_that_fails_after_the_interruption_is_left_for_the_next_one_under_the_same_id(
+        self, engine: FakeEngine, cloud: FakeTpu
+    ):
+        cloud.scripts["us-east5-a"] = WAITING
+        up_and_cancel(engine, cloud, wanted(), "GET", times=12)
+        cloud.queued[cloud.name("us-east5-a")].steps.append("FAILED:gone after all")
+        assert engine.up(wanted()) == "update"
+        assert engine.state
+        assert engine.state.outputs["zone"] == "us-east5-b"
+        assert engine.state.id == "projects/my-project/queuedResources/serve"
+        assert list(cloud.queued) == [cloud.name("us-east5-b")]
+        engine.destroy()
+        assert cloud.queued == {}
+
+    def test_when_the_other_zones_fail_too_the_next_up_starts_over(self, engine: FakeEngine, cloud: FakeTpu):
+        cloud.scripts["us-east5-a"] = WAITING
+        cloud.scripts["us-east5-b"] = ("FAILED:nothing here",)
+        up_and_cancel(engine, cloud, wanted(), "GET", times=12)
+        cloud.queued[cloud.name("us-east5-a")].steps.append("FAILED:gone after all")
+        with pytest.raises(Aborted, match="No zone granted v6e-4") as ended:
+            engine.up(wanted())
+        assert "us-east5-a  FAILED: gone after all." in ended.value.message
+        assert cloud.queued == {}
+        cloud.scripts.clear()
+        assert engine.up(wanted()) in {"update", "replace"}
+        assert engine.state
+        assert engine.state.outputs["state"] == "ACTIVE"
+
     def test_a_custom_timeout_is_the_end_of_the_wait_too(self, engine: FakeEngine, cloud: FakeTpu):
         cloud.scripts["us-east5-a"] = WAITING
         with pytest.raises(Aborted, match="custom timeout") as ended:
             engine.up(wanted(), timeout_s=2.0)
         assert ended.value.partial
         assert engine.state
+
+    def test_an_engine_that_drops_the_call_leaves_the_request_for_the_next_creation_to_take_over(
+        self, engine: FakeEngine, cloud: FakeTpu
+    ):
+        cloud.scripts["us-east5-b"] = WAITING
+        cloud.refusals["us-east5-a"] = GoogleError(429, "RESOURCE_EXHAUSTED", "not now")
+
+        request = _create_request(engine)
+
+        async def drop() -> None:
+            task = asyncio.create_task(engine.provider.Create(request, Context()))
+            asked = asyncio.Event()
+            cloud.on_call = lambda call: asked.set() if call.startswith("GET") and cloud.queued else None
+            await asked.wait()
+            task.cancel()
+            await asyncio.wait([task])
+            assert task.cancelled()
+            await asyncio.sleep(0.01)
+
+        asyncio.run(drop())
+        assert list(cloud.queued) == [cloud.name("us-east5-b")]
+        calls = len(cloud.calls)
+        cloud.refusals.clear()
+        cloud.queued[cloud.name("us-east5-b")].steps.append("ACTIVE")
+        assert engine.up(wanted()) == "create"
+        assert engine.state
+        assert engine.state.outputs["zone"] == "us-east5-b", (
+            "what was there is taken first, though it is not the first zone"
+        )
+        assert [call for call in cloud.calls[calls:] if call.startswith("POST")] == []
+
+
+def _create_request(engine: FakeEngine) -> provider_pb2.CreateRequest:
+    return provider_pb2.CreateRequest(urn=engine.urn, properties=wire.write(engine.inputs(wanted())))
 
 
 class TestLostAnswers:
@@ -125,6 +191,20 @@ class TestLostAnswers:
         assert list(cloud.queued) == [cloud.name("us-east5-a")]
         engine.destroy()
         assert cloud.queued == {}
+
+    @pytest.mark.parametrize("hidden_s", [0.01, 0.08])
+    def test_a_lost_answer_that_shows_late_is_found_by_the_next_operation(
+        self, engine: FakeEngine, cloud: FakeTpu, hidden_s: float
+    ):
+        cloud.faults.append(("POST", "lost"))
+        cloud.hidden_s = hidden_s
+        with suppress(Aborted):
+            engine.up(wanted())
+        assert engine.state
+        engine.up(wanted())
+        assert len(cloud.made("POST")) <= 2
+        assert list(cloud.queued) == [cloud.name("us-east5-a")]
+        assert engine.state.outputs["state"] == "ACTIVE"
 
     @pytest.mark.parametrize("hidden_s", [0.01, 0.12])
     def test_a_lost_answer_that_shows_late_is_deleted_by_destroy_and_kept_by_a_refresh(
@@ -167,6 +247,17 @@ class TestStrangers:
             }
         }
         cloud.create(f"projects/my-project/locations/{zone}", zone, {"queuedResourceId": "serve"}, body)
+
+    def test_a_foreign_queued_resource_with_our_id_is_left_alone(self, engine: FakeEngine, cloud: FakeTpu):
+        self.stranger(cloud)
+        with pytest.raises(
+            Aborted, match=r"labels do not name this Pulumi resource, and it was not modified."
+        ) as ended:
+            engine.up(wanted())
+        assert ended.value.partial is None
+        assert engine.state is None
+        assert cloud.made("DELETE") + cloud.made("PATCH") == []
+        assert list(cloud.queued) == [cloud.name("us-east5-a")]
 
     def test_a_foreign_one_that_appears_between_look_and_request_is_left_alone(
         self, engine: FakeEngine, cloud: FakeTpu
@@ -282,6 +373,19 @@ class TestMovedZones:
 
 
 class TestLeftovers:
+    def test_capacity_that_is_there_is_kept_when_the_total_wait_is_over(self, cloud: FakeTpu):
+        engine = FakeEngine(cloud, virtual=True)
+        cloud.scripts["us-east5-a"] = WAITING
+        with pytest.raises(Aborted):
+            engine.up(wanted(), timeout_s=0.05)
+        body = cloud.queued[cloud.name("us-east5-a")].body
+        parent = "projects/my-project/locations/us-east5-b"
+        cloud.scripts["us-east5-b"] = ("ACTIVE",)
+        cloud.create(parent, "us-east5-b", {"queuedResourceId": "serve"}, deepcopy(body))
+        cloud.queued[cloud.name("us-east5-b")].body["tpu"]["nodeSpec"][0]["parent"] = parent
+        assert engine.up(wanted(waitTotalS=1)) == "update"
+        assert list(cloud.queued) == [cloud.name("us-east5-b")]
+
     def leftover(self, cloud: FakeTpu, zone: str, **changes: Any) -> None:
         FakeEngine(cloud).up(wanted(zones=[zone], **changes))
 

@@ -218,6 +218,18 @@ class TestChangeOver:
 
 
 class TestNoCapacity:
+    def test_a_refused_quota_is_a_warning_and_the_old_one_goes_on_serving(self, engine: FakeEngine, cloud: FakeTpu):
+        engine.up(renewing())
+        cloud.pass_time(3)
+        quota = GoogleError(429, "RESOURCE_EXHAUSTED", "Quota limit 'TPUV6E' has been exceeded. Limit: 4 in zone x.")
+        cloud.refusals = {A: quota, B: quota}
+        assert engine.up(renewing()) == "update"
+        assert (name(engine), other(engine)) == (first(cloud), None)
+        (warning,) = engine.warnings
+        assert "keeps serving until 2026-11-20T12:00:00Z" in warning
+        assert "quota: Google returned 429" in warning
+        assert engine.preview(renewing()) == "update", "the next one tries again"
+
     def test_the_same_without_a_refresh(self, engine: FakeEngine, cloud: FakeTpu):
         engine.up(renewing())
         cloud.pass_time(3)
@@ -278,6 +290,26 @@ class TestEnds:
         assert name(engine) == second(cloud)
         assert len(cloud.made("POST")) == 2, "nothing was requested again"
 
+    def test_a_creation_that_finds_both_and_is_interrupted_keeps_both(self, engine: FakeEngine, cloud: FakeTpu):
+        def refuse(call: str) -> None:
+            if call.startswith("DELETE"):
+                raise GoogleError(503, "UNAVAILABLE", "try later")
+
+        engine.up(renewing())
+        for _ in range(2):
+            cloud.pass_time(3)
+            cloud.on_call = refuse
+            with pytest.raises(Aborted):
+                engine.up(renewing())
+            engine.state = None
+            cancel_at(engine, cloud, "DELETE")
+            with pytest.raises(Aborted):
+                engine.up(renewing())
+            assert {name(engine), other(engine)} == {first(cloud), second(cloud)}
+            engine.up(renewing())
+        engine.destroy()
+        assert cloud.queued == {}
+
     def test_when_the_one_that_serves_is_gone_a_refresh_waits_for_a_request_without_an_answer(
         self, engine: FakeEngine, cloud: FakeTpu
     ):
@@ -318,3 +350,20 @@ class TestEnds:
         assert any("its labels do not name this Pulumi resource" in warning for warning in engine.warnings)
         engine.destroy()
         assert list(cloud.queued) == [second(cloud)]
+
+    def test_an_older_one_that_is_left_is_deleted_and_never_taken_for_the_successor(
+        self, engine: FakeEngine, cloud: FakeTpu
+    ):
+        given = wanted(renewBeforeS=3 * HOUR_S)
+        engine.up(given)
+        cloud.pass_time(1)
+        cancel_at(engine, cloud, "DELETE")
+        with pytest.raises(Aborted):
+            engine.up(given)
+        assert (name(engine), other(engine)) == (second(cloud), first(cloud))
+        cloud.pass_time(1)
+        engine.up(given)
+        assert engine.state
+        assert engine.state.outputs["deadline"] == "2026-11-20T14:00:00Z"
+        assert list(cloud.queued) == [first(cloud)]
+        assert len(cloud.made("POST")) == 3

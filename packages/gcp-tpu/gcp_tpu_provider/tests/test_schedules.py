@@ -422,3 +422,18 @@ def test_on_either_api_and_from_one_to_the_other_nothing_of_ours_is_left(
     for step in steps:
         world.play(step)
     require_an_end(world, api)
+
+
+@pytest.mark.parametrize("api", ["cloud-tpu", "compute-engine"])
+def test_what_a_killed_replacement_left_in_a_zone_that_no_state_names_goes_with_the_next_deletion(api: str):
+    world = World({"us-east5-b": ("CREATING", "WAITING_FOR_RESOURCES")}, set(), set())
+    for zone, end in (("us-east5-b", None), ("us-east5-a", ("kill after", 0))):
+        wish = {"api": "cloud-tpu", "zones": [zone], "waitFor": "active"}
+        world.play({"do": "up", "wish": wish, "faults": [], "end": end, "late_s": 0.0, "hours": 0.0})
+    assert [name.split("/")[3] for name in world.ours()] == ["us-east5-a"], "made, and in no state"
+    assert world.engine.state is not None
+    assert world.engine.state.outputs["zone"] == "us-east5-b"
+    if api == "cloud-tpu":
+        require_destroyed(world)
+    else:
+        require_an_end(world, api)

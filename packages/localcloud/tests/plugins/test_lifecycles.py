@@ -22,6 +22,7 @@ from localcloud.tests.plugins.harness import (
     engine,
     is_secret,
     run,
+    secret,
 )
 
 SERVICE = "gcp:cloudrunv2/service:Service"
@@ -426,6 +427,24 @@ def test_without_a_project_the_error_says_where_to_set_one():
 
     with pytest.raises(grpc.aio.AioRpcError, match=r"no project set\. Set it on the resource, as gcp:project"):
         run(scenario())
+
+
+def test_secret_outputs_are_marked_and_no_error_shows_them():
+    def answer(request):
+        return (400, {"error": {"code": 400, "message": "no"}}) if request.path.endswith(":addVersion") else {}
+
+    async def scenario():
+        async with engine(Recorder(Replay("create.jsonl")), project="p1", region="us-east4") as attached:
+            made = await create_all(attached)
+        async with engine(Recorder(answer), project="p1") as attached:
+            inputs = {"secret": "projects/p1/secrets/s", "secretData": secret("hf_canary")}
+            with pytest.raises(grpc.aio.AioRpcError) as caught:
+                await attached.up("gcp:secretmanager/secretVersion:SecretVersion", "v", inputs)
+        return made, str(caught.value)
+
+    made, error = run(scenario())
+    assert made["version"].state["secretData"] == secret("hf_canary")
+    assert "hf_canary" not in error
 
 
 def test_data_sources_answer_from_the_cloud():

@@ -89,6 +89,24 @@ def test_what_somebody_changed_shows_as_drift_and_the_next_update_takes_it_back(
     assert set(details) == {"description", "template.maxInstanceRequestConcurrency", "template.containers[0].envs[0]"}
 
 
+def test_an_ignored_property_is_no_drift():
+    """The engine passes `ignoreChanges` on in the diff of a refresh (pulumi 3.256, pkg/resource/deploy/step.go, RefreshStep.Apply)."""
+    recorded, made = created()
+    before = made["sa"]
+
+    async def scenario():
+        recorded.edits = {f"/iam/v1/{before.id}": lambda body: body.update(description="by hand")}
+        async with engine(Recorder(recorded), project="p1", region="us-east4") as attached:
+            after = await attached.read(before)
+            shown = await attached.diff(after, before.inputs)
+            ignored = await attached.diff(after, before.inputs, ["description"])
+            return after.inputs, dict(shown.detailedDiff), dict(ignored.detailedDiff)
+
+    inputs, shown, ignored = run(scenario())
+    assert inputs["description"] == "by hand"
+    assert (set(shown), ignored) == ({"description"}, {})
+
+
 def fill_in(body):
     """Google's values for properties that the program does not set."""
     body["launchStage"] = "GA"

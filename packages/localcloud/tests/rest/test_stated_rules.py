@@ -415,6 +415,24 @@ def test_a_request_id_that_is_no_uuid_is_refused(client, given):
     assert REQUEST_ID in client.error("POST", NETWORKS, body, requestId=given)[1]
 
 
+@pytest.mark.parametrize(
+    ("path", "query", "body"),
+    [
+        (SERVICES, {"serviceId": "stated-zero"}, service(startupProbe={"tcpSocket": {"port": 0}})),
+        (SERVICES, {"serviceId": "stated-port"}, service(ports=[{"containerPort": 65535}])),
+        (
+            f"{PROJECT}:setIamPolicy",
+            {},
+            policy(bindings=[{**VIEWERS, "role": "roles/tpu.viewer", "condition": CONDITION}], version=3),
+        ),
+        (DASHBOARDS, {}, dashboard(xPos=24)),
+        (POLICIES, {}, {**promql(alertRule="x" * 2048), "documentation": {"content": "é" * 5120}}),
+    ],
+)
+def test_what_the_sentences_allow_is_taken(own_client, path, query, body):
+    own_client.ok("POST", path, body, **query)
+
+
 def test_the_table_names_every_function_and_a_row_without_a_rule_is_refused():
     table = tomllib.loads((files("localcloud.rest") / "data" / "stated_rules.toml").read_text())["rule"]
     assert {row["check"] for row in table if "check" in row} == set(stated_rules._CHECKS)

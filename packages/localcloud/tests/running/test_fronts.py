@@ -124,6 +124,20 @@ def test_iam_decides_before_a_request_reaches_the_instance():
 
 
 @in_loop
+async def test_the_serverless_header_is_judged_so_that_an_api_key_can_pass():
+    token = "eyJh.eyJz.c2ln"
+    async with world(verdicts={token: AccessDecision.ALLOWED, "key": AccessDecision.UNAUTHENTICATED}) as here:
+        headers = {"X-Serverless-Authorization": f"Bearer {token}", "Authorization": "Bearer key"}
+        status, text = await here.get("/x?y=1", headers=headers)
+        seen = json.loads(text)
+        assert status == 200
+        assert seen["headers"]["Authorization"] == "Bearer key"
+        assert seen["headers"]["X-Serverless-Authorization"] == "Bearer eyJh.eyJz.SIGNATURE_REMOVED_BY_GOOGLE"
+        assert seen["headers"]["X-Forwarded-For"] == "127.0.0.1"
+        assert seen["path"] == "/x?y=1"
+
+
+@in_loop
 async def test_an_id_token_reaches_the_container_without_its_signature():
     async with world() as here:
         _, text = await here.get("/x", headers={"Authorization": "Bearer eyJh.eyJz.c2ln"})

@@ -15,7 +15,9 @@ from google.iam.v1 import policy_pb2
 from google.oauth2 import credentials as oauth2_credentials
 from google.oauth2 import id_token
 from googleapiclient import discovery
+from googleapiclient.errors import HttpError
 
+from localcloud.tests.idle_cloud import IdleRevisions
 from localcloud.world.oauth import new_private_key
 
 PROJECT = "local-project"
@@ -145,6 +147,30 @@ class TestCloudRun:
         with pytest.raises(NotFound):
             services.get_service(name=name)
 
+    def test_a_failed_revision_leaves_the_traffic_where_it_was(self, services, shared_cloud):
+        created = services.create_service(parent=REGION, service=service_of(), service_id="client-fails").result(
+            timeout=60
+        )
+        changed = services.get_service(name=created.name)
+        changed.template.containers[0].image = "docker.io/x:fails"
+        with pytest.raises(
+            Exception, match="The user-provided container failed to start and listen on the port"
+        ) as failed:
+            services.update_service(service=changed).result(timeout=60)
+        after = services.get_service(name=created.name)
+        assert after.latest_ready_revision == created.latest_ready_revision
+        assert after.latest_created_revision != created.latest_created_revision
+        assert after.traffic_statuses == created.traffic_statuses
+        assert after.terminal_condition.state == run_v2.Condition.State.CONDITION_FAILED
+        assert after.terminal_condition.message in str(failed.value)
+        assert {each.type_: each.state.name for each in after.conditions} == {
+            "ConfigurationsReady": "CONDITION_FAILED",
+            "RoutesReady": "CONDITION_SUCCEEDED",
+        }
+        revisions = shared_cloud.cloud.runtimes.revisions
+        assert isinstance(revisions, IdleRevisions)
+        assert created.latest_ready_revision in revisions.running
+
     def test_probe_limits_are_the_services_own(self, services):
         service = service_of()
         service.template.containers[0].startup_probe = run_v2.Probe(
@@ -203,6 +229,21 @@ class TestStorage:
         renamed = bucket.rename_blob(joined, "renamed")
         assert renamed.download_as_bytes() == b"oneone"
         assert bucket.get_blob("joined") is None
+
+    def test_a_composite_object_counts_its_components_and_has_no_md5(self, bucket):
+        for name in ("a", "b", "c"):
+            bucket.blob(name).upload_from_string(name)
+        pair = bucket.blob("pair")
+        pair.compose([bucket.blob("a"), bucket.blob("b")])
+        whole = bucket.blob("whole")
+        whole.metadata = {"sha256": "abc"}
+        whole.compose([pair, bucket.blob("c")], if_generation_match=0)
+        assert (whole.component_count, whole.md5_hash, whole.metadata) == (3, None, {"sha256": "abc"})
+        plain = bucket.blob("plain")
+        plain.upload_from_string("abc")
+        assert whole.crc32c == plain.crc32c
+        assert plain.component_count is None
+        assert bucket.blob("whole").download_as_bytes() == b"abc"
 
     def test_a_refused_compose_leaves_no_files(self, bucket, shared_cloud):
         one = bucket.blob("one")
@@ -280,6 +321,41 @@ class TestTpu:
         assert "v6e-4" in [kind["type"] for kind in kinds]
         versions = client.runtimeVersions().list(parent=f"{PARENT}/locations/us-east5-a").execute()["runtimeVersions"]
         assert "v2-alpha-tpuv6e" in [version["version"] for version in versions]
+
+
+class TestCompute:
+    def test_networks_and_their_operations(self, shared_cloud):
+        client = discovery.build(
+            "compute",
+            "v1",
+            credentials=credentials(shared_cloud),
+            client_options={"api_endpoint": f"{shared_cloud.base_url}/compute/compute/v1/"},
+            static_discovery=True,
+        )
+        operation = (
+            client.networks()
+            .insert(project=PROJECT, body={"name": "client-net", "autoCreateSubnetworks": False})
+            .execute()
+        )
+        done = client.globalOperations().wait(project=PROJECT, operation=operation["name"]).execute()
+        assert done["status"] == "DONE"
+        network = client.networks().get(project=PROJECT, network="client-net").execute()
+        subnet = {"name": "client-sub", "network": network["selfLink"], "ipCidrRange": "10.77.0.0/24"}
+        client.subnetworks().insert(project=PROJECT, region="us-east4", body=subnet).execute()
+        assert (
+            client.subnetworks()
+            .get(project=PROJECT, region="us-east4", subnetwork="client-sub")
+            .execute()["gatewayAddress"]
+            == "10.77.0.1"
+        )
+        with pytest.raises(HttpError, match="already being used by"):
+            client.networks().delete(project=PROJECT, network="client-net").execute()
+        with pytest.raises(HttpError, match="conflicts with existing subnetwork"):
+            client.subnetworks().insert(
+                project=PROJECT, region="us-east4", body={**subnet, "name": "client-two"}
+            ).execute()
+        client.subnetworks().delete(project=PROJECT, region="us-east4", subnetwork="client-sub").execute()
+        client.networks().delete(project=PROJECT, network="client-net").execute()
 
 
 class TestCredentials:

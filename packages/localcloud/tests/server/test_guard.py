@@ -11,6 +11,7 @@ from localcloud import services
 from localcloud.tests.rest.test_no_inner_errors import every_method, path_of
 
 P = "/projects/local-project"
+ZONE = f"{P}/locations/us-east5-a"
 SECRETS = f"/secretmanager/v1{P}/secrets"
 MADE_UP = "ya29.local.WyJsb2NhbC1vcGVyYXRvckBsb2NhbC1wcm9qZWN0LmlhbS5nc2VydmljZWFjY291bnQuY29tIiwgNDA3MDkwODgwMF0.c2lnbmF0dXJl"
 """It names the operator and is valid until 2099, but no cloud has signed it."""
@@ -151,6 +152,51 @@ def test_the_same_routes_answer_the_operator(own_cloud):
     assert len(own) >= 18
     refused = [route for route in [*modelled(own_cloud), *MEDIA, *own] if connection.send(*route, headers)[0] == 401]
     assert refused == []
+
+
+def test_a_simple_request_of_a_web_page_makes_no_machine(own_cloud):
+    """CSRF: a browser sends text/plain with a token in the query to any port without a preflight, and a machine's startup script runs here."""
+    node = {
+        "acceleratorType": "v6e-1",
+        "runtimeVersion": "v2-alpha-tpuv6e",
+        "metadata": {"startup-script": "#!/bin/sh\nid"},
+    }
+    spec = {"parent": ZONE.lstrip("/"), "nodeId": "n", "node": node}
+    body = json.dumps({"tpu": {"nodeSpec": [spec]}})
+    path = f"/tpu/v2alpha1{ZONE}/queuedResources?queuedResourceId=innocent"
+    page, connection = {"Origin": "https://evil.example"}, Connection(own_cloud)
+    for query, headers in [
+        ("&access_token=x", page),
+        ("&access_token=x", {**page, "Host": "evil.example"}),
+        (f"&access_token={own_cloud.token}", page),
+        ("&access_token=x", {}),
+        (f"&access_token={own_cloud.token}", {}),
+        ("", {"Authorization": f"Bearer {MADE_UP}"}),
+    ]:
+        status, _ = connection.send("POST", path + query, headers, body, kind="text/plain")
+        assert status in {401, 403}, (query, headers)
+    assert own_cloud.cloud.store.under("tpu.queuedResources") == []
+    assert own_cloud.cloud.runtimes.machines.machines == {}
+    assert connection.send("POST", path, {"Authorization": f"Bearer {own_cloud.token}"}, body)[0] == 200
+    assert len(own_cloud.cloud.store.under("tpu.queuedResources")) == 1
+
+
+def test_dns_rebinding_reads_no_secret(own_client, own_cloud):
+    """A page's own host name leads to 127.0.0.1: for the browser, the answers are then the page's own."""
+    own_client.ok("POST", SECRETS, {"replication": {"automatic": {}}}, secretId="hub")
+    own_client.ok("POST", f"{SECRETS}/hub:addVersion", {"payload": {"data": "Y2FuYXJ5"}})
+    connection, path = Connection(own_cloud), f"{SECRETS}/hub/versions/1:access"
+    for query, token in [("?access_token=x", None), (f"?access_token={own_cloud.token}", None), ("", own_cloud.token)]:
+        identity = {"Authorization": f"Bearer {token}"} if token else {}
+        headers = {**identity, "Host": f"rebound.evil.example:{port(own_cloud)}"}
+        status, answer = connection.send("GET", path + query, headers)
+        assert (status, b"Y2FuYXJ5" in answer) == (403, False)
+    for host in ("127.0.0.1", "localhost", "[::1]", "LOCALHOST"):
+        headers = {"Authorization": f"Bearer {own_cloud.token}", "Host": f"{host}:{port(own_cloud)}"}
+        assert b"Y2FuYXJ5" in connection.send("GET", path, headers)[1]
+    for host in ("127.0.0.1", "localhost:1", "127.0.0.1.evil.example:" + port(own_cloud), ""):
+        headers = {"Authorization": f"Bearer {own_cloud.token}", "Host": host}
+        assert connection.send("GET", path, headers)[0] == 403
 
 
 class TestTokens:

@@ -112,6 +112,21 @@ class TestRefusals:
         policy(FIRES)
         assert own_client.error("POST", f"{V3}/alertPolicies", promql(FIRES, disableMetricValidation=False))[0] == 400
 
+    @pytest.mark.parametrize(
+        ("labels", "status"),
+        [
+            ('service_name="g"', 400),
+            ('monitored_resource!="cloud_run_job"', 400),
+            ('monitored_resource="cloud_run_revision"', 200),
+        ],
+    )
+    def test_a_platform_metric_of_several_resource_types_needs_one(self, own_client, labels, status):
+        query = f"sum(increase(run_googleapis_com:container_billable_instance_time{{{labels}}}[1d])) > 3"
+        found, answer = own_client.call("POST", f"{V3}/alertPolicies", promql(query))
+        assert found == status
+        words = "series selector must specify a label matcher on monitored resource name"
+        assert (words in str(answer)) == (status == 400)
+
     def test_a_query_has_the_result_that_was_set_and_others_are_refused(self, own_client):
         own_client.ok("POST", "/admin/alerts", {"queries": {"count(up)": 1, "count(down)": None}})
         (found,) = own_client.ok("POST", QUERY, {"query": "count(up)"})["data"]["result"]

@@ -60,6 +60,28 @@ def test_after_7_days_a_deleted_role_is_gone_and_after_37_its_id_is_free(own_cli
     assert created(own_client)["name"] == ROLE
 
 
+def test_roles_that_cannot_be_granted_are_refused_in_googles_words(own_client, subtests):
+    created(own_client)
+    created(own_client, "gone")
+    own_client.ok("DELETE", f"{ROLES}/gone")
+    own_client.ok(
+        "POST", "/iam/v1/organizations/123/roles", {"roleId": "tunnel", "role": {"includedPermissions": THREE}}
+    )
+    own_client.ok("POST", "/admin/projects", {"projectId": "other-project"})
+    own_client.ok("POST", "/iam/v1/projects/other-project/roles", {"roleId": "tunnel", "role": {}})
+    for role in (
+        f"projects/{PROJECT}/roles/missing",
+        f"projects/{PROJECT}/roles/gone",
+        "projects/other-project/roles/tunnel",
+        "organizations/123/roles/tunnel",
+    ):
+        with subtests.test(role):
+            assert try_grant(own_client, role) == (400, f"Role ({role}) does not exist in the resource's hierarchy.")
+    own_client.ok("PUT", "/admin/scenario", {"iam": {"organization": "123"}}, merge="true")
+    grant(own_client, PROJECT_POLICY, "organizations/123/roles/tunnel")
+    assert held(own_client, *THREE) == THREE
+
+
 def test_a_role_of_its_project_can_be_granted_on_a_bucket_of_the_project(own_client):
     created(own_client)
     own_client.ok("POST", "/storage/storage/v1/b", {"name": "b-1"}, project=PROJECT)

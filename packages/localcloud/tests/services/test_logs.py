@@ -4,7 +4,7 @@ import pytest
 
 from localcloud.tests import idle_cloud
 from localcloud.tests.conftest import Client
-from localcloud.world.scenario import Logging, Scenario
+from localcloud.world.scenario import Logging, Scenario, Services
 
 P = "projects/local-project"
 SERVICES = f"/run/v2/{P}/locations/us-east4/services"
@@ -130,3 +130,20 @@ def test_an_entry_can_be_listed_some_seconds_after_it_was_written():
         assert client.ok("POST", LIST, {"resourceNames": [P]}) == {}
         client.ok("POST", "/admin/advance", {"seconds": 1_000_000})
         assert texts(client.ok("POST", LIST, {"resourceNames": [P]})["entries"]) == ["x"]
+
+
+def test_who_may_not_read_and_an_api_that_is_off_are_told_in_googles_words():
+    on = ("logging.googleapis.com", "iam.googleapis.com", "cloudresourcemanager.googleapis.com")
+    with idle_cloud.start(scenario=Scenario(services=Services(enabled=on))) as cloud:
+        operator = Client(cloud.base_url, cloud.token)
+        email = operator.ok("POST", f"/iam/v1/{P}/serviceAccounts", {"accountId": "reader-of-logs"})["email"]
+        reader = Client(cloud.base_url, token=cloud.cloud.tokens.issue_access_token(email))
+        assert reader.error("POST", LIST, {"resourceNames": [P]}) == (403, "Permission denied for all log views")
+        binding = {"role": "roles/logging.viewer", "members": [f"serviceAccount:{email}"]}
+        policy = operator.ok("POST", f"/cloudresourcemanager/v1/{P}:getIamPolicy")
+        policy["bindings"].append(binding)
+        operator.ok("POST", f"/cloudresourcemanager/v1/{P}:setIamPolicy", {"policy": policy})
+        assert reader.call("POST", LIST, {"resourceNames": [P]})[0] == 200
+    with idle_cloud.start(scenario=Scenario(services=Services(enabled=()))) as cloud:
+        status, message = Client(cloud.base_url, cloud.token).error("POST", LIST, {"resourceNames": [P]})
+        assert (status, message.partition(" has not")[0]) == (403, "Cloud Logging API")

@@ -103,6 +103,23 @@ def zone(**facts):
 
 
 class TestOrder:
+    def test_the_states_follow_one_another(self):
+        def check(cloud):
+            cloud.create()
+            seen = [cloud.state()]
+            for seconds in (5, 20, 60, 60):
+                cloud.advance(seconds - 1)
+                seen.append(cloud.state())
+                cloud.advance(1)
+                seen.append(cloud.state())
+            steps = ("CREATING", "ACCEPTED", "WAITING_FOR_RESOURCES", "PROVISIONING")
+            assert seen == [*(state for step in steps for state in (step, step)), "ACTIVE"]
+            node = cloud.call("GET", f"{ZONE}/nodes/n")
+            assert (node["state"], node["health"], node["labels"]) == ("READY", "HEALTHY", {"a": "b"})
+            assert node["networkEndpoints"][0]["ipAddress"].startswith("10.")
+
+        directly(check)
+
     def test_a_run_ends_at_its_duration_and_the_id_stays_taken(self):
         def check(cloud):
             cloud.create()
@@ -184,6 +201,21 @@ class TestOrder:
 
         directly(check, zone(preemptible_quota_chips=4))
 
+    def test_a_network_that_has_gone_meanwhile_fails_it(self):
+        def check(cloud):
+            cloud.create()
+            cloud.advance(30)
+            cloud.cloud.store.delete("compute.networks", "projects/local-project/global/networks/default")
+            cloud.advance(100)
+            state = cloud.call("GET", f"{ZONE}/queuedResources/q")["state"]
+            assert (state["state"], "networks/default' was not found" in state["failedData"]["error"]["message"]) == (
+                "FAILED",
+                True,
+            )
+            assert cloud.call("GET", f"{ZONE}/nodes") == {}
+
+        directly(check)
+
     def test_a_preempted_node_suspends_its_queued_resource(self):
         def check(cloud):
             cloud.create()
@@ -197,6 +229,36 @@ class TestOrder:
 
 
 class TestDeleting:
+    @pytest.mark.parametrize(
+        ("after_s", "state", "taken"),
+        [
+            (0, "CREATING", False),
+            (5, "ACCEPTED", True),
+            (26, "WAITING_FOR_RESOURCES", False),
+            (86, "PROVISIONING", False),
+            (200, "ACTIVE", False),
+        ],
+    )
+    def test_only_resting_states_are_deleted_without_force(self, after_s, state, taken):
+        def check(cloud):
+            cloud.create()
+            cloud.advance(after_s)
+            assert cloud.state() == state
+            if taken:
+                cloud.call("DELETE", f"{ZONE}/queuedResources/q")
+            else:
+                with pytest.raises(CloudError, match=f"DeleteQueuedResource is not supported when state is {state} "):
+                    cloud.call("DELETE", f"{ZONE}/queuedResources/q")
+                cloud.call("DELETE", f"{ZONE}/queuedResources/q", force=True)
+            assert cloud.state() == "DELETING"
+            cloud.advance(10)
+            with pytest.raises(CloudError) as caught:
+                cloud.state()
+            assert caught.value.code == 404
+            assert cloud.call("GET", f"{ZONE}/nodes") == {}
+
+        directly(check)
+
     def test_the_refusal_can_stand_in_the_operation(self):
         def check(cloud):
             cloud.create()
@@ -207,6 +269,17 @@ class TestDeleting:
             assert cloud.state() == "PROVISIONING"
 
         directly(check, Scenario(tpu=Tpu(refuses_deletion_in="operation")))
+
+    def test_the_operation_ends_when_it_is_gone(self):
+        def check(cloud):
+            cloud.create()
+            cloud.advance(200)
+            operation = cloud.call("DELETE", f"{ZONE}/queuedResources/q", force=True)
+            assert "done" not in cloud.call("GET", operation["name"])
+            cloud.advance(10)
+            assert cloud.call("GET", operation["name"])["done"]
+
+        directly(check)
 
 
 class TestRefusals:
@@ -296,6 +369,19 @@ class TestNodes:
     @pytest.mark.parametrize("mask", ["acceleratorType", "networkConfig.network", "metadata,runtimeVersion"])
     def test_what_cannot_change_is_refused_by_the_mask(self, own_client, node, mask):
         assert "cannot be updated" in own_client.error("PATCH", node, {}, updateMask=mask)[1]
+
+    def test_guest_attributes_are_read_by_path(self, own_client, own_cloud, node):
+        name = own_client.ok("GET", node)["name"]
+        own_cloud.cloud.runtimes.machines.attributes[name] = {"gemma-serving": {"phase": "ready"}, "other": {"x": "y"}}
+        assert (
+            "enable-guest-attributes=TRUE"
+            in own_client.error("POST", f"{node}:getGuestAttributes", {"queryPath": "gemma-serving/"})[1]
+        )
+        own_client.ok("PATCH", node, {"metadata": {"enable-guest-attributes": "TRUE"}}, updateMask="metadata")
+        answer = own_client.ok("POST", f"{node}:getGuestAttributes", {"queryPath": "gemma-serving/"})
+        assert answer["guestAttributes"][0]["queryValue"]["items"] == [
+            {"namespace": "gemma-serving", "key": "phase", "value": "ready"}
+        ]
 
     def test_a_network_in_use_is_not_deleted(self, own_client, node):
         own_client.ok("GET", node)

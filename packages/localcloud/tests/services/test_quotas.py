@@ -119,6 +119,19 @@ def test_a_preference_needs_the_api_cloud_quotas(own_client):
     assert (status, message.startswith("Cloud Quotas API has not been used in project")) == (403, True)
 
 
+def test_chips_of_instances_are_counted_in_each_region(own_client):
+    compute = {"preemptible_quota_overrides": {"us-east5": 0}, "family_quota_chips": 8}
+    own_client.ok("PUT", "/admin/scenario", {"tpu": {"compute": compute}}, merge="true")
+    assert limits(own_client, "compute", "preemptible_tpu_v6e")["us-east5"] is None
+    assert limits(own_client, "compute", "preemptible_tpu_v6e")["europe-west4"] == "1536"
+    path = f"{SERVICES}/compute.googleapis.com/consumerQuotaMetrics/compute.googleapis.com%2Ftpus_per_tpu_family"
+    (limit,) = own_client.ok("GET", path, view="FULL")["consumerQuotaLimits"]
+    assert limit["unit"] == "1/{project}/{region}/{tpu_family}"
+    assert {"region": "us-east5", "tpu_family": "CT6E"} in [
+        bucket.get("dimensions") for bucket in limit["quotaBuckets"]
+    ]
+
+
 def test_quota_of_instances_can_be_asked_for(own_client):
     body = {"project": PROJECT, "service": "compute.googleapis.com", "preferredValue": "4", "contactEmail": "a@b.c"}
     region = {"region": "us-east5"}

@@ -70,7 +70,13 @@ VOLUMES = [{"name": "v", "emptyDir": {"medium": "MEMORY"}}]
 
 
 LATEST = "TRAFFIC_TARGET_ALLOCATION_TYPE_LATEST"
+NO_NETWORK = {"networkInterfaces": [{"network": "nonet", "subnetwork": "nosub"}]}
+NO_REPOSITORY = "us-east4-docker.pkg.dev/local-project/norepo"
 TWO_SOURCES = {"name": "X", "value": "x", "valueSource": {"secretKeyRef": {"secret": "s"}}}
+
+
+def of_secret(name):
+    return {"name": "T", "valueSource": {"secretKeyRef": {"secret": name, "version": "latest"}}}
 
 
 def limits(cpu, memory, gpus="1"):
@@ -156,6 +162,23 @@ def beside(cpu, memory, own_cpu, own_memory):
     return body
 
 
+@pytest.mark.parametrize(
+    ("gpu", "limits", "message"),
+    [
+        ("nvidia-l4", ("1", "512Mi", "8", "24Gi"), "for cpu. Maximum 8 CPU allowed for all containers"),
+        ("nvidia-l4", ("500m", "512Mi", "8", "24Gi"), "given 8.5 CPU"),
+        ("nvidia-l4", ("", "", "8", "24Gi"), "given 9 CPU"),
+        ("nvidia-rtx-pro-6000", ("1", "512Mi", "40", "176Gi"), "for memory. Maximum 176Gi allowed for all containers"),
+    ],
+)
+def test_the_containers_of_an_instance_share_its_maximum(client, gpu, limits, message):
+    body = changed(beside(*limits), "template.nodeSelector.accelerator", gpu)
+    status, found = client.error("POST", SERVICES, body, serviceId="shared")
+    assert status == 400
+    assert message in found
+    assert client.call("GET", f"{SERVICES}/shared")[0] == 404
+
+
 def test_a_sidecar_within_the_maximum_of_the_instance_is_accepted(client):
     assert "error" not in deploy(client, "beside", beside("2", "512Mi", "6", "24Gi"))
 
@@ -197,6 +220,36 @@ def test_gpus_of_other_services_count_against_the_quota(own_client):
     assert "error" not in deploy(own_client, "second", GPU)
 
 
+@pytest.mark.parametrize(
+    ("instances", "most", "total", "quotas"),
+    [
+        (
+            3,
+            1,
+            "CPU",
+            [f"{CPU} requested: 24000 allowed: 20000", f"{MEMORY} requested: 103079215104 allowed: 42949672960"],
+        ),
+        (2, 1, "memory", [f"{MEMORY} requested: 68719476736 allowed: 42949672960"]),
+        (1, None, "", []),
+    ],
+)
+def test_cpu_and_memory_of_all_instances_must_fit_the_regions_quota(own_client, instances, most, total, quotas):
+    """8 vCPU and 32 GiB each, against the 20 vCPU and 40 GiB of many new projects. Other services of the region do not count."""
+    own_client.ok("PUT", "/admin/scenario?merge=true", {"run": {"cpu_quota": 20, "memory_quota_gib": 40}})
+    deploy(own_client, "other", GPU)
+    body = changed(GPU, "template.scaling.maxInstanceCount", instances)
+    own_client.ok("PUT", "/admin/scenario?merge=true", {"run": {"gpu_quota": 9}})
+    if most is None:
+        assert "error" not in deploy(own_client, "fits", body)
+        return
+    message = own_client.error("POST", SERVICES, body, serviceId="much")[1]
+    assert (
+        f"Max instances must be set to {most} or fewer to set the requested total {total}.\nConsider running" in message
+    )
+    assert message.partition("Quota violated:\n")[2].splitlines() == quotas
+    assert own_client.error("GET", f"{SERVICES}/much")[0] == 404
+
+
 def test_one_instance_beyond_a_quota_is_refused_with_zero_instances(own_client):
     own_client.ok("PUT", "/admin/scenario?merge=true", {"run": {"cpu_quota": 4}})
     assert (
@@ -233,11 +286,47 @@ def test_old_and_new_revision_count_together_at_an_update(own_client, quota, wha
     assert "error" not in patch_grows(own_client, "101s")
 
 
+def test_defaults_are_filled_in_as_cloud_run_does(client):
+    service = deploy(client, "defaults", PLAIN)["response"]
+    container = service["template"]["containers"][0]
+    assert container["ports"] == [{"name": "http1", "containerPort": 8080}]
+    assert container["startupProbe"] == {
+        "timeoutSeconds": 240,
+        "periodSeconds": 240,
+        "failureThreshold": 1,
+        "tcpSocket": {"port": 8080},
+    }
+    assert service["template"]["scaling"] == {"maxInstanceCount": 100}
+    assert service["traffic"] == [{"type": "TRAFFIC_TARGET_ALLOCATION_TYPE_LATEST", "percent": 100}]
+    assert service["generation"] == service["observedGeneration"] == "1"
+    assert service["urls"] == [service["uri"]]
+    assert service["trafficStatuses"] == service["traffic"]
+    assert "/defaults-00001-" in service["latestReadyRevision"]
+    assert {condition["state"] for condition in service["conditions"]} == {"CONDITION_SUCCEEDED"}
+
+
 def test_a_missing_service_account_is_refused_at_once(client):
     body = changed(PLAIN, "template.serviceAccount", "ghost@local-project.iam.gserviceaccount.com")
     status, message = client.error("POST", SERVICES, body, serviceId="ghost")
     assert status == 403
     assert "service account ghost@local-project.iam.gserviceaccount.com" in message
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "message"),
+    [
+        (f"{CONTAINER}.env", [of_secret("nowhere")], "secrets/nowhere/versions/latest was not found"),
+        ("template.volumes", [{"name": "v", "gcs": {"bucket": "no-such-bucket"}}], "failed to start and listen"),
+        ("template.vpcAccess", NO_NETWORK, "networks/nonet' was not found"),
+        (f"{CONTAINER}.image", f"{NO_REPOSITORY}/x", f"Image '{NO_REPOSITORY}/x' not found"),
+    ],
+)
+def test_a_reference_to_nothing_fails_the_deployment(own_client, path, value, message):
+    operation = deploy(own_client, "refers", changed(PLAIN, path, value))
+    assert message in operation["error"]["message"]
+    service = own_client.ok("GET", f"{SERVICES}/refers")
+    assert service["terminalCondition"]["state"] == "CONDITION_FAILED"
+    assert "latestReadyRevision" not in service
 
 
 def test_a_subnetwork_stays_in_use_for_two_hours_after_direct_vpc_egress(own_cloud, own_client, subtests):
@@ -275,6 +364,22 @@ def test_a_subnetwork_stays_in_use_for_two_hours_after_direct_vpc_egress(own_clo
             own_cloud.cloud.timeline.advance(200)
             assert delete("regions/us-east4/subnetworks/sub")[0] == 200
             assert delete("global/networks/vpc")[0] == 200
+
+
+def test_an_account_without_access_to_the_secret_fails_the_deployment(own_client):
+    email = own_client.ok("POST", f"/iam/v1/{P}/serviceAccounts", {"accountId": "server"})["email"]
+    own_client.ok("POST", f"/secretmanager/v1/{P}/secrets", {"replication": {"automatic": {}}}, secretId="token")
+    own_client.ok("POST", f"/secretmanager/v1/{P}/secrets/token:addVersion", {"payload": {"data": "eA=="}})
+    body = changed(PLAIN, f"{CONTAINER}.env", [of_secret("token")])
+    body["template"]["serviceAccount"] = email
+    operation = deploy(own_client, "denied", body)
+    assert "Secret Manager Secret Accessor" in operation["error"]["message"]
+    grant = {
+        "policy": {"bindings": [{"role": "roles/secretmanager.secretAccessor", "members": [f"serviceAccount:{email}"]}]}
+    }
+    own_client.ok("POST", f"/secretmanager/v1/{P}/secrets/token:setIamPolicy", grant)
+    retried = own_client.ok("PATCH", f"{SERVICES}/denied", body)
+    assert "error" not in own_client.ok("POST", f"/run/v2/{retried['name']}:wait", {})
 
 
 def test_labels_alone_make_no_revision(client):

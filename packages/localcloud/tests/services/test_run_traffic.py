@@ -99,6 +99,27 @@ def test_traffic_that_cloud_run_refuses_changes_nothing(own_client, two, traffic
     assert own_client.ok("GET", f"{SERVICES}/two") == before
 
 
+def test_a_forced_revision_of_the_same_template_gets_the_traffic_of_a_changed_one(own_client):
+    small = {"template": {**PLAIN["template"], "scaling": {"maxInstanceCount": 1}}}
+    first = deploy(own_client, "again", small)["response"]["latestReadyRevision"]
+    before = own_client.ok("GET", f"{SERVICES}/again")
+    body = {"template": before["template"]}
+    same = patched(own_client, "again", {**body, "etag": before["etag"]}, updateMask="template")["response"]
+    assert same["latestCreatedRevision"] == first
+    force = {"forceNewRevision": "true", "updateMask": "template"}
+    after = patched(own_client, "again", {**body, "etag": same["etag"]}, **force)["response"]
+    second = after["latestReadyRevision"]
+    assert second == after["latestCreatedRevision"] != first
+    assert (after["template"], after["traffic"]) == (before["template"], before["traffic"])
+    body |= {"traffic": [named(second, 100), {"type": LATEST, "tag": "next"}]}
+    kept = patched(own_client, "again", body, **{**force, "updateMask": "template,traffic"})["response"]
+    assert kept["latestReadyRevision"] not in {first, second}
+    assert next((short(each.get("revision", "")), each.get("percent")) for each in kept["trafficStatuses"]) == (
+        short(second),
+        100,
+    )
+
+
 def test_a_revision_has_no_traffic_by_name_before_it_exists(own_client):
     body = {**PLAIN, "traffic": [{"type": BY_NAME, "revision": "early-00001-abc", "percent": 100}]}
     status, answer = own_client.call("POST", SERVICES, body, serviceId="early")
@@ -153,6 +174,21 @@ def test_a_service_that_is_internal_is_not_found_from_outside(own_client, own_cl
     service = deploy(own_client, "inside", {**PLAIN, "ingress": ingress, "invokerIamDisabled": True})["response"]
     assert service["ingress"] == ingress
     assert authorizer(own_cloud.cloud)(service["name"], None) is AccessDecision.NOT_FOUND
+
+
+@pytest.mark.parametrize(
+    ("probe", "said"),
+    [
+        ({"tcpSocket": {"port": 8000}}, "exactly one of httpGet, grpc must be given"),
+        ({"httpGet": {}, "initialDelaySeconds": 5}, "is not supported"),
+        ({"httpGet": {}, "periodSeconds": 301}, "must be from 1 to 300"),
+        ({"httpGet": {}, "periodSeconds": 5, "timeoutSeconds": 6}, "must not be greater than period_seconds"),
+    ],
+)
+def test_a_readiness_probe_that_cloud_run_does_not_offer_is_refused(own_client, probe, said):
+    body = changed(GPU, "template.containers.0.readinessProbe", probe)
+    status, answer = own_client.call("POST", SERVICES, body, serviceId="ready")
+    assert (status, said in answer["error"]["message"]) == (400, True), answer
 
 
 def test_a_readiness_probe_gets_its_defaults(own_client):

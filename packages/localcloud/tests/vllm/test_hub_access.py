@@ -72,6 +72,18 @@ def test_a_server_starts_with_a_model_that_exists(served, capsys):
     assert f"Error: Revision not found in model '{EXISTS}'." in capsys.readouterr().err
 
 
+def test_a_server_and_a_download_are_refused_a_commit_that_the_hub_does_not_have(served, capsys):
+    unknown = "0" * 40
+    start = startup.plan(parse(["vllm", "serve", EXISTS, f"--revision={unknown}"]), served(""))
+    assert "RevisionNotFoundError: 404 Client Error" in str(start.steps[-1].error)
+    assert f"/revision/{unknown}." in str(start.steps[-1].error)
+    for known in ("3e22461f65e89153144f8adb70e3b8c2cc9845a7", "905e84b50c4d2a365ebde34e685027578e6728db", "main"):
+        words = ["vllm", "serve", EXISTS, f"--revision={known}", f"--tokenizer-revision={known}"]
+        assert startup.plan(parse(words), served("")).capacity is not None
+        assert hub.download([EXISTS, f"--revision={known}", "--dry-run"], served("")) == 0
+    capsys.readouterr()
+
+
 def test_another_commit_is_not_what_the_cache_has(served, tmp_path):
     home = {"HF_HOME": "/c", "VLLM_SIM_PATHS": f'{{"/c": "{tmp_path}"}}'}
     cached = read({"VLLM_SIM_HUB": served("").hub, **home})

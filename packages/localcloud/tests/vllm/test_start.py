@@ -160,6 +160,25 @@ def test_the_load_of_the_26b_exceeds_16_gib_of_container_memory(tmp_path: Path):
     assert start(environment(tmp_path, STAGED, memory_mib=17408)).capacity is not None
 
 
+@pytest.mark.parametrize(
+    ("paths", "again"), [({"/mnt": "{folder}", "/": "{folder}/layer"}, False), ({"/": "{folder}"}, True)]
+)
+def test_a_model_is_downloaded_again_unless_its_cache_lies_on_a_volume(
+    tmp_path: Path, paths: dict[str, str], again: bool
+):
+    real = {inside: outside.format(folder=tmp_path) for inside, outside in paths.items()}
+    around = read({"VLLM_SIM_ACCELERATOR": "v6e-4", "HF_HOME": "/mnt/hf", "VLLM_SIM_PATHS": json.dumps(real)})
+    words = parse(["vllm", "serve", "google/gemma-4-26B-A4B-it", "-tp=4", "--max-model-len=16384"])
+    cold = plan(words, around)
+    for file in [step.cache_file for step in cold.steps if step.cache_file]:
+        file.parent.mkdir(parents=True)
+        file.touch()
+    warm = plan(words, around)
+    assert any("downloading weights" in step.line for step in cold.steps)
+    assert any("downloading weights" in step.line for step in warm.steps) is again
+    assert (warm.total_s < cold.total_s - 50) is not again
+
+
 def test_a_second_start_finds_the_compiled_graphs(tmp_path: Path):
     around = read(
         {

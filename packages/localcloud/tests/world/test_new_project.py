@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from localcloud.tests import idle_cloud
-from localcloud.tests.conftest import Client
+from localcloud.tests.conftest import Client, gcloud_itself
 from localcloud.world.scenario import (
     BUILT_IN,
     DEFAULT_WORLD,
@@ -67,6 +67,18 @@ def test_iam_is_off_in_a_new_project(cloud):
     assert cloud.error("GET", f"/iam/v1/{P}/serviceAccounts")[0] == 403
 
 
+def test_an_enabled_api_is_listed_at_once_and_answers_two_minutes_later(cloud):
+    enable(cloud, "cloudresourcemanager")
+    found = cloud.ok("GET", f"/serviceusage/v1/{P}/services/cloudresourcemanager.googleapis.com")
+    assert found["state"] == "ENABLED"
+    assert "wait a few minutes for the action to propagate" in cloud.error("GET", PROJECT)[1]
+    pass_time(cloud, 119)
+    enable(cloud, "cloudresourcemanager")
+    assert cloud.error("GET", PROJECT)[0] == 403
+    pass_time(cloud, 1)
+    assert cloud.ok("GET", PROJECT)["projectId"] == "local-project"
+
+
 def test_a_new_account_is_read_late_and_used_later(cloud):
     enable(cloud, "cloudresourcemanager", "iam", wait_s=120)
     accounts = f"/iam/v1/{P}/serviceAccounts"
@@ -79,6 +91,20 @@ def test_a_new_account_is_read_late_and_used_later(cloud):
     assert (status, answer["error"]["message"]) == (400, f"Service account {ACCOUNT} does not exist.")
     pass_time(cloud, 30)
     assert grant(cloud, "roles/viewer", f"serviceAccount:{ACCOUNT}")[0] == 200
+
+
+def test_a_grant_is_shown_at_once_and_takes_effect_two_minutes_later(cloud):
+    enable(cloud, "cloudresourcemanager", "secretmanager", wait_s=120)
+    assert grant(cloud, "roles/secretmanager.admin", "user:ann@example.com")[0] == 200
+    ann = cloud.as_caller("ann@example.com", **gcloud_itself())
+    secrets = f"/secretmanager/v1/{P}/secrets"
+    assert ann.error("GET", secrets)[0] == 403
+    pass_time(cloud, 60)
+    # Another change of the policy neither hastens nor delays the first grant.
+    assert grant(cloud, "roles/viewer", "user:bob@example.com")[0] == 200
+    assert ann.error("GET", secrets)[0] == 403
+    pass_time(cloud, 60)
+    ann.ok("GET", secrets)
 
 
 def test_a_service_agent_exists_after_the_first_use_of_its_api(cloud):

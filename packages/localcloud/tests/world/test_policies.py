@@ -50,6 +50,34 @@ def test_malformed_bindings_are_refused(own_client, role, member):
     )
 
 
+def test_a_service_account_reads_the_secret_that_it_was_granted_and_no_other(own_client):
+    email = own_client.ok("POST", f"/iam/v1{P}/serviceAccounts", {"accountId": "reader"})["email"]
+    for name in ("mine", "other"):
+        own_client.ok("POST", f"/secretmanager/v1{P}/secrets", {"replication": {"automatic": {}}}, secretId=name)
+        own_client.ok("POST", f"/secretmanager/v1{P}/secrets/{name}:addVersion", {"payload": {"data": "eA=="}})
+    grant = {
+        "policy": {"bindings": [{"role": "roles/secretmanager.secretAccessor", "members": [f"serviceAccount:{email}"]}]}
+    }
+    own_client.ok("POST", f"/secretmanager/v1{P}/secrets/mine:setIamPolicy", grant)
+    reader = own_client.as_caller(email)
+    assert reader.ok("GET", f"/secretmanager/v1{P}/secrets/mine/versions/latest:access")["payload"]["data"] == "eA=="
+    assert reader.error("GET", f"/secretmanager/v1{P}/secrets/other/versions/latest:access")[0] == 403
+    assert reader.error("DELETE", f"/secretmanager/v1{P}/secrets/mine")[0] == 403
+
+
+def test_a_bucket_reader_reads_and_does_not_write(own_client):
+    email = own_client.ok("POST", f"/iam/v1{P}/serviceAccounts", {"accountId": "reader"})["email"]
+    own_client.ok("POST", "/storage/storage/v1/b", {"name": "weights"}, project="local-project")
+    own_client.ok(
+        "PUT",
+        "/storage/storage/v1/b/weights/iam",
+        {"bindings": [{"role": "roles/storage.objectViewer", "members": [f"serviceAccount:{email}"]}]},
+    )
+    reader = own_client.as_caller(email)
+    assert reader.ok("GET", "/storage/storage/v1/b/weights/o")["items"] == []
+    assert reader.error("POST", "/upload/storage/v1/b/weights/o", {"x": 1}, uploadType="media", name="x")[0] == 403
+
+
 def test_public_members_are_refused_where_access_prevention_is_enforced(own_client):
     own_client.ok(
         "POST",
@@ -170,6 +198,28 @@ def test_the_grants_of_a_deleted_account_stay_marked_and_grant_nothing(own_clien
     own_client.ok("POST", f"{PROJECT}:setIamPolicy", {"policy": {**kept, "bindings": only_new}})
 
 
+def test_a_condition_on_the_names_of_objects_opens_one_folder_of_a_bucket(own_client):
+    email = own_client.ok("POST", f"/iam/v1{P}/serviceAccounts", {"accountId": "archiver"})["email"]
+    own_client.ok("POST", "/storage/storage/v1/b", {"name": "archives"}, project="local-project")
+    folder = "projects/_/buckets/archives/objects/compile-cache/"
+    binding = {
+        "role": "roles/storage.objectUser",
+        "members": [f"serviceAccount:{email}"],
+        "condition": {"title": "folder", "expression": f'resource.name.startsWith("{folder}")'},
+    }
+    own_client.ok("PUT", "/storage/storage/v1/b/archives/iam", {"version": 3, "bindings": [binding]})
+    archiver = own_client.as_caller(email)
+    upload = "/storage/upload/storage/v1/b/archives/o"
+    assert archiver.call("POST", upload, {}, uploadType="media", name="compile-cache/v6e-4/a.tar")[0] == 200
+    assert archiver.call("POST", upload, {}, uploadType="media", name="gemma/model.safetensors")[0] == 403
+    assert archiver.call("GET", "/storage/storage/v1/b/archives/o/compile-cache%2Fv6e-4%2Fa.tar")[0] == 200
+    own_client.call("POST", upload, {}, uploadType="media", name="gemma/model.safetensors")
+    assert archiver.call("DELETE", "/storage/storage/v1/b/archives/o/gemma%2Fmodel.safetensors")[0] == 403
+    assert archiver.call("DELETE", "/storage/storage/v1/b/archives/o/compile-cache%2Fv6e-4%2Fa.tar")[0] == 204
+    # A listing is a call on the bucket, whose name the condition does not match.
+    assert archiver.call("GET", "/storage/storage/v1/b/archives/o")[0] == 403
+
+
 def limited(*roles):
     return f"api.getAttribute('iam.googleapis.com/modifiedGrantsByRole', []).hasOnly([{', '.join(map(repr, roles))}])"
 
@@ -237,3 +287,18 @@ def test_a_limited_administrator_grants_and_revokes_the_roles_of_the_list_only(o
     assert admin.sets(lambda bindings: [*bindings, grant]) == 200
     assert admin.sets(lambda bindings: [each for each in bindings if each["role"] != LOGGER]) == 200
     assert read_policy(admin.client)["bindings"] == read_policy(own_client)["bindings"]
+
+
+def test_a_service_that_tells_no_roles_refuses_a_limited_administrator(own_client):
+    """A role for secrets with such a condition sets no policy of a secret, not even one with roles of its list."""
+    email = own_client.ok("POST", f"/iam/v1{P}/serviceAccounts", {"accountId": "limited"})["email"]
+    own_client.ok("POST", f"/secretmanager/v1{P}/secrets", {"replication": {"automatic": {}}}, secretId="s")
+    accessor = "roles/secretmanager.secretAccessor"
+    found = read_policy(own_client)
+    binding = conditional("roles/secretmanager.admin", expression=limited(accessor))
+    bindings = [*found["bindings"], {**binding, "members": [f"serviceAccount:{email}"]}]
+    own_client.ok("POST", f"{PROJECT}:setIamPolicy", {"policy": {**found, "version": 3, "bindings": bindings}})
+    caller = own_client.as_caller(email)
+    assert caller.call("GET", f"/secretmanager/v1{P}/secrets/s")[0] == 200
+    policy = {"policy": {"bindings": [{"role": accessor, "members": ["user:a@example.com"]}]}}
+    assert caller.call("POST", f"/secretmanager/v1{P}/secrets/s:setIamPolicy", policy)[0] == 403
