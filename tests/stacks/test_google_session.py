@@ -12,7 +12,6 @@ ALLOWED = {
 }
 CONNECTS = re.compile(r"(?<!def )\bconnect\((?P<given>[^)]*)\)")
 WITHOUT_A_PROJECT = {
-    "scripts/plan/model_source.py": "Cloud Storage without a stack",
     "scripts/doctor/run.py": "a service account that may not use the project yet",
 }
 
