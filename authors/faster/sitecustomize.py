@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable
 from typing import Final
 
-SPEED: Final = float(os.environ["VLLM_SIM_SPEED"])
+SPEED: Final = float(os.environ.get("VLLM_SIM_SPEED", "1"))
 
 
 def _faster(clock: Callable[[], float]) -> Callable[[], float]:
