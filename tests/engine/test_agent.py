@@ -102,7 +102,7 @@ async def staged(client, workspace):
     file = workspace.settings(RUN)
     before = file.read_text()
     refused = await finished(client, "stage_weights", {"stack": RUN})
-    assert f"Run `gemma stage_model {RUN}`" in refused.content[0].text
+    assert f"run `gemma stage_model {RUN}`" in refused.content[0].text
     assert "buckets" not in {item["kind"] for item in workspace.admin("resources")["resources"]}
     await anyio.to_thread.run_sync(lambda: workspace.script("stage_model", "--stack", RUN, "--no-bind"))
     done = await finished(client, "stage_weights", {"stack": RUN})
