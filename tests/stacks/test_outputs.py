@@ -12,6 +12,7 @@ from contracts.outputs import DETAILS, StackOutputs
 from planning.cost.subject import examine
 from planning.planner import plan_of
 from planning.question.vllm_args import given_options
+from planning.speed import startup
 from stacks.loading import from_file
 from stacks.outputs import smoke_thresholds
 from stacks.planned import to_deployment
@@ -82,3 +83,10 @@ def test_a_first_token_may_take_a_multiple_of_the_estimate_and_at_least_the_floo
     subject = examine(to_deployment(settings))
     subject = replace(subject, throughput=replace(subject.throughput, ttft_s=estimate_s))
     assert smoke_thresholds(settings.smoke, subject, plan_of(subject)).max_ttft_s == threshold_s
+
+
+@pytest.mark.parametrize(("start_s", "delay_s"), [(1440, 0), (1441, 240)])
+def test_a_start_that_with_its_margin_exceeds_the_prompt_probe_gets_the_longest(start_s, delay_s):
+    subject = examine(to_deployment(from_file(ROOT / "Pulumi.l4-12b-qat.yaml", project="my-project")))
+    probe = startup._probe(subject.resolved, start_s)
+    assert (probe.initial_delay_s, probe.budget_s) == (delay_s, 1800 + delay_s)
