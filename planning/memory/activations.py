@@ -137,5 +137,8 @@ def _encoder_bytes(resolved: Resolved, runner: Runner) -> tuple[float, float]:
         kept += patches * _COLORS * side**2 * _BF16
     if tower is None or is_before(resolved, ENCODES_TOGETHER):
         return 0.0, kept
-    together = min(patches, from_gib(resolved.accelerator.usable_gib) / 10 / (4 * 8 * tower.positions))
+    one_hot_bytes = 4 * 8 * tower.positions
+    together = (
+        min(patches, from_gib(resolved.accelerator.usable_gib) / 10 / one_hot_bytes) if one_hot_bytes else patches
+    )
     return together * _BF16 * (_TOWER_INNER * tower.intermediate + _TOWER_HIDDEN * tower.hidden), kept

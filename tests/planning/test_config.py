@@ -299,3 +299,13 @@ def test_the_method_of_a_four_bit_checkpoint_decides_on_tpu_and_not_on_a_gpu():
 def test_an_index_without_a_size_is_refused():
     with pytest.raises(PlanningError, match=r"metadata\.total_size"):
         model_from_config(LLAMA_8B, name="other", index={"weight_map": {}})
+
+
+def test_a_vision_tower_without_a_table_of_positions_is_planned():
+    config = {**CONFIGS["31B"], "vision_config": {**CONFIGS["31B"]["vision_config"]}}
+    config["vision_config"].pop("position_embedding_size", None)
+    spec = model_from_config(config, name="own")
+    assert spec.vision is not None
+    assert spec.vision.positions == 0
+    planned = plan(Deployment(model="own", accelerator="H200", model_spec=spec))
+    assert planned.memory.activations_gib > 0
