@@ -107,15 +107,18 @@ def test_the_link_lets_the_engine_collect_less_garbage_unless_the_user_says_how_
     assert answer.stdout == f"{taken}\n"
 
 
-@pytest.mark.parametrize(("is_reachable", "has_own"), [(False, False), (True, False), (False, True)])
-def test_the_engine_is_built_with_the_packages_only_if_it_will_be_built(bare, monkeypatch, is_reachable, has_own):
-    asked = []
+@pytest.mark.parametrize("found", ["nothing", "site", "path", Source.RELEASE, Source.BUILD])
+def test_the_engine_is_built_with_the_packages_only_if_it_will_be_built(bare, monkeypatch, found):
+    asked, site = [], []
     monkeypatch.setattr(ahead, "ensure", asked.append)
-    monkeypatch.setattr(release, "responds", lambda: is_reachable)
-    if has_own:
+    monkeypatch.setattr(release, "responds", lambda: site.append("asked") or found == "site")
+    if found == "path":
         complete(bare / "bin")
+    elif isinstance(found, Source):
+        complete(setup._folder(found))
     assert ahead.main([sys.executable, "-c", "import sys, time; time.sleep(1); sys.exit(3)"]) == 3
-    assert asked == ([] if is_reachable or has_own else [[Source.BUILD]])
+    assert asked == ([[Source.BUILD]] if found == "nothing" else [])
+    assert bool(site) is (found in {"nothing", "site"})
 
 
 def test_without_any_way_the_message_names_both_ways_out(bare, monkeypatch, capsys):

@@ -28,9 +28,10 @@ def main(command: Sequence[str]) -> int:
 
 
 def _build() -> None:
-    if on_path() is None and cached(Source.RELEASE) is None and not release.responds():
-        with suppress(EngineError):
-            ensure([Source.BUILD])
+    if on_path() or cached(Source.RELEASE) or cached(Source.BUILD) or release.responds():
+        return
+    with suppress(EngineError):
+        ensure([Source.BUILD])
 
 
 if __name__ == "__main__":
