@@ -60,7 +60,6 @@ class WeightSizes(Struct, frozen=True, kw_only=True):
 
 def weights_of(resolved: Resolved) -> WeightSizes:
     """Return the weights of a resolved deployment."""
-    is_old = resolved.accelerator.generation == "ampere"
     return _weights(
         resolved.spec,
         resolved.scheme,
@@ -70,8 +69,7 @@ def weights_of(resolved: Resolved) -> WeightSizes:
         with_vision=resolved.serves_images_or_video or resolved.is_tpu,
         with_audio=resolved.serves_audio,
         keeps_head=resolved.spec.head_in_checkpoint if resolved.is_tpu else keeps_stored_head(resolved),
-        # Without FP8 units, Marlin has a bf16 scale of each block for each of its rows (marlin_utils_fp8.py).
-        repeated=FULL_BYTES / width if (width := resolved.spec.block_width) and is_old else 0.0,
+        repeats_scales=resolved.accelerator.generation == "ampere",
     )
 
 
@@ -86,8 +84,10 @@ def _weights(
     with_vision: bool,
     with_audio: bool,
     keeps_head: bool,
-    repeated: float,
+    repeats_scales: bool,
 ) -> WeightSizes:
+    # Without FP8 units, Marlin has a bf16 scale of each block for each of its rows (marlin_utils_fp8.py).
+    repeated = FULL_BYTES / spec.block_width if repeats_scales and spec.block_width else 0.0
     # Pairs, because equal tensors of two groups of layers are two.
     stored = [(tensor, tensor.params * _bytes(tensor, scheme, spec)) for tensor in tensors(spec)]
     whole_head = spec.vocab * spec.hidden * FULL_BYTES if spec.tied_embeddings else 0.0

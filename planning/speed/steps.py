@@ -6,6 +6,7 @@ A single request reads every active weight once per token. Larger batches of a m
 and operations are added.
 """
 
+from functools import cache
 from typing import Final, Literal
 
 from msgspec import Struct
@@ -102,12 +103,17 @@ def step_of(
 
 def _times_slower(resolved: Resolved) -> float:
     """Return how many times slower a TPU reads linear layers that it unpacks before each product than it reads bf16 ones."""
-    if not (resolved.is_tpu and (resolved.scheme.name == "fp8" or resolved.unpacks_int4)):
+    if not resolved.is_tpu:
         return 1.0
-    slow, v5e = constant("TPU_W4A16_BANDWIDTH_EFFICIENCY"), constant("TPU_V5E_W4A16_BANDWIDTH_EFFICIENCY")
-    by_int4 = v5e if resolved.accelerator.is_v5e else slow
-    own = constant("TPU_FP8_BANDWIDTH_EFFICIENCY") if resolved.scheme.name == "fp8" else by_int4
-    return constant("TPU_BANDWIDTH_EFFICIENCY") / own
+    if resolved.scheme.name == "fp8":
+        name = "TPU_FP8_BANDWIDTH_EFFICIENCY"
+    elif not resolved.unpacks_int4:
+        return 1.0
+    elif resolved.accelerator.is_v5e:
+        name = "TPU_V5E_W4A16_BANDWIDTH_EFFICIENCY"
+    else:
+        name = "TPU_W4A16_BANDWIDTH_EFFICIENCY"
+    return constant("TPU_BANDWIDTH_EFFICIENCY") / constant(name)
 
 
 def experts_read(resolved: Resolved, weights: WeightSizes, computed: float) -> float:
@@ -169,12 +175,14 @@ def flops_per_s(resolved: Resolved) -> float:
     return accelerator.bf16_tflops * _TERA * share
 
 
+@cache
 def _compute_share(generation: str, scheme: str) -> float:
     """Return the fraction of the dense bf16 peak that a prompt's matrix products reach with a scheme; above 1 with dedicated units."""
     share = CONSTANTS.get(f"compute.{generation}", CONSTANTS["compute"]).value
     if scheme == "fp8" and generation in {"hopper", "blackwell", "datacenter-blackwell"}:
         return share * constant("compute.fp8")
-    return share * (one.value if (one := CONSTANTS.get(f"compute.{generation}.{scheme}")) else 1.0)
+    factor = CONSTANTS.get(f"compute.{generation}.{scheme}")
+    return share if factor is None else share * factor.value
 
 
 def attention_flops_per_s(resolved: Resolved) -> float:
