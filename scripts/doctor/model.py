@@ -1,7 +1,7 @@
 """Checks of the model and image: staged weights, access to the checkpoint on the hub, secrets by reference, and the container image."""
 
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from functools import partial
 from typing import Final
 from urllib.parse import quote
@@ -59,13 +59,17 @@ def checks(checkup: Checkup) -> Iterator[Check]:
         version = settings.secret_version(kind.key)
         if version is not None:
             fix = f"{set_command(kind.key, checkup.stack)} --secret {version.split('/')[3]}"
-            run = partial(_secret_version, checkup, version, lambda _state, fix=fix: fix)
+            run = partial(_secret_version, checkup, version, create=fix, add=fix)
             yield checkup.calling(kind.reference_key, *_SECRETS, run)
     if settings.weights != "prefetched-image":
         yield Check(name="hub", run=partial(_hub, checkup, settings), required=False)
     if settings.docker_hub is not None:
         version = settings.docker_hub.token_secret
-        run = partial(_secret_version, checkup, version, partial(_new_version, version))
+        _, project, _, name, *_ = version.split("/")
+        end = "--data-file=TOKEN_FILE"
+        create = f"gcloud secrets create {name} --project={project} --replication-policy=automatic {end}"
+        add = f"gcloud secrets versions add {name} --project={project} {end}"
+        run = partial(_secret_version, checkup, version, create=create, add=add)
         yield checkup.calling("docker hub", *_SECRETS, run)
     yield Check(name="image", run=partial(_image, settings), required=False)
 
@@ -227,10 +231,10 @@ def _token(checkup: Checkup, settings: Settings) -> tuple[str | None, str]:
     return answer.stdout.strip(), f"the stack's secret {HF_TOKEN.key}"
 
 
-def _secret_version(checkup: Checkup, version: str, fix: Callable[[str], str]) -> Iterator[Diagnosis]:
+def _secret_version(checkup: Checkup, version: str, *, create: str, add: str) -> Iterator[Diagnosis]:
     """Check that a secret version in the settings exists and is enabled. Its value is never read.
 
-    `fix` returns the command for the version's state, which is empty if it does not exist.
+    `create` and `add` are the commands for a version that does not exist and for one that is not enabled.
     """
     state = ""
     try:
@@ -241,18 +245,7 @@ def _secret_version(checkup: Checkup, version: str, fix: Callable[[str], str]) -
     if state == "ENABLED":
         yield ok(version)
     else:
-        yield missing(f"{version} is {state}" if state else f"{version} does not exist", fix(state))
-
-
-def _new_version(version: str, state: str) -> str:
-    """Return the command that adds a version of the token of Docker Hub's account, with its secret if it does not exist."""
-    _, project, _, name, *_ = version.split("/")
-    made = (
-        f"versions add {name} --project={project}"
-        if state
-        else f"create {name} --project={project} --replication-policy=automatic"
-    )
-    return f"gcloud secrets {made} --data-file=TOKEN_FILE"
+        yield missing(f"{version} is {state}", add) if state else missing(f"{version} does not exist", create)
 
 
 def _image(settings: Settings) -> Iterator[Diagnosis]:
