@@ -278,7 +278,7 @@ class Agent:
         except ServingError as error:
             raise ServingError(str(error), follower.stop(wait_s=2.0), retry=error.retry) from None
         finally:
-            follower.stop()
+            follower.stop(wait_s=0.0 if self.latest.is_newer_than(assignment.version) else 2.0)
 
     @staticmethod
     def _has_other_secrets(assignment: Assignment, state: ContainerState) -> bool:
