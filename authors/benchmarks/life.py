@@ -9,36 +9,32 @@ import sys
 from pathlib import Path
 from typing import Final
 
-from authors.benchmarks.process_tree import UNSEEN, measured
+from authors.benchmarks.process_tree import OTHERS, UNSEEN, measured
 from authors.tables import table
 
 ROOT: Final = Path(__file__).resolve().parents[2]
-PARTS: Final = (
-    ("program", r"pulumi-language-python-exec --monitor"),
-    ("language host", r"language_host\.py|pulumi-language-python "),
-    ("provider gcp-tpu", r"gcp-tpu"),
-    ("engine", r"^\S*pulumi "),
-    ("commands", r"-m scripts\."),
-    ("model servers", r"localcloud\.vllm|vllm serve"),
-    ("machines", r"vm_agent|shims|envoy"),
-    ("local cloud", r"localcloud"),
-)
-"""Parts and patterns of their command lines. The first match counts."""
-
-
-def _part(command: str) -> str:
-    return next((part for part, pattern in PARTS if re.search(pattern, command)), "others")
+PARTS: Final = {
+    "program": r"pulumi-language-python-exec --monitor",
+    "language host": r"language_host\.py|pulumi-language-python ",
+    "provider gcp-tpu": r"gcp-tpu",
+    "engine": r"^\S*pulumi ",
+    "commands": r"-m scripts\.",
+    "model servers": r"localcloud\.vllm|vllm serve",
+    "machines": r"vm_agent|shims|envoy",
+    "local cloud": r"localcloud",
+}
+"""Patterns of command lines by part."""
 
 
 def main() -> None:
     """Measure and print."""
     root = Path(sys.argv[1] if sys.argv[1:] else ROOT).resolve()
     cost = measured(
-        [str(root / ".venv/bin/python"), "-m", "authors.demo"], folder=root, environment=os.environ, part=_part
+        [str(root / ".venv/bin/python"), "-m", "authors.demo"], folder=root, environment=os.environ, parts=PARTS
     )
     if cost.code != 0:
         sys.exit(cost.output[-3000:])
-    names = [*(part for part, _ in PARTS), "others", UNSEEN]
+    names = [*PARTS, OTHERS, UNSEEN]
     print(table("process | CPU seconds", [(name, f"{cost.by_part.get(name, 0.0):.1f}") for name in names]))
     print(f"{cost.cpu_s:.1f} CPU seconds. {re.findall(r'.* in total', cost.output)}")
 

@@ -37,13 +37,13 @@ STACKS: Final = {"tpu-v6e1": 1.1, "l4-12b-qat": 1.3}
 DEFAULT_RUNS: Final = 5
 _ENVIRONMENT: Final = {**os.environ, "PULUMI_SKIP_UPDATE_CHECK": "true"}
 ENGINE: Final = str(Path(sys.prefix) / "bin" / "pulumi")
-PARTS: Final = (
-    ("program", re.compile(r"pulumi-language-python-exec --monitor")),
-    ("language host", re.compile(r"language_host\.py|pulumi-language-python ")),
-    ("provider gcp-tpu", re.compile(r"gcp-tpu")),
-    ("engine", re.compile(r"pulumi .*preview|pulumi preview")),
-)
-"""Parts and patterns of their command lines. The first match counts."""
+PARTS: Final = {
+    "program": r"pulumi-language-python-exec --monitor",
+    "language host": r"language_host\.py|pulumi-language-python ",
+    "provider gcp-tpu": r"gcp-tpu",
+    "engine": r"pulumi .*preview|pulumi preview",
+}
+"""Patterns of command lines by part."""
 _HEAD: Final = """\
 import pulumi
 {gcp}
@@ -147,14 +147,10 @@ def _steps(project: Path, stack: str) -> Sequence[Step]:
 
 def _preview(project: Path, stack: str) -> TreeCost:
     command = [ENGINE, "preview", "--stack", stack, "--json", "--non-interactive"]
-    cost = measured(command, folder=project, environment=_ENVIRONMENT, part=_part)
+    cost = measured(command, folder=project, environment=_ENVIRONMENT, parts=PARTS)
     if cost.code != 0:
         raise RuntimeError(f"{command} in {project}: {cost.output[-3000:]}")
     return cost
-
-
-def _part(command: str) -> str:
-    return next((part for part, pattern in PARTS if pattern.search(command)), "shells and others")
 
 
 def program(steps: Sequence[Step], *, thin: bool = False) -> str:
@@ -245,7 +241,7 @@ def report(costs: Sequence[StackCost]) -> str:
         ours, bare, least = (sum(tree.values()) for tree in trees)
         ratios = (f"{bare:.2f} s", f"{ours / bare:.2f}", STACKS[cost.stack], f"{least:.2f} s", f"{ours / least:.2f}")
         rows.append((cost.stack, cost.resources, f"{ours:.2f} s", *ratios))
-        names = dict.fromkeys([*(part for part, _ in PARTS), *cost.ours, *cost.bare, UNSEEN])
+        names = dict.fromkeys([*PARTS, *cost.ours, *cost.bare, UNSEEN])
         processes = [
             (name, *(f"{tree.get(name, 0.0):.2f}" for tree in trees))
             for name in names

@@ -6,11 +6,12 @@ Processes whose parent exited first become children of this one, so none is miss
 
 import ctypes
 import os
+import re
 import resource
 import subprocess
 import tempfile
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -23,6 +24,7 @@ _PR_SET_CHILD_SUBREAPER: Final = 36
 _PARENT: Final = 1
 _USER_TICKS: Final = 11
 """Positions in /proc/PID/stat after the command's name; `stime` follows `utime`: proc_pid_stat(5)."""
+OTHERS: Final = "shells and others"
 UNSEEN: Final = "exited between two samples"
 
 
@@ -38,9 +40,9 @@ class TreeCost:
 
 
 def measured(
-    command: Sequence[str], *, folder: Path, environment: Mapping[str, str], part: Callable[[str], str]
+    command: Sequence[str], *, folder: Path, environment: Mapping[str, str], parts: Mapping[str, str]
 ) -> TreeCost:
-    """Run a command and count the CPU seconds of its tree. `part` names the part that a command line belongs to."""
+    """Run a command and count the CPU seconds of its tree. `parts`: patterns of command lines by name; the first match counts."""
     ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
     before_s = children_s()
     with tempfile.TemporaryFile() as output:
@@ -60,7 +62,8 @@ def measured(
     cpu_s = children_s() - before_s
     by_part: dict[str, float] = {}
     for command_line, seconds in seen.values():
-        by_part[part(command_line)] = by_part.get(part(command_line), 0.0) + seconds
+        part = next((name for name, pattern in parts.items() if re.search(pattern, command_line)), OTHERS)
+        by_part[part] = by_part.get(part, 0.0) + seconds
     by_part[UNSEEN] = cpu_s - sum(by_part.values())
     return TreeCost(code=process.returncode, output=text, cpu_s=cpu_s, by_part=by_part)
 
