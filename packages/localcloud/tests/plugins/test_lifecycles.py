@@ -56,6 +56,29 @@ class Run:
 
 
 FAILED = {"code": 13, "message": "Revision 'gemma-00001-abc' is not ready and cannot serve traffic."}
+CREATING = "Error waiting to create Service: Error waiting for Creating Service: Error code 13, message: Revision 'gemma-00001-abc' is not ready"
+
+
+def test_a_failed_revision_leaves_the_service_in_the_state_and_the_next_update_sends_it_again():
+    cloud = Run(error=FAILED)
+    recorder = Recorder(cloud)
+
+    async def scenario():
+        async with engine(recorder, project="p1") as attached:
+            inputs = await attached.check(SERVICE, "svc", service_inputs())
+            with pytest.raises(InitFailedError) as caught:
+                await attached.create(SERVICE, "svc", inputs)
+            cloud.left, cloud.error = 1, None
+            kept = Resource(SERVICE, "svc", caught.value.id, inputs, caught.value.state)
+            recorder.take()
+            await attached.update(kept, inputs)
+            return caught.value, kept
+
+    error, kept = run(scenario())
+    assert error.reasons[0].startswith(CREATING)
+    assert kept.id == "projects/p1/locations/us-east4/services/gemma"
+    assert kept.state["template"]["containers"][0]["name"] == "vllm"
+    assert [each.key for each in recorder.changes] == [("PATCH", SERVICE_PATH)]
 
 
 def test_a_failed_update_keeps_what_the_service_is_now():
@@ -72,6 +95,19 @@ def test_a_failed_update_keeps_what_the_service_is_now():
     error = run(scenario())
     assert "Error waiting to update Service: Error waiting for Updating Service" in error.reasons[0]
     assert error.state["description"] == "new"
+
+
+def test_a_wait_has_an_end_the_programs_timeout_is_it_and_the_service_is_kept():
+    async def scenario():
+        async with engine(Recorder(Run(polls=10**6)), project="p1") as attached:
+            inputs = await attached.check(SERVICE, "svc", service_inputs())
+            await attached.create(SERVICE, "svc", inputs, limit_s=0.1)
+
+    with pytest.raises(
+        InitFailedError, match="Error waiting for Creating Service: timeout while waiting for state to become"
+    ) as caught:
+        run(scenario())
+    assert caught.value.id.endswith("/services/gemma")
 
 
 def test_a_wait_without_the_programs_timeout_ends_after_twenty_simulated_minutes(monkeypatch):
@@ -418,6 +454,20 @@ def test_a_reference_that_is_not_known_yet_shows_as_a_change_and_replaces_where_
         return list(firewall.replaces), list(subnet.replaces), sorted(labels.detailedDiff)
 
     assert run(scenario()) == ([], ["network"], ['labels["managed-by"]'])
+
+
+def test_default_labels_and_the_attribution_label_follow_the_configuration():
+    recorder = Recorder(BareStore())
+
+    async def scenario():
+        async with engine(
+            recorder, project="p1", defaultLabels='{"team":"ml"}', addPulumiAttributionLabel="false"
+        ) as attached:
+            return await attached.up(SECRET, "s", {**SECRET_INPUTS, "labels": {"a": "b"}})
+
+    state = run(scenario()).state
+    assert recorder.changes[0].body["labels"] == {"team": "ml", "a": "b"}
+    assert (state["labels"], state["pulumiLabels"]) == ({"a": "b"}, {"team": "ml", "a": "b"})
 
 
 def test_without_a_project_the_error_says_where_to_set_one():

@@ -84,6 +84,23 @@ def test_a_change_leads_to_the_recorded_operation_and_the_recorded_properties(su
             assert ([operation], details) == (row["ops"], recorded_details(row))
 
 
+def test_no_change_is_no_difference():
+    made = created()
+
+    async def scenario() -> dict[str, dict[str, str]]:
+        found = {}
+        async with engine(Recorder(Replay()), project="p1", region="us-east4") as attached:
+            for name, each in declared().items():
+                resource = made[each["type"]]
+                news = await attached.check(resource.type, name, each["inputs"], resource.inputs)
+                answer = await attached.diff(resource, news)
+                if answer.detailedDiff:
+                    found[name] = {path: KINDS[detail.kind] for path, detail in answer.detailedDiff.items()}
+        return found
+
+    assert run(scenario()) == {}
+
+
 def test_a_replacement_of_a_resource_whose_name_the_program_wrote_deletes_first():
     """As in the real provider 10.2.0, it does not matter whether the name changes."""
     by_property = {

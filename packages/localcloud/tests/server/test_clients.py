@@ -104,6 +104,18 @@ class TestSecretManager:
         with pytest.raises(Conflict):
             secrets.create_secret(parent=PARENT, secret_id="client-twice", secret={"replication": {"automatic": {}}})
 
+    def test_listing_goes_over_pages(self, secrets):
+        for index in range(5):
+            secrets.create_secret(
+                parent=PARENT,
+                secret_id=f"client-page-{index}",
+                secret={"replication": {"automatic": {}}, "labels": {"paged": "yes"}},
+            )
+        pages = list(
+            secrets.list_secrets(request={"parent": PARENT, "page_size": 2, "filter": "labels.paged=yes"}).pages
+        )
+        assert [len(page.secrets) for page in pages] == [2, 2, 1]
+
     def test_policies_are_written_with_their_etag(self, secrets):
         name = secrets.create_secret(
             parent=PARENT, secret_id="client-iam", secret={"replication": {"automatic": {}}}
@@ -181,6 +193,18 @@ class TestCloudRun:
 
 
 class TestStorage:
+    @pytest.mark.parametrize("size", [0, 5, 300_000])
+    def test_what_is_uploaded_comes_back(self, bucket, size):
+        data = bytes(index % 251 for index in range(size))
+        blob = bucket.blob("folder/a b?#.bin")
+        blob.metadata = {"key": "value"}
+        blob.upload_from_string(data, content_type="application/x-test", checksum="crc32c")
+        again = bucket.get_blob("folder/a b?#.bin")
+        assert again.size == size
+        assert again.content_type == "application/x-test"
+        assert again.metadata == {"key": "value"}
+        assert again.download_as_bytes(checksum="md5") == data
+
     def test_a_resumable_upload_is_refused_by_name(self, bucket):
         with pytest.raises(GoogleAPICallError, match="no resumable uploads"):
             bucket.blob("big", chunk_size=256 * 1024).upload_from_file(io.BytesIO(b"x" * 300_000))
@@ -314,7 +338,42 @@ class TestStorage:
         assert bucket.get_iam_policy(requested_policy_version=3).bindings[0]["role"] == "roles/storage.objectViewer"
 
 
+BODY = {
+    "tpu": {
+        "nodeSpec": [
+            {
+                "parent": f"{PARENT}/locations/us-east5-a",
+                "nodeId": "client-node",
+                "node": {"acceleratorType": "v6e-4", "runtimeVersion": "v2-alpha-tpuv6e"},
+            }
+        ]
+    },
+    "provisioningModel": "FLEX_START",
+    "runDuration": {"maxRunDuration": "14400s"},
+}
+
+
 class TestTpu:
+    def test_a_queued_resource_becomes_active_and_goes(self, shared_cloud):
+        client = tpu(shared_cloud).projects().locations()
+        operation = (
+            client.queuedResources()
+            .create(parent=f"{PARENT}/locations/us-east5-a", queuedResourceId="client-qr", body=BODY)
+            .execute()
+        )
+        assert client.operations().get(name=operation["name"]).execute()["done"]
+        name = f"{PARENT}/locations/us-east5-a/queuedResources/client-qr"
+        assert client.queuedResources().get(name=name).execute()["state"]["state"] == "ACTIVE"
+        node = client.nodes().get(name=f"{PARENT}/locations/us-east5-a/nodes/client-node").execute()
+        assert node["state"] == "READY"
+        assert node["queuedResource"] == name
+        assert node["schedulingConfig"]["terminationTimestamp"] > node["createTime"]
+        with pytest.raises(HttpError, match="DeleteQueuedResource is not supported when state is ACTIVE"):
+            client.queuedResources().delete(name=name).execute()
+        client.queuedResources().delete(name=name, force=True).execute()
+        with pytest.raises(HttpError, match="404"):
+            client.queuedResources().get(name=name).execute()
+
     def test_catalogs_list_what_a_zone_has(self, shared_cloud):
         client = tpu(shared_cloud).projects().locations()
         kinds = client.acceleratorTypes().list(parent=f"{PARENT}/locations/us-east5-a").execute()["acceleratorTypes"]
