@@ -20,7 +20,7 @@ setup:  ## Install the environment and the Pulumi engine.
 
 # uv installs the locked packages in a seventh of pip's time. It ignores pip's settings, so pip is the fallback.
 $(STAMP): requirements.txt requirements-dev.txt tools/installer.txt
-	@echo "setup: packages (30 s), concurrently Pulumi: on PATH, a download, or a 5-minute build"
+	@echo "setup: packages (30 s) and Pulumi: on PATH, a download, or a 5-minute build"
 	@test -x .venv/bin/python || $(PYTHON) -m venv .venv
 	@.venv/bin/python -m pip install --quiet --disable-pip-version-check --require-hashes -r tools/installer.txt || true
 	@echo "setup: installing $$(grep -c '==' requirements-dev.txt) pinned packages into .venv (about 20 seconds the first time)"

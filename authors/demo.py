@@ -131,9 +131,9 @@ def _demo(_options: DemoOptions) -> ExitCode:
     copy_project(root, folder / "project")
     (folder / "world.json").write_text(json.dumps(WORLD), encoding="utf-8")
     _say(
-        "The cloud of this demo is simulated on this machine. The Pulumi engine, the program and the commands are real. "
-        f"Servers, and the clocks that measure them, run {_SPEED} times as fast."
+        "The cloud of this demo is simulated on this machine. The Pulumi engine, the program and the commands are real."
     )
+    _say(f"Servers, and the clocks that measure them, run {_SPEED} times as fast.")
     os.environ["VLLM_SIM_SPEED"] = _SPEED
     return run_inside(folder, "authors.demo", scenario=str(folder / "world.json"), project=folder / "project")
 
