@@ -3,7 +3,6 @@
 Counts files outside tests that are not generated. Imports inside functions count; imports only for types do not.
 """
 
-import ast
 import math
 import re
 import sys
@@ -11,6 +10,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
+
+import grimp
 
 from contracts.exit_codes import ExitCode
 
@@ -42,15 +43,15 @@ def rooms_of(root: Path) -> Mapping[str, Room]:
     folders = [path for path in sorted(root.iterdir()) if path.is_dir() and path.name.isidentifier()]
     split = [each for path in folders for each in (sorted(path.iterdir()) if path.name == PACKAGES else [path])]
     files = {path.relative_to(root).as_posix(): list(_files(path)) for path in split if path.is_dir()}
-    names = {name: _package(root / name) for name, found in files.items() if found}
-    homes = {package: name for name, package in names.items()}
-    rooms = {
-        name: Room(
-            lines=_lines(files[name]),
-            knows=frozenset(homes[top] for top in _imported(files[name]) & set(homes) - {package}),
-        )
-        for name, package in names.items()
-    }
+    homes = {_package(root / name): name for name, found in files.items() if found}
+    graph = grimp.build_graph(*homes, exclude_type_checking_imports=True, cache_dir=None)
+    knows: dict[str, frozenset[str]] = {}
+    for package in homes.keys() & graph.modules:  # a folder without modules is not in the graph
+        graph.squash_module(package)
+    for package in homes.keys() & graph.modules:
+        others = graph.find_modules_directly_imported_by(package) - {package}
+        knows[homes[package]] = frozenset(homes[other] for other in others)
+    rooms = {name: Room(_lines(files[name]), knows.get(name, frozenset())) for name in homes.values()}
     tests = [path for path in root.glob("*/**/*.py") if _is_test(path.relative_to(root).parts)]
     return {**rooms, TESTS: Room(lines=_lines(tests), knows=frozenset())}
 
@@ -122,24 +123,6 @@ def _package(folder: Path) -> str:
     """Return the import name of a folder: its own, or the single package's in it."""
     inside = [path.parent.name for path in sorted(folder.glob("*/__init__.py"))]
     return inside[0] if not (folder / "__init__.py").is_file() and len(inside) == 1 else folder.name
-
-
-def _imported(files: Iterable[Path]) -> frozenset[str]:
-    """Return the top-level names of all modules that files import when they run."""
-    return frozenset(top for path in files for top in _tops(ast.parse(path.read_text(encoding="utf-8"))))
-
-
-def _tops(node: ast.AST) -> Iterator[str]:
-    if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.dump(node.test):
-        for other in node.orelse:
-            yield from _tops(other)
-        return
-    if isinstance(node, ast.Import):
-        yield from (alias.name.partition(".")[0] for alias in node.names)
-    elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
-        yield node.module.partition(".")[0]
-    for child in ast.iter_child_nodes(node):
-        yield from _tops(child)
 
 
 if __name__ == "__main__":

@@ -3,7 +3,6 @@
     python -m authors.benchmarks.preview_cost [--runs N] [--write]
 
 The bare program corresponds to a handwritten one with all values known in advance: plain `pulumi` and `pulumi_gcp`, no plan, settings or hooks.
-With the classes of `components.gcp` instead of the SDK's, it is the lower limit for the cost of a preview of the same resources.
 
 Both previews run alternately on one local cloud with one engine. Counts the CPU seconds of the whole process tree and takes the least of the runs, because a
 busy computer slows a run down but hardly changes its computation. `--write` updates docs/authors/measurements.md.
@@ -46,7 +45,7 @@ PARTS: Final = {
 """Patterns of command lines by part."""
 _HEAD: Final = """\
 import pulumi
-{gcp}
+import pulumi_gcp as gcp
 {more}
 
 made = {{}}
@@ -68,8 +67,6 @@ class StackCost:
     ours: Mapping[str, float]
     """CPU seconds by part, of the run with the least."""
     bare: Mapping[str, float]
-    least: Mapping[str, float]
-    """CPU seconds of the bare program with the classes of `components.gcp`."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -97,18 +94,16 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _stack_cost(folder: Path, stack: str, runs: int) -> StackCost:
     ours = folder / stack / "ours"
     copy_project(ROOT, ours)
-    bare, least = ours.with_name("bare"), ours.with_name("least")
+    bare = ours.with_name("bare")
     _pulumi(ours, "stack", "init", stack)
     steps = _steps(ours, stack)
     _bare_project(bare, ours, program(steps))
-    _bare_project(least, ours, program(steps, thin=True))
-    for project in (ours, bare, least):
-        found, meant = ({step["urn"] for step in each} for each in (_steps(project, stack), steps))
-        if found != meant:
-            raise RuntimeError(f"{project.name}: {sorted(found ^ meant)} differ")
+    found, meant = ({step["urn"] for step in each} for each in (_steps(bare, stack), steps))
+    if found != meant:
+        raise RuntimeError(f"{sorted(found ^ meant)} differ")
     best: dict[Path, TreeCost] = {}
     for run in range(runs):
-        for project in (ours, bare, least):
+        for project in (ours, bare):
             print(f"preview_cost: {stack}, run {run + 1} of {runs}, {project.name}", file=sys.stderr, flush=True)
             cost = _preview(project, stack)
             if project not in best or cost.cpu_s < best[project].cpu_s:
@@ -153,18 +148,17 @@ def _preview(project: Path, stack: str) -> TreeCost:
     return cost
 
 
-def program(steps: Sequence[Step], *, thin: bool = False) -> str:
-    """Return the source of the program for the steps of `pulumi preview --json`; `thin`: with the classes of `components.gcp`."""
+def program(steps: Sequence[Step]) -> str:
+    """Return the source of the program for the steps of `pulumi preview --json`."""
     resources = [step["newState"] for step in steps if step["newState"]["type"] != _STACK]
     types = {resource["type"] for resource in resources}
     more = ["from queued_resource import QueuedResource, QueuedResourceArgs"] if CAPACITY_TYPE in types else []
-    gcp = "from components import gcp" if thin else "import pulumi_gcp as gcp"
-    lines = [_HEAD.format(gcp=gcp, more="\n".join(more))]
-    lines += [line for resource in resources for line in _declared(resource, thin=thin)]
+    lines = [_HEAD.format(more="\n".join(more))]
+    lines += [line for resource in resources for line in _declared(resource)]
     return "\n".join(lines) + "\n"
 
 
-def _declared(resource: Mapping[str, Any], *, thin: bool) -> Iterator[str]:
+def _declared(resource: Mapping[str, Any]) -> Iterator[str]:
     """Yield the statement that declares one resource."""
     type_, urn = resource["type"], resource["urn"]
     name = urn.rpartition("::")[2]
@@ -181,9 +175,6 @@ def _declared(resource: Mapping[str, Any], *, thin: bool) -> Iterator[str]:
         inputs.pop("version", None)
         # The engine keeps a provider's settings as JSON texts.
         inputs = {key: json.loads(value) if value in ("true", "false") else value for key, value in inputs.items()}
-        if thin:
-            del inputs["userProjectOverride"]  # it always sets this
-            options = ""
     arguments = ", ".join(f"{_snake_case(key)}={value!r}" for key, value in sorted(inputs.items()))
     class_ = _class(type_)
     given = arguments if type_ == _PROVIDER else f"{class_}Args({arguments})"
@@ -233,13 +224,13 @@ def _snake_case(name: str) -> str:
 
 def report(costs: Sequence[StackCost]) -> str:
     """Return the tables as Markdown."""
-    head = "stack | resources | our preview | bare program | ratio | maximum | least program | ratio to it"
+    head = "stack | resources | our preview | bare program | ratio | maximum"
     rows: list[Sequence[object]] = []
     parts: list[str] = []
     for cost in costs:
-        trees = (cost.ours, cost.bare, cost.least)
-        ours, bare, least = (sum(tree.values()) for tree in trees)
-        ratios = (f"{bare:.2f} s", f"{ours / bare:.2f}", STACKS[cost.stack], f"{least:.2f} s", f"{ours / least:.2f}")
+        trees = (cost.ours, cost.bare)
+        ours, bare = (sum(tree.values()) for tree in trees)
+        ratios = (f"{bare:.2f} s", f"{ours / bare:.2f}", STACKS[cost.stack])
         rows.append((cost.stack, cost.resources, f"{ours:.2f} s", *ratios))
         names = dict.fromkeys([*PARTS, *cost.ours, *cost.bare, UNSEEN])
         processes = [
@@ -249,7 +240,7 @@ def report(costs: Sequence[StackCost]) -> str:
         ]
         parts += [
             f"CPU seconds of `{cost.stack}` by process:\n",
-            table("process | our preview | bare program | least program", processes),
+            table("process | our preview | bare program", processes),
         ]
     return "\n".join([f"Measured on {datetime.now(UTC):%Y-%m-%d}.\n", table(head, rows), *parts])
 

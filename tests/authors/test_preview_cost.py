@@ -7,7 +7,7 @@ from authors.benchmarks import preview_cost
 
 def test_the_page_shows_each_stack_below_its_limit():
     rows = re.findall(
-        r"^\| (\S+) \| \d+ \| [\d.]+ s \| [\d.]+ s \| ([\d.]+) \| ([\d.]+) \| [\d.]+ s \| [\d.]+ \|$",
+        r"^\| (\S+) \| \d+ \| [\d.]+ s \| [\d.]+ s \| ([\d.]+) \| ([\d.]+) \|$",
         preview_cost.PAGE.read_text(),
         re.MULTILINE,
     )
