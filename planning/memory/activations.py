@@ -7,6 +7,8 @@ Its peak is the largest of three parts that follow each other:
 - the language model at a full batch;
 - the sampler at the largest number of sequences.
 
+A start without a compile cache compiles the model in that step, so the compiler's own tensors are a fourth part.
+
 The encoder's output stays until the end of the run, and with the first model runner also its input. The second one allocates counts for
 penalties in advance. Read in vLLM 0.20.0 to 0.30.0.
 """
@@ -24,9 +26,11 @@ from planning.data.overheads import (
     constant,
 )
 from planning.model.spec import LayerGroup
+from planning.question.drafters import named_drafter
 from planning.question.features import largest_image_tokens
 from planning.question.releases import (
     ENCODES_TOGETHER,
+    TUNES_WHILE_COMPILING,
     Runner,
     counts_buffers,
     is_before,
@@ -93,7 +97,7 @@ def _profiled_bytes(resolved: Resolved, runner: Runner) -> float:
     widest = max(_layer_width(group, resolved) for group in spec.groups)
     forward = tokens * _BF16 * (_RESIDUAL_COPIES * spec.hidden + widest)
     encoder, kept = _encoder_bytes(resolved, runner)
-    peak = max(encoder, forward, sampler) + kept
+    peak = max(encoder, forward, sampler, _compiler_bytes(resolved)) + kept
     if runner == 1 or not counts_buffers(resolved):
         return peak
     # Counts of generated tokens and bits of prompt tokens, for each sequence (sample/penalties.py).
@@ -114,6 +118,24 @@ def _layer_width(group: LayerGroup, resolved: Resolved) -> float:
         feed_forward += experts.active * (max(2 * width, hidden) + smaller)
         feed_forward += 3 * experts.shared_intermediate / resolved.tp
     return max(attention, feed_forward)
+
+
+def _compiler_bytes(resolved: Resolved) -> float:
+    """Return the memory of the compiler's largest kernel; 0 in eager mode, and if no compiled model reads a table of embeddings.
+
+    A first start compiles the model in the profiling run. Inductor tunes each kernel there, on random tensors of its arguments' sizes (torch
+    2.9.1 to 2.13, standalone_compile.py and generate_and_run_autotune_block of codegen/wrapper.py; vLLM's compiler_interface.py). The largest
+    kernel reads a table of embeddings and has two rows for each token: an input or output, and its norm. A public compile cache of
+    Qwen3-14B names them: (151936, 5120) and twice (8192, 5120). A model that serves images, video or audio gets them embedded, but not its
+    draft model, which reads the served model's table (v1/spec_decode/llm_base_proposer.py).
+    A start with a compile cache skips it and has more KV cache (vllm-project/vllm#54122 and #54383).
+    """
+    spec, drafts = resolved.spec, resolved.speculative_tokens > 0 and named_drafter(resolved.vllm) is not None
+    reads_table = resolved.serves_only_text or drafts
+    if resolved.eager or not reads_table or is_before(resolved, TUNES_WHILE_COMPILING):
+        return 0.0
+    width = max(spec.hidden, spec.layers * spec.layer_embedding_dim) if resolved.serves_only_text else spec.hidden
+    return (spec.vocab / resolved.tp + 2 * resolved.max_num_batched_tokens) * width * _BF16
 
 
 def _encoder_bytes(resolved: Resolved, runner: Runner) -> tuple[float, float]:

@@ -131,12 +131,7 @@ def kv_margin_gib(resolved: Resolved, kv_gib: float) -> float:
     """Return the possible shortfall of a GPU's KV cache against the plan; 0 on TPU, whose cache follows from the weights alone."""
     if resolved.is_tpu:
         return 0.0
-    # 4-bit experts whose width on one device is not a multiple of EXPERT_TILE.
-    widths = {group.experts.intermediate for group in resolved.spec.groups if group.experts is not None}
-    is_narrow = any(width % (constant("EXPERT_TILE") * resolved.tp) for width in widths)
-    has_narrow = resolved.scheme.name == "w4a16" and is_narrow
-    least_gib = constant("GPU_NARROW_EXPERTS_KV_MARGIN_GIB") if has_narrow else constant("GPU_KV_MARGIN_GIB")
-    return max(least_gib, constant("GPU_KV_MARGIN") * kv_gib)
+    return max(constant("GPU_KV_MARGIN_GIB"), constant("GPU_KV_MARGIN") * kv_gib)
 
 
 def graph_gib(resolved: Resolved) -> float:

@@ -27,6 +27,8 @@ RUNNER_V1_METHODS: Final = frozenset(
 """Methods of speculative decoding that stay on the first model runner in every release (config/vllm.py, 0.25.1 to 0.30.0)."""
 RUNNER_V2_PROFILES_ENCODER: Final = "0.27.0"
 """First release whose second model runner runs the image encoder during profiling (vllm-project/vllm#48469; its code is in 0.27.1)."""
+TUNES_WHILE_COMPILING: Final = "0.12.0"
+"""First release that was read in which torch tunes kernels while it compiles (`planning.memory.activations`). It has torch 2.9.1."""
 ENCODES_TOGETHER: Final = "0.22.0"
 """First release whose encoder of Gemma 4 gets batches of images or frames (vllm-project/vllm#43169, of 2026-05-20)."""
 RESERVES_GRAPHS: Final = "0.20.0"

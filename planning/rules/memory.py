@@ -50,6 +50,12 @@ def _more_utilization(subject: Subject) -> Iterator[Remedy]:
         yield change("vllm.gpu_memory_utilization", UTILIZATION)
 
 
+def _served_images(subject: Subject) -> Iterator[Remedy]:
+    """Yield serving images too on GPU, which spares the compiler its copy of the embeddings (`planning.memory.activations`)."""
+    if subject.resolved.serves_only_text and not subject.resolved.is_tpu:
+        yield change("vllm.limit_mm_per_prompt", None)
+
+
 @rule("FIT01")
 def _out_of_memory(subject: Subject) -> RuleResult | None:
     memory, resolved = subject.memory, subject.resolved
@@ -68,8 +74,8 @@ def _out_of_memory(subject: Subject) -> RuleResult | None:
             f"{memory.weights_gib + rest:.1f} GiB, but `vllm.gpu_memory_utilization` {resolved.utilization:g} allows "
             f"{memory.budget_gib:.1f} of {memory.usable_gib:.2f} GiB."
         )
-    remedies = chain(_more_utilization(subject), fewer_replicas(resolved), alternatives_for(subject))
-    return RuleResult(message, remedies=remedies)
+    own = chain(_more_utilization(subject), _served_images(subject), fewer_replicas(resolved))
+    return RuleResult(message, remedies=chain(own, alternatives_for(subject)))
 
 
 def _parts_of_loading(subject: Subject) -> str:
@@ -160,7 +166,9 @@ def _one_request(subject: Subject) -> RuleResult | None:
         f"The KV cache ({memory.kv_tokens:,} tokens, {memory.kv_gib:.2f} GiB) is smaller than one request of "
         f"`vllm.max_model_len` {resolved.max_model_len:,} ({memory.kv_request_gib:.2f} GiB). vLLM will not start. "
         + (f"Largest value that fits: {longest:,}." if longest else "No request of any length fits."),
-        remedies=chain(shorter, _more_utilization(subject), replicas, other_accelerators(subject)),
+        remedies=chain(
+            shorter, _more_utilization(subject), _served_images(subject), replicas, other_accelerators(subject)
+        ),
         last_resorts=smaller_models(subject),
     )
 

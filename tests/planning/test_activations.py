@@ -66,9 +66,26 @@ def test_the_second_runner_profiles_no_encoder_before_0_27():
 
 
 def test_buffers_of_the_second_runner_count_from_0_27():
-    options = {"max_num_seqs": 1_024, "limit_mm_per_prompt": TEXT_ONLY}
+    options = {"max_num_seqs": 1_024, "max_num_batched_tokens": 4_096, "limit_mm_per_prompt": TEXT_ONLY}
     before, after = (gpu_activation_gib(resolved("31B-it", version=v, **options)) for v in ("0.26.0", "0.27.0"))
     assert after - before == pytest.approx(1_024 * (262_144 + 8_192) * 4 / GIB)
+
+
+@pytest.mark.parametrize(
+    ("model", "width", "options"),
+    [
+        ("31B-it", 5_376, {"limit_mm_per_prompt": TEXT_ONLY}),
+        ("31B-it", 5_376, {"speculative_config": ASSISTANT}),
+        ("E4B-it", 42 * 256, {"limit_mm_per_prompt": TEXT_ONLY}),
+        ("31B-it", 0, {}),
+        ("31B-it", 0, {"limit_mm_per_prompt": TEXT_ONLY, "enforce_eager": True}),
+    ],
+)
+def test_the_compiler_holds_the_widest_table_that_it_compiles(model: str, width: int, options: dict[str, object]):
+    sizes = {"max_num_seqs": 1, "max_num_batched_tokens": 2_560, "disable_chunked_mm_input": False}
+    left = gpu_activation_gib(resolved(model, "H200", "0.26.0", **sizes, **options))
+    table = (262_144 + 2 * 2_560) * width * 2 / GIB + constant("NON_TORCH_GIB")
+    assert left == pytest.approx(table) if width else left < 1
 
 
 def test_a_draft_model_is_captured_too():

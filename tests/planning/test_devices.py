@@ -92,12 +92,19 @@ def test_a_move_to_another_kind_of_device_leaves_the_release_behind(run):
 
 
 def test_one_word_serves_text_only(run):
-    e4b = ("--model", "google/gemma-4-E4B-it", "--accelerator", "L4", "--json")
+    e4b = ("--model", "google/gemma-4-E4B-it", "--accelerator", "L4", "--set", "enforceEager=true", "--json")
     with_towers, text_only = (json.loads(run(*e4b, *more)[1])["memory"] for more in ((), ("--text-only",)))
     by_hand = json.loads(run(*e4b, "--set", 'limitMmPerPrompt={"image":0,"video":0,"audio":0}')[1])["memory"]
     assert text_only == by_hand
     assert text_only["weights_gib"] < with_towers["weights_gib"] - 0.5
     assert text_only["kv_tokens"] > with_towers["kv_tokens"]
+
+
+def test_a_first_start_for_text_may_lack_memory_that_images_leave(run):
+    code, out, _ = run("--model", "google/gemma-4-E4B-it", "--accelerator", "L4", "--text-only", "--json")
+    finding = next(f for f in json.loads(out)["findings"] if f["id"] == "FIT01")
+    assert code == 2
+    assert {"vllm.limit_mm_per_prompt": None} in [remedy["changes"] for remedy in finding["remedies"]]
 
 
 @pytest.mark.parametrize(

@@ -8,13 +8,23 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from localcloud.vllm.arguments import Arguments
-from localcloud.vllm.models import DRAFTER_BYTES, GIB, Model, SimulatedAccelerator, published_tpu_images, tpu_w4a16_gib
+from localcloud.vllm.models import (
+    DRAFTER_BYTES,
+    EMBEDDINGS_GIB,
+    GIB,
+    Model,
+    SimulatedAccelerator,
+    published_tpu_images,
+    tpu_w4a16_gib,
+)
 
 _TPU_WORD_BYTES: Final = 4
 """The keys and values of the heads of one token are packed into words of this size (ragged paged attention's get_kv_cache_shape)."""
 _GPU_OVERHEAD_GIB: Final = 1.13
 """Activations and CUDA graphs: memory other than weights and KV cache, measured on an L4 (0.9 x 22.35 GiB - 16.82 GiB of weights - 7,097 blocks
 of 320 KiB)."""
+_GPU_GRAPHS_GIB: Final = 0.6
+"""The part of it that stays if compiling needs more than the activations (assumed)."""
 _CUDA_CONTEXT_GIB: Final = 0.33
 """The CUDA context, in use before any tensor is allocated."""
 _STEPS_IN_FLIGHT: Final = 2
@@ -88,7 +98,7 @@ def capacity(arguments: Arguments, model: Model, accelerator: SimulatedAccelerat
     weights_gib = _weights_gib(arguments, model, accelerator)
     _check_weights(weights_gib, model, accelerator)
     layout = _layout(arguments, model, accelerator, batched)
-    available = _available_bytes(arguments, accelerator, weights_gib)
+    available = _available_bytes(arguments, model, accelerator, weights_gib)
     block_size = arguments.block_size or accelerator.default_block_size or _tpu_block_size(arguments, model, sequences)
     length = _max_model_len(arguments, model, layout, available, block_size)
     needed = layout.request_bytes(length, block_size)
@@ -166,9 +176,27 @@ def _weights_gib(arguments: Arguments, model: Model, accelerator: SimulatedAccel
 
 def _drafter_gib(arguments: Arguments) -> float:
     """Return the memory of Google's draft model that the arguments name, by its size in the name; 0 without one."""
-    named = str(arguments.speculative_config.get("model") or "").rpartition("/")[2]
-    size = next((size for size in DRAFTER_BYTES if f"-{size}-it" in named and "assistant" in named), None)
+    size = _drafter_size(arguments)
     return 0.0 if size is None else DRAFTER_BYTES[size] / GIB
+
+
+def _drafter_size(arguments: Arguments) -> str | None:
+    named = str(arguments.speculative_config.get("model") or "").rpartition("/")[2]
+    return next((size for size in DRAFTER_BYTES if f"-{size}-it" in named and "assistant" in named), None)
+
+
+def _tuned_gib(arguments: Arguments, model: Model) -> float:
+    """Return the copy of the embeddings that a GPU's first start tunes kernels on; 0 in eager mode.
+
+    Served images are embedded outside the compiled model, which then has no embeddings, but a draft model has (vllm-project/vllm#54383).
+    """
+    if arguments.enforce_eager:
+        return 0.0
+    size = _drafter_size(arguments)
+    items = any(arguments.limit_mm_per_prompt.get(kind, 1) for kind in ("image", "video", "audio"))
+    if arguments.language_model_only or not items:
+        return model.largest_tensor_gib
+    return 0.0 if size is None else EMBEDDINGS_GIB[size]
 
 
 _PAGE_TABLE_ENTRIES: Final = 2**20 // 2 // 4
@@ -221,10 +249,11 @@ def _layout(arguments: Arguments, model: Model, accelerator: SimulatedAccelerato
     )
 
 
-def _available_bytes(arguments: Arguments, accelerator: SimulatedAccelerator, weights_gib: float) -> int:
+def _available_bytes(arguments: Arguments, model: Model, accelerator: SimulatedAccelerator, weights_gib: float) -> int:
     if arguments.kv_cache_memory_bytes is not None:
         return arguments.kv_cache_memory_bytes
-    overhead = 0.0 if accelerator.kind == "tpu" else _GPU_OVERHEAD_GIB
+    tuned = _GPU_GRAPHS_GIB + _tuned_gib(arguments, model) / arguments.tensor_parallel_size
+    overhead = 0.0 if accelerator.kind == "tpu" else max(_GPU_OVERHEAD_GIB, tuned)
     available_gib = accelerator.total_gib * arguments.gpu_memory_utilization - weights_gib - overhead
     if available_gib <= 0:
         raise EngineStartError(

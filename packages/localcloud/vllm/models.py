@@ -15,6 +15,8 @@ from localcloud.json_values import JsonObject, packaged
 GIB: Final = 2**30
 DRAFTER_BYTES: Final[dict[str, int]] = packaged("localcloud.vllm", "models.json")["drafter_bytes"]
 """Sizes of draft models: E2B, 12B and 31B as stated for one of their repositories, the others of the same order."""
+EMBEDDINGS_GIB: Final[dict[str, float]] = packaged("localcloud.vllm", "models.json")["embeddings_gib"]
+"""The embeddings that a draft model shares, in bf16: 262,144 tokens of the served model's hidden size."""
 _HEAD_DIM_SLIDING: Final = 256
 _HEAD_DIM_GLOBAL: Final = 512
 
