@@ -172,10 +172,7 @@ def _first_calls(question: CapacityQuestion) -> Iterator[tuple[_Key, _Call]]:
     project = question.project
     if question.everywhere and question.of_kind(is_tpu=True):
         path = LOCATIONS["tpu"].format(p=project)
-        yield (
-            ("zones", ""),
-            _Call(what="the list of zones", api="tpu", role=TPU_VIEWER, path=path, key="locations"),
-        )
+        yield ("zones", ""), _Call(what="the list of zones", api="tpu", role=TPU_VIEWER, path=path, key="locations")
     for quota in {*question.quotas, *filter(None, map(question.quota_of, question.accelerators))}:
         yield (
             ("limits", quota.metric),

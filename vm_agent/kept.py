@@ -168,10 +168,8 @@ class KeptState:
     def _take(self, stored: "dict[str, Any]") -> None:
         """Take over the stored state. Raises ValueError, TypeError and KeyError if this agent cannot read it."""
         good, ready = (raw and GoodDocument(**raw) for raw in (stored["good"], stored["ready"]))
-        failed, trial = (
-            stored["failed"] and FailedChange(**stored["failed"]),
-            stored["trial"] and Trial(**stored["trial"]),
-        )
+        failed = stored["failed"] and FailedChange(**stored["failed"])
+        trial = stored["trial"] and Trial(**stored["trial"])
         _ = [one.document for one in (good, ready) if one]
         self.good, self.probation = good, ready and Probation(ready, int(stored["starts"]))
         self.failed, self.trial, self.fetched = failed, trial, dict(stored["fetched"])

@@ -292,10 +292,8 @@ class Agent:
 
     def _replace(self, assignment: Assignment, state: "ContainerState | None") -> float:
         """Fetch the assignment's image and weights, and replace the server. Return its drain in seconds."""
-        starts, is_on_probation = (
-            self.kept.starts(assignment, self.latest.limits_name()),
-            self.kept.is_on_probation(assignment),
-        )
+        starts = self.kept.starts(assignment, self.latest.limits_name())
+        is_on_probation = self.kept.is_on_probation(assignment)
         if is_on_probation and state and state.running and self._is_asked_to_restart(state):
             starts, is_on_probation = 0, False  # a stop on request proves nothing about the document
         if starts > len(self.pacing.probation_delays_s if is_on_probation else self.pacing.trial_delays_s):

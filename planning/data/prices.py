@@ -227,10 +227,7 @@ class PriceBook(Struct, frozen=True, kw_only=True):
         rows = PRICES[key].regions
         known = rows.get("-".join(sorted((continent_of(source), continent_of(target)))))
         highest = max(rows.values(), key=lambda row: row.usd)
-        return replace(
-            self._listed(key, f"{source} to {target}", known or highest),
-            is_assumed=known is None,
-        )
+        return replace(self._listed(key, f"{source} to {target}", known or highest), is_assumed=known is None)
 
     @staticmethod
     def _listed(key: str, region: str, row: PriceRow) -> Price:

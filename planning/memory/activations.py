@@ -1,13 +1,12 @@
 """Memory that vLLM's profiling run finds on one GPU, by release and model runner.
 
 At start-up vLLM runs one step of the largest size before it allocates the KV cache (v1/worker/gpu_worker.py, determine_available_memory).
-Its peak is the largest of three parts that follow each other:
+Its peak is the largest of four parts that follow each other:
 
 - the encoder, for as many items of the longest modality as one step can hold (multimodal/encoder_budget.py, MultiModalBudget);
 - the language model at a full batch;
+- the compiler, at a start without a compile cache;
 - the sampler at the largest number of sequences.
-
-A start without a compile cache compiles the model in that step, so the compiler's own tensors are a fourth part.
 
 The encoder's output stays until the end of the run, and with the first model runner also its input. The second one allocates counts for
 penalties in advance. Read in vLLM 0.20.0 to 0.30.0.
@@ -124,11 +123,10 @@ def _compiler_bytes(resolved: Resolved) -> float:
     """Return the memory of the compiler's largest kernel; 0 in eager mode, and if no compiled model reads a table of embeddings.
 
     A first start compiles the model in the profiling run. Inductor tunes each kernel there, on random tensors of its arguments' sizes (torch
-    2.9.1 to 2.13, standalone_compile.py and generate_and_run_autotune_block of codegen/wrapper.py; vLLM's compiler_interface.py). The largest
-    kernel reads a table of embeddings and has two rows for each token: an input or output, and its norm. A public compile cache of
-    Qwen3-14B names them: (151936, 5120) and twice (8192, 5120). A model that serves images, video or audio gets them embedded, but not its
-    draft model, which reads the served model's table (v1/spec_decode/llm_base_proposer.py).
-    A start with a compile cache skips it and has more KV cache (vllm-project/vllm#54122 and #54383).
+    2.9.1 to 2.13, standalone_compile.py and generate_and_run_autotune_block of codegen/wrapper.py). The largest reads a table of embeddings and
+    has two rows for each token: a public compile cache of Qwen3-14B names (151936, 5120) and twice (8192, 5120). If a model serves images, only
+    its draft model reads the table there (v1/spec_decode/llm_base_proposer.py). A start with a compile cache has more KV cache
+    (vllm-project/vllm#54122 and #54383).
     """
     spec, drafts = resolved.spec, resolved.speculative_tokens > 0 and named_drafter(resolved.vllm) is not None
     reads_table = resolved.serves_only_text or drafts

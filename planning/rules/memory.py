@@ -45,13 +45,10 @@ _WORTH_HALF = 0.55
 """An fp8 KV cache of at most this fraction of the bf16 size delivers about what users expect."""
 
 
-def _more_utilization(subject: Subject) -> Iterator[Remedy]:
+def _more_memory(subject: Subject) -> Iterator[Remedy]:
+    """Yield a larger budget, and on GPU serving images too, which spares the compiler its copy of the embeddings."""
     if subject.resolved.utilization < UTILIZATION:
         yield change("vllm.gpu_memory_utilization", UTILIZATION)
-
-
-def _served_images(subject: Subject) -> Iterator[Remedy]:
-    """Yield serving images too on GPU, which spares the compiler its copy of the embeddings (`planning.memory.activations`)."""
     if subject.resolved.serves_only_text and not subject.resolved.is_tpu:
         yield change("vllm.limit_mm_per_prompt", None)
 
@@ -74,8 +71,8 @@ def _out_of_memory(subject: Subject) -> RuleResult | None:
             f"{memory.weights_gib + rest:.1f} GiB, but `vllm.gpu_memory_utilization` {resolved.utilization:g} allows "
             f"{memory.budget_gib:.1f} of {memory.usable_gib:.2f} GiB."
         )
-    own = chain(_more_utilization(subject), _served_images(subject), fewer_replicas(resolved))
-    return RuleResult(message, remedies=chain(own, alternatives_for(subject)))
+    remedies = chain(_more_memory(subject), fewer_replicas(resolved), alternatives_for(subject))
+    return RuleResult(message, remedies=remedies)
 
 
 def _parts_of_loading(subject: Subject) -> str:
@@ -103,10 +100,8 @@ def _offload(subject: Subject) -> RuleResult | None:
 @rule("FIT03")
 def _host_memory(subject: Subject) -> RuleResult | None:
     host, need = subject.resolved.host, subject.memory.load_peak_host_gib
-    have, enough = (
-        min(subject.resolved.server_memory_gib, host.max_memory_gib),
-        with_margin_gib(need),
-    )  # HST01 rejects more
+    have = min(subject.resolved.server_memory_gib, host.max_memory_gib)  # HST01 rejects more
+    enough = with_margin_gib(need)
     if enough <= have:
         return None
     loading = f"Loading the {subject.memory.checkpoint_gib:.2f} GiB checkpoint needs {need:.2f} GiB of host memory"
@@ -166,9 +161,7 @@ def _one_request(subject: Subject) -> RuleResult | None:
         f"The KV cache ({memory.kv_tokens:,} tokens, {memory.kv_gib:.2f} GiB) is smaller than one request of "
         f"`vllm.max_model_len` {resolved.max_model_len:,} ({memory.kv_request_gib:.2f} GiB). vLLM will not start. "
         + (f"Largest value that fits: {longest:,}." if longest else "No request of any length fits."),
-        remedies=chain(
-            shorter, _more_utilization(subject), _served_images(subject), replicas, other_accelerators(subject)
-        ),
+        remedies=chain(shorter, _more_memory(subject), replicas, other_accelerators(subject)),
         last_resorts=smaller_models(subject),
     )
 

@@ -4,6 +4,8 @@ On a GPU a request uses its length in the full-attention layers, and at most a w
 layer stores every token, and an fp8 KV dtype saves nothing for a single KV head per chip because the page layout pads it.
 """
 
+from bisect import bisect_right
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -171,32 +173,20 @@ def _weights_gib(arguments: Arguments, model: Model, accelerator: SimulatedAccel
     tp = arguments.tensor_parallel_size
     if accelerator.kind == "tpu" and str(tp) in model.chip_gib:
         return model.chip_gib[str(tp)]
-    return max(model.weights_gib - arguments.cpu_offload_gib, 0.0) / tp + _drafter_gib(arguments)
+    return max(model.weights_gib - arguments.cpu_offload_gib, 0.0) / tp + _of_drafter(arguments, DRAFTER_BYTES) / GIB
 
 
-def _drafter_gib(arguments: Arguments) -> float:
-    """Return the memory of Google's draft model that the arguments name, by its size in the name; 0 without one."""
-    size = _drafter_size(arguments)
-    return 0.0 if size is None else DRAFTER_BYTES[size] / GIB
-
-
-def _drafter_size(arguments: Arguments) -> str | None:
+def _of_drafter(arguments: Arguments, values: Mapping[str, float]) -> float:
+    """Return the value of Google's draft model that the arguments name, by its size in the name; 0 without one."""
     named = str(arguments.speculative_config.get("model") or "").rpartition("/")[2]
-    return next((size for size in DRAFTER_BYTES if f"-{size}-it" in named and "assistant" in named), None)
+    return next((value for size, value in values.items() if f"-{size}-it" in named and "assistant" in named), 0.0)
 
 
 def _tuned_gib(arguments: Arguments, model: Model) -> float:
-    """Return the copy of the embeddings that a GPU's first start tunes kernels on; 0 in eager mode.
-
-    Served images are embedded outside the compiled model, which then has no embeddings, but a draft model has (vllm-project/vllm#54383).
-    """
+    """Return the copy of the embeddings that a GPU's first start tunes kernels on: with media, only a draft model's (vllm-project/vllm#54383)."""
     if arguments.enforce_eager:
         return 0.0
-    size = _drafter_size(arguments)
-    items = any(arguments.limit_mm_per_prompt.get(kind, 1) for kind in ("image", "video", "audio"))
-    if arguments.language_model_only or not items:
-        return model.largest_tensor_gib
-    return 0.0 if size is None else EMBEDDINGS_GIB[size]
+    return _of_drafter(arguments, EMBEDDINGS_GIB) if arguments.takes_media else model.largest_tensor_gib
 
 
 _PAGE_TABLE_ENTRIES: Final = 2**20 // 2 // 4
@@ -236,16 +226,12 @@ def _check_weights(weights_gib: float, model: Model, accelerator: SimulatedAccel
 def _layout(arguments: Arguments, model: Model, accelerator: SimulatedAccelerator, batched: int) -> _Layout:
     tp = arguments.tensor_parallel_size
     size = 2 if arguments.kv_cache_dtype in ("auto", "float16", "bfloat16") else 1
-    if accelerator.kind == "tpu":
-        return _Layout(
-            global_bytes=model.global_bytes_per_token(size, tp, word=_TPU_WORD_BYTES),
-            sliding_bytes=model.sliding_bytes_per_token(size, tp, word=_TPU_WORD_BYTES),
-            sliding_tokens=None,
-        )
+    is_tpu = accelerator.kind == "tpu"
+    word = _TPU_WORD_BYTES if is_tpu else 1
     return _Layout(
-        global_bytes=model.global_bytes_per_token(size, tp),
-        sliding_bytes=model.sliding_bytes_per_token(size, tp),
-        sliding_tokens=model.window - 1 + _STEPS_IN_FLIGHT * batched,
+        global_bytes=model.global_bytes_per_token(size, tp, word),
+        sliding_bytes=model.sliding_bytes_per_token(size, tp, word),
+        sliding_tokens=None if is_tpu else model.window - 1 + _STEPS_IN_FLIGHT * batched,
     )
 
 
@@ -281,15 +267,9 @@ def _max_model_len(arguments: Arguments, model: Model, layout: _Layout, availabl
 
 
 def _longest(layout: _Layout, available: int, block_size: int, limit: int) -> int:
-    """Return the largest length whose KV fits, at most `limit`, found by bisection. 0 if nothing fits."""
-    low, high = 0, limit
-    while low < high:
-        middle = (low + high + 1) // 2
-        if layout.request_bytes(middle, block_size) <= available:
-            low = middle
-        else:
-            high = middle - 1
-    return low
+    """Return the largest length whose KV fits, at most `limit`. 0 if nothing fits."""
+    lengths = range(1, limit + 1)
+    return bisect_right(lengths, available, key=lambda length: layout.request_bytes(length, block_size))
 
 
 def _num_blocks(model: Model, layout: _Layout, available: int, block_size: int) -> int:

@@ -256,13 +256,8 @@ def _load_mb_per_s(weights: Weights, accelerator: SimulatedAccelerator, *, is_tp
     return min(measured_starts.tpu_load_mb_per_s(weights.model, accelerator), weights.mb_per_s)
 
 
-def _sees_or_hears(arguments: Arguments) -> bool:
-    """Return whether the server accepts more than text, that is unless every modality is limited to 0."""
-    return any(arguments.limit_mm_per_prompt.get(kind, 1) for kind in ("image", "video", "audio"))
-
-
 def _tpu_end_s(arguments: Arguments) -> float:
-    return _TPU_SERVER_S + (_TPU_PROCESSOR_S if _sees_or_hears(arguments) else 0.0)
+    return _TPU_SERVER_S + (_TPU_PROCESSOR_S if arguments.takes_media else 0.0)
 
 
 def _killed(
@@ -341,7 +336,7 @@ def _tpu_cached_s(
 def _programs(arguments: Arguments, environment: RuntimeEnvironment) -> int:
     """Return the number of XLA programs: one per batch size, and another with embeddings as input for media."""
     batches = _batch_sizes(arguments.max_num_batched_tokens or _TPU_BATCH, environment.padding_gap)
-    return batches * (2 if _sees_or_hears(arguments) else 1)
+    return batches * (2 if arguments.takes_media else 1)
 
 
 def _batch_sizes(most: int, padding_gap: int) -> int:
@@ -358,23 +353,10 @@ def _cache_file(
 ) -> Path | None:
     """Return the file that marks a compiled graph. Its key covers everything that changes the graph (version, model, devices, lengths, batch)."""
     root = environment.cache_root
-    if root is None:
-        return None
-    folder = environment.folder(root)
+    folder = None if root is None else environment.folder(root)
     if folder is None:
         return None
-    key = json.dumps(
-        [
-            VERSION,
-            model.name,
-            accelerator.name,
-            arguments.tensor_parallel_size,
-            arguments.kv_cache_dtype,
-            arguments.max_model_len,
-            arguments.max_num_seqs,
-            arguments.max_num_batched_tokens,
-            arguments.block_size,
-            _sees_or_hears(arguments),
-        ]
-    )
+    sizes = (arguments.max_model_len, arguments.max_num_seqs, arguments.max_num_batched_tokens, arguments.block_size)
+    others = (arguments.tensor_parallel_size, arguments.kv_cache_dtype, arguments.takes_media)
+    key = json.dumps([VERSION, model.name, accelerator.name, *sizes, *others])
     return folder / f"simulated-{hashlib.sha256(key.encode()).hexdigest()[:16]}.graph"

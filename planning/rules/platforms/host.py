@@ -112,11 +112,8 @@ def _cloud_run_remedies(resolved: Resolved) -> Iterator[Remedy]:
 
 
 def _quota_too_small(resolved: Resolved) -> str:
-    run, least_vcpu, least_gib = (
-        resolved.deployment.cloud_run,
-        min(cloud_run_vcpu(resolved.host)),
-        resolved.host.min_memory_gib,
-    )
+    run = resolved.deployment.cloud_run
+    least_vcpu, least_gib = min(cloud_run_vcpu(resolved.host)), resolved.host.min_memory_gib
     if (run.cpu_quota or least_vcpu) >= least_vcpu and (run.memory_quota_gib or least_gib) >= least_gib:
         return ""
     return f"The quotas are too small for one instance, which needs {least_vcpu} vCPU and {least_gib:g} GiB."

@@ -7,11 +7,7 @@ from contracts.tunnel_role import SUGGESTED_ID, TunnelRole
 from planning.cost.subject import Subject
 from planning.data.overheads import constant
 from planning.data.prices import continent_of
-from planning.machine.hardware import (
-    FLEX_START_MAX_RUN_S,
-    FLEX_START_V6E_ZONES,
-    MIN_RUN_S,
-)
+from planning.machine.hardware import FLEX_START_MAX_RUN_S, FLEX_START_V6E_ZONES, MIN_RUN_S
 from planning.question.hub_files import LoadedRepository, hub_files
 from planning.question.releases import STREAMS_ON_TPU, is_known_from
 from planning.question.types import Remedy
