@@ -96,7 +96,7 @@ def _way(remedy: Remedy, wording: Wording) -> str | None:
     change = wording.change(remedy.changes)
     if change is None:
         return None
-    if remedy.move is None:
+    if not remedy.title:
         return f"{change}{_price(remedy)}"
     return f"{_VERBS[remedy.move]}{remedy.title}{_price(remedy)}: {change}"
 

@@ -1,4 +1,4 @@
-"""Kills of each stack, fifteen at random moments and two at fixed ones: nothing is left, nothing foreign is touched, and `up` goes on."""
+"""Kills of each stack, ten at random moments and two at fixed ones: nothing is left, nothing foreign is touched, and `up` goes on."""
 
 import sys
 
@@ -16,8 +16,8 @@ pytestmark = [
 
 
 @pytest.mark.parametrize("stack", STACKS)
-def test_fifteen_kills_lose_nothing(tmp_path, stack):
-    assert_kills_lose_nothing(tmp_path, stack, 15)
+def test_ten_kills_lose_nothing(tmp_path, stack):
+    assert_kills_lose_nothing(tmp_path, stack, 10)
 
 
 def test_up_ends_when_only_the_program_gets_sigint_before_a_hook_is_asked(tmp_path):
