@@ -1,7 +1,5 @@
 """What found resources cost so far is an upper bound at list prices, and unknown where use decides."""
 
-import copy
-from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -64,12 +62,3 @@ def test_the_node_of_a_queued_resource_is_paid_with_it():
     node = {"acceleratorType": "v6e-4", "queuedResource": "projects/p/locations/l/queuedResources/q"}
     assert usd_per_hour(found("TPU node", "tpu.v2alpha1", "Node", **node)) is None
     assert usd_per_hour(found("TPU node", "tpu.v2alpha1", "Node", acceleratorType="v6e-4")) == pytest.approx(10.8)
-
-
-def test_the_containers_of_an_instance_cost_together():
-    whole, shared = service(1), service(1)
-    shared = replace(shared, document=copy.deepcopy(shared.document))
-    own = shared.document["template"]["containers"][0]["resources"]["limits"]
-    own |= {"cpu": "6", "memory": "24Gi"}
-    shared.document["template"]["containers"].append({"resources": {"limits": {"cpu": "2", "memory": "8Gi"}}})
-    assert usd_per_hour(shared) == pytest.approx(usd_per_hour(whole))

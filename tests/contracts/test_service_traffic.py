@@ -9,8 +9,6 @@ from contracts.service_traffic import (
     TrafficTarget,
     declared_targets,
     rollout_of,
-    serving_shares,
-    tag_urls,
     targets_of,
     template_fingerprint,
 )
@@ -53,24 +51,6 @@ def test_shares_of_the_settings_are_declared_by_name_and_are_no_change_where_goo
         {"type": LATEST, "tag": "next"},
     ]
     assert declared_targets(None, "new", {"s-1": 100}) == FOLLOW_LATEST
-
-
-def test_the_latest_revision_serves_where_google_names_none():
-    """Public states have an empty revision in the statuses of traffic that follows the latest one."""
-    followed = {
-        "latestReadyRevision": "projects/p/locations/r/services/s/revisions/s-7",
-        "traffic": [{"type": LATEST, "percent": 100}],
-        "trafficStatuses": [{"type": LATEST, "percent": 100}],
-    }
-    assert serving_shares(followed) == {"s-7": 100}
-    assert declared_targets(followed, "new")[0] == TrafficTarget(revision="s-7", percent=100)
-
-
-def test_shares_are_of_revisions_not_of_targets():
-    both = [{"revision": "s-1", "percent": 30}, {"revision": "s-2", "percent": 60}, {"revision": "s-1", "percent": 10}]
-    assert serving_shares({"trafficStatuses": [*both, {"revision": "s-3", "tag": "next"}]}) == {"s-2": 60, "s-1": 40}
-    assert tag_urls(DIVIDED) == {"next": "u"}
-    assert targets_of(DIVIDED)[1] == TrafficTarget(revision="s-2", percent=10, tag="next")
 
 
 def test_a_fingerprint_is_a_labels_value_and_depends_on_content_alone():

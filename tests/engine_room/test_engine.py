@@ -19,13 +19,6 @@ def answers(monkeypatch, said):
     )
 
 
-def test_a_missing_login_names_the_command(monkeypatch):
-    answers(monkeypatch, NO_LOGIN)
-    with pytest.raises(PulumiFailedError, match=r"^Pulumi is not logged in\. Run `pulumi login`, or") as failed:
-        runner.query(["stack", "ls"])
-    assert "\n" not in str(failed.value)
-
-
 def test_a_missing_login_is_not_taken_for_a_missing_stack(monkeypatch, tmp_path):
     monkeypatch.setattr(runner, "pulumi", lambda: "pulumi")
     monkeypatch.setenv("PULUMI_BACKEND_URL", f"file://{tmp_path}")

@@ -137,16 +137,6 @@ def test_the_files_of_dead_locks_are_deleted_and_no_others(monkeypatch, tmp_path
     assert [path.name for path in tmp_path.iterdir()] == ["later.json"]
 
 
-@pytest.mark.parametrize("output", [refusal(os.getpid()), refusal(3, "far")])
-def test_a_lock_that_may_be_held_is_never_ended(monkeypatch, output):
-    asked = []
-    monkeypatch.setattr(runner, "query", asked.append)
-    work = Refusing(output)
-    with pytest.raises(CommandRefusedError):
-        past_dead_locks("dev", work, report=print)
-    assert (asked, work.calls) == ([], 1)
-
-
 def test_the_files_of_a_backend_say_the_same_as_the_error(tmp_path):
     content = {"pid": 8586, "username": "root", "hostname": "vm", "timestamp": "2026-11-20T17:27:26.844582489Z"}
     (tmp_path / "a.json").write_text(json.dumps(content))

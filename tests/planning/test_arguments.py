@@ -55,15 +55,6 @@ def test_an_argument_with_a_key_of_its_own_moves_there(arguments: tuple[str, ...
     assert finding.remedies[-1].changes == {"vllm.extra_args": ("--max-logprobs=5",)}
 
 
-def test_the_value_that_would_have_been_served_is_the_one_that_moves():
-    deployment = replace(
-        GPU, vllm=VllmOptions(max_model_len=8_192, extra_args=("--max-model-len=1", "--max-model-len=2"))
-    )
-    finding = found(deployment, "ARG01")
-    assert finding is not None
-    assert finding.remedies[0].changes == {"vllm.max_model_len": 2, "vllm.extra_args": ()}
-
-
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [

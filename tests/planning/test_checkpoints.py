@@ -145,14 +145,6 @@ def test_nothing_offers_an_absent_id():
     assert REPACK in offers[f"remedies of {tight.model}"] | offers[f"remedies of {ABSENT_ID}"]
 
 
-def test_an_absent_id_is_refused_where_an_id_is_searched():
-    with pytest.raises(
-        PlanningError,
-        match=re.escape(f"{ABSENT_ID} does not exist on the Hugging Face Hub, which returned 404 (https://"),
-    ):
-        checkpoints_of(ABSENT_ID)
-
-
 def test_an_absent_drafter_is_found_and_can_be_replaced():
     planned = plan(replace(H100, vllm=speculating(ABSENT_ID, "draft_model")))
     finding = next(one for one in planned.findings if one.id == "MOD04")

@@ -8,7 +8,6 @@ from planning import Deployment, PlanningError, VllmOptions, plan
 from planning.data.tables import data_file
 from planning.model.hf_config import model_from_config
 from planning.model.spec import active_params, linear_params, tensors, text_params
-from tests.records import replace
 
 GIB = 2**30
 
@@ -130,15 +129,6 @@ def test_a_card_without_fp8_repeats_the_scale_of_a_block_for_each_row():
         for card in ("A100-80GB", "H100")
     )
     assert ampere - hopper == pytest.approx(linear_params(spec) * 2 / 128 / GIB)
-
-
-def test_kv_of_a_dense_model_is_layers_times_heads():
-    p = plan(Deployment(model="other", accelerator="H100", model_spec=model_from_config(LLAMA_8B, name="other")))
-    assert p.memory.kv_bytes_per_token == 32 * 2 * 8 * 128 * 2
-    assert p.memory.kv_tokens == p.memory.kv_blocks * 16
-    assert p.memory.weights_gib == pytest.approx(16.06e9 / GIB, rel=0.01)
-    assert (p.model, p.quantization) == ("other", "bf16")
-    assert p.vllm.tool_call_parser is None
 
 
 @pytest.mark.parametrize(
@@ -267,33 +257,6 @@ def test_what_cannot_be_planned_is_refused_in_one_sentence(config: dict[str, obj
     with pytest.raises(PlanningError, match=re.escape(said)) as caught:
         model_from_config(config, name="other")
     assert "other" in str(caught.value)
-
-
-def test_an_output_head_in_the_files_makes_them_larger_and_not_the_memory():
-    block = {"quant_method": "compressed-tensors", "config_groups": {"group_0": {"weights": {"num_bits": 8}}}}
-    known = plan(Deployment(model="RedHatAI/gemma-4-26B-A4B-it-FP8-Dynamic", accelerator="H100"))
-    index = {"metadata": {"total_size": 26.67 * GIB}, "weight_map": {"lm_head.weight": "model.safetensors"}}
-    spec = model_from_config({**CONFIGS["26B"], "quantization_config": block}, name="other", index=index)
-    read = plan(Deployment(model="other", accelerator="H100", model_spec=spec))
-    assert read.memory.weights_gib == pytest.approx(known.memory.weights_gib, rel=0.002)
-    without = plan(Deployment(model="other", accelerator="H100", model_spec=replace(spec, head_in_checkpoint=False)))
-    assert without.memory.weights_gib > read.memory.weights_gib * 1.04
-
-
-def test_the_method_of_a_four_bit_checkpoint_decides_on_tpu_and_not_on_a_gpu():
-    def severity(block: dict[str, object], accelerator: str, version: str = "0.31.0") -> str | None:
-        spec = model_from_config({**CONFIGS["31B"], "quantization_config": block}, name="other")
-        asked = Deployment(model="other", accelerator=accelerator, model_spec=spec, image_version=version)
-        return next((f.severity for f in plan(asked).findings if f.id == "FIT06"), None)
-
-    four_bits = {"quant_method": "compressed-tensors", "config_groups": {"group_0": {"weights": {"num_bits": 4}}}}
-    assert severity(four_bits, "v6e-1") is None
-    for method in ("awq", "gptq", "auto-round"):
-        assert severity({"quant_method": method, "bits": 4}, "v6e-1") == "warn", "unknown in that release"
-        assert severity({"quant_method": method, "bits": 4}, "v6e-1", "0.30.0") == "block"
-        assert severity({"quant_method": method, "bits": 4}, "RTX PRO 6000") is None
-    assert severity({"quant_method": "mxfp4"}, "v6e-1") == "warn", "no report of it was found"
-    assert severity({"quant_method": "mxfp4"}, "RTX PRO 6000") == "info", "weights only"
 
 
 def test_an_index_without_a_size_is_refused():

@@ -37,15 +37,6 @@ def test_the_audio_tower_is_loaded_on_gpus_only():
     assert (on_gpu.device - on_gpu.tables - on_tpu.device) / GIB == pytest.approx(0.57, abs=0.01)
 
 
-def test_towers_stay_away_when_their_modalities_are_limited_to_nothing():
-    text_only = {"image": 0, "video": 0, "audio": 0}
-    with_towers = weights_of(resolved("31B-it", "H100"))
-    without = weights_of(resolved("31B-it", "H100", limit_mm_per_prompt=text_only))
-    assert (with_towers.device - without.device) / GIB == pytest.approx(1.07, abs=0.01)
-    on_tpu = weights_of(resolved("31B-it", "v6e-4", limit_mm_per_prompt=text_only))
-    assert on_tpu.device == weights_of(resolved("31B-it", "v6e-4")).device
-
-
 def test_position_tables_are_as_long_as_the_model_not_as_the_request():
     short, long = resolved("31B-it", "H100", max_model_len=1_024), resolved("31B-it", "H100", max_model_len=16_384)
     assert weights_of(short).tables == weights_of(long).tables == (256 + 512) * 262_144 * 2

@@ -1,6 +1,5 @@
 """Configs from the hub and from a bucket: only metadata is read, and every failure is one sentence."""
 
-import json
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -52,15 +51,6 @@ def hub(monkeypatch):
     monkeypatch.setattr(huggingface_hub, "HfApi", Api)
     monkeypatch.setattr(huggingface_hub, "hf_hub_download", download)
     return fetched
-
-
-def test_the_hub_is_asked_for_the_config_and_the_sizes_alone(run, hub):
-    code, out, _ = run("--model", "org/other-8b", "--from-hub", "--accelerator", "L4", "--json")
-    plan = json.loads(out)
-    assert (code, plan["model"]) == (0, "org/other-8b")
-    assert hub == [("org/other-8b", name, "0" * 40) for name in ("config.json", "model.safetensors.index.json")]
-    local = json.loads(run("--model", "org/other-8b", "--config", FOLDER, "--accelerator", "L4", "--json")[1])
-    assert plan["memory"] == local["memory"]
 
 
 def test_a_checkpoint_of_one_file_has_its_size(run, hub):

@@ -20,13 +20,6 @@ def test_a_token_of_the_mixture_uses_the_active_parameters_of_the_card():
     assert active_params(MODELS["google/gemma-4-26B-A4B-it"]) / 1e9 == pytest.approx(3.82, abs=0.005)
 
 
-def test_dense_models_use_all_parameters_but_the_tables_they_look_rows_up_in():
-    assert active_params(MODELS["google/gemma-4-31B-it"]) == text_params(MODELS["google/gemma-4-31B-it"])
-    e2b = MODELS["google/gemma-4-E2B-it"]
-    table = next(t.params for t in tensors(e2b) if t.role == "layer-embedding")
-    assert active_params(e2b) == text_params(e2b) - table
-
-
 @pytest.mark.parametrize(
     ("name", "layers", "full", "owning"),
     [("E2B", 35, 7, 15), ("E4B", 42, 7, 24), ("12B", 48, 8, 48), ("26B-A4B", 30, 5, 30), ("31B", 60, 10, 60)],

@@ -95,14 +95,6 @@ def test_a_spot_price_is_old_after_sixty_days(today: str, is_old: bool):
     assert "CST04" not in ids(plan(replace(TPU, today=today, tpu=replace(TPU.tpu, zones=("us-east5-a",)))))
 
 
-def test_a_price_without_a_date_is_undated_and_a_refresh_dates_it():
-    spot = replace(TPU.tpu, provisioning_model="spot", zones=("us-central1-a",))
-    message = the(plan(replace(TPU, tpu=spot, today="2026-11-20")), "CST04").message
-    assert message == "1 of 1 prices may be out of date: v6e_spot_usd_per_chip_hour in us-central1 is undated."
-    book = refreshed("2026-11-20", ("v6e_spot_usd_per_chip_hour", "us-central1", 0.6))
-    assert "CST04" not in ids(plan(replace(TPU, tpu=spot, today="2026-11-20", prices=book)))
-
-
 def test_an_old_price_file_is_old_too_and_one_without_a_date_says_that():
     keys = ("cloud_run_vcpu_usd_per_s", "cloud_run_gib_usd_per_s", "cloud_run_l4_usd_per_s")
     given: dict[str, object] = dict.fromkeys(keys, 0.00001)
@@ -113,15 +105,6 @@ def test_an_old_price_file_is_old_too_and_one_without_a_date_says_that():
         assert finding.advice.startswith("Update your price file")
     fresh = PriceBook.from_mapping({**given, "as_of": "2026-11"})
     assert "CST04" not in ids(plan(replace(RUN, prices=fresh, today="2026-11-19")))
-
-
-def test_prices_of_your_own_hold_in_their_region_and_at_the_top_everywhere():
-    key = "v6e_standard_usd_per_chip_hour"
-    book = PriceBook.from_mapping({"as_of": "2026-11-01", key: 2, "regions": {"us-east5": {key: 1}}})
-    assert [book.price(key, zone).usd for zone in ZONES] == [1, 2, 2]
-    assert book.price(key, "us-east5-a").is_own
-    assert plan(replace(TPU, prices=book)).cost.usd_per_hour == 8
-    assert plan(replace(TPU, prices=book)).cost.prices_as_of == "2026-11-01"
 
 
 @pytest.mark.parametrize(

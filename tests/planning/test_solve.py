@@ -110,14 +110,6 @@ def test_a_written_file_is_planned_as_fitting_and_the_program_declares_it(kind, 
     assert len(servers) == 1
 
 
-def test_a_precision_that_is_made_while_loading_is_written(tmp_path):
-    answer = solved(*KINDS["a precision made while loading"])
-    made = next(one for one in answer.solutions if one.served.quantization == "fp8")
-    path = written(tmp_path, made, ServiceLimits())
-    assert "gemma-serving:quantization: fp8" in path.read_text(encoding="utf-8")
-    check_file(path, made)
-
-
 WORKLOADS = st.builds(
     lambda tokens, output, load, share, images: Workload(
         input_tokens=tokens, output_tokens=output, prefix_share=share, images=images, **load

@@ -61,16 +61,6 @@ def test_each_way_to_start_again_has_its_time_on_a_machine():
     assert start.node_replacement_s == start.total_s + constant("VM_BOOT_S")
 
 
-def test_only_an_archive_makes_a_new_machine_start_warm():
-    machine, bucket, off = (kept(cache) for cache in ("machine", "bucket", "off"))
-    assert machine.node_replacement_s == off.node_replacement_s
-    assert bucket.node_replacement_s == pytest.approx(
-        (machine.node_replacement_s or 0) - machine.compile_s * (1 - constant("XLA_CACHED_FACTOR"))
-    )
-    assert bucket.restart_s == machine.restart_s
-    assert off.restart_s == off.recompile_s
-
-
 @pytest.mark.parametrize("place", [("L4", "gce"), ("H200", "gce"), ("L4", "cloud-run"), ("v6e-1", "tpu-vm")])
 def test_the_plan_is_inside_its_own_band(place: tuple[str, str]):
     start = plan(replace(TPU, accelerator=place[0], platform=place[1])).startup  # pyright: ignore[reportArgumentType]

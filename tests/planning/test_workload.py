@@ -83,14 +83,6 @@ def test_prompts_take_time_that_decoding_does_not_have():
     assert found.bound == "prefill"
 
 
-@pytest.mark.parametrize(("tokens", "least"), [(70, 72), (280, 282), (1_120, 1_122)])
-def test_a_picture_costs_its_soft_tokens_and_the_encoders_time(tokens: int, least: int):
-    text = answer(E2B, Workload(users=1))
-    picture = answer(E2B, Workload(users=1, images=1, image_tokens=tokens))
-    assert picture.prompt_tokens - text.prompt_tokens == least
-    assert picture.ttft_s.typical > text.ttft_s.typical
-
-
 def test_a_video_has_32_frames_and_half_a_minute_of_audio_750_tokens():
     assert answer(E2B, Workload(videos=1)).prompt_tokens == 768 + 2_496
     assert answer(E2B, Workload(audio_s=30)).prompt_tokens == 768 + 750
@@ -147,13 +139,6 @@ def test_users_beyond_the_places_wait():
     found = answer(few, Workload(users=24))
     assert (found.running_requests.typical, found.queued_requests.typical, found.bound) == (8, 16, "max-num-seqs")
     assert found.queue_s.typical == pytest.approx(16 / found.requests_per_s.typical)
-
-
-def test_the_saturated_rate_is_that_of_the_workload():
-    short, long = (
-        plan(replace(E2B, workload=Workload(input_tokens=n))).throughput.saturated_tok_per_s for n in (64, 12_000)
-    )
-    assert short > 2 * long
 
 
 SPARK = "memory=128GiB,bandwidth=273GB/s,tflops=125,name=GB10"

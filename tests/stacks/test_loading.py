@@ -186,14 +186,6 @@ def test_a_namespace_that_nothing_reads_is_refused(tmp_path, key, step):
             read(path, project="my-project")
 
 
-def test_a_key_without_a_namespace_is_refused(tmp_path):
-    """The engine reads it as the project's, even instead of the key with the namespace (Pulumi 3.256)."""
-    path = tmp_path / "Pulumi.x.yaml"
-    path.write_text("config:\n  gemma-serving:maxUsd: 3\n  maxUsd: 4\n")
-    with pytest.raises(SettingsError, match=r": maxUsd is not a setting: .* Did you mean gemma-serving:maxUsd\?$"):
-        from_file(path, project="my-project")
-
-
 @pytest.mark.parametrize("space", NAMESPACES[1:])
 def test_namespaces_of_providers_and_of_the_engine_are_theirs(tmp_path, space):
     text = (ROOT / "Pulumi.tpu-v6e4.yaml").read_text()
@@ -238,14 +230,6 @@ def test_the_settings_and_the_planner_have_the_same_limits(option, number):
     else:
         with pytest.raises(SettingsError, match=option.key):
             load(values)
-
-
-def test_every_mistake_is_named_not_only_the_first():
-    values = changed("tpu-v6e4", "vllm.maxModelLen", "x")
-    values["tagret"] = 1
-    with pytest.raises(SettingsError) as caught:
-        load(values)
-    assert len(str(caught.value).splitlines()) == 2
 
 
 def test_without_a_project_nothing_loads():
@@ -293,15 +277,6 @@ def test_a_secret_by_value_and_by_reference_is_refused_with_the_way_out():
     assert "canary" not in str(caught.value)
 
 
-def test_a_number_that_pulumi_config_set_wrote_as_text_is_the_number_in_both_ways(tmp_path):
-    path = tmp_path / "Pulumi.x.yaml"
-    path.write_text((ROOT / "Pulumi.tpu-v6e4.yaml").read_text() + '  gemma-serving:maxUsd: "3"\n')
-    assert from_file(path, project="my-project").max_usd == 3
-    config = {f"gemma-serving:{key}": json.dumps(value) for key, value in values_of("tpu-v6e4").items()}
-    config |= {"gcp:project": "my-project", "gemma-serving:maxUsd": "3"}
-    assert from_pulumi(config, frozenset(), stack="x").max_usd == 3
-
-
 def test_words_that_are_booleans_only_in_old_yaml_are_text(tmp_path):
     path = tmp_path / "Pulumi.x.yaml"
     text = (ROOT / "Pulumi.tpu-v6e4.yaml").read_text()
@@ -347,14 +322,6 @@ def test_an_archive_needs_a_bucket_whatever_the_weights(cache, weights, has_buck
     values = {**changed("tpu-v6e4", "tpu.compileCache", cache), "weights": weights}
     settings = load(values)
     assert (settings.uses_bucket, settings.archives_programs) == (has_bucket, cache == "bucket")
-
-
-@pytest.mark.parametrize("stack", ["tpu-v6e4", "l4-qat"])
-def test_an_existing_bucket_has_no_archives_of_programs_unless_they_are_set(stack):
-    block = "tpu" if stack.startswith("tpu") else "cloudRun"
-    values = {**changed(stack, "bucket", {"existing": "shared-models", "region": "us-east5"}), "weights": "bucket"}
-    assert not load(values).archives_programs
-    assert load({**values, block: {**values[block], "compileCache": "bucket"}}).archives_programs
 
 
 @pytest.mark.parametrize("mode", ["streamer", "memory"])
@@ -442,14 +409,6 @@ def test_a_stack_whose_file_was_deleted_is_told_so_by_the_program(tmp_path, monk
     (tmp_path / "Pulumi.tpu-v6e1.yaml").write_text("config: {}\n")
     with pytest.raises(SettingsError, match=r"^Pulumi.tpu-v6e2.yaml not found. Did you mean tpu-v6e1\?"):
         from_pulumi({"gcp:project": "p"}, frozenset(), stack="tpu-v6e2")
-
-
-def test_a_file_that_is_not_utf_8_is_one_sentence(tmp_path):
-    path = tmp_path / "Pulumi.x.yaml"
-    path.write_bytes("config: {}  # café\n".encode("latin-1"))
-    with pytest.raises(SettingsError) as error:
-        from_file(path)
-    assert str(error.value) == "Pulumi.x.yaml is not UTF-8: byte 17 is 0xe9. Save the file as UTF-8."
 
 
 JSON = st.recursive(

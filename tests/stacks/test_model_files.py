@@ -55,14 +55,6 @@ def stack(tmp_path):
     return written
 
 
-def test_a_file_and_its_folder_give_the_same_model_with_its_size(stack):
-    for value in ("models/config.json", "models", "models/"):
-        planned = plan(stack(f"modelConfig: {value}"))
-        assert (planned.model, planned.fits) == ("org/other-8b", True)
-        assert planned.memory.checkpoint_gib == pytest.approx(16_060_522_496 / 2**30)
-        assert "MOD01" in {finding.id for finding in planned.findings}
-
-
 def test_the_size_of_weights_without_an_index_is_that_of_their_files(stack, tmp_path):
     (tmp_path / "models" / "model.safetensors.index.json").unlink()
     (tmp_path / "models" / "model.safetensors").write_bytes(safetensors(b"\0" * 5_000, "lm_head.weight"))

@@ -99,13 +99,6 @@ def test_shares_of_revisions_that_started_pass_on_any_page(monkeypatch):
     assert asked == ["/revisions", "/revisions?pageToken=a%2Fb"]
 
 
-def test_shares_of_revisions_that_serve_are_not_looked_up(monkeypatch):
-    asked = pages(monkeypatch)
-    require_revisions(PLACE, SERVES, {"gemma-x-2": 100})
-    require_revisions(PLACE, None, {})
-    assert asked == []
-
-
 @pytest.mark.parametrize("found", [[], [revision("gemma-x-1", started=False)]])
 def test_shares_of_a_revision_that_cannot_serve_are_refused_with_those_that_can(monkeypatch, found):
     pages(monkeypatch, {"revisions": [revision("gemma-x-2"), *found]})

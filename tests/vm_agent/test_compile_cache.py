@@ -130,12 +130,6 @@ class TestTheKey:
     def test_any_other_flag_is_another_set(self, flag: str):
         assert programs_key(with_arguments(flag)) != KEY
 
-    def test_the_image_counts_by_its_digest_and_not_by_its_registry(self):
-        near = replace(SERVED, image=SERVED.image.replace("us-docker", "europe-west4-docker"))
-        newer = replace(SERVED, image=SERVED.image.replace("sha256:a", "sha256:b"))
-        assert programs_key(near) == KEY
-        assert programs_key(newer) != KEY
-
     def test_what_closes_a_server_changes_nothing(self):
         """A machine that is updated finds the programs that it compiled before."""
         assert programs_key(with_environment(**EXPOSURE_ENVIRONMENT)) == KEY

@@ -5,7 +5,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from contracts.guest_attributes import IDLE_FROM_S, IDLE_SINCE_KEY, NOT_IDLE
+from contracts.guest_attributes import IDLE_SINCE_KEY, NOT_IDLE
 from contracts.rollout import RolloutLimits
 from tests.vm_agent.in_process import Serving, calls, written
 from tests.vm_agent.machine import IMAGE, Machine, document, eventually
@@ -158,12 +158,6 @@ class TestIdleTime:
             idle.read(lambda load=load: load)
             found.append(published[IDLE_SINCE_KEY])
         return found
-
-    def test_counts_from_the_first_reading_without_a_request(self):
-        quiet = ServerLoad(0, 7)
-        found = self.after(*self.idle(), *[quiet] * 6)
-        assert found == [NOT_IDLE, NOT_IDLE, NOT_IDLE, *["1970-01-12T13:47:00Z"] * 3]
-        assert IDLE_FROM_S == 60
 
     def test_starts_over_with_a_request_that_came_and_went_between_two_readings(self):
         quiet = [ServerLoad(0, 7)] * 5

@@ -68,13 +68,6 @@ def test_goodput_counts_requests_that_keep_every_objective():
     assert load_figures(TRACE, None)["request_goodput"] is None
 
 
-def test_latency_counts_from_the_intended_time_so_that_a_late_client_cannot_flatter_the_server():
-    late = record(0, 1.0, [1.6, 1.7], sent=1.5)
-    figures = load_figures([late], None)
-    assert figures["mean_ttft_ms"] == pytest.approx(600)
-    assert figures["mean_e2el_ms"] == pytest.approx(700)
-
-
 def test_failures_are_listed_by_kind_with_their_words():
     assert error_figures(TRACE) == {"errors_by_kind": {"closed": 1}, "error_examples": {"closed": "words"}}
 

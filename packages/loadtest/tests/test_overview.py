@@ -64,14 +64,6 @@ def test_another_workload_is_named_as_not_comparable(tmp_path, other, words):
     assert [len(rows(table)) for table in tables] == [2, 1]
 
 
-def test_limits_that_differ_by_little_are_not_the_same(tmp_path):
-    one, other = (
-        sweep(tmp_path / str(share), run={"slo": {"ttft_s": 1.0}, "slo_share": share}, request_goodput=64.0)
-        for share in (0.99, 0.995)
-    )
-    assert len(overview_of([one, other])) == 2
-
-
 def test_the_best_load_is_within_the_limits(tmp_path):
     results = [{**result(level, 256), "good_share": good} for level, good in ((1, 1.0), (8, 1.0), (64, 0.5))]
     (table,) = overview_of([folder(tmp_path / "a", results, run={"slo": {"ttft_s": 1.0}})])
@@ -89,14 +81,6 @@ def test_an_invalid_load_is_never_the_best_and_an_invalid_sweep_says_so(tmp_path
     assert (first[3], first[9]) == ("8", "yes, 2 of 3 loads")
     assert second[9] == "NO"
     assert f"**NOT VALID: {tmp_path / 'bad'}. Do not use their metrics.**" in text
-
-
-def test_repeats_are_one_load_and_an_unknown_figure_stays_unknown(tmp_path):
-    pair = [result(8, 256, repeat=n, slower=1 + n) | {"p95_ttft_ms": [1.0, None][n]} for n in range(2)]
-    (table,) = overview_of([folder(tmp_path / "a", pair)])
-    (row,) = table.rows
-    assert row.output_throughput == pytest.approx(sum(each["output_throughput"] for each in pair) / 2)
-    assert (row.p95_ttft_ms, row.loads) == (None, 1)
 
 
 def test_a_simulated_server_is_named_and_text_of_a_server_is_no_markup(tmp_path):

@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 
 from loadtest.__main__ import main
 from loadtest.compare import compare_folders, comparison_json
-from loadtest.errors import SweepError
 from loadtest.loads import objective_of
 from loadtest.reports.chart_model import NOTHING
 from loadtest.reports.markdown import comparison_markdown
@@ -143,14 +142,6 @@ def test_words_of_a_server_cannot_become_markup(tmp_path):
     assert "org/&lt;m&gt;" in html
 
 
-def test_an_invalid_point_is_hollow_and_never_the_best(tmp_path):
-    results = [result(1, 16), result(8, 16, valid=False)]
-    (charts, *_) = report_charts({}, results)
-    assert [mark.valid for mark in charts.charts[0].series[0].marks] == [True, False]
-    write_reports(folder(tmp_path / "r", results))
-    assert "at 1 user" in (tmp_path / "r" / "report.md").read_text()
-
-
 def test_a_shape_of_which_nothing_is_valid_is_never_in_front(tmp_path):
     """The limits of the page: what is folded away is for whoever looks for it."""
     results = [result(level, tokens, valid=tokens == 4096) for tokens in (16, 4096) for level in (1, 8)]
@@ -158,16 +149,6 @@ def test_a_shape_of_which_nothing_is_valid_is_never_in_front(tmp_path):
     for chart in shown:
         marks = [mark for line in chart.series for mark in line.marks]
         assert any(mark.valid for mark in marks), chart.title
-
-
-def test_a_point_without_an_answer_and_a_sweep_of_one_point_can_be_reported(tmp_path):
-    unknown = ("median_ttft_ms", "median_tpot_ms", "p90_ttft_ms", "p99_ttft_ms", "p99_itl_ms", "p99_e2el_ms")
-    empty = result(1, 16) | dict.fromkeys((*unknown, "usd_per_million_output_tokens"))
-    empty |= {"completed": 0, "failed": 4, "output_throughput": 0.0}
-    write_reports(folder(tmp_path / "none", [empty]))
-    write_reports(folder(tmp_path / "one", [result(1, 16)]))
-    with pytest.raises(SweepError, match="Cannot read"):
-        write_reports(tmp_path / "nothing")
 
 
 @given(st.floats(1e-6, 1e9), st.floats(1.0, 1e6))

@@ -5,7 +5,6 @@ import pytest
 from cloud.google_api import GoogleListError
 from contracts.errors import CommandRefusedError, ScriptError
 from contracts.service_traffic import BY_REVISION, LATEST
-from scripts.cli.access import AccessError
 from scripts.rollout import run
 from scripts.rollout.run import Rollout
 
@@ -94,17 +93,6 @@ def test_a_revision_that_fails_its_checks_never_has_traffic_and_loses_its_tag():
     assert google.seen[1:] == [[("s-2", 0), ("s-1", 100)], [("s-2", 100)]]
 
 
-def test_a_revision_that_was_not_reached_moves_nothing():
-    google = Google("s-1", "s-2")
-
-    def lost(*_):
-        raise AccessError("no identity token for https://s")
-
-    with pytest.raises(AccessError):
-        rolled_out(google, smoke=lost)
-    assert (google.seen, google.shares) == ([], {"s-1": 100})
-
-
 @pytest.mark.parametrize("at", [1, 2])
 def test_after_an_interruption_at_any_step_something_serves_and_both_ways_are_one_command(at):
     for to in (None, "s-1"):
@@ -152,13 +140,6 @@ def test_a_latest_revision_that_did_not_start_gets_nothing():
         CommandRefusedError, match=r"Revision s-2 did not start and gets no traffic\..* 100 % s-1 serves"
     ):
         rollout(google).look()
-
-
-def test_a_revision_that_has_all_traffic_is_not_checked():
-    google = Google("s-1")
-    google.traffic = [{"type": LATEST, "percent": 100}]
-    report = rolled_out(google)
-    assert (report.outcome, report.traffic, google.seen) == ("nothing to do", {"s-1": 100}, [])
 
 
 def test_shares_that_google_does_not_say_stop_the_run_before_anything_moves():

@@ -37,14 +37,6 @@ def test_the_project_comes_from_the_environment_where_none_is_given(
     assert engine.inputs(wanted(project=None))["project"] == "from-environment"
 
 
-def test_ready_turns_the_wait_on_and_fills_in_its_own_defaults(engine: FakeEngine):
-    inputs = engine.inputs(
-        wanted(metadata={"enable-guest-attributes": "TRUE"}, ready={"guestAttributeNamespace": "ns"})
-    )
-    assert inputs["waitFor"] == "ready"
-    assert inputs["ready"] == {"guestAttributeNamespace": "ns", "timeoutS": 3600}
-
-
 READY = {"guestAttributeNamespace": "ns"}
 
 
@@ -155,14 +147,6 @@ def test_a_mistake_is_one_sentence_at_its_path(engine: FakeEngine, change: dict[
     assert sentence in mistakes[path]
     assert "\n" not in mistakes[path]
     assert "hf_canary" not in mistakes[path]
-
-
-def test_several_mistakes_are_told_together(engine: FakeEngine):
-    assert set(engine.mistakes(wanted(zones=["x"], tags=["Y"], maxRunDurationS=None))) == {
-        "zones[0]",
-        "tags[0]",
-        "maxRunDurationS",
-    }
 
 
 def test_metadata_that_is_a_secret_as_a_whole_is_refused(engine: FakeEngine):

@@ -81,14 +81,6 @@ class TestDue:
         answer = engine.run(engine.provider.Update(request, Context()))
         assert wire.read(answer.properties)["name"] == wire.UNKNOWN
 
-    def test_in_the_last_hour_the_preview_names_the_renewal_and_what_it_changes_is_unknown(
-        self, engine: FakeEngine, cloud: FakeTpu
-    ):
-        engine.up(renewing())
-        cloud.pass_time(3)
-        assert engine.preview(renewing()) == "update"
-        assert engine.detailed == {"renewalName": "ADD"}
-
     def test_the_warning_of_the_end_names_the_update_that_renews(self, engine: FakeEngine, cloud: FakeTpu):
         engine.up(renewing())
         cloud.pass_time(3.8)
@@ -123,16 +115,6 @@ class TestDue:
 
 
 class TestChangeOver:
-    def test_the_next_renewal_goes_back_to_the_first_id(self, engine: FakeEngine, cloud: FakeTpu):
-        engine.up(renewing())
-        for expected in (second, first, second):
-            cloud.pass_time(3)
-            engine.up(renewing())
-            assert list(cloud.queued) == [expected(cloud)]
-            assert name(engine) == expected(cloud)
-        engine.destroy()
-        assert cloud.queued == {}
-
     @staticmethod
     def told(engine: FakeEngine, cloud: FakeTpu, after_the_end: list[dict[str, str]]) -> list[str]:
         """Renew with machines that get their deadline; return the calls. `after_the_end` is what the old one then publishes."""

@@ -44,14 +44,6 @@ def alerts(own_client):
 
 
 class TestIncidents:
-    def test_until_they_are_set_no_answer_states_that_nothing_fires(self, own_client, policy):
-        policy()
-        own_client.ok("POST", "/admin/advance", {"seconds": 3600})
-        for method, path, body in (("GET", f"{V3}/alerts", None), ("POST", QUERY, {"query": "up"})):
-            status, message = own_client.error(method, path, body)
-            assert status == 501
-            assert "does not evaluate alert policies" in message
-
     @pytest.mark.parametrize(
         ("changes", "status"), [({"policy": "projects/x/alertPolicies/1"}, 404), ({"state": "open"}, 400)]
     )

@@ -147,13 +147,6 @@ def test_a_template_beyond_a_limit_is_refused_and_nothing_is_created(client, pat
     assert client.call("GET", f"{SERVICES}/limits")[0] == 404
 
 
-def test_a_bucket_needs_the_second_generation(client):
-    body = changed(PLAIN, "template.volumes", [{"name": "v", "gcs": {"bucket": "b"}}])
-    body["template"]["executionEnvironment"] = "EXECUTION_ENVIRONMENT_GEN1"
-    status, found = client.error("POST", SERVICES, body, serviceId="limits")
-    assert (status, "volumes[0]: Cloud Storage volumes need the second generation" in found) == (400, True)
-
-
 def beside(cpu, memory, own_cpu, own_memory):
     """A service with a GPU and a sidecar, with limits of both."""
     body = changed(GPU, f"{CONTAINER}.resources.limits", limits(own_cpu, own_memory))
@@ -248,14 +241,6 @@ def test_cpu_and_memory_of_all_instances_must_fit_the_regions_quota(own_client, 
     )
     assert message.partition("Quota violated:\n")[2].splitlines() == quotas
     assert own_client.error("GET", f"{SERVICES}/much")[0] == 404
-
-
-def test_one_instance_beyond_a_quota_is_refused_with_zero_instances(own_client):
-    own_client.ok("PUT", "/admin/scenario?merge=true", {"run": {"cpu_quota": 4}})
-    assert (
-        "must be set to 0 or fewer to set the requested total CPU"
-        in own_client.error("POST", SERVICES, GPU, serviceId="much")[1]
-    )
 
 
 def test_the_quota_of_one_region_is_not_that_of_another(own_client):
