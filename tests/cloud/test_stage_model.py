@@ -60,29 +60,12 @@ class HubFolder(FolderSource):
         return self.commit
 
 
-def staged_hash(world):
-    return manifest_hash(json.loads(world.content(f"{world.folder}/{MANIFEST}")))
-
-
 @pytest.mark.parametrize("prefix", ['""', "/"], ids=["empty", "root"])
 def test_staging_needs_a_folder(file, capsys, prefix):
     """Parts lie beside the folder; in a bucket without one, the server would read them."""
     file.write_text(file.read_text().replace("prefix: m", f"prefix: {prefix}"))
     assert stage("--from", "checkpoint") == ExitCode.REFUSED
     assert "bucket.prefix has no folder for the weights. Set it, such as prefix: models/" in capsys.readouterr().err
-
-
-def test_weights_that_are_not_bound_to_the_file_are_named(file, staging_world, capsys):
-    assert stage("--from", "checkpoint") == ExitCode.DONE
-    before = file.read_text()
-    capsys.readouterr()
-    assert stage("--from", "checkpoint", "--no-bind") == ExitCode.DONE
-    assert "bucket.manifest" not in capsys.readouterr().err
-    (file.parent / "checkpoint" / "model.safetensors").write_bytes(safetensors(b"others"))
-    assert stage("--from", "checkpoint", "--no-bind") == ExitCode.DONE
-    assert file.read_text() == before
-    said = "Pulumi.mine.yaml does not serve these weights yet: set bucket.manifest to "
-    assert f"{said}sha256:{staged_hash(staging_world)}\n" in capsys.readouterr().err
 
 
 def test_the_commit_of_the_settings_is_staged_and_another_one_is_written(file, monkeypatch, staging_world, capsys):

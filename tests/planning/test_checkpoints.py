@@ -151,9 +151,3 @@ def test_an_absent_drafter_is_found_and_can_be_replaced():
     assert finding.remedies
     for remedy in finding.remedies:
         assert ABSENT_ID not in str(remedy.changes)
-
-
-def test_a_checkpoint_that_is_quantized_already_gets_no_quantization_flag():
-    for model in ("RedHatAI/gemma-4-12B-it-FP8-Dynamic", "nvidia/Gemma-4-31B-IT-NVFP4"):
-        assert plan(replace(H100, model=model)).vllm.quantization is None
-    assert plan(replace(H100, model="google/gemma-4-12B-it", quantization="fp8")).vllm.quantization == "fp8"

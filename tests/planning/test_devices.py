@@ -41,13 +41,6 @@ def test_nonsense_is_refused_in_one_sentence(figures: str, said: str):
     assert "\n" not in str(caught.value)
 
 
-def test_the_command_plans_a_device_and_prints_no_dollars(run):
-    code, out, err = run(*MODEL, "--device", RTX_3090)
-    assert (code, err) == (0, "")
-    assert "on this device (own): fits" in out
-    assert "$" not in out
-
-
 def test_a_device_is_one_more_row_of_the_comparison(run):
     code, out, _ = run(*MODEL, "--compare", "--device", f"{RTX_3090},name=RTX 3090", "--json")
     rows = {row["accelerator"]: row for row in json.loads(out)["rows"]}

@@ -7,7 +7,6 @@ from hypothesis import strategies as st
 from planning import CloudRunOptions, Deployment, Finding, plan
 from planning.machine.hardware import ACCELERATORS
 from planning.question.fields import changed
-from tests.records import replace
 
 MODELS = {"L4": "google/gemma-4-E2B-it-qat-w4a16-ct", "RTX PRO 6000": "google/gemma-4-12B-it"}
 
@@ -88,9 +87,3 @@ def test_a_host_that_the_quota_carries_once_comes_with_one_instance():
     assert [remedy.changes["cloud_run.max_instances"] for remedy in finding.remedies] == [1]
     fixed = plan(changed(wrong, finding.remedies[0].changes))
     assert not [one.id for one in fixed.findings if one.severity == "block"]
-
-
-def test_a_memory_between_the_limits_of_two_vcpu_is_kept():
-    finding = found(replace(on("L4"), host_memory_gib=20, vcpu=4))
-    assert finding is not None
-    assert finding.remedies[0].changes == {"vcpu": 6.0}

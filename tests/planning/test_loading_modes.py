@@ -35,14 +35,6 @@ def test_only_a_service_with_a_bucket_has_ways_to_choose(changes: dict[str, str]
     assert loading_modes(examine(replace(L4_26B, **{"weights_mode": None, **changes}))) == ()  # pyright: ignore[reportArgumentType]
 
 
-@pytest.mark.parametrize(("memory_gib", "fits"), [(20, False), (24, True)])
-def test_a_copy_in_memory_that_does_not_fit_is_blocked_with_the_memory_that_does(memory_gib: float, fits: bool):
-    found = plan(mode("memory", replace(L4_26B, host_memory_gib=memory_gib, vcpu=8)))
-    blocked = [finding for finding in found.findings if finding.id == "FIT03"]
-    assert (not blocked) is fits
-    assert fits or blocked[0].remedies[0].changes["host_memory_gib"] == 24
-
-
 def test_kept_graphs_shorten_every_start_but_the_first_and_the_break_even_counts_that():
     kept, plain = plan(mode("streamer", direct_vpc=True, graph_cache="bucket")), plan(mode("streamer", direct_vpc=True))
     assert kept.startup.total_s == plain.startup.total_s

@@ -88,12 +88,6 @@ def test_graphs_are_captured_for_the_sizes_that_vllm_captures(sequences: int, gr
     assert captured_graphs(resolved("31B-it", "H100", max_num_seqs=sequences)) == graphs
 
 
-def test_eager_mode_captures_none():
-    r = resolved("31B-it", "H100", enforce_eager=True)
-    assert captured_graphs(r) == 0
-    assert memory_plan(r).graphs_gib == 0
-
-
 @pytest.mark.parametrize(("length", "block"), [(16_384, 32), (32_768, 64), (2_048, 128)])
 def test_tpu_blocks_grow_with_the_length(length: int, block: int):
     assert resolved("E2B-it", "v6e-1", max_model_len=length, max_num_seqs=256).block_size == block

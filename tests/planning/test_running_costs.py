@@ -131,12 +131,6 @@ def test_a_collector_on_a_service_costs_less_than_the_limit_too():
     assert plan(RUN).running.metrics_usd_per_month is None
 
 
-def test_a_cold_start_costs_the_hour_s_share_until_the_first_answer():
-    planned = plan(TPU)
-    assert planned.running.cold_start_usd == pytest.approx(5.4 * planned.startup.total_s / 3600)
-    assert planned.running.idle_usd_per_hour == planned.cost.usd_per_hour
-
-
 def test_what_is_under_a_cent_is_summed_as_other():
     other = next(part for part in plan(TPU).running.bill if part.name.startswith("other"))
     assert other.name == "other (Cloud NAT, gateway, Cloud NAT, address)"

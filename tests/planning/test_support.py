@@ -71,12 +71,6 @@ def test_fp8_on_tpu_is_read_and_not_made():
     assert answer("fp8", FP8, "v6e-1", image_version="0.21.0") == "unknown"
 
 
-def test_a_device_that_the_table_does_not_know_is_not_promised_anything():
-    unknown = replace(ACCELERATORS["L4"], name="a card at home")
-    assert support_of("w4a16", DENSE, unknown).answer == "unknown"
-    assert support_of("bf16", DENSE, unknown).answer == "yes"
-
-
 def test_what_an_image_has_by_its_owners_word_counts():
     assert answer("w4a16", EXPERTS, "v5e-1", image_supports=("w4a16",)) == "yes"
     assert answer("fp8", EXPERTS, "v5e-1", image_supports=("w4a16",)) == "no"

@@ -8,7 +8,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from msgspec.structs import asdict
 
-from planning import Deployment, VllmOptions, Workload, plan
+from planning import Deployment, VllmOptions, Workload
 from planning.machine.hardware import ACCELERATORS
 from planning.memory.budget import memory_plan
 from planning.memory.resolve import resolve
@@ -16,7 +16,6 @@ from planning.model.catalog import model_ids
 from planning.question.resolved import Resolved
 from planning.question.types import Band, WorkloadPlan
 from planning.question.workload import IMAGE_TOKENS
-from planning.solve.plan_json import plan_json
 from planning.speed.serving import server_of, workload_plan
 from tests.laws import examples
 from tests.records import replace
@@ -119,9 +118,3 @@ def test_longer_prompts_are_never_faster(server: Resolved, workload: Workload, m
     assert at_least(short.output_tok_per_s.typical, long.output_tok_per_s.typical)
     assert short.most_users >= long.most_users
     assert at_least(short.most_requests_per_s, long.most_requests_per_s)
-
-
-def test_a_plan_has_the_answers_only_where_it_was_asked():
-    asked = Deployment(model="gemma-4-E2B-it", accelerator="v6e-1", workload=Workload(users=4))
-    assert plan_json(plan(asked))["workload"]["users"] == 4
-    assert "workload" not in plan_json(plan(replace(asked, workload=None)))

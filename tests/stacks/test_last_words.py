@@ -138,9 +138,3 @@ def test_each_failure_of_a_tpu_server_is_explained(line, finding, says):
     assert cause.finding == finding
     for words in says:
         assert words in cause.hint, cause.hint
-
-
-def test_the_last_line_alone_leads_to_the_lines_above_it():
-    cause = cause_of(["INFO loading", LAST], tpu_start())
-    assert cause.finding == ""
-    assert "gemma logs tpu-v6e1 --lines 200" in cause.hint

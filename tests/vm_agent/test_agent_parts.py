@@ -12,7 +12,7 @@ from tests.vm_agent.machine import CANARY, Machine, document, eventually, free_p
 from vm_agent import containers
 from vm_agent import weights as weights_module
 from vm_agent.base import ServingError, SupersededError
-from vm_agent.cloud import MetadataClient, google, read_secret
+from vm_agent.cloud import MetadataClient, read_secret
 from vm_agent.containers import pull_problem, remove_other_models
 from vm_agent.follow import LatestDocument
 from vm_agent.kept import AgentPacing
@@ -213,14 +213,6 @@ class TestWhatIsPublished:
 
 
 class TestGoogleApis:
-    def test_a_503_is_tried_again_and_a_403_is_not(self, machine: Machine, waits: list[float]):
-        machine.secrets["projects/p/secrets/s/versions/1"] = b"value\n"
-        machine.fail_next["/secretmanager/"] = 2
-        assert read_secret(MetadataClient(), "projects/p/secrets/s/versions/1") == "value"
-        with pytest.raises(ServingError, match="403 Permission denied"):
-            google(MetadataClient(), f"{machine.url}/secretmanager/v1/projects/p/secrets/no/versions/1:access")
-        assert waits == [0.5, 1.0]
-
     @pytest.mark.parametrize("payload", [b"", b"two\nlines"])
     def test_a_secret_that_is_no_environment_variable_is_refused_without_its_value(
         self, machine: Machine, payload: bytes

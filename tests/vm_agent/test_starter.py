@@ -115,14 +115,6 @@ class TestGraphs:
         assert not (Path(cache.path).parent.parent / "outside").exists()
         assert list(Path(cache.path).parent.rglob("*")) == [], "no server meets half an archive"
 
-    def test_a_damaged_archive_is_replaced(self, machine: Machine, cache: GraphCache):
-        damaged = put(machine, b"half", signed=b"full")
-        assert not restore_graphs(MetadataClient(), cache)
-        fill(cache)
-        save_graphs(MetadataClient(), cache)
-        assert damaged not in kept(machine)
-        assert len(kept(machine)) == 1
-
     def test_what_others_put_into_the_folder_is_not_read_and_the_next_instance_archives_its_own(
         self, machine: Machine, cache: GraphCache, capsys: pytest.CaptureFixture[str], tmp_path: Path
     ):

@@ -72,12 +72,6 @@ def test_failures_are_listed_by_kind_with_their_words():
     assert error_figures(TRACE) == {"errors_by_kind": {"closed": 1}, "error_examples": {"closed": "words"}}
 
 
-def test_a_point_without_a_complete_answer_has_no_latencies_and_no_throughput():
-    figures = load_figures([record(0, 0.0, [], error="http_503")], None)
-    assert (figures["completed"], figures["failed"], figures["output_throughput"]) == (0, 1, 0.0)
-    assert figures["median_ttft_ms"] is None
-
-
 def worker(records, lags=(), cpu=1.0, wall=10.0, shed=0):
     return WorkerResult(
         records=tuple(records),

@@ -89,18 +89,6 @@ class TestDue:
             "Run `pulumi up` before then to renew it."
         ]
 
-    def test_without_the_setting_it_never_is(self, engine: FakeEngine, cloud: FakeTpu):
-        engine.up(wanted())
-        cloud.pass_time(3.9)
-        assert engine.preview(wanted()) == "same"
-
-    def test_it_can_be_turned_on_later(self, engine: FakeEngine, cloud: FakeTpu):
-        engine.up(wanted())
-        assert engine.up(renewing()) == "same"
-        cloud.pass_time(3)
-        assert engine.up(renewing()) == "update"
-        assert list(cloud.queued) == [second(cloud)]
-
     @pytest.mark.parametrize(
         ("changes", "words"),
         [

@@ -40,14 +40,6 @@ class TestFaults:
             own_client.call("GET", SECRETS)
         assert own_client.call("GET", f"{SECRETS}/none")[0] == 404
 
-    def test_a_new_scenario_counts_anew(self, own_client):
-        fault = {"faults": [{"method": "*.secrets.list", "count": 1}]}
-        put(own_client, fault).raise_for_status()
-        assert own_client.error("GET", SECRETS)[0] == 503
-        own_client.ok("GET", SECRETS)
-        put(own_client, fault).raise_for_status()
-        assert own_client.error("GET", SECRETS)[0] == 503
-
 
 class TestScenario:
     def test_an_unknown_key_is_one_sentence(self, own_client):

@@ -243,14 +243,6 @@ def test_cpu_and_memory_of_all_instances_must_fit_the_regions_quota(own_client, 
     assert own_client.error("GET", f"{SERVICES}/much")[0] == 404
 
 
-def test_the_quota_of_one_region_is_not_that_of_another(own_client):
-    overrides = {"cpu_quota_overrides": {"us-east4": 8}, "memory_quota_gib_overrides": {"us-east4": 16}}
-    own_client.ok("PUT", "/admin/scenario?merge=true", {"run": overrides})
-    message = own_client.error("POST", SERVICES, GPU, serviceId="much")[1]
-    assert message.endswith(f"Quota violated:\n{MEMORY} requested: 34359738368 allowed: 17179869184")
-    assert "error" not in deploy(own_client, "there", GPU, SERVICES.replace("us-east4", "europe-west4"))
-
-
 def patch_grows(client, timeout):
     operation = client.ok("PATCH", f"{SERVICES}/grows", changed(GPU, "template.timeout", timeout))
     return client.ok("POST", f"/run/v2/{operation['name']}:wait", {"timeout": "20s"})
