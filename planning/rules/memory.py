@@ -50,7 +50,7 @@ def _more_memory(subject: Subject) -> Iterator[Remedy]:
     if subject.resolved.utilization < UTILIZATION:
         yield change("vllm.gpu_memory_utilization", UTILIZATION)
     if subject.resolved.serves_only_text and not subject.resolved.is_tpu:
-        title = "serve images too, so that compiling takes no copy of the embeddings"
+        title = "serve images too, so compiling takes no copy of the embeddings"
         yield Remedy(changes={"vllm.limit_mm_per_prompt": None}, title=title)
 
 
