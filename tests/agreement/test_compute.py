@@ -2,6 +2,7 @@
 
 import asyncio
 import hashlib
+import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
@@ -155,6 +156,39 @@ def serving(document: str = "one", **changes: Any) -> dict[str, Any]:
 
 
 class TestLife:
+    def test_up_again_changes_in_place_refresh_and_destroy(self, place: Place):
+        engine = place.engine
+        assert engine.up(serving()) == "create"
+        assert engine.state
+        outputs = engine.state.outputs
+        assert engine.state.id == f"projects/{PROJECT}/queuedResources/serve"
+        assert outputs["name"] == outputs["nodeName"] == f"projects/{PROJECT}/zones/{FIRST}/instances/serve"
+        assert (outputs["state"], outputs["nodeState"], outputs["phase"]) == ("ACTIVE", "READY", "ready")
+        assert outputs["deadline"]
+        assert engine.preview(serving()) == "same"
+        made = place.instance()
+        assert made
+        assert made["labels"]["gemma-serving-stack"] == "dev"
+        assert (
+            engine.up(serving("two", tags=["serve", "more"], labels={"managed-by": "gemma-serving", "new": "x"}))
+            == "update"
+        )
+        changed = place.instance()
+        assert changed
+        assert changed["id"] == made["id"]
+        assert changed["tags"]["items"] == ["serve", "more"]
+        assert set(changed["labels"]) == {"managed-by", "new", "gemma-serving-urn"}
+        metadata = {item["key"]: item["value"] for item in changed["metadata"]["items"]}
+        assert metadata["document"] == "two"
+        assert json.loads(metadata[REQUEST_KEY])["image"] == IMAGE
+        engine.refresh()
+        assert (
+            engine.preview(serving("two", tags=["serve", "more"], labels={"managed-by": "gemma-serving", "new": "x"}))
+            == "same"
+        )
+        engine.destroy()
+        assert place.left() == []
+
     def test_a_policy_that_hides_the_report_is_said_and_a_policy_against_metadata_keys_refuses(self, place: Place):
         def enforce(constraint: str, *, enforced: bool) -> None:
             url = f"{place.cloud.base_url}/cloudresourcemanager/v1/projects/{PROJECT}:setOrgPolicy"

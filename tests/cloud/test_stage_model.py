@@ -68,6 +68,27 @@ def test_staging_needs_a_folder(file, capsys, prefix):
     assert "bucket.prefix has no folder for the weights. Set it, such as prefix: models/" in capsys.readouterr().err
 
 
+def test_a_folder_proves_no_commit_so_that_the_setting_goes_and_unbound_it_is_named(file, capsys):
+    before = file.read_text()
+    assert "modelRevision: 2096d38dad51a19b8e982b44241c47102a8bbb00" in before
+    assert stage("--from", "checkpoint", "--no-bind", "--json") == ExitCode.DONE
+    printed = capsys.readouterr()
+    assert json.loads(printed.out)["setting"]["modelRevision"] is None
+    assert (
+        "does not serve these weights yet: remove modelRevision because the commit of this source is unknown"
+        in printed.err
+    )
+    assert file.read_text() == before
+    assert stage("--from", "checkpoint") == ExitCode.DONE
+    assert (
+        "Pulumi.mine.yaml: removed modelRevision because the commit of this source is unknown"
+        in capsys.readouterr().err
+    )
+    assert "modelRevision" not in yaml.safe_load(file.read_text())["config"]
+    assert stage("--from", "checkpoint") == ExitCode.DONE
+    assert "modelRevision" not in capsys.readouterr().err
+
+
 def test_the_commit_of_the_settings_is_staged_and_another_one_is_written(file, monkeypatch, staging_world, capsys):
     asked = []
 

@@ -15,6 +15,8 @@ from cloud.staging import copying
 from cloud.staging.sources import FolderSource, require_checkpoint
 from contracts.errors import CommandRefusedError, ScriptError
 from contracts.staged_weights import MANIFEST, PARTS, manifest_hash
+from localcloud.rest.errors import CloudError
+from localcloud.services import storage_objects
 from tests.cloud.conftest import PART
 
 LARGE = random.Random(5).randbytes(40 * PART + 17)  # noqa: S311 - planted bytes, no secret
@@ -202,3 +204,20 @@ def test_two_runs_at_once_never_leave_a_manifest_of_a_mixture(staging_world, che
     assert last.copied + last.kept == 3
     assert staging_world.content("m/model-1.safetensors") == (other / "model-1.safetensors").read_bytes()
     assert staging_world.target.objects(PARTS) == {}
+
+
+def test_a_part_that_takes_minutes_is_sent_again(staging_world, monkeypatch):
+    """The client's library gives up 120 s after it began, so that the first failure of a slow part was the last."""
+    now_s, store = [0.0], storage_objects.Objects.put
+
+    def failing(objects, bucket, name, *arguments, **options):
+        if now_s[0] == 0:
+            now_s[0] = 200.0
+            raise CloudError(503, "UNAVAILABLE", "try again", reason="backendError")
+        return store(objects, bucket, name, *arguments, **options)
+
+    monkeypatch.setattr(storage_objects.Objects, "put", failing)
+    clock = SimpleNamespace(monotonic=lambda: now_s[0], sleep=lambda _seconds: None)
+    for module in ("retry_unary", "retry_base"):
+        monkeypatch.setattr(f"google.api_core.retry.{module}.time", clock)
+    assert staging_world.target.upload("m/a", b"abc", replaced=None).size_bytes == 3

@@ -36,6 +36,34 @@ def policies(recorder):
     return {each.inputs["displayName"].partition(": ")[2]: each.inputs for each in recorder.all("alertPolicy")}
 
 
+def test_every_alert_is_a_policy_that_notifies_every_channel(watched):
+    recorder = watched(webhook="https://alerts.example.com/x?token=y")
+    channels = {each.inputs["type"]: each.inputs["labels"] for each in recorder.all("notificationChannel")}
+    assert channels == {
+        "email": {"email_address": "a@example.com"},
+        "webhook_tokenauth": {"url": "https://alerts.example.com/x?token=y"},
+    }
+    found = policies(recorder)
+    assert len(found) == 9
+    assert {len(each["notificationChannels"]) for each in found.values()} == {2}
+    for each in found.values():
+        has_log = "conditionMatchedLog" in each["conditions"][0]
+        assert has_log == ("notificationRateLimit" in each["alertStrategy"])
+
+
+def test_an_expression_has_the_stacks_values_and_needs_no_data_yet(watched):
+    found = policies(watched())
+    condition = found["Slow first token"]["conditions"][0]["conditionPrometheusQueryLanguage"]
+    assert 'le=~"5|5.0"' in condition["query"]
+    assert "14.4 * 0.05" in condition["query"]
+    assert condition["disableMetricValidation"] is True
+    assert (condition["evaluationInterval"], condition["duration"]) == ("30s", "0s")
+    assert "[90m]" in found["Idle"]["conditions"][0]["conditionPrometheusQueryLanguage"]["query"]
+    assert found["Not ready"]["conditions"][0]["conditionPrometheusQueryLanguage"]["duration"] == "3600s"
+    cost = found["Daily cost"]["conditions"][0]["conditionPrometheusQueryLanguage"]["query"]
+    assert cost.endswith("/ 60 * 1.5 > 36")
+
+
 def test_severity_and_the_first_command_reach_the_notification(watched):
     found = policies(watched())
     assert (found["Not ready"]["severity"], found["Pressure"]["severity"]) == ("CRITICAL", "WARNING")

@@ -196,6 +196,19 @@ def test_docker_hubs_account_is_given_by_the_name_of_its_secret_alone(declare, o
     assert grant["member"] == "serviceAccount:service-1@gcp-sa-artifactregistry.iam.gserviceaccount.com"
 
 
+def test_each_further_region_has_a_repository_with_names_of_its_own(declare, ownership):
+    args = image_args(ownership, locations=("us-east4", "europe-west4"))
+    recorder, ref = declare(lambda: ServingImage("image", args).ref)
+    assert ref.startswith("us-east4-docker.pkg.dev/my-project/gemma-x/")
+    found = recorder.all("artifactregistry/repository:Repository")
+    first, second = sorted(found, key=lambda item: item.name)
+    assert (first.name, first.inputs["location"], first.inputs["repositoryId"]) == ("image", "us-east4", "gemma-x")
+    assert (second.name, second.inputs["location"]) == ("image-europe-west4", "europe-west4")
+    assert second.inputs["repositoryId"] == "gemma-x-europe-west4"
+    grants = {(grant.name, grant.inputs["location"]) for grant in recorder.all("repositoryIamMember")}
+    assert grants == {("image-server", "us-east4"), ("image-europe-west4-server", "europe-west4")}
+
+
 def test_no_two_regions_have_the_same_range():
     ranges = {region: ipaddress.ip_network(subnet_range(region)) for region in REGIONS}
     assert len(ranges) > 30

@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+from datetime import UTC, datetime
 
 import pytest
 
@@ -11,7 +12,11 @@ from contracts.labels import Ownership
 from contracts.rollout import RolloutLimits, parse_rollout
 from contracts.serving_document import ServingDocument, image_in
 from gcp_tpu_provider.capacity import PROVISIONING_S
+from gcp_tpu_provider.desired_state import DesiredState
 from gcp_tpu_provider.transport import Pacing
+from localcloud.services import tpu_requests
+from localcloud.services.tpu_queue import Conditions, Queued, State, step
+from localcloud.world.scenario import TpuDurations
 
 DOCUMENT = ServingDocument(
     image="us-docker.pkg.dev/p/r/vllm/vllm-tpu@sha256:" + "a" * 64,
@@ -74,6 +79,24 @@ def test_capacity_and_serving_are_told_apart(declare):
     other, _ = declared(declare, document=dataclasses.replace(DOCUMENT, arguments=("m", "--max-model-len=8192")).text())
     assert {key for key in inputs if inputs[key] != other[key]} == {"metadata"}
     assert inputs["metadata"]["startup-script"] == other["metadata"]["startup-script"]
+
+
+def test_a_request_that_nobody_waits_for_any_more_ends_on_googles_side(declare):
+    """Without `validUntilDuration` it would wait for ever, become ACTIVE unseen, and cost money until its run duration ends."""
+    inputs, _ = declared(declare)
+    request = DesiredState("urn", {**inputs, "nodeId": "gemma-x-node"}).body("us-east5-a")
+    now = datetime(2026, 11, 20, tzinfo=UTC)
+    _, until_s = tpu_requests.validity(request["queueingPolicy"], simulated_s=0, now=now)
+    assert until_s == ARGS.wait_per_zone_s + PROVISIONING_S
+    waiting = Queued(state=State.WAITING, since_s=0, valid_until_s=until_s)
+
+    def after(seconds):
+        conditions = Conditions(
+            durations=TpuDurations(), quota_error=None, capacity=False, plenty=False, now_s=seconds, life_s=seconds
+        )
+        return step(waiting, conditions)[0].state
+
+    assert (after(until_s - 1), after(until_s)) == (State.WAITING, State.FAILED)
 
 
 def test_the_engine_waits_for_every_zone_to_use_all_its_time():

@@ -9,6 +9,7 @@ from contracts.path_guard import GUARD_ARGUMENT
 from planning import Deployment, PlanningError, VllmOptions, plan
 from planning.data.prices import LIST_PRICES
 from planning.question.vllm_args import OPTIONS, vllm_arguments, vllm_environment
+from planning.question.workload import Workload
 from tests.records import replace
 
 CLOSED = {
@@ -157,6 +158,23 @@ def test_provisioning_and_redundancy_change_the_price():
     redundant = replace(run, cloud_run=replace(run.cloud_run, zonal_redundancy=True))
     # Zonal redundancy has a separate price: 0.0002909 per second, instead of 0.0001867 (Cloud Run pricing).
     assert plan(redundant).cost.usd_per_hour - plan(run).cost.usd_per_hour == pytest.approx(3600 * 0.0001042)
+
+
+def test_the_rate_of_a_drafter_stands_beside_the_rate_without_it():
+    drafter = {"model": "google/gemma-4-12B-it-assistant", "num_speculative_tokens": 3}
+    without = Deployment(model="google/gemma-4-12B-it-qat-w4a16-ct", accelerator="L4")
+
+    def speed(share: float | None):
+        vllm = replace(without.vllm, speculative_config=drafter)
+        return plan(replace(without, vllm=vllm, workload=Workload(accepted_share=share))).throughput
+
+    plain, assumed, stated = plan(without).throughput, speed(None), speed(0.2)
+    assert (plain.accepted_share, assumed.accepted_share, stated.accepted_share) == (None, 0.6, 0.2)
+    assert (plain.tokens_per_step, assumed.tokens_per_step, stated.tokens_per_step) == pytest.approx((1, 2.8, 1.6))
+    assert assumed.plain_tok_per_s == pytest.approx(plain.decode_tok_per_s)
+    # The step takes longer by the proposals and their verification, whether they are accepted or not.
+    assert stated.decode_tok_per_s / assumed.decode_tok_per_s == pytest.approx(1.6 / 2.8)
+    assert 1 < assumed.decode_tok_per_s / plain.decode_tok_per_s < 2.8
 
 
 def test_the_mount_that_starts_in_time_is_taken_where_nobody_chose_one():

@@ -235,6 +235,23 @@ def test_prices_of_regions_without_a_known_price_are_marked(command):
     assert all(row["price_is_assumed"] for row in answer["rows"])
 
 
+def test_what_is_chosen_first_is_written(command, tmp_path):
+    asked = ("--solve", "--workload", LONG, "--model", "E2B")
+    command(*asked, "--latency-first", "--write", "fast")
+    text = (tmp_path / "Pulumi.fast.yaml").read_text(encoding="utf-8")
+    assert "the deployment with the shortest request that gemma plan --solve found" in text
+    fastest, cheapest = (
+        one.subject.resolved.accelerator.name
+        for one in (solved(LONG, "E2B").best["latency"], solved(LONG, "E2B").best["cost"])
+    )
+    assert fastest != cheapest
+    assert f"acceleratorType: {fastest}\n" in text
+    command(*asked, "--hours-per-day", "8", "--traffic", "burst=5", "--write", "bursts")
+    assert "target: cloud-run" in (tmp_path / "Pulumi.bursts.yaml").read_text(encoding="utf-8")
+    command(*asked, "--write", "plain")
+    assert f"acceleratorType: {cheapest}\n" in (tmp_path / "Pulumi.plain.yaml").read_text(encoding="utf-8")
+
+
 def test_marks_name_the_best_of_all_and_each_model_has_its_cheapest():
     answer = solved(LONG)
     shown = answer.best_per_model()

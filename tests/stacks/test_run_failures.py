@@ -9,6 +9,7 @@ import pytest
 
 from contracts.masking import MASK
 from localcloud.tests import idle_cloud
+from localcloud.tests.conftest import Client
 from localcloud.world import run_messages
 from localcloud.world.run_messages import LogLine
 from localcloud.world.scenario import Logging, OperationDurations, Scenario, Services
@@ -145,6 +146,19 @@ def test_lines_that_come_late_are_waited_for(monkeypatch, report):
 
 def test_a_log_without_lines_is_said(project, report):
     assert "Cloud Logging has no log lines of it yet. To read them, run:\n  gcloud logging read" in explained(report)
+
+
+def test_who_may_not_read_the_log_gets_the_grant_and_the_command(project, report, monkeypatch):
+    account = "x@y.iam.gserviceaccount.com"
+    path, owner = f"/cloudresourcemanager/v1/projects/{PROJECT}", Client(project.base_url, project.token)
+    policy = owner.ok("POST", f"{path}:getIamPolicy")
+    role = {"role": "roles/serviceusage.serviceUsageConsumer", "members": [f"serviceAccount:{account}"]}
+    owner.ok("POST", f"{path}:setIamPolicy", {"policy": {**policy, "bindings": [*policy["bindings"], role]}})
+    monkeypatch.setenv("GOOGLE_OAUTH_ACCESS_TOKEN", project.cloud.tokens.issue_access_token(account))
+    text = explained(report)
+    assert "Permission denied for all log views. You need logging.logEntries.list" in text
+    assert "--role=roles/logging.viewer" in text
+    assert "To read it, run:\n  gcloud logging read" in text
 
 
 def test_an_api_that_is_off_is_said_with_its_command(monkeypatch, report):

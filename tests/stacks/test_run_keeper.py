@@ -7,6 +7,7 @@ import pytest
 
 from cloud.google_calls import GoogleCallError
 from contracts.labels import StackLimits
+from stacks.hooks import run_keeper
 from stacks.hooks.run_keeper import RunKeeper, keep_runs, keeper_of
 from tests.stacks.failed_start import context_of, failed_start
 
@@ -61,3 +62,18 @@ def test_a_hook_that_cannot_record_warns_and_never_fails_or_repeats_the_update(c
     assert asyncio.run(keeper.note_failed(failure)) is False
     assert len(said) == 2
     assert "(denied). The next `pulumi up` will try again." in said[0]
+
+
+def test_what_may_pass_is_tried_three_times_and_a_refusal_once(context, monkeypatch):
+    monkeypatch.setattr(run_keeper, "_PAUSE_S", 0)
+    for status, tries in ((503, 3), (429, 3), (0, 3), (403, 1), (404, 1)):
+        asked = []
+
+        def read(*_args, status=status, asked=asked, **_more):
+            asked.append(status)
+            raise GoogleCallError(status, "no")
+
+        monkeypatch.setattr(run_keeper, "call_now", read)
+        with pytest.raises(GoogleCallError):
+            keeper_of(context)._call("iam", "v1/x")
+        assert len(asked) == tries, status

@@ -330,6 +330,21 @@ class TestBesideTheServer:
         assert "roles/storage.objectUser" in said[0]
         assert held(tmp_path) == PROGRAMS
 
+    def test_a_bucket_that_cannot_be_reached_is_one_line(
+        self,
+        machine: Machine,
+        tmp_path: Path,
+        said: list[str],
+        waits: list[float],
+        monkeypatch: pytest.MonkeyPatch,
+    ):
+        monkeypatch.setenv("CLOUDSDK_API_ENDPOINT_OVERRIDES_STORAGE", "http://127.0.0.1:1/storage/v1/")
+        self.restored(tmp_path, said)
+        (line,) = said
+        assert line.startswith("Compiled programs: GET /storage/v1/b/models/o failed:")
+        assert "Grant" not in line
+        assert waits == [0.5, 1.0, 2.0, 4.0]
+
     def test_a_bucket_that_never_answers_does_not_hold_up_the_server(
         self, machine: Machine, tmp_path: Path, said: list[str], monkeypatch: pytest.MonkeyPatch
     ):

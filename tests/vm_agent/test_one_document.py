@@ -1,5 +1,6 @@
 """What the agent does for one document, in this process: its image, its secrets, its limits in words, its lines."""
 
+import json
 import urllib.request
 
 import pytest
@@ -17,6 +18,19 @@ def test_a_document_that_names_a_hub_cache_keeps_it(serving: Serving, machine: M
     serving.sees("ready", asked, asked)
     (run,) = calls(machine, "run")
     assert [word for word in run if "HF_HOME" in word] == ["--env=HF_HOME=/dev/shm/hf"]
+
+
+def test_a_machine_far_from_the_first_region_pulls_from_its_own(serving: Serving, machine: Machine):
+    far, near = "us-east5-docker.pkg.dev/p/repo", "europe-west4-docker.pkg.dev/p/repo-europe-west4"
+    image = "vllm/vllm-tpu@sha256:" + "a" * 64
+    machine.attributes["zone"] = "projects/123/zones/europe-west4-a"
+    repositories = json.dumps({"us-east5": far, "europe-west4": near})
+    machine.attributes["gemma-serving-image-repositories"] = repositories
+    asked = serving.ask(image=f"{far}/{image}")
+    serving.sees("ready", asked, asked)
+    assert [call[-1] for call in calls(machine, "login")] == ["https://europe-west4-docker.pkg.dev"]
+    assert [call[-1] for call in calls(machine, "pull")] == [f"{near}/{image}"]
+    assert [f"{near}/{image}" in call for call in calls(machine, "run")] == [True]
 
 
 def test_a_machine_that_does_not_know_its_repositories_pulls_from_where_the_document_says(machine: Machine):

@@ -64,6 +64,22 @@ def test_running_requests_end_before_the_server_is_stopped(serving: Serving, mac
     assert len(calls(machine, "stop")) == 1
 
 
+def test_a_restarted_agent_adopts_the_server_that_was_restarted(machine: Machine):
+    first = Serving(machine)
+    good = first.good()
+    first.latest.set_restart(FIRST)
+    restarted(first, machine, FIRST, good)
+    runs = len(calls(machine, "run"))
+    first.let_go()
+    text = document(first.port, secretEnv={}, args=["google/gemma-4-E2B-it", f"--port={first.port}"])
+    second = Serving(machine)
+    machine.published.clear()
+    second.latest.set(text, None, FIRST)
+    restarted(second, machine, FIRST, good)
+    assert len(calls(machine, "run")) == runs
+    second.let_go()
+
+
 def test_an_agent_that_was_down_during_the_request_restarts_the_server(machine: Machine):
     first = Serving(machine)
     good = first.good()

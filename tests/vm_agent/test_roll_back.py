@@ -339,6 +339,20 @@ class TestTheAgentEnds:
 class TestKeptState:
     good, failed = GoodDocument(document(8000), IMAGE), FailedChange("abc", "def", "why")
 
+    def test_it_is_read_again(self, tmp_path: Path):
+        kept = KeptState(tmp_path / "state")
+        kept.keep_ready(self.good)
+        kept.keep_failed(self.failed)
+        kept.pause_began_at = "2026-01-01T00:00:00.000Z"
+        kept.write()
+        again = KeptState(tmp_path / "state")
+        assert (again.good, again.failed, again.pause_began_at) == (self.good, self.failed, "2026-01-01T00:00:00.000Z")
+        again.keep_ready(self.good)
+        again.pause_began_at = ""
+        again.write()
+        last = KeptState(tmp_path / "state")
+        assert (last.failed, last.pause_began_at) == (None, "")
+
     def test_a_full_disk_leaves_the_older_file_whole_and_memory_knows_the_newer_one(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
     ):

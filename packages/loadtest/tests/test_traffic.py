@@ -12,7 +12,7 @@ from PIL import Image
 
 from loadtest.__main__ import main
 from loadtest.errors import SweepError
-from loadtest.traffic.dataset import RowReader, parse_row, scan_dataset, spans
+from loadtest.traffic.dataset import RowReader, parse_row, sample_text, scan_dataset, spans
 from loadtest.traffic.lengths import parse_lengths
 from loadtest.traffic.makers import SyntheticSource, image_parts
 from loadtest.traffic.media_files import ImageSize, parse_image_size
@@ -111,6 +111,21 @@ def test_a_wrong_row_is_named(tmp_path, line, why):
     path = written(tmp_path / "d.jsonl", ['{"prompt": "fine"}', line])
     with pytest.raises(SweepError, match=why):
         scan_dataset(path, **SCAN)
+
+
+@pytest.mark.parametrize("form", ["array", "lines"])
+def test_sharegpt_is_read_as_an_array_and_as_lines(tmp_path, form):
+    text = json.dumps(SHAREGPT, ensure_ascii=False, indent=1) if form == "array" else ""
+    text = text or "\n".join(json.dumps(row, ensure_ascii=False) for row in SHAREGPT)
+    path = tmp_path / "share.json"
+    path.write_text(text, encoding="utf-8")
+    dataset, facts = scan_dataset(path, **SCAN)
+    reader = RowReader(dataset.places)
+    rows = [parse_row(reader.read(number)) for number in range(2)]
+    assert [row.messages[0]["content"] for row in rows] == ["Wie heißt das — ü?", "Second"]
+    assert [dataset.output_tokens_of(row) for row in rows] == [20, 2]  # 80 and 8 characters at 4 a token
+    assert (facts.rows, facts.replies_estimated, facts.multi_turn) == (2, 2, 0)
+    assert sample_text(path).startswith("Wie heißt das — ü?")
 
 
 def test_rows_that_exceed_max_model_len_are_left_out(tmp_path):

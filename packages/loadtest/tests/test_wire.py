@@ -75,6 +75,18 @@ def receive(pieces, *, end=None, keep_text=False) -> tuple[Exchange, WireConnect
     return asyncio.run(run())
 
 
+def test_a_stream_is_timed_counted_and_complete():
+    exchange, connection, done = receive([STREAM])
+    assert done
+    assert exchange.error is None
+    assert len(exchange.times_s) == 4  # three tokens, and the event that ends the choice
+    assert exchange.usage == Usage(prompt_tokens=5, completion_tokens=3, cached_tokens=4)
+    assert exchange.finished
+    assert exchange.simulated
+    assert connection.usable
+    assert connection.reused
+
+
 def compact(obj, **more) -> bytes:
     return b"data: " + json.dumps(obj, separators=(",", ":"), **more).encode() + b"\n\n"
 

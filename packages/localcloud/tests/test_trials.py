@@ -521,6 +521,24 @@ def test_answers_of_google_go_into_the_ledger_of_a_checkout(run, tmp_path, monke
     assert texts["page-token"].startswith("a real project: differs: 200 ")
 
 
+def test_a_poll_repeats_until_the_words_come_and_then_ends(run, session):
+    """A secret that does not exist answers 404 until the poll gives up, and the next step is not sent."""
+    secret = f"{API}/TRY"
+    created = f"api -X POST '{API}?secretId=TRY' -d '{{\"replication\": {{\"automatic\": {{}}}}}}'"
+    answered = Answer(status=200, words="secrets/")
+    found = entry("found", command=f"{created}; poll 60 replication api '{secret}'; api '{secret}'", answer=answered)
+    absent = entry("absent", command=f"poll 20 replication api '{secret}'; {created}", answer=answered)
+    send, sent = session.request, []
+    session.request = lambda verb, url, **rest: (sent.append(verb), send(verb, url, **rest))[1]
+    _, report = run(found)
+    assert verdicts(report) == {"found": "as assumed"}
+    sent.clear()
+    _, report = run(absent)
+    assert verdicts(report) == {"absent": "unknown"}
+    assert report["trials"][0]["why"] == "no answer matched 'replication' within 20 s"
+    assert "POST" not in sent
+
+
 def test_the_minutes_include_the_deletion_of_what_is_created():
     made = entry("made", answer=Answer(status=200, words="."), command=f"api -X POST '{RUN}?serviceId=TRY' -d '{{}}'")
     refused = entry(command=f"api -X POST '{RUN}?serviceId=TRY' -d '{{}}'")

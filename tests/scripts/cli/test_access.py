@@ -26,7 +26,7 @@ from loadtest.client.openai import call_once
 from loadtest.client.urls import socket_path
 from loadtest.client.wire import Origin, WireConnection, request_bytes, request_head
 from scripts.cli import access
-from scripts.cli.access import AccessError, IdTokenSource, open_access, open_stack_access
+from scripts.cli.access import AccessError, IdTokenSource, ServerAccess, open_access, open_stack_access
 from tests.scripts.sample_outputs import sample_outputs
 
 ROOT = Path(__file__).parents[3]
@@ -162,6 +162,19 @@ def test_a_stack_whose_capacity_has_not_come_is_not_reached_for(state):
 def test_a_tunnel_command_that_is_not_there_is_named():
     with pytest.raises(AccessError, match="cannot run the tunnel command 'no-such-command'"):
         open_tunnel(Tunnel(["no-such-command", "-L", "8000:127.0.0.1:8000"]))
+
+
+def test_an_identity_token_goes_where_the_platform_looks_for_it():
+    tokens = IdTokenSource("https://s.run.app", lambda audience: f"token for {audience}")
+    alone = ServerAccess(base_url="https://s.run.app", auth="id-token", id_tokens=tokens)
+    assert alone.headers() == {"Authorization": "Bearer token for https://s.run.app"}
+    with_key = ServerAccess(base_url="https://s.run.app", auth="id-token", id_tokens=tokens, api_key="canary")
+    assert with_key.headers() == {
+        "Authorization": "Bearer canary",
+        "X-Serverless-Authorization": "Bearer token for https://s.run.app",
+    }
+    assert ServerAccess(base_url="http://h", auth="none").headers() == {}
+    assert "canary" not in repr(with_key)
 
 
 def test_a_token_is_kept_until_it_is_about_to_run_out(monkeypatch):

@@ -1052,6 +1052,23 @@ def test_the_commands_about_the_key_followed_in_order_end_in_one_that_can_be_use
     assert (line["status"], line["detail"]) == ("ok", f"{KEY}: you can encrypt and decrypt")
 
 
+def test_an_account_that_may_only_decrypt_is_told_what_it_cannot_do(keyed):
+    for command in NEW_KEY:
+        keyed.follow(command, "l4-qat")
+    (line,) = keys(keyed)
+    assert (line["status"], line["detail"]) == (
+        "missing",
+        f"{KEY} does not exist (docs/ci.md creates one) or you do not have permission to decrypt with it",
+    )
+    assert line["fix"].endswith("--role=roles/cloudkms.cryptoKeyEncrypterDecrypter")
+    keyed.follow(line["fix"].replace("EncrypterDecrypter", "Decrypter"), "l4-qat")
+    (line,) = keys(keyed)
+    assert line["status"] == "ok"
+    assert (
+        "can decrypt; creating or changing a stack needs roles/cloudkms.cryptoKeyEncrypterDecrypter" in line["detail"]
+    )
+
+
 def test_a_key_that_google_does_not_answer_about_is_unknown(keyed):
     keyed.scenario(
         faults=[Fault(method="cloudkms.projects.locations.keyRings.cryptoKeys.testIamPermissions", status=403, count=9)]

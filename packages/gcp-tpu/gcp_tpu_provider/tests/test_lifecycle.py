@@ -162,6 +162,23 @@ class TestZones:
         assert list(cloud.queued) == [cloud.name("us-east5-b")]
         assert [call.endswith("?force") for call in cloud.made("DELETE")] == [False, True]
 
+    def test_when_all_zones_are_spent_a_table_says_what_each_answered_and_nothing_is_left(
+        self, engine: FakeEngine, cloud: FakeTpu
+    ):
+        cloud.refusals["us-east5-a"] = GoogleError(403, "PERMISSION_DENIED", "flex-start is not allowed here.")
+        cloud.scripts["us-east5-b"] = ("FAILED:there is no more capacity",)
+        with pytest.raises(Aborted) as ended:
+            engine.up(wanted())
+        assert ended.value.message.splitlines() == [
+            "No zone granted v6e-4 (flex-start). All capacity requests were deleted.",
+            "  us-east5-a  Google returned 403 PERMISSION_DENIED: flex-start is not allowed here.",
+            "  us-east5-b  no capacity: FAILED: there is no more capacity.",
+            "no capacity: try again later or add zones.",
+        ]
+        assert ended.value.partial is None
+        assert engine.state is None
+        assert cloud.queued == {}
+
     def test_a_wait_that_timed_out_is_recognized(self):
         assert kind("the total wait of 1h expired before this zone was requested.") == NOT_TRIED
         assert kind("WAITING_FOR_RESOURCES for 30m: the total wait timed out.") == NO_CAPACITY
@@ -537,6 +554,29 @@ class TestImport:
         cloud.queued[name].body["tpu"]["nodeSpec"][0]["node"]["labels"].pop("gemma-serving-urn")
         cloud.nodes[cloud.node_name("us-east5-a")]["labels"].pop("gemma-serving-urn")
         return name
+
+    def test_an_import_by_full_name_reconstructs_the_inputs(self, engine: FakeEngine, cloud: FakeTpu):
+        state = engine.import_(self.foreign(cloud))
+        assert state
+        assert state.id == "projects/my-project/queuedResources/serve"
+        assert state.inputs == {
+            "project": "my-project",
+            "zone": "us-east5-a",
+            "queuedResourceId": "serve",
+            "nodeId": "serve-node",
+            "acceleratorType": "v6e-4",
+            "runtimeVersion": "v2-alpha-tpuv6e",
+            "provisioningModel": "flex-start",
+            "maxRunDurationS": 14400,
+            "network": "net",
+            "enableExternalIps": False,
+            "serviceAccount": {"email": "a@b.c", "scopes": ["https://www.googleapis.com/auth/cloud-platform"]},
+            "description": "x",
+            "labels": {"managed-by": "gemma-serving", "gemma-serving-stack": "dev"},
+            "tags": ["serve"],
+            "metadata": {"startup-script": "#!/bin/sh\n"},
+            "dataDisks": [{"sourceDisk": "projects/my-project/zones/us-east5-a/disks/d", "mode": "read-write"}],
+        }
 
     @pytest.mark.parametrize(("reported", "imported"), [("200", 200), ("100", None)])
     def test_an_import_takes_the_boot_disk_unless_it_is_googles_default(

@@ -200,6 +200,24 @@ class TestNoCapacity:
         assert "quota: Google returned 429" in warning
         assert engine.preview(renewing()) == "update", "the next one tries again"
 
+    def test_if_the_old_one_ended_meanwhile_the_update_fails(self, engine: FakeEngine, cloud: FakeTpu):
+        engine.up(renewing())
+        cloud.pass_time(3)
+        cloud.refusals = dict.fromkeys((A, B), GoogleError(403, "PERMISSION_DENIED", "no"))
+
+        def end(call: str) -> None:
+            if call.startswith("POST") and B in call:
+                cloud.clock = cloud.clock.replace(hour=13)
+
+        cloud.on_call = end
+        with pytest.raises(Aborted, match="No zone granted"):
+            engine.up(renewing())
+        cloud.on_call = None
+        cloud.refusals.clear()
+        engine.refresh()
+        assert engine.up(renewing()) == "replace"
+        assert list(cloud.queued) == [first(cloud)]
+
     def test_the_same_without_a_refresh(self, engine: FakeEngine, cloud: FakeTpu):
         engine.up(renewing())
         cloud.pass_time(3)
@@ -277,6 +295,20 @@ class TestEnds:
                 engine.up(renewing())
             assert {name(engine), other(engine)} == {first(cloud), second(cloud)}
             engine.up(renewing())
+        engine.destroy()
+        assert cloud.queued == {}
+
+    def test_when_the_one_that_serves_is_gone_a_refresh_still_knows_the_other(self, engine: FakeEngine, cloud: FakeTpu):
+        engine.up(renewing())
+        cloud.pass_time(3)
+        cancel_at(engine, cloud, "DELETE")
+        with pytest.raises(Aborted):
+            engine.up(renewing())
+        cloud.drop(cloud.queued[second(cloud)])
+        cloud.queued[first(cloud)].state = "SUSPENDED"
+        cloud.queued[first(cloud)].steps.clear()
+        engine.refresh()
+        assert (name(engine), other(engine)) == (first(cloud), None)
         engine.destroy()
         assert cloud.queued == {}
 

@@ -213,6 +213,22 @@ def test_a_server_that_never_answers_is_given_up_and_may_have_acted(monkeypatch:
     assert lost.value.sent
 
 
+def test_an_outage_in_the_middle_of_a_wait_is_sat_out_longer_than_an_endpoint_that_never_answered(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    pacing = Pacing(retry_budget_s=60, first_contact_s=0.0, retry_first_s=0.001, retry_most_s=0.002)
+    server = Server(answers=[(0, "", {})])
+    with pytest.raises(NoAnswerError):
+        talk(server, lambda transport: transport.call("POST", "v2alpha1/x"), monkeypatch, pacing)
+    server = Server(answers=[(200, {}, {}), *[(0, "", {})] * 5, (200, {"a": 1}, {})])
+
+    async def twice(transport: HttpTpuTransport) -> Any:
+        await transport.call("POST", "v2alpha1/x")
+        return await transport.call("POST", "v2alpha1/x")
+
+    assert talk(server, twice, monkeypatch, pacing) == {"a": 1}
+
+
 def test_a_dead_endpoint_is_given_up_and_cannot_have_acted(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("CLOUDSDK_API_ENDPOINT_OVERRIDES_TPU", "http://127.0.0.1:9/")
 

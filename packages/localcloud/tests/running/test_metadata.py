@@ -56,6 +56,18 @@ async def test_googles_header_is_required_and_given():
 
 
 @in_loop
+async def test_the_machine_tells_who_it_is():
+    async with here() as at:
+        number = (await at.ask("project/numeric-project-id"))[1]
+        assert (await at.ask("project/project-id"))[1] == "p"
+        assert (await at.ask("instance/zone"))[1] == f"projects/{number}/zones/us-east5-a"
+        assert (await at.ask("instance/service-accounts/default/email"))[1] == "vm@p.iam.gserviceaccount.com"
+        listing = (await at.ask("instance/"))[1]
+        assert "attributes/\n" in listing
+        assert "zone\n" in listing
+
+
+@in_loop
 async def test_attributes_are_read_one_by_one_and_all_at_once():
     async with here(**{"my-key": "my value"}) as at:
         assert (await at.ask("instance/attributes/my-key"))[1] == "my value"

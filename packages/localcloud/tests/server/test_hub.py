@@ -1,11 +1,12 @@
 """The hub's API: the pinned huggingface_hub client is the contract."""
 
 import hashlib
+import json
 from pathlib import Path
 
 import pytest
 import requests
-from huggingface_hub import HfApi, get_hf_file_metadata, hf_hub_download, hf_hub_url
+from huggingface_hub import HfApi, get_hf_file_metadata, hf_hub_download, hf_hub_url, snapshot_download
 from huggingface_hub.errors import (
     EntryNotFoundError,
     GatedRepoError,
@@ -67,6 +68,26 @@ def test_a_tree_comes_in_pages(hub, monkeypatch):
     monkeypatch.setattr("localcloud.server.hub._PAGE", 2)
     assert [entry.path for entry in api.list_repo_tree(PUBLIC)] == whole
     assert len(whole) > 4
+
+
+def test_tensors_agree_with_their_header_and_the_index(hub, tmp_path):
+    api = hub()
+    folder = Path(snapshot_download(SHARDED, endpoint=api.endpoint, token=api.token, cache_dir=tmp_path))
+    index = json.loads((folder / "model.safetensors.index.json").read_text())
+    found = {}
+    for shard in set(index["weight_map"].values()):
+        data = (folder / shard).read_bytes()
+        length = int.from_bytes(data[:8], "little")
+        header = json.loads(data[8 : 8 + length])
+        assert header.pop("__metadata__")["simulated"] == NOTE
+        end = 0
+        for name, tensor in header.items():
+            start, stop = tensor["data_offsets"]
+            assert (start, stop - start) == (end, tensor["shape"][0] * tensor["shape"][1] * 2)
+            end, found[name] = stop, shard
+        assert len(data) == 8 + length + end
+    assert found == index["weight_map"]
+    assert index["metadata"]["total_size"] == 49_784_788_364 + 12_761_549_884
 
 
 def test_each_answer_says_that_it_is_simulated_and_what_the_real_size_is(hub):

@@ -44,6 +44,25 @@ def alerts(own_client):
 
 
 class TestIncidents:
+    def test_those_that_are_set_are_listed_with_their_policy_until_they_are_replaced(self, own_client, policy, alerts):
+        name = policy()
+        own_client.ok("POST", "/admin/alerts", {"alerts": [{"policy": name}]})
+        (alert,) = alerts()
+        assert (alert["state"], "closeTime" in alert) == ("OPEN", False)
+        assert alert["policy"] == {
+            "name": name,
+            "displayName": "policy",
+            "userLabels": {"stack": "s"},
+            "severity": "WARNING",
+        }
+        opened = "2026-11-20T08:00:00.000000Z"
+        own_client.ok("POST", "/admin/alerts", {"alerts": [{"policy": name, "state": "CLOSED", "openTime": opened}]})
+        (closed,) = alerts()
+        assert (closed["state"], closed["openTime"]) == ("CLOSED", opened)
+        assert closed["closeTime"] > opened
+        own_client.ok("POST", "/admin/alerts", {})
+        assert alerts() == []
+
     @pytest.mark.parametrize(
         ("changes", "status"), [({"policy": "projects/x/alertPolicies/1"}, 404), ({"state": "open"}, 400)]
     )

@@ -32,6 +32,19 @@ def held(client, *permissions):
     return answer.get("permissions", [])
 
 
+def test_a_role_grants_its_permissions_and_no_other_until_it_is_disabled(own_client):
+    assert created(own_client)["name"] == ROLE
+    grant(own_client, PROJECT_POLICY, ROLE)
+    assert held(own_client, *THREE, "tpu.nodes.delete") == THREE
+    fewer = own_client.ok(
+        "PATCH", f"/iam/v1/{ROLE}", {"includedPermissions": THREE[:1]}, updateMask="includedPermissions"
+    )
+    assert fewer["includedPermissions"] == held(own_client, *THREE) == THREE[:1]
+    assert fewer["title"] == "Tunnel"
+    own_client.ok("PATCH", f"/iam/v1/{ROLE}", {"stage": "DISABLED"}, updateMask="stage")
+    assert held(own_client, *THREE) == []
+
+
 def test_a_deleted_role_grants_nothing_keeps_its_id_and_can_be_restored_for_7_days(own_client):
     created(own_client)
     grant(own_client, PROJECT_POLICY, ROLE)

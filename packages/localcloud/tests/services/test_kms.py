@@ -28,3 +28,28 @@ def test_a_key_has_an_enabled_version_and_is_made_once(key):
 def test_a_key_that_does_not_exist_has_no_permission_and_is_not_found(key):
     assert key.error("GET", f"/cloudkms/v1/{KEY}x")[0] == 404
     assert key.ok("POST", f"/cloudkms/v1/{KEY}x:testIamPermissions", {"permissions": [DECRYPT]}) == {}
+
+
+def test_a_grant_on_the_key_or_above_it_is_what_may_be_used(key):
+    emails = [
+        key.ok("POST", f"/iam/v1/{P}/serviceAccounts", {"accountId": name})["email"]
+        for name in ("decrypts", "encrypts")
+    ]
+    callers = [key.as_caller(each) for each in emails]
+
+    def held():
+        asked = {"permissions": [DECRYPT, ENCRYPT]}
+        return [
+            caller.ok("POST", f"/cloudkms/v1/{KEY}:testIamPermissions", asked).get("permissions", [])
+            for caller in callers
+        ]
+
+    assert held() == [[], []]
+    binding = {"role": "roles/cloudkms.cryptoKeyDecrypter", "members": [f"serviceAccount:{emails[0]}"]}
+    key.ok("POST", f"/cloudkms/v1/{KEY}:setIamPolicy", {"policy": {"bindings": [binding]}})
+    binding = {"role": "roles/cloudkms.cryptoKeyEncrypterDecrypter", "members": [f"serviceAccount:{emails[1]}"]}
+    key.ok("POST", f"/cloudkms/v1/{RING}:setIamPolicy", {"policy": {"bindings": [binding]}})
+    assert held() == [[DECRYPT], [DECRYPT, ENCRYPT]]
+    assert callers[0].error("GET", f"/cloudkms/v1/{KEY}")[0] == 403, (
+        "the permission to decrypt does not include reading"
+    )

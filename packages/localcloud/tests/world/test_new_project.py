@@ -163,6 +163,26 @@ def test_a_base_that_does_not_exist_is_refused(tmp_path):
         load(path)
 
 
+def test_in_an_empty_project_the_login_has_no_role_and_gclouds_login_is_the_owner():
+    scenario = BUILT_IN["empty-project"].model_copy(update={"operations": OperationDurations(instant=True)})
+    with idle_cloud.start(scenario=scenario, speed=0.001) as started:
+        own = Client(started.base_url, token=started.token)
+        services = f"/serviceusage/v1/{P}/services/cloudresourcemanager.googleapis.com"
+        status, message = own.error("GET", services)
+        assert (status, message.startswith("Permission 'serviceusage.services.get' denied")) == (403, True)
+        known = own.ok("POST", "/admin/tokens", {"owner": True})
+        assert known["email"] == "owner@example.com"
+        owner = Client(started.base_url, token=known["accessToken"], headers=gcloud_itself())
+        assert owner.ok("POST", f"{services}:enable", {})["done"]
+        pass_time(own, 120)
+        operator = f"serviceAccount:local-operator@{P.rpartition('/')[2]}.iam.gserviceaccount.com"
+        assert grant(owner, "roles/serviceusage.serviceUsageViewer", operator)[0] == 200
+        assert own.error("GET", services)[0] == 403
+        pass_time(own, 120)
+        assert own.ok("GET", services)["state"] == "ENABLED"
+        assert own.error("POST", f"{services}:enable", {})[0] == 403
+
+
 def test_a_use_of_a_new_account_can_be_refused_however_late_it_comes(cloud):
     """On a slow machine, simulated time has passed, but the rejection must still occur."""
     cloud.ok("PUT", "/admin/scenario?merge=true", {"iam": {"new_account_refusals": 1}})
