@@ -46,9 +46,10 @@ def rooms_of(root: Path) -> Mapping[str, Room]:
     homes = {_package(root / name): name for name, found in files.items() if found}
     graph = grimp.build_graph(*homes, exclude_type_checking_imports=True, cache_dir=None)
     knows: dict[str, frozenset[str]] = {}
-    for package in homes.keys() & graph.modules:  # a folder without modules is not in the graph
+    packages = homes.keys() & graph.modules  # a folder without modules is not in the graph
+    for package in packages:
         graph.squash_module(package)
-    for package in homes.keys() & graph.modules:
+    for package in packages:
         others = graph.find_modules_directly_imported_by(package) - {package}
         knows[homes[package]] = frozenset(homes[other] for other in others)
     rooms = {name: Room(_lines(files[name]), knows.get(name, frozenset())) for name in homes.values()}

@@ -9,14 +9,13 @@ import sys
 from pathlib import Path
 from typing import Final
 
+from authors.benchmarks import preview_cost
 from authors.benchmarks.process_tree import OTHERS, UNSEEN, measured
 from authors.tables import table
 
 ROOT: Final = Path(__file__).resolve().parents[2]
 PARTS: Final = {
-    "program": r"pulumi-language-python-exec --monitor",
-    "language host": r"language_host\.py|pulumi-language-python ",
-    "provider gcp-tpu": r"gcp-tpu",
+    **preview_cost.PARTS,
     "engine": r"^\S*pulumi ",
     "commands": r"-m scripts\.",
     "model servers": r"localcloud\.vllm|vllm serve",

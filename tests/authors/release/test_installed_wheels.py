@@ -173,15 +173,20 @@ def test_the_load_tester_measures_the_model_server_of_another_environment(tester
     script = on_a_busy_machine(block("loadtest", "sh", "localcloud model-server"))
     shown = tester.shell(script.replace("8000", str(free_port())), folder)
     assert "the server is SIMULATED" in shown
-    assert "</html>" in (folder / "results" / "a" / "report.html").read_text()
-    results = (folder / "results" / "a" / "results.jsonl").read_text().splitlines()
-    assert [json.loads(line)["completed"] for line in results] == [16, 16]
+    assert "### Benchmark comparison" in shown
+    for name in ("a", "b"):
+        assert "</html>" in (folder / "results" / name / "report.html").read_text()
+        results = (folder / "results" / name / "results.jsonl").read_text().splitlines()
+        assert [json.loads(line)["completed"] for line in results] == [16, 16]
 
 
 def on_a_busy_machine(script):
-    """Return the page's commands such that they pass with points that a late client makes invalid, and never leave the server."""
-    measured = script.replace("--out results/", "--allow-invalid --out results/")
-    assert measured.count("--allow-invalid") == 1
+    """Return the page's commands, with a second sweep to compare, such that late clients do not fail them, and never leave the server."""
+    (sweep,) = [line for line in script.splitlines() if "--out results/a" in line]
+    again = sweep.replace("results/a", "results/b")
+    compared = script.replace(sweep, f"{sweep}\n{again}\nloadtest compare results/a results/b || test $? = 1")
+    measured = compared.replace("--out results/", "--allow-invalid --out results/")
+    assert measured.count("--allow-invalid") == 2
     return f"trap 'kill $! 2>/dev/null || true' EXIT\n{measured}"
 
 
@@ -235,7 +240,8 @@ def test_the_page_tests_a_program_and_a_mistake_fails(cloud, program, subtests):
         named = plain.replace('Bucket("letters", ', 'Bucket("letters", name="Letters_Of_May", ')
         assert named != plain
         (program / "__main__.py").write_text(named)
-        assert "Error creating Bucket" in cloud.shell(command, program, expect=1)
+        refused = "Error creating Bucket: googleapi: Error 400: Invalid bucket name: 'Letters_Of_May', invalid"
+        assert refused in cloud.shell(command, program, expect=1)
     with subtests.test("a program that changes each time"):
         (program / "__main__.py").write_text(
             plain.replace('"sender",', '"sender", description=str(__import__("time").time()),')
