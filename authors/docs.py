@@ -14,7 +14,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Final
 
-from authors.gcp_resources import generated_modules
 from contracts.errors import ScriptError
 from contracts.exit_codes import ExitCode
 from scripts.cli.command import Command, run_command
@@ -89,8 +88,7 @@ class DocsOptions:
 
 def generated_files(root: Path) -> Mapping[Path, str]:
     """Return the expected text of each page with generated parts. Raises ScriptError for a marker without a table."""
-    made = {**{path: _made(name) for path, name in PAGES.items()}, **generated_modules()}
-    texts = {root / name: text for name, text in made.items()}
+    texts: dict[Path, str] = {root / path: _made(name) for path, name in PAGES.items()}
     tables = {name: text for source in TABLES for name, text in _made(source).items()}
     unused = set(tables)
     for path in sorted([*root.glob("*.md"), *root.glob("docs/**/*.md")]):

@@ -5,8 +5,8 @@ from dataclasses import dataclass, field, replace
 from typing import cast
 
 import pulumi
+import pulumi_gcp as gcp
 
-from components import gcp
 from components.stored_secret import ExistingSecret, StoredSecret
 from contracts.collector import COLLECTOR_CONTAINER, CONFIG_ARGUMENT, CONFIG_VARIABLE, server_share
 from contracts.labels import Ownership

@@ -4,8 +4,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import pulumi
+import pulumi_gcp as gcp
 
-from components import gcp
 from components.cloud_run_gpu_service import allow_callers
 from components.gateway_config import GATEWAY_PORT, READY_PATH
 from contracts.gateway import CONCURRENCY, ENVOY_COMMAND, GATEWAY_MIB, GATEWAY_START_S, GATEWAY_VCPU, LONGEST_REQUEST_S

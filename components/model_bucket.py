@@ -4,8 +4,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 import pulumi
+import pulumi_gcp as gcp
 
-from components import gcp
 from contracts.compile_cache import ARCHIVE_PREFIX
 from contracts.labels import RETAINED, RETAINED_LABEL, Ownership
 

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from typing import Final
 
 import pulumi
+import pulumi_gcp as gcp
 
-from components import gcp
 from components.dashboard import dashboard_json
 from contracts.alerts import LOG_RATE_LIMIT_S, RUNBOOK, Alert, AlertValues, MetricCondition, Severity
 from contracts.collector import SHORTEST_INTERVAL_S

@@ -4,8 +4,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import pulumi
+import pulumi_gcp as gcp
 
-from components import gcp
 from contracts.labels import Ownership
 
 

@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from typing import Final
 
 import pulumi
+import pulumi_gcp as gcp
 
-from components import gcp
 from contracts.labels import Ownership
 
 _DOCKER_HUB: Final = "docker.io"

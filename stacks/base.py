@@ -7,8 +7,8 @@ from secrets import token_hex
 from typing import Literal
 
 import pulumi
+import pulumi_gcp as gcp
 
-from components import gcp
 from components.model_bucket import ModelBucket, ModelBucketArgs
 from components.runtime_identity import RuntimeIdentity, RuntimeIdentityArgs
 from components.serving_image import ServingImage, ServingImageArgs, UpstreamAccount
@@ -169,7 +169,7 @@ def open_project(
     """
     require_enabled(project, apis)
     # The provider reads no quota project of a login (hashicorp/terraform-provider-google#20459), and Google rejects most user calls without one.
-    provider = gcp.Provider("gcp", project=project, region=region, billing_project=project)
+    provider = gcp.Provider("gcp", project=project, region=region, billing_project=project, user_project_override=True)
     require_resource_manager(project)
     before_change()
     return pulumi.ResourceOptions(providers={"gcp": provider}), wait_for_google(project=project)

@@ -4,8 +4,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import pulumi
+import pulumi_gcp as gcp
 
-from components import gcp
 from components.private_network import (
     HTTP_PORT,
     HTTPS_PORT,

@@ -3,8 +3,6 @@
 import gc
 import sys
 
-from localcloud.thin_sdk import leave_the_sdk_out
-
 
 def console() -> int:
     """Run the command line of this process and return the exit code."""
@@ -13,10 +11,9 @@ def console() -> int:
         from localcloud.vllm.server import main as serve_model  # noqa: PLC0415 - the cloud takes a second to load
 
         return serve_model(["serve", *words[1:]])
-    leave_the_sdk_out()
     # Imported modules stay until the end, so collecting it is a fifth of the CPU time of a short run.
     gc.disable()
-    from localcloud.cli import main  # noqa: PLC0415 - the SDK stays out only if this comes after
+    from localcloud.cli import main  # noqa: PLC0415 - after the collector has stopped
 
     gc.freeze()
     gc.enable()

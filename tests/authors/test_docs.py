@@ -13,21 +13,19 @@ from scripts.cli.command import run_command
 
 ROOT = Path(__file__).parents[2]
 MADE = functools.cache(docs._made)
-MODULES = functools.cache(docs.generated_modules)
 
 
 @pytest.fixture(autouse=True)
 def made_once(monkeypatch):
     """Each generator runs once for all tests: they are about what becomes of its text."""
     monkeypatch.setattr(docs, "_made", MADE)
-    monkeypatch.setattr(docs, "generated_modules", MODULES)
 
 
 @pytest.fixture
 def copy(tmp_path, monkeypatch):
     """A copy of the documentation that the command works on."""
     shutil.copytree(ROOT / "docs", tmp_path / "docs")
-    for name in (*docs.PAGES, *MODULES(), "README.md"):
+    for name in (*docs.PAGES, "README.md"):
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(ROOT / name, tmp_path / name)
     monkeypatch.setattr(docs, "ROOT", tmp_path)

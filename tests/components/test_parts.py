@@ -4,9 +4,9 @@ import ipaddress
 from dataclasses import replace
 
 import pulumi
+import pulumi_gcp as gcp
 import pytest
 
-from components import gcp
 from components.model_bucket import ModelBucket, ModelBucketArgs
 from components.private_network import PrivateNetwork, PrivateNetworkArgs, subnet_range
 from components.serving_image import ServingImage, ServingImageArgs, UpstreamAccount

@@ -24,7 +24,19 @@ from tools.engine.language_host import NUMBER, read_exactly
 
 COMMANDS = ("pydantic", "requests", "google.auth.transport.requests", "rich.console", "rich.table", "yaml")
 """Packages of commands. The SDK of programs has protocol buffers that the client of Cloud Storage cannot load beside its own."""
-PACKAGES = {"programs": ("pulumi", "pulumi.runtime", "pulumi.provider", *COMMANDS), "commands": COMMANDS}
+GOOGLE = (
+    "artifactregistry",
+    "cloudrunv2",
+    "compute",
+    "monitoring",
+    "projects",
+    "secretmanager",
+    "serviceaccount",
+    "storage",
+)
+"""Modules of pulumi_gcp that programs use. Each program would spend up to a second of a processor on loading them."""
+SDK = ("pulumi", "pulumi.runtime", "pulumi.provider", "pulumi_gcp", *(f"pulumi_gcp.{module}" for module in GOOGLE))
+PACKAGES = {"programs": (*SDK, *COMMANDS), "commands": COMMANDS}
 
 
 def serve(path: Path, kind: str) -> None:

@@ -11,26 +11,47 @@ import re
 import subprocess
 from collections import Counter
 from contextlib import asynccontextmanager
+from importlib.metadata import version
 from pathlib import Path
 
 import grpc.aio
 import pytest
 from pulumi.runtime.proto import provider_pb2_grpc
 
-from components.gcp.resource import PROVIDER_VERSION
+from components.model_bucket import ModelBucket, ModelBucketArgs
+from components.private_network import PrivateNetwork, PrivateNetworkArgs
+from contracts.labels import Ownership
 from localcloud.plugins import serve
 from localcloud.tests.plugins.harness import CheckFailedError, Engine
 from stacks.program import run
 from tests.engine.conftest import open_workspace
-from tests.stacks.test_gcp_resources import PROGRAMS, parts
 from tests.stacks.test_program import configured
 
 __all__ = ["configured"]  # a fixture
 
 COUNTS = Path(__file__).with_name("refusals.csv")
-BINARY = Path(f"plugins/resource-gcp-v{PROVIDER_VERSION}/pulumi-resource-gcp")
+BINARY = Path(f"plugins/resource-gcp-v{version('pulumi-gcp')}/pulumi-resource-gcp")
 MISSING = object()
 HUB = "projects/local-project/secrets/hub"
+PROGRAMS = {
+    "tpu-v6e1": {
+        "tpu__tunnelMembers": ["user:alice@example.com"],
+        "apiKey": "canary-0123456789",
+        "dockerHub": {"username": "me", "tokenSecret": "projects/my-project/secrets/hub/versions/3"},
+    },
+    "tpu-v6e4": {
+        "alerts": {"email": "a@example.com", "webhook": "https://alerts.example.com/x"},
+        "metrics": {"enabled": True},
+    },
+    "l4-12b-qat": {
+        "apiKey": "canary-0123456789",
+        "cloudRun__invokers": ["user:alice@example.com"],
+        "cloudRun__directVpc": True,
+        "cloudRun__compileCache": "bucket",
+    },
+    "l4-qat": {"cloudRun__mount": {"mode": "memory"}, "labels": {"team_x": "ml"}},
+}
+"""Stacks and changed settings that together declare each type of the provider."""
 REFERENCES = {
     "my-project": "local-project",
     '"network_id"': '"projects/local-project/global/networks/gemma-x"',
@@ -54,6 +75,22 @@ ALONE = ("RouterNat", "Subnetwork")
 """Kinds of which a second one conflicts with the first."""
 PLUGIN_ALONE = {("AlertPolicy", "documentation", "{}"), ("Service", "template.timeout", "")}
 """Empty values, which Google's APIs do not distinguish from missing ones."""
+
+
+def parts():
+    """Declare what no stack of the repository declares: NAT, egress rules, an archive's folder."""
+    where = {"project": "my-project", "name": "x", "ownership": Ownership(project="gemma-serving", stack="x")}
+    network = {"regions": ["us-east5"], "target_tag": "x", "internet_egress": True, "allow_iap": True}
+    PrivateNetwork("network", PrivateNetworkArgs(**where, **network, egress_ports=("443", "80")))
+    members = {"server": "serviceAccount:a@my-project.iam.gserviceaccount.com"}
+    bucket = {
+        "location": "us-east5",
+        "readers": members,
+        "archivers": members,
+        "archive_days": 7,
+        "labels": {"a_b": "c"},
+    }
+    return ModelBucket("models", ModelBucketArgs(**where, **bucket, retain=True)).bucket
 
 
 def sent_by_stacks(declare, configured, monkeypatch):

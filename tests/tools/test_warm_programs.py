@@ -1,12 +1,14 @@
 """A program in a fork sees what a program in an interpreter of its own sees."""
 
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
+from tests.engine.warm_programs import GOOGLE
 from tools.engine.language_host import start_fork
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -81,3 +83,8 @@ def test_it_ends_as_an_interpreter_does(run):
     code, _, err = run("raise", {})
     assert code == 1
     assert err.endswith("ValueError: planted\n")
+
+
+def test_each_module_of_google_that_a_program_uses_is_loaded_before_the_fork():
+    sources = [path.read_text() for room in ("components", "stacks") for path in (ROOT / room).rglob("*.py")]
+    assert {module for text in sources for module in re.findall(r"\bgcp\.([a-z]\w*)\.", text)} == set(GOOGLE)

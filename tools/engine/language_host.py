@@ -16,38 +16,21 @@ import struct
 import subprocess
 import sys
 import threading
-import types
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
-from importlib import util
 from pathlib import Path
 from types import FrameType
 from typing import IO
 
 import grpc
 from google.protobuf import empty_pb2
-
-
-def _leave_the_sdk_out() -> None:
-    """Import `pulumi.runtime.proto` alone, because the packages around it load the whole SDK, two thirds of this host's start-up cost."""
-    for name in ("pulumi", "pulumi.runtime"):
-        found = util.find_spec(name)
-        if found is not None:
-            package = types.ModuleType(name)
-            package.__path__ = list(found.submodule_search_locations or [])
-            sys.modules[name] = package
-
-
-if __name__ == "__main__":  # a separate process; if this module is imported, the SDK stays complete
-    _leave_the_sdk_out()
-
-from pulumi._version import (  # noqa: E402  after the empty packages
+from pulumi._version import (
     _VERSION,  # pyright: ignore[reportPrivateUsage] - importlib.metadata takes longer to load than all of this file
 )
-from pulumi.runtime.proto import language_pb2, language_pb2_grpc, plugin_pb2  # noqa: E402
+from pulumi.runtime.proto import language_pb2, language_pb2_grpc, plugin_pb2
 
 EXIT_AFTER_MESSAGE = 32
 """Exit code of the program's runner after it has shown the error to the user: the engine then bails out silently."""

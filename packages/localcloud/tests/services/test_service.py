@@ -17,9 +17,6 @@ def test_the_command_starts_without_what_a_first_request_imports():
         f"localcloud.{name}"
         for name in ("running.revisions", "services.run", "services.tpu", "trials.command", "vllm.server")
     ]
-    code = (
-        "import sys; from localcloud.thin_sdk import leave_the_sdk_out; leave_the_sdk_out(); import localcloud.cli; "
-        f"print([name for name in {late} if name in sys.modules])"
-    )
+    code = f"import sys, localcloud.cli; print([name for name in {late} if name in sys.modules])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout == "[]\n"
