@@ -1,7 +1,7 @@
 # gemma-serving; `make` lists the targets.
 SHELL := /bin/sh
 PYTHON ?= $(shell for p in python3.13 python3.12 python3.11 python3; do command -v $$p >/dev/null 2>&1 && $$p -c 'import sys, venv, ensurepip; sys.exit(not (3, 11) <= sys.version_info < (3, 14))' >/dev/null 2>&1 && { echo $$p; break; }; done)
-STAMP := .venv/.requirements-dev.txt
+STAMP := .venv/.requirements.txt
 # Each command starts many interpreters. They cache compiled modules regardless of the environment.
 unexport PYTHONDONTWRITEBYTECODE
 
@@ -19,15 +19,15 @@ setup:  ## Install the environment and the Pulumi engine.
 	@.venv/bin/python -m tools.engine
 
 # uv installs the locked packages in a seventh of pip's time. It ignores pip's settings, so pip is the fallback.
-$(STAMP): requirements.txt requirements-dev.txt tools/installer.txt
+$(STAMP): requirements.txt requirements/dev.txt tools/installer.txt
 	@echo "setup: packages (30 s) and Pulumi: on PATH, a download, or a 5-minute build"
 	@test -x .venv/bin/python || $(PYTHON) -m venv .venv
 	@.venv/bin/python -m pip install --quiet --disable-pip-version-check --require-hashes -r tools/installer.txt || true
-	@echo "setup: installing $$(grep -c '==' requirements-dev.txt) pinned packages into .venv (about 20 seconds the first time)"
-	@.venv/bin/uv pip install --quiet --python .venv/bin/python --require-hashes --compile-bytecode -r requirements-dev.txt || { \
+	@echo "setup: installing $$(grep -c '==' requirements/dev.txt) pinned packages into .venv (about 20 seconds the first time)"
+	@.venv/bin/uv pip install --quiet --python .venv/bin/python --require-hashes --compile-bytecode -r requirements/dev.txt || { \
 		echo "setup: uv failed, trying pip with its own index and proxy settings (about two minutes)"; \
-		.venv/bin/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements-dev.txt; }
-	@cp requirements-dev.txt $@
+		.venv/bin/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements/dev.txt; }
+	@cp requirements/dev.txt $@
 
 demo: setup  ## Run two stacks through their lifecycle on the local cloud.
 	@.venv/bin/python -m authors.demo
@@ -72,7 +72,7 @@ oracle: setup  ## Compare the load tester with a real vLLM.
 
 # Published vulnerabilities of the locked packages. A package that the index does not report on fails too. The oracle's are excluded: its
 # vLLM is one of the measured releases and listens on 127.0.0.1 (planning/data/advisories.json covers the images).
-AUDITED = requirements.txt requirements-agent.txt requirements-dev.txt packages/localcloud/requirements.txt packages/gcp-tpu/requirements.txt packages/loadtest/requirements.txt tools/installer.txt tools/audit.txt tools/site.txt authors/release/backend.txt tests/scripts/connect/clients.txt
+AUDITED = requirements.txt requirements/agent.txt requirements/dev.txt packages/localcloud/requirements.txt packages/gcp-tpu/requirements.txt packages/loadtest/requirements.txt tools/installer.txt tools/audit.txt tools/site.txt authors/release/backend.txt tests/scripts/connect/clients.txt
 audit: setup  ## Check the locked packages for vulnerabilities.
 	@test -x .audit/bin/python || .venv/bin/python -m venv --without-pip .audit
 	@.venv/bin/uv pip install --quiet --python .audit/bin/python --require-hashes -r tools/audit.txt
@@ -106,13 +106,13 @@ format: setup  ## Format the code.
 	@.venv/bin/ruff format .
 	@.venv/bin/ruff check --fix .
 
-# Resolve requirements*.in again, with the hashes of all files of each package. Only this target needs uv.
+# Resolve the .in files again, with the hashes of all files of each package. Only this target needs uv.
 lock:  ## Lock the requirements.
-	uv pip compile --quiet --universal --python-version 3.11 --no-header --no-annotate --generate-hashes requirements.in -o requirements.txt
+	uv pip compile --quiet --universal --python-version 3.11 --no-header --no-annotate --generate-hashes requirements/base.in -o requirements.txt
 	uv pip compile --quiet --universal --python-version 3.11 --no-header --no-annotate --generate-hashes --constraints requirements.txt packages/localcloud/requirements.in -o packages/localcloud/requirements.txt
 	uv pip compile --quiet --universal --python-version 3.11 --no-header --no-annotate --generate-hashes --constraints requirements.txt packages/loadtest/requirements.in -o packages/loadtest/requirements.txt
-	uv pip compile --quiet --universal --python-version 3.11 --no-header --no-annotate --generate-hashes --constraints requirements.txt requirements-agent.in -o requirements-agent.txt
-	uv pip compile --quiet --universal --python-version 3.11 --no-header --no-annotate --generate-hashes requirements-dev.in -o requirements-dev.txt
+	uv pip compile --quiet --universal --python-version 3.11 --no-header --no-annotate --generate-hashes --constraints requirements.txt requirements/agent.in -o requirements/agent.txt
+	uv pip compile --quiet --universal --python-version 3.11 --no-header --no-annotate --generate-hashes requirements/dev.in -o requirements/dev.txt
 	uv pip compile --quiet --universal --python-version 3.11 --no-header --no-annotate --generate-hashes -c requirements.txt packages/gcp-tpu/pyproject.toml -o packages/gcp-tpu/requirements.txt
 	uv pip compile --quiet --universal --python-version 3.11 --no-header --no-annotate --generate-hashes --override authors/oracle/overrides.txt authors/oracle/requirements.in -o authors/oracle/requirements.txt
 	uv pip compile --quiet --universal --python-version 3.11 --no-header --no-annotate --generate-hashes tools/installer.in -o tools/installer.txt
