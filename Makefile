@@ -1,16 +1,19 @@
 # gemma-serving; `make` lists the targets.
 SHELL := /bin/sh
 PYTHON ?= $(shell for p in python3.13 python3.12 python3.11 python3; do command -v $$p >/dev/null 2>&1 && $$p -c 'import sys, venv, ensurepip; sys.exit(not (3, 11) <= sys.version_info < (3, 14))' >/dev/null 2>&1 && { echo $$p; break; }; done)
-STAMP := .venv/.requirements-dev.txt
+STAMP := .venv/.requirements.txt
 # Each command starts many interpreters. They cache compiled modules regardless of the environment.
 unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: help setup demo test test-packages long nightly kills oracle audit check docs site pictures format lock clean
 
-# A target with words after ## is listed.
+# A target with words after ## is listed, with words after #m under "for maintainers".
+LISTED = awk -F ':.*$(1) ' '/^[a-z-]+:.*$(1) / { printf "  %-15s%s\n", $$1, $$2 }' Makefile
 help:
 	@echo 'usage: make TARGET'
-	@sed -n 's/^\([a-z-]*\):[^#]*## \(.*\)/  \1|\2/p' Makefile | awk -F'|' '{ printf "%-16s%s\n", $$1, $$2 }'
+	@$(call LISTED,##)
+	@echo 'for maintainers:'
+	@$(call LISTED,#m)
 
 setup:  ## Install the environment and the Pulumi engine.
 	@test -n "$(PYTHON)" || { echo "setup: no Python 3.11, 3.12 or 3.13 with venv found. Install one, or run: make setup PYTHON=/path/to/python3"; exit 1; }
@@ -19,15 +22,15 @@ setup:  ## Install the environment and the Pulumi engine.
 	@.venv/bin/python -m tools.engine
 
 # uv installs the locked packages in a seventh of pip's time. It ignores pip's settings, so pip is the fallback.
-$(STAMP): requirements.txt requirements-dev.txt tools/installer.txt
+$(STAMP): requirements.txt requirements/dev.txt tools/installer.txt
 	@echo "setup: packages (30 s) and Pulumi: on PATH, a download, or a 5-minute build"
 	@test -x .venv/bin/python || $(PYTHON) -m venv .venv
 	@.venv/bin/python -m pip install --quiet --disable-pip-version-check --require-hashes -r tools/installer.txt || true
-	@echo "setup: installing $$(grep -c '==' requirements-dev.txt) pinned packages into .venv (about 20 seconds the first time)"
-	@.venv/bin/uv pip install --quiet --python .venv/bin/python --require-hashes --compile-bytecode -r requirements-dev.txt || { \
+	@echo "setup: installing $$(grep -c '==' requirements/dev.txt) pinned packages into .venv (about 20 seconds the first time)"
+	@.venv/bin/uv pip install --quiet --python .venv/bin/python --require-hashes --compile-bytecode -r requirements/dev.txt || { \
 		echo "setup: uv failed, trying pip with its own index and proxy settings (about two minutes)"; \
-		.venv/bin/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements-dev.txt; }
-	@cp requirements-dev.txt $@
+		.venv/bin/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements/dev.txt; }
+	@cp requirements/dev.txt $@
 
 demo: setup  ## Run two stacks through their lifecycle on the local cloud.
 	@.venv/bin/python -m authors.demo
@@ -45,7 +48,7 @@ test: setup  ## Run the tests of the product and of changed packages.
 		$(PYTEST) $$paths
 
 # The packages' own suites, independent of the product: all, or PACKAGES=localcloud.
-test-packages: setup  ## Run the tests of the packages.
+test-packages: setup  #m Run the tests of the packages.
 	@paths=$$(.venv/bin/python -m tools.suites here --no-product --packages "$(or $(PACKAGES),all)") || exit 2; $(PYTEST) $$paths
 
 # Kills, all stacks, the longest waits that Google documents, thousands of examples of each law. PROFILE=long takes hours.
@@ -55,25 +58,25 @@ long: setup  ## Run the long tests (hours).
 	@LOCALCLOUD_EVALUATOR=build $(PYTEST) --long --timeout 14400 --hypothesis-profile $(PROFILE) $(if $(PART),--part $(PART))
 
 # Every stack with the stand-in of the gcp plugin and with the real one, which the engine downloads. Both must send the same requests.
-nightly: setup  ## Compare with the real provider plugin.
+nightly: setup  #m Compare with the real provider plugin.
 	@GEMMA_SERVING_NIGHTLY=1 .venv/bin/python -m pytest -c pyproject.toml tests/nightly
 
 # Kills at random moments to find leaks: `make kills SEED=2 COUNT=1000 HISTORY=kills.jsonl`. Three kills take about a minute.
 SEED ?= 1
 COUNT ?= 100
-kills: setup  ## Kill the engine at random moments and search for leaks.
+kills: setup  #m Kill the engine at random moments and search for leaks.
 	@.venv/bin/python -m tests.kills --seed $(SEED) --count $(COUNT) $(if $(HISTORY),--history $(HISTORY))
 
 # Our benchmark and smoke checks against a real vLLM and its own benchmark on this processor. Installs 6 GB into .oracle the first time.
 # `make oracle POINT=c4` measures only one point. `make oracle PART=exposure` checks only which data the server returns without the API key.
 ROUNDS ?= 6
-oracle: setup  ## Compare the load tester with a real vLLM.
+oracle: setup  #m Compare the load tester with a real vLLM.
 	@.venv/bin/python -m authors.oracle --rounds $(ROUNDS) $(if $(POINT),--point $(POINT)) $(if $(PART),--part $(PART))
 
 # Published vulnerabilities of the locked packages. A package that the index does not report on fails too. The oracle's are excluded: its
 # vLLM is one of the measured releases and listens on 127.0.0.1 (planning/data/advisories.json covers the images).
-AUDITED = requirements.txt requirements-agent.txt requirements-dev.txt packages/localcloud/requirements.txt packages/gcp-tpu/requirements.txt packages/loadtest/requirements.txt tools/installer.txt tools/audit.txt tools/site.txt authors/release/backend.txt tests/scripts/connect/clients.txt
-audit: setup  ## Check the locked packages for vulnerabilities.
+AUDITED = requirements.txt requirements/agent.txt requirements/dev.txt packages/localcloud/requirements.txt packages/gcp-tpu/requirements.txt packages/loadtest/requirements.txt tools/installer.txt tools/audit.txt tools/site.txt authors/release/backend.txt tests/scripts/connect/clients.txt
+audit: setup  #m Check the locked packages for vulnerabilities.
 	@test -x .audit/bin/python || .venv/bin/python -m venv --without-pip .audit
 	@.venv/bin/uv pip install --quiet --python .audit/bin/python --require-hashes -r tools/audit.txt
 	@failed=0; for file in $(AUDITED); do \
@@ -91,28 +94,28 @@ docs: setup  ## Generate the reference pages.
 
 # The pages as a site with search, in build/site. Links are strict, and pages load nothing from outside.
 # To read it: .venv/bin/python -m http.server --bind 127.0.0.1 --directory build/site
-site: setup  ## Build the pages as a site.
+site: setup  #m Build the pages as a site.
 	@test -x .site/bin/python || .venv/bin/python -m venv --without-pip .site
 	@.venv/bin/uv pip install --quiet --python .site/bin/python --require-hashes -r tools/site.txt
-	@.site/bin/mkdocs build --strict --quiet
+	@.site/bin/mkdocs build --strict
 	@if grep -rlE '<(script|img|link)[^>]* (src|href)="?https?:' --include='*.html' build/site; then echo "site: these pages load files from outside"; exit 1; fi
 	@echo "site: $$(find build/site -name '*.html' | wc -l) pages in build/site"
 
 # Terminal pictures in docs/images, from a wait for capacity on the local cloud. About a minute.
-pictures: setup  ## Generate the pictures of terminals.
+pictures: setup  #m Generate the pictures of terminals.
 	@.venv/bin/python -m tests.pictures
 
 format: setup  ## Format the code.
 	@.venv/bin/ruff format .
 	@.venv/bin/ruff check --fix .
 
-# Resolve requirements*.in again, with the hashes of all files of each package. Only this target needs uv.
-lock:  ## Lock the requirements.
-	uv pip compile --quiet --universal --python-version 3.11 --no-header --no-annotate --generate-hashes requirements.in -o requirements.txt
+# Resolve the .in files again, with the hashes of all files of each package. Only this target needs uv.
+lock:  #m Lock the requirements.
+	uv pip compile --quiet --universal --python-version 3.11 --no-header --no-annotate --generate-hashes requirements/base.in -o requirements.txt
 	uv pip compile --quiet --universal --python-version 3.11 --no-header --no-annotate --generate-hashes --constraints requirements.txt packages/localcloud/requirements.in -o packages/localcloud/requirements.txt
 	uv pip compile --quiet --universal --python-version 3.11 --no-header --no-annotate --generate-hashes --constraints requirements.txt packages/loadtest/requirements.in -o packages/loadtest/requirements.txt
-	uv pip compile --quiet --universal --python-version 3.11 --no-header --no-annotate --generate-hashes --constraints requirements.txt requirements-agent.in -o requirements-agent.txt
-	uv pip compile --quiet --universal --python-version 3.11 --no-header --no-annotate --generate-hashes requirements-dev.in -o requirements-dev.txt
+	uv pip compile --quiet --universal --python-version 3.11 --no-header --no-annotate --generate-hashes --constraints requirements.txt requirements/agent.in -o requirements/agent.txt
+	uv pip compile --quiet --universal --python-version 3.11 --no-header --no-annotate --generate-hashes requirements/dev.in -o requirements/dev.txt
 	uv pip compile --quiet --universal --python-version 3.11 --no-header --no-annotate --generate-hashes -c requirements.txt packages/gcp-tpu/pyproject.toml -o packages/gcp-tpu/requirements.txt
 	uv pip compile --quiet --universal --python-version 3.11 --no-header --no-annotate --generate-hashes --override authors/oracle/overrides.txt authors/oracle/requirements.in -o authors/oracle/requirements.txt
 	uv pip compile --quiet --universal --python-version 3.11 --no-header --no-annotate --generate-hashes tools/installer.in -o tools/installer.txt

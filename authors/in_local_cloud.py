@@ -11,7 +11,7 @@ from contracts.exit_codes import ExitCode
 
 INSIDE: Final = "GEMMA_SERVING_INSIDE_FOLDER"
 """Folder of the run. Set in the process that `localcloud run` starts."""
-_COPIED: Final = ("*.yaml", "*.txt", "*.in", "*.toml", "__main__.py", "Makefile", ".gitignore")
+_COPIED: Final = ("*.yaml", "*.txt", "*.toml", "__main__.py", "Makefile", ".gitignore")
 _NOT_COPIED: Final = frozenset({"docs", "tests"})
 _HIDDEN: Final = ("PULUMI_BACKEND_URL", "PULUMI_CONFIG_PASSPHRASE", "GOOGLE_CLOUD_PROJECT", "GOOGLE_PROJECT")
 

@@ -72,7 +72,7 @@ READS_PAGES: Final = re.compile(r'\.md"|"docs"|"docs/')
 """Tests and tools that read pages. `tests/engine/test_readme.py` runs the commands of the README."""
 
 EVERY_PACKAGE: Final = frozenset(
-    {"conftest.py", "pyproject.toml", "requirements-dev.txt", "tests/suite.py", "tools/suites.py"}
+    {"conftest.py", "pyproject.toml", "requirements/dev.txt", "tests/suite.py", "tools/suites.py"}
 )
 """Files that affect every package's suite."""
 

@@ -104,7 +104,7 @@ def _require_packages() -> None:
 
     if find_spec("mcp") is None:
         raise CommandRefusedError(
-            "The package mcp is not installed. Run `.venv/bin/python -m pip install --require-hashes -r requirements-agent.txt`."
+            "The package mcp is not installed. Run `.venv/bin/python -m pip install --require-hashes -r requirements/agent.txt`."
         )
 
 

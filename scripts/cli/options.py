@@ -1,4 +1,4 @@
-"""Command-line options: the load tester's framework with this project's words (docs/decisions/0012)."""
+"""Command-line options: the load tester's framework with this project's words (docs/decisions/smaller.md, decision 12)."""
 
 import re
 from collections.abc import Callable, Iterable, Mapping

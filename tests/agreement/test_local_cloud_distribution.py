@@ -57,7 +57,7 @@ def imports_of(folders, modules):
 
 def test_the_root_does_without_what_only_the_local_cloud_loads():
     assert "google-api-python-client" not in names(ROOT / "requirements.txt")
-    assert not {"google-api-python-client", "cryptography"} & names(ROOT / "requirements.in")
+    assert not {"google-api-python-client", "cryptography"} & names(ROOT / "requirements/base.in")
     only_here = names(HOME / "requirements.txt") - names(ROOT / "requirements.txt")
     assert "google-api-python-client" in only_here
     modules = modules_of(only_here) | {"cryptography"}
@@ -66,6 +66,6 @@ def test_the_root_does_without_what_only_the_local_cloud_loads():
 
 
 def test_the_three_pinned_files_agree():
-    development = pins(ROOT / "requirements-dev.txt")
+    development = pins(ROOT / "requirements/dev.txt")
     assert pins(ROOT / "requirements.txt") <= development
     assert pins(HOME / "requirements.txt") <= development

@@ -31,7 +31,7 @@ print(json.dumps({"found": len(found), "missing": sorted(missing)}))
 """
 FROM_ELSEWHERE = ("-c", "import os; os.chdir('/'); import gcp_tpu_provider; print(gcp_tpu_provider.__file__)")
 OF_THE_AGENT = {"mcp", "httpx2", "anyio", "uvicorn", "starlette"}
-"""Packages of requirements-agent.txt."""
+"""Packages of requirements/agent.txt."""
 COLD_STARTS = True  # the engine starts the program itself, as a user's does
 
 STACKS = sorted(path.name.removeprefix("Pulumi.").removesuffix(".yaml") for path in ROOT.glob("Pulumi.*.yaml"))

@@ -45,8 +45,8 @@ def strangers(files, wanted):
 def test_the_product_names_what_it_imports_and_the_agent_its_own_packages():
     product = {path for room in PRODUCT for path in (ROOT / room).rglob("*.py")} | {ROOT / "__main__.py"}
     agent = {path for path in product if AGENT in path.parents}
-    assert strangers(product - agent, named("requirements.in")) == set()
-    assert strangers(agent, named("requirements.in", "requirements-agent.in")) == set()
+    assert strangers(product - agent, named("requirements/base.in")) == set()
+    assert strangers(agent, named("requirements/base.in", "requirements/agent.in")) == set()
 
 
 def test_the_tests_and_the_authors_name_what_they_import():
@@ -55,14 +55,13 @@ def test_the_tests_and_the_authors_name_what_they_import():
         path for room in ("authors", "tests") for path in (ROOT / room).rglob("*.py") if oracle not in path.parents
     }
     wanted = named(
-        "requirements.in", "requirements-agent.in", "requirements-dev.in", "packages/localcloud/requirements.in"
+        "requirements/base.in", "requirements/agent.in", "requirements/dev.in", "packages/localcloud/requirements.in"
     )
     assert strangers(files, wanted) == set()
 
 
 def test_what_is_named_is_locked():
-    for name in ("requirements", "requirements-agent", "requirements-dev"):
-        locked = {
-            normal(line.partition("==")[0]) for line in (ROOT / f"{name}.txt").read_text().splitlines() if "==" in line
-        }
-        assert named(f"{name}.in") - locked == set(), name
+    locks = {"base": "requirements.txt", "agent": "requirements/agent.txt", "dev": "requirements/dev.txt"}
+    for name, lock in locks.items():
+        locked = {normal(line.partition("==")[0]) for line in (ROOT / lock).read_text().splitlines() if "==" in line}
+        assert named(f"requirements/{name}.in") - locked == set(), name

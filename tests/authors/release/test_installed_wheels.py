@@ -215,7 +215,7 @@ def test_the_key_of_the_environment_is_sent_and_never_stored(tester, base):
 @pytest.fixture(scope="module")
 def program(cloud, base):
     """The program of the page, in a folder with its environment: the wheel of localcloud, pulumi, pulumi-gcp and pytest."""
-    lock = (ROOT / "requirements-dev.txt").read_text()
+    lock = (ROOT / "requirements/dev.txt").read_text()
     versions = [re.search(rf"^{name}==\S+", lock, re.MULTILINE)[0] for name in ("pulumi", "pulumi-gcp", "pytest")]
     (second,) = block("localcloud", "sh", "pip install").splitlines()[1:]
     assert second == "pip install pulumi pulumi-gcp pytest"
