@@ -82,12 +82,11 @@ audit: setup  #m Check the locked packages for vulnerabilities.
 	@failed=0; for file in $(AUDITED); do \
 		echo "audit: $$file"; .audit/bin/pip-audit --strict --progress-spinner off --disable-pip --require-hashes -r $$file || failed=1; done; exit $$failed
 
-check: setup  ## Check format, types, imports and words.
+check: setup  ## Check format, types and imports.
 	@.venv/bin/ruff format --check .
 	@.venv/bin/ruff check .
 	@.venv/bin/pyright
 	@PYTHONPATH=packages:packages/gcp-tpu .venv/bin/lint-imports --no-cache
-	@.venv/bin/python -m tools.words
 
 docs: setup  ## Generate the reference pages.
 	@.venv/bin/python -m authors.docs

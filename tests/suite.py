@@ -1,29 +1,19 @@
-"""How the suite is divided, and what it costs: parts of the long suite, CPU seconds by file, the whole as a multiple of a fixed loop, and a budget."""
+"""How the suite is divided, and what it costs: parts of the long suite, CPU seconds by file, and the whole as a multiple of a fixed loop."""
 
 import gc
 import re
 import resource
 import time
-from collections import Counter, defaultdict
-from pathlib import Path
+from collections import Counter
 
 import pytest
 
 SHOWN_FILES = 10
-CASES, COMMANDS, STARTS, COLD = "test cases", "engine commands", "program starts", "cold program starts"
-"""What decides the time of `make test`: CONTRIBUTING.md says how many there may be of each."""
-_KINDS = (CASES, COMMANDS, STARTS, COLD)
-PRODUCT, PACKAGES = "product", "packages"
-"""The two budgets: the suite of `tests/`, and those of `packages/` together."""
-BUDGET_PAGE = Path(__file__).resolve().parents[1] / "CONTRIBUTING.md"
 FIRST = ("tests/engine/", "tests/vm_agent/", "packages/loadtest/tests/", "tests/agreement/test_provider_engine.py")
 """Folders whose tests wait most: their files begin first, so that no worker waits alone at the end."""
 _CPU_S = "cpu_s"
-_COUNTED = "counted"
 _CPU: Counter[str] = Counter()
 _WALL: Counter[str] = Counter()
-_HERE: Counter[str] = Counter()
-_BY_FILE: defaultdict[str, Counter[str]] = defaultdict(Counter)
 _WORKERS: list[float] = []
 
 
@@ -52,13 +42,6 @@ def pytest_addoption(parser):
         "--part",
         metavar="K/N",
         help="run the K-th of N parts, 1/N to N/N: every N-th file of those that are left, so that the parts together are all of them",
-    )
-    parser.addoption(
-        "--budget",
-        metavar="PAGE",
-        type=Path,
-        default=BUDGET_PAGE,
-        help="page with the table of what `make test` may cost (default: CONTRIBUTING.md); `--long` has no budget",
     )
 
 
@@ -107,39 +90,6 @@ def calibration_s():
     return time.process_time() - before
 
 
-def count(what, number=1):
-    """Count something that a test did and that decides the time of the suite."""
-    _HERE[what] += number
-
-
-def budget(page):
-    """Return how many there may be of each in the product's suite and in the packages', as a page's table says."""
-    text = page.read_text()
-    rows = {what: re.search(rf"^\| {what} \| ([0-9,]+) \| ([0-9,]+) \|", text, flags=re.MULTILINE) for what in _KINDS}
-    return {
-        side: {what: int(row[column].replace(",", "")) for what, row in rows.items() if row}
-        for column, side in enumerate((PRODUCT, PACKAGES), start=1)
-    }
-
-
-def side_of(file):
-    """Return the budget to which a file of tests belongs."""
-    return PACKAGES if file.startswith("packages/") else PRODUCT
-
-
-def excess(counted, allowed, side, page):
-    """Return a sentence for each number that is above the table."""
-    return [
-        f"The tests of the {side} have {counted[what]:,} {what}, and {page.name} allows {most:,}: remove some, or raise the number there and say why."
-        for what, most in allowed.items()
-        if counted[what] > most
-    ]
-
-
-def _whole(side=None):
-    return sum((counted for file, counted in _BY_FILE.items() if side in {None, side_of(file)}), Counter())
-
-
 class _Meter:
     """Measures the CPU seconds since the last report."""
 
@@ -157,40 +107,25 @@ _METER = _Meter()
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport():
-    """Send the CPU seconds of each phase, and what was counted in it, with its report."""
+    """Send the CPU seconds of each phase with its report."""
     report = yield
-    others = [pair for pair in report.user_properties if pair[0] not in {_CPU_S, _COUNTED}]
-    report.user_properties = [*others, (_CPU_S, _METER.take_s()), (_COUNTED, dict(_HERE))]
-    _HERE.clear()
+    others = [pair for pair in report.user_properties if pair[0] != _CPU_S]
+    report.user_properties = [*others, (_CPU_S, _METER.take_s())]
     return report
 
 
 def pytest_runtest_logreport(report):
     """Sum by file, in the process that prints the summary."""
-    sent = dict(report.user_properties)
-    _CPU[_file(report.nodeid)] += sent.get(_CPU_S, 0.0)
+    _CPU[_file(report.nodeid)] += dict(report.user_properties).get(_CPU_S, 0.0)
     of_subtest = isinstance(report, pytest.SubtestReport)  # its time is part of its test's
     _WALL[_file(report.nodeid)] += 0.0 if of_subtest else report.duration
-    _BY_FILE[_file(report.nodeid)].update({**sent.get(_COUNTED, {}), CASES: report.when == "setup" and not of_subtest})
 
 
 @pytest.hookimpl(trylast=True)
 def pytest_sessionfinish(session):
-    """Send what a worker has spent, its collection included; fail a session that is above the budget."""
+    """Send what a worker has spent, its collection included."""
     if hasattr(session.config, "workeroutput"):
         session.config.workeroutput[_CPU_S] = cpu_s()
-    elif _above(session.config) and session.exitstatus == pytest.ExitCode.OK:
-        session.exitstatus = pytest.ExitCode.TESTS_FAILED
-
-
-def _above(config):
-    """Return the sentences about the budget. A part of the suite is below it, so that only too much of the whole fails."""
-    page = config.getoption("--budget")
-    if config.getoption("--long"):
-        return []
-    return [
-        sentence for side, allowed in budget(page).items() for sentence in excess(_whole(side), allowed, side, page)
-    ]
 
 
 @pytest.hookimpl(optionalhook=True)
@@ -198,31 +133,15 @@ def pytest_testnodedown(node):
     _WORKERS.append(getattr(node, "workeroutput", {}).get(_CPU_S, 0.0))
 
 
-def pytest_terminal_summary(terminalreporter, config):
+def pytest_terminal_summary(terminalreporter):
     """Print the files that took longest, and the whole cost."""
     spent_s = max(cpu_s(), sum(_WORKERS))  # workers that have ended count among our children
     terminalreporter.section("cost")
     for name, wall_s in _WALL.most_common(SHOWN_FILES):
-        terminalreporter.write_line(f"{wall_s:7.1f} s {_CPU[name]:7.1f} CPU s  {name}{_counts(_BY_FILE[name])}")
-    for side in (PRODUCT, PACKAGES):
-        if _whole(side):
-            terminalreporter.write_line(
-                f"{side}: {_cpu_of(side):.0f} CPU s in tests; {_counts(_whole(side)).strip(' ()')}"
-            )
+        terminalreporter.write_line(f"{wall_s:7.1f} s {_CPU[name]:7.1f} CPU s  {name}")
     terminalreporter.write_line(
         f"{spent_s / 60:.1f} CPU minutes, {spent_s / calibration_s():,.0f} times a fixed loop; children that nobody waited for are not counted"
     )
-    for sentence in _above(config):
-        terminalreporter.write_line(sentence, red=True)
-
-
-def _cpu_of(side):
-    return sum(spent_s for file, spent_s in _CPU.items() if side_of(file) == side)
-
-
-def _counts(counted):
-    named = ", ".join(f"{counted[what]:,} {what}" for what in _KINDS if counted[what])
-    return f"  ({named})" if named else ""
 
 
 def _file(nodeid):

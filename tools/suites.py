@@ -173,7 +173,7 @@ def page_tests() -> Sequence[str]:
     """Return the files of tests that read pages, themselves or through a tool."""
     above = ("authors.", "tests.", "tools.")
     readers = {module for module in _having(READS_PAGES) if module.startswith(above)}
-    return _tests(_users(readers - {"tests.suite"}), _having(READS_PAGES))  # the suite reads its budget
+    return _tests(_users(readers), _having(READS_PAGES))
 
 
 def _tests(found: AbstractSet[str], mentioning: AbstractSet[str] = frozenset()) -> Sequence[str]:

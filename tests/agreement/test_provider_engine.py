@@ -19,9 +19,7 @@ import pytest
 import requests
 
 from tests.engine.conftest import cloud_environment
-from tests.engine.starts import counted_starts
 from tests.engine.warm import warm_programs
-from tests.suite import COMMANDS, count
 from tools.engine.language_host import WARM_PROGRAMS
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -65,7 +63,6 @@ class Project:
         return [str(PULUMI), *arguments, "--non-interactive", "--stack", "dev"]
 
     def pulumi(self, *arguments: str, expect: int = 0, **environment: str) -> str:
-        count(COMMANDS)
         done = subprocess.run(
             self.command(*arguments),
             cwd=self.folder,
@@ -176,8 +173,7 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Project]:
         warm = {WARM_PROGRAMS: str(warm_programs()[1])}
         project = Project(folder / "program", folder / "cloud", {**base, **warm, **cloud_environment(folder)})
         project.pulumi("stack", "init")
-        with counted_starts(project.folder, cold=False):
-            yield project
+        yield project
     finally:
         cloud.send_signal(signal.SIGINT)
         try:

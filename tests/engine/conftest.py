@@ -20,9 +20,7 @@ from engine.deployment import parse_deployment
 from engine.state import outputs_in
 from localcloud.environment import in_shell
 from localcloud.world.state import StateError, description
-from tests.engine.starts import counted_starts, note_starts
 from tests.engine.warm import run_python, warm_programs
-from tests.suite import COLD, COMMANDS, count
 from tools.engine.language_host import WARM_PROGRAMS
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -99,7 +97,6 @@ class Workspace:
     """More headers of a test's own calls of Google's APIs."""
 
     def run(self, *command, stdin="", expect=0, environment=None, limit_s=LIMIT_S):
-        count(COMMANDS)
         words, folder = [str(part) for part in command], self.folder / "project"
         variables = {**self.environment, **(environment or {})}
         if variables.get(WARM_PROGRAMS) and words[0] == sys.executable:
@@ -155,7 +152,6 @@ class Workspace:
 
     def cold(self, *arguments):
         """Run the engine as a user does: it starts an interpreter for the program."""
-        count(COLD)
         return self.pulumi(*arguments, environment={WARM_PROGRAMS: ""})
 
     def script(self, name, *arguments, **options):
@@ -308,7 +304,7 @@ def assert_golden_urns(workspace, stack):
 
 
 def copy_project(target):
-    """Copy what a user's checkout has; its program notes each start beside the copy."""
+    """Copy what a user's checkout has."""
     target.mkdir(parents=True)
     for pattern in ("*.yaml", "*.txt", "*.toml", "__main__.py"):
         for path in ROOT.glob(pattern):
@@ -317,7 +313,6 @@ def copy_project(target):
         # compiled modules too: their times and sizes still fit
         shutil.copytree(ROOT / room, target / room)
     (target / ".venv").symlink_to(Path(sys.prefix))
-    note_starts(target)
 
 
 def cloud_environment(folder):
@@ -365,8 +360,7 @@ def open_workspace(folder, *options, cold=False):
         hidden = ("PULUMI_", "GOOGLE_", "CLOUDSDK_")
         base = {key: value for key, value in os.environ.items() if not key.startswith(hidden)}
         warm = {} if cold else {WARM_PROGRAMS: str(warm_programs()[1])}
-        with counted_starts(folder / "project", cold=cold):
-            yield Workspace(folder, {**base, **warm, **cloud_environment(folder)})
+        yield Workspace(folder, {**base, **warm, **cloud_environment(folder)})
     finally:
         cloud.send_signal(signal.SIGINT)
         try:

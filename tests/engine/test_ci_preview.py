@@ -10,7 +10,6 @@ import pytest
 from scripts.preview.comment import MARKER
 from scripts.preview.run import StackPreview
 from tests.engine.warm import warm_programs
-from tests.suite import STARTS, count
 from tools.engine.language_host import WARM_PROGRAMS
 
 pytestmark = [pytest.mark.engine, pytest.mark.long]
@@ -68,7 +67,6 @@ def test_a_fork_gets_its_previews_from_the_local_cloud(tmp_path):
     assert "without a base" not in done.stdout
     assert (tmp_path / "previews" / "comment.md").read_text() == done.stdout
     assert (tmp_path / "summary.md").read_text() == done.stdout
-    count(STARTS, 1)
     (stored,) = (tmp_path / "previews").glob("*.json")
     changed = StackPreview.model_validate_json(stored.read_text())
     assert (changed.stack, changed.error, changed.new_stack) == (CHANGED, None, True)

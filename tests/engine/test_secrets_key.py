@@ -10,7 +10,6 @@ from engine.deployment import is_passphrase_error
 from engine.secrets_provider import key_of, provider_options
 from scripts.preview.without_secrets import STAND_IN, without_secrets
 from tests.engine.kms import served
-from tests.suite import COMMANDS, count
 
 KEY = "projects/p/locations/us/keyRings/r/cryptoKeys/k"
 CANARY = "canaryKEYcanaryKEY0123456789"
@@ -43,7 +42,6 @@ def kms(tmp_path, monkeypatch):
 def run(monkeypatch, may, *command, stdin=None):
     """Run the engine as a caller who may do these things with the key."""
     monkeypatch.setenv("GOOGLE_OAUTH_ACCESS_TOKEN", f"token-{may}")
-    count(COMMANDS)
     return runner.run(*command, stdin=stdin, limit_s=LIMIT_S)
 
 

@@ -5,18 +5,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from tests.suite import (
-    BUDGET_PAGE,
-    CASES,
-    COLD,
-    COMMANDS,
-    PACKAGES,
-    PRODUCT,
-    STARTS,
-    budget,
-    part_of,
-    pytest_collection_modifyitems,
-)
+from tests.suite import part_of, pytest_collection_modifyitems
 
 FILES = {f"tests/{name}.py" for name in "abcdefgh"}
 ROOT = Path(__file__).resolve().parents[2]
@@ -76,9 +65,3 @@ def test_the_long_suite_runs_whole_files_because_their_tests_follow_one_another(
     whole = suite("--long")
     assert whole == ["test_first", "test_law", "test_second"]
     assert sorted(suite("--long", "--part", "1/2") + suite("--long", "--part", "2/2")) == whole
-
-
-def test_the_budget_names_all_that_is_counted():
-    assert {side: set(allowed) for side, allowed in budget(BUDGET_PAGE).items()} == {
-        key: {CASES, COMMANDS, STARTS, COLD} for key in (PRODUCT, PACKAGES)
-    }

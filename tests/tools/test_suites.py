@@ -88,7 +88,7 @@ def test_what_a_room_imports_is_below_it():
         (["scripts/cli/options.py"], "tests/scripts tests/engine", "tests/contracts tests/components tests/vm_agent"),
         (
             ["docs/tpu.md"],
-            "tests/authors/test_docs.py tests/engine/test_readme.py tests/test_*.py tests/tools/test_words.py",
+            "tests/authors/test_docs.py tests/engine/test_readme.py tests/test_*.py",
             "tests/engine tests/engine/test_tpu_stack.py tests/vm_agent tests/planning tests/scripts",
         ),
         (

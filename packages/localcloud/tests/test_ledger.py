@@ -67,13 +67,12 @@ def critical_rows(text):
     return [(float(cells[1]), cells[2].strip(" `")) for cells in (row.split("|") for row in rows) if "`" in str(cells)]
 
 
-def test_the_first_screen_is_what_decides_by_price():
+def test_the_first_section_is_what_decides_by_price():
     text = page(load())
     critical = [entry.id for entry in load().assumptions if entry.danger == "critical" and not entry.tried]
     assert sorted(name for _, name in critical_rows(text)) == sorted(critical)
     assert critical_rows(text) == sorted(critical_rows(text))
-    assert text.splitlines().index("## Entries") <= 30
-    assert len(critical) <= 15, "what decides is a short list"
+    assert text.index("## Critical assumptions, not yet tried") < text.index("## Entries")
 
 
 def test_every_entry_counts_by_danger_and_by_kind_and_by_source():
