@@ -26,6 +26,12 @@ def allowed_name(stack: str) -> str:
     return near if _STACK.fullmatch(near) else ""
 
 
+def account_email(account_id: str, project: str) -> str:
+    """Return the e-mail of a service account. `example.com:name` is a project of a domain."""
+    domain, _, name = project.rpartition(":")
+    return f"{account_id}@{f'{name}.{domain}' if domain else name}.iam.gserviceaccount.com"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Names:
     """Names of one stack's resources. Each contains `gemma-STACK`."""
@@ -48,9 +54,8 @@ class Names:
 
     @property
     def account_email(self) -> str:
-        """E-mail of the service account. `example.com:name` is a project of a domain."""
-        domain, _, name = self.project.rpartition(":")
-        return f"{self.account_id}@{f'{name}.{domain}' if domain else name}.iam.gserviceaccount.com"
+        """E-mail of the service account."""
+        return account_email(self.account_id, self.project)
 
     @property
     def bucket(self) -> str:

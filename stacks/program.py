@@ -4,7 +4,7 @@ import pulumi
 from pulumi.runtime import get_config_env, get_config_secret_keys_env
 
 from contracts.errors import CommandRefusedError
-from contracts.labels import Ownership, StackLimits
+from contracts.labels import Ownership
 from contracts.naming import Names, NamingError, allowed_name, check_stack_name
 from planning import PlanningError
 from planning.cost.subject import examine
@@ -55,11 +55,7 @@ def run() -> None:
         ownership=Ownership(
             project=pulumi.get_project(),
             stack=stack,
-            limits=StackLimits(
-                max_age_s=settings.max_age_s,
-                max_usd=settings.max_usd,
-                idle_after_s=settings.tpu.idle_after_s if settings.tpu else None,
-            ),
+            limits=settings.limits,
         ),
         secrets={key: pulumi.Config().require_secret(key) for key in settings.secrets},
     )

@@ -2,7 +2,7 @@
 
 Each check is ok, missing or unknown, with the command that fixes it. Checks with the same cause are grouped; --json lists each. Exit code 0: all
 checks are ok. Exit code 1: a check is missing or unknown. A hub or registry that this machine cannot reach is ignored, because the server reaches
-them from Google's network.
+them from Google's network. Limits without a known guard are also ignored, because the stack can be deployed.
 """
 
 import json

@@ -24,7 +24,7 @@ class Diagnosis(CheckResult):
     api: str = ""
     """API that must be on for the result to hold, such as `tpu` for a quota of chips; empty for other checks."""
     required: bool = True
-    """True if the command fails with `unknown`. False for hub and registry, which the server reaches from Google's network."""
+    """True if the command fails with `unknown`. False for hub and registry, which the server reaches from Google's network, and for limits."""
 
 
 ok: Final = partial(Diagnosis, "passed")

@@ -12,6 +12,7 @@ from typing import Final
 
 from rich.progress import Progress, TextColumn, TimeElapsedColumn
 
+from cloud.guard import limits_line
 from contracts.errors import CommandRefusedError, ScriptError
 from contracts.exit_codes import ExitCode
 from contracts.outputs import StackOutputs
@@ -54,7 +55,8 @@ def deploy(stack: str, *, yes: bool, refreshes: bool) -> ExitCode:
     if not changes:
         tell("\n".join([*shown, f"{stack}: no changes; {unchanged} resources are up to date."]))
         return ExitCode.DONE
-    tell("\n".join([*shown, *sentences, counted(changes, unchanged), f"Cost: {cost}"]))
+    limits = limits_line(settings.limits, settings.project)
+    tell("\n".join([*shown, *sentences, counted(changes, unchanged), f"Cost: {cost}", *([limits] if limits else [])]))
     if not yes:
         confirm(
             f"Deploy stack {stack}?",

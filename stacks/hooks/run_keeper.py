@@ -14,6 +14,7 @@ from tenacity import retry, retry_if_exception, stop_after_attempt
 from cloud.capacity import QueuedResource, capacity_names
 from cloud.clock import GOOGLE_CLOCK
 from cloud.google_calls import GoogleCallError, call_now
+from cloud.guard import limits_line
 from cloud.prices import seen_instance, seen_queued, seen_service
 from contracts.errors import CommandRefusedError
 from contracts.resource_types import CAPACITY_TYPE, SERVICE_TYPE
@@ -166,6 +167,8 @@ def keep_runs(context: Context) -> None:
     keeper = keeper_of(context)
     if not pulumi.runtime.is_dry_run():
         keeper.note_first()
+        if line := limits_line(context.ownership.limits, context.settings.project):
+            pulumi.log.info(line)
     hook = pulumi.ResourceHook("keep-runs", keeper.note_after)
     failed = pulumi.ErrorHook("keep-runs-of-a-failure", keeper.note_failed)
 

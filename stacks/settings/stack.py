@@ -9,7 +9,7 @@ from urllib.parse import urlsplit
 from pydantic import BeforeValidator, Field, field_validator
 
 from contracts.fields import camel_case
-from contracts.labels import PRODUCT
+from contracts.labels import PRODUCT, StackLimits
 from contracts.naming import Names
 from contracts.staged_weights import own_folder
 from planning.data.images import DEFAULT_IMAGES, IMAGES
@@ -310,6 +310,12 @@ class Settings(Block):
     def weights_name(self) -> str:
         """That folder without the hash: the folder of a copy of the weights, and the base to which staging adds the hash."""
         return (self.bucket.prefix if self.bucket.prefix is not None else self.model.rpartition("/")[2]).strip("/")
+
+    @property
+    def limits(self) -> StackLimits:
+        """Limits that a guard enforces."""
+        idle_after_s = self.tpu.idle_after_s if self.tpu else None
+        return StackLimits(max_age_s=self.max_age_s, max_usd=self.max_usd, idle_after_s=idle_after_s)
 
     @property
     def regions(self) -> tuple[str, ...]:

@@ -73,6 +73,7 @@ def test_a_tpu_stack_comes_up_by_one_word_in_a_terminal_and_goes(new_project):
             f"{TPU}: requests TPU capacity. New capacity can take hours or never arrive. The first start takes",
             "to create, 2 unchanged.",
             "Cost: $1.35/h maximum.",
+            "Limits: no guard is known, so maxAge is not enforced: project local-project has no account ci-guard",
             f'gemma chat {TPU} "Say hello."',
         )
         assert re.search(rf"{TPU} deployed in .+ s\. Zone: us-east5-a", found), shown.text

@@ -107,8 +107,10 @@ def deployed(stack):
     stack.post("secretmanager/v1/projects/local-project/secrets?secretId=theirs", theirs)
     with ProcessWatch() as watch:
         preview = stack.pulumi("preview", "--diff", "--stack", STACK)
-        stack.cold("up", "--yes", "--skip-preview", "--stack", STACK)
+        up = stack.cold("up", "--yes", "--skip-preview", "--stack", STACK)
     assert CAPACITY in preview.text
+    assert "Limits: " not in preview.text
+    assert "Limits: no guard is known, so maxAge is not enforced: project local-project has no account" in up.text
     assert watch.seen == []
 
 

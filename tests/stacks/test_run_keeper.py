@@ -21,20 +21,25 @@ def context():
     return context_of(start.settings, limits)
 
 
-@pytest.mark.parametrize(("preview", "noted"), [(False, 1), (True, 0)])
-def test_an_update_looks_first_and_binds_its_hooks_and_a_preview_writes_nothing(
+@pytest.mark.parametrize(("preview", "noted"), [(False, ["first", "$3 in local-project"]), (True, [])])
+def test_an_update_looks_first_names_its_limits_and_binds_its_hooks_and_a_preview_calls_nothing(
     context, declare, monkeypatch, preview, noted
 ):
     transforms, looks = [], []
 
+    def line(limits, project):
+        return f"${limits.max_usd} in {project}"
+
     def program():  # `declare` takes the first look away
         monkeypatch.setattr(RunKeeper, "note_first", lambda _: looks.append("first"))
+        monkeypatch.setattr(run_keeper, "limits_line", line)
+        monkeypatch.setattr(pulumi.log, "info", looks.append)
         monkeypatch.setattr(pulumi.runtime, "is_dry_run", lambda: preview)
         monkeypatch.setattr(pulumi.runtime, "register_stack_transformation", transforms.append)
         keep_runs(context)
 
     declare(program)
-    assert len(looks) == noted
+    assert looks == noted
     (transform,) = transforms
     bound = {}
     for kind in (SERVICE, CAPACITY, "gcp:storage/bucket:Bucket"):

@@ -36,6 +36,10 @@ PARSED = Path(__file__).parents[1] / "fixtures" / "gcloud" / "ci.txt"
 WRITES = {"deploy.yml": "deploy", "teardown.yml": "teardown-by-hand"}
 RELEASE = "release.yml"
 """Its page is docs/authors/releasing.md; tests/authors/release/test_workflow.py compares them."""
+UPSTREAM = ("nightly.yml", RELEASE)
+"""Workflows that a copy of this repository does not run; docs/authors/releasing.md sets their variables."""
+GOOGLE = set(re.findall(r"vars\.(GCP_\w+)", str(WORKFLOWS)))
+"""The repository variables about Google that any workflow reads."""
 
 
 def triggers(workflow):
@@ -92,16 +96,59 @@ def test_each_job_gets_the_account_of_its_kind():
     }
 
 
-def test_a_guard_that_cannot_run_fails_and_is_not_skipped():
-    jobs_of = WORKFLOWS["guard.yml"]["jobs"]
-    assert [job.get("needs") for job in jobs_of.values()] == [None, "variables", "set-up"]
-    assert not any("if" in job for job in jobs_of.values()), "a skipped job is green"
+@pytest.mark.parametrize("kind", ["guard", "drift"])
+def test_what_watches_the_cloud_is_skipped_without_any_google_variable_and_fails_with_some_of_them(kind):
+    jobs_of = WORKFLOWS[f"{kind}.yml"]["jobs"]
+    assert {name: job.get("needs") for name, job in jobs_of.items()} == {
+        "variables": None,
+        "set-up": "variables",
+        kind: "set-up",
+    }
+    assert [name for name, job in jobs_of.items() if "if" in job] == ["variables"], "a skipped job is green"
+    assert sorted(jobs_of["variables"]["if"].split(" || ")) == sorted(f"vars.{name} != ''" for name in GOOGLE)
     (refuses,) = jobs_of["variables"]["steps"]
-    named = set(re.findall(r"vars\.(\w+)", str(jobs_of["guard"])))
-    assert named == set(re.findall(r"vars\.(\w+) == ''", refuses["if"]))
+    named = set(re.findall(r"vars\.(GCP_\w+)", str(jobs_of[kind])))
+    assert sorted(refuses["if"].split(" || ")) == sorted(f"vars.{name} == ''" for name in named)
+    assert f"GCP_{'GUARD' if kind == 'guard' else 'PLAN'}_SERVICE_ACCOUNT" in named
     shown = subprocess.run(["bash", "-c", refuses["run"]], capture_output=True, text=True, check=False)
     assert (shown.returncode, shown.stdout.count("::error")) == (1, 1)
     assert all(name in shown.stdout for name in named)
+
+
+def test_a_copy_of_the_repository_uses_no_minutes_for_the_work_of_its_maintainers():
+    """A job that needs a skipped one is skipped too, unless its condition says otherwise."""
+    for name in UPSTREAM:
+        for key, job in WORKFLOWS[name]["jobs"].items():
+            if "needs" not in job:
+                assert job.get("if") == "vars.UPSTREAM == 'true'", (name, key)
+            assert not re.search(r"\b(always|failure|cancelled)\(", str(job.get("if"))), (name, key)
+    everyone = set(WORKFLOWS) - set(UPSTREAM)
+    assert [name for name in sorted(everyone) if "UPSTREAM" in str(WORKFLOWS[name])] == []
+
+
+def test_kills_are_a_hundred_a_night_and_a_thousand_on_one_night_of_the_week():
+    nightly = WORKFLOWS["nightly.yml"]
+    kills, crons = nightly["jobs"]["kills"], [each["cron"] for each in triggers(nightly)["schedule"]]
+    (step,) = [step for step in kills["steps"] if step.get("name") == "Kill"]
+    weekly, most, few = re.fullmatch(
+        r"\$\{\{ github\.event\.schedule == '(.+)' && (\d+) \|\| (\d+) \}\}", step["env"]["COUNT"]
+    ).groups()
+    days = {cron: cron.split()[4] for cron in crons}
+    assert (days.pop(weekly), list(days.values())) == ("0", ["1-6"]), "each night has one run"
+    series = len(kills["strategy"]["matrix"]["series"])
+    assert (series * int(few), series * int(most)) == (100, 1000)
+    assert 'COUNT="$COUNT"' in step["run"]
+    assert int(most) / 3 < kills["timeout-minutes"] / 2, "three kills take a minute (Makefile)"
+
+
+def test_who_approves_a_deployment_reads_that_no_guard_is_set():
+    steps_of = WORKFLOWS["deploy.yml"]["jobs"]["preview"]["steps"]
+    (warns,) = [step for step in steps_of if step.get("name") == "Warn without a guard"]
+    assert warns["if"] == "vars.GCP_GUARD_SERVICE_ACCOUNT == ''"
+    shown = subprocess.run(["bash", "-c", warns["run"]], capture_output=True, text=True, check=True).stdout
+    assert shown.startswith("::warning title=No limit is enforced::")
+    words = ("maxAge", "maxUsd", "tpu.idleAfter", "GCP_GUARD_SERVICE_ACCOUNT", "docs/costs.md, Schedule the guard")
+    assert [word for word in words if word not in shown] == []
 
 
 def test_a_deployment_waits_for_an_approval_and_runs_plain_pulumi():
@@ -241,7 +288,7 @@ def test_a_teardown_needs_the_name_twice(tmp_path):
 
 def test_the_page_sets_each_variable_that_the_workflows_read_to_the_value_of_its_table():
     calls, found = [words for words, _ in page_calls() if words[:2] == ["variable", "set"]], page_variables()
-    text = "".join(path.read_text() for path in (GITHUB / "workflows").glob("*.yml") if path.name != RELEASE)
+    text = "".join(path.read_text() for path in (GITHUB / "workflows").glob("*.yml") if path.name not in UPSTREAM)
     assert len(calls) == len(found) == 8
     assert set(found) == set(re.findall(r"\bvars\.(\w+)", text))
     assert all(words[3:5] == ["--repo", "my-org/gemma-serving"] for words in calls)

@@ -32,7 +32,7 @@ from localcloud.world.scenario import ComputeTpu, Fault, OperationDurations, Run
 from planning.data.checkpoints import CHECKPOINTS
 from scripts.capacity.__main__ import COMMAND as CAPACITY
 from scripts.cli.command import run_command
-from scripts.doctor import capacity, machine, model, project, run, tunnel_role
+from scripts.doctor import capacity, limits, machine, model, project, run, tunnel_role
 from scripts.doctor.__main__ import COMMAND
 from scripts.doctor.diagnosis import Check, Diagnosis
 from scripts.doctor.run import concurrently
@@ -53,6 +53,7 @@ MODULES = {
     **dict.fromkeys(("quota of", "v6e"), (project, capacity)),
     **dict.fromkeys(("gcloud", "registry", "Pulumi"), (machine,)),
     "role": (tunnel_role,),
+    "limits": (limits,),
     "credentials": (),
 }
 """Whose checks give a line of the report, by how the line begins; the others are about what the server runs."""
@@ -217,6 +218,10 @@ class World:
         document = Scenario(operations=INSTANT, **changes).model_dump(mode="json")
         self.admin("PUT", "/admin/scenario", document)
 
+    def service_account(self, account_id):
+        """Make a service account."""
+        self.admin("POST", f"/iam/v1/projects/{PROJECT}/serviceAccounts", {"accountId": account_id})
+
     def policy(self, constraint, **rule):
         body = {"policy": {"constraint": f"constraints/{constraint}", **rule}}
         self.admin("POST", f"/cloudresourcemanager/v1/projects/{PROJECT}:setOrgPolicy", body)
@@ -360,6 +365,7 @@ def world(tmp_path, monkeypatch, capsys):
 
 
 def test_a_ready_project_is_all_ok_for_a_cloud_run_stack(world):
+    world.service_account("ci-guard")
     world.stage("l4-qat")
     world.environment.setenv("GOOGLE_OAUTH_ACCESS_TOKEN", world.cloud.token)
     code, report = world.doctor("l4-qat")
@@ -414,6 +420,28 @@ def test_an_api_that_is_off_is_missing_with_the_command_that_enables_it(world):
     )
     assert by_name["v6e-4 in us-east5-a"]["status"] == "unknown"
     assert by_name["quota of chips in us-east5-a"]["status"] == "unknown"
+
+
+def test_limits_without_a_known_guard_are_named_and_do_not_make_the_project_unready(world, capsys):
+    """Only the account's document proves it; a guard with another account may exist, so the line is not `missing`."""
+    code, report = world.doctor("tpu-v6e4")
+    assert (code, report["ready"]) == (0, True)
+    (line,) = [line for line in report["checks"] if line["status"] != "ok"]
+    why = f"project {PROJECT} has no account ci-guard (docs/costs.md, Schedule the guard)"
+    said = f"no guard is known, so maxAge is not enforced: {why}"
+    assert (line["check"], line["status"], line["detail"], line["fix"]) == ("limits", "unknown", said, "")
+    assert run_command(COMMAND, ["--project", PROJECT, "--stack", "tpu-v6e4"]) == 0
+    printed = capsys.readouterr().out
+    assert max(map(len, printed.splitlines())) <= 80
+    assert f"unknown limits: {said}" in " ".join(printed.split())
+    world.service_account("ci-guard")
+    line = world.line("limits", "tpu-v6e4")
+    assert (line["status"], line["detail"].split(";")[0]) == ("ok", "account ci-guard exists")
+    world.log_in_as(f"stranger@{PROJECT}.iam.gserviceaccount.com")
+    line = world.line("limits", "tpu-v6e4")
+    assert (line["status"], line["fix"].rpartition("/")[2]) == ("unknown", "iam.serviceAccountAdmin --condition=None")
+    world.write("tpu-v6e4", ("  gemma-serving:maxAge: 24h", "  # gemma-serving:maxAge: 24h"))
+    assert "limits" not in {line["check"] for line in world.doctor("tpu-v6e4")[1]["checks"]}
 
 
 # --- the project ---------------------------------------------------------------------------------------------------------------
@@ -916,6 +944,7 @@ def test_a_secret_by_reference_is_looked_up_and_the_hub_is_asked_with_its_value(
 
 
 def test_a_hub_or_registry_that_this_machine_cannot_reach_does_not_fail(world):
+    world.service_account("ci-guard")
     world.environment.setenv("HF_ENDPOINT", "http://127.0.0.1:1")
     world.environment.setattr(model, "TOKENS", "http://127.0.0.1:1/token")
     code, report = world.doctor("tpu-v6e4")
@@ -957,7 +986,8 @@ def test_the_token_of_docker_hubs_account_has_to_lie_where_the_settings_say(worl
 def test_following_the_commands_ends_in_a_ready_project(world, stack):
     """A project where everything is off, a caller without a role, and a bare machine."""
     email = f"deployer@{PROJECT}.iam.gserviceaccount.com"
-    world.admin("POST", f"/iam/v1/projects/{PROJECT}/serviceAccounts", {"accountId": "deployer"})
+    for account_id in ("deployer", "ci-guard"):
+        world.service_account(account_id)
     world.scenario(tpu=Tpu(zones=NO_CHIPS), run=Run(gpu_quota=0, cpu_quota=0, memory_quota_gib=0))
     world.policy("iam.disableServiceAccountCreation", booleanPolicy={"enforced": True})
     for api in APIS:

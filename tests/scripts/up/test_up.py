@@ -2,6 +2,7 @@
 
 import json
 import sys
+from collections import defaultdict
 from dataclasses import replace
 from pathlib import Path
 
@@ -58,12 +59,15 @@ class Engine:
     def __init__(self, monkeypatch):
         self.preview, self.result, self.updates = preview_of(RESTART), (0, ""), []
         self.outputs = replace(OUTPUTS, state="ACTIVE")
+        self.limits = defaultdict(str)
+        """What is said about the limits, by the age and the project."""
         self.known = [STACK]
         monkeypatch.setenv("GOOGLE_CLOUD_PROJECT", "my-project")
         monkeypatch.setattr(up.runner, "listed_stacks", lambda: frozenset(self.known))
         monkeypatch.setattr(up, "previewed", lambda _stack, *_options: self.preview)
         monkeypatch.setattr(up.runner, "attended", self._update)
         monkeypatch.setattr(up, "stack_outputs", lambda _stack: self.outputs)
+        monkeypatch.setattr(up, "limits_line", lambda limits, project: self.limits[limits.max_age_s, project])
         monkeypatch.setattr(preview_upcoming, "deployed_stack", lambda _stack: (None, None))
         monkeypatch.setattr(
             "sys.stdin",
@@ -102,7 +106,8 @@ def typed(*words):
     return run_command(command.COMMAND, ["--stack", STACK, *words])
 
 
-def test_it_states_the_effect_the_counts_and_the_cost_before_it_asks(engine, capsys):
+def test_it_states_the_effect_the_counts_the_cost_and_limits_without_a_guard_before_it_asks(engine, capsys):
+    engine.limits[24 * 3600, "my-project"] = "Limits: no guard is known."
     engine.preview = preview_of(
         RESTART,
         said=["fits\n", f"Notes: 3. To list them, run `gemma plan {STACK} --explain`."],
@@ -123,6 +128,7 @@ def test_it_states_the_effect_the_counts_and_the_cost_before_it_asks(engine, cap
         "If the new server does not become ready, the node restores the previous configuration and `up` fails with the reason.",
         "Resources: 1 to update, 3 unchanged.",
         "Cost: $1.35/h maximum. $5.40 at most for one run of 4 h.",
+        "Limits: no guard is known.",
     ]
     assert err.endswith(f"Deploy stack {STACK}? Type yes: up: Nothing was changed.\n")
     assert engine.updates == []

@@ -1,0 +1,52 @@
+"""The known guard of a project, which enforces the limits of stacks. Google enforces none of them."""
+
+from collections.abc import Callable, Mapping
+from functools import partial
+from http import HTTPStatus
+from typing import Final
+
+from cloud.google_calls import GoogleCallError, call_now
+from cloud.google_session import GoogleListError
+from contracts.labels import NO_LIMITS, StackLimits
+from contracts.naming import account_email
+
+GUARD: Final = "ci-guard"
+"""Account of guard.yml, which .github/setup/accounts.sh creates. It proves that a guard was set up, not that it runs."""
+LIMIT_S: Final = 10.0
+_PAGE: Final = "docs/costs.md, Schedule the guard"
+_Read = Callable[[str, str], Mapping[str, object]]
+"""Returns the response of an API to a GET of a path."""
+
+
+def unguarded(limits: StackLimits, project: str, read: _Read) -> str:
+    """Return that no guard is known to enforce the limits, as a clause; empty if the guard's account exists. Raises the errors of `read`."""
+    absent = f"no guard is known, so {_named(limits)} not enforced"
+    try:
+        account = read("iam", f"v1/projects/{project}/serviceAccounts/{account_email(GUARD, project)}")
+    except GoogleListError as error:
+        if error.status == HTTPStatus.NOT_FOUND:
+            return f"{absent}: project {project} has no account {GUARD} ({_PAGE})"
+        raise
+    return (
+        f"{absent}: the account {GUARD} of project {project} is disabled ({_PAGE})" if account.get("disabled") else ""
+    )
+
+
+def limits_line(limits: StackLimits, project: str) -> str:
+    """Return the line of an `up` about limits that no known guard enforces; empty if the guard is known or the stack has no limits."""
+    if limits == NO_LIMITS:
+        return ""
+    try:
+        found = unguarded(limits, project, partial(call_now, project=project, limit_s=LIMIT_S))
+    except GoogleCallError as error:
+        is_off = isinstance(error, GoogleListError) and error.is_api_off
+        why = f"API iam is off in project {project}" if is_off else str(error).rstrip(".")
+        found = f"cannot check whether a guard exists, without which {_named(limits)} not enforced: {why}"
+    return f"Limits: {found}." if found else ""
+
+
+def _named(limits: StackLimits) -> str:
+    """Return the keys of the limits that are set, and the verb."""
+    values = {"maxAge": limits.max_age_s, "maxUsd": limits.max_usd, "tpu.idleAfter": limits.idle_after_s}
+    *others, last = [key for key, value in values.items() if value is not None]
+    return f"{', '.join(others)} and {last} are" if others else f"{last} is"
