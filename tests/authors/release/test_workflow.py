@@ -33,11 +33,12 @@ def uses(job, action):
 
 def test_nothing_is_published_before_the_rehearsal_and_a_persons_approval():
     for job in PUBLISHING:
-        assert {"build", "rehearsal", "attest", "check"} <= needed(job)
+        assert {"build", "rehearsal", "upgrade", "attest", "check"} <= needed(job)
         assert JOBS[job]["environment"] == "release"
     assert all("github" in needed(job) for job in PUBLISHING[1:]), "programs download the plugin from the release"
     assert JOBS["attest"]["if"] == "github.event_name == 'push'", "a manual run ends after the rehearsal"
-    assert JOBS["build"]["if"] == "vars.UPSTREAM == 'true'", "a copy of the repository builds nothing"
+    for job in ("build", "upgrade"):
+        assert JOBS[job]["if"] == "vars.UPSTREAM == 'true'", "a copy of the repository builds nothing"
     assert [job for job in JOBS if "environment" in JOBS[job]] == list(PUBLISHING)
 
 

@@ -1,0 +1,167 @@
+"""A stack that an earlier commit deployed: the new code previews it, deploys over it and changes it, without a replacement or a loss.
+
+The earlier commit has a checkout and an environment of its own, and both work on one running local cloud. `UPGRADE_FROM=COMMIT` names another
+commit than the last release.
+"""
+
+import os
+import re
+import shutil
+import subprocess
+
+import pytest
+
+from tests.engine.conftest import ALICE, HF_CANARY, KEY_CANARY, ROOT, Workspace, open_workspace
+from tests.engine.test_gateway import GATEWAY, GATEWAY_SETTINGS, NO_ENVOY, SERVER_SETTINGS, has_envoy
+from tools.engine.language_host import WARM_PROGRAMS
+
+pytestmark = [pytest.mark.engine, pytest.mark.long]
+
+BEFORE_RELEASES = "df716a66"
+"""Commit to start from while no release has a tag."""
+SETUP_LIMIT_S = 1800
+STACKS = sorted(path.name.removeprefix("Pulumi.").removesuffix(".yaml") for path in ROOT.glob("Pulumi.*.yaml"))
+MORE = {
+    "tpu-v6e1": {"tpu.tunnelMembers": [ALICE], "maxAge": "20h", "maxUsd": 90},
+    "tpu-v6e1-e4b": {"tpu.api": "compute-engine"},
+    "tpu-v6e4": {"alerts.email": "a@example.com", "metrics.enabled": True, "weights": "bucket"},
+    "l4-12b-qat": {"cloudRun.invokers": [ALICE], "cloudRun.compileCache": "bucket"},
+}
+"""Settings for the resources that no stack declares as it is written."""
+STARTS = {
+    "tpu.projects.locations.queuedResources.create",
+    "compute.instances.insert",
+    "run.projects.locations.services.create",
+}
+"""Methods that start a machine."""
+SERVER = re.compile(r"[$:](?:gcp-tpu:index:QueuedResource|gcp:cloudrunv2/service:Service)::")
+"""URN of the resource that serves."""
+ENGINES_OWN = {"pulumi:providers:pulumi", "pulumi:pulumi:Stack"}
+"""Types that the engine writes in each run."""
+
+
+def commit_before():
+    """Return the commit to start from. Only a checkout without the whole history may lack it, and skips the tests."""
+    tag = _git("describe", "--tags", "--match", "v*", "--abbrev=0", "HEAD^").stdout.strip()
+    commit = os.environ.get("UPGRADE_FROM") or tag or BEFORE_RELEASES
+    if _git("rev-parse", "--verify", f"{commit}^{{commit}}").returncode != 0:
+        is_whole = _git("rev-parse", "--is-shallow-repository").stdout.strip() == "false"
+        assert not is_whole, f"this checkout has no commit {commit}: name another one by UPGRADE_FROM"
+        pytest.skip(f"this checkout lacks the history with commit {commit}: run `git fetch --unshallow`")
+    return commit
+
+
+def _git(*words):
+    return subprocess.run(["git", *words], cwd=ROOT, capture_output=True, text=True, check=False)
+
+
+class Earlier(Workspace):
+    """A checkout of the earlier commit, with its own environment, on the same cloud."""
+
+    @property
+    def python(self):
+        return self.folder / "project" / ".venv" / "bin" / "python"
+
+    @property
+    def engine(self):
+        return self.python.with_name("pulumi")
+
+    def script(self, name, *arguments, **options):
+        return self.run(self.python, "-m", f"scripts.{name}", *arguments, **options)
+
+
+def check_out(commit, folder):
+    """Write a commit's files and set them up by its own `make setup`."""
+    folder.mkdir(parents=True)
+    archive = subprocess.run(["git", "archive", commit], cwd=ROOT, capture_output=True, check=True)
+    subprocess.run(["tar", "--extract", "--directory", str(folder)], input=archive.stdout, check=True)
+    hidden = ("VIRTUAL_ENV", "PYTHONPATH")
+    environment = {key: value for key, value in os.environ.items() if key not in hidden}
+    done = subprocess.run(
+        ["make", "setup"],
+        cwd=folder,
+        env=environment,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=SETUP_LIMIT_S,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.fixture(scope="module")
+def both(tmp_path_factory):
+    """The earlier checkout and this one, on one local cloud."""
+    commit = commit_before()
+    folder = tmp_path_factory.mktemp("upgrade")
+    check_out(commit, folder / "earlier" / "project")
+    with open_workspace(folder, "--speed", "100") as now:
+        yield Earlier(folder / "earlier", {**now.environment, WARM_PROGRAMS: ""}), now
+
+
+def deploy(earlier, now, stack, more):
+    """Deploy a stack as its user does, with tokens, and hand its settings file, which has the stack's salt, to the new checkout."""
+    earlier.pulumi("stack", "init", stack)
+    earlier.configure(stack, **more)
+    if stack != GATEWAY:
+        earlier.script("save_token", "hfToken", "--stack", stack, stdin=HF_CANARY)
+        earlier.script("save_token", "apiKey", "--stack", stack, stdin=KEY_CANARY)
+        if "weights: bucket" in earlier.settings(stack).read_text():
+            earlier.stage(stack)
+    earlier.up(stack)
+    shutil.copy2(earlier.settings(stack), now.settings(stack))
+
+
+def ids(workspace, stack):
+    """Return the ids in the state by URN."""
+    return {each["urn"]: each.get("id") for each in workspace.resources(stack) if each["type"] not in ENGINES_OWN}
+
+
+def take_over(now, stack):
+    """Preview and deploy with the new code: each resource stays, and no request deletes anything or starts a second machine."""
+    before = ids(now, stack)
+    now.call("DELETE", "admin/requests")
+    steps = now.pulumi("preview", "--json", "--stack", stack).json["steps"]
+    assert {step["op"] for step in steps} <= {"same", "update", "create"}, [
+        (step["op"], step["urn"]) for step in steps if step["op"] != "same"
+    ]
+    now.up(stack)
+    after = ids(now, stack)
+    assert {urn: after.get(urn) for urn in before} == before
+    sent = [entry["id"] for entry in now.admin("requests")["requests"] if entry.get("operator") and entry.get("id")]
+    assert sent
+    assert [id_ for id_ in sent if id_.endswith(".delete") or id_ in STARTS] == []
+    now.assert_no_changes(stack)
+
+
+@pytest.mark.parametrize("stack", STACKS)
+def test_a_deployed_stack_is_taken_over_changed_in_place_and_torn_down(both, stack):
+    earlier, now = both
+    deploy(earlier, now, stack, MORE.get(stack, {}))
+    take_over(now, stack)
+    machine = {urn: id_ for urn, id_ in ids(now, stack).items() if SERVER.search(urn)}
+    assert len(machine) == 1
+    now.configure(stack, **{"vllm.maxModelLen": 2048})
+    now.up(stack)
+    assert machine.items() <= ids(now, stack).items()
+    assert now.served_length(stack) == 2048
+    now.teardown(stack)
+
+
+@pytest.mark.skipif(not has_envoy, reason=NO_ENVOY)
+def test_a_deployed_gateway_and_the_stack_behind_it_are_taken_over(both):
+    earlier, now = both
+    server, zone = "tpu-a", "us-east5-b"
+    earlier.settings(GATEWAY).write_text(GATEWAY_SETTINGS.replace(", { stack: tpu-b }", ""))
+    earlier.settings(server).write_text(SERVER_SETTINGS.format(zone=zone, run="4h"))
+    deploy(earlier, now, GATEWAY, {})
+    deploy(earlier, now, server, {})
+    earlier.up(GATEWAY)
+    shutil.copy2(earlier.settings(GATEWAY), now.settings(GATEWAY))
+    for stack in (server, GATEWAY):
+        take_over(now, stack)
+    now.teardown(server)
+    now.script("teardown", "--stack", GATEWAY, "--yes", expect=1)  # Cloud Run keeps addresses of the subnetwork for two hours
+    now.advance(2 * 3600)
+    now.teardown(GATEWAY)
