@@ -7,6 +7,7 @@ from typing import Final
 
 from cloud.google_calls import GoogleCallError, call_now
 from cloud.google_session import GoogleListError
+from contracts.fields import camel_case
 from contracts.labels import NO_LIMITS, StackLimits
 from contracts.naming import account_email
 
@@ -47,6 +48,10 @@ def limits_line(limits: StackLimits, project: str) -> str:
 
 def _named(limits: StackLimits) -> str:
     """Return the keys of the limits that are set, and the verb."""
-    values = {"maxAge": limits.max_age_s, "maxUsd": limits.max_usd, "tpu.idleAfter": limits.idle_after_s}
+    values = {
+        camel_case("max_age"): limits.max_age_s,
+        camel_case("max_usd"): limits.max_usd,
+        "tpu.idleAfter": limits.idle_after_s,
+    }
     *others, last = [key for key, value in values.items() if value is not None]
     return f"{', '.join(others)} and {last} are" if others else f"{last} is"

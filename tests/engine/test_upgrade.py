@@ -36,6 +36,8 @@ STARTS = {
 """Methods that start a machine."""
 SERVER = re.compile(r"[$:](?:gcp-tpu:index:QueuedResource|gcp:cloudrunv2/service:Service)::")
 """URN of the resource that serves."""
+CHANGED, WORKLOADS = 2048, {"tpu-v6e4-turbo": 8192}
+"""Lengths that the change in place sets; the workload of a stack may need more."""
 ENGINES_OWN = {"pulumi:providers:pulumi", "pulumi:pulumi:Stack"}
 """Types that the engine writes in each run."""
 
@@ -142,10 +144,11 @@ def test_a_deployed_stack_is_taken_over_changed_in_place_and_torn_down(both, sta
     take_over(now, stack)
     machine = {urn: id_ for urn, id_ in ids(now, stack).items() if SERVER.search(urn)}
     assert len(machine) == 1
-    now.configure(stack, **{"vllm.maxModelLen": 2048})
+    length = WORKLOADS.get(stack, CHANGED)
+    now.configure(stack, **{"vllm.maxModelLen": length})
     now.up(stack)
     assert machine.items() <= ids(now, stack).items()
-    assert now.served_length(stack) == 2048
+    assert now.served_length(stack) == length
     now.teardown(stack)
 
 
@@ -162,6 +165,8 @@ def test_a_deployed_gateway_and_the_stack_behind_it_are_taken_over(both):
     for stack in (server, GATEWAY):
         take_over(now, stack)
     now.teardown(server)
-    now.script("teardown", "--stack", GATEWAY, "--yes", expect=1)  # Cloud Run keeps addresses of the subnetwork for two hours
+    now.script(
+        "teardown", "--stack", GATEWAY, "--yes", expect=1
+    )  # Cloud Run keeps addresses of the subnetwork for two hours
     now.advance(2 * 3600)
     now.teardown(GATEWAY)
