@@ -33,12 +33,22 @@ CHANCE = (
     (re.compile(r"(?<=/alertPolicies/)\d+/conditions/\d+"), "..."),
 )
 """Parts of texts that differ between two local clouds: ports, random suffixes of revisions, operation ids, times of runs."""
-GIVEN_ID = re.compile(r"(?<=/alertPolicies/)\d+$|(?<=/notificationChannels/)\d+$")
+GIVEN_ID = re.compile(r"(?<=/alertPolicies/)\d+$|(?<=/notificationChannels/)\d+$|(?<=/dashboards/)\d+$")
 """Ids that the cloud gives at random. A deletion has no body, so all deletions of a kind count as one resource's."""
 IGNORED = frozenset(
-    {"etag", "fingerprint", "requestId", "generation", "ifGenerationMatch", "alt", "prettyPrint", "upload_id"}
+    {
+        "etag",
+        "fingerprint",
+        "requestId",
+        "generation",
+        "ifGenerationMatch",
+        "alt",
+        "prettyPrint",
+        "upload_id",
+        "gemma-serving-ends-at",
+    }
 )
-"""Query parameters and fields that may differ: each cloud or client chooses its own, or Google's Go clients state the default."""
+"""Query parameters and fields that may differ: each cloud or client chooses its own, Google's Go clients state the default, or a run ends at its own time."""
 
 
 def is_built(stack):
