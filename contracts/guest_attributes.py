@@ -1,5 +1,6 @@
 """Guest attributes: state of the server, published by the agent on the TPU machine."""
 
+import re
 from typing import Final
 
 GUEST_ATTRIBUTE_NAMESPACE: Final = "gemma-serving"
@@ -36,13 +37,23 @@ RETRYING: Final = "retrying"
 WAITING_FOR_HUB: Final = "waiting for the hub"
 WAITING_FOR_REGISTRY: Final = "waiting for the registry"
 WAITING_FOR_STORAGE: Final = "waiting for storage"
+WAITING_FOR_DOCKER: Final = "waiting for docker"
 RESTORING: Final = "restoring"
 ENDING: Final = "ending"
 FAILED: Final = "failed"
 
-WAITING: Final = frozenset({WAITING_FOR_HUB, WAITING_FOR_REGISTRY, WAITING_FOR_STORAGE})
+WAITING: Final = frozenset({WAITING_FOR_HUB, WAITING_FOR_REGISTRY, WAITING_FOR_STORAGE, WAITING_FOR_DOCKER})
 """Phases of a transient cause."""
 WITH_REASON: Final = frozenset({FAILED, RETRYING, RESTORING, *WAITING})
 """Phases whose `detail` ends with the reason."""
 
 DETAIL_LIMIT_BYTES: Final = 2048
+
+DOCKER_HINT: Final = re.compile(r"(?:Run|See) 'docker [\w ]*--help'.*")
+"""Last line of an error of `docker run`; Docker 28 prints it after each one. Older agents publish it in `detail`."""
+
+
+def reason_of(detail: str) -> str:
+    """Return the reason in a `detail`: its last line, or an empty string."""
+    lines = [line.strip() for line in detail.splitlines()]
+    return next((line for line in reversed(lines) if line and not DOCKER_HINT.fullmatch(line)), "")

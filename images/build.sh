@@ -1,6 +1,6 @@
 #!/bin/sh
 # Build one image of this folder without a push, on the base that planning/data/images.json pins: `images/build.sh vllm-tpu-w4a16`.
-# Exit code 0: built. 1: the build failed, or the disk is too small. 2: no such image. Needs Docker with buildx, and Python.
+# Exit code 0: built. 1: the build failed, Docker has no buildx, or the disk is too small. 2: no such image. Needs Docker with buildx, and Python.
 set -eu
 cd "$(dirname "$0")/.."
 python=python3
@@ -14,6 +14,10 @@ print(f"{found.repository}@{found.digest}" if found is not None and found.build_
 if [ -z "$base" ]; then
     echo "images: image \"$name\" not found. Pass the name of a folder in images/." >&2
     exit 2
+fi
+if ! docker buildx version >/dev/null 2>&1; then
+    echo "images: Docker has no buildx. Install docker-buildx (Debian, Ubuntu) or docker-buildx-plugin (Docker's own packages)." >&2
+    exit 1
 fi
 needed=$("$python" -c 'from planning.data.overheads import IMAGE_ON_DISK_GIB; print(IMAGE_ON_DISK_GIB[1])')
 root=$(docker info --format '{{.DockerRootDir}}')

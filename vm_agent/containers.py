@@ -14,7 +14,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import cast
 
-from contracts.guest_attributes import WAITING_FOR_HUB, WAITING_FOR_REGISTRY, WAITING_FOR_STORAGE
+from contracts.guest_attributes import (
+    DOCKER_HINT,
+    WAITING_FOR_DOCKER,
+    WAITING_FOR_HUB,
+    WAITING_FOR_REGISTRY,
+    WAITING_FOR_STORAGE,
+)
 from contracts.path_guard import PYTHON_PATH, is_guarded, python_path
 from contracts.serving_document import ServingDocument, secrets_hash
 from vm_agent.base import (
@@ -57,6 +63,8 @@ UPSTREAM_ADVICE = (
     " Docker Hub rejected the pull, or Artifact Registry's. If the limit for pulls without an account is exhausted, "
     "set gemma-serving:dockerHub."
 )
+DISK_FULL = "no space left on device"
+DISK_ADVICE = " Set tpu.bootDiskSizeGb; this replaces the capacity."
 PASSING = re.compile(
     r"\b(?:429|5\d\d) (?:Client|Server) Error\b|\b(?:Client|Server) error '(?:429|5\d\d)\b|\bstatus(?: code)?:? (?:429|5\d\d)\b"
     r"|\btoomanyrequests\b|\b429 Too Many Requests\b|\b50[0234] (?:Bad Gateway|Service Unavailable|Gateway Time-?out|Internal Server)"
@@ -78,6 +86,8 @@ REPEATED = re.compile(r"Engine core initialization failed|WorkerProc initializat
 TRACEBACK_LINES = 40
 """Lines of a traceback before its message, of which one names the library of the call."""
 MISSING_STATUS = 127
+DOCKER_LIMIT_S = 30.0
+"""Time after which a docker that accepted a connection counts as one that does not respond."""
 # Other programs install packages at boot too: wait for their lock.
 INSTALL = (
     ("apt-get", "-q", "-oDPkg::Lock::Timeout=300", "update"),
@@ -87,15 +97,23 @@ INSTALL_LIMIT_S = 900
 
 
 def run_command(
-    argv: Sequence[str], *, stdin: str = "", timeout_s: float = 120, env: Mapping[str, str] | None = None
+    argv: Sequence[str],
+    *,
+    stdin: str = "",
+    timeout_s: float = 120,
+    env: Mapping[str, str] | None = None,
+    merges: bool = False,
 ) -> tuple[int, str]:
-    """Run a command until it exits. Return its exit status and its combined output streams."""
+    """Run a command until it exits. Return its exit status and its output; of one that failed, its error messages.
+
+    `merges`: return both, as a container's log needs.
+    """
     try:
         done = subprocess.run(
             argv,
             input=stdin,
             stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
+            stderr=subprocess.STDOUT if merges else subprocess.PIPE,
             text=True,
             errors="replace",
             timeout=timeout_s,
@@ -106,19 +124,26 @@ def run_command(
         return LATE_STATUS, f"no result within {timeout_s:.0f} s"
     except OSError as error:
         return MISSING_STATUS, str(error)
-    return done.returncode, done.stdout.strip()
+    errors = (done.stderr or "").strip() if done.returncode else ""
+    return done.returncode, errors or done.stdout.strip()
 
 
-def wait_for_docker(limit_s: float = 120) -> None:
-    """Wait until docker responds: its daemon may start later. Raises ServingError after `limit_s`."""
-    deadline = time.monotonic() + limit_s
-    while True:
-        status, output = run_command(["docker", "ps", "--quiet"])
-        if status == 0:
-            return
-        if time.monotonic() > deadline:
-            raise ServingError(f"docker did not respond within {limit_s:.0f} s: {output[-300:]}")
-        time.sleep(1)
+def docker_problem() -> "ServingError | None":
+    """Return the error of a docker that does not respond, or None if it does."""
+    status, output = run_command(["docker", "ps", "--quiet"], timeout_s=DOCKER_LIMIT_S)
+    return unresponsive_docker(status, output) if status else None
+
+
+def unresponsive_docker(status: int, output: str) -> ServingError:
+    """Return the error of a docker that does not respond. It is no fault of a document."""
+    said = docker_message(output) or f"exit code {status}"
+    return ServingError(f"docker does not respond: {said}", waits_for=WAITING_FOR_DOCKER)
+
+
+def docker_message(output: str) -> str:
+    """Return docker's error on one line, without the hint that it ends with."""
+    lines = (line.strip() for line in output.splitlines())
+    return " ".join(line for line in lines if line and not DOCKER_HINT.fullmatch(line))[-600:]
 
 
 def ensure_docker() -> None:
@@ -187,13 +212,16 @@ def refused_by_registry(message: str, said: str) -> ServingError:
     """Return the error of a login or a pull. `said` is docker's output."""
     denied = bool(DENIED.search(said))
     is_passing = not denied and PASSING.search(said) is not None
-    return ServingError(message, denied=denied, waits_for=WAITING_FOR_REGISTRY if is_passing else "")
+    return ServingError(
+        message, denied=denied, retry=DISK_FULL not in said, waits_for=WAITING_FOR_REGISTRY if is_passing else ""
+    )
 
 
 def pull_problem(image: str, said: str) -> str:
-    """Return the message of a failed pull, with the setting to change if Docker Hub may have rejected it."""
+    """Return the message of a failed pull, with the setting to change if the disk is full or Docker Hub may have rejected it."""
     limited = LIMITED.search(said) and ("-docker.pkg.dev/" in image or image.startswith("docker.io/"))
-    return f"Cannot pull image {image}: {said[-600:]}{UPSTREAM_ADVICE if limited else ''}"
+    advice = f".{DISK_ADVICE}" if DISK_FULL in said else UPSTREAM_ADVICE if limited else ""
+    return f"Cannot pull image {image}: {said[-600:]}{advice}"
 
 
 def run_followed(
@@ -260,16 +288,20 @@ class ContainerState:
     restart: str = ""
 
 
+def inspected(name: str, template: str) -> str:
+    """Return what docker has about a container, or an empty string without one. Raises ServingError."""
+    status, output = run_command(["docker", "inspect", "--type=container", f"--format={template}", name])
+    if status and "no such" not in output.lower():
+        raise unresponsive_docker(status, output)
+    return "" if status else output
+
+
 def container_state() -> ContainerState | None:
     """Return the state of the server's container, or None without one. Raises ServingError."""
     wanted = (HASH_LABEL, DRAIN_LABEL, FORM_LABEL, SECRETS_LABEL, RESTART_LABEL)
     labels = " ".join('{{index .Config.Labels "' + label + '"}}' for label in wanted)
-    template = "{{.State.Running}} {{.State.ExitCode}} " + labels
-    status, output = run_command(["docker", "inspect", "--type=container", f"--format={template}", CONTAINER])
-    running, _, rest = output.partition(" ")
-    if status and "no such" not in output.lower():
-        raise ServingError(f"docker does not respond: {output[-600:] or f'exit code {status}'}")
-    if status or running not in {"true", "false"}:
+    running, _, rest = inspected(CONTAINER, "{{.State.Running}} {{.State.ExitCode}} " + labels).partition(" ")
+    if not running:
         return None
     exit_code, text_hash, drain_s, form, secrets, restart = [*rest.split(" "), "", "", "", "", ""][:6]
     return ContainerState(running == "true", int(exit_code), text_hash, float(drain_s or 0), form, secrets, restart)
@@ -304,7 +336,7 @@ def remove_other_models(*documents: ServingDocument, cache: Path = Path(HUB_CACH
 
 def container_log() -> "tuple[str, ...]":
     """Return the last log lines of the server's container, or none if docker does not return them."""
-    status, output = run_command(["docker", "logs", f"--tail={LOG_LINES}", CONTAINER])
+    status, output = run_command(["docker", "logs", f"--tail={LOG_LINES}", CONTAINER], merges=True)
     return () if status else tuple(output.splitlines())
 
 
@@ -352,7 +384,9 @@ def start_container(
         argv += [option, document.image, *document.command[1:], *document.arguments, *drain]
         status, output = run_command(argv, timeout_s=300)
     if status:
-        raise ServingError(f"docker run failed: {output[-600:]}")
+        is_full = DISK_FULL in output
+        advice = f".{DISK_ADVICE}" if is_full else ""
+        raise ServingError(f"docker run failed: {docker_message(output)}{advice}", retry=not is_full)
     return float(round(drain_s)) if drain else 0.0
 
 
@@ -385,7 +419,9 @@ def _image_variable(image: str, name: str) -> str:
     try:
         variables: object = json.loads(output)
     except ValueError:
-        raise ServingError(f"docker cannot inspect image {image}: {output[-600:]} (exit code {status})") from None
+        raise ServingError(
+            f"docker cannot inspect image {image}: {docker_message(output)} (exit code {status})"
+        ) from None
     listed = cast("list[str]", variables) if isinstance(variables, list) else []  # null for an image without any
     found = (one.partition("=") for one in listed)
     return next((value for variable, _, value in found if variable == name), "")

@@ -13,7 +13,7 @@ from contracts.serving_document import RESTART_METADATA_KEY, SCRIPT_METADATA_KEY
 from vm_agent.base import STATE_FOLDER_VARIABLE, UNIT, ServingError, log
 from vm_agent.cloud import MetadataClient
 from vm_agent.confinement import DEVICE_FOLDER_VARIABLE
-from vm_agent.containers import ensure_docker, run_command, wait_for_docker
+from vm_agent.containers import ensure_docker, run_command
 from vm_agent.follow import LatestDocument, follow_document, follow_key
 from vm_agent.metadata_guard import CGROUP_FOLDER_VARIABLE
 from vm_agent.observe import Observer
@@ -68,7 +68,6 @@ def serve_forever() -> NoReturn:
     threading.Thread(target=follow_document, args=(metadata, latest), daemon=True).start()
     try:
         ensure_docker()
-        wait_for_docker()
         agent = Agent(metadata, latest, publisher, shipper)
         observer = Observer(metadata, publisher, agent.run_end, agent.secrets)
         threading.Thread(target=observer.run, daemon=True).start()

@@ -27,6 +27,8 @@ class AgentPacing:
     """Delays before each restart of a server. After the last one the document has failed."""
     waiting_delay_s: float = 300
     """Delay before each further attempt, until the run expires, if the cause is transient."""
+    docker_poll_s: float = 2.0
+    """Interval between calls of a docker that does not respond."""
     prepare_delays_s: tuple[float, ...] = (2, 10)
     """Delays for a changed document that cannot be prepared, while the old server serves."""
     trial_delays_s: tuple[float, ...] = (2,)

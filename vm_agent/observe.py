@@ -3,6 +3,7 @@
 Nothing here affects the server. A failure is logged and tried again.
 """
 
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import NoReturn
 
@@ -20,7 +21,7 @@ from vm_agent.base import CONTAINER, ServingError, SupersededError, environment_
 from vm_agent.bounded import BoundedServer, QuietHandler
 from vm_agent.cloud import CONNECTION_ERRORS, MetadataClient
 from vm_agent.confinement import HARDENED
-from vm_agent.containers import LOG_OPTIONS, pull, run_command, secrets_option
+from vm_agent.containers import LOG_OPTIONS, docker_message, inspected, pull, run_command, secrets_option
 from vm_agent.follow import LatestDocument
 from vm_agent.publishing import PhasePublisher
 from vm_agent.running_server import KnownSecrets, RunEnd
@@ -54,7 +55,7 @@ class Observer:
         """Follow the value forever. After a failure, try again later."""
         done = 0
         while True:
-            if self.value.wait_for_newer(done, self.retry_s):
+            if self.value.wait_for_newer(done, self.retry_s) or (done and self._stops_again()):
                 version, text = self.value.get()
                 if self.apply(version, text):
                     done = version
@@ -80,7 +81,8 @@ class Observer:
 
     def _start(self, settings: CollectorSettings, text_hash: str, version: int) -> None:
         """Start the container, unless it runs with this value. Raises ServingError and SupersededError."""
-        if self._running_hash() == text_hash:
+        status, _, started_hash = self._state()
+        if (status, started_hash) == ("running", text_hash):
             return
         pull(
             self.metadata,
@@ -98,14 +100,26 @@ class Observer:
         with secrets_option(key) as option:
             status, output = run_command([*argv, option, settings.image, CONFIG_ARGUMENT], timeout_s=300)
         if status:
-            raise ServingError(f"docker run of the collector failed: {output[-600:]}")
+            raise ServingError(f"docker run of the collector failed: {docker_message(output)}")
         log(f"The collector of {COLLECTOR_METADATA_KEY} {text_hash[:12]} has started.")
 
-    def _running_hash(self) -> str:
-        """Return the hash that the running collector was started for; empty if none runs."""
-        template = '{{.State.Running}} {{.State.ExitCode}} {{index .Config.Labels "' + COLLECTOR_LABEL + '"}}'
-        status, output = run_command(["docker", "inspect", "--type=container", f"--format={template}", COLLECTOR_NAME])
-        return output.rpartition(" ")[2] if status == 0 and output.startswith("true ") else ""
+    def _stops_again(self) -> bool:
+        """Return whether the collector stops after each start, and report it. It is then replaced."""
+        with suppress(ServingError):
+            status, exit_code, _ = self._state()
+            if status == "restarting":
+                self.publisher.report(f"The collector stops after each start, with exit code {exit_code}.")
+                return True
+        return False
+
+    def _state(self) -> "tuple[str, str, str]":
+        """Return the collector's status, exit code and hash, empty without one. Raises ServingError.
+
+        `State.Running` is also true between two starts of a collector that stops after each.
+        """
+        template = '{{.State.Status}} {{.State.ExitCode}} {{index .Config.Labels "' + COLLECTOR_LABEL + '"}}'
+        status, exit_code, text_hash = [*inspected(COLLECTOR_NAME, template).split(" "), "", ""][:3]
+        return status, exit_code, text_hash
 
     def _remove(self) -> None:
         if self._server is not None:

@@ -13,12 +13,20 @@ from contracts.guest_attributes import WAITING_FOR_HUB
 from contracts.serving_document import ServingDocument
 from vm_agent.base import CONTAINER, GIB, HUB_CACHE, HUB_CACHE_VARIABLE, ServingError, SupersededError, log
 from vm_agent.confinement import HARDENED
-from vm_agent.containers import PASSING, hub_cache_options, run_command, run_followed, secrets_option
+from vm_agent.containers import (
+    DISK_ADVICE,
+    PASSING,
+    docker_message,
+    hub_cache_options,
+    run_command,
+    run_followed,
+    secrets_option,
+)
 from vm_agent.mounted import names_in, opened_folder, tree_bytes
 
 FETCH_CONTAINER = f"{CONTAINER}-fetch"
-NOT_IN_IMAGE = (126, 127)
-"""Exit codes of `docker run` for a program that the image does not have."""
+NOT_IN_IMAGE = re.compile(r'\bexec: "hf": ')
+"""Message of `docker run` for a program that the image does not have. Its exit code, 127, is also that of a missing mount or device."""
 REMAINING = re.compile(r"totall?ing (\d+(?:\.\d+)?)\s*([KMGT]?)B?", re.IGNORECASE)
 """End of the output of `hf download --dry-run`: "Will download 5 files (out of 9) totalling 12.3G"."""
 UNITS = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12}
@@ -90,7 +98,7 @@ class HubFetch:
     def _fetch(self, model: HubModel) -> bool:
         self.progress(model.name)
         status, lines = self._hf(model, "--dry-run", tell=lambda _line: None)
-        if status in NOT_IN_IMAGE:
+        if status and NOT_IN_IMAGE.search(" ".join(lines)):
             log("The image has no program `hf`. The new server downloads its weights.")
             return True
         needed = REMAINING.search(" ".join(lines)) if status == 0 else None
@@ -98,9 +106,9 @@ class HubFetch:
             return False
         status, lines = self._hf(model, tell=lambda line: self.progress(f"{model.name} {line}"[-200:]))
         if status:
-            said = " ".join(lines)
+            said = docker_message("\n".join(lines))
             waits_for = WAITING_FOR_HUB if PASSING.search(said) else ""
-            raise ServingError(f"Cannot fetch {model.name} from the hub: {said[-600:]}", waits_for=waits_for)
+            raise ServingError(f"Cannot fetch {model.name} from the hub: {said}", waits_for=waits_for)
         return True
 
     def _has_room(self, model: HubModel, needed: float) -> bool:
@@ -118,8 +126,8 @@ class HubFetch:
             )
             return False
         raise ServingError(
-            f"{model.name} needs {needed / GIB:.1f} GiB at {self.cache}, but only {free / GIB:.1f} GiB are free. "
-            "Set tpu.bootDiskSizeGb; this replaces the capacity.",
+            f"{model.name} needs {needed / GIB:.1f} GiB at {self.cache}, but only {free / GIB:.1f} GiB are free."
+            f"{DISK_ADVICE}",
             retry=False,
         )
 

@@ -22,6 +22,7 @@ from contracts.guest_attributes import (
     STARTING,
     UPDATED_AT_KEY,
     WITH_REASON,
+    reason_of,
 )
 from contracts.masking import masked
 from vm_agent.base import CONTAINER, log
@@ -73,6 +74,15 @@ class LogFollower:
             self.add_line(line.rstrip())
             if self.tell is not None:
                 self.tell(line.rstrip())
+
+    def has_ended(self) -> bool:
+        """Return whether docker no longer sends the log that was followed."""
+        return self._process is not None and self._process.poll() is not None
+
+    def follow_again(self) -> None:
+        """Follow the log from now on."""
+        self.is_new = False
+        self.start()
 
     def add_line(self, line: str) -> None:
         """Record one line. Within one start, `compiling` is never followed by an earlier phase."""
@@ -140,7 +150,7 @@ class PhasePublisher:
             if self._logged != (phase, text_hash):
                 self._logged = phase, text_hash
                 self.restarts += phase == RETRYING
-                reason = detail.rpartition("\n")[2] if phase in WITH_REASON else ""
+                reason = reason_of(detail) if phase in WITH_REASON else ""
                 self._say(f"Document {text_hash[:12] or '(none)'}: {phase}.", reason)
             for key, value in self._facts.items():
                 self._write(key, value)

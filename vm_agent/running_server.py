@@ -269,8 +269,9 @@ class RunEnd:
         """Drain running requests, and stop the server before Google deletes the machine."""
         with_end = datetime.fromtimestamp(self.ends_at_s or 0.0, timezone.utc)
         self.publisher.publish(ENDING, text_hash, f"Google will delete the machine at {with_end:%Y-%m-%d %H:%M:%S} UTC")
-        state = container_state()
-        if state and state.running:
-            self.server.wait_until_idle(state, self.latest.limits().drain_s)
-            remove_container()
+        with suppress(ServingError):  # docker does not respond
+            state = container_state()
+            if state and state.running:
+                self.server.wait_until_idle(state, self.latest.limits().drain_s)
+                remove_container()
         self.publisher.set_fact(SERVING_HASH_KEY, "")

@@ -19,6 +19,7 @@ from contracts.guest_attributes import (
     RETRYING,
     SERVING_HASH_KEY,
     STARTING,
+    WAITING_FOR_DOCKER,
 )
 from contracts.serving_document import (
     API_KEY_VARIABLE,
@@ -38,6 +39,7 @@ from vm_agent.containers import (
     ContainerState,
     container_log,
     container_state,
+    docker_problem,
     pull,
     remove_container,
     remove_image,
@@ -79,6 +81,10 @@ class Agent:
         self.programs = CompiledPrograms(metadata, publisher)
         self._ready_at: float | None = None
         self._began_s = 0.0  # of the assignment's attempts
+        self._has_docker = False
+        """Docker has responded to this agent."""
+        self._docker_left = False
+        """Since the last start of a server, docker stopped responding, so the next one is not the document's fault."""
 
     def run(self) -> NoReturn:
         """Serve forever."""
@@ -166,6 +172,9 @@ class Agent:
                 restarts = max(restarts, self._restarts(assignment))
             elif self._ready_at is not None and time.monotonic() - self._ready_at > self.pacing.steady_s:
                 restarts = 0
+            if problem.waits_for == WAITING_FOR_DOCKER:
+                self._wait_for_docker(assignment, problem)
+                continue
             delays_s, is_paused = self._delays_s(assignment)
             waits_for_grant = (
                 problem.denied and not is_paused and time.monotonic() - first < self.pacing.denied_budget_s
@@ -207,6 +216,19 @@ class Agent:
                 return waiting_phase(container_log())
         return ""
 
+    def _wait_for_docker(self, assignment: Assignment, problem: ServingError) -> None:
+        """Wait until docker responds, but not beyond the run. The time is not the document's. Raises SupersededError."""
+        began_s, waits_for = time.monotonic(), problem
+        self._docker_left, self._has_docker = self._docker_left or self._has_docker, False
+        while waits_for and not self.run_end.is_soon():
+            if self.server.health_problem(assignment.document.port):
+                self.publisher.set_fact(SERVING_HASH_KEY, "")
+            assignment.publish(self.publisher, WAITING_FOR_DOCKER, "\n".join([*waits_for.log_lines, str(waits_for)]))
+            self._wait(assignment, self.pacing.docker_poll_s)
+            waits_for = docker_problem()
+        self._began_s += time.monotonic() - began_s
+        assignment.publish(self.publisher, STARTING, "docker responds")
+
     def _wait(self, assignment: Assignment, delay_s: float) -> None:
         """Wait before the next attempt, but not beyond the run. Raises SupersededError."""
         until = time.monotonic() + delay_s
@@ -226,9 +248,11 @@ class Agent:
         try:
             self._serve_once(assignment)
         except ServingError as error:
-            return error
+            problem = error
         except CONNECTION_ERRORS as error:  # includes a full disk and a missing program
-            return ServingError(f"The machine cannot serve the document: {error}")
+            problem = ServingError(f"The machine cannot serve the document: {error}")
+        # Without docker each attempt fails, whatever it says.
+        return problem if problem.waits_for == WAITING_FOR_DOCKER else docker_problem() or problem
 
     def _finally(self, assignment: Assignment, detail: str) -> None:
         """Publish that no further attempt can succeed, or roll back to the previous document."""
@@ -259,6 +283,7 @@ class Agent:
     def _serve_once(self, assignment: Assignment) -> NoReturn:
         """Replace the server of another document, and watch it. Raises ServingError and SupersededError."""
         state = container_state()
+        self._has_docker = True
         if state is None or not state.running:
             self.publisher.set_fact(SERVING_HASH_KEY, "")
         if (
@@ -272,11 +297,13 @@ class Agent:
             self.form.adopt(state)
         else:
             is_new, drain_s = True, self._replace(assignment, state)
+        self._docker_left = False
         follower = self._followed(assignment.document, is_new=is_new)
         try:
             self._watch_server(assignment, follower, drain_s)
         except ServingError as error:
-            raise ServingError(str(error), follower.stop(wait_s=2.0), retry=error.retry) from None
+            lines = follower.stop(wait_s=2.0)
+            raise ServingError(str(error), lines, retry=error.retry, waits_for=error.waits_for) from None
         finally:
             follower.stop(wait_s=0.0 if self.latest.is_newer_than(assignment.version) else 2.0)
 
@@ -294,8 +321,10 @@ class Agent:
         """Fetch the assignment's image and weights, and replace the server. Return its drain in seconds."""
         starts = self.kept.starts(assignment, self.latest.limits_name())
         is_on_probation = self.kept.is_on_probation(assignment)
-        if is_on_probation and state and state.running and self._is_asked_to_restart(state):
-            starts, is_on_probation = 0, False  # a stop on request proves nothing about the document
+        is_counted = is_on_probation or self.kept.is_trial(assignment)
+        is_asked = is_on_probation and state and state.running and self._is_asked_to_restart(state)
+        if starts and (is_asked or self._docker_left):
+            starts, is_counted = 0, False  # a stop on request, or with docker, proves nothing about the document
         if starts > len(self.pacing.probation_delays_s if is_on_probation else self.pacing.trial_delays_s):
             ended = (
                 "it, the agent or the machine stopped each time"
@@ -315,7 +344,7 @@ class Agent:
         remove_container()
         if not has_models:
             remove_other_models(assignment.document)
-        if self.kept.is_trial(assignment) or is_on_probation:
+        if is_counted:
             self.kept.keep_start(assignment, self.latest.limits_name())
         drain_s = self._drain_s(assignment)
         self.form.started = self.form.choose(assignment)
@@ -456,8 +485,10 @@ class Agent:
         while True:
             problem = self.server.health_problem(assignment.document.port)
             if problem:
+                self.publisher.set_fact(SERVING_HASH_KEY, "")
                 self._require_running()
             if not problem:
+                self._watch_docker(follower)
                 if not was_ready:  # for the first time since its start
                     self._ready_at = time.monotonic()
                     self.idle.begin()
@@ -467,7 +498,6 @@ class Agent:
                 self.idle.read(lambda: self.server.load(assignment.document))
             elif was_ready:
                 lost_since = lost_since or time.monotonic()
-                self.publisher.set_fact(SERVING_HASH_KEY, "")
                 assignment.publish(self.publisher, LOADING, f"/health stopped responding: {problem}")
                 if time.monotonic() - lost_since > self.pacing.health_lost_s:
                     remove_container()
@@ -506,11 +536,16 @@ class Agent:
         if is_new:
             self._remove_others(assignment.document)
 
+    def _watch_docker(self, follower: LogFollower) -> None:
+        """Notice a docker that ended while the server runs on: the next one ends the server. Then follow the log again."""
+        if follower.has_ended():
+            self._docker_left = docker_problem() is not None
+            if not self._docker_left:
+                follower.follow_again()
+
     def _require_running(self) -> None:
         """Raise ServingError if the server's container has stopped."""
         state = container_state()
-        if state is None or not state.running:
-            self.publisher.set_fact(SERVING_HASH_KEY, "")
         if state is None:
             raise ServingError("The server stopped: its container was removed.")
         if not state.running:
@@ -518,4 +553,5 @@ class Agent:
             raise ServingError(
                 f"The server stopped with exit code {state.exit_code}{killed}.",
                 retry=state.exit_code != USAGE_EXIT_CODE,
+                waits_for=WAITING_FOR_DOCKER if self._docker_left else "",
             )

@@ -9,7 +9,16 @@ from cloud.google_api import connect
 from cloud.tpu_machine import TpuMachine
 from contracts.answers import Absent
 from contracts.errors import CommandRefusedError, ScriptError
-from contracts.guest_attributes import DETAIL_KEY, ENDING, FAILED, PHASE_KEY, READY, RESTART_KEY, SERVING_HASH_KEY
+from contracts.guest_attributes import (
+    DETAIL_KEY,
+    ENDING,
+    FAILED,
+    PHASE_KEY,
+    READY,
+    RESTART_KEY,
+    SERVING_HASH_KEY,
+    reason_of,
+)
 from contracts.labels import PRODUCT, Ownership
 from contracts.resource_types import CAPACITY_TYPE
 from contracts.rollout import ROLLOUT_METADATA_KEY, parse_rollout
@@ -89,7 +98,7 @@ def restart(found: FoundMachine) -> str:
         if phase == READY and document:
             return serving
         if phase in {FAILED, ENDING}:
-            why = published.get(DETAIL_KEY, "").strip().rpartition("\n")[2].rstrip(".") or "no reason reported"
+            why = reason_of(published.get(DETAIL_KEY, "")).rstrip(".") or "no reason reported"
             raise ScriptError(f"{why}. {serving} Run `gemma logs {stack}` for the server's log.")
         if phase != shown:
             say("restart", f"{duration(elapsed_s)}: {phase}")

@@ -8,7 +8,7 @@ from rich.console import Console, ConsoleOptions, RenderResult
 from rich.text import Text
 
 from contracts.capacity_states import IN_QUEUE
-from contracts.guest_attributes import WITH_REASON
+from contracts.guest_attributes import WITH_REASON, reason_of
 from contracts.service_traffic import shares_text
 from planning.units import HOUR_S, duration
 from scripts.cli.lines import wrapped
@@ -23,6 +23,7 @@ _LEAST: Final = ("KV", "requests")
 _STATES: Final[Mapping[str, str]] = {"WAITING_FOR_RESOURCES": "WAITING"}
 """Short forms of states for the table. The lines below it have the full names."""
 _DETAIL_CHARACTERS: Final = 200
+"""Length from which no more log lines are shown before a reason. The reason itself is never cut."""
 _COMMAND: Final = "next"
 """Key of the line with a command, which is never wrapped."""
 
@@ -112,7 +113,7 @@ def _notes(status: StackStatus, stamp: Stamp, *, now_s: float, alone: bool) -> I
         yield "container", cloud.container or ""
         yield "rollout", cloud.rollout
         has_reason = cloud.phase in WITH_REASON or cloud.state == "FAILED"
-        yield "reason", " ".join((cloud.phase_detail or "").split())[-_DETAIL_CHARACTERS:] if has_reason else ""
+        yield "reason", _reason(cloud.phase_detail or "") if has_reason else ""
         yield "ended", run_end(cloud, stamp)
         yield "ends", stamp(datetime.fromisoformat(cloud.deadline).timestamp()) if cloud.deadline else ""
     yield "health", _health(status)
@@ -123,6 +124,19 @@ def _notes(status: StackStatus, stamp: Stamp, *, now_s: float, alone: bool) -> I
     yield "drift", "none (all resources compared)" if status.refreshed and not status.drift else ""
     yield from (("unknown", f"{item.source}: {item.why}") for item in status.unanswered)
     yield "next", status.next_command
+
+
+def _reason(detail: str) -> str:
+    """Return the reason of a phase, after the log lines before it that are within the limit."""
+    lines = [" ".join(line.split()) for line in detail.splitlines()]
+    words = " ".join(reason_of(detail).split())
+    before = lines[: lines.index(words)] if words else ()
+    for line in reversed(before):
+        text = f"{line} {words}".strip()
+        if len(text) > _DETAIL_CHARACTERS:
+            break
+        words = text
+    return words
 
 
 def _serves(status: StackStatus, cloud: CloudFacts) -> str:

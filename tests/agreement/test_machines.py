@@ -285,7 +285,10 @@ def test_docker_speaks_like_docker(tmp_path: Path):
         docker run -d --name=one --net=host --privileged --log-opt=max-size=9m --log-opt=max-file=2 --label=a=b vllm/vllm-tpu:1 vllm serve simulated/tiny
         docker run -d --name=one vllm/vllm-tpu:1 vllm serve simulated/tiny || echo "conflict: $?"
         docker run -d --nmae=x img || echo "flag: $?"
-        docker run -d --device=/dev/vfio/77:/dev/vfio/77 img || echo "device: $?"
+        docker run -d --name=dev --device=/dev/vfio/77:/dev/vfio/77 img || echo "device: $?"
+        docker inspect --format='{{{{.State.Status}}}} {{{{.State.Running}}}} {{{{.State.ExitCode}}}}' dev
+        docker run --name=none --entrypoint=absent img || echo "program: $?"
+        docker rm dev none
         docker logs -f one > follow.txt &
         docker inspect --format='{{{{.State.Running}}}} {{{{.State.ExitCode}}}} {{{{index .Config.Labels "a"}}}}' one
         docker ps
@@ -320,7 +323,10 @@ def test_docker_speaks_like_docker(tmp_path: Path):
         "conflict: 125",
         "flag: 125",
         'error gathering device information while adding custom device "/dev/vfio/77": no such file or directory',
-        "device: 125",
+        "Run 'docker run --help' for more information\ndevice: 127\n",
+        "created false 128\n",
+        'exec: "absent": executable file not found in $PATH',
+        "program: 127",
         "true 0 b\n",
         "\tUp\tone\n",
         "running: 1",
@@ -338,6 +344,57 @@ def test_docker_speaks_like_docker(tmp_path: Path):
     ):
         assert words in said, words
     assert "\n0\n" in said
+
+
+def test_a_docker_daemon_that_stops_or_is_killed_refuses_as_a_real_one_does(tmp_path: Path):
+    """Words and exit codes: Docker 28.2.2's client with a daemon of 20.10.24."""
+    said = run_script(
+        tmp_path,
+        """
+        state() { docker inspect --format='{{.State.Status}} {{.State.Running}} {{.State.ExitCode}}' $1; }
+        docker run -d --name=server --net=host --privileged vllm/vllm-tpu:1 vllm serve simulated/tiny
+        docker run -d --name=col --restart=unless-stopped o/otelcol-google:0.135.0 --config=yaml:a
+        docker run -d --name=loop --restart=unless-stopped o/otelcol-google:0.135.0 --config=env:ABSENT
+        until docker logs server | grep -q "startup complete"; do sleep 0.05; done
+        until [ "$(state loop)" = "restarting true 1" ]; do sleep 0.05; done
+        docker ps | grep loop
+        docker rm -f loop
+        systemctl stop docker
+        docker ps || echo "ps: $?"
+        docker inspect --format=x server || echo "inspect: $?"
+        docker run -d --name=x img || echo "run: $?"
+        docker --version && echo "version: $?"
+        systemctl start docker
+        echo "server $(state server)"
+        until [ "$(state col)" = "running true 0" ]; do sleep 0.05; done
+        docker rm server
+        docker run -d --name=server --net=host --privileged vllm/vllm-tpu:1 vllm serve simulated/tiny
+        (docker logs -f server > follow.txt 2>&1; echo "logs: $? $(tail -1 follow.txt)") &
+        sleep 0.5
+        systemctl kill docker
+        wait
+        systemctl start docker
+        echo "killed $(state server)"
+        mkdir -p broken; echo '{broken' > broken/config.json
+        DOCKER_CONFIG=broken docker inspect --format='{{.Name}}' server 2> warning.txt; cat warning.txt
+        touch ../disk-full
+        docker pull img || echo "disk: $?"
+        """,
+    )
+    absent = "Cannot connect to the Docker daemon at unix:///var/run/docker.sock. Is the docker daemon running?\n"
+    for words in (
+        "\tRestarting (1)\tloop\n",
+        f"{absent}ps: 1\n",
+        f"\n{absent}inspect: 1\n",
+        f"docker: {absent}\nRun 'docker run --help' for more information\nrun: 125\n",
+        "version: 0\n",
+        "server exited false 0\n",
+        "logs: 1 unexpected EOF\n",
+        "killed exited false 137\n",
+        "/server\nWARNING: Error parsing config file (broken/config.json)",
+        "no space left on device\ndisk: 1\n",
+    ):
+        assert words in said, (words, said)
 
 
 def test_systemd_restarts_what_ends_and_stops_what_it_is_told_to(tmp_path: Path):

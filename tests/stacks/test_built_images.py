@@ -67,10 +67,14 @@ def test_the_build_stops_at_what_the_base_lacks(tmp_path: Path, requires: tuple[
     assert (done.returncode, done.stderr.splitlines()) == (1 if said else 0, said)
 
 
-def build(folder: Path, *words: str, free_gib: int = 100) -> "subprocess.CompletedProcess[str]":
+def build(
+    folder: Path, *words: str, free_gib: int = 100, has_buildx: bool = True
+) -> "subprocess.CompletedProcess[str]":
     """Run images/build.sh with a docker that prints its words, and a disk with so much room."""
+    without = 'if [ "$1" = buildx ]; then echo "unknown flag: --platform" >&2; exit 125; fi\n'
+    shown = f'if [ "$1" = info ]; then echo {folder}; elif [ "$2" != version ]; then printf "%s\\n" "$@"; fi'
     commands = {
-        "docker": f'if [ "$1" = info ]; then echo {folder}; else printf "%s\\n" "$@"; fi',
+        "docker": shown if has_buildx else without + shown,
         "df": f'printf "head\\n/dev/x 1 1 {free_gib * 2**20} 1%% /\\n"',
     }
     for name, script in commands.items():
@@ -94,6 +98,13 @@ def test_each_image_is_built_on_its_base_for_the_platform_of_the_servers_and_not
     base = f"BASE_IMAGE={image.repository}@{image.digest}"
     platform = ["buildx", "build", "--platform", "linux/amd64", "--build-arg", base]
     assert done.stdout.splitlines() == [*platform, "--output", "type=cacheonly", image.build_context]
+
+
+def test_a_docker_without_buildx_is_refused_with_the_package(tmp_path: Path):
+    done = build(tmp_path, "vllm-tpu-w4a16", has_buildx=False)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert "Docker has no buildx. Install docker-buildx (Debian, Ubuntu)" in done.stderr
+    assert "unknown flag" not in done.stderr
 
 
 def test_a_build_that_the_disk_has_no_room_for_is_not_begun(tmp_path: Path):

@@ -30,6 +30,12 @@ CONFINED_FAULT = "confined-fault"
 RUN_FAULT = "run-fault"
 """File of the folder: what docker says to a container that is not privileged, and refuses."""
 PRIVILEGED = "TEST_IS_PRIVILEGED"
+AWAY = "docker-away"
+"""File of the folder: while it exists, the daemon does not run."""
+NO_DAEMON = "Cannot connect to the Docker daemon at unix:///var/run/docker.sock. Is the docker daemon running?"
+HINT = "\n\nRun 'docker run --help' for more information\n"
+WARNING = "warning"
+"""File of the folder: what each command writes to stderr before it does something else."""
 REGISTRY_FAULT = "registry-fault"
 """File of the folder: what docker says instead of pulling an image."""
 HANG = {"pull": "hang-pull", "run": "hang-run"}
@@ -217,13 +223,23 @@ class Docker:
     """One command: `call` returns its exit status. `gone` says whether whoever waits for it has left."""
 
     def __init__(
-        self, root: Path, containers: Containers, say: Callable[[str], object], gone: Callable[[], bool] = lambda: False
+        self,
+        root: Path,
+        containers: Containers,
+        say: Callable[[str], object],
+        complain: Callable[[str], object],
+        gone: Callable[[], bool] = lambda: False,
     ):
-        self.root, self.containers, self.say, self.gone = root, containers, say, gone
+        self.root, self.containers, self.say, self.complain, self.gone = root, containers, say, complain, gone
 
     def call(self, args: Sequence[str], env: Mapping[str, str], stdin: Callable[[], str]) -> int:
         self._log(json.dumps(list(args)))
         verb, rest = args[0], list(args[1:])
+        if (self.root / WARNING).exists():
+            self.complain((self.root / WARNING).read_text())
+        if (self.root / AWAY).exists() and verb not in {"login", "--version"}:
+            self.complain(f"docker: {NO_DAEMON}{HINT}" if verb == "run" else f"{NO_DAEMON}\n")
+            return 125 if verb == "run" else 1
         if verb == "login":
             self._log(f"login with a token of {len(stdin())} characters in {env['DOCKER_CONFIG']}")
             return 0
@@ -250,10 +266,10 @@ class Docker:
 
     def _pull(self, image: str) -> int:
         if (self.root / REGISTRY_FAULT).exists():
-            self.say(f"{(self.root / REGISTRY_FAULT).read_text()}\n")
+            self.complain(f"{(self.root / REGISTRY_FAULT).read_text()}\n")
             return 1
         if "missing" in image or (self.root / "registry-gone").exists():
-            self.say("Error response from daemon: manifest unknown\n")
+            self.complain("Error response from daemon: manifest unknown\n")
             return 1
         self.say("abc: Pulling fs layer\n" * 3)
         while "slow" in image and not self.gone():
@@ -266,7 +282,7 @@ class Docker:
 
     def _remove_image(self, image: str) -> int:
         if not self._image(image).exists():
-            self.say(f"Error response from daemon: No such image: {image}\n")
+            self.complain(f"Error response from daemon: No such image: {image}\n")
             return 1
         self._image(image).unlink()
         return 0
@@ -287,14 +303,14 @@ class Docker:
                 entry = [value]
         refusal = self._refusal(args.pop(0), options, env)
         if refusal:
-            self.say(refusal)
-            return 125
+            self.complain(f"docker: {refusal.rstrip()}{HINT}")
+            return 127 if "no such file" in refusal else 125
         if is_attached:
             return self._fetch(entry, args, env)
         if not self._hangs("run"):
             return 1  # as systemd ends the processes of a unit with it
         if self._box(name) is not None:
-            self.say("Conflict. The container name is already in use\n")
+            self.complain(f"docker: Conflict. The container name is already in use{HINT}")
             return 125
         seen = {"env": env, "args": [*entry, *args]}
         draft = self.root / f".seen-{os.getpid()}"
@@ -322,6 +338,8 @@ class Docker:
     def _fetch(self, entry: list[str], args: list[str], env: Mapping[str, str]) -> int:
         program = self.root / "hf.py"
         if entry != ["hf"] or not program.exists():
+            start = "OCI runtime create failed: runc create failed: unable to start container process"
+            self.complain(f'docker: {start}: exec: "hf": executable file not found in $PATH: unknown{HINT}')
             return 127
         argv = [sys.executable, "-IS", str(program), *args]
         with subprocess.Popen(
@@ -347,7 +365,8 @@ class Docker:
             return 0 if self._image(name).exists() else 1
         box = self._box(name)
         if box is None:
-            self.say(f"Error: No such container: {name}\n")
+            self.say("\n")
+            self.complain(f"Error response from daemon: No such container: {name}\n")
             return 1
         if verb == "inspect":
             self._inspect(name, box, args)
@@ -362,13 +381,16 @@ class Docker:
         asked = [part.split('"')[0] for part in args[1].split('Config.Labels "')[1:]]
         exit_code = "0" if is_running or not code.exists() else code.read_text()
         labels = [box["labels"].get(label, "") for label in asked]
-        self.say(" ".join(["true" if is_running else "false", exit_code, *labels]) + "\n")
+        is_restarting = (self.root / f"{name}.restarting").exists()
+        status = "restarting" if is_restarting else "running" if is_running else "exited"
+        state = status if "State.Status" in args[1] else "true" if is_running or is_restarting else "false"
+        self.say(" ".join([state, exit_code, *labels]) + "\n")
 
     def _follow(self, name: str, box: Mapping[str, Any], *, is_new_only: bool) -> None:
         with (self.root / f"{name}.log").open() as log:
             if is_new_only:
                 log.read()
-            while not self.gone():
+            while not self.gone() and not (self.root / AWAY).exists():
                 is_running = self.containers.is_alive(box)
                 self.say(log.read())
                 if not is_running:
@@ -389,7 +411,7 @@ class ThreadedCommand:
 
     def __init__(self, root: Path, containers: Containers, argv: Sequence[str], env: Mapping[str, str]):
         self._lines, self._killed, self.returncode = SimpleQueue["str | None"](), threading.Event(), -signal.SIGKILL
-        docker = Docker(root, containers, self._say, self._killed.is_set)
+        docker = Docker(root, containers, self._say, self._say, self._killed.is_set)
 
         def run() -> None:
             try:
@@ -429,8 +451,10 @@ def in_threads(root: Path, containers: Containers) -> SimpleNamespace:
 
     def run(argv: Sequence[str], **options: Any) -> subprocess.CompletedProcess[str]:
         said: list[str] = []
-        status = Docker(root, containers, said.append).call(argv[1:], options["env"], lambda: options["input"])
-        return subprocess.CompletedProcess(argv, status, "".join(said))
+        errors = said if options["stderr"] == subprocess.STDOUT else list[str]()
+        docker = Docker(root, containers, said.append, errors.append)
+        status = docker.call(argv[1:], options["env"], lambda: options["input"])
+        return subprocess.CompletedProcess(argv, status, "".join(said), "" if errors is said else "".join(errors))
 
     def popen(argv: Sequence[str], *, env: Mapping[str, str] | None = None, **_: Any) -> ThreadedCommand:
         return ThreadedCommand(root, containers, argv, os.environ if env is None else env)
@@ -452,7 +476,7 @@ def command(root: str) -> None:
         sys.stdout.flush()
 
     caller = os.getppid()
-    docker = Docker(Path(root), Processes(), say, lambda: os.getppid() != caller)
+    docker = Docker(Path(root), Processes(), say, sys.stderr.write, lambda: os.getppid() != caller)
     sys.exit(docker.call(sys.argv[1:], os.environ, sys.stdin.read))
 
 

@@ -7,7 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from contracts.guest_attributes import WAITING_FOR_DOCKER, reason_of
 from contracts.serving_document import BucketWeights, parse_document
+from tests.vm_agent import docker
+from tests.vm_agent.in_process import Serving
 from tests.vm_agent.machine import CANARY, Machine, document, eventually, free_port
 from vm_agent import containers
 from vm_agent import weights as weights_module
@@ -317,11 +320,47 @@ def test_models_that_the_document_does_not_name_leave_the_disk(tmp_path: Path):
     assert sorted(path.name for path in (tmp_path / "hub").iterdir()) == [f"models--{names[0]}", f"models--{names[2]}"]
 
 
+HINT = "Run 'docker run --help' for more information"
+NO_VLLM = 'docker: Error response from daemon: OCI runtime create failed: exec: "vllm": executable file not found in $PATH: unknown'
+
+
+def test_a_warning_of_docker_is_no_part_of_what_it_answers(serving: Serving, machine: Machine):
+    (machine.root / docker.WARNING).write_text("WARNING: Error parsing config file (/root/.docker/config.json)\n")
+    asked = serving.good()
+    state = containers.container_state()
+    assert state is not None
+    assert (state.running, state.text_hash) == (True, asked)
+
+
+def test_the_reason_of_a_failed_start_is_dockers_message_and_not_its_hint(serving: Serving, machine: Machine):
+    told: list[str] = []
+    serving.agent.publisher.tell = told.append
+    (machine.root / docker.RUN_FAULT).write_text(NO_VLLM.removeprefix("docker: "))
+    serving.sees("failed", serving.ask(), "")
+    assert reason_of(machine.guest()["detail"]) == f"docker run failed: {NO_VLLM}"
+    assert f"failed. docker run failed: {NO_VLLM}" in told[-1]
+    assert HINT not in "".join(value for _, value in machine.published)
+
+
+@pytest.mark.parametrize(
+    ("detail", "reason"),
+    [
+        ("log\nValueError: x.\n", "ValueError: x."),
+        (f"log\n{NO_VLLM}\n\n{HINT}", NO_VLLM),
+        (f"{NO_VLLM}.\nSee 'docker run --help'.", f"{NO_VLLM}."),
+        ("", ""),
+    ],
+)
+def test_the_reason_is_the_last_line_that_is_no_hint_of_docker(detail: str, reason: str):
+    assert reason_of(detail) == reason
+
+
 def test_a_docker_that_does_not_answer_is_no_missing_container(monkeypatch):
     """While docker is upgraded at boot, its socket is gone: that must not look like a removed container."""
     said = "Cannot connect to the Docker daemon at unix:///var/run/docker.sock. Is the docker daemon running?"
-    monkeypatch.setattr(containers, "run_command", lambda *_arguments: (1, said))
-    with pytest.raises(containers.ServingError, match="docker does not respond: Cannot connect"):
+    monkeypatch.setattr(containers, "run_command", lambda *_arguments: (1, f"{said}\n\n{HINT}"))
+    with pytest.raises(containers.ServingError, match="docker does not respond: Cannot connect") as ended:
         containers.container_state()
+    assert (str(ended.value).endswith(said), ended.value.waits_for) == (True, WAITING_FOR_DOCKER)
     monkeypatch.setattr(containers, "run_command", lambda *_arguments: (1, "Error: No such container: vllm"))
     assert containers.container_state() is None

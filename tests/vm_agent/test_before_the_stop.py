@@ -8,6 +8,7 @@ import pytest
 
 from contracts.rollout import RolloutLimits, parse_rollout
 from contracts.serving_document import parse_document
+from tests.vm_agent.docker import RUN_FAULT
 from tests.vm_agent.in_process import Serving, calls, written
 from tests.vm_agent.machine import CANARY, IMAGE, Machine, document, eventually
 from vm_agent import prefetch
@@ -144,6 +145,18 @@ class TestModels:
         (machine.root / "hf.py").unlink()
         other = serving.ask(**of_model(serving, "google/gemma-4-E4B-it"))
         serving.sees("ready", other, other)
+
+    def test_a_mount_that_docker_cannot_make_is_not_taken_for_an_image_without_hf(
+        self, serving: Serving, machine: Machine
+    ):
+        """Docker's exit code is 127 for both."""
+        good = serving.good()
+        said = "Error response from daemon: error while creating mount source path '/mnt/x': mkdir /mnt/x: no such file or directory"
+        (machine.root / RUN_FAULT).write_text(said)
+        bad = serving.ask(**of_model(serving, "google/gemma-4-E4B-it"))
+        serving.sees("failed", bad, good)
+        assert machine.guest()["detail"].endswith(f"Cannot fetch google/gemma-4-E4B-it from the hub: docker: {said}")
+        assert calls(machine, "stop") == []
 
     def test_stop_being_fetched_when_a_newer_document_arrives(self, machine: Machine):
         (machine.root / f"image-{IMAGE.replace('/', '_')}").touch()

@@ -16,6 +16,7 @@ from contracts.collector import (
     collector_config,
 )
 from contracts.guest_attributes import READY, RETRYING
+from tests.vm_agent.docker import AWAY, NO_DAEMON
 from tests.vm_agent.in_process import Serving
 from tests.vm_agent.machine import Machine, eventually, free_port
 from vm_agent.cloud import MetadataClient
@@ -97,6 +98,31 @@ def test_a_changed_key_replaces_the_collector_and_no_key_removes_it(observer: Ob
     assert not (machine.root / "gemma-serving-collector.json").exists()
     with pytest.raises(urllib.error.URLError):
         scraped(observer)
+
+
+def test_a_collector_that_stops_after_each_start_is_reported_and_replaced(
+    observer: Observer, machine: Machine, capsys: pytest.CaptureFixture[str]
+):
+    assert applied(observer, settings())
+    assert not observer._stops_again()
+    (machine.root / "gemma-serving-collector.restarting").touch()  # State.Running is true
+    assert observer._stops_again()
+    assert "The collector stops after each start, with exit code 0." in capsys.readouterr().err
+    assert observer.apply(1, settings())
+    assert len(runs(machine)) == 2
+
+
+def test_without_docker_a_collector_is_neither_started_nor_reported_as_gone(
+    observer: Observer, machine: Machine, capsys
+):
+    assert applied(observer, settings())
+    (machine.root / AWAY).touch()
+    assert not observer._stops_again()
+    assert not observer.apply(1, settings())
+    assert f"No metrics are collected: docker does not respond: {NO_DAEMON}" in capsys.readouterr().err
+    (machine.root / AWAY).unlink()
+    assert observer.apply(1, settings())
+    assert len(runs(machine)) == 1
 
 
 def test_the_api_key_reaches_the_collector_in_memory_and_no_log(observer: Observer, machine: Machine):

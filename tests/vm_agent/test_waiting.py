@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from contracts import guest_attributes
-from contracts.guest_attributes import RETRYING, WAITING, WITH_REASON
+from contracts.guest_attributes import RETRYING, WAITING, WAITING_FOR_DOCKER, WITH_REASON
 from contracts.rollout import RolloutLimits
 from tests.contract_keys import keys
 from tests.vm_agent.docker import CONFINED_FAULT, REGISTRY_FAULT
@@ -76,7 +76,7 @@ def test_each_key_and_phase_is_listed_with_its_meaning_and_has_a_reason():
     named = {name: value for name, value in vars(guest_attributes).items() if isinstance(value, str) and name.isupper()}
     assert {value for name, value in named.items() if name.endswith("_KEY")} == set(keys()["guest-attributes"])
     assert set(keys()["phases"]) <= set(named.values())
-    assert {HUB, REGISTRY, STORAGE} == WAITING
+    assert {HUB, REGISTRY, STORAGE, WAITING_FOR_DOCKER} == WAITING
     assert set(keys()["phases"]) > WAITING
     assert WITH_REASON > WAITING
 
@@ -142,6 +142,14 @@ def test_an_outage_of_a_google_api_is_waited_for(machine: Machine, waits: list[f
     machine.fail_next.clear()
     serving.sees("ready", asked, asked)
     serving.let_go()
+
+
+def test_a_full_disk_is_a_verdict_with_the_setting(serving: Serving, machine: Machine):
+    said = "failed to register layer: write /usr/lib/x: no space left on device"
+    (machine.root / REGISTRY_FAULT).write_text(said)
+    serving.sees("failed", serving.ask(), "")
+    assert machine.guest()["detail"].endswith(f"{said}. Set tpu.bootDiskSizeGb; this replaces the capacity.")
+    assert len(calls(machine, "pull")) == 1
 
 
 def test_a_run_that_ends_ends_the_wait(machine: Machine):

@@ -29,6 +29,8 @@ _LOG_PREFIX = re.compile(
     r"^(?:\([^)]*pid=\d+\)\s*)?(?:(?:DEBUG|INFO|WARNING|ERROR)\s+\d\d-\d\d\s+[\d:.]+\s+\[[^\]]*\]\s*)?"
 )
 """Prefix of each message of vLLM's logger, such as "(APIServer pid=1) INFO 11-21 00:16:04 [backends.py:1] "."""
+_DOCKER_HINT = re.compile(r"\s*(?:Run|See) 'docker [\w ]*--help'")
+"""Last line of an error of `docker run`, which an agent may report."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -207,7 +209,8 @@ def _failed(report: GuestReport, check: ReadyCheck) -> str:
 
 def last_line(detail: str) -> str:
     """Return the message of the log's last line, shortened for a progress line. It is the reason for the agent's retry."""
-    return _LOG_PREFIX.sub("", detail.strip().rpartition("\n")[2])[:200]
+    lines = [line for line in detail.splitlines() if line.strip() and not _DOCKER_HINT.match(line)]
+    return _LOG_PREFIX.sub("", lines[-1].strip())[:200] if lines else ""
 
 
 def _timed_out(report: GuestReport | None, check: ReadyCheck, *, is_current: bool) -> str:

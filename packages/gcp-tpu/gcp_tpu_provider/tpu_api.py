@@ -38,7 +38,9 @@ READY_PHASE = "ready"
 FAILED_PHASE = "failed"
 RESTORING_PHASE = "restoring"
 ENDING_PHASE = "ending"
-WAITING_PHASES = frozenset({"waiting for the hub", "waiting for the registry", "waiting for storage"})
+WAITING_PHASES = frozenset(
+    {"waiting for the hub", "waiting for the registry", "waiting for storage", "waiting for docker"}
+)
 """The machine tries again automatically until its run expires."""
 NOT_PUBLISHED = frozenset({HTTPStatus.NOT_FOUND, HTTPStatus.BAD_REQUEST})
 """Google's statuses for guest attributes of a machine that is not up or has published nothing."""

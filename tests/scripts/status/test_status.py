@@ -265,3 +265,17 @@ def test_one_unreadable_state_leaves_the_others_shown(monkeypatch):
     ]
     monkeypatch.setattr(collect.states, "all_states", lambda: found)
     assert [status.stack for status in collect.collect(StatusRequest()).stacks] == ["one", "two"]
+
+
+def test_a_reason_is_never_cut_and_has_the_log_lines_before_it_that_fit():
+    reason = f"docker run failed: {'x' * 300}: no such file."
+    for lines, words in (
+        (["INFO one", reason, "", "Run 'docker run --help' for more information"], reason),
+        (["y" * 300, "ValueError: no.", "The server stopped."], "ValueError: no. The server stopped."),
+        ([], ""),
+    ):
+        cloud = replace(READY.cloud, phase="retrying", phase_detail="\n".join(lines))
+        shown = drawn(replace(REPORT, stacks=(replace(READY, cloud=cloud),)), 80, terminal=False)
+        assert [line.strip() for line in shown.splitlines() if "reason" in line] == (
+            [f"reason   {words}"] if words else []
+        )

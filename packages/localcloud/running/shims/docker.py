@@ -24,6 +24,9 @@ _ACTION: Final = re.compile(r"\{\{\s*(.*?)\s*\}\}")
 _INDEX: Final = re.compile(r'index\s+(\.[\w.]*)\s+"([^"]*)"')
 _JSON: Final = re.compile(r"json\s+(\.[\w.]*)")
 _NOT_FOUND: Final = "Error response from daemon: No such container: {}"
+_NO_DAEMON: Final = "Cannot connect to the Docker daemon at unix:///var/run/docker.sock. Is the docker daemon running?"
+_CLIENT_ONLY: Final = ("login", "--version")
+"""Commands that need no daemon."""
 _POLL_S: Final = 0.05
 _KILL_LIMIT_S: Final = 5.0
 
@@ -59,9 +62,22 @@ def _fresh(document: dict[str, Any]) -> dict[str, Any]:
     # Until the supervisor has recorded the exit, the container counts as running because only the supervisor knows the exit code.
     supervisor = int(document.get("supervisor") or 0)
     supervised = supervisor > 0 and alive(supervisor)
+    if document.get("restarting") and not supervised:
+        return document | {"restarting": False}
     if document.get("running") and not alive(int(document["pid"])) and not supervised:
         return document | {"running": False, "exitCode": document.get("exitCode") or 137}
     return document
+
+
+def _is_up(state: Mapping[str, Any]) -> bool:
+    """Return docker's `State.Running`, which is also true between two starts of a container with a restart policy."""
+    return bool(state.get("running") or state.get("restarting"))
+
+
+def _status(state: Mapping[str, Any]) -> str:
+    if state.get("restarting"):
+        return "restarting"
+    return "running" if state["running"] else "created" if state.get("isCreated") else "exited"
 
 
 def _login(machine: Machine, argv: Sequence[str]) -> int:
@@ -75,7 +91,7 @@ def _login(machine: Machine, argv: Sequence[str]) -> int:
         _fail("Error: Cannot perform an interactive login from a non TTY device")
     config = docker_images.config_file()
     config.parent.mkdir(parents=True, exist_ok=True)
-    document = read_json(config) or {}
+    document = docker_images.config()
     host = given.server.removeprefix("https://").strip("/")
     document.setdefault("auths", {})[host] = {
         "auth": base64.b64encode(f"{given.username}:{password}".encode()).decode()
@@ -122,12 +138,16 @@ def _run(machine: Machine, argv: Sequence[str]) -> int:
             print(f"Unable to find image '{wanted.image}' locally", file=sys.stderr)
             docker_images.pull(machine, wanted.image, quiet=True)
         identity = docker_run.start(machine, wanted)
-    except (docker_run.RunError, docker_images.ImageError) as error:
-        _fail(f"docker: {error}", 125)
+    except docker_images.ImageError as error:
+        error = docker_run.RunError(str(error))
+        _fail(error.shown, error.code)
+    except docker_run.RunError as error:
+        _fail(error.shown, error.code)
     if wanted.detach:
         print(identity)
         return 0
-    _follow(machine, wanted.name, lines=None)
+    if not _follow(machine, wanted.name, lines=None):
+        _fail('level=error msg="error waiting for container: unexpected EOF"', 125)
     code = int(container(machine, wanted.name)["exitCode"])
     if wanted.remove:
         remove(machine, wanted.name)
@@ -140,8 +160,10 @@ def _ps(machine: Machine, argv: Sequence[str]) -> int:
         print("CONTAINER ID\tIMAGE\tSTATUS\tNAMES")
     for name, document in documents(machine.containers):
         state = _fresh(document)
-        if given.all or state["running"]:
-            status = "Up" if state["running"] else f"Exited ({state['exitCode']})"
+        if given.all or _is_up(state):
+            code = f"({state['exitCode']})"
+            words = {"running": "Up", "created": "Created", "restarting": f"Restarting {code}"}
+            status = words.get(_status(state), f"Exited {code}")
             short = state["id"][:12]
             print(short if given.quiet else f"{short}\t{state['image']}\t{status}\t{name}")
     return 0
@@ -155,7 +177,8 @@ def _logs(machine: Machine, argv: Sequence[str]) -> int:
     found = container(machine, given.name)
     lines = None if given.tail == "all" else int(given.tail)
     if given.follow:
-        _follow(machine, str(found["name"]), lines=lines)
+        if not _follow(machine, str(found["name"]), lines=lines):
+            _fail("unexpected EOF")
     else:
         text = _log(machine, str(found["name"])).read_text(encoding="utf-8", errors="replace").splitlines(keepends=True)
         sys.stdout.writelines(tail(text, lines))
@@ -168,18 +191,18 @@ def _log(machine: Machine, name: str) -> Path:
     return log
 
 
-def _follow(machine: Machine, name: str, *, lines: int | None) -> None:
-    """Print a log while it grows, until the container has exited."""
+def _follow(machine: Machine, name: str, *, lines: int | None) -> bool:
+    """Print a log while it grows, until the container has exited. Return False if the daemon ends first."""
     with _log(machine, name).open(encoding="utf-8", errors="replace") as log:
         if lines is not None:
             sys.stdout.writelines(tail(log.readlines(), lines))
         while True:
             state = read_json(machine.containers / f"{name}.json")
-            ended = state is None or not _fresh(state)["running"]
+            ended = state is None or not _is_up(_fresh(state))
             sys.stdout.write(log.read())
             sys.stdout.flush()
-            if ended:
-                return
+            if ended or machine.stopped_docker.exists():
+                return ended
             time.sleep(_POLL_S)
 
 
@@ -192,9 +215,12 @@ def _inspect(machine: Machine, argv: Sequence[str]) -> int:
     for name in given.names:
         document = _described(machine, name, given.type)
         if document is None:
-            if not given.format:
-                print("[]")
-            _fail(f"Error: No such {given.type or 'object'}: {name}")
+            print("" if given.format else "[]", flush=True)
+            daemon = {
+                "container": "Error response from daemon",
+                "image": f"Error response from daemon: no such image: {name}",
+            }
+            _fail(f"{daemon.get(given.type, 'Error')}: No such {given.type or 'object'}: {name}")
         found.append(document)
     shown = (
         [_formatted(given.format, document) for document in found] if given.format else [json.dumps(found, indent=4)]
@@ -245,13 +271,13 @@ def _described(machine: Machine, name: str, kind: str | None) -> dict[str, Any] 
 
 
 def _container_document(state: dict[str, Any]) -> dict[str, Any]:
-    running = bool(state["running"])
     return {
         "Id": state["id"],
         "Created": state["createdAt"],
         "State": {
-            "Status": "running" if running else "exited",
-            "Running": running,
+            "Status": _status(state),
+            "Running": _is_up(state),
+            "Restarting": bool(state.get("restarting")),
             "Pid": state.get("pid", 0),
             "ExitCode": state.get("exitCode", 0),
             "StartedAt": state.get("startedAt", ""),
@@ -269,20 +295,27 @@ def _stop(machine: Machine, argv: Sequence[str]) -> int:
     parser.add_argument("names", nargs="+")
     given = parser.parse_args(argv)
     for name in given.names:
-        _end(machine, container(machine, name), signal.SIGTERM, given.time)
+        end(machine, container(machine, name), signal.SIGTERM, given.time)
         print(name)
     return 0
 
 
-def _end(machine: Machine, found: dict[str, Any], number: signal.Signals, grace_s: float) -> None:
-    """Signal a container's process and wait for it to exit. Kill it after the grace period."""
-    if not found["running"]:
+def end(
+    machine: Machine, found: dict[str, Any], number: signal.Signals, grace_s: float, *, is_final: bool = True
+) -> None:
+    """Signal a container's process and wait for it to exit. Kill it after the grace period.
+
+    With `is_final`, a container with a restart policy does not start again.
+    """
+    if not _is_up(found):
         return
     pid = int(found["pid"])
+    if found.get("restarts") and is_final:
+        _signal(int(found["supervisor"]), signal.SIGTERM)
     _signal(pid, number)
     deadline = time.monotonic() + grace_s
     killed_at: float | None = None
-    while _fresh(read_json(machine.containers / f"{found['name']}.json") or {"running": False})["running"]:
+    while _goes_on(machine, found, is_final=is_final):
         now = time.monotonic()
         if killed_at is None and now > deadline:
             _signal(pid, signal.SIGKILL)
@@ -294,9 +327,16 @@ def _end(machine: Machine, found: dict[str, Any], number: signal.Signals, grace_
         time.sleep(_POLL_S)
 
 
+def _goes_on(machine: Machine, found: dict[str, Any], *, is_final: bool) -> bool:
+    state = _fresh(read_json(machine.containers / f"{found['name']}.json") or {"running": False})
+    return _is_up(state) if is_final else state["running"] and state["pid"] == found["pid"]
+
+
 def _signal(pid: int, number: signal.Signals) -> None:
-    with suppress(ProcessLookupError):
-        os.kill(pid, number)
+    """Signal a process, unless its container waits for a restart and has none."""
+    if pid:
+        with suppress(ProcessLookupError):
+            os.kill(pid, number)
 
 
 def _rm(machine: Machine, argv: Sequence[str]) -> int:
@@ -308,12 +348,12 @@ def _rm(machine: Machine, argv: Sequence[str]) -> int:
             print(_NOT_FOUND.format(name), file=sys.stderr)
             continue
         found = container(machine, name)
-        if found["running"] and not given.force:
+        if _is_up(found) and not given.force:
             _fail(
                 f'Error response from daemon: cannot remove container "/{name}": container is running: '
                 "stop the container before removing or force remove"
             )
-        _end(machine, found, signal.SIGKILL, 0)
+        end(machine, found, signal.SIGKILL, 0)
         remove(machine, str(found["name"]))
         print(name)
     return 0
@@ -332,7 +372,7 @@ def remove(machine: Machine, name: str) -> None:
 def _wait(machine: Machine, argv: Sequence[str]) -> int:
     for name in argv:
         found = container(machine, name)
-        while found["running"]:
+        while _is_up(found):
             time.sleep(_POLL_S)
             found = container(machine, name)
         print(found["exitCode"])
@@ -360,13 +400,28 @@ _COMMANDS: Final[dict[str, Callable[[Machine, Sequence[str]], int]]] = {
 }
 
 
+def _fail_without_daemon(command: str, words: Sequence[str]) -> NoReturn:
+    if command == "run":
+        from localcloud.running.shims import docker_run  # noqa: PLC0415 - as in `_run`
+
+        error = docker_run.RunError(_NO_DAEMON)
+        _fail(error.shown, error.code)
+    if command == "inspect" and any(word.startswith(("-f", "--format")) for word in words):
+        print(flush=True)
+    _fail(_NO_DAEMON)
+
+
 def main(argv: Sequence[str]) -> int:
     """Run one docker command."""
     command, *words = list(argv) or [""]
     if command not in _COMMANDS:
         _fail(f"docker: '{command}' is not a docker command of the simulated machine: {', '.join(_COMMANDS)}")
+    machine = this_machine()
+    docker_images.config()
+    if machine.stopped_docker.exists() and command not in _CLIENT_ONLY:
+        _fail_without_daemon(command, words)
     try:
-        return _COMMANDS[command](this_machine(), words)
+        return _COMMANDS[command](machine, words)
     except KeyboardInterrupt:
         return 130
     except BrokenPipeError:

@@ -5,11 +5,12 @@ import hashlib
 import json
 import os
 import re
+import sys
 import time
 from collections.abc import Iterator
 from http import HTTPStatus
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from localcloud.charges import FILE, Charge, append
 from localcloud.running.shims.machine import Machine, read_json, write_json
@@ -35,6 +36,15 @@ class ImageError(Exception):
 def config_file() -> Path:
     """Return docker's configuration file, which contains the logins."""
     return Path(os.environ.get("DOCKER_CONFIG") or Path(os.environ.get("HOME", "/")) / ".docker") / "config.json"
+
+
+def config() -> dict[str, Any]:
+    """Return docker's configuration. Each command warns of one that it cannot read, and goes on without it."""
+    try:
+        return read_json(config_file()) or {}
+    except ValueError as error:
+        print(f"WARNING: Error parsing config file ({config_file()}): {error}", file=sys.stderr)
+        return {}
 
 
 def pulled(machine: Machine) -> dict[str, str]:
@@ -64,6 +74,8 @@ def pull(machine: Machine, reference: str, *, quiet: bool) -> str:
     for line in _layers(reference, machine.clock_speed):
         if not quiet:
             print(line, flush=True)
+        if machine.full_disk.exists():
+            raise ImageError("failed to register layer: write /usr/lib/libcuda.so.1: no space left on device")
     charge = Charge(what="image", name=reference, seconds=_PULL_S, bytes=_IMAGE_BYTES)
     append(machine.folder / FILE, charge)
     identity = f"sha256:{hashlib.sha256(reference.encode()).hexdigest()}"
@@ -131,5 +143,5 @@ def _refusal(error: "HTTPError", host: str, reference: str) -> str:
 
 def _token(host: str) -> str | None:
     """Return the password of the login at a registry, or None."""
-    entry = (read_json(config_file()) or {}).get("auths", {}).get(host)
+    entry = config().get("auths", {}).get(host)
     return None if entry is None else base64.b64decode(entry["auth"]).decode().partition(":")[2]

@@ -23,8 +23,26 @@ _STOP_GRACE_S: Final = 10.0
 _IMAGE_ENTRY_POINT: Final = ("vllm", "serve")
 
 
+_RESTART_S: Final = 1.0
+"""Pause before a container with a restart policy starts again. Docker's grows from 0.1 s to a minute."""
+_CANNOT_START, _NOT_FOUND, _NEVER_RAN = 125, 127, 128
+_PROGRAMS: Final = ("vllm", "hf", "python3", collector.ENTRY_POINT)
+"""Programs of the images."""
+_HELP: Final = "\n\nRun 'docker run --help' for more information"
+"""Last lines of each error of `docker run` since Docker 28; before, "See 'docker run --help'." or nothing."""
+
+
 class RunError(Exception):
-    """The container cannot be started. The message is docker's."""
+    """The container cannot be started. The message is docker's, without its hint. `code` is the exit code of `docker run`."""
+
+    def __init__(self, message: str, code: int = _CANNOT_START) -> None:
+        super().__init__(message)
+        self.code = code
+
+    @property
+    def shown(self) -> str:
+        """Return what docker prints."""
+        return f"docker: {self}{_HELP}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,11 +59,12 @@ class ContainerOptions:
     volumes: dict[str, str]
     network: str
     rights: Rights
+    restarts: bool
 
 
 class _RunParser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
-        raise RunError(f"{message}\nSee 'docker run --help'.")
+        raise RunError(f"{message}\n\nUsage:  docker run [OPTIONS] IMAGE [COMMAND] [ARG...]")
 
 
 def parse(argv: Sequence[str]) -> ContainerOptions:
@@ -82,6 +101,7 @@ def parse(argv: Sequence[str]) -> ContainerOptions:
         volumes=dict(_volume(volume) for volume in given.volume),
         network=given.net or ("published" if given.publish else "bridge"),
         rights=given_rights,
+        restarts=(given.restart or "no") != "no",
     )
 
 
@@ -132,10 +152,6 @@ def start(machine: Machine, wanted: ContainerOptions) -> str:
             f'Error response from daemon: Conflict. The container name "/{wanted.name}" is already in use. '
             "You have to remove (or rename) that container to be able to reuse that name."
         )
-    try:
-        check_devices(wanted.rights)
-    except OptionError as error:
-        raise RunError(str(error)) from error
     identity = new_id(32)
     log = machine.containers / f"{wanted.name}.log"
     # The variables are passed to the process but not written to a file because some of them are secrets.
@@ -152,7 +168,18 @@ def start(machine: Machine, wanted: ContainerOptions) -> str:
         "pid": os.getpid(),
         "exitCode": 0,
         "autoRemove": wanted.remove and wanted.detach,
+        "restarts": wanted.restarts,
     }
+    try:
+        _check_start(wanted)
+    except RunError as error:
+        # Docker keeps the container, without `--rm`: it holds the name.
+        if not wanted.remove:
+            code = _NOT_FOUND if isinstance(error.__cause__, FileNotFoundError) else _NEVER_RAN
+            write_json(state, {**document, "running": False, "isCreated": True, "pid": 0, "exitCode": code})
+            if wanted.detach:
+                print(identity, flush=True)
+        raise
     process = interpreter.command("localcloud.vllm", *wanted.command)
     if collector.is_collector(wanted.image):
         problem = collector.problem_of(wanted.command, wanted.environment, _paths(machine, wanted))
@@ -163,16 +190,30 @@ def start(machine: Machine, wanted: ContainerOptions) -> str:
         state,
         log,
         process,
-        restart_s=None,
+        restart_s=_RESTART_S if wanted.restarts else None,
         grace_s=_STOP_GRACE_S,
         init_pid=machine.init_pid,
         environment=_server_environment(machine, wanted),
+        pause=machine.stopped_docker,
     )
     # `docker run` returns when the process has been started.
     if not supervise.wait_until_started(state, pid):
         state.unlink(missing_ok=True)
         raise RunError("Error response from daemon: failed to create task for container: its supervisor did not start")
     return identity
+
+
+def _check_start(wanted: ContainerOptions) -> None:
+    """Raise RunError if a device or the program is missing. Docker's exit code is 127 for each "no such file" at start."""
+    try:
+        check_devices(wanted.rights)
+    except OptionError as error:
+        code = _NOT_FOUND if str(error).endswith("no such file or directory") else _CANNOT_START
+        raise RunError(str(error), code) from error
+    if wanted.command[0] not in _PROGRAMS:
+        start = "failed to create shim task: OCI runtime create failed: runc create failed: unable to start container process"
+        found = f'exec: "{wanted.command[0]}": executable file not found in $PATH: unknown'
+        raise RunError(f"Error response from daemon: {start}: {found}", _NOT_FOUND) from FileNotFoundError()
 
 
 def _server_environment(machine: Machine, wanted: ContainerOptions) -> dict[str, str]:

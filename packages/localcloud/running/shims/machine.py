@@ -46,6 +46,16 @@ class Machine:
         return self.folder / "units"
 
     @property
+    def stopped_docker(self) -> Path:
+        """Return the file that exists while the machine's docker daemon is stopped."""
+        return self.folder / "docker-stopped"
+
+    @property
+    def full_disk(self) -> Path:
+        """Return the file that exists while the machine's disk has no space for another layer."""
+        return self.folder / "disk-full"
+
+    @property
     def images(self) -> Path:
         """Return the file that lists the pulled images."""
         return self.folder / "images.json"

@@ -1,9 +1,9 @@
 """Supervises one process, as dockerd does for a container and systemd for a unit.
 
-`python -m localcloud.running.shims.supervise STATE.json LOG RESTART_SEC|no GRACE_S INIT_PID -- COMMAND...` starts the command in its own session,
+`python -m localcloud.running.shims.supervise STATE.json LOG RESTART_SEC|no GRACE_S INIT_PID PAUSE -- COMMAND...` starts the command in its own session,
 with the environment from standard input, a JSON object, so secrets in it reach neither a disk nor a command line. It writes the command's
-state (`pid`, `supervisor`, `running`, `exitCode`, `startedAt`, `finishedAt`) to STATE.json and its output to LOG, restarts it if requested,
-and forwards SIGTERM. When the machine's init process exits, the command and this process exit too.
+state (`pid`, `supervisor`, `running`, `restarting`, `exitCode`, `startedAt`, `finishedAt`) to STATE.json and its output to LOG, restarts it if
+requested, but not while the file PAUSE exists, and forwards SIGTERM. When the machine's init process exits, the command and this process exit too.
 """
 
 import json
@@ -29,13 +29,21 @@ _POLL_S: Final = 0.02
 
 class _Supervisor:
     def __init__(
-        self, state: Path, log: Path, restart_s: float | None, grace_s: float, environment: Mapping[str, str]
+        self,
+        state: Path,
+        log: Path,
+        *,
+        restart_s: float | None,
+        grace_s: float,
+        pause: str,
+        environment: Mapping[str, str],
     ) -> None:
         self._environment = environment
         self._state = state
         self._log = log
         self._restart_s = restart_s
         self._grace_s = grace_s
+        self._pause = pause
         self._process: subprocess.Popen[bytes] | None = None
         self._stopping = threading.Event()
 
@@ -45,8 +53,11 @@ class _Supervisor:
         signal.signal(signal.SIGINT, self._on_stop)
         while True:
             code = self._once(command)
-            if self._restart_s is None or self._stopping.wait(self._restart_s) or self._stopping.is_set():
+            if self._restart_s is None or self._stopping.wait(self._restart_s):
+                self._write(restarting=False)
                 return code
+            while self._pause and Path(self._pause).exists() and not self._stopping.wait(_POLL_S):
+                pass
 
     def _once(self, command: list[str]) -> int:
         with self._log.open("ab") as log:
@@ -63,12 +74,13 @@ class _Supervisor:
                 log.write(f"{command[0]}: {error.strerror}\n".encode())
                 self._write(running=False, pid=0, exitCode=127, finishedAt=_now())
                 return 127
-            self._write(running=True, pid=self._process.pid, exitCode=0, startedAt=_now())
+            self._write(running=True, restarting=False, pid=self._process.pid, exitCode=0, startedAt=_now())
             if self._stopping.is_set():
                 self._end_process()
             code = self._process.wait()
         code = 128 - code if code < 0 else code
-        self._write(running=False, pid=0, exitCode=code, finishedAt=_now())
+        restarts = self._restart_s is not None and not self._stopping.is_set()
+        self._write(running=False, restarting=restarts, pid=0, exitCode=code, finishedAt=_now())
         return code
 
     def _on_stop(self, number: int, frame: FrameType | None) -> None:
@@ -120,11 +132,12 @@ def start(
     grace_s: float,
     init_pid: int,
     environment: Mapping[str, str],
+    pause: Path | None = None,
 ) -> int:
     """Start a supervisor in the background and return its pid."""
     log.parent.mkdir(parents=True, exist_ok=True)
     restart = "no" if restart_s is None else repr(restart_s)
-    own = [str(state), str(log), restart, repr(grace_s), str(init_pid), "--"]
+    own = [str(state), str(log), restart, repr(grace_s), str(init_pid), str(pause or ""), "--"]
     process = subprocess.Popen(
         interpreter.command("localcloud.running.shims.supervise", *own, *command),
         stdin=subprocess.PIPE,
@@ -151,17 +164,19 @@ def wait_until_started(state: Path, supervisor: int) -> bool:
 
 def main(argv: list[str]) -> int:
     """Run the supervisor; see the module's docstring."""
-    state, log, restart, grace_s, init_process = argv[:5]
+    state, log, restart, grace_s, init_process, pause = argv[:6]
     environment = json.loads(sys.stdin.read())
     restart_s = None if restart == "no" else float(restart)
-    supervisor = _Supervisor(Path(state), Path(log), restart_s, float(grace_s), environment)
+    supervisor = _Supervisor(
+        Path(state), Path(log), restart_s=restart_s, grace_s=float(grace_s), pause=pause, environment=environment
+    )
 
     def end() -> None:
         supervisor.kill()
         os._exit(1)
 
     hold(f"pid:{init_process}", end)
-    return supervisor.run(argv[6:])
+    return supervisor.run(argv[7:])
 
 
 if __name__ == "__main__":

@@ -92,9 +92,14 @@ def _is_active(machine: Machine, names: Sequence[str]) -> int:
 
 
 def _systemctl(words: Sequence[str]) -> int:
-    """Run `stop`, `is-active` or `reset-failed`."""
+    """Run `stop`, `is-active` or `reset-failed`; for docker `stop`, `kill` and `start`."""
     command, *names = [word.removesuffix(".service") for word in words if not word.startswith("-")] or [""]
     machine = this_machine()
+    if names == ["docker"] and command in ("stop", "kill", "start"):
+        from localcloud.running.shims import docker_daemon  # noqa: PLC0415 - the agent's calls need none of it
+
+        docker_daemon.COMMANDS[command](machine)
+        return 0
     match command:
         case "stop":
             return _on_each(machine, names, _stop_unit, doing="stop", failed=_NOT_LOADED)
