@@ -86,14 +86,17 @@ def environment() -> Mapping[str, str]:
 
 
 def run(
-    *arguments: str, limit_s: float | None = QUERY_LIMIT_S, stdin: str | None = None
+    *arguments: str,
+    limit_s: float | None = QUERY_LIMIT_S,
+    stdin: str | None = None,
+    variables: Mapping[str, str] | None = None,
 ) -> "subprocess.CompletedProcess[str]":
     """Run a Pulumi command to its end; the engine saves its state first, even after a signal.
 
     `stdin`: such as a secret, which must not be an argument. Raises ScriptError after `limit_s` seconds.
     """
     source = subprocess.DEVNULL if stdin is None else subprocess.PIPE
-    with _engine(arguments, stdout=subprocess.PIPE, stderr=subprocess.PIPE, stdin=source) as process:
+    with _engine(arguments, variables, stdout=subprocess.PIPE, stderr=subprocess.PIPE, stdin=source) as process:
         try:
             out, err = process.communicate(stdin, timeout=limit_s)
         except subprocess.TimeoutExpired:

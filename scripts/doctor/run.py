@@ -18,7 +18,7 @@ from cloud.caller import caller_of, member_of
 from contracts.errors import CommandRefusedError, ScriptError
 from contracts.parallel import each_within
 from scripts.cli.transfer import overwrite_line
-from scripts.doctor import capacity, limits, machine, model, project, secrets_key, tunnel_role
+from scripts.doctor import capacity, limits, machine, model, passphrase, project, secrets_key, tunnel_role
 from scripts.doctor.diagnosis import Check, Checkup, Diagnosis, missing, ok, unknown
 from stacks.settings import GatewayStack, Settings
 
@@ -62,7 +62,7 @@ def examine(
 
 
 def _checks(checkup: Checkup) -> Sequence[Check]:
-    modules = (project, limits, tunnel_role, capacity, machine, secrets_key, model)
+    modules = (passphrase, project, limits, tunnel_role, capacity, machine, secrets_key, model)
     return [check for module in modules for check in module.checks(checkup)]
 
 

@@ -32,7 +32,7 @@ from localcloud.world.scenario import ComputeTpu, Fault, OperationDurations, Run
 from planning.data.checkpoints import CHECKPOINTS
 from scripts.capacity.__main__ import COMMAND as CAPACITY
 from scripts.cli.command import run_command
-from scripts.doctor import capacity, limits, machine, model, project, run, tunnel_role
+from scripts.doctor import capacity, limits, machine, model, passphrase, project, run, tunnel_role
 from scripts.doctor.__main__ import COMMAND
 from scripts.doctor.diagnosis import Check, Diagnosis
 from scripts.doctor.run import concurrently
@@ -51,6 +51,7 @@ NO_CHIPS = {
 MODULES = {
     **dict.fromkeys(("API", "permissions", "policy"), (project,)),
     **dict.fromkeys(("quota of", "v6e"), (project, capacity)),
+    "Pulumi passphrase": (passphrase,),
     **dict.fromkeys(("gcloud", "registry", "Pulumi"), (machine,)),
     "role": (tunnel_role,),
     "limits": (limits,),
@@ -120,17 +121,24 @@ NO_BUCKET = (
 
 
 class Engine:
-    """The answers of `pulumi whoami` and `pulumi config get`."""
+    """The answers of `pulumi whoami`, `config get`, `stack ls` and, in an empty backend, of `stack init`."""
 
     def __init__(self):
         self.logged_in = True
+        self.stacks, self.refusal = (), ""
+        self.backends = []
         self.error = "error: PULUMI_ACCESS_TOKEN must be set"
 
-    def run(self, *arguments, **_):
+    def run(self, *arguments, **options):
         if arguments[0] == "config":
             return subprocess.CompletedProcess(arguments, 0, f"{CANARY}\n", "")
+        if arguments[:2] == ("stack", "init"):
+            self.backends.append(options["variables"]["PULUMI_BACKEND_URL"])
+            return subprocess.CompletedProcess(arguments, 255 if self.refusal else 0, "", self.refusal)
         if not self.logged_in:
             return subprocess.CompletedProcess(arguments, 255, "", self.error)
+        if arguments[0] == "stack":
+            return subprocess.CompletedProcess(arguments, 0, json.dumps([{"name": name} for name in self.stacks]), "")
         return subprocess.CompletedProcess(arguments, 0, '{"user": "me", "url": "file:///state"}', "")
 
 
@@ -345,6 +353,7 @@ def world(tmp_path, monkeypatch, capsys):
             monkeypatch.setenv(f"CLOUDSDK_API_ENDPOINT_OVERRIDES_{api.upper()}", f"{cloud.base_url}/{api}/")
         monkeypatch.setenv("GOOGLE_OAUTH_ACCESS_TOKEN", cloud.token)
         monkeypatch.setenv("PULUMI_CONFIG_PASSPHRASE", CANARY)
+        monkeypatch.setenv("PULUMI_BACKEND_URL", "file:///state")
         monkeypatch.setenv("HF_ENDPOINT", world.internet.url)
         monkeypatch.setenv("HF_HOME", str(tmp_path))
         monkeypatch.delenv("HF_TOKEN", raising=False)
@@ -719,6 +728,44 @@ def test_backend_and_passphrase(world):
     assert world.state("Pulumi passphrase", "l4-qat") == "ok"
     world.environment.setattr(runner, "run", refuse_to_end)
     assert world.state("Pulumi backend") == "unknown"
+
+
+WRONG = "error: could not create secrets manager for new stack: incorrect passphrase"
+
+
+def test_the_engine_checks_the_passphrase_with_the_salt_of_the_settings_file_before_all_others(world):
+    assert world.line("Pulumi passphrase", "l4-qat")["detail"] == "PULUMI_CONFIG_PASSPHRASE is set"
+    assert world.engine.backends == [], "without a salt every passphrase is right"
+    world.write("l4-qat", ("config:\n", "encryptionsalt: v1:x\nconfig:\n"))
+    assert world.doctor("l4-qat")[1]["checks"][1] == {
+        "check": "Pulumi passphrase",
+        "detail": "PULUMI_CONFIG_PASSPHRASE decrypts Pulumi.l4-qat.yaml",
+        "fix": "",
+        "values": {},
+        "status": "ok",
+    }
+    (asked,) = world.engine.backends
+    assert asked.startswith("file:///"), asked
+    assert not asked.startswith("file:///state"), "the stack is never created in the user's backend"
+
+    world.engine.refusal, world.engine.stacks = WRONG, ("l4-qat",)
+    deployed = world.line("Pulumi passphrase", "l4-qat")
+    wrong = "PULUMI_CONFIG_PASSPHRASE is not the passphrase that wrote encryptionsalt in Pulumi.l4-qat.yaml"
+    assert (deployed["status"], deployed["detail"]) == ("missing", wrong)
+    assert deployed["fix"] == "export PULUMI_CONFIG_PASSPHRASE=PASSPHRASE"
+    world.engine.stacks = ()
+    assert (
+        "if a trial on the local cloud wrote the line, delete it" in world.line("Pulumi passphrase", "l4-qat")["detail"]
+    )
+    world.engine.logged_in = False
+    assert world.line("Pulumi passphrase", "l4-qat")["detail"] == wrong, "unknown whether it has a state"
+
+    world.engine.refusal = "error: the disk is full"
+    unclear = world.line("Pulumi passphrase", "l4-qat")
+    assert (unclear["status"], unclear["detail"].endswith(": the disk is full")) == ("unknown", True)
+    world.environment.delenv("PULUMI_BACKEND_URL")
+    world.environment.setenv("PULUMI_HOME", str(world.folder))
+    assert [line for line in world.doctor("l4-qat")[1]["checks"] if line["check"] == "Pulumi passphrase"] == []
 
 
 STATE = "my-pulumi-state"
