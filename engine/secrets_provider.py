@@ -15,7 +15,7 @@ from engine.backend import BACKEND_VARIABLE
 _SCHEME: Final = "gcpkms://"
 _KEY: Final = re.compile(r"projects/[^/?]+/locations/[^/?]+/keyRings/[^/?]+/cryptoKeys/[^/?]+")
 _SALT: Final = re.compile(r"^encryptionsalt:", re.MULTILINE)
-_OTHER_PROVIDER: Final = re.compile(r"^(secretsprovider|encryptedkey):", re.MULTILINE)
+_ENCRYPTION: Final = re.compile(r"^(encryptionsalt|secretsprovider|encryptedkey):", re.MULTILINE)
 _KEY_FORM: Final = "projects/P/locations/L/keyRings/R/cryptoKeys/K"
 
 
@@ -53,10 +53,12 @@ def provider_options(stack: str) -> Sequence[str]:
 
 def uses_passphrase(stack: str, backend: str) -> bool:
     """Return whether a passphrase encrypts the stack's secrets. Default of every backend except Pulumi Cloud."""
-    text = _text(stack)
-    return _SALT.search(text) is not None or (
-        _OTHER_PROVIDER.search(text) is None and not backend.startswith("https://")
-    )
+    return _SALT.search(_text(stack)) is not None or (not is_encrypted(stack) and not backend.startswith("https://"))
+
+
+def is_encrypted(stack: str) -> bool:
+    """Return whether the settings file has a salt or a provider, so a new stack adds none."""
+    return _ENCRYPTION.search(_text(stack)) is not None
 
 
 def passphrase_problem(stack: str) -> str | None:
