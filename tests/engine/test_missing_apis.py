@@ -12,7 +12,7 @@ from stacks.apis import COMMON_APIS
 from tests.engine.conftest import FAILURE, open_workspace
 from tests.engine.test_new_grants import WAITS
 
-STACK = "l4-12b-qat"
+STACK, TPU = "l4-12b-qat", "tpu-v6e1"
 OFF = ("cloudresourcemanager", "iam", "artifactregistry", "secretmanager", "run")
 
 pytestmark = pytest.mark.engine
@@ -69,3 +69,17 @@ def test_nothing_is_made_before_the_printed_line_and_then_the_same_up_comes_up(n
     new_project.assert_no_changes(STACK, "--refresh")
     assert new_project.resources(STACK, "projects/service") == []
     new_project.teardown(STACK)
+
+
+def test_a_quota_of_zero_is_refused_before_anything_is_made(new_project):
+    up = (sys.executable, "-m", "scripts.gemma", "up", TPU, "--yes")
+    new_project.change_scenario({"services": {"lag_s": 0}})
+    for command in printed(new_project.run(*up, expect=2)):
+        new_project.run("bash", "-c", command)
+    refused = new_project.run(*up, expect=2)
+    assert "missing  quota of chips in us-east5-a: 0 chips, 1 needed" in refused.err
+    assert "quotas preferences create --project=local-project --service=tpu.googleapis.com" in refused.err
+    assert f"Nothing was changed. Run the commands above, then `gemma up {TPU}`." in refused.err
+    assert TPU not in {row["name"] for row in new_project.pulumi("stack", "ls", "--json").json}
+    assert new_project.made(TPU) == []
+    assert "encryptionsalt" not in new_project.settings(TPU).read_text()
