@@ -96,8 +96,8 @@ def exists_now(stack: str) -> str:
     found = serving(state)
     if found is None:
         return (
-            f"Exists now: {len(state.resources)} resources of the state, without a machine, a service or a request for "
-            f"capacity, which have the price per hour. {end}"
+            f"Exists now: {len(state.resources)} resources in the state. None of them is a machine, a service or a request for "
+            f"capacity, which have the hourly price. {end}"
         )
     what = "service" if found.kind not in CAPACITY else "capacity"
     ((facts, error),) = each_within(

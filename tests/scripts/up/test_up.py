@@ -348,7 +348,7 @@ SERVICE_ITEM = {
         (CAPACITY_ITEM, CloudFacts(state="MISSING"), "capacity, MISSING: no machine is running."),
         (SERVICE_ITEM, replace(FACTS, state="FAILED", place="l"), "service in l, FAILED: each running instance costs $1.35/h."),
         (CAPACITY_ITEM, ScriptError("Google returned an error: 503"), "unknown, because Google did not report the capacity (Google returned an error: 503)."),
-        (RESOURCE, FACTS, "1 resources of the state, without a machine, a service or a request for capacity, which have the price per hour."),
+        (RESOURCE, FACTS, "1 resources in the state. None of them is a machine, a service or a request for capacity, which have the hourly price."),
     ],
 )  # fmt: skip
 def test_a_failed_update_says_before_its_error_what_exists_and_what_it_costs(engine, capsys, item, facts, text):
