@@ -18,6 +18,7 @@ from contracts.errors import CommandRefusedError, ScriptError
 from contracts.settings_files import no_settings_file, stacks_in
 from contracts.spelling import did_you_mean
 from engine.children import started
+from engine.trial import project_of
 
 _MOST_CHARACTERS = 600
 QUERY_LIMIT_S = 120.0
@@ -43,10 +44,10 @@ class PulumiFailedError(ScriptError):
 
 
 def project_folder() -> Path:
-    """Return the folder with Pulumi.yaml: this one or the checkout. Raises CommandRefusedError."""
+    """Return the folder with Pulumi.yaml: this one or the checkout; in a local cloud the trial's. Raises CommandRefusedError."""
     for folder in (Path.cwd(), Path(__file__).resolve().parents[1]):
         if (folder / "Pulumi.yaml").is_file():
-            return folder
+            return project_of(folder)
     raise CommandRefusedError("Pulumi.yaml not found. Run this command from the project folder.")
 
 
@@ -85,14 +86,17 @@ def environment() -> Mapping[str, str]:
 
 
 def run(
-    *arguments: str, limit_s: float | None = QUERY_LIMIT_S, stdin: str | None = None
+    *arguments: str,
+    limit_s: float | None = QUERY_LIMIT_S,
+    stdin: str | None = None,
+    variables: Mapping[str, str] | None = None,
 ) -> "subprocess.CompletedProcess[str]":
     """Run a Pulumi command to its end; the engine saves its state first, even after a signal.
 
     `stdin`: such as a secret, which must not be an argument. Raises ScriptError after `limit_s` seconds.
     """
     source = subprocess.DEVNULL if stdin is None else subprocess.PIPE
-    with _engine(arguments, stdout=subprocess.PIPE, stderr=subprocess.PIPE, stdin=source) as process:
+    with _engine(arguments, variables, stdout=subprocess.PIPE, stderr=subprocess.PIPE, stdin=source) as process:
         try:
             out, err = process.communicate(stdin, timeout=limit_s)
         except subprocess.TimeoutExpired:

@@ -9,9 +9,13 @@ import yaml
 from contracts.errors import CommandRefusedError
 from contracts.fields import as_mapping
 from engine import runner
+from engine.atomic_file import private_folder
+from engine.backend import BACKEND_VARIABLE
 
 _SCHEME: Final = "gcpkms://"
 _KEY: Final = re.compile(r"projects/[^/?]+/locations/[^/?]+/keyRings/[^/?]+/cryptoKeys/[^/?]+")
+_SALT: Final = re.compile(r"^encryptionsalt:", re.MULTILINE)
+_ENCRYPTION: Final = re.compile(r"^(encryptionsalt|secretsprovider|encryptedkey):", re.MULTILINE)
 _KEY_FORM: Final = "projects/P/locations/L/keyRings/R/cryptoKeys/K"
 
 
@@ -45,3 +49,35 @@ def provider_options(stack: str) -> Sequence[str]:
     """
     provider = provider_of(stack)
     return [f"--secrets-provider={provider}"] if provider else []
+
+
+def uses_passphrase(stack: str, backend: str) -> bool:
+    """Return whether a passphrase encrypts the stack's secrets. Default of every backend except Pulumi Cloud."""
+    return _SALT.search(_text(stack)) is not None or (not is_encrypted(stack) and not backend.startswith("https://"))
+
+
+def is_encrypted(stack: str) -> bool:
+    """Return whether the settings file has a salt or a provider, so a new stack adds none."""
+    return _ENCRYPTION.search(_text(stack)) is not None
+
+
+def passphrase_problem(stack: str) -> str | None:
+    """Return why the passphrase does not decrypt the stack's settings file; empty if it does, None without a salt.
+
+    The engine checks it when it creates a stack, here in a temporary backend.
+    """
+    text = _text(stack)
+    if _SALT.search(text) is None:
+        return None
+    with private_folder() as folder:
+        (folder / f"Pulumi.{stack}.yaml").write_text(text, encoding="utf-8")
+        (folder / "Pulumi.yaml").write_bytes((runner.project_folder() / "Pulumi.yaml").read_bytes())
+        (folder / "state").mkdir()
+        words = ("stack", "init", stack, "--no-select", "--cwd", str(folder))
+        made = runner.run(*words, variables={BACKEND_VARIABLE: f"file://{folder}/state"})
+    return "" if made.returncode == 0 else runner.error_of(made)
+
+
+def _text(stack: str) -> str:
+    path = runner.project_folder() / f"Pulumi.{stack}.yaml"
+    return path.read_text(encoding="utf-8") if path.is_file() else ""

@@ -25,6 +25,9 @@ REAL_PLUGIN_ENDPOINTS: dict[str, str] = _TABLES["real_plugin_endpoints"]
 HUB_TOKEN = "hf_local"  # noqa: S105 - no secret: see below
 """The hub token of the environment. It is not a secret because the local hub accepts every token that starts with `hf_`."""
 
+PASSPHRASE = "local"  # noqa: S105 - the secrets of a trial are not secret
+"""Passphrase of every state, whatever the caller's is: a state that stays must open in the next shell, too."""
+
 _DIRECT = ("127.0.0.1", "localhost")
 """Hosts that bypass any proxy."""
 
@@ -49,13 +52,14 @@ def variables(
     given = os.environ if inherited is None else inherited
     found = {
         "PULUMI_BACKEND_URL": f"file://{state / 'pulumi'}",
-        "PULUMI_CONFIG_PASSPHRASE": given.get("PULUMI_CONFIG_PASSPHRASE", "local"),
+        "PULUMI_CONFIG_PASSPHRASE": PASSPHRASE,
         "PULUMI_SKIP_UPDATE_CHECK": "true",
         "GOOGLE_OAUTH_ACCESS_TOKEN": access_token,
         "GOOGLE_APPLICATION_CREDENTIALS": str(credentials),
         "GOOGLE_CLOUD_PROJECT": project,
         "GOOGLE_PROJECT": project,
         "LOCALCLOUD_URL": base_url,
+        "LOCALCLOUD_STATE": str(state),
         "LOCALCLOUD_SPEED": f"{speed:g}",
         "LOCALCLOUD_TOKEN": operator_token,
         "CLOUD_CLOCK_SPEED": f"{speed:g}",

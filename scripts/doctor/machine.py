@@ -1,8 +1,6 @@
-"""Checks of this machine: gcloud and its login, Pulumi's backend and passphrase."""
+"""Checks of this machine: gcloud and its login, Pulumi's backend."""
 
 import json
-import os
-import re
 import shutil
 import subprocess
 from collections.abc import Iterator
@@ -16,7 +14,6 @@ from engine import backend, runner
 from engine.children import ended
 from scripts.doctor.diagnosis import Check, Checkup, Diagnosis, missing, ok, unknown
 
-_PASSPHRASE: Final = ("PULUMI_CONFIG_PASSPHRASE", "PULUMI_CONFIG_PASSPHRASE_FILE")
 _INSTALL_GCLOUD: Final = "https://cloud.google.com/sdk/docs/install"
 _NOT_FOUND: Final = 404
 _ANSWER_LIMIT_S: Final = 20.0
@@ -87,16 +84,7 @@ def _pulumi(checkup: Checkup) -> Iterator[Diagnosis]:
     if answer.returncode != 0:
         yield _no_backend(checkup, runner.error_of(answer))
         return
-    url = str(json.loads(answer.stdout).get("url", ""))
-    yield ok(url)
-    given = next((name for name in _PASSPHRASE if name in os.environ), None)
-    line = partial(Diagnosis, check="Pulumi passphrase")
-    if not _uses_passphrase(checkup.stack, url):
-        yield line("passed", "another secrets provider encrypts the stack's secrets")
-    elif given is not None:
-        yield line("passed", f"{given} is set")
-    else:
-        yield line("failed", f"neither {' nor '.join(_PASSPHRASE)} is set", f"export {_PASSPHRASE[1]}=FILE")
+    yield ok(str(json.loads(answer.stdout).get("url", "")))
 
 
 def _no_backend(checkup: Checkup, detail: str) -> Diagnosis:
@@ -115,16 +103,6 @@ def _no_backend(checkup: Checkup, detail: str) -> Diagnosis:
         fix = f"{create} && gcloud storage buckets update gs://{bucket} --versioning"
         return missing(f"gs://{bucket} does not exist; it stores the state of all stacks", fix)
     return missing(detail, f"pulumi login {url}")
-
-
-def _uses_passphrase(stack: str, url: str) -> bool:
-    """Return whether a passphrase encrypts the stack's secrets. Default of every backend except Pulumi Cloud."""
-    path = runner.project_folder() / f"Pulumi.{stack}.yaml"
-    text = path.read_text(encoding="utf-8") if path.is_file() else ""
-    if re.search(r"^encryptionsalt:", text, re.MULTILINE):
-        return True
-    other = re.search(r"^(secretsprovider|encryptedkey):", text, re.MULTILINE)
-    return other is None and not url.startswith("https://")
 
 
 def _answer_of(program: str, *words: str) -> subprocess.CompletedProcess[str] | None:

@@ -30,8 +30,13 @@ def report(title: str, lines: Sequence[Diagnosis], *, width: int) -> str:
     """Return the report. Commands are not wrapped so they can be pasted."""
     states = [line.state for line in lines]
     counted = ", ".join(f"{states.count(state)} {WORDS[state]}" for state in ("passed", "failed", "unknown"))
-    blocks = [textwrap.fill(f"{title}: {counted}.", width)]
-    blocks += ["\n".join(_entries(state, lines, width)) for state in WORDS if state in states]
+    return "\n\n".join([textwrap.fill(f"{title}: {counted}.", width), entries(lines, width=width)])
+
+
+def entries(lines: Sequence[Diagnosis], *, width: int) -> str:
+    """Return the entries of a report and the commands, without the summary."""
+    states = {line.state for line in lines}
+    blocks = ["\n".join(_entries(state, lines, width)) for state in WORDS if state in states]
     fixes = _commands(lines)
     if fixes:
         blocks.append("\n".join(["Fix, in this order:", *(f"  {line}" for fix in fixes for line in fix.splitlines())]))

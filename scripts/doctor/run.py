@@ -3,7 +3,7 @@
 import itertools
 import shutil
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Final
@@ -18,7 +18,7 @@ from cloud.caller import caller_of, member_of
 from contracts.errors import CommandRefusedError, ScriptError
 from contracts.parallel import each_within
 from scripts.cli.transfer import overwrite_line
-from scripts.doctor import capacity, limits, machine, model, project, secrets_key, tunnel_role
+from scripts.doctor import capacity, limits, machine, model, passphrase, project, secrets_key, tunnel_role
 from scripts.doctor.diagnosis import Check, Checkup, Diagnosis, missing, ok, unknown
 from stacks.settings import GatewayStack, Settings
 
@@ -30,9 +30,16 @@ _NOT_USABLE: Final = "USER_PROJECT_DENIED"
 
 
 def examine(
-    project_id: str, stack: str | None, settings: Settings | None, gateway: GatewayStack | None = None
+    project_id: str,
+    stack: str | None,
+    settings: Settings | None,
+    gateway: GatewayStack | None = None,
+    *,
+    choose: Callable[[Checkup], Sequence[Check]] | None = None,
+    limit_s: float = LIMIT_S,
 ) -> Sequence[Diagnosis]:
-    """Return the results of all checks, in a fixed order."""
+    """Return the results of all checks, or of the chosen ones, in a fixed order."""
+    chosen = choose or _checks
     try:
         credentials = google_api.credentials()
     except CommandRefusedError as error:
@@ -50,7 +57,7 @@ def examine(
         gateway=gateway,
     )
     usable = Check(name="quota project", run=partial(_quota_project, checkup))
-    found = concurrently([*_checks(checkup), usable])
+    found = concurrently([*chosen(checkup), usable], limit_s)
     refused = [line for line in found if line.check == usable.name and line.state == "failed"]
     if not refused:
         return [login, *_of_enabled_apis(checkup, found)]
@@ -58,11 +65,11 @@ def examine(
         return [login, *refused]
     # Without the header, calls of a service account use its own project's quota, so the other checks can still run.
     own = replace(checkup, google=google_api.connect(given=credentials))
-    return [login, *refused, *_of_enabled_apis(own, concurrently(_checks(own)))]
+    return [login, *refused, *_of_enabled_apis(own, concurrently(chosen(own), limit_s))]
 
 
 def _checks(checkup: Checkup) -> Sequence[Check]:
-    modules = (project, limits, tunnel_role, capacity, machine, secrets_key, model)
+    modules = (passphrase, project, limits, tunnel_role, capacity, machine, secrets_key, model)
     return [check for module in modules for check in module.checks(checkup)]
 
 

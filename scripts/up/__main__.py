@@ -3,6 +3,7 @@
   gemma up tpu-v6e1
   gemma up tpu-v6e1 --yes
 
+First it runs the checks of `gemma doctor` that a deployment cannot pass without, and refuses with one list: APIs, quotas, weights, passphrase.
 Before anything changes it states the effect on the server, the duration and the cost. While the engine works it shows
 two lines, at any width of the terminal; Ctrl-C then keeps the created resources, and prints their cost. A stack without a state gets one.
 `pulumi up --stack NAME` deploys the same.
@@ -28,8 +29,10 @@ class UpOptions:
 
 def _up(options: UpOptions) -> ExitCode:
     from scripts.up.deploying import deploy
+    from scripts.up.starting import prepared
 
-    return deploy(options.stack, yes=options.yes, refreshes=options.refresh)
+    with prepared(options.stack):
+        return deploy(options.stack, yes=options.yes, refreshes=options.refresh)
 
 
 COMMAND: Final = Command(

@@ -22,15 +22,13 @@ from engine.atomic_file import private_folder
 from engine.events import VARIABLES, EventLog
 from engine.locks import end_dead_locks, is_lock_error, parse_locks
 from engine.previewed import diagnostics, previewed
-from engine.secrets_provider import provider_options
 from engine.state import SERVER_TYPES, stack_outputs
 from engine.steps import ResourceChange, changes_of
 from scripts.cli.command import say, tell
 from scripts.cli.prompts import confirm
-from scripts.cli.settings import NO_PROJECT, stack_settings
+from scripts.cli.settings import stack_settings
 from scripts.cli.tables import console
 from scripts.preview.face import upcoming
-from stacks.loading import is_gateway_file
 from stacks.settings import Settings
 
 _OPERATIONS: Final = ("create", "update", "replace", "delete", "read")
@@ -43,7 +41,7 @@ _FINDING: Final = re.compile(r"[A-Z]{3}\d\d: ")
 def deploy(stack: str, *, yes: bool, refreshes: bool) -> ExitCode:
     """Preview a stack, confirm, and deploy it. Raises ScriptError."""
     refresh = ["--refresh"] if refreshes else []
-    settings = _settings_of(stack)
+    settings = stack_settings(stack)
     say("up", f"previewing stack {stack}")
     with moving("previewing"):
         document = previewed(stack, *refresh)
@@ -82,18 +80,6 @@ def told(stack: str, messages: Sequence[str], warnings: Sequence[str]) -> Sequen
         *([f"{'; '.join(notes)}. To read them, run `gemma plan {stack} --explain`."] if notes else []),
         *_lines([text for text in messages if not text.startswith(_NOTES)]),
     ]
-
-
-def _settings_of(stack: str) -> Settings:
-    """Return the settings, and create the state if the backend has none. Raises CommandRefusedError, even for a gateway."""
-    runner.require_stacks([stack])
-    if is_gateway_file(runner.project_folder() / f"Pulumi.{stack}.yaml"):
-        raise CommandRefusedError(f"Stack {stack} is a gateway. Run `pulumi up --stack {stack}`.")
-    stack_settings(stack, project=NO_PROJECT)
-    if stack not in runner.listed_stacks():
-        runner.query(["stack", "init", stack, "--no-select", *provider_options(stack)])
-        say("up", f"created an empty state for stack {stack}")
-    return stack_settings(stack)
 
 
 def _require_weights(settings: Settings, stack: str) -> None:

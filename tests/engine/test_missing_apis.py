@@ -12,7 +12,7 @@ from stacks.apis import COMMON_APIS
 from tests.engine.conftest import FAILURE, open_workspace
 from tests.engine.test_new_grants import WAITS
 
-STACK = "l4-12b-qat"
+STACK, TPU = "l4-12b-qat", "tpu-v6e1"
 OFF = ("cloudresourcemanager", "iam", "artifactregistry", "secretmanager", "run")
 
 pytestmark = pytest.mark.engine
@@ -32,6 +32,8 @@ def printed(answer):
 def test_nothing_is_made_before_the_printed_line_and_then_the_same_up_comes_up(new_project):
     missing = new_project.script("smoke", "--stack", STACK, expect=2)
     assert (missing.out, f"smoke: Stack {STACK} does not exist. Run `gemma up" in missing.err) == ("", True)
+    first = new_project.run(sys.executable, "-m", "scripts.gemma", "up", STACK, "--yes", expect=2)
+    assert new_project.pulumi("stack", "ls", "--json").json == [], "a refused first `up` leaves no state"
     new_project.pulumi("stack", "init", STACK)
     previewed = new_project.pulumi("preview", "--stack", STACK)
     saved = ("save_token", "hfToken", "--secret", "token", "--stack", STACK)
@@ -45,7 +47,7 @@ def test_nothing_is_made_before_the_printed_line_and_then_the_same_up_comes_up(n
         command == f"gcloud services enable {' '.join(f'{api}.googleapis.com' for api in OFF)} --project=local-project"
     )
     assert {*OFF} <= {*COMMON_APIS, "run"}
-    assert [printed(answer) for answer in refused] == [[command]] * 3
+    assert [printed(answer) for answer in [first, *refused]] == [[command]] * 4
     # The engine's own: the stack, and the provider through which the program reads the state.
     assert {each["type"] for each in new_project.resources(STACK)} <= {"pulumi:pulumi:Stack", "pulumi:providers:pulumi"}
     assert printed(new_project.script("doctor", "--stack", STACK, expect=None)) == [command]
@@ -56,7 +58,8 @@ def test_nothing_is_made_before_the_printed_line_and_then_the_same_up_comes_up(n
     assert "waiting up to 300 s for secretmanager.googleapis.com" in waited
     new_project.configure(STACK, hfTokenSecret=None)
     unstaged = new_project.run(sys.executable, "-m", "scripts.gemma", "up", STACK, "--yes", expect=2)
-    assert re.match(r"up: No weights are staged in gs://.*stage_model", unstaged.err.splitlines()[-1])
+    assert re.search(r"^missing  weights: No weights are staged in$", unstaged.err, re.MULTILINE), unstaged.err
+    assert f"Fix, in this order:\n  gemma stage_model {STACK}\nup: Project local-project is not ready" in unstaged.err
     new_project.stage(STACK)
     undeployed = new_project.script("smoke", "--stack", STACK, expect=2)
     assert f"Stack {STACK} is not deployed. Run `gemma up {STACK}`." in undeployed.err
@@ -66,3 +69,17 @@ def test_nothing_is_made_before_the_printed_line_and_then_the_same_up_comes_up(n
     new_project.assert_no_changes(STACK, "--refresh")
     assert new_project.resources(STACK, "projects/service") == []
     new_project.teardown(STACK)
+
+
+def test_a_quota_of_zero_is_refused_before_anything_is_made(new_project):
+    up = (sys.executable, "-m", "scripts.gemma", "up", TPU, "--yes")
+    new_project.change_scenario({"services": {"lag_s": 0}})
+    for command in printed(new_project.run(*up, expect=2)):
+        new_project.run("bash", "-c", command)
+    refused = new_project.run(*up, expect=2)
+    assert "missing  quota of chips in us-east5-a: 0 chips, 1 needed" in refused.err
+    assert "quotas preferences create --project=local-project --service=tpu.googleapis.com" in refused.err
+    assert f"Nothing was changed. Run the commands above, then `gemma up {TPU}`." in refused.err
+    assert TPU not in {row["name"] for row in new_project.pulumi("stack", "ls", "--json").json}
+    assert new_project.made(TPU) == []
+    assert "encryptionsalt" not in new_project.settings(TPU).read_text()

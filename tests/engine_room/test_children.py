@@ -112,8 +112,8 @@ def test_a_coroutine_that_is_cancelled_by_others_was_not_interrupted():
         run_async(work())
 
 
-MAY_START = frozenset({"engine/children.py", "scripts/agent/programs.py", "scripts/cli/access.py"})
-"""The one runner; commands of the
+MAY_START = frozenset({"engine/children.py", "engine/trial.py", "scripts/agent/programs.py", "scripts/cli/access.py"})
+"""The one runner; the step of `.venv/bin/pulumi` that becomes the engine; commands of the
 assistant, which write to files; and a tunnel, which runs in a session of its own until its user closes it."""
 
 

@@ -83,7 +83,9 @@ def link(engine: Engine) -> bool:
     binaries = Path(sys.prefix) / "bin"
     # The engine's commands are short. With Go's default of 100, garbage collection takes a tenth of their CPU time.
     variables = f'GOGC="${{GOGC:-400}}" GEMMA_SERVING_PYTHON="{binaries}/python" GEMMA_SERVING_ROOT="{project_root()}" PATH="{binaries}:$PATH"'
-    changed = _write(binaries / "pulumi", _script(f'{variables} exec "{engine.executable}" "$@"'))
+    started = f'"{engine.executable}" "$@"'
+    trial = f'[ -z "$LOCALCLOUD_STATE" ] || [ -L .venv ] || exec "{binaries}/python" -P "{project_root()}/engine/trial.py" {started}'
+    changed = _write(binaries / "pulumi", _script(f"export {variables}\n{trial}\nexec {started}"))
     if engine.language_exec is not None:
         # Next to the engine, not on PATH: the engine warns about every language host on PATH.
         changed |= _write(engine.executable.with_name(LANGUAGE_HOST), _script(_LANGUAGE_HOST_LINE))

@@ -234,7 +234,9 @@ class TestRun:
         assert done.stderr.count("\n") == 1
         assert "SIMULATED" in done.stderr
 
-    def test_the_command_finds_the_cloud_by_its_environment(self, localcloud):
+    def test_the_command_finds_the_cloud_by_its_environment(self, localcloud, monkeypatch):
+        monkeypatch.setenv("PULUMI_CONFIG_PASSPHRASE", "of the real deployment")
+        monkeypatch.setenv("PULUMI_CONFIG_PASSPHRASE_FILE", "of the real deployment")
         script = "import json, os, urllib.request as u; print(json.dumps([dict(os.environ), json.load(u.urlopen(os.environ['LOCALCLOUD_URL'] + '/admin/'))]))"
         environment, overview = json.loads(
             localcloud("run", "--project", "my-project", "--", sys.executable, "-c", script).stdout
@@ -242,8 +244,11 @@ class TestRun:
         assert (
             overview["project"] == environment["GOOGLE_CLOUD_PROJECT"] == environment["GOOGLE_PROJECT"] == "my-project"
         )
-        assert environment["PULUMI_BACKEND_URL"].endswith("/pulumi")
-        assert environment["PULUMI_CONFIG_PASSPHRASE"] == "local"
+        assert (environment["PULUMI_CONFIG_PASSPHRASE"], "PULUMI_CONFIG_PASSPHRASE_FILE" in environment) == (
+            "local",
+            False,
+        )
+        assert environment["PULUMI_BACKEND_URL"] == f"file://{environment['LOCALCLOUD_STATE']}/pulumi"
         assert environment["PULUMI_DEBUG_PROVIDERS"].startswith("gcp:")
         assert environment["CLOUDSDK_API_ENDPOINT_OVERRIDES_RUN"] == environment["LOCALCLOUD_URL"] + "/run/"
         assert environment["PATH"].split(os.pathsep)[0] == PROGRAMS

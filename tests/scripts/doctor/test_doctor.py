@@ -5,10 +5,12 @@ import base64
 import functools
 import itertools
 import json
+import os
 import re
 import shlex
 import subprocess
 import threading
+import time
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from types import SimpleNamespace
@@ -32,8 +34,11 @@ from localcloud.world.scenario import ComputeTpu, Fault, OperationDurations, Run
 from planning.data.checkpoints import CHECKPOINTS
 from scripts.capacity.__main__ import COMMAND as CAPACITY
 from scripts.cli.command import run_command
-from scripts.doctor import capacity, limits, machine, model, project, run, tunnel_role
+from scripts.cli.settings import stack_settings
+from scripts.doctor import blocking as blocking_checks
+from scripts.doctor import capacity, limits, machine, model, passphrase, project, run, tunnel_role
 from scripts.doctor.__main__ import COMMAND
+from scripts.doctor.blocking import blocking
 from scripts.doctor.diagnosis import Check, Diagnosis
 from scripts.doctor.run import concurrently
 from tests.tools.ci_page import page_commands
@@ -43,14 +48,21 @@ ROOT = Path(__file__).resolve().parents[3]
 CANARY = "hf_canary0123456789"
 INSTANT = OperationDurations(instant=True)
 APIS = ("iam", "artifactregistry", "secretmanager", "storage", "tpu", "compute", "iap", "run", "logging")
-NO_CHIPS = {
-    name: zone.model_copy(update={"preemptible_quota_chips": 0, "quota_chips": 0}) for name, zone in Tpu().zones.items()
-}
+
+
+def with_chips(count):
+    """Return the zones with a quota of this many chips in each."""
+    quota = {"preemptible_quota_chips": count, "quota_chips": count}
+    return {name: zone.model_copy(update=quota) for name, zone in Tpu().zones.items()}
+
+
+NO_CHIPS = with_chips(0)
 
 
 MODULES = {
     **dict.fromkeys(("API", "permissions", "policy"), (project,)),
     **dict.fromkeys(("quota of", "v6e"), (project, capacity)),
+    "Pulumi passphrase": (passphrase,),
     **dict.fromkeys(("gcloud", "registry", "Pulumi"), (machine,)),
     "role": (tunnel_role,),
     "limits": (limits,),
@@ -120,17 +132,24 @@ NO_BUCKET = (
 
 
 class Engine:
-    """The answers of `pulumi whoami` and `pulumi config get`."""
+    """The answers of `pulumi whoami`, `config get`, `stack ls` and, in an empty backend, of `stack init`."""
 
     def __init__(self):
         self.logged_in = True
+        self.stacks, self.refusal = (), ""
+        self.backends = []
         self.error = "error: PULUMI_ACCESS_TOKEN must be set"
 
-    def run(self, *arguments, **_):
+    def run(self, *arguments, **options):
         if arguments[0] == "config":
             return subprocess.CompletedProcess(arguments, 0, f"{CANARY}\n", "")
+        if arguments[:2] == ("stack", "init"):
+            self.backends.append(options["variables"]["PULUMI_BACKEND_URL"])
+            return subprocess.CompletedProcess(arguments, 255 if self.refusal else 0, "", self.refusal)
         if not self.logged_in:
             return subprocess.CompletedProcess(arguments, 255, "", self.error)
+        if arguments[0] == "stack":
+            return subprocess.CompletedProcess(arguments, 0, json.dumps([{"name": name} for name in self.stacks]), "")
         return subprocess.CompletedProcess(arguments, 0, '{"user": "me", "url": "file:///state"}', "")
 
 
@@ -345,6 +364,7 @@ def world(tmp_path, monkeypatch, capsys):
             monkeypatch.setenv(f"CLOUDSDK_API_ENDPOINT_OVERRIDES_{api.upper()}", f"{cloud.base_url}/{api}/")
         monkeypatch.setenv("GOOGLE_OAUTH_ACCESS_TOKEN", cloud.token)
         monkeypatch.setenv("PULUMI_CONFIG_PASSPHRASE", CANARY)
+        monkeypatch.setenv("PULUMI_BACKEND_URL", "file:///state")
         monkeypatch.setenv("HF_ENDPOINT", world.internet.url)
         monkeypatch.setenv("HF_HOME", str(tmp_path))
         monkeypatch.delenv("HF_TOKEN", raising=False)
@@ -719,6 +739,44 @@ def test_backend_and_passphrase(world):
     assert world.state("Pulumi passphrase", "l4-qat") == "ok"
     world.environment.setattr(runner, "run", refuse_to_end)
     assert world.state("Pulumi backend") == "unknown"
+
+
+WRONG = "error: could not create secrets manager for new stack: incorrect passphrase"
+
+
+def test_the_engine_checks_the_passphrase_with_the_salt_of_the_settings_file_before_all_others(world):
+    assert world.line("Pulumi passphrase", "l4-qat")["detail"] == "PULUMI_CONFIG_PASSPHRASE is set"
+    assert world.engine.backends == [], "without a salt every passphrase is right"
+    world.write("l4-qat", ("config:\n", "encryptionsalt: v1:x\nconfig:\n"))
+    assert world.doctor("l4-qat")[1]["checks"][1] == {
+        "check": "Pulumi passphrase",
+        "detail": "PULUMI_CONFIG_PASSPHRASE decrypts Pulumi.l4-qat.yaml",
+        "fix": "",
+        "values": {},
+        "status": "ok",
+    }
+    (asked,) = world.engine.backends
+    assert asked.startswith("file:///"), asked
+    assert not asked.startswith("file:///state"), "the stack is never created in the user's backend"
+
+    world.engine.refusal, world.engine.stacks = WRONG, ("l4-qat",)
+    deployed = world.line("Pulumi passphrase", "l4-qat")
+    wrong = "PULUMI_CONFIG_PASSPHRASE is not the passphrase that wrote encryptionsalt in Pulumi.l4-qat.yaml"
+    assert (deployed["status"], deployed["detail"]) == ("missing", wrong)
+    assert deployed["fix"] == "export PULUMI_CONFIG_PASSPHRASE=PASSPHRASE"
+    world.engine.stacks = ()
+    assert (
+        "if a trial on the local cloud wrote the line, delete it" in world.line("Pulumi passphrase", "l4-qat")["detail"]
+    )
+    world.engine.logged_in = False
+    assert world.line("Pulumi passphrase", "l4-qat")["detail"] == wrong, "unknown whether it has a state"
+
+    world.engine.refusal = "error: the disk is full"
+    unclear = world.line("Pulumi passphrase", "l4-qat")
+    assert (unclear["status"], unclear["detail"].endswith(": the disk is full")) == ("unknown", True)
+    world.environment.delenv("PULUMI_BACKEND_URL")
+    world.environment.setenv("PULUMI_HOME", str(world.folder))
+    assert [line for line in world.doctor("l4-qat")[1]["checks"] if line["check"] == "Pulumi passphrase"] == []
 
 
 STATE = "my-pulumi-state"
@@ -1105,3 +1163,86 @@ def test_a_key_that_google_does_not_answer_about_is_unknown(keyed):
     )
     (line,) = keys(keyed)
     assert line["status"] == "unknown"
+
+
+# --- what stops `gemma up` ------------------------------------------------------------------------------------------------------
+
+
+def blocked(world, stack, *, is_known=False, has_server=False):
+    """Return the checks that stop `up`, and those that could not be checked."""
+    settings = stack_settings(stack, project=PROJECT)
+    lines = blocking(stack, settings, is_known=is_known, has_server=lambda: has_server)
+    states = {state: [line.check for line in lines if line.state == state] for state in ("failed", "unknown")}
+    assert len(lines) == sum(map(len, states.values()))
+    return states["failed"], states["unknown"]
+
+
+def test_a_ready_project_and_an_api_that_only_keeps_logs_do_not_block(world):
+    world.disable("logging")
+    assert blocked(world, "tpu-v6e4") == ([], [])
+    world.stage("l4-qat")
+    world.environment.setenv("GOOGLE_OAUTH_ACCESS_TOKEN", world.cloud.token)
+    assert blocked(world, "l4-qat") == ([], [])
+
+
+def test_an_api_that_is_off_blocks_and_its_quota_is_unknown(world):
+    world.disable("tpu")
+    failed, unknown = blocked(world, "tpu-v6e4", is_known=True, has_server=True)
+    assert failed == ["API tpu"]
+    assert all("us-east5-a" in check or " in " in check for check in unknown)
+
+
+def test_a_quota_of_zero_blocks_only_in_all_zones_and_only_a_server_that_is_new(world):
+    world.scenario(tpu=Tpu(zones=NO_CHIPS))
+    zones = [f"quota of chips in {zone}" for zone in stack_settings("tpu-v6e4", project=PROJECT).tpu.zones]
+    assert blocked(world, "tpu-v6e4") == (zones, [])
+    assert blocked(world, "tpu-v6e4", is_known=True, has_server=True) == ([], [])
+    one = dict(NO_CHIPS)
+    one["us-east5-a"] = Tpu().zones["us-east5-a"]
+    world.scenario(tpu=Tpu(zones=one))
+    assert blocked(world, "tpu-v6e4") == ([], [])
+
+
+def test_a_renewal_that_the_quota_does_not_allow_is_no_reason_to_refuse_the_first_machine(world):
+    world.scenario(tpu=Tpu(zones=with_chips(4)))
+    world.write("tpu-v6e4", ("    maxRunDuration:", "    renewBefore: 1h\n    maxRunDuration:"))
+    assert blocked(world, "tpu-v6e4") == ([], [])
+    world.scenario(tpu=Tpu(zones=with_chips(3)))
+    assert len(blocked(world, "tpu-v6e4")[0]) > 1
+
+
+def test_weights_that_are_not_staged_and_a_gpu_quota_of_zero_block_a_new_service(world):
+    world.scenario(run=Run(gpu_quota=0))
+    assert blocked(world, "l4-qat") == (["quota of GPUs in us-east4", "weights"], [])
+    assert blocked(world, "l4-qat", is_known=True, has_server=True) == ([], [])
+
+
+def test_gpus_that_others_use_may_be_free_again_and_do_not_block(world):
+    world.stage("l4-qat")
+    world.environment.setenv("GOOGLE_OAUTH_ACCESS_TOKEN", world.cloud.token)
+    world.scenario(run=Run(gpu_quota=1))
+    world.admin("POST", f"/run/v2/projects/{PROJECT}/locations/us-east4/services?serviceId=theirs", GPU)
+    assert blocked(world, "l4-qat") == ([], [])
+
+
+def test_a_wrong_passphrase_and_a_read_only_settings_file_block(world, monkeypatch):
+    path = world.folder / "Pulumi.tpu-v6e4.yaml"
+    monkeypatch.setattr(os, "access", lambda asked, mode: (asked, mode) != (path, os.W_OK))
+    assert blocked(world, "tpu-v6e4") == (["settings file"], [])
+    assert blocked(world, "tpu-v6e4", is_known=True) == ([], []), "the engine writes no salt"
+    world.write("tpu-v6e4", ("config:\n", "encryptionsalt: v1:x\nconfig:\n"))
+    assert blocked(world, "tpu-v6e4") == ([], [])
+    world.engine.refusal = WRONG
+    assert blocked(world, "tpu-v6e4") == (["Pulumi passphrase"], [])
+
+
+def test_what_google_does_not_answer_does_not_block(world, monkeypatch):
+    def silent(*_words, **_options):
+        raise ScriptError("no answer")
+
+    monkeypatch.setattr(project, "read_enabled_apis", silent)
+    monkeypatch.setattr(capacity, "read_all", silent)
+    assert blocked(world, "tpu-v6e4") == ([], ["APIs", "quota and zones"])
+    monkeypatch.setattr(capacity, "read_all", lambda *_words, **_options: time.sleep(1))
+    monkeypatch.setattr(blocking_checks, "LIMIT_S", 0.2)
+    assert "quota and zones" in blocked(world, "tpu-v6e4")[1]

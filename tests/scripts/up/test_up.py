@@ -1,6 +1,7 @@
 """`gemma up` with an engine that answers as told: what is said before the question, what after, and each error in one sentence."""
 
 import json
+import subprocess
 import sys
 from collections import defaultdict
 from dataclasses import replace
@@ -8,17 +9,21 @@ from pathlib import Path
 
 import pytest
 
-from contracts.errors import CommandRefusedError
+from contracts.errors import ScriptError
 from contracts.exit_codes import ExitCode
 from contracts.fields import from_json
 from contracts.outputs import StackOutputs
 from contracts.resource_types import CAPACITY_TYPE, SERVICE_TYPE
+from engine.state import StackState
 from engine.steps import changes_of
 from scripts.cli.command import run_command
+from scripts.doctor.diagnosis import missing, unknown
 from scripts.preview import upcoming as preview_upcoming
 from scripts.preview.upcoming import upcoming
+from scripts.status.face import CloudFacts
 from scripts.up import __main__ as command
 from scripts.up import deploying as up
+from scripts.up import starting
 from stacks.hooks.staged_weights import StagedWeights, Unproved
 from tests.contracts.test_server_change import machine, service
 from tests.engine_room.test_locks import dead_pid, refusal
@@ -26,6 +31,8 @@ from tests.scripts.sample_outputs import sample_outputs
 
 STACK = "tpu-v6e1"
 RUN = "l4-qat"
+ROOT = Path(__file__).resolve().parents[3]
+FACTS = CloudFacts(state="ACTIVE", place="us-east5-a", usd_per_hour=1.35)
 OUTPUTS = from_json(StackOutputs, sample_outputs())
 
 
@@ -64,6 +71,12 @@ class Engine:
         self.known = [STACK]
         monkeypatch.setenv("GOOGLE_CLOUD_PROJECT", "my-project")
         monkeypatch.setattr(up.runner, "listed_stacks", lambda: frozenset(self.known))
+        self.blocked, self.state, self.facts, self.removed = [], StackState(stack=STACK, status="read"), FACTS, []
+        monkeypatch.setattr(starting, "blocking", self._blocking)
+        monkeypatch.setattr(starting, "read", lambda _stack: self.state)
+        monkeypatch.setattr(starting, "connect", lambda _project: None)
+        monkeypatch.setattr(starting, "cloud_facts", self._facts)
+        monkeypatch.setattr(starting.runner, "run", self._remove)
         monkeypatch.setattr(up, "previewed", lambda _stack, *_options: self.preview)
         monkeypatch.setattr(up.runner, "attended", self._update)
         monkeypatch.setattr(up, "stack_outputs", lambda _stack: self.outputs)
@@ -85,6 +98,20 @@ class Engine:
         if isinstance(self.result, BaseException):
             raise self.result
         return self.result
+
+    def _blocking(self, _stack, _settings, *, is_known, has_server):
+        self.asked = (is_known, has_server())
+        return self.blocked
+
+    def _facts(self, _api, _found, *, stack):
+        assert stack == STACK
+        if isinstance(self.facts, Exception):
+            raise self.facts
+        return self.facts
+
+    def _remove(self, *words):
+        self.removed.append(words)
+        return subprocess.CompletedProcess(words, 0, "", "")
 
     def then(self, result):
         """Answer the next update as told, and all later ones with `result`."""
@@ -202,13 +229,142 @@ def test_invalid_settings_are_refused_before_the_preview(engine, capsys, tmp_pat
     assert "previewing" not in said.err
 
 
-def test_a_stack_without_a_state_gets_one_and_is_deployed(engine, monkeypatch, capsys):
+@pytest.fixture
+def copied(tmp_path, monkeypatch):
+    """The settings in a folder of their own, into which a new state writes its salt."""
+    monkeypatch.setattr(up.runner, "project_folder", lambda: tmp_path)
+    path = tmp_path / f"Pulumi.{STACK}.yaml"
+    path.write_text((ROOT / path.name).read_text())
+    return path
+
+
+def test_a_stack_without_a_state_gets_one_and_is_deployed(engine, monkeypatch):
     engine.known, made = [], []
     monkeypatch.setattr(up.runner, "query", made.append)
     assert typed() == ExitCode.DONE
     assert made == [["stack", "init", STACK, "--no-select"]]
-    assert f"up: created an empty state for stack {STACK}\n" in capsys.readouterr().err
+    assert engine.asked == (False, False)
+    assert (len(engine.updates), engine.removed) == (1, [])
+
+
+RESOURCE = {"urn": "urn:pulumi:s::gemma-serving::pulumi:pulumi:Stack::s", "type": "pulumi:pulumi:Stack"}
+
+
+@pytest.mark.parametrize("end", ["declined", "preview", "interrupted"])
+def test_a_new_state_that_is_not_used_is_removed_with_its_salt(engine, copied, monkeypatch, end):
+    text, engine.known = copied.read_text(), []
+    salted = text.replace("{ ", "{").replace(" }", "}") + "encryptionsalt: v1:x\n"
+    monkeypatch.setattr(up.runner, "query", lambda _words: copied.write_text(salted))
+    if end == "preview":
+        monkeypatch.setattr(up, "previewed", raising(ScriptError("the plan stops it")))
+    if end == "interrupted":
+        monkeypatch.setattr(up, "confirm", raising(KeyboardInterrupt()))
+    engine.typed = "no\n"
+    assert typed() != ExitCode.DONE
+    assert engine.removed == [("stack", "rm", STACK, "--yes", "--preserve-config")]
+    assert copied.read_text() == text
+
+
+def raising(error):
+    def refuse(*_words, **_options):
+        raise error
+
+    return refuse
+
+
+@pytest.mark.parametrize("kept", ["resources", "unreadable", "edited", "known"])
+def test_a_state_with_resources_or_of_others_and_an_edit_meanwhile_stay(engine, copied, monkeypatch, kept):
+    engine.known = [STACK] if kept == "known" else []
+    text = copied.read_text()
+    written = text + "encryptionsalt: v1:x\n"
+    if kept == "edited":
+        written = written.replace("16384", "8192")
+    monkeypatch.setattr(up.runner, "query", lambda _words: copied.write_text(written))
+    if kept == "resources":
+        engine.state = StackState(stack=STACK, status="read", resources=(RESOURCE,))
+    if kept == "unreadable":
+        engine.state = StackState(stack=STACK, status="unreadable")
+    engine.typed = "no\n"
+    assert typed() == ExitCode.REFUSED
+    assert bool(engine.removed) == (kept == "edited")
+    assert copied.read_text() == (text if kept == "known" else written)
+
+
+def test_what_blocks_is_one_list_with_its_commands_before_anything_is_made(engine, monkeypatch, capsys):
+    engine.known, made = [], []
+    monkeypatch.setattr(up.runner, "query", made.append)
+    monkeypatch.setattr(up, "previewed", raising(AssertionError("previewed")))
+    engine.blocked = [
+        missing("not enabled", "gcloud services enable run.googleapis.com --project=my-project", check="API run"),
+        missing("No weights are staged.", f"gemma stage_model {STACK}", check="weights"),
+        unknown("no answer within 8 s", check="quota and zones"),
+    ]
+    assert typed() == ExitCode.REFUSED
+    out, err = capsys.readouterr()
+    assert err.splitlines() == [
+        "missing  API run: not enabled",
+        "missing  weights: No weights are staged.",
+        "",
+        "unknown  quota and zones: no answer within 8 s",
+        "",
+        "Fix, in this order:",
+        "  gcloud services enable run.googleapis.com --project=my-project",
+        f"  gemma stage_model {STACK}",
+        (
+            f"up: Project my-project is not ready for stack {STACK}. Nothing was changed. Run the commands above, then "
+            f"`gemma up {STACK}`."
+        ),
+    ]
+    assert (out, made, engine.updates, engine.removed) == ("", [], [], [])
+
+
+def test_an_unknown_answer_is_said_and_does_not_block(engine, capsys):
+    engine.blocked = [unknown("no answer within 8 s", check="APIs")]
+    assert typed() == ExitCode.DONE
+    assert "up: could not check APIs: no answer within 8 s\n" in capsys.readouterr().err
     assert len(engine.updates) == 1
+
+
+CAPACITY_ITEM = {
+    "urn": f"urn:pulumi:s::gemma-serving::{CAPACITY_TYPE}::capacity",
+    "type": CAPACITY_TYPE,
+    "inputs": {"project": "my-project", "zones": ["us-east5-a"], "nodeId": "n"},
+}
+SERVICE_ITEM = {
+    **CAPACITY_ITEM,
+    "type": SERVICE_TYPE,
+    "inputs": {"project": "my-project", "location": "l", "name": "n"},
+}
+
+
+@pytest.mark.parametrize(
+    ("item", "facts", "text"),
+    [
+        (CAPACITY_ITEM, FACTS, "capacity in us-east5-a, ACTIVE: costs $1.35/h."),
+        (CAPACITY_ITEM, replace(FACTS, state="WAITING_FOR_RESOURCES"), "WAITING_FOR_RESOURCES: costs nothing until it is ACTIVE."),
+        (CAPACITY_ITEM, replace(FACTS, state="PROVISIONING"), "PROVISIONING: may cost $1.35/h."),
+        (CAPACITY_ITEM, replace(FACTS, state="UNKNOWN", usd_per_hour=None), "UNKNOWN: may cost an unknown price."),
+        (CAPACITY_ITEM, replace(FACTS, state="FAILED"), "FAILED: no machine is running."),
+        (CAPACITY_ITEM, CloudFacts(state="MISSING"), "capacity, MISSING: no machine is running."),
+        (SERVICE_ITEM, replace(FACTS, state="FAILED", place="l"), "service in l, FAILED: each running instance costs $1.35/h."),
+        (CAPACITY_ITEM, ScriptError("Google returned an error: 503"), "unknown, because Google did not report the capacity (Google returned an error: 503)."),
+        (RESOURCE, FACTS, "1 resources in the state. None of them is a machine, a service or a request for capacity, which have the hourly price."),
+    ],
+)  # fmt: skip
+def test_a_failed_update_says_before_its_error_what_exists_and_what_it_costs(engine, capsys, item, facts, text):
+    engine.result, engine.facts = (255, "error: no capacity.\n"), facts
+    engine.state = StackState(stack=STACK, status="read", resources=(item,))
+    assert typed("--yes") == ExitCode.FAILED
+    *_, exists, error = capsys.readouterr().err.splitlines()
+    assert exists.startswith("up: Exists now: ")
+    assert exists.endswith(f"{text} `gemma status {STACK}` shows it, `gemma teardown {STACK}` deletes it.")
+    assert error.startswith(f"up: Stack {STACK} was not deployed completely: ")
+
+
+def test_after_a_failure_an_unreadable_state_is_unknown_and_never_nothing(engine, capsys):
+    engine.result, engine.state = (255, "error: no capacity.\n"), StackState(stack=STACK, status="unreadable")
+    assert typed("--yes") == ExitCode.FAILED
+    assert "up: Exists now: unknown, because the state cannot be read. " in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
@@ -303,6 +459,6 @@ def test_the_cost_is_compared_with_the_deployed_stack(monkeypatch, usd, text):
     assert upcoming(STACK, preview_of(RESTART), changes_of(preview_of(RESTART))[0])[1].startswith(text)
 
 
-def test_a_stack_without_settings_is_refused(engine):
-    with pytest.raises(CommandRefusedError, match="not found"):
-        up._settings_of("no-such-stack")
+def test_a_stack_without_settings_is_refused(engine, capsys):
+    assert run_command(command.COMMAND, ["--stack", "no-such-stack"]) == ExitCode.REFUSED
+    assert "not found" in capsys.readouterr().err

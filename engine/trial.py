@@ -1,0 +1,147 @@
+"""Project folder of a trial on the local cloud: links to the checkout, and copies of the settings files.
+
+The engine writes a stack's salt and its encrypted secrets into the settings file next to Pulumi.yaml, and no option of `pulumi stack init`
+names another file. So commands for a local cloud run in a folder of the cloud's state. A copy has every line of the checkout's file
+except that salt and secrets are the trial's, not those of the real deployment.
+
+`.venv/bin/pulumi` runs this file before the engine, so it imports only the standard library, and PyYAML after `pulumi config`.
+"""
+
+import contextlib
+import hashlib
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Final, cast
+
+STATE_VARIABLE: Final = "LOCALCLOUD_STATE"
+"""Variable with the state folder of the local cloud; not set outside it."""
+_WORK: Final = ".work"
+"""Folder of the checkout for receipts and backups, which must not disappear with a cloud."""
+_SETTINGS: Final = "Pulumi.*.yaml"
+_FIRST_INDENTED: Final = re.compile(r"^config: *\n(?:(?: *#.*)?\n)*( +)", re.MULTILINE)
+_SALT: Final = re.compile(r"^(?:encryptionsalt|secretsprovider|encryptedkey):.*(?:\n|\Z)", re.MULTILINE)
+_SECRET: Final = re.compile(
+    r"^( +)[\"']?(?P<key>[\w.-]+:[\w.-]+)[\"']?: *(?:\{ *|\n\1 +)secure: *(?P<value>[^\s}]+) *\}?(?:\n|\Z)",
+    re.MULTILINE,
+)
+_FILE_OPTIONS: Final = frozenset({"--file", "--out", "--plan", "--save-plan", "--event-log", "--config-file"})
+"""Options of the engine whose values are paths, which are relative to the folder of the caller."""
+
+
+def project_of(project: Path) -> Path:
+    """Return the folder that commands work in: in a local cloud the trial's, otherwise `project`.
+
+    A copy of the project, which a test or a preview works in, has a link `.venv` and stays itself.
+    """
+    state = os.environ.get(STATE_VARIABLE)
+    if not state or (project / ".venv").is_symlink():
+        return project
+    project = project.resolve()
+    folder = Path(state, "projects", f"{project.name}-{hashlib.sha256(str(project).encode()).hexdigest()[:8]}")
+    folder.mkdir(parents=True, exist_ok=True)
+    with contextlib.suppress(OSError):  # a read-only checkout
+        (project / _WORK).mkdir(exist_ok=True)
+    settings = {path.name for path in project.glob(_SETTINGS)}
+    names = {path.name for path in project.iterdir()}
+    for path in folder.iterdir():
+        if path.name not in names and (path.is_symlink() or path.match(_SETTINGS)):
+            path.unlink(missing_ok=True)
+    for name in names - settings:
+        with contextlib.suppress(FileExistsError):
+            (folder / name).symlink_to(project / name)
+    for name in settings:
+        _write(folder / name, with_secrets_of(_text(project / name), _text(folder / name)))
+    return folder
+
+
+def with_secrets_of(text: str, other: str) -> str:
+    """Return a settings file with the salt and the secrets of another one instead of its own."""
+    kept = _without_secrets(text)
+    names = {match["key"] for match in re.finditer(r"^ +[\"']?(?P<key>[\w.-]+:[\w.-]+)[\"']?:", kept, re.MULTILINE)}
+    found = _FIRST_INDENTED.search(kept)
+    if found is not None:
+        blank = found[1]
+        own = [match for match in _SECRET.finditer(other) if match["key"] not in names]
+        lines = [f"{blank}{match['key']}:\n{blank}  secure: {match['value']}\n" for match in own]
+        kept = "".join([kept[: found.start(1)], *lines, kept[found.start(1) :]])
+    salt = [match[0].rstrip("\n") for match in _SALT.finditer(other)]
+    return "\n".join([kept.rstrip("\n"), *salt, ""]) if salt else kept
+
+
+def _without_secrets(text: str) -> str:
+    return _SECRET.sub("", _SALT.sub("", text))
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except (FileNotFoundError, UnicodeDecodeError):
+        return ""
+
+
+def _write(path: Path, text: str) -> None:
+    """Replace a file if its text differs, so that no reader finds half of it."""
+    if path.is_file() and _text(path) == text:
+        return
+    fresh = path.with_name(f".{path.name}.{os.getpid()}")
+    fresh.write_text(text, encoding="utf-8")
+    if path.exists():
+        fresh.chmod(path.stat().st_mode)
+    fresh.replace(path)
+
+
+def bring_back(folder: Path, project: Path) -> None:
+    """Write what `pulumi config` changed in the trial into the checkout's files, except salts and secrets."""
+    for path in folder.glob(_SETTINGS):
+        changed, original = _text(path), _text(project / path.name)
+        if _document(changed) != _document(original):
+            _write(project / path.name, with_secrets_of(changed, original))
+
+
+def _document(text: str) -> Mapping[str, object]:
+    import yaml  # noqa: PLC0415 - takes 0.04 s, and only `pulumi config` needs it
+
+    found = cast("Mapping[str, object]", yaml.safe_load(_without_secrets(text)) or {})
+    return {key: value for key, value in found.items() if value}
+
+
+def main(engine: str, arguments: Sequence[str]) -> int:
+    """Run the engine in the trial's folder if the caller is in a project."""
+    here = Path.cwd()
+    project = next((folder for folder in (here, *here.parents) if (folder / "Pulumi.yaml").is_file()), None)
+    folder = project and project_of(project)
+    if project is None or folder is None or folder == project:
+        os.execv(engine, [engine, *arguments])  # noqa: S606 - the launcher's engine
+    words = list(_absolute(arguments, here))
+    os.chdir(folder)
+    os.environ["PWD"] = str(folder)  # the engine believes it
+    if not arguments or arguments[0] != "config":
+        os.execv(engine, [engine, *words])  # noqa: S606 - as above
+    try:
+        code = subprocess.run([engine, *words], check=False).returncode
+    except KeyboardInterrupt:  # the terminal interrupted the engine, too
+        return 130
+    bring_back(folder, project)
+    return code
+
+
+def _absolute(arguments: Sequence[str], here: Path) -> Sequence[str]:
+    """Return the arguments with the paths of files as the caller means them."""
+    words: list[str] = []
+    for word in arguments:
+        option, equals, value = word.partition("=")
+        if words and words[-1] in _FILE_OPTIONS:
+            words.append(str(here / word))
+        elif equals and option in _FILE_OPTIONS:
+            words.append(f"{option}={here / value}")
+        else:
+            words.append(word)
+    return words
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1], sys.argv[2:]))

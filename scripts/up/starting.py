@@ -1,0 +1,121 @@
+"""Before and after a deployment: what stops it, a state that exists only if it is used, and what exists after a failure."""
+
+import contextlib
+import sys
+from collections.abc import Generator
+from pathlib import Path
+from typing import Final
+
+from cloud.google_api import connect
+from contracts.capacity_states import ACTIVE, BILLED, IN_QUEUE
+from contracts.errors import CommandRefusedError, ScriptError
+from contracts.fields import as_mapping
+from contracts.parallel import each_within
+from engine import runner
+from engine.atomic_file import replace_file
+from engine.secrets_provider import provider_options
+from engine.state import SERVER_TYPES, StackState, read
+from scripts.cli.command import say
+from scripts.cli.settings import stack_settings
+from scripts.doctor.face import blocking, entries, width_of
+from scripts.status.face import CAPACITY, CloudFacts, cloud_facts, serving
+from stacks.loading import is_gateway_file, read_yaml
+from stacks.settings import Settings
+
+_GOOGLE_LIMIT_S: Final = 10.0
+
+
+@contextlib.contextmanager
+def prepared(stack: str) -> Generator[None]:
+    """Require that nothing blocks a stack, and create its state if it has none. A failure removes an empty new state.
+
+    Raises CommandRefusedError before anything is created, even for a gateway.
+    """
+    runner.require_stacks([stack])
+    path = runner.project_folder() / f"Pulumi.{stack}.yaml"
+    if is_gateway_file(path):
+        raise CommandRefusedError(f"Stack {stack} is a gateway. Run `pulumi up --stack {stack}`.")
+    settings = stack_settings(stack)
+    is_known = stack in runner.listed_stacks()
+    _require_unblocked(stack, settings, is_known=is_known)
+    text = path.read_text(encoding="utf-8")
+    if not is_known:
+        runner.query(["stack", "init", stack, "--no-select", *provider_options(stack)])
+    try:
+        yield
+    except BaseException as error:
+        if not is_known and _remove_empty(stack):
+            _restore(path, text)
+        elif isinstance(error, ScriptError) and not isinstance(error, CommandRefusedError):
+            say("up", exists_now(stack))
+        raise
+
+
+def _require_unblocked(stack: str, settings: Settings, *, is_known: bool) -> None:
+    """Print each check that blocks, with the commands that fix it. Raises CommandRefusedError if one does."""
+
+    def has_server() -> bool:
+        return is_known and _has_server(read(stack))
+
+    lines = blocking(stack, settings, is_known=is_known, has_server=has_server)
+    if any(line.state == "failed" for line in lines):
+        print(entries(lines, width=width_of(sys.stderr)), file=sys.stderr)
+        raise CommandRefusedError(
+            f"Project {settings.project} is not ready for stack {stack}. Nothing was changed. Run the commands above, then "
+            f"`gemma up {stack}`."
+        )
+    for text in dict.fromkeys(f"could not check {line.check}: {line.detail}" for line in lines):
+        say("up", text)
+
+
+def _has_server(state: StackState) -> bool:
+    return any(item.get("type") in SERVER_TYPES for item in (*state.resources, *state.pending))
+
+
+def _remove_empty(stack: str) -> bool:
+    """Remove the stack from the backend if its state has no resources. Return whether it did."""
+    state = read(stack)
+    if state.status != "read" or state.resources or state.pending:
+        return False
+    return runner.run("stack", "rm", stack, "--yes", "--preserve-config").returncode == 0
+
+
+def _restore(path: Path, text: str) -> None:
+    """Restore the settings file without the salt of a removed state, unless somebody else changed the file."""
+    before, now = (as_mapping(read_yaml(each)) for each in (text, path.read_text(encoding="utf-8")))
+    if {**now, "encryptionsalt": ""} == {**before, "encryptionsalt": ""}:
+        replace_file(path.resolve(), text)
+
+
+def exists_now(stack: str) -> str:
+    """Return what the stack has after a failure and what it costs, as far as Google reports it."""
+    end = f"`gemma status {stack}` shows it, `gemma teardown {stack}` deletes it."
+    state = read(stack)
+    if state.status != "read":
+        return f"Exists now: unknown, because the state cannot be read. {end}"
+    found = serving(state)
+    if found is None:
+        return (
+            f"Exists now: {len(state.resources)} resources in the state. None of them is a machine, a service or a request for "
+            f"capacity, which have the hourly price. {end}"
+        )
+    what = "service" if found.kind not in CAPACITY else "capacity"
+    ((facts, error),) = each_within(
+        [lambda: cloud_facts(connect(found.project), found, stack=stack)], workers=1, limit_s=_GOOGLE_LIMIT_S
+    )
+    if facts is None:
+        return f"Exists now: unknown, because Google did not report the {what} ({error}). {end}"
+    place = f" in {facts.place}" if facts.place else ""
+    return f"Exists now: {what}{place}, {facts.state}: {_cost(facts, is_service=what == 'service')}. {end}"
+
+
+def _cost(facts: CloudFacts, *, is_service: bool) -> str:
+    """Return the cost of a server as text, with the price in its labels."""
+    price = "an unknown price" if facts.usd_per_hour is None else f"${facts.usd_per_hour:.2f}/h"
+    if is_service:
+        return f"each running instance costs {price}"
+    if facts.state in IN_QUEUE | {"CREATING"}:
+        return "costs nothing until it is ACTIVE"
+    if facts.state == ACTIVE:
+        return f"costs {price}"
+    return f"may cost {price}" if facts.state in BILLED | {"UNKNOWN"} else "no machine is running"
