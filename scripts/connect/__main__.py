@@ -37,6 +37,8 @@ if TYPE_CHECKING:
 
 DEFAULT_PORT: Final = 8000
 DEFAULT_READY_LIMIT_S: Final = 1800.0
+_GOOGLE_LIMIT_S: Final = 10.0
+"""Timeout of Google's answer about the server."""
 _ANY_KEY: Final = "not-needed"
 """Placeholder for clients that require a key. The proxy accepts any key."""
 
@@ -118,12 +120,24 @@ def _target(options: ConnectionOptions) -> "tuple[Opener, StackOutputs | None]":
     stack, url = options.stack, options.url
     if stack is not None and url is None:
         outputs = stack_outputs(stack)
+        _require_server(stack, outputs)
         action = "opening the tunnel" if outputs.auth == "tunnel" else "connecting"
         _say(f"{action} to {outputs.served_model} of stack {stack}")
         return lambda: open_stack_access(outputs), outputs
     if url is not None and stack is None:
         return lambda: open_url_access(url), None
     raise CommandRefusedError("Pass either --stack NAME or --url URL.")
+
+
+def _require_server(stack: str, outputs: "StackOutputs") -> None:
+    """Raise CommandRefusedError if Google reports that the server is gone. Without an answer, the connection is attempted."""
+    from scripts.status.face import served, up_command
+
+    found = served(stack, limit_s=_GOOGLE_LIMIT_S)
+    if found.word == "ended":
+        again = up_command(stack, is_gateway=outputs.target == "gateway")
+        price = f"${outputs.plan.cost.usd_per_hour:.2f}/h"
+        raise CommandRefusedError(f"{found.why} To serve again, for {price}, run `{again}`.")
 
 
 def _connect(options: ConnectOptions, command: Sequence[str] = ()) -> ExitCode:
