@@ -73,17 +73,14 @@ def run_end(cloud: CloudFacts, stamp: Stamp) -> str:
     """Return since when and why a server that ended does not serve, as a sentence; empty if it has not ended."""
     if not cloud.has_ended:
         return ""
+    if cloud.planned_end is None and cloud.state == MISSING:
+        return "Nothing serves. The server was deleted without this state, as a guard's teardown does."
     if cloud.planned_end is None:
-        return f"Nothing serves. Google reports the server as {_lost(cloud)}."
+        return f"Nothing serves. Google reports the server as {cloud.phase or cloud.state}."
     at = stamp(datetime.fromisoformat(cloud.planned_end).timestamp())
     if cloud.run_end == "planned":
         return _planned(at)
     return f"Nothing serves. The machine was preempted or deleted before the planned end of its run at {at}."
-
-
-def _lost(cloud: CloudFacts) -> str:
-    """Return the state of a server that ended. Google may still report the request of a lost node as ACTIVE."""
-    return cloud.phase if cloud.phase and cloud.state != MISSING else cloud.state
 
 
 def _planned(at: str) -> str:

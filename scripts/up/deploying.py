@@ -51,6 +51,8 @@ def deploy(stack: str, *, yes: bool, refreshes: bool) -> ExitCode:
     # The state of a server that is gone, or that may be, is not what exists.
     refresh = ["--refresh"] if refreshes or serves.word in {"ended", "unknown"} else []
     used = _require_within_limits(settings, stack, serves.word)
+    if serves.word == "unknown":
+        say("up", serves.why)
     say("up", f"previewing stack {stack}{', comparing every resource with Google' if refresh else ''}")
     with moving("previewing"):
         document = previewed(stack, *refresh)
@@ -58,7 +60,10 @@ def deploy(stack: str, *, yes: bool, refreshes: bool) -> ExitCode:
         if any(change.type in SERVER_TYPES and change.op in _STARTS for change in changes):
             _require_weights(settings, stack)
         sentences, cost = upcoming(stack, document, changes) if changes else ((), "")
-    shown = [*told(stack, diagnostics(document, "info"), warnings), *filter(None, [serves.why, used])]
+    shown = [
+        *told(stack, diagnostics(document, "info"), warnings),
+        *filter(None, [serves.why if serves.word == "ended" else "", used]),
+    ]
     if not changes:
         compared = "are as Google reports them" if refresh else "are up to date"
         tell("\n".join([*shown, f"{stack}: no changes; {unchanged} resources {compared}."]))

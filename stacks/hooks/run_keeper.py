@@ -6,9 +6,8 @@ Pulumi does not manage the record, because the account's description is one of i
 """
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import Final
 
 import pulumi
@@ -250,7 +249,7 @@ def keep_runs(context: Context) -> None:
     if not pulumi.runtime.is_dry_run():
         match keeper.note_first():
             case Present(value=refusal):
-                starts = [pulumi.ResourceHook("within-limits", partial(_refuse, refusal))]
+                starts = [pulumi.ResourceHook("within-limits", _refusing(refusal))]
             case _:
                 pass
         if line := limits_line(context.ownership.limits, context.settings.project):
@@ -267,8 +266,13 @@ def keep_runs(context: Context) -> None:
     bind(bound.get)
 
 
-def _refuse(refusal: str, _args: pulumi.ResourceHookArgs) -> None:
-    raise CommandRefusedError(refusal)
+def _refusing(refusal: str) -> Callable[[pulumi.ResourceHookArgs], None]:
+    """Return a hook that refuses each creation."""
+
+    def refuse(_args: pulumi.ResourceHookArgs) -> None:
+        raise CommandRefusedError(refusal)
+
+    return refuse
 
 
 def keeper_of(context: Context) -> RunKeeper:

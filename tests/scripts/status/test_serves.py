@@ -39,7 +39,7 @@ NETWORK = resource("gcp:compute/network:Network", "network")
         (
             CloudFacts(state="MISSING", has_ended=True),
             "ended",
-            "Nothing serves. Google reports the server as MISSING.",
+            "Nothing serves. The server was deleted without this state, as a guard's teardown does.",
         ),
     ],
 )

@@ -196,7 +196,8 @@ def test_without_googles_answer_every_resource_is_compared_before_nothing_change
     out, err = capsys.readouterr()
     assert engine.previews == [("--refresh",)]
     assert "comparing every resource with Google" in err
-    assert out.splitlines() == [engine.serves.why, f"{STACK}: no changes; 3 resources are as Google reports them."]
+    assert err.startswith(f"up: {engine.serves.why}\n")
+    assert out.splitlines() == [f"{STACK}: no changes; 3 resources are as Google reports them."]
 
 
 def test_without_a_terminal_only_yes_deploys(engine, monkeypatch, capsys):
