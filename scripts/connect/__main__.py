@@ -114,13 +114,11 @@ def _connected(opener: "Opener", options: ConnectionOptions, default_port: int) 
 
 def _target(options: ConnectionOptions) -> "tuple[Opener, StackOutputs | None]":
     """Return how to open access to the server, and the outputs of its stack; None with --url."""
-    from engine.state import stack_outputs
     from scripts.cli.access import open_stack_access, open_url_access
 
     stack, url = options.stack, options.url
     if stack is not None and url is None:
-        outputs = stack_outputs(stack)
-        _require_server(stack, outputs)
+        outputs = _deployed(stack)
         action = "opening the tunnel" if outputs.auth == "tunnel" else "connecting"
         _say(f"{action} to {outputs.served_model} of stack {stack}")
         return lambda: open_stack_access(outputs), outputs
@@ -129,15 +127,23 @@ def _target(options: ConnectionOptions) -> "tuple[Opener, StackOutputs | None]":
     raise CommandRefusedError("Pass either --stack NAME or --url URL.")
 
 
-def _require_server(stack: str, outputs: "StackOutputs") -> None:
-    """Raise CommandRefusedError if Google reports that the server is gone. Without an answer, the connection is attempted."""
+def _deployed(stack: str) -> "StackOutputs":
+    """Return the outputs of a stack. Raises CommandRefusedError if it is not deployed, or if Google reports that its server is gone.
+
+    Without Google's answer, the connection is attempted.
+    """
+    from engine.deployment import read_deployment
+    from engine.state import of_deployment, outputs_in
     from scripts.status.face import served, up_command
 
-    found = served(stack, limit_s=_GOOGLE_LIMIT_S)
+    deployment = read_deployment(stack)
+    outputs = outputs_in(stack, deployment.resources)
+    found = served(of_deployment(stack, deployment), limit_s=_GOOGLE_LIMIT_S)
     if found.word == "ended":
         again = up_command(stack, is_gateway=outputs.target == "gateway")
         price = f"${outputs.plan.cost.usd_per_hour:.2f}/h"
         raise CommandRefusedError(f"{found.why} To serve again, for {price}, run `{again}`.")
+    return outputs
 
 
 def _connect(options: ConnectOptions, command: Sequence[str] = ()) -> ExitCode:

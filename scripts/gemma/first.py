@@ -71,7 +71,7 @@ def _line(stack: ListedStack) -> str:
     if serves.word == "ended":
         return f"{serves.why} Run `gemma up {stack.name}`."
     if serves.word not in {"deployed", "waiting"} or state.outputs is None:
-        return f"unknown: {serves.why}" if serves.word == "unknown" else serves.why or serves.word
+        return f"{serves.word}: {serves.why}" if serves.why else serves.word
     return _price(state.outputs, serves.word)
 
 

@@ -11,7 +11,6 @@ from contracts.capacity_states import WITHOUT_MACHINE
 from contracts.errors import ScriptError
 from contracts.outputs import StackOutputs
 from contracts.parallel import each_within
-from engine import state as states
 from engine.state import StackState
 from scripts.status.cloud import MISSING, cloud_facts, serving
 from scripts.status.report import CloudFacts, ServesNow
@@ -53,13 +52,12 @@ def _recorded(outputs: StackOutputs | None) -> ServesNow:
     return ServesNow(word="deployed")
 
 
-def served(stack: str, *, limit_s: float) -> ServesNow:
+def served(state: StackState, *, limit_s: float) -> ServesNow:
     """Return what a stack serves, by Google's answer within `limit_s` seconds."""
-    state = states.read(stack)
     found = serving(state)
     if found is None:
         return serves_now(state)
-    ask = partial(lambda: cloud_facts(google_api.connect(found.project), found, stack=stack, costs=False))
+    ask = partial(lambda: cloud_facts(google_api.connect(found.project), found, stack=state.stack, costs=False))
     ((facts, error),) = each_within([ask], workers=1, limit_s=limit_s)
     return serves_now(state, facts, why_unknown="" if error is None else reason_of(error))
 
@@ -74,7 +72,7 @@ def run_end(cloud: CloudFacts, stamp: Stamp) -> str:
     if not cloud.has_ended:
         return ""
     if cloud.planned_end is None and cloud.state == MISSING:
-        return "Nothing serves. The server was deleted without this state, as a guard's teardown does."
+        return "Nothing serves. A teardown, a guard or an interrupted `up` deleted the server."
     if cloud.planned_end is None:
         return f"Nothing serves. Google reports the server as {cloud.phase or cloud.state}."
     at = stamp(datetime.fromisoformat(cloud.planned_end).timestamp())
@@ -95,7 +93,7 @@ def _without_server(state: StackState) -> ServesNow:
         )
     if not count:
         return ServesNow(word="not deployed")
-    return ServesNow(word="no server", why=f"The state has {count} resource{'s' if count > 1 else ''}, but no server.")
+    return ServesNow(word="no server", why=f"The state has only {count} other resource{'s' if count > 1 else ''}.")
 
 
 def utc(at_s: float) -> str:

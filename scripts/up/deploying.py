@@ -24,7 +24,7 @@ from engine.events import VARIABLES, EventLog
 from engine.locks import end_dead_locks, is_lock_error, parse_locks
 from engine.previewed import diagnostics, previewed
 from engine.secrets_provider import provider_options
-from engine.state import SERVER_TYPES, stack_outputs
+from engine.state import SERVER_TYPES, read, stack_outputs
 from engine.steps import ResourceChange, changes_of
 from scripts.cli.command import say, tell
 from scripts.cli.prompts import confirm
@@ -47,7 +47,7 @@ _FINDING: Final = re.compile(r"[A-Z]{3}\d\d: ")
 def deploy(stack: str, *, yes: bool, refreshes: bool) -> ExitCode:
     """Preview a stack, confirm, and deploy it. Raises ScriptError."""
     settings = _settings_of(stack)
-    serves = served(stack, limit_s=_GOOGLE_LIMIT_S)
+    serves = served(read(stack), limit_s=_GOOGLE_LIMIT_S)
     # The state of a server that is gone, or that may be, is not what exists.
     refresh = ["--refresh"] if refreshes or serves.word in {"ended", "unknown"} else []
     used = _require_within_limits(settings, stack, serves.word)

@@ -64,7 +64,7 @@ def test_a_deployed_stack_has_its_price_and_the_time_left(engine, capsys):
         "  waits     $1.42/h from the moment its capacity arrives; it was WAITING_FOR_RESOURCES",
         "  ended     Nothing serves since the planned end of the run at 2026-01-01 00:00 UTC. Run `gemma up ended`.",
         "  run       $1.42/h for each instance that runs",
-        "  half      The state has 1 resource, but no server.",
+        "  half      no server: The state has only 1 other resource.",
         "Next: gemma status",
     ):
         assert f"{line}\n" in text

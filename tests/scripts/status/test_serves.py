@@ -39,7 +39,7 @@ NETWORK = resource("gcp:compute/network:Network", "network")
         (
             CloudFacts(state="MISSING", has_ended=True),
             "ended",
-            "Nothing serves. The server was deleted without this state, as a guard's teardown does.",
+            "Nothing serves. A teardown, a guard or an interrupted `up` deleted the server.",
         ),
     ],
 )
@@ -55,7 +55,7 @@ def test_google_says_what_serves(cloud, word, why):
         (state(stack_resource(**TPU, deadline=PAST), queued(state="ACTIVE")), "ended", "2026-01-01 10:00 UTC"),
         (state(stack_resource(**TPU | {"state": "ACCEPTED"}), queued(state="ACCEPTED")), "waiting", "ACCEPTED"),
         (state(queued(state="ACTIVE")), "unknown", "not complete"),
-        (state(NETWORK), "no server", "The state has 1 resource, but no server."),
+        (state(NETWORK), "no server", "The state has only 1 other resource."),
         (state(NETWORK, pending=[queued()]), "no server", "may have created resources"),
         (state(), "not deployed", ""),
         (StackState(stack="x", status="missing", detail="It is not deployed."), "not deployed", "not deployed"),
@@ -74,17 +74,16 @@ def test_a_server_that_was_never_created_has_not_ended():
 
 
 def test_an_answer_that_does_not_come_is_unknown(monkeypatch):
-    monkeypatch.setattr(serves.states, "read", lambda _: DEPLOYED)
     monkeypatch.setattr(serves.google_api, "connect", lambda _: None)
 
     def silent(*_arguments, **_options):
         raise ScriptError("Google returned an error: 503.")
 
     monkeypatch.setattr(serves, "cloud_facts", silent)
-    found = served("x", limit_s=5)
+    found = served(DEPLOYED, limit_s=5)
     assert (found.word, found.why) == (
         "unknown",
         "Cannot check whether the server exists: Google returned an error: 503.",
     )
     monkeypatch.setattr(serves, "cloud_facts", lambda *_, **__: CloudFacts(state="SUSPENDED", has_ended=True))
-    assert served("x", limit_s=5).word == "ended"
+    assert served(DEPLOYED, limit_s=5).word == "ended"

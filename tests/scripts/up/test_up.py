@@ -14,6 +14,7 @@ from contracts.exit_codes import ExitCode
 from contracts.fields import from_json
 from contracts.outputs import StackOutputs
 from contracts.resource_types import CAPACITY_TYPE, SERVICE_TYPE
+from engine.state import StackState
 from engine.steps import changes_of
 from scripts.cli.command import run_command
 from scripts.preview import upcoming as preview_upcoming
@@ -70,6 +71,7 @@ class Engine:
         self.serves, self.past = ServesNow(word="deployed"), Absent()
         """What Google says of the server, and of the limits."""
         self.previews = []
+        monkeypatch.setattr(up, "read", lambda stack: StackState(stack=stack, status="read"))
         monkeypatch.setattr(up, "served", lambda _stack, **_: self.serves)
         monkeypatch.setattr(RunKeeper, "past_limits", lambda _: self.past)
         monkeypatch.setattr(up, "previewed", self._preview)
