@@ -16,7 +16,7 @@ from tenacity import retry, retry_if_exception, stop_after_attempt
 from cloud.capacity import QueuedResource, capacity_names
 from cloud.clock import GOOGLE_CLOCK
 from cloud.google_calls import GoogleCallError, call_now
-from cloud.guard import limits_line
+from cloud.guard import limit_keys, limits_line
 from cloud.prices import seen_instance, seen_queued, seen_service
 from cloud.spending import StackSpending
 from contracts.answers import Absent, Answer, Present, Unknown
@@ -171,8 +171,7 @@ class RunKeeper:
 
     def _limit_names(self) -> str:
         """Return the limits that the record is needed for, by their keys."""
-        given = {"maxAge": self.limits.max_age_s, "maxUsd": self.limits.max_usd}
-        return " and ".join(key for key, value in given.items() if value is not None)
+        return " and ".join(limit_keys(replace(self.limits, idle_after_s=None)))
 
     def _runs(self) -> tuple[Mapping[str, object], StackRuns] | None:
         """Return the account and the runs of the stack; None without an account of this stack."""
