@@ -99,6 +99,7 @@ class Whole:
     """A command that runs to its end."""
 
     command: str
+    may_fail: bool = False
 
     def __str__(self) -> str:
         """Return the command for people."""
@@ -138,8 +139,11 @@ def cycle(seed: int, number: int, kills: int, stacks: Sequence[str] = STACKS) ->
     for position in range(kills):
         command = "" if position else "up"
         if position and chance.random() < 0.4:
-            steps.append(Edit(what=(what := chance.choice(EDITS[stack]))))
-            command = "come back" if what in ENDS else ""
+            what = chance.choice(EDITS[stack])
+            if what in ENDS:  # of a machine that serves, unless an earlier step prevents it
+                steps.append(Whole(command="come back", may_fail=True))
+                command = "come back"
+            steps.append(Edit(what=what))
         steps.append(_kill(chance, stack, command))
         if position and chance.random() < 0.5 / kills:
             steps.append(Damage(what=chance.choice(DAMAGES)))

@@ -119,7 +119,7 @@ class Runner:
             self._kill(step)
             return
         if isinstance(step, Whole):
-            self._whole(step.command, self._words(step.command))
+            self._whole(step.command, self._words(step.command), may_fail=step.may_fail)
             return
         self.outcome.history.append(str(step))
         if isinstance(step, Edit):
