@@ -1,6 +1,6 @@
 """The known guard of a project, which enforces the limits of stacks. Google enforces none of them."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from http import HTTPStatus
 from typing import Final
@@ -46,12 +46,17 @@ def limits_line(limits: StackLimits, project: str) -> str:
     return f"Limits: {found}." if found else ""
 
 
-def _named(limits: StackLimits) -> str:
-    """Return the keys of the limits that are set, and the verb."""
+def limit_keys(limits: StackLimits) -> Sequence[str]:
+    """Return the keys of the limits that are set."""
     values = {
         camel_case("max_age"): limits.max_age_s,
         camel_case("max_usd"): limits.max_usd,
         "tpu.idleAfter": limits.idle_after_s,
     }
-    *others, last = [key for key, value in values.items() if value is not None]
+    return [key for key, value in values.items() if value is not None]
+
+
+def _named(limits: StackLimits) -> str:
+    """Return the keys of the limits that are set, and the verb."""
+    *others, last = limit_keys(limits)
     return f"{', '.join(others)} and {last} are" if others else f"{last} is"

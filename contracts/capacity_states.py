@@ -14,6 +14,8 @@ ENDED: Final = frozenset({"SUSPENDING", "SUSPENDED"})
 """The machines existed and are gone."""
 DEAD: Final = ENDED | {"FAILED"}
 """It will never serve again."""
+LOST_NODES: Final = frozenset({"PREEMPTED", "TERMINATED", "DELETING", "HIDDEN"})
+"""A node in such a state, or a missing one, never serves again (discovery: tpu.v2alpha1, Node.state)."""
 GRANTED: Final = ENDED | {ACTIVE}
 """Machines were granted. DELETING proves nothing."""
 BILLED: Final = frozenset({"PROVISIONING", ACTIVE, "SUSPENDING", "DELETING"})

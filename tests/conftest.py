@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 import pulumi
 import pytest
 
-from contracts.answers import Present
+from contracts.answers import Absent, Present
 from contracts.labels import Ownership
 
 
@@ -75,7 +75,7 @@ def ownership():
 def declare(monkeypatch):
     """Run a function that declares components; returns what was declared and the resolved value of the output that it returned."""
     # Mocks run no hooks; these calls to Google come before the first resource.
-    monkeypatch.setattr("stacks.hooks.run_keeper.RunKeeper.note_first", lambda _: None)
+    monkeypatch.setattr("stacks.hooks.run_keeper.RunKeeper.note_first", lambda _: Absent())
     monkeypatch.setattr("stacks.hooks.run_keeper.limits_line", lambda *_: "")
     monkeypatch.setattr("stacks.project.propagation.require_apis", lambda *_, **__: None)
     monkeypatch.setattr("stacks.project.propagation._read_project", lambda _: Present({}))

@@ -37,6 +37,8 @@ if TYPE_CHECKING:
 
 DEFAULT_PORT: Final = 8000
 DEFAULT_READY_LIMIT_S: Final = 1800.0
+_GOOGLE_LIMIT_S: Final = 10.0
+"""Timeout of Google's answer about the server."""
 _ANY_KEY: Final = "not-needed"
 """Placeholder for clients that require a key. The proxy accepts any key."""
 
@@ -112,18 +114,36 @@ def _connected(opener: "Opener", options: ConnectionOptions, default_port: int) 
 
 def _target(options: ConnectionOptions) -> "tuple[Opener, StackOutputs | None]":
     """Return how to open access to the server, and the outputs of its stack; None with --url."""
-    from engine.state import stack_outputs
     from scripts.cli.access import open_stack_access, open_url_access
 
     stack, url = options.stack, options.url
     if stack is not None and url is None:
-        outputs = stack_outputs(stack)
+        outputs = _deployed(stack)
         action = "opening the tunnel" if outputs.auth == "tunnel" else "connecting"
         _say(f"{action} to {outputs.served_model} of stack {stack}")
         return lambda: open_stack_access(outputs), outputs
     if url is not None and stack is None:
         return lambda: open_url_access(url), None
     raise CommandRefusedError("Pass either --stack NAME or --url URL.")
+
+
+def _deployed(stack: str) -> "StackOutputs":
+    """Return the outputs of a stack. Raises CommandRefusedError if it is not deployed, or if Google reports that its server is gone.
+
+    Without Google's answer, the connection is attempted.
+    """
+    from engine.deployment import read_deployment
+    from engine.state import of_deployment, outputs_in
+    from scripts.status.face import served, up_command
+
+    deployment = read_deployment(stack)
+    outputs = outputs_in(stack, deployment.resources)
+    found = served(of_deployment(stack, deployment), limit_s=_GOOGLE_LIMIT_S)
+    if found.word == "ended":
+        again = up_command(stack, is_gateway=outputs.target == "gateway")
+        price = f"${outputs.plan.cost.usd_per_hour:.2f}/h"
+        raise CommandRefusedError(f"{found.why} To serve again, for {price}, run `{again}`.")
+    return outputs
 
 
 def _connect(options: ConnectOptions, command: Sequence[str] = ()) -> ExitCode:

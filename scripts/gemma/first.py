@@ -9,9 +9,10 @@ from datetime import datetime
 from functools import partial
 from typing import Final
 
-from contracts.errors import ScriptError
+from contracts.outputs import StackOutputs
 from contracts.parallel import each_within
 from engine import runner
+from engine.backend import chosen_url
 from planning.units import duration
 from scripts.gemma.arguments import ListedStack, listed
 from scripts.gemma.catalog import ENTRIES, rows
@@ -38,36 +39,48 @@ def _state() -> tuple[Sequence[str], Sequence[str]]:
     deployed = [stack for stack in stacks if stack.is_deployed]
     if not deployed:
         known = runner.stacks_in(runner.project_folder())
-        return ["Nothing is deployed, nothing costs."], [
-            f"Next: gemma plan {'tpu-v6e1' if 'tpu-v6e1' in known else min(known, default='--help')}"
-        ]
+        return [
+            f"No stack is deployed in {_backend()}.",
+            "Google was not asked. To search the project for resources that cost money, run",
+            "`gemma teardown --all --dry-run`.",
+        ], [f"Next: gemma plan {'tpu-v6e1' if 'tpu-v6e1' in known else min(known, default='--help')}"]
     lines = each_within([partial(_line, stack) for stack in deployed], workers=_READERS, limit_s=_LIMIT_S)
     width = max(len(stack.name) for stack in deployed) + 2
     shown = [
         f"  {stack.name:<{width}}{line or f'price unknown: {error}'}"
         for stack, (line, error) in zip(deployed, lines, strict=True)
     ]
-    return ["Deployed:", *shown], ["Next: gemma status"]
+    return ["Stacks, as of the last `up` of each (Google was not asked):", *shown], ["Next: gemma status"]
+
+
+def _backend() -> str:
+    """Return the backend that the engine reads, without the options of its address, which may have credentials."""
+    url = chosen_url(runner.project_folder()).partition("?")[0]
+    return f"backend {url}" if url else "the Pulumi backend"
 
 
 def _line(stack: ListedStack) -> str:
-    """Return a stack's price and time left, as of its last `up`. Raises ScriptError."""
+    """Return what a stack serves with its price and time left, as of its last `up`."""
     from engine.state import read  # noqa: PLC0415 - only if a stack is deployed
+    from scripts.status.face import serves_now  # noqa: PLC0415 - the same
 
     state = read(stack.name)
-    outputs = state.outputs
-    if state.status != "read":
-        raise ScriptError(state.detail)
+    serves = serves_now(state)
     if state.is_gateway:
         return "a gateway"
-    if outputs is None:
-        return "price unknown: its last `up` was not complete"
+    if serves.word == "ended":
+        return f"{serves.why} Run `gemma up {stack.name}`."
+    if serves.word not in {"deployed", "waiting"} or state.outputs is None:
+        return f"{serves.word}: {serves.why}" if serves.why else serves.word
+    return _price(state.outputs, serves.word)
+
+
+def _price(outputs: StackOutputs, word: str) -> str:
     price = f"${outputs.plan.cost.usd_per_hour:.2f}/h"
     if outputs.target == "cloud-run":
         return f"{price} for each instance that runs"
-    if outputs.state != "ACTIVE":
+    if word == "waiting":
         return f"{price} from the moment its capacity arrives; it was {outputs.state}"
     if not outputs.deadline:
         return f"{price}, without an end"
-    left_s = datetime.fromisoformat(outputs.deadline).timestamp() - time.time()
-    return f"{price}, {duration(left_s)} left" if left_s > 0 else "its run is over, so the machine costs nothing"
+    return f"{price}, {duration(datetime.fromisoformat(outputs.deadline).timestamp() - time.time())} left"

@@ -75,7 +75,10 @@ def conditions(choice: Choice) -> Iterator[str]:
         yield f"{each} a client wait up to {start}. minInstances 1 avoids {them}, at {_day(choice.stays)}."
     if best.run_s is None:
         return
-    again = f"Run `pulumi up` each day, at least {start} before the first request."
+    again = (
+        f"Run `gemma up` each day, at least {start} before the first request. "
+        "`maxAge` and `maxUsd` count over all days, so set them higher than their sum, or not at all."
+    )
     if best.billed_h >= DAY_H:
         again = "`tpu.renewBefore` starts the next one in time."
     yield (

@@ -1,6 +1,7 @@
 """Effect, duration and cost of an `up`, from the engine's preview and the new settings."""
 
 from collections.abc import Iterator, Mapping, Sequence
+from typing import Final
 
 from contracts.collector import COLLECTOR_METADATA_KEY
 from contracts.errors import CommandRefusedError
@@ -19,6 +20,9 @@ from scripts.preview.effects import HEADINGS, NEW_CAPACITY, StackEffect, consequ
 from scripts.preview.plans import MOST, UNKNOWN_PROJECT, StackDescription, describe_stack
 from stacks.planned import today
 
+_END: Final = "state"
+"""Output that the provider's diff names if the queued resource can never serve again, or does not serve yet."""
+
 
 def upcoming(stack: str, preview: Mapping[str, object], changes: Sequence[ResourceChange]) -> tuple[Sequence[str], str]:
     """Return the effect of a preview in JSON in sentences, the headline first, and the prices.
@@ -30,7 +34,7 @@ def upcoming(stack: str, preview: Mapping[str, object], changes: Sequence[Resour
     now, usd_now = deployed_stack(stack)
     most = most_usd_per_hour(stack_settings(stack, project=UNKNOWN_PROJECT, folder=folder), folder)
     cost = f"${most:.2f}/h maximum"
-    if usd_now is not None:
+    if usd_now is not None and not _makes_server(changes):
         cost = f"{cost}, as now" if f"{usd_now:.2f}" == f"{most:.2f}" else f"${usd_now:.2f}/h now, {cost} after"
     if after.figures:
         usd, _, basis = after.figures[MOST].partition(" (")
@@ -44,13 +48,15 @@ def headline(stack: str, changes: Sequence[ResourceChange]) -> str:
     made, effect = _makes_server(changes), effect_of_changes(changes)
     if made:
         return f"{stack}: {'requests TPU capacity' if made == CAPACITY_TYPE else 'creates the service'}"
+    if any(change.op == "update" and _END in change.properties for change in _of_capacity(changes)):
+        return f"{stack}: nothing serves until its capacity is ACTIVE"
     forced = dict.fromkeys(name for change in changes if change.is_disruptive for name in change.forced_by)
     return f"{stack}: {HEADINGS[effect]}" + (f", forced by {', '.join(forced)}" if forced else "")
 
 
 def effect_of_changes(changes: Sequence[ResourceChange]) -> StackEffect:
     """Return the strongest effect of the changes on running resources."""
-    lost = {change.type for change in changes if change.is_disruptive}
+    lost = {change.type for change in changes if change.is_disruptive and not _comes_back(change)}
     made = {change.type for change in changes if change.op == "create"}
     if (CAPACITY_TYPE in lost and SERVICE_TYPE in made) or (SERVICE_TYPE in lost and CAPACITY_TYPE in made):
         return "target"
@@ -65,9 +71,22 @@ def effect_of_changes(changes: Sequence[ResourceChange]) -> StackEffect:
 
 
 def _makes_server(changes: Sequence[ResourceChange]) -> str | None:
-    """Return the type of the serving resource that the changes create, or None if they move to another target."""
-    made = [change.type for change in changes if change.op == "create" and change.type in CAPACITY_TYPES]
+    """Return the type of the serving resource that the changes create, also after its end, or None if they move to another target."""
+    made = [
+        change.type
+        for change in changes
+        if (change.op == "create" and change.type in CAPACITY_TYPES) or _comes_back(change)
+    ]
     return made[0] if made and effect_of_changes(changes) != "target" else None
+
+
+def _of_capacity(changes: Sequence[ResourceChange]) -> Sequence[ResourceChange]:
+    return [change for change in changes if change.type == CAPACITY_TYPE]
+
+
+def _comes_back(change: ResourceChange) -> bool:
+    """Return whether capacity that ended is requested again."""
+    return change.type == CAPACITY_TYPE and change.op == "replace" and _END in change.forced_by
 
 
 def _is_of_collector(change: ResourceChange) -> bool:

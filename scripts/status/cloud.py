@@ -14,7 +14,7 @@ from cloud.search import resource_of
 from cloud.spending import account_of, spending
 from cloud.tpu_machine import TpuMachine, reported
 from contracts.answers import Absent, Present, Unknown
-from contracts.capacity_states import DEAD
+from contracts.capacity_states import ACTIVE, DEAD, LOST_NODES
 from contracts.errors import ScriptError
 from contracts.fields import as_mapping, as_sequence
 from contracts.guest_attributes import (
@@ -75,11 +75,16 @@ def _capacity_names(inputs: Item, outputs: Item) -> Sequence[str]:
     return list(dict.fromkeys([*named, *capacity_names(inputs, known)]))
 
 
-def cloud_facts(api: GoogleApi, found: DeployedServer, *, stack: str) -> CloudFacts:
-    """Return the facts from Google Cloud. Raises ScriptError with Google's error message."""
+_Facts = tuple[CloudFacts, Sequence[FoundResource]]
+"""Facts about a server, and its resources in Google Cloud."""
+
+
+def cloud_facts(api: GoogleApi, found: DeployedServer, *, stack: str, costs: bool = True) -> CloudFacts:
+    """Return the facts from Google Cloud, with `costs` also age and cost. Raises ScriptError with Google's error message."""
     try:
         reader = {QUEUED: _queued, INSTANCE: _instance}.get(found.kind, _service)
-        return reader(api, found, stack)
+        facts, owned = reader(api, found, stack)
+        return _with_cost(api, facts, owned) if owned and costs else facts
     except GoogleListError as error:
         raise ScriptError(f"Google returned an error: {error}") from None
 
@@ -106,16 +111,17 @@ def _read(api: GoogleApi, kind: str, names: Sequence[str]) -> Item | None:
     return None
 
 
-def _instance(api: GoogleApi, found: DeployedServer, stack: str) -> CloudFacts:
+def _instance(api: GoogleApi, found: DeployedServer, stack: str) -> _Facts:
     document = _read(api, INSTANCE, found.names)
     declared = _declared(found)
     if document is None:
-        return _after_run(CloudFacts(state=MISSING, declared=declared), found)
+        return _after_run(CloudFacts(state=MISSING, has_ended=True, declared=declared), found), ()
     instance = Instance(document)
     stored = instance.serving_document
     facts = CloudFacts(
         machine=instance.name,
         state=instance.state,
+        has_ended=instance.state in DEAD,
         state_since=instance.started or instance.created or None,
         place=instance.name.split("/")[3],
         declared=declared,
@@ -124,7 +130,7 @@ def _instance(api: GoogleApi, found: DeployedServer, stack: str) -> CloudFacts:
     )
     if instance.status == "RUNNING":
         facts = _with_phase(api, facts, instance.name)
-    return _with_cost(api, facts, [_owned(INSTANCE, document, found.project, stack)])
+    return _after_run(facts, found), [_owned(INSTANCE, document, found.project, stack)]
 
 
 def _declared(found: DeployedServer) -> str | None:
@@ -134,14 +140,15 @@ def _declared(found: DeployedServer) -> str | None:
     return document_hash(metadata) if isinstance(metadata, str) else None
 
 
-def _queued(api: GoogleApi, found: DeployedServer, stack: str) -> CloudFacts:
+def _queued(api: GoogleApi, found: DeployedServer, stack: str) -> _Facts:
     document = _read(api, QUEUED, found.names)
     declared = _declared(found)
     if document is None:
-        return CloudFacts(state=MISSING, declared=declared)
+        return CloudFacts(state=MISSING, has_ended=True, declared=declared), ()
     queued = QueuedResource(document)
     facts = CloudFacts(
         state=queued.state,
+        has_ended=queued.state in DEAD,
         state_since=str(document.get("createTime") or "") or None,
         place=queued.zone,
         declared=declared,
@@ -152,13 +159,15 @@ def _queued(api: GoogleApi, found: DeployedServer, stack: str) -> CloudFacts:
     if node is not None:
         owned.append(_owned(NODE, node, found.project, stack))
         facts = _with_node(api, facts, Node(node), node_name)
-    return _with_cost(api, _after_run(facts, found), owned)
+    elif queued.state == ACTIVE:
+        facts = replace(facts, has_ended=True, phase=f"node {MISSING}")
+    return _after_run(facts, found), owned
 
 
 def _after_run(facts: CloudFacts, found: DeployedServer) -> CloudFacts:
     """Return the facts with the reason for the end of the run. Google deletes a machine in the same way at its end and in a preemption."""
     planned = facts.deadline or str(found.outputs.get("deadline") or "")
-    if facts.state not in DEAD | {MISSING} or not planned:
+    if not facts.has_ended or not planned:
         return facts
     is_over = datetime.fromisoformat(planned) <= GOOGLE_CLOCK.now()
     return replace(facts, run_end="planned" if is_over else "early", planned_end=planned, deadline=None)
@@ -168,7 +177,8 @@ def _with_node(api: GoogleApi, facts: CloudFacts, node: Node, name: str) -> Clou
     stored = node.serving_document
     facts = replace(facts, machine=name, deadline=node.ends, stored=document_hash(stored) if stored else None)
     if node.state != "READY":
-        return replace(facts, phase=f"node {node.state or 'UNKNOWN'}")
+        is_lost = node.state in LOST_NODES
+        return replace(facts, phase=f"node {node.state or 'UNKNOWN'}", has_ended=facts.has_ended or is_lost)
     return _with_phase(api, facts, name)
 
 
@@ -192,11 +202,11 @@ def _with_phase(api: GoogleApi, facts: CloudFacts, name: str) -> CloudFacts:
     )
 
 
-def _service(api: GoogleApi, found: DeployedServer, stack: str) -> CloudFacts:
+def _service(api: GoogleApi, found: DeployedServer, stack: str) -> _Facts:
     document = _read(api, SERVICE, found.names)
     declared = _short(found.outputs.get("latestCreatedRevision"))
     if document is None:
-        return CloudFacts(state=MISSING, declared=declared)
+        return CloudFacts(state=MISSING, has_ended=True, declared=declared), ()
     condition = as_mapping(document.get("terminalCondition"))
     state = _SERVICE_STATES.get(str(condition.get("state")), "DEPLOYING")
     shares, ready = known_shares(document), _short(document.get("latestReadyRevision"))
@@ -218,7 +228,7 @@ def _service(api: GoogleApi, found: DeployedServer, stack: str) -> CloudFacts:
     if TEMPLATE_LABEL in as_mapping(document.get("labels")):
         phase, sentence = rollout_of(document, stack)
         facts = replace(facts, rollout_phase=phase, rollout=sentence)
-    return _with_cost(api, facts, [_owned(SERVICE, document, found.project, stack)])
+    return facts, [_owned(SERVICE, document, found.project, stack)]
 
 
 def _short(name: object) -> str | None:

@@ -32,6 +32,7 @@ from scripts.status.report import (
     UnansweredSource,
 )
 from scripts.status.server import server_facts, why_not_asked
+from scripts.status.serves import reason_of, serves_now
 
 CALLS: Final = 32
 """Maximum number of concurrent queries."""
@@ -97,7 +98,7 @@ def collect(request: StatusRequest, *, clock: Clock = GOOGLE_CLOCK.now) -> Statu
         if answer is not None:
             one.answers.update(answer)
         elif error is not None:
-            one.unanswered.append(UnansweredSource(source=source, why=_why(error)))
+            one.unanswered.append(UnansweredSource(source=source, why=reason_of(error)))
     now = clock()
     rows = [_status(one, now) for one in known]
     return StatusReport(
@@ -142,10 +143,6 @@ def _query_refresh(stack: str) -> Sequence[str]:
     return [f"{change.name} ({change.type}): {change.op}." for change in changes if change.op != "read"]
 
 
-def _why(error: BaseException) -> str:
-    return str(error) if isinstance(error, ScriptError | TimeoutError) else f"{type(error).__name__}: {error}"
-
-
 def _status(one: _Known, now: datetime) -> StackStatus:
     outputs, found, answers = one.state.outputs, one.serves, one.answers
     facts, refreshed = answers.get(GOOGLE), answers.get(REFRESH)
@@ -157,6 +154,7 @@ def _status(one: _Known, now: datetime) -> StackStatus:
     if one.state.is_gateway:
         target = "gateway"
     unknown = [UnansweredSource(source=GOOGLE, why=why) for why in (facts.unknown if facts else ())]
+    failed = next((item.why for item in one.unanswered if item.source == GOOGLE), "")
     status = StackStatus(
         stack=one.state.stack,
         deployed=outputs is not None and found is not None,
@@ -164,6 +162,7 @@ def _status(one: _Known, now: datetime) -> StackStatus:
         model=outputs.model if outputs else None,
         accelerator=outputs.plan.accelerator if outputs and target != "gateway" else None,
         address=_address(outputs),
+        serves=serves_now(one.state, facts, why_unknown=failed),
         cloud=facts,
         server=answers.get(ENDPOINT),
         server_not_asked=one.not_asked,

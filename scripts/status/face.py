@@ -1,6 +1,16 @@
-"""Public interface of `scripts.status` for other commands: facts from Google Cloud about a deployed server."""
+"""Public interface of `scripts.status` for other commands: what a stack serves, and facts from Google Cloud about its server."""
 
 from scripts.status.cloud import CAPACITY, DeployedServer, cloud_facts, serving
 from scripts.status.report import CloudFacts
+from scripts.status.serves import served, serves_now, up_command
 
-__all__ = ["CAPACITY", "CloudFacts", "DeployedServer", "cloud_facts", "serving"]
+__all__ = [
+    "CAPACITY",
+    "CloudFacts",
+    "DeployedServer",
+    "cloud_facts",
+    "served",
+    "serves_now",
+    "serving",
+    "up_command",
+]

@@ -1,23 +1,20 @@
 """Interpretation of a stack's facts: drift, waits and the next command; for a gateway, also from its backends."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Final
 
-from contracts.capacity_states import ACTIVE, DEAD, WITHOUT_MACHINE
+from contracts.capacity_states import ACTIVE, WITHOUT_MACHINE
 from contracts.fields import as_mapping, as_sequence
 from contracts.guest_attributes import FAILED, READY, RESTORING, RETRYING, WAITING
 from engine.locks import StackLock
 from engine.state import StackState
 from planning.units import duration
-from scripts.status.cloud import MISSING, serving
+from scripts.status.cloud import serving
 from scripts.status.report import HEALTHY, CloudFacts, StackStatus
+from scripts.status.serves import WAITING_STATES, up_command
 
-WAITING_STATES: Final = WITHOUT_MACHINE | {"DEPLOYING"}
-"""States in which Google is still creating the server."""
-DEAD_STATES: Final = DEAD | {MISSING}
-"""Final states. The next `up` creates the server again."""
 _HASH_DIGITS: Final = 12
 
 
@@ -28,10 +25,8 @@ def short(identity: str) -> str:
 
 def drift_of(cloud: CloudFacts | None, target: str | None) -> Sequence[str]:
     """Return the differences between the deployed server and the state, one sentence each."""
-    if cloud is None or (cloud.state in DEAD_STATES and cloud.run_end == "planned"):
+    if cloud is None or cloud.has_ended:
         return ()
-    if cloud.state in DEAD_STATES:
-        return (f"The deployed server is in the state, but Google reports it as {cloud.state}.",)
     kind = "document" if target == "tpu" else "revision"
     declared, stored, running = cloud.declared, cloud.stored, cloud.running
     found: list[str] = []
@@ -47,7 +42,7 @@ def drift_of(cloud: CloudFacts | None, target: str | None) -> Sequence[str]:
 
 def document_that_serves(cloud: CloudFacts) -> str:
     """Return the document that a TPU machine serves, as text; empty without a machine."""
-    if cloud.state != ACTIVE or not cloud.phase:
+    if cloud.state != ACTIVE or cloud.has_ended or not cloud.phase:
         return ""
     if not cloud.running:
         return f"none (machine is {cloud.phase})"
@@ -76,16 +71,6 @@ def waits_of(state: StackState, locks: Sequence[StackLock], cloud: CloudFacts | 
         names = ", ".join(sorted({str(item.get("urn")).rpartition("::")[2] for item in state.pending}))
         found.append(f"An interrupted run may have created these resources: {names}.")
     return found
-
-
-def run_end(cloud: CloudFacts, stamp: Callable[[float], str]) -> str:
-    """Return the reason for the end of a deleted machine's run, as a sentence; empty if it still runs, or if the reason is unknown."""
-    if cloud.run_end is None or cloud.planned_end is None:
-        return ""
-    at = stamp(datetime.fromisoformat(cloud.planned_end).timestamp())
-    if cloud.run_end == "planned":
-        return f"The planned end of the run was {at}."
-    return f"The machine was preempted or deleted before the planned end of its run at {at}."
 
 
 def _recorded(state: StackState) -> str:
@@ -126,7 +111,7 @@ def _commands(status: StackStatus, state: StackState, locks: Sequence[StackLock]
     yield state.status == "missing", "{up}"
     yield not status.deployed and not state.pending and cloud is None, "{up}"
     yield google == "FAILED" and status.target != "tpu", "gemma logs {stack}"
-    yield google in DEAD_STATES, "{up} --refresh"
+    yield cloud is not None and cloud.has_ended, up_command(status.stack, is_gateway=state.is_gateway)
     yield phase in {FAILED, RETRYING, *WAITING}, "gemma logs {stack}"
     yield bool(state.pending), "gemma recover {stack}"
     yield google in WAITING_STATES or (cloud is not None and not status.deployed), "{up}"

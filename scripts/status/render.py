@@ -1,6 +1,6 @@
 """The report as text: a table of all stacks within 80 columns, then details of each."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Final
 
@@ -13,8 +13,9 @@ from contracts.service_traffic import shares_text
 from planning.units import HOUR_S, duration
 from scripts.cli.lines import wrapped
 from scripts.cli.tables import FittedTable
-from scripts.status.judge import document_that_serves, run_end, short
+from scripts.status.judge import document_that_serves, short
 from scripts.status.report import CloudFacts, StackStatus, StatusReport
+from scripts.status.serves import Stamp, run_end
 
 _HEADINGS: Final = ("stack", "state", "phase", "left", "requests", "KV", "USD/h", "USD")
 _NUMBERS: Final = ("left", "KV", "USD/h", "USD")
@@ -26,9 +27,6 @@ _DETAIL_CHARACTERS: Final = 200
 """Length from which no more log lines are shown before a reason. The reason itself is never cut."""
 _COMMAND: Final = "next"
 """Key of the line with a command, which is never wrapped."""
-
-Stamp = Callable[[float], str]
-"""Formats a time in seconds since 1970."""
 
 
 class ReportView:
@@ -73,8 +71,8 @@ def _wrapped(prefix: str, text: str, width: int | None, whole: bool = False) -> 
 def _row(status: StackStatus, now_s: float) -> Sequence[str]:
     cloud, server = status.cloud, status.server
     if cloud is None:
-        undeployed = "unknown" if status.deployed or status.unanswered else "not deployed"
-        return (status.stack, "network only" if status.target == "gateway" else undeployed, *[""] * 6)
+        word = "network only" if status.target == "gateway" else status.serves.word
+        return (status.stack, word, *[""] * 6)
     left_s, requests = status.left_s(now_s), ""
     if server is not None and server.running_requests is not None:
         requests = f"{server.running_requests:.0f} + {server.waiting_requests or 0:.0f}"
@@ -105,16 +103,18 @@ def _heading(status: StackStatus) -> str:
 def _notes(status: StackStatus, stamp: Stamp, *, now_s: float, alone: bool) -> Iterator[tuple[str, str]]:
     """Yield the details of a stack, each with its key. Of several stacks, skip those without a deployment."""
     cloud = status.cloud
-    if not alone and cloud is None and not status.deployed and not status.waits and not status.unanswered:
+    if not alone and cloud is None and status.serves.word == "not deployed" and not status.waits:
         return
     yield from (("waits", wait) for wait in status.waits)
+    if cloud is None and status.serves.word == "no server" and not status.waits:
+        yield "serves", status.serves.why
     if cloud is not None:
         yield "serves", _serves(status, cloud)
         yield "container", cloud.container or ""
         yield "rollout", cloud.rollout
         has_reason = cloud.phase in WITH_REASON or cloud.state == "FAILED"
         yield "reason", _reason(cloud.phase_detail or "") if has_reason else ""
-        yield "ended", run_end(cloud, stamp)
+        yield "ended", run_end(cloud, stamp) if status.serves.word == "ended" else ""
         yield "ends", stamp(datetime.fromisoformat(cloud.deadline).timestamp()) if cloud.deadline else ""
     yield "health", _health(status)
     if cloud is not None:

@@ -11,6 +11,7 @@ SCHEMA_VERSION: Final = 2
 
 STATE, GOOGLE, ENDPOINT, REFRESH = "state", "google", "endpoint", "refresh"
 """Sources of the status."""
+ServingWord = Literal["deployed", "waiting", "ended", "no server", "not deployed", "unknown"]
 HEALTHY: Final = "ready"
 """Health of a server that answers."""
 
@@ -29,6 +30,8 @@ class CloudFacts:
 
     state: str
     """State of the queued resource, or of the service: `READY`, `DEPLOYING`, `FAILED`; or `MISSING`."""
+    has_ended: bool = False
+    """True if Google reports that the server no longer exists. Only an update with a refresh creates it again."""
     state_since: str | None = None
     """RFC 3339: when the queued resource was created, or when the service reached its state."""
     place: str | None = None
@@ -94,11 +97,23 @@ class ServerFacts:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ServesNow:
+    """What a stack serves now."""
+
+    word: ServingWord
+    """`deployed`: its server exists. `ended`: its server existed and is gone. `no server`: only other resources are in the state."""
+    why: str = ""
+    """Reason why nothing serves, or why that is unknown, as a sentence; empty if the server exists."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class StackStatus:
     """Status of one stack. None: unknown or not applicable."""
 
     stack: str
     deployed: bool
+    serves: ServesNow
+    """Whether a server exists, by Google's answer or else as of the last `up`."""
     target: str | None = None
     model: str | None = None
     accelerator: str | None = None

@@ -13,6 +13,7 @@ from typing import Final
 from rich.progress import Progress, TextColumn, TimeElapsedColumn
 
 from cloud.guard import limits_line
+from contracts.answers import Present, Unknown
 from contracts.errors import CommandRefusedError, ScriptError
 from contracts.exit_codes import ExitCode
 from contracts.outputs import StackOutputs
@@ -22,36 +23,48 @@ from engine.atomic_file import private_folder
 from engine.events import VARIABLES, EventLog
 from engine.locks import end_dead_locks, is_lock_error, parse_locks
 from engine.previewed import diagnostics, previewed
-from engine.state import SERVER_TYPES, stack_outputs
+from engine.state import SERVER_TYPES, read, stack_outputs
 from engine.steps import ResourceChange, changes_of
 from scripts.cli.command import say, tell
 from scripts.cli.prompts import confirm
 from scripts.cli.settings import stack_settings
 from scripts.cli.tables import console
 from scripts.preview.face import upcoming
+from scripts.status.face import served
 from stacks.settings import Settings
 
 _OPERATIONS: Final = ("create", "update", "replace", "delete", "read")
 _STARTS: Final = frozenset({"create", "update", "replace"})
 _LONGEST_LINE: Final = 300
+_GOOGLE_LIMIT_S: Final = 60.0
+"""Timeout of Google's answer about the server."""
 _NOTES: Final = ("Notes: ", "Accepted findings: ")
 _FINDING: Final = re.compile(r"[A-Z]{3}\d\d: ")
 
 
 def deploy(stack: str, *, yes: bool, refreshes: bool) -> ExitCode:
     """Preview a stack, confirm, and deploy it. Raises ScriptError."""
-    refresh = ["--refresh"] if refreshes else []
     settings = stack_settings(stack)
-    say("up", f"previewing stack {stack}")
+    serves = served(read(stack), limit_s=_GOOGLE_LIMIT_S)
+    # The state of a server that is gone, or that may be, is not what exists.
+    refresh = ["--refresh"] if refreshes or serves.word in {"ended", "unknown"} else []
+    used = _require_within_limits(settings, stack, serves.word)
+    if serves.word == "unknown":
+        say("up", serves.why)
+    say("up", f"previewing stack {stack}{', comparing every resource with Google' if refresh else ''}")
     with moving("previewing"):
         document = previewed(stack, *refresh)
         changes, unchanged, warnings = changes_of(document)
         if any(change.type in SERVER_TYPES and change.op in _STARTS for change in changes):
             _require_weights(settings, stack)
         sentences, cost = upcoming(stack, document, changes) if changes else ((), "")
-    shown = told(stack, diagnostics(document, "info"), warnings)
+    shown = [
+        *told(stack, diagnostics(document, "info"), warnings),
+        *filter(None, [serves.why if serves.word == "ended" else "", used]),
+    ]
     if not changes:
-        tell("\n".join([*shown, f"{stack}: no changes; {unchanged} resources are up to date."]))
+        compared = "are as Google reports them" if refresh else "are up to date"
+        tell("\n".join([*shown, f"{stack}: no changes; {unchanged} resources {compared}."]))
         return ExitCode.DONE
     limits = limits_line(settings.limits, settings.project)
     tell("\n".join([*shown, *sentences, counted(changes, unchanged), f"Cost: {cost}", *([limits] if limits else [])]))
@@ -68,6 +81,21 @@ def deploy(stack: str, *, yes: bool, refreshes: bool) -> ExitCode:
         kept = f"interrupted. The created resources stay, including capacity and its request, and cost {price}."
         say("up", f"{kept} Run `gemma up {stack}` again to continue, or `gemma teardown {stack}` to delete it.")
         return ExitCode.INTERRUPTED
+
+
+def _require_within_limits(settings: Settings, stack: str, word: str) -> str:
+    """Return a line if the use of the limits is unknown. Raises CommandRefusedError if nothing runs and a limit is exceeded."""
+    from stacks.hooks.run_keeper import stack_keeper  # noqa: PLC0415 - loads Pulumi's SDK
+
+    if word not in {"ended", "unknown"}:
+        return ""
+    match stack_keeper(settings, stack).past_limits():
+        case Present(value=refusal):
+            raise CommandRefusedError(refusal)
+        case Unknown(why=why):
+            return f"Limits: {why}."
+        case _:
+            return ""
 
 
 def told(stack: str, messages: Sequence[str], warnings: Sequence[str]) -> Sequence[str]:

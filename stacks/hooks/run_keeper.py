@@ -1,11 +1,13 @@
 """Keep the record of a stack's machines (contracts.run_record): before any change, and after a machine is created.
 
+No server is created again after the stack has used up `maxAge` or `maxUsd`.
+
 Pulumi does not manage the record, because the account's description is one of its `ignoreChanges`, so neither an `up` nor a refresh removes it.
 """
 
 import asyncio
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Final
 
 import pulumi
@@ -14,14 +16,19 @@ from tenacity import retry, retry_if_exception, stop_after_attempt
 from cloud.capacity import QueuedResource, capacity_names
 from cloud.clock import GOOGLE_CLOCK
 from cloud.google_calls import GoogleCallError, call_now
-from cloud.guard import limits_line
+from cloud.guard import limit_keys, limits_line
 from cloud.prices import seen_instance, seen_queued, seen_service
+from cloud.spending import StackSpending
+from contracts.answers import Absent, Answer, Present, Unknown
 from contracts.errors import CommandRefusedError
+from contracts.labels import NO_LIMITS, PRODUCT, Ownership, StackLimits
+from contracts.naming import Names
 from contracts.resource_types import CAPACITY_TYPE, SERVICE_TYPE
-from contracts.run_record import MOST_BYTES, RecordError, RunRecord, Seen
+from contracts.run_record import MICROS, MOST_BYTES, RecordError, RunRecord, Seen
 from stacks.base import Context
 from stacks.bound_hooks import bind
 from stacks.planned import doctor_hint
+from stacks.settings import Settings
 
 LIMIT_S: Final = 20.0
 _TRIES: Final = 3
@@ -44,6 +51,32 @@ def _was_changed(error: BaseException) -> bool:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class StackRuns:
+    """The record of a stack, and its machines as Google shows them."""
+
+    record: RunRecord
+    seen: Sequence[Seen]
+    now_s: int
+
+    def spent(self, stack: str, limits: StackLimits) -> StackSpending | None:
+        """Return the use of the limits if nothing runs now but something ran before; None otherwise.
+
+        The cost of a service is in Cloud Monitoring, so only its age counts here.
+        """
+        first_s = self.record.first_start_s(self.seen)
+        if first_s is None or any(one.started_s is not None and one.stopped_s is None for one in self.seen):
+            return None
+        micros = self.record.spent_micros + sum(use.micros for use in self.record.uses(self.seen, self.now_s))
+        return StackSpending(
+            owner=Ownership(project=PRODUCT, stack=stack),
+            limits=replace(limits, idle_after_s=None),
+            age_s=float(self.now_s - first_s),
+            usd=micros / MICROS,
+            usd_per_hour=0.0,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RunKeeper:
     """Names of a stack's record and its machines."""
 
@@ -55,32 +88,43 @@ class RunKeeper:
     """Words in the description that identify the stack's account."""
     machines: Sequence[str] = ()
     """Possible full names of its queued resources or instances, or the name of its Cloud Run service."""
-    has_limits: bool = False
+    limits: StackLimits = NO_LIMITS
+
+    @property
+    def has_limits(self) -> bool:
+        """True if the stack has a limit that the record is needed for."""
+        return self.limits.max_age_s is not None or self.limits.max_usd is not None
 
     @retry(retry=retry_if_exception(_was_changed), stop=stop_after_attempt(_TRIES), reraise=True)
-    def note(self) -> None:
-        """Record Google's current values. Raises GoogleCallError, RecordError."""
-        account = self._account()
-        if account is None:
-            return
+    def note(self) -> StackRuns | None:
+        """Record Google's current values, and return them; None without an account of the stack. Raises GoogleCallError, RecordError."""
+        found = self._runs()
+        if found is None:
+            return None
+        account, runs = found
         description = str(account.get("description") or "")
-        if not set(self.identity.split()) <= set(description.split()):
-            return  # another owner's account of the same name, so Google will reject ours
-        before = RunRecord.of(description) or RunRecord()
-        seen, complete = self._seen()
-        text = before.after(seen, int(GOOGLE_CLOCK.now().timestamp()), complete=complete).written_into(description)
+        text = runs.record.written_into(description)
         if text == description:
-            return
+            return runs
         if len(text.encode()) > MOST_BYTES:
             raise RecordError(text)
         changed = {"description": text, **({"etag": account["etag"]} if "etag" in account else {})}
         body = {"serviceAccount": changed, "updateMask": "description"}
         self._call("iam", f"v1/{self.account}", body)
+        return runs
 
-    def note_first(self) -> None:
-        """Record what this `up` may delete. Raises CommandRefusedError if the stack has limits."""
+    def past_limits(self) -> Answer[str]:
+        """Return why the stack must not start again, as sentences, if nothing runs and it has used up a limit."""
         try:
-            self.note()
+            found = self._runs() if self.has_limits else None
+        except (GoogleCallError, RecordError) as error:
+            return Unknown(f"the use of {self._limit_names()} could not be read ({_why(error)})")
+        return self._past(None if found is None else found[1])
+
+    def note_first(self) -> Answer[str]:
+        """Record what this `up` may delete, and return `past_limits`. Raises CommandRefusedError if the stack has limits."""
+        try:
+            return self._past(self.note())
         except (GoogleCallError, RecordError) as error:
             text = (
                 f"First start and cost of stack {self.stack} could not be recorded in the description of {self.account} "
@@ -91,6 +135,7 @@ class RunKeeper:
                     f"{text} Nothing was changed, because `maxAge` and `maxUsd` rely on the record. Try again. {doctor_hint(self.stack)}"
                 ) from None
             pulumi.log.info(f"{text} The stack has no limits, so the update continues.")
+            return Absent()
 
     async def note_failed(self, args: pulumi.ErrorHookArgs) -> bool:
         """Record the machine of a failed `up`, which costs money too. Never retries."""
@@ -106,6 +151,40 @@ class RunKeeper:
                 f"The start of stack {self.stack} could not be recorded in the description of {self.account} ({_why(error)}). "
                 "The next `pulumi up` will try again."
             )
+
+    def _past(self, runs: StackRuns | None) -> Answer[str]:
+        if not self.has_limits:
+            return Absent()
+        if runs is None:
+            return Unknown(
+                f"the use of {self._limit_names()} is unknown, because the account {self.account.rpartition('/')[2]}, which has the record, "
+                "does not exist. A guard or another teardown deletes it with the stack, and the next start counts from zero"
+            )
+        spent = runs.spent(self.stack, self.limits)
+        if spent is None or not spent.exceeded:
+            return Absent()
+        return Present(
+            f"Stack {self.stack} exceeds {' and '.join(spent.exceeded)}, so its server is not created again. "
+            f"Raise the limit in Pulumi.{self.stack}.yaml, or run `gemma teardown {self.stack}`, after which age and cost count from zero. "
+            f"Then run `gemma up {self.stack}`."
+        )
+
+    def _limit_names(self) -> str:
+        """Return the limits that the record is needed for, by their keys."""
+        return " and ".join(limit_keys(replace(self.limits, idle_after_s=None)))
+
+    def _runs(self) -> tuple[Mapping[str, object], StackRuns] | None:
+        """Return the account and the runs of the stack; None without an account of this stack."""
+        account = self._account()
+        if account is None:
+            return None
+        description = str(account.get("description") or "")
+        if not set(self.identity.split()) <= set(description.split()):
+            return None  # another owner's account of the same name, so Google will reject ours
+        before = RunRecord.of(description) or RunRecord()
+        seen, complete = self._seen()
+        now_s = int(GOOGLE_CLOCK.now().timestamp())
+        return account, StackRuns(record=before.after(seen, now_s, complete=complete), seen=seen, now_s=now_s)
 
     def _account(self) -> Mapping[str, object] | None:
         try:
@@ -165,34 +244,59 @@ class RunKeeper:
 def keep_runs(context: Context) -> None:
     """Register hooks that keep the stack's record. Raises CommandRefusedError."""
     keeper = keeper_of(context)
+    starts: list[pulumi.ResourceHook] = []
     if not pulumi.runtime.is_dry_run():
-        keeper.note_first()
+        match keeper.note_first():
+            case Present(value=refusal):
+                starts = [pulumi.ResourceHook("within-limits", _refusing(refusal))]
+            case _:
+                pass
         if line := limits_line(context.ownership.limits, context.settings.project):
             pulumi.log.info(line)
     hook = pulumi.ResourceHook("keep-runs", keeper.note_after)
     failed = pulumi.ErrorHook("keep-runs-of-a-failure", keeper.note_failed)
 
     bound = {
-        SERVICE_TYPE: pulumi.ResourceHookBinding(after_create=[hook], after_update=[hook]),
-        CAPACITY_TYPE: pulumi.ResourceHookBinding(after_create=[hook], after_update=[hook], on_error=[failed]),
+        SERVICE_TYPE: pulumi.ResourceHookBinding(before_create=starts, after_create=[hook], after_update=[hook]),
+        CAPACITY_TYPE: pulumi.ResourceHookBinding(
+            before_create=starts, after_create=[hook], after_update=[hook], on_error=[failed]
+        ),
     }
     bind(bound.get)
 
 
+def _refusing(refusal: str) -> Callable[[pulumi.ResourceHookArgs], None]:
+    """Return a hook that refuses each creation."""
+
+    def refuse(_args: pulumi.ResourceHookArgs) -> None:
+        raise CommandRefusedError(refusal)
+
+    return refuse
+
+
 def keeper_of(context: Context) -> RunKeeper:
     """Return the names of a stack's record and machines."""
-    settings, names = context.settings, context.names
-    tpu, run, limits = settings.tpu, settings.cloud_run, context.ownership.limits
+    return _keeper(context.settings, context.names, context.ownership)
+
+
+def stack_keeper(settings: Settings, stack: str) -> RunKeeper:
+    """Return the same outside a program."""
+    owner = Ownership(project=PRODUCT, stack=stack, limits=settings.limits)
+    return _keeper(settings, Names(project=settings.project, stack=stack), owner)
+
+
+def _keeper(settings: Settings, names: Names, owner: Ownership) -> RunKeeper:
+    tpu, run = settings.tpu, settings.cloud_run
     capacity = {"project": settings.project, "queuedResourceId": names.base, "api": tpu.api if tpu else ""}
     return RunKeeper(
         project=settings.project,
         stack=names.stack,
         account=f"projects/{settings.project}/serviceAccounts/{names.account_email}",
-        identity=context.ownership.description,
+        identity=owner.description,
         machines=[f"projects/{settings.project}/locations/{run.region}/services/{names.base}"]
         if run
         else capacity_names(capacity, tpu.zones if tpu else ()),
-        has_limits=limits.max_age_s is not None or limits.max_usd is not None,
+        limits=owner.limits,
     )
 
 

@@ -10,4 +10,5 @@ def test_an_instance_has_one_state_whoever_reads_it():
 
 def test_what_is_dead_or_waits_for_the_provider_is_so_for_the_commands():
     assert capacity_states.DEAD == tpu_api.DEAD
+    assert capacity_states.LOST_NODES == tpu_api.DEAD_NODE
     assert capacity_states.WAITING | {capacity_states.ACTIVE} == tpu_api.ACCEPTED_OR_LATER

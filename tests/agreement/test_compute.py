@@ -210,6 +210,8 @@ class TestLife:
     def test_an_instance_that_is_gone_is_made_again_after_a_refresh(self, place: Place):
         place.engine.up(serving())
         assert place.ask("DELETE", f"zones/{FIRST}/instances/serve").ok
+        with pytest.raises(Aborted, match=r"was ACTIVE and is (gone|SUSPENDING). Run `pulumi up --refresh`"):
+            place.engine.up(serving())
         place.engine.refresh()
         assert place.engine.state is None
         assert place.engine.up(serving()) == "create"
@@ -218,6 +220,8 @@ class TestLife:
     def test_a_stopped_instance_is_replaced(self, place: Place):
         place.engine.up(serving())
         assert place.ask("POST", f"zones/{FIRST}/instances/serve/stop").ok
+        with pytest.raises(Aborted, match=r"was ACTIVE and is SUSPEND(ING|ED). Run `pulumi up --refresh`"):
+            place.engine.up(serving())
         place.engine.refresh()
         assert place.engine.state
         assert place.engine.state.outputs["state"] in {"SUSPENDING", "SUSPENDED"}

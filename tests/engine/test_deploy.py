@@ -68,7 +68,7 @@ def deployed(workspace, accounts):
     first = commit(workspace, "one")
     shown = preview_of_workflow(workspace, accounts["ci-plan"])
     assert "requests TPU capacity" in shown
-    said = up_of_workflow(workspace, accounts["ci-deploy"]).out
+    said = up_of_workflow(workspace, accounts["ci-deploy"]).text
     assert " created" in said
     assert "Outputs:" not in said
     return first
@@ -173,6 +173,16 @@ def test_a_change_by_hand_is_drift_and_no_change_is_none(workspace, deployed, tm
     assert issue.startswith("issue\ncreate\n")
     assert f"- `{STACK}` differs from its last deployment." in issue
     assert workspace.state(STACK) == before
+
+
+def test_a_machine_that_google_took_is_deployed_again(workspace, deployed, accounts):
+    (node,) = workspace.made("/nodes/")
+    workspace.post("admin/preempt", {"node": node})
+    said = up_of_workflow(workspace, accounts["ci-deploy"]).out
+    assert "Nothing serves. The machine was preempted or deleted before the planned end of its run at " in said
+    assert "Resources: 1 to replace, " in said
+    assert workspace.outputs(STACK)["state"] == "ACTIVE"
+    assert len(workspace.made("/nodes/")) == 1
 
 
 def test_teardown_by_the_workflow_leaves_nothing(workspace, deployed, accounts):

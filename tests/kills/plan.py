@@ -27,21 +27,31 @@ TARGETS: Final = {
 `everything` is each process below it, as when a machine loses power. `local cloud` hosts the stand-ins of the plugins gcp and docker.
 """
 
-COMMANDS: Final = {"up": 7, "update": 3, "recover": 2, "destroy": 2, "stage": 1, "teardown": 2}
-"""Interrupted commands, with their weights."""
+COMMANDS: Final = {"up": 7, "update": 3, "come back": 2, "recover": 2, "destroy": 2, "stage": 1, "teardown": 2}
+"""Interrupted commands, with their weights. `up` is the engine's, and `come back` is `gemma up`."""
 
 CALLS: Final = {
-    TPU: {"up": 28, "update": 3, "destroy": 18, "teardown": 18},
+    TPU: {"up": 28, "update": 3, "come back": 5, "destroy": 18, "teardown": 18},
     GPU: {"up": 9, "update": 2, "teardown": 7, "stage": 3},
 }
 """How many calls that change something a whole command makes, about."""
-SECONDS: Final = {"up": 6.0, "update": 4.0, "recover": 6.0, "destroy": 4.0, "teardown": 5.0, "stage": 3.0}
+SECONDS: Final = {
+    "up": 6.0,
+    "update": 4.0,
+    "come back": 12.0,
+    "recover": 6.0,
+    "destroy": 4.0,
+    "teardown": 5.0,
+    "stage": 3.0,
+}
 """How long a whole command takes on an idle machine, about."""
 LAG_S: Final = 0.4
 """A kill comes up to so long after the call that it waits for."""
 
+ENDS: Final = ("run expired", "preempted")
+"""Ends of a machine. The next interrupted command brings it back."""
 EDITS: Final = {
-    TPU: ("zones reversed", "first zone dropped", "no stock in the first zone", "length", "member", "all zones"),
+    TPU: ("zones reversed", "first zone dropped", "no stock in the first zone", "length", "member", "all zones", *ENDS),
     GPU: ("region", "length", "concurrency", "home region"),
 }
 DAMAGES: Final = ("deleted", "deleted with its copy", "cut in half")
@@ -75,13 +85,25 @@ class Kill:
 
 @dataclass(frozen=True, kw_only=True)
 class Edit:
-    """A change of the settings, or of what a zone has in stock."""
+    """A change of the settings, of what a zone has in stock, or the end of the machine."""
 
     what: str
 
     def __str__(self) -> str:
         """Return the edit for people."""
-        return f"settings: {self.what}"
+        return self.what if self.what in ENDS else f"settings: {self.what}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Whole:
+    """A command that runs to its end."""
+
+    command: str
+    may_fail: bool = False
+
+    def __str__(self) -> str:
+        """Return the command for people."""
+        return f"whole {self.command}"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -95,7 +117,7 @@ class Damage:
         return f"state {self.what}"
 
 
-Step = Kill | Edit | Damage
+Step = Kill | Edit | Damage | Whole
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -115,19 +137,24 @@ def cycle(seed: int, number: int, kills: int, stacks: Sequence[str] = STACKS) ->
     recover = chance.random() < 0.6
     steps: list[Step] = []
     for position in range(kills):
+        command = "" if position else "up"
         if position and chance.random() < 0.4:
-            steps.append(Edit(what=chance.choice(EDITS[stack])))
-        steps.append(_kill(chance, stack, first=position == 0))
+            what = chance.choice(EDITS[stack])
+            if what in ENDS:  # of a machine that serves, unless an earlier step prevents it
+                steps.append(Whole(command="come back", may_fail=True))
+                command = "come back"
+            steps.append(Edit(what=what))
+        steps.append(_kill(chance, stack, command))
         if position and chance.random() < 0.5 / kills:
             steps.append(Damage(what=chance.choice(DAMAGES)))
     return Cycle(number=number, stack=stack, steps=tuple(steps), recover=recover)
 
 
-def _kill(chance: random.Random, stack: str, *, first: bool) -> Kill:
-    # The engine refuses to destroy a bucket with weights, and only the stack with a GPU has one.
-    others = "destroy" if stack == GPU else "stage"
-    commands = {name: weight for name, weight in COMMANDS.items() if name != others}
-    command = "up" if first else _weighted(chance, commands)
+def _kill(chance: random.Random, stack: str, command: str) -> Kill:
+    # The engine refuses to destroy a bucket with weights, and only the stack with a GPU has one. Only a TPU's run ends.
+    others = {"destroy", "come back"} if stack == GPU else {"stage"}
+    commands = {name: weight for name, weight in COMMANDS.items() if name not in others}
+    command = command or _weighted(chance, commands)
     return Kill(
         command=command,
         target=_weighted(

@@ -12,7 +12,7 @@ import yaml
 
 from tests.engine.conftest import ROOT
 from tests.kills import processes
-from tests.kills.plan import GPU, TPU, Cycle, Damage, Edit, Kill
+from tests.kills.plan import GPU, TPU, Cycle, Damage, Edit, Kill, Whole
 from tests.kills.world import Documents, World
 from tests.safetensors_files import safetensors
 
@@ -25,6 +25,8 @@ AFTERWARDS_S: Final = 10.0
 _POLL_S: Final = 0.05
 _LAST_LINES: Final = 40
 _ZONES: Final = ["us-east5-a", "europe-west4-a"]
+_RUN_S: Final = 4 * 3600 + 600
+"""Longer than `tpu.maxRunDuration`."""
 _HOME, _AWAY = "us-east4", "europe-west4"
 _ALICE: Final = "user:alice@example.com"
 _NAME: Final = "gemma-serving:"
@@ -106,7 +108,8 @@ class Runner:
         document = yaml.safe_load((ROOT / self.settings.name).read_text())
         self.settings.write_text(yaml.safe_dump({**document, **({"encryptionsalt": salt} if salt else {})}))
         if self.stack == TPU:
-            self._set(**{"tpu.zones": list(_ZONES), "tpu.waitPerZone": "3s"})
+            # Each run that expires adds to the age.
+            self._set(**{"tpu.zones": list(_ZONES), "tpu.waitPerZone": "3s", "maxAge": None})
         self._whole("stack init", [str(self.world.workspace.engine), "stack", "init", self.stack], may_fail=True)
         if self.stack == GPU:
             self._whole("stage", self._words("stage"))
@@ -114,6 +117,9 @@ class Runner:
     def _step(self, step: object) -> None:
         if isinstance(step, Kill):
             self._kill(step)
+            return
+        if isinstance(step, Whole):
+            self._whole(step.command, self._words(step.command), may_fail=step.may_fail)
             return
         self.outcome.history.append(str(step))
         if isinstance(step, Edit):
@@ -131,6 +137,7 @@ class Runner:
         return {
             "up": lambda: world.pulumi(stack, "up", "--yes", "--skip-preview"),
             "update": lambda: world.pulumi(stack, "up", "--yes", "--skip-preview"),
+            "come back": lambda: world.script(stack, "up", "--yes"),
             "destroy": lambda: world.pulumi(stack, "destroy", "--yes", "--skip-preview"),
             "cancel": lambda: world.pulumi(stack, "cancel", "--yes"),
             "preview": lambda: world.pulumi(stack, "preview", "--refresh", "--expect-no-changes"),
@@ -226,9 +233,18 @@ class Runner:
             self._set(**{"tpu.tunnelMembers": [] if now else [_ALICE]})
         elif what == "no stock in the first zone":
             self._stock(0)
+        elif what == "run expired":
+            self.world.workspace.advance(_RUN_S)
+        elif what == "preempted":
+            self._preempt()
         else:
             zones = {"zones reversed": _ZONES[::-1], "first zone dropped": _ZONES[1:]}.get(what, _ZONES)
             self._set(**{"tpu.zones": list(zones)})
+
+    def _preempt(self) -> None:
+        for (kind, name), document in self.world.snapshot().items():
+            if kind == "tpu.nodes" and name.endswith(f"/gemma-{self.stack}-node") and document["state"] == "READY":
+                self.world.workspace.post("admin/preempt", {"node": name})
 
     def _stock(self, count: int) -> None:
         zone = {"accelerator_types": ["v6e-1", "v6e-4", "v6e-8"], "flex_start": True, "capacity": {"v6e-1": count}}
@@ -257,7 +273,7 @@ class Runner:
             self._whole("recover", self._words("recover"))
             if self.stack == GPU:
                 self._whole("stage", self._words("stage"))
-            self._whole("up", self._words("up"))
+            self._whole("come back", self._words("come back"))
             self._whole("preview", self._words("preview"))
             self.outcome.recovered = True
         self._whole("teardown", self._words("teardown"))

@@ -79,7 +79,7 @@ def _queued(world: World, zone: str, name: str, labels: "dict[str, str]") -> Non
     body = {
         "tpu": {"nodeSpec": [{"parent": parent, "nodeId": f"{name}-other", "node": node}]},
         "provisioningModel": "FLEX_START",
-        "runDuration": {"maxRunDuration": "86400s"},
+        "runDuration": {"maxRunDuration": "604800s"},
     }
     world.request("POST", f"tpu/v2alpha1/{parent}/queuedResources", body, queuedResourceId=name)
 

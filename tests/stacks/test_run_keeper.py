@@ -6,6 +6,7 @@ import pulumi
 import pytest
 
 from cloud.google_calls import GoogleCallError
+from contracts.answers import Absent
 from contracts.labels import StackLimits
 from stacks.hooks import run_keeper
 from stacks.hooks.run_keeper import RunKeeper, keep_runs, keeper_of
@@ -31,7 +32,7 @@ def test_an_update_looks_first_names_its_limits_and_binds_its_hooks_and_a_previe
         return f"${limits.max_usd} in {project}"
 
     def program():  # `declare` takes the first look away
-        monkeypatch.setattr(RunKeeper, "note_first", lambda _: looks.append("first"))
+        monkeypatch.setattr(RunKeeper, "note_first", lambda _: looks.append("first") or Absent())
         monkeypatch.setattr(run_keeper, "limits_line", line)
         monkeypatch.setattr(pulumi.log, "info", looks.append)
         monkeypatch.setattr(pulumi.runtime, "is_dry_run", lambda: preview)

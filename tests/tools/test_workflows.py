@@ -151,12 +151,30 @@ def test_who_approves_a_deployment_reads_that_no_guard_is_set():
     assert [word for word in words if word not in shown] == []
 
 
-def test_a_deployment_waits_for_an_approval_and_runs_plain_pulumi():
+@pytest.mark.parametrize(
+    ("target", "command"),
+    [
+        ("tpu", ".venv/bin/python -m scripts.up --stack s --yes"),
+        ("gateway", ".venv/bin/pulumi up --yes --non-interactive --suppress-outputs --stack s"),
+    ],
+)
+def test_a_deployment_is_gemma_up_or_pulumi_up_of_a_gateway(tmp_path, target, command):
+    (tmp_path / "Pulumi.s.yaml").write_text(f"config:\n  gemma-serving:target: {target}\n")
+    folder = tmp_path / ".venv" / "bin"
+    folder.mkdir(parents=True)
+    for name in ("python", "pulumi"):
+        (folder / name).write_text('#!/bin/sh\necho "$0 $*"\nexit 3\n')
+        (folder / name).chmod(0o755)
+    words = ["bash", "-e", "-c", step_script("deploy.yml", "Deploy")]
+    variables = {**os.environ, "STACK": "s"}
+    done = subprocess.run(words, cwd=tmp_path, env=variables, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (3, f"{tmp_path}/{command}\n")
+
+
+def test_a_deployment_waits_for_an_approval_and_is_checked():
     jobs_of = WORKFLOWS["deploy.yml"]["jobs"]
     preview, deploy = jobs_of["preview"], jobs_of["deploy"]
     assert (preview["environment"], deploy["environment"], deploy["needs"]) == ("plan", "deploy", "preview")
-    command = '.venv/bin/pulumi up --yes --non-interactive --suppress-outputs --stack "$STACK"'
-    assert step_script("deploy.yml", "Deploy") == f"exec {command}"
     assert step_script("deploy.yml", "Smoke") == 'exec .venv/bin/python -m scripts.smoke --stack "$STACK"'
     assert [step["name"] for step in deploy["steps"][-3:-1]] == ["Deploy", "Smoke"]
     last = deploy["steps"][-1]

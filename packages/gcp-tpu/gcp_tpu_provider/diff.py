@@ -68,6 +68,16 @@ def diff(
     return changes
 
 
+def with_end(changes: list[PropertyChange]) -> list[PropertyChange]:
+    """Return the changes for a machine that ended although the state records it as ACTIVE.
+
+    Without a refresh this is an update, which fails (`lifecycle.update`): an `up` without a server never ends as unchanged.
+    """
+    if any(change.replaces for change in changes):
+        return changes
+    return [*changes, PropertyChange(path=DEAD_STATE, kind="update", input_diff=False)]
+
+
 def is_dead(state: Mapping[str, Any]) -> bool:
     """Return whether the queued resource, as last observed, can never serve again."""
     node = state.get("nodeState")

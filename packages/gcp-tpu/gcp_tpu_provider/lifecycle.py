@@ -53,7 +53,9 @@ async def update(operation: ResourceOperation, state: Mapping[str, Any], old_inp
         record = operation.owned_record()
     if record.state == ACTIVE and (found is None or found.state in DEAD or found.state == DELETING):
         now = "gone" if found is None else found.state
-        raise TpuProviderError(f"{record.name} was ACTIVE and is {now}. Run `pulumi up --refresh` to replace it.")
+        raise TpuProviderError(
+            f"Nothing serves: {record.name} was ACTIVE and is {now}. Run `pulumi up --refresh` to replace it."
+        )
     if found is not None:
         await capacity.remove_elsewhere(operation, operation.tried)
     try:

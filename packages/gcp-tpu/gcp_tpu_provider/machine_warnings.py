@@ -1,10 +1,11 @@
-"""Warnings about running capacity in the state: before its run expires, and when Google or the machine reports that it no longer serves."""
+"""Reports about running capacity in the state: before its run expires, and when Google or the machine reports that it no longer serves."""
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from typing import Any, cast
+from typing import Any, Final, cast
 
 from gcp_tpu_provider import wire
 from gcp_tpu_provider.capacity_api import CapacityApi
@@ -30,28 +31,37 @@ LIMIT_S = 5.0
 """Timeout for both responses. A preview without a network continues without them."""
 
 
-async def machine_warnings(
-    api: CapacityApi, outputs: Mapping[str, Any], news: Mapping[str, Any], *, replaces: bool
-) -> list[str]:
-    """Return warnings before an update, if the machine is gone or rolled back to an older document.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MachineReport:
+    """Google's answer about a machine that the state records as running."""
 
-    A missing response is not a warning, because the machine may still exist.
-    """
+    has_ended: bool = False
+    """True if Google reports that the machine no longer exists. Without an answer it may still exist."""
+    warnings: Sequence[str] = ()
+
+
+_NOTHING: Final = MachineReport()
+
+
+async def machine_report(
+    api: CapacityApi, outputs: Mapping[str, Any], news: Mapping[str, Any], *, replaces: bool
+) -> MachineReport:
+    """Return whether the machine is gone, and warnings if it is or if it rolled back to an older document."""
     state = cast("wire.Properties", wire.reveal(dict(outputs)))
     name = state.get("nodeName")
     if not name or state.get("state") != ACTIVE or is_dead(state) or state.get("renewalName"):
-        return []
+        return _NOTHING
     ready = cast("wire.Properties", wire.reveal(news.get("ready")) or {})
     namespace = str(ready.get("guestAttributeNamespace") or "")
     with suppress(TpuProviderError, TimeoutError):
         async with asyncio.timeout(LIMIT_S):
             found, node = await asyncio.gather(api.find_queued_resource(str(state["name"])), api.find_node(str(name)))
             if found is None or found.state in {*DEAD, DELETING} or node is None or not node.alive:
-                return [_gone(str(state["name"]), found, node)]
+                return MachineReport(has_ended=True, warnings=[_gone(str(state["name"]), found, node)])
             report = await api.find_guest_report(node.name, namespace) if namespace else None
             if report is not None and not replaces:
-                return _went_back(state, report)
-    return []
+                return MachineReport(warnings=_went_back(state, report))
+    return _NOTHING
 
 
 def _gone(name: str, found: QueuedResourceInfo | None, node: NodeInfo | None) -> str:
@@ -59,7 +69,7 @@ def _gone(name: str, found: QueuedResourceInfo | None, node: NodeInfo | None) ->
     if found is not None and found.state == ACTIVE and node is not None:
         state = f"has a machine that is {node.state}"
     return (
-        f"{name} {state}, but this stack's state records it as ACTIVE. Nothing serves, and an update without a refresh will not change that. "
+        f"{name} {state}, but this stack's state records it as ACTIVE. Nothing serves, and an update without a refresh fails. "
         "Run `pulumi up --refresh` to request capacity again."
     )
 

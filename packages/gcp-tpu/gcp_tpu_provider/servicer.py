@@ -19,10 +19,10 @@ from gcp_tpu_provider.capacity_api import capacity_api
 from gcp_tpu_provider.check import check
 from gcp_tpu_provider.compute_request import CLOUD_TPU, COMPUTE_ENGINE, is_instance
 from gcp_tpu_provider.desired_state import DesiredState
-from gcp_tpu_provider.diff import RENEWAL, PropertyChange, diff
+from gcp_tpu_provider.diff import RENEWAL, PropertyChange, diff, with_end
 from gcp_tpu_provider.engine_log import EngineLog
 from gcp_tpu_provider.errors import TpuProviderError
-from gcp_tpu_provider.machine_warnings import deadline_warning, machine_warnings
+from gcp_tpu_provider.machine_warnings import deadline_warning, machine_report
 from gcp_tpu_provider.operation import ResourceOperation
 from gcp_tpu_provider.properties import package_schema
 from gcp_tpu_provider.renewal import due
@@ -174,7 +174,7 @@ class TpuProvider(provider_pb2_grpc.ResourceProviderServicer):
         return provider_pb2.CheckResponse(inputs=wire.write(checked.inputs), failures=failures)
 
     async def Diff(self, request: provider_pb2.DiffRequest, context: Context) -> provider_pb2.DiffResponse:
-        """Return for each changed property whether it changes in place or replaces."""
+        """Return for each changed property whether it changes in place or replaces. Read Google if the state records a running machine."""
         outputs, news = wire.read(request.olds), wire.read(request.news)
         try:
             now = await self._google_now(outputs, news)
@@ -185,10 +185,10 @@ class TpuProvider(provider_pb2_grpc.ResourceProviderServicer):
         # The existing resource belongs to the API in its name; the inputs may name the other one.
         node = str(wire.reveal(outputs.get("nodeName")) or "")
         api = capacity_api(COMPUTE_ENGINE if is_instance(node) else CLOUD_TPU, self.transport)
-        found = await machine_warnings(api, outputs, news, replaces=any(change.replaces for change in changes))
-        for sentence in filter(None, (warning, *found)):
+        report = await machine_report(api, outputs, news, replaces=any(change.replaces for change in changes))
+        for sentence in filter(None, (warning, *report.warnings)):
             await self.engine_log.warn(request.urn, sentence)
-        return _diff_response(changes)
+        return _diff_response(with_end(changes) if report.has_ended else changes)
 
     async def Create(self, request: provider_pb2.CreateRequest, context: Context) -> provider_pb2.CreateResponse:
         """Request the capacity and wait. A preview has no effect."""

@@ -13,7 +13,6 @@ ABSENT = "absent"
 
 EFFECTS: Mapping[str, str] = {
     "no change": "nothing",
-    "warns": "changes nothing and warns to run `pulumi up --refresh`",
     "in place": "changes the node in place",
     "fails": "fails without a change; the error names `pulumi up --refresh`",
     "continues": "continues waiting",
@@ -70,12 +69,12 @@ SITUATIONS: tuple[Situation, ...] = (
     Situation("DELETING", "", "waiting", "next zone", "next zone", "read, replaces", "awaited"),
     Situation(ABSENT, "", "waiting", "requests again", "requests again", "removed", "nothing"),
     *(Situation("ACTIVE", node, "ACTIVE", "no change", "in place", "read", "forced") for node in LIVING_NODES),
-    *(Situation("ACTIVE", node, "ACTIVE", "warns", "fails", "read, replaces", "forced") for node in LOST_NODES),
-    Situation("FAILED", "", "ACTIVE", "warns", "fails", "read, replaces", "deleted"),
-    Situation("SUSPENDING", "", "ACTIVE", "warns", "fails", "read, replaces", "forced"),
-    Situation("SUSPENDED", "", "ACTIVE", "warns", "fails", "read, replaces", "deleted"),
-    Situation("DELETING", "", "ACTIVE", "warns", "fails", "read, replaces", "awaited"),
-    Situation(ABSENT, "", "ACTIVE", "warns", "fails", "removed", "nothing"),
+    *(Situation("ACTIVE", node, "ACTIVE", "fails", "fails", "read, replaces", "forced") for node in LOST_NODES),
+    Situation("FAILED", "", "ACTIVE", "fails", "fails", "read, replaces", "deleted"),
+    Situation("SUSPENDING", "", "ACTIVE", "fails", "fails", "read, replaces", "forced"),
+    Situation("SUSPENDED", "", "ACTIVE", "fails", "fails", "read, replaces", "deleted"),
+    Situation("DELETING", "", "ACTIVE", "fails", "fails", "read, replaces", "awaited"),
+    Situation(ABSENT, "", "ACTIVE", "fails", "fails", "removed", "nothing"),
 )
 
 

@@ -21,7 +21,10 @@ from typing import ClassVar
 import pytest
 
 from contracts.errors import CommandRefusedError, ScriptError
+from contracts.fields import from_json
+from contracts.outputs import StackOutputs
 from engine import children as child
+from engine.deployment import deployment_of
 from scripts.cli.access import IdTokenSource, ServerAccess
 from scripts.connect.__main__ import main
 from scripts.connect.chat import Chat, ChatError
@@ -29,6 +32,8 @@ from scripts.connect.proxy import ConnectProxy
 from scripts.connect.ready import NotReadyError, wait_until_ready
 from scripts.connect.snippets import Endpoint
 from scripts.connect.upstream import Upstream
+from scripts.status.report import ServesNow
+from tests.scripts.sample_outputs import sample_outputs
 
 ROOT = Path(__file__).parents[3]
 
@@ -363,6 +368,19 @@ def test_a_conversation_reads_prompts_until_they_end(url, capsys, monkeypatch):
 def test_mistakes_are_one_sentence(words, said, capsys):
     assert main(list(words)) == 2
     assert said in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("words", "target"), [(["chat", "Hi."], "tpu"), ([], "tpu"), ([], "gateway")])
+def test_a_server_that_ended_is_one_sentence_with_its_price_and_the_command(words, target, capsys, monkeypatch):
+    why = "Nothing serves since the planned end of the run at 2026-11-26 02:06 UTC."
+    outputs = from_json(StackOutputs, sample_outputs(target=target, auth="none"))
+    document = deployment_of("x", {"version": 3, "deployment": {"resources": []}})
+    monkeypatch.setattr("engine.deployment.read_deployment", lambda _stack: document)
+    monkeypatch.setattr("engine.state.outputs_in", lambda *_: outputs)
+    monkeypatch.setattr("scripts.status.face.served", lambda *_, **__: ServesNow(word="ended", why=why))
+    assert main([*words[:1], "--stack", "x", *words[1:]]) == 2
+    again = "pulumi up --refresh --stack x" if target == "gateway" else "gemma up x"
+    assert capsys.readouterr().err == f"connect: {why} To serve again, for $1.42/h, run `{again}`.\n"
 
 
 # --- chat --------------------------------------------------------------------------------------------------------------------------

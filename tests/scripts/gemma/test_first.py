@@ -7,6 +7,7 @@ import pytest
 
 from contracts.errors import ScriptError
 from contracts.exit_codes import ExitCode
+from contracts.resource_types import CAPACITY_TYPE
 from engine import runner
 from engine.state import STACK_TYPE
 from scripts.gemma.__main__ import main
@@ -33,8 +34,12 @@ def engine(monkeypatch):
         found = held[words[-1]]
         if isinstance(found, Exception):
             raise found
-        stack = {"type": STACK_TYPE, "urn": f"urn:pulumi:{words[-1]}::p::{STACK_TYPE}::s", "outputs": found}
-        return json.dumps({"version": 3, "deployment": {"resources": [stack]}})
+        urn = f"urn:pulumi:{words[-1]}::p::{{}}::s"
+        stack = {"type": STACK_TYPE, "urn": urn.format(STACK_TYPE), "outputs": found}
+        server = {"type": CAPACITY_TYPE, "urn": urn.format(CAPACITY_TYPE), "outputs": {"state": "ACTIVE"}}
+        rest = {"type": "gcp:compute/network:Network", "urn": urn.format("gcp:compute/network:Network")}
+        has_server = "target" in found
+        return json.dumps({"version": 3, "deployment": {"resources": [stack, server if has_server else rest]}})
 
     monkeypatch.setattr(runner, "query", query)
     monkeypatch.setattr(runner, "pulumi", lambda: "pulumi")
@@ -57,19 +62,32 @@ def test_a_deployed_stack_has_its_price_and_the_time_left(engine, capsys):
     for line in (
         "  tpu-v6e1  $1.42/h, 3 h left",
         "  waits     $1.42/h from the moment its capacity arrives; it was WAITING_FOR_RESOURCES",
-        "  ended     its run is over, so the machine costs nothing",
+        "  ended     Nothing serves since the planned end of the run at 2026-01-01 00:00 UTC. Run `gemma up ended`.",
         "  run       $1.42/h for each instance that runs",
-        "  half      price unknown: its last `up` was not complete",
+        "  half      no server: The state has only 1 other resource.",
         "Next: gemma status",
     ):
         assert f"{line}\n" in text
     assert "never" not in text
-    assert "othing" not in text.partition("Next")[0].replace("costs nothing", "")
+    assert "Stacks, as of the last `up` of each (Google was not asked):\n" in text
+    assert "No stack is deployed" not in text
+
+
+def test_without_a_stack_it_names_the_backend_and_the_search_and_never_says_that_nothing_costs(
+    engine, monkeypatch, capsys
+):
+    monkeypatch.setenv("PULUMI_BACKEND_URL", "s3://states?secret=x")
+    engine["never"] = None
+    text = told(capsys)
+    assert "No stack is deployed in backend s3://states.\nGoogle was not asked." in text
+    assert "`gemma teardown --all --dry-run`." in text
+    assert "othing" not in text
+    assert "secret" not in text
 
 
 def test_a_state_that_cannot_be_read_is_unknown_and_never_nothing(engine, monkeypatch, capsys):
     engine["a"] = ScriptError("The bucket did not answer.")
-    assert "  a  price unknown: The bucket did not answer.\n" in told(capsys)
+    assert "  a  unknown: The bucket did not answer.\n" in told(capsys)
 
     def logged_out(_words, limit_s=0.0):
         del limit_s
@@ -78,7 +96,7 @@ def test_a_state_that_cannot_be_read_is_unknown_and_never_nothing(engine, monkey
     monkeypatch.setattr(runner, "query", logged_out)
     text = told(capsys)
     assert f"The deployed stacks and their cost are unknown. {runner.NOT_LOGGED_IN}\n" in text
-    assert "Nothing is deployed" not in text
+    assert "No stack is deployed" not in text
 
 
 @pytest.mark.parametrize("found", ["/x/gemma", None])

@@ -13,9 +13,10 @@ from contracts.serving_document import DOCUMENT_METADATA_KEY, document_hash
 from localcloud.world.scenario import OperationDurations, Scenario, Tpu
 from scripts.smoke.failure import ServerFailure
 from scripts.status.cloud import cloud_facts, serving
-from scripts.status.judge import document_that_serves, drift_of, run_end
+from scripts.status.judge import document_that_serves, drift_of
 from scripts.status.render import _idle, _notes
-from scripts.status.report import StackStatus
+from scripts.status.report import ServesNow, StackStatus
+from scripts.status.serves import run_end
 from tests.cloud.populated import PROJECT, open_world, owner
 from tests.scripts.status.planted import DOCUMENT, NAME, queued, service, stack_resource, state
 
@@ -69,12 +70,12 @@ def test_a_machine_that_is_gone_before_its_planned_end_was_preempted_or_deleted(
     assert (found.state, found.planned_end, found.deadline) == ("SUSPENDED", ends.isoformat(), None)
     assert found.run_end == how
     ended = {
-        "planned": "The planned end of the run was 13:03.",
-        "early": "The machine was preempted or deleted before the planned end of its run at 13:03.",
+        "planned": "Nothing serves since the planned end of the run at 13:03.",
+        "early": "Nothing serves. The machine was preempted or deleted before the planned end of its run at 13:03.",
     }
     end_s = datetime.fromisoformat(found.planned_end).timestamp()
     assert run_end(found, lambda at_s: "13:03" if at_s == end_s else "") == ended[how]
-    assert (drift_of(found, "tpu") == ()) == (how == "planned")
+    assert drift_of(found, "tpu") == ()
 
 
 IDLE = "2026-11-01T10:00:00+00:00"
@@ -203,7 +204,7 @@ def rolling(shares):
 def test_a_division_of_the_requests_is_shown_with_its_shares():
     found = rolling({"s-1": 90, "s-2": 10})
     assert (found.traffic, found.rollout_phase) == ({"s-1": 90, "s-2": 10}, "waits")
-    status = StackStatus(stack="x", deployed=True, target="cloud-run", cloud=found)
+    status = StackStatus(stack="x", deployed=True, serves=ServesNow(word="deployed"), target="cloud-run", cloud=found)
     shown = dict(_notes(status, str, now_s=0.0, alone=True))
     assert (shown["serves"], shown["rollout"]) == ("90 % s-1, 10 % s-2", found.rollout)
     assert status.to_json(0.0)["cloud"]["traffic"] == {"s-1": 90, "s-2": 10}

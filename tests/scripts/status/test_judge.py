@@ -10,7 +10,7 @@ import pytest
 from engine.locks import StackLock
 from engine.state import StackState
 from scripts.status.judge import drift_of, next_command, waits_of
-from scripts.status.report import CloudFacts, StackStatus
+from scripts.status.report import CloudFacts, ServesNow, StackStatus
 from tests.scripts.status.planted import queued, state
 
 NOW = datetime(2026, 11, 1, 12, tzinfo=UTC)
@@ -18,7 +18,8 @@ HOST = socket.gethostname()
 ALIVE = StackLock(place="", user="me", host=HOST, pid=os.getpid(), since=datetime.now(UTC).isoformat())
 DEAD = replace(ALIVE, pid=2**22 + 7)
 READY = CloudFacts(state="ACTIVE", phase="ready", declared="a", stored="a", running="a")
-DEPLOYED = StackStatus(stack="x", deployed=True, target="tpu", cloud=READY)
+DEPLOYED = StackStatus(stack="x", deployed=True, serves=ServesNow(word="deployed"), target="tpu", cloud=READY)
+NOTHING = StackStatus(stack="x", deployed=False, serves=ServesNow(word="not deployed"))
 EMPTY = StackState(stack="x", status="read")
 
 
@@ -35,17 +36,17 @@ def service(google, phase=None):
         (DEPLOYED, EMPTY, (DEAD,), "gemma recover x"),
         (DEPLOYED, replace(EMPTY, status="unreadable"), (), "gemma recover x"),
         (
-            StackStatus(stack="x", deployed=False),
+            NOTHING,
             replace(EMPTY, status="missing"),
             (),
             "gemma up x",
         ),
-        (StackStatus(stack="x", deployed=False), EMPTY, (), "gemma up x"),
+        (NOTHING, EMPTY, (), "gemma up x"),
         (
-            replace(DEPLOYED, cloud=replace(READY, state="SUSPENDED")),
+            replace(DEPLOYED, cloud=replace(READY, state="SUSPENDED", has_ended=True)),
             EMPTY,
             (),
-            "gemma up x --refresh",
+            "gemma up x",
         ),
         (service("FAILED", "HEALTH_CHECK_CONTAINER_ERROR"), EMPTY, (), "gemma logs x"),
         (replace(DEPLOYED, cloud=replace(READY, phase="failed")), EMPTY, (), "gemma logs x"),
@@ -88,7 +89,7 @@ def test_each_situation_names_the_next_command(status, kept, locks, command):
             ("Document b failed. The machine rolled back to the last known good document, a.",),
         ),
         (replace(READY, stored="b" * 64), ("changed outside Pulumi: bbbbbbbbbbbb instead of a",)),
-        (replace(READY, state="MISSING"), ("Google reports it as MISSING",)),
+        (replace(READY, state="MISSING", has_ended=True), ()),
     ],
 )
 def test_what_runs_is_compared_with_what_was_declared(cloud, words):

@@ -23,7 +23,7 @@ from scripts.status.__main__ import COMMAND
 from scripts.status.cloud import serving
 from scripts.status.collect import StatusRequest
 from scripts.status.render import ReportView
-from scripts.status.report import CloudFacts, ServerFacts, StackStatus, StatusReport, UnansweredSource
+from scripts.status.report import CloudFacts, ServerFacts, ServesNow, StackStatus, StatusReport, UnansweredSource
 from scripts.status.server import server_facts, why_not_asked
 from tests.cloud.populated import PROJECT
 from tests.scripts.sample_outputs import sample_outputs
@@ -32,6 +32,7 @@ from tests.scripts.status.planted import queued, resource, service, stack_resour
 READY = StackStatus(
     stack="tpu-v6e4",
     deployed=True,
+    serves=ServesNow(word="deployed"),
     target="tpu",
     model="google/gemma-4-E2B-it",
     accelerator="v6e-4",
@@ -52,6 +53,7 @@ READY = StackStatus(
 WAITING = StackStatus(
     stack="tpu-v6e4-turbo",
     deployed=False,
+    serves=ServesNow(word="waiting"),
     target="tpu",
     cloud=CloudFacts(state="WAITING_FOR_RESOURCES", place="southamerica-west1-a", usd=0.0, usd_per_hour=0.0),
     waits=("southamerica-west1-a: WAITING_FOR_RESOURCES since 11:45 UTC (15 min).",),
@@ -65,7 +67,13 @@ BROKEN = replace(
     unanswered=(UnansweredSource(source="endpoint", why="The server does not respond (ConnectionError)."),),
     next_command="gemma logs tpu-v6e1",
 )
-ABSENT = StackStatus(stack="rtx6000-31b", deployed=False, next_command="gemma up rtx6000-31b")
+ABSENT = StackStatus(
+    stack="rtx6000-31b",
+    deployed=False,
+    serves=ServesNow(word="not deployed"),
+    next_command="gemma up rtx6000-31b",
+)
+ENDED = CloudFacts(state="SUSPENDED", has_ended=True)
 AT_S = 1793534400.0
 """2026-11-01 12:00 UTC."""
 REPORT = StatusReport(at_s=AT_S, simulated=True, stacks=(READY, WAITING, BROKEN, ABSENT))
@@ -242,10 +250,10 @@ class TestTheCommand:
             planted.setattr(collect.states, "read", lambda name: of(name) if name != "tpu-a" else kept)
             planted.setattr(collect, "server_facts", lambda *_: ServerFacts(health="HTTP 503"))
             facts = {"x": CloudFacts(state="READY")}
-            planted.setattr(collect, "_query_google", lambda _, stack: facts.get(stack, CloudFacts(state="SUSPENDED")))
+            planted.setattr(collect, "_query_google", lambda _, stack: facts.get(stack, ENDED))
             front, first, _ = collect.collect(StatusRequest(stack="x")).stacks
             assert front.waits == ["No server behind the gateway answers, so its callers get HTTP 503."]
-            assert front.next_command == first.next_command == "gemma up tpu-a --refresh"
+            assert front.next_command == first.next_command == "gemma up tpu-a"
             assert run_command(COMMAND, ["--stack", "x"]) == 1
         with subtests.test("a caller who may not call"):
             planted.setattr(collect, "server_facts", lambda *_: ServerFacts(health="HTTP 403"))

@@ -13,6 +13,7 @@ from cloud.kinds import ACCOUNT, INSTANCE, NODE, QUEUED, by_name
 from cloud.prices import seen_instance, seen_queued
 from cloud.search import Scope, resource_of, search
 from cloud.spending import spending
+from contracts.answers import Absent, Present, Unknown
 from contracts.errors import CommandRefusedError
 from contracts.exit_codes import ExitCode
 from contracts.labels import NO_LIMITS, StackLimits
@@ -35,7 +36,7 @@ def world(desk):
     return desk.world
 
 
-def keeper(*, has_limits=True, service=""):
+def keeper(*, limits=LIMITS, service=""):
     """Return what `pulumi up` records with: before it changes anything, and after a machine is there."""
     parent = f"projects/{PROJECT}/locations/{ZONE}/queuedResources"
     return RunKeeper(
@@ -44,7 +45,7 @@ def keeper(*, has_limits=True, service=""):
         account=f"projects/{PROJECT}/serviceAccounts/{ACCOUNT_ID}@{PROJECT}.iam.gserviceaccount.com",
         identity=IDENTITY,
         machines=[f"{parent}/gemma-x", f"{parent}/gemma-x-b", *filter(None, [service])],
-        has_limits=has_limits,
+        limits=limits,
     )
 
 
@@ -83,6 +84,37 @@ def hours(world, count):
 def description(world):
     account = f"v1/projects/{PROJECT}/serviceAccounts/{ACCOUNT_ID}@{PROJECT}.iam.gserviceaccount.com"
     return str(world.call("GET", "iam", account)["description"])
+
+
+def test_nothing_starts_again_past_a_limit_and_a_server_that_runs_is_not_stopped_by_it(world):
+    assert isinstance(keeper().past_limits(), Unknown)  # no account, as before the first `up` or after a teardown
+    begin(world)
+    hours(world, 3)
+    assert keeper().past_limits() == Absent()
+    delete(world, "gemma-x")
+    assert keeper().past_limits() == Present(
+        "Stack x exceeds maxUsd 8 (cost $16.20), so its server is not created again. Raise the limit in Pulumi.x.yaml, or run "
+        "`gemma teardown x`, after which age and cost count from zero. Then run `gemma up x`."
+    )
+    assert keeper(limits=StackLimits(max_usd=30, max_age_s=6 * 3600)).past_limits() == Absent()
+    hours(world, 4)
+    match keeper(limits=StackLimits(max_usd=60, max_age_s=6 * 3600)).past_limits():
+        case Present(value=refusal):
+            assert "exceeds maxAge 6 h (age 7 h)" in refusal
+        case other:
+            pytest.fail(str(other))
+    assert keeper(limits=NO_LIMITS).past_limits() == Absent()
+
+
+def test_a_use_that_cannot_be_read_is_unknown(world):
+    begin(world)
+    fault = Fault(method="iam.projects.serviceAccounts.get", status=403, count=99)
+    world.cloud.cloud.scenario = Scenario(operations=OperationDurations(instant=True), faults=[fault])
+    match keeper().past_limits():
+        case Unknown(why=why):
+            assert why.startswith("the use of maxAge and maxUsd could not be read (")
+        case other:
+            pytest.fail(str(other))
 
 
 def test_four_renewals_later_the_guard_still_counts_from_the_first_start(tmp_path, monkeypatch, capsys):
@@ -165,7 +197,7 @@ def test_a_refused_read_is_unknown_for_the_guard_and_stops_an_update_with_limits
             return
         with pytest.raises(CommandRefusedError):
             keeper().note_first()
-        keeper(has_limits=False).note_first()
+        keeper(limits=NO_LIMITS).note_first()
 
 
 def test_what_may_pass_is_tried_again_and_two_writers_lose_nothing(world, monkeypatch):

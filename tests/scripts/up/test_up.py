@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from contracts.answers import Absent, Present, Unknown
 from contracts.errors import ScriptError
 from contracts.exit_codes import ExitCode
 from contracts.fields import from_json
@@ -21,9 +22,11 @@ from scripts.doctor.diagnosis import missing, unknown
 from scripts.preview import upcoming as preview_upcoming
 from scripts.preview.upcoming import upcoming
 from scripts.status.face import CloudFacts
+from scripts.status.report import ServesNow
 from scripts.up import __main__ as command
 from scripts.up import deploying as up
 from scripts.up import starting
+from stacks.hooks.run_keeper import RunKeeper
 from stacks.hooks.staged_weights import StagedWeights, Unproved
 from tests.contracts.test_server_change import machine, service
 from tests.engine_room.test_locks import dead_pid, refusal
@@ -77,7 +80,13 @@ class Engine:
         monkeypatch.setattr(starting, "connect", lambda _project: None)
         monkeypatch.setattr(starting, "cloud_facts", self._facts)
         monkeypatch.setattr(starting.runner, "run", self._remove)
-        monkeypatch.setattr(up, "previewed", lambda _stack, *_options: self.preview)
+        self.serves, self.past = ServesNow(word="deployed"), Absent()
+        """What Google says of the server, and of the limits."""
+        self.previews = []
+        monkeypatch.setattr(up, "read", lambda stack: StackState(stack=stack, status="read"))
+        monkeypatch.setattr(up, "served", lambda _stack, **_: self.serves)
+        monkeypatch.setattr(RunKeeper, "past_limits", lambda _: self.past)
+        monkeypatch.setattr(up, "previewed", self._preview)
         monkeypatch.setattr(up.runner, "attended", self._update)
         monkeypatch.setattr(up, "stack_outputs", lambda _stack: self.outputs)
         monkeypatch.setattr(up, "limits_line", lambda limits, project: self.limits[limits.max_age_s, project])
@@ -88,6 +97,10 @@ class Engine:
         )
         monkeypatch.setenv("GOOGLE_CLOUD_PROJECT", "my-project")
         self.typed = "yes\n"
+
+    def _preview(self, _stack, *options):
+        self.previews.append(options)
+        return self.preview
 
     def _update(self, *words, variables, watch):
         assert words[:4] == ("up", "--yes", "--skip-preview", "--suppress-outputs")
@@ -159,6 +172,60 @@ def test_it_states_the_effect_the_counts_the_cost_and_limits_without_a_guard_bef
     ]
     assert err.endswith(f"Deploy stack {STACK}? Type yes: up: Nothing was changed.\n")
     assert engine.updates == []
+
+
+AGAIN = step("replace", CAPACITY_TYPE, machine(), machine(), reasons=("state",), forced=("state",))
+ENDED = ServesNow(word="ended", why="Nothing serves since the planned end of the run at 2026-11-26 02:06 UTC.")
+
+
+class TestAServerThatEnded:
+    @pytest.fixture(autouse=True)
+    def ended(self, engine):
+        engine.serves, engine.preview = ENDED, preview_of(AGAIN)
+
+    def test_comes_back_after_the_question_which_has_the_reason_and_the_price(self, engine, capsys):
+        assert typed() == ExitCode.DONE
+        out = capsys.readouterr().out.splitlines()
+        assert out[:5] == [
+            ENDED.why,
+            f"{STACK}: requests TPU capacity.",
+            "New capacity can take hours or never arrive.",
+            "The first start takes 12 min (planned).",
+            "Resources: 1 to replace, 3 unchanged.",
+        ]
+        assert out[5] == "Cost: $1.35/h maximum. $5.40 at most for one run of 4 h."
+        assert engine.previews == [("--refresh",)]
+        assert engine.updates == [(STACK, ("--refresh",))]
+
+    def test_is_refused_past_a_limit_before_the_preview(self, engine, capsys):
+        engine.past = Present("Stack tpu-v6e1 exceeds maxAge 24 h (age 2.2 d).")
+        assert typed("--yes") == ExitCode.REFUSED
+        assert capsys.readouterr().err == "up: Stack tpu-v6e1 exceeds maxAge 24 h (age 2.2 d).\n"
+        assert (engine.previews, engine.updates) == ([], [])
+
+    def test_says_that_the_use_of_a_limit_is_unknown_and_asks(self, engine, capsys):
+        engine.past, engine.typed = Unknown("the use of maxAge is unknown"), "no\n"
+        assert typed() == ExitCode.REFUSED
+        out, err = capsys.readouterr()
+        assert "Limits: the use of maxAge is unknown.\n" in out
+        assert "Deploy stack" in err
+
+
+def test_a_limit_does_not_stop_the_change_of_a_server_that_runs(engine):
+    engine.past = Present("Stack tpu-v6e1 exceeds maxAge 24 h.")
+    assert typed("--yes") == ExitCode.DONE
+    assert (engine.previews, engine.updates) == ([()], [(STACK, ())])
+
+
+def test_without_googles_answer_every_resource_is_compared_before_nothing_changes(engine, capsys):
+    engine.serves = ServesNow(word="unknown", why="Cannot check whether the server exists: HTTP 503.")
+    engine.preview = preview_of()
+    assert typed("--yes") == ExitCode.DONE
+    out, err = capsys.readouterr()
+    assert engine.previews == [("--refresh",)]
+    assert "comparing every resource with Google" in err
+    assert err.startswith(f"up: {engine.serves.why}\n")
+    assert out.splitlines() == [f"{STACK}: no changes; 3 resources are as Google reports them."]
 
 
 def test_without_a_terminal_only_yes_deploys(engine, monkeypatch, capsys):
@@ -437,6 +504,8 @@ EFFECTS = [
     (STACK, CREATE, "requests TPU capacity", ["New capacity can take hours or never arrive.", "The first start takes 12 min (planned)."]),
     (STACK, SWITCH, "restarts the server", ["about 12 min (planned), because the new model compiles"]),
     (STACK, REPLACE, "releases its TPU capacity, forced by acceleratorType", ["`up` rejects this while", "Google does not hold your place", "The first start"]),
+    (STACK, AGAIN, "requests TPU capacity", ["New capacity can take hours or never arrive.", "The first start takes 12 min (planned)."]),
+    (STACK, step("update", CAPACITY_TYPE, machine(), machine(), reasons=("state",)), "nothing serves until its capacity is ACTIVE", []),
     (STACK, LABELS, "updates other resources; the server keeps running", ["No requests are lost."]),
     (RUN, REVISION, "creates a new revision", ["The old revision serves until the new one is ready, within 13 min (planned)."]),
 ]  # fmt: skip

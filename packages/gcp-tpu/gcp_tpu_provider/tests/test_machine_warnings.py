@@ -1,11 +1,11 @@
-"""What a preview without a refresh says of a machine that the state counts as running."""
+"""What a preview and an update without a refresh do about a machine that the state counts as running."""
 
 from typing import Any
 
 import pytest
 
 from gcp_tpu_provider.tests.cloud import FakeTpu
-from gcp_tpu_provider.tests.harness import FakeEngine, wanted
+from gcp_tpu_provider.tests.harness import Aborted, FakeEngine, wanted
 
 DOCUMENT, OTHER = "d" * 64, "e" * 64
 GONE = "Run `pulumi up --refresh` to request capacity again."
@@ -36,10 +36,10 @@ def engine(cloud: FakeTpu) -> FakeEngine:
     return engine
 
 
-def said(engine: FakeEngine, **changes: Any) -> list[str]:
-    """Return the warnings of one preview that changes nothing."""
+def said(engine: FakeEngine, operation: str = "same") -> list[str]:
+    """Return the warnings of one preview of this operation."""
     engine.warnings.clear()
-    assert engine.preview(given(**changes)) == "same"
+    assert engine.preview(given()) == operation
     return list(engine.warnings)
 
 
@@ -53,15 +53,22 @@ def test_a_machine_that_serves_is_no_warning(engine: FakeEngine):
     assert said(engine) == []
 
 
-def test_a_machine_that_is_gone_is_a_warning_without_a_refresh(engine: FakeEngine, cloud: FakeTpu):
+def test_a_machine_that_is_gone_is_an_update_that_fails_with_the_command(engine: FakeEngine, cloud: FakeTpu):
     (node,) = cloud.nodes
     cloud.nodes[node]["state"] = "PREEMPTED"
-    (warning,) = said(engine)
+    (warning,) = said(engine, "update")
+    assert engine.detailed == {"state": "UPDATE"}
     assert "has a machine that is PREEMPTED" in warning
     assert warning.endswith(GONE)
+    before = engine.state
+    with pytest.raises(Aborted, match=r"its node is PREEMPTED. Run `pulumi up --refresh` to replace it."):
+        engine.up(given())
+    assert engine.state == before
     cloud.nodes.clear()
     cloud.boot = lambda name, spec, body: None  # type: ignore[method-assign]
-    assert "is gone, but this stack's state records it as ACTIVE" in said(engine)[0]
+    assert "is gone, but this stack's state records it as ACTIVE" in said(engine, "update")[0]
+    engine.refresh()
+    assert engine.preview(given()) == "replace"
 
 
 @pytest.mark.parametrize("fault", ["503", "unsent", "dropped"])

@@ -1,0 +1,89 @@
+"""What a stack serves now: three answers, and the same for every command."""
+
+import pytest
+
+from contracts.errors import ScriptError
+from engine.state import StackState
+from scripts.status import serves
+from scripts.status.report import CloudFacts
+from scripts.status.serves import served, serves_now
+from tests.scripts.status.planted import queued, resource, stack_resource, state
+
+TPU = {"target": "tpu", "auth": "tunnel", "state": "ACTIVE"}
+DEPLOYED = state(stack_resource(**TPU), queued(state="ACTIVE"))
+PAST = "2026-01-01T10:00:00Z"
+NETWORK = resource("gcp:compute/network:Network", "network")
+
+
+@pytest.mark.parametrize(
+    ("cloud", "word", "why"),
+    [
+        (CloudFacts(state="ACTIVE", phase="ready"), "deployed", ""),
+        (CloudFacts(state="ACTIVE", phase="failed"), "deployed", ""),
+        (CloudFacts(state="WAITING_FOR_RESOURCES"), "waiting", ""),
+        (
+            CloudFacts(state="SUSPENDED", has_ended=True, run_end="planned", planned_end=PAST),
+            "ended",
+            "Nothing serves since the planned end of the run at 2026-01-01 10:00 UTC.",
+        ),
+        (
+            CloudFacts(state="SUSPENDED", has_ended=True, run_end="early", planned_end=PAST),
+            "ended",
+            "Nothing serves. The machine was preempted or deleted before the planned end of its run at 2026-01-01 10:00 UTC.",
+        ),
+        (
+            CloudFacts(state="ACTIVE", phase="node PREEMPTED", has_ended=True),
+            "ended",
+            "Nothing serves. Google reports the server as node PREEMPTED.",
+        ),
+        (
+            CloudFacts(state="MISSING", has_ended=True),
+            "ended",
+            "Nothing serves. A teardown, a guard or an interrupted `up` deleted the server.",
+        ),
+    ],
+)
+def test_google_says_what_serves(cloud, word, why):
+    found = serves_now(DEPLOYED, cloud)
+    assert (found.word, found.why) == (word, why)
+
+
+@pytest.mark.parametrize(
+    ("kept", "word", "why"),
+    [
+        (DEPLOYED, "deployed", ""),
+        (state(stack_resource(**TPU, deadline=PAST), queued(state="ACTIVE")), "ended", "2026-01-01 10:00 UTC"),
+        (state(stack_resource(**TPU | {"state": "ACCEPTED"}), queued(state="ACCEPTED")), "waiting", "ACCEPTED"),
+        (state(queued(state="ACTIVE")), "unknown", "not complete"),
+        (state(NETWORK), "no server", "The state has only 1 other resource."),
+        (state(NETWORK, pending=[queued()]), "no server", "may have created resources"),
+        (state(), "not deployed", ""),
+        (StackState(stack="x", status="missing", detail="It is not deployed."), "not deployed", "not deployed"),
+        (StackState(stack="x", status="unreadable", detail="The bucket did not answer."), "unknown", "did not answer"),
+    ],
+)
+def test_without_google_it_is_as_of_the_last_up(kept, word, why):
+    found = serves_now(kept)
+    assert found.word == word
+    assert why in found.why
+
+
+def test_a_server_that_was_never_created_has_not_ended():
+    kept = state(NETWORK, pending=[queued()])
+    assert serves_now(kept, CloudFacts(state="MISSING", has_ended=True)).word == "no server"
+
+
+def test_an_answer_that_does_not_come_is_unknown(monkeypatch):
+    monkeypatch.setattr(serves.google_api, "connect", lambda _: None)
+
+    def silent(*_arguments, **_options):
+        raise ScriptError("Google returned an error: 503.")
+
+    monkeypatch.setattr(serves, "cloud_facts", silent)
+    found = served(DEPLOYED, limit_s=5)
+    assert (found.word, found.why) == (
+        "unknown",
+        "Cannot check whether the server exists: Google returned an error: 503.",
+    )
+    monkeypatch.setattr(serves, "cloud_facts", lambda *_, **__: CloudFacts(state="SUSPENDED", has_ended=True))
+    assert served(DEPLOYED, limit_s=5).word == "ended"
