@@ -101,7 +101,7 @@ SHORT = ProbeSettings.model_validate({"initialDelay": "60s", "period": "60s", "f
         pytest.param(
             ["HFValidationError: Repo id must be in the form 'repo_name' or 'namespace/repo_name': 'gs://b/m'.", EXIT],
             {},
-            ["The image's vLLM (0.28.0) treats a gs:// URI as", "vLLM 0.11.1 or later"],
+            ["The image's vLLM (0.31.0) treats a gs:// URI as", "vLLM 0.11.1 or later"],
             id="image without the streamer",
         ),
         pytest.param(
