@@ -6,10 +6,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
+from msgspec.structs import replace
+
 from authors.tables import csv_text, table
 from planning import plan
 from planning.cost.subject import examine, is_out_of_memory
 from planning.data.checkpoints import ABSENT, CHECKPOINTS, Checkpoint, nearest_ids, with_owner
+from planning.data.images import IMAGES
 from planning.data.prices import PRICES
 from planning.data.quantization import FULL_BYTES
 from planning.machine.hardware import ACCELERATORS, CLOUD_RUN_GPUS, host_of
@@ -20,6 +23,7 @@ from planning.question.types import Deployment
 from planning.question.workload import parse_workload
 from planning.rules.findings import RULES, detected
 from planning.rules.gateway import GATEWAY_RULES
+from planning.rules.security.advisories import ADVISORIES
 from planning.solve.candidates import checkpoints_of, rented
 from planning.solve.search import ServiceLimits, solve
 from planning.units import duration, to_gib
@@ -27,6 +31,7 @@ from stacks.loading import from_file
 from stacks.planned import to_deployment
 
 ROOT: Final = Path(__file__).parents[1]
+STACKS: Final = sorted(ROOT.glob("Pulumi.*.yaml"))
 _SHOWN_NEAR: Final = 3
 _WORKLOAD: Final = "in=4000,out=500,users=32"
 _EXAMPLE: Final = parse_workload(_WORKLOAD)
@@ -47,8 +52,9 @@ def tables() -> Mapping[str, str]:
         "solve": _solve_table(),
         "stacks": table(
             "stack | description | start-up | tokens/s (one request) | tokens/s (all) | price",
-            map(_stack_row, sorted(ROOT.glob("Pulumi.*.yaml"))),
+            map(_stack_row, STACKS),
         ),
+        "vulnerabilities": table("image | vLLM | stacks | published vulnerabilities that apply", _vulnerable_rows()),
     }
 
 
@@ -143,13 +149,35 @@ def _stack_row(path: Path) -> Sequence[str]:
     planned = plan(to_deployment(from_file(path, project="my-project"), path.parent))
     cost, speed = planned.cost, planned.throughput
     return (
-        f"`{path.name.removeprefix('Pulumi.').removesuffix('.yaml')}`",
+        f"`{_name(path)}`",
         _described(path),
         duration(planned.startup.total_s),
         f"{speed.decode_tok_per_s:,.0f}",
         f"{speed.saturated_tok_per_s:,.0f}",
         f"${cost.usd_per_hour:,.2f} per hour, ${cost.max_usd:,.2f} maximum ({cost.max_usd_basis})",
     )
+
+
+def _vulnerable_rows() -> Iterator[Sequence[str]]:
+    """Yield each image with the ids that apply to the stacks that have it; if none has, to all stacks of its platform."""
+    deployed = {path: to_deployment(from_file(path, project="my-project"), path.parent) for path in STACKS}
+    for name, image in IMAGES.items():
+        for_tpu = image.platform == "tpu"
+        placed = {path: one for path, one in deployed.items() if (one.platform == "tpu-vm") == for_tpu}
+        own = {path: one for path, one in placed.items() if one.image_version == image.version}
+        plans = [plan(replace(one, image_version=image.version)) for one in (own or placed).values()]
+        ids = dict.fromkeys(each for one in plans for each in one.vulnerabilities)
+        named = ", ".join(f"{each} (before {ADVISORIES[each].fixed})" for each in ids)
+        yield (
+            f"`{name}`",
+            image.version,
+            ", ".join(f"`{_name(path)}`" for path in own),
+            f"{len(ids)}: {named}" if ids else "0",
+        )
+
+
+def _name(path: Path) -> str:
+    return path.name.removeprefix("Pulumi.").removesuffix(".yaml")
 
 
 def _described(path: Path) -> str:

@@ -11,6 +11,7 @@ from planning.question.resolved import Resolved
 from planning.question.types import Deployment, Plan
 from planning.question.vllm_args import XLA_CACHE_PATH, vllm_environment
 from planning.rules.findings import accepted_by, findings_of
+from planning.rules.security.advisories import vulnerabilities
 
 
 def plan(deployment: Deployment) -> Plan:
@@ -48,6 +49,7 @@ def plan_of(subject: Subject) -> Plan:
         vllm=resolved.vllm,
         environment=_environment(resolved),
         vllm_version=version_in_use(resolved.accelerator, resolved.deployment.image_version),
+        vulnerabilities=tuple(one.id for one in vulnerabilities(subject)),
         workload=subject.workload,
     )
 

@@ -16,6 +16,7 @@ from planning.question.drafters import named_drafter
 from planning.question.fields import changed
 from planning.question.types import Deployment, Finding, Plan, StartupProbe, WeightsMode
 from planning.rules.findings import acceptable_ids, notes_of
+from planning.rules.security.advisories import counted_vulnerabilities
 from planning.solve.wording import Wording, remedy_of, worded
 from stacks.parts import parts_of
 from stacks.settings import ProbeSettings, Settings
@@ -117,8 +118,9 @@ def preview_lines(plan: Plan, stack: str, wording: Wording) -> Iterator[tuple[st
     for finding in plan.findings:
         if finding.severity != "block" and finding not in notes and finding.id not in accepted:
             yield finding_text(finding, wording), finding.severity == "warn"
-    if notes:
-        yield f"Notes: {len(notes)}. To list them, run `gemma plan {stack} --explain`.", False
+    for line in (counted_vulnerabilities(plan.vulnerabilities), f"Notes: {len(notes)}" if notes else ""):
+        if line:
+            yield f"{line}. To list them, run `gemma plan {stack} --explain`.", False
     if accepted:
         yield f"Accepted findings: {', '.join(accepted)}. To see them, run `gemma plan {stack}`.", False
 

@@ -546,6 +546,8 @@ class Plan(Struct, frozen=True, kw_only=True):
     environment: tuple[tuple[str, str], ...]
     vllm_version: str
     """Version of vLLM in the image; empty if unknown."""
+    vulnerabilities: tuple[str, ...]
+    """Ids of the published vulnerabilities that callers can use, the worst first."""
     workload: WorkloadPlan | None = None
     """Results for the deployment's workload; None if it has none."""
 

@@ -11,6 +11,7 @@ from planning.machine.hardware import ACCELERATORS, Accelerator
 from planning.memory.margins import margin_words
 from planning.question.types import Band, Finding, Plan, WorkloadPlan
 from planning.rules.findings import notes_of
+from planning.rules.security.advisories import counted_vulnerabilities
 from planning.solve.wording import Wording, remedy_of, worded
 from planning.speed.bands import WIDER, sources_of
 from planning.units import duration
@@ -55,8 +56,9 @@ def show(plan: Plan, wording: Wording) -> None:
     for finding in plan.findings:
         if finding not in notes:
             _finding(console, finding, wording, accepted=finding.id in plan.accepted)
-    if notes:
-        paragraph(console, f"Notes: {len(notes)} (--explain lists them)")
+    for line in (counted_vulnerabilities(plan.vulnerabilities), f"Notes: {len(notes)}" if notes else ""):
+        if line:
+            paragraph(console, f"{line} (--explain lists them)")
 
 
 def _memory(console: Console, plan: Plan) -> None:

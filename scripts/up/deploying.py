@@ -36,7 +36,7 @@ from stacks.settings import Settings
 _OPERATIONS: Final = ("create", "update", "replace", "delete", "read")
 _STARTS: Final = frozenset({"create", "update", "replace"})
 _LONGEST_LINE: Final = 300
-_NOTES: Final = ("Notes: ", "Accepted findings: ")
+_NOTES: Final = ("Published vulnerabilities that apply: ", "Notes: ", "Accepted findings: ")
 _FINDING: Final = re.compile(r"[A-Z]{3}\d\d: ")
 
 
