@@ -21,6 +21,7 @@ from planning.model.spec import tensors
 from planning.model.support import Support, support_of, support_rows
 from planning.question.types import Deployment
 from planning.question.workload import parse_workload
+from planning.rules.crashes import CRASHES, Crash
 from planning.rules.findings import RULES, detected
 from planning.rules.gateway import GATEWAY_RULES
 from planning.rules.security.advisories import ADVISORIES
@@ -46,6 +47,9 @@ def tables() -> Mapping[str, str]:
             "id | severity | finding | source",
             [(rule.id, rule.severities[0], rule.what, rule.source) for rule in GATEWAY_RULES.values()],
         ),
+        "crashes": table(
+            "needs | releases | stops the plan for | warns for | record | way out", map(_crash_row, CRASHES.values())
+        ),
         "checkpoints": table("precision | loaded | runs on | ids", _grouped_rows()),
         "absent": table("id | nearest that exist | absent by", map(_absent_row, ABSENT.values())),
         "support": table("precision | devices | models | vLLM | loads | source", map(_support_row, support_rows())),
@@ -65,6 +69,13 @@ def rules_table() -> str:
         for rule in RULES.values()
     )
     return table("id | severity | can be accepted | finding | source", rows)
+
+
+def _crash_row(crash: Crash) -> Sequence[str]:
+    stopped = ", ".join(crash.models) or (f"images by digest ({len(crash.images)})" if crash.images else "")
+    warned = ", ".join(crash.sisters) or ("other images" if crash.images else "" if crash.dies else "all")
+    record = f"[{crash.id}]({crash.source})"
+    return crash.needs, crash.releases, stopped or "none", warned or "none", record, crash.way_out
 
 
 def checkpoints_file() -> str:

@@ -9,6 +9,7 @@ from typing import Final, cast
 from cloud.model_files import PROJECT, read_model
 from cloud.price_file import book_of
 from contracts.errors import CommandRefusedError
+from planning.data.checkpoints import with_owner
 from planning.errors import PlanningError
 from planning.memory.margins import margin_words
 from planning.model.spec import ModelSpec
@@ -94,7 +95,7 @@ def headline(plan: Plan) -> str:
     most = "up to " if plan.platform == "cloud-run" else ""
     replicas = f" of each of {plan.replicas} replicas" if plan.replicas > 1 else ""
     fit = (
-        f"{plan.model} {verdict} on {plan.accelerator}{risk}. "
+        f"{with_owner(plan.model)} {verdict} on {plan.accelerator}{risk}. "
         f"Weights: {memory.weights_gib:.1f} of {memory.usable_gib:.1f} GiB per device. "
         f"KV cache{replicas}: {memory.kv_tokens:,} tokens ({memory.max_concurrency:.1f} concurrent max-length requests)."
     )

@@ -7,6 +7,7 @@ from typing import Final
 from rich.console import Console
 from rich.text import Text
 
+from planning.data.checkpoints import with_owner
 from planning.machine.hardware import ACCELERATORS, Accelerator
 from planning.memory.margins import margin_words
 from planning.question.types import Band, Finding, Plan, WorkloadPlan
@@ -34,8 +35,8 @@ _VERDICTS: Final = {
 }
 
 
-def show(plan: Plan, wording: Wording) -> None:
-    """Print the plan on stdout."""
+def show(plan: Plan, wording: Wording, note: str = "") -> None:
+    """Print the plan on stdout, with a note about the model below the verdict."""
     console = screen(sys.stdout)
     if console.is_terminal:
         console.width = min(console.width, _MAX_WIDTH)
@@ -43,9 +44,13 @@ def show(plan: Plan, wording: Wording) -> None:
     if plan.fits and plan.margin:
         color, word = "bold yellow", f"fits, but may fail ({margin_words(plan.margin)})"
     title = Text.assemble(
-        (f"{plan.model}", "bold"), f" as {plan.quantization} on {plan.accelerator} ({plan.platform}): ", (word, color)
+        (with_owner(plan.model), "bold"),
+        f" as {plan.quantization} on {plan.accelerator} ({plan.platform}): ",
+        (word, color),
     )
     paragraph(console, title)
+    if note:
+        paragraph(console, note)
     console.print()
     _memory(console, plan)
     _startup(console, plan)

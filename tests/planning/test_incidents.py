@@ -56,6 +56,20 @@ OLD_TPU_IMAGE = {"repository": "vllm/vllm-tpu", "digest": "sha256:" + "b" * 64, 
 FOREIGN = {"model": "google/gemma-4-E2B-it-assistant", "num_speculative_tokens": 3}
 
 
+def released(version: str, digest: str = f"sha256:{'2' * 64}") -> Mapping[str, str]:
+    return {"repository": "vllm/vllm-openai", "digest": digest, "version": version}
+
+
+def drafting(drafter: str) -> Mapping[str, object]:
+    return {"method": "draft-model", "drafter": drafter, "tokens": 3}
+
+
+DRAFTS_12B = {"vllm.speculative": drafting("google/gemma-4-12B-it-assistant")}
+DRAFTS_26B = {"vllm.speculative": drafting("google/gemma-4-26B-A4B-it-assistant")}
+OF_0_27_0 = "sha256:07ea4e292adf3a26b05ac97114b28849cf4551a26beb1fbe7decd3842d752ed7"
+WITH_EXPERTS = {"image": released("0.31.0"), "vllm.extraArgs": ["--enable-expert-parallel"], **DRAFTS_26B}
+
+
 class Incident(NamedTuple):
     """One edit of a stack's file, and the finding that it has to show."""
 
@@ -89,6 +103,7 @@ INCIDENTS: Mapping[str, Incident] = {
     "FIT07": Incident("tpu-v6e1", {"vllm.kvCacheDtype": "fp8"}, "warn", r"tokens of \d+ KiB, .* Remove vllm\.kvCacheDtype"),
     "FIT08": Incident("rtx6000-31b", {"vllm.tensorParallelSize": 2}, "block", r"is 2, .* has 1 GPU"),
     "FIT09": Incident("l4-qat", {"vllm.maxModelLen": 200_000}, "warn", r"3\.20 GiB holds little .* 200,000 .*may run out.* vllm\.maxModelLen: \d+"),
+    "REL01": Incident("l4-12b-qat", {"image": released("0.28.0"), **DRAFTS_12B}, "block", r"will not .*pull/53884\)\. .*[Rr]emove vllm\.speculative"),
     "LEN02": Incident("tpu-v6e4", {"vllm.maxNumBatchedTokens": 2_048}, "block", r"vllm\.maxNumBatchedTokens: 2496"),
     "LEN03": Incident("tpu-v6e4", {"vllm.maxModelLen": 131_073}, "block", r"131,073.*vllm\.maxModelLen: 131072"),
     "LDR01": Incident("l4-qat", {"vllm.loadFormat": "runai_streamer"}, "block", r"10 min.* cloudRun\.mount\.mode: streamer and remove"),
@@ -152,6 +167,13 @@ INCIDENTS: Mapping[str, Incident] = {
     "CST05": Incident("tpu-v6e4", {}, "info", r"v6e_flex_start_usd_per_chip_hour in southamerica-west1 is known.* Run .*plan prices`\."),
 }  # fmt: skip
 MORE: tuple[tuple[str, Incident], ...] = (
+    ("REL01", Incident("l4-12b-qat-mtp", {"image": released("0.28.0")}, "warn", r"may not .*unquantized-assistant .*/53884\).* [Rr]emove vllm\.speculative")),
+    ("REL01", Incident("l4-qat", {"image": released("0.26.0"), **DRAFTS_26B}, "block", r"3,840.*/48848\)\. Set image: vllm-openai; or remove vllm\.spec")),
+    ("REL01", Incident("l4-qat", {"image": released("0.27.0", OF_0_27_0)}, "block", r"Transformers 5\.15.*issues/51744\)\. Set image: vllm-openai\.")),
+    ("REL01", Incident("l4-qat", {"image": {**released("0.27.0", OF_0_27_0), "version": None}}, "block", r"Transformers 5\.15.*/51744\)\. Set image: vllm-")),
+    ("REL01", Incident("l4-qat", {"image": released("0.27.1")}, "warn", r"may not start: .*is unknown .*issues/51744\)\. Set image: vllm-openai\.")),
+    ("REL01", Incident("l4-qat", WITH_EXPERTS, "block", r"no experts .*pull/56936\)\. .*[Ss]et vllm\.extraArgs: \[\]; or remove vllm\.speculative\.")),
+    ("REL01", Incident("tpu-v6e4", {**REPLICAS, "tpu.compileCache": "bucket"}, "warn", r"issues/38004\)\. Set tpu\.compileCache: off; or remove vllm\.data")),
     ("SEC02", Incident("l4-qat", {"cloudRun.public": True, "apiKeySecret": KEY}, "block", r"except /health requires the API key.*No maxUsd.*set maxUsd")),
     ("SEC02", Incident("l4-qat", {"cloudRun.public": True, "apiKeySecret": KEY, "maxUsd": 50}, "warn", r"requires the API key.*up to \$974")),
     ("SEC02", Incident("l4-qat", {"cloudRun.public": True, "maxUsd": 50}, "block", r"The endpoint is public: anyone can use it, at a cost of up to \$974")),
