@@ -6,10 +6,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
+from msgspec.structs import replace
+
 from authors.tables import csv_text, table
 from planning import plan
 from planning.cost.subject import examine, is_out_of_memory
 from planning.data.checkpoints import ABSENT, CHECKPOINTS, Checkpoint, nearest_ids, with_owner
+from planning.data.images import IMAGES
 from planning.data.prices import PRICES
 from planning.data.quantization import FULL_BYTES
 from planning.machine.hardware import ACCELERATORS, CLOUD_RUN_GPUS, host_of
@@ -18,8 +21,10 @@ from planning.model.spec import tensors
 from planning.model.support import Support, support_of, support_rows
 from planning.question.types import Deployment
 from planning.question.workload import parse_workload
+from planning.rules.crashes import CRASHES, Crash
 from planning.rules.findings import RULES, detected
 from planning.rules.gateway import GATEWAY_RULES
+from planning.rules.security.advisories import ADVISORIES
 from planning.solve.candidates import checkpoints_of, rented
 from planning.solve.search import ServiceLimits, solve
 from planning.units import duration, to_gib
@@ -27,6 +32,7 @@ from stacks.loading import from_file
 from stacks.planned import to_deployment
 
 ROOT: Final = Path(__file__).parents[1]
+STACKS: Final = sorted(ROOT.glob("Pulumi.*.yaml"))
 _SHOWN_NEAR: Final = 3
 _WORKLOAD: Final = "in=4000,out=500,users=32"
 _EXAMPLE: Final = parse_workload(_WORKLOAD)
@@ -41,14 +47,18 @@ def tables() -> Mapping[str, str]:
             "id | severity | finding | source",
             [(rule.id, rule.severities[0], rule.what, rule.source) for rule in GATEWAY_RULES.values()],
         ),
+        "crashes": table(
+            "needs | releases | stops the plan for | warns for | record | way out", map(_crash_row, CRASHES.values())
+        ),
         "checkpoints": table("precision | loaded | runs on | ids", _grouped_rows()),
         "absent": table("id | nearest that exist | absent by", map(_absent_row, ABSENT.values())),
         "support": table("precision | devices | models | vLLM | loads | source", map(_support_row, support_rows())),
         "solve": _solve_table(),
         "stacks": table(
             "stack | description | start-up | tokens/s (one request) | tokens/s (all) | price",
-            map(_stack_row, sorted(ROOT.glob("Pulumi.*.yaml"))),
+            map(_stack_row, STACKS),
         ),
+        "vulnerabilities": table("image | vLLM | stacks | published vulnerabilities that apply", _vulnerable_rows()),
     }
 
 
@@ -59,6 +69,13 @@ def rules_table() -> str:
         for rule in RULES.values()
     )
     return table("id | severity | can be accepted | finding | source", rows)
+
+
+def _crash_row(crash: Crash) -> Sequence[str]:
+    stopped = ", ".join(crash.models) or (f"images by digest ({len(crash.images)})" if crash.images else "")
+    warned = ", ".join(crash.sisters) or ("other images" if crash.images else "" if crash.dies else "all")
+    record = f"[{crash.id}]({crash.source})"
+    return crash.needs, crash.releases, stopped or "none", warned or "none", record, crash.way_out
 
 
 def checkpoints_file() -> str:
@@ -143,13 +160,35 @@ def _stack_row(path: Path) -> Sequence[str]:
     planned = plan(to_deployment(from_file(path, project="my-project"), path.parent))
     cost, speed = planned.cost, planned.throughput
     return (
-        f"`{path.name.removeprefix('Pulumi.').removesuffix('.yaml')}`",
+        f"`{_name(path)}`",
         _described(path),
         duration(planned.startup.total_s),
         f"{speed.decode_tok_per_s:,.0f}",
         f"{speed.saturated_tok_per_s:,.0f}",
         f"${cost.usd_per_hour:,.2f} per hour, ${cost.max_usd:,.2f} maximum ({cost.max_usd_basis})",
     )
+
+
+def _vulnerable_rows() -> Iterator[Sequence[str]]:
+    """Yield each image with the ids that apply to the stacks that have it; if none has, to all stacks of its platform."""
+    deployed = {path: to_deployment(from_file(path, project="my-project"), path.parent) for path in STACKS}
+    for name, image in IMAGES.items():
+        for_tpu = image.platform == "tpu"
+        placed = {path: one for path, one in deployed.items() if (one.platform == "tpu-vm") == for_tpu}
+        own = {path: one for path, one in placed.items() if one.image_version == image.version}
+        plans = [plan(replace(one, image_version=image.version)) for one in (own or placed).values()]
+        ids = dict.fromkeys(each for one in plans for each in one.vulnerabilities)
+        named = ", ".join(f"{each} (before {ADVISORIES[each].fixed})" for each in ids)
+        yield (
+            f"`{name}`",
+            image.version,
+            ", ".join(f"`{_name(path)}`" for path in own),
+            f"{len(ids)}: {named}" if ids else "0",
+        )
+
+
+def _name(path: Path) -> str:
+    return path.name.removeprefix("Pulumi.").removesuffix(".yaml")
 
 
 def _described(path: Path) -> str:

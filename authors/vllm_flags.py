@@ -148,8 +148,11 @@ def _flag(source: _Source, names: Sequence[str], given: Mapping[str | None, ast.
     field = source.field(given.get(None))
     kind, choices = source.kind(field[0]) if field else ("value", ())
     text = {name: ast.unparse(value) for name, value in given.items() if name}
-    if "action" in text:
-        kind = "toggle" if text["action"].endswith("BooleanOptionalAction") else "switch"
+    action = text.get("action", "")
+    if action.endswith("BooleanOptionalAction"):
+        kind = "toggle"
+    elif action.startswith("'store_"):
+        kind = "switch"
     if "nargs" in text:
         kind = "optional" if text["nargs"] == "'?'" else "values"
     if isinstance(values := given.get("choices"), ast.List):

@@ -1,16 +1,22 @@
 """`plan`: the complete result for a deployment."""
 
+from math import inf
+
 from contracts.verdicts import Verdict
 from planning.cost.running_costs import bill_text, running_costs
 from planning.cost.subject import Subject, examine, is_out_of_memory
+from planning.data.checkpoints import find_checkpoint
 from planning.data.overheads import STREAMER_THREADS
 from planning.memory.host_memory import streamer_buffer_bytes
 from planning.memory.margins import margin_of
 from planning.model.support import version_in_use
+from planning.question.fields import changed
 from planning.question.resolved import Resolved
 from planning.question.types import Deployment, Plan
 from planning.question.vllm_args import XLA_CACHE_PATH, vllm_environment
+from planning.rules.alternatives import served_as
 from planning.rules.findings import accepted_by, findings_of
+from planning.rules.security.advisories import vulnerabilities
 
 
 def plan(deployment: Deployment) -> Plan:
@@ -48,8 +54,24 @@ def plan_of(subject: Subject) -> Plan:
         vllm=resolved.vllm,
         environment=_environment(resolved),
         vllm_version=version_in_use(resolved.accelerator, resolved.deployment.image_version),
+        vulnerabilities=tuple(one.id for one in vulnerabilities(subject)),
         workload=subject.workload,
     )
+
+
+def original_note(subject: Subject) -> str:
+    """Return whether Google's own checkpoint fits in place of an individual's repack, and at which price; empty for any other model."""
+    resolved = subject.resolved
+    served = find_checkpoint(resolved.model_id) if resolved.deployment.model_spec is None else None
+    if served is None or not served.is_personal:
+        return ""
+    own = plan(changed(resolved.deployment, served_as(served.architecture)))
+    if own.fits:
+        return f"Google's own {served.architecture} fits too (${own.cost.usd_per_hour:.2f}/h)."
+    moves = (way for one in own.findings for way in one.remedies if way.move == "accelerator" and way.is_deployable)
+    place = min(moves, key=lambda way: way.usd_per_hour or inf, default=None)
+    elsewhere = f"; it fits on {place.title} (${place.usd_per_hour:.2f}/h)" if place and place.usd_per_hour else ""
+    return f"Google's own {served.architecture} does not fit on {own.accelerator}{elsewhere}."
 
 
 def _environment(resolved: Resolved) -> tuple[tuple[str, str], ...]:

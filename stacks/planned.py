@@ -9,6 +9,7 @@ from typing import Final, cast
 from cloud.model_files import PROJECT, read_model
 from cloud.price_file import book_of
 from contracts.errors import CommandRefusedError
+from planning.data.checkpoints import with_owner
 from planning.errors import PlanningError
 from planning.memory.margins import margin_words
 from planning.model.spec import ModelSpec
@@ -16,6 +17,7 @@ from planning.question.drafters import named_drafter
 from planning.question.fields import changed
 from planning.question.types import Deployment, Finding, Plan, StartupProbe, WeightsMode
 from planning.rules.findings import acceptable_ids, notes_of
+from planning.rules.security.advisories import counted_vulnerabilities
 from planning.solve.wording import Wording, remedy_of, worded
 from stacks.parts import parts_of
 from stacks.settings import ProbeSettings, Settings
@@ -93,7 +95,7 @@ def headline(plan: Plan) -> str:
     most = "up to " if plan.platform == "cloud-run" else ""
     replicas = f" of each of {plan.replicas} replicas" if plan.replicas > 1 else ""
     fit = (
-        f"{plan.model} {verdict} on {plan.accelerator}{risk}. "
+        f"{with_owner(plan.model)} {verdict} on {plan.accelerator}{risk}. "
         f"Weights: {memory.weights_gib:.1f} of {memory.usable_gib:.1f} GiB per device. "
         f"KV cache{replicas}: {memory.kv_tokens:,} tokens ({memory.max_concurrency:.1f} concurrent max-length requests)."
     )
@@ -117,8 +119,9 @@ def preview_lines(plan: Plan, stack: str, wording: Wording) -> Iterator[tuple[st
     for finding in plan.findings:
         if finding.severity != "block" and finding not in notes and finding.id not in accepted:
             yield finding_text(finding, wording), finding.severity == "warn"
-    if notes:
-        yield f"Notes: {len(notes)}. To list them, run `gemma plan {stack} --explain`.", False
+    for line in (counted_vulnerabilities(plan.vulnerabilities), f"Notes: {len(notes)}" if notes else ""):
+        if line:
+            yield f"{line}. To list them, run `gemma plan {stack} --explain`.", False
     if accepted:
         yield f"Accepted findings: {', '.join(accepted)}. To see them, run `gemma plan {stack}`.", False
 

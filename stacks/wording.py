@@ -10,6 +10,7 @@ from planning.machine.hardware import CLOUD_RUN_GPUS, find_accelerator
 from planning.question.fields import changed, is_duration, value_at
 from planning.question.types import Deployment, Platform
 from planning.question.vllm_args import KEY_OF
+from planning.rules.alternatives import DEFAULT_IMAGE
 from planning.solve.wording import NO_STACK
 from planning.units import format_duration
 from stacks.settings.keys import judged_fields
@@ -86,7 +87,7 @@ def file_changes(deployment: Deployment, changes: Mapping[str, object]) -> Mappi
     elif "image_version" in changes:
         found["image"] = image
     if "image" in found:
-        paths = [path for path in paths if path not in {"image_version", "image_supports", "image_audio"}]
+        paths = [path for path in paths if path not in DEFAULT_IMAGE]
     for path in paths:
         if path == "weights_mode":
             found |= _weights(deployment, after)

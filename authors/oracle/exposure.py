@@ -1,21 +1,27 @@
-"""Exposure of a real vLLM to a caller without the API key, by default and as the stacks start it: paths, origins, and the loaded commit."""
+"""Exposure of a real vLLM by default and as the stacks start it.
+
+To a caller without the API key: paths, origins, and the loaded commit. To its makers: usage statistics, which a listener of this machine receives.
+"""
 
 import base64
 import http.client
 import json
 import os
 import shutil
+import threading
 import tomllib
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Generator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import cache
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, Final
 
 from authors.oracle.environment import HERE, MODEL, ROOT, OracleError, OracleHome, say
 from authors.oracle.judge import OraclePart
-from authors.oracle.server import OracleCores, running_server
+from authors.oracle.server import HOST, OracleCores, run_tool, running_server, tools_environment
 from authors.tables import table
+from planning.data.exposure import EXPOSURE_ENVIRONMENT
 
 KEY: Final = "key-of-the-oracle"
 PINNED: Final = "oracle/pinned"
@@ -36,6 +42,14 @@ CLOSED: Final = (
 """Options that the stacks add to a server with an API key whose model is on the hub. A test compares them."""
 OPEN: Final = ('--allowed-origins=["*"]',)
 """Default of vLLM up to 0.31. Since 0.32.0 no origin is allowed."""
+REPORT: Final = f"""
+import time
+from vllm.engine.arg_utils import EngineArgs
+from vllm.v1.utils import report_usage_stats
+report_usage_stats(EngineArgs(model={MODEL!r}, enforce_eager=True).create_engine_config())
+time.sleep(20)
+"""
+"""What vLLM's worker on a GPU calls when it starts (v1/worker/gpu_worker.py). The worker on a processor does not report, so a server here never does."""
 _LIMIT_S: Final = 120.0
 _SAYS: Final = ("only an API key", "as the stacks start it", "with the key")
 _ORIGINS: Final = "origin that a response allows"
@@ -74,15 +88,69 @@ def check_exposure(home: OracleHome, cores: OracleCores) -> OraclePart:
         before = answers(url, MODEL)
     say("querying a server as the stacks start it: path guard, no origins, no media, one commit, safetensors only")
     hub = {**key, "HF_HOME": str(cache)}
-    closed = {**hub, "PYTHONPATH": str(guard), "VLLM_MEDIA_URL_ALLOW_REDIRECTS": "0"}
+    closed = {**hub, "PYTHONPATH": str(guard), **EXPOSURE_ENVIRONMENT}
     with running_server(home, cores, "closed", model=PINNED, arguments=CLOSED, variables=closed) as url:
         behind, with_key = answers(url, PINNED), answers(url, PINNED, Authorization=f"Bearer {KEY}")
     say("checking that the main branch of that repository does not start")
     faults: list[str] = []
     with suppress(OracleError), running_server(home, cores, "main", model=PINNED, variables=hub):
         faults.append(f"exposure: {PINNED} starts without --revision, so the commit was not the reason that it started")
-    part = judged(before, behind, with_key)
-    return OraclePart(lines=part.lines, faults=[*faults, *part.faults])
+    say("receiving usage statistics, by default and as the stacks start a server")
+    sent, sent_behind = reports(home, cores, {}), reports(home, cores, EXPOSURE_ENVIRONMENT)
+    parts = [judged(before, behind, with_key), statistics(sent, sent_behind)]
+    return OraclePart(
+        lines=[line for part in parts for line in part.lines],
+        faults=[*faults, *(fault for part in parts for fault in part.faults)],
+    )
+
+
+def reports(home: OracleHome, cores: OracleCores, variables: Mapping[str, str]) -> Sequence[Mapping[str, object]]:
+    """Return the usage statistics that vLLM sends with these of the stacks' variables."""
+    inherited = tools_environment(home, os.environ)
+    # A variable of this shell or a file in the folder of vLLM's settings can turn statistics off too.
+    neutral = {
+        name: text for name, text in inherited.items() if name not in {*EXPOSURE_ENVIRONMENT, "VLLM_DO_NOT_TRACK"}
+    }
+    with listening() as (address, received):
+        own = {"VLLM_USAGE_STATS_SERVER": address, "VLLM_CONFIG_ROOT": str(home.results / "config")}
+        log = home.results / f"statistics-{'closed' if variables else 'open'}.log"
+        run_tool(
+            [str(home.programs / "python"), "-c", REPORT], home.models, {**neutral, **variables, **own}, log, cores
+        )
+    return received
+
+
+@contextmanager
+def listening() -> Generator[tuple[str, list[Mapping[str, object]]]]:
+    """Receive reports. Yield the address, and the list of those received until the end."""
+    received: list[Mapping[str, object]] = []
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            received.append(json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
+            self.send_response(200)
+            self.end_headers()
+
+        def log_request(self, code: int | str = "-", size: int | str = "-") -> None:
+            """Print nothing."""
+
+    with ThreadingHTTPServer((HOST, 0), Handler) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        try:
+            yield f"http://{HOST}:{server.server_port}", received
+        finally:
+            server.shutdown()
+
+
+def statistics(before: Sequence[Mapping[str, object]], behind: Sequence[Mapping[str, object]]) -> OraclePart:
+    """Return the reports by default and as the stacks start a server. Without a report by default, their absence proves nothing."""
+    fields = ", ".join(sorted({name for report in before for name in report}))
+    line = f"Usage statistics: {len(before)} by default ({fields}), {len(behind)} as the stacks start a server."
+    faults = [] if before else ["exposure: usage statistics, by default: must be sent, or their absence proves nothing"]
+    faults += (
+        [f"exposure: usage statistics, as the stacks start it: must be 0, but are {len(behind)}"] if behind else []
+    )
+    return OraclePart(lines=["", line], faults=faults)
 
 
 def hub_cache(home: OracleHome) -> "os.PathLike[str]":

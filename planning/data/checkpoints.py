@@ -147,9 +147,9 @@ def other_ids(name: str) -> tuple[str, ...]:
 
 
 def with_owner(model_id: str) -> str:
-    """Return an id for a message, with a note if the repository is from an individual."""
+    """Return an id for a message, with a note if the repository belongs to an individual."""
     found = find_checkpoint(model_id)
-    return f"{model_id} (from an individual)" if found is not None and found.is_personal else model_id
+    return f"{model_id} (an individual's repack)" if found is not None and found.is_personal else model_id
 
 
 def near_spellings(name: str) -> tuple[str, ...]:

@@ -1,7 +1,10 @@
-"""Interfaces through which callers reach a server, and networks that it reaches for them: closed unless the settings open them.
+"""What callers reach of a server, and what it reaches: closed unless the settings open it.
+
+Interfaces for callers, networks that the server reads for them, and reports to the makers of its software.
 
 Sources: vLLM docs/usage/security.md (API key limitations, SSRF), entrypoints/openai/cli_args.py (`--allowed-origins` is `["*"]`),
-multimodal/media/connector.py (`--allowed-media-domains`), envs.py. planning/data/flags has each flag in every release with a table.
+multimodal/media/connector.py (`--allowed-media-domains`), envs.py and usage/usage_lib.py; huggingface_hub's constants.py.
+planning/data/flags has each flag in every release with a table.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -13,11 +16,15 @@ from contracts.path_guard import GUARD_ARGUMENT
 NO_DOMAIN: Final = "none.invalid"
 """Domain of a server that fetches no media by URL. vLLM treats an empty list as "every domain", and this name exists in no DNS (RFC 6761)."""
 EXPOSURE_ENVIRONMENT: Final[Mapping[str, str]] = {
+    "DO_NOT_TRACK": "1",
+    "HF_HUB_DISABLE_TELEMETRY": "1",
     "VLLM_ALLOW_RUNTIME_LORA_UPDATING": "0",
     "VLLM_MEDIA_URL_ALLOW_REDIRECTS": "0",
+    "VLLM_NO_USAGE_STATS": "1",
     "VLLM_SERVER_DEV_MODE": "0",
 }
-"""No adapters loaded by callers, no redirects of a media URL, no developer endpoints. Set explicitly, so an image cannot enable them."""
+"""No adapters loaded by callers, no redirects of a media URL, no developer endpoints, and no usage statistics: vLLM's to stats.vllm.ai, and those of
+huggingface_hub and of other libraries that read DO_NOT_TRACK. Set explicitly, so an image cannot enable them."""
 
 _INNER_NAMES: Final = ("localhost", "internal", "local", "lan", "home.arpa")
 """Name endings that only an internal network resolves."""

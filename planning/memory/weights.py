@@ -6,7 +6,7 @@ Rules (vLLM 0.23, gemma4.py and its layers; tpu-inference, gemma4.py):
   gets less than one.
 - vLLM on GPU adds a value projection if the checkpoint has none (k_eq_v), position tables for the model's full length, and a
   buffer for per-layer embeddings; it omits towers whose modalities are limited to 0, and, while building the model, allocates an
-  output head before it ties it to the embeddings. From 0.28.0 on, it keeps the head stored in a checkpoint of E2B or E4B
+  output head before it ties it to the embeddings. From 0.29.0 on, it keeps the head stored in a checkpoint of E2B or E4B
   (`planning.question.releases.keeps_stored_head`): 8.01 GiB of weights in the log of the L4 (source qat-e2b-l4), including the head's 0.75.
 - vLLM on TPU (JAX) loads no audio tower and keeps no copies, except an output head that the checkpoint stores; models without a JAX
   implementation (12B) use its PyTorch path, which keeps the copies and a separate output head.

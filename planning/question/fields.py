@@ -28,6 +28,7 @@ _NOT_SETTABLE = frozenset(
         "existing_bucket",
         "has_api_key",
         "image_version",
+        "image_digest",
         "image_audio",
         "vllm_in_blocks",
         "staged_parts",

@@ -9,9 +9,9 @@ from planning.data.overheads import constant
 from planning.model.support import version_in_use, version_key
 from planning.question.resolved import Resolved
 
-KEEPS_STORED_HEAD: Final = "0.28.0"
-"""First release that loads an output head stored in the checkpoint although the config ties it (vllm-project/vllm#51665, merged between
-2026-08-13 and 2026-08-20; 0.28.0 is dated 2026-08-26). That 0.28.0 has it is assumed: seen in 0.29.1rc1 on TPU and in 0.30.0 on an L4."""
+KEEPS_STORED_HEAD: Final = "0.29.0"
+"""First release that loads an output head stored in the checkpoint although the config ties it (vllm-project/vllm#51665): its source archive has
+model_loader/weight_tying.py, and that of 0.28.0 skips the head. Seen in 0.29.1rc1 on TPU and in 0.30.0 on an L4."""
 Runner = Literal[1, 2]
 """vLLM's model runners, V1 and V2."""
 SAMPLES_WITHOUT_SORTING: Final = "0.19.0"
@@ -21,10 +21,10 @@ RUNNER_V2: Final = "0.25.0"
 every model that is not a mixture of experts)."""
 RUNNER_V2_EXPERTS: Final = "0.29.0"
 """First release in which it also serves mixtures of experts (vllm-project/vllm#53183; config/vllm.py of 0.29.0)."""
-RUNNER_V1_METHODS: Final = frozenset(
-    {"ngram", "ngram_gpu", "suffix", "draft_model", "medusa", "mlp_speculator", "custom_class"}
-)
-"""Methods of speculative decoding that stay on the first model runner in every release (config/vllm.py, 0.25.1 to 0.30.0)."""
+RUNNER_V2_DRAFT_MODEL: Final = "0.31.0"
+"""First release in which it also serves the method `draft_model` (config/vllm.py of 0.30.0 and 0.31.0)."""
+RUNNER_V1_METHODS: Final = frozenset({"ngram", "ngram_gpu", "suffix", "medusa", "mlp_speculator", "custom_class"})
+"""Methods of speculative decoding that stay on the first model runner in every release (config/vllm.py, 0.25.1 to 0.31.0)."""
 RUNNER_V2_PROFILES_ENCODER: Final = "0.27.0"
 """First release whose second model runner runs the image encoder during profiling (vllm-project/vllm#48469; its code is in 0.27.1)."""
 TUNES_WHILE_COMPILING: Final = "0.12.0"
@@ -89,6 +89,7 @@ def runners(resolved: Resolved) -> tuple[Runner, ...]:
     first = RUNNER_V2_EXPERTS if resolved.spec.is_moe else RUNNER_V2
     config = resolved.vllm.speculative_config or {}
     method = str(config.get("method", ""))
+    first = RUNNER_V2_DRAFT_MODEL if method == "draft_model" else first
     if is_before(resolved, first) or method in RUNNER_V1_METHODS:
         return (1,)
     is_own_kind = not config or bool(method) or resolved.drafter is not None

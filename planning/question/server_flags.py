@@ -13,8 +13,8 @@ from msgspec import Struct
 
 from planning.data.tables import data_file
 
-TABLES: Final = ("0.28.0", "0.29.0", "0.30.0")
-"""Releases with a table, oldest first: vLLM of the GPU image, and the releases before and after vLLM of the TPU image (planning.data.images)."""
+TABLES: Final = ("0.28.0", "0.29.0", "0.30.0", "0.31.0")
+"""Releases with a table, oldest first: from the oldest to the newest release among the images (planning.data.images)."""
 
 Kind = Literal["switch", "toggle", "value", "values", "optional"]
 _RELEASE: Final = re.compile(r"v?(\d+)\.(\d+)(?:\.(\d+))?")

@@ -180,6 +180,8 @@ class Deployment(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Ids of findings that the user accepted; they are shown but block nothing."""
     image_version: str | None = None
     """vLLM version in the image; None for the default image's version, empty if unknown."""
+    image_digest: str | None = None
+    """Digest of the image, "sha256:..."; None if unknown. Images of one release can differ in the libraries that they have."""
     image_supports: tuple[str, ...] = ()
     """Precisions that a custom image loads, regardless of `planning.model.support`."""
     image_audio: bool | None = None
@@ -546,6 +548,8 @@ class Plan(Struct, frozen=True, kw_only=True):
     environment: tuple[tuple[str, str], ...]
     vllm_version: str
     """Version of vLLM in the image; empty if unknown."""
+    vulnerabilities: tuple[str, ...]
+    """Ids of the published vulnerabilities that callers can use, the worst first."""
     workload: WorkloadPlan | None = None
     """Results for the deployment's workload; None if it has none."""
 

@@ -131,7 +131,7 @@ IMAGE_TOKENS: Final = (70, 140, 280, 560, 1_120)
 """Allowed soft tokens per image: Gemma 4's `max_soft_tokens` (transformers' Gemma4ImageProcessor). Default: 280."""
 DEFAULT_IMAGE_TOKENS: Final = 280
 LORA_RANKS: Final = (1, 8, 16, 32, 64, 128, 256, 320, 512)
-"""Values of `--max-lora-rank` (vLLM 0.28.0 to 0.30.0, config/lora.py)."""
+"""Values of `--max-lora-rank` (vLLM 0.28.0 to 0.31.0, config/lora.py)."""
 DEFAULT_LORA_RANK: Final = 16
 
 

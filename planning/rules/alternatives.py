@@ -44,7 +44,7 @@ _HARDWARE_OPTIONS = (
 """Options chosen for the current hardware. After a move, the recommended values apply."""
 
 Changes = dict[str, object]
-_DEFAULT_IMAGE: Changes = {"image_version": None, "image_supports": (), "image_audio": None}
+DEFAULT_IMAGE: Changes = {"image_version": None, "image_digest": None, "image_supports": (), "image_audio": None}
 
 
 def alternatives_for(subject: Subject) -> Iterator[Remedy]:
@@ -134,7 +134,12 @@ def house_image(scheme: str, spec: ModelSpec, accelerator: Accelerator) -> Chang
     return (
         None
         if image is None
-        else {"image_version": image.version, "image_supports": image.supports, "image_audio": image.decodes_audio}
+        else {
+            "image_version": image.version,
+            "image_digest": image.digest,
+            "image_supports": image.supports,
+            "image_audio": image.decodes_audio,
+        }
     )
 
 
@@ -159,7 +164,7 @@ def _moved(subject: Subject, accelerator: Accelerator) -> Changes | None:
     if deployment.platform is not None:
         changes["platform"] = platform
     if accelerator.is_tpu != resolved.is_tpu and (deployment.image_version is not None or deployment.image_supports):
-        changes |= _DEFAULT_IMAGE
+        changes |= DEFAULT_IMAGE
     if accelerator.is_tpu and not _loads(subject, accelerator, resolved.scheme.name, resolved.spec):
         image = house_image(resolved.scheme.name, resolved.spec, accelerator)
         if image is None and deployment.model_spec is not None:

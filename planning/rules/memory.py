@@ -22,6 +22,7 @@ from planning.question.releases import tokens_in_flight
 from planning.question.resolved import Resolved
 from planning.question.types import Remedy
 from planning.rules.alternatives import (
+    DEFAULT_IMAGE,
     alternatives_for,
     house_image,
     models_here,
@@ -271,7 +272,7 @@ def _precision(subject: Subject) -> RuleResult | None:
 def _images_that_load(resolved: Resolved) -> Iterator[Remedy]:
     scheme, spec, accelerator = resolved.scheme.name, resolved.spec, resolved.accelerator
     if resolved.deployment.image_version and support_of(scheme, spec, accelerator).answer == "yes":
-        yield Remedy(changes={"image_version": None, "image_supports": (), "image_audio": None})
+        yield Remedy(changes=DEFAULT_IMAGE)
     if image := house_image(scheme, spec, accelerator):
         yield Remedy(changes=image)
 

@@ -258,6 +258,7 @@ def deployment_of(served: Served, place: HostShape, workload: Workload, prices: 
         vcpu=place.vcpu,
         workload=workload,
         image_version=image.version if image else None,
+        image_digest=image.digest if image else None,
         image_supports=image.supports if image else (),
         image_audio=image.decodes_audio if image else None,
         prices=prices,

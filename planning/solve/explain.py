@@ -23,7 +23,7 @@ def explain(subject: Subject) -> tuple[tuple[str, tuple[str, ...]], ...]:
         ("Memory of one device", tuple(_memory(subject))),
         ("KV cache", tuple(_kv(subject))),
         ("Start-up", tuple(_startup(subject))),
-        *((("Accepted risk (SECURITY.md)", (risk, ADVICE)),) if (risk := vulnerabilities(subject)) else ()),
+        *((("Published vulnerabilities", tuple(_vulnerabilities(subject))),) if vulnerabilities(subject) else ()),
         *((("Weights modes", tuple(_ways(subject))),) if loading_modes(subject) else ()),
     )
 
@@ -120,6 +120,12 @@ def _startup(subject: Subject) -> Iterator[str]:
     ):
         if seconds is not None:
             yield f"{name:<42} {seconds:8.1f} s"
+
+
+def _vulnerabilities(subject: Subject) -> Iterator[str]:
+    for one in vulnerabilities(subject):
+        yield f"{one.id}: a caller can {one.what}; fixed in vLLM {one.fixed}; {one.source}"
+    yield ADVICE
 
 
 def _ways(subject: Subject) -> Iterator[str]:

@@ -14,6 +14,7 @@ def plan_json(plan: Plan, wording: Wording = FIELDS) -> dict[str, Any]:
     """Return a plan in JSON types; `wording` has the caller's keys."""
     document = asdict(plan.summary())
     document["vllm_version"] = plan.vllm_version or None
+    document["vulnerabilities"] = list(plan.vulnerabilities)
     document["memory"] |= rounded(plan.memory, kv_margin_gib=3)
     document["startup"] |= rounded(plan.startup, load_low_s=1, load_high_s=1, compile_low_s=1, compile_high_s=1)
     document["startup"] |= rounded(plan.startup, total_low_s=1, total_high_s=1)

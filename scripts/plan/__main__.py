@@ -115,9 +115,10 @@ def _plan(options: PlanOptions) -> ExitCode:
 
         show_costs(plan)
     else:
+        from planning.planner import original_note
         from scripts.plan.table import show  # rich takes longer to load than the plan
 
-        show(plan, wording)
+        show(plan, wording, original_note(subject))
     return ExitCode.DONE if plan.fits else ExitCode.REFUSED
 
 

@@ -32,7 +32,7 @@ from scripts.plan.options import NONE, Question
 
 ROOT: Final = Path(__file__).resolve().parents[2]
 _PROBE: Final = "cloud_run.startup_probe"
-OF_THE_IMAGE: Final = ("image_version", "image_supports", "image_audio")
+OF_THE_IMAGE: Final = ("image_version", "image_digest", "image_supports", "image_audio")
 _OPTIONS: Final = {
     **{name: f"--{name}" for name in ("model", "accelerator", "platform", "quantization")},
     "image_version": "--vllm",
@@ -135,6 +135,7 @@ def _described(question: Question) -> Deployment:
         model_spec=spec,
         draft_spec=read_model(question.draft_config) if question.draft_config else None,
         image_version=release or (image.version if image else None),
+        image_digest=image.digest if image and not release else None,
         image_supports=image.supports if image else (),
         image_audio=image.decodes_audio if image else None,
         device=parse_device(question.device) if question.device and _given(question.device) else None,

@@ -7,10 +7,12 @@ from typing import Final
 from rich.console import Console
 from rich.text import Text
 
+from planning.data.checkpoints import with_owner
 from planning.machine.hardware import ACCELERATORS, Accelerator
 from planning.memory.margins import margin_words
 from planning.question.types import Band, Finding, Plan, WorkloadPlan
 from planning.rules.findings import notes_of
+from planning.rules.security.advisories import counted_vulnerabilities
 from planning.solve.wording import Wording, remedy_of, worded
 from planning.speed.bands import WIDER, sources_of
 from planning.units import duration
@@ -33,8 +35,8 @@ _VERDICTS: Final = {
 }
 
 
-def show(plan: Plan, wording: Wording) -> None:
-    """Print the plan on stdout."""
+def show(plan: Plan, wording: Wording, note: str = "") -> None:
+    """Print the plan on stdout, with a note about the model below the verdict."""
     console = screen(sys.stdout)
     if console.is_terminal:
         console.width = min(console.width, _MAX_WIDTH)
@@ -42,9 +44,13 @@ def show(plan: Plan, wording: Wording) -> None:
     if plan.fits and plan.margin:
         color, word = "bold yellow", f"fits, but may fail ({margin_words(plan.margin)})"
     title = Text.assemble(
-        (f"{plan.model}", "bold"), f" as {plan.quantization} on {plan.accelerator} ({plan.platform}): ", (word, color)
+        (with_owner(plan.model), "bold"),
+        f" as {plan.quantization} on {plan.accelerator} ({plan.platform}): ",
+        (word, color),
     )
     paragraph(console, title)
+    if note:
+        paragraph(console, note)
     console.print()
     _memory(console, plan)
     _startup(console, plan)
@@ -55,8 +61,9 @@ def show(plan: Plan, wording: Wording) -> None:
     for finding in plan.findings:
         if finding not in notes:
             _finding(console, finding, wording, accepted=finding.id in plan.accepted)
-    if notes:
-        paragraph(console, f"Notes: {len(notes)} (--explain lists them)")
+    for line in (counted_vulnerabilities(plan.vulnerabilities), f"Notes: {len(notes)}" if notes else ""):
+        if line:
+            paragraph(console, f"{line} (--explain lists them)")
 
 
 def _memory(console: Console, plan: Plan) -> None:

@@ -38,7 +38,7 @@ _STARTS: Final = frozenset({"create", "update", "replace"})
 _LONGEST_LINE: Final = 300
 _GOOGLE_LIMIT_S: Final = 60.0
 """Timeout of Google's answer about the server."""
-_NOTES: Final = ("Notes: ", "Accepted findings: ")
+_NOTES: Final = ("Published vulnerabilities that apply: ", "Notes: ", "Accepted findings: ")
 _FINDING: Final = re.compile(r"[A-Z]{3}\d\d: ")
 
 

@@ -1,4 +1,4 @@
-"""Facts for the causes of failed starts in `causes.toml`."""
+"""Causes of failed starts: those of `causes.toml` with their facts, and the crashes on public record."""
 
 import math
 import re
@@ -14,6 +14,7 @@ from planning.data.checkpoints import original_of, other_ids
 from planning.machine.hardware import CLOUD_RUN_GIB_PER_VCPU, CLOUD_RUN_VCPU, find_accelerator, host_of
 from planning.memory.budget import utilization_leaving
 from planning.question.types import Plan, StartupProbe
+from planning.rules.crashes import CRASHES, Crash
 from planning.rules.platforms.cloud_run import STREAMS_FROM_GS
 from planning.speed.startup import LONGEST_PROBE
 from planning.units import align_to
@@ -65,8 +66,15 @@ def cause_of(lines: Sequence[str], start: FailedStart) -> Cause | None:
 
 @cache
 def known_causes() -> Mapping[str, Mapping[str, Any]]:
-    """Return the known causes by name, in the order in which they are tried."""
-    return tomllib.loads(Path(__file__).with_name("causes.toml").read_text(encoding="utf-8"))
+    """Return the known causes by name, in the order in which they are tried: crashes on public record first."""
+    table = tomllib.loads(Path(__file__).with_name("causes.toml").read_text(encoding="utf-8"))
+    return {crash.id: _recorded(crash) for crash in CRASHES.values()} | table
+
+
+def _recorded(crash: Crash) -> Mapping[str, str]:
+    """Return a crash on public record as a row of the table."""
+    text = f"This line is on public record: {crash.dies or crash.likely} ({crash.source}). {crash.way_out}"
+    return {"pattern": crash.pattern, "rule": "REL01", "text": text}
 
 
 def _hint(known: Mapping[str, Any], facts: Mapping[str, Any]) -> str:

@@ -16,7 +16,7 @@ class ImageSettings(Block):
 
     repository: Repository
     """Repository on Docker Hub."""
-    digest: Digest
+    digest: Annotated[Digest, Judged("image_digest")]
     """Digest of the image or of its multi-architecture index. A tag can change under a running service; a digest cannot."""
     version: Annotated[str | None, Judged("image_version"), OnChange("nothing")] = None
     """vLLM version in the image. It is not used to pull; the planner checks which models this version loads."""

@@ -1,13 +1,16 @@
 """What `python -m authors.oracle --part exposure` calls a fault. No vLLM is installed here; its answers are those of 0.32.0."""
 
 import pytest
+import requests as requests_client
 
 from authors.oracle.exposure import (
     CLOSED,
     COMMIT,
     PINNED,
     judged,
+    listening,
     requests,
+    statistics,
 )
 from planning.question.vllm_args import SAFETENSORS, VllmOptions, vllm_arguments
 
@@ -41,3 +44,22 @@ def test_an_answer_that_is_otherwise_is_a_fault(place, name, status, said):
     found = [OPEN, BEHIND, WITH_KEY]
     found[place] = {**found[place], name: status}
     assert judged(*found).faults == [f"exposure: {said}"]
+
+
+def test_the_listener_receives_reports():
+    with listening() as (address, received):
+        assert received == []
+        assert requests_client.post(address, json={"uuid": "1"}, timeout=10).status_code == 200
+        assert received == [{"uuid": "1"}]
+
+
+@pytest.mark.parametrize(
+    ("before", "behind", "said"),
+    [
+        ([{"uuid": "1"}], [], []),
+        ([], [], ["exposure: usage statistics, by default: must be sent, or their absence proves nothing"]),
+        ([{}], [{}], ["exposure: usage statistics, as the stacks start it: must be 0, but are 1"]),
+    ],
+)
+def test_statistics_that_are_sent_or_not_seen_at_all_are_a_fault(before, behind, said):
+    assert statistics(before, behind).faults == said

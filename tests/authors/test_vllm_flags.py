@@ -25,6 +25,7 @@ class EngineArgs:
         backend["type"] = str
         group.add_argument("--backend", **backend)
         group.add_argument("--off", action="store_true")
+        group.add_argument("--old", action=DeprecatedAction)
         group.add_argument("--gdn", choices=["a", "b"])
         group.add_argument("--seed", **model_kwargs["seed"])
         group.add_argument("--share", **model_kwargs["share"])
@@ -102,6 +103,7 @@ LINES = [
     "--max-num-batched-tokens value <size?>",
     "--names values",
     "--off switch",
+    "--old value",
     "--own value",
     "--port value <int>",
     "--quantization -q value",

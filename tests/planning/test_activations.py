@@ -11,6 +11,7 @@ from planning.memory.budget import captured_graphs, graph_gib
 from planning.memory.kv_cache import layout_of
 from planning.memory.resolve import resolve
 from planning.question.recommendation import TEXT_ONLY
+from planning.question.releases import keeps_stored_head, runners
 from planning.question.resolved import Resolved
 from planning.question.types import Deployment
 from planning.question.vllm_args import VllmOptions
@@ -79,6 +80,17 @@ def test_the_compiler_holds_the_widest_table_that_it_compiles(model: str, width:
     left = gpu_activation_gib(resolved(model, "H200", "0.26.0", **sizes, **options))
     table = (262_144 + 2 * 2_560) * width * 2 / GIB + constant("NON_TORCH_GIB")
     assert left == pytest.approx(table) if width else left < 1
+
+
+def test_a_general_draft_model_moves_to_the_second_runner_in_0_31():
+    drafts = {"method": "draft_model", "model": "google/gemma-4-31B-it-assistant", "num_speculative_tokens": 3}
+    found = [runners(resolved("31B-it", version=one, speculative_config=drafts)) for one in ("0.30.0", "0.31.0", "")]
+    assert found == [(1,), (2,), (1, 2)]
+
+
+def test_a_stored_head_of_e2b_stays_from_0_29():
+    kept = [keeps_stored_head(resolved("E2B-it-qat-w4a16-ct", version=one)) for one in ("0.28.0", "0.29.0", "")]
+    assert kept == [False, True, True]
 
 
 def test_a_draft_model_is_captured_too():

@@ -58,7 +58,7 @@ def test_an_argument_with_a_key_of_its_own_moves_there(arguments: tuple[str, ...
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (("--disable-log-requests",), "--disable-log-requests is not a flag of vLLM 0.28.0 (did you mean"),
+        (("--disable-log-requests",), "--disable-log-requests is not a flag of vLLM 0.31.0 (did you mean"),
         (("--enable-lora=true",), "--enable-lora takes no value"),
         (("--max-logprobs",), "--max-logprobs has no value"),
         (
@@ -69,7 +69,10 @@ def test_an_argument_with_a_key_of_its_own_moves_there(arguments: tuple[str, ...
         (("--watermark=low",), "expected a number."),
         (("--max-num-scheduled-tokens=4x",), "expected a whole number, such as 4096 or 4k."),
         (("5", "--headless"), "argument 1 does not belong to a flag"),
-        (("--max-n=5",), "--max-n could be --max-num-batched-tokens, --max-num-scheduled-tokens, --max-num-seqs"),
+        (
+            ("--max-n=5",),
+            "--max-n could be --max-num-active-seqs, --max-num-batched-tokens, --max-num-queued-reqs and others",
+        ),
         (("--no-max-logprobs",), "--no-max-logprobs is not a flag"),
         (("-h",), "-h prints the help"),
     ],

@@ -279,7 +279,7 @@ def test_the_way_out_of_a_card_that_is_too_small_fits_as_it_is_printed(run):
 def test_an_image_that_does_not_exist_is_refused_with_those_that_do(run):
     code, _, err = run(*E2B, "--image", "vllm-tpu-w4")
     assert code == 2
-    assert '--image is "vllm-tpu-w4". Allowed: vllm-openai, vllm-tpu,' in err
+    assert '--image is "vllm-tpu-w4". Allowed: vllm-openai, vllm-openai-0.28.0, vllm-tpu,' in err
     assert "--compare and --image cannot be combined" in run("--compare", *QAT, "--image", "vllm-tpu-w4a16")[2]
     assert "vllm-openai is an image for GPUs, but v6e-4" in run(*E2B, "--image", "vllm-openai")[2]
     assert run(*E2B, "--image", "vllm-tpu")[0] == 0

@@ -18,6 +18,7 @@ from planning.data.tables import data_file, row_of
 from planning.machine import hardware
 from planning.machine.hardware import ACCELERATORS, Accelerator, Host
 from planning.model.support import Support, support_rows
+from planning.rules.crashes import CRASHES, Crash
 from planning.rules.registry import ALL_RULES, Rule
 from planning.rules.security import advisories
 
@@ -26,6 +27,7 @@ FILES: dict[str, tuple[type[object], Mapping[str, object]]] = {
     "images": (Image, IMAGES),
     "rules": (Rule, ALL_RULES),
     "advisories": (advisories.Advisory, advisories.ADVISORIES),
+    "crashes": (Crash, CRASHES),
     "prices": (ListPrice, PRICES),
     "sources": (PriceSource, SOURCES),
     "precisions": (Support, {str(place): row for place, row in enumerate(support_rows())}),

@@ -56,6 +56,20 @@ OLD_TPU_IMAGE = {"repository": "vllm/vllm-tpu", "digest": "sha256:" + "b" * 64, 
 FOREIGN = {"model": "google/gemma-4-E2B-it-assistant", "num_speculative_tokens": 3}
 
 
+def released(version: str, digest: str = f"sha256:{'2' * 64}") -> Mapping[str, str]:
+    return {"repository": "vllm/vllm-openai", "digest": digest, "version": version}
+
+
+def drafting(drafter: str) -> Mapping[str, object]:
+    return {"method": "draft-model", "drafter": drafter, "tokens": 3}
+
+
+DRAFTS_12B = {"vllm.speculative": drafting("google/gemma-4-12B-it-assistant")}
+DRAFTS_26B = {"vllm.speculative": drafting("google/gemma-4-26B-A4B-it-assistant")}
+OF_0_27_0 = "sha256:07ea4e292adf3a26b05ac97114b28849cf4551a26beb1fbe7decd3842d752ed7"
+WITH_EXPERTS = {"image": released("0.31.0"), "vllm.extraArgs": ["--enable-expert-parallel"], **DRAFTS_26B}
+
+
 class Incident(NamedTuple):
     """One edit of a stack's file, and the finding that it has to show."""
 
@@ -88,7 +102,8 @@ INCIDENTS: Mapping[str, Incident] = {
     "FIT06": Incident("tpu-v6e1-e4b", {"model": "google/gemma-4-E4B-it-qat-w4a16-ct"}, "block", r"- set model: google/gemma-4-E4B-it and remove modelRev"),
     "FIT07": Incident("tpu-v6e1", {"vllm.kvCacheDtype": "fp8"}, "warn", r"tokens of \d+ KiB, .* Remove vllm\.kvCacheDtype"),
     "FIT08": Incident("rtx6000-31b", {"vllm.tensorParallelSize": 2}, "block", r"is 2, .* has 1 GPU"),
-    "FIT09": Incident("l4-qat", {"vllm.maxModelLen": 200_000}, "warn", r"3\.19 GiB holds little .* 200,000 .*may run out.* vllm\.maxModelLen: \d+"),
+    "FIT09": Incident("l4-qat", {"vllm.maxModelLen": 200_000}, "warn", r"3\.20 GiB holds little .* 200,000 .*may run out.* vllm\.maxModelLen: \d+"),
+    "REL01": Incident("l4-12b-qat", {"image": released("0.28.0"), **DRAFTS_12B}, "block", r"will not .*pull/53884\)\. .*[Rr]emove vllm\.speculative"),
     "LEN02": Incident("tpu-v6e4", {"vllm.maxNumBatchedTokens": 2_048}, "block", r"vllm\.maxNumBatchedTokens: 2496"),
     "LEN03": Incident("tpu-v6e4", {"vllm.maxModelLen": 131_073}, "block", r"131,073.*vllm\.maxModelLen: 131072"),
     "LDR01": Incident("l4-qat", {"vllm.loadFormat": "runai_streamer"}, "block", r"10 min.* cloudRun\.mount\.mode: streamer and remove"),
@@ -114,7 +129,7 @@ INCIDENTS: Mapping[str, Incident] = {
     "NET03": Incident("tpu-v6e1", HUB_DRAFTER, "block", r"-assistant .*Remove tpu\.existingNetwork; or remove vllm\.speculativeConfig\. Or run gemma"),
     "SEC01": Incident("tpu-v6e4", {"vllm.extraArgs": ["--api-key=canary"]}, "block", r"1 argument.*vllm\.extraArgs: \[\]"),
     "ARG01": Incident("l4-qat", {"vllm.extraArgs": ["--max_num_seqs", "8", "--grpc"]}, "block", r"1 argument.*maxNumSeqs: 8, vllm\.extraArgs: \[--grpc\]"),
-    "ARG02": Incident("l4-qat", {"vllm.extraArgs": ["--disable-log-requests"]}, "block", r"not a flag of vLLM 0\.28\.0 .*Set vllm\.extraArgs: \[\]"),
+    "ARG02": Incident("l4-qat", {"vllm.extraArgs": ["--disable-log-requests"]}, "block", r"not a flag of vLLM 0\.31\.0 .*Set vllm\.extraArgs: \[\]"),
     "ARG03": Incident("tpu-v6e1", TOKENS_1000, "block", r"to 1,000, but .* 560 or 1120 .*imageTokens: 1120.*or set vllm\.extraArgs: \[\]"),
     "ARG04": Incident("tpu-v6e1", {"vllm.toolCallParser": "hermes"}, "warn", r"toolCallParser is hermes, .*as text\. Set vllm\.toolCallParser: gemma4\."),
     "HST01": Incident("l4-qat", {"cloudRun.memory": "64Gi"}, "block", r"64 GiB, .* 16 to 32 GiB with L4\. Set cloudRun\.memory: 32Gi"),
@@ -126,7 +141,7 @@ INCIDENTS: Mapping[str, Incident] = {
     "SEC07": Incident("tpu-v6e1", {"modelRevision": None}, "warn", r"gemma-4-E2B-it has no commit\. .*[Ss]et modelRevision: 3e22461f65e8"),
     "LDR04": Incident("l4-qat", {"vllm.loadFormat": "auto"}, "warn", r"vllm\.loadFormat is auto, .*without safetensors.*[Rr]emove vllm\.loadFormat"),
     "MOD06": Incident("tpu-v6e1", {"vllm.trustRemoteCode": True}, "warn", r"vllm\.trustRemoteCode is true\. .*[Rr]emove vllm\.trustRemoteCode"),
-    "SEC04": Incident("l4-qat", {"cloudRun.public": True}, "warn", r"0\.28\.0 has 5 published .*; vLLM 0\.32\.0 .*exhaust the .*\(CVE-2026-105760\)"),
+    "SEC04": Incident("l4-qat", {"cloudRun.public": True}, "warn", r"0\.31\.0 has 2 published .*; vLLM 0\.32\.0 .*stall all .*\(PYSEC-2026-4344\)"),
     "SEC11": Incident("tpu-v6e1", {"vllm.trustRemoteCode": True}, "block", r"0\.31\.0 has none .*\(CVE-2026-114053\).*[Rr]emove vllm\.trustRemoteCode"),
     "SEC05": Incident("l4-qat", {"apiKeySecret": KEY, "vllm.extraArgs": ["--grpc"]}, "block", r"checks no API key.*vllm\.extraArgs: \[\]"),
     "SEC06": Incident("tpu-v6e1", {"vllm.allowedMediaDomains": ["a.example.com"]}, "warn", r"URLs of a\.example\.com.*Remove vllm\.allowedMedia"),
@@ -152,6 +167,13 @@ INCIDENTS: Mapping[str, Incident] = {
     "CST05": Incident("tpu-v6e4", {}, "info", r"v6e_flex_start_usd_per_chip_hour in southamerica-west1 is known.* Run .*plan prices`\."),
 }  # fmt: skip
 MORE: tuple[tuple[str, Incident], ...] = (
+    ("REL01", Incident("l4-12b-qat-mtp", {"image": released("0.28.0")}, "warn", r"may not .*unquantized-assistant .*/53884\).* [Rr]emove vllm\.speculative")),
+    ("REL01", Incident("l4-qat", {"image": released("0.26.0"), **DRAFTS_26B}, "block", r"3,840.*/48848\)\. Set image: vllm-openai; or remove vllm\.spec")),
+    ("REL01", Incident("l4-qat", {"image": released("0.27.0", OF_0_27_0)}, "block", r"Transformers 5\.15.*issues/51744\)\. Set image: vllm-openai\.")),
+    ("REL01", Incident("l4-qat", {"image": {**released("0.27.0", OF_0_27_0), "version": None}}, "block", r"Transformers 5\.15.*/51744\)\. Set image: vllm-")),
+    ("REL01", Incident("l4-qat", {"image": released("0.27.1")}, "warn", r"may not start: .*is unknown .*issues/51744\)\. Set image: vllm-openai\.")),
+    ("REL01", Incident("l4-qat", WITH_EXPERTS, "block", r"no experts .*pull/56936\)\. .*[Ss]et vllm\.extraArgs: \[\]; or remove vllm\.speculative\.")),
+    ("REL01", Incident("tpu-v6e4", {**REPLICAS, "tpu.compileCache": "bucket"}, "warn", r"issues/38004\)\. Set tpu\.compileCache: off; or remove vllm\.data")),
     ("SEC02", Incident("l4-qat", {"cloudRun.public": True, "apiKeySecret": KEY}, "block", r"except /health requires the API key.*No maxUsd.*set maxUsd")),
     ("SEC02", Incident("l4-qat", {"cloudRun.public": True, "apiKeySecret": KEY, "maxUsd": 50}, "warn", r"requires the API key.*up to \$974")),
     ("SEC02", Incident("l4-qat", {"cloudRun.public": True, "maxUsd": 50}, "block", r"The endpoint is public: anyone can use it, at a cost of up to \$974")),
@@ -165,8 +187,8 @@ MORE: tuple[tuple[str, Incident], ...] = (
     ("FIT06", Incident("tpu-v6e1-e4b", {"model": E4B_QAT, "image": OWN_IMAGE}, "warn", r"is untested on v6e-1: E2B and E4B in 4 bits .* image\.supports")),
     ("FIT06", Incident("l4-12b-qat", {"image": {**OWN_IMAGE, "version": "0.20.0"}}, "block", r"- set image: vllm-openai\n")),
     ("WRK03", Incident("tpu-v6e1", {"workload": {"inputTokens": 262_144}, "vllm.maxModelLen": 512}, "block", r"inputTokens: 1, .*outputTokens: 511")),
-    ("SCL01", Incident("l4-qat", CROWDED, "warn", r"64, .* 20 concurrent requests \(KV .*concurrency: 20")),
-    ("FIT05", Incident("l4-12b-qat", {"vllm.gpuMemoryUtilization": 0.97}, "warn", r"0\.66 GiB .* may crash .* vllm\.gpuMemoryUtilization: 0\.95")),
+    ("SCL01", Incident("l4-qat", CROWDED, "warn", r"64, .* 22 concurrent requests \(KV .*concurrency: 22")),
+    ("FIT05", Incident("l4-12b-qat", {"vllm.gpuMemoryUtilization": 0.97}, "warn", r"0\.66 GiB .* may crash .* vllm\.gpuMemoryUtilization: 0\.96")),
     ("FIT05", Incident("tpu-v6e1", {"vllm.gpuMemoryUtilization": 1.0}, "block", r"0\.00 GiB .* at least 0\.82 GiB .* vllm\.gpuMemoryUtilization: 0\.95")),
     ("FIT05", Incident("tpu-v6e4-turbo", {"vllm.gpuMemoryUtilization": 0.95}, "warn", r"1\.56 GiB .*1\.50 GiB to verify .*load\. Set .*Utilization: 0\.91")),
     ("FIT07", Incident("tpu-v6e4-turbo", {}, "info", r"1\.71 times as many than with bf16.*Keep it if")),

@@ -13,8 +13,11 @@ from planning.question.workload import Workload
 from tests.records import replace
 
 CLOSED = {
+    "DO_NOT_TRACK": "1",
+    "HF_HUB_DISABLE_TELEMETRY": "1",
     "VLLM_ALLOW_RUNTIME_LORA_UPDATING": "0",
     "VLLM_MEDIA_URL_ALLOW_REDIRECTS": "0",
+    "VLLM_NO_USAGE_STATS": "1",
     "VLLM_SERVER_DEV_MODE": "0",
 }
 E2B = Deployment(model="google/gemma-4-E2B-it", accelerator="v6e-4")

@@ -340,9 +340,12 @@ def test_a_known_vulnerability_is_found_where_everybody_may_call_and_depends_on_
     with_video = replace(vllm, limit_mm_per_prompt={"image": 1, "video": 1})
     assert said() == ("warn", 5)
     assert said(public=False) is None
-    assert "has 5 published vulnerabilities" in vulnerabilities(
-        examine(replace(on_cloud_run(), image_version="0.28.0"))
+    assert len(vulnerabilities(examine(replace(on_cloud_run(), image_version="0.28.0")))) == 5
+    assert plan(replace(on_cloud_run(), image_version="0.31.0")).vulnerabilities == (
+        "PYSEC-2026-4344",
+        "PYSEC-2026-4349",
     )
+    assert plan(replace(on_cloud_run(), image_version="0.32.0")).vulnerabilities == ()
     assert said(image_version="0.30.1rc1.dev221+gc8d7a7dd1") == ("warn", 2)
     assert said(image_version="0.30.0rc1.dev5") == ("warn", 5), "its commit may be older than the repair"
     assert said(image_version="0.31.0", vllm=template) is None

@@ -1,11 +1,15 @@
 """The shipped stacks follow the planner's own advice, or accept a finding with the reason beside it, and cost what their files say."""
 
+import re
 from pathlib import Path
 
 import pytest
 
 from planning import Deployment, plan
+from planning.cost.subject import examine
+from planning.data.checkpoints import with_owner
 from planning.data.images import IMAGES
+from planning.planner import original_note
 from planning.question.fields import changed, value_at
 from planning.question.workload import DEFAULT_WORKLOAD
 from planning.solve.candidates import checkpoints_of, deployment_of, rented, servings_of
@@ -31,6 +35,29 @@ def unaccepted(found):
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.name)
 def test_no_stack_comes_with_a_finding_that_it_does_not_accept(path):
     assert unaccepted(planned(path)) == []
+
+
+@pytest.mark.parametrize(("release", "found"), [("0.28.0", ["REL01"]), ("0.31.0", [])])
+def test_the_stack_with_a_draft_model_is_clear_of_the_known_crash_from_the_release_that_fixes_it(release, found):
+    deployment = changed(deployed(ROOT / "Pulumi.l4-12b-qat-mtp.yaml"), {"image_version": release})
+    assert unaccepted(plan(deployment)) == found
+    assert plan(deployment).fits
+
+
+def test_a_stack_on_an_individuals_repack_says_so_everywhere_and_what_googles_own_checkpoint_costs():
+    pages = [(ROOT / name).read_text(encoding="utf-8") for name in ("README.md", "docs/reference/stacks.md")]
+    repacked = {path: note for path in FILES if (note := original_note(examine(deployed(path))))}
+    assert [path.name for path in repacked] == ["Pulumi.l4-qat.yaml", "Pulumi.tpu-v6e1-26b-w4a16.yaml"]
+    for path, note in repacked.items():
+        (price,) = re.findall(r"does not fit on \S+; it fits on RTX PRO 6000 on Cloud Run \((\$[\d.]+)/h\)", note)
+        assert all(f"{price} per hour" in page for page in pages)
+        assert "(an individual's repack)" in path.read_text(encoding="utf-8").splitlines()[1]
+        assert with_owner(planned(path).model).endswith("(an individual's repack)")
+        rows = [
+            row for page in pages for row in page.splitlines() if row.startswith(f"| `{path.stem.partition('.')[2]}` ")
+        ]
+        assert rows
+        assert all("an individual's repack" in row for row in rows)
 
 
 def test_no_finding_is_in_every_stack():

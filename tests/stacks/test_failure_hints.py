@@ -5,6 +5,7 @@ The lines are those of public logs, of Cloud Run's system log and of vLLM.
 
 import pytest
 
+from planning.rules.crashes import CRASHES
 from planning.rules.findings import RULES
 from stacks.hooks.failure_hints import cause_of, known_causes
 from stacks.settings import ProbeSettings
@@ -33,6 +34,7 @@ TOO_LONG = (
 )
 NO_CACHE = "ValueError: No available memory for the cache blocks (Available KV cache memory: -1.22 GiB). Try increasing `gpu_memory_utilization`."
 CUDA = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.50 GiB. GPU 0 has a total capacity of 22.03 GiB"
+ENGINE_FAILED = "RuntimeError: Engine core initialization failed. See root cause above. Failed core proc(s): {}"
 FLAG = "vllm: error: unrecognized arguments: --max-model-length=8192"
 BEGUN = (
     "RuntimeError: Unexpected error from cudaGetDeviceCount(). Did you run some cuda functions before calling NumCudaDevices() that might have "
@@ -101,7 +103,7 @@ SHORT = ProbeSettings.model_validate({"initialDelay": "60s", "period": "60s", "f
         pytest.param(
             ["HFValidationError: Repo id must be in the form 'repo_name' or 'namespace/repo_name': 'gs://b/m'.", EXIT],
             {},
-            ["The image's vLLM (0.28.0) treats a gs:// URI as", "vLLM 0.11.1 or later"],
+            ["The image's vLLM (0.31.0) treats a gs:// URI as", "vLLM 0.11.1 or later"],
             id="image without the streamer",
         ),
         pytest.param(
@@ -197,6 +199,27 @@ def test_a_failure_is_explained_with_its_figure_and_the_way_out(lines, changes, 
     cause = cause_of(lines, failed_start(**changes))
     assert all(part in cause.hint for part in says), cause.hint
     assert cause.line in lines
+
+
+RECORDED = {
+    "vllm-project/vllm#53884": "RuntimeError: Cannot copy between CPU and CUDA tensors during CUDA graph capture unless the CPU tensor is pinned.",
+    "vllm-project/vllm#48848": "RuntimeError('a and b must have same reduction dim, but got [s47, 3840] X [5632, 1024].')",
+    "vllm-project/vllm#51744": (
+        "transformers.integrations.heterogeneity.configuration_utils.AmbiguousGlobalPerLayerAttributeError: 'head_dim' is a per-layer attribute"
+    ),
+    "vllm-project/vllm#56936": "Value error, Number of experts in the model must be greater than 0 when expert parallelism is enabled.",
+    "jax-ml/jax#38004": "schecklt: Invalid logical z",
+}
+"""The lines as the threads quote them."""
+
+
+def test_a_crash_on_public_record_is_recognized_with_its_page_and_the_way_out():
+    assert RECORDED.keys() == CRASHES.keys()
+    for identifier, line in RECORDED.items():
+        cause = cause_of([f"(EngineCore pid=407) {line}", ENGINE_FAILED, EXIT, CANCELLED], failed_start())
+        assert cause.finding == "REL01"
+        assert CRASHES[identifier].source in cause.hint
+        assert CRASHES[identifier].way_out in cause.hint
 
 
 def test_what_the_planner_does_not_know_has_no_hint():

@@ -27,13 +27,17 @@ def lines(stack, date, *accepted):
 
 
 @pytest.mark.parametrize(
-    ("stack", "date", "count"),
-    [("tpu-v6e1", "2026-09-20", 1), ("tpu-v6e1", "2027-06-01", 2), ("l4-12b-qat", "2026-09-20", 0)],
+    ("stack", "date", "vulnerabilities", "notes"),
+    [("tpu-v6e1", "2026-09-20", 5, 1), ("tpu-v6e1", "2027-06-01", 5, 2), ("l4-12b-qat", "2026-09-20", 2, 0)],
 )
-def test_notes_are_one_line_that_counts_them_and_names_the_command(stack, date, count):
+def test_vulnerabilities_and_notes_are_a_line_each_that_counts_them_and_names_the_command(
+    stack, date, vulnerabilities, notes
+):
     said = lines(stack, date)
     assert [line.split()[0] for line in said[1:3]] == ["Starts", "Costs"]
-    assert said[3:] == ([f"Notes: {count}. To list them, run `gemma plan {stack} --explain`."] if count else [])
+    then = f"To list them, run `gemma plan {stack} --explain`."
+    counted = [f"Published vulnerabilities that apply: {vulnerabilities}. {then}"]
+    assert said[3:] == [*counted, *([f"Notes: {notes}. {then}"] if notes else [])]
 
 
 def test_accepted_findings_are_one_line_and_the_cost_stays():

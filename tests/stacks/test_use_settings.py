@@ -154,9 +154,9 @@ def test_a_remedy_is_worded_and_applied_in_the_keys_that_the_file_uses():
 HEARING = {"model": "google/gemma-4-E4B-it", "modelRevision": None, "weights": "hub"}
 CUSTOM = {"repository": "me/vllm-audio", "digest": f"sha256:{'a' * 64}", "version": "0.28.0"}
 IMAGES = {
-    "no": ({}, r"will fail, because the image lacks .*vllm\[audio\]", 0),
+    "no": ({"image": "vllm-openai-0.28.0"}, r"will fail, because the image lacks .*vllm\[audio\]", 0),
     "yes": ({"image": {**CUSTOM, "audio": True}}, None, 1),
-    "unknown": ({"image": CUSTOM}, r"will fail unless the image has .*unknown", 1),
+    "unknown": ({}, r"will fail unless the image has .*unknown", 1),
 }
 
 

@@ -5,7 +5,7 @@ docs/authors/simulated-server.md lists the real and the simulated parts, and the
 
 from typing import Final
 
-VERSION = "0.28.0"
+VERSION = "0.31.0"
 """The vLLM release whose flags, log lines and messages this server follows."""
 PLANNED_MARK: Final = "[simulated] start planned:"
 """The first line of the log. A runtime reads three facts from it: the state of the process, the container's port, the duration of its start."""

@@ -60,6 +60,18 @@ _TOO_OLD: Final = (
 )
 
 
+_CAPTURED: Final = (
+    "RuntimeError: Cannot copy between CPU and CUDA tensors during CUDA graph capture unless the CPU tensor is pinned. Please use "
+    "tensor.pin_memory() or allocate the tensor with pin_memory=True."
+)
+_WIDTHS: Final = "RuntimeError: a and b must have same reduction dim, but got [s47, 3840] X [5632, 1024]."
+_DIES: Final = {
+    "gemma-4-12B-it-assistant": ((0, 25), (0, 29), _CAPTURED),  # vllm-project/vllm#53884; not with --enforce-eager
+    "gemma-4-26B-A4B-it-assistant": ((0, 25), (0, 27), _WIDTHS),  # vllm-project/vllm#48848
+}
+"""Draft model -> first release that dies with it on a GPU, first one that does not, and the engine's message."""
+
+
 class KilledError(Exception):
     """The container exceeds its memory limit during the load; `used_mib` is its use at that time."""
 
@@ -108,6 +120,8 @@ def plan(arguments: Arguments, environment: RuntimeEnvironment) -> Start:
         _check_devices(environment)
         weights = find_weights(arguments, environment)
         planned = capacity(arguments, as_loaded(weights.model, accelerator, environment.image), accelerator)
+        if accelerator.kind != "tpu":
+            _check_drafter(arguments, _release(environment.version))
     except EngineStartError as error:
         step = StartupStep(at_s=_IMPORT_S + 20.0 if isinstance(error, LateError) else _IMPORT_S, error=error)
         return Start(steps=(step,), capacity=None, model=None, accelerator=accelerator)
@@ -140,9 +154,21 @@ def _check_devices(environment: RuntimeEnvironment) -> None:
         raise EngineStartError(_TOO_OLD.format(version=driver_cuda))
 
 
+def _check_drafter(arguments: Arguments, release: tuple[int, ...]) -> None:
+    """Raise EngineStartError with the real server's message if its release dies with the draft model."""
+    name = str(arguments.speculative_config.get("model") or "").rpartition("/")[2]
+    first, fixed, message = _DIES.get(name, ((), (), ""))
+    if first <= release < fixed and not (message == _CAPTURED and arguments.enforce_eager):
+        raise EngineStartError(message)
+
+
 def _has_cuda_13(version: str) -> bool:
-    numbers = [int(part) for part in version.split(".")[:2] if part.isdigit()]
-    return tuple(numbers) >= _FIRST_WITH_CUDA_13
+    return _release(version) >= _FIRST_WITH_CUDA_13
+
+
+def _release(version: str) -> tuple[int, ...]:
+    """Return the first two numbers of a release; empty if unknown."""
+    return tuple(int(part) for part in version.split(".")[:2] if part.isdigit())
 
 
 def _steps(

@@ -76,14 +76,18 @@ def _vulnerable(subject: Subject) -> RuleResult | None:
             "The image's version of vLLM is unknown, and so are its published vulnerabilities.",
             advice="Set `image_version` to the version in the first lines of its log.",
         )
-    text = vulnerabilities(subject) if subject.resolved.deployment.public else ""
-    return RuleResult(text, severity="warn", advice=ADVICE) if text else None
+    found = vulnerabilities(subject) if subject.resolved.deployment.public else ()
+    return RuleResult(_text(subject, found), severity="warn", advice=ADVICE) if found else None
 
 
-def vulnerabilities(subject: Subject) -> str:
-    """Return the published vulnerabilities that callers of this deployment can use, as text; empty without any."""
+def vulnerabilities(subject: Subject) -> Sequence[Advisory]:
+    """Return the published vulnerabilities that callers of this deployment can use, the worst first."""
     resolved = subject.resolved
     needs = {"nothing": True, "no chat template of the server": resolved.vllm.chat_template is None}
     needs |= {"video": resolved.item_limit("video") > 0, "trustRemoteCode": bool(resolved.vllm.trust_remote_code)}
-    found = _found(subject, needs)
-    return _text(subject, found) if found else ""
+    return _found(subject, needs)
+
+
+def counted_vulnerabilities(ids: Sequence[str]) -> str:
+    """Return the line of a plan about its published vulnerabilities, without a full stop; empty without any."""
+    return f"Published vulnerabilities that apply: {len(ids)}" if ids else ""

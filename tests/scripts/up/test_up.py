@@ -150,7 +150,11 @@ def test_it_states_the_effect_the_counts_the_cost_and_limits_without_a_guard_bef
     engine.limits[24 * 3600, "my-project"] = "Limits: no guard is known."
     engine.preview = preview_of(
         RESTART,
-        said=["fits\n", f"Notes: 3. To list them, run `gemma plan {STACK} --explain`."],
+        said=[
+            "fits\n",
+            f"Published vulnerabilities that apply: 2. To list them, run `gemma plan {STACK} --explain`.",
+            f"Notes: 3. To list them, run `gemma plan {STACK} --explain`.",
+        ],
         warned=["warning: old \x1b[2J", "warning: FIT07: fp8 buys nothing", "HST02: A disk.\n  - set it"],
     )
     engine.typed = "no\n"
@@ -158,7 +162,10 @@ def test_it_states_the_effect_the_counts_the_cost_and_limits_without_a_guard_bef
     out, err = capsys.readouterr()
     assert out.splitlines() == [
         "Warning: old \\u001b[2J",
-        f"Notes: 3; Warnings: FIT07, HST02. To read them, run `gemma plan {STACK} --explain`.",
+        (
+            "Published vulnerabilities that apply: 2; Notes: 3; Warnings: FIT07, HST02. "
+            f"To read them, run `gemma plan {STACK} --explain`."
+        ),
         "fits",
         f"{STACK}: restarts the server on its node and keeps the capacity.",
         (

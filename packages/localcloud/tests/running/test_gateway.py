@@ -28,7 +28,7 @@ REGION, ZONE = "us-east5", "us-east5-a"
 COMPUTE, RUN, TPU = f"/compute/compute/v1/{P}", f"/run/v2/{P}/locations/{REGION}", f"/tpu/v2alpha1/{P}/locations/{ZONE}"
 MODEL = "google/gemma-4-E2B-it"
 ACCOUNT = f"gateway@{PROJECT}.iam.gserviceaccount.com"
-VLLM = "docker.io/vllm/vllm-openai:v0.28.0@sha256:61fc8a896b0a4fbbbdc063bc4b0dbc25ce98e02b5050c24aeb7830ac02039b14"
+VLLM = "docker.io/vllm/vllm-openai:v0.31.0@sha256:c1c9f6fd5c109ba7f0546a59f5b2f15fb87f64c77782e90a27b648b42a8e67c3"
 IMAGE = "docker.io/envoyproxy/envoy@sha256:eb2c01c13125d1629637cb4e4cce7207009fb7cc2c8027f9742758549d15b6f4"
 BOOT = """#!/bin/sh
 docker run -d --name server --net=host --privileged {image} vllm serve {model} --port=8000 --max-model-len=4096 --enforce-eager {more}

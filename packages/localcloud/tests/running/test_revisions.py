@@ -165,7 +165,7 @@ def test_any_other_program_is_replaced_by_one_answer(tmp_path: Path):
 
 
 def test_which_containers_the_local_cloud_runs_itself(subtests: pytest.Subtests):
-    hello, vllm = "us-docker.pkg.dev/cloudrun/container/hello", "docker.io/vllm/vllm-openai:v0.28.0@sha256:0"
+    hello, vllm = "us-docker.pkg.dev/cloudrun/container/hello", "docker.io/vllm/vllm-openai:v0.31.0@sha256:0"
     for name, image, command, arguments, is_other in (
         ("an image's own command", hello, (), (), True),
         ("arguments for it", hello, (), ("--port=8080",), True),

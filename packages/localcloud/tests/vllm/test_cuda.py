@@ -10,7 +10,7 @@ MISMATCH = "Error 803: system has unsupported display driver / cuda driver combi
 TOO_OLD = "The NVIDIA driver on your system is too old (found version 12020)"
 
 
-def problem(driver: str, compatibility: str | None, *, version: str = "0.28.0", gpu: str = "nvidia-l4") -> str:
+def problem(driver: str, compatibility: str | None, *, version: str = "0.31.0", gpu: str = "nvidia-l4") -> str:
     """Return the error of a start. Empty if it succeeds."""
     given = {"VLLM_SIM_ACCELERATOR": gpu, "VLLM_SIM_CUDA_DRIVER": driver, "VLLM_SIM_VERSION": version}
     if compatibility is not None:
