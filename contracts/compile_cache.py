@@ -24,7 +24,8 @@ NEUTRAL_FLAGS: Final = frozenset({
 """Flags of vLLM that do not affect compiled programs: flags of the HTTP server and of loading. Others are assumed to affect
 them. A missing program costs its compile time, an unused one a few megabytes. XLA identifies a program by its contents."""
 NEUTRAL_VARIABLES: Final = frozenset({
-    COMPILE_CACHE_VARIABLE, "HF_HOME", "VLLM_ALLOW_RUNTIME_LORA_UPDATING", "VLLM_MEDIA_URL_ALLOW_REDIRECTS", "VLLM_SERVER_DEV_MODE",
+    COMPILE_CACHE_VARIABLE, "HF_HOME", "VLLM_ALLOW_RUNTIME_LORA_UPDATING", "VLLM_MAX_N_SEQUENCES", "VLLM_MEDIA_URL_ALLOW_REDIRECTS",
+    "VLLM_SERVER_DEV_MODE",
 })  # fmt: skip
 """Environment variables that do not affect compiled programs."""
 

@@ -14,6 +14,7 @@ NO_DOMAIN: Final = "none.invalid"
 """Domain of a server that fetches no media by URL. vLLM treats an empty list as "every domain", and this name exists in no DNS (RFC 6761)."""
 EXPOSURE_ENVIRONMENT: Final[Mapping[str, str]] = {
     "VLLM_ALLOW_RUNTIME_LORA_UPDATING": "0",
+    "VLLM_MAX_N_SEQUENCES": "64",  # answers to one request. vLLM allows 16384, and advises 64 or 128 for public servers
     "VLLM_MEDIA_URL_ALLOW_REDIRECTS": "0",
     "VLLM_SERVER_DEV_MODE": "0",
 }

@@ -14,6 +14,7 @@ from tests.records import replace
 
 CLOSED = {
     "VLLM_ALLOW_RUNTIME_LORA_UPDATING": "0",
+    "VLLM_MAX_N_SEQUENCES": "64",
     "VLLM_MEDIA_URL_ALLOW_REDIRECTS": "0",
     "VLLM_SERVER_DEV_MODE": "0",
 }
