@@ -44,7 +44,8 @@ class RuntimeEnvironment:
     memory; `network_mb_per_s`: the network bandwidth; `paths`: container paths and the real folders behind them; `version`: vLLM's;
     `buckets`: those that the command line names, None if `gs://` is not modeled; `memory_volumes`: real folders of in-memory volumes,
     with their size in MiB; `streamer_limit`: bytes of the streamer's buffer; `charges`: the file that receives the charges of the start;
-    `python_path`: real folders behind the container's PYTHONPATH; `follows_redirects`, `most_choices`, `is_developer` and `loads_adapters`: vLLM's own variables.
+    `python_path`: real folders behind the container's PYTHONPATH; `follows_redirects`,
+    `most_choices`, `is_developer` and `loads_adapters`: variables of vLLM.
     """
 
     accelerator: str
