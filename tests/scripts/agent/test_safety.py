@@ -36,7 +36,7 @@ ROOT = Path(__file__).parents[3]
 
 READING = {
     *("plan", "compare_machines", "solve", "explain_finding", "doctor", "capacity", "prices", "status", "alerts"),
-    *("logs", "endpoint", "ask", "preview", "compare_benchmarks"),
+    *("logs", "endpoint", "preview", "compare_benchmarks"),
     *("recover", "wait", "cancel"),
 }
 
