@@ -222,6 +222,14 @@ def test_a_request_for_a_whole_address_is_refused_and_goes_nowhere(private, targ
     assert Private.seen == []
 
 
+def test_a_host_that_is_no_address_is_refused(private):
+    with proxied(lambda: opened(ServerAccess(base_url=private, auth="none"))) as url:
+        for host in ("[::1", "[x]y", "a]"):
+            status, said = call(f"{url}/v1/models", headers={"Host": host})
+            assert (status, said["error"]["type"]) in {(400, "connect"), (403, "connect")}, host
+    assert Private.seen == []
+
+
 def test_a_required_key_keeps_other_users_of_the_machine_out(private):
     with proxied(lambda: opened(ServerAccess(base_url=private, auth="none")), key="secret") as url:
         assert call(f"{url}/v1/models")[0] == 401
