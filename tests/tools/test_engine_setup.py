@@ -216,8 +216,11 @@ def python_of(runner):
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", runner.checkout / ".venv"], check=True, timeout=60)
 
 
-def test_a_job_with_credentials_runs_no_installer_if_the_engine_is_missing(runner):
+@pytest.mark.parametrize("has_pulumi", [True, False], ids=["another Pulumi", "no Pulumi"])
+def test_a_job_with_credentials_runs_no_installer_if_the_engine_is_missing(runner, has_pulumi):
     python_of(runner)
+    if not has_pulumi:
+        (runner.folder / "bin" / "pulumi").unlink()
     done = runner.step("actions/unpack/action.yml", "Link the engine")
     assert (done.returncode, runner.asked) == (1, [])
     assert not (runner.folder / "compiled").exists()
