@@ -73,20 +73,25 @@ ROUNDS ?= 6
 oracle: setup  #m Compare the load tester with a real vLLM.
 	@.venv/bin/python -m authors.oracle --rounds $(ROUNDS) $(if $(POINT),--point $(POINT)) $(if $(PART),--part $(PART))
 
+# Environment of pip-audit and zizmor, apart from the project's.
+AUDITORS = { test -x .audit/bin/python || .venv/bin/python -m venv --without-pip .audit; } && \
+	.venv/bin/uv pip install --quiet --python .audit/bin/python --require-hashes -r tools/audit.txt
+
 # Published vulnerabilities of the locked packages. A package that the index does not report on fails too. The oracle's are excluded: its
 # vLLM is one of the measured releases and listens on 127.0.0.1 (planning/data/advisories.json covers the images).
 AUDITED = requirements.txt requirements/agent.txt requirements/dev.txt packages/localcloud/requirements.txt packages/gcp-tpu/requirements.txt packages/loadtest/requirements.txt tools/installer.txt tools/audit.txt tools/site.txt authors/release/backend.txt tests/scripts/connect/clients.txt
 audit: setup  #m Check the locked packages for vulnerabilities.
-	@test -x .audit/bin/python || .venv/bin/python -m venv --without-pip .audit
-	@.venv/bin/uv pip install --quiet --python .audit/bin/python --require-hashes -r tools/audit.txt
+	@$(AUDITORS)
 	@failed=0; for file in $(AUDITED); do \
 		echo "audit: $$file"; .audit/bin/pip-audit --strict --progress-spinner off --disable-pip --require-hashes -r $$file || failed=1; done; exit $$failed
 
-check: setup  ## Check format, types and imports.
+check: setup  ## Check format, types, imports and workflows.
 	@.venv/bin/ruff format --check .
 	@.venv/bin/ruff check .
 	@.venv/bin/pyright
 	@PYTHONPATH=packages:packages/gcp-tpu .venv/bin/lint-imports --no-cache
+	@$(AUDITORS)
+	@.audit/bin/zizmor --offline --no-progress --quiet --strict-collection .github
 
 docs: setup  ## Generate the reference pages.
 	@.venv/bin/python -m authors.docs

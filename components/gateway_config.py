@@ -10,8 +10,15 @@ from contracts.gateway import BUFFER_KIB, CONCURRENCY, GATEWAY_MIB, LONGEST_REQU
 GATEWAY_PORT: Final = 8080
 READY_PATH: Final = "/ready"
 """Path of the startup probe. Envoy answers it itself."""
-SERVER_PATHS: Final = "/(v1/.*|tokenize|detokenize|health|version)"
-"""Paths that callers reach, as a regular expression. vLLM has more, and its API key guards only `/v1`."""
+SERVER_PATHS: Final = (
+    "/v1/(chat/completions|completions|models|messages(/count_tokens)?)",
+    r"/v1/responses(/resp_[\w-]+(/cancel)?)?",
+    "/(tokenize|detokenize|health|version)",
+)
+"""Paths that callers reach, as regular expressions: those of the SDKs of OpenAI, LangChain, LlamaIndex and Anthropic, and of this project.
+
+vLLM has more: adapters, rendering, scores, weights, profiles; and its API key guards only `/v1`. Envoy rejects a longer expression.
+"""
 BACKEND_PATHS: Final = "(health|metrics)"
 """Paths of one server that callers reach with GET, below `/-/NAME/`."""
 UPSTREAM_IDLE_S: Final = 3
@@ -21,8 +28,11 @@ REQUEST_BODY_S: Final = 60
 REQUEST_HEADERS_S: Final = 10
 _RETRIES: Final = 2
 """Two other servers. Not more, because a request that crashes its server also crashes the servers of its retries."""
-CALLERS_IDENTITY: Final = r".*[ ,]eyJ[\w-]*\.eyJ[\w-]*\..*"
-"""Value of `Authorization` with a caller's identity token, with or without the signature that Cloud Run removes. An API key has another form."""
+CALLERS_IDENTITY: Final = r"(.*[ ,\t])?eyJ[\w-]*\.eyJ[\w-]*\..*"
+"""Value of `Authorization` with a caller's identity token, with or without a scheme, and with or without the signature that Cloud Run removes.
+An API key has another form."""
+REMOVED_HEADERS: Final = ("x-serverless-authorization", "cookie", "x-original-url", "x-rewrite-url")
+"""Headers that no server gets: the caller's identity token and cookies, and paths that some servers read in place of the request's."""
 _TYPES: Final = "type.googleapis.com/envoy.extensions"
 
 _Block = Mapping[str, Any]
@@ -74,12 +84,10 @@ def _overload_manager() -> _Block:
 
 
 def _routes(servers: Sequence[GatewayServer]) -> Iterator[_Block]:
-    model: _Block = {
-        "match": _regex(SERVER_PATHS),
-        # Envoy's default of 15 s cuts every long answer.
-        "route": {"cluster": "model", "timeout": "0s", "retry_policy": _retries()},
-    }
-    for route in (*map(_backend_route, servers), model):
+    # Envoy's default of 15 s cuts every long answer.
+    to_model: _Block = {"cluster": "model", "timeout": "0s", "retry_policy": _retries()}
+    models: Sequence[_Block] = [{"match": _regex(paths), "route": to_model} for paths in SERVER_PATHS]
+    for route in (*map(_backend_route, servers), *models):
         headers = [
             *route["match"].get("headers", ()),
             {"name": "authorization", "string_match": _regex(CALLERS_IDENTITY)},
@@ -137,7 +145,7 @@ def _listener(servers: Sequence[GatewayServer], stack: str) -> _Block:
         "name": name,
         "domains": ["*"],
         "routes": list(_routes(servers)),
-        "request_headers_to_remove": ["x-serverless-authorization"],
+        "request_headers_to_remove": [*REMOVED_HEADERS],
     }
     manager = _typed(
         "envoy.filters.network.http_connection_manager",

@@ -25,7 +25,7 @@ NEUTRAL_FLAGS: Final = frozenset({
 them. A missing program costs its compile time, an unused one a few megabytes. XLA identifies a program by its contents."""
 NEUTRAL_VARIABLES: Final = frozenset({
     COMPILE_CACHE_VARIABLE, "DO_NOT_TRACK", "HF_HOME", "HF_HUB_DISABLE_TELEMETRY", "VLLM_ALLOW_RUNTIME_LORA_UPDATING",
-    "VLLM_MEDIA_URL_ALLOW_REDIRECTS", "VLLM_NO_USAGE_STATS", "VLLM_SERVER_DEV_MODE",
+    "VLLM_MAX_N_SEQUENCES", "VLLM_MEDIA_URL_ALLOW_REDIRECTS", "VLLM_NO_USAGE_STATS", "VLLM_SERVER_DEV_MODE",
 })  # fmt: skip
 """Environment variables that do not affect compiled programs."""
 

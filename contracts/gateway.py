@@ -3,8 +3,10 @@
 from typing import Final
 
 ENVOY_REPOSITORY: Final = "envoyproxy/envoy"
+ENVOY_VERSION: Final = "1.39.1"
+"""The tests run the wheel of this version (requirements/dev.in)."""
 ENVOY_DIGEST: Final = "sha256:eb2c01c13125d1629637cb4e4cce7207009fb7cc2c8027f9742758549d15b6f4"
-"""distroless-v1.39.1, by ten public files of several projects (2026-11). No registry has confirmed it here."""
+"""distroless-v1.39.1, ENVOY_VERSION, by ten public files of several projects (2026-11). No registry has confirmed it here."""
 ENVOY_COMMAND: Final = "/usr/local/bin/envoy"
 GATEWAY_VCPU: Final = 1
 CONCURRENCY: Final = 1000

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from contracts.serving_document import ServingDocument
-from vm_agent.base import environment_variable
+from vm_agent.base import environment_variable, log
 from vm_agent.bounded import BoundedServer, QuietHandler
 from vm_agent.cloud import CONNECTION_ERRORS, DIRECT, MetadataClient
 from vm_agent.containers import run_command
@@ -63,6 +63,8 @@ class MetadataGuard:
     def fetch_options(self) -> "tuple[tuple[str, ...], str]":
         """Return the same for a container that reads nothing from Google."""
         problem = self._arm()
+        if problem:
+            log(f"The next container can read the machine's token, because the agent cannot guard it: {problem}.")
         return ((), problem) if problem else ((f"--cgroup-parent={SLICE}",), "")
 
     def keep(self) -> None:

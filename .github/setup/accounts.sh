@@ -8,9 +8,9 @@ POOL=projects/$NUMBER/locations/global/workloadIdentityPools/github
 # The bucket for Pulumi's states, unless it exists, and the federation.
 gcloud services enable storage.googleapis.com iam.googleapis.com iamcredentials.googleapis.com sts.googleapis.com --project=$PROJECT
 gcloud storage buckets create gs://$STATE --project=$PROJECT --location=us --uniform-bucket-level-access
-gcloud storage buckets update gs://$STATE --versioning
+gcloud storage buckets update gs://$STATE --versioning --public-access-prevention
 gcloud iam workload-identity-pools create github --project=$PROJECT --location=global
-gcloud iam workload-identity-pools providers create-oidc actions --project=$PROJECT --location=global --workload-identity-pool=github --issuer-uri=https://token.actions.githubusercontent.com --attribute-mapping="google.subject='repository:' + assertion.repository_id + (has(assertion.environment) ? ':environment:' + assertion.environment : assertion.event_name == 'pull_request' ? ':pull_request' : ':ref:' + assertion.ref)" --attribute-condition="assertion.repository_id == '$REPOSITORY_ID' && (assertion.ref == 'refs/heads/main' || google.subject == 'repository:$REPOSITORY_ID:pull_request')"
+gcloud iam workload-identity-pools providers create-oidc actions --project=$PROJECT --location=global --workload-identity-pool=github --issuer-uri=https://token.actions.githubusercontent.com --attribute-mapping="google.subject='repository:' + assertion.repository_id + (has(assertion.environment) ? ':environment:' + assertion.environment : assertion.event_name == 'pull_request' ? ':pull_request' : ':ref:' + assertion.ref)" --attribute-condition="assertion.repository_id == '$REPOSITORY_ID' && assertion.event_name in ['pull_request', 'schedule', 'workflow_dispatch'] && (assertion.ref == 'refs/heads/main' || google.subject == 'repository:$REPOSITORY_ID:pull_request')"
 for ACCOUNT in ci-preview ci-plan ci-deploy ci-teardown ci-guard; do
     gcloud iam service-accounts create $ACCOUNT --project=$PROJECT
 done

@@ -17,6 +17,9 @@ for ENVIRONMENT in deploy teardown-by-hand plan; do
     gh api --method POST "repos/$REPOSITORY/environments/$ENVIRONMENT/deployment-branch-policies" --raw-field name=main
     gh secret set PULUMI_CONFIG_PASSPHRASE --repo "$REPOSITORY" --env "$ENVIRONMENT"
 done
+# For release.yml, which publishes a tag after an approval. GitHub creates a missing environment without one.
+echo "{$REVIEWERS, \"deployment_branch_policy\": $BRANCHES}" | gh api --method PUT "repos/$REPOSITORY/environments/release" --input -
+gh api --method POST "repos/$REPOSITORY/environments/release/deployment-branch-policies" --raw-field name='v*' --raw-field type=tag
 gh secret delete PULUMI_CONFIG_PASSPHRASE --repo "$REPOSITORY" || true
 
 # Variables

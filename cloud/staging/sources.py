@@ -91,13 +91,24 @@ class FolderSource:
         return self.folder.resolve().name
 
     def files(self) -> Sequence[SourceFile]:
-        """List the folder's files."""
+        """List the folder's files. Raises CommandRefusedError for a link that leads out of the folder and of the hub's cache."""
         paths = (path for path in self.folder.rglob("*") if _is_wanted(path.relative_to(self.folder).as_posix()))
         return [
             SourceFile(name=path.relative_to(self.folder).as_posix(), size_bytes=path.stat().st_size, sha256=None)
             for path in sorted(paths)
-            if path.is_file()
+            if self._is_own_file(path)
         ]
+
+    def _is_own_file(self, path: Path) -> bool:
+        """Return whether a path is a file, and refuse a link to a file of somewhere else, such as credentials."""
+        folder, real = self.folder.resolve(), path.resolve()
+        # The hub's cache has links in REPOSITORY/snapshots/COMMIT to REPOSITORY/blobs.
+        repository = folder.parents[1] if folder.parent.name == "snapshots" else folder
+        if path.is_file() and not real.is_relative_to(folder) and not real.is_relative_to(repository / "blobs"):
+            raise CommandRefusedError(
+                f"{path} is a link to {real}, which is outside the folder. Replace it by a copy of the file, or remove it."
+            )
+        return path.is_file()
 
     def read(self, file: SourceFile, start: int, end: int) -> bytes:
         """Return a part of a file. Raises ScriptError if it cannot be read or has become shorter."""

@@ -19,6 +19,7 @@ EXPOSURE_ENVIRONMENT: Final[Mapping[str, str]] = {
     "DO_NOT_TRACK": "1",
     "HF_HUB_DISABLE_TELEMETRY": "1",
     "VLLM_ALLOW_RUNTIME_LORA_UPDATING": "0",
+    "VLLM_MAX_N_SEQUENCES": "64",  # answers to one request. vLLM allows 16384, and advises 64 or 128 for public servers
     "VLLM_MEDIA_URL_ALLOW_REDIRECTS": "0",
     "VLLM_NO_USAGE_STATS": "1",
     "VLLM_SERVER_DEV_MODE": "0",

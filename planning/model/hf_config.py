@@ -47,6 +47,8 @@ _DEFAULTS: Final[Mapping[str, Mapping[str, object]]] = {
 """Values of keys that published configs omit, by model type (transformers' Gemma2Config and Gemma3TextConfig, 4.57)."""
 _SUPPORTED_LAYERS: Final = frozenset({_FULL, _SLIDING})
 _HEAD: Final = "lm_head.weight"
+_MOST_LAYERS: Final = 1_000
+"""Layers of a model at most. A repository's config can name any number, and each layer takes time and memory here."""
 _FOUR_BITS: Final = 4
 _EIGHT_BITS: Final = 8
 _MX_GROUP: Final = 32
@@ -115,6 +117,8 @@ def model_from_config(
     if state:
         raise PlanningError(f'{name}: state-space layers ("{state[0]}") are not supported. Measure it instead.')
     layers = text.positive("num_hidden_layers")
+    if layers > _MOST_LAYERS:
+        raise PlanningError(f'{text.where}: "num_hidden_layers" is {layers}; it must be {_MOST_LAYERS:,} or less.')
     types = _layer_types(text, layers)
     gemma = text.text("model_type") in _GEMMA4 or top.text("model_type") in _GEMMA4
     hidden = text.positive("hidden_size")

@@ -31,7 +31,7 @@ class AgentOptions:
 
     allow: Annotated[
         str,
-        Option("Allowed changes: up, smoke, bench, stage, rollout, restart, recover, teardown.", metavar="LIST"),
+        Option("Allowed changes: up, ask, smoke, bench, stage, rollout, restart, recover, teardown.", metavar="LIST"),
     ] = ""
     stage_from: Annotated[
         tuple[str, ...],

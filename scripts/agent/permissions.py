@@ -8,7 +8,7 @@ from contracts.errors import CommandRefusedError
 ANSWER_WITHIN_S: Final = 45.0
 """Time after which a longer call returns a handle. The TypeScript SDK limits a call to 60 s by default."""
 LONGEST_WAIT_S: Final = 600.0
-Change = Literal["up", "smoke", "bench", "stage", "rollout", "restart", "recover", "teardown"]
+Change = Literal["up", "ask", "smoke", "bench", "stage", "rollout", "restart", "recover", "teardown"]
 CHANGES: Final[Sequence[Change]] = get_args(Change)
 
 TOOLSETS: Final[Mapping[str, Sequence[str]]] = {

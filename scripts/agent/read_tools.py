@@ -88,7 +88,7 @@ solve: Final = CommandTool(
 doctor: Final = CommandTool(
     name="doctor",
     command="doctor",
-    takes={"stack": STACK, "project": Argument()},
+    takes={"stack": STACK},
     description="Check the requirements of a deployment: APIs, permissions, quota, weights. Each line states the fix.",
     hint=ASKS,
 )
@@ -99,7 +99,6 @@ capacity: Final = CommandTool(
         "stack": STACK,
         "accelerators": Argument("Accelerators to compare.", Annotated[list[Deployable], Field(max_length=40)]),
         "provisioning": Argument("Provisioning model of TPU slices. Default: the stack's.", ProvisioningModel),
-        "project": Argument(),
     },
     description=(
         "Compare zones and regions: hardware, offers, quota and this project's requests. Pass a stack or accelerators. "

@@ -9,6 +9,8 @@ import requests
 
 from contracts.errors import CommandRefusedError, ScriptError
 
+AUTHOR = "github-actions[bot]"
+"""Author of the comments of a workflow. The author of a comment can change it later, so a comment of another one is not updated."""
 _CALL_LIMIT_S = 30.0
 
 
@@ -21,11 +23,12 @@ class GitHubRepository:
     token: str = field(repr=False)
 
     def upsert_comment(self, pull_request: int, marker: str, body: str) -> str:
-        """Return "created" or "updated". Reads the first 100 comments, the oldest. Raises ScriptError."""
+        """Return "created" or "updated". Reads the first 100 comments, the oldest, and updates only one of AUTHOR. Raises ScriptError."""
         comments = f"issues/{pull_request}/comments"
         found = self._send("GET", f"{comments}?per_page=100")
         for item in cast("list[Mapping[str, object]]", found):
-            if str(item.get("body") or "").startswith(marker):
+            author = cast("Mapping[str, object]", item.get("user") or {}).get("login")
+            if author == AUTHOR and str(item.get("body") or "").startswith(marker):
                 self._send("PATCH", f"issues/comments/{item['id']}", {"body": body})
                 return "updated"
         self._send("POST", comments, {"body": body})

@@ -97,7 +97,9 @@ class ChatOptions:
 
 
 @contextmanager
-def _connected(opener: "Opener", options: ConnectionOptions, default_port: int) -> "Generator[Endpoint]":
+def _connected(
+    opener: "Opener", outputs: "StackOutputs | None", options: ConnectionOptions, default_port: int
+) -> "Generator[Endpoint]":
     import secrets
 
     from scripts.connect.proxy import HOST, ConnectProxy
@@ -109,7 +111,8 @@ def _connected(opener: "Opener", options: ConnectionOptions, default_port: int) 
     proxy = ConnectProxy(upstream, key=key if options.require_key else None)
     port = default_port if options.port is None else options.port
     with upstream.running(), proxy.running(port) as bound:
-        yield wait_until_ready(f"http://{HOST}:{bound}/v1", key, options.ready_limit_s, _say)
+        served = None if outputs is None else outputs.served_model
+        yield wait_until_ready(f"http://{HOST}:{bound}/v1", key, options.ready_limit_s, _say, served=served)
 
 
 def _target(options: ConnectionOptions) -> "tuple[Opener, StackOutputs | None]":
@@ -147,8 +150,8 @@ def _deployed(stack: str) -> "StackOutputs":
 
 
 def _connect(options: ConnectOptions, command: Sequence[str] = ()) -> ExitCode:
-    opener, _ = _target(options.connection)
-    with _connected(opener, options.connection, 0 if command else DEFAULT_PORT) as endpoint:
+    opener, outputs = _target(options.connection)
+    with _connected(opener, outputs, options.connection, 0 if command else DEFAULT_PORT) as endpoint:
         if command:
             return cast("ExitCode", _run(command, endpoint))
         _print(endpoint, as_json=options.as_json)
@@ -196,7 +199,7 @@ def _chat(options: ChatOptions) -> ExitCode:
     most = request_limit(outputs)
     given: Mapping[MediaKind, Sequence[Path]] = {"image": content.image, "audio": content.audio, "video": content.video}
     files = [attached(path, kind, most) for kind, paths in given.items() for path in paths]
-    with _connected(opener, options.connection, 0) as endpoint:
+    with _connected(opener, outputs, options.connection, 0) as endpoint:
         chat = Chat(
             endpoint=endpoint,
             max_tokens=options.max_tokens,

@@ -134,7 +134,10 @@ class ConnectProxy:
     def _refusal(self, request: web.Request) -> web.Response | None:
         if not request.raw_path.startswith("/"):
             return _error(HTTPStatus.BAD_REQUEST, "the request has a full URL; send only the path, such as /v1/models")
-        address = urlsplit(f"//{request.headers.get('Host', '')}")
+        try:
+            address = urlsplit(f"//{request.headers.get('Host', '')}")
+        except ValueError:
+            return _error(HTTPStatus.BAD_REQUEST, "the header Host is not a host and a port")
         is_page = "Origin" in request.headers or request.headers.get("Sec-Fetch-Site", "none").lower() != "none"
         if address.hostname not in _LOCAL_NAMES or "@" in address.netloc or is_page:
             only = f"this port accepts only local programs that use {HOST} or localhost, not web pages"

@@ -1,7 +1,8 @@
 """Wait until a server is ready."""
 
+import re
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from http import HTTPStatus
 from typing import Final
 
@@ -15,22 +16,31 @@ from scripts.connect.snippets import Endpoint
 _PERIOD_S: Final = 1.0
 _SAID_EVERY_S: Final = 10.0
 _ANSWER_LIMIT_S: Final = 60.0
+_PLAIN_NAME: Final = re.compile(r"[\w@][\w./:@+-]{0,255}", re.ASCII)
+"""Name of a model that code to paste can contain."""
 
 
 class NotReadyError(ScriptError):
     """The server was not ready in time."""
 
 
-def wait_until_ready(base_url: str, key: str, limit_s: float, say: Callable[[str], None]) -> Endpoint:
+class OtherModelError(ScriptError):
+    """The server names another model than its stack, or a name that is not safe to paste."""
+
+
+def wait_until_ready(
+    base_url: str, key: str, limit_s: float, say: Callable[[str], None], *, served: str | None
+) -> Endpoint:
     """Poll /v1/models until the server responds, and report its last response every 10 s. Return it with its model.
 
-    Raises NotReadyError after `limit_s` seconds, and immediately for a permanent error.
+    `served` is the model in the stack's state, None without a stack.
+    Raises NotReadyError after `limit_s` seconds, and immediately for a permanent error; OtherModelError for another model than `served`.
     """
     start_s = said_s = time.monotonic()
     while True:
-        model, last = _query(base_url, key, say)
-        if model:
-            return Endpoint(base_url=base_url, key=key, model=model)
+        models, last = _query(base_url, key, say)
+        if models:
+            return Endpoint(base_url=base_url, key=key, model=_required(models, served))
         now_s = time.monotonic()
         if now_s - start_s >= limit_s:
             raise NotReadyError(
@@ -42,23 +52,36 @@ def wait_until_ready(base_url: str, key: str, limit_s: float, say: Callable[[str
         time.sleep(_PERIOD_S)
 
 
-def _query(base_url: str, key: str, say: Callable[[str], None]) -> tuple[str, str]:
-    """Return the model of a ready server, else the reason."""
+def _required(models: Sequence[str], served: str | None) -> str:
+    """Return the model to use. A server's own words must not become code that the user runs."""
+    named = models[0] if served is None else served
+    if named in models and _PLAIN_NAME.fullmatch(named):
+        return named
+    given = f"The server names its model {models[0][:80]!r}"
+    if served is None:
+        raise OtherModelError(f"{given}; a name has only letters, digits and ./:@+-_. Do not use this server.")
+    raise OtherModelError(
+        f"{given}, but the stack's state has {served!r}. If you changed the model, run `gemma up`; if not, treat the server as compromised."
+    )
+
+
+def _query(base_url: str, key: str, say: Callable[[str], None]) -> tuple[Sequence[str], str]:
+    """Return the models of a ready server, else the reason."""
     headers = {"Authorization": f"Bearer {key}"}
     try:
         answer = requests.get(f"{base_url}/models", headers=headers, timeout=_ANSWER_LIMIT_S)
     except requests.RequestException as error:
-        return "", f"no response ({type(error).__name__})."
+        return (), f"no response ({type(error).__name__})."
     if answer.status_code in DENIED:
         raise NotReadyError(denied(answer.status_code, _message(answer)))
     if answer.status_code != HTTPStatus.OK:
-        return "", f"HTTP {answer.status_code}, {_message(answer)}"
+        return (), f"HTTP {answer.status_code}, {_message(answer)}"
     models = served_models(decoded(answer.content))
     if not models:
-        return "", "its list of models is unreadable."
+        return (), "its list of models is unreadable."
     if SIMULATED_HEADER in answer.headers:
         say("the model server is simulated, so no model responds")
-    return models[0].id, ""
+    return [model.id for model in models], ""
 
 
 def _message(answer: requests.Response) -> str:

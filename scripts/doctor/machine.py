@@ -100,7 +100,7 @@ def _no_backend(checkup: Checkup, detail: str) -> Diagnosis:
             raise
         # As in docs/ci.md. Old versions restore a damaged state.
         create = f"gcloud storage buckets create gs://{bucket} --project={checkup.project} --location=us --uniform-bucket-level-access"
-        fix = f"{create} && gcloud storage buckets update gs://{bucket} --versioning"
+        fix = f"{create} && gcloud storage buckets update gs://{bucket} --versioning --public-access-prevention"
         return missing(f"gs://{bucket} does not exist; it stores the state of all stacks", fix)
     return missing(detail, f"pulumi login {url}")
 

@@ -102,7 +102,10 @@ TunnelRole = Annotated[
         "gemmaTunnel",
     ),
 ]
-_MEMBER = r"^(user|group|serviceAccount|domain):[^\s:]+$"
+RuntimeVersion = Annotated[
+    str, Matching(r"^(https://)?[A-Za-z0-9][A-Za-z0-9._/:-]*$", "a TPU VM image", "v2-alpha-tpuv6e")
+]
+_MEMBER = r"^(user|group|serviceAccount|domain):[A-Za-z0-9@._%+'-]+$"
 Member = Annotated[str, Matching(_MEMBER, "a member", "user:name@example.com")]
 Invoker = Annotated[str, Matching(_MEMBER, "a member (to allow the public, set public: true)", "user:name@example.com")]
 MountOption = Annotated[str, Matching(r"^[a-z-]+(=\S+)?$", "a gcsfuse option", "file-mode=444")]

@@ -10,7 +10,17 @@ from planning.machine.hardware import COMPUTE_MAX_WAIT_S, MACHINE_TYPES
 from planning.question.types import CapacityApiName, ProvisioningModel, SshAccess
 from planning.units import format_duration
 from stacks.settings.block import Block, Judged, OnChange
-from stacks.settings.text import AcceleratorType, DurationS, Member, Network, StackName, Subnetwork, TunnelRole, Zone
+from stacks.settings.text import (
+    AcceleratorType,
+    DurationS,
+    Member,
+    Network,
+    RuntimeVersion,
+    StackName,
+    Subnetwork,
+    TunnelRole,
+    Zone,
+)
 
 LEAST_IDLE_S: Final = 600
 """Minimum of `idleAfter`: far above the interval of the machine's reports, so a short gap between requests is not idle time."""
@@ -68,7 +78,7 @@ class TpuSettings(Block):
         Annotated[int, Field(ge=100)] | None, Judged("tpu.boot_disk_size_gb"), OnChange("capacity")
     ] = None
     """Size of the boot disk in GB. Default: Google's 100 GB. It holds the operating system, the image and the weights."""
-    runtime_version: Annotated[str | None, OnChange("capacity")] = None
+    runtime_version: Annotated[RuntimeVersion | None, OnChange("capacity")] = None
     """TPU VM image. Default: the image for the accelerator's generation."""
     existing_network: Annotated[ExistingNetworkSettings | None, OnChange("capacity")] = None
     """Network to use. Default: a private network of the stack."""

@@ -15,6 +15,7 @@ import yaml
 
 from cloud.google_api import GoogleApi, GoogleListError
 from cloud.staging.sources import FolderSource
+from contracts.errors import CommandRefusedError
 from contracts.exit_codes import ExitCode
 from contracts.staged_weights import MANIFEST, manifest_hash
 from engine import runner
@@ -489,3 +490,32 @@ def test_old_folders_are_listed_and_removed_unless_something_serves_them(
 def test_options_that_contradict_each_other(capsys, options, said):
     assert stage(*options) == ExitCode.REFUSED
     assert said in capsys.readouterr().err
+
+
+def test_a_link_to_a_file_of_elsewhere_is_not_copied_into_the_bucket(file, tmp_path, staging_world, capsys):
+    secret = tmp_path / "application_default_credentials.json"
+    secret.write_text('{"refresh_token": "canary"}')
+    link = tmp_path / "checkpoint" / "tokenizer.json"
+    link.symlink_to(secret)
+    assert stage("--from", "checkpoint") == ExitCode.REFUSED
+    assert f"tokenizer.json is a link to {secret}, which is outside the folder." in capsys.readouterr().err
+    assert not staging_world.target.objects("m")
+    link.unlink()
+    link.symlink_to("config.json")
+    assert stage("--from", "checkpoint") == ExitCode.DONE
+
+
+def test_the_links_of_the_hubs_cache_are_followed(tmp_path):
+    repository = tmp_path / "models--o--n"
+    (repository / "blobs").mkdir(parents=True)
+    (repository / "blobs" / "ab").write_text("{}")
+    folder = repository / "snapshots" / ("c" * 40)
+    folder.mkdir(parents=True)
+    (folder / "config.json").symlink_to("../../blobs/ab")
+    alias = tmp_path / "alias"
+    alias.symlink_to(folder)
+    for place in (folder, alias):
+        assert [one.name for one in FolderSource(folder=place).files()] == ["config.json"]
+    (folder / "tokenizer.json").symlink_to("/etc/hostname")
+    with pytest.raises(CommandRefusedError, match=r"tokenizer\.json is a link to /etc/hostname"):
+        FolderSource(folder=folder).files()

@@ -15,16 +15,18 @@ from dataclasses import dataclass
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
+import openai
 import pytest
 import requests
 
-from components.gateway_config import GatewayServer, gateway_config
+from components.gateway_config import SERVER_PATHS, GatewayServer, gateway_config
 from contracts.gateway import BUFFER_KIB, CONCURRENCY, GATEWAY_MIB, OUTSIDE_HEAP_MIB, REQUEST_KIB
 from localcloud.running import envoy
 
 LIMIT_S = 60
 KEEP_ALIVE_S = 20
 CALLER = {"Authorization": "Bearer key", "X-Serverless-Authorization": "Bearer caller"}
+HELD = "/v1/responses/resp_held"
 UPLOADS, MEGABYTE = 600, 1_000_000
 
 
@@ -62,7 +64,7 @@ class Backend:
                 headers = {key.lower(): value for key, value in self.headers.items()}
                 if self.path != "/health":
                     backend.seen.append((self.path, headers))
-                if self.path == "/v1/held":
+                if self.path == HELD:
                     backend.holding.release()
                     backend.release.wait(LIMIT_S)
                 body = json.dumps({"by": backend.name, "headers": headers})
@@ -185,7 +187,7 @@ def test_requests_go_to_the_servers_and_fail_only_without_one(front, envoy_front
     assert closed == {"Envoy"}, "an idle connection ends before its server ends it"
     backends["tpu-a"].dead = True
     with ThreadPoolExecutor(16) as pool:
-        held = [pool.submit(requests.get, f"{url}/v1/held", timeout=LIMIT_S) for _ in range(16)]
+        held = [pool.submit(requests.get, url + HELD, timeout=LIMIT_S) for _ in range(16)]
         assert all(backends["tpu-b"].holding.acquire(timeout=LIMIT_S) for _ in held)
         # Envoy prefers the server with fewer requests, which is the dead one.
         assert set(asked(url)) == {"tpu-b"}, "each request is retried on the other server"
@@ -228,7 +230,7 @@ DOTS = (
     "/-/tpu-a/health/../../../pause",
     "http://tpu-a/invocations",
 )
-SMUGGLED = b"GET /v1/smuggled HTTP/1.1\r\nHost: x\r\n\r\n"
+SMUGGLED = b"GET /v1/models HTTP/1.1\r\nHost: x\r\n\r\n"
 HOSTILE = {
     "length and chunks": (400, b"Content-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n" + SMUGGLED),
     "two lengths": (400, b"Content-Length: 0\r\nContent-Length: 41\r\n\r\n" + SMUGGLED),
@@ -260,13 +262,79 @@ def test_a_hostile_caller_reaches_no_other_path_and_smuggles_nothing(envoy_front
     assert sorted(path for one in backends.values() for path, _ in one.seen) == ["/v1/completions", "/v1/models"]
 
 
+OTHER_PATHS = (
+    "load_lora_adapter",
+    "unload_lora_adapter",
+    "chat/completions/batch",
+    "chat/completions/render",
+    "completions/render",
+    "messages/render",
+    "responses/render",
+    "responses/resp_1/other",
+    "audio/transcriptions",
+    "embeddings",
+    "score",
+    "rerank",
+    "realtime",
+    "models/",
+    "modelsx",
+    "",
+)
+"""Paths of vLLM below /v1 that no client of docs/clients.md uses, and spellings of others."""
+
+
+def test_a_caller_reaches_no_path_below_v1_that_no_client_uses(front):
+    url, backends = front
+    for path in OTHER_PATHS:
+        for method in ("GET", "POST"):
+            refused = requests.request(method, f"{url}/v1/{path}", json={}, timeout=LIMIT_S)
+            assert (refused.status_code, "does not serve this path" in refused.text) == (404, True), (method, path)
+    assert [path for backend in backends.values() for path, _ in backend.seen] == []
+
+
+def test_the_sdk_of_openai_reaches_all_that_vllm_serves_of_it(front):
+    url, backends = front
+    client = openai.OpenAI(base_url=f"{url}/v1", api_key="key", max_retries=0)
+    question = [{"role": "user", "content": "Hi"}]
+    calls = {
+        "/v1/chat/completions": lambda: client.chat.completions.create(model="m", messages=question),
+        "/v1/completions": lambda: client.completions.create(model="m", prompt="Hi"),
+        "/v1/models": client.models.list,
+        "/v1/responses": lambda: client.responses.create(model="m", input="Hi"),
+        "/v1/responses/resp_0a-1": lambda: client.responses.retrieve("resp_0a-1"),
+        "/v1/responses/resp_0a-1/cancel": lambda: client.responses.cancel("resp_0a-1"),
+    }
+    for call in calls.values():
+        call()
+    assert {path for backend in backends.values() for path, _ in backend.seen} == set(calls)
+
+
+def test_the_page_lists_the_paths():
+    page = (Path(__file__).parents[2] / "docs/gateway.md").read_text()
+    rows = page.partition("\n## Paths\n")[2].partition("\n\nAll other paths return 404")[0]
+    paths = {
+        path for row in rows.splitlines() for path in re.findall("`(/[^`]*)`", row.split("|")[1] if "|" in row else "")
+    }
+    assert len(paths) == 14
+    for path in paths - {"/-/STACK/health", "/-/STACK/metrics"}:
+        assert any(re.fullmatch(one, path.replace("ID", "resp_1")) for one in SERVER_PATHS), path
+
+
 def id_token():
     header, claims = (base64.urlsafe_b64encode(json.dumps(part).encode()) for part in ({"alg": "RS256"}, {"sub": "me"}))
     return f"{header.decode().rstrip('=')}.{claims.decode().rstrip('=')}.SIGNATURE_REMOVED_BY_GOOGLE"
 
 
 def test_no_server_gets_the_callers_identity_or_headers_for_envoy(envoy_front, backends, subtests):
-    spoofed = ("x-envoy-original-path", "x-envoy-decorator-operation", "x-envoy-max-retries", "x-envoy-retry-on")
+    spoofed = (
+        "cookie",
+        "x-original-url",
+        "x-rewrite-url",
+        "x-envoy-original-path",
+        "x-envoy-decorator-operation",
+        "x-envoy-max-retries",
+        "x-envoy-retry-on",
+    )
     for path in ("/v1/models", "/tokenize", "/-/tpu-a/metrics", "/-/tpu-b/health"):
         for key in ({}, {"Authorization": "Bearer sk-key"}, {"Authorization": "Bearer eyJhbGciOi.one-dot"}):
             with subtests.test(f"{path} {key}"):
@@ -276,6 +344,11 @@ def test_no_server_gets_the_callers_identity_or_headers_for_envoy(envoy_front, b
                 assert got.get("authorization") == key.get("Authorization")
                 assert "x-serverless-authorization" not in got
                 assert [name for name in spoofed if got.get(name) == "5"] == []
+    for scheme in ("Bearer\t", "", "Bearer  ", "bearer\t \t", "Basic x,"):
+        with subtests.test(repr(scheme)):
+            headers = {"Authorization": f"{scheme}{id_token()}"}
+            got = requests.get(f"{envoy_front.url}/v1/models", headers=headers, timeout=LIMIT_S).json()["headers"]
+            assert "authorization" not in got
     for backend in backends.values():
         backend.status = 503
         backend.seen.clear()
@@ -292,7 +365,7 @@ def test_an_unfinished_request_ends_and_a_long_answer_does_not(tmp_path, backend
         manager |= {"request_timeout": "1s", "request_headers_timeout": "1s"}
 
     with gateway(tmp_path, {name: backend.port for name, backend in backends.items()}, quick) as running:
-        held = ThreadPoolExecutor(1).submit(requests.get, f"{running.url}/v1/held", timeout=LIMIT_S)
+        held = ThreadPoolExecutor(1).submit(requests.get, running.url + HELD, timeout=LIMIT_S)
         half = running.raw(b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: 9\r\n\r\nhalf")
         assert half.startswith(b"HTTP/1.1 408")
         assert "was not complete after 60 s" in json.loads(half.partition(b"\r\n\r\n")[2])["error"]["message"]

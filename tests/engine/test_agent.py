@@ -179,7 +179,7 @@ def test_a_stack_is_planned_left_deployed_checked_measured_and_kept_until_a_pers
         found["gone"] = await finished(client, "teardown", {"stack": TPU, "keep_bucket": False})
         return found, waiting, kept
 
-    options = ("--allow", "up,smoke,bench,stage,teardown", "--answer-within", "5")
+    options = ("--allow", "up,ask,smoke,bench,stage,teardown", "--answer-within", "5")
     asks = person([None, (TPU, False), (TPU, True)], asked, shelf)
     found, waiting, kept = driven(ready, work, *options, elicitation_callback=asks)
     failed = {name: result.content[0].text for name, result in found.items() if getattr(result, "is_error", False)}

@@ -239,6 +239,7 @@ def _without(config: dict[str, object], key: str) -> dict[str, object]:
     [
         (_without(LLAMA_8B, "hidden_size"), '"hidden_size" is missing'),
         (_without(LLAMA_8B, "num_hidden_layers"), '"num_hidden_layers" is missing'),
+        ({**LLAMA_8B, "num_hidden_layers": 10**12}, "is 1000000000000; it must be 1,000 or less"),
         ({**LLAMA_8B, "num_attention_heads": 0}, '"num_attention_heads" is 0'),
         ({**LLAMA_8B, "vocab_size": "many"}, "\"vocab_size\" is 'many'"),
         ({**LLAMA_8B, "linear_num_value_heads": 32}, 'state-space layers ("linear_num_value_heads")'),

@@ -1,6 +1,8 @@
 """Every failure that a preview can name: it stops the bad settings with the figure, and lets the good ones through."""
 
+import json
 import re
+from pathlib import Path
 
 import pytest
 
@@ -11,6 +13,7 @@ from planning.question.fields import changed
 from planning.question.recommendation import TEXT_ONLY
 from planning.rules import gateway, registry
 from planning.rules.findings import RULES, acceptable_ids, check_accepted
+from planning.rules.security import exposure
 from planning.rules.security.advisories import vulnerabilities
 from planning.solve.wording import FIELDS, remedy_of, worded
 from scripts.plan.question import CommandWording
@@ -305,11 +308,24 @@ def test_a_host_that_only_begins_like_localhost_is_not_refused():
 
 def test_each_argument_that_opens_a_server_is_named_and_removed(subtests: pytest.Subtests):
     origins = ('--allowed-origins=["https://a.example"]', "--allowed_origins=null")
-    for argument in (*origins, "--config=/x", "--middleware=a.B", "--trust-request-chat-template"):
+    switches = ("--trust-request-chat-template", "--enable-prompt-embeds", "--enable-mm-embeds", "--tokens-only")
+    values = ("--config=/x", "--middleware=a.B", "--tool-server=demo", "--logits-processors=a:B", "--worker-cls=a.B")
+    more = ("--tool-parser-plugin=/x.py", '--kv-events-config={"endpoint": "tcp://*:5557"}', "--scheduler-cls=a.B")
+    others = ("--otlp-traces-endpoint=http://x:4317", "--reasoning-parser-plugin=/x.py", "--io-processor-plugin=x")
+    for argument in (*origins, *switches, *values, *more, *others):
         with subtests.test(argument):
             finding = the(plan(deployment(extra_args=("--max-logprobs=5", argument))), "SEC10")
             assert f"open the server: {argument.partition('=')[0].replace('_', '-')} " in finding.message
             assert finding.remedies[0].changes == {"vllm.extra_args": ("--max-logprobs=5",)}
+
+
+def test_every_flag_of_the_table_is_one_of_vllms():
+    known = {
+        flag.split()[0]
+        for path in Path("planning/data/flags").glob("*.json")
+        for flag in json.loads(path.read_text())["flags"]
+    }
+    assert set(exposure._OPENS) - known == set()
 
 
 def test_the_remedy_of_an_opening_argument_shows_no_secret():

@@ -130,6 +130,14 @@ MISTAKES = [
         "16k",
         'maxModelLen = "16k": expected a whole number without a unit; write 16384 or 16000.',
     ),
+    *(
+        ("tpu-v6e4", "tpu.runtimeVersion", text, "expected a TPU VM image such as v2-alpha-tpuv6e.")
+        for text in ("v2\x1b[2J", "v2$(id)", "v2 alpha", "--yes", "")
+    ),
+    *(
+        ("tpu-v6e4", "tpu.tunnelMembers", [text], "expected a member such as user:name@example.com.")
+        for text in ("user:a\x1b]0;x\x07@b.c", "user:$(id)@b.c", "user:a;b@c.d", "user:`id`")
+    ),
     ("tpu-v6e4", "measuredTokPerS", float("inf"), "expected a finite number"),
     (
         "tpu-v6e4",

@@ -2,12 +2,17 @@
 
 import json
 import os
+import shutil
+import socketserver
 import stat
 import subprocess
 import sys
+import threading
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
+import yaml
 
 from tools.engine import ahead, model, release, setup
 from tools.engine.__main__ import main
@@ -162,3 +167,82 @@ def test_the_version_that_is_built_is_the_version_that_the_module_files_require(
     for module in ("pkg/v3", "sdk/v3"):
         with subtests.test(module):
             assert f"github.com/pulumi/pulumi/{module} v{VERSION}" in text
+
+
+@pytest.fixture
+def runner(tmp_path):
+    """A runner: its checkout with an environment of Python, an empty home, and a proxy that only records what is asked of it."""
+    with socketserver.ThreadingTCPServer(("127.0.0.1", 0), _Recorder) as proxy:
+        proxy.asked = []
+        threading.Thread(target=proxy.serve_forever, daemon=True).start()
+        (tmp_path / "home").mkdir()
+        checkout = tmp_path / "checkout"
+        checkout.mkdir()
+        for name in ("tools", "packages"):
+            (checkout / name).symlink_to(ROOT / name)
+        variables = {
+            "HOME": str(tmp_path / "home"),
+            "RUNNER_TEMP": str(tmp_path),
+            "PATH": f"{tmp_path / 'bin'}:{os.environ['PATH']}",
+            "PYTHONPATH": f"{checkout}:{checkout / 'packages'}",
+            **dict.fromkeys(("https_proxy", "HTTPS_PROXY"), f"http://127.0.0.1:{proxy.server_address[1]}"),
+        }
+        executable(tmp_path / "bin" / "go", f"touch {tmp_path / 'compiled'}; exit 1")
+        executable(tmp_path / "bin" / "pulumi", "echo v3.300.0")
+        executable(tmp_path / "bin" / LANGUAGE_HOST, "exit 0")
+
+        def step(file, name):
+            (script,) = [step["run"] for step in steps_of(file) if step.get("name") == name]
+            return subprocess.run(
+                ["bash", "-eo", "pipefail", "-c", script],
+                cwd=checkout, env=variables, capture_output=True, text=True, check=False, timeout=120,
+            )  # fmt: skip
+
+        yield SimpleNamespace(folder=tmp_path, checkout=checkout, step=step, asked=proxy.asked)
+        proxy.shutdown()
+
+
+class _Recorder(socketserver.StreamRequestHandler):
+    def handle(self):
+        self.server.asked.append(self.rfile.readline().decode())
+
+
+def steps_of(file):
+    body = yaml.safe_load((ROOT / ".github" / file).read_text())
+    return body["runs"]["steps"] if "runs" in body else body["jobs"]["set-up"]["steps"]
+
+
+def python_of(runner):
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", runner.checkout / ".venv"], check=True, timeout=60)
+
+
+@pytest.mark.parametrize("has_pulumi", [True, False], ids=["another Pulumi", "no Pulumi"])
+def test_a_job_with_credentials_runs_no_installer_if_the_engine_is_missing(runner, has_pulumi):
+    python_of(runner)
+    if not has_pulumi:
+        (runner.folder / "bin" / "pulumi").unlink()
+    done = runner.step("actions/unpack/action.yml", "Link the engine")
+    assert (done.returncode, runner.asked) == (1, [])
+    assert not (runner.folder / "compiled").exists()
+    assert done.stderr == (
+        f"engine: {runner.folder}/home/.cache/gemma-serving/engine/{VERSION} has no Pulumi engine. Install it: run `make setup`.\n"
+    )
+
+
+def test_a_job_with_credentials_gets_the_engine_of_the_job_that_installs(runner):
+    """At the pinned version, although the runner has another Pulumi on PATH."""
+    python_of(runner)
+    cache = runner.folder / "home" / ".cache" / "gemma-serving"
+    complete(cache / "engine" / VERSION / "release", VERSION)
+    assert runner.step("workflows/set-up.yml", "Install the engine").returncode == 0
+    packed = runner.step("workflows/set-up.yml", "Pack")
+    assert packed.returncode == 0, packed.stderr
+    shutil.rmtree(cache)
+    shutil.rmtree(runner.checkout / ".venv")
+    for name in ("Unpack", "Use the Python of this runner", "Link the engine"):
+        done = runner.step("actions/unpack/action.yml", name)
+        assert done.returncode == 0, (name, done.stderr)
+    shown = subprocess.run(
+        [runner.checkout / ".venv/bin/pulumi", "version"], capture_output=True, text=True, check=True
+    )
+    assert (shown.stdout, runner.asked) == (f"v{VERSION}\n", [])

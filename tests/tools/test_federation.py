@@ -39,6 +39,10 @@ JOBS = {
         set(),
     ),
     "deploy in a pull request": ({"event": "pull_request", "ref": "refs/pull/1/merge", "environment": "deploy"}, set()),
+    "a push to the main branch": ({"event": "push"}, set()),
+    "pull_request_target, which runs on the main branch": ({"event": "pull_request_target"}, set()),
+    "workflow_run, which runs on the main branch": ({"event": "workflow_run"}, set()),
+    "issue_comment in an environment": ({"event": "issue_comment", "environment": "plan"}, set()),
     "a branch": ({"ref": BRANCH}, set()),
     "a tag": ({"ref": "refs/tags/v1"}, set()),
     "a branch with the words of an environment": ({"ref": "refs/heads/x:environment:deploy"}, set()),
@@ -88,7 +92,8 @@ def test_the_textual_subject_works_in_old_repositories_only():
         return f"{key}={provider[key]}" if key in provider else word.replace(f"repository:{OLD.id}:", f"repo:{name}:")
 
     google = Google.set_up([[as_before(word) for word in command] for command in page_commands()])
-    assert wrong(google, OLD, lambda accounts: accounts) == {}
+    others = {"push", "pull_request_target", "workflow_run", "issue_comment"}
+    assert {JOBS[name][0]["event"] for name in wrong(google, OLD, lambda accounts: accounts)} == others
     assert set(wrong(google, NEW, lambda accounts: accounts)) == {
         name for name, (_, accounts) in JOBS.items() if accounts
     }

@@ -16,6 +16,9 @@ POWERS = {
     "logging.configWriter": "export every log",
     "run.admin": "run any image",
     "tpu.admin": "run any machine",
+    "compute.securityAdmin": "open any firewall",
+    "compute.networkAdmin": "change any network",
+    "viewer": "read every resource and log",
     "compute.instanceAdmin.v1": "run any machine",
 }
 """Roles on the project whose holder gets more than the stacks' own resources."""

@@ -106,6 +106,15 @@ def test_the_rule_is_set_anew_before_each_container_and_never_absent_meanwhile(g
     assert {"169.254.169.254", "80", "gemmaserving.slice", "REDIRECT"} <= set(asked[1])
 
 
+def test_a_download_that_is_not_guarded_is_logged(guard: MetadataGuard, rules, capsys: pytest.CaptureFixture[str]):
+    with socket.create_server(("127.0.0.1", guard.port)):
+        assert guard.fetch_options()[0] == ()
+    said = capsys.readouterr().err
+    assert f"can read the machine's token, because the agent cannot guard it: cannot use port {guard.port}" in said
+    assert guard.fetch_options()[0], "the port is free again"
+    assert capsys.readouterr().err == ""
+
+
 def test_what_cannot_be_guarded_is_said_and_costs_no_start(guard: MetadataGuard, rules, tmp_path: Path, monkeypatch):
     streams = parse_document(document(8000, args=["gs://bucket/model", "--port=8000"]))
     assert guard.options(streams) == ((), "the server reads from Cloud Storage itself")

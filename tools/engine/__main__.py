@@ -6,7 +6,7 @@ import sys
 import time
 
 from tools.engine.model import EngineError, Source
-from tools.engine.setup import ensure, link
+from tools.engine.setup import ensure, installed, link
 
 _TAKEN = {
     Source.PATH: "found on PATH",
@@ -25,12 +25,13 @@ def main(arguments: list[str] | None = None) -> int:
         action="append",
         help="Allow only this source. Can be repeated.",
     )
+    parser.add_argument("--no-install", action="store_true", help="Link the engine of an earlier set-up, or fail.")
     parser.add_argument("--json", action="store_true", help="Print one JSON object.")
     options = parser.parse_args(arguments)
     allowed = tuple(Source(name) for name in options.source) if options.source else tuple(Source)
     started_s = time.monotonic()
     try:
-        engine = ensure(allowed)
+        engine = installed() if options.no_install else ensure(allowed)
         changed = link(engine)
     except EngineError as error:
         print(f"engine: {error}", file=sys.stderr)

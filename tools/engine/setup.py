@@ -58,6 +58,14 @@ def cached(source: Source) -> Engine | None:
     return _described(executable, VERSION, source)
 
 
+def installed() -> Engine:
+    """Return the engine that an earlier set-up stored. Raises EngineError without one: it runs no installer, and ignores PATH."""
+    for source in (Source.RELEASE, Source.BUILD):
+        if (engine := cached(source)) is not None:
+            return engine
+    raise EngineError(f"{cache_root() / VERSION} has no Pulumi engine. Install it: run `make setup`.")
+
+
 def ensure(allowed: Sequence[Source] = tuple(Source)) -> Engine:
     """Return an engine, creating one if necessary. `allowed` restricts the sources. Raises EngineError if all fail."""
     reasons: list[str] = []

@@ -23,7 +23,8 @@ if TYPE_CHECKING:
 FOLDER: Final = Path(__file__).parent
 MOST_NAMES: Final = 4
 """Points that a note lists immediately. More are shown on demand."""
-_TAG: Final = re.compile(r"<(?=[A-Za-z/!?])")
+_MARKUP: Final = re.compile(r"<(?=[A-Za-z/!?])|\](?=\s*[(\[])|(?<![\w.])@(?=\w)")
+"""Start of a tag, end of a link's text, and start of a mention, in Markdown."""
 _CONTROL: Final = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 """Characters that a terminal obeys, such as escape sequences, except a tab and the end of a line."""
 
@@ -41,11 +42,11 @@ def _environment() -> "Environment":
 
     @jinja2.pass_eval_context
     def as_in_drawings(context: "EvalContext", value: object) -> object:
-        """Escape with the entities of the SVG renderer, in Markdown only tags. Objects with `__html__` are already escaped."""
+        """Escape with the entities of the SVG renderer, in Markdown only tags, links and mentions. Objects with `__html__` are already escaped."""
         if hasattr(value, "__html__"):
             return value
         if not context.autoescape:
-            return _TAG.sub("&lt;", str(value))
+            return _MARKUP.sub(lambda found: f"&#{ord(found[0])};" if found[0] != "<" else "&lt;", str(value))
         return Markup(escape(str(value)))  # noqa: S704 - escaped here
 
     found = jinja2.Environment(

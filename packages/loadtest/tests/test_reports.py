@@ -142,6 +142,16 @@ def test_words_of_a_server_cannot_become_markup(tmp_path):
     assert "org/&lt;m&gt;" in html
 
 
+def test_words_of_a_server_become_no_link_and_no_mention(tmp_path):
+    words = "[click](javascript:alert(1)) ![x](http://x/y) [a][b] @everyone <img src=x>, vllm@sha256:0"
+    results = [result(1, 16) | {"notes": [words]}, result(8, 16, failed=2) | {"error_examples": {"http_503": words}}]
+    write_reports(folder(tmp_path / "r", results))
+    text = (tmp_path / "r" / "report.md").read_text()
+    assert text.count("click") == 2
+    assert [mark for mark in ("](javascript", "](http", "[a][b]", " @everyone", "<img") if mark in text] == []
+    assert "vllm@sha256:0" in text
+
+
 def test_a_shape_of_which_nothing_is_valid_is_never_in_front(tmp_path):
     """The limits of the page: what is folded away is for whoever looks for it."""
     results = [result(level, tokens, valid=tokens == 4096) for tokens in (16, 4096) for level in (1, 8)]

@@ -31,7 +31,7 @@ from localcloud.vllm.media import MediaRules, check_items, read_media
 from localcloud.vllm.memory import KvCacheSize
 from localcloud.vllm.middleware import Middleware, cors_headers, is_preflight, preflight
 from localcloud.vllm.models import Model
-from localcloud.vllm.protocol import Request, RequestError, check_length, parse, read_chat
+from localcloud.vllm.protocol import Request, RequestError, check_length, parse, read_chat, refuse_more_choices
 from localcloud.vllm.stream import StreamReply, WholeReply
 
 _GUARDED: Final = ("/v1", "/v2", "/inference")
@@ -61,6 +61,8 @@ class Parts:
     middleware: Middleware
     media: MediaRules
     model: Model
+    most_choices: int
+    """Value of VLLM_MAX_N_SEQUENCES: answers to one request at most."""
     is_developer: bool
     """True if VLLM_SERVER_DEV_MODE enables the developer endpoints."""
     loads_adapters: bool
@@ -127,6 +129,7 @@ class _Server:
         self._adapters = adapters_of(arguments.lora_modules)
         self._names = {*arguments.served_model_names, *(adapter.name for adapter in self._adapters)}
         self._soft_tokens = arguments.soft_tokens
+        self._most_choices = parts.most_choices
 
     @web.middleware
     async def middleware(self, request: web.Request, handler: _Handler) -> web.StreamResponse:
@@ -267,6 +270,7 @@ class _Server:
         broken = faults.broken
         if broken and is_chat and isinstance(body, dict):
             body = broken_body(as_object(cast("object", body)), broken)
+        refuse_more_choices(body, self._most_choices)
         parsed = parse(body, is_chat=is_chat, soft_tokens=self._soft_tokens)
         if "serves_any_model" not in broken:
             self._check_model(parsed.model)

@@ -78,6 +78,14 @@ def _at_least(name: str, value: float | None, least: float) -> None:
         raise RequestError(f"{name} must be at least {least}, got {value}.", param=name)
 
 
+def refuse_more_choices(given: object, most: int) -> None:
+    """Raise RequestError if a request asks for more answers than VLLM_MAX_N_SEQUENCES (vllm/sampling_params.py)."""
+    value = _field(as_object(given), "n", int, 1)
+    if value > most:
+        hint = "To increase this limit, set the VLLM_MAX_N_SEQUENCES environment variable."
+        raise RequestError(f"n must be at most {most}, got {value}. {hint}", param="n")
+
+
 def parse(given: object, *, is_chat: bool, soft_tokens: int = DEFAULT_SOFT_TOKENS) -> Request:
     """Parse a request body. `soft_tokens` is the server's size of an image. Raises RequestError."""
     if not isinstance(given, dict):

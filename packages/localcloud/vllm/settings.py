@@ -44,7 +44,8 @@ class RuntimeEnvironment:
     memory; `network_mb_per_s`: the network bandwidth; `paths`: container paths and the real folders behind them; `version`: vLLM's;
     `buckets`: those that the command line names, None if `gs://` is not modeled; `memory_volumes`: real folders of in-memory volumes,
     with their size in MiB; `streamer_limit`: bytes of the streamer's buffer; `charges`: the file that receives the charges of the start;
-    `python_path`: real folders behind the container's PYTHONPATH; `follows_redirects`, `is_developer` and `loads_adapters`: vLLM's own variables.
+    `python_path`: real folders behind the container's PYTHONPATH; `follows_redirects`,
+    `most_choices`, `is_developer` and `loads_adapters`: variables of vLLM.
     """
 
     accelerator: str
@@ -70,6 +71,7 @@ class RuntimeEnvironment:
     api_key: str | None
     python_path: tuple[str, ...]
     follows_redirects: bool
+    most_choices: int
     is_developer: bool
     loads_adapters: bool
     charges: str | None = None
@@ -131,6 +133,7 @@ def read(environment: Mapping[str, str]) -> RuntimeEnvironment:
         api_key=environment.get("VLLM_API_KEY"),
         python_path=tuple(filter(None, environment.get("VLLM_SIM_PYTHONPATH", "").split(":"))),
         follows_redirects=_whole(environment, "VLLM_MEDIA_URL_ALLOW_REDIRECTS", 1) != 0,
+        most_choices=_whole(environment, "VLLM_MAX_N_SEQUENCES", 16_384),
         is_developer=_whole(environment, "VLLM_SERVER_DEV_MODE", 0) != 0,
         loads_adapters=environment.get("VLLM_ALLOW_RUNTIME_LORA_UPDATING", "0").strip().lower() in {"1", "true"},
         charges=environment.get(VARIABLE),

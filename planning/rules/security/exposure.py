@@ -9,13 +9,33 @@ from planning.question.server_flags import ServerArgument
 from planning.rules.arguments import arguments_named, kept_arguments
 from planning.rules.registry import RuleResult, change, rule
 
+_RUNS: Final = "runs Python code that it names"
 _OPENS: Final[Mapping[str, str]] = {
     "--allowed-local-media-path": "allows callers to read files of the container",
     "--allowed-origins": "allows web pages to call the server from their visitors' browsers",
     "--config": "reads more arguments from a file that the plan does not read",
+    "--ec-transfer-config": "exchanges the encoder's cache with other servers",
+    "--enable-fault-tolerance": "adds paths that pause the engine and change its size",
+    "--enable-mm-embeds": "loads tensors that a caller sends",
+    "--enable-prompt-embeds": "loads tensors that a caller sends",
+    "--enable-scale-out": "adds paths that run parts of a request for other servers",
+    "--enable-tokenizer-info-endpoint": "shows callers the tokenizer and the chat template",
+    "--io-processor-plugin": _RUNS,
+    "--kv-events-config": "publishes the tokens of all prompts on a port",
+    "--kv-transfer-config": "exchanges the KV cache with other servers",
+    "--logits-processors": _RUNS,
     "--middleware": "runs code before the server's own checks",
+    "--model-class-overrides": _RUNS,
+    "--otlp-traces-endpoint": "sends a trace of each request to another server",
     "--profiler-config": "adds paths that start and stop a profiler",
+    "--reasoning-parser-plugin": _RUNS,
+    "--scheduler-cls": _RUNS,
+    "--tokens-only": "adds paths that run parts of a request for other servers",
+    "--tool-parser-plugin": _RUNS,
+    "--tool-server": "calls tools for every caller",
     "--trust-request-chat-template": "runs a chat template that a caller sends",
+    "--worker-cls": _RUNS,
+    "--worker-extension-cls": _RUNS,
 }
 """Effect of each flag that opens a server, as the end of a sentence."""
 _CLOSED: Final = {"--allowed-origins": ("[]",), "--allowed-local-media-path": ("",)}

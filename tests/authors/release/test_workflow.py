@@ -1,6 +1,5 @@
 """release.yml publishes what was rehearsed and approved, with the rights of each step and no secret, and its page says how."""
 
-import json
 import os
 import re
 import shutil
@@ -11,6 +10,7 @@ import pytest
 import yaml
 
 from authors.release import build
+from tests.tools.ci_page import page_calls
 from tools.engine.model import VERSION as ENGINE
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -97,8 +97,13 @@ def test_the_page_has_every_job_variable_and_right_and_makes_the_environment():
         assert f"`{name}`" in PAGE, name
     assert set(re.findall(r"--body true", PAGE)) == {"--body true"}
     assert set(re.findall(r"gh variable set (\w+)", PAGE)) == set(re.findall(r"vars\.(\w+)", str(FLOW)))
-    (body,) = re.findall(r'^echo "(\{.*\})" \|$', PAGE, re.MULTILINE)
-    made = json.loads(body.replace("\\", "").replace("$REVIEWER", "1"))
-    assert made["reviewers"] == [{"type": "User", "id": 1}]
-    assert made["deployment_branch_policy"] == {"protected_branches": False, "custom_branch_policies": True}
-    assert "environments/release/deployment-branch-policies\" --raw-field name='v*' --raw-field type=tag" in PAGE
+    calls = [(words, body) for words, body in page_calls() if "/environments/release" in " ".join(words)]
+    (made, body), (policy, _) = calls
+    assert (made[:3], made[3].rpartition("/")[2]) == (["api", "--method", "PUT"], "release")
+    assert body == {
+        "reviewers": [{"type": "User", "id": 4242}],
+        "deployment_branch_policy": {"protected_branches": False, "custom_branch_policies": True},
+    }
+    assert policy[3].endswith("/environments/release/deployment-branch-policies")
+    assert policy[-4:] == ["--raw-field", "name=v*", "--raw-field", "type=tag"]
+    assert "repository.sh" in PAGE

@@ -306,7 +306,7 @@ def test_words_of_others_in_an_error_are_marked(bench_of, audit, monkeypatch):
         yield Server(), Server()
 
     monkeypatch.setattr(server_tools, "_client", client)
-    found = anyio.run(lambda: call(build(bench_of(), audit), "ask", {"stack": STACK, "prompt": "x"}))
+    found = anyio.run(lambda: call(build(bench_of("ask"), audit), "ask", {"stack": STACK, "prompt": "x"}))
     assert found.is_error
     assert found.content[0].text.endswith(ERROR_NOTE)
     assert "\u202e" not in found.content[0].text

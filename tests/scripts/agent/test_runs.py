@@ -11,7 +11,7 @@ from scripts.agent import programs, update_tools
 from scripts.agent.server import build
 from tests.scripts.agent.conftest import STACK, answering, keep, lines
 
-ALL = "up,smoke,bench,stage,rollout,restart,recover,teardown"
+ALL = "up,ask,smoke,bench,stage,rollout,restart,recover,teardown"
 NO_PLAN = f"plan-{'0' * 16}"
 
 

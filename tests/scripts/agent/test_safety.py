@@ -36,7 +36,7 @@ ROOT = Path(__file__).parents[3]
 
 READING = {
     *("plan", "compare_machines", "solve", "explain_finding", "doctor", "capacity", "prices", "status", "alerts"),
-    *("logs", "endpoint", "ask", "preview", "compare_benchmarks"),
+    *("logs", "endpoint", "preview", "compare_benchmarks"),
     *("recover", "wait", "cancel"),
 }
 
@@ -300,12 +300,20 @@ def test_secrets_are_neither_in_the_record_nor_in_an_answer(bench_of, audit, com
 
 def test_no_argument_is_read_as_an_option(bench_of, audit, commands):
     server = build(bench_of(), audit)
-    for tool, key in (("status", "stack"), ("plan", "model"), ("logs", "since"), ("doctor", "project")):
+    for tool, key in (("status", "stack"), ("plan", "model"), ("logs", "since"), ("doctor", "stack")):
         for value in ("--yes", "a\nb", " ", "a\x1b[2J"):
             arguments = {"stack": STACK, key: value} if tool == "logs" else {key: value}
             found = anyio.run(call, server, tool, arguments)
             assert found.is_error, (tool, value)
             assert commands.run == []
+
+
+@pytest.mark.parametrize("tool", ["doctor", "capacity"])
+def test_no_argument_names_another_project(bench_of, audit, commands, tool):
+    found = anyio.run(call, build(bench_of(), audit), tool, {"project": "other-project"})
+    assert found.is_error
+    assert "project" in found.content[0].text
+    assert commands.run == []
 
 
 @pytest.mark.parametrize("name", ["../x", "A", ""])

@@ -29,7 +29,7 @@ from scripts.cli.access import IdTokenSource, ServerAccess
 from scripts.connect.__main__ import main
 from scripts.connect.chat import Chat, ChatError
 from scripts.connect.proxy import ConnectProxy
-from scripts.connect.ready import NotReadyError, wait_until_ready
+from scripts.connect.ready import NotReadyError, OtherModelError, wait_until_ready
 from scripts.connect.snippets import Endpoint
 from scripts.connect.upstream import Upstream
 from scripts.status.report import ServesNow
@@ -41,6 +41,7 @@ ROOT = Path(__file__).parents[3]
 class Private(BaseHTTPRequestHandler):
     """A server that admits the identity tokens in `valid` and answers with what it was sent."""
 
+    name = "gemma"
     valid: ClassVar[set[str]] = set()
     seen: ClassVar[list[dict[str, str]]] = []
     events: ClassVar[list[object]] = []
@@ -50,7 +51,7 @@ class Private(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
 
     def do_GET(self):
-        self._answer({"data": [{"id": "gemma"}]})
+        self._answer({"data": [{"id": self.name}]})
 
     def do_POST(self):
         body = self.rfile.read(int(self.headers["Content-Length"]))
@@ -226,6 +227,14 @@ def test_a_request_for_a_whole_address_is_refused_and_goes_nowhere(private, targ
     assert Private.seen == []
 
 
+def test_a_host_that_is_no_address_is_refused(private):
+    with proxied(lambda: opened(ServerAccess(base_url=private, auth="none"))) as url:
+        for host in ("[::1", "[x]y", "a]"):
+            status, said = call(f"{url}/v1/models", headers={"Host": host})
+            assert (status, said["error"]["type"]) in {(400, "connect"), (403, "connect")}, host
+    assert Private.seen == []
+
+
 def test_a_required_key_keeps_other_users_of_the_machine_out(private):
     with proxied(lambda: opened(ServerAccess(base_url=private, auth="none")), key="secret") as url:
         assert call(f"{url}/v1/models")[0] == 401
@@ -300,13 +309,33 @@ def test_the_wait_names_what_the_server_answers_and_ends(private):
     with pytest.raises(
         NotReadyError, match=r"The server returned 401: The request was not authenticated\. On Cloud Run"
     ):
-        wait_until_ready(f"{private}/v1", "k", 60, said.append)
+        wait_until_ready(f"{private}/v1", "k", 60, said.append, served="gemma")
     with pytest.raises(
         NotReadyError, match=r"not ready within 0 s: no response \(ConnectionError\)\. Set a longer --ready-timeout"
     ):
-        wait_until_ready("http://127.0.0.1:9/v1", "k", 0, said.append)
+        wait_until_ready("http://127.0.0.1:9/v1", "k", 0, said.append, served="gemma")
     Private.valid = set()
-    assert wait_until_ready(f"{private}/v1", "k", 60, said.append).model == "gemma"
+    assert wait_until_ready(f"{private}/v1", "k", 60, said.append, served="gemma").model == "gemma"
+
+
+HOSTILE = ["x'; touch PWNED; echo '", "x$(touch PWNED)", "x\x1b]0;title\x07", 'x"; import os; "', "x\ny", "x`id`", ""]
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+@pytest.mark.parametrize("served", [None, "gemma"])
+def test_a_servers_words_do_not_become_code_to_paste(private, monkeypatch, name, served):
+    monkeypatch.setattr(Private, "name", name)
+    with pytest.raises(OtherModelError) as refused:
+        wait_until_ready(f"{private}/v1", "k", 60, print, served=served)
+    assert str(refused.value).isprintable()
+
+
+def test_another_model_than_the_states_is_refused(private):
+    with pytest.raises(
+        OtherModelError, match=r"names its model 'gemma', but the stack's state has 'tuned'\. If you changed"
+    ):
+        wait_until_ready(f"{private}/v1", "k", 60, print, served="tuned")
+    assert wait_until_ready(f"{private}/v1", "k", 60, print, served=None).model == "gemma"
 
 
 # --- the command, as it is run -----------------------------------------------------------------------------------------------------

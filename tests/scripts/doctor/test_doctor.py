@@ -820,10 +820,9 @@ def test_the_lines_that_create_the_state_bucket_run_as_printed_and_are_those_of_
     )
     subprocess.run(["bash", "-ec", line["fix"]], env={"PATH": f"{folder}:/usr/bin:/bin"}, check=True, timeout=60)
     bucket = world.admin("GET", f"/storage/storage/v1/b/{STATE}")
-    assert (bucket["versioning"], bucket["iamConfiguration"]["uniformBucketLevelAccess"]["enabled"]) == (
-        {"enabled": True},
-        True,
-    )
+    closed = bucket["iamConfiguration"]
+    assert (bucket["versioning"], closed["uniformBucketLevelAccess"]["enabled"]) == ({"enabled": True}, True)
+    assert closed["publicAccessPrevention"] == "enforced"
     assert world.line("Pulumi backend")["fix"] == f"pulumi login gs://{STATE}", (
         "it exists: the engine has another problem"
     )
@@ -837,6 +836,7 @@ def test_the_lines_that_create_the_state_bucket_run_as_printed_and_are_those_of_
         same = ("name", "location", "versioning")
         assert [made[key] for key in same] == [bucket[key] for key in same]
         assert made["iamConfiguration"]["uniformBucketLevelAccess"]["enabled"]
+        assert made["iamConfiguration"]["publicAccessPrevention"] == "enforced"
 
 
 def test_a_state_bucket_that_cannot_be_seen_is_not_said_to_be_missing(world):

@@ -77,7 +77,7 @@ class GitHub(http.server.BaseHTTPRequestHandler):
 
     def do_POST(self):
         number = len(self.kept)
-        self.kept.append({"id": number, "number": number, **self._body()})
+        self.kept.append({"id": number, "number": number, "user": {"login": "github-actions[bot]"}, **self._body()})
         self._answer(201, {})
 
     def do_PATCH(self):
@@ -112,6 +112,16 @@ def test_there_is_one_comment_however_often_it_is_posted_and_others_are_left_alo
     assert len(handler.comments) == 91
     assert handler.comments[90]["body"] == f"{MARKER}\nsecond"
     assert handler.comments[3]["body"] == "of a person 3"
+
+
+def test_a_comment_of_another_author_is_not_taken_for_ours(github):
+    """Its author can change it after the workflow."""
+    handler, api = github
+    for number, user in enumerate(({"login": "stranger"}, {"login": "github-actions"}, None)):
+        handler.comments.append({"id": number, "body": f"{MARKER}\ntaken", "user": user})
+    assert repository(api).upsert_comment(7, MARKER, f"{MARKER}\nfirst") == "created"
+    assert repository(api).upsert_comment(7, MARKER, f"{MARKER}\nsecond") == "updated"
+    assert [one["body"].partition("\n")[2] for one in handler.comments] == ["taken", "taken", "taken", "second"]
 
 
 def test_a_refusal_of_github_is_one_sentence_without_the_token(github):

@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 _POLL_S: Final = 0.05
+_SWITCHES: Final = frozenset({"public-access-prevention", "uniform-bucket-level-access", "versioning"})
+"""Options without a value."""
 
 Call = Callable[..., dict[str, Any]]
 """`call(path, body=, token=)` sends a request to the local cloud. Raises the error of its caller."""
@@ -42,7 +44,7 @@ class Words:
                 names.append(word)
                 continue
             name, has_value, value = word.removeprefix("--").partition("=")
-            options[name] = value if has_value else next(rest, "")
+            options[name] = value if has_value or name in _SWITCHES else next(rest, "")
         return cls(names, options)
 
 
@@ -102,10 +104,12 @@ def create_bucket(api: Api, words: Words) -> None:
 
 
 def update_bucket(api: Api, words: Words) -> None:
-    """`storage buckets update gs://B --versioning`: keep the old versions of objects."""
+    """`storage buckets update gs://B --versioning --public-access-prevention`: keep old versions, and refuse grants to the public."""
     _, token = owner(api.admin)
     (url,) = words.names
-    body = {"versioning": {"enabled": "versioning" in words.options}}
+    body: dict[str, Any] = {"versioning": {"enabled": True}} if "versioning" in words.options else {}
+    if "public-access-prevention" in words.options:
+        body["iamConfiguration"] = {"publicAccessPrevention": "enforced"}
     print(f"Updating {url}/...", file=sys.stderr)
     api.call(f"/storage/storage/v1/b/{url.removeprefix('gs://')}", body=body, token=token, verb="PATCH")
 

@@ -103,6 +103,15 @@ def test_the_flags_close_it(listener: Listener) -> None:
         assert ask(f"{url}/invocations", {"prompt": "x", "max_tokens": 1}).status == 200  # no flag of vLLM closes this
 
 
+@pytest.mark.parametrize(("given", "most"), [({}, 16_384), ({"VLLM_MAX_N_SEQUENCES": "64"}, 64)])
+def test_one_request_asks_for_as_many_answers_as_the_variable_says(given: dict[str, str], most: int) -> None:
+    with server(["vllm", "serve", MODEL], **given) as url:
+        refused = ask(f"{url}/v1/completions", {"prompt": "x", "max_tokens": 1, "n": most + 1})
+        below = ask(f"{url}/v1/completions", {"prompt": "x", "max_tokens": 1, "n": most})
+    assert (refused.status, f"n must be at most {most}, got {most + 1}." in refused.text) == (400, True)
+    assert (below.status, "only returns one choice" in below.text) == (400, True)
+
+
 def test_redirects_are_followed_unless_the_variable_says_otherwise(listener: Listener) -> None:
     words = ["vllm", "serve", MODEL, "--allowed-media-domains", "127.0.0.1", "other.example"]
     with server(words, VLLM_API_KEY="key", VLLM_MEDIA_URL_ALLOW_REDIRECTS="0", VLLM_SERVER_DEV_MODE="1") as url:
