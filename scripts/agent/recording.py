@@ -95,6 +95,10 @@ def _text(value: object) -> str:
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
 
 
+_SEALED: Final = "requestState"
+"""State of a call that prompts the user, encrypted by the server."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recorder:
     """Middleware of the server."""
@@ -140,7 +144,10 @@ class Recorder:
 
         async def handled() -> dict[str, Any]:
             try:
-                result = presented(tool, given, self._masked(_plain(await self._next(ctx, call_next))))
+                answer = _plain(await self._next(ctx, call_next))
+                # The server sealed this state, and accepts only the same text again. Every 800th looks like a token.
+                sealed = {key: value for key, value in answer.items() if key == _SEALED}
+                result = presented(tool, given, {**self._masked(answer), **sealed})
             except anyio.get_cancelled_exc_class():
                 run = CURRENT.get()
                 self._end(entry("cancelled", run.stopped if run else ""))

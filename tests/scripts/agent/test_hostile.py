@@ -13,8 +13,10 @@ import anyio
 import pytest
 from mcp import MCPError, types
 from mcp.client.client import Client
+from mcp.server.request_state import AESGCMRequestStateCodec
 
 from contracts.errors import CommandRefusedError, ScriptError
+from contracts.masking import masked
 from contracts.outputs import StackOutputs
 from engine.events import EventLog
 from engine.locks import StackLock
@@ -104,6 +106,24 @@ def test_an_answer_that_is_sent_again_deletes_nothing(bench_of, audit, commands,
     again = anyio.run(twice)
     assert isinstance(again, types.InputRequiredResult) or again.is_error, again
     assert len(commands.run) == 1
+
+
+def test_a_state_that_looks_like_a_token_is_returned_unchanged(bench_of, audit, monkeypatch, commands):
+    """The seal is random text, and a mask would break it."""
+    seal = AESGCMRequestStateCodec.seal
+
+    def like_a_token(self, payload):
+        return next(text for text in (seal(self, payload) for _ in range(100_000)) if masked(text) != text)
+
+    monkeypatch.setattr(AESGCMRequestStateCodec, "seal", like_a_token)
+
+    async def declined():
+        async with Client(build(bench_of("teardown"), audit), elicitation_callback=answering("decline")) as client:
+            return await client.call_tool("teardown", {"stack": STACK})
+
+    answer = anyio.run(declined)
+    assert "declined" in answer.content[0].text
+    assert commands.run == []
 
 
 def test_a_call_with_state_that_this_server_did_not_make_is_refused_and_recorded(bench_of, audit, commands):
