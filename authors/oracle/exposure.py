@@ -125,7 +125,7 @@ def listening() -> Generator[tuple[str, list[Mapping[str, object]]]]:
     """Receive reports. Yield the address, and the list of those received until the end."""
     received: list[Mapping[str, object]] = []
 
-    class Handler(BaseHTTPRequestHandler):
+    class Receiver(BaseHTTPRequestHandler):
         def do_POST(self) -> None:
             received.append(json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
             self.send_response(200)
@@ -134,7 +134,7 @@ def listening() -> Generator[tuple[str, list[Mapping[str, object]]]]:
         def log_request(self, code: int | str = "-", size: int | str = "-") -> None:
             """Print nothing."""
 
-    with ThreadingHTTPServer((HOST, 0), Handler) as server:
+    with ThreadingHTTPServer((HOST, 0), Receiver) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
         try:
             yield f"http://{HOST}:{server.server_port}", received

@@ -77,7 +77,8 @@ def test_a_token_that_the_checkout_has_by_reference_now_replaces_the_secret_of_t
     copy.write_text(settings("TRIAL", "TRIAL"))
     (checkout / "Pulumi.l4.yaml").write_text(PLAIN + "  gemma-serving:hfToken: hf_plain\n")
     runner.project_folder()
-    assert copy.read_text() == (checkout / "Pulumi.l4.yaml").read_text(), "the engine refuses a key that is there twice"
+    wanted = (checkout / "Pulumi.l4.yaml").read_text() + "encryptionsalt: v1:TRIAL\n"
+    assert copy.read_text() == wanted, "the engine refuses a key that is there twice"
 
 
 @pytest.mark.parametrize(
