@@ -2,7 +2,7 @@
 
 The engine writes a stack's salt and its encrypted secrets into the settings file next to Pulumi.yaml, and no option of `pulumi stack init`
 names another file. So commands for a local cloud run in a folder of the cloud's state. A copy has every line of the checkout's file
-except that salt and secrets are the trial's, not those of the real deployment.
+except that salt and secrets are the trial's, not those of the real deployment, and so is the hash of weights that the trial has staged.
 
 `.venv/bin/pulumi` runs this file before the engine, so it imports only the standard library, and PyYAML after `pulumi config`.
 """
@@ -14,6 +14,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
+from difflib import SequenceMatcher
 from pathlib import Path
 from typing import Final, cast
 
@@ -22,6 +23,8 @@ STATE_VARIABLE: Final = "LOCALCLOUD_STATE"
 _WORK: Final = ".work"
 """Folder of the checkout for receipts and backups, which must not disappear with a cloud."""
 _SETTINGS: Final = "Pulumi.*.yaml"
+_SEEN: Final = ".checkout"
+"""Folder of the trial with the checkout's settings files as of the last command."""
 _FIRST_INDENTED: Final = re.compile(r"^config: *\n(?:(?: *#.*)?\n)*( +)", re.MULTILINE)
 _SALT: Final = re.compile(r"^(?:encryptionsalt|secretsprovider|encryptedkey):.*(?:\n|\Z)", re.MULTILINE)
 _SECRET: Final = re.compile(
@@ -54,8 +57,41 @@ def project_of(project: Path) -> Path:
         with contextlib.suppress(FileExistsError):
             (folder / name).symlink_to(project / name)
     for name in settings:
-        _write(folder / name, with_secrets_of(_text(project / name), _text(folder / name)))
+        now, copy = _text(project / name), _text(folder / name)
+        _write(folder / name, with_secrets_of(_kept(now, _text(folder / _SEEN / name), copy), copy))
+        _write(folder / _SEEN / name, now)
     return folder
+
+
+def _kept(now: str, before: str, copy: str) -> str:
+    """Return the checkout's file with the trial's own values, such as the hash of weights that it has staged.
+
+    `before`: the file at the last command. If both sides changed a key, the checkout's file is returned as it is.
+    """
+    if not before or _without_secrets(before).splitlines() == _without_secrets(copy).splitlines():
+        return now
+    first, theirs, ours = (_document(text) for text in (before, now, copy))
+    changed = {key for key in {*first, *ours} if ours.get(key) != first.get(key)}
+    if not changed or any(theirs.get(key) != first.get(key) for key in changed):
+        return now  # the engine only wrote the same values in another form, or both sides changed a key
+    text = with_edits(now, before, copy)
+    wanted = {**theirs, **{key: ours.get(key) for key in changed}}
+    return text if _document(text) == {key: value for key, value in wanted.items() if value is not None} else now
+
+
+def with_edits(text: str, before: str, after: str) -> str:
+    """Return a settings file with the lines that differ between two versions of it, without salts and secrets.
+
+    A changed line that the file no longer has stays as the file has it.
+    """
+    lines = text.splitlines()
+    old, new = (_without_secrets(version).splitlines() for version in (before, after))
+    for tag, start, end, first, last in SequenceMatcher(None, old, new, autojunk=False).get_opcodes():
+        known = old[max(start - 1, 0) : end]
+        at = next((at for at in range(len(lines)) if lines[at : at + len(known)] == known), None)
+        if before and tag != "equal" and known and at is not None:
+            lines[at : at + len(known)] = [*old[max(start - 1, 0) : start], *new[first:last]]
+    return "\n".join([*lines, ""]) if lines else text
 
 
 def with_secrets_of(text: str, other: str) -> str:
@@ -87,6 +123,7 @@ def _write(path: Path, text: str) -> None:
     """Replace a file if its text differs, so that no reader finds half of it."""
     if path.is_file() and _text(path) == text:
         return
+    path.parent.mkdir(exist_ok=True)
     fresh = path.with_name(f".{path.name}.{os.getpid()}")
     fresh.write_text(text, encoding="utf-8")
     if path.exists():
@@ -94,19 +131,33 @@ def _write(path: Path, text: str) -> None:
     fresh.replace(path)
 
 
-def bring_back(folder: Path, project: Path) -> None:
-    """Write what `pulumi config` changed in the trial into the checkout's files, except salts and secrets."""
+def bring_back(folder: Path, project: Path, before: Mapping[str, str]) -> None:
+    """Write what `pulumi config` changed in the trial into the checkout's files, except salts and secrets.
+
+    `before`: the copies before the command.
+    """
     for path in folder.glob(_SETTINGS):
-        changed, original = _text(path), _text(project / path.name)
-        if _document(changed) != _document(original):
-            _write(project / path.name, with_secrets_of(changed, original))
+        copy, changed, original = before.get(path.name, ""), _text(path), _text(project / path.name)
+        if _document(changed) == _document(copy):
+            continue
+        is_same = _document(copy) == _document(
+            original
+        )  # otherwise the trial has its own values, such as a hash of weights
+        text = with_secrets_of(changed, original) if is_same else with_edits(original, copy, changed)
+        _write(project / path.name, text)
+        _write(folder / _SEEN / path.name, text)
 
 
 def _document(text: str) -> Mapping[str, object]:
-    import yaml  # noqa: PLC0415 - takes 0.04 s, and only `pulumi config` needs it
+    """Return the values of a settings file by key; nothing if it is not valid."""
+    import yaml  # noqa: PLC0415 - takes 0.04 s, and few commands need it
 
-    found = cast("Mapping[str, object]", yaml.safe_load(_without_secrets(text)) or {})
-    return {key: value for key, value in found.items() if value}
+    try:
+        found = cast("Mapping[str, object]", yaml.safe_load(_without_secrets(text)) or {})
+        config = cast("Mapping[str, object]", found.get("config") or {})
+    except (yaml.YAMLError, AttributeError):
+        return {}
+    return {**{key: value for key, value in found.items() if key != "config" and value}, **config}
 
 
 def main(engine: str, arguments: Sequence[str]) -> int:
@@ -121,11 +172,12 @@ def main(engine: str, arguments: Sequence[str]) -> int:
     os.environ["PWD"] = str(folder)  # the engine believes it
     if not arguments or arguments[0] != "config":
         os.execv(engine, [engine, *words])  # noqa: S606 - as above
+    before = {path.name: _text(path) for path in folder.glob(_SETTINGS)}
     try:
         code = subprocess.run([engine, *words], check=False).returncode
     except KeyboardInterrupt:  # the terminal interrupted the engine, too
         return 130
-    bring_back(folder, project)
+    bring_back(folder, project, before)
     return code
 
 

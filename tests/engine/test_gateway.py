@@ -197,7 +197,7 @@ def test_a_gateway_whose_servers_have_all_ended_says_so_everywhere(workspace, st
         assert found.code == 1
         rows = rows_of(found)
         assert rows[GATEWAY]["waits"] == ["No server behind the gateway answers, so its callers get HTTP 503."]
-        assert rows[GATEWAY]["next_command"] == rows["tpu-a"]["next_command"] == "gemma up tpu-a --refresh"
+        assert rows[GATEWAY]["next_command"] == rows["tpu-a"]["next_command"] == "gemma up tpu-a"
     with subtests.test("a caller"):
         url = outputs(workspace)["endpoint"]
         ((code, body),) = json.loads(workspace.run(sys.executable, "-c", ASK, url, "/v1/models").out)

@@ -72,6 +72,37 @@ def test_an_edit_of_the_checkout_arrives_and_the_trial_keeps_its_own_secrets(che
     assert runner.require_stacks([]) == ["fresh"]
 
 
+STAGED = "  gemma-serving:bucket: { manifest: abc }\n"
+
+
+def staged(checkout):
+    """Write a hash of weights into the copy, as `gemma stage_model` does, and return the copy's path."""
+    copy = runner.project_folder() / "Pulumi.l4.yaml"
+    copy.write_text(copy.read_text().replace("config:\n", f"config:\n{STAGED}"))
+    runner.project_folder()
+    assert yaml.safe_load(copy.read_text())["config"]["gemma-serving:bucket"] == {"manifest": "abc"}
+    assert STAGED not in (checkout / "Pulumi.l4.yaml").read_text()
+    return copy
+
+
+def test_a_hash_of_weights_stays_in_the_trial_when_the_checkout_changes(checkout):
+    copy = staged(checkout)
+    (checkout / "Pulumi.l4.yaml").write_text(settings("REAL", "REAL").replace("8192", "4096"))
+    runner.project_folder()
+    wanted = yaml.safe_load(settings("REAL", "").replace("8192", "4096"))["config"]
+    found = yaml.safe_load(copy.read_text())["config"]
+    assert found == {**wanted, "gemma-serving:bucket": {"manifest": "abc"}}
+
+
+def test_the_checkouts_value_wins_where_both_changed_a_key(checkout):
+    copy = staged(checkout)
+    theirs = settings("REAL", "REAL").replace("config:\n", "config:\n  gemma-serving:bucket: { manifest: def }\n")
+    (checkout / "Pulumi.l4.yaml").write_text(theirs)
+    runner.project_folder()
+    assert yaml.safe_load(copy.read_text())["config"]["gemma-serving:bucket"] == {"manifest": "def"}
+    assert copy.read_text().count("gemma-serving:bucket") == 1
+
+
 def test_a_token_that_the_checkout_has_by_reference_now_replaces_the_secret_of_the_trial(checkout):
     copy = runner.project_folder() / "Pulumi.l4.yaml"
     copy.write_text(settings("TRIAL", "TRIAL"))
