@@ -51,6 +51,11 @@ def provider_options(stack: str) -> Sequence[str]:
     return [f"--secrets-provider={provider}"] if provider else []
 
 
+def create_state(stack: str) -> None:
+    """Create an empty state of a stack in the backend. Raises ScriptError."""
+    runner.query(["stack", "init", stack, "--no-select", *provider_options(stack)])
+
+
 def uses_passphrase(stack: str, backend: str) -> bool:
     """Return whether a passphrase encrypts the stack's secrets. Default of every backend except Pulumi Cloud."""
     return _SALT.search(_text(stack)) is not None or (not is_encrypted(stack) and not backend.startswith("https://"))

@@ -25,7 +25,7 @@ from engine.deployment import (
 )
 from engine.locks import end_dead_locks, past_dead_locks, stack_locks
 from engine.previewed import declared
-from engine.secrets_provider import provider_options
+from engine.secrets_provider import create_state
 from scripts.recover.lookup import KINDS, Found, Search, lookup
 from scripts.recover.state_edit import adopted, candidates, is_complete
 
@@ -169,6 +169,6 @@ def _readable(stack: str, report: Report, confirm: Confirm) -> str:
     confirm(())
     report(f"the state of stack {stack} is {was}, starting from an empty one")
     if was == "missing":
-        runner.query(["stack", "init", stack, "--no-select", *provider_options(stack)])
+        create_state(stack)
     past_dead_locks(stack, lambda: write_deployment(stack, empty()), report=report)
     return was

@@ -15,6 +15,7 @@ from engine.backend import absolute_backend
 from engine.deployment import ResourceState, read_deployment
 from engine.locks import past_dead_locks
 from engine.previewed import previewed
+from engine.secrets_provider import create_state
 from engine.steps import PlannedStep, steps_of
 from scripts.cli.frozen import FrozenProject, freeze
 from stacks.planned import doctor_hint
@@ -32,11 +33,14 @@ _CREATED_TYPES: Final = frozenset(
 
 
 def create_bucket(stack: str, *, may_create: bool, say: Callable[[str], None]) -> None:
-    """Create only the stack's bucket. Raises CommandRefusedError and ScriptError."""
+    """Create only the stack's bucket, and the state if the stack has none. Raises CommandRefusedError and ScriptError."""
     if not may_create:
         raise CommandRefusedError(
             f"Stack {stack} has no bucket, and --no-create is set. To create it, run `gemma stage_model {stack}`."
         )
+    if stack not in runner.listed_stacks():
+        create_state(stack)
+        say(f"created an empty state for stack {stack}")
     with absolute_backend(), private_folder() as folder:
         frozen = freeze(stack, folder / "project")
         for step in _creation_steps(frozen):
@@ -51,7 +55,9 @@ def create_bucket(stack: str, *, may_create: bool, say: Callable[[str], None]) -
 
 
 def has_bucket(stack: str, settings: Settings) -> bool:
-    """Return whether the state has the stack's own bucket. Raises CommandRefusedError without the stack or if its bucket moves."""
+    """Return whether the state has the stack's own bucket. Raises CommandRefusedError if its bucket moves."""
+    if stack not in runner.listed_stacks():
+        return False
     resources = read_deployment(stack).resources
     for one in resources:
         if one.type == _BUCKET_TYPE and one.name == "models" and not one.delete:
@@ -61,7 +67,7 @@ def has_bucket(stack: str, settings: Settings) -> bool:
     if waiting:
         raise CommandRefusedError(
             f"An update of stack {stack} was interrupted before it deleted {', '.join(waiting)}, "
-            f"and staging deletes no resources. Run `gemma up {stack}`, "
+            f"and staging deletes no resources. Run `pulumi up --stack {stack}`, "
             "which deletes them and then stops for the weights. Then stage again."
         )
     return False

@@ -55,7 +55,6 @@ def stage_model(options: StageOptions) -> ExitCode:
             f"Set it, such as prefix: models/{settings.model.rpartition('/')[2]}."
         )
     require_apis(settings.project, apis_of(settings), say=_say)
-    # This refuses a stack that does not exist before credentials are needed.
     is_missing = settings.bucket.existing is None and not has_bucket(stack, settings)
     target = WeightsBucket(settings.bucket_name(stack), settings.project)
     plans = {settings.model: _plan(options, settings, target)}

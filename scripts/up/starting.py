@@ -13,7 +13,7 @@ from contracts.fields import as_mapping
 from contracts.parallel import each_within
 from engine import runner
 from engine.atomic_file import replace_file
-from engine.secrets_provider import provider_options
+from engine.secrets_provider import create_state
 from engine.state import SERVER_TYPES, StackState, read
 from scripts.cli.command import say
 from scripts.cli.settings import stack_settings
@@ -40,7 +40,7 @@ def prepared(stack: str) -> Generator[None]:
     _require_unblocked(stack, settings, is_known=is_known)
     text = path.read_text(encoding="utf-8")
     if not is_known:
-        runner.query(["stack", "init", stack, "--no-select", *provider_options(stack)])
+        create_state(stack)
     try:
         yield
     except BaseException as error:

@@ -178,6 +178,7 @@ def busy_engine(monkeypatch, file):
 
         monkeypatch.setattr(runner, "change", change)
         monkeypatch.setattr(bucket_creation, "read_deployment", lambda _stack: SimpleNamespace(resources=()))
+        monkeypatch.setattr(runner, "listed_stacks", lambda: frozenset({"mine"}))
         monkeypatch.setattr(bucket_creation, "previewed", lambda *_: PREVIEW)
         return tried
 
@@ -210,6 +211,9 @@ class Engine:
         monkeypatch.setattr(bucket_creation, "previewed", self.previewed)
         found = SimpleNamespace(resources=tuple(ResourceState(resource) for resource in resources))
         monkeypatch.setattr(bucket_creation, "read_deployment", lambda _stack: found)
+        self.known = ["mine"]
+        monkeypatch.setattr(runner, "listed_stacks", lambda: frozenset(self.known))
+        monkeypatch.setattr(bucket_creation, "create_state", self.known.append)
 
     def change(self, _stack, *arguments, after_failure):
         assert after_failure
@@ -241,6 +245,18 @@ def test_a_bucket_that_the_state_has_needs_no_engine(monkeypatch):
     ran = Engine(monkeypatch, in_state()).ran
     assert stage("--from", "checkpoint") == ExitCode.DONE
     assert ran == []
+
+
+@pytest.mark.usefixtures("own")
+def test_a_stack_without_a_state_gets_one_because_up_refuses_before_its_weights_are_staged(monkeypatch, capsys):
+    engine = Engine(monkeypatch)
+    engine.known.clear()
+    assert stage("--no-create", "--from", "checkpoint") == ExitCode.REFUSED
+    assert engine.known == []
+    assert stage("--from", "checkpoint") == ExitCode.DONE
+    assert engine.known == ["mine"]
+    assert [words[0] for words in engine.ran] == ["preview", "up"]
+    assert "stage_model: created an empty state for stack mine" in capsys.readouterr().err
 
 
 @pytest.mark.usefixtures("own")
@@ -325,7 +341,7 @@ def test_nothing_is_made_while_an_api_of_the_stack_is_off(monkeypatch, capsys):
 def test_an_interrupted_replacement_is_ended_by_up_and_not_by_staging(monkeypatch, capsys):
     ran = Engine(monkeypatch, in_state(delete=True)).ran
     assert stage("--from", "checkpoint") == ExitCode.REFUSED
-    assert "was interrupted before it deleted models, and staging deletes no resources. Run `gemma up mine`" in (
+    assert "was interrupted before it deleted models, and staging deletes no resources. Run `pulumi up --stack mine`" in (
         capsys.readouterr().err
     )
     assert ran == []
