@@ -341,8 +341,9 @@ def test_nothing_is_made_while_an_api_of_the_stack_is_off(monkeypatch, capsys):
 def test_an_interrupted_replacement_is_ended_by_up_and_not_by_staging(monkeypatch, capsys):
     ran = Engine(monkeypatch, in_state(delete=True)).ran
     assert stage("--from", "checkpoint") == ExitCode.REFUSED
-    assert "was interrupted before it deleted models, and staging deletes no resources. Run `pulumi up --stack mine`" in (
-        capsys.readouterr().err
+    assert (
+        "was interrupted before it deleted models, and staging deletes no resources. Run `pulumi up --stack mine`"
+        in (capsys.readouterr().err)
     )
     assert ran == []
 
