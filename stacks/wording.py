@@ -132,14 +132,14 @@ def _phrases(found: Mapping[str, object]) -> Iterator[str]:
 
 
 def inline(value: object) -> str:
-    """Return a value as YAML on one line."""
+    """Return a value as YAML on one line, in the form of `pulumi config set` (3.256)."""
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, list):
         return f"[{', '.join(inline(item) for item in cast('list[object]', value))}]"
     if isinstance(value, Mapping):
         entries = cast("Mapping[str, object]", value).items()
-        return f"{{ {', '.join(f'{key}: {inline(item)}' for key, item in entries)} }}"
+        return f"{{{', '.join(f'{key}: {inline(item)}' for key, item in entries)}}}"
     text = str(value)
     if not isinstance(value, str) or not _NEEDS_QUOTES.search(text):
         return text

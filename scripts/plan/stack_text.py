@@ -135,6 +135,9 @@ def _head(file: StackFile) -> Iterator[str]:
         f"{f'. Limits: {words}' if words else ''}."
     )
     yield f"Omitted settings use the planner's recommendations. To show them, run gemma plan {file.name}."
+    if file.email is None:
+        command = f"pulumi config set --path {PRODUCT}:alerts.email you@example.com --stack {file.name}"
+        yield f"Only the console and gemma alerts show alerts. To receive them, run {command}."
 
 
 def _config(file: StackFile) -> Iterator[str]:
@@ -163,9 +166,6 @@ def _config(file: StackFile) -> Iterator[str]:
             f"No published image loads this model. `pulumi up` builds the image with Docker from {build}."
         )
     yield from (f"  {line}" for line in _lines(config, comments, f"{PRODUCT}:"))
-    if file.email is None:
-        command = f"pulumi config set --path {PRODUCT}:alerts.email you@example.com --stack {file.name}"
-        yield f"  # Only the console and gemma alerts show alerts. To receive them, run {command}."
 
 
 def _lines(block: Mapping[str, object], comments: Mapping[str, str], namespace: str = "") -> Iterator[str]:
@@ -191,7 +191,7 @@ def _workload(workload: Workload) -> str:
         for one in fields(workload)
         if one.name in named or getattr(workload, one.name) != getattr(DEFAULT_WORKLOAD, one.name)
     }
-    return f"{{ {', '.join(f'{key}: {json.dumps(value)}' for key, value in given.items())} }}"
+    return inline(given)
 
 
 def _vllm(options: VllmOptions) -> Iterator[tuple[str, str]]:
@@ -231,5 +231,5 @@ def _cloud_run(solution: Solution) -> dict[str, object]:
         "minInstances": run.min_instances or None,
         "maxInstances": run.max_instances,
         "compileCache": None if run.graph_cache == "off" else run.graph_cache,
-        "mount": f"{{ mode: {resolved.weights_mode} }}" if resolved.weights_mode in FUSE_MODES[1:] else None,
+        "mount": inline({"mode": resolved.weights_mode}) if resolved.weights_mode in FUSE_MODES[1:] else None,
     }

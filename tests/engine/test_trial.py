@@ -52,3 +52,14 @@ def test_a_trial_leaves_the_settings_and_the_real_deployment_has_its_own_passphr
     checkout.teardown(STACK)
     assert yaml.safe_load(path.read_text()) == changed
     assert checkout.pulumi("config", "get", "apiKey", "--stack", STACK, environment=real).out == f"{REAL_KEY}\n"
+
+
+@pytest.mark.parametrize("stack", ["l4-e2b-lora", "tpu-v6e4-turbo"])
+def test_pulumi_config_set_changes_only_its_line_of_a_shipped_file(workspace, stack):
+    """The engine writes the whole file again: it moves a comment behind the last block, and writes `{a: 1}`."""
+    path = workspace.settings(stack)
+    text = path.read_text()
+    length = next(line for line in text.splitlines() if "maxModelLen" in line)
+    workspace.pulumi("stack", "init", stack)
+    workspace.pulumi("config", "set", "--path", "gemma-serving:vllm.maxModelLen", "4096", "--stack", stack)
+    assert path.read_text().startswith(text.replace(length, "    maxModelLen: 4096"))
