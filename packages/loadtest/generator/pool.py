@@ -113,6 +113,16 @@ class _Worker:
         except asyncio.IncompleteReadError as error:
             raise WorkerError("a process of the load generator exited unexpectedly") from error
 
+    async def ended(self) -> None:
+        """Wait until the process has exited. Its unread output is discarded.
+
+        With a full pipe the process cannot exit, and an open pipe outlives the event loop, which then prints "Event loop is closed".
+        """
+        if self.process.stdout is not None:
+            while await self.process.stdout.read(1 << 20):
+                pass
+        await self.process.wait()
+
 
 class WorkerPool:
     """Processes that are started when needed and reused for the next point. Use it as an asynchronous context manager."""
@@ -135,11 +145,11 @@ class WorkerPool:
         for worker in workers:
             try:
                 async with asyncio.timeout(CLOSE_LIMIT_S):
-                    await worker.process.wait()
+                    await worker.ended()
             except TimeoutError:
                 with contextlib.suppress(ProcessLookupError):
                     worker.process.kill()
-                await worker.process.wait()
+                await worker.ended()
 
     async def _grow(self, count: int) -> None:
         while len(self._workers) < count:

@@ -1,6 +1,8 @@
 """Whole sweeps against a server of known timing in a process of its own, straight and with faults."""
 
+import asyncio
 import contextlib
+import gc
 import json
 import os
 import random
@@ -20,7 +22,7 @@ from loadtest import sweep as sweeps
 from loadtest.__main__ import main
 from loadtest.endpoint import Endpoint
 from loadtest.errors import NotReachedError, SweepError
-from loadtest.generator.pool import HOME
+from loadtest.generator.pool import HOME, WorkerPool, _Worker
 from loadtest.settings import SweepSettings
 from loadtest.store import ResultStore, read_results, read_run
 from loadtest.sweep import run_sweep, seed_of
@@ -446,3 +448,22 @@ def test_a_mistake_on_the_command_line_is_one_sentence_and_exit_code_2(words, me
     monkeypatch.chdir(tmp_path)
     assert main(words) == 2
     assert message in capsys.readouterr().err
+
+
+def test_a_pool_ends_a_worker_whose_result_nobody_read(monkeypatch):
+    """Its pipe is full, so it cannot exit, and the open pipe would outlive the event loop."""
+    unraisable = []
+    monkeypatch.setattr(sys, "unraisablehook", unraisable.append)
+    writes = "import sys; sys.stdout.buffer.write(bytes(150_000)); sys.stdout.flush(); sys.stdin.read()"
+
+    async def start_and_close():
+        pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+        process = await asyncio.create_subprocess_exec(sys.executable, "-c", writes, **pipes)
+        await asyncio.sleep(0.1)
+        async with WorkerPool() as pool:
+            pool._workers.append(_Worker(process))
+        return process.returncode
+
+    assert asyncio.run(start_and_close()) == 0  # not killed
+    gc.collect()
+    assert not unraisable
