@@ -4,7 +4,7 @@ The engine writes a stack's salt and its encrypted secrets into the settings fil
 names another file. So commands for a local cloud run in a folder of the cloud's state. A copy has every line of the checkout's file
 except that salt and secrets are the trial's, not those of the real deployment, and so is the hash of weights that the trial has staged.
 
-`.venv/bin/pulumi` runs this file before the engine, so it imports only the standard library, and PyYAML after `pulumi config`.
+`.venv/bin/pulumi` runs this file before the engine, so it imports only the standard library, and PyYAML where a copy differs.
 """
 
 import contextlib
@@ -70,7 +70,9 @@ def _kept(now: str, before: str, copy: str) -> str:
     """
     if not before or _without_secrets(before).splitlines() == _without_secrets(copy).splitlines():
         return now
-    first, theirs, ours = (_document(text) for text in (before, now, copy))
+    first = _document(before)
+    theirs = _document(now)
+    ours = _document(copy)
     changed = {key for key in {*first, *ours} if ours.get(key) != first.get(key)}
     if not changed or any(theirs.get(key) != first.get(key) for key in changed):
         return now  # the engine only wrote the same values in another form, or both sides changed a key
@@ -85,7 +87,8 @@ def with_edits(text: str, before: str, after: str) -> str:
     A changed line that the file no longer has stays as the file has it.
     """
     lines = text.splitlines()
-    old, new = (_without_secrets(version).splitlines() for version in (before, after))
+    old = _without_secrets(before).splitlines()
+    new = _without_secrets(after).splitlines()
     for tag, start, end, first, last in SequenceMatcher(None, old, new, autojunk=False).get_opcodes():
         known = old[max(start - 1, 0) : end]
         at = next((at for at in range(len(lines)) if lines[at : at + len(known)] == known), None)
@@ -137,12 +140,13 @@ def bring_back(folder: Path, project: Path, before: Mapping[str, str]) -> None:
     `before`: the copies before the command.
     """
     for path in folder.glob(_SETTINGS):
-        copy, changed, original = before.get(path.name, ""), _text(path), _text(project / path.name)
+        copy = before.get(path.name, "")
+        changed = _text(path)
+        original = _text(project / path.name)
         if _document(changed) == _document(copy):
             continue
-        is_same = _document(copy) == _document(
-            original
-        )  # otherwise the trial has its own values, such as a hash of weights
+        # If they differ, the trial has its own values, such as a hash of weights.
+        is_same = _document(copy) == _document(original)
         text = with_secrets_of(changed, original) if is_same else with_edits(original, copy, changed)
         _write(project / path.name, text)
         _write(folder / _SEEN / path.name, text)

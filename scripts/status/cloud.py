@@ -8,7 +8,7 @@ from typing import Final
 from cloud.capacity import NO_SUCH_PLACE, Instance, Node, QueuedResource, capacity_kind, capacity_names
 from cloud.clock import GOOGLE_CLOCK
 from cloud.found import FoundResource
-from cloud.google_api import GoogleApi, GoogleListError, lookup
+from cloud.google_api import GoogleApi, GoogleListError, connect, lookup
 from cloud.kinds import ACCOUNT, INSTANCE, NODE, QUEUED, SERVICE, by_name
 from cloud.search import resource_of
 from cloud.spending import account_of, spending
@@ -26,6 +26,7 @@ from contracts.guest_attributes import (
     SERVING_HASH_KEY,
 )
 from contracts.labels import PRODUCT, Ownership, StackLimits
+from contracts.parallel import each_within
 from contracts.plain_text import for_terminal
 from contracts.resource_types import CAPACITY_TYPE, SERVICE_TYPE
 from contracts.service_traffic import TEMPLATE_LABEL, known_shares, rollout_of
@@ -87,6 +88,17 @@ def cloud_facts(api: GoogleApi, found: DeployedServer, *, stack: str, costs: boo
         return _with_cost(api, facts, owned) if owned and costs else facts
     except GoogleListError as error:
         raise ScriptError(f"Google returned an error: {error}") from None
+
+
+def facts_within(
+    found: DeployedServer, stack: str, *, limit_s: float, costs: bool = True
+) -> tuple[CloudFacts | None, BaseException | None]:
+    """Return `cloud_facts`, or the error: TimeoutError without an answer within `limit_s` seconds."""
+
+    def ask() -> CloudFacts:
+        return cloud_facts(connect(found.project), found, stack=stack, costs=costs)
+
+    return each_within([ask], workers=1, limit_s=limit_s)[0]
 
 
 def _read(api: GoogleApi, kind: str, names: Sequence[str]) -> Item | None:

@@ -1,6 +1,6 @@
 """Public interface of `scripts.status` for other commands: what a stack serves, and facts from Google Cloud about its server."""
 
-from scripts.status.cloud import CAPACITY, DeployedServer, cloud_facts, serving
+from scripts.status.cloud import CAPACITY, DeployedServer, cloud_facts, facts_within, serving
 from scripts.status.report import CloudFacts
 from scripts.status.serves import served, serves_now, up_command
 
@@ -9,6 +9,7 @@ __all__ = [
     "CloudFacts",
     "DeployedServer",
     "cloud_facts",
+    "facts_within",
     "served",
     "serves_now",
     "serving",

@@ -2,17 +2,14 @@
 
 from collections.abc import Callable
 from datetime import UTC, datetime
-from functools import partial
 from typing import Final
 
-from cloud import google_api
 from cloud.clock import GOOGLE_CLOCK
 from contracts.capacity_states import WITHOUT_MACHINE
 from contracts.errors import ScriptError
 from contracts.outputs import StackOutputs
-from contracts.parallel import each_within
 from engine.state import StackState
-from scripts.status.cloud import MISSING, cloud_facts, serving
+from scripts.status.cloud import MISSING, facts_within, serving
 from scripts.status.report import CloudFacts, ServesNow
 
 WAITING_STATES: Final = WITHOUT_MACHINE | {"DEPLOYING"}
@@ -57,8 +54,7 @@ def served(state: StackState, *, limit_s: float) -> ServesNow:
     found = serving(state)
     if found is None:
         return serves_now(state)
-    ask = partial(lambda: cloud_facts(google_api.connect(found.project), found, stack=state.stack, costs=False))
-    ((facts, error),) = each_within([ask], workers=1, limit_s=limit_s)
+    facts, error = facts_within(found, state.stack, limit_s=limit_s, costs=False)
     return serves_now(state, facts, why_unknown="" if error is None else reason_of(error))
 
 

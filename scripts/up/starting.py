@@ -6,11 +6,9 @@ from collections.abc import Generator
 from pathlib import Path
 from typing import Final
 
-from cloud.google_api import connect
 from contracts.capacity_states import ACTIVE, BILLED, IN_QUEUE
 from contracts.errors import CommandRefusedError, ScriptError
 from contracts.fields import as_mapping
-from contracts.parallel import each_within
 from engine import runner
 from engine.atomic_file import replace_file
 from engine.secrets_provider import create_state
@@ -18,7 +16,7 @@ from engine.state import SERVER_TYPES, StackState, read
 from scripts.cli.command import say
 from scripts.cli.settings import stack_settings
 from scripts.doctor.face import blocking, entries, width_of
-from scripts.status.face import CAPACITY, CloudFacts, cloud_facts, serving
+from scripts.status.face import CAPACITY, CloudFacts, facts_within, serving
 from stacks.loading import is_gateway_file, read_yaml
 from stacks.settings import Settings
 
@@ -82,7 +80,8 @@ def _remove_empty(stack: str) -> bool:
 
 def _restore(path: Path, text: str) -> None:
     """Restore the settings file without the salt of a removed state, unless somebody else changed the file."""
-    before, now = (as_mapping(read_yaml(each)) for each in (text, path.read_text(encoding="utf-8")))
+    before = as_mapping(read_yaml(text))
+    now = as_mapping(read_yaml(path.read_text(encoding="utf-8")))
     if {**now, "encryptionsalt": ""} == {**before, "encryptionsalt": ""}:
         replace_file(path.resolve(), text)
 
@@ -100,9 +99,7 @@ def exists_now(stack: str) -> str:
             f"capacity, which have the hourly price. {end}"
         )
     what = "service" if found.kind not in CAPACITY else "capacity"
-    ((facts, error),) = each_within(
-        [lambda: cloud_facts(connect(found.project), found, stack=stack)], workers=1, limit_s=_GOOGLE_LIMIT_S
-    )
+    facts, error = facts_within(found, stack, limit_s=_GOOGLE_LIMIT_S)
     if facts is None:
         return f"Exists now: unknown, because Google did not report the {what} ({error}). {end}"
     place = f" in {facts.place}" if facts.place else ""

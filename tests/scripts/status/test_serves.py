@@ -4,7 +4,7 @@ import pytest
 
 from contracts.errors import ScriptError
 from engine.state import StackState
-from scripts.status import serves
+from scripts.status import cloud as status_cloud
 from scripts.status.report import CloudFacts
 from scripts.status.serves import served, serves_now
 from tests.scripts.status.planted import queued, resource, stack_resource, state
@@ -74,16 +74,16 @@ def test_a_server_that_was_never_created_has_not_ended():
 
 
 def test_an_answer_that_does_not_come_is_unknown(monkeypatch):
-    monkeypatch.setattr(serves.google_api, "connect", lambda _: None)
+    monkeypatch.setattr(status_cloud, "connect", lambda _: None)
 
     def silent(*_arguments, **_options):
         raise ScriptError("Google returned an error: 503.")
 
-    monkeypatch.setattr(serves, "cloud_facts", silent)
+    monkeypatch.setattr(status_cloud, "cloud_facts", silent)
     found = served(DEPLOYED, limit_s=5)
     assert (found.word, found.why) == (
         "unknown",
         "Cannot check whether the server exists: Google returned an error: 503.",
     )
-    monkeypatch.setattr(serves, "cloud_facts", lambda *_, **__: CloudFacts(state="SUSPENDED", has_ended=True))
+    monkeypatch.setattr(status_cloud, "cloud_facts", lambda *_, **__: CloudFacts(state="SUSPENDED", has_ended=True))
     assert served(DEPLOYED, limit_s=5).word == "ended"

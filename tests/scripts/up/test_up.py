@@ -21,6 +21,7 @@ from scripts.cli.command import run_command
 from scripts.doctor.diagnosis import missing, unknown
 from scripts.preview import upcoming as preview_upcoming
 from scripts.preview.upcoming import upcoming
+from scripts.status import cloud as status_cloud
 from scripts.status.face import CloudFacts
 from scripts.status.report import ServesNow
 from scripts.up import __main__ as command
@@ -77,8 +78,8 @@ class Engine:
         self.blocked, self.state, self.facts, self.removed = [], StackState(stack=STACK, status="read"), FACTS, []
         monkeypatch.setattr(starting, "blocking", self._blocking)
         monkeypatch.setattr(starting, "read", lambda _stack: self.state)
-        monkeypatch.setattr(starting, "connect", lambda _project: None)
-        monkeypatch.setattr(starting, "cloud_facts", self._facts)
+        monkeypatch.setattr(status_cloud, "connect", lambda _project: None)
+        monkeypatch.setattr(status_cloud, "cloud_facts", self._facts)
         monkeypatch.setattr(starting.runner, "run", self._remove)
         self.serves, self.past = ServesNow(word="deployed"), Absent()
         """What Google says of the server, and of the limits."""
@@ -116,7 +117,7 @@ class Engine:
         self.asked = (is_known, has_server())
         return self.blocked
 
-    def _facts(self, _api, _found, *, stack):
+    def _facts(self, _api, _found, *, stack, costs):
         assert stack == STACK
         if isinstance(self.facts, Exception):
             raise self.facts
