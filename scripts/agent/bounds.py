@@ -11,6 +11,7 @@ from typing import Final
 from cloud.guard import GUARD, guard_problem
 from contracts.answers import Absent, Answer, Present, Unknown
 from contracts.errors import CommandRefusedError
+from contracts.fields import camel_case
 from contracts.resource_types import CAPACITY_TYPE
 from engine.state import SERVER_TYPES, StackState
 from engine.steps import PlannedStep
@@ -18,6 +19,8 @@ from planning.question.types import CostPlan
 from scripts.cli.frozen import FrozenProject, planned_cost
 from stacks.settings import Settings
 
+_AGE: Final = camel_case("max_age")
+_USD: Final = camel_case("max_usd")
 _STARTS: Final = frozenset({"create", "replace", "create-replacement"})
 """Operations of the engine that request new capacity."""
 
@@ -40,7 +43,7 @@ def require_bound(frozen: FrozenProject, steps: Sequence[PlannedStep], state: St
     """Return what bounds the cost of a plan, as a sentence. Raises CommandRefusedError that names all that is missing."""
     stack, settings = frozen.stack, frozen.settings
     case = _case(frozen, steps, state)
-    values = {"maxAge": settings.max_age_s, **({"maxUsd": settings.max_usd} if case.needs_usd else {})}
+    values = {_AGE: settings.max_age_s, **({_USD: settings.max_usd} if case.needs_usd else {})}
     lacks = [f"no {key}" for key, value in values.items() if value is None]
     problems = [f"Stack {stack} has {' and '.join(lacks)}"] if lacks else []
     if case.needs_guard and (problem := _guard_problem(settings)):

@@ -57,7 +57,8 @@ async def preview(call: CommandCall) -> Answer:
     """Preview the changes of `up`, identified by a plan_id. Nothing is changed.
 
     up refuses it once the program, the settings, the packages or the steps differ.
-    Before up, show the user the headline, each change before and after, and both prices.
+    Before up, show the user the headline, each change before and after, both prices and budget.
+    allowed is false if up refuses the plan: budget then names what is missing. Only the user can set it.
     """
     agent, stack, refresh = call.agent, call.given["stack"], call.given["refresh"]
     with private_folder() as folder:
