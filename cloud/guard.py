@@ -37,13 +37,18 @@ def limits_line(limits: StackLimits, project: str) -> str:
     """Return the line of an `up` about limits that no known guard enforces; empty if the guard is known or the stack has no limits."""
     if limits == NO_LIMITS:
         return ""
+    found = guard_problem(limits, project)
+    return f"Limits: {found}." if found else ""
+
+
+def guard_problem(limits: StackLimits, project: str) -> str:
+    """Return why no guard is known to enforce the limits, absent or unknown, as a clause; empty if the guard's account exists."""
     try:
-        found = unguarded(limits, project, partial(call_now, project=project, limit_s=LIMIT_S))
+        return unguarded(limits, project, partial(call_now, project=project, limit_s=LIMIT_S))
     except GoogleCallError as error:
         is_off = isinstance(error, GoogleListError) and error.is_api_off
         why = f"API iam is off in project {project}" if is_off else str(error).rstrip(".")
-        found = f"cannot check whether a guard exists, without which {_named(limits)} not enforced: {why}"
-    return f"Limits: {found}." if found else ""
+        return f"cannot check whether a guard exists, without which {_named(limits)} not enforced: {why}"
 
 
 def limit_keys(limits: StackLimits) -> Sequence[str]:

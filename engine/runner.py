@@ -166,9 +166,11 @@ def _engine(
     return started(words, cwd=project_folder(), env={**environment(), **(variables or {})}, **options)
 
 
-def query(arguments: Sequence[str], *, limit_s: float = QUERY_LIMIT_S) -> str:
+def query(
+    arguments: Sequence[str], *, limit_s: float = QUERY_LIMIT_S, variables: Mapping[str, str] | None = None
+) -> str:
     """Return stdout of a Pulumi command. Raises CommandRefusedError without the stack, PulumiFailedError."""
-    answer = run(*arguments, limit_s=limit_s)
+    answer = run(*arguments, limit_s=limit_s, variables=variables)
     if answer.returncode == 0:
         return answer.stdout
     error = error_of(answer)

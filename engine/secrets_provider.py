@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Final
 
 import yaml
@@ -51,9 +52,14 @@ def provider_options(stack: str) -> Sequence[str]:
     return [f"--secrets-provider={provider}"] if provider else []
 
 
-def create_state(stack: str) -> None:
-    """Create an empty state of a stack in the backend. Raises ScriptError."""
-    runner.query(["stack", "init", stack, "--no-select", *provider_options(stack)])
+def create_state(stack: str, *, folder: Path | None = None, backend: str | None = None) -> None:
+    """Create an empty state of a stack. Raises ScriptError.
+
+    `folder`: with the settings file to which the engine adds its lines, by default the project's. `backend`: the URL of another one.
+    """
+    words = ["stack", "init", stack, "--no-select", *provider_options(stack)]
+    variables = {} if backend is None else {BACKEND_VARIABLE: backend}
+    runner.query([*words, *([] if folder is None else ["--cwd", str(folder)])], variables=variables)
 
 
 def uses_passphrase(stack: str, backend: str) -> bool:

@@ -125,6 +125,13 @@ def read(stack: str) -> StackState:
         return _from_file(stack, "unreadable", str(error))
 
 
+def remove_empty(state: StackState) -> bool:
+    """Remove a stack from the backend if its state, just read, has no resources. Return whether it did."""
+    if state.status != "read" or state.resources or state.pending:
+        return False
+    return runner.run("stack", "rm", state.stack, "--yes", "--preserve-config").returncode == 0
+
+
 def require_deployed(state: StackState) -> None:
     """Raise CommandRefusedError if a stack was never deployed, is only staged, or was torn down.
 

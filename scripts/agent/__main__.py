@@ -6,9 +6,10 @@
   gemma agent code l4-qat
 
 Without --allow, all tools are read-only. A change only runs a plan that was shown
-before, and only a stack with maxUsd and maxAge is deployed. To delete a stack, the
-user must type its name and a code each time; `code` shows the code. Every call is
-logged to the audit file. docs/agent.md describes the protections.
+before. A stack is deployed only with maxAge and a bound of its cost: one flex-start
+TPU run, or else maxUsd and, for other TPUs and Cloud Run, a scheduled guard. To
+delete a stack, the user must type its name and a code each time; `code` shows the
+code. Every call is logged to the audit file. docs/agent.md describes the protections.
 """
 
 import sys

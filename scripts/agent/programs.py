@@ -87,6 +87,7 @@ async def run_program(
     grace_s: float = INTERRUPT_GRACE_S,
     watch: Callable[[], Awaitable[None]] | None = None,
     folder: Path | None = None,
+    variables: Mapping[str, str] | None = None,
     limit_s: float | None = None,
 ) -> ProgramResult:
     """Run a command to its end in a folder. Default: the project's. `watch` is called repeatedly while it runs.
@@ -95,7 +96,7 @@ async def run_program(
     """
     with private_folder() as kept:
         out, said = kept / "out", kept / "said"
-        process = _started(argv, out, said, folder or runner.project_folder())
+        process = _started(argv, out, said, folder or runner.project_folder(), variables or {})
         lines = _Tail(said, secrets)
         try:
             with anyio.fail_after(limit_s):
@@ -119,13 +120,15 @@ async def run_program(
     return ProgramResult(exit_code=process.returncode, printed=printed, said=tuple(lines.all), secrets=tuple(secrets))
 
 
-def _started(argv: Sequence[str], out: Path, said: Path, folder: Path) -> "subprocess.Popen[bytes]":
+def _started(
+    argv: Sequence[str], out: Path, said: Path, folder: Path, variables: Mapping[str, str]
+) -> "subprocess.Popen[bytes]":
     """Start a command in its own process group."""
     with out.open("wb") as out_file, said.open("wb") as said_file:
         return subprocess.Popen(
             argv,
             cwd=folder,
-            env={**runner.environment(), **events.VARIABLES},
+            env={**runner.environment(), **events.VARIABLES, **variables},
             stdin=subprocess.DEVNULL,
             stdout=out_file,
             stderr=said_file,

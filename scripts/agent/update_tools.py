@@ -1,10 +1,13 @@
 """Tools `preview` and `up`. A change is a plan that the user reviews, and only exactly that change runs."""
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import AsyncGenerator, Mapping, Sequence
+from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
 from typing import Final
+
+import anyio
 
 from contracts.errors import CommandRefusedError, ScriptError
 from contracts.exit_codes import ExitCode
@@ -12,10 +15,14 @@ from contracts.fields import json_object
 from contracts.masking import masked
 from engine import runner
 from engine.atomic_file import private_folder
+from engine.backend import BACKEND_VARIABLE
 from engine.events import EventLog
 from engine.locks import end_dead_locks, is_lock_error, parse_locks, stack_locks
 from engine.previewed import PREVIEW_LIMIT_S, preview_errors
+from engine.secrets_provider import create_state
+from engine.state import StackState, read, remove_empty
 from engine.steps import CAPACITY_TYPES, PlannedStep, changes_of, steps_of
+from scripts.agent.bounds import require_bound
 from scripts.agent.command_tools import CommandCall, Own, command_tool
 from scripts.agent.context import ASKS, CHANGES, AgentContext, Answer, PlanId, ShownPlan
 from scripts.agent.presenting import untrusted
@@ -25,7 +32,6 @@ from scripts.agent.runs import report
 from scripts.cli.command import say
 from scripts.cli.frozen import FrozenProject, freeze, most_usd_per_hour
 from scripts.preview.face import deployed_usd_per_hour, headline
-from stacks.settings import Settings
 
 _LAST_LINES: Final = 40
 _PROGRESS_CHARACTERS: Final = 300
@@ -33,6 +39,8 @@ _LOSES: Final = frozenset({"replace", "create-replacement", "delete"})
 """Operations listed first, because an answer that is too long is cut at its end."""
 _PREVIEW_GRACE_S: Final = 30.0
 """Grace period after SIGINT. A preview has no state to write."""
+_GOOGLE_LIMIT_S: Final = 60.0
+"""Timeout of Google's answer about the server."""
 _end_dead_locks: Final = partial(end_dead_locks, report=partial(say, "agent"))
 """Removes locks of processes that are gone. Raises CommandRefusedError if another agent or user holds one."""
 
@@ -49,16 +57,21 @@ async def preview(call: CommandCall) -> Answer:
     """Preview the changes of `up`, identified by a plan_id. Nothing is changed.
 
     up refuses it once the program, the settings, the packages or the steps differ.
-    Before up, show the user the headline, each change before and after, and both prices.
+    Before up, show the user the headline, each change before and after, both prices and budget.
+    allowed is false if up refuses the plan: budget then names what is missing. Only the user can set it.
     """
     agent, stack, refresh = call.agent, call.given["stack"], call.given["refresh"]
     with private_folder() as folder:
         frozen = await asyncio.to_thread(freeze, stack, folder / "project")
         usd_per_hour = most_usd_per_hour(frozen.settings, frozen.folder)
         await report(call.context, 0, 1, f"previewing stack {stack}")
-        document = await _previewed(agent, frozen, refresh=refresh)
+        state = await asyncio.to_thread(read, stack)
+        refresh = refresh or await asyncio.to_thread(_may_be_gone, state)
+        document = await _previewed(agent, frozen, state, refresh=refresh)
+        steps = steps_of(document)
         usd_per_hour_now = await asyncio.to_thread(deployed_usd_per_hour, stack)
-    plan_id = frozen.plan_id(steps_of(document))
+        is_allowed, budget = await asyncio.to_thread(_verdict, agent, frozen, steps, state, usd_per_hour)
+    plan_id = frozen.plan_id(steps)
     agent.shown[plan_id] = ShownPlan(
         plan_id=plan_id, tool="up", stack=stack, usd_per_hour=usd_per_hour, refresh=refresh
     )
@@ -74,8 +87,8 @@ async def preview(call: CommandCall) -> Answer:
         "usd_per_hour_now": usd_per_hour_now,
         "usd_per_hour": round(usd_per_hour, 4),
         "said": untrusted("the program and the engine", agent.mask("\n".join(warnings))),
-        "allowed": "up" in agent.allowed,
-        "budget": await _budget(agent, frozen, usd_per_hour) if "up" in agent.allowed else "",
+        "allowed": is_allowed,
+        "budget": budget,
     }
 
 
@@ -99,60 +112,91 @@ async def up(call: CommandCall) -> Answer:
         await asyncio.to_thread(_end_dead_locks, stack, locks)
     with private_folder() as folder:
         frozen = await asyncio.to_thread(freeze, stack, folder / "project")
-        _require_limits(stack, frozen.settings)
         await report(call.context, 0, None, "comparing with the plan")
-        steps = steps_of(await _previewed(agent, frozen, refresh=plan.refresh))
+        state = await asyncio.to_thread(read, stack)
+        steps = steps_of(await _previewed(agent, frozen, state, refresh=plan.refresh))
         if frozen.plan_id(steps) != plan_id:
             raise CommandRefusedError(
                 f"{plan_id} is stale: the program, the settings of stack {stack}, the packages or the planned steps have changed. "
                 "Run preview again and review the new plan."
             )
+        await asyncio.to_thread(require_bound, frozen, steps, state)
         with agent.spending.reserved(stack, usd_per_hour):
             del agent.shown[plan_id]
+            if state.status == "missing":
+                with anyio.CancelScope(shield=True):
+                    await asyncio.to_thread(create_state, stack, folder=frozen.folder)
+            lines: Sequence[str] = ()
             try:
                 result = await _run_engine(call, frozen, plan, steps, folder / "events")
             finally:  # even after a cancelled call, because the state has the salt
-                lines = frozen.bring_back_engine_lines(runner.project_folder())
+                with anyio.CancelScope(shield=True):
+                    lines = await asyncio.to_thread(_kept_lines, frozen, state)
             return _answer(agent, plan, result, lines)
 
 
-async def _budget(agent: AgentContext, frozen: FrozenProject, usd_per_hour: float) -> str:
-    """Return the counted amounts, or the sentence with which `up` will refuse."""
+def _kept_lines(frozen: FrozenProject, before: StackState) -> Sequence[str]:
+    """Keep the engine's lines of the settings file. Without any resource, remove a state that was missing before instead."""
+    if before.status == "missing" and remove_empty(read(frozen.stack)):
+        return ()
+    return frozen.bring_back_engine_lines(runner.project_folder())
+
+
+def _may_be_gone(state: StackState) -> bool:
+    """Return whether the server in the state is gone, or may be: then the state is not what exists."""
+    from scripts.status.face import served  # noqa: PLC0415 - loads Google's packages
+
+    return served(state, limit_s=_GOOGLE_LIMIT_S).word in {"ended", "unknown"}
+
+
+def _verdict(
+    agent: AgentContext, frozen: FrozenProject, steps: Sequence[PlannedStep], state: StackState, usd_per_hour: float
+) -> tuple[bool, str]:
+    """Return whether `up` will run a plan, with the bound and the counted amounts, or the sentence with which it will refuse."""
     try:
-        _require_limits(frozen.stack, frozen.settings)
-        await asyncio.to_thread(agent.spending.require, frozen.stack, usd_per_hour)
+        agent.require("up")
+        bound = require_bound(frozen, steps, state)
+        agent.spending.require(frozen.stack, usd_per_hour)
     except CommandRefusedError as error:
-        return str(error)
-    return agent.spending.sentence()
+        return False, str(error)
+    return True, f"{bound} {agent.spending.sentence()}"
 
 
-def _require_limits(stack: str, settings: Settings) -> None:
-    """Refuse a stack that no guard ever tears down. Raises CommandRefusedError."""
-    limits = {"no maxUsd": settings.max_usd, "no maxAge": settings.max_age_s}
-    missing = [lack for lack, value in limits.items() if value is None]
-    if missing:
-        raise CommandRefusedError(
-            f"An assistant deploys only stacks with maxUsd and maxAge, but stack {stack} has {' and '.join(missing)}. "
-            f"The user can set it in Pulumi.{stack}.yaml (docs/costs.md), or run `gemma up {stack}`."
-        )
-
-
-async def _previewed(agent: AgentContext, frozen: FrozenProject, *, refresh: bool) -> Mapping[str, object]:
-    """Return the engine's preview in JSON. Raises ScriptError with the engine's error message."""
+async def _previewed(
+    agent: AgentContext, frozen: FrozenProject, state: StackState, *, refresh: bool
+) -> Mapping[str, object]:
+    """Return the engine's preview in JSON, of a stack without a state in a temporary backend. Raises ScriptError with the engine's error."""
     stack = frozen.stack
     argv = [runner.pulumi(), "preview", "--json", "--stack", stack, "--non-interactive"]
-    result = await run_program(
-        [*argv, *(["--refresh"] if refresh else [])],
-        secrets=agent.secrets,
-        folder=frozen.folder,
-        grace_s=_PREVIEW_GRACE_S,
-        limit_s=PREVIEW_LIMIT_S,
-    )
+    async with _backend_for(frozen, state) as variables:
+        result = await run_program(
+            [*argv, *(["--refresh"] if refresh else [])],
+            secrets=agent.secrets,
+            folder=frozen.folder,
+            variables=variables,
+            grace_s=_PREVIEW_GRACE_S,
+            limit_s=PREVIEW_LIMIT_S,
+        )
     document = json_object(result.printed)
     if document and result.exit_code == ExitCode.DONE:
         return document
     text = "\n".join(preview_errors(document)) or "\n".join(result.said)
     raise ScriptError(f"The preview of stack {stack} failed: {text or result.reason}")
+
+
+@asynccontextmanager
+async def _backend_for(frozen: FrozenProject, state: StackState) -> AsyncGenerator[Mapping[str, str]]:
+    """Yield the engine's variables for a preview: of a stack without a state, those of a new one in a temporary backend.
+
+    Only the copy's settings file gets the lines that the engine adds for a new state.
+    """
+    if state.status != "missing":
+        yield {}
+        return
+    with private_folder() as folder:
+        backend = f"file://{folder}"
+        await asyncio.to_thread(create_state, frozen.stack, folder=frozen.folder, backend=backend)
+        yield {BACKEND_VARIABLE: backend}
 
 
 async def _run_engine(

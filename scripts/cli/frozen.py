@@ -16,6 +16,7 @@ from engine.atomic_file import private_folder, replace_file
 from engine.backend import absolute_backend
 from engine.steps import PlannedStep
 from planning import plan as planned
+from planning.question.types import CostPlan
 from scripts.cli.looked import look_id
 from scripts.cli.settings import stack_settings
 from stacks.planned import to_deployment
@@ -63,7 +64,12 @@ class FrozenProject:
 def most_usd_per_hour(settings: Settings, folder: Path) -> float:
     """Return the maximum cost in USD per hour, with all instances. Raises PlanningError."""
     instances = settings.cloud_run.max_instances if settings.cloud_run else 1
-    return planned(to_deployment(settings, folder)).cost.usd_per_hour * instances
+    return planned_cost(settings, folder).usd_per_hour * instances
+
+
+def planned_cost(settings: Settings, folder: Path) -> CostPlan:
+    """Return the planned cost of a stack whose files are in `folder`. Raises PlanningError."""
+    return planned(to_deployment(settings, folder)).cost
 
 
 def freeze(stack: str, into: Path) -> FrozenProject:

@@ -12,7 +12,7 @@ from contracts.fields import as_mapping
 from engine import runner
 from engine.atomic_file import replace_file
 from engine.secrets_provider import create_state
-from engine.state import SERVER_TYPES, StackState, read
+from engine.state import SERVER_TYPES, StackState, read, remove_empty
 from scripts.cli.command import say
 from scripts.cli.settings import stack_settings
 from scripts.doctor.face import blocking, entries, width_of
@@ -42,7 +42,7 @@ def prepared(stack: str) -> Generator[None]:
     try:
         yield
     except BaseException as error:
-        if not is_known and _remove_empty(stack):
+        if not is_known and remove_empty(read(stack)):
             _restore(path, text)
         elif isinstance(error, ScriptError) and not isinstance(error, CommandRefusedError):
             say("up", exists_now(stack))
@@ -68,14 +68,6 @@ def _require_unblocked(stack: str, settings: Settings, *, is_known: bool) -> Non
 
 def _has_server(state: StackState) -> bool:
     return any(item.get("type") in SERVER_TYPES for item in (*state.resources, *state.pending))
-
-
-def _remove_empty(stack: str) -> bool:
-    """Remove the stack from the backend if its state has no resources. Return whether it did."""
-    state = read(stack)
-    if state.status != "read" or state.resources or state.pending:
-        return False
-    return runner.run("stack", "rm", stack, "--yes", "--preserve-config").returncode == 0
 
 
 def _restore(path: Path, text: str) -> None:

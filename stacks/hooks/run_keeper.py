@@ -57,14 +57,26 @@ class StackRuns:
     record: RunRecord
     seen: Sequence[Seen]
     now_s: int
+    complete: bool
+    """False if a zone could not be read, so it may have a machine that `seen` lacks."""
+
+    @property
+    def first_start_s(self) -> int | None:
+        """Start of the stack's first machine or service, or None."""
+        return self.record.first_start_s(self.seen)
+
+    @property
+    def is_running(self) -> bool:
+        """True if a machine or the service runs now."""
+        return any(one.started_s is not None and one.stopped_s is None for one in self.seen)
 
     def spent(self, stack: str, limits: StackLimits) -> StackSpending | None:
         """Return the use of the limits if nothing runs now but something ran before; None otherwise.
 
         The cost of a service is in Cloud Monitoring, so only its age counts here.
         """
-        first_s = self.record.first_start_s(self.seen)
-        if first_s is None or any(one.started_s is not None and one.stopped_s is None for one in self.seen):
+        first_s = self.first_start_s
+        if first_s is None or self.is_running:
             return None
         micros = self.record.spent_micros + sum(use.micros for use in self.record.uses(self.seen, self.now_s))
         return StackSpending(
@@ -112,6 +124,18 @@ class RunKeeper:
         body = {"serviceAccount": changed, "updateMask": "description"}
         self._call("iam", f"v1/{self.account}", body)
         return runs
+
+    def runs(self) -> Answer[StackRuns]:
+        """Return the stack's runs as of now, without recording them. Absent: the stack has no account, so no record."""
+        try:
+            found = self._runs()
+        except (GoogleCallError, RecordError) as error:
+            return Unknown(_why(error))
+        if found is None:
+            return Absent()
+        if found[1].first_start_s is None and not found[1].complete:
+            return Unknown("Google denied access to a zone of the stack, which may have a machine")
+        return Present(found[1])
 
     def past_limits(self) -> Answer[str]:
         """Return why the stack must not start again, as sentences, if nothing runs and it has used up a limit."""
@@ -184,7 +208,8 @@ class RunKeeper:
         before = RunRecord.of(description) or RunRecord()
         seen, complete = self._seen()
         now_s = int(GOOGLE_CLOCK.now().timestamp())
-        return account, StackRuns(record=before.after(seen, now_s, complete=complete), seen=seen, now_s=now_s)
+        record = before.after(seen, now_s, complete=complete)
+        return account, StackRuns(record=record, seen=seen, now_s=now_s, complete=complete)
 
     def _account(self) -> Mapping[str, object] | None:
         try:

@@ -13,7 +13,7 @@ from mcp.client.stdio import StdioServerParameters, stdio_client
 from scripts.agent.codes import FOLDER, CodeShelf
 from tests.engine.conftest import CAPACITY, LIMIT_S
 
-TPU, OTHER, RUN = "tpu-v6e1", "tpu-v6e1-e4b", "l4-12b-qat"
+SHIPPED, TPU, OTHER, RUN = "tpu-v6e4", "tpu-v6e1", "tpu-v6e1-e4b", "l4-12b-qat"
 ZONE = "us-east5-a"
 
 pytestmark = [pytest.mark.engine, pytest.mark.long]
@@ -89,22 +89,18 @@ async def finished(client, tool, arguments, told=None):
 @pytest.fixture(scope="module")
 def ready(workspace):
     for stack in (TPU, OTHER):
-        file = workspace.settings(stack)
-        file.write_text(f"{file.read_text()}  gemma-serving:maxUsd: 50\n")
-        workspace.pulumi("stack", "init", stack)
         workspace.wait_for_capacity(stack)
-    workspace.pulumi("stack", "init", RUN)
     return workspace
 
 
 async def staged(client, workspace):
     """Stage as an agent does: a person makes the bucket before, and writes the line after the copy."""
     file = workspace.settings(RUN)
-    before = file.read_text()
     refused = await finished(client, "stage_weights", {"stack": RUN})
     assert f"run `gemma stage_model {RUN}`" in refused.content[0].text
     assert "buckets" not in {item["kind"] for item in workspace.admin("resources")["resources"]}
     await anyio.to_thread.run_sync(lambda: workspace.script("stage_model", "--stack", RUN, "--no-bind"))
+    before = file.read_text()
     done = await finished(client, "stage_weights", {"stack": RUN})
     first, commit = done.structured_content["setting"].splitlines()
     assert commit == "gemma-serving:modelRevision: 1d2c2d7f2466070e69d6fb3fd5ce9a7d75f2f6ee"
@@ -112,6 +108,61 @@ async def staged(client, workspace):
     assert (done.structured_content["staged"], file.read_text()) == (True, before)
     file.write_text(before.replace("config:\n", f"config:\n  {key.replace('.', ': {')}: {value}}}\n", 1))
     return done
+
+
+def existing(workspace):
+    return {(item["kind"], item["name"]) for item in workspace.admin("resources")["resources"]}
+
+
+def without_salt(text):
+    return [line for line in text.splitlines() if not line.startswith("encryptionsalt:")]
+
+
+def test_a_shipped_stack_is_deployed_on_its_unchanged_file_and_nothing_is_left(workspace):
+    """Weights are staged for a service, which then needs more than a TPU run. A person types the codes of both deletions."""
+    file, asked = workspace.settings(SHIPPED), []
+    text, before, shelf = file.read_text(), existing(workspace), CodeShelf(folder=workspace.folder / "project" / FOLDER)
+
+    async def work(client):
+        found = {"from the hub": await finished(client, "stage_weights", {"stack": SHIPPED})}
+        found["preview"] = await finished(client, "preview", {"stack": SHIPPED})
+        known = workspace.state_file(SHIPPED).exists(), file.read_text() == text
+        plan_id = found["preview"].structured_content["plan_id"]
+        for name, tool, arguments in (
+            ("up", "up", {"plan_id": plan_id}),
+            ("ask", "ask", {"stack": SHIPPED, "prompt": "hello", "max_tokens": 16}),
+            ("again", "preview", {"stack": SHIPPED}),
+        ):
+            found[name] = await finished(client, tool, arguments)
+        await anyio.to_thread.run_sync(lambda: workspace.advance(5 * 3600))
+        found["after its run"] = await finished(client, "preview", {"stack": SHIPPED})
+        found["staged"] = await staged(client, workspace)
+        found["service"] = await finished(client, "preview", {"stack": RUN})
+        for stack in (SHIPPED, RUN):
+            found[f"{stack} gone"] = await finished(client, "teardown", {"stack": stack, "keep_bucket": False})
+        return found, known
+
+    asks = person([(SHIPPED, True), (RUN, True)], asked, shelf)
+    found, known = driven(workspace, work, "--allow", "up,ask,stage,teardown", elicitation_callback=asks)
+    failed = {name: result.content[0].text for name, result in found.items() if result.is_error}
+    assert set(failed) == {"from the hub"}, failed
+    assert "does not use staged weights (weights: hub)" in failed["from the hub"]
+    content = {name: result.structured_content for name, result in found.items() if name not in failed}
+    assert known == (False, True)
+    assert content["preview"]["allowed"], content["preview"]
+    assert content["preview"]["budget"].startswith("This run costs $21.60 at most (one run of 4 h); ")
+    assert content["up"]["ok"], content["up"]
+    assert without_salt(file.read_text()) == text.splitlines()
+    assert content["ask"]["output_tokens"] > 0
+    assert content["again"]["allowed"]
+    assert content["again"]["budget"].startswith("This plan starts no new run.")
+    assert content["after its run"]["allowed"] is False
+    assert "This is a second run: the first one is over. " in content["after its run"]["budget"]
+    assert content["after its run"]["headline"] == f"{SHIPPED}: requests TPU capacity"
+    assert content["service"]["allowed"] is False
+    assert f"Stack {RUN} has no maxUsd; no guard is known" in content["service"]["budget"]
+    assert [content[f"{stack} gone"]["document"]["clean"] for stack in (SHIPPED, RUN)] == [True, True]
+    assert existing(workspace) == before
 
 
 async def waits_for_capacity(client, plan_id, told=None):
@@ -139,7 +190,7 @@ def test_a_stack_is_planned_left_deployed_checked_measured_and_kept_until_a_pers
     ready.stock(0, ZONE)
 
     async def work(client):
-        found = {"staged": await staged(client, ready)}
+        found = {}
         for name, arguments in (
             ("plan", {"stack": TPU}),
             ("explain_finding", {"identifier": "CST02"}),
@@ -179,7 +230,7 @@ def test_a_stack_is_planned_left_deployed_checked_measured_and_kept_until_a_pers
         found["gone"] = await finished(client, "teardown", {"stack": TPU, "keep_bucket": False})
         return found, waiting, kept
 
-    options = ("--allow", "up,ask,smoke,bench,stage,teardown", "--answer-within", "5")
+    options = ("--allow", "up,ask,smoke,bench,teardown", "--answer-within", "5")
     asks = person([None, (TPU, False), (TPU, True)], asked, shelf)
     found, waiting, kept = driven(ready, work, *options, elicitation_callback=asks)
     failed = {name: result.content[0].text for name, result in found.items() if getattr(result, "is_error", False)}

@@ -9,6 +9,7 @@ import pytest
 from mcp import types
 from mcp.client.client import Client
 
+from engine.state import StackState
 from engine.steps import steps_of
 from scripts.agent import delete_tools, update_tools
 from scripts.agent.codes import CodeShelf
@@ -84,6 +85,8 @@ def commands(monkeypatch):
     monkeypatch.setattr(update_tools, "freeze", frozen)
     monkeypatch.setattr(update_tools, "most_usd_per_hour", lambda _settings, _folder: 2.0)
     monkeypatch.setattr(update_tools, "stack_locks", lambda _stack: ())
+    monkeypatch.setattr(update_tools, "read", lambda stack: StackState(stack=stack, status="read"))
+    monkeypatch.setattr(update_tools, "require_bound", lambda *_: "This run costs $8.00 at most.")
     monkeypatch.setattr(update_tools, "deployed_usd_per_hour", lambda _stack: 1.0)
     monkeypatch.setattr(update_tools.runner, "pulumi", lambda: "pulumi")
     return Commands(monkeypatch)

@@ -162,7 +162,7 @@ def test_the_skill_names_tools_that_exist(everything):
         "teardown",
     }
     figures = "headline usd_per_hour usd_per_hour_now plan_id is_disruptive waiting_requests kv_use_share"
-    words = "document note run budget fix shows missing tunnel"
+    words = "allowed document note run budget fix shows missing tunnel"
     assert called - tools <= set(f"{figures} {words}".split())
 
 

@@ -15,6 +15,7 @@ import pytest
 
 from contracts.errors import CommandRefusedError
 from engine import runner
+from engine.state import StackState
 from scripts.agent import delete_tools, update_tools
 from scripts.agent.codes import FOLDER, CodeShelf
 from scripts.agent.permissions import CHANGES, TOOLSETS, parse_toolsets
@@ -25,7 +26,6 @@ from tests.scripts.agent.conftest import (
     STACK,
     answering,
     call,
-    frozen,
     keep,
     lines,
     names,
@@ -237,23 +237,73 @@ def test_the_engine_runs_in_the_copy_that_was_compared(bench_of, audit, commands
     assert commands.folders[0] not in {None, runner.project_folder()}
 
 
-@pytest.mark.parametrize(("missing", "named"), [("max_usd", "no maxUsd"), ("max_age_s", "no maxAge")])
-def test_an_assistant_deploys_no_stack_that_no_guard_would_tear_down(  # noqa: PLR0917 - fixtures
-    bench_of, audit, commands, monkeypatch, missing, named
-):
-    def unlimited(stack, into):
-        copy = frozen(stack, into)
-        setattr(copy.settings, missing, None)
-        return copy
+def previewed(agent, audit):
+    return anyio.run(lambda: call(build(agent, audit), "preview", {"stack": STACK})).structured_content
 
-    monkeypatch.setattr(update_tools, "freeze", unlimited)
+
+def test_a_preview_has_one_verdict_and_up_keeps_to_it(bench_of, audit, commands, monkeypatch):
     agent = bench_of("up")
-    server = build(agent, audit)
-    seen = anyio.run(lambda: call(server, "preview", {"stack": STACK})).structured_content
-    refused = anyio.run(lambda: call(server, "up", {"plan_id": seen["plan_id"]}))
-    assert f"but stack {STACK} has {named}" in refused.content[0].text
-    assert seen["budget"] == refused.content[0].text
-    assert [argv[1] for argv in commands.run] == ["preview"]
+    seen = previewed(agent, audit)
+    assert (seen["allowed"], seen["budget"]) == (
+        True,
+        "This run costs $8.00 at most. $0.00 of $10.00 per hour is counted (nothing is deployed).",
+    )
+    monkeypatch.setattr(update_tools, "require_bound", refuse)
+    refused = anyio.run(lambda: call(build(agent, audit), "up", {"plan_id": seen["plan_id"]}))
+    assert refused.content[0].text == "No maxUsd."
+    seen = previewed(agent, audit)
+    assert (seen["allowed"], seen["budget"]) == (False, "No maxUsd.")
+    assert "up" not in [argv[1] for argv in commands.run]
+
+
+def refuse(*_):
+    raise CommandRefusedError("No maxUsd.")
+
+
+@pytest.mark.parametrize("allow", ["", "up"])
+def test_no_preview_is_allowed_that_up_refuses(bench_of, audit, commands, allow):
+    seen = previewed(bench_of(allow, usd_per_hour_limit=1.5), audit)
+    assert seen["allowed"] is False
+    assert ("higher --max-usd-per-hour" if allow else "start it with --allow up") in seen["budget"]
+
+
+# States.
+
+
+class States:
+    """Stands in for the backend: what was created and removed."""
+
+    def __init__(self, monkeypatch):
+        self.created, self.removed, self.variables = [], [], []
+        inner = update_tools.run_program
+
+        async def run(argv, *, variables=None, **options):
+            self.variables.append(variables)
+            return await inner(argv, **options)
+
+        def create(stack, *, folder, backend=None):
+            self.created.append((stack, folder.name, backend))
+
+        monkeypatch.setattr(update_tools, "run_program", run)
+        monkeypatch.setattr(update_tools, "read", lambda stack: StackState(stack=stack, status="missing"))
+        monkeypatch.setattr(update_tools, "create_state", create)
+        monkeypatch.setattr(update_tools, "remove_empty", lambda state: self.removed.append(state.stack) or True)
+
+
+def test_a_preview_leaves_no_state_and_up_creates_it(bench_of, audit, commands, monkeypatch):
+    states, agent = States(monkeypatch), bench_of("up")
+    seen = previewed(agent, audit)
+    ((stack, folder, backend),) = states.created
+    assert (stack, folder) == (STACK, "project")
+    assert backend.startswith("file:///")
+    assert not Path(backend.removeprefix("file://")).exists()
+    assert states.variables == [{"PULUMI_BACKEND_URL": backend}]
+    commands.up_code = 1  # before it created anything
+    failed = anyio.run(lambda: call(build(agent, audit), "up", {"plan_id": seen["plan_id"]}))
+    assert failed.structured_content["ok"] is False
+    assert states.created[2:] == [(STACK, "project", None)]
+    assert states.variables[2:] == [None]
+    assert states.removed == [STACK]
 
 
 # Ceilings.

@@ -315,7 +315,7 @@ def copied(tmp_path, monkeypatch):
 
 def test_a_stack_without_a_state_gets_one_and_is_deployed(engine, monkeypatch):
     engine.known, made = [], []
-    monkeypatch.setattr(up.runner, "query", made.append)
+    monkeypatch.setattr(up.runner, "query", lambda words, **_: made.append(words))
     assert typed() == ExitCode.DONE
     assert made == [["stack", "init", STACK, "--no-select"]]
     assert engine.asked == (False, False)
@@ -329,7 +329,7 @@ RESOURCE = {"urn": "urn:pulumi:s::gemma-serving::pulumi:pulumi:Stack::s", "type"
 def test_a_new_state_that_is_not_used_is_removed_with_its_salt(engine, copied, monkeypatch, end):
     text, engine.known = copied.read_text(), []
     salted = text.replace("{ ", "{").replace(" }", "}") + "encryptionsalt: v1:x\n"
-    monkeypatch.setattr(up.runner, "query", lambda _words: copied.write_text(salted))
+    monkeypatch.setattr(up.runner, "query", lambda _words, **_: copied.write_text(salted))
     if end == "preview":
         monkeypatch.setattr(up, "previewed", raising(ScriptError("the plan stops it")))
     if end == "interrupted":
@@ -354,7 +354,7 @@ def test_a_state_with_resources_or_of_others_and_an_edit_meanwhile_stay(engine, 
     written = text + "encryptionsalt: v1:x\n"
     if kept == "edited":
         written = written.replace("16384", "8192")
-    monkeypatch.setattr(up.runner, "query", lambda _words: copied.write_text(written))
+    monkeypatch.setattr(up.runner, "query", lambda _words, **_: copied.write_text(written))
     if kept == "resources":
         engine.state = StackState(stack=STACK, status="read", resources=(RESOURCE,))
     if kept == "unreadable":

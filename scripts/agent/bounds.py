@@ -1,0 +1,125 @@
+"""What bounds the cost of an `up` by an assistant: the TPU run itself, or `maxUsd` and a scheduled guard.
+
+Google ends a flex-start run after `maxRunDuration`, so the run has a maximum cost even if no guard enforces a limit. That covers one
+run: the stack's record (contracts.run_record) shows whether it already had one. `maxAge` is always required.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Final
+
+from cloud.guard import GUARD, guard_problem
+from contracts.answers import Absent, Answer, Present, Unknown
+from contracts.errors import CommandRefusedError
+from contracts.fields import camel_case
+from contracts.resource_types import CAPACITY_TYPE
+from engine.state import SERVER_TYPES, StackState
+from engine.steps import PlannedStep
+from planning.question.types import CostPlan
+from scripts.cli.frozen import FrozenProject, planned_cost
+from stacks.settings import Settings
+
+_AGE: Final = camel_case("max_age")
+_USD: Final = camel_case("max_usd")
+_STARTS: Final = frozenset({"create", "replace", "create-replacement"})
+"""Operations of the engine that request new capacity."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Case:
+    """A kind of deployment, what it needs, and what bounds its cost."""
+
+    what: str
+    """The kind, with its article."""
+    bound: str
+    """What bounds the cost, as a sentence."""
+    needs_usd: bool = False
+    needs_guard: bool = False
+    why: str = ""
+    """Why the deployment is of this kind, as a sentence; empty if its settings show it."""
+
+
+def require_bound(frozen: FrozenProject, steps: Sequence[PlannedStep], state: StackState) -> str:
+    """Return what bounds the cost of a plan, as a sentence. Raises CommandRefusedError that names all that is missing."""
+    stack, settings = frozen.stack, frozen.settings
+    case = _case(frozen, steps, state)
+    values = {_AGE: settings.max_age_s, **({_USD: settings.max_usd} if case.needs_usd else {})}
+    lacks = [f"no {key}" for key, value in values.items() if value is None]
+    problems = [f"Stack {stack} has {' and '.join(lacks)}"] if lacks else []
+    if case.needs_guard and (problem := _guard_problem(settings)):
+        problems.append(problem)
+    if not problems:
+        return case.bound
+    *others, last = [*values, *(["a scheduled guard"] if case.needs_guard else [])]
+    needed = f"{', '.join(others)} and {last}" if others else last
+    raise CommandRefusedError(
+        f"An assistant deploys {case.what} only with {needed}. {case.why}{'; '.join(problems)}. "
+        f"The user can set limits in Pulumi.{stack}.yaml (docs/costs.md), or run `gemma up {stack}`."
+    )
+
+
+def _case(frozen: FrozenProject, steps: Sequence[PlannedStep], state: StackState) -> _Case:
+    settings = frozen.settings
+    if form := _unbounded_form(settings):
+        bound = (
+            f"maxUsd is ${settings.max_usd}. A scheduled guard enforces it: the account {GUARD} of project {settings.project} "
+            "shows that one was set up, not that it runs."
+        )
+        return _Case(what=form, bound=bound, needs_usd=True, needs_guard=True)
+    cost = planned_cost(settings, frozen.folder)
+    if settings.max_usd is not None:
+        return _Case(what="a run", bound=f"{_most('Each run', cost)} maxUsd is ${settings.max_usd}.")
+    match _next_run(frozen, steps, state):
+        case Absent():
+            return _Case(what="a run", bound=_most("This run", cost))
+        case Present(value=""):
+            return _Case(what="a run", bound=f"This plan starts no new run. {_most('The current run', cost)}")
+        case Present(value=reason):
+            why = f"This is a second run: {reason}. "
+        case Unknown(why=reason):
+            why = f"Whether this is a second run is unknown, so try again: {reason.rstrip('.')}. "
+    return _Case(what="a second run", bound="", needs_usd=True, why=why)
+
+
+def _unbounded_form(settings: Settings) -> str:
+    """Return the form of a server whose cost no single run bounds; empty for a flex-start TPU without renewal."""
+    tpu = settings.tpu
+    if tpu is None:
+        return "a Cloud Run service"
+    if tpu.provisioning != "flex-start":
+        return f"a TPU with tpu.provisioning {tpu.provisioning}"
+    if tpu.max_run_duration_s is None:
+        return "a TPU without tpu.maxRunDuration"
+    return "a TPU with tpu.renewBefore" if tpu.renew_before_s is not None else ""
+
+
+def _guard_problem(settings: Settings) -> str:
+    """Return why no guard is known, as a clause that names both limits, also one that is still missing; empty if one is known."""
+    limits = settings.limits
+    both = replace(limits, max_age_s=limits.max_age_s or 0, max_usd=limits.max_usd or 0)
+    return guard_problem(both, settings.project)
+
+
+def _next_run(frozen: FrozenProject, steps: Sequence[PlannedStep], state: StackState) -> Answer[str]:
+    """Return Absent before the first run. Later, return why the plan starts another one; empty if it starts none."""
+    from stacks.hooks.run_keeper import stack_keeper  # noqa: PLC0415 - loads Pulumi's SDK
+
+    runs = stack_keeper(frozen.settings, frozen.stack).runs()
+    match runs:
+        case Unknown():
+            return runs
+        case Absent():
+            has_server = any(item.get("type") in SERVER_TYPES for item in (*state.resources, *state.pending))
+            lost = "the state has a server, but the service account with the record of its runs does not exist"
+            return Unknown(lost) if has_server else runs
+        case Present(value=found) if found.first_start_s is None:
+            return Absent()
+        case Present(value=found) if not found.is_running:
+            return Present("the first one is over")
+        case Present():
+            replaces = any(step.type == CAPACITY_TYPE and step.op in _STARTS for step in steps)
+            return Present("the plan replaces the current one" if replaces else "")
+
+
+def _most(what: str, cost: CostPlan) -> str:
+    return f"{what} costs ${cost.max_usd:,.2f} at most ({cost.max_usd_basis}); then Google deletes the machine."

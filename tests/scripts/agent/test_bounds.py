@@ -1,0 +1,146 @@
+"""What bounds an `up` by an assistant: the run itself once, otherwise `maxUsd` and a guard. Records and accounts are those of a local cloud."""
+
+from pathlib import Path
+
+import pytest
+
+from cloud.guard import GUARD
+from contracts.errors import CommandRefusedError
+from contracts.labels import Ownership
+from contracts.naming import Names
+from contracts.resource_types import CAPACITY_TYPE
+from contracts.settings_files import stacks_in
+from engine.state import StackState
+from engine.steps import PlannedStep
+from localcloud.world.scenario import Fault, OperationDurations, Scenario
+from scripts.agent.bounds import require_bound
+from scripts.cli.frozen import FrozenProject
+from scripts.cli.settings import stack_settings
+from stacks.hooks.run_keeper import stack_keeper
+from tests.cloud.populated import PROJECT, open_world
+
+ROOT = Path(__file__).parents[3]
+TPU, RUN = "tpu-v6e4", "l4-qat"
+TPU_STACKS = [name for name in stacks_in(ROOT) if name.startswith("tpu-")]
+MISSING = StackState(stack=TPU, status="missing")
+UNLIMITED = (
+    f"Stack {TPU} has no maxUsd. The user can set limits in Pulumi.{TPU}.yaml (docs/costs.md), or run `gemma up {TPU}`."
+)
+GUARDED = "only with maxAge, maxUsd and a scheduled guard. "
+NO_GUARD = f"no guard is known, so maxAge and maxUsd are not enforced: project {PROJECT} has no account {GUARD} (docs/costs.md, Schedule the guard)"
+
+
+@pytest.fixture(scope="module")
+def world():
+    with open_world() as world:
+        yield world
+
+
+def shipped(stack, tpu=None, **changes):
+    """Return a copy of the project, whose settings are those of the file but for these."""
+    settings = stack_settings(stack, project=PROJECT, folder=ROOT)
+    if tpu:
+        changes["tpu"] = settings.tpu.model_copy(update=tpu)
+    return FrozenProject(folder=ROOT, stack=stack, settings=settings.model_copy(update=changes), digest="")
+
+
+def step(op, kind=CAPACITY_TYPE):
+    return PlannedStep(op=op, type=kind, name="tpu", digest="")
+
+
+def refusal(frozen, *steps, state=MISSING):
+    with pytest.raises(CommandRefusedError) as error:
+        require_bound(frozen, steps, state)
+    return str(error.value)
+
+
+@pytest.mark.parametrize("stack", TPU_STACKS)
+def test_the_file_of_each_shipped_tpu_stack_bounds_its_first_run(world, stack):
+    bound = require_bound(shipped(stack), [step("create")], MISSING)
+    usd = "21.60" if stack.startswith("tpu-v6e4") else "5.40"
+    assert bound == f"This run costs ${usd} at most (one run of 4 h); then Google deletes the machine."
+
+
+def test_nine_tpu_stacks_are_shipped():
+    assert len(TPU_STACKS) == 9
+
+
+@pytest.fixture
+def begun():
+    """A world in which the first run of the stack has begun."""
+    with open_world() as world:
+        names, owner = Names(project=PROJECT, stack=TPU), Ownership(project="gemma-serving", stack=TPU)
+        world.account(names.account_id, owner.description)
+        zone = shipped(TPU).settings.tpu.zones[0]
+        world.full_name = world.queued(names.base, owner.labels, zone)
+        yield world
+
+
+def test_the_first_run_covers_its_updates_and_no_second_run(begun):
+    frozen = shipped(TPU)
+    assert require_bound(frozen, [step("update"), step("create", "other")], MISSING) == (
+        "This plan starts no new run. The current run costs $21.60 at most (one run of 4 h); then Google deletes the machine."
+    )
+    second = "An assistant deploys a second run only with maxAge and maxUsd. This is a second run: "
+    assert refusal(frozen, step("replace")) == f"{second}the plan replaces the current one. {UNLIMITED}"
+    stack_keeper(frozen.settings, TPU).note()
+    begun.call("DELETE", "tpu", f"v2alpha1/{begun.full_name}?force=true")
+    assert refusal(frozen) == f"{second}the first one is over. {UNLIMITED}"
+    limited = require_bound(shipped(TPU, max_usd=50), [step("create")], MISSING)
+    assert limited == "Each run costs $21.60 at most (one run of 4 h); then Google deletes the machine. maxUsd is $50."
+
+
+def test_a_record_that_cannot_be_read_is_not_a_first_run(begun):
+    unknown = "only with maxAge and maxUsd. Whether this is a second run is unknown, so try again: "
+    fault = Fault(method="iam.projects.serviceAccounts.get", status=403, count=9)
+    begun.cloud.cloud.scenario = Scenario(operations=OperationDurations(instant=True), faults=[fault])
+    text = refusal(shipped(TPU))
+    assert unknown in text
+    assert "The service is currently unavailable" in text
+    assert text.endswith(UNLIMITED)
+
+
+def test_a_zone_that_cannot_be_read_or_a_lost_record_is_not_a_first_run(begun):
+    fault = Fault(method="tpu.projects.locations.queuedResources.get", status=403, count=99)
+    begun.cloud.cloud.scenario = Scenario(operations=OperationDurations(instant=True), faults=[fault])
+    assert "try again: Google denied access to a zone of the stack" in refusal(shipped(TPU))
+    account = stack_keeper(shipped(TPU).settings, TPU).account
+    begun.call("DELETE", "iam", f"v1/{account}")
+    deployed = StackState(stack=TPU, status="read", resources=[{"type": CAPACITY_TYPE}])
+    assert "the service account with the record of its runs does not exist" in refusal(shipped(TPU), state=deployed)
+
+
+def test_a_run_without_an_age_is_refused(world):
+    assert refusal(shipped(TPU, max_age_s=None)) == (
+        f"An assistant deploys a run only with maxAge. {UNLIMITED.replace('maxUsd', 'maxAge')}"
+    )
+
+
+@pytest.mark.parametrize(
+    ("form", "stack", "tpu"),
+    [
+        ("a TPU with tpu.provisioning spot", TPU, {"provisioning": "spot"}),
+        ("a TPU with tpu.provisioning standard", TPU, {"provisioning": "standard"}),
+        ("a TPU with tpu.renewBefore", TPU, {"renew_before_s": 3600}),
+        ("a TPU without tpu.maxRunDuration", TPU, {"max_run_duration_s": None}),
+        ("a Cloud Run service", RUN, None),
+    ],
+)
+def test_another_form_needs_a_cost_limit_and_a_guard(world, form, stack, tpu):
+    text = refusal(shipped(stack, tpu))
+    assert text.startswith(f"An assistant deploys {form} {GUARDED}Stack {stack} has no maxUsd; {NO_GUARD}. The user ")
+    text = refusal(shipped(stack, tpu, max_usd=50))
+    assert text.startswith(f"An assistant deploys {form} {GUARDED}{NO_GUARD}. The user ")
+
+
+def test_a_known_guard_and_a_cost_limit_allow_a_service_and_an_unknown_guard_does_not():
+    frozen = shipped(RUN, max_usd=50)
+    with open_world() as world:
+        world.account(GUARD, "made by accounts.sh")
+        assert require_bound(frozen, [], MISSING) == (
+            f"maxUsd is $50. A scheduled guard enforces it: the account {GUARD} of project {PROJECT} shows that one was set up, not that it runs."
+        )
+        assert f"{GUARDED}Stack {RUN} has no maxUsd. The user" in refusal(shipped(RUN))
+        fault = Fault(method="iam.projects.serviceAccounts.get", status=403, count=9)
+        world.cloud.cloud.scenario = Scenario(operations=OperationDurations(instant=True), faults=[fault])
+        assert f"{GUARDED}cannot check whether a guard exists, without which maxAge and maxUsd" in refusal(frozen)
