@@ -12,7 +12,7 @@ from cloud.kinds import GRANT, INSTANCE, KINDS, NODE, QUEUED, SERVICE, SUBNETWOR
 from cloud.prices import usd_per_hour, usd_so_far
 from cloud.simulated import is_simulated
 from cloud.spending import SERVING
-from planning.units import age
+from planning.units import age, number_of
 from scripts.cli.command import say
 from scripts.cli.prompts import confirm
 from scripts.cli.tables import FittedTable, console, paragraph
@@ -100,12 +100,6 @@ def counted(found: Sequence[FoundResource]) -> str:
     """Return the numbers of resources and grants as text."""
     grants = sum(item.kind == GRANT for item in found)
     return f"{number_of(len(found) - grants, 'resource')} and {number_of(grants, GRANT)}"
-
-
-def number_of(number: int, noun: str) -> str:
-    """Return a number with its noun."""
-    plural = f"{noun[:-1]}ies" if noun.endswith("y") else f"{noun}s"
-    return f"{number} {noun if number == 1 else plural}"
 
 
 def _searched(receipt: Receipt) -> str:

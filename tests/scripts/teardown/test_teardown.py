@@ -58,7 +58,7 @@ def test_the_question_shows_kind_place_age_and_cost_and_only_yes_deletes(desk):
     assert "us-east5-a" in said
     assert "5.40" in said
     assert "list prices of" in said
-    assert "and 14 resources and 1 IAM grant found in the cloud. Type yes: " in said
+    assert "and 14 resources and 1 IAM grant found in the cloud. (yes/no) " in said
     assert desk.world.resources() == before
     desk.answer("yes")
     assert desk.run()[0] == ExitCode.DONE
