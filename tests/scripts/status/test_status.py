@@ -91,7 +91,7 @@ def drawn(report, width, *, terminal=True):
 def rows(text):
     """The lines of the table's body."""
     _, _, below = text.partition("━\n")
-    return below.partition("\n\n")[0].splitlines()
+    return [line for line in below.partition("\n\n")[0].splitlines() if "│" in line]
 
 
 def test_the_longest_phase_and_name_have_a_line_each_at_80_columns():
