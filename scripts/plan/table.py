@@ -67,7 +67,7 @@ def show(plan: Plan, wording: Wording, note: str = "") -> None:
 
 def _speed_and_price(plan: Plan) -> str:
     """Return the two figures that the first line adds to the verdict."""
-    speed = f"; {plan.throughput.decode_tok_per_s:.0f} tokens/s for one request"
+    speed = f", {plan.throughput.decode_tok_per_s:.0f} tok/s"
     return f"{speed}, ${plan.cost.usd_per_hour:.2f}/h" if plan.cost.is_known else speed
 
 

@@ -283,7 +283,8 @@ def _text_of(preview: StackPreview, described: StackDescription) -> Iterator[str
         return
     yield f"{headline(preview.stack, preview.changes)}."
     if described.figures:
-        yield f"Cost: {described.figures[HOURLY]}/h for each instance, at most {described.figures[MOST]}."
+        each = "" if described.is_tpu else " for each instance"
+        yield f"Cost: {described.figures[HOURLY]}/h{each}, at most {described.figures[MOST]}."
     loud = [finding for finding in described.findings if finding.severity != "info"]
     yield from (f"{one.text}{' (accepted)' if one.accepted else ''}" for one in loud)
     if ids := ", ".join(one.id for one in described.findings if one.severity == "info"):
