@@ -13,7 +13,7 @@ from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
 from contracts.dropped_words import SETTINGS, answer
-from contracts.fields import as_mapping, as_sequence
+from contracts.fields import as_mapping, as_sequence, camel_case
 from contracts.labels import PRODUCT
 from contracts.spelling import odd_characters
 from planning.numbers import is_number, read_json
@@ -357,7 +357,7 @@ def _sentence(details: ErrorDetails, origin: str, values: Mapping[str, object]) 
     thousands = _THOUSANDS.fullmatch(value) if isinstance(value, str) and allowed == _WHOLE_NUMBER else None
     if thousands:
         allowed = f"{allowed} without a unit; write {int(thousands[1]) * 1024} or {int(thousands[1]) * 1000}"
-    if location == ["maxUsd"] and isinstance(value, float):
+    if location == [camel_case("max_usd")] and isinstance(value, float):
         allowed = f"{_WHOLE_NUMBER} of US dollars, because labels store the limit and take no decimal point"
     if location == ["target"] and place == location:
         allowed = _TARGETS  # a gateway has another model, which the validator does not know

@@ -84,7 +84,8 @@ def _deleted(receipt: Receipt) -> str:
 def counted(found: Sequence[FoundResource]) -> str:
     """Return the numbers of resources and grants as text."""
     grants = sum(item.kind == GRANT for item in found)
-    return f"{number_of(len(found) - grants, 'resource')} and {number_of(grants, GRANT)}"
+    resources = number_of(len(found) - grants, "resource")
+    return f"{resources} and {number_of(grants, GRANT)}" if grants else resources
 
 
 def _searched(receipt: Receipt) -> str:
