@@ -109,6 +109,10 @@ def read_alerts(
     )
 
 
+NOT_EVALUATED: Final = "The local cloud does not evaluate alerts: those that fire were set with POST /admin/alerts."
+"""Note of the local cloud. Its own answer about incidents, if it has none, says the same."""
+
+
 def _unknowns(
     api: GoogleApi, project: str, stack: str, policies: Sequence[Item], incidents: Answer[Sequence[Item]]
 ) -> tuple[Sequence[str], Sequence[str]]:
@@ -201,7 +205,7 @@ def _notes(policies: Sequence[Item]) -> Iterator[str]:
     if policies and not any(as_sequence(policy.get("notificationChannels")) for policy in policies):
         yield "The alerts have no recipient. Set alerts.email or alerts.webhook."
     if is_simulated() and has_server:
-        yield "The local cloud does not evaluate alerts: those that fire were set with POST /admin/alerts."
+        yield NOT_EVALUATED
 
 
 def _has_data(api: GoogleApi, project: str, stack: str, window: str) -> Answer[bool]:

@@ -13,7 +13,7 @@ from google.auth.credentials import Credentials
 from tenacity import Retrying, retry_if_exception, stop_after_attempt, wait_exponential_jitter
 
 from cloud import google_session
-from cloud.google_session import GoogleListError, endpoint, sent
+from cloud.google_session import GoogleListError, NoConnectionError, endpoint, sent
 from contracts.answers import Absent, Answer, Cause, Present, Unknown
 from contracts.errors import CommandRefusedError, ScriptError
 
@@ -86,6 +86,8 @@ class GoogleApi:
         except (requests.ConnectionError, requests.Timeout, GoogleListError) as error:
             if not _may_pass(error):
                 raise
+            if isinstance(error, requests.ConnectionError):
+                raise NoConnectionError(url, error) from None
             why = f"HTTP {error.status}" if isinstance(error, GoogleListError) else type(error).__name__
             raise ScriptError(f"{url} failed {_ATTEMPTS} times ({why}). Try again later.") from None
 
@@ -113,6 +115,8 @@ def answer_of(service: str, read: Callable[[], T]) -> Answer[T]:
         if error.is_api_off:
             return Unknown(f"the API {service}.googleapis.com is off or was just enabled", "api off", service)
         return Unknown(str(error), _CAUSES.get(error.status or 0, "other"))
+    except NoConnectionError as error:
+        return Unknown(str(error), "no connection")
     except ScriptError as error:
         return Unknown(str(error))
 

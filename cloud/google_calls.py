@@ -8,7 +8,7 @@ from contextlib import suppress
 from http import HTTPStatus
 from typing import TypeAlias
 
-from cloud.google_session import GoogleCallError, NotJsonError, endpoint, open_session, sent
+from cloud.google_session import GoogleCallError, NotJsonError, endpoint, host_of, open_session, sent
 
 __all__ = ["GoogleCallError", "call", "call_now", "endpoint"]
 
@@ -44,7 +44,7 @@ def _ask(url: str, project: str, body: Json | None, limit_s: float, verb: str | 
     except google.auth.exceptions.GoogleAuthError as error:
         raise GoogleCallError(0, f"the credentials do not work: {str(error).splitlines()[0]}") from None
     except requests.RequestException as error:
-        raise GoogleCallError(0, f"no connection to {url.partition('?')[0]} ({type(error).__name__})") from None
+        raise GoogleCallError(0, f"no connection to {host_of(url)} ({type(error).__name__})") from None
     except NotJsonError:
         raise GoogleCallError(HTTPStatus.OK, "a response that is not JSON") from None
 

@@ -6,6 +6,7 @@ Loading Google's libraries takes half a second, so they are imported when a sess
 import os
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Final, TypeAlias, cast
+from urllib.parse import urlsplit
 
 from cloud.clock import GOOGLE_CLOCK
 from contracts.errors import ScriptError
@@ -32,6 +33,20 @@ class GoogleListError(GoogleCallError):
     def is_api_off(self) -> bool:
         """True if the API is off or was just enabled."""
         return self.reason in _API_OFF and _NO_QUOTA_PROJECT not in str(self)
+
+
+NO_CONNECTION: Final = "No connection to "
+"""Start of a `NoConnectionError`'s message."""
+
+
+class NoConnectionError(ScriptError):
+    """No connection to an API. The message is the same for all APIs of Google, so a command with many calls says it once."""
+
+    def __init__(self, url: str, error: Exception) -> None:
+        super().__init__(
+            f"{NO_CONNECTION}{host_of(url)} ({type(error).__name__}). "
+            "Check the network of this machine, then run the same command again."
+        )
 
 
 class NotJsonError(ScriptError):
@@ -61,6 +76,12 @@ def endpoint(api: str) -> str:
     """
     override = os.environ.get(f"CLOUDSDK_API_ENDPOINT_OVERRIDES_{api.upper()}", "").rstrip("/")
     return f"{override.removesuffix(f'/{api}/v1')}/" if override else f"https://{api}.googleapis.com/"
+
+
+def host_of(url: str) -> str:
+    """Return the host of a URL for a message, the same for all APIs of Google."""
+    host = urlsplit(url).netloc
+    return "googleapis.com" if host.endswith(".googleapis.com") else host
 
 
 def sent(session: "requests.Session", verb: str, url: str, **arguments: Any) -> Mapping[str, object]:  # noqa: ANN401 - of requests

@@ -13,7 +13,7 @@ from typing import Final
 from cloud import quotas
 from cloud.caller import GoogleCaller
 from cloud.google_api import GoogleListError
-from cloud.google_session import CONNECTIONS
+from cloud.google_session import CONNECTIONS, NoConnectionError
 from cloud.kinds import LOCATIONS, SERVICE, Item, by_name
 from cloud.quotas import Quota
 from contracts.errors import ScriptError
@@ -37,6 +37,8 @@ class Reply:
     problem: str = ""
     """Reason that it could not be read; empty if it was."""
     fix: str = ""
+    is_offline: bool = False
+    """True if this machine has no connection to Google."""
 
     @property
     def is_read(self) -> bool:
@@ -45,7 +47,9 @@ class Reply:
 
     @property
     def unread(self) -> str:
-        """Failed reads, with their reasons; empty without any."""
+        """Failed reads, with their reasons; empty without any. Without a connection, all have the same text."""
+        if self.is_offline:
+            return self.problem
         return f"{self.what}: {self.problem}" if self.problem else ""
 
 
@@ -161,7 +165,7 @@ def _reply(caller: GoogleCaller, call: _Call) -> Reply:
         detail, command = caller.refusal(call.api, call.role, error, about=call.about)
         return Reply(what=call.what, problem=detail.rstrip("."), fix=command)
     except ScriptError as error:
-        return Reply(what=call.what, problem=str(error))
+        return Reply(what=call.what, problem=str(error), is_offline=isinstance(error, NoConnectionError))
     items = [as_mapping(item) for page in pages for item in as_sequence(page.get(call.key))]
     missing = [str(name) for page in pages for name in as_sequence(page.get("unreachable"))]
     unread = f"{', '.join(missing)} could not be reached" if missing else ""

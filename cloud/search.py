@@ -31,6 +31,10 @@ NOT_ENABLED: Final = "API not enabled"
 NO_SUCH_PLACE: Final = "no such place"
 _SETTLE_S: Final = 30.0
 """Delay after which the lists of such an API are read once more (ledger `enabled-api-lists-late`)."""
+_SHARED: Final = frozenset({"denied", "no connection"})
+"""Causes that many lists of a project have together. Google's text about a missing permission is the first list's."""
+_MOST_NAMED: Final = 4
+"""Kinds that a sentence names; it counts more."""
 _HARMLESS_WARNINGS: Final = frozenset({"NO_RESULTS_ON_PAGE"})
 """Codes of Compute Engine warnings that omit nothing (discovery: compute.v1 RoutersScopedList.warning.code)."""
 
@@ -88,7 +92,10 @@ class _List:
     def about(self) -> str:
         """The check that the list performs, as a clause."""
         if isinstance(self.of, ResourceKind):
-            return f"Could not check whether a {self.of.kind} still exists: {self.path.partition('?')[0]} answered"
+            article = "an" if self.of.kind[0] in "aeiou" else "a"
+            return (
+                f"Could not check whether {article} {self.of.kind} still exists: {self.path.partition('?')[0]} answered"
+            )
         if isinstance(self.of, PolicyHolder):
             return f"Could not check whether {self.of.name} still has an IAM grant"
         return f"Could not list the {self.kind}"
@@ -126,11 +133,7 @@ def search(api: GoogleApi, scope: Scope, *, clock: WaitClock | None = None, say:
     own = [item for item in resources if scope.wants(item.owner)]
     found = [*own, *_grants(reads, scope, [item.owner for item in resources])]
     networks = [item.name for item in own if item.kind == NETWORK]
-    unread = [
-        f"{read.list.about}: {read.answer.why}"
-        for read in reads
-        if isinstance(read.answer, Unknown) and not read.is_off
-    ]
+    unread = _unread_sentences(reads)
     return Inventory(
         found=tuple(sorted(found, key=lambda item: (item.kind, item.name))),
         calls=tuple(read.call for read in reads),
@@ -200,6 +203,25 @@ class _ListReader:
                 f"Could not check resources of {names} in project {project} because the API is off. "
                 f"They may still be running. Run `{enable_command(project, apis)}`, then the same command again."
             )
+
+
+def _unread_sentences(reads: Sequence[_Read]) -> Iterator[str]:
+    """Yield a sentence for each list that could not be read; one for all of a project with the same cause."""
+    groups: dict[tuple[str, ...], list[tuple[_Read, str]]] = {}
+    for read in reads:
+        answer = read.answer
+        if not isinstance(answer, Unknown) or read.is_off:
+            continue
+        key = (read.list.project, answer.cause) if answer.cause in _SHARED else (read.list.about, answer.why)
+        groups.setdefault(key, []).append((read, answer.why))
+    for (project, cause), found in groups.items():
+        (first, why), *others = found
+        if not others or cause not in _SHARED:
+            yield f"{first.list.about}: {why}"
+            continue
+        kinds = list(dict.fromkeys(read.list.kind for read, _ in found))
+        named = ", ".join(kinds) if len(kinds) <= _MOST_NAMED else f"{len(kinds)} kinds of resources"
+        yield f"Could not read {len(found)} lists in project {project} ({named}), so resources may still exist: {why}"
 
 
 def resource_of(kind: ResourceKind, item: Item, *, project: str, owner: Ownership) -> FoundResource:

@@ -5,7 +5,7 @@ from typing import Generic, Literal, TypeAlias, TypeVar
 
 T_co = TypeVar("T_co", covariant=True)
 
-Cause: TypeAlias = Literal["api off", "denied", "not simulated", "other"]
+Cause: TypeAlias = Literal["api off", "denied", "no connection", "not simulated", "other"]
 """Cause of an unknown result. `denied`: HTTP 403, including for missing resources. `not simulated`: HTTP 501."""
 
 

@@ -24,6 +24,14 @@ def meant(word: str, known: Iterable[str]) -> Sequence[str]:
     return sorted(one for one, score in scores.items() if score == best >= _CLOSE)[:2]
 
 
+def odd_characters(word: str) -> str:
+    """Return the sentence about characters that are not ASCII, with a space in front; empty without any."""
+    from unicodedata import name  # noqa: PLC0415 - only a misspelling needs it
+
+    odd = [f"U+{ord(one):04X} ({name(one, 'unnamed')})" for one in dict.fromkeys(word) if not one.isascii()]
+    return f" It has {' and '.join(odd)}. Type the key with ASCII characters." if odd else ""
+
+
 def did_you_mean(word: str, known: Iterable[str]) -> str:
     """Return the question that suggests a word, with a space in front; empty if none is close."""
     found = meant(word, known)

@@ -35,6 +35,13 @@ NOT_LOGGED_IN: Final = (
 )
 
 
+_SUMMARY: Final = re.compile(
+    r"\s*(Resources:|[-+~] ?\d+ \w+|\d+ unchanged|Duration: .*|The resources in the stack have been deleted, .*"
+    r"|If you want to remove the stack completely, run `pulumi stack rm .*)\s*"
+)
+"""The engine's summary after a run. It counts components too, and the command that it advises also deletes the settings file."""
+
+
 class PulumiFailedError(ScriptError):
     """The engine failed. `output` is its output."""
 
@@ -107,9 +114,13 @@ def run(
 
 
 def change(stack: str, *arguments: str, after_failure: str) -> None:
-    """Change a stack, with progress on stderr. Raises PulumiFailedError, ending in `after_failure`."""
-    command = (*arguments, "--yes", "--skip-preview", "--stack", stack)
-    code, output = attended(*command, on_line=lambda line: print(line, end="", file=sys.stderr, flush=True))
+    """Change a stack, with progress on stderr, but without the engine's summary. Raises PulumiFailedError, ending in `after_failure`."""
+
+    def show(line: str) -> None:
+        if line.strip() and not _SUMMARY.fullmatch(line):
+            print(line, end="", file=sys.stderr, flush=True)
+
+    code, output = attended(*arguments, "--yes", "--skip-preview", "--stack", stack, on_line=show)
     if code != 0:
         reason = next(iter(reasons(_errors(output))), "")
         why = "" if not reason or _NO_REASON.fullmatch(reason) else f": {reason.rstrip('.')}"

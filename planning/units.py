@@ -57,6 +57,12 @@ def format_duration(seconds: int) -> str:
     return "".join(parts) or "0s"
 
 
+def number_of(number: int, noun: str) -> str:
+    """Return a number with its noun."""
+    plural = f"{noun[:-1]}ies" if noun.endswith("y") else f"{noun}s"
+    return f"{number} {noun if number == 1 else plural}"
+
+
 def duration(seconds: float) -> str:
     """Return seconds in readable units: 45 s, 12 min 48 s, 7 d."""
     whole = round(seconds)

@@ -13,8 +13,9 @@ from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
 from contracts.dropped_words import SETTINGS, answer
-from contracts.fields import as_mapping, as_sequence
+from contracts.fields import as_mapping, as_sequence, camel_case
 from contracts.labels import PRODUCT
+from contracts.spelling import odd_characters
 from planning.numbers import is_number, read_json
 from stacks.secrets import KINDS, SECRET_KEYS, set_command
 from stacks.settings import NAMESPACES, NOT_IN_FILE, GatewayStack, Settings
@@ -306,7 +307,8 @@ def _check_namespaces(config: Mapping[str, object], origin: str) -> None:
     wrong = [key for key in config if key.partition(":")[0] not in NAMESPACES or ":" not in key]
     if wrong:
         sentences = (
-            f"{origin}: {key} is not a setting: expected the namespace {allowed}. {_meant(key)}" for key in wrong
+            f"{origin}: {key} is not a setting: expected the namespace {allowed}. {_meant(key)}{odd_characters(key)}"
+            for key in wrong
         )
         raise SettingsError("\n".join(sentences))
 
@@ -342,7 +344,7 @@ def _sentence(details: ErrorDetails, origin: str, values: Mapping[str, object]) 
     if details["type"] in {"extra_forbidden", "unexpected_keyword_argument"}:
         if len(location) == 1 and key in known_keys(PRODUCT):
             return f"{origin}: {PRODUCT}:{key} is not used with target {values.get('target')}; remove it or change the target."
-        return f"{origin}: {PRODUCT}:{key} is not a known setting{_suggestion(location)}"
+        return f"{origin}: {PRODUCT}:{key} is not a known setting{_suggestion(location)}{odd_characters(key)}"
     if details["type"] == "missing":
         return f"{origin}: {PRODUCT}:{key} is missing; set it."
     place, value = _found(values, location)
@@ -355,6 +357,8 @@ def _sentence(details: ErrorDetails, origin: str, values: Mapping[str, object]) 
     thousands = _THOUSANDS.fullmatch(value) if isinstance(value, str) and allowed == _WHOLE_NUMBER else None
     if thousands:
         allowed = f"{allowed} without a unit; write {int(thousands[1]) * 1024} or {int(thousands[1]) * 1000}"
+    if location == [camel_case("max_usd")] and isinstance(value, float):
+        allowed = f"{_WHOLE_NUMBER} of US dollars, because labels store the limit and take no decimal point"
     if location == ["target"] and place == location:
         allowed = _TARGETS  # a gateway has another model, which the validator does not know
     return f"{origin}: {name}{shown}: {allowed}."

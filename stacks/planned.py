@@ -16,8 +16,7 @@ from planning.model.spec import ModelSpec
 from planning.question.drafters import named_drafter
 from planning.question.fields import changed
 from planning.question.types import Deployment, Finding, Plan, StartupProbe, WeightsMode
-from planning.rules.findings import acceptable_ids, notes_of
-from planning.rules.security.advisories import counted_vulnerabilities
+from planning.rules.findings import acceptable_ids, counted_notes, notes_of
 from planning.solve.wording import Wording, remedy_of, worded
 from stacks.parts import parts_of
 from stacks.settings import ProbeSettings, Settings
@@ -119,11 +118,17 @@ def preview_lines(plan: Plan, stack: str, wording: Wording) -> Iterator[tuple[st
     for finding in plan.findings:
         if finding.severity != "block" and finding not in notes and finding.id not in accepted:
             yield finding_text(finding, wording), finding.severity == "warn"
-    for line in (counted_vulnerabilities(plan.vulnerabilities), f"Notes: {len(notes)}" if notes else ""):
-        if line:
-            yield f"{line}. To list them, run `gemma plan {stack} --explain`.", False
-    if accepted:
-        yield f"Accepted findings: {', '.join(accepted)}. To see them, run `gemma plan {stack}`.", False
+    read = [counted_notes(plan), f"accepted findings {', '.join(accepted)}" if accepted else ""]
+    if line := ", ".join(filter(None, read)):
+        yield notes_line(stack, line, is_shown_by_plan=bool(accepted)), False
+
+
+def notes_line(stack: str, what: str, *, is_shown_by_plan: bool) -> str:
+    """Return the line that names what a preview only counts, with the command that shows it.
+
+    `is_shown_by_plan`: `gemma plan` shows a part of it, and names the option for the rest.
+    """
+    return f"{what}: `gemma plan {stack}{'' if is_shown_by_plan else ' --explain'}`"
 
 
 def doctor_hint(stack: str) -> str:

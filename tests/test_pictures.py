@@ -15,7 +15,7 @@ from tests.pictures import FOLDER, ROOT, STACK, private_words, words_of
 WORDS = {
     "up-waiting.svg": [
         r"\$ gemma up tpu-v6e1 --yes",
-        r"Cost: \$1\.35/h maximum",
+        r"Cost: \$1\.35/h, at most \$5\.40",
         r"\d+s/30m us-east5-a WAITING \(zone 1 of \d\)",
     ],
     "up-ready.svg": [r"tpu-v6e1 deployed in \d+ s", "gemma chat tpu-v6e1"],
@@ -68,7 +68,7 @@ def test_the_figures_of_the_pictures_are_those_of_the_stack(subtests, declare, m
         r"Resources: (\d+) to create": f"{resources}",
         r"(\d+ of \d+): creating gcp-tpu:index:QueuedResource": f"{resources} of {resources}",
         r"\$([\d.]+)/h": f"{price:.2f}",
-        r"\$([\d.]+) at most for one run": f"{price * run_h:.2f}",
+        r"at most \$([\d.]+) for one run": f"{price * run_h:.2f}",
         r"one run of (\S+) h": f"{run_h:g}",
         r"ready │ .* │ +([\d.]+) │": f"{price:.2f}",
         r"zone 1 of (\d+)": f"{len(settings.tpu.zones)}",

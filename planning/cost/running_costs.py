@@ -69,6 +69,8 @@ def running_costs(subject: Subject) -> RunningCosts:
         idle_billing_s=idle_billing_s,
         always_on_usd_per_month=always_usd_per_hour * MONTH_H,
         always_on=always_on,
+        watching_usd_per_month=watching_usd_per_month(subject),
+        collects_metrics=resolved.deployment.watch.collects_on(resolved.platform),
         metrics_usd_per_month=_metrics_usd_per_month(subject),
         commitments=tuple(_commitments(subject)) if resolved.platform == "tpu-vm" else (),
         windows=windows,

@@ -19,6 +19,7 @@ from planning.rules.alternatives import other_accelerators
 from planning.rules.platforms import cloud_run, cost, host, quota, replicas, tpu
 from planning.rules.registry import ALL_RULES, Rule, RuleResult
 from planning.rules.security import advisories, exposure, pinned
+from planning.units import number_of
 
 _CHECKS = (
     arguments,
@@ -91,6 +92,12 @@ def findings_of(subject: Subject) -> tuple[Finding, ...]:
 def notes_of(plan: Plan) -> tuple[Finding, ...]:
     """Return the findings that text output only counts: information that nearly every stack has."""
     return tuple(one for one in plan.findings if one.severity == "info" and one.id in _NOTES)
+
+
+def counted_notes(plan: Plan) -> str:
+    """Return the numbers of published vulnerabilities and notes as text; empty without any."""
+    counts = {"published vulnerability": len(plan.vulnerabilities), "note": len(notes_of(plan))}
+    return ", ".join(number_of(number, noun) for noun, number in counts.items() if number)
 
 
 def detected(subject: Subject) -> Mapping[str, Severity]:

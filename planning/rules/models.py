@@ -20,7 +20,8 @@ def _unknown_architecture(subject: Subject) -> RuleResult | None:
         return None
     size = f"{text_params(spec) / 1e9:.2f} billion parameters in {resolved.scheme.name}, {subject.memory.checkpoint_gib:.2f} GiB of files"
     unknown = f" Unknown: {'; '.join(spec.unmodelled)}." if spec.unmodelled else ""
-    near = near_spellings(resolved.deployment.model)
+    is_known = find_checkpoint(resolved.deployment.model) is not None
+    near = () if is_known else near_spellings(resolved.deployment.model)
     meant = f" Its id is close to {' and '.join(near)}." if near else ""
     return RuleResult(
         f"{spec.name} is planned from its config.json as {size}.{unknown}{meant}",

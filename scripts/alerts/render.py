@@ -6,7 +6,7 @@ from datetime import UTC, datetime, tzinfo
 
 from rich.console import Console
 
-from cloud.alerts import AlertReport, StackAlert
+from cloud.alerts import NOT_EVALUATED, AlertReport, StackAlert
 from planning.units import duration
 from scripts.cli.tables import FittedTable, paragraph
 
@@ -44,8 +44,10 @@ def print_alerts(out: Console, report: AlertReport, times: AlertTimes, *, simula
         out.print(_table("No longer firing", report.closed, times), crop=False)
     for text in (*report.unread, *report.unwatched):
         paragraph(out, text, prefix="  unknown  ")
+    said = any("local cloud does not evaluate" in text for text in report.unwatched)
     for text in report.notes:
-        paragraph(out, text, prefix="  note     ")
+        if not (said and text == NOT_EVALUATED):
+            paragraph(out, text, prefix="  note     ")
 
 
 def _table(title: str, alerts: Sequence[StackAlert], times: AlertTimes) -> FittedTable:

@@ -66,6 +66,8 @@ class Command(Generic[T]):
     """Does the work. None if a subcommand is required."""
     after_interrupt: str = ""
     subcommands: "tuple[Command[Any], ...]" = ()
+    label: str = ""
+    """Name in messages of a subcommand that `gemma` has as a command, such as `chat`. Default: the command's name."""
     room: str = ""
     """Package of a command that `gemma` does not start: `python -m ROOM.NAME`."""
 
@@ -128,7 +130,7 @@ def _exit_code_of(command: Command[Any], arguments: Sequence[str] | None) -> int
             sys.stdout.flush()
     except (ScriptError, PlanningError, SweepError) as error:
         code = error.exit_code if isinstance(error, ScriptError) else ExitCode.REFUSED
-        say(command.name, str(error))
+        say(chosen.label or command.name, without_tokens(str(error)))
     except BrokenPipeError:
         if not _has_lost_its_reader(sys.stdout):
             raise
@@ -145,6 +147,15 @@ def _has_lost_its_reader(stream: TextIO) -> bool:
     pipe = select.poll()
     pipe.register(stream.fileno(), 0)
     return any(event & select.POLLERR for _, event in pipe.poll(0))
+
+
+def without_tokens(text: str) -> str:
+    """Return an error about words of the command line without tokens of known forms."""
+    from contracts.masking import MASK, TOKEN_FORM  # noqa: PLC0415 - only an error needs it
+
+    shown = TOKEN_FORM.sub(MASK, text)
+    advice = " Revoke this secret, because shells and process lists keep command lines."
+    return shown if shown == text else f"{shown}{advice}"
 
 
 def say(name: str, text: str) -> None:

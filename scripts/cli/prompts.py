@@ -20,7 +20,7 @@ def confirm(question: str, *, without_terminal: str, declined: str) -> None:
     for _ in range(_TIMES_ASKED):
         with contextlib.suppress(termios.error, OSError, ValueError):
             termios.tcflush(sys.stdin.fileno(), termios.TCIFLUSH)
-        print(for_stream(f"{question} Type yes:", sys.stderr), end=" ", file=sys.stderr, flush=True)
+        print(for_stream(f"{question} (yes/no)", sys.stderr), end=" ", file=sys.stderr, flush=True)
         answer = sys.stdin.readline()
         if answer.strip().lower() in _YES:
             return

@@ -191,6 +191,8 @@ def _chat(options: ChatOptions) -> ExitCode:
     """
     from scripts.connect.chat import Chat, attached, request_limit, talk
 
+    if options.prompt is not None and not options.prompt.strip():
+        raise CommandRefusedError("The prompt is empty. Pass a text, or no prompt for a conversation.")
     (opener, outputs), content = _target(options.connection), options.content
     if content.thinking and outputs and not outputs.features.thinking:
         raise CommandRefusedError(
@@ -244,7 +246,7 @@ COMMAND: Final = Command(
     options=ConnectOptions,
     run=_connect,
     after_interrupt="The connection is closed. The server keeps running.",
-    subcommands=(Command(name="chat", help=_chat.__doc__, options=ChatOptions, run=_chat),),
+    subcommands=(Command(name="chat", help=_chat.__doc__, options=ChatOptions, run=_chat, label="chat"),),
 )
 
 

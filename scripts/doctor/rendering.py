@@ -6,6 +6,7 @@ import textwrap
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Final, TextIO
 
+from cloud.google_session import NO_CONNECTION
 from scripts.cli.check_result import State
 from scripts.doctor.diagnosis import WORDS, Diagnosis
 
@@ -68,7 +69,8 @@ def _entries(state: State, lines: Sequence[Diagnosis], width: int) -> Iterator[s
         elif state == "passed":
             text = f"{len(names)} {_SHARED[cause]}"
         else:
-            text = f"{found[0].detail.rstrip('.')}; {len(names)} checks: {_joined(names)}"
+            which = "" if found[0].detail.startswith(NO_CONNECTION) else f": {_joined(names)}"
+            text = f"{found[0].detail.rstrip('.')}; {len(names)} checks{which}"
         first, rest = f"{WORDS[state]:<{_INDENT}}", " " * _INDENT
         yield textwrap.fill(
             text, width, initial_indent=first, subsequent_indent=rest, break_long_words=False, break_on_hyphens=False

@@ -24,7 +24,7 @@ from contracts.errors import CommandRefusedError, ScriptError
 from contracts.exit_codes import ExitCode
 from contracts.settings_files import no_settings_file
 from contracts.spelling import did_you_mean, meant
-from scripts.cli.command import run_command, say, written
+from scripts.cli.command import run_command, say, without_tokens, written
 from scripts.cli.lines import for_stream
 from scripts.gemma.arguments import call_of, has_settings, with_stack
 from scripts.gemma.catalog import COMPLETE, ENTRIES, GROUPS, NEEDS_SETTINGS, NEEDS_STATE, SYNONYMS, entry_of, rows
@@ -42,7 +42,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         return written("gemma", lambda: _run(words))
     except ScriptError as error:
-        say("gemma", str(error))
+        say("gemma", without_tokens(str(error)))
         return int(error.exit_code)
     except KeyboardInterrupt:
         say("gemma", "interrupted.")
@@ -78,7 +78,7 @@ def _run(words: Sequence[str]) -> int:
     arguments = with_stack(call_of(entry, rest))
     stack = arguments[arguments.index("--stack") + 1 :][:1] if "--stack" in arguments else ()
     if stack and not has_settings(stack[0]) and (refusal := _refusal(entry.name, stack[0])):
-        say(entry.name, refusal)
+        say(entry.name, without_tokens(refusal))
         return int(ExitCode.REFUSED)
     main_of = getattr(import_module(entry.module), "main", None)
     return main_of(arguments) if main_of else run_command(entry.whole(), arguments)

@@ -5,7 +5,7 @@ It does not call Google, and exits after ten seconds at most. Unreadable values 
 
 import time
 from collections.abc import Sequence
-from datetime import datetime
+from datetime import UTC, datetime
 from functools import partial
 from typing import Final
 
@@ -13,6 +13,7 @@ from contracts.outputs import StackOutputs
 from contracts.parallel import each_within
 from engine import runner
 from engine.backend import chosen_url
+from engine.locks import StackLock, stack_locks
 from planning.units import duration
 from scripts.gemma.arguments import ListedStack, listed
 from scripts.gemma.catalog import ENTRIES, rows
@@ -36,7 +37,7 @@ def _state() -> tuple[Sequence[str], Sequence[str]]:
     ((stacks, error),) = each_within([partial(listed, limit_s=_LIMIT_S)], workers=1, limit_s=_LIMIT_S + 1)
     if stacks is None:
         return [f"The deployed stacks and their cost are unknown. {error}"], ()
-    deployed = [stack for stack in stacks if stack.is_deployed]
+    deployed = [stack for stack in stacks if stack.is_deployed or stack_locks(stack.name)]
     if not deployed:
         known = runner.stacks_in(runner.project_folder())
         return [
@@ -62,17 +63,25 @@ def _backend() -> str:
 def _line(stack: ListedStack) -> str:
     """Return what a stack serves with its price and time left, as of its last `up`."""
     from engine.state import read  # noqa: PLC0415 - only if a stack is deployed
-    from scripts.status.face import serves_now  # noqa: PLC0415 - the same
+    from scripts.status.face import INCOMPLETE, lock_sentence, serves_now  # noqa: PLC0415 - the same
 
     state = read(stack.name)
     serves = serves_now(state)
     if state.is_gateway:
         return "a gateway"
+    has_server = serves.word in {"deployed", "waiting", "ended"}
+    if not has_server and (locks := stack_locks(stack.name)):
+        return f"{INCOMPLETE}: {lock_sentence(locks[0], datetime.now(UTC))} Run `{_after_lock(stack.name, locks)}`."
     if serves.word == "ended":
         return f"{serves.why} Run `gemma up {stack.name}`."
     if serves.word not in {"deployed", "waiting"} or state.outputs is None:
-        return f"{serves.word}: {serves.why}" if serves.why else serves.word
+        return f"{serves.shown}: {serves.why}" if serves.why else serves.shown
     return _price(state.outputs, serves.word)
+
+
+def _after_lock(stack: str, locks: Sequence[StackLock]) -> str:
+    """Return the command that `gemma status` names too."""
+    return f"gemma recover {stack}" if all(lock.is_dead for lock in locks) else f"gemma status {stack} --watch"
 
 
 def _price(outputs: StackOutputs, word: str) -> str:

@@ -93,7 +93,7 @@ def _starts(plan: Plan) -> Iterator[str]:
     stays = sum(part.usd for part in running.bill if part.basis == "month")
     yield (
         f"Cloud Run stops an idle instance after up to {duration(running.idle_billing_s)}. Without requests the service "
-        f"then costs ${stays:.2f} per month: the parts of the bill per month."
+        f"then costs ${stays:.2f} per month (bucket, images, alerts)."
     )
 
 

@@ -10,9 +10,8 @@ from rich.text import Text
 from planning.data.checkpoints import with_owner
 from planning.machine.hardware import ACCELERATORS, Accelerator
 from planning.memory.margins import margin_words
-from planning.question.types import Band, Finding, Plan, WorkloadPlan
-from planning.rules.findings import notes_of
-from planning.rules.security.advisories import counted_vulnerabilities
+from planning.question.types import Band, Finding, Plan, RunningCosts, WorkloadPlan
+from planning.rules.findings import counted_notes, notes_of
 from planning.solve.wording import Wording, remedy_of, worded
 from planning.speed.bands import WIDER, sources_of
 from planning.units import duration
@@ -47,6 +46,7 @@ def show(plan: Plan, wording: Wording, note: str = "") -> None:
         (with_owner(plan.model), "bold"),
         f" as {plan.quantization} on {plan.accelerator} ({plan.platform}): ",
         (word, color),
+        _speed_and_price(plan) if plan.fits else "",
     )
     paragraph(console, title)
     if note:
@@ -61,9 +61,14 @@ def show(plan: Plan, wording: Wording, note: str = "") -> None:
     for finding in plan.findings:
         if finding not in notes:
             _finding(console, finding, wording, accepted=finding.id in plan.accepted)
-    for line in (counted_vulnerabilities(plan.vulnerabilities), f"Notes: {len(notes)}" if notes else ""):
-        if line:
-            paragraph(console, f"{line} (--explain lists them)")
+    if counted := counted_notes(plan):
+        paragraph(console, f"{counted} (--explain lists them)")
+
+
+def _speed_and_price(plan: Plan) -> str:
+    """Return the two figures that the first line adds to the verdict."""
+    speed = f", {plan.throughput.decode_tok_per_s:.0f} tok/s"
+    return f"{speed}, ${plan.cost.usd_per_hour:.2f}/h" if plan.cost.is_known else speed
 
 
 def _memory(console: Console, plan: Plan) -> None:
@@ -88,11 +93,14 @@ def _memory(console: Console, plan: Plan) -> None:
 def _startup(console: Console, plan: Plan) -> None:
     s = plan.startup
     too_long = s.probe_limit_s is not None and s.total_s > s.probe_limit_s
-    probe = "exceeds any startup probe" if too_long else f"recommended probe budget {s.probe_budget_s} s"
-    seen = "" if s.probe is None or too_long else f" (startup probe passes after {duration(s.ready_s)})"
     most = "up to " if plan.platform == "cloud-run" else ""
-    restart = f"in-place restart {duration(s.restart_s)}"
-    paragraph(console, f"Start-up: {most}{duration(s.total_s)}{seen}; {probe}; {restart}")
+    facts = [f"{most}{duration(s.total_s if too_long or s.probe is None else s.ready_s)}"]
+    if too_long:
+        facts.append("exceeds any startup probe")
+    elif plan.platform != "tpu-vm":  # a TPU VM has no startup probe
+        facts.append(f"a startup probe needs at least {duration(s.probe_budget_s)}")
+    facts.append(f"in-place restart {duration(s.restart_s)}")
+    paragraph(console, f"Start-up: {'; '.join(facts)}")
     parts = [
         ("image", s.pull_s, "─", "blue"),
         (f"weights ({plan.weights_mode})", s.load_s, "━", "magenta"),
@@ -126,6 +134,22 @@ def _bar(
     paragraph(console, line, prefix=_INDENT)
 
 
+def _limit(bound: str) -> str:
+    """Return what limits the speed, as text."""
+    fixed = "limited by the fixed time of a step, not by memory or compute"
+    return fixed if bound == "overhead" else f"limited by {bound}"
+
+
+def _metrics(costs: RunningCosts) -> str:
+    """Return the cost of the metrics next to the whole bill, which has it if they are on; empty without alerts and metrics."""
+    usd = costs.metrics_usd_per_month
+    if usd is None:
+        return ""
+    if costs.collects_metrics:
+        return f"${usd:.2f} of the ${costs.watching_usd_per_month:.2f} per month; metrics.enabled: false turns them off"
+    return f"off; up to ${usd:.2f} more per month with metrics.enabled: true"
+
+
 def _speculation(accepted_share: float, plain_tok_per_s: float) -> str:
     return (
         f"if {accepted_share:.0%} of proposed tokens are accepted; {plain_tok_per_s:.1f} without speculative decoding"
@@ -147,7 +171,7 @@ def _figures(console: Console, plan: Plan) -> None:
     requests = f"concurrent request{'s' if t.saturated_batch > 1 else ''}"
     band = f"({t.saturated_low_tok_per_s:,.0f} to {t.saturated_high_tok_per_s:,.0f})"
     lines = [
-        ("Speed", f"{t.decode_tok_per_s:.1f} tokens/s for one request, bound by {t.bound}"),
+        ("Speed", f"{t.decode_tok_per_s:.1f} tokens/s for one request, {_limit(t.bound)}"),
         *(("", text) for text in _few_sources(ACCELERATORS.get(plan.accelerator), t.decode_tok_per_s)),
         *([("", _speculation(t.accepted_share, t.plain_tok_per_s))] if t.accepted_share is not None else []),
         ("", f"{t.saturated_tok_per_s:,.0f} tokens/s for {t.saturated_batch} {requests} {band}"),
@@ -160,10 +184,10 @@ def _figures(console: Console, plan: Plan) -> None:
                 f"${c.usd_per_million_tokens:.2f} per 1M output tokens (one request), ${c.usd_per_million_tokens_saturated:.2f} at saturation",
             ),
         ]
-    if (metrics := plan.running.metrics_usd_per_month) is not None:
-        lines.append(("Metrics", f"up to ${metrics:.2f} per month with metrics.enabled: true"))
+    if metrics := _metrics(plan.running):
+        lines.append(("Metrics", metrics))
     for label, text in lines:
-        paragraph(console, text, prefix=f"{_INDENT}{label:<5}    ")
+        paragraph(console, text, prefix=f"{_INDENT}{label:<7}  ")
     console.print()
 
 
@@ -171,7 +195,7 @@ def _workload(console: Console, answer: WorkloadPlan, *, is_priced: bool) -> Non
     asked = answer.workload
     clients = f"{asked.rate_per_s:g} requests/s" if asked.rate_per_s is not None else f"{answer.users:,} users"
     shown = FittedTable(
-        f"Workload: {answer.prompt_tokens:,} tokens in, {asked.output_tokens:,} out, {clients}; bound by {answer.bound}",
+        f"Workload: {answer.prompt_tokens:,} tokens in, {asked.output_tokens:,} out, {clients}; {_limit(answer.bound)}",
         ("figure", *_BAND),
         numbers=_BAND,
     )

@@ -70,14 +70,14 @@ class PlansOptions:
 
 
 def _run(options: RunOptions) -> ExitCode:
-    """Plan all stacks of both commits, preview them and print the comment.
+    """Plan all stacks of both commits, preview them and print the comment; with only a stack, plain text.
 
     With --base and --create, a stack that is neither deployed nor changed is not previewed.
     A failed preview is stored with its error, and the exit code is 1.
     """
     from engine import runner
     from engine.previewed import other_checkout
-    from scripts.preview.comment import comment, verdicts
+    from scripts.preview.comment import as_text, comment, verdicts
     from scripts.preview.plans import describe_checkout
     from scripts.preview.run import preview_stacks
 
@@ -95,13 +95,24 @@ def _run(options: RunOptions) -> ExitCode:
     previews = (
         () if options.plans_only else preview_stacks(names, create=options.create, hide_secrets=options.without_secrets)
     )
-    text = comment(base, head, previews)
+    text = comment(base, head, previews, not_previewed=_not_previewed(options))
     if options.out is not None:
         for one in previews:
             (options.out / f"{one.stack}.json").write_text(f"{one.model_dump_json(indent=1)}\n", encoding="utf-8")
         (options.out / _COMMENT).write_text(text, encoding="utf-8")
-    print(text, end="")
+    # A stack that is named, without a folder for the comment, is previewed for a person.
+    for_person = bool(options.stack) and not options.base and options.out is None and not options.plans_only
+    print(as_text(previews, head) if for_person else text, end="")
     return ExitCode.FAILED if any(preview.error is not None for preview in previews) else ExitCode.DONE
+
+
+def _not_previewed(options: RunOptions) -> str:
+    """Return why the engine did not preview some stacks, as a clause; empty if nothing excludes one."""
+    if options.plans_only:
+        return "`--plans-only` was given"
+    if options.stack:
+        return "only these were named"
+    return "the others are neither deployed nor changed" if options.base and options.create else ""
 
 
 def _comment(options: CommentOptions) -> ExitCode:

@@ -7,6 +7,7 @@ from typing import Final
 from contracts.resource_types import CAPACITY_TYPE
 from contracts.server_change import ChangedValue, changed_values
 from engine.steps import ResourceChange
+from planning.units import number_of
 from scripts.cli.markdown import code, fenced, named, plain, prose, row
 from scripts.preview.effects import (
     HEADINGS,
@@ -34,6 +35,8 @@ MAX_COMMENT_BYTES: Final = 65_536
 _SIGNS: Final = {"create": "+", "update": "!", "delete": "-", "replace": "-", "create-replacement": "-"}
 """First character of a line in a diff, which GitHub renders green, orange or red."""
 _UNSET: Final = "-"
+_PLANNED: Final = "Metrics are planned; prices are list prices."
+_NO_SECRETS: Final = "`pulumi preview` decrypted no secrets. A changed secret appears only among the settings."
 _SHOWN_OF_NEW: Final = frozenset({"model", "target", "tpu.acceleratorType", "tpu.zones", "cloudRun.gpu"})
 """Settings of a new stack that are shown. The pull request has the others."""
 _WORST: Final[tuple[StackEffect, ...]] = ("capacity", "at risk", "blocked", "removed")
@@ -169,9 +172,12 @@ def verdicts(base: Plans, head: Plans, previews: Sequence[StackPreview] = ()) ->
     ]
 
 
-def comment(base: Plans | None, head: Plans, previews: Sequence[StackPreview]) -> str:
-    """Return the Markdown comment. Without a base, each previewed stack is shown on its own."""
-    footer = _footer(len(head), previews)
+def comment(base: Plans | None, head: Plans, previews: Sequence[StackPreview], *, not_previewed: str = "") -> str:
+    """Return the Markdown comment. Without a base, each previewed stack is shown on its own.
+
+    `not_previewed`: reason why the engine did not preview the other stacks, as a clause.
+    """
+    footer = _footer(len(head), previews, not_previewed)
     if base is None:
         alone = [(_alone(one, head[one.stack]), one) for one in previews]
         return _fitted([MARKER, "### Preview without a base to compare with", ""], alone, [footer])
@@ -244,17 +250,50 @@ def _findings(title: str, findings: Sequence[DescribedFinding]) -> Iterator[str]
 def _engine_preview(preview: StackPreview | None) -> Iterator[str]:
     if preview is None:
         return
-    new = " as a new stack" if preview.new_stack else ""
-    where = " on an empty local cloud (simulated)" if preview.simulated else new
-    count = len(preview.changes)
+    if preview.simulated:
+        where = (
+            " on an empty local cloud (simulated)"
+            if preview.new_stack
+            else " of the stack on the local cloud (simulated)"
+        )
+    else:
+        where = " as a new stack" if preview.new_stack else ""
     if preview.error is not None:
         counted, body = "failed", fenced(preview.error)
     else:
-        counted = f"{count} {'resource' if count == 1 else 'resources'} will change, {preview.unchanged} unchanged"
+        counted = _counted(preview)
         lines = [line for change in preview.changes for line in _lines(change)]
         body = fenced("\n".join(lines), "diff") if lines else ()
     yield from (f"<details><summary>Engine preview{where}: {counted}</summary>", "")
     yield from (*body, "", "</details>", "")
+
+
+def _counted(preview: StackPreview) -> str:
+    return f"{number_of(len(preview.changes), 'resource')} will change, {preview.unchanged} unchanged"
+
+
+def as_text(previews: Sequence[StackPreview], head: Plans) -> str:
+    """Return previews as plain text, for a terminal."""
+    return "\n".join([*(line for one in previews for line in _text_of(one, head[one.stack])), _PLANNED, ""])
+
+
+def _text_of(preview: StackPreview, described: StackDescription) -> Iterator[str]:
+    if preview.error is not None:
+        yield f"The preview of stack {preview.stack} failed: {preview.error}"
+        return
+    yield f"{headline(preview.stack, preview.changes)}."
+    if described.figures:
+        each = "" if described.is_tpu else " for each instance"
+        yield f"Cost: {described.figures[HOURLY]}/h{each}, at most {described.figures[MOST]}."
+    loud = [finding for finding in described.findings if finding.severity != "info"]
+    yield from (f"{one.text}{' (accepted)' if one.accepted else ''}" for one in loud)
+    if ids := ", ".join(one.id for one in described.findings if one.severity == "info"):
+        yield f"Informational findings {ids}: `gemma plan {preview.stack} --explain`"
+    compared = "As a new stack, which does not exist yet" if preview.new_stack else "Compared with the deployed stack"
+    yield f"{compared}{', on the local cloud (simulated)' if preview.simulated else ''}: {_counted(preview)}."
+    if preview.without_secrets:
+        yield _NO_SECRETS
+    yield from (f"  {line}" for change in preview.changes for line in _lines(change))
 
 
 def _lines(change: ResourceChange) -> Iterator[str]:
@@ -277,13 +316,19 @@ def _quiet(found: Sequence[Verdict]) -> Iterator[str]:
         yield from (f"With the same settings and plan, {what}, because the program or the deployment differs.", "")
 
 
-def _footer(total: int, previews: Sequence[StackPreview]) -> str:
-    notes = [f"`pulumi preview` ran for {len(previews)} of {total} stacks."] if len(previews) < total else []
-    if any(preview.simulated for preview in previews):
+def _footer(total: int, previews: Sequence[StackPreview], not_previewed: str) -> str:
+    notes: list[str] = []
+    if len(previews) < total:
+        why = f", because {not_previewed}" if not_previewed else ""
+        notes.append(f"`pulumi preview` ran for {len(previews)} of {total} stacks{why}.")
+    simulated = [preview for preview in previews if preview.simulated]
+    if any(preview.new_stack for preview in simulated):
         notes.append("Without Google Cloud credentials, `pulumi preview` ran against an empty local cloud (simulated).")
+    elif simulated:
+        notes.append("`pulumi preview` compared with the stacks of the local cloud (simulated).")
     if any(preview.without_secrets for preview in previews):
-        notes.append("`pulumi preview` decrypted no secrets. A changed secret appears only among the settings.")
-    return f"<sub>{' '.join([*notes, 'Metrics are planned; prices are list prices.'])}</sub>"
+        notes.append(_NO_SECRETS)
+    return f"<sub>{' '.join([*notes, _PLANNED])}</sub>"
 
 
 def _fitted(

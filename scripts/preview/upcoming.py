@@ -1,6 +1,7 @@
 """Effect, duration and cost of an `up`, from the engine's preview and the new settings."""
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Final
 
 from contracts.collector import COLLECTOR_METADATA_KEY
@@ -14,33 +15,61 @@ from engine.deployment import read_deployment, type_in
 from engine.previewed import steps_in
 from engine.state import outputs_in
 from engine.steps import CAPACITY_TYPES, ResourceChange
-from scripts.cli.frozen import most_usd_per_hour
+from planning import Plan, plan
 from scripts.cli.settings import stack_settings
 from scripts.preview.effects import HEADINGS, NEW_CAPACITY, StackEffect, consequences, permission
-from scripts.preview.plans import MOST, UNKNOWN_PROJECT, StackDescription, describe_stack
-from stacks.planned import today
+from scripts.preview.plans import UNKNOWN_PROJECT, StackDescription, describe_stack
+from stacks.planned import to_deployment, today
 
 _END: Final = "state"
 """Output that the provider's diff names if the queued resource can never serve again, or does not serve yet."""
 
 
-def upcoming(stack: str, preview: Mapping[str, object], changes: Sequence[ResourceChange]) -> tuple[Sequence[str], str]:
-    """Return the effect of a preview in JSON in sentences, the headline first, and the prices.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Upcoming:
+    """Effect and cost of an `up`."""
+
+    sentences: Sequence[str]
+    """The effect, the headline first."""
+    price: str
+    """Price per hour as text."""
+    cost: str
+    """The price and everything that is billed besides it, as one sentence."""
+
+
+def upcoming(stack: str, preview: Mapping[str, object], changes: Sequence[ResourceChange]) -> Upcoming:
+    """Return the effect of a preview in JSON, and its cost.
 
     Raises ScriptError if the state cannot be read, and CommandRefusedError or PlanningError for invalid settings.
     """
     folder = runner.project_folder()
     after = describe_stack(folder, stack, date=today())
     now, usd_now = deployed_stack(stack)
-    most = most_usd_per_hour(stack_settings(stack, project=UNKNOWN_PROJECT, folder=folder), folder)
-    cost = f"${most:.2f}/h maximum"
+    settings = stack_settings(stack, project=UNKNOWN_PROJECT, folder=folder)
+    planned = plan(to_deployment(settings, folder))
+    price = _price(planned, settings.cloud_run.max_instances if settings.cloud_run else None)
     if usd_now is not None and not _makes_server(changes):
-        cost = f"{cost}, as now" if f"{usd_now:.2f}" == f"{most:.2f}" else f"${usd_now:.2f}/h now, {cost} after"
-    if after.figures:
-        usd, _, basis = after.figures[MOST].partition(" (")
-        cost = f"{cost}. {usd} at most for {basis.rstrip(')')}"
+        price = f"{price}, as now" if price.endswith(f"${usd_now:.2f}/h") else f"${usd_now:.2f}/h now, {price} after"
     sentences = _sentences(after, changes, now=now, compiles=_compiles(preview))
-    return [f"{headline(stack, changes)}.", *sentences], f"{cost}."
+    return Upcoming(sentences=[f"{headline(stack, changes)}.", *sentences], price=price, cost=_cost(planned, price))
+
+
+def _price(planned: Plan, instances: int | None) -> str:
+    """Return the maximum price per hour: of all instances of a service, or in the most expensive zone."""
+    cost = planned.cost
+    usd = f"${cost.usd_per_hour * (instances or 1):.2f}/h"
+    lowest = f"${cost.lowest_usd_per_hour:.2f}/h"
+    return usd if instances is None and usd == lowest else f"up to {usd}"
+
+
+def _cost(planned: Plan, price: str) -> str:
+    """Return what is billed: per hour, at most, and per month, each amount once."""
+    cost, running = planned.cost, planned.running
+    parts = [price, f"at most ${cost.max_usd:,.2f} for {cost.max_usd_basis}"]
+    if running.watching_usd_per_month:
+        what = "alerts and metrics" if running.collects_metrics else "alerts"
+        parts.append(f"up to ${running.watching_usd_per_month:.2f} per month for {what}")
+    return f"{', '.join(parts[:-1])}{',' if len(parts) > 2 else ''} and {parts[-1]}."  # noqa: PLR2004 - a list of three
 
 
 def headline(stack: str, changes: Sequence[ResourceChange]) -> str:

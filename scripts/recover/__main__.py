@@ -63,7 +63,7 @@ def _recover(options: RecoverOptions) -> ExitCode:
         confirm(
             f"{question} state of stack {stack}?",
             without_terminal="Recovering changes the state, and stdin is not a terminal. Pass --yes to confirm.",
-            declined="Nothing was changed. Type yes or pass --yes.",
+            declined="Cancelled. Nothing was changed.",
         )
 
     recovery = run.recover(stack, api, report=lambda text: say("recover", text), confirm=confirm_findings)

@@ -49,7 +49,7 @@ def _restart(options: RestartOptions) -> ExitCode:
         confirm(
             f"Restart the server of stack {stack}?",
             without_terminal="A restart needs a confirmation, and stdin is not a terminal. Pass --yes to confirm.",
-            declined="Nothing was changed. Type yes or pass --yes.",
+            declined="Cancelled. Nothing was changed.",
         )
     reason = restart(found)
     if options.as_json:

@@ -10,12 +10,13 @@ import json
 import re
 import secrets
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Final
 
 from contracts.errors import CommandRefusedError, ScriptError
 from contracts.exit_codes import ExitCode
-from contracts.spelling import UnknownWordError
+from contracts.spelling import UnknownWordError, meant
 from engine import runner
 from scripts.cli.command import Command, run_command, say
 from scripts.cli.options import JsonSwitch, Option, StackName
@@ -138,6 +139,28 @@ def _configure(stack: str, *arguments: str, stdin: str | None = None) -> None:
         )
 
 
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command and return its exit code. A value on the command line is refused and not printed."""
+    words = list(sys.argv[1:] if arguments is None else arguments)
+    if _has_value(words):
+        say(
+            "save_token",
+            "A value on the command line is refused, because shells and process lists keep it. Nothing was saved. "
+            "Revoke it, run `gemma save_token STACK apiKey` or `hfToken`, and enter a new one at the prompt.",
+        )
+        return int(ExitCode.REFUSED)
+    return run_command(COMMAND, words)
+
+
+def _has_value(words: Sequence[str]) -> bool:
+    """Return whether a word may be a secret: one that is no option, no key, and no misspelled key."""
+    before = ["", *words]
+    free = [word for word, option in zip(words, before, strict=False) if option not in {"--stack", "--secret"}]
+    free = [word for word in free if not word.startswith("-")]
+    keys = [kind.key for kind in KINDS]
+    return len(free) > 1 or any(word not in keys and not meant(word, keys) for word in free)
+
+
 COMMAND: Final = Command(
     name="save_token",
     help=__doc__,
@@ -148,4 +171,4 @@ COMMAND: Final = Command(
 
 
 if __name__ == "__main__":
-    sys.exit(run_command(COMMAND))
+    sys.exit(main())

@@ -19,6 +19,7 @@ from scripts.cli.options import JsonSwitch, Option
 
 if TYPE_CHECKING:
     from scripts.status.collect import StatusRequest
+    from scripts.status.render import ReportView
     from scripts.status.report import StatusReport
 
 DEFAULT_INTERVAL_S: Final = 10.0
@@ -28,7 +29,8 @@ DEFAULT_INTERVAL_S: Final = 10.0
 class StatusOptions:
     """Options of the command."""
 
-    stack: Annotated[str | None, Option("Name of the stack. Default: all stacks.", metavar="NAME")] = None
+    stack: Annotated[str | None, Option("Name of the stack. Default: all deployed stacks.", metavar="NAME")] = None
+    all_stacks: Annotated[bool, Option("Show stacks that are not deployed too.", flag="--all")] = False
     watch: Annotated[bool, Option("Refresh until Ctrl-C. Needs a terminal.")] = False
     interval_s: Annotated[float, Option("Interval of --watch in seconds.", flag="--interval", least=1)] = (
         DEFAULT_INTERVAL_S
@@ -59,9 +61,15 @@ def _show(report: "StatusReport", options: StatusOptions) -> None:
         print(json.dumps(report.to_json()), flush=True)
         return
     from scripts.cli.tables import console
+
+    console(sys.stdout).print(_view(report, options), crop=False)
+
+
+def _view(report: "StatusReport", options: StatusOptions) -> "ReportView":
     from scripts.status.render import ReportView
 
-    console(sys.stdout).print(ReportView(report, zone_is_utc=options.utc), crop=False)
+    is_whole = options.all_stacks or options.stack is not None
+    return ReportView(report, zone_is_utc=options.utc, stacks="all" if is_whole else "deployed")
 
 
 def _watch(request: "StatusRequest", options: StatusOptions) -> NoReturn:
@@ -74,13 +82,12 @@ def _watch(request: "StatusRequest", options: StatusOptions) -> NoReturn:
 
     from scripts.cli.tables import console
     from scripts.status.collect import collect
-    from scripts.status.render import ReportView
 
-    view = ReportView(collect(request), zone_is_utc=options.utc)
+    view = _view(collect(request), options)
     with Live(view, console=console(sys.stdout), auto_refresh=False, vertical_overflow="visible") as live:
         while True:
             time.sleep(options.interval_s)
-            live.update(ReportView(collect(request), zone_is_utc=options.utc), refresh=True)
+            live.update(_view(collect(request), options), refresh=True)
 
 
 COMMAND: Final = Command(

@@ -1,15 +1,18 @@
 """Public interface of `scripts.status` for other commands: what a stack serves, and facts from Google Cloud about its server."""
 
 from scripts.status.cloud import CAPACITY, DeployedServer, cloud_facts, facts_within, serving
-from scripts.status.report import CloudFacts
+from scripts.status.judge import lock_sentence
+from scripts.status.report import INCOMPLETE, CloudFacts
 from scripts.status.serves import served, serves_now, up_command
 
 __all__ = [
     "CAPACITY",
+    "INCOMPLETE",
     "CloudFacts",
     "DeployedServer",
     "cloud_facts",
     "facts_within",
+    "lock_sentence",
     "served",
     "serves_now",
     "serving",

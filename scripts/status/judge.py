@@ -64,13 +64,18 @@ def waits_of(state: StackState, locks: Sequence[StackLock], cloud: CloudFacts | 
     other = _renewal(state)
     if other:
         found.append(f"A renewal is not finished: {other}. The next `pulumi up` continues it.")
-    for lock in locks:
-        stale = ", which is no longer running" if lock.is_dead else ""
-        found.append(f"The stack is {lock.held(now)}{stale}.")
+    found += [lock_sentence(lock, now) for lock in locks]
     if state.pending and not locks:
         names = ", ".join(sorted({str(item.get("urn")).rpartition("::")[2] for item in state.pending}))
         found.append(f"An interrupted run may have created these resources: {names}.")
     return found
+
+
+def lock_sentence(lock: StackLock, now: datetime) -> str:
+    """Return who holds a lock, or that its holder was killed."""
+    if lock.is_dead:
+        return f"A killed command left a lock: {lock.holder} is no longer running."
+    return f"The stack is {lock.held(now)}."
 
 
 def _recorded(state: StackState) -> str:

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
-from typing import Final
+from typing import Final, Literal
 
 from rich.console import Console, ConsoleOptions, RenderResult
 from rich.text import Text
@@ -14,13 +14,14 @@ from planning.units import HOUR_S, duration
 from scripts.cli.lines import wrapped
 from scripts.cli.tables import FittedTable
 from scripts.status.judge import document_that_serves, short
-from scripts.status.report import CloudFacts, StackStatus, StatusReport
+from scripts.status.report import INCOMPLETE, CloudFacts, StackStatus, StatusReport
 from scripts.status.serves import Stamp, run_end
 
 _HEADINGS: Final = ("stack", "state", "phase", "left", "requests", "KV", "USD/h", "USD")
+Shown = Literal["deployed", "all"]
 _NUMBERS: Final = ("left", "KV", "USD/h", "USD")
-_LEAST: Final = ("KV", "requests")
-"""Columns that a narrow terminal loses, the least important first. The lines below the table have both."""
+_LEAST: Final = ("KV", "requests", "USD", "left")
+"""Columns that a narrow terminal loses, the least important first. The lines below the table have the load and the end."""
 _STATES: Final[Mapping[str, str]] = {"WAITING_FOR_RESOURCES": "WAITING"}
 """Short forms of states for the table. The lines below it have the full names."""
 _DETAIL_CHARACTERS: Final = 200
@@ -32,21 +33,27 @@ _COMMAND: Final = "next"
 class ReportView:
     """A report that rich can render."""
 
-    def __init__(self, report: StatusReport, *, zone_is_utc: bool = False) -> None:
+    def __init__(self, report: StatusReport, *, zone_is_utc: bool = False, stacks: Shown = "deployed") -> None:
+        """`stacks`: whether stacks that are not deployed are shown too."""
         self._report = report
         self._utc = zone_is_utc
+        self._shown = [status for status in report.stacks if stacks == "all" or status.is_shown]
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         """Yield the table and the lines below it. Without a terminal, lines are not wrapped."""
         simulated = " (local cloud, simulated)" if self._report.simulated else ""
         title = f"{self._stamp(self._report.at_s)}{simulated}"
-        shown = FittedTable(title, _HEADINGS, whole=("stack",), numbers=_NUMBERS, least=_LEAST)
-        for status in self._report.stacks:
+        if not self._shown:
+            yield Text(title, style="italic")
+            yield Text(f"No stack is deployed. `gemma status --all` lists all {len(self._report.stacks)}.")
+            return
+        shown = FittedTable(title, _HEADINGS, whole=("stack", "state", "phase"), numbers=_NUMBERS, least=_LEAST)
+        for status in self._shown:
             shown.add_row(*_row(status, self._report.at_s))
         yield shown
         width = options.max_width if console.is_terminal else None
         alone = len(self._report.stacks) == 1
-        for status in self._report.stacks:
+        for status in self._shown:
             found = _notes(status, self._stamp, now_s=self._report.at_s, alone=alone)
             notes = [(key, words) for key, words in found if words]
             if notes:
@@ -71,7 +78,8 @@ def _wrapped(prefix: str, text: str, width: int | None, whole: bool = False) -> 
 def _row(status: StackStatus, now_s: float) -> Sequence[str]:
     cloud, server = status.cloud, status.server
     if cloud is None:
-        word = "network only" if status.target == "gateway" else status.serves.word
+        word = "network only" if status.target == "gateway" else status.serves.shown
+        word = INCOMPLETE if word == "not deployed" and status.waits else word
         return (status.stack, word, *[""] * 6)
     left_s, requests = status.left_s(now_s), ""
     if server is not None and server.running_requests is not None:

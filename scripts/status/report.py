@@ -12,6 +12,7 @@ SCHEMA_VERSION: Final = 2
 STATE, GOOGLE, ENDPOINT, REFRESH = "state", "google", "endpoint", "refresh"
 """Sources of the status."""
 ServingWord = Literal["deployed", "waiting", "ended", "no server", "not deployed", "unknown"]
+INCOMPLETE: Final = "incomplete"
 HEALTHY: Final = "ready"
 """Health of a server that answers."""
 
@@ -105,6 +106,11 @@ class ServesNow:
     why: str = ""
     """Reason why nothing serves, or why that is unknown, as a sentence; empty if the server exists."""
 
+    @property
+    def shown(self) -> str:
+        """The word for a user: a stack that has resources but no server is incomplete."""
+        return INCOMPLETE if self.word == "no server" else self.word
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StackStatus:
@@ -131,6 +137,11 @@ class StackStatus:
     """Pending operations, one sentence each."""
     unanswered: Sequence[UnansweredSource] = ()
     next_command: str = ""
+
+    @property
+    def is_shown(self) -> bool:
+        """True if `gemma status` lists the stack without `--all`."""
+        return self.serves.word != "not deployed" or self.cloud is not None or bool(self.waits or self.unanswered)
 
     def left_s(self, now_s: float) -> float | None:
         """Return the seconds until the deadline. `now_s`: seconds since 1970."""

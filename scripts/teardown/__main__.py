@@ -6,17 +6,21 @@ a resource leaked, a list could not be read, or the receipt could not be written
 
 import json
 import sys
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
-from contracts.errors import CommandRefusedError, ScriptError
+from contracts.errors import CommandRefusedError
 from contracts.exit_codes import ExitCode
 from scripts.cli.command import Command, run_command, tell
 from scripts.teardown.options import TeardownOptions
 
+if TYPE_CHECKING:
+    from scripts.teardown.receipt import Receipt
+
 
 def _teardown(options: TeardownOptions) -> ExitCode:
     from cloud import google_api
-    from scripts.teardown.output import progress, text_of
+    from scripts.teardown.output import text_of
+    from scripts.teardown.receipt import ReceiptError
     from scripts.teardown.run import Teardown, guard, known
 
     if (options.stack is None) != options.all_stacks:
@@ -31,17 +35,32 @@ def _teardown(options: TeardownOptions) -> ExitCode:
         teardown.run()
     except BaseException:
         if teardown.searches:
-            try:
-                progress(f"partial receipt: {teardown.receipt().write(options.receipt)}")
-            except ScriptError as error:
-                progress(str(error))
+            _write_partial(teardown.receipt(), options)
         raise
     receipt = teardown.receipt()
     if not options.as_json:
         tell(text_of(receipt))
-    path = receipt.write(options.receipt)
+    try:
+        path = receipt.write(options.receipt)
+    except ReceiptError as error:
+        if error.is_lost or options.as_json:
+            print(json.dumps(receipt.to_json()))
+        raise
     print(json.dumps({**receipt.to_json(), "receipt": str(path)}) if options.as_json else f"Receipt: {path}")
     return ExitCode.DONE if receipt.clean else ExitCode.FAILED
+
+
+def _write_partial(receipt: "Receipt", options: TeardownOptions) -> None:
+    """Write the receipt of a teardown that failed. An error is printed, because the teardown's own error ends the command."""
+    from scripts.teardown.output import progress
+    from scripts.teardown.receipt import ReceiptError
+
+    try:
+        progress(f"partial receipt: {receipt.write(options.receipt)}")
+    except ReceiptError as error:
+        if error.is_lost:
+            print(json.dumps(receipt.to_json()))
+        progress(str(error))
 
 
 COMMAND: Final = Command(

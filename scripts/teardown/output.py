@@ -1,4 +1,4 @@
-"""Output of a teardown: progress on stderr, a table with location, age and cost, one confirmation, and the receipt as text."""
+"""Output of a teardown: progress on stderr, the kinds to delete with location and cost, one confirmation, and the receipt as text."""
 
 import sys
 from collections.abc import Iterator, Sequence
@@ -12,15 +12,12 @@ from cloud.kinds import GRANT, INSTANCE, KINDS, NODE, QUEUED, SERVICE, SUBNETWOR
 from cloud.prices import usd_per_hour, usd_so_far
 from cloud.simulated import is_simulated
 from cloud.spending import SERVING
-from planning.units import age
+from planning.units import number_of
 from scripts.cli.command import say
 from scripts.cli.prompts import confirm
-from scripts.cli.tables import FittedTable, console, paragraph
+from scripts.cli.tables import console, paragraph
 from scripts.teardown.receipt import Receipt
 
-_HEADINGS: Final = ("kind", "name", "location", "age", "USD per hour", "USD so far (maximum)")
-_LEAST: Final = ("age", "USD so far (maximum)", "location")
-"""Columns that a narrow terminal loses, the least important first."""
 _MOST_PLACES: Final = 2
 
 
@@ -29,33 +26,22 @@ def progress(text: str) -> None:
     say("teardown", text)
 
 
-def ask(question: str, *, refusal: str) -> None:
+def ask(question: str, *, refusal: str, declined: str = "Cancelled. Nothing more was deleted.") -> None:
     """Prompt for a yes. Raises CommandRefusedError, with `refusal` if stdin is not a terminal."""
-    confirm(question, without_terminal=refusal, declined="The answer was not yes. Nothing more was deleted.")
+    confirm(question, without_terminal=refusal, declined=declined)
 
 
 def show(title: str, found: Sequence[FoundResource], now: datetime) -> None:
-    """Print resources with location, age and cost on stderr."""
+    """Print resources as in a dry run on stderr: kinds, places and cost."""
     if not found:
         return
-    shown = FittedTable(title, _HEADINGS, numbers=_HEADINGS[3:], least=_LEAST)
-    for item in found:
-        age_s = item.age_s(now)
-        shown.add_row(
-            item.kind,
-            _short(item),
-            item.location,
-            "-" if age_s is None else age(age_s),
-            _usd(usd_per_hour(item)),
-            _usd(usd_so_far(item, now)),
-        )
     out = console(sys.stderr)
-    out.print(shown)
+    for line in (title, *_stacks(found), *_costs(found, now)):
+        paragraph(out, line)
     for item in found:
         rate = usd_per_hour(item) if item.kind == SERVICE else None
         if rate:
             paragraph(out, f"{item.name} keeps instances running that cost ${rate * 24:,.2f} per day, even when idle.")
-    paragraph(out, "Prices are list prices of each resource's location, not your bill.")
 
 
 def text_of(receipt: Receipt) -> str:
@@ -64,9 +50,7 @@ def text_of(receipt: Receipt) -> str:
         return _would_delete(receipt)
     name = receipt.stack or "all stacks"
     simulated = " (local cloud, simulated)" if is_simulated() else ""
-    by_api = sum(item.outcome == "deleted" for item in receipt.deletions)
-    done = f"destroyed {number_of(receipt.destroyed, 'resource')}, deleted {number_of(by_api, 'leaked resource')}"
-    lines = [f"teardown: {name}{simulated}: {done}, {receipt.elapsed_s:.0f} s."]
+    lines = [f"teardown: {name}{simulated}: {_deleted(receipt)} in {receipt.elapsed_s:.0f} s."]
     if receipt.reasons:
         lines.append(f"Reason: the stack exceeded {' and '.join(receipt.reasons)}.")
     if receipt.clean:
@@ -87,25 +71,21 @@ def text_of(receipt: Receipt) -> str:
     return "\n".join(lines)
 
 
-def _short(item: FoundResource) -> str:
-    """Return the name without paths; of a grant the resource, the role and the account."""
-    return " ".join(word.rpartition("/")[2].removesuffix(".iam.gserviceaccount.com") for word in item.name.split())
-
-
-def _usd(amount: float | None) -> str:
-    return "-" if amount is None else f"{amount:.2f}"
+def _deleted(receipt: Receipt) -> str:
+    """Return how many resources were deleted in Google Cloud, by the engine or by the API: found by a search, and not by the last."""
+    if receipt.unknown:
+        return "the number of deleted resources is unknown, because a check failed,"
+    found = {(item.kind, item.name): item for search in receipt.searches for item in search.found}
+    left = {(item.kind, item.name) for item in receipt.searches[-1].found}
+    gone = [item for key, item in found.items() if key not in left]
+    return f"deleted {counted(gone)}" if gone else "deleted nothing"
 
 
 def counted(found: Sequence[FoundResource]) -> str:
     """Return the numbers of resources and grants as text."""
     grants = sum(item.kind == GRANT for item in found)
-    return f"{number_of(len(found) - grants, 'resource')} and {number_of(grants, GRANT)}"
-
-
-def number_of(number: int, noun: str) -> str:
-    """Return a number with its noun."""
-    plural = f"{noun[:-1]}ies" if noun.endswith("y") else f"{noun}s"
-    return f"{number} {noun if number == 1 else plural}"
+    resources = number_of(len(found) - grants, "resource")
+    return f"{resources} and {number_of(grants, GRANT)}" if grants else resources
 
 
 def _searched(receipt: Receipt) -> str:

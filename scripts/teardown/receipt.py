@@ -23,6 +23,15 @@ FOLDER: Final = Path(".work") / "teardown"
 _OBJECTS: Final = "storage/v1/b/{name}/o?fields=nextPageToken,items/size&maxResults=1000"
 
 
+class ReceiptError(ScriptError):
+    """The receipt could not be written to its place."""
+
+    def __init__(self, problem: str, copy: Path | None) -> None:
+        super().__init__(f"{problem} {f'A copy is in {copy}.' if copy else 'It is on stdout.'}")
+        self.is_lost = copy is None
+        """True if it is in no file. The caller prints it."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RetainedBucket:
     """A bucket that a teardown retains on purpose."""
@@ -123,19 +132,18 @@ class Receipt:
         }
 
     def write(self, path: Path | None) -> Path:
-        """Write the receipt and return its path. Raises ScriptError; it is then on stdout and in a temporary folder."""
+        """Write the receipt and return its path. Raises ReceiptError; it is then in a temporary folder, if that takes it."""
         stamp = self.started.astimezone(UTC).strftime("%Y%m%dT%H%M%S%fZ")
         target = path or FOLDER / f"{self.stack or 'all'}-{stamp}.json"
         try:
             return self._written(target)
         except OSError as error:
-            problem = f"{not_written(error, f'the receipt {target}')} It is on stdout"
-        print(json.dumps(self.to_json()))
+            problem = not_written(error, f"the receipt {target}")
         try:
             elsewhere = self._written(Path(tempfile.mkdtemp(prefix="teardown-")) / target.name)
         except OSError:
-            raise ScriptError(f"{problem}.") from None
-        raise ScriptError(f"{problem} and in {elsewhere}.")
+            raise ReceiptError(problem, None) from None
+        raise ReceiptError(problem, elsewhere)
 
     def _written(self, target: Path) -> Path:
         target.parent.mkdir(parents=True, exist_ok=True)

@@ -39,12 +39,13 @@ from engine.deployment import (
 )
 from engine.locks import StackLock, locked, past_locks, remove_lock_files, stack_locks
 from engine.state import StackState
+from planning.units import number_of
 from scripts.cli.command import not_written
 from scripts.cli.settings import gateway_settings, stack_settings
 from scripts.teardown import pending
 from scripts.teardown.options import TeardownOptions
-from scripts.teardown.output import ask, counted, number_of, progress, show, text_of
-from scripts.teardown.receipt import Receipt, RetainedBucket, retained_bucket
+from scripts.teardown.output import ask, counted, progress, show, text_of
+from scripts.teardown.receipt import Receipt, ReceiptError, RetainedBucket, retained_bucket
 from stacks.apis import GATEWAY_APIS, apis_of
 from stacks.loading import project_from_environment
 
@@ -100,7 +101,7 @@ class Teardown:
         self._require_known_stack()
         self._require_no_guests()
         if not self.options.dry_run:
-            show("Found in the cloud", self.leaked, GOOGLE_CLOCK.now())
+            show("Found in Google Cloud:", self.leaked, GOOGLE_CLOCK.now())
             for state in self.known.states:
                 self._remove_locks(state.stack, stack_locks(state.stack))
             self._confirm()
@@ -132,7 +133,8 @@ class Teardown:
             try:
                 stated += pending.started(self.api, state)
             except ScriptError as error:
-                unknown.append(f"Could not check the pending operations in the state of {state.stack}: {error}")
+                if not any(str(error) in sentence for sentence in unknown):
+                    unknown.append(f"Could not check the pending operations in the state of {state.stack}: {error}")
         each = {(item.kind, item.name): item for item in (*stated, *found.found)}.values()
         resources = tuple(sorted(each, key=lambda item: (order_of(item.kind), item.kind)))
         self.searches.append(replace(found, found=resources, unknown=tuple(unknown)))
@@ -235,15 +237,19 @@ class Teardown:
         if self.options.yes or not (count or self.leaked):
             return
         name = f"stack {self.options.stack}" if self.options.stack else "all stacks"
-        resources = f"{number_of(count, 'resource')} in the state, and {counted(self.leaked)} found in the cloud"
-        refusal = f"Destroying {name} deletes {resources}, and stdin is not a terminal. Pass --yes to confirm."
-        ask(f"Destroy {name}? This deletes {resources}.", refusal=refusal)
+        only_state = f"{number_of(count, 'resource')} of the state, none of which was found in Google Cloud"
+        resources = f"{counted(self.leaked)} in Google Cloud" if self.leaked else only_state
+        ask(
+            f"Delete {name}: {resources}?",
+            refusal=f"Teardown of {name} deletes {resources}. stdin is not a terminal. Pass --yes to confirm.",
+            declined="Cancelled. Nothing was deleted.",
+        )
 
     def _confirm_more(self) -> None:
         more = [item for item in self.leaked if item.name not in self.confirmed]
         self.confirmed |= {item.name for item in more}
         if more and not self.options.yes:
-            show("Found since", more, GOOGLE_CLOCK.now())
+            show("Found since:", more, GOOGLE_CLOCK.now())
             refusal = (
                 f"{counted(more)} appeared after the confirmation, and stdin is not a terminal. Pass --yes to confirm."
             )
@@ -506,6 +512,8 @@ def _torn_down(options: TeardownOptions, item: StackSpending, api: GoogleApi) ->
     receipt = replace(teardown.receipt(), reasons=tuple(item.exceeded))
     try:
         return receipt, receipt.write(None)
-    except ScriptError as error:
+    except ReceiptError as error:
+        if error.is_lost and not options.as_json:
+            print(json.dumps(receipt.to_json()))
         progress(str(error))
         return receipt, None

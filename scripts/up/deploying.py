@@ -7,7 +7,7 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Generator, Sequence
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Final
 
 from rich.progress import Progress, TextColumn, TimeElapsedColumn
@@ -31,6 +31,7 @@ from scripts.cli.settings import stack_settings
 from scripts.cli.tables import console
 from scripts.preview.face import upcoming
 from scripts.status.face import served
+from stacks.planned import notes_line
 from stacks.settings import Settings
 
 _OPERATIONS: Final = ("create", "update", "replace", "delete", "read")
@@ -38,7 +39,10 @@ _STARTS: Final = frozenset({"create", "update", "replace"})
 _LONGEST_LINE: Final = 300
 _GOOGLE_LIMIT_S: Final = 60.0
 """Timeout of Google's answer about the server."""
-_NOTES: Final = ("Published vulnerabilities that apply: ", "Notes: ", "Accepted findings: ")
+_NOTES: Final = re.compile(r"(?P<what>.+): `gemma plan [^`]+`")
+_ACCEPTED: Final = "accepted findings "
+_PRICES: Final = "Costs "
+"""Start of the program's line about prices. The cost above the question has them."""
 _FINDING: Final = re.compile(r"[A-Z]{3}\d\d: ")
 
 
@@ -57,28 +61,29 @@ def deploy(stack: str, *, yes: bool, refreshes: bool) -> ExitCode:
         changes, unchanged, warnings = changes_of(document)
         if any(change.type in SERVER_TYPES and change.op in _STARTS for change in changes):
             _require_weights(settings, stack)
-        sentences, cost = upcoming(stack, document, changes) if changes else ((), "")
+        coming = upcoming(stack, document, changes) if changes else None
+    messages = diagnostics(document, "info")
     shown = [
-        *told(stack, diagnostics(document, "info"), warnings),
+        *told(stack, messages, warnings),
         *filter(None, [serves.why if serves.word == "ended" else "", used]),
     ]
-    if not changes:
+    if coming is None:
         compared = "are as Google reports them" if refresh else "are up to date"
         tell("\n".join([*shown, f"{stack}: no changes; {unchanged} resources {compared}."]))
         return ExitCode.DONE
     limits = limits_line(settings.limits, settings.project)
-    tell("\n".join([*shown, *sentences, counted(changes, unchanged), f"Cost: {cost}", *([limits] if limits else [])]))
+    effect = [*coming.sentences, counted(changes, unchanged), f"Cost: {coming.cost}"]
+    tell("\n".join([*shown, *effect, *([limits] if limits else [])]))
     if not yes:
         confirm(
-            f"Deploy stack {stack}?",
+            f"Deploy {stack}?",
             without_terminal=f"Deploying stack {stack} changes resources, and stdin is not a terminal. Pass --yes to confirm.",
-            declined="Nothing was changed.",
+            declined="Cancelled. Nothing was changed.",
         )
     try:
-        return _deploy(stack, refresh, steps=len(changes))
+        return _deploy(stack, refresh, steps=len(changes), known=[*messages, *warnings, limits])
     except KeyboardInterrupt:
-        price = cost.partition(". ")[0].rstrip(".")
-        kept = f"interrupted. The created resources stay, including capacity and its request, and cost {price}."
+        kept = f"interrupted. The created resources stay, including capacity and its request, and cost {coming.price}."
         say("up", f"{kept} Run `gemma up {stack}` again to continue, or `gemma teardown {stack}` to delete it.")
         return ExitCode.INTERRUPTED
 
@@ -99,14 +104,16 @@ def _require_within_limits(settings: Settings, stack: str, word: str) -> str:
 
 
 def told(stack: str, messages: Sequence[str], warnings: Sequence[str]) -> Sequence[str]:
-    """Return the program's messages: other programs' warnings, one line for all notes, then the plan."""
+    """Return the program's messages: other programs' warnings, the plan, then one line for all findings and notes."""
     findings = [text.partition(":")[0] for text in warnings if _FINDING.match(text)]
-    notes = [text.partition(". To ")[0] for text in messages if text.startswith(_NOTES)]
-    notes += [f"Warnings: {', '.join(findings)}"] if findings else []
+    notes = [found["what"] for text in messages if (found := _NOTES.fullmatch(text.strip()))]
+    is_shown = bool(findings) or any(_ACCEPTED in note for note in notes)
+    counts = ", ".join([*([f"warnings {' and '.join(findings)}"] if findings else []), *notes])
+    plan = [text for text in messages if not _NOTES.fullmatch(text.strip()) and not text.startswith(_PRICES)]
     return [
         *(f"Warning: {line}" for line in _lines([text for text in warnings if not _FINDING.match(text)])),
-        *([f"{'; '.join(notes)}. To read them, run `gemma plan {stack} --explain`."] if notes else []),
-        *_lines([text for text in messages if not text.startswith(_NOTES)]),
+        *_lines(plan),
+        *([notes_line(stack, counts, is_shown_by_plan=is_shown)] if counts else []),
     ]
 
 
@@ -126,12 +133,13 @@ def counted(changes: Sequence[ResourceChange], unchanged: int) -> str:
     return f"Resources: {', '.join(found)}."
 
 
-def _deploy(stack: str, options: Sequence[str], *, steps: int) -> ExitCode:
+def _deploy(stack: str, options: Sequence[str], *, steps: int, known: Sequence[str]) -> ExitCode:
+    """Deploy, and show where the server is and what it costs. `known`: messages of the program that were shown before."""
     started_s = time.monotonic()
-    code, output = _updated(stack, options, steps=steps)
+    code, output = _updated(stack, options, steps=steps, known=known)
     if code != 0 and is_lock_error(output):
         end_dead_locks(stack, parse_locks(output), report=lambda line: say("up", line))
-        code, output = _updated(stack, options, steps=steps)
+        code, output = _updated(stack, options, steps=steps, known=known)
     if code == 0:
         done = f"{stack} deployed in {time.monotonic() - started_s:.0f} s."
         tell("\n".join([done, *next_lines(stack, stack_outputs(stack))]))
@@ -142,19 +150,26 @@ def _deploy(stack: str, options: Sequence[str], *, steps: int) -> ExitCode:
     raise ScriptError(f"{hint}Stack {stack} was not deployed completely: {reason}. {then} `gemma up {stack}` again.")
 
 
-def _updated(stack: str, options: Sequence[str], *, steps: int) -> tuple[int, str]:
-    """Deploy without a preview. Return the engine's exit code and its output."""
+def _updated(stack: str, options: Sequence[str], *, steps: int, known: Sequence[str]) -> tuple[int, str]:
+    """Deploy without a preview. Return the engine's exit code and its output. Messages that are `known` are not shown again."""
+    before = {_plain(" ".join(text.split())) for text in known}
     with private_folder() as folder, moving("starting") as show:
-        # A message is one line that cannot steer the terminal.
-        log = EventLog(path=folder / "events", plain=lambda text: for_terminal(text)[:_LONGEST_LINE], steps=steps)
+        log = EventLog(path=folder / "events", plain=_plain, steps=steps)
 
         def watch() -> None:
             for one in log.fresh():
+                if one.text in before:
+                    continue
                 step = one.step or "finishing"
                 show(step, "" if one.text == step else one.text)
 
         words = ["up", "--yes", "--skip-preview", "--suppress-outputs", "--event-log", str(log.path), "--stack", stack]
         return runner.attended(*words, *options, variables=VARIABLES, watch=watch)
+
+
+def _plain(text: str) -> str:
+    """Return a message as one line that cannot steer the terminal."""
+    return for_terminal(text)[:_LONGEST_LINE]
 
 
 @contextlib.contextmanager
@@ -175,23 +190,33 @@ def moving(step: str) -> Generator[Callable[[str, str], None]]:
 
 
 def next_lines(stack: str, outputs: StackOutputs) -> Sequence[str]:
-    """Return the server's location, and the commands to use it."""
+    """Return the server's location, its price, the end of its run, and the commands to use and to delete it."""
     if outputs.state not in {None, "ACTIVE"}:
         return [
             f"The capacity is {outputs.state}, so nothing serves yet.",
             f"Run `gemma status {stack} --watch` to follow the request.",
         ]
-    lines = [f"Endpoint: {outputs.endpoint}" if outputs.tunnel is None else f"Zone: {outputs.location}"]
-    if outputs.deadline:
-        end = datetime.fromisoformat(outputs.deadline).astimezone(UTC)
-        lines.append(f"Google deletes the machine at {end:%Y-%m-%d %H:%M} UTC.")
+    where = f"Endpoint: {outputs.endpoint}" if outputs.tunnel is None else f"Zone: {outputs.location}"
     return [
-        *lines,
+        where,
+        f"Costs {_running_cost(outputs)}.",
         "Next:",
         f'  gemma chat {stack} "Say hello."',
         f"  gemma connect {stack}",
         f"  gemma smoke {stack}",
+        f"  gemma teardown {stack}   # stop all costs",
     ]
+
+
+def _running_cost(outputs: StackOutputs) -> str:
+    """Return the price per hour, and until when it is billed."""
+    price = f"${outputs.plan.cost.usd_per_hour:.2f}/h"
+    if outputs.target == "cloud-run":
+        return f"{price} for each instance that runs"
+    if not outputs.deadline:
+        return f"{price} until you delete it"
+    end = datetime.fromisoformat(outputs.deadline).astimezone()
+    return f"{price} until {end:%Y-%m-%d %H:%M} {end.tzname()}, when Google deletes the machine"
 
 
 def _lines(messages: Sequence[str]) -> Sequence[str]:

@@ -6,6 +6,7 @@ from collections.abc import Generator
 from pathlib import Path
 from typing import Final
 
+from cloud.google_session import NO_CONNECTION
 from contracts.capacity_states import ACTIVE, BILLED, IN_QUEUE
 from contracts.errors import CommandRefusedError, ScriptError
 from contracts.fields import as_mapping
@@ -50,7 +51,10 @@ def prepared(stack: str) -> Generator[None]:
 
 
 def _require_unblocked(stack: str, settings: Settings, *, is_known: bool) -> None:
-    """Print each check that blocks, with the commands that fix it. Raises CommandRefusedError if one does."""
+    """Print each check that blocks, with the commands that fix it.
+
+    Raises CommandRefusedError if one does, and ScriptError if this machine has no connection to Google.
+    """
 
     def has_server() -> bool:
         return is_known and _has_server(read(stack))
@@ -62,6 +66,9 @@ def _require_unblocked(stack: str, settings: Settings, *, is_known: bool) -> Non
             f"Project {settings.project} is not ready for stack {stack}. Nothing was changed. Run the commands above, then "
             f"`gemma up {stack}`."
         )
+    for line in lines:
+        if line.detail.startswith(NO_CONNECTION):
+            raise ScriptError(f"{line.detail} Nothing was changed.")
     for text in dict.fromkeys(f"could not check {line.check}: {line.detail}" for line in lines):
         say("up", text)
 

@@ -34,7 +34,7 @@ def show_changes(context: Context) -> None:
 def change_text(kind: str, change: ServerChange | None, plan: Plan, *, is_rolled_out: bool) -> str:
     """Return each value before and after, the effect and its duration. Empty if the server stays."""
     if change is None:
-        return f"Whether the server changes is known during `up`. If it does, it {_effect(kind, plan, is_rolled_out=is_rolled_out)}."
+        return f"The server may change during `up`; it then {_effect(kind, plan, is_rolled_out=is_rolled_out)}."
     if not change.values:
         return ""
     rest = len(change.values) - _MOST_SHOWN

@@ -1,6 +1,9 @@
 """A search finds everything of a stack wherever it is, names what it could not read, and never names what is not ours."""
 
+import os
+
 import pytest
+from tenacity import wait_none
 
 from cloud import google_api
 from cloud import search as searching
@@ -104,8 +107,9 @@ def test_a_zone_that_google_refuses_is_unknown_where_a_state_has_something_in_it
         gone = {"places": {"tpu": ["us-nowhere1-a"]}}
         assert search(world.api, scope(**gone)).unknown == ()
         held = search(world.api, scope(**gone, held=["us-nowhere1-a"]))
-    assert len(held.unknown) == 2
-    assert all("us-nowhere1-a" in line for line in held.unknown)
+    (sentence,) = held.unknown
+    assert "(TPU queued resource, TPU node)" in sentence
+    assert "us-nowhere1-a" in sentence
 
 
 def test_a_login_without_a_project_for_quota_proves_nothing(monkeypatch):
@@ -142,10 +146,22 @@ def test_what_cannot_be_read_is_not_called_gone():
     )
     with open_world(Scenario(operations=INSTANT, faults=faults)) as world:
         found = search(world.api, scope())
-    assert len(found.unknown) == 3
-    assert any("Could not check whether a TPU queued resource still exists" in line for line in found.unknown)
-    assert any("Could not list the locations of run" in line for line in found.unknown)
-    assert any(f"Could not check whether projects/{PROJECT} still has an IAM grant" in line for line in found.unknown)
+    (sentence,) = found.unknown
+    kinds = "locations of run, IAM grant, TPU queued resource"
+    assert sentence.startswith(f"Could not read 3 lists in project {PROJECT} ({kinds}), so resources may still exist: ")
+    assert isinstance(found.answer_about(()), Unknown)
+
+
+def test_a_search_without_a_connection_is_one_sentence_and_proves_nothing(world, monkeypatch):
+    for name in [name for name in os.environ if name.startswith("CLOUDSDK_API_ENDPOINT_OVERRIDES_")]:
+        monkeypatch.setenv(name, "http://127.0.0.1:9/")
+    monkeypatch.setattr(google_api, "_PAUSES", wait_none())
+    found = search(world.api, scope())
+    (sentence,) = found.unknown
+    assert f"lists in project {PROJECT} (" in sentence
+    assert "kinds of resources), so resources may still exist: No connection to 127.0.0.1:9 (" in sentence
+    assert isinstance(found.answer_about(()), Unknown)
+    assert {call.outcome.partition(" (")[0] for call in found.calls} == {"No connection to 127.0.0.1:9"}
 
 
 class Pages:

@@ -72,7 +72,7 @@ def test_a_tpu_stack_comes_up_by_one_word_in_a_terminal_and_goes(new_project):
             "Costs $1.35/h",
             f"{TPU}: requests TPU capacity. New capacity can take hours or never arrive. The first start takes",
             "to create, 2 unchanged.",
-            "Cost: $1.35/h maximum.",
+            "Cost: $1.35/h, at most $5.40 for one run of 4 h, and ",
             "Limits: no guard is known, so maxAge is not enforced: project local-project has no account ci-guard",
             f'gemma chat {TPU} "Say hello."',
         )
@@ -88,16 +88,16 @@ def test_a_tpu_stack_comes_up_by_one_word_in_a_terminal_and_goes(new_project):
 def test_a_changed_flag_is_stated_with_the_restart_and_its_minutes_before_the_question(new_project):
     restore = new_project.edit(TPU, ("maxModelLen: 16384", "maxModelLen: 8192"))
     with typed(new_project, sys.executable, "-m", "scripts.gemma", "up", TPU) as shown:
-        shown.until(lambda it: "Type yes:" in it.text, "the question")
+        shown.until(lambda it: "(yes/no)" in it.text, "the question")
         assert_shown(
             shown,
             "--max-model-len: 16384 -> 8192, restarts in place, about",
             f"{TPU}: restarts the server on its node and keeps the capacity.",
             "Requests fail while the server restarts: about",
-            "Cost: $1.35/h maximum, as now.",
+            "Cost: $1.35/h, as now, at most ",
         )
         assert shown.type("no\n") == 2, shown.text
-        assert "up: Nothing was changed." in shown.text
+        assert "up: Cancelled. Nothing was changed." in shown.text
     restore()
     new_project.teardown(TPU)
 

@@ -113,6 +113,31 @@ def test_a_change_that_was_killed_or_failed_says_why(monkeypatch, tmp_path, caps
     assert capsys.readouterr().err.startswith("updating\n")
 
 
+def test_a_change_hides_the_engines_summary_and_its_advice_that_deletes_the_settings_file(
+    monkeypatch, tmp_path, capsys
+):
+    program = tmp_path / "pulumi"
+    said = [
+        "-  gcp:compute:Network network deleted",
+        "Resources:",
+        "    - 35 deleted",
+        "    2 unchanged",
+        "",
+        "Duration: 2s",
+        "",
+    ]
+    said += [
+        "The resources in the stack have been deleted, but the history is kept.",
+        "If you want to remove the stack completely, run `pulumi stack rm x`.",
+    ]
+    (tmp_path / "said").write_text("\n".join(said))
+    program.write_text(f"#!/bin/sh\ncat {tmp_path / 'said'}\n")
+    program.chmod(0o755)
+    monkeypatch.setattr(runner, "pulumi", lambda: str(program))
+    runner.change("x", "destroy", after_failure="")
+    assert capsys.readouterr().err == "-  gcp:compute:Network network deleted\n"
+
+
 def test_the_reason_of_a_failed_preview_is_not_that_it_failed():
     def said(*messages):
         return {"diagnostics": [{"severity": "error", "message": f"{text}\n"} for text in messages]}

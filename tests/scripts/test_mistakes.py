@@ -279,6 +279,30 @@ def test_a_wrong_command_line_ends_in_the_next_step(project, capsys, subtests):
     assert not (project / "Pulumi.chat.yaml").exists()
 
 
+TOKEN = "hf_canaryABCDEFGHIJKLMNOPQRSTUVWX0123"
+
+
+@pytest.mark.usefixtures("project", "engine")
+@pytest.mark.parametrize(
+    "line",
+    [
+        "gemma save_token tpu-v6e1 apiKey sk-canary",
+        "gemma save_token apiKey sk-canary",
+        "gemma save_token tpu-v6e1 sk-canary",
+        f"gemma plan tpu-v6e1 --set maxModelLen={TOKEN}",
+        f"gemma status {TOKEN}",
+        f"gemma doctor tpu-v6e1 {TOKEN}",
+        f"gemma {TOKEN}",
+    ],
+)
+def test_a_secret_on_the_command_line_is_refused_and_not_printed(line, capsys):
+    code = run_line(line)
+    out, err = capsys.readouterr()
+    assert (code, out) == (2, "")
+    assert "canary" not in err
+    assert "evoke " in err
+
+
 @pytest.fixture
 def no_logs(monkeypatch):
     """Google Cloud with an empty log. What would wait for ever fails."""
@@ -326,7 +350,7 @@ def test_a_stack_that_is_locked_may_be_deployed_just_now(engine, capsys, monkeyp
     for module in ("engine.state", "scripts.status.collect"):
         monkeypatch.setattr(f"{module}.stack_locks", lambda _: (held,))
     assert run_line("status --stack tpu-v6e1") == 0
-    assert "by ana@vm" in capsys.readouterr().out
+    assert "ana@vm" in capsys.readouterr().out
 
 
 def test_a_broken_settings_file_ends_in_the_next_step(project, capsys, subtests):

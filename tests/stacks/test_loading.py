@@ -56,6 +56,14 @@ MISTAKES = [
     ("tpu-v6e4", "tagret", "tpu", "gemma-serving:tagret is not a known setting. Did you mean target?"),
     (
         "tpu-v6e4",
+        "m\u0430xAge",
+        "4h",
+        "Did you mean maxAge? It has U+0430 (CYRILLIC SMALL LETTER A). Type the key with ASCII",
+    ),
+    ("tpu-v6e4", "maxAge\u00a0", "4h", "Did you mean maxAge? It has U+00A0 (NO-BREAK SPACE). Type the key with ASCII"),
+    ("tpu-v6e4", "maxUsd", 12.5, "expected a whole number of US dollars, because labels store the limit"),
+    (
+        "tpu-v6e4",
         "vllm.maxModelLength",
         1,
         "gemma-serving:vllm.maxModelLength is not a known setting. Did you mean vllm.maxModelLen?",

@@ -30,20 +30,19 @@ def lines(stack, date, *accepted):
     ("stack", "date", "vulnerabilities", "notes"),
     [("tpu-v6e1", "2026-09-20", 5, 1), ("tpu-v6e1", "2027-06-01", 5, 2), ("l4-12b-qat", "2026-09-20", 2, 0)],
 )
-def test_vulnerabilities_and_notes_are_a_line_each_that_counts_them_and_names_the_command(
+def test_vulnerabilities_and_notes_are_one_line_that_counts_them_and_names_the_command(
     stack, date, vulnerabilities, notes
 ):
     said = lines(stack, date)
     assert [line.split()[0] for line in said[1:3]] == ["Starts", "Costs"]
-    then = f"To list them, run `gemma plan {stack} --explain`."
-    counted = [f"Published vulnerabilities that apply: {vulnerabilities}. {then}"]
-    assert said[3:] == [*counted, *([f"Notes: {notes}. {then}"] if notes else [])]
+    counted = {0: "", 1: ", 1 note", 2: ", 2 notes"}[notes]
+    assert said[3:] == [f"{vulnerabilities} published vulnerabilities{counted}: `gemma plan {stack} --explain`"]
 
 
-def test_accepted_findings_are_one_line_and_the_cost_stays():
+def test_accepted_findings_are_on_the_same_line_and_the_cost_stays():
     said = lines("tpu-v6e4", "2026-09-20", "CST05", "FIT07")
     assert said[2].startswith("Costs $5.40/h")
-    assert said[-1] == "Accepted findings: FIT07. To see them, run `gemma plan tpu-v6e4`."
+    assert said[3:] == ["5 published vulnerabilities, 1 note, accepted findings FIT07: `gemma plan tpu-v6e4`"]
     assert not [line for line in said if line.startswith("FIT07")]
 
 
@@ -60,7 +59,7 @@ TEXTS = [
         CAPACITY_TYPE,
         None,
         False,
-        "Whether the server changes is known during `up`. If it does, it restarts in place, about 5 min.",
+        "The server may change during `up`; it then restarts in place, about 5 min.",
     ),
     (
         SERVICE_TYPE,

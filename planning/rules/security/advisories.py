@@ -86,8 +86,3 @@ def vulnerabilities(subject: Subject) -> Sequence[Advisory]:
     needs = {"nothing": True, "no chat template of the server": resolved.vllm.chat_template is None}
     needs |= {"video": resolved.item_limit("video") > 0, "trustRemoteCode": bool(resolved.vllm.trust_remote_code)}
     return _found(subject, needs)
-
-
-def counted_vulnerabilities(ids: Sequence[str]) -> str:
-    """Return the line of a plan about its published vulnerabilities, without a full stop; empty without any."""
-    return f"Published vulnerabilities that apply: {len(ids)}" if ids else ""

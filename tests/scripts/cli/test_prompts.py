@@ -37,7 +37,7 @@ def asked():
 
 
 def questions(terminal):
-    return terminal.text.count("Go? Type yes:")
+    return terminal.text.count("Go? (yes/no)")
 
 
 @pytest.mark.parametrize("answer", ["yes", "y", "Y", " YES "])

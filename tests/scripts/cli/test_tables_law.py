@@ -14,7 +14,6 @@ from rich.text import Text
 
 from authors import demo
 from cloud.alerts import AlertReport, StackAlert
-from cloud.found import FoundResource
 from contracts.alerts import RUNBOOK, every_alert
 from contracts.labels import Ownership
 from planning.data.prices import LIST_PRICES, slice_parts
@@ -27,7 +26,6 @@ from scripts.plan.__main__ import main as plan
 from scripts.smoke.render import print_table
 from scripts.smoke.results import FinishedCheck, SmokeReport, failed, passed, skipped, warned
 from scripts.status.render import ReportView
-from scripts.teardown.output import show
 from tests.records import replace
 from tests.scripts.status.test_status import REPORT
 
@@ -94,27 +92,6 @@ def smoke_report():
     )
 
 
-def teardown():
-    kinds = {
-        "Cloud Run service": "projects/my-project-1234/locations/europe-west4/services/gemma-l4-qat",
-        "subnetwork": "projects/my-project-1234/regions/southamerica-west1/subnetworks/gemma-tpu-v6e4-southamerica-west1",
-        "IAM grant": "projects/my-project-1234 roles/artifactregistry.reader serviceAccount:gemma@my-project-1234.iam.gserviceaccount.com",
-    }
-    found = [
-        FoundResource(
-            kind=kind,
-            name=name,
-            command="gcloud x",
-            project="my-project-1234",
-            location="southamerica-west1",
-            created="2026-11-20T12:00:00Z",
-            owner=OWNER,
-        )
-        for kind, name in kinds.items()
-    ]
-    show("Found in the cloud", found, NOW)
-
-
 def demo_summary(folder):
     steps = [(f"step {number}", f"{number * 11.5:.1f}", "result of it " * number) for number in (1, 5, 9)]
     demo._summary([demo.Demo(folder=folder, stack="tpu-v6e4", steps=steps)], 61.0, "No failures.", failed=False)
@@ -160,7 +137,6 @@ TABLES = {
     "capacity": ("scripts/capacity/table.py", lambda _: capacity()),
     "smoke": ("scripts/smoke/render.py", lambda _: print_table(smoke_report(), console(sys.stdout))),
     "status": ("scripts/status/render.py", lambda _: console(sys.stdout).print(ReportView(REPORT, zone_is_utc=True), crop=False)),
-    "teardown": ("scripts/teardown/output.py", lambda _: teardown()),
     "demo": ("authors/demo.py", demo_summary),
 }  # fmt: skip
 

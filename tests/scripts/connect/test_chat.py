@@ -7,8 +7,10 @@ from contextlib import contextmanager
 
 import pytest
 
+from contracts.exit_codes import ExitCode
 from contracts.fields import from_json
 from contracts.outputs import StackOutputs
+from scripts.cli.command import run_command
 from scripts.connect import __main__ as connect
 from scripts.connect.chat import talk
 from tests.scripts.connect.test_connect import Private, conversation, delta, private, streams
@@ -84,6 +86,12 @@ def stack_with(features, monkeypatch, url=""):
 
         monkeypatch.setattr("scripts.cli.access.open_stack_access", never)
     return ["chat", "--stack", "x", "Hi."]
+
+
+def test_an_empty_prompt_is_refused_before_a_connection_and_the_message_names_chat(capsys):
+    assert run_command(connect.COMMAND, ["chat", "--stack", "tpu-v6e1", " "]) == ExitCode.REFUSED
+    said = "chat: The prompt is empty. Pass a text, or no prompt for a conversation.\n"
+    assert capsys.readouterr().err == said
 
 
 def test_thinking_that_the_server_does_not_separate_is_refused(monkeypatch, capsys):

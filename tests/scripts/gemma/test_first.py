@@ -2,6 +2,7 @@
 
 import json
 from datetime import UTC, datetime, timedelta
+from socket import gethostname
 
 import pytest
 
@@ -9,8 +10,11 @@ from contracts.errors import ScriptError
 from contracts.exit_codes import ExitCode
 from contracts.resource_types import CAPACITY_TYPE
 from engine import runner
+from engine.locks import StackLock
 from engine.state import STACK_TYPE
+from scripts.gemma import first
 from scripts.gemma.__main__ import main
+from tests.engine_room.test_locks import dead_pid
 from tests.scripts.sample_outputs import sample_outputs
 
 TPU = {"target": "tpu", "auth": "tunnel", "state": "ACTIVE"}
@@ -64,13 +68,22 @@ def test_a_deployed_stack_has_its_price_and_the_time_left(engine, capsys):
         "  waits     $1.42/h from the moment its capacity arrives; it was WAITING_FOR_RESOURCES",
         "  ended     Nothing serves since the planned end of the run at 2026-01-01 00:00 UTC. Run `gemma up ended`.",
         "  run       $1.42/h for each instance that runs",
-        "  half      no server: The state has only 1 other resource.",
+        "  half      incomplete: The state has only 1 other resource.",
         "Next: gemma status",
     ):
         assert f"{line}\n" in text
     assert "never" not in text
     assert "Stacks, as of the last `up` of each (Google was not asked):\n" in text
     assert "No stack is deployed" not in text
+
+
+def test_a_killed_up_is_incomplete_as_in_status_even_before_its_first_resource(engine, monkeypatch, capsys):
+    dead = StackLock(place="", user="me", host=gethostname(), pid=dead_pid(), since="2026-11-01T12:00:00Z")
+    engine["none"] = {}
+    monkeypatch.setattr(first, "stack_locks", lambda stack: (dead,) if stack == "none" else ())
+    text = told(capsys)
+    assert f"  none  incomplete: A killed command left a lock: {dead.holder} is no longer running. " in text
+    assert "Run `gemma recover none`." in text
 
 
 def test_without_a_stack_it_names_the_backend_and_the_search_and_never_says_that_nothing_costs(

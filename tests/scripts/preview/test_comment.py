@@ -10,8 +10,9 @@ from markdown_it import MarkdownIt
 from gcp_tpu_provider.properties import inputs
 from scripts.cli.markdown import prose
 from scripts.preview import effects
-from scripts.preview.comment import MAX_COMMENT_BYTES, comment, verdicts
+from scripts.preview.comment import MAX_COMMENT_BYTES, as_text, comment, verdicts
 from scripts.preview.plans import StackDescription
+from scripts.preview.run import StackPreview
 from tests.scripts.preview.cases import (
     CASES,
     GOLDEN,
@@ -35,6 +36,30 @@ BASE = stored("base")
 HEADS = {name: stored(name) for name in CASES}
 RENDERER = MarkdownIt("commonmark", {"html": True}).enable("table")
 REMEDY = "If the change is meant: .venv/bin/python -m tests.scripts.preview.cases, and read the comments as a reviewer."
+
+
+COMPARED = [
+    (False, False, "Compared with the deployed stack: 1 resource will change, 7 unchanged."),
+    (True, False, "Compared with the deployed stack, on the local cloud (simulated): 1 resource will change"),
+    (True, True, "As a new stack, which does not exist yet, on the local cloud (simulated): 1 resource will change"),
+    (False, True, "As a new stack, which does not exist yet: 1 resource will change"),
+]
+
+
+@pytest.mark.parametrize(("simulated", "new", "words"), COMPARED)
+def test_a_named_stack_is_plain_text_with_what_it_was_compared_with(simulated, new, words):
+    one = StackPreview(stack="tpu-v6e4", changes=(capacity("create"),), unchanged=7, simulated=simulated, new_stack=new)
+    text = as_text([one], BASE)
+    assert words in text
+    assert text.startswith("tpu-v6e4: requests TPU capacity.\nCost: $5.40/h, at most $21.60 (one run of 4 h).\n")
+    assert not [mark for mark in ("<", "#", "```", "**", "credentials") if mark in text]
+    footer = comment(None, BASE, [one]).splitlines()[-1]
+    assert ("Without Google Cloud credentials" in footer) is (simulated and new)
+
+
+def test_the_footer_has_the_reason_for_stacks_without_a_preview():
+    text = comment(BASE, HEADS["no-change"], (), not_previewed="the others are neither deployed nor changed")
+    assert "ran for 0 of 3 stacks, because the others are neither deployed nor changed." in text
 
 
 class Page(HTMLParser):

@@ -127,6 +127,6 @@ def test_locks_and_creations_that_never_ended_are_waits():
     (held,) = waits_of(EMPTY, (ALIVE,), None, NOW)
     (dead,) = waits_of(EMPTY, (DEAD,), None, NOW)
     assert "no longer running" not in held
-    assert dead == f"The stack is {DEAD.held(NOW)}, which is no longer running."
+    assert dead == f"A killed command left a lock: {DEAD.holder} is no longer running."
     (begun,) = waits_of(state(pending=[queued()]), (), None, NOW)
     assert begun == "An interrupted run may have created these resources: capacity."

@@ -11,6 +11,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 import pytest
 from rich.console import Console
 
+from contracts import guest_attributes
 from contracts.errors import ScriptError
 from contracts.fields import from_json
 from contracts.outputs import StackOutputs
@@ -74,6 +75,7 @@ ABSENT = StackStatus(
     next_command="gemma up rtx6000-31b",
 )
 ENDED = CloudFacts(state="SUSPENDED", has_ended=True)
+LONGEST_PHASE = max(guest_attributes.WAITING, key=len)
 AT_S = 1793534400.0
 """2026-11-01 12:00 UTC."""
 REPORT = StatusReport(at_s=AT_S, simulated=True, stacks=(READY, WAITING, BROKEN, ABSENT))
@@ -84,6 +86,39 @@ def drawn(report, width, *, terminal=True):
     view = ReportView(report, zone_is_utc=True)
     Console(file=out, width=width, force_terminal=terminal, color_system=None, highlight=False).print(view, crop=False)
     return out.getvalue()
+
+
+def rows(text):
+    """The lines of the table's body."""
+    _, _, below = text.partition("━\n")
+    return [line for line in below.partition("\n\n")[0].splitlines() if "│" in line]
+
+
+def test_the_longest_phase_and_name_have_a_line_each_at_80_columns():
+    long = replace(READY.cloud, phase=LONGEST_PHASE, usd=123.45, usd_per_hour=21.6)
+    busy = replace(READY, stack="tpu-v6e1-26b-w4a16", cloud=long)
+    asking = replace(WAITING, cloud=replace(WAITING.cloud, state="PROVISIONING"))
+    text = drawn(replace(REPORT, stacks=(busy, asking, BROKEN)), 80)
+    assert len(rows(text)) == 3
+    assert [line for line in text.splitlines() if len(line) > 80] == []
+    assert LONGEST_PHASE in rows(text)[0]
+
+
+def test_only_deployed_stacks_are_shown_and_all_with_all(capsys, monkeypatch):
+    assert ABSENT.stack not in drawn(REPORT, 80)
+    monkeypatch.setattr(collect, "collect", lambda _: REPORT)
+    run_command(COMMAND, ["--all"])
+    assert ABSENT.stack in capsys.readouterr().out
+    run_command(COMMAND, ["--json"])
+    assert ABSENT.stack in capsys.readouterr().out
+    empty = drawn(replace(REPORT, stacks=(ABSENT, replace(ABSENT, stack="other"))), 80)
+    assert empty.splitlines()[1:] == ["No stack is deployed. `gemma status --all` lists all 2."]
+
+
+def test_a_stack_whose_first_up_was_killed_is_incomplete():
+    locked = replace(ABSENT, waits=("A killed command left a lock: me@vm (process 7) is no longer running.",))
+    (row,) = rows(drawn(replace(REPORT, stacks=(locked,)), 80))
+    assert row.split()[2] == "incomplete"
 
 
 class TestWatch:

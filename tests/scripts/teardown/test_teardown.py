@@ -44,7 +44,7 @@ def test_a_name_that_nothing_has_is_refused(desk):
     assert "Stack tpu-v6e5 not found" in said
 
 
-def test_the_question_shows_kind_place_age_and_cost_and_only_yes_deletes(desk):
+def test_the_question_has_the_list_of_the_dry_run_with_the_cost_and_only_yes_deletes(desk):
     desk.world.everything(STACK)
     before = desk.world.resources()
     desk.monkeypatch.setattr("sys.stdin", io.StringIO())
@@ -54,11 +54,9 @@ def test_the_question_shows_kind_place_age_and_cost_and_only_yes_deletes(desk):
     desk.answer("no")
     code, report, said = desk.run()
     assert (code, report) == (ExitCode.REFUSED, None)
-    assert "USD so far (maximum)" in said
-    assert "us-east5-a" in said
-    assert "5.40" in said
-    assert "list prices of" in said
-    assert "and 14 resources and 1 IAM grant found in the cloud. Type yes: " in said
+    assert "us-east5-a, $5.40 per hour" in said
+    assert "VMs and services at list prices: " in said
+    assert f"Delete stack {STACK}: 14 resources and 1 IAM grant in Google Cloud? (yes/no) " in said
     assert desk.world.resources() == before
     desk.answer("yes")
     assert desk.run()[0] == ExitCode.DONE
@@ -234,11 +232,20 @@ def test_without_a_place_for_its_receipt_a_teardown_prints_it(desk, tmp_path, pl
     assert has_temporary or sentence.endswith("It is on stdout.")
 
 
-def test_a_receipt_without_a_file_follows_the_text(desk):
+@pytest.mark.parametrize("has_copy", [True, False])
+def test_a_receipt_without_a_file_follows_the_text_only_if_no_copy_exists(desk, tmp_path, has_copy):
+    desk.monkeypatch.setattr("tempfile.tempdir", str(tmp_path if has_copy else tmp_path / "nowhere"))
     assert run_command(COMMAND, ["--stack", STACK, "--yes", "--receipt", "/dev/full"]) == ExitCode.FAILED
-    text, receipt = desk.capsys.readouterr().out.rstrip().rsplit("\n", 1)
-    assert "No leaked resources" in text
-    assert json.loads(receipt)["clean"] is True
+    out, err = desk.capsys.readouterr()
+    assert "No leaked resources" in out
+    assert ("A copy is in " in err, '"clean": true' in out) == (has_copy, not has_copy)
+
+
+def test_the_text_counts_once_what_the_question_counted(desk):
+    desk.world.everything(STACK)
+    assert run_command(COMMAND, ["--stack", STACK, "--yes"]) == ExitCode.DONE
+    first = desk.capsys.readouterr().out.splitlines()[0]
+    assert ": deleted 14 resources and 1 IAM grant in " in first
 
 
 # States

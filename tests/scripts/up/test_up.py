@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+import time
 from collections import defaultdict
 from dataclasses import replace
 from pathlib import Path
@@ -38,6 +39,7 @@ RUN = "l4-qat"
 ROOT = Path(__file__).resolve().parents[3]
 FACTS = CloudFacts(state="ACTIVE", place="us-east5-a", usd_per_hour=1.35)
 OUTPUTS = from_json(StackOutputs, sample_outputs())
+COST = "Cost: $1.35/h, at most $5.40 for one run of 4 h, and up to $1.53 per month for alerts and metrics."
 
 
 def step(op, kind, before=None, after=None, *, reasons=("metadata",), forced=()):
@@ -153,8 +155,8 @@ def test_it_states_the_effect_the_counts_the_cost_and_limits_without_a_guard_bef
         RESTART,
         said=[
             "fits\n",
-            f"Published vulnerabilities that apply: 2. To list them, run `gemma plan {STACK} --explain`.",
-            f"Notes: 3. To list them, run `gemma plan {STACK} --explain`.",
+            "Costs $1.35/h (1 v6e chip); $5.40 maximum (one run of 4 h).",
+            f"2 published vulnerabilities, 3 notes: `gemma plan {STACK} --explain`",
         ],
         warned=["warning: old \x1b[2J", "warning: FIT07: fp8 buys nothing", "HST02: A disk.\n  - set it"],
     )
@@ -163,11 +165,8 @@ def test_it_states_the_effect_the_counts_the_cost_and_limits_without_a_guard_bef
     out, err = capsys.readouterr()
     assert out.splitlines() == [
         "Warning: old \\u001b[2J",
-        (
-            "Published vulnerabilities that apply: 2; Notes: 3; Warnings: FIT07, HST02. "
-            f"To read them, run `gemma plan {STACK} --explain`."
-        ),
         "fits",
+        f"warnings FIT07 and HST02, 2 published vulnerabilities, 3 notes: `gemma plan {STACK}`",
         f"{STACK}: restarts the server on its node and keeps the capacity.",
         (
             "Requests fail while the server restarts: about 5 min (planned), up to 12 min if it compiles again. "
@@ -175,10 +174,10 @@ def test_it_states_the_effect_the_counts_the_cost_and_limits_without_a_guard_bef
         ),
         "If the new server does not become ready, the node restores the previous configuration and `up` fails with the reason.",
         "Resources: 1 to update, 3 unchanged.",
-        "Cost: $1.35/h maximum. $5.40 at most for one run of 4 h.",
+        COST,
         "Limits: no guard is known.",
     ]
-    assert err.endswith(f"Deploy stack {STACK}? Type yes: up: Nothing was changed.\n")
+    assert err.endswith(f"Deploy {STACK}? (yes/no) up: Cancelled. Nothing was changed.\n")
     assert engine.updates == []
 
 
@@ -201,7 +200,7 @@ class TestAServerThatEnded:
             "The first start takes 12 min (planned).",
             "Resources: 1 to replace, 3 unchanged.",
         ]
-        assert out[5] == "Cost: $1.35/h maximum. $5.40 at most for one run of 4 h."
+        assert out[5] == COST
         assert engine.previews == [("--refresh",)]
         assert engine.updates == [(STACK, ("--refresh",))]
 
@@ -216,7 +215,7 @@ class TestAServerThatEnded:
         assert typed() == ExitCode.REFUSED
         out, err = capsys.readouterr()
         assert "Limits: the use of maxAge is unknown.\n" in out
-        assert "Deploy stack" in err
+        assert f"Deploy {STACK}?" in err
 
 
 def test_a_limit_does_not_stop_the_change_of_a_server_that_runs(engine):
@@ -482,7 +481,7 @@ def test_an_interrupt_while_it_deploys_names_the_price_and_how_to_go_on(engine, 
     engine.result = KeyboardInterrupt()
     assert typed("--yes") == ExitCode.INTERRUPTED
     assert capsys.readouterr().err.endswith(
-        "up: interrupted. The created resources stay, including capacity and its request, and cost $1.35/h maximum. "
+        "up: interrupted. The created resources stay, including capacity and its request, and cost $1.35/h. "
         f"Run `gemma up {STACK}` again to continue, or `gemma teardown {STACK}` to delete it.\n"
     )
 
@@ -503,9 +502,26 @@ def test_a_request_without_capacity_names_status_and_no_chat(engine):
     assert "chat" not in lines
 
 
-def test_the_end_of_the_run_is_named_in_minutes():
-    outputs = replace(OUTPUTS, state="ACTIVE", deadline="2026-11-22T20:45:10.939262Z")
-    assert "Google deletes the machine at 2026-11-22 20:45 UTC." in up.next_lines(STACK, outputs)
+def test_the_next_lines_have_the_price_the_local_end_of_the_run_and_teardown(monkeypatch):
+    monkeypatch.setenv("TZ", "Asia/Tokyo")
+    time.tzset()
+    try:
+        outputs = replace(OUTPUTS, target="tpu", state="ACTIVE", deadline="2026-11-22T20:45:10.939262Z")
+        lines = up.next_lines(STACK, outputs)
+    finally:
+        monkeypatch.undo()
+        time.tzset()
+    usd = OUTPUTS.plan.cost.usd_per_hour
+    assert lines[1] == f"Costs ${usd:.2f}/h until 2026-11-23 05:45 JST, when Google deletes the machine."
+    assert any(line.startswith(f"  gemma teardown {STACK} ") for line in lines)
+    assert max(map(len, lines)) <= 80
+
+
+def test_messages_of_the_preview_are_not_repeated_while_it_deploys(engine, capsys):
+    engine.preview = preview_of(RESTART, said=["waiting", "fits\n"])
+    assert typed("--yes") == ExitCode.DONE
+    out, err = capsys.readouterr()
+    assert (out.count("waiting"), err.count("waiting")) == (1, 0)
 
 
 EFFECTS = [
@@ -522,18 +538,16 @@ EFFECTS = [
 @pytest.mark.parametrize(("stack", "change", "words", "parts"), EFFECTS)
 def test_each_effect_has_the_words_of_the_comment(monkeypatch, stack, change, words, parts):
     monkeypatch.setattr(preview_upcoming, "deployed_stack", lambda _stack: (None, None))
-    sentences, _ = upcoming(stack, preview_of(change), changes_of(preview_of(change))[0])
+    sentences = upcoming(stack, preview_of(change), changes_of(preview_of(change))[0]).sentences
     assert sentences[0].startswith(f"{stack}: {words}")
     text = "\n".join(sentences)
     assert [part for part in parts if part not in text] == []
 
 
-@pytest.mark.parametrize(
-    ("usd", "text"), [(1.35, "$1.35/h maximum, as now."), (5.4, "$5.40/h now, $1.35/h maximum after.")]
-)
+@pytest.mark.parametrize(("usd", "text"), [(1.35, "$1.35/h, as now, "), (5.4, "$5.40/h now, $1.35/h after, ")])
 def test_the_cost_is_compared_with_the_deployed_stack(monkeypatch, usd, text):
     monkeypatch.setattr(preview_upcoming, "deployed_stack", lambda _stack: (OUTPUTS, usd))
-    assert upcoming(STACK, preview_of(RESTART), changes_of(preview_of(RESTART))[0])[1].startswith(text)
+    assert upcoming(STACK, preview_of(RESTART), changes_of(preview_of(RESTART))[0]).cost.startswith(text)
 
 
 def test_a_stack_without_settings_is_refused(engine, capsys):
