@@ -75,12 +75,14 @@ def deploy(stack: str, *, yes: bool, refreshes: bool) -> ExitCode:
             declined="Nothing was changed.",
         )
     try:
-        return _deploy(stack, refresh, steps=len(changes))
+        done = engine_up(stack, refresh, steps=len(changes))
     except KeyboardInterrupt:
         price = cost.partition(". ")[0].rstrip(".")
         kept = f"interrupted. The created resources stay, including capacity and its request, and cost {price}."
         say("up", f"{kept} Run `gemma up {stack}` again to continue, or `gemma teardown {stack}` to delete it.")
         return ExitCode.INTERRUPTED
+    tell("\n".join([done, *next_lines(stack, stack_outputs(stack))]))
+    return ExitCode.DONE
 
 
 def _require_within_limits(settings: Settings, stack: str, word: str) -> str:
@@ -126,16 +128,15 @@ def counted(changes: Sequence[ResourceChange], unchanged: int) -> str:
     return f"Resources: {', '.join(found)}."
 
 
-def _deploy(stack: str, options: Sequence[str], *, steps: int) -> ExitCode:
+def engine_up(stack: str, options: Sequence[str], *, steps: int) -> str:
+    """Deploy a previewed stack, and return one sentence with the time that it took. Raises ScriptError."""
     started_s = time.monotonic()
     code, output = _updated(stack, options, steps=steps)
     if code != 0 and is_lock_error(output):
         end_dead_locks(stack, parse_locks(output), report=lambda line: say("up", line))
         code, output = _updated(stack, options, steps=steps)
     if code == 0:
-        done = f"{stack} deployed in {time.monotonic() - started_s:.0f} s."
-        tell("\n".join([done, *next_lines(stack, stack_outputs(stack))]))
-        return ExitCode.DONE
+        return f"{stack} deployed in {time.monotonic() - started_s:.0f} s."
     reason = runner.first_error(output, code).rstrip(".")
     hint = runner.recover_hint(stack, output)
     then = "Then run" if hint else "The created resources are in the state: fix the cause and run"
