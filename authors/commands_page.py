@@ -11,8 +11,9 @@ from typing import Any, Final
 
 from authors.tables import table
 from contracts.exit_codes import ExitCode
-from loadtest.command_line import DescribedOption, described_options, positional_names
+from loadtest.command_line import DescribedOption, described_options
 from scripts.cli.command import Command
+from scripts.cli.options import usage_words
 
 _Row = tuple[str, str, str]
 """Syntax, meaning and default of an option, as Markdown."""
@@ -25,9 +26,12 @@ README.md lists the commands of a first day. [tasks.md](../tasks.md) lists comma
 Every command takes `--help`.
 `--json` prints one JSON object on stdout and no other output there.
 Progress and errors go to stderr.
-A stack's name can be written without `--stack`.
+`STACK` is the name in `Pulumi.STACK.yaml`; `--stack STACK` after the command means the same.
+Without it, a command that changes nothing uses the selected stack, or the only deployed one.
 After Ctrl-C, a command prints what continues or stays; below, that is named unless nothing was changed.
 """
+_STACK: Final = "`STACK"
+"""A stack, which is a word of a command line and not an option."""
 _UNCHANGED: Final = "Nothing was changed."
 _SHARED_BY: Final = 2
 """Number of commands from which an option that they describe in the same words is listed once, on top of the page."""
@@ -47,7 +51,7 @@ def commands_page(commands: Sequence[Command[Any]] = ()) -> str:
     every = [each for command in commands for each in (command, *command.subcommands)]
     counts = Counter(_row(option) for each in every for option in described_options(each.options))
     common = {row[0]: row for row, count in reversed(counts.most_common()) if count >= _SHARED_BY}
-    shared = [common[words] for words in sorted(common) if words.startswith("`-")]
+    shared = [common[words] for words in sorted(common) if words.startswith(("`-", _STACK))]
     parts = [_TOP, table("exit code | meaning", [(int(code), code.meaning) for code in ExitCode])]
     if shared:
         parts.append(
@@ -67,7 +71,7 @@ def _section(command: Command[Any], program: str, heading: str, shared: Sequence
     text = command.help or ""
     if command.after_interrupt and command.after_interrupt != _UNCHANGED:
         text += f"\n\nAfter Ctrl-C: {command.after_interrupt}"
-    usage = " ".join([program, *positional_names(command.options), *_usage(command, shared)])
+    usage = " ".join([program, *usage_words(command.options), *_usage(command, shared)])
     yield from _description(text, usage if command.run is not None else "")
     rows = [row for row in map(_row, described_options(command.options)) if row not in shared]
     yield from [*map(_item, rows), *[""][: len(rows)]]
@@ -76,7 +80,7 @@ def _section(command: Command[Any], program: str, heading: str, shared: Sequence
 def _usage(command: Command[Any], shared: Sequence[_Row]) -> Iterator[str]:
     """Yield the shared options of a command, and `[OPTIONS]` if it has others."""
     rows = [_row(option) for option in described_options(command.options)]
-    for words, _, default in (row for row in rows if row in shared):
+    for words, _, default in (row for row in rows if row in shared and not row[0].startswith(_STACK)):
         yield words.strip("`") if default == "required" else f"[{words.strip('`')}]"
     if any(row not in shared and row[0].startswith("`-") for row in rows):
         yield "[OPTIONS]"
@@ -103,7 +107,7 @@ def _description(text: str, usage: str) -> Iterator[str]:
 
 
 def _row(option: DescribedOption) -> _Row:
-    words = option.words.replace("|", "\\|")
+    words = re.sub(r"^--stack \w+", "STACK", option.words).replace("|", "\\|")
     default = option.default if option.default in {"", "required"} else f"`{option.default}`"
     return f"`{words}`", _escaped(option.meaning), default
 

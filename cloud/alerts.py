@@ -74,7 +74,7 @@ def no_policies(stack: str, project: str) -> AlertReport:
     """Return the report of a stack without alert policies."""
     why = (
         f"Stack {stack} has no alert policies, so nothing watches it. "
-        f"To create them, run `pulumi up --stack {stack}`, "
+        f"To create them, run `gemma up {stack}`, "
         f"unless its settings have alerts.enabled: false ({RUNBOOK})."
     )
     return AlertReport(stack=stack, project=project, policies=0, unwatched=(why,))
@@ -188,13 +188,13 @@ def _gaps(policies: Sequence[Item], stack: str, declared: int) -> Iterator[str]:
     if len(policies) < declared:
         yield (
             f"{declared - len(policies)} of the {declared} alert policies in the state no longer exist. "
-            f"To create them again, run `pulumi up --refresh --stack {stack}`."
+            f"To create them again, run `gemma up {stack} --refresh`."
         )
     disabled = [for_terminal(_title(policy)) for policy in policies if policy.get("enabled") is False]
     if disabled:
         yield (
             f"Disabled, so they cannot fire: {', '.join(sorted(disabled))}. To enable them, run "
-            f"`pulumi up --refresh --stack {stack}`."
+            f"`gemma up {stack} --refresh`."
         )
 
 

@@ -15,7 +15,7 @@ DETAILS_TYPE: Final = "gemma-serving:index:StackDetails"
 DETAILS: Final = frozenset(map(camel_case, (
     "served_model", "rollout", "plan", "vllm", "smoke", "features", "labels", "project", "api_key_secret", "tunnel", "zone",
 )))  # fmt: skip
-"""JSON keys of the outputs that `pulumi up` does not print."""
+"""JSON keys of the outputs that `gemma up` does not print."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -180,7 +180,7 @@ class StackOutputs:
     tunnel: Annotated[Tunnel | None, Doc("Command and local port of the tunnel; null without one.")] = None
     zone: Annotated[str | None, Doc("TPU: zone of the capacity; null on Cloud Run.")] = None
     rollout: Annotated[
-        RolloutPlan | None, Doc("Settings of `gemma rollout`; null if `pulumi up` moves the traffic.")
+        RolloutPlan | None, Doc("Settings of `gemma rollout`; null if `gemma up` moves the traffic.")
     ] = None
     state: Annotated[str | None, Doc("TPU: state of the queued resource, such as `ACTIVE`; null on Cloud Run.")] = None
     phase: Annotated[str | None, Doc("TPU: last phase that the machine published; null on Cloud Run.")] = None

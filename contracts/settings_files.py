@@ -11,6 +11,12 @@ def stacks_in(folder: Path) -> Sequence[str]:
     return sorted(path.name.removeprefix("Pulumi.").removesuffix(".yaml") for path in folder.glob("Pulumi.*.yaml"))
 
 
+def stack_of_file(word: str) -> str:
+    """Return the stack of `Pulumi.STACK.yaml`, the name or path of a settings file; empty for any other word."""
+    name = word.rpartition("/")[2]
+    return name[len("Pulumi.") : -len(".yaml")] if name.startswith("Pulumi.") and name.endswith(".yaml") else ""
+
+
 def no_settings_file(stack: str, folder: Path) -> str:
     """Return the error for a stack without a settings file, with the probable name."""
     name = f"Pulumi.{stack}.yaml"

@@ -36,3 +36,11 @@ def did_you_mean(word: str, known: Iterable[str]) -> str:
     """Return the question that suggests a word, with a space in front; empty if none is close."""
     found = meant(word, known)
     return f" Did you mean {' or '.join(found)}?" if found else ""
+
+
+def did_you_mean_path(word: str, paths: Iterable[str]) -> str:
+    """Return the question that suggests, for a key without its block, the paths that end in it, such as `tpu.zones` for `zones`."""
+    known = list(paths)
+    near = meant(word.rpartition(".")[2], {path.rpartition(".")[2] for path in known})
+    found = [path for path in known if path.rpartition(".")[2] in near]
+    return f" Did you mean {' or '.join(found)}?" if found else ""

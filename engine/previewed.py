@@ -72,13 +72,13 @@ def diagnostics(preview: Mapping[str, object], severity: str) -> Sequence[str]:
 
 
 @contextlib.contextmanager
-def selected_or_new(stack: str, *, create: bool = True) -> Generator[bool]:
+def selected_or_new(stack: str) -> Generator[bool]:
     """Select a stack, or a temporary new one. Yield whether it is known. Raises PreviewFailedError."""
     known = runner.run("stack", "select", stack, limit_s=PREVIEW_LIMIT_S)
     if known.returncode == 0:
         yield True
         return
-    if not create or "no stack named" not in known.stderr + known.stdout:
+    if "no stack named" not in known.stderr + known.stdout:
         raise PreviewFailedError([runner.error_of(known)])
     with scratch_backend(stack):
         made = runner.run("stack", "init", stack, *provider_options(stack), limit_s=PREVIEW_LIMIT_S)

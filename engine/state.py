@@ -224,7 +224,7 @@ def outputs_in(stack: str, resources: Sequence[ResourceState]) -> StackOutputs:
         raise not_deployed(stack)
     if "next" in printed and not printed.get("endpoint"):
         raise CommandRefusedError(
-            f"Gateway {stack} has no service, because no backend had an address at its last complete `pulumi up`. Run {printed['next']}."
+            f"Gateway {stack} has no service, because no backend had an address at its last complete `gemma up`. Run {printed['next']}."
         )
     try:
         return from_json(StackOutputs, raw)

@@ -192,7 +192,7 @@ def _explain_failed_start(gateway: _Gateway) -> None:
         await asyncio.sleep(0)
         pulumi.log.info(
             "If the error above names the startup probe, no server answered the gateway. Check each server with `gemma smoke NAME`, "
-            f"and the firewall rules {rules} in network {gateway.names.base}. `pulumi up --refresh --stack NAME` of a server restores its rule."
+            f"and the firewall rules {rules} in network {gateway.names.base}. `gemma up NAME --refresh` of a server restores its rule."
         )
         return False
 
@@ -245,7 +245,7 @@ def _export_network(gateway: _Gateway) -> None:
         "location": gateway.settings.gateway.region,
         "backends": to_json(gateway.backends),
         "gateway_network": to_json(gateway.outputs),
-        "next": f"pulumi up --stack {first}, then pulumi up --stack {gateway.ownership.stack}",
+        "next": f"`gemma up {first}`, then `gemma up {gateway.ownership.stack}`",
     }
     for name, value in given.items():
         pulumi.export(camel_case(name), value)

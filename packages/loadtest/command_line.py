@@ -211,9 +211,10 @@ def read_options(kind: type[T], parsed: argparse.Namespace) -> T:
 
 
 def positional_names(kind: type[object]) -> Sequence[str]:
-    """Return the names of the positional arguments, in capitals."""
+    """Return the names of the positional arguments, in capitals, in brackets if they are optional."""
     found = [field for field in option_fields(kind).values() if field.option.positional]
-    return [f"[{field.metavar} ...]" if field.option.repeated else field.name.upper() for field in found]
+    names = {field.name: f"{field.metavar} ..." if field.option.repeated else field.name.upper() for field in found}
+    return [names[field.name] if field.is_required else f"[{names[field.name]}]" for field in found]
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)

@@ -152,12 +152,12 @@ def _absent(question: GatewayQuestion) -> _Found:
         why = f"its capacity is {state}" if state else "it is not deployed"
         yield (
             f"Backend {stack} has no address ({why}), so it gets no requests.",
-            f"Run `pulumi up --stack {stack}`, then `pulumi up --stack {question.stack}`.",
+            f"Run `gemma up {stack}`, then `gemma up {question.stack}`.",
         )
     if absent and len(absent) == len(question.backends):
         yield (
             "No backend has an address, so `up` creates the network and the account of the gateway only, and deletes a service from before.",
-            f"After the first backend is up, run `pulumi up --stack {question.stack}` again.",
+            f"After the first backend is up, run `gemma up {question.stack}` again.",
         )
 
 
@@ -166,7 +166,7 @@ def _alone(question: GatewayQuestion) -> _Found:
         return
     (server,) = question.backends
     renews = server.subject is not None and server.subject.resolved.deployment.tpu.renew_before_s is not None
-    until = f" After a renewal, requests fail until `pulumi up --stack {question.stack}`." if renews else ""
+    until = f" After a renewal, requests fail until `gemma up {question.stack}`." if renews else ""
     yield (
         f"{server.stack} is the only backend. Its end, restart or change is an outage for callers.{until}",
         "Add a second stack to gemma-serving:gateway.backends.",

@@ -1,13 +1,13 @@
 r"""Measure a deployed server or any OpenAI-compatible one under load.
 
-  gemma bench NAME
+  gemma bench STACK
   gemma bench --url URL --model ID --concurrency 1,8,64 --out DIR
   gemma bench compare DIR DIR
   gemma bench report DIR
   gemma bench report DIR DIR DIR
-  gemma bench NAME --request-rate 1,2,4,8 \
+  gemma bench STACK --request-rate 1,2,4,8 \
       --slo ttft=1,tpot=0.05 --out DIR
-  gemma bench NAME --images 1 --adapters all
+  gemma bench STACK --images 1 --adapters all
 
 Loads are closed loops (--concurrency), open loops (--request-rate), or both,
 over a grid of prompt and output lengths. `--adapters all` names the stack's

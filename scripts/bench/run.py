@@ -55,7 +55,7 @@ def _settings(options: BenchOptions) -> SweepSettings:
     if server.stack is not None and server.url is not None:
         raise SweepError("--stack and --url cannot be combined. Pass one of them.")
     if server.stack is None and server.url is None:
-        raise SweepError("No server selected. Pass --stack NAME or --url URL.")
+        raise SweepError("No server selected. Pass STACK or --url URL.")
     options = _with_folder(options)
     settings = sweep_settings(
         options, url=server.url or "", model=server.model, usd_per_hour=server.usd_per_hour, stack=server.stack

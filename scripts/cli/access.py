@@ -263,8 +263,8 @@ def open_stack_access(outputs: StackOutputs) -> AbstractContextManager[ServerAcc
     """
     if outputs.target == "tpu" and outputs.state in WITHOUT_MACHINE:
         raise AccessError(
-            f"the TPU capacity has not arrived: its request in {outputs.location} was {outputs.state} at the end of the last `pulumi up`. "
-            "Run `pulumi up` again to check for it.",
+            f"the TPU capacity has not arrived: its request in {outputs.location} was {outputs.state} at the end of the last `gemma up`. "
+            "Run `gemma up` again to check for it.",
         )
     api_key = _stack_api_key(outputs.api_key_secret, outputs.project) if outputs.api_key_secret else _api_key()
     return open_access(
@@ -350,7 +350,7 @@ def _login_hint(said: str) -> str:
         return ""
     return (
         ". The node denied the login. An account outside the project's organization needs roles/compute.osLoginExternalUser on the organization. "
-        "If you cannot get that role, set gemma-serving:tpu.ssh to metadata-key and run `pulumi up` (docs/tpu.md)"
+        "If you cannot get that role, set gemma-serving:tpu.ssh to metadata-key and run `gemma up` (docs/tpu.md)"
     )
 
 

@@ -25,7 +25,7 @@ from engine.children import interruptible
 from loadtest.errors import SweepError
 from planning.errors import PlanningError
 from scripts.cli.lines import for_stream
-from scripts.cli.options import Parser, add_options, positional_names, read_options
+from scripts.cli.options import Parser, add_options, read_options, usage_words
 
 T = TypeVar("T")
 
@@ -99,7 +99,8 @@ def written(name: str, work: Callable[[], int]) -> int:
         if error.errno not in _FULL and not isinstance(error, _NO_PLACE):
             raise
         _drop_output()
-        say(name, f"{not_written(error)} Free space or choose another place, then run the command again.")
+        fix = "Free space or choose another place" if error.errno in _FULL else "Choose another place"
+        say(name, f"{not_written(error)} {fix}, then run the command again.")
         return int(ExitCode.FAILED)
     return code
 
@@ -201,7 +202,7 @@ def _parser(command: Command[Any], program: str) -> Parser:
 
 def _words(command: Command[Any], program: str) -> dict[str, Any]:
     return {
-        "usage": " ".join([program, *positional_names(command.options), "[OPTIONS]"]),
+        "usage": " ".join([program, *usage_words(command.options), "[OPTIONS]"]),
         "description": _wrapped(inspect.cleandoc(command.help or "")),
         "epilog": _ENDINGS,
         "formatter_class": argparse.RawDescriptionHelpFormatter,

@@ -1,7 +1,7 @@
 """Command-line options: the load tester's framework with this project's words (docs/decisions/smaller.md, decision 12)."""
 
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Annotated, Final
 
 from contracts.spelling import did_you_mean
@@ -24,9 +24,9 @@ __all__ = [
     "StackName",
     "add_options",
     "option_fields",
-    "positional_names",
     "project_id",
     "read_options",
+    "usage_words",
 ]
 StackName = Annotated[str, Option("Name of the stack.", metavar="NAME")]
 _SYNONYMS: Final[Mapping[str, str]] = {
@@ -35,6 +35,15 @@ _SYNONYMS: Final[Mapping[str, str]] = {
 
 _PROJECT: Final = re.compile(r"([a-z][a-z0-9.-]+:)?[a-z][a-z0-9-]{4,28}[a-z0-9]")
 """Source: https://cloud.google.com/resource-manager/docs/creating-managing-projects. Old domain-scoped projects have the domain as a prefix."""
+
+
+def usage_words(kind: type[object]) -> Sequence[str]:
+    """Return the words that follow a command, with the stack as the launcher takes it: `STACK KEY` or `[STACK]`."""
+    stack = option_fields(kind).get("stack")
+    words = positional_names(kind)
+    if stack is None:
+        return words
+    return ["STACK" if stack.is_required else "[STACK]", *words]
 
 
 def project_id(text: str) -> str:

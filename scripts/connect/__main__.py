@@ -1,10 +1,10 @@
 """Open a local OpenAI endpoint for a deployed server and keep it open.
 
-  gemma connect NAME
-  gemma connect NAME -- CMD ...
-  gemma chat NAME
-  gemma chat NAME "Say hello."
-  gemma chat NAME --image photo.jpg "Describe it."
+  gemma connect STACK
+  gemma connect STACK -- CMD ...
+  gemma chat STACK
+  gemma chat STACK "Say hello."
+  gemma chat STACK --image photo.jpg "Describe it."
 
 The first prints code to paste and keeps running. The second runs a command with OPENAI_BASE_URL and OPENAI_API_KEY set. `chat` opens a
 conversation in the terminal, or sends one prompt.
@@ -127,7 +127,7 @@ def _target(options: ConnectionOptions) -> "tuple[Opener, StackOutputs | None]":
         return lambda: open_stack_access(outputs), outputs
     if url is not None and stack is None:
         return lambda: open_url_access(url), None
-    raise CommandRefusedError("Pass either --stack NAME or --url URL.")
+    raise CommandRefusedError("Pass either STACK or --url URL.")
 
 
 def _deployed(stack: str) -> "StackOutputs":
@@ -196,7 +196,7 @@ def _chat(options: ChatOptions) -> ExitCode:
     (opener, outputs), content = _target(options.connection), options.content
     if content.thinking and outputs and not outputs.features.thinking:
         raise CommandRefusedError(
-            "The server does not separate thinking from the response. Set `vllm.thinking.parser` to gemma4 and run `pulumi up`."
+            "The server does not separate thinking from the response. Set `vllm.thinking.parser` to gemma4 and run `gemma up`."
         )
     most = request_limit(outputs)
     given: Mapping[MediaKind, Sequence[Path]] = {"image": content.image, "audio": content.audio, "video": content.video}

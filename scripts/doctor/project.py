@@ -63,7 +63,7 @@ def _constraints(checkup: Checkup) -> Iterator[_Constraint]:
     yield name, partial(_refuses, why), f"{_POLICIES} disable-enforce {name} --project={checkup.project}"
     if settings and settings.tpu:
         name = "compute.disableGuestAttributesAccess"
-        why = "`pulumi up` cannot read whether the server is ready, and gcloud cannot open a tunnel"
+        why = "`gemma up` cannot read whether the server is ready, and gcloud cannot open a tunnel"
         yield name, partial(_refuses, why), f"{_POLICIES} disable-enforce {name} --project={checkup.project}"
         if settings.tpu.ssh == "metadata-key":
             why = "tpu.ssh is metadata-key, but SSH keys in metadata are forbidden"

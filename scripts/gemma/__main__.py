@@ -22,11 +22,11 @@ from typing import Final
 from contracts.dropped_words import COMMANDS, answer
 from contracts.errors import CommandRefusedError, ScriptError
 from contracts.exit_codes import ExitCode
-from contracts.settings_files import no_settings_file
+from contracts.settings_files import no_settings_file, stack_of_file
 from contracts.spelling import did_you_mean, meant
 from scripts.cli.command import run_command, say, without_tokens, written
 from scripts.cli.lines import for_stream
-from scripts.gemma.arguments import call_of, has_settings, with_stack
+from scripts.gemma.arguments import call_of, has_settings, stacks_meant, with_stack
 from scripts.gemma.catalog import COMPLETE, ENTRIES, GROUPS, NEEDS_SETTINGS, NEEDS_STATE, SYNONYMS, entry_of, rows
 
 _ROOT: Final = Path(__file__).resolve().parents[2]
@@ -88,6 +88,9 @@ def _refusal(name: str, stack: str) -> str:
     """Return why a command cannot use a stack without a settings file, before the command's modules load; empty if it can."""
     from engine import runner
 
+    named = stack_of_file(stack)
+    if has_settings(named):
+        return f"{stack} is the settings file of stack {named}. Run `gemma {name} {named}`."
     if name in NEEDS_SETTINGS:
         return no_settings_file(stack, runner.project_folder())
     is_known = name not in NEEDS_STATE or stack.rpartition("/")[2] in runner.listed_stacks()
@@ -125,14 +128,17 @@ def _first() -> str:
 def _unknown(word: str, rest: Sequence[str]) -> str:
     known = [*ENTRIES, "completion"]
     synonym = next((SYNONYMS[one] for one in meant(word, [*known, *SYNONYMS]) if one in SYNONYMS), "")
-    if has_settings(word):
-        instead = f" The command comes first: `gemma {rest[0] if rest else 'COMMAND'} {word}`."
+    near = did_you_mean(word, known)
+    stacks = [word] if has_settings(word) else [] if synonym or near else stacks_meant(word)
+    if stacks:
+        command = rest[0] if rest and not rest[0].startswith("-") else "COMMAND"
+        instead = f" The command comes first: {' or '.join(f'`gemma {command} {stack}`' for stack in stacks)}."
     elif word.startswith("-"):
         instead = " The command comes first: `gemma COMMAND STACK`."
     elif synonym:
         instead = f" {synonym.replace('STACK', rest[0] if rest and has_settings(rest[0]) else 'STACK')}"
     else:
-        instead = f"{did_you_mean(word, known)} Run `gemma help` to list the commands."
+        instead = f"{near} Run `gemma help` to list the commands."
     return f"{word} is not a command.{instead}"
 
 

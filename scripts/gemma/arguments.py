@@ -7,6 +7,8 @@ from typing import Any, NamedTuple, cast
 
 from contracts.errors import CommandRefusedError
 from contracts.fields import as_mapping
+from contracts.settings_files import stack_of_file
+from contracts.spelling import meant
 from scripts.cli.command import Command, is_readable, say
 from scripts.cli.options import option_fields
 from scripts.gemma.catalog import NEVER_GUESSED, Entry
@@ -29,27 +31,30 @@ def call_of(entry: Entry, words: Sequence[str]) -> GemmaCall:
         return GemmaCall(entry.name, found[entry.subcommand], words, [entry.subcommand])
     if words and words[0] in found:
         return GemmaCall(entry.name, found[words[0]], words[1:], words[:1])
-    if whole.run is None and "run" in found and words and has_settings(words[0]):
-        return GemmaCall(entry.name, found["run"], words, ["run", "--create"])
+    is_stack = words and (has_settings(words[0]) or not (words[0].startswith("-") or meant(words[0], found)))
+    if whole.run is None and "run" in found and is_stack:
+        return GemmaCall(entry.name, found["run"], words, ["run"])
     return GemmaCall(entry.name, whole, words)
 
 
 def with_stack(call: GemmaCall) -> Sequence[str]:
     """Return the arguments with the stack as `--stack NAME`.
 
-    The first word is the stack if it has a settings file, or if the command takes fewer words.
+    The first word is the stack if it has a settings file, or if the command takes fewer words. `--help` replaces all other words.
 
     Raises CommandRefusedError if a command that changes something has no stack.
     """
     fields, words = option_fields(call.command.options), [*call.lead, *call.words]
     stack = fields.get("stack")
     own = call.words[: call.words.index("--")] if "--" in call.words else call.words
-    if stack is None or {"-h", "--help"} & set(own):
+    if {"-h", "--help"} & set(own):
+        return [*call.lead, "--help"]
+    if stack is None:
         return words
     leading = list(takewhile(lambda word: not word.startswith("-"), own))
     # A repeated word, such as an accelerator, has no limit.
     takes = sum(len(own) if one.option.repeated else 1 for one in fields.values() if one.option.positional)
-    if leading and (has_settings(leading[0]) or len(leading) > takes):
+    if leading and (has_settings(leading[0]) or stack_of_file(leading[0]) or len(leading) > takes):
         if not takes and leading[1:] and has_settings(leading[1]):
             each = " and ".join(f"`gemma {call.name} {one}`" for one in leading)
             raise CommandRefusedError(f"{call.name} takes one stack, not {len(leading)}. Run {each}.")
@@ -71,6 +76,13 @@ def has_settings(stack: str) -> bool:
     from engine import runner  # noqa: PLC0415 - loads subprocess, and `--help` needs neither
 
     return stack in runner.stacks_in(runner.project_folder())
+
+
+def stacks_meant(word: str) -> Sequence[str]:
+    """Return the stack of a settings file, or the stacks, at most two, whose names are close to a word."""
+    from engine import runner  # noqa: PLC0415 - loads subprocess, and `--help` needs neither
+
+    return meant(stack_of_file(word) or word, runner.stacks_in(runner.project_folder()))
 
 
 class ListedStack(NamedTuple):

@@ -35,12 +35,7 @@ class Entry(NamedTuple):
 
 _OTHERS: Final = {
     "chat": Entry("chat", "scripts.connect.__main__", "chat", "Talk to a deployed model in the terminal."),
-    "bench": Entry(
-        "bench",
-        "scripts.bench.__main__",
-        summary="Measure a server under load. Exit code 1: a point is not valid. "
-        "`bench compare --gate`: 0 better or same, 1 worse, 2 cannot tell.",
-    ),
+    "bench": Entry("bench", "scripts.bench.__main__", summary="Measure a server under load."),
 }
 """Words that are more than the name of a folder in `scripts/`."""
 
@@ -50,21 +45,34 @@ def _entries(words: str) -> Sequence[Entry]:
 
 
 GROUPS: Final[Mapping[str, Sequence[Entry]]] = {
-    "Before the first day": _entries("plan new capacity doctor"),
-    "The first day": _entries("save_token stage_model up chat connect smoke bench"),
-    "Every day": _entries("status logs alerts agent"),
-    "The day of a change": _entries("preview rollout restart"),
-    "The day of a failure, and the last": _entries("recover teardown"),
+    "Plan": _entries("plan new capacity doctor"),
+    "Deploy": _entries("save_token stage_model up"),
+    "Use": _entries("chat connect smoke bench"),
+    "Operate": _entries("status logs alerts agent"),
+    "Change": _entries("preview rollout restart"),
+    "Recover and delete": _entries("recover teardown"),
 }
 
 ENTRIES: Final[Mapping[str, Entry]] = {entry.name: entry for entries in GROUPS.values() for entry in entries}
 
 _ANSWERS: Final = {
     "destroy delete remove rm stop down": "To delete a stack, run `gemma teardown STACK`.",
-    "ls ps list": "To list the stacks, run `gemma status`.",
+    "ls ps list show": "To list the stacks, run `gemma status`.",
     "price cost costs": "To show the cost of a stack, run `gemma plan STACK --costs`.",
-    "init": "To write the settings of a new stack, run `gemma new NAME --model 12B`.",
-    "serve run apply": "To deploy a stack, run `gemma up STACK`.",
+    "init create": "To write the settings of a new stack, run `gemma new NAME --model 12B`.",
+    "deploy launch start serve run apply update": "To deploy a stack, run `gemma up STACK`.",
+    "ssh open tunnel proxy": "To reach the server of a stack, run `gemma connect STACK`.",
+    "ask talk": "To ask the model of a stack, run `gemma chat STACK`.",
+    "test check": "To check the server of a stack, run `gemma smoke STACK`.",
+    "benchmark load": "To measure the server of a stack, run `gemma bench STACK`.",
+    "diff": "To show the changes of a stack, run `gemma preview STACK`.",
+    "refresh": "To compare a stack with Google Cloud, run `gemma status STACK --refresh`.",
+    "tail": "To follow the logs of a stack, run `gemma logs STACK --follow`.",
+    "rollback": "To route traffic to an older revision, run `gemma rollout STACK --to REVISION`.",
+    "stage": "To copy the weights of a stack to its bucket, run `gemma stage_model STACK`.",
+    "mcp": "To serve the commands to an assistant, run `gemma agent`.",
+    "config set edit": "To change a setting, edit Pulumi.STACK.yaml; docs/reference/settings.md lists the keys.",
+    "version": "To show the version, run `gemma --version`.",
 }
 SYNONYMS: Final = {word: sentence for words, sentence in _ANSWERS.items() for word in words.split()}
 """Words of other tools: they are answered, not executed."""
@@ -77,7 +85,7 @@ NEVER_GUESSED: Final = frozenset(
 )
 """Commands that change something: their stack is always named."""
 
-NEEDS_SETTINGS: Final = frozenset(["plan", "up", "doctor", "stage_model", "capacity"])
+NEEDS_SETTINGS: Final = frozenset(["plan", "up", "doctor", "stage_model", "capacity", "preview"])
 """Commands whose stack has a settings file. Without it they are refused before their modules load."""
 
 NEEDS_STATE: Final = frozenset(["chat", "connect", "smoke", "bench", "status", "logs", "alerts", "rollout", "restart"])

@@ -1,6 +1,6 @@
 r"""Plan a deployment before it costs anything.
 
-  gemma plan NAME [--costs]
+  gemma plan STACK [--costs]
   gemma plan --model google/gemma-4-31B-it --accelerator H100 \
       --set maxModelLen=32768 --json
   gemma plan --model google/gemma-4-12B-it --compare \
@@ -44,7 +44,7 @@ _NEEDS: Final = (
     ("min-context min-concurrency max-usd-per-hour", "--compare or --solve"),
     ("solve", "--workload in=4000,out=500,users=32"),
     ("traffic", "--hours-per-day"),
-    ("from-hub", "--model ORG/NAME or --stack NAME"),
+    ("from-hub", "--model ORG/NAME or STACK"),
     ("save", "--from-hub"),
     ("index", "--config PATH"),
 )
@@ -144,7 +144,7 @@ def _lacking(used: set[str]) -> Iterator[str]:
         return
     places = used & {"accelerator", "device"}
     if used.isdisjoint({"model", "config"}):
-        yield "No deployment to plan. Pass --stack NAME, or --model ID and --accelerator NAME."
+        yield "No deployment to plan. Pass STACK, or --model ID and --accelerator NAME."
     elif not places and "compare" not in used:
         yield "No accelerator. Pass --accelerator NAME, --device FIGURES, or --compare for all of them."
     elif len(places) > 1 and "compare" not in used:

@@ -15,7 +15,7 @@ NONE: Final = "none"
 class Question:
     """Deployment."""
 
-    stack: Annotated[str | None, Option("Plan the settings of Pulumi.NAME.yaml.", metavar="NAME")] = None
+    stack: Annotated[str | None, Option("Plan the settings of Pulumi.STACK.yaml.", metavar="NAME")] = None
     model: Annotated[str | None, Option("Hugging Face id, e.g. google/gemma-4-12B-it.", metavar="ID")] = None
     accelerator: Annotated[
         str | None, Option("TPU slice or GPU, such as v6e-4, L4 or H100. A wrong name lists all.", metavar="NAME")
@@ -33,8 +33,8 @@ class Question:
     set: Annotated[
         tuple[str, ...],
         Option(
-            "Any setting of the deployment, such as maxModelLen=8192 or startupProbe.period=10s. A wrong key lists all. "
-            "With --stack, or a path of the settings file, such as cloudRun.memory=32Gi; the file stays as it is. "
+            "Any setting of the deployment, such as maxModelLen=8192 or startupProbe.period=10s. "
+            "With a stack, also any key of docs/reference/settings.md, such as cloudRun.memory=32Gi; the file stays as it is. "
             "The value none unsets a key. Repeatable.",
             metavar="KEY=VALUE",
             repeated=True,

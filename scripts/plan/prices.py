@@ -81,7 +81,7 @@ def refresh_prices(stack: str | None, project: str | None, *, dry_run: bool, as_
 
 def _read(project: str | None) -> CatalogPrices:
     if project is None:
-        raise CommandRefusedError("No project set. Pass --stack NAME or --project ID, or set GOOGLE_CLOUD_PROJECT.")
+        raise CommandRefusedError("No project set. Pass STACK or --project ID, or set GOOGLE_CLOUD_PROJECT.")
     caller = caller_of(project)
     say("plan", "reading Google's price catalog")
     try:

@@ -12,7 +12,7 @@ from typing import Final, cast
 from msgspec.structs import replace
 
 from contracts.fields import camel_case
-from contracts.spelling import did_you_mean
+from contracts.spelling import did_you_mean, did_you_mean_path
 from planning.data.images import IMAGES, Image, built_name
 from planning.data.prices import PriceBook
 from planning.errors import PlanningError
@@ -112,7 +112,7 @@ def deployment_from(question: Question) -> Deployment:
     if question.workload is not None:
         found = replace(found, workload=parse_workload(question.workload))
     if ours:
-        found = changed(found, parse_set(ours))
+        found = changed(found, parse_set(ours, of_stack=question.stack is not None))
     problem = check_accepted(found.accept_findings)
     if problem:
         raise PlanningError(f"--set acceptFindings: {problem}.")
@@ -160,8 +160,11 @@ def _given(word: str | None) -> str | None:
     return None if word == NONE else word
 
 
-def parse_set(pairs: Iterable[str]) -> dict[str, object]:
-    """Return the values of `key=value` pairs by field, parsed and checked. Raises PlanningError."""
+def parse_set(pairs: Iterable[str], *, of_stack: bool = False) -> dict[str, object]:
+    """Return the values of `key=value` pairs by field, parsed and checked. Raises PlanningError.
+
+    `of_stack`: a wrong key may be meant as one of a settings file.
+    """
     keys, found = set_keys(), dict[str, object]()
     for pair in pairs:
         key, equals, text = pair.partition("=")
@@ -170,13 +173,23 @@ def parse_set(pairs: Iterable[str]) -> dict[str, object]:
             found = {path: value for path, value in found.items() if not path.startswith(_PROBE)} | {_PROBE: None}
             continue
         if key not in keys:
-            listed = did_you_mean(key, keys) or f" Use one of {', '.join(keys)}."
-            raise PlanningError(f'--set has no key "{key}".{listed}')
+            known = [*keys, *(_file_keys() if of_stack else ())]
+            hint = did_you_mean(key, known) or did_you_mean_path(key, known)
+            raise PlanningError(f'--set has no key "{key}".{hint} docs/reference/settings.md lists the keys.')
         if not equals or not text:
             raise PlanningError(f"--set {key} has no value. Write --set {key}=VALUE.")
         found.pop(_PROBE, None) if keys[key].startswith(_PROBE) else None
         found[keys[key]] = _read_value(key, keys[key], text)
     return found
+
+
+def _file_keys() -> Sequence[str]:
+    """Return the path of each key of a settings file, such as `tpu.acceleratorType`."""
+    from stacks.schema import blocks  # noqa: PLC0415 - pydantic takes longer to load than a plan
+
+    return [
+        f"{path.partition(':')[2]}.{name}".removeprefix(".") for path, block in blocks() for name in block["properties"]
+    ]
 
 
 def _read_value(key: str, path: str, text: str) -> object:

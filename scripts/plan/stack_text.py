@@ -163,7 +163,7 @@ def _config(file: StackFile) -> Iterator[str]:
     if image is not None:
         build = IMAGES[image].build_context
         comments["image"] = (
-            f"No published image loads this model. `pulumi up` builds the image with Docker from {build}."
+            f"No published image loads this model. `gemma up` builds the image with Docker from {build}."
         )
     yield from (f"  {line}" for line in _lines(config, comments, f"{PRODUCT}:"))
 

@@ -40,7 +40,6 @@ class RunOptions:
         ),
     ] = ()
     base: Annotated[str | None, Option("Compare with this commit, e.g. main or HEAD^1.", metavar="COMMIT")] = None
-    create: Annotated[bool, Option("Preview unknown stacks as new ones. Does not write to the backend.")] = False
     without_secrets: Annotated[
         bool,
         Option("Use stand-ins for secrets; needs no passphrase or key. Hides changed values."),
@@ -72,7 +71,8 @@ class PlansOptions:
 def _run(options: RunOptions) -> ExitCode:
     """Plan all stacks of both commits, preview them and print the comment; with only a stack, plain text.
 
-    With --base and --create, a stack that is neither deployed nor changed is not previewed.
+    A stack that is not deployed is previewed as a new one, and the backend is not changed.
+    With --base and without STACK, a stack that is neither deployed nor changed is left out.
     A failed preview is stored with its error, and the exit code is 1.
     """
     from engine import runner
@@ -89,12 +89,10 @@ def _run(options: RunOptions) -> ExitCode:
     if options.base:
         with other_checkout(options.base) as folder:
             base = describe_checkout(folder)
-        if options.create and not options.plans_only:
+        if not (options.stack or options.plans_only):
             same = {verdict.stack for verdict in verdicts(base, head) if verdict.is_same} - runner.listed_stacks()
             names = [name for name in names if name not in same]
-    previews = (
-        () if options.plans_only else preview_stacks(names, create=options.create, hide_secrets=options.without_secrets)
-    )
+    previews = () if options.plans_only else preview_stacks(names, hide_secrets=options.without_secrets)
     text = comment(base, head, previews, not_previewed=_not_previewed(options))
     if options.out is not None:
         for one in previews:
@@ -112,7 +110,7 @@ def _not_previewed(options: RunOptions) -> str:
         return "`--plans-only` was given"
     if options.stack:
         return "only these were named"
-    return "the others are neither deployed nor changed" if options.base and options.create else ""
+    return "the others are neither deployed nor changed" if options.base else ""
 
 
 def _comment(options: CommentOptions) -> ExitCode:

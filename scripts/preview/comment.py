@@ -312,7 +312,7 @@ def _quiet(found: Sequence[Verdict]) -> Iterator[str]:
     if quiet:
         yield from (f"Unchanged: {named(one.stack for one in quiet)}.", "")
     if stale := ", ".join(f"{code(one.stack)} ({len(one.real_changes)})" for one in quiet if one.real_changes):
-        what = f"`pulumi up` will also change {stale}"
+        what = f"`gemma up` will also change {stale}"
         yield from (f"With the same settings and plan, {what}, because the program or the deployment differs.", "")
 
 

@@ -37,17 +37,17 @@ class StackPreview(BaseModel):
     without_secrets: bool = False
 
 
-def preview_stacks(names: Sequence[str], *, create: bool, hide_secrets: bool) -> Sequence[StackPreview]:
+def preview_stacks(names: Sequence[str], *, hide_secrets: bool) -> Sequence[StackPreview]:
     """Preview stacks in sequence. A failed preview is a result too.
 
-    With `create`, a stack that the backend does not know is previewed in a temporary one.
+    A stack that the backend does not know is previewed in a temporary one.
     With `hide_secrets`, the engine decrypts nothing.
     """
     runner.pulumi()  # fails early without an engine
-    return [_preview(name, create=create, hide=hide_secrets) for name in names]
+    return [_preview(name, hide=hide_secrets) for name in names]
 
 
-def _preview(stack: str, *, create: bool, hide: bool) -> StackPreview:
+def _preview(stack: str, *, hide: bool) -> StackPreview:
     say("preview", f"{stack} ...")
     found = StackPreview(stack=stack, simulated=is_simulated(), without_secrets=hide)
     hides = hide and not is_gateway_file(runner.project_folder() / f"Pulumi.{stack}.yaml")  # a gateway has none
@@ -55,7 +55,7 @@ def _preview(stack: str, *, create: bool, hide: bool) -> StackPreview:
         with contextlib.ExitStack() as held:
             if hides:
                 held.enter_context(frozen_here(stack))
-            is_known = held.enter_context((without_secrets if hides else selected_or_new)(stack, create=create))
+            is_known = held.enter_context((without_secrets if hides else selected_or_new)(stack))
             changes, unchanged, _ = changes_of(preview(stack), environment_secrets())
             return found.model_copy(update={"changes": changes, "unchanged": unchanged, "new_stack": not is_known})
     except ScriptError as error:

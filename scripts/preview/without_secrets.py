@@ -39,16 +39,14 @@ _ATTRIBUTION: Final = {"goog-pulumi-provisioned": "true"}
 
 
 @contextlib.contextmanager
-def without_secrets(stack: str, *, create: bool) -> Generator[bool]:
+def without_secrets(stack: str) -> Generator[bool]:
     """Replace a stack's secrets with stand-ins, and yield whether the backend knows it. The current folder must be a copy.
 
-    Raises ScriptError if the state cannot be read, or if it is missing and `create` is not set.
+    Raises ScriptError if the state cannot be read.
     """
     try:
         deployed = read_deployment(stack)
     except CommandRefusedError:  # the backend has no such stack
-        if not create:
-            raise
         deployed = None
     path = runner.project_folder() / f"Pulumi.{stack}.yaml"
     text = path.read_text(encoding="utf-8")

@@ -1,4 +1,4 @@
-"""Import the resources of an interrupted `pulumi up` into the state.
+"""Import the resources of an interrupted `gemma up` into the state.
 
 Imports existing resources that have the stack's labels. Clears pending operations
 whose resource was never created. Lists resources with the same name and another
@@ -43,7 +43,7 @@ def _recover(options: RecoverOptions) -> ExitCode:
     stack = options.stack
     api = google_api.connect(stack_project(stack))
     if options.dry_run or options.plan is not None:
-        findings = run.look(stack, api)
+        findings = run.look(stack, api, report=lambda text: say("recover", text))
         shown = {key: [one.to_json() for one in findings if one.group == key] for key in run.GROUPS}
         # Independent resources come in any order.
         plan = look_id({"stack": stack, **{key: sorted(map(json.dumps, group)) for key, group in shown.items()}})
@@ -80,7 +80,7 @@ def _recover(options: RecoverOptions) -> ExitCode:
     if recovery.not_owned:
         tell(f"recover: {stack}: {done}. Resolve the problems above, then run `gemma recover {stack}` again.")
         return ExitCode.FAILED
-    tell(f"recover: {stack}: {done}. Run `pulumi up --stack {stack}`.")
+    tell(f"recover: {stack}: {done}. Run `gemma up {stack}`.")
     return ExitCode.DONE
 
 

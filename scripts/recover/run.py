@@ -24,7 +24,7 @@ from engine.deployment import (
     write_deployment,
 )
 from engine.locks import end_dead_locks, past_dead_locks, stack_locks
-from engine.previewed import declared
+from engine.previewed import declared, scratch_backend
 from engine.secrets_provider import create_state
 from scripts.recover.lookup import KINDS, Found, Search, lookup
 from scripts.recover.state_edit import adopted, candidates, is_complete
@@ -94,9 +94,18 @@ class Recovery:
         }
 
 
-def look(stack: str, api: GoogleApi) -> Sequence[Examined]:
-    """Return the findings of a first round without a change. Raises ScriptError."""
-    return _examined(stack, api, read_deployment(stack), declared(stack))
+def look(stack: str, api: GoogleApi, *, report: Report) -> Sequence[Examined]:
+    """Return the findings of a first round without a change. Raises ScriptError.
+
+    A missing or unreadable state is replaced by an empty one in a temporary backend.
+    """
+    was = _state_is(stack)
+    if was == "whole":
+        return _examined(stack, api, read_deployment(stack), declared(stack))
+    report(f"the state of stack {stack} is {was}, so a recovery starts from an empty one")
+    with scratch_backend(stack):
+        create_state(stack)
+        return _examined(stack, api, read_deployment(stack), declared(stack))
 
 
 def recover(stack: str, api: GoogleApi, *, report: Report, confirm: Confirm) -> Recovery:
@@ -152,20 +161,25 @@ def _refresh(stack: str, report: Report) -> None:
     past_dead_locks(stack, lambda: runner.change(stack, "refresh", after_failure=hint), report=report)
 
 
-def _readable(stack: str, report: Report, confirm: Confirm) -> str:
-    """Ensure a readable state, and return how it was: whole, missing or unreadable."""
+def _state_is(stack: str) -> str:
+    """Return how the state is: whole, missing or unreadable. Raises ScriptError if that is unknown."""
     try:
         read_deployment(stack)
     except ScriptError as error:
         has_settings = (runner.project_folder() / f"Pulumi.{stack}.yaml").is_file()
         if isinstance(error, StateUnreadableError) and error.cut_off:
-            was = "unreadable"
-        elif "does not exist" in str(error) and has_settings:
-            was = "missing"
-        else:
-            raise
-    else:
-        return "whole"
+            return "unreadable"
+        if "does not exist" in str(error) and has_settings:
+            return "missing"
+        raise
+    return "whole"
+
+
+def _readable(stack: str, report: Report, confirm: Confirm) -> str:
+    """Ensure a readable state, and return how it was: whole, missing or unreadable."""
+    was = _state_is(stack)
+    if was == "whole":
+        return was
     confirm(())
     report(f"the state of stack {stack} is {was}, starting from an empty one")
     if was == "missing":

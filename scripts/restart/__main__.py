@@ -1,7 +1,7 @@
 """Restart the server on a TPU machine without changing its settings.
 
-  gemma restart NAME --dry-run
-  gemma restart NAME
+  gemma restart STACK --dry-run
+  gemma restart STACK
 
 The machine drains the running requests and starts the server again; capacity,
 address and settings stay. Prompts, and waits until the server is ready.

@@ -1,8 +1,8 @@
 """Check the new revision of a service, then move all traffic to it.
 
-  gemma rollout NAME --dry-run
-  gemma rollout NAME
-  gemma rollout NAME --to gemma-NAME-00003-abc
+  gemma rollout STACK --dry-run
+  gemma rollout STACK
+  gemma rollout STACK --to gemma-STACK-00003-abc
 
 The smoke checks run while the revision has no traffic; if one fails, the old
 revision keeps all traffic. For stacks with cloudRun.rollout: docs/rollout.md.
@@ -84,7 +84,7 @@ def _of_stack(stack: str) -> "Rollout":
     require_server(stack, outputs, what="roll out")
     if outputs.rollout is None:
         raise CommandRefusedError(
-            f"Stack {stack} has no cloudRun.rollout, so `pulumi up` shifts its traffic. Set it in Pulumi.{stack}.yaml, "
+            f"Stack {stack} has no cloudRun.rollout, so `gemma up` shifts its traffic. Set it in Pulumi.{stack}.yaml, "
             f"such as cloudRun.rollout: {{}}, then run `gemma up {stack}`."
         )
     if outputs.rollout.traffic is not None:

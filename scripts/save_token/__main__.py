@@ -82,7 +82,7 @@ def _save(options: SaveOptions) -> ExitCode:
         )
     else:
         how = "encrypted in" if options.secret is None else "in Secret Manager as"
-        say("save_token", f"saved the {kind.what} of stack {stack} {how} {place}. Next: pulumi up --stack {stack}")
+        say("save_token", f"saved the {kind.what} of stack {stack} {how} {place}. Next: gemma up {stack}")
     return ExitCode.DONE
 
 

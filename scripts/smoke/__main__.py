@@ -1,10 +1,10 @@
 """Check a deployed server or any vLLM server.
 
-  gemma smoke NAME
-  gemma smoke --url URL --model ID --max-ttft-s 0.5
+  gemma smoke STACK
+  gemma smoke --url URL --max-ttft-s 0.5
 
-Compares each measurement with its threshold. With --stack, the thresholds come
-from the stack's outputs; with --url, they are options. Metrics without a
+Compares each measurement with its threshold. The thresholds of a stack
+come from its outputs; with --url, they are options. Metrics without a
 threshold are reported but not checked. OPENAI_API_KEY is sent as a bearer
 token. docs/smoke.md describes every check.
 """
@@ -31,7 +31,9 @@ class SmokeServerOptions:
 
     stack: Annotated[str | None, Option("Check the server of this stack.", metavar="NAME")] = None
     url: Annotated[str | None, Option("Check the server at this address.", metavar="URL")] = None
-    model: Annotated[str | None, Option("With --url: name of the model to request.", metavar="ID")] = None
+    model: Annotated[
+        str | None, Option("With --url: name of the model. Default: the first served model.", metavar="ID")
+    ] = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,18 +74,16 @@ def _smoke(options: SmokeOptions) -> ExitCode:
 
     server = options.server
     if (server.stack is None) == (server.url is None):
-        raise CommandRefusedError("No server selected. Pass --stack NAME, or --url URL and --model ID.")
+        raise CommandRefusedError("No server selected. Pass STACK or --url URL.")
     if server.stack is not None:
         outputs = stack_outputs(server.stack)
         failure = ServerFailure(server.stack) if outputs.target == "tpu" else None
         # The plan is for one server.
         planned = deployed_plan(server.stack, outputs).smoke if outputs.target != "gateway" else None
         way, target = open_stack_access(outputs), stack_target(server.stack, outputs, planned, failure)
-    elif server.url is not None and server.model:
-        way, features = open_url_access(server.url), _features(options.thresholds.features)
-        target = SmokeTarget(model=server.model, thresholds=_thresholds(options.thresholds), features=features)
     else:
-        raise CommandRefusedError("--url requires --model ID, the name of the served model.")
+        way, features = open_url_access(server.url or ""), _features(options.thresholds.features)
+        target = SmokeTarget(model=server.model or "", thresholds=_thresholds(options.thresholds), features=features)
     with way as access:
         report = run_smoke(access, target, _progress)
     _progress("")

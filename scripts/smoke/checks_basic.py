@@ -4,6 +4,7 @@ import asyncio
 import statistics
 import time
 from collections.abc import Mapping
+from dataclasses import replace
 from http import HTTPStatus
 from typing import Final
 
@@ -113,9 +114,11 @@ async def health(context: CheckContext) -> Outcome:
 
 
 async def served_model(context: CheckContext) -> Outcome:
-    """Check that /v1/models lists the stack's model."""
-    context.wanted = wanted = context.target.model
+    """Check that /v1/models lists the model of the target. A target without one gets the first."""
     models = served_models(succeeded(await context.client.get("/v1/models", limit_s=CALL_LIMIT_S)).body)
+    if models and not context.target.model:
+        context.target = replace(context.target, model=models[0].id)
+    context.wanted = wanted = context.target.model
     served = next((found for found in models if found.id == wanted), None)
     if served is None:
         detail = "the server serves another model. Check `vllm.servedModelName` and `model` in the settings."

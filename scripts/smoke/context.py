@@ -31,7 +31,7 @@ class SmokeTarget:
     """A server and its thresholds. A metric whose threshold is None is reported but not checked."""
 
     model: str
-    """The name to send as `model`."""
+    """The name to send as `model`. Empty: the first that the server lists."""
     thresholds: SmokeThresholds
     memory: MemorySummary | None = None
     """Planned memory and KV cache; None without a stack."""

@@ -59,7 +59,11 @@ def print_table(report: SmokeReport, target: Console) -> None:
     """Print the table, the notes of its checks, and the summary."""
     headings = ("check", "result", "measured", "expected", "s")
     shown = FittedTable(
-        f"{report.model} at {report.url}", headings, whole=("check", "result"), numbers=("s",), least=("s", "expected")
+        f"{report.model or 'server'} at {report.url}",
+        headings,
+        whole=("check", "result"),
+        numbers=("s",),
+        least=("s", "expected"),
     )
     for check in report.checks:
         outcome = check.outcome

@@ -82,7 +82,7 @@ def run_smoke(
     return SmokeReport(
         stack=target.stack,
         url=plain_url(access.base_url),
-        model=target.model,
+        model=context.target.model,
         simulated=context.simulated,
         checks=tuple(results),
         interrupted=interrupted,

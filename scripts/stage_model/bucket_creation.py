@@ -67,7 +67,7 @@ def has_bucket(stack: str, settings: Settings) -> bool:
     if waiting:
         raise CommandRefusedError(
             f"An update of stack {stack} was interrupted before it deleted {', '.join(waiting)}, "
-            f"and staging deletes no resources. Run `pulumi up --stack {stack}`, "
+            f"and staging deletes no resources. Run `gemma up {stack}`, "
             "which deletes them and then stops for the weights. Then stage again."
         )
     return False
@@ -81,7 +81,7 @@ def _creation_steps(frozen: FrozenProject) -> Sequence[PlannedStep]:
         changes = "; ".join(f"{step.op} of `{step.name}` ({step.type})" for step in others)
         raise CommandRefusedError(
             f"Cannot create the bucket of stack {stack} because the engine plans other changes too: "
-            f"{changes}. Review `pulumi preview --stack {stack}`, "
+            f"{changes}. Review `gemma preview {stack}`, "
             f"run `gemma up {stack}`, then stage again."
         )
     return steps
@@ -98,7 +98,7 @@ def _require_unmoved(stack: str, settings: Settings, bucket: ResourceState) -> N
     if is_now != (name, location):
         raise CommandRefusedError(
             f"The bucket of stack {stack} is {is_now[0]} in {is_now[1]}, "
-            f"but the settings have {name} in {location}. Neither staging nor `pulumi up` replaces "
-            f"a protected bucket (see `pulumi preview --stack {stack}`). Revert the region, "
+            f"but the settings have {name} in {location}. Neither staging nor `gemma up` replaces "
+            f"a protected bucket (see `gemma preview {stack}`). Revert the region, "
             "or use another stack there: docs/staging.md, Move a stack to another region."
         )

@@ -60,10 +60,10 @@ def waits_of(state: StackState, locks: Sequence[StackLock], cloud: CloudFacts | 
     if cloud is not None and cloud.state in WAITING_STATES:
         found.append(f"{cloud.place or 'Google'}: {cloud.state}{_since(cloud.state_since, now)}.")
     if cloud is not None and cloud.state == ACTIVE and _recorded(state) in WITHOUT_MACHINE:
-        found.append("The capacity became active after the last `pulumi up`. The next one continues with it.")
+        found.append("The capacity became active after the last `gemma up`. The next one continues with it.")
     other = _renewal(state)
     if other:
-        found.append(f"A renewal is not finished: {other}. The next `pulumi up` continues it.")
+        found.append(f"A renewal is not finished: {other}. The next `gemma up` continues it.")
     found += [lock_sentence(lock, now) for lock in locks]
     if state.pending and not locks:
         names = ", ".join(sorted({str(item.get("urn")).rpartition("::")[2] for item in state.pending}))
@@ -79,13 +79,13 @@ def lock_sentence(lock: StackLock, now: datetime) -> str:
 
 
 def _recorded(state: StackState) -> str:
-    """Return the state of the queued resource after the last `pulumi up`; empty without one."""
+    """Return the state of the queued resource after the last `gemma up`; empty without one."""
     found = serving(state)
     return str(found.outputs.get("state") or "") if found else ""
 
 
 def _renewal(state: StackState) -> str:
-    """Return the second queued resource of a renewal and its state after the last `pulumi up`; empty without one."""
+    """Return the second queued resource of a renewal and its state after the last `gemma up`; empty without one."""
     found = serving(state)
     name = str(found.outputs.get("renewalName") or "") if found else ""
     if found is None or not name:
@@ -102,7 +102,7 @@ def _since(moment: str | None, now: datetime) -> str:
 
 def next_command(status: StackStatus, state: StackState, locks: Sequence[StackLock]) -> str:
     """Return the command to run next."""
-    up = f"pulumi up --stack {status.stack}" if state.is_gateway else f"gemma up {status.stack}"
+    up = f"gemma up {status.stack}"
     choices = _commands(status, state, locks)
     return next(command for applies, command in choices if applies).format(stack=status.stack, up=up)
 
@@ -122,7 +122,7 @@ def _commands(status: StackStatus, state: StackState, locks: Sequence[StackLock]
     yield google in WAITING_STATES or (cloud is not None and not status.deployed), "{up}"
     yield cloud is not None and cloud.rollout_phase == "waits", "gemma rollout {stack}"
     yield google == ACTIVE and (_recorded(state) in WITHOUT_MACHINE or bool(_renewal(state))), "{up}"
-    yield bool(status.drift), "pulumi preview --stack {stack}"
+    yield bool(status.drift), "gemma preview {stack}"
     yield cloud is None, "gemma doctor {stack}"
     yield status.server is not None and status.server.health != HEALTHY, "gemma logs {stack}"
     yield status.target == "tpu" and phase != READY, "gemma logs {stack} --follow"
@@ -130,7 +130,7 @@ def _commands(status: StackStatus, state: StackState, locks: Sequence[StackLock]
 
 
 def backends_of(state: StackState) -> Sequence[str]:
-    """Return the stacks behind a gateway, as its last `pulumi up` found them; empty for other stacks."""
+    """Return the stacks behind a gateway, as its last `gemma up` found them; empty for other stacks."""
     return [str(as_mapping(one).get("stack")) for one in as_sequence(state.printed.get("backends"))]
 
 
@@ -146,10 +146,10 @@ def judged_gateway(status: StackStatus, state: StackState, rows: Sequence[StackS
         asleep = [row.next_command for row in found if row.health != HEALTHY]
         next_command = [*asleep, f"gemma logs {status.stack}"][0]
     elif not status.deployed and status.cloud is None:
-        waits = [*waits, "No backend had an address at the last `pulumi up`, so the gateway has no service."]
+        waits = [*waits, "No backend had an address at the last `gemma up`, so the gateway has no service."]
         next_command = found[0].next_command if found else next_command
     if moved:
-        next_command = f"pulumi up --stack {status.stack}"
+        next_command = f"gemma up {status.stack}"
     return replace(status, drift=[*status.drift, *moved], waits=waits, next_command=next_command)
 
 

@@ -99,4 +99,4 @@ def utc(at_s: float) -> str:
 
 def up_command(stack: str, *, is_gateway: bool) -> str:
     """Return the command that brings back a server that ended."""
-    return f"pulumi up --refresh --stack {stack}" if is_gateway else f"gemma up {stack}"
+    return f"gemma up {stack} --refresh" if is_gateway else f"gemma up {stack}"

@@ -24,7 +24,7 @@ def _teardown(options: TeardownOptions) -> ExitCode:
     from scripts.teardown.run import Teardown, guard, known
 
     if (options.stack is None) != options.all_stacks:
-        raise CommandRefusedError("Pass either --stack NAME or --all.")
+        raise CommandRefusedError("Pass either STACK or --all.")
     if options.keep_bucket and options.include_retained:
         raise CommandRefusedError("--keep-bucket and --include-retained cannot be combined.")
     if options.over_limit:

@@ -341,7 +341,7 @@ class Teardown:
         elif after.resources:
             self.warnings.append(
                 f"The state of stack {state.stack} still has {len(after.resources)} resources, but the Pulumi engine is not installed. "
-                f"Run `make setup`, then `pulumi destroy --refresh --stack {state.stack}`."
+                f"Run `make setup`, then `gemma teardown {state.stack}`."
             )
 
     def _emptied(self, state: StackState, after: StackState) -> StackState:

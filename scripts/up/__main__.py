@@ -29,10 +29,12 @@ class UpOptions:
 
 def _up(options: UpOptions) -> ExitCode:
     from scripts.up.deploying import deploy
+    from scripts.up.gateway import deploy_gateway
     from scripts.up.starting import prepared
 
-    with prepared(options.stack):
-        return deploy(options.stack, yes=options.yes, refreshes=options.refresh)
+    with prepared(options.stack) as is_gateway:
+        up = deploy_gateway if is_gateway else deploy
+        return up(options.stack, yes=options.yes, refreshes=options.refresh)
 
 
 COMMAND: Final = Command(

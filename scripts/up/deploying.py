@@ -81,11 +81,13 @@ def deploy(stack: str, *, yes: bool, refreshes: bool) -> ExitCode:
             declined="Cancelled. Nothing was changed.",
         )
     try:
-        return _deploy(stack, refresh, steps=len(changes), known=[*messages, *warnings, limits])
+        done = engine_up(stack, refresh, steps=len(changes), known=[*messages, *warnings, limits])
     except KeyboardInterrupt:
         kept = f"interrupted. The created resources stay, including capacity and its request, and cost {coming.price}."
         say("up", f"{kept} Run `gemma up {stack}` again to continue, or `gemma teardown {stack}` to delete it.")
         return ExitCode.INTERRUPTED
+    tell("\n".join([done, *next_lines(stack, stack_outputs(stack))]))
+    return ExitCode.DONE
 
 
 def _require_within_limits(settings: Settings, stack: str, word: str) -> str:
@@ -133,17 +135,18 @@ def counted(changes: Sequence[ResourceChange], unchanged: int) -> str:
     return f"Resources: {', '.join(found)}."
 
 
-def _deploy(stack: str, options: Sequence[str], *, steps: int, known: Sequence[str]) -> ExitCode:
-    """Deploy, and show where the server is and what it costs. `known`: messages of the program that were shown before."""
+def engine_up(stack: str, options: Sequence[str], *, steps: int, known: Sequence[str]) -> str:
+    """Deploy a previewed stack, and return one sentence with the time that it took. Raises ScriptError.
+
+    `known`: messages of the program that were shown before.
+    """
     started_s = time.monotonic()
     code, output = _updated(stack, options, steps=steps, known=known)
     if code != 0 and is_lock_error(output):
         end_dead_locks(stack, parse_locks(output), report=lambda line: say("up", line))
         code, output = _updated(stack, options, steps=steps, known=known)
     if code == 0:
-        done = f"{stack} deployed in {time.monotonic() - started_s:.0f} s."
-        tell("\n".join([done, *next_lines(stack, stack_outputs(stack))]))
-        return ExitCode.DONE
+        return f"{stack} deployed in {time.monotonic() - started_s:.0f} s."
     reason = runner.first_error(output, code).rstrip(".")
     hint = runner.recover_hint(stack, output)
     then = "Then run" if hint else "The created resources are in the state: fix the cause and run"

@@ -15,33 +15,32 @@ from engine.atomic_file import replace_file
 from engine.secrets_provider import create_state
 from engine.state import SERVER_TYPES, StackState, read, remove_empty
 from scripts.cli.command import say
-from scripts.cli.settings import stack_settings
+from scripts.cli.settings import gateway_settings, stack_settings
 from scripts.doctor.face import blocking, entries, width_of
 from scripts.status.face import CAPACITY, CloudFacts, facts_within, serving
-from stacks.loading import is_gateway_file, read_yaml
+from stacks.loading import read_yaml
 from stacks.settings import Settings
 
 _GOOGLE_LIMIT_S: Final = 10.0
 
 
 @contextlib.contextmanager
-def prepared(stack: str) -> Generator[None]:
+def prepared(stack: str) -> Generator[bool]:
     """Require that nothing blocks a stack, and create its state if it has none. A failure removes an empty new state.
 
-    Raises CommandRefusedError before anything is created, even for a gateway.
+    Yield whether it is a gateway. Raises CommandRefusedError before anything is created.
     """
     runner.require_stacks([stack])
     path = runner.project_folder() / f"Pulumi.{stack}.yaml"
-    if is_gateway_file(path):
-        raise CommandRefusedError(f"Stack {stack} is a gateway. Run `pulumi up --stack {stack}`.")
-    settings = stack_settings(stack)
+    settings = None if gateway_settings(stack) else stack_settings(stack)
     is_known = stack in runner.listed_stacks()
-    _require_unblocked(stack, settings, is_known=is_known)
+    if settings is not None:  # no check of the doctor is for a gateway
+        _require_unblocked(stack, settings, is_known=is_known)
     text = path.read_text(encoding="utf-8")
     if not is_known:
         create_state(stack)
     try:
-        yield
+        yield settings is None
     except BaseException as error:
         if not is_known and remove_empty(read(stack)):
             _restore(path, text)

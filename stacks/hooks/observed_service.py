@@ -81,7 +81,7 @@ def _allow_only_a_creation(place: ServicePlace) -> None:
         if not pulumi.runtime.is_dry_run():
             raise CommandRefusedError(
                 f"Service {place.name} was not changed, because its traffic is unknown (the Cloud Run API was off when this run started). "
-                f"Wait some minutes, then run `pulumi up --stack {place.stack}` again."
+                f"Wait some minutes, then run `gemma up {place.stack}` again."
             )
 
     hook = pulumi.ResourceHook("traffic-unknown", refuse)

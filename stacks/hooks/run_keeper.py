@@ -173,7 +173,7 @@ class RunKeeper:
         except Exception as error:  # noqa: BLE001 - an error of the hook must not fail an update that succeeded
             pulumi.log.warn(
                 f"The start of stack {self.stack} could not be recorded in the description of {self.account} ({_why(error)}). "
-                "The next `pulumi up` will try again."
+                "The next `gemma up` will try again."
             )
 
     def _past(self, runs: StackRuns | None) -> Answer[str]:

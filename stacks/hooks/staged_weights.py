@@ -106,7 +106,7 @@ class StagedWeights:
 
     async def fault(self) -> Unproved | None:
         """Return the fault of the folder, or that it cannot be checked."""
-        remedy = f"Run `gemma stage_model {self.stack}`, then `pulumi up --stack {self.stack}`."
+        remedy = f"Run `gemma stage_model {self.stack}`, then `gemma up {self.stack}`."
         stored: Mapping[str, StoredFile] = {}
         manifest: object = None
         try:

@@ -69,7 +69,7 @@ class BucketCheck:
         if self.ownership.owns(labels=cast("Mapping[str, object]", answer.get("labels") or {})):
             return (
                 f"Bucket {self.bucket} was retained by an earlier deployment of this stack. "
-                f"Run `gemma recover {stack}` to import it with its weights, then `pulumi up --stack {stack}`."
+                f"Run `gemma recover {stack}` to import it with its weights, then `gemma up {stack}`."
             )
         return (
             f"Bucket {self.bucket} exists without this stack's labels. To use its weights, set "

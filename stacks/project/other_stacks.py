@@ -43,7 +43,7 @@ def network_of_gateway(gateway: str, *, project: str, regions: Sequence[str], do
     except ContractError:
         what = "does not exist" if outputs is None else "has no network yet, or has another target"
         raise CommandRefusedError(
-            f"{key}: stack {gateway} {what}. Run `pulumi up --stack {gateway}` with target gateway, then try again."
+            f"{key}: stack {gateway} {what}. Run `gemma up {gateway}` with target gateway, then try again."
         ) from None
     other = network.network.split("/")[1]
     if other != project:
@@ -54,11 +54,11 @@ def network_of_gateway(gateway: str, *, project: str, regions: Sequence[str], do
     if absent:
         raise CommandRefusedError(
             f"{key}: its network has no subnetwork in {', '.join(absent)}. Add the region to gemma-serving:gateway.regions in "
-            f"Pulumi.{gateway}.yaml and run `pulumi up --stack {gateway}`, or remove its zones from gemma-serving:tpu.zones."
+            f"Pulumi.{gateway}.yaml and run `gemma up {gateway}`, or remove its zones from gemma-serving:tpu.zones."
         )
     if downloads and not network.internet_egress:
         raise CommandRefusedError(
             f"{key}: its network has no Cloud NAT, but the machine downloads from the internet. Set gemma-serving:gateway.internetEgress: true in "
-            f"Pulumi.{gateway}.yaml and run `pulumi up --stack {gateway}`."
+            f"Pulumi.{gateway}.yaml and run `gemma up {gateway}`."
         )
     return network

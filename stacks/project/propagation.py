@@ -77,7 +77,7 @@ def require_enabled(project: str, apis: Sequence[str]) -> None:
     except CommandRefusedError as error:
         if not pulumi.runtime.is_dry_run():
             raise CommandRefusedError(f"{error} {doctor_hint(pulumi.get_stack())}") from None
-        pulumi.log.warn(f"`pulumi up` will refuse: {error}")
+        pulumi.log.warn(f"`gemma up` will refuse: {error}")
 
 
 def require_resource_manager(project: str) -> None:
@@ -134,7 +134,7 @@ def exists_hint(message: str) -> str | None:
     else:
         return None
     stack = pulumi.get_stack()
-    fix = f"Run `gemma recover {stack}`, then `pulumi up --stack {stack}`."
+    fix = f"Run `gemma recover {stack}`, then `gemma up {stack}`."
     return f"{fix} {cause} recover imports resources with this stack's labels and lists the others."
 
 
@@ -166,7 +166,7 @@ def deleted_account_hint(message: str, type_: str, inputs: Mapping[str, object],
     return (
         "Google rejects the grant because the policy still names the deleted account of that e-mail. "
         f"Run `gcloud {words} --member='{found['deleted']}' --role={inputs.get('role')}`, then "
-        f"`pulumi up --stack {pulumi.get_stack()}`."
+        f"`gemma up {pulumi.get_stack()}`."
     )
 
 

@@ -65,10 +65,10 @@ class ReadinessProbeSettings(Block):
 
 
 class RolloutSettings(Block):
-    """Checks before traffic: `pulumi up` creates a revision without traffic, and `gemma rollout` checks it and moves the traffic."""
+    """Checks before traffic: `gemma up` creates a revision without traffic, and `gemma rollout` checks it and moves the traffic."""
 
     traffic: dict[RevisionName, Annotated[int, Field(ge=1, le=100)]] | None = None
-    """Traffic percentage by revision, for example `{ gemma-l4-qat-00003-abc: 100 }` to roll back to that revision. With it `pulumi up` moves the
+    """Traffic percentage by revision, for example `{ gemma-l4-qat-00003-abc: 100 }` to roll back to that revision. With it `gemma up` moves the
     traffic and `gemma rollout` does not."""
 
     @field_validator("traffic")
@@ -109,7 +109,7 @@ class CloudRunSettings(Block):
     readiness_probe: ReadinessProbeSettings | None = None
     """Probe of a running instance. One that does not respond gets no new requests. A preview feature of Cloud Run."""
     rollout: Annotated[RolloutSettings | None, OnChange("update")] = None
-    """Checks before traffic: `pulumi up` creates a revision without traffic, and `gemma rollout` moves the traffic. By default a revision that
+    """Checks before traffic: `gemma up` creates a revision without traffic, and `gemma rollout` moves the traffic. By default a revision that
     starts gets all traffic."""
     ingress: Annotated[Literal["all", "internal", "internal-and-cloud-load-balancing"], OnChange("update")] = "all"
     """Networks that can reach the service. Other callers, including checks from your machine, get a 404."""

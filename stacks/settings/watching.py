@@ -23,7 +23,7 @@ class AlertRecipients(Block):
     """Alerts in Cloud Monitoring."""
 
     enabled: Annotated[bool, Judged("watch.alerts_enabled")] = True
-    """Create alert policies and, with metrics, a dashboard. The account that runs `pulumi up` needs `roles/monitoring.editor` and
+    """Create alert policies and, with metrics, a dashboard. The account that runs `gemma up` needs `roles/monitoring.editor` and
     `roles/logging.configWriter`."""
     email: Annotated[Email | None, Judged("watch.email")] = None
     """E-mail address that alerts are sent to. Without `email` and `webhook`, only the console and `gemma alerts` show them."""

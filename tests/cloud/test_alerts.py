@@ -143,7 +143,7 @@ def test_what_cannot_be_read_is_unknown_with_the_way_out(monkeypatch):
     with open_world() as world:
         empty = read_alerts(world.api, stack=STACK, project=PROJECT)
         assert (empty.verdict, empty.policies) == ("unknown", 0)
-        assert "so nothing watches it. To create them, run `pulumi up --stack" in empty.unwatched[0]
+        assert "so nothing watches it. To create them, run `gemma up x`" in empty.unwatched[0]
         world.call("POST", "monitoring", f"v3/projects/{PROJECT}/alertPolicies", policy("Pressure"))
         not_evaluated = read_alerts(world.api, stack=STACK, project=PROJECT)
         assert (not_evaluated.verdict, not_evaluated.policies) == ("unknown", 1)

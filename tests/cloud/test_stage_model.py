@@ -266,7 +266,7 @@ def test_another_region_moves_no_bucket(monkeypatch, capsys):
     assert stage("--from", "checkpoint") == ExitCode.REFUSED
     said = capsys.readouterr().err
     assert f"The bucket of stack mine is {OWN} in EUROPE-WEST4, but the settings have {OWN} in US-EAST4." in said
-    assert "`pulumi preview --stack mine`" in said
+    assert "`gemma preview mine`" in said
     assert ran == []
 
 
@@ -284,7 +284,7 @@ def test_only_creations_run(monkeypatch, capsys, what):
     ran = Engine(monkeypatch, preview={"steps": OTHER_STEPS[what]}).ran
     assert stage("--from", "checkpoint") == ExitCode.REFUSED
     said = capsys.readouterr().err
-    assert "Review `pulumi preview --stack mine`" in said
+    assert "Review `gemma preview mine`" in said
     assert [each[0] for each in ran] == ["preview"]
 
 
@@ -341,9 +341,8 @@ def test_nothing_is_made_while_an_api_of_the_stack_is_off(monkeypatch, capsys):
 def test_an_interrupted_replacement_is_ended_by_up_and_not_by_staging(monkeypatch, capsys):
     ran = Engine(monkeypatch, in_state(delete=True)).ran
     assert stage("--from", "checkpoint") == ExitCode.REFUSED
-    assert (
-        "was interrupted before it deleted models, and staging deletes no resources. Run `pulumi up --stack mine`"
-        in (capsys.readouterr().err)
+    assert "was interrupted before it deleted models, and staging deletes no resources. Run `gemma up mine`" in (
+        capsys.readouterr().err
     )
     assert ran == []
 

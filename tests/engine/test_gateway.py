@@ -83,7 +83,7 @@ def network(workspace):
     write_settings(workspace, {"tpu-a": 4, LATE: 24}, "    waitPerZone: 5m\n    waitTotal: 5m\n")
     too_early = workspace.pulumi("preview", "--stack", "tpu-a", expect=FAILURE)
     assert 'gemma-serving:tpu.gateway = "gateway": stack gateway has no network yet' in too_early.text
-    return workspace.up(GATEWAY)
+    return workspace.script("up", "--stack", GATEWAY, "--yes")
 
 
 @pytest.fixture(scope="module")
@@ -109,7 +109,8 @@ def test_the_first_up_of_a_gateway_is_its_network_and_says_what_comes_next(works
     assert "GTW03: Backend tpu-a has no address (it is not deployed)" in network.text
     found = outputs(workspace)
     assert found["gatewayNetwork"]["subnetwork"] == "gemma-gateway"
-    assert found["next"].startswith("pulumi up --stack tpu-a")
+    assert found["next"].startswith("`gemma up tpu-a`")
+    assert network.out.strip().endswith("Run `gemma up tpu-a`, then `gemma up gateway`.")
     assert not workspace.get("run", f"v2/projects/{PROJECT}/locations/us-east5/services").get("services")
     workspace.assert_no_changes(GATEWAY)
 
@@ -119,7 +120,7 @@ def test_a_server_without_capacity_fails_alone_and_joins_later_by_one_update(sta
     rows = rows_of(started["status"])
     assert (rows[GATEWAY]["health"], rows["tpu-a"]["health"], rows[LATE]["server"]) == ("ready", "ready", None)
     moved = rows_of(started["moved"])[GATEWAY]
-    assert moved["next_command"] == f"pulumi up --stack {GATEWAY}"
+    assert moved["next_command"] == f"gemma up {GATEWAY}"
     assert any(f"Backend {LATE} has address" in sentence for sentence in moved["drift"])
     assert re.findall(r"([+~-]+) \d+ to (\w+)", started["preview"].text) == [("~", "update")]
     assert "GTW03" not in started["preview"].text

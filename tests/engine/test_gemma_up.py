@@ -23,7 +23,7 @@ def test_after_a_500_recover_stands_first_and_repairs_the_stack(workspace):
         failed = workspace.run(*up, expect=1)
         last = failed.err.splitlines()[-1]
         assert last.startswith(f"up: Run `gemma recover {FAILED}` first, because Google may have")
-        assert f"Run `gemma recover {FAILED}`, then `pulumi up --stack {FAILED}`. " in failed.err
+        assert f"Run `gemma recover {FAILED}`, then `gemma up {FAILED}`. " in failed.err
     workspace.script("recover", "--stack", FAILED, "--yes")
     workspace.run(*up)
     workspace.teardown(FAILED)

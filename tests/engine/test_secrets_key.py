@@ -69,7 +69,7 @@ def test_who_may_only_decrypt_makes_and_reads_stacks_and_who_may_not_reads_no_se
     assert "useToDecrypt' denied on resource" in refused.stderr
     assert is_passphrase_error(runner.error_of(refused)), "what a script says then is about the passphrase or the key"
     kms.calls.clear()
-    with without_secrets("a", create=False) as is_known:
+    with without_secrets("a") as is_known:
         assert is_known
         assert run(monkeypatch, neither, "config", "get", NAME, "--stack", "a").stdout.strip() == STAND_IN
     assert (kms.calls, path.read_text()) == ([], text)

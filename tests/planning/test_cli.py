@@ -67,7 +67,12 @@ def test_a_stack_is_planned_with_other_values_and_its_file_stays_as_it_is(run):
             "with --set: gemma-serving:cloudRun.memry is not a known setting. Did you mean cloudRun.memory?",
         ),
         ("cloudRun.memory=", "--set cloudRun.memory has no value"),
-        ("cloudRn.memory=32Gi", '--set has no key "cloudRn.memory"'),
+        ("cloudRn.memory=32Gi", '--set has no key "cloudRn.memory". Did you mean cloudRun.memory?'),
+        (
+            "acceleratorType=v5e-4",
+            'no key "acceleratorType". Did you mean tpu.acceleratorType? docs/reference/settings.md lists the keys.',
+        ),
+        ("frobnicate=1", 'no key "frobnicate". docs/reference/settings.md lists the keys.'),
     ],
 )
 def test_a_wrong_path_or_value_of_a_settings_file_is_one_sentence(run, pair: str, said: str):

@@ -52,8 +52,8 @@ COMMAND_LINES = (
     typed("connect tpu-v6e1", "tpu-v6e1 is not a command", "To select a stack, pass --stack tpu-v6e1. See --help."),
     typed("preview show", "show is not a command", "Commands: run, plans, comment. See --help."),
     typed("logs", "--stack", "See --help."),
-    typed("smoke", "No server selected", "Pass --stack NAME, or --url URL and --model ID."),
-    typed("teardown", "", "Pass either --stack NAME or --all."),
+    typed("smoke", "No server selected", "Pass STACK or --url URL."),
+    typed("teardown", "", "Pass either STACK or --all."),
     typed("save_token hftoken --stack tpu-v6e1", "KEY is 'hftoken'", "Did you mean hfToken?"),
     typed(
         "save_token hfToken --stack tpu-v6e1 --generate", "--generate supports only apiKey", "Get a Hugging Face token"
@@ -77,7 +77,7 @@ NEW = (
     typed("new chat --model E2B --workload in=100", "requires a load", "Add users=N or rate=N to --workload."),
 )
 PLAN = (
-    typed("plan", "No deployment", "Pass --stack NAME, or --model ID and --accelerator NAME."),
+    typed("plan", "No deployment", "Pass STACK, or --model ID and --accelerator NAME."),
     typed(
         "plan --model E2B", "No accelerator", "Pass --accelerator NAME, --device FIGURES, or --compare for all of them."
     ),
@@ -113,7 +113,7 @@ PLAN = (
     ),
 )
 BENCH = (
-    typed("bench", "No server selected", "Pass --stack NAME or --url URL."),
+    typed("bench", "No server selected", "Pass STACK or --url URL."),
     typed("bench --stack l4-qat --url http://127.0.0.1:9", "--stack and --url cannot be combined", "Pass one of them."),
     typed("bench --url http://localhost:9", "--url is localhost", "Use 127.0.0.1."),
     typed(

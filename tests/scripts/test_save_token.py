@@ -74,7 +74,7 @@ def test_a_value_reaches_the_engine_through_standard_input_only(monkeypatch, cap
         (("config", "set", "--secret", key, "--stack", "tpu-v6e4"), value),
         (("config", "rm", f"{key}Secret", "--stack", "tpu-v6e4"), None),
     ]
-    assert "encrypted in Pulumi.tpu-v6e4.yaml. Next: pulumi up --stack tpu-v6e4" in said.err
+    assert "encrypted in Pulumi.tpu-v6e4.yaml. Next: gemma up tpu-v6e4" in said.err
 
 
 @pytest.mark.parametrize(

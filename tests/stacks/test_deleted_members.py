@@ -46,4 +46,4 @@ def test_googles_refusal_names_the_command_that_removes_the_grant(monkeypatch, t
     args = pulumi.ErrorHookArgs("urn", "", "n", type_, new_inputs=given, failed_operation="create", errors=[error])
     assert not asyncio.run(propagation._Waits(PROJECT).again(args))
     assert f"Run `gcloud {words}" in told[0]
-    assert f" --member='deleted:{MEMBER}?uid=1' --role=roles/viewer`, then `pulumi up --stack x`." in told[0]
+    assert f" --member='deleted:{MEMBER}?uid=1' --role=roles/viewer`, then `gemma up x`." in told[0]

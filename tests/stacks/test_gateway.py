@@ -92,7 +92,7 @@ def test_a_gateway_without_a_backend_that_is_up_is_a_network_and_an_account(up):
     assert subnets["gemma-gateway-gateway"]["ipCidrRange"] == GATEWAY_RANGE
     assert exported["target"] == "gateway"
     assert "endpoint" not in exported
-    assert "--stack tpu-a" in exported["next"]
+    assert "gemma up tpu-a" in exported["next"]
 
 
 def test_a_gateway_with_a_server_runs_envoy_in_its_own_subnet_for_its_callers_only(up):
@@ -195,7 +195,7 @@ def test_each_finding_names_its_backend_and_the_way_out(project, subtests):
             {"tpu-a": a, "l4": b},
             {},
         ),
-        ("GTW03", "Run `pulumi up --stack tpu-b`", pair, {"tpu-a": a, "tpu-b": DeployedBackend()}, {}),
+        ("GTW03", "Run `gemma up tpu-b`", pair, {"tpu-a": a, "tpu-b": DeployedBackend()}, {}),
         ("GTW03", "network and the account", pair, {"tpu-a": DeployedBackend(), "tpu-b": DeployedBackend()}, {}),
         ("GTW04", "tpu-a is the only backend", {"tpu-a": server()}, {"tpu-a": a}, {}),
         ("GTW07", "run 1,024 concurrent requests", full, both, {"maxInstances": 1}),

@@ -67,7 +67,7 @@ def test_a_hook_that_cannot_record_warns_and_never_fails_or_repeats_the_update(c
     failure = pulumi.ErrorHookArgs("urn", "", "capacity", CAPACITY, "create", ["no"])
     assert asyncio.run(keeper.note_failed(failure)) is False
     assert len(said) == 2
-    assert "(denied). The next `pulumi up` will try again." in said[0]
+    assert "(denied). The next `gemma up` will try again." in said[0]
 
 
 def test_what_may_pass_is_tried_three_times_and_a_refusal_once(context, monkeypatch):

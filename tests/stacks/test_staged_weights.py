@@ -19,7 +19,7 @@ from stacks.hooks.staged_weights import StagedWeights
 from tests.stacks.failed_start import context_of, failed_start
 
 PROJECT, BUCKET, FOLDER = "local-project", "weights-of-a-stack", "models/gemma"
-REMEDY = "Run `gemma stage_model x`, then `pulumi up --stack x`."
+REMEDY = "Run `gemma stage_model x`, then `gemma up x`."
 
 
 @pytest.fixture

@@ -153,30 +153,11 @@ def test_who_approves_a_deployment_reads_that_no_guard_is_set():
     assert [word for word in words if word not in shown] == []
 
 
-@pytest.mark.parametrize(
-    ("target", "command"),
-    [
-        ("tpu", ".venv/bin/python -m scripts.up --stack s --yes"),
-        ("gateway", ".venv/bin/pulumi up --yes --non-interactive --suppress-outputs --stack s"),
-    ],
-)
-def test_a_deployment_is_gemma_up_or_pulumi_up_of_a_gateway(tmp_path, target, command):
-    (tmp_path / "Pulumi.s.yaml").write_text(f"config:\n  gemma-serving:target: {target}\n")
-    folder = tmp_path / ".venv" / "bin"
-    folder.mkdir(parents=True)
-    for name in ("python", "pulumi"):
-        (folder / name).write_text('#!/bin/sh\necho "$0 $*"\nexit 3\n')
-        (folder / name).chmod(0o755)
-    words = ["bash", "-e", "-c", step_script("deploy.yml", "Deploy")]
-    variables = {**os.environ, "STACK": "s"}
-    done = subprocess.run(words, cwd=tmp_path, env=variables, capture_output=True, text=True, check=False)
-    assert (done.returncode, done.stdout) == (3, f"{tmp_path}/{command}\n")
-
-
 def test_a_deployment_waits_for_an_approval_and_is_checked():
     jobs_of = WORKFLOWS["deploy.yml"]["jobs"]
     preview, deploy = jobs_of["preview"], jobs_of["deploy"]
     assert (preview["environment"], deploy["environment"], deploy["needs"]) == ("plan", "deploy", "preview")
+    assert step_script("deploy.yml", "Deploy") == 'exec .venv/bin/python -m scripts.up --stack "$STACK" --yes\n'
     assert step_script("deploy.yml", "Smoke") == 'exec .venv/bin/python -m scripts.smoke --stack "$STACK"'
     assert [step["name"] for step in deploy["steps"][-3:-1]] == ["Deploy", "Smoke"]
     last = deploy["steps"][-1]
@@ -500,7 +481,7 @@ def test_a_secret_reaches_only_jobs_of_an_environment_and_a_pull_request_reads_n
     assert "secrets" not in str(preview)
     assert [job for job in preview["jobs"].values() if "environment" in job] == []
     script = (ROOT / "scripts" / "preview" / "ci_preview.sh").read_text()
-    assert script.count("scripts.preview run ") == script.count("scripts.preview run --create --without-secrets ") == 2
+    assert script.count("scripts.preview run ") == script.count("scripts.preview run --without-secrets ") == 2
 
 
 def test_the_commands_of_the_page_make_the_environments_that_its_table_names():

@@ -217,5 +217,5 @@ def _tunnel_admins(subject: Subject) -> RuleResult | None:
         f"`tpu.tunnel_members` grants {whom} roles/tpu.admin, which can create, stop and delete every TPU of the "
         "project. A tunnel needs only a custom role with 3 permissions.",
         remedies=(change("tpu.tunnel_role", SUGGESTED_ID),),
-        advice=f"Create the role once, before `pulumi up`: `{command}`.",
+        advice=f"Create the role once, before `gemma up`: `{command}`.",
     )

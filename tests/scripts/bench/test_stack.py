@@ -92,7 +92,7 @@ def test_the_stacks_adapters_are_named_in_turn(start_server, tmp_path, monkeypat
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["--out", "x"], "bench: No server selected. Pass --stack NAME or --url URL"),
+        (["--out", "x"], "bench: No server selected. Pass STACK or --url URL"),
         (
             ["--url", "http://127.0.0.1:9", "--stack", "l4", "--out", "x"],
             "bench: --stack and --url cannot be combined. Pass one of them.",

@@ -155,7 +155,7 @@ def test_a_tunnel_may_take_as_long_as_the_first_connection_of_gcloud():
 @pytest.mark.parametrize("state", ["ACCEPTED", "WAITING_FOR_RESOURCES", "PROVISIONING"])
 def test_a_stack_whose_capacity_has_not_come_is_not_reached_for(state):
     queued = {"target": "tpu", "auth": "tunnel", "location": "us-east5-a", "state": state}
-    with pytest.raises(AccessError, match=rf"its request in us-east5-a was {state} .*\. Run `pulumi up` again"):
+    with pytest.raises(AccessError, match=rf"its request in us-east5-a was {state} .*\. Run `gemma up` again"):
         open_stack_access(from_json(StackOutputs, sample_outputs(**queued)))
 
 

@@ -388,8 +388,8 @@ def test_a_conversation_reads_prompts_until_they_end(url, capsys, monkeypatch):
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        ((), "Pass either --stack NAME or --url URL."),
-        (("--stack", "x", "--url", "http://127.0.0.1:1"), "Pass either --stack NAME or --url URL."),
+        ((), "Pass either STACK or --url URL."),
+        (("--stack", "x", "--url", "http://127.0.0.1:1"), "Pass either STACK or --url URL."),
         (("chat", "--url", "http://127.0.0.1:1", "--", "ls"), "chat and a command after -- cannot be combined"),
         (("--url", "ftp://x"), "--url is 'ftp://x'"),
     ],
@@ -408,8 +408,9 @@ def test_a_server_that_ended_is_one_sentence_with_its_price_and_the_command(word
     monkeypatch.setattr("engine.state.outputs_in", lambda *_: outputs)
     monkeypatch.setattr("scripts.status.face.served", lambda *_, **__: ServesNow(word="ended", why=why))
     assert main([*words[:1], "--stack", "x", *words[1:]]) == 2
-    again = "pulumi up --refresh --stack x" if target == "gateway" else "gemma up x"
-    assert capsys.readouterr().err == f"connect: {why} To serve again, for $1.42/h, run `{again}`.\n"
+    again = "gemma up x --refresh" if target == "gateway" else "gemma up x"
+    name = "chat" if words else "connect"
+    assert capsys.readouterr().err == f"{name}: {why} To serve again, for $1.42/h, run `{again}`.\n"
 
 
 # --- chat --------------------------------------------------------------------------------------------------------------------------

@@ -14,6 +14,7 @@ from contracts.errors import CommandRefusedError
 from contracts.exit_codes import ExitCode
 from contracts.spelling import meant
 from engine import runner
+from scripts.cli.options import option_fields
 from scripts.gemma import arguments as of_gemma
 from scripts.gemma.__main__ import main, overview
 from scripts.gemma.arguments import ListedStack, call_of, default_stack, with_stack
@@ -74,6 +75,17 @@ def test_without_a_single_stack_the_command_is_refused_with_the_choice(monkeypat
         ("destroy --all", "To delete a stack, run `gemma teardown STACK`."),
         ("ls", "To list the stacks, run `gemma status`."),
         ("price", "To show the cost of a stack, run `gemma plan STACK --costs`."),
+        ("deplyo x", "deplyo is not a command. To deploy a stack, run `gemma up STACK`."),
+        ("launch tpu-v6e1", "To deploy a stack, run `gemma up tpu-v6e1`."),
+        ("ssh tpu-v6e1", "To reach the server of a stack, run `gemma connect tpu-v6e1`."),
+        ("version", "To show the version, run `gemma --version`."),
+        ("tpu-v6e1 --help", "The command comes first: `gemma COMMAND tpu-v6e1`."),
+        ("tpu-v6e2 up", "The command comes first: `gemma up tpu-v6e1` or `gemma up tpu-v6e4`."),
+        ("up Pulumi.tpu-v6e1.yaml", "the settings file of stack tpu-v6e1. Run `gemma up tpu-v6e1`."),
+        ("chat ./Pulumi.tpu-v6e1.yaml", "the settings file of stack tpu-v6e1. Run `gemma chat tpu-v6e1`."),
+        ("Pulumi.tpu-v6e1.yaml plan", "The command comes first: `gemma plan tpu-v6e1`."),
+        ("preview tpu-v6e2", "Did you mean tpu-v6e1 or tpu-v6e4? To create it, run `gemma new`."),
+        ("preview plns", "plns is not a command. Did you mean plans? See --help."),
         ("init", "To write the settings of a new stack, run `gemma new NAME --model 12B`."),
         ("serve", "To deploy a stack, run `gemma up STACK`."),
         ("help destroy", "To delete a stack, run `gemma teardown STACK`."),
@@ -89,7 +101,20 @@ def test_a_word_of_another_tool_is_answered_and_not_executed(words, sentence, ca
 
 
 DELETES = {"teardown", *(word for word, sentence in SYNONYMS.items() if "delete" in sentence)}
-SPENDS = {"up", "new", "stage_model", "rollout", "restart", "recover", "deploy", "serve", "run", "apply", "init"}
+SPENDS = {
+    "up",
+    "new",
+    "stage_model",
+    "rollout",
+    "restart",
+    "recover",
+    "deploy",
+    "launch",
+    "serve",
+    "run",
+    "apply",
+    "init",
+}
 
 
 def misspelled(word):
@@ -107,12 +132,26 @@ def test_no_misspelling_leads_from_a_command_that_deletes_to_one_that_spends_or_
     assert {one for one in wrong if set(meant(one, [*ENTRIES, *SYNONYMS])) & others} == set()
 
 
-def test_the_help_of_a_command_is_asked_for_in_two_ways(capsys):
-    for words in (["help", "plan", "prices"], ["plan", "prices", "--help"]):
+LEADS = [
+    *((name,) for name in ENTRIES),
+    *((name, sub.name) for name, entry in ENTRIES.items() if name != "chat" for sub in entry.whole().subcommands),
+]
+
+
+@pytest.mark.parametrize("lead", LEADS, ids=" ".join)
+def test_help_is_anywhere_in_the_line_and_its_usage_shows_the_stack(capsys, lead):
+    for words in ((*lead, "tpu-v6e1", "--help"), ("help", *lead, "tpu-v6e1"), (*lead, "-h", "--nonsense", "-1")):
         with pytest.raises(SystemExit) as ended:
             main(words)
         assert ended.value.code in {0, None}
-        assert "usage: gemma plan prices [OPTIONS]" in capsys.readouterr().out
+        call = call_of(entry_of(lead[0]), [*lead[1:], *(["tpu-v6e1"] if "tpu-v6e1" in words else [])])
+        stack = option_fields(call.command.options).get("stack")
+        shown = capsys.readouterr().out.partition("\n")[0]
+        assert shown.startswith(f"usage: gemma {'connect chat' if lead == ('chat',) else ' '.join(lead)}")
+        assert ("STACK" in shown, "[STACK" in shown) == (stack is not None, stack is not None and not stack.is_required)
+
+
+def test_the_overview_is_the_help_of_the_launcher(capsys):
     assert main(["help"]) == main(["--help"]) == ExitCode.DONE
     assert capsys.readouterr().out == overview() * 2
 

@@ -157,10 +157,7 @@ def test_a_stack_that_the_backend_does_not_know_is_previewed_beside_it(monkeypat
     monkeypatch.setattr(runner, "run", run)
     monkeypatch.setattr(runner, "project_folder", lambda: tmp_path)
     monkeypatch.setattr(runner, "pulumi", lambda: "pulumi")
-    (unknown,) = preview_stacks(["new"], create=False, hide_secrets=False)
-    assert "no stack named" in unknown.error
-    asked.clear()
-    (found,) = preview_stacks(["new"], create=True, hide_secrets=False)
+    (found,) = preview_stacks(["new"], hide_secrets=False)
     assert (found.unchanged, found.new_stack, found.error) == (12, True, None)
     assert asked[0][1] == "gs://real"
     assert all(backend.startswith("file://") for _, backend in asked[1:])
@@ -183,7 +180,7 @@ def test_a_preview_that_google_refuses_names_the_doctor(monkeypatch, said, named
 
     monkeypatch.setattr(runner, "run", refuse)
     monkeypatch.setattr(runner, "pulumi", lambda: "pulumi")
-    (found,) = preview_stacks(["l4-qat"], create=False, hide_secrets=False)
+    (found,) = preview_stacks(["l4-qat"], hide_secrets=False)
     assert said in found.error
     assert ("gemma doctor l4-qat" in found.error) == named
 
@@ -225,7 +222,7 @@ def test_a_stack_that_is_neither_deployed_nor_changed_is_not_previewed(monkeypat
     monkeypatch.setattr(runner, "listed_stacks", lambda: frozenset(deployed))
     monkeypatch.setattr(run, "selected_or_new", lambda stack, **_: contextlib.nullcontext(stack in deployed))
     monkeypatch.setattr(run, "preview", lambda stack: asked.append(stack) or ENGINE)
-    options = ["run", "--create", *(["--base", base] if base else []), "--out", "out"]
+    options = ["run", *(["--base", base] if base else []), "--out", "out"]
     assert run_command(COMMAND, options) == ExitCode.DONE
     assert asked == previewed
     assert sorted(path.stem for path in (tmp_path / "out").glob("*.json")) == previewed

@@ -98,7 +98,7 @@ def test_an_unreadable_state_is_not_a_missing_stack(folder, monkeypatch):
     monkeypatch.setattr(runner, "run", lambda *_, **__: answer)
     with (
         pytest.raises(ScriptError, match=r"does not have storage\.objects\.list"),
-        without_secrets("x", create=True),
+        without_secrets("x"),
     ):
         pass
 

@@ -1,6 +1,7 @@
 """The rounds: a resource waits for its dependencies, one of another owner blocks no other, and a changed state is never overwritten."""
 
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -180,7 +181,7 @@ def test_the_command_says_what_it_did(world, monkeypatch, capsys, owner, code):
     said = capsys.readouterr().out
     assert ("does not have the labels of this stack. It was not modified." in said) is bool(code)
     again = f"Resolve the problems above, then run `gemma recover {STACK}` again."
-    assert said.strip().endswith(again if code else f"Run `pulumi up --stack {STACK}`.")
+    assert said.strip().endswith(again if code else f"Run `gemma up {STACK}`.")
 
 
 def test_without_yes_and_without_a_terminal_nothing_is_changed(world, monkeypatch, capsys):
@@ -197,6 +198,24 @@ def test_a_dry_run_changes_nothing(world, monkeypatch, capsys):
     assert run_command(command.COMMAND, ["--stack", STACK, "--dry-run"]) == 0
     assert "to import: Cloud Run service vllm" in capsys.readouterr().out
     assert world.calls == []
+
+
+def test_a_dry_run_of_a_lost_state_lists_what_comes_back_and_changes_nothing(world, monkeypatch, capsys):
+    backends = []
+
+    def create(_stack):
+        backends.append(os.environ["PULUMI_BACKEND_URL"])
+        world.query(["stack", "init"])
+
+    monkeypatch.setattr(run, "create_state", create)
+    monkeypatch.setattr("cloud.google_api.connect", lambda _project: None)
+    monkeypatch.setenv("PULUMI_BACKEND_URL", "gs://real")
+    world.state = CommandRefusedError(f"Stack {STACK} does not exist. Run `gemma up {STACK}` to deploy it.")
+    assert run_command(command.COMMAND, ["--stack", STACK, "--dry-run"]) == 0
+    said = capsys.readouterr()
+    assert "to import: Cloud Run service vllm" in said.out
+    assert f"the state of stack {STACK} is missing, so a recovery starts from an empty one" in said.err
+    assert ([backend.startswith("file://") for backend in backends], world.calls) == ([True], [("stack", "init")])
 
 
 def test_with_a_plan_only_what_a_dry_run_showed_is_taken_over(world, monkeypatch, capsys):

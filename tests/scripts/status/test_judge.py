@@ -63,7 +63,7 @@ def service(google, phase=None):
             (),
             "gemma up x",
         ),
-        (replace(DEPLOYED, drift=("It differs.",)), EMPTY, (), "pulumi preview --stack x"),
+        (replace(DEPLOYED, drift=("It differs.",)), EMPTY, (), "gemma preview x"),
         (replace(DEPLOYED, cloud=None), EMPTY, (), "gemma doctor x"),
         (
             replace(DEPLOYED, cloud=replace(READY, phase="compiling")),
@@ -106,7 +106,7 @@ def test_a_wait_says_where_for_what_and_since_when():
 def test_capacity_that_came_since_the_last_up_is_for_the_next_one():
     kept = state(queued(state="ACCEPTED"))
     assert waits_of(kept, (), READY, NOW) == [
-        "The capacity became active after the last `pulumi up`. The next one continues with it."
+        "The capacity became active after the last `gemma up`. The next one continues with it."
     ]
     assert next_command(DEPLOYED, kept, ()) == "gemma up x"
     taken = state(queued(state="ACTIVE"))
@@ -118,7 +118,7 @@ def test_a_renewal_that_is_not_finished_is_for_the_next_up():
     name = "projects/p/locations/us-east5-a/queuedResources/gemma-x-b"
     kept = state(queued(state="ACTIVE", renewalName=name, renewalState="WAITING_FOR_RESOURCES"))
     assert waits_of(kept, (), READY, NOW) == [
-        "A renewal is not finished: gemma-x-b in us-east5-a was WAITING_FOR_RESOURCES. The next `pulumi up` continues it."
+        "A renewal is not finished: gemma-x-b in us-east5-a was WAITING_FOR_RESOURCES. The next `gemma up` continues it."
     ]
     assert next_command(DEPLOYED, kept, ()) == "gemma up x"
 

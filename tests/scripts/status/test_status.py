@@ -258,7 +258,7 @@ class TestTheCommand:
                 "target": "gateway",
                 "project": PROJECT,
                 "backends": backends(""),
-                "next": "pulumi up --stack tpu-a",
+                "next": "gemma up tpu-a",
             }
             bare = resource("pulumi:pulumi:Stack", "gemma-serving-x", outputs=outputs)
             return state(bare) if name == "x" else replace(state(), stack=name, status="missing")
@@ -274,7 +274,7 @@ class TestTheCommand:
             assert rows["x"].drift == [
                 "Backend tpu-a has address 10.0.0.9, but the gateway sends its requests to 10.0.0.2."
             ]
-            assert rows["x"].next_command == "pulumi up --stack x"
+            assert rows["x"].next_command == "gemma up x"
         with subtests.test("all backends as the gateway has them"):
             planted.setattr(
                 collect.states, "read", lambda name: of(name) if name != "tpu-a" else replace(of("tpu-b"), stack=name)

@@ -1,0 +1,44 @@
+"""Deployment of a gateway, which has no server of its own."""
+
+from collections.abc import Sequence
+
+from contracts.errors import CommandRefusedError
+from contracts.exit_codes import ExitCode
+from engine.previewed import diagnostics, previewed
+from engine.state import stack_outputs
+from engine.steps import changes_of
+from scripts.cli.command import say, tell
+from scripts.cli.prompts import confirm
+from scripts.up.deploying import counted, engine_up, moving, next_lines, told
+
+
+def deploy_gateway(stack: str, *, yes: bool, refreshes: bool) -> ExitCode:
+    """Preview a gateway, confirm, and deploy it. Raises ScriptError."""
+    refresh = ["--refresh"] if refreshes else []
+    say("up", f"previewing gateway {stack}")
+    with moving("previewing"):
+        document = previewed(stack, *refresh)
+        changes, unchanged, warnings = changes_of(document)
+    messages = diagnostics(document, "info")
+    shown = [*warnings, *told(stack, messages, ())]
+    if not changes:
+        tell("\n".join([*shown, f"{stack}: no changes; {unchanged} resources are up to date."]))
+        return ExitCode.DONE
+    tell("\n".join([*shown, counted(changes, unchanged)]))
+    if not yes:
+        confirm(
+            f"Deploy gateway {stack}?",
+            without_terminal=f"Deploying gateway {stack} changes resources, and stdin is not a terminal. Pass --yes to confirm.",
+            declined="Cancelled. Nothing was changed.",
+        )
+    done = engine_up(stack, refresh, steps=len(changes), known=[*messages, *warnings])
+    tell("\n".join([done, *_following(stack)]))
+    return ExitCode.DONE
+
+
+def _following(stack: str) -> Sequence[str]:
+    """Return the address with the commands to use it, or, without a service, the commands that create it."""
+    try:
+        return next_lines(stack, stack_outputs(stack))
+    except CommandRefusedError as error:
+        return [str(error)]
