@@ -44,6 +44,7 @@ from vm_agent.containers import (
     remove_container,
     remove_image,
     remove_other_models,
+    server_error,
     start_container,
     waiting_phase,
 )
@@ -549,9 +550,20 @@ class Agent:
         if state is None:
             raise ServingError("The server stopped: its container was removed.")
         if not state.running:
-            killed = " (killed, most likely out of memory)" if state.exit_code == KILLED_EXIT_CODE else ""
-            raise ServingError(
-                f"The server stopped with exit code {state.exit_code}{killed}.",
-                retry=state.exit_code != USAGE_EXIT_CODE,
-                waits_for=WAITING_FOR_DOCKER if self._docker_left else "",
-            )
+            raise self._stopped(state.exit_code)
+
+    def _stopped(self, exit_code: int) -> ServingError:
+        """Return the error of a server that stopped, with the log line that shows why.
+
+        That line ends the attempts only before the server was ready. Later it can contain a caller's text.
+        """
+        is_killed = exit_code == KILLED_EXIT_CODE
+        line, is_repeated = ("", False) if is_killed else server_error(container_log())
+        killed = " (killed, most likely out of memory)" if is_killed else ""
+        text = f"The server stopped with exit code {exit_code}{killed}."
+        is_repeated = is_repeated and exit_code == ERROR_EXIT_CODE and self._ready_at is None
+        return ServingError(
+            f"{line.rstrip('.')} (exit code {exit_code})" if line else text,
+            retry=exit_code != USAGE_EXIT_CODE and not is_repeated,
+            waits_for=WAITING_FOR_DOCKER if self._docker_left else "",
+        )
