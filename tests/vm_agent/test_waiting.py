@@ -14,7 +14,7 @@ from tests.vm_agent.docker import CONFINED_FAULT, REGISTRY_FAULT
 from tests.vm_agent.in_process import Serving, calls, written
 from tests.vm_agent.machine import IMAGE, Machine, eventually
 from tests.vm_agent.test_confinement import runs
-from vm_agent.containers import server_error, waiting_phase
+from vm_agent.containers import refused_by_registry, server_error, waiting_phase
 from vm_agent.kept import AgentPacing
 
 HUB, REGISTRY, STORAGE = "waiting for the hub", "waiting for the registry", "waiting for storage"
@@ -152,6 +152,12 @@ def test_an_outage_of_the_registry_is_waited_for(serving: Serving, machine: Mach
     eventually(lambda: len(calls(machine, "pull")) > 6, "it is pulled more often than restarts allow")
     (machine.root / REGISTRY_FAULT).unlink()
     serving.sees("ready", asked, asked)
+
+
+def test_only_artifact_registry_may_still_grant_what_it_denies():
+    denied = "denied: requested access to the resource is denied"
+    assert refused_by_registry("", denied, IMAGE).retry
+    assert not refused_by_registry("", denied, "docker.io/my/vllm@sha256:1").retry
 
 
 @pytest.mark.parametrize("said", ["manifest unknown: manifest unknown", "denied: Permission denied on resource"])

@@ -1227,6 +1227,16 @@ def test_gpus_that_others_use_may_be_free_again_and_do_not_block(world):
     assert blocked(world, "l4-qat") == ([], [])
 
 
+def test_a_commit_that_the_hub_does_not_have_blocks_and_a_hub_that_does_not_answer_is_unknown(world):
+    model, known = "google/gemma-4-E2B-it", CHECKPOINTS["google/gemma-4-E2B-it"].commit
+    world.write("tpu-v6e4", (f"modelRevision: {known}", f'modelRevision: "{"0" * 40}"'))
+    assert blocked(world, "tpu-v6e4") == (["commit"], [])
+    world.internet.status["hub"] = (404, "RepoNotFound")
+    assert blocked(world, "tpu-v6e4") == (["hub"], [])
+    world.internet.status["hub"] = (503, "")
+    assert blocked(world, "tpu-v6e4") == ([], ["hub"]), model
+
+
 def test_a_wrong_passphrase_and_a_read_only_settings_file_block(world, monkeypatch):
     path = world.folder / "Pulumi.tpu-v6e4.yaml"
     monkeypatch.setattr(os, "access", lambda asked, mode: (asked, mode) != (path, os.W_OK))
