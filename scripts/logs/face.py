@@ -1,4 +1,5 @@
-"""The causes of a server's log lines, for other commands."""
+"""Public interface of `scripts.logs` for other commands: the cause of a server's log lines."""
 
-from scripts.logs.place import known_cause as known_cause
-from scripts.logs.place import server_log as server_log
+from scripts.logs.place import known_cause, server_log
+
+__all__ = ["known_cause", "server_log"]

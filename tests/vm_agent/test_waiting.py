@@ -9,10 +9,11 @@ import pytest
 from contracts import guest_attributes
 from contracts.guest_attributes import RETRYING, WAITING, WAITING_FOR_DOCKER, WITH_REASON
 from contracts.rollout import RolloutLimits
+from contracts.serving_document import parse_document
 from tests.contract_keys import keys
 from tests.vm_agent.docker import CONFINED_FAULT, REGISTRY_FAULT
 from tests.vm_agent.in_process import Serving, calls, written
-from tests.vm_agent.machine import IMAGE, Machine, eventually
+from tests.vm_agent.machine import IMAGE, Machine, document, eventually
 from tests.vm_agent.test_confinement import runs
 from vm_agent.containers import refused_by_registry, server_error, waiting_phase
 from vm_agent.kept import AgentPacing
@@ -128,12 +129,18 @@ def test_the_line_that_shows_why_a_server_stopped_is_named_and_only_known_ones_e
     assert server_error(["INFO starting", *lines]) == (line, is_repeated)
 
 
-def test_the_log_of_a_server_that_was_ready_ends_no_attempts(serving: Serving, monkeypatch: pytest.MonkeyPatch):
-    """It may contain a caller's text."""
-    monkeypatch.setattr("vm_agent.serving.container_log", lambda: (VERDICTS["gated"],))
-    assert not serving.agent._stopped(1).retry
+def test_the_log_of_a_server_that_was_ready_ends_no_attempts_and_one_with_unread_secrets_is_not_quoted(
+    serving: Serving, monkeypatch: pytest.MonkeyPatch
+):
+    """The first may contain a caller's text, the second a secret that cannot be masked."""
+    plain = parse_document(document(1, secretEnv={}))
+    monkeypatch.setattr("vm_agent.serving.container_log", lambda: (VERDICTS["absent"],))
+    stopped = serving.agent._stopped
+    assert (stopped(1, plain).retry, str(stopped(1, plain)).endswith("models' (exit code 1)")) == (False, True)
+    secret = stopped(1, parse_document(document(1)))
+    assert (secret.retry, str(secret)) == (False, "The server stopped with exit code 1.")
     serving.agent._ready_at = 1.0
-    assert serving.agent._stopped(1).retry
+    assert stopped(1, plain).retry
 
 
 @pytest.mark.parametrize(

@@ -179,31 +179,19 @@ def test_a_fine_tune_gets_the_settings_of_its_size_and_its_own_name(new, tmp_pat
 HIDDEN = Unknown(
     "The Hugging Face Hub rejected my-org/sql with HTTP 404: it does not exist or is private", cause="denied"
 )
+ON_L4 = ("--accelerator", "L4")
+CONVERTED = "because bf16 does not serve this workload on nvidia-l4. For bf16, add --accelerator v6e-1 --force ("
 
 
 @pytest.mark.parametrize(
-    ("size", "accelerator", "precision", "line"),
-    [
-        ("E4B", "L4", None, ""),
-        (
-            "12B",
-            "L4",
-            "fp8",
-            "because bf16 does not serve this workload on nvidia-l4. For bf16, add --accelerator v6e-1 --force (",
-        ),
-        ("12B", None, None, ""),
-    ],
+    ("size", "options", "precision"), [("E4B", ON_L4, None), ("12B", ON_L4, "fp8"), ("12B", (), None)]
 )
-def test_a_fine_tune_keeps_its_precision_or_one_line_says_why_not(new, tmp_path, size, accelerator, precision, line):
+def test_a_fine_tune_keeps_its_precision_or_one_line_says_why_not(new, tmp_path, size, options, precision):
     config = own(tmp_path, f"google/gemma-4-{size}-it")
-    code, out, _ = new(
-        "mine", "--model", "my-org/sql", "--config", config, *(("--accelerator", accelerator) if accelerator else ())
-    )
-    settings = settings_of(tmp_path, "mine")
-    assert (code, settings.quantization) == (0, precision)
+    code, out, _ = new("mine", "--model", "my-org/sql", "--config", config, *options)
+    assert (code, settings_of(tmp_path, "mine").quantization) == (0, precision)
     said = [text for text in out.splitlines() if text.startswith("Served in ")]
-    assert len(said) == bool(line)
-    assert all(line in text for text in said)
+    assert [CONVERTED in text for text in said] == ([True] if precision else [])
 
 
 @pytest.mark.parametrize("accelerator", ["L4", "v6e-1"])
