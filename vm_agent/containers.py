@@ -370,11 +370,16 @@ def waiting_phase(lines: "Sequence[str]") -> str:
 
 def server_error(lines: "Sequence[str]") -> "tuple[str, bool]":
     """Return the log line that shows why a server stopped, and whether each further start repeats it; or an empty line."""
-    final = [line for line in lines if is_final(line)]
-    exceptions = [line for line in lines if EXCEPTION.search(line) and not REPEATED.search(line)]
-    found = next(iter((*final[-1:], *exceptions[-1:])), "")
-    is_repeated = bool(final) and not waiting_phase(lines)
-    return MODULES.sub("", LOGGER.sub("", found.strip())), is_repeated
+    texts = [LOGGER.sub("", line.strip()) for line in lines]
+    final = [number for number, line in enumerate(texts) if is_final(line)]
+    exceptions = [number for number, line in enumerate(texts) if EXCEPTION.search(line) and not REPEATED.search(line)]
+    found = (final or exceptions)[-1:]
+    if not found:
+        return "", False
+    # A value that pydantic rejects is on the two lines that follow.
+    end = found[0] + (3 if "validation error" in texts[found[0]] else 1)
+    text = " ".join(line.partition(" [type=")[0].strip() for line in texts[found[0] : end])
+    return MODULES.sub("", text), bool(final) and not waiting_phase(lines)
 
 
 def start_container(

@@ -108,7 +108,7 @@ def exists_now(stack: str) -> str:
         return f"Exists now: unknown, because Google did not report the {what} ({error}). {end}"
     place = f" in {facts.place}" if facts.place else ""
     cost = _cost(facts, is_service=what == "service")
-    return f"Exists now: {what}{place}, {facts.state}: {cost}. {_fix(state, facts)}{end}"
+    return f"Exists now: {what}{place}, {facts.state}: {cost}. {end}{_fix(state, facts)}"
 
 
 def _fix(state: StackState, facts: CloudFacts) -> str:
@@ -118,7 +118,7 @@ def _fix(state: StackState, facts: CloudFacts) -> str:
     if facts.phase != FAILED:
         return ""
     cause = known_cause(server_log(state), (facts.phase_detail or "").splitlines())
-    return f"{cause.hint} Then run `gemma up {state.stack}`. " if cause is not None else ""
+    return f" {cause.hint} Then run `gemma up {state.stack}`." if cause is not None else ""
 
 
 def _cost(facts: CloudFacts, *, is_service: bool) -> str:

@@ -114,7 +114,11 @@ REFUSED = "huggingface_hub.errors.RevisionNotFoundError: 404 Client Error.\nRevi
         (REFUSED.format(URL, "abc"), "Invalid rev id: abc", True),
         (VERDICTS["absent"], VERDICTS["absent"].splitlines()[-1], True),
         ("vllm serve: error: unrecognized arguments: --x", "vllm serve: error: unrecognized arguments: --x", True),
-        ("1 validation error for CacheConfig\nblock_size", "1 validation error for CacheConfig", True),
+        (
+            "1 validation error for CacheConfig\nblock_size\n  Input should be 16 [type=literal_error]\nmore",
+            "1 validation error for CacheConfig block_size Input should be 16",
+            True,
+        ),
         ("1 validation error for ModelConfig\n  Value error, Invalid repository ID", "", False),
         (f"{REFUSED.format(URL, 'abc')}\n{OUTAGES['503']}", "Invalid rev id: abc", False),
         (VERDICTS["forbidden"], VERDICTS["forbidden"].removeprefix("huggingface_hub.errors."), False),
