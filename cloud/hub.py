@@ -51,15 +51,25 @@ def lost_connections() -> tuple[type[Exception], ...]:
 
 
 def main_commit(model: str) -> Present[str] | Unknown:
-    """Return the commit of a repository's main branch, or why the hub did not state it."""
+    """Return the commit of a repository's main branch, or why the hub did not state it: `denied` if it is absent or private."""
     from huggingface_hub import HfApi  # noqa: PLC0415 - slow to load
 
     try:
         with hub_errors(model, "try again later"):
             commit = HfApi().model_info(model, timeout=_SHORT_LIMIT_S).sha
     except ScriptError as error:
-        return Unknown(str(error).rstrip("."))
+        return Unknown(str(error).rstrip("."), cause="denied" if _is_hidden(error.__context__) else "other")
     return Present(commit) if commit else Unknown(f"The hub returned no commit of {model}")
+
+
+def _is_hidden(error: BaseException | None) -> bool:
+    """Return whether the hub does not show a repository to this caller: 404 with a valid token, 401 without one."""
+    from huggingface_hub import get_token  # noqa: PLC0415 - slow to load
+    from huggingface_hub.errors import HfHubHTTPError  # noqa: PLC0415 - slow to load
+
+    if not isinstance(error, HfHubHTTPError):
+        return False
+    return error.response.status_code == (HTTPStatus.NOT_FOUND if get_token() else HTTPStatus.UNAUTHORIZED)
 
 
 def real_sizes(info: object) -> Mapping[str, int]:

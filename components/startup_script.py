@@ -1,4 +1,4 @@
-"""Start-up script of the TPU machine: the modules of `vm_agent` and eight of `contracts`, joined into one program and compressed."""
+"""Start-up script of the TPU machine: the modules of `vm_agent` and nine of `contracts`, joined into one program and compressed."""
 
 import ast
 import base64
@@ -37,6 +37,7 @@ PLAIN_FILE: Final = {"name": "agent.py", "folder": "/var/lib/gemma-serving", "va
 """The program in plain text, for inspection on the machine. `variable` is the environment variable with another folder."""
 
 SECTIONS = (
+    "contracts.final_failures",
     "contracts.guest_attributes",
     "contracts.machine_log",
     "contracts.masking",

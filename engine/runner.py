@@ -28,6 +28,8 @@ _LAST_OUTPUT_S: Final = 5.0
 """Time to read on after the engine's exit. A plugin may keep the pipe open."""
 _LOST_TRACK: Final = re.compile(r"\b409\b|already[ _]?exists|pending operations|\bError 50\d\b", re.IGNORECASE)
 """Errors after which a resource may exist that is not in the state."""
+_LIST: Final = re.compile(r"\d+ errors? occurred:")
+"""First line of the errors of one resource."""
 _NO_REASON: Final = re.compile(r"(update|preview) (failed|canceled)")
 """Added by the engine to a run's errors (pulumi/pulumi, deployment_executor.go)."""
 NOT_LOGGED_IN: Final = (
@@ -223,8 +225,15 @@ def reasons(errors: Sequence[str]) -> Sequence[str]:
 
 
 def _errors(text: str) -> Sequence[str]:
-    found = (line.removeprefix("error:").strip() for line in _lines(text) if line.startswith("error:"))
-    return [_shortened(error) for error in found if error]
+    """Return the lines that start with `error:`; of a provider's list, its first entry, which is on the next line."""
+    lines = _lines(text)
+    found: list[str] = []
+    for line, following in zip(lines, [*lines[1:], ""], strict=True):
+        error = line.removeprefix("error:").strip()
+        if line.startswith("error:") and error:
+            is_list = _LIST.fullmatch(error) is not None and following.startswith("* ")
+            found.append(_shortened(following.removeprefix("* ") if is_list else error))
+    return found
 
 
 def _shortened(error: str) -> str:

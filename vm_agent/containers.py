@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import cast
 
+from contracts.final_failures import is_final
 from contracts.guest_attributes import (
     DOCKER_HINT,
     WAITING_FOR_DOCKER,
@@ -83,6 +84,10 @@ EXCEPTION = re.compile(r"\b[A-Z]\w*(?:Error|Exception|Timeout): |\bFatal Python 
 """Last line of a traceback. The last one in a log is its verdict."""
 REPEATED = re.compile(r"Engine core initialization failed|WorkerProc initialization failed|root cause")
 """Exceptions by which vLLM's other processes report the first one."""
+LOGGER = re.compile(r"^(?:\([^)]*pid=\d+\)\s*)?(?:[A-Z]+ \d\d-\d\d [\d:.]+ \[[^\]]*\]\s*)?")
+"""Prefix of each line of vLLM's logger, such as "(APIServer pid=1) ERROR 11-21 00:16:04 [core.py:1] "."""
+MODULES = re.compile(r"^(?:\w+\.)+(?=[A-Z]\w*(?:Error|Exception)\b)")
+"""Module of an exception, which hides its message on a narrow screen."""
 TRACEBACK_LINES = 40
 """Lines of a traceback before its message, of which one names the library of the call."""
 MISSING_STATUS = 127
@@ -164,7 +169,7 @@ def ensure_docker() -> None:
 def registry_login(metadata: MetadataClient, image: str) -> Generator[dict[str, str]]:
     """Yield the environment in which `docker pull` can read the image. Its credentials are only in memory."""
     host = image.partition("/")[0]
-    if not host.endswith("-docker.pkg.dev"):
+    if not in_artifact_registry(image):
         yield {}
         return
     with tempfile.TemporaryDirectory(prefix=".docker-", dir=TMPFS) as folder:
@@ -172,7 +177,7 @@ def registry_login(metadata: MetadataClient, image: str) -> Generator[dict[str, 
         argv = ["docker", "login", "--username=oauth2accesstoken", "--password-stdin", f"https://{host}"]
         status, output = run_command(argv, stdin=metadata.token(), env=env)
         if status:
-            raise refused_by_registry(f"docker login at {host} failed: {output[-300:]}", output)
+            raise refused_by_registry(f"docker login at {host} failed: {output[-300:]}", output, image)
         yield env
 
 
@@ -205,16 +210,25 @@ def pull(
         status, lines = run_followed(argv, env=env, tell=tell, cancelled=cancelled, limit_s=limit_s)
     if status:
         text = " ".join(lines)
-        raise refused_by_registry(pull_problem(image, text), text)
+        raise refused_by_registry(pull_problem(image, text), text, image)
 
 
-def refused_by_registry(message: str, said: str) -> ServingError:
-    """Return the error of a login or a pull. `said` is docker's output."""
+def refused_by_registry(message: str, said: str, image: str) -> ServingError:
+    """Return the error of a login or a pull. `said` is docker's output.
+
+    Artifact Registry denies an account until its grant takes effect. Every other registry's denial is final.
+    """
     denied = bool(DENIED.search(said))
     is_passing = not denied and PASSING.search(said) is not None
+    is_final = DISK_FULL in said or (denied and not in_artifact_registry(image))
     return ServingError(
-        message, denied=denied, retry=DISK_FULL not in said, waits_for=WAITING_FOR_REGISTRY if is_passing else ""
+        message, denied=denied, retry=not is_final, waits_for=WAITING_FOR_REGISTRY if is_passing else ""
     )
+
+
+def in_artifact_registry(image: str) -> bool:
+    """Return whether an image is in Artifact Registry, which the machine's account can access."""
+    return image.partition("/")[0].endswith("-docker.pkg.dev")
 
 
 def pull_problem(image: str, said: str) -> str:
@@ -352,6 +366,20 @@ def waiting_phase(lines: "Sequence[str]") -> str:
             return ""
         return WAITING_FOR_HUB if HUB.search(source) else WAITING_FOR_STORAGE
     return ""
+
+
+def server_error(lines: "Sequence[str]") -> "tuple[str, bool]":
+    """Return the log line that shows why a server stopped, and whether each further start repeats it; or an empty line."""
+    texts = [LOGGER.sub("", line.strip()) for line in lines]
+    final = [number for number, line in enumerate(texts) if is_final(line)]
+    exceptions = [number for number, line in enumerate(texts) if EXCEPTION.search(line) and not REPEATED.search(line)]
+    found = (final or exceptions)[-1:]
+    if not found:
+        return "", False
+    # A value that pydantic rejects is on the two lines that follow.
+    end = found[0] + (3 if "validation error" in texts[found[0]] else 1)
+    text = " ".join(line.partition(" [type=")[0].strip() for line in texts[found[0] : end])
+    return MODULES.sub("", text), bool(final) and not waiting_phase(lines)
 
 
 def start_container(

@@ -107,6 +107,10 @@ class KnownSecrets:
         for version in set(document.secret_environment.values()) - set(self._values):
             self.read(version)
 
+    def has_all(self, document: ServingDocument) -> bool:
+        """Return whether each secret of a document was read, so its server's log can be masked."""
+        return set(document.secret_environment.values()) <= set(self._values)
+
     def read(self, version: str, *, is_back: bool = False, is_api_key: bool = False) -> str:
         """Return a secret's value and mask it from now on. For a rollback, an earlier value is sufficient.
 

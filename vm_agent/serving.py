@@ -44,6 +44,7 @@ from vm_agent.containers import (
     remove_container,
     remove_image,
     remove_other_models,
+    server_error,
     start_container,
     waiting_phase,
 )
@@ -486,7 +487,7 @@ class Agent:
             problem = self.server.health_problem(assignment.document.port)
             if problem:
                 self.publisher.set_fact(SERVING_HASH_KEY, "")
-                self._require_running()
+                self._require_running(assignment.document)
             if not problem:
                 self._watch_docker(follower)
                 if not was_ready:  # for the first time since its start
@@ -543,15 +544,27 @@ class Agent:
             if not self._docker_left:
                 follower.follow_again()
 
-    def _require_running(self) -> None:
+    def _require_running(self, document: ServingDocument) -> None:
         """Raise ServingError if the server's container has stopped."""
         state = container_state()
         if state is None:
             raise ServingError("The server stopped: its container was removed.")
         if not state.running:
-            killed = " (killed, most likely out of memory)" if state.exit_code == KILLED_EXIT_CODE else ""
-            raise ServingError(
-                f"The server stopped with exit code {state.exit_code}{killed}.",
-                retry=state.exit_code != USAGE_EXIT_CODE,
-                waits_for=WAITING_FOR_DOCKER if self._docker_left else "",
-            )
+            raise self._stopped(state.exit_code, document)
+
+    def _stopped(self, exit_code: int, document: ServingDocument) -> ServingError:
+        """Return the error of a server that stopped, with the log line that shows why if its secrets can be masked.
+
+        That line ends the attempts only before the server was ready. Later it can contain a caller's text.
+        """
+        is_killed = exit_code == KILLED_EXIT_CODE
+        line, is_repeated = ("", False) if is_killed else server_error(container_log())
+        line = line if self.secrets.has_all(document) else ""
+        killed = " (killed, most likely out of memory)" if is_killed else ""
+        text = f"The server stopped with exit code {exit_code}{killed}."
+        is_repeated = is_repeated and exit_code == ERROR_EXIT_CODE and self._ready_at is None
+        return ServingError(
+            f"{line.rstrip('.')} (exit code {exit_code})" if line else text,
+            retry=exit_code != USAGE_EXIT_CODE and not is_repeated,
+            waits_for=WAITING_FOR_DOCKER if self._docker_left else "",
+        )

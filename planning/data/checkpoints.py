@@ -95,6 +95,11 @@ def checkpoint_of(model_id: str) -> Checkpoint:
     return _KNOWN[model_id]
 
 
+def owner_of(commit: str) -> Checkpoint | None:
+    """Return the checkpoint whose repository has this commit, or None if no listed one is known to have it."""
+    return next((one for one in _KNOWN.values() if commit and one.commit == commit), None)
+
+
 def family(name: str) -> tuple[Checkpoint, ...]:
     """Return the instruction-tuned checkpoints of a family, such as `12B`, `26B-A4B` or `gemma 4 26b`, its original first.
 
@@ -116,8 +121,8 @@ def _families(checkpoint: Checkpoint) -> tuple[str, str]:
 
 def original_of(model_id: str) -> str:
     """Return the id of a quantized checkpoint's bf16 original; any other id unchanged."""
-    found = checkpoint_of(model_id)
-    return found.id if found.scheme == "bf16" else found.architecture
+    found = _KNOWN.get(model_id)
+    return model_id if found is None or found.scheme == "bf16" else found.architecture
 
 
 def stored_as(architecture: str, scheme: str) -> tuple[str, ...]:

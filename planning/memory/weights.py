@@ -26,7 +26,7 @@ from typing import Final
 from msgspec import Struct
 
 from planning.data.overheads import TPU_LANES
-from planning.data.quantization import FULL_BYTES, GROUP, INT4_BYTES, Scheme
+from planning.data.quantization import FULL_BYTES, GROUP, INT4_BYTES, SCHEMES, Scheme
 from planning.model.spec import ModelSpec, Tensor, tensors
 from planning.question.releases import keeps_stored_head
 from planning.question.resolved import Resolved, Runtime
@@ -59,10 +59,11 @@ class WeightSizes(Struct, frozen=True, kw_only=True):
 
 
 def weights_of(resolved: Resolved) -> WeightSizes:
-    """Return the weights of a resolved deployment."""
+    """Return the weights of a resolved deployment. The file keeps its precision if vLLM converts it while loading."""
     return _weights(
         resolved.spec,
         resolved.scheme,
+        SCHEMES[resolved.spec.native_quantization or "bf16"],
         resolved.runtime,
         resolved.tp,
         batched_tokens=resolved.max_num_batched_tokens if resolved.spec.layer_embedding_dim else 0,
@@ -77,6 +78,7 @@ def weights_of(resolved: Resolved) -> WeightSizes:
 def _weights(
     spec: ModelSpec,
     scheme: Scheme,
+    file_scheme: Scheme,
     runtime: Runtime,
     tp: int,
     *,
@@ -92,7 +94,8 @@ def _weights(
     stored = [(tensor, tensor.params * _bytes(tensor, scheme, spec)) for tensor in tensors(spec)]
     whole_head = spec.vocab * spec.hidden * FULL_BYTES if spec.tied_embeddings else 0.0
     stored_head = whole_head if spec.head_in_checkpoint else 0.0
-    checkpoint = sum(size for tensor, size in stored if not tensor.copy) + stored_head
+    in_file = (tensor.params * _bytes(tensor, file_scheme, spec) for tensor, _ in stored if not tensor.copy)
+    checkpoint = sum(in_file) + stored_head
     scale = spec.checkpoint_bytes / checkpoint if spec.checkpoint_bytes else 1.0
     device = layers = read = expert_read = experts = 0.0
     for tensor, size in stored:

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 from planning.cost.subject import Subject
-from planning.data.checkpoints import Checkpoint, find_checkpoint, near_spellings, nearest_ids
+from planning.data.checkpoints import Checkpoint, find_checkpoint, near_spellings, nearest_ids, owner_of
 from planning.model.catalog import absent_model
 from planning.model.spec import text_params
 from planning.question.drafters import drafters_for, mismatch, named_drafter
@@ -80,6 +80,25 @@ def _absent_checkpoint(subject: Subject) -> RuleResult | None:
         last_resorts=last_resorts,
         advice="If files of that name are already in your bucket or image, accept this finding.",
         source=f"{found.absent.url}, {found.absent.date}",
+    )
+
+
+@rule("MOD07")
+def _foreign_commit(subject: Subject) -> RuleResult | None:
+    deployment = subject.resolved.deployment
+    commit, known = deployment.model_revision or "", find_checkpoint(deployment.model)
+    owner = owner_of(commit)
+    if owner is None or owner is known:
+        return None
+    own_commit = known.commit if known is not None else ""
+    advice = "To find the commit of its main branch, run `gemma doctor STACK`."
+    if known is None:
+        advice += f" If {deployment.model} is a copy of {owner.id} with its history, accept this finding."
+    return RuleResult(
+        f"`model_revision` is {commit}, which is a commit of {owner.id}, not of {deployment.model}. "
+        "Its weights cannot be loaded.",
+        remedies=(change("model_revision", own_commit),),
+        advice="" if own_commit else advice,
     )
 
 

@@ -9,7 +9,7 @@ from typing import Final
 from engine import runner
 from engine.secrets_provider import is_encrypted
 from planning.machine.hardware import machines_at_once
-from scripts.doctor import capacity, passphrase, project
+from scripts.doctor import capacity, model, passphrase, project
 from scripts.doctor.diagnosis import Check, Checkup, Diagnosis, missing, unknown
 from scripts.doctor.run import examine
 from stacks.apis import apis_of
@@ -42,7 +42,9 @@ def _checks(checkup: Checkup, *, is_known: bool) -> Sequence[Check]:
     apis = (check for check in project.checks(checkup) if check.name == "APIs")
     file = () if is_known else (Check(name="settings file", run=partial(_writable, checkup.stack)),)
     weights = Check(name="weights", run=partial(_weights, settings, checkup.stack))
-    return [*passphrase.checks(checkup), *file, *apis, *capacity.checks(checkup), weights]
+    # Staged weights need no hub.
+    hub = (model.hub_check(checkup, settings),) if settings.weights == "hub" else ()
+    return [*passphrase.checks(checkup), *file, *apis, *capacity.checks(checkup), weights, *hub]
 
 
 def _writable(stack: str) -> Iterator[Diagnosis]:

@@ -3,7 +3,7 @@
 import os
 from collections.abc import Iterator, Mapping
 from functools import partial
-from typing import Final
+from typing import TYPE_CHECKING, Final
 from urllib.parse import quote
 
 import requests
@@ -31,6 +31,9 @@ from scripts.doctor.diagnosis import Check, Checkup, Diagnosis, missing, ok, unk
 from stacks.parts import Part, parts_of
 from stacks.secrets import HF_TOKEN, KINDS, set_command
 from stacks.settings import Settings
+
+if TYPE_CHECKING:
+    from huggingface_hub import HfApi
 
 REGISTRY: Final = "https://registry-1.docker.io"
 TOKENS: Final = "https://auth.docker.io/token"
@@ -62,7 +65,7 @@ def checks(checkup: Checkup) -> Iterator[Check]:
             run = partial(_secret_version, checkup, version, create=fix, add=fix)
             yield checkup.calling(kind.reference_key, *_SECRETS, run)
     if settings.weights != "prefetched-image":
-        yield Check(name="hub", run=partial(_hub, checkup, settings), required=False)
+        yield hub_check(checkup, settings)
     if settings.docker_hub is not None:
         version = settings.docker_hub.token_secret
         _, project, _, name, *_ = version.split("/")
@@ -72,6 +75,11 @@ def checks(checkup: Checkup) -> Iterator[Check]:
         run = partial(_secret_version, checkup, version, create=create, add=add)
         yield checkup.calling("docker hub", *_SECRETS, run)
     yield Check(name="image", run=partial(_image, settings), required=False)
+
+
+def hub_check(checkup: Checkup, settings: Settings) -> Check:
+    """Return the check that the hub provides the model and its commit to the stack. It is unknown if the hub does not respond."""
+    return Check(name="hub", run=partial(_hub, checkup, settings), required=False)
 
 
 def _weights(checkup: Checkup, settings: Settings, part: Part | None) -> Iterator[Diagnosis]:
@@ -155,7 +163,8 @@ def _hub(checkup: Checkup, settings: Settings) -> Iterator[Diagnosis]:
     except GatedRepoError:
         if token:
             yield missing(
-                f"the token of {origin} cannot read {model} because its owner has not accepted the terms", page
+                f"the token of {origin} cannot read {model} because its owner has not accepted the terms",
+                f"accept the terms at {page} with the account of that token",
             )
         else:
             yield missing(f"{model} is gated, but no token is set", login)
@@ -164,7 +173,7 @@ def _hub(checkup: Checkup, settings: Settings) -> Iterator[Diagnosis]:
         if status == _UNAUTHORIZED and token:
             yield missing(f"the token of {origin} is invalid", login)
         elif status in {_UNAUTHORIZED, _NOT_FOUND}:
-            yield _no_model(checkup.stack, model, page)
+            yield _no_model(checkup.stack, model, login)
         else:
             yield unknown(f"the hub returned HTTP {status}", required=False)
     except (OSError, OfflineModeIsEnabled, httpx2.TransportError) as error:
@@ -174,13 +183,20 @@ def _hub(checkup: Checkup, settings: Settings) -> Iterator[Diagnosis]:
         yield _commit(checkup.stack, settings, token)
 
 
-def _no_model(stack: str, model: str, page: str) -> Diagnosis:
+def _no_model(stack: str, model: str, login: str) -> Diagnosis:
+    """Return the result for an id that the hub does not show. `login` is the command that gives access to a private one."""
     near = near_ids(model)
     known = f"; closest existing ids: {', '.join(near)}" if near else ""
     # A misspelled id has one obvious fix. Another checkpoint of the catalog is the user's choice.
     is_misspelt = bool(near) and find_checkpoint(model) is None
-    fix = f"pulumi config set --stack {stack} gemma-serving:model {near[0]}" if is_misspelt else page
+    setting = _setting(stack, "model", near[0] if is_misspelt else "AN_ID_OF_THE_HUB")
+    fix = setting if is_misspelt else f"{setting}; or, if it is private: {login}"
     return missing(f"{model} does not exist on the hub or is private{known}", fix)
+
+
+def _setting(stack: str, key: str, value: str) -> str:
+    """Return the line to write. `pulumi config set` needs a state, which a new stack does not have."""
+    return f"set gemma-serving:{key}: {value} in Pulumi.{stack}.yaml"
 
 
 def _commit(stack: str, settings: Settings, token: str | None) -> Diagnosis:
@@ -194,7 +210,9 @@ def _commit(stack: str, settings: Settings, token: str | None) -> Diagnosis:
     try:
         found = api.model_info(model, revision=wanted, token=token or False, timeout=_LIMIT_S).sha
     except RevisionNotFoundError:
-        return line("failed", f"{model} has no commit {wanted}", f"https://huggingface.co/{model}/commits/main")
+        newest = _main_commit(api, model, token)
+        fix = _setting(stack, "modelRevision", newest or "A_COMMIT_OF_THE_MODEL")
+        return line("failed", f"{model} has no commit {wanted}", f"{fix} (https://huggingface.co/{model}/commits/main)")
     except (HfHubHTTPError, OSError, OfflineModeIsEnabled, httpx2.TransportError, KeyError, ValueError) as error:
         return line(
             "unknown", f"the hub did not return the commits of {model} ({type(error).__name__})", required=False
@@ -207,6 +225,17 @@ def _commit(stack: str, settings: Settings, token: str | None) -> Diagnosis:
     loads = "gemma stage_model copies" if settings.weights == "bucket" else "the server loads"
     detail = f"modelRevision is not set: {loads} the main branch of {model}, now {found}; to pin it, run: {setting}"
     return line("passed", detail)
+
+
+def _main_commit(api: "HfApi", model: str, token: str | None) -> str | None:
+    """Return the commit of the main branch, or None if the hub does not return it."""
+    import httpx2  # noqa: PLC0415 - the hub client's HTTP library, whose errors it passes on
+    from huggingface_hub.errors import HfHubHTTPError  # noqa: PLC0415 - slow to load
+
+    try:
+        return api.model_info(model, token=token or False, timeout=_LIMIT_S).sha
+    except (HfHubHTTPError, OSError, httpx2.TransportError):
+        return None
 
 
 def _token(checkup: Checkup, settings: Settings) -> tuple[str | None, str]:

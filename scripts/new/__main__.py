@@ -15,7 +15,7 @@ limits, or an option is invalid.
 import json
 import sys
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final
 
@@ -26,7 +26,7 @@ from scripts.cli.options import JsonSwitch, Option
 
 if TYPE_CHECKING:
     from planning.data.checkpoints import Checkpoint
-    from planning.solve.search import ServiceLimits, Solution
+    from planning.solve.search import ServiceLimits, Solution, SolutionSet
     from scripts.new.profiles import UsageProfile
     from scripts.plan.face import StackFile
     from stacks.settings import Settings
@@ -121,7 +121,7 @@ def _new(options: NewOptions) -> ExitCode:
     write_stack(file)
     settings = from_file(path, project=NO_PROJECT)
     deployment = to_deployment(settings, path.parent)
-    planned, commands = plan(deployment), list(_next(options.name, settings, provider))
+    planned, commands = plan(deployment), list(_next(options, settings, provider, on_hub=file.revision is not None))
     places = list(settings.tpu.zones) if settings.tpu else list(settings.regions)
     if options.as_json:
         report = {
@@ -145,7 +145,8 @@ def _new(options: NewOptions) -> ExitCode:
         wording = StackWording(deployment, options.name)
         warnings = [finding_text(finding, wording) for finding in planned.findings if finding.severity == "warn"]
         price = f"List price: ${planned.cost.usd_per_hour:.2f}/h in {', '.join(places)}."
-        for text in (f"Wrote {path.name}.", headline(planned), price, *warnings):
+        precision = _converted(options, settings)
+        for text in (f"Wrote {path.name}.", headline(planned), *precision, price, *warnings):
             tell(text)
         print("\nNext:\n" + "".join(f"  {command}\n" for command in commands), end="")
     for sentence in unmet:
@@ -155,25 +156,32 @@ def _new(options: NewOptions) -> ExitCode:
 
 def _file(options: NewOptions, provider: str, root: Path) -> "tuple[StackFile, Sequence[str]]":
     """Return the new file's content, and the profile's unmet requirements. Raises PlanningError."""
-    from planning.solve.search import ServiceLimits
     from scripts.new.profiles import USAGE_PROFILES, shaped
     from scripts.plan.face import StackFile
 
-    profile, limits = USAGE_PROFILES.get(options.profile or ""), ServiceLimits(max_usd_per_hour=options.budget)
+    profile, limits = USAGE_PROFILES.get(options.profile or ""), _limits(options)
     found = shaped(options.profile, _solved(options, limits, profile))
+    revision, is_hidden = _revision(options.model if options.config else found.solution.served.checkpoint.id, options)
     file = StackFile(
         name=options.name,
         solution=found.solution,
         limits=limits,
         goal=profile.goal if profile else "cost",
-        revision=_revision(options.model if options.config else found.solution.served.checkpoint.id),
+        revision=revision,
         own_model=(options.model, _inside(options.config, root)) if options.config else None,
+        is_off_hub=is_hidden,
         email=options.email,
         head=tuple(found.unmet),
         reasons=found.reasons,
         secrets_provider=provider,
     )
     return file, found.unmet
+
+
+def _limits(options: NewOptions) -> "ServiceLimits":
+    from planning.solve.search import ServiceLimits
+
+    return ServiceLimits(max_usd_per_hour=options.budget)
 
 
 def _provider(path: "Path", options: NewOptions) -> str:
@@ -208,11 +216,39 @@ def _solved(options: NewOptions, limits: "ServiceLimits", profile: "UsageProfile
     for among in dict.fromkeys((suitable, places)):
         answer = solve(workload, limits, goal=goal, checkpoints=checkpoints, places=among)
         if answer.chosen is not None:
-            return answer.chosen
+            return _in_own_precision(answer) if options.config else answer.chosen
         sentence = nothing_is_enough(answer).replace("--max-usd-per-hour", "--budget")
     raise PlanningError(
         f"{sentence[:1].upper()}{sentence[1:]} Pulumi.{options.name}.yaml was not written. Change a limit and retry."
     )
+
+
+def _in_own_precision(answer: "SolutionSet") -> "Solution":
+    """Return the best solution that keeps the precision of the file, or the best one if each converts it."""
+    return next((one for one in answer.solutions if one.served.quantization is None), answer.solutions[0])
+
+
+def _converted(options: NewOptions, settings: "Settings") -> Iterator[str]:
+    """Yield a sentence if vLLM converts the user's own file, with an accelerator that keeps its precision."""
+    if not options.config or settings.quantization is None:
+        return
+    from planning.errors import PlanningError
+    from scripts.new.profiles import USAGE_PROFILES
+
+    here = settings.tpu.accelerator_type if settings.tpu else settings.cloud_run.gpu if settings.cloud_run else ""
+    said = (
+        f"Served in {settings.quantization}: vLLM converts your bf16 file while it loads, because bf16 does not serve this "
+        f"workload on {here}."
+    )
+    try:
+        kept = _solved(replace(options, accelerator=None), _limits(options), USAGE_PROFILES.get(options.profile or ""))
+    except PlanningError:
+        yield said
+        return
+    name = kept.subject.resolved.accelerator.name
+    if kept.served.quantization is None:
+        said += f" For bf16, add --accelerator {name} --force (${kept.usd_per_hour:.2f}/h)."
+    yield said
 
 
 def _inside(config: Path, root: Path) -> str:
@@ -246,37 +282,53 @@ def _same_as(config: Path, name: str) -> "tuple[Checkpoint, ...]":
     )
 
 
-def _revision(model: str) -> str | None:
-    """Return the commit of the model's main branch. Report and return None if the hub did not return one."""
+def _revision(model: str, options: NewOptions) -> tuple[str | None, bool]:
+    """Return the commit of the model's main branch, and whether the hub does not show the user's own model.
+
+    Report a hub that returned no commit, unless a local file describes a model that it does not show.
+    """
     from cloud.hub import main_commit
     from contracts.answers import Present, Unknown
 
     match main_commit(model):
         case Present(value=commit):
-            return commit
+            return commit, False
+        case Unknown(cause="denied") if options.config:
+            return None, True
         case Unknown(why=why):
             say(
                 "new", f"{why}. modelRevision is not set. When the hub is reachable, run `gemma doctor` for the commit."
             )
-            return None
+            return None, False
 
 
-def _next(name: str, settings: "Settings", provider: str) -> Iterator[str]:
+def _next(options: NewOptions, settings: "Settings", provider: str, *, on_hub: bool) -> Iterator[str]:
+    """Yield the next commands. `on_hub`: the hub returned the model's commit, so no token is needed to read its page."""
     from scripts.cli.settings import NO_PROJECT
 
-    key = f" --secrets-provider={provider}   # the key must exist: docs/ci.md" if provider else ""
-    yield f"pulumi stack init {name}{key}"
+    name = options.name
+    if provider:
+        yield f"pulumi stack init {name} --secrets-provider={provider}   # the key must exist: docs/ci.md"
     if settings.project == NO_PROJECT:
-        yield f"pulumi config set gcp:project YOUR_PROJECT --stack {name}"
+        yield f"export GOOGLE_CLOUD_PROJECT=YOUR_PROJECT   # or gcp:project in Pulumi.{name}.yaml"
     yield f"gemma doctor {name}"
-    if not settings.has_secret("hfToken"):
+    if settings.weights == "hub" and not on_hub and not settings.has_secret("hfToken"):
         yield f"gemma save_token {name} hfToken   # only for a checkpoint that needs one"
     if settings.tpu is not None:
         yield f"gemma capacity {name}"
     if settings.weights == "bucket":
-        yield f"gemma stage_model {name}"
+        yield f"gemma stage_model {name}{'' if on_hub else _source(options.config)}"
     yield f"gemma up {name}"
     yield f"gemma chat {name}"
+
+
+def _source(config: Path | None) -> str:
+    """Return the option with the folder of the user's own config.json, with a note if it has no weights."""
+    if config is None:
+        return ""
+    folder = config if config.is_dir() else config.parent
+    note = "" if any(folder.glob("*.safetensors")) else "   # or the folder or gs:// address of its weights"
+    return f" --from {folder}{note}"
 
 
 COMMAND: Final = Command(name="new", help=__doc__, options=NewOptions, run=_new)

@@ -61,6 +61,8 @@ class StackFile:
     secrets_provider: str = ""
     own_model: tuple[str, str] | None = None
     """Id and `modelConfig` of a fine-tune that is served with the settings of the solution's model."""
+    is_off_hub: bool = False
+    """True if the hub does not show it, so its weights must be staged."""
 
 
 def new_file(name: str, *, option: str = "--write", overwrite: bool = False) -> Path:
@@ -150,7 +152,7 @@ def _config(file: StackFile) -> Iterator[str]:
         "modelRevision": file.revision and json.dumps(file.revision),
         "quantization": deployment.quantization,
         "image": image,
-        "weights": "hub" if resolved.weights_mode == "hub" else "bucket",
+        "weights": "hub" if resolved.weights_mode == "hub" and not file.is_off_hub else "bucket",
         # As the stacks of this repository, because a forgotten experiment costs the most.
         "maxAge": "24h" if resolved.is_tpu else "7d",
         "prices": file.prices and json.dumps(_from_root(file.prices)),

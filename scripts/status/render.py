@@ -139,7 +139,7 @@ def _reason(detail: str) -> str:
     lines = [" ".join(line.split()) for line in detail.splitlines()]
     words = " ".join(reason_of(detail).split())
     before = lines[: lines.index(words)] if words else ()
-    for line in reversed(before):
+    for line in reversed([line for line in before if line not in words]):
         text = f"{line} {words}".strip()
         if len(text) > _DETAIL_CHARACTERS:
             break

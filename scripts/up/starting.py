@@ -10,6 +10,7 @@ from cloud.google_session import NO_CONNECTION
 from contracts.capacity_states import ACTIVE, BILLED, IN_QUEUE
 from contracts.errors import CommandRefusedError, ScriptError
 from contracts.fields import as_mapping
+from contracts.guest_attributes import FAILED
 from engine import runner
 from engine.atomic_file import replace_file
 from engine.secrets_provider import create_state
@@ -101,7 +102,18 @@ def exists_now(stack: str) -> str:
     if facts is None:
         return f"Exists now: unknown, because Google did not report the {what} ({error}). {end}"
     place = f" in {facts.place}" if facts.place else ""
-    return f"Exists now: {what}{place}, {facts.state}: {_cost(facts, is_service=what == 'service')}. {end}"
+    cost = _cost(facts, is_service=what == "service")
+    return f"Exists now: {what}{place}, {facts.state}: {cost}. {end}{_fix(state, facts)}"
+
+
+def _fix(state: StackState, facts: CloudFacts) -> str:
+    """Return how to fix a machine's server that failed, with the command to run then; empty if the cause is unknown."""
+    from scripts.logs.face import known_cause, server_log  # noqa: PLC0415 - only a failure needs it
+
+    if facts.phase != FAILED:
+        return ""
+    cause = known_cause(server_log(state), (facts.phase_detail or "").splitlines())
+    return f" {cause.hint} Then run `gemma up {state.stack}`." if cause is not None else ""
 
 
 def _cost(facts: CloudFacts, *, is_service: bool) -> str:

@@ -9,8 +9,9 @@ from functools import cache
 from pathlib import Path
 from typing import Any, Final
 
+from contracts.final_failures import FINAL_FAILURES
 from contracts.staged_weights import folder_uri
-from planning.data.checkpoints import original_of, other_ids
+from planning.data.checkpoints import find_checkpoint, original_of, other_ids
 from planning.machine.hardware import CLOUD_RUN_GIB_PER_VCPU, CLOUD_RUN_VCPU, find_accelerator, host_of
 from planning.memory.budget import utilization_leaving
 from planning.question.types import Plan, StartupProbe
@@ -68,7 +69,8 @@ def cause_of(lines: Sequence[str], start: FailedStart) -> Cause | None:
 def known_causes() -> Mapping[str, Mapping[str, Any]]:
     """Return the known causes by name, in the order in which they are tried: crashes on public record first."""
     table = tomllib.loads(Path(__file__).with_name("causes.toml").read_text(encoding="utf-8"))
-    return {crash.id: _recorded(crash) for crash in CRASHES.values()} | table
+    final = {name: {"pattern": pattern, **table[name]} for name, pattern in FINAL_FAILURES.items()}
+    return {crash.id: _recorded(crash) for crash in CRASHES.values()} | table | final
 
 
 def _recorded(crash: Crash) -> Mapping[str, str]:
@@ -96,6 +98,8 @@ def _facts(found: re.Match[str], start: FailedStart) -> Mapping[str, Any]:
         "memory": memory,
         "model": model,
         "original": original,
+        "revision": settings.model_revision or "",
+        "own_commit": _other_commit(model, settings.model_revision),
         "version": settings.image.version or "unknown version",
         "streams_from": STREAMS_FROM_GS,
         "mount_owner": mount_uid if mount_uid is not None else settings.image.uid or 0,
@@ -118,6 +122,12 @@ def _facts(found: re.Match[str], start: FailedStart) -> Mapping[str, Any]:
         **groups,
         **_more_memory(groups, start),
     }
+
+
+def _other_commit(model: str, revision: str | None) -> str:
+    """Return the listed commit of a model, unless it is the given one or none is listed."""
+    found = find_checkpoint(model)
+    return found.commit if found is not None and found.commit != revision else ""
 
 
 def _value(text: str | None) -> int | str:

@@ -21,4 +21,5 @@ def test_a_model_that_the_hub_does_not_show_is_unknown_and_never_absent(staging_
     monkeypatch.setenv("HF_TOKEN", token)
     answer = main_commit(ABSENT)
     assert isinstance(answer, Unknown)
+    assert answer.cause == "denied"
     assert "it does not exist or is private; check the name" in answer.why

@@ -146,6 +146,12 @@ def test_the_reason_of_a_failed_preview_is_not_that_it_failed():
     assert preview_errors(said("preview failed")) == ["preview failed"]
 
 
+def test_the_reason_of_a_list_of_errors_is_its_first_entry():
+    text = "capacity: failed\nerror: 1 error occurred:\n\t* The server failed: x\n\nerror: update failed\n"
+    assert runner.first_error(text, 255) == "The server failed: x"
+    assert runner.first_error("error: 2 errors occurred:\n", 255) == "2 errors occurred:"
+
+
 @pytest.mark.parametrize(
     ("text", "end"),
     [("word " * 100 + "Run this. " + "word " * 100, "Run this."), ("word " * 200, "word ..."), ("Short.", "Short.")],

@@ -87,3 +87,13 @@ def test_a_host_that_the_quota_carries_once_comes_with_one_instance():
     assert [remedy.changes["cloud_run.max_instances"] for remedy in finding.remedies] == [1]
     fixed = plan(changed(wrong, finding.remedies[0].changes))
     assert not [one.id for one in fixed.findings if one.severity == "block"]
+
+
+def test_a_file_that_vllm_converts_while_loading_passes_through_the_host_in_its_own_precision():
+    stored, converted = (
+        plan(Deployment(model="google/gemma-4-12B-it", accelerator="RTX PRO 6000", quantization=one)).memory
+        for one in (None, "fp8")
+    )
+    assert converted.checkpoint_gib == stored.checkpoint_gib
+    assert converted.load_peak_host_gib == stored.load_peak_host_gib
+    assert converted.weights_gib < 0.6 * stored.weights_gib

@@ -86,6 +86,7 @@ def test_versions_sort_as_vllm_counts_them():
 def stack(folder: Path, image: object) -> Deployment:
     document = yaml.safe_load((ROOT / "Pulumi.tpu-v6e1.yaml").read_text(encoding="utf-8"))
     document["config"] |= {"gemma-serving:model": QAT, "gemma-serving:image": image}
+    del document["config"]["gemma-serving:modelRevision"]
     document["config"]["gemma-serving:vllm"] |= {"maxModelLen": 4_096, "maxNumSeqs": 16}
     path = folder / "Pulumi.tpu-v6e1.yaml"
     path.write_text(yaml.safe_dump(document), encoding="utf-8")

@@ -44,7 +44,16 @@ class Engine:
 def pulumi(monkeypatch):
     fake = Engine()
     monkeypatch.setattr(runner, "run", fake.run)
+    monkeypatch.setattr(runner, "listed_stacks", lambda: frozenset({"tpu-v6e4"}))
     return fake
+
+
+def test_a_stack_without_a_state_gets_one_first(monkeypatch, capsys, pulumi):
+    made = []
+    monkeypatch.setattr(runner, "listed_stacks", frozenset)
+    monkeypatch.setattr(runner, "query", made.append)
+    assert save(monkeypatch, capsys, TOKEN, "hfToken")[0] == 0
+    assert made == [["stack", "init", "tpu-v6e4", "--no-select"]]
 
 
 @pytest.fixture

@@ -213,11 +213,11 @@ def test_a_crash_is_told_with_the_servers_last_lines_also_in_cloud_logging_and_w
     detail = machine.guest()["detail"]
     assert "ValueError: no such flag" in detail
     assert "the token is [masked]" in detail
-    assert detail.endswith("The server stopped with exit code 3.")
+    assert detail.endswith("ValueError: no such flag (exit code 3)")
     eventually(lambda: "ValueError: no such flag" in machine.log_lines("server"), "the server's lines are written")
     eventually(lambda: any("retrying" in line for line in machine.log_lines("agent")), "the phase is written")
     assert "the token is [masked]" in machine.log_lines("server")
-    assert any("retrying. The server stopped with exit code 3." in line for line in machine.log_lines("agent"))
+    assert any("retrying. ValueError: no such flag (exit code 3)" in line for line in machine.log_lines("agent"))
     assert CANARY not in json.dumps([machine.published, machine.shipped]) + (machine.root / "agent.log").read_text()
 
 

@@ -9,12 +9,13 @@ import pytest
 from contracts import guest_attributes
 from contracts.guest_attributes import RETRYING, WAITING, WAITING_FOR_DOCKER, WITH_REASON
 from contracts.rollout import RolloutLimits
+from contracts.serving_document import parse_document
 from tests.contract_keys import keys
 from tests.vm_agent.docker import CONFINED_FAULT, REGISTRY_FAULT
 from tests.vm_agent.in_process import Serving, calls, written
-from tests.vm_agent.machine import IMAGE, Machine, eventually
+from tests.vm_agent.machine import IMAGE, Machine, document, eventually
 from tests.vm_agent.test_confinement import runs
-from vm_agent.containers import waiting_phase
+from vm_agent.containers import refused_by_registry, server_error, waiting_phase
 from vm_agent.kept import AgentPacing
 
 HUB, REGISTRY, STORAGE = "waiting for the hub", "waiting for the registry", "waiting for storage"
@@ -100,7 +101,50 @@ def test_an_outage_of_the_hub_at_the_first_start_is_waited_for_in_a_confined_con
 def test_a_refusal_of_the_hub_stays_a_verdict(serving: Serving, machine: Machine):
     (machine.root / CONFINED_FAULT).write_text(f"1\n{VERDICTS['gated']}\n{ENGINE}")
     serving.sees("failed", serving.ask(), "")
-    assert len(runs(machine)) == 3, "two restarts"
+    assert len(runs(machine)) == 1, "another start would end in the same way"
+    assert machine.guest()["detail"].endswith(f"\nCannot access gated repo for url {URL} (exit code 1)")
+
+
+REFUSED = "huggingface_hub.errors.RevisionNotFoundError: 404 Client Error.\nRevision Not Found for url: {}.\nInvalid rev id: {}"
+
+
+@pytest.mark.parametrize(
+    ("said", "line", "is_repeated"),
+    [
+        (REFUSED.format(URL, "abc"), "Invalid rev id: abc", True),
+        (VERDICTS["absent"], VERDICTS["absent"].splitlines()[-1], True),
+        ("vllm serve: error: unrecognized arguments: --x", "vllm serve: error: unrecognized arguments: --x", True),
+        (
+            "1 validation error for CacheConfig\nblock_size\n  Input should be 16 [type=literal_error]\nmore",
+            "1 validation error for CacheConfig block_size Input should be 16",
+            True,
+        ),
+        ("1 validation error for ModelConfig\n  Value error, Invalid repository ID", "", False),
+        (f"{REFUSED.format(URL, 'abc')}\n{OUTAGES['503']}", "Invalid rev id: abc", False),
+        (VERDICTS["forbidden"], VERDICTS["forbidden"].removeprefix("huggingface_hub.errors."), False),
+        (f"torch.OutOfMemoryError: CUDA out of memory\n{ENGINE}", "OutOfMemoryError: CUDA out of memory", False),
+        ("INFO starting", "", False),
+    ],
+)
+def test_the_line_that_shows_why_a_server_stopped_is_named_and_only_known_ones_end_the_attempts(
+    said, line, is_repeated
+):
+    lines = [f"(APIServer pid=1) ERROR 11-21 00:16:04 [core.py:1] {text}" for text in said.splitlines()]
+    assert server_error(["INFO starting", *lines]) == (line, is_repeated)
+
+
+def test_the_log_of_a_server_that_was_ready_ends_no_attempts_and_one_with_unread_secrets_is_not_quoted(
+    serving: Serving, monkeypatch: pytest.MonkeyPatch
+):
+    """The first may contain a caller's text, the second a secret that cannot be masked."""
+    plain = parse_document(document(1, secretEnv={}))
+    monkeypatch.setattr("vm_agent.serving.container_log", lambda: (VERDICTS["absent"],))
+    stopped = serving.agent._stopped
+    assert (stopped(1, plain).retry, str(stopped(1, plain)).endswith("models' (exit code 1)")) == (False, True)
+    secret = stopped(1, parse_document(document(1)))
+    assert (secret.retry, str(secret)) == (False, "The server stopped with exit code 1.")
+    serving.agent._ready_at = 1.0
+    assert stopped(1, plain).retry
 
 
 @pytest.mark.parametrize(
@@ -119,6 +163,12 @@ def test_an_outage_of_the_registry_is_waited_for(serving: Serving, machine: Mach
     eventually(lambda: len(calls(machine, "pull")) > 6, "it is pulled more often than restarts allow")
     (machine.root / REGISTRY_FAULT).unlink()
     serving.sees("ready", asked, asked)
+
+
+def test_only_artifact_registry_may_still_grant_what_it_denies():
+    denied = "denied: requested access to the resource is denied"
+    assert refused_by_registry("", denied, IMAGE).retry
+    assert not refused_by_registry("", denied, "docker.io/my/vllm@sha256:1").retry
 
 
 @pytest.mark.parametrize("said", ["manifest unknown: manifest unknown", "denied: Permission denied on resource"])

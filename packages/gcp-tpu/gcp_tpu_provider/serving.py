@@ -196,10 +196,15 @@ def _pause(report: GuestReport) -> str:
 
 
 def _failed(report: GuestReport, check: ReadyCheck) -> str:
-    """Return the failure of the server, the document that serves now, and the fix."""
-    text = f"The server failed: {report.detail or 'no reason reported'}"
+    """Return the failure of the server with its reason first, the document that serves now, and the fix."""
+    *before, reason = _lines(report.detail) or ["no reason reported"]
+    log = "\nLast lines before it:\n" + "\n".join(before) if before else ""
+    text = f"The server failed: {_LOG_PREFIX.sub('', reason.strip())}{log}"
     if not _other_serves(report):
-        return text
+        return (
+            f"{text}\nThe capacity is kept, and costs money until you delete it. The machine does not retry the same document. "
+            "Fix the cause, then run `pulumi up`."
+        )
     desired = check.document_hash or report.document_hash
     return (
         f"{text}\nThe previous configuration is serving: document {report.serving_hash[:HASH_DIGITS]}, not {desired[:HASH_DIGITS]}{_pause(report)}. "
@@ -209,8 +214,12 @@ def _failed(report: GuestReport, check: ReadyCheck) -> str:
 
 def last_line(detail: str) -> str:
     """Return the message of the log's last line, shortened for a progress line. It is the reason for the agent's retry."""
-    lines = [line for line in detail.splitlines() if line.strip() and not _DOCKER_HINT.match(line)]
+    lines = _lines(detail)
     return _LOG_PREFIX.sub("", lines[-1].strip())[:200] if lines else ""
+
+
+def _lines(detail: str) -> list[str]:
+    return [line for line in detail.splitlines() if line.strip() and not _DOCKER_HINT.match(line)]
 
 
 def _timed_out(report: GuestReport | None, check: ReadyCheck, *, is_current: bool) -> str:

@@ -50,6 +50,8 @@ class Arguments:
     revision: str
     """Branch, tag or commit of the hub. Empty for the main branch."""
     safetensors_load_strategy: str | None = None
+    quantization: str | None = None
+    """Precision to which a bf16 checkpoint is converted while it loads. None keeps the stored one."""
     reasoning_parser: str | None = None
     tool_call_parser: str | None = None
     enable_auto_tool_choice: bool = False

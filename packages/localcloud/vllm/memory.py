@@ -20,6 +20,8 @@ from localcloud.vllm.models import (
     tpu_w4a16_gib,
 )
 
+FULL_BYTES: Final = 2
+"""Bytes of a bf16 parameter."""
 _TPU_WORD_BYTES: Final = 4
 """The keys and values of the heads of one token are packed into words of this size (ragged paged attention's get_kv_cache_shape)."""
 _GPU_OVERHEAD_GIB: Final = 1.13
@@ -78,17 +80,52 @@ def _round_up(tokens: int, block_size: int) -> int:
     return -(-tokens // block_size) * block_size
 
 
-def as_loaded(model: Model, accelerator: SimulatedAccelerator, image: str) -> Model:
-    """Return the device memory of a checkpoint. Raise EngineStartError if the image cannot load it there.
+def as_loaded(model: Model, accelerator: SimulatedAccelerator, image: str, quantization: str | None = None) -> Model:
+    """Return a checkpoint as it is in device memory. Raise EngineStartError if the image cannot load it there.
 
     The published images reject 4-bit weights on a TPU. An image with another digest is custom-built and assumed to load them.
+    `quantization` is vLLM's option. A stored precision other than bf16 must equal it.
     """
+    stored = "compressed-tensors" if model.is_w4a16 else "fp8" if model.bytes_per_active < FULL_BYTES else None
+    if quantization not in {None, stored}:
+        return _quantized(model, accelerator, quantization, stored)
     if not model.is_w4a16 or accelerator.kind != "tpu":
         return model
     _, _, digest = image.partition("@")
     if not digest or digest in published_tpu_images():
         raise EngineStartError("NotImplementedError: No compressed-tensors compatible scheme was found.")
     return replace(model, weights_gib=tpu_w4a16_gib(model))
+
+
+def _quantized(model: Model, accelerator: SimulatedAccelerator, quantization: str | None, stored: str | None) -> Model:
+    """Return a bf16 checkpoint that is converted while it loads: linear layers in one byte, embeddings in two.
+
+    Raise EngineStartError with vLLM's message for any other.
+    """
+    if stored is not None:
+        raise EngineStartError(
+            f"ValueError: Quantization method specified in the model config ({stored}) does not match the quantization method specified in "
+            f"the `quantization` argument ({quantization})."
+        )
+    if quantization != "fp8":
+        raise EngineStartError(
+            f"ValueError: the simulated server does not support --quantization {quantization}, only fp8"
+        )
+    if accelerator.kind == "tpu":
+        raise EngineStartError(
+            "NotImplementedError: fp8 quantization is not implemented for Gemma4ForConditionalGeneration on TPU"
+        )
+    size = next((name for name in EMBEDDINGS_GIB if model.name.startswith(name)), "")
+    embeddings_b = EMBEDDINGS_GIB.get(size, 0.0) * GIB / FULL_BYTES / 1e9
+    read_b = model.active_b - embeddings_b
+    linear_b = read_b + model.expert_b * (1 - model.expert_share)
+    return replace(
+        model,
+        weights_gib=model.weights_gib - linear_b * 1e9 / GIB,
+        disk_gib=model.disk_bytes / GIB,
+        chip_gib={},
+        bytes_per_active=(FULL_BYTES * embeddings_b + read_b) / model.active_b,
+    )
 
 
 def capacity(arguments: Arguments, model: Model, accelerator: SimulatedAccelerator) -> KvCacheSize:

@@ -119,7 +119,8 @@ def plan(arguments: Arguments, environment: RuntimeEnvironment) -> Start:
     try:
         _check_devices(environment)
         weights = find_weights(arguments, environment)
-        planned = capacity(arguments, as_loaded(weights.model, accelerator, environment.image), accelerator)
+        loaded = as_loaded(weights.model, accelerator, environment.image, arguments.quantization)
+        planned = capacity(arguments, loaded, accelerator)
         if accelerator.kind != "tpu":
             _check_drafter(arguments, _release(environment.version))
     except EngineStartError as error:
@@ -132,7 +133,7 @@ def plan(arguments: Arguments, environment: RuntimeEnvironment) -> Start:
     if refused is not None:
         steps.append(StartupStep(at_s=steps[-1].at_s, error=refused))
     failed = any(step.error for step in steps)
-    return Start(steps=tuple(steps), capacity=None if failed else planned, model=weights.model, accelerator=accelerator)
+    return Start(steps=tuple(steps), capacity=None if failed else planned, model=loaded, accelerator=accelerator)
 
 
 def _check_devices(environment: RuntimeEnvironment) -> None:

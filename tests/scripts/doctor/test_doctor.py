@@ -949,7 +949,8 @@ def test_the_commit_of_the_settings_exists_and_a_stack_without_one_is_told_how_t
     world.write("tpu-v6e4", (f"modelRevision: {known}", f'modelRevision: "{none}"'))
     line = world.line("commit", "tpu-v6e4")
     assert (line["status"], line["detail"]) == ("missing", f"{model} has no commit {none}")
-    assert line["fix"] == f"https://huggingface.co/{model}/commits/main"
+    page = f"https://huggingface.co/{model}/commits/main"
+    assert line["fix"] == f"set gemma-serving:modelRevision: {newer} in Pulumi.tpu-v6e4.yaml ({page})"
     setting = f"pulumi config set --stack tpu-v6e4 gemma-serving:modelRevision {newer}"
     world.write("tpu-v6e4", (f"  gemma-serving:modelRevision: {known}\n", ""))
     line = world.line("commit", "tpu-v6e4")
@@ -978,9 +979,10 @@ def test_an_id_that_the_hub_does_not_have_comes_with_the_nearest_ones(world):
         "google/gemma-4-E2B-itt does not exist on the hub or is private",
     )
     assert "closest existing ids: google/gemma-4-E2B-it," in line["detail"]
-    assert line["fix"] == "pulumi config set --stack tpu-v6e4 gemma-serving:model google/gemma-4-E2B-it"
+    assert line["fix"] == "set gemma-serving:model: google/gemma-4-E2B-it in Pulumi.tpu-v6e4.yaml"
     world.write("tpu-v6e4")
-    assert world.line("hub", "tpu-v6e4")["fix"] == "https://huggingface.co/google/gemma-4-E2B-it", "another is a choice"
+    fix = "set gemma-serving:model: AN_ID_OF_THE_HUB in Pulumi.tpu-v6e4.yaml; or, if it is private: gemma save_token tpu-v6e4 hfToken"
+    assert world.line("hub", "tpu-v6e4")["fix"] == fix, "another is a choice"
 
 
 def test_a_secret_by_reference_is_looked_up_and_the_hub_is_asked_with_its_value(world):
@@ -1223,6 +1225,16 @@ def test_gpus_that_others_use_may_be_free_again_and_do_not_block(world):
     world.scenario(run=Run(gpu_quota=1))
     world.admin("POST", f"/run/v2/projects/{PROJECT}/locations/us-east4/services?serviceId=theirs", GPU)
     assert blocked(world, "l4-qat") == ([], [])
+
+
+def test_a_commit_that_the_hub_does_not_have_blocks_and_a_hub_that_does_not_answer_is_unknown(world):
+    model, known = "google/gemma-4-E2B-it", CHECKPOINTS["google/gemma-4-E2B-it"].commit
+    world.write("tpu-v6e4", (f"modelRevision: {known}", f'modelRevision: "{"0" * 40}"'))
+    assert blocked(world, "tpu-v6e4") == (["commit"], [])
+    world.internet.status["hub"] = (404, "RepoNotFound")
+    assert blocked(world, "tpu-v6e4") == (["hub"], [])
+    world.internet.status["hub"] = (503, "")
+    assert blocked(world, "tpu-v6e4") == ([], ["hub"]), model
 
 
 def test_a_wrong_passphrase_and_a_read_only_settings_file_block(world, monkeypatch):

@@ -176,6 +176,42 @@ def test_a_fine_tune_gets_the_settings_of_its_size_and_its_own_name(new, tmp_pat
     assert planned.fits
 
 
+HIDDEN = Unknown(
+    "The Hugging Face Hub rejected my-org/sql with HTTP 404: it does not exist or is private", cause="denied"
+)
+ON_L4 = ("--accelerator", "L4")
+CONVERTED = "because bf16 does not serve this workload on nvidia-l4. For bf16, add --accelerator v6e-1 --force ("
+
+
+@pytest.mark.parametrize(
+    ("size", "options", "precision"), [("E4B", ON_L4, None), ("12B", ON_L4, "fp8"), ("12B", (), None)]
+)
+def test_a_fine_tune_keeps_its_precision_or_one_line_says_why_not(new, tmp_path, size, options, precision):
+    config = own(tmp_path, f"google/gemma-4-{size}-it")
+    code, out, _ = new("mine", "--model", "my-org/sql", "--config", config, *options)
+    assert (code, settings_of(tmp_path, "mine").quantization) == (0, precision)
+    said = [text for text in out.splitlines() if text.startswith("Served in ")]
+    assert [CONVERTED in text for text in said] == ([True] if precision else [])
+
+
+@pytest.mark.parametrize("accelerator", ["L4", "v6e-1"])
+def test_the_next_commands_of_a_fine_tune_name_its_folder_and_the_hub_is_no_error(
+    new, monkeypatch, tmp_path, accelerator
+):
+    monkeypatch.setattr("cloud.hub.main_commit", lambda model: HIDDEN)
+    config = own(tmp_path)
+    folder = config.removesuffix("/config.json")
+    asked = ("--model", "my-org/sql", "--config", config, "--accelerator", accelerator, "--json", "--force")
+    code, out, err = new("mine", *asked)
+    assert (code, err, settings_of(tmp_path, "mine").weights) == (0, "", "bucket")
+    commands = json.loads(out)["next"]
+    assert f"gemma stage_model mine --from {folder}   # or the folder or gs:// address of its weights" in commands
+    assert not [one for one in commands if "stack init" in one or "save_token" in one or "config set" in one]
+    header = json.dumps({"w": {"dtype": "BF16", "shape": [1], "data_offsets": [0, 2]}}).encode()
+    (tmp_path / "model.safetensors").write_bytes(len(header).to_bytes(8, "little") + header + b"00")
+    assert f"gemma stage_model mine --from {folder}" in json.loads(new("mine", *asked)[1])["next"]
+
+
 def test_a_config_of_another_size_or_outside_the_project_is_refused(new, tmp_path, tmp_path_factory):
     llama = {"model_type": "llama", "hidden_size": 4096, "num_hidden_layers": 32, "num_attention_heads": 32}
     (tmp_path / "l.json").write_text(json.dumps({**llama, "vocab_size": 128256, "intermediate_size": 14336}))

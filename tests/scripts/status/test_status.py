@@ -315,6 +315,7 @@ def test_a_reason_is_never_cut_and_has_the_log_lines_before_it_that_fit():
     for lines, words in (
         (["INFO one", reason, "", "Run 'docker run --help' for more information"], reason),
         (["y" * 300, "ValueError: no.", "The server stopped."], "ValueError: no. The server stopped."),
+        (["Invalid rev id: a", "Invalid rev id: a (exit code 1)"], "Invalid rev id: a (exit code 1)"),
         ([], ""),
     ):
         cloud = replace(READY.cloud, phase="retrying", phase_detail="\n".join(lines))

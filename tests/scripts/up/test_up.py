@@ -435,6 +435,22 @@ def test_a_failed_update_says_before_its_error_what_exists_and_what_it_costs(eng
     assert error.startswith(f"up: Stack {STACK} was not deployed completely: ")
 
 
+def test_a_server_that_failed_is_said_with_the_setting_to_change_and_the_two_commands(engine, capsys):
+    said = "INFO one\nInvalid rev id: abc (exit code 1)"
+    engine.result = (255, "error: 1 error occurred:\n\t* The server failed: Invalid rev id: abc (exit code 1)\n")
+    engine.facts = replace(FACTS, phase="failed", phase_detail=said)
+    engine.state = StackState(stack=STACK, status="read", resources=(CAPACITY_ITEM,))
+    assert typed("--yes") == ExitCode.FAILED
+    *_, exists, error = capsys.readouterr().err.splitlines()
+    assert (
+        f"ACTIVE: costs $1.35/h. `gemma status {STACK}` shows it, `gemma teardown {STACK}` deletes it. The Hugging"
+        in exists
+    )
+    assert f"modelRevision to a commit of google/gemma-4-E2B-it (`gemma doctor {STACK}` prints the newest)" in exists
+    assert exists.endswith(f" Then run `gemma up {STACK}`.")
+    assert "completely: The server failed: Invalid rev id: abc (exit code 1). " in error
+
+
 def test_after_a_failure_an_unreadable_state_is_unknown_and_never_nothing(engine, capsys):
     engine.result, engine.state = (255, "error: no capacity.\n"), StackState(stack=STACK, status="unreadable")
     assert typed("--yes") == ExitCode.FAILED

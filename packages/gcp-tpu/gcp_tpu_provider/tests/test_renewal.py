@@ -162,9 +162,10 @@ class TestChangeOver:
         cloud.pass_time(3)
         cloud.boots = lambda metadata: [
             *boots(metadata)[:2],
-            {**boots(metadata)[1], "phase": "failed", "detail": "boom"},
+            {**boots(metadata)[1], "phase": "failed", "detail": "INFO one\nboom"},
         ]
-        with pytest.raises(Aborted, match="The server failed: boom"):
+        said = "The server failed: boom\nLast lines before it:\nINFO one\nThe capacity is kept, and costs money"
+        with pytest.raises(Aborted, match=said):
             engine.up(serving(renewBeforeS=HOUR_S))
         assert (name(engine), other(engine)) == (first(cloud), second(cloud))
         assert set(cloud.queued) == {first(cloud), second(cloud)}

@@ -23,7 +23,7 @@ def fit(command: str, accelerator: str, image: str = UPSTREAM) -> KvCacheSize:
     model, found = find_model(arguments.model), find_accelerator(accelerator)
     assert model is not None
     assert found is not None
-    return capacity(arguments, as_loaded(model, found, image), found)
+    return capacity(arguments, as_loaded(model, found, image, arguments.quantization), found)
 
 
 def test_the_baseline_on_a_v6e_4_has_the_measured_tokens():
@@ -52,9 +52,36 @@ def test_a_conversion_is_smaller_than_the_checkpoint_that_was_logged_on_the_chip
     assert converted == pytest.approx(0.56 * 57.18 / 4, rel=0.01)
 
 
+def test_fp8_on_the_command_line_shrinks_weights_and_token_time_but_not_the_file():
+    """A public 12B in FP8 takes 12.75 GiB on a GPU, in bf16 22.7; its embeddings stay in bf16."""
+    command = "google/gemma-4-{}-it --max-model-len 8192"
+    stored, loaded = (
+        plan(
+            parse(["vllm", "serve", *command.format("E4B").split(), *option]),
+            read({"VLLM_SIM_ACCELERATOR": "nvidia-l4"}),
+        )
+        for option in ((), ("--quantization=fp8",))
+    )
+    assert fit(command.format("12B") + " --quantization=fp8", "nvidia-l4").weights_gib == pytest.approx(12.05, abs=0.1)
+    assert loaded.capacity
+    assert stored.capacity
+    assert loaded.model
+    assert stored.model
+    assert stored.capacity.weights_gib - loaded.capacity.weights_gib == pytest.approx(3.57, abs=0.1)
+    assert loaded.capacity.tokens > 1.5 * stored.capacity.tokens
+    assert loaded.model.bytes_per_active / stored.model.bytes_per_active == pytest.approx(0.575, abs=0.01)
+    assert loaded.model.disk_bytes == stored.model.disk_bytes
+
+
 @pytest.mark.parametrize(
     ("command", "accelerator", "says"),
     [
+        ("google/gemma-4-E2B-it --quantization fp8", "v6e-1", "fp8 quantization is not implemented"),
+        (
+            "google/gemma-4-12B-it-qat-w4a16-ct --quantization fp8",
+            "nvidia-l4",
+            r"\(compressed-tensors\) does not match",
+        ),
         ("google/gemma-4-31B-it-qat-w4a16-ct", "nvidia-l4", "CUDA out of memory"),
         ("google/gemma-4-31B-it", "v6e-1", "RESOURCE_EXHAUSTED"),
         ("google/gemma-4-12B-it", "v5litepod-1", "RESOURCE_EXHAUSTED"),
