@@ -51,7 +51,7 @@ def pulumi(monkeypatch):
 def test_a_stack_without_a_state_gets_one_first(monkeypatch, capsys, pulumi):
     made = []
     monkeypatch.setattr(runner, "listed_stacks", frozenset)
-    monkeypatch.setattr(runner, "query", made.append)
+    monkeypatch.setattr(runner, "query", lambda words, **_: made.append(words))
     assert save(monkeypatch, capsys, TOKEN, "hfToken")[0] == 0
     assert made == [["stack", "init", "tpu-v6e4", "--no-select"]]
 
