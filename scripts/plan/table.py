@@ -10,7 +10,7 @@ from rich.text import Text
 from planning.data.checkpoints import with_owner
 from planning.machine.hardware import ACCELERATORS, Accelerator
 from planning.memory.margins import margin_words
-from planning.question.types import Band, Finding, Plan, WorkloadPlan
+from planning.question.types import Band, Bottleneck, Finding, Plan, WorkloadPlan
 from planning.rules.findings import notes_of
 from planning.rules.security.advisories import counted_vulnerabilities
 from planning.solve.wording import Wording, remedy_of, worded
@@ -88,11 +88,14 @@ def _memory(console: Console, plan: Plan) -> None:
 def _startup(console: Console, plan: Plan) -> None:
     s = plan.startup
     too_long = s.probe_limit_s is not None and s.total_s > s.probe_limit_s
-    probe = "exceeds any startup probe" if too_long else f"recommended probe budget {s.probe_budget_s} s"
-    seen = "" if s.probe is None or too_long else f" (startup probe passes after {duration(s.ready_s)})"
-    most = "up to " if plan.platform == "cloud-run" else ""
+    most, start_s = ("up to ", s.ready_s) if s.probe and not too_long else ("", s.total_s)
+    probe = "" if s.probe is None else f"; give `cloudRun.startupProbe` at least {duration(s.probe_budget_s)}"
     restart = f"in-place restart {duration(s.restart_s)}"
-    paragraph(console, f"Start-up: {most}{duration(s.total_s)}{seen}; {probe}; {restart}")
+    if s.recompile_s is not None and s.recompile_s > s.restart_s:
+        restart = f"{restart}, {duration(s.recompile_s)} if a flag compiles again"
+    paragraph(
+        console, f"Start-up: {most}{duration(start_s)}{'; exceeds any startup probe' if too_long else probe}; {restart}"
+    )
     parts = [
         ("image", s.pull_s, "─", "blue"),
         (f"weights ({plan.weights_mode})", s.load_s, "━", "magenta"),
@@ -126,6 +129,11 @@ def _bar(
     paragraph(console, line, prefix=_INDENT)
 
 
+def _bound(cause: Bottleneck) -> str:
+    fixed = "limited by fixed time per step, not by memory or compute"
+    return fixed if cause == "overhead" else f"bound by {cause}"
+
+
 def _speculation(accepted_share: float, plain_tok_per_s: float) -> str:
     return (
         f"if {accepted_share:.0%} of proposed tokens are accepted; {plain_tok_per_s:.1f} without speculative decoding"
@@ -147,7 +155,7 @@ def _figures(console: Console, plan: Plan) -> None:
     requests = f"concurrent request{'s' if t.saturated_batch > 1 else ''}"
     band = f"({t.saturated_low_tok_per_s:,.0f} to {t.saturated_high_tok_per_s:,.0f})"
     lines = [
-        ("Speed", f"{t.decode_tok_per_s:.1f} tokens/s for one request, bound by {t.bound}"),
+        ("Speed", f"{t.decode_tok_per_s:.1f} tokens/s for one request, {_bound(t.bound)}"),
         *(("", text) for text in _few_sources(ACCELERATORS.get(plan.accelerator), t.decode_tok_per_s)),
         *([("", _speculation(t.accepted_share, t.plain_tok_per_s))] if t.accepted_share is not None else []),
         ("", f"{t.saturated_tok_per_s:,.0f} tokens/s for {t.saturated_batch} {requests} {band}"),
@@ -171,7 +179,7 @@ def _workload(console: Console, answer: WorkloadPlan, *, is_priced: bool) -> Non
     asked = answer.workload
     clients = f"{asked.rate_per_s:g} requests/s" if asked.rate_per_s is not None else f"{answer.users:,} users"
     shown = FittedTable(
-        f"Workload: {answer.prompt_tokens:,} tokens in, {asked.output_tokens:,} out, {clients}; bound by {answer.bound}",
+        f"Workload: {answer.prompt_tokens:,} tokens in, {asked.output_tokens:,} out, {clients}; {_bound(answer.bound)}",
         ("figure", *_BAND),
         numbers=_BAND,
     )
