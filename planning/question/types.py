@@ -216,6 +216,8 @@ class Remedy(Struct, frozen=True, kw_only=True):
     usd_per_hour: float | None = None
     """Price per hour after the change; None if the price stays the same."""
     extra_usd_per_hour: float = 0.0
+    warns: tuple[str, ...] = ()
+    """Ids of the warnings that it adds."""
     is_deployable: bool = True
     """True if this project can deploy the result; False for a Compute Engine GPU machine."""
 

@@ -112,7 +112,7 @@ def deployment_from(question: Question) -> Deployment:
     if question.workload is not None:
         found = replace(found, workload=parse_workload(question.workload))
     if ours:
-        found = changed(found, parse_set(ours))
+        found = changed(found, parse_set(ours, has_file=question.stack is not None))
     problem = check_accepted(found.accept_findings)
     if problem:
         raise PlanningError(f"--set acceptFindings: {problem}.")
@@ -160,8 +160,11 @@ def _given(word: str | None) -> str | None:
     return None if word == NONE else word
 
 
-def parse_set(pairs: Iterable[str]) -> dict[str, object]:
-    """Return the values of `key=value` pairs by field, parsed and checked. Raises PlanningError."""
+def parse_set(pairs: Iterable[str], *, has_file: bool = False) -> dict[str, object]:
+    """Return the values of `key=value` pairs by field, parsed and checked. Raises PlanningError.
+
+    `has_file`: the keys of a settings file are allowed too, and suggested for a wrong key.
+    """
     keys, found = set_keys(), dict[str, object]()
     for pair in pairs:
         key, equals, text = pair.partition("=")
@@ -170,13 +173,28 @@ def parse_set(pairs: Iterable[str]) -> dict[str, object]:
             found = {path: value for path, value in found.items() if not path.startswith(_PROBE)} | {_PROBE: None}
             continue
         if key not in keys:
-            listed = did_you_mean(key, keys) or f" Use one of {', '.join(keys)}."
+            listed = (
+                _settings_ending_in(key, has_file=has_file)
+                or did_you_mean(key, keys)
+                or f" Use one of {', '.join(keys)}."
+            )
             raise PlanningError(f'--set has no key "{key}".{listed}')
         if not equals or not text:
             raise PlanningError(f"--set {key} has no value. Write --set {key}=VALUE.")
         found.pop(_PROBE, None) if keys[key].startswith(_PROBE) else None
         found[keys[key]] = _read_value(key, keys[key], text)
     return found
+
+
+def _settings_ending_in(key: str, *, has_file: bool) -> str:
+    """Return the question that suggests the settings whose path ends in a key, without a file their planner's keys; empty if none does."""
+    from stacks.settings.keys import setting_fields  # noqa: PLC0415 - pydantic is slow, and only a wrong key needs it
+
+    keys = {path: name for name, path in set_keys().items()}
+    fields = [field for field in setting_fields() if field.key == key or field.key.endswith(f".{key}")]
+    named = [field.key if has_file else keys.get(field.judged or "") for field in fields]
+    found = dict.fromkeys(filter(None, named))
+    return f" Did you mean {' or '.join(found)}?" if found else ""
 
 
 def _read_value(key: str, path: str, text: str) -> object:
