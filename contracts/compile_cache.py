@@ -24,10 +24,13 @@ NEUTRAL_FLAGS: Final = frozenset({
 """Flags of vLLM that do not affect compiled programs: flags of the HTTP server and of loading. Others are assumed to affect
 them. A missing program costs its compile time, an unused one a few megabytes. XLA identifies a program by its contents."""
 NEUTRAL_VARIABLES: Final = frozenset({
-    COMPILE_CACHE_VARIABLE, "DO_NOT_TRACK", "HF_HOME", "HF_HUB_DISABLE_TELEMETRY", "VLLM_ALLOW_RUNTIME_LORA_UPDATING",
-    "VLLM_MAX_N_SEQUENCES", "VLLM_MEDIA_URL_ALLOW_REDIRECTS", "VLLM_NO_USAGE_STATS", "VLLM_SERVER_DEV_MODE",
+    COMPILE_CACHE_VARIABLE, "DO_NOT_TRACK", "HF_HOME", "HF_HUB_DISABLE_TELEMETRY", "HF_TOKEN", "VLLM_ALLOW_RUNTIME_LORA_UPDATING",
+    "VLLM_API_KEY", "VLLM_MAX_N_SEQUENCES", "VLLM_MEDIA_URL_ALLOW_REDIRECTS", "VLLM_NO_USAGE_STATS", "VLLM_SERVER_DEV_MODE",
 })  # fmt: skip
 """Environment variables that do not affect compiled programs."""
+_IMAGE: Final = "image"
+_NEUTRAL_KEYS: Final = frozenset({"port", "shmSizeGib", "weights", "parts"})
+"""Keys of the serving document that do not affect compiled programs."""
 
 
 @dataclass(frozen=True)
@@ -52,11 +55,26 @@ def parse_archive(text: str) -> ArchiveSettings:
 
 def programs_key(document: ServingDocument) -> str:
     """Return the key of the programs that a server compiles: 32 hex digits. Images of all registries share it."""
-    digest = document.image.partition("@")[2]
-    named = [digest or document.image, list(document.command), [one for one in document.arguments if not _neutral(one)]]
+    named = [_digest(document.image), list(document.command), [one for one in document.arguments if not _neutral(one)]]
     variables = {name: text for name, text in document.environment.items() if name not in NEUTRAL_VARIABLES}
     text = json.dumps([*named, variables], sort_keys=True, separators=(",", ":"))
     return hashlib.sha256(text.encode()).hexdigest()[:32]
+
+
+def changes_programs(key: str, before: str | None, after: str | None) -> bool:
+    """Return whether a changed value of a server makes the machine compile again: another `programs_key`.
+
+    `key`: a flag with its hyphens, an environment variable, or a key of the serving document (`contracts.server_change`).
+    """
+    if key == _IMAGE:
+        return _digest(before or "") != _digest(after or "")
+    if key.startswith("--"):
+        return not _neutral(key)
+    return key not in NEUTRAL_VARIABLES | _NEUTRAL_KEYS
+
+
+def _digest(image: str) -> str:
+    return image.partition("@")[2] or image
 
 
 def _neutral(argument: str) -> bool:

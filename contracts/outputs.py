@@ -67,6 +67,7 @@ class StartupSummary:
     compile_s: Annotated[float, Doc("Compilation, graph capture and warm-up.")]
     total_s: Annotated[float, Doc("Total.")]
     probe_budget_s: Annotated[int, Doc("Startup-probe budget: the total with a margin.")]
+    restart_s: Annotated[float | None, Doc("Restart of the server alone, with the same compiled programs.")] = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, cast
 
+from contracts.compile_cache import changes_programs
 from contracts.fields import as_mapping, as_sequence, json_object
 from contracts.masking import masked
 from contracts.resource_types import CAPACITY_TYPE, SERVICE_TYPE
@@ -38,8 +39,8 @@ class ServerChange:
 
     @property
     def compiles(self) -> bool:
-        """True if the compiled programs of the server before it are of no use."""
-        return any(value.key in {MODEL, IMAGE} for value in self.values)
+        """True if the machine cannot use the compiled programs of the server before it (`contracts.compile_cache`)."""
+        return any(changes_programs(value.key, value.before, value.after) for value in self.values)
 
 
 def flags_of(arguments: Sequence[str]) -> dict[str, str]:

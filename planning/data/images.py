@@ -30,6 +30,8 @@ class Image(Struct, frozen=True, kw_only=True):
     """Tool-call and reasoning parsers that a stack may rely on."""
     build_context: str | None = None
     """Folder of this repository that builds the image on top of the digest; None uses the digest unchanged. `version` is the result's."""
+    built_on: str = ""
+    """Date of the first build that this repository records, YYYY-MM-DD; empty if it records none."""
     supports: tuple[str, ...] = ()
     """Precisions that it loads although its version does not."""
     generations: tuple[str, ...] = ()
@@ -67,6 +69,12 @@ DEFAULT_IMAGES: Final[Mapping[str, str]] = {"tpu": "vllm-tpu", "cloud-run": "vll
 def built_images(platform: ImagePlatform) -> Mapping[str, Image]:
     """Return the images that this repository builds for a platform, by name."""
     return {name: one for name, one in IMAGES.items() if one.platform == platform and one.build_context}
+
+
+def image_words(name: str) -> str:
+    """Return the name of an image, with a warning if this repository builds it but records no build."""
+    image = IMAGES[name]
+    return f"{name} (never built yet)" if image.build_context and not image.built_on else name
 
 
 def shipped_options(version: object, accelerator: str, model: str) -> Mapping[str, float]:

@@ -216,6 +216,8 @@ class Remedy(Struct, frozen=True, kw_only=True):
     usd_per_hour: float | None = None
     """Price per hour after the change; None if the price stays the same."""
     extra_usd_per_hour: float = 0.0
+    warns: tuple[str, ...] = ()
+    """Ids of the warnings that it adds."""
     is_deployable: bool = True
     """True if this project can deploy the result; False for a Compute Engine GPU machine."""
 
@@ -335,6 +337,10 @@ class StartupPlan(Struct, frozen=True, kw_only=True):
     node_replacement_s: float | None
     """Seconds from the boot of a replacement node; with `tpu.compile_cache` bucket, its programs come from the archive.
     Excludes the wait for capacity. None except on a TPU VM."""
+
+    def pause_s(self, *, compiles: bool) -> float:
+        """Return the seconds without a server while it restarts in place. `compiles`: by `contracts.compile_cache.changes_programs`."""
+        return self.recompile_s if compiles and self.recompile_s is not None else self.restart_s
 
 
 class ThroughputPlan(Struct, frozen=True, kw_only=True):
@@ -583,7 +589,7 @@ class Plan(Struct, frozen=True, kw_only=True):
                 **rounded(self.memory, kv_tokens=0, kv_blocks=0, max_concurrency=2),
             ),
             startup=outputs.StartupSummary(
-                **rounded(self.startup, pull_s=1, load_s=1, compile_s=1, total_s=1, probe_budget_s=0)
+                **rounded(self.startup, pull_s=1, load_s=1, compile_s=1, total_s=1, restart_s=1, probe_budget_s=0)
             ),
             throughput=outputs.ThroughputSummary(
                 **rounded(self.throughput, decode_tok_per_s=2, tokens_per_step=3, saturated_tok_per_s=1)

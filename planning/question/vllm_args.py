@@ -116,6 +116,17 @@ class Pairs(NamedTuple):
     switch: str
 
 
+class Unusable(NamedTuple):
+    """Values that vLLM has but this project rejects, each with the reason as a sentence."""
+
+    reasons: Mapping[str, str]
+
+
+_KV_IN_4_BITS: Final = {
+    "int4_per_token_head": "vLLM crashes with it and Gemma 4, whose layers have two widths of heads (vllm-project/vllm#48721).",
+    "turboquant_k8v4": "vLLM rejects it for Gemma 4, whose attention kernel has no such cache (vllm-project/vllm#40094).",
+    "nvfp4": "No report of Gemma 4 with it was found, so the planner cannot say whether it starts.",
+}
 SCALED_KV_SUFFIX: Final = "_per_token_head"
 """End of the names of KV cache types with a scale for each token and head, which only GPUs have (from vLLM 0.20.0, config/cache.py)."""
 Modality: TypeAlias = Literal["image", "audio", "video"]
@@ -166,6 +177,7 @@ class VllmOptions:
             "auto", "bfloat16", "float16", "fp8", "fp8_e4m3", "fp8_e5m2", "int8_per_token_head", "fp8_per_token_head"
         ]
         | None,
+        Unusable(_KV_IN_4_BITS),
         Doc(
             "Precision of the KV cache. fp8 halves it on GPUs with FP8 units, int8_per_token_head on any GPU. "
             "On v6e TPUs fp8 saves nothing for E2B and holds 1.7 times the tokens for 12B and 26B-A4B on four chips (FIT07)."
@@ -354,6 +366,8 @@ class VllmOption(NamedTuple):
     """Unit of the value; empty if it has none or the name states it."""
     help: str
     """Effect of the option, in sentences."""
+    unusable: Mapping[str, str]
+    """Values of vLLM that are rejected, with the reason."""
 
     @property
     def is_in_block(self) -> bool:
@@ -380,7 +394,8 @@ class VllmOption(NamedTuple):
 
     def _check_part(self, key: str, *, choice: object, value: object) -> None:
         if self.choices and choice not in self.choices:
-            raise PlanningError(f'{key} is "{choice}". Allowed: {", ".join(self.choices)}.')
+            why = self.unusable.get(str(choice))
+            raise PlanningError(f'{key} is "{choice}". {f"{why} " if why else ""}Allowed: {", ".join(self.choices)}.')
         if self.limit and not (isinstance(value, int | float) and self.limit.allows(value)):
             raise PlanningError(f"{key} is {value}; it must be {self.limit}.")
         if isinstance(value, int | float) and not isinstance(value, bool) and not is_number(value):
@@ -440,6 +455,7 @@ def _option(name: str, annotation: Any) -> VllmOption:  # noqa: ANN401 - an anno
         shape=markers.get(InJson) or markers.get(Pairs),
         unit=markers[Unit].name if Unit in markers else "",
         help=markers[Doc].text,
+        unusable=markers[Unusable].reasons if Unusable in markers else {},
     )
 
 

@@ -9,7 +9,7 @@ from itertools import chain
 from planning.cost.costs import most_usd_per_hour
 from planning.cost.subject import Subject
 from planning.data.checkpoints import checkpoint_of, original_of, stored_as, with_owner
-from planning.data.images import built_images, built_name, shipped_options
+from planning.data.images import built_images, built_name, image_words, shipped_options
 from planning.errors import PlanningError
 from planning.machine.hardware import ACCELERATORS, MACHINE_TYPES, Accelerator, host_of, known_places
 from planning.memory.resolve import resolve
@@ -125,7 +125,7 @@ def _image_here(subject: Subject, model_id: str) -> Changes | None:
 def _with_image(changes: Changes) -> str:
     """Return the end of a title that names an image of this project, if the changes select one."""
     name = built_name(changes.get("image_version"))
-    return f" with image {name}" if name else ""
+    return f" with image {image_words(name)}" if name else ""
 
 
 def house_image(scheme: str, spec: ModelSpec, accelerator: Accelerator) -> Changes | None:

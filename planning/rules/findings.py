@@ -120,7 +120,8 @@ class _Trial:
 
     def __init__(self, subject: Subject) -> None:
         self._subject = subject
-        self._blocking = _blocking(detected(subject))
+        self._found = detected(subject)
+        self._blocking = _blocking(self._found)
         self._after: dict[str, tuple[Subject, Mapping[str, Severity]] | None] = {}
         self._rest: dict[str, Mapping[str, object] | None] = {}
         self.dead_ends: set[str] = set()
@@ -187,6 +188,8 @@ class _Trial:
         after, found = outcome
         if identifier in found or _blocking(found) - self._blocking:
             return None
+        warned = {name for name, severity in found.items() if severity == "warn"}
+        candidate = replace(candidate, warns=tuple(sorted(warned - set(self._found) - accepted_by(self._subject))))
         if not after.cost.is_known:
             return candidate
         before = self._subject.cost

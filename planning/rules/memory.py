@@ -157,7 +157,9 @@ def _one_request(subject: Subject) -> RuleResult | None:
     if is_out_of_memory(memory) or memory.max_concurrency >= 1 or resolved.max_model_len > resolved.spec.max_positions:
         return None  # LEN03 shortens requests that no model of this kind supports
     longest = memory.largest_max_model_len
-    shorter = (change("vllm.max_model_len", longest),) if longest > 0 else ()
+    shorter = tuple(_shorter_requests(subject))[-1:]  # a length that only just fits would end in FIT09
+    if not shorter and longest > 0:
+        shorter = (change("vllm.max_model_len", longest),)
     replicas = fewer_replicas(resolved)
     return RuleResult(
         f"The KV cache ({memory.kv_tokens:,} tokens, {memory.kv_gib:.2f} GiB) is smaller than one request of "

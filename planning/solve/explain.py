@@ -103,7 +103,11 @@ def _startup(subject: Subject) -> Iterator[str]:
     margin = f"with a margin of {constant('PROBE_MARGIN'):g}, a probe budget of {startup.probe_budget_s} s"
     rows = [
         ("image and process", startup.pull_s, ""),
-        (f"weights, {resolved.weights_mode}", startup.load_s, f" for {subject.memory.checkpoint_gib:.2f} GiB"),
+        (
+            f"weights, {resolved.weights_mode}",
+            startup.load_s,
+            f" for {subject.memory.checkpoint_gib:.2f} GiB{_fuse(subject)}",
+        ),
         ("compile and warm-up", startup.compile_s, f" ({work}), {between}"),
         ("total", startup.total_s, f"; {margin}"),
     ]
@@ -120,6 +124,14 @@ def _startup(subject: Subject) -> Iterator[str]:
     ):
         if seconds is not None:
             yield f"{name:<42} {seconds:8.1f} s"
+
+
+def _fuse(subject: Subject) -> str:
+    """Return the rate of a plain mount and what it rests on; empty for other weights modes."""
+    if subject.resolved.weights_mode != "fuse":
+        return ""
+    rate = subject.memory.checkpoint_gib * 1024 / subject.startup.load_s
+    return f" at {rate:.0f} MiB/s, by one public boot (16.4 GB on an L4)"
 
 
 def _vulnerabilities(subject: Subject) -> Iterator[str]:

@@ -96,9 +96,10 @@ def _way(remedy: Remedy, wording: Wording) -> str | None:
     change = wording.change(remedy.changes)
     if change is None:
         return None
+    then = f" ({', '.join(remedy.warns)} then {'warn' if remedy.warns[1:] else 'warns'})" if remedy.warns else ""
     if not remedy.title:
-        return f"{change}{_price(remedy)}"
-    return f"{_VERBS[remedy.move]}{remedy.title}{_price(remedy)}: {change}"
+        return f"{change}{_price(remedy)}{then}"
+    return f"{_VERBS[remedy.move]}{remedy.title}{_price(remedy)}{then}: {change}"
 
 
 def _price(remedy: Remedy) -> str:

@@ -108,6 +108,7 @@ class NewOptions:
 
 def _new(options: NewOptions) -> ExitCode:
     from planning.data.checkpoints import checkpoint_of
+    from planning.data.images import image_words
     from planning.planner import plan
     from scripts.cli.settings import NO_PROJECT
     from scripts.plan.face import new_file, write_stack
@@ -146,7 +147,8 @@ def _new(options: NewOptions) -> ExitCode:
         warnings = [finding_text(finding, wording) for finding in planned.findings if finding.severity == "warn"]
         price = f"List price: ${planned.cost.usd_per_hour:.2f}/h in {', '.join(places)}."
         precision = _converted(options, settings)
-        for text in (f"Wrote {path.name}.", headline(planned), *precision, price, *warnings):
+        image = [f"Image: {image_words(file.solution.image)}."] if file.solution.image else []
+        for text in (f"Wrote {path.name}.", headline(planned), *precision, *image, price, *warnings):
             tell(text)
         print("\nNext:\n" + "".join(f"  {command}\n" for command in commands), end="")
     for sentence in unmet:

@@ -7,7 +7,7 @@ import sys
 from msgspec.structs import replace
 
 from contracts.exit_codes import ExitCode
-from planning.data.images import built_name
+from planning.data.images import built_name, image_words
 from planning.machine.hardware import ACCELERATORS
 from planning.model.catalog import refuse_absent
 from planning.planner import plan
@@ -109,4 +109,4 @@ def _table(rows: list[Row], chosen: Plan | None, limits: Comparison) -> None:
     paragraph(out, text)
     for image in dict.fromkeys(image for _, image in rows if image):
         names = ", ".join(one.accelerator for one, built in rows if built == image)
-        paragraph(out, f"With the image {image} of this project (--image {image}): {names}.")
+        paragraph(out, f"With the image {image_words(image)} of this project (--image {image}): {names}.")

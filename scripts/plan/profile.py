@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from typing import Any, Final
 
+from planning.data.images import image_words
 from planning.solve.profiles import DAY_H, HOUR_MINUTES, Choice, Kind, Profile, Way
 from planning.units import format_duration
 from scripts.cli.tables import FittedTable
@@ -31,8 +32,9 @@ def profile_table(choice: Choice) -> FittedTable:
         end = "stops idle" if way.kind == "scale-to-zero" else "no end"
         if way.run_s is not None:
             end = f"ends: {format_duration(way.run_s)}"
+        image = f"\n  image {image_words(one.image)}" if one.image else ""
         shown.add_row(
-            f"{_WORDS[way.kind]}\n  {one.served.words}",
+            f"{_WORDS[way.kind]}\n  {one.served.words}{image}",
             f"{one.subject.resolved.accelerator.name}\n{end}",
             f"{way.billed_h:.1f}",
             f"{way.usd_per_day:,.2f}{mark}",
@@ -67,6 +69,8 @@ def decision(choice: Choice) -> str:
 def conditions(choice: Choice) -> Iterator[str]:
     """Yield the other costs of the chosen mode, and the mode that avoids them."""
     best, other, start = choice.chosen, choice.other, _start(choice.chosen)
+    if best.solution.image:
+        yield f"Its image is {image_words(best.solution.image)}."
     if choice.stays is not None:
         count = best.starts_per_day
         each, them = "Its cold start of each day makes", "it"

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from contracts.exit_codes import ExitCode
+from planning.data.images import image_words
 from planning.question.types import rounded
 from planning.question.workload import format_workload, parse_workload
 from planning.rules.findings import RULES
@@ -178,7 +179,7 @@ def _settings(one: Solution) -> str:
     resolved = one.subject.resolved
     kv = "KV fp8, " if resolved.kv_bytes == 1 else ""
     text = "text only, " if not any((resolved.vllm.limit_mm_per_prompt or {"image": 1}).values()) else ""
-    image = f",\n  {text}image {one.image}" if one.image else ""
+    image = f",\n  {text}image {image_words(one.image)}" if one.image else ""
     replicas = f" x DP {resolved.dp}" if resolved.dp > 1 else ""
     return f"TP {resolved.tp}{replicas}, {resolved.max_model_len:,} tokens, util. {resolved.utilization:g}, {kv}{resolved.weights_mode}{image}"
 

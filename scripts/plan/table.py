@@ -97,9 +97,11 @@ def _startup(console: Console, plan: Plan) -> None:
     facts = [f"{most}{duration(s.total_s if too_long or s.probe is None else s.ready_s)}"]
     if too_long:
         facts.append("exceeds any startup probe")
-    elif plan.platform != "tpu-vm":  # a TPU VM has no startup probe
+    elif s.probe is not None:
         facts.append(f"a startup probe needs at least {duration(s.probe_budget_s)}")
     facts.append(f"in-place restart {duration(s.restart_s)}")
+    if s.recompile_s is not None and s.recompile_s > s.restart_s:
+        facts[-1] += f", {duration(s.recompile_s)} if a flag compiles again"
     paragraph(console, f"Start-up: {'; '.join(facts)}")
     parts = [
         ("image", s.pull_s, "─", "blue"),

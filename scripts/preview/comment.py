@@ -18,6 +18,7 @@ from scripts.preview.effects import (
     consequences,
     effect_of,
     permission,
+    recompiles,
     removed_zones,
     replacing,
     rolls_out,
@@ -150,7 +151,7 @@ class Verdict:
             yield "The stack is not deployed, so nothing that runs is lost."
         if effect in {"undeployed", "blocked"} or before.is_missing or not after.figures:
             return
-        compiles = any(change.key == "model" or change.key.startswith("image.") for change in self.changed)
+        compiles = recompiles(before, after)
         shares, rolled_out = before.settings.get(TRAFFIC), rolls_out(before)
         yield from consequences(effect, after, compiles=compiles, shares=shares, rolled_out=rolled_out)
         if zones_of(before) != zones_of(after) and before.is_tpu and effect != "capacity":

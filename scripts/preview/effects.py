@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
 from typing import Final, Literal
 
-from contracts.server_change import ChangedValue, changed_values
+from contracts.server_change import IMAGE, MODEL, ChangedValue, ServerChange, changed_values
 from scripts.preview.plans import RESTART, START, StackDescription
 from stacks.settings import GatewayStack
 from stacks.settings.block import EffectName
@@ -54,6 +54,19 @@ def effect_of(before: StackDescription, after: StackDescription) -> StackEffect:
     if removed_zones(before, after):
         found.add("capacity")
     return max(found, key=_ORDER.index)
+
+
+def recompiles(before: StackDescription, after: StackDescription) -> bool:
+    """Return whether the new server cannot use the compiled programs of the old one."""
+    return ServerChange(changed_values(_served(before), _served(after))).compiles
+
+
+def _served(described: StackDescription) -> dict[str, str]:
+    """Return the flags, variables, weights and image of a server."""
+    settings, flags = described.settings, described.flags
+    folder = f"{flags.get(MODEL, '')} {settings.get('bucket.manifest', '')}"
+    image = f"{settings.get('image.buildContext', '')}@{settings.get('image.digest', '')}"
+    return {**flags, **described.environment, MODEL: folder, IMAGE: image}
 
 
 def replacing(before: StackDescription, after: StackDescription) -> Sequence[ChangedValue]:
@@ -106,18 +119,16 @@ def permission(after: StackDescription) -> str:
 def consequences(
     effect: StackEffect, after: StackDescription, *, compiles: bool, shares: str | None, rolled_out: bool
 ) -> Iterator[str]:
-    """Yield what happens to requests, and how long it takes. `compiles`: the model or the image changes.
+    """Yield what happens to requests, and how long it takes. `compiles`: the compiled programs change.
 
     `shares` and `rolled_out`: the traffic split of the service before, and whether a revision waited for `gemma rollout`.
     """
     start = after.figures[START]
     if effect == "restart":
-        about = f"about {start if compiles else after.figures[RESTART]} (planned)"
-        cold = f"{about}, because the new model compiles. The image and weights are fetched before the restart"
-        warm = f"{about}, up to {start} if it compiles again"
+        about = f"about {after.recompile if compiles else after.figures[RESTART]} (planned)"
+        why = ", because it compiles again" if compiles else ""
         yield (
-            f"Requests fail while the server restarts: {cold if compiles else warm}. "
-            "Queued resource, node and address stay the same."
+            f"Requests fail while the server restarts: {about}{why}. Queued resource, node and address stay the same."
         )
         yield (
             "If the new server does not become ready, the node restores the previous configuration "

@@ -63,6 +63,8 @@ class StackDescription(BaseModel):
     flags: dict[str, str] = {}
     environment: dict[str, str] = {}
     figures: dict[str, str] = {}
+    recompile: str = ""
+    """Duration of a restart in place that compiles again."""
     findings: tuple[DescribedFinding, ...] = ()
     error: str | None = None
 
@@ -132,6 +134,7 @@ def _server(path: Path, stack: str, date: str) -> StackDescription:
         flags=flags_of(flags),
         environment=dict(planned.environment),
         figures=_figures(planned),
+        recompile=duration(planned.startup.pause_s(compiles=True)),
         findings=tuple(
             _finding(one, finding_text(one, wording), accepted=one.id in planned.accepted) for one in planned.findings
         ),

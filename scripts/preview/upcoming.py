@@ -166,11 +166,11 @@ def _sentences(
 
 
 def _compiles(preview: Mapping[str, object]) -> bool:
-    """Return whether a server that is updated in place gets another model or image."""
+    """Return whether a server that is updated in place compiles again. One whose change is not known does."""
     for step in steps_in(preview):
         kind = type_in(str(step.get("urn") or ""))
         if kind in {CAPACITY_TYPE, SERVICE_TYPE} and step.get("op") == "update":
             before, after = (as_mapping(as_mapping(step.get(key)).get("inputs")) for key in ("oldState", "newState"))
             change = server_change(kind, before, after)
-            return change is not None and change.compiles
+            return change is None or change.compiles
     return False

@@ -39,7 +39,8 @@ class FoundMachine:
     stack: str
     machine: TpuMachine
     effect: str
-    pause_s: int
+    pause_s: int | None
+    """Planned seconds without a server; None if the stack was deployed by a release that did not store them."""
     limit_s: float
 
 
@@ -68,12 +69,14 @@ def machine_of(stack: str) -> FoundMachine:
             f"Machine {name} is {phase}, so its server cannot be restarted now. `gemma status {stack}` has the next command."
         )
     drain_s = parse_rollout(machine.metadata(document).get(ROLLOUT_METADATA_KEY)).drain_s
-    pause_s = round(outputs.plan.startup.load_s + outputs.plan.startup.compile_s)
+    restart_s = outputs.plan.startup.restart_s
+    pause_s = None if restart_s is None else round(restart_s)
+    pause = f"about {duration(pause_s)} (planned)" if pause_s is not None else "an unknown time"
     return FoundMachine(
         stack=stack,
         machine=machine,
         effect=f"{name.rpartition('/')[2]} in {machine.zone} is {phase}. Running requests get {drain_s:g} s to finish, "
-        f"then requests fail for about {duration(pause_s)} (planned).",
+        f"then requests fail for {pause}.",
         pause_s=pause_s,
         limit_s=outputs.smoke.startup_budget_s + drain_s + 2 * 60,
     )

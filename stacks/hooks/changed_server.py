@@ -42,10 +42,10 @@ def change_text(kind: str, change: ServerChange | None, plan: Plan, *, is_rolled
     return f"{', '.join(shown)}, {_effect(kind, plan, compiles=change.compiles, is_rolled_out=is_rolled_out)}"
 
 
-def _effect(kind: str, plan: Plan, *, compiles: bool = False, is_rolled_out: bool) -> str:
+def _effect(kind: str, plan: Plan, *, compiles: bool = True, is_rolled_out: bool) -> str:
     startup = plan.startup
     if kind == CAPACITY_TYPE:
-        return f"restarts in place, about {_minutes(startup.ready_s if compiles else startup.restart_s)}"
+        return f"restarts in place, about {_minutes(startup.pause_s(compiles=compiles))}"
     then = ", which receives no traffic before its rollout" if is_rolled_out else ""
     return f"creates a new revision{then}, ready within {_minutes(startup.ready_s)}"
 

@@ -1,8 +1,9 @@
 """Prompts and users on a stack, as planned and on the simulated server's engine: rates and first tokens within the plan's band.
 
-The engine runs on a virtual clock, so the law needs no time of the machine. Drafts are not simulated, so a stack is planned without them.
+The engine runs on a virtual clock, so the law needs no time of the machine. The loads of `gemma bench` without options are among them.
 """
 
+import csv
 from collections.abc import Iterator
 
 import pytest
@@ -11,11 +12,11 @@ from planning.question.types import WorkloadPlan
 from planning.question.workload import Workload
 from planning.speed.residuals import LEAST_MARGIN, TTFT_MARGIN
 from planning.speed.serving import server_of, workload_plan
-from tests.agreement.simulated_stacks import STACKS, Served, served
+from tests.agreement.simulated_stacks import ROOT, STACKS, Served, served
 from tests.agreement.virtual_engine import ClosedLoop
 
 PROMPTS = (64, 2048, 8192)
-USERS = (1, 16)
+USERS = (1, 16, 64)
 OUTPUT_TOKENS = 256
 REQUESTS = 4
 """Requests of each user."""
@@ -57,12 +58,28 @@ def differences(one: Served, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
             yield f"first token: {where}: planned {least_s:.3f} to {most_s:.3f} s, simulated {ttft_s:.3f}"
 
 
-def without_drafts(stack: str) -> Served:
-    return served(stack, speculative_config=None)
-
-
 @pytest.mark.parametrize("stack", STACKS)
 def test_the_plan_and_the_simulated_server_agree_on_every_prompt_and_load(stack: str, monkeypatch: pytest.MonkeyPatch):
-    one = without_drafts(stack)
+    one = served(stack)
     assert len(list(loads(one))) >= 2
     assert list(differences(one, monkeypatch)) == []
+
+
+@pytest.mark.parametrize(("stack", "deployment"), [("tpu-v6e1", "sweep-e2b"), ("tpu-v6e1-e4b", "sweep-e4b")])
+def test_more_than_the_measured_requests_gain_no_more_than_in_the_public_sweep(
+    stack: str, deployment: str, monkeypatch: pytest.MonkeyPatch
+):
+    """The simulated releases were measured with at most 16 requests, the sweep's with 64."""
+    rows = csv.DictReader((ROOT / "authors" / "accuracy" / "sweeps.csv").read_text(encoding="utf-8").splitlines())
+    swept = {
+        int(row["users"]): float(row["output_tok_per_s"])
+        for row in rows
+        if (row["deployment"], row["input_tokens"], row["output_tokens"]) == (deployment, "128", "128")
+    }
+
+    def rate(users: int) -> float:
+        load = ClosedLoop(prompt_tokens=128, output_tokens=128, users=users, requests=REQUESTS)
+        return load.run(served(stack), monkeypatch).output_tok_per_s
+
+    gained = rate(64) / rate(16)
+    assert 1 <= gained <= swept[64] / swept[16]

@@ -36,13 +36,12 @@ def differences(one: Served) -> Iterator[str]:
 def slower_or_faster(one: Served) -> Iterator[str]:
     """Yield simulated rates outside the plan's band for a healthy server, which is what the smoke check warns about."""
     pace, proposals = one.pace(), one.speculation()
-    faster = proposals.speedup if proposals else 1.0
     together = one.burst_requests
-    burst_s = pace.ttft_s(0) + SMOKE_OUTPUT_TOKENS * pace.interval_s(together) / faster
+    burst_s = pace.ttft_s(0) + SMOKE_OUTPUT_TOKENS * pace.interval_s(together, proposals)
     planned = smoke_figures(one.subject.resolved, one.subject.memory, one.subject.throughput, together)
     assert planned.burst_tok_per_s is not None
     rates = (
-        ("one stream", planned.decode_tok_per_s, faster / pace.interval_s(1)),
+        ("one stream", planned.decode_tok_per_s, 1 / pace.interval_s(1, proposals)),
         ("burst", planned.burst_tok_per_s, together * SMOKE_OUTPUT_TOKENS / burst_s),
     )
     for name, band, rate in rates:

@@ -43,7 +43,7 @@ def test_each_difference_is_named_with_both_values(kind, inputs):
         "X: 1 -> 2",
         "--old: on -> not set",
     ]
-    assert not change.compiles
+    assert change.compiles
     assert server_change(kind, before, before).values == ()
 
 
@@ -53,6 +53,16 @@ def test_another_model_or_image_compiles(kind, inputs, other):
     change = server_change(kind, inputs(), inputs(**other))
     assert [value.key for value in change.values] == list(other)
     assert change.compiles
+
+
+def test_a_flag_of_the_http_server_a_rotated_key_and_an_image_of_another_registry_compile_nothing():
+    before = machine("--served-model-name=a", image="us/i@sha256:1", HF_HOME="/a")
+    after = machine(
+        "--served-model-name=b", "--tool-call-parser=gemma4", image="eu/i@sha256:1", HF_HOME="/b", VLLM_API_KEY="2"
+    )
+    change = server_change(CAPACITY_TYPE, before, after)
+    assert len(change.values) == 5
+    assert not change.compiles
 
 
 def test_a_starter_in_front_of_the_server_is_no_difference():

@@ -73,12 +73,39 @@ def test_a_stack_is_planned_with_other_values_and_its_file_stays_as_it_is(run):
             'no key "acceleratorType". Did you mean tpu.acceleratorType? docs/reference/settings.md lists the keys.',
         ),
         ("frobnicate=1", 'no key "frobnicate". docs/reference/settings.md lists the keys.'),
+        ("memory=32Gi", '--set has no key "memory". Did you mean cloudRun.memory?'),
+        ("mount.mode=fuse", '--set has no key "mount.mode". Did you mean cloudRun.mount.mode?'),
+        ("kvCacheDtype=int4_per_token_head", "vLLM crashes with it and Gemma 4"),
     ],
 )
 def test_a_wrong_path_or_value_of_a_settings_file_is_one_sentence(run, pair: str, said: str):
     code, out, err = run("--stack", "l4-qat", "--set", pair)
     assert (code, out) == (2, "")
     assert said in err
+
+
+def test_each_place_that_suggests_an_image_without_a_build_says_so(run):
+    day = ("--solve", "--workload", "in=512,out=256,users=4", "--model", "31B")
+    model = ("--model", "google/gemma-4-31B-it")
+    places = {
+        "remedies": (*model, "--accelerator", "v6e-1"),
+        "solve": day,
+        "cost per day": (*day, "--hours-per-day", "2"),
+        "comparison": ("--model", "google/gemma-4-31B-it-qat-w4a16-ct", "--compare"),
+    }
+    said = {
+        name: "vllm-tpu-w4a16 (never built yet)" in " ".join(run(*words)[1].split()) for name, words in places.items()
+    }
+    assert said == dict.fromkeys(places, True)
+
+
+def test_a_tpu_has_no_startup_probe_and_two_pauses_and_a_service_has_a_probe(run):
+    def start(stack: str) -> str:
+        text = " ".join(run("--stack", stack)[1].split())
+        return text[text.index("Start-up:") : text.index(" ─")]
+
+    assert start("tpu-v6e1") == "Start-up: 11 min 53 s; in-place restart 5 min 4 s, 9 min 13 s if a flag compiles again"
+    assert "; a startup probe needs at least 13 min;" in start("l4-12b-qat")
 
 
 def test_exit_codes_are_0_for_fits_and_2_for_blocked_and_out_of_memory(run):

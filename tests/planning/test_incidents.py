@@ -174,7 +174,7 @@ MORE: tuple[tuple[str, Incident], ...] = (
     ("REL01", Incident("l4-qat", {"image": {**released("0.27.0", OF_0_27_0), "version": None}}, "block", r"Transformers 5\.15.*/51744\)\. Set image: vllm-")),
     ("REL01", Incident("l4-qat", {"image": released("0.27.1")}, "warn", r"may not start: .*is unknown .*issues/51744\)\. Set image: vllm-openai\.")),
     ("REL01", Incident("l4-qat", WITH_EXPERTS, "block", r"no experts .*pull/56936\)\. .*[Ss]et vllm\.extraArgs: \[\]; or remove vllm\.speculative\.")),
-    ("REL01", Incident("tpu-v6e4", {**REPLICAS, "tpu.compileCache": "bucket"}, "warn", r"issues/38004\)\. Set tpu\.compileCache: off; or remove vllm\.data")),
+    ("REL01", Incident("tpu-v6e4", {**REPLICAS, "tpu.compileCache": "bucket"}, "warn", r"compileCache: off \(TPU06 then warns\); or remove vllm\.data")),
     ("MOD07", Incident("l4-e2b-lora", {"model": "google/gemma-4-E2B-it-qat-w4a16-ct"}, "block", r"loaded\. Remove modelRevision\. .*`gemma doctor STACK`\.")),
     ("SEC02", Incident("l4-qat", {"cloudRun.public": True, "apiKeySecret": KEY}, "block", r"except /health requires the API key.*No maxUsd.*set maxUsd")),
     ("SEC02", Incident("l4-qat", {"cloudRun.public": True, "apiKeySecret": KEY, "maxUsd": 50}, "warn", r"requires the API key.*up to \$974")),

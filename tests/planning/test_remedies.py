@@ -48,6 +48,8 @@ def assert_kept(before: Plan, finding: Finding, remedy: Remedy, deployment: Depl
     found, known = detected(after), {other.id: other.severity for other in before.findings}
     assert finding.id not in found, f"{remedy} leaves {finding.id}"
     assert blocking(found) <= blocking(known), f"{remedy} adds {blocking(found) - blocking(known)}"
+    added = {name for name, severity in found.items() if severity == "warn"} - set(known) - set(before.accepted)
+    assert added == set(remedy.warns), f"{remedy} does not say that it adds {added}"
     if remedy.move is not None and repr(remedy.changes) not in FITTING:
         FITTING.add(repr(remedy.changes))
         assert not stops_of(deployment), f"{remedy} ends in {stops_of(deployment)}"
@@ -221,3 +223,12 @@ def test_every_remedy_of_an_edited_stack_loads_and_keeps_its_promise(name: str, 
                 wanted = changed(deployment, remedy.changes)
                 same = {"accelerator": "", "vllm_in_blocks": ()}  # a block that a remedy removes
                 assert replace(after, **same) == replace(wanted, **same)
+
+
+def test_the_first_remedy_of_a_model_that_does_not_fit_ends_in_no_warning():
+    deployment = Deployment(model="google/gemma-4-12B-it", accelerator="L4")
+    (finding,) = [one for one in plan(deployment).findings if one.id == "FIT01"]
+    after = plan(changed(deployment, finding.remedies[0].changes))
+    assert finding.remedies[0].warns == ()
+    assert after.fits
+    assert after.margin is None

@@ -26,7 +26,7 @@ def sample_outputs(**changes):
                 "kvBlocks": 18523,
                 "maxConcurrency": 36.2,
             },
-            "startup": {"pullS": 60, "loadS": 40, "compileS": 80, "totalS": 180, "probeBudgetS": 540},
+            "startup": {"pullS": 60, "loadS": 40, "compileS": 80, "totalS": 180, "restartS": 95, "probeBudgetS": 540},
             "throughput": {"decodeTokPerS": 60, "saturatedTokPerS": 900},
             "cost": {"usdPerHour": 1.42, "maxUsd": 1036.6, "usdPerMillionTokens": 6.6},
         },

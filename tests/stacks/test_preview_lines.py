@@ -47,19 +47,25 @@ def test_accepted_findings_are_on_the_same_line_and_the_cost_stays():
 
 
 TEXTS = [
-    (CAPACITY_TYPE, ServerChange((FLAG,)), False, "--max-model-len: 16384 -> 8192, restarts in place, about 5 min"),
+    (CAPACITY_TYPE, ServerChange((FLAG,)), False, "--max-model-len: 16384 -> 8192, restarts in place, about 9 min"),
     (
         CAPACITY_TYPE,
         ServerChange((ChangedValue(key="model", before="a", after="b"),)),
         False,
-        "model: a -> b, restarts in place, about 12 min",
+        "model: a -> b, restarts in place, about 9 min",
+    ),
+    (
+        CAPACITY_TYPE,
+        ServerChange((ChangedValue(key="--served-model-name", before="a", after="b"),)),
+        False,
+        "--served-model-name: a -> b, restarts in place, about 5 min",
     ),
     (CAPACITY_TYPE, ServerChange(()), False, ""),
     (
         CAPACITY_TYPE,
         None,
         False,
-        "The server may change during `up`; it then restarts in place, about 5 min.",
+        "The server may change during `up`; it then restarts in place, about 9 min.",
     ),
     (
         SERVICE_TYPE,
@@ -106,7 +112,7 @@ def test_a_preview_shows_the_flag_that_the_engine_is_about_to_change(monkeypatch
             "urn", "", "capacity", CAPACITY_TYPE, old_inputs=machine("--a=1"), new_inputs=machine("--a=2")
         )
     )
-    assert hooked.said == ["--a: 1 -> 2, restarts in place, about 5 min"]
+    assert hooked.said == ["--a: 1 -> 2, restarts in place, about 9 min"]
 
 
 def test_an_up_registers_no_hook(monkeypatch, declare):

@@ -73,6 +73,8 @@ class Arguments:
     allowed_media_domains: tuple[str, ...]
     allowed_local_media_path: str = ""
     middleware: tuple[str, ...]
+    unused: dict[str, Any]
+    """Values of the other flags, which change nothing here except the compiled programs."""
 
     @property
     def soft_tokens(self) -> int:
@@ -246,14 +248,17 @@ def _arguments(found: argparse.Namespace) -> Arguments:
         "middleware": tuple(found.middleware or ()),
     }
     # The other fields have the names of their flags.
-    same = {each.name: getattr(found, each.name) for each in fields(Arguments) if each.name not in own}
-    return Arguments(**own, **{name: value for name, value in same.items() if value is not None})
+    same = {each.name: getattr(found, each.name) for each in fields(Arguments) if each.name not in {*own, "unused"}}
+    known = {"model_tag", "served_model_name", "api_key", "cpu_offload_gb", "max_num_queued_reqs", *own, *same}
+    unused = {name: value for name, value in vars(found).items() if name not in known and value is not None}
+    return Arguments(**own, **{name: value for name, value in same.items() if value is not None}, unused=unused)
 
 
 def given_arguments(arguments: Arguments) -> dict[str, Any]:
     """Return the arguments that differ from vLLM's defaults, by the names that vLLM logs."""
     named = {"model": "model_tag", "served_model_names": "served_model_name", "api_keys": "api_key"}
     values = {each.name: getattr(arguments, each.name) for each in fields(Arguments)}
+    values.update(values.pop("unused"))
     given = {name: value for name, value in values.items() if value not in (None, "", (), {}, False, ("*",))}
     return {named.get(name, name): value for name, value in given.items()}
 

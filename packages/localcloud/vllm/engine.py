@@ -16,11 +16,14 @@ from typing import Final, Protocol
 from localcloud.vllm.memory import KvCacheSize
 from localcloud.vllm.metrics import HttpMetrics, Metrics, merged, text_of
 from localcloud.vllm.models import Model, SimulatedAccelerator
+from localcloud.vllm.speculation import Speculation
 
 _HORIZON_S: Final = 0.0005
 """Tokens due within this time are emitted immediately. Timers have a resolution of 1 ms, so this centers their error."""
 _PCIE_GB_PER_S: Final = 25.0
 """Rate at which offloaded weights cross PCIe in each step. Measured: 14 GiB resulted in 1.6 tok/s."""
+MEASURED_SEQUENCES: Final = 16
+"""Most sequences of a measured step of the simulated TPU releases. Only older releases were measured with more (`more_sequences_s`)."""
 _WAITING_WEIGHT: Final = 4
 """A waiting request counts as much as four running ones (vLLM v1/engine/core_client.py, DPLBAsyncMPClient)."""
 
@@ -62,7 +65,8 @@ class Sink(Protocol):
 class TokenTiming:
     """Durations in real seconds. `fixed_*` override the model of the accelerator. The first token takes `ttft_base_s`, the prefill and one step.
 
-    `experts_s` is the time to read all experts of a mixture, of which one sequence reads `expert_share`.
+    `experts_s` is the time to read all experts of a mixture, of which one token reads `expert_share`. `more_sequences_s`: rows of the last
+    sequence and the seconds that each adds beyond MEASURED_SEQUENCES; empty if each adds `interval_per_sequence_s`.
     """
 
     ttft_base_s: float
@@ -73,20 +77,49 @@ class TokenTiming:
     fixed_tpot_s: float | None
     experts_s: float = 0.0
     expert_share: float = 0.0
+    more_sequences_s: tuple[tuple[int, float], ...] = ()
+    verified_token_s: float = 0.0
 
-    def interval_s(self, running: int) -> float:
+    def interval_s(self, running: int, speculation: Speculation | None = None) -> float:
         """Return the time between two tokens of a sequence while this many sequences run."""
-        if self.fixed_tpot_s is not None:
-            return self.fixed_tpot_s
-        # Sequences choose their experts independently, so a larger batch reads more of them.
-        experts_s = self.experts_s * (1 - (1 - self.expert_share) ** running) if self.experts_s else 0.0
-        return self.interval_base_s + experts_s + running * self.interval_per_sequence_s
+        proposals = speculation.proposals if speculation else 0
+        step_s = self._step_s(running, proposals) if self.fixed_tpot_s is None else self.fixed_tpot_s
+        if speculation is None:
+            return step_s
+        return step_s * speculation.steps(is_verification_known=self.verified_token_s > 0) / speculation.tokens_per_step
 
-    def ttft_s(self, prompt_tokens: int) -> float:
-        """Return the time to the first token of a request alone."""
+    def _step_s(self, running: int, proposals: int) -> float:
+        """Return the time of a step.
+
+        Assumed for more sequences than were measured: it takes at most as long as measured steps of all of them, one after the other.
+        """
+        step_s = self._one_step_s(running, proposals)
+        if not self.more_sequences_s or running <= MEASURED_SEQUENCES:
+            return step_s
+        return min(step_s, running / MEASURED_SEQUENCES * self._one_step_s(MEASURED_SEQUENCES, proposals))
+
+    def _one_step_s(self, running: int, proposals: int) -> float:
+        tokens = running * (1 + proposals)
+        # Tokens choose their experts independently, so a larger batch reads more of them.
+        experts_s = self.experts_s * (1 - (1 - self.expert_share) ** tokens) if self.experts_s else 0.0
+        verified_s = tokens * self.verified_token_s if proposals else 0.0
+        return self.interval_base_s + experts_s + self._sequences_s(running) + verified_s
+
+    def _sequences_s(self, running: int) -> float:
+        counted = min(running, MEASURED_SEQUENCES) if self.more_sequences_s else running
+        total_s = counted * self.interval_per_sequence_s
+        for last, seconds in self.more_sequences_s:
+            more = max(min(running, last) - counted, 0)
+            total_s += more * seconds
+            counted += more
+        return total_s
+
+    def ttft_s(self, prompt_tokens: int, running: int = 1, proposals: int = 0) -> float:
+        """Return the time to the first token of a request that is computed at once. The token comes from a step of all running requests."""
         if self.fixed_ttft_s is not None:
             return self.fixed_ttft_s
-        return self.ttft_base_s + prompt_tokens / self.prefill_tokens_per_s + self.interval_s(1)
+        step_s = self._step_s(running, proposals) if self.fixed_tpot_s is None else self.fixed_tpot_s
+        return self.ttft_base_s + prompt_tokens / self.prefill_tokens_per_s + step_s
 
 
 def timing(
@@ -107,12 +140,19 @@ def timing(
     always_b = model.active_b - model.expert_b * model.expert_share
     link_s = accelerator.link_s_per_layer * model.layers if tensor_parallel > 1 else 0.0
     offload_s = offload_gib * 1.073741824 / _PCIE_GB_PER_S
+    sequence_s = accelerator.interval_per_sequence_s
+    if accelerator.kind == "tpu" and model.tpu_sequence_s is not None:
+        sequence_s = model.tpu_sequence_s
     flops = accelerator.tflops * 1e12 * tensor_parallel * accelerator.prefill_share
     return TokenTiming(
         ttft_base_s=accelerator.ttft_base_s / speed,
         prefill_tokens_per_s=flops / (2 * model.active_b * 1e9) * speed,
         interval_base_s=(accelerator.interval_base_s + link_s + always_b * s_per_billion + offload_s) / speed,
-        interval_per_sequence_s=accelerator.interval_per_sequence_s / tensor_parallel / speed,
+        interval_per_sequence_s=sequence_s / tensor_parallel / speed,
+        more_sequences_s=tuple(
+            (last, each_s / tensor_parallel / speed) for last, each_s in accelerator.more_sequences_s
+        ),
+        verified_token_s=accelerator.verified_token_s / tensor_parallel / speed,
         fixed_ttft_s=None if ttft_s is None else ttft_s / speed,
         fixed_tpot_s=None if tpot_s is None else tpot_s / speed,
         experts_s=model.expert_b * model.bytes_per_active / (memory_gb_per_s * expert_share) / speed,
@@ -278,7 +318,9 @@ class SimulatedEngine:
             prefill_s = (sequence.tokens - cached) / self._timing.prefill_tokens_per_s
             self._prefill_free_at = begin + prefill_s
             self._prefilled_s += prefill_s
-            sequence.next_at = self._prefill_free_at + self._timing.ttft_s(0)
+            speculation = self._metrics.speculation
+            proposals = speculation.proposals if speculation else 0
+            sequence.next_at = self._prefill_free_at + self._timing.ttft_s(0, self.running, proposals)
         sequence.prefilled_s = self._prefilled_s
         self._stall(sequence)
         self._push(sequence)
@@ -349,7 +391,7 @@ class SimulatedEngine:
     def _advance(self, sequence: Sequence, now: float) -> None:
         """Emit the sequence's due tokens: one, or all overdue ones."""
         speculation = self._metrics.speculation if sequence.proposes else None
-        interval = self._timing.interval_s(self.running) / (speculation.speedup if speculation else 1.0)
+        interval = self._timing.interval_s(self.running, speculation)
         begin, left = sequence.emitted, sequence.length - sequence.emitted
         tokens = 1
         if interval <= 0:

@@ -29,7 +29,7 @@ class Model:
     token; `bytes_per_active`: average bytes of each of those; `layers`: all layers; `expert_b`: billions of parameters in all experts, of
     which a token reads `expert_share`; `is_w4a16`: int4 compressed-tensors weights; `largest_tensor_gib`: the largest single tensor of the
     files, 0 if unknown; `stored_head_gib`: an output head that a GPU loads and then drops; `chip_gib`: logged memory of one TPU chip by the
-    number of chips.
+    number of chips; `tpu_sequence_s`: measured time that each sequence adds to a step on a TPU chip, None if not measured.
     """
 
     name: str
@@ -51,6 +51,7 @@ class Model:
     largest_tensor_gib: float = 0.0
     is_w4a16: bool = False
     is_moe: bool = False
+    tpu_sequence_s: float | None = None
     shards: int = 1
 
     @property
@@ -179,7 +180,9 @@ class SimulatedAccelerator:
 
     A step takes `interval_base_s`, `link_s_per_layer` with several devices, and the reading of weights at `bandwidth_share` of the peak
     (`w4a16_bandwidth_share` for 4-bit ones, `w4a16_expert_share` for 4-bit experts). Prompts reach `prefill_share` of the FLOPS.
-    `default_block_size` is None if it depends on the length.
+    Each sequence adds `interval_per_sequence_s`. Beyond `engine.MEASURED_SEQUENCES` it adds the time in `more_sequences_s`, rows of the
+    last sequence and its seconds; empty if all add the same. `verified_token_s`: time that each token of a step with proposals adds,
+    0 if unknown. `default_block_size` is None if it depends on the length.
     """
 
     name: str
@@ -199,6 +202,8 @@ class SimulatedAccelerator:
     w4a16_expert_share: float
     prefill_share: float = 0.4
     link_s_per_layer: float = 0.0
+    more_sequences_s: tuple[tuple[int, float], ...] = ()
+    verified_token_s: float = 0.0
 
 
 def find_accelerator(name: str) -> SimulatedAccelerator | None:
@@ -208,6 +213,7 @@ def find_accelerator(name: str) -> SimulatedAccelerator | None:
     if generation in tables["tpu_generations"] and chips.isdecimal():
         devices = int(chips)
         row = _without_sources({**tables["tpu"], **tables["tpu_generations"][generation]})
+        row["more_sequences_s"] = tuple((last, seconds) for last, seconds in row["more_sequences_s"])
         return SimulatedAccelerator(name=f"TPU {generation}-{devices}", kind="tpu", devices=devices, **row)
     found = tables["accelerators"].get("nvidia-l4" if name == "l4" else name)
     return None if found is None else SimulatedAccelerator(**_without_sources(found))

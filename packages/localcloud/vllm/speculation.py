@@ -15,7 +15,7 @@ _GOLDEN: Final = (math.sqrt(5) - 1) / 2
 """Multiples of it, modulo 1, fill the unit interval evenly, so the share of accepted tokens is exact after a few drafts."""
 _HALVINGS: Final = 40
 _PROPOSAL_STEPS: Final = 0.15
-"""Steps that a proposal takes with its verification. Assumed."""
+"""Steps that a proposal takes, with its verification if that was not measured. Assumed."""
 
 
 class Speculation:
@@ -27,8 +27,8 @@ class Speculation:
         looked_up = config.get("model") is None or str(config.get("method", "")) in _LOOKUPS
         self._chance = _chance_per_token(_ACCEPTED_NGRAM if looked_up else _ACCEPTED_DRAFTER, self.proposals)
         share = sum(self._chance ** (position + 1) for position in range(self.proposals))
-        self.speedup = (1 + share) / (1 + self.proposals * _PROPOSAL_STEPS)
-        """Tokens in the time of one step without proposals."""
+        self.tokens_per_step = 1 + share
+        self._is_looked_up = looked_up
         self.drafts = 0
         self.accepted_by_position = [0] * self.proposals
 
@@ -41,6 +41,11 @@ class Speculation:
     def accepted(self) -> int:
         """Return the number of accepted tokens."""
         return sum(self.accepted_by_position)
+
+    def steps(self, *, is_verification_known: bool) -> float:
+        """Return the time of a step with its proposals, in such steps without them. Proposals from the prompt take only their verification."""
+        is_free = self._is_looked_up and is_verification_known
+        return 1 + (0 if is_free else self.proposals * _PROPOSAL_STEPS)
 
     def draft(self) -> int:
         """Count one draft. Return the tokens of its step: the accepted ones and one more."""

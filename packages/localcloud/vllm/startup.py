@@ -6,7 +6,7 @@ Every rate and duration is simulated, with its source in a comment.
 import hashlib
 import json
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Final
 
@@ -78,6 +78,16 @@ class KilledError(Exception):
     def __init__(self, used_mib: int) -> None:
         self.used_mib = used_mib
         super().__init__(f"memory limit exceeded with {used_mib} MiB used")
+
+
+_NEUTRAL: Final = frozenset({
+    "model", "revision", "tokenizer_revision", "load_format", "safetensors_load_strategy", "served_model_names", "host", "port",
+    "api_keys", "reasoning_parser", "tool_call_parser", "enable_auto_tool_choice", "chat_template", "allowed_origins",
+    "allowed_media_domains", "middleware", "enable_log_requests", "disable_log_requests", "disable_log_stats",
+})  # fmt: skip
+"""Arguments of the HTTP server and of loading. XLA's cache knows a program by its contents, with the shapes of its inputs: KV cache
+(utilization, type, block size), block table (longest request), batch sizes, sequences (tpu-inference, runner/compilation_manager.py and
+kv_cache_manager.py). vLLM hashes its configurations (`compute_hash`). Any other argument is assumed to change a program."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -378,12 +388,14 @@ def _batch_sizes(most: int, padding_gap: int) -> int:
 def _cache_file(
     arguments: Arguments, environment: RuntimeEnvironment, accelerator: SimulatedAccelerator, model: Model
 ) -> Path | None:
-    """Return the file that marks a compiled graph. Its key covers everything that changes the graph (version, model, devices, lengths, batch)."""
+    """Return the file that marks a compiled graph. Its key covers everything that may change the graph: all arguments but _NEUTRAL."""
     root = environment.cache_root
     folder = None if root is None else environment.folder(root)
     if folder is None:
         return None
-    sizes = (arguments.max_model_len, arguments.max_num_seqs, arguments.max_num_batched_tokens, arguments.block_size)
-    others = (arguments.tensor_parallel_size, arguments.kv_cache_dtype, arguments.takes_media)
-    key = json.dumps([VERSION, model.name, accelerator.name, *sizes, *others])
+    given = {name: value for name, value in asdict(arguments).items() if name not in _NEUTRAL}
+    unused = {name: value for name, value in arguments.unused.items() if name not in _NEUTRAL}
+    key = json.dumps(
+        [VERSION, model.name, accelerator.name, environment.padding_gap, {**given, "unused": unused}], sort_keys=True
+    )
     return folder / f"simulated-{hashlib.sha256(key.encode()).hexdigest()[:16]}.graph"

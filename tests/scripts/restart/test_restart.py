@@ -194,7 +194,7 @@ class TestMachine:
         nonce = after[RESTART_METADATA_KEY]
         assert RESTART_NONCE.fullmatch(nonce)
         assert {key: value for key, value in after.items() if key != RESTART_METADATA_KEY} == before
-        assert "Running requests get 30 s to finish, then requests fail for about 2 min (planned)." in said
+        assert "Running requests get 30 s to finish, then requests fail for about 95 s (planned)." in said
         assert "loading" in said
 
     def test_a_ready_phase_of_the_time_before_is_not_the_end(self, world, command, clock):
@@ -218,7 +218,7 @@ class TestMachine:
         node(world)
         tpu(command, **READY)
         code, look, _ = command.run("--dry-run", "--json")
-        assert (code, look["dry_run"], look["requests_fail_s"]) == (ExitCode.DONE, True, 120)
+        assert (code, look["dry_run"], look["requests_fail_s"]) == (ExitCode.DONE, True, 95)
         assert RESTART_METADATA_KEY not in metadata_of(world, NODE)
         code, _, said = command.run("--yes", "--plan", "plan-of-yesterday")
         assert (code, "is stale" in said) == (ExitCode.REFUSED, True)

@@ -169,7 +169,7 @@ def test_it_states_the_effect_the_counts_the_cost_and_limits_without_a_guard_bef
         f"warnings FIT07 and HST02, 2 published vulnerabilities, 3 notes: `gemma plan {STACK}`",
         f"{STACK}: restarts the server on its node and keeps the capacity.",
         (
-            "Requests fail while the server restarts: about 5 min (planned), up to 12 min if it compiles again. "
+            "Requests fail while the server restarts: about 9 min (planned), because it compiles again. "
             "Queued resource, node and address stay the same."
         ),
         "If the new server does not become ready, the node restores the previous configuration and `up` fails with the reason.",
@@ -542,7 +542,7 @@ def test_messages_of_the_preview_are_not_repeated_while_it_deploys(engine, capsy
 
 EFFECTS = [
     (STACK, CREATE, "requests TPU capacity", ["New capacity can take hours or never arrive.", "The first start takes 12 min (planned)."]),
-    (STACK, SWITCH, "restarts the server", ["about 12 min (planned), because the new model compiles"]),
+    (STACK, SWITCH, "restarts the server", ["about 9 min (planned), because it compiles again"]),
     (STACK, REPLACE, "releases its TPU capacity, forced by acceleratorType", ["`up` rejects this while", "Google does not hold your place", "The first start"]),
     (STACK, AGAIN, "requests TPU capacity", ["New capacity can take hours or never arrive.", "The first start takes 12 min (planned)."]),
     (STACK, step("update", CAPACITY_TYPE, machine(), machine(), reasons=("state",)), "nothing serves until its capacity is ACTIVE", []),
