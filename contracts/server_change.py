@@ -3,7 +3,7 @@
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final, cast
+from typing import Final, Literal, cast
 
 from contracts.fields import as_mapping, as_sequence, json_object
 from contracts.masking import masked
@@ -12,6 +12,7 @@ from contracts.serving_document import DOCUMENT_METADATA_KEY
 
 MODEL: Final = "model"
 IMAGE: Final = "image"
+Compiled = Literal["model", "image", ""]
 _SERVE: Final = "serve"
 _SHOWN_CHARACTERS: Final = 80
 
@@ -23,6 +24,12 @@ class ChangedValue:
     key: str
     before: str | None
     after: str | None
+
+    @property
+    def is_other_image(self) -> bool:
+        """True for references to an image with different digests. The repository before the digest does not matter."""
+        before, after = ((text or "").rpartition("@")[2] for text in (self.before, self.after))
+        return before != after
 
     def text(self) -> str:
         """Return the value before and after on one line, shortened."""
@@ -37,9 +44,10 @@ class ServerChange:
     values: tuple[ChangedValue, ...]
 
     @property
-    def compiles(self) -> bool:
-        """True if the compiled programs of the server before it are of no use."""
-        return any(value.key in {MODEL, IMAGE} for value in self.values)
+    def compiles(self) -> Compiled:
+        """The new part that makes the compiled programs of the server before it useless; empty if it has none."""
+        changed = {value.key for value in self.values if value.key != IMAGE or value.is_other_image}
+        return "model" if MODEL in changed else "image" if IMAGE in changed else ""
 
 
 def flags_of(arguments: Sequence[str]) -> dict[str, str]:

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from contracts.resource_types import CAPACITY_TYPE
-from contracts.server_change import ChangedValue, changed_values
+from contracts.server_change import ChangedValue, Compiled, changed_values
 from engine.steps import ResourceChange
 from scripts.cli.markdown import code, fenced, named, plain, prose, row
 from scripts.preview.effects import (
@@ -120,6 +120,11 @@ class Verdict:
             where = f" if it is in {gone}, which {code(ZONES)} no longer lists"
             why = self._because() if effect == "capacity" else where
             return f"{name} releases its TPU capacity{why}. {permission(after)} {NEW_CAPACITY}"
+        if effect == "service" and after.settings.get("target") == "cloud-run":
+            return (
+                f"{name} {HEADINGS[effect]}{self._because()}. `gemma up` refuses this while the stack is deployed. "
+                f"Deploy a second stack with the new settings, then run {code(f'gemma teardown {self.stack}')}."
+            )
         if effect in {"service", "target"}:
             return (
                 f"{name} {HEADINGS[effect]}{self._because()}. The old one and its URL are deleted. "
@@ -147,7 +152,8 @@ class Verdict:
             yield "The stack is not deployed, so nothing that runs is lost."
         if effect in {"undeployed", "blocked"} or before.is_missing or not after.figures:
             return
-        compiles = any(change.key == "model" or change.key.startswith("image.") for change in self.changed)
+        changed = {change.key.partition(".")[0] for change in self.changed}
+        compiles: Compiled = "model" if "model" in changed else "image" if "image" in changed else ""
         shares, rolled_out = before.settings.get(TRAFFIC), rolls_out(before)
         yield from consequences(effect, after, compiles=compiles, shares=shares, rolled_out=rolled_out)
         if zones_of(before) != zones_of(after) and before.is_tpu and effect != "capacity":

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
 from typing import Final, Literal
 
-from contracts.server_change import ChangedValue, changed_values
+from contracts.server_change import ChangedValue, Compiled, changed_values
 from scripts.preview.plans import RESTART, START, StackDescription
 from stacks.settings import GatewayStack
 from stacks.settings.block import EffectName
@@ -104,16 +104,16 @@ def permission(after: StackDescription) -> str:
 
 
 def consequences(
-    effect: StackEffect, after: StackDescription, *, compiles: bool, shares: str | None, rolled_out: bool
+    effect: StackEffect, after: StackDescription, *, compiles: Compiled, shares: str | None, rolled_out: bool
 ) -> Iterator[str]:
-    """Yield what happens to requests, and how long it takes. `compiles`: the model or the image changes.
+    """Yield what happens to requests, and how long it takes. `compiles`: which of model and image changes.
 
     `shares` and `rolled_out`: the traffic split of the service before, and whether a revision waited for `gemma rollout`.
     """
     start = after.figures[START]
     if effect == "restart":
         about = f"about {start if compiles else after.figures[RESTART]} (planned)"
-        cold = f"{about}, because the new model compiles. The image and weights are fetched before the restart"
+        cold = f"{about}, because the new {compiles} compiles. The image and weights are fetched before the restart"
         warm = f"{about}, up to {start} if it compiles again"
         yield (
             f"Requests fail while the server restarts: {cold if compiles else warm}. "

@@ -8,7 +8,8 @@ from contracts.errors import CommandRefusedError
 from contracts.fields import as_mapping
 from contracts.outputs import StackOutputs
 from contracts.resource_types import CAPACITY_TYPE, SERVICE_TYPE
-from contracts.server_change import server_change
+from contracts.server_change import Compiled, server_change
+from contracts.serving_document import REPOSITORIES_METADATA_KEY
 from engine import runner
 from engine.deployment import read_deployment, type_in
 from engine.previewed import steps_in
@@ -20,8 +21,12 @@ from scripts.preview.effects import HEADINGS, NEW_CAPACITY, StackEffect, consequ
 from scripts.preview.plans import MOST, UNKNOWN_PROJECT, StackDescription, describe_stack
 from stacks.planned import today
 
+_WITHOUT_RESTART: Final = (COLLECTOR_METADATA_KEY, REPOSITORIES_METADATA_KEY)
+"""Metadata keys of a machine that the agent follows without its server, or reads at the next pull."""
 _END: Final = "state"
 """Output that the provider's diff names if the queued resource can never serve again, or does not serve yet."""
+_PHASE: Final = "phase"
+"""The same if the server of the settings is not ready, for example because an earlier wait was interrupted."""
 
 
 def upcoming(stack: str, preview: Mapping[str, object], changes: Sequence[ResourceChange]) -> tuple[Sequence[str], str]:
@@ -48,8 +53,11 @@ def headline(stack: str, changes: Sequence[ResourceChange]) -> str:
     made, effect = _makes_server(changes), effect_of_changes(changes)
     if made:
         return f"{stack}: {'requests TPU capacity' if made == CAPACITY_TYPE else 'creates the service'}"
-    if any(change.op == "update" and _END in change.properties for change in _of_capacity(changes)):
+    awaited = _awaited(changes)
+    if awaited == _END:
         return f"{stack}: nothing serves until its capacity is ACTIVE"
+    if awaited and effect == "update":
+        return f"{stack}: waits until its server is ready"
     forced = dict.fromkeys(name for change in changes if change.is_disruptive for name in change.forced_by)
     return f"{stack}: {HEADINGS[effect]}" + (f", forced by {', '.join(forced)}" if forced else "")
 
@@ -63,7 +71,7 @@ def effect_of_changes(changes: Sequence[ResourceChange]) -> StackEffect:
     if lost:
         return "capacity" if CAPACITY_TYPE in lost else "service"
     updated = {(change.type, name) for change in changes if change.op == "update" for name in change.properties}
-    if (CAPACITY_TYPE, "metadata") in updated and not all(map(_is_of_collector, changes)):
+    if (CAPACITY_TYPE, "metadata") in updated and not all(map(_keeps_server, changes)):
         return "restart"
     if (SERVICE_TYPE, "template") in updated:
         return "revision"
@@ -80,8 +88,10 @@ def _makes_server(changes: Sequence[ResourceChange]) -> str | None:
     return made[0] if made and effect_of_changes(changes) != "target" else None
 
 
-def _of_capacity(changes: Sequence[ResourceChange]) -> Sequence[ResourceChange]:
-    return [change for change in changes if change.type == CAPACITY_TYPE]
+def _awaited(changes: Sequence[ResourceChange]) -> str:
+    """Return the output of the capacity that an update waits for, because an earlier `up` did not reach it; else an empty string."""
+    updated = {name for one in changes if one.type == CAPACITY_TYPE and one.op == "update" for name in one.properties}
+    return next((name for name in (_END, _PHASE) if name in updated), "")
 
 
 def _comes_back(change: ResourceChange) -> bool:
@@ -89,12 +99,16 @@ def _comes_back(change: ResourceChange) -> bool:
     return change.type == CAPACITY_TYPE and change.op == "replace" and _END in change.forced_by
 
 
-def _is_of_collector(change: ResourceChange) -> bool:
-    """Return whether no metadata of the machine but the collector's changes."""
+def _keeps_server(change: ResourceChange) -> bool:
+    """Return whether no metadata of the machine changes but keys that restart no server."""
     if change.type != CAPACITY_TYPE or "metadata" not in change.properties:
         return True
     paths = [shown.path for shown in change.changes if shown.path.startswith("metadata")]
-    return change.changes_left_out == 0 and bool(paths) and all(COLLECTOR_METADATA_KEY in path for path in paths)
+    return (
+        change.changes_left_out == 0
+        and bool(paths)
+        and all(any(key in path for key in _WITHOUT_RESTART) for path in paths)
+    )
 
 
 def deployed_usd_per_hour(stack: str) -> float | None:
@@ -119,7 +133,7 @@ def deployed_stack(stack: str) -> tuple[StackOutputs | None, float | None]:
 
 
 def _sentences(
-    after: StackDescription, changes: Sequence[ResourceChange], *, now: StackOutputs | None, compiles: bool
+    after: StackDescription, changes: Sequence[ResourceChange], *, now: StackOutputs | None, compiles: Compiled
 ) -> Iterator[str]:
     if not after.figures:
         return
@@ -132,16 +146,18 @@ def _sentences(
         yield "The old service and its URL are deleted."
     rollout = now.rollout if now else None
     shares = ", ".join(f"{name}: {percent}" for name, percent in ((rollout and rollout.traffic) or {}).items())
+    if effect == "update" and _awaited(changes):
+        return  # no server answers, or an earlier one
     of_server: StackEffect = "capacity" if made else effect
     yield from consequences(of_server, after, compiles=compiles, shares=shares, rolled_out=rollout is not None)
 
 
-def _compiles(preview: Mapping[str, object]) -> bool:
-    """Return whether a server that is updated in place gets another model or image."""
+def _compiles(preview: Mapping[str, object]) -> Compiled:
+    """Return which of model and image is new for a server that is updated in place."""
     for step in steps_in(preview):
         kind = type_in(str(step.get("urn") or ""))
         if kind in {CAPACITY_TYPE, SERVICE_TYPE} and step.get("op") == "update":
             before, after = (as_mapping(as_mapping(step.get(key)).get("inputs")) for key in ("oldState", "newState"))
             change = server_change(kind, before, after)
-            return change is not None and change.compiles
-    return False
+            return "" if change is None else change.compiles
+    return ""

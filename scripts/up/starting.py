@@ -20,6 +20,7 @@ from scripts.cli.settings import stack_settings
 from scripts.doctor.face import blocking, entries, width_of
 from scripts.status.face import CAPACITY, CloudFacts, cloud_facts, serving
 from stacks.loading import is_gateway_file, read_yaml
+from stacks.project.home_region import home_region
 from stacks.settings import Settings
 
 _GOOGLE_LIMIT_S: Final = 10.0
@@ -37,6 +38,8 @@ def prepared(stack: str) -> Generator[None]:
         raise CommandRefusedError(f"Stack {stack} is a gateway. Run `pulumi up --stack {stack}`.")
     settings = stack_settings(stack)
     is_known = stack in runner.listed_stacks()
+    if is_known:
+        home_region(settings, stack, read(stack).by_urn)  # before the checks of another region
     _require_unblocked(stack, settings, is_known=is_known)
     text = path.read_text(encoding="utf-8")
     if not is_known:

@@ -39,7 +39,7 @@ def change_text(kind: str, change: ServerChange | None, plan: Plan, *, is_rolled
         return ""
     rest = len(change.values) - _MOST_SHOWN
     shown = [value.text() for value in change.values[:_MOST_SHOWN]] + ([f"{rest} more"] if rest > 0 else [])
-    return f"{', '.join(shown)}, {_effect(kind, plan, compiles=change.compiles, is_rolled_out=is_rolled_out)}"
+    return f"{', '.join(shown)}, {_effect(kind, plan, compiles=bool(change.compiles), is_rolled_out=is_rolled_out)}"
 
 
 def _effect(kind: str, plan: Plan, *, compiles: bool = False, is_rolled_out: bool) -> str:

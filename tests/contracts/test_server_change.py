@@ -52,7 +52,13 @@ def test_each_difference_is_named_with_both_values(kind, inputs):
 def test_another_model_or_image_compiles(kind, inputs, other):
     change = server_change(kind, inputs(), inputs(**other))
     assert [value.key for value in change.values] == list(other)
-    assert change.compiles
+    assert change.compiles == next(iter(other))
+
+
+def test_the_same_image_from_another_repository_compiles_nothing():
+    change = server_change(CAPACITY_TYPE, machine(image="a/i@sha256:1"), machine(image="b/i@sha256:1"))
+    assert [value.text() for value in change.values] == ["image: a/i@sha256:1 -> b/i@sha256:1"]
+    assert not change.compiles
 
 
 def test_a_starter_in_front_of_the_server_is_no_difference():
