@@ -11,6 +11,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
+from itertools import takewhile
 from pathlib import Path
 from typing import IO, Any, Final
 
@@ -30,6 +31,9 @@ _LOST_TRACK: Final = re.compile(r"\b409\b|already[ _]?exists|pending operations|
 """Errors after which a resource may exist that is not in the state."""
 _NO_REASON: Final = re.compile(r"(update|preview) (failed|canceled)")
 """Added by the engine to a run's errors (pulumi/pulumi, deployment_executor.go)."""
+_COUNT: Final = re.compile(r"\d+ errors? occurred:")
+"""First line of several errors, as hashicorp/go-multierror writes it."""
+_PART: Final = re.compile(r"(?:\*|\d+\)) (.+)")
 NOT_LOGGED_IN: Final = (
     "Pulumi is not logged in. Run `pulumi login`, or `pulumi login gs://YOUR_STATE_BUCKET` to use your own bucket."
 )
@@ -210,8 +214,19 @@ def reasons(errors: Sequence[str]) -> Sequence[str]:
 
 
 def _errors(text: str) -> Sequence[str]:
-    found = (line.removeprefix("error:").strip() for line in _lines(text) if line.startswith("error:"))
+    lines = _lines(text)
+    found = (
+        _whole(line.removeprefix("error:").strip(), lines[at + 1 :])
+        for at, line in enumerate(lines)
+        if line.startswith("error:")
+    )
     return [_shortened(error) for error in found if error]
+
+
+def _whole(error: str, following: Sequence[str]) -> str:
+    """Return the parts that follow `2 errors occurred:`, or the error itself."""
+    parts = [part[1] for part in takewhile(bool, map(_PART.fullmatch, following)) if part]
+    return ": ".join(parts) if parts and _COUNT.fullmatch(error) else error
 
 
 def _shortened(error: str) -> str:

@@ -1,5 +1,6 @@
 """Encryption of a stack's secrets: a passphrase, or the Cloud KMS key in its settings file."""
 
+import os
 import re
 from collections.abc import Sequence
 from typing import Final
@@ -51,8 +52,19 @@ def provider_options(stack: str) -> Sequence[str]:
     return [f"--secrets-provider={provider}"] if provider else []
 
 
+def can_write_salt(stack: str) -> bool:
+    """Return whether the engine can write the salt of a new stack into the settings file, or does not need to."""
+    return is_encrypted(stack) or os.access(runner.project_folder() / f"Pulumi.{stack}.yaml", os.W_OK)
+
+
 def create_state(stack: str) -> None:
-    """Create an empty state of a stack in the backend. Raises ScriptError."""
+    """Create an empty state of a stack in the backend. Raises CommandRefusedError for a read-only settings file, and ScriptError."""
+    path = runner.project_folder() / f"Pulumi.{stack}.yaml"
+    if not can_write_salt(stack):
+        raise CommandRefusedError(
+            f"{path} is read-only, but the engine writes the salt of the secrets into it. Nothing was changed. Run `chmod u+w {path}`, or "
+            "use a checkout on a file system that can be written."
+        )
     runner.query(["stack", "init", stack, "--no-select", *provider_options(stack)])
 
 

@@ -12,6 +12,7 @@ from planning.planner import plan_of
 from planning.solve.wording import worded
 from stacks import loading
 from stacks.base import Context
+from stacks.hooks.staged_weights import require_weights_of_new_server
 from stacks.loading import SettingsError
 from stacks.outputs import export
 from stacks.planned import preview_lines, require_unblocked, to_deployment, today
@@ -51,6 +52,7 @@ def run() -> None:
     for text, is_warning in preview_lines(planned, stack, wording):
         (pulumi.log.warn if is_warning else pulumi.log.info)(text)
     require_unblocked(planned, stack, wording)
+    require_weights_of_new_server(settings, stack, deployed)
     context = Context(
         settings=settings,
         subject=subject,

@@ -8,9 +8,10 @@ from functools import partial
 from typing import Final
 
 from contracts.errors import CommandRefusedError
+from contracts.staged_weights import STAGING_VARIABLE
 from engine import runner
 from engine.atomic_file import private_folder
-from engine.backend import absolute_backend
+from engine.backend import absolute_backend, variable
 from engine.deployment import read_deployment
 from engine.locks import past_dead_locks
 from engine.previewed import previewed
@@ -48,7 +49,8 @@ def create_bucket(stack: str, *, may_create: bool, say: Callable[[str], None]) -
         after_failure = f"The bucket was not created. {doctor_hint(stack)}"
         up = partial(runner.change, stack, "up", *_options(frozen), after_failure=after_failure)
         try:
-            past_dead_locks(stack, up, report=say)
+            with variable(STAGING_VARIABLE, stack):
+                past_dead_locks(stack, up, report=say)
         finally:
             for sentence in frozen.bring_back_engine_lines(runner.project_folder()):
                 say(sentence)
