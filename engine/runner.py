@@ -31,6 +31,8 @@ _LOST_TRACK: Final = re.compile(r"\b409\b|already[ _]?exists|pending operations|
 """Errors after which a resource may exist that is not in the state."""
 _NO_REASON: Final = re.compile(r"(update|preview) (failed|canceled)")
 """Added by the engine to a run's errors (pulumi/pulumi, deployment_executor.go)."""
+_INPUT: Final = re.compile("`(allowReplaceActive|zones)`")
+"""Inputs of the queued resource that the provider's refusals name."""
 _COUNT: Final = re.compile(r"\d+ errors? occurred:")
 """First line of several errors, as hashicorp/go-multierror writes it."""
 _PART: Final = re.compile(r"(?:\*|\d+\)) (.+)")
@@ -209,8 +211,9 @@ def first_error(text: str, code: int) -> str:
 
 
 def reasons(errors: Sequence[str]) -> Sequence[str]:
-    """Return the errors with a cause: or, without any, "update failed" and similar."""
-    return [error for error in errors if not _NO_REASON.fullmatch(error)] or errors
+    """Return the errors with a cause: or, without any, "update failed" and similar. Inputs of the provider `gcp-tpu` have their settings' keys."""
+    found = [error for error in errors if not _NO_REASON.fullmatch(error)] or errors
+    return [_INPUT.sub(r"`tpu.\1`", error) for error in found]
 
 
 def _errors(text: str) -> Sequence[str]:

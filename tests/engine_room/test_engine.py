@@ -138,6 +138,7 @@ def test_a_long_reason_ends_after_a_sentence_or_a_word(text, end):
         ("error: 2 errors occurred:\n    1) saving stack config\n    2) open a: read-only\n", "saving stack config: open a: read-only"),
         ("  error: 1 error occurred:\n  \t* The server failed: no\n\nerror: update failed", "The server failed: no"),
         ("error: 2 errors occurred:\n", "2 errors occurred:"),
+        ("error: `zones` changes. Set `allowReplaceActive` to true.", "`tpu.zones` changes. Set `tpu.allowReplaceActive` to true."),
     ],
 )  # fmt: skip
 def test_the_parts_of_several_errors_are_the_reason(text, reason):
