@@ -27,8 +27,8 @@ class ServingImageArgs:
 
     project: str
     locations: Sequence[str]
-    """Regions in which the server may start, first choice first. Each gets a repository, but a built image is stored in the first only, as is
-    one that other regions pull from Docker Hub. Changing the first region replaces its repository."""
+    """Regions in which the server may start, the stack's home region first. Each gets a repository, but a built image is stored in the first
+    only, as is one that other regions pull from Docker Hub. Changing the first region replaces its repository."""
     repository_id: str
     upstream: str
     """Repository on Docker Hub, such as vllm/vllm-openai."""

@@ -11,6 +11,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
+from itertools import takewhile
 from pathlib import Path
 from typing import IO, Any, Final
 
@@ -28,10 +29,13 @@ _LAST_OUTPUT_S: Final = 5.0
 """Time to read on after the engine's exit. A plugin may keep the pipe open."""
 _LOST_TRACK: Final = re.compile(r"\b409\b|already[ _]?exists|pending operations|\bError 50\d\b", re.IGNORECASE)
 """Errors after which a resource may exist that is not in the state."""
-_LIST: Final = re.compile(r"\d+ errors? occurred:")
-"""First line of the errors of one resource."""
 _NO_REASON: Final = re.compile(r"(update|preview) (failed|canceled)")
 """Added by the engine to a run's errors (pulumi/pulumi, deployment_executor.go)."""
+_INPUT: Final = re.compile("`(allowReplaceActive|zones)`")
+"""Inputs of the queued resource that the provider's refusals name."""
+_COUNT: Final = re.compile(r"\d+ errors? occurred:")
+"""First line of several errors, as hashicorp/go-multierror writes it."""
+_PART: Final = re.compile(r"(?:\*|\d+\)) (.+)")
 NOT_LOGGED_IN: Final = (
     "Pulumi is not logged in. Run `pulumi login`, or `pulumi login gs://YOUR_STATE_BUCKET` to use your own bucket."
 )
@@ -220,20 +224,25 @@ def first_error(text: str, code: int) -> str:
 
 
 def reasons(errors: Sequence[str]) -> Sequence[str]:
-    """Return the errors with a cause: or, without any, "update failed" and similar."""
-    return [error for error in errors if not _NO_REASON.fullmatch(error)] or errors
+    """Return the errors with a cause: or, without any, "update failed" and similar. Inputs of the provider `gcp-tpu` have their settings' keys."""
+    found = [error for error in errors if not _NO_REASON.fullmatch(error)] or errors
+    return [_INPUT.sub(r"`tpu.\1`", error) for error in found]
 
 
 def _errors(text: str) -> Sequence[str]:
-    """Return the lines that start with `error:`; of a provider's list, its first entry, which is on the next line."""
     lines = _lines(text)
-    found: list[str] = []
-    for line, following in zip(lines, [*lines[1:], ""], strict=True):
-        error = line.removeprefix("error:").strip()
-        if line.startswith("error:") and error:
-            is_list = _LIST.fullmatch(error) is not None and following.startswith("* ")
-            found.append(_shortened(following.removeprefix("* ") if is_list else error))
-    return found
+    found = (
+        _whole(line.removeprefix("error:").strip(), lines[at + 1 :])
+        for at, line in enumerate(lines)
+        if line.startswith("error:")
+    )
+    return [_shortened(error) for error in found if error]
+
+
+def _whole(error: str, following: Sequence[str]) -> str:
+    """Return the parts that follow `2 errors occurred:`, or the error itself."""
+    parts = [part[1] for part in takewhile(bool, map(_PART.fullmatch, following)) if part]
+    return ": ".join(parts) if parts and _COUNT.fullmatch(error) else error
 
 
 def _shortened(error: str) -> str:

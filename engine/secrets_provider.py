@@ -1,5 +1,6 @@
 """Encryption of a stack's secrets: a passphrase, or the Cloud KMS key in its settings file."""
 
+import os
 import re
 from collections.abc import Sequence
 from pathlib import Path
@@ -52,11 +53,22 @@ def provider_options(stack: str) -> Sequence[str]:
     return [f"--secrets-provider={provider}"] if provider else []
 
 
+def can_write_salt(stack: str) -> bool:
+    """Return whether the engine can write the salt of a new stack into the settings file, or does not need to."""
+    return is_encrypted(stack) or os.access(runner.project_folder() / f"Pulumi.{stack}.yaml", os.W_OK)
+
+
 def create_state(stack: str, *, folder: Path | None = None, backend: str | None = None) -> None:
-    """Create an empty state of a stack. Raises ScriptError.
+    """Create an empty state of a stack. Raises CommandRefusedError for a read-only settings file, and ScriptError.
 
     `folder`: with the settings file to which the engine adds its lines, by default the project's. `backend`: the URL of another one.
     """
+    path = runner.project_folder() / f"Pulumi.{stack}.yaml"
+    if folder is None and not can_write_salt(stack):
+        raise CommandRefusedError(
+            f"{path} is read-only, but the engine writes the salt of the secrets into it. Nothing was changed. Run `chmod u+w {path}`, or "
+            "use a checkout on a file system that can be written."
+        )
     words = ["stack", "init", stack, "--no-select", *provider_options(stack)]
     variables = {} if backend is None else {BACKEND_VARIABLE: backend}
     runner.query([*words, *([] if folder is None else ["--cwd", str(folder)])], variables=variables)

@@ -61,6 +61,11 @@ class StackState:
     """Output of `pulumi stack export`, or the file of a local backend in that form."""
 
     @property
+    def by_urn(self) -> Mapping[str, Item]:
+        """The resources by URN, without those that only wait for their deletion."""
+        return {str(item.get("urn")): item for item in self.resources if not item.get("delete")}
+
+    @property
     def zones(self) -> Sequence[str]:
         """Zones in the state."""
         given = map(_inputs, (*self.resources, *self.pending))
@@ -123,6 +128,11 @@ def read(stack: str) -> StackState:
         return StackState(stack=stack, status="missing", detail=str(error))
     except ScriptError as error:
         return _from_file(stack, "unreadable", str(error))
+
+
+def stored(stack: str) -> StackState:
+    """Return the state in the file of a local backend, without an engine; with another backend, an empty one."""
+    return _from_file(stack, "no engine", "The backend is not a local folder.")
 
 
 def remove_empty(state: StackState) -> bool:

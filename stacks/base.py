@@ -54,6 +54,8 @@ class Context:
     """The deployment with the figures behind the plan."""
     plan: Plan
     names: Names
+    home_region: str
+    """Region of the bucket and of the first image repository (`stacks.project.home_region`)."""
     ownership: Ownership
     secrets: Mapping[SecretKey, pulumi.Output[str]]
     """Secrets set by value, as secret outputs."""
@@ -133,7 +135,7 @@ class Serving:
     """The server of a machine or an instance, for either target."""
 
     image: pulumi.Output[str]
-    """Reference by digest, in the first region."""
+    """Reference by digest, in the home region."""
     image_repositories: Mapping[str, pulumi.Output[str]]
     """HOST/PROJECT/REPOSITORY of each region that has the image."""
     arguments: Sequence[str]
@@ -175,12 +177,10 @@ def open_project(
     return pulumi.ResourceOptions(providers={"gcp": provider}), wait_for_google(project=project)
 
 
-def lay_foundation(
-    context: Context, *, region: str, project_roles: Sequence[str], before_change: Callable[[], None]
-) -> Foundation:
+def lay_foundation(context: Context, *, project_roles: Sequence[str], before_change: Callable[[], None]) -> Foundation:
     """Declare the resources that both targets share."""
     settings, names = context.settings, context.names
-    options, new_grants = open_project(settings.project, region, apis_of(settings), before_change)
+    options, new_grants = open_project(settings.project, context.home_region, apis_of(settings), before_change)
     identity = RuntimeIdentity(
         "server",
         RuntimeIdentityArgs(
@@ -194,7 +194,7 @@ def lay_foundation(
     readers: Mapping[str, pulumi.Input[str]] = {"server": identity.member}
     image = _image(context, readers, options)
     explain_destroy(context.names.stack, protects=settings.weights == "bucket")
-    bucket = _bucket(context, region, readers, options)
+    bucket = _bucket(context, readers, options)
     needed = {kind: kind is not HF_TOKEN or context.needs_hub for kind in KINDS if settings.has_secret(kind.key)}
     # A server that downloads nothing from the hub must not be able to leak a token, so it gets neither the variable nor access to the secret.
     stored = {kind: _secret(kind, context, readers if needed[kind] else {}, options) for kind in needed}
@@ -213,10 +213,10 @@ def lay_foundation(
 
 
 def _image(context: Context, readers: Mapping[str, pulumi.Input[str]], options: pulumi.ResourceOptions) -> ServingImage:
-    settings, account = context.settings, context.settings.docker_hub
+    settings, account, home = context.settings, context.settings.docker_hub, context.home_region
     arguments = ServingImageArgs(
         project=settings.project,
-        locations=settings.regions,
+        locations=tuple(dict.fromkeys((home, *settings.regions))),
         repository_id=context.names.base,
         upstream=settings.image.repository,
         digest=settings.image.digest,
@@ -256,7 +256,7 @@ def _serving(context: Context, image: ServingImage) -> Serving:
 
 
 def _bucket(
-    context: Context, region: str, readers: Mapping[str, pulumi.Input[str]], options: pulumi.ResourceOptions
+    context: Context, readers: Mapping[str, pulumi.Input[str]], options: pulumi.ResourceOptions
 ) -> ModelBucket | None:
     settings = context.settings
     if not settings.uses_bucket:
@@ -268,13 +268,13 @@ def _bucket(
         ModelBucketArgs(
             project=settings.project,
             name=context.names.bucket,
-            location=region,
+            location=context.home_region,
             ownership=context.ownership,
             readers=readers,
             labels=settings.labels,
             existing=settings.bucket.existing,
             force_destroy=settings.bucket.force_destroy,
-            # A change of region, or settings without a bucket, empties and deletes it, along with the files that a running revision reads.
+            # A replacement, or settings without a bucket, empties and deletes it, along with the files that a running revision reads.
             protect=settings.weights == "bucket",
             retain=settings.bucket.retain_on_destroy,
             archivers=readers if settings.archives_programs else {},

@@ -55,7 +55,6 @@ def deploy(context: Context) -> StackOutputs:
         raise ValueError("settings without cloudRun reached the Cloud Run stack")
     foundation = lay_foundation(
         context,
-        region=run.region,
         project_roles=(METRICS_ROLE,) if settings.collects_metrics else (),
         before_change=lambda: keep_runs(context),
     )

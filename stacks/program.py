@@ -12,10 +12,13 @@ from planning.planner import plan_of
 from planning.solve.wording import worded
 from stacks import loading
 from stacks.base import Context
+from stacks.hooks.staged_weights import require_weights_of_new_server
 from stacks.loading import SettingsError
 from stacks.outputs import export
 from stacks.planned import preview_lines, require_unblocked, to_deployment, today
+from stacks.project.deployed_state import deployed_resources
 from stacks.project.former_state import require_current_state
+from stacks.project.home_region import home_region
 from stacks.wording import StackWording
 
 UserError = (SettingsError, PlanningError, NamingError, CommandRefusedError)
@@ -30,13 +33,15 @@ def run() -> None:
     except NamingError as error:
         name = allowed_name(stack) or "NAME"
         raise NamingError(f"{error} Run `pulumi stack rename {name} --stack {stack}`.") from None
-    require_current_state(stack)
+    deployed = deployed_resources(stack)
+    require_current_state(stack, deployed)
     if loading.is_gateway(get_config_env()):
         from stacks import gateway  # noqa: PLC0415 - other stacks do not need its modules
 
         gateway.deploy(loading.gateway_from_pulumi(get_config_env(), stack=stack), stack)
         return
     settings = loading.from_pulumi(get_config_env(), frozenset(get_config_secret_keys_env()), stack=stack)
+    home = home_region(settings, stack, deployed)
     deployment = to_deployment(settings, today=today())
     wording = StackWording(deployment, stack)
     try:
@@ -47,11 +52,13 @@ def run() -> None:
     for text, is_warning in preview_lines(planned, stack, wording):
         (pulumi.log.warn if is_warning else pulumi.log.info)(text)
     require_unblocked(planned, stack, wording)
+    require_weights_of_new_server(settings, stack, deployed)
     context = Context(
         settings=settings,
         subject=subject,
         plan=planned,
         names=Names(project=settings.project, stack=stack),
+        home_region=home,
         ownership=Ownership(
             project=pulumi.get_project(),
             stack=stack,

@@ -80,9 +80,7 @@ def deploy(context: Context) -> StackOutputs:
         shared = network_of_gateway(
             tpu.gateway, project=settings.project, regions=tpu.regions, downloads=_downloads(context, tpu)
         )
-    foundation = lay_foundation(
-        context, region=settings.regions[0], project_roles=PROJECT_ROLES, before_change=lambda: keep_runs(context)
-    )
+    foundation = lay_foundation(context, project_roles=PROJECT_ROLES, before_change=lambda: keep_runs(context))
     show_changes(context)
     network = _network(context, tpu, foundation, shared)
     _tunnel_grants(context, tpu, foundation)

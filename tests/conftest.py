@@ -77,6 +77,7 @@ def declare(monkeypatch):
     # Mocks run no hooks; these calls to Google come before the first resource.
     monkeypatch.setattr("stacks.hooks.run_keeper.RunKeeper.note_first", lambda _: Absent())
     monkeypatch.setattr("stacks.hooks.run_keeper.limits_line", lambda *_: "")
+    monkeypatch.setattr("stacks.program.require_weights_of_new_server", lambda *_: None)
     monkeypatch.setattr("stacks.project.propagation.require_apis", lambda *_, **__: None)
     monkeypatch.setattr("stacks.project.propagation._read_project", lambda _: Present({}))
 

@@ -55,7 +55,6 @@ OF_OTHERS = {
     "incorrect passphrase": "engine/test_recovery_words.py",
     "is already being used by": "cloud/test_deletion.py",
     "the stack is currently locked by ... lock(s)": "engine/test_recovery_words.py",
-    "unable to replace resource": "engine/test_bound_weights.py",
 }
 """Messages of the engine, of gcloud and of Google, and the tests that assert them."""
 PULUMI = {

@@ -1,13 +1,12 @@
 """The checks that predict a refusal of `up`: each that fails stops the deployment before it changes anything."""
 
 import asyncio
-import os
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Final
 
 from engine import runner
-from engine.secrets_provider import is_encrypted
+from engine.secrets_provider import can_write_salt
 from planning.machine.hardware import machines_at_once
 from scripts.doctor import capacity, model, passphrase, project
 from scripts.doctor.diagnosis import Check, Checkup, Diagnosis, missing, unknown
@@ -50,7 +49,7 @@ def _checks(checkup: Checkup, *, is_known: bool) -> Sequence[Check]:
 def _writable(stack: str) -> Iterator[Diagnosis]:
     """Check that the engine can write the salt of a new stack."""
     path = runner.project_folder() / f"Pulumi.{stack}.yaml"
-    if not is_encrypted(stack) and not os.access(path, os.W_OK):
+    if not can_write_salt(stack):
         yield missing(
             f"{path.name} is read-only, but the engine writes the salt of the secrets into it", f"chmod u+w {path}"
         )

@@ -119,7 +119,27 @@ def _plan(options: PlanOptions) -> ExitCode:
         from scripts.plan.table import show  # rich takes longer to load than the plan
 
         show(plan, wording, original_note(subject))
-    return ExitCode.DONE if plan.fits else ExitCode.REFUSED
+    moved = _moved(question.stack) if question.stack else ""
+    if moved:
+        say("plan", f"`gemma up {question.stack}` will refuse these settings. {moved}")
+    return ExitCode.DONE if plan.fits and not moved else ExitCode.REFUSED
+
+
+def _moved(stack: str) -> str:
+    """Return why the next `up` refuses the region of the settings file, as far as a local backend's file shows it; else an empty string."""
+    from contracts.errors import CommandRefusedError
+    from engine.state import stored
+    from scripts.cli.settings import stack_settings
+    from stacks.project.home_region import home_region
+
+    deployed = stored(stack)
+    if not deployed.projects:
+        return ""
+    try:
+        home_region(stack_settings(stack, project=deployed.projects[0]), stack, deployed.by_urn)
+    except CommandRefusedError as error:
+        return str(error)
+    return ""
 
 
 def _check(options: PlanOptions) -> None:

@@ -124,6 +124,11 @@ class Verdict:
             where = f" if it is in {gone}, which {code(ZONES)} no longer lists"
             why = self._because() if effect == "capacity" else where
             return f"{name} releases its TPU capacity{why}. {permission(after)} {NEW_CAPACITY}"
+        if effect == "service" and after.settings.get("target") == "cloud-run":
+            return (
+                f"{name} {HEADINGS[effect]}{self._because()}. `gemma up` refuses this while the stack is deployed. "
+                f"Deploy a second stack with the new settings, then run {code(f'gemma teardown {self.stack}')}."
+            )
         if effect in {"service", "target"}:
             return (
                 f"{name} {HEADINGS[effect]}{self._because()}. The old one and its URL are deleted. "

@@ -10,6 +10,7 @@ from contracts.fields import as_mapping
 from contracts.outputs import StackOutputs
 from contracts.resource_types import CAPACITY_TYPE, SERVICE_TYPE
 from contracts.server_change import server_change
+from contracts.serving_document import REPOSITORIES_METADATA_KEY
 from engine import runner
 from engine.deployment import read_deployment, type_in
 from engine.previewed import steps_in
@@ -21,8 +22,12 @@ from scripts.preview.effects import HEADINGS, NEW_CAPACITY, StackEffect, consequ
 from scripts.preview.plans import UNKNOWN_PROJECT, StackDescription, describe_stack
 from stacks.planned import to_deployment, today
 
+_WITHOUT_RESTART: Final = (COLLECTOR_METADATA_KEY, REPOSITORIES_METADATA_KEY)
+"""Metadata keys of a machine that the agent follows without its server, or reads at the next pull."""
 _END: Final = "state"
 """Output that the provider's diff names if the queued resource can never serve again, or does not serve yet."""
+_PHASE: Final = "phase"
+"""The same if the server of the settings is not ready, for example because an earlier wait was interrupted."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,8 +82,11 @@ def headline(stack: str, changes: Sequence[ResourceChange]) -> str:
     made, effect = _makes_server(changes), effect_of_changes(changes)
     if made:
         return f"{stack}: {'requests TPU capacity' if made == CAPACITY_TYPE else 'creates the service'}"
-    if any(change.op == "update" and _END in change.properties for change in _of_capacity(changes)):
+    awaited = _awaited(changes)
+    if awaited == _END:
         return f"{stack}: nothing serves until its capacity is ACTIVE"
+    if awaited and effect == "update":
+        return f"{stack}: waits until its server is ready"
     forced = dict.fromkeys(name for change in changes if change.is_disruptive for name in change.forced_by)
     return f"{stack}: {HEADINGS[effect]}" + (f", forced by {', '.join(forced)}" if forced else "")
 
@@ -92,7 +100,7 @@ def effect_of_changes(changes: Sequence[ResourceChange]) -> StackEffect:
     if lost:
         return "capacity" if CAPACITY_TYPE in lost else "service"
     updated = {(change.type, name) for change in changes if change.op == "update" for name in change.properties}
-    if (CAPACITY_TYPE, "metadata") in updated and not all(map(_is_of_collector, changes)):
+    if (CAPACITY_TYPE, "metadata") in updated and not all(map(_keeps_server, changes)):
         return "restart"
     if (SERVICE_TYPE, "template") in updated:
         return "revision"
@@ -109,8 +117,10 @@ def _makes_server(changes: Sequence[ResourceChange]) -> str | None:
     return made[0] if made and effect_of_changes(changes) != "target" else None
 
 
-def _of_capacity(changes: Sequence[ResourceChange]) -> Sequence[ResourceChange]:
-    return [change for change in changes if change.type == CAPACITY_TYPE]
+def _awaited(changes: Sequence[ResourceChange]) -> str:
+    """Return the output of the capacity that an update waits for, because an earlier `up` did not reach it; else an empty string."""
+    updated = {name for one in changes if one.type == CAPACITY_TYPE and one.op == "update" for name in one.properties}
+    return next((name for name in (_END, _PHASE) if name in updated), "")
 
 
 def _comes_back(change: ResourceChange) -> bool:
@@ -118,12 +128,16 @@ def _comes_back(change: ResourceChange) -> bool:
     return change.type == CAPACITY_TYPE and change.op == "replace" and _END in change.forced_by
 
 
-def _is_of_collector(change: ResourceChange) -> bool:
-    """Return whether no metadata of the machine but the collector's changes."""
+def _keeps_server(change: ResourceChange) -> bool:
+    """Return whether no metadata of the machine changes but keys that restart no server."""
     if change.type != CAPACITY_TYPE or "metadata" not in change.properties:
         return True
     paths = [shown.path for shown in change.changes if shown.path.startswith("metadata")]
-    return change.changes_left_out == 0 and bool(paths) and all(COLLECTOR_METADATA_KEY in path for path in paths)
+    return (
+        change.changes_left_out == 0
+        and bool(paths)
+        and all(any(key in path for key in _WITHOUT_RESTART) for path in paths)
+    )
 
 
 def deployed_usd_per_hour(stack: str) -> float | None:
@@ -161,6 +175,8 @@ def _sentences(
         yield "The old service and its URL are deleted."
     rollout = now.rollout if now else None
     shares = ", ".join(f"{name}: {percent}" for name, percent in ((rollout and rollout.traffic) or {}).items())
+    if effect == "update" and _awaited(changes):
+        return  # no server answers, or an earlier one
     of_server: StackEffect = "capacity" if made else effect
     yield from consequences(of_server, after, compiles=compiles, shares=shares, rolled_out=rollout is not None)
 

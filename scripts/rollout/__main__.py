@@ -82,6 +82,11 @@ def _of_stack(stack: str) -> "Rollout":
     resources = read_deployment(stack).resources
     outputs = outputs_in(stack, resources)
     require_server(stack, outputs, what="roll out")
+    if outputs.target == "tpu":
+        raise CommandRefusedError(
+            f"Stack {stack} is a TPU stack, which has no revisions: `gemma up {stack}` restarts its server in place. To roll back, restore the "
+            f"settings in Pulumi.{stack}.yaml, then run it again."
+        )
     if outputs.rollout is None:
         raise CommandRefusedError(
             f"Stack {stack} has no cloudRun.rollout, so `gemma up` shifts its traffic. Set it in Pulumi.{stack}.yaml, "

@@ -18,7 +18,6 @@ from contracts.errors import CommandRefusedError, ScriptError
 from contracts.exit_codes import ExitCode
 from contracts.spelling import UnknownWordError, meant
 from engine import runner
-from engine.secrets_provider import create_state
 from scripts.cli.command import Command, run_command, say
 from scripts.cli.options import JsonSwitch, Option, StackName
 from scripts.cli.settings import stack_settings
@@ -68,6 +67,8 @@ def _save(options: SaveOptions) -> ExitCode:
         _require_apis(stack_settings(stack))
     value = secrets.token_urlsafe(_GENERATED_BYTES) if options.generate else _checked(_read(kind), kind)
     if stack not in runner.listed_stacks():
+        from engine.secrets_provider import create_state  # loads YAML
+
         create_state(stack)
     place = f"Pulumi.{stack}.yaml" if options.secret is None else _to_secret_manager(options.secret, stack, value)
     if options.secret is None:

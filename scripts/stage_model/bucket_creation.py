@@ -8,17 +8,18 @@ from functools import partial
 from typing import Final
 
 from contracts.errors import CommandRefusedError
-from contracts.naming import Names
+from contracts.staged_weights import STAGING_VARIABLE
 from engine import runner
 from engine.atomic_file import private_folder
-from engine.backend import absolute_backend
-from engine.deployment import ResourceState, read_deployment
+from engine.backend import absolute_backend, variable
+from engine.deployment import read_deployment
 from engine.locks import past_dead_locks
 from engine.previewed import previewed
 from engine.secrets_provider import create_state
 from engine.steps import PlannedStep, steps_of
 from scripts.cli.frozen import FrozenProject, freeze
 from stacks.planned import doctor_hint
+from stacks.project.home_region import home_region
 from stacks.settings import Settings
 
 _BUCKET_TYPE: Final = "gcp:storage/bucket:Bucket"
@@ -48,7 +49,8 @@ def create_bucket(stack: str, *, may_create: bool, say: Callable[[str], None]) -
         after_failure = f"The bucket was not created. {doctor_hint(stack)}"
         up = partial(runner.change, stack, "up", *_options(frozen), after_failure=after_failure)
         try:
-            past_dead_locks(stack, up, report=say)
+            with variable(STAGING_VARIABLE, stack):
+                past_dead_locks(stack, up, report=say)
         finally:
             for sentence in frozen.bring_back_engine_lines(runner.project_folder()):
                 say(sentence)
@@ -61,7 +63,7 @@ def has_bucket(stack: str, settings: Settings) -> bool:
     resources = read_deployment(stack).resources
     for one in resources:
         if one.type == _BUCKET_TYPE and one.name == "models" and not one.delete:
-            _require_unmoved(stack, settings, one)
+            home_region(settings, stack, {each.urn: each.raw for each in resources if not each.delete})
             return True
     waiting = [one.name for one in resources if one.delete]
     if waiting:
@@ -89,16 +91,3 @@ def _creation_steps(frozen: FrozenProject) -> Sequence[PlannedStep]:
 
 def _options(frozen: FrozenProject) -> Sequence[str]:
     return [f"--cwd={frozen.folder}", *(f"--target={target}" for target in _TARGETS)]
-
-
-def _require_unmoved(stack: str, settings: Settings, bucket: ResourceState) -> None:
-    """Reject a bucket that the next `up` replaces by one without the staged weights."""
-    name, location = Names(project=settings.project, stack=stack).bucket, settings.regions[0].upper()
-    is_now = (str(bucket.inputs.get("name") or ""), str(bucket.inputs.get("location") or "").upper())
-    if is_now != (name, location):
-        raise CommandRefusedError(
-            f"The bucket of stack {stack} is {is_now[0]} in {is_now[1]}, "
-            f"but the settings have {name} in {location}. Neither staging nor `gemma up` replaces "
-            f"a protected bucket (see `gemma preview {stack}`). Revert the region, "
-            "or use another stack there: docs/staging.md, Move a stack to another region."
-        )

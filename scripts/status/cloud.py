@@ -9,7 +9,7 @@ from cloud.capacity import NO_SUCH_PLACE, Instance, Node, QueuedResource, capaci
 from cloud.clock import GOOGLE_CLOCK
 from cloud.found import FoundResource
 from cloud.google_api import GoogleApi, GoogleListError, connect, lookup
-from cloud.kinds import ACCOUNT, INSTANCE, NODE, QUEUED, SERVICE, by_name
+from cloud.kinds import ACCOUNT, BUCKET, INSTANCE, NODE, QUEUED, SERVICE, by_name
 from cloud.search import resource_of
 from cloud.spending import account_of, spending
 from cloud.tpu_machine import TpuMachine, reported
@@ -38,6 +38,7 @@ from scripts.status.report import CloudFacts
 CAPACITY: Final = (QUEUED, INSTANCE)
 """Kinds that our provider creates."""
 MISSING: Final = "MISSING"
+_BUCKET_TYPE: Final = "gcp:storage/bucket:Bucket"
 _SERVICE_STATES: Final = {"CONDITION_SUCCEEDED": "READY", "CONDITION_FAILED": "FAILED"}
 
 
@@ -66,6 +67,21 @@ def serving(state: StackState) -> DeployedServer | None:
             name = f"projects/{project}/locations/{inputs.get('location')}/services/{inputs.get('name')}"
             return DeployedServer(kind=SERVICE, names=[name], project=project, inputs=inputs, outputs=outputs)
     return None
+
+
+def lost_buckets(state: StackState) -> Sequence[str]:
+    """Return a sentence for each of the stack's buckets that no longer exists. Raises ScriptError if that is unknown."""
+    found: list[str] = []
+    for item in state.by_urn.values():
+        if item.get("type") == _BUCKET_TYPE:
+            outputs = as_mapping(item.get("outputs"))
+            name, project = str(outputs.get("name")), str(outputs.get("project"))
+            if _read(connect(project), BUCKET, [name]) is None:
+                found.append(
+                    f"Bucket {name} no longer exists, so no server can start from its files. Run `gemma up {state.stack} --refresh`, then "
+                    f"`gemma stage_model {state.stack}` if it had the weights."
+                )
+    return found
 
 
 def _capacity_names(inputs: Item, outputs: Item) -> Sequence[str]:

@@ -18,9 +18,10 @@ from engine.previewed import previewed
 from engine.runner import NOT_LOGGED_IN
 from engine.state import StackState
 from engine.steps import changes_of
-from scripts.status.cloud import CAPACITY, DeployedServer, cloud_facts, serving
+from scripts.status.cloud import CAPACITY, DeployedServer, cloud_facts, lost_buckets, serving
 from scripts.status.judge import backends_of, drift_of, judged_gateway, next_command, waits_of
 from scripts.status.report import (
+    BUCKETS,
     ENDPOINT,
     GOOGLE,
     REFRESH,
@@ -66,6 +67,8 @@ class _Answers(TypedDict, total=False):
     google: CloudFacts
     endpoint: ServerFacts
     refresh: Sequence[str]
+    lost: Sequence[str]
+    """Sentences about buckets that no longer exist."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -121,6 +124,7 @@ def _sources(one: _Known, request: StatusRequest) -> Mapping[str, Callable[[], _
     queries: dict[str, Callable[[], _Answers]] = {}
     if found is not None:
         queries[GOOGLE] = lambda: {"google": _query_google(found, stack)}
+        queries[BUCKETS] = lambda: {"lost": lost_buckets(one.state)}  # calls nothing without a bucket
     if outputs is not None and found is not None:
         one.not_asked = why_not_asked(outputs, found, tunnel=request.tunnel, wake=request.wake)
         if one.not_asked is None:
@@ -166,12 +170,14 @@ def _status(one: _Known, now: datetime) -> StackStatus:
         cloud=facts,
         server=answers.get(ENDPOINT),
         server_not_asked=one.not_asked,
-        drift=(*drift_of(facts, target), *(refreshed or ())),
+        drift=(*drift_of(facts, target), *answers.get("lost", ()), *(refreshed or ())),
         refreshed=refreshed is not None,
         waits=tuple(waits_of(one.state, one.locks, facts, now)),
         unanswered=(*one.unanswered, *unknown),
     )
-    return replace(status, next_command=next_command(status, one.state, one.locks))
+    return replace(
+        status, next_command=next_command(status, one.state, one.locks, lost_bucket=bool(answers.get("lost")))
+    )
 
 
 def _address(outputs: StackOutputs | None) -> str:

@@ -100,14 +100,18 @@ def _since(moment: str | None, now: datetime) -> str:
     return f" since {start:%H:%M} UTC ({duration(max(0.0, (now - start).total_seconds()))})"
 
 
-def next_command(status: StackStatus, state: StackState, locks: Sequence[StackLock]) -> str:
-    """Return the command to run next."""
+def next_command(
+    status: StackStatus, state: StackState, locks: Sequence[StackLock], *, lost_bucket: bool = False
+) -> str:
+    """Return the command to run next. `lost_bucket`: a bucket of the state no longer exists."""
     up = f"gemma up {status.stack}"
-    choices = _commands(status, state, locks)
+    choices = _commands(status, state, locks, lost_bucket=lost_bucket)
     return next(command for applies, command in choices if applies).format(stack=status.stack, up=up)
 
 
-def _commands(status: StackStatus, state: StackState, locks: Sequence[StackLock]) -> Iterator[tuple[bool, str]]:
+def _commands(
+    status: StackStatus, state: StackState, locks: Sequence[StackLock], *, lost_bucket: bool
+) -> Iterator[tuple[bool, str]]:
     """Yield commands, each with its condition. The first that applies is used; the last always applies."""
     cloud = status.cloud
     google, phase = (cloud.state, cloud.phase) if cloud else ("", None)
@@ -122,6 +126,7 @@ def _commands(status: StackStatus, state: StackState, locks: Sequence[StackLock]
     yield google in WAITING_STATES or (cloud is not None and not status.deployed), "{up}"
     yield cloud is not None and cloud.rollout_phase == "waits", "gemma rollout {stack}"
     yield google == ACTIVE and (_recorded(state) in WITHOUT_MACHINE or bool(_renewal(state))), "{up}"
+    yield lost_bucket, "gemma up {stack} --refresh"
     yield bool(status.drift), "gemma preview {stack}"
     yield cloud is None, "gemma doctor {stack}"
     yield status.server is not None and status.server.health != HEALTHY, "gemma logs {stack}"

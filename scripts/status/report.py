@@ -9,7 +9,7 @@ from contracts.service_traffic import RolloutPhase
 
 SCHEMA_VERSION: Final = 2
 
-STATE, GOOGLE, ENDPOINT, REFRESH = "state", "google", "endpoint", "refresh"
+STATE, GOOGLE, BUCKETS, ENDPOINT, REFRESH = "state", "google", "buckets", "endpoint", "refresh"
 """Sources of the status."""
 ServingWord = Literal["deployed", "waiting", "ended", "no server", "not deployed", "unknown"]
 INCOMPLETE: Final = "incomplete"

@@ -20,6 +20,7 @@ from scripts.cli.settings import gateway_settings, stack_settings
 from scripts.doctor.face import blocking, entries, width_of
 from scripts.status.face import CAPACITY, CloudFacts, facts_within, serving
 from stacks.loading import read_yaml
+from stacks.project.home_region import home_region
 from stacks.settings import Settings
 
 _GOOGLE_LIMIT_S: Final = 10.0
@@ -36,6 +37,8 @@ def prepared(stack: str) -> Generator[bool]:
     settings = None if gateway_settings(stack) else stack_settings(stack)
     is_known = stack in runner.listed_stacks()
     if settings is not None:  # no check of the doctor is for a gateway
+        if is_known:
+            home_region(settings, stack, read(stack).by_urn)  # before the checks of another region
         _require_unblocked(stack, settings, is_known=is_known)
     text = path.read_text(encoding="utf-8")
     if not is_known:

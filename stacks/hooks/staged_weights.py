@@ -3,7 +3,10 @@
 The Pulumi engine calls the hook when it is about to create or change a service. It lists the folder and reads its manifest, each within LIMIT_S.
 """
 
+import asyncio
+import os
 from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import Final, cast
 from urllib.parse import quote
@@ -13,9 +16,11 @@ import pulumi
 from cloud.google_calls import GoogleCallError, call
 from cloud.model_files import CONFIG
 from contracts.errors import CommandRefusedError
-from contracts.resource_types import SERVICE_TYPE
+from contracts.fields import as_mapping
+from contracts.resource_types import CAPACITY_TYPE, SERVICE_TYPE
 from contracts.staged_weights import (
     MANIFEST,
+    STAGING_VARIABLE,
     StoredFile,
     difference,
     folder_uri,
@@ -28,6 +33,7 @@ from stacks.base import Context
 from stacks.bound_hooks import bind_types
 from stacks.parts import parts_of
 from stacks.planned import doctor_hint
+from stacks.project.home_region import Resources
 from stacks.settings import Settings
 
 LIMIT_S: Final = 10.0
@@ -47,6 +53,21 @@ def require_staged_weights(context: Context) -> None:
     hook = pulumi.ResourceHook("weights-staged", require, pulumi.ResourceHookOptions(on_dry_run=True))
 
     bind_types({SERVICE_TYPE}, pulumi.ResourceHookBinding(before_create=[hook], before_update=[hook]))
+
+
+def require_weights_of_new_server(settings: Settings, stack: str, deployed: Resources) -> None:
+    """Raise CommandRefusedError if `up` would create a server whose weights are known to be missing. A preview only warns (the hook).
+
+    `deployed`: the resources in the state. `gemma stage_model` creates only the bucket, so it needs no weights.
+    """
+    has_server = any(as_mapping(each).get("type") in {SERVICE_TYPE, CAPACITY_TYPE} for each in deployed.values())
+    if has_server or pulumi.runtime.is_dry_run() or STAGING_VARIABLE in os.environ:
+        return
+    with ThreadPoolExecutor(max_workers=1) as pool:  # the program itself runs in an event loop
+        for check in staged_weights(settings, stack):
+            fault = pool.submit(asyncio.run, check.fault()).result()
+            if fault is not None and fault.blocks and fault.is_known:
+                raise CommandRefusedError(f"{fault.text} Nothing was created.")
 
 
 def staged_weights(settings: Settings, stack: str) -> "tuple[StagedWeights, ...]":

@@ -227,7 +227,8 @@ class Engine:
 def in_state(location="US-EAST4", **more):
     kind = "gcp:storage/bucket:Bucket"
     urn = f"urn:pulumi:mine::gemma-serving::gemma-serving:index:ModelBucket${kind}::models"
-    return {"urn": urn, "type": kind, "inputs": {"name": OWN, "location": location}, **more}
+    place = {"name": OWN, "location": location, "project": PROJECT}
+    return {"urn": urn, "type": kind, "inputs": place, "outputs": place, **more}
 
 
 @pytest.fixture
@@ -265,8 +266,8 @@ def test_another_region_moves_no_bucket(monkeypatch, capsys):
     ran = Engine(monkeypatch, in_state("EUROPE-WEST4")).ran
     assert stage("--from", "checkpoint") == ExitCode.REFUSED
     said = capsys.readouterr().err
-    assert f"The bucket of stack mine is {OWN} in EUROPE-WEST4, but the settings have {OWN} in US-EAST4." in said
-    assert "`gemma preview mine`" in said
+    assert 'gemma-serving:cloudRun.region = "us-east4": stack mine is deployed in europe-west4' in said
+    assert "would replace its bucket with the weights. Nothing was changed." in said
     assert ran == []
 
 

@@ -9,6 +9,7 @@ from engine import runner
 from engine import state as states
 from engine.previewed import preview_errors
 from engine.runner import PulumiFailedError
+from engine.secrets_provider import create_state
 
 NO_LOGIN = "error: PULUMI_ACCESS_TOKEN must be set for login during non-interactive CLI sessions\n"
 
@@ -160,3 +161,27 @@ def test_a_long_reason_ends_after_a_sentence_or_a_word(text, end):
     shown = runner.first_error(f"error: {text}", 1)
     assert shown.endswith(end)
     assert len(shown) <= 604
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("error: 2 errors occurred:\n    1) saving stack config\n    2) open a: read-only\n", "saving stack config: open a: read-only"),
+        ("  error: 1 error occurred:\n  \t* The server failed: no\n\nerror: update failed", "The server failed: no"),
+        ("error: 2 errors occurred:\n", "2 errors occurred:"),
+        ("error: `zones` changes. Set `allowReplaceActive` to true.", "`tpu.zones` changes. Set `tpu.allowReplaceActive` to true."),
+    ],
+)  # fmt: skip
+def test_the_parts_of_several_errors_are_the_reason(text, reason):
+    assert runner.first_error(text, 1) == reason
+
+
+def test_a_state_is_not_created_for_a_settings_file_without_room_for_its_salt(monkeypatch, tmp_path):
+    monkeypatch.setattr(runner, "project_folder", lambda: tmp_path)
+    monkeypatch.setattr(runner, "query", lambda *_: pytest.fail("created"))
+    path = tmp_path / "Pulumi.x.yaml"
+    path.write_text("config: {}\n")
+    # Tests may run as root, who may write to a read-only file.
+    monkeypatch.setattr("engine.secrets_provider.os.access", lambda at, _mode: at != path)
+    with pytest.raises(CommandRefusedError, match=f"{path} is read-only, .* Run `chmod u[+]w {path}`"):
+        create_state("x")

@@ -15,6 +15,7 @@ from planning.question.fields import field_types, is_duration, value_at
 from planning.question.types import Deployment
 from planning.speed.bands import BANDS
 from scripts.cli.options import Parser, add_options, read_options
+from scripts.plan.__main__ import main
 from scripts.plan.question import CommandWording, Question, deployment_from
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -321,3 +322,25 @@ def test_comparing_says_when_nothing_is_enough(run):
     code, out, _ = run("--model", "google/gemma-4-31B-it", "--compare", "--max-usd-per-hour", "0.5")
     assert code == 2
     assert "H200" in out
+
+
+def test_a_plan_tells_that_up_will_refuse_another_region_if_a_local_backend_has_the_state(
+    tmp_path, monkeypatch, capsys
+):
+    item = {"urn": "urn:pulumi:l4-qat::gemma-serving::gcp:cloudrunv2/service:Service::vllm", "custom": True}
+    item |= {"type": "gcp:cloudrunv2/service:Service", "outputs": {"project": "p-of-state", "location": "us-east1"}}
+    item["inputs"] = item["outputs"]
+    folder = tmp_path / ".pulumi" / "stacks" / "gemma-serving"
+    folder.mkdir(parents=True)
+    state = {"version": 3, "checkpoint": {"latest": {"manifest": {}, "resources": [item]}}}
+    monkeypatch.delenv("GOOGLE_CLOUD_PROJECT", raising=False)
+    monkeypatch.setenv("PULUMI_BACKEND_URL", f"file://{tmp_path}")
+    assert main(["--stack", "l4-qat"]) == 0
+    (folder / "l4-qat.json").write_text(json.dumps(state))
+    capsys.readouterr()
+    assert main(["--stack", "l4-qat", "--json"]) == 2
+    out, err = capsys.readouterr()
+    assert json.loads(out)["fits"] is True
+    assert "plan: `gemma up l4-qat` will refuse these settings. gemma-serving:cloudRun.region" in err
+    monkeypatch.setenv("PULUMI_BACKEND_URL", "gs://a-bucket")
+    assert main(["--stack", "l4-qat", "--json"]) == 0

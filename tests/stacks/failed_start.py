@@ -37,6 +37,7 @@ def context_of(settings, limits=NO_LIMITS):
         subject=examine(deployment),
         plan=plan(deployment),
         names=Names(project=settings.project, stack="x"),
+        home_region=settings.regions[0],
         ownership=Ownership(project="gemma-serving", stack="x", limits=limits),
         secrets={},
     )

@@ -4,6 +4,7 @@ import asyncio
 import json
 import re
 from dataclasses import replace
+from pathlib import Path
 
 import pulumi
 import pytest
@@ -11,13 +12,16 @@ import requests
 
 from cloud.staging.bucket import crc32c
 from contracts.errors import CommandRefusedError
-from contracts.staged_weights import MANIFEST, manifest_hash
+from contracts.resource_types import SERVICE_TYPE
+from contracts.staged_weights import MANIFEST, STAGING_VARIABLE, manifest_hash
 from localcloud.tests import idle_cloud
 from localcloud.world.scenario import Fault, OperationDurations, Scenario
 from stacks.hooks import staged_weights
-from stacks.hooks.staged_weights import StagedWeights
+from stacks.hooks.staged_weights import StagedWeights, require_weights_of_new_server
+from stacks.loading import from_file
 from tests.stacks.failed_start import context_of, failed_start
 
+ROOT = Path(__file__).resolve().parents[2]
 PROJECT, BUCKET, FOLDER = "local-project", "weights-of-a-stack", "models/gemma"
 REMEDY = "Run `gemma stage_model x`, then `gemma up x`."
 
@@ -224,3 +228,31 @@ def test_only_a_service_that_reads_a_bucket_is_hooked(monkeypatch, declare, mode
             )
             is None
         )
+
+
+SERVER = {"urn:pulumi:x::gemma-serving::gcp:cloudrunv2/service:Service::vllm": {"type": SERVICE_TYPE}}
+
+
+@pytest.mark.parametrize("stack", ["l4-qat", "tpu-v6e1"])
+def test_missing_weights_stop_up_before_the_first_resource_but_not_staging(monkeypatch, cloud, bucket, stack):
+    changes = {"weights": "bucket", "bucket.existing": BUCKET, "bucket.prefix": FOLDER}
+    settings = from_file(ROOT / f"Pulumi.{stack}.yaml", project=PROJECT, changes=changes)
+    monkeypatch.setattr(pulumi.runtime, "is_dry_run", lambda: False)
+
+    def require_new(deployed):
+        async def program():
+            require_weights_of_new_server(settings, "x", deployed)
+
+        asyncio.run(program())
+
+    with pytest.raises(CommandRefusedError, match=r"No weights are staged in .* Nothing was created[.]"):
+        require_new({})
+    require_new(SERVER)  # its update has a hook
+    with monkeypatch.context() as staging:
+        staging.setenv(STAGING_VARIABLE, "x")
+        require_new({})
+    with monkeypatch.context() as without_answer:
+        without_answer.setenv("CLOUDSDK_API_ENDPOINT_OVERRIDES_STORAGE", "http://127.0.0.1:9/")
+        require_new({})
+    bucket(f"{FOLDER}/config.json", f"{FOLDER}/{MANIFEST}")
+    require_new({})

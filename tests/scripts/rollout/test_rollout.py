@@ -1,12 +1,18 @@
 """A rollout: every end that it can have, and an interruption at each step."""
 
+from types import SimpleNamespace
+
 import pytest
 
 from cloud.google_api import GoogleListError
 from contracts.errors import CommandRefusedError, ScriptError
+from contracts.fields import from_json
+from contracts.outputs import StackOutputs
 from contracts.service_traffic import BY_REVISION, LATEST
+from scripts.rollout import __main__ as command
 from scripts.rollout import run
 from scripts.rollout.run import Rollout
+from tests.scripts.sample_outputs import sample_outputs
 
 NAME = "projects/p/locations/r/services/s"
 READY = [{"type": "Ready", "state": "CONDITION_SUCCEEDED"}]
@@ -193,3 +199,13 @@ def test_a_dry_run_shows_what_would_be_done_and_what_both_revisions_cost():
     google.traffic = [pinned("s-2")]
     assert len({first.plan, priced.plan, back.plan, rollout(google).look()[0].plan}) == 4
     assert google.seen == []
+
+
+def test_a_tpu_stack_has_no_revisions_and_is_told_what_rolls_back(monkeypatch):
+    outputs = from_json(StackOutputs, sample_outputs(target="tpu"))
+    monkeypatch.setattr("engine.deployment.read_deployment", lambda _stack: SimpleNamespace(resources=()))
+    monkeypatch.setattr("engine.state.outputs_in", lambda *_: outputs)
+    with pytest.raises(CommandRefusedError) as refused:
+        command._of_stack("tpu-v6e1")
+    assert "is a TPU stack, which has no revisions" in str(refused.value)
+    assert "cloudRun" not in str(refused.value)

@@ -6,19 +6,21 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from cloud.clock import GoogleClock
+from contracts.answers import Unknown
 from contracts.errors import ScriptError
 from contracts.guest_attributes import NOT_IDLE
 from contracts.labels import StackLimits
 from contracts.serving_document import DOCUMENT_METADATA_KEY, document_hash
 from localcloud.world.scenario import OperationDurations, Scenario, Tpu
 from scripts.smoke.failure import ServerFailure
-from scripts.status.cloud import cloud_facts, serving
+from scripts.status import cloud
+from scripts.status.cloud import cloud_facts, lost_buckets, serving
 from scripts.status.judge import document_that_serves, drift_of
 from scripts.status.render import _idle, _notes
 from scripts.status.report import ServesNow, StackStatus
 from scripts.status.serves import run_end
 from tests.cloud.populated import PROJECT, open_world, owner
-from tests.scripts.status.planted import DOCUMENT, NAME, queued, service, stack_resource, state
+from tests.scripts.status.planted import DOCUMENT, NAME, queued, resource, service, stack_resource, state
 
 ZONE = f"projects/{PROJECT}/locations/us-east5-a"
 LABELS = dict(owner("x").labels)
@@ -223,3 +225,17 @@ def test_what_an_api_that_is_off_hides_is_not_missing(world, api):
     found = state(stack_resource(), queued() if api == "tpu" else service())
     with pytest.raises(ScriptError, match=f"Google returned an error: the API {api}.googleapis.com is off"):
         facts(world, found)
+
+
+def test_a_bucket_that_no_longer_exists_is_said_and_one_that_cannot_be_read_is_unknown(world, monkeypatch):
+    monkeypatch.setattr(cloud, "connect", lambda _project: world.api)
+    outputs = {"name": "gemma-x-models", "project": PROJECT}
+    found = state(stack_resource(), service(), resource("gcp:storage/bucket:Bucket", "models", outputs=outputs))
+    (sentence,) = lost_buckets(found)
+    assert sentence.startswith("Bucket gemma-x-models no longer exists")
+    assert "Run `gemma up x --refresh`, then `gemma stage_model x`" in sentence
+    world.call("POST", "storage", f"storage/v1/b?project={PROJECT}", {"name": "gemma-x-models", "location": "US"})
+    assert lost_buckets(found) == []
+    monkeypatch.setattr(cloud, "lookup", lambda *_: Unknown("no answer"))
+    with pytest.raises(ScriptError, match="no answer"):
+        lost_buckets(found)

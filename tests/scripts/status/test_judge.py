@@ -75,6 +75,8 @@ def service(google, phase=None):
 )
 def test_each_situation_names_the_next_command(status, kept, locks, command):
     assert next_command(status, kept, locks) == command
+    if command.startswith("gemma connect"):
+        assert next_command(status, kept, locks, lost_bucket=True) == "gemma up x --refresh"
 
 
 @pytest.mark.parametrize(

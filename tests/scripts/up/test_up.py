@@ -60,6 +60,11 @@ def preview_of(*steps, said=(), warned=(), same=3):
 
 RESTART = step("update", CAPACITY_TYPE, machine("--max-model-len=16384"), machine("--max-model-len=8192"))
 SWITCH = step("update", CAPACITY_TYPE, machine(), machine(model="c/d"))
+OTHER_IMAGE = step("update", CAPACITY_TYPE, machine(), machine(image="i@sha256:2"))
+OTHER_ZONES = {
+    **step("update", CAPACITY_TYPE, machine(), machine(), reasons=("metadata", "zones")),
+    "detailedDiff": {"metadata.gemma-serving-image-repositories": {"kind": "add", "inputDiff": True}},
+}
 CREATE = step("create", CAPACITY_TYPE, after=machine(), reasons=())
 REPLACE = step("replace", CAPACITY_TYPE, machine(), machine(), forced=("acceleratorType",))
 REVISION = step("update", SERVICE_TYPE, service("--a=1"), service("--a=2"), reasons=("template",))
@@ -392,6 +397,22 @@ def test_what_blocks_is_one_list_with_its_commands_before_anything_is_made(engin
     assert (out, made, engine.updates, engine.removed) == ("", [], [], [])
 
 
+def test_a_region_of_a_deployed_service_is_refused_before_the_checks_of_another_one(engine, monkeypatch, capsys):
+    place = {"project": "my-project", "location": "us-east1"}
+    engine.known, engine.state = (
+        [RUN],
+        StackState(stack=RUN, status="read", resources=({**SERVICE_VLLM, "outputs": place},)),
+    )
+    monkeypatch.setattr(starting, "blocking", raising(AssertionError("checked")))
+    assert run_command(command.COMMAND, ["--stack", RUN]) == ExitCode.REFUSED
+    out, err = capsys.readouterr()
+    assert 'up: gemma-serving:cloudRun.region = "us-east4": stack l4-qat is deployed in us-east1' in err
+    assert (out, engine.updates) == ("", [])
+
+
+SERVICE_VLLM = {"urn": f"urn:pulumi:s::gemma-serving::{SERVICE_TYPE}::vllm", "type": SERVICE_TYPE}
+
+
 def test_an_unknown_answer_is_said_and_does_not_block(engine, capsys):
     engine.blocked = [unknown("no answer within 8 s", check="APIs")]
     assert typed() == ExitCode.DONE
@@ -543,6 +564,9 @@ def test_messages_of_the_preview_are_not_repeated_while_it_deploys(engine, capsy
 EFFECTS = [
     (STACK, CREATE, "requests TPU capacity", ["New capacity can take hours or never arrive.", "The first start takes 12 min (planned)."]),
     (STACK, SWITCH, "restarts the server", ["about 9 min (planned), because it compiles again"]),
+    (STACK, OTHER_IMAGE, "restarts the server", ["about 9 min (planned), because it compiles again"]),
+    (STACK, OTHER_ZONES, "updates other resources; the server keeps running", ["No requests are lost."]),
+    (STACK, step("update", CAPACITY_TYPE, machine(), machine(), reasons=("phase",)), "waits until its server is ready", []),
     (STACK, REPLACE, "releases its TPU capacity, forced by acceleratorType", ["`up` rejects this while", "Google does not hold your place", "The first start"]),
     (STACK, AGAIN, "requests TPU capacity", ["New capacity can take hours or never arrive.", "The first start takes 12 min (planned)."]),
     (STACK, step("update", CAPACITY_TYPE, machine(), machine(), reasons=("state",)), "nothing serves until its capacity is ACTIVE", []),
@@ -558,6 +582,7 @@ def test_each_effect_has_the_words_of_the_comment(monkeypatch, stack, change, wo
     assert sentences[0].startswith(f"{stack}: {words}")
     text = "\n".join(sentences)
     assert [part for part in parts if part not in text] == []
+    assert parts or "No requests are lost." not in text
 
 
 @pytest.mark.parametrize(("usd", "text"), [(1.35, "$1.35/h, as now, "), (5.4, "$5.40/h now, $1.35/h after, ")])

@@ -1,0 +1,124 @@
+"""A deployed stack keeps its region: a service or weights in it are never replaced, and a machine's document names the same image."""
+
+import json
+
+import pytest
+
+from contracts.errors import CommandRefusedError
+from contracts.resource_types import CAPACITY_TYPE, SERVICE_TYPE
+from stacks.loading import from_file
+from stacks.program import run
+from stacks.project.home_region import home_region
+from tests.stacks.test_program import ROOT, configured  # noqa: F401 - a fixture
+
+BUCKET, REPOSITORY = "gcp:storage/bucket:Bucket", "gcp:artifactregistry/repository:Repository"
+
+
+def deployed(**places):
+    """Resources of a state: the type, the name and the outputs of each."""
+    kinds = {
+        "service": (SERVICE_TYPE, "vllm"),
+        "bucket": (BUCKET, "models"),
+        "image": (REPOSITORY, "image"),
+        "machine": (CAPACITY_TYPE, "capacity"),
+    }
+    return {
+        f"urn:pulumi:x::gemma-serving::{kinds[kind][0]}::{kinds[kind][1]}": {
+            "type": kinds[kind][0],
+            "outputs": {"project": "my-project", "location": place},
+        }
+        for kind, place in places.items()
+    }
+
+
+def settings(stack, **changes):
+    return from_file(ROOT / f"Pulumi.{stack}.yaml", project="my-project", changes=changes)
+
+
+TPU = {"tpu.zones": ["europe-west4-a", "us-east5-a"]}
+STAGED = {**TPU, "weights": "bucket"}
+
+
+@pytest.mark.parametrize(
+    ("stack", "changes", "found", "home"),
+    [
+        ("l4-qat", {}, {}, "us-east4"),
+        ("l4-qat", {}, {"service": "us-east4", "bucket": "US-EAST4"}, "us-east4"),
+        ("l4-qat", {"cloudRun.region": "europe-west4"}, {"image": "us-east4"}, "europe-west4"),
+        ("tpu-v6e1", TPU, {}, "europe-west4"),
+        ("tpu-v6e1", TPU, {"image": "us-east5"}, "europe-west4"),
+        ("tpu-v6e1", TPU, {"image": "us-east5", "machine": None}, "us-east5"),
+        ("tpu-v6e1", {"tpu.zones": ["europe-west4-a"]}, {"image": "us-east5", "machine": None}, "us-east5"),
+        ("tpu-v6e1", STAGED, {"bucket": "US-EAST5", "image": "us-east5"}, "us-east5"),
+        ("tpu-v6e1", TPU, {"bucket": "US-EAST5"}, "europe-west4"),
+    ],
+)
+def test_the_home_region_stays_while_a_move_costs_weights_or_a_restart(stack, changes, found, home):
+    assert home_region(settings(stack, **changes), "x", deployed(**found)) == home
+
+
+@pytest.mark.parametrize(
+    ("stack", "changes", "found", "parts"),
+    [
+        (
+            "l4-qat",
+            {"cloudRun.region": "europe-west4"},
+            {"service": "us-east4", "bucket": "US-EAST4"},
+            ['gemma-serving:cloudRun.region = "europe-west4"', "in us-east4", "service and its bucket", "set cloudRun.region: us-east4."],
+        ),
+        ("l4-qat", {"cloudRun.region": "europe-west4"}, {"bucket": "US-EAST4"}, ["replace its bucket with the weights."]),
+        ("l4-qat", {"gcp:project": "another"}, {"service": "us-east4"}, ['project "another"', "in project my-project"]),
+        ("tpu-v6e1", STAGED, {"bucket": "US-EAST1"}, ["tpu.zones = [europe-west4-a, us-east5-a]", "add a zone in us-east1."]),
+    ],
+)  # fmt: skip
+def test_a_moved_service_or_bucket_is_refused_with_both_ways(stack, changes, found, parts):
+    with pytest.raises(CommandRefusedError) as refused:
+        home_region(settings(stack, **changes), "x", deployed(**found))
+    text = str(refused.value)
+    assert [part for part in parts if part not in text] == []
+    assert "run `gemma stage_model NEW`, `gemma up NEW`, " in text
+    assert text.endswith("then run `gemma teardown x`.")
+    assert "Nothing was changed." in text
+
+
+def test_a_zone_of_another_region_first_keeps_image_and_repository_of_a_running_machine(
+    configured,  # noqa: F811 - the fixture
+    declare,
+    monkeypatch,
+):
+    state = {}
+    monkeypatch.setattr("stacks.program.deployed_resources", lambda _stack: state)
+
+    def declared(zones):
+        configured("tpu-v6e1", weights="bucket", tpu__zones=zones)
+        recorder, _ = declare(run)
+        metadata = recorder.one("gcp-tpu:index:QueuedResource").inputs["metadata"]
+        document = json.loads(metadata["gemma-serving-document"])
+        repositories = json.loads(metadata.get("gemma-serving-image-repositories", "{}"))
+        made = {one.inputs["repositoryId"]: one.inputs["location"] for one in recorder.all("repository:Repository")}
+        return document, repositories, made, recorder.one("storage/bucket:Bucket").inputs["location"]
+
+    document, _, made, location = declared(["us-east5-a"])
+    state |= deployed(image="us-east5", machine=None, bucket=location)
+    for zones in (["europe-west4-a", "us-east5-a"], ["us-east5-a", "europe-west4-a"]):
+        same, repositories, more, place = declared(zones)
+        assert (same, place) == (document, "US-EAST5")
+        # A machine in the other region pulls from that region.
+        assert repositories["europe-west4"].startswith("europe-west4-docker.pkg.dev/")
+        assert more == {**made, "gemma-x-europe-west4": "europe-west4"}
+
+
+def test_a_region_change_stops_the_program_before_anything_is_declared(
+    configured,  # noqa: F811 - the fixture
+    declare,
+    monkeypatch,
+):
+    monkeypatch.setattr("stacks.program.deployed_resources", lambda _stack: deployed(service="us-east4"))
+    configured("l4-qat", cloudRun__region="europe-west4")
+
+    def program():
+        with pytest.raises(CommandRefusedError, match="is deployed in us-east4"):
+            run()
+
+    recorder, _ = declare(program)
+    assert recorder.declared == []
