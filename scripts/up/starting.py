@@ -15,13 +15,18 @@ from engine import runner
 from engine.atomic_file import replace_file
 from engine.secrets_provider import create_state
 from engine.state import SERVER_TYPES, StackState, read, remove_empty
+from planning import plan
+from planning.errors import PlanningError
+from planning.solve.wording import worded
 from scripts.cli.command import say
 from scripts.cli.settings import gateway_settings, stack_settings
 from scripts.doctor.face import blocking, entries, width_of
 from scripts.status.face import CAPACITY, CloudFacts, facts_within, serving
 from stacks.loading import read_yaml
+from stacks.planned import require_unblocked, to_deployment, today
 from stacks.project.home_region import home_region
 from stacks.settings import Settings
+from stacks.wording import StackWording
 
 _GOOGLE_LIMIT_S: Final = 10.0
 
@@ -36,7 +41,8 @@ def prepared(stack: str) -> Generator[bool]:
     path = runner.project_folder() / f"Pulumi.{stack}.yaml"
     settings = None if gateway_settings(stack) else stack_settings(stack)
     is_known = stack in runner.listed_stacks()
-    if settings is not None:  # no check of the doctor is for a gateway
+    if settings is not None:  # a gateway has no plan, and no check of the doctor is for one
+        _require_plan(stack, settings)
         if is_known:
             home_region(settings, stack, read(stack).by_urn)  # before the checks of another region
         _require_unblocked(stack, settings, is_known=is_known)
@@ -51,6 +57,17 @@ def prepared(stack: str) -> Generator[bool]:
         elif isinstance(error, ScriptError) and not isinstance(error, CommandRefusedError):
             say("up", exists_now(stack))
         raise
+
+
+def _require_plan(stack: str, settings: Settings) -> None:
+    """Raise CommandRefusedError if findings of the plan block a stack, and PlanningError if its settings cannot be planned."""
+    deployment = to_deployment(settings, runner.project_folder(), today=today())
+    wording = StackWording(deployment, stack)
+    try:
+        planned = plan(deployment)
+    except PlanningError as error:
+        raise PlanningError(worded(str(error), wording)) from None
+    require_unblocked(planned, stack, wording)
 
 
 def _require_unblocked(stack: str, settings: Settings, *, is_known: bool) -> None:

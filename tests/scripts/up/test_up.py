@@ -397,6 +397,16 @@ def test_what_blocks_is_one_list_with_its_commands_before_anything_is_made(engin
     assert (out, made, engine.updates, engine.removed) == ("", [], [], [])
 
 
+def test_a_finding_that_blocks_is_refused_before_the_other_checks(engine, monkeypatch, capsys):
+    settings = starting.stack_settings(STACK)
+    too_long = settings.model_copy(update={"vllm": replace(settings.vllm, max_model_len=999_999)})
+    monkeypatch.setattr(starting, "stack_settings", lambda _stack: too_long)
+    monkeypatch.setattr(starting, "blocking", raising(AssertionError("checked")))
+    assert typed() == ExitCode.REFUSED
+    assert "up: Stack tpu-v6e1 is blocked by LEN03. Nothing was changed.\nLEN03: " in capsys.readouterr().err
+    assert engine.updates == []
+
+
 def test_a_region_of_a_deployed_service_is_refused_before_the_checks_of_another_one(engine, monkeypatch, capsys):
     place = {"project": "my-project", "location": "us-east1"}
     engine.known, engine.state = (
