@@ -21,10 +21,9 @@ from contracts.staged_weights import HASH_VARIABLE, MODELS_FOLDER, folder_uri
 from planning.cost.subject import Subject
 from planning.question.types import Plan
 from planning.question.vllm_args import OPTIONS, VllmOptions, vllm_arguments
-from stacks.apis import apis_of
 from stacks.parts import Part, parts_of, with_local_parts
 from stacks.project.bucket_conflict import explain_destroy, watch_for_bucket
-from stacks.project.propagation import NewGrants, require_enabled, require_resource_manager, wait_for_google
+from stacks.project.propagation import NewGrants, require_resource_manager, wait_for_google
 from stacks.secrets import API_KEY, HF_TOKEN, KINDS, SecretKey, SecretKind
 from stacks.settings import Settings
 
@@ -163,13 +162,12 @@ class Foundation:
 
 
 def open_project(
-    project: str, region: str, apis: Sequence[str], before_change: Callable[[], None] = lambda: None
+    project: str, region: str, before_change: Callable[[], None] = lambda: None
 ) -> tuple[pulumi.ResourceOptions, NewGrants]:
-    """Require the project's APIs. Return the options of every component, and the record of new grants.
+    """Require a project that can be read. Return the options of every component, and the record of new grants.
 
     `before_change` is called once the project can be read. Raises CommandRefusedError.
     """
-    require_enabled(project, apis)
     # The provider reads no quota project of a login (hashicorp/terraform-provider-google#20459), and Google rejects most user calls without one.
     provider = gcp.Provider("gcp", project=project, region=region, billing_project=project, user_project_override=True)
     require_resource_manager(project)
@@ -180,7 +178,7 @@ def open_project(
 def lay_foundation(context: Context, *, project_roles: Sequence[str], before_change: Callable[[], None]) -> Foundation:
     """Declare the resources that both targets share."""
     settings, names = context.settings, context.names
-    options, new_grants = open_project(settings.project, context.home_region, apis_of(settings), before_change)
+    options, new_grants = open_project(settings.project, context.home_region, before_change)
     identity = RuntimeIdentity(
         "server",
         RuntimeIdentityArgs(

@@ -32,6 +32,7 @@ from stacks.gateway_plan import GatewayPlan, gateway_lines, plan_gateway
 from stacks.outputs import export, known_after_up, smoke_thresholds
 from stacks.planned import today
 from stacks.project.other_stacks import deployed_outputs
+from stacks.project.propagation import require_enabled
 from stacks.settings import GatewayStack
 
 
@@ -84,7 +85,8 @@ def _lay_foundation(
 ) -> _Gateway:
     project, region = settings.project, settings.gateway.region
     names, ownership = Names(project=project, stack=stack), Ownership(project=pulumi.get_project(), stack=stack)
-    options, _ = open_project(project, region, GATEWAY_APIS)
+    require_enabled(project, GATEWAY_APIS)
+    options, _ = open_project(project, region)
     identity = RuntimeIdentity(
         "gateway",
         RuntimeIdentityArgs(project=project, account_id=names.account_id, ownership=ownership, program="Gateway"),

@@ -11,6 +11,7 @@ from planning.cost.subject import examine
 from planning.planner import plan_of
 from planning.solve.wording import worded
 from stacks import loading
+from stacks.apis import apis_of
 from stacks.base import Context
 from stacks.hooks.staged_weights import require_weights_of_new_server
 from stacks.loading import SettingsError
@@ -19,6 +20,7 @@ from stacks.planned import preview_lines, require_unblocked, to_deployment, toda
 from stacks.project.deployed_state import deployed_resources
 from stacks.project.former_state import require_current_state
 from stacks.project.home_region import home_region
+from stacks.project.propagation import require_enabled
 from stacks.wording import StackWording
 
 UserError = (SettingsError, PlanningError, NamingError, CommandRefusedError)
@@ -52,6 +54,7 @@ def run() -> None:
     for text, is_warning in preview_lines(planned, stack, wording):
         (pulumi.log.warn if is_warning else pulumi.log.info)(text)
     require_unblocked(planned, stack, wording)
+    require_enabled(settings.project, apis_of(settings))
     require_weights_of_new_server(settings, stack, deployed)
     context = Context(
         settings=settings,

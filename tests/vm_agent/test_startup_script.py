@@ -142,6 +142,7 @@ def test_a_boot_without_a_document_says_that_it_waits_for_one_and_writes_the_pro
     assert "--property=Restart=always" in unit
     assert plain.read_text() == agent_program()
     plain.write_text("another release")
+    machine.cut_power()
     machine.boot()
     eventually(lambda: plain.read_text() == agent_program(), "the next boot writes it again")
 
