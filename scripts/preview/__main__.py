@@ -110,7 +110,7 @@ def _not_previewed(options: RunOptions) -> str:
         return "`--plans-only` was given"
     if options.stack:
         return "only these were named"
-    return "the others are neither deployed nor changed" if options.base else ""
+    return "it leaves out stacks that are neither deployed nor changed" if options.base else ""
 
 
 def _comment(options: CommentOptions) -> ExitCode:

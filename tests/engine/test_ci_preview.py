@@ -72,7 +72,7 @@ def test_a_fork_gets_its_previews_from_the_local_cloud(tmp_path):
     assert (changed.stack, changed.error, changed.new_stack) == (CHANGED, None, True)
     assert {change.op for change in changed.changes} == {"create"}
     assert (
-        f"`pulumi preview` ran for 1 of {len(STACKS)} stacks, because the others are neither deployed nor changed."
+        f"`pulumi preview` ran for 1 of {len(STACKS)} stacks, because it leaves out stacks that are neither deployed nor changed."
         in done.stdout
     )
     assert "takes effect at the next creation; running capacity stays" in done.stdout
