@@ -5,6 +5,7 @@ A new command runs by default. What this test cannot run is listed with the reas
 
 import re
 import shlex
+import shutil
 import sys
 
 import pytest
@@ -22,6 +23,7 @@ NOT_RUN = {
     "gemma agent": "serves until its client leaves; tests/scripts/agent",
     "gemma connect tpu-v6e1": UNTIL_CTRL_C,
     "gemma connect tpu-v6e4": UNTIL_CTRL_C,
+    "gemma connect l4-eu": UNTIL_CTRL_C,
     "gemma status tpu-v6e1 --watch": UNTIL_CTRL_C,
     "gemma status tpu-v6e4 --watch": UNTIL_CTRL_C,
     "gemma logs tpu-v6e1 --follow": UNTIL_CTRL_C,
@@ -37,8 +39,7 @@ NOT_RUN = {
     "gemma connect tpu-v6e1 -- .venv/bin/python examples/batch.py requests.jsonl results.jsonl": READERS_FILE,
     "gemma chat tpu-v6e1-e4b --image photo.jpg 'Describe this picture.'": READERS_FILE,
     "gemma plan --config Llama-8B/config.json --accelerator 'RTX PRO 6000' --json": READERS_FILE,
-    "gemma plan --model my-org/gemma-4-12b-sql --from-hub --save models/sql --accelerator L4": OWN_MODEL,
-    "gemma new sql --model my-org/gemma-4-12b-sql --config models/sql": OWN_MODEL,
+    "gemma new sql --model my-org/gemma-4-E4B-sql --config models/sql --accelerator L4": OWN_MODEL,
     "gemma stage_model sql --from ./checkpoint": OWN_MODEL,
     "gemma up sql": OWN_MODEL,
     "gemma chat sql 'Say hello.'": OWN_MODEL,
@@ -63,7 +64,7 @@ CODES_OF = {
 }
 ASK = {"up", "teardown", "restart"}
 """Commands that ask a question."""
-ORDER = ("stage_model l4-qat", "up", "", "save_token", "teardown --all", "teardown")
+ORDER = ("stage_model", "up", "", "save_token", "teardown --all", "teardown")
 """Beginnings of the commands, in the order in which they run. The empty one stands for all others."""
 
 
@@ -93,6 +94,8 @@ def test_the_commands_of_the_user_pages_run(tmp_path, subtests):
     with open_workspace(tmp_path, "--speed", "200") as workspace:
         for stack in ("tpu-v6e1", "tpu-v6e4"):
             workspace.configure(stack, **{"tpu.maxRunDuration": "7d"})  # longer than this test on a busy machine
+        shutil.copy(workspace.settings("l4-qat"), workspace.settings("l4-eu"))  # as docs/tasks.md
+        workspace.configure("l4-eu", **{"cloudRun.region": "europe-west4"})
         for line in run:
             words = shlex.split(line)[1:]
             yes = ["--yes"] if words[0] in ASK and not {"--yes", "--dry-run"} & set(words) else []

@@ -58,7 +58,9 @@ def test_a_named_stack_is_plain_text_with_what_it_was_compared_with(simulated, n
 
 
 def test_the_footer_has_the_reason_for_stacks_without_a_preview():
-    text = comment(BASE, HEADS["no-change"], (), not_previewed="it leaves out stacks that are neither deployed nor changed")
+    text = comment(
+        BASE, HEADS["no-change"], (), not_previewed="it leaves out stacks that are neither deployed nor changed"
+    )
     assert "ran for 0 of 3 stacks, because it leaves out stacks that are neither deployed nor changed." in text
 
 
