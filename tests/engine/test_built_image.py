@@ -2,6 +2,7 @@
 
 import pytest
 
+from contracts.staged_weights import STAGING_VARIABLE
 from planning.data.images import IMAGES
 
 PINNED = IMAGES["vllm-openai"]
@@ -20,6 +21,11 @@ def image(workspace):
     return found
 
 
+def up_without_server(workspace):
+    """Deploy the targets, which need no weights, as `stage_model` does."""
+    workspace.up(STACK, *(f"--target={target}" for target in TARGETS), environment={STAGING_VARIABLE: "1"})
+
+
 @pytest.fixture(scope="module")
 def built(workspace):
     project = workspace.folder / "project"
@@ -28,7 +34,7 @@ def built(workspace):
     pinned = {"repository": PINNED.repository, "digest": PINNED.digest}
     workspace.configure(STACK, image={**pinned, "buildContext": "./image"})
     workspace.pulumi("stack", "init", STACK)
-    workspace.up(STACK, *(f"--target={target}" for target in TARGETS))
+    up_without_server(workspace)
     return project / "image"
 
 
@@ -45,6 +51,6 @@ def test_a_changed_file_is_a_new_image_and_an_unchanged_one_is_none(workspace, b
     before = image(workspace)["outputs"]["repoDigest"]
     with (built / "Dockerfile").open("a") as file:
         file.write("RUN pip install another-plugin==1.0\n")
-    workspace.up(STACK, *targets)
+    up_without_server(workspace)
     assert image(workspace)["outputs"]["repoDigest"] != before
     workspace.script("teardown", "--stack", STACK, "--yes")

@@ -4,6 +4,7 @@ import base64
 
 import pytest
 
+from contracts.staged_weights import STAGING_VARIABLE
 from tests.engine.conftest import FAILURE, PROJECT
 
 STACK = "l4-qat"
@@ -34,7 +35,8 @@ def add_token(workspace, token):
 def up(workspace, version, *, expect):
     account = {"username": "someone", "tokenSecret": f"{SECRET}/versions/{version}"}
     workspace.configure(STACK, dockerHub=account)
-    return workspace.pulumi("up", "--yes", "--stack", STACK, *TARGETS, expect=expect)
+    environment = {STAGING_VARIABLE: "1"}  # the targets have no server, as in stage_model
+    return workspace.pulumi("up", "--yes", "--stack", STACK, *TARGETS, environment=environment, expect=expect)
 
 
 def test_the_repository_pulls_with_the_account_and_the_token_is_nowhere(workspace):
