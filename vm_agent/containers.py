@@ -220,10 +220,8 @@ def refused_by_registry(message: str, said: str, image: str) -> ServingError:
     """
     denied = bool(DENIED.search(said))
     is_passing = not denied and PASSING.search(said) is not None
-    is_final = DISK_FULL in said or (denied and not in_artifact_registry(image))
-    return ServingError(
-        message, denied=denied, retry=not is_final, waits_for=WAITING_FOR_REGISTRY if is_passing else ""
-    )
+    repeats = DISK_FULL in said or (denied and not in_artifact_registry(image))
+    return ServingError(message, denied=denied, retry=not repeats, waits_for=WAITING_FOR_REGISTRY if is_passing else "")
 
 
 def in_artifact_registry(image: str) -> bool:
@@ -233,7 +231,7 @@ def in_artifact_registry(image: str) -> bool:
 
 def pull_problem(image: str, said: str) -> str:
     """Return the message of a failed pull, with the setting to change if the disk is full or Docker Hub may have rejected it."""
-    limited = LIMITED.search(said) and ("-docker.pkg.dev/" in image or image.startswith("docker.io/"))
+    limited = LIMITED.search(said) and (in_artifact_registry(image) or image.startswith("docker.io/"))
     advice = f".{DISK_ADVICE}" if DISK_FULL in said else UPSTREAM_ADVICE if limited else ""
     return f"Cannot pull image {image}: {said[-600:]}{advice}"
 

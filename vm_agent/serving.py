@@ -557,14 +557,17 @@ class Agent:
 
         That line ends the attempts only before the server was ready. Later it can contain a caller's text.
         """
-        is_killed = exit_code == KILLED_EXIT_CODE
-        line, is_repeated = ("", False) if is_killed else server_error(container_log())
-        line = line if self.secrets.has_all(document) else ""
-        killed = " (killed, most likely out of memory)" if is_killed else ""
+        line, is_repeated, killed = "", False, ""
+        if exit_code == KILLED_EXIT_CODE:
+            killed = " (killed, most likely out of memory)"
+        else:
+            line, is_repeated = server_error(container_log())
         text = f"The server stopped with exit code {exit_code}{killed}."
+        if line and self.secrets.has_all(document):
+            text = f"{line.rstrip('.')} (exit code {exit_code})"
         is_repeated = is_repeated and exit_code == ERROR_EXIT_CODE and self._ready_at is None
         return ServingError(
-            f"{line.rstrip('.')} (exit code {exit_code})" if line else text,
+            text,
             retry=exit_code != USAGE_EXIT_CODE and not is_repeated,
             waits_for=WAITING_FOR_DOCKER if self._docker_left else "",
         )
