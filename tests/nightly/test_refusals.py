@@ -25,7 +25,7 @@ from localcloud.plugins import serve
 from localcloud.tests.plugins.harness import CheckFailedError, Engine
 from stacks.program import run
 from tests.engine.conftest import open_workspace
-from tests.stacks.test_program import configured
+from tests.stacks.conftest import configured
 
 __all__ = ["configured"]  # a fixture
 

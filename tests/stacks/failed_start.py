@@ -9,7 +9,7 @@ from stacks.cloud_run import startup_probe
 from stacks.hooks.failure_hints import FailedStart
 from stacks.loading import from_file
 from stacks.planned import to_deployment
-from tests.stacks.test_program import ROOT
+from tests.stacks.conftest import ROOT
 
 PROJECT = "local-project"
 

@@ -9,7 +9,7 @@ from contracts.resource_types import CAPACITY_TYPE, SERVICE_TYPE
 from stacks.loading import from_file
 from stacks.program import run
 from stacks.project.home_region import home_region
-from tests.stacks.test_program import ROOT, configured  # noqa: F401 - a fixture
+from tests.stacks.conftest import ROOT
 
 BUCKET, REPOSITORY = "gcp:storage/bucket:Bucket", "gcp:artifactregistry/repository:Repository"
 
@@ -82,7 +82,7 @@ def test_a_moved_service_or_bucket_is_refused_with_both_ways(stack, changes, fou
 
 
 def test_a_zone_of_another_region_first_keeps_image_and_repository_of_a_running_machine(
-    configured,  # noqa: F811 - the fixture
+    configured,
     declare,
     monkeypatch,
 ):
@@ -109,7 +109,7 @@ def test_a_zone_of_another_region_first_keeps_image_and_repository_of_a_running_
 
 
 def test_a_region_change_stops_the_program_before_anything_is_declared(
-    configured,  # noqa: F811 - the fixture
+    configured,
     declare,
     monkeypatch,
 ):

@@ -11,8 +11,8 @@ from planning.rules.findings import RULES
 from stacks.hooks.failure_hints import FailedStart, cause_of
 from stacks.loading import from_file
 from stacks.planned import to_deployment
+from tests.stacks.conftest import ROOT
 from tests.stacks.failed_start import PROJECT, failed_start
-from tests.stacks.test_program import ROOT
 
 LOGS = Path(__file__).parents[1] / "fixtures" / "boot_logs"
 DEAD = {boot.id: boot for boot in load().boots if boot.died}

@@ -9,9 +9,7 @@ from planning import PlanningError, plan
 from stacks.loading import SettingsError, from_file
 from stacks.planned import to_deployment
 from tests.safetensors_files import safetensors
-from tests.stacks.test_program import ROOT, configured
-
-__all__ = ["configured"]
+from tests.stacks.conftest import ROOT
 
 FOLDER = "tests/fixtures/models/other-8b"
 DRAFTER = {

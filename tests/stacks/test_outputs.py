@@ -18,9 +18,8 @@ from stacks.outputs import smoke_thresholds
 from stacks.planned import to_deployment
 from stacks.program import run
 from tests.records import replace
-from tests.stacks.test_program import ROOT, STACKS, configured
-
-__all__ = ["configured"]
+from tests.stacks.conftest import ROOT
+from tests.stacks.test_program import STACKS
 
 
 def printed(found):

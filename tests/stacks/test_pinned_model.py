@@ -5,9 +5,6 @@ import json
 import pytest
 
 from stacks.program import run
-from tests.stacks.test_program import configured
-
-__all__ = ["configured"]
 
 COMMITS = {
     "tpu-v6e4": "3e22461f65e89153144f8adb70e3b8c2cc9845a7",

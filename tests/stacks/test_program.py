@@ -5,12 +5,10 @@ import re
 import subprocess
 import sys
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import pulumi_gcp as gcp
 import pytest
-import yaml
 
 from cloud.grants import owner_of_grant
 from components.stack_details import StackDetails
@@ -21,8 +19,8 @@ from planning.machine.hardware import BOOT_IMAGES
 from stacks import tpu
 from stacks.loading import SettingsError
 from stacks.program import run
+from tests.stacks.conftest import ROOT
 
-ROOT = Path(__file__).resolve().parents[2]
 TUNNEL = {"tpu__tunnelMembers": ["user:alice@example.com"]}
 WHOLE = {
     "hfTokenSecret": "projects/their-project/secrets/token/versions/7",
@@ -31,26 +29,6 @@ WHOLE = {
     "maxUsd": 50,
 }
 STACKS = sorted(path.name.removeprefix("Pulumi.").removesuffix(".yaml") for path in ROOT.glob("Pulumi.*.yaml"))
-
-
-@pytest.fixture
-def configured(monkeypatch):
-    """Hand a stack's settings to the program as the engine does."""
-
-    def configure(stack, **changes):
-        config = yaml.safe_load((ROOT / f"Pulumi.{stack}.yaml").read_text())["config"]
-        config = {**config, "gcp:project": "my-project"}
-        for path, value in changes.items():
-            block, _, key = path.partition("__")
-            if key:
-                config[f"gemma-serving:{block}"][key] = value
-            else:
-                config[f"gemma-serving:{block}"] = value
-        texts = {key: value if isinstance(value, str) else json.dumps(value) for key, value in config.items()}
-        monkeypatch.setenv("PULUMI_CONFIG", json.dumps(texts))
-        monkeypatch.setenv("PULUMI_CONFIG_SECRET_KEYS", "[]")
-
-    return configure
 
 
 @dataclass(frozen=True)
