@@ -50,13 +50,18 @@ def lost_connections() -> tuple[type[Exception], ...]:
     return httpx2.TransportError, RuntimeError, AttributeError
 
 
-def main_commit(model: str) -> Present[str] | Unknown:
-    """Return the commit of a repository's main branch, or why the hub did not state it: `denied` if it is absent or private."""
+def main_commit(model: str, *, token: str | bool | None = None) -> Present[str] | Unknown:
+    """Return the commit of a repository's main branch, or why the hub did not state it: `denied` if it is absent or private.
+
+    `token`: None sends this machine's own, and False none.
+    """
     from huggingface_hub import HfApi  # noqa: PLC0415 - slow to load
 
     try:
         with hub_errors(model, "try again later"):
-            commit = HfApi().model_info(model, timeout=_SHORT_LIMIT_S).sha
+            commit = (
+                HfApi(endpoint=os.environ.get("HF_ENDPOINT")).model_info(model, timeout=_SHORT_LIMIT_S, token=token).sha
+            )
     except ScriptError as error:
         return Unknown(str(error).rstrip("."), cause="denied" if _is_hidden(error.__context__) else "other")
     return Present(commit) if commit else Unknown(f"The hub returned no commit of {model}")

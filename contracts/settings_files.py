@@ -8,7 +8,7 @@ from contracts.spelling import did_you_mean
 
 def stacks_in(folder: Path) -> Sequence[str]:
     """Return the stacks with a settings file in a folder, sorted."""
-    return sorted(path.name.removeprefix("Pulumi.").removesuffix(".yaml") for path in folder.glob("Pulumi.*.yaml"))
+    return sorted(stack_of_file(path.name) for path in folder.glob("Pulumi.*.yaml"))
 
 
 def stack_of_file(word: str) -> str:

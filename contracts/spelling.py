@@ -34,8 +34,7 @@ def odd_characters(word: str) -> str:
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:
     """Return the question that suggests a word, with a space in front; empty if none is close."""
-    found = meant(word, known)
-    return f" Did you mean {' or '.join(found)}?" if found else ""
+    return _question(meant(word, known))
 
 
 def did_you_mean_path(word: str, paths: Iterable[str]) -> str:
@@ -43,4 +42,8 @@ def did_you_mean_path(word: str, paths: Iterable[str]) -> str:
     known = list(paths)
     near = meant(word.rpartition(".")[2], {path.rpartition(".")[2] for path in known})
     found = [path for path in known if path.rpartition(".")[2] in near]
+    return _question(found)
+
+
+def _question(found: Sequence[str]) -> str:
     return f" Did you mean {' or '.join(found)}?" if found else ""

@@ -14,6 +14,7 @@ from typing import Final
 
 from contracts.errors import ScriptError
 from contracts.fields import as_mapping, as_sequence
+from contracts.resource_types import BUCKET_TYPE
 from engine import runner
 from engine.atomic_file import write_private
 
@@ -26,7 +27,6 @@ IMPORT_LIMIT_S: Final = 300.0
 
 _UNREADABLE: Final = ("failed to load checkpoint", "could not deserialize deployment", "unmarshal", "unexpected EOF")
 _NEWEST_VERSION: Final = 4
-_BUCKET_TYPE: Final = "gcp:storage/bucket:Bucket"
 _PROTECTION: Final = "deletionProtection"
 _DELETE_HOOKS: Final = "BeforeDelete"
 
@@ -192,7 +192,7 @@ def _unprotected(resource: ResourceState, *, keep_bucket: bool) -> ResourceState
     for key, properties in (("inputs", resource.inputs), ("outputs", resource.outputs)):
         if properties.get(_PROTECTION) is True:
             changes[key] = {**properties, _PROTECTION: False}
-    if keep_bucket and resource.type == _BUCKET_TYPE:
+    if keep_bucket and resource.type == BUCKET_TYPE:
         changes["retainOnDelete"] = True
     return resource.changed(**changes) if changes else resource
 

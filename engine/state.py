@@ -66,6 +66,11 @@ class StackState:
         return {str(item.get("urn")): item for item in self.resources if not item.get("delete")}
 
     @property
+    def has_server(self) -> bool:
+        """True if the state has a machine, a service or a request for capacity, or an operation on one was interrupted."""
+        return any(item.get("type") in SERVER_TYPES for item in (*self.resources, *self.pending))
+
+    @property
     def zones(self) -> Sequence[str]:
         """Zones in the state."""
         given = map(_inputs, (*self.resources, *self.pending))
@@ -149,8 +154,9 @@ def require_deployed(state: StackState) -> None:
     """
     if state.status == "missing":
         raise CommandRefusedError(state.detail)
-    has_server = any(item.get("type") in SERVER_TYPES for item in (*state.resources, *state.pending))
-    if state.status == "read" and not (has_server or state.outputs or state.is_gateway or stack_locks(state.stack)):
+    if state.status == "read" and not (
+        state.has_server or state.outputs or state.is_gateway or stack_locks(state.stack)
+    ):
         raise not_deployed(state.stack)
 
 

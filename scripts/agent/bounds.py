@@ -1,4 +1,4 @@
-"""What bounds the cost of an `up` by an assistant: the TPU run itself, or `maxUsd` and a scheduled guard.
+"""The bound of the cost of an `up` by an assistant: the TPU run itself, or `maxUsd` and a scheduled guard.
 
 Google ends a flex-start run after `maxRunDuration`, so the run has a maximum cost even if no guard enforces a limit. That covers one
 run: the stack's record (contracts.run_record) shows whether it already had one. `maxAge` is always required.
@@ -13,7 +13,7 @@ from contracts.answers import Absent, Answer, Present, Unknown
 from contracts.errors import CommandRefusedError
 from contracts.fields import camel_case
 from contracts.resource_types import CAPACITY_TYPE
-from engine.state import SERVER_TYPES, StackState
+from engine.state import StackState
 from engine.steps import PlannedStep
 from planning.question.types import CostPlan
 from scripts.cli.frozen import FrozenProject, planned_cost
@@ -27,12 +27,12 @@ _STARTS: Final = frozenset({"create", "replace", "create-replacement"})
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Case:
-    """A kind of deployment, what it needs, and what bounds its cost."""
+    """A kind of deployment, its needs, and the bound of its cost."""
 
     what: str
     """The kind, with its article."""
     bound: str
-    """What bounds the cost, as a sentence."""
+    """The bound of the cost, as a sentence."""
     needs_usd: bool = False
     needs_guard: bool = False
     why: str = ""
@@ -40,7 +40,7 @@ class _Case:
 
 
 def require_bound(frozen: FrozenProject, steps: Sequence[PlannedStep], state: StackState) -> str:
-    """Return what bounds the cost of a plan, as a sentence. Raises CommandRefusedError that names all that is missing."""
+    """Return the bound of a plan's cost, as a sentence. Raises CommandRefusedError that names all that is missing."""
     stack, settings = frozen.stack, frozen.settings
     case = _case(frozen, steps, state)
     values = {_AGE: settings.max_age_s, **({_USD: settings.max_usd} if case.needs_usd else {})}
@@ -109,9 +109,8 @@ def _next_run(frozen: FrozenProject, steps: Sequence[PlannedStep], state: StackS
         case Unknown():
             return runs
         case Absent():
-            has_server = any(item.get("type") in SERVER_TYPES for item in (*state.resources, *state.pending))
             lost = "the state has a server, but the service account with the record of its runs does not exist"
-            return Unknown(lost) if has_server else runs
+            return Unknown(lost) if state.has_server else runs
         case Present(value=found) if found.first_start_s is None:
             return Absent()
         case Present(value=found) if not found.is_running:

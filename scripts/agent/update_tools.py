@@ -143,10 +143,10 @@ def _kept_lines(frozen: FrozenProject, before: StackState) -> Sequence[str]:
 
 
 def _may_be_gone(state: StackState) -> bool:
-    """Return whether the server in the state is gone, or may be: then the state is not what exists."""
+    """Return whether the server in the state is gone, or may be."""
     from scripts.status.face import served  # noqa: PLC0415 - loads Google's packages
 
-    return served(state, limit_s=_GOOGLE_LIMIT_S).word in {"ended", "unknown"}
+    return served(state, limit_s=_GOOGLE_LIMIT_S).may_be_gone
 
 
 def _verdict(

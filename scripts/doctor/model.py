@@ -3,14 +3,16 @@
 import os
 from collections.abc import Iterator, Mapping
 from functools import partial
-from typing import TYPE_CHECKING, Final
+from typing import Final
 from urllib.parse import quote
 
 import requests
 
 from cloud.google_session import GoogleListError, NotJsonError
+from cloud.hub import main_commit
 from cloud.model_files import CONFIG
 from cloud.secret_values import read_secret
+from contracts.answers import Present
 from contracts.errors import ScriptError
 from contracts.fields import as_mapping, as_sequence
 from contracts.staged_weights import (
@@ -31,9 +33,6 @@ from scripts.doctor.diagnosis import Check, Checkup, Diagnosis, missing, ok, unk
 from stacks.parts import Part, parts_of
 from stacks.secrets import HF_TOKEN, KINDS, set_command
 from stacks.settings import Settings
-
-if TYPE_CHECKING:
-    from huggingface_hub import HfApi
 
 REGISTRY: Final = "https://registry-1.docker.io"
 TOKENS: Final = "https://auth.docker.io/token"
@@ -210,8 +209,9 @@ def _commit(stack: str, settings: Settings, token: str | None) -> Diagnosis:
     try:
         found = api.model_info(model, revision=wanted, token=token or False, timeout=_LIMIT_S).sha
     except RevisionNotFoundError:
-        newest = _main_commit(api, model, token)
-        fix = _setting(stack, "modelRevision", newest or "A_COMMIT_OF_THE_MODEL")
+        newest = main_commit(model, token=token or False)
+        commit = newest.value if isinstance(newest, Present) else "A_COMMIT_OF_THE_MODEL"
+        fix = _setting(stack, "modelRevision", commit)
         return line("failed", f"{model} has no commit {wanted}", f"{fix} (https://huggingface.co/{model}/commits/main)")
     except (HfHubHTTPError, OSError, OfflineModeIsEnabled, httpx2.TransportError, KeyError, ValueError) as error:
         return line(
@@ -225,17 +225,6 @@ def _commit(stack: str, settings: Settings, token: str | None) -> Diagnosis:
     loads = "gemma stage_model copies" if settings.weights == "bucket" else "the server loads"
     detail = f"modelRevision is not set: {loads} the main branch of {model}, now {found}; to pin it, run: {setting}"
     return line("passed", detail)
-
-
-def _main_commit(api: "HfApi", model: str, token: str | None) -> str | None:
-    """Return the commit of the main branch, or None if the hub does not return it."""
-    import httpx2  # noqa: PLC0415 - the hub client's HTTP library, whose errors it passes on
-    from huggingface_hub.errors import HfHubHTTPError  # noqa: PLC0415 - slow to load
-
-    try:
-        return api.model_info(model, token=token or False, timeout=_LIMIT_S).sha
-    except (HfHubHTTPError, OSError, httpx2.TransportError):
-        return None
 
 
 def _token(checkup: Checkup, settings: Settings) -> tuple[str | None, str]:

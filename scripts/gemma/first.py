@@ -13,7 +13,7 @@ from contracts.outputs import StackOutputs
 from contracts.parallel import each_within
 from engine import runner
 from engine.backend import chosen_url
-from engine.locks import StackLock, stack_locks
+from engine.locks import stack_locks
 from planning.units import duration
 from scripts.gemma.arguments import ListedStack, listed
 from scripts.gemma.catalog import ENTRIES, rows
@@ -63,7 +63,7 @@ def _backend() -> str:
 def _line(stack: ListedStack) -> str:
     """Return what a stack serves with its price and time left, as of its last `up`."""
     from engine.state import read  # noqa: PLC0415 - only if a stack is deployed
-    from scripts.status.face import INCOMPLETE, lock_sentence, serves_now  # noqa: PLC0415 - the same
+    from scripts.status.face import INCOMPLETE, after_locks, lock_sentence, serves_now  # noqa: PLC0415 - the same
 
     state = read(stack.name)
     serves = serves_now(state)
@@ -71,17 +71,12 @@ def _line(stack: ListedStack) -> str:
         return "a gateway"
     has_server = serves.word in {"deployed", "waiting", "ended"}
     if not has_server and (locks := stack_locks(stack.name)):
-        return f"{INCOMPLETE}: {lock_sentence(locks[0], datetime.now(UTC))} Run `{_after_lock(stack.name, locks)}`."
+        return f"{INCOMPLETE}: {lock_sentence(locks[0], datetime.now(UTC))} Run `{after_locks(stack.name, locks)}`."
     if serves.word == "ended":
         return f"{serves.why} Run `gemma up {stack.name}`."
     if serves.word not in {"deployed", "waiting"} or state.outputs is None:
         return f"{serves.shown}: {serves.why}" if serves.why else serves.shown
     return _price(state.outputs, serves.word)
-
-
-def _after_lock(stack: str, locks: Sequence[StackLock]) -> str:
-    """Return the command that `gemma status` names too."""
-    return f"gemma recover {stack}" if all(lock.is_dead for lock in locks) else f"gemma status {stack} --watch"
 
 
 def _price(outputs: StackOutputs, word: str) -> str:

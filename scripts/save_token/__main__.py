@@ -157,7 +157,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _has_value(words: Sequence[str]) -> bool:
-    """Return whether a word may be a secret: one that is no option, no key, and no misspelled key."""
+    """Return whether a word may be a secret: it is neither an option nor a key, not even a misspelled one."""
     before = ["", *words]
     free = [word for word, option in zip(words, before, strict=False) if option not in {"--stack", "--secret"}]
     free = [word for word in free if not word.startswith("-")]

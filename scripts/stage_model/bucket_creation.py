@@ -8,6 +8,7 @@ from functools import partial
 from typing import Final
 
 from contracts.errors import CommandRefusedError
+from contracts.resource_types import BUCKET_TYPE
 from contracts.staged_weights import STAGING_VARIABLE
 from engine import runner
 from engine.atomic_file import private_folder
@@ -22,14 +23,13 @@ from stacks.planned import doctor_hint
 from stacks.project.home_region import home_region
 from stacks.settings import Settings
 
-_BUCKET_TYPE: Final = "gcp:storage/bucket:Bucket"
 _TARGETS: Final = (
     "**:Provider::gcp",
     "**:index:ModelBucket::models",
     "**$gcp:storage/bucket:Bucket::models",
 )
 _CREATED_TYPES: Final = frozenset(
-    {_BUCKET_TYPE, "gemma-serving:index:ModelBucket", "pulumi:providers:gcp", "pulumi:pulumi:Stack"}
+    {BUCKET_TYPE, "gemma-serving:index:ModelBucket", "pulumi:providers:gcp", "pulumi:pulumi:Stack"}
 )
 
 
@@ -62,7 +62,7 @@ def has_bucket(stack: str, settings: Settings) -> bool:
         return False
     resources = read_deployment(stack).resources
     for one in resources:
-        if one.type == _BUCKET_TYPE and one.name == "models" and not one.delete:
+        if one.type == BUCKET_TYPE and one.name == "models" and not one.delete:
             home_region(settings, stack, {each.urn: each.raw for each in resources if not each.delete})
             return True
     waiting = [one.name for one in resources if one.delete]

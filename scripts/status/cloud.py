@@ -28,7 +28,7 @@ from contracts.guest_attributes import (
 from contracts.labels import PRODUCT, Ownership, StackLimits
 from contracts.parallel import each_within
 from contracts.plain_text import for_terminal
-from contracts.resource_types import CAPACITY_TYPE, SERVICE_TYPE
+from contracts.resource_types import BUCKET_TYPE, CAPACITY_TYPE, SERVICE_TYPE
 from contracts.service_traffic import TEMPLATE_LABEL, known_shares, rollout_of
 from contracts.serving_document import DOCUMENT_METADATA_KEY, document_hash
 from engine.state import Item, StackState
@@ -38,7 +38,6 @@ from scripts.status.report import CloudFacts
 CAPACITY: Final = (QUEUED, INSTANCE)
 """Kinds that our provider creates."""
 MISSING: Final = "MISSING"
-_BUCKET_TYPE: Final = "gcp:storage/bucket:Bucket"
 _SERVICE_STATES: Final = {"CONDITION_SUCCEEDED": "READY", "CONDITION_FAILED": "FAILED"}
 
 
@@ -73,7 +72,7 @@ def lost_buckets(state: StackState) -> Sequence[str]:
     """Return a sentence for each of the stack's buckets that no longer exists. Raises ScriptError if that is unknown."""
     found: list[str] = []
     for item in state.by_urn.values():
-        if item.get("type") == _BUCKET_TYPE:
+        if item.get("type") == BUCKET_TYPE:
             outputs = as_mapping(item.get("outputs"))
             name, project = str(outputs.get("name")), str(outputs.get("project"))
             if _read(connect(project), BUCKET, [name]) is None:

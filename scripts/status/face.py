@@ -1,7 +1,7 @@
 """Public interface of `scripts.status` for other commands: what a stack serves, and facts from Google Cloud about its server."""
 
 from scripts.status.cloud import CAPACITY, DeployedServer, cloud_facts, facts_within, serving
-from scripts.status.judge import lock_sentence
+from scripts.status.judge import after_locks, lock_sentence
 from scripts.status.report import INCOMPLETE, CloudFacts
 from scripts.status.serves import served, serves_now, up_command
 
@@ -10,6 +10,7 @@ __all__ = [
     "INCOMPLETE",
     "CloudFacts",
     "DeployedServer",
+    "after_locks",
     "cloud_facts",
     "facts_within",
     "lock_sentence",

@@ -78,6 +78,11 @@ def lock_sentence(lock: StackLock, now: datetime) -> str:
     return f"The stack is {lock.held(now)}."
 
 
+def after_locks(stack: str, locks: Sequence[StackLock]) -> str:
+    """Return the command for a locked stack: wait for a holder that runs, or import what a killed one has created."""
+    return f"gemma recover {stack}" if all(lock.is_dead for lock in locks) else f"gemma status {stack} --watch"
+
+
 def _recorded(state: StackState) -> str:
     """Return the state of the queued resource after the last `gemma up`; empty without one."""
     found = serving(state)
@@ -115,8 +120,8 @@ def _commands(
     """Yield commands, each with its condition. The first that applies is used; the last always applies."""
     cloud = status.cloud
     google, phase = (cloud.state, cloud.phase) if cloud else ("", None)
-    yield any(not lock.is_dead for lock in locks), "gemma status {stack} --watch"
-    yield bool(locks) or state.status == "unreadable", "gemma recover {stack}"
+    yield bool(locks), after_locks(status.stack, locks)
+    yield state.status == "unreadable", "gemma recover {stack}"
     yield state.status == "missing", "{up}"
     yield not status.deployed and not state.pending and cloud is None, "{up}"
     yield google == "FAILED" and status.target != "tpu", "gemma logs {stack}"

@@ -107,6 +107,11 @@ class ServesNow:
     """Reason why nothing serves, or why that is unknown, as a sentence; empty if the server exists."""
 
     @property
+    def may_be_gone(self) -> bool:
+        """True if the state may have a server that no longer exists, so a preview must compare it with Google."""
+        return self.word in {"ended", "unknown"}
+
+    @property
     def shown(self) -> str:
         """The word for a user: a stack that has resources but no server is incomplete."""
         return INCOMPLETE if self.word == "no server" else self.word

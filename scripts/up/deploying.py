@@ -50,9 +50,8 @@ def deploy(stack: str, *, yes: bool, refreshes: bool) -> ExitCode:
     """Preview a stack, confirm, and deploy it. Raises ScriptError."""
     settings = stack_settings(stack)
     serves = served(read(stack), limit_s=_GOOGLE_LIMIT_S)
-    # The state of a server that is gone, or that may be, is not what exists.
-    refresh = ["--refresh"] if refreshes or serves.word in {"ended", "unknown"} else []
-    used = _require_within_limits(settings, stack, serves.word)
+    refresh = ["--refresh"] if refreshes or serves.may_be_gone else []
+    used = _require_within_limits(settings, stack) if serves.may_be_gone else ""
     if serves.word == "unknown":
         say("up", serves.why)
     say("up", f"previewing stack {stack}{', comparing every resource with Google' if refresh else ''}")
@@ -90,12 +89,10 @@ def deploy(stack: str, *, yes: bool, refreshes: bool) -> ExitCode:
     return ExitCode.DONE
 
 
-def _require_within_limits(settings: Settings, stack: str, word: str) -> str:
+def _require_within_limits(settings: Settings, stack: str) -> str:
     """Return a line if the use of the limits is unknown. Raises CommandRefusedError if nothing runs and a limit is exceeded."""
     from stacks.hooks.run_keeper import stack_keeper  # noqa: PLC0415 - loads Pulumi's SDK
 
-    if word not in {"ended", "unknown"}:
-        return ""
     match stack_keeper(settings, stack).past_limits():
         case Present(value=refusal):
             raise CommandRefusedError(refusal)

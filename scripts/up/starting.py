@@ -14,7 +14,7 @@ from contracts.guest_attributes import FAILED
 from engine import runner
 from engine.atomic_file import replace_file
 from engine.secrets_provider import create_state
-from engine.state import SERVER_TYPES, StackState, read, remove_empty
+from engine.state import StackState, read, remove_empty
 from planning import plan
 from planning.errors import PlanningError
 from planning.solve.wording import worded
@@ -77,7 +77,7 @@ def _require_unblocked(stack: str, settings: Settings, *, is_known: bool) -> Non
     """
 
     def has_server() -> bool:
-        return is_known and _has_server(read(stack))
+        return is_known and read(stack).has_server
 
     lines = blocking(stack, settings, is_known=is_known, has_server=has_server)
     if any(line.state == "failed" for line in lines):
@@ -91,10 +91,6 @@ def _require_unblocked(stack: str, settings: Settings, *, is_known: bool) -> Non
             raise ScriptError(f"{line.detail} Nothing was changed.")
     for text in dict.fromkeys(f"could not check {line.check}: {line.detail}" for line in lines):
         say("up", text)
-
-
-def _has_server(state: StackState) -> bool:
-    return any(item.get("type") in SERVER_TYPES for item in (*state.resources, *state.pending))
 
 
 def _restore(path: Path, text: str) -> None:

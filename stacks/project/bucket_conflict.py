@@ -9,10 +9,10 @@ import pulumi
 from cloud.google_calls import GoogleCallError, call
 from contracts.errors import CommandRefusedError
 from contracts.labels import Ownership
+from contracts.resource_types import BUCKET_TYPE
 from stacks.bound_hooks import bind_types
 
 LIMIT_S: Final = 10.0
-_BUCKET_TYPE: Final = "gcp:storage/bucket:Bucket"
 _NOT_FOUND: Final = 404
 
 
@@ -21,7 +21,7 @@ def watch_for_bucket(*, project: str, bucket: str, ownership: Ownership) -> None
     check = BucketCheck(project=project, bucket=bucket, ownership=ownership)
     hook = pulumi.ResourceHook("bucket-in-the-way", check.require, pulumi.ResourceHookOptions(on_dry_run=True))
 
-    bind_types({_BUCKET_TYPE}, pulumi.ResourceHookBinding(before_create=[hook]))
+    bind_types({BUCKET_TYPE}, pulumi.ResourceHookBinding(before_create=[hook]))
 
 
 def explain_destroy(stack: str, *, protects: bool) -> None:
@@ -32,7 +32,7 @@ def explain_destroy(stack: str, *, protects: bool) -> None:
     """
     hook = pulumi.ResourceHook(f"gemma teardown {stack}", _allow)
     if protects:
-        bind_types({_BUCKET_TYPE}, pulumi.ResourceHookBinding(before_delete=[hook]))
+        bind_types({BUCKET_TYPE}, pulumi.ResourceHookBinding(before_delete=[hook]))
 
 
 def _allow(_args: pulumi.ResourceHookArgs) -> None:

@@ -9,10 +9,9 @@ from typing import Final, NamedTuple
 
 from contracts.errors import CommandRefusedError
 from contracts.fields import as_mapping
-from contracts.resource_types import CAPACITY_TYPE, SERVICE_TYPE
+from contracts.resource_types import BUCKET_TYPE, CAPACITY_TYPE, SERVICE_TYPE
 from stacks.settings import Settings
 
-_BUCKET_TYPE: Final = "gcp:storage/bucket:Bucket"
 _REPOSITORY_TYPE: Final = "gcp:artifactregistry/repository:Repository"
 
 Resources = Mapping[str, object]
@@ -28,7 +27,7 @@ def home_region(settings: Settings, stack: str, resources: Resources) -> str:
     """Return the home region. Raises CommandRefusedError if the settings move the service or the bucket with weights."""
     service = _place(resources, SERVICE_TYPE, "vllm") if settings.cloud_run is not None else None
     own_bucket = settings.weights == "bucket" and settings.bucket.existing is None
-    bucket = _place(resources, _BUCKET_TYPE, "models") if own_bucket else None
+    bucket = _place(resources, BUCKET_TYPE, "models") if own_bucket else None
     held = {"service": service, "bucket with the weights": bucket}
     moved = {noun: place for noun, place in held.items() if place is not None and not _stays(settings, place)}
     if moved:

@@ -1,4 +1,4 @@
-"""What bounds an `up` by an assistant: the run itself once, otherwise `maxUsd` and a guard. Records and accounts are those of a local cloud."""
+"""The bound of an `up` by an assistant: the run itself once, otherwise `maxUsd` and a guard. Records and accounts are those of a local cloud."""
 
 from pathlib import Path
 
