@@ -26,6 +26,7 @@ from planning.question.recommendation import (
     recommended_options,
 )
 from planning.question.types import Deployment, Remedy
+from planning.units import HOUR_S
 
 _SHORT_REQUEST = 8_192
 _RUN_S = 4 * 3_600
@@ -197,6 +198,7 @@ def _cloud_run(deployment: Deployment, accelerator: Accelerator) -> Changes:
     host, regions = host_of(accelerator, "cloud-run"), known_places(accelerator)
     is_small = accelerator.usable_gib < SMALL_DEVICE_GIB
     usual_concurrency = (SMALL_DEVICE_MAX_NUM_SEQS if is_small else MAX_NUM_SEQS) if is_explicit else None
+    usual_timeout_s = HOUR_S if is_explicit else None
     return {
         "host_memory_gib": host.memory_gib if is_explicit else None,
         "vcpu": host.vcpu if is_explicit else None,
@@ -204,6 +206,7 @@ def _cloud_run(deployment: Deployment, accelerator: Accelerator) -> Changes:
         "cloud_run.cuda_compatibility": None,
         "cloud_run.region": run.region if run.region in regions or not is_explicit else regions[0],
         "cloud_run.concurrency": usual_concurrency if run.concurrency is None else run.concurrency,
+        "cloud_run.request_timeout_s": usual_timeout_s if run.request_timeout_s is None else run.request_timeout_s,
     }
 
 
