@@ -27,12 +27,13 @@ from tools.git import git
 ROOT: Final = Path(__file__).resolve().parents[1]
 
 _OF_COMMANDS: Final = tuple(
-    "stacks components cloud engine planning contracts vm_agent gcp-tpu loadtest localcloud tools".split()  # noqa: SIM905 - a line, not eleven
+    "stacks components cloud engine planning contracts tpu_compiler vm_agent gcp-tpu loadtest localcloud tools".split()  # noqa: SIM905 - a line, not twelve
 )
 BELOW: Final = {
     "contracts": (),
     "planning": ("contracts",),
     "vm_agent": ("contracts",),
+    "tpu_compiler": ("contracts", "planning"),
     "cloud": ("contracts", "planning"),
     "engine": ("contracts",),
     "components": ("planning", "contracts", "vm_agent"),
@@ -64,6 +65,7 @@ TESTED: Final = {
     "scripts": ("authors", "gcp-tpu", "localcloud", "scripts", "stacks"),
     "stacks": ("authors", "localcloud", "scripts", "stacks", "tools"),
     "tools": ("gcp-tpu", "localcloud", "scripts", "stacks", "tools"),
+    "tpu_compiler": ("planning", "tools", "tpu_compiler"),
     "vm_agent": ("components", "localcloud", "planning", "vm_agent"),
 }
 """Packages used by the tests of a folder of `tests/`. Their dependencies follow from `BELOW`."""

@@ -9,7 +9,19 @@ from packaging.requirements import Requirement
 
 ROOT = Path(__file__).resolve().parents[2]
 HOME = ROOT / "packages" / "localcloud"
-ROOMS = ("authors", "cloud", "components", "contracts", "engine", "planning", "scripts", "stacks", "tools", "vm_agent")
+ROOMS = (
+    "authors",
+    "cloud",
+    "components",
+    "contracts",
+    "engine",
+    "planning",
+    "scripts",
+    "stacks",
+    "tools",
+    "tpu_compiler",
+    "vm_agent",
+)
 
 
 def names(requirements):

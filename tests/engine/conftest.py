@@ -38,6 +38,7 @@ ROOMS = (
     "scripts",
     "stacks",
     "tools",
+    "tpu_compiler",
     "vm_agent",
 )
 LIMIT_S = 480

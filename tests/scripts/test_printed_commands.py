@@ -25,7 +25,18 @@ from scripts.gemma.catalog import ENTRIES, entry_of
 from tests.records import replace
 
 ROOT = Path(__file__).parents[2]
-ROOMS = ("cloud", "components", "contracts", "engine", "packages/loadtest", "planning", "scripts", "stacks", "vm_agent")
+ROOMS = (
+    "cloud",
+    "components",
+    "contracts",
+    "engine",
+    "packages/loadtest",
+    "planning",
+    "scripts",
+    "stacks",
+    "tpu_compiler",
+    "vm_agent",
+)
 STACK = "tpu-v6e1"
 HOLE = "\ue001"
 """Stands for a value that is put into a text."""

@@ -29,6 +29,7 @@ FOREIGN = (
     "scripts",
     "stacks",
     "tools",
+    "tpu_compiler",
     "vm_agent",
 )
 SITE = """
