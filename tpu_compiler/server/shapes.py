@@ -1,0 +1,65 @@
+"""Arrays of which only shape, type and sharding exist: `jax.ShapeDtypeStruct` with the members that upstream's code asks of an array."""
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import numpy as np
+from jax.experimental.layout import Format
+from jax.sharding import NamedSharding, PartitionSpec
+
+from tpu_compiler.server.patching import replace
+
+Shape = jax.ShapeDtypeStruct
+
+
+def give_shapes_the_members_of_arrays() -> None:
+    """Let upstream's code ask a shape what it asks an array."""
+    replace(Shape, "block_until_ready", lambda self: self)
+    replace(Shape, "nbytes", property(lambda self: int(np.prod(self.shape)) * self.dtype.itemsize))
+    replace(Shape, "device", property(lambda self: self.sharding))
+    replace(Shape, "__getitem__", lambda self, index: on_shapes(lambda value: value[index])(self))
+
+
+def is_shape(value: Any) -> bool:
+    """Return whether a value has no data."""
+    return isinstance(value, Shape)
+
+
+def has_shapes(*values: Any) -> bool:
+    """Return whether any leaf of the values has no data."""
+    return any(is_shape(leaf) for leaf in jax.tree.leaves(values))
+
+
+def on_shapes(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a function that computes shapes if an argument is one. The result is whole on each device, until something shards it."""
+
+    def apply(*arguments: Any, **options: Any) -> Any:
+        leaves = [leaf for leaf in jax.tree.leaves(arguments) if is_shape(leaf)]
+        if not leaves:
+            return function(*arguments, **options)
+        whole = NamedSharding(mesh_of(leaves[0]), PartitionSpec())
+        result = jax.eval_shape(lambda *plain: function(*plain, **options), *jax.tree.map(_without_sharding, arguments))
+        return jax.tree.map(lambda leaf: Shape(leaf.shape, leaf.dtype, sharding=whole), result)
+
+    return apply
+
+
+def _without_sharding(value: Any) -> Any:
+    return Shape(value.shape, value.dtype) if is_shape(value) else value
+
+
+def sharding_of(value: Any) -> NamedSharding:
+    """Return the sharding of a shape, without its layout."""
+    found = value.sharding
+    return found.sharding if isinstance(found, Format) else found
+
+
+def mesh_of(value: Any) -> Any:
+    """Return the mesh that a shape is sharded over."""
+    return sharding_of(value).mesh
+
+
+def device_bytes(value: Any) -> int:
+    """Return the bytes of a shape on one device."""
+    return int(np.prod(sharding_of(value).shard_shape(value.shape))) * value.dtype.itemsize

@@ -1,0 +1,92 @@
+"""Entry of the judge's process: reads a request, builds the server, sends events. See `tpu_compiler/child.py` for the other side."""
+
+import json
+import os
+import traceback
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+from tpu_compiler.server.events import Events, take_standard_output, words_of
+
+_UPSTREAM = ("/site-packages/vllm/", "/site-packages/tpu_inference/")
+_REFUSALS = (ValueError, NotImplementedError, AssertionError)
+"""Errors by which upstream's code refuses. Any other may come from a replaced function, so it proves nothing."""
+_ENVIRONMENT = {
+    "JAX_PLATFORMS": "cpu",
+    "TPU_SKIP_MDS_QUERY": "1",
+    "ALLOW_MULTIPLE_LIBTPU_LOAD": "1",
+    "TPU_NAME": "none",
+    "TPU_WORKER_ID": "0",
+    "TPU_WORKER_HOSTNAMES": "localhost",
+    "HF_HUB_OFFLINE": "1",
+    "VLLM_NO_USAGE_STATS": "1",
+    "DO_NOT_TRACK": "1",
+    "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
+    "VLLM_DISABLE_COMPILE_CACHE": "1",
+    "NUM_PRECOMPILE_WORKERS": "1",
+    # A machine with chips: JAX appends the flag, and tpu-inference finds the size by asking a chip.
+    "LIBTPU_INIT_ARGS": "--xla_tpu_use_enhanced_launch_barrier=true",
+    "SC_ALLREDUCE_ALLGATHER_OFFLOAD_MIN_BYTES": "134217728",
+}
+
+
+def main(request_path: str) -> None:
+    """Judge the request in a file. The answer is the events; the exit code is 0 if there is one."""
+    events = take_standard_output()
+    request = json.loads(Path(request_path).read_text())
+    os.environ.update(request["environment"])
+    os.environ.update(_ENVIRONMENT, TPU_ACCELERATOR_TYPE=request["accelerator_type"])
+    stage = _Stage(events)
+    try:
+        _judge(request, stage)
+    except SystemExit as error:
+        _refuse(events, stage, error.__context__ or error)
+    except Exception as error:  # noqa: BLE001 - whatever upstream raises is an answer
+        if type(error).__name__ == "ProgramRefusedError" or _is_refusal(error):
+            _refuse(events, stage, error)
+            return
+        traceback.print_exc()
+        events.send("failed", stage=stage.name, words=f"{type(error).__name__}: {words_of(error)}")
+
+
+class _Stage(Events):
+    """Events that remember the stage."""
+
+    def __init__(self, events: Events) -> None:
+        super().__init__(events._out)
+        self.name = "import"
+
+    def stage(self, name: str) -> None:
+        self.name = name
+        super().stage(name)
+
+
+def _judge(request: dict[str, Any], events: Events) -> None:
+    events.stage("import")
+    # flax and torchax keep JAX's own jit: their programs run on this machine's processor.
+    for module in ("flax.nnx", "torchax"):
+        import_module(module)
+
+    from tpu_compiler.server.devices import describe_slice  # noqa: PLC0415
+    from tpu_compiler.server.programs import Programs, let_jit_take_shapes  # noqa: PLC0415
+
+    events.stage("devices")
+    devices = describe_slice(request["topology"], request["chips_per_host"])
+    programs = Programs(events)
+    let_jit_take_shapes(programs)
+    from tpu_compiler.server.build import build  # noqa: PLC0415 - after JAX takes shapes
+
+    build(request, events, programs, devices)
+
+
+def _is_refusal(error: Exception) -> bool:
+    """Return whether upstream's own code refused: an error by which it refuses, raised in its own files."""
+    frames = traceback.extract_tb(error.__traceback__)
+    is_upstream = bool(frames) and any(folder in frames[-1].filename for folder in _UPSTREAM)
+    return is_upstream and isinstance(error, _REFUSALS)
+
+
+def _refuse(events: Events, stage: _Stage, error: BaseException) -> None:
+    where = "program" if type(error).__name__ == "ProgramRefusedError" else stage.name
+    events.send("refused", stage=where, words=words_of(error))
