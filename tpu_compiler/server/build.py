@@ -26,7 +26,7 @@ from tpu_compiler.server import loading, torch_path
 from tpu_compiler.server.events import Events
 from tpu_compiler.server.memory import DeviceMemory, bytes_on_a_device
 from tpu_compiler.server.patching import replace
-from tpu_compiler.server.programs import Choice, Programs
+from tpu_compiler.server.programs import Programs, choice_of
 from tpu_compiler.server.shapes import Shape, device_bytes, give_shapes_the_members_of_arrays, is_shape
 
 try:
@@ -150,10 +150,10 @@ def _replicated(runner: Any) -> list[dict[str, Any]]:
 
 
 def _compile(which: str, events: Events, programs: Programs, worker: Any) -> None:
-    if which == "none":
-        return
     runner = worker.model_runner
-    choice = Choice(which, runner.num_tokens_paddings[0], runner.num_tokens_paddings[-1], runner.num_reqs_paddings[-1])
+    choice = choice_of(which, list(runner.num_tokens_paddings), runner.num_reqs_paddings[-1])
+    if choice is None:
+        return
     tasks = _listed_tasks(runner)
     chosen = [task for task in tasks if choice.has(task[0], task[1])]
     events.send("programs", total=len(chosen), all=len(tasks))

@@ -103,19 +103,29 @@ def let_jit_take_shapes(programs: Programs) -> None:
 class Choice:
     """Which of vLLM's programs are compiled."""
 
-    programs: str
-    """`default`, `all` or `none`."""
-    smallest_step: int
-    largest_step: int
+    is_all: bool
+    steps: frozenset[int]
+    """Tokens of the steps that are compiled."""
     most_requests: int
 
     def has(self, name: str, sizes: Mapping[str, Any]) -> bool:
-        """Return whether a program is compiled. The default: the largest step, the smallest, and the sampler of the largest batch."""
-        if self.programs != "default":
-            return self.programs == "all"
+        """Return whether a program is compiled: all, or the chosen steps and the samplers of the largest batch."""
+        is_largest = sizes.get("num_reqs") in {None, self.most_requests}
+        if self.is_all:
+            return True
         if name == "backbone":
-            is_last = sizes.get("num_reqs") in {None, self.most_requests}
-            return is_last and sizes.get("num_tokens") in {self.smallest_step, self.largest_step}
+            return is_largest and sizes.get("num_tokens") in self.steps
         is_sampler = name in {"sample", "rejection_sampler"}
-        is_largest = sizes.get("num_reqs") == self.most_requests
         return is_sampler and is_largest and bool(sizes.get("do_sampling", True) and sizes.get("logprobs", True))
+
+
+def choice_of(programs: str, token_paddings: list[int], most_requests: int) -> Choice | None:
+    """Return the choice that a request names; None for no programs.
+
+    `default` is the largest step, the smallest, and the sampler; `2048,4096` are steps of these sizes, and the sampler.
+    """
+    if programs == "none":
+        return None
+    if programs in {"default", "all"}:
+        return Choice(programs == "all", frozenset((token_paddings[0], token_paddings[-1])), most_requests)
+    return Choice(False, frozenset(int(step) for step in programs.split(",")), most_requests)

@@ -5,6 +5,7 @@ from typing import Any
 
 import jax
 import numpy as np
+from jax._src.dtypes import itemsize_bits
 from jax.experimental.layout import Format
 from jax.sharding import NamedSharding, PartitionSpec
 
@@ -16,7 +17,7 @@ Shape = jax.ShapeDtypeStruct
 def give_shapes_the_members_of_arrays() -> None:
     """Let upstream's code ask a shape what it asks an array."""
     replace(Shape, "block_until_ready", lambda self: self)
-    replace(Shape, "nbytes", property(lambda self: int(np.prod(self.shape)) * self.dtype.itemsize))
+    replace(Shape, "nbytes", property(lambda self: _bytes(self.shape, self.dtype)))
     replace(Shape, "device", property(lambda self: self.sharding))
     replace(Shape, "__getitem__", lambda self, index: on_shapes(lambda value: value[index])(self))
 
@@ -62,4 +63,9 @@ def mesh_of(value: Any) -> Any:
 
 def device_bytes(value: Any) -> int:
     """Return the bytes of a shape on one device."""
-    return int(np.prod(sharding_of(value).shard_shape(value.shape))) * value.dtype.itemsize
+    return _bytes(sharding_of(value).shard_shape(value.shape), value.dtype)
+
+
+def _bytes(shape: Any, number: Any) -> int:
+    """Return the bytes of an array. NumPy has a byte for an int4, a device has half of one."""
+    return int(np.prod(shape)) * itemsize_bits(number) // 8
