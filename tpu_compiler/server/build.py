@@ -19,7 +19,6 @@ from vllm.config import set_current_vllm_config
 from vllm.engine.arg_utils import AsyncEngineArgs
 from vllm.entrypoints.cli.serve import make_arg_parser, validate_parsed_serve_args
 from vllm.usage.usage_lib import UsageContext
-from vllm.utils.argparse_utils import FlexibleArgumentParser
 from vllm.v1.attention.backends.utils import resolve_kv_cache_layout
 
 from tpu_compiler.server import loading, torch_path
@@ -27,6 +26,7 @@ from tpu_compiler.server.events import Events
 from tpu_compiler.server.memory import DeviceMemory, bytes_on_a_device
 from tpu_compiler.server.patching import replace
 from tpu_compiler.server.programs import Programs, choice_of
+from tpu_compiler.server.refusals import RefusingParser
 from tpu_compiler.server.shapes import Shape, device_bytes, give_shapes_the_members_of_arrays, is_shape
 
 try:
@@ -77,7 +77,7 @@ def build(request: Mapping[str, Any], events: Events, programs: Programs, device
 def engine_config(request: Mapping[str, Any]) -> Any:
     """Return vLLM's configuration, made by its own parser from the words after `vllm serve`."""
     _model, *words = request["arguments"]
-    parser = make_arg_parser(FlexibleArgumentParser(prog="vllm serve"))
+    parser = make_arg_parser(RefusingParser(prog="vllm serve"))
     parsed = parser.parse_args([f"--model={request['model_dir']}", *words, *_ADDED])
     validate_parsed_serve_args(parsed)
     engine = AsyncEngineArgs.from_cli_args(parsed)

@@ -10,11 +10,12 @@ _LONGEST_WORDS = 600
 
 
 class Events:
-    """Writes events, and knows the time since the start."""
+    """Writes events; knows the stage, and the time since the start."""
 
     def __init__(self, out: TextIO) -> None:
         self._out = out
         self._start_s = time.monotonic()
+        self.current_stage = ""
 
     @property
     def elapsed_s(self) -> float:
@@ -27,6 +28,7 @@ class Events:
 
     def stage(self, name: str) -> None:
         """Write that a stage begins."""
+        self.current_stage = name
         self.send("stage", name=name, seconds=self.elapsed_s)
 
 

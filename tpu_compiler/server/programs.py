@@ -11,13 +11,13 @@ from jax.sharding import NamedSharding, PartitionSpec
 
 from tpu_compiler.server.events import Events, words_of
 from tpu_compiler.server.patching import replace
+from tpu_compiler.server.refusals import RefusedError
 from tpu_compiler.server.shapes import Shape, has_shapes, is_shape, mesh_of
 
 _GIB, _MIB = 2**30, 2**20
 
 
-class ProgramRefusedError(Exception):
-    """The compiler refused a program."""
+_FIGURES = ("arguments_gib", "temporaries_gib", "outputs_gib", "aliased_gib", "code_mib", "flops")
 
 
 @dataclass
@@ -30,28 +30,29 @@ class Programs:
     """Name and sizes of the program that is compiled now."""
 
     def compile(self, lowered: Any) -> Any:
-        """Return the compiled program, recorded. Raises ProgramRefusedError with the compiler's words."""
+        """Return the compiled program, recorded. Raises RefusedError with the compiler's words."""
         start_s = self.events.elapsed_s
         try:
             compiled = lowered.compile()
         except jax.errors.JaxRuntimeError as error:
-            seconds = round(self.events.elapsed_s - start_s, 1)
-            self.events.send("program", **self.task, seconds=seconds, error=words_of(error))
-            raise ProgramRefusedError(words_of(error)) from error
+            self._record(start_s, dict.fromkeys(_FIGURES), words_of(error))
+            size = self.task["tokens"] or self.task["sequences"]
+            raise RefusedError(words_of(error), program=f"{self.task['name']}, {size}") from error
         memory = compiled.memory_analysis()
-        self.events.send(
-            "program",
-            **self.task,
-            arguments_gib=memory.argument_size_in_bytes / _GIB,
-            temporaries_gib=memory.temp_size_in_bytes / _GIB,
-            outputs_gib=memory.output_size_in_bytes / _GIB,
-            aliased_gib=memory.alias_size_in_bytes / _GIB,
-            code_mib=memory.generated_code_size_in_bytes / _MIB,
-            flops=(compiled.cost_analysis() or {}).get("flops"),
-            seconds=round(self.events.elapsed_s - start_s, 1),
-            error="",
-        )
+        figures = {
+            "arguments_gib": memory.argument_size_in_bytes / _GIB,
+            "temporaries_gib": memory.temp_size_in_bytes / _GIB,
+            "outputs_gib": memory.output_size_in_bytes / _GIB,
+            "aliased_gib": memory.alias_size_in_bytes / _GIB,
+            "code_mib": memory.generated_code_size_in_bytes / _MIB,
+            "flops": (compiled.cost_analysis() or {}).get("flops"),
+        }
+        self._record(start_s, figures, "")
         return compiled
+
+    def _record(self, start_s: float, figures: Mapping[str, float | None], error: str) -> None:
+        seconds = round(self.events.elapsed_s - start_s, 1)
+        self.events.send("program", **self.task, **figures, seconds=seconds, error=error)
 
 
 class ShapeJit:

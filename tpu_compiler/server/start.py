@@ -9,9 +9,6 @@ from typing import Any
 
 from tpu_compiler.server.events import Events, take_standard_output, words_of
 
-_UPSTREAM = ("/site-packages/vllm/", "/site-packages/tpu_inference/")
-_REFUSALS = (ValueError, NotImplementedError, AssertionError)
-"""Errors by which upstream's code refuses. Any other may come from a replaced function, so it proves nothing."""
 _ENVIRONMENT = {
     "JAX_PLATFORMS": "cpu",
     "TPU_SKIP_MDS_QUERY": "1",
@@ -37,29 +34,22 @@ def main(request_path: str) -> None:
     request = json.loads(Path(request_path).read_text())
     os.environ.update(request["environment"])
     os.environ.update(_ENVIRONMENT, TPU_ACCELERATOR_TYPE=request["accelerator_type"])
-    stage = _Stage(events)
     try:
-        _judge(request, stage)
-    except SystemExit as error:
-        _refuse(events, stage, error.__context__ or error)
+        _judge(request, events)
     except Exception as error:  # noqa: BLE001 - whatever upstream raises is an answer
-        if type(error).__name__ == "ProgramRefusedError" or _is_refusal(error):
-            _refuse(events, stage, error)
-            return
         traceback.print_exc()
-        events.send("failed", stage=stage.name, words=f"{type(error).__name__}: {words_of(error)}")
+        _send(events, error)
 
 
-class _Stage(Events):
-    """Events that remember the stage."""
+def _send(events: Events, error: Exception) -> None:
+    from tpu_compiler.server.refusals import is_refusal  # noqa: PLC0415 - imports vLLM, which comes after JAX's devices
 
-    def __init__(self, events: Events) -> None:
-        super().__init__(events._out)
-        self.name = "import"
-
-    def stage(self, name: str) -> None:
-        self.name = name
-        super().stage(name)
+    if not is_refusal(error):
+        events.send("failed", stage=events.current_stage, words=f"{type(error).__name__}: {words_of(error)}")
+        return
+    program = getattr(error, "program", "")
+    stage = "program" if program else events.current_stage
+    events.send("refused", stage=stage, program=program, words=words_of(error))
 
 
 def _judge(request: dict[str, Any], events: Events) -> None:
@@ -78,15 +68,3 @@ def _judge(request: dict[str, Any], events: Events) -> None:
     from tpu_compiler.server.build import build  # noqa: PLC0415 - after JAX takes shapes
 
     build(request, events, programs, devices)
-
-
-def _is_refusal(error: Exception) -> bool:
-    """Return whether upstream's own code refused: an error by which it refuses, raised in its own files."""
-    frames = traceback.extract_tb(error.__traceback__)
-    is_upstream = bool(frames) and any(folder in frames[-1].filename for folder in _UPSTREAM)
-    return is_upstream and isinstance(error, _REFUSALS)
-
-
-def _refuse(events: Events, stage: _Stage, error: BaseException) -> None:
-    where = "program" if type(error).__name__ == "ProgramRefusedError" else stage.name
-    events.send("refused", stage=where, words=words_of(error))

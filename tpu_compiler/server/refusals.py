@@ -1,0 +1,37 @@
+"""Tells a refusal by vLLM, tpu-inference or the compiler from a failure of the judge, which proves nothing."""
+
+import traceback
+from typing import NoReturn
+
+from vllm.utils.argparse_utils import FlexibleArgumentParser
+
+_UPSTREAM = ("/site-packages/vllm/", "/site-packages/tpu_inference/")
+_KINDS = (ValueError, NotImplementedError, AssertionError)
+"""Errors by which upstream's code refuses. Any other may come from a replaced function."""
+
+
+class RefusedError(Exception):
+    """A refusal in upstream's own words."""
+
+    def __init__(self, words: str, *, program: str = "") -> None:
+        super().__init__(words)
+        self.program = program
+
+
+class RefusingParser(FlexibleArgumentParser):
+    """vLLM's parser, which raises its complaint and does not print and exit."""
+
+    def error(self, message: str) -> NoReturn:
+        """Raise RefusedError with the parser's words."""
+        raise RefusedError(message)
+
+
+def is_refusal(error: BaseException) -> bool:
+    """Return whether upstream refused: in its own words, or by an error that its own files raised."""
+    if isinstance(error, RefusedError):
+        return True
+    frames = traceback.extract_tb(error.__traceback__)
+    is_upstream = bool(frames) and any(folder in frames[-1].filename for folder in _UPSTREAM)
+    # pydantic raises what a validator of vLLM's configuration refuses.
+    is_config = type(error).__name__ == "ValidationError"
+    return is_config or (is_upstream and isinstance(error, _KINDS))
