@@ -10,6 +10,9 @@ Rules (vLLM 0.23, gemma4.py and its layers; tpu-inference, gemma4.py):
   (`planning.question.releases.keeps_stored_head`): 8.01 GiB of weights in the log of the L4 (source qat-e2b-l4), including the head's 0.75.
 - vLLM on TPU (JAX) loads no audio tower and keeps no copies, except an output head that the checkpoint stores; models without a JAX
   implementation (12B) use its PyTorch path, which keeps the copies and a separate output head.
+- On TPU, position tables of the image encoder, the projection of per-layer embeddings, and the embedder of 12B but for its patches are whole on
+  each device; the JAX implementation divides key and value projections evenly and has the router in fp32. Seen in upstream's own server,
+  built without a TPU (docs/authors/compiled.md): 31B on four chips has 14.598 GiB of weights, as its machine logs.
 - The grouped matrix product of vLLM on TPU (backend GMM_TP, layers/common/process_weights/moe_weights.py, get_w13_padding_config)
   pads each device's part of every expert's gate and up projections to a multiple of 128 columns; down projections keep their rows.
   The boot log of 26B-A4B at tensor parallelism 4 shows 704 columns stored as 1,024, and 15.29 GiB of weights on each chip
@@ -32,6 +35,8 @@ from planning.question.releases import keeps_stored_head
 from planning.question.resolved import Resolved, Runtime
 from planning.units import align_to, ceil_div
 
+_ROUTER_BYTES: Final = 4
+"""vLLM on TPU (JAX) keeps the router's matrix in fp32."""
 _SCALE_BYTES: Final = 4
 """Scales of 4-bit experts on a TPU."""
 _MXFP4_TILE: Final = 256
@@ -101,11 +106,13 @@ def _weights(
     for tensor, size in stored:
         if not _is_loaded(tensor, runtime, with_vision=with_vision, with_audio=with_audio):
             continue
-        share = (size * scale + tensor.params * tensor.quantizable * repeated) * _share(tensor, tp)
+        share = (size * scale + tensor.params * tensor.quantizable * repeated) * _share(tensor, tp, runtime)
         if tensor.expert_width and runtime != "cuda":
             share *= _tpu_expert_factor(tensor, scheme, tp, spec.matrices_per_mlp)
         elif tensor.expert_width and scheme.name == "mxfp4-experts":
             share *= align_to(spec.hidden, _MXFP4_TILE) / spec.hidden
+        elif tensor.role == "router" and runtime == "tpu-jax":
+            share *= _ROUTER_BYTES / FULL_BYTES
         device += share
         read += share * tensor.active_share
         if tensor.role in {"attention", "mlp", "experts", "router"}:
@@ -145,11 +152,14 @@ def _is_loaded(tensor: Tensor, runtime: Runtime, *, with_vision: bool, with_audi
     return not (tensor.copy and runtime == "tpu-jax")
 
 
-def _share(tensor: Tensor, tp: int) -> float:
+def _share(tensor: Tensor, tp: int, runtime: Runtime) -> float:
+    """Return the part of a tensor that one device holds."""
     if tensor.placement == "split":
         return 1 / tp
     if tensor.placement == "kv":
-        return 1 / min(tp, tensor.kv_heads)
+        return 1 / (tp if runtime == "tpu-jax" else min(tp, tensor.kv_heads))
+    if tensor.placement == "whole-on-tpu" and runtime == "cuda":
+        return 1 / tp
     return 1.0
 
 

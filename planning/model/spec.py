@@ -15,8 +15,9 @@ from msgspec import Struct
 Role = Literal[
     "embedding", "layer-embedding", "attention", "mlp", "experts", "router", "norm", "lm-head", "vision", "audio"
 ]
-Placement = Literal["split", "replicated", "kv"]
-"""Placement on tensor-parallel devices: divided, whole on each, or divided by KV heads (and copied if too few exist)."""
+Placement = Literal["split", "replicated", "kv", "whole-on-tpu"]
+"""Placement on tensor-parallel devices: divided, whole on each, divided by KV heads (and copied if too few exist), or divided on GPUs and
+whole on each TPU device. vLLM on TPU (JAX) divides key and value projections evenly, without copies."""
 
 
 class Attention(Struct, frozen=True, kw_only=True):
@@ -145,6 +146,8 @@ class Tensor(Struct, frozen=True):
 
 
 _PIXEL_CHANNELS: Final = 3
+_SOFT_PIXELS: Final = 48
+"""Side of the square of pixels that is one soft token: 3 x 3 patches of 16."""
 _VALUES_OF_AN_INDEX: Final = 4
 """An index of 8 bytes in values of 2."""
 
@@ -184,7 +187,7 @@ def _embeddings(model: ModelSpec) -> list[Tensor]:
         Tensor("mlp", model.centroids * model.hidden, "replicated"),
         Tensor("norm", order, "replicated", active_share=0.0),
         Tensor("layer-embedding", model.vocab * width, active_share=0.0),
-        Tensor("mlp", model.hidden * width, quantizable=True),
+        Tensor("mlp", model.hidden * width, "whole-on-tpu", quantizable=True),
         Tensor("mlp", 2 * model.hidden * width, "replicated", quantizable=True),
         Tensor("norm", model.layers * model.hidden + dim if dim else 0, "replicated"),
     ]
@@ -218,8 +221,8 @@ def _feed_forward(model: ModelSpec, group: LayerGroup) -> list[Tensor]:
                 expert_width=width,
             ),
             Tensor("mlp", column * experts.shared_intermediate, quantizable=True),
-            Tensor("router", group.count * (model.hidden * experts.count + own), "replicated"),
-            Tensor("norm", group.count * (3 * model.hidden if model.is_gemma4 else 0), "replicated"),
+            Tensor("router", group.count * model.hidden * experts.count, "replicated"),
+            Tensor("norm", group.count * (own + (3 * model.hidden if model.is_gemma4 else 0)), "replicated"),
         ]
     return found
 
@@ -228,11 +231,16 @@ def _towers(model: ModelSpec) -> list[Tensor]:
     found: list[Tensor] = []
     v = model.vision
     if v is not None:
-        per_layer = 4 * v.hidden * v.hidden + v.matrices_per_mlp * v.hidden * v.intermediate + 4 * v.hidden
-        patches = _PIXEL_CHANNELS * v.patch_pixels**2 * v.hidden + 2 * v.positions * v.hidden
+        per_layer = 4 * v.hidden * v.hidden + v.matrices_per_mlp * v.hidden * v.intermediate
+        patches = _PIXEL_CHANNELS * v.patch_pixels**2 * v.hidden
         params = v.layers * per_layer + patches + v.hidden * model.hidden
+        tables = 2 * v.positions * v.hidden + v.layers * 4 * v.hidden
         found.append(Tensor("vision", params, active_share=0.0))
-    found.append(Tensor("vision", model.other_vision_params, active_share=0.0))
+        found.append(Tensor("vision", tables, "whole-on-tpu", active_share=0.0))
+    # 12B has no tower: a matrix for the patches of a soft token, and tables and projections that are whole on each TPU device.
+    patches = min(_PIXEL_CHANNELS * _SOFT_PIXELS**2 * model.hidden, model.other_vision_params)
+    found.append(Tensor("vision", patches, active_share=0.0))
+    found.append(Tensor("vision", model.other_vision_params - patches, "whole-on-tpu", active_share=0.0))
     found.append(Tensor("audio", model.audio_params, active_share=0.0))
     return found
 

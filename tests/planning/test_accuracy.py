@@ -90,7 +90,7 @@ def test_no_verdict_is_worse_than_at_first_sight():
 def test_a_figure_that_leaves_its_bound_with_a_reason_still_leaves_it():
     """A reason that is no longer needed has to go."""
     excused = [row for row in compared(BOUND) if row.figure.beyond]
-    assert {row.figure.key for row in excused} == {"restart", "decode", "decode_16"}
+    assert {row.figure.key for row in excused} == {"restart", "decode"}
     assert all(not row.is_within for row in excused)
 
 
