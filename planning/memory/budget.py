@@ -13,6 +13,7 @@ from planning.memory.adapters import adapters_bytes
 from planning.memory.host_memory import load_peak_gib
 from planning.memory.kv_cache import blocks_per_request, largest_model_len, layout_of
 from planning.memory.speculation import drafter_bytes, unknown_drafter_bytes
+from planning.memory.tpu_programs import warm_up_of
 from planning.memory.weights import weights_of
 from planning.model.spec import linear_params
 from planning.question.drafters import named_drafter
@@ -92,8 +93,9 @@ def outside_gib(resolved: Resolved) -> tuple[float, float]:
     if resolved.unpacks_int4 and resolved.accelerator.is_v5e:
         billions = linear_params(resolved.spec) / _BILLION / resolved.tp
         largest += constant("TPU_V5E_W4A16_PROGRAM_GIB") + constant("TPU_V5E_W4A16_GIB_PER_BILLION") * billions
-    enough = max(largest, verification_gib(resolved))
-    return largest + buckets * constant("TPU_BUCKET_NEEDS_GIB"), enough + buckets * constant("TPU_BUCKET_ENOUGH_GIB")
+    needs = max(largest, warm_up_of(resolved).all_gib)
+    enough = max(needs, verification_gib(resolved))
+    return needs + buckets * constant("TPU_BUCKET_NEEDS_GIB"), enough + buckets * constant("TPU_BUCKET_ENOUGH_GIB")
 
 
 def verification_gib(resolved: Resolved) -> float:
@@ -104,7 +106,7 @@ def verification_gib(resolved: Resolved) -> float:
     """
     if not resolved.is_tpu or not resolved.speculative_tokens:
         return 0.0
-    return to_gib(_decoding(resolved) * resolved.spec.vocab * constant("TPU_LOGIT_BYTES"))
+    return to_gib(_decoding(resolved) * resolved.spec.vocab * constant("TPU_VERIFIED_LOGIT_BYTES"))
 
 
 def token_buckets(max_tokens: int, padding_gap: int) -> int:

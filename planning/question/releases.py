@@ -53,6 +53,9 @@ of 2026-04-01 served with it (llm-d/llm-d#1102; vllm-project/tpu-inference#955).
 STARTS_FASTER_ON_TPU: Final = "0.29.0"
 """First release with the faster server start on TPU (`planning.data.overheads.TPU_PROCESS_START_S`); none between 0.26.1 and 0.29.1 was tested."""
 
+KEEPS_WARM_UP_INPUTS: Final = "0.23.0"
+"""First release whose start-up on TPU keeps the inputs of compiled programs (`planning.memory.tpu_programs`): tpu-inference 0.23.0 to 0.32.0 have
+`_warmup_tasks` in runner/compilation_manager.py, 0.22.0 has not."""
 DECODES_FASTER_ON_TPU: Final = "0.29.0"
 """First release whose decoding steps on TPU have cheaper layers and sequences (`planning.data.overheads.TPU_SEQUENCE_LAYER_S`); none between 0.26.1
 and 0.29.1 was tested."""

@@ -16,6 +16,7 @@ from planning.memory.budget import comfortable_utilization, memory_plan, verific
 from planning.memory.host_memory import with_margin_gib
 from planning.memory.kv_cache import largest_model_len, layout_of
 from planning.memory.speculation import unknown_drafter_bytes
+from planning.memory.tpu_programs import warm_up_of
 from planning.model.support import FP8_KV, Support, support_of
 from planning.question.recommendation import UTILIZATION
 from planning.question.releases import tokens_in_flight
@@ -36,6 +37,8 @@ from planning.units import align_to, from_gib, to_gib
 
 _LONGEST_BLOCK = 256
 """Tokens of the longest block that vLLM on TPU chooses; a length that it divides fills its blocks."""
+_FEWER_SEQUENCES = (128, 64, 32, 16)
+"""Sequences that a remedy for the start-up of speculative decoding on a TPU names, most first."""
 _WORTH_KEEPING = 1.25
 """Times the tokens from which an fp8 KV cache that does not double them is worth its loss of precision (assumed)."""
 _SPLIT_ON_TPU = (
@@ -185,18 +188,14 @@ def _headroom(subject: Subject) -> RuleResult | None:
         )
     else:
         outside = "compiled programs" if resolved.is_tpu else _outside_of_a_gpu(subject)
-        verified_gib = verification_gib(resolved)
-        when = "during the start or under load" if verified_gib else "during the start"
-        part = (
-            f" ({verified_gib:.2f} GiB to verify proposed tokens, whose logits each chip holds whole)"
-            if verified_gib
-            else ""
+        when = (
+            "during the start or under load" if resolved.is_tpu and resolved.speculative_tokens else "during the start"
         )
-        fact = f"{outside} need {edge.minimum_gib:.2f} to {edge.recommended_gib:.2f} GiB there{part}. The server may crash {when}."
+        fact = f"{outside} need {edge.minimum_gib:.2f} to {edge.recommended_gib:.2f} GiB there. The server may crash {when}."
     return RuleResult(
-        f"{left}, but {fact}",
+        f"{left}, but {fact}{_speculation_part(resolved)}",
         severity="block" if edge.is_short else "warn",
-        remedies=_smaller_budgets(subject),
+        remedies=chain(_smaller_batches(resolved), _smaller_budgets(subject)),
         last_resorts=alternatives_for(subject) if edge.is_short else (),
         advice="A lower utilization also shrinks the KV cache.",
     )
@@ -208,6 +207,30 @@ def _outside_of_a_gpu(subject: Subject) -> str:
         return "the CUDA context, fragmentation and CUDA graphs"
     assumed_gib = to_gib(unknown_drafter_bytes(subject.resolved))
     return f"the CUDA context, fragmentation, CUDA graphs and a draft model of unknown size ({assumed_gib:.2f} GiB assumed)"
+
+
+def _speculation_part(resolved: Resolved) -> str:
+    """Return what speculative decoding needs of the memory outside the budget; empty without it, and on a GPU."""
+    warm_up, verified_gib = warm_up_of(resolved), verification_gib(resolved)
+    if warm_up.all_gib > verified_gib:
+        return (
+            f" Speculative decoding with `vllm.max_num_seqs` {resolved.max_num_seqs} takes {warm_up.all_gib:.2f} GiB of it while the server starts, "
+            "because vLLM on TPU keeps the inputs of its programs until all have run."
+        )
+    return (
+        f" Verifying proposed tokens takes {verified_gib:.2f} GiB of it, because each chip holds their logits whole."
+        if verified_gib
+        else ""
+    )
+
+
+def _smaller_batches(resolved: Resolved) -> Iterator[Remedy]:
+    """Yield, for speculative decoding on a TPU, the same without it, and with fewer sequences, most first."""
+    if not warm_up_of(resolved).all_gib:
+        return
+    yield change("vllm.speculative_config", None)
+    fewer = (sequences for sequences in _FEWER_SEQUENCES if sequences < resolved.max_num_seqs)
+    yield from (change("vllm.max_num_seqs", sequences) for sequences in fewer)
 
 
 def _smaller_budgets(subject: Subject) -> Iterator[Remedy]:

@@ -30,6 +30,7 @@ MEDIA_IN_A_NETWORK = {
 TOKENS_1000 = {"vllm.extraArgs": ['--mm-processor-kwargs={"max_soft_tokens":1000}']}
 HUB_DRAFTER = {
     "weights": "bucket",
+    "vllm.maxNumSeqs": 16,
     "tpu.existingNetwork": {**NETWORK, "privateGoogleAccess": True},
     "tpu.zones": ["us-east5-a"],
     "vllm.speculativeConfig": {
@@ -40,6 +41,7 @@ HUB_DRAFTER = {
 }
 KEY = "projects/p/secrets/key/versions/1"
 DRAFTER = {"model": "my/drafter", "num_speculative_tokens": 3}
+NGRAM = {"method": "ngram", "num_speculative_tokens": 3}
 BF16 = "google/gemma-4-31B-it"
 MOE, REPLICAS = "google/gemma-4-26B-A4B-it", {"vllm.dataParallelSize": 4, "vllm.tensorParallelSize": None}
 QAT = "google/gemma-4-31B-it-qat-w4a16-ct"
@@ -192,7 +194,8 @@ MORE: tuple[tuple[str, Incident], ...] = (
     ("SCL01", Incident("l4-qat", CROWDED, "warn", r"64, .* 22 concurrent requests \(KV .*concurrency: 22")),
     ("FIT05", Incident("l4-12b-qat", {"vllm.gpuMemoryUtilization": 0.97}, "warn", r"0\.66 GiB .* may crash .* vllm\.gpuMemoryUtilization: 0\.96")),
     ("FIT05", Incident("tpu-v6e1", {"vllm.gpuMemoryUtilization": 1.0}, "block", r"0\.00 GiB .* at least 0\.82 GiB .* vllm\.gpuMemoryUtilization: 0\.95")),
-    ("FIT05", Incident("tpu-v6e4-turbo", {"vllm.gpuMemoryUtilization": 0.95}, "warn", r"1\.56 GiB .*1\.50 GiB to verify .*load\. Set .*Utilization: 0\.91")),
+    ("FIT05", Incident("tpu-v6e4-turbo", {"vllm.speculativeConfig": NGRAM}, "block", r"at least 30\.50 GiB .*maxNumSeqs 256 takes 29\.87 .*Remove vllm\.s")),
+    ("FIT05", Incident("tpu-v6e4-turbo", {"vllm.speculativeConfig": NGRAM, "vllm.maxNumSeqs": 32}, "warn", r"2\.71 to 3\.35 GiB .*set vllm\.maxNumSeqs: 16")),
     ("FIT07", Incident("tpu-v6e4-turbo", {}, "info", r"1\.71 times as many than with bf16.*Keep it if")),
     ("TPU02", Incident("tpu-v6e4", {"tpu.maxRunDuration": "8d"}, "block", r"8 d, .* maximum is 7 d.*tpu\.maxRunDuration: 7d")),
     ("TPU02", Incident("tpu-v6e4", {"tpu.maxRunDuration": "5m"}, "block", r"300 s|5 min.*tpu\.maxRunDuration: 10m")),

@@ -1,5 +1,6 @@
 """Builds vLLM's TPU server for a slice that does not exist, in the order of a real start: configuration, worker, weights, KV cache, programs."""
 
+import dataclasses
 import os
 import resource
 import tempfile
@@ -35,7 +36,6 @@ except ImportError:  # before vLLM 0.32
     from vllm.v1.core.kv_cache_utils import get_kv_cache_configs
 
 _GIB, _MIB = 2**30, 2**20
-_ADDED = ("--load-format=dummy", "--skip-tokenizer-init")
 _WHOLE_SHOWN = 8
 _PACKAGES = ("vllm-tpu", "tpu-inference", "jax", "libtpu", "flax", "transformers")
 
@@ -78,9 +78,9 @@ def engine_config(request: Mapping[str, Any]) -> Any:
     """Return vLLM's configuration, made by its own parser from the words after `vllm serve`."""
     _model, *words = request["arguments"]
     parser = make_arg_parser(RefusingParser(prog="vllm serve"))
-    parsed = parser.parse_args([f"--model={request['model_dir']}", *words, *_ADDED])
+    parsed = parser.parse_args([f"--model={request['model_dir']}", *words])
     validate_parsed_serve_args(parsed)
-    engine = AsyncEngineArgs.from_cli_args(parsed)
+    engine = dataclasses.replace(AsyncEngineArgs.from_cli_args(parsed), load_format="dummy", skip_tokenizer_init=True)
     return engine.create_engine_config(usage_context=UsageContext.OPENAI_API_SERVER)
 
 

@@ -11,7 +11,7 @@ from jax.sharding import NamedSharding, PartitionSpec
 
 from tpu_compiler.server.events import Events, words_of
 from tpu_compiler.server.patching import replace
-from tpu_compiler.server.refusals import RefusedError
+from tpu_compiler.server.refusals import UpstreamRefusalError
 from tpu_compiler.server.shapes import Shape, has_shapes, is_shape, mesh_of
 
 _GIB, _MIB = 2**30, 2**20
@@ -30,14 +30,14 @@ class Programs:
     """Name and sizes of the program that is compiled now."""
 
     def compile(self, lowered: Any) -> Any:
-        """Return the compiled program, recorded. Raises RefusedError with the compiler's words."""
+        """Return the compiled program, recorded. Raises UpstreamRefusalError with the compiler's words."""
         start_s = self.events.elapsed_s
         try:
             compiled = lowered.compile()
         except jax.errors.JaxRuntimeError as error:
             self._record(start_s, dict.fromkeys(_FIGURES), words_of(error))
             size = self.task["tokens"] or self.task["sequences"]
-            raise RefusedError(words_of(error), program=f"{self.task['name']}, {size}") from error
+            raise UpstreamRefusalError(words_of(error), program=f"{self.task['name']}, {size}") from error
         memory = compiled.memory_analysis()
         figures = {
             "arguments_gib": memory.argument_size_in_bytes / _GIB,
@@ -101,7 +101,7 @@ def let_jit_take_shapes(programs: Programs) -> None:
 
 
 @dataclass(frozen=True)
-class Choice:
+class ProgramChoice:
     """Which of vLLM's programs are compiled."""
 
     is_all: bool
@@ -120,7 +120,7 @@ class Choice:
         return is_sampler and is_largest and bool(sizes.get("do_sampling", True) and sizes.get("logprobs", True))
 
 
-def choice_of(programs: str, token_paddings: list[int], most_requests: int) -> Choice | None:
+def choice_of(programs: str, token_paddings: list[int], most_requests: int) -> ProgramChoice | None:
     """Return the choice that a request names; None for no programs.
 
     `default` is the largest step, the smallest, and the sampler; `2048,4096` are steps of these sizes, and the sampler.
@@ -128,5 +128,5 @@ def choice_of(programs: str, token_paddings: list[int], most_requests: int) -> C
     if programs == "none":
         return None
     if programs in {"default", "all"}:
-        return Choice(programs == "all", frozenset((token_paddings[0], token_paddings[-1])), most_requests)
-    return Choice(False, frozenset(int(step) for step in programs.split(",")), most_requests)
+        return ProgramChoice(programs == "all", frozenset((token_paddings[0], token_paddings[-1])), most_requests)
+    return ProgramChoice(False, frozenset(int(step) for step in programs.split(",")), most_requests)

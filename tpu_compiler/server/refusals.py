@@ -10,7 +10,7 @@ _KINDS = (ValueError, NotImplementedError, AssertionError)
 """Errors by which upstream's code refuses. Any other may come from a replaced function."""
 
 
-class RefusedError(Exception):
+class UpstreamRefusalError(Exception):
     """A refusal in upstream's own words."""
 
     def __init__(self, words: str, *, program: str = "") -> None:
@@ -22,13 +22,13 @@ class RefusingParser(FlexibleArgumentParser):
     """vLLM's parser, which raises its complaint and does not print and exit."""
 
     def error(self, message: str) -> NoReturn:
-        """Raise RefusedError with the parser's words."""
-        raise RefusedError(message)
+        """Raise UpstreamRefusalError with the parser's words."""
+        raise UpstreamRefusalError(message)
 
 
 def is_refusal(error: BaseException) -> bool:
     """Return whether upstream refused: in its own words, or by an error that its own files raised."""
-    if isinstance(error, RefusedError):
+    if isinstance(error, UpstreamRefusalError):
         return True
     frames = traceback.extract_tb(error.__traceback__)
     is_upstream = bool(frames) and any(folder in frames[-1].filename for folder in _UPSTREAM)

@@ -1,0 +1,61 @@
+"""Memory of compiled programs on one TPU device, outside `gpu_memory_utilization`, as a sum of named parts.
+
+A step's temporaries and the sampler's are never used at the same time, so the larger one counts. The code of all programs stays loaded.
+With speculative decoding, the start-up also keeps inputs: vLLM on TPU stores the inputs of every compiled program until all programs
+of a group have run once (tpu-inference 0.23.0 to 0.32.0, runner/compilation_manager.py, `_run_compilation` and `_flush_compilations`), and
+the group of speculative decoding has pairs of all batch sizes, most of them whole on each device.
+"""
+
+from itertools import product
+from typing import Final
+
+from msgspec import Struct
+
+from planning.question.releases import KEEPS_WARM_UP_INPUTS, is_known_from
+from planning.question.resolved import Resolved
+from planning.units import to_gib
+
+_FP32: Final = 4
+_BF16: Final = 2
+_LEAST_PADDING: Final = 8
+
+
+class WarmUp(Struct, frozen=True, kw_only=True):
+    """Memory that the start-up of speculative decoding needs on one device, in GiB."""
+
+    inputs_gib: float
+    """Inputs of all programs of the group."""
+    largest_gib: float
+    """Temporaries and output of the largest one, which extends the logits of a full batch."""
+
+    @property
+    def all_gib(self) -> float:
+        """Both together."""
+        return self.inputs_gib + self.largest_gib
+
+
+def warm_up_of(resolved: Resolved) -> WarmUp:
+    """Return the memory of the start-up of speculative decoding; 0 without it, on a GPU, and if the release that keeps inputs may not be reached.
+
+    Built without a TPU from tpu-inference of 2026-09-24, 256 sequences with three proposals keep 27.62 GiB on each of four chips: logits of each pair
+    of batch sizes in fp32 and bf16, whole on each chip, and those of the rejection sampler, divided over the chips. A batch of requests is never larger
+    than its logits in the programs that extend them. The largest program has 1.00 GiB of temporaries and 1.25 GiB of output.
+    """
+    if not resolved.is_tpu or not resolved.speculative_tokens or not is_known_from(resolved, KEEPS_WARM_UP_INPUTS):
+        return WarmUp(inputs_gib=0.0, largest_gib=0.0)
+    requests = _paddings(resolved.max_num_seqs)
+    logits = _paddings(resolved.max_num_seqs * (1 + resolved.speculative_tokens))
+    pairs = tuple(product(logits, requests))
+    extended = sum(rows + batch for rows, batch in pairs if batch <= rows) * (_FP32 + _BF16)
+    selected = sum(rows for rows, _ in pairs) * _BF16 * (1 + 1 / resolved.tp)
+    largest = (2 * logits[-1] + requests[-1]) * _FP32
+    vocab = resolved.spec.vocab
+    return WarmUp(inputs_gib=to_gib((extended + selected) * vocab), largest_gib=to_gib(largest * vocab))
+
+
+def _paddings(most: int) -> tuple[int, ...]:
+    """Return the batch sizes that vLLM on TPU compiles: doubling from 8 until one covers the largest batch."""
+    sizes = [_LEAST_PADDING]
+    while sizes[-1] < most:
+        sizes.append(2 * sizes[-1])
+    return tuple(sizes)
