@@ -30,6 +30,7 @@ Needs = Literal[
     "the first model runner with a draft model",
     "expert parallelism with a draft model",
     "replicas with a compile cache",
+    "the PyTorch path with a draft model",
 ]
 _EXPERT_PARALLEL: Final = "--enable-expert-parallel"
 
@@ -91,6 +92,7 @@ _HAS: Final[Mapping[Needs, Callable[[Resolved], bool]]] = {
     "CUDA graphs with a draft model": lambda one: _drafts(one) and _SECOND in runners(one) and not one.eager,
     "the first model runner with a draft model": lambda one: _drafts(one) and _FIRST in runners(one),
     "expert parallelism with a draft model": lambda one: _drafts(one) and _is_expert_parallel(one),
+    "the PyTorch path with a draft model": lambda one: _drafts(one) and one.runtime == "tpu-torch",
     "replicas with a compile cache": lambda one: one.dp > 1 and one.deployment.tpu.compile_cache != "off",
 }
 
@@ -129,7 +131,7 @@ def _remedies(crash: Crash, subject: Subject) -> Iterator[Remedy]:
     if crash.needs == "replicas with a compile cache":
         yield change("tpu.compile_cache", "off")
         yield sized(None)
-    if crash.models:
+    if crash.models or crash.needs == "the PyTorch path with a draft model":
         yield change("vllm.speculative_config", None)
 
 

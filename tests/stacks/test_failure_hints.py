@@ -209,6 +209,7 @@ RECORDED = {
     ),
     "vllm-project/vllm#56936": "Value error, Number of experts in the model must be greater than 0 when expert parallelism is enabled.",
     "jax-ml/jax#38004": "schecklt: Invalid logical z",
+    "12B with a draft model on a TPU": "ValueError: Size of label 'n' for operand 1 (4864) does not match previous terms (7680).",
 }
 """The lines as the threads quote them."""
 
