@@ -26,7 +26,7 @@ from contracts.exit_codes import ExitCode
 from planning.errors import PlanningError
 from scripts.cli.command import Command, run_command, say, tell
 from scripts.cli.options import JsonSwitch, Option, project_id
-from scripts.plan.options import Comparison, Question, Solving, given
+from scripts.plan.options import Comparison, Judging, Question, Solving, given
 
 _CONFLICTS: Final = (
     ("solve", "stack compare explain costs platform quantization vllm image set config draft-config device"),
@@ -35,6 +35,7 @@ _CONFLICTS: Final = (
     ("compare", "vllm image"),
     ("costs", "explain compare device"),
     ("from-hub", "config"),
+    ("compile", "solve compare device"),
     ("latency-first", "throughput-first"),
 )
 """An option, and those that it cannot be combined with."""
@@ -47,6 +48,7 @@ _NEEDS: Final = (
     ("from-hub", "--model ORG/NAME or STACK"),
     ("save", "--from-hub"),
     ("index", "--config PATH"),
+    ("yes", "--compile"),
 )
 """Options, and the requirements of each."""
 
@@ -58,6 +60,7 @@ class PlanOptions:
     question: Question
     comparison: Comparison
     solving: Solving
+    judging: Judging
     write: Annotated[str | None, Option("With --solve: create Pulumi.NAME.yaml.", metavar="NAME")] = None
     explain: Annotated[bool, Option("Show the sums of memory and start-up, and the notes.")] = False
     costs: Annotated[bool, Option("Show the full bill, a cold start, and the break-even for always-on.")] = False
@@ -144,7 +147,13 @@ def _moved(stack: str) -> str:
 
 def _check(options: PlanOptions) -> None:
     """Raise PlanningError for options that cannot be combined, or without a deployment."""
-    used = {*given(options.question), *given(options.comparison), *given(options.solving), *given(options)}
+    used = {
+        *given(options.question),
+        *given(options.comparison),
+        *given(options.solving),
+        *given(options.judging),
+        *given(options),
+    }
     for sentence in (*_wrong(used), *_lacking(used)):
         raise PlanningError(sentence)
 
