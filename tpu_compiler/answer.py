@@ -64,6 +64,10 @@ class Total(_Event, frozen=True, kw_only=True, tag="programs"):
     all: Count
 
 
+_NAMES: Final = {"backbone": "step", "sample": "sampler"}
+"""Words for tpu-inference's names of programs."""
+
+
 class Program(_Event, frozen=True, kw_only=True, tag="program"):
     """A compiled program. Its figures are None only with an error."""
 
@@ -87,13 +91,14 @@ class Program(_Event, frozen=True, kw_only=True, tag="program"):
 
     @property
     def title(self) -> str:
-        """Name with its size, such as `backbone (4,096 tokens)`."""
+        """Name with its size, such as `step (4,096 tokens)`."""
         sizes = ((self.tokens, "tokens"), (self.sequences, "sequences"))
         size = ", ".join(f"{number:,} {unit}" for number, unit in sizes if number is not None)
-        return f"{self.name} ({size})" if size else self.name
+        name = _NAMES.get(self.name, self.name)
+        return f"{name} ({size})" if size else name
 
 
-class Refusal(_Event, frozen=True, kw_only=True, tag="refused"):
+class RefusedServer(_Event, frozen=True, kw_only=True, tag="refused"):
     """vLLM's code or the compiler refuses the server."""
 
     stage: Literal["config", "runner", "weights", "kv-cache", "program"]
@@ -110,7 +115,7 @@ class Done(_Event, frozen=True, kw_only=True, tag="done"):
     peak_memory_gib: Amount
 
 
-Event = Stage | Built | Total | Program | Refusal | Done
+Event = Stage | Built | Total | Program | RefusedServer | Done
 _EVENT: Final = msgspec.json.Decoder(Event)
 _ENCODER: Final = msgspec.json.Encoder()
 
@@ -129,14 +134,14 @@ def event_line(event: Event) -> str:
     return _ENCODER.encode(event).decode()
 
 
-class Answer(Struct, frozen=True, kw_only=True):
+class CompileAnswer(Struct, frozen=True, kw_only=True):
     """The judge's answer. `reason` says why there is none; it is never empty for an answer that is incomplete."""
 
     built: Built | None = None
     programs: tuple[Program, ...] = ()
     all_programs: int = 0
     """Programs that the server compiles at its start."""
-    refusal: Refusal | None = None
+    refusal: RefusedServer | None = None
     done: Done | None = None
     reason: str = ""
 
@@ -151,14 +156,14 @@ class Answer(Struct, frozen=True, kw_only=True):
         return sum(program.code_mib or 0 for program in self.programs) / 1024
 
 
-def answer_of(events: Sequence[Event], reason: str = "") -> Answer:
+def answer_of(events: Sequence[Event], reason: str = "") -> CompileAnswer:
     """Return the answer of all events. `reason`: why the process ended before its answer, if it did."""
     built, total = _last(events, Built), _last(events, Total)
-    refusal, done = _last(events, Refusal), _last(events, Done)
+    refusal, done = _last(events, RefusedServer), _last(events, Done)
     programs = tuple(event for event in events if isinstance(event, Program))
     if refusal is None:
         reason = reason or _lacking(built, total, programs, done)
-    return Answer(
+    return CompileAnswer(
         built=built,
         programs=programs,
         all_programs=total.all if total else 0,

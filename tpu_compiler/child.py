@@ -10,7 +10,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
-from tpu_compiler.answer import Done, Event, NotUnderstoodError, Refusal, read_event
+from tpu_compiler.answer import Done, Event, NotUnderstoodError, RefusedServer, read_event
 
 ROOT: Final = Path(__file__).resolve().parents[1]
 LIMIT_S: Final = 3_600.0
@@ -66,7 +66,9 @@ def run_child(
                 report(event)
                 if isinstance(event, Done):
                     break
-            reason = "" if events and isinstance(events[-1], Done | Refusal) else _death(process.wait(_GRACE_S), log)
+            reason = (
+                "" if events and isinstance(events[-1], Done | RefusedServer) else _death(process.wait(_GRACE_S), log)
+            )
         except NotUnderstoodError as error:
             reason = f"{error}. Log: {log}"
         except (TimeoutError, subprocess.TimeoutExpired):
@@ -108,21 +110,12 @@ def _death(code: int, log: Path) -> str:
 
 
 def _end(process: "subprocess.Popen[bytes]") -> None:
-    """Terminate the process group, and wait for its end."""
-    for number in (signal.SIGTERM, signal.SIGKILL):
-        with suppress(ProcessLookupError):
-            os.killpg(process.pid, number)
-        with suppress(subprocess.TimeoutExpired):
-            process.wait(_GRACE_S)
-            if number == signal.SIGTERM and not _group_lives(process.pid):
-                break
+    """End the process group: the process gets time after SIGTERM, and its own children end with it."""
+    with suppress(ProcessLookupError, subprocess.TimeoutExpired):
+        os.killpg(process.pid, signal.SIGTERM)
+        process.wait(_GRACE_S)
+    with suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
     if process.stdout is not None:
         process.stdout.close()
-
-
-def _group_lives(group: int) -> bool:
-    try:
-        os.killpg(group, 0)
-    except ProcessLookupError:
-        return False
-    return True

@@ -1,8 +1,8 @@
 """What the judge builds: everything that the answer depends on, and the request that the child process reads."""
 
 import json
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Final, Literal
 
@@ -41,7 +41,7 @@ class CompileQuestion:
     arguments: tuple[str, ...]
     """Words after `vllm serve`, as the stack sends them; the first is the model."""
     environment: Mapping[str, str]
-    accelerator: str
+    accelerator_type: str
     devices: int
     usable_gib: float
     """Memory of one device as the TPU runtime reports it."""
@@ -55,35 +55,22 @@ class CompileQuestion:
     @property
     def topology(self) -> Topology:
         """The slice."""
-        return TOPOLOGIES[self.accelerator]
+        return TOPOLOGIES[self.accelerator_type]
 
-    def material(self) -> dict[str, object]:
+    def material(self) -> dict[str, Any]:
         """Return everything that the answer depends on, in JSON types. It names no folder of this machine."""
-        return {
-            "arguments": list(self.arguments),
-            "environment": dict(self.environment),
-            "topology": self.topology.name,
-            "chips_per_host": list(self.topology.chips_per_host),
-            "accelerator_type": self.accelerator,
-            "devices": self.devices,
-            "usable_gib": self.usable_gib,
-            "programs": self.programs,
-            "config": self.config,
-            "drafter": self.drafter,
-            "drafter_config": self.drafter_config,
-        }
+        return {**asdict(self), "topology": self.topology.name, "chips_per_host": self.topology.chips_per_host}
 
     def write(self, folder: Path) -> Path:
         """Write the request and the models' folders. Return the request's file, the only argument of the child process."""
-        rest = {key: value for key, value in self.material().items() if key not in _MODELS}
-        arguments = list(self.arguments)
+        request = {key: value for key, value in self.material().items() if key not in _MODELS}
+        request["model_dir"] = str(_written(folder / "model", self.config))
         if self.drafter_config is not None:
             place = json.dumps(str(_written(folder / "drafter", self.drafter_config)))
-            arguments = [word.replace(json.dumps(self.drafter), place) for word in arguments]
-        model = _written(folder / "model", self.config)
-        request = folder / "request.json"
-        request.write_text(json.dumps({**rest, "arguments": arguments, "model_dir": str(model)}, indent=2))
-        return request
+            request["arguments"] = [word.replace(json.dumps(self.drafter), place) for word in self.arguments]
+        path = folder / "request.json"
+        path.write_text(json.dumps(request, indent=2))
+        return path
 
 
 _MODELS: Final = frozenset({"config", "drafter", "drafter_config"})
@@ -103,28 +90,3 @@ def require_topology(resolved: Resolved) -> None:
         raise CommandRefusedError(f"--compile judges servers on TPU, and {name} is a GPU. Remove --compile.")
     if name not in TOPOLOGIES:
         raise CommandRefusedError(f"--compile has no topology for {name}. Use one of {', '.join(TOPOLOGIES)}.")
-
-
-def question_of(
-    resolved: Resolved,
-    *,
-    arguments: Sequence[str],
-    environment: Mapping[str, str],
-    config: Mapping[str, Any],
-    drafter: str = "",
-    drafter_config: Mapping[str, Any] | None = None,
-    programs: Programs = "default",
-) -> CompileQuestion:
-    """Return the question about a planned deployment. Raises CommandRefusedError."""
-    require_topology(resolved)
-    return CompileQuestion(
-        arguments=tuple(arguments),
-        environment=dict(environment),
-        accelerator=resolved.accelerator.name,
-        devices=resolved.accelerator.devices,
-        usable_gib=resolved.accelerator.usable_gib,
-        config=config,
-        drafter=drafter if drafter_config is not None else "",
-        drafter_config=drafter_config,
-        programs=programs,
-    )

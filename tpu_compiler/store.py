@@ -7,17 +7,17 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
-from tpu_compiler.answer import Answer, Event, NotUnderstoodError, answer_of, event_line, read_event
+from tpu_compiler.answer import CompileAnswer, Event, NotUnderstoodError, answer_of, event_line, read_event
 from tpu_compiler.question import CompileQuestion
 
 _ROOM: Final = Path(__file__).parent
 
 
-def key_of(question: CompileQuestion, lock_hash: str) -> str:
+def key_of(question: CompileQuestion, lock: Path) -> str:
     """Return the SHA-256 of the wheels, the sources of the child process and the question."""
     sources = [_ROOM / "replaced.py", *sorted((_ROOM / "server").rglob("*.py"))]
     material = {
-        "lock": lock_hash,
+        "lock": _digest(lock.read_bytes()),
         "sources": {path.relative_to(_ROOM).as_posix(): _digest(path.read_bytes()) for path in sources},
         "question": question.material(),
     }
@@ -28,7 +28,7 @@ def _digest(content: bytes) -> str:
     return hashlib.sha256(content).hexdigest()
 
 
-def stored_answer(folder: Path, key: str) -> Answer | None:
+def stored_answer(folder: Path, key: str) -> CompileAnswer | None:
     """Return the answer of a key; None without one. A file that cannot be read is not there."""
     try:
         lines = (folder / f"{key}.jsonl").read_text(encoding="utf-8").splitlines()

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Final, Literal
 
 from contracts.exit_codes import ExitCode
-from tpu_compiler.answer import Answer, Built
+from tpu_compiler.answer import Built, CompileAnswer
 
 Word = Literal["agrees", "differs", "refused", "compiles", "not judged"]
 """`agrees`, `differs`: built and compiled, as the plan allows. `refused`: vLLM's code or the compiler refuses the server. `compiles`: built and
@@ -29,7 +29,7 @@ class Planned:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Judgement:
+class CompileVerdict:
     """The verdict, with the sentence that says it and the exit code of the command."""
 
     word: Word
@@ -37,30 +37,30 @@ class Judgement:
     exit_code: ExitCode
 
 
-def judgement(planned: Planned, answer: Answer) -> Judgement:
+def judgement(planned: Planned, answer: CompileAnswer) -> CompileVerdict:
     """Return the verdict about a plan. A missing answer never passes."""
     plans = ExitCode.DONE if planned.fits else ExitCode.REFUSED
     if answer.refusal is not None:
         refusal = answer.refusal
         where = refusal.program or refusal.stage
         what = "what the plan allows" if planned.fits else "this deployment, as the plan does"
-        return Judgement(
+        return CompileVerdict(
             word="refused",
-            sentence=f"Refused: vLLM or Google's compiler refuses {what}, at {where}: {refusal.words}",
+            sentence=f"Refused: vLLM or Google's compiler refuses {what}, at {where}: {refusal.words.rstrip('.')}.",
             exit_code=ExitCode.REFUSED,
         )
     if answer.reason or answer.built is None:
         code = ExitCode.FAILED if planned.fits else plans
-        return Judgement(word="not judged", sentence=f"Not judged: {answer.reason}.", exit_code=code)
+        return CompileVerdict(word="not judged", sentence=f"Not judged: {answer.reason}.", exit_code=code)
     if not planned.fits:
         sentence = "Built and compiled, although the plan blocks it. To compile is less than to start: the plan's verdict stays."
-        return Judgement(word="compiles", sentence=sentence, exit_code=plans)
+        return CompileVerdict(word="compiles", sentence=sentence, exit_code=plans)
     differences = list(_differences(planned, answer.built))
     if differences:
         sentence = f"Built and compiled, but the plan differs: {'; '.join(differences)}."
-        return Judgement(word="differs", sentence=sentence, exit_code=plans)
+        return CompileVerdict(word="differs", sentence=sentence, exit_code=plans)
     sentence = "Built and compiled. The plan agrees: weights and KV cache within 0.2%, blocks equal."
-    return Judgement(word="agrees", sentence=sentence, exit_code=plans)
+    return CompileVerdict(word="agrees", sentence=sentence, exit_code=plans)
 
 
 def _differences(planned: Planned, built: Built) -> Iterator[str]:

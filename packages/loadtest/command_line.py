@@ -58,7 +58,7 @@ class Option:
     variable: str = ""
     """Environment variable that provides a default."""
     bare: str = ""
-    """Value of the option without a value; empty if it needs one."""
+    """Value of the option without a value, read as any other; empty if it needs one."""
 
 
 JsonSwitch = Annotated[bool, Option("Print one JSON object on stdout.", flag="--json")]
