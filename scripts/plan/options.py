@@ -138,12 +138,13 @@ class Solving:
     ] = False
 
 
+THREE_PROGRAMS: Final = "default"
 ALL_PROGRAMS: Final = "all"
 
 
 def _programs(text: str) -> str:
     """Return the programs to compile. Raises ValueError with the allowed values, such as for a stack's name."""
-    if text != ALL_PROGRAMS:
+    if text not in {THREE_PROGRAMS, ALL_PROGRAMS}:
         raise ValueError("all, or no value for three programs. A stack comes first: gemma plan STACK --compile")
     return text
 
@@ -158,7 +159,7 @@ class Judging:
             "Build the stack's TPU server with vLLM's own code and Google's compiler, on this machine and without a TPU, and compare it with "
             "the plan. Compiles the largest step, the smallest and the sampler; with all, each program.",
             metavar=ALL_PROGRAMS,
-            bare="default",
+            bare=THREE_PROGRAMS,
             parse=_programs,
         ),
     ] = None
