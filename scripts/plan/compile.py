@@ -36,8 +36,6 @@ from tpu_compiler.wheels import Wheels, wheels_for
 if TYPE_CHECKING:
     from stacks.settings import Settings
 
-_INSTALL_TIME: Final = "about 2 minutes"
-"""Measured: 104 seconds with an empty cache of uv."""
 _NEXT: Final[Mapping[str, str]] = {
     "": "loading vLLM and the compiler",
     "import": "describing the slice",
@@ -171,7 +169,7 @@ def _installed(wheels: Wheels, *, is_agreed: bool) -> Path:
     if python is not None:
         return python
     cost = (
-        f"{wheels.download_gb:.1f} GB to download, {wheels.disk_gb:.1f} GB on disk, {_INSTALL_TIME}, in "
+        f"{wheels.download_gb:.1f} GB to download, {wheels.disk_gb:.1f} GB on disk, about {duration(wheels.install_s)}, in "
         f"{environment.folder(wheels).parent}"
     )
     if not is_agreed:
