@@ -24,19 +24,15 @@ from planning.question.vllm_args import OPTIONS, VllmOptions, vllm_arguments
 from stacks.parts import Part, parts_of, with_local_parts
 from stacks.project.bucket_conflict import explain_destroy, watch_for_bucket
 from stacks.project.propagation import NewGrants, require_resource_manager, wait_for_google
-from stacks.secrets import API_KEY, HF_TOKEN, KINDS, SecretKey, SecretKind
+from stacks.secrets import HF_TOKEN, KINDS, SecretKey, SecretKind
+from stacks.server_command import server_arguments, with_served_name
 from stacks.settings import Settings
 
-PORT = 8000
-"""Port of the server inside its container."""
 MEMORY_FOLDER = "/mnt/weights"
 """Folder of a Cloud Run container with a copy of the weights in memory."""
 
 WITHOUT_MOUNT = ("streamer", "memory")
 """Modes of a Cloud Run container without a mount of the bucket."""
-LOOPBACK = "127.0.0.1"
-"""Address of a machine's server without a gateway, at the end of the tunnel."""
-_EVERY_ADDRESS = "0.0.0.0"
 COMMAND = ("vllm", "serve")
 """Command of the server, before its arguments."""
 _HUB_ID = re.compile(r"(?<![\w./:@-])[A-Za-z0-9][\w.-]*/[\w.-]+(?![\w./-])")
@@ -101,8 +97,7 @@ class Context:
     @property
     def vllm(self) -> VllmOptions:
         """The vLLM options in effect, with a default name for clients and local folders of staged parts."""
-        name = self.settings.vllm.served_model_name or self.settings.model
-        return with_local_parts(replace(self.plan.vllm, served_model_name=name), self.parts, self.parts_root)
+        return with_local_parts(with_served_name(self.settings, self.plan.vllm), self.parts, self.parts_root)
 
     @property
     def parts(self) -> tuple[Part, ...]:
@@ -230,8 +225,6 @@ def _image(context: Context, readers: Mapping[str, pulumi.Input[str]], options: 
 
 def _serving(context: Context, image: ServingImage) -> Serving:
     settings = context.settings
-    # A gateway calls the machine's address in the network, and the agent the loopback address.
-    is_local = settings.tpu is not None and settings.tpu.gateway is None
     environment = dict(context.plan.environment)
     digest = settings.bucket.manifest_hash if settings.weights == "bucket" else None
     if digest is not None:
@@ -241,14 +234,7 @@ def _serving(context: Context, image: ServingImage) -> Serving:
     return Serving(
         image=image.ref,
         image_repositories=image.repositories,
-        arguments=vllm_arguments(
-            context.vllm,
-            model_or_path=context.weights_to_load,
-            port=PORT,
-            host=LOOPBACK if is_local else _EVERY_ADDRESS,
-            revision=settings.served_revision,
-            has_api_key=settings.has_secret(API_KEY.key),
-        ),
+        arguments=server_arguments(settings, context.vllm, model_or_path=context.weights_to_load),
         environment=environment,
     )
 

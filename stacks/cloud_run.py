@@ -28,7 +28,7 @@ from contracts.serving_document import BucketWeights
 from contracts.staged_weights import MODELS_FOLDER
 from planning.data.overheads import constant
 from planning.question.types import Plan, StartupProbe
-from stacks.base import COMMAND, MEMORY_FOLDER, PORT, WITHOUT_MOUNT, Context, Foundation, lay_foundation
+from stacks.base import COMMAND, MEMORY_FOLDER, WITHOUT_MOUNT, Context, Foundation, lay_foundation
 from stacks.hooks.changed_server import show_changes
 from stacks.hooks.observed_service import ServicePlace, observed_service, report_next_step, require_revisions
 from stacks.hooks.run_failures import explain_failures
@@ -36,6 +36,7 @@ from stacks.hooks.run_keeper import keep_runs
 from stacks.hooks.staged_weights import require_staged_weights
 from stacks.outputs import stack_outputs
 from stacks.secrets import API_KEY
+from stacks.server_command import PORT
 from stacks.settings import CloudRunSettings, MountSettings, Settings
 from stacks.watching import METRICS_ROLE, collector_text, watch
 

@@ -26,13 +26,14 @@ from planning.question.features import served_features
 from planning.question.vllm_args import given_options
 from planning.rules.gateway import DeployedBackend, usd_per_hour
 from stacks.apis import GATEWAY_APIS
-from stacks.base import PORT, open_project
+from stacks.base import open_project
 from stacks.bound_hooks import bind_types
 from stacks.gateway_plan import GatewayPlan, gateway_lines, plan_gateway
 from stacks.outputs import export, known_after_up, smoke_thresholds
 from stacks.planned import today
 from stacks.project.other_stacks import deployed_outputs
 from stacks.project.propagation import require_enabled
+from stacks.server_command import PORT
 from stacks.settings import GatewayStack
 
 

@@ -13,8 +13,9 @@ from contracts.collector import (
 )
 from contracts.machine_log import MACHINE_RESOURCE, machine_log_name
 from planning.cost.running_costs import daily_limit_usd
-from stacks.base import PORT, Context, Foundation
+from stacks.base import Context, Foundation
 from stacks.secrets import API_KEY
+from stacks.server_command import PORT
 
 METRICS_ROLE = "roles/monitoring.metricWriter"
 """Role of the server's account with which the collector writes."""

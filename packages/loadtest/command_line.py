@@ -57,6 +57,8 @@ class Option:
     """A switch that also has a `--no-` form."""
     variable: str = ""
     """Environment variable that provides a default."""
+    bare: str = ""
+    """Value of the option without a value, read as any other; empty if it needs one."""
 
 
 JsonSwitch = Annotated[bool, Option("Print one JSON object on stdout.", flag="--json")]
@@ -148,6 +150,11 @@ class OptionField:
         return self.option.metavar or name
 
     @property
+    def words_of_value(self) -> str:
+        """The value in a reference entry, in brackets if it may be missing."""
+        return f"[{self.metavar}]" if self.option.bare else self.metavar
+
+    @property
     def shown_default(self) -> str:
         """Default as text; empty if it needs no mention."""
         return "" if self.default is None or self.default is False or self.default == () else str(self.default)
@@ -233,7 +240,7 @@ def described_options(kind: type[object]) -> Iterator[DescribedOption]:
     """Yield every option of a dataclass in field order, including groups."""
     for field in option_fields(kind).values():
         option, name = field.option, ", ".join(field.flags)
-        words = field.metavar if option.positional else name if field.kind is bool else f"{name} {field.metavar}"
+        words = field.metavar if option.positional else name if field.kind is bool else f"{name} {field.words_of_value}"
         yield DescribedOption(
             group=field.group,
             words=f"{words} ..." if option.repeated else words,
@@ -273,6 +280,8 @@ def _add(parser: Parser, add: Callable[..., object], field: OptionField) -> None
         words["default"], required = os.environ[option.variable], False
     if option.repeated:
         words |= {"action": "append", "default": list[object]()}
+    if option.bare:
+        words |= {"nargs": "?", "const": option.bare}
     add(field.flag, dest=field.name, required=required, **words)
 
 

@@ -1,6 +1,7 @@
 r"""Plan a deployment before it costs anything.
 
   gemma plan STACK [--costs]
+  gemma plan STACK --compile
   gemma plan --model google/gemma-4-31B-it --accelerator H100 \
       --set maxModelLen=32768 --json
   gemma plan --model google/gemma-4-12B-it --compare \
@@ -12,7 +13,8 @@ r"""Plan a deployment before it costs anything.
 
 Shows whether the deployment fits, its start-up time, speed and cost, and the
 findings. Exit code 0 means that it fits, 2 that it is blocked, out of memory, or the options
-are invalid.
+are invalid. With --compile, 2 also means that vLLM's code or Google's compiler refuses the
+server, and 1 that it was not judged.
 """
 
 import json
@@ -20,13 +22,19 @@ import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from typing import Annotated, Final
+from typing import TYPE_CHECKING, Annotated, Final
 
 from contracts.exit_codes import ExitCode
 from planning.errors import PlanningError
 from scripts.cli.command import Command, run_command, say, tell
 from scripts.cli.options import JsonSwitch, Option, project_id
-from scripts.plan.options import Comparison, Question, Solving, given
+from scripts.plan.options import Comparison, Judging, Question, Solving, given
+
+if TYPE_CHECKING:
+    from planning.cost.subject import Subject
+    from planning.question.types import Plan
+    from planning.solve.wording import Wording
+    from tpu_compiler.verdict import CompileVerdict
 
 _CONFLICTS: Final = (
     ("solve", "stack compare explain costs platform quantization vllm image set config draft-config device"),
@@ -35,6 +43,7 @@ _CONFLICTS: Final = (
     ("compare", "vllm image"),
     ("costs", "explain compare device"),
     ("from-hub", "config"),
+    ("compile", "solve compare device"),
     ("latency-first", "throughput-first"),
 )
 """An option, and those that it cannot be combined with."""
@@ -47,6 +56,7 @@ _NEEDS: Final = (
     ("from-hub", "--model ORG/NAME or STACK"),
     ("save", "--from-hub"),
     ("index", "--config PATH"),
+    ("yes", "--compile"),
 )
 """Options, and the requirements of each."""
 
@@ -58,6 +68,7 @@ class PlanOptions:
     question: Question
     comparison: Comparison
     solving: Solving
+    judging: Judging
     write: Annotated[str | None, Option("With --solve: create Pulumi.NAME.yaml.", metavar="NAME")] = None
     explain: Annotated[bool, Option("Show the sums of memory and start-up, and the notes.")] = False
     costs: Annotated[bool, Option("Show the full bill, a cold start, and the break-even for always-on.")] = False
@@ -79,12 +90,9 @@ def _plan(options: PlanOptions) -> ExitCode:
         return compare(question, options.comparison, as_json=options.as_json)
     from msgspec import structs
 
-    from planning.cost.loading_modes import loading_modes
     from planning.cost.subject import examine
     from planning.planner import plan_of
-    from planning.rules.findings import notes_of
-    from planning.solve.plan_json import plan_json
-    from planning.solve.wording import remedy_of, worded
+    from planning.solve.wording import worded
     from scripts.plan.question import deployment_from, wording_of
 
     today = datetime.now(UTC).date().isoformat()
@@ -94,17 +102,29 @@ def _plan(options: PlanOptions) -> ExitCode:
         subject = examine(deployment)
     except PlanningError as error:
         raise PlanningError(worded(str(error), wording)) from None
-    plan = plan_of(subject)
-    if options.as_json:
-        ways = [one.to_json() for one in loading_modes(subject)]
-        more: dict[str, object] = {"loading_modes": ways} if ways else {}
-        if options.explain:
-            from planning.solve.explain import explain
+    if options.judging.compile:
+        from tpu_compiler.question import require_topology
 
-            more["explanation"] = [{"title": title, "lines": list(lines)} for title, lines in explain(subject)]
-        print(json.dumps({**plan_json(plan, wording), **more}, indent=2, allow_nan=False))
-    elif options.explain:
+        require_topology(subject.resolved)
+    plan = plan_of(subject)
+    judgement = _shown(replace(options, question=question), subject, plan, wording)
+    moved = _moved(question.stack) if question.stack else ""
+    if moved:
+        say("plan", f"`gemma up {question.stack}` will refuse these settings. {moved}")
+        return ExitCode.REFUSED
+    return judgement.exit_code if judgement else ExitCode.DONE if plan.fits else ExitCode.REFUSED
+
+
+def _shown(options: PlanOptions, subject: "Subject", plan: "Plan", wording: "Wording") -> "CompileVerdict | None":
+    """Print the plan, and the judge's answer if it was asked. Return its judgement."""
+    if options.as_json:
+        found, judgement = _json(options, subject, plan, wording)
+        print(json.dumps(found, indent=2, allow_nan=False))
+        return judgement
+    if options.explain:
+        from planning.rules.findings import notes_of
         from planning.solve.explain import explain
+        from planning.solve.wording import remedy_of, worded
 
         notes = [f"{one.id}: {worded(one.message, wording)} {remedy_of(one, wording)}" for one in notes_of(plan)]
         for title, lines in (*explain(subject), ("Notes", notes)):
@@ -119,10 +139,37 @@ def _plan(options: PlanOptions) -> ExitCode:
         from scripts.plan.table import show  # rich takes longer to load than the plan
 
         show(plan, wording, original_note(subject))
-    moved = _moved(question.stack) if question.stack else ""
-    if moved:
-        say("plan", f"`gemma up {question.stack}` will refuse these settings. {moved}")
-    return ExitCode.DONE if plan.fits and not moved else ExitCode.REFUSED
+    if options.judging.compile is None:
+        return None
+    from scripts.plan import compiled
+    from scripts.plan.compile import judged
+
+    sys.stdout.flush()
+    answer = judged(options.question, options.judging, subject, plan)
+    compiled.show(answer, explains=options.explain)
+    return answer.judgement
+
+
+def _json(
+    options: PlanOptions, subject: "Subject", plan: "Plan", wording: "Wording"
+) -> tuple[dict[str, object], "CompileVerdict | None"]:
+    """Return the plan as one object, with the judge's answer if it was asked, and its judgement."""
+    from planning.cost.loading_modes import loading_modes
+    from planning.solve.plan_json import plan_json
+
+    ways = [one.to_json() for one in loading_modes(subject)]
+    found: dict[str, object] = {**plan_json(plan, wording), **({"loading_modes": ways} if ways else {})}
+    if options.explain:
+        from planning.solve.explain import explain
+
+        found["explanation"] = [{"title": title, "lines": list(lines)} for title, lines in explain(subject)]
+    if options.judging.compile is None:
+        return found, None
+    from scripts.plan.compile import judged
+    from scripts.plan.compiled import compiled_json
+
+    answer = judged(options.question, options.judging, subject, plan)
+    return {**found, "compiled": compiled_json(answer, explains=options.explain)}, answer.judgement
 
 
 def _moved(stack: str) -> str:
@@ -144,7 +191,13 @@ def _moved(stack: str) -> str:
 
 def _check(options: PlanOptions) -> None:
     """Raise PlanningError for options that cannot be combined, or without a deployment."""
-    used = {*given(options.question), *given(options.comparison), *given(options.solving), *given(options)}
+    used = {
+        *given(options.question),
+        *given(options.comparison),
+        *given(options.solving),
+        *given(options.judging),
+        *given(options),
+    }
     for sentence in (*_wrong(used), *_lacking(used)):
         raise PlanningError(sentence)
 

@@ -138,6 +138,34 @@ class Solving:
     ] = False
 
 
+THREE_PROGRAMS: Final = "default"
+ALL_PROGRAMS: Final = "all"
+
+
+def _programs(text: str) -> str:
+    """Return the programs to compile. Raises ValueError with the allowed values, such as for a stack's name."""
+    if text not in {THREE_PROGRAMS, ALL_PROGRAMS}:
+        raise ValueError("all, or no value for three programs. A stack comes first: gemma plan STACK --compile")
+    return text
+
+
+@dataclass(frozen=True, kw_only=True)
+class Judging:
+    """Google's compiler as judge."""
+
+    compile: Annotated[
+        str | None,
+        Option(
+            "Build the stack's TPU server with vLLM's own code and Google's compiler, on this machine and without a TPU, and compare it with "
+            "the plan. Compiles the largest step, the smallest and the sampler; with all, each program.",
+            metavar=ALL_PROGRAMS,
+            bare=THREE_PROGRAMS,
+            parse=_programs,
+        ),
+    ] = None
+    yes: Annotated[bool, Option("With --compile: install the compiler without a question.")] = False
+
+
 def given(options: Any) -> list[str]:  # noqa: ANN401 - any dataclass of options
     """Return the options that differ from their defaults, without `--`. The value `none` is a default."""
     values = [(field, getattr(options, field.name)) for field in fields(options)]

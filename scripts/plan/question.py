@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Final, cast
+from typing import TYPE_CHECKING, Final, cast
 
 from msgspec.structs import replace
 
@@ -29,6 +29,9 @@ from planning.solve.wording import NO_STACK, Wording
 from planning.units import format_duration, parse_duration_s
 from scripts.cli.settings import NO_PROJECT
 from scripts.plan.options import NONE, Question
+
+if TYPE_CHECKING:
+    from stacks.settings import Settings
 
 ROOT: Final = Path(__file__).resolve().parents[2]
 _PROBE: Final = "cloud_run.startup_probe"
@@ -107,8 +110,7 @@ def _spelled(path: str, value: object) -> str:
 def deployment_from(question: Question) -> Deployment:
     """Return the requested deployment. Raises PlanningError with one sentence for any error."""
     ours = [pair for pair in question.set if question.stack is None or not _is_of_file(pair)]
-    others = [pair for pair in question.set if pair not in ours]
-    found = _described(question) if question.stack is None else _of_stack(question, others)
+    found = _described(question) if question.stack is None else _of_stack(question)
     if question.workload is not None:
         found = replace(found, workload=parse_workload(question.workload))
     if ours:
@@ -235,16 +237,15 @@ def _is_of_file(pair: str) -> bool:
     return ":" in key or (not is_ours and key.partition(".")[0] in known_keys(PRODUCT))
 
 
-def _of_stack(question: Question, pairs: Sequence[str]) -> Deployment:
-    """Return the deployment of a stack's settings file with changed settings, without running the engine. Raises PlanningError."""
+def settings_of(question: Question) -> "Settings":
+    """Return the settings of the question's stack with its changed keys, without running the engine. Raises PlanningError."""
     # pydantic and YAML take longer to load than the whole plan, and only this path needs them.
     import yaml  # noqa: PLC0415 - only with --stack
 
     from stacks.loading import SettingsError, from_file, read_yaml  # noqa: PLC0415 - only with --stack
-    from stacks.planned import to_deployment  # noqa: PLC0415 - only with --stack
 
     changes = dict[str, object]()
-    for pair in pairs:
+    for pair in filter(_is_of_file, question.set):
         key, _, text = (part.strip() for part in pair.partition("="))
         if not text:
             raise PlanningError(f"--set {key} has no value. Write --set {key}=VALUE.")
@@ -253,9 +254,16 @@ def _of_stack(question: Question, pairs: Sequence[str]) -> Deployment:
         except (ValueError, yaml.YAMLError) as error:
             raise PlanningError(f'--set {key} is "{text}", which is not a value in YAML.') from error
     try:
-        settings = from_file(stack_file(question.stack or ""), project=NO_PROJECT, changes=changes)
+        return from_file(stack_file(question.stack or ""), project=NO_PROJECT, changes=changes)
     except SettingsError as error:
         raise PlanningError(str(error)) from None
+
+
+def _of_stack(question: Question) -> Deployment:
+    """Return the deployment of a stack's settings. Raises PlanningError."""
+    from stacks.planned import to_deployment  # noqa: PLC0415 - only with --stack
+
+    settings = settings_of(question)
     deployment = to_deployment(settings)
     if question.from_hub:
         from scripts.plan.model_source import from_hub  # noqa: PLC0415 - only with --from-hub

@@ -1,0 +1,92 @@
+"""What the judge builds: everything that the answer depends on, and the request that the child process reads."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Final, Literal
+
+from contracts.errors import CommandRefusedError
+from planning.question.resolved import Resolved
+
+Programs = Literal["default", "all", "none"]
+"""Programs to compile. `default`: the largest step, the smallest and the sampler."""
+
+
+@dataclass(frozen=True, slots=True)
+class Topology:
+    """A slice as jax.experimental.topologies names it."""
+
+    name: str
+    chips_per_host: tuple[int, int, int]
+
+
+TOPOLOGIES: Final[Mapping[str, Topology]] = {
+    "v5e-1": Topology("v5e:1x1", (1, 1, 1)),
+    "v5e-4": Topology("v5e:2x2", (2, 2, 1)),
+    "v5e-8": Topology("v5e:2x4", (2, 4, 1)),
+    "v6e-1": Topology("v6e:1x1", (1, 1, 1)),
+    "v6e-4": Topology("v6e:2x2", (2, 2, 1)),
+    "v6e-8": Topology("v6e:2x4", (2, 4, 1)),
+    # One host of four chips with two devices each. The planner has no TPU7x; only the judge's grid has.
+    "tpu7x-4": Topology("tpu7x:2x2x1", (2, 2, 1)),
+}
+"""Single hosts by accelerator. libtpu 0.0.44 returns each with as many devices as it has chips, and TPU7x with eight."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CompileQuestion:
+    """One server to build."""
+
+    arguments: tuple[str, ...]
+    """Words after `vllm serve`, as the stack sends them; the first is the model."""
+    environment: Mapping[str, str]
+    accelerator_type: str
+    devices: int
+    usable_gib: float
+    """Memory of one device as the TPU runtime reports it."""
+    config: Mapping[str, Any]
+    """The model's config.json."""
+    drafter: str = ""
+    """Draft model as the arguments name it; empty without one."""
+    drafter_config: Mapping[str, Any] | None = None
+    programs: Programs = "default"
+
+    @property
+    def topology(self) -> Topology:
+        """The slice."""
+        return TOPOLOGIES[self.accelerator_type]
+
+    def material(self) -> dict[str, Any]:
+        """Return everything that the answer depends on, in JSON types. It names no folder of this machine."""
+        return {**asdict(self), "topology": self.topology.name, "chips_per_host": self.topology.chips_per_host}
+
+    def write(self, folder: Path) -> Path:
+        """Write the request and the models' folders. Return the request's file, the only argument of the child process."""
+        request = {key: value for key, value in self.material().items() if key not in _MODELS}
+        request["model_dir"] = str(_written(folder / "model", self.config))
+        if self.drafter_config is not None:
+            place = json.dumps(str(_written(folder / "drafter", self.drafter_config)))
+            request["arguments"] = [word.replace(json.dumps(self.drafter), place) for word in self.arguments]
+        path = folder / "request.json"
+        path.write_text(json.dumps(request, indent=2))
+        return path
+
+
+_MODELS: Final = frozenset({"config", "drafter", "drafter_config"})
+"""Parts of the question that the request has as folders."""
+
+
+def _written(folder: Path, config: Mapping[str, Any]) -> Path:
+    folder.mkdir(parents=True)
+    (folder / "config.json").write_text(json.dumps(config, indent=2))
+    return folder
+
+
+def require_topology(resolved: Resolved) -> None:
+    """Raise CommandRefusedError for a device that the judge cannot describe."""
+    name = resolved.accelerator.name
+    if not resolved.is_tpu:
+        raise CommandRefusedError(f"--compile judges servers on TPU, and {name} is a GPU. Remove --compile.")
+    if name not in TOPOLOGIES:
+        raise CommandRefusedError(f"--compile has no topology for {name}. Use one of {', '.join(TOPOLOGIES)}.")
