@@ -24,7 +24,7 @@ class _Event(Struct, frozen=True, kw_only=True, tag_field="event", forbid_unknow
 
 
 class Stage(_Event, frozen=True, kw_only=True, tag="stage"):
-    """A finished stage of the start."""
+    """A stage of the start begins."""
 
     name: StageName
     seconds: Amount
@@ -90,6 +90,11 @@ class Program(_Event, frozen=True, kw_only=True, tag="program"):
             raise ValueError(f"program {self.name} has neither all figures nor an error")
 
     @property
+    def working_gib(self) -> float:
+        """Memory while it runs, in addition to its inputs: temporaries, and outputs that do not take an input's place."""
+        return (self.temporaries_gib or 0) + (self.outputs_gib or 0) - (self.aliased_gib or 0)
+
+    @property
     def title(self) -> str:
         """Name with its size, such as `step (4,096 tokens)`."""
         sizes = ((self.tokens, "tokens"), (self.sequences, "sequences"))
@@ -101,10 +106,17 @@ class Program(_Event, frozen=True, kw_only=True, tag="program"):
 class RefusedServer(_Event, frozen=True, kw_only=True, tag="refused"):
     """vLLM's code or the compiler refuses the server."""
 
-    stage: Literal["config", "runner", "weights", "kv-cache", "program"]
+    stage: StageName | Literal["program"]
     program: str
     words: str
     """Its own words."""
+
+
+class FailedJudge(_Event, frozen=True, kw_only=True, tag="failed"):
+    """The judge itself failed, which says nothing about the server."""
+
+    stage: str
+    words: str
 
 
 class Done(_Event, frozen=True, kw_only=True, tag="done"):
@@ -115,7 +127,7 @@ class Done(_Event, frozen=True, kw_only=True, tag="done"):
     peak_memory_gib: Amount
 
 
-Event = Stage | Built | Total | Program | RefusedServer | Done
+Event = Stage | Built | Total | Program | RefusedServer | FailedJudge | Done
 _EVENT: Final = msgspec.json.Decoder(Event)
 _ENCODER: Final = msgspec.json.Encoder()
 
@@ -146,9 +158,9 @@ class CompileAnswer(Struct, frozen=True, kw_only=True):
     reason: str = ""
 
     @property
-    def temporaries_gib(self) -> float:
-        """Temporaries of the program that needs most of them."""
-        return max((program.temporaries_gib or 0 for program in self.programs), default=0)
+    def working_gib(self) -> float:
+        """Temporaries and new outputs of the program that needs most."""
+        return max((program.working_gib for program in self.programs), default=0)
 
     @property
     def code_gib(self) -> float:

@@ -10,7 +10,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
-from tpu_compiler.answer import Done, Event, NotUnderstoodError, RefusedServer, read_event
+from tpu_compiler.answer import Done, Event, FailedJudge, NotUnderstoodError, RefusedServer, read_event
 
 ROOT: Final = Path(__file__).resolve().parents[1]
 LIMIT_S: Final = 3_600.0
@@ -66,9 +66,7 @@ def run_child(
                 report(event)
                 if isinstance(event, Done):
                     break
-            reason = (
-                "" if events and isinstance(events[-1], Done | RefusedServer) else _death(process.wait(_GRACE_S), log)
-            )
+            reason = _missing(events[-1] if events else None, process, log)
         except NotUnderstoodError as error:
             reason = f"{error}. Log: {log}"
         except (TimeoutError, subprocess.TimeoutExpired):
@@ -98,6 +96,15 @@ def _lines(process: "subprocess.Popen[bytes]", deadline_s: float) -> Iterator[by
         yield from (line for line in lines if line.strip())
     if rest.strip():
         yield rest
+
+
+def _missing(last: Event | None, process: "subprocess.Popen[bytes]", log: Path) -> str:
+    """Return why the events are no answer; empty if they are one."""
+    if isinstance(last, Done | RefusedServer):
+        return ""
+    if isinstance(last, FailedJudge):
+        return f"the judge failed at {last.stage}: {last.words.rstrip('.')}. Log: {log}"
+    return _death(process.wait(_GRACE_S), log)
 
 
 def _death(code: int, log: Path) -> str:

@@ -36,17 +36,16 @@ from tpu_compiler.wheels import Wheels, wheels_for
 if TYPE_CHECKING:
     from stacks.settings import Settings
 
-_NEXT: Final[Mapping[str, str]] = {
-    "": "loading vLLM and the compiler",
-    "import": "describing the slice",
-    "devices": "reading vLLM's options",
-    "config": "building the runner",
-    "runner": "building the model",
-    "weights": "sizing the KV cache",
-    "kv-cache": "listing the programs",
-    "programs": "reading the answer",
+_WORK: Final[Mapping[str, str]] = {
+    "import": "loading JAX",
+    "devices": "loading vLLM and Google's compiler",
+    "config": "reading vLLM's options",
+    "runner": "building the runner",
+    "weights": "building the model",
+    "kv-cache": "sizing the KV cache",
+    "programs": "listing the programs",
 }
-"""Work that follows each stage; the first has no stage before it."""
+"""Work of each stage."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -191,7 +190,10 @@ def _new_answer(asked: CompileQuestion, python: Path, folder: Path, key: str) ->
         home.mkdir()
         with _Progress() as progress:
             events, reason = run_child(
-                command_of(python, request), clean_environment(asked.environment, home), log, report=progress.note
+                command_of(python, request),
+                clean_environment({**asked.environment, "VLLM_CACHE_ROOT": str(folder / "vllm")}, home),
+                log,
+                report=progress.note,
             )
     finally:
         shutil.rmtree(work, ignore_errors=True)
@@ -206,7 +208,7 @@ class _Progress:
     """One line on a terminal; otherwise a line for each piece of work."""
 
     def __init__(self) -> None:
-        self._work, self._total, self._compiled = _NEXT[""], 0, 0
+        self._work, self._total, self._compiled = "starting", 0, 0
         self._began_s = time.monotonic()
         self._said = ""
 
@@ -220,7 +222,7 @@ class _Progress:
     def note(self, event: Event | None) -> None:
         """Show what is being done, and for how long."""
         if isinstance(event, Stage):
-            self._start(_NEXT[event.name])
+            self._start(_WORK[event.name])
         elif isinstance(event, Total):
             self._total = event.total
         elif isinstance(event, Program):

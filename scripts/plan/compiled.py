@@ -79,7 +79,7 @@ def lines_of(judged: JudgedPlan) -> Iterator[str]:
 
 def outside(planned: Planned, answer: CompileAnswer) -> str:
     """Return what the compiled programs say about the memory outside the budget."""
-    needed = answer.temporaries_gib + answer.code_gib
+    needed = answer.working_gib + answer.code_gib
     compiled = f"{len(answer.programs)} of {answer.all_programs}" if answer.all_programs else f"{len(answer.programs)}"
     if needed > planned.outside_gib:
         meaning = "more than there is"
@@ -89,8 +89,8 @@ def outside(planned: Planned, answer: CompileAnswer) -> str:
         meaning = "within the planned minimum"
     return (
         f"Outside the budget: {planned.outside_gib:.2f} GiB; planned minimum {planned.outside_minimum_gib:.2f}, recommended "
-        f"{planned.outside_recommended_gib:.2f}. The compiled programs ({compiled}) need {needed:.2f} GiB: {answer.temporaries_gib:.2f} for "
-        f"the largest temporaries and {answer.code_gib:.2f} for code, {meaning}. Other programs and the runtime need more."
+        f"{planned.outside_recommended_gib:.2f}. The compiled programs ({compiled}) need {needed:.2f} GiB: {answer.working_gib:.2f} for "
+        f"the largest one while it runs and {answer.code_gib:.2f} for code, {meaning}. Other programs and the runtime need more."
     )
 
 

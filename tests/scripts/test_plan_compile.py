@@ -157,7 +157,7 @@ def test_an_answer_that_agrees_is_shown_next_to_the_plan(run, judge):
     assert "step (4,096 tokens) │ 0.586 │ 55.0 │ 175" in words
     assert "sampler (256 sequences) │" in words
     assert (
-        "(3 of 199) need 0.75 GiB: 0.59 for the largest temporaries and 0.16 for code, within the planned minimum"
+        "(3 of 199) need 0.75 GiB: 0.59 for the largest one while it runs and 0.16 for code, within the planned minimum"
         in words
     )
     assert "The plan agrees: weights and KV cache within 0.2%, blocks equal." in words
@@ -254,7 +254,7 @@ def test_the_answer_in_json(run, judge):
 def test_explained_it_lists_what_the_judge_replaces_and_the_versions(run, judge):
     judge(answered())
     out = " ".join(run(*E2B, "--explain")[1].split())
-    assert "jax.device_put to them" in out
+    assert "jax.device_put: the shape" in out
     assert "tpu-inference 0.29.0.dev20260924" in out
 
 

@@ -94,7 +94,7 @@ def test_a_server_that_compiles_although_the_plan_blocks_stays_blocked():
     assert judgement(planned(fits=False), answer([])).exit_code == ExitCode.REFUSED
 
 
-def test_the_sum_of_the_programs_is_the_largest_temporaries_and_all_code():
+def test_the_sum_of_the_programs_is_the_largest_while_it_runs_and_all_code():
     found = answer(answered())
-    assert found.temporaries_gib == 0.586
+    assert found.working_gib == pytest.approx(0.586)
     assert found.code_gib == pytest.approx(3 * 55 / 1024)

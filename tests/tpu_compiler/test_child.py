@@ -7,7 +7,7 @@ import pytest
 
 from tests.tpu_compiler.judge import STAGES, answered, given, interpreter
 from tests.tpu_compiler.questions import question
-from tpu_compiler.answer import Stage
+from tpu_compiler.answer import Stage, answer_of
 from tpu_compiler.child import ROOT, clean_environment, command_of, run_child
 
 
@@ -74,6 +74,13 @@ def test_a_child_that_dies_or_hangs_has_a_reason_with_its_log(run, tmp_path, end
     assert said in reason
     assert str(tmp_path / "logs" / "judge.log") in reason
     assert len(events) == 3
+
+
+def test_a_judge_that_fails_has_judged_nothing(run, tmp_path):
+    failed = {"event": "failed", "stage": "weights", "words": "TypeError: no shape"}
+    events, reason = run([*answered()[:3], failed])
+    assert reason == f"the judge failed at weights: TypeError: no shape. Log: {tmp_path / 'logs' / 'judge.log'}"
+    assert answer_of(events, reason).refusal is None
 
 
 def test_a_line_that_is_not_an_event_ends_the_child(run):
