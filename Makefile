@@ -5,7 +5,7 @@ STAMP := .venv/.requirements.txt
 # Each command starts many interpreters. They cache compiled modules regardless of the environment.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help setup demo test test-packages long nightly kills oracle audit check docs site pictures format lock clean
+.PHONY: help setup demo test test-packages long nightly kills oracle audit check docs site pictures format lock compiler-locks clean
 
 # A target with words after ## is listed, with words after #m under "for maintainers".
 LISTED = awk -F ':.*$(1) ' '/^[a-z-]+:.*$(1) / { printf "  %-15s%s\n", $$1, $$2 }' Makefile
@@ -127,6 +127,10 @@ lock:  #m Lock the requirements.
 	uv pip compile --quiet --universal --python-version 3.11 --no-header --no-annotate --generate-hashes tools/site.in -o tools/site.txt
 	uv pip compile --quiet --universal --python-version 3.11 --no-header --no-annotate --generate-hashes tests/scripts/connect/clients.in -o tests/scripts/connect/clients.txt
 	uv pip compile --quiet --universal --python-version 3.11 --no-header --no-annotate --generate-hashes authors/release/backend.in -o authors/release/backend.txt
+
+# Resolve the wheels of the TPU compiler again (tpu_compiler/wheels.py), and print their sizes. Then install each once, and write down its figures.
+compiler-locks: setup  #m Lock the wheels of the TPU compiler.
+	@.venv/bin/python -m authors.compiler_locks
 
 clean:  ## Remove everything that the other targets made.
 	rm -rf .venv .localcloud .work .oracle .site .pytest_cache .ruff_cache .hypothesis build

@@ -71,12 +71,12 @@ def install(wheels: Wheels, *, report: Callable[[str], None]) -> Path:
     uv = find_uv()
     home = folder(wheels)
     home.parent.mkdir(parents=True, exist_ok=True)
-    partial = home.with_name(f"{home.name}.partial")
+    partial = home.with_name(f"{home.name}.{os.getpid()}")  # uv goes on for a while if its parent is killed
     with _locked(home.with_name(f"{home.name}.lock"), report):
         found = installed(wheels)
         if found:
             return found
-        for path in (partial, home):
+        for path in (home, *home.parent.glob(f"{home.name}.*/")):
             shutil.rmtree(path, ignore_errors=True)
         _check_disk(home.parent, wheels)
         try:
