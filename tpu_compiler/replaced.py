@@ -64,6 +64,16 @@ REPLACED: Final = (
         could_hide="nothing",
     ),
     Replaced(
+        name="vllm.engine.arg_utils.AsyncEngineArgs",
+        by="vLLM's own, with load_format dummy and without a tokenizer",
+        could_hide="a loader or a tokenizer that fails",
+    ),
+    Replaced(
+        name="vllm.config.reasoning.ReasoningConfig.initialize_token_ids",
+        by="nothing, because there is no tokenizer",
+        could_hide="a tokenizer without the tokens of the reasoning parser",
+    ),
+    Replaced(
         name="tpu_inference.platforms.tpu_platform.TpuPlatform.get_device_name",
         by="the generation of the slice, as tpu_info names it on a machine with chips",
         could_hide="another name on the machine",

@@ -17,6 +17,7 @@ from tpu_inference.platforms.tpu_platform import TpuPlatform
 from tpu_inference.runner.compilation_manager import CompilationManager
 from tpu_inference.worker.tpu_worker import TPUWorker
 from vllm.config import set_current_vllm_config
+from vllm.config.reasoning import ReasoningConfig
 from vllm.engine.arg_utils import AsyncEngineArgs
 from vllm.entrypoints.cli.serve import make_arg_parser, validate_parsed_serve_args
 from vllm.usage.usage_lib import UsageContext
@@ -47,6 +48,7 @@ def build(request: Mapping[str, Any], events: Events, programs: Programs, device
     torch_path.load_shapes()
     generation = request["accelerator_type"].partition("-")[0]
     replace(TpuPlatform, "get_device_name", classmethod(lambda _cls, _device_id=0: f"TPU {generation}"))
+    replace(ReasoningConfig, "initialize_token_ids", lambda _self, _model_config: None)
     memory = DeviceMemory(request["usable_gib"])
     events.stage("config")
     config = engine_config(request)
