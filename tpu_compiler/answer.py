@@ -62,6 +62,8 @@ class Total(_Event, frozen=True, kw_only=True, tag="programs"):
 
     total: Count
     all: Count
+    held_gib: Amount
+    """Most memory of a device that the start keeps for inputs of programs, until it has run each program of a kind once."""
 
 
 _NAMES: Final = {"backbone": "step", "sample": "sampler"}

@@ -99,6 +99,26 @@ REPLACED: Final = (
         could_hide=_LAYOUT,
     ),
     Replaced(
+        name="tpu_inference.layers.common.process_weights.linear_weights.jax",
+        by="jax.Array that counts shapes too",
+        could_hide="nothing",
+    ),
+    Replaced(
+        name="tpu_inference.layers.jax.quantization.wna16.unpack_wna16_linear_weight",
+        by="its result on shapes (jax.eval_shape)",
+        could_hide="host memory that unpacking needs",
+    ),
+    Replaced(
+        name="tpu_inference.layers.jax.quantization.wna16.reorder_concatenated_tensor_for_sharding",
+        by="its result on shapes (jax.eval_shape)",
+        could_hide=_LAYOUT,
+    ),
+    Replaced(
+        name="tpu_inference.spec_decode.jax.eagle3.jnp",
+        by="any and array_equal on shapes: a draft model's embeddings are neither zeros nor equal to the served model's",
+        could_hide="embeddings that a draft model of another family shares",
+    ),
+    Replaced(
         name="tpu_inference.models.common.model_loader.nnx",
         by="nnx.jit around the loaded model does nothing",
         could_hide="nothing: upstream uses it to call the model faster",
@@ -107,6 +127,11 @@ REPLACED: Final = (
         name="tpu_inference.runner.kv_cache._get_kv_cache_allocator",
         by="the shape of the cache",
         could_hide="fragmented memory",
+    ),
+    Replaced(
+        name="tpu_inference.runner.compilation_manager.jnp",
+        by="NumPy's ones, zeros and array for the inputs of programs",
+        could_hide="nothing",
     ),
     Replaced(
         name="tpu_inference.runner.compilation_manager.CompilationManager._create_dummy_tensor",

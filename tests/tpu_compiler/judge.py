@@ -22,7 +22,7 @@ BUILT = {
     "platform_version": "PJRT C API\nTFRT TPU v6 lite",
 }
 DONE = {"event": "done", "seconds": 214.5, "cpu_s": 300.1, "peak_memory_gib": 4.2}
-TOTAL = {"event": "programs", "total": 3, "all": 199}
+TOTAL = {"event": "programs", "total": 3, "all": 199, "held_gib": 0.261}
 REFUSED = {
     "event": "refused",
     "stage": "program",

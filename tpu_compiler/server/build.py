@@ -11,9 +11,12 @@ from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
 import jax
+import jax.numpy as jnp
+import numpy as np
 import tpu_inference.utils as tpu_utils
 from jax.sharding import NamedSharding, PartitionSpec
 from tpu_inference.platforms.tpu_platform import TpuPlatform
+from tpu_inference.runner import compilation_manager
 from tpu_inference.runner.compilation_manager import CompilationManager
 from tpu_inference.worker.tpu_worker import TPUWorker
 from vllm.config import set_current_vllm_config
@@ -23,10 +26,10 @@ from vllm.entrypoints.cli.serve import make_arg_parser, validate_parsed_serve_ar
 from vllm.usage.usage_lib import UsageContext
 from vllm.v1.attention.backends.utils import resolve_kv_cache_layout
 
-from tpu_compiler.server import loading, torch_path
+from tpu_compiler.server import drafters, loading, quantized, torch_path
 from tpu_compiler.server.events import Events
 from tpu_compiler.server.memory import DeviceMemory, bytes_on_a_device
-from tpu_compiler.server.patching import replace
+from tpu_compiler.server.patching import ModuleView, replace
 from tpu_compiler.server.programs import Programs, choice_of
 from tpu_compiler.server.refusals import RefusingParser
 from tpu_compiler.server.shapes import Shape, device_bytes, give_shapes_the_members_of_arrays, is_shape
@@ -44,8 +47,8 @@ _PACKAGES = ("vllm-tpu", "tpu-inference", "jax", "libtpu", "flax", "transformers
 def build(request: Mapping[str, Any], events: Events, programs: Programs, devices: list[Any]) -> None:
     """Build the server and send what was built. Errors of vLLM's code are raised as they are."""
     give_shapes_the_members_of_arrays()
-    loading.load_shapes()
-    torch_path.load_shapes()
+    for room in (loading, quantized, drafters, torch_path):
+        room.load_shapes()
     generation = request["accelerator_type"].partition("-")[0]
     replace(TpuPlatform, "get_device_name", classmethod(lambda _cls, _device_id=0: f"TPU {generation}"))
     replace(ReasoningConfig, "initialize_token_ids", lambda _self, _model_config: None)
@@ -59,7 +62,7 @@ def build(request: Mapping[str, Any], events: Events, programs: Programs, device
         runner = worker.model_runner
         events.stage("weights")
         worker.load_model()
-        memory.used_bytes = bytes_on_a_device(runner.state_leaves)
+        memory.used_bytes = bytes_on_a_device((runner.state_leaves, drafters.leaves_of(runner)))
         events.stage("kv-cache")
         cache = _cache_config(config, worker)
         with _environment(SKIP_JAX_PRECOMPILE="1"):
@@ -153,12 +156,15 @@ def _replicated(runner: Any) -> list[dict[str, Any]]:
 
 def _compile(which: str, events: Events, programs: Programs, worker: Any) -> None:
     runner = worker.model_runner
-    choice = choice_of(which, list(runner.num_tokens_paddings), runner.num_reqs_paddings[-1])
+    logits = runner.num_logits_paddings
+    choice = choice_of(
+        which, list(runner.num_tokens_paddings), runner.num_reqs_paddings[-1], logits[-1] if logits else None
+    )
     if choice is None:
         return
-    tasks = _listed_tasks(runner)
+    tasks, held_bytes = _listed_tasks(runner)
     chosen = [task for task in tasks if choice.has(task[0], task[1])]
-    events.send("programs", total=len(chosen), all=len(tasks))
+    events.send("programs", total=len(chosen), all=len(tasks), held_gib=held_bytes / _GIB)
     programs.is_recording = True
     for name, sizes, call in chosen:
         programs.task = {"name": name, "tokens": sizes.get("num_tokens"), "sequences": sizes.get("num_reqs")}
@@ -166,9 +172,15 @@ def _compile(which: str, events: Events, programs: Programs, worker: Any) -> Non
             call()
 
 
-def _listed_tasks(runner: Any) -> list[tuple[str, dict[str, Any], Any]]:
-    """Return vLLM's programs: name, sizes, and a call that compiles it."""
+def _listed_tasks(runner: Any) -> tuple[list[tuple[str, dict[str, Any], Any]], int]:
+    """Return vLLM's programs: name, sizes, and a call that compiles it. And the most bytes of inputs that a device holds at once.
+
+    Upstream keeps the inputs of all programs of a kind until it has run each of them once.
+    """
     tasks: list[tuple[str, dict[str, Any], Any]] = []
+    waiting: list[Any] = []
+    held: list[int] = [0]
+    served = {id(leaf) for leaf in jax.tree.leaves((runner.state_leaves, runner.kv_caches, drafters.leaves_of(runner)))}
 
     def create(_self: Any, shape: Any, dtype: Any, sharding: Any = None) -> Any:
         where = sharding or NamedSharding(runner.mesh, PartitionSpec(None))
@@ -182,12 +194,21 @@ def _listed_tasks(runner: Any) -> list[tuple[str, dict[str, Any], Any]]:
         call = (lambda: warmup_handler(fn, args, options)) if is_step else (lambda: fn(*args, **options))
         plain = {key: value for key, value in sizes.items() if isinstance(value, int | str)}
         tasks.append((_plain_name(name), plain, call))
+        if not sizes.get("compile_only"):
+            waiting.extend(leaf for leaf in jax.tree.leaves((args, options)) if id(leaf) not in served)
 
+    def flush(_self: Any) -> None:
+        held.append(bytes_on_a_device(waiting))
+        waiting.clear()
+
+    # Under the mesh of devices that do not exist, no array can be made.
+    view = ModuleView(jnp, ones=np.ones, zeros=np.zeros, array=np.array)
+    replace(compilation_manager, "jnp", view)
     replace(CompilationManager, "_create_dummy_tensor", create)
     replace(CompilationManager, "_run_compilation", run)
-    replace(CompilationManager, "_flush_compilations", lambda _self: None)
+    replace(CompilationManager, "_flush_compilations", flush)
     runner.capture_model()
-    return tasks
+    return tasks, max(held)
 
 
 def _plain_name(name: str) -> str:

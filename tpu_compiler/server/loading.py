@@ -12,7 +12,9 @@ from tpu_inference.layers.jax.quantization import unquantized
 from tpu_inference.models.common import model_loader
 from tpu_inference.models.jax.utils.weight_utils import JaxDummyModelLoader
 
+from tpu_compiler.server.events import words_of
 from tpu_compiler.server.patching import ModuleView, replace
+from tpu_compiler.server.refusals import UpstreamRefusalError
 from tpu_compiler.server.shapes import Shape, is_shape, on_shapes
 
 
@@ -30,7 +32,7 @@ def load_shapes() -> None:
 def _load_weights(self: Any, model: Any, model_config: Any) -> None:
     del model_config
     mesh = jax.sharding.get_mesh()
-    for _name, parameter in model.named_parameters():
+    for name, parameter in model.named_parameters():
         value = parameter.get_value()
         shape, is_expert = value.shape, hasattr(parameter, "_weights_to_load")
         if is_expert:
@@ -38,9 +40,18 @@ def _load_weights(self: Any, model: Any, model_config: Any) -> None:
             parameter._weights_to_load[:] = [0] * len(parameter._weights_to_load)
             shape = (shape[0], shape[2], shape[1])
         sharding = NamedSharding(mesh, PartitionSpec(*_axes_of(parameter)))
+        _check_that_it_divides(name, shape, sharding)
         parameter.set_value(Shape(shape, value.dtype, sharding=sharding))
         parameter.set_metadata("_is_loaded", True)
     self._process_weights_after_loading(model)
+
+
+def _check_that_it_divides(name: str, shape: Any, sharding: NamedSharding) -> None:
+    """Refuse a weight that the devices cannot share evenly, as JAX does when upstream puts it on them."""
+    try:
+        sharding.shard_shape(tuple(shape))
+    except ValueError as error:
+        raise UpstreamRefusalError(f"Failed to load weight '{name}': {words_of(error)}") from error
 
 
 def _axes_of(parameter: Any) -> tuple[Any, ...]:

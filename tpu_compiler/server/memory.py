@@ -30,5 +30,6 @@ def _allocator(cache_shape: Any, cache_dtype: Any, sharding: Any) -> Any:
 
 
 def bytes_on_a_device(values: Any) -> int:
-    """Return the bytes that shapes need on one device."""
-    return sum(device_bytes(leaf) for leaf in jax.tree.leaves(values) if is_shape(leaf))
+    """Return the bytes that shapes need on one device. A shape that occurs twice, such as shared embeddings, counts once."""
+    found = {id(leaf): leaf for leaf in jax.tree.leaves(values) if is_shape(leaf)}
+    return sum(device_bytes(leaf) for leaf in found.values())

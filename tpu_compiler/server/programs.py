@@ -108,19 +108,24 @@ class ProgramChoice:
     steps: frozenset[int]
     """Tokens of the steps that are compiled."""
     most_requests: int
+    most_logits: int | None
+    """Tokens that the largest batch verifies; None without speculative decoding."""
 
     def has(self, name: str, sizes: Mapping[str, Any]) -> bool:
-        """Return whether a program is compiled: all, or the chosen steps and the samplers of the largest batch."""
+        """Return whether a program is compiled: all, or the chosen steps, of the draft model too, and the samplers of the largest batch."""
         is_largest = sizes.get("num_reqs") in {None, self.most_requests}
+        is_largest = is_largest and sizes.get("num_logits") in {None, self.most_logits}
         if self.is_all:
             return True
-        if name == "backbone":
+        if name in {"backbone", "drafter_propose"}:
             return is_largest and sizes.get("num_tokens") in self.steps
-        is_sampler = name in {"sample", "rejection_sampler"}
+        is_sampler = name in {"sample", "random_rejection_sampler"}
         return is_sampler and is_largest and bool(sizes.get("do_sampling", True) and sizes.get("logprobs", True))
 
 
-def choice_of(programs: str, token_paddings: list[int], most_requests: int) -> ProgramChoice | None:
+def choice_of(
+    programs: str, token_paddings: list[int], most_requests: int, most_logits: int | None = None
+) -> ProgramChoice | None:
     """Return the choice that a request names; None for no programs.
 
     `default` is the largest step, the smallest, and the sampler; `2048,4096` are steps of these sizes, and the sampler.
@@ -128,5 +133,7 @@ def choice_of(programs: str, token_paddings: list[int], most_requests: int) -> P
     if programs == "none":
         return None
     if programs in {"default", "all"}:
-        return ProgramChoice(programs == "all", frozenset((token_paddings[0], token_paddings[-1])), most_requests)
-    return ProgramChoice(False, frozenset(int(step) for step in programs.split(",")), most_requests)
+        return ProgramChoice(
+            programs == "all", frozenset((token_paddings[0], token_paddings[-1])), most_requests, most_logits
+        )
+    return ProgramChoice(False, frozenset(int(step) for step in programs.split(",")), most_requests, most_logits)

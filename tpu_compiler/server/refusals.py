@@ -6,6 +6,7 @@ from typing import NoReturn
 from vllm.utils.argparse_utils import FlexibleArgumentParser
 
 _UPSTREAM = ("/site-packages/vllm/", "/site-packages/tpu_inference/")
+_OWN = "/tpu_compiler/server/"
 _KINDS = (ValueError, NotImplementedError, AssertionError)
 """Errors by which upstream's code refuses. Any other may come from a replaced function."""
 
@@ -27,11 +28,13 @@ class RefusingParser(FlexibleArgumentParser):
 
 
 def is_refusal(error: BaseException) -> bool:
-    """Return whether upstream refused: in its own words, or by an error that its own files raised."""
+    """Return whether upstream refused: in its own words, or by an error in its own files or in what they called."""
     if isinstance(error, UpstreamRefusalError):
         return True
-    frames = traceback.extract_tb(error.__traceback__)
-    is_upstream = bool(frames) and any(folder in frames[-1].filename for folder in _UPSTREAM)
+    files = [frame.filename for frame in traceback.extract_tb(error.__traceback__)]
+    known = [file for file in files if any(folder in file for folder in (*_UPSTREAM, _OWN))]
+    # A model that does not fit together fails in JAX, where upstream's code calls it.
+    is_upstream = bool(known) and _OWN not in known[-1]
     # pydantic raises what a validator of vLLM's configuration refuses.
     is_config = type(error).__name__ == "ValidationError"
     return is_config or (is_upstream and isinstance(error, _KINDS))

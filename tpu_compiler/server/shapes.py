@@ -36,18 +36,23 @@ def on_shapes(function: Callable[..., Any]) -> Callable[..., Any]:
     """Return a function that computes shapes if an argument is one. The result is whole on each device, until something shards it."""
 
     def apply(*arguments: Any, **options: Any) -> Any:
-        leaves = [leaf for leaf in jax.tree.leaves(arguments) if is_shape(leaf)]
-        if not leaves:
+        leaves, structure = jax.tree.flatten((arguments, options))
+        places = [place for place, leaf in enumerate(leaves) if is_shape(leaf)]
+        if not places:
             return function(*arguments, **options)
-        whole = NamedSharding(mesh_of(leaves[0]), PartitionSpec())
-        result = jax.eval_shape(lambda *plain: function(*plain, **options), *jax.tree.map(_without_sharding, arguments))
+
+        def call(*values: Any) -> Any:
+            # Only the shapes are traced: sizes among the arguments stay numbers.
+            for place, value in zip(places, values, strict=True):
+                leaves[place] = value
+            own, named = jax.tree.unflatten(structure, leaves)
+            return function(*own, **named)
+
+        whole = NamedSharding(mesh_of(leaves[places[0]]), PartitionSpec())
+        result = jax.eval_shape(call, *(Shape(leaves[place].shape, leaves[place].dtype) for place in places))
         return jax.tree.map(lambda leaf: Shape(leaf.shape, leaf.dtype, sharding=whole), result)
 
     return apply
-
-
-def _without_sharding(value: Any) -> Any:
-    return Shape(value.shape, value.dtype) if is_shape(value) else value
 
 
 def sharding_of(value: Any) -> NamedSharding:
@@ -68,4 +73,5 @@ def device_bytes(value: Any) -> int:
 
 def _bytes(shape: Any, number: Any) -> int:
     """Return the bytes of an array. NumPy has a byte for an int4, a device has half of one."""
-    return int(np.prod(shape)) * itemsize_bits(number) // 8
+    is_key = jax.dtypes.issubdtype(number, jax.dtypes.extended)
+    return int(np.prod(shape)) * (8 * number.itemsize if is_key else itemsize_bits(number)) // 8

@@ -48,7 +48,7 @@ def _send(events: Events, error: Exception) -> None:
         events.send("failed", stage=events.current_stage, words=f"{type(error).__name__}: {words_of(error)}")
         return
     program = getattr(error, "program", "")
-    stage = "program" if program else events.current_stage
+    stage = "program" if program or events.current_stage == "programs" else events.current_stage
     events.send("refused", stage=stage, program=program, words=words_of(error))
 
 
