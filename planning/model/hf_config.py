@@ -17,6 +17,10 @@ _PLAIN_MLP: Final = frozenset({"gpt2", "gpt_neox", "falcon", "opt", "phi", "star
 """Model types whose feed-forward block has two matrices instead of three."""
 _STATE_SPACE: Final = ("mamba_", "ssm_", "linear_conv_", "linear_num_", "rwkv_")
 """Key prefixes of models that keep state in addition to, or instead of, the KV cache."""
+_SMALL_TOWER: Final = 768
+_SMALL_TOWER_HEADS: Final = 12
+_HEADS: Final = 16
+"""Heads of a vision tower whose config.json states none: 12 with a width of 768, which is transformers' default for Gemma 4, and 16 otherwise."""
 _FULL: Final = "full_attention"
 _SLIDING: Final = "sliding_attention"
 _DRAFTERS: Final = frozenset({"gemma4_assistant", "gemma4_unified_assistant"})
@@ -272,9 +276,13 @@ def _is_sparse(text: _Reader, layer: int) -> bool:
 
 
 def _tower(vision: _Reader) -> VisionTower:
+    hidden = vision.positive("hidden_size", "embed_dim")
     return VisionTower(
         layers=vision.positive("num_hidden_layers", "depth", "num_layers"),
-        hidden=vision.positive("hidden_size", "embed_dim"),
+        hidden=hidden,
+        heads=vision.positive(
+            "num_attention_heads", "num_heads", default=_SMALL_TOWER_HEADS if hidden == _SMALL_TOWER else _HEADS
+        ),
         intermediate=vision.positive("intermediate_size", default=4 * vision.positive("hidden_size", "embed_dim")),
         patch_pixels=vision.positive("patch_size", default=16),
         positions=vision.whole("position_embedding_size", default=0),

@@ -61,6 +61,7 @@ class VisionTower(Struct, frozen=True, kw_only=True):
     layers: int
     hidden: int
     intermediate: int
+    heads: int = 16
     patch_pixels: int = 16
     positions: int = 10_240
     patches_per_token: int = 9

@@ -17,6 +17,7 @@ from planning.memory.host_memory import with_margin_gib
 from planning.memory.kv_cache import largest_model_len, layout_of
 from planning.memory.speculation import unknown_drafter_bytes
 from planning.memory.tpu_programs import warm_up_of
+from planning.model.spec import VisionTower
 from planning.model.support import FP8_KV, Support, support_of
 from planning.question.recommendation import UTILIZATION
 from planning.question.releases import tokens_in_flight
@@ -330,16 +331,29 @@ def _parallelism(subject: Subject) -> RuleResult | None:
         fact = f"{resolved.accelerator.name} on {resolved.platform} has {devices} GPU(s)"
     elif heads % resolved.tp:
         fact = f"{resolved.model_id} has {heads} attention heads, which it does not divide"
+    elif (tower := _undivided_tower(resolved)) is not None:
+        fact = (
+            f"the image encoder of {resolved.model_id} has {tower.heads} attention heads, which it does not divide. vLLM on TPU divides them "
+            "over the chips, also if the server gets only text"
+        )
     else:
         return None
     divisors = (None, *(count for count in range(devices, 0, -1) if heads % count == 0 and not resolved.is_tpu))
     usual, *others = [change("vllm.tensor_parallel_size", count) for count in divisors]
+    if resolved.is_tpu:
+        others = list(more_replicas(resolved))
     replicas = f" and `vllm.data_parallel_size` is {resolved.dp}" if resolved.dp > 1 else ""
     return RuleResult(
         f"`vllm.tensor_parallel_size` is {resolved.tp}{replicas}, but {fact}.",
         remedies=(usual, *([sized(None)] if resolved.dp > 1 else []), *others),
         last_resorts=alternatives_for(subject),
     )
+
+
+def _undivided_tower(resolved: Resolved) -> VisionTower | None:
+    """Return the image encoder if the tensor parallelism does not divide its heads on a TPU; else None. 12B's PyTorch path has none."""
+    tower = resolved.spec.vision
+    return tower if tower is not None and resolved.runtime == "tpu-jax" and tower.heads % resolved.tp else None
 
 
 @rule(margins.CLOSE_RULE)
