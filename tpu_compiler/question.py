@@ -4,13 +4,10 @@ import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Final, Literal
+from typing import Any, Final
 
 from contracts.errors import CommandRefusedError
 from planning.question.resolved import Resolved
-
-Programs = Literal["default", "all", "none"]
-"""Programs to compile. `default`: the largest step, the smallest and the sampler."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +47,8 @@ class CompileQuestion:
     drafter: str = ""
     """Draft model as the arguments name it; empty without one."""
     drafter_config: Mapping[str, Any] | None = None
-    programs: Programs = "default"
+    programs: str = "default"
+    """Programs to compile: `default` (the largest step, the smallest and the sampler), `all`, `none`, or steps by their tokens, such as `512,2048`."""
 
     @property
     def topology(self) -> Topology:

@@ -8,7 +8,7 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, Self, cast
+from typing import TYPE_CHECKING, Final, Self
 
 from cloud.model_files import CONFIG, PROJECT, read_object
 from contracts.errors import CommandRefusedError
@@ -28,10 +28,10 @@ from tpu_compiler import environment
 from tpu_compiler.answer import CompileAnswer, Event, Program, Stage, Total, answer_of
 from tpu_compiler.child import clean_environment, command_of, run_child
 from tpu_compiler.model_config import gemma4_config, gemma4_drafter_config
-from tpu_compiler.question import CompileQuestion, Programs, require_topology
+from tpu_compiler.question import CompileQuestion, require_topology
 from tpu_compiler.store import key_of, store_answer, stored_answer
 from tpu_compiler.verdict import CompileVerdict, Planned, judgement
-from tpu_compiler.wheels import Wheels, wheels_for
+from tpu_compiler.wheels import Nearest, Wheels, wheels_for
 
 if TYPE_CHECKING:
     from stacks.settings import Settings
@@ -62,10 +62,17 @@ class JudgedPlan:
     seconds: float
 
 
-def judged(question: Question, options: Judging, subject: Subject, plan: Plan) -> JudgedPlan:
-    """Return the judge's answer about a plan: the stored one, or a new one. Raises CommandRefusedError and PlanningError."""
-    asked = compile_question(question, subject, plan, cast("Programs", options.compile))
+def judged(
+    question: Question, options: Judging, subject: Subject, plan: Plan, *, wheels: Wheels | None = None
+) -> JudgedPlan:
+    """Return the judge's answer about a plan: the stored one, or a new one. Raises CommandRefusedError and PlanningError.
+
+    `wheels`: others than those nearest to the image.
+    """
+    asked = compile_question(question, subject, plan, options.compile or "default")
     nearest = wheels_for(plan.vllm_version, subject.resolved.deployment.image_digest or "")
+    if wheels is not None:
+        nearest = Nearest(wheels=wheels, gap=f"The wheels are {wheels.words}, not those nearest to the image.")
     folder = environment.folder(nearest.wheels).parent
     key = key_of(asked, nearest.wheels.lock)
     answer, began_s = stored_answer(folder / "answers", key), time.monotonic()
@@ -99,7 +106,7 @@ def planned_of(plan: Plan) -> Planned:
     )
 
 
-def compile_question(question: Question, subject: Subject, plan: Plan, programs: Programs) -> CompileQuestion:
+def compile_question(question: Question, subject: Subject, plan: Plan, programs: str) -> CompileQuestion:
     """Return what the judge builds: the words that the stack sends, or those of the planned options without a stack."""
     require_topology(subject.resolved)
     settings, device = settings_of(question) if question.stack else None, subject.resolved.accelerator

@@ -1,0 +1,96 @@
+"""Judge rows, and write the answers that docs/authors/compiled.md shows.
+
+  python -m authors.compiled --row tpu-v6e1 --row tpu-v6e4-31b
+  python -m authors.compiled
+  python -m authors.compiled --newest
+
+Without --row, judges every row without an answer. With --newest, judges the
+shipped stacks with the newest locked wheels, writes nothing, and prints what
+differs from the stored answers. Exit code 1 if anything differs.
+"""
+
+import json
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Annotated, Any, Final
+
+from authors.compiled.answers import ANSWERS, read_answers
+from authors.compiled.rows import ROWS, JudgedRow
+from contracts.exit_codes import ExitCode
+from planning.cost.subject import examine
+from planning.planner import plan_of
+from scripts.cli.command import Command, run_command, say
+from scripts.cli.options import Option
+from scripts.plan.compile import judged
+from scripts.plan.compiled import compiled_json
+from scripts.plan.options import Judging
+from scripts.plan.question import deployment_from
+from tpu_compiler.wheels import NEWEST, Wheels
+
+_COMPARED: Final = ("weights_gib", "kv_gib", "kv_blocks", "block_size", "path", "kv_dtype")
+_SMALL: Final = 0.002
+
+
+@dataclass(frozen=True, kw_only=True)
+class CompiledOptions:
+    """Options of the command."""
+
+    row: Annotated[tuple[str, ...], Option("Only this row. Repeatable.", metavar="NAME", repeated=True)] = ()
+    newest: Annotated[bool, Option("Judge the shipped stacks with the newest wheels, and compare.")] = False
+
+
+def _run(options: CompiledOptions) -> ExitCode:
+    answers = dict(read_answers())
+    if options.newest:
+        return _compare(answers)
+    wanted = [row for row in ROWS if row.name in options.row or (not options.row and row.name not in answers)]
+    for row in wanted:
+        say("compiled", row.name)
+        answers[row.name] = judge(row)
+        ANSWERS.write_text(json.dumps(dict(sorted(answers.items())), indent=1) + "\n")
+    return ExitCode.DONE
+
+
+def judge(row: JudgedRow, wheels: Wheels | None = None) -> dict[str, Any]:
+    """Return the judge's answer about a row, in the form of `gemma plan --compile --json`."""
+    subject = examine(deployment_from(row.question))
+    options = Judging(compile=row.programs, yes=True)
+    found = judged(row.question, options, subject, plan_of(subject), wheels=wheels)
+    return compiled_json(found, explains=False)
+
+
+def _compare(stored: Mapping[str, Any]) -> ExitCode:
+    has_changed = False
+    for row in ROWS:
+        if row.group != "stack" or row.name not in stored:
+            continue
+        for line in _changes(stored[row.name], judge(row, NEWEST)):
+            has_changed = True
+            print(f"{row.name}: {line}")
+    return ExitCode.FAILED if has_changed else ExitCode.DONE
+
+
+def _changes(before: Mapping[str, Any], now: Mapping[str, Any]) -> Iterator[str]:
+    """Yield what another version of the wheels answers differently."""
+    if before["verdict"] != now["verdict"]:
+        yield f"{before['verdict']} before, {now['verdict']} now: {now['sentence']}"
+    if not before["built"] or not now["built"]:
+        return
+    for name in _COMPARED:
+        old, new = before["built"][name], now["built"][name]
+        is_same = abs(old - new) <= _SMALL * abs(old) if isinstance(old, float) else old == new
+        if not is_same:
+            yield f"{name} {old} before, {new} now"
+
+
+COMMAND: Final = Command(name="compiled", help=__doc__, options=CompiledOptions, run=_run)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command and return its exit code."""
+    return run_command(COMMAND, arguments)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,140 @@
+"""docs/authors/compiled.md: the planner's TPU rows next to upstream's own server and Google's compiler."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from hashlib import sha256
+from typing import Any, Final
+
+from authors.compiled.answers import read_answers
+from authors.compiled.rows import ROWS, JudgedRow, is_held_out
+from tpu_compiler.replaced import REPLACED
+from tpu_compiler.wheels import WHEELS
+
+_INTRODUCTION: Final = """# What the compiler says
+
+This page is generated: `make docs` writes it from authors/compiled/answers.json.
+Each row is a server that was built on a machine without a TPU: vLLM's own parser and configuration, tpu-inference's worker, model and sizes of the KV
+cache, and programs that libtpu compiled for the slice.
+`gemma plan STACK --compile` does the same for one stack, and `python -m authors.compiled` judges every row without an answer.
+It judges shapes, memory and compilation.
+It does not judge speed, answers, the weights' files, capacity, network or permissions.
+To compile is less than to start: a program knows nothing of the code of other programs, and no program ran.
+"""
+
+
+def page() -> str:
+    """Return the page."""
+    answers = read_answers()
+    return "\n".join((_INTRODUCTION, *_wheels(), *_planned(answers), *_programs(answers), *_fit(answers), *_replaced()))
+
+
+def _table(head: Sequence[str], rows: Iterator[Sequence[str]]) -> Iterator[str]:
+    yield f"| {' | '.join(head)} |"
+    yield f"| {' | '.join('---' for _ in head)} |"
+    yield from (f"| {' | '.join(row)} |" for row in rows)
+    yield ""
+
+
+def _wheels() -> Iterator[str]:
+    yield "## Wheels"
+    yield ""
+    yield "A lock has every package with its hash; its own hash is part of each stored answer's key."
+    yield ""
+    rows = (
+        (f"`{one.name}`", one.words, sha256(one.lock.read_bytes()).hexdigest()[:12], f"{one.download_gb:.1f}", one.gap)
+        for one in WHEELS
+    )
+    yield from _table(("lock", "packages", "SHA-256", "download, GB", "gap"), rows)
+
+
+def _rows(answers: Mapping[str, Any], *groups: str) -> Iterator[tuple[JudgedRow, Any]]:
+    yield from ((row, answers[row.name]) for row in ROWS if row.group in groups and row.name in answers)
+
+
+def _planned(answers: Mapping[str, Any]) -> Iterator[str]:
+    yield "## Planned and built, per device"
+    yield ""
+    yield "GiB are 2^30 bytes. The plan's figures are those of the day of the answer; a test compares them with today's plan."
+    yield ""
+    head = ("server", "weights planned", "built", "KV cache planned", "built", "blocks planned", "built", "verdict")
+    yield from _table(head, (_planned_row(row, one) for row, one in _rows(answers, "stack", "other", "blocked")))
+    waiting = [row.name for row in ROWS if row.group != "grid" and row.name not in answers]
+    if waiting:
+        yield f"Not judged yet: {', '.join(waiting)}."
+        yield ""
+    for row, one in _rows(answers, "stack", "other", "blocked"):
+        if one["verdict"] not in {"agrees", "compiles"}:
+            yield f"- **{row.name}**: {one['sentence']}"
+    yield ""
+
+
+def _planned_row(row: JudgedRow, answer: Mapping[str, Any]) -> Sequence[str]:
+    planned, built = answer["planned"], answer["built"]
+    figures = [
+        (f"{planned['weights_gib']:.3f}", f"{built['weights_gib']:.3f}" if built else "-"),
+        (f"{planned['kv_gib']:.3f}", f"{built['kv_gib']:.3f}" if built else "-"),
+        (f"{planned['kv_blocks']:,}", f"{built['kv_blocks']:,}" if built else "-"),
+    ]
+    plan = "fits" if planned["fits"] else "blocked"
+    return (row.name, *(text for pair in figures for text in pair), f"plan: {plan}; {answer['verdict']}")
+
+
+def _programs(answers: Mapping[str, Any]) -> Iterator[str]:
+    yield "## Compiled programs, per device"
+    yield ""
+    head = ("server", "program", "temporaries, GiB", "new outputs, GiB", "code, MiB", "seconds")
+    yield from _table(head, _program_rows(answers))
+    yield "Seconds are those of two cores with other work beside it."
+    yield ""
+
+
+def _program_rows(answers: Mapping[str, Any]) -> Iterator[Sequence[str]]:
+    for row, answer in _rows(answers, "stack", "other", "grid"):
+        for one in answer["programs"]:
+            size = f"{one['tokens']:,} tokens" if one["tokens"] else f"{one['sequences']:,} sequences"
+            if one["error"]:
+                yield row.name, f"{one['name']}, {size}", "refused", "-", "-", f"{one['seconds']:.0f}"
+                continue
+            new_gib = one["outputs_gib"] - one["aliased_gib"]
+            figures = (f"{one['temporaries_gib']:.3f}", f"{new_gib:.3f}", f"{one['code_mib']:.1f}")
+            yield row.name, f"{one['name']}, {size}", *figures, f"{one['seconds']:.0f}"
+
+
+def _fit(answers: Mapping[str, Any]) -> Iterator[str]:
+    from authors.compiled.fit import fitted_rows  # noqa: PLC0415 - only the page needs the planner's formula
+
+    rows = tuple(fitted_rows(answers))
+    yield "## Temporaries of a step, planned and compiled"
+    yield ""
+    yield "The formula's constants are fitted to the rows with an even SHA-256 of their name; the others are held out."
+    yield "The list of rows was committed before the fit."
+    yield ""
+    head = ("row", "half", "compiled, GiB", "planned, GiB", "difference")
+    yield from _table(
+        head,
+        (
+            (
+                name,
+                "held out" if is_held_out(name) else "fit",
+                f"{measured:.3f}",
+                f"{planned:.3f}",
+                f"{planned - measured:+.3f}",
+            )
+            for name, measured, planned in rows
+        ),
+    )
+    held = [abs(planned - measured) for name, measured, planned in rows if is_held_out(name)]
+    if held:
+        yield f"Held out: {len(held)} rows, largest difference {max(held):.3f} GiB."
+    steps = [step for row in ROWS for step in row.step_names]
+    missing = [step for step in steps if step not in {name for name, _, _ in rows}]
+    if missing:
+        yield f"Not compiled yet: {len(missing)} of {len(steps)} rows."
+    yield ""
+
+
+def _replaced() -> Iterator[str]:
+    yield "## Replaced functions"
+    yield ""
+    yield from _table(
+        ("function", "replaced by", "could hide"), ((f"`{one.name}`", one.by, one.could_hide) for one in REPLACED)
+    )
