@@ -13,7 +13,7 @@ from planning.memory.adapters import adapters_bytes
 from planning.memory.host_memory import load_peak_gib
 from planning.memory.kv_cache import blocks_per_request, largest_model_len, layout_of
 from planning.memory.speculation import drafter_bytes, unknown_drafter_bytes
-from planning.memory.tpu_programs import warm_up_of
+from planning.memory.tpu_programs import ProgramMemory, step_gib, warm_up_of
 from planning.memory.weights import weights_of
 from planning.model.spec import linear_params
 from planning.question.drafters import named_drafter
@@ -87,15 +87,26 @@ def outside_gib(resolved: Resolved) -> tuple[float, float]:
         drafter_gib = to_gib(unknown_drafter_bytes(resolved)) + captured_gib
         enough_gib = constant("ENOUGH_OUTSIDE_BUDGET_GIB") + graphs_gib + drafter_gib
         return constant("CUDA_CONTEXT_GIB") + graphs_gib, enough_gib
+    programs = program_memory(resolved)
+    return programs.minimum_gib, programs.recommended_gib
+
+
+def program_memory(resolved: Resolved) -> ProgramMemory:
+    """Return the memory outside the budget of one TPU device."""
     buckets = token_buckets(resolved.max_num_batched_tokens, resolved.padding_gap)
     sequences = min(resolved.max_num_seqs, resolved.max_num_batched_tokens)
-    largest = to_gib(sequences * resolved.spec.vocab * constant("TPU_LOGIT_BYTES") / resolved.tp)
+    sampler_gib = to_gib(sequences * resolved.spec.vocab * constant("TPU_LOGIT_BYTES") / resolved.tp)
     if resolved.unpacks_int4 and resolved.accelerator.is_v5e:
         billions = linear_params(resolved.spec) / _BILLION / resolved.tp
-        largest += constant("TPU_V5E_W4A16_PROGRAM_GIB") + constant("TPU_V5E_W4A16_GIB_PER_BILLION") * billions
-    needs = max(largest, warm_up_of(resolved).all_gib)
-    enough = max(needs, verification_gib(resolved))
-    return needs + buckets * constant("TPU_BUCKET_NEEDS_GIB"), enough + buckets * constant("TPU_BUCKET_ENOUGH_GIB")
+        sampler_gib += constant("TPU_V5E_W4A16_PROGRAM_GIB") + constant("TPU_V5E_W4A16_GIB_PER_BILLION") * billions
+    return ProgramMemory(
+        step_gib=step_gib(resolved, resolved.max_num_batched_tokens),
+        sampler_gib=sampler_gib,
+        verification_gib=verification_gib(resolved),
+        warm_up_gib=warm_up_of(resolved).all_gib,
+        code_gib=buckets * constant("TPU_BUCKET_NEEDS_GIB"),
+        reserve_gib=buckets * (constant("TPU_BUCKET_ENOUGH_GIB") - constant("TPU_BUCKET_NEEDS_GIB")),
+    )
 
 
 def verification_gib(resolved: Resolved) -> float:

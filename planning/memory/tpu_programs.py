@@ -11,6 +11,7 @@ from typing import Final
 
 from msgspec import Struct
 
+from planning.data.overheads import constant
 from planning.question.releases import KEEPS_WARM_UP_INPUTS, is_known_from
 from planning.question.resolved import Resolved
 from planning.units import to_gib
@@ -18,6 +19,68 @@ from planning.units import to_gib
 _FP32: Final = 4
 _BF16: Final = 2
 _LEAST_PADDING: Final = 8
+
+
+class ProgramMemory(Struct, frozen=True, kw_only=True):
+    """Memory outside the budget of one TPU device, in GiB, by what needs it."""
+
+    step_gib: float
+    """Temporaries of the largest step."""
+    sampler_gib: float
+    verification_gib: float
+    """Verification of proposed tokens; 0 without speculative decoding."""
+    warm_up_gib: float
+    """Start-up of speculative decoding; 0 without it."""
+    code_gib: float
+    """Code of all programs."""
+    reserve_gib: float
+    """What a run that served had in addition to one that failed; its use is unknown."""
+
+    @property
+    def minimum_gib(self) -> float:
+        """The largest of the parts that the start needs, and the code."""
+        return max(self.step_gib, self.sampler_gib, self.warm_up_gib) + self.code_gib
+
+    @property
+    def recommended_gib(self) -> float:
+        """The largest of the parts that serving needs, the code and the reserve; at least the minimum."""
+        served = max(self.sampler_gib, self.verification_gib, self.warm_up_gib) + self.code_gib + self.reserve_gib
+        return max(self.minimum_gib, served)
+
+    @property
+    def words(self) -> str:
+        """The parts as text."""
+        parts = (
+            ("largest step", self.step_gib),
+            ("sampler", self.sampler_gib),
+            ("verification", self.verification_gib),
+            ("start-up of speculative decoding", self.warm_up_gib),
+        )
+        largest = ", ".join(f"{name} {gib:.2f}" for name, gib in parts if gib)
+        return f"the largest of {largest}; code {self.code_gib:.2f}; reserve {self.reserve_gib:.2f}"
+
+
+_LONG_STEP_TOKENS: Final = 4_096
+"""Tokens at which a step needs twice the memory per token of a short one, because less of it fits into the chip's vector memory."""
+
+
+def step_gib(resolved: Resolved, tokens: int) -> float:
+    """Return the temporaries of one step of this many tokens on one device, in GiB.
+
+    Copies in bf16 of the hidden state and of the columns of the feed-forward block that the device has, and of the embeddings of each layer and each
+    expert's input, which need more per token in a long step. Fitted to half of the programs that Google's compiler compiled
+    (docs/authors/compiled.md).
+    """
+    spec = resolved.spec
+    experts = max((group.experts.active for group in spec.groups if group.experts is not None), default=0)
+    feed_forward = max(group.mlp for group in spec.groups) / resolved.tp
+    short = constant("TPU_STEP_HIDDEN") * spec.hidden + constant("TPU_STEP_FEED_FORWARD") * feed_forward
+    long = (
+        constant("TPU_STEP_LAYER_EMBEDDINGS") * spec.layers * spec.layer_embedding_dim
+        + constant("TPU_STEP_EXPERT_INPUTS") * experts * spec.hidden
+    )
+    width = short + (1 + tokens / _LONG_STEP_TOKENS) * long
+    return constant("TPU_STEP_GIB") + to_gib(tokens * width * _BF16)
 
 
 class WarmUp(Struct, frozen=True, kw_only=True):

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from planning.cost.loading_modes import loading_modes
 from planning.cost.subject import Subject
 from planning.data.overheads import constant
-from planning.memory.budget import captured_graphs
+from planning.memory.budget import captured_graphs, program_memory
 from planning.memory.kv_cache import blocks_per_request, layout_of
 from planning.model.spec import active_params, text_params
 from planning.question.releases import tokens_in_flight
@@ -66,6 +66,7 @@ def _memory(subject: Subject) -> Iterator[str]:
             f"outside the budget: {memory.headroom_gib:.2f} GiB for compiled programs; minimum {needs:.2f} GiB, "
             f"recommended {enough:.2f} GiB"
         )
+        yield f"they need, in GiB: {program_memory(resolved).words}"
     else:
         yield (
             f"peak while loading: {memory.load_peak_device_gib:.2f} of {memory.usable_gib:.2f} GiB, "
