@@ -40,6 +40,7 @@ class CompileQuestion:
     environment: Mapping[str, str]
     accelerator_type: str
     devices: int
+    """Devices of the slice."""
     usable_gib: float
     """Memory of one device as the TPU runtime reports it."""
     config: Mapping[str, Any]
@@ -49,15 +50,26 @@ class CompileQuestion:
     drafter_config: Mapping[str, Any] | None = None
     programs: str = "default"
     """Programs to compile: `default` (the largest step, the smallest and the sampler), `all`, `none`, or steps by their tokens, such as `512,2048`."""
+    copies: int = 1
+    """Copies of the model (`--data-parallel-size`). Each is a process with chips of its own, and the judge builds the first."""
 
     @property
     def topology(self) -> Topology:
-        """The slice."""
-        return TOPOLOGIES[self.accelerator_type]
+        """The slice, or one copy's part of it: a row of chips (tpu-inference, `_setup_dp_chip_isolation`)."""
+        whole = TOPOLOGIES[self.accelerator_type]
+        if self.copies == 1:
+            return whole
+        chips = self.devices // self.copies
+        return Topology(f"{whole.name.partition(':')[0]}:1x{chips}", (1, chips, 1))
 
     def material(self) -> dict[str, Any]:
         """Return everything that the answer depends on, in JSON types. It names no folder of this machine."""
-        return {**asdict(self), "topology": self.topology.name, "chips_per_host": self.topology.chips_per_host}
+        slice_of_copy = {"topology": self.topology.name, "chips_per_host": self.topology.chips_per_host}
+        # `vllm serve` sets the variable itself, in a launcher that the judge does not start.
+        own = {"TPU_MULTIPROCESS_DP": "1"} if self.copies > 1 else {}
+        environment = {**self.environment, **own}
+        devices = self.devices // self.copies
+        return {**asdict(self), **slice_of_copy, "environment": environment, "devices": devices}
 
     def write(self, folder: Path) -> Path:
         """Write the request and the models' folders. Return the request's file, the only argument of the child process."""

@@ -121,6 +121,7 @@ def compile_question(question: Question, subject: Subject, plan: Plan, programs:
         drafter=drafter,
         drafter_config=_drafter_config(question, settings, drafter) if drafter else None,
         programs=programs,
+        copies=subject.resolved.dp,
     )
 
 

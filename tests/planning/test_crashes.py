@@ -81,8 +81,10 @@ def test_every_row_can_be_found_read_and_recognized():
     for crash in CRASHES.values():
         assert crash.dies or crash.likely, crash.id
         assert bool(crash.likely) is bool(crash.sisters or crash.images or not crash.dies), crash.id
-        repository, number = crash.id.split("#")
-        assert re.fullmatch(rf"https://github\.com/{repository}/(issues|pull)/{number}", crash.source)
+        repository, _, number = crash.id.partition("#")
+        # What the project found itself, by building upstream's server, stands on a page of its own.
+        of_thread = rf"https://github\.com/{repository}/(issues|pull)/{number}"
+        assert re.fullmatch(of_thread if number else r"docs/authors/compiled\.md", crash.source)
         assert re.compile(crash.pattern).groups == 0
         assert crash.basis
         assert not crash.way_out.startswith(" ")

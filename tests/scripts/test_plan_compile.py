@@ -87,6 +87,14 @@ def test_without_a_stack_the_judge_gets_the_planned_options():
     assert (question.devices, question.usable_gib, question.topology) == (4, 31.24, TOPOLOGIES["v6e-4"])
 
 
+def test_of_several_copies_the_first_is_judged_on_its_own_chips(tmp_path):
+    question = asked(stack="tpu-v6e4", set=("dataParallelSize=2", "tensorParallelSize=2"))
+    request = json.loads(question.write(tmp_path).read_text())
+    assert (request["topology"], request["chips_per_host"], request["devices"]) == ("v6e:1x2", [1, 2, 1], 2)
+    assert request["environment"]["TPU_MULTIPROCESS_DP"] == "1"
+    assert request["accelerator_type"] == "v6e-4"
+
+
 def test_a_config_of_the_users_is_used_as_it_is(tmp_path):
     folder = ROOT / "tests" / "fixtures" / "models" / "other-8b"
     question = asked(model="org/other", config=folder, accelerator="v6e-4")
