@@ -60,6 +60,7 @@ PAGES: Final[Mapping[str, str]] = {
     "authors/accuracy/accuracy.csv": "authors.accuracy.page:rows_file",
     "components/gcp_tpu.py": "gcp_tpu_provider.python_sdk",
     "docs/authors/assumptions.md": "localcloud.ledger.page",
+    "docs/authors/compiled.md": "authors.compiled.page:page",
     "docs/authors/documents.csv": "authors.accuracy.documents:rows_file",
     "docs/authors/documents.md": "authors.accuracy.documents:page",
     "docs/reference/checkpoints.csv": "authors.planning_tables:checkpoints_file",

@@ -2,24 +2,28 @@
 
   python -m authors.compiled --row tpu-v6e1 --row tpu-v6e4-31b
   python -m authors.compiled
-  python -m authors.compiled --newest
+  python -m authors.compiled --compare newest --limit-s 5h
 
-Without --row, judges every row without an answer. With --newest, judges the
-shipped stacks with the newest locked wheels, writes nothing, and prints what
-differs from the stored answers. Exit code 1 if anything differs.
+Without --row, judges every row without an answer. --compare judges the
+shipped stacks again, with the wheels nearest to their images or the newest
+locked ones, writes nothing, and prints what differs from the stored answers.
+Exit code 1 if anything differs.
 """
 
 import json
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any, Final
+from pathlib import Path
+from time import monotonic
+from typing import Annotated, Any, Final, Literal
 
 from authors.compiled.answers import ANSWERS, read_answers
 from authors.compiled.rows import ROWS, JudgedRow
 from contracts.exit_codes import ExitCode
 from planning.cost.subject import examine
 from planning.planner import plan_of
+from planning.units import HOUR_S, parse_duration_s
 from scripts.cli.command import Command, run_command, say
 from scripts.cli.options import Option
 from scripts.plan.compile import judged
@@ -37,41 +41,55 @@ class CompiledOptions:
     """Options of the command."""
 
     row: Annotated[tuple[str, ...], Option("Only this row. Repeatable.", metavar="NAME", repeated=True)] = ()
-    newest: Annotated[bool, Option("Judge the shipped stacks with the newest wheels, and compare.")] = False
+    compare: Annotated[
+        Literal["nearest", "newest"] | None,
+        Option("Judge the shipped stacks with these wheels, and compare with the stored answers.", metavar="WHEELS"),
+    ] = None
+    cache: Annotated[
+        Path | None,
+        Option("Also store the compiled programs in this folder, as a server on a TPU does.", metavar="DIR"),
+    ] = None
+    limit_s: Annotated[
+        int, Option("With --compare: time after which no stack is begun.", metavar="DURATION", parse=parse_duration_s)
+    ] = 5 * HOUR_S
 
 
 def _run(options: CompiledOptions) -> ExitCode:
     answers = dict(read_answers())
-    if options.newest:
-        return _compare(answers)
+    if options.compare is not None:
+        return _compare(answers, NEWEST if options.compare == "newest" else None, options.limit_s)
     wanted = [row for row in ROWS if row.name in options.row or (not options.row and row.name not in answers)]
     for row in wanted:
         say("compiled", row.name)
-        answers[row.name] = judge(row)
+        answers[row.name] = judge(row, cache=options.cache)
         ANSWERS.write_text(json.dumps(dict(sorted(answers.items())), indent=1) + "\n")
     return ExitCode.DONE
 
 
-def judge(row: JudgedRow, wheels: Wheels | None = None) -> dict[str, Any]:
+def judge(row: JudgedRow, wheels: Wheels | None = None, cache: Path | None = None) -> dict[str, Any]:
     """Return the judge's answer about a row, in the form of `gemma plan --compile --json`."""
     subject = examine(deployment_from(row.question))
     options = Judging(compile=row.programs, yes=True)
-    found = judged(row.question, options, subject, plan_of(subject), wheels=wheels)
+    found = judged(row.question, options, subject, plan_of(subject), wheels=wheels, cache=cache)
     return compiled_json(found, explains=False)
 
 
-def _compare(stored: Mapping[str, Any]) -> ExitCode:
-    has_changed = False
+def _compare(stored: Mapping[str, Any], wheels: Wheels | None, limit_s: int) -> ExitCode:
+    """Print what differs from the stored answers of the shipped stacks, and which stacks were skipped."""
+    has_changed, began_s = False, monotonic()
     for row in ROWS:
-        if row.group != "stack" or row.name not in stored:
+        if row.group != "stack":
             continue
-        for line in _changes(stored[row.name], judge(row, NEWEST)):
+        if row.name not in stored or monotonic() - began_s > limit_s:
+            say("compiled", f"{row.name}: skipped, {'no stored answer' if row.name not in stored else 'no time left'}")
+            continue
+        for line in changes(stored[row.name], judge(row, wheels)):
             has_changed = True
             print(f"{row.name}: {line}")
     return ExitCode.FAILED if has_changed else ExitCode.DONE
 
 
-def _changes(before: Mapping[str, Any], now: Mapping[str, Any]) -> Iterator[str]:
+def changes(before: Mapping[str, Any], now: Mapping[str, Any]) -> Iterator[str]:
     """Yield what another version of the wheels answers differently."""
     if before["verdict"] != now["verdict"]:
         yield f"{before['verdict']} before, {now['verdict']} now: {now['sentence']}"

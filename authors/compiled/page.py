@@ -6,6 +6,8 @@ from typing import Any, Final
 
 from authors.compiled.answers import read_answers
 from authors.compiled.rows import ROWS, JudgedRow, is_held_out
+from planning.cost.subject import examine
+from scripts.plan.question import deployment_from
 from tpu_compiler.replaced import REPLACED
 from tpu_compiler.wheels import WHEELS
 
@@ -24,7 +26,17 @@ To compile is less than to start: a program knows nothing of the code of other p
 def page() -> str:
     """Return the page."""
     answers = read_answers()
-    return "\n".join((_INTRODUCTION, *_wheels(), *_planned(answers), *_programs(answers), *_fit(answers), *_replaced()))
+    return "\n".join(
+        (
+            _INTRODUCTION,
+            *_wheels(),
+            *_planned(answers),
+            *_programs(answers),
+            *_edges(answers),
+            *_fit(answers),
+            *_replaced(),
+        )
+    )
 
 
 def _table(head: Sequence[str], rows: Iterator[Sequence[str]]) -> Iterator[str]:
@@ -78,6 +90,35 @@ def _planned_row(row: JudgedRow, answer: Mapping[str, Any]) -> Sequence[str]:
     return (row.name, *(text for pair in figures for text in pair), f"plan: {plan}; {answer['verdict']}")
 
 
+def _edges(answers: Mapping[str, Any]) -> Iterator[str]:
+    yield "## Memory outside the budget, per device"
+    yield ""
+    yield "The compiler accepts a program if its inputs, temporaries and new outputs fit into the device: that is its edge."
+    yield "The plan's minimum also has the code of all programs, which a program does not know, so the plan blocks servers that would compile."
+    yield "GiB; free is what the stack's settings leave."
+    yield ""
+    head = ("server", "free", "largest program", "its inputs and it", "usable", "plan: minimum", "recommended")
+    yield from _table(head, (row for row in _edge_rows(answers)))
+
+
+def _edge_rows(answers: Mapping[str, Any]) -> Iterator[Sequence[str]]:
+    for row, answer in _rows(answers, "stack"):
+        compiled = [one for one in answer["programs"] if not one["error"]]
+        if not compiled:
+            continue
+        usable_gib = examine(deployment_from(row.question)).resolved.accelerator.usable_gib
+        largest = max(compiled, key=_working_gib)
+        inside = max(one["arguments_gib"] + _working_gib(one) for one in compiled)
+        planned = answer["planned"]
+        figures = (planned["outside_gib"], _working_gib(largest), inside, usable_gib)
+        edges = (planned["outside_minimum_gib"], planned["outside_recommended_gib"])
+        yield row.name, *(f"{value:.2f}" for value in (*figures, *edges))
+
+
+def _working_gib(program: Mapping[str, Any]) -> float:
+    return program["temporaries_gib"] + program["outputs_gib"] - program["aliased_gib"]
+
+
 def _programs(answers: Mapping[str, Any]) -> Iterator[str]:
     yield "## Compiled programs, per device"
     yield ""
@@ -88,7 +129,7 @@ def _programs(answers: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _program_rows(answers: Mapping[str, Any]) -> Iterator[Sequence[str]]:
-    for row, answer in _rows(answers, "stack", "other", "grid"):
+    for row, answer in _rows(answers, "stack", "other", "blocked", "grid"):
         for one in answer["programs"]:
             size = f"{one['tokens']:,} tokens" if one["tokens"] else f"{one['sequences']:,} sequences"
             if one["error"]:

@@ -6,7 +6,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Self
 
@@ -63,13 +63,21 @@ class JudgedPlan:
 
 
 def judged(
-    question: Question, options: Judging, subject: Subject, plan: Plan, *, wheels: Wheels | None = None
+    question: Question,
+    options: Judging,
+    subject: Subject,
+    plan: Plan,
+    *,
+    wheels: Wheels | None = None,
+    cache: Path | None = None,
 ) -> JudgedPlan:
     """Return the judge's answer about a plan: the stored one, or a new one. Raises CommandRefusedError and PlanningError.
 
-    `wheels`: others than those nearest to the image.
+    `wheels`: others than those nearest to the image. `cache`: a folder for the compiled programs, as a server on a TPU stores them.
     """
     asked = compile_question(question, subject, plan, options.compile or "default")
+    if cache is not None:
+        asked = replace(asked, environment={**asked.environment, "VLLM_XLA_CACHE_PATH": str(cache.resolve())})
     nearest = wheels_for(plan.vllm_version, subject.resolved.deployment.image_digest or "")
     if wheels is not None:
         nearest = Nearest(wheels=wheels, gap=f"The wheels are {wheels.words}, not those nearest to the image.")
@@ -79,7 +87,7 @@ def judged(
     is_stored = answer is not None
     if answer is None:
         python = _installed(nearest.wheels, is_agreed=options.yes)
-        answer = _new_answer(asked, python, folder, key)
+        answer = _new_answer(asked, python, folder, key, stores_programs=cache is not None)
     planned = planned_of(plan)
     return JudgedPlan(
         planned=planned,
@@ -189,17 +197,23 @@ def _installed(wheels: Wheels, *, is_agreed: bool) -> Path:
     return environment.install(wheels, report=lambda text: say("plan", text))
 
 
-def _new_answer(asked: CompileQuestion, python: Path, folder: Path, key: str) -> CompileAnswer:
+def _new_answer(
+    asked: CompileQuestion, python: Path, folder: Path, key: str, *, stores_programs: bool
+) -> CompileAnswer:
     """Return the answer of a child process. A complete one is stored."""
     log = folder / "logs" / f"{key[:16]}.log"
     work = Path(tempfile.mkdtemp(prefix="gemma-compile-"))
     try:
         request, home = asked.write(work), work / "home"
         home.mkdir()
+        variables = {
+            "VLLM_CACHE_ROOT": str(folder / "vllm"),
+            "VLLM_DISABLE_COMPILE_CACHE": "0" if stores_programs else "1",
+        }
         with _Progress() as progress:
             events, reason = run_child(
                 command_of(python, request),
-                clean_environment({**asked.environment, "VLLM_CACHE_ROOT": str(folder / "vllm")}, home),
+                clean_environment({**asked.environment, **variables}, home),
                 log,
                 report=progress.note,
             )

@@ -20,7 +20,6 @@ _ENVIRONMENT = {
     "VLLM_NO_USAGE_STATS": "1",
     "DO_NOT_TRACK": "1",
     "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
-    "VLLM_DISABLE_COMPILE_CACHE": "1",
     "NUM_PRECOMPILE_WORKERS": "1",
     # A machine with chips: JAX appends the flag, and tpu-inference finds the size by asking a chip.
     "LIBTPU_INIT_ARGS": "--xla_tpu_use_enhanced_launch_barrier=true",
