@@ -52,14 +52,15 @@ def judgement(planned: Planned, answer: CompileAnswer) -> CompileVerdict:
     if answer.reason or answer.built is None:
         code = ExitCode.FAILED if planned.fits else plans
         return CompileVerdict(word="not judged", sentence=f"Not judged: {answer.reason}.", exit_code=code)
+    done = "Built and compiled" if answer.programs else "Built, without compiling a program"
     if not planned.fits:
-        sentence = "Built and compiled, although the plan blocks it. To compile is less than to start: the plan's verdict stays."
+        sentence = f"{done}, although the plan blocks it. To compile is less than to start: the plan's verdict stays."
         return CompileVerdict(word="compiles", sentence=sentence, exit_code=plans)
     differences = list(_differences(planned, answer.built))
     if differences:
-        sentence = f"Built and compiled, but the plan differs: {'; '.join(differences)}."
+        sentence = f"{done}, but the plan differs: {'; '.join(differences)}."
         return CompileVerdict(word="differs", sentence=sentence, exit_code=plans)
-    sentence = "Built and compiled. The plan agrees: weights and KV cache within 0.2%, blocks equal."
+    sentence = f"{done}. The plan agrees: weights and KV cache within 0.2%, blocks equal."
     return CompileVerdict(word="agrees", sentence=sentence, exit_code=plans)
 
 

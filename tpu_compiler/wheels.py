@@ -36,6 +36,10 @@ class Wheels:
     images: tuple[JudgedImage, ...] = ()
     gap: str
     """What differs from these images, in one sentence."""
+    lacks: str = ""
+    """What the images have and these wheels have not, so that a refusal of it is none of the image."""
+    lacks_pattern: str = ""
+    """Regular expression of that refusal."""
     download_gb: float
     """Size of the wheels, in 10^9 bytes."""
     disk_gb: float
@@ -96,6 +100,8 @@ WHEELS: Final = (
         ),
         gap="The image has vLLM 0.30.1rc1.dev221 of 2026-09-28 and tpu-inference 4727514 (pull request 3660); the nearest wheels are vllm-tpu 0.30.0 "
         "of 2026-09-30 with tpu-inference of 2026-09-28, which lacks 4-bit experts.",
+        lacks="4-bit experts",
+        lacks_pattern="compressed-tensors scheme for MoE layer .* is not yet supported",
         download_gb=1.51,
         disk_gb=3.9,
         install_s=102,

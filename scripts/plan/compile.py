@@ -1,5 +1,6 @@
 """Google's compiler as judge of a plan: what is asked, and the answer next to the plan."""
 
+import re
 import shlex
 import shutil
 import sys
@@ -88,7 +89,7 @@ def judged(
     if answer is None:
         python = _installed(nearest.wheels, is_agreed=options.yes)
         answer = _new_answer(asked, python, folder, key, stores_programs=cache is not None)
-    planned = planned_of(plan)
+    answer, planned = _of_the_image(answer, nearest.wheels), planned_of(plan)
     return JudgedPlan(
         planned=planned,
         answer=answer,
@@ -98,6 +99,14 @@ def judged(
         is_stored=is_stored,
         seconds=time.monotonic() - began_s,
     )
+
+
+def _of_the_image(answer: CompileAnswer, wheels: Wheels) -> CompileAnswer:
+    """Return the answer; one without a verdict if the wheels refuse only what the image has and they have not."""
+    refusal = answer.refusal
+    if refusal is None or not wheels.lacks or not re.search(wheels.lacks_pattern, refusal.words):
+        return answer
+    return CompileAnswer(reason=f"the wheels lack {wheels.lacks}, which the image has: {refusal.words.rstrip('.')}")
 
 
 def planned_of(plan: Plan) -> Planned:

@@ -344,3 +344,18 @@ def test_the_options_may_have_the_value_before_or_after_the_stack(run, judge):
     for words in (("--compile", "all", "--stack", "tpu-v6e1"), ("--compile=all", "--stack", "tpu-v6e1")):
         assert run(*words)[0] == 0
     assert given(folder)["request"]["programs"] == "all"
+
+
+def test_a_refusal_of_what_only_the_image_has_judges_nothing(run, judge):
+    refusal = {**REFUSED, "stage": "weights", "program": ""}
+    judge(
+        [
+            *STAGES,
+            {**refusal, "words": "compressed-tensors scheme for MoE layer 'x' is not yet supported in the JAX path"},
+        ]
+    )
+    code, out, _ = run("--stack", "tpu-v6e1-26b-w4a16", "--compile")
+    assert code == 1
+    assert "Not judged: the wheels lack 4-bit experts, which the image has" in " ".join(out.split())
+    judge([*STAGES, {**refusal, "words": "another refusal"}])
+    assert run("--stack", "tpu-v6e1-26b-w4a16", "--compile", "--set", "maxNumSeqs=16")[0] == 2
