@@ -216,6 +216,7 @@ def _new_answer(
         request, home = asked.write(work), work / "home"
         home.mkdir()
         variables = {
+            "TMPDIR": str(home),
             "VLLM_CACHE_ROOT": str(folder / "vllm"),
             "VLLM_DISABLE_COMPILE_CACHE": "0" if stores_programs else "1",
         }
