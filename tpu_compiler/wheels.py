@@ -82,8 +82,8 @@ WHEELS: Final = (
         ),
         gap="The image has vLLM 0.29.1rc1.dev468 of 2026-09-24; the nearest wheels are vllm-tpu 0.30.0 of 2026-09-30 with tpu-inference of "
         "2026-09-24.",
-        download_gb=1.51,
-        disk_gb=3.9,
+        download_gb=1.53,
+        disk_gb=4.1,
         install_s=89,
     ),
     Wheels(
@@ -102,8 +102,8 @@ WHEELS: Final = (
         "of 2026-09-30 with tpu-inference of 2026-09-28, which lacks 4-bit experts.",
         lacks="4-bit experts",
         lacks_pattern="compressed-tensors scheme for MoE layer .* is not yet supported",
-        download_gb=1.51,
-        disk_gb=3.9,
+        download_gb=1.53,
+        disk_gb=4.1,
         install_s=102,
     ),
     Wheels(
@@ -120,8 +120,8 @@ WHEELS: Final = (
         ),
         gap="The image installs the same wheels of vllm-tpu, tpu-inference and tokamax; its other packages are those of a nightly image of 2026-09-28, "
         "whose versions are not public.",
-        download_gb=1.51,
-        disk_gb=3.9,
+        download_gb=1.53,
+        disk_gb=4.1,
         install_s=65,
     ),
     Wheels(
@@ -130,8 +130,8 @@ WHEELS: Final = (
         tpu_inference="0.32.0",
         until="2026-10-24",
         gap="No shipped image has these wheels; they are the newest release.",
-        download_gb=1.53,
-        disk_gb=4.0,
+        download_gb=1.55,
+        disk_gb=4.1,
         install_s=54,
     ),
 )
