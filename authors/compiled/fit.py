@@ -1,4 +1,4 @@
-"""Temporaries of the grid's steps: compiled, and planned by the planner's formula."""
+"""Temporaries of the steps of the grid and of the stacks: compiled, and planned by the planner's formula."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -10,11 +10,12 @@ from scripts.plan.question import deployment_from
 
 
 def fitted_rows(answers: Mapping[str, Any]) -> Iterator[tuple[str, float, float]]:
-    """Yield each compiled step of the grid: name, compiled and planned temporaries in GiB."""
+    """Yield each compiled step: name, compiled and planned temporaries in GiB."""
     for row in ROWS:
-        if row.group != "grid" or row.name not in answers:
+        if row.group not in {"grid", "stack"} or row.name not in answers:
             continue
         resolved = examine(deployment_from(row.question)).resolved
         for one in answers[row.name]["programs"]:
-            if one["name"] == "backbone" and one["tokens"] in row.steps and not one["error"]:
+            is_listed = not row.steps or one["tokens"] in row.steps
+            if one["name"] == "backbone" and is_listed and not one["error"]:
                 yield f"{row.name} {one['tokens']} tokens", one["temporaries_gib"], step_gib(resolved, one["tokens"])

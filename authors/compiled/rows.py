@@ -110,6 +110,17 @@ _BLOCKED: Final = (
 ROWS: Final = (*_stacks(), *_OTHER, *_BLOCKED, *_GRID)
 
 
+STEPS: Final = frozenset(step for row in ROWS for step in row.step_names)
+"""Steps of the grid. Those of the stacks were neither for the fit nor for its test."""
+
+
+def half_of(step: str) -> str:
+    """Return what a compiled step is for: `fit`, `held out`, or `stack`."""
+    if step not in STEPS:
+        return "stack"
+    return "held out" if is_held_out(step) else "fit"
+
+
 def is_held_out(step: str) -> bool:
     """Return whether a step of the grid is for testing the fit, by the parity of its name's SHA-256."""
     return int(hashlib.sha256(step.encode()).hexdigest(), 16) % 2 == 1

@@ -8,7 +8,7 @@ from authors.compiled.__main__ import changes
 from authors.compiled.answers import read_answers
 from authors.compiled.fit import fitted_rows
 from authors.compiled.page import page
-from authors.compiled.rows import ROWS, is_held_out
+from authors.compiled.rows import ROWS, half_of, is_held_out
 from planning.cost.subject import examine
 from planning.planner import plan_of
 from scripts.plan.compile import planned_of
@@ -56,7 +56,7 @@ def test_the_halves_of_the_grid_are_those_that_were_committed_before_the_fit():
 
 
 def test_held_out_steps_need_what_was_planned():
-    held = {name: planned - measured for name, measured, planned in fitted_rows(ANSWERS) if is_held_out(name)}
+    held = {name: planned - measured for name, measured, planned in fitted_rows(ANSWERS) if half_of(name) == "held out"}
     assert len(held) > 8
     assert {name: off for name, off in held.items() if abs(off) > WITHIN_GIB} == {}
 
