@@ -74,7 +74,7 @@ def rules_table() -> str:
 def _crash_row(crash: Crash) -> Sequence[str]:
     stopped = ", ".join(crash.models) or (f"images by digest ({len(crash.images)})" if crash.images else "")
     warned = ", ".join(crash.sisters) or ("other images" if crash.images else "" if crash.dies else "all")
-    record = f"[{crash.id}]({crash.source})"
+    record = f"[{crash.id}]({crash.source.removeprefix('docs/')})"
     return crash.needs, crash.releases, stopped or "none", warned or "none", record, crash.way_out
 
 

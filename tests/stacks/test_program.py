@@ -168,7 +168,7 @@ def test_the_token_of_the_hub_is_for_servers_that_download_from_it(configured, d
         ("the weights are in the bucket", {}, False),
         ("a name for clients is no download", {"vllm__servedModelName": "org/name"}, False),
         ("a template in the image", {"vllm__extraArgs": ["--chat-template=/vllm/template.jinja"]}, False),
-        ("a drafter of the hub", {"vllm__speculativeConfig": drafter}, True),
+        ("a drafter of the hub", {"vllm__speculativeConfig": drafter, "vllm__maxNumSeqs": 16}, True),
         ("an adapter of the hub", {"vllm__extraArgs": ["--lora-modules=a=org/adapter"]}, True),
         ("weights of the hub", {"weights": "hub"}, True),
     ):
@@ -229,7 +229,7 @@ def test_a_plan_that_blocks_stops_before_anything_is_declared(configured, declar
     recorder, _ = declare(program)
     assert recorder.declared == []
     assert "TPU01" in caught["message"]
-    assert "acceptFindings: [TPU01]" in caught["message"]
+    assert "acceptFindings: [FIT08, TPU01]" in caught["message"]
 
 
 def test_a_stacks_name_that_cannot_be_part_of_names_is_one_sentence(configured, declare, monkeypatch):
