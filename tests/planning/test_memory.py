@@ -2,11 +2,19 @@
 
 import pytest
 
-from planning.memory.budget import captured_graphs, memory_plan, token_buckets, utilization_leaving
+from planning.memory.budget import (
+    captured_graphs,
+    memory_plan,
+    token_buckets,
+    utilization_leaving,
+    verification_gib,
+)
 from planning.memory.kv_cache import blocks_per_request, layout_of
 from planning.memory.resolve import resolve
-from planning.memory.weights import weights_of
-from planning.question.resolved import Resolved
+from planning.memory.tpu_programs import warm_up_of
+from planning.memory.weights import _share, weights_of
+from planning.model.spec import Tensor
+from planning.question.resolved import Resolved, Runtime
 from planning.question.types import Deployment
 from planning.question.vllm_args import VllmOptions
 from planning.speed.startup import xla_programs
@@ -27,9 +35,36 @@ def resolved(model: str, accelerator: str, quantization: str | None = None, **op
     )
 
 
-def test_a_single_kv_head_is_copied_to_every_chip_and_the_rest_is_divided():
-    whole, quarter = weights_of(resolved("E2B-it", "v6e-1")), weights_of(resolved("E2B-it", "v6e-4"))
-    assert whole.device / 4 < quarter.device < whole.device / 4 * 1.06
+@pytest.mark.parametrize(
+    ("model", "gib"),
+    [("E2B-it", 2.32275), ("E4B-it", 3.71792), ("12B-it", 6.50137), ("26B-A4B-it", 15.30885), ("31B-it", 14.59767)],
+)
+def test_a_chip_of_four_has_the_weights_that_upstreams_own_server_has_there(model: str, gib: float):
+    """Built without a TPU: docs/authors/compiled.md."""
+    assert weights_of(resolved(model, "v6e-4")).device / GIB == pytest.approx(gib, abs=0.0002)
+
+
+@pytest.mark.parametrize(("runtime", "share"), [("cuda", 1), ("tpu-torch", 1), ("tpu-jax", 1 / 4)])
+def test_a_single_kv_head_is_copied_to_every_device_but_by_jax(runtime: Runtime, share: float):
+    assert _share(Tensor("attention", 1, "kv", kv_heads=1), 4, runtime) == share
+
+
+def test_each_chip_of_a_slice_holds_the_logits_of_every_proposal_whole():
+    ngram = {"method": "ngram", "num_speculative_tokens": 3}
+    verified = [
+        verification_gib(resolved("26B-A4B-it", name, max_num_seqs=256, speculative_config=ngram))
+        for name in ("v6e-1", "v6e-4")
+    ]
+    assert verified == [1.75, 1.75], "compiled for v6e-4: 1.751 GiB"
+
+
+def test_the_start_up_of_speculative_decoding_keeps_the_inputs_of_all_programs():
+    """Summed over the programs that upstream's own server lists: docs/authors/compiled.md."""
+    ngram = {"method": "ngram", "num_speculative_tokens": 3}
+    for accelerator, sequences, gib in (("v6e-4", 256, 27.616), ("v6e-4", 32, 1.79), ("v6e-1", 256, 32.1)):
+        kept = warm_up_of(resolved("26B-A4B-it", accelerator, max_num_seqs=sequences, speculative_config=ngram))
+        assert kept.inputs_gib == pytest.approx(gib, abs=0.005)
+    assert warm_up_of(resolved("26B-A4B-it", "H100", speculative_config=ngram)).all_gib == 0
 
 
 def test_the_audio_tower_is_loaded_on_gpus_only():
