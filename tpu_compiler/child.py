@@ -80,11 +80,13 @@ def _lines(process: "subprocess.Popen[bytes]", deadline_s: float) -> Iterator[by
     """Yield each line of stdout, and None at each tick. Raises TimeoutError at the deadline."""
     assert process.stdout is not None  # noqa: S101 - it is a pipe
     stream, rest = process.stdout.fileno(), b""
+    ready = select.poll()  # select() fails above 1,024 open files
+    ready.register(stream, select.POLLIN | select.POLLHUP)
     while True:
         has_ended = process.poll() is not None  # its own children may keep the pipe open
         if time.monotonic() > deadline_s:
             raise TimeoutError
-        if not select.select([stream], [], [], 0 if has_ended else _TICK_S)[0]:
+        if not ready.poll(0 if has_ended else _TICK_S * 1_000):
             if has_ended:
                 break
             yield None

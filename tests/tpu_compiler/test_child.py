@@ -1,5 +1,6 @@
 """The child process: a clean environment, an end in every case, and a reason for each end without an answer."""
 
+import os
 import time
 from pathlib import Path
 
@@ -119,3 +120,12 @@ time.sleep(600)
 def test_an_interpreter_that_is_not_there_is_a_reason(tmp_path):
     events, reason = run_child([str(tmp_path / "no")], {}, tmp_path / "log", report=lambda event: None)
     assert (events, reason) == ((), f"{tmp_path / 'no'} cannot be started: No such file or directory")
+
+
+def test_a_process_with_many_open_files_reads_the_child(run):
+    opened = [os.open(os.devnull, os.O_RDONLY) for _ in range(1_100)]
+    try:
+        assert run(answered())[1] == ""
+    finally:
+        for number in opened:
+            os.close(number)
