@@ -18,6 +18,7 @@ pytestmark = [pytest.mark.engine, pytest.mark.long]
 READERS_FILE = "reads a file of the reader"
 OWN_MODEL = "needs the reader's checkpoint; tests/engine/test_any_model.py"
 UNTIL_CTRL_C = "runs until Ctrl-C"
+COMPILER = "installs and runs Google's compiler for minutes; tests/scripts/test_plan_compile.py"
 LOAD = "sends load for minutes; tests/scripts/bench"
 NOT_RUN = {
     "gemma agent": "serves until its client leaves; tests/scripts/agent",
@@ -35,6 +36,8 @@ NOT_RUN = {
     "gemma bench --url http://127.0.0.1:8000 --concurrency 1,8,64 --input-tokens 128,1024 --output-tokens 128 --out results/a": LOAD,
     "gemma bench report results/a": "reads the results of the line before",
     "gemma smoke --url http://127.0.0.1:8000 --model google/gemma-4-E2B-it --max-ttft-s 0.5 --min-decode-tok-per-s 40": "checks the reader's server",
+    "gemma plan tpu-v6e4-31b --compile": COMPILER,
+    "gemma plan --model google/gemma-4-31B-it --accelerator v6e-4 --compile all --json": COMPILER,
     "gemma connect tpu-v6e1 -- python my_program.py": READERS_FILE,
     "gemma connect tpu-v6e1 -- .venv/bin/python examples/batch.py requests.jsonl results.jsonl": READERS_FILE,
     "gemma chat tpu-v6e1-e4b --image photo.jpg 'Describe this picture.'": READERS_FILE,
