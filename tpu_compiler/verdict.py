@@ -10,7 +10,7 @@ from tpu_compiler.answer import Built, CompileAnswer
 Word = Literal["agrees", "differs", "refused", "compiles", "not judged"]
 """`agrees`, `differs`: built and compiled, as the plan allows. `refused`: vLLM's code or the compiler refuses the server. `compiles`: built and
 compiled, although the plan blocks. `not judged`: no answer."""
-_TOLERANCE: Final = 0.002
+TOLERANCE: Final = 0.002
 """Allowed relative difference of weights and KV cache."""
 
 
@@ -71,7 +71,7 @@ def _differences(planned: Planned, built: Built) -> Iterator[str]:
         ("weights", planned.weights_gib, built.weights_gib, 0.0),
         ("KV cache", planned.kv_gib, built.kv_gib, block_gib),
     ):
-        if abs(plan_gib - built_gib) > _TOLERANCE * built_gib + rest_gib:
+        if abs(plan_gib - built_gib) > TOLERANCE * built_gib + rest_gib:
             yield f"{name} {plan_gib:.3f} GiB planned, {built_gib:.3f} GiB built"
     if planned.kv_blocks != built.kv_blocks:
         yield f"blocks {planned.kv_blocks:,} planned, {built.kv_blocks:,} built"

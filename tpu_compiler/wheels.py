@@ -202,5 +202,7 @@ def wheels_for(version: str, digest: str = "") -> Nearest:
 def _order(version: str) -> int:
     """Return a number that grows with the release of a version."""
     found = _RELEASE.match(version)
-    major, minor, patch = (int(part) for part in found.groups()) if found else (0, 0, 0)
+    if found is None:
+        return 0
+    major, minor, patch = map(int, found.groups())
     return (major * 1000 + minor) * 1000 + patch

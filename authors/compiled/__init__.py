@@ -1,1 +1,1 @@
-"""What Google's compiler and upstream's own server say of the planner's TPU rows: the rows, their answers, and the page."""
+"""The planner's TPU rows as vLLM's own server and Google's compiler judge them: the rows, their answers, and the page."""

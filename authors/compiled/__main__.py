@@ -30,10 +30,10 @@ from scripts.plan.compile import judged
 from scripts.plan.compiled import compiled_json
 from scripts.plan.options import Judging
 from scripts.plan.question import deployment_from
+from tpu_compiler.verdict import TOLERANCE
 from tpu_compiler.wheels import NEWEST, Wheels
 
 _COMPARED: Final = ("weights_gib", "kv_gib", "kv_blocks", "block_size", "path", "kv_dtype")
-_SMALL: Final = 0.002
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,8 +80,11 @@ def _compare(stored: Mapping[str, Any], wheels: Wheels | None, limit_s: int) -> 
     for row in ROWS:
         if row.group != "stack":
             continue
-        if row.name not in stored or monotonic() - began_s > limit_s:
-            say("compiled", f"{row.name}: skipped, {'no stored answer' if row.name not in stored else 'no time left'}")
+        if row.name not in stored:
+            say("compiled", f"{row.name}: skipped, no stored answer")
+            continue
+        if monotonic() - began_s > limit_s:
+            say("compiled", f"{row.name}: skipped, no time left")
             continue
         for line in changes(stored[row.name], judge(row, wheels)):
             has_changed = True
@@ -97,7 +100,7 @@ def changes(before: Mapping[str, Any], now: Mapping[str, Any]) -> Iterator[str]:
         return
     for name in _COMPARED:
         old, new = before["built"][name], now["built"][name]
-        is_same = abs(old - new) <= _SMALL * abs(old) if isinstance(old, float) else old == new
+        is_same = abs(old - new) <= TOLERANCE * abs(old) if isinstance(old, float) else old == new
         if not is_same:
             yield f"{name} {old} before, {new} now"
 

@@ -1,11 +1,13 @@
-"""docs/authors/compiled.md: the planner's TPU rows next to upstream's own server and Google's compiler."""
+"""docs/authors/compiled.md: the planner's TPU rows next to vLLM's own server and Google's compiler."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from hashlib import sha256
 from typing import Any, Final
 
 from authors.compiled.answers import read_answers
+from authors.compiled.fit import fitted_rows
 from authors.compiled.rows import ROWS, STEPS, JudgedRow, half_of
+from authors.tables import table
 from planning.cost.subject import examine
 from scripts.plan.question import deployment_from
 from tpu_compiler.replaced import REPLACED
@@ -39,13 +41,6 @@ def page() -> str:
     )
 
 
-def _table(head: Sequence[str], rows: Iterator[Sequence[str]]) -> Iterator[str]:
-    yield f"| {' | '.join(head)} |"
-    yield f"| {' | '.join('---' for _ in head)} |"
-    yield from (f"| {' | '.join(row)} |" for row in rows)
-    yield ""
-
-
 def _wheels() -> Iterator[str]:
     yield "## Wheels"
     yield ""
@@ -55,7 +50,7 @@ def _wheels() -> Iterator[str]:
         (f"`{one.name}`", one.words, sha256(one.lock.read_bytes()).hexdigest()[:12], f"{one.download_gb:.1f}", one.gap)
         for one in WHEELS
     )
-    yield from _table(("lock", "packages", "SHA-256", "download, GB", "gap"), rows)
+    yield table("lock | packages | SHA-256 | download, GB | gap", rows)
 
 
 def _rows(answers: Mapping[str, Any], *groups: str) -> Iterator[tuple[JudgedRow, Any]]:
@@ -67,8 +62,8 @@ def _planned(answers: Mapping[str, Any]) -> Iterator[str]:
     yield ""
     yield "GiB are 2^30 bytes. The plan's figures are those of the day of the answer; a test compares them with today's plan."
     yield ""
-    head = ("server", "weights planned", "built", "KV cache planned", "built", "blocks planned", "built", "verdict")
-    yield from _table(head, (_planned_row(row, one) for row, one in _rows(answers, "stack", "other", "blocked")))
+    head = "server | weights planned | built | KV cache planned | built | blocks planned | built | verdict"
+    yield table(head, (_planned_row(row, one) for row, one in _rows(answers, "stack", "other", "blocked")))
     waiting = [row.name for row in ROWS if row.group != "grid" and row.name not in answers]
     if waiting:
         yield f"Not judged yet: {', '.join(waiting)}."
@@ -99,8 +94,8 @@ def _edges(answers: Mapping[str, Any]) -> Iterator[str]:
     yield "vLLM on TPU runs the sampler at the start before the KV cache exists, so the minimum does not count it whole."
     yield "Under load, 256 sequences on one chip take 1.25 GiB with their logits, which the recommended value does not count either."
     yield ""
-    head = ("server", "free", "largest program", "its inputs and it", "usable", "plan: minimum", "recommended")
-    yield from _table(head, (row for row in _edge_rows(answers)))
+    head = "server | free | largest program | its inputs and it | usable | plan: minimum | recommended"
+    yield table(head, _edge_rows(answers))
 
 
 def _edge_rows(answers: Mapping[str, Any]) -> Iterator[Sequence[str]]:
@@ -124,8 +119,8 @@ def _working_gib(program: Mapping[str, Any]) -> float:
 def _programs(answers: Mapping[str, Any]) -> Iterator[str]:
     yield "## Compiled programs, per device"
     yield ""
-    head = ("server", "program", "temporaries, GiB", "new outputs, GiB", "code, MiB", "seconds")
-    yield from _table(head, _program_rows(answers))
+    head = "server | program | temporaries, GiB | new outputs, GiB | code, MiB | seconds"
+    yield table(head, _program_rows(answers))
     yield "Seconds are those of two cores with other work beside it."
     yield ""
 
@@ -143,8 +138,6 @@ def _program_rows(answers: Mapping[str, Any]) -> Iterator[Sequence[str]]:
 
 
 def _fit(answers: Mapping[str, Any]) -> Iterator[str]:
-    from authors.compiled.fit import fitted_rows  # noqa: PLC0415 - only the page needs the planner's formula
-
     rows = tuple(fitted_rows(answers))
     yield "## Temporaries of a step, planned and compiled"
     yield ""
@@ -152,24 +145,16 @@ def _fit(answers: Mapping[str, Any]) -> Iterator[str]:
     yield "The list of rows was committed before the fit."
     yield "Steps of the stacks are not in the list."
     yield "That of tpu-v6e1 with 4,096 tokens is the program of `E2B v6e-1 256 seq auto 4096 tokens`, so it was fitted to."
-    yield "The largest miss is E4B on one chip, a stack."
     yield "Another shape, in which the hidden state too needs more per token in a long step, fits the first half as well (0.011 and 0.013 GiB)."
     yield "It misses two held-out rows by more than 0.1 GiB, so the choice between both shapes has seen the held-out half."
     yield ""
-    head = ("row", "half", "compiled, GiB", "planned, GiB", "difference")
-    yield from _table(
-        head,
-        (
-            (
-                name,
-                half_of(name),
-                f"{measured:.3f}",
-                f"{planned:.3f}",
-                f"{planned - measured:+.3f}",
-            )
-            for name, measured, planned in rows
-        ),
+    compared = (
+        (name, half_of(name), f"{measured:.3f}", f"{planned:.3f}", f"{planned - measured:+.3f}")
+        for name, measured, planned in rows
     )
+    yield table("row | half | compiled, GiB | planned, GiB | difference", compared)
+    worst, measured_gib, planned_gib = max(rows, key=lambda row: abs(row[2] - row[1]))
+    yield f"The largest miss is {worst}: {planned_gib - measured_gib:+.3f} GiB."
     held = [abs(planned - measured) for name, measured, planned in rows if half_of(name) == "held out"]
     if held:
         yield f"Held out: {len(held)} rows, largest difference {max(held):.3f} GiB."
@@ -182,6 +167,4 @@ def _fit(answers: Mapping[str, Any]) -> Iterator[str]:
 def _replaced() -> Iterator[str]:
     yield "## Replaced functions"
     yield ""
-    yield from _table(
-        ("function", "replaced by", "could hide"), ((f"`{one.name}`", one.by, one.could_hide) for one in REPLACED)
-    )
+    yield table("function | replaced by | could hide", ((f"`{one.name}`", one.by, one.could_hide) for one in REPLACED))

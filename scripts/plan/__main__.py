@@ -112,7 +112,9 @@ def _plan(options: PlanOptions) -> ExitCode:
     if moved:
         say("plan", f"`gemma up {question.stack}` will refuse these settings. {moved}")
         return ExitCode.REFUSED
-    return judgement.exit_code if judgement else ExitCode.DONE if plan.fits else ExitCode.REFUSED
+    if judgement is not None:
+        return judgement.exit_code
+    return ExitCode.DONE if plan.fits else ExitCode.REFUSED
 
 
 def _shown(options: PlanOptions, subject: "Subject", plan: "Plan", wording: "Wording") -> "CompileVerdict | None":

@@ -126,7 +126,8 @@ def planned_of(plan: Plan) -> Planned:
 def compile_question(question: Question, subject: Subject, plan: Plan, programs: str) -> CompileQuestion:
     """Return what the judge builds: the words that the stack sends, or those of the planned options without a stack."""
     require_topology(subject.resolved)
-    settings, device = settings_of(question) if question.stack else None, subject.resolved.accelerator
+    settings = settings_of(question) if question.stack else None
+    device = subject.resolved.accelerator
     drafter = named_drafter(plan.vllm) or ""
     return CompileQuestion(
         arguments=_arguments(settings, plan),

@@ -41,7 +41,7 @@ def main(request_path: str) -> None:
 
 
 def _send(events: Events, error: Exception) -> None:
-    from tpu_compiler.server.refusals import is_refusal  # noqa: PLC0415 - imports vLLM, which comes after JAX's devices
+    from tpu_compiler.server.refusals import is_refusal  # noqa: PLC0415 - imports vLLM, after the environment is set
 
     if not is_refusal(error):
         events.send("failed", stage=events.current_stage, words=f"{type(error).__name__}: {words_of(error)}")
@@ -57,8 +57,8 @@ def _judge(request: dict[str, Any], events: Events) -> None:
     for module in ("flax.nnx", "torchax"):
         import_module(module)
 
-    from tpu_compiler.server.devices import describe_slice  # noqa: PLC0415
-    from tpu_compiler.server.programs import Programs, let_jit_take_shapes  # noqa: PLC0415
+    from tpu_compiler.server.devices import describe_slice  # noqa: PLC0415 - imports JAX, after the environment is set
+    from tpu_compiler.server.programs import Programs, let_jit_take_shapes  # noqa: PLC0415 - the same
 
     events.stage("devices")
     devices = describe_slice(request["topology"], request["chips_per_host"])
