@@ -1,0 +1,73 @@
+"""`python -m authors.real` (`make real`): judge the simulated parts with real Docker, gcsfuse, vLLM and provider plugins.
+
+Each part gets what it needs on this machine, runs, and ends what it started. A judge that this machine cannot have is "not judged".
+"""
+
+import argparse
+import json
+import os
+import shutil
+import signal
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Final
+
+from authors.real.home import DEFAULT_FOLDER, RealHome, say
+from authors.real.rows import NotJudgedError, Row, Verdict, documents, markdown
+
+Part = Callable[[RealHome], Sequence[Row]]
+
+
+PARTS: Final[Mapping[str, Part]] = {}
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Return 0 if nothing failed, 1 if something failed, 2 if nothing could be judged, 130 if interrupted."""
+    options = _parser().parse_args(arguments)
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.default_int_handler)
+    home = RealHome(folder=options.folder.resolve())
+    shutil.rmtree(home.results, ignore_errors=True)
+    home.results.mkdir(parents=True)
+    rows: list[Row] = []
+    try:
+        for name in options.part or PARTS:
+            say(f"part {name}")
+            rows += judged(name, home)
+    except KeyboardInterrupt:
+        say("interrupted. Everything that the run started was stopped.")
+        return 130
+    text = markdown(rows)
+    (home.results / "report.md").write_text(text + "\n", encoding="utf-8")
+    print(json.dumps({"rows": documents(rows)}, indent=2) if options.json else text)
+    if target := os.environ.get("GITHUB_STEP_SUMMARY"):
+        with Path(target).open("a", encoding="utf-8") as stream:
+            stream.write(text + "\n")
+    return exit_code(rows)
+
+
+def judged(name: str, home: RealHome) -> Sequence[Row]:
+    """Run one part. If its judge is missing, its only row is "not judged"."""
+    try:
+        return PARTS[name](home)
+    except NotJudgedError as reason:
+        return [Row(judge=name, version="", judged="everything", verdict=Verdict.NOT_JUDGED, note=str(reason))]
+
+
+def exit_code(rows: Sequence[Row]) -> int:
+    """Return the exit code of a run."""
+    verdicts = {row.verdict for row in rows}
+    return 1 if Verdict.FAILED in verdicts else 0 if Verdict.PASSED in verdicts else 2
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m authors.real", description=__doc__)
+    parser.add_argument("--part", action="append", choices=tuple(PARTS), help="only this part; repeatable")
+    parser.add_argument("--folder", type=Path, default=DEFAULT_FOLDER, help="folder of the installed parts and results")
+    parser.add_argument("--json", action="store_true", help="print the rows as JSON")
+    return parser
+
+
+if __name__ == "__main__":
+    sys.exit(main())
