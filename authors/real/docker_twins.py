@@ -16,6 +16,7 @@ from typing import Final
 
 from authors.real.rows import JudgeReport, require
 from contracts.guest_attributes import DOCKER_HINT
+from localcloud.json_values import JsonObject
 from localcloud.running.shims import MACHINE_COMMANDS, install
 from localcloud.running.shims.machine import FOLDER_VARIABLE, write_json
 
@@ -46,9 +47,6 @@ class TwinCase:
     argv: tuple[str, ...]
     before: tuple[tuple[str, ...], ...] = ()
     compared: tuple[str, ...] = ("code", "errors")
-
-
-Docker = Callable[[Sequence[str]], Said]
 
 
 def normalized(text: str) -> str:
@@ -122,9 +120,9 @@ def simulated_docker(folder: Path, image: str, port: int) -> Generator[Docker]:
     threading.Thread(target=server.serve_forever, daemon=True).start()
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
-    machine = {"name": "twin", "address": "127.0.0.1", "accelerator": "", "clockSpeed": 1000, "paths": {}}
+    machine: JsonObject = {"name": "twin", "address": "127.0.0.1", "accelerator": "", "clockSpeed": 1000}
     registry = f"http://127.0.0.1:{server.server_address[1]}"
-    write_json(folder / "machine.json", {**machine, "baseUrl": registry, "initPid": os.getpid()})
+    write_json(folder / "machine.json", {**machine, "baseUrl": registry, "initPid": os.getpid(), "paths": {}})
     commands = {"docker": MACHINE_COMMANDS["docker"]}
     program = install(folder / "bin", commands, {FOLDER_VARIABLE: str(folder)}) / "docker"
     simulated = Docker(program=str(program), environment={"DOCKER_CONFIG": str(folder / "client")}, port=port)

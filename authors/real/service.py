@@ -18,8 +18,16 @@ _POLL_S: Final = 0.1
 class Service:
     """A program in its own session, so that Ctrl-C reaches only the run, which then stops it. Its outputs are appended to the log."""
 
-    def __init__(self, command: Sequence[str], log: Path, environment: Mapping[str, str] | None = None) -> None:
+    def __init__(
+        self,
+        command: Sequence[str],
+        log: Path,
+        environment: Mapping[str, str] | None = None,
+        *,
+        folder: Path | None = None,
+    ) -> None:
         self.command = command
+        self.folder = folder
         self.log = log
         self._environment = {**os.environ, **(environment or {})}
         self._process: subprocess.Popen[bytes] | None = None
@@ -40,6 +48,7 @@ class Service:
             self._process = subprocess.Popen(
                 self.command,
                 env=self._environment,
+                cwd=self.folder,
                 stdin=subprocess.DEVNULL,
                 stdout=stream,
                 stderr=stream,
