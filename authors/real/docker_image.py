@@ -1,6 +1,5 @@
 """An image of a small Debian in place of vLLM's: its programs run the interpreter, the packages and the server that a machine's docker mounts."""
 
-import io
 import shutil
 import tarfile
 from pathlib import Path
@@ -32,9 +31,10 @@ PROGRAMS: Final = {
     + _SIMULATED.removeprefix("#!/bin/sh\n")
     + 'localcloud.vllm vllm "$@"\n',
     "usr/local/bin/hf": f'{_SIMULATED}localcloud.vllm hf "$@"\n',
-    "otelcol-google": f"{_SIMULATED}localcloud.running.shims.collector $COLLECTOR_PROBLEM\n",
+    "otelcol-google": '#!/bin/sh\ntest -z "$COLLECTOR_PROBLEM" || exit 1\n'
+    "trap 'exit 0' TERM\nwhile :; do sleep 1 & wait; done\n",
 }
-"""Programs of the images. COLLECTOR_PROBLEM makes the collector stop with this message."""
+"""Programs of the images. The collector is no root and cannot read the interpreter. COLLECTOR_PROBLEM makes it stop."""
 SERVER_ENTRY_POINT, COLLECTOR_ENTRY_POINT = '["vllm", "serve"]', '["/otelcol-google"]'
 _PATH: Final = "ENV PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 _LIMIT_S: Final = 1200.0
@@ -69,15 +69,10 @@ def base_archive(home: RealHome) -> Path:
     return archive
 
 
-def failing_archive(folder: Path, mode: int | None) -> Path:
-    """Return the archive of an image whose server has these rights as a file; None: it has no server."""
-    archive = folder / f"failing-{mode or 0:o}.tar"
-    with tarfile.open(archive, "w") as tar:
-        for name in ("usr/local/bin/vllm",) if mode is not None else ():
-            text = PROGRAMS[name].encode()
-            entry = tarfile.TarInfo(name)
-            entry.size, entry.mode = len(text), mode or 0
-            tar.addfile(entry, io.BytesIO(text))
+def empty_archive(folder: Path) -> Path:
+    """Return the archive of an image without any file, so without a server."""
+    archive = folder / "empty.tar"
+    tarfile.open(archive, "w").close()
     return archive
 
 

@@ -20,7 +20,7 @@ from authors.real.docker_image import (
     PYTHON,
     SERVER_ENTRY_POINT,
     base_archive,
-    failing_archive,
+    empty_archive,
     pushed,
 )
 from authors.real.home import ROOT, RealHome
@@ -37,8 +37,6 @@ _REGION: Final = "us-east5"
 _HOST_ADDRESS: Final = "127.0.0.77"
 HOSTS: Final = {f"{_REGION}-docker.pkg.dev": _HOST_ADDRESS, "us-docker.pkg.dev": _HOST_ADDRESS}
 """Google's registries on loopback, where Docker permits plain HTTP."""
-FAILING_MODES: Final[Mapping[int, int | None]] = {126: 0o644, 127: None}
-"""Rights of the server's file in an image that docker cannot start, by docker's exit code. None: the image lacks it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,8 +48,8 @@ class RealMachines:
     registry: Registry
     relay: BreakingRelay
     image: str
-    failing: Mapping[int, str]
-    """Digests of images that docker cannot start, by docker's exit code."""
+    empty: str
+    """Digest of an image without a server."""
     program: Path
 
     def use(self, daemon: DockerDaemon, **variables: str) -> None:
@@ -96,10 +94,7 @@ def real_machines(
         archive = base_archive(home)
         digest = pushed(daemon, archive, repository, SERVER_ENTRY_POINT)
         collector = pushed(daemon, archive, COLLECTOR_REPOSITORY, COLLECTOR_ENTRY_POINT)
-        failing = {
-            code: pushed(daemon, failing_archive(home.folder, mode), repository, SERVER_ENTRY_POINT)
-            for code, mode in FAILING_MODES.items()
-        }
+        empty = pushed(daemon, empty_archive(home.folder), repository, SERVER_ENTRY_POINT)
         program = home.folder / "docker-here"
         project = ends.enter_context(
             project_in_cloud(
@@ -110,15 +105,14 @@ def real_machines(
                 replaced={IMAGES["vllm-tpu"].digest: digest, COLLECTOR_DIGEST: collector},
             )
         )
-        upstream = [f"docker.io/vllm/vllm-tpu@{one}" for one in failing.values()]
-        project.send("POST", "admin/images", {"images": upstream})
+        project.send("POST", "admin/images", {"images": [f"docker.io/vllm/vllm-tpu@{empty}"]})
         machines = RealMachines(
             project=project,
             daemon=daemon,
             registry=registry,
             relay=relay,
             image=f"{repository}@{digest}",
-            failing=failing,
+            empty=empty,
             program=program,
         )
         machines.use(daemon, **(variables or {}))

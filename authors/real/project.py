@@ -92,7 +92,7 @@ class ProjectInCloud:
 
     def pulumi(self, *words: str, given: str = "") -> str:
         """Run Pulumi's command line and return its outputs. Raises DifferenceError if it fails."""
-        code, text = self.run(["pulumi", *words, "--non-interactive"], given=given)
+        code, text = self.run(["pulumi", "--non-interactive", *words], given=given)
         if code:
             raise DifferenceError(f"`pulumi {' '.join(words)}` ended with {code}: {text.strip()[-300:]}")
         return text

@@ -13,23 +13,25 @@ from typing import Any, NoReturn
 DROPPED = ("RLIMIT_MEMLOCK", "CAP_SYS_RESOURCE")
 
 
-def without_rights(config: Path) -> None:
-    """Write a bundle's configuration again without the rights."""
-    document: dict[str, Any] = json.loads(config.read_text(encoding="utf-8"))
-    process: dict[str, Any] = document["process"]
+def drop_rights(process: dict[str, Any]) -> None:
+    """Remove the rights from the description of a process."""
     process["rlimits"] = [limit for limit in process.get("rlimits", []) if limit["type"] not in DROPPED]
     capabilities: dict[str, list[str]] = process.get("capabilities") or {}
     process["capabilities"] = {
         kind: [name for name in names if name not in DROPPED] for kind, names in capabilities.items()
     }
-    config.write_text(json.dumps(document), encoding="utf-8")
 
 
 def main(argv: Sequence[str]) -> NoReturn:
-    """Change the bundle that --bundle names, if there is one, and run runc."""
+    """Change the bundle of a new container, or the process that runs in one, and run runc."""
     words = [part for word in argv for part in word.split("=", 1)]
-    if "--bundle" in words:
-        without_rights(Path(words[words.index("--bundle") + 1]) / "config.json")
+    files = {"--bundle": "config.json", "--process": ""}
+    for option, name in files.items():
+        if option in words:
+            path = Path(words[words.index(option) + 1], name)
+            document: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+            drop_rights(document["process"] if name else document)
+            path.write_text(json.dumps(document), encoding="utf-8")
     os.execvp("runc", ["runc", *argv])  # noqa: S606 - runc of the system
 
 
