@@ -14,12 +14,13 @@ from pathlib import Path
 from typing import Final
 
 from authors.real.home import DEFAULT_FOLDER, RealHome, say
+from authors.real.mount import judged_mount
 from authors.real.rows import NotJudgedError, Row, Verdict, documents, markdown
 
 Part = Callable[[RealHome], Sequence[Row]]
 
 
-PARTS: Final[Mapping[str, Part]] = {}
+PARTS: Final[Mapping[str, Part]] = {"mount": judged_mount}
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
