@@ -92,11 +92,11 @@ class Store:
         await response.prepare(request)
         began_s, sent = time.monotonic(), 0
         async for chunk in content.iter_chunked(_CHUNK_BYTES):
-            await response.write(chunk)
             sent += len(chunk)
-            self.reads.content_bytes += len(chunk) * is_content
-            if network.bytes_per_s:
+            if network.bytes_per_s:  # the last bytes arrive no earlier than the network sends them
                 await asyncio.sleep(began_s + sent / network.bytes_per_s - time.monotonic())
+            await response.write(chunk)
+            self.reads.content_bytes += len(chunk) * is_content
         await response.write_eof()
 
 
