@@ -15,12 +15,15 @@ from typing import Final
 
 from authors.real.docker import judge_docker
 from authors.real.home import DEFAULT_FOLDER, RealHome, say
+from authors.real.docker import judge_docker
+from authors.real.home import DEFAULT_FOLDER, RealHome, say
+from authors.real.mount import judge_mount
 from authors.real.rows import DifferenceError, NotJudgedError, Row, Verdict, documents, markdown
 
 Part = Callable[[RealHome], Sequence[Row]]
 
 
-PARTS: Final[Mapping[str, Part]] = {"docker": judge_docker}
+PARTS: Final[Mapping[str, Part]] = {"docker": judge_docker, "mount": judge_mount}
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
