@@ -15,8 +15,6 @@ from typing import Final
 
 from authors.real.docker import judge_docker
 from authors.real.home import DEFAULT_FOLDER, RealHome, say
-from authors.real.docker import judge_docker
-from authors.real.home import DEFAULT_FOLDER, RealHome, say
 from authors.real.mount import judge_mount
 from authors.real.rows import DifferenceError, NotJudgedError, Row, Verdict, documents, markdown
 
