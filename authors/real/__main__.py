@@ -13,13 +13,15 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
+from authors.real.answers import judge_answers
 from authors.real.home import DEFAULT_FOLDER, RealHome, say
 from authors.real.rows import NotJudgedError, Row, Verdict, documents, markdown
+from authors.real.server import judge_server
 
 Part = Callable[[RealHome], Sequence[Row]]
 
 
-PARTS: Final[Mapping[str, Part]] = {}
+PARTS: Final[Mapping[str, Part]] = {"server": judge_server, "answers": judge_answers}
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

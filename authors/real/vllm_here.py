@@ -14,7 +14,8 @@ import signal
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import NoReturn, Optional
+from pathlib import Path
+from typing import NoReturn
 
 MODEL = "models/oracle/tiny-gemma-4"
 MOST_TOKENS = 8192
@@ -27,7 +28,7 @@ LISTS = ("--lora-modules", "--middleware", "--served-model-name", "--api-key", "
 _POLL_S = 0.2
 _END_S = 10.0
 
-Change = Callable[[str], Optional[str]]
+Change = Callable[[str], str | None]
 """Returns the value that an option gets here, or None if the option is left out."""
 
 
@@ -47,7 +48,7 @@ def _at_most_the_model(value: str) -> str:
     return str(min(int(value), MOST_TOKENS)) if value.isdecimal() else value
 
 
-def _without_drafter(value: str) -> Optional[str]:
+def _without_drafter(value: str) -> str | None:
     """Leave out a draft model, which the tiny model does not have. N-grams need none."""
     try:
         config = json.loads(value)
@@ -75,7 +76,7 @@ CHANGES: "Mapping[str, Change]" = {
 
 def options_of(words: "Sequence[str]") -> "list[list[str]]":
     """Return the words of each option: its name, and its values. A value after `=` stays in the name's word."""
-    found: "list[list[str]]" = []
+    found: list[list[str]] = []
     for word in words:
         if word.startswith("-") or not found:
             found.append([word])
@@ -87,11 +88,11 @@ def options_of(words: "Sequence[str]") -> "list[list[str]]":
 def here(words: "Sequence[str]", folder: str, variables: "Mapping[str, str]") -> "tuple[list[str], list[str]]":
     """Return the words after `vllm serve` for this machine, and a text for each replacement."""
     model, *rest = words
-    changes: "dict[str, Change]" = dict(CHANGES)
+    changes: dict[str, Change] = dict(CHANGES)
     for option, variable in (("--host", "VLLM_SIM_BIND_HOST"), ("--port", "VLLM_SIM_BIND_PORT")):
         if variables.get(variable):
             changes[option] = lambda _value, bound=variables[variable]: bound
-    made, said = [os.path.join(folder, MODEL)], ["model -> " + MODEL]
+    made, said = [str(Path(folder, MODEL))], ["model -> " + MODEL]
     for option in options_of(rest):
         name, equals, value = option[0].partition("=")
         before = value if equals else " ".join(option[1:])
@@ -111,6 +112,15 @@ def here(words: "Sequence[str]", folder: str, variables: "Mapping[str, str]") ->
     return made, said
 
 
+def value_of(name: str, words: "Sequence[str]") -> str:
+    """Return the value of an option, empty without it."""
+    for option in options_of(words):
+        given, equals, value = option[0].partition("=")
+        if given == name:
+            return value if equals else " ".join(option[1:])
+    return ""
+
+
 def environment(variables: "Mapping[str, str]", folder: str) -> "dict[str, str]":
     """Return vLLM's variables: the container's own, without the simulator's, offline."""
     own = {
@@ -120,7 +130,7 @@ def environment(variables: "Mapping[str, str]", folder: str) -> "dict[str, str]"
     }
     if variables.get("VLLM_SIM_PYTHONPATH"):
         own["PYTHONPATH"] = variables["VLLM_SIM_PYTHONPATH"]
-    path = os.pathsep.join((os.path.join(folder, "venv", "bin"), variables.get("PATH", os.defpath)))
+    path = os.pathsep.join((str(Path(folder, "venv", "bin")), variables.get("PATH", os.defpath)))
     return {**own, **OFFLINE, "PATH": path, "PYTHONUNBUFFERED": "1"}
 
 
@@ -160,16 +170,18 @@ def _has_ended(parent: int) -> bool:
 def main(arguments: "Sequence[str]", variables: "Mapping[str, str]") -> NoReturn:
     """Replace the words, announce the start, and become vLLM."""
     words = list(arguments)
-    if words and os.path.basename(words[0]) == "vllm":
+    if words and Path(words[0]).name == "vllm":
         words = words[1:]
     folder = variables["REAL_ORACLE"]
-    program = os.path.join(folder, "venv", "bin", "vllm")
+    program = str(Path(folder, "venv", "bin", "vllm"))
     if words[:1] != ["serve"] or len(words) == 1:
         os.execve(program, [program, *words], environment(variables, folder))  # noqa: S606 - vLLM itself refuses them
     made, said = here(words[1:], folder, variables)
     if variables.get("K_SERVICE"):
-        port = variables.get("PORT", "8000")
-        print(f"{PLANNED_MARK} port {port}, 0 simulated seconds. The server and its times are real.", flush=True)
+        print(
+            f"{PLANNED_MARK} port {value_of('--port', words) or '8000'}, 0 simulated seconds. The server and its times are real.",
+            flush=True,
+        )
     print(f"vllm_here: {'; '.join(said)}", file=sys.stderr, flush=True)
     watch(variables.get("VLLM_SIM_LIFELINE", ""))
     os.execve(program, [program, "serve", *made], environment(variables, folder))  # noqa: S606 - the same process
