@@ -195,7 +195,9 @@ class StackLife:
         return [message_of(text)]
 
     def _teardown(self) -> list[str]:
-        found = _json_of(self.project.gemma("teardown", STACK, "--yes", "--json"))
+        self.project.gemma(
+            "teardown", STACK, "--yes", "--json"
+        )  # exit code 0: every list was read, and no resource is left
         took_s = until(lambda: not servers(self.oracle), _GONE_LIMIT_S)
         return [f"{len(found.get('deleted') or ())} resources deleted by the search, vLLM gone after {took_s:.0f} s"]
 
