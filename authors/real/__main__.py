@@ -13,15 +13,24 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
+from authors.real.answers import judge_answers
 from authors.real.docker import judge_docker
+from authors.real.docker_server import judge_tpu_server
 from authors.real.home import DEFAULT_FOLDER, RealHome, say
 from authors.real.mount import judge_mount
 from authors.real.rows import DifferenceError, NotJudgedError, Row, Verdict, documents, markdown
+from authors.real.server import judge_server
 
 Part = Callable[[RealHome], Sequence[Row]]
 
 
-PARTS: Final[Mapping[str, Part]] = {"docker": judge_docker, "mount": judge_mount}
+PARTS: Final[Mapping[str, Part]] = {
+    "docker": judge_docker,
+    "tpu-server": judge_tpu_server,
+    "server": judge_server,
+    "answers": judge_answers,
+    "mount": judge_mount,
+}
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

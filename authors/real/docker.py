@@ -11,7 +11,7 @@ from authors.real.docker_machine import (
     RealMachines,
     free_port,
     lacks_sys_resource,
-    mounts,
+    needed_mounts,
     real_daemon,
     real_machines,
     server_variables,
@@ -46,7 +46,7 @@ def judge_docker(home: RealHome) -> Sequence[Row]:
 def _judge_twins(home: RealHome, machines: RealMachines, report: JudgeReport) -> None:
     folder = home.folder / "twin"
     project = machines.project.folder
-    options = [f"--volume={path}:{path}:ro" for path in mounts(project)]
+    options = [f"--volume={path}:{path}:ro" for path in needed_mounts(project)]
     options += [f"--env={name}={value}" for name, value in server_variables(project).items()]
     real = Docker(program="docker", environment=machines.daemon.environment, port=free_port(), of_run=tuple(options))
     with simulated_docker(folder, machines.image, free_port()) as simulated:

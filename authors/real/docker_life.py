@@ -8,11 +8,12 @@ import urllib.request
 from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from http import HTTPStatus
 from typing import Any, Final, cast
 
 from authors.real.daemon import DockerDaemon
-from authors.real.docker_machine import RealMachines, lacks_sys_resource
-from authors.real.rows import DifferenceError, JudgeReport, require
+from authors.real.docker_machine import LIMIT_S, RealMachines, lacks_sys_resource
+from authors.real.rows import JudgeReport, require
 from contracts.exit_codes import ExitCode
 from contracts.guest_attributes import FAILED, READY, WAITING_FOR_DOCKER
 from vm_agent.base import CONTAINER, HASH_LABEL
@@ -21,12 +22,11 @@ from vm_agent.observe import COLLECTOR_NAME
 STACK: Final = "tpu-v6e1-e4b"
 HF_CANARY: Final = "hf_realCanary0123456789"
 KEY_CANARY: Final = "realkeycanary0123456789"
-_LIMIT_S: Final = 180.0
-_POLL_S: Final = 0.5
 _DIRECT: Final = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 _CAPABILITIES: Final = {"IPC_LOCK", "SYS_RESOURCE"}
 _IPC_LOCK_BIT: Final = 14
 _AWAY_S: Final = 20.0
+_ANSWER_LIMIT_S: Final = 10.0
 _BREAKS_AFTER_BYTES: Final = 200_000
 _BROKEN_PULLS: Final = 2
 
@@ -40,19 +40,13 @@ class DockerLife:
 
     def status(self) -> Mapping[str, Any]:
         """Return the facts of `gemma status --json`."""
-        text = self.machines.project.gemma("status", STACK, "--json", allowed=(0, 1, 2))
-        return cast("Mapping[str, Any]", json.loads(text[text.index("{") :])["stacks"][0]["cloud"])
+        return self.machines.cloud_facts(STACK)
 
-    def until(self, condition: Callable[[], object], what: str, limit_s: float = _LIMIT_S) -> float:
+    def until(self, condition: Callable[[], object], what: str, limit_s: float = LIMIT_S) -> float:
         """Wait for a condition and return the seconds. Raises DifferenceError after the limit."""
-        began_s = time.monotonic()
-        while not condition():
-            if time.monotonic() - began_s > limit_s:
-                raise DifferenceError(f"{what} did not happen within {limit_s:.0f} s: {self.status()}")
-            time.sleep(_POLL_S)
-        return time.monotonic() - began_s
+        return self.machines.until(condition, what, limit_s)
 
-    def until_phase(self, phase: str, limit_s: float = _LIMIT_S) -> float:
+    def until_phase(self, phase: str, limit_s: float = LIMIT_S) -> float:
         """Wait until the machine publishes a phase, and return the seconds."""
         return self.until(lambda: self.status().get("phase") == phase, f"phase {phase}", limit_s)
 
@@ -235,13 +229,13 @@ def _long_request(life: DockerLife) -> Generator[list[bytes]]:
     asked = urllib.request.Request(f"{address}/v1/completions", data=json.dumps(body).encode(), headers=headers)  # noqa: S310
 
     def read() -> None:
-        with suppress(OSError, urllib.error.URLError), _DIRECT.open(asked, timeout=_LIMIT_S) as answer:
+        with suppress(OSError, urllib.error.URLError), _DIRECT.open(asked, timeout=LIMIT_S) as answer:
             lines.extend(line.strip() for line in answer if line.strip())
 
     thread = threading.Thread(target=read, daemon=True)
     thread.start()
     yield lines
-    thread.join(_LIMIT_S)
+    thread.join(LIMIT_S)
 
 
 def _rolled_back(life: DockerLife, said: str) -> str:
@@ -265,11 +259,16 @@ def _judge_absent_docker(life: DockerLife) -> None:
         time.sleep(_AWAY_S)
         daemon.start()
         notes.append(f"ready {life.until_phase(READY):.0f} s after the daemon's start")
-    with report.judging("a daemon that is killed, and its containers end with the next one") as notes:
+    with report.judging("a daemon that is killed: the server goes on, and the next daemon ends it") as notes:
+        before, health = _id(life), f"{life.address()}/health"
         daemon.kill()
-        life.until_phase(WAITING_FOR_DOCKER, 60)
+        time.sleep(_AWAY_S)
+        with _DIRECT.open(health, timeout=_ANSWER_LIMIT_S) as answer:
+            require(answer.status == HTTPStatus.OK, f"/health answers {answer.status}")
+        require(life.status()["phase"] == READY, f"the phase of a server that answers is {life.status()['phase']}")
         daemon.start()
-        notes.append(f"ready {life.until_phase(READY):.0f} s after the daemon's start")
+        life.until(lambda: _id(life) not in ("", before), "a new container")
+        notes.append(f"ready {life.until_phase(READY):.0f} s after it")
 
 
 def _judge_collector(life: DockerLife) -> None:

@@ -6,11 +6,12 @@ import shlex
 import shutil
 import socket
 import sys
-from collections.abc import Generator, Mapping
+import time
+from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Any, Final, cast
 
 from authors.real import docker_here, runtime_here
 from authors.real.daemon import DockerDaemon, running_daemon
@@ -27,11 +28,13 @@ from authors.real.home import ROOT, RealHome
 from authors.real.project import ProjectInCloud, project_in_cloud
 from authors.real.registry import Registry, running_registry
 from authors.real.relay import BreakingRelay, breaking_relay
-from authors.real.rows import NotJudgedError
+from authors.real.rows import DifferenceError, NotJudgedError
 from contracts.collector import COLLECTOR_DIGEST, COLLECTOR_REPOSITORY
 from localcloud.running.shims import DOCKER_PROGRAM
 from planning.data.images import IMAGES
 
+LIMIT_S: Final = 300.0
+_POLL_S: Final = 0.5
 SYS_RESOURCE_BIT: Final = 24
 _REGION: Final = "us-east5"
 _HOST_ADDRESS: Final = "127.0.0.77"
@@ -51,10 +54,28 @@ class RealMachines:
     empty: str
     """Digest of an image without a server."""
     program: Path
+    variables: Mapping[str, str]
+    """Variables of each container, besides the ones that its programs need."""
+    mounts: tuple[str, ...]
+    """Folders that each container gets at their own paths, read-only."""
 
-    def use(self, daemon: DockerDaemon, **variables: str) -> None:
+    def use(self, daemon: DockerDaemon, **more: str) -> None:
         """Give the machines another daemon, or more variables in each container."""
-        write_program(self.program, daemon, self.project.folder, variables)
+        write_program(self.program, daemon, self.project.folder, self.mounts, {**self.variables, **more})
+
+    def cloud_facts(self, stack: str) -> Mapping[str, Any]:
+        """Return what `gemma status --json` says of a stack's machine."""
+        text = self.project.gemma("status", stack, "--json", allowed=(0, 1, 2))
+        return cast("Mapping[str, Any]", json.loads(text[text.index("{") :])["stacks"][0]["cloud"])
+
+    def until(self, condition: Callable[[], object], what: str, limit_s: float = LIMIT_S) -> float:
+        """Wait for a condition and return the seconds. Raises DifferenceError after the limit."""
+        began_s = time.monotonic()
+        while not condition():
+            if time.monotonic() - began_s > limit_s:
+                raise DifferenceError(f"{what} did not happen within {limit_s:.0f} s")
+            time.sleep(_POLL_S)
+        return time.monotonic() - began_s
 
 
 def lacks_sys_resource() -> bool:
@@ -79,9 +100,15 @@ def real_daemon(home: RealHome, name: str) -> Generator[DockerDaemon]:
 
 @contextmanager
 def real_machines(
-    home: RealHome, *, name: str, stack: str, speed: float, variables: Mapping[str, str] | None = None
+    home: RealHome,
+    *,
+    name: str,
+    stack: str,
+    speed: float,
+    variables: Mapping[str, str] | None = None,
+    mounts: tuple[str, ...] = (),
 ) -> Generator[RealMachines]:
-    """Start everything for the machines of one TPU stack, and end it. `variables` are set in each container. Raises NotJudgedError."""
+    """Start everything for the machines of one TPU stack, and end it. `variables` and `mounts` are those of each container. Raises NotJudgedError."""
     with ExitStack() as ends:
         registry = ends.enter_context(running_registry(home, name=name))
         host, _, port = registry.address.rpartition(":")
@@ -114,12 +141,14 @@ def real_machines(
             image=f"{repository}@{digest}",
             empty=empty,
             program=program,
+            variables=variables or {},
+            mounts=(*needed_mounts(project.folder), *mounts),
         )
-        machines.use(daemon, **(variables or {}))
+        machines.use(daemon)
         yield machines
 
 
-def mounts(project: Path) -> tuple[str, ...]:
+def needed_mounts(project: Path) -> tuple[str, ...]:
     """Return the folders that each container needs: the interpreter with its packages, and the project."""
     return (sys.base_prefix, sys.prefix, str(project))
 
@@ -129,12 +158,14 @@ def server_variables(project: Path) -> dict[str, str]:
     return {PYTHON: sys.executable, PACKAGES: str(project / "packages")}
 
 
-def write_program(path: Path, daemon: DockerDaemon, project: Path, variables: Mapping[str, str]) -> None:
+def write_program(
+    path: Path, daemon: DockerDaemon, project: Path, mounts: Sequence[str], variables: Mapping[str, str]
+) -> None:
     """Write the program that the machines run as `docker`."""
     own = {
         docker_here.CLIENT: shutil.which("docker") or "docker",
         "DOCKER_HOST": daemon.host,
-        docker_here.MOUNTS: ":".join(mounts(project)),
+        docker_here.MOUNTS: ":".join(mounts),
         docker_here.SERVER: json.dumps({**server_variables(project), **variables}),
         "PYTHONPATH": f"{ROOT}:{ROOT / 'packages'}",
     }

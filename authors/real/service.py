@@ -38,6 +38,11 @@ class Service:
         return self._process is not None and self._process.poll() is None
 
     @property
+    def exit_code(self) -> int | None:
+        """Exit code of the last started process, None while it runs."""
+        return self._process.poll() if self._process is not None else None
+
+    @property
     def process_id(self) -> int:
         """The id of the last started process, 0 if none was started."""
         return self._process.pid if self._process is not None else 0
