@@ -195,11 +195,10 @@ class StackLife:
         return [message_of(text)]
 
     def _teardown(self) -> list[str]:
-        self.project.gemma(
-            "teardown", STACK, "--yes", "--json"
-        )  # exit code 0: every list was read, and no resource is left
+        # Exit code 0: every list was read, and no resource is left.
+        self.project.gemma("teardown", STACK, "--yes")
         took_s = until(lambda: not servers(self.oracle), _GONE_LIMIT_S)
-        return [f"{len(found.get('deleted') or ())} resources deleted by the search, vLLM gone after {took_s:.0f} s"]
+        return [f"vLLM gone after {took_s:.0f} s"]
 
     def _newest_log(self) -> Path:
         logs = sorted((self.project.state / "logs").glob(f"gemma-{STACK}-*.log"), key=lambda path: path.stat().st_mtime)
