@@ -195,7 +195,8 @@ class StackLife:
         return [message_of(text)]
 
     def _teardown(self) -> list[str]:
-        self.project.gemma("teardown", STACK, "--yes")  # exit code 0: every list was read, and no resource is left
+        # Exit code 0: every list was read, and no resource is left.
+        self.project.gemma("teardown", STACK, "--yes")
         took_s = until(lambda: not servers(self.oracle), _GONE_LIMIT_S)
         return [f"vLLM gone after {took_s:.0f} s"]
 
