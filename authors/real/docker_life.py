@@ -27,6 +27,7 @@ _CAPABILITIES: Final = {"IPC_LOCK", "SYS_RESOURCE"}
 _IPC_LOCK_BIT: Final = 14
 _AWAY_S: Final = 20.0
 _ANSWER_LIMIT_S: Final = 10.0
+_COLLECTOR_LIMIT_S: Final = 100.0
 _BREAKS_AFTER_BYTES: Final = 200_000
 _BROKEN_PULLS: Final = 2
 
@@ -273,10 +274,11 @@ def _judge_absent_docker(life: DockerLife) -> None:
 
 def _judge_collector(life: DockerLife) -> None:
     with life.report.judging("the collector runs, and one that stops after each start is reported") as notes:
-        state = life.inspected(COLLECTOR_NAME)["State"]["Status"]
-        require(state == "running", f"the collector is {state}")
-        life.machines.use(life.machines.daemon, COLLECTOR_PROBLEM="broken")
-        life.machines.daemon.docker("rm", "--force", COLLECTOR_NAME)
+        status = ("inspect", "--format={{.State.Status}} {{.State.ExitCode}}", COLLECTOR_NAME)
+        daemon = life.machines.daemon
+        life.until(lambda: daemon.docker(*status).stdout == "running 0\n", "a collector that runs", _COLLECTOR_LIMIT_S)
+        life.machines.use(daemon, COLLECTOR_PROBLEM="broken")
+        daemon.docker("rm", "--force", COLLECTOR_NAME)
         said = "The collector stops after each start"
         life.until(lambda: said in life.machines.project.gemma("logs", STACK), said)
         life.machines.use(life.machines.daemon)

@@ -50,6 +50,7 @@ class TpuServerLife:
         )
 
     def _up(self) -> list[str]:
+        self.machines.project.pulumi("stack", "init", STACK)
         self.machines.project.configure(STACK, vllm__maxModelLen=str(TINY_MODEL_LEN))
         self.machines.project.gemma("up", STACK, "--yes")
         self.served = self._hash()
