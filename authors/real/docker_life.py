@@ -12,12 +12,10 @@ from http import HTTPStatus
 from typing import Any, Final, cast
 
 from authors.real.daemon import DockerDaemon
-from authors.real.docker_machine import LIMIT_S, RealMachines, lacks_sys_resource
+from authors.real.docker_machine import COLLECTOR_CONTAINER, CONTAINER, LIMIT_S, RealMachines, lacks_sys_resource
 from authors.real.rows import JudgeReport, require
 from contracts.exit_codes import ExitCode
 from contracts.guest_attributes import FAILED, READY, WAITING_FOR_DOCKER
-from vm_agent.base import CONTAINER, HASH_LABEL
-from vm_agent.observe import COLLECTOR_NAME
 
 STACK: Final = "tpu-v6e1-e4b"
 HF_CANARY: Final = "hf_realCanary0123456789"
@@ -274,11 +272,11 @@ def _judge_absent_docker(life: DockerLife) -> None:
 
 def _judge_collector(life: DockerLife) -> None:
     with life.report.judging("the collector runs, and one that stops after each start is reported") as notes:
-        status = ("inspect", "--format={{.State.Status}} {{.State.ExitCode}}", COLLECTOR_NAME)
+        status = ("inspect", "--format={{.State.Status}} {{.State.ExitCode}}", COLLECTOR_CONTAINER)
         daemon = life.machines.daemon
         life.until(lambda: daemon.docker(*status).stdout == "running 0\n", "a collector that runs", _COLLECTOR_LIMIT_S)
         life.machines.use(daemon, COLLECTOR_PROBLEM="broken")
-        daemon.docker("rm", "--force", COLLECTOR_NAME)
+        daemon.docker("rm", "--force", COLLECTOR_CONTAINER)
         said = "The collector stops after each start"
         life.until(lambda: said in life.machines.project.gemma("logs", STACK), said)
         life.machines.use(life.machines.daemon)
@@ -288,5 +286,5 @@ def _judge_collector(life: DockerLife) -> None:
 def _judge_end(life: DockerLife) -> None:
     with life.report.judging("`gemma teardown` leaves nothing, no container either"):
         life.machines.project.gemma("teardown", STACK, "--yes")
-        left = life.machines.daemon.docker("ps", "--all", "--quiet", f"--filter=label={HASH_LABEL}").stdout.split()
+        left = life.machines.daemon.docker("ps", "--all", "--quiet").stdout.split()
         require(not left, f"containers are left: {left}")

@@ -30,12 +30,16 @@ from authors.real.registry import Registry, running_registry
 from authors.real.relay import BreakingRelay, breaking_relay
 from authors.real.rows import DifferenceError, NotJudgedError
 from contracts.collector import COLLECTOR_DIGEST, COLLECTOR_REPOSITORY
+from contracts.labels import PRODUCT
 from localcloud.running.shims import DOCKER_PROGRAM
 from planning.data.images import IMAGES
 
 LIMIT_S: Final = 300.0
 _POLL_S: Final = 0.5
 SYS_RESOURCE_BIT: Final = 24
+CONTAINER: Final = PRODUCT
+"""Name of the server's container."""
+COLLECTOR_CONTAINER: Final = f"{CONTAINER}-collector"
 _REGION: Final = "us-east5"
 _HOST_ADDRESS: Final = "127.0.0.77"
 HOSTS: Final = {f"{_REGION}-docker.pkg.dev": _HOST_ADDRESS, "us-docker.pkg.dev": _HOST_ADDRESS}

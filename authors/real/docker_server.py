@@ -7,12 +7,11 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from authors.real.docker_image import REAL_SERVER
-from authors.real.docker_machine import RealMachines, real_machines
+from authors.real.docker_machine import CONTAINER, RealMachines, real_machines
 from authors.real.home import RealHome
 from authors.real.rows import JudgeReport, Row, Verdict, require
 from authors.real.server import BAD, PROGRAM, REFUSED, installed, json_of, message_of, smoke_faults, version
 from contracts.exit_codes import ExitCode
-from vm_agent.base import CONTAINER
 
 STACK: Final = "tpu-v6e1"
 SPEED: Final = 5.0
