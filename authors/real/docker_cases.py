@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from authors.real.docker_twins import KILL, NAME, PORT, TwinCase
+from authors.real.docker_twins import KILL, NAME, PORT, READY, TwinCase
 
 
 def cases(image: str, folder: Path) -> tuple[TwinCase, ...]:
@@ -83,7 +83,12 @@ def cases(image: str, folder: Path) -> tuple[TwinCase, ...]:
         TwinCase(claim="a name in use: 125", argv=started),
         TwinCase(claim="removal of an image in use", argv=("rmi", image), compared=("code",)),
         TwinCase(claim="removal of a running container without force", argv=("rm", NAME), compared=("code",)),
-        TwinCase(claim="stop by SIGTERM", argv=("stop", "-t", "20", NAME), compared=("code", "output", "errors")),
+        TwinCase(
+            claim="stop by SIGTERM",
+            before=((READY, NAME),),
+            argv=("stop", "-t", "20", NAME),
+            compared=("code", "output", "errors"),
+        ),
         TwinCase(claim="the container after its stop", argv=inspected, compared=("code", "output")),
         TwinCase(
             claim="the list of running containers without one",

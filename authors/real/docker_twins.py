@@ -7,6 +7,7 @@ import shutil
 import signal
 import subprocess
 import threading
+import time
 from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -26,6 +27,9 @@ PORT: Final = "{port}"
 """In a word: the port of the server, another one for each docker, because both use the machine's network."""
 KILL: Final = "kill the process of"
 """In place of a docker command: send SIGKILL to the container's process, as the kernel does without memory."""
+READY: Final = "wait for the server of"
+"""In place of a docker command: wait until the container's server is ready. As process 1 it ignores SIGTERM until it handles it."""
+_READY_LINE: Final = "Application startup complete"
 _LIMIT_S: Final = 120
 _IDS: Final = re.compile(r"\b(?:sha256:)?[0-9a-f]{64}\b|\b[0-9a-f]{12}\b")
 
@@ -65,7 +69,9 @@ class Docker:
     of_run: tuple[str, ...] = ()
 
     def said(self, argv: Sequence[str]) -> Said:
-        """Run a command, or kill a container's process."""
+        """Run a command, kill a container's process, or wait for its server."""
+        if argv[0] == READY:
+            return self._ready(argv[1])
         if argv[0] == KILL:
             state = self.said(("inspect", "--format={{.State.Pid}}", argv[1]))
             os.kill(int(state.output), signal.SIGKILL)
@@ -82,6 +88,13 @@ class Docker:
             check=False,
         )
         return Said(code=done.returncode, output=normalized(done.stdout), errors=normalized(done.stderr))
+
+    def _ready(self, name: str) -> Said:
+        until_s = time.monotonic() + _LIMIT_S
+        while _READY_LINE not in (logs := self.said(("logs", name))).output + logs.errors:
+            require(time.monotonic() < until_s, f"the server of {self.program} is not ready: {logs.errors[-300:]}")
+            time.sleep(0.2)
+        return logs
 
 
 def judge_twins(report: JudgeReport, cases: Sequence[TwinCase], real: Docker, simulated: Docker) -> None:
