@@ -21,6 +21,7 @@ from authors.oracle.environment import OracleError, OracleHome, prepare
 from authors.real.home import Need, RealHome, say
 from authors.real.project import ProjectInCloud, project_in_cloud
 from authors.real.rows import DifferenceError, JudgeReport, NotJudgedError, Row, Verdict, require
+from vm_agent.containers import server_error
 
 HERE: Final = Path(__file__).resolve().parent
 PROGRAM: Final = HERE / "vllm_here.py"
@@ -141,7 +142,11 @@ class StackLife:
         self.project.gemma("stage_model", STACK)
         self.project.gemma("save_token", STACK, "apiKey", "--generate")
         began_s = time.monotonic()
-        self.project.gemma("up", STACK, "--yes")
+        try:
+            self.project.gemma("up", STACK, "--yes")
+        except DifferenceError as difference:
+            words, _ = server_error(self._log().splitlines())
+            raise DifferenceError(f"vLLM: {words or 'no error in its log'}. {difference}") from None
         took = f"up in {time.monotonic() - began_s:.0f} s"
         self.before = frozenset(servers(self.oracle))
         log = self._log()
