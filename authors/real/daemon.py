@@ -66,7 +66,7 @@ class DockerDaemon:
         """Start the daemon and wait until it responds. The first start chooses the storage driver. Raises NotJudgedError."""
         refused: list[str] = []
         for driver in (self.driver,) if self.driver else DRIVERS:
-            self._service = Service([*self._entering(), *self._command(driver)], self.log)
+            self._service = Service([*self.entering(), *self._command(driver)], self.log)
             try:
                 self._service.start(self.responds)
             except NotJudgedError as reason:
@@ -129,8 +129,8 @@ class DockerDaemon:
             *("--iptables=false", "--ip6tables=false", "--ip-forward=false", *self.arguments),
         ]
 
-    def _entering(self) -> list[str]:
-        """Return the start of a command that runs in the daemon's mount namespace."""
+    def entering(self) -> list[str]:
+        """Return the first words of a command that runs in the daemon's mount namespace."""
         return [] if self.namespace is None else ["nsenter", f"--mount=/proc/{self.namespace.process_id}/ns/mnt", "--"]
 
     def _end_processes(self) -> None:

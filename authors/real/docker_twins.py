@@ -105,7 +105,7 @@ def simulated_docker(folder: Path, image: str, port: int) -> Generator[Docker]:
 
     class Manifests(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
-            known = self.path.endswith(manifest)
+            known = self.path.endswith(manifest) or not self.path.startswith("/registry/")
             refusal = {"errors": [{"code": "MANIFEST_UNKNOWN", "message": "manifest unknown"}]}
             body = json.dumps({} if known else refusal).encode()
             self.send_response(200 if known else 404)

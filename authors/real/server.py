@@ -157,7 +157,7 @@ class StackLife:
         return [took, f"set aside: {replaced[1] if replaced else ''}"]
 
     def _smoke(self) -> list[str]:
-        found = _json_of(self.project.gemma("smoke", STACK, "--json", allowed=(0, 1)))
+        found = json_of(self.project.gemma("smoke", STACK, "--json", allowed=(0, 1)))
         require(found["simulated"] is None, f"the server reports that it is simulated: {found['simulated']}")
         faults = smoke_faults(found["checks"])
         require(not faults, "; ".join(faults))
@@ -217,12 +217,15 @@ class StackLife:
         return names[-1].read_text(encoding="utf-8", errors="replace") if names else ""
 
 
-def smoke_faults(checks: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Return each check whose verdict is not the one of server.toml. `any` there is a check of the model's skill or of this machine's speed."""
+def smoke_faults(checks: Sequence[Mapping[str, Any]], others: Mapping[str, str] | None = None) -> list[str]:
+    """Return each check whose verdict is not the one of server.toml, or of `others`.
+
+    `any` is a check of the model's skill or of this machine's speed.
+    """
     found = {str(check["name"]): check for check in checks}
     faults = [f"'{name}' is missing" for name in VERDICTS.keys() - found.keys()]
     faults += [f"'{name}' has no verdict in server.toml" for name in found.keys() - VERDICTS.keys()]
-    for name, wanted in VERDICTS.items():
+    for name, wanted in {**VERDICTS, **(others or {})}.items():
         check = found.get(name)
         if check is not None and wanted not in ("any", check["verdict"]):
             faults.append(
@@ -240,8 +243,8 @@ def ended_note(log: str) -> str:
 
 def message_of(text: str) -> str:
     """Return the sentence of an `up` that failed because of vLLM's command line."""
-    found = re.search(r"[^.]*CompilationConfig[^.]*\.", text)
-    return found[0].strip()[:300] if found else ""
+    found = re.search(r"The server failed: (.*?CompilationConfig.{,150})", text)
+    return found[1].strip() if found else ""
 
 
 def bench_note(point: Mapping[str, Any]) -> str:
@@ -256,7 +259,7 @@ def bench_note(point: Mapping[str, Any]) -> str:
     return f"{point['output_throughput']:.0f} tok/s; the verdict is invalid: faster than an L4 can be"
 
 
-def _json_of(text: str) -> Mapping[str, Any]:
+def json_of(text: str) -> Mapping[str, Any]:
     """Return the JSON object in a command's outputs, in which stdout and stderr are together. Raises DifferenceError."""
     for line in text.splitlines():
         if line.startswith("{"):

@@ -95,6 +95,12 @@ SHORT = ProbeSettings.model_validate({"initialDelay": "60s", "period": "60s", "f
             id="mount",
         ),
         pytest.param(
+            ["Error: unknown flag: --cache-dirs", "Container called exit(255).", UNMOUNTED, CANCELLED],
+            {},
+            ["rejected a mount option: unknown flag: --cache-dirs.", "gemma-serving:cloudRun.mount.options"],
+            id="mount option",
+        ),
+        pytest.param(
             [UNLISTED, EXIT],
             {},
             ["gs://local-project-gemma-l4-12b-qat-models", "needs roles/storage.objectViewer on it"],

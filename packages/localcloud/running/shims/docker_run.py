@@ -183,7 +183,7 @@ def start(machine: Machine, wanted: ContainerOptions) -> str:
     except RunError as error:
         # Docker keeps the container, without `--rm`: it holds the name.
         if not wanted.remove:
-            code = error.code if error.code != _CANNOT_START else _NEVER_RAN
+            code = _NEVER_RAN if isinstance(error.__cause__, OptionError) else error.code
             write_json(state, {**document, "running": False, "isCreated": True, "pid": 0, "exitCode": code})
             if wanted.detach:
                 print(identity, flush=True)
