@@ -18,10 +18,10 @@ from pathlib import Path
 from typing import Any, Final
 
 from authors.oracle.environment import OracleError, OracleHome, prepare
+from authors.real.agent_reading import reading_of
 from authors.real.home import Need, RealHome, say
 from authors.real.project import ProjectInCloud, project_in_cloud
 from authors.real.rows import DifferenceError, JudgeReport, NotJudgedError, Row, Verdict, require
-from vm_agent.containers import server_error
 
 HERE: Final = Path(__file__).resolve().parent
 PROGRAM: Final = HERE / "vllm_here.py"
@@ -145,7 +145,7 @@ class StackLife:
         try:
             self.project.gemma("up", STACK, "--yes")
         except DifferenceError as difference:
-            words, _ = server_error(self._log().splitlines())
+            words = reading_of(self._log()).error
             raise DifferenceError(f"vLLM: {words or 'no error in its log'}. {difference}") from None
         took = f"up in {time.monotonic() - began_s:.0f} s"
         self.before = frozenset(servers(self.oracle))
