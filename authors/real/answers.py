@@ -22,6 +22,7 @@ from typing import Any, Final, cast
 
 from authors.oracle.environment import OracleHome
 from authors.oracle.server import HOST, free_port
+from authors.real.agent_reading import reading_of
 from authors.real.home import ROOT, RealHome, run, say
 from authors.real.rows import DifferenceError, JudgeReport, Row, require
 from authors.real.server import END_LIMIT_S, STACK, installed, launcher, version
@@ -36,8 +37,6 @@ from scripts.smoke import checks_server
 from stacks.hooks.failure_hints import known_causes
 from stacks.planned import to_deployment
 from stacks.server_command import server_arguments, with_served_name
-from vm_agent.containers import server_error
-from vm_agent.publishing import LogFollower
 
 HERE: Final = Path(__file__).resolve().parent
 KEY: Final = "key-of-the-real-server"
@@ -114,7 +113,7 @@ def judge_answers(home: RealHome) -> Sequence[Row]:
         with report.judging("metrics: names, types and labels") as notes:
             notes.append(compare_metrics(real, simulated))
         with report.judging("log: the phases that the agent reads"):
-            found = [phases(server.log()) for server in (real, simulated)]
+            found = [reading_of(server.log()).phases for server in (real, simulated)]
             require(found[0] == found[1], f"real: {' > '.join(found[0])}; simulated: {' > '.join(found[1])}")
         with report.judging(
             "SIGTERM with a running request: no new connection, exit code 0 or SIGKILL after 10 s"
@@ -353,16 +352,6 @@ def metric_faults(real: Exposition, simulated: Exposition, read: Sequence[tuple[
             yield f"the type of {name} is {real.types.get(name, 'none')}, simulated {kind}"
 
 
-def phases(log: str) -> Sequence[str]:
-    """Return the phases that the agent publishes while it reads a log."""
-    follower, found = LogFollower(), list[str]()
-    for line in log.splitlines():
-        follower.add_line(line)
-        if not found or found[-1] != follower.phase:
-            found.append(follower.phase)
-    return found
-
-
 def end(server: RunningVllm) -> str:
     """Send SIGTERM while a request runs, and return what its client got and the seconds. Raises DifferenceError."""
     body = {"model": server.model, "prompt": "Hello.", "max_tokens": 4000, "ignore_eos": True}
@@ -458,7 +447,8 @@ def _failed(
                 os.killpg(process.pid, signal.SIGKILL)
             process.wait()
     lines = log.read_text(encoding="utf-8", errors="replace").splitlines()
-    return code, cause_name(lines), _shown(lines)
+    words = reading_of("\n".join(lines)).error or " ".join(lines[-2:])
+    return code, cause_name(lines), words[:200]
 
 
 def cause_name(lines: Sequence[str]) -> str:
@@ -467,7 +457,3 @@ def cause_name(lines: Sequence[str]) -> str:
         if known.get("target") in {None, "cloud-run"} and any(re.search(known["pattern"], line) for line in lines):
             return name
     return ""
-
-
-def _shown(lines: Sequence[str]) -> str:
-    return server_error(lines)[0][:200] or " ".join(lines[-2:])[-200:]

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from authors.oracle.environment import OracleError, OracleHome, prepare
+from authors.real.agent_reading import reading_of
 from authors.real.home import Need, RealHome, say
 from authors.real.project import ProjectInCloud, project_in_cloud
 from authors.real.rows import DifferenceError, JudgeReport, NotJudgedError, Row, Verdict, require
@@ -141,7 +142,11 @@ class StackLife:
         self.project.gemma("stage_model", STACK)
         self.project.gemma("save_token", STACK, "apiKey", "--generate")
         began_s = time.monotonic()
-        self.project.gemma("up", STACK, "--yes")
+        try:
+            self.project.gemma("up", STACK, "--yes")
+        except DifferenceError as difference:
+            words = reading_of(self._log()).error
+            raise DifferenceError(f"vLLM: {words or 'no error in its log'}. {difference}") from None
         took = f"up in {time.monotonic() - began_s:.0f} s"
         self.before = frozenset(servers(self.oracle))
         log = self._log()

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from authors.real import answers, server, vllm_here
+from authors.real.agent_reading import reading_of
 from authors.real.answers import Exposition, Reply
 
 PROGRAM = Path(vllm_here.__file__)
@@ -182,3 +183,10 @@ def test_the_stack_of_the_run_has_words_that_only_its_device_needs():
     made = here("m", *answers.stack_words())
     assert "--kv-cache-dtype=auto" in made
     assert {"--tool-call-parser=gemma4", "--allowed-origins=[]", "--max-model-len=8192"} <= set(made)
+
+
+def test_the_agents_phases_and_error_are_read_from_a_log():
+    log = "INFO 1 [model.py:1] Starting to load model x...\nINFO 1 torch.compile takes 2 s\nValueError: no memory\n"
+    found = reading_of(log)
+    assert list(found.phases) == ["loading", "compiling"]
+    assert found.error == "ValueError: no memory"

@@ -145,6 +145,18 @@ def logged(state: Path, given: dict[str, Any], *, uid: int = 0) -> tuple[list[st
     return own, [f"{line.severity} {line.text}".strip() for line in lines if line.stream == "varlog/system"]
 
 
+def test_a_named_program_runs_in_place_of_the_simulated_server_with_its_words(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    program = tmp_path / "vllm"
+    program.write_text('#!/bin/sh\necho "$VLLM_SIM_BIND_HOST $*"\nexit 7\n', encoding="utf-8")
+    program.chmod(0o700)
+    monkeypatch.setenv("LOCALCLOUD_VLLM", str(program))
+    own, said = logged(tmp_path, template())
+    assert own == [f"127.0.0.1 vllm serve {' '.join(template()['containers'][0]['args'])}"]
+    assert "Container called exit(7)." in " ".join(said)
+
+
 def test_any_other_program_is_replaced_by_one_answer(tmp_path: Path):
     web = template(container={"image": "us-docker.pkg.dev/p/r/web:1", "command": [], "args": ["--workers=2"]})
     web["containers"][0]["startupProbe"] = {"httpGet": {"path": "/ready", "port": 8000}, "failureThreshold": 1}
