@@ -159,7 +159,8 @@ def running_daemon(
     daemon resolves them to. `runtime`: a program that replaces runc. `arguments`: further options of dockerd.
     """
     need = Need(what="Docker (Debian packages)", where="the system", disk_gib=0.4, takes_s=60)
-    debian_packages(home, need, PACKAGES)
+    if shutil.which("dockerd") is None:  # a machine with Docker of another source keeps it
+        debian_packages(home, need, PACKAGES)
     if os.geteuid() != 0:
         raise NotJudgedError("only root can start a Docker daemon")
     folder = home.folder / "daemons" / name

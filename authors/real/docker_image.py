@@ -46,7 +46,7 @@ def base_archive(home: RealHome) -> Path:
     if archive.exists():
         return archive
     packages = Need(what="debootstrap (Debian package)", where="the system", disk_gib=0.1, takes_s=10)
-    debian_packages(home, packages, ("debootstrap",))
+    debian_packages(home, packages, ("debootstrap", "debian-archive-keyring"))
     home.get(Need(what=f"a small Debian {SUITE} as the image's base", where=str(archive), disk_gib=0.6, takes_s=80))
     root = home.folder / "base"
     shutil.rmtree(root, ignore_errors=True)
