@@ -55,7 +55,7 @@ class Observer:
         """Follow the value forever. After a failure, try again later."""
         done = 0
         while True:
-            if self.value.wait_for_newer(done, self.retry_s) or (done and self._stops_again()):
+            if self.value.wait_for_newer(done, self.retry_s) or (done and self._has_stopped()):
                 version, text = self.value.get()
                 if self.apply(version, text):
                     done = version
@@ -103,13 +103,16 @@ class Observer:
             raise ServingError(f"docker run of the collector failed: {docker_message(output)}")
         log(f"The collector of {COLLECTOR_METADATA_KEY} {text_hash[:12]} has started.")
 
-    def _stops_again(self) -> bool:
-        """Return whether the collector stops after each start, and report it. It is then replaced."""
+    def _has_stopped(self) -> bool:
+        """Return whether the collector must be started again, because it has exited or stops after each start, which is reported.
+
+        A daemon that was killed leaves its containers exited, whatever their restart policy (docker 20.10.24).
+        """
         with suppress(ServingError):
             status, exit_code, _ = self._state()
             if status == "restarting":
                 self.publisher.report(f"The collector stops after each start, with exit code {exit_code}.")
-                return True
+            return status not in {"", "running"}
         return False
 
     def _state(self) -> "tuple[str, str, str]":

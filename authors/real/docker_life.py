@@ -276,7 +276,7 @@ def _judge_collector(life: DockerLife) -> None:
         daemon = life.machines.daemon
         life.until(lambda: daemon.docker(*status).stdout == "running 0\n", "a collector that runs", _COLLECTOR_LIMIT_S)
         life.machines.use(daemon, COLLECTOR_PROBLEM="broken")
-        daemon.docker("rm", "--force", COLLECTOR_CONTAINER)
+        daemon.docker("stop", COLLECTOR_CONTAINER)
         said = "The collector stops after each start"
         life.until(lambda: said in life.machines.project.gemma("logs", STACK), said)
         life.machines.use(life.machines.daemon)

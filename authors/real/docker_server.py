@@ -19,11 +19,11 @@ SPEED: Final = 5.0
 SEQUENCES: Final = 8
 PHASES: Final = ("starting", "pulling image", "loading", "compiling", "ready")
 """Phases that the agent publishes from Docker's answers and from vLLM's log lines. The tiny model is not downloaded."""
-SMOKE: Final = {"options in effect": "passed"}
-"""Verdicts that differ from those of server.toml: this stack's KV cache has the model's type, which a processor takes."""
+SMOKE: Final = {"options in effect": "warned"}
+"""Verdicts that differ from those of server.toml: a processor takes this stack's type of KV cache, and its size is not the planned one."""
 TINY_MODEL_LEN: Final = 8192
 _KILLED: Final = "137"
-_ENGINES: Final = "grep -l VLLM::EngineC /proc/[0-9]*/comm"
+_ENGINES: Final = "grep -la '[V]LLM::EngineCore' /proc/[0-9]*/cmdline"
 
 
 @dataclass(slots=True, kw_only=True)

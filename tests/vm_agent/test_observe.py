@@ -20,9 +20,10 @@ from tests.vm_agent.docker import AWAY, NO_DAEMON
 from tests.vm_agent.in_process import Serving
 from tests.vm_agent.machine import Machine, eventually, free_port
 from vm_agent.cloud import MetadataClient
+from vm_agent.containers import run_command
 from vm_agent.follow import LatestDocument
 from vm_agent.kept import KeptState
-from vm_agent.observe import Observer
+from vm_agent.observe import COLLECTOR_NAME, Observer
 from vm_agent.publishing import PhasePublisher
 from vm_agent.running_server import KnownSecrets, RunEnd, RunningServer
 
@@ -104,12 +105,22 @@ def test_a_collector_that_stops_after_each_start_is_reported_and_replaced(
     observer: Observer, machine: Machine, capsys: pytest.CaptureFixture[str]
 ):
     assert applied(observer, settings())
-    assert not observer._stops_again()
+    assert not observer._has_stopped()
     (machine.root / "gemma-serving-collector.restarting").touch()  # State.Running is true
-    assert observer._stops_again()
+    assert observer._has_stopped()
     assert "The collector stops after each start, with exit code 0." in capsys.readouterr().err
     assert observer.apply(1, settings())
     assert len(runs(machine)) == 2
+
+
+def test_a_collector_that_a_killed_daemon_left_exited_starts_again(observer: Observer, machine: Machine, capsys):
+    assert applied(observer, settings())
+    run_command(["docker", "stop", "-t", "1", COLLECTOR_NAME])
+    assert observer._has_stopped()
+    assert "stops after each start" not in capsys.readouterr().err
+    assert observer.apply(1, settings())
+    assert len(runs(machine)) == 2
+    assert not observer._has_stopped()
 
 
 def test_without_docker_a_collector_is_neither_started_nor_reported_as_gone(
@@ -117,7 +128,7 @@ def test_without_docker_a_collector_is_neither_started_nor_reported_as_gone(
 ):
     assert applied(observer, settings())
     (machine.root / AWAY).touch()
-    assert not observer._stops_again()
+    assert not observer._has_stopped()
     assert not observer.apply(1, settings())
     assert f"No metrics are collected: docker does not respond: {NO_DAEMON}" in capsys.readouterr().err
     (machine.root / AWAY).unlink()
