@@ -16,12 +16,13 @@ from typing import Final
 from authors.real.docker_plugin import docker_plugin
 from authors.real.gcp_plugin import gcp_plugin
 from authors.real.home import DEFAULT_FOLDER, RealHome, say
+from authors.real.images import images
 from authors.real.rows import NotJudgedError, Row, Verdict, documents, markdown
 
 Part = Callable[[RealHome], Sequence[Row]]
 
 
-PARTS: Final[Mapping[str, Part]] = {"docker-plugin": docker_plugin, "gcp-plugin": gcp_plugin}
+PARTS: Final[Mapping[str, Part]] = {"docker-plugin": docker_plugin, "gcp-plugin": gcp_plugin, "images": images}
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
