@@ -21,6 +21,7 @@ TESTS: Final = "tests/nightly"
 CLAIMS: Final = {
     "test_both_plugins_send_the_same": "{}, prepared project: up, no changes, a change, teardown; requests as the stand-in's",
     "test_a_stack_lives_in_a_new_project_by_the_printed_commands_alone": "{}, new project: up by the printed commands alone, teardown",
+    "test_gemma_up_is_refused_without_quota_before_anything_is_created": "{}, new project without quota: refused, nothing created",
     "test_what_the_real_plugin_refuses_is_refused_here": "each changed field that it refuses is refused by the stand-in or the local cloud",
 }
 """What each test judges. `{}` is the stack's name."""

@@ -1,6 +1,6 @@
 """Every stack with the stand-in of the gcp plugin and with the real one, each on its own local cloud: both send the same changes.
 
-In a new project the real plugin needs no command that the project does not print.
+In a new project the real plugin needs no command that the project does not print, and without quota `gemma up` creates nothing.
 The engine downloads the real plugin, so only `make nightly` uses it.
 """
 
@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.engine.conftest import copy_project, open_workspace
+from tests.engine.conftest import FAILURE, copy_project, open_workspace
 from tests.engine.test_new_project import execute, follow_the_doctor
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -171,6 +171,11 @@ def sent(stack, providers, folder):
     return found
 
 
+def with_plugins_of_the_caller(workspace):
+    if "PULUMI_HOME" in os.environ:
+        workspace.environment["PULUMI_HOME"] = os.environ["PULUMI_HOME"]
+
+
 @pytest.mark.skipif(
     "GEMMA_SERVING_NIGHTLY" not in os.environ, reason="the engine downloads a plugin: run `make nightly`"
 )
@@ -187,8 +192,7 @@ def test_both_plugins_send_the_same(stack, tmp_path):
 @pytest.mark.parametrize("stack", [name for name in STACKS if not is_built(name)])
 def test_a_stack_lives_in_a_new_project_by_the_printed_commands_alone(stack, tmp_path):
     with open_workspace(tmp_path, "--scenario", "new-project", "--providers", "real") as workspace:
-        if "PULUMI_HOME" in os.environ:  # the plugins of another user
-            workspace.environment["PULUMI_HOME"] = os.environ["PULUMI_HOME"]
+        with_plugins_of_the_caller(workspace)
         workspace.pulumi("stack", "init", stack)
         refused = workspace.pulumi("up", "--yes", "--skip-preview", "--stack", stack, expect=None)
         (enable,) = set(re.findall(r"gcloud services enable [^`\n]+", refused.text))
@@ -200,6 +204,25 @@ def test_a_stack_lives_in_a_new_project_by_the_printed_commands_alone(stack, tmp
         workspace.pulumi("up", "--yes", "--skip-preview", "--stack", stack)
         workspace.pulumi("preview", "--refresh", "--expect-no-changes", "--stack", stack)
         assert workspace.script("teardown", "--stack", stack, "--yes", "--json").json["clean"] is True
+
+
+@pytest.mark.skipif(
+    "GEMMA_SERVING_NIGHTLY" not in os.environ, reason="the engine downloads a plugin: run `make nightly`"
+)
+@pytest.mark.timeout(LIMIT_S)
+@pytest.mark.parametrize("stack", [name for name in STACKS if not is_built(name)])
+def test_gemma_up_is_refused_without_quota_before_anything_is_created(stack, tmp_path):
+    with open_workspace(tmp_path, "--scenario", "new-project-without-quota", "--providers", "real") as workspace:
+        with_plugins_of_the_caller(workspace)
+        refused = workspace.script("gemma", "up", stack, "--yes", expect=FAILURE)
+        (enable,) = set(re.findall(r"gcloud services enable (?!cloudquotas)[^`\n]+", refused.text))
+        assert execute(workspace, enable) == 0
+        workspace.advance(240)
+        refused = workspace.script("gemma", "up", stack, "--yes", expect=FAILURE)
+        assert "0 chips, " in refused.text or "0 GPUs, " in refused.text, refused.text
+        assert "Nothing was changed." in refused.text
+        changed = [entry["id"] for entry in changes(workspace.admin("requests")["requests"]) if entry["status"] < 400]
+        assert set(changed) == {"serviceusage.services.enable"}
 
 
 @pytest.mark.engine
