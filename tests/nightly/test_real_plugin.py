@@ -13,8 +13,12 @@ from pathlib import Path
 
 import pytest
 
+from stacks.program import run
 from tests.engine.conftest import FAILURE, copy_project, open_workspace
 from tests.engine.test_new_project import execute, follow_the_doctor
+from tests.stacks.conftest import configured
+
+__all__ = ["configured"]  # a fixture
 
 ROOT = Path(__file__).resolve().parents[2]
 STACKS = sorted(path.name.removeprefix("Pulumi.").removesuffix(".yaml") for path in ROOT.glob("Pulumi.*.yaml"))
@@ -223,6 +227,14 @@ def test_gemma_up_is_refused_without_quota_before_anything_is_created(stack, tmp
         assert "Nothing was changed." in refused.text
         changed = [entry["id"] for entry in changes(workspace.admin("requests")["requests"]) if entry["status"] < 400]
         assert set(changed) == {"serviceusage.services.enable"}
+
+
+@pytest.mark.parametrize("stack", STACKS)
+def test_the_change_of_the_life_is_one_that_each_stack_permits(stack, configured, declare):
+    life = Path(__file__).with_name("stack_life.sh").read_text(encoding="utf-8")
+    configured(stack, vllm__maxModelLen=int(re.search(r"vllm\.maxModelLen (\d+)", life)[1]))
+    recorder, _ = declare(run)
+    assert recorder.declared
 
 
 @pytest.mark.engine
