@@ -67,9 +67,15 @@ def rows_of(results: str, version: str) -> Iterator[Row]:
             version=version,
             judged=CLAIMS[name].format(stack),
             verdict=verdict,
-            note=" ".join(note.split())[:_NOTE_LIMIT],
+            note=_reason(note),
             took_s=round(float(case.get("time", "0")), 1),
         )
+
+
+def _reason(message: str) -> str:
+    """Return the first error of the engine in a test's message, or else its start."""
+    errors = re.findall(r"error: (?!update failed|preview failed).*", message)
+    return " ".join((errors[0] if errors else message).split())[:_NOTE_LIMIT]
 
 
 def _built_images() -> list[str]:
