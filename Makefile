@@ -5,7 +5,7 @@ STAMP := .venv/.requirements.txt
 # Each command starts many interpreters. They cache compiled modules regardless of the environment.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help setup demo test test-packages long nightly kills oracle audit check docs site pictures format lock compiler-locks clean
+.PHONY: help setup demo test test-packages long nightly kills oracle real audit check docs site pictures format lock compiler-locks clean
 
 # A target with words after ## is listed, with words after #m under "for maintainers".
 LISTED = awk -F ':.*$(1) ' '/^[a-z-]+:.*$(1) / { printf "  %-15s%s\n", $$1, $$2 }' Makefile
@@ -73,6 +73,11 @@ ROUNDS ?= 6
 oracle: setup  #m Compare the load tester with a real vLLM.
 	@.venv/bin/python -m authors.oracle --rounds $(ROUNDS) $(if $(POINT),--point $(POINT)) $(if $(PART),--part $(PART))
 
+# The simulated parts against the real ones: Docker, gcsfuse, vLLM on this processor, the provider plugins. Needs root on Debian, and 12 GB in
+# .real and .oracle the first time. `make real PART=docker` judges one part. A judge that this machine cannot have is "not judged".
+real: setup  #m Judge the simulated parts with real ones.
+	@.venv/bin/python -m authors.real $(foreach part,$(PART),--part $(part))
+
 # Environment of pip-audit and zizmor, apart from the project's.
 AUDITORS = { test -x .audit/bin/python || .venv/bin/python -m venv --without-pip .audit; } && \
 	.venv/bin/uv pip install --quiet --python .audit/bin/python --require-hashes -r tools/audit.txt
@@ -133,5 +138,5 @@ compiler-locks: setup  #m Lock the wheels of the TPU compiler.
 	@.venv/bin/python -m authors.compiler_locks
 
 clean:  ## Remove everything that the other targets made.
-	rm -rf .venv .localcloud .work .oracle .site .pytest_cache .ruff_cache .hypothesis build
+	rm -rf .venv .localcloud .work .oracle .real .site .pytest_cache .ruff_cache .hypothesis build
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -248,7 +248,8 @@ def outputs_in(stack: str, resources: Sequence[ResourceState]) -> StackOutputs:
         if not any(resource.type in SERVER_TYPES for resource in resources):
             raise not_deployed(stack) from None  # only its bucket exists
         raise CommandRefusedError(
-            f"The outputs of stack {stack} are from another version of the project: {error} Run `gemma up {stack}`."
+            f"The outputs of stack {stack} are incomplete: {error} Its last `gemma up` failed, or was another version's. "
+            f"Run `gemma up {stack}`."
         ) from None
 
 

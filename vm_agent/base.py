@@ -13,7 +13,7 @@ DRAIN_LABEL = f"{CONTAINER}.drain-s"
 FORM_LABEL = f"{CONTAINER}.{CONTAINER_KEY}"
 SECRETS_LABEL = f"{CONTAINER}.secrets"
 RESTART_LABEL = f"{CONTAINER}.{RESTART_KEY}"
-# In memory on purpose: secrets passed to docker must not reach a disk.
+# In memory, so the agent leaves no secret on a disk. Docker keeps a container's variables in its own data folder, for root.
 TMPFS = "/dev/shm"  # noqa: S108 - the machine's memory; a confined container has a separate one
 # On the boot disk, outside the container, so downloads survive restarts of the server. A copy in
 # /dev/shm uses the host memory that compilation needs (a v5e-1 host has 48 GiB) and is lost at a reboot.

@@ -64,6 +64,11 @@ UPSTREAM_ADVICE = (
     " Docker Hub rejected the pull, or Artifact Registry's. If the limit for pulls without an account is exhausted, "
     "set gemma-serving:dockerHub."
 )
+PULL_PROGRESS = re.compile(
+    r"\S+: (?:Pulling from|Pulling fs layer|Waiting|Downloading|Verifying Checksum|Download complete|Extracting|Pull complete"
+    r"|Already exists|Retrying in)\b.*"
+)
+"""Docker's lines of a pull that are no error. The long names in them would displace the advice."""
 DISK_FULL = "no space left on device"
 DISK_ADVICE = " Set tpu.bootDiskSizeGb; this replaces the capacity."
 PASSING = re.compile(
@@ -209,7 +214,7 @@ def pull(
     with registry_login(metadata, image) as env:
         status, lines = run_followed(argv, env=env, tell=tell, cancelled=cancelled, limit_s=limit_s)
     if status:
-        text = " ".join(lines)
+        text = " ".join(line for line in lines if not PULL_PROGRESS.fullmatch(line))
         raise refused_by_registry(pull_problem(image, text), text, image)
 
 

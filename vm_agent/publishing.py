@@ -30,7 +30,13 @@ from vm_agent.cloud import CONNECTION_ERRORS, MetadataClient
 
 # Messages of vLLM (GPU and TPU builds), matched case-insensitively. The first match counts.
 LOG_PHASES: tuple[tuple[str, re.Pattern[str]], ...] = (
-    ("", re.compile(r"Initializing a V\d|args: |_config=|Namespace\(")),  # lists of settings name every phase
+    # Settings name every phase, and without compilation vLLM 0.32.0 says so before it loads the weights.
+    (
+        "",
+        re.compile(
+            r"Initializing a V\d|args: |_config=|Namespace\(|Enforce eager|compilation was disabled|\[compilation\.py:"
+        ),
+    ),
     (
         COMPILING,
         re.compile(

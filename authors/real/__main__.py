@@ -13,16 +13,30 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
+from authors.real.answers import judge_answers
+from authors.real.docker import judge_docker
 from authors.real.docker_plugin import docker_plugin
+from authors.real.docker_server import judge_tpu_server
 from authors.real.gcp_plugin import gcp_plugin
 from authors.real.home import DEFAULT_FOLDER, RealHome, say
 from authors.real.images import images
-from authors.real.rows import NotJudgedError, Row, Verdict, documents, markdown
+from authors.real.mount import judge_mount
+from authors.real.rows import DifferenceError, NotJudgedError, Row, Verdict, documents, markdown
+from authors.real.server import judge_server
 
 Part = Callable[[RealHome], Sequence[Row]]
 
 
-PARTS: Final[Mapping[str, Part]] = {"docker-plugin": docker_plugin, "gcp-plugin": gcp_plugin, "images": images}
+PARTS: Final[Mapping[str, Part]] = {
+    "docker": judge_docker,
+    "tpu-server": judge_tpu_server,
+    "server": judge_server,
+    "answers": judge_answers,
+    "mount": judge_mount,
+    "docker-plugin": docker_plugin,
+    "images": images,
+    "gcp-plugin": gcp_plugin,
+}
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -51,11 +65,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def judged(name: str, home: RealHome) -> Sequence[Row]:
-    """Run one part. If its judge is missing, its only row is "not judged"."""
+    """Run one part. If its judge is missing, or the part breaks off, that is its only row. The lines of progress have the others."""
     try:
         return PARTS[name](home)
     except NotJudgedError as reason:
         return [Row(judge=name, version="", judged="everything", verdict=Verdict.NOT_JUDGED, note=str(reason))]
+    except DifferenceError as difference:
+        return [Row(judge=name, version="", judged="the part", verdict=Verdict.FAILED, note=str(difference))]
 
 
 def exit_code(rows: Sequence[Row]) -> int:

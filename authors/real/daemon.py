@@ -66,7 +66,7 @@ class DockerDaemon:
         """Start the daemon and wait until it responds. The first start chooses the storage driver. Raises NotJudgedError."""
         refused: list[str] = []
         for driver in (self.driver,) if self.driver else DRIVERS:
-            self._service = Service([*self._entering(), *self._command(driver)], self.log)
+            self._service = Service([*self.entering(), *self._command(driver)], self.log)
             try:
                 self._service.start(self.responds)
             except NotJudgedError as reason:
@@ -129,8 +129,8 @@ class DockerDaemon:
             *("--iptables=false", "--ip6tables=false", "--ip-forward=false", *self.arguments),
         ]
 
-    def _entering(self) -> list[str]:
-        """Return the start of a command that runs in the daemon's mount namespace."""
+    def entering(self) -> list[str]:
+        """Return the first words of a command that runs in the daemon's mount namespace."""
         return [] if self.namespace is None else ["nsenter", f"--mount=/proc/{self.namespace.process_id}/ns/mnt", "--"]
 
     def _end_processes(self) -> None:
@@ -159,7 +159,8 @@ def running_daemon(
     daemon resolves them to. `runtime`: a program that replaces runc. `arguments`: further options of dockerd.
     """
     need = Need(what="Docker (Debian packages)", where="the system", disk_gib=0.4, takes_s=60)
-    debian_packages(home, need, PACKAGES)
+    if shutil.which("dockerd") is None:  # a machine with Docker of another source keeps it
+        debian_packages(home, need, PACKAGES)
     if os.geteuid() != 0:
         raise NotJudgedError("only root can start a Docker daemon")
     folder = home.folder / "daemons" / name

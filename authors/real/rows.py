@@ -1,5 +1,6 @@
 """Results of the real parts: one row for each judged claim, and the table of a run."""
 
+import sys
 import time
 from collections.abc import Generator, Sequence
 from contextlib import contextmanager
@@ -63,6 +64,7 @@ class JudgeReport:
 
     def _add(self, claim: str, verdict: Verdict, note: str, began_s: float) -> None:
         took_s = round(time.monotonic() - began_s, 1)
+        print(f"real: {verdict}: {self.judge}: {claim}{f' ({note})' if note else ''}", file=sys.stderr, flush=True)
         row = Row(judge=self.judge, version=self.version, judged=claim, verdict=verdict, note=note, took_s=took_s)
         self.rows.append(row)
 

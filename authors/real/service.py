@@ -18,8 +18,16 @@ _POLL_S: Final = 0.1
 class Service:
     """A program in its own session, so that Ctrl-C reaches only the run, which then stops it. Its outputs are appended to the log."""
 
-    def __init__(self, command: Sequence[str], log: Path, environment: Mapping[str, str] | None = None) -> None:
+    def __init__(
+        self,
+        command: Sequence[str],
+        log: Path,
+        environment: Mapping[str, str] | None = None,
+        *,
+        folder: Path | None = None,
+    ) -> None:
         self.command = command
+        self.folder = folder
         self.log = log
         self._environment = {**os.environ, **(environment or {})}
         self._process: subprocess.Popen[bytes] | None = None
@@ -28,6 +36,11 @@ class Service:
     def runs(self) -> bool:
         """Whether the program runs."""
         return self._process is not None and self._process.poll() is None
+
+    @property
+    def exit_code(self) -> int | None:
+        """Exit code of the last started process, None while it runs."""
+        return self._process.poll() if self._process is not None else None
 
     @property
     def process_id(self) -> int:
@@ -40,6 +53,7 @@ class Service:
             self._process = subprocess.Popen(
                 self.command,
                 env=self._environment,
+                cwd=self.folder,
                 stdin=subprocess.DEVNULL,
                 stdout=stream,
                 stderr=stream,

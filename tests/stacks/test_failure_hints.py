@@ -27,6 +27,11 @@ GATED = "Access to model google/gemma-4-12B-it-qat-w4a16-ct is restricted and yo
 NO_WEIGHTS = (
     "  Value error, Invalid repository ID or local directory specified: '/mnt/models/gemma-4-12B-it-qat-w4a16-ct'."
 )
+OFFLINE_WITHOUT_WEIGHTS = (
+    "huggingface_hub.errors.HFValidationError: Repo id must be in the form 'repo_name' or 'namespace/repo_name': "
+    "'/mnt/models/gemma-4-12B-it-qat-w4a16-ct'. Use `repo_type` argument if needed."
+)
+"""With HF_HUB_OFFLINE=1 (vLLM 0.32.0)."""
 TOO_LONG = (
     "(EngineCore pid=407) ValueError: To serve at least one request with the model's max seq len (262144), (6.13 GiB KV cache is needed, which is "
     "larger than the available KV cache memory (4.56 GiB). Based on the available memory, the estimated maximum model length is 165120. Try increasing "
@@ -95,6 +100,12 @@ SHORT = ProbeSettings.model_validate({"initialDelay": "60s", "period": "60s", "f
             id="mount",
         ),
         pytest.param(
+            ["Error: unknown flag: --cache-dirs", "Container called exit(255).", UNMOUNTED, CANCELLED],
+            {},
+            ["rejected a mount option: unknown flag: --cache-dirs.", "gemma-serving:cloudRun.mount.options"],
+            id="mount option",
+        ),
+        pytest.param(
             [UNLISTED, EXIT],
             {},
             ["gs://local-project-gemma-l4-12b-qat-models", "needs roles/storage.objectViewer on it"],
@@ -155,6 +166,15 @@ SHORT = ProbeSettings.model_validate({"initialDelay": "60s", "period": "60s", "f
                 "gemma stage_model l4-12b-qat",
             ],
             id="weights",
+        ),
+        pytest.param(
+            [OFFLINE_WITHOUT_WEIGHTS, EXIT, CANCELLED],
+            {},
+            [
+                "models/gemma-4-12B-it-qat-w4a16-ct has no complete checkpoint",
+                "gemma stage_model l4-12b-qat",
+            ],
+            id="weights of an offline server",
         ),
         pytest.param(
             [TOO_LONG, EXIT],

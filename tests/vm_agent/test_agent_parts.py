@@ -151,6 +151,9 @@ class TestPhasesFromTheLog:
             ("INFO torch.compile takes 98.9 s in total", "compiling"),
             ("INFO Initializing a V1 LLM engine with config: compilation_config={...}", "loading"),
             ("INFO non-default args: {'enable_torch.compile': True}", "loading"),
+            ("WARNING [vllm.py:1703] Enforce eager set, disabling torch.compile, CUDAGraphs", "loading"),
+            ("WARNING [vllm.py:1727] Inductor compilation was disabled by user settings", "loading"),
+            ("INFO [compilation.py:317] Enabled custom fusions: norm_quant, act_quant", "loading"),
         ],
     )
     def test_vllms_own_words_give_the_phase(self, line: str, phase: str):

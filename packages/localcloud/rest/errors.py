@@ -4,7 +4,7 @@ Shapes, from Google's public API documents: google.rpc.Status for most APIs (`co
 Compute Engine adds a list `errors` of `{message, domain, reason}`; Cloud Storage has that list and no `status`.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from enum import Enum
 
 from localcloud.json_values import JsonObject
@@ -36,7 +36,7 @@ class CloudError(Exception):
     """An error response of the local cloud.
 
     `code` is the HTTP status, `status` the canonical google.rpc.Code name, `reason` the short word in responses of Compute Engine and Cloud Storage.
-    With `has_errors`, responses of every family have it.
+    With `has_errors`, responses of every family have it. `headers` are further headers of the response.
     """
 
     def __init__(
@@ -48,6 +48,7 @@ class CloudError(Exception):
         reason: str,
         details: Sequence[JsonObject] = (),
         has_errors: bool = False,
+        headers: Mapping[str, str] | None = None,
     ) -> None:
         super().__init__(message)
         self.code = code
@@ -56,6 +57,7 @@ class CloudError(Exception):
         self.reason = reason
         self.details = tuple(details)
         self.has_errors = has_errors
+        self.headers = dict(headers or {})
 
     @classmethod
     def invalid(cls, message: str, *, violations: Sequence[tuple[str, str]] = ()) -> "CloudError":

@@ -13,7 +13,8 @@ from typing import Final
 from localcloud.running import interpreter
 from localcloud.vllm import KILLED_MARK, PLANNED_MARK
 
-_STOP_GRACE_S: Final = 3.0
+_STOP_GRACE_S: Final = 10.0
+"""Seconds between SIGTERM and SIGKILL (Cloud Run, "Container runtime contract")."""
 _LINE_LIMIT_BYTES: Final = 1024 * 1024
 
 

@@ -35,8 +35,8 @@ ListObjects: TypeAlias = Callable[[str], Mapping[str, int] | None]
 """Returns names and sizes in bytes of a bucket's objects, or None if the bucket does not exist."""
 WriteLog: TypeAlias = Callable[[str, LogLine], None]
 """Writes a line to Cloud Logging, for a revision's full name."""
-MayList: TypeAlias = Callable[[str, str], bool]
-"""Returns whether a service account's email can list a bucket's objects."""
+May: TypeAlias = Callable[[str, str, str], bool]
+"""Returns whether a service account's email has a permission on a bucket: bucket, account, permission."""
 VersionOf: TypeAlias = Callable[[str], str]
 """Returns the version of vLLM in an image. Empty if unknown."""
 DriverOf: TypeAlias = Callable[[str], int | None]
@@ -95,7 +95,7 @@ class SimulatedRevisions:
         list_objects: ListObjects,
         write_log: WriteLog,
         user_of: UserOf = lambda _: 0,
-        may_list: MayList = lambda _bucket, _account: True,
+        may: May = lambda _bucket, _account, _permission: True,
         version_of: VersionOf = lambda _: "",
         driver_of: DriverOf = lambda _: None,
         google: GoogleAccess | None = None,
@@ -108,7 +108,7 @@ class SimulatedRevisions:
         self._list_objects = list_objects
         self._write_log = write_log
         self._user_of = user_of
-        self._may_list = may_list
+        self._may = may
         self._version_of = version_of
         self._driver_of = driver_of
         self._google = google
@@ -264,8 +264,10 @@ class SimulatedRevisions:
             only = options.get("only-dir", "").strip("/")
             if only:
                 files = {key[len(only) + 1 :]: size for key, size in files.items() if key.startswith(only + "/")}
-            # The mount is owned by the uid in its options, by default root. Root can read every mount.
+            # The mount is owned by the uid in its options, by default root. Root can read every mount. gcsfuse mounts a bucket that the account
+            # can list; each file is then "Permission denied" without storage.objects.get.
             readable = uid == 0 or options.get("uid", "0") == str(uid)
+            readable = readable and self._may(bucket, template.service_account, "storage.objects.get")
             out.append({"path": path, "files": dict(files), "options": options, "readable": readable})
         return out
 
@@ -277,7 +279,7 @@ class SimulatedRevisions:
             ask = f"GET https://storage.googleapis.com/storage/v1/b/{name}/o"
             if files is None:
                 problem = f"google.api_core.exceptions.NotFound: 404 {ask}: The specified bucket does not exist."
-            elif not self._may_list(name, template.service_account):
+            elif not self._may(name, template.service_account, "storage.objects.list"):
                 problem = (
                     f"google.api_core.exceptions.Forbidden: 403 {ask}: {template.service_account} does not have storage.objects.list access "
                     "to the Google Cloud Storage bucket. Permission 'storage.objects.list' denied on resource (or it may not exist)."

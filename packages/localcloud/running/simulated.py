@@ -49,11 +49,11 @@ def simulated_runtimes(cloud: Cloud, *, clock: Clock | None = None) -> Runtimes:
     def write_log(revision: str, line: LogLine) -> None:
         cloud.logs.write(run_messages.entry(line, revision))
 
-    def may_list(bucket: str, account: str) -> bool:
-        """Return whether an account can list a bucket's objects."""
+    def may(bucket: str, account: str, permission: str) -> bool:
+        """Return whether an account has a permission on a bucket."""
         document = cloud.store.get("storage.buckets", bucket) or {}
         resources = [f"//storage.googleapis.com/{bucket}", project_policy(str(document.get("_project", "")))]
-        return cloud.policies.allows(account, "storage.objects.list", resources)
+        return cloud.policies.allows(account, permission, resources)
 
     def version_of(image: str) -> str:
         """Return the version in the tag of the scenario's image with this digest."""
@@ -76,7 +76,7 @@ def simulated_runtimes(cloud: Cloud, *, clock: Clock | None = None) -> Runtimes:
         read_secret=read_secret,
         list_objects=list_objects,
         write_log=write_log,
-        may_list=may_list,
+        may=may,
         version_of=version_of,
         driver_of=driver_of,
         google=google,

@@ -5,6 +5,8 @@ endpoints of Cloud Storage and Secret Manager. `vllm` is the simulated server. E
 replaces the volume's in arguments and variables because the process has no separate file system.
 """
 
+import os
+import shlex
 import shutil
 import sys
 from collections.abc import Mapping, Sequence
@@ -17,6 +19,8 @@ from localcloud.running.machines.metadata import IssueAccessToken, IssueIdToken,
 from localcloud.running.shims import install
 from localcloud.world.runtime import MachineSpec, RevisionSpec
 
+VARIABLE: Final = "LOCALCLOUD_VLLM"
+"""The variable with the path of a program that runs in place of the simulated server. It gets the same words and the same environment."""
 _COMMANDS: Final = {"vllm": "localcloud.vllm"}
 _SYSTEM_PATH: Final = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
@@ -116,8 +120,12 @@ def _install(folder: Path) -> None:
     python = install(folder, _COMMANDS, kept={"VLLM_SIM_PYTHONPATH": "PYTHONPATH"}) / "python3"
     if not python.is_symlink():
         python.symlink_to(Path(sys.executable).resolve())
+    if named := os.environ.get(VARIABLE):
+        text = f'#!/bin/sh\nVLLM_SIM_PYTHONPATH="${{PYTHONPATH-}}" exec {shlex.quote(named)} "$@"\n'
+        (folder / "vllm").write_text(text, encoding="utf-8")
 
 
 def server_command(words: Sequence[str]) -> list[str]:
     """Return the command line of a container that runs the server itself."""
-    return interpreter.command("localcloud.vllm", *words)
+    named = os.environ.get(VARIABLE)
+    return [named, *words] if named else interpreter.command("localcloud.vllm", *words)

@@ -1,6 +1,7 @@
 """Dispatch of HTTP requests to the handlers of Google's methods: routing, identity, validation, permissions, faults, error bodies, the request log."""
 
 import inspect
+import re
 import time
 import traceback
 from collections import deque
@@ -17,7 +18,7 @@ from localcloud.rest.discovery import VERSIONS, DiscoveryDocument, Method, docum
 from localcloud.rest.errors import CloudError, ErrorStyle
 from localcloud.server.faults import FaultSchedule, inject
 from localcloud.server.guard import caller_of, check_quota_project, quota_project_of
-from localcloud.services import orgpolicies, serviceusage
+from localcloud.services import orgpolicies, serviceusage, storage_xml
 from localcloud.services.iam import add_service_agent
 from localcloud.world.cloud import Cloud, project_policy
 from localcloud.world.conditions import MODIFIED_ROLES, UNRECOGNIZED_ROLES, Attributes, resource_attributes
@@ -25,6 +26,7 @@ from localcloud.world.roles import permission_of
 
 _LOG_LENGTH = 5000
 _MEDIA = {"upload": "upload", "download": "download"}
+_VERSION = re.compile(r"v\d")
 _SECRET_KEYS = {"data", "access_token", "oauth_token", "key", "privateKeyData", "private_key", "assertion"}
 
 _LIMITING = {"cloudresourcemanager", "storage"}
@@ -70,13 +72,17 @@ class Dispatcher:
         }
         began = time.perf_counter()
         api, path, media = _split(request.raw_path.partition("?")[0])
+        is_xml = media is None and self._is_xml_read(request.method, api, path)
+        if is_xml:
+            api, path, media = "storage", storage_xml.json_path(api, path), "download"
         style = _style(api)
         try:
+            if is_xml:
+                storage_xml.check_headers(request.headers)
             response = await self._answer(request, api, path, media, entry, style)
         except (CloudError, *bodies.BROKEN) as broken:
             error = broken if isinstance(broken, CloudError) else bodies.refusal(broken, style)
-            headers = {"WWW-Authenticate": 'Bearer realm="https://accounts.google.com/"'} if error.code == 401 else None  # noqa: PLR2004 - HTTP
-            response = web.json_response(error.body(style), status=error.code, headers=headers)
+            response = storage_xml.refusal(error) if is_xml else _refusal(error, style)
             entry["error"] = error.message
         except Exception as error:  # noqa: BLE001 - a fault of the local cloud itself must look like one, and be found
             entry["error"] = traceback.format_exc()
@@ -93,6 +99,15 @@ class Dispatcher:
         entry["ms"] = round((time.perf_counter() - began) * 1000, 3)
         self.log.append(entry)
         return response
+
+    def _is_xml_read(self, verb: str, first: str, rest: str) -> bool:
+        """Return whether a request reads an object by Cloud Storage's XML API, which has no path of its own: `/BUCKET/OBJECT`.
+
+        All other APIs come first. Without the bucket, an address with a version is one of an API that the local cloud lacks.
+        """
+        if verb not in {hdrs.METH_GET, hdrs.METH_HEAD} or not rest or document_for(first, rest) is not None:
+            return False
+        return self._cloud.store.has("storage.buckets", first) or _VERSION.match(rest) is None
 
     async def _answer(  # noqa: PLR0917 - the parts of one request
         self, request: web.Request, api: str, path: str, media: str | None, entry: JsonObject, style: ErrorStyle
@@ -302,7 +317,8 @@ def _route(verb: str, api: str, path: str, media: str | None) -> tuple[Discovery
     if document is None:
         known = ", ".join(f"/{name}/{prefix}" for name, prefixes in VERSIONS.items() for prefix in prefixes)
         raise CloudError.not_found(f"The local cloud has no API at /{api}/{path}. Available: {known}.")
-    found = document.match("POST" if media == "upload" else verb, path)
+    content_verbs = {"upload": hdrs.METH_POST, "download": hdrs.METH_GET if verb == hdrs.METH_HEAD else verb}
+    found = document.match(content_verbs.get(media or "", verb), path)
     if found is None:
         raise CloudError.not_found(
             f"The requested URL /{path} was not found for {verb} in {document.title} {document.version}."
@@ -316,6 +332,11 @@ def _lists(request: web.Request) -> dict[str, list[str]]:
 
 def _flat(request: web.Request) -> dict[str, Any]:
     return {key: values[0] if len(values) == 1 else values for key, values in _lists(request).items()}
+
+
+def _refusal(error: CloudError, style: ErrorStyle) -> web.Response:
+    login = {"WWW-Authenticate": 'Bearer realm="https://accounts.google.com/"'} if error.code == 401 else {}  # noqa: PLR2004 - HTTP
+    return web.json_response(error.body(style), status=error.code, headers={**login, **error.headers})
 
 
 def _style(api: str) -> ErrorStyle:

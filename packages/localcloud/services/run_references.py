@@ -2,9 +2,9 @@
 
 from dataclasses import dataclass
 
-from localcloud.json_values import JsonObject, part, parts
+from localcloud.json_values import JsonObject, part, parts, strings
 from localcloud.rest.errors import CloudError
-from localcloud.services import networks
+from localcloud.services import networks, run_mount_options
 from localcloud.services.registries import Registries, RegistryError, parse
 from localcloud.services.secretmanager import SECRETS, version_name
 from localcloud.world import run_messages
@@ -118,11 +118,17 @@ class References:
             )
 
     def unmountable(self) -> tuple[str, str] | None:
-        """Return gcsfuse's error message and the first volume whose bucket does not exist or that the revision's account cannot list, or None."""
+        """Return the first volume that gcsfuse cannot mount and its error message, or None.
+
+        It rejects the options, the bucket does not exist, or the revision's account cannot list it.
+        """
         for volume in parts(self.template, "volumes"):
             bucket = part(volume, "gcs").get("bucket")
             if not bucket:
                 continue
+            rejection = run_mount_options.rejection(strings(part(volume, "gcs"), "mountOptions"))
+            if rejection is not None:
+                return volume["name"], rejection
             document = self.cloud.store.get("storage.buckets", bucket)
             if document is None:
                 return volume["name"], run_messages.no_such_bucket()

@@ -9,7 +9,7 @@ from typing import Any
 from urllib.parse import quote
 
 import google_crc32c
-from aiohttp import web
+from aiohttp import hdrs, web
 
 from localcloud.json_values import JsonObject, part
 from localcloud.rest.call import Call, page
@@ -90,12 +90,22 @@ class Objects(ApiService):
         return web.FileResponse(self.content(document), headers=headers, chunk_size=_CHUNK_BYTES)
 
     async def _count(self, call: Call, document: JsonObject) -> None:
-        """Count the bytes that the request reads, and wait as long as a machine's network takes. The operator is not on a machine."""
+        """Count the bytes that the request reads, and wait as long as a machine's network takes. The operator is not on a machine.
+
+        Raises CloudError for a range outside the object.
+        """
         size = int(document["size"])
         try:
             span = call.http.http_range
         except ValueError:  # not a valid range: the whole object is sent
-            span = slice(0, None)
+            span = slice(None)
+        if span.start is not None and span.start >= size:
+            # An empty object has no range that can be satisfied (googleapis/google-cloud-go#242).
+            headers = {"Content-Range": f"bytes */{size}"}
+            text = f"Request range not satisfiable: {call.http.headers[hdrs.RANGE]}"
+            raise CloudError(416, "OUT_OF_RANGE", text, reason="requestedRangeNotSatisfiable", headers=headers)
+        if call.http.method == hdrs.METH_HEAD:
+            return
         wanted = len(range(*span.indices(size)))
         simulated = int(part(document, "metadata").get(SIMULATED_BYTES, size))
         served = round(simulated * wanted / size) if size else 0

@@ -31,7 +31,16 @@ from localcloud.vllm.media import MediaRules, check_items, read_media
 from localcloud.vllm.memory import KvCacheSize
 from localcloud.vllm.middleware import Middleware, cors_headers, is_preflight, preflight
 from localcloud.vllm.models import Model
-from localcloud.vllm.protocol import Request, RequestError, check_length, parse, read_chat, refuse_more_choices
+from localcloud.vllm.protocol import (
+    Malformed,
+    Request,
+    RequestError,
+    check_length,
+    malformed,
+    parse,
+    read_chat,
+    refuse_more_choices,
+)
 from localcloud.vllm.stream import StreamReply, WholeReply
 
 _GUARDED: Final = ("/v1", "/v2", "/inference")
@@ -75,16 +84,18 @@ def make_app(parts: Parts) -> web.Application:
     app = web.Application(client_max_size=_MAX_BODY_BYTES, middlewares=[server.middleware])
     app.add_routes(
         [
-            web.get("/health", server.health),
-            web.get("/ping", server.health),
+            web.get("/health", server.health, allow_head=False),
+            web.get("/ping", server.health, allow_head=False),
             web.post("/ping", server.health),
-            web.get("/version", server.version),
-            web.get("/metrics", server.metrics),
-            web.get("/v1/models", server.models),
+            web.get("/version", server.version, allow_head=False),
+            web.get("/load", server.load, allow_head=False),
+            web.get("/metrics", server.metrics, allow_head=False),
+            web.get("/v1/models", server.models, allow_head=False),
             web.post("/v1/chat/completions", server.chat),
             web.post("/v1/completions", server.completions),
             web.post("/invocations", server.invocations),
             web.post("/tokenize", server.tokenize),
+            web.post("/detokenize", server.detokenize),
             *(web.post(path, server.not_simulated) for path in _NOT_SIMULATED),
             web.get("/_sim/faults", server.get_faults),
             web.post("/_sim/faults", server.set_faults),
@@ -102,6 +113,8 @@ async def _mark(request: web.Request, response: web.StreamResponse) -> None:
     response.headers.update(cors_headers(request, request.get(_ORIGINS, ())))
     response.headers["x-simulated"] = "vllm"
     response.headers["server"] = "uvicorn"
+    if response.content_type == "application/json":
+        response.headers["Content-Type"] = "application/json"
 
 
 async def _answered(request: web.Request, handler: _Handler) -> web.StreamResponse:
@@ -110,8 +123,20 @@ async def _answered(request: web.Request, handler: _Handler) -> web.StreamRespon
         return await handler(request)
     except RequestError as error:
         return web.json_response(error.body(), status=error.status)
-    except web.HTTPException as error:
+    except web.HTTPNotFound as error:
+        shorter = request.path.rstrip("/")
+        if shorter != request.path and await _has_route(request, shorter):
+            return web.Response(status=307, headers={"location": f"{request.scheme}://{request.host}{shorter}"})
         return web.json_response({"detail": error.reason}, status=error.status)
+    except web.HTTPException as error:
+        headers = {"allow": error.headers["Allow"]} if "Allow" in error.headers else None
+        return web.json_response({"detail": error.reason}, status=error.status, headers=headers)
+
+
+async def _has_route(request: web.Request, path: str) -> bool:
+    """Return whether a path has a route. FastAPI redirects the same path with a slash to it."""
+    found = await request.app.router.resolve(request.clone(rel_url=path))
+    return found.http_exception is None or isinstance(found.http_exception, web.HTTPMethodNotAllowed)
 
 
 class _Server:
@@ -127,7 +152,8 @@ class _Server:
         self._arrivals = 0
         self._base = arguments.served_model_names[0]
         self._adapters = adapters_of(arguments.lora_modules)
-        self._names = {*arguments.served_model_names, *(adapter.name for adapter in self._adapters)}
+        self._aliases = (*arguments.served_model_names, *(adapter.name for adapter in self._adapters))
+        self._names = frozenset(self._aliases)
         self._soft_tokens = arguments.soft_tokens
         self._most_choices = parts.most_choices
 
@@ -185,6 +211,10 @@ class _Server:
     async def version(self, _: web.Request) -> web.Response:
         return web.json_response({"version": VERSION})
 
+    async def load(self, _: web.Request) -> web.Response:
+        """Return the load that vLLM counts only with a flag."""
+        return web.json_response({"server_load": 0})
+
     async def metrics(self, _: web.Request) -> web.Response:
         return web.Response(
             text=self._parts.engines.metrics_text(),
@@ -207,7 +237,7 @@ class _Server:
                 "root": root,
                 "parent": parent,
                 "max_model_len": most,
-                "permission": [],
+                "permission": [_permission(parts.created)],
             }
             for name, root, parent, most in rows
         ]
@@ -237,9 +267,22 @@ class _Server:
             bos = [] if body.get("add_special_tokens") is False else [tokens.BOS]
             ids = bos + tokens.encode(body["prompt"])
         else:
-            raise RequestError("Either prompt or messages must be provided.", param="prompt")
+            prompt, chat = (
+                Malformed(f"body.{name}", "missing", "Field required", body) for name in ("prompt", "messages")
+            )
+            raise malformed(prompt, chat)
         length = self._parts.capacity.max_model_len
         return web.json_response({"count": len(ids), "max_model_len": length, "tokens": ids, "token_strs": None})
+
+    async def detokenize(self, request: web.Request) -> web.Response:
+        body = as_object(await _body(request))
+        self._check_model(body.get("model"))
+        if "tokens" not in body:
+            raise malformed(Malformed("body.tokens", "missing", "Field required", body))
+        try:
+            return web.json_response({"prompt": tokens.decode(as_list(body["tokens"]))})
+        except ValueError as error:
+            raise RequestError(str(error)) from error
 
     async def get_faults(self, request: web.Request) -> web.Response:
         _loopback_only(request)
@@ -258,7 +301,8 @@ class _Server:
 
     def _check_model(self, model: str | None) -> None:
         if model is not None and model not in self._names:
-            raise RequestError(f"The model `{model}` does not exist.", status=404, kind="NotFoundError", param="model")
+            message = f"The model `{model}` does not exist. Valid aliases: {', '.join(self._aliases)}."
+            raise RequestError(message, status=404, kind="NotFoundError", param="model")
 
     async def _complete(self, request: web.Request, body: Any, *, is_chat: bool) -> web.StreamResponse:  # noqa: ANN401
         arrived_at = asyncio.get_running_loop().time()
@@ -383,12 +427,31 @@ def _fault_response(faults: RequestFaults) -> web.Response:
 
 
 async def _body(request: web.Request) -> Any:  # noqa: ANN401 - any JSON value
+    text = await request.read()
+    if not text:
+        raise malformed(Malformed("body", "missing", "Field required", None))
     try:
-        return json.loads(await request.read())
+        return json.loads(text)
+    except json.JSONDecodeError as error:
+        wrong = Malformed(f"body.{error.pos}", "json_invalid", "JSON decode error", {}, {"error": error.msg})
+        raise malformed(wrong) from error
     except ValueError as error:
-        raise RequestError(
-            f"[{{'type': 'json_invalid', 'loc': ('body',), 'msg': 'JSON decode error: {error}'}}]"
-        ) from error
+        raise RequestError("There was an error parsing the body") from error
+
+
+def _permission(created: int) -> dict[str, Any]:
+    """Return vLLM's permission of a model, which is the same for each."""
+    allowed = ("sampling", "logprobs", "view")
+    actions = ("create_engine", "sampling", "logprobs", "search_indices", "view", "fine_tuning")
+    return {
+        "id": f"modelperm-{created:x}",
+        "object": "model_permission",
+        "created": created,
+        **{f"allow_{action}": action in allowed for action in actions},
+        "organization": "*",
+        "group": None,
+        "is_blocking": False,
+    }
 
 
 def _loopback_only(request: web.Request) -> None:

@@ -60,6 +60,10 @@ class Sink(Protocol):
         """Emit the tokens from index `start` to before `end`. The last call ends at the sequence's length."""
         ...
 
+    def abort(self, end: int) -> None:
+        """End the response after its first `end` tokens, because the server shuts down."""
+        ...
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TokenTiming:
@@ -291,6 +295,12 @@ class SimulatedEngine:
             self._admit(self._loop.time(), at_once=False)
             self._schedule()
 
+    def abort_all(self) -> None:
+        """Abort all sequences, whose clients get what was generated."""
+        for sequence in (*self._waiting, *self._running):
+            self.abort(sequence)
+            sequence.sink.abort(sequence.emitted)
+
     def _admit(self, now: float, *, at_once: bool) -> None:
         while self._waiting and self.running < self._capacity.max_num_seqs:
             sequence = self._waiting[0]
@@ -470,6 +480,11 @@ class EngineGroup:
     def http(self) -> HttpMetrics:
         """Return the counters of HTTP requests, which belong to no engine."""
         return self._engines[0].http
+
+    def abort_all(self) -> None:
+        """Abort all requests, as vLLM does when it shuts down."""
+        for engine in self._engines:
+            engine.abort_all()
 
     def metrics_text(self) -> str:
         """Return the metrics in Prometheus text. The engines differ in the label `engine`."""

@@ -3,7 +3,7 @@
 import codecs
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, cast
 
 from localcloud.json_values import as_list, as_object
@@ -41,6 +41,10 @@ class Completion:
     def content(self) -> str:
         """Return the content text."""
         return "".join(self.texts[self.reasoning_end : self.content_end])
+
+    def aborted(self, end: int) -> "Completion":
+        """Return what a client gets of this completion if the server shuts down after `end` tokens."""
+        return replace(self, texts=self.texts[:end], finish_reason="abort", stop_reason=None)
 
     def arguments(self) -> str:
         """Return the tool call's arguments, as JSON text."""

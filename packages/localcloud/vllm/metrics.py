@@ -166,9 +166,8 @@ class Metrics:
         values = {**vars(self), "running": running, "waiting": waiting, "kv_usage": kv_usage}
         for row in parts(_TABLES, "families"):
             name, description, value = row["name"], row["description"], values[row["value"]]
-            family = f"vllm:{name}".removesuffix("_total")
-            out.append(f"# HELP {family} {description}")
-            out.append(f"# TYPE {family} {'counter' if name.endswith('_total') else 'gauge'}")
+            out.append(f"# HELP vllm:{name} {description}")
+            out.append(f"# TYPE vllm:{name} {'counter' if name.endswith('_total') else 'gauge'}")
             out.append(f"vllm:{name}{{{labels}}} {float(value)}")
         by_reason = "vllm:num_requests_waiting_by_reason"
         out.append(f"# HELP {by_reason} Number of waiting requests by reason: waiting for capacity, or deferred.")
@@ -178,8 +177,8 @@ class Metrics:
             out.append(f'{by_reason}{{{labels},reason="{reason}"}} {float(number)}')
         if self.speculation is not None:
             out.extend(self.speculation.lines(labels))
-        out.append("# HELP vllm:request_success Count of successfully processed requests.")
-        out.append("# TYPE vllm:request_success counter")
+        out.append("# HELP vllm:request_success_total Count of successfully processed requests.")
+        out.append("# TYPE vllm:request_success_total counter")
         out.extend(
             f'vllm:request_success_total{{engine="{self._engine}",finished_reason="{reason}",model_name="{model}"}} {float(number)}'
             for reason, number in self.finished.items()

@@ -1,6 +1,7 @@
 """The bodies of the OpenAI-compatible endpoints, with vLLM's error messages."""
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Final, cast
 
@@ -8,8 +9,16 @@ from localcloud.json_values import as_list, as_object
 from localcloud.vllm import tokens
 from localcloud.vllm.media_items import DEFAULT_SOFT_TOKENS, KINDS, SOFT_TOKENS, MediaItem, MediaItemError, item_of
 
-_ROLES: Final = ("system", "developer", "user", "assistant", "tool", "function")
-_MAX_STOPS: Final = 16
+_MAX_STOPS: Final = 4
+_TYPES: Final[Mapping[type, tuple[str, str, str]]] = {
+    bool: ("bool", "boolean", "unable to interpret input"),
+    int: ("int", "integer", "unable to parse string as an integer"),
+    float: ("float", "number", "unable to parse string as a number"),
+    str: ("string", "string", ""),
+    list: ("list", "list", ""),
+    dict: ("dict", "dictionary", ""),
+}
+"""pydantic's name of each type in an error's kind and in its message, and the end of the message for a string that it cannot parse."""
 
 
 class RequestError(Exception):
@@ -50,6 +59,8 @@ class Request:
     include_usage: bool
     continuous_usage: bool
     max_tokens: int | None
+    limit: str
+    """Name of the field with `max_tokens`."""
     min_tokens: int
     ignore_eos: bool
     temperature: float
@@ -62,20 +73,80 @@ class Request:
     template_kwargs: Mapping[str, Any]
 
 
+def _invalid(message: str, param: str, value: object = None) -> RequestError:
+    """Return the error of vLLM's own checks (vllm/exceptions.py, VLLMValidationError)."""
+    stated = f"parameter={param}" if value is None else f"parameter={param}, value={value}"
+    return RequestError(f"{message} ({stated})", param=param)
+
+
+@dataclass(frozen=True, slots=True)
+class Malformed:
+    """One error of pydantic: the place in the body, the kind, the message, what was given, and the error's own context."""
+
+    place: str
+    kind: str
+    message: str
+    given: object
+    context: Mapping[str, object] | None = None
+
+    def words(self) -> str:
+        """Return the error as vLLM words it."""
+        context = {} if self.context is None else {"ctx": dict(self.context)}
+        shown = _shown(self.given)
+        return str({"type": self.kind, "loc": self.place, "msg": self.message, "input": shown, **context})
+
+
+def malformed(first: Malformed, *others: Malformed) -> RequestError:
+    """Return the error of a body that pydantic rejects (observed with vLLM 0.32.0)."""
+    errors = (first, *others)
+    title = f"{len(errors)} validation error{'s' if len(errors) > 1 else ''}:"
+    lines = [title, *(error.words() for error in errors)]
+    return RequestError("\n  ".join(lines), kind="Bad Request", param=first.place)
+
+
+def _shown(given: object) -> str:
+    if isinstance(given, dict):
+        return f"<dict of {len(cast('Mapping[object, object]', given))} items>"
+    if isinstance(given, list):
+        return f"<list of {len(cast('list[object]', given))} items>"
+    return str(given)
+
+
 def _field(body: Mapping[str, Any], name: str, kinds: type | tuple[type, ...], default: Any = None) -> Any:  # noqa: ANN401 - as the body has it
+    """Return a field, converted as pydantic does: a number from a string or a boolean."""
     value = body.get(name)
     if value is None:
         return default
-    wrong_bool = isinstance(value, bool) and kinds is not bool
-    if wrong_bool or not isinstance(value, kinds):
-        names = " or ".join(kind.__name__ for kind in (kinds if isinstance(kinds, tuple) else (kinds,)))
-        raise RequestError(f"{{'loc': ('body', '{name}'), 'msg': 'Input should be a valid {names}'}}", param=name)
-    return value
+    listed = kinds if isinstance(kinds, tuple) else (kinds,)
+    if isinstance(value, listed):
+        return value
+    if listed in {(int,), (float,)} and isinstance(value, bool | int | float | str):
+        with suppress(ValueError):
+            return listed[0](value)
+    first, *others = (_mistyped(f"body.{name}", kind, value) for kind in listed)
+    raise malformed(first, *others)
 
 
-def _at_least(name: str, value: float | None, least: float) -> None:
-    if value is not None and value < least:
-        raise RequestError(f"{name} must be at least {least}, got {value}.", param=name)
+def _mistyped(place: str, kind: type, value: object) -> Malformed:
+    name, noun, unparsed = _TYPES[kind]
+    is_unparsed = isinstance(value, str) and bool(unparsed)
+    message = f"Input should be a valid {noun}{f', {unparsed}' if is_unparsed else ''}"
+    return Malformed(place, f"{name}_{'parsing' if is_unparsed else 'type'}", message, value)
+
+
+def _check_ranges(body: Mapping[str, Any], max_tokens: int | None, name: str) -> None:
+    """Raise RequestError for a value outside of its range (vllm/sampling_params.py)."""
+    if max_tokens is not None and max_tokens < 1:
+        raise _invalid(f"{name} must be at least 1, got {max_tokens}.", name, max_tokens)
+    temperature = _field(body, "temperature", float)
+    if temperature is not None and temperature < 0:
+        raise _invalid(f"temperature must be non-negative, got {temperature}.", "temperature", temperature)
+    top_p = _field(body, "top_p", float)
+    if top_p is not None and not 0 < top_p <= 1:
+        raise _invalid(f"top_p must be in (0, 1], got {top_p}.", "top_p", top_p)
+    min_tokens = _field(body, "min_tokens", int, 0)
+    if max_tokens is not None and min_tokens > max_tokens:
+        raise RequestError(f"min_tokens must be less than or equal to max_tokens={max_tokens}, got {min_tokens}.")
 
 
 def refuse_more_choices(given: object, most: int) -> None:
@@ -83,13 +154,14 @@ def refuse_more_choices(given: object, most: int) -> None:
     value = _field(as_object(given), "n", int, 1)
     if value > most:
         hint = "To increase this limit, set the VLLM_MAX_N_SEQUENCES environment variable."
-        raise RequestError(f"n must be at most {most}, got {value}. {hint}", param="n")
+        raise RequestError(f"n must be at most {most}, got {value}. {hint}")
 
 
 def parse(given: object, *, is_chat: bool, soft_tokens: int = DEFAULT_SOFT_TOKENS) -> Request:
     """Parse a request body. `soft_tokens` is the server's size of an image. Raises RequestError."""
     if not isinstance(given, dict):
-        raise RequestError("{'loc': ('body',), 'msg': 'Input should be a valid dictionary'}")
+        message = "Input should be a valid dictionary or object to extract fields from"
+        raise malformed(Malformed("body", "model_attributes_type", message, given))
     body = as_object(cast("object", given))
     _refuse_unsupported(body)
     chat = read_chat(body, soft_tokens) if is_chat else None
@@ -97,15 +169,15 @@ def parse(given: object, *, is_chat: bool, soft_tokens: int = DEFAULT_SOFT_TOKEN
     options = as_object(_field(body, "stream_options", dict))
     stream = _field(body, "stream", bool, default=False)
     if options and not stream:
-        raise RequestError("Stream options can only be defined when `stream=True`.", param="stream_options")
-    max_tokens = _field(body, "max_completion_tokens", int) if is_chat else None
-    if max_tokens is None:
-        # OpenAI's text completions default to 16 tokens, and so does vLLM.
-        max_tokens = _field(body, "max_tokens", int, None if is_chat else 16)
-    _at_least("max_tokens", max_tokens, 1)
-    temperature = float(_field(body, "temperature", (int, float), 1.0))
-    _at_least("temperature", temperature, 0.0)
+        raise _invalid("Stream options can only be defined when `stream=True`.", "stream_options")
+    limit = "max_completion_tokens" if is_chat and body.get("max_completion_tokens") is not None else "max_tokens"
+    # OpenAI's text completions default to 16 tokens, and so does vLLM.
+    max_tokens = _field(body, limit, int, None if is_chat else 16)
+    _check_ranges(body, max_tokens, limit)
     tools = tuple(as_list(_field(body, "tools", list)))
+    if body.get("tools") is not None and not tools:
+        message = "`tools` must not be an empty array. Either provide at least one tool or omit the field entirely."
+        raise _invalid(message, "tools")
     return Request(
         is_chat=is_chat,
         model=_field(body, "model", str),
@@ -119,9 +191,10 @@ def parse(given: object, *, is_chat: bool, soft_tokens: int = DEFAULT_SOFT_TOKEN
         include_usage=bool(options.get("include_usage")),
         continuous_usage=bool(options.get("include_usage")) and bool(options.get("continuous_usage_stats")),
         max_tokens=max_tokens,
+        limit=limit,
         min_tokens=_field(body, "min_tokens", int, 0),
         ignore_eos=_field(body, "ignore_eos", bool, default=False),
-        temperature=temperature,
+        temperature=_field(body, "temperature", float, 1.0),
         seed=_field(body, "seed", int),
         stop=_stops(body),
         include_stop=_field(body, "include_stop_str_in_output", bool, default=False),
@@ -148,9 +221,12 @@ def _stops(body: Mapping[str, Any]) -> tuple[str, ...]:
     stop = _field(body, "stop", (str, list), [])
     stops = (stop,) if isinstance(stop, str) else tuple(stop)
     if not all(isinstance(item, str) and item for item in stops):
-        raise RequestError("stop cannot contain an empty string.", param="stop")
+        raise RequestError("stop cannot contain an empty string.")
     if len(stops) > _MAX_STOPS:
-        raise RequestError(f"The simulated server accepts at most {_MAX_STOPS} stop strings.", param="stop")
+        message = f"List should have at most {_MAX_STOPS} items after validation, not {len(stops)}"
+        context = {"field_type": "List", "max_length": _MAX_STOPS, "actual_length": len(stops)}
+        too_long = Malformed("body.stop", "too_long", message, stop, context)
+        raise malformed(_mistyped("body.stop", str, stop), too_long)
     return stops
 
 
@@ -160,18 +236,18 @@ def _text_prompt(body: Mapping[str, Any]) -> tuple[tuple[int, ...], str]:
     if len(listed) == 1 and isinstance(listed[0], str | list):
         prompt = cast("object", listed[0])
         listed = as_list(prompt)
-    if isinstance(prompt, str):
+    if isinstance(prompt, str) and prompt:
         bos = () if body.get("add_special_tokens") is False else (tokens.BOS,)
         return (*bos, *tokens.encode(prompt)), prompt
     if listed and all(isinstance(item, int) for item in listed):
         try:
             text = tokens.decode(listed)
         except ValueError as error:
-            raise RequestError(f"{error}.", param="prompt") from error
+            raise RequestError(str(error)) from error
         return tuple(listed), text
     if len(listed) > 1:
         raise RequestError("The simulated server accepts one prompt per request.", param="prompt")
-    raise RequestError("Either prompt or prompt_embeds must be provided and non-empty.", param="prompt")
+    raise _invalid("Either prompt or prompt_embeds must be provided and non-empty.", "prompt")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -189,16 +265,20 @@ class ChatPrompt:
 def read_chat(body: Mapping[str, Any], soft_tokens: int = DEFAULT_SOFT_TOKENS) -> ChatPrompt:
     """Return the tokens of a chat's messages and tools, and the question. Raises RequestError."""
     messages = _field(body, "messages", list)
+    if messages is None:
+        raise malformed(Malformed("body.messages", "missing", "Field required", body))
     if not messages:
-        raise RequestError("{'loc': ('body', 'messages'), 'msg': 'List should have at least 1 item'}", param="messages")
+        raise RequestError("Cannot apply chat template to an empty conversation. Provide at least one message.")
     size = _image_size(body, soft_tokens)
     turns: list[tuple[str, str, int]] = []
     media: list[MediaItem] = []
     question = tool_result = ""
-    for message in map(as_object, messages):
+    for index, message in enumerate(map(as_object, messages)):
         role = message.get("role")
-        if role not in _ROLES:
-            raise RequestError(f"Each message needs a role, one of {', '.join(_ROLES)}.", param="messages")
+        if not isinstance(role, str):
+            # vLLM lists the error of each kind of message, of which this is one.
+            place = f"body.messages.{index}.CustomChatCompletionMessageParam.role"
+            raise malformed(Malformed(place, "missing", "Field required", message))
         text, items = _content(message.get("content"), size)
         question = {"user": text, "tool": ""}.get(role, question)
         tool_result = {"user": "", "tool": text}.get(role, tool_result)
@@ -255,25 +335,32 @@ def _tool_choice(body: Mapping[str, Any], tools: Sequence[Any]) -> str | None:
     """Return None, `auto`, `none`, `required` or the name of a function."""
     choice = body.get("tool_choice")
     if not tools:
-        if choice not in (None, "none", "auto"):
-            raise RequestError("When using `tool_choice`, `tools` must be set.", param="tool_choice")
+        if choice not in (None, "none"):
+            raise _invalid("When using `tool_choice`, `tools` must be set.", "tool_choice")
         return None
-    names = [as_object(as_object(tool).get("function")).get("name") for tool in tools]
-    for name in names:
-        if not isinstance(name, str):
-            raise RequestError("Each tool needs a function with a name.", param="tools")
+    names = [_tool_name(tool, f"body.tools.{index}") for index, tool in enumerate(tools)]
     if choice is None:
         return "auto"
     if isinstance(choice, dict):
         name = as_object(as_object(cast("object", choice)).get("function")).get("name")
         if name not in names:
-            raise RequestError(
-                "The tool specified in `tool_choice` does not match any of the specified `tools`", param="tool_choice"
-            )
+            message = "The tool specified in `tool_choice` does not match any of the specified `tools`"
+            raise _invalid(message, "tool_choice")
         return str(name)
     if choice not in ("auto", "none", "required"):
-        raise RequestError(f"Invalid value for `tool_choice`: {choice}!", param="tool_choice")
+        allowed = 'Only named tools, "none", "auto" or "required" are supported.'
+        raise _invalid(f"Invalid value for `tool_choice`: {choice}! {allowed}", "tool_choice")
     return str(choice)
+
+
+def _tool_name(tool: object, place: str) -> str:
+    given = as_object(tool)
+    function = as_object(given.get("function"))
+    if "function" not in given:
+        raise malformed(Malformed(f"{place}.function", "missing", "Field required", given))
+    if "name" not in function:
+        raise malformed(Malformed(f"{place}.function.name", "missing", "Field required", function))
+    return str(function["name"])
 
 
 def _constraint(body: Mapping[str, Any]) -> tuple[str, Any] | None:
@@ -297,27 +384,30 @@ def _constraint(body: Mapping[str, Any]) -> tuple[str, Any] | None:
         case "json_schema":
             schema = as_object(wanted.get("json_schema")).get("schema")
             if schema is None:
-                raise RequestError(
-                    "When response_format type is 'json_schema', the 'json_schema' field must be provided.",
-                    param="response_format",
-                )
+                message = "When response_format type is 'json_schema', the 'json_schema' field must be provided."
+                raise _invalid(message, "response_format")
             return "json", schema
         case other:
-            raise RequestError(
-                f"The simulated server does not support response_format {other!r}.", param="response_format"
-            )
+            # vLLM lists the error of each kind of format, of which this is one.
+            message = "Input should be 'text', 'json_object' or 'json_schema'"
+            raise malformed(Malformed("body.response_format.type", "literal_error", message, other))
 
 
 def check_length(request: Request, max_model_len: int) -> int:
-    """Return the maximum number of tokens of the response, or raise vLLM's error."""
+    """Return the maximum number of tokens of the response: what was requested, or what is left of the context. Raises RequestError."""
     prompt, wanted = len(request.prompt), request.max_tokens
-    if prompt + (wanted or 1) <= max_model_len:
-        return wanted or max_model_len - prompt
-    asked = f"you requested {wanted} output tokens and your prompt" if wanted else "your prompt"
-    total = f", for a total of at least {prompt + wanted} tokens" if wanted else ""
-    raise RequestError(
-        f"This model's maximum context length is {max_model_len} tokens. However, {asked} contains at least "
-        f"{prompt} input tokens{total}. Please reduce the length of the input prompt or the number of requested "
-        "output tokens.",
-        param="input_tokens",
-    )
+    if wanted is not None and wanted > max_model_len:
+        message = f"{request.limit}={wanted} cannot be greater than max_model_len={max_model_len}."
+        raise _invalid(f"{message} Please request fewer output tokens.", request.limit, wanted)
+    if prompt > max_model_len:
+        # vLLM stops counting at the first token too many.
+        counted = max_model_len + 1
+        message = (
+            f"This model's maximum context length is {max_model_len} tokens. However, your prompt contains at least {counted} input tokens, "
+            "which exceeds this limit even without any output tokens. Please reduce the length of the input prompt."
+        )
+        raise _invalid(message, "input_tokens", counted)
+    left = max_model_len - prompt
+    if left < 1:
+        raise _invalid(f"max_tokens must be at least 1, got {left}.", "max_tokens", left)
+    return min(wanted or left, left)

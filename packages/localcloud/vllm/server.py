@@ -31,8 +31,8 @@ from localcloud.vllm.speculation import Speculation
 from localcloud.vllm.startup import KilledError, Start, StartupStep, plan
 
 _BACKLOG: Final = 2048
-_LEAST_DRAIN_S: Final = 1.0
-"""Maximum seconds for running requests after SIGTERM; `--shutdown-timeout` can set less. vLLM's default is 0."""
+_CLOSE_LIMIT_S: Final = 1.0
+"""Seconds in which an aborted request's last bytes are written."""
 
 
 def _log(line: str, *, level: str = "INFO", process: str = "APIServer") -> None:
@@ -119,11 +119,12 @@ async def _run(
         _traceback(str(error))
         return 1
     keys = arguments.api_keys or ((environment.api_key,) if environment.api_key else ())
+    group = EngineGroup(engines)
     app = make_app(
         Parts(
             arguments=arguments,
             capacity=start.capacity,
-            engines=EngineGroup(engines),
+            engines=group,
             faults=faults,
             api_keys=keys,
             created=int(time.time()),
@@ -139,8 +140,8 @@ async def _run(
             loads_adapters=environment.loads_adapters,
         )
     )
-    drain_s = max(_LEAST_DRAIN_S, arguments.shutdown_timeout)
-    runner = web.AppRunner(app, handler_cancellation=True, access_log=None, shutdown_timeout=drain_s)
+    close_s = arguments.shutdown_timeout + _CLOSE_LIMIT_S
+    runner = web.AppRunner(app, handler_cancellation=True, access_log=None, shutdown_timeout=close_s)
     await runner.setup()
     site = web.SockSite(runner, listener, backlog=_BACKLOG)
     _log(f"[api_server.py:1] Starting vLLM API server 0 on http://{arguments.host or '0.0.0.0'}:{arguments.port}")
@@ -151,7 +152,9 @@ async def _run(
     print("INFO:     Application startup complete.", flush=True)
     await stopped.wait()
     print("INFO:     Shutting down", flush=True)
+    loop.call_later(arguments.shutdown_timeout, group.abort_all)
     await runner.cleanup()  # rejects new connections, and waits for running requests
+    print("INFO:     Waiting for application shutdown.", flush=True)
     print("INFO:     Application shutdown complete.", flush=True)
     return 0
 
@@ -218,8 +221,6 @@ def _engine(
     cache_config = {
         "block_size": capacity.block_size,
         "cache_dtype": arguments.kv_cache_dtype,
-        "calculate_kv_scales": False,
-        "cpu_offload_gb": arguments.cpu_offload_gib,
         "enable_prefix_caching": arguments.enable_prefix_caching,
         "engine": rank,
         "gpu_memory_utilization": arguments.gpu_memory_utilization,
@@ -229,7 +230,6 @@ def _engine(
         "num_gpu_blocks_override": arguments.num_gpu_blocks_override,
         "prefix_caching_hash_algo": "sha256",
         "sliding_window": None if accelerator.kind == "tpu" else model.window,
-        "swap_space": 4,
     }
     speculation = Speculation(arguments.speculative_config) if arguments.speculative_config else None
     metrics = Metrics(

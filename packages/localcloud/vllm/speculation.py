@@ -63,11 +63,11 @@ class Speculation:
             ("draft_tokens", "Number of draft tokens.", self.proposed),
             ("accepted_tokens", "Number of accepted tokens.", self.accepted),
         ):
-            yield f"# HELP vllm:spec_decode_num_{name} {description}"
-            yield f"# TYPE vllm:spec_decode_num_{name} counter"
+            yield f"# HELP vllm:spec_decode_num_{name}_total {description}"
+            yield f"# TYPE vllm:spec_decode_num_{name}_total counter"
             yield f"vllm:spec_decode_num_{name}_total{{{labels}}} {float(value)}"
-        yield "# HELP vllm:spec_decode_num_accepted_tokens_per_pos Accepted tokens per draft position."
-        yield "# TYPE vllm:spec_decode_num_accepted_tokens_per_pos counter"
+        yield "# HELP vllm:spec_decode_num_accepted_tokens_per_pos_total Accepted tokens per draft position."
+        yield "# TYPE vllm:spec_decode_num_accepted_tokens_per_pos_total counter"
         for position, number in enumerate(self.accepted_by_position):
             name = "vllm:spec_decode_num_accepted_tokens_per_pos_total"
             yield f'{name}{{{labels},position="{position}"}} {float(number)}'

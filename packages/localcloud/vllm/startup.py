@@ -210,6 +210,8 @@ def _steps(
         f"[model.py:1] Using max model len {planned.max_model_len}",
         f"[scheduler.py:1] Chunked prefill is enabled with max_num_batched_tokens={planned.max_num_batched_tokens}.",
     )
+    if arguments.enforce_eager:
+        yield from logged("[vllm.py:1] Enforce eager set, disabling torch.compile, CUDAGraphs, and JIT kernel warmup.")
     if arguments.data_parallel_size > 1:
         yield from logged(
             f"[serve.py:1] Defaulting api_server_count to data_parallel_size ({arguments.data_parallel_size})."
@@ -323,9 +325,7 @@ def _compile(
 ) -> tuple[float, list[StartupStep]]:
     """Plan the compilation: no time with --enforce-eager, seconds if the cache has the key, otherwise the full time."""
     if arguments.enforce_eager:
-        return now, [
-            StartupStep(at_s=now, line="[vllm.py:1] Enforce eager set, disabling torch.compile and CUDAGraphs.")
-        ]
+        return now, []
     cache = _cache_file(arguments, environment, accelerator, model)
     full_s = full_compile_s(arguments, environment, accelerator, model)
     if cache is not None and cache.is_file():

@@ -7,11 +7,13 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 from uuid import uuid4
 
+from localcloud.vllm import VERSION
 from localcloud.vllm.engine import Sequence
 from localcloud.vllm.faults import RequestFaults
 from localcloud.vllm.generation import Completion
 from localcloud.vllm.protocol import Request
 
+_FINGERPRINT: Final = f"vllm-{VERSION}-simulated"
 _DONE: Final = b"data: [DONE]\n\n"
 _MALFORMED: Final = b'data: {"choices": [{"delta": {"cont\n\n'
 
@@ -39,11 +41,13 @@ class CompletionReply:
         prompt = len(self.request.prompt)
         cached = self.sequence.cached if self.sequence is not None else 0
         details = {"cached_tokens": cached} if self.cached_details and cached else None
+        reasoning = {"reasoning_tokens": min(completion, self.answer.reasoning_end)} if self.request.is_chat else None
         return {
             "prompt_tokens": prompt,
             "total_tokens": prompt + completion,
             "completion_tokens": completion,
             "prompt_tokens_details": details,
+            "completion_tokens_details": reasoning,
         }
 
     def head(self, kind: str) -> dict[str, Any]:
@@ -66,6 +70,11 @@ class WholeReply(CompletionReply):
         if end == len(self.answer.texts):
             self.finished.set()
 
+    def abort(self, end: int) -> None:
+        """Return what was generated."""
+        self.answer = self.answer.aborted(end)
+        self.finished.set()
+
     def body(self) -> dict[str, Any]:
         """Return the JSON body."""
         answer = self.answer
@@ -84,17 +93,23 @@ class WholeReply(CompletionReply):
                 "annotations": None,
                 "audio": None,
                 "function_call": None,
-                "tool_calls": calls,
+                **({"tool_calls": calls} if calls else {}),
                 "reasoning": answer.reasoning() or None,
             }
         else:
             choice["text"] = answer.content()
         choice |= {"logprobs": None, "finish_reason": answer.finish_reason, "stop_reason": answer.stop_reason}
+        choice |= {"token_ids": None, "routed_experts": None}
+        of_prompt = {"prompt_logprobs": None, "prompt_token_ids": None}
+        if not self.request.is_chat:
+            choice |= of_prompt
         body = self.head("chat.completion" if self.request.is_chat else "text_completion")
-        body |= {"choices": [choice], "service_tier": None, "system_fingerprint": None}
+        body |= {"choices": [choice], "service_tier": None, "system_fingerprint": _FINGERPRINT}
         if not self.faults.no_usage:
             body["usage"] = self.usage(len(answer.texts))
-        return body | {"prompt_logprobs": None, "kv_transfer_params": None}
+        if self.request.is_chat:
+            body |= {**of_prompt, "prompt_text": None}
+        return body | {"kv_transfer_params": None, "ec_transfer_params": None, "metrics": None}
 
 
 @dataclass(kw_only=True, eq=False)
@@ -118,7 +133,8 @@ class StreamReply(CompletionReply):
         self._head = f'data: {head}, "choices": ['
         self._opening = f'{self._head}{{"index": 0, ' + ('"delta": {"content": ' if request.is_chat else '"text": ')
         closing = "}" if request.is_chat else ""
-        self._closing = f'{closing}, "logprobs": null, "finish_reason": null, "token_ids": null}}]'
+        more = "" if request.is_chat else ', "stop_reason": null, "prompt_token_ids": null'
+        self._closing = f'{closing}, "logprobs": null, "finish_reason": null{more}, "token_ids": null}}]'
 
     def attach(self, transport: asyncio.Transport) -> None:
         """Set the transport, after the headers are sent."""
@@ -144,6 +160,14 @@ class StreamReply(CompletionReply):
             self.finished.set()
         transport.write(b"%x\r\n%b\r\n" % (len(events), events))
 
+    def abort(self, end: int) -> None:
+        """Write the last events after `end` tokens."""
+        self.answer = self.answer.aborted(end)
+        self.finished.set()
+        if self._transport is not None and not self._transport.is_closing():
+            events = self._last_events()
+            self._transport.write(b"%x\r\n%b\r\n" % (len(events), events))
+
     def _events(self, start: int, end: int) -> bytes:
         answer = self.answer
         # The common case first: one token of content in the middle of the stream.
@@ -157,7 +181,7 @@ class StreamReply(CompletionReply):
         answer, texts = self.answer, self.answer.texts
         out: list[str] = []
         if start == 0 and self.request.is_chat:
-            out.append(self._event({"role": "assistant", "content": ""}, 0))
+            out.append(self._event({"role": "assistant", "content": ""}, 0, is_first=True))
         reasoning = "".join(texts[start : min(end, answer.reasoning_end)])
         if reasoning:
             out.append(self._event({"reasoning": reasoning}, end))
@@ -179,20 +203,41 @@ class StreamReply(CompletionReply):
             out.append(self._event({"tool_calls": [{"index": 0, "function": {"arguments": arguments}}]}, end))
         return out
 
-    def _event(self, delta: dict[str, Any] | str, tokens: int, finish: str | None = None) -> str:
+    def _event(
+        self, delta: dict[str, Any] | str, tokens: int, finish: str | None = None, *, is_first: bool = False
+    ) -> str:
+        """Return an event. `is_first`: the one with the role, which has no tokens."""
         choice: dict[str, Any] = {"index": 0, "delta" if self.request.is_chat else "text": delta}
         choice |= {"logprobs": None, "finish_reason": finish}
-        if finish is not None:
-            choice["stop_reason"] = self.answer.stop_reason
-        usage = f', "usage": {json.dumps(self.usage(tokens))}' if self._usage_always else ""
-        return f"{self._head}{json.dumps(choice)}]{usage}}}\n\n"
+        if finish is not None or not self.request.is_chat:
+            choice["stop_reason"] = None if finish is None else self.answer.stop_reason
+        if not self.request.is_chat:
+            choice["prompt_token_ids"] = None
+        if not is_first:
+            choice["token_ids"] = None
+        more: dict[str, Any] = {"usage": self._usage(tokens)} if self._usage_always else {}
+        if is_first:
+            more |= {"prompt_token_ids": None, "prompt_text": None}
+        if finish is not None and not self._usage_at_end:
+            more["system_fingerprint"] = _FINGERPRINT
+        return f"{self._head}{json.dumps(choice)}]{_fields(more)}}}\n\n"
+
+    def _usage(self, tokens: int) -> dict[str, Any]:
+        """Return the usage as a stream has it: without empty details."""
+        return {name: value for name, value in self.usage(tokens).items() if value is not None}
 
     def _last_events(self) -> bytes:
         total = len(self.answer.texts)
         out = self._event({"content": ""} if self.request.is_chat else "", total, self.answer.finish_reason)
         if self._usage_at_end:
-            out += f'{self._head}], "usage": {json.dumps(self.usage(total))}}}\n\n'
+            more = {"usage": self._usage(total), "system_fingerprint": _FINGERPRINT}
+            out += f"{self._head}]{_fields(more)}}}\n\n"
         return out.encode() + _DONE
+
+
+def _fields(fields: dict[str, Any]) -> str:
+    """Return fields of a JSON object after others."""
+    return "".join(f", {json.dumps(name)}: {json.dumps(value)}" for name, value in fields.items())
 
 
 _QUOTED: Final[dict[str, str]] = {}

@@ -80,7 +80,7 @@ def decode(tokens: Iterable[int]) -> str:
     out: list[bytes] = []
     for token in tokens:
         if not 0 <= token < VOCABULARY:
-            raise ValueError(f"token id {token} is out of the vocabulary of {VOCABULARY}")
+            raise ValueError(f"Token id {token} is out of vocabulary")
         out.append(_piece(token))
     return b"".join(out).decode(errors="replace")
 

@@ -98,7 +98,7 @@ def probe_failed(failures: int, template: Mapping[str, Any], *, service: str) ->
 def not_mounted(volume: str, reason: str, template: Mapping[str, Any], *, service: str) -> list[LogLine]:
     """Return the entries for a Cloud Storage volume that could not be mounted. The container is never started."""
     return [
-        _system("", f"Error: mountWithStorageHandle: fs.NewServer: create file system: SetUpBucket: {reason}"),
+        _system("", f"Error: {reason}"),
         _system("WARNING", "Container called exit(255)."),
         _system(
             "ERROR",
@@ -108,15 +108,19 @@ def not_mounted(volume: str, reason: str, template: Mapping[str, Any], *, servic
     ]
 
 
+_SET_UP: Final = "mountWithStorageHandle: fs.NewServer: create file system: SetUpBucket: storageLayout call failed"
+"""gcsfuse 3.11.3 adds the name of the call and an id to this text of 2026-08."""
+
+
 def no_such_bucket() -> str:
     """Return gcsfuse's message for a bucket that does not exist."""
-    return "storageLayout call failed: rpc error: code = NotFound desc = The specified bucket does not exist."
+    return f"{_SET_UP}: rpc error: code = NotFound desc = The specified bucket does not exist."
 
 
 def bucket_denied(account: str, bucket: str) -> str:
     """Return gcsfuse's message for a bucket that the revision's account cannot list."""
     return (
-        f"storageLayout call failed: rpc error: code = PermissionDenied desc = {account} does not have storage.objects.list access to the "
+        f"{_SET_UP}: rpc error: code = PermissionDenied desc = {account} does not have storage.objects.list access to the "
         f"Google Cloud Storage bucket. Permission 'storage.objects.list' denied on resource '//storage.googleapis.com/projects/_/buckets/{bucket}' "
         "(or it may not exist)."
     )

@@ -3,10 +3,12 @@
 import asyncio
 import itertools
 import json
+import os
 import re
 import secrets
 import shutil
 import socket
+import stat
 import sys
 from collections.abc import Mapping
 from contextlib import suppress
@@ -19,7 +21,13 @@ from localcloud.charges import Charge
 from localcloud.json_values import JsonObject
 from localcloud.running import interpreter
 from localcloud.running.machines.metadata import IssueAccessToken, IssueIdToken, MachineData, MetadataServer
-from localcloud.running.shims import COMMANDS_WITHOUT_DOCKER, MACHINE_COMMANDS, install
+from localcloud.running.shims import (
+    COMMANDS_WITHOUT_DOCKER,
+    DOCKER_PROGRAM,
+    MACHINE_COMMANDS,
+    install,
+    install_program,
+)
 from localcloud.running.shims.docker_devices import device_files
 from localcloud.running.shims.machine import FOLDER_VARIABLE, documents, write_json
 from localcloud.world.runtime import MachineFailedError, MachineSpec
@@ -35,6 +43,7 @@ _SERVER_PORT: Final = "8000"
 _BOOT_S: Final = 41.5
 """Simulated seconds from power-on to the startup script: the mean of 20 boots of a Google VM (C. McAnlis, "Understanding and profiling GCE
 cold-boot time", 2017)."""
+_NULL_DEVICE: Final = os.makedev(1, 3)
 _LOST_EXIT_CODE: Final = 255
 """Docker's exit code of a container that ran when the machine shut down."""
 
@@ -217,6 +226,8 @@ class SimulatedMachines:
         commands = install(folder / "bin", MACHINE_COMMANDS, variables)
         if not machine.has_docker:
             install(folder / "bin", COMMANDS_WITHOUT_DOCKER, variables)
+        elif program := os.environ.get(DOCKER_PROGRAM):
+            install_program(folder / "bin" / "docker", program, variables)
         # The script uses the base interpreter, so it cannot import this project's packages.
         (commands / "python3").unlink(missing_ok=True)
         (commands / "python3").symlink_to(Path(sys.executable).resolve())
@@ -269,10 +280,13 @@ def _forget_memory(folder: Path) -> None:
 
 
 def _make_devices(folder: Path, accelerator: str) -> None:
-    """Create a file in place of each device of the accelerator."""
+    """Create a null device in place of each device of the accelerator, or a file where only root can create devices."""
     for name in device_files(accelerator):
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
-        (folder / name).touch()
+        try:
+            os.mknod(folder / name, stat.S_IFCHR | 0o600, _NULL_DEVICE)
+        except PermissionError:
+            (folder / name).touch()
 
 
 def _listens_on_loopback(command: list[str], port: int) -> bool:

@@ -27,6 +27,9 @@ COMMANDS_WITHOUT_DOCKER: Final = {name: f"localcloud.running.shims.apt_get {name
 OPERATOR_TOKEN: Final = "LOCALCLOUD_TOKEN"  # noqa: S105 - the name of a variable
 """The variable with the operator's token in the scripts of users' commands, which are private files."""
 
+DOCKER_PROGRAM: Final = "LOCALCLOUD_DOCKER"
+"""The variable with the path of a program that machines run as `docker` in place of the simulated one."""
+
 PEOPLE_COMMANDS: Final = {"gcloud": "localcloud.running.shims.gcloud"}
 """The commands that `python -m localcloud run` puts first on PATH."""
 
@@ -47,11 +50,19 @@ def install(
     words = [f'{name}="${{{of_caller}-}}"' for name, of_caller in (kept or {}).items()]
     settings = " ".join([*words, *(f"{name}={shlex.quote(value)}" for name, value in variables.items())])
     for command, module in commands.items():
-        target = folder / command
-        line = f'{settings} exec {shlex.join(interpreter.command(*module.split()))} "$@"'
-        target.write_text(f"#!/bin/sh\n{line}\n", encoding="utf-8")
-        target.chmod(0o700)
+        _write(folder / command, f"{settings} exec {shlex.join(interpreter.command(*module.split()))}")
     return folder
+
+
+def install_program(target: Path, program: str, environment: Mapping[str, str]) -> None:
+    """Write a command that runs another program."""
+    settings = " ".join(f"{name}={shlex.quote(value)}" for name, value in environment.items())
+    _write(target, f"{settings} exec {shlex.quote(program)}")
+
+
+def _write(target: Path, line: str) -> None:
+    target.write_text(f'#!/bin/sh\n{line} "$@"\n', encoding="utf-8")
+    target.chmod(0o700)
 
 
 def add_options(parser: "argparse.ArgumentParser", *, flags: str = "", values: str = "", lists: str = "") -> None:
@@ -65,3 +76,9 @@ def add_options(parser: "argparse.ArgumentParser", *, flags: str = "", values: s
         parser.add_argument(*option.split("|"))
     for option in lists.split():
         parser.add_argument(*option.split("|"), action="append", default=[])
+
+
+def usage_problem(message: str) -> str:
+    """Return docker's words for an error of the command line that argparse found."""
+    unknown = message.removeprefix("unrecognized arguments: ")
+    return message if unknown == message else f"unknown flag: {unknown.split()[0].partition('=')[0]}"

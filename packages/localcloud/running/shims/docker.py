@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, Final, NoReturn
 
 from localcloud.json_values import as_object
-from localcloud.running.shims import add_options, docker_images
+from localcloud.running.shims import add_options, docker_images, usage_problem
 from localcloud.running.shims.machine import Machine, alive, documents, read_json, tail, this_machine
 
 _ACTION: Final = re.compile(r"\{\{\s*(.*?)\s*\}\}")
@@ -27,6 +27,7 @@ _NOT_FOUND: Final = "Error response from daemon: No such container: {}"
 _NO_DAEMON: Final = "Cannot connect to the Docker daemon at unix:///var/run/docker.sock. Is the docker daemon running?"
 _CLIENT_ONLY: Final = ("login", "--version")
 """Commands that need no daemon."""
+_BAD_USAGE: Final = 125
 _POLL_S: Final = 0.05
 _KILL_LIMIT_S: Final = 5.0
 
@@ -36,8 +37,13 @@ def _fail(message: str, code: int = 1) -> NoReturn:
     sys.exit(code)
 
 
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        _fail(f"{usage_problem(message)}\n\nUsage:  {self.prog} [OPTIONS]", _BAD_USAGE)
+
+
 def _parser(command: str, *, flags: str = "", values: str = "") -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog=f"docker {command}", allow_abbrev=False)
+    parser = _Parser(prog=f"docker {command}", allow_abbrev=False)
     add_options(parser, flags=flags, values=values)
     return parser
 

@@ -68,6 +68,9 @@ def pull(machine: Machine, reference: str, *, quiet: bool) -> str:
         raise ImageError("invalid reference format")
     _query_registry(machine, reference, match["name"], match["digest"] or match["tag"] or "latest")
     here = pulled(machine)
+    if not quiet:
+        wanted = reference if match["digest"] else match["tag"] or "latest"
+        print(f"{wanted}: Pulling from {_host_and_path(match['name'])[1]}", flush=True)
     if reference in here:
         print(f"Status: Image is up to date for {reference}", flush=True)
         return here[reference]
@@ -89,7 +92,15 @@ def _layers(reference: str, clock_speed: float) -> Iterator[str]:
     yield from (f"{layer}: Pulling fs layer" for layer in layers)
     for layer in layers:
         time.sleep(_PULL_S / _LAYERS / clock_speed)
-        yield f"{layer}: Pull complete"
+        yield from (f"{layer}: {word}" for word in ("Verifying Checksum", "Download complete", "Pull complete"))
+
+
+def _host_and_path(name: str) -> tuple[str, str]:
+    """Return the registry of an image's name, and the name there."""
+    first, slash, rest = name.partition("/")
+    hosted = slash and ("." in first or ":" in first)
+    host, path = (first, rest) if hosted else (_DOCKER_HUB, name)
+    return host, f"library/{path}" if host == _DOCKER_HUB and "/" not in path else path
 
 
 def _query_registry(machine: Machine, reference: str, name: str, version: str) -> None:
@@ -98,10 +109,7 @@ def _query_registry(machine: Machine, reference: str, name: str, version: str) -
         raise ImageError(
             f'Error response from daemon: Get "https://{name.partition("/")[0]}/v2/": dial tcp: i/o timeout'
         )
-    first, slash, rest = name.partition("/")
-    hosted = slash and ("." in first or ":" in first)
-    host, path = (first, rest) if hosted else (_DOCKER_HUB, name)
-    path = f"library/{path}" if host == _DOCKER_HUB and "/" not in path else path
+    host, path = _host_and_path(name)
     token = _token(host)
     headers = {_CLIENT_HEADER: machine.name, **({"Authorization": f"Bearer {token}"} if token else {})}
     import urllib.error  # noqa: PLC0415  a third of the start time of `docker`, and most of its commands send no request

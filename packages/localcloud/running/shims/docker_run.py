@@ -12,11 +12,11 @@ from typing import Final, NoReturn
 
 from localcloud import charges
 from localcloud.running import interpreter
-from localcloud.running.shims import add_options, collector, supervise
+from localcloud.running.shims import add_options, collector, supervise, usage_problem
 from localcloud.running.shims.docker_devices import OptionError, Rights, check_devices, problem_of, rights
 from localcloud.running.shims.docker_images import pulled
 from localcloud.running.shims.iptables import redirected
-from localcloud.running.shims.machine import Machine, new_id, write_json
+from localcloud.running.shims.machine import Machine, new_id, read_json, write_json
 
 METADATA_ADDRESS: Final = "169.254.169.254"
 _STOP_GRACE_S: Final = 10.0
@@ -25,24 +25,30 @@ _IMAGE_ENTRY_POINT: Final = ("vllm", "serve")
 
 _RESTART_S: Final = 1.0
 """Pause before a container with a restart policy starts again. Docker's grows from 0.1 s to a minute."""
-_CANNOT_START, _NOT_FOUND, _NEVER_RAN = 125, 127, 128
+_CANNOT_START, _NOT_EXECUTABLE, _NOT_FOUND, _NEVER_RAN = 125, 126, 127, 128
 _PROGRAMS: Final = ("vllm", "hf", "python3", collector.ENTRY_POINT)
 """Programs of the images."""
+_NO_PROGRAM: Final = "/etc/passwd"
+"""A file of every image that cannot be executed."""
 _HELP: Final = "\n\nRun 'docker run --help' for more information"
 """Last lines of each error of `docker run` since Docker 28; before, "See 'docker run --help'." or nothing."""
 
 
 class RunError(Exception):
-    """The container cannot be started. The message is docker's, without its hint. `code` is the exit code of `docker run`."""
+    """The container cannot be started. The message is docker's, without its hint. `code` is the exit code of `docker run`.
 
-    def __init__(self, message: str, code: int = _CANNOT_START) -> None:
+    `is_of_client`: the command line is wrong, which docker says without its name.
+    """
+
+    def __init__(self, message: str, code: int = _CANNOT_START, *, is_of_client: bool = False) -> None:
         super().__init__(message)
         self.code = code
+        self._is_of_client = is_of_client
 
     @property
     def shown(self) -> str:
         """Return what docker prints."""
-        return f"docker: {self}{_HELP}"
+        return f"{'' if self._is_of_client else 'docker: '}{self}{_HELP}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,7 +70,8 @@ class ContainerOptions:
 
 class _RunParser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
-        raise RunError(f"{message}\n\nUsage:  docker run [OPTIONS] IMAGE [COMMAND] [ARG...]")
+        usage = "Usage:  docker run [OPTIONS] IMAGE [COMMAND] [ARG...]"
+        raise RunError(f"{usage_problem(message)}\n\n{usage}", is_of_client=True)
 
 
 def parse(argv: Sequence[str]) -> ContainerOptions:
@@ -148,8 +155,9 @@ def start(machine: Machine, wanted: ContainerOptions) -> str:
         )
     state = machine.containers / f"{wanted.name}.json"
     if state.exists():
+        user = (read_json(state) or {}).get("id", "")
         raise RunError(
-            f'Error response from daemon: Conflict. The container name "/{wanted.name}" is already in use. '
+            f'Error response from daemon: Conflict. The container name "/{wanted.name}" is already in use by container "{user}". '
             "You have to remove (or rename) that container to be able to reuse that name."
         )
     identity = new_id(32)
@@ -175,7 +183,7 @@ def start(machine: Machine, wanted: ContainerOptions) -> str:
     except RunError as error:
         # Docker keeps the container, without `--rm`: it holds the name.
         if not wanted.remove:
-            code = _NOT_FOUND if isinstance(error.__cause__, FileNotFoundError) else _NEVER_RAN
+            code = _NEVER_RAN if isinstance(error.__cause__, OptionError) else error.code
             write_json(state, {**document, "running": False, "isCreated": True, "pid": 0, "exitCode": code})
             if wanted.detach:
                 print(identity, flush=True)
@@ -212,8 +220,10 @@ def _check_start(wanted: ContainerOptions) -> None:
         raise RunError(str(error), code) from error
     if wanted.command[0] not in _PROGRAMS:
         start = "failed to create shim task: OCI runtime create failed: runc create failed: unable to start container process"
-        found = f'exec: "{wanted.command[0]}": executable file not found in $PATH: unknown'
-        raise RunError(f"Error response from daemon: {start}: {found}", _NOT_FOUND) from FileNotFoundError()
+        is_file = wanted.command[0] == _NO_PROGRAM
+        why = "permission denied" if is_file else "executable file not found in $PATH"
+        message = f'Error response from daemon: {start}: exec: "{wanted.command[0]}": {why}: unknown'
+        raise RunError(message, _NOT_EXECUTABLE if is_file else _NOT_FOUND)
 
 
 def _server_environment(machine: Machine, wanted: ContainerOptions) -> dict[str, str]:

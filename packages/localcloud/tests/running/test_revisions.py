@@ -13,7 +13,7 @@ import pytest
 from localcloud.running import probes
 from localcloud.running.fronts import DEFAULT_LIMITS
 from localcloud.running.processes import PlannedStart
-from localcloud.running.revisions import MayList, SimulatedRevisions, is_other_program, memory_mib
+from localcloud.running.revisions import May, SimulatedRevisions, is_other_program, memory_mib
 from localcloud.tests.conftest import in_loop
 from localcloud.tests.running.running_server import ask
 from localcloud.world.run_messages import LogLine
@@ -75,7 +75,7 @@ def template(**changes: Any) -> dict[str, Any]:
 
 @contextlib.asynccontextmanager
 async def revisions(
-    state: Path, *, uid: int = 0, lines: list[LogLine] | None = None, may_list: MayList = lambda *_: True
+    state: Path, *, uid: int = 0, lines: list[LogLine] | None = None, may: May = lambda *_: True
 ) -> AsyncIterator[SimulatedRevisions]:
     def secret(name: str, account: str) -> str:
         if (name, account) != ("projects/p/secrets/token/versions/3", "server@p.iam.gserviceaccount.com"):
@@ -94,7 +94,7 @@ async def revisions(
         list_objects=BUCKETS.get,
         write_log=write_log,
         user_of=lambda _: uid,
-        may_list=may_list,
+        may=may,
     )
     try:
         yield running
@@ -108,12 +108,12 @@ def start(
     *,
     uid: int = 0,
     lines: list[LogLine] | None = None,
-    may_list: MayList = lambda *_: True,
+    may: May = lambda *_: True,
 ) -> str:
     """Start one revision, request its models, stop it; return the models."""
 
     async def run() -> str:
-        async with revisions(state, uid=uid, lines=lines, may_list=may_list) as running:
+        async with revisions(state, uid=uid, lines=lines, may=may) as running:
             url = await running.start(RevisionSpec(name=NAME, service=SERVICE, template=given))
             return (await asyncio.to_thread(ask, f"{url}/v1/models")).json["data"][0]["id"]
 
@@ -126,11 +126,11 @@ def failure(
     *,
     uid: int = 0,
     lines: list[LogLine] | None = None,
-    may_list: MayList = lambda *_: True,
+    may: May = lambda *_: True,
 ) -> str:
     """Start a revision that fails and return the operation's message."""
     with pytest.raises(RevisionFailedError) as failed:
-        start(state, given, uid=uid, lines=lines, may_list=may_list)
+        start(state, given, uid=uid, lines=lines, may=may)
     return str(failed.value)
 
 
@@ -143,6 +143,18 @@ def logged(state: Path, given: dict[str, Any], *, uid: int = 0) -> tuple[list[st
     assert failure(state, given, uid=uid, lines=lines) == PROBE_FAILED
     own = [line.text for line in lines if line.stream != "varlog/system"]
     return own, [f"{line.severity} {line.text}".strip() for line in lines if line.stream == "varlog/system"]
+
+
+def test_a_named_program_runs_in_place_of_the_simulated_server_with_its_words(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    program = tmp_path / "vllm"
+    program.write_text('#!/bin/sh\necho "$VLLM_SIM_BIND_HOST $*"\nexit 7\n', encoding="utf-8")
+    program.chmod(0o700)
+    monkeypatch.setenv("LOCALCLOUD_VLLM", str(program))
+    own, said = logged(tmp_path, template())
+    assert own == [f"127.0.0.1 vllm serve {' '.join(template()['containers'][0]['args'])}"]
+    assert "Container called exit(7)." in " ".join(said)
 
 
 def test_any_other_program_is_replaced_by_one_answer(tmp_path: Path):
@@ -281,6 +293,15 @@ def test_what_is_refused_before_the_start_stands_in_the_condition(tmp_path: Path
     assert says in failure(tmp_path, template(**changes))
 
 
+def test_an_account_that_can_only_list_the_bucket_cannot_read_its_files(tmp_path: Path):
+    lines: list[LogLine] = []
+    assert (
+        failure(tmp_path, template(), lines=lines, may=lambda *asked: asked[2] == "storage.objects.list")
+        == PROBE_FAILED
+    )
+    assert any("PermissionError: [Errno 13] Permission denied: '/mnt/models/" in line.text for line in lines)
+
+
 def test_mount_options_with_the_images_uid_make_the_weights_readable(tmp_path: Path):
     assert start(tmp_path, template(options=["implicit-dirs", "uid=2000", "gid=0"]), uid=2000) == f"/mnt/models/{MODEL}"
 
@@ -289,7 +310,7 @@ def test_a_gs_model_is_refused_without_the_right_to_list_the_bucket_and_served_w
     args = [f"gs://models/{MODEL}", "--port=8000", "--load-format=runai_streamer", "--max-model-len=16384"]
     given = template(container={"args": args, "volumeMounts": []}, volumes=[], options=[])
     lines: list[LogLine] = []
-    assert failure(tmp_path, given, lines=lines, may_list=lambda *_: False) == PROBE_FAILED
+    assert failure(tmp_path, given, lines=lines, may=lambda *_: False) == PROBE_FAILED
     assert any(
         "Forbidden: 403 GET https://storage.googleapis.com/storage/v1/b/models/o: server@p.iam.gserviceaccount.com "
         "does not have storage.objects.list access" in line.text

@@ -93,6 +93,31 @@ def test_a_volume_that_cannot_be_mounted_is_told_by_the_log_alone(client, bucket
     assert said[2] == "terminated: Application failed to run: volume (type: gcs, name: models): mount operation failed"
 
 
+@pytest.mark.parametrize(
+    ("option", "says"),
+    [
+        ("no-such-option=1", "Error: unknown flag: --no-such-option"),
+        (
+            "uid=root",
+            'Error: invalid argument "root" for "--uid" flag: strconv.ParseInt: parsing "root": invalid syntax',
+        ),
+        ("file-cache-enable-parallel-downloads=true", "file cache should be enabled for parallel download support"),
+    ],
+)
+def test_options_that_gcsfuse_rejects_stop_the_instance_before_the_container(client, option, says):
+    client.call("POST", f"/storage/storage/v1/b?project={P.partition('/')[2]}", {"name": "optional", "location": "US"})
+    template = {
+        "containers": [{"image": "docker.io/x", "volumeMounts": [{"name": "models", "mountPath": "/mnt/models"}]}],
+        "volumes": [{"name": "models", "gcs": {"bucket": "optional", "mountOptions": ["implicit-dirs", option]}}],
+        "executionEnvironment": "EXECUTION_ENVIRONMENT_GEN2",
+    }
+    name = f"log-{option[:2]}"
+    assert deploy(client, name, template)["error"]["message"].startswith(SENTENCE)
+    said = texts(entries(client, name, 'logName:"varlog"'))
+    assert says in said[0]
+    assert said[2] == "terminated: Application failed to run: volume (type: gcs, name: models): mount operation failed"
+
+
 def test_entries_come_in_order_by_page_and_from_one_project(client):
     log = f"{P}/logs/in-order"
     written = [

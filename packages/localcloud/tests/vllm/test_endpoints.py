@@ -149,8 +149,8 @@ def test_a_tool_is_called_with_arguments_that_fit_and_its_result_is_answered_in_
     assert "".join(call["function"].get("arguments", "") for call in calls) == '{"city": "Paris"}'
     messages = [{"role": "user", "content": question}, {"role": "tool", "content": "sunny", "tool_call_id": "x"}]
     after = ask(f"{url}/v1/chat/completions", {"messages": messages, "tools": [TOOL]}).json
-    assert after["choices"][0]["message"]["tool_calls"] == []
-    assert chat(url, question, tools=[TOOL], tool_choice="none").json["choices"][0]["message"]["tool_calls"] == []
+    assert "tool_calls" not in after["choices"][0]["message"]
+    assert "tool_calls" not in chat(url, question, tools=[TOOL], tool_choice="none").json["choices"][0]["message"]
 
 
 def test_structured_output_fits_what_was_asked_for(url: str):
@@ -184,23 +184,36 @@ def test_text_completions_take_text_or_ids_and_default_to_16_tokens(url: str):
     assert ask(f"{url}/tokenize", {"prompt": text, "add_special_tokens": False}).json["count"] == 3
 
 
-def test_a_prompt_at_the_limit_is_refused_with_its_tokens(url: str):
-    ids = [600] * 512
+def test_a_prompt_over_the_limit_is_refused_and_a_response_gets_what_is_left(url: str):
+    ids = [600] * 513
     answer = ask(f"{url}/v1/completions", {"prompt": ids, "max_tokens": 1})
     assert answer.status == 400
     error = answer.json["error"]
     assert (error["type"], error["param"], error["code"]) == ("BadRequestError", "input_tokens", 400)
     assert "maximum context length is 512 tokens" in error["message"]
-    assert "at least 512 input tokens" in error["message"]
-    assert ask(f"{url}/v1/completions", {"prompt": ids[:-1], "max_tokens": 1}).status == 200
+    assert "at least 513 input tokens" in error["message"]
+    assert ask(f"{url}/v1/completions", {"prompt": ids[:-1]}).json["error"]["param"] == "max_tokens"
+    left = ask(f"{url}/v1/completions", {"prompt": ids[:500], "max_tokens": 100, "ignore_eos": True}).json
+    assert left["usage"]["completion_tokens"] == 12
+    assert "cannot be greater than max_model_len=512" in chat(url, max_tokens=513).json["error"]["message"]
 
 
 @pytest.mark.parametrize(
     ("body", "status", "says"),
     [
         ({"model": "other", "messages": [{"role": "user", "content": "x"}]}, 404, "The model `other` does not exist."),
-        ({"messages": []}, 400, "List should have at least 1 item"),
-        ({"messages": [{"role": "wizard", "content": "x"}]}, 400, "needs a role"),
+        ({"messages": []}, 400, "at least one message"),
+        ({}, 400, "'loc': 'body.messages', 'msg': 'Field required'"),
+        ({"messages": [{"content": "x"}]}, 400, "'msg': 'Field required'"),
+        ({"messages": [{"role": "user", "content": "x"}], "stop": ["a"] * 5}, 400, "'max_length': 4"),
+        ({"messages": [{"role": "user", "content": "x"}], "tools": []}, 400, "must not be an empty array"),
+        ({"messages": [{"role": "user", "content": "x"}], "tool_choice": "auto"}, 400, "`tools` must be set"),
+        ({"messages": [{"role": "user", "content": "x"}], "top_p": 2}, 400, "top_p must be in (0, 1], got 2"),
+        (
+            {"messages": [{"role": "user", "content": "x"}], "max_tokens": 4, "min_tokens": 5},
+            400,
+            "max_tokens=4, got 5",
+        ),
         ({"messages": [{"role": "user", "content": "x"}], "n": 2}, 400, "n must be 1"),
         ({"messages": [{"role": "user", "content": "x"}], "logprobs": True}, 400, "no logits"),
         (
@@ -223,10 +236,26 @@ def test_a_prompt_at_the_limit_is_refused_with_its_tokens(url: str):
         ([1], 400, "valid dictionary"),
     ],
 )
-def test_a_wrong_request_is_refused_in_one_sentence(url: str, body: Any, status: int, says: str):
+def test_a_wrong_request_is_refused_in_vllms_words(url: str, body: Any, status: int, says: str):
     answer = ask(f"{url}/v1/chat/completions", body)
     assert answer.status == status
     assert says in answer.json["error"]["message"]
+
+
+def test_a_value_of_another_type_is_converted_or_refused_as_pydantic_does(url: str):
+    assert chat(url, max_tokens="3", temperature=True).json["usage"]["completion_tokens"] == 3
+    error = chat(url, max_tokens="many").json["error"]
+    assert (error["type"], error["param"]) == ("Bad Request", "body.max_tokens")
+    assert "'type': 'int_parsing'" in error["message"]
+
+
+def test_a_path_answers_its_methods_only_and_without_a_slash_at_its_end(url: str):
+    refused = ask(f"{url}/v1/models", {})
+    assert (refused.status, refused.headers["allow"]) == (405, "GET")
+    assert ask(f"{url}/health/").status == 200, "the client follows the redirect"
+    assert (
+        ask(f"{url}/detokenize", {"tokens": ask(f"{url}/tokenize", {"prompt": "Hello."}).json["tokens"]}).status == 200
+    )
 
 
 def test_the_first_example_of_openais_client_is_refused_with_the_path_that_works(url: str):

@@ -24,7 +24,7 @@ def test_any_ids_decode(ids: list[int]):
 
 
 def test_an_id_outside_the_vocabulary_is_refused():
-    with pytest.raises(ValueError, match="out of the vocabulary"):
+    with pytest.raises(ValueError, match="out of vocabulary"):
         tokens.decode([tokens.VOCABULARY])
 
 

@@ -1,0 +1,171 @@
+"""Part `tpu-server`: a TPU stack whose machine runs the real vLLM in a container of a real Docker."""
+
+import re
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from authors.real.docker_image import REAL_SERVER
+from authors.real.docker_machine import CONTAINER, RealMachines, real_machines
+from authors.real.home import RealHome
+from authors.real.rows import JudgeReport, Row, Verdict, require
+from authors.real.server import BAD, PROGRAM, REFUSED, installed, json_of, message_of, smoke_faults, version
+from contracts.exit_codes import ExitCode
+
+STACK: Final = "tpu-v6e1"
+SPEED: Final = 5.0
+"""vLLM starts in 30 to 100 real seconds, and the agent's waits are in real time."""
+SEQUENCES: Final = 8
+PHASES: Final = ("starting", "pulling image", "loading", "compiling", "ready")
+"""Phases that the agent publishes from Docker's answers and from vLLM's log lines. The tiny model is not downloaded."""
+SMOKE: Final = {"options in effect": "passed"}
+"""Verdicts that differ from those of server.toml: this stack's KV cache has the model's type, which a processor takes."""
+TINY_MODEL_LEN: Final = 8192
+_KILLED: Final = "137"
+_ENGINES: Final = "grep -l VLLM::EngineC /proc/[0-9]*/comm"
+
+
+@dataclass(slots=True, kw_only=True)
+class TpuServerLife:
+    """The steps of one stack, in order."""
+
+    machines: RealMachines
+    served: str = ""
+    """Hash of the document that serves."""
+
+    def steps(self) -> Sequence[tuple[str, Callable[[], list[str]]]]:
+        """Return each claim with its step, which returns notes or raises DifferenceError."""
+        return (
+            (f"`gemma up {STACK}`: vLLM takes the stack's words and is ready in the container", self._up),
+            ("the agent reads the phases from Docker and from vLLM's log", self._phases),
+            ("`gemma smoke` through the tunnel: each check that random weights can pass", self._smoke),
+            ("`gemma chat` streams an answer", self._chat),
+            ("`gemma bench`: each request completes", self._bench),
+            ("a changed flag: a new container on the same machine, vLLM ends in order", self._change),
+            ("a refused flag is rolled back, with vLLM's words", self._refused),
+            ("an engine that is killed: the agent starts the server again", self._crash),
+            ("`gemma teardown` leaves nothing", self._teardown),
+        )
+
+    def _up(self) -> list[str]:
+        self.machines.project.pulumi("stack", "init", STACK)
+        self.machines.project.configure(STACK, vllm__maxModelLen=str(TINY_MODEL_LEN))
+        self.machines.project.gemma("up", STACK, "--yes")
+        self.served = self._hash()
+        log = self._log()
+        require("non-default args" in log, "vLLM logged no arguments")
+        replaced = re.search(r"vllm_here: (.*)", log)
+        return [f"set aside: {replaced[1] if replaced else ''}"]
+
+    def _phases(self) -> list[str]:
+        text = self.machines.project.gemma("logs", STACK, "--lines", "5000")
+        found = re.findall(r"agent +Document \w+: ([^.:]+)", text)
+        missing = [phase for phase in PHASES if phase not in found]
+        require(not missing, f"the phases {missing} were not published: {found}")
+        return [", ".join(dict.fromkeys(found))]
+
+    def _smoke(self) -> list[str]:
+        found = json_of(self.machines.project.gemma("smoke", STACK, "--json", allowed=(0, 1)))
+        require(found["simulated"] is None, f"the server reports that it is simulated: {found['simulated']}")
+        faults = smoke_faults(found["checks"], SMOKE)
+        require(not faults, "; ".join(faults))
+        return [f"{sum(check['verdict'] == 'passed' for check in found['checks'])} passed"]
+
+    def _chat(self) -> list[str]:
+        text = self.machines.project.gemma("chat", STACK, "Say hello.", "--max-tokens", "24")
+        require(bool(text.strip()), "no text was received")
+        return []
+
+    def _bench(self) -> list[str]:
+        words = ("--concurrency=2", "--input-tokens=128", "--output-tokens=32", "--requests=8")
+        found = json_of(self.machines.project.gemma("bench", STACK, *words, "--json", allowed=(0, 1)))
+        (point,) = found["points"]
+        require(point["completed"] == point["point"]["requests"], f"{point['completed']} requests completed")
+        return [f"{point['output_throughput']:.0f} tok/s"]
+
+    def _change(self) -> list[str]:
+        before, began = self._inspect("{{.Id}}"), str(int(time.time()))
+        self.machines.project.configure(STACK, vllm__maxNumSeqs=str(SEQUENCES))
+        self.machines.project.gemma("up", STACK, "--yes")
+        require(self._inspect("{{.Id}}") != before, "the container is the old one")
+        require(f"'max_num_seqs': {SEQUENCES}," in self._log(), f"the new server has no max_num_seqs {SEQUENCES}")
+        self.served = self._hash()
+        window = (
+            f"--since={began}",
+            f"--until={int(time.time())}",
+            "--filter=event=die",
+            f"--filter=container={before}",
+        )
+        shown = "--format={{.Actor.Attributes.exitCode}}"
+        codes = self.machines.daemon.docker("events", *window, shown).stdout.split()
+        require(len(codes) == 1 and codes != [_KILLED], f"the old server ended with {codes}, so it was killed")
+        return [f"the old server ended with {codes[0]}"]
+
+    def _refused(self) -> list[str]:
+        project = self.machines.project
+        path = "gemma-serving:vllm.extraArgs[0]"
+        project.pulumi("config", "set", "--path", path, "--stack", STACK, given=BAD)
+        text = " ".join(project.gemma("up", STACK, "--yes", allowed=(ExitCode.FAILED,)).split())
+        require("CompilationConfig" in text, f"the message lacks vLLM's words: {text[-300:]}")
+        require(REFUSED in project.gemma("logs", STACK, "--lines", "5000"), "vLLM's log does not name the option")
+        require(self._hash() == self.served, "the former document does not serve")
+        project.pulumi("config", "rm", "--path", "gemma-serving:vllm.extraArgs", "--stack", STACK)
+        project.gemma("up", STACK, "--yes")
+        return [message_of(text)]
+
+    def _crash(self) -> list[str]:
+        before = self._inspect("{{.Id}}")
+        listed = self.machines.daemon.docker(
+            "exec", CONTAINER, "sh", "-c", "grep -l EngineCore /proc/[0-9]*/comm"
+        ).stdout
+        engines = [path.split("/")[2] for path in listed.split()]
+        require(bool(engines), "no process of an engine was found")
+        self.machines.daemon.docker("exec", CONTAINER, "sh", "-c", f"kill -9 {' '.join(engines)}")
+        self.machines.until(lambda: self._inspect("{{.Id}}") not in ("", before), "a new container")
+        self.machines.until(lambda: self._cloud().get("phase") == "ready", "a server that is ready again")
+        text = self.machines.project.gemma("logs", STACK, "--lines", "5000")
+        reasons = re.findall(r"agent +(Document \w+: retrying[^\n]*)", text)
+        return [reasons[-1][:200] if reasons else "no reason was published"]
+
+    def _teardown(self) -> list[str]:
+        self.machines.project.gemma("teardown", STACK, "--yes")
+        left = self.machines.daemon.docker("ps", "--all", "--quiet").stdout.split()
+        require(not left, f"containers are left: {left}")
+        return []
+
+    def _cloud(self) -> Mapping[str, Any]:
+        return self.machines.cloud_facts(STACK)
+
+    def _hash(self) -> str:
+        return str(self._cloud()["running"])
+
+    def _inspect(self, template: str) -> str:
+        return self.machines.daemon.docker("inspect", f"--format={template}", CONTAINER).stdout.strip()
+
+    def _log(self) -> str:
+        found = self.machines.daemon.docker("logs", CONTAINER)
+        return found.stdout + found.stderr
+
+
+def judge_tpu_server(home: RealHome) -> Sequence[Row]:
+    """Return the rows of one life of a TPU stack with the real vLLM."""
+    oracle = installed(home)
+    folder = oracle.folder.resolve()
+    variables = {REAL_SERVER: str(PROGRAM), "REAL_ORACLE": str(folder)}
+    mounts = (str(folder), str(PROGRAM.parent))
+    with real_machines(home, name="tpu", stack=STACK, speed=SPEED, variables=variables, mounts=mounts) as machines:
+        report = JudgeReport(f"vLLM in Docker {machines.daemon.version}", version(oracle))
+        life = TpuServerLife(machines=machines)
+        steps = life.steps()
+        for index, (claim, step) in enumerate(steps):
+            with report.judging(claim) as notes:
+                notes.extend(step())
+            if index == 0 and report.rows[-1].verdict is not Verdict.PASSED:
+                for left, _ in steps[1:]:
+                    report.not_judged(left, "the stack was not deployed")
+                break
+        report.not_judged(
+            "programs for a TPU, its memory and its speed", "no TPU; gemma plan --compile judges programs"
+        )
+        return report.rows

@@ -1,0 +1,119 @@
+"""What the mount is judged on: a bucket of the local cloud with a checkpoint, accounts with roles on it, and vLLM's loaders."""
+
+import hashlib
+import json
+import urllib.request
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Final, cast
+from urllib.parse import quote
+
+from authors.oracle.environment import MODEL, OracleError, prepare
+from authors.oracle.server import tools_environment
+from authors.real.gcsfuse_program import Endpoint, Gcsfuse
+from authors.real.home import RealHome, run
+from authors.real.project import ProjectInCloud
+from authors.real.rows import DifferenceError, NotJudgedError
+from contracts.fields import json_object
+
+PROJECT: Final = "local-project"
+BUCKET: Final = "judged-models"
+FOLDER: Final = "gemma"
+"""Folder of the checkpoint in the bucket."""
+STORAGE: Final = "storage/storage/v1"
+_READER: Final = Path(__file__).with_name("read_weights.py")
+_LOADER_LIMIT_S: Final = 300.0
+_DIRECT: Final = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+
+
+@dataclass(frozen=True, kw_only=True)
+class MountWorld:
+    """A bucket, the local cloud that has it, and the real gcsfuse."""
+
+    home: RealHome
+    project: ProjectInCloud
+    gcsfuse: Gcsfuse
+
+    @property
+    def cloud(self) -> str:
+        """Address of the local cloud."""
+        return self.project.variables["LOCALCLOUD_URL"]
+
+    @property
+    def operator(self) -> str:
+        """A token of the local cloud's operator."""
+        return self.project.variables["GOOGLE_OAUTH_ACCESS_TOKEN"]
+
+    @cached_property
+    def checkpoint(self) -> Mapping[str, Path]:
+        """Files of the oracle's tiny Gemma 4, by name."""
+        return {path.name: path for path in sorted((self.home.oracle.models / MODEL).iterdir()) if path.is_file()}
+
+    @cached_property
+    def loaded_from_disk(self) -> Mapping[str, Any]:
+        """What vLLM's loader reads from the checkpoint's own files."""
+        return self.loaded("safetensors", [str(self.checkpoint["model.safetensors"])])
+
+    def stage(self) -> None:
+        """Create the bucket, and put the checkpoint into it."""
+        self.send("POST", f"{STORAGE}/b?project={PROJECT}", {"name": BUCKET, "location": "US-EAST4"})
+        for name, path in self.checkpoint.items():
+            self.put(f"{FOLDER}/{name}", path.read_bytes())
+
+    def put(self, name: str, content: bytes) -> str:
+        """Write an object, and return its generation."""
+        path = f"upload/storage/v1/b/{BUCKET}/o?uploadType=media&name={quote(name, safe='')}"
+        return str(self._sent("POST", path, content, "application/octet-stream")["generation"])
+
+    def send(self, method: str, path: str, body: object) -> Mapping[str, Any]:
+        """Send a request of the operator, and return the answer."""
+        return self._sent(method, path, json.dumps(body).encode(), "application/json")
+
+    def account(self, name: str, role: str) -> str:
+        """Create a service account that has only this role on the bucket, and return a token of it."""
+        email = self.send("POST", f"iam/v1/projects/{PROJECT}/serviceAccounts", {"accountId": name})["email"]
+        bindings = [{"role": role, "members": [f"serviceAccount:{email}"]}] if role else []
+        self.send("PUT", f"{STORAGE}/b/{BUCKET}/iam", {"bindings": bindings})
+        return str(self.send("POST", "admin/tokens", {"email": email})["accessToken"])
+
+    def loaded(
+        self, loader: str, files: Sequence[str], variables: Mapping[str, str] | None = None
+    ) -> Mapping[str, Any]:
+        """Return what vLLM's loader read: seconds, tensors, bytes, sha256. Raises DifferenceError if it fails."""
+        environment = {**tools_environment(self.home.oracle, {}), "VLLM_LOGGING_LEVEL": "ERROR", **(variables or {})}
+        command = [str(self.home.oracle.programs / "python"), str(_READER), loader, *files]
+        done = run(command, limit_s=_LOADER_LIMIT_S, environment=environment)
+        lines = (done.stderr.strip().splitlines() or ["no output"]) if done.returncode else done.stdout.splitlines()
+        if done.returncode:
+            raise DifferenceError(f"vLLM's loader {loader} ended with {done.returncode}: {lines[-1]}")
+        return cast("Mapping[str, Any]", json_object(lines[-1]))
+
+    def _sent(self, method: str, path: str, content: bytes, kind: str) -> Mapping[str, Any]:
+        headers = {"Authorization": f"Bearer {self.operator}", "Content-Type": kind}
+        request = urllib.request.Request(f"{self.cloud}/{path}", data=content, method=method, headers=headers)  # noqa: S310 - the local cloud
+        with _DIRECT.open(request, timeout=60) as answer:
+            return cast("Mapping[str, Any]", json.loads(answer.read() or b"{}"))
+
+
+def gcsfuse_of(program: Path, home: RealHome, project: ProjectInCloud) -> Gcsfuse:
+    """Return the program for the operator of a local cloud."""
+    url = f"{project.variables['LOCALCLOUD_URL']}/{STORAGE}/"
+    credentials = Path(project.variables["GOOGLE_APPLICATION_CREDENTIALS"])
+    return Gcsfuse(
+        program=program, endpoint=Endpoint(url=url, credentials=credentials), log=home.results / "gcsfuse.log"
+    )
+
+
+def require_oracle(home: RealHome) -> None:
+    """Install vLLM for processors and the tiny model if they are missing. Raises NotJudgedError."""
+    try:
+        prepare(home.oracle)
+    except OracleError as error:
+        raise NotJudgedError(str(error)) from None
+
+
+def sha256(content: bytes) -> str:
+    """Return the digest of content in hexadecimal."""
+    return hashlib.sha256(content).hexdigest()

