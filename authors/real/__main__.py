@@ -15,8 +15,11 @@ from typing import Final
 
 from authors.real.answers import judge_answers
 from authors.real.docker import judge_docker
+from authors.real.docker_plugin import docker_plugin
 from authors.real.docker_server import judge_tpu_server
+from authors.real.gcp_plugin import gcp_plugin
 from authors.real.home import DEFAULT_FOLDER, RealHome, say
+from authors.real.images import images
 from authors.real.mount import judge_mount
 from authors.real.rows import DifferenceError, NotJudgedError, Row, Verdict, documents, markdown
 from authors.real.server import judge_server
@@ -30,6 +33,9 @@ PARTS: Final[Mapping[str, Part]] = {
     "server": judge_server,
     "answers": judge_answers,
     "mount": judge_mount,
+    "docker-plugin": docker_plugin,
+    "images": images,
+    "gcp-plugin": gcp_plugin,
 }
 
 

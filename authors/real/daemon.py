@@ -87,7 +87,7 @@ class DockerDaemon:
             self._service.kill()
         # A daemon that finds the dying containerd waits for it, and gives up.
         until_s = time.monotonic() + _ENDS_S
-        while _processes_of(f"{self.folder}/exec/containerd/containerd.toml") and time.monotonic() < until_s:
+        while processes_of(f"{self.folder}/exec/containerd/containerd.toml") and time.monotonic() < until_s:
             time.sleep(0.1)
         (self.folder / "exec/containerd/containerd.pid").unlink(missing_ok=True)
 
@@ -136,7 +136,7 @@ class DockerDaemon:
     def _end_processes(self) -> None:
         """Kill the processes that name the daemon's own folder (containerd, shims, proxies), and their children (containers)."""
         until_s = time.monotonic() + _ENDS_S
-        while (found := _processes_of(f"{self.folder}/exec/")) and time.monotonic() < until_s:
+        while (found := processes_of(f"{self.folder}/exec/")) and time.monotonic() < until_s:
             for process_id in found:
                 with suppress(ProcessLookupError):
                     os.kill(process_id, signal.SIGKILL)
@@ -185,7 +185,7 @@ def running_daemon(
 
 def _prepare(folder: Path) -> None:
     """Empty the daemon's folder. Raises NotJudgedError if processes of an earlier run still use it."""
-    if left := _processes_of(f"{folder}/exec/"):
+    if left := processes_of(f"{folder}/exec/"):
         raise NotJudgedError(f"a daemon of another run uses {folder}: process {min(left)}")
     for mount in _mounts_below(folder):
         run(["umount", "--lazy", str(mount)])
@@ -234,7 +234,7 @@ def _free_subnet() -> str:
     return next(subnet for number in range(256) if f"{(subnet := f'10.213.{number}')}." not in used)
 
 
-def _processes_of(text: str) -> set[int]:
+def processes_of(text: str) -> set[int]:
     """Return the processes that have a text in their arguments, and all their descendants."""
     parents, found = dict[int, int](), set[int]()
     for entry in Path("/proc").iterdir():

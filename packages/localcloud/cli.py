@@ -286,7 +286,8 @@ async def _opened(state: Path, options: argparse.Namespace) -> AsyncGenerator[Op
                     operator_token=token,
                     credentials=credentials,
                     commands=commands,
-                    debug_providers=ports.debug_providers if options.providers == "standin" else None,
+                    debug_providers=ports.docker_alone if options.providers == "real" else ports.debug_providers,
+                    real_gcp=options.providers == "real",
                 )
                 written = {"url": cloud.base_url, "environment": found, "commands": str(commands)}
                 with contextlib.closing(describe(state, written)):

@@ -42,12 +42,14 @@ def variables(
     operator_token: str,
     credentials: Path,
     commands: Path,
-    debug_providers: str | None,
+    debug_providers: str,
+    real_gcp: bool = False,
     inherited: Mapping[str, str] | None = None,
 ) -> dict[str, str]:
     """Return the variables to set. `access_token` and `credentials` are for Google's clients; the local cloud itself accepts the operator's.
 
-    If `debug_providers` is None, the real plugins are used. `commands` is the folder with the gcloud stand-in.
+    `debug_providers` are the stand-ins in use; `real_gcp` adds the endpoints for the installed pulumi-gcp. `commands` is the folder with the gcloud
+    stand-in.
     """
     given = os.environ if inherited is None else inherited
     found = {
@@ -63,6 +65,7 @@ def variables(
         "LOCALCLOUD_SPEED": f"{speed:g}",
         "LOCALCLOUD_TOKEN": operator_token,
         "CLOUD_CLOCK_SPEED": f"{speed:g}",
+        "PULUMI_DEBUG_PROVIDERS": debug_providers,
         "HF_ENDPOINT": f"{base_url}/hub",
         "HF_TOKEN": HUB_TOKEN,
         # Simulated files must not get into the cache of the real hub, and a real login must not be sent to this one.
@@ -71,9 +74,7 @@ def variables(
     }
     for api, path in API_OVERRIDES.items():
         found[f"CLOUDSDK_API_ENDPOINT_OVERRIDES_{api}"] = f"{base_url}/{path}"
-    if debug_providers is not None:
-        found["PULUMI_DEBUG_PROVIDERS"] = debug_providers
-    else:
+    if real_gcp:
         found.update({name: f"{base_url}/{path}" for name, path in REAL_PLUGIN_ENDPOINTS.items()})
         # Otherwise the plugin requests the list of regions from Google, ignoring every endpoint variable.
         found["PULUMI_GCP_SKIP_REGION_VALIDATION"] = "true"

@@ -16,7 +16,7 @@ if grep -q "gemma-serving:weights: bucket" "Pulumi.$stack.yaml"; then
 fi
 engine up --yes --skip-preview
 engine preview --refresh --expect-no-changes
-engine config set --path gemma-serving:vllm.maxModelLen 4096
+engine config set --path gemma-serving:vllm.maxModelLen 6144
 engine config set --path gemma-serving:labels.team nightly
 engine up --yes --skip-preview
 engine preview --refresh --expect-no-changes

@@ -1,6 +1,6 @@
 """Every stack with the stand-in of the gcp plugin and with the real one, each on its own local cloud: both send the same changes.
 
-In a new project the real plugin needs no command that the project does not print.
+In a new project the real plugin needs no command that the project does not print, and without quota `gemma up` creates nothing.
 The engine downloads the real plugin, so only `make nightly` uses it.
 """
 
@@ -13,8 +13,12 @@ from pathlib import Path
 
 import pytest
 
-from tests.engine.conftest import copy_project, open_workspace
+from stacks.program import run
+from tests.engine.conftest import FAILURE, copy_project, open_workspace
 from tests.engine.test_new_project import execute, follow_the_doctor
+from tests.stacks.conftest import configured
+
+__all__ = ["configured"]  # a fixture
 
 ROOT = Path(__file__).resolve().parents[2]
 STACKS = sorted(path.name.removeprefix("Pulumi.").removesuffix(".yaml") for path in ROOT.glob("Pulumi.*.yaml"))
@@ -171,6 +175,16 @@ def sent(stack, providers, folder):
     return found
 
 
+def apis(command):
+    """Return the APIs that a command enables."""
+    return set(re.findall(r"\S+\.googleapis\.com", command)) if "services enable" in command else set()
+
+
+def with_plugins_of_the_caller(workspace):
+    if "PULUMI_HOME" in os.environ:
+        workspace.environment["PULUMI_HOME"] = os.environ["PULUMI_HOME"]
+
+
 @pytest.mark.skipif(
     "GEMMA_SERVING_NIGHTLY" not in os.environ, reason="the engine downloads a plugin: run `make nightly`"
 )
@@ -187,19 +201,46 @@ def test_both_plugins_send_the_same(stack, tmp_path):
 @pytest.mark.parametrize("stack", [name for name in STACKS if not is_built(name)])
 def test_a_stack_lives_in_a_new_project_by_the_printed_commands_alone(stack, tmp_path):
     with open_workspace(tmp_path, "--scenario", "new-project", "--providers", "real") as workspace:
-        if "PULUMI_HOME" in os.environ:  # the plugins of another user
-            workspace.environment["PULUMI_HOME"] = os.environ["PULUMI_HOME"]
+        with_plugins_of_the_caller(workspace)
         workspace.pulumi("stack", "init", stack)
         refused = workspace.pulumi("up", "--yes", "--skip-preview", "--stack", stack, expect=None)
         (enable,) = set(re.findall(r"gcloud services enable [^`\n]+", refused.text))
         assert refused.code != 0
         assert execute(workspace, enable) == 0
         commands = follow_the_doctor(workspace, stack)
-        assert {each for each in commands if "cloudquotas" not in each and "services enable" in each} <= {enable}
+        # Enabled APIs take effect one after another, and the doctor prints those that have not.
+        assert all(apis(each) <= apis(enable) for each in commands if "cloudquotas" not in each)
         workspace.pulumi("preview", "--stack", stack)
         workspace.pulumi("up", "--yes", "--skip-preview", "--stack", stack)
         workspace.pulumi("preview", "--refresh", "--expect-no-changes", "--stack", stack)
         assert workspace.script("teardown", "--stack", stack, "--yes", "--json").json["clean"] is True
+
+
+@pytest.mark.skipif(
+    "GEMMA_SERVING_NIGHTLY" not in os.environ, reason="the engine downloads a plugin: run `make nightly`"
+)
+@pytest.mark.timeout(LIMIT_S)
+@pytest.mark.parametrize("stack", [name for name in STACKS if not is_built(name)])
+def test_gemma_up_is_refused_without_quota_before_anything_is_created(stack, tmp_path):
+    with open_workspace(tmp_path, "--scenario", "new-project-without-quota", "--providers", "real") as workspace:
+        with_plugins_of_the_caller(workspace)
+        refused = workspace.script("gemma", "up", stack, "--yes", expect=FAILURE)
+        (enable,) = set(re.findall(r"gcloud services enable (?!cloudquotas)[^`\n]+", refused.text))
+        assert execute(workspace, enable) == 0
+        workspace.advance(240)
+        refused = workspace.script("gemma", "up", stack, "--yes", expect=FAILURE)
+        assert "0 chips, " in refused.text or "0 GPUs, " in refused.text, refused.text
+        assert "Nothing was changed." in refused.text
+        changed = [entry["id"] for entry in changes(workspace.admin("requests")["requests"]) if entry["status"] < 400]
+        assert set(changed) == {"serviceusage.services.enable"}
+
+
+@pytest.mark.parametrize("stack", STACKS)
+def test_the_change_of_the_life_is_one_that_each_stack_permits(stack, configured, declare):
+    life = Path(__file__).with_name("stack_life.sh").read_text(encoding="utf-8")
+    configured(stack, vllm__maxModelLen=int(re.search(r"vllm\.maxModelLen (\d+)", life)[1]))
+    recorder, _ = declare(run)
+    assert recorder.declared
 
 
 @pytest.mark.engine

@@ -18,17 +18,22 @@ from typing import Final
 
 from localcloud.json_values import packaged, strings
 from localcloud.plugins.checking import DEFAULTS_KEY, CheckReply, Failure, Naming, check
-from localcloud.plugins.diffing import Detail, Details, Difference, DiffKind, compare
+from localcloud.plugins.diffing import Detail, Difference, DiffKind
 from localcloud.plugins.facts import described
-from localcloud.plugins.inputs import predicted, secret_paths
+from localcloud.plugins.inputs import secret_paths
 from localcloud.plugins.lifecycle import Created, ReadReply
 from localcloud.plugins.rest import PluginError, RestTransport, TransportReply, bearer
-from localcloud.plugins.values import UNKNOWN, Path, Properties, Value, has_unknown, is_object, text_of
+from localcloud.plugins.values import Path, Properties, Value, has_unknown, is_object, text_of
 
 VERSION: Final = "5.2.0"
 
 IMAGE: Final = "docker:index/image:Image"
-_DEFAULT_REGISTRY: Final = "docker.io"
+_PLATFORM: Final = "linux/amd64"
+_INPUTS: Final = "__inputs"
+"""Key of the state under which the provider stores the inputs, to compare the next ones with."""
+_UNSOLVED: Final = (
+    "error reading build output: failed to solve with frontend dockerfile.v0: failed to create LLB definition"
+)
 
 _TABLES: Final = packaged("localcloud.plugins", "docker.json")
 IMAGE_FIELDS: Final = described(_TABLES["image"])
@@ -108,39 +113,47 @@ class DockerSession:
     pusher: "_Pusher" = field(repr=False)
 
     def check(self, type_name: str, news: Properties, olds: Mapping[str, Value], naming: Naming) -> CheckReply:
-        """Check inputs. An image's build gets the digest of its context, so a changed file is a difference."""
+        """Check inputs. An image's build gets its defaults and the digest of its context, so a changed file is a difference.
+
+        Raises PluginError if the Dockerfile does not exist.
+        """
         _require_image(type_name)
         checked = check(type_name, IMAGE_FIELDS, _without_digest(news), olds, naming)
-        if checked.failures or has_unknown(checked.inputs.get("build")):
-            return checked
-        try:
-            digest = context_digest(_build(checked.inputs))
-        except (PluginError, OSError) as error:
-            return CheckReply(inputs=checked.inputs, failures=(Failure(path="build.context", reason=str(error)),))
-        build = checked.inputs.get("build")
-        hashed: Properties = {**(build if is_object(build) else {"context": "."}), "contextDigest": digest}
-        inputs: Properties = {**checked.inputs, "build": hashed}
+        inputs: Properties = {name: value for name, value in checked.inputs.items() if name != DEFAULTS_KEY}
+        if checked.failures or has_unknown(inputs.get("build")):
+            return CheckReply(inputs=inputs, failures=checked.failures)
+        build, given = _build(inputs), inputs.get("build")
+        inputs["build"] = {
+            **(given if is_object(given) else {}),
+            "context": build.context,
+            "dockerfile": build.dockerfile,
+            "platform": build.platform or _PLATFORM,
+            "contextDigest": context_digest(build),
+        }
         return CheckReply(inputs=inputs, failures=())
 
     def diff(self, type_name: str, state: Properties, news: Properties) -> Difference:
-        """Compare the state with new inputs. Ignore a registry's user and password, which change with every login."""
+        """Compare the state's inputs with new ones, by top-level property. A registry is compared by its server: logins change each time."""
         del type_name
-        details = compare(IMAGE_FIELDS, state, news)
-        kept: Details = {path: detail for path, detail in details.items() if not _is_login(path)}
-        if kept:
-            kept["repoDigest",] = Detail(change=DiffKind.UPDATE)
-        return Difference(details=kept, delete_first=False)
+        known = state.get(_INPUTS)
+        olds = known if is_object(known) else {}
+        return Difference(
+            details={
+                (name,): Detail(change=_kind(name in olds, name in news))
+                for name in sorted({*olds, *news})
+                if _differs(name, olds.get(name), news.get(name))
+            },
+            delete_first=False,
+        )
 
     def preview_create(self, type_name: str, inputs: Properties) -> Properties:
-        """Return the state before a build, in which only the digest is unknown."""
+        """Return the inputs. What a build would return is unknown to the engine."""
         del type_name
-        if has_unknown({name: value for name, value in inputs.items() if name != DEFAULTS_KEY}):
-            return predicted(IMAGE_FIELDS, inputs)
-        return {**_image_state(inputs, ""), "repoDigest": UNKNOWN}
+        return inputs
 
     def preview_update(self, type_name: str, state: Properties, news: Properties) -> Properties:
-        """Return the state before a build, or the unchanged state if nothing changes."""
-        return self.preview_create(type_name, news) if self.diff(type_name, state, news).details else state
+        """Return the new inputs, or the unchanged state if nothing changes."""
+        return news if self.diff(type_name, state, news).details else state
 
     async def create(self, type_name: str, inputs: Properties, *, limit_s: float) -> Created:
         """Compute the digest and push the image."""
@@ -175,13 +188,19 @@ class DockerSession:
         raise PluginError(f"the local docker stand-in does not support the function {function}")
 
     def secret_paths(self, type_name: str) -> frozenset[Path]:
-        """Return the paths of passwords."""
+        """Return the paths of passwords, and of the inputs in the state, which the real provider marks as a whole."""
         del type_name
-        return secret_paths(IMAGE_FIELDS)
+        return secret_paths(IMAGE_FIELDS) | {(_INPUTS,)}
 
 
-def _is_login(path: Path) -> bool:
-    return path[0] == "registry" and path[-1] in {"password", "username"}
+def _kind(was: bool, is_now: bool) -> DiffKind:
+    return DiffKind.UPDATE if was and is_now else DiffKind.ADD if is_now else DiffKind.DELETE
+
+
+def _differs(name: str, old: Value, new: Value) -> bool:
+    if name == "registry" and is_object(old) and is_object(new):
+        return old.get("server") != new.get("server")
+    return old != new
 
 
 def _without_digest(news: Properties) -> Properties:
@@ -206,41 +225,36 @@ def _build(inputs: Mapping[str, Value]) -> Build:
 
 
 def _image_state(inputs: Properties, digest: str) -> Properties:
-    """Return the outputs of an image that its next diff compares with."""
+    """Return the outputs of an image, and the inputs that its next diff compares with."""
     name = text_of(inputs, "imageName")
     build = _build(inputs)
     registry = inputs.get("registry")
-    server = text_of(registry, "server") if is_object(registry) else ""
     repository = name.partition("@")[0]
     untagged = repository.rpartition(":")[0] if ":" in repository.rpartition("/")[2] else repository
-    state: Properties = {each: value for each, value in inputs.items() if each in IMAGE_FIELDS}
-    state |= {
+    return {
         "imageName": name,
         "baseImageName": name,
         "context": build.context,
-        "dockerfile": build.dockerfile,
-        "platform": build.platform or "linux/amd64",
-        "registryServer": server or _host(name),
+        "dockerfile": os.path.relpath(build.dockerfile, build.context),
+        "platform": build.platform or _PLATFORM,
+        "registryServer": text_of(registry, "server") if is_object(registry) else "",
         "repoDigest": digest if inputs.get("skipPush") is True else f"{untagged}@{digest}",
+        _INPUTS: inputs,
     }
-    return state
-
-
-def _host(name: str) -> str:
-    first = name.partition("/")[0]
-    return first if "/" in name and ("." in first or ":" in first or first == "localhost") else _DEFAULT_REGISTRY
 
 
 def context_digest(build: Build) -> str:
     """Return SHA-256 over the context's files (names, executable bits, contents) and the Dockerfile, without files in `.dockerignore`.
 
-    Raises PluginError if the context or the Dockerfile does not exist.
+    Raises PluginError if the Dockerfile does not exist. The real provider checks nothing else before it builds.
     """
     context, dockerfile = File(build.context), File(build.dockerfile)
-    if not context.is_dir():
-        raise PluginError(f"the build context {build.context!r} is not a directory (relative to {File.cwd()})")
     if not dockerfile.is_file():
-        raise PluginError(f"the Dockerfile {build.dockerfile!r} is not a file (relative to {File.cwd()})")
+        named = json.dumps(build.dockerfile)
+        missing = f"stat {build.dockerfile}: no such file or directory"
+        if dockerfile.is_absolute():
+            raise PluginError(f"expected a relative Dockerfile path; got {named} instead: {missing}")
+        raise PluginError(f"could not open dockerfile at relative path {named}: {missing}")
     digest = hashlib.sha256()
     for path in sorted(_files(context, _rules(context))):
         file = context / path
@@ -272,11 +286,9 @@ def check_dockerfile(build: Build) -> None:
         if not word or word.startswith("#") or word == "ARG":
             continue
         if word != "FROM":
-            raise PluginError(
-                f"failed to parse {build.dockerfile!r}: no build stage in current context, it begins with {word} instead of FROM"
-            )
+            raise PluginError(f"{_UNSOLVED}: no build stage in current context")
         return
-    raise PluginError(f"failed to parse {build.dockerfile!r}: the file has no FROM instruction")
+    raise PluginError(f"{_UNSOLVED}: file with no instructions")
 
 
 def _content(file: File) -> bytes:

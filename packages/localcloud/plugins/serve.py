@@ -56,7 +56,12 @@ class Ports:
     @property
     def debug_providers(self) -> str:
         """Return the value of PULUMI_DEBUG_PROVIDERS."""
-        return f"gcp:{self.gcp},docker:{self.docker}"
+        return f"gcp:{self.gcp},{self.docker_alone}"
+
+    @property
+    def docker_alone(self) -> str:
+        """Return the value beside the real pulumi-gcp. Images are simulated there too: a real push would go to Google."""
+        return f"docker:{self.docker}"
 
 
 @asynccontextmanager

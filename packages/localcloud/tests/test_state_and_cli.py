@@ -3,6 +3,7 @@
 import fcntl
 import json
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -257,10 +258,10 @@ class TestRun:
             "GOOGLE_COMPUTE_CUSTOM_ENDPOINT" in environment,
         ) == (True, False)
 
-    def test_the_real_plugin_gets_endpoints_instead_of_stand_ins(self, localcloud):
+    def test_the_real_plugin_gets_endpoints_and_images_are_still_simulated(self, localcloud):
         script = "import json, os; print(json.dumps(dict(os.environ)))"
         environment = json.loads(localcloud("run", "--providers", "real", "--", sys.executable, "-c", script).stdout)
-        assert "PULUMI_DEBUG_PROVIDERS" not in environment
+        assert re.fullmatch(r"docker:\d+", environment["PULUMI_DEBUG_PROVIDERS"])
         assert environment["GOOGLE_COMPUTE_CUSTOM_ENDPOINT"] == environment["LOCALCLOUD_URL"] + "/compute/compute/beta/"
         assert environment["GOOGLE_CLOUD_RUN_V2_CUSTOM_ENDPOINT"] == environment["LOCALCLOUD_URL"] + "/run/v2/"
 

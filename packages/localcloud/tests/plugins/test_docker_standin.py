@@ -8,6 +8,7 @@ from localcloud.plugins.rest import PluginError
 from localcloud.tests.plugins.harness import UNKNOWN, CheckFailedError, Recorder, engine, is_secret, run, secret
 
 IMAGE = "docker:index/image:Image"
+OUTPUTS = ("baseImageName", "context", "dockerfile", "imageName", "platform", "registryServer", "repoDigest")
 NAME = "us-east4-docker.pkg.dev/p1/images/vllm:v1"
 
 
@@ -36,7 +37,7 @@ def built(context, **options):
     return with_docker(lambda attached: attached.up(IMAGE, "image", inputs(context, **options)))
 
 
-def test_an_image_has_the_sdks_outputs(context):
+def test_an_image_has_the_real_providers_outputs_and_its_inputs_as_one_secret(context):
     made = built(
         context, registry={"server": "us-east4-docker.pkg.dev", "username": "u", "password": secret("hunter2hunter2")}
     )
@@ -48,8 +49,10 @@ def test_an_image_has_the_sdks_outputs(context):
     )
     repository, _, digest = state["repoDigest"].partition("@sha256:")
     assert (repository, len(digest)) == ("us-east4-docker.pkg.dev/p1/images/vllm", 64)
-    assert (state["dockerfile"], state["platform"]) == (f"{context}/Dockerfile", "linux/amd64")
-    assert is_secret(state["registry"]["password"])
+    assert (state["dockerfile"], state["platform"], state["context"]) == ("Dockerfile", "linux/amd64", str(context))
+    assert is_secret(state["__inputs"])
+    assert is_secret(made.inputs["registry"]["password"])
+    assert set(state) == {*OUTPUTS, "__inputs"}
     assert made.id == NAME
 
 
@@ -82,7 +85,7 @@ def test_a_changed_file_is_a_difference_and_a_changed_password_is_not(context):
 
     quiet, loud, after, before = with_docker(scenario)
     assert quiet == {}
-    assert {"build.contextDigest", "repoDigest"} <= set(loud.detailedDiff)
+    assert set(loud.detailedDiff) == {"build", "registry"}  # the second program has no registry
     assert list(loud.replaces) == []
     assert after["repoDigest"] != before["repoDigest"]
 
@@ -100,16 +103,23 @@ def test_ignored_files_do_not_count(context):
     assert context_digest(build) != first
 
 
-def test_a_context_that_is_not_there_is_a_failure_of_that_property(context):
-    with pytest.raises(CheckFailedError, match="is not a directory") as caught:
-        built(context / "nowhere")
-    assert caught.value.failures[0][0] == "build.context"
+@pytest.mark.parametrize("missing", ["Dockerfile", "."])
+def test_a_dockerfile_or_context_that_is_missing_is_refused_with_the_real_providers_words(context, missing):
+    (context / "Dockerfile").unlink()
+    if missing == ".":
+        (context / "serve.py").unlink()
+        context.rmdir()
+    with pytest.raises(
+        grpc.aio.AioRpcError, match=r'expected a relative Dockerfile path; got "/.*no such file'
+    ) as caught:
+        built(context)
+    assert f"stat {context}/Dockerfile: no such file or directory" in caught.value.details()
 
 
 def test_a_dockerfile_that_is_none_is_refused(context):
     (context / "Dockerfile").write_text("# nothing\nRUN true\n")
     build = Build(context=str(context), dockerfile=str(context / "Dockerfile"), args={}, target="", platform="")
-    with pytest.raises(PluginError, match="begins with RUN instead of FROM"):
+    with pytest.raises(PluginError, match="no build stage in current context"):
         manifest_digest(build)
 
 
@@ -123,14 +133,14 @@ def test_unknown_properties_and_types_are_refused_by_name(context):
         with_docker(lambda attached: attached.up("docker:index/container:Container", "c", {}))
 
 
-def test_a_preview_builds_nothing_and_knows_everything_but_the_digest(context):
+def test_a_preview_builds_nothing_and_returns_the_inputs(context):
     async def scenario(attached):
         return await attached.create(
             IMAGE, "image", await attached.check(IMAGE, "image", inputs(context)), preview=True
         )
 
     state = with_docker(scenario).state
-    assert (state["repoDigest"], state["imageName"]) == (UNKNOWN, NAME)
+    assert ("repoDigest" in state, state["imageName"]) == (False, NAME)
 
 
 def test_an_image_whose_name_is_not_known_yet_is_checked_and_previewed(context):
@@ -138,7 +148,7 @@ def test_an_image_whose_name_is_not_known_yet_is_checked_and_previewed(context):
         wanted = {**inputs(context), "imageName": UNKNOWN}
         return await attached.create(IMAGE, "image", await attached.check(IMAGE, "image", wanted), preview=True)
 
-    assert with_docker(scenario).state["repoDigest"] == UNKNOWN
+    assert with_docker(scenario).state["imageName"] == UNKNOWN
 
 
 def test_without_a_push_the_digest_is_the_images_own(context):
