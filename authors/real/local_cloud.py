@@ -14,9 +14,9 @@ from typing import Final, cast
 from authors.real.home import ROOT, RealHome, run
 from authors.real.service import Service
 
-_HIDDEN: Final = ("PULUMI_", "GOOGLE_", "CLOUDSDK_")
-"""Variables of a real project, which must not reach the local one."""
-_READY: Final = "Admin API:"
+HIDDEN: Final = ("PULUMI_", "GOOGLE_", "CLOUDSDK_")
+"""Starts of the variables of a real project, which must not reach the local one."""
+SCENARIO: Final = "prepared"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,6 +24,7 @@ class LocalCloud:
     """A local cloud that runs. `environment` is what `localcloud env` prints, added to the run's own without variables of a real project."""
 
     environment: Mapping[str, str]
+    state: Path
 
     def pulumi(
         self, folder: Path, *words: str, variables: Mapping[str, str] | None = None, limit_s: float = 600
@@ -38,29 +39,32 @@ class LocalCloud:
 
 @contextmanager
 def running_cloud(
-    home: RealHome, *, name: str, scenario: str = "prepared", providers: str = "standin"
+    home: RealHome,
+    *,
+    name: str,
+    folder: Path = ROOT,
+    state: Path | None = None,
+    speed: float | None = None,
+    variables: Mapping[str, str] | None = None,
 ) -> Generator[LocalCloud]:
-    """Start a local cloud with an empty state, and stop it and delete its state at the end."""
-    state = home.folder / "clouds" / name
+    """Start a local cloud with an empty state, and stop it at the end.
+
+    `folder`: the checkout whose local cloud it is. `state`: its files, which are deleted at the next run. `variables`: of its process.
+    """
+    state = state or home.folder / "clouds" / name
     shutil.rmtree(state, ignore_errors=True)
     state.mkdir(parents=True)
     home.results.mkdir(parents=True, exist_ok=True)
-    log = home.results / f"cloud-{name}.log"
-    log.unlink(missing_ok=True)
-    options = ["--state", str(state), "--scenario", scenario, "--providers", providers]
-    own = {key: value for key, value in os.environ.items() if not key.startswith(_HIDDEN)}
-    service = Service([sys.executable, "-m", "localcloud", "serve", *options], log, {"PYTHONPATH": _packages()})
+    # By this name of the environment, a copy of the project finds its own packages.
+    localcloud = [str(folder / ".venv/bin/python"), "-m", "localcloud"]
+    speeds = [] if speed is None else [f"--speed={speed}"]
+    command = [*localcloud, "serve", f"--state={state}", f"--scenario={SCENARIO}", *speeds]
+    asked = [*localcloud, "env", f"--state={state}", "--json"]
+    service = Service(command, home.results / f"cloud-{name}.log", variables, folder=folder)
     try:
-        service.start(lambda: log.is_file() and _READY in log.read_text(encoding="utf-8", errors="replace"))
-        printed = run(
-            [sys.executable, "-m", "localcloud", "env", "--state", str(state), "--json"],
-            environment={"PYTHONPATH": _packages()},
-        )
-        yield LocalCloud(environment={**own, **cast("dict[str, str]", json.loads(printed.stdout))})
+        service.start(lambda: run(asked, folder=folder).returncode == 0)
+        printed = cast("dict[str, str]", json.loads(run(asked, folder=folder).stdout))
+        own = {key: value for key, value in os.environ.items() if not key.startswith(HIDDEN)}
+        yield LocalCloud(environment={**own, **printed}, state=state)
     finally:
         service.stop()
-        shutil.rmtree(state, ignore_errors=True)
-
-
-def _packages() -> str:
-    return str(ROOT / "packages")

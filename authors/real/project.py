@@ -14,13 +14,11 @@ from pathlib import Path
 from typing import Any, Final, cast
 
 from authors.in_local_cloud import copy_project
-from authors.real.home import ROOT, RealHome, run
+from authors.real.home import ROOT, RealHome
+from authors.real.local_cloud import running_cloud
 from authors.real.rows import DifferenceError
-from authors.real.service import Service
 from localcloud.running.shims import OPERATOR_TOKEN
 
-SCENARIO: Final = "prepared"
-_HIDDEN: Final = ("PULUMI_BACKEND_URL", "PULUMI_CONFIG_PASSPHRASE", "GOOGLE_CLOUD_PROJECT", "GOOGLE_PROJECT")
 _COMMAND_LIMIT_S: Final = 900.0
 _END_LIMIT_S: Final = 20.0
 _DIRECT: Final = urllib.request.build_opener(urllib.request.ProxyHandler({}))
@@ -39,14 +37,13 @@ class ProjectInCloud:
 
     def run(self, command: Sequence[str], *, limit_s: float = _COMMAND_LIMIT_S, given: str = "") -> tuple[int, str]:
         """Run a command in the project, and return its exit code and both outputs, which the log keeps too."""
-        kept = {name: value for name, value in os.environ.items() if name not in _HIDDEN}
         process = subprocess.Popen(
             command,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
-            env={**kept, **self.variables, "COLUMNS": "80"},
+            env={**self.variables, "COLUMNS": "80"},
             cwd=self.folder,
             start_new_session=True,
         )
@@ -119,7 +116,6 @@ def project_in_cloud(
     speed: float,
     variables: Mapping[str, str] | None = None,
     replaced: Mapping[str, str] | None = None,
-    scenario: str = SCENARIO,
 ) -> Generator[ProjectInCloud]:
     """Copy the project, start its local cloud, yield both, and stop the cloud. The copy is deleted at the next run.
 
@@ -127,32 +123,14 @@ def project_in_cloud(
     """
     base = home.folder / "projects" / name
     shutil.rmtree(base, ignore_errors=True)
-    folder, state = base / "project", base / "cloud"
+    folder = base / "project"
     copy_project(ROOT, folder)
     shutil.copy2(ROOT / "gemma", folder / "gemma")
     for path in (path for pattern in ("*.json", "*.py") for path in folder.rglob(pattern)):
         _replace(path, replaced or {})
-    python = str(folder / ".venv/bin/python")
-    command = [
-        python,
-        "-m",
-        "localcloud",
-        "serve",
-        "--state",
-        str(state),
-        "--scenario",
-        scenario,
-        "--speed",
-        str(speed),
-    ]
-    service = Service(command, home.results / f"cloud-{name}.log", variables, folder=folder)
-    asked = [python, "-m", "localcloud", "env", "--state", str(state), "--json"]
-    try:
-        service.start(lambda: run(asked, folder=folder).returncode == 0)
-        found = json.loads(run(asked, folder=folder).stdout)
-        yield ProjectInCloud(folder=folder, state=state, variables=found, log=home.results / f"{name}.log")
-    finally:
-        service.stop()
+    with running_cloud(home, name=name, folder=folder, state=base / "cloud", speed=speed, variables=variables) as cloud:
+        log = home.results / f"{name}.log"
+        yield ProjectInCloud(folder=folder, state=cloud.state, variables=cloud.environment, log=log)
 
 
 def _end(process: "subprocess.Popen[str]") -> None:
