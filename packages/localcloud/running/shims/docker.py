@@ -88,11 +88,11 @@ def _status(state: Mapping[str, Any]) -> str:
 
 def _login(machine: Machine, argv: Sequence[str]) -> int:
     del machine
-    parser = _parser("login", flags="--password-stdin", values="-p|--password")
+    parser = _parser("login", flags="--password-stdin")
     parser.add_argument("-u", "--username", required=True)
     parser.add_argument("server", nargs="?", default="https://index.docker.io/v1/")
     given = parser.parse_args(argv)
-    password = sys.stdin.read().strip() if given.password_stdin else given.password
+    password = sys.stdin.read().strip() if given.password_stdin else ""
     if not password:
         _fail("Error: Cannot perform an interactive login from a non TTY device")
     config = docker_images.config_file()
@@ -110,7 +110,7 @@ def _login(machine: Machine, argv: Sequence[str]) -> int:
 
 
 def _pull(machine: Machine, argv: Sequence[str]) -> int:
-    parser = _parser("pull", flags="-q|--quiet", values="--platform")
+    parser = _parser("pull", flags="-q|--quiet")
     parser.add_argument("image")
     given = parser.parse_args(argv)
     try:
@@ -121,7 +121,7 @@ def _pull(machine: Machine, argv: Sequence[str]) -> int:
 
 
 def _rmi(machine: Machine, argv: Sequence[str]) -> int:
-    parser = _parser("rmi", flags="-f|--force")
+    parser = _parser("rmi")
     parser.add_argument("images", nargs="+")
     for image in parser.parse_args(argv).images:
         user = next((name for name, document in documents(machine.containers) if document["image"] == image), None)

@@ -79,10 +79,9 @@ def parse(argv: Sequence[str]) -> ContainerOptions:
     parser = _RunParser(prog="docker run", allow_abbrev=False, add_help=False)
     add_options(
         parser,
-        flags="-d|--detach --rm --privileged --read-only -i|--interactive -t|--tty --init",
-        values="--cgroup-parent --name --net|--network --shm-size --entrypoint --restart --ipc --gpus --pull "
-        "-m|--memory -u|--user -w|--workdir --log-driver --pid --stop-timeout --hostname",
-        lists="-e|--env --env-file -v|--volume -l|--label -p|--publish --ulimit --device --log-opt "
+        flags="-d|--detach --rm --privileged --read-only",
+        values="--cgroup-parent --name --net|--network --shm-size --entrypoint --restart -m|--memory -u|--user --log-driver",
+        lists="-e|--env --env-file -v|--volume -l|--label --ulimit --device --log-opt "
         "--cap-add --cap-drop --security-opt --tmpfs",
     )
     parser.add_argument("image")
@@ -106,7 +105,7 @@ def parse(argv: Sequence[str]) -> ContainerOptions:
         environment=_environment(given.env, given.env_file),
         labels=dict(_pair(label) for label in given.label),
         volumes=dict(_volume(volume) for volume in given.volume),
-        network=given.net or ("published" if given.publish else "bridge"),
+        network=given.net or "bridge",
         rights=given_rights,
         restarts=(given.restart or "no") != "no",
     )
@@ -227,9 +226,6 @@ def _check_start(wanted: ContainerOptions) -> None:
 
 
 def _server_environment(machine: Machine, wanted: ContainerOptions) -> dict[str, str]:
-    # A published port leads to the container's own address. A server that listens on its loopback address does not respond there.
-    is_published = wanted.network == "published" and "--host=127.0.0.1" not in wanted.command
-    reachable = wanted.network == "host" or is_published
     simulator = {
         **interpreter.ENVIRONMENT,
         "PYTHONUNBUFFERED": "1",
@@ -246,7 +242,7 @@ def _server_environment(machine: Machine, wanted: ContainerOptions) -> dict[str,
         "VLLM_SIM_HUB": f"{machine.base_url}/hub",
         charges.VARIABLE: str(machine.folder / charges.FILE),
     }
-    if not reachable:
+    if wanted.network != "host":
         # A port in the container's own network is unreachable from outside.
         simulator["VLLM_SIM_BIND_PORT"] = "0"
     return {**interpreter.simulator_variables(), **wanted.environment, **simulator}
