@@ -1,6 +1,8 @@
 """Part `tpu-server`: a TPU stack whose machine runs the real vLLM in a container of a real Docker."""
 
+import os
 import re
+import signal
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -23,7 +25,7 @@ SMOKE: Final = {"options in effect": "warned"}
 """Verdicts that differ from those of server.toml: a processor takes this stack's type of KV cache, and its size is not the planned one."""
 TINY_MODEL_LEN: Final = 8192
 _KILLED: Final = "137"
-_ENGINES: Final = "grep -la '[V]LLM::EngineCore' /proc/[0-9]*/cmdline"
+_ENGINE: Final = "VLLM::EngineCore"
 
 
 @dataclass(slots=True, kw_only=True)
@@ -116,12 +118,11 @@ class TpuServerLife:
 
     def _crash(self) -> list[str]:
         before = self._inspect("{{.Id}}")
-        listed = self.machines.daemon.docker(
-            "exec", CONTAINER, "sh", "-c", "grep -l EngineCore /proc/[0-9]*/comm"
-        ).stdout
-        engines = [path.split("/")[2] for path in listed.split()]
-        require(bool(engines), "no process of an engine was found")
-        self.machines.daemon.docker("exec", CONTAINER, "sh", "-c", f"kill -9 {' '.join(engines)}")
+        listed = self.machines.daemon.docker("top", CONTAINER, "-eo", "pid,args").stdout.splitlines()
+        engines = [int(line.split()[0]) for line in listed if _ENGINE in line]
+        require(bool(engines), f"no process of an engine was found: {listed}")
+        for process_id in engines:
+            os.kill(process_id, signal.SIGKILL)
         self.machines.until(lambda: self._inspect("{{.Id}}") not in ("", before), "a new container")
         self.machines.until(lambda: self._cloud().get("phase") == "ready", "a server that is ready again")
         text = self.machines.project.gemma("logs", STACK, "--lines", "5000")
