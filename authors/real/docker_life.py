@@ -1,6 +1,7 @@
 """The life of a TPU stack whose machine uses a real Docker, by the shipped commands: every failure that Docker can give the agent."""
 
 import json
+import shutil
 import threading
 import time
 import urllib.error
@@ -12,7 +13,15 @@ from http import HTTPStatus
 from typing import Any, Final, cast
 
 from authors.real.daemon import DockerDaemon
-from authors.real.docker_machine import COLLECTOR_CONTAINER, CONTAINER, LIMIT_S, RealMachines, lacks_sys_resource
+from authors.real.docker_machine import (
+    COLLECTOR_CONTAINER,
+    CONTAINER,
+    LIMIT_S,
+    RealMachines,
+    client_folder,
+    lacks_sys_resource,
+)
+from authors.real.home import run
 from authors.real.rows import JudgeReport, require
 from contracts.exit_codes import ExitCode
 from contracts.guest_attributes import FAILED, READY, WAITING_FOR_DOCKER
@@ -188,6 +197,8 @@ def _judge_changes(life: DockerLife) -> None:
         life.machines.daemon.docker("kill", CONTAINER)
         life.until(lambda: _id(life) not in ("", before), "a new container")
         notes.append(f"ready after {life.until_phase(READY):.0f} s")
+    with report.judging("a warning of the client is no answer: the server goes on") as notes:
+        notes.append(_check_warning(life))
     with report.judging("a change in place: a running request finishes, the machine stays") as notes:
         before, machine = life.status()["running"], life.status()["machine"]
         with _long_request(life) as lines:
@@ -212,6 +223,22 @@ def _judge_changes(life: DockerLife) -> None:
     with report.judging("the former settings again"):
         project.gemma("up", STACK, "--yes")
         project.pulumi("preview", "--expect-no-changes", "--stack", STACK)
+
+
+def _check_warning(life: DockerLife) -> str:
+    """Break the client's settings, of which each command then warns on stderr, and wait for several looks of the agent."""
+    before, folder = _id(life), client_folder(life.machines.program)
+    folder.mkdir(exist_ok=True)
+    (folder / "config.json").write_text("{broken", encoding="utf-8")
+    try:
+        client = {"DOCKER_HOST": life.machines.daemon.host, "DOCKER_CONFIG": str(folder)}
+        warned = run(["docker", "ps"], environment=client).stderr
+        require(bool(warned), "the client does not warn of broken settings")
+        time.sleep(_AWAY_S)
+    finally:
+        shutil.rmtree(folder)
+    require((_id(life), life.status()["phase"]) == (before, READY), f"{life.status()}")
+    return warned.splitlines()[0][:120]
 
 
 def _id(life: DockerLife) -> str:

@@ -127,6 +127,7 @@ def real_machines(
         collector = pushed(daemon, archive, COLLECTOR_REPOSITORY, COLLECTOR_ENTRY_POINT)
         empty = pushed(daemon, empty_archive(home.folder), repository, SERVER_ENTRY_POINT)
         program = home.folder / "docker-here"
+        shutil.rmtree(client_folder(program), ignore_errors=True)
         project = ends.enter_context(
             project_in_cloud(
                 home,
@@ -173,11 +174,17 @@ def write_program(
         docker_here.SERVER: json.dumps({**server_variables(project), **variables}),
         "PYTHONPATH": f"{ROOT}:{ROOT / 'packages'}",
     }
-    _write_script(path, own, [sys.executable, "-P", "-m", docker_here.__name__])
+    kept = f'export DOCKER_CONFIG="${{DOCKER_CONFIG:-{client_folder(path)}}}"'
+    _write_script(path, own, [sys.executable, "-P", "-m", docker_here.__name__], kept)
 
 
-def _write_script(path: Path, variables: Mapping[str, str], command: list[str]) -> None:
-    lines = [f"export {name}={shlex.quote(value)}" for name, value in variables.items()]
+def client_folder(program: Path) -> Path:
+    """Return the folder of the client's settings on the machines, unless a command has its own. It is not the user's."""
+    return program.with_name("client")
+
+
+def _write_script(path: Path, variables: Mapping[str, str], command: list[str], *more: str) -> None:
+    lines = [*(f"export {name}={shlex.quote(value)}" for name, value in variables.items()), *more]
     part = path.with_suffix(f".{os.getpid()}")
     part.write_text("\n".join(["#!/bin/sh", *lines, f'exec {shlex.join(command)} "$@"', ""]), encoding="utf-8")
     part.chmod(0o700)
