@@ -9,6 +9,7 @@ import os
 import shutil
 import signal
 import sys
+import traceback
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Final
@@ -72,6 +73,9 @@ def judged(name: str, home: RealHome) -> Sequence[Row]:
         return [Row(judge=name, version="", judged="everything", verdict=Verdict.NOT_JUDGED, note=str(reason))]
     except DifferenceError as difference:
         return [Row(judge=name, version="", judged="the part", verdict=Verdict.FAILED, note=str(difference))]
+    except Exception as error:  # noqa: BLE001 - one part's own fault must not lose the rows of the others
+        traceback.print_exc()
+        return [Row(judge=name, version="", judged="the part", verdict=Verdict.FAILED, note=repr(error))]
 
 
 def exit_code(rows: Sequence[Row]) -> int:

@@ -17,6 +17,7 @@ from authors.real.docker_machine import (
     COLLECTOR_CONTAINER,
     CONTAINER,
     LIMIT_S,
+    SYS_RESOURCE_BIT,
     RealMachines,
     client_folder,
     lacks_sys_resource,
@@ -159,16 +160,22 @@ def _check_confinement(life: DockerLife) -> None:
 
 
 def _check_own_view(life: DockerLife) -> str:
-    daemon = life.machines.daemon
-    status = daemon.docker("exec", CONTAINER, "cat", "/proc/1/status").stdout
+    status = _inside(life, "cat", "/proc/1/status")
     facts = dict(line.split(":\t", 1) for line in status.splitlines() if ":\t" in line)
-    wanted = 1 << _IPC_LOCK_BIT if lacks_sys_resource() else 1 << _IPC_LOCK_BIT | 1 << 24
+    wanted = 1 << _IPC_LOCK_BIT if lacks_sys_resource() else 1 << _IPC_LOCK_BIT | 1 << SYS_RESOURCE_BIT
     require(int(facts["CapBnd"], 16) == wanted, f"bounding capabilities are {facts['CapBnd']}")
     require(facts["NoNewPrivs"].strip() == "1", f"NoNewPrivs is {facts['NoNewPrivs']}")
-    kinds = daemon.docker("exec", CONTAINER, "stat", "-c", "%F", "/dev/vfio/0", "/dev/vfio/vfio").stdout.splitlines()
+    kinds = _inside(life, "stat", "-c", "%F", "/dev/vfio/0", "/dev/vfio/vfio").splitlines()
     require(kinds == ["character special file"] * 2, f"the devices are {kinds}")
-    shm = daemon.docker("exec", CONTAINER, "df", "--output=size", "-m", "/dev/shm").stdout.split()[-1]  # noqa: S108 - of the container
+    shm = _inside(life, "df", "--output=size", "-m", "/dev/shm").split()[-1]  # noqa: S108 - of the container
     return f"shared memory: {shm} MiB"
+
+
+def _inside(life: DockerLife, *words: str) -> str:
+    """Run a program in the server's container and return its output."""
+    done = life.machines.daemon.docker("exec", CONTAINER, *words)
+    require(done.returncode == 0, f"`docker exec {' '.join(words)}`: {(done.stderr or done.stdout).strip()}")
+    return done.stdout
 
 
 def _check_secrets(life: DockerLife) -> str:
