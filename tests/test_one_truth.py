@@ -48,7 +48,30 @@ DOCUMENTATION = {"Doc", "description", "help", "epilog"}
 EXITS = {"exit", "Exit", "SystemExit", "_exit"}
 """Calls whose number is an exit code."""
 
+REPLACED_FLAGS = (
+    "--data-parallel-size",
+    "--enforce-eager",
+    "--kv-cache-dtype",
+    "--load-format",
+    "--lora-modules",
+    "--max-model-len",
+    "--max-num-batched-tokens",
+    "--quantization",
+    "--served-model-name",
+    "--speculative-config",
+    "--tensor-parallel-size",
+)
+"""Flags whose values a real vLLM on a processor cannot take."""
+
 ALLOWED: dict[tuple[str, str], str] = {
+    **{
+        (flag, "authors/real/vllm_here.py"): "it also runs in containers, with the standard library only"
+        for flag in REPLACED_FLAGS
+    },
+    ("0", "authors/real/vllm_here.py"): "the same",
+    ("--async-scheduling", "authors/real/answers.py"): "a real vLLM is asked about this flag",
+    ("--enforce-eager", "authors/real/answers.py"): "the same",
+    ("--speculative-config", "authors/real/answers.py"): "the same",
     ("0", "vm_agent/entry.py"): "the agent is a systemd unit, not a command; systemd asks only whether it failed",
     ("1", "vm_agent/entry.py"): "the same",
     ("0", "vm_agent/starter.py"): "a container's program, not a command; Cloud Run asks only whether it failed",

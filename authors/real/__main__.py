@@ -22,7 +22,7 @@ from authors.real.gcp_plugin import gcp_plugin
 from authors.real.home import DEFAULT_FOLDER, RealHome, say
 from authors.real.images import images
 from authors.real.mount import judge_mount
-from authors.real.rows import DifferenceError, NotJudgedError, Row, Verdict, documents, markdown
+from authors.real.rows import DifferenceError, NotJudgedError, Row, RowVerdict, documents, markdown
 from authors.real.server import judge_server
 
 Part = Callable[[RealHome], Sequence[Row]]
@@ -70,18 +70,18 @@ def judged(name: str, home: RealHome) -> Sequence[Row]:
     try:
         return PARTS[name](home)
     except NotJudgedError as reason:
-        return [Row(judge=name, version="", judged="everything", verdict=Verdict.NOT_JUDGED, note=str(reason))]
+        return [Row(judge=name, version="", judged="everything", verdict=RowVerdict.NOT_JUDGED, note=str(reason))]
     except DifferenceError as difference:
-        return [Row(judge=name, version="", judged="the part", verdict=Verdict.FAILED, note=str(difference))]
+        return [Row(judge=name, version="", judged="the part", verdict=RowVerdict.FAILED, note=str(difference))]
     except Exception as error:  # noqa: BLE001 - one part's own fault must not lose the rows of the others
         traceback.print_exc()
-        return [Row(judge=name, version="", judged="the part", verdict=Verdict.FAILED, note=repr(error))]
+        return [Row(judge=name, version="", judged="the part", verdict=RowVerdict.FAILED, note=repr(error))]
 
 
 def exit_code(rows: Sequence[Row]) -> int:
     """Return the exit code of a run."""
     verdicts = {row.verdict for row in rows}
-    return 1 if Verdict.FAILED in verdicts else 0 if Verdict.PASSED in verdicts else 2
+    return 1 if RowVerdict.FAILED in verdicts else 0 if RowVerdict.PASSED in verdicts else 2
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -63,7 +63,7 @@ _ANSWER_LIMIT_S: Final = 120.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Reply:
+class VllmReply:
     """A server's answer."""
 
     status: int
@@ -80,7 +80,7 @@ class RunningVllm:
     service: Service
     model: str
 
-    def ask(self, method: str, path: str, body: object = None, *, key: str = KEY) -> Reply:
+    def ask(self, method: str, path: str, body: object = None, *, key: str = KEY) -> VllmReply:
         """Return the answer to a request. `body`: JSON, or text as it is."""
         sent = {"Authorization": f"Bearer {key}"} if key else {}
         text = body if isinstance(body, str | None) else json.dumps(body)
@@ -91,7 +91,7 @@ class RunningVllm:
             connection.request(method, path, text, sent)
             answer = connection.getresponse()
             found = {name.lower(): value for name, value in answer.getheaders()}
-            return Reply(status=answer.status, headers=found, text=answer.read().decode(errors="replace"))
+            return VllmReply(status=answer.status, headers=found, text=answer.read().decode(errors="replace"))
         finally:
             connection.close()
 
@@ -214,7 +214,7 @@ def body_of(request: Mapping[str, Any], model: str) -> object:
     return {"model": model, **prompt, **request["body"]}
 
 
-def differing(real: Reply, simulated: Reply, *, own: bool) -> Iterator[str]:
+def differing(real: VllmReply, simulated: VllmReply, *, own: bool) -> Iterator[str]:
     """Yield each difference between two answers. `own`: the words of an error may differ."""
     if real.status != simulated.status:
         yield f"status {real.status}, simulated {simulated.status} ({simulated.text[:80]})"

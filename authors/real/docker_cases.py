@@ -9,7 +9,7 @@ def cases(image: str, folder: Path) -> tuple[TwinCase, ...]:
     """Return the claims. `image` is a known reference with a digest; `folder` exists on the machine and `folder/none` does not."""
     repository = image.partition("@")[0]
     absent = f"{repository}@sha256:{'0' * 64}"
-    serve = ("serve", "google/gemma-4-E2B-it", f"--port={PORT}", "--host=127.0.0.1", "--max-model-len=4096")
+    serve = ("serve", "google/gemma-4-E2B-it", f"--port={PORT}", "--host=127.0.0.1")
     run = ("run", "-d", f"--name={NAME}", "--net=host", "--log-driver=json-file", "--log-opt=max-size=100m")
     started = (*run, "--label=a=b", "--entrypoint=vllm", image, *serve)
     state = '--format={{.State.Status}} {{.State.Running}} {{.State.ExitCode}} {{index .Config.Labels "a"}} {{index .Config.Labels "none"}}'

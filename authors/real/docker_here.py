@@ -15,6 +15,7 @@ import time
 from collections.abc import Sequence
 from typing import Final, NoReturn
 
+from contracts.exit_codes import ExitCode
 from localcloud.running import interpreter
 from localcloud.running.shims.machine import Machine, this_machine
 
@@ -94,7 +95,7 @@ def _wait_for_power_off(machine: Machine) -> NoReturn:
         found = subprocess.run(listed, capture_output=True, text=True, check=False).stdout.split()
         if found:
             subprocess.run([client, "rm", "--force", *found], check=False)
-        os._exit(0)
+        os._exit(ExitCode.DONE)
 
     signal.signal(signal.SIGTERM, end)
     while True:

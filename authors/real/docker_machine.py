@@ -26,7 +26,7 @@ from authors.real.docker_image import (
 )
 from authors.real.home import ROOT, RealHome
 from authors.real.project import ProjectInCloud, project_in_cloud
-from authors.real.registry import Registry, running_registry
+from authors.real.registry import ImageRegistry, running_registry
 from authors.real.relay import BreakingRelay, breaking_relay
 from authors.real.rows import DifferenceError, NotJudgedError
 from contracts.collector import COLLECTOR_DIGEST, COLLECTOR_REPOSITORY
@@ -52,7 +52,7 @@ class RealMachines:
 
     project: ProjectInCloud
     daemon: DockerDaemon
-    registry: Registry
+    registry: ImageRegistry
     relay: BreakingRelay
     image: str
     empty: str

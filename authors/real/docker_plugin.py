@@ -14,7 +14,7 @@ from authors.real.daemon import DockerDaemon, running_daemon
 from authors.real.home import ROOT, Need, RealHome, debian_packages, run, say
 from authors.real.local_cloud import LocalCloud, running_cloud
 from authors.real.plugins import get_plugin, pulumi_home
-from authors.real.registry import Registry, running_registry
+from authors.real.registry import ImageRegistry, running_registry
 from authors.real.rows import DifferenceError, JudgeReport, Row, require
 
 JUDGE: Final = "pulumi-docker"
@@ -55,7 +55,7 @@ class Bench:
     folder: Path
     cloud: LocalCloud
     daemon: DockerDaemon
-    registry: Registry
+    registry: ImageRegistry
     variables: Mapping[str, str]
 
     @property
@@ -287,7 +287,7 @@ def _last(text: str) -> str:
     return lines[-1] if lines else "no output"
 
 
-def _base(daemon: DockerDaemon, upstream: Registry) -> str:
+def _base(daemon: DockerDaemon, upstream: ImageRegistry) -> str:
     """Push a base image with a shell under the upstream image's name, and return its digest."""
     name = f"{upstream.address}/{UPSTREAM}:base"
     with tempfile.TemporaryDirectory() as folder:
@@ -310,7 +310,7 @@ def _bench(
     home: RealHome,
     cloud: LocalCloud,
     daemon: DockerDaemon,
-    registry: Registry,
+    registry: ImageRegistry,
     digest: str,
     *,
     simulated: bool = False,

@@ -11,15 +11,16 @@ from typing import Any, Final
 from authors.real.docker_image import REAL_SERVER
 from authors.real.docker_machine import CONTAINER, RealMachines, real_machines
 from authors.real.home import RealHome
-from authors.real.rows import JudgeReport, Row, Verdict, require
+from authors.real.rows import JudgeReport, Row, RowVerdict, require
 from authors.real.server import BAD, PROGRAM, REFUSED, installed, json_of, message_of, smoke_faults, version
 from contracts.exit_codes import ExitCode
+from contracts.guest_attributes import COMPILING, LOADING, PULLING_IMAGE, READY, STARTING
 
 STACK: Final = "tpu-v6e1"
 SPEED: Final = 5.0
 """vLLM starts in 30 to 100 real seconds, and the agent's waits are in real time."""
 SEQUENCES: Final = 8
-PHASES: Final = ("starting", "pulling image", "loading", "compiling", "ready")
+PHASES: Final = (STARTING, PULLING_IMAGE, LOADING, COMPILING, READY)
 """Phases that the agent publishes from Docker's answers and from vLLM's log lines. The tiny model is not downloaded."""
 SMOKE: Final = {"options in effect": "warned"}
 """Verdicts that differ from those of server.toml: a processor takes this stack's type of KV cache, and its size is not the planned one."""
@@ -124,7 +125,7 @@ class TpuServerLife:
         for process_id in engines:
             os.kill(process_id, signal.SIGKILL)
         self.machines.until(lambda: self._inspect("{{.Id}}") not in ("", before), "a new container")
-        self.machines.until(lambda: self._cloud().get("phase") == "ready", "a server that is ready again")
+        self.machines.until(lambda: self._cloud().get("phase") == READY, "a server that is ready again")
         text = self.machines.project.gemma("logs", STACK, "--lines", "5000")
         reasons = re.findall(r"agent +(Document \w+: retrying[^\n]*)", text)
         return [reasons[-1][:200] if reasons else "no reason was published"]
@@ -162,7 +163,7 @@ def judge_tpu_server(home: RealHome) -> Sequence[Row]:
         for index, (claim, step) in enumerate(steps):
             with report.judging(claim) as notes:
                 notes.extend(step())
-            if index == 0 and report.rows[-1].verdict is not Verdict.PASSED:
+            if index == 0 and report.rows[-1].verdict is not RowVerdict.PASSED:
                 for left, _ in steps[1:]:
                     report.not_judged(left, "the stack was not deployed")
                 break

@@ -13,7 +13,7 @@ from typing import Final
 
 from authors.real.home import ROOT, RealHome, say
 from authors.real.plugins import get_plugin, pulumi_home
-from authors.real.rows import NotJudgedError, Row, Verdict
+from authors.real.rows import NotJudgedError, Row, RowVerdict
 from planning.data.images import IMAGES
 
 JUDGE: Final = "pulumi-gcp"
@@ -60,7 +60,7 @@ def rows_of(results: str, version: str) -> Iterator[Row]:
             continue
         failures = [*case.iter("failure"), *case.iter("error")]
         skipped = case.find("skipped")
-        verdict = Verdict.FAILED if failures else Verdict.NOT_JUDGED if skipped is not None else Verdict.PASSED
+        verdict = RowVerdict.FAILED if failures else RowVerdict.NOT_JUDGED if skipped is not None else RowVerdict.PASSED
         note = failures[0].get("message", "") if failures else "" if skipped is None else skipped.get("message", "")
         yield Row(
             judge=JUDGE,

@@ -71,7 +71,7 @@ def require_fuse() -> None:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Endpoint:
+class StoreEndpoint:
     """Where gcsfuse finds Cloud Storage, and as whom. Without credentials it sends no token: a proxy does."""
 
     url: str
@@ -94,7 +94,7 @@ class Gcsfuse:
     """The program, and the cloud that it mounts from."""
 
     program: Path
-    endpoint: Endpoint
+    endpoint: StoreEndpoint
     log: Path
     """Output of the last mount."""
 
@@ -125,7 +125,7 @@ class Gcsfuse:
             finally:
                 _end(process, folder)
 
-    def through(self, endpoint: Endpoint, log: str = "") -> "Gcsfuse":
+    def through(self, endpoint: StoreEndpoint, log: str = "") -> "Gcsfuse":
         """Return the same program with another way to the cloud."""
         return replace(self, endpoint=endpoint, log=self.log.with_name(log or self.log.name))
 

@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 from typing import Final
 
-from authors.real.gcsfuse_program import Endpoint, Gcsfuse, MountFailedError, flags_in_help, rejection
+from authors.real.gcsfuse_program import Gcsfuse, MountFailedError, StoreEndpoint, flags_in_help, rejection
 from authors.real.mount_layout import layouts
 from authors.real.mount_world import BUCKET, FOLDER, MountWorld
 from authors.real.rows import DifferenceError, JudgeReport, require
@@ -81,7 +81,7 @@ def _judge_layout(report: JudgeReport, world: MountWorld, bucket: str, what: str
         simulated = run_messages.no_such_bucket() if bucket != BUCKET else run_messages.bucket_denied(email, bucket)
         token = world.account("unlisted", "") if bucket == BUCKET else world.operator
         with layouts(world.cloud, bucket, token) as url:
-            error = _refused(world.gcsfuse.through(Endpoint(url=url, credentials=None)), bucket, layout=True)
+            error = _refused(world.gcsfuse.through(StoreEndpoint(url=url, credentials=None)), bucket, layout=True)
         for words in (_code(simulated), "create file system: SetUpBucket: ", "storageLayout call failed: "):
             require(words in str(error) and words in simulated, f"gcsfuse says {error}, the simulated log {simulated}")
         notes.append(_code(simulated))
@@ -96,7 +96,7 @@ def _judge_unreadable(report: JudgeReport, world: MountWorld) -> None:
     with report.judging("an account without storage.objects.get: mounted, each read is denied") as notes:
         token = world.account("unreading", "roles/storage.legacyBucketReader")
         with store(world.cloud, token=token) as proxy:
-            gcsfuse = world.gcsfuse.through(Endpoint(url=proxy.json_api, credentials=None))
+            gcsfuse = world.gcsfuse.through(StoreEndpoint(url=proxy.json_api, credentials=None))
             with gcsfuse.mounted(BUCKET, _IMPLICIT) as folder:
                 _require_error(folder / FOLDER / "config.json", errno.EACCES)
         notes.append("as the simulated server: Permission denied")

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from authors.real.gcsfuse_program import Endpoint
+from authors.real.gcsfuse_program import StoreEndpoint
 from authors.real.home import Need, RealHome, run
 from authors.real.mount_stacks import options_of_mode, stacks
 from authors.real.mount_world import BUCKET, MountWorld
@@ -94,7 +94,7 @@ def _judge_ratio(report: JudgeReport, found: Mapping[str, Pattern], mode: str) -
 
 def _mounted(world: MountWorld, options: tuple[str, ...], loader: str) -> Pattern:
     with store(world.cloud, token=world.operator, network=NETWORK) as proxy:
-        gcsfuse = world.gcsfuse.through(Endpoint(url=proxy.json_api, credentials=None))
+        gcsfuse = world.gcsfuse.through(StoreEndpoint(url=proxy.json_api, credentials=None))
         with gcsfuse.mounted(BUCKET, options) as folder:
             return _pattern(world, proxy, loader, str(folder / _OBJECT), {})
 

@@ -12,7 +12,7 @@ from urllib.parse import quote
 
 from authors.oracle.environment import MODEL, OracleError, prepare
 from authors.oracle.server import tools_environment
-from authors.real.gcsfuse_program import Endpoint, Gcsfuse
+from authors.real.gcsfuse_program import Gcsfuse, StoreEndpoint
 from authors.real.home import RealHome, run
 from authors.real.project import ProjectInCloud
 from authors.real.rows import DifferenceError, NotJudgedError
@@ -102,7 +102,7 @@ def gcsfuse_of(program: Path, home: RealHome, project: ProjectInCloud) -> Gcsfus
     url = f"{project.variables['LOCALCLOUD_URL']}/{STORAGE}/"
     credentials = Path(project.variables["GOOGLE_APPLICATION_CREDENTIALS"])
     return Gcsfuse(
-        program=program, endpoint=Endpoint(url=url, credentials=credentials), log=home.results / "gcsfuse.log"
+        program=program, endpoint=StoreEndpoint(url=url, credentials=credentials), log=home.results / "gcsfuse.log"
     )
 
 

@@ -26,7 +26,7 @@ _DIRECT: Final = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Registry:
+class ImageRegistry:
     """A registry that listens on `address` (HOST:PORT). The service can be stopped, killed and started again."""
 
     address: str
@@ -61,7 +61,7 @@ class Registry:
 
 
 @contextmanager
-def running_registry(home: RealHome, *, name: str, address: str = "") -> Generator[Registry]:
+def running_registry(home: RealHome, *, name: str, address: str = "") -> Generator[ImageRegistry]:
     """Start a registry without sign-in, and stop it and delete its store at the end. Without an address it gets a free port of 127.0.0.1.
 
     Docker permits plain HTTP to any address of 127.0.0.0/8, and to a name that resolves to one.
@@ -77,7 +77,7 @@ def running_registry(home: RealHome, *, name: str, address: str = "") -> Generat
     settings.write_text(json.dumps(_settings(address, folder / "store")), encoding="utf-8")
     program = shutil.which(PACKAGE) or f"/usr/bin/{PACKAGE}"
     service = Service([program, "serve", str(settings)], home.results / f"registry-{name}.log")
-    registry = Registry(address=address, folder=folder, version=_release(version), service=service)
+    registry = ImageRegistry(address=address, folder=folder, version=_release(version), service=service)
     try:
         registry.start()
         yield registry

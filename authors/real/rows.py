@@ -9,7 +9,7 @@ from enum import StrEnum
 from typing import Final
 
 
-class Verdict(StrEnum):
+class RowVerdict(StrEnum):
     """Result of one claim. A judge that is missing never counts as passed."""
 
     PASSED = "passed"
@@ -32,7 +32,7 @@ class Row:
     judge: str
     version: str
     judged: str
-    verdict: Verdict
+    verdict: RowVerdict
     note: str = ""
     took_s: float = 0.0
 
@@ -54,15 +54,15 @@ class JudgeReport:
         except NotJudgedError as reason:
             self.not_judged(claim, str(reason))
         except DifferenceError as difference:
-            self._add(claim, Verdict.FAILED, str(difference), began_s)
+            self._add(claim, RowVerdict.FAILED, str(difference), began_s)
         else:
-            self._add(claim, Verdict.PASSED, "; ".join(notes), began_s)
+            self._add(claim, RowVerdict.PASSED, "; ".join(notes), began_s)
 
     def not_judged(self, claim: str, reason: str) -> None:
         """Add the row of a claim that this machine cannot judge."""
-        self._add(claim, Verdict.NOT_JUDGED, reason, time.monotonic())
+        self._add(claim, RowVerdict.NOT_JUDGED, reason, time.monotonic())
 
-    def _add(self, claim: str, verdict: Verdict, note: str, began_s: float) -> None:
+    def _add(self, claim: str, verdict: RowVerdict, note: str, began_s: float) -> None:
         took_s = round(time.monotonic() - began_s, 1)
         print(f"real: {verdict}: {self.judge}: {claim}{f' ({note})' if note else ''}", file=sys.stderr, flush=True)
         row = Row(judge=self.judge, version=self.version, judged=claim, verdict=verdict, note=note, took_s=took_s)

@@ -21,7 +21,7 @@ from authors.oracle.environment import OracleError, OracleHome, prepare
 from authors.real.agent_reading import reading_of
 from authors.real.home import Need, RealHome, say
 from authors.real.project import ProjectInCloud, project_in_cloud
-from authors.real.rows import DifferenceError, JudgeReport, NotJudgedError, Row, Verdict, require
+from authors.real.rows import DifferenceError, JudgeReport, NotJudgedError, Row, RowVerdict, require
 
 HERE: Final = Path(__file__).resolve().parent
 PROGRAM: Final = HERE / "vllm_here.py"
@@ -51,7 +51,7 @@ def judge_server(home: RealHome) -> Sequence[Row]:
             say(claim)
             with report.judging(claim) as notes:
                 notes.extend(step())
-            if index == 0 and report.rows[-1].verdict is not Verdict.PASSED:
+            if index == 0 and report.rows[-1].verdict is not RowVerdict.PASSED:
                 for left, _ in steps[1:]:
                     report.not_judged(left, "the stack was not deployed")
                 break

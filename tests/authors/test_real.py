@@ -11,7 +11,7 @@ from authors.real.docker_here import run_arguments
 from authors.real.docker_twins import normalized
 from authors.real.home import Need, RealHome
 from authors.real.relay import breaking_relay
-from authors.real.rows import JudgeReport, NotJudgedError, Verdict, markdown, require
+from authors.real.rows import JudgeReport, NotJudgedError, RowVerdict, markdown, require
 from authors.real.runtime_here import drop_rights
 from localcloud.running.shims.machine import Machine
 
@@ -22,7 +22,7 @@ def test_a_judge_that_is_missing_is_not_judged_and_no_success(tmp_path, monkeypa
 
     monkeypatch.setattr(real, "PARTS", {"docker": missing})
     rows = real.judged("docker", RealHome(folder=tmp_path))
-    assert [(row.verdict, row.note) for row in rows] == [(Verdict.NOT_JUDGED, "no such package")]
+    assert [(row.verdict, row.note) for row in rows] == [(RowVerdict.NOT_JUDGED, "no such package")]
     assert real.exit_code(rows) == 2
 
 
@@ -31,7 +31,7 @@ def test_one_difference_fails_the_run_and_the_other_claims_are_judged():
     for holds in (True, False, True):
         with report.judging("a claim"):
             require(holds, "docker gives 1 | 2")
-    assert [row.verdict for row in report.rows] == [Verdict.PASSED, Verdict.FAILED, Verdict.PASSED]
+    assert [row.verdict for row in report.rows] == [RowVerdict.PASSED, RowVerdict.FAILED, RowVerdict.PASSED]
     assert real.exit_code(report.rows) == 1
     assert "| FAILED | docker gives 1 \\| 2 |" in markdown(report.rows)
 

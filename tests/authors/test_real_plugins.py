@@ -7,7 +7,7 @@ import pytest
 
 from authors.real import daemon
 from authors.real.gcp_plugin import rows_of, unbuilt_stacks
-from authors.real.rows import DifferenceError, NotJudgedError, Verdict
+from authors.real.rows import DifferenceError, NotJudgedError, RowVerdict
 from authors.real.service import Service
 from authors.real.upstream_tests import counted
 
@@ -21,10 +21,10 @@ RESULTS = """<testsuites><testsuite>
 
 def test_each_nightly_test_is_a_row_and_a_skipped_one_was_not_judged():
     passed, failed, skipped = rows_of(RESULTS, "10.2.0")
-    assert (passed.verdict, passed.took_s, passed.version) == (Verdict.PASSED, 61.0, "10.2.0")
+    assert (passed.verdict, passed.took_s, passed.version) == (RowVerdict.PASSED, 61.0, "10.2.0")
     assert passed.judged.startswith("tpu-v6e1, prepared project")
-    assert (failed.verdict, failed.note) == (Verdict.FAILED, "AssertionError: one two")
-    assert (skipped.verdict, skipped.note) == (Verdict.NOT_JUDGED, "uses the plugin")
+    assert (failed.verdict, failed.note) == (RowVerdict.FAILED, "AssertionError: one two")
+    assert (skipped.verdict, skipped.note) == (RowVerdict.NOT_JUDGED, "uses the plugin")
 
 
 def test_the_stacks_without_a_build_are_all_but_the_two_with_an_image_of_this_repository():

@@ -14,7 +14,7 @@ import pytest
 
 from authors.real import answers, server, vllm_here
 from authors.real.agent_reading import reading_of
-from authors.real.answers import Exposition, Reply
+from authors.real.answers import Exposition, VllmReply
 
 PROGRAM = Path(vllm_here.__file__)
 WORDS = ("/mnt/models/gemma", "--host=0.0.0.0", "--port=8000", "--kv-cache-dtype=fp8", "--max-num-seqs=16")
@@ -129,11 +129,11 @@ def test_a_metric_that_differs_from_vllms_is_found(simulated: Exposition, says: 
     assert says is None or any(says in fault for fault in faults)
 
 
-def _reply(status: int, body: Any) -> Reply:
-    return Reply(status=status, headers={}, text=body if isinstance(body, str) else json.dumps(body))
+def _reply(status: int, body: Any) -> VllmReply:
+    return VllmReply(status=status, headers={}, text=body if isinstance(body, str) else json.dumps(body))
 
 
-def _error(kind: str, message: str) -> Reply:
+def _error(kind: str, message: str) -> VllmReply:
     return _reply(400, {"error": {"type": kind, "message": message, "param": None, "code": 400}})
 
 
