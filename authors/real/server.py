@@ -70,6 +70,7 @@ def installed(home: RealHome) -> OracleHome:
         prepare(oracle)
     except OracleError as error:
         raise NotJudgedError(str(error)) from None
+    oracle.results.mkdir(exist_ok=True)
     return oracle
 
 
