@@ -1,6 +1,7 @@
 """The life of a TPU stack whose machine uses a real Docker, by the shipped commands: every failure that Docker can give the agent."""
 
 import json
+import re
 import shutil
 import threading
 import time
@@ -16,6 +17,7 @@ from authors.real.daemon import DockerDaemon
 from authors.real.docker_machine import (
     COLLECTOR_CONTAINER,
     CONTAINER,
+    KILLED,
     LIMIT_S,
     SYS_RESOURCE_BIT,
     RealMachines,
@@ -69,14 +71,6 @@ class DockerLife:
         """Return the server's address, read from the container's variables."""
         variables = dict(one.split("=", 1) for one in self.inspected()["Config"]["Env"])
         return f"http://{variables['VLLM_SIM_BIND_HOST']}:8000"
-
-    def ask(self, path: str, body: object = None, limit_s: float = 60) -> bytes:
-        """Send a request with the API key and return the response."""
-        data = None if body is None else json.dumps(body).encode()
-        headers = {"Authorization": f"Bearer {KEY_CANARY}", "Content-Type": "application/json"}
-        asked = urllib.request.Request(f"{self.address()}{path}", data=data, headers=headers)  # noqa: S310 - loopback
-        with _DIRECT.open(asked, timeout=limit_s) as answer:
-            return cast("bytes", answer.read())
 
 
 def judge_life(life: DockerLife, small: DockerDaemon) -> None:
@@ -200,9 +194,11 @@ def _check_secrets(life: DockerLife) -> str:
 def _judge_changes(life: DockerLife) -> None:
     report, project = life.report, life.machines.project
     with report.judging("a killed server: exit code 137, and it is ready again") as notes:
-        before = life.inspected()["Id"]
+        before, began_s = life.inspected()["Id"], time.time()
         life.machines.daemon.docker("kill", CONTAINER)
         life.until(lambda: _id(life) not in ("", before), "a new container")
+        codes = life.machines.exit_codes(before, began_s)
+        require(codes == [KILLED], f"the container ended with {codes}")
         notes.append(f"ready after {life.until_phase(READY):.0f} s")
     with report.judging("a warning of the client is no answer: the server goes on") as notes:
         notes.append(_check_warning(life))
@@ -282,9 +278,16 @@ def _rolled_back(life: DockerLife, said: str) -> str:
     return lines[-1][:160]
 
 
+def _restarts(life: DockerLife) -> int:
+    """Return how many restarts the agent's journal counts."""
+    (journal,) = life.machines.project.state.glob(f"machines/*/units/{CONTAINER}-agent.log")
+    return len(re.findall(r"^Restart \d+ of", journal.read_text(encoding="utf-8"), re.MULTILINE))
+
+
 def _judge_absent_docker(life: DockerLife) -> None:
     report, daemon = life.report, life.machines.daemon
     with report.judging("a daemon that restarts: the agent waits for it and uses up no restart") as notes:
+        restarts = _restarts(life)
         daemon.stop()
         life.until_phase(WAITING_FOR_DOCKER, 60)
         facts = life.status()
@@ -292,6 +295,7 @@ def _judge_absent_docker(life: DockerLife) -> None:
         time.sleep(_AWAY_S)
         daemon.start()
         notes.append(f"ready {life.until_phase(READY):.0f} s after the daemon's start")
+        require(_restarts(life) == restarts, f"{_restarts(life) - restarts} restarts were used up")
     with report.judging("a daemon that is killed: the server goes on, and the next daemon ends it") as notes:
         before, health = _id(life), f"{life.address()}/health"
         daemon.kill()

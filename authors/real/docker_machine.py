@@ -40,6 +40,8 @@ SYS_RESOURCE_BIT: Final = 24
 CONTAINER: Final = PRODUCT
 """Name of the server's container."""
 COLLECTOR_CONTAINER: Final = f"{CONTAINER}-collector"
+KILLED: Final = "137"
+"""Exit code of a container that SIGKILL ended."""
 _REGION: Final = "us-east5"
 _HOST_ADDRESS: Final = "127.0.0.77"
 HOSTS: Final = {f"{_REGION}-docker.pkg.dev": _HOST_ADDRESS, "us-docker.pkg.dev": _HOST_ADDRESS}
@@ -71,6 +73,12 @@ class RealMachines:
         """Return what `gemma status --json` says of a stack's machine."""
         text = self.project.gemma("status", stack, "--json", allowed=(0, 1, 2))
         return cast("Mapping[str, Any]", json.loads(text[text.index("{") :])["stacks"][0]["cloud"])
+
+    def exit_codes(self, container: str, since_s: float) -> list[str]:
+        """Return the exit codes with which a container has ended since a time of the clock."""
+        window = (f"--since={int(since_s)}", f"--until={int(time.time()) + 1}")
+        filters = ("--filter=event=die", f"--filter=container={container}")
+        return self.daemon.docker("events", *window, *filters, "--format={{.Actor.Attributes.exitCode}}").stdout.split()
 
     def until(self, condition: Callable[[], object], what: str, limit_s: float = LIMIT_S) -> float:
         """Wait for a condition and return the seconds. Raises DifferenceError after the limit."""

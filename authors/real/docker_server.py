@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from authors.real.docker_image import REAL_SERVER
-from authors.real.docker_machine import CONTAINER, RealMachines, real_machines
+from authors.real.docker_machine import CONTAINER, KILLED, RealMachines, real_machines
 from authors.real.home import RealHome
 from authors.real.rows import JudgeReport, Row, RowVerdict, require
 from authors.real.server import BAD, PROGRAM, REFUSED, installed, json_of, message_of, smoke_faults, version
@@ -25,7 +25,6 @@ PHASES: Final = (STARTING, PULLING_IMAGE, LOADING, COMPILING, READY)
 SMOKE: Final = {"options in effect": "warned"}
 """Verdicts that differ from those of server.toml: a processor takes this stack's type of KV cache, and its size is not the planned one."""
 TINY_MODEL_LEN: Final = 8192
-_KILLED: Final = "137"
 _ENGINE: Final = "VLLM::EngineCore"
 
 
@@ -88,21 +87,14 @@ class TpuServerLife:
         return [f"{point['output_throughput']:.0f} tok/s"]
 
     def _change(self) -> list[str]:
-        before, began = self._inspect("{{.Id}}"), str(int(time.time()))
+        before, began_s = self._inspect("{{.Id}}"), time.time()
         self.machines.project.configure(STACK, vllm__maxNumSeqs=str(SEQUENCES))
         self.machines.project.gemma("up", STACK, "--yes")
         require(self._inspect("{{.Id}}") != before, "the container is the old one")
         require(f"'max_num_seqs': {SEQUENCES}," in self._log(), f"the new server has no max_num_seqs {SEQUENCES}")
         self.served = self._hash()
-        window = (
-            f"--since={began}",
-            f"--until={int(time.time())}",
-            "--filter=event=die",
-            f"--filter=container={before}",
-        )
-        shown = "--format={{.Actor.Attributes.exitCode}}"
-        codes = self.machines.daemon.docker("events", *window, shown).stdout.split()
-        require(len(codes) == 1 and codes != [_KILLED], f"the old server ended with {codes}, so it was killed")
+        codes = self.machines.exit_codes(before, began_s)
+        require(len(codes) == 1 and codes != [KILLED], f"the old server ended with {codes}, so it was killed")
         return [f"the old server ended with {codes[0]}"]
 
     def _refused(self) -> list[str]:
