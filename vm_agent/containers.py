@@ -91,6 +91,8 @@ REPEATED = re.compile(r"Engine core initialization failed|WorkerProc initializat
 """Exceptions by which vLLM's other processes report the first one."""
 LOGGER = re.compile(r"^(?:\([^)]*pid=\d+\)\s*)?(?:[A-Z]+ \d\d-\d\d [\d:.]+ \[[^\]]*\]\s*)?")
 """Prefix of each line of vLLM's logger, such as "(APIServer pid=1) ERROR 11-21 00:16:04 [core.py:1] "."""
+NO_ERROR = re.compile(r"^(?:\([^)]*pid=\d+\)\s*)?(?:DEBUG|INFO|WARNING) \d\d-\d\d ")
+"""Start of a line that vLLM logs as no error. Some name exceptions, such as its warning about the limit of open files."""
 MODULES = re.compile(r"^(?:\w+\.)+(?=[A-Z]\w*(?:Error|Exception)\b)")
 """Module of an exception, which hides its message on a narrow screen."""
 TRACEBACK_LINES = 40
@@ -373,7 +375,7 @@ def waiting_phase(lines: "Sequence[str]") -> str:
 
 def server_error(lines: "Sequence[str]") -> "tuple[str, bool]":
     """Return the log line that shows why a server stopped, and whether each further start repeats it; or an empty line."""
-    texts = [LOGGER.sub("", line.strip()) for line in lines]
+    texts = [LOGGER.sub("", line.strip()) for line in lines if not NO_ERROR.match(line.strip())]
     final = [number for number, line in enumerate(texts) if is_final(line)]
     exceptions = [number for number, line in enumerate(texts) if EXCEPTION.search(line) and not REPEATED.search(line)]
     found = (final or exceptions)[-1:]

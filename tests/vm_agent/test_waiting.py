@@ -133,6 +133,15 @@ def test_the_line_that_shows_why_a_server_stopped_is_named_and_only_known_ones_e
     assert server_error(["INFO starting", *lines]) == (line, is_repeated)
 
 
+def test_an_exception_that_a_warning_names_is_no_error():
+    """vLLM 0.32.0 on a machine with a limit of open files, of which an engine was killed."""
+    warning = (
+        "(APIServer pid=1) WARNING 11-26 09:48:16 [system_utils.py:255] Found ulimit of 20000 and failed to automatically increase with error "
+        "current limit exceeds maximum limit. This can cause fd limit errors like `OSError: [Errno 24] Too many open files`. Consider increasing"
+    )
+    assert server_error([warning, "INFO:     Shutting down"]) == ("", False)
+
+
 def test_the_log_of_a_server_that_was_ready_ends_no_attempts_and_one_with_unread_secrets_is_not_quoted(
     serving: Serving, monkeypatch: pytest.MonkeyPatch
 ):
