@@ -62,8 +62,11 @@ def judge_tests(report: JudgeReport, subject: str, modules: Modules, files: Sequ
         if missing:
             raise NotJudgedError(f"not in the package: {' '.join(missing)}")
         results.unlink(missing_ok=True)
+        settings = modules.folder / "pytest.ini"  # else pytest takes those of this project, which the folder is in
+        settings.write_text("[pytest]\n", encoding="utf-8")
+        options = ("-c", str(settings), f"--rootdir={modules.folder}", f"--junitxml={results}")
         _, text = modules.run(
-            *("-m", "pytest", "-q", "-p", "no:cacheprovider", f"--rootdir={modules.folder}", f"--junitxml={results}"),
+            *("-m", "pytest", "-q", "-p", "no:cacheprovider", *options),
             *files,
             limit_s=_LIMIT_S,
         )
