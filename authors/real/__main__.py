@@ -19,10 +19,10 @@ from authors.real.docker import judge_docker
 from authors.real.docker_plugin import docker_plugin
 from authors.real.docker_server import judge_tpu_server
 from authors.real.gcp_plugin import gcp_plugin
-from authors.real.home import DEFAULT_FOLDER, RealHome, say
+from authors.real.home import DEFAULT_FOLDER, RealHome
 from authors.real.images import images
 from authors.real.mount import judge_mount
-from authors.real.rows import DifferenceError, NotJudgedError, Row, RowVerdict, documents, markdown
+from authors.real.rows import DifferenceError, NotJudgedError, Row, RowVerdict, documents, markdown, say
 from authors.real.server import judge_server
 
 Part = Callable[[RealHome], Sequence[Row]]

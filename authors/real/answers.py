@@ -23,11 +23,12 @@ from typing import Any, Final, cast
 from authors.oracle.environment import OracleHome
 from authors.oracle.server import HOST, free_port
 from authors.real.agent_reading import reading_of
-from authors.real.home import ROOT, RealHome, run, say
-from authors.real.rows import DifferenceError, JudgeReport, Row, require
-from authors.real.server import END_LIMIT_S, STACK, installed, launcher, version
+from authors.real.home import ROOT, RealHome, run
+from authors.real.rows import DifferenceError, JudgeReport, Row, require, say
+from authors.real.server import END_LIMIT_S, STACK
 from authors.real.service import Service
 from authors.real.vllm_here import MODEL, OFFLINE
+from authors.real.vllm_life import installed, launcher, version
 from contracts.fields import as_mapping
 from loadtest.client import metrics as loadtest_metrics
 from localcloud.vllm.arguments import build_parser
@@ -56,7 +57,7 @@ FLAGS: Final = ROOT / "planning" / "data" / "flags"
 _METRIC: Final = re.compile(r"(?:vllm:|http_requests_|process_start_time_)[a-z0-9_]+(?:\([a-z_|]+\)[a-z_]*)*")
 _HEADERS: Final = ("content-type", "allow")
 _NOT_ALWAYS: Final = frozenset({".choices[].delta.content"})
-"""Keys of an event that depend on the text: a token that is no whole character has no content."""
+"""Keys of an event that depend on the text: half a character has no content."""
 _READY_LIMIT_S: Final = 300.0
 _FAILED_LIMIT_S: Final = 300.0
 _ANSWER_LIMIT_S: Final = 120.0
@@ -227,13 +228,19 @@ def differing(real: VllmReply, simulated: VllmReply, *, own: bool) -> Iterator[s
         return
     shapes = [shapes_of(answer.text) for answer in (real, simulated)]
     for index in range(max(map(len, shapes))):
-        first, second = (shape[index] if index < len(shape) else frozenset[str]() for shape in shapes)
+        first = _shape_at(shapes[0], index)
+        second = _shape_at(shapes[1], index)
         if first != second:
             yield f"keys only real: {sorted(first - second)}, only simulated: {sorted(second - first)}"
 
 
+def _shape_at(shapes: Sequence[frozenset[str]], index: int) -> frozenset[str]:
+    return shapes[index] if index < len(shapes) else frozenset()
+
+
 def _differing_errors(real: str, simulated: str, *, own: bool) -> Iterator[str]:
-    left, right = (_error(text) for text in (real, simulated))
+    left = _error(real)
+    right = _error(simulated)
     for name in sorted(left.keys() | right.keys()):
         is_worded = name in {"message", "param"}
         if left.get(name) != right.get(name) and not (own and is_worded):
@@ -327,7 +334,8 @@ def exposition(text: str) -> Exposition:
 
 def compare_metrics(real: RunningVllm, simulated: RunningVllm) -> str:
     """Compare what the code reads, and what the simulated server has. Raises DifferenceError."""
-    left, right = (exposition(server.ask("GET", "/metrics").text) for server in (real, simulated))
+    left = exposition(real.ask("GET", "/metrics").text)
+    right = exposition(simulated.ask("GET", "/metrics").text)
     faults = list(metric_faults(left, right, read_metrics()))
     require(not faults, "; ".join(faults))
     return (
@@ -338,7 +346,8 @@ def compare_metrics(real: RunningVllm, simulated: RunningVllm) -> str:
 def metric_faults(real: Exposition, simulated: Exposition, read: Sequence[tuple[str, ...]]) -> Iterator[str]:
     """Yield each metric that is read and that one of both lacks, and each name, type or label that only the simulated server has."""
     for names in read:
-        first, second = (next((name for name in names if name in one.names), "") for one in (real, simulated))
+        first = next((name for name in names if name in real.names), "")
+        second = next((name for name in names if name in simulated.names), "")
         if not first or first != second:
             yield f"{names[0]} is read, but the real server has {first or 'none'}, the simulated one {second or 'none'}"
     for name, labels in sorted(simulated.labels.items()):

@@ -4,12 +4,12 @@ import shutil
 from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 
+from authors.oracle.server import free_port
 from authors.real.daemon import DockerDaemon
 from authors.real.docker_cases import cases
 from authors.real.docker_life import STACK, DockerLife, judge_life
 from authors.real.docker_machine import (
     RealMachines,
-    free_port,
     lacks_sys_resource,
     needed_mounts,
     real_daemon,

@@ -49,7 +49,7 @@ def cases(image: str, folder: Path) -> tuple[TwinCase, ...]:
         TwinCase(claim="a device that does not exist", argv=missing_device, before=(remove,)),
         TwinCase(claim="the container of a device that does not exist", argv=inspected, compared=("code", "output")),
         TwinCase(
-            claim="a file that is no program: 126",
+            claim="a file that cannot be executed: 126",
             argv=(*run, "--entrypoint=/etc/passwd", image),
             before=(remove,),
         ),

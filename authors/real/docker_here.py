@@ -17,7 +17,7 @@ from typing import Final, NoReturn
 
 from contracts.exit_codes import ExitCode
 from localcloud.running import interpreter
-from localcloud.running.shims.machine import Machine, this_machine
+from localcloud.running.shims.machine import OWN_FOLDERS, Machine, this_machine
 
 CLIENT: Final = "REAL_DOCKER"
 """Variable with the path of the real client."""
@@ -26,7 +26,6 @@ MOUNTS: Final = "REAL_MOUNTS"
 SERVER: Final = "REAL_SERVER_VARIABLES"
 """Variable with a JSON object: more environment variables of each container."""
 MACHINE_LABEL: Final = "localcloud.machine"
-_OWN_FOLDERS: Final = {"/dev/shm": "dev-shm", "/mnt": "mnt"}  # noqa: S108 - the machine's own
 _LIFELINE: Final = "--lifeline"
 _VOLUME: Final = "--volume="
 
@@ -48,7 +47,7 @@ def _on_host(machine: Machine, option: str) -> str:
     if not option.startswith(_VOLUME):
         return option
     source, _, rest = option.removeprefix(_VOLUME).partition(":")
-    for prefix, kept in _OWN_FOLDERS.items():
+    for prefix, kept in OWN_FOLDERS.items():
         if source == prefix or source.startswith(f"{prefix}/"):
             source = f"{machine.folder / kept}{source[len(prefix) :]}"
     return f"{_VOLUME}{source}:{rest}"

@@ -34,7 +34,7 @@ PROGRAMS: Final = {
     "otelcol-google": '#!/bin/sh\ntest -z "$COLLECTOR_PROBLEM" || exit 1\n'
     "trap 'exit 0' TERM\nwhile :; do sleep 1 & wait; done\n",
 }
-"""Programs of the images. The collector is no root and cannot read the interpreter. COLLECTOR_PROBLEM makes it stop."""
+"""Programs of the images. The collector does not run as root, so it cannot read the interpreter. COLLECTOR_PROBLEM makes it stop."""
 SERVER_ENTRY_POINT, COLLECTOR_ENTRY_POINT = '["vllm", "serve"]', '["/otelcol-google"]'
 _PATH: Final = "ENV PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 _LIMIT_S: Final = 1200.0

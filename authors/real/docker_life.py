@@ -7,32 +7,31 @@ import threading
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Generator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from http import HTTPStatus
 from typing import Any, Final, cast
 
+from authors.oracle.server import DIRECT
 from authors.real.daemon import DockerDaemon
 from authors.real.docker_machine import (
     COLLECTOR_CONTAINER,
     CONTAINER,
     KILLED,
-    LIMIT_S,
     SYS_RESOURCE_BIT,
     RealMachines,
     client_folder,
     lacks_sys_resource,
 )
 from authors.real.home import run
-from authors.real.rows import JudgeReport, require
+from authors.real.rows import WAIT_LIMIT_S, JudgeReport, require, until
 from contracts.exit_codes import ExitCode
 from contracts.guest_attributes import FAILED, READY, WAITING_FOR_DOCKER
 
 STACK: Final = "tpu-v6e1-e4b"
 HF_CANARY: Final = "hf_realCanary0123456789"
 KEY_CANARY: Final = "realkeycanary0123456789"
-_DIRECT: Final = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 _CAPABILITIES: Final = {"IPC_LOCK", "SYS_RESOURCE"}
 _IPC_LOCK_BIT: Final = 14
 _AWAY_S: Final = 20.0
@@ -53,13 +52,9 @@ class DockerLife:
         """Return the facts of `gemma status --json`."""
         return self.machines.cloud_facts(STACK)
 
-    def until(self, condition: Callable[[], object], what: str, limit_s: float = LIMIT_S) -> float:
-        """Wait for a condition and return the seconds. Raises DifferenceError after the limit."""
-        return self.machines.until(condition, what, limit_s)
-
-    def until_phase(self, phase: str, limit_s: float = LIMIT_S) -> float:
+    def until_phase(self, phase: str, limit_s: float = WAIT_LIMIT_S) -> float:
         """Wait until the machine publishes a phase, and return the seconds."""
-        return self.until(lambda: self.status().get("phase") == phase, f"phase {phase}", limit_s)
+        return until(lambda: self.status().get("phase") == phase, f"phase {phase}", limit_s)
 
     def inspected(self, name: str = CONTAINER) -> Mapping[str, Any]:
         """Return docker's description of a container."""
@@ -102,7 +97,7 @@ def _judge_first_start(life: DockerLife) -> None:
     with report.judging("`gemma up` through pulls that break off, and a second one changes nothing") as notes:
         relay.breaks_after = _BREAKS_AFTER_BYTES
         with project.in_background("up", STACK, "--yes") as up:
-            life.until(lambda: relay.broken >= _BROKEN_PULLS, f"{_BROKEN_PULLS} pulls that break off")
+            until(lambda: relay.broken >= _BROKEN_PULLS, f"{_BROKEN_PULLS} pulls that break off")
             notes.append(f"{relay.broken} connections broken off, phase {life.status().get('phase')}")
             relay.breaks_after = None
             up.result()
@@ -129,7 +124,7 @@ def _judge_first_server(life: DockerLife) -> None:
         require(len(copies) == 1 and copies[0]["RW"] is False, f"mounts of the weights: {sorted(mounts)}")
     with report.judging("programs are archived in the bucket"):
         listed = f"storage/storage/v1/b/local-project-gemma-{STACK}-models/o?prefix=compile-cache/"
-        life.until(lambda: machines.project.get(listed).get("items"), "an archive of programs")
+        until(lambda: machines.project.get(listed).get("items"), "an archive of programs")
     with report.judging("secrets: not in docker's command lines, logs or labels") as notes:
         notes.append(_check_secrets(life))
 
@@ -196,11 +191,11 @@ def _judge_changes(life: DockerLife) -> None:
     with report.judging("a killed server: exit code 137, and it is ready again") as notes:
         before, began_s = life.inspected()["Id"], time.time()
         life.machines.daemon.docker("kill", CONTAINER)
-        life.until(lambda: _id(life) not in ("", before), "a new container")
+        until(lambda: _id(life) not in ("", before), "a new container")
         codes = life.machines.exit_codes(before, began_s)
         require(codes == [KILLED], f"the container ended with {codes}")
         notes.append(f"ready after {life.until_phase(READY):.0f} s")
-    with report.judging("a warning of the client is no answer: the server goes on") as notes:
+    with report.judging("a warning of the client is ignored: the server continues") as notes:
         notes.append(_check_warning(life))
     with report.judging("a change in place: a running request finishes, the machine stays") as notes:
         before, machine = life.status()["running"], life.status()["machine"]
@@ -258,13 +253,13 @@ def _long_request(life: DockerLife) -> Generator[list[bytes]]:
     asked = urllib.request.Request(f"{address}/v1/completions", data=json.dumps(body).encode(), headers=headers)  # noqa: S310
 
     def read() -> None:
-        with suppress(OSError, urllib.error.URLError), _DIRECT.open(asked, timeout=LIMIT_S) as answer:
+        with suppress(OSError, urllib.error.URLError), DIRECT.open(asked, timeout=WAIT_LIMIT_S) as answer:
             lines.extend(line.strip() for line in answer if line.strip())
 
     thread = threading.Thread(target=read, daemon=True)
     thread.start()
     yield lines
-    thread.join(LIMIT_S)
+    thread.join(WAIT_LIMIT_S)
 
 
 def _rolled_back(life: DockerLife, said: str) -> str:
@@ -296,15 +291,15 @@ def _judge_absent_docker(life: DockerLife) -> None:
         daemon.start()
         notes.append(f"ready {life.until_phase(READY):.0f} s after the daemon's start")
         require(_restarts(life) == restarts, f"{_restarts(life) - restarts} restarts were used up")
-    with report.judging("a daemon that is killed: the server goes on, and the next daemon ends it") as notes:
+    with report.judging("a daemon that is killed: the server continues, and the next daemon ends it") as notes:
         before, health = _id(life), f"{life.address()}/health"
         daemon.kill()
         time.sleep(_AWAY_S)
-        with _DIRECT.open(health, timeout=_ANSWER_LIMIT_S) as answer:
+        with DIRECT.open(health, timeout=_ANSWER_LIMIT_S) as answer:
             require(answer.status == HTTPStatus.OK, f"/health answers {answer.status}")
         require(life.status()["phase"] == READY, f"the phase of a server that answers is {life.status()['phase']}")
         daemon.start()
-        life.until(lambda: _id(life) not in ("", before), "a new container")
+        until(lambda: _id(life) not in ("", before), "a new container")
         notes.append(f"ready {life.until_phase(READY):.0f} s after it")
 
 
@@ -312,11 +307,11 @@ def _judge_collector(life: DockerLife) -> None:
     with life.report.judging("the collector runs, and one that stops after each start is reported") as notes:
         status = ("inspect", "--format={{.State.Status}} {{.State.ExitCode}}", COLLECTOR_CONTAINER)
         daemon = life.machines.daemon
-        life.until(lambda: daemon.docker(*status).stdout == "running 0\n", "a collector that runs", _COLLECTOR_LIMIT_S)
+        until(lambda: daemon.docker(*status).stdout == "running 0\n", "a collector that runs", _COLLECTOR_LIMIT_S)
         life.machines.use(daemon, COLLECTOR_PROBLEM="broken")
         daemon.docker("stop", COLLECTOR_CONTAINER)
         said = "The collector stops after each start"
-        life.until(lambda: said in life.machines.project.gemma("logs", STACK), said)
+        until(lambda: said in life.machines.project.gemma("logs", STACK), said)
         life.machines.use(life.machines.daemon)
         notes.append(said)
 

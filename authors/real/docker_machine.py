@@ -1,13 +1,10 @@
 """A local cloud whose machines use a real Docker: daemon, registry under Google's names, image, and the project's copy."""
 
 import json
-import os
-import shlex
 import shutil
-import socket
 import sys
 import time
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,18 +21,17 @@ from authors.real.docker_image import (
     empty_archive,
     pushed,
 )
-from authors.real.home import ROOT, RealHome
+from authors.real.home import ROOT, RealHome, write_script
 from authors.real.project import ProjectInCloud, project_in_cloud
 from authors.real.registry import ImageRegistry, running_registry
 from authors.real.relay import BreakingRelay, breaking_relay
-from authors.real.rows import DifferenceError, NotJudgedError
+from authors.real.rows import NotJudgedError
 from contracts.collector import COLLECTOR_DIGEST, COLLECTOR_REPOSITORY
+from contracts.exit_codes import ExitCode
 from contracts.labels import PRODUCT
 from localcloud.running.shims import DOCKER_PROGRAM
 from planning.data.images import IMAGES
 
-LIMIT_S: Final = 300.0
-_POLL_S: Final = 0.5
 SYS_RESOURCE_BIT: Final = 24
 CONTAINER: Final = PRODUCT
 """Name of the server's container."""
@@ -71,23 +67,14 @@ class RealMachines:
 
     def cloud_facts(self, stack: str) -> Mapping[str, Any]:
         """Return what `gemma status --json` says of a stack's machine."""
-        text = self.project.gemma("status", stack, "--json", allowed=(0, 1, 2))
-        return cast("Mapping[str, Any]", json.loads(text[text.index("{") :])["stacks"][0]["cloud"])
+        found = self.project.gemma_json("status", stack, allowed=(ExitCode.DONE, ExitCode.FAILED, ExitCode.REFUSED))
+        return cast("Mapping[str, Any]", found["stacks"][0]["cloud"])
 
     def exit_codes(self, container: str, since_s: float) -> list[str]:
         """Return the exit codes with which a container has ended since a time of the clock."""
         window = (f"--since={int(since_s)}", f"--until={int(time.time()) + 1}")
         filters = ("--filter=event=die", f"--filter=container={container}")
         return self.daemon.docker("events", *window, *filters, "--format={{.Actor.Attributes.exitCode}}").stdout.split()
-
-    def until(self, condition: Callable[[], object], what: str, limit_s: float = LIMIT_S) -> float:
-        """Wait for a condition and return the seconds. Raises DifferenceError after the limit."""
-        began_s = time.monotonic()
-        while not condition():
-            if time.monotonic() - began_s > limit_s:
-                raise DifferenceError(f"{what} did not happen within {limit_s:.0f} s")
-            time.sleep(_POLL_S)
-        return time.monotonic() - began_s
 
 
 def lacks_sys_resource() -> bool:
@@ -103,7 +90,7 @@ def real_daemon(home: RealHome, name: str) -> Generator[DockerDaemon]:
     runtime = None
     if lacks_sys_resource():
         runtime = home.folder / "runtime-here"
-        _write_script(runtime, {"PYTHONPATH": str(ROOT)}, [sys.executable, "-P", "-m", runtime_here.__name__])
+        write_script(runtime, {"PYTHONPATH": str(ROOT)}, [sys.executable, "-P", "-m", runtime_here.__name__])
     with running_daemon(
         home, name=name, bridge=False, hosts=HOSTS, runtime=runtime, arguments=("--max-download-attempts=1",)
     ) as daemon:
@@ -183,23 +170,9 @@ def write_program(
         "PYTHONPATH": f"{ROOT}:{ROOT / 'packages'}",
     }
     kept = f'export DOCKER_CONFIG="${{DOCKER_CONFIG:-{client_folder(path)}}}"'
-    _write_script(path, own, [sys.executable, "-P", "-m", docker_here.__name__], kept)
+    write_script(path, own, [sys.executable, "-P", "-m", docker_here.__name__], kept)
 
 
 def client_folder(program: Path) -> Path:
     """Return the folder of the client's settings on the machines, unless a command has its own. It is not the user's."""
     return program.with_name("client")
-
-
-def _write_script(path: Path, variables: Mapping[str, str], command: list[str], *more: str) -> None:
-    lines = [*(f"export {name}={shlex.quote(value)}" for name, value in variables.items()), *more]
-    part = path.with_suffix(f".{os.getpid()}")
-    part.write_text("\n".join(["#!/bin/sh", *lines, f'exec {shlex.join(command)} "$@"', ""]), encoding="utf-8")
-    part.chmod(0o700)
-    part.replace(path)
-
-
-def free_port() -> int:
-    """Return a port of the loopback address that is free now."""
-    with socket.create_server(("127.0.0.1", 0)) as probe:
-        return int(probe.getsockname()[1])

@@ -11,11 +11,11 @@ from subprocess import CompletedProcess
 from typing import Final, TypedDict, cast
 
 from authors.real.daemon import DockerDaemon, running_daemon
-from authors.real.home import ROOT, Need, RealHome, debian_packages, run, say
+from authors.real.home import ROOT, Need, RealHome, debian_packages, run
 from authors.real.local_cloud import LocalCloud, running_cloud
 from authors.real.plugins import get_plugin, pulumi_home
 from authors.real.registry import ImageRegistry, running_registry
-from authors.real.rows import DifferenceError, JudgeReport, Row, require
+from authors.real.rows import DifferenceError, JudgeReport, Row, require, say
 
 JUDGE: Final = "pulumi-docker"
 PROGRAM: Final = Path(__file__).with_name("image_program")

@@ -4,22 +4,35 @@ import os
 import re
 import signal
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
 from authors.real.docker_image import REAL_SERVER
 from authors.real.docker_machine import CONTAINER, KILLED, RealMachines, real_machines
 from authors.real.home import RealHome
-from authors.real.rows import JudgeReport, Row, RowVerdict, require
-from authors.real.server import BAD, PROGRAM, REFUSED, installed, json_of, message_of, smoke_faults, version
+from authors.real.rows import JudgeReport, Row, require, until
+from authors.real.vllm_life import (
+    ORACLE,
+    PROGRAM,
+    REFUSED,
+    SEQUENCES,
+    Steps,
+    chat,
+    installed,
+    judge_steps,
+    refused_up,
+    set_aside,
+    smoke,
+    version,
+    without_refused,
+)
 from contracts.exit_codes import ExitCode
 from contracts.guest_attributes import COMPILING, LOADING, PULLING_IMAGE, READY, STARTING
 
 STACK: Final = "tpu-v6e1"
 SPEED: Final = 5.0
 """vLLM starts in 30 to 100 real seconds, and the agent's waits are in real time."""
-SEQUENCES: Final = 8
 PHASES: Final = (STARTING, PULLING_IMAGE, LOADING, COMPILING, READY)
 """Phases that the agent publishes from Docker's answers and from vLLM's log lines. The tiny model is not downloaded."""
 SMOKE: Final = {"options in effect": "warned"}
@@ -36,7 +49,7 @@ class TpuServerLife:
     served: str = ""
     """Hash of the document that serves."""
 
-    def steps(self) -> Sequence[tuple[str, Callable[[], list[str]]]]:
+    def steps(self) -> Steps:
         """Return each claim with its step, which returns notes or raises DifferenceError."""
         return (
             (f"`gemma up {STACK}`: vLLM takes the stack's words and is ready in the container", self._up),
@@ -55,10 +68,7 @@ class TpuServerLife:
         self.machines.project.configure(STACK, vllm__maxModelLen=str(TINY_MODEL_LEN))
         self.machines.project.gemma("up", STACK, "--yes")
         self.served = self._hash()
-        log = self._log()
-        require("non-default args" in log, "vLLM logged no arguments")
-        replaced = re.search(r"vllm_here: (.*)", log)
-        return [f"set aside: {replaced[1] if replaced else ''}"]
+        return [set_aside(self._log())]
 
     def _phases(self) -> list[str]:
         text = self.machines.project.gemma("logs", STACK, "--lines", "5000")
@@ -68,20 +78,14 @@ class TpuServerLife:
         return [", ".join(dict.fromkeys(found))]
 
     def _smoke(self) -> list[str]:
-        found = json_of(self.machines.project.gemma("smoke", STACK, "--json", allowed=(0, 1)))
-        require(found["simulated"] is None, f"the server reports that it is simulated: {found['simulated']}")
-        faults = smoke_faults(found["checks"], SMOKE)
-        require(not faults, "; ".join(faults))
-        return [f"{sum(check['verdict'] == 'passed' for check in found['checks'])} passed"]
+        return smoke(self.machines.project, STACK, SMOKE)
 
     def _chat(self) -> list[str]:
-        text = self.machines.project.gemma("chat", STACK, "Say hello.", "--max-tokens", "24")
-        require(bool(text.strip()), "no text was received")
-        return []
+        return chat(self.machines.project, STACK)
 
     def _bench(self) -> list[str]:
         words = ("--concurrency=2", "--input-tokens=128", "--output-tokens=32", "--requests=8")
-        found = json_of(self.machines.project.gemma("bench", STACK, *words, "--json", allowed=(0, 1)))
+        found = self.machines.project.gemma_json("bench", STACK, *words, allowed=(ExitCode.DONE, ExitCode.FAILED))
         (point,) = found["points"]
         require(point["completed"] == point["point"]["requests"], f"{point['completed']} requests completed")
         return [f"{point['output_throughput']:.0f} tok/s"]
@@ -99,15 +103,11 @@ class TpuServerLife:
 
     def _refused(self) -> list[str]:
         project = self.machines.project
-        path = "gemma-serving:vllm.extraArgs[0]"
-        project.pulumi("config", "set", "--path", path, "--stack", STACK, given=BAD)
-        text = " ".join(project.gemma("up", STACK, "--yes", allowed=(ExitCode.FAILED,)).split())
-        require("CompilationConfig" in text, f"the message lacks vLLM's words: {text[-300:]}")
+        words = refused_up(project, STACK)
         require(REFUSED in project.gemma("logs", STACK, "--lines", "5000"), "vLLM's log does not name the option")
         require(self._hash() == self.served, "the former document does not serve")
-        project.pulumi("config", "rm", "--path", "gemma-serving:vllm.extraArgs", "--stack", STACK)
-        project.gemma("up", STACK, "--yes")
-        return [message_of(text)]
+        without_refused(project, STACK)
+        return [words]
 
     def _crash(self) -> list[str]:
         before = self._inspect("{{.Id}}")
@@ -116,8 +116,8 @@ class TpuServerLife:
         require(bool(engines), f"no process of an engine was found: {listed}")
         for process_id in engines:
             os.kill(process_id, signal.SIGKILL)
-        self.machines.until(lambda: self._inspect("{{.Id}}") not in ("", before), "a new container")
-        self.machines.until(lambda: self._cloud().get("phase") == READY, "a server that is ready again")
+        until(lambda: self._inspect("{{.Id}}") not in ("", before), "a new container")
+        until(lambda: self._cloud().get("phase") == READY, "a server that is ready again")
         text = self.machines.project.gemma("logs", STACK, "--lines", "5000")
         reasons = re.findall(r"agent +(Document \w+: retrying[^\n]*)", text)
         return [reasons[-1][:200] if reasons else "no reason was published"]
@@ -146,19 +146,11 @@ def judge_tpu_server(home: RealHome) -> Sequence[Row]:
     """Return the rows of one life of a TPU stack with the real vLLM."""
     oracle = installed(home)
     folder = oracle.folder.resolve()
-    variables = {REAL_SERVER: str(PROGRAM), "REAL_ORACLE": str(folder)}
+    variables = {REAL_SERVER: str(PROGRAM), ORACLE: str(folder)}
     mounts = (str(folder), str(PROGRAM.parent))
     with real_machines(home, name="tpu", stack=STACK, speed=SPEED, variables=variables, mounts=mounts) as machines:
         report = JudgeReport(f"vLLM in Docker {machines.daemon.version}", version(oracle))
-        life = TpuServerLife(machines=machines)
-        steps = life.steps()
-        for index, (claim, step) in enumerate(steps):
-            with report.judging(claim) as notes:
-                notes.extend(step())
-            if index == 0 and report.rows[-1].verdict is not RowVerdict.PASSED:
-                for left, _ in steps[1:]:
-                    report.not_judged(left, "the stack was not deployed")
-                break
+        judge_steps(report, TpuServerLife(machines=machines).steps())
         report.not_judged(
             "programs for a TPU, its memory and its speed", "no TPU; gemma plan --compile judges programs"
         )

@@ -36,7 +36,7 @@ _IDS: Final = re.compile(r"\b(?:sha256:)?[0-9a-f]{64}\b|\b[0-9a-f]{12}\b")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Said:
-    """What docker answered: exit code, stdout and stderr, without ids and hints."""
+    """Answer of docker: exit code, stdout and stderr, without ids and hints."""
 
     code: int
     output: str

@@ -5,15 +5,15 @@ import re
 import signal
 import subprocess
 import sys
-import xml.etree.ElementTree as ET
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
-from authors.real.home import ROOT, RealHome, say
+from authors.real.home import ROOT, RealHome
+from authors.real.junit import pytest_results
 from authors.real.plugins import get_plugin, pulumi_home
-from authors.real.rows import NotJudgedError, Row, RowVerdict
+from authors.real.rows import NotJudgedError, Row, RowVerdict, say
 from planning.data.images import IMAGES
 
 JUDGE: Final = "pulumi-gcp"
@@ -24,7 +24,7 @@ CLAIMS: Final = {
     "test_gemma_up_is_refused_without_quota_before_anything_is_created": "{}, new project without quota: refused, nothing created",
     "test_what_the_real_plugin_refuses_is_refused_here": "each changed field that it refuses is refused by the stand-in or the local cloud",
 }
-"""What each test judges. `{}` is the stack's name."""
+"""Claim of each test. `{}` is the stack's name."""
 STACK_TESTS: Final = tuple(name for name, claim in CLAIMS.items() if "{}" in claim)
 WORKERS: Final = 2
 LIMIT_S: Final = 3 * 3600
@@ -54,21 +54,19 @@ def unbuilt_stacks() -> list[str]:
 
 def rows_of(results: str, version: str) -> Iterator[Row]:
     """Yield the row of each test in pytest's results (JUnit XML). A skipped test was not judged."""
-    for case in ET.fromstring(results).iter("testcase"):  # noqa: S314 - written by the child
-        name, _, stack = case.get("name", "").removesuffix("]").partition("[")
+    for result in pytest_results(results):
+        name, _, stack = result.name.removesuffix("]").partition("[")
         if name not in CLAIMS:
             continue
-        failures = [*case.iter("failure"), *case.iter("error")]
-        skipped = case.find("skipped")
-        verdict = RowVerdict.FAILED if failures else RowVerdict.NOT_JUDGED if skipped is not None else RowVerdict.PASSED
-        note = failures[0].get("message", "") if failures else "" if skipped is None else skipped.get("message", "")
+        is_skipped = result.skipped is not None
+        verdict = RowVerdict.FAILED if result.failures else RowVerdict.NOT_JUDGED if is_skipped else RowVerdict.PASSED
         yield Row(
             judge=JUDGE,
             version=version,
             judged=CLAIMS[name].format(stack),
             verdict=verdict,
-            note=_reason(note),
-            took_s=round(float(case.get("time", "0")), 1),
+            note=_reason(result.failures[0] if result.failures else result.skipped or ""),
+            took_s=round(result.took_s, 1),
         )
 
 

@@ -1,9 +1,9 @@
 """The folder of the real parts, the free disk that they need, and the programs that a run starts and ends."""
 
 import os
+import shlex
 import shutil
 import subprocess
-import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,16 +11,11 @@ from typing import Final
 
 from authors.oracle.environment import DEFAULT_FOLDER as ORACLE_FOLDER
 from authors.oracle.environment import OracleHome
-from authors.real.rows import NotJudgedError
+from authors.real.rows import NotJudgedError, say
 
 ROOT: Final = Path(__file__).resolve().parents[2]
 DEFAULT_FOLDER: Final = ROOT / ".real"
 _GIB: Final = 2**30
-
-
-def say(text: str) -> None:
-    """Print a line of progress."""
-    print(f"real: {text}", file=sys.stderr, flush=True)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -106,3 +101,12 @@ def debian_packages(home: RealHome, need: Need, packages: Sequence[str]) -> dict
             lines = done.stderr.strip().splitlines()
             raise NotJudgedError(f"apt-get install {' '.join(missing)}: {lines[-1] if lines else done.returncode}")
     return {package: debian_version(package) or "" for package in packages}
+
+
+def write_script(path: Path, variables: Mapping[str, str], command: Sequence[str], *more: str) -> None:
+    """Write a shell script that becomes a command with these variables, or replace it at once. `more`: lines before the command."""
+    lines = [*(f"export {name}={shlex.quote(value)}" for name, value in variables.items()), *more]
+    part = path.with_suffix(f".{os.getpid()}")
+    part.write_text("\n".join(["#!/bin/sh", *lines, f'exec {shlex.join(command)} "$@"', ""]), encoding="utf-8")
+    part.chmod(0o700)
+    part.replace(path)

@@ -7,8 +7,8 @@ from pathlib import Path
 from subprocess import CompletedProcess, TimeoutExpired
 from typing import Final
 
-from authors.real.home import ROOT, Need, RealHome, run, say
-from authors.real.rows import JudgeReport, NotJudgedError, Row, require
+from authors.real.home import ROOT, Need, RealHome, run
+from authors.real.rows import JudgeReport, NotJudgedError, Row, require, say
 from authors.real.upstream_tests import Modules, judge_tests
 from contracts.errors import CommandRefusedError
 from tpu_compiler import environment

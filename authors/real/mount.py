@@ -14,9 +14,10 @@ from authors.real.home import Need, RealHome, debian_packages
 from authors.real.mount_failures import judge_failures
 from authors.real.mount_reads import judge_reads
 from authors.real.mount_stacks import option_sets, options_of, settings_of, stacks
-from authors.real.mount_world import BUCKET, FOLDER, MountWorld, gcsfuse_of, require_oracle, sha256
+from authors.real.mount_world import BUCKET, FOLDER, MountWorld, gcsfuse_of, sha256
 from authors.real.project import ProjectInCloud, project_in_cloud
 from authors.real.rows import DifferenceError, JudgeReport, NotJudgedError, Row, require
+from authors.real.vllm_life import installed
 from planning.question.recommendation import FUSE_MODES
 
 _SPEED: Final = 200.0
@@ -30,7 +31,7 @@ def judge_mount(home: RealHome) -> Sequence[Row]:
     require_fuse()
     fuse = Need(what="fusermount3", where="/usr/bin", disk_gib=0.01, takes_s=10)
     debian_packages(home, fuse, ["fuse3"])
-    require_oracle(home)
+    installed(home)
     program = ensure(home)
     report = JudgeReport("gcsfuse", VERSION)
     with project_in_cloud(home, name="mount", speed=_SPEED) as project:

@@ -9,12 +9,11 @@ from typing import Any, Final
 
 import grpc
 
-from authors.oracle.server import HOST
+from authors.oracle.server import DIRECT, HOST
 from contracts.fields import as_mapping, json_object
 
 _METHOD: Final = "/google.storage.control.v2.StorageControl/GetStorageLayout"
 _CODES: Final = {404: grpc.StatusCode.NOT_FOUND, 403: grpc.StatusCode.PERMISSION_DENIED}
-_DIRECT: Final = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 
 
 class _Layouts(grpc.GenericRpcHandler):
@@ -32,7 +31,7 @@ class _Layouts(grpc.GenericRpcHandler):
     def _answer(self, _request: bytes, context: Any) -> bytes:  # noqa: ANN401 - grpcio has no types
         asked = urllib.request.Request(self._url, headers={"Authorization": f"Bearer {self._token}"})  # noqa: S310 - the local cloud
         try:
-            with _DIRECT.open(asked, timeout=30):
+            with DIRECT.open(asked, timeout=30):
                 return b""
         except urllib.error.HTTPError as error:
             message = str(as_mapping(json_object(error.read().decode()).get("error")).get("message"))

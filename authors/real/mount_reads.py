@@ -36,7 +36,7 @@ _REQUIREMENTS: Final = Path(__file__).with_name("streamer.txt")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pattern:
-    """How a mode read the object once."""
+    """One read of the object in a mode."""
 
     seconds: float
     reads: Reads

@@ -1,8 +1,6 @@
-"""What the mount is judged on: a bucket of the local cloud with a checkpoint, accounts with roles on it, and vLLM's loaders."""
+"""The subject of the mount's judge: a bucket of the local cloud with a checkpoint, accounts with roles on it, and vLLM's loaders."""
 
 import hashlib
-import json
-import urllib.request
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -10,13 +8,14 @@ from pathlib import Path
 from typing import Any, Final, cast
 from urllib.parse import quote
 
-from authors.oracle.environment import MODEL, OracleError, prepare
+from authors.oracle.environment import MODEL
 from authors.oracle.server import tools_environment
 from authors.real.gcsfuse_program import Gcsfuse, StoreEndpoint
 from authors.real.home import RealHome, run
 from authors.real.project import ProjectInCloud
-from authors.real.rows import DifferenceError, NotJudgedError
+from authors.real.rows import DifferenceError
 from contracts.fields import json_object
+from localcloud.running.shims import OPERATOR_TOKEN
 
 PROJECT: Final = "local-project"
 BUCKET: Final = "judged-models"
@@ -25,7 +24,6 @@ FOLDER: Final = "gemma"
 STORAGE: Final = "storage/storage/v1"
 _READER: Final = Path(__file__).with_name("read_weights.py")
 _LOADER_LIMIT_S: Final = 300.0
-_DIRECT: Final = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,7 +42,7 @@ class MountWorld:
     @property
     def operator(self) -> str:
         """A token of the local cloud's operator."""
-        return self.project.variables["GOOGLE_OAUTH_ACCESS_TOKEN"]
+        return self.project.variables[OPERATOR_TOKEN]
 
     @cached_property
     def checkpoint(self) -> Mapping[str, Path]:
@@ -53,30 +51,26 @@ class MountWorld:
 
     @cached_property
     def loaded_from_disk(self) -> Mapping[str, Any]:
-        """What vLLM's loader reads from the checkpoint's own files."""
+        """The tensors that vLLM's loader reads from the checkpoint's own files."""
         return self.loaded("safetensors", [str(self.checkpoint["model.safetensors"])])
 
     def stage(self) -> None:
         """Create the bucket, and put the checkpoint into it."""
-        self.send("POST", f"{STORAGE}/b?project={PROJECT}", {"name": BUCKET, "location": "US-EAST4"})
+        self.project.send("POST", f"{STORAGE}/b?project={PROJECT}", {"name": BUCKET, "location": "US-EAST4"})
         for name, path in self.checkpoint.items():
             self.put(f"{FOLDER}/{name}", path.read_bytes())
 
     def put(self, name: str, content: bytes) -> str:
         """Write an object, and return its generation."""
         path = f"upload/storage/v1/b/{BUCKET}/o?uploadType=media&name={quote(name, safe='')}"
-        return str(self._sent("POST", path, content, "application/octet-stream")["generation"])
-
-    def send(self, method: str, path: str, body: object) -> Mapping[str, Any]:
-        """Send a request of the operator, and return the answer."""
-        return self._sent(method, path, json.dumps(body).encode(), "application/json")
+        return str(self.project.send("POST", path, content)["generation"])
 
     def account(self, name: str, role: str) -> str:
         """Create a service account that has only this role on the bucket, and return a token of it."""
-        email = self.send("POST", f"iam/v1/projects/{PROJECT}/serviceAccounts", {"accountId": name})["email"]
+        email = self.project.send("POST", f"iam/v1/projects/{PROJECT}/serviceAccounts", {"accountId": name})["email"]
         bindings = [{"role": role, "members": [f"serviceAccount:{email}"]}] if role else []
-        self.send("PUT", f"{STORAGE}/b/{BUCKET}/iam", {"bindings": bindings})
-        return str(self.send("POST", "admin/tokens", {"email": email})["accessToken"])
+        self.project.send("PUT", f"{STORAGE}/b/{BUCKET}/iam", {"bindings": bindings})
+        return str(self.project.send("POST", "admin/tokens", {"email": email})["accessToken"])
 
     def loaded(
         self, loader: str, files: Sequence[str], variables: Mapping[str, str] | None = None
@@ -90,12 +84,6 @@ class MountWorld:
             raise DifferenceError(f"vLLM's loader {loader} ended with {done.returncode}: {lines[-1]}")
         return cast("Mapping[str, Any]", json_object(lines[-1]))
 
-    def _sent(self, method: str, path: str, content: bytes, kind: str) -> Mapping[str, Any]:
-        headers = {"Authorization": f"Bearer {self.operator}", "Content-Type": kind}
-        request = urllib.request.Request(f"{self.cloud}/{path}", data=content, method=method, headers=headers)  # noqa: S310 - the local cloud
-        with _DIRECT.open(request, timeout=60) as answer:
-            return cast("Mapping[str, Any]", json.loads(answer.read() or b"{}"))
-
 
 def gcsfuse_of(program: Path, home: RealHome, project: ProjectInCloud) -> Gcsfuse:
     """Return the program for the operator of a local cloud."""
@@ -104,14 +92,6 @@ def gcsfuse_of(program: Path, home: RealHome, project: ProjectInCloud) -> Gcsfus
     return Gcsfuse(
         program=program, endpoint=StoreEndpoint(url=url, credentials=credentials), log=home.results / "gcsfuse.log"
     )
-
-
-def require_oracle(home: RealHome) -> None:
-    """Install vLLM for processors and the tiny model if they are missing. Raises NotJudgedError."""
-    try:
-        prepare(home.oracle)
-    except OracleError as error:
-        raise NotJudgedError(str(error)) from None
 
 
 def sha256(content: bytes) -> str:

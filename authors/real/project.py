@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, Final, cast
 
 from authors.in_local_cloud import copy_project
+from authors.oracle.server import DIRECT
 from authors.real.home import ROOT, RealHome
 from authors.real.local_cloud import running_cloud
 from authors.real.rows import DifferenceError
@@ -21,7 +22,6 @@ from localcloud.running.shims import OPERATOR_TOKEN
 
 _COMMAND_LIMIT_S: Final = 900.0
 _END_LIMIT_S: Final = 20.0
-_DIRECT: Final = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,6 +69,14 @@ class ProjectInCloud:
             raise DifferenceError(f"`gemma {' '.join(words)}` ended with {code}: {last}. Log: {self.log}")
         return text
 
+    def gemma_json(self, *words: str, allowed: Sequence[int] = (0,)) -> Mapping[str, Any]:
+        """Run a command with `--json` and return its object. Raises DifferenceError for another exit code, or without an object."""
+        text = self.gemma(*words, "--json", allowed=allowed)
+        printed = next((line for line in text.splitlines() if line.startswith("{")), None)
+        if printed is None:
+            raise DifferenceError(f"`gemma {' '.join(words)}` printed no JSON: {text.strip()[-200:]}")
+        return cast("Mapping[str, Any]", json.loads(printed))
+
     @contextmanager
     def in_background(self, *words: str, allowed: Sequence[int] = (0,)) -> Generator["Future[str]"]:
         """Run a command of the project beside the body, and wait for its end. The future has its outputs, or its DifferenceError."""
@@ -99,12 +107,14 @@ class ProjectInCloud:
         return self.send("GET", path)
 
     def send(self, method: str, path: str, body: object = None) -> Mapping[str, Any]:
-        """Send a request to the cloud's APIs as its operator, and return the answer."""
-        headers = {"Authorization": f"Bearer {self.variables[OPERATOR_TOKEN]}", "Content-Type": "application/json"}
-        data = None if body is None else json.dumps(body).encode()
+        """Send a request to the cloud's APIs as its operator, and return the answer. `body`: bytes as they are, or else JSON."""
+        is_content = isinstance(body, bytes)
+        kind = "application/octet-stream" if is_content else "application/json"
+        headers = {"Authorization": f"Bearer {self.variables[OPERATOR_TOKEN]}", "Content-Type": kind}
+        data = body if is_content else None if body is None else json.dumps(body).encode()
         url = f"{self.variables['LOCALCLOUD_URL']}/{path}"
         asked = urllib.request.Request(url, data=data, headers=headers, method=method)  # noqa: S310 - the local cloud
-        with _DIRECT.open(asked, timeout=60) as answer:
+        with DIRECT.open(asked, timeout=60) as answer:
             return cast("Mapping[str, Any]", json.loads(answer.read() or b"{}"))
 
 

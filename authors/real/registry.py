@@ -3,7 +3,6 @@
 import json
 import re
 import shutil
-import socket
 import urllib.error
 import urllib.request
 from collections.abc import Generator
@@ -13,6 +12,7 @@ from http import HTTPStatus
 from pathlib import Path
 from typing import Final
 
+from authors.oracle.server import DIRECT, free_port
 from authors.real.home import Need, RealHome, debian_packages
 from authors.real.service import Service
 
@@ -22,7 +22,6 @@ _MANIFESTS: Final = (
     "application/vnd.oci.image.manifest.v1+json",
 )
 _LIMIT_S: Final = 10.0
-_DIRECT: Final = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,7 +40,7 @@ class ImageRegistry:
     def responds(self) -> bool:
         """Return whether the registry answers requests."""
         try:
-            with _DIRECT.open(f"http://{self.address}/v2/", timeout=_LIMIT_S) as answer:
+            with DIRECT.open(f"http://{self.address}/v2/", timeout=_LIMIT_S) as answer:
                 return answer.status == HTTPStatus.OK
         except (OSError, urllib.error.URLError):
             return False
@@ -52,7 +51,7 @@ class ImageRegistry:
             f"http://{self.address}/v2/{name}/manifests/{tag}", headers={"Accept": ", ".join(_MANIFESTS)}, method="HEAD"
         )
         try:
-            with _DIRECT.open(request, timeout=_LIMIT_S) as answer:
+            with DIRECT.open(request, timeout=_LIMIT_S) as answer:
                 return answer.headers["Docker-Content-Digest"]
         except urllib.error.HTTPError as error:
             if error.code == HTTPStatus.NOT_FOUND:
@@ -72,7 +71,7 @@ def running_registry(home: RealHome, *, name: str, address: str = "") -> Generat
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
     home.results.mkdir(parents=True, exist_ok=True)
-    address = address or f"127.0.0.1:{_free_port()}"
+    address = address or f"127.0.0.1:{free_port()}"
     settings = folder / "settings.json"
     settings.write_text(json.dumps(_settings(address, folder / "store")), encoding="utf-8")
     program = shutil.which(PACKAGE) or f"/usr/bin/{PACKAGE}"
@@ -95,8 +94,3 @@ def _settings(address: str, store: Path) -> dict[str, object]:
 def _release(version: str) -> str:
     """Return the upstream release of a Debian version."""
     return re.sub(r"^\d+:|[-+].*$", "", version)
-
-
-def _free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as probe:
-        return int(probe.getsockname()[1])

@@ -2,11 +2,19 @@
 
 import sys
 import time
-from collections.abc import Generator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from enum import StrEnum
 from typing import Final
+
+WAIT_LIMIT_S: Final = 300.0
+_POLL_S: Final = 0.5
+
+
+def say(text: str) -> None:
+    """Print a line of progress."""
+    print(f"real: {text}", file=sys.stderr, flush=True)
 
 
 class RowVerdict(StrEnum):
@@ -64,7 +72,7 @@ class JudgeReport:
 
     def _add(self, claim: str, verdict: RowVerdict, note: str, began_s: float) -> None:
         took_s = round(time.monotonic() - began_s, 1)
-        print(f"real: {verdict}: {self.judge}: {claim}{f' ({note})' if note else ''}", file=sys.stderr, flush=True)
+        say(f"{verdict}: {self.judge}: {claim}{f' ({note})' if note else ''}")
         row = Row(judge=self.judge, version=self.version, judged=claim, verdict=verdict, note=note, took_s=took_s)
         self.rows.append(row)
 
@@ -73,6 +81,16 @@ def require(holds: bool, difference: str) -> None:
     """Raise DifferenceError unless the claim holds."""
     if not holds:
         raise DifferenceError(difference)
+
+
+def until(condition: Callable[[], object], what: str, limit_s: float = WAIT_LIMIT_S) -> float:
+    """Wait for a condition and return the seconds. Raises DifferenceError after the limit."""
+    began_s = time.monotonic()
+    while not condition():
+        if time.monotonic() - began_s > limit_s:
+            raise DifferenceError(f"{what} did not happen within {limit_s:.0f} s")
+        time.sleep(_POLL_S)
+    return time.monotonic() - began_s
 
 
 HEADINGS: Final = ("judge", "version", "what was judged", "result", "note", "s")

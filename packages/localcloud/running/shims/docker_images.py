@@ -98,9 +98,9 @@ def _layers(reference: str, clock_speed: float) -> Iterator[str]:
 def _host_and_path(name: str) -> tuple[str, str]:
     """Return the registry of an image's name, and the name there."""
     first, slash, rest = name.partition("/")
-    hosted = slash and ("." in first or ":" in first)
-    host, path = (first, rest) if hosted else (_DOCKER_HUB, name)
-    return host, f"library/{path}" if host == _DOCKER_HUB and "/" not in path else path
+    if not slash or not ("." in first or ":" in first):
+        first, rest = _DOCKER_HUB, name
+    return first, f"library/{rest}" if first == _DOCKER_HUB and "/" not in rest else rest
 
 
 def _query_registry(machine: Machine, reference: str, name: str, version: str) -> None:

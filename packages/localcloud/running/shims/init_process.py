@@ -17,7 +17,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
 
-from localcloud.running.shims.machine import write_json
+from localcloud.running.shims.machine import OWN_FOLDERS, write_json
 
 _SET_CHILD_SUBREAPER: Final = 36
 _SET_PARENT_DEATH_SIGNAL: Final = 1
@@ -27,8 +27,6 @@ _PRIVATE_RECURSIVE: Final = 0x40000 | 0x4000
 _GRACE_S: Final = 1.5
 _KILL_LIMIT_S: Final = 10.0
 _REAP_EVERY_S: Final = 0.25
-_OWN_FOLDERS: Final = {"/dev/shm": "dev-shm", "/mnt": "mnt"}  # noqa: S108 - the machine's own
-"""Folders that each machine has for itself, and their names below the machine's folder."""
 
 
 def _libc() -> ctypes.CDLL | None:
@@ -41,7 +39,7 @@ def _libc() -> ctypes.CDLL | None:
 
 def own_view(libc: ctypes.CDLL | None, folder: Path) -> bool:
     """Set up a separate /dev/shm and /mnt for this process and its descendants. Return False if the system does not allow it."""
-    kept = {Path(path): folder / name for path, name in _OWN_FOLDERS.items()}
+    kept = {Path(path): folder / name for path, name in OWN_FOLDERS.items()}
     if libc is None or not all(path.is_dir() for path in kept):
         return False
     uid, gid = os.getuid(), os.getgid()
@@ -152,10 +150,10 @@ def main(argv: list[str]) -> int:
     if libc is not None:
         libc.prctl(_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
     given = json.loads(sys.stdin.readline())
-    for name in (*_OWN_FOLDERS.values(), "home"):
+    for name in (*OWN_FOLDERS.values(), "home"):
         (folder / name).mkdir(parents=True, exist_ok=True)
     own = _allows_own_view(libc, folder) and own_view(libc, folder)
-    paths = {} if own else {path: str(folder / name) for path, name in _OWN_FOLDERS.items()}
+    paths = {} if own else {path: str(folder / name) for path, name in OWN_FOLDERS.items()}
     write_json(folder / "machine.json", {**given["machine"], "initPid": os.getpid(), "paths": paths})
     try:
         _start_script(folder, given, libc)

@@ -9,6 +9,8 @@ from pathlib import Path
 from typing import Any, Final, cast
 
 FOLDER_VARIABLE: Final = "LOCALCLOUD_MACHINE"
+OWN_FOLDERS: Final = {"/dev/shm": "dev-shm", "/mnt": "mnt"}  # noqa: S108 - the machine's own
+"""Folders that each machine has for itself, and their names below the machine's folder."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
