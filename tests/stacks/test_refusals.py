@@ -18,7 +18,7 @@ from planning import PlanningError, plan
 from scripts.plan.question import Question, deployment_from
 from stacks.loading import SettingsError, from_file, gateway_from_file
 from stacks.planned import to_deployment
-from stacks.schema import alternatives, block_of, settings_schema
+from stacks.schema import block_of, settings_schema
 
 ROOT = Path(__file__).resolve().parents[2]
 GOLDEN = Path(__file__).with_name("refusals.golden.txt")
