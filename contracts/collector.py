@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Final
 
-from contracts.serving_document import API_KEY_VARIABLE
+from contracts.path_guard import API_KEY_VARIABLE
 
 COLLECTOR_REPOSITORY: Final = (
     "us-docker.pkg.dev/cloud-ops-agents-artifacts/google-cloud-opentelemetry-collector/otelcol-google"

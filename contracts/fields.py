@@ -5,13 +5,12 @@ import json
 import types
 import typing
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Literal, TypeVar, Union, cast
+from typing import Any, Literal, NamedTuple, TypeVar, Union, cast
 
 T = TypeVar("T")
 
 
-@dataclasses.dataclass(frozen=True)
-class Doc:
+class Doc(NamedTuple):
     """Description of a field for the generated pages: `field: Annotated[int, Doc("...")]`."""
 
     text: str

@@ -7,6 +7,8 @@ GUARD_MODULE: Final = "gemma_serving_path_guard"
 """Name of the file in the container, without its extension. No package of the image uses this name."""
 GUARD_ARGUMENT: Final = f"--middleware={GUARD_MODULE}.PathGuard"
 PYTHON_PATH: Final = "PYTHONPATH"
+API_KEY_VARIABLE: Final = "VLLM_API_KEY"
+"""Variable of the server with the API key. A rotated key must not be accepted again."""
 
 
 def is_guarded(arguments: Sequence[str]) -> bool:

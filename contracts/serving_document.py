@@ -6,6 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Final
 
+from contracts.path_guard import API_KEY_VARIABLE
+
 DOCUMENT_METADATA_KEY: Final = "gemma-serving-document"
 REPOSITORIES_METADATA_KEY: Final = "gemma-serving-image-repositories"
 """Metadata key next to the document, so a change does not restart the server: region to HOST/PROJECT/REPOSITORY of its image."""
@@ -15,8 +17,6 @@ RESTART_NONCE: Final = re.compile(r"[A-Za-z0-9.:-]{1,64}")
 """Allowed values. The agent ignores others."""
 SCRIPT_METADATA_KEY: Final = "startup-script"
 DOCUMENT_SCHEMA: Final = 1
-API_KEY_VARIABLE: Final = "VLLM_API_KEY"
-"""Variable of the server with the API key. A rotated key must not be accepted again."""
 DEFAULT_SHM_SIZE_GIB: Final = 10
 
 DOCUMENT_KEYS: Final = (

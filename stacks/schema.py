@@ -19,7 +19,7 @@ from planning.question.workload import Workload
 from planning.settings import bucket, cloud_run, gateway, image, observability, tpu
 from planning.settings.fields import defaults_as_text, setting_key
 from stacks.secrets import KINDS, set_command
-from stacks.settings import NAMESPACES, NOT_IN_FILE, GatewayStack, Settings, SmokeSettings, stack, vllm
+from stacks.settings import NAMESPACES, NOT_IN_FILE, GatewayStack, Settings, SmokeSettings, docker_hub, stack, vllm
 from stacks.settings import gateway as gateway_stack
 
 Schema: TypeAlias = dict[str, Any]
@@ -105,7 +105,7 @@ def _meanings() -> Iterator[tuple[tuple[str, str], str]]:
     for name, field in SmokeSettings.model_fields.items():
         yield (SmokeSettings.__name__, field.alias or name), thresholds[camel_case(name)]
     # pydantic can read these texts too, but at each import, which takes 25 ms.
-    for module in (bucket, cloud_run, gateway, gateway_stack, image, observability, stack, tpu, vllm):
+    for module in (bucket, cloud_run, docker_hub, gateway, gateway_stack, image, observability, stack, tpu, vllm):
         for block in ast.parse(inspect.getsource(module)).body:
             if isinstance(block, ast.ClassDef) and block.name == GatewayStack.__name__:
                 yield (Settings.__name__, "gateway"), dict(_texts_below_fields(block, module))["gateway"]

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Final, Literal
 
-from contracts.serving_document import API_KEY_VARIABLE
+from contracts.path_guard import API_KEY_VARIABLE
 
 SecretKey = Literal["hfToken", "apiKey"]
 

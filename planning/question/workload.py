@@ -7,7 +7,7 @@ A workload is a set of similar requests and their load: users that wait for a re
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from types import UnionType
-from typing import Annotated, Any, Final, TypeAlias, Union, cast, get_args, get_origin
+from typing import Annotated, Any, Final, NamedTuple, TypeAlias, Union, cast, get_args, get_origin
 
 from contracts.fields import Doc, camel_case
 from planning.errors import PlanningError
@@ -85,8 +85,7 @@ _SHORT: Final[Mapping[str, str]] = {
 }
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Figure:
+class _Figure(NamedTuple):
     """One field of a workload, with its command-line key."""
 
     name: str

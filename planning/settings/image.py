@@ -1,11 +1,11 @@
-"""The server's image, and the account used to pull it."""
+"""The server's image."""
 
 from dataclasses import dataclass
 from typing import Annotated, Final
 
 from planning.data.images import Image, image_of
 from planning.settings.marks import OnChange, OneOf
-from planning.settings.text import Digest, DockerUser, Repository, SecretVersion
+from planning.settings.text import Digest, Repository
 
 CUDA_13: Final = 13
 Precision = Annotated[str, OneOf(("fp8", "mxfp4", "nvfp4", "w4a16"))]
@@ -66,13 +66,3 @@ def named_image(image: Image) -> ImageSettings:
 def image_of_version(version: str) -> ImageSettings:
     """Return an image of which only the version of vLLM is known; empty if not even that."""
     return ImageSettings(repository="", digest="", version=version)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DockerHubSettings:
-    """A Docker Hub account that Artifact Registry uses to pull the image. Docker Hub limits pulls without an account."""
-
-    username: DockerUser
-    """Name of the account."""
-    token_secret: SecretVersion
-    """Version in Secret Manager with an access token of the account (Public Repo Read-only). The token itself never passes through Pulumi."""

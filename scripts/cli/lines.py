@@ -2,10 +2,8 @@
 
 import os
 import re
-import shutil
 import stat
 import sys
-import textwrap
 from collections.abc import Sequence
 from typing import Final, TextIO
 
@@ -22,6 +20,8 @@ def glued(text: str) -> str:
 
 def wrapped(text: str, width: int, indent: str = "") -> Sequence[str]:
     """Return the lines of a text. `glued` text, and a word that is longer than a line, stays whole."""
+    import textwrap  # noqa: PLC0415 - 1 ms, and only text for a person is wrapped
+
     lines = textwrap.wrap(
         glued(text),
         width,
@@ -38,6 +38,8 @@ def for_stream(text: str, stream: TextIO) -> str:
     """Return a text as a stream shows it: on a terminal, each line wrapped and indented as its start."""
     if not stream.isatty():
         return text
+    import shutil  # noqa: PLC0415 - 4 ms, and only a terminal has a width
+
     columns = shutil.get_terminal_size().columns
     return "\n".join(
         "\n".join(wrapped(line, columns, " " * (len(line) - len(line.lstrip())))) for line in text.split("\n")

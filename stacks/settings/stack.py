@@ -19,7 +19,7 @@ from planning.question.workload import Workload, check_workload
 from planning.rules.findings import check_accepted
 from planning.settings.bucket import BucketSettings
 from planning.settings.cloud_run import CloudRunSettings
-from planning.settings.image import DockerHubSettings, ImageSettings, named_image
+from planning.settings.image import ImageSettings, named_image
 from planning.settings.marks import CONSISTENT, OnChange
 from planning.settings.observability import AlertSettings, MetricsSettings, collects
 from planning.settings.text import (
@@ -37,6 +37,7 @@ from planning.settings.tpu import TpuSettings
 from planning.solve.wording import FieldWording, worded
 from stacks.secrets import KINDS, SecretKey
 from stacks.settings.block import Block
+from stacks.settings.docker_hub import DockerHubSettings
 from stacks.settings.labels import Labels
 from stacks.settings.vllm import without_blocks
 
