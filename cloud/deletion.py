@@ -94,7 +94,9 @@ def _done(
     try:
         outcome: Outcome = attempts(attempt)
     except (GoogleListError, ScriptError) as error:
-        outcome, detail, timed_out = "failed", str(error), isinstance(error, _StillThereError)
+        outcome = "failed"
+        detail = str(error)
+        timed_out = isinstance(error, _StillThereError)
     for item in items:
         report(f"{item.kind} {item.name}: {outcome}{f': {detail}' if detail else ''}")
     elapsed_s = clock.now_s() - started_s

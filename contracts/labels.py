@@ -49,9 +49,14 @@ class StackLimits:
     @classmethod
     def of(cls, labels: Mapping[str, object]) -> "StackLimits":
         """Return the limits in labels. A value with other characters than digits is ignored."""
-        texts = (str(labels.get(key, "")) for key in (MAX_AGE_LABEL, MAX_USD_LABEL, IDLE_AFTER_LABEL))
-        age, usd, idle = (int(text) if text.isdecimal() else None for text in texts)
-        return cls(max_age_s=age, max_usd=usd, idle_after_s=idle)
+
+        def number(key: str) -> int | None:
+            text = str(labels.get(key, ""))
+            return int(text) if text.isdecimal() else None
+
+        return cls(
+            max_age_s=number(MAX_AGE_LABEL), max_usd=number(MAX_USD_LABEL), idle_after_s=number(IDLE_AFTER_LABEL)
+        )
 
 
 NO_LIMITS: Final = StackLimits()

@@ -27,7 +27,8 @@ class ChangedValue:
 
     def text(self) -> str:
         """Return the value before and after on one line, shortened."""
-        before, after = ("not set" if text is None else text for text in (self.before, self.after))
+        before = "not set" if self.before is None else self.before
+        after = "not set" if self.after is None else self.after
         return f"{self.key}: {_shortened(before)} -> {_shortened(after)}"
 
 
@@ -59,7 +60,8 @@ def flags_of(arguments: Sequence[str]) -> dict[str, str]:
 
 def server_change(kind: str, before: Mapping[str, object], after: Mapping[str, object]) -> ServerChange | None:
     """Return what changes about the server of a resource, from its inputs; None if a part of it is known only after `up`."""
-    old, new = (_server(kind, inputs) for inputs in (before, after))
+    old = _server(kind, before)
+    new = _server(kind, after)
     return None if old is None or new is None else ServerChange(changed_values(old, new))
 
 

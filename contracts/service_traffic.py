@@ -90,7 +90,8 @@ def serving_shares(service: Service) -> Mapping[str, int]:
     found: dict[str, int] = {}
     for entry in map(as_mapping, as_sequence(service.get("trafficStatuses"))):
         followed = ready if entry.get("type") == LATEST else ""
-        revision, percent = str(entry.get("revision") or followed), _percent(entry)
+        revision = str(entry.get("revision") or followed)
+        percent = _percent(entry)
         if revision and percent:
             found[revision] = found.get(revision, 0) + percent
     return dict(sorted(found.items(), key=lambda item: -item[1]))
@@ -113,7 +114,8 @@ def shares_text(shares: Mapping[str, int] | None) -> str:
 def rollout_of(service: Service, stack: str) -> tuple[RolloutPhase, str]:
     """Return the phase of a rollout, and the next command as a sentence, empty if none exists."""
     shares = known_shares(service)
-    latest, ready = (short_name(service.get(key)) for key in ("latestCreatedRevision", "latestReadyRevision"))
+    latest = short_name(service.get("latestCreatedRevision"))
+    ready = short_name(service.get("latestReadyRevision"))
     new = ready if ready == latest or not latest else ""
     if shares is None:
         return "unknown", ""

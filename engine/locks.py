@@ -78,7 +78,9 @@ def read_locks(folder: Path) -> tuple[StackLock, ...]:
         except (OSError, ValueError):
             continue
         if raw:
-            user, host, since = (str(raw.get(key) or "") for key in ("username", "hostname", "timestamp"))
+            user = str(raw.get("username") or "")
+            host = str(raw.get("hostname") or "")
+            since = str(raw.get("timestamp") or "")
             found.append(
                 StackLock(place=f"{_FILE}{path}", user=user, host=host, pid=int(str(raw.get("pid") or 0)), since=since)
             )

@@ -276,7 +276,8 @@ def run_followed(
     reader.start()
     try:
         while process.poll() is None:
-            is_cancelled, is_late = cancelled(), time.monotonic() > deadline
+            is_cancelled = cancelled()
+            is_late = time.monotonic() > deadline
             if is_cancelled or is_late:
                 process.kill()
                 process.wait()

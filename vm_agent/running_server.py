@@ -219,7 +219,9 @@ class IdleTime:
 
     def begin(self) -> None:
         """Start over because a server is ready. It is busy until it was idle for `IDLE_FROM_S`."""
-        self._since_s, self._finished, self._read_at_s = self.now(), None, 0.0
+        self._since_s = self.now()
+        self._finished = None
+        self._read_at_s = 0.0
         self.publisher.set_fact(IDLE_SINCE_KEY, NOT_IDLE)
 
     def read(self, load: "Callable[[], ServerLoad | None]") -> None:

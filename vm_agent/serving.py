@@ -70,7 +70,10 @@ class Agent:
         pacing: "AgentPacing | None" = None,
     ) -> None:
         """`shipper` receives the server's log lines; None keeps them on the machine."""
-        self.metadata, self.latest, self.publisher, self.shipper = metadata, latest, publisher, shipper
+        self.metadata = metadata
+        self.latest = latest
+        self.publisher = publisher
+        self.shipper = shipper
         self.pacing = pacing or AgentPacing()
         self.kept = KeptState()
         self.secrets = KnownSecrets(metadata, publisher)
@@ -161,7 +164,9 @@ class Agent:
         self._serve_with_restarts(Assignment(version, back.text_hash, back.document, back.text, failed))
 
     def _serve_with_restarts(self, assignment: Assignment) -> None:
-        restarts, waits, first = self._restarts(assignment), 0, time.monotonic()
+        restarts = self._restarts(assignment)
+        waits = 0
+        first = time.monotonic()
         self._began_s = first
         while True:
             problem = self._attempt(assignment)
@@ -220,7 +225,8 @@ class Agent:
     def _wait_for_docker(self, assignment: Assignment, problem: ServingError) -> None:
         """Wait until docker responds, but not beyond the run. The time is not the document's. Raises SupersededError."""
         began_s, waits_for = time.monotonic(), problem
-        self._docker_left, self._has_docker = self._docker_left or self._has_docker, False
+        self._docker_left = self._docker_left or self._has_docker
+        self._has_docker = False
         while waits_for and not self.run_end.is_soon():
             if self.server.health_problem(assignment.document.port):
                 self.publisher.set_fact(SERVING_HASH_KEY, "")
@@ -382,7 +388,9 @@ class Agent:
 
     def _fetched(self, assignment: Assignment, cancelled: Callable[[], bool]) -> "tuple[dict[str, str], bool]":
         """Pull the image and fetch the weights, secrets, programs and models."""
-        document, is_back, back = assignment.document, assignment.failed is not None, self.kept.back
+        document = assignment.document
+        is_back = assignment.failed is not None
+        back = self.kept.back
         self.kept.note_fetched(document)
         is_trial = self.kept.is_trial(assignment)
         if is_trial:
@@ -482,7 +490,9 @@ class Agent:
         return follower
 
     def _watch_server(self, assignment: Assignment, follower: LogFollower, drain_s: float) -> NoReturn:
-        was_ready, lost_since, poll_s = False, 0.0, 0.1
+        was_ready = False
+        lost_since = 0.0
+        poll_s = 0.1
         while True:
             problem = self.server.health_problem(assignment.document.port)
             if problem:
@@ -557,7 +567,9 @@ class Agent:
 
         That line ends the attempts only before the server was ready. Later it can contain a caller's text.
         """
-        line, is_repeated, killed = "", False, ""
+        line = ""
+        is_repeated = False
+        killed = ""
         if exit_code == KILLED_EXIT_CODE:
             killed = " (killed, most likely out of memory)"
         else:

@@ -144,7 +144,8 @@ def compare_point(point: str, rounds: Sequence[tuple[OracleRun, OracleRun]]) -> 
     divided = [(in_terms_of_the_server(ours), in_terms_of_the_server(theirs)) for ours, theirs in rounds]
     compared: list[FigureComparison] = []
     for name, (share, own_share) in SHARES.items():
-        own, limit = [ours[name] for ours, _ in divided], own_share or math.inf
+        own = [ours[name] for ours, _ in divided]
+        limit = own_share or math.inf
         unmarked = [
             ratio
             for (ours, _), ratio in zip(rounds, own, strict=True)

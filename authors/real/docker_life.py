@@ -93,7 +93,9 @@ def judge_life(life: DockerLife, small: DockerDaemon) -> None:
 
 
 def _judge_first_start(life: DockerLife) -> None:
-    report, project, relay = life.report, life.machines.project, life.machines.relay
+    report = life.report
+    project = life.machines.project
+    relay = life.machines.relay
     with report.judging("`gemma up` through pulls that break off, and a second one changes nothing") as notes:
         relay.breaks_after = _BREAKS_AFTER_BYTES
         with project.in_background("up", STACK, "--yes") as up:

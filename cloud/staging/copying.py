@@ -83,7 +83,8 @@ def in_own_folder(plan: CopyPlan, on_bytes: OnBytes) -> CopyPlan:
 
 def stage(plan: CopyPlan, on_file: OnFile, on_bytes: OnBytes) -> StagingOutcome:
     """Copy missing or different files, then write the manifest. Other files of the folder are not touched. Raises ScriptError."""
-    files, target = plan.files or _hashed(plan, on_bytes), plan.target
+    files = plan.files or _hashed(plan, on_bytes)
+    target = plan.target
     copy = _Copy(plan)
     done = {kept.name: kept for kept in map(copy.kept, files) if kept is not None}
     for kept in done.values():
@@ -109,8 +110,11 @@ def stage(plan: CopyPlan, on_file: OnFile, on_bytes: OnBytes) -> StagingOutcome:
 
 class _Progress:
     def __init__(self, work: str, files: Sequence[SourceFile], on_bytes: OnBytes) -> None:
-        self._work, self._on_bytes, self._lock = work, on_bytes, Lock()
-        self._done_bytes, self._total_bytes = 0, sum(file.size_bytes for file in files)
+        self._work = work
+        self._on_bytes = on_bytes
+        self._lock = Lock()
+        self._done_bytes = 0
+        self._total_bytes = sum(file.size_bytes for file in files)
 
     def add(self, size_bytes: int) -> None:
         with self._lock:
@@ -122,7 +126,9 @@ class _Reading:
     """Hashes of a file whose bytes arrive in order, and the objects with its parts."""
 
     def __init__(self, file: SourceFile) -> None:
-        self.file, self.crc, self.parts = file, 0, list[BucketObject]()
+        self.file = file
+        self.crc = 0
+        self.parts = list[BucketObject]()
         self._sha256 = hashlib.sha256()
 
     def add(self, data: bytes) -> None:
@@ -201,9 +207,13 @@ class _Copy:
         if part.is_whole:
             reading = _Reading(part.file)
             reading.add(data)
-            sha256, name, known = reading.verified(source), self._name(part.file), self._present
+            sha256 = reading.verified(source)
+            name = self._name(part.file)
+            known = self._present
         else:
-            sha256, name, known = None, self._part_name(part.file, part.start, part.end), self._parts
+            sha256 = None
+            name = self._part_name(part.file, part.start, part.end)
+            known = self._parts
         stored = known.get(name)
         if part.is_whole or stored is None or (stored.size_bytes, stored.crc32c) != (len(data), crc32c(data)):
             stored = self._plan.target.upload(name, data, replaced=stored, sha256=sha256)
@@ -212,8 +222,11 @@ class _Copy:
 
     def _joined(self, source: FolderSource | HubSource, reading: _Reading) -> BucketObject:
         """Join the parts of a file that matches the source, then delete them."""
-        sha256, name, target = reading.verified(source), self._name(reading.file), self._plan.target
-        level, temporary = reading.parts, {item.name: item for item in reading.parts}
+        sha256 = reading.verified(source)
+        name = self._name(reading.file)
+        target = self._plan.target
+        level = reading.parts
+        temporary = {item.name: item for item in reading.parts}
         while len(level) > MOST_SOURCES:
             firsts = range(0, len(level), MOST_SOURCES)
             level = [self._group(reading.file, level[first : first + MOST_SOURCES]) for first in firsts]

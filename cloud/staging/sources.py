@@ -45,7 +45,8 @@ class SourceFile:
 
 def require_checkpoint(source: "FolderSource | HubSource | BucketSource", config: str) -> None:
     """Compare the files with the index and the headers of the weights. Raises CommandRefusedError and ScriptError."""
-    place, files = source.place, {file.name: file for file in source.files()}
+    place = source.place
+    files = {file.name: file for file in source.files()}
     weights = [file for name, file in files.items() if name.endswith(_WEIGHTS)]
     if config not in files:
         what = "a checkpoint" if config == CONFIG else "a LoRA adapter in PEFT's format"

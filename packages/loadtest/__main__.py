@@ -40,7 +40,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     program = shlex.join(OWN.words)
     help_text = (__doc__ or "").replace("python -m loadtest", program)
     if run is not measure:
-        program, help_text = f"{program} {words.pop(0)}", run.__doc__ or ""
+        program = f"{program} {words.pop(0)}"
+        help_text = run.__doc__ or ""
     parser = Parser(
         prog=program,
         description=help_text,

@@ -265,7 +265,9 @@ def _value_type(hint: object) -> type[object]:
 
 
 def _add(parser: Parser, add: Callable[..., object], field: OptionField) -> None:
-    option, shown, required = field.option, field.shown_default, field.is_required
+    option = field.option
+    shown = field.shown_default
+    required = field.is_required
     help_text = f"{option.help} Default: {shown}." if shown else option.help
     words: dict[str, Any] = {"help": help_text, "default": field.default}
     if field.kind is bool:
@@ -301,7 +303,9 @@ def _reader(parser: Parser, field: OptionField) -> Callable[[str], object]:
 
 
 def _number(text: str, field: OptionField) -> float:
-    least, above, most = field.option.least, field.option.above, field.option.most
+    least = field.option.least
+    above = field.option.above
+    most = field.option.most
     try:
         value = int(text) if field.kind is int else float(text)
     except ValueError:

@@ -145,14 +145,14 @@ def compare_folders(before: Path, after: Path, *, threshold: float, confidence: 
     usable = [name for name in common if name not in invalid]
     error = (1 - confidence) / max(1, len(usable) * (len(METRICS) + 1))
     of_tail = {name: _tail([*first[name], *second[name]]) for name in usable}
-    changes = [
-        change
-        for metric in (*METRICS, *TAILS.values())
-        for names in [[name for name in usable if metric in METRICS or of_tail[name] is metric]]
-        for spread in [_pooled(metric, [group[name] for name in names for group in (first, second)])]
-        for name in names
-        if (change := _change(name, metric, (first[name], second[name]), (threshold, error), spread)) is not None
-    ]
+    changes: list[FigureChange] = []
+    for metric in (*METRICS, *TAILS.values()):
+        names = [name for name in usable if metric in METRICS or of_tail[name] is metric]
+        spread = _pooled(metric, [group[name] for name in names for group in (first, second)])
+        for name in names:
+            change = _change(name, metric, (first[name], second[name]), (threshold, error), spread)
+            if change is not None:
+                changes.append(change)
     return Comparison(
         before=str(before),
         after=str(after),
@@ -234,23 +234,18 @@ def _change(
 
     `limits`: the share by which it may get worse, and the error probability of its interval. `spread`: as `_pooled` returns it.
     """
-    (threshold, risk), (deviation, freedom) = limits, spread
     logs = [_logs(metric, group) for group in groups]
     if not logs[0] or not logs[1]:
         return None
-    before, after = (statistics.fmean(math.exp(value) for value in found) for found in logs)
+    before = statistics.fmean(math.exp(value) for value in logs[0])
+    after = statistics.fmean(math.exp(value) for value in logs[1])
     ratio = after / before
-    low, high, verdict = 0.0, math.inf, CANNOT_TELL
+    low, high = 0.0, math.inf
+    verdict = CANNOT_TELL
     requests = min(sum(result["completed"] for result in group) for group in groups)
-    by_repeats = freedom > 0 and min(len(found) for found in logs) >= REPEATS_WANTED
+    by_repeats = spread[1] > 0 and min(len(found) for found in logs) >= REPEATS_WANTED
     if by_repeats:
-        # A point that varies more than the others keeps its own spread.
-        deviation = max(deviation, *(statistics.stdev(found) for found in logs))
-        error = deviation * math.sqrt(sum(1 / len(found) for found in logs))
-        half = student_t(risk, freedom) * error
-        low, high = ratio * math.exp(-half), ratio * math.exp(half)
-        gain = (ratio, low, high) if metric.higher_is_better else (1 / ratio, 1 / high, 1 / low)
-        verdict = change_verdict(*gain, threshold=threshold)
+        low, high, verdict = _judged_interval(metric, ratio, logs, limits, spread)
     return FigureChange(
         point=name,
         metric=metric.name,
@@ -264,6 +259,26 @@ def _change(
         basis="repeats" if by_repeats else "none",
         requests=requests,
     )
+
+
+def _judged_interval(
+    metric: Metric,
+    ratio: float,
+    logs: Sequence[Sequence[float]],
+    limits: tuple[float, float],
+    spread: tuple[float, int],
+) -> tuple[float, float, ChangeVerdict]:
+    """Return the ends of a ratio's confidence interval and its verdict. `limits` and `spread` as for `_change`."""
+    threshold, risk = limits
+    pooled, freedom = spread
+    # A point that varies more than the others keeps its own spread.
+    deviation = max(pooled, *(statistics.stdev(found) for found in logs))
+    error = deviation * math.sqrt(sum(1 / len(found) for found in logs))
+    half = student_t(risk, freedom) * error
+    low = ratio * math.exp(-half)
+    high = ratio * math.exp(half)
+    gain = (ratio, low, high) if metric.higher_is_better else (1 / ratio, 1 / high, 1 / low)
+    return low, high, change_verdict(*gain, threshold=threshold)
 
 
 def change_verdict(gain: float, low: float, high: float, *, threshold: float) -> ChangeVerdict:

@@ -117,7 +117,9 @@ def sweep_settings(
     asked: LoadTestOptions, *, url: str, model: str | None, usd_per_hour: float | None, stack: str | None = None
 ) -> SweepSettings:
     """Return the measurement settings for the options. Raises SweepError without a folder for the results."""
-    load, limits, results = asked.load, asked.limits, asked.report
+    load = asked.load
+    limits = asked.limits
+    results = asked.report
     if results.out is None:
         raise SweepError("--out is missing. Pass --out DIR, the folder for results and report.")
     return SweepSettings(

@@ -241,7 +241,9 @@ async def _sweep(
 
 def _knowledge(settings: SweepSettings, points: Sequence[Point], traffic: Traffic) -> dict[str, Any]:
     """Return the forecast's highest loads within the limits for each shape, and the reason if no forecast is available."""
-    forecast, objective, first = settings.forecast, settings.objective, points[0]
+    forecast = settings.forecast
+    objective = settings.objective
+    first = points[0]
     if forecast is None:
         return {"forecast_levels": [], "no_forecast": settings.no_forecast}
     known = bool(forecast.figures(traffic, first))

@@ -219,7 +219,9 @@ def _tail(case: Case) -> _Found:
 
 def _next(case: Case) -> str:
     """Return the one change to make first."""
-    limit, best, missed = case.bottleneck.limit, case.best, case.missed
+    limit = case.bottleneck.limit
+    best = case.best
+    missed = case.missed
     if case.shown is None and limit != "client":
         return f"Fix the reason that no load is valid: {case.bottleneck.reason}."
     if case.objective is not None and best is None and missed is not None:

@@ -63,7 +63,9 @@ class Case:
 
 def case_of(run: Run, results: Sequence[Run]) -> Case:
     """Return the evidence of a sweep from its run.json and its results."""
-    loads, objective, share = loads_of(run, results), objective_of(run), share_of(run)
+    loads = loads_of(run, results)
+    objective = objective_of(run)
+    share = share_of(run)
     best = best_of(run, loads)
     valid = [load for load in loads if load.is_valid]
     shape = best.shape if best else (valid or loads)[-1].shape if loads else None
@@ -114,11 +116,13 @@ def _level_match(run: Run, shape: Shape | None, best: Load | None) -> PlanMatch 
 
 
 def _match(band: object, measured: float) -> PlanMatch | None:
-    ends = [as_mapping(band).get(name) for name in ("low", "typical", "high")]
-    low, typical, high = (float(end) if isinstance(end, int | float) else math.nan for end in ends)
-    if any(map(math.isnan, (low, typical, high))):
+    """Return a planned band with the measured value, or None if the plan has no number for one of its ends."""
+    found = as_mapping(band)
+    ends = {name: found.get(name) for name in ("low", "typical", "high")}
+    numbers = {name: float(end) for name, end in ends.items() if isinstance(end, int | float) and not math.isnan(end)}
+    if len(numbers) < len(ends):
         return None
-    return PlanMatch(low=low, typical=typical, high=high, measured=round(measured, 4))
+    return PlanMatch(**numbers, measured=round(measured, 4))
 
 
 def worst_latency(load: Load, objective: Objective, share: float) -> tuple[str, float]:
@@ -136,7 +140,8 @@ def limit_name(limit: LimitName) -> str:
 def figures_text(case: Case, load: Load) -> str:
     """Return the output rate of a load and its price, as the continuation of a sentence."""
     price = usd_per_million_good_tokens(case.run, load, case.objective)
-    kind, rate = "good" if case.objective else "output", good_output_tok_per_s(load, case.objective)
+    kind = "good" if case.objective else "output"
+    rate = good_output_tok_per_s(load, case.objective)
     cost = f"{price:,.3g} USD per million {kind} tokens" if price is not None else "no price without --usd-per-hour"
     return f", {rate:,.4g} {'good ' if case.objective else ''}tok/s, {cost}"
 

@@ -51,7 +51,9 @@ async def recover(call: CommandCall) -> Answer:
 
 async def _gated(call: CommandCall, command: Change) -> Answer:
     """Show a dry run, or run the plan that one showed. The command refuses it if a new dry run differs."""
-    agent, stack, plan_id = call.agent, call.given["stack"], call.given["plan_id"]
+    agent = call.agent
+    stack = call.given["stack"]
+    plan_id = call.given["plan_id"]
     if plan_id is None:
         found = await call.answer("--dry-run")
         plan = _plan(call, command, found)

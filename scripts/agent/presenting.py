@@ -153,7 +153,8 @@ def _cut(value: object, path: str, most: int, left_out: list[str], *, is_data: b
         return [_cut(item, f"{path}.{index}", most, left_out) for index, item in enumerate(items)]
     if isinstance(value, dict):
         given = cast("dict[str, object]", value)
-        is_data, text = "note" in given, given.get("text")
+        is_data = "note" in given
+        text = given.get("text")
         shown = {
             key: _cut(item, f"{path}.{key}".lstrip("."), most, left_out, is_data=is_data)
             for key, item in list(given.items())[: entries if path else None]

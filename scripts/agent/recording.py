@@ -122,7 +122,9 @@ class Recorder:
     async def _recorded(self, ctx: ServerRequestContext[Any, Any], call_next: CallNext) -> HandlerResult:
         params = as_mapping(ctx.params)
         given = as_mapping(params.get("arguments"))
-        call, tool, arguments = uuid.uuid4().hex[:12], str(params.get("name") or ""), self._masked(given)
+        call = uuid.uuid4().hex[:12]
+        tool = str(params.get("name") or "")
+        arguments = self._masked(given)
 
         def entry(outcome: Outcome, detail: str = "", result: Mapping[str, object] | None = None) -> AuditEntry:
             found = result or {}

@@ -93,7 +93,8 @@ def _listed(tool: Tool) -> Tool:
 def _sentence(tool: str, error: ValidationError) -> str:
     """Return a sentence about the first invalid argument: its value, and the allowed values."""
     problem = error.errors(include_url=False)[0]
-    place, value = ".".join(str(part) for part in problem["loc"]), repr(problem["input"])
+    place = ".".join(str(part) for part in problem["loc"])
+    value = repr(problem["input"])
     if problem["type"] == "missing":
         return f"{tool} requires {place}."
     shown = value if len(value) <= _VALUE_CHARACTERS else f"{value[:_VALUE_CHARACTERS]}…"

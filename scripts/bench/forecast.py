@@ -48,7 +48,8 @@ class PlanForecast:
 
     def figures(self, traffic: Traffic, point: Point) -> Mapping[str, Band]:
         """Return the output rate of a point and the mean times of its requests. Above saturation it has no times: the queue grows."""
-        shape, whole = shape_of(traffic, point, self.image_tokens), point.concurrency is not None
+        shape = shape_of(traffic, point, self.image_tokens)
+        whole = point.concurrency is not None
         output = None if shape is None else output_forecast(self.answers, shape, point.level, whole=whole)
         if shape is None or output is None:
             return {}

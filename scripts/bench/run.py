@@ -113,7 +113,8 @@ def open_target(settings: SweepSettings, accelerator: str | None) -> Generator[t
         raise SweepError(
             f"--point-timeout is {settings.point_timeout_s:g}; it must be {TOKEN_MARGIN_S:g} or less, because an identity token is valid for one hour."
         )
-    given_usd_per_hour, is_gateway = settings.usd_per_hour, outputs.target == "gateway"
+    given_usd_per_hour = settings.usd_per_hour
+    is_gateway = outputs.target == "gateway"
     with open_stack_access(outputs) as access:
         yield (
             endpoint_of(access),

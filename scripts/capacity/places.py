@@ -145,9 +145,11 @@ def judge_quota(  # noqa: PLR0917 - the facts
     """Return whether a quota suffices for its use, which is in `usage`. None as the quota: a reservation."""
     if quota is None:
         return QuotaGate("passed", source="a reservation needs no separate quota", used=used, needed=needed)
-    limits, unread = answers.get("limits", quota.metric), usage.unread if usage else ""
+    limits = answers.get("limits", quota.metric)
+    unread = usage.unread if usage else ""
     source, unit = f"Service Usage, {quota.service}.googleapis.com/{quota.metric}", quota.unit
-    limit, counted = quotas.limit_in(limits.items, quota, place), None if unread else used
+    limit = quotas.limit_in(limits.items, quota, place)
+    counted = None if unread else used
     gate = partial(QuotaGate, source=source, limit=limit, used=counted, needed=needed, unit=unit)
     if limit is None:
         detail = limits.unread or f"Service Usage returned no limit for {quota.metric} in {place}"
@@ -179,7 +181,8 @@ class _Comparison:
         name, listed = api_accelerator_type(accelerator.name), self.answers.get("queuedResources", zone)
         here = [QueuedResource(item) for item in listed.items]
         chips = sum(one.chips(name.rpartition("-")[0]) for one in here if self._counts(one))
-        tpu, model = self.settings.tpu if self.settings else None, self.asked.provisioning
+        tpu = self.settings.tpu if self.settings else None
+        model = self.asked.provisioning
         needed = machines_at_once(tpu.renew_before_s if tpu else None) * accelerator.devices
         generation, devices = accelerator.name.partition("-")[0], accelerator.devices
         return JudgedPlace(
@@ -199,7 +202,8 @@ class _Comparison:
         )
 
     def region(self, gpu: Accelerator, region: str) -> JudgedPlace:
-        reply, run = self.answers.get("services", region), self.settings.cloud_run if self.settings else None
+        reply = self.answers.get("services", region)
+        run = self.settings.cloud_run if self.settings else None
         name, host = CLOUD_RUN_GPUS[gpu.name], host_of(gpu, "cloud-run")
         selected = [
             item
@@ -208,7 +212,8 @@ class _Comparison:
         ]
         owners = [(item, by_name(SERVICE).owner(item)) for item in selected]
         others = [item for item, owner in owners if owner is None or owner.stack != self.stack]
-        used, needed = sum(_instances(item, self.asked) for item in others), run.max_instances if run else 1
+        used = sum(_instances(item, self.asked) for item in others)
+        needed = run.max_instances if run else 1
         accepted = _gate(run_acceptance(gpu, region))
         return JudgedPlace(
             accelerator=gpu,
@@ -235,7 +240,8 @@ class _Comparison:
 
     def _hardware(self, zone: str, name: str) -> Gate:
         source = "Cloud TPU API, acceleratorTypes and runtimeVersions"
-        types, versions = (self.answers.get(key, zone) for key in ("acceleratorTypes", "runtimeVersions"))
+        types = self.answers.get("acceleratorTypes", zone)
+        versions = self.answers.get("runtimeVersions", zone)
         wanted = RUNTIME_VERSIONS.get(name.rpartition("-")[0], "")
         if types.is_read and name not in _names(types, "type"):
             return Gate("failed", f"the zone does not offer {name}", source=source)

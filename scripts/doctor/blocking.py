@@ -87,5 +87,6 @@ def _excludes(line: Diagnosis, machines: int) -> bool:
     """Return whether a place cannot have one machine, even if no other resource uses the quota."""
     if line.state != "failed" or not _is_of_place(line):
         return False
-    limit, needed = (line.values.get(key) for key in ("limit", "needed"))
+    limit = line.values.get("limit")
+    needed = line.values.get("needed")
     return not (isinstance(limit, int | float) and isinstance(needed, int | float)) or limit * machines < needed

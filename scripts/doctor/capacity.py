@@ -70,7 +70,9 @@ def _quota(
 ) -> Diagnosis:
     """Return the line of a quota; `for_update`: the need of an update of the deployed service, if that is more."""
     found = partial(Diagnosis, check=f"quota of {quota.unit} in {place}", api=quota.service)
-    limit, needed, used = gate.limit, gate.needed, gate.used or 0
+    limit = gate.limit
+    needed = gate.needed
+    used = gate.used or 0
     if gate.state == "unknown" or limit is None:
         return found("unknown", gate.detail, gate.fix)
     if math.isinf(limit):

@@ -100,9 +100,8 @@ def _refuses_all_users(policy: Mapping[str, object]) -> str:
 
 def _refuses_location(region: str, policy: Mapping[str, object]) -> str:
     rule = as_mapping(policy.get("listPolicy"))
-    allowed, denied = (
-        [str(value) for value in as_sequence(rule.get(key))] for key in ("allowedValues", "deniedValues")
-    )
+    allowed = [str(value) for value in as_sequence(rule.get("allowedValues"))]
+    denied = [str(value) for value in as_sequence(rule.get("deniedValues"))]
     if rule.get("allValues") == "DENY" or any(_covers(value, region) for value in denied):
         return f"{region} is denied"
     if allowed and not any(_covers(value, region) for value in allowed):

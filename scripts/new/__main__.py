@@ -122,7 +122,8 @@ def _new(options: NewOptions) -> ExitCode:
     write_stack(file)
     settings = from_file(path, project=NO_PROJECT)
     deployment = to_deployment(settings, path.parent)
-    planned, commands = plan(deployment), list(_next(options, settings, provider, on_hub=file.revision is not None))
+    planned = plan(deployment)
+    commands = list(_next(options, settings, provider, on_hub=file.revision is not None))
     places = list(settings.tpu.zones) if settings.tpu else list(settings.regions)
     if options.as_json:
         report = {
@@ -161,7 +162,8 @@ def _file(options: NewOptions, provider: str, root: Path) -> "tuple[StackFile, S
     from scripts.new.profiles import USAGE_PROFILES, shaped
     from scripts.plan.face import StackFile
 
-    profile, limits = USAGE_PROFILES.get(options.profile or ""), _limits(options)
+    profile = USAGE_PROFILES.get(options.profile or "")
+    limits = _limits(options)
     found = shaped(options.profile, _solved(options, limits, profile))
     revision, is_hidden = _revision(options.model if options.config else found.solution.served.checkpoint.id, options)
     file = StackFile(

@@ -72,7 +72,8 @@ def _row(deployment: Deployment) -> Row:
 
 
 def _is_enough(one: Plan, limits: Comparison) -> bool:
-    memory, usd = one.memory, one.cost.usd_per_hour if one.cost.is_known else float("inf")
+    memory = one.memory
+    usd = one.cost.usd_per_hour if one.cost.is_known else float("inf")
     return (
         one.fits
         and memory.largest_max_model_len >= (limits.min_context or 0)

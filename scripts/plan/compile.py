@@ -241,7 +241,9 @@ class _Progress:
     """One line on a terminal; otherwise a line for each piece of work."""
 
     def __init__(self) -> None:
-        self._work, self._total, self._compiled = "starting", 0, 0
+        self._work = "starting"
+        self._total = 0
+        self._compiled = 0
         self._began_s = time.monotonic()
         self._said = ""
 

@@ -72,7 +72,8 @@ def refresh_prices(stack: str | None, project: str | None, *, dry_run: bool, as_
             f"{REFRESHED} has prices that you wrote, and a refresh replaces the file. Rename it and set gemma-serving:prices to its new name."
         )
     found = _read(project or (stack_settings(stack).project if stack else project_from_environment()))
-    changes, today = _changes(found, before or LIST_PRICES), datetime.now(UTC).date().isoformat()
+    changes = _changes(found, before or LIST_PRICES)
+    today = datetime.now(UTC).date().isoformat()
     if not dry_run:
         replace_file(path, json.dumps(_document(found, today), indent=1) + "\n")
     (_print_json if as_json else _show)(found, changes, today, dry_run=dry_run)
@@ -114,7 +115,8 @@ def read_catalog(api: GoogleApi) -> CatalogPrices:
 
 
 def _match(sku: Mapping[str, object], key: str, which: Sku, matches: dict[tuple[str, str], list[SkuPrice]]) -> None:
-    described, usage = str(sku.get("description") or ""), as_mapping(sku.get("category")).get("usageType")
+    described = str(sku.get("description") or "")
+    usage = as_mapping(sku.get("category")).get("usageType")
     if usage != which.usage or not re.fullmatch(which.description, described, re.IGNORECASE):
         return
     usd = _usd_per(which.unit, sku)
@@ -159,7 +161,9 @@ def _changes(found: CatalogPrices, known: PriceBook) -> Sequence[Mapping[str, An
 
 
 def _document(found: CatalogPrices, today: str) -> dict[str, Any]:
-    regions, skus, unclear = dict[str, Any](), dict[str, Any](), dict[str, Any]()
+    regions = dict[str, Any]()
+    skus = dict[str, Any]()
+    unclear = dict[str, Any]()
     for (key, region), price in sorted(found.found.items(), key=lambda one: one[0]):
         regions.setdefault(region, {})[key] = price.usd
         skus.setdefault(region, {})[key] = price.sku

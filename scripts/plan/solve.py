@@ -62,7 +62,9 @@ def solve_question(
 
         path = new_file(write)  # reject an unusable name before the search
     found = search(question, comparison, solving)
-    chosen, goal, prices = found.chosen, found.answer.goal, question.prices
+    chosen = found.chosen
+    goal = found.answer.goal
+    prices = question.prices
     if write is not None and path is not None and chosen is not None:
         from scripts.plan.stack_text import StackFile, write_stack  # noqa: PLC0415 - only with --write
 
@@ -187,7 +189,9 @@ def _settings(one: Solution) -> str:
 def _json(found: Found, *, written: str | None) -> dict[str, Any]:
     from scripts.plan.profile import profile_json  # noqa: PLC0415 - loads rich
 
-    answer, limits, shown = found.answer, found.limits, found.shown
+    answer = found.answer
+    limits = found.limits
+    shown = found.shown
     return {
         "workload": format_workload(parse_workload(found.question.workload or "")),
         "limits": {

@@ -67,7 +67,8 @@ class Verdict:
     @property
     def changed(self) -> Sequence[ChangedValue]:
         """Settings, flags and variables that differ, the model first; of a new stack the important ones."""
-        before, after = ((one.settings, one.flags, one.environment) for one in (self.before, self.after))
+        before = (self.before.settings, self.before.flags, self.before.environment)
+        after = (self.after.settings, self.after.flags, self.after.environment)
         pairs = zip(before, after, strict=True)
         unique = {change.key: change for pair in pairs for change in changed_values(*pair)}  # the model is a flag too
         if self.before.is_missing:
@@ -84,7 +85,9 @@ class Verdict:
     @property
     def effect(self) -> StackEffect:
         """Effect on the stack. Only the engine knows the zone in use."""
-        before, after, changes = self.before, self.after, self.real_changes
+        before = self.before
+        after = self.after
+        changes = self.real_changes
         capacity = [change for change in changes or () if change.type == CAPACITY_TYPE]
         effect = "new" if before.is_missing else effect_of(before, after)
         if after.is_missing:
@@ -107,7 +110,10 @@ class Verdict:
 
     def warning(self) -> str:
         """Return the warning that reviewers must see first; empty if none exists."""
-        name, before, after, effect = code(self.stack), self.before, self.after, self.effect
+        name = code(self.stack)
+        before = self.before
+        after = self.after
+        effect = self.effect
         if effect == "removed":
             price = f" at {before.figures[HOURLY]}/h" if before.figures else ""
             return (
@@ -149,7 +155,9 @@ class Verdict:
 
     def sentences(self) -> Iterator[str]:
         """Yield the meaning of the effect, one sentence each."""
-        before, after, effect = self.before, self.after, self.effect
+        before = self.before
+        after = self.after
+        effect = self.effect
         if before.is_missing:
             yield f"After the merge, {code(f'pulumi stack init {self.stack}')} and the `deploy` workflow create it."
         if effect == "undeployed":

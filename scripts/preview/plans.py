@@ -146,7 +146,10 @@ def _finding(finding: Finding, text: str, *, accepted: bool = False) -> Describe
 
 
 def _figures(planned: Plan) -> dict[str, str]:
-    memory, start, speed, cost = planned.memory, planned.startup, planned.throughput, planned.cost
+    memory = planned.memory
+    start = planned.startup
+    speed = planned.throughput
+    cost = planned.cost
     return {
         "weights per device": f"{memory.weights_gib:.2f} of {memory.usable_gib:.1f} GiB",
         "KV cache": f"{memory.kv_tokens * planned.replicas:,} tokens",

@@ -186,7 +186,8 @@ def _compiles(preview: Mapping[str, object]) -> bool:
     for step in steps_in(preview):
         kind = type_in(str(step.get("urn") or ""))
         if kind in {CAPACITY_TYPE, SERVICE_TYPE} and step.get("op") == "update":
-            before, after = (as_mapping(as_mapping(step.get(key)).get("inputs")) for key in ("oldState", "newState"))
+            before = as_mapping(as_mapping(step.get("oldState")).get("inputs"))
+            after = as_mapping(as_mapping(step.get("newState")).get("inputs"))
             change = server_change(kind, before, after)
             return change is None or change.compiles
     return False

@@ -90,7 +90,8 @@ def lookup(search: Search, type_: str, urn: str, inputs: Json) -> Found | None:
 def _named(kind: ResourceKind) -> Callable[[Search, str, Json], Found]:
 
     def find(search: Search, _urn: str, inputs: Json) -> Found:
-        full, is_bucket = kind.named(inputs), kind.api == "storage"
+        full = kind.named(inputs)
+        is_bucket = kind.api == "storage"
         own = str(inputs["name"]) if is_bucket else full
         name = f"gs://{own}" if is_bucket else full
         answer = answer_of(kind.api, lambda: search.api.get(kind.api, kind.address(full)))
@@ -122,7 +123,9 @@ def _titled(kind: ResourceKind) -> Callable[[Search, str, Json], Found]:
 
 
 def _nat(search: Search, _urn: str, inputs: Json) -> Found:
-    project, region, name = (inputs[key] for key in ("project", "region", "name"))
+    project = inputs["project"]
+    region = inputs["region"]
+    name = inputs["name"]
     router = str(inputs["router"]).rpartition("/")[2]
     path = f"projects/{project}/regions/{region}/routers/{router}"
     body = search.get("compute", f"compute/v1/{path}")

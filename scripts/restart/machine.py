@@ -84,7 +84,10 @@ def machine_of(stack: str) -> FoundMachine:
 
 def restart(found: FoundMachine) -> str:
     """Request the restart, wait, and return what serves. Raises ScriptError if nothing new does."""
-    machine, stack, clock, shown = found.machine, found.stack, found.machine.clock, ""
+    machine = found.machine
+    stack = found.stack
+    clock = found.machine.clock
+    shown = ""
     nonce = f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ}-{token_hex(4)}"
     machine.set_metadata(RESTART_METADATA_KEY, nonce, Ownership(project=PRODUCT, stack=stack))
     began_s = clock.now_s()

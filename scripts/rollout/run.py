@@ -89,7 +89,9 @@ class Rollout:
 
         Raises CommandRefusedError if that revision cannot serve, and ScriptError.
         """
-        service, revisions, name = self._get(self.name), self._revisions(), short_name(self.name)
+        service = self._get(self.name)
+        revisions = self._revisions()
+        name = short_name(self.name)
         shares = known_shares(service)
         if shares is None:
             raise ScriptError(f"Google did not return the traffic split of {name}. Retry in a minute.")
@@ -97,7 +99,8 @@ class Rollout:
             raise CommandRefusedError(
                 f"No revision of {name} serves yet. Run `gemma up {self.stack}` until it succeeds."
             )
-        latest, ready = (short_name(service.get(key)) for key in ("latestCreatedRevision", "latestReadyRevision"))
+        latest = short_name(service.get("latestCreatedRevision"))
+        ready = short_name(service.get("latestReadyRevision"))
         new = to or latest
         able = sorted(revision for revision, each in revisions.items() if is_ready(each))
         if to is not None and to not in able:

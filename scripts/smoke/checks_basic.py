@@ -171,7 +171,9 @@ async def usage(context: CheckContext) -> Outcome:
     if plain is None or in_stream is None:
         where = _found({"the response": plain is None, "the stream": in_stream is None})
         return failed(f"no usage in {where}", "tokens cannot be counted without usage.")
-    prompt, output, total = plain.prompt_tokens, plain.completion_tokens, stated.get("total_tokens")
+    prompt = plain.prompt_tokens
+    output = plain.completion_tokens
+    total = stated.get("total_tokens")
     faults = {
         f"the stream reports {in_stream.prompt_tokens} prompt tokens": prompt != in_stream.prompt_tokens,
         "no prompt tokens": prompt == 0,

@@ -51,7 +51,8 @@ async def anonymous(context: CheckContext) -> Outcome:
     if not target.opens_origins:
         seen.append(await _page(context))
     seen.append(await _media(context))
-    opened, unknown = ("; ".join(one.sentence for one in seen if one.state == state) for state in ("failed", "unknown"))
+    opened = "; ".join(one.sentence for one in seen if one.state == "failed")
+    unknown = "; ".join(one.sentence for one in seen if one.state == "unknown")
     parts = [f"open: {opened}"] if opened else []
     parts += [f"unknown: {unknown}"] if unknown else []
     if opened and target.stack is not None:

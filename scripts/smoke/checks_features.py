@@ -207,7 +207,9 @@ async def schema_instructions(context: CheckContext) -> Outcome:
 
 async def max_model_len(context: CheckContext) -> Outcome:
     """Check the reported length, and that a longer prompt is rejected."""
-    configured, stated, length = context.target.thresholds.max_model_len, context.max_model_len, context.length
+    configured = context.target.thresholds.max_model_len
+    stated = context.max_model_len
+    length = context.length
     if length is None:
         return skipped("neither the server nor the settings report a length")
     context.wanted = f"{configured or length} tokens, longer prompts rejected with 400"

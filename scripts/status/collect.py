@@ -120,7 +120,9 @@ def _known(state: StackState) -> _Known:
 
 
 def _sources(one: _Known, request: StatusRequest) -> Mapping[str, Callable[[], _Answers]]:
-    stack, outputs, found = one.state.stack, one.state.outputs, one.serves
+    stack = one.state.stack
+    outputs = one.state.outputs
+    found = one.serves
     queries: dict[str, Callable[[], _Answers]] = {}
     if found is not None:
         queries[GOOGLE] = lambda: {"google": _query_google(found, stack)}
@@ -148,7 +150,9 @@ def _query_refresh(stack: str) -> Sequence[str]:
 
 
 def _status(one: _Known, now: datetime) -> StackStatus:
-    outputs, found, answers = one.state.outputs, one.serves, one.answers
+    outputs = one.state.outputs
+    found = one.serves
+    answers = one.answers
     facts, refreshed = answers.get(GOOGLE), answers.get(REFRESH)
     # If the settings fix the traffic split, no revision waits for a rollout.
     rollout = outputs.rollout if outputs else None

@@ -9,7 +9,11 @@ from contracts.service_traffic import RolloutPhase
 
 SCHEMA_VERSION: Final = 2
 
-STATE, GOOGLE, BUCKETS, ENDPOINT, REFRESH = "state", "google", "buckets", "endpoint", "refresh"
+STATE = "state"
+GOOGLE = "google"
+BUCKETS = "buckets"
+ENDPOINT = "endpoint"
+REFRESH = "refresh"
 """Sources of the status."""
 ServingWord = Literal["deployed", "waiting", "ended", "no server", "not deployed", "unknown"]
 INCOMPLETE: Final = "incomplete"

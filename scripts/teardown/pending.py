@@ -49,7 +49,8 @@ def expected(state: StackState) -> Iterator[Expected]:
     """Yield the pending creations of the state."""
     for item in state.pending:
         inputs = as_mapping(item.get("inputs"))
-        type_, project = str(item.get("type")), str(inputs.get("project") or "")
+        type_ = str(item.get("type"))
+        project = str(inputs.get("project") or "")
         if type_ == CAPACITY_TYPE:
             zones = [*as_sequence(inputs.get("zones")), *filter(None, [inputs.get("zone")])]
             if zones and inputs.get("queuedResourceId"):

@@ -153,7 +153,9 @@ class Receipt:
 
 def described(item: FoundResource, now: datetime) -> dict[str, object]:
     """Return a found resource as JSON, with list prices."""
-    age_s, rate, so_far = item.age_s(now), usd_per_hour(item), usd_so_far(item, now)
+    age_s = item.age_s(now)
+    rate = usd_per_hour(item)
+    so_far = usd_so_far(item, now)
     return {
         "kind": item.kind,
         "name": item.name,

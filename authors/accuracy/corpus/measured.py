@@ -212,7 +212,8 @@ def parse_named(texts: Mapping[str, str]) -> Measurements:
                 raise MeasurementError(f"{name}: {kind}.{'.'.join(map(str, first['loc']))}: {first['msg']}.") from None
             except (ConversionError, PlanningError, MeasurementError, TypeError, KeyError) as error:
                 raise MeasurementError(f"{name}: {kind}.{key}: {error}.") from None
-    boots, constants = (tuple(known[kind].values()) for kind in ("boots", "constants"))
+    boots = tuple(known["boots"].values())
+    constants = tuple(known["constants"].values())
     return Measurements(known["sources"], known["deployments"], boots, constants)
 
 
@@ -268,7 +269,9 @@ def _merged(base: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, An
 def _deployment(table: Mapping[str, Any]) -> Deployment:
     """Return a deployment. A model or device outside the catalog is described in its table."""
     fields: dict[str, Any] = {"accelerator": "", **table}
-    model, config, device = (fields.pop(name, None) for name in ("architecture", "config", "device"))
+    model = fields.pop("architecture", None)
+    config = fields.pop("config", None)
+    device = fields.pop("device", None)
     for block, kind in (("vllm", VllmOptions), ("workload", Workload)):
         kind(**fields.get(block, {}))  # raises TypeError for an unknown key, which `convert` ignores in dataclasses
     found = convert(fields, Deployment)

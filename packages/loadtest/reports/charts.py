@@ -166,13 +166,15 @@ def _measured(plot: Plot, group: Sequence[Result], name: str, field: str) -> Ser
         if not values:
             continue
         x = fmean(view[plot.x] for view in views) if plot.x else level
-        y, many = fmean(values), len(values) > 1
+        y = fmean(values)
+        many = len(values) > 1
         said = f" (mean of {len(values)} repeats, {min(values):,.4g} to {max(values):,.4g})" if many else ""
         at = f" at {x:,.4g} tok/s" if plot.x else ""
         what = f"{name} " if len(plot.lines) > 1 else ""
         valid = all(bool(result["valid"]) for result in repeats)
         label = f"{point_text(repeats[0]['point'] | {'repeat': 0})}: {what}{y:,.4g} {plot.unit}{at}{said}{'' if valid else ', not valid'}"
-        spread, tag = (min(values), max(values)) if many else None, f"{level:g}" if plot.x else ""
+        spread = (min(values), max(values)) if many else None
+        tag = f"{level:g}" if plot.x else ""
         marks.append(Mark(x=x, y=y, label=label, valid=valid, spread=spread, tag=tag))
     return Series(name=name, marks=tuple(marks))
 
@@ -183,7 +185,9 @@ def _planned(plot: Plot, group: Sequence[Result], name: str, *, like: str) -> Se
     for level, (result, *_) in grouped(group, level_of).items():
         band = _figures(as_mapping(result.get("forecast")).get(plot.planned))
         if band:
-            low, typical, high = (band[end] for end in ("low", "typical", "high"))
+            low = band["low"]
+            typical = band["typical"]
+            high = band["high"]
             mean = " mean" if plot.planned.startswith("mean") else ""
             said = f"planned{mean} {typical:,.4g} {plot.unit} ({low:,.4g} to {high:,.4g})"
             label = f"{point_text(result['point'] | {'repeat': 0})}: {said}"

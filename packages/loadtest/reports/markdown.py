@@ -47,10 +47,8 @@ COLUMNS: Final[tuple[tuple[str, Text], ...]] = (
 def _notices(tables: Sequence[WorkloadTable]) -> Iterator[str]:
     """Yield notes before the tables: invalid sweeps, simulated servers, and rows that nothing compares with."""
     rows = [row for table in tables for row in table.rows]
-    bad, simulated = (
-        ", ".join(dict.fromkeys(row.folder for row in found))
-        for found in ((row for row in rows if not row.valid), (row for row in rows if row.simulated))
-    )
+    bad = ", ".join(dict.fromkeys(row.folder for row in rows if not row.valid))
+    simulated = ", ".join(dict.fromkeys(row.folder for row in rows if row.simulated))
     if bad:
         yield f"**NOT VALID: {bad}. Do not use their metrics.**"
     if simulated:

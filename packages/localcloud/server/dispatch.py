@@ -74,7 +74,9 @@ class Dispatcher:
         api, path, media = _split(request.raw_path.partition("?")[0])
         is_xml = media is None and self._is_xml_read(request.method, api, path)
         if is_xml:
-            api, path, media = "storage", storage_xml.json_path(api, path), "download"
+            path = storage_xml.json_path(api, path)
+            api = "storage"
+            media = "download"
         style = _style(api)
         try:
             if is_xml:

@@ -38,7 +38,9 @@ class HubError(Exception):
 
     def __init__(self, status: HTTPStatus, code: str, message: str) -> None:
         super().__init__(message)
-        self.status, self.code, self.message = status, code, message
+        self.status = status
+        self.code = code
+        self.message = message
 
     def response(self) -> web.Response:
         """Return the answer."""
@@ -278,7 +280,8 @@ def _content(request: web.Request, content: bytes, headers: Mapping[str, str]) -
     wanted = _RANGE.fullmatch(request.headers.get(hdrs.RANGE, ""))
     if wanted is None:
         return web.Response(body=content, headers=headers)
-    first, last = int(wanted[1]), min(int(wanted[2] or len(content)), len(content) - 1)
+    first = int(wanted[1])
+    last = min(int(wanted[2] or len(content)), len(content) - 1)
     if first > last:
         return web.Response(
             status=HTTPStatus.REQUESTED_RANGE_NOT_SATISFIABLE, headers={"Content-Range": f"bytes */{len(content)}"}

@@ -83,7 +83,8 @@ class _Instances(ComputeCollection):
     def insert(self, call: Call) -> JsonObject:
         """Accept or reject a request. Without a wait, quota counts immediately."""
         place, body = self.place(call), without_nulls(call.body)
-        project, zone = place.project, place.zone or ""
+        project = place.project
+        zone = place.zone or ""
         wanted = instance_requests.check(self._cloud, project, zone, body)
         require_act_as(self._cloud, call.caller, wanted.account, project)
         name = place.name("instances", body["name"])
@@ -373,7 +374,8 @@ class _Instances(ComputeCollection):
             if other != name and same_region and document["status"] in _USES_CAPACITY:
                 request = _request(document)
                 used[request.model in PREEMPTIBLE] += chips_of(request.accelerator)
-        chips, preemptible = chips_of(wanted.accelerator), wanted.model in PREEMPTIBLE
+        chips = chips_of(wanted.accelerator)
+        preemptible = wanted.model in PREEMPTIBLE
         beyond = max(used[True] - own, 0)
         if (preemptible and used[True] + chips <= own) or used[False] + beyond + chips <= facts.family_quota_chips:
             return ""
@@ -422,7 +424,9 @@ class _Instances(ComputeCollection):
 
     def shown(self, call: Call, name: str, document: JsonObject) -> JsonObject:
         project, _, zone = name.split("/")[1:4]
-        metadata, labels, tags = (part(document, key) for key in ("metadata", "labels", "tags"))
+        metadata = part(document, "metadata")
+        labels = part(document, "labels")
+        tags = part(document, "tags")
         size_gb = part(next(disk for disk in parts(document, "disks") if disk.get("boot")), "initializeParams").get(
             "diskSizeGb"
         )

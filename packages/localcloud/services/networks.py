@@ -10,12 +10,10 @@ from localcloud.json_values import JsonObject, packaged, part, parts, strings
 from localcloud.rest.errors import CloudError
 from localcloud.world.cloud import REGIONS, Cloud, fingerprint, random_id
 
-NETWORKS, SUBNETWORKS, FIREWALLS, ROUTERS = (
-    "compute.networks",
-    "compute.subnetworks",
-    "compute.firewalls",
-    "compute.routers",
-)
+NETWORKS = "compute.networks"
+SUBNETWORKS = "compute.subnetworks"
+FIREWALLS = "compute.firewalls"
+ROUTERS = "compute.routers"
 ADDRESSES = "run.addresses"
 """The addresses that Cloud Run reserves in a subnetwork for Direct VPC egress."""
 _TAG = re.compile(r"[a-z]([-a-z0-9]{0,61}[a-z0-9])?")

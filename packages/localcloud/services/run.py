@@ -257,7 +257,8 @@ class _Services(PolicyService):
         given = ", ".join(map(str, shares))
         whole = min(shares) >= 0 and sum(shares) == 100  # noqa: PLR2004 - percent
         yield whole, "", f"the percentages must add up to 100 and none may be negative; given {given}."
-        tags, short = [str(target["tag"]) for target in traffic if target.get("tag")], name.rpartition("/")[2]
+        tags = [str(target["tag"]) for target in traffic if target.get("tag")]
+        short = name.rpartition("/")[2]
         for tag in tags:
             yield tags.count(tag) == 1, "", f"the tag '{tag}' is given twice."
             letters = "must consist of lower-case letters, digits and dashes, and begin with a letter."

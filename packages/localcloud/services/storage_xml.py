@@ -51,7 +51,9 @@ def refusal(error: CloudError) -> web.Response:
     if status == HTTPStatus.UNAUTHORIZED and error.reason == "required":
         status, details = HTTPStatus.FORBIDDEN, _ANONYMOUS
     if error.message == NO_BUCKET:
-        name, message, details = "NoSuchBucket", NO_BUCKET, ""
+        name = "NoSuchBucket"
+        message = NO_BUCKET
+        details = ""
     else:
         other = "InvalidArgument" if status < HTTPStatus.INTERNAL_SERVER_ERROR else "InternalError"
         name, message = _ERRORS.get(status, (other, details))

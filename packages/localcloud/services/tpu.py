@@ -308,7 +308,8 @@ class Queue(ApiService):
     def _reaches_google(self, project: str, zone: str, node: JsonObject) -> bool:
         """Return whether the rules of the node's networks allow it to connect to port 443."""
         names = tpu_requests.networks_of(self._cloud, project, zone, node)
-        tags, found = strings(node, "tags"), [name for name in names if "/networks/" in name]
+        tags = strings(node, "tags")
+        found = [name for name in names if "/networks/" in name]
         return all(networks.allows_egress(self._cloud, name, tags, 443) for name in found)
 
     def _stop(self, node: str, *, owner: str) -> None:

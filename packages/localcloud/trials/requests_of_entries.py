@@ -147,7 +147,9 @@ def _request(command: list[str]) -> ApiRequest:
     program, *rest = command or [""]
     if program not in {"api", "curl"}:
         raise NotARequestError(f"'{program}' is not `api`, `curl`, `poll` or `sleep`.")
-    method, url, body = "", "", None
+    method = ""
+    url = ""
+    body = None
     headers: dict[str, str] = {}
     arguments = iter(rest)
     for argument in arguments:

@@ -65,9 +65,11 @@ class ApiReply:
         if not self.is_accepted:
             return ""
         if body.get("kind") == "compute#operation":
-            is_done, name = body.get("status") == "DONE", str(body.get("selfLink"))
+            is_done = body.get("status") == "DONE"
+            name = str(body.get("selfLink"))
         else:
-            is_done, name = body.get("done") is True, str(body.get("name"))
+            is_done = body.get("done") is True
+            name = str(body.get("name"))
         return name if "/operations/" in name and (not is_done or "error" in body) else ""
 
     @property

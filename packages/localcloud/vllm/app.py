@@ -267,9 +267,8 @@ class _Server:
             bos = [] if body.get("add_special_tokens") is False else [tokens.BOS]
             ids = bos + tokens.encode(body["prompt"])
         else:
-            prompt, chat = (
-                Malformed(f"body.{name}", "missing", "Field required", body) for name in ("prompt", "messages")
-            )
+            prompt = Malformed("body.prompt", "missing", "Field required", body)
+            chat = Malformed("body.messages", "missing", "Field required", body)
             raise malformed(prompt, chat)
         length = self._parts.capacity.max_model_len
         return web.json_response({"count": len(ids), "max_model_len": length, "tokens": ids, "token_strs": None})
@@ -458,7 +457,8 @@ def _loopback_only(request: web.Request) -> None:
     """Answer 404 to any caller that is not a front or a client of this machine's user, such as a web page or another user."""
     if request.transport is None:
         raise web.HTTPNotFound
-    client, server = (request.transport.get_extra_info(name)[:2] for name in ("peername", "sockname"))
+    client = request.transport.get_extra_info("peername")[:2]
+    server = request.transport.get_extra_info("sockname")[:2]
     passed_on = not ip_address(client[0]).is_loopback or "X-Forwarded-For" in request.headers
     if passed_on or web_page_header(request.headers) is not None or other_user(client, server):
         raise web.HTTPNotFound
