@@ -3,7 +3,7 @@
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from http import HTTPStatus
 from typing import NoReturn
 
@@ -56,6 +56,24 @@ from vm_agent.publishing import LogFollower, PhasePublisher
 from vm_agent.running_server import RUN_ENDS, ContainerForm, IdleTime, KnownSecrets, RunEnd, RunningServer
 from vm_agent.shipping import LogShipper
 from vm_agent.weights import WeightsCopy, remove_copy
+
+
+@dataclass
+class Attempts:
+    """Attempts at one assignment so far: restarts after a problem, and attempts in a row that waited for an outside cause."""
+
+    restarts: int
+    waits: int = 0
+    began_s: float = field(default_factory=time.monotonic)
+
+
+@dataclass(frozen=True)
+class NextAttempt:
+    """Delay before an attempt in seconds, the phase until then, and the words for the log and the detail."""
+
+    delay_s: float
+    phase: str
+    words: str
 
 
 class Agent:
@@ -164,10 +182,9 @@ class Agent:
         self._serve_with_restarts(Assignment(version, back.text_hash, back.document, back.text, failed))
 
     def _serve_with_restarts(self, assignment: Assignment) -> None:
-        restarts = self._restarts(assignment)
-        waits = 0
-        first = time.monotonic()
-        self._began_s = first
+        """Serve the assignment until no further attempt can succeed. Raises SupersededError."""
+        attempts = Attempts(restarts=self._restarts(assignment))
+        self._began_s = attempts.began_s
         while True:
             problem = self._attempt(assignment)
             if self.run_end.is_soon():
@@ -175,35 +192,50 @@ class Agent:
                 return
             problem = self.form.explained(problem, was_ready=self._ready_at is not None)
             if self.kept.is_on_probation(assignment):
-                restarts = max(restarts, self._restarts(assignment))
+                attempts.restarts = max(attempts.restarts, self._restarts(assignment))
             elif self._ready_at is not None and time.monotonic() - self._ready_at > self.pacing.steady_s:
-                restarts = 0
+                attempts.restarts = 0
             if problem.waits_for == WAITING_FOR_DOCKER:
                 self._wait_for_docker(assignment, problem)
                 continue
-            delays_s, is_paused = self._delays_s(assignment)
-            waits_for_grant = (
-                problem.denied and not is_paused and time.monotonic() - first < self.pacing.denied_budget_s
-            )
-            waiting = "" if is_paused else self._waiting_phase(assignment, problem)
-            waits = waits + 1 if waiting else 0
-            final = not problem.retry or (restarts >= len(delays_s) and not waits_for_grant and not waiting)
-            final = final or (self.kept.is_trial(assignment) and self._is_over_budget(assignment))
             detail = "\n".join([*problem.log_lines, str(problem)])
-            if final:
+            following = self._next_attempt(assignment, problem, attempts)
+            if following is None:
                 self._finally(assignment, detail)
                 return
-            assignment.publish(self.publisher, waiting or RETRYING, detail)
-            if waiting:
-                delay_s, attempt = self.pacing.waiting_delay_of_s(waits), f"Attempt {waits} while {waiting}"
-            elif waits_for_grant:
-                delay_s, attempt = self.pacing.denied_delay_s, "Attempt after a refused permission"
-            else:
-                delay_s, restarts = delays_s[restarts], restarts + 1
-                attempt = f"Restart {restarts} of {len(delays_s)}"
-            log(f"{attempt} in {delay_s:g} s.")
-            self._wait(assignment, delay_s)
-            assignment.publish(self.publisher, STARTING, f"{attempt}: {problem}")
+            assignment.publish(self.publisher, following.phase, detail)
+            log(f"{following.words} in {following.delay_s:g} s.")
+            self._wait(assignment, following.delay_s)
+            assignment.publish(self.publisher, STARTING, f"{following.words}: {problem}")
+
+    def _next_attempt(
+        self, assignment: Assignment, problem: ServingError, attempts: "Attempts"
+    ) -> "NextAttempt | None":
+        """Return the attempt that follows a problem, and count it. Return None if no further attempt can succeed.
+
+        The first row that applies:
+        - A problem that no attempt can solve, or a trial whose time is over: none.
+        - A cause outside the document, such as an unreachable hub: as often as needed, until the run expires.
+        - A denied permission: every `denied_delay_s`, for `denied_budget_s`.
+        - Another problem: one of the restarts that are left, or none.
+        A trial that has stopped the old server gets only its restarts, because nothing serves.
+        """
+        if not problem.retry or (self.kept.is_trial(assignment) and self._is_over_budget(assignment)):
+            return None
+        delays_s, is_paused = self._delays_s(assignment)
+        waiting = "" if is_paused else self._waiting_phase(assignment, problem)
+        attempts.waits = attempts.waits + 1 if waiting else 0
+        if waiting:
+            delay_s = self.pacing.waiting_delay_of_s(attempts.waits)
+            return NextAttempt(delay_s, waiting, f"Attempt {attempts.waits} while {waiting}")
+        is_in_budget = time.monotonic() - attempts.began_s < self.pacing.denied_budget_s
+        if problem.denied and not is_paused and is_in_budget:
+            return NextAttempt(self.pacing.denied_delay_s, RETRYING, "Attempt after a denied permission")
+        if attempts.restarts >= len(delays_s):
+            return None
+        delay_s = delays_s[attempts.restarts]
+        attempts.restarts += 1
+        return NextAttempt(delay_s, RETRYING, f"Restart {attempts.restarts} of {len(delays_s)}")
 
     def _waiting_phase(self, assignment: Assignment, problem: ServingError) -> str:
         """Return the phase of waiting for the hub, a registry or storage, or empty for a verdict.
