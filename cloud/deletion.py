@@ -117,6 +117,8 @@ def _get(api: GoogleApi, service: str, path: str) -> Item | None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Deleting:
+    """The deletion of one resource."""
+
     api: GoogleApi
     kind: ResourceKind
     item: FoundResource
@@ -190,6 +192,7 @@ class _Deleting:
         return _get(self.api, self.kind.api, self.kind.prefix + name) or {}
 
     def _empty(self) -> None:
+        """Delete all objects of the bucket, including their older versions."""
         bucket = f"storage/v1/b/{self.item.id}"
         for page in self.api.pages("storage", f"{bucket}/o?versions=true"):
             objects = map(as_mapping, as_sequence(page.get("items")))
@@ -205,6 +208,7 @@ class _Deleting:
 
 
 def _raise_for(operation: Item) -> None:
+    """Raise ScriptError with the error message of a failed operation."""
     error = as_mapping(operation.get("error"))
     first = as_mapping((as_sequence(error.get("errors")) or (error,))[0])
     if error:

@@ -120,7 +120,11 @@ def credentials() -> "Credentials":
 
 
 def open_session(project: str | None, *, given: "Credentials | None" = None) -> "requests.Session":
-    """Return a session, whose calls name their project if it is None. Raises DefaultCredentialsError without credentials."""
+    """Return a session with the user's credentials, or those `given`, whose calls count against the quota of `project`.
+
+    None as the project: each call names its own, or is one of Cloud Storage, which uses the bucket's project.
+    Raises google.auth.exceptions.DefaultCredentialsError without credentials.
+    """
     from google.auth.transport.requests import AuthorizedSession  # noqa: PLC0415 - slow to load
     from requests.adapters import HTTPAdapter  # noqa: PLC0415 - as above
 

@@ -143,6 +143,7 @@ def without(policy: Item, grants: Sequence[FoundResource], accounts: Mapping[str
 
 
 def _key(binding: Item, member: str) -> tuple[str, str, str]:
+    """Return the identity of a grant: role, member and condition."""
     condition = as_mapping(binding.get("condition"))
     return str(binding.get("role")), _bare(member), "\n".join(f"{key}={condition[key]}" for key in sorted(condition))
 

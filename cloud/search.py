@@ -103,6 +103,8 @@ class _List:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Read:
+    """The result of one list."""
+
     list: _List
     call: ListCall
     answer: Answer[Sequence[Item]]
@@ -277,6 +279,7 @@ def _policy_lists(scope: Scope, first: Sequence[_Read]) -> Iterator[_List]:
 
 
 def _policy(holder: PolicyHolder) -> _List:
+    """Return the list whose only item is the holder's policy."""
     return _List(of=holder, project=holder.project, path=holder.path)
 
 
@@ -338,6 +341,7 @@ def _judged(answer: Answer[Sequence[Item]], service: str, scope: Scope, *, is_pl
 
 
 def _outcome(raw: Answer[Sequence[Item]], answer: Answer[Sequence[Item]]) -> str:
+    """Return the recorded outcome of a call, which the receipt shows."""
     if isinstance(raw, Unknown) and raw.cause == "api off":
         return NOT_ENABLED
     if isinstance(answer, Unknown):
@@ -360,6 +364,7 @@ def _resources(reads: Sequence[_Read]) -> Iterator[FoundResource]:
 
 
 def _uses(found: FoundResource, networks: Sequence[str]) -> bool:
+    """Return whether the document of a resource names one of these networks."""
     text = json.dumps(found.document)
     return any(f'/{name}"' in text or f'"{name}"' in text for name in networks)
 

@@ -106,7 +106,7 @@ class StackSpending:
 
 
 def spending(api: GoogleApi, found: Sequence[FoundResource], now: datetime) -> Sequence[StackSpending]:
-    """Return each stack's use of its limits, by name."""
+    """Return each stack's use of its limits, by name. Needs two calls for a service that scales with requests, otherwise none."""
     stacks: dict[tuple[str, str], list[FoundResource]] = {}
     for item in found:
         stacks.setdefault((item.owner.project, item.owner.stack), []).append(item)
@@ -120,6 +120,8 @@ def account_of(project: str, stack: str) -> str:
 
 @dataclass(slots=True)
 class _Read:
+    """Figures of one stack, and those that could not be read."""
+
     api: GoogleApi
     now: datetime
     found: Sequence[FoundResource]
@@ -215,6 +217,7 @@ def _name(use: Use) -> str:
 
 
 def _line(use: Use) -> str:
+    """Return the cost of one machine and its source."""
     usd = f"${use.micros / MICROS:,.2f}"
     start = _shown(use.run.start_s)
     if use.is_bound:
@@ -225,6 +228,7 @@ def _line(use: Use) -> str:
 
 
 def _seen(found: Sequence[FoundResource]) -> Sequence[Seen]:
+    """Return the machines and the service that a search found."""
     seen: list[Seen | None] = []
     for item in found:
         if item.kind == QUEUED:

@@ -56,7 +56,7 @@ def camel_case(name: str) -> str:
 
 
 def to_json(value: object) -> Any:  # noqa: ANN401 - JSON is any of its types
-    """Return a contract as JSON types, with keys in camelCase."""
+    """Return a contract as JSON types. Keys become camelCase; None and values other than dataclasses are unchanged."""
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return {camel_case(f.name): to_json(getattr(value, f.name)) for f in dataclasses.fields(value)}
     if isinstance(value, tuple):

@@ -148,7 +148,11 @@ class RunRecord:
         return min((start for start in starts if start is not None), default=None)
 
     def after(self, seen: Sequence[Seen], now_s: int, *, complete: bool) -> "RunRecord":
-        """Return the record with new runs, and finished runs as spent. Unless `complete`, no run is finished."""
+        """Return the record with Google's current data: new runs are added, and finished runs move to the spent amount.
+
+        `seen` are the stack's TPU VMs and its service, `now_s` is in seconds since 1970. Unless `complete`, some could not be read, so no run
+        is treated as finished.
+        """
         pairs, left = _matched(self.runs, seen)
         gone = [one is None and complete and not run.is_service for run, one in pairs]
         ended = [run for (run, _), is_gone in zip(pairs, gone, strict=True) if is_gone]

@@ -59,7 +59,10 @@ def flags_of(arguments: Sequence[str]) -> dict[str, str]:
 
 
 def server_change(kind: str, before: Mapping[str, object], after: Mapping[str, object]) -> ServerChange | None:
-    """Return what changes about the server of a resource, from its inputs; None if a part of it is known only after `up`."""
+    """Return what changes about the server of a resource of this type, from its inputs before and after.
+
+    Return None if the inputs have no server, or if a part of it is known only after `up`.
+    """
     old = _server(kind, before)
     new = _server(kind, after)
     return None if old is None or new is None else ServerChange(changed_values(old, new))

@@ -85,7 +85,11 @@ def targets_of(service: Service) -> Sequence[TrafficTarget]:
 
 
 def serving_shares(service: Service) -> Mapping[str, int]:
-    """Return the shares by the revision's short name, largest first; of traffic without a revision, the latest ready one's."""
+    """Return the percentages of the traffic by the revision's short name, largest first.
+
+    Google names no revision if the traffic follows the latest one (recorded in public states of `google_cloud_run_v2_service`). It is then
+    the latest ready one.
+    """
     ready = short_name(service.get("latestReadyRevision"))
     found: dict[str, int] = {}
     for entry in map(as_mapping, as_sequence(service.get("trafficStatuses"))):
@@ -98,7 +102,10 @@ def serving_shares(service: Service) -> Mapping[str, int]:
 
 
 def known_shares(service: Service) -> Mapping[str, int] | None:
-    """Return the shares, empty if nothing has ever served, or None if Google does not return all of them."""
+    """Return the percentages, empty if nothing has ever served, or None if Google does not return the complete split.
+
+    While a service reconciles, its statuses may be out of date (discovery: run.v2, Service.reconciling).
+    """
     shares = serving_shares(service)
     is_whole = sum(shares.values()) == ALL or (not shares and not service.get("latestReadyRevision"))
     return shares if is_whole else None

@@ -118,7 +118,10 @@ def _change(step: Mapping[str, object], secrets: Sequence[str]) -> ResourceChang
 
 
 def shown_changes(step: Mapping[str, object], secrets: Sequence[str]) -> tuple[Sequence[ShownChange], int]:
-    """Return the first properties that a step changes, and the number of further ones."""
+    """Return the first properties that an engine step changes, and the number of further ones.
+
+    A text that is a JSON object, such as a document in a TPU VM's metadata, is shown by its own keys.
+    """
     detailed = as_mapping(step.get("detailedDiff"))
     forced = set(map(str, as_sequence(step.get("replaceReasons"))))
     found: list[ShownChange] = []
@@ -174,6 +177,7 @@ def _differing(path: str, old: object, new: object) -> Iterator[tuple[str, objec
 
 
 def _item(found: Sequence[object]) -> object:
+    """Return the list items that differ; a single one as itself."""
     return found[0] if len(found) == 1 else list(found) or _NO_VALUE
 
 

@@ -378,7 +378,7 @@ class KeptState:
 
 
 def fetched_by(document: ServingDocument) -> "dict[str, str]":
-    """Return the fetched parts of a document: the image, and folders of weights."""
+    """Return what the agent fetches for a document, each with its kind: the image, and the folders of weights, drafters and adapters."""
     return {document.image: IMAGE_KIND, **{copy.path: WEIGHTS_KIND for copy in document.copies}}
 
 

@@ -128,7 +128,7 @@ class KnownSecrets:
         return value
 
     def key_header(self, document: ServingDocument) -> "dict[str, str]":
-        """Return the header with the server's API key, if it can be read."""
+        """Return the header with the server's API key, or none if it has no key or Secret Manager does not return it."""
         version = document.secret_environment.get(API_KEY_VARIABLE)
         if version is not None and version not in self._values:
             with suppress(ServingError):
@@ -167,7 +167,10 @@ class RunningServer:
             return str(getattr(error, "reason", error))
 
     def wait_until_idle(self, state: ContainerState, limit_s: float, version: "int | None" = None) -> None:
-        """Wait until no request runs or waits, or a newer version exists. Not if the server itself drains."""
+        """Wait at most `limit_s` until no request is running or waiting, or until a version newer than this one exists.
+
+        Return immediately for a server that drains on its own.
+        """
         served = self.kept.find(state.text_hash)
         if state.drain_s or served is None:
             return

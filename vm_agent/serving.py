@@ -320,7 +320,10 @@ class Agent:
         return ""
 
     def _serve_once(self, assignment: Assignment) -> NoReturn:
-        """Replace the server of another document, and watch it. Raises ServingError and SupersededError."""
+        """Prepare while the previous document's server still serves, then replace that server and watch the new one.
+
+        Raises ServingError if the server stopped or cannot be started, and SupersededError if a newer document has arrived.
+        """
         state = container_state()
         self._has_docker = True
         if state is None or not state.running:
@@ -348,7 +351,7 @@ class Agent:
 
     @staticmethod
     def _has_other_secrets(assignment: Assignment, state: ContainerState) -> bool:
-        """Return whether the server has other secrets than the assignment."""
+        """Return whether the server has other secrets than the assignment: newer ones of a rollback, or rotated ones."""
         return state.secrets != secrets_hash(assignment.document.secret_environment)
 
     def _is_asked_to_restart(self, state: ContainerState) -> bool:
@@ -511,7 +514,10 @@ class Agent:
         return limits.drain_s if limits.shutdown_flag else 0.0
 
     def _followed(self, document: ServingDocument, *, is_new: bool) -> LogFollower:
-        """Follow the log for phases and Cloud Logging, unless its secrets cannot be masked."""
+        """Follow the log for the phases and for Cloud Logging.
+
+        Without the server's secrets no line can be masked, so none is read.
+        """
         follower = LogFollower(tell=self.shipper.server_line if self.shipper else None, is_new=is_new)
         try:
             self.secrets.learn(document)

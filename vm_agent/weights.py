@@ -52,7 +52,10 @@ class WeightsCopy:
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def run(self) -> None:
-        """Copy every missing file. Raises ServingError, and SupersededError if it was cancelled."""
+        """Copy every missing file.
+
+        Raises ServingError if an object cannot be read or the disk is too small, and SupersededError if the copy was cancelled.
+        """
         objects = self._list()
         folder = Path(self.weights.path)
         folder.mkdir(parents=True, exist_ok=True)

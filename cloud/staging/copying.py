@@ -82,7 +82,10 @@ def in_own_folder(plan: CopyPlan, on_bytes: OnBytes) -> CopyPlan:
 
 
 def stage(plan: CopyPlan, on_file: OnFile, on_bytes: OnBytes) -> StagingOutcome:
-    """Copy missing or different files, then write the manifest. Other files of the folder are not touched. Raises ScriptError."""
+    """Copy missing or different files, then write the manifest. Other files of the folder are not touched.
+
+    Raises ScriptError if the source or the bucket fails, or if a file differs from the source's hash.
+    """
     files = plan.files or _hashed(plan, on_bytes)
     target = plan.target
     copy = _Copy(plan)
@@ -109,6 +112,8 @@ def stage(plan: CopyPlan, on_file: OnFile, on_bytes: OnBytes) -> StagingOutcome:
 
 
 class _Progress:
+    """Bytes that are done so far. Several threads add to them."""
+
     def __init__(self, work: str, files: Sequence[SourceFile], on_bytes: OnBytes) -> None:
         self._work = work
         self._on_bytes = on_bytes
@@ -166,6 +171,8 @@ def _hashed(plan: CopyPlan, on_bytes: OnBytes) -> Sequence[SourceFile]:
 
 
 class _Copy:
+    """One run of `stage`: the objects that were in the bucket before it, and the parts of earlier runs."""
+
     def __init__(self, plan: CopyPlan) -> None:
         self._plan = plan
         self._present = plan.target.objects(f"{plan.prefix}/")
@@ -298,7 +305,10 @@ def withdraw_manifest(target: WeightsBucket, prefix: str) -> None:
 
 
 def write_manifest(target: WeightsBucket, prefix: str, revision: str, files: Sequence[SourceFile]) -> str:
-    """Write the manifest unless it exists, and return its hash. Raises ScriptError if another writer changed these files."""
+    """Write the manifest unless it exists, and return its hash.
+
+    Raises ScriptError if the folder does not contain these files because another writer changed them since they were compared or copied.
+    """
     present = target.objects(f"{prefix}/")
     for file in files:
         found = present.get(f"{prefix}/{file.name}")
@@ -313,6 +323,7 @@ def write_manifest(target: WeightsBucket, prefix: str, revision: str, files: Seq
 
 
 def _manifest(revision: str, files: Sequence[SourceFile]) -> dict[str, object]:
+    """Return the content of the manifest."""
     entries = [
         {
             "name": file.name,

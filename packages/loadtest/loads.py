@@ -198,7 +198,7 @@ def usd_per_million_good_tokens(run: _Result, load: Load, objective: Objective |
 
 
 def best_of(run: _Result, loads: Sequence[Load]) -> Load | None:
-    """Return the best load of a sweep."""
+    """Return the best load of a sweep, as `best_load` does with the sweep's objective."""
     return best_load(loads, objective_of(run), share_of(run))
 
 

@@ -130,7 +130,10 @@ def compact(value: object) -> str:
 
 
 def fitted(answer: Document) -> Document:
-    """Return an answer that is cut until it is short enough. `left_out` lists the cut parts; a log keeps its end."""
+    """Return the answer with its longest lists and texts shortened until it has at most MOST_CHARACTERS characters.
+
+    A list keeps its start; a text marked as data keeps its end, as for a log. `left_out` lists the shortened parts.
+    """
     most, found = _LONGEST, answer
     while len(compact(found)) > MOST_CHARACTERS:
         left_out: list[str] = []

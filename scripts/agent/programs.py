@@ -123,7 +123,10 @@ async def run_program(
 def _started(
     argv: Sequence[str], out: Path, said: Path, folder: Path, variables: Mapping[str, str]
 ) -> "subprocess.Popen[bytes]":
-    """Start a command in its own process group."""
+    """Start a command in its own process group, so that an interrupt reaches only the command and its children.
+
+    It inherits the locks of the private folders, which show that it still uses them, even if this process is killed.
+    """
     with out.open("wb") as out_file, said.open("wb") as said_file:
         return subprocess.Popen(
             argv,
@@ -137,6 +140,7 @@ def _started(
 
 
 async def _interrupt(process: "subprocess.Popen[bytes]", grace_s: float) -> None:
+    """End a command and its children: SIGINT, after `grace_s` SIGTERM, then SIGKILL. Return when it has ended."""
     for number, limit_s in ((signal.SIGINT, grace_s), (signal.SIGTERM, KILL_GRACE_S), (signal.SIGKILL, KILL_GRACE_S)):
         if process.poll() is not None:
             return

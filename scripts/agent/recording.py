@@ -190,6 +190,7 @@ class Recorder:
 
 
 def _plain(result: HandlerResult) -> Mapping[str, object]:
+    """Return a result in its wire format."""
     if isinstance(result, BaseModel):
         return cast("Mapping[str, object]", result.model_dump(mode="json", by_alias=True, exclude_none=True))
     return as_mapping(result)

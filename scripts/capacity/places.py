@@ -165,6 +165,8 @@ def judge_quota(  # noqa: PLR0917 - the facts
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Comparison:
+    """What the accelerators are compared by: the question, what Google returned, and the stack with its settings, if one is named."""
+
     asked: CapacityQuestion
     answers: Answers
     stack: str | None
@@ -178,6 +180,7 @@ class _Comparison:
         return self.asked.places.index(place) if place in self.asked.places else None
 
     def zone(self, accelerator: Accelerator, zone: str) -> JudgedPlace:
+        """Return the judgment of a slice in a zone."""
         name, listed = api_accelerator_type(accelerator.name), self.answers.get("queuedResources", zone)
         here = [QueuedResource(item) for item in listed.items]
         chips = sum(one.chips(name.rpartition("-")[0]) for one in here if self._counts(one))
@@ -202,6 +205,7 @@ class _Comparison:
         )
 
     def region(self, gpu: Accelerator, region: str) -> JudgedPlace:
+        """Return the judgment of a service with a GPU in a region."""
         reply = self.answers.get("services", region)
         run = self.settings.cloud_run if self.settings else None
         name, host = CLOUD_RUN_GPUS[gpu.name], host_of(gpu, "cloud-run")
@@ -235,10 +239,12 @@ class _Comparison:
         )
 
     def _counts(self, request: QueuedResource) -> bool:
+        """Return whether a request uses the quota in question and belongs to another stack."""
         same = quotas.is_preemptible(request.provisioning) == quotas.is_preemptible(self.asked.provisioning)
         return same and (self.stack is None or request.stack != self.stack)
 
     def _hardware(self, zone: str, name: str) -> Gate:
+        """Return the gate for the type and the runtime version in a zone."""
         source = "Cloud TPU API, acceleratorTypes and runtimeVersions"
         types = self.answers.get("acceleratorTypes", zone)
         versions = self.answers.get("runtimeVersions", zone)

@@ -100,6 +100,7 @@ class ChatOptions:
 def _connected(
     opener: "Opener", outputs: "StackOutputs | None", options: ConnectionOptions, default_port: int
 ) -> "Generator[Endpoint]":
+    """Connect to the server and yield the endpoint for local programs."""
     import secrets
 
     from scripts.connect.proxy import HOST, ConnectProxy
@@ -173,6 +174,7 @@ def _print(endpoint: "Endpoint", *, as_json: bool) -> None:
 
 
 def _run(command: Sequence[str], endpoint: "Endpoint") -> int:
+    """Run a command with the endpoint in its environment and return its exit code."""
     from engine.children import run_child
 
     variables = {

@@ -244,6 +244,7 @@ def talk(
 
 
 def _change(chat: Chat, words: str) -> None:
+    """Change the conversation by a command."""
     match words.split():
         case ["/new"]:
             chat.messages.clear()

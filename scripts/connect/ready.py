@@ -85,4 +85,5 @@ def _query(base_url: str, key: str, say: Callable[[str], None]) -> tuple[Sequenc
 
 
 def _message(answer: requests.Response) -> str:
+    """Return the error message of a response as one sentence."""
     return f"{error_message(decoded(answer.content)).rstrip('.') or 'no reason given'}."

@@ -88,6 +88,7 @@ def _quota(
 
 
 def _more_of(checkup: Checkup, quota: Quota, location: str, needed: float) -> str:
+    """Return the command that requests a quota."""
     dimensions = ",".join(f"{key}={value}" for key, value in quota.dimensions(location).items())
     return (
         f"{checkup.enable('cloudquotas')} && gcloud beta quotas preferences create --project={checkup.project} --service={quota.service}.googleapis.com "

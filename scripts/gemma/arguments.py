@@ -107,7 +107,10 @@ def listed(*, limit_s: float | None = None) -> Sequence[ListedStack]:
 
 
 def default_stack(command: str) -> tuple[str, str]:
-    """Return the stack that is meant where none is named, and why. Raises CommandRefusedError."""
+    """Return the stack that is meant where none is named, and why: `selected`, or `the only one deployed`.
+
+    Raises CommandRefusedError if neither exists.
+    """
     stacks = listed()
     for stack in stacks:
         if stack.is_selected:

@@ -45,7 +45,7 @@ def script(words: Sequence[str]) -> str:
 
 
 def candidates(words: Sequence[str]) -> Sequence[str]:
-    """Return the candidates for the last word, sorted."""
+    """Return the candidates for the last word, sorted; none if the words before it name no command."""
     *before, start = words or [""]
     found = [*ENTRIES, "completion", "help"]
     if before:

@@ -204,7 +204,10 @@ def _provider(path: "Path", options: NewOptions) -> str:
 
 
 def _solved(options: NewOptions, limits: "ServiceLimits", profile: "UsageProfile | None") -> "Solution":
-    """Return the best deployment for the profile, by default the cheapest. Raises PlanningError."""
+    """Return the deployment that meets the limits and is the best for the profile, by default the cheapest.
+
+    Raises PlanningError with the closest one if none does.
+    """
     from planning.errors import PlanningError
     from planning.question.workload import parse_workload
     from planning.solve.candidates import checkpoints_of, rented

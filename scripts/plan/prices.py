@@ -65,7 +65,11 @@ class CatalogPrices:
 
 
 def refresh_prices(stack: str | None, project: str | None, *, dry_run: bool, as_json: bool) -> ExitCode:
-    """Read the catalog, write the price file, and show what changed. Writes nothing if it raises ScriptError."""
+    """Read the catalog, write the price file, and show what changed.
+
+    Raises CommandRefusedError before any call if the user wrote the file's prices, and ScriptError if the catalog cannot be read. Then
+    nothing is written.
+    """
     path, before = project_folder() / REFRESHED, stored_book(project_folder())
     if before is not None and before.catalog is None:
         raise CommandRefusedError(
@@ -94,7 +98,10 @@ def _read(project: str | None) -> CatalogPrices:
 
 
 def read_catalog(api: GoogleApi) -> CatalogPrices:
-    """Return all prices of the catalog. Raises ScriptError if a page cannot be read, or a service has none."""
+    """Return all prices of the planner in the catalog. Every page of every service is read first, so the result is never half a catalog.
+
+    Raises ScriptError if a page cannot be read, or if a service has none of the wanted SKUs.
+    """
     matches, total = dict[tuple[str, str], list[SkuPrice]](), 0
     for name, service in _SERVICES.items():
         wanted = {key: price.sku for key, price in PRICES.items() if price.sku and price.sku.service == name}
@@ -148,6 +155,7 @@ def _usd_per(unit: str, sku: Mapping[str, object]) -> float | None:
 
 
 def _changes(found: CatalogPrices, known: PriceBook) -> Sequence[Mapping[str, Any]]:
+    """Return the prices that differ from the known ones, by key and region: new, changed, and no longer in the catalog."""
     earlier = {(key, region) for region, prices in known.regions.items() for key in found.keys & prices.keys()}
     changes: list[Mapping[str, Any]] = []
     for key, region in sorted({*found.found, *earlier} - found.unclear.keys()):

@@ -150,6 +150,7 @@ def _day(way: Way) -> str:
 
 
 def _reason(best: Way, other: Way) -> str:
+    """Return why one way costs less than another: the price per hour, or the billed hours."""
     best_h, other_h = f"{round(best.billed_h, 1):g} h", f"{round(other.billed_h, 1):g} h"
     hourly = f"an hour costs ${best.usd_per_hour:.2f} instead of ${other.usd_per_hour:.2f}"
     billed = f"it is billed for {best_h} instead of {other_h}"

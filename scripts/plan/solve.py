@@ -159,6 +159,7 @@ def _table(found: Found) -> "FittedTable":
 
 
 def _notes(found: Found) -> Iterator[str]:
+    """Yield what the table does not say by itself, one paragraph each."""
     by = {"cost": "price", "latency": "the time per request", "throughput": "the price per token"}[found.answer.goal]
     context = "" if found.limits.min_context else f" and serve requests of {LEAST_CONTEXT:,} tokens (--min-context)"
     quality = "The quality of a model is not planned; name one with --model, for example --model 26B."
@@ -178,6 +179,7 @@ def _notes(found: Found) -> Iterator[str]:
 
 
 def _settings(one: Solution) -> str:
+    """Return the chosen settings in short form."""
     resolved = one.subject.resolved
     kv = "KV fp8, " if resolved.kv_bytes == 1 else ""
     text = "text only, " if not any((resolved.vllm.limit_mm_per_prompt or {"image": 1}).values()) else ""

@@ -191,6 +191,7 @@ def _from_root(path: Path) -> str:
 
 
 def _workload(workload: Workload) -> str:
+    """Return a workload as a block on one line: its lengths and the values that differ from the defaults."""
     named = {"input_tokens", "output_tokens"}
     given = {
         camel_case(one.name): getattr(workload, one.name)

@@ -206,6 +206,7 @@ def comment(base: Plans | None, head: Plans, previews: Sequence[StackPreview], *
 
 
 def _headline(found: Sequence[Verdict], changed: Sequence[Verdict]) -> str:
+    """Return the comment's first line, which states the worst effect."""
     of_effect = [(named(one.stack for one in found if one.effect == effect), HEADINGS[effect]) for effect in _WORST]
     if worst := [f"{names} {heading}" for names, heading in of_effect if names]:
         return "; ".join(worst)
@@ -247,6 +248,7 @@ def _alone(preview: StackPreview, described: StackDescription) -> Iterator[str]:
 
 
 def _findings(title: str, findings: Sequence[DescribedFinding]) -> Iterator[str]:
+    """Yield the findings: warnings and blockers in full, the others by id."""
     loud = [finding for finding in findings if finding.severity != "info"]
     if loud:
         yield from (f"**{title}**", "")
@@ -283,6 +285,7 @@ def _engine_preview(preview: StackPreview | None) -> Iterator[str]:
 
 
 def _counted(preview: StackPreview) -> str:
+    """Return how many resources differ and how many do not."""
     return f"{number_of(len(preview.changes), 'resource')} will change, {preview.unchanged} unchanged"
 
 
@@ -311,6 +314,7 @@ def _text_of(preview: StackPreview, described: StackDescription) -> Iterator[str
 
 
 def _lines(change: ResourceChange) -> Iterator[str]:
+    """Yield the operation on a resource, then each property before and after."""
     what = f" [{', '.join(change.properties)}]" if change.properties else ""
     forced = f" (forced by {', '.join(change.forced_by)})" if change.forced_by else ""
     yield f"{_SIGNS.get(change.op, ' ')} {change.op:7} {change.type} {change.name}{what}{forced}"
@@ -322,6 +326,7 @@ def _lines(change: ResourceChange) -> Iterator[str]:
 
 
 def _quiet(found: Sequence[Verdict]) -> Iterator[str]:
+    """Yield one line for all unchanged stacks."""
     quiet = [verdict for verdict in found if verdict.is_quiet]
     if quiet:
         yield from (f"Unchanged: {named(one.stack for one in quiet)}.", "")

@@ -55,7 +55,7 @@ class DescribedFinding(BaseModel):
 
 
 class StackDescription(BaseModel):
-    """One stack of a checkout. `error` is set if planning failed."""
+    """One stack of a checkout. `settings` and `flags` are texts by key; `error` is set if planning failed."""
 
     model_config = ConfigDict(frozen=True)
     stack: str
@@ -89,7 +89,10 @@ Plans = Mapping[str, StackDescription]
 
 
 def describe_checkout(folder: Path, *, date: str | None = None) -> Plans:
-    """Return the plans of all stacks in a folder, with the prices of a date (YYYY-MM-DD, default: today)."""
+    """Return the plans of all stacks with a settings file in a folder. A stack that cannot be planned has its error.
+
+    `date` (YYYY-MM-DD, default: today) determines which prices are out of date.
+    """
     on = date or today()
     return {stack: describe_stack(folder, stack, date=on) for stack in stacks_in(folder)}
 

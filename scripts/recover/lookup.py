@@ -88,6 +88,7 @@ def lookup(search: Search, type_: str, urn: str, inputs: Json) -> Found | None:
 
 
 def _named(kind: ResourceKind) -> Callable[[Search, str, Json], Found]:
+    """Return the lookup of a resource whose name is its id."""
 
     def find(search: Search, _urn: str, inputs: Json) -> Found:
         full = kind.named(inputs)
@@ -169,6 +170,7 @@ def _queued_resource(search: Search, urn: str, inputs: Json) -> Found:
 
 
 def _instances(search: Search, project: str, identifier: str) -> Iterator[tuple[str, Json]]:
+    """Yield the instances of this name with their full names, from one list of all zones. Raises ScriptError."""
     path = f"compute/v1/projects/{project}/aggregated/instances?filter=name%3D{identifier}"
     for page in search.api.pages("compute", path):
         for scope, found in as_mapping(page.get("items")).items():
@@ -177,6 +179,7 @@ def _instances(search: Search, project: str, identifier: str) -> Iterator[tuple[
 
 
 def _queued(search: Search, inputs: Json, wanted: Sequence[str]) -> Sequence[tuple[str, Json]]:
+    """Return the queued resources of this id in all zones. Raises ScriptError."""
     zones = {*wanted}
     path = f"v2alpha1/projects/{inputs['project']}/locations"
     for page in search.known(answer_of("tpu", lambda: list(search.api.pages("tpu", path))), path) or ():
@@ -187,7 +190,10 @@ def _queued(search: Search, inputs: Json, wanted: Sequence[str]) -> Sequence[tup
 
 
 def _in_zone(search: Search, name: str) -> Json | None:
-    """Return the queued resource; None without one, or without access to the zone."""
+    """Return the queued resource; None if it does not exist or the project has no access to the zone.
+
+    Raises ScriptError for every other response.
+    """
     answer = answer_of("tpu", lambda: search.api.get("tpu", f"v2alpha1/{name}"))
     is_no_place = isinstance(answer, Unknown) and answer.cause == "denied" and NO_SUCH_PLACE in answer.why
     return None if is_no_place else search.known(answer, name)

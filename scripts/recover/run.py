@@ -149,6 +149,7 @@ def recover(stack: str, api: GoogleApi, *, report: Report, confirm: Confirm) -> 
 def _examined(
     stack: str, api: GoogleApi, deployment: StackDeployment, program: Mapping[str, ResourceState]
 ) -> Sequence[Examined]:
+    """Look up each candidate in Google Cloud."""
     search = Search(api=api, owner=Ownership(project=PRODUCT, stack=stack))
     return [
         Examined(resource=each, interrupted=interrupted, found=lookup(search, each.type, each.urn, each.inputs))

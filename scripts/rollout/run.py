@@ -52,7 +52,7 @@ class RolloutLook:
 
     @property
     def plan(self) -> str:
-        """Id of the dry run."""
+        """Id of the dry run: a hash of all its fields."""
         return look_id(asdict(self))
 
 

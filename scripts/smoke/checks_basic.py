@@ -139,6 +139,7 @@ async def chat(context: CheckContext) -> Outcome:
 
 
 def _found(faults: Mapping[str, bool]) -> str:
+    """Return the problems that apply, as one text."""
     return "; ".join(fault for fault, is_there in faults.items() if is_there)
 
 

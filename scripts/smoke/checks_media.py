@@ -188,5 +188,6 @@ def _judged(question: _Question, text: str, tokens: int) -> Outcome:
 
 
 def _has_in_order(text: str, words: Sequence[str]) -> bool:
+    """Return whether each word (a pattern) is in the text after the one before it."""
     pattern = ".*".join(rf"\b(?:{word})\b" for word in words)
     return re.search(pattern, text, re.IGNORECASE | re.DOTALL) is not None

@@ -207,6 +207,7 @@ async def options(context: CheckContext) -> Outcome:
 
 
 def _blocks(context: CheckContext, measured: str, blocks: float | None, values: Values) -> Outcome:
+    """Compare the blocks of the KV cache with the plan."""
     memory = context.target.memory
     if memory is None or blocks is None:
         state = "passed" if context.target.cache_options else "skipped"

@@ -270,6 +270,7 @@ def _owned(kind: str, document: Item, project: str, stack: str) -> FoundResource
 
 
 def _limits(limits: StackLimits) -> str:
+    """Return the limits in the labels as text; empty without limits."""
     each = [] if limits.max_age_s is None else [f"maxAge {duration(limits.max_age_s)}"]
     each += [] if limits.max_usd is None else [f"maxUsd {limits.max_usd}"]
     each += [] if limits.idle_after_s is None else [f"tpu.idleAfter {duration(limits.idle_after_s)}"]

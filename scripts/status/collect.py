@@ -120,6 +120,7 @@ def _known(state: StackState) -> _Known:
 
 
 def _sources(one: _Known, request: StatusRequest) -> Mapping[str, Callable[[], _Answers]]:
+    """Return the queries for a stack by source."""
     stack = one.state.stack
     outputs = one.state.outputs
     found = one.serves

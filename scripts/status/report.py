@@ -31,7 +31,7 @@ class UnansweredSource:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CloudFacts:
-    """Facts from Google Cloud about the server. None: not reported."""
+    """Facts from Google Cloud about the server: a queued resource with its node, or a Cloud Run service. None: not reported."""
 
     state: str
     """State of the queued resource, or of the service: `READY`, `DEPLOYING`, `FAILED`; or `MISSING`."""

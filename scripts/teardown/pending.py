@@ -63,7 +63,10 @@ def expected(state: StackState) -> Iterator[Expected]:
 
 
 def started(api: GoogleApi, state: StackState) -> Iterator[FoundResource]:
-    """Yield the pending creations and grants of the state that exist. Raises ScriptError."""
+    """Yield the pending creations that exist, because a list may show them later than a GET, and the grants of the state.
+
+    Raises ScriptError if Google does not tell whether one exists.
+    """
     for item in expected(state):
         kind = item.kind
         for name in item.names:

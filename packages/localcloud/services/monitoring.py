@@ -320,6 +320,7 @@ def _read(call: Call) -> tuple[dict[str, str], datetime, datetime, timedelta]:
 
 
 def _moment(call: Call, key: str) -> datetime:
+    """Return the time in a query parameter. Raises CloudError unless it is an RFC 3339 time."""
     try:
         return datetime.fromisoformat(str(call.query[key])).astimezone(UTC)
     except ValueError:
