@@ -17,7 +17,7 @@ from engine.backend import absolute_backend
 from engine.steps import PlannedStep
 from planning import plan as planned
 from planning.question.types import CostPlan
-from scripts.cli.looked import look_id
+from scripts.cli.dry_run_id import dry_run_id
 from scripts.cli.settings import stack_settings
 from stacks.planned import to_deployment
 from stacks.settings import Settings
@@ -47,7 +47,7 @@ class FrozenProject:
 
     def plan_id(self, steps: Sequence[PlannedStep]) -> str:
         """Return the id of exactly these steps of this copy in this project."""
-        return look_id([self.stack, self.settings.project, self.digest, [step.digest for step in steps]])
+        return dry_run_id([self.stack, self.settings.project, self.digest, [step.digest for step in steps]])
 
     def bring_back_engine_lines(self, root: Path) -> Sequence[str]:
         """Add the engine's new lines of the copy's settings file, such as the salt of the stack's secrets, to the project's file.
