@@ -25,8 +25,8 @@ from scripts.bench.forecast import WITH_GATEWAY, WITHOUT_STACK, PlanForecast
 from scripts.bench.options import BenchOptions
 from scripts.cli.access import TOKEN_MARGIN_S, open_stack_access, open_url_access
 from scripts.cli.command import called, say
+from scripts.cli.connection_errors import endpoint_of
 from scripts.cli.deployed_plan import deployed_plan
-from scripts.cli.reach import endpoint_of
 
 ALL: Final = "all"
 """Value of `--adapters` for the stack's adapters."""

@@ -10,7 +10,7 @@ import requests
 
 from contracts.errors import ScriptError
 from loadtest.client.events import SIMULATED_HEADER, decoded, error_message, served_models
-from scripts.cli.reach import DENIED, denied
+from scripts.cli.connection_errors import DENIED, denied
 from scripts.connect.snippets import Endpoint
 
 _PERIOD_S: Final = 1.0

@@ -12,7 +12,7 @@ from contracts.fields import as_mapping
 from loadtest.client.events import parse_usage, served_models
 from loadtest.client.openai import ServerAnswer, UnreachableError, chat_body
 from scripts.cli.access import API_KEY_VARIABLE
-from scripts.cli.reach import not_reached
+from scripts.cli.connection_errors import not_reached
 from scripts.smoke.chat_request import content_of, short, succeeded
 from scripts.smoke.context import CheckContext
 from scripts.smoke.results import Outcome, failed, judged, passed, unknown

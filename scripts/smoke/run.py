@@ -10,7 +10,7 @@ from engine.children import run_async
 from loadtest.client.openai import OpenAIClient, ServerError
 from loadtest.client.urls import plain_url
 from scripts.cli.access import AccessError, ServerAccess
-from scripts.cli.reach import not_reached
+from scripts.cli.connection_errors import not_reached
 from scripts.smoke import (
     checks_basic,
     checks_exposure,
