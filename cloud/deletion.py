@@ -14,11 +14,11 @@ from urllib.parse import quote
 from tenacity import Retrying, retry_if_exception, stop_after_attempt, wait_exponential
 
 from cloud.clock import WaitClock
-from cloud.found import FoundResource
 from cloud.google_api import GoogleApi, GoogleListError
 from cloud.google_session import AT_ONCE
 from cloud.grants import PolicyHolder, accounts_of, without
 from cloud.kinds import BUCKET, GRANT, Item, ResourceKind, by_name, order_of
+from cloud.search_results import FoundResource
 from contracts.errors import ScriptError
 from contracts.fields import as_mapping, as_sequence
 from contracts.parallel import each

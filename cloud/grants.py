@@ -5,9 +5,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, Literal
 
-from cloud.found import FoundResource
 from cloud.google_api import GoogleApi
 from cloud.kinds import GRANT, POLICIES, Item, last_segments, list_in
+from cloud.search_results import FoundResource
 from contracts.fields import as_mapping
 from contracts.labels import Ownership, owner_of
 

@@ -9,9 +9,9 @@ from datetime import datetime
 from typing import Final
 
 from cloud.capacity import PROVISIONING, Instance, Node, QueuedResource
-from cloud.found import FoundResource
 from cloud.kinds import INSTANCE, NODE, QUEUED, SERVICE, Item
 from cloud.price_file import list_prices
+from cloud.search_results import FoundResource
 from contracts.capacity_states import BILLED, BILLED_STATUSES, GRANTED
 from contracts.fields import as_mapping, as_sequence
 from contracts.run_record import MICROS, Seen

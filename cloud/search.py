@@ -14,11 +14,11 @@ from typing import Final
 
 from cloud.clock import WaitClock
 from cloud.enabled import PAUSE_S, START_LIMIT_S, read_enabled_apis
-from cloud.found import FoundResource, Inventory, ListCall
 from cloud.google_api import GoogleApi, GoogleListError, answer_of, enable_command
 from cloud.google_session import AT_ONCE
 from cloud.grants import PolicyHolder, bindings_of, grants_in
 from cloud.kinds import ACCOUNT, BUCKET, GRANT, KINDS, LOCATIONS, NETWORK, SECRET, Item, Places, ResourceKind, list_in
+from cloud.search_results import FoundResource, Inventory, ListCall
 from contracts.answers import Absent, Answer, Present, Unknown
 from contracts.errors import ScriptError
 from contracts.fields import as_mapping, as_sequence

@@ -12,10 +12,10 @@ from typing import Final, Literal
 from urllib.parse import urlencode
 
 from cloud.capacity import Node
-from cloud.found import FoundResource
 from cloud.google_api import GoogleApi, GoogleListError
 from cloud.kinds import ACCOUNT, INSTANCE, NODE, QUEUED, SERVICE
 from cloud.prices import seen_instance, seen_node, seen_queued, seen_service, usd_per_hour
+from cloud.search_results import FoundResource
 from cloud.tpu_machine import TpuMachine, idle_since
 from contracts.answers import Absent, Present, Unknown
 from contracts.errors import ScriptError

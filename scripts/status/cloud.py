@@ -7,10 +7,10 @@ from typing import Final
 
 from cloud.capacity import NO_SUCH_PLACE, Instance, Node, QueuedResource, capacity_kind, capacity_names
 from cloud.clock import GOOGLE_CLOCK
-from cloud.found import FoundResource
 from cloud.google_api import GoogleApi, GoogleListError, connect, lookup
 from cloud.kinds import ACCOUNT, BUCKET, INSTANCE, NODE, QUEUED, SERVICE, by_name
 from cloud.search import resource_of
+from cloud.search_results import FoundResource
 from cloud.spending import account_of, spending
 from cloud.tpu_machine import TpuMachine, reported
 from contracts.answers import Absent, Present, Unknown

@@ -7,9 +7,9 @@ from itertools import groupby
 from typing import Final
 
 from cloud.capacity import Node
-from cloud.found import FoundResource
 from cloud.kinds import GRANT, INSTANCE, KINDS, NODE, QUEUED, SERVICE, SUBNETWORK
 from cloud.prices import usd_per_hour, usd_so_far
+from cloud.search_results import FoundResource
 from cloud.simulated import is_simulated
 from cloud.spending import SERVING
 from planning.units import number_of

@@ -13,11 +13,11 @@ from typing import Final
 
 from cloud.capacity import capacity_kind, capacity_names
 from cloud.clock import WaitClock
-from cloud.found import FoundResource
 from cloud.google_api import GoogleApi, GoogleListError, answer_of, lookup
 from cloud.grants import PolicyHolder, bindings_of, found_grant, members_of
 from cloud.kinds import BY_TYPE, Item, ResourceKind, by_name
 from cloud.search import resource_of
+from cloud.search_results import FoundResource
 from contracts.answers import Absent, Present, Unknown
 from contracts.errors import ScriptError
 from contracts.fields import as_mapping, as_sequence

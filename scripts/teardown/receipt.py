@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Final
 
 from cloud.deletion import DeletedResource
-from cloud.found import FoundResource, Inventory
 from cloud.google_api import GoogleApi, GoogleListError
 from cloud.prices import usd_per_hour, usd_so_far
+from cloud.search_results import FoundResource, Inventory
 from cloud.simulated import is_simulated
 from contracts.errors import ScriptError
 from contracts.fields import as_mapping, as_sequence

@@ -14,11 +14,11 @@ from typing import Final
 
 from cloud.clock import GOOGLE_CLOCK, WaitClock
 from cloud.deletion import DeletedResource, delete_all
-from cloud.found import FoundResource, Inventory
 from cloud.google_api import GoogleApi, connect
 from cloud.kinds import BUCKET, order_of
 from cloud.search import Scope
 from cloud.search import search as search_cloud
+from cloud.search_results import FoundResource, Inventory
 from cloud.simulated import is_simulated
 from cloud.spending import StackSpending, spending
 from contracts.answers import Absent, Answer, Unknown
