@@ -17,7 +17,7 @@ help:
 
 setup:  ## Install the environment and the Pulumi engine.
 	@test -n "$(PYTHON)" || { echo "setup: no Python 3.11, 3.12 or 3.13 with venv found. Install one, or run: make setup PYTHON=/path/to/python3"; exit 1; }
-	@PYTHONPATH=packages $(PYTHON) -m tools.engine.ahead $(MAKE) --silent $(STAMP)
+	@PYTHONPATH=packages $(PYTHON) -m tools.engine.concurrent_build $(MAKE) --silent $(STAMP)
 	@.venv/bin/python -m tools.link
 	@.venv/bin/python -m tools.engine
 
