@@ -29,9 +29,9 @@ from vm_agent.cloud import CONNECTION_ERRORS, DIRECT, MetadataClient, read_secre
 from vm_agent.confinement import Container, accelerator_devices, confined, is_device_error, privileged
 from vm_agent.containers import ContainerState, container_log, container_state, remove_container
 from vm_agent.follow import LatestDocument
-from vm_agent.kept import Assignment, KeptState
 from vm_agent.metadata_guard import MetadataGuard
 from vm_agent.publishing import PhasePublisher
+from vm_agent.stored_state import Assignment, StoredState
 
 RUNNING_METRIC = "vllm:num_requests_running"
 IDLE_METRICS = (RUNNING_METRIC, "vllm:num_requests_waiting")
@@ -50,7 +50,7 @@ class ContainerForm:
 
     latest: LatestDocument
     publisher: PhasePublisher
-    kept: KeptState
+    stored: StoredState
     guard: MetadataGuard
     started: "Container | None" = None
 
@@ -82,7 +82,7 @@ class ContainerForm:
         if is_running or not is_device_error([*container_log(), str(problem)]):
             return problem
         text = f"{problem} The confined server could not use the accelerator: {SET_PRIVILEGED}."
-        return ServingError(text, problem.log_lines, retry=bool(self.kept.documents()))
+        return ServingError(text, problem.log_lines, retry=bool(self.stored.documents()))
 
     def adopt(self, state: ContainerState) -> None:
         """Publish the form of a container that an earlier agent started."""
@@ -150,7 +150,7 @@ class ServerLoad:
 class RunningServer:
     """Client of the server on this machine."""
 
-    kept: KeptState
+    stored: StoredState
     latest: LatestDocument
     secrets: KnownSecrets
     loopback: str = field(default_factory=lambda: environment_variable("GEMMA_SERVING_LOOPBACK", "127.0.0.1"))
@@ -171,7 +171,7 @@ class RunningServer:
 
         Return immediately for a server that drains on its own.
         """
-        served = self.kept.find(state.text_hash)
+        served = self.stored.find(state.text_hash)
         if state.drain_s or served is None:
             return
         deadline = time.monotonic() + limit_s

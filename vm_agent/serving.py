@@ -49,12 +49,20 @@ from vm_agent.containers import (
     waiting_phase,
 )
 from vm_agent.follow import LatestDocument
-from vm_agent.kept import IMAGE_KIND, AgentPacing, Assignment, FailedChange, GoodDocument, KeptState, fetched_by
 from vm_agent.metadata_guard import MetadataGuard
 from vm_agent.prefetch import HubFetch
 from vm_agent.publishing import LogFollower, PhasePublisher
 from vm_agent.running_server import RUN_ENDS, ContainerForm, IdleTime, KnownSecrets, RunEnd, RunningServer
 from vm_agent.shipping import LogShipper
+from vm_agent.stored_state import (
+    IMAGE_KIND,
+    AgentPacing,
+    Assignment,
+    FailedChange,
+    GoodDocument,
+    StoredState,
+    fetched_by,
+)
 from vm_agent.weights import WeightsCopy, remove_copy
 
 
@@ -93,13 +101,13 @@ class Agent:
         self.publisher = publisher
         self.shipper = shipper
         self.pacing = pacing or AgentPacing()
-        self.kept = KeptState()
+        self.stored = StoredState()
         self.secrets = KnownSecrets(metadata, publisher)
-        self.server = RunningServer(self.kept, latest, self.secrets)
+        self.server = RunningServer(self.stored, latest, self.secrets)
         self.run_end = RunEnd(latest, publisher, self.server)
         self.idle = IdleTime(publisher)
         self.guard = MetadataGuard(metadata)
-        self.form = ContainerForm(latest, publisher, self.kept, self.guard)
+        self.form = ContainerForm(latest, publisher, self.stored, self.guard)
         self.programs = CompiledPrograms(metadata, publisher)
         self._ready_at: float | None = None
         self._began_s = 0.0  # of the assignment's attempts
@@ -120,21 +128,21 @@ class Agent:
                 self.serve(version, text)
             except SupersededError:
                 log("A newer document has arrived.")
-                self.kept.forget_trial()
+                self.stored.forget_trial()
 
     def serve(self, version: int, text: str | None) -> None:
         """Serve one document, until no further attempt can succeed. Raises SupersededError."""
         if text is None:
             self.publisher.publish(STARTING, "", f"waiting for the metadata key {DOCUMENT_METADATA_KEY}")
             return
-        text_hash, failed = document_hash(text), self.kept.failed
+        text_hash, failed = document_hash(text), self.stored.failed
         if self.run_end.is_soon():
             self.run_end.end_server(text_hash)
             return
         if failed and (failed.text_hash, failed.limits) == (text_hash, self.latest.limits_name()):
             self._roll_back(version, failed)  # it failed before this agent started
             return
-        self.kept.forget_pause(self.publisher, text_hash)
+        self.stored.forget_pause(self.publisher, text_hash)
         self.publisher.publish(STARTING, text_hash)
         self.publisher.set_fact(RESTART_KEY, self.latest.restart() or "")  # after the phase, which now belongs to it
         try:
@@ -149,32 +157,32 @@ class Agent:
         """Serve the previous document with the failed one's API key, or publish that nothing serves."""
         text_hash = document_hash(text)
         self.latest.give_up(version)
-        self.kept.end_probation(text_hash)
-        back = self.kept.back
+        self.stored.end_probation(text_hash)
+        back = self.stored.back
         if back is None or back.text_hash == text_hash:
             self.publisher.publish(FAILED, text_hash, detail)
             return
         limits = self.latest.limits_name()
         failed = FailedChange(text_hash, limits, self.publisher.remove_secrets(f"{detail}{self._rotate_api_key(text)}"))
-        self.kept.keep_failed(failed)
+        self.stored.keep_failed(failed)
         self._roll_back(version, failed)
 
     def _rotate_api_key(self, text: str) -> str:
         """Set the failed document's API key in the rollback documents. Return a sentence about it."""
         version = api_key_of(text)
-        if version is None or not self.kept.has_other_api_key(version):
+        if version is None or not self.stored.has_other_api_key(version):
             return ""
         try:
             self.secrets.read(version)
         except ServingError as error:
             if error.status == HTTPStatus.NOT_FOUND:
                 return f" {version} does not exist, so the API key was not rotated. The previous key remains valid."
-        self.kept.rotate_api_key(version)
+        self.stored.rotate_api_key(version)
         return f" The previous document serves with the new API key, {version}."
 
     def _roll_back(self, version: int, failed: FailedChange) -> None:
         self.latest.give_up(version)
-        back = self.kept.back
+        back = self.stored.back
         if back is None:
             self.publisher.publish(FAILED, failed.text_hash, failed.detail)
             return
@@ -191,7 +199,7 @@ class Agent:
                 self.run_end.end_server(assignment.asked_hash)
                 return
             problem = self.form.explained(problem, was_ready=self._ready_at is not None)
-            if self.kept.is_on_probation(assignment):
+            if self.stored.is_on_probation(assignment):
                 attempts.restarts = max(attempts.restarts, self._restarts(assignment))
             elif self._ready_at is not None and time.monotonic() - self._ready_at > self.pacing.steady_s:
                 attempts.restarts = 0
@@ -220,7 +228,7 @@ class Agent:
         - Another problem: one of the restarts that are left, or none.
         A trial that has stopped the old server gets only its restarts, because nothing serves.
         """
-        if not problem.retry or (self.kept.is_trial(assignment) and self._is_over_budget(assignment)):
+        if not problem.retry or (self.stored.is_trial(assignment) and self._is_over_budget(assignment)):
             return None
         delays_s, is_paused = self._delays_s(assignment)
         waiting = "" if is_paused else self._waiting_phase(assignment, problem)
@@ -243,10 +251,10 @@ class Agent:
         No rotation of the API key waits, because the server with the former key may still run.
         """
         key = assignment.document.secret_environment.get(API_KEY_VARIABLE, "")
-        rotates = self.kept.is_trial(assignment) and self.kept.has_other_api_key(key)
+        rotates = self.stored.is_trial(assignment) and self.stored.has_other_api_key(key)
         if rotates or (assignment.failed is not None and problem.waits_for == RETRYING):
             return ""
-        if problem.waits_for or self._ready_at is not None or self.kept.is_on_probation(assignment):
+        if problem.waits_for or self._ready_at is not None or self.stored.is_on_probation(assignment):
             return problem.waits_for
         with suppress(ServingError):
             state = container_state()
@@ -282,7 +290,7 @@ class Agent:
     def _attempt(self, assignment: Assignment) -> ServingError:
         """Serve until the server stops or cannot be started. Return the error."""
         self._ready_at, self.form.started = None, None
-        if self.kept.is_on_probation(assignment):
+        if self.stored.is_on_probation(assignment):
             self._began_s = time.monotonic()  # each of its starts gets the full time
         try:
             self._serve_once(assignment)
@@ -295,17 +303,17 @@ class Agent:
 
     def _finally(self, assignment: Assignment, detail: str) -> None:
         """Publish that no further attempt can succeed, or roll back to the previous document."""
-        failed, probation = assignment.failed, self.kept.probation
-        if probation is not None and self.kept.is_on_probation(assignment):
+        failed, probation = assignment.failed, self.stored.probation
+        if probation is not None and self.stored.is_on_probation(assignment):
             detail = f"{detail} It was ready before; this was start {probation.starts} of its probation."
         if failed is None:
             self._give_up(assignment.version, assignment.text, detail)
             return
         text = f"{failed.detail}\nThe previous document {assignment.text_hash[:12]} does not start either: {detail}"
-        if self.kept.is_on_probation(assignment):
-            self.kept.end_probation(assignment.text_hash)
-            self.kept.keep_failed(FailedChange(failed.text_hash, failed.limits, self.publisher.remove_secrets(text)))
-            self._roll_back(assignment.version, self.kept.failed or failed)
+        if self.stored.is_on_probation(assignment):
+            self.stored.end_probation(assignment.text_hash)
+            self.stored.keep_failed(FailedChange(failed.text_hash, failed.limits, self.publisher.remove_secrets(text)))
+            self._roll_back(assignment.version, self.stored.failed or failed)
             return
         self.publisher.publish(FAILED, failed.text_hash, f"{text}{self._without_old_secrets(assignment)}")
 
@@ -361,9 +369,9 @@ class Agent:
 
     def _replace(self, assignment: Assignment, state: "ContainerState | None") -> float:
         """Fetch the assignment's image and weights, and replace the server. Return its drain in seconds."""
-        starts = self.kept.starts(assignment, self.latest.limits_name())
-        is_on_probation = self.kept.is_on_probation(assignment)
-        is_counted = is_on_probation or self.kept.is_trial(assignment)
+        starts = self.stored.starts(assignment, self.latest.limits_name())
+        is_on_probation = self.stored.is_on_probation(assignment)
+        is_counted = is_on_probation or self.stored.is_trial(assignment)
         is_asked = is_on_probation and state and state.running and self._is_asked_to_restart(state)
         if starts and (is_asked or self._docker_left):
             starts, is_counted = 0, False  # a stop on request, or with docker, proves nothing about the document
@@ -381,13 +389,13 @@ class Agent:
             self.server.wait_until_idle(state, limits.drain_s, assignment.version)
             if self.latest.is_newer_than(assignment.version):
                 raise SupersededError
-            self.kept.begin_pause(self.publisher)
+            self.stored.begin_pause(self.publisher)
         self.publisher.set_fact(SERVING_HASH_KEY, "")
         remove_container()
         if not has_models:
             remove_other_models(assignment.document)
         if is_counted:
-            self.kept.keep_start(assignment, self.latest.limits_name())
+            self.stored.keep_start(assignment, self.latest.limits_name())
         drain_s = self._drain_s(assignment)
         self.form.started = self.form.choose(assignment)
         self.publisher.set_fact(CONTAINER_KEY, self.form.started.words)
@@ -425,9 +433,9 @@ class Agent:
         """Pull the image and fetch the weights, secrets, programs and models."""
         document = assignment.document
         is_back = assignment.failed is not None
-        back = self.kept.back
-        self.kept.note_fetched(document)
-        is_trial = self.kept.is_trial(assignment)
+        back = self.stored.back
+        self.stored.note_fetched(document)
+        is_trial = self.stored.is_trial(assignment)
         if is_trial:
             self._remove_others(document)
 
@@ -463,21 +471,21 @@ class Agent:
 
     def _remove_others(self, document: ServingDocument) -> None:
         """Delete images and weights that neither this document nor the rollback documents need."""
-        documents = (document, *(kept.document for kept in self.kept.documents()))
+        documents = (document, *(kept.document for kept in self.stored.documents()))
         needed = {name for one in documents for name in fetched_by(one)}
-        for name, kind in tuple(self.kept.fetched.items()):
+        for name, kind in tuple(self.stored.fetched.items()):
             if name not in needed and (remove_image(name) if kind == IMAGE_KIND else remove_copy(name, needed)):
-                del self.kept.fetched[name]
-        self.kept.write()
+                del self.stored.fetched[name]
+        self.stored.write()
 
     def _restarts(self, assignment: Assignment) -> int:
         """Return the restarts used. On probation, the start that became ready is none."""
-        starts = self.kept.starts(assignment, self.latest.limits_name())
-        return starts - (1 if self.kept.is_on_probation(assignment) else 0)
+        starts = self.stored.starts(assignment, self.latest.limits_name())
+        return starts - (1 if self.stored.is_on_probation(assignment) else 0)
 
     def _is_over_budget(self, assignment: Assignment) -> bool:
         """Return whether the time of a change that can be rolled back is over."""
-        can_roll_back = self.kept.is_trial(assignment) or self.kept.is_on_probation(assignment)
+        can_roll_back = self.stored.is_trial(assignment) or self.stored.is_on_probation(assignment)
         return can_roll_back and time.monotonic() - self._began_s > self.latest.limits().ready_timeout_s
 
     def _over_budget(self) -> ServingError:
@@ -486,9 +494,9 @@ class Agent:
 
     def _delays_s(self, assignment: Assignment) -> "tuple[tuple[float, ...], bool]":
         """Return the delays before the next attempts, and whether a trial has stopped the old server."""
-        if self.kept.is_on_probation(assignment):
+        if self.stored.is_on_probation(assignment):
             return self.pacing.probation_delays_s, False
-        if not self.kept.is_trial(assignment):
+        if not self.stored.is_trial(assignment):
             return self.pacing.restart_delays_s, False
         try:
             state = container_state()
@@ -508,7 +516,7 @@ class Agent:
     def _drain_s(self, assignment: Assignment) -> float:
         """Return how long the assignment's server can drain on its own."""
         if assignment.failed is not None:
-            back = self.kept.find(assignment.text_hash)
+            back = self.stored.find(assignment.text_hash)
             return float(back.drain_s) if back else 0.0
         limits = self.latest.limits()
         return limits.drain_s if limits.shutdown_flag else 0.0
@@ -566,21 +574,21 @@ class Agent:
     def _take_ready(self, assignment: Assignment, drain_s: float) -> None:
         """Publish that the server responds, and store its document. The phase is last."""
         self.publisher.set_fact(SERVING_HASH_KEY, assignment.text_hash)
-        self.kept.end_pause(self.publisher, assignment.asked_hash)
-        before = self.kept.documents()
+        self.stored.end_pause(self.publisher, assignment.asked_hash)
+        before = self.stored.documents()
         if assignment.failed is None:
             ready = GoodDocument(assignment.text, assignment.document.image, f"{drain_s:g}")
-            if self.kept.failed is not None or self.kept.back != ready:
-                self.kept.keep_ready(ready)
-        if self.kept.is_on_probation(assignment) and self._has_passed(assignment.document):
+            if self.stored.failed is not None or self.stored.back != ready:
+                self.stored.keep_ready(ready)
+        if self.stored.is_on_probation(assignment) and self._has_passed(assignment.document):
             log(f"Document {assignment.text_hash[:12]} passed its probation.")
-            self.kept.pass_probation()
-        is_new = self.kept.documents() != before
+            self.stored.pass_probation()
+        is_new = self.stored.documents() != before
         if is_new:
-            remove_other_models(*(kept.document for kept in self.kept.documents()))
-        former = self.kept.good if self.kept.probation else None
+            remove_other_models(*(kept.document for kept in self.stored.documents()))
+        former = self.stored.good if self.stored.probation else None
         self.publisher.set_fact(FORMER_HASH_KEY, former.text_hash if former else "")
-        self.kept.write()
+        self.stored.write()
         assignment.publish(self.publisher, READY)
         if is_new:
             self._remove_others(assignment.document)

@@ -10,8 +10,8 @@ import pytest
 
 from tests.vm_agent.machine import IMAGE, Machine, document
 from vm_agent.cloud import MetadataClient
-from vm_agent.kept import FailedChange, GoodDocument, KeptState, Probation, Trial
 from vm_agent.publishing import PhasePublisher
+from vm_agent.stored_state import FailedChange, GoodDocument, Probation, StoredState, Trial
 
 GOOD = GoodDocument(document(8000), IMAGE, "40", '{"VLLM_API_KEY": "projects/p/secrets/s/versions/2"}')
 READY = GoodDocument(document(8001), IMAGE)
@@ -36,17 +36,17 @@ class Entries:
 
 def stored(folder: Path) -> dict[str, Any]:
     """Write a state with all entries. Return its content."""
-    state = KeptState(folder)
+    state = StoredState(folder)
     state.good, state.probation, state.failed, state.trial = GOOD, PROBATION, FAILED, TRIAL
     state.fetched, state.pause_began_at = dict(FETCHED), BEGAN
     state.write()
     return json.loads((folder / "state.json").read_text())
 
 
-def read(folder: Path, content: object) -> tuple[Entries, KeptState]:
+def read(folder: Path, content: object) -> tuple[Entries, StoredState]:
     """Return the state that an agent reads from this content."""
     (folder / "state.json").write_text(json.dumps(content))
-    state = KeptState(folder)
+    state = StoredState(folder)
     seen = Entries(state.good, state.probation, state.failed, state.trial, tuple(state.fetched), state.pause_began_at)
     return seen, state
 
@@ -107,7 +107,7 @@ def test_one_bad_entry_is_absent_named_and_alone(
     assert len(said) == 1, said
     assert f"`{name}`" in said[0]
     state.write()
-    again = KeptState(tmp_path)
+    again = StoredState(tmp_path)
     assert (again.good, again.probation, again.failed) == (expected.good, expected.probation, expected.failed)
     assert "cannot be read" not in capsys.readouterr().err, "the next agent reads what this one wrote"
 
@@ -138,7 +138,7 @@ def test_a_file_that_is_no_json_object_is_absent(
 ):
     stored(tmp_path)
     damage(tmp_path / "state.json")
-    state = KeptState(tmp_path)
+    state = StoredState(tmp_path)
     assert (state.back, state.failed, state.trial, state.fetched) == (None, None, None, {})
     assert capsys.readouterr().err.count("cannot be read") == 1
 

@@ -141,7 +141,7 @@ class Assignment:
 
 
 @dataclass
-class KeptState:
+class StoredState:
     """One small file on the boot disk, without secrets, and its content in memory, so a full disk has no effect before a restart."""
 
     folder: Path = field(default_factory=lambda: Path(environment_variable(STATE_FOLDER_VARIABLE, STATE_FOLDER)))
