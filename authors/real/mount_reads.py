@@ -118,7 +118,7 @@ def _streamer(home: RealHome) -> Path:
     folder = home.folder / "streamer"
     if not (folder / "runai_model_streamer_gcs").is_dir():
         home.get(Need(what="the Run:ai streamer for Cloud Storage", where=str(folder), disk_gib=0.1, takes_s=10))
-        python = str(home.oracle.programs / "python")
+        python = str(home.real_vllm.programs / "python")
         words = ["--python", python, "--target", str(folder), "--no-deps", "--require-hashes", "-r", str(_REQUIREMENTS)]
         done = run([str(Path(sys.executable).with_name("uv")), "pip", "install", "--quiet", *words], limit_s=600)
         if done.returncode:

@@ -10,7 +10,7 @@ from typing import Any, Final, TypeVar
 
 from aiohttp import ClientSession, ClientTimeout, StreamReader, hdrs, web
 
-from authors.oracle.server import HOST
+from authors.real_vllm.server import HOST
 
 _CHUNK_BYTES: Final = 256 * 1024
 _LIMIT_S: Final = 30.0

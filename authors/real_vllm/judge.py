@@ -28,11 +28,11 @@ CONFIDENCE: Final = 0.95
 FEWEST_ROUNDS: Final = 6
 """Minimum rounds. With fewer, no interval of order statistics has 95 % confidence: 1 - 2 / 2^5 is 0.9375."""
 
-OracleVerdict = Literal["agrees", "differs", "inconclusive"]
+RealVllmVerdict = Literal["agrees", "differs", "inconclusive"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class OraclePart:
+class RealVllmPart:
     """Result of one part: lines of Markdown, and the faults as sentences."""
 
     lines: Sequence[str]
@@ -40,7 +40,7 @@ class OraclePart:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class OracleRun:
+class RealVllmRun:
     """One run of a tool: its metrics, and the server's counts for it."""
 
     requests: int
@@ -88,7 +88,7 @@ class RatioInterval:
     low: float
     high: float
     share: float
-    verdict: OracleVerdict
+    verdict: RealVllmVerdict
 
     def __str__(self) -> str:
         """Return the interval as percentages of difference."""
@@ -100,7 +100,7 @@ class RatioInterval:
         return f"{self} | {self.verdict} ({self.share:.0%})"
 
 
-def in_terms_of_the_server(run: OracleRun) -> dict[str, float]:
+def in_terms_of_the_server(run: RealVllmRun) -> dict[str, float]:
     """Return the run's metrics divided by the server's histogram values for the same requests.
 
     The throughput becomes the mean number of requests in flight, which equals rate x time in the system (Little's law).
@@ -125,7 +125,7 @@ def ratio_interval(ratios: Sequence[float], share: float) -> RatioInterval:
     rank = _rank(len(ordered))
     low, high = (ordered[rank], ordered[-1 - rank]) if rank >= 0 else (0.0, math.inf)
     least, most = 1 / (1 + share), 1 + share
-    verdict: OracleVerdict = "inconclusive"
+    verdict: RealVllmVerdict = "inconclusive"
     if least <= low and high <= most:
         verdict = "agrees"
     elif high < least or low > most:
@@ -139,7 +139,7 @@ def _rank(count: int) -> int:
     return sum(share <= 1 - CONFIDENCE for share in outside) - 1
 
 
-def compare_point(point: str, rounds: Sequence[tuple[OracleRun, OracleRun]]) -> list[FigureComparison]:
+def compare_point(point: str, rounds: Sequence[tuple[RealVllmRun, RealVllmRun]]) -> list[FigureComparison]:
     """Compare our runs with theirs, by metric."""
     divided = [(in_terms_of_the_server(ours), in_terms_of_the_server(theirs)) for ours, theirs in rounds]
     compared: list[FigureComparison] = []
@@ -167,7 +167,7 @@ def compare_point(point: str, rounds: Sequence[tuple[OracleRun, OracleRun]]) -> 
     return compared
 
 
-def count_faults(point: str, asked: Mapping[str, int], rounds: Sequence[tuple[OracleRun, OracleRun]]) -> list[str]:
+def count_faults(point: str, asked: Mapping[str, int], rounds: Sequence[tuple[RealVllmRun, RealVllmRun]]) -> list[str]:
     """Return every count of requests or tokens that differs from the requested one or the server's.
 
     `asked` contains `requests`, `input_tokens` and `output_tokens` of the whole point.
