@@ -88,7 +88,7 @@ class Seen:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Use:
+class RunUse:
     """Cost of one run, and its source."""
 
     run: RecordedRun
@@ -135,12 +135,12 @@ class RunRecord:
         runs = ",".join(run.text() for run in self.runs)
         return " ".join([*others, f"{RUNS_WORD}={self.since_s}/{self.spent_micros}/{runs}"])
 
-    def uses(self, seen: Sequence[Seen], now_s: int) -> Sequence[Use]:
+    def uses(self, seen: Sequence[Seen], now_s: int) -> Sequence[RunUse]:
         """Return the cost of each run: those in the record, then those that only Google shows."""
         pairs, left = _matched(self.runs, seen)
         every = [*pairs, *((one.run, one) for one in left)]
         ends = [run.end_s(now_s) if one is None else one.end_s(run, now_s) for run, one in every]
-        return [Use(run=run, end_s=end_s, seen=one) for (run, one), end_s in zip(every, ends, strict=True)]
+        return [RunUse(run=run, end_s=end_s, seen=one) for (run, one), end_s in zip(every, ends, strict=True)]
 
     def first_start_s(self, seen: Sequence[Seen]) -> int | None:
         """Return the start of the stack's first machine or service, or None."""

@@ -105,7 +105,7 @@ class FailedChange:
 
 
 @dataclass(frozen=True)
-class Trial:
+class DocumentTrial:
     """A document that was never ready, with its limits and the number of server starts."""
 
     text_hash: str
@@ -150,7 +150,7 @@ class StoredState:
     """Last document that passed its probation. The first document of a machine needs none."""
     probation: "Probation | None" = None
     failed: "FailedChange | None" = None
-    trial: "Trial | None" = None
+    trial: "DocumentTrial | None" = None
     pause_began_at: str = ""
     paused_for: str = ""
     """Hash of the document whose pause ended, empty if the guest attributes have no pause, or UNKNOWN_PAUSE."""
@@ -308,7 +308,7 @@ class StoredState:
         if self.probation is not None and self.is_on_probation(assignment):
             self.probation = replace(self.probation, starts=self.probation.starts + 1)
         else:
-            self.trial = Trial(assignment.text_hash, limits, self.starts(assignment, limits) + 1)
+            self.trial = DocumentTrial(assignment.text_hash, limits, self.starts(assignment, limits) + 1)
             self._take_secrets(assignment.document.secret_environment)
         self.write()
 
@@ -426,12 +426,12 @@ def optional_failed_change(raw: object) -> "FailedChange | None":
     return None if raw is None else FailedChange(**texts(raw))
 
 
-def optional_trial(raw: object) -> "Trial | None":
+def optional_trial(raw: object) -> "DocumentTrial | None":
     """Return a stored trial, or None. Raises KeyError, TypeError and ValueError for another value."""
     if raw is None:
         return None
     entries = json_object(raw)
-    return Trial(text_value(entries["text_hash"]), text_value(entries["limits"]), count(entries["starts"]))
+    return DocumentTrial(text_value(entries["text_hash"]), text_value(entries["limits"]), count(entries["starts"]))
 
 
 def fetched_kinds(raw: object) -> "dict[str, str]":

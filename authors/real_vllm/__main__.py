@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
-from authors.real_vllm.bench import POINTS, Bench, measure_point
+from authors.real_vllm.bench import POINTS, BenchMeasurement, measure_point
 from authors.real_vllm.environment import DEFAULT_FOLDER, RealVllmError, RealVllmHome, prepare, say
 from authors.real_vllm.exposure import check_exposure
 from authors.real_vllm.judge import FEWEST_ROUNDS, RealVllmPart
@@ -74,7 +74,7 @@ def run_comparison(options: argparse.Namespace) -> tuple[str, Sequence[str]]:
 def measured(home: RealVllmHome, cores: RealVllmCores, rounds: int, names: Sequence[str]) -> list[RealVllmPart]:
     """Run the chat, the smoke checks and the points. Raises RealVllmError."""
     with running_server(home, cores, "server") as url:
-        bench = Bench(home=home, url=url, cores=cores)
+        bench = BenchMeasurement(home=home, url=url, cores=cores)
         chat = check_chat(home, url, cores)
         smoke = check_smoke(home, url, cores, "smoke")
         points = [measure_point(point, rounds, bench.ours, bench.theirs) for point in POINTS if point.name in names]

@@ -128,7 +128,7 @@ def _table(rows: Sequence[FigureComparison]) -> list[str]:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Bench:
+class BenchMeasurement:
     """Location and settings of a measurement."""
 
     home: RealVllmHome

@@ -95,7 +95,7 @@ def stage(plan: CopyPlan, on_file: OnFile, on_bytes: OnBytes) -> StagingOutcome:
     missing = [file for file in files if file.name not in done]
     if missing:
         withdraw_manifest(target, plan.prefix)
-    for copied in copy.copied(missing, _Progress("copying", missing, on_bytes)):
+    for copied in copy.copied(missing, _CopyProgress("copying", missing, on_bytes)):
         done[copied.name] = copied
         on_file(copied, True)
     digest = write_manifest(target, plan.prefix, plan.source.revision, [done[file.name] for file in files])
@@ -111,7 +111,7 @@ def stage(plan: CopyPlan, on_file: OnFile, on_bytes: OnBytes) -> StagingOutcome:
     )
 
 
-class _Progress:
+class _CopyProgress:
     """Bytes that are done so far. Several threads add to them."""
 
     def __init__(self, work: str, files: Sequence[SourceFile], on_bytes: OnBytes) -> None:
@@ -157,7 +157,7 @@ def _hashed(plan: CopyPlan, on_bytes: OnBytes) -> Sequence[SourceFile]:
     if isinstance(source, BucketSource):
         return files
     unknown = [file for file in files if file.sha256 is None]
-    progress = _Progress("hashing", unknown, on_bytes)
+    progress = _CopyProgress("hashing", unknown, on_bytes)
 
     def read(file: SourceFile) -> SourceFile:
         reading = _Reading(file)
@@ -186,7 +186,7 @@ class _Copy:
         same = file.sha256 in {None, found.sha256} and file.crc32c in {None, found.crc32c}
         return replace(file, crc32c=found.crc32c) if same else None
 
-    def copied(self, files: Sequence[SourceFile], progress: _Progress) -> Iterator[SourceFile]:
+    def copied(self, files: Sequence[SourceFile], progress: _CopyProgress) -> Iterator[SourceFile]:
         """Copy files and yield each when it is complete."""
         source, workers = self._plan.source, self._plan.workers
         if isinstance(source, BucketSource):
@@ -207,7 +207,7 @@ class _Copy:
                 yield replace(part.file, crc32c=whole.crc32c)
 
     def _carried(
-        self, source: FolderSource | HubSource, part: FilePart, progress: _Progress
+        self, source: FolderSource | HubSource, part: FilePart, progress: _CopyProgress
     ) -> tuple[bytes, FilePart, BucketObject]:
         """Read a part, and write it unless the bucket already has these bytes."""
         data = source.read(part.file, part.start, part.end)
@@ -254,7 +254,7 @@ class _Copy:
         name = self._part_name(file, start, end)
         return self._plan.target.compose(name, members, replaced=self._parts.get(name))
 
-    def _rewritten(self, source: BucketSource, file: SourceFile, progress: _Progress) -> SourceFile:
+    def _rewritten(self, source: BucketSource, file: SourceFile, progress: _CopyProgress) -> SourceFile:
         """Copy a file of another bucket within Google. Raises ScriptError."""
         name = self._name(file)
         origin, replaced = source.objects[file.name], self._present.get(name)

@@ -17,7 +17,7 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
-from loadtest.command_line import Parser, add_options, read_options
+from loadtest.command_line import OptionParser, add_options, read_options
 from loadtest.errors import SweepError
 from loadtest.options import CompareOptions, LoadTestOptions, ReportFolders
 from loadtest.progress import say
@@ -42,7 +42,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if run is not measure:
         program = f"{program} {words.pop(0)}"
         help_text = run.__doc__ or ""
-    parser = Parser(
+    parser = OptionParser(
         prog=program,
         description=help_text,
         epilog=ENDINGS,

@@ -69,7 +69,7 @@ class FigureChange:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Comparison:
+class SweepComparison:
     """Changes between two sweeps."""
 
     before: str
@@ -129,7 +129,7 @@ def _grouped(folder: Path) -> Groups:
     return found
 
 
-def compare_folders(before: Path, after: Path, *, threshold: float, confidence: float) -> Comparison:
+def compare_folders(before: Path, after: Path, *, threshold: float, confidence: float) -> SweepComparison:
     """Compare the points that both folders have.
 
     `threshold` is the share by which a metric may get worse, `confidence` the joint confidence of all intervals. Raises SweepError if a
@@ -153,7 +153,7 @@ def compare_folders(before: Path, after: Path, *, threshold: float, confidence: 
             change = _change(name, metric, (first[name], second[name]), (threshold, error), spread)
             if change is not None:
                 changes.append(change)
-    return Comparison(
+    return SweepComparison(
         before=str(before),
         after=str(after),
         threshold=threshold,
@@ -296,7 +296,7 @@ def change_verdict(gain: float, low: float, high: float, *, threshold: float) ->
     return CANNOT_TELL
 
 
-def verdict_counts(comparison: Comparison) -> tuple[str, str]:
+def verdict_counts(comparison: SweepComparison) -> tuple[str, str]:
     """Return the number of metrics that got worse, and the rest of the verdict. If nothing was compared, both are about that."""
     if comparison.compared_nothing:
         return "NOT COMPARED", f"because {_why_nothing(comparison)}."
@@ -315,7 +315,7 @@ def verdict_counts(comparison: Comparison) -> tuple[str, str]:
 _SAID: Final[tuple[ChangeVerdict, ...]] = ("worse", "better", CANNOT_TELL)
 
 
-def _why_nothing(comparison: Comparison) -> str:
+def _why_nothing(comparison: SweepComparison) -> str:
     """Return why nothing was compared, with the points of both sweeps."""
     common = len(comparison.points_before) - len(comparison.missing)
     if common and len(comparison.invalid) == common:
@@ -335,14 +335,14 @@ def _named(points: Sequence[str]) -> str:
     return f"{named} | {more} more" if more > 0 else named
 
 
-def missing_note(comparison: Comparison) -> str:
+def missing_note(comparison: SweepComparison) -> str:
     """Return the sentence about points of BEFORE that AFTER does not have; empty if it has all."""
     if not comparison.missing:
         return ""
     return f"Missing in {comparison.after}: {_named(comparison.missing)}."
 
 
-def basis_note(comparison: Comparison) -> str:
+def basis_note(comparison: SweepComparison) -> str:
     """Return why metrics have no verdict, and the option that helps, or an empty string."""
     opened = [change for change in comparison.changes if change.verdict == CANNOT_TELL]
     if not opened:
@@ -355,7 +355,7 @@ def basis_note(comparison: Comparison) -> str:
     return f"{len(opened)} of {len(comparison.changes)} intervals are too wide for a verdict: measure with more --repeats or --requests."
 
 
-def comparison_json(comparison: Comparison) -> dict[str, Any]:
+def comparison_json(comparison: SweepComparison) -> dict[str, Any]:
     """Return the comparison as JSON types. An infinite bound becomes null."""
     changes = [
         {
@@ -374,7 +374,7 @@ def comparison_json(comparison: Comparison) -> dict[str, Any]:
     }
 
 
-def comparison_sentence(comparison: Comparison) -> str:
+def comparison_sentence(comparison: SweepComparison) -> str:
     """Return the verdict as one sentence."""
     first, rest = verdict_counts(comparison)
     return f"{first}, {rest}"

@@ -51,7 +51,7 @@ SLOW: Final[Mapping[str, str]] = {
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Answer:
+class VerdictAnswer:
     """One question with its answer."""
 
     question: str
@@ -64,7 +64,7 @@ _Found: TypeAlias = tuple[str, bool]
 """An answer, and whether it is known."""
 
 
-def answers_of(case: Case) -> tuple[Answer, ...]:
+def answers_of(case: Case) -> tuple[VerdictAnswer, ...]:
     """Return the answers, in the order of QUESTIONS."""
     found = (
         _saturated(case),
@@ -79,7 +79,7 @@ def answers_of(case: Case) -> tuple[Answer, ...]:
         (_next(case), True),
     )
     return tuple(
-        Answer(question=question, answer=answer, known=known)
+        VerdictAnswer(question=question, answer=answer, known=known)
         for question, (answer, known) in zip(QUESTIONS, found, strict=True)
     )
 

@@ -9,7 +9,7 @@ from loadtest.bottleneck import Bottleneck, LimitName, bottleneck_of
 from loadtest.client.json_values import as_list, as_mapping
 from loadtest.loads import (
     NAMES,
-    Load,
+    MeasuredLoad,
     Shape,
     best_of,
     distances,
@@ -45,18 +45,18 @@ class Case:
     """Evidence of a sweep."""
 
     run: Run
-    loads: Sequence[Load]
+    loads: Sequence[MeasuredLoad]
     objective: Objective | None
     share: float
-    best: Load | None
-    missed: Load | None
+    best: MeasuredLoad | None
+    missed: MeasuredLoad | None
     shape: Shape | None
     bottleneck: Bottleneck
     plan: PlanMatch | None
     plan_level: PlanMatch | None
 
     @property
-    def shown(self) -> Load | None:
+    def shown(self) -> MeasuredLoad | None:
         """Load whose figures are shown: the best one, or the one that misses the limits."""
         return self.best or self.missed
 
@@ -88,21 +88,25 @@ def case_of(run: Run, results: Sequence[Run]) -> Case:
 
 
 def _first_missed(
-    valid: Sequence[Load], shape: Shape | None, best: Load | None, objective: Objective | None, share: float
-) -> Load | None:
+    valid: Sequence[MeasuredLoad],
+    shape: Shape | None,
+    best: MeasuredLoad | None,
+    objective: Objective | None,
+    share: float,
+) -> MeasuredLoad | None:
     if objective is None:
         return None
     above = [load for load in valid if load.shape == shape and (best is None or load.level > best.level)]
     return next((load for load in above if good_share(load.results) < share), None)
 
 
-def _output_match(load: Load | None) -> PlanMatch | None:
+def _output_match(load: MeasuredLoad | None) -> PlanMatch | None:
     if load is None:
         return None
     return _match(as_mapping(load.results[0].get("forecast")).get("output_throughput"), load.output_tok_per_s)
 
 
-def _level_match(run: Run, shape: Shape | None, best: Load | None) -> PlanMatch | None:
+def _level_match(run: Run, shape: Shape | None, best: MeasuredLoad | None) -> PlanMatch | None:
     """Return the best load within the limits against the forecast of its shape."""
     level = best.level if best is not None else 0.0
     for row in map(as_mapping, as_list(run.get("forecast_levels"))):
@@ -125,7 +129,7 @@ def _match(band: object, measured: float) -> PlanMatch | None:
     return PlanMatch(**numbers, measured=round(measured, 4))
 
 
-def worst_latency(load: Load, objective: Objective, share: float) -> tuple[str, float]:
+def worst_latency(load: MeasuredLoad, objective: Objective, share: float) -> tuple[str, float]:
     """Return the latency that is farthest above its limit, and its relative distance; an empty name if none is above."""
     found = distances(load, objective, share)
     name = max(found, key=lambda each: found[each], default="")
@@ -137,7 +141,7 @@ def limit_name(limit: LimitName) -> str:
     return {"client": "client", "batch": "batch (max-num-seqs)", "server": "server's speed"}.get(limit, limit)
 
 
-def figures_text(case: Case, load: Load) -> str:
+def figures_text(case: Case, load: MeasuredLoad) -> str:
     """Return the output rate of a load and its price, as the continuation of a sentence."""
     price = usd_per_million_good_tokens(case.run, load, case.objective)
     kind = "good" if case.objective else "output"

@@ -97,7 +97,7 @@ async def run_program(
     with private_folder() as kept:
         out, said = kept / "out", kept / "said"
         process = _started(argv, out, said, folder or runner.project_folder(), variables or {})
-        lines = _Tail(said, secrets)
+        lines = _GrowingFile(said, secrets)
         try:
             with anyio.fail_after(limit_s):
                 while process.poll() is None:
@@ -158,7 +158,7 @@ def shortened(text: str, mask: Callable[[str], str], most_characters: int) -> st
     return for_model(mask(text[: most_characters + _LONGEST_SECRET]))[:most_characters]
 
 
-class _Tail:
+class _GrowingFile:
     """Lines of a growing file, without secrets."""
 
     def __init__(self, path: Path, secrets: Sequence[str]) -> None:

@@ -17,7 +17,7 @@ from engine.state import stack_outputs
 from loadtest.endpoint import Endpoint
 from loadtest.errors import SweepError
 from loadtest.progress import Reporter
-from loadtest.run import Program, as_json, conclude, exit_code, sweep_of, sweep_settings
+from loadtest.run import CallingProgram, as_json, conclude, exit_code, sweep_of, sweep_settings
 from loadtest.settings import Hosting, SweepSettings
 from loadtest.sweep import run_sweep
 from scripts.bench.catalog import roofline_of
@@ -44,7 +44,7 @@ def run_benchmark(options: BenchOptions) -> ExitCode:
         if options.report.out is None:
             say(NAME, f"writing the results to {settings.out}")
         outcome = run_sweep(ready, sweep, endpoint, Reporter(NAME), run=run_async)
-    files = conclude(settings, outcome, Program(name=NAME, words=called()))
+    files = conclude(settings, outcome, CallingProgram(name=NAME, words=called()))
     if options.report.as_json:
         print(json.dumps(as_json(settings, outcome, files)))
     return ExitCode(exit_code(outcome, allow_invalid=options.report.allow_invalid))

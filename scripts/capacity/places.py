@@ -8,7 +8,7 @@ from functools import partial
 from typing import cast
 
 from cloud import quotas
-from cloud.capacity import QueuedResource
+from cloud.capacity import ListedQueuedResource
 from cloud.kinds import SERVICE, Item, by_name
 from cloud.offers import Answers, CapacityQuestion, Reply, zones_of
 from cloud.price_file import book_of
@@ -123,7 +123,7 @@ def judge(
     asked: CapacityQuestion, answers: Answers, stack: str | None = None, settings: Settings | None = None
 ) -> Sequence[JudgedPlace]:
     """Return all locations of all accelerators, sorted within each accelerator. The use of `stack` itself is not counted."""
-    of = _Comparison(asked=asked, answers=answers, stack=stack, settings=settings)
+    of = _PlaceComparison(asked=asked, answers=answers, stack=stack, settings=settings)
     places: list[JudgedPlace] = []
     for accelerator in asked.accelerators:
         if accelerator.is_tpu:
@@ -164,7 +164,7 @@ def judge_quota(  # noqa: PLR0917 - the facts
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Comparison:
+class _PlaceComparison:
     """What the accelerators are compared by: the question, what Google returned, and the stack with its settings, if one is named."""
 
     asked: CapacityQuestion
@@ -182,7 +182,7 @@ class _Comparison:
     def zone(self, accelerator: Accelerator, zone: str) -> JudgedPlace:
         """Return the judgment of a slice in a zone."""
         name, listed = api_accelerator_type(accelerator.name), self.answers.get("queuedResources", zone)
-        here = [QueuedResource(item) for item in listed.items]
+        here = [ListedQueuedResource(item) for item in listed.items]
         chips = sum(one.chips(name.rpartition("-")[0]) for one in here if self._counts(one))
         tpu = self.settings.tpu if self.settings else None
         model = self.asked.provisioning
@@ -238,7 +238,7 @@ class _Comparison:
             position=self.position(region),
         )
 
-    def _counts(self, request: QueuedResource) -> bool:
+    def _counts(self, request: ListedQueuedResource) -> bool:
         """Return whether a request uses the quota in question and belongs to another stack."""
         same = quotas.is_preemptible(request.provisioning) == quotas.is_preemptible(self.asked.provisioning)
         return same and (self.stack is None or request.stack != self.stack)
@@ -259,7 +259,7 @@ class _Comparison:
         return Gate("passed", source=source)
 
     def _accepted(
-        self, accelerator: Accelerator, model: ProvisioningModel, zone: str, here: Sequence[QueuedResource]
+        self, accelerator: Accelerator, model: ProvisioningModel, zone: str, here: Sequence[ListedQueuedResource]
     ) -> Gate:
         """Return the gate for a provisioning model in a zone. A request that was granted takes precedence over documentation."""
         name = api_accelerator_type(accelerator.name)

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from contracts.outputs import StackOutputs
     from loadtest.client.media import MediaKind
     from scripts.cli.access import ServerAccess
-    from scripts.connect.snippets import Endpoint
+    from scripts.connect.snippets import LocalEndpoint
 
     Opener = Callable[[], AbstractContextManager[ServerAccess]]
 
@@ -99,7 +99,7 @@ class ChatOptions:
 @contextmanager
 def _connected(
     opener: "Opener", outputs: "StackOutputs | None", options: ConnectionOptions, default_port: int
-) -> "Generator[Endpoint]":
+) -> "Generator[LocalEndpoint]":
     """Connect to the server and yield the endpoint for local programs."""
     import secrets
 
@@ -160,7 +160,7 @@ def _connect(options: ConnectOptions, command: Sequence[str] = ()) -> ExitCode:
     raise AssertionError("unreachable, because only Ctrl-C stops the wait")
 
 
-def _print(endpoint: "Endpoint", *, as_json: bool) -> None:
+def _print(endpoint: "LocalEndpoint", *, as_json: bool) -> None:
     import json
 
     from scripts.connect.snippets import snippets
@@ -173,7 +173,7 @@ def _print(endpoint: "Endpoint", *, as_json: bool) -> None:
     _say(f"{endpoint.model} is available at {endpoint.base_url}. Press Ctrl-C to disconnect.")
 
 
-def _run(command: Sequence[str], endpoint: "Endpoint") -> int:
+def _run(command: Sequence[str], endpoint: "LocalEndpoint") -> int:
     """Run a command with the endpoint in its environment and return its exit code."""
     from engine.children import run_child
 

@@ -17,23 +17,23 @@ from planning.machine.hardware import (
     machines_at_once,
 )
 from scripts.capacity.face import QuotaGate, judge, judge_quota, question_of
-from scripts.doctor.diagnosis import Check, Checkup, Diagnosis, missing, ok
+from scripts.doctor.diagnosis import Checkup, Diagnosis, DoctorCheck, missing, ok
 from stacks.settings import Settings, TpuSettings
 
 _NOT_FOUND: Final = 404
 _OFFERED: Final = "offered (capacity is only known after a request)"
 
 
-def checks(checkup: Checkup) -> Iterator[Check]:
+def checks(checkup: Checkup) -> Iterator[DoctorCheck]:
     """Yield the checks of the stack's accelerator."""
     settings = checkup.settings
     if settings is None:
         return
     tpu = settings.tpu
     if tpu is None or tpu.api == "cloud-tpu":
-        yield Check(name="quota and zones", run=partial(_places, checkup, settings))
+        yield DoctorCheck(name="quota and zones", run=partial(_places, checkup, settings))
         return
-    yield Check(name="quota of chips", run=partial(_instance_quota, checkup, tpu))
+    yield DoctorCheck(name="quota of chips", run=partial(_instance_quota, checkup, tpu))
     for zone in tpu.zones:
         kind = MACHINE_TYPES[tpu.accelerator_type]
         run = partial(_machine_type, checkup, kind, zone)

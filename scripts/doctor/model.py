@@ -29,7 +29,7 @@ from contracts.staged_weights import (
 from engine import runner
 from planning.data.checkpoints import find_checkpoint, near_ids
 from planning.rules.security.pinned import COMMIT
-from scripts.doctor.diagnosis import Check, Checkup, Diagnosis, missing, ok, unknown
+from scripts.doctor.diagnosis import Checkup, Diagnosis, DoctorCheck, missing, ok, unknown
 from stacks.parts import Part, parts_of
 from stacks.secrets import HF_TOKEN, KINDS, set_command
 from stacks.settings import Settings
@@ -49,7 +49,7 @@ _GIB: Final = 1024**3
 _SECRETS: Final = ("secretmanager", "roles/secretmanager.viewer")
 
 
-def checks(checkup: Checkup) -> Iterator[Check]:
+def checks(checkup: Checkup) -> Iterator[DoctorCheck]:
     """Yield the checks of a stack's model and image."""
     settings = checkup.settings
     if settings is None:
@@ -73,12 +73,12 @@ def checks(checkup: Checkup) -> Iterator[Check]:
         add = f"gcloud secrets versions add {name} --project={project} {end}"
         run = partial(_secret_version, checkup, version, create=create, add=add)
         yield checkup.calling("docker hub", *_SECRETS, run)
-    yield Check(name="image", run=partial(_image, settings), required=False)
+    yield DoctorCheck(name="image", run=partial(_image, settings), required=False)
 
 
-def hub_check(checkup: Checkup, settings: Settings) -> Check:
+def hub_check(checkup: Checkup, settings: Settings) -> DoctorCheck:
     """Return the check that the hub provides the model and its commit to the stack. It is unknown if the hub does not respond."""
-    return Check(name="hub", run=partial(_hub, checkup, settings), required=False)
+    return DoctorCheck(name="hub", run=partial(_hub, checkup, settings), required=False)
 
 
 def _weights(checkup: Checkup, settings: Settings, part: Part | None) -> Iterator[Diagnosis]:

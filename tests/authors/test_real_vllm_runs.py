@@ -13,7 +13,7 @@ from authors.real_vllm import __main__ as command
 from authors.real_vllm import server
 from authors.real_vllm.bench import (
     POINTS,
-    Bench,
+    BenchMeasurement,
     measure_point,
     their_run,
 )
@@ -100,7 +100,7 @@ def simulated_bench(tmp_path):
         server.wait_until_ready(process, url, log)
         made = RealVllmHome(folder=tmp_path)
         made.results.mkdir()
-        yield Bench(home=made, url=url, cores=CORES)
+        yield BenchMeasurement(home=made, url=url, cores=CORES)
 
 
 def test_a_run_on_the_simulated_server_has_the_servers_counts_and_marks_what_is_beyond_the_share(simulated_bench):

@@ -11,13 +11,13 @@ import pytest
 from tests.vm_agent.machine import IMAGE, Machine, document
 from vm_agent.cloud import MetadataClient
 from vm_agent.publishing import PhasePublisher
-from vm_agent.stored_state import FailedChange, GoodDocument, Probation, StoredState, Trial
+from vm_agent.stored_state import DocumentTrial, FailedChange, GoodDocument, Probation, StoredState
 
 GOOD = GoodDocument(document(8000), IMAGE, "40", '{"VLLM_API_KEY": "projects/p/secrets/s/versions/2"}')
 READY = GoodDocument(document(8001), IMAGE)
 PROBATION = Probation(READY, 3)
 FAILED = FailedChange("abc", "limits", "why")
-TRIAL = Trial("def", "limits", 2)
+TRIAL = DocumentTrial("def", "limits", 2)
 FETCHED = {IMAGE: "image", "/mnt/weights": "weights"}
 BEGAN = "2026-01-01T00:00:00.000Z"
 
@@ -29,7 +29,7 @@ class Entries:
     good: GoodDocument | None = GOOD
     probation: Probation | None = PROBATION
     failed: FailedChange | None = FAILED
-    trial: Trial | None = TRIAL
+    trial: DocumentTrial | None = TRIAL
     fetched: tuple[str, ...] = tuple(FETCHED)
     pause_began_at: str = BEGAN
 

@@ -98,7 +98,7 @@ class ReportSource:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Figure:
+class LoggedFigure:
     """One figure as it was logged."""
 
     key: str
@@ -129,7 +129,7 @@ class Boot:
     message: str = ""
     image: str = ""
     path: str = ""
-    figures: tuple[Figure, ...] = ()
+    figures: tuple[LoggedFigure, ...] = ()
     padding_gap: int | None = None
     usable_gib: float | None = None
     spare_gib: float | None = None
@@ -155,7 +155,7 @@ class ReadConstant:
     """A constant of `planning/data/overheads.py`, and the figures that it was derived from: "BOOT KIND" in the file."""
 
     name: str
-    read_off: tuple[tuple[Boot, Figure], ...]
+    read_off: tuple[tuple[Boot, LoggedFigure], ...]
 
 
 @dataclass(frozen=True, slots=True)

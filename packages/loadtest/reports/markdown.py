@@ -4,7 +4,7 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from typing import Final, TypeAlias
 
-from loadtest.compare import CANNOT_TELL, Comparison, basis_note, missing_note, verdict_counts
+from loadtest.compare import CANNOT_TELL, SweepComparison, basis_note, missing_note, verdict_counts
 from loadtest.overview import SweepRow, WorkloadTable
 from loadtest.reports.chart_model import NOTHING
 from loadtest.reports.pages import page
@@ -72,7 +72,7 @@ def _percent(ratio: float) -> str:
     return f"{ratio - 1:+.1%}" if 0 < ratio < math.inf else "?"
 
 
-def comparison_markdown(comparison: Comparison) -> str:
+def comparison_markdown(comparison: SweepComparison) -> str:
     """Return Markdown for a pull request."""
     worse, rest = verdict_counts(comparison)
     return page(

@@ -65,13 +65,13 @@ class Difference:
 
 def compare(fields: PropertySpecs, state: Mapping[str, Value], news: Mapping[str, Value]) -> Details:
     """Compare a state with the current inputs."""
-    comparison = _Comparison()
+    comparison = _ValueComparison()
     comparison.objects(fields, state, news, (), replaces=False)
     return comparison.details
 
 
 @dataclass(slots=True)
-class _Comparison:
+class _ValueComparison:
     """Compares values and collects the changes. `replaces`: a change of the value replaces the resource."""
 
     details: Details = field(default_factory=dict[Path, Detail])

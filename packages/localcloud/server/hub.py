@@ -49,7 +49,7 @@ class HubError(Exception):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Model:
+class _HubRevision:
     """A repository at a revision that exists, and its files."""
 
     repository: Repository
@@ -63,7 +63,7 @@ class _Model:
         return self.files[name]
 
 
-class Hub:
+class HubHandlers:
     """Handlers of the hub."""
 
     def __init__(self, cloud: Cloud, log: deque[JsonObject]) -> None:
@@ -154,13 +154,13 @@ class Hub:
         message += ". You must have access to it and be authenticated to access it. Please log in."
         raise HubError(HTTPStatus.UNAUTHORIZED, "GatedRepo", message)
 
-    def _at_revision(self, request: web.Request, repository: Repository) -> _Model:
+    def _at_revision(self, request: web.Request, repository: Repository) -> _HubRevision:
         """Return the repository at the requested revision. Raise HubError if the revision does not exist. Revisions are `main` and its commits."""
         revision = request.match_info.get("revision", "main")
         if revision not in {"main", "refs/heads/main", repository.head, *repository.older}:
             raise HubError(HTTPStatus.NOT_FOUND, "RevisionNotFound", f"Invalid rev id: {revision}")
         commit = revision if revision in repository.older else repository.head
-        return _Model(repository=repository, commit=commit, files=files_of(repository))
+        return _HubRevision(repository=repository, commit=commit, files=files_of(repository))
 
     async def whoami(self, request: web.Request) -> web.Response:
         """Return the account of the token."""

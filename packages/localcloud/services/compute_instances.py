@@ -18,7 +18,7 @@ from localcloud.services.checks import check_labels, require_act_as
 from localcloud.services.compute import ComputeCollection
 from localcloud.services.compute_operations import link_to
 from localcloud.services.instance_requests import FLEX_START, PREEMPTIBLE, InstanceRequest
-from localcloud.services.networks import Place
+from localcloud.services.networks import NetworkPlace
 from localcloud.services.service import method
 from localcloud.services.tpu_requests import chips_of
 from localcloud.world.cloud import Cloud, fingerprint, random_id
@@ -73,9 +73,9 @@ class _Instances(ComputeCollection):
     prefix = INSTANCES
     lacks = frozenset({"patch", "update"})
 
-    def place(self, call: Call) -> Place:
+    def place(self, call: Call) -> NetworkPlace:
         instance_requests.zone_facts(self._cloud, call.path["zone"])
-        return Place(project=call.path["project"], region=None, zone=call.path["zone"])
+        return NetworkPlace(project=call.path["project"], region=None, zone=call.path["zone"])
 
     # Methods of the API
 

@@ -80,7 +80,7 @@ def _incident(cloud: Cloud, project: str, given: JsonObject) -> JsonObject:
 
 def handlers(cloud: Cloud) -> dict[str, Handler]:
     """Return the methods of all collections."""
-    served = (each(cloud) for each in (_Channels, _Policies, _Dashboards, _Alerts, _Queries, _UseOfInstances))
+    served = (each(cloud) for each in (_Channels, _AlertPolicies, _Dashboards, _Alerts, _Queries, _UseOfInstances))
     return {name: handler for service in served for name, handler in service.handlers().items()}
 
 
@@ -149,7 +149,7 @@ class _Channels(_MonitoringCollection):
         return {}
 
 
-class _Policies(_MonitoringCollection):
+class _AlertPolicies(_MonitoringCollection):
     prefix, kind = "monitoring.projects.alertPolicies", _POLICIES
 
     @method("create")

@@ -57,7 +57,7 @@ _RESERVED = {"PORT", "K_SERVICE", "K_REVISION", "K_CONFIGURATION"}
 _HOW = ("httpGet", "tcpSocket", "grpc")
 
 
-class _Probe(NamedTuple):
+class _ProbeLimits(NamedTuple):
     """Limits of Cloud Run for a kind of probe."""
 
     key: str
@@ -67,9 +67,9 @@ class _Probe(NamedTuple):
 
 
 _PROBES = (
-    _Probe("startupProbe", "startup_probe", _HOW, MAX_STARTUP_PERIOD_S),
-    _Probe("livenessProbe", "liveness_probe", ("httpGet", "grpc"), MAX_LIVENESS_PERIOD_S),
-    _Probe("readinessProbe", "readiness_probe", ("httpGet", "grpc"), MAX_READINESS_PERIOD_S),
+    _ProbeLimits("startupProbe", "startup_probe", _HOW, MAX_STARTUP_PERIOD_S),
+    _ProbeLimits("livenessProbe", "liveness_probe", ("httpGet", "grpc"), MAX_LIVENESS_PERIOD_S),
+    _ProbeLimits("readinessProbe", "readiness_probe", ("httpGet", "grpc"), MAX_READINESS_PERIOD_S),
 )
 
 
@@ -216,7 +216,7 @@ def _of_mounts(container: JsonObject, path: str, volumes: set[str | None]) -> Ru
         yield not folder.startswith(DISALLOWED_MOUNTS), f"{at}.mount_path", sentence
 
 
-def _of_probe(kind: _Probe, probe: JsonObject, path: str, *, with_gpu: bool) -> Rules:
+def _of_probe(kind: _ProbeLimits, probe: JsonObject, path: str, *, with_gpu: bool) -> Rules:
     if not probe:
         return
     path = f"{path}.{kind.field}"

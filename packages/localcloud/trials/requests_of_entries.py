@@ -54,7 +54,7 @@ class ApiRequest:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Wait:
+class TrialPause:
     """A pause between two requests, in seconds of the cloud's clock."""
 
     seconds: float
@@ -69,7 +69,7 @@ class Poll:
     seconds: float
 
 
-Step = ApiRequest | Wait | Poll
+Step = ApiRequest | TrialPause | Poll
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -137,7 +137,7 @@ def _steps(text: str) -> tuple[Step, ...]:
 def _step(command: list[str]) -> Step:
     program, *rest = command or [""]
     if program == "sleep":
-        return Wait(seconds=float(rest[0]))
+        return TrialPause(seconds=float(rest[0]))
     if program == "poll":
         return Poll(request=_request(rest[2:]), words=rest[1], seconds=float(rest[0]))
     return _request(command)

@@ -80,7 +80,7 @@ class Parts:
 
 def make_app(parts: Parts) -> web.Application:
     """Return the application. Every response has the header `x-simulated: vllm`."""
-    server = _Server(parts)
+    server = _VllmApi(parts)
     app = web.Application(client_max_size=_MAX_BODY_BYTES, middlewares=[server.middleware])
     app.add_routes(
         [
@@ -139,7 +139,7 @@ async def _has_route(request: web.Request, path: str) -> bool:
     return found.http_exception is None or isinstance(found.http_exception, web.HTTPMethodNotAllowed)
 
 
-class _Server:
+class _VllmApi:
     def __init__(self, parts: Parts) -> None:
         self._parts = parts
         arguments = parts.arguments
@@ -324,7 +324,7 @@ class _Server:
         self._check_queue()
         self._arrivals += 1
         understood = broken_request(parsed, broken)
-        call = _Call(
+        call = _ReceivedRequest(
             request=request,
             parsed=parsed,
             made=broken_completion(answer(understood, self._abilities, most=most, arrival=self._arrivals), broken),
@@ -351,7 +351,7 @@ class _Server:
                 kind="ServiceUnavailableError",
             )
 
-    async def _whole(self, call: "_Call") -> web.StreamResponse:
+    async def _whole(self, call: "_ReceivedRequest") -> web.StreamResponse:
         details = self._parts.arguments.enable_prompt_tokens_details
         reply = WholeReply(
             request=call.parsed, answer=call.made, model=call.model, faults=call.faults, cached_details=details
@@ -362,7 +362,7 @@ class _Server:
             call.request.transport.abort()
         return web.json_response(reply.body())
 
-    async def _stream(self, call: "_Call") -> web.StreamResponse:
+    async def _stream(self, call: "_ReceivedRequest") -> web.StreamResponse:
         arguments = self._parts.arguments
         reply = StreamReply(
             request=call.parsed,
@@ -392,7 +392,7 @@ class _Server:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Call:
+class _ReceivedRequest:
     """One request: its content, the planned completion, the maximum of tokens, the time of arrival."""
 
     request: web.Request

@@ -77,7 +77,7 @@ class CommandError(Exception):
         self.code = code
 
 
-class RefusedError(CommandError):
+class GcloudRejectedError(CommandError):
     """A command that the real gcloud also rejects. The message is gcloud's own, after `ERROR: `."""
 
     def __init__(self, message: str) -> None:
@@ -340,9 +340,9 @@ async def _carry(reader: "asyncio.StreamReader", writer: "asyncio.StreamWriter")
 def _ssh(track: str, words: Sequence[str]) -> int:
     """Run the ssh command of a release track (`alpha`, `beta` or empty). Only the alpha track can tunnel through IAP."""
     if track == "beta":
-        raise RefusedError(_NOT_IN_BETA)
+        raise GcloudRejectedError(_NOT_IN_BETA)
     if track != "alpha" and _IAP in words:
-        raise RefusedError(_NOT_IN_GA)
+        raise GcloudRejectedError(_NOT_IN_GA)
     return _open_tunnel(parse_tunnel(words))
 
 
@@ -402,7 +402,7 @@ def main(argv: Sequence[str]) -> int:
     print(_NOTICE, file=sys.stderr)
     try:
         return _run([word for word in argv if word not in ("--quiet", "-q")])
-    except (RefusedError, CrashError) as error:
+    except (GcloudRejectedError, CrashError) as error:
         print(f"ERROR: {error}", file=sys.stderr)
         return error.code
     except CommandError as error:
