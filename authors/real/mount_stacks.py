@@ -6,9 +6,10 @@ from typing import Final
 
 from authors.real.home import ROOT
 from planning.question.recommendation import FUSE_MODES
+from planning.settings.cloud_run import CloudRunSettings
 from stacks.cloud_run import mount_options
 from stacks.loading import from_file
-from stacks.settings import CloudRunSettings, Settings
+from stacks.settings import Settings
 
 _CACHE_SIZE: Final = "2Gi"
 
