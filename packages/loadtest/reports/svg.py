@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 from html import escape
 from typing import Final
 
-from loadtest.reports.chart_model import LimitLine, LineChart, Mark, Series
+from loadtest.reports.chart_model import ChartMark, LimitLine, LineChart, Series
 from loadtest.reports.svg_axes import DrawnAxis, Labels, Place, log_ticks, nice_ticks, number
 
 WIDTH: Final = 440
@@ -148,7 +148,7 @@ def _limit(limit: LimitLine, at: float, labels: Labels) -> tuple[str, str]:
     return f'<line class="limit" {ends}>{_titled(limit.text)}</line>', text
 
 
-def _mark(mark: Mark, line: Series, x: float, y: float, y_axis: DrawnAxis) -> Iterator[str]:
+def _mark(mark: ChartMark, line: Series, x: float, y: float, y_axis: DrawnAxis) -> Iterator[str]:
     """Return a mark with its error bar and its tooltip. A mark of a plain line is invisible, but has its tooltip."""
     if mark.spread is not None:
         low, high = mark.spread
