@@ -15,6 +15,8 @@ class Doc:
     """Description of a field for the generated pages: `field: Annotated[int, Doc("...")]`."""
 
     text: str
+    is_detail: bool = False
+    """An output that `gemma up` does not print."""
 
 
 _WORDS: Mapping[object, str] = {
@@ -83,6 +85,13 @@ def from_json(kind: type[T], value: object, *, path: str = "") -> T:
         elif field.default is dataclasses.MISSING:
             raise ContractError(f"{where} is missing.")
     return kind(**found)
+
+
+def detail_fields(kind: type[object]) -> Iterator[str]:
+    """Yield the names of a contract's fields whose description says `is_detail`."""
+    for name, hint in typing.get_type_hints(kind, include_extras=True).items():
+        if any(isinstance(one, Doc) and one.is_detail for one in typing.get_args(hint)[1:]):
+            yield name
 
 
 def documented(kind: type[object]) -> Iterator[tuple[str, str]]:

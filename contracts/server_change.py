@@ -99,9 +99,13 @@ def _of_template(template: Mapping[str, object]) -> dict[str, str] | None:
     arguments = as_sequence(container.get("args"))
     # A starter has the server's whole command among its arguments, after the starter's own one, which may be unknown.
     served = arguments[arguments.index(_SERVE) + 1 :] if _SERVE in arguments else arguments
-    image, variables = container.get("image"), _variables(as_sequence(container.get("envs")))
-    is_known = served and variables is not None and all(isinstance(text, str) for text in (image, *served))
-    return {**flags_of(cast("Sequence[str]", served)), **(variables or {}), IMAGE: str(image)} if is_known else None
+    if not served or not all(isinstance(text, str) for text in served):
+        return None
+    image = container.get("image")
+    variables = _variables(as_sequence(container.get("envs")))
+    if not isinstance(image, str) or variables is None:
+        return None
+    return {**flags_of(cast("Sequence[str]", served)), **variables, IMAGE: image}
 
 
 def _variables(given: Sequence[object]) -> dict[str, str] | None:
