@@ -7,7 +7,7 @@ the ratios of the rounds yield an interval for the median without an assumption 
 
 import math
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 from typing import Final, Literal
@@ -190,18 +190,23 @@ def count_faults(point: str, asked: Mapping[str, int], rounds: Sequence[tuple[Re
 
 def faults_of(compared: Sequence[FigureComparison]) -> list[str]:
     """Return differing metrics and inconclusive points, as sentences."""
-    faults = [
-        f"{row.point}: {row.figure} differs by {interval}{what}, more than {interval.share:.0%}"
-        for row in compared
-        for interval, what in (
-            (row.relative, " from vllm bench serve, relative to the server's metric"),
-            (row.own if row.unmarked else None, " from the server's own histogram"),
-        )
-        if interval is not None and interval.verdict == "differs"
-    ]
-    faults += [
-        f"{point}: inconclusive because the noise exceeds every allowed difference. Use an idle machine or more --rounds."
-        for point in dict.fromkeys(row.point for row in compared)
-        if all(row.relative.verdict == "inconclusive" for row in compared if row.point == point)
-    ]
-    return faults
+    return [*_differing_metrics(compared), *_inconclusive_points(compared)]
+
+
+def _differing_metrics(compared: Sequence[FigureComparison]) -> Iterator[str]:
+    for row in compared:
+        named = {" from vllm bench serve, relative to the server's metric": row.relative}
+        if row.own is not None and row.unmarked:
+            named[" from the server's own histogram"] = row.own
+        for source, interval in named.items():
+            if interval.verdict == "differs":
+                yield f"{row.point}: {row.figure} differs by {interval}{source}, more than {interval.share:.0%}"
+
+
+def _inconclusive_points(compared: Sequence[FigureComparison]) -> Iterator[str]:
+    by_point: dict[str, list[FigureComparison]] = {}
+    for row in compared:
+        by_point.setdefault(row.point, []).append(row)
+    for point, rows in by_point.items():
+        if all(row.relative.verdict == "inconclusive" for row in rows):
+            yield f"{point}: inconclusive because the noise exceeds every allowed difference. Use an idle machine or more --rounds."
