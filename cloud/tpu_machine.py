@@ -1,4 +1,4 @@
-"""The TPU machine of a stack: its document, guest attributes, metadata, and idle time by its own report."""
+"""The TPU VM of a stack: its document, guest attributes, metadata, and idle time by its own report."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field

@@ -1,4 +1,4 @@
-"""Compile cache of a TPU machine: location of its archive, and which servers compile the same programs."""
+"""Compile cache of a TPU VM: location of its archive, and which servers compile the same programs."""
 
 import hashlib
 import json

@@ -38,7 +38,7 @@ class StackLimits:
     max_usd: int | None = None
     """US dollars at list prices."""
     idle_after_s: int | None = None
-    """Seconds without a request on a TPU machine, by the server's own counters."""
+    """Seconds without a request on a TPU VM, by the server's own counters."""
 
     @property
     def labels(self) -> Mapping[str, str]:

@@ -1,4 +1,4 @@
-"""Log of a TPU machine in Cloud Logging: its name, and the labels of its entries."""
+"""Log of a TPU VM in Cloud Logging: its name, and the labels of its entries."""
 
 from typing import Final
 

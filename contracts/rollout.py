@@ -1,4 +1,4 @@
-"""Limits for replacing the serving document on a TPU machine."""
+"""Limits for replacing the serving document on a TPU VM."""
 
 import json
 from dataclasses import dataclass

@@ -33,7 +33,7 @@ async def rollout(call: CommandCall) -> Answer:
 
 @command_tool("restart", {"stack": STACK_OF_CALL, "plan_id": _PLAN_ID}, hint=CHANGES, change="restart")
 async def restart(call: CommandCall) -> Answer:
-    """Restart the server on a TPU machine that hangs. Requests fail until it is ready again.
+    """Restart the server on a TPU VM that hangs. Requests fail until it is ready again.
 
     Call it without plan_id, show the user the effect, then call it with that plan_id.
     """

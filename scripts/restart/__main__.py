@@ -1,4 +1,4 @@
-"""Restart the server on a TPU machine without changing its settings.
+"""Restart the server on a TPU VM without changing its settings.
 
   gemma restart STACK --dry-run
   gemma restart STACK

@@ -1,4 +1,4 @@
-"""Restart on a TPU machine: a new nonce in its metadata, which the agent follows."""
+"""Restart on a TPU VM: a new nonce in its metadata, which the agent follows."""
 
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -55,7 +55,7 @@ def machine_of(stack: str) -> FoundMachine:
     names = [one.outputs.get("nodeName") for one in resources if one.type == CAPACITY_TYPE and not one.delete]
     if not names or not names[0]:
         raise CommandRefusedError(
-            f"Stack {stack} has no TPU machine. `gemma status {stack}` shows its capacity; "
+            f"Stack {stack} has no TPU VM. `gemma status {stack}` shows its capacity; "
             "docs/cloud-run.md#restart-the-server has the commands for a Cloud Run service."
         )
     name = str(names[0])

@@ -43,7 +43,7 @@ def drift_of(cloud: CloudFacts | None, target: str | None) -> Sequence[str]:
 
 
 def document_that_serves(cloud: CloudFacts) -> str:
-    """Return the document that a TPU machine serves, as text; empty without a machine."""
+    """Return the document that a TPU VM serves, as text; empty without a machine."""
     if cloud.state != ACTIVE or cloud.has_ended or not cloud.phase:
         return ""
     if not cloud.running:

@@ -61,7 +61,7 @@ class CloudFacts:
     former: str | None = None
     """Hash of the previous document while the served one is on probation. Four exits restore it."""
     machine: str | None = None
-    """Full name of the TPU machine."""
+    """Full name of the TPU VM."""
     container: str | None = None
     """Access of the container to the machine: `confined`, or another mode and its reason."""
     since: str | None = None
@@ -80,7 +80,7 @@ class CloudFacts:
     limits: str = ""
     """Limits in the labels as text; empty without limits."""
     idle_since: str | None = None
-    """RFC 3339: since when the TPU machine has had no request."""
+    """RFC 3339: since when the TPU VM has had no request."""
     idle_unknown: str = ""
     """Reason why the idle time is unknown, as the end of a sentence; empty if it is known."""
     idle_after_s: int | None = None

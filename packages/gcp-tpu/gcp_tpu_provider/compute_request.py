@@ -1,6 +1,6 @@
 """Compute Engine request for an instance with a TPU (Instance of compute.v1), built from checked inputs.
 
-Fields follow Google's discovery document `compute.v1`, revision 20261106, and Compute Engine's pages "Create a Flex-start VM" and "TPU machines".
+Fields follow Google's discovery document `compute.v1`, revision 20261106, and Compute Engine's pages "Create a Flex-start VM" and "TPU VMs".
 """
 
 import json

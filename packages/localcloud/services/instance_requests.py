@@ -12,7 +12,7 @@ from localcloud.world.cloud import REGIONS, Cloud
 from localcloud.world.scenario import TpuZone
 
 MACHINE_TYPES: Final = {"ct6e-standard-1t": "v6e-1", "ct6e-standard-4t": "v6e-4", "ct6e-standard-8t": "v6e-8"}
-"""Machine type -> the accelerator type of the Cloud TPU API with the same hardware (Compute Engine, "TPU machines")."""
+"""Machine type -> the accelerator type of the Cloud TPU API with the same hardware (Compute Engine, "TPU VMs")."""
 MACHINE_SIZES: Final = {"ct6e-standard-1t": (44, 176), "ct6e-standard-4t": (180, 720), "ct6e-standard-8t": (180, 1440)}
 """Machine type -> vCPU and GB of memory (the same page)."""
 FLEX_START: Final = "FLEX_START"

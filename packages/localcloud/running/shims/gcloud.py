@@ -1,4 +1,4 @@
-"""`gcloud` for users of the local cloud: tunnels to TPU machines, and tokens.
+"""`gcloud` for users of the local cloud: tunnels to TPU VMs, and tokens.
 
 Commands: `alpha compute tpus tpu-vm ssh NODE --project= --zone= --tunnel-through-iap -- -N -L LOCAL:HOST:PORT`, where LOCAL is a port or a
 path of a Unix socket (ssh(1), `-L local_socket:host:hostport`),
@@ -37,7 +37,7 @@ from localcloud.running.shims.gcloud_login import Login, LoginError
 if TYPE_CHECKING:
     import asyncio
 
-_NOTICE: Final = "gcloud (simulated): this is the local cloud's stand-in. It supports tunnels to TPU machines, tokens, deletions and project setup."
+_NOTICE: Final = "gcloud (simulated): this is the local cloud's stand-in. It supports tunnels to TPU VMs, tokens, deletions and project setup."
 _GCLOUD_CLIENT: Final = "32555940559.apps.googleusercontent.com"
 """The audience of gcloud's identity tokens for users: gcloud's client id."""
 _TUNNEL: Final = ("compute", "tpus", "tpu-vm", "ssh")
