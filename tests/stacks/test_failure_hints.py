@@ -50,10 +50,8 @@ OLD_DRIVER = (
     "RuntimeError: The NVIDIA driver on your system is too old (found version 12020). Please update your GPU driver by downloading and installing a "
     "new version from the URL: http://www.nvidia.com/Download/index.aspx"
 )
-LONGEST = ProbeSettings.model_validate(
-    {"initialDelay": "240s", "period": "60s", "failureThreshold": 30, "timeout": "10s"}
-)
-SHORT = ProbeSettings.model_validate({"initialDelay": "60s", "period": "60s", "failureThreshold": 2, "timeout": "10s"})
+LONGEST = ProbeSettings(initial_delay_s=240, period_s=60, failure_threshold=30, timeout_s=10)
+SHORT = ProbeSettings(initial_delay_s=60, period_s=60, failure_threshold=2, timeout_s=10)
 
 
 @pytest.mark.parametrize(
