@@ -113,7 +113,7 @@ def google(
     headers: "Mapping[str, str] | None" = None,
     body: "bytes | None" = None,
 ) -> bytes:
-    """Send a request as the machine's service account and return the answer's body.
+    """Send a request as the machine's service account and return the response's body.
 
     Retries 429, 5xx and broken connections. Raises ServingError with Google's error message.
     """

@@ -114,7 +114,7 @@ class KnownSecrets:
     def read(self, version: str, *, is_back: bool = False, is_api_key: bool = False) -> str:
         """Return a secret's value and mask it from now on. For a rollback, an earlier value is sufficient.
 
-        An API key is an exception: if Secret Manager refuses it, it was revoked.
+        An API key is an exception: if Secret Manager rejects it, it was revoked.
         """
         try:
             value = read_secret(self.metadata, version)

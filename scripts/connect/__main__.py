@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 DEFAULT_PORT: Final = 8000
 DEFAULT_READY_LIMIT_S: Final = 1800.0
 _GOOGLE_LIMIT_S: Final = 10.0
-"""Timeout of Google's answer about the server."""
+"""Timeout of Google's response about the server."""
 _ANY_KEY: Final = "not-needed"
 """Placeholder for clients that require a key. The proxy accepts any key."""
 
@@ -134,7 +134,7 @@ def _target(options: ConnectionOptions) -> "tuple[Opener, StackOutputs | None]":
 def _deployed(stack: str) -> "StackOutputs":
     """Return the outputs of a stack. Raises CommandRefusedError if it is not deployed, or if Google reports that its server is gone.
 
-    Without Google's answer, the connection is attempted.
+    Without Google's response, the connection is attempted.
     """
     from engine.deployment import read_deployment
     from engine.state import of_deployment, outputs_in

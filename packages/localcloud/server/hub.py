@@ -43,7 +43,7 @@ class HubError(Exception):
         self.message = message
 
     def response(self) -> web.Response:
-        """Return the answer."""
+        """Return the response."""
         headers = {"X-Error-Message": self.message} | ({"X-Error-Code": self.code} if self.code else {})
         return web.json_response({"error": self.message}, status=self.status, headers=headers)
 

@@ -62,7 +62,7 @@ class TrialPause:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Poll:
-    """A request that is repeated until its answer matches a regular expression, for at most `seconds` of the cloud's clock."""
+    """A request that is repeated until its response matches a regular expression, for at most `seconds` of the cloud's clock."""
 
     request: ApiRequest
     words: str
@@ -74,7 +74,7 @@ Step = ApiRequest | TrialPause | Poll
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LedgerTrial:
-    """A sequence of requests that tries an entry. The last step's answer is judged; the steps before it must succeed."""
+    """A sequence of requests that tries an entry. The last step's response is judged; the steps before it must succeed."""
 
     entry: Assumption
     steps: tuple[Step, ...]

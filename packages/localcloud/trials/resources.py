@@ -70,7 +70,7 @@ class TrialResource:
 
 
 def created_by(method: str, url: str, body: str | None, answer: object = None) -> TrialResource | None:
-    """Return the resource that a request creates if it is accepted, or None. The answer contains the name if the server chose it."""
+    """Return the resource that a request creates if it is accepted, or None. The response contains the name if the server chose it."""
     parts = urlsplit(url)
     last = parts.path.rpartition("/")[2]
     kind = KINDS.get(last)

@@ -52,7 +52,7 @@ def judge(expected: AssumedAnswer, reply: ApiReply) -> Judgement:
 
 
 def matches(words: str, reply: ApiReply) -> bool:
-    """Return whether an answer's body, or an error's message, matches a regular expression."""
+    """Return whether a response's body, or an error's message, matches a regular expression."""
     text = reply.message if reply.status >= 400 else f"{reply.body}"  # noqa: PLR2004 - HTTP's errors
     return re.search(words, text, re.IGNORECASE) is not None
 
@@ -153,7 +153,7 @@ class Runner:
                 self.delete(created)
 
     def _polled(self, step: Poll, values: Mapping[str, str], *, is_settled: bool) -> ApiReply:
-        """Return the first answer that matches, or the last one. `is_settled`: the operation before has failed, so one answer suffices."""
+        """Return the first response that matches, or the last one. `is_settled`: the operation before has failed, so one response suffices."""
         request, left_s = step.request.filled(values), step.seconds
         while True:
             reply = self.world.sender.send(request.method, request.url, request.body)
@@ -235,7 +235,7 @@ class Runner:
         self.world.report(f"NOT deleted: {created.url}")
 
     def _delete_by_name(self, created: TrialResource) -> None:
-        """Delete the resources of this run that a listing shows with a display name, because the answer with the id was lost."""
+        """Delete the resources of this run that a listing shows with a display name, because the response with the id was lost."""
         reply = self.world.sender.send("GET", created.collection)
         self._owned.remove(created)
         if not reply.is_accepted or as_object(reply.body).get("nextPageToken"):

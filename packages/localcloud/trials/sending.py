@@ -40,7 +40,7 @@ class Session(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ApiReply:
-    """An answer. `status` 0: no response, and `message` has the reason. `reason` is the reason of google.rpc.ErrorInfo, or the canonical code."""
+    """A response. `status` 0: no response, and `message` has the reason. `reason` is the reason of google.rpc.ErrorInfo, or the canonical code."""
 
     status: int
     reason: str = ""
@@ -74,7 +74,7 @@ class ApiReply:
 
     @property
     def summary(self) -> str:
-        """Return the answer in one line."""
+        """Return the response in one line."""
         where = " (operation)" if self.is_of_operation else ""
         text = " ".join([str(self.status), self.reason, self.message]) if self.status else self.message
         short = " ".join(text.split())
@@ -138,7 +138,7 @@ class Sender:
         headers: Mapping[str, str] | None = None,
         has_login: bool = True,
     ) -> ApiReply:
-        """Return the answer to a request. Redirects are not followed."""
+        """Return the response to a request. Redirects are not followed."""
         reply = self._answered(method, url, body, headers, has_login=has_login)
         while reply.is_api_off and self._pause is not None and self._patience_s > 0:
             self._patience_s -= _ENABLED_PAUSE_S

@@ -16,7 +16,7 @@ _API: Final = "serviceusage/v1"
 _VISIBLE_LIMIT_S: Final = 10.0
 """Maximum real seconds for which a new service account may be invisible. The real provider reads for five minutes, at Google's speed."""
 _INVISIBLE: Final = "Permission 'iam.serviceAccounts.get' denied on resource (or it may not exist)"
-"""IAM's answer for an account that is not visible yet, in place of a 404."""
+"""IAM's response for an account that is not visible yet, in place of a 404."""
 
 
 class _ServiceIdentity(RestResource):
