@@ -75,8 +75,7 @@ class Dispatcher:
         is_xml = media is None and self._is_xml_read(request.method, api, path)
         if is_xml:
             path = storage_xml.json_path(api, path)
-            api = "storage"
-            media = "download"
+            api, media = "storage", "download"
         style = _style(api)
         try:
             if is_xml:
