@@ -164,6 +164,13 @@ def _is_of_file(pair: str) -> bool:
     return ":" in key or key.partition(".")[0] in known_keys(PRODUCT)
 
 
+def renamed(question: Question) -> Sequence[tuple[str, str]]:
+    """Return each given key of `--set` that has another name in a settings file, with that name."""
+    keys = [pair.partition("=")[0].strip() for pair in question.set]
+    name_of = current if question.stack is None else _file_key
+    return [(key, name) for key in keys if (name := name_of(key)) != key]
+
+
 def _file_key(key: str) -> str:
     """Return the key of a settings file that is meant: itself, or the present name of an earlier one."""
     from stacks.schema import PRODUCT, known_keys  # noqa: PLC0415 - only with --stack
