@@ -17,7 +17,7 @@ help:
 
 setup:  ## Install the environment and the Pulumi engine.
 	@test -n "$(PYTHON)" || { echo "setup: no Python 3.11, 3.12 or 3.13 with venv found. Install one, or run: make setup PYTHON=/path/to/python3"; exit 1; }
-	@PYTHONPATH=packages $(PYTHON) -m tools.engine.ahead $(MAKE) --silent $(STAMP)
+	@PYTHONPATH=packages $(PYTHON) -m tools.engine.concurrent_build $(MAKE) --silent $(STAMP)
 	@.venv/bin/python -m tools.link
 	@.venv/bin/python -m tools.engine
 
@@ -71,7 +71,7 @@ kills: setup  #m Kill the engine at random moments and search for leaks.
 # `make oracle POINT=c4` measures only one point. `make oracle PART=exposure` checks only which data the server returns without the API key.
 ROUNDS ?= 6
 oracle: setup  #m Compare the load tester with a real vLLM.
-	@.venv/bin/python -m authors.oracle --rounds $(ROUNDS) $(if $(POINT),--point $(POINT)) $(if $(PART),--part $(PART))
+	@.venv/bin/python -m authors.real_vllm --rounds $(ROUNDS) $(if $(POINT),--point $(POINT)) $(if $(PART),--part $(PART))
 
 # The simulated parts against the real ones: Docker, gcsfuse, vLLM on this processor, the provider plugins. Needs root on Debian, and 12 GB in
 # .real and .oracle the first time. `make real PART=docker` judges one part. A judge that this machine cannot have is "not judged".
@@ -82,7 +82,7 @@ real: setup  #m Judge the simulated parts with real ones.
 AUDITORS = { test -x .audit/bin/python || .venv/bin/python -m venv --without-pip .audit; } && \
 	.venv/bin/uv pip install --quiet --python .audit/bin/python --require-hashes -r tools/audit.txt
 
-# Published vulnerabilities of the locked packages. A package that the index does not report on fails too. The oracle's are excluded: its
+# Published vulnerabilities of the locked packages. A package that the index does not report on fails too. Those of the real vLLM are excluded: its
 # vLLM is one of the measured releases and listens on 127.0.0.1 (planning/data/advisories.json covers the images).
 AUDITED = requirements.txt requirements/agent.txt requirements/dev.txt packages/localcloud/requirements.txt packages/gcp-tpu/requirements.txt packages/loadtest/requirements.txt tools/installer.txt tools/audit.txt tools/site.txt authors/release/backend.txt tests/scripts/connect/clients.txt
 audit: setup  #m Check the locked packages for vulnerabilities.
@@ -126,7 +126,7 @@ lock:  #m Lock the requirements.
 	uv pip compile --quiet --universal --python-version 3.11 --no-header --no-annotate --generate-hashes --constraints requirements.txt requirements/agent.in -o requirements/agent.txt
 	uv pip compile --quiet --universal --python-version 3.11 --no-header --no-annotate --generate-hashes requirements/dev.in -o requirements/dev.txt
 	uv pip compile --quiet --universal --python-version 3.11 --no-header --no-annotate --generate-hashes -c requirements.txt packages/gcp-tpu/pyproject.toml -o packages/gcp-tpu/requirements.txt
-	uv pip compile --quiet --universal --python-version 3.11 --no-header --no-annotate --generate-hashes --override authors/oracle/overrides.txt authors/oracle/requirements.in -o authors/oracle/requirements.txt
+	uv pip compile --quiet --universal --python-version 3.11 --no-header --no-annotate --generate-hashes --override authors/real_vllm/overrides.txt authors/real_vllm/requirements.in -o authors/real_vllm/requirements.txt
 	uv pip compile --quiet --universal --python-version 3.11 --no-header --no-annotate --generate-hashes tools/installer.in -o tools/installer.txt
 	uv pip compile --quiet --universal --python-version 3.11 --no-header --no-annotate --generate-hashes tools/audit.in -o tools/audit.txt
 	uv pip compile --quiet --universal --python-version 3.11 --no-header --no-annotate --generate-hashes tools/site.in -o tools/site.txt

@@ -1,1 +1,1 @@
-"""Tools for the authors: accuracy, measurements, the oracle, the nightly run, pages, the demo. No other package imports them."""
+"""Tools for the authors: accuracy, measurements, the comparison with a real vLLM, the nightly run, pages, the demo. No other package imports them."""

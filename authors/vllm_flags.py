@@ -19,7 +19,7 @@ FOLDER: Final = Path(__file__).resolve().parents[1] / "planning" / "data" / "fla
 _READ: Final = re.compile(r"/(vllm/(?:engine|config|entrypoints)/.*\.py)$")
 
 
-class _Source:
+class _VllmSource:
     """Classes and type aliases of the archive; of two with one name, the first."""
 
     def __init__(self, modules: Mapping[str, str]) -> None:
@@ -123,7 +123,7 @@ def _line(names: Sequence[str], kind: str, choices: Sequence[str], number: str) 
 
 def flags_of(modules: Mapping[str, str]) -> list[str]:
     """Return the lines of the flags that the sources of vllm declare, by name. Raises CommandRefusedError."""
-    source = _Source(modules)
+    source = _VllmSource(modules)
     trees = [tree for name, tree in sorted(source.trees.items()) if name.endswith(("/arg_utils.py", "/cli_args.py"))]
     nodes = [node for tree in trees for node in ast.walk(tree)]
     by_name = {line.split()[0]: line for line in (*_declared(source, nodes), *_frontend(source, nodes))}
@@ -132,7 +132,7 @@ def flags_of(modules: Mapping[str, str]) -> list[str]:
     return [by_name[name] for name in sorted(by_name)]
 
 
-def _declared(source: _Source, nodes: Sequence[ast.AST]) -> Iterator[str]:
+def _declared(source: _VllmSource, nodes: Sequence[ast.AST]) -> Iterator[str]:
     """Yield a line for each `add_argument`, with the properties that `get_kwargs` derives from a dataclass's field."""
     for node in nodes:
         if isinstance(node, ast.Assign):
@@ -144,7 +144,7 @@ def _declared(source: _Source, nodes: Sequence[ast.AST]) -> Iterator[str]:
                 yield _flag(source, names, {item.arg: item.value for item in node.keywords})
 
 
-def _flag(source: _Source, names: Sequence[str], given: Mapping[str | None, ast.expr]) -> str:
+def _flag(source: _VllmSource, names: Sequence[str], given: Mapping[str | None, ast.expr]) -> str:
     field = source.field(given.get(None))
     kind, choices = source.kind(field[0]) if field else ("value", ())
     text = {name: ast.unparse(value) for name, value in given.items() if name}
@@ -161,7 +161,7 @@ def _flag(source: _Source, names: Sequence[str], given: Mapping[str | None, ast.
     return _line(names, kind, choices, source.number(*field) if field else plain)
 
 
-def _frontend(source: _Source, nodes: Sequence[ast.AST]) -> Iterator[str]:
+def _frontend(source: _VllmSource, nodes: Sequence[ast.AST]) -> Iterator[str]:
     """Yield a line for each field of the server's dataclass. Some lose their list form if they are customized."""
     deleted = " ".join(ast.unparse(node) for node in nodes if isinstance(node, ast.Delete))
     for name, annotation in source.fields("FrontendArgs").items():

@@ -83,7 +83,11 @@ def no_policies(stack: str, project: str) -> AlertReport:
 def read_alerts(
     api: GoogleApi, *, stack: str, project: str, declared: int = 0, has_closed: bool = False
 ) -> AlertReport:
-    """Return the alerts of a stack's policies, which have its labels; `declared` is their number in its state."""
+    """Return the alerts of a stack's policies, which are found by their labels.
+
+    `declared` is the number of alert policies in the stack's state. With `has_closed`, closed alerts are read too.
+    What Google does not return is in the report, which lists it as unread.
+    """
     listed = _listed(api, f"v3/projects/{project}/alertPolicies", "alertPolicies")
     if isinstance(listed, Unknown):
         return AlertReport(stack=stack, project=project, unread=(_unread("alert policies", project, listed),))
@@ -116,6 +120,7 @@ NOT_EVALUATED: Final = "The local cloud does not evaluate alerts: those that fir
 def _unknowns(
     api: GoogleApi, project: str, stack: str, policies: Sequence[Item], incidents: Answer[Sequence[Item]]
 ) -> tuple[Sequence[str], Sequence[str]]:
+    """Return what Google did not return, and why alerts on metrics cannot fire."""
     unread: list[str] = []
     if isinstance(incidents, Unknown):
         if incidents.cause == "not simulated":
@@ -151,6 +156,7 @@ def _items(listed: Answer[Sequence[Item]]) -> Sequence[Item]:
 
 
 def _alert(incident: Item, policies: Sequence[Item], stack: str) -> StackAlert | None:
+    """Return an incident of one of these policies; None for another one."""
     snapshot = as_mapping(incident.get("policy"))
     policy = next((each for each in policies if each.get("name") == snapshot.get("name")), None)
     if policy is None:
@@ -185,6 +191,7 @@ def _needs_collector(policy: Item) -> bool:
 
 
 def _gaps(policies: Sequence[Item], stack: str, declared: int) -> Iterator[str]:
+    """Yield what keeps policies from firing."""
     if len(policies) < declared:
         yield (
             f"{declared - len(policies)} of the {declared} alert policies in the state no longer exist. "

@@ -46,7 +46,7 @@ def capacity_names(inputs: Item, zones: Sequence[object]) -> list[str]:
     ]
 
 
-class QueuedResource:
+class ListedQueuedResource:
     """A queued resource (tpu.v2alpha1 QueuedResource)."""
 
     def __init__(self, document: Item) -> None:
@@ -86,7 +86,7 @@ class QueuedResource:
         return sum(int(count) for family, _, count in sizes if family == generation and count.isdigit())
 
 
-class Node:
+class ListedNode:
     """A TPU VM (tpu.v2alpha1 Node)."""
 
     def __init__(self, document: Item) -> None:
@@ -102,7 +102,7 @@ class Node:
         self.serving_document: Final = _text(as_mapping(document.get("metadata")), DOCUMENT_METADATA_KEY) or None
 
 
-class Instance:
+class ListedInstance:
     """A Compute Engine instance (compute.v1 Instance)."""
 
     def __init__(self, document: Item) -> None:

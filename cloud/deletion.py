@@ -14,11 +14,11 @@ from urllib.parse import quote
 from tenacity import Retrying, retry_if_exception, stop_after_attempt, wait_exponential
 
 from cloud.clock import WaitClock
-from cloud.found import FoundResource
 from cloud.google_api import GoogleApi, GoogleListError
 from cloud.google_session import AT_ONCE
 from cloud.grants import PolicyHolder, accounts_of, without
 from cloud.kinds import BUCKET, GRANT, Item, ResourceKind, by_name, order_of
+from cloud.search_results import FoundResource
 from contracts.errors import ScriptError
 from contracts.fields import as_mapping, as_sequence
 from contracts.parallel import each
@@ -94,7 +94,9 @@ def _done(
     try:
         outcome: Outcome = attempts(attempt)
     except (GoogleListError, ScriptError) as error:
-        outcome, detail, timed_out = "failed", str(error), isinstance(error, _StillThereError)
+        outcome = "failed"
+        detail = str(error)
+        timed_out = isinstance(error, _StillThereError)
     for item in items:
         report(f"{item.kind} {item.name}: {outcome}{f': {detail}' if detail else ''}")
     elapsed_s = clock.now_s() - started_s
@@ -115,6 +117,8 @@ def _get(api: GoogleApi, service: str, path: str) -> Item | None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Deleting:
+    """The deletion of one resource."""
+
     api: GoogleApi
     kind: ResourceKind
     item: FoundResource
@@ -188,6 +192,7 @@ class _Deleting:
         return _get(self.api, self.kind.api, self.kind.prefix + name) or {}
 
     def _empty(self) -> None:
+        """Delete all objects of the bucket, including their older versions."""
         bucket = f"storage/v1/b/{self.item.id}"
         for page in self.api.pages("storage", f"{bucket}/o?versions=true"):
             objects = map(as_mapping, as_sequence(page.get("items")))
@@ -203,6 +208,7 @@ class _Deleting:
 
 
 def _raise_for(operation: Item) -> None:
+    """Raise ScriptError with the error message of a failed operation."""
     error = as_mapping(operation.get("error"))
     first = as_mapping((as_sequence(error.get("errors")) or (error,))[0])
     if error:

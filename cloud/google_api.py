@@ -100,6 +100,7 @@ class GoogleApi:
 
 
 def _may_pass(error: BaseException) -> bool:
+    """Return whether another attempt can succeed, because the response was lost or Google requests a pause."""
     if isinstance(error, GoogleListError):
         return error.status in _RETRIED
     return isinstance(error, requests.ConnectionError | requests.Timeout)
@@ -132,7 +133,10 @@ def enable_command(project: str, apis: Iterable[str]) -> str:
 
 
 def connect(*projects: str, given: Credentials | None = None) -> GoogleApi:
-    """Return a session with quota projects, without which only Cloud Storage accepts a login. Raises CommandRefusedError."""
+    """Return a session with the user's credentials, or those `given`, and its quota projects: the stack's, or all that are searched.
+
+    Without a quota project, only Cloud Storage accepts a user's login. Raises CommandRefusedError without credentials.
+    """
     return GoogleApi(google_session.open_session(None, given=given or credentials()), projects)
 
 

@@ -27,7 +27,10 @@ async def call(api: str, path: str, *, project: str, limit_s: float, body: Json 
 def call_now(
     api: str, path: str, *, project: str, limit_s: float, body: Json | None = None, verb: str | None = None
 ) -> Json:
-    """Return the result of `call`, or of a request with another verb, while the program waits."""
+    """Return the result of `call`, or of a request with another verb, while the program waits before it declares anything.
+
+    Raises GoogleCallError, including after `limit_s` seconds without a response.
+    """
     work = _started(endpoint(api) + path, project, body, limit_s, verb)
     try:
         return work.result(limit_s)

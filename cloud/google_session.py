@@ -86,26 +86,26 @@ def host_of(url: str) -> str:
 
 def sent(session: "requests.Session", verb: str, url: str, **arguments: Any) -> Mapping[str, object]:  # noqa: ANN401 - of requests
     """Return the response. Raises GoogleListError, NotJsonError, GoogleAuthError and requests.RequestException."""
-    answer = session.request(verb, url, **arguments)
-    GOOGLE_CLOCK.see(answer.headers.get("Date"))
-    if not answer.ok:
-        raise GoogleListError(answer.status_code, *_refusal_in(answer))
+    response = session.request(verb, url, **arguments)
+    GOOGLE_CLOCK.see(response.headers.get("Date"))
+    if not response.ok:
+        raise GoogleListError(response.status_code, *_refusal_in(response))
     try:
-        return cast("Mapping[str, object]", answer.json() if answer.content else {})
+        return cast("Mapping[str, object]", response.json() if response.content else {})
     except ValueError:
         raise NotJsonError(f"{url.partition('?')[0]} returned a response that is not JSON.") from None
 
 
-def _refusal_in(answer: "requests.Response") -> tuple[str, str]:
+def _refusal_in(response: "requests.Response") -> tuple[str, str]:
     """Return the message and reason in an error response from Google; for another body, the status."""
     try:
-        error = as_mapping(as_mapping(answer.json()).get("error"))
+        error = as_mapping(as_mapping(response.json()).get("error"))
     except ValueError:
         error = as_mapping(None)
     # Cloud Storage and Compute Engine return `errors`, the other APIs `details`.
     details = map(as_mapping, (*as_sequence(error.get("details")), *as_sequence(error.get("errors"))))
     reason = next((str(detail["reason"]) for detail in details if "reason" in detail), "")
-    return str(error.get("message") or f"HTTP {answer.status_code}"), reason
+    return str(error.get("message") or f"HTTP {response.status_code}"), reason
 
 
 def credentials() -> "Credentials":
@@ -120,7 +120,11 @@ def credentials() -> "Credentials":
 
 
 def open_session(project: str | None, *, given: "Credentials | None" = None) -> "requests.Session":
-    """Return a session, whose calls name their project if it is None. Raises DefaultCredentialsError without credentials."""
+    """Return a session with the user's credentials, or those `given`, whose calls count against the quota of `project`.
+
+    None as the project: each call names its own, or is one of Cloud Storage, which uses the bucket's project.
+    Raises google.auth.exceptions.DefaultCredentialsError without credentials.
+    """
     from google.auth.transport.requests import AuthorizedSession  # noqa: PLC0415 - slow to load
     from requests.adapters import HTTPAdapter  # noqa: PLC0415 - as above
 

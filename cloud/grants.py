@@ -5,9 +5,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, Literal
 
-from cloud.found import FoundResource
 from cloud.google_api import GoogleApi
 from cloud.kinds import GRANT, POLICIES, Item, last_segments, list_in
+from cloud.search_results import FoundResource
 from contracts.fields import as_mapping
 from contracts.labels import Ownership, owner_of
 
@@ -143,6 +143,7 @@ def without(policy: Item, grants: Sequence[FoundResource], accounts: Mapping[str
 
 
 def _key(binding: Item, member: str) -> tuple[str, str, str]:
+    """Return the identity of a grant: role, member and condition."""
     condition = as_mapping(binding.get("condition"))
     return str(binding.get("role")), _bare(member), "\n".join(f"{key}={condition[key]}" for key in sorted(condition))
 

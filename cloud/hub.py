@@ -23,7 +23,10 @@ _COPIES: Final = ("consolidated", "original")
 
 @contextmanager
 def hub_errors(model: str, otherwise: str) -> Generator[None]:
-    """Convert errors of the hub's client into a ScriptError; `otherwise` is the fix if the hub cannot be reached."""
+    """Convert errors of the hub's client into a ScriptError of one sentence; `otherwise` is the fix if the hub cannot be reached.
+
+    Such an error is an unreachable hub, an unknown model or revision, or a denied permission.
+    """
     from huggingface_hub.errors import HfHubHTTPError, HFValidationError  # noqa: PLC0415 - slow to load
 
     try:
@@ -110,7 +113,11 @@ def _advice(error: OSError, status: int, model: str, otherwise: str) -> str:
 
 
 def config_of(model: str) -> tuple[Mapping[str, object], Mapping[str, object] | None]:
-    """Return the config.json of the main branch and the index of its weights, or their size. Raises ScriptError and PlanningError."""
+    """Return the config.json of a checkpoint's main branch, and the index of its safetensors files; None if it has no such files.
+
+    Only these two files are downloaded. Without an index, the size of the weights replaces it. The token is HF_TOKEN or the login of the
+    hub's client. Raises ScriptError as `hub_errors` does and without a config.json, and PlanningError if it is not a JSON object.
+    """
     from huggingface_hub import HfApi, hf_hub_download  # noqa: PLC0415 # pyright: ignore[reportUnknownVariableType] - slow to load, partly untyped
 
     with hub_errors(model, "pass --config FILE with the config.json of the checkpoint"):

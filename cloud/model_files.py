@@ -27,7 +27,12 @@ class NotSafetensorsError(ValueError):
 
 
 def read_model(path: Path, *, name: str | None = None, index: Path | None = None) -> ModelSpec:
-    """Return the architecture of a config.json, or of a folder with one and perhaps with weights. Raises PlanningError."""
+    """Return the architecture of a config.json, or of a folder with one.
+
+    The size of the weights comes from `index`, or else from the index or the safetensors files next to the config; otherwise the planner
+    computes it. Without `name`, the model has the name of its folder. Raises PlanningError for a file that cannot be read, is not a
+    JSON object, or describes a model that cannot be planned.
+    """
     from planning.model.hf_config import model_from_config  # noqa: PLC0415 - only models outside the catalog need it
 
     config = path / CONFIG if path.is_dir() else path
@@ -52,6 +57,7 @@ def read_object(path: Path) -> Mapping[str, object]:
 
 
 def _index_of(folder: Path) -> Mapping[str, object] | None:
+    """Return an index of the safetensors files of a folder; None if it has none."""
     files = sorted(path for path in folder.glob(_WEIGHTS) if path.is_file())
     if not files:
         return None

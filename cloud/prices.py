@@ -8,10 +8,10 @@ import math
 from datetime import datetime
 from typing import Final
 
-from cloud.capacity import PROVISIONING, Instance, Node, QueuedResource
-from cloud.found import FoundResource
+from cloud.capacity import PROVISIONING, ListedInstance, ListedNode, ListedQueuedResource
 from cloud.kinds import INSTANCE, NODE, QUEUED, SERVICE, Item
 from cloud.price_file import list_prices
+from cloud.search_results import FoundResource
 from contracts.capacity_states import BILLED, BILLED_STATUSES, GRANTED
 from contracts.fields import as_mapping, as_sequence
 from contracts.run_record import MICROS, Seen
@@ -28,11 +28,15 @@ def usd_per_hour(found: FoundResource) -> float | None:
     """Return the cost of an idle resource per hour; None if the price list has none."""
     document, place = found.document, found.location
     if found.kind == QUEUED:
-        return _queued_usd(QueuedResource(document), place) if QueuedResource(document).state in BILLED else 0.0
+        return (
+            _queued_usd(ListedQueuedResource(document), place)
+            if ListedQueuedResource(document).state in BILLED
+            else 0.0
+        )
     if found.kind == NODE:
-        return None if Node(document).request else node_usd_per_hour(document, "standard", place)
+        return None if ListedNode(document).request else node_usd_per_hour(document, "standard", place)
     if found.kind == INSTANCE:
-        return _instance_usd(document, place) if Instance(document).status in BILLED_STATUSES else 0.0
+        return _instance_usd(document, place) if ListedInstance(document).status in BILLED_STATUSES else 0.0
     if found.kind != SERVICE:
         return None
     # Without instances that always run, the cost depends on use.
@@ -46,7 +50,7 @@ def usd_so_far(found: FoundResource, now: datetime) -> float | None:
     return None if rate is None or age_s is None else rate * max(age_s, 0.0) / _HOUR_S
 
 
-def _queued_usd(queued: QueuedResource, zone: str) -> float | None:
+def _queued_usd(queued: ListedQueuedResource, zone: str) -> float | None:
     rates = [node_usd_per_hour(node, queued.provisioning, zone) for node in queued.nodes]
     return None if None in rates else sum(rate for rate in rates if rate is not None)
 
@@ -109,13 +113,13 @@ def _gib(text: object) -> float:
 
 def seen_queued(document: Item, node: Item | None) -> Seen | None:
     """Return the machine of a queued resource and its node, if it has one; None if it never had a machine."""
-    queued = QueuedResource(document)
+    queued = ListedQueuedResource(document)
     if node is None and queued.state not in GRANTED:
         return None
     return Seen(
         name=queued.name,
         requested_s=_seconds(document.get("createTime")),
-        started_s=_seconds(node.get("createTime")) if node is not None and Node(node).is_up else None,
+        started_s=_seconds(node.get("createTime")) if node is not None and ListedNode(node).is_up else None,
         micros_per_hour=_micros(_queued_usd(queued, queued.zone)),
         longest_s=queued.longest_s,
     )
@@ -123,7 +127,7 @@ def seen_queued(document: Item, node: Item | None) -> Seen | None:
 
 def seen_node(node: Item) -> Seen | None:
     """Return a node that no queued resource created; None if it is not running."""
-    machine = Node(node)
+    machine = ListedNode(node)
     if not machine.is_up:
         return None
     name, created_s = machine.name, _seconds(node.get("createTime"))
@@ -133,7 +137,7 @@ def seen_node(node: Item) -> Seen | None:
 
 def seen_instance(document: Item, zone: str) -> Seen | None:
     """Return a Compute Engine instance; None if it never started."""
-    instance = Instance(document)
+    instance = ListedInstance(document)
     if not instance.started:
         return None
     requested_s, started_s = _seconds(instance.created), _seconds(instance.started)

@@ -14,11 +14,11 @@ from typing import Final
 
 from cloud.clock import WaitClock
 from cloud.enabled import PAUSE_S, START_LIMIT_S, read_enabled_apis
-from cloud.found import FoundResource, Inventory, ListCall
 from cloud.google_api import GoogleApi, GoogleListError, answer_of, enable_command
 from cloud.google_session import AT_ONCE
 from cloud.grants import PolicyHolder, bindings_of, grants_in
 from cloud.kinds import ACCOUNT, BUCKET, GRANT, KINDS, LOCATIONS, NETWORK, SECRET, Item, Places, ResourceKind, list_in
+from cloud.search_results import FoundResource, Inventory, ListCall
 from contracts.answers import Absent, Answer, Present, Unknown
 from contracts.errors import ScriptError
 from contracts.fields import as_mapping, as_sequence
@@ -102,7 +102,9 @@ class _List:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Read:
+class _ReadList:
+    """The result of one list."""
+
     list: _List
     call: ListCall
     answer: Answer[Sequence[Item]]
@@ -155,7 +157,7 @@ class _ListReader:
     """For each project and API that responded as if it were off: whether it is enabled."""
     end_s: float | None = None
 
-    def reads(self, lists: Sequence[_List]) -> Sequence[_Read]:
+    def reads(self, lists: Sequence[_List]) -> Sequence[_ReadList]:
         """Return the result of each list. Lists of a just enabled API are read until they succeed, and once more."""
         reads = self._each(lists)
         late = self._starting(reads)
@@ -170,7 +172,7 @@ class _ListReader:
                 break
         return reads
 
-    def _each(self, lists: Sequence[_List]) -> Sequence[_Read]:
+    def _each(self, lists: Sequence[_List]) -> Sequence[_ReadList]:
         return each([partial(_read, self.api, self.scope, one) for one in lists], workers=AT_ONCE)
 
     def _has_time(self, late: Iterable[tuple[str, str]]) -> bool:
@@ -180,7 +182,7 @@ class _ListReader:
             self.say(f"waiting up to {START_LIMIT_S:.0f} s for {names} (recently enabled)")
         return self.clock.now_s() < self.end_s
 
-    def _starting(self, reads: Sequence[_Read]) -> frozenset[tuple[str, str]]:
+    def _starting(self, reads: Sequence[_ReadList]) -> frozenset[tuple[str, str]]:
         """Return the APIs that respond as if they were off although they are enabled."""
         off = {read.service for read in reads if read.is_off} - self.enabled.keys()
         for project in sorted({project for project, _ in off}):
@@ -193,7 +195,7 @@ class _ListReader:
         return frozenset(read.service for read in reads if read.is_off and self.enabled.get(read.service))
 
     @staticmethod
-    def switched_off(reads: Sequence[_Read]) -> Iterator[str]:
+    def switched_off(reads: Sequence[_ReadList]) -> Iterator[str]:
         """Yield a sentence for each project with APIs that are off."""
         off = [read for read in reads if read.is_off]
         for project in dict.fromkeys(read.list.project for read in off):
@@ -205,9 +207,9 @@ class _ListReader:
             )
 
 
-def _unread_sentences(reads: Sequence[_Read]) -> Iterator[str]:
+def _unread_sentences(reads: Sequence[_ReadList]) -> Iterator[str]:
     """Yield a sentence for each list that could not be read; one for all of a project with the same cause."""
-    groups: dict[tuple[str, ...], list[tuple[_Read, str]]] = {}
+    groups: dict[tuple[str, ...], list[tuple[_ReadList, str]]] = {}
     for read in reads:
         answer = read.answer
         if not isinstance(answer, Unknown) or read.is_off:
@@ -250,7 +252,7 @@ def _first_lists(scope: Scope) -> Sequence[_List]:
     return lists
 
 
-def _place_lists(scope: Scope, first: Sequence[_Read]) -> Iterator[_List]:
+def _place_lists(scope: Scope, first: Sequence[_ReadList]) -> Iterator[_List]:
     for read in first:
         listed = {str(item.get("locationId") or str(item.get("name")).rpartition("/")[2]) for item in read.seen}
         for kind in (kind for kind in KINDS if kind.places == read.list.of):
@@ -260,7 +262,7 @@ def _place_lists(scope: Scope, first: Sequence[_Read]) -> Iterator[_List]:
                 yield _List(of=kind, project=read.list.project, path=path, is_place=known)
 
 
-def _policy_lists(scope: Scope, first: Sequence[_Read]) -> Iterator[_List]:
+def _policy_lists(scope: Scope, first: Sequence[_ReadList]) -> Iterator[_List]:
     """Yield the policies of buckets and secrets that are not to be deleted."""
     buckets = {f"projects/_/buckets/{name}": scope.projects[0] for name in scope.buckets}
     secrets: dict[str, str] = {}
@@ -277,10 +279,11 @@ def _policy_lists(scope: Scope, first: Sequence[_Read]) -> Iterator[_List]:
 
 
 def _policy(holder: PolicyHolder) -> _List:
+    """Return the list whose only item is the holder's policy."""
     return _List(of=holder, project=holder.project, path=holder.path)
 
 
-def _read(api: GoogleApi, scope: Scope, of: _List) -> _Read:
+def _read(api: GoogleApi, scope: Scope, of: _List) -> _ReadList:
     started_s = time.monotonic()
     items: list[Item] = []
     omitted: list[str] = []
@@ -307,7 +310,7 @@ def _read(api: GoogleApi, scope: Scope, of: _List) -> _Read:
         elapsed_s=time.monotonic() - started_s,
         outcome=_outcome(raw, answer),
     )
-    return _Read(list=of, call=call, answer=answer, seen=items)
+    return _ReadList(list=of, call=call, answer=answer, seen=items)
 
 
 def _items_of(page: Item, key: str) -> Sequence[Item]:
@@ -338,6 +341,7 @@ def _judged(answer: Answer[Sequence[Item]], service: str, scope: Scope, *, is_pl
 
 
 def _outcome(raw: Answer[Sequence[Item]], answer: Answer[Sequence[Item]]) -> str:
+    """Return the recorded outcome of a call, which the receipt shows."""
     if isinstance(raw, Unknown) and raw.cause == "api off":
         return NOT_ENABLED
     if isinstance(answer, Unknown):
@@ -345,14 +349,14 @@ def _outcome(raw: Answer[Sequence[Item]], answer: Answer[Sequence[Item]]) -> str
     return READ if isinstance(answer, Present) else NO_SUCH_PLACE
 
 
-def _items(reads: Sequence[_Read]) -> Iterator[tuple[_Read, ResourceKind, Item]]:
+def _items(reads: Sequence[_ReadList]) -> Iterator[tuple[_ReadList, ResourceKind, Item]]:
     for read in reads:
         if isinstance(read.list.of, ResourceKind):
             for item in read.seen:
                 yield read, read.list.of, item
 
 
-def _resources(reads: Sequence[_Read]) -> Iterator[FoundResource]:
+def _resources(reads: Sequence[_ReadList]) -> Iterator[FoundResource]:
     for read, kind, item in _items(reads):
         owner = kind.owner(item)
         if owner is not None:
@@ -360,11 +364,12 @@ def _resources(reads: Sequence[_Read]) -> Iterator[FoundResource]:
 
 
 def _uses(found: FoundResource, networks: Sequence[str]) -> bool:
+    """Return whether the document of a resource names one of these networks."""
     text = json.dumps(found.document)
     return any(f'/{name}"' in text or f'"{name}"' in text for name in networks)
 
 
-def _grants(reads: Sequence[_Read], scope: Scope, owners: Sequence[Ownership]) -> Iterator[FoundResource]:
+def _grants(reads: Sequence[_ReadList], scope: Scope, owners: Sequence[Ownership]) -> Iterator[FoundResource]:
     """Yield the grants of stacks. A deleted account belongs to the stack whose account gets this name."""
     existing = {str(item.get("email")): kind.owner(item) for _, kind, item in _items(reads) if kind.kind == ACCOUNT}
     accounts = {email: owner for email, owner in existing.items() if owner is not None}

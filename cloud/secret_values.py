@@ -34,7 +34,10 @@ def read_secret(version: str, *, project: str, api: GoogleApi | None = None) -> 
 
 
 def store_secret(project: str, secret: str, value: str, api: GoogleApi | None = None) -> str:
-    """Add a version to a secret, which is created if it does not exist, and return its name. Raises ScriptError."""
+    """Add a version to a secret, which is created if it does not exist, and return the version's name.
+
+    Raises ScriptError if Google rejects it. The message does not contain the value.
+    """
     google = api or google_api.connect(project)
     name = f"projects/{project}/secrets/{secret}"
     body = {"payload": {"data": base64.b64encode(value.encode()).decode()}}

@@ -11,18 +11,18 @@ from datetime import UTC, datetime, timedelta
 from typing import Final, Literal
 from urllib.parse import urlencode
 
-from cloud.capacity import Node
-from cloud.found import FoundResource
+from cloud.capacity import ListedNode
 from cloud.google_api import GoogleApi, GoogleListError
 from cloud.kinds import ACCOUNT, INSTANCE, NODE, QUEUED, SERVICE
 from cloud.prices import seen_instance, seen_node, seen_queued, seen_service, usd_per_hour
+from cloud.search_results import FoundResource
 from cloud.tpu_machine import TpuMachine, idle_since
 from contracts.answers import Absent, Present, Unknown
 from contracts.errors import ScriptError
 from contracts.fields import as_mapping, as_sequence
 from contracts.labels import Ownership, StackLimits
 from contracts.naming import Names
-from contracts.run_record import MICROS, RecordError, RunRecord, Seen, Use
+from contracts.run_record import MICROS, RecordError, RunRecord, RunUse, Seen
 from planning.units import duration
 
 SERVING: Final = (QUEUED, NODE, INSTANCE, SERVICE)
@@ -106,11 +106,11 @@ class StackSpending:
 
 
 def spending(api: GoogleApi, found: Sequence[FoundResource], now: datetime) -> Sequence[StackSpending]:
-    """Return each stack's use of its limits, by name."""
+    """Return each stack's use of its limits, by name. Needs two calls for a service that scales with requests, otherwise none."""
     stacks: dict[tuple[str, str], list[FoundResource]] = {}
     for item in found:
         stacks.setdefault((item.owner.project, item.owner.stack), []).append(item)
-    return [_spending(_Read(api=api, now=now, found=items)) for _, items in sorted(stacks.items())]
+    return [_spending(_StackFigures(api=api, now=now, found=items)) for _, items in sorted(stacks.items())]
 
 
 def account_of(project: str, stack: str) -> str:
@@ -119,7 +119,9 @@ def account_of(project: str, stack: str) -> str:
 
 
 @dataclass(slots=True)
-class _Read:
+class _StackFigures:
+    """Figures of one stack, and those that could not be read."""
+
     api: GoogleApi
     now: datetime
     found: Sequence[FoundResource]
@@ -147,7 +149,7 @@ class _Read:
         return RunRecord(), "unknown"
 
 
-def _spending(read: _Read) -> StackSpending:
+def _spending(read: _StackFigures) -> StackSpending:
     found, now_s = read.found, read.now.timestamp()
     limits, seen = _limits(found), _seen(found)
     record, word = read.record()
@@ -185,7 +187,7 @@ def _spending(read: _Read) -> StackSpending:
     )
 
 
-def _idle(read: _Read, limits: StackLimits) -> tuple[Literal["idle", "busy", "unknown"] | None, float | None]:
+def _idle(read: _StackFigures, limits: StackLimits) -> tuple[Literal["idle", "busy", "unknown"] | None, float | None]:
     """Return whether the machines are idle, and for how long. Reads them only if the stack has the limit."""
     machines = [TpuMachine(api=read.api, name=item.name) for item in read.found if item.kind in {NODE, INSTANCE}]
     if limits.idle_after_s is None or not machines:
@@ -210,11 +212,12 @@ def _shown(at_s: int) -> str:
     return _stamp(datetime.fromtimestamp(at_s, UTC))
 
 
-def _name(use: Use) -> str:
+def _name(use: RunUse) -> str:
     return "a past machine" if use.seen is None else use.seen.name.rpartition("/")[2]
 
 
-def _line(use: Use) -> str:
+def _line(use: RunUse) -> str:
+    """Return the cost of one machine and its source."""
     usd = f"${use.micros / MICROS:,.2f}"
     start = _shown(use.run.start_s)
     if use.is_bound:
@@ -225,13 +228,14 @@ def _line(use: Use) -> str:
 
 
 def _seen(found: Sequence[FoundResource]) -> Sequence[Seen]:
+    """Return the machines and the service that a search found."""
     seen: list[Seen | None] = []
     for item in found:
         if item.kind == QUEUED:
-            nodes = [node for node in found if node.kind == NODE and Node(node.document).request == item.id]
+            nodes = [node for node in found if node.kind == NODE and ListedNode(node.document).request == item.id]
             nodes.sort(key=lambda node: node.created)
             seen.append(seen_queued(item.document, nodes[0].document if nodes else None))
-        elif item.kind == NODE and not Node(item.document).request:
+        elif item.kind == NODE and not ListedNode(item.document).request:
             seen.append(seen_node(item.document))
         elif item.kind == INSTANCE:
             seen.append(seen_instance(item.document, item.location))
@@ -240,7 +244,7 @@ def _seen(found: Sequence[FoundResource]) -> Sequence[Seen]:
     return [one for one in seen if one is not None]
 
 
-def _billed_usd(read: _Read, use: Use, limits: StackLimits) -> float:
+def _billed_usd(read: _StackFigures, use: RunUse, limits: StackLimits) -> float:
     """Return the cost of a service since its first start, at its highest price."""
     run, service = use.run, read.one(SERVICE)
     start = datetime.fromtimestamp(run.start_s, UTC)

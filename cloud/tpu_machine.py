@@ -1,4 +1,4 @@
-"""The TPU machine of a stack: its document, guest attributes, metadata, and idle time by its own report."""
+"""The TPU VM of a stack: its document, guest attributes, metadata, and idle time by its own report."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -80,7 +80,10 @@ class TpuMachine:
         return pairs_of(found.get("items")) if self.is_instance else {key: str(value) for key, value in found.items()}
 
     def set_metadata(self, key: str, value: str, owner: Ownership) -> None:
-        """Set one key of the metadata and wait until Google has finished. Raises CommandRefusedError and ScriptError."""
+        """Set one key of the metadata, keep all others, and wait until Google has finished the change.
+
+        Raises CommandRefusedError if the TPU VM is gone or is not `owner`'s, and ScriptError if Google rejects the change.
+        """
         document = self.owned_document(owner)
         try:
             problem = self._settled(self._change(document, key, value))

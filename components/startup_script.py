@@ -52,7 +52,7 @@ SECTIONS = (
     "vm_agent.mounted",
     "vm_agent.archives",
     "vm_agent.publishing",
-    "vm_agent.kept",
+    "vm_agent.stored_state",
     "vm_agent.compile_cache",
     "vm_agent.confinement",
     "vm_agent.guard_file",

@@ -20,7 +20,7 @@ COLLECTOR_CONTAINER: Final = "collector"
 CONFIG_VARIABLE: Final = "COLLECTOR_CONFIG"
 CONFIG_ARGUMENT: Final = f"--config=env:{CONFIG_VARIABLE}"
 COLLECTOR_METADATA_KEY: Final = "gemma-serving-collector"
-"""Metadata key of a TPU machine. Absent without metrics. A change of it does not restart the server."""
+"""Metadata key of a TPU VM. Absent without metrics. A change of it does not restart the server."""
 AGENT_METRICS_PORT: Final = 8001
 AGENT_JOB: Final = "agent"
 _CREDENTIALS: Final = {"authorization": {"credentials": f"${{env:{API_KEY_VARIABLE}}}"}}
@@ -47,7 +47,7 @@ def server_share(vcpu: float, memory_gib: float) -> "tuple[float, float]":
 
 @dataclass(frozen=True)
 class CollectorSettings:
-    """A collector on a TPU machine."""
+    """A collector on a TPU VM."""
 
     image: str
     config: str
@@ -72,7 +72,7 @@ def collector_config(
     """Return the configuration as JSON, which is YAML too.
 
     Args:
-        project: project that stores the metrics. A TPU machine may be in Google's project.
+        project: project that stores the metrics. A TPU VM may be in Google's project.
         namespace: name of the service or the queued resource; alerts select by this label.
         cluster: another label of each series; Google requires one.
         ports: loopback ports whose /metrics is scraped.

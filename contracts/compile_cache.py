@@ -1,4 +1,4 @@
-"""Compile cache of a TPU machine: location of its archive, and which servers compile the same programs."""
+"""Compile cache of a TPU VM: location of its archive, and which servers compile the same programs."""
 
 import hashlib
 import json
@@ -54,7 +54,11 @@ def parse_archive(text: str) -> ArchiveSettings:
 
 
 def programs_key(document: ServingDocument) -> str:
-    """Return the key of the programs that a server compiles: 32 hex digits. Images of all registries share it."""
+    """Return the key of the programs that a server compiles: 32 hex digits.
+
+    It depends on the image's digest, the command, and the flags and environment variables that affect programs. The image's registry is
+    ignored, so TPU VMs of all regions share an archive.
+    """
     named = [_digest(document.image), list(document.command), [one for one in document.arguments if not _neutral(one)]]
     variables = {name: text for name, text in document.environment.items() if name not in NEUTRAL_VARIABLES}
     text = json.dumps([*named, variables], sort_keys=True, separators=(",", ":"))

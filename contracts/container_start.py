@@ -34,7 +34,11 @@ class ContainerStart:
 
 
 def graphs_folder(image: str, accelerator: str, model: str, arguments: Sequence[str]) -> str:
-    """Return the folder with a server's graphs. The path of its weights does not affect them."""
+    """Return the folder with a server's graphs, below the bucket's archives: ACCELERATOR/KEY.
+
+    `image` is a reference of which only the digest counts, `accelerator` the name of the GPU, `model` the model's id, and `arguments` the
+    server's arguments after it. The path of the weights does not affect graphs.
+    """
     server = ServingDocument(
         image=image, command=(), arguments=(model, *arguments), environment={}, secret_environment={}, port=0
     )

@@ -14,6 +14,8 @@ class Doc(NamedTuple):
     """Description of a field for the generated pages: `field: Annotated[int, Doc("...")]`."""
 
     text: str
+    is_detail: bool = False
+    """An output that `gemma up` does not print."""
 
 
 _WORDS: Mapping[object, str] = {
@@ -55,7 +57,7 @@ def camel_case(name: str) -> str:
 
 
 def to_json(value: object) -> Any:  # noqa: ANN401 - JSON is any of its types
-    """Return a contract as JSON types, with keys in camelCase."""
+    """Return a contract as JSON types. Keys become camelCase; None and values other than dataclasses are unchanged."""
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return {camel_case(f.name): to_json(getattr(value, f.name)) for f in dataclasses.fields(value)}
     if isinstance(value, tuple):
@@ -82,6 +84,13 @@ def from_json(kind: type[T], value: object, *, path: str = "") -> T:
         elif field.default is dataclasses.MISSING:
             raise ContractError(f"{where} is missing.")
     return kind(**found)
+
+
+def detail_fields(kind: type[object]) -> Iterator[str]:
+    """Yield the names of a contract's fields whose description says `is_detail`."""
+    for name, hint in typing.get_type_hints(kind, include_extras=True).items():
+        if any(isinstance(one, Doc) and one.is_detail for one in typing.get_args(hint)[1:]):
+            yield name
 
 
 def documented(kind: type[object]) -> Iterator[tuple[str, str]]:

@@ -12,9 +12,9 @@ GATEWAY_VCPU: Final = 1
 CONCURRENCY: Final = 1000
 """Concurrent requests of an instance: Cloud Run's maximum."""
 BUFFER_KIB: Final = 128
-"""Bytes that Envoy keeps of one request, and of one answer. A larger body is not kept whole, so it goes to one server only."""
+"""Bytes that Envoy keeps of one request, and of one response. A larger body is not kept whole, so it goes to one server only."""
 REQUEST_KIB: Final = 3 * BUFFER_KIB
-"""Memory of one request at most (Envoy 1.39.1, 1,000 at once): 300 KiB for a body that waits, 365 KiB with an unread answer."""
+"""Memory of one request at most (Envoy 1.39.1, 1,000 at once): 300 KiB for a body that waits, 365 KiB with an unread response."""
 OUTSIDE_HEAP_MIB: Final = 64
 """Memory of Envoy that is not its heap: 50 MiB after the start."""
 GATEWAY_MIB: Final = 512

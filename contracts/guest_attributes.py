@@ -1,4 +1,4 @@
-"""Guest attributes: state of the server, published by the agent on the TPU machine."""
+"""Guest attributes: state of the server, published by the agent on the TPU VM."""
 
 import re
 from typing import Final

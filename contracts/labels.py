@@ -38,7 +38,7 @@ class StackLimits:
     max_usd: int | None = None
     """US dollars at list prices."""
     idle_after_s: int | None = None
-    """Seconds without a request on a TPU machine, by the server's own counters."""
+    """Seconds without a request on a TPU VM, by the server's own counters."""
 
     @property
     def labels(self) -> Mapping[str, str]:
@@ -49,9 +49,14 @@ class StackLimits:
     @classmethod
     def of(cls, labels: Mapping[str, object]) -> "StackLimits":
         """Return the limits in labels. A value with other characters than digits is ignored."""
-        texts = (str(labels.get(key, "")) for key in (MAX_AGE_LABEL, MAX_USD_LABEL, IDLE_AFTER_LABEL))
-        age, usd, idle = (int(text) if text.isdecimal() else None for text in texts)
-        return cls(max_age_s=age, max_usd=usd, idle_after_s=idle)
+
+        def number(key: str) -> int | None:
+            text = str(labels.get(key, ""))
+            return int(text) if text.isdecimal() else None
+
+        return cls(
+            max_age_s=number(MAX_AGE_LABEL), max_usd=number(MAX_USD_LABEL), idle_after_s=number(IDLE_AFTER_LABEL)
+        )
 
 
 NO_LIMITS: Final = StackLimits()
@@ -77,11 +82,14 @@ class Ownership:
 
     @property
     def description(self) -> str:
-        """The identity as words, for resources without labels."""
+        """The identity as words, for resources without labels. Most cannot change their description in place."""
         return " ".join(f"{key}={value}" for key, value in self.identity.items())
 
     def condition(self, expression: str = ALWAYS) -> Mapping[str, str]:
-        """Return the IAM condition of a grant outside the stack. IAM limits its title to 100 characters."""
+        """Return the IAM condition of a grant to a member outside the stack. Its description has the words of the labels.
+
+        IAM allows 100 characters for the title and 256 for the description.
+        """
         return {"title": f"{PRODUCT} {self.stack}"[:100], "description": self.description, "expression": expression}
 
     def owns(self, *, labels: Mapping[str, object] | None = None, description: str | None = None) -> bool:
@@ -98,7 +106,7 @@ def words_of(description: str) -> Mapping[str, str]:
 
 
 def owner_of(*, labels: Mapping[str, object] | None = None, description: str | None = None) -> Ownership | None:
-    """Return the stack that owns a resource, or None."""
+    """Return the stack that owns a resource with these labels or this description, or None."""
     for found in (labels or {}, words_of(description or "")):
         project, stack = found.get(PROJECT_LABEL), found.get(STACK_LABEL)
         if found.get(MANAGED_BY_LABEL) == PRODUCT and project and stack:

@@ -1,4 +1,4 @@
-"""Log of a TPU machine in Cloud Logging: its name, and the labels of its entries."""
+"""Log of a TPU VM in Cloud Logging: its name, and the labels of its entries."""
 
 from typing import Final
 
@@ -18,7 +18,10 @@ def machine_log_name(project: str) -> str:
 
 
 def account_parts(email: str) -> "tuple[str, str] | None":
-    """Return the project and the id of a service account's e-mail address; None for another address."""
+    """Return the project and the id of a service account's e-mail address; None for another address.
+
+    The TPU VM itself may be in a project of Google, so its metadata does not name the stack's project.
+    """
     account, _, host = email.strip().partition("@")
     if not host.endswith(_ACCOUNT_DOMAIN):
         return None

@@ -129,6 +129,7 @@ class LineMask:
 
 
 def _hidden(_: re.Match[str]) -> str:
+    """Return the mask in place of a match."""
     return MASK
 
 

@@ -5,17 +5,13 @@ from dataclasses import dataclass
 from typing import Annotated, Final, Literal
 
 from contracts.features import ServedFeatures
-from contracts.fields import Doc, camel_case
+from contracts.fields import Doc, camel_case, detail_fields
 from contracts.verdicts import Verdict
 
 Target = Literal["tpu", "cloud-run", "gateway"]
 Auth = Literal["id-token", "tunnel", "none"]
 
 DETAILS_TYPE: Final = "gemma-serving:index:StackDetails"
-DETAILS: Final = frozenset(map(camel_case, (
-    "served_model", "rollout", "plan", "vllm", "smoke", "features", "labels", "project", "api_key_secret", "tunnel", "zone",
-)))  # fmt: skip
-"""JSON keys of the outputs that `gemma up` does not print."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -160,15 +156,15 @@ class StackOutputs:
 
     target: Annotated[Target, Doc("`tpu`, `cloud-run` or `gateway`.")]
     model: Annotated[str, Doc("Hugging Face id of the checkpoint.")]
-    served_model: Annotated[str, Doc("Name to send as `model`.")]
+    served_model: Annotated[str, Doc("Name to send as `model`.", is_detail=True)]
     endpoint: Annotated[str, Doc("URL. For a tunnel: its local end, `http://127.0.0.1:8000`.")]
     auth: Annotated[Auth, Doc("Authentication of callers: `id-token`, `tunnel` or `none`.")]
     image: Annotated[str, Doc("The server's image, by digest.")]
-    plan: Annotated[PlanSummary, Doc("The plan in figures.")]
-    vllm: Annotated[Mapping[str, object], Doc("vLLM options in effect, by settings key.")]
-    smoke: Annotated[SmokeThresholds, Doc("Thresholds of the smoke checks.")]
-    labels: Annotated[Mapping[str, str], Doc("Labels of the stack's resources.")]
-    project: Annotated[str, Doc("Google Cloud project.")]
+    plan: Annotated[PlanSummary, Doc("The plan in figures.", is_detail=True)]
+    vllm: Annotated[Mapping[str, object], Doc("vLLM options in effect, by settings key.", is_detail=True)]
+    smoke: Annotated[SmokeThresholds, Doc("Thresholds of the smoke checks.", is_detail=True)]
+    labels: Annotated[Mapping[str, str], Doc("Labels of the stack's resources.", is_detail=True)]
+    project: Annotated[str, Doc("Google Cloud project.", is_detail=True)]
     location: Annotated[str, Doc("Region (Cloud Run) or zone (TPU).")]
     connect: Annotated[
         str | None, Doc("Command that connects your machine to the server and prints lines to paste.")
@@ -176,16 +172,20 @@ class StackOutputs:
     check: Annotated[str | None, Doc("Command that checks the server's health and speed.")] = None
     api_key_secret: Annotated[
         str | None,
-        Doc("Version in Secret Manager with the API key for callers; null if the server requires none."),
+        Doc(
+            "Version in Secret Manager with the API key for callers; null if the server requires none.", is_detail=True
+        ),
     ] = None
-    tunnel: Annotated[Tunnel | None, Doc("Command and local port of the tunnel; null without one.")] = None
-    zone: Annotated[str | None, Doc("TPU: zone of the capacity; null on Cloud Run.")] = None
+    tunnel: Annotated[Tunnel | None, Doc("Command and local port of the tunnel; null without one.", is_detail=True)] = (
+        None
+    )
+    zone: Annotated[str | None, Doc("TPU: zone of the capacity; null on Cloud Run.", is_detail=True)] = None
     rollout: Annotated[
-        RolloutPlan | None, Doc("Settings of `gemma rollout`; null if `gemma up` moves the traffic.")
+        RolloutPlan | None, Doc("Settings of `gemma rollout`; null if `gemma up` moves the traffic.", is_detail=True)
     ] = None
     state: Annotated[str | None, Doc("TPU: state of the queued resource, such as `ACTIVE`; null on Cloud Run.")] = None
     phase: Annotated[str | None, Doc("TPU: last phase that the machine published; null on Cloud Run.")] = None
-    features: Annotated[ServedFeatures, Doc("Features beyond text.")]
+    features: Annotated[ServedFeatures, Doc("Features beyond text.", is_detail=True)]
     container: Annotated[
         str | None,
         Doc(
@@ -217,3 +217,7 @@ class StackOutputs:
         """Engines of all servers: the copies of a server with data parallelism, times the servers of a gateway."""
         copies = self.vllm.get("dataParallelSize")
         return (copies if isinstance(copies, int) else 1) * (len(self.servers) or 1)
+
+
+DETAILS: Final = frozenset(camel_case(name) for name in detail_fields(StackOutputs))
+"""JSON keys of the outputs that `gemma up` does not print. They are outputs of the resource `details`."""

@@ -30,7 +30,9 @@ def in_order(tasks: Sequence[Callable[[], T]], *, workers: int, ahead: int) -> I
 
     At most `ahead` functions are started and not yet yielded, so results do not fill the memory.
     """
-    room, early, following = threading.Semaphore(ahead), dict[int, T | None](), 0
+    room = threading.Semaphore(ahead)
+    early = dict[int, T | None]()
+    following = 0
     for index, value, error in _ended(tasks, workers, room, lambda: None):
         if error is not None:
             raise error
@@ -46,7 +48,9 @@ def _ended(
 ) -> Iterator[tuple[int, T | None, BaseException | None]]:
     """Yield index, value and error of each function as it finishes, until none finishes within `wait_s`."""
     done: queue.SimpleQueue[tuple[int, T | None, BaseException | None]] = queue.SimpleQueue()
-    waiting, stopped, lock = iter(range(len(tasks))), threading.Event(), threading.Lock()
+    waiting = iter(range(len(tasks)))
+    stopped = threading.Event()
+    lock = threading.Lock()
 
     def work() -> None:
         while True:

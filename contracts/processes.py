@@ -7,7 +7,7 @@ from pathlib import Path
 
 
 def is_alive(pid: int, since: str) -> bool:
-    """Return whether the process that had this number then (RFC 3339) is still running."""
+    """Return whether the process that had this number at a time (RFC 3339) is still running. A process that started later is another one."""
     if pid <= 0:  # a group, not a process
         return False
     try:

@@ -1,4 +1,4 @@
-"""Limits for replacing the serving document on a TPU machine."""
+"""Limits for replacing the serving document on a TPU VM."""
 
 import json
 from dataclasses import dataclass
@@ -15,7 +15,7 @@ DEFAULT_READY_TIMEOUT_S: Final = 3600
 
 @dataclass(frozen=True)
 class RolloutLimits:
-    """Limits of one change."""
+    """Limits of one change. Times are in seconds."""
 
     ready_timeout_s: float = DEFAULT_READY_TIMEOUT_S
     drain_s: float = 0.0

@@ -88,7 +88,7 @@ class Seen:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Use:
+class RunUse:
     """Cost of one run, and its source."""
 
     run: RecordedRun
@@ -135,12 +135,12 @@ class RunRecord:
         runs = ",".join(run.text() for run in self.runs)
         return " ".join([*others, f"{RUNS_WORD}={self.since_s}/{self.spent_micros}/{runs}"])
 
-    def uses(self, seen: Sequence[Seen], now_s: int) -> Sequence[Use]:
+    def uses(self, seen: Sequence[Seen], now_s: int) -> Sequence[RunUse]:
         """Return the cost of each run: those in the record, then those that only Google shows."""
         pairs, left = _matched(self.runs, seen)
         every = [*pairs, *((one.run, one) for one in left)]
         ends = [run.end_s(now_s) if one is None else one.end_s(run, now_s) for run, one in every]
-        return [Use(run=run, end_s=end_s, seen=one) for (run, one), end_s in zip(every, ends, strict=True)]
+        return [RunUse(run=run, end_s=end_s, seen=one) for (run, one), end_s in zip(every, ends, strict=True)]
 
     def first_start_s(self, seen: Sequence[Seen]) -> int | None:
         """Return the start of the stack's first machine or service, or None."""
@@ -148,7 +148,11 @@ class RunRecord:
         return min((start for start in starts if start is not None), default=None)
 
     def after(self, seen: Sequence[Seen], now_s: int, *, complete: bool) -> "RunRecord":
-        """Return the record with new runs, and finished runs as spent. Unless `complete`, no run is finished."""
+        """Return the record with Google's current data: new runs are added, and finished runs move to the spent amount.
+
+        `seen` are the stack's TPU VMs and its service, `now_s` is in seconds since 1970. Unless `complete`, some could not be read, so no run
+        is treated as finished.
+        """
         pairs, left = _matched(self.runs, seen)
         gone = [one is None and complete and not run.is_service for run, one in pairs]
         ended = [run for (run, _), is_gone in zip(pairs, gone, strict=True) if is_gone]

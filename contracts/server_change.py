@@ -27,7 +27,8 @@ class ChangedValue:
 
     def text(self) -> str:
         """Return the value before and after on one line, shortened."""
-        before, after = ("not set" if text is None else text for text in (self.before, self.after))
+        before = "not set" if self.before is None else self.before
+        after = "not set" if self.after is None else self.after
         return f"{self.key}: {_shortened(before)} -> {_shortened(after)}"
 
 
@@ -58,8 +59,12 @@ def flags_of(arguments: Sequence[str]) -> dict[str, str]:
 
 
 def server_change(kind: str, before: Mapping[str, object], after: Mapping[str, object]) -> ServerChange | None:
-    """Return what changes about the server of a resource, from its inputs; None if a part of it is known only after `up`."""
-    old, new = (_server(kind, inputs) for inputs in (before, after))
+    """Return what changes about the server of a resource of this type, from its inputs before and after.
+
+    Return None if the inputs have no server, or if a part of it is known only after `up`.
+    """
+    old = _server(kind, before)
+    new = _server(kind, after)
     return None if old is None or new is None else ServerChange(changed_values(old, new))
 
 
@@ -94,9 +99,13 @@ def _of_template(template: Mapping[str, object]) -> dict[str, str] | None:
     arguments = as_sequence(container.get("args"))
     # A starter has the server's whole command among its arguments, after the starter's own one, which may be unknown.
     served = arguments[arguments.index(_SERVE) + 1 :] if _SERVE in arguments else arguments
-    image, variables = container.get("image"), _variables(as_sequence(container.get("envs")))
-    is_known = served and variables is not None and all(isinstance(text, str) for text in (image, *served))
-    return {**flags_of(cast("Sequence[str]", served)), **(variables or {}), IMAGE: str(image)} if is_known else None
+    if not served or not all(isinstance(text, str) for text in served):
+        return None
+    image = container.get("image")
+    variables = _variables(as_sequence(container.get("envs")))
+    if not isinstance(image, str) or variables is None:
+        return None
+    return {**flags_of(cast("Sequence[str]", served)), **variables, IMAGE: image}
 
 
 def _variables(given: Sequence[object]) -> dict[str, str] | None:

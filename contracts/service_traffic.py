@@ -85,19 +85,27 @@ def targets_of(service: Service) -> Sequence[TrafficTarget]:
 
 
 def serving_shares(service: Service) -> Mapping[str, int]:
-    """Return the shares by the revision's short name, largest first; of traffic without a revision, the latest ready one's."""
+    """Return the percentages of the traffic by the revision's short name, largest first.
+
+    Google names no revision if the traffic follows the latest one (recorded in public states of `google_cloud_run_v2_service`). It is then
+    the latest ready one.
+    """
     ready = short_name(service.get("latestReadyRevision"))
     found: dict[str, int] = {}
     for entry in map(as_mapping, as_sequence(service.get("trafficStatuses"))):
         followed = ready if entry.get("type") == LATEST else ""
-        revision, percent = str(entry.get("revision") or followed), _percent(entry)
+        revision = str(entry.get("revision") or followed)
+        percent = _percent(entry)
         if revision and percent:
             found[revision] = found.get(revision, 0) + percent
     return dict(sorted(found.items(), key=lambda item: -item[1]))
 
 
 def known_shares(service: Service) -> Mapping[str, int] | None:
-    """Return the shares, empty if nothing has ever served, or None if Google does not return all of them."""
+    """Return the percentages, empty if nothing has ever served, or None if Google does not return the complete split.
+
+    While a service reconciles, its statuses may be out of date (discovery: run.v2, Service.reconciling).
+    """
     shares = serving_shares(service)
     is_whole = sum(shares.values()) == ALL or (not shares and not service.get("latestReadyRevision"))
     return shares if is_whole else None
@@ -113,7 +121,8 @@ def shares_text(shares: Mapping[str, int] | None) -> str:
 def rollout_of(service: Service, stack: str) -> tuple[RolloutPhase, str]:
     """Return the phase of a rollout, and the next command as a sentence, empty if none exists."""
     shares = known_shares(service)
-    latest, ready = (short_name(service.get(key)) for key in ("latestCreatedRevision", "latestReadyRevision"))
+    latest = short_name(service.get("latestCreatedRevision"))
+    ready = short_name(service.get("latestReadyRevision"))
     new = ready if ready == latest or not latest else ""
     if shares is None:
         return "unknown", ""

@@ -1,4 +1,4 @@
-"""Serving document, which describes the server of a TPU machine."""
+"""Serving document, which describes the server of a TPU VM."""
 
 import json
 import re

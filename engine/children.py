@@ -26,6 +26,8 @@ T = TypeVar("T")
 
 @dataclass(slots=True)
 class _Signals:
+    """Received signals and the programs that get them."""
+
     children: dict["subprocess.Popen[str]", bool] = field(default_factory=dict["subprocess.Popen[str]", bool])
     """Running programs, and whether a signal was forwarded to each."""
     held: bool = False
@@ -89,7 +91,11 @@ def ended(
     stdin: str = "",
     limit_s: float | None = None,
 ) -> "subprocess.CompletedProcess[str]":
-    """Run a program that Ctrl-C stops too. Raises OSError and subprocess.TimeoutExpired."""
+    """Run a program that leaves nothing half done, and return its result and output.
+
+    It stays in the process group of the command, so Ctrl-C stops both. Raises OSError if it cannot be started, and
+    subprocess.TimeoutExpired after `limit_s`.
+    """
     import subprocess  # noqa: PLC0415 - as in `started`
 
     return subprocess.run(
@@ -143,7 +149,11 @@ def _foreground_group(stream: int) -> int | None:
 
 
 def run_async(work: Coroutine[Any, Any, T]) -> T:
-    """Run a coroutine. An interrupt cancels it at a wait, and is raised once it has finished."""
+    """Run a coroutine and return its result.
+
+    An interrupt cancels it at a wait, because an interrupt inside a step leaves the step half done. KeyboardInterrupt is raised once the
+    coroutine has finished.
+    """
     import asyncio  # noqa: PLC0415 - most commands do not need it
 
     async def cancellable() -> T:

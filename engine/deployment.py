@@ -32,7 +32,7 @@ _DELETE_HOOKS: Final = "BeforeDelete"
 
 
 class StateUnreadableError(ScriptError):
-    """The state exists but is unreadable. `cut_off`: it is incomplete."""
+    """The stack's state exists but is unreadable. `cut_off`: the document is incomplete, so nothing in it can be used."""
 
     def __init__(self, message: str, *, cut_off: bool) -> None:
         super().__init__(message)
@@ -132,7 +132,10 @@ class StackDeployment:
 
 
 def read_deployment(stack: str) -> StackDeployment:
-    """Return the stack's deployment. Raises CommandRefusedError and StateUnreadableError."""
+    """Return the stack's deployment.
+
+    Raises CommandRefusedError if the stack does not exist, StateUnreadableError if its state cannot be read, and PulumiFailedError.
+    """
     try:
         text = runner.query(["stack", "export", "--stack", stack])
     except runner.PulumiFailedError as error:
@@ -207,7 +210,10 @@ def back_up(stack: str, text: str) -> Path:
 
 
 def write_deployment(stack: str, deployment: StackDeployment) -> None:
-    """Replace the stack's state, without its pending creations. Raises ScriptError."""
+    """Replace the stack's state. The engine checks it first, and writes it completely or not at all.
+
+    `pulumi stack import` drops pending creations. Raises ScriptError if the engine rejects the state.
+    """
     with tempfile.TemporaryDirectory(prefix="deployment-") as folder:  # mode 0700
         path = Path(folder) / f"{stack}.json"
         path.write_text(deployment.text(), encoding="utf-8")
@@ -215,7 +221,10 @@ def write_deployment(stack: str, deployment: StackDeployment) -> None:
 
 
 def is_passphrase_error(text: str) -> bool:
-    """Return whether the engine cannot decrypt. An export decrypts nothing."""
+    """Return whether the engine reports that it cannot decrypt: the passphrase is wrong or not set, or the Cloud KMS key denies access.
+
+    An export decrypts nothing, so it succeeds without either.
+    """
     return "passphrase" in text or "get stack secrets manager" in text
 
 

@@ -15,7 +15,9 @@ VARIABLES: Final = {"PULUMI_DEBUG_COMMANDS": "true"}
 _COLOR: Final = re.compile(r"<\{%[^%]*%\}>")
 _MODULE: Final = re.compile(r"/[^:/]*:")
 """Part of a type: `gcp:cloudrunv2/service:Service` is shown as `gcp:cloudrunv2:Service`."""
-_BEGIN, _DONE, _FAILED = "resourcePreEvent", "resOutputsEvent", "resOpFailedEvent"
+_BEGIN = "resourcePreEvent"
+_DONE = "resOutputsEvent"
+_FAILED = "resOpFailedEvent"
 _DOES: Final[Mapping[str, tuple[str, str]]] = {
     "create": ("creating", "created"),
     "update": ("updating", "updated"),
@@ -79,7 +81,8 @@ class EventLog:
             return f"{name}: {text}".removeprefix(": ")
         kind = next((kind for kind in (_BEGIN, _DONE, _FAILED) if kind in event), "")
         metadata = as_mapping(as_mapping(event.get(kind)).get("metadata"))
-        op, urn = (str(metadata.get(key) or "") for key in ("op", "urn"))
+        op = str(metadata.get("op") or "")
+        urn = str(metadata.get("urn") or "")
         return self._of_resource(kind, op, urn) if kind else ""
 
     def _of_resource(self, kind: str, op: str, urn: str) -> str:

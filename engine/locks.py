@@ -78,7 +78,9 @@ def read_locks(folder: Path) -> tuple[StackLock, ...]:
         except (OSError, ValueError):
             continue
         if raw:
-            user, host, since = (str(raw.get(key) or "") for key in ("username", "hostname", "timestamp"))
+            user = str(raw.get("username") or "")
+            host = str(raw.get("hostname") or "")
+            since = str(raw.get("timestamp") or "")
             found.append(
                 StackLock(place=f"{_FILE}{path}", user=user, host=host, pid=int(str(raw.get("pid") or 0)), since=since)
             )
@@ -86,7 +88,10 @@ def read_locks(folder: Path) -> tuple[StackLock, ...]:
 
 
 def past_dead_locks(stack: str, work: Callable[[], object], *, report: Callable[[str], None]) -> None:
-    """Run `work`, again after removing dead locks. Raises CommandRefusedError for others."""
+    """Run `work` of the engine. If the stack is locked and every holder is gone, remove the locks and run it again.
+
+    `report` gets a line about the removed locks. Raises CommandRefusedError if a holder may be alive, and the errors of `work`.
+    """
     past_locks(work, lambda found: end_dead_locks(stack, found, report=report))
 
 
@@ -118,7 +123,7 @@ def end_dead_locks(stack: str, locks: Sequence[StackLock], *, report: Callable[[
 
 
 def stack_locks(stack: str) -> tuple[StackLock, ...]:
-    """Return the locks of a stack in a file backend. Other backends list none."""
+    """Return the locks of a stack in a file backend. Other backends return none: their locks only show when a command is blocked."""
     folder = _folder(stack)
     return read_locks(folder) if folder else ()
 

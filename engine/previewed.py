@@ -28,7 +28,7 @@ class PreviewFailedError(ScriptError):
 
 
 def declared(stack: str) -> Mapping[str, ResourceState]:
-    """Return what `pulumi up` will create, by URN, parents first. Raises like `previewed`."""
+    """Return the resources that `pulumi up` will create, by URN, parents first. Raises like `previewed`."""
     steps = steps_in(previewed(stack))
     states = [ResourceState(as_mapping(step.get("newState"))) for step in steps if step.get("op") == "create"]
     return {state.urn: state for state in states if state.urn}
@@ -61,7 +61,7 @@ def steps_in(preview: Mapping[str, object]) -> Sequence[Mapping[str, object]]:
 
 
 def preview_errors(preview: Mapping[str, object]) -> Sequence[str]:
-    """Return the errors of a preview in JSON, in order."""
+    """Return the errors of a preview in JSON, in order. "preview failed" is included only if it is the only one."""
     return runner.reasons([text for text in (message.strip() for message in diagnostics(preview, "error")) if text])
 
 
@@ -101,7 +101,10 @@ def scratch_backend(stack: str) -> Generator[None]:
 
 @contextlib.contextmanager
 def other_checkout(commit: str) -> Generator[Path]:
-    """Yield a folder with another commit and this checkout's packages. Raises CommandRefusedError."""
+    """Yield a temporary folder with the files of another commit and this checkout's packages.
+
+    The working tree and git's own files do not change. Raises CommandRefusedError if git does not know the commit.
+    """
     root = runner.project_folder()
     with tempfile.TemporaryDirectory(prefix="checkout-") as parent:
         folder, archive = Path(parent) / "project", Path(parent) / "project.tar"

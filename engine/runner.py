@@ -91,7 +91,10 @@ def pulumi() -> str:
 
 
 def environment() -> Mapping[str, str]:
-    """Return the user's environment, without this checkout, because the program may run in a copy."""
+    """Return the engine's environment: the user's, without the check for newer versions.
+
+    PYTHONPATH does not contain this checkout, because the program imports from its own folder, which may be a copy.
+    """
     checkout = Path(__file__).resolve().parents[1]
     given = os.environ.get("PYTHONPATH", "").split(os.pathsep)
     paths = os.pathsep.join(path for path in given if path and Path(path).resolve() != checkout)
@@ -179,6 +182,7 @@ def _engine(
     variables: Mapping[str, str] | None = None,
     **options: Any,  # noqa: ANN401 - the arguments of `started`
 ) -> "AbstractContextManager[subprocess.Popen[str]]":
+    """Start a Pulumi command in the project's folder."""
     words = [pulumi(), *arguments, "--non-interactive"]
     return started(words, cwd=project_folder(), env={**environment(), **(variables or {})}, **options)
 
@@ -218,7 +222,7 @@ def error_of(answer: "subprocess.CompletedProcess[str]") -> str:
 
 
 def first_error(text: str, code: int) -> str:
-    """Return the engine's first reason as one line, or else its exit."""
+    """Return the engine's first reason as one line, without colors and without `error:`, or its exit if it reported none."""
     lines = _lines(text)
     return (reasons(_errors(text)) or (lines if code >= 0 else []) or [f"it {ending(code)}"])[0]
 

@@ -217,6 +217,7 @@ def _projects(items: Sequence[Item]) -> Sequence[str]:
 
 
 def _apis(item: Item) -> Iterator[str]:
+    """Yield the APIs of a resource; nothing for components and other providers."""
     type_ = str(item.get("type"))
     if type_.startswith(_QUEUED):
         yield "compute" if _inputs(item).get("api") == "compute-engine" else "tpu"

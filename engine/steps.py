@@ -80,8 +80,10 @@ def steps_of(preview: Mapping[str, object]) -> tuple[PlannedStep, ...]:
 
 
 def _step(step: Mapping[str, object]) -> PlannedStep:
-    old, new = (as_mapping(step.get(key)) for key in ("oldState", "newState"))
-    op, urn = (str(step.get(key) or "") for key in ("op", "urn"))
+    old = as_mapping(step.get("oldState"))
+    new = as_mapping(step.get("newState"))
+    op = str(step.get("op") or "")
+    urn = str(step.get("urn") or "")
     reasons = [sorted(map(str, as_sequence(step.get(key)))) for key in ("diffReasons", "replaceReasons")]
     facts = [op, urn, reasons, old.get("id"), old.get("inputs"), new.get("inputs")]
     digest = hashlib.sha256(json.dumps(facts, sort_keys=True, default=str).encode()).hexdigest()
@@ -100,7 +102,8 @@ def changes_of(
 
 
 def _change(step: Mapping[str, object], secrets: Sequence[str]) -> ResourceChange:
-    op, urn = (str(step.get(key) or "") for key in ("op", "urn"))
+    op = str(step.get("op") or "")
+    urn = str(step.get("urn") or "")
     differs = op != "create" and bool(step.get("newState"))
     changes, rest = shown_changes(step, secrets) if differs else ((), 0)
     return ResourceChange(
@@ -115,7 +118,10 @@ def _change(step: Mapping[str, object], secrets: Sequence[str]) -> ResourceChang
 
 
 def shown_changes(step: Mapping[str, object], secrets: Sequence[str]) -> tuple[Sequence[ShownChange], int]:
-    """Return the first properties that a step changes, and the number of further ones."""
+    """Return the first properties that an engine step changes, and the number of further ones.
+
+    A text that is a JSON object, such as a document in a TPU VM's metadata, is shown by its own keys.
+    """
     detailed = as_mapping(step.get("detailedDiff"))
     forced = set(map(str, as_sequence(step.get("replaceReasons"))))
     found: list[ShownChange] = []
@@ -128,13 +134,16 @@ def shown_changes(step: Mapping[str, object], secrets: Sequence[str]) -> tuple[S
 
 
 def _values(path: str, step: Mapping[str, object]) -> tuple[object, object]:
-    """Return a property before and after. Changed in the cloud, its inputs are the same."""
-    states = [as_mapping(step.get(key)) for key in ("oldState", "newState")]
-    old, new = (_value(path, as_mapping(state.get("inputs"))) for state in states)
-    found, planned = (_value(path, as_mapping(state.get("outputs"))) for state in states)
-    if old != new or found is _NO_VALUE:
+    """Return a property before and after. Its outputs count if its inputs are the same: it was changed in the cloud."""
+    before = as_mapping(step.get("oldState"))
+    after = as_mapping(step.get("newState"))
+    old = _value(path, as_mapping(before.get("inputs")))
+    new = _value(path, as_mapping(after.get("inputs")))
+    old_output = _value(path, as_mapping(before.get("outputs")))
+    new_output = _value(path, as_mapping(after.get("outputs")))
+    if old != new or old_output is _NO_VALUE:
         return old, new
-    return found, new if found != new or planned is _NO_VALUE else planned
+    return old_output, new if old_output != new or new_output is _NO_VALUE else new_output
 
 
 def _in_order(path: str) -> list[tuple[int, str]]:
@@ -143,21 +152,32 @@ def _in_order(path: str) -> list[tuple[int, str]]:
 
 
 def _differing(path: str, old: object, new: object) -> Iterator[tuple[str, object, object]]:
+    """Yield the path, old and new value of each difference: items of a list, keys of an object, or the whole value."""
     if isinstance(old, list) and isinstance(new, list):
-        was, are = cast("list[object]", old), cast("list[object]", new)
-        gone, come = [item for item in was if item not in are], [item for item in are if item not in was]
-        yield (path, _item(gone), _item(come)) if gone or come else (path, old, new)
+        old_items = cast("list[object]", old)
+        new_items = cast("list[object]", new)
+        removed = [item for item in old_items if item not in new_items]
+        added = [item for item in new_items if item not in old_items]
+        yield (path, _item(removed), _item(added)) if removed or added else (path, old, new)
         return
-    one, two = _document(cast("object", old)), _document(new)
-    found: list[tuple[str, object, object]] = []
-    for key in dict.fromkeys((*one, *two)) if one and two else ():
-        was, is_now = one.get(key, _NO_VALUE), two.get(key, _NO_VALUE)
-        if was != is_now:
-            found += _differing(f"{path}.{key}", was, is_now)
-    yield from found or [(path, old, new)]
+    old_document = _document(cast("object", old))
+    new_document = _document(new)
+    if not old_document or not new_document:
+        yield path, old, new
+        return
+    differs = False
+    for key in dict.fromkeys((*old_document, *new_document)):
+        old_value = old_document.get(key, _NO_VALUE)
+        new_value = new_document.get(key, _NO_VALUE)
+        if old_value != new_value:
+            differs = True
+            yield from _differing(f"{path}.{key}", old_value, new_value)
+    if not differs:
+        yield path, old, new
 
 
 def _item(found: Sequence[object]) -> object:
+    """Return the list items that differ; a single one as itself."""
     return found[0] if len(found) == 1 else list(found) or _NO_VALUE
 
 
@@ -169,19 +189,29 @@ def _document(value: object) -> Mapping[str, object]:
 
 
 def _shown(path: str, old: object, new: object, secrets: Sequence[str], *, replaces: bool) -> ShownChange:
-    # Masked before truncation, so no part of a secret remains; with its key, which can identify it as a secret.
-    label = f"{path.rpartition('.')[2]}: "
-    texts = [_text(value) for value in (old, new)]
-    before, after = (
-        text if text == _SECRET else for_model(masked(f"{label}{text}", secrets).removeprefix(label)) for text in texts
-    )
-    before, after = (" ".join(text.split()) for text in (before, after))
-    differs = (at for at, (one, two) in enumerate(zip(before, after, strict=False)) if one != two)
-    start = max(0, next(differs, min(len(before), len(after))) - _BEFORE_CHARACTERS)
-    before, after = _cut(before, start), _cut(after, start)
+    """Return a change for a message: without secrets, and cut to the part that differs."""
+    key = path.rpartition(".")[2]
+    old_text = _line_without_secrets(key, old, secrets)
+    new_text = _line_without_secrets(key, new, secrets)
+    pairs = zip(old_text, new_text, strict=False)
+    first = next((at for at, (old_one, new_one) in enumerate(pairs) if old_one != new_one), None)
+    if first is None:
+        first = min(len(old_text), len(new_text))
+    start = max(0, first - _BEFORE_CHARACTERS)
+    before = _cut(old_text, start)
+    after = _cut(new_text, start)
     if before and before == after:  # a secret, or truncated text
         after = f"{after} (another value)"
     return ShownChange(path=path[:_PATH_CHARACTERS], before=before, after=after, replaces=replaces)
+
+
+def _line_without_secrets(key: str, value: object, secrets: Sequence[str]) -> str:
+    """Return a value on one line, masked as a whole, so that no part of a secret remains if the line is cut later."""
+    text = _text(value)
+    if text == _SECRET:
+        return text
+    label = f"{key}: "  # the key can identify its value as a secret
+    return " ".join(for_model(masked(f"{label}{text}", secrets).removeprefix(label)).split())
 
 
 def _value(path: str, inputs: Mapping[str, object]) -> object:

@@ -112,6 +112,7 @@ def with_secrets_of(text: str, other: str) -> str:
 
 
 def _without_secrets(text: str) -> str:
+    """Return a settings file without its encryption salt and its secrets."""
     return _SECRET.sub("", _SALT.sub("", text))
 
 

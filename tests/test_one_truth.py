@@ -80,19 +80,19 @@ ALLOWED: dict[tuple[str, str], str] = {
     ("--tool-call-parser", "packages/localcloud/vllm/generation.py"): "the same",
     (
         "--allowed-media-domains",
-        "authors/oracle/exposure.py",
+        "authors/real_vllm/exposure.py",
     ): "tools know nobody, and a real vLLM is asked about this flag",
     (
         "--enforce-eager",
-        "authors/oracle/server.py",
+        "authors/real_vllm/server.py",
     ): "tools know nobody, and the real vLLM refuses a flag that it does not have",
-    ("--max-model-len", "authors/oracle/server.py"): "the same",
-    ("--seed", "authors/oracle/bench.py"): "an option of `vllm bench serve`, not of the server",
+    ("--max-model-len", "authors/real_vllm/server.py"): "the same",
+    ("--seed", "authors/real_vllm/bench.py"): "an option of `vllm bench serve`, not of the server",
     (
         "--load-format",
-        "authors/oracle/exposure.py",
-    ): "tools know nobody; tests/authors/test_oracle_exposure.py compares",
-    ("--max-model-len", "authors/oracle/smoke.py"): "an option of `scripts.smoke`, as a user gives it",
+        "authors/real_vllm/exposure.py",
+    ): "tools know nobody; tests/authors/test_real_vllm_exposure.py compares",
+    ("--max-model-len", "authors/real_vllm/smoke.py"): "an option of `scripts.smoke`, as a user gives it",
 }
 """Word and file that may repeat it, with the reason."""
 

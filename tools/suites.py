@@ -56,7 +56,7 @@ TESTED: Final = {
     "components": ("components", "gcp-tpu", "localcloud"),
     "contracts": ("contracts", "engine"),
     "engine": ("authors", "gcp-tpu", "localcloud", "scripts", "stacks", "tools"),
-    "engine_room": ("engine", "scripts"),
+    "engine_package": ("engine", "scripts"),
     "examples": ("evals", "examples"),
     "faults": ("gcp-tpu", "scripts", "stacks", "vm_agent"),
     "kills": ("gcp-tpu", "localcloud", "scripts", "stacks"),

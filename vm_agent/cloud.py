@@ -113,7 +113,7 @@ def google(
     headers: "Mapping[str, str] | None" = None,
     body: "bytes | None" = None,
 ) -> bytes:
-    """Send a request as the machine's service account and return the answer's body.
+    """Send a request as the machine's service account and return the response's body.
 
     Retries 429, 5xx and broken connections. Raises ServingError with Google's error message.
     """
@@ -134,7 +134,8 @@ def google(
                 break
         except CONNECTION_ERRORS as error:
             problem, status = str(error), 0
-    path, denied = urllib.parse.urlsplit(url).path, status == HTTPStatus.FORBIDDEN
+    path = urllib.parse.urlsplit(url).path
+    denied = status == HTTPStatus.FORBIDDEN
     waits_for = (WAITING_FOR_STORAGE if "/storage/v1/" in path else RETRYING) if _passes(status) else ""
     raise ServingError(f"{verb} {path} failed: {problem}", denied=denied, status=status, waits_for=waits_for)
 

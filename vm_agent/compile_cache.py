@@ -55,7 +55,7 @@ class CompiledPrograms:
         return _started(self.restore, document)
 
     def wait_for(self, restore: threading.Thread, cancelled: Callable[[], bool]) -> None:
-        """Wait at most `limit_s` for a restore."""
+        """Wait at most `limit_s` for a restore to finish, because an unresponsive bucket must not delay the server."""
         deadline = time.monotonic() + self.limit_s
         while restore.is_alive() and not cancelled() and time.monotonic() < deadline:
             restore.join(0.2)

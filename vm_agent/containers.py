@@ -159,7 +159,10 @@ def docker_message(output: str) -> str:
 
 
 def ensure_docker() -> None:
-    """Install docker from the distribution's package if the machine has none. Raises ServingError."""
+    """Install docker from the distribution's package if the machine has none.
+
+    Raises ServingError with the end of apt-get's output if it cannot be installed.
+    """
     if run_command(["docker", "--version"])[0] != MISSING_STATUS:
         return
     log("Installing the package docker.io because this boot image has no docker.")
@@ -276,7 +279,8 @@ def run_followed(
     reader.start()
     try:
         while process.poll() is None:
-            is_cancelled, is_late = cancelled(), time.monotonic() > deadline
+            is_cancelled = cancelled()
+            is_late = time.monotonic() > deadline
             if is_cancelled or is_late:
                 process.kill()
                 process.wait()
@@ -293,18 +297,20 @@ def run_followed(
 
 @dataclass(frozen=True)
 class ContainerState:
-    """State of the server's container, and its purpose.
-
-    `drain_s` is the time that running requests get after SIGTERM, or 0 if it aborts them.
-    """
+    """State of the server's container, and the labels that it was started with. A label is empty if an earlier agent did not set it."""
 
     running: bool
     exit_code: int
     text_hash: str
+    """Hash of the document that it serves."""
     drain_s: float = 0.0
+    """Time that running requests get after SIGTERM, or 0 if it aborts them."""
     form: str = ""
+    """Form of the container, as the guest attribute `container` has it (contracts.guest_attributes)."""
     secrets: str = ""
+    """`secrets_hash` of its secret versions."""
     restart: str = ""
+    """The requested restart that its start fulfilled."""
 
 
 def inspected(name: str, template: str) -> str:
@@ -343,7 +349,7 @@ def remove_image(image: str) -> bool:
 
 
 def remove_other_models(*documents: ServingDocument, cache: Path = Path(HUB_CACHE)) -> None:
-    """Delete cached models that no document names."""
+    """Delete cached models that no document names, to free disk space for the others."""
     texts = [text for one in documents for text in (*one.command, *one.arguments, *one.environment.values())]
     with suppress(OSError), opened_folder(cache / "hub") as hub:
         for name in names_in(hub):
@@ -435,7 +441,10 @@ def hub_cache_options(document: ServingDocument) -> list[str]:
 
 
 def guard_options(document: ServingDocument) -> list[str]:
-    """Write the path guard and return the options that mount it, if the document has one. Raises ServingError."""
+    """Write the path guard and return the options that mount it and add it to PYTHONPATH, or none for a document without a guard.
+
+    Raises ServingError if the file cannot be written, or docker does not return the image's PYTHONPATH.
+    """
     if not is_guarded(document.arguments):
         return []
     try:

@@ -15,7 +15,10 @@ from vm_agent.cloud import CONNECTION_ERRORS, MetadataClient
 
 @dataclass
 class LatestDocument:
-    """Newest text of the document, its limits and the last requested restart."""
+    """Newest text of the document, with its limits and the last requested restart. Threads set it, the agent reads it.
+
+    Only the last of several rapid changes counts.
+    """
 
     _text: str | None = None
     _limits: str | None = None

@@ -112,7 +112,7 @@ class MetadataGuard:
 def guard_handler(metadata: MetadataClient) -> "type[QuietHandler]":
     """Return the handler that forwards requests for paths without credentials."""
 
-    class Handler(QuietHandler):
+    class GuardHandler(QuietHandler):
         def do_GET(self) -> None:  # noqa: N802 - the base class's name
             if self.path not in PROBED and not READABLE.fullmatch(self.path.partition("?")[0]):
                 self.answer(FORBIDDEN, b"The server has no access to this part of the metadata.\n")
@@ -131,4 +131,4 @@ def guard_handler(metadata: MetadataClient) -> "type[QuietHandler]":
             except CONNECTION_ERRORS as error:
                 self.answer(BAD_GATEWAY, f"{error}\n".encode())
 
-    return Handler
+    return GuardHandler

@@ -136,12 +136,12 @@ class Observer:
             return
         observer = self
 
-        class Handler(QuietHandler):
+        class MetricsHandler(QuietHandler):
             def do_GET(self) -> None:  # noqa: N802 - the base class's name
                 body = observer.exposition().encode() if self.path == METRICS_PATH else b""
                 self.answer(200 if body else 404, body, [("Content-Type", "text/plain; version=0.0.4")])
 
-        self._server = BoundedServer((self.host, self.port), Handler)
+        self._server = BoundedServer((self.host, self.port), MetricsHandler)
 
     def exposition(self) -> str:
         """Return the agent's metrics in Prometheus' text format."""

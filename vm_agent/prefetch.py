@@ -86,9 +86,10 @@ class HubFetch:
     """Docker's options that keep the machine's token from the container (vm_agent.metadata_guard)."""
 
     def run(self, served: "ServingDocument | None") -> bool:
-        """Fetch models that the served document lacks. Return False if they do not fit next to the old ones.
+        """Fetch models that the served document lacks. Return False if they do not fit on the disk next to the old ones.
 
-        Raises ServingError, and SupersededError if it was cancelled.
+        Raises ServingError if the hub rejects the request or the disk is too small even without the old model, and SupersededError if it was
+        cancelled.
         """
         if self.document.weights is not None or HUB_CACHE_VARIABLE in self.document.environment:
             return True

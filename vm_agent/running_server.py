@@ -29,9 +29,9 @@ from vm_agent.cloud import CONNECTION_ERRORS, DIRECT, MetadataClient, read_secre
 from vm_agent.confinement import Container, accelerator_devices, confined, is_device_error, privileged
 from vm_agent.containers import ContainerState, container_log, container_state, remove_container
 from vm_agent.follow import LatestDocument
-from vm_agent.kept import Assignment, KeptState
 from vm_agent.metadata_guard import MetadataGuard
 from vm_agent.publishing import PhasePublisher
+from vm_agent.stored_state import Assignment, StoredState
 
 RUNNING_METRIC = "vllm:num_requests_running"
 IDLE_METRICS = (RUNNING_METRIC, "vllm:num_requests_waiting")
@@ -50,7 +50,7 @@ class ContainerForm:
 
     latest: LatestDocument
     publisher: PhasePublisher
-    kept: KeptState
+    stored: StoredState
     guard: MetadataGuard
     started: "Container | None" = None
 
@@ -82,7 +82,7 @@ class ContainerForm:
         if is_running or not is_device_error([*container_log(), str(problem)]):
             return problem
         text = f"{problem} The confined server could not use the accelerator: {SET_PRIVILEGED}."
-        return ServingError(text, problem.log_lines, retry=bool(self.kept.documents()))
+        return ServingError(text, problem.log_lines, retry=bool(self.stored.documents()))
 
     def adopt(self, state: ContainerState) -> None:
         """Publish the form of a container that an earlier agent started."""
@@ -114,7 +114,7 @@ class KnownSecrets:
     def read(self, version: str, *, is_back: bool = False, is_api_key: bool = False) -> str:
         """Return a secret's value and mask it from now on. For a rollback, an earlier value is sufficient.
 
-        An API key is an exception: if Secret Manager refuses it, it was revoked.
+        An API key is an exception: if Secret Manager rejects it, it was revoked.
         """
         try:
             value = read_secret(self.metadata, version)
@@ -128,7 +128,7 @@ class KnownSecrets:
         return value
 
     def key_header(self, document: ServingDocument) -> "dict[str, str]":
-        """Return the header with the server's API key, if it can be read."""
+        """Return the header with the server's API key, or none if it has no key or Secret Manager does not return it."""
         version = document.secret_environment.get(API_KEY_VARIABLE)
         if version is not None and version not in self._values:
             with suppress(ServingError):
@@ -150,7 +150,7 @@ class ServerLoad:
 class RunningServer:
     """Client of the server on this machine."""
 
-    kept: KeptState
+    stored: StoredState
     latest: LatestDocument
     secrets: KnownSecrets
     loopback: str = field(default_factory=lambda: environment_variable("GEMMA_SERVING_LOOPBACK", "127.0.0.1"))
@@ -167,8 +167,11 @@ class RunningServer:
             return str(getattr(error, "reason", error))
 
     def wait_until_idle(self, state: ContainerState, limit_s: float, version: "int | None" = None) -> None:
-        """Wait until no request runs or waits, or a newer version exists. Not if the server itself drains."""
-        served = self.kept.find(state.text_hash)
+        """Wait at most `limit_s` until no request is running or waiting, or until a version newer than this one exists.
+
+        Return immediately for a server that drains on its own.
+        """
+        served = self.stored.find(state.text_hash)
         if state.drain_s or served is None:
             return
         deadline = time.monotonic() + limit_s
@@ -219,7 +222,9 @@ class IdleTime:
 
     def begin(self) -> None:
         """Start over because a server is ready. It is busy until it was idle for `IDLE_FROM_S`."""
-        self._since_s, self._finished, self._read_at_s = self.now(), None, 0.0
+        self._since_s = self.now()
+        self._finished = None
+        self._read_at_s = 0.0
         self.publisher.set_fact(IDLE_SINCE_KEY, NOT_IDLE)
 
     def read(self, load: "Callable[[], ServerLoad | None]") -> None:

@@ -3,7 +3,7 @@
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from http import HTTPStatus
 from typing import NoReturn
 
@@ -49,13 +49,39 @@ from vm_agent.containers import (
     waiting_phase,
 )
 from vm_agent.follow import LatestDocument
-from vm_agent.kept import IMAGE_KIND, AgentPacing, Assignment, FailedChange, GoodDocument, KeptState, fetched_by
 from vm_agent.metadata_guard import MetadataGuard
 from vm_agent.prefetch import HubFetch
 from vm_agent.publishing import LogFollower, PhasePublisher
 from vm_agent.running_server import RUN_ENDS, ContainerForm, IdleTime, KnownSecrets, RunEnd, RunningServer
 from vm_agent.shipping import LogShipper
+from vm_agent.stored_state import (
+    IMAGE_KIND,
+    AgentPacing,
+    Assignment,
+    FailedChange,
+    GoodDocument,
+    StoredState,
+    fetched_by,
+)
 from vm_agent.weights import WeightsCopy, remove_copy
+
+
+@dataclass
+class Attempts:
+    """Attempts at one assignment so far: restarts after a problem, and attempts in a row that waited for an outside cause."""
+
+    restarts: int
+    waits: int = 0
+    began_s: float = field(default_factory=time.monotonic)
+
+
+@dataclass(frozen=True)
+class NextAttempt:
+    """Delay before an attempt in seconds, the phase until then, and the words for the log and the detail."""
+
+    delay_s: float
+    phase: str
+    words: str
 
 
 class Agent:
@@ -70,15 +96,18 @@ class Agent:
         pacing: "AgentPacing | None" = None,
     ) -> None:
         """`shipper` receives the server's log lines; None keeps them on the machine."""
-        self.metadata, self.latest, self.publisher, self.shipper = metadata, latest, publisher, shipper
+        self.metadata = metadata
+        self.latest = latest
+        self.publisher = publisher
+        self.shipper = shipper
         self.pacing = pacing or AgentPacing()
-        self.kept = KeptState()
+        self.stored = StoredState()
         self.secrets = KnownSecrets(metadata, publisher)
-        self.server = RunningServer(self.kept, latest, self.secrets)
+        self.server = RunningServer(self.stored, latest, self.secrets)
         self.run_end = RunEnd(latest, publisher, self.server)
         self.idle = IdleTime(publisher)
         self.guard = MetadataGuard(metadata)
-        self.form = ContainerForm(latest, publisher, self.kept, self.guard)
+        self.form = ContainerForm(latest, publisher, self.stored, self.guard)
         self.programs = CompiledPrograms(metadata, publisher)
         self._ready_at: float | None = None
         self._began_s = 0.0  # of the assignment's attempts
@@ -99,21 +128,21 @@ class Agent:
                 self.serve(version, text)
             except SupersededError:
                 log("A newer document has arrived.")
-                self.kept.forget_trial()
+                self.stored.forget_trial()
 
     def serve(self, version: int, text: str | None) -> None:
         """Serve one document, until no further attempt can succeed. Raises SupersededError."""
         if text is None:
             self.publisher.publish(STARTING, "", f"waiting for the metadata key {DOCUMENT_METADATA_KEY}")
             return
-        text_hash, failed = document_hash(text), self.kept.failed
+        text_hash, failed = document_hash(text), self.stored.failed
         if self.run_end.is_soon():
             self.run_end.end_server(text_hash)
             return
         if failed and (failed.text_hash, failed.limits) == (text_hash, self.latest.limits_name()):
             self._roll_back(version, failed)  # it failed before this agent started
             return
-        self.kept.forget_pause(self.publisher, text_hash)
+        self.stored.forget_pause(self.publisher, text_hash)
         self.publisher.publish(STARTING, text_hash)
         self.publisher.set_fact(RESTART_KEY, self.latest.restart() or "")  # after the phase, which now belongs to it
         try:
@@ -128,32 +157,32 @@ class Agent:
         """Serve the previous document with the failed one's API key, or publish that nothing serves."""
         text_hash = document_hash(text)
         self.latest.give_up(version)
-        self.kept.end_probation(text_hash)
-        back = self.kept.back
+        self.stored.end_probation(text_hash)
+        back = self.stored.back
         if back is None or back.text_hash == text_hash:
             self.publisher.publish(FAILED, text_hash, detail)
             return
         limits = self.latest.limits_name()
         failed = FailedChange(text_hash, limits, self.publisher.remove_secrets(f"{detail}{self._rotate_api_key(text)}"))
-        self.kept.keep_failed(failed)
+        self.stored.keep_failed(failed)
         self._roll_back(version, failed)
 
     def _rotate_api_key(self, text: str) -> str:
         """Set the failed document's API key in the rollback documents. Return a sentence about it."""
         version = api_key_of(text)
-        if version is None or not self.kept.has_other_api_key(version):
+        if version is None or not self.stored.has_other_api_key(version):
             return ""
         try:
             self.secrets.read(version)
         except ServingError as error:
             if error.status == HTTPStatus.NOT_FOUND:
                 return f" {version} does not exist, so the API key was not rotated. The previous key remains valid."
-        self.kept.rotate_api_key(version)
+        self.stored.rotate_api_key(version)
         return f" The previous document serves with the new API key, {version}."
 
     def _roll_back(self, version: int, failed: FailedChange) -> None:
         self.latest.give_up(version)
-        back = self.kept.back
+        back = self.stored.back
         if back is None:
             self.publisher.publish(FAILED, failed.text_hash, failed.detail)
             return
@@ -161,44 +190,60 @@ class Agent:
         self._serve_with_restarts(Assignment(version, back.text_hash, back.document, back.text, failed))
 
     def _serve_with_restarts(self, assignment: Assignment) -> None:
-        restarts, waits, first = self._restarts(assignment), 0, time.monotonic()
-        self._began_s = first
+        """Serve the assignment until no further attempt can succeed. Raises SupersededError."""
+        attempts = Attempts(restarts=self._restarts(assignment))
+        self._began_s = attempts.began_s
         while True:
             problem = self._attempt(assignment)
             if self.run_end.is_soon():
                 self.run_end.end_server(assignment.asked_hash)
                 return
             problem = self.form.explained(problem, was_ready=self._ready_at is not None)
-            if self.kept.is_on_probation(assignment):
-                restarts = max(restarts, self._restarts(assignment))
+            if self.stored.is_on_probation(assignment):
+                attempts.restarts = max(attempts.restarts, self._restarts(assignment))
             elif self._ready_at is not None and time.monotonic() - self._ready_at > self.pacing.steady_s:
-                restarts = 0
+                attempts.restarts = 0
             if problem.waits_for == WAITING_FOR_DOCKER:
                 self._wait_for_docker(assignment, problem)
                 continue
-            delays_s, is_paused = self._delays_s(assignment)
-            waits_for_grant = (
-                problem.denied and not is_paused and time.monotonic() - first < self.pacing.denied_budget_s
-            )
-            waiting = "" if is_paused else self._waiting_phase(assignment, problem)
-            waits = waits + 1 if waiting else 0
-            final = not problem.retry or (restarts >= len(delays_s) and not waits_for_grant and not waiting)
-            final = final or (self.kept.is_trial(assignment) and self._is_over_budget(assignment))
             detail = "\n".join([*problem.log_lines, str(problem)])
-            if final:
+            following = self._next_attempt(assignment, problem, attempts)
+            if following is None:
                 self._finally(assignment, detail)
                 return
-            assignment.publish(self.publisher, waiting or RETRYING, detail)
-            if waiting:
-                delay_s, attempt = self.pacing.waiting_delay_of_s(waits), f"Attempt {waits} while {waiting}"
-            elif waits_for_grant:
-                delay_s, attempt = self.pacing.denied_delay_s, "Attempt after a refused permission"
-            else:
-                delay_s, restarts = delays_s[restarts], restarts + 1
-                attempt = f"Restart {restarts} of {len(delays_s)}"
-            log(f"{attempt} in {delay_s:g} s.")
-            self._wait(assignment, delay_s)
-            assignment.publish(self.publisher, STARTING, f"{attempt}: {problem}")
+            assignment.publish(self.publisher, following.phase, detail)
+            log(f"{following.words} in {following.delay_s:g} s.")
+            self._wait(assignment, following.delay_s)
+            assignment.publish(self.publisher, STARTING, f"{following.words}: {problem}")
+
+    def _next_attempt(
+        self, assignment: Assignment, problem: ServingError, attempts: "Attempts"
+    ) -> "NextAttempt | None":
+        """Return the attempt that follows a problem, and count it. Return None if no further attempt can succeed.
+
+        The first row that applies:
+        - A problem that no attempt can solve, or a trial whose time is over: none.
+        - A cause outside the document, such as an unreachable hub: as often as needed, until the run expires.
+        - A denied permission: every `denied_delay_s`, for `denied_budget_s`.
+        - Another problem: one of the restarts that are left, or none.
+        A trial that has stopped the old server gets only its restarts, because nothing serves.
+        """
+        if not problem.retry or (self.stored.is_trial(assignment) and self._is_over_budget(assignment)):
+            return None
+        delays_s, is_paused = self._delays_s(assignment)
+        waiting = "" if is_paused else self._waiting_phase(assignment, problem)
+        attempts.waits = attempts.waits + 1 if waiting else 0
+        if waiting:
+            delay_s = self.pacing.waiting_delay_of_s(attempts.waits)
+            return NextAttempt(delay_s, waiting, f"Attempt {attempts.waits} while {waiting}")
+        is_in_budget = time.monotonic() - attempts.began_s < self.pacing.denied_budget_s
+        if problem.denied and not is_paused and is_in_budget:
+            return NextAttempt(self.pacing.denied_delay_s, RETRYING, "Attempt after a denied permission")
+        if attempts.restarts >= len(delays_s):
+            return None
+        delay_s = delays_s[attempts.restarts]
+        attempts.restarts += 1
+        return NextAttempt(delay_s, RETRYING, f"Restart {attempts.restarts} of {len(delays_s)}")
 
     def _waiting_phase(self, assignment: Assignment, problem: ServingError) -> str:
         """Return the phase of waiting for the hub, a registry or storage, or empty for a verdict.
@@ -206,10 +251,10 @@ class Agent:
         No rotation of the API key waits, because the server with the former key may still run.
         """
         key = assignment.document.secret_environment.get(API_KEY_VARIABLE, "")
-        rotates = self.kept.is_trial(assignment) and self.kept.has_other_api_key(key)
+        rotates = self.stored.is_trial(assignment) and self.stored.has_other_api_key(key)
         if rotates or (assignment.failed is not None and problem.waits_for == RETRYING):
             return ""
-        if problem.waits_for or self._ready_at is not None or self.kept.is_on_probation(assignment):
+        if problem.waits_for or self._ready_at is not None or self.stored.is_on_probation(assignment):
             return problem.waits_for
         with suppress(ServingError):
             state = container_state()
@@ -220,7 +265,8 @@ class Agent:
     def _wait_for_docker(self, assignment: Assignment, problem: ServingError) -> None:
         """Wait until docker responds, but not beyond the run. The time is not the document's. Raises SupersededError."""
         began_s, waits_for = time.monotonic(), problem
-        self._docker_left, self._has_docker = self._docker_left or self._has_docker, False
+        self._docker_left = self._docker_left or self._has_docker
+        self._has_docker = False
         while waits_for and not self.run_end.is_soon():
             if self.server.health_problem(assignment.document.port):
                 self.publisher.set_fact(SERVING_HASH_KEY, "")
@@ -244,7 +290,7 @@ class Agent:
     def _attempt(self, assignment: Assignment) -> ServingError:
         """Serve until the server stops or cannot be started. Return the error."""
         self._ready_at, self.form.started = None, None
-        if self.kept.is_on_probation(assignment):
+        if self.stored.is_on_probation(assignment):
             self._began_s = time.monotonic()  # each of its starts gets the full time
         try:
             self._serve_once(assignment)
@@ -257,17 +303,17 @@ class Agent:
 
     def _finally(self, assignment: Assignment, detail: str) -> None:
         """Publish that no further attempt can succeed, or roll back to the previous document."""
-        failed, probation = assignment.failed, self.kept.probation
-        if probation is not None and self.kept.is_on_probation(assignment):
+        failed, probation = assignment.failed, self.stored.probation
+        if probation is not None and self.stored.is_on_probation(assignment):
             detail = f"{detail} It was ready before; this was start {probation.starts} of its probation."
         if failed is None:
             self._give_up(assignment.version, assignment.text, detail)
             return
         text = f"{failed.detail}\nThe previous document {assignment.text_hash[:12]} does not start either: {detail}"
-        if self.kept.is_on_probation(assignment):
-            self.kept.end_probation(assignment.text_hash)
-            self.kept.keep_failed(FailedChange(failed.text_hash, failed.limits, self.publisher.remove_secrets(text)))
-            self._roll_back(assignment.version, self.kept.failed or failed)
+        if self.stored.is_on_probation(assignment):
+            self.stored.end_probation(assignment.text_hash)
+            self.stored.keep_failed(FailedChange(failed.text_hash, failed.limits, self.publisher.remove_secrets(text)))
+            self._roll_back(assignment.version, self.stored.failed or failed)
             return
         self.publisher.publish(FAILED, failed.text_hash, f"{text}{self._without_old_secrets(assignment)}")
 
@@ -282,7 +328,10 @@ class Agent:
         return ""
 
     def _serve_once(self, assignment: Assignment) -> NoReturn:
-        """Replace the server of another document, and watch it. Raises ServingError and SupersededError."""
+        """Prepare while the previous document's server still serves, then replace that server and watch the new one.
+
+        Raises ServingError if the server stopped or cannot be started, and SupersededError if a newer document has arrived.
+        """
         state = container_state()
         self._has_docker = True
         if state is None or not state.running:
@@ -310,7 +359,7 @@ class Agent:
 
     @staticmethod
     def _has_other_secrets(assignment: Assignment, state: ContainerState) -> bool:
-        """Return whether the server has other secrets than the assignment."""
+        """Return whether the server has other secrets than the assignment: newer ones of a rollback, or rotated ones."""
         return state.secrets != secrets_hash(assignment.document.secret_environment)
 
     def _is_asked_to_restart(self, state: ContainerState) -> bool:
@@ -320,9 +369,9 @@ class Agent:
 
     def _replace(self, assignment: Assignment, state: "ContainerState | None") -> float:
         """Fetch the assignment's image and weights, and replace the server. Return its drain in seconds."""
-        starts = self.kept.starts(assignment, self.latest.limits_name())
-        is_on_probation = self.kept.is_on_probation(assignment)
-        is_counted = is_on_probation or self.kept.is_trial(assignment)
+        starts = self.stored.starts(assignment, self.latest.limits_name())
+        is_on_probation = self.stored.is_on_probation(assignment)
+        is_counted = is_on_probation or self.stored.is_trial(assignment)
         is_asked = is_on_probation and state and state.running and self._is_asked_to_restart(state)
         if starts and (is_asked or self._docker_left):
             starts, is_counted = 0, False  # a stop on request, or with docker, proves nothing about the document
@@ -340,13 +389,13 @@ class Agent:
             self.server.wait_until_idle(state, limits.drain_s, assignment.version)
             if self.latest.is_newer_than(assignment.version):
                 raise SupersededError
-            self.kept.begin_pause(self.publisher)
+            self.stored.begin_pause(self.publisher)
         self.publisher.set_fact(SERVING_HASH_KEY, "")
         remove_container()
         if not has_models:
             remove_other_models(assignment.document)
         if is_counted:
-            self.kept.keep_start(assignment, self.latest.limits_name())
+            self.stored.keep_start(assignment, self.latest.limits_name())
         drain_s = self._drain_s(assignment)
         self.form.started = self.form.choose(assignment)
         self.publisher.set_fact(CONTAINER_KEY, self.form.started.words)
@@ -382,9 +431,11 @@ class Agent:
 
     def _fetched(self, assignment: Assignment, cancelled: Callable[[], bool]) -> "tuple[dict[str, str], bool]":
         """Pull the image and fetch the weights, secrets, programs and models."""
-        document, is_back, back = assignment.document, assignment.failed is not None, self.kept.back
-        self.kept.note_fetched(document)
-        is_trial = self.kept.is_trial(assignment)
+        document = assignment.document
+        is_back = assignment.failed is not None
+        back = self.stored.back
+        self.stored.note_fetched(document)
+        is_trial = self.stored.is_trial(assignment)
         if is_trial:
             self._remove_others(document)
 
@@ -420,21 +471,21 @@ class Agent:
 
     def _remove_others(self, document: ServingDocument) -> None:
         """Delete images and weights that neither this document nor the rollback documents need."""
-        documents = (document, *(kept.document for kept in self.kept.documents()))
+        documents = (document, *(kept.document for kept in self.stored.documents()))
         needed = {name for one in documents for name in fetched_by(one)}
-        for name, kind in tuple(self.kept.fetched.items()):
+        for name, kind in tuple(self.stored.fetched.items()):
             if name not in needed and (remove_image(name) if kind == IMAGE_KIND else remove_copy(name, needed)):
-                del self.kept.fetched[name]
-        self.kept.write()
+                del self.stored.fetched[name]
+        self.stored.write()
 
     def _restarts(self, assignment: Assignment) -> int:
         """Return the restarts used. On probation, the start that became ready is none."""
-        starts = self.kept.starts(assignment, self.latest.limits_name())
-        return starts - (1 if self.kept.is_on_probation(assignment) else 0)
+        starts = self.stored.starts(assignment, self.latest.limits_name())
+        return starts - (1 if self.stored.is_on_probation(assignment) else 0)
 
     def _is_over_budget(self, assignment: Assignment) -> bool:
         """Return whether the time of a change that can be rolled back is over."""
-        can_roll_back = self.kept.is_trial(assignment) or self.kept.is_on_probation(assignment)
+        can_roll_back = self.stored.is_trial(assignment) or self.stored.is_on_probation(assignment)
         return can_roll_back and time.monotonic() - self._began_s > self.latest.limits().ready_timeout_s
 
     def _over_budget(self) -> ServingError:
@@ -443,9 +494,9 @@ class Agent:
 
     def _delays_s(self, assignment: Assignment) -> "tuple[tuple[float, ...], bool]":
         """Return the delays before the next attempts, and whether a trial has stopped the old server."""
-        if self.kept.is_on_probation(assignment):
+        if self.stored.is_on_probation(assignment):
             return self.pacing.probation_delays_s, False
-        if not self.kept.is_trial(assignment):
+        if not self.stored.is_trial(assignment):
             return self.pacing.restart_delays_s, False
         try:
             state = container_state()
@@ -465,13 +516,16 @@ class Agent:
     def _drain_s(self, assignment: Assignment) -> float:
         """Return how long the assignment's server can drain on its own."""
         if assignment.failed is not None:
-            back = self.kept.find(assignment.text_hash)
+            back = self.stored.find(assignment.text_hash)
             return float(back.drain_s) if back else 0.0
         limits = self.latest.limits()
         return limits.drain_s if limits.shutdown_flag else 0.0
 
     def _followed(self, document: ServingDocument, *, is_new: bool) -> LogFollower:
-        """Follow the log for phases and Cloud Logging, unless its secrets cannot be masked."""
+        """Follow the log for the phases and for Cloud Logging.
+
+        Without the server's secrets no line can be masked, so none is read.
+        """
         follower = LogFollower(tell=self.shipper.server_line if self.shipper else None, is_new=is_new)
         try:
             self.secrets.learn(document)
@@ -482,7 +536,9 @@ class Agent:
         return follower
 
     def _watch_server(self, assignment: Assignment, follower: LogFollower, drain_s: float) -> NoReturn:
-        was_ready, lost_since, poll_s = False, 0.0, 0.1
+        was_ready = False
+        lost_since = 0.0
+        poll_s = 0.1
         while True:
             problem = self.server.health_problem(assignment.document.port)
             if problem:
@@ -518,21 +574,21 @@ class Agent:
     def _take_ready(self, assignment: Assignment, drain_s: float) -> None:
         """Publish that the server responds, and store its document. The phase is last."""
         self.publisher.set_fact(SERVING_HASH_KEY, assignment.text_hash)
-        self.kept.end_pause(self.publisher, assignment.asked_hash)
-        before = self.kept.documents()
+        self.stored.end_pause(self.publisher, assignment.asked_hash)
+        before = self.stored.documents()
         if assignment.failed is None:
             ready = GoodDocument(assignment.text, assignment.document.image, f"{drain_s:g}")
-            if self.kept.failed is not None or self.kept.back != ready:
-                self.kept.keep_ready(ready)
-        if self.kept.is_on_probation(assignment) and self._has_passed(assignment.document):
+            if self.stored.failed is not None or self.stored.back != ready:
+                self.stored.keep_ready(ready)
+        if self.stored.is_on_probation(assignment) and self._has_passed(assignment.document):
             log(f"Document {assignment.text_hash[:12]} passed its probation.")
-            self.kept.pass_probation()
-        is_new = self.kept.documents() != before
+            self.stored.pass_probation()
+        is_new = self.stored.documents() != before
         if is_new:
-            remove_other_models(*(kept.document for kept in self.kept.documents()))
-        former = self.kept.good if self.kept.probation else None
+            remove_other_models(*(kept.document for kept in self.stored.documents()))
+        former = self.stored.good if self.stored.probation else None
         self.publisher.set_fact(FORMER_HASH_KEY, former.text_hash if former else "")
-        self.kept.write()
+        self.stored.write()
         assignment.publish(self.publisher, READY)
         if is_new:
             self._remove_others(assignment.document)
@@ -557,7 +613,9 @@ class Agent:
 
         That line ends the attempts only before the server was ready. Later it can contain a caller's text.
         """
-        line, is_repeated, killed = "", False, ""
+        line = ""
+        is_repeated = False
+        killed = ""
         if exit_code == KILLED_EXIT_CODE:
             killed = " (killed, most likely out of memory)"
         else:

@@ -52,7 +52,10 @@ class WeightsCopy:
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def run(self) -> None:
-        """Copy every missing file. Raises ServingError, and SupersededError if it was cancelled."""
+        """Copy every missing file.
+
+        Raises ServingError if an object cannot be read or the disk is too small, and SupersededError if the copy was cancelled.
+        """
         objects = self._list()
         folder = Path(self.weights.path)
         folder.mkdir(parents=True, exist_ok=True)
@@ -136,9 +139,13 @@ class WeightsCopy:
     def _verify(part: Path, item: StoredObject, digest: bytes) -> None:
         """Compare the copy with the object's MD5, or the SHA-256 of an object that was staged in parts."""
         if item.md5:
-            name, stated, found = "MD5", item.md5, base64.b64encode(digest).decode()
+            name = "MD5"
+            stated = item.md5
+            found = base64.b64encode(digest).decode()
         elif item.sha256:
-            name, stated, found = "SHA-256", item.sha256, digest.hex()
+            name = "SHA-256"
+            stated = item.sha256
+            found = digest.hex()
         else:
             log(f"{item.name} has neither MD5 nor SHA-256. Only its size was checked.")
             return
@@ -174,7 +181,8 @@ def remove_copied(folder: Path, kept: Collection[Path]) -> None:
 
 def remove_copy(path: str, kept: Collection[str]) -> bool:
     """Delete a copy, unless its folder contains or is within one to keep. Return False if it stays."""
-    folder, others = Path(path), [Path(one) for one in kept]
+    folder = Path(path)
+    others = [Path(one) for one in kept]
     if any(folder in one.parents or one in folder.parents for one in others):
         return False
     try:

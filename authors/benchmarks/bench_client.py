@@ -68,7 +68,9 @@ async def read_with_aiohttp(url: str, streams: int, requests: int) -> int:
     """Read every stream to its end without processing it: the bare loop."""
     import aiohttp  # noqa: PLC0415 - the other candidate does not load it
 
-    maker, left, read = PromptMaker(Recipe(words=POOL, count=32, seed=1)), iter(range(requests)), 0
+    maker = PromptMaker(Recipe(words=POOL, count=32, seed=1))
+    left = iter(range(requests))
+    read = 0
     connector = aiohttp.TCPConnector(limit=0)
     async with aiohttp.ClientSession(connector=connector, timeout=aiohttp.ClientTimeout(total=None)) as session:
 

@@ -98,7 +98,8 @@ def _stack_cost(folder: Path, stack: str, runs: int) -> StackCost:
     _pulumi(ours, "stack", "init", stack)
     steps = _steps(ours, stack)
     _bare_project(bare, ours, program(steps))
-    found, meant = ({step["urn"] for step in each} for each in (_steps(bare, stack), steps))
+    found = {step["urn"] for step in _steps(bare, stack)}
+    meant = {step["urn"] for step in steps}
     if found != meant:
         raise RuntimeError(f"{sorted(found ^ meant)} differ")
     best: dict[Path, TreeCost] = {}
@@ -229,7 +230,8 @@ def report(costs: Sequence[StackCost]) -> str:
     parts: list[str] = []
     for cost in costs:
         trees = (cost.ours, cost.bare)
-        ours, bare = (sum(tree.values()) for tree in trees)
+        ours = sum(cost.ours.values())
+        bare = sum(cost.bare.values())
         ratios = (f"{bare:.2f} s", f"{ours / bare:.2f}", STACKS[cost.stack])
         rows.append((cost.stack, cost.resources, f"{ours:.2f} s", *ratios))
         names = dict.fromkeys([*PARTS, *cost.ours, *cost.bare, UNSEEN])

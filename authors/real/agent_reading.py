@@ -1,4 +1,4 @@
-"""Phases and error that the agent of a TPU machine reads in a server's log. Its code runs in a child process, because it is never imported."""
+"""Phases and error that the agent of a TPU VM reads in a server's log. Its code runs in a child process, because it is never imported."""
 
 import json
 import sys

@@ -20,8 +20,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, cast
 
-from authors.oracle.environment import OracleHome
-from authors.oracle.server import HOST, free_port
 from authors.real.agent_reading import reading_of
 from authors.real.home import ROOT, RealHome, run
 from authors.real.rows import DifferenceError, JudgeReport, Row, require, say
@@ -29,6 +27,8 @@ from authors.real.server import END_LIMIT_S, STACK
 from authors.real.service import Service
 from authors.real.vllm_here import MODEL, OFFLINE
 from authors.real.vllm_life import installed, launcher, version
+from authors.real_vllm.environment import RealVllmHome
+from authors.real_vllm.server import HOST, free_port
 from contracts.fields import as_mapping
 from loadtest.client import metrics as loadtest_metrics
 from localcloud.vllm.arguments import build_parser
@@ -103,11 +103,11 @@ class RunningVllm:
 
 def judge_answers(home: RealHome) -> Sequence[Row]:
     """Return the rows of the comparison."""
-    oracle = installed(home)
-    report = JudgeReport("vLLM and the simulated server", version(oracle))
+    vllm = installed(home)
+    report = JudgeReport("vLLM and the simulated server", version(vllm))
     table = tomllib.loads((HERE / "answers.toml").read_text(encoding="utf-8"))
     words = (*(word for word in stack_words() if word != ASYNCHRONOUS), SPECULATION)
-    with running(home, "simulated", words) as simulated, running(home, "real", words, oracle) as real:
+    with running(home, "simulated", words) as simulated, running(home, "real", words, vllm) as real:
         say("comparing answers")
         with report.judging(f"{len(table['requests'])} requests: status, type, keys, and the words of errors") as notes:
             notes.append(compare_answers(table["requests"], real, simulated))
@@ -123,11 +123,11 @@ def judge_answers(home: RealHome) -> Sequence[Row]:
             notes.extend(f"{server.name}: {text}" for server, text in zip((real, simulated), found, strict=True))
             require(found[1].startswith("abort"), f"the simulated server: {found[1]}")
     with report.judging("flags: the simulated server accepts none that no release has") as notes:
-        notes.append(compare_flags(home, oracle))
+        notes.append(compare_flags(home, vllm))
     for start in table["starts"]:
         say(f"failed start: {start['name']}")
         with report.judging(f"start that fails: {start['name']}: exit code {start['exit']}, known cause") as notes:
-            notes.append(compare_start(start, home, oracle))
+            notes.append(compare_start(start, home, vllm))
     return report.rows
 
 
@@ -140,13 +140,13 @@ def stack_words() -> Sequence[str]:
 
 @contextmanager
 def running(
-    home: RealHome, name: str, words: Sequence[str], oracle: OracleHome | None = None
+    home: RealHome, name: str, words: Sequence[str], vllm: RealVllmHome | None = None
 ) -> Generator[RunningVllm]:
-    """Start a server with a stack's words, yield it when it answers, and stop it. Without `oracle`, the simulated one."""
+    """Start a server with a stack's words, yield it when it answers, and stop it. Without `vllm`, the simulated one."""
     port = free_port()
     model = stack_settings(STACK, project="local-project", folder=ROOT).model
     mounted = f"/mnt/models/{model.rpartition('/')[2]}"
-    program = [str(launcher(home, oracle))] if oracle is not None else SIMULATED
+    program = [str(launcher(home, vllm))] if vllm is not None else SIMULATED
     variables = {
         "VLLM_API_KEY": KEY,
         "VLLM_MAX_N_SEQUENCES": "64",
@@ -158,7 +158,7 @@ def running(
         "PYTHONPATH": str(ROOT / "packages"),
         "PYTHONUNBUFFERED": "1",
     }
-    more = ["--enforce-eager"] if oracle is None else []  # the replacement of vllm_here
+    more = ["--enforce-eager"] if vllm is None else []  # the replacement of vllm_here
     service = Service(
         [*program, "vllm", "serve", mounted, *words, *more], home.results / f"answers-{name}.log", variables
     )
@@ -398,9 +398,9 @@ def _last_words(server: RunningVllm, body: Mapping[str, object]) -> str:
         return "cut off"
 
 
-def compare_flags(home: RealHome, oracle: OracleHome) -> str:
+def compare_flags(home: RealHome, vllm: RealVllmHome) -> str:
     """Return how many flags both have. Raises DifferenceError with each flag of the simulated server that no release has."""
-    done = run([str(oracle.programs / "vllm"), "serve", "--help=all"], environment=OFFLINE, folder=home.results)
+    done = run([str(vllm.programs / "vllm"), "serve", "--help=all"], environment=OFFLINE, folder=home.results)
     require(done.returncode == 0, f"`vllm serve --help=all` ended with {done.returncode}")
     real = set(re.findall(r"(?<![\w-])--[a-z0-9][\w-]*", done.stdout))
     older = {line.split()[0] for table in FLAGS.glob("*.json") for line in json.loads(table.read_text())["flags"]}
@@ -415,10 +415,10 @@ def compare_flags(home: RealHome, oracle: OracleHome) -> str:
     return f"{len(simulated & real)} flags of this release, {len(simulated - real)} of earlier ones"
 
 
-def compare_start(start: Mapping[str, Any], home: RealHome, oracle: OracleHome) -> str:
+def compare_start(start: Mapping[str, Any], home: RealHome, vllm: RealVllmHome) -> str:
     """Start both with words that fail. Return the real server's words. Raises DifferenceError."""
     simulated_model = stack_settings(STACK, project="local-project", folder=ROOT).model
-    left = _failed(start, home, [str(oracle.programs / "vllm")], str(oracle.folder / MODEL), "real")
+    left = _failed(start, home, [str(vllm.programs / "vllm")], str(vllm.folder / MODEL), "real")
     right = _failed(start, home, SIMULATED, simulated_model, "simulated")
     for name, (code, cause, words) in (("real", left), ("simulated", right)):
         require(code == start["exit"], f"{name}: exit code {code}: {words}")
@@ -436,7 +436,7 @@ def _failed(
     variables = {**os.environ, **OFFLINE, "PYTHONPATH": str(ROOT / "packages"), "VLLM_SIM_CLOCK_SPEED": "5000"}
     variables |= {
         "VLLM_SIM_ACCELERATOR": "nvidia-l4",
-        "PATH": f"{home.oracle.programs}{os.pathsep}{os.environ['PATH']}",
+        "PATH": f"{home.real_vllm.programs}{os.pathsep}{os.environ['PATH']}",
     }
     with log.open("wb") as stream:
         process = subprocess.Popen(

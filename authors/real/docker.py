@@ -4,7 +4,6 @@ import shutil
 from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 
-from authors.oracle.server import free_port
 from authors.real.daemon import DockerDaemon
 from authors.real.docker_cases import cases
 from authors.real.docker_life import STACK, DockerLife, judge_life
@@ -19,6 +18,7 @@ from authors.real.docker_machine import (
 from authors.real.docker_twins import Docker, judge_twins, simulated_docker
 from authors.real.home import RealHome, run
 from authors.real.rows import JudgeReport, NotJudgedError, Row
+from authors.real_vllm.server import free_port
 
 SPEED = 50.0
 """Simulated seconds per real second: a start of ten minutes takes 12 s, and Docker's own times stay real."""

@@ -23,7 +23,9 @@ INCLUDED: Final = (
     "zlib1g",
 )
 """Libraries of the mounted interpreter and of vLLM for processors, which dies without libnuma1."""
-PYTHON, PACKAGES, REAL_SERVER = "REAL_PYTHON", "REAL_PYTHONPATH", "REAL_VLLM"
+PYTHON = "REAL_PYTHON"
+PACKAGES = "REAL_PYTHONPATH"
+REAL_SERVER = "REAL_VLLM"
 """Variables of a container: the interpreter, the folder of the local cloud's packages, and the program in place of a simulated server."""
 _SIMULATED: Final = f'#!/bin/sh\nPYTHONPATH="${PACKAGES}" exec "${PYTHON}" -P -m '
 PROGRAMS: Final = {

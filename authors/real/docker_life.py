@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from http import HTTPStatus
 from typing import Any, Final, cast
 
-from authors.oracle.server import DIRECT
 from authors.real.daemon import DockerDaemon
 from authors.real.docker_machine import (
     COLLECTOR_CONTAINER,
@@ -26,6 +25,7 @@ from authors.real.docker_machine import (
 )
 from authors.real.home import run
 from authors.real.rows import WAIT_LIMIT_S, JudgeReport, require, until
+from authors.real_vllm.server import DIRECT
 from contracts.exit_codes import ExitCode
 from contracts.guest_attributes import FAILED, READY, WAITING_FOR_DOCKER
 
@@ -93,7 +93,9 @@ def judge_life(life: DockerLife, small: DockerDaemon) -> None:
 
 
 def _judge_first_start(life: DockerLife) -> None:
-    report, project, relay = life.report, life.machines.project, life.machines.relay
+    report = life.report
+    project = life.machines.project
+    relay = life.machines.relay
     with report.judging("`gemma up` through pulls that break off, and a second one changes nothing") as notes:
         relay.breaks_after = _BREAKS_AFTER_BYTES
         with project.in_background("up", STACK, "--yes") as up:

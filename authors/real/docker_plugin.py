@@ -35,7 +35,7 @@ FAILING: Final = FILES["Dockerfile"].replace("RUN ", "RUN echo the-reason >&2 &&
 _UNCHANGED: Final = ("preview", "--expect-no-changes")
 
 
-class _Step(TypedDict):
+class _PreviewedStep(TypedDict):
     op: str
     newState: dict[str, object]
     detailedDiff: dict[str, dict[str, str]] | None
@@ -48,7 +48,7 @@ class _Resource(TypedDict):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Bench:
+class PluginProject:
     """A project folder with the program, and everything that it talks to."""
 
     stack: str
@@ -119,7 +119,7 @@ def docker_plugin(home: RealHome) -> Sequence[Row]:
     return report.rows
 
 
-def _judge(report: JudgeReport, bench: Bench) -> None:
+def _judge(report: JudgeReport, bench: PluginProject) -> None:
     """Judge the life of an image."""
     with report.judging(
         f"builds and pushes by Docker {bench.daemon.version}; the component returns the registry's digest"
@@ -163,7 +163,7 @@ def _judge(report: JudgeReport, bench: Bench) -> None:
         require(bench.pushed() == last, "the image was deleted")
 
 
-def _fails(bench: Bench, notes: list[str]) -> None:
+def _fails(bench: PluginProject, notes: list[str]) -> None:
     before = bench.pushed()
     (bench.context / "Dockerfile").write_text(FAILING, encoding="utf-8")
     failed = bench.up()
@@ -201,7 +201,7 @@ _REFUSED: Final[Mapping[str, Callable[[Path], None]]] = {
 }
 
 
-def _compare(report: JudgeReport, bench: Bench, simulated: Bench) -> None:
+def _compare(report: JudgeReport, bench: PluginProject, simulated: PluginProject) -> None:
     """Compare the stand-in with the real plugin on the same program."""
     with report.judging("the stand-in's state has the real one's keys and values but for digests"):
         for each in (bench, simulated):
@@ -236,14 +236,14 @@ def _compare(report: JudgeReport, bench: Bench, simulated: Bench) -> None:
         each.pulumi("destroy", "--yes", "--skip-preview")
 
 
-def _detailed(bench: Bench) -> dict[str, str]:
+def _detailed(bench: PluginProject) -> dict[str, str]:
     """Return the properties that a preview changes in the image, and how."""
-    preview = cast("dict[str, list[_Step]]", json.loads(bench.pulumi("preview", "--json").stdout))
+    preview = cast("dict[str, list[_PreviewedStep]]", json.loads(bench.pulumi("preview", "--json").stdout))
     step = next(each for each in preview["steps"] if each["newState"]["type"] == IMAGE)
     return {"step": step["op"]} | {name: each["kind"] for name, each in (step["detailedDiff"] or {}).items()}
 
 
-def _plain(bench: Bench) -> dict[str, str]:
+def _plain(bench: PluginProject) -> dict[str, str]:
     """Return the image's outputs as texts, without digests and the folder's path."""
     text = {name: json.dumps(value, sort_keys=True) for name, value in bench.image().items()}
     digest = re.compile(r"\b[0-9a-f]{64}\b")
@@ -258,7 +258,7 @@ def _differences(found: Mapping[str, str], wanted: Mapping[str, str]) -> str:
     return "; ".join(f"{name} {found.get(name)} instead of {wanted.get(name)}" for name in names)
 
 
-def _prints(bench: Bench, word: str) -> None:
+def _prints(bench: PluginProject, word: str) -> None:
     """Pull the reference with an empty store, and run it."""
     ref = bench.ref()
     bench.daemon.docker("image", "prune", "--all", "--force")
@@ -314,7 +314,7 @@ def _bench(
     digest: str,
     *,
     simulated: bool = False,
-) -> Bench:
+) -> PluginProject:
     """Copy the program and the image's folder, and make the stack. `simulated`: the stand-in builds."""
     stack = "simulated" if simulated else "real"
     folder = home.folder / "programs" / stack
@@ -329,7 +329,9 @@ def _bench(
         "PULUMI_DEBUG_PROVIDERS": ",".join(kept),
         "PYTHONPATH": str(ROOT),
     }
-    bench = Bench(stack=stack, folder=folder, cloud=cloud, daemon=daemon, registry=registry, variables=variables)
+    bench = PluginProject(
+        stack=stack, folder=folder, cloud=cloud, daemon=daemon, registry=registry, variables=variables
+    )
     settings = {"project": PROJECT, "location": LOCATION, "repository": bench.repository, "upstream": UPSTREAM}
     settings |= {"digest": digest, "context": bench.context.name}
     (folder / ".venv").symlink_to(ROOT / ".venv")

@@ -13,10 +13,10 @@ from authors.real.docker_machine import CONTAINER, KILLED, RealMachines, real_ma
 from authors.real.home import RealHome
 from authors.real.rows import JudgeReport, Row, require, until
 from authors.real.vllm_life import (
-    ORACLE,
     PROGRAM,
     REFUSED,
     SEQUENCES,
+    VLLM_FOLDER,
     Steps,
     chat,
     installed,
@@ -144,12 +144,12 @@ class TpuServerLife:
 
 def judge_tpu_server(home: RealHome) -> Sequence[Row]:
     """Return the rows of one life of a TPU stack with the real vLLM."""
-    oracle = installed(home)
-    folder = oracle.folder.resolve()
-    variables = {REAL_SERVER: str(PROGRAM), ORACLE: str(folder)}
+    vllm = installed(home)
+    folder = vllm.folder.resolve()
+    variables = {REAL_SERVER: str(PROGRAM), VLLM_FOLDER: str(folder)}
     mounts = (str(folder), str(PROGRAM.parent))
     with real_machines(home, name="tpu", stack=STACK, speed=SPEED, variables=variables, mounts=mounts) as machines:
-        report = JudgeReport(f"vLLM in Docker {machines.daemon.version}", version(oracle))
+        report = JudgeReport(f"vLLM in Docker {machines.daemon.version}", version(vllm))
         judge_steps(report, TpuServerLife(machines=machines).steps())
         report.not_judged(
             "programs for a TPU, its memory and its speed", "no TPU; gemma plan --compile judges programs"

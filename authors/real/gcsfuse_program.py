@@ -13,9 +13,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
-from authors.oracle.server import HOST
 from authors.real.home import Need, RealHome, run
 from authors.real.rows import NotJudgedError
+from authors.real_vllm.server import HOST
 from localcloud.go_build import GoBuildError, GoProgram, cache_folder, compile_program, compiler, locked, new_folder
 
 VERSION: Final = "3.11.3"

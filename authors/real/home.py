@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from authors.oracle.environment import DEFAULT_FOLDER as ORACLE_FOLDER
-from authors.oracle.environment import OracleHome
 from authors.real.rows import NotJudgedError, say
+from authors.real_vllm.environment import DEFAULT_FOLDER as REAL_VLLM_FOLDER
+from authors.real_vllm.environment import RealVllmHome
 
 ROOT: Final = Path(__file__).resolve().parents[2]
 DEFAULT_FOLDER: Final = ROOT / ".real"
@@ -30,14 +30,14 @@ class Need:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RealHome:
-    """Folder of everything that the real parts install and write. vLLM's environment is the oracle's."""
+    """Folder of everything that the real parts install and write. vLLM's environment is the one of authors.real_vllm."""
 
     folder: Path = DEFAULT_FOLDER
 
     @property
-    def oracle(self) -> OracleHome:
+    def real_vllm(self) -> RealVllmHome:
         """The real vLLM's environment."""
-        return OracleHome(folder=ORACLE_FOLDER)
+        return RealVllmHome(folder=REAL_VLLM_FOLDER)
 
     @property
     def results(self) -> Path:

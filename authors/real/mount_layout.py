@@ -9,7 +9,7 @@ from typing import Any, Final
 
 import grpc
 
-from authors.oracle.server import DIRECT, HOST
+from authors.real_vllm.server import DIRECT, HOST
 from contracts.fields import as_mapping, json_object
 
 _METHOD: Final = "/google.storage.control.v2.StorageControl/GetStorageLayout"

@@ -14,11 +14,11 @@ from authors.real.home import Need, RealHome, run
 from authors.real.mount_stacks import options_of_mode, stacks
 from authors.real.mount_world import BUCKET, MountWorld
 from authors.real.rows import JudgeReport, NotJudgedError, require
-from authors.real.throttled_store import Network, Reads, Store, store
+from authors.real.throttled_store import ConnectionLimits, Reads, Store, store
 from planning.data.overheads import constant
 from planning.speed.startup import LOAD_RATES
 
-NETWORK: Final = Network(first_byte_s=0.05, bytes_per_s=12e6)
+NETWORK: Final = ConnectionLimits(first_byte_s=0.05, bytes_per_s=12e6)
 """One connection. The rate is a fifth of a usual one, so that the network and not this machine limits each mode."""
 _TENSORS: Final = 24
 _TENSOR_BYTES: Final = 12 * 2**20
@@ -118,7 +118,7 @@ def _streamer(home: RealHome) -> Path:
     folder = home.folder / "streamer"
     if not (folder / "runai_model_streamer_gcs").is_dir():
         home.get(Need(what="the Run:ai streamer for Cloud Storage", where=str(folder), disk_gib=0.1, takes_s=10))
-        python = str(home.oracle.programs / "python")
+        python = str(home.real_vllm.programs / "python")
         words = ["--python", python, "--target", str(folder), "--no-deps", "--require-hashes", "-r", str(_REQUIREMENTS)]
         done = run([str(Path(sys.executable).with_name("uv")), "pip", "install", "--quiet", *words], limit_s=600)
         if done.returncode:

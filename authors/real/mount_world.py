@@ -8,12 +8,12 @@ from pathlib import Path
 from typing import Any, Final, cast
 from urllib.parse import quote
 
-from authors.oracle.environment import MODEL
-from authors.oracle.server import tools_environment
 from authors.real.gcsfuse_program import Gcsfuse, StoreEndpoint
 from authors.real.home import RealHome, run
 from authors.real.project import ProjectInCloud
 from authors.real.rows import DifferenceError
+from authors.real_vllm.environment import MODEL
+from authors.real_vllm.server import tools_environment
 from contracts.fields import json_object
 from localcloud.running.shims import OPERATOR_TOKEN
 
@@ -46,8 +46,8 @@ class MountWorld:
 
     @cached_property
     def checkpoint(self) -> Mapping[str, Path]:
-        """Files of the oracle's tiny Gemma 4, by name."""
-        return {path.name: path for path in sorted((self.home.oracle.models / MODEL).iterdir()) if path.is_file()}
+        """Files of the tiny Gemma 4, by name."""
+        return {path.name: path for path in sorted((self.home.real_vllm.models / MODEL).iterdir()) if path.is_file()}
 
     @cached_property
     def loaded_from_disk(self) -> Mapping[str, Any]:
@@ -76,8 +76,8 @@ class MountWorld:
         self, loader: str, files: Sequence[str], variables: Mapping[str, str] | None = None
     ) -> Mapping[str, Any]:
         """Return what vLLM's loader read: seconds, tensors, bytes, sha256. Raises DifferenceError if it fails."""
-        environment = {**tools_environment(self.home.oracle, {}), "VLLM_LOGGING_LEVEL": "ERROR", **(variables or {})}
-        command = [str(self.home.oracle.programs / "python"), str(_READER), loader, *files]
+        environment = {**tools_environment(self.home.real_vllm, {}), "VLLM_LOGGING_LEVEL": "ERROR", **(variables or {})}
+        command = [str(self.home.real_vllm.programs / "python"), str(_READER), loader, *files]
         done = run(command, limit_s=_LOADER_LIMIT_S, environment=environment)
         lines = (done.stderr.strip().splitlines() or ["no output"]) if done.returncode else done.stdout.splitlines()
         if done.returncode:

@@ -14,10 +14,10 @@ from pathlib import Path
 from typing import Any, Final, cast
 
 from authors.in_local_cloud import copy_project
-from authors.oracle.server import DIRECT
 from authors.real.home import ROOT, RealHome
 from authors.real.local_cloud import running_cloud
 from authors.real.rows import DifferenceError
+from authors.real_vllm.server import DIRECT
 from localcloud.running.shims import OPERATOR_TOKEN
 
 _COMMAND_LIMIT_S: Final = 900.0

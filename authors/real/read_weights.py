@@ -1,5 +1,5 @@
 # pyright: basic, reportMissingImports=false
-"""Read weights with vLLM's own loaders, and print seconds, bytes and a digest. Runs in the oracle's environment, which has vLLM.
+"""Read weights with vLLM's own loaders, and print seconds, bytes and a digest. Runs in vLLM's environment (authors.real_vllm).
 
 `python read_weights.py LOADER FILE...`, with LOADER `safetensors`, `prefetch` (the same with --safetensors-load-strategy=prefetch) or `streamer`.
 """

@@ -12,9 +12,9 @@ from http import HTTPStatus
 from pathlib import Path
 from typing import Final
 
-from authors.oracle.server import DIRECT, free_port
 from authors.real.home import Need, RealHome, debian_packages
 from authors.real.service import Service
+from authors.real_vllm.server import DIRECT, free_port
 
 PACKAGE: Final = "docker-registry"
 _MANIFESTS: Final = (

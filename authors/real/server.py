@@ -1,7 +1,7 @@
 """A stack on Cloud Run whose server is the real vLLM: deployed, checked, measured, changed and deleted by the shipped commands.
 
 The local cloud is Cloud Run: it starts the container's words on the port that it chooses, probes them, and sends SIGTERM. vLLM runs on this machine's
-processor with the tiny Gemma 4 of the oracle.
+processor with the tiny Gemma 4 of authors.real_vllm.
 """
 
 import json
@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from authors.oracle.environment import OracleHome
 from authors.real.agent_reading import reading_of
 from authors.real.home import RealHome
 from authors.real.project import ProjectInCloud, project_in_cloud
@@ -30,6 +29,7 @@ from authors.real.vllm_life import (
     smoke,
     version,
 )
+from authors.real_vllm.environment import RealVllmHome
 
 STACK: Final = "l4-12b-qat"
 """The Cloud Run stack whose words a processor takes except for its KV cache in fp8. With an API key it also runs the starter and the path guard."""
@@ -42,20 +42,20 @@ _GONE_LIMIT_S: Final = 30.0
 
 def judge_server(home: RealHome) -> Sequence[Row]:
     """Return the rows of one life of a stack with the real vLLM."""
-    oracle = installed(home)
-    report = JudgeReport("vLLM as Cloud Run's container", version(oracle))
-    variables = {"LOCALCLOUD_VLLM": str(launcher(home, oracle))}
+    vllm = installed(home)
+    report = JudgeReport("vLLM as Cloud Run's container", version(vllm))
+    variables = {"LOCALCLOUD_VLLM": str(launcher(home, vllm))}
     with project_in_cloud(home, name="server", speed=SPEED, variables=variables) as project:
-        judge_steps(report, StackLife(project=project, oracle=oracle).steps())
-    left = servers(oracle)
+        judge_steps(report, StackLife(project=project, vllm=vllm).steps())
+    left = servers(vllm)
     with report.judging("nothing of it runs after the local cloud has ended"):
         require(not left, f"processes {sorted(left)} still run")
     return report.rows
 
 
-def servers(oracle: OracleHome) -> set[int]:
+def servers(vllm: RealVllmHome) -> set[int]:
     """Return the processes of this run's vLLM servers and of their engines: the groups of the processes with vLLM's command line."""
-    program = str(oracle.programs / "vllm")
+    program = str(vllm.programs / "vllm")
     groups = dict[int, int]()
     leaders = set[int]()
     for entry in Path("/proc").iterdir():
@@ -77,7 +77,7 @@ class StackLife:
     """The steps of one stack, in order."""
 
     project: ProjectInCloud
-    oracle: OracleHome
+    vllm: RealVllmHome
     before: frozenset[int] = frozenset()
     """Processes of the revision that serves."""
 
@@ -103,7 +103,7 @@ class StackLife:
             words = reading_of(self._log()).error
             raise DifferenceError(f"vLLM: {words or 'no error in its log'}. {difference}") from None
         took = f"up in {time.monotonic() - began_s:.0f} s"
-        self.before = frozenset(servers(self.oracle))
+        self.before = frozenset(servers(self.vllm))
         log = self._log()
         replaced = set_aside(log)
         require('"GET /health HTTP/1.1" 200' in log, "the startup probe's request is not in vLLM's log")
@@ -129,8 +129,8 @@ class StackLife:
         self.project.configure(STACK, vllm__maxNumSeqs=str(SEQUENCES))
         self.project.gemma("up", STACK, "--yes")
         require(f"'max_num_seqs': {SEQUENCES}," in self._log(), f"the new server has no max_num_seqs {SEQUENCES}")
-        until(lambda: not old & servers(self.oracle), "the end of the old server", _GONE_LIMIT_S)
-        self.before = frozenset(servers(self.oracle))
+        until(lambda: not old & servers(self.vllm), "the end of the old server", _GONE_LIMIT_S)
+        self.before = frozenset(servers(self.vllm))
         return [ended_note(old_log.read_text(encoding="utf-8", errors="replace"))]
 
     def _refused(self) -> list[str]:
@@ -138,14 +138,14 @@ class StackLife:
         log = self._log()
         require(REFUSED in log, "vLLM's log does not name the option")
         require("Container called exit(2)" in log, "vLLM did not exit with 2")
-        require(bool(self.before & servers(self.oracle)), "the old revision does not run")
+        require(bool(self.before & servers(self.vllm)), "the old revision does not run")
         chat(self.project, STACK)
         return [words]
 
     def _teardown(self) -> list[str]:
         # Exit code 0: every list was read, and no resource is left.
         self.project.gemma("teardown", STACK, "--yes")
-        took_s = until(lambda: not servers(self.oracle), "the end of the server", _GONE_LIMIT_S)
+        took_s = until(lambda: not servers(self.vllm), "the end of the server", _GONE_LIMIT_S)
         return [f"vLLM gone after {took_s:.0f} s"]
 
     def _newest_log(self) -> Path:

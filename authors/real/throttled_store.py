@@ -10,7 +10,7 @@ from typing import Any, Final, TypeVar
 
 from aiohttp import ClientSession, ClientTimeout, StreamReader, hdrs, web
 
-from authors.oracle.server import HOST
+from authors.real_vllm.server import HOST
 
 _CHUNK_BYTES: Final = 256 * 1024
 _LIMIT_S: Final = 30.0
@@ -19,7 +19,7 @@ _T = TypeVar("_T")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Network:
+class ConnectionLimits:
     """What one connection takes: seconds to the first byte of an answer, and bytes per second after it. 0 is no limit."""
 
     first_byte_s: float = 0.0
@@ -52,7 +52,7 @@ class Store:
     cloud: str
     token: str
     """Replaces the caller's, if it is set."""
-    network: Network
+    network: ConnectionLimits
     url: str = ""
     reads: Reads = field(default_factory=Reads)
 
@@ -87,7 +87,7 @@ class Store:
     async def _send(
         self, request: web.Request, response: web.StreamResponse, content: StreamReader, *, is_content: bool
     ) -> None:
-        network = self.network if is_content else Network()
+        network = self.network if is_content else ConnectionLimits()
         await asyncio.sleep(network.first_byte_s)
         await response.prepare(request)
         began_s, sent = time.monotonic(), 0
@@ -101,9 +101,9 @@ class Store:
 
 
 @contextmanager
-def store(cloud: str, *, token: str = "", network: Network | None = None) -> Generator[Store]:
+def store(cloud: str, *, token: str = "", network: ConnectionLimits | None = None) -> Generator[Store]:
     """Run a proxy in front of the local cloud at this address during the block."""
-    running = Store(cloud, token, network or Network())
+    running = Store(cloud, token, network or ConnectionLimits())
     loop = asyncio.new_event_loop()
     thread = threading.Thread(target=loop.run_forever, name="store", daemon=True)
     thread.start()

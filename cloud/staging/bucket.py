@@ -99,7 +99,11 @@ class WeightsBucket:
         crc32c: str | None = None,
         sha256: str | None = None,
     ) -> BucketObject:
-        """Join at most MOST_SOURCES objects in exactly these generations. A known `crc32c` tells a lost response from a second writer."""
+        """Join at most MOST_SOURCES objects of the bucket in exactly these generations. `replaced` is the object of that name now, if any.
+
+        `crc32c` is the checksum of the result, if known. It is compared only to distinguish a lost response from a second writer.
+        Raises ScriptError if Cloud Storage rejects it, or if a source or the replaced object has changed.
+        """
         from google.api_core.exceptions import NotFound  # noqa: PLC0415 - slow to load
 
         def write(blob: Any) -> None:  # noqa: ANN401 - the library is untyped
@@ -124,7 +128,10 @@ class WeightsBucket:
         replaced: BucketObject | None,
         sha256: str | None,
     ) -> BucketObject:
-        """Copy an object of another bucket within Google."""
+        """Copy an object of another bucket within Google. `replaced` is the object of that name now, if any.
+
+        Raises ScriptError if Cloud Storage rejects the copy, or if the source's generation or the replaced object has changed.
+        """
         origin: Any = self._client.bucket(source_bucket).blob(source.name, generation=source.generation)
 
         def write(blob: Any) -> None:  # noqa: ANN401 - the library is untyped

@@ -82,8 +82,12 @@ def in_own_folder(plan: CopyPlan, on_bytes: OnBytes) -> CopyPlan:
 
 
 def stage(plan: CopyPlan, on_file: OnFile, on_bytes: OnBytes) -> StagingOutcome:
-    """Copy missing or different files, then write the manifest. Other files of the folder are not touched. Raises ScriptError."""
-    files, target = plan.files or _hashed(plan, on_bytes), plan.target
+    """Copy missing or different files, then write the manifest. Other files of the folder are not touched.
+
+    Raises ScriptError if the source or the bucket fails, or if a file differs from the source's hash.
+    """
+    files = plan.files or _hashed(plan, on_bytes)
+    target = plan.target
     copy = _Copy(plan)
     done = {kept.name: kept for kept in map(copy.kept, files) if kept is not None}
     for kept in done.values():
@@ -91,7 +95,7 @@ def stage(plan: CopyPlan, on_file: OnFile, on_bytes: OnBytes) -> StagingOutcome:
     missing = [file for file in files if file.name not in done]
     if missing:
         withdraw_manifest(target, plan.prefix)
-    for copied in copy.copied(missing, _Progress("copying", missing, on_bytes)):
+    for copied in copy.copied(missing, _CopyProgress("copying", missing, on_bytes)):
         done[copied.name] = copied
         on_file(copied, True)
     digest = write_manifest(target, plan.prefix, plan.source.revision, [done[file.name] for file in files])
@@ -107,10 +111,15 @@ def stage(plan: CopyPlan, on_file: OnFile, on_bytes: OnBytes) -> StagingOutcome:
     )
 
 
-class _Progress:
+class _CopyProgress:
+    """Bytes that are done so far. Several threads add to them."""
+
     def __init__(self, work: str, files: Sequence[SourceFile], on_bytes: OnBytes) -> None:
-        self._work, self._on_bytes, self._lock = work, on_bytes, Lock()
-        self._done_bytes, self._total_bytes = 0, sum(file.size_bytes for file in files)
+        self._work = work
+        self._on_bytes = on_bytes
+        self._lock = Lock()
+        self._done_bytes = 0
+        self._total_bytes = sum(file.size_bytes for file in files)
 
     def add(self, size_bytes: int) -> None:
         with self._lock:
@@ -122,7 +131,9 @@ class _Reading:
     """Hashes of a file whose bytes arrive in order, and the objects with its parts."""
 
     def __init__(self, file: SourceFile) -> None:
-        self.file, self.crc, self.parts = file, 0, list[BucketObject]()
+        self.file = file
+        self.crc = 0
+        self.parts = list[BucketObject]()
         self._sha256 = hashlib.sha256()
 
     def add(self, data: bytes) -> None:
@@ -146,7 +157,7 @@ def _hashed(plan: CopyPlan, on_bytes: OnBytes) -> Sequence[SourceFile]:
     if isinstance(source, BucketSource):
         return files
     unknown = [file for file in files if file.sha256 is None]
-    progress = _Progress("hashing", unknown, on_bytes)
+    progress = _CopyProgress("hashing", unknown, on_bytes)
 
     def read(file: SourceFile) -> SourceFile:
         reading = _Reading(file)
@@ -160,6 +171,8 @@ def _hashed(plan: CopyPlan, on_bytes: OnBytes) -> Sequence[SourceFile]:
 
 
 class _Copy:
+    """One run of `stage`: the objects that were in the bucket before it, and the parts of earlier runs."""
+
     def __init__(self, plan: CopyPlan) -> None:
         self._plan = plan
         self._present = plan.target.objects(f"{plan.prefix}/")
@@ -173,7 +186,7 @@ class _Copy:
         same = file.sha256 in {None, found.sha256} and file.crc32c in {None, found.crc32c}
         return replace(file, crc32c=found.crc32c) if same else None
 
-    def copied(self, files: Sequence[SourceFile], progress: _Progress) -> Iterator[SourceFile]:
+    def copied(self, files: Sequence[SourceFile], progress: _CopyProgress) -> Iterator[SourceFile]:
         """Copy files and yield each when it is complete."""
         source, workers = self._plan.source, self._plan.workers
         if isinstance(source, BucketSource):
@@ -194,16 +207,20 @@ class _Copy:
                 yield replace(part.file, crc32c=whole.crc32c)
 
     def _carried(
-        self, source: FolderSource | HubSource, part: FilePart, progress: _Progress
+        self, source: FolderSource | HubSource, part: FilePart, progress: _CopyProgress
     ) -> tuple[bytes, FilePart, BucketObject]:
         """Read a part, and write it unless the bucket already has these bytes."""
         data = source.read(part.file, part.start, part.end)
         if part.is_whole:
             reading = _Reading(part.file)
             reading.add(data)
-            sha256, name, known = reading.verified(source), self._name(part.file), self._present
+            sha256 = reading.verified(source)
+            name = self._name(part.file)
+            known = self._present
         else:
-            sha256, name, known = None, self._part_name(part.file, part.start, part.end), self._parts
+            sha256 = None
+            name = self._part_name(part.file, part.start, part.end)
+            known = self._parts
         stored = known.get(name)
         if part.is_whole or stored is None or (stored.size_bytes, stored.crc32c) != (len(data), crc32c(data)):
             stored = self._plan.target.upload(name, data, replaced=stored, sha256=sha256)
@@ -212,8 +229,11 @@ class _Copy:
 
     def _joined(self, source: FolderSource | HubSource, reading: _Reading) -> BucketObject:
         """Join the parts of a file that matches the source, then delete them."""
-        sha256, name, target = reading.verified(source), self._name(reading.file), self._plan.target
-        level, temporary = reading.parts, {item.name: item for item in reading.parts}
+        sha256 = reading.verified(source)
+        name = self._name(reading.file)
+        target = self._plan.target
+        level = reading.parts
+        temporary = {item.name: item for item in reading.parts}
         while len(level) > MOST_SOURCES:
             firsts = range(0, len(level), MOST_SOURCES)
             level = [self._group(reading.file, level[first : first + MOST_SOURCES]) for first in firsts]
@@ -234,7 +254,7 @@ class _Copy:
         name = self._part_name(file, start, end)
         return self._plan.target.compose(name, members, replaced=self._parts.get(name))
 
-    def _rewritten(self, source: BucketSource, file: SourceFile, progress: _Progress) -> SourceFile:
+    def _rewritten(self, source: BucketSource, file: SourceFile, progress: _CopyProgress) -> SourceFile:
         """Copy a file of another bucket within Google. Raises ScriptError."""
         name = self._name(file)
         origin, replaced = source.objects[file.name], self._present.get(name)
@@ -285,7 +305,10 @@ def withdraw_manifest(target: WeightsBucket, prefix: str) -> None:
 
 
 def write_manifest(target: WeightsBucket, prefix: str, revision: str, files: Sequence[SourceFile]) -> str:
-    """Write the manifest unless it exists, and return its hash. Raises ScriptError if another writer changed these files."""
+    """Write the manifest unless it exists, and return its hash.
+
+    Raises ScriptError if the folder does not contain these files because another writer changed them since they were compared or copied.
+    """
     present = target.objects(f"{prefix}/")
     for file in files:
         found = present.get(f"{prefix}/{file.name}")
@@ -300,6 +323,7 @@ def write_manifest(target: WeightsBucket, prefix: str, revision: str, files: Seq
 
 
 def _manifest(revision: str, files: Sequence[SourceFile]) -> dict[str, object]:
+    """Return the content of the manifest."""
     entries = [
         {
             "name": file.name,

@@ -44,8 +44,13 @@ class SourceFile:
 
 
 def require_checkpoint(source: "FolderSource | HubSource | BucketSource", config: str) -> None:
-    """Compare the files with the index and the headers of the weights. Raises CommandRefusedError and ScriptError."""
-    place, files = source.place, {file.name: file for file in source.files()}
+    """Compare a source's files with its index, and their sizes with the headers of the weights.
+
+    `config` is the file that every checkpoint of its kind has: config.json, or adapter_config.json of an adapter.
+    Raises CommandRefusedError if the source is not a checkpoint or an incomplete one, and ScriptError if a header cannot be read.
+    """
+    place = source.place
+    files = {file.name: file for file in source.files()}
     weights = [file for name, file in files.items() if name.endswith(_WEIGHTS)]
     if config not in files:
         what = "a checkpoint" if config == CONFIG else "a LoRA adapter in PEFT's format"
@@ -175,7 +180,10 @@ class HubSource:
 
 
 def hub(model: str, revision: str | None) -> HubSource:
-    """Resolve a revision of the hub to a commit. Raises ScriptError as `hub_errors` does."""
+    """Resolve a revision of the hub (None: the main branch) to a commit, and list its files.
+
+    Raises ScriptError if the hub cannot be reached, does not have the model or the revision, or denies this user its files.
+    """
     from huggingface_hub import HfApi  # noqa: PLC0415 - slow to load
 
     with hub_errors(model, "pass --from FOLDER with a downloaded checkpoint"):

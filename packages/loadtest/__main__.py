@@ -17,7 +17,7 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
-from loadtest.command_line import Parser, add_options, read_options
+from loadtest.command_line import OptionParser, add_options, read_options
 from loadtest.errors import SweepError
 from loadtest.options import CompareOptions, LoadTestOptions, ReportFolders
 from loadtest.progress import say
@@ -40,8 +40,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     program = shlex.join(OWN.words)
     help_text = (__doc__ or "").replace("python -m loadtest", program)
     if run is not measure:
-        program, help_text = f"{program} {words.pop(0)}", run.__doc__ or ""
-    parser = Parser(
+        program = f"{program} {words.pop(0)}"
+        help_text = run.__doc__ or ""
+    parser = OptionParser(
         prog=program,
         description=help_text,
         epilog=ENDINGS,

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any, Final, Literal, TypeAlias
 
 from loadtest.client.json_values import as_list, as_mapping
-from loadtest.loads import Load, Shape
+from loadtest.loads import MeasuredLoad, Shape
 from loadtest.proof import OTHER_CLIENTS
 from loadtest.traffic.points import KV_REASON
 
@@ -34,7 +34,7 @@ class Bottleneck:
 
     saturated: bool | None
     """None if the loads do not tell."""
-    at: Load | None
+    at: MeasuredLoad | None
     """Smallest load that saturates the server, or the highest valid load if none does."""
     limit: LimitName
     reason: str
@@ -52,7 +52,7 @@ def is_shared(result: Mapping[str, Any]) -> bool:
     return any(OTHER_CLIENTS in str(note) for note in as_list(result.get("notes")))
 
 
-def bottleneck_of(run: Mapping[str, Any], loads: Sequence[Load], shape: Shape) -> Bottleneck:
+def bottleneck_of(run: Mapping[str, Any], loads: Sequence[MeasuredLoad], shape: Shape) -> Bottleneck:
     """Return the saturation of the loads of a shape."""
     group = [load for load in loads if load.shape == shape]
     usable = [load for load in group if load.is_valid]
@@ -70,7 +70,7 @@ def bottleneck_of(run: Mapping[str, Any], loads: Sequence[Load], shape: Shape) -
     return _unsaturated(run, usable)
 
 
-def _unsaturated(run: Mapping[str, Any], usable: Sequence[Load]) -> Bottleneck:
+def _unsaturated(run: Mapping[str, Any], usable: Sequence[MeasuredLoad]) -> Bottleneck:
     """Return the result for loads of which none saturates the server: higher loads may."""
     top = usable[-1]
     beyond = _beyond_cache(run, top)
@@ -88,7 +88,7 @@ def _unsaturated(run: Mapping[str, Any], usable: Sequence[Load]) -> Bottleneck:
     return Bottleneck(saturated=False, at=top, limit="none", reason=why)
 
 
-def _without_valid_load(group: Sequence[Load]) -> Bottleneck:
+def _without_valid_load(group: Sequence[MeasuredLoad]) -> Bottleneck:
     late = next((load for load in group if any(map(is_of_client, load.results))), None)
     if late is not None:
         return Bottleneck(
@@ -98,13 +98,13 @@ def _without_valid_load(group: Sequence[Load]) -> Bottleneck:
     return Bottleneck(saturated=None, at=None, limit="unknown", reason=f"no load is valid: {why}")
 
 
-def _first_reason(load: Load) -> str:
+def _first_reason(load: MeasuredLoad) -> str:
     reasons = [str(reason) for result in load.results for reason in as_list(result.get("invalid_reasons"))]
     ours = [reason for reason in reasons if reason.startswith(CLIENT_REASONS) or NOT_SENT in reason]
     return next(iter([*ours, *reasons]), "no response was complete")
 
 
-def _first_saturated(usable: Sequence[Load]) -> Load | None:
+def _first_saturated(usable: Sequence[MeasuredLoad]) -> MeasuredLoad | None:
     """Return the lowest load that saturates the server. A load is saturated if requests wait at it, or if no higher load is faster."""
     for number, load in enumerate(usable):
         if load.shape.mode == "open":
@@ -122,7 +122,7 @@ def _over(result: Mapping[str, Any]) -> bool | None:
     return over if isinstance(over, bool) else None
 
 
-def _waiting(load: Load) -> bool:
+def _waiting(load: MeasuredLoad) -> bool:
     """Return whether requests wait at the server for most of the point, by its metrics."""
     waiting, running = load.server("requests_waiting_mean"), load.server("requests_running_mean")
     if waiting is None or running is None:
@@ -130,7 +130,7 @@ def _waiting(load: Load) -> bool:
     return waiting > max(1.0, WAITING_SHARE * (waiting + running))
 
 
-def _limit_of(load: Load) -> tuple[LimitName, str]:
+def _limit_of(load: MeasuredLoad) -> tuple[LimitName, str]:
     """Return what limits a saturated server, and the evidence at its highest load."""
     usage, waiting = load.server("kv_cache_usage_max"), load.server("requests_waiting_mean")
     preempted, running = load.server("preemptions"), load.server("requests_running_max")
@@ -162,7 +162,7 @@ def _limit_of(load: Load) -> tuple[LimitName, str]:
     )
 
 
-def _beyond_cache(run: Mapping[str, Any], top: Load) -> str:
+def _beyond_cache(run: Mapping[str, Any], top: MeasuredLoad) -> str:
     """Return why the load above the highest measured one was left out because of the KV cache; empty if none was."""
     asked, output = top.shape.input_tokens, top.shape.output_tokens
     for row in map(as_mapping, as_list(run.get("left_out"))):

@@ -72,7 +72,7 @@ def nearest(word: str, known: Iterable[str]) -> str:
     return f" Did you mean {near[0]}?" if near else ""
 
 
-class Parser(argparse.ArgumentParser):
+class OptionParser(argparse.ArgumentParser):
     """argparse with errors of one sentence, which suggest the option or subcommand that was meant."""
 
     hint: Callable[[str, Iterable[str]], str] = staticmethod(nearest)
@@ -195,7 +195,7 @@ def option_fields(kind: type[object]) -> Mapping[str, OptionField]:
     return found
 
 
-def add_options(parser: Parser, kind: type[object]) -> None:
+def add_options(parser: OptionParser, kind: type[object]) -> None:
     """Add every field of a dataclass to a parser."""
     fields = option_fields(kind).values()
     parser.flags = [flag for field in fields for flag in field.flags]
@@ -264,8 +264,10 @@ def _value_type(hint: object) -> type[object]:
     return cast("type[object]", members[0])
 
 
-def _add(parser: Parser, add: Callable[..., object], field: OptionField) -> None:
-    option, shown, required = field.option, field.shown_default, field.is_required
+def _add(parser: OptionParser, add: Callable[..., object], field: OptionField) -> None:
+    option = field.option
+    shown = field.shown_default
+    required = field.is_required
     help_text = f"{option.help} Default: {shown}." if shown else option.help
     words: dict[str, Any] = {"help": help_text, "default": field.default}
     if field.kind is bool:
@@ -285,7 +287,7 @@ def _add(parser: Parser, add: Callable[..., object], field: OptionField) -> None
     add(field.flag, dest=field.name, required=required, **words)
 
 
-def _reader(parser: Parser, field: OptionField) -> Callable[[str], object]:
+def _reader(parser: OptionParser, field: OptionField) -> Callable[[str], object]:
     name = field.metavar if field.option.positional else field.flag
 
     def read(text: str) -> object:
@@ -301,7 +303,9 @@ def _reader(parser: Parser, field: OptionField) -> Callable[[str], object]:
 
 
 def _number(text: str, field: OptionField) -> float:
-    least, above, most = field.option.least, field.option.above, field.option.most
+    least = field.option.least
+    above = field.option.above
+    most = field.option.most
     try:
         value = int(text) if field.kind is int else float(text)
     except ValueError:

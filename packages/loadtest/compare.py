@@ -69,7 +69,7 @@ class FigureChange:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Comparison:
+class SweepComparison:
     """Changes between two sweeps."""
 
     before: str
@@ -129,7 +129,7 @@ def _grouped(folder: Path) -> Groups:
     return found
 
 
-def compare_folders(before: Path, after: Path, *, threshold: float, confidence: float) -> Comparison:
+def compare_folders(before: Path, after: Path, *, threshold: float, confidence: float) -> SweepComparison:
     """Compare the points that both folders have.
 
     `threshold` is the share by which a metric may get worse, `confidence` the joint confidence of all intervals. Raises SweepError if a
@@ -145,15 +145,15 @@ def compare_folders(before: Path, after: Path, *, threshold: float, confidence: 
     usable = [name for name in common if name not in invalid]
     error = (1 - confidence) / max(1, len(usable) * (len(METRICS) + 1))
     of_tail = {name: _tail([*first[name], *second[name]]) for name in usable}
-    changes = [
-        change
-        for metric in (*METRICS, *TAILS.values())
-        for names in [[name for name in usable if metric in METRICS or of_tail[name] is metric]]
-        for spread in [_pooled(metric, [group[name] for name in names for group in (first, second)])]
-        for name in names
-        if (change := _change(name, metric, (first[name], second[name]), (threshold, error), spread)) is not None
-    ]
-    return Comparison(
+    changes: list[FigureChange] = []
+    for metric in (*METRICS, *TAILS.values()):
+        names = [name for name in usable if metric in METRICS or of_tail[name] is metric]
+        spread = _pooled(metric, [group[name] for name in names for group in (first, second)])
+        for name in names:
+            change = _change(name, metric, (first[name], second[name]), (threshold, error), spread)
+            if change is not None:
+                changes.append(change)
+    return SweepComparison(
         before=str(before),
         after=str(after),
         threshold=threshold,
@@ -234,23 +234,18 @@ def _change(
 
     `limits`: the share by which it may get worse, and the error probability of its interval. `spread`: as `_pooled` returns it.
     """
-    (threshold, risk), (deviation, freedom) = limits, spread
     logs = [_logs(metric, group) for group in groups]
     if not logs[0] or not logs[1]:
         return None
-    before, after = (statistics.fmean(math.exp(value) for value in found) for found in logs)
+    before = statistics.fmean(math.exp(value) for value in logs[0])
+    after = statistics.fmean(math.exp(value) for value in logs[1])
     ratio = after / before
-    low, high, verdict = 0.0, math.inf, CANNOT_TELL
+    low, high = 0.0, math.inf
+    verdict = CANNOT_TELL
     requests = min(sum(result["completed"] for result in group) for group in groups)
-    by_repeats = freedom > 0 and min(len(found) for found in logs) >= REPEATS_WANTED
+    by_repeats = spread[1] > 0 and min(len(found) for found in logs) >= REPEATS_WANTED
     if by_repeats:
-        # A point that varies more than the others keeps its own spread.
-        deviation = max(deviation, *(statistics.stdev(found) for found in logs))
-        error = deviation * math.sqrt(sum(1 / len(found) for found in logs))
-        half = student_t(risk, freedom) * error
-        low, high = ratio * math.exp(-half), ratio * math.exp(half)
-        gain = (ratio, low, high) if metric.higher_is_better else (1 / ratio, 1 / high, 1 / low)
-        verdict = change_verdict(*gain, threshold=threshold)
+        low, high, verdict = _judged_interval(metric, ratio, logs, limits, spread)
     return FigureChange(
         point=name,
         metric=metric.name,
@@ -264,6 +259,26 @@ def _change(
         basis="repeats" if by_repeats else "none",
         requests=requests,
     )
+
+
+def _judged_interval(
+    metric: Metric,
+    ratio: float,
+    logs: Sequence[Sequence[float]],
+    limits: tuple[float, float],
+    spread: tuple[float, int],
+) -> tuple[float, float, ChangeVerdict]:
+    """Return the ends of a ratio's confidence interval and its verdict. `limits` and `spread` as for `_change`."""
+    threshold, risk = limits
+    pooled, freedom = spread
+    # A point that varies more than the others keeps its own spread.
+    deviation = max(pooled, *(statistics.stdev(found) for found in logs))
+    error = deviation * math.sqrt(sum(1 / len(found) for found in logs))
+    half = student_t(risk, freedom) * error
+    low = ratio * math.exp(-half)
+    high = ratio * math.exp(half)
+    gain = (ratio, low, high) if metric.higher_is_better else (1 / ratio, 1 / high, 1 / low)
+    return low, high, change_verdict(*gain, threshold=threshold)
 
 
 def change_verdict(gain: float, low: float, high: float, *, threshold: float) -> ChangeVerdict:
@@ -281,7 +296,7 @@ def change_verdict(gain: float, low: float, high: float, *, threshold: float) ->
     return CANNOT_TELL
 
 
-def verdict_counts(comparison: Comparison) -> tuple[str, str]:
+def verdict_counts(comparison: SweepComparison) -> tuple[str, str]:
     """Return the number of metrics that got worse, and the rest of the verdict. If nothing was compared, both are about that."""
     if comparison.compared_nothing:
         return "NOT COMPARED", f"because {_why_nothing(comparison)}."
@@ -300,7 +315,7 @@ def verdict_counts(comparison: Comparison) -> tuple[str, str]:
 _SAID: Final[tuple[ChangeVerdict, ...]] = ("worse", "better", CANNOT_TELL)
 
 
-def _why_nothing(comparison: Comparison) -> str:
+def _why_nothing(comparison: SweepComparison) -> str:
     """Return why nothing was compared, with the points of both sweeps."""
     common = len(comparison.points_before) - len(comparison.missing)
     if common and len(comparison.invalid) == common:
@@ -320,14 +335,14 @@ def _named(points: Sequence[str]) -> str:
     return f"{named} | {more} more" if more > 0 else named
 
 
-def missing_note(comparison: Comparison) -> str:
+def missing_note(comparison: SweepComparison) -> str:
     """Return the sentence about points of BEFORE that AFTER does not have; empty if it has all."""
     if not comparison.missing:
         return ""
     return f"Missing in {comparison.after}: {_named(comparison.missing)}."
 
 
-def basis_note(comparison: Comparison) -> str:
+def basis_note(comparison: SweepComparison) -> str:
     """Return why metrics have no verdict, and the option that helps, or an empty string."""
     opened = [change for change in comparison.changes if change.verdict == CANNOT_TELL]
     if not opened:
@@ -340,7 +355,7 @@ def basis_note(comparison: Comparison) -> str:
     return f"{len(opened)} of {len(comparison.changes)} intervals are too wide for a verdict: measure with more --repeats or --requests."
 
 
-def comparison_json(comparison: Comparison) -> dict[str, Any]:
+def comparison_json(comparison: SweepComparison) -> dict[str, Any]:
     """Return the comparison as JSON types. An infinite bound becomes null."""
     changes = [
         {
@@ -359,7 +374,7 @@ def comparison_json(comparison: Comparison) -> dict[str, Any]:
     }
 
 
-def comparison_sentence(comparison: Comparison) -> str:
+def comparison_sentence(comparison: SweepComparison) -> str:
     """Return the verdict as one sentence."""
     first, rest = verdict_counts(comparison)
     return f"{first}, {rest}"

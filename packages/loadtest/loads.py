@@ -64,7 +64,7 @@ class Tail:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Load:
+class MeasuredLoad:
     """One load with all its repeats."""
 
     shape: Shape
@@ -112,7 +112,7 @@ def share_of(run: _Result) -> float:
     return float(found) if isinstance(found, int | float) else DEFAULT_SHARE
 
 
-def loads_of(run: _Result, results: Sequence[_Result]) -> list[Load]:
+def loads_of(run: _Result, results: Sequence[_Result]) -> list[MeasuredLoad]:
     """Return the loads of a sweep, by shape and rising level. A load is valid if all its repeats are."""
     most = float(run.get("max_failed", 1.0))
     groups: dict[tuple[Shape, float], list[_Result]] = {}
@@ -121,7 +121,9 @@ def loads_of(run: _Result, results: Sequence[_Result]) -> list[Load]:
         shape = Shape(mode=point["mode"], input_tokens=requested_tokens(point), output_tokens=point["output_tokens"])
         groups.setdefault((shape, float(point["level"])), []).append(result)
     found = [
-        Load(shape=shape, level=level, results=tuple(group), is_valid=all(_is_usable(each, most) for each in group))
+        MeasuredLoad(
+            shape=shape, level=level, results=tuple(group), is_valid=all(_is_usable(each, most) for each in group)
+        )
         for (shape, level), group in groups.items()
     ]
     return sorted(
@@ -152,13 +154,13 @@ def _rows(result: _Result) -> list[dict[str, float]]:
     ]
 
 
-def latencies_of(load: Load) -> Latencies:
+def latencies_of(load: MeasuredLoad) -> Latencies:
     """Return the latencies of a load's requests, over all repeats."""
     rows = [row for result in load.results for row in _rows(result)]
     return {name: sorted(row[name] for row in rows) for name in NAMES}
 
 
-def tail_of(load: Load) -> Tail | None:
+def tail_of(load: MeasuredLoad) -> Tail | None:
     """Return the highest percentile of a load that its requests support; None if no value per request is stored."""
     found = latencies_of(load)
     requests = len(found["ttft"])
@@ -169,7 +171,7 @@ def tail_of(load: Load) -> Tail | None:
     return Tail(share=share, requests=requests, values_s=values)
 
 
-def distances(load: Load, objective: Objective, share: float) -> dict[str, float]:
+def distances(load: MeasuredLoad, objective: Objective, share: float) -> dict[str, float]:
     """Return how far the latency that `share` of the requests reach is above each limit, relative to the limit; negative below it."""
     found = latencies_of(load)
     return {
@@ -179,7 +181,7 @@ def distances(load: Load, objective: Objective, share: float) -> dict[str, float
     }
 
 
-def good_output_tok_per_s(load: Load, objective: Objective | None) -> float:
+def good_output_tok_per_s(load: MeasuredLoad, objective: Objective | None) -> float:
     """Return the output tokens per second of the requests that met the limits; of all complete responses without limits."""
     if objective is None:
         return load.output_tok_per_s
@@ -189,7 +191,7 @@ def good_output_tok_per_s(load: Load, objective: Objective | None) -> float:
     return load.output_tok_per_s * min(1.0, good_share(load.results) * sent / max(1, done))
 
 
-def usd_per_million_good_tokens(run: _Result, load: Load, objective: Objective | None) -> float | None:
+def usd_per_million_good_tokens(run: _Result, load: MeasuredLoad, objective: Objective | None) -> float | None:
     """Return the price of a million output tokens of good requests, in USD; None without a price or without such tokens."""
     price, rate = run.get("usd_per_hour"), good_output_tok_per_s(load, objective)
     if not isinstance(price, int | float) or rate <= 0:
@@ -197,12 +199,12 @@ def usd_per_million_good_tokens(run: _Result, load: Load, objective: Objective |
     return price / 3600 / rate * 1e6
 
 
-def best_of(run: _Result, loads: Sequence[Load]) -> Load | None:
-    """Return the best load of a sweep."""
+def best_of(run: _Result, loads: Sequence[MeasuredLoad]) -> MeasuredLoad | None:
+    """Return the best load of a sweep, as `best_load` does with the sweep's objective."""
     return best_load(loads, objective_of(run), share_of(run))
 
 
-def best_load(loads: Sequence[Load], objective: Objective | None, share: float) -> Load | None:
+def best_load(loads: Sequence[MeasuredLoad], objective: Objective | None, share: float) -> MeasuredLoad | None:
     """Return the best valid load: the highest one within the limits of the longest shape; without limits the load of the highest output rate."""
     usable = [load for load in loads if load.is_valid]
     if not usable:

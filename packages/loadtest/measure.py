@@ -166,7 +166,8 @@ def load_figures(records: Sequence[RequestRecord], objective: Objective | None) 
     # Until the last request of any kind finishes, as in vllm bench serve, so a server that hangs or rejects is not fast.
     begin_s = min((record.intended_s for record in records), default=0.0)
     duration = max((record.end_s for record in records), default=begin_s) - begin_s
-    tokens_in, tokens_out = sum(r.prompt_tokens for r in done), sum(r.output_tokens for r in done)
+    tokens_in = sum(r.prompt_tokens for r in done)
+    tokens_out = sum(r.output_tokens for r in done)
 
     def rate(amount: float) -> float:
         return round(amount / duration, 4) if duration > 0 else 0.0

@@ -100,7 +100,8 @@ def answer_findings(
     """
     done = [record for record in records if record.error is None]
     reasons = _length_reasons(done, ignore_eos=ignore_eos)
-    tokens, events = sum(record.output_tokens for record in done), sum(len(record.times_s) for record in done)
+    tokens = sum(record.output_tokens for record in done)
+    events = sum(len(record.times_s) for record in done)
     counted = server.get("generation_tokens")
     if not tokens or (counted is not None and abs(tokens - counted) <= max(1.0, TOKENS_DIFFERENCE * counted)):
         return reasons, []

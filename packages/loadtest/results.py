@@ -168,7 +168,8 @@ def _traffic_notes(
     if short:
         fixed = prepared.dataset is None and prepared.traffic.output_lengths is None
         notes.append(f"{short} responses are shorter than {f'{point.output_tokens} tokens' if fixed else 'requested'}")
-    begun, cut = sum(result.sessions for result in results), sum(result.sessions_cut for result in results)
+    begun = sum(result.sessions for result in results)
+    cut = sum(result.sessions_cut for result in results)
     if prepared.traffic.turns > 1 and point.request_rate is not None:
         notes.append(
             f"{point.request_rate:g} per second is the rate of new sessions; {begun} sessions sent {len(records)} requests"
@@ -176,7 +177,8 @@ def _traffic_notes(
     if cut:
         notes.append(f"{cut} of {begun} sessions ended early because the conversation reached max-model-len")
     if prepared.dataset is not None:
-        rows, sent = len(prepared.dataset.places), begun or len(records)
+        rows = len(prepared.dataset.places)
+        sent = begun or len(records)
         if sent > rows:
             notes.append(
                 f"the dataset has {rows} usable rows, so {sent - rows} requests repeat one, which may hit the prefix cache"

@@ -32,7 +32,7 @@ GATE_CODES: Final = {"better": DONE, "same": DONE, "worse": FAILED, "cannot tell
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Program:
+class CallingProgram:
     """Program whose command line requested the sweep, for its messages."""
 
     name: str
@@ -40,7 +40,7 @@ class Program:
     """Command line that starts this sweep again."""
 
 
-OWN: Final = Program(
+OWN: Final = CallingProgram(
     name="loadtest",
     words=(*(("loadtest",) if Path(sys.argv[0]).name == "loadtest" else ("python", "-m", "loadtest")), *sys.argv[1:]),
 )
@@ -117,7 +117,9 @@ def sweep_settings(
     asked: LoadTestOptions, *, url: str, model: str | None, usd_per_hour: float | None, stack: str | None = None
 ) -> SweepSettings:
     """Return the measurement settings for the options. Raises SweepError without a folder for the results."""
-    load, limits, results = asked.load, asked.limits, asked.report
+    load = asked.load
+    limits = asked.limits
+    results = asked.report
     if results.out is None:
         raise SweepError("--out is missing. Pass --out DIR, the folder for results and report.")
     return SweepSettings(
@@ -143,7 +145,7 @@ def sweep_settings(
     )
 
 
-def conclude(settings: SweepSettings, outcome: SweepOutcome, program: Program) -> Sequence[Path]:
+def conclude(settings: SweepSettings, outcome: SweepOutcome, program: CallingProgram) -> Sequence[Path]:
     """Write the reports, print the outcome on stderr, and return the paths of the reports."""
     files = write_reports(settings.out) if outcome.stored else ()
     _tell(settings, outcome, program, has_reports=bool(files))
@@ -178,7 +180,7 @@ def folder_verdict(folder: Path) -> SweepVerdict:
     return sweep_verdict(read_run(folder), read_results(folder))
 
 
-def _tell(settings: SweepSettings, outcome: SweepOutcome, program: Program, *, has_reports: bool) -> None:
+def _tell(settings: SweepSettings, outcome: SweepOutcome, program: CallingProgram, *, has_reports: bool) -> None:
     """Print on stderr the verdict, the findings, how the sweep ended and how to continue it."""
     lines = [f"verdict: {folder_verdict(settings.out).sentence}"] if has_reports else []
     lines += _problems(settings, outcome)
@@ -211,7 +213,7 @@ def _problems(settings: SweepSettings, outcome: SweepOutcome) -> list[str]:
     return lines
 
 
-def _continuation(settings: SweepSettings, program: Program) -> str:
+def _continuation(settings: SweepSettings, program: CallingProgram) -> str:
     words = [word for word in program.words if word != "--resume"]
     has_folder = any(word.partition("=")[0] == "--out" for word in words)
     return shlex.join([*words, *([] if has_folder else ["--out", str(settings.out)]), "--resume"])

@@ -175,7 +175,9 @@ class Watch:
         for name, names in COUNTERS.items():
             grown = self._growth(names)
             figures[name] = None if grown is None else round(grown, 1)
-        begun, ttft_s, decode_s = self._growth(TTFT_COUNT), self._growth(TTFT_SUM), self._growth(GAPS_SUM)
+        begun = self._growth(TTFT_COUNT)
+        ttft_s = self._growth(TTFT_SUM)
+        decode_s = self._growth(GAPS_SUM)
         figures["requests_begun"] = None if begun is None else round(begun)
         figures["mean_ttft_ms"] = round(ttft_s / begun * 1000, 4) if ttft_s is not None and begun else None
         figures["decode_s"] = None if decode_s is None else round(decode_s, 4)

@@ -18,7 +18,7 @@ MOST_USERS: Final = 4_096.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Band:
+class ForecastBand:
     """A value with its uncertainty."""
 
     low: float
@@ -53,11 +53,11 @@ class Roofline:
 class Forecast(Protocol):
     """Prior knowledge about a server. `whole`: loads are users, not requests per second."""
 
-    def level(self, traffic: Traffic, point: Point, objective: Objective, *, whole: bool) -> Band | None:
+    def level(self, traffic: Traffic, point: Point, objective: Objective, *, whole: bool) -> ForecastBand | None:
         """Return the highest load that meets the limits, for any level of the point; None without a forecast."""
         ...
 
-    def figures(self, traffic: Traffic, point: Point) -> Mapping[str, Band]:
+    def figures(self, traffic: Traffic, point: Point) -> Mapping[str, ForecastBand]:
         """Return the expected metrics of a point by their names in a result, such as `output_throughput`. Empty without a forecast."""
         ...
 

@@ -224,7 +224,8 @@ def saturation_figures(
 
 
 def _in_flight_slope(records: Sequence[RequestRecord], window: SteadyWindow) -> float:
-    sent, ended = sorted(r.sent_s for r in records), sorted(r.end_s for r in records)
+    sent = sorted(r.sent_s for r in records)
+    ended = sorted(r.end_s for r in records)
     moments = [window.start_s + window.length_s * (number + 0.5) / SAMPLES for number in range(SAMPLES)]
     counts = [bisect_left(sent, at_s) - bisect_left(ended, at_s) for at_s in moments]
     return statistics.linear_regression(moments, counts).slope

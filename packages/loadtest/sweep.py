@@ -25,7 +25,7 @@ from loadtest.measure import SCHEMA_VERSION, has_too_many_failures, point_text
 from loadtest.progress import Reporter
 from loadtest.results import point_result
 from loadtest.server import ServerInfo, count_by_tokenizer, count_by_usage, inspect_server, watching
-from loadtest.settings import Band, SweepSettings, warm_up_requests
+from loadtest.settings import ForecastBand, SweepSettings, warm_up_requests
 from loadtest.steady import steady_output
 from loadtest.store import ResultStore, open_store, read_run
 from loadtest.traffic.makers import SyntheticSource
@@ -79,7 +79,7 @@ class _GoneError(Exception):
 
 
 @dataclass(slots=True, kw_only=True)
-class _Run:
+class _SweepRun:
     """State shared by the points of one sweep."""
 
     settings: SweepSettings
@@ -144,7 +144,7 @@ def run_sweep(
 
     Raises SweepError if it cannot start, because the server is not reachable, the model is wrong, or the folder is in use.
     """
-    state = _State(max_failed=settings.max_failed)
+    state = _SweepCounts(max_failed=settings.max_failed)
     try:
         return run(_sweep(settings, sweep, endpoint, reporter, state))
     except KeyboardInterrupt:
@@ -154,7 +154,7 @@ def run_sweep(
 
 
 @dataclass(slots=True)
-class _State:
+class _SweepCounts:
     """Counts that survive an interruption."""
 
     planned: int = 0
@@ -183,7 +183,7 @@ class _State:
 
 
 async def _sweep(
-    settings: SweepSettings, sweep: Sweep, endpoint: Endpoint, reporter: Reporter, state: _State
+    settings: SweepSettings, sweep: Sweep, endpoint: Endpoint, reporter: Reporter, state: _SweepCounts
 ) -> SweepOutcome:
     try:
         proxy = proxy_of(endpoint.base_url)  # for all requests, the load included
@@ -224,7 +224,7 @@ async def _sweep(
             todo = [point for point in points if point.key not in state.results]
             if len(todo) < len(points):
                 reporter.line(f"{len(points) - len(todo)} of {len(points)} points are already measured")
-            run = _Run(
+            run = _SweepRun(
                 settings=settings,
                 endpoint=endpoint,
                 client=client,
@@ -241,7 +241,9 @@ async def _sweep(
 
 def _knowledge(settings: SweepSettings, points: Sequence[Point], traffic: Traffic) -> dict[str, Any]:
     """Return the forecast's highest loads within the limits for each shape, and the reason if no forecast is available."""
-    forecast, objective, first = settings.forecast, settings.objective, points[0]
+    forecast = settings.forecast
+    objective = settings.objective
+    first = points[0]
     if forecast is None:
         return {"forecast_levels": [], "no_forecast": settings.no_forecast}
     known = bool(forecast.figures(traffic, first))
@@ -259,10 +261,10 @@ def _knowledge(settings: SweepSettings, points: Sequence[Point], traffic: Traffi
     return {"forecast_levels": levels, "no_forecast": why_none}
 
 
-def _expected_figures(run: _Run, point: Point) -> dict[str, dict[str, float]] | None:
+def _expected_figures(run: _SweepRun, point: Point) -> dict[str, dict[str, float]] | None:
     """Return the expected metrics of a point by their names in the result, or None if unknown."""
     forecast = run.settings.forecast
-    bands: Mapping[str, Band] = {} if forecast is None else forecast.figures(run.prepared.traffic, point)
+    bands: Mapping[str, ForecastBand] = {} if forecast is None else forecast.figures(run.prepared.traffic, point)
     return {name: band.rounded(4) for name, band in bands.items()} or None
 
 
@@ -286,7 +288,7 @@ async def _calibration(client: OpenAIClient, info: ServerInfo, *, chat: bool) ->
         raise SweepError(f"The server's token count is not available: {error}") from None
 
 
-async def _all_points(run: _Run, store: ResultStore, todo: list[Point], state: _State) -> SweepOutcome:
+async def _all_points(run: _SweepRun, store: ResultStore, todo: list[Point], state: _SweepCounts) -> SweepOutcome:
     saturation = _Saturation(enabled=run.settings.stop_when_saturated)
     for result in state.results.values():
         point = Point(**{name: value for name, value in result["point"].items() if name != "key"})
@@ -346,7 +348,7 @@ class _Saturation:
         self._flat[series] = self._flat.get(series, 0) + 1 if flat else 0
 
 
-async def _measured(run: _Run, point: Point) -> dict[str, Any]:
+async def _measured(run: _SweepRun, point: Point) -> dict[str, Any]:
     """Measure one point. If the server stops responding and comes back, measure it again from the start."""
     for attempt in (0, 1):
         seeded = replace(point, seed=point_seed(point.seed, point.key, attempt)) if attempt else point
@@ -368,7 +370,7 @@ async def _measured(run: _Run, point: Point) -> dict[str, Any]:
     raise _GoneError(f"the server stopped responding at point {point.key}, which was not kept")
 
 
-async def _lost(run: _Run) -> ServerError | None:
+async def _lost(run: _SweepRun) -> ServerError | None:
     """Wait until the server is healthy, at most RECOVERY_LIMIT_S. Return None then, or else the error of the last probe."""
     last = ServerError("no probe has finished")
     try:
@@ -386,7 +388,7 @@ async def _lost(run: _Run) -> ServerError | None:
         return last
 
 
-async def _measure(run: _Run, point: Point) -> tuple[dict[str, Any], bool]:
+async def _measure(run: _SweepRun, point: Point) -> tuple[dict[str, Any], bool]:
     """Measure one point. The second value is True if the server stopped responding, which invalidates the metrics."""
     recipe, counted = await _recipe(run, point)
     if not await _warm_up(run, point, recipe):
@@ -415,7 +417,7 @@ async def _measure(run: _Run, point: Point) -> tuple[dict[str, Any], bool]:
     return result, False
 
 
-async def _recipe(run: _Run, point: Point) -> tuple[Recipe, int]:
+async def _recipe(run: _SweepRun, point: Point) -> tuple[Recipe, int]:
     chat = run.settings.chat
 
     async def count(prompt: str) -> int:
@@ -431,7 +433,7 @@ async def _recipe(run: _Run, point: Point) -> tuple[Recipe, int]:
         return Recipe(words=run.calibration.words, count=words, seed=point.seed), point.input_tokens
 
 
-async def _warm_up(run: _Run, point: Point, recipe: Recipe) -> bool:
+async def _warm_up(run: _SweepRun, point: Point, recipe: Recipe) -> bool:
     """Send uncounted requests and find out whether the server supports `ignore_eos`. Return False if it does not respond."""
     count = warm_up_requests(run.settings, point)
     if count == 0:
@@ -475,7 +477,7 @@ def _sessions(requests: int | None, turns: int) -> int | None:
     return None if requests is None else -(-requests // turns)
 
 
-def _shares(run: _Run, point: Point, recipe: Recipe) -> list[Share]:
+def _shares(run: _SweepRun, point: Point, recipe: Recipe) -> list[Share]:
     settings, traffic = run.settings, run.prepared.traffic
     streams = point.concurrency or settings.max_in_flight
     expected = point.concurrency or int(min(settings.max_in_flight, 16 * point.level))

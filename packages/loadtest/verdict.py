@@ -9,7 +9,7 @@ from typing import Any
 
 from loadtest.bottleneck import Bottleneck, LimitName
 from loadtest.loads import good_output_tok_per_s, good_share, usd_per_million_good_tokens
-from loadtest.verdict_answers import Answer, answers_of
+from loadtest.verdict_answers import VerdictAnswer, answers_of
 from loadtest.verdict_case import (
     Case,
     PlanMatch,
@@ -72,7 +72,7 @@ class SweepVerdict:
     """Output rate of the best load against the forecast, in tokens per second; None without a forecast."""
     plan_level: PlanMatch | None
     """Best load within the limits against the forecast, in `best.unit`; None without a forecast or limits."""
-    answers: tuple[Answer, ...]
+    answers: tuple[VerdictAnswer, ...]
     """The ten questions, in the order of QUESTIONS."""
 
 

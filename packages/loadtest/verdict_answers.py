@@ -51,7 +51,7 @@ SLOW: Final[Mapping[str, str]] = {
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Answer:
+class VerdictAnswer:
     """One question with its answer."""
 
     question: str
@@ -64,7 +64,7 @@ _Found: TypeAlias = tuple[str, bool]
 """An answer, and whether it is known."""
 
 
-def answers_of(case: Case) -> tuple[Answer, ...]:
+def answers_of(case: Case) -> tuple[VerdictAnswer, ...]:
     """Return the answers, in the order of QUESTIONS."""
     found = (
         _saturated(case),
@@ -79,7 +79,7 @@ def answers_of(case: Case) -> tuple[Answer, ...]:
         (_next(case), True),
     )
     return tuple(
-        Answer(question=question, answer=answer, known=known)
+        VerdictAnswer(question=question, answer=answer, known=known)
         for question, (answer, known) in zip(QUESTIONS, found, strict=True)
     )
 
@@ -219,7 +219,9 @@ def _tail(case: Case) -> _Found:
 
 def _next(case: Case) -> str:
     """Return the one change to make first."""
-    limit, best, missed = case.bottleneck.limit, case.best, case.missed
+    limit = case.bottleneck.limit
+    best = case.best
+    missed = case.missed
     if case.shown is None and limit != "client":
         return f"Fix the reason that no load is valid: {case.bottleneck.reason}."
     if case.objective is not None and best is None and missed is not None:

@@ -9,7 +9,7 @@ from loadtest.bottleneck import Bottleneck, LimitName, bottleneck_of
 from loadtest.client.json_values import as_list, as_mapping
 from loadtest.loads import (
     NAMES,
-    Load,
+    MeasuredLoad,
     Shape,
     best_of,
     distances,
@@ -45,25 +45,27 @@ class Case:
     """Evidence of a sweep."""
 
     run: Run
-    loads: Sequence[Load]
+    loads: Sequence[MeasuredLoad]
     objective: Objective | None
     share: float
-    best: Load | None
-    missed: Load | None
+    best: MeasuredLoad | None
+    missed: MeasuredLoad | None
     shape: Shape | None
     bottleneck: Bottleneck
     plan: PlanMatch | None
     plan_level: PlanMatch | None
 
     @property
-    def shown(self) -> Load | None:
+    def shown(self) -> MeasuredLoad | None:
         """Load whose figures are shown: the best one, or the one that misses the limits."""
         return self.best or self.missed
 
 
 def case_of(run: Run, results: Sequence[Run]) -> Case:
     """Return the evidence of a sweep from its run.json and its results."""
-    loads, objective, share = loads_of(run, results), objective_of(run), share_of(run)
+    loads = loads_of(run, results)
+    objective = objective_of(run)
+    share = share_of(run)
     best = best_of(run, loads)
     valid = [load for load in loads if load.is_valid]
     shape = best.shape if best else (valid or loads)[-1].shape if loads else None
@@ -86,21 +88,25 @@ def case_of(run: Run, results: Sequence[Run]) -> Case:
 
 
 def _first_missed(
-    valid: Sequence[Load], shape: Shape | None, best: Load | None, objective: Objective | None, share: float
-) -> Load | None:
+    valid: Sequence[MeasuredLoad],
+    shape: Shape | None,
+    best: MeasuredLoad | None,
+    objective: Objective | None,
+    share: float,
+) -> MeasuredLoad | None:
     if objective is None:
         return None
     above = [load for load in valid if load.shape == shape and (best is None or load.level > best.level)]
     return next((load for load in above if good_share(load.results) < share), None)
 
 
-def _output_match(load: Load | None) -> PlanMatch | None:
+def _output_match(load: MeasuredLoad | None) -> PlanMatch | None:
     if load is None:
         return None
     return _match(as_mapping(load.results[0].get("forecast")).get("output_throughput"), load.output_tok_per_s)
 
 
-def _level_match(run: Run, shape: Shape | None, best: Load | None) -> PlanMatch | None:
+def _level_match(run: Run, shape: Shape | None, best: MeasuredLoad | None) -> PlanMatch | None:
     """Return the best load within the limits against the forecast of its shape."""
     level = best.level if best is not None else 0.0
     for row in map(as_mapping, as_list(run.get("forecast_levels"))):
@@ -114,14 +120,16 @@ def _level_match(run: Run, shape: Shape | None, best: Load | None) -> PlanMatch 
 
 
 def _match(band: object, measured: float) -> PlanMatch | None:
-    ends = [as_mapping(band).get(name) for name in ("low", "typical", "high")]
-    low, typical, high = (float(end) if isinstance(end, int | float) else math.nan for end in ends)
-    if any(map(math.isnan, (low, typical, high))):
+    """Return a planned band with the measured value, or None if the plan has no number for one of its ends."""
+    found = as_mapping(band)
+    ends = {name: found.get(name) for name in ("low", "typical", "high")}
+    numbers = {name: float(end) for name, end in ends.items() if isinstance(end, int | float) and not math.isnan(end)}
+    if len(numbers) < len(ends):
         return None
-    return PlanMatch(low=low, typical=typical, high=high, measured=round(measured, 4))
+    return PlanMatch(**numbers, measured=round(measured, 4))
 
 
-def worst_latency(load: Load, objective: Objective, share: float) -> tuple[str, float]:
+def worst_latency(load: MeasuredLoad, objective: Objective, share: float) -> tuple[str, float]:
     """Return the latency that is farthest above its limit, and its relative distance; an empty name if none is above."""
     found = distances(load, objective, share)
     name = max(found, key=lambda each: found[each], default="")
@@ -133,10 +141,11 @@ def limit_name(limit: LimitName) -> str:
     return {"client": "client", "batch": "batch (max-num-seqs)", "server": "server's speed"}.get(limit, limit)
 
 
-def figures_text(case: Case, load: Load) -> str:
+def figures_text(case: Case, load: MeasuredLoad) -> str:
     """Return the output rate of a load and its price, as the continuation of a sentence."""
     price = usd_per_million_good_tokens(case.run, load, case.objective)
-    kind, rate = "good" if case.objective else "output", good_output_tok_per_s(load, case.objective)
+    kind = "good" if case.objective else "output"
+    rate = good_output_tok_per_s(load, case.objective)
     cost = f"{price:,.3g} USD per million {kind} tokens" if price is not None else "no price without --usd-per-hour"
     return f", {rate:,.4g} {'good ' if case.objective else ''}tok/s, {cost}"
 

@@ -41,7 +41,7 @@ class Opened:
     umask: int
 
 
-class RefusedError(Exception):
+class InvalidOptionsError(Exception):
     """The command line is invalid. The message is one sentence."""
 
 
@@ -51,7 +51,7 @@ def main(arguments: Sequence[str]) -> int:
     options = _parser().parse_args(own)
     try:
         return _follow(options, command)
-    except (RefusedError, StateError, ScenarioError, TryRefusedError) as error:
+    except (InvalidOptionsError, StateError, ScenarioError, TryRefusedError) as error:
         print(f"localcloud: {error}", file=sys.stderr)
         return EXIT_REFUSED
     except KeyboardInterrupt:
@@ -60,9 +60,11 @@ def main(arguments: Sequence[str]) -> int:
 
 def _follow(options: argparse.Namespace, command: list[str]) -> int:
     if options.what == "run" and not command:
-        raise RefusedError(f"No command to run. Usage: {PROGRAM} run [options] -- CMD...")
+        raise InvalidOptionsError(f"No command to run. Usage: {PROGRAM} run [options] -- CMD...")
     if options.what != "run" and command:
-        raise RefusedError(f"{options.what} does not take a command, but got: {' '.join(command)}. Use `run` instead.")
+        raise InvalidOptionsError(
+            f"{options.what} does not take a command, but got: {' '.join(command)}. Use `run` instead."
+        )
     if options.what == "shell":
         return asyncio.run(_shell(options))
     if options.what == "env":
@@ -180,7 +182,7 @@ def _try(options: argparse.Namespace) -> int:
     try:
         return try_entries(options)
     except LedgerError as error:
-        raise RefusedError(str(error)) from error
+        raise InvalidOptionsError(str(error)) from error
 
 
 async def _run(options: argparse.Namespace, command: list[str]) -> int:
@@ -262,7 +264,7 @@ async def _opened(state: Path, options: argparse.Namespace) -> AsyncGenerator[Op
         try:
             cloud = await open_cloud(state, wanted, _runtimes)
         except OSError as error:
-            raise RefusedError(
+            raise InvalidOptionsError(
                 f"Cannot listen on port {options.port} of 127.0.0.1: {error.strerror}. Pass another --port."
             ) from None
         try:

@@ -26,7 +26,7 @@ _STARTS: Final = frozenset({"create", "replace", "create-replacement"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Case:
+class _BoundedKind:
     """A kind of deployment, its needs, and the bound of its cost."""
 
     what: str
@@ -58,27 +58,27 @@ def require_bound(frozen: FrozenProject, steps: Sequence[PlannedStep], state: St
     )
 
 
-def _case(frozen: FrozenProject, steps: Sequence[PlannedStep], state: StackState) -> _Case:
+def _case(frozen: FrozenProject, steps: Sequence[PlannedStep], state: StackState) -> _BoundedKind:
     settings = frozen.settings
     if form := _unbounded_form(settings):
         bound = (
             f"maxUsd is ${settings.max_usd}. A scheduled guard enforces it: the account {GUARD} of project {settings.project} "
             "shows that one was set up, not that it runs."
         )
-        return _Case(what=form, bound=bound, needs_usd=True, needs_guard=True)
+        return _BoundedKind(what=form, bound=bound, needs_usd=True, needs_guard=True)
     cost = planned_cost(settings, frozen.folder)
     if settings.max_usd is not None:
-        return _Case(what="a run", bound=f"{_most('Each run', cost)} maxUsd is ${settings.max_usd}.")
+        return _BoundedKind(what="a run", bound=f"{_most('Each run', cost)} maxUsd is ${settings.max_usd}.")
     match _next_run(frozen, steps, state):
         case Absent():
-            return _Case(what="a run", bound=_most("This run", cost))
+            return _BoundedKind(what="a run", bound=_most("This run", cost))
         case Present(value=""):
-            return _Case(what="a run", bound=f"This plan starts no new run. {_most('The current run', cost)}")
+            return _BoundedKind(what="a run", bound=f"This plan starts no new run. {_most('The current run', cost)}")
         case Present(value=reason):
             why = f"This is a second run: {reason}. "
         case Unknown(why=reason):
             why = f"Whether this is a second run is unknown, so try again: {reason.rstrip('.')}. "
-    return _Case(what="a second run", bound="", needs_usd=True, why=why)
+    return _BoundedKind(what="a second run", bound="", needs_usd=True, why=why)
 
 
 def _unbounded_form(settings: Settings) -> str:

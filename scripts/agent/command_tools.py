@@ -111,7 +111,8 @@ def command_tool(
     """Turn a function into a tool, with its name and description."""
 
     def tool(body: Body) -> CommandTool:
-        name, description = cast("Any", body).__name__, body.__doc__ or ""
+        name = cast("Any", body).__name__
+        description = body.__doc__ or ""
         return CommandTool(
             name=name, description=description, command=command, takes=takes, hint=hint, change=change, body=body
         )

@@ -130,7 +130,10 @@ def compact(value: object) -> str:
 
 
 def fitted(answer: Document) -> Document:
-    """Return an answer that is cut until it is short enough. `left_out` lists the cut parts; a log keeps its end."""
+    """Return the answer with its longest lists and texts shortened until it has at most MOST_CHARACTERS characters.
+
+    A list keeps its start; a text marked as data keeps its end, as for a log. `left_out` lists the shortened parts.
+    """
     most, found = _LONGEST, answer
     while len(compact(found)) > MOST_CHARACTERS:
         left_out: list[str] = []
@@ -153,7 +156,8 @@ def _cut(value: object, path: str, most: int, left_out: list[str], *, is_data: b
         return [_cut(item, f"{path}.{index}", most, left_out) for index, item in enumerate(items)]
     if isinstance(value, dict):
         given = cast("dict[str, object]", value)
-        is_data, text = "note" in given, given.get("text")
+        is_data = "note" in given
+        text = given.get("text")
         shown = {
             key: _cut(item, f"{path}.{key}".lstrip("."), most, left_out, is_data=is_data)
             for key, item in list(given.items())[: entries if path else None]

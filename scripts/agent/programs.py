@@ -97,7 +97,7 @@ async def run_program(
     with private_folder() as kept:
         out, said = kept / "out", kept / "said"
         process = _started(argv, out, said, folder or runner.project_folder(), variables or {})
-        lines = _Tail(said, secrets)
+        lines = _GrowingFile(said, secrets)
         try:
             with anyio.fail_after(limit_s):
                 while process.poll() is None:
@@ -123,7 +123,10 @@ async def run_program(
 def _started(
     argv: Sequence[str], out: Path, said: Path, folder: Path, variables: Mapping[str, str]
 ) -> "subprocess.Popen[bytes]":
-    """Start a command in its own process group."""
+    """Start a command in its own process group, so that an interrupt reaches only the command and its children.
+
+    It inherits the locks of the private folders, which show that it still uses them, even if this process is killed.
+    """
     with out.open("wb") as out_file, said.open("wb") as said_file:
         return subprocess.Popen(
             argv,
@@ -137,6 +140,7 @@ def _started(
 
 
 async def _interrupt(process: "subprocess.Popen[bytes]", grace_s: float) -> None:
+    """End a command and its children: SIGINT, after `grace_s` SIGTERM, then SIGKILL. Return when it has ended."""
     for number, limit_s in ((signal.SIGINT, grace_s), (signal.SIGTERM, KILL_GRACE_S), (signal.SIGKILL, KILL_GRACE_S)):
         if process.poll() is not None:
             return
@@ -154,7 +158,7 @@ def shortened(text: str, mask: Callable[[str], str], most_characters: int) -> st
     return for_model(mask(text[: most_characters + _LONGEST_SECRET]))[:most_characters]
 
 
-class _Tail:
+class _GrowingFile:
     """Lines of a growing file, without secrets."""
 
     def __init__(self, path: Path, secrets: Sequence[str]) -> None:

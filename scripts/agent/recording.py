@@ -122,7 +122,9 @@ class Recorder:
     async def _recorded(self, ctx: ServerRequestContext[Any, Any], call_next: CallNext) -> HandlerResult:
         params = as_mapping(ctx.params)
         given = as_mapping(params.get("arguments"))
-        call, tool, arguments = uuid.uuid4().hex[:12], str(params.get("name") or ""), self._masked(given)
+        call = uuid.uuid4().hex[:12]
+        tool = str(params.get("name") or "")
+        arguments = self._masked(given)
 
         def entry(outcome: Outcome, detail: str = "", result: Mapping[str, object] | None = None) -> AuditEntry:
             found = result or {}
@@ -188,6 +190,7 @@ class Recorder:
 
 
 def _plain(result: HandlerResult) -> Mapping[str, object]:
+    """Return a result in its wire format."""
     if isinstance(result, BaseModel):
         return cast("Mapping[str, object]", result.model_dump(mode="json", by_alias=True, exclude_none=True))
     return as_mapping(result)

@@ -187,7 +187,10 @@ class Runs:
     async def attend(
         self, run: AgentRun, group: TaskGroup, handler: Handler, leave: Callable[[str], None]
     ) -> dict[str, Any]:
-        """Do the work of a call, and return its answer, or a handle: `leave` then gets the reason."""
+        """Do the work of a call in the task group of the server, and return its answer, or a handle if it takes longer.
+
+        `leave` is called with the reason if the call returns before the work has finished.
+        """
         group.start_soon(run.work, handler)
         try:
             await run.working.wait()

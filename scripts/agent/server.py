@@ -20,7 +20,7 @@ from pydantic import ValidationError
 from contracts.fields import as_mapping
 from engine import runner
 from engine.runner import stacks_in
-from scripts.agent import action_tools, gated, read_tools, server_tools, staging, update_tools
+from scripts.agent import action_tools, dry_run_tools, read_tools, server_tools, staging, update_tools
 from scripts.agent.command_tools import CommandTool
 from scripts.agent.context import ASKS, AgentContext
 from scripts.agent.delete_tools import TOOL, add_teardown
@@ -30,7 +30,7 @@ from scripts.agent.recording import AuditFile, Recorder
 
 NAME: Final = "gemma-serving"
 _CHUNK_BYTES: Final = 65536
-_MODULES: Final = (read_tools, server_tools, update_tools, gated, action_tools, staging)
+_MODULES: Final = (read_tools, server_tools, update_tools, dry_run_tools, action_tools, staging)
 TOOLS: Final = tuple(tool for module in _MODULES for tool in vars(module).values() if isinstance(tool, CommandTool))
 
 
@@ -93,7 +93,8 @@ def _listed(tool: Tool) -> Tool:
 def _sentence(tool: str, error: ValidationError) -> str:
     """Return a sentence about the first invalid argument: its value, and the allowed values."""
     problem = error.errors(include_url=False)[0]
-    place, value = ".".join(str(part) for part in problem["loc"]), repr(problem["input"])
+    place = ".".join(str(part) for part in problem["loc"])
+    value = repr(problem["input"])
     if problem["type"] == "missing":
         return f"{tool} requires {place}."
     shown = value if len(value) <= _VALUE_CHARACTERS else f"{value[:_VALUE_CHARACTERS]}…"
@@ -115,7 +116,7 @@ def build(agent: AgentContext, audit: AuditFile, tools: frozenset[str] | None = 
     for tool in TOOLS:
         is_allowed = tool.change is None or tool.change in agent.allowed
         if is_allowed and (tools is None or tool.name in tools):
-            only_looks = tool is gated.recover and "recover" not in agent.allowed
+            only_looks = tool is dry_run_tools.recover and "recover" not in agent.allowed
             (replace(tool, hint=ASKS) if only_looks else tool).add(server, agent)
     if "teardown" in agent.allowed and (tools is None or TOOL in tools):
         add_teardown(server, agent)

@@ -81,7 +81,10 @@ async def ask(call: CommandCall) -> Answer:
 
 @asynccontextmanager
 async def _client(stack: str) -> AsyncGenerator[tuple[StackOutputs, "OpenAIClient"]]:
-    """Connect to a stack's server, in a thread. A cancelled call waits until a tunnel is open, then closes it."""
+    """Connect to a stack's server. Tunnels and tokens block, so they are opened in a thread.
+
+    A cancelled call waits until the tunnel is open, then closes it, because a thread cannot be interrupted.
+    """
     from loadtest.client.openai import OpenAIClient  # noqa: PLC0415 - the same
 
     outputs = await asyncio.to_thread(stack_outputs, stack)

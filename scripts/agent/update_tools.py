@@ -60,7 +60,9 @@ async def preview(call: CommandCall) -> Answer:
     Before up, show the user the headline, each change before and after, both prices and budget.
     allowed is false if up refuses the plan: budget then names what is missing. Only the user can set it.
     """
-    agent, stack, refresh = call.agent, call.given["stack"], call.given["refresh"]
+    agent = call.agent
+    stack = call.given["stack"]
+    refresh = call.given["refresh"]
     with private_folder() as folder:
         frozen = await asyncio.to_thread(freeze, stack, folder / "project")
         usd_per_hour = most_usd_per_hour(frozen.settings, frozen.folder)
@@ -105,7 +107,8 @@ async def up(call: CommandCall) -> Answer:
     """
     agent, plan_id = call.agent, call.given["plan_id"]
     plan = agent.find_plan(plan_id, "up")
-    stack, usd_per_hour = plan.stack, plan.usd_per_hour or 0.0
+    stack = plan.stack
+    usd_per_hour = plan.usd_per_hour or 0.0
     agent.runs.claim(stack)
     await asyncio.to_thread(agent.spending.require, stack, usd_per_hour)
     if locks := await asyncio.to_thread(stack_locks, stack):

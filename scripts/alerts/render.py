@@ -20,7 +20,8 @@ class AlertTimes:
 
     def of(self, alert: StackAlert) -> tuple[str, str]:
         """Return since when an alert fires, in the zone, and for how long it fires or fired."""
-        start, end = _moment(alert.opened), _moment(alert.closed) if alert.closed else self.now
+        start = _moment(alert.opened)
+        end = _moment(alert.closed) if alert.closed else self.now
         since = "unknown" if start is None else f"{start.astimezone(self.zone):%Y-%m-%d %H:%M:%S %Z}"
         return since, "unknown" if start is None or end is None else duration(max(0.0, (end - start).total_seconds()))
 

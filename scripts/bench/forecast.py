@@ -10,11 +10,10 @@ from dataclasses import dataclass, replace
 from typing import Final, Literal, TypeAlias
 
 from loadtest.measure import Objective
-from loadtest.settings import LEAST, MOST_RATE, MOST_USERS, Band
+from loadtest.settings import LEAST, MOST_RATE, MOST_USERS, ForecastBand
 from loadtest.traffic.points import Point
 from loadtest.traffic.spec import Traffic
-from planning.question.types import Band as PlannedBand
-from planning.question.types import WorkloadPlan
+from planning.question.types import Band, WorkloadPlan
 from planning.question.workload import DEFAULT_IMAGE_TOKENS, IMAGE_TOKENS, Workload
 
 Answers: TypeAlias = Callable[[Workload], WorkloadPlan | None]
@@ -41,14 +40,15 @@ class PlanForecast:
     image_tokens: int = DEFAULT_IMAGE_TOKENS
     """Soft tokens per image that the server is set to."""
 
-    def level(self, traffic: Traffic, point: Point, objective: Objective, *, whole: bool) -> Band | None:
+    def level(self, traffic: Traffic, point: Point, objective: Objective, *, whole: bool) -> ForecastBand | None:
         """Return the highest load that meets the limits."""
         shape = shape_of(traffic, point, self.image_tokens)
         return None if shape is None else level_forecast(self.answers, shape, objective, whole=whole)
 
-    def figures(self, traffic: Traffic, point: Point) -> Mapping[str, Band]:
+    def figures(self, traffic: Traffic, point: Point) -> Mapping[str, ForecastBand]:
         """Return the output rate of a point and the mean times of its requests. Above saturation it has no times: the queue grows."""
-        shape, whole = shape_of(traffic, point, self.image_tokens), point.concurrency is not None
+        shape = shape_of(traffic, point, self.image_tokens)
+        whole = point.concurrency is not None
         output = None if shape is None else output_forecast(self.answers, shape, point.level, whole=whole)
         if shape is None or output is None:
             return {}
@@ -84,7 +84,7 @@ def at_level(shape: Workload, level: float, *, whole: bool) -> Workload:
     return replace(shape, users=round(level)) if whole else replace(shape, rate_per_s=level)
 
 
-def level_forecast(answers: Answers, shape: Workload, objective: Objective, *, whole: bool) -> Band | None:
+def level_forecast(answers: Answers, shape: Workload, objective: Objective, *, whole: bool) -> ForecastBand | None:
     """Return the highest load that meets the limits, with its band; 0.0 if none does, None without a plan.
 
     The ends come from the planner's bands (`planning.speed.bands`) for the times and for the saturation rate.
@@ -104,10 +104,10 @@ def level_forecast(answers: Answers, shape: Workload, objective: Objective, *, w
     def highest(end: _End) -> float:
         return _highest(lambda level: keeps(level, end), whole=whole)
 
-    return Band(low=highest("low"), typical=highest("typical"), high=highest("high"))
+    return ForecastBand(low=highest("low"), typical=highest("typical"), high=highest("high"))
 
 
-def output_forecast(answers: Answers, shape: Workload, level: float, *, whole: bool) -> Band | None:
+def output_forecast(answers: Answers, shape: Workload, level: float, *, whole: bool) -> ForecastBand | None:
     """Return the output tokens per second at a load, with the band; None without a plan.
 
     An open loop gets its requested rate up to saturation, which can occur at the low or the high end of the band.
@@ -120,14 +120,14 @@ def output_forecast(answers: Answers, shape: Workload, level: float, *, whole: b
         return None
     most = _saturated_per_s(full)
     ends = [min(level, end) * shape.output_tokens for end in (most.low, most.typical, most.high)]
-    return Band(low=ends[0], typical=ends[1], high=ends[2])
+    return ForecastBand(low=ends[0], typical=ends[1], high=ends[2])
 
 
-def _band(planned: PlannedBand) -> Band:
-    return Band(low=planned.low, typical=planned.typical, high=planned.high)
+def _band(planned: Band) -> ForecastBand:
+    return ForecastBand(low=planned.low, typical=planned.typical, high=planned.high)
 
 
-def _saturated_per_s(full: WorkloadPlan) -> PlannedBand:
+def _saturated_per_s(full: WorkloadPlan) -> Band:
     """Return the requests per second at saturation, with the band of the output rate."""
     output = full.output_tok_per_s
     return output.times(full.most_requests_per_s / output.typical)

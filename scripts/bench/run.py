@@ -17,7 +17,7 @@ from engine.state import stack_outputs
 from loadtest.endpoint import Endpoint
 from loadtest.errors import SweepError
 from loadtest.progress import Reporter
-from loadtest.run import Program, as_json, conclude, exit_code, sweep_of, sweep_settings
+from loadtest.run import CallingProgram, as_json, conclude, exit_code, sweep_of, sweep_settings
 from loadtest.settings import Hosting, SweepSettings
 from loadtest.sweep import run_sweep
 from scripts.bench.catalog import roofline_of
@@ -25,8 +25,8 @@ from scripts.bench.forecast import WITH_GATEWAY, WITHOUT_STACK, PlanForecast
 from scripts.bench.options import BenchOptions
 from scripts.cli.access import TOKEN_MARGIN_S, open_stack_access, open_url_access
 from scripts.cli.command import called, say
+from scripts.cli.connection_errors import endpoint_of
 from scripts.cli.deployed_plan import deployed_plan
-from scripts.cli.reach import endpoint_of
 
 ALL: Final = "all"
 """Value of `--adapters` for the stack's adapters."""
@@ -44,7 +44,7 @@ def run_benchmark(options: BenchOptions) -> ExitCode:
         if options.report.out is None:
             say(NAME, f"writing the results to {settings.out}")
         outcome = run_sweep(ready, sweep, endpoint, Reporter(NAME), run=run_async)
-    files = conclude(settings, outcome, Program(name=NAME, words=called()))
+    files = conclude(settings, outcome, CallingProgram(name=NAME, words=called()))
     if options.report.as_json:
         print(json.dumps(as_json(settings, outcome, files)))
     return ExitCode(exit_code(outcome, allow_invalid=options.report.allow_invalid))
@@ -113,7 +113,8 @@ def open_target(settings: SweepSettings, accelerator: str | None) -> Generator[t
         raise SweepError(
             f"--point-timeout is {settings.point_timeout_s:g}; it must be {TOKEN_MARGIN_S:g} or less, because an identity token is valid for one hour."
         )
-    given_usd_per_hour, is_gateway = settings.usd_per_hour, outputs.target == "gateway"
+    given_usd_per_hour = settings.usd_per_hour
+    is_gateway = outputs.target == "gateway"
     with open_stack_access(outputs) as access:
         yield (
             endpoint_of(access),

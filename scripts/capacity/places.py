@@ -8,7 +8,7 @@ from functools import partial
 from typing import cast
 
 from cloud import quotas
-from cloud.capacity import QueuedResource
+from cloud.capacity import ListedQueuedResource
 from cloud.kinds import SERVICE, Item, by_name
 from cloud.offers import Answers, CapacityQuestion, Reply, zones_of
 from cloud.price_file import book_of
@@ -123,7 +123,7 @@ def judge(
     asked: CapacityQuestion, answers: Answers, stack: str | None = None, settings: Settings | None = None
 ) -> Sequence[JudgedPlace]:
     """Return all locations of all accelerators, sorted within each accelerator. The use of `stack` itself is not counted."""
-    of = _Comparison(asked=asked, answers=answers, stack=stack, settings=settings)
+    of = _PlaceComparison(asked=asked, answers=answers, stack=stack, settings=settings)
     places: list[JudgedPlace] = []
     for accelerator in asked.accelerators:
         if accelerator.is_tpu:
@@ -145,9 +145,11 @@ def judge_quota(  # noqa: PLR0917 - the facts
     """Return whether a quota suffices for its use, which is in `usage`. None as the quota: a reservation."""
     if quota is None:
         return QuotaGate("passed", source="a reservation needs no separate quota", used=used, needed=needed)
-    limits, unread = answers.get("limits", quota.metric), usage.unread if usage else ""
+    limits = answers.get("limits", quota.metric)
+    unread = usage.unread if usage else ""
     source, unit = f"Service Usage, {quota.service}.googleapis.com/{quota.metric}", quota.unit
-    limit, counted = quotas.limit_in(limits.items, quota, place), None if unread else used
+    limit = quotas.limit_in(limits.items, quota, place)
+    counted = None if unread else used
     gate = partial(QuotaGate, source=source, limit=limit, used=counted, needed=needed, unit=unit)
     if limit is None:
         detail = limits.unread or f"Service Usage returned no limit for {quota.metric} in {place}"
@@ -162,7 +164,9 @@ def judge_quota(  # noqa: PLR0917 - the facts
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Comparison:
+class _PlaceComparison:
+    """What the accelerators are compared by: the question, what Google returned, and the stack with its settings, if one is named."""
+
     asked: CapacityQuestion
     answers: Answers
     stack: str | None
@@ -176,10 +180,12 @@ class _Comparison:
         return self.asked.places.index(place) if place in self.asked.places else None
 
     def zone(self, accelerator: Accelerator, zone: str) -> JudgedPlace:
+        """Return the judgment of a slice in a zone."""
         name, listed = api_accelerator_type(accelerator.name), self.answers.get("queuedResources", zone)
-        here = [QueuedResource(item) for item in listed.items]
+        here = [ListedQueuedResource(item) for item in listed.items]
         chips = sum(one.chips(name.rpartition("-")[0]) for one in here if self._counts(one))
-        tpu, model = self.settings.tpu if self.settings else None, self.asked.provisioning
+        tpu = self.settings.tpu if self.settings else None
+        model = self.asked.provisioning
         needed = machines_at_once(tpu.renew_before_s if tpu else None) * accelerator.devices
         generation, devices = accelerator.name.partition("-")[0], accelerator.devices
         return JudgedPlace(
@@ -199,7 +205,9 @@ class _Comparison:
         )
 
     def region(self, gpu: Accelerator, region: str) -> JudgedPlace:
-        reply, run = self.answers.get("services", region), self.settings.cloud_run if self.settings else None
+        """Return the judgment of a service with a GPU in a region."""
+        reply = self.answers.get("services", region)
+        run = self.settings.cloud_run if self.settings else None
         name, host = CLOUD_RUN_GPUS[gpu.name], host_of(gpu, "cloud-run")
         selected = [
             item
@@ -208,7 +216,8 @@ class _Comparison:
         ]
         owners = [(item, by_name(SERVICE).owner(item)) for item in selected]
         others = [item for item, owner in owners if owner is None or owner.stack != self.stack]
-        used, needed = sum(_instances(item, self.asked) for item in others), run.max_instances if run else 1
+        used = sum(_instances(item, self.asked) for item in others)
+        needed = run.max_instances if run else 1
         accepted = _gate(run_acceptance(gpu, region))
         return JudgedPlace(
             accelerator=gpu,
@@ -229,13 +238,16 @@ class _Comparison:
             position=self.position(region),
         )
 
-    def _counts(self, request: QueuedResource) -> bool:
+    def _counts(self, request: ListedQueuedResource) -> bool:
+        """Return whether a request uses the quota in question and belongs to another stack."""
         same = quotas.is_preemptible(request.provisioning) == quotas.is_preemptible(self.asked.provisioning)
         return same and (self.stack is None or request.stack != self.stack)
 
     def _hardware(self, zone: str, name: str) -> Gate:
+        """Return the gate for the type and the runtime version in a zone."""
         source = "Cloud TPU API, acceleratorTypes and runtimeVersions"
-        types, versions = (self.answers.get(key, zone) for key in ("acceleratorTypes", "runtimeVersions"))
+        types = self.answers.get("acceleratorTypes", zone)
+        versions = self.answers.get("runtimeVersions", zone)
         wanted = RUNTIME_VERSIONS.get(name.rpartition("-")[0], "")
         if types.is_read and name not in _names(types, "type"):
             return Gate("failed", f"the zone does not offer {name}", source=source)
@@ -247,7 +259,7 @@ class _Comparison:
         return Gate("passed", source=source)
 
     def _accepted(
-        self, accelerator: Accelerator, model: ProvisioningModel, zone: str, here: Sequence[QueuedResource]
+        self, accelerator: Accelerator, model: ProvisioningModel, zone: str, here: Sequence[ListedQueuedResource]
     ) -> Gate:
         """Return the gate for a provisioning model in a zone. A request that was granted takes precedence over documentation."""
         name = api_accelerator_type(accelerator.name)

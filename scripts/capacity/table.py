@@ -52,7 +52,8 @@ def _is_shown(place: JudgedPlace) -> bool:
 
 
 def _show_group(out: Console, name: str, group: Sequence[JudgedPlace], now: datetime) -> None:
-    shown, first = [place for place in group if _is_shown(place)], group[0]
+    shown = [place for place in group if _is_shown(place)]
+    first = group[0]
     kind, model = ("zone", first.model) if first.accelerator.is_tpu else ("region", "open to all")
     whole = (kind, "hardware", model, first.quota.unit)
     title = f"{name}{' (local cloud, simulated)' if is_simulated() else ''}"

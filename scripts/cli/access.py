@@ -128,7 +128,11 @@ def _google_token(audience: str) -> tuple[str | None, str]:
 
 
 def _federated_token(audience: str) -> tuple[str | None, str]:
-    """Return the token of the account behind a federation, which google.oauth2.id_token does not support."""
+    """Return the token of the service account behind a workload identity federation, and else why there is none.
+
+    Without a federation, the reason is empty. google.oauth2.id_token does not support federation; IAM Credentials' generateIdToken does
+    the same for other accounts.
+    """
     path = os.environ.get("GOOGLE_APPLICATION_CREDENTIALS")
     if not path:
         return None, ""
@@ -235,7 +239,10 @@ def open_access(
     behind_front_end: bool = False,
     metrics_paths: Sequence[str] = METRICS_PATHS,
 ) -> Generator[ServerAccess]:
-    """Open access to a server by a stack's outputs. Raises AccessError if the tunnel does not open."""
+    """Open access to a server according to the outputs `endpoint`, `auth` and `tunnel`, and close it at the end.
+
+    Raises AccessError if the tunnel does not open within TUNNEL_OPEN_LIMIT_S.
+    """
     access = ServerAccess(
         base_url=endpoint.rstrip("/"),
         auth=auth,
@@ -307,7 +314,7 @@ def _api_key() -> str | None:
 
 
 def _with_socket(argv: Sequence[str], port: int, path: str) -> list[str]:
-    """Return the command with a socket as the local end of its `-L PORT:HOST:PORT`."""
+    """Return the command with the socket at `path` as the local end of its forwarding (`-L PORT:HOST:PORT`)."""
     return [part.replace(f"{port}:", f"{path}:", 1) if part.startswith(f"{port}:") else part for part in argv]
 
 

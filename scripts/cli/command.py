@@ -25,7 +25,7 @@ from engine.children import interruptible
 from loadtest.errors import SweepError
 from planning.errors import PlanningError
 from scripts.cli.lines import for_stream
-from scripts.cli.options import Parser, add_options, read_options, usage_words
+from scripts.cli.options import CommandParser, add_options, read_options, usage_words
 
 T = TypeVar("T")
 
@@ -185,9 +185,9 @@ def is_readable(command: Command[Any], arguments: Sequence[str]) -> bool:
     return True
 
 
-def _parser(command: Command[Any], program: str) -> Parser:
+def _parser(command: Command[Any], program: str) -> CommandParser:
     commands = " [COMMAND]" if command.run else " COMMAND"
-    parser = Parser(**_words(command, f"{program}{commands if command.subcommands else ''}"))
+    parser = CommandParser(**_words(command, f"{program}{commands if command.subcommands else ''}"))
     add_options(parser, command.options)
     parser.subcommand_names = [sub.name for sub in command.subcommands]
     if command.subcommands:

@@ -17,7 +17,7 @@ from engine.backend import absolute_backend
 from engine.steps import PlannedStep
 from planning import plan as planned
 from planning.question.types import CostPlan
-from scripts.cli.looked import look_id
+from scripts.cli.dry_run_id import dry_run_id
 from scripts.cli.settings import stack_settings
 from stacks.planned import to_deployment
 from stacks.settings import Settings
@@ -47,10 +47,13 @@ class FrozenProject:
 
     def plan_id(self, steps: Sequence[PlannedStep]) -> str:
         """Return the id of exactly these steps of this copy in this project."""
-        return look_id([self.stack, self.settings.project, self.digest, [step.digest for step in steps]])
+        return dry_run_id([self.stack, self.settings.project, self.digest, [step.digest for step in steps]])
 
     def bring_back_engine_lines(self, root: Path) -> Sequence[str]:
-        """Add the engine's new lines of the copy's settings file to the project's. Return a sentence for each."""
+        """Add the engine's new lines of the copy's settings file, such as the salt of the stack's secrets, to the project's file.
+
+        Return a sentence for each. The state needs them, so a line that differs in the project's file is shown and not replaced.
+        """
         name = f"Pulumi.{self.stack}.yaml"
         text = (root / name).read_text(encoding="utf-8")
         known = {found[1] for found in _ENGINE_LINE.finditer(text)}
@@ -73,7 +76,10 @@ def planned_cost(settings: Settings, folder: Path) -> CostPlan:
 
 
 def freeze(stack: str, into: Path) -> FrozenProject:
-    """Copy the program, the stack's settings and the files that they name. Raises CommandRefusedError."""
+    """Copy the program, the stack's settings and the files that they name to an empty folder, and return the copy.
+
+    Raises CommandRefusedError if the settings are missing or invalid, or name a file outside the project.
+    """
     root, name = runner.project_folder(), f"Pulumi.{stack}.yaml"
     runner.require_stacks([stack])
     _copy(root, root / name, into)
@@ -124,6 +130,7 @@ def _files(root: Path, names: Iterable[str]) -> Iterator[Path]:
 
 
 def _copy(root: Path, source: Path, into: Path) -> None:
+    """Copy a file to the same path below another folder. A large one becomes a symbolic link."""
     target = into / source.relative_to(root)
     target.parent.mkdir(parents=True, exist_ok=True)
     target.unlink(missing_ok=True)  # two settings can reference one file

@@ -17,10 +17,10 @@ from loadtest.command_line import (
 )
 
 __all__ = [
+    "CommandParser",
     "JsonSwitch",
     "Option",
     "OptionField",
-    "Parser",
     "StackName",
     "add_options",
     "option_fields",
@@ -53,7 +53,7 @@ def project_id(text: str) -> str:
     return text
 
 
-class Parser(command_line.Parser):
+class CommandParser(command_line.OptionParser):
     """The parser of a command."""
 
     hint: Callable[[str, Iterable[str]], str] = staticmethod(did_you_mean)

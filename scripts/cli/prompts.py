@@ -14,7 +14,10 @@ _TIMES_ASKED: Final = 2
 
 
 def confirm(question: str, *, without_terminal: str, declined: str) -> None:
-    """Return if the answer is yes or y. Earlier input does not count. Raises CommandRefusedError."""
+    """Prompt on stderr and return if the answer is yes or y. Earlier input does not count.
+
+    Raises CommandRefusedError: with `without_terminal` if stdin is not a terminal, with `declined` for any other answer.
+    """
     if not sys.stdin.isatty():
         raise CommandRefusedError(without_terminal)
     for _ in range(_TIMES_ASKED):

@@ -13,7 +13,10 @@ NO_PROJECT: Final = "planned-without-a-project"
 
 
 def stack_settings(stack: str, *, project: str | None = None, folder: Path | None = None) -> "Settings":
-    """Return the settings in `Pulumi.<stack>.yaml`, with `project` as the fallback. Raises CommandRefusedError."""
+    """Return the settings in `Pulumi.<stack>.yaml`. `project` is the fallback if neither the file nor the environment sets one.
+
+    Raises CommandRefusedError if the file is missing or invalid.
+    """
     from engine.runner import project_folder  # noqa: PLC0415 - starts no engine here, and costs 9 ms
     from stacks.loading import SettingsError, from_file  # noqa: PLC0415 - pydantic and YAML take 0.2 s to load
 

@@ -26,7 +26,7 @@ class SettingsFile:
         self._config = cast("Block", self._document["config"])
 
     def apply(self, changes: Mapping[str, object]) -> None:
-        """Set keys to new values. None removes a key."""
+        """Set keys to new values. None removes a key, and its block if that is then empty."""
         for key, value in changes.items():
             first, *rest = key.split(".")
             _set(self._config, (f"{PRODUCT}:{first}", *rest), value)

@@ -31,7 +31,9 @@ class Transfer:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """`say` prints a permanent line. With `overwrite`, progress is one line, updated in place."""
-        self._say, self._overwrite, self._clock = say, overwrite, clock
+        self._say = say
+        self._overwrite = overwrite
+        self._clock = clock
         self._period_s = PERIOD_S if overwrite is None else TERMINAL_PERIOD_S
         self._what = ""
         self._began_bytes = 0
@@ -66,7 +68,10 @@ class Transfer:
     def _note_bytes(self, what: str, done_bytes: int, total_bytes: int) -> None:
         now_s = self._clock()
         if what != self._what or done_bytes < self._began_bytes:
-            self._what, self._began_bytes, self._began_s, self._said_s = what, done_bytes, now_s, now_s
+            self._what = what
+            self._began_bytes = done_bytes
+            self._began_s = now_s
+            self._said_s = now_s
         if now_s - self._said_s < self._period_s or not done_bytes < total_bytes:
             return
         self._said_s = now_s

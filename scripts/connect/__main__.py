@@ -31,14 +31,14 @@ if TYPE_CHECKING:
     from contracts.outputs import StackOutputs
     from loadtest.client.media import MediaKind
     from scripts.cli.access import ServerAccess
-    from scripts.connect.snippets import Endpoint
+    from scripts.connect.snippets import LocalEndpoint
 
     Opener = Callable[[], AbstractContextManager[ServerAccess]]
 
 DEFAULT_PORT: Final = 8000
 DEFAULT_READY_LIMIT_S: Final = 1800.0
 _GOOGLE_LIMIT_S: Final = 10.0
-"""Timeout of Google's answer about the server."""
+"""Timeout of Google's response about the server."""
 _ANY_KEY: Final = "not-needed"
 """Placeholder for clients that require a key. The proxy accepts any key."""
 
@@ -99,7 +99,8 @@ class ChatOptions:
 @contextmanager
 def _connected(
     opener: "Opener", outputs: "StackOutputs | None", options: ConnectionOptions, default_port: int
-) -> "Generator[Endpoint]":
+) -> "Generator[LocalEndpoint]":
+    """Connect to the server and yield the endpoint for local programs."""
     import secrets
 
     from scripts.connect.proxy import HOST, ConnectProxy
@@ -133,7 +134,7 @@ def _target(options: ConnectionOptions) -> "tuple[Opener, StackOutputs | None]":
 def _deployed(stack: str) -> "StackOutputs":
     """Return the outputs of a stack. Raises CommandRefusedError if it is not deployed, or if Google reports that its server is gone.
 
-    Without Google's answer, the connection is attempted.
+    Without Google's response, the connection is attempted.
     """
     from engine.deployment import read_deployment
     from engine.state import of_deployment, outputs_in
@@ -159,7 +160,7 @@ def _connect(options: ConnectOptions, command: Sequence[str] = ()) -> ExitCode:
     raise AssertionError("unreachable, because only Ctrl-C stops the wait")
 
 
-def _print(endpoint: "Endpoint", *, as_json: bool) -> None:
+def _print(endpoint: "LocalEndpoint", *, as_json: bool) -> None:
     import json
 
     from scripts.connect.snippets import snippets
@@ -172,7 +173,8 @@ def _print(endpoint: "Endpoint", *, as_json: bool) -> None:
     _say(f"{endpoint.model} is available at {endpoint.base_url}. Press Ctrl-C to disconnect.")
 
 
-def _run(command: Sequence[str], endpoint: "Endpoint") -> int:
+def _run(command: Sequence[str], endpoint: "LocalEndpoint") -> int:
+    """Run a command with the endpoint in its environment and return its exit code."""
     from engine.children import run_child
 
     variables = {

@@ -16,7 +16,7 @@ from contracts.plain_text import for_terminal
 from loadtest.client.events import DONE, Delta, EventSplitter, decode_rate, decoded, error_message, parse_event
 from loadtest.client.media import MediaError, MediaKind, media_part
 from scripts.connect.proxy import MAX_BODY_BYTES
-from scripts.connect.snippets import Endpoint
+from scripts.connect.snippets import LocalEndpoint
 
 _HELP: Final = """\
 /new: new chat; /image FILE, /audio FILE, /video FILE: send with the next prompt;
@@ -89,7 +89,7 @@ class Turn:
         return decode_rate(self.output_tokens, self.first_s, self.last_s)
 
 
-def streamed(endpoint: Endpoint, body: Mapping[str, object], turn: Turn) -> Iterator[Delta]:
+def streamed(endpoint: LocalEndpoint, body: Mapping[str, object], turn: Turn) -> Iterator[Delta]:
     """Send a request, and yield each event of its response after adding it to the turn. Raises ChatError."""
     start_s = time.monotonic()
     for payload in _payloads(endpoint, body):
@@ -111,7 +111,7 @@ def streamed(endpoint: Endpoint, body: Mapping[str, object], turn: Turn) -> Iter
         yield delta
 
 
-def _payloads(endpoint: Endpoint, body: Mapping[str, object]) -> Iterator[bytes]:
+def _payloads(endpoint: LocalEndpoint, body: Mapping[str, object]) -> Iterator[bytes]:
     split = EventSplitter()
     try:
         with requests.post(
@@ -139,7 +139,7 @@ def _payloads(endpoint: Endpoint, body: Mapping[str, object]) -> Iterator[bytes]
 class Chat:
     """A conversation. `out`: the responses only. `notes`: everything else."""
 
-    endpoint: Endpoint
+    endpoint: LocalEndpoint
     out: TextIO
     notes: TextIO
     max_tokens: int | None = None
@@ -244,6 +244,7 @@ def talk(
 
 
 def _change(chat: Chat, words: str) -> None:
+    """Change the conversation by a command."""
     match words.split():
         case ["/new"]:
             chat.messages.clear()

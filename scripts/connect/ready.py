@@ -10,8 +10,8 @@ import requests
 
 from contracts.errors import ScriptError
 from loadtest.client.events import SIMULATED_HEADER, decoded, error_message, served_models
-from scripts.cli.reach import DENIED, denied
-from scripts.connect.snippets import Endpoint
+from scripts.cli.connection_errors import DENIED, denied
+from scripts.connect.snippets import LocalEndpoint
 
 _PERIOD_S: Final = 1.0
 _SAID_EVERY_S: Final = 10.0
@@ -30,7 +30,7 @@ class OtherModelError(ScriptError):
 
 def wait_until_ready(
     base_url: str, key: str, limit_s: float, say: Callable[[str], None], *, served: str | None
-) -> Endpoint:
+) -> LocalEndpoint:
     """Poll /v1/models until the server responds, and report its last response every 10 s. Return it with its model.
 
     `served` is the model in the stack's state, None without a stack.
@@ -40,7 +40,7 @@ def wait_until_ready(
     while True:
         models, last = _query(base_url, key, say)
         if models:
-            return Endpoint(base_url=base_url, key=key, model=_required(models, served))
+            return LocalEndpoint(base_url=base_url, key=key, model=_required(models, served))
         now_s = time.monotonic()
         if now_s - start_s >= limit_s:
             raise NotReadyError(
@@ -85,4 +85,5 @@ def _query(base_url: str, key: str, say: Callable[[str], None]) -> tuple[Sequenc
 
 
 def _message(answer: requests.Response) -> str:
+    """Return the error message of a response as one sentence."""
     return f"{error_message(decoded(answer.content)).rstrip('.') or 'no reason given'}."

@@ -10,7 +10,7 @@ _TEXTS: Final = Path(__file__).with_name("snippets.toml")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Endpoint:
+class LocalEndpoint:
     """Connection data of a client."""
 
     base_url: str
@@ -20,7 +20,7 @@ class Endpoint:
     model: str
 
 
-def snippets(endpoint: Endpoint) -> tuple[tuple[str, str], ...]:
+def snippets(endpoint: LocalEndpoint) -> tuple[tuple[str, str], ...]:
     """Return title and code for each client. The code works without changes."""
     texts: dict[str, str] = tomllib.loads(_TEXTS.read_text(encoding="utf-8"))
     return tuple((title, Template(text).substitute(asdict(endpoint))) for title, text in texts.items())

@@ -9,7 +9,7 @@ from engine import runner
 from engine.secrets_provider import can_write_salt
 from planning.machine.hardware import machines_at_once
 from scripts.doctor import capacity, model, passphrase, project
-from scripts.doctor.diagnosis import Check, Checkup, Diagnosis, missing, unknown
+from scripts.doctor.diagnosis import Checkup, Diagnosis, DoctorCheck, missing, unknown
 from scripts.doctor.run import examine
 from stacks.apis import apis_of
 from stacks.settings import Settings
@@ -34,13 +34,13 @@ def blocking(stack: str, settings: Settings, *, is_known: bool, has_server: Call
     return [line for line in found if not (_is_of_place(line) and line.state == "failed" and usable)]
 
 
-def _checks(checkup: Checkup, *, is_known: bool) -> Sequence[Check]:
+def _checks(checkup: Checkup, *, is_known: bool) -> Sequence[DoctorCheck]:
     settings = checkup.settings
     if settings is None:
         return ()
     apis = (check for check in project.checks(checkup) if check.name == "APIs")
-    file = () if is_known else (Check(name="settings file", run=partial(_writable, checkup.stack)),)
-    weights = Check(name="weights", run=partial(_weights, settings, checkup.stack))
+    file = () if is_known else (DoctorCheck(name="settings file", run=partial(_writable, checkup.stack)),)
+    weights = DoctorCheck(name="weights", run=partial(_weights, settings, checkup.stack))
     # Staged weights need no hub.
     hub = (model.hub_check(checkup, settings),) if settings.weights == "hub" else ()
     return [*passphrase.checks(checkup), *file, *apis, *capacity.checks(checkup), weights, *hub]
@@ -87,5 +87,6 @@ def _excludes(line: Diagnosis, machines: int) -> bool:
     """Return whether a place cannot have one machine, even if no other resource uses the quota."""
     if line.state != "failed" or not _is_of_place(line):
         return False
-    limit, needed = (line.values.get(key) for key in ("limit", "needed"))
+    limit = line.values.get("limit")
+    needed = line.values.get("needed")
     return not (isinstance(limit, int | float) and isinstance(needed, int | float)) or limit * machines < needed

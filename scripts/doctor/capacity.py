@@ -18,23 +18,23 @@ from planning.machine.hardware import (
 )
 from planning.settings.tpu import TpuSettings
 from scripts.capacity.face import QuotaGate, judge, judge_quota, question_of
-from scripts.doctor.diagnosis import Check, Checkup, Diagnosis, missing, ok
+from scripts.doctor.diagnosis import Checkup, Diagnosis, DoctorCheck, missing, ok
 from stacks.settings import Settings
 
 _NOT_FOUND: Final = 404
 _OFFERED: Final = "offered (capacity is only known after a request)"
 
 
-def checks(checkup: Checkup) -> Iterator[Check]:
+def checks(checkup: Checkup) -> Iterator[DoctorCheck]:
     """Yield the checks of the stack's accelerator."""
     settings = checkup.settings
     if settings is None:
         return
     tpu = settings.tpu
     if tpu is None or tpu.api == "cloud-tpu":
-        yield Check(name="quota and zones", run=partial(_places, checkup, settings))
+        yield DoctorCheck(name="quota and zones", run=partial(_places, checkup, settings))
         return
-    yield Check(name="quota of chips", run=partial(_instance_quota, checkup, tpu))
+    yield DoctorCheck(name="quota of chips", run=partial(_instance_quota, checkup, tpu))
     for zone in tpu.zones:
         kind = MACHINE_TYPES[tpu.accelerator_type]
         run = partial(_machine_type, checkup, kind, zone)
@@ -71,7 +71,9 @@ def _quota(
 ) -> Diagnosis:
     """Return the line of a quota; `for_update`: the need of an update of the deployed service, if that is more."""
     found = partial(Diagnosis, check=f"quota of {quota.unit} in {place}", api=quota.service)
-    limit, needed, used = gate.limit, gate.needed, gate.used or 0
+    limit = gate.limit
+    needed = gate.needed
+    used = gate.used or 0
     if gate.state == "unknown" or limit is None:
         return found("unknown", gate.detail, gate.fix)
     if math.isinf(limit):
@@ -87,6 +89,7 @@ def _quota(
 
 
 def _more_of(checkup: Checkup, quota: Quota, location: str, needed: float) -> str:
+    """Return the command that requests a quota."""
     dimensions = ",".join(f"{key}={value}" for key, value in quota.dimensions(location).items())
     return (
         f"{checkup.enable('cloudquotas')} && gcloud beta quotas preferences create --project={checkup.project} --service={quota.service}.googleapis.com "

@@ -33,7 +33,7 @@ unknown: Final = partial(Diagnosis, "unknown")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Check:
+class DoctorCheck:
     """A check that yields one or more results and runs concurrently with all others."""
 
     name: str
@@ -63,6 +63,8 @@ class Checkup(GoogleCaller):
     gateway: GatewayStack | None = None
     """Settings of a gateway, which has no `settings`."""
 
-    def calling(self, name: str, api: str, role: str, run: Callable[[], Iterable[Diagnosis]], about: str = "") -> Check:
+    def calling(
+        self, name: str, api: str, role: str, run: Callable[[], Iterable[Diagnosis]], about: str = ""
+    ) -> DoctorCheck:
         """Return a check that calls an API, which a role permits; `about` as in `refusal`."""
-        return Check(name=name, run=run, refusal=partial(self.refusal, api, role, about=about))
+        return DoctorCheck(name=name, run=run, refusal=partial(self.refusal, api, role, about=about))

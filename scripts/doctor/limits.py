@@ -6,10 +6,10 @@ from functools import partial
 
 from cloud.guard import GUARD, unguarded
 from contracts.labels import NO_LIMITS, StackLimits
-from scripts.doctor.diagnosis import Check, Checkup, Diagnosis, ok, unknown
+from scripts.doctor.diagnosis import Checkup, Diagnosis, DoctorCheck, ok, unknown
 
 
-def checks(checkup: Checkup) -> Iterator[Check]:
+def checks(checkup: Checkup) -> Iterator[DoctorCheck]:
     """Yield the check of a stack with limits. It never fails the command, because the stack can be deployed without a guard."""
     limits = checkup.settings.limits if checkup.settings else NO_LIMITS
     if limits != NO_LIMITS:

@@ -12,20 +12,20 @@ from cloud.google_api import GoogleListError
 from contracts.errors import CommandRefusedError
 from engine import backend, runner
 from engine.children import ended
-from scripts.doctor.diagnosis import Check, Checkup, Diagnosis, missing, ok, unknown
+from scripts.doctor.diagnosis import Checkup, Diagnosis, DoctorCheck, missing, ok, unknown
 
 _INSTALL_GCLOUD: Final = "https://cloud.google.com/sdk/docs/install"
 _NOT_FOUND: Final = 404
 _ANSWER_LIMIT_S: Final = 20.0
 
 
-def checks(checkup: Checkup) -> Iterator[Check]:
+def checks(checkup: Checkup) -> Iterator[DoctorCheck]:
     """Yield the checks of this machine. They call Google only if the engine cannot read a `gs://` backend."""
     yield checkup.calling("Pulumi backend", "storage", "roles/storage.bucketViewer", partial(_pulumi, checkup))
     purpose = _gcloud_purpose(checkup)
     if purpose:
-        yield Check(name="gcloud", run=partial(_gcloud, checkup, purpose))
-        yield Check(name="gcloud login", run=partial(_gcloud_login, purpose))
+        yield DoctorCheck(name="gcloud", run=partial(_gcloud, checkup, purpose))
+        yield DoctorCheck(name="gcloud login", run=partial(_gcloud_login, purpose))
 
 
 def _gcloud_purpose(checkup: Checkup) -> str:

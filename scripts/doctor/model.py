@@ -29,7 +29,7 @@ from contracts.staged_weights import (
 from engine import runner
 from planning.data.checkpoints import find_checkpoint, near_ids
 from planning.rules.security.pinned import COMMIT
-from scripts.doctor.diagnosis import Check, Checkup, Diagnosis, missing, ok, unknown
+from scripts.doctor.diagnosis import Checkup, Diagnosis, DoctorCheck, missing, ok, unknown
 from stacks.parts import Part, parts_of
 from stacks.secrets import HF_TOKEN, KINDS, set_command
 from stacks.settings import Settings
@@ -49,7 +49,7 @@ _GIB: Final = 1024**3
 _SECRETS: Final = ("secretmanager", "roles/secretmanager.viewer")
 
 
-def checks(checkup: Checkup) -> Iterator[Check]:
+def checks(checkup: Checkup) -> Iterator[DoctorCheck]:
     """Yield the checks of a stack's model and image."""
     settings = checkup.settings
     if settings is None:
@@ -73,17 +73,18 @@ def checks(checkup: Checkup) -> Iterator[Check]:
         add = f"gcloud secrets versions add {name} --project={project} {end}"
         run = partial(_secret_version, checkup, version, create=create, add=add)
         yield checkup.calling("docker hub", *_SECRETS, run)
-    yield Check(name="image", run=partial(_image, settings), required=False)
+    yield DoctorCheck(name="image", run=partial(_image, settings), required=False)
 
 
-def hub_check(checkup: Checkup, settings: Settings) -> Check:
+def hub_check(checkup: Checkup, settings: Settings) -> DoctorCheck:
     """Return the check that the hub provides the model and its commit to the stack. It is unknown if the hub does not respond."""
-    return Check(name="hub", run=partial(_hub, checkup, settings), required=False)
+    return DoctorCheck(name="hub", run=partial(_hub, checkup, settings), required=False)
 
 
 def _weights(checkup: Checkup, settings: Settings, part: Part | None) -> Iterator[Diagnosis]:
     """Check the staged copy of the model, or of a drafter or an adapter."""
-    bucket, prefix = settings.bucket_name(checkup.stack), part.folder if part else settings.weights_prefix
+    bucket = settings.bucket_name(checkup.stack)
+    prefix = part.folder if part else settings.weights_prefix
     fix = f"gemma stage_model {checkup.stack}"
     if prefix is None:
         yield missing(f"{part.kind} {part.source} is not staged" if part else "not staged", fix)
@@ -98,7 +99,8 @@ def _weights(checkup: Checkup, settings: Settings, part: Part | None) -> Iterato
             raise
         yield missing(f"bucket {bucket} does not exist", fix)
         return
-    folder, is_listed = folder_uri(bucket, prefix), name in stored
+    folder = folder_uri(bucket, prefix)
+    is_listed = name in stored
     named = f"{part.kind} {part.source}: " if part else ""
     if is_listed or part is not None:
         fault = _fault(settings, part, folder, difference(manifest, stored, prefix), as_mapping(manifest))
@@ -128,7 +130,8 @@ def _fault(
     """Return the difference from the manifest, or of the manifest from the hash and the commit in the settings; or an empty string."""
     if wrong is not None:
         return f"{wrong}, in {folder}"
-    staged, bound = manifest_hash(manifest), part.digest if part else settings.bucket.manifest_hash
+    staged = manifest_hash(manifest)
+    bound = part.digest if part else settings.bucket.manifest_hash
     if bound not in {None, staged}:
         return f"the settings have the hash {bound}, but the weights in {folder} have {staged}"
     copied, wanted = str(manifest.get("revision")), settings.model_revision
@@ -204,7 +207,9 @@ def _commit(stack: str, settings: Settings, token: str | None) -> Diagnosis:
     from huggingface_hub import HfApi  # noqa: PLC0415 - slow to load
     from huggingface_hub.errors import HfHubHTTPError, OfflineModeIsEnabled, RevisionNotFoundError  # noqa: PLC0415
 
-    model, wanted, line = settings.model, settings.model_revision, partial(Diagnosis, check="commit")
+    model = settings.model
+    wanted = settings.model_revision
+    line = partial(Diagnosis, check="commit")
     api = HfApi(endpoint=os.environ.get("HF_ENDPOINT"))
     try:
         found = api.model_info(model, revision=wanted, token=token or False, timeout=_LIMIT_S).sha
@@ -269,7 +274,8 @@ def _secret_version(checkup: Checkup, version: str, *, create: str, add: str) ->
 def _image(settings: Settings) -> Iterator[Diagnosis]:
     image = settings.image
     known = image.known is not None and image.known.digest == image.digest
-    name, table = f"{image.repository}@{image.digest[:19]}...", "" if known else "; not in the table of tested images"
+    name = f"{image.repository}@{image.digest[:19]}..."
+    table = "" if known else "; not in the table of tested images"
     try:
         answer = ask_registry(image.repository, image.digest)
     except (requests.RequestException, ValueError, KeyError) as error:

@@ -9,14 +9,14 @@ from contracts.errors import ScriptError
 from engine import backend, runner
 from engine.deployment import is_passphrase_error
 from engine.secrets_provider import passphrase_problem, uses_passphrase
-from scripts.doctor.diagnosis import Check, Checkup, Diagnosis, missing, ok, unknown
+from scripts.doctor.diagnosis import Checkup, Diagnosis, DoctorCheck, missing, ok, unknown
 
 _VARIABLES: Final = ("PULUMI_CONFIG_PASSPHRASE", "PULUMI_CONFIG_PASSPHRASE_FILE")
 
 
-def checks(checkup: Checkup) -> Iterator[Check]:
+def checks(checkup: Checkup) -> Iterator[DoctorCheck]:
     """Yield the check. It has no result if no backend is chosen, which another check reports."""
-    yield Check(name="Pulumi passphrase", run=partial(_passphrase, checkup.stack))
+    yield DoctorCheck(name="Pulumi passphrase", run=partial(_passphrase, checkup.stack))
 
 
 def _passphrase(stack: str) -> Iterator[Diagnosis]:

@@ -95,6 +95,7 @@ def permissions_of(settings: Settings | None) -> Sequence[RolePermissions]:
 
 
 def _of_settings(settings: Settings) -> Iterator[RolePermissions]:
+    """Yield the permissions that the settings of a stack need."""
     if settings.secrets or settings.docker_hub is not None or settings.archives_programs:
         yield _SECRETS
     elif any(settings.has_secret(kind.key) for kind in SECRETS):
@@ -120,6 +121,7 @@ def _of_machine(tpu: TpuSettings) -> Iterator[RolePermissions]:
 
 
 def _of_service(run: CloudRunSettings) -> Iterator[RolePermissions]:
+    """Yield the permissions for the service, its networks and its traffic."""
     yield _SERVICES
     if run.direct_vpc:
         yield from (_NETWORKS, _FIREWALLS)

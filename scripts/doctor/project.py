@@ -8,7 +8,7 @@ from typing import Final
 from cloud.enabled import SERVICE_USAGE, read_enabled_apis
 from cloud.quotas import VIEWER
 from contracts.fields import as_mapping, as_sequence
-from scripts.doctor.diagnosis import Check, Checkup, Diagnosis, missing, ok
+from scripts.doctor.diagnosis import Checkup, Diagnosis, DoctorCheck, missing, ok
 from scripts.doctor.permissions import RolePermissions, permissions_of, permissions_of_gateway
 from stacks.apis import COMMON_APIS, GATEWAY_APIS, LOG_APIS, apis_of
 
@@ -22,7 +22,7 @@ _Constraint = tuple[str, Callable[[Mapping[str, object]], str], str]
 roles/orgpolicy.policyAdmin on the organization."""
 
 
-def checks(checkup: Checkup) -> Iterator[Check]:
+def checks(checkup: Checkup) -> Iterator[DoctorCheck]:
     """Yield the checks of a project. Each sends one request."""
     yield checkup.calling("APIs", SERVICE_USAGE, VIEWER, partial(_apis, checkup))
     gateway = checkup.gateway
@@ -100,9 +100,8 @@ def _refuses_all_users(policy: Mapping[str, object]) -> str:
 
 def _refuses_location(region: str, policy: Mapping[str, object]) -> str:
     rule = as_mapping(policy.get("listPolicy"))
-    allowed, denied = (
-        [str(value) for value in as_sequence(rule.get(key))] for key in ("allowedValues", "deniedValues")
-    )
+    allowed = [str(value) for value in as_sequence(rule.get("allowedValues"))]
+    denied = [str(value) for value in as_sequence(rule.get("deniedValues"))]
     if rule.get("allValues") == "DENY" or any(_covers(value, region) for value in denied):
         return f"{region} is denied"
     if allowed and not any(_covers(value, region) for value in allowed):

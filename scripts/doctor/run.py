@@ -19,7 +19,7 @@ from contracts.errors import CommandRefusedError, ScriptError
 from contracts.parallel import each_within
 from scripts.cli.transfer import overwrite_line
 from scripts.doctor import capacity, limits, machine, model, passphrase, project, secrets_key, tunnel_role
-from scripts.doctor.diagnosis import Check, Checkup, Diagnosis, missing, ok, unknown
+from scripts.doctor.diagnosis import Checkup, Diagnosis, DoctorCheck, missing, ok, unknown
 from stacks.settings import GatewayStack, Settings
 
 LIMIT_S: Final = 30.0
@@ -35,7 +35,7 @@ def examine(
     settings: Settings | None,
     gateway: GatewayStack | None = None,
     *,
-    choose: Callable[[Checkup], Sequence[Check]] | None = None,
+    choose: Callable[[Checkup], Sequence[DoctorCheck]] | None = None,
     limit_s: float = LIMIT_S,
 ) -> Sequence[Diagnosis]:
     """Return the results of all checks, or of the chosen ones, in a fixed order."""
@@ -56,7 +56,7 @@ def examine(
         settings=settings,
         gateway=gateway,
     )
-    usable = Check(name="quota project", run=partial(_quota_project, checkup))
+    usable = DoctorCheck(name="quota project", run=partial(_quota_project, checkup))
     found = concurrently([*chosen(checkup), usable], limit_s)
     refused = [line for line in found if line.check == usable.name and line.state == "failed"]
     if not refused:
@@ -68,16 +68,16 @@ def examine(
     return [login, *refused, *_of_enabled_apis(own, concurrently(chosen(own), limit_s))]
 
 
-def _checks(checkup: Checkup) -> Sequence[Check]:
+def _checks(checkup: Checkup) -> Sequence[DoctorCheck]:
     modules = (passphrase, project, limits, tunnel_role, capacity, machine, secrets_key, model)
     return [check for module in modules for check in module.checks(checkup)]
 
 
-def concurrently(checks: Sequence[Check], limit_s: float = LIMIT_S) -> Sequence[Diagnosis]:
+def concurrently(checks: Sequence[DoctorCheck], limit_s: float = LIMIT_S) -> Sequence[Diagnosis]:
     """Run each check in its own thread and return the results in order. The command does not wait for threads that time out."""
     done = itertools.count(1)
 
-    def lines(check: Check) -> Sequence[Diagnosis]:
+    def lines(check: DoctorCheck) -> Sequence[Diagnosis]:
         found = check.lines()
         _progress(f"doctor: {next(done)} of {len(checks)} checks finished")
         return found
@@ -107,7 +107,7 @@ def _of_enabled_apis(checkup: Checkup, lines: Sequence[Diagnosis]) -> Sequence[D
     ]
 
 
-def _late(check: Check, error: BaseException | None) -> Sequence[Diagnosis]:
+def _late(check: DoctorCheck, error: BaseException | None) -> Sequence[Diagnosis]:
     """Return the result of a check that failed or timed out; empty if it succeeded without a result."""
     if error is None:
         return ()

@@ -7,14 +7,14 @@ from typing import Final
 from cloud.google_api import GoogleListError
 from contracts.fields import as_sequence
 from engine.secrets_provider import key_of
-from scripts.doctor.diagnosis import Check, Checkup, Diagnosis, missing, ok
+from scripts.doctor.diagnosis import Checkup, Diagnosis, DoctorCheck, missing, ok
 
 API: Final = "cloudkms"
 ROLE: Final = "roles/cloudkms.cryptoKeyEncrypterDecrypter"
 _DECRYPT, _ENCRYPT = "cloudkms.cryptoKeyVersions.useToDecrypt", "cloudkms.cryptoKeyVersions.useToEncrypt"
 
 
-def checks(checkup: Checkup) -> Iterator[Check]:
+def checks(checkup: Checkup) -> Iterator[DoctorCheck]:
     """Yield the check of a stack whose secrets are encrypted with a Cloud KMS key; none for other stacks."""
     key = key_of(checkup.stack) if checkup.stack else None
     if key is not None:

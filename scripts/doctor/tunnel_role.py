@@ -7,10 +7,10 @@ from http import HTTPStatus
 from cloud.google_api import GoogleListError
 from contracts.fields import as_sequence
 from contracts.tunnel_role import PERMISSIONS, TunnelRole, tunnel_role
-from scripts.doctor.diagnosis import Check, Checkup, Diagnosis, missing, ok, unknown
+from scripts.doctor.diagnosis import Checkup, Diagnosis, DoctorCheck, missing, ok, unknown
 
 
-def checks(checkup: Checkup) -> Iterator[Check]:
+def checks(checkup: Checkup) -> Iterator[DoctorCheck]:
     """Yield the check of a stack that names a custom role."""
     tpu = checkup.settings.tpu if checkup.settings else None
     if tpu is not None and tpu.tunnel_role:

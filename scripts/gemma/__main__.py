@@ -63,7 +63,8 @@ def overview() -> str:
 def _run(words: Sequence[str]) -> int:
     if words[1:] and words[0] in _HELP:
         return _run([*words[1:], "--help"])
-    word, rest = words[0] if words else "", words[1:]
+    word = words[0] if words else ""
+    rest = words[1:]
     own = {"": _first, "--version": _version, **dict.fromkeys(_HELP, overview)}
     own |= {"completion": lambda: _completion(rest), COMPLETE: lambda: _candidates(rest)}
     if word in own:

@@ -11,7 +11,7 @@ from contracts.settings_files import stack_of_file
 from contracts.spelling import meant
 from scripts.cli.command import Command, is_readable, say
 from scripts.cli.options import option_fields
-from scripts.gemma.catalog import NEVER_GUESSED, Entry
+from scripts.gemma.catalog import NEVER_GUESSED, CommandEntry
 
 
 class GemmaCall(NamedTuple):
@@ -23,7 +23,7 @@ class GemmaCall(NamedTuple):
     lead: Sequence[str] = ()
 
 
-def call_of(entry: Entry, words: Sequence[str]) -> GemmaCall:
+def call_of(entry: CommandEntry, words: Sequence[str]) -> GemmaCall:
     """Return the call of an entry's command, or of its subcommand."""
     whole = entry.whole()
     found = {sub.name: sub for sub in whole.subcommands}
@@ -107,7 +107,10 @@ def listed(*, limit_s: float | None = None) -> Sequence[ListedStack]:
 
 
 def default_stack(command: str) -> tuple[str, str]:
-    """Return the stack that is meant where none is named, and why. Raises CommandRefusedError."""
+    """Return the stack that is meant where none is named, and why: `selected`, or `the only one deployed`.
+
+    Raises CommandRefusedError if neither exists.
+    """
     stacks = listed()
     for stack in stacks:
         if stack.is_selected:

@@ -13,7 +13,7 @@ _COLUMNS: Final = 80
 _ROOT: Final = Path(__file__).resolve().parents[2]
 
 
-class Entry(NamedTuple):
+class CommandEntry(NamedTuple):
     """One word after `gemma`, short for a module's command or its subcommand."""
 
     name: str
@@ -34,17 +34,17 @@ class Entry(NamedTuple):
 
 
 _OTHERS: Final = {
-    "chat": Entry("chat", "scripts.connect.__main__", "chat", "Talk to a deployed model in the terminal."),
-    "bench": Entry("bench", "scripts.bench.__main__", summary="Measure a server under load."),
+    "chat": CommandEntry("chat", "scripts.connect.__main__", "chat", "Talk to a deployed model in the terminal."),
+    "bench": CommandEntry("bench", "scripts.bench.__main__", summary="Measure a server under load."),
 }
 """Words that are more than the name of a folder in `scripts/`."""
 
 
-def _entries(words: str) -> Sequence[Entry]:
-    return [_OTHERS.get(word) or Entry(word, f"scripts.{word}.__main__") for word in words.split()]
+def _entries(words: str) -> Sequence[CommandEntry]:
+    return [_OTHERS.get(word) or CommandEntry(word, f"scripts.{word}.__main__") for word in words.split()]
 
 
-GROUPS: Final[Mapping[str, Sequence[Entry]]] = {
+GROUPS: Final[Mapping[str, Sequence[CommandEntry]]] = {
     "Plan": _entries("plan new capacity doctor"),
     "Deploy": _entries("save_token stage_model up"),
     "Use": _entries("chat connect smoke bench"),
@@ -53,7 +53,7 @@ GROUPS: Final[Mapping[str, Sequence[Entry]]] = {
     "Recover and delete": _entries("recover teardown"),
 }
 
-ENTRIES: Final[Mapping[str, Entry]] = {entry.name: entry for entries in GROUPS.values() for entry in entries}
+ENTRIES: Final[Mapping[str, CommandEntry]] = {entry.name: entry for entries in GROUPS.values() for entry in entries}
 
 _ANSWERS: Final = {
     "destroy delete remove rm stop down": "To delete a stack, run `gemma teardown STACK`.",
@@ -92,7 +92,7 @@ NEEDS_STATE: Final = frozenset(["chat", "connect", "smoke", "bench", "status", "
 """Commands whose stack is in the engine's state."""
 
 
-def rows(entries: Sequence[Entry], width: int = 0) -> Sequence[str]:
+def rows(entries: Sequence[CommandEntry], width: int = 0) -> Sequence[str]:
     """Return lines of at most 80 columns with each word, in `width` columns, and its purpose."""
     width = max(width, *(len(entry.name) + 4 for entry in entries))
     return [
@@ -102,6 +102,6 @@ def rows(entries: Sequence[Entry], width: int = 0) -> Sequence[str]:
     ]
 
 
-def entry_of(word: str) -> Entry | None:
+def entry_of(word: str) -> CommandEntry | None:
     """Return the entry of a word; `stage-model` is `stage_model`."""
     return ENTRIES.get(word.replace("-", "_"))

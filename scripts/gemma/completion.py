@@ -7,7 +7,7 @@ from contracts.errors import CommandRefusedError
 from engine import runner
 from scripts.cli.options import option_fields
 from scripts.gemma.arguments import call_of
-from scripts.gemma.catalog import ENTRIES, Entry, entry_of
+from scripts.gemma.catalog import ENTRIES, CommandEntry, entry_of
 
 _SCRIPTS: Final[Mapping[str, str]] = {
     "bash": """\
@@ -45,7 +45,7 @@ def script(words: Sequence[str]) -> str:
 
 
 def candidates(words: Sequence[str]) -> Sequence[str]:
-    """Return the candidates for the last word, sorted."""
+    """Return the candidates for the last word, sorted; none if the words before it name no command."""
     *before, start = words or [""]
     found = [*ENTRIES, "completion", "help"]
     if before:
@@ -54,7 +54,7 @@ def candidates(words: Sequence[str]) -> Sequence[str]:
     return sorted(one for one in found if one.startswith(start) and (one[0] != "-" or start[:1] == "-"))
 
 
-def _of_command(entry: Entry, words: Sequence[str]) -> list[str]:
+def _of_command(entry: CommandEntry, words: Sequence[str]) -> list[str]:
     call = call_of(entry, words)
     options = option_fields(call.command.options)
     is_stack_next = "stack" in options and (not call.words or call.words[-1] == "--stack")

@@ -123,7 +123,8 @@ def _new(options: NewOptions) -> ExitCode:
     write_stack(file)
     settings = from_file(path, project=NO_PROJECT)
     deployment = to_deployment(settings, path.parent)
-    planned, commands = plan(deployment), list(_next(options, settings, provider, on_hub=file.revision is not None))
+    planned = plan(deployment)
+    commands = list(_next(options, settings, provider, on_hub=file.revision is not None))
     places = list(settings.tpu.zones) if settings.tpu else list(settings.regions)
     if options.as_json:
         report = {
@@ -162,7 +163,8 @@ def _file(options: NewOptions, provider: str, root: Path) -> "tuple[StackFile, S
     from scripts.new.profiles import USAGE_PROFILES, shaped
     from scripts.plan.face import StackFile
 
-    profile, limits = USAGE_PROFILES.get(options.profile or ""), _limits(options)
+    profile = USAGE_PROFILES.get(options.profile or "")
+    limits = _limits(options)
     found = shaped(options.profile, _solved(options, limits, profile))
     revision, is_hidden = _revision(options.model if options.config else found.solution.served.checkpoint.id, options)
     file = StackFile(
@@ -203,7 +205,10 @@ def _provider(path: "Path", options: NewOptions) -> str:
 
 
 def _solved(options: NewOptions, limits: "ServiceLimits", profile: "UsageProfile | None") -> "Solution":
-    """Return the best deployment for the profile, by default the cheapest. Raises PlanningError."""
+    """Return the deployment that meets the limits and is the best for the profile, by default the cheapest.
+
+    Raises PlanningError with the closest one if none does.
+    """
     from planning.errors import PlanningError
     from planning.question.workload import parse_workload
     from planning.solve.candidates import checkpoints_of, rented

@@ -107,7 +107,9 @@ def shaped(name: str | None, solution: Solution) -> Shaped:
 
 def _wished(profile: UsageProfile, solution: Solution) -> Iterator[Deployment]:
     """Yield the settings that the profile requires, the best first."""
-    whole, resolved, users = solution.deployment, solution.subject.resolved, solution.answer.workload.users or 0
+    whole = solution.deployment
+    resolved = solution.subject.resolved
+    users = solution.answer.workload.users or 0
     if profile.sequences is None:
         if not resolved.is_tpu:
             yield replace(whole, cloud_run=dataclasses.replace(whole.cloud_run, compile_cache="bucket"))

@@ -28,7 +28,7 @@ from contracts.exit_codes import ExitCode
 from planning.errors import PlanningError
 from scripts.cli.command import Command, run_command, say, tell
 from scripts.cli.options import JsonSwitch, Option, project_id
-from scripts.plan.options import Comparison, Judging, Question, Solving, given
+from scripts.plan.options import ComparisonOptions, Judging, Question, Solving, given
 
 if TYPE_CHECKING:
     from planning.cost.subject import Subject
@@ -66,7 +66,7 @@ class PlanOptions:
     """Options of the command."""
 
     question: Question
-    comparison: Comparison
+    comparison: ComparisonOptions
     solving: Solving
     judging: Judging
     write: Annotated[str | None, Option("With --solve: create Pulumi.NAME.yaml.", metavar="NAME")] = None

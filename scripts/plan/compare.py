@@ -15,7 +15,7 @@ from planning.question.fields import changed
 from planning.question.types import Deployment, Plan
 from planning.rules.alternatives import version_of
 from planning.solve.plan_json import plan_json
-from scripts.plan.options import Comparison, Question
+from scripts.plan.options import ComparisonOptions, Question
 from scripts.plan.question import CommandWording, deployment_from
 
 _NUMBERS = ("concurrent", "tok/s, 1 request", "tok/s, full", "$/h", "$/M tokens")
@@ -28,7 +28,7 @@ Row = tuple[Plan, str | None]
 """The plan on one accelerator, and its image if this project builds it."""
 
 
-def compare(question: Question, limits: Comparison, *, as_json: bool) -> ExitCode:
+def compare(question: Question, limits: ComparisonOptions, *, as_json: bool) -> ExitCode:
     """Print the comparison. Return 0 if an accelerator meets the limits, otherwise 2. Raises PlanningError."""
     if question.model is not None:
         refuse_absent(question.model)
@@ -47,7 +47,7 @@ def compare(question: Question, limits: Comparison, *, as_json: bool) -> ExitCod
     return ExitCode.DONE if chosen else ExitCode.REFUSED
 
 
-def _rows(question: Question, limits: Comparison) -> list[Row]:
+def _rows(question: Question, limits: ComparisonOptions) -> list[Row]:
     """Return a row for each accelerator and for a custom device, cheapest first and unpriced last."""
     asked = deployment_from(question)
     if limits.min_context is not None and asked.vllm.max_model_len is None:
@@ -72,8 +72,9 @@ def _row(deployment: Deployment) -> Row:
     return planned, None
 
 
-def _is_enough(one: Plan, limits: Comparison) -> bool:
-    memory, usd = one.memory, one.cost.usd_per_hour if one.cost.is_known else float("inf")
+def _is_enough(one: Plan, limits: ComparisonOptions) -> bool:
+    memory = one.memory
+    usd = one.cost.usd_per_hour if one.cost.is_known else float("inf")
     return (
         one.fits
         and memory.largest_max_model_len >= (limits.min_context or 0)
@@ -82,7 +83,7 @@ def _is_enough(one: Plan, limits: Comparison) -> bool:
     )
 
 
-def _table(rows: list[Row], chosen: Plan | None, limits: Comparison) -> None:
+def _table(rows: list[Row], chosen: Plan | None, limits: ComparisonOptions) -> None:
     from scripts.cli.tables import FittedTable, console, paragraph  # noqa: PLC0415 - only for the table
 
     first = rows[0][0]

@@ -222,7 +222,7 @@ def _new_answer(
             "VLLM_CACHE_ROOT": str(folder / "vllm"),
             "VLLM_DISABLE_COMPILE_CACHE": "0" if stores_programs else "1",
         }
-        with _Progress() as progress:
+        with _CompileProgress() as progress:
             events, reason = run_child(
                 command_of(python, request),
                 clean_environment({**asked.environment, **variables}, home),
@@ -238,11 +238,13 @@ def _new_answer(
     return answer
 
 
-class _Progress:
+class _CompileProgress:
     """One line on a terminal; otherwise a line for each piece of work."""
 
     def __init__(self) -> None:
-        self._work, self._total, self._compiled = "starting", 0, 0
+        self._work = "starting"
+        self._total = 0
+        self._compiled = 0
         self._began_s = time.monotonic()
         self._said = ""
 

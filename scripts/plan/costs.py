@@ -17,7 +17,7 @@ _ASSUMED: Final = "* price of this location unknown; the highest known price is 
 
 
 def show_costs(plan: Plan) -> None:
-    """Print the costs on stdout."""
+    """Print the costs on stdout. `today` (YYYY-MM-DD) determines which prices are out of date."""
     out = console(sys.stdout)
     paragraph(out, f"{plan.model} on {plan.accelerator} ({plan.platform}): ${plan.cost.usd_per_hour:.2f}/h")
     out.print()

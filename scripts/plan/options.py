@@ -72,7 +72,7 @@ class Question:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Comparison:
+class ComparisonOptions:
     """Comparison of accelerators."""
 
     compare: Annotated[bool, Option("Plan the model on every accelerator.")] = False

@@ -65,14 +65,19 @@ class CatalogPrices:
 
 
 def refresh_prices(stack: str | None, project: str | None, *, dry_run: bool, as_json: bool) -> ExitCode:
-    """Read the catalog, write the price file, and show what changed. Writes nothing if it raises ScriptError."""
+    """Read the catalog, write the price file, and show what changed.
+
+    Raises CommandRefusedError before any call if the user wrote the file's prices, and ScriptError if the catalog cannot be read. Then
+    nothing is written.
+    """
     path, before = project_folder() / REFRESHED, stored_book(project_folder())
     if before is not None and before.catalog is None:
         raise CommandRefusedError(
             f"{REFRESHED} has prices that you wrote, and a refresh replaces the file. Rename it and set gemma-serving:prices to its new name."
         )
     found = _read(project or (stack_settings(stack).project if stack else project_from_environment()))
-    changes, today = _changes(found, before or LIST_PRICES), datetime.now(UTC).date().isoformat()
+    changes = _changes(found, before or LIST_PRICES)
+    today = datetime.now(UTC).date().isoformat()
     if not dry_run:
         replace_file(path, json.dumps(_document(found, today), indent=1) + "\n")
     (_print_json if as_json else _show)(found, changes, today, dry_run=dry_run)
@@ -93,7 +98,10 @@ def _read(project: str | None) -> CatalogPrices:
 
 
 def read_catalog(api: GoogleApi) -> CatalogPrices:
-    """Return all prices of the catalog. Raises ScriptError if a page cannot be read, or a service has none."""
+    """Return all prices of the planner in the catalog. Every page of every service is read first, so the result is never half a catalog.
+
+    Raises ScriptError if a page cannot be read, or if a service has none of the wanted SKUs.
+    """
     matches, total = dict[tuple[str, str], list[SkuPrice]](), 0
     for name, service in _SERVICES.items():
         wanted = {key: price.sku for key, price in PRICES.items() if price.sku and price.sku.service == name}
@@ -114,7 +122,8 @@ def read_catalog(api: GoogleApi) -> CatalogPrices:
 
 
 def _match(sku: Mapping[str, object], key: str, which: Sku, matches: dict[tuple[str, str], list[SkuPrice]]) -> None:
-    described, usage = str(sku.get("description") or ""), as_mapping(sku.get("category")).get("usageType")
+    described = str(sku.get("description") or "")
+    usage = as_mapping(sku.get("category")).get("usageType")
     if usage != which.usage or not re.fullmatch(which.description, described, re.IGNORECASE):
         return
     usd = _usd_per(which.unit, sku)
@@ -146,6 +155,7 @@ def _usd_per(unit: str, sku: Mapping[str, object]) -> float | None:
 
 
 def _changes(found: CatalogPrices, known: PriceBook) -> Sequence[Mapping[str, Any]]:
+    """Return the prices that differ from the known ones, by key and region: new, changed, and no longer in the catalog."""
     earlier = {(key, region) for region, prices in known.regions.items() for key in found.keys & prices.keys()}
     changes: list[Mapping[str, Any]] = []
     for key, region in sorted({*found.found, *earlier} - found.unclear.keys()):
@@ -159,7 +169,9 @@ def _changes(found: CatalogPrices, known: PriceBook) -> Sequence[Mapping[str, An
 
 
 def _document(found: CatalogPrices, today: str) -> dict[str, Any]:
-    regions, skus, unclear = dict[str, Any](), dict[str, Any](), dict[str, Any]()
+    regions = dict[str, Any]()
+    skus = dict[str, Any]()
+    unclear = dict[str, Any]()
     for (key, region), price in sorted(found.found.items(), key=lambda one: one[0]):
         regions.setdefault(region, {})[key] = price.usd
         skus.setdefault(region, {})[key] = price.sku

@@ -47,7 +47,9 @@ def profile_table(choice: Choice) -> FittedTable:
 
 def decision(choice: Choice) -> str:
     """Return the sentence that states the choice and its reason."""
-    best, other, cheapest = choice.chosen, choice.other, choice.cheapest
+    best = choice.chosen
+    other = choice.other
+    cheapest = choice.cheapest
     traffic = _traffic(choice.profile)
     head = f"{traffic[:1].upper()}{traffic[1:]}: {_name(best)}"
     if choice.goal == "latency" and best is not cheapest:
@@ -68,7 +70,9 @@ def decision(choice: Choice) -> str:
 
 def conditions(choice: Choice) -> Iterator[str]:
     """Yield the other costs of the chosen mode, and the mode that avoids them."""
-    best, other, start = choice.chosen, choice.other, _start(choice.chosen)
+    best = choice.chosen
+    other = choice.other
+    start = _start(choice.chosen)
     if best.solution.image:
         yield f"Its image is {image_words(best.solution.image)}."
     if choice.stays is not None:
@@ -146,6 +150,7 @@ def _day(way: Way) -> str:
 
 
 def _reason(best: Way, other: Way) -> str:
+    """Return why one way costs less than another: the price per hour, or the billed hours."""
     best_h, other_h = f"{round(best.billed_h, 1):g} h", f"{round(other.billed_h, 1):g} h"
     hourly = f"an hour costs ${best.usd_per_hour:.2f} instead of ${other.usd_per_hour:.2f}"
     billed = f"it is billed for {best_h} instead of {other_h}"

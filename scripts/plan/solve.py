@@ -16,7 +16,7 @@ from planning.solve.profiles import HOUR_MINUTES, Choice, Profile, choose
 from planning.solve.search import Goal, ServiceLimits, Solution, SolutionSet, solve
 from planning.units import format_duration
 from scripts.cli.command import say
-from scripts.plan.options import Comparison, Question, Solving
+from scripts.plan.options import ComparisonOptions, Question, Solving
 from scripts.plan.question import prices_of
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ _LEAST = ("bound by", "TPOT ms", "start", "$/M")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Found:
+class SolvedQuestion:
     """The result of a search, with its question."""
 
     question: Question
@@ -53,7 +53,7 @@ class Found:
 
 
 def solve_question(
-    question: Question, comparison: Comparison, solving: Solving, *, write: str | None, as_json: bool
+    question: Question, comparison: ComparisonOptions, solving: Solving, *, write: str | None, as_json: bool
 ) -> ExitCode:
     """Print the deployments that meet the limits, and write the chosen one. Raises PlanningError."""
     path = None
@@ -62,7 +62,9 @@ def solve_question(
 
         path = new_file(write)  # reject an unusable name before the search
     found = search(question, comparison, solving)
-    chosen, goal, prices = found.chosen, found.answer.goal, question.prices
+    chosen = found.chosen
+    goal = found.answer.goal
+    prices = question.prices
     if write is not None and path is not None and chosen is not None:
         from scripts.plan.stack_text import StackFile, write_stack  # noqa: PLC0415 - only with --write
 
@@ -81,7 +83,7 @@ def solve_question(
     return ExitCode.DONE
 
 
-def search(question: Question, comparison: Comparison, solving: Solving) -> Found:
+def search(question: Question, comparison: ComparisonOptions, solving: Solving) -> SolvedQuestion:
     """Return the result of the options. Raises PlanningError."""
     workload = parse_workload(question.workload or "")
     limits = ServiceLimits(
@@ -105,7 +107,7 @@ def search(question: Question, comparison: Comparison, solving: Solving) -> Foun
     if solving.hours_per_day is not None and answer.solutions:
         profile = Profile(hours_per_day=solving.hours_per_day, busy_minutes=solving.traffic or HOUR_MINUTES)
         choice = choose(answer.solutions, profile, goal)
-    return Found(question=question, limits=limits, answer=answer, choice=choice)
+    return SolvedQuestion(question=question, limits=limits, answer=answer, choice=choice)
 
 
 def nothing_is_enough(answer: SolutionSet) -> str:
@@ -117,7 +119,7 @@ def nothing_is_enough(answer: SolutionSet) -> str:
     return f"no deployment meets the limits. Closest: {answer.nearest}."
 
 
-def show(found: Found, out: "Console") -> None:
+def show(found: SolvedQuestion, out: "Console") -> None:
     """Print the solutions, or their cost per day, with the sentences below."""
     from scripts.cli.tables import paragraph  # noqa: PLC0415 - only for the table
 
@@ -134,7 +136,7 @@ def show(found: Found, out: "Console") -> None:
         paragraph(out, note)
 
 
-def _table(found: Found) -> "FittedTable":
+def _table(found: SolvedQuestion) -> "FittedTable":
     from scripts.cli.tables import FittedTable  # noqa: PLC0415 - only for the table
 
     shown = FittedTable(f"Workload {found.question.workload}", _HEADINGS, numbers=_NUMBERS, least=_LEAST)
@@ -156,7 +158,8 @@ def _table(found: Found) -> "FittedTable":
     return shown
 
 
-def _notes(found: Found) -> Iterator[str]:
+def _notes(found: SolvedQuestion) -> Iterator[str]:
+    """Yield what the table does not say by itself, one paragraph each."""
     by = {"cost": "price", "latency": "the time per request", "throughput": "the price per token"}[found.answer.goal]
     context = "" if found.limits.min_context else f" and serve requests of {LEAST_CONTEXT:,} tokens (--min-context)"
     quality = "The quality of a model is not planned; name one with --model, for example --model 26B."
@@ -176,6 +179,7 @@ def _notes(found: Found) -> Iterator[str]:
 
 
 def _settings(one: Solution) -> str:
+    """Return the chosen settings in short form."""
     resolved = one.subject.resolved
     kv = "KV fp8, " if resolved.kv_bytes == 1 else ""
     text = "text only, " if not any((resolved.vllm.limit_mm_per_prompt or {"image": 1}).values()) else ""
@@ -184,10 +188,12 @@ def _settings(one: Solution) -> str:
     return f"TP {resolved.tp}{replicas}, {resolved.max_model_len:,} tokens, util. {resolved.utilization:g}, {kv}{resolved.weights_mode}{image}"
 
 
-def _json(found: Found, *, written: str | None) -> dict[str, Any]:
+def _json(found: SolvedQuestion, *, written: str | None) -> dict[str, Any]:
     from scripts.plan.profile import profile_json  # noqa: PLC0415 - loads rich
 
-    answer, limits, shown = found.answer, found.limits, found.shown
+    answer = found.answer
+    limits = found.limits
+    shown = found.shown
     return {
         "workload": format_workload(parse_workload(found.question.workload or "")),
         "limits": {

@@ -116,7 +116,9 @@ def stack_text(file: StackFile) -> str:
 
 
 def _head(file: StackFile) -> Iterator[str]:
-    resolved, answer, limits = file.solution.subject.resolved, file.solution.answer, file.limits
+    resolved = file.solution.subject.resolved
+    answer = file.solution.answer
+    limits = file.limits
     chips = f"{resolved.accelerator.devices} {resolved.accelerator.name.partition('-')[0]} chip"
     bought = "on demand" if resolved.deployment.tpu.provisioning == "standard" else "flex-start"
     slice_ = f"{chips}{'' if resolved.accelerator.devices == 1 else 's'}, {bought}"
@@ -144,7 +146,9 @@ def _head(file: StackFile) -> Iterator[str]:
 
 def _config(file: StackFile) -> Iterator[str]:
     solution = file.solution
-    resolved, deployment, image = solution.subject.resolved, solution.deployment, solution.image
+    resolved = solution.subject.resolved
+    deployment = solution.deployment
+    image = solution.image
     config: dict[str, object] = {
         "target": "tpu" if resolved.is_tpu else "cloud-run",
         "model": file.own_model[0] if file.own_model else resolved.model_id,
@@ -187,6 +191,7 @@ def _from_root(path: Path) -> str:
 
 
 def _workload(workload: Workload) -> str:
+    """Return a workload as a block on one line: its lengths and the values that differ from the defaults."""
     named = {"input_tokens", "output_tokens"}
     given = {
         camel_case(one.name): getattr(workload, one.name)

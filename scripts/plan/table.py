@@ -214,6 +214,7 @@ def _workload(console: Console, answer: WorkloadPlan, *, is_priced: bool) -> Non
 
 
 def _answers(answer: WorkloadPlan) -> tuple[tuple[str, Band, str], ...]:
+    """Return each metric with its name and number format."""
     return (
         ("time to first token, s", answer.ttft_s, "{:,.3f}"),
         ("time per output token, ms", answer.tpot_s.times(1e3), "{:,.2f}"),

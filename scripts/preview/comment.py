@@ -67,7 +67,8 @@ class Verdict:
     @property
     def changed(self) -> Sequence[ChangedValue]:
         """Settings, flags and variables that differ, the model first; of a new stack the important ones."""
-        before, after = ((one.settings, one.flags, one.environment) for one in (self.before, self.after))
+        before = (self.before.settings, self.before.flags, self.before.environment)
+        after = (self.after.settings, self.after.flags, self.after.environment)
         pairs = zip(before, after, strict=True)
         unique = {change.key: change for pair in pairs for change in changed_values(*pair)}  # the model is a flag too
         if self.before.is_missing:
@@ -84,7 +85,9 @@ class Verdict:
     @property
     def effect(self) -> StackEffect:
         """Effect on the stack. Only the engine knows the zone in use."""
-        before, after, changes = self.before, self.after, self.real_changes
+        before = self.before
+        after = self.after
+        changes = self.real_changes
         capacity = [change for change in changes or () if change.type == CAPACITY_TYPE]
         effect = "new" if before.is_missing else effect_of(before, after)
         if after.is_missing:
@@ -107,7 +110,10 @@ class Verdict:
 
     def warning(self) -> str:
         """Return the warning that reviewers must see first; empty if none exists."""
-        name, before, after, effect = code(self.stack), self.before, self.after, self.effect
+        name = code(self.stack)
+        before = self.before
+        after = self.after
+        effect = self.effect
         if effect == "removed":
             price = f" at {before.figures[HOURLY]}/h" if before.figures else ""
             return (
@@ -149,7 +155,9 @@ class Verdict:
 
     def sentences(self) -> Iterator[str]:
         """Yield the meaning of the effect, one sentence each."""
-        before, after, effect = self.before, self.after, self.effect
+        before = self.before
+        after = self.after
+        effect = self.effect
         if before.is_missing:
             yield f"After the merge, {code(f'pulumi stack init {self.stack}')} and the `deploy` workflow create it."
         if effect == "undeployed":
@@ -198,6 +206,7 @@ def comment(base: Plans | None, head: Plans, previews: Sequence[StackPreview], *
 
 
 def _headline(found: Sequence[Verdict], changed: Sequence[Verdict]) -> str:
+    """Return the comment's first line, which states the worst effect."""
     of_effect = [(named(one.stack for one in found if one.effect == effect), HEADINGS[effect]) for effect in _WORST]
     if worst := [f"{names} {heading}" for names, heading in of_effect if names]:
         return "; ".join(worst)
@@ -239,6 +248,7 @@ def _alone(preview: StackPreview, described: StackDescription) -> Iterator[str]:
 
 
 def _findings(title: str, findings: Sequence[DescribedFinding]) -> Iterator[str]:
+    """Yield the findings: warnings and blockers in full, the others by id."""
     loud = [finding for finding in findings if finding.severity != "info"]
     if loud:
         yield from (f"**{title}**", "")
@@ -275,6 +285,7 @@ def _engine_preview(preview: StackPreview | None) -> Iterator[str]:
 
 
 def _counted(preview: StackPreview) -> str:
+    """Return how many resources differ and how many do not."""
     return f"{number_of(len(preview.changes), 'resource')} will change, {preview.unchanged} unchanged"
 
 
@@ -303,6 +314,7 @@ def _text_of(preview: StackPreview, described: StackDescription) -> Iterator[str
 
 
 def _lines(change: ResourceChange) -> Iterator[str]:
+    """Yield the operation on a resource, then each property before and after."""
     what = f" [{', '.join(change.properties)}]" if change.properties else ""
     forced = f" (forced by {', '.join(change.forced_by)})" if change.forced_by else ""
     yield f"{_SIGNS.get(change.op, ' ')} {change.op:7} {change.type} {change.name}{what}{forced}"
@@ -314,6 +326,7 @@ def _lines(change: ResourceChange) -> Iterator[str]:
 
 
 def _quiet(found: Sequence[Verdict]) -> Iterator[str]:
+    """Yield one line for all unchanged stacks."""
     quiet = [verdict for verdict in found if verdict.is_quiet]
     if quiet:
         yield from (f"Unchanged: {named(one.stack for one in quiet)}.", "")

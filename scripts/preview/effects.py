@@ -157,5 +157,5 @@ def consequences(
 
 
 def rolls_out(described: StackDescription) -> bool:
-    """Return whether a new revision waits for `gemma rollout`."""
+    """Return whether a new revision of the stack receives no traffic until `gemma rollout` has checked it."""
     return any(key.startswith(_ROLLOUT) for key in described.settings)

@@ -56,7 +56,7 @@ class DescribedFinding(BaseModel):
 
 
 class StackDescription(BaseModel):
-    """One stack of a checkout. `error` is set if planning failed."""
+    """One stack of a checkout. `settings` and `flags` are texts by key; `error` is set if planning failed."""
 
     model_config = ConfigDict(frozen=True)
     stack: str
@@ -90,7 +90,10 @@ Plans = Mapping[str, StackDescription]
 
 
 def describe_checkout(folder: Path, *, date: str | None = None) -> Plans:
-    """Return the plans of all stacks in a folder, with the prices of a date (YYYY-MM-DD, default: today)."""
+    """Return the plans of all stacks with a settings file in a folder. A stack that cannot be planned has its error.
+
+    `date` (YYYY-MM-DD, default: today) determines which prices are out of date.
+    """
     on = date or today()
     return {stack: describe_stack(folder, stack, date=on) for stack in stacks_in(folder)}
 
@@ -147,7 +150,10 @@ def _finding(finding: Finding, text: str, *, accepted: bool = False) -> Describe
 
 
 def _figures(planned: Plan) -> dict[str, str]:
-    memory, start, speed, cost = planned.memory, planned.startup, planned.throughput, planned.cost
+    memory = planned.memory
+    start = planned.startup
+    speed = planned.throughput
+    cost = planned.cost
     return {
         "weights per device": f"{memory.weights_gib:.2f} of {memory.usable_gib:.1f} GiB",
         "KV cache": f"{memory.kv_tokens * planned.replicas:,} tokens",

@@ -25,16 +25,20 @@ _REFUSAL: Final = re.compile(r"\b403\b|PERMISSION_DENIED|has not been used in pr
 
 
 class StackPreview(BaseModel):
-    """Preview of one stack. `error` is set if it failed. `new_stack`: the backend has no state of it."""
+    """Preview of one stack."""
 
     model_config = ConfigDict(frozen=True)
     stack: str
     changes: tuple[ResourceChange, ...] = ()
     unchanged: int = 0
+    """Number of resources without a change."""
     error: str | None = None
+    """Why the preview failed."""
     simulated: bool = False
     new_stack: bool = False
+    """The stack is not in the backend, so the engine had no state to compare with."""
     without_secrets: bool = False
+    """Every secret was replaced by a placeholder."""
 
 
 def preview_stacks(names: Sequence[str], *, hide_secrets: bool) -> Sequence[StackPreview]:
@@ -48,6 +52,7 @@ def preview_stacks(names: Sequence[str], *, hide_secrets: bool) -> Sequence[Stac
 
 
 def _preview(stack: str, *, hide: bool) -> StackPreview:
+    """Return the preview of one stack, or the engine's error."""
     say("preview", f"{stack} ...")
     found = StackPreview(stack=stack, simulated=is_simulated(), without_secrets=hide)
     hides = hide and not is_gateway_file(runner.project_folder() / f"Pulumi.{stack}.yaml")  # a gateway has none

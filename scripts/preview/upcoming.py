@@ -141,7 +141,10 @@ def _keeps_server(change: ResourceChange) -> bool:
 
 
 def deployed_usd_per_hour(stack: str) -> float | None:
-    """Return the maximum price of the deployed stack, as `deployed_stack` does."""
+    """Return the maximum price of the deployed stack in USD per hour, with all its instances. None as for `deployed_stack`.
+
+    Raises ScriptError if the state cannot be read.
+    """
     return deployed_stack(stack)[1]
 
 
@@ -186,7 +189,8 @@ def _compiles(preview: Mapping[str, object]) -> bool:
     for step in steps_in(preview):
         kind = type_in(str(step.get("urn") or ""))
         if kind in {CAPACITY_TYPE, SERVICE_TYPE} and step.get("op") == "update":
-            before, after = (as_mapping(as_mapping(step.get(key)).get("inputs")) for key in ("oldState", "newState"))
+            before = as_mapping(as_mapping(step.get("oldState")).get("inputs"))
+            after = as_mapping(as_mapping(step.get("newState")).get("inputs"))
             change = server_change(kind, before, after)
             return change is None or change.compiles
     return False

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 from contracts.exit_codes import ExitCode
 from scripts.cli.command import Command, run_command, say, tell
-from scripts.cli.looked import look_id, require_looked
+from scripts.cli.dry_run_id import dry_run_id, require_same_dry_run
 from scripts.cli.options import JsonSwitch, Option, StackName
 from scripts.cli.prompts import confirm
 
@@ -46,8 +46,8 @@ def _recover(options: RecoverOptions) -> ExitCode:
         findings = run.look(stack, api, report=lambda text: say("recover", text))
         shown = {key: [one.to_json() for one in findings if one.group == key] for key in run.GROUPS}
         # Independent resources come in any order.
-        plan = look_id({"stack": stack, **{key: sorted(map(json.dumps, group)) for key, group in shown.items()}})
-        require_looked(options.plan, plan, command=f"gemma recover {stack}")
+        plan = dry_run_id({"stack": stack, **{key: sorted(map(json.dumps, group)) for key, group in shown.items()}})
+        require_same_dry_run(options.plan, plan, command=f"gemma recover {stack}")
         if options.dry_run:
             document = {"stack": stack, "dry_run": True, **shown, "plan": plan}
             lines = [f"{run.GROUPS[one.group]}: {one.noun} {one.name}" for one in findings]

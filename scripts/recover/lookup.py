@@ -27,7 +27,7 @@ T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Found:
+class LookupResult:
     """Lookup result of one resource. `outputs`: those that a refresh needs in addition to the inputs."""
 
     owner: Owner
@@ -37,7 +37,7 @@ class Found:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Search:
+class LookupSession:
     """API session and the wanted owner."""
 
     api: GoogleApi
@@ -61,14 +61,16 @@ class Search:
                     "then run recover again."
                 )
 
-    def whose(self, body: Json | None, name: str, resource_id: str, outputs: Json | None = None) -> Found:
+    def whose(self, body: Json | None, name: str, resource_id: str, outputs: Json | None = None) -> LookupResult:
         """Return the result for the labels or description in this document, if one exists."""
         if body is None:
-            return Found(owner="missing", name=name)
+            return LookupResult(owner="missing", name=name)
         is_owned = self.owner.owns(
             labels=as_mapping(body.get("labels")), description=str(body.get("description") or "")
         )
-        return Found(owner="owned" if is_owned else "not_owned", name=name, id=resource_id, outputs=outputs or {})
+        return LookupResult(
+            owner="owned" if is_owned else "not_owned", name=name, id=resource_id, outputs=outputs or {}
+        )
 
 
 class AdoptableKind(NamedTuple):
@@ -76,10 +78,10 @@ class AdoptableKind(NamedTuple):
 
     noun: str
     needs: tuple[str, ...]
-    lookup: Callable[[Search, str, Json], Found]
+    lookup: Callable[[LookupSession, str, Json], LookupResult]
 
 
-def lookup(search: Search, type_: str, urn: str, inputs: Json) -> Found | None:
+def lookup(search: LookupSession, type_: str, urn: str, inputs: Json) -> LookupResult | None:
     """Find a resource. Return None if its type or a value that identifies it is unknown."""
     kind = KINDS.get(type_)
     if kind is None or not all(inputs.get(name) and not contains(inputs[name], UNKNOWN) for name in kind.needs):
@@ -87,15 +89,17 @@ def lookup(search: Search, type_: str, urn: str, inputs: Json) -> Found | None:
     return kind.lookup(search, urn, inputs)
 
 
-def _named(kind: ResourceKind) -> Callable[[Search, str, Json], Found]:
+def _named(kind: ResourceKind) -> Callable[[LookupSession, str, Json], LookupResult]:
+    """Return the lookup of a resource whose name is its id."""
 
-    def find(search: Search, _urn: str, inputs: Json) -> Found:
-        full, is_bucket = kind.named(inputs), kind.api == "storage"
+    def find(search: LookupSession, _urn: str, inputs: Json) -> LookupResult:
+        full = kind.named(inputs)
+        is_bucket = kind.api == "storage"
         own = str(inputs["name"]) if is_bucket else full
         name = f"gs://{own}" if is_bucket else full
         answer = answer_of(kind.api, lambda: search.api.get(kind.api, kind.address(full)))
         if is_bucket and isinstance(answer, Unknown) and answer.cause == "denied":
-            return Found(owner="not_owned", name=name)  # names of buckets are unique among all projects
+            return LookupResult(owner="not_owned", name=name)  # names of buckets are unique among all projects
         body = search.known(answer, full)
         # Without these, a refresh treats the provider's attribution label as foreign.
         labels = as_mapping(as_mapping(body).get("labels"))
@@ -105,24 +109,26 @@ def _named(kind: ResourceKind) -> Callable[[Search, str, Json], Found]:
     return find
 
 
-def _titled(kind: ResourceKind) -> Callable[[Search, str, Json], Found]:
+def _titled(kind: ResourceKind) -> Callable[[LookupSession, str, Json], LookupResult]:
     """Return the lookup of a resource that Google names: the stack's own of this title."""
 
-    def find(search: Search, _urn: str, inputs: Json) -> Found:
+    def find(search: LookupSession, _urn: str, inputs: Json) -> LookupResult:
         title = inputs.get("displayName") or json.loads(str(inputs["dashboardJson"]))["displayName"]
         path = kind.path.format(p=inputs["project"])
         pages = search.known(answer_of(kind.api, lambda: list(search.api.pages(kind.api, path))), path) or ()
         for item in (as_mapping(one) for page in pages for one in as_sequence(page.get(kind.items))):
             owner = kind.owner(item)
             if owner is not None and owner.identity == search.owner.identity and item.get("displayName") == title:
-                return Found(owner="owned", name=kind.name(item), id=kind.name(item))
-        return Found(owner="missing", name=f"{kind.kind} {title}")
+                return LookupResult(owner="owned", name=kind.name(item), id=kind.name(item))
+        return LookupResult(owner="missing", name=f"{kind.kind} {title}")
 
     return find
 
 
-def _nat(search: Search, _urn: str, inputs: Json) -> Found:
-    project, region, name = (inputs[key] for key in ("project", "region", "name"))
+def _nat(search: LookupSession, _urn: str, inputs: Json) -> LookupResult:
+    project = inputs["project"]
+    region = inputs["region"]
+    name = inputs["name"]
     router = str(inputs["router"]).rpartition("/")[2]
     path = f"projects/{project}/regions/{region}/routers/{router}"
     body = search.get("compute", f"compute/v1/{path}")
@@ -130,7 +136,7 @@ def _nat(search: Search, _urn: str, inputs: Json) -> Found:
     return search.whose(body if exists else None, f"{path}/nats/{name}", f"{project}/{region}/{router}/{name}")
 
 
-def _secret_version(search: Search, _urn: str, inputs: Json) -> Found:
+def _secret_version(search: LookupSession, _urn: str, inputs: Json) -> LookupResult:
     """Find the newest enabled version of a secret, whose number Google chooses."""
     secret = str(inputs["secret"])
     body = search.get("secretmanager", f"v1/{secret}")
@@ -138,13 +144,13 @@ def _secret_version(search: Search, _urn: str, inputs: Json) -> Found:
     versions = [as_mapping(item) for item in as_sequence(as_mapping(page).get("versions"))]
     names = [str(version.get("name")) for version in versions if version.get("state") == "ENABLED"]
     if body is None or not names:
-        return Found(owner="missing", name=f"{secret}/versions")
+        return LookupResult(owner="missing", name=f"{secret}/versions")
     newest = max(names, key=lambda name: int(name.rpartition("/")[2]))
     number = newest.rpartition("/")[2]
     return search.whose(body, f"{secret}/versions/{number}", newest, {"name": newest, "version": number})
 
 
-def _queued_resource(search: Search, urn: str, inputs: Json) -> Found:
+def _queued_resource(search: LookupSession, urn: str, inputs: Json) -> LookupResult:
     """Find the capacity of this id or of a renewal in every zone, owned by the hash of the URN."""
     project = str(inputs["project"])
     identifier = str(inputs["queuedResourceId"])
@@ -160,12 +166,13 @@ def _queued_resource(search: Search, urn: str, inputs: Json) -> Found:
     if owned:
         history = list[object]()
         outputs = {"name": owned[0], "zone": owned[0].split("/")[3], "state": "UNKNOWN", "stateHistory": history}
-        return Found(owner="owned", name=" and ".join(owned), id=stateless, outputs=outputs)
+        return LookupResult(owner="owned", name=" and ".join(owned), id=stateless, outputs=outputs)
     others = [name for name, _ in existing if name.split("/")[3] in wanted and name.endswith(f"/{identifier}")]
-    return Found(owner="not_owned" if others else "missing", name=" and ".join(others) or stateless)
+    return LookupResult(owner="not_owned" if others else "missing", name=" and ".join(others) or stateless)
 
 
-def _instances(search: Search, project: str, identifier: str) -> Iterator[tuple[str, Json]]:
+def _instances(search: LookupSession, project: str, identifier: str) -> Iterator[tuple[str, Json]]:
+    """Yield the instances of this name with their full names, from one list of all zones. Raises ScriptError."""
     path = f"compute/v1/projects/{project}/aggregated/instances?filter=name%3D{identifier}"
     for page in search.api.pages("compute", path):
         for scope, found in as_mapping(page.get("items")).items():
@@ -173,7 +180,8 @@ def _instances(search: Search, project: str, identifier: str) -> Iterator[tuple[
                 yield f"projects/{project}/{scope}/instances/{identifier}", as_mapping(item)
 
 
-def _queued(search: Search, inputs: Json, wanted: Sequence[str]) -> Sequence[tuple[str, Json]]:
+def _queued(search: LookupSession, inputs: Json, wanted: Sequence[str]) -> Sequence[tuple[str, Json]]:
+    """Return the queued resources of this id in all zones. Raises ScriptError."""
     zones = {*wanted}
     path = f"v2alpha1/projects/{inputs['project']}/locations"
     for page in search.known(answer_of("tpu", lambda: list(search.api.pages("tpu", path))), path) or ():
@@ -183,8 +191,11 @@ def _queued(search: Search, inputs: Json, wanted: Sequence[str]) -> Sequence[tup
     return [(name, body) for name, body in zip(names, bodies, strict=True) if body is not None]
 
 
-def _in_zone(search: Search, name: str) -> Json | None:
-    """Return the queued resource; None without one, or without access to the zone."""
+def _in_zone(search: LookupSession, name: str) -> Json | None:
+    """Return the queued resource; None if it does not exist or the project has no access to the zone.
+
+    Raises ScriptError for every other response.
+    """
     answer = answer_of("tpu", lambda: search.api.get("tpu", f"v2alpha1/{name}"))
     is_no_place = isinstance(answer, Unknown) and answer.cause == "denied" and NO_SUCH_PLACE in answer.why
     return None if is_no_place else search.known(answer, name)

@@ -26,7 +26,7 @@ from engine.deployment import (
 from engine.locks import end_dead_locks, past_dead_locks, stack_locks
 from engine.previewed import declared, scratch_backend
 from engine.secrets_provider import create_state
-from scripts.recover.lookup import KINDS, Found, Search, lookup
+from scripts.recover.lookup import KINDS, LookupResult, LookupSession, lookup
 from scripts.recover.state_edit import adopted, candidates, is_complete
 
 GROUPS: Final = {
@@ -48,7 +48,7 @@ class Examined:
 
     resource: ResourceState
     interrupted: bool
-    found: Found | None
+    found: LookupResult | None
 
     @property
     def group(self) -> str:
@@ -149,7 +149,8 @@ def recover(stack: str, api: GoogleApi, *, report: Report, confirm: Confirm) -> 
 def _examined(
     stack: str, api: GoogleApi, deployment: StackDeployment, program: Mapping[str, ResourceState]
 ) -> Sequence[Examined]:
-    search = Search(api=api, owner=Ownership(project=PRODUCT, stack=stack))
+    """Look up each candidate in Google Cloud."""
+    search = LookupSession(api=api, owner=Ownership(project=PRODUCT, stack=stack))
     return [
         Examined(resource=each, interrupted=interrupted, found=lookup(search, each.type, each.urn, each.inputs))
         for each, interrupted in candidates(deployment, program.values())

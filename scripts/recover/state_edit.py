@@ -76,6 +76,7 @@ def _added(deployment: StackDeployment, resource: ResourceState) -> StackDeploym
 
 
 def _with_ancestors(deployment: StackDeployment, urn: str, declared: Mapping[str, ResourceState]) -> StackDeployment:
+    """Return the deployment with a component and its ancestors. Components have no id and exist only in the program."""
     if not urn or urn in deployment.urns or urn not in declared:
         return deployment
     component = declared[urn]
@@ -86,6 +87,7 @@ def _with_ancestors(deployment: StackDeployment, urn: str, declared: Mapping[str
 def _with_provider(
     deployment: StackDeployment, reference: str, declared: Mapping[str, ResourceState]
 ) -> tuple[StackDeployment, str]:
+    """Return the deployment with the provider, and the reference to it. A preview has no id for a provider that is not created yet."""
     urn, _, identifier = reference.rpartition("::")
     if not urn:
         return deployment, ""

@@ -1,4 +1,4 @@
-"""Restart the server on a TPU machine without changing its settings.
+"""Restart the server on a TPU VM without changing its settings.
 
   gemma restart STACK --dry-run
   gemma restart STACK
@@ -16,7 +16,7 @@ from typing import Annotated, Final
 from contracts.exit_codes import ExitCode
 from contracts.plain_text import for_terminal
 from scripts.cli.command import Command, run_command, say, tell
-from scripts.cli.looked import look_id, require_looked
+from scripts.cli.dry_run_id import dry_run_id, require_same_dry_run
 from scripts.cli.options import JsonSwitch, Option, StackName
 from scripts.cli.prompts import confirm
 
@@ -38,8 +38,8 @@ def _restart(options: RestartOptions) -> ExitCode:
     stack = options.stack
     found = machine_of(stack)
     look = {"stack": stack, "target": "tpu", "server": found.machine.name, "requests_fail_s": found.pause_s}
-    plan, effect = look_id(look), for_terminal(found.effect)
-    require_looked(options.plan, plan, command=f"gemma restart {stack}")
+    plan, effect = dry_run_id(look), for_terminal(found.effect)
+    require_same_dry_run(options.plan, plan, command=f"gemma restart {stack}")
     if options.dry_run:
         shown = {"schema_version": 2, "dry_run": True, **look, "sentences": [effect], "plan": plan}
         print(json.dumps(shown) if options.as_json else f"{effect}\nPlan: {plan}")

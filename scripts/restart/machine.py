@@ -1,4 +1,4 @@
-"""Restart on a TPU machine: a new nonce in its metadata, which the agent follows."""
+"""Restart on a TPU VM: a new nonce in its metadata, which the agent follows."""
 
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -55,7 +55,7 @@ def machine_of(stack: str) -> FoundMachine:
     names = [one.outputs.get("nodeName") for one in resources if one.type == CAPACITY_TYPE and not one.delete]
     if not names or not names[0]:
         raise CommandRefusedError(
-            f"Stack {stack} has no TPU machine. `gemma status {stack}` shows its capacity; "
+            f"Stack {stack} has no TPU VM. `gemma status {stack}` shows its capacity; "
             "docs/cloud-run.md#restart-the-server has the commands for a Cloud Run service."
         )
     name = str(names[0])
@@ -84,7 +84,10 @@ def machine_of(stack: str) -> FoundMachine:
 
 def restart(found: FoundMachine) -> str:
     """Request the restart, wait, and return what serves. Raises ScriptError if nothing new does."""
-    machine, stack, clock, shown = found.machine, found.stack, found.machine.clock, ""
+    machine = found.machine
+    stack = found.stack
+    clock = found.machine.clock
+    shown = ""
     nonce = f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ}-{token_hex(4)}"
     machine.set_metadata(RESTART_METADATA_KEY, nonce, Ownership(project=PRODUCT, stack=stack))
     began_s = clock.now_s()

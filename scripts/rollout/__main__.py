@@ -19,11 +19,11 @@ from contracts.exit_codes import ExitCode
 from contracts.plain_text import for_terminal
 from contracts.service_traffic import shares_text
 from scripts.cli.command import Command, run_command, say, tell
-from scripts.cli.looked import require_looked
+from scripts.cli.dry_run_id import require_same_dry_run
 from scripts.cli.options import JsonSwitch, Option, StackName
 
 if TYPE_CHECKING:
-    from scripts.rollout.run import Rollout, RolloutLook
+    from scripts.rollout.run import Rollout, RolloutDryRun
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,7 +44,7 @@ class RolloutOptions:
 def _rollout(options: RolloutOptions) -> ExitCode:
     rollout = _of_stack(options.stack)
     look, service = rollout.look(options.to)
-    require_looked(options.plan, look.plan, command=f"gemma rollout {options.stack}")
+    require_same_dry_run(options.plan, look.plan, command=f"gemma rollout {options.stack}")
     if options.dry_run:
         shown = {"schema_version": 3, "dry_run": True, **asdict(look), "plan": look.plan}
         print(json.dumps(shown) if options.as_json else _text_of(look))
@@ -57,7 +57,7 @@ def _rollout(options: RolloutOptions) -> ExitCode:
     return ExitCode.FAILED if report.outcome == "rolled back" or report.state_is_behind else ExitCode.DONE
 
 
-def _text_of(look: "RolloutLook") -> str:
+def _text_of(look: "RolloutDryRun") -> str:
     does = {
         "roll out": "will get all traffic after its checks",
         "roll back": "will get all traffic immediately, without checks",

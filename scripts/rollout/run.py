@@ -24,7 +24,7 @@ from contracts.service_traffic import (
     targets_of,
 )
 from scripts.cli.access import AccessError, IdTokenSource, open_stack_access
-from scripts.cli.looked import look_id
+from scripts.cli.dry_run_id import dry_run_id
 from scripts.smoke.face import run_smoke, stack_target
 
 IMAGE_PULL_S: Final = 15 * 60
@@ -36,7 +36,7 @@ Outcome = Literal["rolled out", "rolled back", "rolled back manually", "nothing 
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RolloutLook:
+class RolloutDryRun:
     """Result of a dry run."""
 
     stack: str
@@ -52,8 +52,8 @@ class RolloutLook:
 
     @property
     def plan(self) -> str:
-        """Id of the dry run."""
-        return look_id(asdict(self))
+        """Id of the dry run: a hash of all its fields."""
+        return dry_run_id(asdict(self))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,12 +84,14 @@ class Rollout:
     refresh: Callable[[], None]
     say: Callable[[str], None]
 
-    def look(self, to: str | None = None) -> tuple[RolloutLook, Service]:
+    def look(self, to: str | None = None) -> tuple[RolloutDryRun, Service]:
         """Return what `run` will do, without a change, and the service that it was read from.
 
         Raises CommandRefusedError if that revision cannot serve, and ScriptError.
         """
-        service, revisions, name = self._get(self.name), self._revisions(), short_name(self.name)
+        service = self._get(self.name)
+        revisions = self._revisions()
+        name = short_name(self.name)
         shares = known_shares(service)
         if shares is None:
             raise ScriptError(f"Google did not return the traffic split of {name}. Retry in a minute.")
@@ -97,7 +99,8 @@ class Rollout:
             raise CommandRefusedError(
                 f"No revision of {name} serves yet. Run `gemma up {self.stack}` until it succeeds."
             )
-        latest, ready = (short_name(service.get(key)) for key in ("latestCreatedRevision", "latestReadyRevision"))
+        latest = short_name(service.get("latestCreatedRevision"))
+        ready = short_name(service.get("latestReadyRevision"))
         new = to or latest
         able = sorted(revision for revision, each in revisions.items() if is_ready(each))
         if to is not None and to not in able:
@@ -110,7 +113,7 @@ class Rollout:
             )
         rates = {each: _most_usd_per_hour(revisions.get(each, {}), self.name) for each in {new, *shares}}
         known = [rate for rate in rates.values() if rate is not None]
-        look = RolloutLook(
+        look = RolloutDryRun(
             stack=self.stack,
             phase="roll back" if to is not None else "finish" if [*shares] == [latest] else "roll out",
             revision=new,
@@ -121,7 +124,7 @@ class Rollout:
         )
         return look, service
 
-    def run(self, look: RolloutLook, service: Service) -> RolloutReport:
+    def run(self, look: RolloutDryRun, service: Service) -> RolloutReport:
         """Apply the dry run, if the service has not changed since.
 
         Raises AccessError if the revision was not reached, and ScriptError. No traffic was moved then.

@@ -82,7 +82,8 @@ def _smoke(options: SmokeOptions) -> ExitCode:
         planned = deployed_plan(server.stack, outputs).smoke if outputs.target != "gateway" else None
         way, target = open_stack_access(outputs), stack_target(server.stack, outputs, planned, failure)
     else:
-        way, features = open_url_access(server.url or ""), _features(options.thresholds.features)
+        way = open_url_access(server.url or "")
+        features = _features(options.thresholds.features)
         target = SmokeTarget(model=server.model or "", thresholds=_thresholds(options.thresholds), features=features)
     with way as access:
         report = run_smoke(access, target, _progress)

@@ -12,7 +12,7 @@ from contracts.fields import as_mapping
 from loadtest.client.events import parse_usage, served_models
 from loadtest.client.openai import ServerAnswer, UnreachableError, chat_body
 from scripts.cli.access import API_KEY_VARIABLE
-from scripts.cli.reach import not_reached
+from scripts.cli.connection_errors import not_reached
 from scripts.smoke.chat_request import content_of, short, succeeded
 from scripts.smoke.context import CheckContext
 from scripts.smoke.results import Outcome, failed, judged, passed, unknown
@@ -139,6 +139,7 @@ async def chat(context: CheckContext) -> Outcome:
 
 
 def _found(faults: Mapping[str, bool]) -> str:
+    """Return the problems that apply, as one text."""
     return "; ".join(fault for fault, is_there in faults.items() if is_there)
 
 
@@ -171,7 +172,9 @@ async def usage(context: CheckContext) -> Outcome:
     if plain is None or in_stream is None:
         where = _found({"the response": plain is None, "the stream": in_stream is None})
         return failed(f"no usage in {where}", "tokens cannot be counted without usage.")
-    prompt, output, total = plain.prompt_tokens, plain.completion_tokens, stated.get("total_tokens")
+    prompt = plain.prompt_tokens
+    output = plain.completion_tokens
+    total = stated.get("total_tokens")
     faults = {
         f"the stream reports {in_stream.prompt_tokens} prompt tokens": prompt != in_stream.prompt_tokens,
         "no prompt tokens": prompt == 0,

@@ -28,7 +28,7 @@ _NO_MEDIA: Final = ("allowed domains", "not a multimodal model", "at most 0 ", "
 """Parts of vLLM's errors for an image that it does not fetch."""
 
 
-class _Seen(NamedTuple):
+class _ExposureResult(NamedTuple):
     """One part of the check. `sentence` states the open or inconclusive part."""
 
     measured: str
@@ -41,7 +41,7 @@ async def anonymous(context: CheckContext) -> Outcome:
     access, target = context.access, context.target
     if not access.private and target.stack is None:
         return skipped("no credentials to omit")
-    wanted, seen = ["URLs not fetched"], list[_Seen]()
+    wanted, seen = ["URLs not fetched"], list[_ExposureResult]()
     if not target.opens_origins:
         wanted.insert(0, "no web origins")
     if access.private and (access.auth != "tunnel" or access.api_key is not None):
@@ -51,7 +51,8 @@ async def anonymous(context: CheckContext) -> Outcome:
     if not target.opens_origins:
         seen.append(await _page(context))
     seen.append(await _media(context))
-    opened, unknown = ("; ".join(one.sentence for one in seen if one.state == state) for state in ("failed", "unknown"))
+    opened = "; ".join(one.sentence for one in seen if one.state == "failed")
+    unknown = "; ".join(one.sentence for one in seen if one.state == "unknown")
     parts = [f"open: {opened}"] if opened else []
     parts += [f"unknown: {unknown}"] if unknown else []
     if opened and target.stack is not None:
@@ -64,47 +65,47 @@ async def anonymous(context: CheckContext) -> Outcome:
     return Outcome(state, f"{'. '.join(parts)}." if parts else "", measured=", ".join(one.measured for one in seen))
 
 
-async def _path(context: CheckContext, path: str, body: Mapping[str, object] | None) -> _Seen:
+async def _path(context: CheckContext, path: str, body: Mapping[str, object] | None) -> _ExposureResult:
     method = "GET" if body is None else "POST"
     try:
         answer = await context.client.request(method, path, body=body, limit_s=CALL_LIMIT_S, anonymous=True)
     except UnreachableError:
-        return _Seen(f"{path} no response", "unknown", f"{path} did not respond")
+        return _ExposureResult(f"{path} no response", "unknown", f"{path} did not respond")
     measured = f"{path} {answer.status}"
     # An identity check in front of the server redirects browsers to its login page.
     is_redirect = HTTPStatus.MULTIPLE_CHOICES <= answer.status < HTTPStatus.BAD_REQUEST
     if _is_inconclusive(answer):
-        return _Seen(measured, "unknown", f"{path} returned {answer.status}")
+        return _ExposureResult(measured, "unknown", f"{path} returned {answer.status}")
     if answer.status in _REFUSED or is_redirect:
-        return _Seen(measured)
-    return _Seen(measured, "failed", f"anyone can call {path}")
+        return _ExposureResult(measured)
+    return _ExposureResult(measured, "failed", f"anyone can call {path}")
 
 
-async def _page(context: CheckContext) -> _Seen:
+async def _page(context: CheckContext) -> _ExposureResult:
     """Send a request as a web page does. It is open if the page can read the response."""
     answer = await context.client.request("GET", "/health", limit_s=CALL_LIMIT_S, extra={"Origin": ORIGIN})
     allowed = answer.headers.get("access-control-allow-origin")
     if _is_inconclusive(answer):
-        return _Seen("web pages unknown", "unknown", f"/health returned {answer.status} to a web page")
+        return _ExposureResult("web pages unknown", "unknown", f"/health returned {answer.status} to a web page")
     if allowed is None:
-        return _Seen("web pages refused")
+        return _ExposureResult("web pages refused")
     pages = f"web pages of {'any origin' if allowed == '*' else allowed} can call it (--allowed-origins)"
-    return _Seen("web pages allowed", "failed", pages)
+    return _ExposureResult("web pages allowed", "failed", pages)
 
 
-async def _media(context: CheckContext) -> _Seen:
+async def _media(context: CheckContext) -> _ExposureResult:
     """Request an image of a host that does not exist. Only a rejection by name is proof."""
     image = {"type": "image_url", "image_url": {"url": MEDIA_URL}}
     body = request(context, [user([{"type": "text", "text": "Hi"}, image])], max_tokens=1)
     answer = await send(context, body, limit_s=CALL_LIMIT_S)
     is_refusal = HTTPStatus.BAD_REQUEST <= answer.status < HTTPStatus.INTERNAL_SERVER_ERROR
     if is_refusal and any(words in answer.message.lower() for words in _NO_MEDIA):
-        return _Seen("URLs not fetched")
+        return _ExposureResult("URLs not fetched")
     returned = f"returned {answer.status} for an image on a host that does not exist"
     if answer.status in {HTTPStatus.OK, HTTPStatus.INTERNAL_SERVER_ERROR}:
         any_url = "callers can fetch any URL from the server's network (vllm.allowedMediaDomains)"
-        return _Seen("URLs fetched", "failed", f"{any_url}. It {returned}")
-    return _Seen("URLs unknown", "unknown", f"it {returned}: {answer.message}")
+        return _ExposureResult("URLs fetched", "failed", f"{any_url}. It {returned}")
+    return _ExposureResult("URLs unknown", "unknown", f"it {returned}: {answer.message}")
 
 
 def _is_inconclusive(answer: ServerAnswer) -> bool:

@@ -78,7 +78,7 @@ async def tool_call(context: CheckContext) -> Outcome:
 
 
 async def tools_with_thinking(context: CheckContext) -> Outcome:
-    """Check that a thinking model calls the tool."""
+    """Check that a thinking model calls the tool, with its reasoning in a separate field."""
     if not (context.features().tools and context.features().thinking):
         return skipped("needs a tool-call parser and a reasoning parser in the settings")
     hint = f"Without thinking, see the check tool call. {TEMPLATE_HINT}"
@@ -140,7 +140,7 @@ async def structured_output(context: CheckContext) -> Outcome:
 
 
 async def schema_with_thinking(context: CheckContext) -> Outcome:
-    """Check that a thinking model's response matches the schema."""
+    """Check that a thinking model's response matches the schema, with its reasoning in a separate field."""
     context.wanted = "reasoning in its field, JSON that matches the schema"
     if not context.features().thinking:
         return skipped("no reasoning parser in the settings")
@@ -207,7 +207,9 @@ async def schema_instructions(context: CheckContext) -> Outcome:
 
 async def max_model_len(context: CheckContext) -> Outcome:
     """Check the reported length, and that a longer prompt is rejected."""
-    configured, stated, length = context.target.thresholds.max_model_len, context.max_model_len, context.length
+    configured = context.target.thresholds.max_model_len
+    stated = context.max_model_len
+    length = context.length
     if length is None:
         return skipped("neither the server nor the settings report a length")
     context.wanted = f"{configured or length} tokens, longer prompts rejected with 400"

@@ -34,7 +34,7 @@ BEEP_WORDS: Final = "4|four"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Question:
+class _MediaQuestion:
     """A question about files. `words`: expected in this order; `|` separates forms of a word."""
 
     kind: MediaKind
@@ -77,7 +77,7 @@ async def _images(context: CheckContext, colors: Sequence[str], text: str) -> Ou
     if 0 < features.images < count:
         return skipped("one image per request in the settings")
     tokens = features.image_tokens
-    question = _Question(
+    question = _MediaQuestion(
         kind="image",
         files=[media.picture(color) for color in colors],
         text=text,
@@ -92,7 +92,7 @@ async def _images(context: CheckContext, colors: Sequence[str], text: str) -> Ou
 async def sound(context: CheckContext) -> Outcome:
     """Check that a sound reaches the model. Gemma 4 is trained on speech, not on beeps."""
     text = "How many beeps are in this recording? Answer with one number."
-    question = _Question(
+    question = _MediaQuestion(
         kind="audio",
         files=[media.sound(BEEPS)],
         text=text,
@@ -107,7 +107,7 @@ async def sound(context: CheckContext) -> Outcome:
 async def video(context: CheckContext) -> Outcome:
     """Check the colors of a video and their order."""
     text = "This video shows one color after another. Name the colors in the order in which they appear."
-    question = _Question(
+    question = _MediaQuestion(
         kind="video",
         files=[media.video()],
         text=text,
@@ -143,7 +143,7 @@ async def limits(context: CheckContext) -> Outcome:
     return judged(", ".join(measured), "; ".join(faults))
 
 
-async def _judge(context: CheckContext, question: _Question) -> Outcome:
+async def _judge(context: CheckContext, question: _MediaQuestion) -> Outcome:
     """Send the request with the files, and once without them to compare the prompt tokens."""
     kind = question.kind
     if question.limit < 1:
@@ -165,7 +165,7 @@ async def _judge(context: CheckContext, question: _Question) -> Outcome:
     return _judged(question, content_of(answer), answer.usage.prompt_tokens - plain.usage.prompt_tokens)
 
 
-def _judged(question: _Question, text: str, tokens: int) -> Outcome:
+def _judged(question: _MediaQuestion, text: str, tokens: int) -> Outcome:
     kind = question.kind
     least, most = question.tokens
     is_right = _has_in_order(text, question.words)
@@ -188,5 +188,6 @@ def _judged(question: _Question, text: str, tokens: int) -> Outcome:
 
 
 def _has_in_order(text: str, words: Sequence[str]) -> bool:
+    """Return whether each word (a pattern) is in the text after the one before it."""
     pattern = ".*".join(rf"\b(?:{word})\b" for word in words)
     return re.search(pattern, text, re.IGNORECASE | re.DOTALL) is not None

@@ -161,7 +161,9 @@ async def metrics(context: CheckContext) -> Outcome:
     context.wanted = "KV use, waiting and running requests, counted tokens"
     scrape = await context.client.metrics(limit_s=SCRAPE_LIMIT_S)
     kv = scrape.highest(KV_USAGE)
-    waiting, running, tokens = (scrape.total(names) for names in (WAITING, RUNNING, GENERATION_TOKENS))
+    waiting = scrape.total(WAITING)
+    running = scrape.total(RUNNING)
+    tokens = scrape.total(GENERATION_TOKENS)
     found = {KV_USAGE: kv, WAITING: waiting, RUNNING: running, GENERATION_TOKENS: tokens}
     missing = [names[0] for names, value in found.items() if value is None]
     if missing:
@@ -172,7 +174,9 @@ async def metrics(context: CheckContext) -> Outcome:
 
 async def options(context: CheckContext) -> Outcome:
     """Compare `cache_config_info` with the plan. The block count has a tolerance."""
-    memory, replicas, planned = context.target.memory, context.target.replicas, context.target.cache_options
+    memory = context.target.memory
+    replicas = context.target.replicas
+    planned = context.target.cache_options
     wanted = [f"{replicas} engines"] if replicas > 1 else []
     wanted += [f"{memory.kv_blocks} blocks ± {KV_TOLERANCE:.0%}"] if memory is not None else []
     context.wanted = ", ".join([*wanted, *(f"{name} {value}" for name, value in planned.items())])
@@ -181,7 +185,8 @@ async def options(context: CheckContext) -> Outcome:
     if scrape is None or found is None:
         return skipped("the server does not export its cache configuration", "no cache_config_info")
     engines = scrape.series(CACHE_CONFIG)
-    blocks, block_size = (_whole(found.get(name)) for name in ("num_gpu_blocks", "block_size"))
+    blocks = _whole(found.get("num_gpu_blocks"))
+    block_size = _whole(found.get("block_size"))
     values: dict[str, float | None] = {"num_gpu_blocks": blocks, "block_size": block_size, "engines": engines}
     if memory is not None and blocks is not None:
         values["planned_blocks"] = memory.kv_blocks
@@ -202,6 +207,7 @@ async def options(context: CheckContext) -> Outcome:
 
 
 def _blocks(context: CheckContext, measured: str, blocks: float | None, values: Values) -> Outcome:
+    """Compare the blocks of the KV cache with the plan."""
     memory = context.target.memory
     if memory is None or blocks is None:
         state = "passed" if context.target.cache_options else "skipped"

@@ -57,7 +57,8 @@ async def single_stream(context: CheckContext) -> Outcome:
     if most_s is not None and ttft_s > most_s:
         faults.insert(0, f"TTFT {ttft_s - most_s:.3f} s ({percent_over(ttft_s, most_s)}) over")
     values = {"ttft_s": round(ttft_s, 6), "decode_tok_per_s": round(speed, 3), "runs": RUNS}
-    drafts, accepted = (grown(before, after, names) for names in (DRAFTS, ACCEPTED))
+    drafts = grown(before, after, DRAFTS)
+    accepted = grown(before, after, ACCEPTED)
     if drafts and accepted is not None:
         values["tokens_per_step"] = round(1 + accepted / drafts, 3)
     note = "" if context.wanted else NO_THRESHOLD
@@ -146,6 +147,8 @@ def _meets(key: str, measured: float | None, limit: float | None) -> bool:
 def _shown(key: str, band: Band, measured: float | None) -> str:
     names = {"decode_tok_per_s": "one stream", "ttft_s": "first token", "burst_tok_per_s": "burst"}
     digits, unit = (3, "s") if key == "ttft_s" else (1, "tok/s")
-    low, typical, high = (f"{value:,.{digits}f}" for value in (band.low, band.typical, band.high))
+    low = f"{band.low:,.{digits}f}"
+    typical = f"{band.typical:,.{digits}f}"
+    high = f"{band.high:,.{digits}f}"
     value = "nothing" if measured is None else f"{measured:,.{digits}f}"
     return f"{names[key]}: planned {typical} {unit} ({low} to {high}), measured {value}"

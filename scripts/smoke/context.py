@@ -115,7 +115,7 @@ class CheckContext:
 
 
 @dataclass(frozen=True, slots=True)
-class Check:
+class SmokeCheck:
     """A check: its name, function and time limit."""
 
     name: str

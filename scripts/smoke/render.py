@@ -46,7 +46,7 @@ def summary(report: SmokeReport) -> str:
 
 
 def publish(report: SmokeReport, *, as_json: bool, junit: Path | None) -> None:
-    """Print the report and write the JUnit file. Raises OSError."""
+    """Print the report on stdout and, if `junit` is set, write JUnit XML. Raises OSError if the file cannot be written."""
     if as_json:
         print(json.dumps(to_json(report)))
     print_table(report, console(sys.stderr if as_json else sys.stdout))

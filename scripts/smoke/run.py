@@ -10,7 +10,7 @@ from engine.children import run_async
 from loadtest.client.openai import OpenAIClient, ServerError
 from loadtest.client.urls import plain_url
 from scripts.cli.access import AccessError, ServerAccess
-from scripts.cli.reach import not_reached
+from scripts.cli.connection_errors import not_reached
 from scripts.smoke import (
     checks_basic,
     checks_exposure,
@@ -20,47 +20,53 @@ from scripts.smoke import (
     checks_speed,
 )
 from scripts.smoke.chat_request import StatusError
-from scripts.smoke.context import Check, CheckContext, NotApplicableError, ReportProgress, SmokeTarget
+from scripts.smoke.context import CheckContext, NotApplicableError, ReportProgress, SmokeCheck, SmokeTarget
 from scripts.smoke.results import FinishedCheck, Outcome, SmokeReport, failed, skipped, unknown
 
 READY_SLACK_S: Final = 20.0
 """Added to the readiness budget, because the last probe may still be running."""
 
-CHECKS: Final[tuple[Check, ...]] = (
-    Check("ready", checks_basic.ready, lambda target: target.thresholds.startup_budget_s + READY_SLACK_S, needed=True),
-    Check("health latency", checks_basic.health),
-    Check("served model", checks_basic.served_model, needed=True),
-    Check("chat", checks_basic.chat),
-    Check("streaming", checks_basic.streaming),
-    Check("usage", checks_basic.usage),
-    Check("reasoning", checks_features.reasoning),
-    Check("tool call", checks_features.tool_call),
-    Check("structured output", checks_features.structured_output),
-    Check("max-model-len", checks_features.max_model_len),
-    Check("tool result", checks_features.tool_result),
-    Check("tools with thinking", checks_features.tools_with_thinking),
-    Check("schema with thinking", checks_features.schema_with_thinking),
-    Check("schema instructions", checks_features.schema_instructions),
-    Check("image", checks_media.image),
-    Check("two images", checks_media.two_images),
-    Check("sound", checks_media.sound),
-    Check("video", checks_media.video),
-    Check("media limits", checks_media.limits),
-    Check("context length", checks_server.context_length, checks_server.context_limit_s),
-    Check("adapters", checks_server.adapters),
-    Check("speculation", checks_server.speculation),
-    Check("anonymous access", checks_exposure.anonymous),
-    Check("metrics", checks_server.metrics),
-    Check("options in effect", checks_server.options),
-    Check("single stream", checks_speed.single_stream, checks_speed.single_limit_s),
-    Check("burst", checks_speed.burst, checks_speed.single_limit_s),
+CHECKS: Final[tuple[SmokeCheck, ...]] = (
+    SmokeCheck(
+        "ready", checks_basic.ready, lambda target: target.thresholds.startup_budget_s + READY_SLACK_S, needed=True
+    ),
+    SmokeCheck("health latency", checks_basic.health),
+    SmokeCheck("served model", checks_basic.served_model, needed=True),
+    SmokeCheck("chat", checks_basic.chat),
+    SmokeCheck("streaming", checks_basic.streaming),
+    SmokeCheck("usage", checks_basic.usage),
+    SmokeCheck("reasoning", checks_features.reasoning),
+    SmokeCheck("tool call", checks_features.tool_call),
+    SmokeCheck("structured output", checks_features.structured_output),
+    SmokeCheck("max-model-len", checks_features.max_model_len),
+    SmokeCheck("tool result", checks_features.tool_result),
+    SmokeCheck("tools with thinking", checks_features.tools_with_thinking),
+    SmokeCheck("schema with thinking", checks_features.schema_with_thinking),
+    SmokeCheck("schema instructions", checks_features.schema_instructions),
+    SmokeCheck("image", checks_media.image),
+    SmokeCheck("two images", checks_media.two_images),
+    SmokeCheck("sound", checks_media.sound),
+    SmokeCheck("video", checks_media.video),
+    SmokeCheck("media limits", checks_media.limits),
+    SmokeCheck("context length", checks_server.context_length, checks_server.context_limit_s),
+    SmokeCheck("adapters", checks_server.adapters),
+    SmokeCheck("speculation", checks_server.speculation),
+    SmokeCheck("anonymous access", checks_exposure.anonymous),
+    SmokeCheck("metrics", checks_server.metrics),
+    SmokeCheck("options in effect", checks_server.options),
+    SmokeCheck("single stream", checks_speed.single_stream, checks_speed.single_limit_s),
+    SmokeCheck("burst", checks_speed.burst, checks_speed.single_limit_s),
 )
-PLAN_CHECK: Final = Check("plan", checks_speed.plan)
+PLAN_CHECK: Final = SmokeCheck("plan", checks_speed.plan)
 """Runs last, for servers with a plan."""
 
 
 def run_smoke(
-    access: ServerAccess, target: SmokeTarget, report_progress: ReportProgress, *, checks: tuple[Check, ...] = CHECKS
+    access: ServerAccess,
+    target: SmokeTarget,
+    report_progress: ReportProgress,
+    *,
+    checks: tuple[SmokeCheck, ...] = CHECKS,
 ) -> SmokeReport:
     """Run all checks and return the report. Server errors are results. Ctrl-C stops the run and keeps the results so far.
 
@@ -90,7 +96,7 @@ def run_smoke(
     )
 
 
-async def _run_all(context: CheckContext, checks: Sequence[Check], results: list[FinishedCheck]) -> None:
+async def _run_all(context: CheckContext, checks: Sequence[SmokeCheck], results: list[FinishedCheck]) -> None:
     async with context.client:
         for check in checks:
             context.report_progress(f"{check.name} …")
@@ -101,7 +107,7 @@ async def _run_all(context: CheckContext, checks: Sequence[Check], results: list
                 return
 
 
-async def _run_one(check: Check, context: CheckContext) -> FinishedCheck:
+async def _run_one(check: SmokeCheck, context: CheckContext) -> FinishedCheck:
     start_s = time.monotonic()
     limit_s = check.limit_s(context.target)
     context.wanted = ""

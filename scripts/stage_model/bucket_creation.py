@@ -57,7 +57,10 @@ def create_bucket(stack: str, *, may_create: bool, say: Callable[[str], None]) -
 
 
 def has_bucket(stack: str, settings: Settings) -> bool:
-    """Return whether the state has the stack's own bucket. Raises CommandRefusedError if its bucket moves."""
+    """Return whether the state has the stack's own bucket.
+
+    Raises CommandRefusedError if the settings move the bucket, or if an interrupted update must finish first.
+    """
     if stack not in runner.listed_stacks():
         return False
     resources = read_deployment(stack).resources

@@ -93,7 +93,8 @@ class _Readers:
 
 def manage(stack: str, settings: Settings, name: str | None, *, yes: bool, as_json: bool) -> ExitCode:
     """List the folders of a stack's bucket, or remove one. Raises CommandRefusedError and ScriptError."""
-    bucket, is_shared = settings.bucket_name(stack), settings.bucket.existing is not None
+    bucket = settings.bucket_name(stack)
+    is_shared = settings.bucket.existing is not None
     target = WeightsBucket(bucket, settings.project)
     names = dict.fromkeys([settings.weights_name, *(part.name for part in parts_of(settings))])
     listed = [found for below in (names if is_shared else ("",)) for found in _staged(target, below)]

@@ -114,7 +114,8 @@ def _plan(options: StageOptions, settings: Settings, target: WeightsBucket, part
 
 
 def _announce(name: str, files: Sequence[SourceFile]) -> None:
-    size, real = sum(file.size_bytes for file in files), sum(file.real_bytes for file in files)
+    size = sum(file.size_bytes for file in files)
+    real = sum(file.real_bytes for file in files)
     simulated = f" (simulated: the hub of the local cloud sends {size / _MIB:.1f} MiB)" if real else ""
     _say(f"{name}: {len(files)} files, {(real or size) / GIB:.2f} GiB{simulated}")
 
@@ -125,7 +126,8 @@ def _copied(plan: CopyPlan, transfer: Transfer) -> StagingOutcome:
 
 
 def _line_for_each(files: Sequence[SourceFile], transfer: Transfer) -> Callable[[SourceFile, bool], None]:
-    total_bytes, done_bytes = sum(file.size_bytes for file in files), 0
+    total_bytes = sum(file.size_bytes for file in files)
+    done_bytes = 0
 
     def on_file(file: SourceFile, copied: bool) -> None:
         nonlocal done_bytes

@@ -5,12 +5,19 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Final
 
-from cloud.capacity import NO_SUCH_PLACE, Instance, Node, QueuedResource, capacity_kind, capacity_names
+from cloud.capacity import (
+    NO_SUCH_PLACE,
+    ListedInstance,
+    ListedNode,
+    ListedQueuedResource,
+    capacity_kind,
+    capacity_names,
+)
 from cloud.clock import GOOGLE_CLOCK
-from cloud.found import FoundResource
 from cloud.google_api import GoogleApi, GoogleListError, connect, lookup
 from cloud.kinds import ACCOUNT, BUCKET, INSTANCE, NODE, QUEUED, SERVICE, by_name
 from cloud.search import resource_of
+from cloud.search_results import FoundResource
 from cloud.spending import account_of, spending
 from cloud.tpu_machine import TpuMachine, reported
 from contracts.answers import Absent, Present, Unknown
@@ -145,7 +152,7 @@ def _instance(api: GoogleApi, found: DeployedServer, stack: str) -> _Facts:
     declared = _declared(found)
     if document is None:
         return _after_run(CloudFacts(state=MISSING, has_ended=True, declared=declared), found), ()
-    instance = Instance(document)
+    instance = ListedInstance(document)
     stored = instance.serving_document
     facts = CloudFacts(
         machine=instance.name,
@@ -174,7 +181,7 @@ def _queued(api: GoogleApi, found: DeployedServer, stack: str) -> _Facts:
     declared = _declared(found)
     if document is None:
         return CloudFacts(state=MISSING, has_ended=True, declared=declared), ()
-    queued = QueuedResource(document)
+    queued = ListedQueuedResource(document)
     facts = CloudFacts(
         state=queued.state,
         has_ended=queued.state in DEAD,
@@ -187,7 +194,7 @@ def _queued(api: GoogleApi, found: DeployedServer, stack: str) -> _Facts:
     node = _read(api, NODE, [node_name]) if node_name else None
     if node is not None:
         owned.append(_owned(NODE, node, found.project, stack))
-        facts = _with_node(api, facts, Node(node), node_name)
+        facts = _with_node(api, facts, ListedNode(node), node_name)
     elif queued.state == ACTIVE:
         facts = replace(facts, has_ended=True, phase=f"node {MISSING}")
     return _after_run(facts, found), owned
@@ -202,7 +209,7 @@ def _after_run(facts: CloudFacts, found: DeployedServer) -> CloudFacts:
     return replace(facts, run_end="planned" if is_over else "early", planned_end=planned, deadline=None)
 
 
-def _with_node(api: GoogleApi, facts: CloudFacts, node: Node, name: str) -> CloudFacts:
+def _with_node(api: GoogleApi, facts: CloudFacts, node: ListedNode, name: str) -> CloudFacts:
     stored = node.serving_document
     facts = replace(facts, machine=name, deadline=node.ends, stored=document_hash(stored) if stored else None)
     if node.state != "READY":
@@ -270,6 +277,7 @@ def _owned(kind: str, document: Item, project: str, stack: str) -> FoundResource
 
 
 def _limits(limits: StackLimits) -> str:
+    """Return the limits in the labels as text; empty without limits."""
     each = [] if limits.max_age_s is None else [f"maxAge {duration(limits.max_age_s)}"]
     each += [] if limits.max_usd is None else [f"maxUsd {limits.max_usd}"]
     each += [] if limits.idle_after_s is None else [f"tpu.idleAfter {duration(limits.idle_after_s)}"]

@@ -61,7 +61,7 @@ class StatusRequest:
         return LONG_LIMIT_S if self.tunnel or self.refresh else ANSWER_LIMIT_S
 
 
-class _Answers(TypedDict, total=False):
+class _SourceAnswers(TypedDict, total=False):
     """Answers of the sources of a stack, by source. A source that did not respond has no entry."""
 
     google: CloudFacts
@@ -79,7 +79,7 @@ class _Known:
     locks: tuple[StackLock, ...]
     serves: DeployedServer | None
     not_asked: str | None = None
-    answers: _Answers = field(default_factory=_Answers)
+    answers: _SourceAnswers = field(default_factory=_SourceAnswers)
     unanswered: list[UnansweredSource] = field(default_factory=list[UnansweredSource])
 
 
@@ -119,9 +119,12 @@ def _known(state: StackState) -> _Known:
     return _Known(state=state, locks=stack_locks(state.stack) if deployed else (), serves=serving(state))
 
 
-def _sources(one: _Known, request: StatusRequest) -> Mapping[str, Callable[[], _Answers]]:
-    stack, outputs, found = one.state.stack, one.state.outputs, one.serves
-    queries: dict[str, Callable[[], _Answers]] = {}
+def _sources(one: _Known, request: StatusRequest) -> Mapping[str, Callable[[], _SourceAnswers]]:
+    """Return the queries for a stack by source."""
+    stack = one.state.stack
+    outputs = one.state.outputs
+    found = one.serves
+    queries: dict[str, Callable[[], _SourceAnswers]] = {}
     if found is not None:
         queries[GOOGLE] = lambda: {"google": _query_google(found, stack)}
         queries[BUCKETS] = lambda: {"lost": lost_buckets(one.state)}  # calls nothing without a bucket
@@ -148,7 +151,9 @@ def _query_refresh(stack: str) -> Sequence[str]:
 
 
 def _status(one: _Known, now: datetime) -> StackStatus:
-    outputs, found, answers = one.state.outputs, one.serves, one.answers
+    outputs = one.state.outputs
+    found = one.serves
+    answers = one.answers
     facts, refreshed = answers.get(GOOGLE), answers.get(REFRESH)
     # If the settings fix the traffic split, no revision waits for a rollout.
     rollout = outputs.rollout if outputs else None

@@ -28,7 +28,9 @@ def drift_of(cloud: CloudFacts | None, target: str | None) -> Sequence[str]:
     if cloud is None or cloud.has_ended:
         return ()
     kind = "document" if target == "tpu" else "revision"
-    declared, stored, running = cloud.declared, cloud.stored, cloud.running
+    declared = cloud.declared
+    stored = cloud.stored
+    running = cloud.running
     found: list[str] = []
     if declared and stored and declared != stored:
         found.append(f"The {kind} was changed outside Pulumi: {short(stored)} instead of {short(declared)}.")
@@ -41,7 +43,7 @@ def drift_of(cloud: CloudFacts | None, target: str | None) -> Sequence[str]:
 
 
 def document_that_serves(cloud: CloudFacts) -> str:
-    """Return the document that a TPU machine serves, as text; empty without a machine."""
+    """Return the document that a TPU VM serves, as text; empty without a machine."""
     if cloud.state != ACTIVE or cloud.has_ended or not cloud.phase:
         return ""
     if not cloud.running:
@@ -165,7 +167,8 @@ def judged_gateway(status: StackStatus, state: StackState, rows: Sequence[StackS
 
 def _moved(state: StackState, rows: Mapping[str, StackStatus]) -> Iterator[str]:
     for one in map(as_mapping, as_sequence(state.printed.get("backends"))):
-        stack, used = str(one.get("stack")), str(one.get("address") or "")
+        stack = str(one.get("stack"))
+        used = str(one.get("address") or "")
         now = rows[stack].address if stack in rows else used
         if now != used:
             uses = f"sends its requests to {used}" if used else "sends it no requests"

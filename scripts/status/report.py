@@ -9,7 +9,11 @@ from contracts.service_traffic import RolloutPhase
 
 SCHEMA_VERSION: Final = 2
 
-STATE, GOOGLE, BUCKETS, ENDPOINT, REFRESH = "state", "google", "buckets", "endpoint", "refresh"
+STATE = "state"
+GOOGLE = "google"
+BUCKETS = "buckets"
+ENDPOINT = "endpoint"
+REFRESH = "refresh"
 """Sources of the status."""
 ServingWord = Literal["deployed", "waiting", "ended", "no server", "not deployed", "unknown"]
 INCOMPLETE: Final = "incomplete"
@@ -27,7 +31,7 @@ class UnansweredSource:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CloudFacts:
-    """Facts from Google Cloud about the server. None: not reported."""
+    """Facts from Google Cloud about the server: a queued resource with its node, or a Cloud Run service. None: not reported."""
 
     state: str
     """State of the queued resource, or of the service: `READY`, `DEPLOYING`, `FAILED`; or `MISSING`."""
@@ -57,7 +61,7 @@ class CloudFacts:
     former: str | None = None
     """Hash of the previous document while the served one is on probation. Four exits restore it."""
     machine: str | None = None
-    """Full name of the TPU machine."""
+    """Full name of the TPU VM."""
     container: str | None = None
     """Access of the container to the machine: `confined`, or another mode and its reason."""
     since: str | None = None
@@ -76,7 +80,7 @@ class CloudFacts:
     limits: str = ""
     """Limits in the labels as text; empty without limits."""
     idle_since: str | None = None
-    """RFC 3339: since when the TPU machine has had no request."""
+    """RFC 3339: since when the TPU VM has had no request."""
     idle_unknown: str = ""
     """Reason why the idle time is unknown, as the end of a sentence; empty if it is known."""
     idle_after_s: int | None = None

@@ -6,10 +6,10 @@ from datetime import datetime
 from itertools import groupby
 from typing import Final
 
-from cloud.capacity import Node
-from cloud.found import FoundResource
+from cloud.capacity import ListedNode
 from cloud.kinds import GRANT, INSTANCE, KINDS, NODE, QUEUED, SERVICE, SUBNETWORK
 from cloud.prices import usd_per_hour, usd_so_far
+from cloud.search_results import FoundResource
 from cloud.simulated import is_simulated
 from cloud.spending import SERVING
 from planning.units import number_of
@@ -154,6 +154,6 @@ def _costs(found: Sequence[FoundResource], now: datetime) -> Iterator[str]:
 
 def _is_unpriced(item: FoundResource) -> bool:
     """Return whether a VM has no known price. A request has the price of its VM."""
-    if item.kind == NODE and Node(item.document).request:
+    if item.kind == NODE and ListedNode(item.document).request:
         return False
     return item.kind in {QUEUED, NODE, INSTANCE} and usd_per_hour(item) is None

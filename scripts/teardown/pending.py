@@ -13,11 +13,11 @@ from typing import Final
 
 from cloud.capacity import capacity_kind, capacity_names
 from cloud.clock import WaitClock
-from cloud.found import FoundResource
 from cloud.google_api import GoogleApi, GoogleListError, answer_of, lookup
 from cloud.grants import PolicyHolder, bindings_of, found_grant, members_of
 from cloud.kinds import BY_TYPE, Item, ResourceKind, by_name
 from cloud.search import resource_of
+from cloud.search_results import FoundResource
 from contracts.answers import Absent, Present, Unknown
 from contracts.errors import ScriptError
 from contracts.fields import as_mapping, as_sequence
@@ -49,7 +49,8 @@ def expected(state: StackState) -> Iterator[Expected]:
     """Yield the pending creations of the state."""
     for item in state.pending:
         inputs = as_mapping(item.get("inputs"))
-        type_, project = str(item.get("type")), str(inputs.get("project") or "")
+        type_ = str(item.get("type"))
+        project = str(inputs.get("project") or "")
         if type_ == CAPACITY_TYPE:
             zones = [*as_sequence(inputs.get("zones")), *filter(None, [inputs.get("zone")])]
             if zones and inputs.get("queuedResourceId"):
@@ -62,7 +63,10 @@ def expected(state: StackState) -> Iterator[Expected]:
 
 
 def started(api: GoogleApi, state: StackState) -> Iterator[FoundResource]:
-    """Yield the pending creations and grants of the state that exist. Raises ScriptError."""
+    """Yield the pending creations that exist, because a list may show them later than a GET, and the grants of the state.
+
+    Raises ScriptError if Google does not tell whether one exists.
+    """
     for item in expected(state):
         kind = item.kind
         for name in item.names:

@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Final
 
 from cloud.deletion import DeletedResource
-from cloud.found import FoundResource, Inventory
 from cloud.google_api import GoogleApi, GoogleListError
 from cloud.prices import usd_per_hour, usd_so_far
+from cloud.search_results import FoundResource, Inventory
 from cloud.simulated import is_simulated
 from contracts.errors import ScriptError
 from contracts.fields import as_mapping, as_sequence
@@ -153,7 +153,9 @@ class Receipt:
 
 def described(item: FoundResource, now: datetime) -> dict[str, object]:
     """Return a found resource as JSON, with list prices."""
-    age_s, rate, so_far = item.age_s(now), usd_per_hour(item), usd_so_far(item, now)
+    age_s = item.age_s(now)
+    rate = usd_per_hour(item)
+    so_far = usd_so_far(item, now)
     return {
         "kind": item.kind,
         "name": item.name,

@@ -14,11 +14,11 @@ from typing import Final
 
 from cloud.clock import GOOGLE_CLOCK, WaitClock
 from cloud.deletion import DeletedResource, delete_all
-from cloud.found import FoundResource, Inventory
 from cloud.google_api import GoogleApi, connect
 from cloud.kinds import BUCKET, order_of
 from cloud.search import Scope
 from cloud.search import search as search_cloud
+from cloud.search_results import FoundResource, Inventory
 from cloud.simulated import is_simulated
 from cloud.spending import StackSpending, spending
 from contracts.answers import Absent, Answer, Unknown
@@ -146,6 +146,7 @@ class Teardown:
         return self.searches[-1].answer_about(self.leaked)
 
     def _is_proven(self) -> bool:
+        """Return whether the last search read every list and found no resource to delete."""
         return isinstance(self.remaining(), Absent)
 
     def receipt(self) -> Receipt:
@@ -189,7 +190,10 @@ class Teardown:
         )
 
     def _apis(self) -> frozenset[str] | None:
-        """Return the APIs that the settings and states of the stacks use; None if a stack has neither."""
+        """Return the APIs that the settings and states of the stacks use; None if a stack has neither.
+
+        The settings count if the state is lost, and the state if the settings are unreadable.
+        """
         found: set[str] = set()
         for state in self.known.states:
             settings = self.known.settings.get(state.stack)
@@ -246,6 +250,7 @@ class Teardown:
         )
 
     def _confirm_more(self) -> None:
+        """Prompt for the resources that the first search did not find."""
         more = [item for item in self.leaked if item.name not in self.confirmed]
         self.confirmed |= {item.name for item in more}
         if more and not self.options.yes:
@@ -270,10 +275,12 @@ class Teardown:
         self.destroyed += max(0, len(state.resources) - len(after.resources)) if after.status == "read" else 0
 
     def _engine(self, stack: str, *arguments: str) -> None:
+        """Run the engine with its progress on stderr."""
         change = partial(runner.change, stack, *arguments, after_failure="Continuing with the search.")
         self._past_locks(stack, change)
 
     def _import(self, stack: str, deployment: StackDeployment) -> bool:
+        """Replace the state without a change in the cloud. Return whether it succeeded."""
         return self._past_locks(stack, partial(write_deployment, stack, deployment))
 
     def _past_locks(self, stack: str, work: Callable[[], None]) -> bool:
@@ -325,6 +332,7 @@ class Teardown:
         self.search()
 
     def _update_state(self, state: StackState) -> None:
+        """Remove deleted resources from the state. Report an unreadable state."""
         after = states.read(state.stack)
         answer = self.remaining()
         if isinstance(answer, Absent):
@@ -377,6 +385,7 @@ class Teardown:
             self.warnings.append(str(error))
 
     def _write_empty(self, stack: str, before: str, warning: str) -> None:
+        """Replace a state with an empty one and keep a copy."""
         try:
             copied = f" A copy is in {back_up(stack, before)}." if before else ""
         except OSError as error:

@@ -13,7 +13,7 @@ from typing import Final
 import pulumi
 from tenacity import retry, retry_if_exception, stop_after_attempt
 
-from cloud.capacity import QueuedResource, capacity_names
+from cloud.capacity import ListedQueuedResource, capacity_names
 from cloud.clock import GOOGLE_CLOCK
 from cloud.google_calls import GoogleCallError, call_now
 from cloud.guard import limit_keys, limits_line
@@ -245,7 +245,7 @@ class RunKeeper:
 
     def _queued(self, name: str) -> Seen | None:
         document = self._call("tpu", f"v2alpha1/{name}")
-        made = QueuedResource(document).node_name
+        made = ListedQueuedResource(document).node_name
         try:
             node = self._call("tpu", f"v2alpha1/{made}") if made else None
         except GoogleCallError as error:

@@ -9,7 +9,7 @@ from gcp_tpu_provider.properties import inputs, outputs, package_schema
 from gcp_tpu_provider.reference import reference
 from gcp_tpu_provider.transport import Pacing
 from tests.agreement.registry_pages import INDEX, INSTALLATION, LANGUAGES, samples
-from vm_agent.kept import AgentPacing
+from vm_agent.stored_state import AgentPacing
 
 DOCS = Path(__file__).parents[2] / "docs"
 PROPERTIES = (DOCS / "provider-gcp-tpu-properties.md").read_text()

@@ -18,7 +18,7 @@ from planning.question.features import served_features
 from planning.question.vllm_args import given_options, vllm_arguments
 from planning.speed.residuals import SMOKE_OUTPUT_TOKENS, SMOKE_PROMPT_TOKENS, smoke_figures
 from scripts.cli.access import ServerAccess
-from scripts.smoke.context import Check, CheckContext, SmokeTarget, stack_target
+from scripts.smoke.context import CheckContext, SmokeCheck, SmokeTarget, stack_target
 from scripts.smoke.results import Outcome, SmokeReport, judged
 from scripts.smoke.run import CHECKS, run_smoke
 from stacks.outputs import smoke_thresholds
@@ -57,7 +57,7 @@ def measured(values: dict[str, float]) -> Callable[[CheckContext], Awaitable[Out
     return run
 
 
-def checks_of(one: Served, monkeypatch: pytest.MonkeyPatch) -> tuple[Check, ...]:
+def checks_of(one: Served, monkeypatch: pytest.MonkeyPatch) -> tuple[SmokeCheck, ...]:
     alone, burst = (rates_of(one, users, monkeypatch) for users in (1, one.burst_requests))
     speeds = {
         "single stream": {"ttft_s": alone.ttft_s, "decode_tok_per_s": alone.decode_tok_per_s},

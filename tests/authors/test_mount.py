@@ -10,7 +10,7 @@ import requests
 
 from authors.real.gcsfuse_program import message_of
 from authors.real.mount_stacks import option_sets, stacks
-from authors.real.throttled_store import Network, store
+from authors.real.throttled_store import ConnectionLimits, store
 from localcloud.services.run_mount_options import rejection
 from planning.question.recommendation import FUSE_MODES
 
@@ -74,7 +74,7 @@ class TestThrottledStore:
         assert (proxy.reads.most, proxy.reads.now) == (READERS, 0)
 
     def test_a_connection_is_not_faster_than_its_network(self, cloud):
-        network = Network(first_byte_s=0.05, bytes_per_s=len(CONTENT) / 0.1)
+        network = ConnectionLimits(first_byte_s=0.05, bytes_per_s=len(CONTENT) / 0.1)
         with store(cloud, network=network) as proxy:
             began_s = time.monotonic()
             requests.get(f"{proxy.url}/storage/storage/v1/b/bucket/o/name?alt=media", timeout=30)

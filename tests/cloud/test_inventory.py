@@ -8,10 +8,10 @@ from tenacity import wait_none
 from cloud import google_api
 from cloud import search as searching
 from cloud.clock import WaitClock
-from cloud.found import Inventory
 from cloud.grants import PolicyHolder, grants_in, without
 from cloud.kinds import by_name
 from cloud.search import NO_SUCH_PLACE, NOT_ENABLED, Scope, search
+from cloud.search_results import Inventory
 from contracts.answers import Absent, Unknown
 from contracts.errors import ScriptError
 from localcloud.tests.google_bodies import google_answer, google_body

@@ -15,7 +15,7 @@ from gcp_tpu_provider.capacity import PROVISIONING_S
 from gcp_tpu_provider.desired_state import DesiredState
 from gcp_tpu_provider.transport import Pacing
 from localcloud.services import tpu_requests
-from localcloud.services.tpu_queue import Conditions, Queued, State, step
+from localcloud.services.tpu_queue import Conditions, Queued, QueuedResourceState, step
 from localcloud.world.scenario import TpuDurations
 
 DOCUMENT = ServingDocument(
@@ -88,7 +88,7 @@ def test_a_request_that_nobody_waits_for_any_more_ends_on_googles_side(declare):
     now = datetime(2026, 11, 20, tzinfo=UTC)
     _, until_s = tpu_requests.validity(request["queueingPolicy"], simulated_s=0, now=now)
     assert until_s == ARGS.wait_per_zone_s + PROVISIONING_S
-    waiting = Queued(state=State.WAITING, since_s=0, valid_until_s=until_s)
+    waiting = Queued(state=QueuedResourceState.WAITING, since_s=0, valid_until_s=until_s)
 
     def after(seconds):
         conditions = Conditions(
@@ -96,7 +96,7 @@ def test_a_request_that_nobody_waits_for_any_more_ends_on_googles_side(declare):
         )
         return step(waiting, conditions)[0].state
 
-    assert (after(until_s - 1), after(until_s)) == (State.WAITING, State.FAILED)
+    assert (after(until_s - 1), after(until_s)) == (QueuedResourceState.WAITING, QueuedResourceState.FAILED)
 
 
 def test_the_engine_waits_for_every_zone_to_use_all_its_time():

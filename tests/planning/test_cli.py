@@ -15,7 +15,7 @@ from planning.question.fields import question_fields, value_at
 from planning.question.types import Deployment
 from planning.settings.marks import Limit, Matching, OneOf
 from planning.speed.bands import BANDS
-from scripts.cli.options import Parser, add_options, read_options
+from scripts.cli.options import CommandParser, add_options, read_options
 from scripts.plan.__main__ import main
 from scripts.plan.question import CommandWording, Question, deployment_from
 
@@ -169,7 +169,7 @@ def example(path: str) -> object:
 
 
 def question(*arguments: str) -> Deployment:
-    command = Parser()
+    command = CommandParser()
     add_options(command, Question)
     words = ("--model", "google/gemma-4-E2B-it", "--accelerator", "v6e-1", *arguments)
     return deployment_from(read_options(Question, command.parse_args(words)))

@@ -14,7 +14,7 @@ from types import SimpleNamespace
 import pytest
 import yaml
 
-from tools.engine import ahead, model, release, setup
+from tools.engine import concurrent_build, model, release, setup
 from tools.engine.__main__ import main
 from tools.engine.model import LANGUAGE_EXEC, LANGUAGE_HOST, VERSION, EngineError, Source
 
@@ -115,13 +115,13 @@ def test_the_link_lets_the_engine_collect_less_garbage_unless_the_user_says_how_
 @pytest.mark.parametrize("found", ["nothing", "site", "path", Source.RELEASE, Source.BUILD])
 def test_the_engine_is_built_with_the_packages_only_if_it_will_be_built(bare, monkeypatch, found):
     asked, site = [], []
-    monkeypatch.setattr(ahead, "ensure", asked.append)
+    monkeypatch.setattr(concurrent_build, "ensure", asked.append)
     monkeypatch.setattr(release, "responds", lambda: site.append("asked") or found == "site")
     if found == "path":
         complete(bare / "bin")
     elif isinstance(found, Source):
         complete(setup._folder(found))
-    assert ahead.main([sys.executable, "-c", "import sys, time; time.sleep(1); sys.exit(3)"]) == 3
+    assert concurrent_build.main([sys.executable, "-c", "import sys, time; time.sleep(1); sys.exit(3)"]) == 3
     assert asked == ([[Source.BUILD]] if found == "nothing" else [])
     assert bool(site) is (found in {"nothing", "site"})
 

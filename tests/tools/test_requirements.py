@@ -64,7 +64,7 @@ def test_the_product_names_what_it_imports_and_the_agent_its_own_packages():
 
 
 def test_the_tests_and_the_authors_name_what_they_import():
-    own = (ROOT / "authors/oracle", ROOT / "authors/real/read_weights.py")  # they run in the oracle's environment
+    own = (ROOT / "authors/real_vllm", ROOT / "authors/real/read_weights.py")  # they run in vLLM's environment
     files = {
         path
         for room in ("authors", "tests")

@@ -19,14 +19,14 @@ LOCKED = sorted(
 )
 APART = [
     ROOT / "tools" / "installer.txt",
-    ROOT / "authors" / "oracle" / "requirements.txt",
+    ROOT / "authors" / "real_vllm" / "requirements.txt",
     ROOT / "tools" / "audit.txt",
     ROOT / "tools" / "site.txt",
     ROOT / "authors" / "release" / "backend.txt",
     ROOT / "tests" / "scripts" / "connect" / "clients.txt",
 ]
-"""Locks of environments that share nothing with the project's: installer, oracle, auditor, site, build backend, two clients."""
-OVERRIDES = ROOT / "authors" / "oracle" / "overrides.txt"
+"""Locks of environments that share nothing with the project's: installer, real vLLM, auditor, site, build backend, two clients."""
+OVERRIDES = ROOT / "authors" / "real_vllm" / "overrides.txt"
 PIN = re.compile(r"(?P<pin>[\w.-]+==[\w.!+-]+)(?: ; [^\\]+)? \\")
 HASH = re.compile(r"    --hash=sha256:(?P<hash>[0-9a-f]{64})(?: \\)?")
 WORKFLOWS = sorted((ROOT / ".github" / "workflows").glob("*.yml"))
@@ -65,7 +65,7 @@ def test_the_locks_apart_have_hashes_and_name_no_registry(path):
         assert pinned in hashes(APART[1])
 
 
-def test_every_lock_but_the_oracles_is_audited_each_night():
+def test_every_lock_but_that_of_the_real_vllm_is_audited_each_night():
     audited = re.search(r"^AUDITED = (.*)$", (ROOT / "Makefile").read_text(), re.MULTILINE)[1].split()
     assert {ROOT / name for name in audited} == {*LOCKED, *APART} - {APART[1]}
     assert "run: make audit" in (ROOT / ".github/workflows/nightly.yml").read_text()

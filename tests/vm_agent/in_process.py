@@ -4,12 +4,12 @@ import threading
 
 from contracts.rollout import RolloutLimits
 from tests.vm_agent.machine import IMAGE, Machine, document, eventually, free_port
-from vm_agent import kept as kept_module
+from vm_agent import stored_state
 from vm_agent.cloud import MetadataClient
 from vm_agent.follow import LatestDocument
-from vm_agent.kept import AgentPacing
 from vm_agent.publishing import PhasePublisher
 from vm_agent.serving import Agent
+from vm_agent.stored_state import AgentPacing
 
 OTHER_IMAGE = IMAGE.replace("a" * 64, "b" * 64)
 
@@ -40,7 +40,7 @@ class Serving:
         given = {"secretEnv": {}, "args": ["google/gemma-4-E2B-it", f"--port={self.port}", *arguments], **changes}
         text = document(self.port, **given)
         self.latest.set(text, limits.text() if limits else None)
-        return kept_module.document_hash(text)
+        return stored_state.document_hash(text)
 
     def sees(self, phase: str, asked: str, serving: str) -> None:
         """Wait until a reader sees this phase of the asked document, and this document as the one that serves."""

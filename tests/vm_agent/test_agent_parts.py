@@ -18,10 +18,10 @@ from vm_agent.base import ServingError, SupersededError
 from vm_agent.cloud import MetadataClient, read_secret
 from vm_agent.containers import pull_problem, remove_other_models
 from vm_agent.follow import LatestDocument
-from vm_agent.kept import AgentPacing
 from vm_agent.publishing import LogFollower, PhasePublisher
 from vm_agent.serving import Agent
 from vm_agent.shipping import LogShipper
+from vm_agent.stored_state import AgentPacing
 from vm_agent.weights import WeightsCopy
 
 

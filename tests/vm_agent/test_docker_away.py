@@ -14,7 +14,7 @@ from tests.vm_agent.in_process import Serving, calls, written
 from tests.vm_agent.machine import Machine, eventually
 from vm_agent import serving as serving_module
 from vm_agent.follow import LatestDocument
-from vm_agent.kept import AgentPacing, KeptState, Probation
+from vm_agent.stored_state import AgentPacing, Probation, StoredState
 
 REAL = AgentPacing()
 STEP_S = 0.002
@@ -104,7 +104,7 @@ def test_an_outage_is_waited_for_and_uses_up_nothing(
     serving: Serving, machine: Machine, clock: Clock, before: Callable[[Serving], None], away_s: float
 ):
     before(serving)
-    asked, former, starts = machine.guest().get("document-hash", ""), KeptState().back, KeptState().probation
+    asked, former, starts = machine.guest().get("document-hash", ""), StoredState().back, StoredState().probation
     ran = len(calls(machine, "run")) if former else 0
     outage = Outage(serving, machine, clock)
     if former:
@@ -119,7 +119,11 @@ def test_an_outage_is_waited_for_and_uses_up_nothing(
     assert len(calls(machine, "run")) == ran + 1
     assert {"failed", RETRYING, RESTORING} & set(written(machine, "phase")) == set()
     assert serving.agent.publisher.restarts == 0
-    assert (KeptState().back, KeptState().probation, KeptState().failed) == (former or KeptState().good, starts, None)
+    assert (StoredState().back, StoredState().probation, StoredState().failed) == (
+        former or StoredState().good,
+        starts,
+        None,
+    )
 
 
 def test_every_outage_is_waited_for_however_many_there_are(serving: Serving, machine: Machine, clock: Clock):
@@ -140,7 +144,7 @@ def test_a_server_that_ends_by_itself_after_an_outage_uses_up_its_starts(
     serving: Serving, machine: Machine, clock: Clock
 ):
     is_on_probation(serving)
-    asked, good = machine.guest()["document-hash"], serving.agent.kept.documents()[1].text_hash
+    asked, good = machine.guest()["document-hash"], serving.agent.stored.documents()[1].text_hash
     outage = Outage(serving, machine, clock)
     server_ends(serving, 0)
     serving.sees(WAITING_FOR_DOCKER, asked, "")
@@ -166,7 +170,7 @@ def test_a_server_that_outlives_its_daemon_serves_until_the_next_one_ends_it(
     serving: Serving, machine: Machine, clock: Clock
 ):
     is_on_probation(serving)
-    asked, starts = machine.guest()["document-hash"], KeptState().probation
+    asked, starts = machine.guest()["document-hash"], StoredState().probation
     outage = Outage(serving, machine, clock)
     eventually(lambda: serving.agent._docker_left, "the agent notices it")
     assert machine.guest()["phase"] == "ready"
@@ -180,20 +184,20 @@ def test_a_server_that_outlives_its_daemon_serves_until_the_next_one_ends_it(
     eventually(lambda: len(calls(machine, "run")) == 3, "it is started again")
     serving.sees("ready", asked, asked)
     assert {"failed", RETRYING} & set(written(machine, "phase")) == set()
-    assert KeptState().probation == starts
+    assert StoredState().probation == starts
 
 
 def test_a_daemon_that_starts_after_the_agent_excuses_no_document_that_took_the_machine_down(
     serving: Serving, machine: Machine, clock: Clock
 ):
     is_on_probation(serving)
-    bad, good = machine.guest()["document-hash"], serving.agent.kept.documents()[1].text_hash
+    bad, good = machine.guest()["document-hash"], serving.agent.stored.documents()[1].text_hash
     serving.let_go()
     server_ends(serving, 137)
-    kept = KeptState()
-    assert kept.probation is not None
-    kept.probation = Probation(kept.probation.ready, starts=1 + len(REAL.probation_delays_s))
-    kept.write()
+    state = StoredState()
+    assert state.probation is not None
+    state.probation = Probation(state.probation.ready, starts=1 + len(REAL.probation_delays_s))
+    state.write()
     outage, rebooted = Outage(serving, machine, clock), Serving(machine)
     rebooted.port = serving.port
     assert rebooted.ask("--max-num-seqs=4") == bad

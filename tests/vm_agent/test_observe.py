@@ -22,10 +22,10 @@ from tests.vm_agent.machine import Machine, eventually, free_port
 from vm_agent.cloud import MetadataClient
 from vm_agent.containers import run_command
 from vm_agent.follow import LatestDocument
-from vm_agent.kept import KeptState
 from vm_agent.observe import COLLECTOR_NAME, Observer
 from vm_agent.publishing import PhasePublisher
 from vm_agent.running_server import KnownSecrets, RunEnd, RunningServer
+from vm_agent.stored_state import StoredState
 
 KEY = "projects/p/secrets/gemma-x-api-key/versions/1"
 VALUE = "canary-key-0123456789"
@@ -48,7 +48,7 @@ def observer(machine: Machine):
     metadata, latest = MetadataClient(), LatestDocument()
     publisher = PhasePublisher(metadata)
     secrets = KnownSecrets(metadata, publisher)
-    run_end = RunEnd(latest, publisher, RunningServer(KeptState(), latest, secrets))
+    run_end = RunEnd(latest, publisher, RunningServer(StoredState(), latest, secrets))
     observer = Observer(metadata, publisher, run_end, secrets, port=free_port())
     yield observer
     observer.apply(99, None)

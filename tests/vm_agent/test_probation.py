@@ -9,7 +9,7 @@ import pytest
 from tests.vm_agent.in_process import OTHER_IMAGE, Serving, calls, written
 from tests.vm_agent.machine import Machine, eventually
 from vm_agent import containers
-from vm_agent.kept import KeptState, Probation
+from vm_agent.stored_state import Probation, StoredState
 
 NO_DELAYS = (0.02, 0.02, 0.02)
 VERSION = "projects/p/secrets/s/versions/{}"
@@ -53,7 +53,7 @@ def test_a_server_that_ends_four_times_after_it_was_ready_is_rolled_back(serving
     assert machine.guest()["detail"].endswith("It was ready before; this was start 4 of its probation.")
     assert sum("--max-num-seqs=4" in call for call in calls(machine, "run")) == 4
     assert calls(machine, "rmi") == [], "the former image stayed on the machine"
-    again = KeptState()
+    again = StoredState()
     assert (again.back, again.failed and again.failed.text_hash) == (again.good, bad)
 
 
@@ -65,11 +65,11 @@ def test_answers_end_the_probation_and_those_that_failed_do_not_count(serving: S
     seen = len(written(machine, "updated-at"))
     serving.agent.publisher.heartbeat_s = 0.0
     eventually(lambda: len(written(machine, "updated-at")) > seen + 3, "the agent has read the metrics")
-    assert (machine.guest()["former-hash"], KeptState().good) == (good, serving.agent.kept.good)
+    assert (machine.guest()["former-hash"], StoredState().good) == (good, serving.agent.stored.good)
     answered(machine, "stop=61", "length=39")
     eventually(lambda: machine.guest()["former-hash"] == "", "the probation is over")
-    assert serving.agent.kept.back == KeptState().good
-    assert serving.agent.kept.find(good) is None
+    assert serving.agent.stored.back == StoredState().good
+    assert serving.agent.stored.find(good) is None
     eventually(lambda: calls(machine, "rmi") != [], "the former image is gone")
 
 
@@ -95,11 +95,11 @@ def test_the_count_survives_the_machine_and_a_document_on_probation_that_takes_i
     serving.sees("ready", bad, bad)
     serving.latest.set(None)
     eventually(lambda: "waiting for the metadata key" in machine.guest()["detail"], "the agent lets go")
-    kept = KeptState()
-    assert kept.probation is not None
-    kept.probation = Probation(kept.probation.ready, starts=4)
-    kept.write()
-    serving.agent.kept.__init__()  # type: ignore[misc] # it reads the files, as that of an agent that starts again
+    state = StoredState()
+    assert state.probation is not None
+    state.probation = Probation(state.probation.ready, starts=4)
+    state.write()
+    serving.agent.stored.__init__()  # type: ignore[misc] # it reads the files, as that of an agent that starts again
     server_ends(serving)
     eventually(lambda: not (found := containers.container_state()) or not found.running, "the server has ended")
     machine.published.clear()

@@ -100,8 +100,8 @@ def test_a_document_that_was_given_up_is_tried_again(serving: Serving, machine: 
     serving.latest.set_restart(FIRST)
     eventually(lambda: len(calls(machine, "run")) == runs + 2, "it is tried again and rolled back again")
     serving.sees("failed", bad, good)
-    assert serving.agent.kept.failed is not None
-    assert serving.agent.kept.failed.limits == serving.latest.limits_name()
+    assert serving.agent.stored.failed is not None
+    assert serving.agent.stored.failed.limits == serving.latest.limits_name()
 
 
 def test_the_first_document_that_failed_is_tried_again(serving: Serving, machine: Machine):
@@ -121,7 +121,7 @@ def test_a_restart_on_request_does_not_count_against_a_document_on_probation(mac
     for number in range(4):
         serving.latest.set_restart(f"{FIRST}{number}")
         restarted(serving, machine, f"{FIRST}{number}", second)
-    probation = serving.agent.kept.probation
+    probation = serving.agent.stored.probation
     assert probation is not None
     assert probation.starts == 1
     serving.let_go()
@@ -196,7 +196,7 @@ class TestIdleTime:
 
     def test_reads_the_metrics_of_a_real_answer(self, serving: Serving, machine: Machine):
         serving.good()
-        served = serving.agent.kept.documents()[0].document
+        served = serving.agent.stored.documents()[0].document
         assert serving.agent.server.load(served) is None, "without the counter of finished requests nothing is known"
         (machine.root / "gemma-serving.exit.answered").write_text("stop=3 abort=1")
         (machine.root / "gemma-serving.exit.busy").write_text("2.0")

@@ -12,9 +12,8 @@ from contracts.rollout import RolloutLimits
 from contracts.serving_document import parse_document
 from tests.vm_agent.in_process import OTHER_IMAGE, Serving, calls, written
 from tests.vm_agent.machine import IMAGE, Machine, document, eventually, free_port
-from vm_agent import containers, path_guard
-from vm_agent import kept as kept_module
-from vm_agent.kept import Assignment, FailedChange, GoodDocument, KeptState
+from vm_agent import containers, path_guard, stored_state
+from vm_agent.stored_state import Assignment, FailedChange, GoodDocument, StoredState
 from vm_agent.weights import remove_copy
 
 KEY = "sk-of-the-stack-0123456789"
@@ -54,7 +53,7 @@ def test_a_good_change_has_one_pause_and_becomes_the_last_good_one(serving: Serv
     second = serving.ask("--max-num-seqs=4")
     serving.sees("ready", second, second)
     assert machine.guest()["pause-ended-at"] > machine.guest()["pause-began-at"]
-    assert KeptState(machine.root / "state").good == serving.agent.kept.good
+    assert StoredState(machine.root / "state").good == serving.agent.stored.good
     serving.sees("failed", serving.ask("--no-such-flag"), second)
 
 
@@ -210,7 +209,7 @@ class TestRoomOnTheDisk:
         serving.good()
         other = serving.ask(image=OTHER_IMAGE)
         serving.sees("ready", other, other)
-        eventually(lambda: KeptState().fetched == {OTHER_IMAGE: "image"}, "the older image is gone")
+        eventually(lambda: StoredState().fetched == {OTHER_IMAGE: "image"}, "the older image is gone")
         assert calls(machine, "rmi") == [["rmi", IMAGE]]
 
     def test_an_image_that_failed_leaves_with_the_next_change(self, serving: Serving, machine: Machine):
@@ -219,7 +218,7 @@ class TestRoomOnTheDisk:
         assert calls(machine, "rmi") == []
         other = serving.ask("--max-num-seqs=4")
         serving.sees("ready", other, other)
-        eventually(lambda: KeptState().fetched == {IMAGE: "image"}, "the image that failed is gone")
+        eventually(lambda: StoredState().fetched == {IMAGE: "image"}, "the image that failed is gone")
         assert calls(machine, "rmi") == [["rmi", OTHER_IMAGE]]
 
     def test_weights_leave_when_others_are_good_and_strangers_stay(
@@ -336,52 +335,52 @@ class TestTheAgentEnds:
         assert len(calls(machine, "logs")) == read
 
 
-class TestKeptState:
+class TestStoredState:
     good, failed = GoodDocument(document(8000), IMAGE), FailedChange("abc", "def", "why")
 
     def test_it_is_read_again(self, tmp_path: Path):
-        kept = KeptState(tmp_path / "state")
-        kept.keep_ready(self.good)
-        kept.keep_failed(self.failed)
-        kept.pause_began_at = "2026-01-01T00:00:00.000Z"
-        kept.write()
-        again = KeptState(tmp_path / "state")
+        state = StoredState(tmp_path / "state")
+        state.keep_ready(self.good)
+        state.keep_failed(self.failed)
+        state.pause_began_at = "2026-01-01T00:00:00.000Z"
+        state.write()
+        again = StoredState(tmp_path / "state")
         assert (again.good, again.failed, again.pause_began_at) == (self.good, self.failed, "2026-01-01T00:00:00.000Z")
         again.keep_ready(self.good)
         again.pause_began_at = ""
         again.write()
-        last = KeptState(tmp_path / "state")
+        last = StoredState(tmp_path / "state")
         assert (last.failed, last.pause_began_at) == (None, "")
 
     def test_a_full_disk_leaves_the_older_file_whole_and_memory_knows_the_newer_one(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
     ):
-        kept = KeptState(tmp_path, retry_s=0.0)
-        kept.keep_ready(self.good)
+        state = StoredState(tmp_path, retry_s=0.0)
+        state.keep_ready(self.good)
         newer = GoodDocument(document(8000), IMAGE, "40")
 
         def full(_descriptor: int) -> None:
             raise OSError(errno.ENOSPC, "No space left on device")
 
         with monkeypatch.context() as patched:
-            patched.setattr(kept_module.os, "fsync", full)
-            kept.keep_ready(newer)
+            patched.setattr(stored_state.os, "fsync", full)
+            state.keep_ready(newer)
         assert "No space left on device" in capsys.readouterr().err
-        assert kept.good == newer
-        assert KeptState(tmp_path).good == self.good
+        assert state.good == newer
+        assert StoredState(tmp_path).good == self.good
         assert [path.name for path in tmp_path.iterdir()] == ["state.json"], "no half-written file is left"
-        kept.write()
-        assert KeptState(tmp_path).good == newer
+        state.write()
+        assert StoredState(tmp_path).good == newer
 
-    @pytest.mark.parametrize("text", ["", "[]", "{", '{"text": "{}"}'])
+    @pytest.mark.parametrize("text", ["", "[]", "{", "null"])
     def test_a_damaged_file_counts_as_absent_is_told_once_and_replaced(
         self, tmp_path: Path, capsys: pytest.CaptureFixture[str], text: str
     ):
         (tmp_path / "state.json").write_text(text)
-        kept = KeptState(tmp_path)
-        assert kept.good is None
+        state = StoredState(tmp_path)
+        assert state.good is None
         for _ in range(3):
-            kept.write()
+            state.write()
         assert capsys.readouterr().err.count("cannot be read") == 1
         assert json.loads((tmp_path / "state.json").read_text())["good"] is None
 
@@ -393,19 +392,19 @@ class TestKeptState:
         def note(descriptor: int) -> None:
             synced.append(Path(f"/proc/self/fd/{descriptor}").readlink().name)
 
-        monkeypatch.setattr(kept_module.os, "fsync", note)
-        KeptState(tmp_path / "state").keep_failed(self.failed)
+        monkeypatch.setattr(stored_state.os, "fsync", note)
+        StoredState(tmp_path / "state").keep_failed(self.failed)
         assert synced == [".state.json.part", "state"]
 
     def test_starts_count_for_one_document_with_one_set_of_limits(self, tmp_path: Path):
-        KeptState(tmp_path).keep_ready(self.good)
+        StoredState(tmp_path).keep_ready(self.good)
         tried, other = (Assignment(1, text_hash, parse_document(document(8000)), "") for text_hash in ("abc", "def"))
-        KeptState(tmp_path).keep_start(tried, "one")
-        KeptState(tmp_path).keep_start(tried, "one")
-        kept = KeptState(tmp_path)
-        assert [kept.starts(*of) for of in ((tried, "one"), (tried, "two"), (other, "one"))] == [2, 0, 0]
-        kept.forget_trial()
-        assert KeptState(tmp_path).starts(tried, "one") == 0
+        StoredState(tmp_path).keep_start(tried, "one")
+        StoredState(tmp_path).keep_start(tried, "one")
+        state = StoredState(tmp_path)
+        assert [state.starts(*of) for of in ((tried, "one"), (tried, "two"), (other, "one"))] == [2, 0, 0]
+        state.forget_trial()
+        assert StoredState(tmp_path).starts(tried, "one") == 0
 
     def test_a_full_disk_does_not_stop_a_roll_back(self, machine: Machine):
         (machine.root / "state").write_text("a file where the folder should be")

@@ -7,7 +7,7 @@ import pytest
 from tests.vm_agent.docker import REGISTRY_FAULT
 from tests.vm_agent.in_process import Serving, calls
 from tests.vm_agent.machine import IMAGE, Machine, eventually
-from vm_agent.kept import KeptState
+from vm_agent.stored_state import StoredState
 
 OLD, NEW = (f"projects/p/secrets/api-key/versions/{number}" for number in (1, 2))
 
@@ -51,9 +51,9 @@ def test_the_way_back_has_the_new_key(serving: Serving, machine: Machine, broken
     serving.sees("failed", bad, before)
     assert keys(machine)[0] == "old-key-0123456789"
     assert set(keys(machine)[1:]) == {"new-key-0123456789"}
-    kept = KeptState(machine.root / "state").back
-    assert kept is not None
-    assert kept.document.secret_environment == {"VLLM_API_KEY": NEW}, "the next agent knows it too"
+    served = StoredState(machine.root / "state").back
+    assert served is not None
+    assert served.document.secret_environment == {"VLLM_API_KEY": NEW}, "the next agent knows it too"
     if "args" not in broken:
         assert f"The previous document serves with the new API key, {NEW}." in machine.guest()["detail"]
 

@@ -16,7 +16,7 @@ from tests.vm_agent.in_process import Serving, calls, written
 from tests.vm_agent.machine import IMAGE, Machine, document, eventually
 from tests.vm_agent.test_confinement import runs
 from vm_agent.containers import refused_by_registry, server_error, waiting_phase
-from vm_agent.kept import AgentPacing
+from vm_agent.stored_state import AgentPacing
 
 HUB, REGISTRY, STORAGE = "waiting for the hub", "waiting for the registry", "waiting for storage"
 URL = "https://huggingface.co/google/gemma-4-E2B-it/resolve/main/config.json"

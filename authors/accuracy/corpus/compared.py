@@ -4,7 +4,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Final
 
-from authors.accuracy.corpus.measured import Boot, Figure, subject_of
+from authors.accuracy.corpus.measured import Boot, LoggedFigure, subject_of
 from planning.planner import plan_of
 from planning.question.types import Plan
 
@@ -17,7 +17,7 @@ class ComparedFigure:
     """A measured figure of a boot and its prediction."""
 
     boot: Boot
-    figure: Figure
+    figure: LoggedFigure
     predicted: float
 
     @property

@@ -65,24 +65,36 @@ class FigureKind:
 
 
 KINDS: Final[Mapping[str, FigureKind]] = {
-    "checkpoint": FigureKind("checkpoint", WEIGHTS, lambda s: s.memory.checkpoint_gib),
-    "weights": FigureKind("weights per device", WEIGHTS, lambda s: s.memory.weights_gib),
-    "host_load_peak": FigureKind("host memory while loading", WEIGHTS, lambda s: s.memory.load_peak_host_gib),
-    "load_peak": FigureKind("device memory while loading", WEIGHTS, lambda s: s.memory.load_peak_device_gib),
-    "kv": FigureKind("KV cache per device", KV, lambda s: s.memory.kv_gib),
-    "kv_tokens": FigureKind("KV tokens", KV, lambda s: s.memory.kv_tokens),
-    "kv_blocks": FigureKind("KV blocks", KV, lambda s: s.memory.kv_blocks),
-    "kv_tokens_per_gib": FigureKind("KV tokens per GiB", KV, lambda s: s.memory.kv_tokens / s.memory.kv_gib),
-    "kv_concurrency": FigureKind("KV, longest requests", KV, lambda s: s.memory.max_concurrency),
-    "kv_request": FigureKind("KV of one request", KV, lambda s: s.memory.kv_request_gib),
-    "load": FigureKind("loading", STARTUP, lambda s: s.startup.load_s),
-    "compile": FigureKind("compile and warm-up", STARTUP, lambda s: s.startup.compile_s),
-    "startup": FigureKind("start-up, total", STARTUP, lambda s: s.startup.total_s),
-    "restart": FigureKind("start-up, image pulled", STARTUP, lambda s: s.startup.total_s - constant("VM_IMAGE_PULL_S")),
-    "warm_restart": FigureKind("restart, compile cache kept", STARTUP, lambda s: s.startup.restart_s),
-    "decode": FigureKind("decoding, one request", DECODE, lambda s: s.throughput.decode_tok_per_s),
-    "decode_16": FigureKind("decoding, 16 requests", SATURATION, lambda s: s.throughput.saturated_tok_per_s),
-    "decode_64": FigureKind("decoding, 64 requests", SATURATION, lambda s: s.throughput.saturated_tok_per_s),
+    "checkpoint": FigureKind("checkpoint", WEIGHTS, lambda planned: planned.memory.checkpoint_gib),
+    "weights": FigureKind("weights per device", WEIGHTS, lambda planned: planned.memory.weights_gib),
+    "host_load_peak": FigureKind(
+        "host memory while loading", WEIGHTS, lambda planned: planned.memory.load_peak_host_gib
+    ),
+    "load_peak": FigureKind(
+        "device memory while loading", WEIGHTS, lambda planned: planned.memory.load_peak_device_gib
+    ),
+    "kv": FigureKind("KV cache per device", KV, lambda planned: planned.memory.kv_gib),
+    "kv_tokens": FigureKind("KV tokens", KV, lambda planned: planned.memory.kv_tokens),
+    "kv_blocks": FigureKind("KV blocks", KV, lambda planned: planned.memory.kv_blocks),
+    "kv_tokens_per_gib": FigureKind(
+        "KV tokens per GiB", KV, lambda planned: planned.memory.kv_tokens / planned.memory.kv_gib
+    ),
+    "kv_concurrency": FigureKind("KV, longest requests", KV, lambda planned: planned.memory.max_concurrency),
+    "kv_request": FigureKind("KV of one request", KV, lambda planned: planned.memory.kv_request_gib),
+    "load": FigureKind("loading", STARTUP, lambda planned: planned.startup.load_s),
+    "compile": FigureKind("compile and warm-up", STARTUP, lambda planned: planned.startup.compile_s),
+    "startup": FigureKind("start-up, total", STARTUP, lambda planned: planned.startup.total_s),
+    "restart": FigureKind(
+        "start-up, image pulled", STARTUP, lambda planned: planned.startup.total_s - constant("VM_IMAGE_PULL_S")
+    ),
+    "warm_restart": FigureKind("restart, compile cache kept", STARTUP, lambda planned: planned.startup.restart_s),
+    "decode": FigureKind("decoding, one request", DECODE, lambda planned: planned.throughput.decode_tok_per_s),
+    "decode_16": FigureKind(
+        "decoding, 16 requests", SATURATION, lambda planned: planned.throughput.saturated_tok_per_s
+    ),
+    "decode_64": FigureKind(
+        "decoding, 64 requests", SATURATION, lambda planned: planned.throughput.saturated_tok_per_s
+    ),
 }
 """Figures allowed in the corpus, by key."""
 
@@ -101,7 +113,7 @@ class ReportSource:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Figure:
+class LoggedFigure:
     """One figure as it was logged."""
 
     key: str
@@ -132,7 +144,7 @@ class Boot:
     message: str = ""
     image: str = ""
     path: str = ""
-    figures: tuple[Figure, ...] = ()
+    figures: tuple[LoggedFigure, ...] = ()
     padding_gap: int | None = None
     usable_gib: float | None = None
     spare_gib: float | None = None
@@ -158,7 +170,7 @@ class ReadConstant:
     """A constant of `planning/data/overheads.py`, and the figures that it was derived from: "BOOT KIND" in the file."""
 
     name: str
-    read_off: tuple[tuple[Boot, Figure], ...]
+    read_off: tuple[tuple[Boot, LoggedFigure], ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -215,7 +227,8 @@ def parse_named(texts: Mapping[str, str]) -> Measurements:
                 raise MeasurementError(f"{name}: {kind}.{'.'.join(map(str, first['loc']))}: {first['msg']}.") from None
             except (ConversionError, PlanningError, MeasurementError, TypeError, KeyError) as error:
                 raise MeasurementError(f"{name}: {kind}.{key}: {error}.") from None
-    boots, constants = (tuple(known[kind].values()) for kind in ("boots", "constants"))
+    boots = tuple(known["boots"].values())
+    constants = tuple(known["constants"].values())
     return Measurements(known["sources"], known["deployments"], boots, constants)
 
 
@@ -271,8 +284,12 @@ def _merged(base: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, An
 def _deployment(table: Mapping[str, Any]) -> Deployment:
     """Return a deployment. A model or device outside the catalog is described in its table."""
     fields: dict[str, Any] = {"accelerator": "", **table}
-    model, config, device = (fields.pop(name, None) for name in ("architecture", "config", "device"))
-    version, run, tpu = (fields.pop(name, None) for name in ("image_version", "cloud_run", "tpu"))
+    model = fields.pop("architecture", None)
+    config = fields.pop("config", None)
+    device = fields.pop("device", None)
+    version = fields.pop("image_version", None)
+    run = fields.pop("cloud_run", None)
+    tpu = fields.pop("tpu", None)
     for block, kind in (("vllm", VllmOptions), ("workload", Workload)):
         kind(**fields.get(block, {}))  # raises TypeError for an unknown key, which `convert` ignores in dataclasses
     found = convert(fields, Deployment)

@@ -235,7 +235,8 @@ class ComputeApi:
         if not isinstance(wanted, dict):
             return wanted
         ours = cast("dict[str, str]", wanted)
-        old, new = (_labels(raw) if what == "labels" else _metadata(raw) for raw in (before, after))
+        old = _labels(before) if what == "labels" else _metadata(before)
+        new = _labels(after) if what == "labels" else _metadata(after)
         kept = {key: new[key] for key in new if old.get(key) == ours.get(key)}
         return kept | {key: ours[key] for key in ours if old.get(key) != ours[key]}
 
@@ -298,7 +299,8 @@ def _operation(raw: Mapping[str, Any], name: str) -> LongRunningOperation:
 
 
 def _request(raw: Mapping[str, Any], name: str) -> QueuedResourceInfo:
-    scheduling, status = object_of(raw, "scheduling"), text_of(raw, "status") or "PROVISIONING"
+    scheduling = object_of(raw, "scheduling")
+    status = text_of(raw, "status") or "PROVISIONING"
     run_s = text_of(object_of(scheduling, "maxRunDuration"), "seconds")
     return QueuedResourceInfo(
         name=name,
@@ -316,7 +318,10 @@ def _request(raw: Mapping[str, Any], name: str) -> QueuedResourceInfo:
 
 def _config(raw: Mapping[str, Any]) -> Mapping[str, Any]:
     """Return the request in terms of the Cloud TPU API, with the declared labels and metadata and the owner label."""
-    labels, metadata, note, interface = _labels(raw), _metadata(raw), _note(raw), _interface(raw)
+    labels = _labels(raw)
+    metadata = _metadata(raw)
+    note = _note(raw)
+    interface = _interface(raw)
     account = next(iter(objects_of(raw, "serviceAccounts")), None)
     size_gb = next((text_of(disk, "diskSizeGb") for disk in objects_of(raw, "disks") if disk.get("boot")), "")
     machine = text_of(raw, "machineType").rpartition("/")[2]

@@ -1,6 +1,6 @@
 """Compute Engine request for an instance with a TPU (Instance of compute.v1), built from checked inputs.
 
-Fields follow Google's discovery document `compute.v1`, revision 20261106, and Compute Engine's pages "Create a Flex-start VM" and "TPU machines".
+Fields follow Google's discovery document `compute.v1`, revision 20261106, and Compute Engine's pages "Create a Flex-start VM" and "TPU VMs".
 """
 
 import json
@@ -48,7 +48,9 @@ def instance_body(
     inputs: Mapping[str, Any], zone: str, *, identifier: str, labels: Mapping[str, str], owner_labels: Mapping[str, str]
 ) -> dict[str, Any]:
     """Return the request body for a zone. `labels` are the program's."""
-    project, model, image = str(inputs["project"]), str(inputs["provisioningModel"]), str(inputs["runtimeVersion"])
+    project = str(inputs["project"])
+    model = str(inputs["provisioningModel"])
+    image = str(inputs["runtimeVersion"])
     metadata = cast("dict[str, str]", inputs.get("metadata") or {})
     items = {**metadata, REQUEST_KEY: request_note(image, labels, metadata)}
     account = cast("dict[str, Any]", inputs.get("serviceAccount") or {"email": "default"})

@@ -59,7 +59,7 @@ class DesiredState:
 
     @property
     def api(self) -> str:
-        """Google API that provides the capacity: `cloud-tpu` or `compute-engine`."""
+        """Google API that provides the capacity: `cloud-tpu` or `compute-engine`. A state of an earlier version does not have it."""
         return str(self.inputs.get("api") or CLOUD_TPU)
 
     @property

@@ -203,14 +203,18 @@ def _upcoming_s(state: "tenacity.RetryCallState", pacing: Pacing) -> float:
 
 def google_error(status: int, text: str, retry_after: str | None = None, project: str = "") -> GoogleError:
     """Return the error in Google's response. A body in another format becomes the message, truncated."""
-    code, message, reason = http.client.responses.get(status, ""), text[:300].strip(), ""
+    code = http.client.responses.get(status, "")
+    message = text[:300].strip()
+    reason = ""
     metadata: dict[str, str] = {}
     try:
         error = json.loads(text)["error"]
-        code, message = str(error.get("status") or code), str(error.get("message") or message)
+        code = str(error.get("status") or code)
+        message = str(error.get("message") or message)
         for detail in error.get("details", []):
             if not reason and detail.get("reason"):
-                reason, metadata = str(detail["reason"]), dict(detail.get("metadata") or {})
+                reason = str(detail["reason"])
+                metadata = dict(detail.get("metadata") or {})
         reason = reason or str(next((item.get("reason") or "" for item in error.get("errors") or ()), ""))
     except (ValueError, KeyError, TypeError, AttributeError):
         pass

@@ -201,47 +201,65 @@ def _refreshed(inputs: Mapping[str, Any], node: NodeInfo | None) -> wire.Propert
 
 
 def _imported(found: QueuedResourceInfo, node: NodeInfo | None) -> wire.Properties:
-    """Return inputs that describe the resource."""
+    """Return inputs that describe the resource. An input that Google does not report is absent."""
+    inputs: wire.Properties = {
+        **_imported_capacity(found),
+        **_imported_network(found.config, node),
+        **_imported_machine(found.config, node),
+    }
+    return {key: value for key, value in inputs.items() if value is not None and key in known_inputs()}
+
+
+def _imported_capacity(found: QueuedResourceInfo) -> wire.Properties:
+    """Return the inputs of the request for capacity: names, accelerator, provisioning model and durations."""
     request = found.nodes[0] if found.nodes else None
-    config = found.config
-    network = cast("Mapping[str, Any]", config.get("networkConfig") or {})
-    account = cast("Mapping[str, Any]", config.get("serviceAccount") or {})
-    modes = {google: ours for ours, google in DISK_MODES.items()}
-    boot_disk_gb = int(cast("Mapping[str, str]", config.get("bootDiskConfig") or {}).get("diskSizeGb") or 0)
-    disks = cast("list[Mapping[str, str]]", config.get("dataDisks") or [])
-    labels: dict[str, str] = dict(node.labels if node else config.get("labels") or {})
-    tags: list[str] = list(node.tags if node else config.get("tags") or [])
-    metadata: dict[str, str] = dict(node.metadata if node else config.get("metadata") or {})
     match = FULL_NAME.fullmatch(found.name)
     project, zone, identifier = match.groups() if match else ("", found.zone, "")
-    inputs: wire.Properties = {
+    own_names = {google: ours for ours, google in PROVISIONING_MODELS.items()}
+    return {
         "api": COMPUTE_ENGINE if is_instance(found.name) else None,
         "project": project,
         "zone": zone,
         "queuedResourceId": identifier,
         "nodeId": request.node_id if request else None,
-        "acceleratorType": config.get("acceleratorType"),
-        "runtimeVersion": config.get("runtimeVersion"),
-        "provisioningModel": {google: ours for ours, google in PROVISIONING_MODELS.items()}.get(
-            found.provisioning_model, "standard"
-        ),
+        "acceleratorType": found.config.get("acceleratorType"),
+        "runtimeVersion": found.config.get("runtimeVersion"),
+        "provisioningModel": own_names.get(found.provisioning_model, "standard"),
         "reservationName": found.reservation_name or None,
         "maxRunDurationS": found.max_run_duration_s,
         "validUntilDurationS": found.valid_until_duration_s,
-        "bootDiskSizeGb": boot_disk_gb if boot_disk_gb > MIN_BOOT_DISK_GB else None,  # Google may report its default
+    }
+
+
+def _imported_network(config: Mapping[str, Any], node: NodeInfo | None) -> wire.Properties:
+    """Return the inputs of the node's network and service account."""
+    network = cast("Mapping[str, Any]", config.get("networkConfig") or {})
+    account = cast("Mapping[str, Any]", config.get("serviceAccount") or {})
+    tags: list[str] = list(node.tags if node else config.get("tags") or [])
+    has_account = bool(account.get("email"))
+    return {
         "network": network.get("network"),
         "subnetwork": network.get("subnetwork"),
         "enableExternalIps": node.enable_external_ips if node else bool(network.get("enableExternalIps")),
-        "serviceAccount": {"email": account["email"], "scopes": account.get("scope") or []}
-        if account.get("email")
-        else None,
+        "serviceAccount": {"email": account["email"], "scopes": account.get("scope") or []} if has_account else None,
+        "tags": tags or None,
+    }
+
+
+def _imported_machine(config: Mapping[str, Any], node: NodeInfo | None) -> wire.Properties:
+    """Return the inputs of the node's disks, labels, metadata and description."""
+    modes = {google: ours for ours, google in DISK_MODES.items()}
+    boot_disk_gb = int(cast("Mapping[str, str]", config.get("bootDiskConfig") or {}).get("diskSizeGb") or 0)
+    disks = cast("list[Mapping[str, str]]", config.get("dataDisks") or [])
+    data_disks = [
+        {"sourceDisk": disk["sourceDisk"], "mode": modes.get(disk.get("mode", ""), "read-write")} for disk in disks
+    ]
+    labels: dict[str, str] = dict(node.labels if node else config.get("labels") or {})
+    metadata: dict[str, str] = dict(node.metadata if node else config.get("metadata") or {})
+    return {
+        "bootDiskSizeGb": boot_disk_gb if boot_disk_gb > MIN_BOOT_DISK_GB else None,  # Google may report its default
         "description": (node.description if node else config.get("description")) or None,
         "labels": {key: value for key, value in labels.items() if key not in owner_labels(labels)} or None,
-        "tags": tags or None,
         "metadata": metadata or None,
-        "dataDisks": [
-            {"sourceDisk": disk["sourceDisk"], "mode": modes.get(disk.get("mode", ""), "read-write")} for disk in disks
-        ]
-        or None,
+        "dataDisks": data_disks or None,
     }
-    return {key: value for key, value in inputs.items() if value is not None and key in known_inputs()}

@@ -53,7 +53,8 @@ def python_module() -> str:
         for name, item in resource["properties"].items()
         if name not in inputs or name in resource["required"]
     }
-    taken, given = ({name for item in each.values() for name in _references(item)} for each in (inputs, kept))
+    taken = {name for item in inputs.values() for name in _references(item)}
+    given = {name for item in kept.values() for name in _references(item)}
     parts = [HEADER]
     for token, kind in types.items():
         name = token.rpartition(":")[2]

@@ -151,7 +151,8 @@ async def drain(operation: ResourceOperation) -> None:
 
     Does nothing for a machine that does not get its deadline. A failure only interrupts requests.
     """
-    check, name = operation.desired.ready_check, str(operation.owned_record().observed.get("nodeName") or "")
+    check = operation.desired.ready_check
+    name = str(operation.owned_record().observed.get("nodeName") or "")
     if check is None or not check.deadline_key or not name:
         return
     try:
@@ -189,7 +190,8 @@ def _other_serves(report: GuestReport) -> bool:
 def _pause(report: GuestReport) -> str:
     """Return how long requests failed, for the last progress line. Empty if the machine does not report it."""
     try:
-        began, ended = (datetime.fromisoformat(text) for text in (report.pause_began_at, report.pause_ended_at))
+        began = datetime.fromisoformat(report.pause_began_at)
+        ended = datetime.fromisoformat(report.pause_ended_at)
     except ValueError:
         return ""
     return f", requests failed for {readable((ended - began).total_seconds())}"

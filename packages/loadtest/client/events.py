@@ -166,7 +166,9 @@ def parse_event(payload: bytes | str) -> Delta:
         reasoning = _text(parts, "reasoning") or _text(parts, "reasoning_content")
         tool_call = bool(parts.get("tool_calls"))
     else:
-        text, reasoning, tool_call = _text(choice, "text"), "", False
+        text = _text(choice, "text")
+        reasoning = ""
+        tool_call = False
     return Delta(
         text=text,
         reasoning=reasoning,

@@ -429,7 +429,10 @@ class _TokenForm:
 
         Everything but a complete event of this form, alone in its chunk, is left to the parser.
         """
-        before, after, times_s, payloads = self._before, self._after, current.times_s, current.payloads
+        before = self._before
+        after = self._after
+        times_s = current.times_s
+        payloads = current.payloads
         length = len(data)
         try:
             while begin < length:

@@ -106,7 +106,7 @@ def arrival_count(rate_per_s: float, requests: int | None, duration_s: float | N
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Request:
+class _ReadyRequest:
     """A request that is ready to be sent."""
 
     data: bytes
@@ -173,7 +173,7 @@ class LoadGenerator:
         self._tls = ssl.create_default_context() if self._origin.tls else None
         self._idle: list[WireConnection] = []
         self._active: set[WireConnection] = set()
-        self._ready: dict[int, _Request] = {}
+        self._ready: dict[int, _ReadyRequest] = {}
         self._records: list[RequestRecord] = []
         self._start_s = 0.0
         self._failures_in_a_row = 0
@@ -271,7 +271,7 @@ class LoadGenerator:
                 return
             yield index
 
-    def _request(self, number: int, asked: PlannedRequest) -> "_Request":
+    def _request(self, number: int, asked: PlannedRequest) -> "_ReadyRequest":
         """Return a request. `number` is its index, or its session's."""
         share = self._share
         body: dict[str, Any] = dict(share.body)
@@ -288,7 +288,7 @@ class LoadGenerator:
         if asked.ends_by_itself:
             body.pop("ignore_eos", None)
         data = request_bytes(self._head, json.dumps(body, separators=(",", ":")).encode())
-        return _Request(data=data, asked_tokens=0 if asked.ends_by_itself else body["max_tokens"])
+        return _ReadyRequest(data=data, asked_tokens=0 if asked.ends_by_itself else body["max_tokens"])
 
     async def _connect(self) -> WireConnection:
         origin, proxy = self._origin, self._share.proxy
@@ -407,7 +407,7 @@ class LoadGenerator:
         self,
         index: int,
         intended_s: float | None,
-        request: "_Request | None" = None,
+        request: "_ReadyRequest | None" = None,
         texts: list[str] | None = None,
     ) -> RequestRecord:
         """Send one request and wait for its end. Every request yields exactly one record. `texts` receives the response text."""

@@ -12,7 +12,7 @@ Result = Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Mark:
+class ChartMark:
     """A point of a line."""
 
     x: float
@@ -31,7 +31,7 @@ class Series:
     """A line of a chart."""
 
     name: str
-    marks: tuple[Mark, ...]
+    marks: tuple[ChartMark, ...]
     look: Literal["marked", "plain"] = "marked"
     """Style: a line with marks, or only a line. Each mark has its tooltip in both."""
     is_dashed: bool = False

@@ -7,7 +7,7 @@ from typing import Any, Final, Literal, TypeVar
 
 from loadtest.client.json_values import as_mapping
 from loadtest.measure import point_text, shape_text
-from loadtest.reports.chart_model import LimitLine, LineChart, Mark, Result, Series
+from loadtest.reports.chart_model import ChartMark, LimitLine, LineChart, Result, Series
 
 Key = TypeVar("Key", float, tuple[int, int])
 Shape = tuple[int, int]
@@ -159,35 +159,39 @@ def _view(plot: Plot, result: Result) -> Mapping[str, float]:
 
 def _measured(plot: Plot, group: Sequence[Result], name: str, field: str) -> Series:
     """Return one line: at each load the mean of its repeats, with the lowest and the highest as its spread."""
-    marks: list[Mark] = []
+    marks: list[ChartMark] = []
     for level, repeats in grouped(group, level_of).items():
         views = [_view(plot, result) for result in repeats if result["completed"]]
         values = [view[field] for view in views if field in view]
         if not values:
             continue
         x = fmean(view[plot.x] for view in views) if plot.x else level
-        y, many = fmean(values), len(values) > 1
+        y = fmean(values)
+        many = len(values) > 1
         said = f" (mean of {len(values)} repeats, {min(values):,.4g} to {max(values):,.4g})" if many else ""
         at = f" at {x:,.4g} tok/s" if plot.x else ""
         what = f"{name} " if len(plot.lines) > 1 else ""
         valid = all(bool(result["valid"]) for result in repeats)
         label = f"{point_text(repeats[0]['point'] | {'repeat': 0})}: {what}{y:,.4g} {plot.unit}{at}{said}{'' if valid else ', not valid'}"
-        spread, tag = (min(values), max(values)) if many else None, f"{level:g}" if plot.x else ""
-        marks.append(Mark(x=x, y=y, label=label, valid=valid, spread=spread, tag=tag))
+        spread = (min(values), max(values)) if many else None
+        tag = f"{level:g}" if plot.x else ""
+        marks.append(ChartMark(x=x, y=y, label=label, valid=valid, spread=spread, tag=tag))
     return Series(name=name, marks=tuple(marks))
 
 
 def _planned(plot: Plot, group: Sequence[Result], name: str, *, like: str) -> Series:
     """Return the forecast at the measured loads, with its band as spread. Empty without one."""
-    marks: list[Mark] = []
+    marks: list[ChartMark] = []
     for level, (result, *_) in grouped(group, level_of).items():
         band = _figures(as_mapping(result.get("forecast")).get(plot.planned))
         if band:
-            low, typical, high = (band[end] for end in ("low", "typical", "high"))
+            low = band["low"]
+            typical = band["typical"]
+            high = band["high"]
             mean = " mean" if plot.planned.startswith("mean") else ""
             said = f"planned{mean} {typical:,.4g} {plot.unit} ({low:,.4g} to {high:,.4g})"
             label = f"{point_text(result['point'] | {'repeat': 0})}: {said}"
-            marks.append(Mark(x=level, y=typical, label=label, spread=(low, high)))
+            marks.append(ChartMark(x=level, y=typical, label=label, spread=(low, high)))
     like = like if len(plot.lines) == 1 else ""
     return Series(name=name, marks=tuple(marks), look="plain", is_dashed=True, like=like)
 

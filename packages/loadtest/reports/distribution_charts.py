@@ -6,7 +6,7 @@ from typing import Any, Final
 
 from loadtest.client.json_values import as_mapping
 from loadtest.measure import load_name, percentile, shape_text
-from loadtest.reports.chart_model import LineChart, Mark, Result, Series
+from loadtest.reports.chart_model import ChartMark, LineChart, Result, Series
 from loadtest.reports.charts import grouped, is_wide, level_of, limit_lines, shape_of, shapes_of
 
 KEYS: Final = ("ttft", "tpot", "e2e")
@@ -74,7 +74,7 @@ def _line(key: str, group: Sequence[Result]) -> Series:
     valid = all(bool(result["valid"]) for result in group)
     name = load_name(group[0]["point"]) + ("" if valid else " (not valid)")
     marks = (
-        Mark(x=value, y=share, label=f"{name}: {share:g}% within {value:,.4g} ms", valid=valid)
+        ChartMark(x=value, y=share, label=f"{name}: {share:g}% within {value:,.4g} ms", valid=valid)
         for share, value in _pairs(key, group)
     )
     return Series(name=name, marks=tuple(marks), look="plain", is_dashed=not valid)

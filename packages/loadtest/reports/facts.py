@@ -98,7 +98,8 @@ def _notices(run: Mapping[str, Any], results: Sequence[Result]) -> Iterator[Noti
         which = "NO point is valid" if len(invalid) == len(results) else f"{len(invalid)} of {len(results)} points"
         reasons = tuple(invalid_notes(results, most))
         yield Notice(f"NOT VALID: {which}. Do not use their metrics.", reasons, alarming=True)
-    failed, done = (sum(result[name] for result in results) for name in ("failed", "completed"))
+    failed = sum(result["failed"] for result in results)
+    done = sum(result["completed"] for result in results)
     if failed:
         text = f"{failed_text(failed / (failed + done))} of the requests failed: {failed:,} of {failed + done:,}"
         alarming = any(has_too_many_failures(result, most) for result in results)

@@ -4,7 +4,7 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from typing import Final, TypeAlias
 
-from loadtest.compare import CANNOT_TELL, Comparison, basis_note, missing_note, verdict_counts
+from loadtest.compare import CANNOT_TELL, SweepComparison, basis_note, missing_note, verdict_counts
 from loadtest.overview import SweepRow, WorkloadTable
 from loadtest.reports.chart_model import NOTHING
 from loadtest.reports.pages import page
@@ -47,10 +47,8 @@ COLUMNS: Final[tuple[tuple[str, Text], ...]] = (
 def _notices(tables: Sequence[WorkloadTable]) -> Iterator[str]:
     """Yield notes before the tables: invalid sweeps, simulated servers, and rows that nothing compares with."""
     rows = [row for table in tables for row in table.rows]
-    bad, simulated = (
-        ", ".join(dict.fromkeys(row.folder for row in found))
-        for found in ((row for row in rows if not row.valid), (row for row in rows if row.simulated))
-    )
+    bad = ", ".join(dict.fromkeys(row.folder for row in rows if not row.valid))
+    simulated = ", ".join(dict.fromkeys(row.folder for row in rows if row.simulated))
     if bad:
         yield f"**NOT VALID: {bad}. Do not use their metrics.**"
     if simulated:
@@ -74,7 +72,7 @@ def _percent(ratio: float) -> str:
     return f"{ratio - 1:+.1%}" if 0 < ratio < math.inf else "?"
 
 
-def comparison_markdown(comparison: Comparison) -> str:
+def comparison_markdown(comparison: SweepComparison) -> str:
     """Return Markdown for a pull request."""
     worse, rest = verdict_counts(comparison)
     return page(

@@ -6,7 +6,7 @@ from typing import Any
 
 from loadtest.client.json_values import as_mapping
 from loadtest.errors import SweepError
-from loadtest.reports.chart_model import ChartGroup, Result
+from loadtest.reports.chart_model import ChartGroup, LineChart, Result
 from loadtest.reports.charts import charts_over_load
 from loadtest.reports.distribution_charts import distributions
 from loadtest.reports.facts import sweep_facts
@@ -46,14 +46,22 @@ def report_charts(run: Mapping[str, Any], results: Sequence[Result]) -> list[Cha
     slo = as_mapping(run.get("slo"))
     found = {mode: [r for r in results if r["point"]["mode"] == mode] for mode in ("closed", "open")}
     modes = sorted(found.items(), key=lambda mode: not any(result["valid"] for result in mode[1]))
-    over_load = [charts_over_load(group, mode, run) for mode, group in modes]
-    led = sum(any(result["valid"] for result in group) for _, group in modes) or len(modes)
-    further = [chart for first, _ in over_load[led:] for chart in first]
-    shapes = [charts for mode, group in modes for charts in distributions(group, mode, slo)]
+    valid_modes = sum(any(result["valid"] for result in group) for _, group in modes) or len(modes)
+    main: list[LineChart] = []
+    without_valid_point: list[LineChart] = []
+    of_other_shapes: list[LineChart] = []
+    shapes: list[Sequence[LineChart]] = []
+    for number, (mode, group) in enumerate(modes):
+        first, others = charts_over_load(group, mode, run)
+        (main if number < valid_modes else without_valid_point).extend(first)
+        of_other_shapes.extend(others)
+        shapes.extend(distributions(group, mode, slo))
+    first_shape = shapes[0] if shapes else ()
+    other_shapes = [chart for charts in shapes[1:] for chart in charts]
     groups = (
-        ("Charts", [chart for first, _ in over_load[:led] for chart in first], False),
-        ("Charts of the other shapes", [*further, *(chart for _, more in over_load for chart in more)], True),
-        ("Distributions", [chart for charts in shapes[:1] for chart in charts], False),
-        ("Distributions of the other shapes", [chart for charts in shapes[1:] for chart in charts], True),
+        ChartGroup(title="Charts", charts=tuple(main), folded=False),
+        ChartGroup(title="Charts of the other shapes", charts=(*without_valid_point, *of_other_shapes), folded=True),
+        ChartGroup(title="Distributions", charts=tuple(first_shape), folded=False),
+        ChartGroup(title="Distributions of the other shapes", charts=tuple(other_shapes), folded=True),
     )
-    return [ChartGroup(title=title, charts=tuple(charts), folded=folded) for title, charts, folded in groups if charts]
+    return [group for group in groups if group.charts]

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 from html import escape
 from typing import Final
 
-from loadtest.reports.chart_model import LimitLine, LineChart, Mark, Series
+from loadtest.reports.chart_model import ChartMark, LimitLine, LineChart, Series
 from loadtest.reports.svg_axes import DrawnAxis, Labels, Place, log_ticks, nice_ticks, number
 
 WIDTH: Final = 440
@@ -100,7 +100,8 @@ def _axes(chart: LineChart) -> tuple[DrawnAxis, DrawnAxis]:
         x_ticks = sorted({mark.x for mark in marks})
     else:
         x_ticks = _ticks([mark.x for mark in sure], [*limits["x"], *(mark.x for mark in marks)], log=x_log, zoom=True)
-    y_sure, y_all = ([y for mark in found for y in (mark.y, *(mark.spread or ()))] for found in (sure, marks))
+    y_sure = [y for mark in sure for y in (mark.y, *(mark.spread or ()))]
+    y_all = [y for mark in marks for y in (mark.y, *(mark.spread or ()))]
     y_ticks = _ticks(y_sure, [*limits["y"], *y_all], log=chart.log_y)
     return (
         DrawnAxis(low=x_ticks[0], high=x_ticks[-1], start=PLOT_LEFT, end=PLOT_RIGHT, ticks=x_ticks, log=x_log),
@@ -147,10 +148,11 @@ def _limit(limit: LimitLine, at: float, labels: Labels) -> tuple[str, str]:
     return f'<line class="limit" {ends}>{_titled(limit.text)}</line>', text
 
 
-def _mark(mark: Mark, line: Series, x: float, y: float, y_axis: DrawnAxis) -> Iterator[str]:
+def _mark(mark: ChartMark, line: Series, x: float, y: float, y_axis: DrawnAxis) -> Iterator[str]:
     """Return a mark with its error bar and its tooltip. A mark of a plain line is invisible, but has its tooltip."""
     if mark.spread is not None:
-        top, bottom = (y_axis.at(value) for value in reversed(mark.spread))
+        low, high = mark.spread
+        top, bottom = y_axis.at(high), y_axis.at(low)
         bar = f"M{x},{top}V{bottom}M{x - CAP:.1f},{top}h{2 * CAP}M{x - CAP:.1f},{bottom}h{2 * CAP}"
         yield f'<path class="error{" dashed" if line.is_dashed else ""}" d="{bar}"/>'
     css = "" if line.look == "plain" else ' class="mark"' if mark.valid else ' class="mark hollow"'

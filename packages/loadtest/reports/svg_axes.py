@@ -40,7 +40,8 @@ def log_ticks(low: float, high: float) -> list[float]:
     first, last = math.floor(math.log10(low)), math.ceil(math.log10(high))
     factors = (1,) if last - first >= FEW_POWERS else (1, 2, 5)
     ticks = [factor * 10.0**power for power in range(first, last + 1) for factor in factors]
-    below, above = [tick for tick in ticks if tick < low], [tick for tick in ticks if tick > high]
+    below = [tick for tick in ticks if tick < low]
+    above = [tick for tick in ticks if tick > high]
     return [*below[-1:], *(tick for tick in ticks if low <= tick <= high), *above[:1]]
 
 
@@ -57,9 +58,9 @@ class DrawnAxis:
 
     def at(self, value: float) -> float:
         """Return the position of a value, at most at the ends of the axis."""
-        low, high, found = (
-            math.log(end) if self.log else end for end in (self.low, self.high, min(self.high, max(self.low, value)))
-        )
+        scale = math.log if self.log else float
+        low, high = scale(self.low), scale(self.high)
+        found = scale(min(self.high, max(self.low, value)))
         share = (found - low) / (high - low) if high > low else 0.5
         return round(self.start + share * (self.end - self.start), 1)
 

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from loadtest.reports import svg
-from loadtest.reports.chart_model import LimitLine, LineChart, Mark, Series
+from loadtest.reports.chart_model import ChartMark, LimitLine, LineChart, Series
 from loadtest.reports.report import report_charts
 from loadtest.reports.svg import chart_svg, off_scale
 from loadtest.tests.test_report_page import SLO, measured, planted
@@ -116,7 +116,7 @@ def test_no_text_is_on_another_nothing_is_cut_and_every_mark_has_its_value(subte
 
 @given(st.lists(st.tuples(st.floats(1e-3, 1e6), st.floats(0, 1e9)), min_size=1, max_size=40), st.booleans())
 def test_any_values_are_drawn_without_a_fault(pairs, wide):
-    marks = tuple(Mark(x=x, y=y + wide, label=f"{x}", tag=f"{x:g}") for x, y in dict(pairs).items())
+    marks = tuple(ChartMark(x=x, y=y + wide, label=f"{x}", tag=f"{x:g}") for x, y in dict(pairs).items())
     limits = tuple(LimitLine(axis="y", value=mark.y, text=f"limit {mark.y:,.4g} ms") for mark in marks[:2])
     series = (Series(name="s", marks=marks),)
     chart = LineChart(key="k", title="t", x_label="x", y_label="y", series=series, log_y=wide, limits=limits)

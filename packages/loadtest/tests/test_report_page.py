@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from loadtest.measure import load_figures, percentile
 from loadtest.records import RequestRecord
 from loadtest.reports import facts, pages
-from loadtest.reports.chart_model import LimitLine, LineChart, Mark, Series
+from loadtest.reports.chart_model import ChartMark, LimitLine, LineChart, Series
 from loadtest.reports.distribution_charts import MOST_LINES, chosen, distributions
 from loadtest.reports.pages import terms
 from loadtest.reports.report import report_charts, write_reports
@@ -63,7 +63,7 @@ def test_the_report_has_one_line_for_a_reason_that_many_points_share(tmp_path):
 
 
 def line_chart(limits, log_y=False):
-    marks = tuple(Mark(x=x, y=y, label="m") for x, y in ((1, 50.0), (8, 100.0)))
+    marks = tuple(ChartMark(x=x, y=y, label="m") for x, y in ((1, 50.0), (8, 100.0)))
     return LineChart(
         key="k",
         title="t",

@@ -5,7 +5,7 @@ from itertools import pairwise
 
 import pytest
 
-from loadtest.command_line import Parser, add_options, read_options
+from loadtest.command_line import OptionParser, add_options, read_options
 from loadtest.errors import SweepError
 from loadtest.generator.load import arrival_count, arrivals
 from loadtest.generator.pool import workers_for
@@ -16,7 +16,7 @@ from loadtest.traffic.prompts import POOL, PromptMaker, Recipe, calibrate, fit_r
 
 
 def read(*words):
-    parser = Parser()
+    parser = OptionParser()
     add_options(parser, LoadTestOptions)
     return read_options(LoadTestOptions, parser.parse_args(words))
 

@@ -12,7 +12,7 @@ from loadtest.measure import Objective
 from loadtest.proof import OTHER_CLIENTS
 from loadtest.reports.facts import sweep_facts
 from loadtest.reports.report import write_reports
-from loadtest.settings import Band
+from loadtest.settings import ForecastBand
 from loadtest.store import read_run
 from loadtest.tests.model_pool import ModelPool, ModelServer
 from loadtest.tests.test_reports import folder, result, scored
@@ -128,10 +128,10 @@ class Plan:
     """A forecast of 100 tokens per second and user, and of 6 users within the limits."""
 
     def level(self, _traffic, _point, _objective, *, whole):
-        return Band(low=5.0, typical=6.0, high=7.0) if whole else None
+        return ForecastBand(low=5.0, typical=6.0, high=7.0) if whole else None
 
     def figures(self, _traffic, point):
-        rate = Band(low=80.0 * point.level, typical=100.0 * point.level, high=120.0 * point.level)
+        rate = ForecastBand(low=80.0 * point.level, typical=100.0 * point.level, high=120.0 * point.level)
         return {"output_throughput": rate} if point.concurrency else {}
 
     def why_none(self, _traffic):

@@ -102,7 +102,9 @@ def _elements(path: Path, file: IO[bytes]) -> Iterator[tuple[int, bytes]]:
                 raise SweepError(f"{path} is not a JSON array: {error.args[0]} after byte {base + position}.") from None
             more = file.read(BLOCK).decode("latin-1")
             ended = not more
-            base, text, position = base + position, text[position:] + more, 0
+            base = base + position
+            text = text[position:] + more
+            position = 0
             continue
         yield base + position, text[position:end].encode("latin-1")
         position = end

@@ -184,9 +184,12 @@ def _loads(sweep: Sweep, input_tokens: int, output_tokens: int) -> list[Point]:
             traffic=sweep.traffic.name,
         )
         for level in sorted(set(sweep.concurrency)):
-            most, least = (count * sweep.traffic.turns for count in default_requests(level))
-            by_waves = {"requests": most, "least_requests": least} if sweep.by_waves and sweep.requests is None else {}
-            points.append(replace(shape, level=level, **by_waves))
+            point = replace(shape, level=level)
+            if sweep.by_waves and sweep.requests is None:
+                most, least = default_requests(level)
+                turns = sweep.traffic.turns
+                point = replace(point, requests=most * turns, least_requests=least * turns)
+            points.append(point)
         has_end = sweep.duration_s is not None or sweep.requests is not None
         open_loop = replace(shape, mode="open", duration_s=sweep.duration_s if has_end else ENOUGH_S)
         points += [replace(open_loop, level=rate) for rate in sorted(set(sweep.request_rate))]

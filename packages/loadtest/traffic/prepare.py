@@ -109,7 +109,9 @@ async def prepare_traffic(
 
 
 def _length_notes(prepared: PreparedTraffic) -> Sequence[str]:
-    traffic, sweep, limit = prepared.traffic, prepared.sweep, prepared.limit
+    traffic = prepared.traffic
+    sweep = prepared.sweep
+    limit = prepared.limit
     if limit is None:
         return ()
     notes: list[str] = []

@@ -89,8 +89,11 @@ def _weights_bytes(repository: Repository) -> int:
 def _adapter_bytes(repository: Repository) -> int:
     """Return the size of an adapter of every projection of the language model, in bf16."""
     text = architecture(repository.size)["text"]
-    hidden, inner, layers = (int(text[key]) for key in ("hidden_size", "intermediate_size", "num_hidden_layers"))
-    query, key = (int(text[name]) * 256 for name in ("num_attention_heads", "num_key_value_heads"))
+    hidden = int(text["hidden_size"])
+    inner = int(text["intermediate_size"])
+    layers = int(text["num_hidden_layers"])
+    query = int(text["num_attention_heads"]) * 256
+    key = int(text["num_key_value_heads"]) * 256
     widths = 2 * (hidden + query) + 2 * (hidden + key) + 3 * (hidden + inner)
     return layers * widths * repository.adapter_rank * 2
 

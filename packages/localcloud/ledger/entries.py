@@ -30,11 +30,11 @@ class LedgerError(Exception):
     """A file of the ledger is invalid. The message is one sentence with the file's name."""
 
 
-class _Entry(BaseModel):
+class _LedgerModel(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", populate_by_name=True)
 
 
-class Answer(_Entry):
+class AssumedAnswer(_LedgerModel):
     """The answer that Google is assumed to return to the request in an entry's `try`; `localcloud try` compares it."""
 
     status: Annotated[int, Field(ge=200, lt=600)]
@@ -45,7 +45,7 @@ class Answer(_Entry):
     """True if the answer comes from the operation that the request starts."""
 
 
-class Assumption(_Entry):
+class Assumption(_LedgerModel):
     """One assumption of the local cloud about Google."""
 
     id: Annotated[str, Field(pattern=r"^[a-z0-9]+(-[a-z0-9]+)*$")]
@@ -64,7 +64,7 @@ class Assumption(_Entry):
     """The test that fails if the local cloud stops doing so: `FILE::[CLASS::]FUNCTION` or with `[PARAMETERS` at the end. Empty for kind `lenient`."""
     how_to_try: Annotated[str, Field(alias="try", min_length=1)]
     """The command that shows it on a real project. With `answer`, a sequence of `api`, `curl` and `sleep` commands."""
-    answer: Answer | None = None
+    answer: AssumedAnswer | None = None
     """The assumed answer to the last of these commands. None: it must be tried manually."""
     cost_usd: Annotated[float, Field(ge=0)]
     """Cost of trying it, in USD at list prices."""
@@ -92,7 +92,7 @@ def why_by_hand(entry: Assumption) -> str:
     return "steps other than requests"
 
 
-class NotModelled(_Entry):
+class NotModelled(_LedgerModel):
     """Sentences of the discovery documents that the local cloud does not enforce, for one reason."""
 
     id: Annotated[str, Field(pattern=r"^[a-z0-9]+(-[a-z0-9]+)*$")]
@@ -104,7 +104,7 @@ class NotModelled(_Entry):
     """Single sentences, verbatim."""
 
 
-class Ledger(_Entry):
+class Ledger(_LedgerModel):
     """All entries, by file name and then in the order of the file."""
 
     assumptions: Annotated[tuple[Assumption, ...], Field(validation_alias="assumption")] = ()

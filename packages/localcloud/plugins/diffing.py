@@ -65,13 +65,13 @@ class Difference:
 
 def compare(fields: PropertySpecs, state: Mapping[str, Value], news: Mapping[str, Value]) -> Details:
     """Compare a state with the current inputs."""
-    comparison = _Comparison()
+    comparison = _ValueComparison()
     comparison.objects(fields, state, news, (), replaces=False)
     return comparison.details
 
 
 @dataclass(slots=True)
-class _Comparison:
+class _ValueComparison:
     """Compares values and collects the changes. `replaces`: a change of the value replaces the resource."""
 
     details: Details = field(default_factory=dict[Path, Detail])
@@ -114,7 +114,8 @@ class _Comparison:
                 self.values(spec, old.get(name), new.get(name), (*path, name), replaces=replaces)
                 continue
             before = spec.zero if old.get(name) is None else old[name]
-            goes, comes = before != "", spec.computed or new.get(name) not in (None, spec.zero)
+            goes = before != ""
+            comes = spec.computed or new.get(name) not in (None, spec.zero)
             if goes or comes:
                 change = DiffKind.UPDATE if goes and comes else DiffKind.ADD if comes else DiffKind.DELETE
                 self.details[*path, name] = Detail(change=change, replaces=replaces)

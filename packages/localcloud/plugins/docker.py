@@ -21,7 +21,7 @@ from localcloud.plugins.checking import DEFAULTS_KEY, CheckReply, Failure, Namin
 from localcloud.plugins.diffing import Detail, Difference, DiffKind
 from localcloud.plugins.facts import described
 from localcloud.plugins.inputs import secret_paths
-from localcloud.plugins.lifecycle import Created, ReadReply
+from localcloud.plugins.lifecycle import CreatedResource, ReadReply
 from localcloud.plugins.rest import PluginError, RestTransport, TransportReply, bearer
 from localcloud.plugins.values import Path, Properties, Value, has_unknown, is_object, text_of
 
@@ -155,28 +155,28 @@ class DockerSession:
         """Return the new inputs, or the unchanged state if nothing changes."""
         return news if self.diff(type_name, state, news).details else state
 
-    async def create(self, type_name: str, inputs: Properties, *, limit_s: float) -> Created:
+    async def create(self, type_name: str, inputs: Properties, *, limit_s: float) -> CreatedResource:
         """Compute the digest and push the image."""
         del limit_s
         _require_image(type_name)
         digest, name = manifest_digest(_build(inputs)), text_of(inputs, "imageName")
         if inputs.get("skipPush") is not True:
             await self.pusher.push(name, digest)
-        return Created(id=name, state=_image_state(inputs, digest))
+        return CreatedResource(id=name, state=_image_state(inputs, digest))
 
     async def read(self, type_name: str, resource_id: str, inputs: Properties, state: Properties) -> ReadReply | None:
         """Return the state unchanged, as the real provider does."""
         if not inputs:
             raise PluginError(f"{type_name} {resource_id!r} cannot be imported")
-        return ReadReply(created=Created(id=resource_id, state=state), inputs=inputs)
+        return ReadReply(created=CreatedResource(id=resource_id, state=state), inputs=inputs)
 
     async def update(
         self, type_name: str, resource_id: str, state: Properties, news: Properties, *, limit_s: float
-    ) -> Created:
+    ) -> CreatedResource:
         """Build again."""
         del state
         created = await self.create(type_name, news, limit_s=limit_s)
-        return Created(id=resource_id, state=created.state)
+        return CreatedResource(id=resource_id, state=created.state)
 
     async def delete(self, type_name: str, resource_id: str, state: Properties, *, limit_s: float) -> None:
         """Leave the image, as the real provider does."""
@@ -302,25 +302,25 @@ def _content(file: File) -> bytes:
 
 
 @dataclass(frozen=True, slots=True)
-class _Rule:
+class _IgnoreRule:
     """One line of a `.dockerignore`."""
 
     pattern: re.Pattern[str]
     keeps: bool
 
 
-def _rules(context: File) -> list[_Rule]:
+def _rules(context: File) -> list[_IgnoreRule]:
     file = context / ".dockerignore"
     if not file.is_file():
         return []
     lines = [line.strip() for line in file.read_text(encoding="utf-8").splitlines()]
-    rules: list[_Rule] = []
+    rules: list[_IgnoreRule] = []
     for line in lines:
         if not line or line.startswith("#"):
             continue
         keeps = line.startswith("!")
         pattern = PurePosixPath(line.removeprefix("!").strip().strip("/")).as_posix()
-        rules.append(_Rule(re.compile(_translate(pattern)), keeps))
+        rules.append(_IgnoreRule(re.compile(_translate(pattern)), keeps))
     return rules
 
 
@@ -340,7 +340,7 @@ def _translate(pattern: str) -> str:
     return rf"^{expression}(?:/.*)?$"
 
 
-def _is_ignored(path: str, rules: list[_Rule]) -> bool:
+def _is_ignored(path: str, rules: list[_IgnoreRule]) -> bool:
     ignored = False
     for rule in rules:
         if rule.pattern.match(path):
@@ -348,7 +348,7 @@ def _is_ignored(path: str, rules: list[_Rule]) -> bool:
     return ignored
 
 
-def _files(context: File, rules: list[_Rule]) -> Iterator[str]:
+def _files(context: File, rules: list[_IgnoreRule]) -> Iterator[str]:
     """Return the paths of the context's files, relative to it. Ignored folders are skipped unless a rule includes files again."""
     may_return = any(rule.keeps for rule in rules)
     for folder, folders, names in os.walk(context):

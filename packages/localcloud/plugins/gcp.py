@@ -11,7 +11,7 @@ from localcloud.plugins.checking import DEFAULTS_KEY, CheckReply, Failure, Namin
 from localcloud.plugins.diffing import Difference, compare
 from localcloud.plugins.inputs import from_state, predicted, refreshed, secret_paths, with_kept_defaults
 from localcloud.plugins.lifecycle import (
-    Created,
+    CreatedResource,
     Locks,
     OperationContext,
     PluginSettings,
@@ -146,7 +146,7 @@ class GcpSession:
                 after[name] = UNKNOWN
         return {**after, **labels.predict(entry.fields, self.context.settings, news, state)}
 
-    async def create(self, type_name: str, inputs: Properties, *, limit_s: float) -> Created:
+    async def create(self, type_name: str, inputs: Properties, *, limit_s: float) -> CreatedResource:
         """Create a resource."""
         return await resource_type(type_name).lifecycle.create(self.context.limited(limit_s), _bare(inputs))
 
@@ -160,11 +160,13 @@ class GcpSession:
             drifted = self.diff(type_name, created.state, inputs).changed
             return ReadReply(created=created, inputs=refreshed(entry.fields, inputs, created.state, drifted))
         imported = with_kept_defaults(entry.fields, created.state)
-        return ReadReply(created=Created(id=created.id, state=imported), inputs=from_state(entry.fields, imported))
+        return ReadReply(
+            created=CreatedResource(id=created.id, state=imported), inputs=from_state(entry.fields, imported)
+        )
 
     async def update(
         self, type_name: str, resource_id: str, state: Properties, news: Properties, *, limit_s: float
-    ) -> Created:
+    ) -> CreatedResource:
         """Send exactly the changes that `diff` finds."""
         changed = self.diff(type_name, state, news).changed
         wanted = UpdateRequest(id=resource_id, state=state, inputs=_bare(news), changed=changed)

@@ -66,7 +66,7 @@ class OperationContext:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Created:
+class CreatedResource:
     """An existing resource: its id and its state."""
 
     id: str
@@ -77,26 +77,26 @@ class Created:
 class ReadReply:
     """The result of a read: the resource, and the inputs that produce it."""
 
-    created: Created
+    created: CreatedResource
     inputs: Properties
 
 
 class PartlyDoneError(PluginError):
     """The resource exists, but its creation or update failed. Id and state must not be lost."""
 
-    def __init__(self, created: Created, reason: str) -> None:
+    def __init__(self, created: CreatedResource, reason: str) -> None:
         super().__init__(reason)
         self.created = created
 
 
-async def settled(resource_id: str, inputs: Properties, rest: Awaitable[Created]) -> Created:
+async def settled(resource_id: str, inputs: Properties, rest: Awaitable[CreatedResource]) -> CreatedResource:
     """Finish the creation of a resource that now exists. Raises PartlyDoneError with its id if anything fails."""
     try:
         return await rest
     except PartlyDoneError:
         raise
     except PluginError as error:
-        raise PartlyDoneError(Created(id=resource_id, state=inputs), str(error)) from error
+        raise PartlyDoneError(CreatedResource(id=resource_id, state=inputs), str(error)) from error
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -112,15 +112,15 @@ class UpdateRequest:
 class Lifecycle(Protocol):
     """The operations of one resource type."""
 
-    async def create(self, context: OperationContext, inputs: Properties) -> Created:
+    async def create(self, context: OperationContext, inputs: Properties) -> CreatedResource:
         """Create and return the resource. Raises PluginError, or PartlyDoneError if it exists partially."""
         ...
 
-    async def read(self, context: OperationContext, resource_id: str, given: Properties) -> Created | None:
+    async def read(self, context: OperationContext, resource_id: str, given: Properties) -> CreatedResource | None:
         """Return the current resource, or None if it does not exist. `given` is the state, or empty for an import."""
         ...
 
-    async def update(self, context: OperationContext, wanted: UpdateRequest) -> Created:
+    async def update(self, context: OperationContext, wanted: UpdateRequest) -> CreatedResource:
         """Send the changes and return the resource. Raises the errors of `create`."""
         ...
 

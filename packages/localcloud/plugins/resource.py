@@ -10,13 +10,13 @@ from enum import Enum
 from localcloud.plugins import labels
 from localcloud.plugins.coding import decode_body, encode_body
 from localcloud.plugins.inputs import with_chosen
-from localcloud.plugins.lifecycle import Created, OperationContext, PartlyDoneError, UpdateRequest, settled
+from localcloud.plugins.lifecycle import CreatedResource, OperationContext, PartlyDoneError, UpdateRequest, settled
 from localcloud.plugins.rest import OperationError, PluginError, raise_operation_error
 from localcloud.plugins.schema import Object, PropertySpecs, ResourceScope, last_segment
 from localcloud.plugins.values import Properties, Value, is_object
 
 
-class Wait(Enum):
+class OperationWait(Enum):
     """Meaning of the response to a change."""
 
     NOT = "the answer is the end"
@@ -49,7 +49,7 @@ class RestResource:
     server_named: bool = False
     create_query: Mapping[str, str] = field(default_factory=dict[str, str])
     delete_query: Mapping[str, str] = field(default_factory=dict[str, str])
-    wait: Wait = Wait.NOT
+    wait: OperationWait = OperationWait.NOT
     mask: Mask = Mask.NONE
     keeps_failed: bool = False
 
@@ -93,7 +93,7 @@ class RestResource:
             state["project"] = context.scope(given).project
         return state
 
-    async def create(self, context: OperationContext, inputs: Properties) -> Created:
+    async def create(self, context: OperationContext, inputs: Properties) -> CreatedResource:
         """Send the POST, wait for its operation and read the resource."""
         body = self.body(context, inputs, {}, update=False)
         query = {name: self.path(template, context, inputs, "") for name, template in self.create_query.items()}
@@ -119,10 +119,10 @@ class RestResource:
         try:
             found = await self.read(context, resource_id, given)
         except PluginError:
-            found = Created(id=resource_id, state=given)
+            found = CreatedResource(id=resource_id, state=given)
         return PartlyDoneError(found, reason) if found else PluginError(reason)
 
-    async def must_read(self, context: OperationContext, resource_id: str, given: Properties) -> Created:
+    async def must_read(self, context: OperationContext, resource_id: str, given: Properties) -> CreatedResource:
         """Read a resource that was just created or changed."""
         found = await self.read(context, resource_id, given)
         if found is None:
@@ -131,20 +131,20 @@ class RestResource:
             )
         return found
 
-    async def read(self, context: OperationContext, resource_id: str, given: Properties) -> Created | None:
+    async def read(self, context: OperationContext, resource_id: str, given: Properties) -> CreatedResource | None:
         """Read the resource. The properties in its id are part of the state."""
         named = self.named(resource_id)
         body = await context.rest.find(self.item_path(context, given or named, resource_id))
         if body is None:
             return None
         state = self.state(context, body, given or named, imported=not given)
-        return Created(id=resource_id, state={**state, **named})
+        return CreatedResource(id=resource_id, state={**state, **named})
 
     def named(self, resource_id: str) -> Properties:
         """Return the properties in an id. Raises PluginError if it does not have the right format."""
         return parse_id(self.id_template, resource_id, self.noun) if self.id_template else {}
 
-    async def update(self, context: OperationContext, wanted: UpdateRequest) -> Created:
+    async def update(self, context: OperationContext, wanted: UpdateRequest) -> CreatedResource:
         """Send the PATCH, wait for its operation and read the resource. Changes of local properties send nothing."""
         given = given_after(wanted)
         sent = self.sent(wanted.changed)
@@ -193,10 +193,12 @@ def given_after(wanted: UpdateRequest) -> Properties:
     return {**wanted.inputs, **({labels.LABELS.managed: managed} if is_object(managed) else {})}
 
 
-async def follow(context: OperationContext, wait: Wait, answer: Object, path: str, *, operations: str = "") -> None:
+async def follow(
+    context: OperationContext, wait: OperationWait, answer: Object, path: str, *, operations: str = ""
+) -> None:
     """Poll an operation until it finishes. `path` is the collection or item that was changed, `operations` the prefix of longrunning ones."""
     name = str(answer.get("name", ""))
-    if wait is Wait.COMPUTE and name:
+    if wait is OperationWait.COMPUTE and name:
         area, _, regional = path.partition("/regions/")
         where = (
             f"{area}/regions/{regional.partition('/')[0]}" if regional else f"{area.partition('/global/')[0]}/global"
@@ -207,7 +209,7 @@ async def follow(context: OperationContext, wait: Wait, answer: Object, path: st
             limit_s=context.limit_s,
             is_done=lambda each: each.get("status", "DONE") == "DONE",
         )
-    elif wait is Wait.OPERATION and "operations/" in name:
+    elif wait is OperationWait.OPERATION and "operations/" in name:
         done = await context.rest.wait(
             f"{operations}/{name}", answer, limit_s=context.limit_s, is_done=lambda each: each.get("done") is True
         )

@@ -20,7 +20,7 @@ from localcloud.plugins.checking import Failure, Naming
 from localcloud.plugins.diffing import Difference
 from localcloud.plugins.docker import DockerProvider, DockerSession
 from localcloud.plugins.gcp import GcpProvider, GcpSession
-from localcloud.plugins.lifecycle import Created, PartlyDoneError
+from localcloud.plugins.lifecycle import CreatedResource, PartlyDoneError
 from localcloud.plugins.rest import PluginError
 from localcloud.plugins.values import (
     Properties,
@@ -249,7 +249,7 @@ async def _answering(
 
 
 async def _abort_partly(
-    context: RpcContext, created: Created, reason: str, inputs: Properties, secrets: Secrets
+    context: RpcContext, created: CreatedResource, reason: str, inputs: Properties, secrets: Secrets
 ) -> NoReturn:
     """Report a resource that exists but is not ready. The engine keeps it, and the next update calls Update even without a difference."""
     detail = provider_pb2.ErrorResourceInitFailed(

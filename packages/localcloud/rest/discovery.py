@@ -87,10 +87,10 @@ class Method:
 
 
 @dataclass(slots=True)
-class _Node:
+class _RoutingNode:
     """A node of the routing tree; each level is one path segment."""
 
-    children: dict[str, "_Node"] = field(default_factory=dict[str, "_Node"])
+    children: dict[str, "_RoutingNode"] = field(default_factory=dict[str, "_RoutingNode"])
     methods: dict[str, list[JsonObject]] = field(default_factory=dict[str, list[JsonObject]])
     """The methods that end here by verb, as the document describes them: of Compute Engine's thousand few are ever called."""
 
@@ -106,7 +106,7 @@ class DiscoveryDocument:
     schemas: dict[str, JsonObject] = field(repr=False)
     global_parameters: frozenset[str] = field(repr=False)
     service_path: str
-    root: _Node = field(repr=False)
+    root: _RoutingNode = field(repr=False)
     read: dict[str, Method] = field(repr=False, default_factory=dict[str, Method])
     """The methods that were called, by id."""
 
@@ -143,7 +143,7 @@ def load(name: str) -> DiscoveryDocument:
     """Read one document, such as `run.v2`."""
     text = (files("googleapiclient.discovery_cache.documents") / f"{name}.json").read_text(encoding="utf-8")
     raw = cast("JsonObject", json.loads(text))
-    root, service_path = _Node(), str(raw["servicePath"])
+    root, service_path = _RoutingNode(), str(raw["servicePath"])
     for method in _methods(raw):
         for template in _routes(method, service_path):
             _add(root, template, method)
@@ -221,14 +221,14 @@ def _routes(raw: JsonObject, service_path: str) -> list[str]:
     return [template]
 
 
-def _add(root: _Node, template: str, method: JsonObject) -> None:
+def _add(root: _RoutingNode, template: str, method: JsonObject) -> None:
     node = root
     for segment in template.split("/"):
-        node = node.children.setdefault(re.sub(r"\{[^}]+\}", "*", segment), _Node())
+        node = node.children.setdefault(re.sub(r"\{[^}]+\}", "*", segment), _RoutingNode())
     node.methods.setdefault(method["httpMethod"], []).append(method)
 
 
-def _walk(node: _Node, segments: list[str], at: int) -> list[_Node]:
+def _walk(node: _RoutingNode, segments: list[str], at: int) -> list[_RoutingNode]:
     """Return all nodes that match the segments, the most literal first. `name:verb` ends the path of a custom method."""
     if at == len(segments):
         return [node]
@@ -236,7 +236,7 @@ def _walk(node: _Node, segments: list[str], at: int) -> list[_Node]:
     keys = [segment, "*"]
     if ":" in segment:
         keys.insert(1, "*:" + segment.rsplit(":", 1)[1])
-    found: list[_Node] = []
+    found: list[_RoutingNode] = []
     for key in keys:
         child = node.children.get(key)
         if child is not None:

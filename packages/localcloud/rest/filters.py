@@ -47,13 +47,13 @@ def matcher(expression: str) -> Matches:
     """Return a predicate for entries that match the filter. Raise 400 for a filter outside the supported subset."""
     if not expression.strip():
         return lambda _entry: True
-    parser = _Parser(expression)
+    parser = _FilterParser(expression)
     matches = parser.conjunction()
     parser.expect_end()
     return matches
 
 
-class _Parser:
+class _FilterParser:
     """Reads one filter from left to right."""
 
     def __init__(self, text: str) -> None:

@@ -231,7 +231,7 @@ class _Client(asyncio.Protocol):
         self._buffer = bytearray()
         self._transport: asyncio.Transport | None = None
         self._task: asyncio.Task[None] | None = None
-        self._upstream: _Upstream | None = None
+        self._upstream: _InstanceConnection | None = None
         self._upstream_transport: asyncio.Transport | None = None
         self._head_timer: asyncio.TimerHandle | None = None
 
@@ -345,7 +345,7 @@ class _Client(asyncio.Protocol):
         return False
 
     async def _forward(self, head: _Head, target: _Target) -> None:
-        upstream = _Upstream(self)
+        upstream = _InstanceConnection(self)
         try:
             transport, _ = await asyncio.get_running_loop().create_connection(
                 lambda: upstream, target.host, target.port
@@ -412,7 +412,7 @@ class _Client(asyncio.Protocol):
         self._transport.close()
 
 
-class _Upstream(asyncio.Protocol):
+class _InstanceConnection(asyncio.Protocol):
     """The connection to the instance."""
 
     def __init__(self, client: _Client) -> None:

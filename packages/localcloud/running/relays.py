@@ -85,7 +85,9 @@ class Relay:
         self._socket.close()
         if self._filler is not None:
             self._filler.close()
-        self._socket, self._filler, self._state = following, None, state
+        self._socket = following
+        self._filler = None
+        self._state = state
         if state == "listening":
             self._socket.listen(_BACKLOG)
             loop.add_reader(self._socket, self._accept)

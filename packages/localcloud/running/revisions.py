@@ -449,7 +449,8 @@ class _TemplateReader:
     @property
     def is_other_program(self) -> bool:
         """Return whether the local cloud has nothing that runs the container."""
-        command, arguments = ([str(word) for word in as_list(self._container.get(key))] for key in ("command", "args"))
+        command = [str(word) for word in as_list(self._container.get("command"))]
+        arguments = [str(word) for word in as_list(self._container.get("args"))]
         return is_other_program(self.image, command, arguments)
 
     @property

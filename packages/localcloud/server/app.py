@@ -12,7 +12,7 @@ from localcloud.rest.bodies import LONGEST_BYTES
 from localcloud.server.admin import Admin
 from localcloud.server.dispatch import Dispatcher
 from localcloud.server.guard import google_errors, loopback_only
-from localcloud.server.hub import Hub
+from localcloud.server.hub import HubHandlers
 from localcloud.server.registry import Registry
 from localcloud.services import iam, in_use
 from localcloud.services.projects import ensure_project
@@ -75,7 +75,7 @@ async def open_cloud(state: Path, options: Options, runtimes: RuntimeFactory) ->
     app = web.Application(client_max_size=LONGEST_BYTES + 1, middlewares=[loopback_only(cloud), google_errors])
     app.add_routes(admin.routes())
     app.add_routes(Registry(cloud).routes())
-    app.add_routes(Hub(cloud, dispatcher.log).routes())
+    app.add_routes(HubHandlers(cloud, dispatcher.log).routes())
     app.router.add_post("/oauth2/token", _token_endpoint(cloud))
     app.router.add_route("*", "/{path:.*}", dispatcher.serve)
     runner = web.AppRunner(app, access_log=None, shutdown_timeout=_SHUTDOWN_S)

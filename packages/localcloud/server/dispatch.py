@@ -74,7 +74,8 @@ class Dispatcher:
         api, path, media = _split(request.raw_path.partition("?")[0])
         is_xml = media is None and self._is_xml_read(request.method, api, path)
         if is_xml:
-            api, path, media = "storage", storage_xml.json_path(api, path), "download"
+            path = storage_xml.json_path(api, path)
+            api, media = "storage", "download"
         style = _style(api)
         try:
             if is_xml:
@@ -242,19 +243,25 @@ class Dispatcher:
 
     def _scope(self, call: Call) -> tuple[str | None, list[str]]:
         """Return the project of a call and the resources whose policies apply, the nearest first."""
-        host = f"//{call.document.api}.googleapis.com/"
-        if call.document.api == "storage":
-            bucket = call.path.get("bucket") or call.path.get("destinationBucket")
-            record = self._cloud.store.get("storage.buckets", bucket) if bucket else None
-            project = str(call.query["project"]) if "project" in call.query else (record or {}).get("_project")
-            resolved = None if project is None else self._cloud.project_id(project) or project
-            return resolved, [host + (bucket or f"projects/{project}")]
-        if call.document.api == "oslogin":
-            project = call.query.get("projectId")
-            return (None if project is None else self._cloud.project_id(project) or project), [host + call.name]
+        scopes = {"storage": self._storage_scope, "oslogin": self._login_scope}
+        return scopes.get(call.document.api, self._named_scope)(call, f"//{call.document.api}.googleapis.com/")
+
+    def _storage_scope(self, call: Call, host: str) -> tuple[str | None, list[str]]:
+        """Return the scope of a call of Cloud Storage: the project is the query's, or the bucket's."""
+        bucket = call.path.get("bucket") or call.path.get("destinationBucket")
+        record = self._cloud.store.get("storage.buckets", bucket) if bucket else None
+        project = str(call.query["project"]) if "project" in call.query else (record or {}).get("_project")
+        return self._id_of(project), [host + (bucket or f"projects/{project}")]
+
+    def _login_scope(self, call: Call, host: str) -> tuple[str | None, list[str]]:
+        """Return the scope of a call of OS Login: a user's name, and the project in the query."""
+        return self._id_of(call.query.get("projectId")), [host + call.name]
+
+    def _named_scope(self, call: Call, host: str) -> tuple[str | None, list[str]]:
+        """Return the scope of a call by its path or its body: the project, and the resource with those that contain it."""
         if "project" in call.path or "projectId" in call.path:
             project = call.path.get("project") or call.path["projectId"]
-            return self._cloud.project_id(project) or project, [host + "projects/" + project]
+            return self._id_of(project), [host + "projects/" + project]
         try:
             name = call.name
         except KeyError:
@@ -262,10 +269,15 @@ class Dispatcher:
             if name is None:
                 return None, []
         if "/" not in name:
-            return self._cloud.project_id(name) or name, [host + "projects/" + name]
+            return self._id_of(name), [host + "projects/" + name]
         parts = name.split("/")
         chain = [host + "/".join(parts[:end]) for end in range(len(parts), 1, -1)]
-        return (parts[1] if parts[0] in {"projects", "namespaces"} and parts[1] != "-" else None), chain
+        has_project = parts[0] in {"projects", "namespaces"} and parts[1] != "-"
+        return parts[1] if has_project else None, chain
+
+    def _id_of(self, project: str | None) -> str | None:
+        """Return the id of a project by its id or number; an unknown one as it is."""
+        return None if project is None else self._cloud.project_id(project) or project
 
     def _enabled(self, call: Call, project: str) -> None:
         api = call.document.api

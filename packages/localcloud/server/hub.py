@@ -38,16 +38,18 @@ class HubError(Exception):
 
     def __init__(self, status: HTTPStatus, code: str, message: str) -> None:
         super().__init__(message)
-        self.status, self.code, self.message = status, code, message
+        self.status = status
+        self.code = code
+        self.message = message
 
     def response(self) -> web.Response:
-        """Return the answer."""
+        """Return the response."""
         headers = {"X-Error-Message": self.message} | ({"X-Error-Code": self.code} if self.code else {})
         return web.json_response({"error": self.message}, status=self.status, headers=headers)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Model:
+class _HubRevision:
     """A repository at a revision that exists, and its files."""
 
     repository: Repository
@@ -61,7 +63,7 @@ class _Model:
         return self.files[name]
 
 
-class Hub:
+class HubHandlers:
     """Handlers of the hub."""
 
     def __init__(self, cloud: Cloud, log: deque[JsonObject]) -> None:
@@ -152,13 +154,13 @@ class Hub:
         message += ". You must have access to it and be authenticated to access it. Please log in."
         raise HubError(HTTPStatus.UNAUTHORIZED, "GatedRepo", message)
 
-    def _at_revision(self, request: web.Request, repository: Repository) -> _Model:
+    def _at_revision(self, request: web.Request, repository: Repository) -> _HubRevision:
         """Return the repository at the requested revision. Raise HubError if the revision does not exist. Revisions are `main` and its commits."""
         revision = request.match_info.get("revision", "main")
         if revision not in {"main", "refs/heads/main", repository.head, *repository.older}:
             raise HubError(HTTPStatus.NOT_FOUND, "RevisionNotFound", f"Invalid rev id: {revision}")
         commit = revision if revision in repository.older else repository.head
-        return _Model(repository=repository, commit=commit, files=files_of(repository))
+        return _HubRevision(repository=repository, commit=commit, files=files_of(repository))
 
     async def whoami(self, request: web.Request) -> web.Response:
         """Return the account of the token."""
@@ -278,7 +280,8 @@ def _content(request: web.Request, content: bytes, headers: Mapping[str, str]) -
     wanted = _RANGE.fullmatch(request.headers.get(hdrs.RANGE, ""))
     if wanted is None:
         return web.Response(body=content, headers=headers)
-    first, last = int(wanted[1]), min(int(wanted[2] or len(content)), len(content) - 1)
+    first = int(wanted[1])
+    last = min(int(wanted[2] or len(content)), len(content) - 1)
     if first > last:
         return web.Response(
             status=HTTPStatus.REQUESTED_RANGE_NOT_SATISFIABLE, headers={"Content-Range": f"bytes */{len(content)}"}

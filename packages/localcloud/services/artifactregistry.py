@@ -35,12 +35,12 @@ _UPDATABLE = {
 def handlers(cloud: Cloud) -> dict[str, Handler]:
     """Return the methods of repositories and operations."""
     operations = OperationsService(cloud, "artifactregistry", "artifactregistry.projects.locations.operations")
-    served = (_Locations(cloud), _Repositories(cloud))
+    served = (_RegistryLocations(cloud), _Repositories(cloud))
     found = {name: handler for service in served for name, handler in service.handlers().items()}
     return {**found, f"{operations.prefix}.get": operations.get}
 
 
-class _Locations(ApiService):
+class _RegistryLocations(ApiService):
     prefix = "artifactregistry.projects.locations"
 
     @method("list")

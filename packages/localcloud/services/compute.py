@@ -7,22 +7,22 @@ from localcloud.rest.call import Call, Handler, merged, without_nulls
 from localcloud.rest.errors import CloudError
 from localcloud.services import instance_requests, networks
 from localcloud.services.compute_operations import ComputeOperations, chosen_page, link_to, list_answer
-from localcloud.services.networks import Place
+from localcloud.services.networks import NetworkPlace
 from localcloud.services.service import ApiService, method, visible
 from localcloud.world.cloud import REGIONS, Cloud, random_id
 
 
 def handlers(cloud: Cloud) -> dict[str, Handler]:
     """Return the methods of the four collections, of operations, projects and machine types."""
-    services = (_Networks, _Subnetworks, _Firewalls, _Routers, ComputeOperations, _Places)
+    services = (_Networks, _Subnetworks, _Firewalls, _Routers, ComputeOperations, _ProjectsAndTypes)
     return {name: handler for service in services for name, handler in service(cloud).handlers().items()}
 
 
-def _place(call: Call) -> Place:
+def _place(call: Call) -> NetworkPlace:
     region = call.path.get("region")
     if region is not None and region not in REGIONS:
         raise CloudError.field("region", f"Invalid value for field 'region': '{region}'. Unknown region.")
-    return Place(project=call.path["project"], region=region)
+    return NetworkPlace(project=call.path["project"], region=region)
 
 
 class ComputeCollection(ApiService):
@@ -43,7 +43,7 @@ class ComputeCollection(ApiService):
         """Return the methods that Compute Engine offers."""
         return {name: found for name, found in super().handlers().items() if name.split(".")[2] not in self.lacks}
 
-    def new(self, place: Place, body: JsonObject) -> JsonObject:  # noqa: ARG002 - for subclasses
+    def new(self, place: NetworkPlace, body: JsonObject) -> JsonObject:  # noqa: ARG002 - for subclasses
         """Return a new document with its defaults. Raise 400 if the body is invalid."""
         return body
 
@@ -51,7 +51,7 @@ class ComputeCollection(ApiService):
         """Return a patched document with its defaults. Raise 400 if it is invalid."""
         return document
 
-    def place(self, call: Call) -> Place:
+    def place(self, call: Call) -> NetworkPlace:
         """Return the place that a call names. Raise 400 if it does not exist."""
         return _place(call)
 
@@ -158,7 +158,7 @@ class _Networks(ComputeCollection):
     mutable = frozenset({"routingConfig", "networkFirewallPolicyEnforcementOrder", "mtu"})
     lacks = frozenset({"aggregatedList", "update"})
 
-    def new(self, place: Place, body: JsonObject) -> JsonObject:
+    def new(self, place: NetworkPlace, body: JsonObject) -> JsonObject:
         document = networks.new_network(body)
         if document["autoCreateSubnetworks"]:
             networks.add_auto_subnetworks(self._cloud, place.project, body["name"])
@@ -190,7 +190,7 @@ class _Subnetworks(ComputeCollection):
     )
     lacks = frozenset({"update"})
 
-    def new(self, place: Place, body: JsonObject) -> JsonObject:
+    def new(self, place: NetworkPlace, body: JsonObject) -> JsonObject:
         return networks.new_subnetwork(self._cloud, place, body)
 
     @method("setPrivateIpGoogleAccess")
@@ -215,7 +215,7 @@ class _Firewalls(ComputeCollection):
     prefix = networks.FIREWALLS
     lacks = frozenset({"aggregatedList"})
 
-    def new(self, place: Place, body: JsonObject) -> JsonObject:
+    def new(self, place: NetworkPlace, body: JsonObject) -> JsonObject:
         return networks.new_firewall(self._cloud, place, body)
 
     def changed(self, call: Call, document: JsonObject) -> JsonObject:
@@ -229,14 +229,14 @@ class _Firewalls(ComputeCollection):
 class _Routers(ComputeCollection):
     prefix = networks.ROUTERS
 
-    def new(self, place: Place, body: JsonObject) -> JsonObject:
+    def new(self, place: NetworkPlace, body: JsonObject) -> JsonObject:
         return networks.new_router(self._cloud, place, body)
 
     def changed(self, call: Call, document: JsonObject) -> JsonObject:  # noqa: ARG002 - the signature of the base class
         return networks.with_nats(document)
 
 
-class _Places(ApiService):
+class _ProjectsAndTypes(ApiService):
     """Projects and machine types, read-only."""
 
     prefix = "compute"

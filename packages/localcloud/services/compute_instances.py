@@ -18,7 +18,7 @@ from localcloud.services.checks import check_labels, require_act_as
 from localcloud.services.compute import ComputeCollection
 from localcloud.services.compute_operations import link_to
 from localcloud.services.instance_requests import FLEX_START, PREEMPTIBLE, InstanceRequest
-from localcloud.services.networks import Place
+from localcloud.services.networks import NetworkPlace
 from localcloud.services.service import method
 from localcloud.services.tpu_requests import chips_of
 from localcloud.world.cloud import Cloud, fingerprint, random_id
@@ -73,9 +73,9 @@ class _Instances(ComputeCollection):
     prefix = INSTANCES
     lacks = frozenset({"patch", "update"})
 
-    def place(self, call: Call) -> Place:
+    def place(self, call: Call) -> NetworkPlace:
         instance_requests.zone_facts(self._cloud, call.path["zone"])
-        return Place(project=call.path["project"], region=None, zone=call.path["zone"])
+        return NetworkPlace(project=call.path["project"], region=None, zone=call.path["zone"])
 
     # Methods of the API
 
@@ -83,7 +83,8 @@ class _Instances(ComputeCollection):
     def insert(self, call: Call) -> JsonObject:
         """Accept or reject a request. Without a wait, quota counts immediately."""
         place, body = self.place(call), without_nulls(call.body)
-        project, zone = place.project, place.zone or ""
+        project = place.project
+        zone = place.zone or ""
         wanted = instance_requests.check(self._cloud, project, zone, body)
         require_act_as(self._cloud, call.caller, wanted.account, project)
         name = place.name("instances", body["name"])
@@ -373,7 +374,8 @@ class _Instances(ComputeCollection):
             if other != name and same_region and document["status"] in _USES_CAPACITY:
                 request = _request(document)
                 used[request.model in PREEMPTIBLE] += chips_of(request.accelerator)
-        chips, preemptible = chips_of(wanted.accelerator), wanted.model in PREEMPTIBLE
+        chips = chips_of(wanted.accelerator)
+        preemptible = wanted.model in PREEMPTIBLE
         beyond = max(used[True] - own, 0)
         if (preemptible and used[True] + chips <= own) or used[False] + beyond + chips <= facts.family_quota_chips:
             return ""
@@ -422,7 +424,9 @@ class _Instances(ComputeCollection):
 
     def shown(self, call: Call, name: str, document: JsonObject) -> JsonObject:
         project, _, zone = name.split("/")[1:4]
-        metadata, labels, tags = (part(document, key) for key in ("metadata", "labels", "tags"))
+        metadata = part(document, "metadata")
+        labels = part(document, "labels")
+        tags = part(document, "tags")
         size_gb = part(next(disk for disk in parts(document, "disks") if disk.get("boot")), "initializeParams").get(
             "diskSizeGb"
         )

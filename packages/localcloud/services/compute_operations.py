@@ -7,7 +7,7 @@ import time
 from localcloud.json_values import JsonObject
 from localcloud.rest import filters
 from localcloud.rest.call import Call, page
-from localcloud.services.networks import Place
+from localcloud.services.networks import NetworkPlace
 from localcloud.services.service import ApiService, method, visible
 from localcloud.world.cloud import random_id
 
@@ -118,7 +118,7 @@ class ComputeOperations(ApiService):
 
     def _name(self, call: Call, short: str | None = None) -> str:
         short = call.path["operation"] if short is None else short
-        place = Place(project=call.path["project"], region=call.path.get("region"), zone=call.path.get("zone"))
+        place = NetworkPlace(project=call.path["project"], region=call.path.get("region"), zone=call.path.get("zone"))
         return place.name("operations", short)
 
     def _shown(self, call: Call, name: str, document: JsonObject) -> JsonObject:

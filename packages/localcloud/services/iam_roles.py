@@ -27,7 +27,9 @@ class _Roles(ApiService):
 
     @method("create")
     def create(self, call: Call) -> JsonObject:
-        parent, role_id, given = call.name, str(call.body.get("roleId") or ""), part(call.body, "role")
+        parent = call.name
+        role_id = str(call.body.get("roleId") or "")
+        given = part(call.body, "role")
         if _ROLE_ID.fullmatch(role_id) is None:
             raise CloudError.field("role_id", f"The role_id '{role_id}' must match {_ROLE_ID.pattern}.")
         if given.get("name"):

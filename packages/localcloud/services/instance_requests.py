@@ -12,7 +12,7 @@ from localcloud.world.cloud import REGIONS, Cloud
 from localcloud.world.scenario import TpuZone
 
 MACHINE_TYPES: Final = {"ct6e-standard-1t": "v6e-1", "ct6e-standard-4t": "v6e-4", "ct6e-standard-8t": "v6e-8"}
-"""Machine type -> the accelerator type of the Cloud TPU API with the same hardware (Compute Engine, "TPU machines")."""
+"""Machine type -> the accelerator type of the Cloud TPU API with the same hardware (Compute Engine, "TPU VMs")."""
 MACHINE_SIZES: Final = {"ct6e-standard-1t": (44, 176), "ct6e-standard-4t": (180, 720), "ct6e-standard-8t": (180, 1440)}
 """Machine type -> vCPU and GB of memory (the same page)."""
 FLEX_START: Final = "FLEX_START"
@@ -122,7 +122,8 @@ def _check_boot_disk(cloud: Cloud, body: JsonObject) -> None:
     image = re.sub(r"^https?://[^/]+/compute/[a-z0-9]+/", "", str(given.get("sourceImage") or ""))
     if image not in cloud.scenario.tpu.compute.image_families:
         raise CloudError.not_found(f"The resource '{image}' was not found")
-    size_gb, least_gb = int(given.get("diskSizeGb") or 0), cloud.scenario.tpu.compute.image_size_gb
+    size_gb = int(given.get("diskSizeGb") or 0)
+    least_gb = cloud.scenario.tpu.compute.image_size_gb
     if size_gb and size_gb < least_gb:
         why = f"Requested disk size cannot be smaller than the image size ({least_gb} GB)"
         raise networks.invalid_value("disks[0].initializeParams.diskSizeGb", size_gb, why)
@@ -155,7 +156,8 @@ def _check_scheduling(cloud: Cloud, given: JsonObject) -> tuple[str, float | Non
 
 def _wait_s(cloud: Cloud, model: str, given: JsonObject) -> float:
     """Return how long the request waits for capacity. 0 below the minimum wait."""
-    facts, wait_s = cloud.scenario.tpu.compute, float(given.get("seconds") or 0)
+    facts = cloud.scenario.tpu.compute
+    wait_s = float(given.get("seconds") or 0)
     if wait_s and model != FLEX_START:
         raise networks.invalid_value(
             "params.requestValidForDuration", f"{wait_s:.0f}", "It is for the provisioning model FLEX_START only."

@@ -13,10 +13,10 @@ _FIRST_MICROSECOND, _LAST_ENTRY = 10**20 - 1, 10**12 - 1
 
 def handlers(cloud: Cloud) -> dict[str, Handler]:
     """Return the methods of entries."""
-    return _Logging(cloud).handlers()
+    return _LoggingMethods(cloud).handlers()
 
 
-class _Logging(ApiService):
+class _LoggingMethods(ApiService):
     prefix = "logging"
 
     @method("entries.write")

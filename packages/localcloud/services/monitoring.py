@@ -80,7 +80,7 @@ def _incident(cloud: Cloud, project: str, given: JsonObject) -> JsonObject:
 
 def handlers(cloud: Cloud) -> dict[str, Handler]:
     """Return the methods of all collections."""
-    served = (each(cloud) for each in (_Channels, _Policies, _Dashboards, _Alerts, _Queries, _UseOfInstances))
+    served = (each(cloud) for each in (_Channels, _AlertPolicies, _Dashboards, _Alerts, _Queries, _UseOfInstances))
     return {name: handler for service in served for name, handler in service.handlers().items()}
 
 
@@ -149,7 +149,7 @@ class _Channels(_MonitoringCollection):
         return {}
 
 
-class _Policies(_MonitoringCollection):
+class _AlertPolicies(_MonitoringCollection):
     prefix, kind = "monitoring.projects.alertPolicies", _POLICIES
 
     @method("create")
@@ -320,6 +320,7 @@ def _read(call: Call) -> tuple[dict[str, str], datetime, datetime, timedelta]:
 
 
 def _moment(call: Call, key: str) -> datetime:
+    """Return the time in a query parameter. Raises CloudError unless it is an RFC 3339 time."""
     try:
         return datetime.fromisoformat(str(call.query[key])).astimezone(UTC)
     except ValueError:

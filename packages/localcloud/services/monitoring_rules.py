@@ -55,7 +55,8 @@ def _of_channel(kind: str, labels: JsonObject) -> Rules:
     path = "notification_channel.type"
     yield bool(kind), path, f"Field {path} must be set, such as email."
     yield kind in _CHANNELS, path, _said(path, kind, f"expected one of {', '.join(_CHANNELS)}")
-    required, optional = (set(strings(_CHANNELS[kind], which)) for which in ("required", "optional"))
+    required = set(strings(_CHANNELS[kind], "required"))
+    optional = set(strings(_CHANNELS[kind], "optional"))
     for name in sorted(required):
         path = f"notification_channel.labels[{name}]"
         empty = f"Field {path} had an invalid value: Value must NOT be empty if provided."
@@ -84,7 +85,8 @@ def _of_policy(policy: JsonObject, conditions: list[JsonObject]) -> Rules:
     yield bool(policy.get("combiner")), combiner, f"Field {combiner} must be set, such as OR."
     for kind, message in _ALONE.items():
         yield many == 1 or not any(kind in condition for condition in conditions), path, message
-    field, close_s = "alertStrategy.autoClose", seconds(str(part(policy, "alertStrategy").get("autoClose") or "1800s"))
+    field = "alertStrategy.autoClose"
+    close_s = seconds(str(part(policy, "alertStrategy").get("autoClose") or "1800s"))
     sentence = _said(field, f"seconds: {close_s:.0f}", "the autoclose duration should be at least 30 minutes")
     yield close_s >= _SHORTEST_AUTO_CLOSE_S, field, sentence
     for index, condition in enumerate(conditions):
@@ -98,12 +100,15 @@ def _of_policy(policy: JsonObject, conditions: list[JsonObject]) -> Rules:
 
 def _of_promql(promql: JsonObject, path: str) -> Rules:
     """Yield the rules of a PromQL condition (discovery: monitoring.v3, PrometheusQueryLanguageCondition)."""
-    field, duration = f"{path}.duration", str(promql.get("duration") or "0s")
+    field = f"{path}.duration"
+    duration = str(promql.get("duration") or "0s")
     yield seconds(duration) >= 0, field, _said(field, duration, "must not be negative")
-    field, interval = f"{path}.evaluation_interval", str(promql.get("evaluationInterval") or f"{_INTERVAL_S}s")
+    field = f"{path}.evaluation_interval"
+    interval = str(promql.get("evaluationInterval") or f"{_INTERVAL_S}s")
     sentence = _said(field, interval, f"must be a positive multiple of {_INTERVAL_S} seconds")
     yield seconds(interval) > 0 and not seconds(interval) % _INTERVAL_S, field, sentence
-    field, expression = f"{path}.query", str(promql.get("query") or "")
+    field = f"{path}.query"
+    expression = str(promql.get("query") or "")
     try:
         # Google's own metrics exist before their first point. Here, nothing writes others.
         unknown = [metric for metric in metrics_in(expression) if "_googleapis_com:" not in metric]

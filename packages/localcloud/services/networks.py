@@ -10,12 +10,10 @@ from localcloud.json_values import JsonObject, packaged, part, parts, strings
 from localcloud.rest.errors import CloudError
 from localcloud.world.cloud import REGIONS, Cloud, fingerprint, random_id
 
-NETWORKS, SUBNETWORKS, FIREWALLS, ROUTERS = (
-    "compute.networks",
-    "compute.subnetworks",
-    "compute.firewalls",
-    "compute.routers",
-)
+NETWORKS = "compute.networks"
+SUBNETWORKS = "compute.subnetworks"
+FIREWALLS = "compute.firewalls"
+ROUTERS = "compute.routers"
 ADDRESSES = "run.addresses"
 """The addresses that Cloud Run reserves in a subnetwork for Direct VPC egress."""
 _TAG = re.compile(r"[a-z]([-a-z0-9]{0,61}[a-z0-9])?")
@@ -31,7 +29,7 @@ _SERVICE_ADDRESSES = 16
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Place:
+class NetworkPlace:
     """The project of a resource, and the region of a regional one or the zone of a zonal one."""
 
     project: str
@@ -48,7 +46,7 @@ class Place:
 def add_default(cloud: Cloud, project: str) -> None:
     """Add the network `default` of a new project, with a subnetwork in each region."""
     stamp = cloud.timeline.stamp()
-    network = Place(project=project, region=None).name("networks", "default")
+    network = NetworkPlace(project=project, region=None).name("networks", "default")
     cloud.store.put(
         NETWORKS,
         network,
@@ -65,10 +63,10 @@ def add_auto_subnetworks(cloud: Cloud, project: str, network: str) -> None:
     """Add a subnetwork in each region for an auto mode network."""
     ranges = ipaddress.ip_network(_AUTO_RANGE).subnets(new_prefix=20)
     for region, block in zip(sorted(REGIONS), ranges, strict=False):
-        place = Place(project=project, region=region)
+        place = NetworkPlace(project=project, region=region)
         body: JsonObject = {
             "name": network,
-            "network": Place(project=project, region=None).name("networks", network),
+            "network": NetworkPlace(project=project, region=None).name("networks", network),
             "ipCidrRange": str(block),
             "_auto": True,
         }
@@ -97,7 +95,7 @@ def new_network(body: JsonObject) -> JsonObject:
     }
 
 
-def new_subnetwork(cloud: Cloud, place: Place, body: JsonObject) -> JsonObject:
+def new_subnetwork(cloud: Cloud, place: NetworkPlace, body: JsonObject) -> JsonObject:
     """Return a subnetwork with its defaults. Raise 400 if its range is invalid or overlaps another range of the network."""
     network = reference(cloud, place.project, NETWORKS, body.get("network"), "resource.network")
     block = _block(body.get("ipCidrRange"))
@@ -145,7 +143,7 @@ def _block(text: object) -> ipaddress.IPv4Network:
     return block
 
 
-def new_firewall(cloud: Cloud, place: Place, body: JsonObject) -> JsonObject:
+def new_firewall(cloud: Cloud, place: NetworkPlace, body: JsonObject) -> JsonObject:
     """Return a firewall rule with its defaults."""
     check_firewall(body)
     given = body.get("network") or f"projects/{place.project}/global/networks/default"
@@ -249,7 +247,7 @@ def _names_port(traffic: JsonObject, port: int) -> bool:
     return not ranges or any(int(first) <= port <= int(last or first) for first, _, last in ranges)
 
 
-def new_router(cloud: Cloud, place: Place, body: JsonObject) -> JsonObject:
+def new_router(cloud: Cloud, place: NetworkPlace, body: JsonObject) -> JsonObject:
     """Return a router with its defaults."""
     document = {
         **body,
@@ -388,7 +386,11 @@ def resolve_pair(cloud: Cloud, project: str, region: str, network: str | None, s
         if not given:
             continue
         short = given.rpartition("/")[2]
-        full = given if given.startswith("projects/") else Place(project=project, region=scope).name(collection, short)
+        full = (
+            given
+            if given.startswith("projects/")
+            else NetworkPlace(project=project, region=scope).name(collection, short)
+        )
         if not cloud.store.has(f"compute.{collection}", full):
             raise CloudError.not_found(f"The {collection.removesuffix('s')} '{full}' was not found.")
         resolved.append(full)

@@ -34,10 +34,10 @@ _ACCOUNT = "billingAccounts/000000-000000-000000"
 
 def handlers(cloud: Cloud) -> dict[str, Handler]:
     """Return the methods of projects and the catalog."""
-    return {**_Projects(cloud).handlers(), **_Services(cloud).handlers()}
+    return {**_BillingProjects(cloud).handlers(), **_BillingServices(cloud).handlers()}
 
 
-class _Services(ApiService):
+class _BillingServices(ApiService):
     prefix = "cloudbilling.services"
 
     @method("skus.list")
@@ -124,7 +124,7 @@ def _money(usd: Decimal) -> JsonObject:
     return {"currencyCode": "USD", "units": str(whole), "nanos": int((usd - whole) * _NANOS)}
 
 
-class _Projects(ApiService):
+class _BillingProjects(ApiService):
     prefix = "cloudbilling.projects"
 
     @method("getBillingInfo")

@@ -148,7 +148,9 @@ def _bucket(dimensions: Mapping[str, str], limit: int) -> JsonObject:
 
 def prefer(cloud: Cloud, body: JsonObject) -> JsonObject:
     """Grant a quota and return the preference. Raises CloudError like Cloud Quotas."""
-    project, service, quota_id = (str(body.get(key, "")) for key in ("project", "service", "quotaId"))
+    project = str(body.get("project", ""))
+    service = str(body.get("service", ""))
+    quota_id = str(body.get("quotaId", ""))
     if not serviceusage.answers(cloud, project, "cloudquotas"):
         raise serviceusage.disabled(cloud, "Cloud Quotas API", "cloudquotas", project)
     value = int(str(body.get("preferredValue", 0)))

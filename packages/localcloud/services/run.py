@@ -55,8 +55,8 @@ GCLOUD_CLIENT = "32555940559.apps.googleusercontent.com"
 def handlers(cloud: Cloud) -> dict[str, Handler]:
     """Return the methods of services, revisions and operations."""
     return {
-        **_Locations(cloud).handlers(),
-        **_Services(cloud).handlers(),
+        **_RunLocations(cloud).handlers(),
+        **_RunServices(cloud).handlers(),
         **_Operations(cloud, "run", "run.projects.locations.operations").handlers(),
     }
 
@@ -99,7 +99,7 @@ async def resume(cloud: Cloud) -> None:
         cloud.spawn(deployments.restart(name))
 
 
-class _Locations(ApiService):
+class _RunLocations(ApiService):
     """The regions. Only v1 of the API lists them (discovery: run.v1 has projects.locations.list, run.v2 does not)."""
 
     prefix = "run.projects.locations"
@@ -117,7 +117,7 @@ class _Operations(OperationsService):
         return await self._cloud.operations.wait("run", call.name, limit_s=min(limit_s, _MAX_WAIT_S))
 
 
-class _Services(PolicyService):
+class _RunServices(PolicyService):
     prefix = "run.projects.locations.services"
 
     def __init__(self, cloud: Cloud) -> None:
@@ -257,7 +257,8 @@ class _Services(PolicyService):
         given = ", ".join(map(str, shares))
         whole = min(shares) >= 0 and sum(shares) == 100  # noqa: PLR2004 - percent
         yield whole, "", f"the percentages must add up to 100 and none may be negative; given {given}."
-        tags, short = [str(target["tag"]) for target in traffic if target.get("tag")], name.rpartition("/")[2]
+        tags = [str(target["tag"]) for target in traffic if target.get("tag")]
+        short = name.rpartition("/")[2]
         for tag in tags:
             yield tags.count(tag) == 1, "", f"the tag '{tag}' is given twice."
             letters = "must consist of lower-case letters, digits and dashes, and begin with a letter."

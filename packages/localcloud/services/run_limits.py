@@ -55,10 +55,9 @@ _BETWEEN = {3, 5, 7}
 _NO_GPU = GpuType(max_cpu=8, max_memory_gib=32)
 _RESERVED = {"PORT", "K_SERVICE", "K_REVISION", "K_CONFIGURATION"}
 _HOW = ("httpGet", "tcpSocket", "grpc")
-_TIMES = ("initialDelaySeconds", "periodSeconds", "timeoutSeconds", "failureThreshold")
 
 
-class _Probe(NamedTuple):
+class _ProbeLimits(NamedTuple):
     """Limits of Cloud Run for a kind of probe."""
 
     key: str
@@ -68,9 +67,9 @@ class _Probe(NamedTuple):
 
 
 _PROBES = (
-    _Probe("startupProbe", "startup_probe", _HOW, MAX_STARTUP_PERIOD_S),
-    _Probe("livenessProbe", "liveness_probe", ("httpGet", "grpc"), MAX_LIVENESS_PERIOD_S),
-    _Probe("readinessProbe", "readiness_probe", ("httpGet", "grpc"), MAX_READINESS_PERIOD_S),
+    _ProbeLimits("startupProbe", "startup_probe", _HOW, MAX_STARTUP_PERIOD_S),
+    _ProbeLimits("livenessProbe", "liveness_probe", ("httpGet", "grpc"), MAX_LIVENESS_PERIOD_S),
+    _ProbeLimits("readinessProbe", "readiness_probe", ("httpGet", "grpc"), MAX_READINESS_PERIOD_S),
 )
 
 
@@ -190,7 +189,9 @@ def _of_words(container: JsonObject, path: str) -> Rules:
 def _of_environment(container: JsonObject, path: str) -> Rules:
     seen: set[str] = set()
     for index, variable in enumerate(parts(container, "env")):
-        name, value, at = str(variable.get("name") or ""), str(variable.get("value") or ""), f"{path}.env[{index}]"
+        name = str(variable.get("name") or "")
+        value = str(variable.get("value") or "")
+        at = f"{path}.env[{index}]"
         reserved = f"the name '{name}' is reserved; it is set by Cloud Run."
         yield bool(name) and name not in seen, f"{at}.name", f"'{name}' is empty or given twice."
         yield name not in _RESERVED, f"{at}.name", reserved
@@ -201,7 +202,9 @@ def _of_environment(container: JsonObject, path: str) -> Rules:
 
 def _of_mounts(container: JsonObject, path: str, volumes: set[str | None]) -> Rules:
     for index, mount in enumerate(parts(container, "volumeMounts")):
-        name, given, at = mount.get("name"), str(mount.get("mountPath", "")), f"{path}.volume_mounts[{index}]"
+        name = mount.get("name")
+        given = str(mount.get("mountPath", ""))
+        at = f"{path}.volume_mounts[{index}]"
         yield name in volumes, f"{at}.name", f"no volume is named '{name or ''}'."
         absolute = given.startswith("/") and ":" not in given
         yield absolute, f"{at}.mount_path", f"'{given}' must be an absolute path without ':'."
@@ -213,14 +216,17 @@ def _of_mounts(container: JsonObject, path: str, volumes: set[str | None]) -> Ru
         yield not folder.startswith(DISALLOWED_MOUNTS), f"{at}.mount_path", sentence
 
 
-def _of_probe(kind: _Probe, probe: JsonObject, path: str, *, with_gpu: bool) -> Rules:
+def _of_probe(kind: _ProbeLimits, probe: JsonObject, path: str, *, with_gpu: bool) -> Rules:
     if not probe:
         return
     path = f"{path}.{kind.field}"
     given = [key for key in _HOW if key in probe]
     sentence = f"exactly one of {', '.join(kind.how)} must be given; given are {', '.join(given) or 'none'}."
     yield len(given) == 1 and given[0] in kind.how, path, sentence
-    delay_s, period_s, timeout_s, failures = (int(probe.get(key, 0)) for key in _TIMES)
+    delay_s = int(probe.get("initialDelaySeconds", 0))
+    period_s = int(probe.get("periodSeconds", 0))
+    timeout_s = int(probe.get("timeoutSeconds", 0))
+    failures = int(probe.get("failureThreshold", 0))
     # Cloud Run's page on health checks (preview, 2026). A readiness probe has no delay.
     begins = "is not supported: the readiness probe begins after the startup probe."
     yield kind.field != "readiness_probe" or not delay_s, f"{path}.initial_delay_seconds", begins
@@ -249,7 +255,8 @@ def _of_resources(container: JsonObject, path: str, most: GpuType) -> Rules:
         sentence = f"'{key}' is not a limit; cpu, memory and {GPU_LIMIT} are."
         yield key in {"cpu", "memory", GPU_LIMIT}, path, sentence
     asked, asked_memory = limits.get("cpu", "1"), limits.get("memory", "512Mi")
-    cpu, memory = cpus(asked) or 0, memory_gib(asked_memory) or 0
+    cpu = cpus(asked) or 0
+    memory = memory_gib(asked_memory) or 0
     sentence = f"'{asked}' is not a number of CPUs; whole numbers, or less than 1, are allowed."
     yield cpu > 0 and (cpu <= 1 or cpu == int(cpu)), f"{path}[cpu]", sentence
     sentence = f"'{asked_memory}' is not an amount of memory of at least 128Mi."
@@ -290,7 +297,8 @@ def _of_volumes(template: JsonObject) -> Rules:
     names: set[str] = set()
     first_generation = template.get("executionEnvironment") == "EXECUTION_ENVIRONMENT_GEN1"
     for index, volume in enumerate(parts(template, "volumes")):
-        path, name = f".volumes[{index}]", str(volume.get("name") or "")
+        path = f".volumes[{index}]"
+        name = str(volume.get("name") or "")
         kinds = [key for key in volume if key != "name"]
         yield bool(name) and name not in names, f"{path}.name", f"'{name}' is empty or given twice."
         yield len(kinds) == 1, path, f"exactly one source must be given; given are {', '.join(kinds) or 'none'}."

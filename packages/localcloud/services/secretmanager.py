@@ -30,7 +30,7 @@ _UPDATABLE = {
 
 def handlers(cloud: Cloud) -> dict[str, Handler]:
     """Return the methods of secrets and versions."""
-    return _Secrets(cloud).handlers()
+    return _SecretResources(cloud).handlers()
 
 
 def version_name(cloud: Cloud, name: str) -> str:
@@ -51,7 +51,7 @@ def version_name(cloud: Cloud, name: str) -> str:
     return full
 
 
-class _Secrets(PolicyService):
+class _SecretResources(PolicyService):
     prefix = "secretmanager.projects.secrets"
 
     def find(self, call: Call) -> JsonObject:

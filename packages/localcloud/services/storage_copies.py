@@ -69,7 +69,9 @@ class Copies(ApiService):
     def rewrite(self, call: Call) -> JsonObject:
         """Rewrite an object: in one call within a location and storage class, otherwise some bytes per call."""
         source = self._source(call)
-        token, request, done = call.query.get("rewriteToken"), _request(call, source), 0
+        token = call.query.get("rewriteToken")
+        request = _request(call, source)
+        done = 0
         if token:
             session = self._store.get(_REWRITES, token)
             if session is None or any(value not in {"", session["request"][key]} for key, value in request.items()):

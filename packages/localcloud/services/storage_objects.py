@@ -122,8 +122,10 @@ class Objects(ApiService):
             raise CloudError.unimplemented(
                 "storage.objects.list: the local cloud does not model matchGlob and softDeleted."
             )
-        prefix, delimiter = query.get("prefix") or "", query.get("delimiter") or ""
-        start, end = query.get("startOffset") or "", query.get("endOffset")
+        prefix = query.get("prefix") or ""
+        delimiter = query.get("delimiter") or ""
+        start = query.get("startOffset") or ""
+        end = query.get("endOffset")
         entries: dict[str, JsonObject] = {}
         for full, document in self._store.under(OBJECTS, f"{bucket}/{prefix}"):
             name = full.split("/", 1)[1]
@@ -254,7 +256,9 @@ def check_conditions(query: Mapping[str, Any], document: JsonObject | None, *, o
 
 def digests(content: Path) -> tuple[str, str, int]:
     """Return MD5 and CRC32C of a file in Cloud Storage's notation, and its size in bytes."""
-    md5, crc32c, size = hashlib.md5(usedforsecurity=False), google_crc32c.Checksum(), 0
+    md5 = hashlib.md5(usedforsecurity=False)
+    crc32c = google_crc32c.Checksum()
+    size = 0
     with content.open("rb") as stream:
         while chunk := stream.read(_CHUNK_BYTES):
             md5.update(chunk)

@@ -19,7 +19,7 @@ from localcloud.rest.errors import CloudError
 from localcloud.services.storage_objects import NO_BUCKET, NOT_HELD
 
 _CONDITIONS: Final = ("if-", "x-goog-if-", "x-goog-encryption-")
-"""Headers that change the answer. They are rejected because an ignored condition looks like one that is met."""
+"""Headers that change the response. They are rejected because an ignored condition looks like one that is met."""
 _ERRORS: Final = {
     401: ("AuthenticationRequired", "Authentication required."),  # stackoverflow.com/q/63222450
     403: ("AccessDenied", "Access denied."),  # kylemcdonald/ethereum-emissions#6
@@ -51,7 +51,9 @@ def refusal(error: CloudError) -> web.Response:
     if status == HTTPStatus.UNAUTHORIZED and error.reason == "required":
         status, details = HTTPStatus.FORBIDDEN, _ANONYMOUS
     if error.message == NO_BUCKET:
-        name, message, details = "NoSuchBucket", NO_BUCKET, ""
+        name = "NoSuchBucket"
+        message = NO_BUCKET
+        details = ""
     else:
         other = "InvalidArgument" if status < HTTPStatus.INTERNAL_SERVER_ERROR else "InternalError"
         name, message = _ERRORS.get(status, (other, details))

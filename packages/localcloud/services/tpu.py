@@ -15,7 +15,7 @@ from localcloud.services.checks import require_act_as
 from localcloud.services.compute_instances import running_by_type
 from localcloud.services.service import ApiService, OperationsService, listing, method, name_prefix, visible
 from localcloud.services.tpu_nodes import NODES, Nodes, metadata_of, operation_metadata
-from localcloud.services.tpu_queue import Conditions, Effect, Queued, State
+from localcloud.services.tpu_queue import Conditions, Effect, Queued, QueuedResourceState
 from localcloud.services.tpu_requests import accelerator_of, chips_of
 from localcloud.world.cloud import Cloud
 from localcloud.world.runtime import MachineFailedError, MachineSpec
@@ -95,7 +95,7 @@ class Queue(ApiService):
         )
         run = part(call.body, "runDuration").get("maxRunDuration")
         machine = Queued(
-            state=State.CREATING,
+            state=QueuedResourceState.CREATING,
             since_s=timeline.simulated_s(),
             valid_after_s=after_s,
             valid_until_s=until_s,
@@ -137,7 +137,7 @@ class Queue(ApiService):
             return known
         document = self._found(call.name)
         machine = _machine(document)
-        if machine.state is State.DELETING:
+        if machine.state is QueuedResourceState.DELETING:
             raise CloudError.precondition(f"The queued resource '{call.name}' is being deleted already.")
         if machine.state not in tpu_queue.DELETABLE and not call.query.get("force"):
             return self._refused_deletion(call, machine.state)
@@ -159,7 +159,7 @@ class Queue(ApiService):
         self._remember(call, name, operation)
         return operation
 
-    def _refused_deletion(self, call: Call, state: State) -> JsonObject:
+    def _refused_deletion(self, call: Call, state: QueuedResourceState) -> JsonObject:
         """Reject a deletion without force if the scenario requires it: in the response, or in the operation.
 
         The messages are Google's, from public logs of gcloud: "DeleteQueuedResource is not supported when state is PROVISIONING" and
@@ -181,7 +181,7 @@ class Queue(ApiService):
         while True:
             self.advance_all()
             moving = any(
-                _machine(document).state not in tpu_queue.RESTING | {State.ACTIVE}
+                _machine(document).state not in tpu_queue.RESTING | {QueuedResourceState.ACTIVE}
                 for _, document in self._store.under(QUEUED)
             )
             self._cloud.changed.clear()
@@ -203,8 +203,8 @@ class Queue(ApiService):
         machine = _machine(document)
         conditions = Conditions(
             durations=self._durations(),
-            quota_error=self._quota_error(name, document) if machine.state is State.ACCEPTED else None,
-            capacity=self._capacity(name, document) if machine.state is State.WAITING else False,
+            quota_error=self._quota_error(name, document) if machine.state is QueuedResourceState.ACCEPTED else None,
+            capacity=self._capacity(name, document) if machine.state is QueuedResourceState.WAITING else False,
             plenty=not self._scarce(name, document),
             now_s=self._cloud.timeline.simulated_s(),
             life_s=self._life_s(),
@@ -220,7 +220,7 @@ class Queue(ApiService):
 
     def _fail(self, name: str, document: JsonObject, machine: Queued, error: CloudError) -> None:
         """Fail the queued resource and remove its nodes if they cannot be created, for example because their network was deleted."""
-        self._save(name, document, replace(machine, state=State.FAILED, error=error.rpc_status()))
+        self._save(name, document, replace(machine, state=QueuedResourceState.FAILED, error=error.rpc_status()))
         parent = name.rpartition("/queuedResources/")[0]
         for node_id in document["_nodes"]:
             self._nodes.remove(f"{parent}/nodes/{node_id}", owner=name)
@@ -241,7 +241,7 @@ class Queue(ApiService):
     def _end(self, node: str, *, initiator: str) -> None:
         owner = (self._store.get(NODES, node) or {}).get("queuedResource")
         document = self._store.get(QUEUED, owner) if owner else None
-        if owner is not None and document is not None and _machine(document).state is State.ACTIVE:
+        if owner is not None and document is not None and _machine(document).state is QueuedResourceState.ACTIVE:
             self._apply(
                 owner,
                 document,
@@ -308,7 +308,8 @@ class Queue(ApiService):
     def _reaches_google(self, project: str, zone: str, node: JsonObject) -> bool:
         """Return whether the rules of the node's networks allow it to connect to port 443."""
         names = tpu_requests.networks_of(self._cloud, project, zone, node)
-        tags, found = strings(node, "tags"), [name for name in names if "/networks/" in name]
+        tags = strings(node, "tags")
+        found = [name for name in names if "/networks/" in name]
         return all(networks.allows_egress(self._cloud, name, tags, 443) for name in found)
 
     def _stop(self, node: str, *, owner: str) -> None:
@@ -385,7 +386,9 @@ class Queue(ApiService):
     def _shown(self, document: JsonObject) -> JsonObject:
         machine = _machine(document)
         state: JsonObject = {"state": machine.state.value, "stateInitiator": machine.initiator}
-        details = {State.WAITING: None, State.FAILED: {"error": machine.error}}.get(machine.state, {})
+        details = {QueuedResourceState.WAITING: None, QueuedResourceState.FAILED: {"error": machine.error}}.get(
+            machine.state, {}
+        )
         if details is not None:
             state[f"{machine.state.value.lower()}Data"] = details
         return {**visible(document), "state": state}
@@ -416,7 +419,7 @@ _locks: defaultdict[tuple[int, str], asyncio.Lock] = defaultdict(asyncio.Lock)
 
 def _machine(document: JsonObject) -> Queued:
     fields: dict[str, Any] = dict(document["_machine"])
-    fields["state"] = State(fields["state"])
+    fields["state"] = QueuedResourceState(fields["state"])
     return Queued(**fields)
 
 

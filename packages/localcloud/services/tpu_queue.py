@@ -11,7 +11,7 @@ from localcloud.json_values import JsonObject
 from localcloud.world.scenario import TpuDurations
 
 
-class State(Enum):
+class QueuedResourceState(Enum):
     """States of a queued resource, as the API names them."""
 
     CREATING = "CREATING"
@@ -25,14 +25,14 @@ class State(Enum):
     DELETING = "DELETING"
 
 
-DELETABLE = (State.ACCEPTED, State.SUSPENDED, State.FAILED)
+DELETABLE = (QueuedResourceState.ACCEPTED, QueuedResourceState.SUSPENDED, QueuedResourceState.FAILED)
 """States in which a delete without force is accepted.
 
 Discovery document tpu.v2alpha1, `queuedResources.delete`, `force`: otherwise "the queued resource will only be deleted if its nodes
 have already been deleted or the queued resource is in the ACCEPTED, FAILED, or SUSPENDED state". One public log of gcloud lists
 WAITING_FOR_RESOURCES too (the message of `refused_deletion`); the local cloud follows the narrower text.
 """
-RESTING = {State.SUSPENDED, State.FAILED}
+RESTING = {QueuedResourceState.SUSPENDED, QueuedResourceState.FAILED}
 """States that do not change with time."""
 
 
@@ -50,7 +50,7 @@ class Effect(Enum):
 class Queued:
     """One queued resource in the state machine. Times are simulated seconds, lifetimes real seconds (see `localcloud.world.timeline`)."""
 
-    state: State
+    state: QueuedResourceState
     since_s: float
     valid_after_s: float = 0.0
     valid_until_s: float | None = None
@@ -85,35 +85,37 @@ _TOO_LATE: JsonObject = {
 def step(queued: Queued, conditions: Conditions) -> tuple[Queued, list[Effect]]:  # noqa: PLR0911 - one return per state
     """Return the record after at most one transition, and its effects. Without a due transition, the record is unchanged and the list is empty."""
     lengths = {
-        State.CREATING: conditions.durations.creating,
-        State.ACCEPTED: conditions.durations.accepted,
-        State.WAITING: conditions.durations.waiting_for_resources,
-        State.PROVISIONING: conditions.durations.provisioning,
-        State.SUSPENDING: conditions.durations.suspending,
-        State.DELETING: conditions.durations.deleting,
+        QueuedResourceState.CREATING: conditions.durations.creating,
+        QueuedResourceState.ACCEPTED: conditions.durations.accepted,
+        QueuedResourceState.WAITING: conditions.durations.waiting_for_resources,
+        QueuedResourceState.PROVISIONING: conditions.durations.provisioning,
+        QueuedResourceState.SUSPENDING: conditions.durations.suspending,
+        QueuedResourceState.DELETING: conditions.durations.deleting,
     }
-    if queued.state is State.ACTIVE:
+    if queued.state is QueuedResourceState.ACTIVE:
         return _end_of_run(queued, conditions)
     if queued.state in RESTING:
         return queued, []
     due_s = queued.since_s + lengths[queued.state]
-    if queued.state is State.WAITING:
+    if queued.state is QueuedResourceState.WAITING:
         return _wait(queued, conditions, max(due_s, queued.valid_after_s))
     if conditions.now_s < due_s:
         return queued, []
     match queued.state:
-        case State.CREATING:
-            return replace(queued, state=State.ACCEPTED, since_s=due_s), []
-        case State.ACCEPTED:
+        case QueuedResourceState.CREATING:
+            return replace(queued, state=QueuedResourceState.ACCEPTED, since_s=due_s), []
+        case QueuedResourceState.ACCEPTED:
             if conditions.quota_error is not None:
-                return replace(queued, state=State.FAILED, since_s=due_s, error=conditions.quota_error), []
-            return replace(queued, state=State.WAITING, since_s=due_s), []
-        case State.PROVISIONING:
-            return replace(queued, state=State.ACTIVE, since_s=due_s, active_since_life_s=conditions.life_s), [
-                Effect.BOOT_NODES
-            ]
-        case State.SUSPENDING:
-            return replace(queued, state=State.SUSPENDED, since_s=due_s), [Effect.DELETE_NODES]
+                return replace(
+                    queued, state=QueuedResourceState.FAILED, since_s=due_s, error=conditions.quota_error
+                ), []
+            return replace(queued, state=QueuedResourceState.WAITING, since_s=due_s), []
+        case QueuedResourceState.PROVISIONING:
+            return replace(
+                queued, state=QueuedResourceState.ACTIVE, since_s=due_s, active_since_life_s=conditions.life_s
+            ), [Effect.BOOT_NODES]
+        case QueuedResourceState.SUSPENDING:
+            return replace(queued, state=QueuedResourceState.SUSPENDED, since_s=due_s), [Effect.DELETE_NODES]
         case _:
             return queued, [Effect.DELETE_NODES, Effect.FORGET]
 
@@ -123,9 +125,9 @@ def _wait(queued: Queued, conditions: Conditions, due_s: float) -> tuple[Queued,
     end_s = queued.valid_until_s
     if conditions.capacity and conditions.now_s >= due_s and (end_s is None or due_s <= end_s):
         since_s = due_s if conditions.plenty else conditions.now_s
-        return replace(queued, state=State.PROVISIONING, since_s=since_s), [Effect.CREATE_NODES]
+        return replace(queued, state=QueuedResourceState.PROVISIONING, since_s=since_s), [Effect.CREATE_NODES]
     if end_s is not None and conditions.now_s >= end_s:
-        return replace(queued, state=State.FAILED, since_s=end_s, error=_TOO_LATE), []
+        return replace(queued, state=QueuedResourceState.FAILED, since_s=end_s, error=_TOO_LATE), []
     return queued, []
 
 
@@ -141,9 +143,11 @@ def _end_of_run(queued: Queued, conditions: Conditions) -> tuple[Queued, list[Ef
 
 def suspend(queued: Queued, now_s: float, *, initiator: str) -> tuple[Queued, list[Effect]]:
     """Stop the nodes when the run expires, after a user's deletion, or after a preemption."""
-    return replace(queued, state=State.SUSPENDING, since_s=now_s, initiator=initiator), [Effect.STOP_NODES]
+    return replace(queued, state=QueuedResourceState.SUSPENDING, since_s=now_s, initiator=initiator), [
+        Effect.STOP_NODES
+    ]
 
 
 def delete(queued: Queued, now_s: float) -> tuple[Queued, list[Effect]]:
     """Start to delete the queued resource. The caller checks that its state allows it."""
-    return replace(queued, state=State.DELETING, since_s=now_s, initiator="USER"), [Effect.STOP_NODES]
+    return replace(queued, state=QueuedResourceState.DELETING, since_s=now_s, initiator="USER"), [Effect.STOP_NODES]

@@ -100,7 +100,8 @@ def check(cloud: Cloud, parent: str, body: JsonObject) -> list[tuple[str, JsonOb
 
 def _of_request(cloud: Cloud, body: JsonObject, specs: list[JsonObject]) -> Rules:
     yield bool(specs), _SPECS, f"Field '{_SPECS}' must hold at least one node."
-    tiers, model = [tier for tier in _TIERS if tier in body], body.get("provisioningModel", _NO_MODEL)
+    tiers = [tier for tier in _TIERS if tier in body]
+    model = body.get("provisioningModel", _NO_MODEL)
     yield len(tiers) <= 1, "queued_resource", f"Only one of {', '.join(_TIERS)} may be given."
     allowed = not tiers or model in {*_TIERS[tiers[0]], _NO_MODEL}
     combined = f"The provisioning model {model} cannot be combined with '{next(iter(tiers), '')}'."
@@ -187,7 +188,9 @@ def _of_machine(zone: str, facts: TpuZone, versions: Sequence[str], node: JsonOb
     Boot disk: "It must be larger than or equal to the size of the image." (discovery). Google does not state the image's size; the local cloud
     uses the size of the default disk.
     """
-    kind, accelerator, version = "node.accelerator_type", accelerator_of(node), node.get("runtimeVersion", "")
+    kind = "node.accelerator_type"
+    accelerator = accelerator_of(node)
+    version = node.get("runtimeVersion", "")
     one = bool(node.get("acceleratorType")) != bool(node.get("acceleratorConfig"))
     yield one, kind, "Exactly one of accelerator_type and accelerator_config must be specified."
     missing = (
@@ -221,7 +224,8 @@ def networks_of(cloud: Cloud, project: str, zone: str, node: JsonObject) -> list
 
 def check_changeable(node: JsonObject) -> None:
     """Check the fields that both a creation and a patch can set: description, labels, metadata."""
-    description, metadata = str(node.get("description") or ""), part(node, "metadata")
+    description = str(node.get("description") or "")
+    metadata = part(node, "metadata")
     long = f"The description has {len(description)} characters; at most {_MAX_DESCRIPTION} are allowed."
     obey([(len(description) <= _MAX_DESCRIPTION, "node.description", long)])
     check_labels(node.get("labels"), "node.labels")

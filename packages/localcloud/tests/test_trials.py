@@ -14,7 +14,7 @@ import requests
 
 from localcloud import cli
 from localcloud.environment import API_OVERRIDES
-from localcloud.ledger.entries import Answer, Assumption, Ledger, join, load
+from localcloud.ledger.entries import AssumedAnswer, Assumption, Ledger, join, load
 from localcloud.server.app import DEFAULT_SPEED
 from localcloud.tests import idle_cloud
 from localcloud.tests.conftest import SCENARIO, Client
@@ -30,7 +30,7 @@ PROJECT = "local-project"
 SECRETS = f"/secretmanager/v1/projects/{PROJECT}/secrets"
 API = "https://secretmanager.googleapis.com/v1/projects/PROJECT/secrets"
 SECRET_OF_A_RUN = {"replication": {"automatic": {}}, "labels": {"localcloud-try": "0a0a0a"}}
-REFUSED = Answer(status=400, words="label")
+REFUSED = AssumedAnswer(status=400, words="label")
 MACHINE = {"acceleratorType": "v6e-1", "runtimeVersion": "v2-alpha-tpuv6e"}
 RUN = "https://run.googleapis.com/v2/projects/PROJECT/locations/us-east4/services"
 MONITORING = "https://monitoring.googleapis.com"
@@ -459,7 +459,7 @@ def test_what_cannot_be_deleted_is_named(run, session, monkeypatch):
         return send(method, url, **rest)
 
     monkeypatch.setattr(session, "request", kept)
-    code, report = run(entry(answer=Answer(status=200, words=".")))
+    code, report = run(entry(answer=AssumedAnswer(status=200, words=".")))
     assert code == 1
     assert len(report["left"]) == 1
     assert "/secrets/localcloud-try-" in report["left"][0]
@@ -525,7 +525,7 @@ def test_a_poll_repeats_until_the_words_come_and_then_ends(run, session):
     """A secret that does not exist answers 404 until the poll gives up, and the next step is not sent."""
     secret = f"{API}/TRY"
     created = f"api -X POST '{API}?secretId=TRY' -d '{{\"replication\": {{\"automatic\": {{}}}}}}'"
-    answered = Answer(status=200, words="secrets/")
+    answered = AssumedAnswer(status=200, words="secrets/")
     found = entry("found", command=f"{created}; poll 60 replication api '{secret}'; api '{secret}'", answer=answered)
     absent = entry("absent", command=f"poll 20 replication api '{secret}'; {created}", answer=answered)
     send, sent = session.request, []
@@ -540,7 +540,9 @@ def test_a_poll_repeats_until_the_words_come_and_then_ends(run, session):
 
 
 def test_the_minutes_include_the_deletion_of_what_is_created():
-    made = entry("made", answer=Answer(status=200, words="."), command=f"api -X POST '{RUN}?serviceId=TRY' -d '{{}}'")
+    made = entry(
+        "made", answer=AssumedAnswer(status=200, words="."), command=f"api -X POST '{RUN}?serviceId=TRY' -d '{{}}'"
+    )
     refused = entry(command=f"api -X POST '{RUN}?serviceId=TRY' -d '{{}}'")
     network = entry(command="api 'https://compute.googleapis.com/compute/v1/projects/PROJECT/global/networks/NETWORK'")
     minutes = [plan_trials([each], 0.0).minutes for each in (refused, made, network)]

@@ -14,8 +14,13 @@ from localcloud.trials.resources import PREFIX
 from localcloud.trials.running import Judgement
 
 LEDGER: Final = Path(__file__).resolve().parents[1] / "ledger"
-PROJECT, NUMBER, PERSON, BILLING = "PROJECT", "NUMBER", "PERSON", "BILLING"
-TOKEN, KEY, SECRET = "TOKEN", "KEY", "SECRET"
+PROJECT = "PROJECT"
+NUMBER = "NUMBER"
+PERSON = "PERSON"
+BILLING = "BILLING"
+TOKEN = "TOKEN"  # noqa: S105 - a placeholder
+KEY = "KEY"
+SECRET = "SECRET"  # noqa: S105 - a placeholder
 _ADDRESS: Final = "ADDRESS"
 _LEAST_LENGTHS: Final = {PROJECT: 6, NUMBER: 6, PERSON: 6, BILLING: 6, TOKEN: 8, KEY: 8, SECRET: 8}
 """Minimum length of a value that is replaced in every text, by its placeholder. Shorter ones match by chance; other words stand for a form alone."""

@@ -54,7 +54,7 @@ class ApiRequest:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Wait:
+class TrialPause:
     """A pause between two requests, in seconds of the cloud's clock."""
 
     seconds: float
@@ -62,19 +62,19 @@ class Wait:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Poll:
-    """A request that is repeated until its answer matches a regular expression, for at most `seconds` of the cloud's clock."""
+    """A request that is repeated until its response matches a regular expression, for at most `seconds` of the cloud's clock."""
 
     request: ApiRequest
     words: str
     seconds: float
 
 
-Step = ApiRequest | Wait | Poll
+Step = ApiRequest | TrialPause | Poll
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LedgerTrial:
-    """A sequence of requests that tries an entry. The last step's answer is judged; the steps before it must succeed."""
+    """A sequence of requests that tries an entry. The last step's response is judged; the steps before it must succeed."""
 
     entry: Assumption
     steps: tuple[Step, ...]
@@ -137,7 +137,7 @@ def _steps(text: str) -> tuple[Step, ...]:
 def _step(command: list[str]) -> Step:
     program, *rest = command or [""]
     if program == "sleep":
-        return Wait(seconds=float(rest[0]))
+        return TrialPause(seconds=float(rest[0]))
     if program == "poll":
         return Poll(request=_request(rest[2:]), words=rest[1], seconds=float(rest[0]))
     return _request(command)
@@ -147,7 +147,9 @@ def _request(command: list[str]) -> ApiRequest:
     program, *rest = command or [""]
     if program not in {"api", "curl"}:
         raise NotARequestError(f"'{program}' is not `api`, `curl`, `poll` or `sleep`.")
-    method, url, body = "", "", None
+    method = ""
+    url = ""
+    body = None
     headers: dict[str, str] = {}
     arguments = iter(rest)
     for argument in arguments:

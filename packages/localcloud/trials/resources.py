@@ -41,7 +41,7 @@ _FIXTURES: Final = part(_TABLES, "fixtures")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Created:
+class TrialResource:
     """A resource that a request creates: its collection's URL without a query, its kind and its name.
 
     `id`: the id that the server chose; empty if the server does not choose it, or has not answered.
@@ -69,8 +69,8 @@ class Created:
         return f"{self.collection}/{name}"
 
 
-def created_by(method: str, url: str, body: str | None, answer: object = None) -> Created | None:
-    """Return the resource that a request creates if it is accepted, or None. The answer contains the name if the server chose it."""
+def created_by(method: str, url: str, body: str | None, answer: object = None) -> TrialResource | None:
+    """Return the resource that a request creates if it is accepted, or None. The response contains the name if the server chose it."""
     parts = urlsplit(url)
     last = parts.path.rpartition("/")[2]
     kind = KINDS.get(last)
@@ -81,9 +81,9 @@ def created_by(method: str, url: str, body: str | None, answer: object = None) -
     shown = as_object(answer)
     shown_name = "" if "metadata" in shown else _last(shown)
     if kind.has_server_id:
-        return Created(collection=collection_of(url), kind=kind, name=name, id=shown_name)
+        return TrialResource(collection=collection_of(url), kind=kind, name=name, id=shown_name)
     name = name or shown_name or str(as_object(shown.get("metadata")).get("target") or "").rpartition("/")[2]
-    return Created(collection=collection_of(url), kind=kind, name=name)
+    return TrialResource(collection=collection_of(url), kind=kind, name=name)
 
 
 def _last(item: Mapping[str, object]) -> str:
@@ -139,11 +139,11 @@ def fixture_collections(project: str) -> frozenset[str]:
     return frozenset(str(row["url"]).replace("PROJECT", project) for row in _FIXTURES.values())
 
 
-def own_items(url: str, answer: object) -> tuple[list[Created], list[str]]:
+def own_items(url: str, answer: object) -> tuple[list[TrialResource], list[str]]:
     """Return the resources of a listing that trials created, and the names that only look like theirs."""
     collection = collection_of(url)
     kind = KINDS[urlsplit(url).path.rpartition("/")[2]]
-    own: list[Created] = []
+    own: list[TrialResource] = []
     foreign: list[str] = []
     for item in map(as_object, as_list(as_object(answer).get(kind.items))):
         chosen = _last(item)
@@ -153,7 +153,9 @@ def own_items(url: str, answer: object) -> tuple[list[Created], list[str]]:
         if kind.mark_at and not _has_mark(kind, item):
             foreign.append(f"{collection}/{chosen}")
         else:
-            own.append(Created(collection=collection, kind=kind, name=name, id=chosen if kind.has_server_id else ""))
+            own.append(
+                TrialResource(collection=collection, kind=kind, name=name, id=chosen if kind.has_server_id else "")
+            )
     return own, foreign
 
 

@@ -10,10 +10,10 @@ from typing import Final, Literal
 from urllib.parse import quote
 
 from localcloud.json_values import as_list, as_object
-from localcloud.ledger.entries import Answer
+from localcloud.ledger.entries import AssumedAnswer
 from localcloud.trials import resources
-from localcloud.trials.requests_of_entries import FIXTURES, TRY, ApiRequest, LedgerTrial, Poll, Wait
-from localcloud.trials.resources import Created
+from localcloud.trials.requests_of_entries import FIXTURES, TRY, ApiRequest, LedgerTrial, Poll, TrialPause
+from localcloud.trials.resources import TrialResource
 from localcloud.trials.sending import ApiReply, Sender
 
 _GONE_LIMIT_S: Final = 600
@@ -33,7 +33,7 @@ class Judgement:
     why: str = ""
 
 
-def judge(expected: Answer, reply: ApiReply) -> Judgement:
+def judge(expected: AssumedAnswer, reply: ApiReply) -> Judgement:
     """Return the verdict on an answer. An error with a cause other than the request is unknown."""
     answered = reply.summary
     is_expected = reply.status == expected.status
@@ -52,7 +52,7 @@ def judge(expected: Answer, reply: ApiReply) -> Judgement:
 
 
 def matches(words: str, reply: ApiReply) -> bool:
-    """Return whether an answer's body, or an error's message, matches a regular expression."""
+    """Return whether a response's body, or an error's message, matches a regular expression."""
     text = reply.message if reply.status >= 400 else f"{reply.body}"  # noqa: PLR2004 - HTTP's errors
     return re.search(words, text, re.IGNORECASE) is not None
 
@@ -89,7 +89,7 @@ class Runner:
 
     world: Surroundings
     run: str = field(default_factory=lambda: secrets.token_hex(3))
-    _owned: list[Created] = field(default_factory=list[Created])
+    _owned: list[TrialResource] = field(default_factory=list[TrialResource])
     _fixtures: dict[str, str] = field(default_factory=dict[str, str])
     _failed: dict[str, Judgement] = field(default_factory=dict[str, Judgement])
     _count: int = 0
@@ -128,7 +128,7 @@ class Runner:
         reply = ApiReply(status=0, message="no request was sent")
         try:
             for at, step in enumerate(trial.steps, start=1):
-                if isinstance(step, Wait):
+                if isinstance(step, TrialPause):
                     self.world.sleep(step.seconds / self.world.speed)
                     continue
                 is_last = at == len(trial.steps)
@@ -153,7 +153,7 @@ class Runner:
                 self.delete(created)
 
     def _polled(self, step: Poll, values: Mapping[str, str], *, is_settled: bool) -> ApiReply:
-        """Return the first answer that matches, or the last one. `is_settled`: the operation before has failed, so one answer suffices."""
+        """Return the first response that matches, or the last one. `is_settled`: the operation before has failed, so one response suffices."""
         request, left_s = step.request.filled(values), step.seconds
         while True:
             reply = self.world.sender.send(request.method, request.url, request.body)
@@ -214,7 +214,7 @@ class Runner:
             self._failed[word] = Judgement(verdict="unknown", answered="", why=f"the {word.lower()} did not appear")
         return name
 
-    def delete(self, created: Created) -> None:
+    def delete(self, created: TrialResource) -> None:
         """Delete a resource and wait until it is gone."""
         if not created.is_identified:
             self._delete_by_name(created)
@@ -234,8 +234,8 @@ class Runner:
         self.left.append(created.url)
         self.world.report(f"NOT deleted: {created.url}")
 
-    def _delete_by_name(self, created: Created) -> None:
-        """Delete the resources of this run that a listing shows with a display name, because the answer with the id was lost."""
+    def _delete_by_name(self, created: TrialResource) -> None:
+        """Delete the resources of this run that a listing shows with a display name, because the response with the id was lost."""
         reply = self.world.sender.send("GET", created.collection)
         self._owned.remove(created)
         if not reply.is_accepted or as_object(reply.body).get("nextPageToken"):
@@ -246,16 +246,16 @@ class Runner:
             if each.name == created.name:
                 self.delete(each)
 
-    def _empty(self, bucket: Created) -> None:
+    def _empty(self, bucket: TrialResource) -> None:
         """Delete the objects of a bucket that a trial created."""
         listed = self.world.sender.send("GET", f"{bucket.url}/o")
         for item in map(as_object, as_list(as_object(listed.body).get("items"))):
             self.world.sender.send("DELETE", f"{bucket.url}/o/{quote(str(item.get('name')), safe='')}")
 
-    def _is_gone(self, created: Created) -> bool:
+    def _is_gone(self, created: TrialResource) -> bool:
         return self.world.sender.send("GET", created.url).status == _MISSING
 
-    def _until(self, created: Created, *, exists: bool) -> bool:
+    def _until(self, created: TrialResource, *, exists: bool) -> bool:
         for _ in range(60):
             if self._is_gone(created) != exists:
                 return True

@@ -40,7 +40,7 @@ class Session(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ApiReply:
-    """An answer. `status` 0: no response, and `message` has the reason. `reason` is the reason of google.rpc.ErrorInfo, or the canonical code."""
+    """A response. `status` 0: no response, and `message` has the reason. `reason` is the reason of google.rpc.ErrorInfo, or the canonical code."""
 
     status: int
     reason: str = ""
@@ -65,14 +65,16 @@ class ApiReply:
         if not self.is_accepted:
             return ""
         if body.get("kind") == "compute#operation":
-            is_done, name = body.get("status") == "DONE", str(body.get("selfLink"))
+            is_done = body.get("status") == "DONE"
+            name = str(body.get("selfLink"))
         else:
-            is_done, name = body.get("done") is True, str(body.get("name"))
+            is_done = body.get("done") is True
+            name = str(body.get("name"))
         return name if "/operations/" in name and (not is_done or "error" in body) else ""
 
     @property
     def summary(self) -> str:
-        """Return the answer in one line."""
+        """Return the response in one line."""
         where = " (operation)" if self.is_of_operation else ""
         text = " ".join([str(self.status), self.reason, self.message]) if self.status else self.message
         short = " ".join(text.split())
@@ -136,7 +138,7 @@ class Sender:
         headers: Mapping[str, str] | None = None,
         has_login: bool = True,
     ) -> ApiReply:
-        """Return the answer to a request. Redirects are not followed."""
+        """Return the response to a request. Redirects are not followed."""
         reply = self._answered(method, url, body, headers, has_login=has_login)
         while reply.is_api_off and self._pause is not None and self._patience_s > 0:
             self._patience_s -= _ENABLED_PAUSE_S

@@ -80,7 +80,7 @@ class Parts:
 
 def make_app(parts: Parts) -> web.Application:
     """Return the application. Every response has the header `x-simulated: vllm`."""
-    server = _Server(parts)
+    server = _VllmApi(parts)
     app = web.Application(client_max_size=_MAX_BODY_BYTES, middlewares=[server.middleware])
     app.add_routes(
         [
@@ -139,7 +139,7 @@ async def _has_route(request: web.Request, path: str) -> bool:
     return found.http_exception is None or isinstance(found.http_exception, web.HTTPMethodNotAllowed)
 
 
-class _Server:
+class _VllmApi:
     def __init__(self, parts: Parts) -> None:
         self._parts = parts
         arguments = parts.arguments
@@ -267,9 +267,8 @@ class _Server:
             bos = [] if body.get("add_special_tokens") is False else [tokens.BOS]
             ids = bos + tokens.encode(body["prompt"])
         else:
-            prompt, chat = (
-                Malformed(f"body.{name}", "missing", "Field required", body) for name in ("prompt", "messages")
-            )
+            prompt = Malformed("body.prompt", "missing", "Field required", body)
+            chat = Malformed("body.messages", "missing", "Field required", body)
             raise malformed(prompt, chat)
         length = self._parts.capacity.max_model_len
         return web.json_response({"count": len(ids), "max_model_len": length, "tokens": ids, "token_strs": None})
@@ -325,7 +324,7 @@ class _Server:
         self._check_queue()
         self._arrivals += 1
         understood = broken_request(parsed, broken)
-        call = _Call(
+        call = _ReceivedRequest(
             request=request,
             parsed=parsed,
             made=broken_completion(answer(understood, self._abilities, most=most, arrival=self._arrivals), broken),
@@ -352,7 +351,7 @@ class _Server:
                 kind="ServiceUnavailableError",
             )
 
-    async def _whole(self, call: "_Call") -> web.StreamResponse:
+    async def _whole(self, call: "_ReceivedRequest") -> web.StreamResponse:
         details = self._parts.arguments.enable_prompt_tokens_details
         reply = WholeReply(
             request=call.parsed, answer=call.made, model=call.model, faults=call.faults, cached_details=details
@@ -363,7 +362,7 @@ class _Server:
             call.request.transport.abort()
         return web.json_response(reply.body())
 
-    async def _stream(self, call: "_Call") -> web.StreamResponse:
+    async def _stream(self, call: "_ReceivedRequest") -> web.StreamResponse:
         arguments = self._parts.arguments
         reply = StreamReply(
             request=call.parsed,
@@ -393,7 +392,7 @@ class _Server:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Call:
+class _ReceivedRequest:
     """One request: its content, the planned completion, the maximum of tokens, the time of arrival."""
 
     request: web.Request
@@ -458,7 +457,8 @@ def _loopback_only(request: web.Request) -> None:
     """Answer 404 to any caller that is not a front or a client of this machine's user, such as a web page or another user."""
     if request.transport is None:
         raise web.HTTPNotFound
-    client, server = (request.transport.get_extra_info(name)[:2] for name in ("peername", "sockname"))
+    client = request.transport.get_extra_info("peername")[:2]
+    server = request.transport.get_extra_info("sockname")[:2]
     passed_on = not ip_address(client[0]).is_loopback or "X-Forwarded-For" in request.headers
     if passed_on or web_page_header(request.headers) is not None or other_user(client, server):
         raise web.HTTPNotFound

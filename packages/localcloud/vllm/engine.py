@@ -212,7 +212,10 @@ class PrefixCache:
 
     def visit(self, prompt: Tokens[int]) -> int:
         """Return the number of leading tokens that are cached (never the last one, which must be computed), and remember the prompt."""
-        size, digest, hits, unbroken = self._block_size, 0, 0, True
+        size = self._block_size
+        digest = 0
+        hits = 0
+        unbroken = True
         for start in range(0, len(prompt) - size + 1, size):
             digest = hash((digest, tuple(prompt[start : start + size])))
             if digest in self._known:
@@ -318,7 +321,9 @@ class SimulatedEngine:
         cached = 0 if self._prefix is None else self._prefix.visit(sequence.prompt)
         if not sequence.was_admitted:
             # vLLM counts a prompt and its time in the queue once, however often the sequence is preempted.
-            sequence.was_admitted, sequence.admitted_at, sequence.cached = True, now, cached
+            sequence.was_admitted = True
+            sequence.admitted_at = now
+            sequence.cached = cached
             self._count_prompt(sequence)
         fixed = self._timing.fixed_ttft_s
         if fixed is not None:

@@ -40,7 +40,7 @@ class FaultError(Exception):
 
 
 @dataclass(slots=True, kw_only=True)
-class _Fault:
+class _InjectedFault:
     kind: str
     after: int
     times: int | None
@@ -66,7 +66,7 @@ class InjectedFaults:
     """The active faults."""
 
     def __init__(self, described: Iterable[Mapping[str, Any]] = ()) -> None:
-        self._faults: list[_Fault] = []
+        self._faults: list[_InjectedFault] = []
         self.replace(described)
 
     def replace(self, described: Iterable[Mapping[str, Any]]) -> None:
@@ -96,7 +96,7 @@ class InjectedFaults:
         return faults
 
 
-def _apply(fault: _Fault, faults: RequestFaults) -> None:
+def _apply(fault: _InjectedFault, faults: RequestFaults) -> None:
     options = fault.options
     at = int(options.get("after_tokens", 1))
     match fault.kind:
@@ -117,7 +117,7 @@ def _apply(fault: _Fault, faults: RequestFaults) -> None:
             faults.broken.add(fault.kind)
 
 
-def _read(given: object) -> _Fault:
+def _read(given: object) -> _InjectedFault:
     item = as_object(given)
     kind = item.get("kind")
     if kind not in _KEYS:
@@ -134,7 +134,7 @@ def _read(given: object) -> _Fault:
     if not 400 <= status <= 599:  # noqa: PLR2004 - HTTP's errors
         raise FaultError(f"status of the fault is {status}, expected an error status from 400 to 599")
     times = item.get("times")
-    return _Fault(
+    return _InjectedFault(
         kind=kind,
         after=int(item.get("after", 0)),
         times=None if times is None else int(times),

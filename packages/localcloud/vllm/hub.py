@@ -133,9 +133,10 @@ def download_s(model: Model, environment: RuntimeEnvironment) -> float:
     accelerator = find_accelerator(environment.accelerator)
     if accelerator is not None and accelerator.kind == "tpu":
         return model.disk_bytes / (min(measured_starts.HUB_MB_PER_S, environment.network_mb_per_s) * 1e6)
-    rates = (DISK_MB_PER_S, min(_HUB_MB_PER_S, environment.network_mb_per_s))
-    load_s, both_s = (model.disk_bytes / (rate * 1e6) for rate in rates)
-    return both_s - load_s
+    megabytes = model.disk_bytes / 1e6
+    load_s = megabytes / DISK_MB_PER_S
+    load_and_download_s = megabytes / min(_HUB_MB_PER_S, environment.network_mb_per_s)
+    return load_and_download_s - load_s
 
 
 def download(words: Sequence[str], environment: RuntimeEnvironment) -> int:

@@ -116,7 +116,8 @@ def soft_tokens_of(size: Size, most: int) -> int:
     """Return the tokens of an image without its delimiters: whole units of 3 x 3 patches, as many as fit."""
     unit = _PATCH_PX * _POOLING
     scale = math.sqrt(most * unit * unit / max(size.width * size.height, 1))
-    height, width = (max(1, math.floor(side * scale / unit)) for side in (size.height, size.width))
+    height = max(1, math.floor(size.height * scale / unit))
+    width = max(1, math.floor(size.width * scale / unit))
     return min(height * width, most)
 
 
@@ -147,7 +148,9 @@ def _samples(data: bytes) -> tuple[memoryview, int] | None:
         with wave.open(io.BytesIO(data)) as reader:
             if reader.getsampwidth() != 2:  # noqa: PLR2004 - bytes
                 return None
-            raw, channels, rate = reader.readframes(reader.getnframes()), reader.getnchannels(), reader.getframerate()
+            raw = reader.readframes(reader.getnframes())
+            channels = reader.getnchannels()
+            rate = reader.getframerate()
     except (wave.Error, EOFError):
         raise MediaItemError("Invalid or unsupported audio file.") from None
     # `wave` returns native integers. A view costs nothing, and most requests need only the length.

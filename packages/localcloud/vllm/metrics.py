@@ -11,7 +11,9 @@ from localcloud.json_values import packaged, part, parts
 from localcloud.vllm.speculation import Speculation
 
 _TABLES: Final = packaged("localcloud.vllm", "metrics.json")
-_TTFT, _INTERVAL, _LATENCY = (part(_TABLES, "buckets")[name] for name in ("ttft", "interval", "latency"))
+_TTFT = part(_TABLES, "buckets")["ttft"]
+_INTERVAL = part(_TABLES, "buckets")["interval"]
+_LATENCY = part(_TABLES, "buckets")["latency"]
 _MANTISSAS: Final = (1, 2, 5)
 _FINISHED: Final = ("stop", "length", "abort", "error", "repetition")
 _UNCOUNTED: Final = frozenset({"/metrics", "/health", "/load", "/ping", "/version", "/server_info"})
@@ -165,7 +167,9 @@ class Metrics:
         out: list[str] = []
         values = {**vars(self), "running": running, "waiting": waiting, "kv_usage": kv_usage}
         for row in parts(_TABLES, "families"):
-            name, description, value = row["name"], row["description"], values[row["value"]]
+            name = row["name"]
+            description = row["description"]
+            value = values[row["value"]]
             out.append(f"# HELP vllm:{name} {description}")
             out.append(f"# TYPE vllm:{name} {'counter' if name.endswith('_total') else 'gauge'}")
             out.append(f"vllm:{name}{{{labels}}} {float(value)}")

@@ -123,8 +123,7 @@ def _field(body: Mapping[str, Any], name: str, kinds: type | tuple[type, ...], d
     if listed in {(int,), (float,)} and isinstance(value, bool | int | float | str):
         with suppress(ValueError):
             return listed[0](value)
-    first, *others = (_mistyped(f"body.{name}", kind, value) for kind in listed)
-    raise malformed(first, *others)
+    raise malformed(*(_mistyped(f"body.{name}", kind, value) for kind in listed))
 
 
 def _mistyped(place: str, kind: type, value: object) -> Malformed:

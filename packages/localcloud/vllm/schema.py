@@ -107,7 +107,9 @@ class _Builder:
         return {name: self.build(properties.get(name, True), f"{where}.{name}", depth + 1) for name in names}
 
     def _string(self, schema: Mapping[str, Any], where: str) -> str:
-        pattern, least, most = schema.get("pattern"), int(schema.get("minLength", 0)), schema.get("maxLength")
+        pattern = schema.get("pattern")
+        least = int(schema.get("minLength", 0))
+        most = schema.get("maxLength")
         if pattern is None:
             return _FORMATS.get(schema.get("format", ""), self._word).ljust(least, "x")[:most]
         for candidate in (self._word, *_PATTERN_CANDIDATES):

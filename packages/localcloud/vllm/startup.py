@@ -309,7 +309,9 @@ def _killed(
     limit = environment.memory_limit_mib
     if limit is None:
         return None
-    overhead_mib, size_mib = (gib * 1024 for gib in host_gib)
+    overhead_gib, size_gib = host_gib
+    overhead_mib = overhead_gib * 1024
+    size_mib = size_gib * 1024
     if overhead_mib + size_mib <= limit:
         return None
     share = max(limit - overhead_mib, 0.0) / size_mib

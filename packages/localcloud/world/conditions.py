@@ -23,7 +23,10 @@ _FUNCTIONS: Final = frozenset(
     {"contains", "endsWith", "getAttribute", "hasOnly", "in", "matches", "size", "startsWith", "timestamp"}
 )
 """Functions that a condition may call here. Google's page names some more, which no condition of this project uses."""
-_MAX_TITLE, _MAX_DESCRIPTION, _MAX_OPERATORS, _MAX_ROLES = 100, 256, 12, 10
+_MAX_TITLE = 100
+_MAX_DESCRIPTION = 256
+_MAX_OPERATORS = 12
+_MAX_ROLES = 10
 _NAMED_RESOURCES: Final = frozenset({"secretmanager", "storage"})
 """APIs that provide `resource.name` here. On Google Cloud, Compute Engine and Cloud Logging do; Cloud TPU, Cloud Run, Artifact Registry and IAM do not."""
 _KNOWN_SERVICES: Final = _NAMED_RESOURCES | {"cloudresourcemanager", "compute", "iap", "logging"}

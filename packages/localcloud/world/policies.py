@@ -102,7 +102,8 @@ class Policies:
         if mask and "bindings" not in mask.split(","):
             return frozenset()
         record = self._store.get(_KIND, resource) or {"policy": {}}
-        before, after = (set(_grants_in(parts(each, "bindings"))) for each in (record["policy"], policy))
+        before = set(_grants_in(parts(record["policy"], "bindings")))
+        after = set(_grants_in(parts(policy, "bindings")))
         return frozenset(grant.partition(" ")[0] for grant in before ^ after)
 
     def _from_s(self, record: JsonObject, bindings: list[JsonObject]) -> dict[str, float]:

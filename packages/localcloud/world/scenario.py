@@ -14,11 +14,11 @@ from localcloud.world.runtime import DeviceAccess
 Seconds: TypeAlias = Annotated[float, Field(ge=0)]
 
 
-class _Part(BaseModel):
+class _ScenarioPart(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
 
-class TpuDurations(_Part):
+class TpuDurations(_ScenarioPart):
     """Simulated seconds of each state. Google publishes no figures; these have the right order and a plausible duration."""
 
     creating: Seconds = 5
@@ -32,7 +32,7 @@ class TpuDurations(_Part):
     """From the first SSH key in a node's metadata until the node accepts it. The real gcloud tries ten times, 5 s apart."""
 
 
-class TpuZone(_Part):
+class TpuZone(_ScenarioPart):
     """One zone: its accelerator types, whether it accepts flex-start, the free nodes of each type, the quota in chips."""
 
     accelerator_types: tuple[str, ...]
@@ -64,7 +64,7 @@ _ZONES = {
 }
 
 
-class ComputeTpu(_Part):
+class ComputeTpu(_ScenarioPart):
     """TPU machine types of Compute Engine. Their quotas are separate from the quotas of the Cloud TPU API, by region.
 
     Figures: a field report of August 2026 (xbill9/gemma4-dev, "The unofficial TPU migration guide"), and Compute Engine's page on Flex-start VMs.
@@ -89,7 +89,7 @@ class ComputeTpu(_Part):
     image_size_gb: int = 10
 
 
-class Tpu(_Part):
+class Tpu(_ScenarioPart):
     """Cloud TPU."""
 
     zones: dict[str, TpuZone] = Field(default_factory=lambda: dict(_ZONES))
@@ -122,7 +122,7 @@ class Tpu(_Part):
         return self.preemptible_quota_chips if preemptible else self.quota_chips
 
 
-class Run(_Part):
+class Run(_ScenarioPart):
     """Cloud Run."""
 
     gpu_regions: dict[str, tuple[str, ...]] = Field(
@@ -180,7 +180,7 @@ but not Cloud Resource Manager, IAM or Compute Engine.
 """
 
 
-class Services(_Part):
+class Services(_ScenarioPart):
     """APIs of a new project, and the delay until an enabled one responds."""
 
     enabled: Literal["all"] | tuple[str, ...] = "all"
@@ -194,7 +194,7 @@ class Services(_Part):
     """Form of SERVICE_DISABLED: `details` alone, or also `errors`, whose reason the provider gcp tolerates if it needs no answer."""
 
 
-class Iam(_Part):
+class Iam(_ScenarioPart):
     """Delays until changes of identities and access take effect."""
 
     lag_s: Seconds = 0
@@ -234,7 +234,7 @@ _VLLM_TPU = "docker.io/vllm/vllm-tpu"
 _COLLECTOR = "us-docker.pkg.dev/cloud-ops-agents-artifacts/google-cloud-opentelemetry-collector/otelcol-google"
 
 
-class Images(_Part):
+class Images(_ScenarioPart):
     """Images, and the limits of Docker Hub. An image that is neither listed here nor pushed does not exist."""
 
     existing: tuple[str, ...] = (
@@ -261,7 +261,7 @@ class Images(_Part):
     """Accounts of Docker Hub: name -> access token. All other credentials are rejected."""
 
 
-class Hub(_Part):
+class Hub(_ScenarioPart):
     """The Hugging Face hub. Its repositories are listed in packages/localcloud/hub/data; these settings change them."""
 
     repositories: dict[str, State] = Field(default_factory=dict[str, State])
@@ -272,7 +272,7 @@ class Hub(_Part):
     """Tokens that are no longer valid. Every other token that starts with `hf_` is valid."""
 
 
-class Logging(_Part):
+class Logging(_ScenarioPart):
     """Cloud Logging."""
 
     lag_s: Seconds = 5
@@ -282,7 +282,7 @@ class Logging(_Part):
     """
 
 
-class OperationDurations(_Part):
+class OperationDurations(_ScenarioPart):
     """Simulated seconds of long-running operations. `instant`: operations and the states of queued resources take no time."""
 
     instant: bool = False
@@ -293,7 +293,7 @@ class OperationDurations(_Part):
     """For a deployment, in addition to the revision's start."""
 
 
-class Fault(_Part):
+class Fault(_ScenarioPart):
     """The `nth` and the following `count` - 1 calls of `method` (a pattern such as `tpu.*.create`) fail."""
 
     method: str
@@ -307,7 +307,7 @@ class Fault(_Part):
     """Real seconds for which a hanging call stays open before its connection is closed."""
 
 
-class Scenario(_Part):
+class Scenario(_ScenarioPart):
     """All settings of a scenario. Defaults are the scenario `prepared`: APIs enabled, quota granted."""
 
     services: Services = Services()

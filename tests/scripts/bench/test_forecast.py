@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from loadtest.measure import Objective
-from loadtest.settings import Band
+from loadtest.settings import ForecastBand
 from loadtest.traffic.points import Point
 from loadtest.traffic.spec import Traffic
 from planning.cost.subject import examine
@@ -55,7 +55,7 @@ def test_a_search_gets_the_forecast_of_the_stack_or_why_there_is_none():
         forecast.answers, shape, limits, whole=False
     )
     figures = forecast.figures(Traffic(), point)
-    assert figures["output_throughput"] == Band(low=64.0, typical=64.0, high=64.0)
+    assert figures["output_throughput"] == ForecastBand(low=64.0, typical=64.0, high=64.0)
     planned = forecast.answers(at_level(shape, 0.5, whole=False))
     assert figures["mean_ttft_ms"].typical == pytest.approx(1000 * planned.ttft_s.typical)
     assert figures["mean_tpot_ms"].high == pytest.approx(1000 * planned.tpot_s.high)

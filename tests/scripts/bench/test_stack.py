@@ -19,7 +19,7 @@ from scripts.bench.forecast import PlanForecast
 from scripts.bench.run import open_target
 from scripts.cli.access import ServerAccess
 from scripts.cli.command import run_command
-from scripts.cli.reach import endpoint_of
+from scripts.cli.connection_errors import endpoint_of
 from tests.scripts.bench.test_forecast import planner
 from tests.scripts.sample_outputs import sample_outputs
 

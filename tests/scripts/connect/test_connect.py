@@ -30,7 +30,7 @@ from scripts.connect.__main__ import main
 from scripts.connect.chat import Chat, ChatError
 from scripts.connect.proxy import ConnectProxy
 from scripts.connect.ready import NotReadyError, OtherModelError, wait_until_ready
-from scripts.connect.snippets import Endpoint
+from scripts.connect.snippets import LocalEndpoint
 from scripts.connect.upstream import Upstream
 from scripts.status.report import ServesNow
 from tests.scripts.sample_outputs import sample_outputs
@@ -422,7 +422,7 @@ def delta(**parts):
 
 def conversation(url, capsys_free, **options):
     out, notes = capsys_free
-    endpoint = Endpoint(base_url=f"{url}/v1", key="k", model="gemma")
+    endpoint = LocalEndpoint(base_url=f"{url}/v1", key="k", model="gemma")
     return Chat(endpoint=endpoint, out=out, notes=notes, **options)
 
 

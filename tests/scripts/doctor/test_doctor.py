@@ -39,7 +39,7 @@ from scripts.doctor import blocking as blocking_checks
 from scripts.doctor import capacity, limits, machine, model, passphrase, project, run, tunnel_role
 from scripts.doctor.__main__ import COMMAND
 from scripts.doctor.blocking import blocking
-from scripts.doctor.diagnosis import Check, Diagnosis
+from scripts.doctor.diagnosis import Diagnosis, DoctorCheck
 from scripts.doctor.run import concurrently
 from tests.tools.ci_page import page_commands
 
@@ -1082,7 +1082,9 @@ def test_a_check_that_does_not_end_cannot_be_told(monkeypatch):
     # The clock at the start, when the first check that ends is waited for (all are left), and then (0.05 s are).
     readings_s = iter((0.0, 0.0, 59.95))
     monkeypatch.setattr("contracts.parallel.time", SimpleNamespace(monotonic=lambda: next(readings_s)))
-    lines = concurrently([Check(name="slow", run=hang), Check(name="quick", run=lambda: (ok,))], limit_s=60.0)
+    lines = concurrently(
+        [DoctorCheck(name="slow", run=hang), DoctorCheck(name="quick", run=lambda: (ok,))], limit_s=60.0
+    )
     release.set()
     assert [(line.check, line.state) for line in lines] == [("slow", "unknown"), ("quick", "passed")]
 

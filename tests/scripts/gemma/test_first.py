@@ -14,7 +14,7 @@ from engine.locks import StackLock
 from engine.state import STACK_TYPE
 from scripts.gemma import first
 from scripts.gemma.__main__ import main
-from tests.engine_room.test_locks import dead_pid
+from tests.engine_package.test_locks import dead_pid
 from tests.scripts.sample_outputs import sample_outputs
 
 TPU = {"target": "tpu", "auth": "tunnel", "state": "ACTIVE"}

@@ -11,7 +11,7 @@ from contracts.labels import Ownership
 from engine.deployment import UNKNOWN
 from gcp_tpu_provider.desired_state import SECOND
 from localcloud.tests.google_bodies import google_answer, google_request
-from scripts.recover.lookup import KINDS, Search, lookup
+from scripts.recover.lookup import KINDS, LookupSession, lookup
 
 OWNER = Ownership(project="gemma-serving", stack="dev")
 URN = "urn:pulumi:dev::gemma-serving::t::n"
@@ -49,7 +49,7 @@ class Api:
 
 
 def find(type_, inputs, answers):
-    return lookup(Search(api=Api(answers), owner=OWNER), type_, URN, inputs)
+    return lookup(LookupSession(api=Api(answers), owner=OWNER), type_, URN, inputs)
 
 
 LABELLED = [

@@ -17,7 +17,7 @@ from engine.deployment import (
 from scripts.cli.command import run_command
 from scripts.recover import __main__ as command
 from scripts.recover import run
-from scripts.recover.lookup import Found
+from scripts.recover.lookup import LookupResult
 
 STATE = Path(__file__).parents[2] / "fixtures" / "state" / "l4-qat.json"
 STACK = "l4-qat"
@@ -66,7 +66,7 @@ class World:
     def lookup(self, _search, _type, urn, _inputs):
         found = next(each for each in self.whole.resources if each.urn == urn)
         owner = self.owners.get(found.name, "owned")
-        return Found(owner=owner, name=found.name, id=found.id)
+        return LookupResult(owner=owner, name=found.name, id=found.id)
 
     def lose(self, *names):
         """Forget resources, and begin their creation again."""
@@ -159,7 +159,7 @@ def test_a_state_that_changed_meanwhile_is_not_overwritten(world, monkeypatch):
 
     def lookup(*_):
         world.state = world.whole
-        return Found(owner="owned", name="n", id="x")
+        return LookupResult(owner="owned", name="n", id="x")
 
     monkeypatch.setattr(run, "lookup", lookup)
     with pytest.raises(ScriptError, match=f"The state of stack {STACK} changed during the recovery"):

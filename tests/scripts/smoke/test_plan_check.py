@@ -14,7 +14,7 @@ from planning.question.vllm_args import given_options
 from planning.speed.residuals import SmokeFigures, decode_band, residual, usual_causes
 from scripts.cli.access import ServerAccess
 from scripts.cli.deployed_plan import deployed_plan
-from scripts.smoke.context import Check, SmokeTarget
+from scripts.smoke.context import SmokeCheck, SmokeTarget
 from scripts.smoke.results import Outcome
 from scripts.smoke.run import PLAN_CHECK, run_smoke
 from stacks.loading import from_file
@@ -55,7 +55,7 @@ def measures(name, **values):
     async def run(_):
         return Outcome("passed", measured="planted", values=values)
 
-    return Check(name=name, limit_s=lambda _: 60, run=run)
+    return SmokeCheck(name=name, limit_s=lambda _: 60, run=run)
 
 
 MEASURED = (

@@ -13,7 +13,7 @@ from loadtest.client.openai import OpenAIClient
 from localcloud.tests.running.running_server import server as vllm_server
 from scripts.cli.access import AccessError, IdTokenSource, ServerAccess
 from scripts.smoke import checks_basic, checks_exposure, checks_features
-from scripts.smoke.context import Check, CheckContext, SmokeTarget
+from scripts.smoke.context import CheckContext, SmokeCheck, SmokeTarget
 from scripts.smoke.render import summary, to_json, to_junit
 from scripts.smoke.results import FinishedCheck, Outcome, SmokeReport
 from scripts.smoke.run import CHECKS, _run_one, run_smoke
@@ -368,8 +368,8 @@ def test_a_step_that_hangs_ends_at_its_limit_and_the_next_one_runs(url):
         return Outcome("passed")
 
     checks = (
-        Check(name="hangs", limit_s=lambda _t: 0.2, run=hang),
-        Check(name="next", limit_s=lambda _t: 60, run=fine),
+        SmokeCheck(name="hangs", limit_s=lambda _t: 0.2, run=hang),
+        SmokeCheck(name="next", limit_s=lambda _t: 60, run=fine),
     )
     report = run_smoke(ServerAccess(base_url=url, auth="none"), TARGET, lambda _text: None, checks=checks)
     assert [check.outcome.state for check in report.checks] == ["failed", "passed"]
@@ -389,7 +389,7 @@ def test_an_answer_of_the_wrong_shape_is_the_servers_failure_and_no_crash():
             checks_features.tool_call,
         )
         return [
-            (await _run_one(Check(name="c", limit_s=lambda _t: 60, run=check), context)).outcome.state
+            (await _run_one(SmokeCheck(name="c", limit_s=lambda _t: 60, run=check), context)).outcome.state
             for check in found
         ]
 

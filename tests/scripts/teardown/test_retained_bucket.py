@@ -1,7 +1,7 @@
 """What a kept bucket costs."""
 
-from cloud.found import FoundResource
 from cloud.google_api import GoogleListError
+from cloud.search_results import FoundResource
 from contracts.labels import Ownership
 from scripts.teardown.receipt import retained_bucket
 

@@ -5,8 +5,8 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from cloud.found import FoundResource, Inventory
 from cloud.kinds import GRANT, INSTANCE, NODE, QUEUED, SERVICE, order_of
+from cloud.search_results import FoundResource, Inventory
 from scripts.teardown.output import text_of
 from scripts.teardown.receipt import Receipt
 from tests.cloud.populated import owner

@@ -31,7 +31,7 @@ from scripts.up import starting
 from stacks.hooks.run_keeper import RunKeeper
 from stacks.hooks.staged_weights import StagedWeights, Unproved
 from tests.contracts.test_server_change import machine, service
-from tests.engine_room.test_locks import dead_pid, refusal
+from tests.engine_package.test_locks import dead_pid, refusal
 from tests.scripts.sample_outputs import sample_outputs
 
 STACK = "tpu-v6e1"

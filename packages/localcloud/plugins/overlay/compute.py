@@ -9,8 +9,8 @@ from typing import Final
 from localcloud.plugins.coding import encode_field, put
 from localcloud.plugins.diffing import META, Detail, Details, DiffKind
 from localcloud.plugins.facts import Overlay, Recorded
-from localcloud.plugins.lifecycle import Created, OperationContext, TypeOverlay, UpdateRequest, settled
-from localcloud.plugins.resource import RestResource, Wait
+from localcloud.plugins.lifecycle import CreatedResource, OperationContext, TypeOverlay, UpdateRequest, settled
+from localcloud.plugins.resource import OperationWait, RestResource
 from localcloud.plugins.rest import PluginError
 from localcloud.plugins.schema import ABSENT, Json, Object, ResourceScope, last_segment, relative
 from localcloud.plugins.values import Properties, Value, text_of
@@ -70,7 +70,7 @@ class _ComputeResource(RestResource):
 
     own: tuple[_OwnUpdate, ...] = ()
 
-    async def update(self, context: OperationContext, wanted: UpdateRequest) -> Created:
+    async def update(self, context: OperationContext, wanted: UpdateRequest) -> CreatedResource:
         """Send the changes: first those without a separate request together, then the rest."""
         separate = {name for each in self.own for name in each.names}
         if wanted.changed - separate:
@@ -167,7 +167,7 @@ def _compute(noun: str, collection: str, properties: Overlay, *own: _OwnUpdate) 
         noun=noun,
         api=_API,
         id_template=f"{collection}/{{name}}",
-        wait=Wait.COMPUTE,
+        wait=OperationWait.COMPUTE,
         own=own,
     )
     foresee = _shrunk_range if noun == "Subnetwork" else None
@@ -182,21 +182,21 @@ class _RouterNatLifecycle(RestResource):
         named = {**values, "router": last_segment(text_of(values, "router"))}
         return super().path(template, context, named, resource_id)
 
-    async def create(self, context: OperationContext, inputs: Properties) -> Created:
+    async def create(self, context: OperationContext, inputs: Properties) -> CreatedResource:
         entry = self.body(context, inputs, {}, update=False)
         await self._change(context, inputs, "Creating", entry)
         resource_id = self.path(self.id_template, context, inputs, "")
         return await settled(resource_id, inputs, self.must_read(context, resource_id, inputs))
 
-    async def read(self, context: OperationContext, resource_id: str, given: Properties) -> Created | None:
+    async def read(self, context: OperationContext, resource_id: str, given: Properties) -> CreatedResource | None:
         named = self.named(resource_id)
         router = await context.rest.find(self.item_path(context, named, ""))
         entry = next((each for each in _nats(router or {}) if each.get("name") == named["name"]), None)
         if entry is None:
             return None
-        return Created(id=resource_id, state={**self.state(context, entry, given or named), **named})
+        return CreatedResource(id=resource_id, state={**self.state(context, entry, given or named), **named})
 
-    async def update(self, context: OperationContext, wanted: UpdateRequest) -> Created:
+    async def update(self, context: OperationContext, wanted: UpdateRequest) -> CreatedResource:
         # The real provider sends an empty list back unchanged, and null if there was none.
         inputs = {"initialNatIps": wanted.state.get("initialNatIps"), **wanted.inputs}
         await self._change(context, wanted.inputs, "Updating", self.body(context, inputs, wanted.state, update=True))
@@ -276,7 +276,7 @@ _NAT: Final = TypeOverlay(
         noun="RouterNat",
         item=f"{_API}/projects/{{project}}/regions/{{region}}/routers/{{router}}",
         id_template="{project}/{region}/{router}/{name}",
-        wait=Wait.COMPUTE,
+        wait=OperationWait.COMPUTE,
     ),
 )
 

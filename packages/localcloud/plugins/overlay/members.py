@@ -12,7 +12,7 @@ from functools import partial
 from typing import Final, TypeAlias, cast
 
 from localcloud.plugins.facts import Recorded
-from localcloud.plugins.lifecycle import Created, OperationContext, TypeOverlay, UpdateRequest
+from localcloud.plugins.lifecycle import CreatedResource, OperationContext, TypeOverlay, UpdateRequest
 from localcloud.plugins.resource import parse_id
 from localcloud.plugins.rest import PluginError, RestError
 from localcloud.plugins.schema import Json, Object, PropertySpecs, last_segment
@@ -58,23 +58,23 @@ class _IamMember:
         scope = context.scope(values)
         return self.resource.format(project=scope.project, location=scope.region, name=last_segment(subject))
 
-    def _created(self, path: str, given: Mapping[str, Value], policy: Object) -> Created:
+    def _created(self, path: str, given: Mapping[str, Value], policy: Object) -> CreatedResource:
         named = parse_id(self.resource, path, self.noun)
         place = {name: named[name] for name in ("project", "location") if name in named}
         known = {name: value for name, value in given.items() if name in self.fields}
         condition = given.get("condition")
         title = [text_of(condition, "title")] if is_object(condition) else []
         resource_id = "/".join([path, str(given["role"]), str(given["member"]), *title])
-        return Created(
+        return CreatedResource(
             id=resource_id, state={**known, self.subject: path, **place, "etag": str(policy.get("etag", ""))}
         )
 
-    async def create(self, context: OperationContext, inputs: Properties) -> Created:
+    async def create(self, context: OperationContext, inputs: Properties) -> CreatedResource:
         path = self.path_of(context, inputs)
         await self._cycle(context, path, _with_member, inputs)
         return self._created(path, inputs, await self._get(context, path))
 
-    async def read(self, context: OperationContext, resource_id: str, given: Properties) -> Created | None:
+    async def read(self, context: OperationContext, resource_id: str, given: Properties) -> CreatedResource | None:
         """Find the member in the policy. If the resource is gone, the member is too."""
         values = given or self._from_id(resource_id)
         path = self.path_of(context, values)
@@ -86,7 +86,7 @@ class _IamMember:
             raise
         if not _has_member(_bindings(policy), values):
             return None
-        return Created(id=resource_id, state=self._created(path, values, policy).state)
+        return CreatedResource(id=resource_id, state=self._created(path, values, policy).state)
 
     def _from_id(self, resource_id: str) -> Properties:
         """Return the properties in an import's id, which is `PATH ROLE MEMBER` as with the real provider."""
@@ -100,7 +100,7 @@ class _IamMember:
         name = values.pop("name", path)
         return {**values, self.subject: name, "role": role, "member": member}
 
-    async def update(self, context: OperationContext, wanted: UpdateRequest) -> Created:
+    async def update(self, context: OperationContext, wanted: UpdateRequest) -> CreatedResource:
         """Read the member again because no property of it changes in place."""
         found = await self.read(context, wanted.id, {**wanted.state, **wanted.inputs})
         return found or await self.create(context, wanted.inputs)

@@ -6,7 +6,7 @@ from time import monotonic
 from typing import Final
 
 from localcloud.plugins.diffing import Detail, Details, DiffKind
-from localcloud.plugins.lifecycle import Created, OperationContext, TypeOverlay, UpdateRequest, settled
+from localcloud.plugins.lifecycle import CreatedResource, OperationContext, TypeOverlay, UpdateRequest, settled
 from localcloud.plugins.resource import RestResource, known_project
 from localcloud.plugins.rest import RestError, raise_operation_error
 from localcloud.plugins.schema import Object
@@ -16,13 +16,13 @@ _API: Final = "serviceusage/v1"
 _VISIBLE_LIMIT_S: Final = 10.0
 """Maximum real seconds for which a new service account may be invisible. The real provider reads for five minutes, at Google's speed."""
 _INVISIBLE: Final = "Permission 'iam.serviceAccounts.get' denied on resource (or it may not exist)"
-"""IAM's answer for an account that is not visible yet, in place of a 404."""
+"""IAM's response for an account that is not visible yet, in place of a 404."""
 
 
 class _ServiceIdentity(RestResource):
     """The service agent of an API. As in the real provider, reading sends no request and deleting does nothing."""
 
-    async def create(self, context: OperationContext, inputs: Properties) -> Created:
+    async def create(self, context: OperationContext, inputs: Properties) -> CreatedResource:
         named: Properties = {"project": known_project(context, inputs).project, "service": text_of(inputs, "service")}
         resource_id = self.id_template.format_map(named)
         answer = await context.rest.call("POST", f"serviceusage/v1beta1/{resource_id}:generateServiceIdentity", body={})
@@ -34,11 +34,11 @@ class _ServiceIdentity(RestResource):
         response = done.get("response")
         email = str(response.get("email", "")) if isinstance(response, dict) else ""
         agent: Properties = {"email": email, "member": f"serviceAccount:{email}"}
-        return Created(id=resource_id, state={**self.state(context, {}, inputs), **named, **agent})
+        return CreatedResource(id=resource_id, state={**self.state(context, {}, inputs), **named, **agent})
 
-    async def read(self, context: OperationContext, resource_id: str, given: Properties) -> Created | None:
+    async def read(self, context: OperationContext, resource_id: str, given: Properties) -> CreatedResource | None:
         del context
-        return Created(id=resource_id, state=given)
+        return CreatedResource(id=resource_id, state=given)
 
     async def delete(self, context: OperationContext, resource_id: str, state: Properties) -> None:
         del context, resource_id, state
@@ -47,7 +47,7 @@ class _ServiceIdentity(RestResource):
 class _ServiceAccountLifecycle(RestResource):
     """A service account. As in the real provider, it is read until it is visible."""
 
-    async def create(self, context: OperationContext, inputs: Properties) -> Created:
+    async def create(self, context: OperationContext, inputs: Properties) -> CreatedResource:
         account = text_of(inputs, "accountId")
         collection = f"iam/v1/projects/{known_project(context, inputs).project}/serviceAccounts"
         body: Object = {"accountId": account, "serviceAccount": self.body(context, inputs, {}, update=False)}
@@ -61,12 +61,12 @@ class _ServiceAccountLifecycle(RestResource):
             name = f"projects/{project}/serviceAccounts/{account}@{project}.iam.gserviceaccount.com"
         return await settled(name, inputs, self._switched(context, name, inputs))
 
-    async def _switched(self, context: OperationContext, name: str, inputs: Properties) -> Created:
+    async def _switched(self, context: OperationContext, name: str, inputs: Properties) -> CreatedResource:
         if inputs.get("disabled") is True:
             await context.rest.call("POST", f"iam/v1/{name}:disable", body={})
         return await self.must_read(context, name, inputs)
 
-    async def must_read(self, context: OperationContext, resource_id: str, given: Properties) -> Created:
+    async def must_read(self, context: OperationContext, resource_id: str, given: Properties) -> CreatedResource:
         """Read until the account is visible. A 404 and one 403 mean that it is not visible yet (resource_google_service_account.go of the real provider)."""
         ends_at, attempt = monotonic() + _VISIBLE_LIMIT_S, 1
         while monotonic() < ends_at:
@@ -90,7 +90,7 @@ class _ServiceAccountLifecycle(RestResource):
         state.update({"accountId": email.partition("@")[0], "member": f"serviceAccount:{email}"})
         return {**state, "disabled": body.get("disabled") is True, "project": str(body.get("projectId", ""))}
 
-    async def update(self, context: OperationContext, wanted: UpdateRequest) -> Created:
+    async def update(self, context: OperationContext, wanted: UpdateRequest) -> CreatedResource:
         """Update the texts with the account's etag. Enabling and disabling are separate methods."""
         if "disabled" in wanted.changed:
             action = "disable" if wanted.inputs.get("disabled") is True else "enable"

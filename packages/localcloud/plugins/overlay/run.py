@@ -5,8 +5,8 @@ from functools import partial
 from typing import Final, cast
 
 from localcloud.plugins.facts import Recorded
-from localcloud.plugins.lifecycle import Created, OperationContext, TypeOverlay
-from localcloud.plugins.resource import Mask, RestResource, Wait
+from localcloud.plugins.lifecycle import CreatedResource, OperationContext, TypeOverlay
+from localcloud.plugins.resource import Mask, OperationWait, RestResource
 from localcloud.plugins.schema import Json, ResourceScope
 from localcloud.plugins.values import Properties, Value, is_list, is_object
 
@@ -30,7 +30,7 @@ def _policies_from_json(raw: Json) -> Value:
 class _RepositoryLifecycle(RestResource):
     """A repository. Its short name and registry address are derived from its id."""
 
-    async def read(self, context: OperationContext, resource_id: str, given: Properties) -> Created | None:
+    async def read(self, context: OperationContext, resource_id: str, given: Properties) -> CreatedResource | None:
         found = await super().read(context, resource_id, given)
         if found is not None:
             place = "{location}-{format}.pkg.dev".format_map(found.state).lower()
@@ -59,7 +59,7 @@ RUN: Final[Mapping[str, TypeOverlay]] = {
             noun="Service",
             id_template="projects/{project}/locations/{location}/services/{name}",
             create_query={"serviceId": "{name}"},
-            wait=Wait.OPERATION,
+            wait=OperationWait.OPERATION,
             api="run/v2",
             keeps_failed=True,
         ),
@@ -78,7 +78,7 @@ RUN: Final[Mapping[str, TypeOverlay]] = {
             noun="Repository",
             id_template="projects/{project}/locations/{location}/repositories/{repositoryId}",
             create_query={"repository_id": "{repositoryId}"},
-            wait=Wait.OPERATION,
+            wait=OperationWait.OPERATION,
             api="artifactregistry/v1",
             mask=Mask.CHANGED,
         ),

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from functools import partial
 from typing import Final
 
-from localcloud.plugins.lifecycle import Created, OperationContext, TypeOverlay, UpdateRequest, settled
+from localcloud.plugins.lifecycle import CreatedResource, OperationContext, TypeOverlay, UpdateRequest, settled
 from localcloud.plugins.resource import Mask, RestResource
 from localcloud.plugins.schema import Object, last_segment
 from localcloud.plugins.values import Properties, text_of
@@ -16,7 +16,7 @@ _API: Final = "secretmanager/v1"
 class _SecretVersionLifecycle(RestResource):
     """A version of a secret. Its payload is sent once, at creation."""
 
-    async def create(self, context: OperationContext, inputs: Properties) -> Created:
+    async def create(self, context: OperationContext, inputs: Properties) -> CreatedResource:
         secret = text_of(inputs, "secret")
         if "/" not in secret:
             secret = f"projects/{context.scope(inputs).project}/secrets/{secret}"
@@ -29,11 +29,11 @@ class _SecretVersionLifecycle(RestResource):
         name = str(answer.get("name", ""))
         return await settled(name, inputs, self._finish(context, name, inputs))
 
-    async def _finish(self, context: OperationContext, name: str, inputs: Properties) -> Created:
+    async def _finish(self, context: OperationContext, name: str, inputs: Properties) -> CreatedResource:
         await _switch(context, name, on=inputs.get("enabled") is not False)
         return await self.must_read(context, name, inputs)
 
-    async def read(self, context: OperationContext, resource_id: str, given: Properties) -> Created | None:
+    async def read(self, context: OperationContext, resource_id: str, given: Properties) -> CreatedResource | None:
         """Read the version; an import also reads its payload. A destroyed version is gone."""
         body = await context.rest.find(f"{_API}/{resource_id}")
         if body is None or body.get("state") == "DESTROYED":
@@ -44,9 +44,9 @@ class _SecretVersionLifecycle(RestResource):
         state = {**self.state(context, body, known), "project": given.get("project")}
         if not given and known["enabled"]:
             state["secretData"] = await _payload(context, resource_id)
-        return Created(id=name, state={each: value for each, value in state.items() if value is not None})
+        return CreatedResource(id=name, state={each: value for each, value in state.items() if value is not None})
 
-    async def update(self, context: OperationContext, wanted: UpdateRequest) -> Created:
+    async def update(self, context: OperationContext, wanted: UpdateRequest) -> CreatedResource:
         if "enabled" in wanted.changed:
             await _switch(context, wanted.id, on=wanted.inputs.get("enabled") is not False)
         return await self.must_read(context, wanted.id, wanted.inputs)

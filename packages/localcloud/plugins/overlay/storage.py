@@ -7,7 +7,7 @@ from urllib.parse import quote
 
 from localcloud.plugins import labels
 from localcloud.plugins.coding import encode_field, put
-from localcloud.plugins.lifecycle import Created, OperationContext, TypeOverlay, UpdateRequest
+from localcloud.plugins.lifecycle import CreatedResource, OperationContext, TypeOverlay, UpdateRequest
 from localcloud.plugins.resource import RestResource, given_after
 from localcloud.plugins.rest import PluginError
 from localcloud.plugins.schema import ABSENT, Json, Object, ResourceScope
@@ -36,13 +36,13 @@ def _state_from_json(raw: Json) -> Value:
 class _BucketLifecycle(RestResource):
     """A bucket: updates send the changes; deletion first checks for objects."""
 
-    async def read(self, context: OperationContext, resource_id: str, given: Properties) -> Created | None:
+    async def read(self, context: OperationContext, resource_id: str, given: Properties) -> CreatedResource | None:
         found = await super().read(context, resource_id, given)
         if found is not None:
             found.state["url"] = f"gs://{resource_id}"
         return found
 
-    async def update(self, context: OperationContext, wanted: UpdateRequest) -> Created:
+    async def update(self, context: OperationContext, wanted: UpdateRequest) -> CreatedResource:
         body: Object = {}
         scope = context.scope(wanted.inputs)
         changed = (wanted.changed | _IAM_FIELDS) if wanted.changed & _IAM_FIELDS else wanted.changed

@@ -216,7 +216,8 @@ async def _flavoured(
 def _from_outside(request: web.Request) -> bool:
     if request.transport is None:
         return True
-    client, server = (request.transport.get_extra_info(name)[:2] for name in ("peername", "sockname"))
+    client = request.transport.get_extra_info("peername")[:2]
+    server = request.transport.get_extra_info("sockname")[:2]
     host = request.headers.get("Host")
     foreign = (host or "").removesuffix(":80") not in NAMES and foreign_host(host, address=server[0], port=server[1])
     return foreign or web_page_header(request.headers) is not None or other_user(client, server)

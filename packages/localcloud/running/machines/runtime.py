@@ -49,7 +49,7 @@ _LOST_EXIT_CODE: Final = 255
 
 
 @dataclass(slots=True, kw_only=True)
-class _Machine:
+class _RunningMachine:
     data: MachineData
     server: MetadataServer
     address: str
@@ -77,7 +77,7 @@ class SimulatedMachines:
         self._base_url = base_url.rstrip("/")
         self._access_token = access_token
         self._id_token = id_token
-        self._machines: dict[str, _Machine] = {}
+        self._machines: dict[str, _RunningMachine] = {}
         self._servers: dict[str, tuple[MachineData, MetadataServer]] = {}
         """Also of machines that boot, because Google reports them as ready, so their metadata can already change."""
 
@@ -102,7 +102,7 @@ class SimulatedMachines:
             del self._servers[machine.name]
             await server.stop()
             raise
-        self._machines[machine.name] = _Machine(
+        self._machines[machine.name] = _RunningMachine(
             data=data, server=server, address=address, folder=folder, init_process=init_process
         )
 
@@ -169,7 +169,7 @@ class SimulatedMachines:
         charges.append(folder / charges.FILE, Charge(what="boot", name=folder.name, seconds=_BOOT_S))
         await self._clock.sleep(_BOOT_S)
 
-    async def _power_off(self, machine: _Machine) -> None:
+    async def _power_off(self, machine: _RunningMachine) -> None:
         """Stop all processes of the machine."""
         if machine.init_process.stdin is not None:
             machine.init_process.stdin.close()

@@ -27,9 +27,11 @@ def _apt_get(words: Sequence[str]) -> int:
         print("E: Could not connect to archive.ubuntu.com:80 (185.125.190.81), connection timed out", file=sys.stderr)
         return _FAILED
     if command == "install":
-        kept = {name: os.environ[name] for name in ("PYTHONPATH",) if name in os.environ}
         docker = {"docker": MACHINE_COMMANDS["docker"]}
-        install(machine.folder / "bin", docker, {FOLDER_VARIABLE: str(machine.folder), **kept})
+        variables = {FOLDER_VARIABLE: str(machine.folder)}
+        if "PYTHONPATH" in os.environ:
+            variables["PYTHONPATH"] = os.environ["PYTHONPATH"]
+        install(machine.folder / "bin", docker, variables)
     return 0
 
 

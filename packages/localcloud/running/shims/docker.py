@@ -37,13 +37,13 @@ def _fail(message: str, code: int = 1) -> NoReturn:
     sys.exit(code)
 
 
-class _Parser(argparse.ArgumentParser):
+class _DockerParser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         _fail(f"{usage_problem(message)}\n\nUsage:  {self.prog} [OPTIONS]", _BAD_USAGE)
 
 
 def _parser(command: str, *, flags: str = "", values: str = "") -> argparse.ArgumentParser:
-    parser = _Parser(prog=f"docker {command}", allow_abbrev=False)
+    parser = _DockerParser(prog=f"docker {command}", allow_abbrev=False)
     add_options(parser, flags=flags, values=values)
     return parser
 

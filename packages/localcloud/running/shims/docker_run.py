@@ -25,7 +25,10 @@ _IMAGE_ENTRY_POINT: Final = ("vllm", "serve")
 
 _RESTART_S: Final = 1.0
 """Pause before a container with a restart policy starts again. Docker's grows from 0.1 s to a minute."""
-_CANNOT_START, _NOT_EXECUTABLE, _NOT_FOUND, _NEVER_RAN = 125, 126, 127, 128
+_CANNOT_START = 125
+_NOT_EXECUTABLE = 126
+_NOT_FOUND = 127
+_NEVER_RAN = 128
 _PROGRAMS: Final = ("vllm", "hf", "python3", collector.ENTRY_POINT)
 """Programs of the images."""
 _NO_PROGRAM: Final = "/etc/passwd"

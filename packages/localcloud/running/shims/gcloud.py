@@ -1,4 +1,4 @@
-"""`gcloud` for users of the local cloud: tunnels to TPU machines, and tokens.
+"""`gcloud` for users of the local cloud: tunnels to TPU VMs, and tokens.
 
 Commands: `alpha compute tpus tpu-vm ssh NODE --project= --zone= --tunnel-through-iap -- -N -L LOCAL:HOST:PORT`, where LOCAL is a port or a
 path of a Unix socket (ssh(1), `-L local_socket:host:hostport`),
@@ -37,7 +37,7 @@ from localcloud.running.shims.gcloud_login import Login, LoginError
 if TYPE_CHECKING:
     import asyncio
 
-_NOTICE: Final = "gcloud (simulated): this is the local cloud's stand-in. It supports tunnels to TPU machines, tokens, deletions and project setup."
+_NOTICE: Final = "gcloud (simulated): this is the local cloud's stand-in. It supports tunnels to TPU VMs, tokens, deletions and project setup."
 _GCLOUD_CLIENT: Final = "32555940559.apps.googleusercontent.com"
 """The audience of gcloud's identity tokens for users: gcloud's client id."""
 _TUNNEL: Final = ("compute", "tpus", "tpu-vm", "ssh")
@@ -77,7 +77,7 @@ class CommandError(Exception):
         self.code = code
 
 
-class RefusedError(CommandError):
+class GcloudRejectedError(CommandError):
     """A command that the real gcloud also rejects. The message is gcloud's own, after `ERROR: `."""
 
     def __init__(self, message: str) -> None:
@@ -340,9 +340,9 @@ async def _carry(reader: "asyncio.StreamReader", writer: "asyncio.StreamWriter")
 def _ssh(track: str, words: Sequence[str]) -> int:
     """Run the ssh command of a release track (`alpha`, `beta` or empty). Only the alpha track can tunnel through IAP."""
     if track == "beta":
-        raise RefusedError(_NOT_IN_BETA)
+        raise GcloudRejectedError(_NOT_IN_BETA)
     if track != "alpha" and _IAP in words:
-        raise RefusedError(_NOT_IN_GA)
+        raise GcloudRejectedError(_NOT_IN_GA)
     return _open_tunnel(parse_tunnel(words))
 
 
@@ -402,7 +402,7 @@ def main(argv: Sequence[str]) -> int:
     print(_NOTICE, file=sys.stderr)
     try:
         return _run([word for word in argv if word not in ("--quiet", "-q")])
-    except (RefusedError, CrashError) as error:
+    except (GcloudRejectedError, CrashError) as error:
         print(f"ERROR: {error}", file=sys.stderr)
         return error.code
     except CommandError as error:

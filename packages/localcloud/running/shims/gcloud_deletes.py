@@ -57,7 +57,8 @@ def parse(words: Sequence[str], project: str) -> Deletion | None:
     unknown = [word for word in words if word.startswith("-") and "=" not in word and word not in _FLAGS]
     unknown += [f"--{name}" for name in options if name not in (*_PLACES, "project", "account")]
     given = names[command.count(" ") + 1 :]
-    path, project = _PATHS.get(command, ""), options.get("project") or project
+    path = _PATHS.get(command, "")
+    project = options.get("project") or project
     place = next((options[name] for name in _PLACES if name in options), "")
     if len(given) != 1 or unknown or not project or ("{place}" in path and not place):
         raise DeletionError(

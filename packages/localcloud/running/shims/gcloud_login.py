@@ -25,7 +25,7 @@ If you would like to report this issue, please run the following command:
 To check gcloud for common problems, please run the following command:
   gcloud info --run-diagnostics"""
 NO_INSTANCE: Final = f"gcloud crashed (AttributeError): 'NoneType' object has no attribute 'id'{_REPORT}"
-"""`gcloud alpha compute tpus tpu-vm ssh` signs a key for an instance, and a TPU machine has none."""
+"""`gcloud alpha compute tpus tpu-vm ssh` signs a key for an instance, and a TPU VM has none."""
 NOT_IN_GA: Final = (
     "gcloud crashed (NotImplementedError): SSH using federated workforce identities is not yet generally available (GA). "
     f"Please use `gcloud beta compute ssh` to SSH using a third-party identity.{_REPORT}"

@@ -48,7 +48,10 @@ def main(argv: Sequence[str]) -> int:
         or not is_known
     ):
         return _fail(f"the simulated machine does not support the rule {' '.join(argv)}", _BAD_USAGE)
-    address, port, path, target = rule[3], rule[5], rule[9], rule[13]
+    address = rule[3]
+    port = rule[5]
+    path = rule[9]
+    target = rule[13]
     if not (Path(os.environ.get("GEMMA_SERVING_CGROUPS", "/sys/fs/cgroup")) / path).is_dir():
         return _fail(" RULE_APPEND failed (No such file or directory): rule in chain OUTPUT", 4)
     text, rules = f"{address} {port} {path} {target}", _rules(machine)

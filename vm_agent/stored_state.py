@@ -3,11 +3,11 @@
 import json
 import os
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, TypeVar, cast
 
 from contracts.guest_attributes import FAILED, PAUSE_BEGAN_KEY, PAUSE_ENDED_KEY, READY, RESTORING
 from contracts.serving_document import API_KEY_VARIABLE, ServingDocument, document_hash, parse_document
@@ -17,6 +17,9 @@ from vm_agent.publishing import PhasePublisher, utc_now
 STATE_FILE = "state.json"
 IMAGE_KIND = "image"
 WEIGHTS_KIND = "weights"
+UNKNOWN_PAUSE = "unknown"
+"""Value of `paused_for` if the file does not tell whether guest attributes have a pause. It differs from each hash."""
+Value = TypeVar("Value")
 
 
 @dataclass
@@ -102,7 +105,7 @@ class FailedChange:
 
 
 @dataclass(frozen=True)
-class Trial:
+class DocumentTrial:
     """A document that was never ready, with its limits and the number of server starts."""
 
     text_hash: str
@@ -138,7 +141,7 @@ class Assignment:
 
 
 @dataclass
-class KeptState:
+class StoredState:
     """One small file on the boot disk, without secrets, and its content in memory, so a full disk has no effect before a restart."""
 
     folder: Path = field(default_factory=lambda: Path(environment_variable(STATE_FOLDER_VARIABLE, STATE_FOLDER)))
@@ -147,42 +150,81 @@ class KeptState:
     """Last document that passed its probation. The first document of a machine needs none."""
     probation: "Probation | None" = None
     failed: "FailedChange | None" = None
-    trial: "Trial | None" = None
+    trial: "DocumentTrial | None" = None
     pause_began_at: str = ""
     paused_for: str = ""
-    """Hash of the document whose pause ended, or empty if the guest attributes have none."""
+    """Hash of the document whose pause ended, empty if the guest attributes have no pause, or UNKNOWN_PAUSE."""
     fetched: "dict[str, str]" = field(default_factory=dict[str, str])
     """Images and weights folders that the agent fetched to the disk, each with its kind."""
     _written: str = ""
     _unwritten_until: float = 0.0
 
     def __post_init__(self) -> None:
-        """Read the file. An unreadable one is treated as absent."""
-        path = self.folder / STATE_FILE
+        """Read the file. One that is not a JSON object is treated as absent, with a line in the log."""
         try:
-            self._written = path.read_text(encoding="utf-8")
-            self._take(json.loads(self._written))
+            self._written = self._path.read_text(encoding="utf-8")
+            content = json_object(json.loads(self._written))
         except FileNotFoundError:
             return
-        except (OSError, ValueError, TypeError, KeyError) as error:
-            log(f"{path} cannot be read ({error}) and is treated as absent.")
+        except (OSError, ValueError, TypeError) as error:
+            log(f"{self._path} cannot be read ({error}) and is treated as absent.")
+            return
+        self._take(content)
 
-    def _take(self, stored: "dict[str, Any]") -> None:
-        """Take over the stored state. Raises ValueError, TypeError and KeyError if this agent cannot read it."""
-        good, ready = (raw and GoodDocument(**raw) for raw in (stored["good"], stored["ready"]))
-        failed = stored["failed"] and FailedChange(**stored["failed"])
-        trial = stored["trial"] and Trial(**stored["trial"])
-        _ = [one.document for one in (good, ready) if one]
-        self.good, self.probation = good, ready and Probation(ready, int(stored["starts"]))
-        self.failed, self.trial, self.fetched = failed, trial, dict(stored["fetched"])
-        self.pause_began_at, self.paused_for = str(stored["pause_began_at"]), str(stored["paused_for"])
+    @property
+    def _path(self) -> Path:
+        return self.folder / STATE_FILE
+
+    def _take(self, content: "Mapping[str, Any]") -> None:
+        """Take over each entry on its own. The log names an entry that cannot be read, and the others are kept.
+
+        "Absent" is the safe reading of the documents and of `fetched`:
+        - `good`, `ready`: the agent rolls back only to a document that served. Without `good`, `ready` is the only target.
+          Without `ready`, its running server is adopted and starts a new probation.
+        - `starts`: one start, so a document on probation gets at most its full number of starts again.
+        - `failed`, `trial`: the requested document is tried once more, within a trial's limits, and rolled back again.
+        - `fetched`: nothing is deleted that the agent may not have fetched. It stays on the disk.
+        It is not the safe reading of a pause: guest attributes may still have one. It is unknown, and unpublished next.
+        """
+        self.good = self._entry(content, "good", optional_document, None)
+        ready = self._entry(content, "ready", optional_document, None)
+        starts = self._entry(content, "starts", count, 1)
+        self.probation = Probation(ready, max(starts, 1)) if ready else None
+        self.failed = self._entry(content, "failed", optional_failed_change, None)
+        self.trial = self._entry(content, "trial", optional_trial, None)
+        self.fetched = self._entry(content, "fetched", fetched_kinds, {})
+        began_at = self._entry(content, "pause_began_at", text_value, UNKNOWN_PAUSE)
+        paused_for = self._entry(content, "paused_for", text_value, UNKNOWN_PAUSE)
+        self.pause_began_at = "" if began_at == UNKNOWN_PAUSE else began_at
+        self.paused_for = UNKNOWN_PAUSE if began_at == UNKNOWN_PAUSE and not paused_for else paused_for
+
+    def _entry(
+        self, content: "Mapping[str, Any]", name: str, read: "Callable[[Any], Value]", otherwise: Value
+    ) -> Value:
+        """Return an entry of the file, or `otherwise` and a line in the log if it is missing or cannot be read."""
+        try:
+            return read(content[name])
+        except KeyError as error:
+            reason = f"{error} is missing"
+        except (ValueError, TypeError, AttributeError) as error:
+            reason = str(error)
+        log(f"Warning: {self._path}: the entry `{name}` cannot be read ({reason}). The other entries are kept.")
+        return otherwise
 
     def _text(self) -> str:
-        ready = self.probation.ready if self.probation else None
-        documents = {"good": self.good, "ready": ready, "failed": self.failed, "trial": self.trial}
+        """Return the content of the file: one entry for each that `_take` reads."""
+        probation = self.probation
+        documents = {
+            "good": self.good,
+            "ready": probation.ready if probation else None,
+            "failed": self.failed,
+            "trial": self.trial,
+        }
         stored: dict[str, object] = {name: asdict(one) if one else None for name, one in documents.items()}
-        stored["starts"], stored["fetched"] = self.probation.starts if self.probation else 0, self.fetched
-        stored["pause_began_at"], stored["paused_for"] = self.pause_began_at, self.paused_for
+        stored["starts"] = probation.starts if probation else 0
+        stored["fetched"] = self.fetched
+        stored["pause_began_at"] = self.pause_began_at
+        stored["paused_for"] = self.paused_for
         return json.dumps(stored)
 
     @property
@@ -266,7 +308,7 @@ class KeptState:
         if self.probation is not None and self.is_on_probation(assignment):
             self.probation = replace(self.probation, starts=self.probation.starts + 1)
         else:
-            self.trial = Trial(assignment.text_hash, limits, self.starts(assignment, limits) + 1)
+            self.trial = DocumentTrial(assignment.text_hash, limits, self.starts(assignment, limits) + 1)
             self._take_secrets(assignment.document.secret_environment)
         self.write()
 
@@ -305,7 +347,8 @@ class KeptState:
 
     def write(self) -> None:
         """Write the file if it differs. A failure is logged, and retried by a call after `retry_s`."""
-        text, path, part = self._text(), self.folder / STATE_FILE, self.folder / f".{STATE_FILE}.part"
+        text = self._text()
+        part = self.folder / f".{STATE_FILE}.part"
         if self._written == text or time.monotonic() < self._unwritten_until:
             return
         try:
@@ -314,14 +357,16 @@ class KeptState:
                 file.write(text)
                 file.flush()
                 os.fsync(file.fileno())
-            part.replace(path)  # a reader finds the old or the new file, each complete
+            part.replace(self._path)  # a reader finds the old or the new file, each complete
             self._sync_folder()
             self._written, self._unwritten_until = text, 0.0
         except OSError as error:
             with suppress(OSError):
                 part.unlink(missing_ok=True)
             self._unwritten_until = time.monotonic() + self.retry_s
-            log(f"{path} cannot be written ({error}). If this agent restarts, the machine will use an older version.")
+            log(
+                f"{self._path} cannot be written ({error}). If this agent restarts, the machine will use an older version."
+            )
 
     def _sync_folder(self) -> None:
         """Flush the new name to the disk, so a power failure does not restore the older one."""
@@ -333,5 +378,66 @@ class KeptState:
 
 
 def fetched_by(document: ServingDocument) -> "dict[str, str]":
-    """Return the fetched parts of a document: the image, and folders of weights."""
+    """Return what the agent fetches for a document, each with its kind: the image, and the folders of weights, drafters and adapters."""
     return {document.image: IMAGE_KIND, **{copy.path: WEIGHTS_KIND for copy in document.copies}}
+
+
+def json_object(raw: object) -> "dict[str, Any]":
+    """Return a JSON object as it is. Raises TypeError for another value."""
+    if not isinstance(raw, dict):
+        raise TypeError(f"{type(raw).__name__} instead of an object")
+    return cast("dict[str, Any]", raw)
+
+
+def text_value(raw: object) -> str:
+    """Return a text as it is. Raises TypeError for another value."""
+    if not isinstance(raw, str):
+        raise TypeError(f"{type(raw).__name__} instead of text")
+    return raw
+
+
+def count(raw: object) -> int:
+    """Return a number of starts as it is. Raises TypeError for another value and ValueError for a negative number."""
+    if not isinstance(raw, int) or isinstance(raw, bool):
+        raise TypeError(f"{type(raw).__name__} instead of a whole number")
+    if raw < 0:
+        raise ValueError(f"{raw} starts")
+    return raw
+
+
+def texts(raw: object) -> "dict[str, str]":
+    """Return an object whose values are texts. Raises TypeError for another value."""
+    return {name: text_value(value) for name, value in json_object(raw).items()}
+
+
+def optional_document(raw: object) -> "GoodDocument | None":
+    """Return a stored document that this agent can serve, or None. Raises ValueError and TypeError for another value."""
+    if raw is None:
+        return None
+    stored = GoodDocument(**texts(raw))
+    texts(json.loads(stored.newest or "{}"))
+    float(stored.drain_s)
+    parse_document(stored.text)
+    return stored
+
+
+def optional_failed_change(raw: object) -> "FailedChange | None":
+    """Return a stored failed change, or None. Raises TypeError for another value."""
+    return None if raw is None else FailedChange(**texts(raw))
+
+
+def optional_trial(raw: object) -> "DocumentTrial | None":
+    """Return a stored trial, or None. Raises KeyError, TypeError and ValueError for another value."""
+    if raw is None:
+        return None
+    entries = json_object(raw)
+    return DocumentTrial(text_value(entries["text_hash"]), text_value(entries["limits"]), count(entries["starts"]))
+
+
+def fetched_kinds(raw: object) -> "dict[str, str]":
+    """Return the stored images and folders of weights. Raises TypeError and ValueError for another value."""
+    kinds = texts(raw)
+    unknown = set(kinds.values()) - {IMAGE_KIND, WEIGHTS_KIND}
+    if unknown:
+        raise ValueError(f"unknown kinds {sorted(unknown)}")
+    return kinds

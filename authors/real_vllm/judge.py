@@ -7,7 +7,7 @@ the ratios of the rounds yield an interval for the median without an assumption 
 
 import math
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 from typing import Final, Literal
@@ -28,11 +28,11 @@ CONFIDENCE: Final = 0.95
 FEWEST_ROUNDS: Final = 6
 """Minimum rounds. With fewer, no interval of order statistics has 95 % confidence: 1 - 2 / 2^5 is 0.9375."""
 
-OracleVerdict = Literal["agrees", "differs", "inconclusive"]
+RealVllmVerdict = Literal["agrees", "differs", "inconclusive"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class OraclePart:
+class RealVllmPart:
     """Result of one part: lines of Markdown, and the faults as sentences."""
 
     lines: Sequence[str]
@@ -40,7 +40,7 @@ class OraclePart:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class OracleRun:
+class RealVllmRun:
     """One run of a tool: its metrics, and the server's counts for it."""
 
     requests: int
@@ -88,7 +88,7 @@ class RatioInterval:
     low: float
     high: float
     share: float
-    verdict: OracleVerdict
+    verdict: RealVllmVerdict
 
     def __str__(self) -> str:
         """Return the interval as percentages of difference."""
@@ -100,7 +100,7 @@ class RatioInterval:
         return f"{self} | {self.verdict} ({self.share:.0%})"
 
 
-def in_terms_of_the_server(run: OracleRun) -> dict[str, float]:
+def in_terms_of_the_server(run: RealVllmRun) -> dict[str, float]:
     """Return the run's metrics divided by the server's histogram values for the same requests.
 
     The throughput becomes the mean number of requests in flight, which equals rate x time in the system (Little's law).
@@ -125,7 +125,7 @@ def ratio_interval(ratios: Sequence[float], share: float) -> RatioInterval:
     rank = _rank(len(ordered))
     low, high = (ordered[rank], ordered[-1 - rank]) if rank >= 0 else (0.0, math.inf)
     least, most = 1 / (1 + share), 1 + share
-    verdict: OracleVerdict = "inconclusive"
+    verdict: RealVllmVerdict = "inconclusive"
     if least <= low and high <= most:
         verdict = "agrees"
     elif high < least or low > most:
@@ -139,12 +139,13 @@ def _rank(count: int) -> int:
     return sum(share <= 1 - CONFIDENCE for share in outside) - 1
 
 
-def compare_point(point: str, rounds: Sequence[tuple[OracleRun, OracleRun]]) -> list[FigureComparison]:
+def compare_point(point: str, rounds: Sequence[tuple[RealVllmRun, RealVllmRun]]) -> list[FigureComparison]:
     """Compare our runs with theirs, by metric."""
     divided = [(in_terms_of_the_server(ours), in_terms_of_the_server(theirs)) for ours, theirs in rounds]
     compared: list[FigureComparison] = []
     for name, (share, own_share) in SHARES.items():
-        own, limit = [ours[name] for ours, _ in divided], own_share or math.inf
+        own = [ours[name] for ours, _ in divided]
+        limit = own_share or math.inf
         unmarked = [
             ratio
             for (ours, _), ratio in zip(rounds, own, strict=True)
@@ -166,7 +167,7 @@ def compare_point(point: str, rounds: Sequence[tuple[OracleRun, OracleRun]]) -> 
     return compared
 
 
-def count_faults(point: str, asked: Mapping[str, int], rounds: Sequence[tuple[OracleRun, OracleRun]]) -> list[str]:
+def count_faults(point: str, asked: Mapping[str, int], rounds: Sequence[tuple[RealVllmRun, RealVllmRun]]) -> list[str]:
     """Return every count of requests or tokens that differs from the requested one or the server's.
 
     `asked` contains `requests`, `input_tokens` and `output_tokens` of the whole point.
@@ -189,18 +190,23 @@ def count_faults(point: str, asked: Mapping[str, int], rounds: Sequence[tuple[Or
 
 def faults_of(compared: Sequence[FigureComparison]) -> list[str]:
     """Return differing metrics and inconclusive points, as sentences."""
-    faults = [
-        f"{row.point}: {row.figure} differs by {interval}{what}, more than {interval.share:.0%}"
-        for row in compared
-        for interval, what in (
-            (row.relative, " from vllm bench serve, relative to the server's metric"),
-            (row.own if row.unmarked else None, " from the server's own histogram"),
-        )
-        if interval is not None and interval.verdict == "differs"
-    ]
-    faults += [
-        f"{point}: inconclusive because the noise exceeds every allowed difference. Use an idle machine or more --rounds."
-        for point in dict.fromkeys(row.point for row in compared)
-        if all(row.relative.verdict == "inconclusive" for row in compared if row.point == point)
-    ]
-    return faults
+    return [*_differing_metrics(compared), *_inconclusive_points(compared)]
+
+
+def _differing_metrics(compared: Sequence[FigureComparison]) -> Iterator[str]:
+    for row in compared:
+        named = {" from vllm bench serve, relative to the server's metric": row.relative}
+        if row.own is not None and row.unmarked:
+            named[" from the server's own histogram"] = row.own
+        for source, interval in named.items():
+            if interval.verdict == "differs":
+                yield f"{row.point}: {row.figure} differs by {interval}{source}, more than {interval.share:.0%}"
+
+
+def _inconclusive_points(compared: Sequence[FigureComparison]) -> Iterator[str]:
+    by_point: dict[str, list[FigureComparison]] = {}
+    for row in compared:
+        by_point.setdefault(row.point, []).append(row)
+    for point, rows in by_point.items():
+        if all(row.relative.verdict == "inconclusive" for row in rows):
+            yield f"{point}: inconclusive because the noise exceeds every allowed difference. Use an idle machine or more --rounds."

@@ -1,4 +1,4 @@
-"""`python -m authors.oracle`: compare our benchmark and smoke checks with a real vLLM and its benchmark, and check its exposure.
+"""`python -m authors.real_vllm`: compare our benchmark and smoke checks with a real vLLM and its benchmark, and check its exposure.
 
 The first run installs vLLM (6 GB) below .oracle. docs/authors/benchmark-internals.md#comparison-with-a-real-vllm describes the comparison and its results.
 """
@@ -14,16 +14,16 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
-from authors.oracle.bench import POINTS, Bench, measure_point
-from authors.oracle.environment import DEFAULT_FOLDER, OracleError, OracleHome, prepare, say
-from authors.oracle.exposure import check_exposure
-from authors.oracle.judge import FEWEST_ROUNDS, OraclePart
-from authors.oracle.server import OracleCores, running_server, split_cores
-from authors.oracle.smoke import check_chat, check_features, check_smoke
+from authors.real_vllm.bench import POINTS, BenchMeasurement, measure_point
+from authors.real_vllm.environment import DEFAULT_FOLDER, RealVllmError, RealVllmHome, prepare, say
+from authors.real_vllm.exposure import check_exposure
+from authors.real_vllm.judge import FEWEST_ROUNDS, RealVllmPart
+from authors.real_vllm.server import RealVllmCores, running_server, split_cores
+from authors.real_vllm.smoke import check_chat, check_features, check_smoke
 
 NAMES: Final = tuple(point.name for point in POINTS)
 BENCHMARK: Final = "benchmark"
-PARTS: Final[Mapping[str, Callable[[OracleHome, OracleCores], OraclePart]]] = {
+PARTS: Final[Mapping[str, Callable[[RealVllmHome, RealVllmCores], RealVllmPart]]] = {
     "exposure": check_exposure,
     "features": check_features,
 }
@@ -38,8 +38,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.default_int_handler)
     try:
-        text, faults = run_oracle(options)
-    except OracleError as error:
+        text, faults = run_comparison(options)
+    except RealVllmError as error:
         say(str(error))
         return 1
     except KeyboardInterrupt:
@@ -52,10 +52,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 1 if faults else 0
 
 
-def run_oracle(options: argparse.Namespace) -> tuple[str, Sequence[str]]:
-    """Prepare, measure and judge. Return the report and its faults. Raises OracleError."""
+def run_comparison(options: argparse.Namespace) -> tuple[str, Sequence[str]]:
+    """Prepare, measure and judge. Return the report and its faults. Raises RealVllmError."""
     began_s, load = time.monotonic(), os.getloadavg()[0]
-    home = OracleHome(folder=options.folder.resolve())
+    home = RealVllmHome(folder=options.folder.resolve())
     prepare(home)
     shutil.rmtree(home.results, ignore_errors=True)
     home.results.mkdir()
@@ -71,25 +71,25 @@ def run_oracle(options: argparse.Namespace) -> tuple[str, Sequence[str]]:
     return text, [fault for part in parts for fault in part.faults]
 
 
-def measured(home: OracleHome, cores: OracleCores, rounds: int, names: Sequence[str]) -> list[OraclePart]:
-    """Run the chat, the smoke checks and the points. Raises OracleError."""
+def measured(home: RealVllmHome, cores: RealVllmCores, rounds: int, names: Sequence[str]) -> list[RealVllmPart]:
+    """Run the chat, the smoke checks and the points. Raises RealVllmError."""
     with running_server(home, cores, "server") as url:
-        bench = Bench(home=home, url=url, cores=cores)
+        bench = BenchMeasurement(home=home, url=url, cores=cores)
         chat = check_chat(home, url, cores)
         smoke = check_smoke(home, url, cores, "smoke")
         points = [measure_point(point, rounds, bench.ours, bench.theirs) for point in POINTS if point.name in names]
         return [chat, smoke, *points]
 
 
-def report(heading: str, parts: Sequence[OraclePart]) -> str:
+def report(heading: str, parts: Sequence[RealVllmPart]) -> str:
     """Return the results of all parts as Markdown: a verdict, the lines of each part, and the faults."""
     faults = [f"- FAULT: {fault}" for part in parts for fault in part.faults]
-    title = "### The oracle FAILED" if faults else "### The real vLLM agrees"
+    title = "### The comparison FAILED" if faults else "### The real vLLM agrees"
     return "\n".join([title, "", heading, *(line for part in parts for line in ("", *part.lines)), "", *faults]).strip()
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="python -m authors.oracle", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m authors.real_vllm", description=__doc__)
     parser.add_argument(
         "--rounds", type=int, default=FEWEST_ROUNDS, help=f"valid rounds per point (minimum: {FEWEST_ROUNDS})"
     )

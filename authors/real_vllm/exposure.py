@@ -17,9 +17,9 @@ from functools import cache
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, Final
 
-from authors.oracle.environment import HERE, MODEL, ROOT, OracleError, OracleHome, say
-from authors.oracle.judge import OraclePart
-from authors.oracle.server import HOST, OracleCores, run_tool, running_server, tools_environment
+from authors.real_vllm.environment import HERE, MODEL, ROOT, RealVllmError, RealVllmHome, say
+from authors.real_vllm.judge import RealVllmPart
+from authors.real_vllm.server import HOST, RealVllmCores, run_tool, running_server, tools_environment
 from authors.tables import table
 from planning.data.exposure import EXPOSURE_ENVIRONMENT
 
@@ -56,7 +56,7 @@ _ORIGINS: Final = "origin that a response allows"
 
 
 @dataclass(frozen=True, slots=True)
-class OracleRequest:
+class RealVllmRequest:
     """A request, and the status that it must get from a server with only a key, from one as the stacks start it, and from that with the key."""
 
     path: str
@@ -68,16 +68,16 @@ class OracleRequest:
 
 
 @cache
-def requests() -> Sequence[OracleRequest]:
+def requests() -> Sequence[RealVllmRequest]:
     """Return the paths of vLLM, and spellings of the open one. The answer to another site's page is requested as well."""
     rows = tomllib.loads((HERE / "requests.toml").read_text(encoding="utf-8"))["requests"]
-    return [OracleRequest(**(row | {"name": row.get("name", f"`{row['path']}`")})) for row in rows]
+    return [RealVllmRequest(**(row | {"name": row.get("name", f"`{row['path']}`")})) for row in rows]
 
 
-def check_exposure(home: OracleHome, cores: OracleCores) -> OraclePart:
-    """Query two servers, and start a third that must not run. Raises OracleError if they do not start or the guard's file is missing."""
+def check_exposure(home: RealVllmHome, cores: RealVllmCores) -> RealVllmPart:
+    """Query two servers, and start a third that must not run. Raises RealVllmError if they do not start or the guard's file is missing."""
     if not GUARD.is_file():
-        raise OracleError(f"{GUARD} is missing, so no server can be started with the path guard.")
+        raise RealVllmError(f"{GUARD} is missing, so no server can be started with the path guard.")
     cache = hub_cache(home)
     guard = home.results / "guard"
     guard.mkdir()
@@ -93,18 +93,18 @@ def check_exposure(home: OracleHome, cores: OracleCores) -> OraclePart:
         behind, with_key = answers(url, PINNED), answers(url, PINNED, Authorization=f"Bearer {KEY}")
     say("checking that the main branch of that repository does not start")
     faults: list[str] = []
-    with suppress(OracleError), running_server(home, cores, "main", model=PINNED, variables=hub):
+    with suppress(RealVllmError), running_server(home, cores, "main", model=PINNED, variables=hub):
         faults.append(f"exposure: {PINNED} starts without --revision, so the commit was not the reason that it started")
     say("receiving usage statistics, by default and as the stacks start a server")
     sent, sent_behind = reports(home, cores, {}), reports(home, cores, EXPOSURE_ENVIRONMENT)
     parts = [judged(before, behind, with_key), statistics(sent, sent_behind)]
-    return OraclePart(
+    return RealVllmPart(
         lines=[line for part in parts for line in part.lines],
         faults=[*faults, *(fault for part in parts for fault in part.faults)],
     )
 
 
-def reports(home: OracleHome, cores: OracleCores, variables: Mapping[str, str]) -> Sequence[Mapping[str, object]]:
+def reports(home: RealVllmHome, cores: RealVllmCores, variables: Mapping[str, str]) -> Sequence[Mapping[str, object]]:
     """Return the usage statistics that vLLM sends with these of the stacks' variables."""
     inherited = tools_environment(home, os.environ)
     # A variable of this shell or a file in the folder of vLLM's settings can turn statistics off too.
@@ -142,7 +142,7 @@ def listening() -> Generator[tuple[str, list[Mapping[str, object]]]]:
             server.shutdown()
 
 
-def statistics(before: Sequence[Mapping[str, object]], behind: Sequence[Mapping[str, object]]) -> OraclePart:
+def statistics(before: Sequence[Mapping[str, object]], behind: Sequence[Mapping[str, object]]) -> RealVllmPart:
     """Return the reports by default and as the stacks start a server. Without a report by default, their absence proves nothing."""
     fields = ", ".join(sorted({name for report in before for name in report}))
     line = f"Usage statistics: {len(before)} by default ({fields}), {len(behind)} as the stacks start a server."
@@ -150,10 +150,10 @@ def statistics(before: Sequence[Mapping[str, object]], behind: Sequence[Mapping[
     faults += (
         [f"exposure: usage statistics, as the stacks start it: must be 0, but are {len(behind)}"] if behind else []
     )
-    return OraclePart(lines=["", line], faults=faults)
+    return RealVllmPart(lines=["", line], faults=faults)
 
 
-def hub_cache(home: OracleHome) -> "os.PathLike[str]":
+def hub_cache(home: RealVllmHome) -> "os.PathLike[str]":
     """Write a hub cache with the tiny model under one commit and a main branch that is not a model. Return its folder."""
     cache = home.results / "hub-cache"
     repository = cache / "hub" / f"models--{PINNED.replace('/', '--')}"
@@ -172,7 +172,7 @@ def answers(url: str, model: str, **headers: str) -> Mapping[str, str]:
     return {**found, _ORIGINS: origin or "none"}
 
 
-def _ask(url: str, asked: OracleRequest, model: str, headers: Mapping[str, str]) -> http.client.HTTPResponse:
+def _ask(url: str, asked: RealVllmRequest, model: str, headers: Mapping[str, str]) -> http.client.HTTPResponse:
     method, _, path = asked.path.partition(" ")
     body = None if asked.body is None else json.dumps({"model": model, **asked.body} if asked.body else {})
     sent = {**headers, **({"Content-Type": "application/json"} if body is not None else {})}
@@ -188,13 +188,13 @@ def _ask(url: str, asked: OracleRequest, model: str, headers: Mapping[str, str])
         answer = connection.getresponse()
         answer.read()
     except (OSError, http.client.HTTPException) as error:
-        raise OracleError(f"{asked.name} got no response: {error!r}.") from None
+        raise RealVllmError(f"{asked.name} got no response: {error!r}.") from None
     finally:
         connection.close()
     return answer
 
 
-def judged(*found: Mapping[str, str]) -> OraclePart:
+def judged(*found: Mapping[str, str]) -> RealVllmPart:
     """Return what both servers answered, and the second one with the key, as a table, and answers that are not the wanted ones as sentences."""
     wanted = {one.name: one.wanted.split() for one in requests()} | {_ORIGINS: ["*", "none", "none"]}
     faults = [
@@ -204,4 +204,4 @@ def judged(*found: Mapping[str, str]) -> OraclePart:
         if answered[name] != status
     ]
     rows = [(name, *(answered[name] for answered in found)) for name in wanted]
-    return OraclePart(lines=table(" | ".join(("request", *_SAYS)), rows).splitlines(), faults=faults)
+    return RealVllmPart(lines=table(" | ".join(("request", *_SAYS)), rows).splitlines(), faults=faults)

@@ -1,9 +1,9 @@
-"""What `python -m authors.oracle --part exposure` calls a fault. No vLLM is installed here; its answers are those of 0.32.0."""
+"""What `python -m authors.real_vllm --part exposure` calls a fault. No vLLM is installed here; its answers are those of 0.32.0."""
 
 import pytest
 import requests as requests_client
 
-from authors.oracle.exposure import (
+from authors.real_vllm.exposure import (
     CLOSED,
     COMMIT,
     PINNED,

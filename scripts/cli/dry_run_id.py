@@ -6,13 +6,13 @@ import json
 from contracts.errors import CommandRefusedError
 
 
-def look_id(shown: object) -> str:
+def dry_run_id(shown: object) -> str:
     """Return the id of a dry run's output."""
     text = json.dumps(shown, sort_keys=True, default=str)
     return f"plan-{hashlib.sha256(text.encode()).hexdigest()[:16]}"
 
 
-def require_looked(given: str | None, now: str, *, command: str) -> None:
+def require_same_dry_run(given: str | None, now: str, *, command: str) -> None:
     """Refuse if a plan id is given and a dry run now has another id. Raises CommandRefusedError."""
     if given is not None and given != now:
         raise CommandRefusedError(

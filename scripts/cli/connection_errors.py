@@ -12,7 +12,10 @@ DENIED: Final = frozenset({HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN})
 
 
 def not_reached(access: ServerAccess, error: Exception) -> str:
-    """Return one sentence on why the server could not be reached; empty if the error is the server's."""
+    """Return one sentence on why the server could not be reached; empty if the error is the server's.
+
+    Through an open tunnel, a reset connection is a server error, because nothing listens on the node.
+    """
     if isinstance(error, AccessError):
         return str(error)
     if not access.is_open():

@@ -1,6 +1,6 @@
 # pyright: basic, reportMissingImports=false
-# ruff: noqa: PLC0415, S106 - the packages are the oracle's, and take seconds to load; tokens of a tokenizer are not secrets
-"""Write a tiny random Gemma 4 and its tokenizer to a folder. Run by the oracle's Python, which has vLLM's packages.
+# ruff: noqa: PLC0415, S106 - the packages are vLLM's, and take seconds to load; tokens of a tokenizer are not secrets
+"""Write a tiny random Gemma 4 and its tokenizer to a folder. Run by the Python of vLLM's environment.
 
 `python checkpoint.py FOLDER TEXT...`: the tokenizer is trained on the words of the text files, so each word is one token with and
 without a space before it, as in Gemma's tokenizer.

@@ -14,9 +14,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final, cast
 
-from authors.oracle.environment import HERE, MODEL, ROOT, OracleError, OracleHome, say
-from authors.oracle.judge import OraclePart
-from authors.oracle.server import HOST, MAX_MODEL_LEN, OracleCores, run_tool, running_server
+from authors.real_vllm.environment import HERE, MODEL, ROOT, RealVllmError, RealVllmHome, say
+from authors.real_vllm.judge import RealVllmPart
+from authors.real_vllm.server import HOST, MAX_MODEL_LEN, RealVllmCores, run_tool, running_server
 from planning.data.tables import Table
 from planning.question.vllm_args import VllmOptions, vllm_arguments
 
@@ -44,7 +44,7 @@ def smoke_faults(report: Mapping[str, Any], part: str) -> list[str]:
     """Return each check of `scripts.smoke --json` with an unexpected result."""
     found = {str(check["name"]): check for check in cast("list[dict[str, Any]]", report["checks"])}
     faults = [
-        f"{part}: the check '{name}' is new. Add its verdict for a random model to authors/oracle/verdicts.toml."
+        f"{part}: the check '{name}' is new. Add its verdict for a random model to authors/real_vllm/verdicts.toml."
         for name in found.keys() - VERDICTS["smoke"].keys()
     ]
     for name, (verdict, words) in VERDICTS[part].items():
@@ -61,8 +61,8 @@ def smoke_faults(report: Mapping[str, Any], part: str) -> list[str]:
     return faults
 
 
-def check_smoke(home: OracleHome, url: str, cores: OracleCores, part: str, *more: str) -> OraclePart:
-    """Run `scripts.smoke` with more options and judge its report. Raises OracleError."""
+def check_smoke(home: RealVllmHome, url: str, cores: RealVllmCores, part: str, *more: str) -> RealVllmPart:
+    """Run `scripts.smoke` with more options and judge its report. Raises RealVllmError."""
     log = home.results / f"{part}-checks.log"
     command = [sys.executable, "-m", "scripts.smoke", "--url", url, "--model", MODEL]
     command += ["--max-model-len", str(MAX_MODEL_LEN), "--json", *more]
@@ -70,25 +70,27 @@ def check_smoke(home: OracleHome, url: str, cores: OracleCores, part: str, *more
     try:
         faults = smoke_faults(json.loads(text), part)
     except (ValueError, KeyError) as error:
-        raise OracleError(f"scripts.smoke printed no report ({error!r}). See {log}.") from None
+        raise RealVllmError(f"scripts.smoke printed no report ({error!r}). See {log}.") from None
     expected = len(VERDICTS[part]) - len(faults)
-    return OraclePart(lines=(f"{part}: {expected} checks had the expected result with random weights.",), faults=faults)
+    return RealVllmPart(
+        lines=(f"{part}: {expected} checks had the expected result with random weights.",), faults=faults
+    )
 
 
-def check_features(home: OracleHome, cores: OracleCores) -> OraclePart:
-    """Run the checks against a server with an adapter, n-grams and both parsers. Raises OracleError."""
+def check_features(home: RealVllmHome, cores: RealVllmCores) -> RealVllmPart:
+    """Run the checks against a server with an adapter, n-grams and both parsers. Raises RealVllmError."""
     folder = write_adapter(home.results / "adapter", rank=RANK)
     say("running the smoke checks of features")
     with running_server(home, cores, "features", arguments=arguments(MODEL, folder)[3:]) as url:
         return check_smoke(home, url, cores, "features", "--features", json.dumps(FEATURES))
 
 
-def check_chat(home: OracleHome, url: str, cores: OracleCores) -> OraclePart:
+def check_chat(home: RealVllmHome, url: str, cores: RealVllmCores) -> RealVllmPart:
     """Send one prompt through the proxy of `scripts.connect chat`, which streams the response."""
     log = home.results / "chat.log"
     command = [sys.executable, "-m", "scripts.connect", "chat", "--url", url, "--max-tokens", "32", "Say hello."]
     text = run_tool(command, ROOT, os.environ, log, cores)
-    return OraclePart(lines=(), faults=() if text.strip() else (f"connect chat: no text was received, see {log}",))
+    return RealVllmPart(lines=(), faults=() if text.strip() else (f"connect chat: no text was received, see {log}",))
 
 
 def arguments(model: str, adapter: Path) -> Sequence[str]:

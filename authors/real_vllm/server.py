@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from authors.oracle.environment import MODEL, OracleError, OracleHome, last_line, say
+from authors.real_vllm.environment import MODEL, RealVllmError, RealVllmHome, last_line, say
 
 HOST: Final = "127.0.0.1"
 MAX_MODEL_LEN: Final = 4096
@@ -27,17 +27,17 @@ DIRECT: Final = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class OracleCores:
+class RealVllmCores:
     """Assignment of cores. The server's threads spin, so a client on the same core measures itself."""
 
     server: frozenset[int]
     clients: frozenset[int]
 
 
-def split_cores(allowed: Sequence[int]) -> OracleCores:
+def split_cores(allowed: Sequence[int]) -> RealVllmCores:
     """Assign the last core to the server and the rest to the clients. A single core is shared."""
     ordered = sorted(allowed)
-    return OracleCores(server=frozenset(ordered[-1:]), clients=frozenset(ordered[:-1] or ordered))
+    return RealVllmCores(server=frozenset(ordered[-1:]), clients=frozenset(ordered[:-1] or ordered))
 
 
 def free_port() -> int:
@@ -46,7 +46,7 @@ def free_port() -> int:
         return int(probe.getsockname()[1])
 
 
-def tools_environment(home: OracleHome, variables: Mapping[str, str]) -> dict[str, str]:
+def tools_environment(home: RealVllmHome, variables: Mapping[str, str]) -> dict[str, str]:
     """Return the environment of vLLM and its benchmark: offline, without usage reports."""
     return {
         **variables,
@@ -106,27 +106,27 @@ def run_tool(
     folder: Path,
     environment: Mapping[str, str],
     log: Path,
-    cores: OracleCores,
+    cores: RealVllmCores,
     *,
     allowed: tuple[int, ...] = (0,),
     limit_s: float = _TOOL_LIMIT_S,
 ) -> str:
-    """Run a program on the clients' cores and return its stdout. Both streams are kept. Raises OracleError."""
+    """Run a program on the clients' cores and return its stdout. Both streams are kept. Raises RealVllmError."""
     name = " ".join([Path(command[0]).name, *command[1:3]])
     with started(command, folder, environment, log, cores.clients) as process:
         try:
             code = process.wait(timeout=limit_s)
         except subprocess.TimeoutExpired:
-            raise OracleError(f"{name} did not finish within {limit_s:.0f} s. See {log}.") from None
+            raise RealVllmError(f"{name} did not finish within {limit_s:.0f} s. See {log}.") from None
     if code not in allowed:
-        raise OracleError(f"{name} failed with {code}: {last_line(log)}. See {log} and {log.with_suffix('.stdout')}.")
+        raise RealVllmError(f"{name} failed with {code}: {last_line(log)}. See {log} and {log.with_suffix('.stdout')}.")
     return log.with_suffix(".stdout").read_text(encoding="utf-8", errors="replace")
 
 
 @contextmanager
 def running_server(
-    home: OracleHome,
-    cores: OracleCores,
+    home: RealVllmHome,
+    cores: RealVllmCores,
     name: str,
     *,
     model: str = MODEL,
@@ -147,16 +147,16 @@ def running_server(
 
 
 def wait_until_ready(process: "subprocess.Popen[bytes]", url: str, log: Path) -> None:
-    """Wait until a server answers at `/health`. Raises OracleError if it exits, or after READY_LIMIT_S."""
+    """Wait until a server answers at `/health`. Raises RealVllmError if it exits, or after READY_LIMIT_S."""
     began_s = time.monotonic()
     while process.poll() is None:
         with suppress(OSError, urllib.error.URLError), DIRECT.open(f"{url}/health", timeout=_PROBE_LIMIT_S):
             say(f"vLLM is ready after {time.monotonic() - began_s:.0f} s")
             return
         if time.monotonic() - began_s > READY_LIMIT_S:
-            raise OracleError(f"vLLM was not ready after {READY_LIMIT_S:.0f} s. Log: {log}")
+            raise RealVllmError(f"vLLM was not ready after {READY_LIMIT_S:.0f} s. Log: {log}")
         time.sleep(_POLL_S)
-    raise OracleError(f"vLLM exited with {process.returncode} before it was ready: {last_line(log)}. Log: {log}")
+    raise RealVllmError(f"vLLM exited with {process.returncode} before it was ready: {last_line(log)}. Log: {log}")
 
 
 def read_metrics(url: str) -> dict[str, float]:

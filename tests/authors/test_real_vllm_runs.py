@@ -1,4 +1,4 @@
-"""`python -m authors.oracle`: what it reads, what it refuses, and that no server is left. No vLLM is installed here; its files are recorded."""
+"""`python -m authors.real_vllm`: what it reads, what it refuses, and that no server is left. No vLLM is installed here; its files are recorded."""
 
 import json
 import os
@@ -9,17 +9,17 @@ from pathlib import Path
 
 import pytest
 
-from authors.oracle import __main__ as command
-from authors.oracle import server
-from authors.oracle.bench import (
+from authors.real_vllm import __main__ as command
+from authors.real_vllm import server
+from authors.real_vllm.bench import (
     POINTS,
-    Bench,
+    BenchMeasurement,
     measure_point,
     their_run,
 )
-from authors.oracle.environment import MODEL, OracleError, OracleHome
-from authors.oracle.judge import OraclePart, OracleRun, compare_point, count_faults
-from authors.oracle.smoke import FEATURES, RANK, arguments, smoke_faults, write_adapter
+from authors.real_vllm.environment import MODEL, RealVllmError, RealVllmHome
+from authors.real_vllm.judge import RealVllmPart, RealVllmRun, compare_point, count_faults
+from authors.real_vllm.smoke import FEATURES, RANK, arguments, smoke_faults, write_adapter
 from contracts.features import ServedFeatures
 from contracts.fields import from_json
 from localcloud.vllm.adapters import load
@@ -98,9 +98,9 @@ def simulated_bench(tmp_path):
     with server.started(program, ROOT, os.environ, log, CORES.clients) as process:
         url = f"http://{server.HOST}:{port}"
         server.wait_until_ready(process, url, log)
-        made = OracleHome(folder=tmp_path)
+        made = RealVllmHome(folder=tmp_path)
         made.results.mkdir()
-        yield Bench(home=made, url=url, cores=CORES)
+        yield BenchMeasurement(home=made, url=url, cores=CORES)
 
 
 def test_a_run_on_the_simulated_server_has_the_servers_counts_and_marks_what_is_beyond_the_share(simulated_bench):
@@ -132,7 +132,7 @@ class Tools:
         seconds = {"ttft": 16 * 0.02, "e2el": 16 * 0.209, "decode": 16 * 63 * 0.003}
         counts = {name: POINT.asked[name] for name in ("requests", "input_tokens", "output_tokens")}
         figures = {**times, "throughput": 4 * 64 / 0.209 / factor}
-        return OracleRun(failed=0, figures=figures, server={**seconds, **counts}, **counts, **more)
+        return RealVllmRun(failed=0, figures=figures, server={**seconds, **counts}, **counts, **more)
 
     def ours(self, point, label):
         number, self.ran = self.ran, self.ran + 1
@@ -168,7 +168,7 @@ def test_a_point_without_a_valid_round_is_a_fault_and_ends():
 @pytest.fixture
 def home(tmp_path):
     """A home whose `vllm` is the script that a test writes."""
-    made = OracleHome(folder=tmp_path)
+    made = RealVllmHome(folder=tmp_path)
     for folder in (made.programs, made.models, made.results):
         folder.mkdir(parents=True)
     return made
@@ -200,7 +200,7 @@ def is_gone(pid):
     return state in {"Z", "X"}
 
 
-@pytest.mark.parametrize("ending", [KeyboardInterrupt, OracleError, None])
+@pytest.mark.parametrize("ending", [KeyboardInterrupt, RealVllmError, None])
 def test_the_server_and_its_children_end_whatever_happens(home, ending):
     write_vllm(home, SERVER)
 
@@ -234,7 +234,7 @@ def wait_for(condition):
 
 
 def test_one_part_runs_alone_and_its_faults_are_the_exit_code(monkeypatch, tmp_path, capsys):
-    part = OraclePart(lines=("a line",), faults=("a fault",))
+    part = RealVllmPart(lines=("a line",), faults=("a fault",))
     monkeypatch.setattr(command, "prepare", lambda home: None)
     monkeypatch.setattr(command, "PARTS", {"exposure": lambda home, cores: part, "features": None})
     monkeypatch.setenv("GITHUB_STEP_SUMMARY", str(tmp_path / "summary"))

@@ -1,6 +1,7 @@
-"""`python -m tools.engine.ahead COMMAND ...`: run the command that installs the packages, and concurrently build the engine if no other source has it.
+"""`python -m tools.engine.concurrent_build COMMAND ...`: run the command that installs the packages, and build the engine at the same time.
 
-Needs no package itself. `python -m tools.engine` follows; it finds the engine, or tries each source and reports their errors.
+The engine is built only if no other source has it. Needs no package itself.
+`python -m tools.engine` follows; it finds the engine, or tries each source and reports their errors.
 """
 
 import subprocess

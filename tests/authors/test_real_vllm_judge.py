@@ -1,11 +1,11 @@
-"""The oracle's verdicts: the same, different, inconclusive."""
+"""Verdicts of the comparison with a real vLLM: the same, different, inconclusive."""
 
 from dataclasses import replace
 
 import pytest
 
-from authors.oracle.judge import (
-    OracleRun,
+from authors.real_vllm.judge import (
+    RealVllmRun,
     compare_point,
     count_faults,
     faults_of,
@@ -23,7 +23,7 @@ def run(slow=1.0, tool=1.0, **changed):
     server = {"ttft": 32 * ttft / 1000, "e2el": 32 * e2el / 1000, "decode": 32 * 63 * tpot / 1000}
     counts = {"requests": 32, "input_tokens": 8192, "output_tokens": 2048}
     throughput = 4 * 64 / (e2el * tool / 1000)
-    whole = OracleRun(figures={**figures, "throughput": throughput}, failed=0, server={**server, **counts}, **counts)
+    whole = RealVllmRun(figures={**figures, "throughput": throughput}, failed=0, server={**server, **counts}, **counts)
     return replace(whole, **changed)
 
 

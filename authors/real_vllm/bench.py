@@ -10,23 +10,23 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, cast
 
-from authors.oracle.environment import MODEL, ROOT, OracleError, OracleHome, say
-from authors.oracle.judge import (
+from authors.real_vllm.environment import MODEL, ROOT, RealVllmError, RealVllmHome, say
+from authors.real_vllm.judge import (
     FigureComparison,
-    OraclePart,
-    OracleRun,
+    RealVllmPart,
+    RealVllmRun,
     compare_point,
     count_faults,
     faults_of,
     in_terms_of_the_server,
 )
-from authors.oracle.server import OracleCores, read_metrics, run_tool, tools_environment
+from authors.real_vllm.server import RealVllmCores, read_metrics, run_tool, tools_environment
 from authors.tables import table
 
 SPECIAL_TAIL: Final = {"min_tokens": 20, "logit_bias": {"1": 100}}
 """Text for 20 tokens, then repeated end tokens (`ignore_eos`), which are events without text."""
 TEMPLATE_TOKENS: Final = 10
-"""Tokens that the chat template of the oracle's model adds. vLLM adds them to the length of its random prompts."""
+"""Tokens that the chat template of the tiny model adds. vLLM adds them to the length of its random prompts."""
 MOST_ROUNDS: Final = 2
 """Maximum attempts as a multiple of the rounds. A round is repeated if our benchmark reports an invalid result."""
 _SETTLE_LIMIT_S: Final = 30.0
@@ -42,7 +42,7 @@ _SURPLUS: Final = re.compile(r"there were (\d+) (more|fewer) tokens than expecte
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class OraclePoint:
+class RealVllmPoint:
     """One load."""
 
     name: str
@@ -63,22 +63,22 @@ class OraclePoint:
 
 
 POINTS: Final = (
-    OraclePoint(name="c1", concurrency=1, input_tokens=128, output_tokens=64, requests=8),
-    OraclePoint(name="c4", concurrency=4, input_tokens=256, output_tokens=64, requests=16),
-    OraclePoint(name="c16", concurrency=16, input_tokens=256, output_tokens=64, requests=48),
-    OraclePoint(name="tail", concurrency=4, input_tokens=128, output_tokens=64, requests=16, extra_body=SPECIAL_TAIL),
+    RealVllmPoint(name="c1", concurrency=1, input_tokens=128, output_tokens=64, requests=8),
+    RealVllmPoint(name="c4", concurrency=4, input_tokens=256, output_tokens=64, requests=16),
+    RealVllmPoint(name="c16", concurrency=16, input_tokens=256, output_tokens=64, requests=48),
+    RealVllmPoint(name="tail", concurrency=4, input_tokens=128, output_tokens=64, requests=16, extra_body=SPECIAL_TAIL),
 )
-OurTool = Callable[[OraclePoint, str], OracleRun]
-TheirTool = Callable[[OraclePoint, str, str], OracleRun]
+OurTool = Callable[[RealVllmPoint, str], RealVllmRun]
+TheirTool = Callable[[RealVllmPoint, str, str], RealVllmRun]
 
 
-def measure_point(point: OraclePoint, rounds: int, ours: OurTool, theirs: TheirTool) -> OraclePart:
+def measure_point(point: RealVllmPoint, rounds: int, ours: OurTool, theirs: TheirTool) -> RealVllmPart:
     """Measure a point until the given number of rounds is valid. Our first run warms up the server and is not counted.
 
     Each command is run once, because its seed determines the prompts, and the server keeps them in its prefix cache.
     """
     command = ours(point, f"{point.name}-0").command
-    pairs: list[tuple[OracleRun, OracleRun]] = []
+    pairs: list[tuple[RealVllmRun, RealVllmRun]] = []
     left_out: list[str] = []
     for number in range(1, MOST_ROUNDS * rounds + 1):
         label = f"{point.name}-{number}"
@@ -101,16 +101,16 @@ def measure_point(point: OraclePoint, rounds: int, ours: OurTool, theirs: TheirT
 
 
 def judged_point(
-    point: OraclePoint, pairs: Sequence[tuple[OracleRun, OracleRun]], left_out: Sequence[str]
-) -> OraclePart:
+    point: RealVllmPoint, pairs: Sequence[tuple[RealVllmRun, RealVllmRun]], left_out: Sequence[str]
+) -> RealVllmPart:
     """Return the evaluation of a point's rounds. `left_out` has the reasons for excluded rounds."""
     if not pairs:
         fault = f"{point.name}: our benchmark reports no valid round: {left_out[0]}"
-        return OraclePart(lines=(), faults=(fault,))
+        return RealVllmPart(lines=(), faults=(fault,))
     compared = compare_point(point.name, pairs)
     rounds = f"{len(pairs)} rounds of {point.requests} requests, {point.input_tokens} in, {point.output_tokens} out"
     excluded = [f"- {point.name}, excluded, {reason}" for reason in left_out]
-    return OraclePart(
+    return RealVllmPart(
         lines=(*_table(compared), "", f"- {point.name}: {rounds}", *excluded, ""),
         faults=(*count_faults(point.name, point.asked, pairs), *faults_of(compared)),
     )
@@ -128,14 +128,14 @@ def _table(rows: Sequence[FigureComparison]) -> list[str]:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Bench:
+class BenchMeasurement:
     """Location and settings of a measurement."""
 
-    home: OracleHome
+    home: RealVllmHome
     url: str
-    cores: OracleCores
+    cores: RealVllmCores
 
-    def ours(self, point: OraclePoint, label: str) -> OracleRun:
+    def ours(self, point: RealVllmPoint, label: str) -> RealVllmRun:
         """Measure a point with `scripts.bench`."""
         out = self.home.results / f"{label}-ours"
         command = [sys.executable, "-m", "scripts.bench", "--url", self.url, "--model", MODEL]
@@ -150,11 +150,13 @@ class Bench:
         try:
             found = json.loads(text)["points"][0]
         except (ValueError, KeyError, IndexError) as error:
-            raise OracleError(f"scripts.bench printed no result ({error!r}). See {out.with_suffix('.log')}.") from None
+            raise RealVllmError(
+                f"scripts.bench printed no result ({error!r}). See {out.with_suffix('.log')}."
+            ) from None
         command = vllm_command(self.url, point, seed=int(found["point"]["seed"]))
         return our_run(found, settled_increase(before, self.url, point.requests), command)
 
-    def theirs(self, point: OraclePoint, label: str, command: str) -> OracleRun:
+    def theirs(self, point: RealVllmPoint, label: str, command: str) -> RealVllmRun:
         """Run vLLM's benchmark, with an output path."""
         path = self.home.results / f"{label}-theirs.json"
         program, *words = shlex.split(command)
@@ -168,7 +170,7 @@ class Bench:
         try:
             found = json.loads(path.read_bytes())
         except (OSError, ValueError) as error:
-            raise OracleError(f"vllm bench serve wrote no result ({error}). See {log}.") from None
+            raise RealVllmError(f"vllm bench serve wrote no result ({error}). See {log}.") from None
         return their_run(found, said + log.read_text(encoding="utf-8", errors="replace"), server)
 
 
@@ -180,12 +182,12 @@ def settled_increase(before: Mapping[str, float], url: str, requests: int) -> di
         increase = {key: after.get(name, 0.0) - before.get(name, 0.0) for key, name in _COUNTERS.items()}
         if increase["requests"] >= requests or time.monotonic() - began_s > _SETTLE_LIMIT_S:
             if increase["requests"] <= 0:
-                raise OracleError("The server counted no request. It is another server, or its metrics are disabled.")
+                raise RealVllmError("The server counted no request. It is another server, or its metrics are disabled.")
             return increase
         time.sleep(0.2)
 
 
-def vllm_command(url: str, point: OraclePoint, *, seed: int) -> str:
+def vllm_command(url: str, point: RealVllmPoint, *, seed: int) -> str:
     """Return the `vllm bench serve` command line for the same point. The seed determines the prompts."""
     words = (
         f"vllm bench serve --backend openai-chat --base-url {url} --endpoint /v1/chat/completions --model {MODEL}"
@@ -196,7 +198,7 @@ def vllm_command(url: str, point: OraclePoint, *, seed: int) -> str:
     return words + (f" --extra-body {shlex.quote(json.dumps(point.extra_body))}" if point.extra_body else "")
 
 
-def our_run(found: Mapping[str, Any], server: Mapping[str, float], command: str = "") -> OracleRun:
+def our_run(found: Mapping[str, Any], server: Mapping[str, float], command: str = "") -> RealVllmRun:
     """Read a point of `scripts.bench --json`. `command` measures the same point with vLLM's benchmark."""
     notes = cast("Sequence[str]", found.get("notes") or ())
     return _run(
@@ -208,7 +210,7 @@ def our_run(found: Mapping[str, Any], server: Mapping[str, float], command: str 
     )
 
 
-def their_run(found: Mapping[str, Any], log: str, server: Mapping[str, float]) -> OracleRun:
+def their_run(found: Mapping[str, Any], log: str, server: Mapping[str, float]) -> RealVllmRun:
     """Read a file of `vllm bench serve --save-result`, and from its output the difference from the requested lengths.
 
     vLLM's random prompts are drawn as token ids. Re-encoded text may have a few tokens more or fewer, which vLLM reports.
@@ -218,11 +220,11 @@ def their_run(found: Mapping[str, Any], log: str, server: Mapping[str, float]) -
     return _run(found, server, surplus_tokens=count)
 
 
-def _run(found: Mapping[str, Any], server: Mapping[str, float], **own: Any) -> OracleRun:  # noqa: ANN401  its fields
-    """Read what both results have, and add a tool's own fields. Raises OracleError if the result has another format."""
+def _run(found: Mapping[str, Any], server: Mapping[str, float], **own: Any) -> RealVllmRun:  # noqa: ANN401  its fields
+    """Read what both results have, and add a tool's own fields. Raises RealVllmError if the result has another format."""
     try:
         means = {key: float(found[f"mean_{key}_ms"]) for key in ("ttft", "tpot", "itl", "e2el")}
-        return OracleRun(
+        return RealVllmRun(
             requests=int(found["completed"]),
             failed=int(found["failed"]),
             input_tokens=int(found["total_input_tokens"]),
@@ -232,4 +234,4 @@ def _run(found: Mapping[str, Any], server: Mapping[str, float], **own: Any) -> O
             **own,
         )
     except (KeyError, TypeError, ValueError) as error:
-        raise OracleError(f"The result of a benchmark does not have the format of vLLM 0.32: {error!r}.") from None
+        raise RealVllmError(f"The result of a benchmark does not have the format of vLLM 0.32: {error!r}.") from None

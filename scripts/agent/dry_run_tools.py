@@ -28,16 +28,16 @@ async def rollout(call: CommandCall) -> Answer:
 
     Call it without plan_id, show the user the change and the cost, then call it with that plan_id.
     """
-    return await _gated(call, "rollout")
+    return await _dry_run_or_change(call, "rollout")
 
 
 @command_tool("restart", {"stack": STACK_OF_CALL, "plan_id": _PLAN_ID}, hint=CHANGES, change="restart")
 async def restart(call: CommandCall) -> Answer:
-    """Restart the server on a TPU machine that hangs. Requests fail until it is ready again.
+    """Restart the server on a TPU VM that hangs. Requests fail until it is ready again.
 
     Call it without plan_id, show the user the effect, then call it with that plan_id.
     """
-    return await _gated(call, "restart")
+    return await _dry_run_or_change(call, "restart")
 
 
 @command_tool("recover", {"stack": STACK_OF_CALL, "plan_id": _PLAN_ID}, hint=CHANGES)
@@ -46,12 +46,14 @@ async def recover(call: CommandCall) -> Answer:
 
     Call it without plan_id, and show the user the result.
     """
-    return await _gated(call, "recover")
+    return await _dry_run_or_change(call, "recover")
 
 
-async def _gated(call: CommandCall, command: Change) -> Answer:
+async def _dry_run_or_change(call: CommandCall, command: Change) -> Answer:
     """Show a dry run, or run the plan that one showed. The command refuses it if a new dry run differs."""
-    agent, stack, plan_id = call.agent, call.given["stack"], call.given["plan_id"]
+    agent = call.agent
+    stack = call.given["stack"]
+    plan_id = call.given["plan_id"]
     if plan_id is None:
         found = await call.answer("--dry-run")
         plan = _plan(call, command, found)
