@@ -144,7 +144,9 @@ def rented(
 
 def deployable_accelerators(name: str | None, *, option: str = "--accelerator") -> tuple[Accelerator, ...]:
     """Return the accelerator with this name, or all that this project deploys. Raises PlanningError naming the option for any other."""
-    deployable = tuple(one for one in ACCELERATORS.values() if one.is_tpu or "cloud-run" in one.platforms)
+    deployable = tuple(
+        one for one in ACCELERATORS.values() if (one.is_tpu and not one.plan_only) or "cloud-run" in one.platforms
+    )
     if name is None:
         return deployable
     found = find_accelerator(name)
@@ -158,9 +160,13 @@ def _hosts(accelerator: Accelerator, regions: tuple[str, ...], prices: PriceBook
     if not places:
         return
     if accelerator.is_tpu:
-        chips, chip = accelerator.devices, accelerator.name.partition("-")[0]
-        slice_ = partial(slice_parts, prices, generation=chip, chips=chips, provisioning=PROVISIONING)
-        cheapest, usd = _cheapest({place: slice_(place=place) for place in places})
+        slice_ = partial(
+            slice_parts, prices, generation=accelerator.generation, chips=accelerator.chips, provisioning=PROVISIONING
+        )
+        parts = {place: slice_(place=place) for place in places}
+        if not all(parts.values()):
+            return
+        cheapest, usd = _cheapest(parts)
         yield HostShape(accelerator=accelerator, platform="tpu-vm", places=cheapest, usd_per_hour=usd)
         return
     host = host_of(accelerator, "cloud-run")
@@ -168,7 +174,10 @@ def _hosts(accelerator: Accelerator, regions: tuple[str, ...], prices: PriceBook
     for gib in map(float, range(int(host.min_memory_gib), int(host.max_memory_gib) + 1, CLOUD_RUN_GIB_PER_VCPU)):
         vcpu = next((float(one) for one in cloud_run_vcpu(host) if one * CLOUD_RUN_GIB_PER_VCPU >= gib), None)
         if vcpu is not None:
-            cheapest, usd = _cheapest({place: instance(vcpu=vcpu, memory_gib=gib, place=place) for place in places})
+            parts = {place: instance(vcpu=vcpu, memory_gib=gib, place=place) for place in places}
+            if not all(parts.values()):
+                return
+            cheapest, usd = _cheapest(parts)
             yield HostShape(
                 accelerator=accelerator,
                 platform="cloud-run",

@@ -6,7 +6,7 @@ from typing import Annotated, Final, Literal
 
 from pydantic import Field, field_validator
 
-from planning.machine.hardware import COMPUTE_MAX_WAIT_S, MACHINE_TYPES
+from planning.machine.hardware import COMPUTE_MAX_WAIT_S, machine_type_of, machine_types
 from planning.question.types import CapacityApiName, ProvisioningModel, SshAccess
 from planning.units import format_duration
 from stacks.settings.block import Block, Judged, OnChange
@@ -152,9 +152,9 @@ class TpuSettings(Block):
                 )
 
     def _not_on_compute_engine(self) -> Iterator[str]:
-        if self.accelerator_type not in MACHINE_TYPES:
+        if not machine_type_of(self.accelerator_type):
             yield (
-                f"api compute-engine does not support {self.accelerator_type}; set acceleratorType to one of {', '.join(MACHINE_TYPES)}, "
+                f"api compute-engine does not support {self.accelerator_type}; set acceleratorType to one of {', '.join(machine_types())}, "
                 "or set api to cloud-tpu"
             )
         if self.provisioning == "reservation":
