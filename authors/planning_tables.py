@@ -15,7 +15,7 @@ from planning.data.checkpoints import ABSENT, CHECKPOINTS, Checkpoint, nearest_i
 from planning.data.images import IMAGES
 from planning.data.prices import PRICES
 from planning.data.quantization import FULL_BYTES
-from planning.machine.families import FAMILIES, Family, TpuOffer, squashed
+from planning.machine.families import FAMILIES, AcceleratorFamily, TpuOffer, squashed
 from planning.machine.hardware import ACCELERATORS, CLOUD_RUN_GPUS, api_accelerator_type, host_of, machine_types
 from planning.model.catalog import spec_of
 from planning.model.spec import tensors
@@ -222,14 +222,14 @@ def local_cloud_catalog() -> str:
     return json.dumps({"about": about, "gpus": gpus, "tpus": tpus, "prices": prices}, indent=1) + "\n"
 
 
-def _created() -> Iterator[tuple[Family, TpuOffer]]:
+def _created() -> Iterator[tuple[AcceleratorFamily, TpuOffer]]:
     """Yield the TPU generations that this project can create."""
     for family in FAMILIES.values():
         if family.tpu is not None and family.usable_gib is not None and not family.tpu.plan_only:
             yield family, family.tpu
 
 
-def _offered(family: Family, offer: TpuOffer) -> dict[str, object]:
+def _offered(family: AcceleratorFamily, offer: TpuOffer) -> dict[str, object]:
     """Return what the local cloud needs of a TPU generation, with the Cloud TPU API's names."""
     hosts = {size.name: host_of(ACCELERATORS[size.name], "tpu-vm") for size in family.sizes}
     return {

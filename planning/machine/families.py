@@ -54,7 +54,7 @@ class Host(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         return self.max_vcpu or self.vcpu
 
 
-class Size(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class AcceleratorSize(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """One machine or slice of a family."""
 
     name: str
@@ -120,12 +120,12 @@ class Measured(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     fitted_to: str
 
 
-class Family(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class AcceleratorFamily(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A row of machines.json: a TPU generation or a card, with all its sizes."""
 
     name: str
     kind: AcceleratorKind
-    sizes: tuple[Size, ...]
+    sizes: tuple[AcceleratorSize, ...]
     bandwidth_gb_per_s: float
     bf16_tflops: float
     usable_gib: float | None = None
@@ -151,8 +151,8 @@ class Family(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         return (self.tpu.title if self.tpu else "") or self.name
 
 
-FAMILIES: Final[Mapping[str, Family]] = Table(
-    lambda: {one.name: one for one in typed_file("machines.json", tuple[Family, ...])}
+FAMILIES: Final[Mapping[str, AcceleratorFamily]] = Table(
+    lambda: {one.name: one for one in typed_file("machines.json", tuple[AcceleratorFamily, ...])}
 )
 """Rows of machines.json by name."""
 

@@ -1,6 +1,6 @@
 """Accelerators and the platforms that offer them: memory, speed, limits, zones and regions. Prices are in `planning.data.prices`.
 
-planning/data/machines.json has one row per TPU generation and per card, with its sources (`Family`). `usable_gib` is the memory that the driver
+planning/data/machines.json has one row per TPU generation and per card, with its sources (`AcceleratorFamily`). `usable_gib` is the memory that the driver
 shows to one process (torch.cuda.mem_get_info, or the TPU runtime's bytes_limit), which is less than the specification.
 A figure that a row lacks is unknown. It is never another row's.
 """
@@ -17,11 +17,11 @@ from planning.data.tables import Table, data_file
 from planning.errors import PlanningError
 from planning.machine.families import (
     FAMILIES,
+    AcceleratorFamily,
     AcceleratorKind,
+    AcceleratorSize,
     CloudRunGpu,
-    Family,
     Host,
-    Size,
     TpuOffer,
     measured,
     squashed,
@@ -98,7 +98,7 @@ def _generation_of(card: str) -> str:
     return next((one for one, parts in _GENERATIONS.items() if any(part in card for part in parts)), "")
 
 
-def _accelerators_of(family: Family) -> Iterator[Accelerator]:
+def _accelerators_of(family: AcceleratorFamily) -> Iterator[Accelerator]:
     """Yield each size of a family whose usable memory is known."""
     for size in family.sizes if family.usable_gib is not None else ():
         yield Accelerator(
@@ -148,7 +148,7 @@ def why_not_planned(name: str) -> str:
 
 
 @cache
-def _spellings() -> tuple[tuple[str, Family], ...]:
+def _spellings() -> tuple[tuple[str, AcceleratorFamily], ...]:
     """Return each start of a name that means a TPU generation, the longest first."""
     found = [
         (squashed(text), family)
@@ -182,7 +182,7 @@ def find_accelerator(name: str) -> Accelerator | None:
     return None
 
 
-_SIZES: Final[Mapping[str, Size]] = Table(
+_SIZES: Final[Mapping[str, AcceleratorSize]] = Table(
     lambda: {size.name: size for family in FAMILIES.values() for size in family.sizes}
 )
 """By the accelerator's name."""
@@ -329,7 +329,7 @@ def api_accelerator_type(accelerator_type: str) -> str:
     return accelerator_type if family is None or family.tpu is None else f"{family.tpu.api_name}{dash}{size}"
 
 
-def family_of_type(accelerator_type: str) -> Family | None:
+def family_of_type(accelerator_type: str) -> AcceleratorFamily | None:
     """Return the TPU generation of an accelerator type, by the Cloud TPU API's name or by the project's; None for an unknown one."""
     name = accelerator_type.partition("-")[0]
     return next(

@@ -15,7 +15,7 @@ from planning.data.images import IMAGES, Image
 from planning.data.overheads import CONSTANTS, Constant
 from planning.data.prices import PRICES, SOURCES, ListPrice, PriceSource
 from planning.data.tables import data_file, row_of
-from planning.machine.families import FAMILIES, Family
+from planning.machine.families import FAMILIES, AcceleratorFamily
 from planning.machine.hardware import ACCELERATORS, Accelerator
 from planning.model.support import Support, support_rows
 from planning.rules.crashes import CRASHES, Crash
@@ -32,7 +32,7 @@ FILES: dict[str, tuple[type[object], Mapping[str, object]]] = {
     "sources": (PriceSource, SOURCES),
     "precisions": (Support, {str(place): row for place, row in enumerate(support_rows())}),
     "accelerators": (Accelerator, ACCELERATORS),
-    "families": (Family, FAMILIES),
+    "families": (AcceleratorFamily, FAMILIES),
     "constants": (Constant, CONSTANTS),
 }
 
