@@ -111,6 +111,8 @@ def _grouped_rows() -> Iterator[Sequence[str]]:
 def _fits(one: Checkpoint, accelerator: str) -> bool:
     subject = examine(Deployment(model=one.id, accelerator=accelerator))
     resolved = subject.resolved
+    if subject.unknown:
+        return False
     if support_of(resolved.scheme.name, resolved.spec, resolved.accelerator).answer != "yes":
         return False
     return not is_out_of_memory(subject.memory) and "block" not in detected(subject).values()

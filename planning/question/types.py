@@ -544,11 +544,15 @@ UnknownFigure = Literal["decode", "prefill", "start"]
 """A figure that needs a constant which was never measured on the accelerator's family."""
 
 
+def figures_words(unknown: tuple[UnknownFigure, ...]) -> str:
+    """Return figures with the verb: "decode, prefill and start are unknown"."""
+    named = " and ".join(filter(None, (", ".join(unknown[:-1]), *unknown[-1:])))
+    return f"{named} {'is' if len(unknown) == 1 else 'are'} unknown"
+
+
 def unknown_words(accelerator: str, unknown: tuple[UnknownFigure, ...]) -> str:
     """Return which figures are unknown on an accelerator, as a sentence."""
-    named = " and ".join(filter(None, (", ".join(unknown[:-1]), *unknown[-1:])))
-    verb = "is" if len(unknown) == 1 else "are"
-    return f"{named.capitalize()} {verb} unknown on {accelerator}: no public vLLM server on it was measured."
+    return f"{figures_words(unknown).capitalize()} on {accelerator}: no public vLLM server on it was measured."
 
 
 class Plan(Struct, frozen=True, kw_only=True):

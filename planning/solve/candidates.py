@@ -138,8 +138,12 @@ def rented(
             raise PlanningError(
                 f"--region {region} is not listed for {what}. Listed: {', '.join(sorted(filter(None, known)))}."
             )
-    found = (tuple(_hosts(one, regions, prices or LIST_PRICES)) for one in named)
-    return tuple(hosts for hosts in found if hosts)
+    found = [hosts for one in named if (hosts := tuple(_hosts(one, regions, prices or LIST_PRICES)))]
+    if accelerator and not found:
+        raise PlanningError(
+            f'--accelerator is "{accelerator}", whose price is unknown, so a search cannot rank it. Remove --accelerator, or plan it without --solve.'
+        )
+    return tuple(found)
 
 
 def deployable_accelerators(name: str | None, *, option: str = "--accelerator") -> tuple[Accelerator, ...]:
@@ -150,6 +154,10 @@ def deployable_accelerators(name: str | None, *, option: str = "--accelerator") 
     if name is None:
         return deployable
     found = find_accelerator(name)
+    if found is not None and found.plan_only:
+        raise PlanningError(
+            f'{option} is "{name}". {found.plan_only}. Choose one of {", ".join(one.name for one in deployable)}.'
+        )
     if found not in deployable:
         raise PlanningError(f'{option} is "{name}". This project deploys {", ".join(one.name for one in deployable)}.')
     return (found,)

@@ -2,7 +2,7 @@
 
 from planning.cost.subject import Subject
 from planning.machine.hardware import ACCELERATORS
-from planning.question.types import unknown_words
+from planning.question.types import figures_words, unknown_words
 from planning.rules.alternatives import other_accelerators
 from planning.rules.registry import RuleResult, rule
 
@@ -15,7 +15,7 @@ def _cannot_be_deployed(subject: Subject) -> RuleResult | None:
         return None
     reason = accelerator.plan_only
     if not reason and subject.unknown:
-        reason = f"its {' and '.join(subject.unknown)} time is unknown, so no check can tell a healthy server from a failed one"
+        reason = f"{figures_words(subject.unknown)}, so no check can tell a healthy server from a failed one"
     if not reason and not subject.cost.is_known:
         reason = "its price is unknown, so no limit on costs can be checked"
     if not reason:
