@@ -113,6 +113,10 @@ def test_what_was_never_measured_is_unknown_in_every_answer():
     document = json.loads(json.dumps(plan_json(planned), allow_nan=False))
     assert unknown_figures(document["startup"])
     assert unknown_figures(document["throughput"])
+    advice = {
+        one.id: one.advice for one in plan(replace(QUESTION, model="google/gemma-4-31B-it-qat-w4a16-ct")).findings
+    }
+    assert advice["ACC02"].startswith("Memory is planned without the 4-bit programs")
     with pytest.raises(PlanningError, match="no public vLLM server on it was measured"):
         _ = planned.throughput
 

@@ -32,7 +32,14 @@ def _cannot_be_deployed(subject: Subject) -> RuleResult | None:
 def _never_measured(subject: Subject) -> RuleResult | None:
     if not subject.unknown:
         return None
+    resolved = subject.resolved
+    uncounted = resolved.unpacks_int4 and not resolved.accelerator.has_measured("TPU_W4A16_PROGRAM_GIB")
+    memory = (
+        "Memory is planned without the 4-bit programs, which were not measured either."
+        if uncounted
+        else "Memory is planned."
+    )
     return RuleResult(
-        f"{unknown_words(subject.resolved.accelerator.name, subject.unknown)} No figure of another generation is used.",
-        advice="Memory is planned. Measured constants belong in its row of planning/data/machines.json.",
+        f"{unknown_words(resolved.accelerator.name, subject.unknown)} No figure of another generation is used.",
+        advice=f"{memory} Measured constants belong in its row of planning/data/machines.json.",
     )
