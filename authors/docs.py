@@ -67,6 +67,7 @@ PAGES: Final[Mapping[str, str]] = {
     "docs/reference/commands.md": "authors.commands_page:commands_page",
     "docs/reference/settings.md": "stacks.reference:page",
     "docs/settings.schema.json": "stacks.reference:schema_text",
+    "packages/gcp-tpu/gcp_tpu_provider/machines.json": "authors.planning_tables:provider_machines",
     "packages/localcloud/world/data/catalog.json": "authors.planning_tables:local_cloud_catalog",
 }
 """Generated files by path, and the functions or programs that write them. To add one, add a line here."""

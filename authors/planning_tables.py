@@ -15,7 +15,8 @@ from planning.data.checkpoints import ABSENT, CHECKPOINTS, Checkpoint, nearest_i
 from planning.data.images import IMAGES
 from planning.data.prices import PRICES
 from planning.data.quantization import FULL_BYTES
-from planning.machine.hardware import ACCELERATORS, CLOUD_RUN_GPUS, host_of
+from planning.machine.families import FAMILIES, AcceleratorFamily, TpuOffer, squashed
+from planning.machine.hardware import ACCELERATORS, CLOUD_RUN_GPUS, api_accelerator_type, host_of, machine_types
 from planning.model.catalog import spec_of
 from planning.model.spec import tensors
 from planning.model.support import Support, support_of, support_rows
@@ -102,7 +103,8 @@ def _grouped_rows() -> Iterator[Sequence[str]]:
     groups: dict[Sequence[str], list[str]] = {}
     for one in (one for one in CHECKPOINTS.values() if not one.is_drafter):
         loaded = f"{examine(Deployment(model=one.id, accelerator='H200')).memory.weights_gib:.2f}"
-        fitting = [name for name, known in ACCELERATORS.items() if known.platforms != ("gce",) and _fits(one, name)]
+        places = [name for name, known in ACCELERATORS.items() if known.platforms != ("gce",) and not known.plan_only]
+        fitting = [name for name in places if _fits(one, name)]
         groups.setdefault((one.scheme, loaded, ", ".join(fitting) or "none"), []).append(one.id)
     return ((*group, ", ".join(ids)) for group, ids in groups.items())
 
@@ -110,6 +112,8 @@ def _grouped_rows() -> Iterator[Sequence[str]]:
 def _fits(one: Checkpoint, accelerator: str) -> bool:
     subject = examine(Deployment(model=one.id, accelerator=accelerator))
     resolved = subject.resolved
+    if subject.unknown:
+        return False
     if support_of(resolved.scheme.name, resolved.spec, resolved.accelerator).answer != "yes":
         return False
     return not is_out_of_memory(subject.memory) and "block" not in detected(subject).values()
@@ -217,4 +221,65 @@ def local_cloud_catalog() -> str:
         }
     prices = {key: {region: row.usd for region, row in price.regions.items()} for key, price in PRICES.items()}
     about = "Written by `make docs` from planning/data: edit machines.json and prices.json there."
-    return json.dumps({"about": about, "gpus": gpus, "prices": prices}, indent=1) + "\n"
+    tpus = {offer.api_name: _offered(family, offer) for family, offer in _created()}
+    return json.dumps({"about": about, "gpus": gpus, "tpus": tpus, "prices": prices}, indent=1) + "\n"
+
+
+def _created() -> Iterator[tuple[AcceleratorFamily, TpuOffer]]:
+    """Yield the TPU generations that this project can create."""
+    for family in FAMILIES.values():
+        if family.tpu is not None and family.usable_gib is not None and not family.tpu.plan_only:
+            yield family, family.tpu
+
+
+def _offered(family: AcceleratorFamily, offer: TpuOffer) -> dict[str, object]:
+    """Return what the local cloud needs of a TPU generation, with the Cloud TPU API's names."""
+    hosts = {size.name: host_of(ACCELERATORS[size.name], "tpu-vm") for size in family.sizes}
+    return {
+        "config_type": offer.config_type,
+        "types": {api_accelerator_type(size.name): size.topology.partition(":")[2] for size in family.sizes},
+        "zones": list(offer.zones),
+        "flex_start_zones": list(offer.flex_start_zones),
+        "runtime_version": offer.runtime_version,
+        "boot_image": offer.boot_image,
+        "quota_metric": offer.quota_metric,
+        "quota_id": offer.quota_id,
+        "instance_quota_metric": offer.instance_quota_metric,
+        "instance_quota_id": offer.instance_quota_id,
+        "instance_family": offer.instance_family,
+        "machine_types": {
+            size.machine_type: {
+                "type": api_accelerator_type(size.name),
+                "vcpu": hosts[size.name].vcpu,
+                "memory_gib": hosts[size.name].memory_gib,
+            }
+            for size in family.sizes
+            if size.machine_type
+        },
+    }
+
+
+def provider_machines() -> str:
+    """Return the facts about TPUs for the provider, which imports nothing of the project."""
+    machines = {api_accelerator_type(name): machine for name, machine in machine_types().items()}
+    quotas = {
+        offer.api_name: {
+            "metric": offer.instance_quota_metric,
+            "id": offer.instance_quota_id,
+            "family": offer.instance_family,
+        }
+        for _, offer in _created()
+        if offer.instance_quota_metric
+    }
+    outside = {
+        family.title: {
+            "spellings": list(dict.fromkeys(map(squashed, (family.name, offer.api_name, *offer.spellings)))),
+            "source": offer.source.partition(",")[0],
+        }
+        for family in FAMILIES.values()
+        if (offer := family.tpu) is not None and "cloud-tpu" not in offer.apis
+    }
+    inside = [one.tpu.api_name for one in FAMILIES.values() if one.tpu is not None and "cloud-tpu" in one.tpu.apis]
+    about = "Written by `make docs` from planning/data/machines.json: edit that file."
+    document = {"about": about, "generations": inside, "machine_types": machines, "quotas": quotas, "outside": outside}
+    return json.dumps(document, indent=1) + "\n"

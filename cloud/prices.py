@@ -15,12 +15,10 @@ from cloud.search_results import FoundResource
 from contracts.capacity_states import BILLED, BILLED_STATUSES, GRANTED
 from contracts.fields import as_mapping, as_sequence
 from contracts.run_record import MICROS, Seen
-from planning.data.prices import PriceBook, instance_parts, slice_parts
-from planning.machine.hardware import accelerator_of_machine, find_accelerator
+from planning.data.prices import instance_parts, slice_parts
+from planning.machine.hardware import accelerator_of_machine, family_of_type, find_accelerator
 
 _HOUR_S: Final = 3600.0
-_GENERATIONS: Final = {"v6e": "v6e", "v5litepod": "v5e", "v5e": "v5e"}
-"""Name in the price list by generation, for generations with known prices."""
 _GIB: Final = {"Gi": 1.0, "Mi": 1 / 1024}
 
 
@@ -41,7 +39,8 @@ def usd_per_hour(found: FoundResource) -> float | None:
         return None
     # Without instances that always run, the cost depends on use.
     least = max(_least_instances(document), _least_instances(as_mapping(document.get("template"))))
-    return least * container_usd_per_hour(document, place) if least else None
+    rate = container_usd_per_hour(document, place) if least else None
+    return None if rate is None else least * rate
 
 
 def usd_so_far(found: FoundResource, now: datetime) -> float | None:
@@ -64,21 +63,21 @@ def _instance_usd(document: Item, zone: str) -> float | None:
 
 def node_usd_per_hour(document: Item, provisioning: str, zone: str) -> float | None:
     """Return the price of a TPU VM; None if the price list has none."""
-    generation, _, size = str(document.get("acceleratorType") or "").partition("-")
-    if generation not in _GENERATIONS or not size.isdigit():
+    accelerator_type = str(document.get("acceleratorType") or "")
+    family, size = family_of_type(accelerator_type), accelerator_type.partition("-")[2]
+    accelerator = find_accelerator(accelerator_type)
+    if family is None or family.usable_gib is None or not size.isdigit():
         return None
     scheduling = as_mapping(document.get("schedulingConfig"))
     is_spot = provisioning == "standard" and (scheduling.get("spot") or scheduling.get("preemptible"))
     kind = "spot" if is_spot else provisioning
-    name = _GENERATIONS[generation]
-    if not PriceBook.has_chip_hour(name, kind):
-        return None
-    parts = slice_parts(list_prices(), generation=name, chips=int(size), provisioning=kind, place=zone)
-    return sum(part.usd_per_hour for part in parts)
+    chips = accelerator.chips if accelerator is not None else int(size)
+    parts = slice_parts(list_prices(), generation=family.name, chips=chips, provisioning=kind, place=zone)
+    return sum(part.usd_per_hour for part in parts) if parts else None
 
 
-def container_usd_per_hour(document: Item, region: str) -> float:
-    """Return the cost of one instance of a Cloud Run service per hour, with all its containers; 0 without a container."""
+def container_usd_per_hour(document: Item, region: str) -> float | None:
+    """Return the cost of one instance of a Cloud Run service per hour, with all its containers; 0 without a container, None without a known price."""
     template = as_mapping(document.get("template"))
     containers = as_sequence(template.get("containers"))
     if not containers:
@@ -93,7 +92,7 @@ def container_usd_per_hour(document: Item, region: str) -> float:
         zonal_redundancy=not template.get("gpuZonalRedundancyDisabled"),
         place=region,
     )
-    return sum(part.usd_per_hour for part in parts)
+    return sum(part.usd_per_hour for part in parts) if parts else None
 
 
 def _least_instances(item: Item) -> int:

@@ -11,13 +11,11 @@ from typing import Final, Literal
 from urllib.parse import quote
 
 from contracts.fields import as_mapping, as_sequence
-from planning.machine.hardware import ACCELERATORS, api_accelerator_type
+from planning.machine.hardware import ACCELERATORS, FAMILY_QUOTA, family_of_type
 
 VIEWER: Final = "roles/serviceusage.serviceUsageViewer"
 _UNLIMITED: Final = -1
 _PREEMPTIBLE: Final = frozenset({"flex-start", "spot"})
-_TPU_METRICS: Final = {"v6e": ("tpu-v6e", "TPUV6E"), "v5litepod": ("tpu-v5s-litepod", "TPUV5sLitepod")}
-"""Metric and prefix of the quota id, by the API's name of the generation."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,22 +48,31 @@ class Quota:
 
 CPU: Final = Quota("run", "cpu_allocation", "CpuAllocPerProjectRegion", "vCPU", 1000)
 MEMORY: Final = Quota("run", "mem_allocation", "MemAllocPerProjectRegion", "GiB", 1024**3)
-INSTANCE_CHIPS: Final = Quota("compute", "preemptible_tpu_v6e", "PREEMPTIBLE-TPU-V6E-per-project-region")
-"""Chips of Compute Engine instances, for flex-start and spot."""
-INSTANCE_FAMILY_CHIPS: Final = Quota(
-    "compute", "tpus_per_tpu_family", "TPUS-PER-TPU-FAMILY-per-project-region", family="CT6E"
-)
-"""The same for on-demand, and for flex-start and spot if the preemptible quota is insufficient."""
+
+
+def instance_quotas(accelerator_type: str, provisioning: str) -> Sequence[Quota]:
+    """Return the quotas for chips of Compute Engine instances, the first one used first; none for a generation with unknown quotas.
+
+    Flex-start and spot use the preemptible quota, and the family's if that is insufficient.
+    """
+    family = family_of_type(accelerator_type)
+    offer = family.tpu if family is not None else None
+    if offer is None:
+        return ()
+    own = Quota("compute", "tpus_per_tpu_family", FAMILY_QUOTA, family=offer.instance_family)
+    preemptible = Quota("compute", offer.instance_quota_metric, offer.instance_quota_id)
+    wanted = (preemptible, own) if is_preemptible(provisioning) else (own,)
+    return [quota for quota in wanted if quota.metric and (quota.family or quota is not own)]
 
 
 def tpu_quota(accelerator_type: str, provisioning: str) -> Quota | None:
     """Return the quota for chips; None for a reservation, which has none, and for a generation with an unknown quota."""
-    generation = api_accelerator_type(accelerator_type).rpartition("-")[0]
-    if generation not in _TPU_METRICS or provisioning == "reservation":
+    family = family_of_type(accelerator_type)
+    offer = family.tpu if family is not None else None
+    if offer is None or not offer.quota_metric or provisioning == "reservation":
         return None
-    metric, name = _TPU_METRICS[generation]
     suffix, kind = ("-preemptible", "Preemptible") if is_preemptible(provisioning) else ("", "")
-    return Quota("tpu", f"{metric}{suffix}", f"{name}{kind}PerProjectPerZoneForTPUAPI")
+    return Quota("tpu", f"{offer.quota_metric}{suffix}", f"{offer.quota_id}{kind}PerProjectPerZoneForTPUAPI")
 
 
 def is_preemptible(provisioning: str) -> bool:

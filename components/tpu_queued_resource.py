@@ -18,7 +18,7 @@ from contracts.serving_document import (
     REPOSITORIES_METADATA_KEY,
     SCRIPT_METADATA_KEY,
 )
-from planning.machine.hardware import BOOT_IMAGES, RUNTIME_VERSIONS, api_accelerator_type, machines_at_once
+from planning.machine.hardware import api_accelerator_type, image_of, machines_at_once
 
 _CLOUD_PLATFORM = "https://www.googleapis.com/auth/cloud-platform"
 
@@ -115,8 +115,8 @@ class TpuQueuedResource(pulumi.ComponentResource):
     """Address of the machine in its network, or None without a machine. Another machine has another address."""
 
     def __init__(self, name: str, args: TpuQueuedResourceArgs, opts: pulumi.ResourceOptions | None = None) -> None:
-        images = BOOT_IMAGES if args.api == "compute-engine" else RUNTIME_VERSIONS
         accelerator_type = api_accelerator_type(args.accelerator_type)
+        runtime_version = args.runtime_version or image_of(args.accelerator_type, args.api)
         super().__init__("gemma-serving:index:TpuQueuedResource", name, None, opts)
         resource = QueuedResource(
             name,
@@ -125,7 +125,7 @@ class TpuQueuedResource(pulumi.ComponentResource):
                 zones=list(args.zones),
                 queued_resource_id=args.queued_resource_id,
                 accelerator_type=accelerator_type,
-                runtime_version=args.runtime_version or images[accelerator_type.partition("-")[0]],
+                runtime_version=runtime_version,
                 api=args.api,
                 provisioning_model=args.provisioning_model,
                 reservation_name=args.reservation_name,

@@ -61,7 +61,7 @@ def to_deployment(settings: Settings, folder: Path = PROJECT, *, today: str | No
 
 def headline(plan: Plan) -> str:
     """Return the plan in two lines; in one for a model that does not fit."""
-    memory, startup = plan.memory, plan.startup
+    memory, startup = plan.memory, plan.known_startup
     verdict = {"fits": "fits", "out-of-memory": "does not fit", "blocked": "is blocked"}[plan.verdict]
     risk = f", but may fail ({margin_words(plan.margin)})" if plan.fits and plan.margin else ""
     most = "up to " if plan.platform == "cloud-run" else ""
@@ -73,7 +73,9 @@ def headline(plan: Plan) -> str:
     )
     if plan.verdict == "out-of-memory":
         return fit
-    rate = plan.throughput.decode_tok_per_s
+    if startup is None or plan.known_throughput is None:
+        return f"{fit}\nStart and speed: unknown."
+    rate = plan.known_throughput.decode_tok_per_s
     return f"{fit}\nStarts in {most}{startup.ready_s / 60:.0f} min. Speed: {rate:.0f} tok/s (one request)."
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from contracts.errors import CommandRefusedError
+from planning.machine.hardware import ACCELERATORS, topology_of
 from planning.question.resolved import Resolved
 
 
@@ -18,17 +19,10 @@ class Topology:
     chips_per_host: tuple[int, int, int]
 
 
-TOPOLOGIES: Final[Mapping[str, Topology]] = {
-    "v5e-1": Topology("v5e:1x1", (1, 1, 1)),
-    "v5e-4": Topology("v5e:2x2", (2, 2, 1)),
-    "v5e-8": Topology("v5e:2x4", (2, 4, 1)),
-    "v6e-1": Topology("v6e:1x1", (1, 1, 1)),
-    "v6e-4": Topology("v6e:2x2", (2, 2, 1)),
-    "v6e-8": Topology("v6e:2x4", (2, 4, 1)),
-    # One host of four chips with two devices each. The planner has no TPU7x; only the judge's grid has.
-    "tpu7x-4": Topology("tpu7x:2x2x1", (2, 2, 1)),
-}
-"""Single hosts by accelerator. libtpu 0.0.44 returns each with as many devices as it has chips, and TPU7x with eight."""
+def topologies() -> Mapping[str, Topology]:
+    """Return single hosts by accelerator. libtpu 0.0.44 returns each with as many devices as it has chips, and TPU7x with eight."""
+    found = {one.name: Topology(*topology_of(one)) for one in ACCELERATORS.values()}
+    return {name: topology for name, topology in found.items() if topology.name}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,7 +50,7 @@ class CompileQuestion:
     @property
     def topology(self) -> Topology:
         """The slice, or one copy's part of it: a row of chips (tpu-inference, `_setup_dp_chip_isolation`)."""
-        whole = TOPOLOGIES[self.accelerator_type]
+        whole = topologies()[self.accelerator_type]
         if self.copies == 1:
             return whole
         chips = self.devices // self.copies
@@ -98,5 +92,5 @@ def require_topology(resolved: Resolved) -> None:
     name = resolved.accelerator.name
     if not resolved.is_tpu:
         raise CommandRefusedError(f"--compile judges servers on TPU, and {name} is a GPU. Remove --compile.")
-    if name not in TOPOLOGIES:
-        raise CommandRefusedError(f"--compile has no topology for {name}. Use one of {', '.join(TOPOLOGIES)}.")
+    if name not in topologies():
+        raise CommandRefusedError(f"--compile has no topology for {name}. Use one of {', '.join(topologies())}.")

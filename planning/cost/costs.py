@@ -10,8 +10,8 @@ from planning.units import HOUR_S, MONTH_H, duration
 _MILLION = 1_000_000
 
 
-def cost_plan(resolved: Resolved, throughput: ThroughputPlan) -> CostPlan:
-    """Return the cost of a resolved deployment in US dollars."""
+def cost_plan(resolved: Resolved, throughput: ThroughputPlan | None) -> CostPlan:
+    """Return the cost of a resolved deployment in US dollars; `throughput` is None if the speed is unknown."""
     bills = [(place, parts_at(resolved, place)) for place in places_of(resolved)]
     places = tuple(
         PlaceCost(place=place, usd_per_hour=_total(parts), prices=tuple(part.price for part in parts))
@@ -32,20 +32,23 @@ def cost_plan(resolved: Resolved, throughput: ThroughputPlan) -> CostPlan:
         idle_usd_per_hour=hourly * resolved.deployment.cloud_run.min_instances
         if resolved.platform == "cloud-run"
         else hourly,
-        usd_per_million_tokens=per_million(hourly, measured or throughput.decode_tok_per_s),
-        usd_per_million_tokens_saturated=per_million(hourly, measured or throughput.saturated_tok_per_s),
+        usd_per_million_tokens=per_million(hourly, measured or (throughput and throughput.decode_tok_per_s)),
+        usd_per_million_tokens_saturated=per_million(
+            hourly, measured or (throughput and throughput.saturated_tok_per_s)
+        ),
         prices_as_of=min(dates, default=""),
         is_known=bool(dates),
     )
 
 
-def most_usd_per_hour(resolved: Resolved, provisioning: str | None = None) -> float:
-    """Return the hourly price in the deployment's most expensive location (`parts_at`)."""
-    return max(_total(parts_at(resolved, place, provisioning)) for place in places_of(resolved))
+def most_usd_per_hour(resolved: Resolved, provisioning: str | None = None) -> float | None:
+    """Return the hourly price in the deployment's most expensive location (`parts_at`); None if no price is known."""
+    parts = [parts_at(resolved, place, provisioning) for place in places_of(resolved)]
+    return max(map(_total, parts)) if all(parts) else None
 
 
 def parts_at(resolved: Resolved, place: str, provisioning: str | None = None) -> tuple[HourlyPart, ...]:
-    """Return the hourly bill of one instance, machine or slice in a zone or region ("": if none is set).
+    """Return the hourly bill of one instance, machine or slice in a zone or region ("": if none is set); nothing without a known price.
 
     `provisioning`: a slice's; by default the deployment's own.
     """
@@ -68,12 +71,14 @@ def parts_at(resolved: Resolved, place: str, provisioning: str | None = None) ->
     if resolved.platform == "tpu-vm":
         return slice_parts(
             book,
-            generation=accelerator.name.partition("-")[0],
-            chips=accelerator.devices,
+            generation=accelerator.generation,
+            chips=accelerator.chips,
             provisioning=provisioning or resolved.deployment.tpu.provisioning,
             place=place,
         )
     price = book.gce_hour(accelerator.name)
+    if price is None:
+        return ()
     name = resolved.host.machine or accelerator.name
     return (HourlyPart(name=name, amount=1, unit="machine-hour", price=price),)
 
@@ -136,6 +141,6 @@ def renewals(resolved: Resolved) -> float | None:
     return run_s / (run_s - before_s)
 
 
-def per_million(hourly: float, tok_per_s: float) -> float:
-    """Return the price of a million tokens, from the price of an hour and the tokens per second."""
-    return hourly / HOUR_S / tok_per_s * _MILLION
+def per_million(hourly: float, tok_per_s: float | None) -> float | None:
+    """Return the price of a million tokens, from the price of an hour and the tokens per second; None if the speed is unknown."""
+    return None if tok_per_s is None else hourly / HOUR_S / tok_per_s * _MILLION

@@ -75,7 +75,7 @@ def loading_modes(subject: Subject) -> tuple[LoadingMode, ...]:
     )
 
 
-def _mode(resolved: Resolved, mode: MountMode, *, direct_vpc: bool, present: float) -> LoadingMode:
+def _mode(resolved: Resolved, mode: MountMode, *, direct_vpc: bool, present: float | None) -> LoadingMode:
     deployment = resolved.deployment
     # A load format of one mode conflicts with the next; a file cache without a size holds the whole checkpoint.
     cache_mib = deployment.cloud_run.mount.cache_size_mib or to_gib(weights_of(resolved).checkpoint) * 1024
@@ -110,7 +110,7 @@ def _mode(resolved: Resolved, mode: MountMode, *, direct_vpc: bool, present: flo
         memory_gib=memory_gib,
         vcpu=vcpu,
         usd_per_hour=hourly,
-        extra_usd_per_hour=None if hourly is None else hourly - present,
+        extra_usd_per_hour=None if hourly is None or present is None else hourly - present,
         cold_start_usd=None if hourly is None else hourly * startup.total_s / HOUR_S,
         rate_source=f"planning.data.overheads.{rate}",
     )

@@ -9,7 +9,8 @@ from typing import Final, Literal, get_args
 from msgspec import Struct
 
 from planning.data.prices import LIST_PRICES
-from planning.machine.hardware import FLEX_START_REFUSED_ZONES, FLEX_START_V6E_ZONES, Accelerator
+from planning.machine.families import TpuOffer
+from planning.machine.hardware import Accelerator, tpu_offer
 from planning.settings.tpu import ProvisioningModel
 
 Answer = Literal["yes", "no", "unknown"]
@@ -25,15 +26,34 @@ class Acceptance(Struct, frozen=True):
 
 def acceptance(accelerator: Accelerator, provisioning: ProvisioningModel, place: str) -> Acceptance:
     """Return the known support for a provisioning model in a TPU zone. For flex-start, only facts about that zone count."""
-    generation = accelerator.name.partition("-")[0]
+    generation, offer = accelerator.generation, tpu_offer(accelerator)
+    if provisioning not in offer.provisioning:
+        return Acceptance(
+            "no", offer.plan_only or f"Google does not offer {provisioning} {generation} to every project"
+        )
     if provisioning == "reservation":
         return Acceptance("unknown", "a reservation is accepted in its own zone only")
-    if provisioning == "flex-start" and generation == "v6e":
-        if place in FLEX_START_V6E_ZONES:
-            return Acceptance("yes", "flex-start v6e was granted there, or Google's flex-start page names the zone")
-        if place in FLEX_START_REFUSED_ZONES:
-            return Acceptance("no", "reports of Google's answer: FLEX_START provisioning model is not supported")
+    if provisioning == "flex-start" and (known := _flex_start(generation, offer, place)) is not None:
+        return known
+    return _listed(generation, provisioning, place)
+
+
+def _flex_start(generation: str, offer: TpuOffer, place: str) -> Acceptance | None:
+    """Return what is known about flex-start in a zone, or None."""
+    if place in offer.flex_start_zones:
+        return Acceptance(
+            "yes", f"flex-start {generation} was granted there, or Google's flex-start page names the zone"
+        )
+    if place in offer.flex_start_refused_zones:
+        return Acceptance("no", "reports of Google's answer: FLEX_START provisioning model is not supported")
+    return None
+
+
+def _listed(generation: str, provisioning: ProvisioningModel, place: str) -> Acceptance:
+    """Return what a list price says about a provisioning model in a zone."""
     price = LIST_PRICES.tpu_chip_hour(generation, provisioning, place)
+    if price is None:
+        return Acceptance("unknown", f"no list price of {provisioning} {generation} is known")
     if price.is_assumed:
         return Acceptance("unknown", f"no list price of {provisioning} {generation} in {price.region}")
     listed = f"a list price of {provisioning} {generation} in {price.region}, {price.as_of or 'without a date'} ({price.url})"

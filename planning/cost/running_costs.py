@@ -13,7 +13,7 @@ from contracts.collector import MOST_SAMPLES, SHORTEST_INTERVAL_S
 from planning.cost.costs import most_usd_per_hour, parts_at, regions_of, renewals
 from planning.cost.subject import Subject
 from planning.data.overheads import constant
-from planning.data.prices import PRICES, Price
+from planning.data.prices import Price
 from planning.machine.hardware import MIN_BOOT_DISK_GB, machines_at_once
 from planning.memory.host_memory import keeps_graphs, parts_bytes
 from planning.memory.speculation import drafter_bytes
@@ -43,29 +43,27 @@ _BUCKET_MODES: Final = frozenset({"disk", "memory", "streamer", *FUSE_MODES})
 
 def running_costs(subject: Subject) -> RunningCosts:
     """Return the bill and the break-even points of a deployment, at the prices of its most expensive location."""
-    resolved, cost, startup = subject.resolved, subject.cost, subject.startup
+    resolved, cost, startup = subject.resolved, subject.cost, subject.known_startup
     hourly = cost.usd_per_hour
     on_cloud_run = resolved.platform == "cloud-run"
-    start_s = usual_start_s(startup)
+    start_s = None if startup is None else usual_start_s(startup)
     idle_billing_s = CLOUD_RUN_LINGER_S if on_cloud_run else 0.0
     always_usd_per_hour, always_on = _always_on(subject)
-    start_h = start_s / HOUR_S
-    windows = tuple(_window(hours, subject, idle_billing_s) for hours in _WINDOWS_H)
-    answer_tokens = (resolved.deployment.workload or DEFAULT_WORKLOAD).output_tokens
-    answer_s = subject.throughput.ttft_s + answer_tokens / subject.throughput.decode_tok_per_s
+    start_h = None if start_s is None else start_s / HOUR_S
+    windows = () if start_h is None else tuple(_window(hours, subject, idle_billing_s, start_h) for hours in _WINDOWS_H)
     shortest_h: float | None = None
-    even_h = _DAY_H
+    even_h: float | None = _DAY_H
     if on_cloud_run:
-        even_h = _DAY_H - start_h - idle_billing_s / HOUR_S
+        even_h = None if start_h is None else _DAY_H - start_h - idle_billing_s / HOUR_S
     elif hourly:
         even_h = _DAY_H * always_usd_per_hour / hourly
-    if resolved.platform == "tpu-vm" and always_usd_per_hour > hourly:
+    if start_h is not None and resolved.platform == "tpu-vm" and always_usd_per_hour > hourly:
         # The run length N at which hourly x N / (N - start) equals the on-demand price.
         shortest_h = start_h * always_usd_per_hour / (always_usd_per_hour - hourly)
     return RunningCosts(
         bill=tuple(_with_others(_bill(subject))),
         cold_start_s=start_s,
-        cold_start_usd=hourly * start_h,
+        cold_start_usd=None if start_h is None else hourly * start_h,
         idle_usd_per_hour=hourly,
         idle_billing_s=idle_billing_s,
         always_on_usd_per_month=always_usd_per_hour * MONTH_H,
@@ -75,10 +73,20 @@ def running_costs(subject: Subject) -> RunningCosts:
         metrics_usd_per_month=_metrics_usd_per_month(subject),
         commitments=tuple(_commitments(subject)) if resolved.platform == "tpu-vm" else (),
         windows=windows,
-        even_requests_per_day=DAY_S / (start_s + answer_s + idle_billing_s) if on_cloud_run else None,
+        even_requests_per_day=_even_requests_per_day(subject, start_s, idle_billing_s) if on_cloud_run else None,
         even_hours_per_day=even_h,
         shortest_window_h=shortest_h,
     )
+
+
+def _even_requests_per_day(subject: Subject, start_s: float | None, idle_billing_s: float) -> float | None:
+    """Return how many single requests, each with a cold start, fill a day of billing; None if the start or the speed is unknown."""
+    speed = subject.known_throughput
+    if start_s is None or speed is None:
+        return None
+    answer_tokens = (subject.resolved.deployment.workload or DEFAULT_WORKLOAD).output_tokens
+    answer_s = speed.ttft_s + answer_tokens / speed.decode_tok_per_s
+    return DAY_S / (start_s + answer_s + idle_billing_s)
 
 
 def idle_text(subject: Subject) -> str:
@@ -101,24 +109,27 @@ def _always_on(subject: Subject) -> tuple[float, str]:
         return subject.cost.usd_per_hour, "one minimum instance"
     if resolved.platform in {"gce", "own"}:
         return subject.cost.usd_per_hour, "the machine"
-    return most_usd_per_hour(resolved, "standard"), f"{resolved.accelerator.name} on demand"
+    hourly = most_usd_per_hour(resolved, "standard")
+    if hourly is None:
+        return subject.cost.usd_per_hour, f"{resolved.accelerator.name}, whose price on demand is unknown"
+    return hourly, f"{resolved.accelerator.name} on demand"
 
 
 def _commitments(subject: Subject) -> Iterator[tuple[str, float]]:
     """Yield a month under each commitment with a known price in the most expensive location."""
     resolved = subject.resolved
-    generation, chips = resolved.accelerator.name.partition("-")[0], resolved.accelerator.devices
+    generation, chips = resolved.accelerator.generation, resolved.accelerator.chips
     place = max(subject.cost.places, key=lambda one: one.usd_per_hour).place
     for years in (1, 3):
         key = f"{generation}_commitment_{years}y_usd_per_chip_hour"
-        price = resolved.prices.price(key, place) if key in PRICES else None
+        price = resolved.prices.known(key, place)
         if price is not None and not price.is_assumed:
             yield f"{resolved.accelerator.name}, commitment of {years} y", chips * price.usd * MONTH_H
 
 
-def _window(hours: float, subject: Subject, idle_billing_s: float) -> Window:
+def _window(hours: float, subject: Subject, idle_billing_s: float, start_h: float) -> Window:
     """Return a month with one run of some hours per day. On Cloud Run, start and idle billing are added; on a machine the start is part of the run."""
-    hourly, start_h = subject.cost.usd_per_hour, usual_start_s(subject.startup) / HOUR_S
+    hourly = subject.cost.usd_per_hour
     if subject.resolved.platform == "cloud-run":
         billed_h = min(hours + start_h + idle_billing_s / HOUR_S, _DAY_H)
         served_h = hours
@@ -145,7 +156,9 @@ def _bill(subject: Subject) -> Iterator[BillPart]:
     yield from _nat(subject)
     yield from _stored(subject)
     yield from watched(subject)
-    gib_per_hour = subject.throughput.saturated_tok_per_s * HOUR_S * BYTES_PER_STREAMED_TOKEN / GIB
+    if subject.known_throughput is None:
+        return
+    gib_per_hour = subject.known_throughput.saturated_tok_per_s * HOUR_S * BYTES_PER_STREAMED_TOKEN / GIB
     yield _part("answers", gib_per_hour, "GiB", "busy hour", resolved.prices.price("egress_usd_per_gib"))
 
 
@@ -154,7 +167,8 @@ def _renewal(subject: Subject) -> Iterator[BillPart]:
     before_s = subject.resolved.deployment.tpu.renew_before_s
     if renewals(subject.resolved) is None or before_s is None:
         return
-    hours = min(subject.startup.total_s, before_s) / HOUR_S
+    total_s = before_s if subject.known_startup is None else subject.known_startup.total_s
+    hours = min(total_s, before_s) / HOUR_S
     usd = (machines_at_once(before_s) - 1) * hours * subject.cost.usd_per_hour
     yield BillPart(name="two machines at a renewal", amount=hours, unit="hour", basis="renewal", usd=usd, price=None)
 

@@ -1,17 +1,30 @@
 """The input of rules: the resolved deployment and all figures computed from it."""
 
+from functools import partial
+
 from msgspec import Struct
 from msgspec.structs import replace
 
 from planning.cost.costs import cost_plan
+from planning.errors import PlanningError
 from planning.memory.budget import memory_plan
 from planning.memory.resolve import resolve
-from planning.memory.weights import WeightSizes
+from planning.memory.weights import WeightSizes, weights_of
 from planning.question.resolved import Resolved
-from planning.question.types import CostPlan, Deployment, MemoryPlan, StartupPlan, ThroughputPlan, WorkloadPlan
+from planning.question.types import (
+    CostPlan,
+    Deployment,
+    MemoryPlan,
+    StartupPlan,
+    ThroughputPlan,
+    UnknownFigure,
+    WorkloadPlan,
+    unknown_words,
+)
 from planning.question.workload import DEFAULT_WORKLOAD
 from planning.speed.serving import server_of, throughput_plan, workload_plan
 from planning.speed.startup import startup_plan
+from planning.speed.unknown import or_none, unknown_figures
 
 
 class Subject(Struct, frozen=True, kw_only=True):
@@ -20,11 +33,29 @@ class Subject(Struct, frozen=True, kw_only=True):
     resolved: Resolved
     weights: WeightSizes
     memory: MemoryPlan
-    startup: StartupPlan
-    throughput: ThroughputPlan
+    known_startup: StartupPlan | None
+    """None if `start` is in `unknown`."""
+    known_throughput: ThroughputPlan | None
+    """None if `decode` or `prefill` is in `unknown`."""
+    unknown: tuple[UnknownFigure, ...]
+    """Figures that need a constant which was never measured on the accelerator's family."""
     cost: CostPlan
     workload: WorkloadPlan | None
-    """Results for the deployment's workload; None if it has none."""
+    """Results for the deployment's workload; None if it has none, or if its speed is unknown."""
+
+    @property
+    def startup(self) -> StartupPlan:
+        """The start. Raises PlanningError if it is unknown (`known_startup`)."""
+        if self.known_startup is None:
+            raise PlanningError(unknown_words(self.resolved.accelerator.name, self.unknown))
+        return self.known_startup
+
+    @property
+    def throughput(self) -> ThroughputPlan:
+        """The speed. Raises PlanningError if it is unknown (`known_throughput`)."""
+        if self.known_throughput is None:
+            raise PlanningError(unknown_words(self.resolved.accelerator.name, self.unknown))
+        return self.known_throughput
 
     @property
     def device(self) -> str:
@@ -35,8 +66,9 @@ class Subject(Struct, frozen=True, kw_only=True):
 def examine(deployment: Deployment) -> Subject:
     """Return the figures of a deployment, without findings. Raises PlanningError as `planning.plan` does."""
     resolved = resolve(deployment)
-    startup = startup_plan(resolved)
-    is_late = startup.probe_limit_s is not None and startup.total_s > startup.probe_limit_s
+    startup = or_none(partial(startup_plan, resolved))
+    limit_s = startup.probe_limit_s if startup else None
+    is_late = startup is not None and limit_s is not None and startup.total_s > limit_s
     if deployment.weights_mode is None and is_late:
         # The plain mount is only the default; if it cannot start in time, use the mode that can.
         resolved = replace(resolved, weights_mode="fuse-buffered")
@@ -47,17 +79,23 @@ def subject_of(resolved: Resolved) -> Subject:
     """Return the figures of a resolved deployment."""
     memory = memory_plan(resolved)
     workload = resolved.deployment.workload
-    server = server_of(resolved, memory, workload or DEFAULT_WORKLOAD)
-    throughput = throughput_plan(server)
+    startup = or_none(partial(startup_plan, resolved))
+    server = or_none(partial(server_of, resolved, memory, workload or DEFAULT_WORKLOAD))
+    throughput = or_none(partial(throughput_plan, server)) if server is not None else None
     cost = cost_plan(resolved, throughput)
+    answer = None
+    if workload is not None and server is not None and throughput is not None:
+        answer = or_none(partial(workload_plan, server, cost.usd_per_hour))
+    is_known = startup is not None and throughput is not None and (answer is None) is (workload is None)
     return Subject(
         resolved=resolved,
-        weights=server.weights,
+        weights=weights_of(resolved),
         memory=memory,
-        startup=startup_plan(resolved),
-        throughput=throughput,
+        known_startup=startup,
+        known_throughput=throughput,
+        unknown=() if is_known else unknown_figures(resolved),
         cost=cost,
-        workload=None if workload is None else workload_plan(server, cost.usd_per_hour),
+        workload=answer,
     )
 
 

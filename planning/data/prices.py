@@ -204,18 +204,17 @@ class PriceBook(Struct, frozen=True, kw_only=True):
         nearest = min(rows.values(), key=lambda row: abs(row.usd - usual))
         return self._listed(key, region, replace(nearest, usd=usual))
 
-    def tpu_chip_hour(self, generation: str, provisioning: str, place: str | None = None) -> Price:
-        """Return the price of one chip per hour. A reservation is billed like standard capacity."""
-        return self.price(_chip_key(generation, provisioning), place)
+    def known(self, key: str, place: str | None = None) -> Price | None:
+        """Return a price as `price` does; None if the list has no such price anywhere."""
+        return self.price(key, place) if key in PRICES else None
 
-    @staticmethod
-    def has_chip_hour(generation: str, provisioning: str) -> bool:
-        """Return whether any price of such a chip is known."""
-        return _chip_key(generation, provisioning) in PRICES
+    def tpu_chip_hour(self, generation: str, provisioning: str, place: str | None = None) -> Price | None:
+        """Return the price of one chip per hour; None if none is known. A reservation is billed like standard capacity."""
+        return self.known(_chip_key(generation, provisioning), place)
 
-    def gce_hour(self, accelerator: str) -> Price:
-        """Return the price per hour of one machine with this accelerator, in us-central1."""
-        return self.price(f"gce_{_in_key(accelerator)}_usd_per_hour", "us-central1")
+    def gce_hour(self, accelerator: str) -> Price | None:
+        """Return the price per hour of one machine with this accelerator, in us-central1; None if none is known."""
+        return self.known(f"gce_{_in_key(accelerator)}_usd_per_hour", "us-central1")
 
     def between_regions(self, source: str, target: str) -> Price:
         """Return the price per GiB from one region to another, by continent; traffic within a region is free."""
@@ -256,8 +255,10 @@ class HourlyPart(Struct, frozen=True, kw_only=True):
 def slice_parts(
     book: PriceBook, *, generation: str, chips: int, provisioning: str, place: str | None
 ) -> tuple[HourlyPart, ...]:
-    """Return the cost of a slice per hour. The plan, the teardown and the guard all use it."""
+    """Return the cost of a slice per hour; nothing if no price of its chips is known. The plan, the teardown and the guard all use it."""
     price = book.tpu_chip_hour(generation, provisioning, place)
+    if price is None:
+        return ()
     name = f"{chips} {generation} chip{'s' if chips > 1 else ''}, {provisioning}"
     return (HourlyPart(name=name, amount=chips, unit="chip-hour", price=price),)
 
@@ -265,7 +266,7 @@ def slice_parts(
 def instance_parts(
     book: PriceBook, *, gpu: str | None, vcpu: float, memory_gib: float, zonal_redundancy: bool, place: str | None
 ) -> tuple[HourlyPart, ...]:
-    """Return the cost of one Cloud Run instance per hour. The plan, the teardown and the guard all use it."""
+    """Return the cost of one Cloud Run instance per hour; nothing if no price of its GPU is known. The plan, the teardown and the guard all use it."""
     cpu, memory = book.price("cloud_run_vcpu_usd_per_s", place), book.price("cloud_run_gib_usd_per_s", place)
     parts = (
         HourlyPart(name=f"{vcpu:g} vCPU", amount=vcpu * HOUR_S, unit="vCPU-s", price=cpu),
@@ -274,8 +275,8 @@ def instance_parts(
     if gpu is None:
         return parts
     redundant = "_redundant" if zonal_redundancy else ""
-    price = book.price(f"cloud_run_{_in_key(gpu)}{redundant}_usd_per_s", place)
-    return (HourlyPart(name=f"1 {gpu}", amount=HOUR_S, unit="GPU-s", price=price), *parts)
+    price = book.known(f"cloud_run_{_in_key(gpu)}{redundant}_usd_per_s", place)
+    return () if price is None else (HourlyPart(name=f"1 {gpu}", amount=HOUR_S, unit="GPU-s", price=price), *parts)
 
 
 def _price_in(book: PriceBook, key: str, region: str, usd: float) -> Price:

@@ -6,6 +6,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, Final, TypeVar, cast
 
+import msgspec
+
 T = TypeVar("T")
 
 _FOLDER: Final = Path(__file__).parent
@@ -39,6 +41,11 @@ class Table(Mapping[str, T]):
 def data_file(name: str) -> Any:  # noqa: ANN401 - JSON is any of its types; a test checks every row against its struct
     """Return the value of a data file, such as "prices.json"."""
     return json.loads((_FOLDER / name).read_text(encoding="utf-8"))
+
+
+def typed_file(name: str, kind: type[T]) -> T:
+    """Return the value of a data file as a type. Raises msgspec.ValidationError for a value of another type or an unknown field."""
+    return msgspec.json.decode((_FOLDER / name).read_bytes(), type=kind)
 
 
 def row_of(kind: Callable[..., T], values: Mapping[str, Any]) -> T:

@@ -1,42 +1,34 @@
 """Accelerators and the platforms that offer them: memory, speed, limits, zones and regions. Prices are in `planning.data.prices`.
 
-planning/data/machines.json has the rows with their sources. `usable_gib` is the memory that the driver shows to one process
-(torch.cuda.mem_get_info, or the TPU runtime's bytes_limit), which is less than the specification.
+planning/data/machines.json has one row per TPU generation and per card, with its sources (`AcceleratorFamily`). `usable_gib` is the memory that the driver
+shows to one process (torch.cuda.mem_get_info, or the TPU runtime's bytes_limit), which is less than the specification.
+A figure that a row lacks is unknown. It is never another row's.
 """
 
-import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from functools import cache
-from typing import Final, Literal
+from typing import Final
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from contracts.collector import GIB_PER_VCPU
-from planning.data.tables import Table, data_file, row_of
-
-AcceleratorKind = Literal["gpu", "tpu"]
-
+from planning.data.tables import Table, data_file
+from planning.errors import PlanningError
+from planning.machine.families import (
+    FAMILIES,
+    AcceleratorFamily,
+    AcceleratorKind,
+    AcceleratorSize,
+    CloudRunGpu,
+    Host,
+    TpuOffer,
+    measured,
+    squashed,
+)
 
 _GENERATIONS: Final[Mapping[str, list[str]]] = Table(lambda: data_file("gpu_generations.json"))
 """Parts of the names of cards, by NVIDIA's architecture."""
-
-
-class CloudRunGpu(Struct, frozen=True, kw_only=True):
-    """A GPU as Cloud Run offers it: its regions and its quota. `Accelerator.cloud_run` of a device that it does not offer is empty."""
-
-    name: str = ""
-    """Its name in the API and in the setting `cloudRun.gpu`."""
-    regions: tuple[str, ...] = ()
-    """Regions on Cloud Run's page "GPU support by region"."""
-    by_invitation: tuple[str, ...] = ()
-    """Members of `regions` that Google offers by invitation."""
-    new_project_quota: int = 0
-    """GPUs of a new project in each region: three L4 (Cloud Run's GPU page); "new projects often have 0" of the others (public notes of 2026)."""
-    quota_metric: str = ""
-    quota_id: str = ""
-    """Prefix of its quotas' ids."""
-    quota_units: int = 1
-    """Units of the quota per GPU."""
 
 
 class Accelerator(Struct, frozen=True, kw_only=True):
@@ -45,6 +37,7 @@ class Accelerator(Struct, frozen=True, kw_only=True):
     name: str
     kind: AcceleratorKind
     devices: int
+    """Devices that vLLM sees."""
     usable_gib: float
     """Of one device."""
     bandwidth_gb_per_s: float
@@ -64,6 +57,12 @@ class Accelerator(Struct, frozen=True, kw_only=True):
     """Public sources of a time per token, and of a time to the first token, on such devices: none, one, or 2 for more. The test counts them."""
     cloud_run: CloudRunGpu = CloudRunGpu()
     source: str = ""
+    family: str = ""
+    """Name of its row in machines.json; empty for a custom device."""
+    chips: int = 0
+    """TPU chips or GPUs, each billed and counted by quotas."""
+    architecture: str = ""
+    """NVIDIA's architecture; empty if it follows from the name, and for a TPU."""
 
     @property
     def is_tpu(self) -> bool:
@@ -72,13 +71,21 @@ class Accelerator(Struct, frozen=True, kw_only=True):
 
     @property
     def generation(self) -> str:
-        """NVIDIA's architecture, by the name of the card; empty for a TPU and an unknown card."""
-        return "" if self.is_tpu else _generation_of(self.name.upper())
+        """A TPU's family, or NVIDIA's architecture; empty for an unknown card."""
+        return self.family if self.is_tpu else self.architecture or _generation_of(self.name.upper())
 
     @property
-    def is_v5e(self) -> bool:
-        """True if it is a slice of TPU v5e, whose matrix units and hosts differ from v6e's."""
-        return self.is_tpu and self.name.startswith("v5e")
+    def plan_only(self) -> str:
+        """Why this project cannot deploy it although its row is planned, as a clause; empty for all others."""
+        return tpu_offer(self).plan_only if self.is_tpu else ""
+
+    def measured(self, name: str) -> float:
+        """Return a constant of its family. Raises NotMeasuredError if the family's row has none: no other row's is used."""
+        return measured(self.family, name)
+
+    def has_measured(self, name: str) -> bool:
+        """Return whether its family's row has a constant."""
+        return self.family in FAMILIES and name in FAMILIES[self.family].measured
 
     @property
     def is_rocm(self) -> bool:
@@ -91,32 +98,31 @@ def _generation_of(card: str) -> str:
     return next((one for one, parts in _GENERATIONS.items() if any(part in card for part in parts)), "")
 
 
-class Host(Struct, frozen=True, kw_only=True):
-    """Default machine or container of the devices."""
-
-    vcpu: float
-    memory_gib: float
-    max_memory_gib: float
-    min_vcpu: float = 0
-    min_memory_gib: float = 0
-    max_vcpu: float = 0
-    """0 if the machine always has `vcpu`."""
-    has_fast_cores: bool | None = None
-    """True for CPUs from 2023 on (Sapphire Rapids, Genoa, Grace, Turin), False for older ones (Compute Engine, CPU platforms); None if unknown."""
-    machine: str = ""
-    source: str = ""
-
-    @property
-    def most_vcpu(self) -> float:
-        """Maximum vCPU."""
-        return self.max_vcpu or self.vcpu
+def _accelerators_of(family: AcceleratorFamily) -> Iterator[Accelerator]:
+    """Yield each size of a family whose usable memory is known."""
+    for size in family.sizes if family.usable_gib is not None else ():
+        yield Accelerator(
+            name=size.name,
+            kind=family.kind,
+            devices=size.chips * family.devices_per_chip,
+            usable_gib=family.usable_gib or 0.0,
+            bandwidth_gb_per_s=family.bandwidth_gb_per_s,
+            bf16_tflops=family.bf16_tflops,
+            platforms=tuple(size.hosts) or ("tpu-vm" if family.kind == "tpu" else "gce",),
+            host_link_gb_per_s=family.host_link_gb_per_s,
+            is_large=family.is_large,
+            decode_sources=family.decode_sources,
+            prefill_sources=family.prefill_sources,
+            cloud_run=family.cloud_run if "cloud-run" in size.hosts else CloudRunGpu(),
+            source=family.source,
+            family=family.name,
+            chips=size.chips,
+            architecture=family.architecture,
+        )
 
 
 ACCELERATORS: Final[Mapping[str, Accelerator]] = Table(
-    lambda: {
-        row["name"]: row_of(Accelerator, row | {"cloud_run": row_of(CloudRunGpu, row.get("cloud_run", {}))})
-        for row in data_file("machines.json")["accelerators"]
-    }
+    lambda: {one.name: one for family in FAMILIES.values() for one in _accelerators_of(family)}
 )
 """By name. Slices of 1, 4 and 8 TPU chips are single hosts."""
 
@@ -124,21 +130,33 @@ ACCELERATORS: Final[Mapping[str, Accelerator]] = Table(
 def why_not_planned(name: str) -> str:
     """Return the facts about a TPU that Google offers and the planner does not support, with a fix; empty for any other name.
 
-    No log of a vLLM server on one was found, so its usable memory is unknown. Its figures are one chip's on Google's page, read in 2026-11.
+    A generation without a usable memory in its row is not planned, nor is a size that its row lacks.
     """
-    spelled = name.strip().lower()
-    for generation, tpu in data_file("machines.json")["named_tpus"].items():
-        if spelled.startswith(tuple(tpu["names"])):
-            reason = (
-                "needs Compute Engine or Google Kubernetes Engine, and this project deploys it with neither"
-                if tpu["outside_tpu_api"]
-                else "is not supported: no public vLLM log shows its usable memory"
-            )
-            return (
-                f"{generation} {reason}. Google offers it in {', '.join(tpu['zones'])}; one host ({tpu['single_host']}) has "
-                f"{tpu['chips_per_host']} chips of {tpu['hbm_gib']:g} GiB ({tpu['source']}). Choose v6e-1, v6e-4 or v6e-8"
-            )
-    return ""
+    spelled = squashed(name)
+    family = next((family for start, family in _spellings() if spelled.startswith(start)), None)
+    if family is None or family.tpu is None or not family.sizes:
+        return ""
+    if family.usable_gib is not None:
+        reason = f"is planned with the sizes {' and '.join(size.name for size in family.sizes)} only"
+    else:
+        reason = "is not supported: no public vLLM log shows its usable memory"
+    one = family.sizes[0]
+    return (
+        f"{family.title} {reason}. Google offers it in {', '.join(family.tpu.zones)}; one host ({one.name}) has {one.chips} "
+        f"chips of {family.hbm_gib or 0:g} GiB ({family.tpu.source}). Choose one of {', '.join(_tpus())}"
+    )
+
+
+@cache
+def _spellings() -> tuple[tuple[str, AcceleratorFamily], ...]:
+    """Return each start of a name that means a TPU generation, the longest first."""
+    found = [
+        (squashed(text), family)
+        for family in FAMILIES.values()
+        if family.tpu is not None
+        for text in (family.name, family.tpu.api_name, *family.tpu.spellings)
+    ]
+    return tuple(sorted(dict(found).items(), key=lambda one: -len(one[0])))
 
 
 _ALIASES: Final[Mapping[str, str]] = {
@@ -152,27 +170,32 @@ _ALIASES: Final[Mapping[str, str]] = {
 @cache
 def find_accelerator(name: str) -> Accelerator | None:
     """Return the accelerator that a spelling means, or None. Case and separators are ignored: V6E1, nvidia-l4, tpu v6e-4, v5litepod-8."""
-    spelled = _squashed(name)
-    spelled = spelled.removeprefix("nvidia").removeprefix("tpu").replace("v5litepod", "v5e")
-    spelled = _ALIASES.get(spelled, spelled)
-    return next((known for known in ACCELERATORS.values() if _squashed(known.name) == spelled), None)
+    known = {squashed(one.name): one for one in ACCELERATORS.values()}
+    spelled = squashed(name).removeprefix("nvidia")
+    for text in (spelled, spelled.removeprefix("tpu")):
+        found = known.get(_ALIASES.get(text, text))
+        for start, family in _spellings():
+            if found is None and text.startswith(start):
+                found = known.get(squashed(family.name) + text.removeprefix(start))
+        if found is not None:
+            return found
+    return None
 
 
-def _squashed(name: str) -> str:
-    return "".join(letter for letter in name.lower() if letter.isalnum())
-
-
-_HOSTS: Final[Mapping[str, Host]] = Table(
-    lambda: {place: row_of(Host, row) for place, row in data_file("machines.json")["hosts"].items()}
+_SIZES: Final[Mapping[str, AcceleratorSize]] = Table(
+    lambda: {size.name: size for family in FAMILIES.values() for size in family.sizes}
 )
-"""By accelerator and platform."""
+"""By the accelerator's name."""
 _OWN_HOST: Final = Host(vcpu=16, memory_gib=1_024, max_memory_gib=4_096, machine="a custom machine")
 """Its size is unknown: its memory blocks nothing unless it is set."""
+_UNKNOWN_HOST: Final = replace(_OWN_HOST, machine="")
+"""A host that the row does not have."""
 
 
 def host_of(accelerator: Accelerator, platform: str) -> Host:
     """Return the default machine or container of the accelerator on this platform."""
-    return _OWN_HOST if platform == "own" else _HOSTS[f"{accelerator.name} {platform}"]
+    size = _SIZES.get(accelerator.name)
+    return _OWN_HOST if size is None or platform == "own" else size.hosts.get(platform, _UNKNOWN_HOST)
 
 
 CLOUD_RUN_VCPU: Final = (4, 6, 8, 20, 22, 24, 26, 28, 30)
@@ -205,41 +228,8 @@ CLOUD_RUN_GPUS: Final[Mapping[str, str]] = Table(
     lambda: {one.name: one.cloud_run.name for one in ACCELERATORS.values() if one.cloud_run.name}
 )
 """Cloud Run's names of the GPUs that it offers, by the planner's."""
-FLEX_START_V6E_ZONES: Final = (
-    "us-east5-a",
-    "us-east5-b",
-    "europe-west4-a",
-    "asia-northeast1-b",
-    "southamerica-west1-a",
-)
-"""Zones where flex-start v6e was granted or is documented; available capacity is not implied."""
-V5E_ZONES: Final = ("us-central1-a", "us-west4-a", "us-west1-c", "us-south1-a", "europe-west4-b")
-"""Zones with v5e (Cloud TPU, regions and zones)."""
-FLEX_START_REFUSED_ZONES: Final = ("us-central1-b", "us-south1-a")
-"""Zones that have v6e but returned "FLEX_START provisioning model is not supported": reports from the field."""
-RUNTIME_VERSIONS: Final[Mapping[str, str]] = {
-    "v6e": "v2-alpha-tpuv6e",
-    "v5litepod": "v2-alpha-tpuv5-lite",
-    "v5p": "v2-alpha-tpuv5",
-}
-"""Runtime image of each TPU generation, by the API's name (Cloud TPU documentation, "TPU software versions")."""
-MACHINE_TYPES: Final[Mapping[str, str]] = {
-    "v6e-1": "ct6e-standard-1t",
-    "v6e-4": "ct6e-standard-4t",
-    "v6e-8": "ct6e-standard-8t",
-}
-"""Compute Engine machine type by slice, with the same host and chips (Compute Engine, "TPU machines"). v5e has one that only GKE may create."""
-BOOT_IMAGES: Final[Mapping[str, str]] = {
-    "v6e": "projects/ubuntu-os-accelerator-images/global/images/family/ubuntu-accel-2204-amd64-tpu-v5e-v5p-v6e",
-}
-"""Boot image of an instance of each TPU generation (Compute Engine, "Create a TPU VM"). It has no docker; the machine's agent installs it."""
-COMPUTE_QUOTAS: Final[Mapping[str, str]] = {
-    "flex-start": "PREEMPTIBLE-TPU-V6E-per-project-region",
-    "spot": "PREEMPTIBLE-TPU-V6E-per-project-region",
-    "standard": "TPUS-PER-TPU-FAMILY-per-project-region",
-}
-"""Provisioning model -> id of the quota for v6e chips in Compute Engine instances (field report, packages/localcloud/ledger/compute_tpu.toml). The
-Cloud TPU API has a separate quota."""
+FAMILY_QUOTA: Final = "TPUS-PER-TPU-FAMILY-per-project-region"
+"""Id of the quota of all TPU families for on-demand Compute Engine instances; the family is a dimension."""
 COMPUTE_MAX_WAIT_S: Final = 7200
 """Maximum time that Compute Engine keeps a flex-start request (Google Cloud blog, "Introducing Flex-start VMs", 2025-09-25)."""
 MIN_RUN_S: Final = 600
@@ -259,17 +249,72 @@ FLEX_START_MAX_RUN_S: Final = 7 * 86_400
 """Maximum lifetime of flex-start nodes is seven days (Cloud TPU documentation, queued resources)."""
 
 
+def tpu_offer(accelerator: Accelerator) -> TpuOffer:
+    """Return how Google offers a TPU. Raises PlanningError for an accelerator that is none."""
+    offer = FAMILIES[accelerator.family].tpu if accelerator.family in FAMILIES else None
+    if offer is None:
+        raise PlanningError(f"{accelerator.name} is not a TPU of this project. Choose one of {', '.join(_tpus())}.")
+    return offer
+
+
+def _tpus() -> Iterator[str]:
+    return (one.name for one in ACCELERATORS.values() if one.is_tpu and not one.plan_only)
+
+
+def machine_type_of(accelerator_type: str) -> str:
+    """Return the Compute Engine machine type of a slice, by any of its names; empty if its row has none."""
+    found = find_accelerator(accelerator_type)
+    return _SIZES[found.name].machine_type if found is not None else ""
+
+
+def machine_types() -> Mapping[str, str]:
+    """Return the machine types that this project creates on Compute Engine, by slice."""
+    slices = (one.name for one in ACCELERATORS.values() if one.is_tpu and not one.plan_only)
+    return {name: machine for name in slices if (machine := machine_type_of(name))}
+
+
+def topology_of(accelerator: Accelerator) -> tuple[str, tuple[int, int, int]]:
+    """Return the name of a slice for jax.experimental.topologies and the chips of its host by direction; an empty name if unknown."""
+    size = _SIZES.get(accelerator.name)
+    return ("", (0, 0, 0)) if size is None else (size.topology, size.chips_per_host)
+
+
+def image_of(accelerator_type: str, api: str) -> str:
+    """Return the image that a machine with a slice boots: a runtime version, or a boot image with `api` compute-engine.
+
+    `accelerator_type` is one of the Cloud TPU API's or of this project's names. Raises PlanningError if the generation's row has none.
+    """
+    family = family_of_type(accelerator_type)
+    offer = family.tpu if family is not None else None
+    found = "" if offer is None else offer.boot_image if api == "compute-engine" else offer.runtime_version
+    if not found:
+        raise PlanningError(
+            f"No image is known for {accelerator_type} with api {api}; set runtimeVersion to an image of Google's for this TPU, or choose one of "
+            f"{', '.join(_tpus())}."
+        )
+    return found
+
+
+def compute_quota(accelerator: Accelerator, provisioning: str) -> str:
+    """Return the id of the quota for chips of Compute Engine instances; empty if unknown. The Cloud TPU API has a separate quota."""
+    offer = tpu_offer(accelerator)
+    if provisioning == "standard":
+        return FAMILY_QUOTA if offer.instance_family else ""
+    return offer.instance_quota_id
+
+
 def accelerator_of_machine(machine_type: str) -> str:
     """Return the slice of a Compute Engine machine type, by name or URL; empty for one without a known TPU."""
     name = machine_type.rpartition("/")[2]
-    return next((kind for kind, machine in MACHINE_TYPES.items() if machine == name), "")
+    return next((size.name for size in _SIZES.values() if name and size.machine_type == name), "")
 
 
 def known_places(accelerator: Accelerator) -> tuple[str, ...]:
-    """Return the zones (TPU) or regions (Cloud Run) known to offer this accelerator, with flex-start for a v6e."""
+    """Return the zones (TPU) or regions (Cloud Run) known to offer this accelerator: the zones with flex-start, if any is listed."""
     if not accelerator.is_tpu:
         return gpu_regions(accelerator)
-    return FLEX_START_V6E_ZONES if accelerator.name.startswith("v6e") else V5E_ZONES
+    offer = tpu_offer(accelerator)
+    return offer.flex_start_zones or offer.zones
 
 
 def gpu_regions(accelerator: Accelerator) -> tuple[str, ...]:
@@ -279,4 +324,14 @@ def gpu_regions(accelerator: Accelerator) -> tuple[str, ...]:
 
 def api_accelerator_type(accelerator_type: str) -> str:
     """Return the Cloud TPU API's name of an accelerator type: "v5litepod-4" for "v5e-4", others unchanged."""
-    return re.sub("^v5e(?=-|$)", "v5litepod", accelerator_type)
+    name, dash, size = accelerator_type.partition("-")
+    family = FAMILIES.get(name)
+    return accelerator_type if family is None or family.tpu is None else f"{family.tpu.api_name}{dash}{size}"
+
+
+def family_of_type(accelerator_type: str) -> AcceleratorFamily | None:
+    """Return the TPU generation of an accelerator type, by the Cloud TPU API's name or by the project's; None for an unknown one."""
+    name = accelerator_type.partition("-")[0]
+    return next(
+        (one for one in FAMILIES.values() if one.tpu is not None and name in {one.name, one.tpu.api_name}), None
+    )

@@ -96,9 +96,10 @@ def program_memory(resolved: Resolved) -> ProgramMemory:
     buckets = token_buckets(resolved.max_num_batched_tokens, resolved.padding_gap)
     sequences = min(resolved.max_num_seqs, resolved.max_num_batched_tokens)
     sampler_gib = to_gib(sequences * resolved.spec.vocab * constant("TPU_LOGIT_BYTES") / resolved.tp)
-    if resolved.unpacks_int4 and resolved.accelerator.is_v5e:
+    measured = resolved.accelerator.measured
+    if resolved.unpacks_int4 and resolved.accelerator.has_measured("TPU_W4A16_PROGRAM_GIB"):
         billions = linear_params(resolved.spec) / _BILLION / resolved.tp
-        sampler_gib += constant("TPU_V5E_W4A16_PROGRAM_GIB") + constant("TPU_V5E_W4A16_GIB_PER_BILLION") * billions
+        sampler_gib += measured("TPU_W4A16_PROGRAM_GIB") + measured("TPU_W4A16_GIB_PER_BILLION") * billions
     return ProgramMemory(
         step_gib=step_gib(resolved, resolved.max_num_batched_tokens),
         sampler_gib=sampler_gib,

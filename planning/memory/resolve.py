@@ -15,6 +15,7 @@ from planning.machine.hardware import (
     Accelerator,
     find_accelerator,
     host_of,
+    tpu_offer,
     why_not_planned,
 )
 from planning.memory.budget import comfortable_utilization, memory_plan
@@ -221,9 +222,9 @@ def _check_conversion(wanted: str, native: str, model_id: str, architecture: str
 
 def _default_batch(spec: ModelSpec, accelerator: Accelerator) -> int:
     """Return vLLM's own max-num-batched-tokens (engine/arg_utils.py), raised if one item must fit in one step."""
-    tpu_batch = 1_024 if accelerator.name.startswith("v6e") else 512
-    gpu_batch = 8_192 if accelerator.is_large else 2_048
-    batch = tpu_batch if accelerator.is_tpu else gpu_batch
+    batch = 8_192 if accelerator.is_large else 2_048
+    if accelerator.is_tpu:
+        batch = tpu_offer(accelerator).default_batched_tokens or batch
     return max(batch, VIDEO_TOKENS) if spec.vision_bidirectional else batch
 
 

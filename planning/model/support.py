@@ -118,7 +118,7 @@ def loading_image(scheme: str, spec: ModelSpec, accelerator: Accelerator) -> str
 
 def generation_of(accelerator: Accelerator) -> str:
     """Return the generation of an accelerator in the table; empty for an unknown one."""
-    return accelerator.name.partition("-")[0] if accelerator.is_tpu else accelerator.generation
+    return accelerator.generation
 
 
 @cache

@@ -13,6 +13,7 @@ from msgspec import Struct
 
 from contracts.verdicts import Severity, Verdict
 from planning.data.prices import Price, PriceBook
+from planning.errors import PlanningError
 from planning.machine.hardware import Accelerator
 from planning.model.spec import ModelSpec
 from planning.question.vllm_args import VllmOptions
@@ -319,8 +320,13 @@ class Band(Struct, frozen=True, kw_only=True):
         return Band(low=self.low * factor, typical=self.typical * factor, high=self.high * factor)
 
 
-def rounded(source: object, **places: int) -> dict[str, Any]:
-    """Return these attributes with this many decimal places: numbers, bands as low, typical and high, with None for infinity."""
+def rounded(source: object | None, **places: int) -> dict[str, Any]:
+    """Return these attributes with this many decimal places: numbers, bands as low, typical and high, with None for infinity.
+
+    All are None if the source is: its figures are unknown.
+    """
+    if source is None:
+        return dict.fromkeys(places)
     return {name: _rounded(getattr(source, name), digits) for name, digits in places.items()}
 
 
@@ -408,9 +414,10 @@ class CostPlan(Struct, frozen=True, kw_only=True):
     max_usd_basis: str
     idle_usd_per_hour: float
     """Cost while idle: min instances, or the whole slice."""
-    usd_per_million_tokens: float
+    usd_per_million_tokens: float | None
     """Output tokens at the measured rate if one is set, otherwise at the estimated rate of a single request: the worst case."""
-    usd_per_million_tokens_saturated: float
+    usd_per_million_tokens_saturated: float | None
+    """The same for all requests together at saturation. Both are None if the speed is unknown and no rate was measured."""
     prices_as_of: str
     """Date of the oldest price in `usd_per_hour`; "" if one has no date."""
     is_known: bool = True
@@ -448,8 +455,9 @@ class RunningCosts(Struct, frozen=True, kw_only=True):
     """The whole bill, and when running all the time is cheaper."""
 
     bill: tuple[BillPart, ...]
-    cold_start_s: float
-    cold_start_usd: float
+    cold_start_s: float | None
+    """None if the start is unknown, as all figures that need it."""
+    cold_start_usd: float | None
     """Cost of the instance or slice until it is ready, without the bill's parts per start."""
     idle_usd_per_hour: float
     idle_billing_s: float
@@ -468,10 +476,25 @@ class RunningCosts(Struct, frozen=True, kw_only=True):
     windows: tuple[Window, ...]
     even_requests_per_day: float | None
     """Cloud Run: single requests per day, each with a cold start, from which one minimum instance is cheaper."""
-    even_hours_per_day: float
+    even_hours_per_day: float | None
     """Hours per day from which running all the time is cheaper; 24 or more if it never is."""
     shortest_window_h: float | None
     """TPU VM: run length below which an hour of serving costs more than the slice on demand; None if it has none."""
+
+
+UnknownFigure = Literal["decode", "prefill", "start"]
+"""A figure that needs a constant which was never measured on the accelerator's family."""
+
+
+def figures_words(unknown: tuple[UnknownFigure, ...]) -> str:
+    """Return figures with the verb: "decode, prefill and start are unknown"."""
+    named = " and ".join(filter(None, (", ".join(unknown[:-1]), *unknown[-1:])))
+    return f"{named} {'is' if len(unknown) == 1 else 'are'} unknown"
+
+
+def unknown_words(accelerator: str, unknown: tuple[UnknownFigure, ...]) -> str:
+    """Return which figures are unknown on an accelerator, as a sentence."""
+    return f"{figures_words(unknown).capitalize()} on {accelerator}: no public vLLM server on it was measured."
 
 
 class Plan(Struct, frozen=True, kw_only=True):
@@ -485,8 +508,11 @@ class Plan(Struct, frozen=True, kw_only=True):
     quantization: str
     weights_mode: WeightsMode
     memory: MemoryPlan
-    startup: StartupPlan
-    throughput: ThroughputPlan
+    known_startup: StartupPlan | None
+    """None if `start` is in `unknown`."""
+    known_throughput: ThroughputPlan | None
+    """None if `decode` or `prefill` is in `unknown`."""
+    unknown: tuple[UnknownFigure, ...]
     cost: CostPlan
     margin: EdgeOfMemory | None
     """Memory limit at which a fitting deployment may still fail; None if none is close."""
@@ -504,6 +530,20 @@ class Plan(Struct, frozen=True, kw_only=True):
     """Ids of the published vulnerabilities that callers can use, the worst first."""
     workload: WorkloadPlan | None = None
     """Results for the deployment's workload; None if it has none."""
+
+    @property
+    def startup(self) -> StartupPlan:
+        """The start. Raises PlanningError if it is unknown (`known_startup`)."""
+        if self.known_startup is None:
+            raise PlanningError(unknown_words(self.accelerator, self.unknown))
+        return self.known_startup
+
+    @property
+    def throughput(self) -> ThroughputPlan:
+        """The speed. Raises PlanningError if it is unknown (`known_throughput`)."""
+        if self.known_throughput is None:
+            raise PlanningError(unknown_words(self.accelerator, self.unknown))
+        return self.known_throughput
 
     @property
     def replicas(self) -> int:
@@ -531,10 +571,10 @@ class Plan(Struct, frozen=True, kw_only=True):
                 **rounded(self.memory, kv_tokens=0, kv_blocks=0, max_concurrency=2),
             ),
             startup=outputs.StartupSummary(
-                **rounded(self.startup, pull_s=1, load_s=1, compile_s=1, total_s=1, restart_s=1, probe_budget_s=0)
+                **rounded(self.known_startup, pull_s=1, load_s=1, compile_s=1, total_s=1, restart_s=1, probe_budget_s=0)
             ),
             throughput=outputs.ThroughputSummary(
-                **rounded(self.throughput, decode_tok_per_s=2, tokens_per_step=3, saturated_tok_per_s=1)
+                **rounded(self.known_throughput, decode_tok_per_s=2, tokens_per_step=3, saturated_tok_per_s=1)
             ),
             cost=outputs.CostSummary(**rounded(self.cost, usd_per_hour=4, max_usd=2, usd_per_million_tokens=4)),
             margin=margin

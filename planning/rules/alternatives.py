@@ -11,7 +11,7 @@ from planning.cost.subject import Subject
 from planning.data.checkpoints import checkpoint_of, original_of, stored_as, with_owner
 from planning.data.images import built_images, built_name, image_words, shipped_options
 from planning.errors import PlanningError
-from planning.machine.hardware import ACCELERATORS, MACHINE_TYPES, Accelerator, host_of, known_places
+from planning.machine.hardware import ACCELERATORS, Accelerator, host_of, known_places, machine_type_of
 from planning.memory.resolve import resolve
 from planning.model.catalog import MODELS, spec_of
 from planning.model.spec import ModelSpec
@@ -55,7 +55,7 @@ def alternatives_for(subject: Subject) -> Iterator[Remedy]:
 
 
 def other_accelerators(subject: Subject) -> Iterator[Remedy]:
-    """Yield the same model on each other accelerator, cheapest first.
+    """Yield the same model on each other accelerator with a known price that is not only planned, cheapest first.
 
     On TPUs, a quantized model that no image of this project loads becomes its bf16 original.
     """
@@ -63,18 +63,21 @@ def other_accelerators(subject: Subject) -> Iterator[Remedy]:
     candidates: list[tuple[float, Remedy]] = []
     for accelerator in ACCELERATORS.values():
         is_here = accelerator.name == subject.resolved.accelerator.name
-        moved = None if is_here else _moved(subject, accelerator)
+        moved = None if is_here or accelerator.plan_only else _moved(subject, accelerator)
         if moved is None:
             continue
         try:
             after = resolve(changed(deployment, moved))
         except PlanningError:
             continue
+        usd_per_hour = most_usd_per_hour(after)
+        if usd_per_hour is None:
+            continue
         precision = f" as {after.scheme.name}" if after.scheme is not subject.resolved.scheme else ""
         title = f"{accelerator.name}{_PLACES[after.platform]}{precision}{_with_image(moved)}"
         is_deployable = after.platform in _DEPLOYABLE
         remedy = Remedy(changes=moved, move="accelerator", title=title, is_deployable=is_deployable)
-        candidates.append((most_usd_per_hour(after), remedy))
+        candidates.append((usd_per_hour, remedy))
     yield from (remedy for _, remedy in sorted(candidates, key=lambda candidate: candidate[0]))
 
 
@@ -220,7 +223,7 @@ def _machine(deployment: Deployment, accelerator: Accelerator) -> Changes:
         changes["tpu.zones"] = kept or known
         if not kept:
             changes["tpu.existing_network"] = None  # an existing subnet is in the region of the current zones
-    if tpu.api == "compute-engine" and accelerator.name not in MACHINE_TYPES:
+    if tpu.api == "compute-engine" and not machine_type_of(accelerator.name):
         changes["tpu.api"] = "cloud-tpu"
     if tpu.max_run_duration_s is None:
         changes["tpu.max_run_duration_s"] = _RUN_S

@@ -16,7 +16,7 @@ from planning.question.fields import changed, differing
 from planning.question.types import Finding, Plan, Remedy
 from planning.rules import arguments, crashes, memory, models, watching, workload
 from planning.rules.alternatives import other_accelerators
-from planning.rules.platforms import cloud_run, cost, host, quota, replicas, tpu
+from planning.rules.platforms import accelerator, cloud_run, cost, host, quota, replicas, tpu
 from planning.rules.registry import ALL_RULES, Rule, RuleResult
 from planning.rules.security import advisories, exposure, pinned
 from planning.units import number_of
@@ -28,6 +28,7 @@ _CHECKS = (
     models,
     watching,
     workload,
+    accelerator,
     cloud_run,
     cost,
     host,

@@ -175,9 +175,9 @@ def _alone(question: GatewayQuestion) -> _Found:
 
 def _cut(question: GatewayQuestion) -> _Found:
     for backend in question.backends:
-        if backend.subject is not None:
+        if backend.subject is not None and backend.subject.known_throughput is not None:
             tokens = backend.subject.resolved.max_model_len
-            longest_s = tokens / backend.subject.throughput.decode_tok_per_s
+            longest_s = tokens / backend.subject.known_throughput.decode_tok_per_s
             if longest_s > LONGEST_REQUEST_S:
                 limit = f"Cloud Run terminates a request after {duration(LONGEST_REQUEST_S)}"
                 yield (
@@ -190,7 +190,8 @@ def _cut(question: GatewayQuestion) -> _Found:
     ends = sorted((datetime.fromisoformat(end), stack) for stack, end in deadlines.items() if end)
     if len(deadlines) < len(question.backends):
         return
-    start_s = max((one.subject.startup.ready_s for one in question.backends if one.subject is not None), default=0.0)
+    starts = [one.subject.known_startup for one in question.backends if one.subject is not None]
+    start_s = max((one.ready_s for one in starts if one is not None), default=0.0)
     for (earlier, first), (later, second) in pairwise(ends):
         gap_s = (later - earlier).total_seconds()
         if gap_s < start_s:

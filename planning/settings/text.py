@@ -33,7 +33,7 @@ StackName = Annotated[
         "tpu-v6e1",
     ),
 ]
-AcceleratorType = Annotated[str, Matching(r"^v[0-9]+[a-z]*-[0-9]+$", "a slice", "v6e-4")]
+AcceleratorType = Annotated[str, Matching(r"^(v|tpu)[0-9]+[a-z]*-[0-9]+$", "a slice", "v6e-4")]
 Network = Annotated[
     str,
     Matching(

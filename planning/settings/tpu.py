@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Annotated, Final, Literal
 
-from planning.machine.hardware import COMPUTE_MAX_WAIT_S, MACHINE_TYPES, MIN_BOOT_DISK_GB
+from planning.machine.hardware import COMPUTE_MAX_WAIT_S, MIN_BOOT_DISK_GB, machine_type_of, machine_types
 from planning.settings.marks import Checked, Items, Limit, OnChange
 from planning.settings.text import (
     AcceleratorType,
@@ -140,9 +140,9 @@ class TpuSettings:
                 )
 
     def _not_on_compute_engine(self) -> Iterator[str]:
-        if self.accelerator_type not in MACHINE_TYPES:
+        if not machine_type_of(self.accelerator_type):
             yield (
-                f"api compute-engine does not support {self.accelerator_type}; set acceleratorType to one of {', '.join(MACHINE_TYPES)}, "
+                f"api compute-engine does not support {self.accelerator_type}; set acceleratorType to one of {', '.join(machine_types())}, "
                 "or set api to cloud-tpu"
             )
         if self.provisioning == "reservation":

@@ -139,16 +139,26 @@ def rented(
             raise PlanningError(
                 f"--region {region} is not listed for {what}. Listed: {', '.join(sorted(filter(None, known)))}."
             )
-    found = (tuple(_hosts(one, regions, prices or LIST_PRICES)) for one in named)
-    return tuple(hosts for hosts in found if hosts)
+    found = [hosts for one in named if (hosts := tuple(_hosts(one, regions, prices or LIST_PRICES)))]
+    if accelerator and not found:
+        raise PlanningError(
+            f'--accelerator is "{accelerator}", whose price is unknown, so a search cannot rank it. Remove --accelerator, or plan it without --solve.'
+        )
+    return tuple(found)
 
 
 def deployable_accelerators(name: str | None, *, option: str = "--accelerator") -> tuple[Accelerator, ...]:
     """Return the accelerator with this name, or all that this project deploys. Raises PlanningError naming the option for any other."""
-    deployable = tuple(one for one in ACCELERATORS.values() if one.is_tpu or "cloud-run" in one.platforms)
+    deployable = tuple(
+        one for one in ACCELERATORS.values() if (one.is_tpu and not one.plan_only) or "cloud-run" in one.platforms
+    )
     if name is None:
         return deployable
     found = find_accelerator(name)
+    if found is not None and found.plan_only:
+        raise PlanningError(
+            f'{option} is "{name}". {found.plan_only}. Choose one of {", ".join(one.name for one in deployable)}.'
+        )
     if found not in deployable:
         raise PlanningError(f'{option} is "{name}". This project deploys {", ".join(one.name for one in deployable)}.')
     return (found,)
@@ -159,9 +169,13 @@ def _hosts(accelerator: Accelerator, regions: tuple[str, ...], prices: PriceBook
     if not places:
         return
     if accelerator.is_tpu:
-        chips, chip = accelerator.devices, accelerator.name.partition("-")[0]
-        slice_ = partial(slice_parts, prices, generation=chip, chips=chips, provisioning=PROVISIONING)
-        cheapest, usd = _cheapest({place: slice_(place=place) for place in places})
+        slice_ = partial(
+            slice_parts, prices, generation=accelerator.generation, chips=accelerator.chips, provisioning=PROVISIONING
+        )
+        parts = {place: slice_(place=place) for place in places}
+        if not all(parts.values()):
+            return
+        cheapest, usd = _cheapest(parts)
         yield HostShape(accelerator=accelerator, platform="tpu-vm", places=cheapest, usd_per_hour=usd)
         return
     host = host_of(accelerator, "cloud-run")
@@ -169,7 +183,10 @@ def _hosts(accelerator: Accelerator, regions: tuple[str, ...], prices: PriceBook
     for gib in map(float, range(int(host.min_memory_gib), int(host.max_memory_gib) + 1, CLOUD_RUN_GIB_PER_VCPU)):
         vcpu = next((float(one) for one in cloud_run_vcpu(host) if one * CLOUD_RUN_GIB_PER_VCPU >= gib), None)
         if vcpu is not None:
-            cheapest, usd = _cheapest({place: instance(vcpu=vcpu, memory_gib=gib, place=place) for place in places})
+            parts = {place: instance(vcpu=vcpu, memory_gib=gib, place=place) for place in places}
+            if not all(parts.values()):
+                return
+            cheapest, usd = _cheapest(parts)
             yield HostShape(
                 accelerator=accelerator,
                 platform="cloud-run",

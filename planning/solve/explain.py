@@ -9,6 +9,7 @@ from planning.memory.budget import captured_graphs, program_memory
 from planning.memory.kv_cache import blocks_per_request, layout_of
 from planning.model.spec import active_params, text_params
 from planning.question.releases import tokens_in_flight
+from planning.question.types import unknown_words
 from planning.rules.security.advisories import ADVICE, vulnerabilities
 from planning.speed.startup import xla_programs
 from planning.units import KIB, to_gib
@@ -96,7 +97,10 @@ def _kv(subject: Subject) -> Iterator[str]:
 
 
 def _startup(subject: Subject) -> Iterator[str]:
-    resolved, startup = subject.resolved, subject.startup
+    resolved, startup = subject.resolved, subject.known_startup
+    if startup is None:
+        yield unknown_words(resolved.accelerator.name, subject.unknown)
+        return
     work = f"{resolved.spec.layers} layers, {captured_graphs(resolved)} graphs"
     if resolved.is_tpu:
         work = f"{xla_programs(resolved)} XLA programs of {resolved.spec.layers} layers"

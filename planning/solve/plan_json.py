@@ -16,9 +16,9 @@ def plan_json(plan: Plan, wording: Wording = FIELDS) -> dict[str, Any]:
     document["vllm_version"] = plan.vllm_version or None
     document["vulnerabilities"] = list(plan.vulnerabilities)
     document["memory"] |= rounded(plan.memory, kv_margin_gib=3)
-    document["startup"] |= rounded(plan.startup, load_low_s=1, load_high_s=1, compile_low_s=1, compile_high_s=1)
-    document["startup"] |= rounded(plan.startup, total_low_s=1, total_high_s=1)
-    document["throughput"] |= rounded(plan.throughput, ttft_s=3)
+    document["startup"] |= rounded(plan.known_startup, load_low_s=1, load_high_s=1, compile_low_s=1, compile_high_s=1)
+    document["startup"] |= rounded(plan.known_startup, total_low_s=1, total_high_s=1)
+    document["throughput"] |= rounded(plan.known_throughput, ttft_s=3)
     if plan.workload is not None:
         document["workload"] = plan.workload.to_json()
     if plan.cost.is_known:
@@ -45,7 +45,10 @@ def costs_json(cost: CostPlan, running: RunningCosts) -> dict[str, object]:
             {**structs.asdict(part), **rounded(part, amount=4, usd=4), "price": part.price and _price_json(part.price)}
             for part in running.bill
         ],
-        "cold_start": {"s": round(running.cold_start_s, 1), "usd": round(running.cold_start_usd, 4)},
+        "cold_start": {
+            key.removeprefix("cold_start_"): value
+            for key, value in rounded(running, cold_start_s=1, cold_start_usd=4).items()
+        },
         **rounded(running, idle_usd_per_hour=4),
         "idle_billing_s": running.idle_billing_s,
         "always_on": {"what": running.always_on, "usd_per_month": always_on},

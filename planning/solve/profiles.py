@@ -136,6 +136,8 @@ def choose(solutions: Iterable[Solution], profile: Profile, goal: Goal) -> Choic
 def ways_of(solution: Solution, running: RunningCosts, profile: Profile) -> Iterator[Way]:
     """Yield the payment modes of a solution with these costs."""
     start_s = running.cold_start_s
+    if start_s is None:  # a solution's start is known
+        return
     way = partial(Way, solution=solution, profile=profile, start_s=start_s, usd_per_hour=running.idle_usd_per_hour)
     if running.idle_billing_s:
         billed_h, starts = _on_request(start_s / HOUR_S, running.idle_billing_s / HOUR_S, profile)

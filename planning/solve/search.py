@@ -6,6 +6,7 @@ fail. A deployment with a warning about a choice (`Rule.is_choice`) ranks after 
 """
 
 import dataclasses
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from enum import IntEnum
 from functools import cached_property
@@ -20,6 +21,7 @@ from planning.data.checkpoints import Checkpoint
 from planning.data.images import DEFAULT_IMAGES
 from planning.data.prices import PriceBook
 from planning.errors import PlanningError
+from planning.machine.families import NotMeasuredError
 from planning.machine.hardware import CLOUD_RUN_MAX_CONCURRENCY
 from planning.memory.budget import memory_plan
 from planning.memory.margins import margin_of
@@ -231,7 +233,17 @@ class _Search(Struct, frozen=True, kw_only=True):
     prices: PriceBook | None
 
     def best(self, served: Served, hosts: Hosts) -> Solution | Sequence[NearestMiss]:
-        """Return the most conservative settings that meet the limits on the cheapest host, otherwise each miss."""
+        """Return the most conservative settings that meet the limits on the cheapest host, otherwise each miss.
+
+        An accelerator whose speed or start is unknown is a miss: it cannot be compared with a limit, nor ranked.
+        """
+        try:
+            return self._best(served, hosts)
+        except NotMeasuredError:
+            reasons = ("its speed is unknown: no public vLLM server on it was measured",)
+            return [NearestMiss(served=served, place=hosts[0], reasons=reasons, excess=math.inf, stage=Stage.MEMORY)]
+
+    def _best(self, served: Served, hosts: Hosts) -> Solution | Sequence[NearestMiss]:
         need = longest_request(self.workload, self.limits.min_context)
         longest = spec_of(served.checkpoint.id).max_positions
         if need > longest:

@@ -213,7 +213,7 @@ def _compile_band(resolved: Resolved) -> tuple[float, float]:
         low, high = XLA_COMPILE_BAND
         if resolved.unpacks_int4:
             low = constant("XLA_W4A16_COMPILE_LOW")
-            high = constant("XLA_V5E_W4A16_COMPILE_HIGH") if resolved.accelerator.is_v5e else high
+            high = resolved.accelerator.measured("XLA_W4A16_COMPILE_HIGH")
         compile_s = compile_s_of(resolved, is_cached=False)
         return low * compile_s, high * compile_s
     known = resolved.host.has_fast_cores
@@ -258,15 +258,13 @@ def xla_programs(resolved: Resolved) -> int:
 
 def _xla_program_s(resolved: Resolved, *, is_cached: bool) -> float:
     """Return the seconds of one program: compiled, or traced, loaded and run once from a cache."""
-    is_v5e = resolved.accelerator.is_v5e
-    program_s = constant("XLA_PROGRAM_S") * (constant("XLA_V5E_FACTOR") if is_v5e else 1.0)
+    measured = resolved.accelerator.measured
+    program_s = measured("XLA_PROGRAM_S")
     program_s *= constant("XLA_CACHED_FACTOR") if is_cached else 1.0
     if resolved.unpacks_int4:
         billions = linear_params(resolved.spec) / resolved.tp / _BILLION
-        base_s, billion_s = constant("XLA_W4A16_PROGRAM_S"), constant("XLA_W4A16_S_PER_BILLION")
-        if is_v5e:
-            base_s, billion_s = constant("XLA_V5E_W4A16_PROGRAM_S"), constant("XLA_V5E_W4A16_S_PER_BILLION")
-        program_s += (base_s + billion_s * billions) * (constant("XLA_W4A16_CACHED_FACTOR") if is_cached else 1.0)
+        unpacked_s = measured("XLA_W4A16_PROGRAM_S") + measured("XLA_W4A16_S_PER_BILLION") * billions
+        program_s += unpacked_s * (constant("XLA_W4A16_CACHED_FACTOR") if is_cached else 1.0)
     speculation = constant("XLA_SPECULATION_FACTOR") if resolved.speculative_tokens else 1.0
     torch = constant("XLA_TORCH_FACTOR") if resolved.runtime == "tpu-torch" else 1.0
     return program_s * torch * speculation

@@ -107,13 +107,12 @@ def _times_slower(resolved: Resolved) -> float:
         return 1.0
     if resolved.scheme.name == "fp8":
         name = "TPU_FP8_BANDWIDTH_EFFICIENCY"
-    elif not resolved.unpacks_int4:
-        return 1.0
-    elif resolved.accelerator.is_v5e:
-        name = "TPU_V5E_W4A16_BANDWIDTH_EFFICIENCY"
-    else:
+    elif resolved.unpacks_int4:
         name = "TPU_W4A16_BANDWIDTH_EFFICIENCY"
-    return constant("TPU_BANDWIDTH_EFFICIENCY") / constant(name)
+    else:
+        return 1.0
+    measured = resolved.accelerator.measured
+    return measured("TPU_BANDWIDTH_EFFICIENCY") / measured(name)
 
 
 def experts_read(resolved: Resolved, weights: WeightSizes, computed: float) -> float:
@@ -159,20 +158,26 @@ def _wide_attention_s(resolved: Resolved, tokens: float, *, is_split: bool) -> f
 
 def bytes_per_s(accelerator: Accelerator) -> float:
     """Return the memory read rate of one device, in bytes per second."""
-    share = constant("TPU_BANDWIDTH_EFFICIENCY") if accelerator.is_tpu else constant("bandwidth")
+    share = accelerator.measured("TPU_BANDWIDTH_EFFICIENCY") if accelerator.is_tpu else constant("bandwidth")
     return accelerator.bandwidth_gb_per_s * _GIGA * share
+
+
+def decode_rates(resolved: Resolved) -> tuple[float, float]:
+    """Return the rate at which a decoding step reads linear layers, in bytes per second, and the fixed seconds of a step of two requests.
+
+    Raises NotMeasuredError if a constant of the accelerator's family is missing.
+    """
+    rate = bytes_per_s(resolved.accelerator) / _times_slower(resolved)
+    return rate, _fixed_s(resolved, 2, resolved.speculative_tokens)
 
 
 def flops_per_s(resolved: Resolved) -> float:
     """Return the rate of large matrix products on one device, in operations per second."""
     accelerator = resolved.accelerator
-    if accelerator.is_v5e:
-        share = constant("TPU_V5E_COMPUTE_EFFICIENCY")
-    elif accelerator.is_tpu:
-        share = constant("TPU_COMPUTE_EFFICIENCY")
-    else:
-        share = _compute_share(accelerator.generation, resolved.scheme.name)
-    return accelerator.bf16_tflops * _TERA * share
+    rate = accelerator.bf16_tflops * _TERA
+    if accelerator.is_tpu:
+        return rate * accelerator.measured("TPU_COMPUTE_EFFICIENCY")
+    return rate * _compute_share(accelerator.generation, resolved.scheme.name)
 
 
 @cache
@@ -201,7 +206,7 @@ def adapters_s(resolved: Resolved, workload: Workload, batch: float) -> float:
     read_s = (
         used * adapter_bytes(resolved.spec, workload.adapter_rank) / resolved.tp / bytes_per_s(resolved.accelerator)
     )
-    per_layer = constant("TPU_LORA_LAYER_S") if resolved.is_tpu else constant("GPU_LORA_LAYER_S")
+    per_layer = resolved.accelerator.measured("TPU_LORA_LAYER_S") if resolved.is_tpu else constant("GPU_LORA_LAYER_S")
     return read_s + resolved.spec.layers * per_layer
 
 
@@ -220,16 +225,17 @@ def _fixed_s(resolved: Resolved, batch: float, proposals: int) -> float:
     layers = resolved.spec.layers
     if resolved.is_tpu:
         is_faster = is_known_from(resolved, DECODES_FASTER_ON_TPU)
-        per_layer = constant("ALL_REDUCES_PER_LAYER") * constant("TPU_ALL_REDUCE_S") if resolved.tp > 1 else 0.0
-        factor = constant("TPU_V5E_SEQUENCE_FACTOR") if resolved.accelerator.is_v5e else 1.0
+        measured = resolved.accelerator.measured
+        per_layer = constant("ALL_REDUCES_PER_LAYER") * measured("TPU_ALL_REDUCE_S") if resolved.tp > 1 else 0.0
+        factor = measured("TPU_SEQUENCE_FACTOR")
         sequences_s = _sampled_s(batch) * factor
         if is_faster:
             few = min(batch, constant("TPU_MEASURED_SEQUENCES"))
-            sequences_s += (few - 1) * layers * constant("TPU_SEQUENCE_LAYER_S") - _sampled_s(few) * factor
-            sequences_s += batch * (1 + proposals) * constant("TPU_VERIFIED_TOKEN_S") * factor if proposals else 0.0
+            sequences_s += (few - 1) * layers * measured("TPU_SEQUENCE_LAYER_S") - _sampled_s(few) * factor
+            sequences_s += batch * (1 + proposals) * measured("TPU_VERIFIED_TOKEN_S") if proposals else 0.0
         else:
-            per_layer += constant("TPU_OLD_LAYER_S")
-        return layers * per_layer + constant("TPU_STEP_S") + sequences_s / resolved.tp
+            per_layer += measured("TPU_OLD_LAYER_S")
+        return layers * per_layer + measured("TPU_STEP_S") + sequences_s / resolved.tp
     per_layer = constant("eager_layer_s" if resolved.eager else "layer_s")
     if resolved.spec.is_moe:
         per_layer += constant("moe_layer_s")

@@ -19,12 +19,12 @@ from planning.cost.provisioning import PROVISIONING_MODELS, Acceptance, acceptan
 from planning.data.prices import LIST_PRICES, HourlyPart, PriceBook, instance_parts, slice_parts
 from planning.machine.hardware import (
     CLOUD_RUN_GPUS,
-    RUNTIME_VERSIONS,
     Accelerator,
     api_accelerator_type,
     gpu_regions,
     host_of,
     machines_at_once,
+    tpu_offer,
 )
 from planning.settings.tpu import ProvisioningModel
 from planning.solve.candidates import deployable_accelerators
@@ -88,9 +88,9 @@ class JudgedPlace:
         return (self.hardware, self.models[self.model], self.quota)
 
     @property
-    def usd_per_hour(self) -> float:
-        """USD per hour."""
-        return sum(part.usd_per_hour for part in self.parts)
+    def usd_per_hour(self) -> float | None:
+        """USD per hour; None if no price is known."""
+        return sum(part.usd_per_hour for part in self.parts) if self.parts else None
 
     @property
     def price_is_assumed(self) -> bool:
@@ -136,7 +136,8 @@ def judge(
 
 def _order(place: JudgedPlace) -> tuple[object, ...]:
     position = math.inf if place.position is None else place.position
-    return (place.group, round(place.usd_per_hour, 4), place.price_is_assumed, position, place.place)
+    usd = math.inf if place.usd_per_hour is None else round(place.usd_per_hour, 4)
+    return (place.group, usd, place.price_is_assumed, position, place.place)
 
 
 def judge_quota(  # noqa: PLR0917 - the facts
@@ -186,12 +187,11 @@ class _PlaceComparison:
         chips = sum(one.chips(name.rpartition("-")[0]) for one in here if self._counts(one))
         tpu = self.settings.tpu if self.settings else None
         model = self.asked.provisioning
-        needed = machines_at_once(tpu.renew_before_s if tpu else None) * accelerator.devices
-        generation, devices = accelerator.name.partition("-")[0], accelerator.devices
+        needed = machines_at_once(tpu.renew_before_s if tpu else None) * accelerator.chips
         return JudgedPlace(
             accelerator=accelerator,
             place=zone,
-            hardware=self._hardware(zone, name),
+            hardware=self._hardware(accelerator, zone, name),
             models={model: self._accepted(accelerator, model, zone, here) for model in PROVISIONING_MODELS},
             model=model,
             quota=judge_quota(self.asked.quota_of(accelerator), zone, self.answers, needed, chips, listed),
@@ -200,7 +200,9 @@ class _PlaceComparison:
                 for one in here
                 if one.stack is not None and name in one.accelerators
             ],
-            parts=slice_parts(self.prices, generation=generation, chips=devices, provisioning=model, place=zone),
+            parts=slice_parts(
+                self.prices, generation=accelerator.generation, chips=accelerator.chips, provisioning=model, place=zone
+            ),
             position=self.position(zone),
         )
 
@@ -243,12 +245,12 @@ class _PlaceComparison:
         same = quotas.is_preemptible(request.provisioning) == quotas.is_preemptible(self.asked.provisioning)
         return same and (self.stack is None or request.stack != self.stack)
 
-    def _hardware(self, zone: str, name: str) -> Gate:
+    def _hardware(self, accelerator: Accelerator, zone: str, name: str) -> Gate:
         """Return the gate for the type and the runtime version in a zone."""
         source = "Cloud TPU API, acceleratorTypes and runtimeVersions"
         types = self.answers.get("acceleratorTypes", zone)
         versions = self.answers.get("runtimeVersions", zone)
-        wanted = RUNTIME_VERSIONS.get(name.rpartition("-")[0], "")
+        wanted = tpu_offer(accelerator).runtime_version
         if types.is_read and name not in _names(types, "type"):
             return Gate("failed", f"the zone does not offer {name}", source=source)
         for reply in (types, versions):

@@ -65,7 +65,7 @@ def _show_group(out: Console, name: str, group: Sequence[JudgedPlace], now: date
             _answer(place.models[place.model]),
             _use(place.quota),
             "; ".join(f"{own.stack}: {own.state} {age(_age_s(own, now))}" for own in place.own) or "-",
-            f"{place.usd_per_hour:.2f}{'*' if place.price_is_assumed else ''}",
+            "-" if place.usd_per_hour is None else f"{place.usd_per_hour:.2f}{'*' if place.price_is_assumed else ''}",
         )
     out.print(rows)
     if len(shown) < len(group):
@@ -127,7 +127,7 @@ def to_json(place: JudgedPlace, now: datetime) -> dict[str, Any]:
             }
             for one in place.own
         ],
-        "usd_per_hour": round(place.usd_per_hour, 4),
+        "usd_per_hour": None if place.usd_per_hour is None else round(place.usd_per_hour, 4),
         "price_is_assumed": place.price_is_assumed,
         "in_stack": place.position is not None,
     }

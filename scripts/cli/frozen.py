@@ -16,6 +16,7 @@ from engine.atomic_file import private_folder, replace_file
 from engine.backend import absolute_backend
 from engine.steps import PlannedStep
 from planning import plan as planned
+from planning.errors import PlanningError
 from planning.question.types import CostPlan
 from scripts.cli.dry_run_id import dry_run_id
 from scripts.cli.settings import stack_settings
@@ -67,7 +68,10 @@ class FrozenProject:
 def most_usd_per_hour(settings: Settings, folder: Path) -> float:
     """Return the maximum cost in USD per hour, with all instances. Raises PlanningError."""
     instances = settings.cloud_run.max_instances if settings.cloud_run else 1
-    return planned_cost(settings, folder).usd_per_hour * instances
+    cost = planned_cost(settings, folder)
+    if not cost.is_known:
+        raise PlanningError("The price of the stack's accelerator is unknown, so no limit on costs can be checked.")
+    return cost.usd_per_hour * instances
 
 
 def planned_cost(settings: Settings, folder: Path) -> CostPlan:

@@ -11,9 +11,9 @@ from cloud.google_api import GoogleListError
 from cloud.offers import CapacityQuestion, deadline, read_all
 from cloud.quotas import Quota
 from planning.machine.hardware import (
-    MACHINE_TYPES,
     REVISIONS_AT_AN_UPDATE,
     api_accelerator_type,
+    machine_type_of,
     machines_at_once,
 )
 from planning.settings.tpu import TpuSettings
@@ -36,7 +36,7 @@ def checks(checkup: Checkup) -> Iterator[DoctorCheck]:
         return
     yield DoctorCheck(name="quota of chips", run=partial(_instance_quota, checkup, tpu))
     for zone in tpu.zones:
-        kind = MACHINE_TYPES[tpu.accelerator_type]
+        kind = machine_type_of(tpu.accelerator_type)
         run = partial(_machine_type, checkup, kind, zone)
         yield checkup.calling(f"{kind} in {zone}", "compute", "roles/compute.viewer", run)
 
@@ -100,12 +100,15 @@ def _more_of(checkup: Checkup, quota: Quota, location: str, needed: float) -> st
 
 def _instance_quota(checkup: Checkup, tpu: TpuSettings) -> Iterator[Diagnosis]:
     """Yield one line per region. Preemptible requests fall back to the second quota if the first one is too low."""
-    family, needed = quotas.INSTANCE_FAMILY_CHIPS, int(tpu.accelerator_type.rpartition("-")[2])
-    usable = (family,) if tpu.provisioning == "standard" else (quotas.INSTANCE_CHIPS, family)
+    needed = int(tpu.accelerator_type.rpartition("-")[2])
+    usable = quotas.instance_quotas(tpu.accelerator_type, tpu.provisioning)
     asked = CapacityQuestion(project=checkup.project, accelerators=(), everywhere=False, quotas=usable)
     answers = read_all(checkup, asked, remaining_s=deadline())
     for region in tpu.regions:
         found = [(judge_quota(quota, region, answers, needed), quota) for quota in usable]
+        if not found:
+            yield Diagnosis("unknown", f"no quota of {tpu.accelerator_type} instances is known")
+            return
         gate, quota = min(found, key=lambda one: ("passed", "unknown", "failed").index(one[0].state))
         yield _quota(checkup, quota, region, gate)
 

@@ -33,7 +33,7 @@ def compare(question: Question, limits: ComparisonOptions, *, as_json: bool) -> 
     if question.model is not None:
         refuse_absent(question.model)
     rows = _rows(question, limits)
-    enough = [one for one, _ in rows if one.cost.is_known and _is_enough(one, limits)]
+    enough = [one for one, _ in rows if one.cost.is_known and not one.unknown and _is_enough(one, limits)]
     chosen = enough[0] if enough else None
     if as_json:
         wording = CommandWording(has_release=False)
@@ -48,7 +48,7 @@ def compare(question: Question, limits: ComparisonOptions, *, as_json: bool) -> 
 
 
 def _rows(question: Question, limits: ComparisonOptions) -> list[Row]:
-    """Return a row for each accelerator and for a custom device, cheapest first and unpriced last."""
+    """Return a row for each accelerator and for a custom device, cheapest first, then unpriced ones, then those of unknown speed."""
     asked = deployment_from(question)
     if limits.min_context is not None and asked.vllm.max_model_len is None:
         asked = replace(asked, vllm=dataclasses.replace(asked.vllm, max_model_len=limits.min_context))
@@ -58,7 +58,7 @@ def _rows(question: Question, limits: ComparisonOptions) -> list[Row]:
     rows = [_row(replace(asked, accelerator=name, device=None)) for name in names]
     if asked.device is not None:
         rows.append((plan(replace(asked, platform=None)), None))
-    return sorted(rows, key=lambda row: (not row[0].cost.is_known, row[0].cost.usd_per_hour))
+    return sorted(rows, key=lambda row: (bool(row[0].unknown), not row[0].cost.is_known, row[0].cost.usd_per_hour))
 
 
 def _row(deployment: Deployment) -> Row:
@@ -83,6 +83,18 @@ def _is_enough(one: Plan, limits: ComparisonOptions) -> bool:
     )
 
 
+def _rates(one: Plan) -> tuple[str, str, str, str]:
+    """Return speed and price as the table's last columns: "unknown" for a speed that is not known, a dash for a price."""
+    speed, cost = one.known_throughput, one.cost
+    per_million = cost.usd_per_million_tokens_saturated if cost.is_known else None
+    return (
+        "unknown" if speed is None else f"{speed.decode_tok_per_s:.0f}",
+        "unknown" if speed is None else f"{speed.saturated_tok_per_s:,.0f}",
+        f"{cost.usd_per_hour:.2f}" if cost.is_known else "-",
+        "-" if per_million is None else f"{per_million:.2f}",
+    )
+
+
 def _table(rows: list[Row], chosen: Plan | None, limits: ComparisonOptions) -> None:
     from scripts.cli.tables import FittedTable, console, paragraph  # noqa: PLC0415 - only for the table
 
@@ -97,10 +109,7 @@ def _table(rows: list[Row], chosen: Plan | None, limits: ComparisonOptions) -> N
             "may fail" if one.fits and one.margin else one.verdict,
             ", ".join(f.id for f in one.stopping),
             f"{one.memory.max_concurrency * one.replicas:.1f}",
-            f"{one.throughput.decode_tok_per_s:.0f}",
-            f"{one.throughput.saturated_tok_per_s:,.0f}",
-            f"{one.cost.usd_per_hour:.2f}" if one.cost.is_known else "-",
-            f"{one.cost.usd_per_million_tokens_saturated:.2f}" if one.cost.is_known else "-",
+            *_rates(one),
             style="bold green" if one is chosen else "" if _is_enough(one, limits) else "dim",
         )
     out.print(shown)

@@ -19,6 +19,9 @@ _ASSUMED: Final = "* price of this location unknown; the highest known price is 
 def show_costs(plan: Plan) -> None:
     """Print the costs on stdout. `today` (YYYY-MM-DD) determines which prices are out of date."""
     out = console(sys.stdout)
+    if not plan.cost.is_known:
+        paragraph(out, f"{plan.model} on {plan.accelerator} ({plan.platform}): the price is unknown.")
+        return
     paragraph(out, f"{plan.model} on {plan.accelerator} ({plan.platform}): ${plan.cost.usd_per_hour:.2f}/h")
     out.print()
     for line in _places(plan):
@@ -86,7 +89,10 @@ def _row(part: BillPart, urls: list[str]) -> tuple[str, ...]:
 def _starts(plan: Plan) -> Iterator[str]:
     running = plan.running
     most = "up to " if plan.platform == "cloud-run" else ""
-    yield f"A cold start takes {most}{duration(running.cold_start_s)} and costs {most}${running.cold_start_usd:.2f} until the first response."
+    if running.cold_start_s is None or running.cold_start_usd is None:
+        yield f"The cost of a cold start is unknown: no start on {plan.accelerator} was measured."
+    else:
+        yield f"A cold start takes {most}{duration(running.cold_start_s)} and costs {most}${running.cold_start_usd:.2f} until the first response."
     if plan.cost.idle_usd_per_hour or not running.idle_billing_s:
         yield f"An idle hour costs ${running.idle_usd_per_hour:.2f}."
         return
@@ -113,6 +119,8 @@ def _windows(out: Console, plan: Plan) -> None:
 
 def _break_even(plan: Plan) -> Iterator[str]:
     running = plan.running
+    if running.even_hours_per_day is None:
+        return
     if running.even_requests_per_day is not None:
         yield (
             f"minInstances 1 is cheaper above {running.even_requests_per_day:.0f} single requests per day, or above "

@@ -67,8 +67,11 @@ def show(plan: Plan, wording: Wording, note: str = "") -> None:
 
 def _speed_and_price(plan: Plan) -> str:
     """Return the two figures that the first line adds to the verdict."""
-    speed = f", {plan.throughput.decode_tok_per_s:.0f} tok/s"
-    return f"{speed}, ${plan.cost.usd_per_hour:.2f}/h" if plan.cost.is_known else speed
+    rate = plan.known_throughput
+    speed = ", speed unknown" if rate is None else f", {rate.decode_tok_per_s:.0f} tok/s"
+    if plan.cost.is_known:
+        return f"{speed}, ${plan.cost.usd_per_hour:.2f}/h"
+    return speed if plan.platform == "own" else f"{speed}, price unknown"
 
 
 def _memory(console: Console, plan: Plan) -> None:
@@ -91,7 +94,11 @@ def _memory(console: Console, plan: Plan) -> None:
 
 
 def _startup(console: Console, plan: Plan) -> None:
-    s = plan.startup
+    s = plan.known_startup
+    if s is None:
+        paragraph(console, f"Start-up: unknown (no public vLLM server on {plan.accelerator} was measured)")
+        console.print()
+        return
     too_long = s.probe_limit_s is not None and s.total_s > s.probe_limit_s
     most = "up to " if plan.platform == "cloud-run" else ""
     facts = [f"{most}{duration(s.total_s if too_long or s.probe is None else s.ready_s)}"]
@@ -168,24 +175,33 @@ def _few_sources(card: Accelerator | None, tok_per_s: float) -> Iterator[str]:
         yield f"(times to the first token have a band {WIDER[prefill]:g} times wider: {_SOURCES[prefill]} one on this accelerator)"
 
 
-def _figures(console: Console, plan: Plan) -> None:
-    t, c = plan.throughput, plan.cost
+def _speed(plan: Plan) -> Iterator[tuple[str, str]]:
+    """Yield the lines about speed: label and text."""
+    t = plan.known_throughput
+    if t is None:
+        figures = " and ".join(figure for figure in plan.unknown if figure != "start")
+        yield "Speed", f"unknown ({figures}: no public vLLM server on {plan.accelerator} was measured)"
+        return
     requests = f"concurrent request{'s' if t.saturated_batch > 1 else ''}"
     band = f"({t.saturated_low_tok_per_s:,.0f} to {t.saturated_high_tok_per_s:,.0f})"
-    lines = [
-        ("Speed", f"{t.decode_tok_per_s:.1f} tokens/s for one request, {_limit(t.bound)}"),
-        *(("", text) for text in _few_sources(ACCELERATORS.get(plan.accelerator), t.decode_tok_per_s)),
-        *([("", _speculation(t.accepted_share, t.plain_tok_per_s))] if t.accepted_share is not None else []),
-        ("", f"{t.saturated_tok_per_s:,.0f} tokens/s for {t.saturated_batch} {requests} {band}"),
-    ]
+    yield "Speed", f"{t.decode_tok_per_s:.1f} tokens/s for one request, {_limit(t.bound)}"
+    for text in _few_sources(ACCELERATORS.get(plan.accelerator), t.decode_tok_per_s):
+        yield "", text
+    if t.accepted_share is not None:
+        yield "", _speculation(t.accepted_share, t.plain_tok_per_s)
+    yield "", f"{t.saturated_tok_per_s:,.0f} tokens/s for {t.saturated_batch} {requests} {band}"
+
+
+def _figures(console: Console, plan: Plan) -> None:
+    c = plan.cost
+    lines = list(_speed(plan))
     if c.is_known:
-        lines += [
-            ("Cost", plan.bill),
-            (
-                "",
-                f"${c.usd_per_million_tokens:.2f} per 1M output tokens (one request), ${c.usd_per_million_tokens_saturated:.2f} at saturation",
-            ),
-        ]
+        lines.append(("Cost", plan.bill))
+        if c.usd_per_million_tokens is not None and c.usd_per_million_tokens_saturated is not None:
+            one, all_ = c.usd_per_million_tokens, c.usd_per_million_tokens_saturated
+            lines.append(("", f"${one:.2f} per 1M output tokens (one request), ${all_:.2f} at saturation"))
+    elif plan.platform != "own":
+        lines.append(("Cost", f"unknown: the price list has no price of {plan.accelerator}"))
     if metrics := _metrics(plan.running):
         lines.append(("Metrics", metrics))
     for label, text in lines:

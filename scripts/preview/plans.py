@@ -34,6 +34,7 @@ START: Final = "first start"
 RESTART: Final = "server restart"
 HOURLY: Final = "USD per hour"
 MOST: Final = "USD maximum"
+_UNKNOWN: Final = "unknown"
 _APART: Final = frozenset({"project", "vllm", "vllm_in_blocks", "secrets"})
 """Fields of the settings that are shown in another form."""
 _IN_ONE_LINE: Final = "workload"
@@ -138,7 +139,7 @@ def _server(path: Path, stack: str, date: str) -> StackDescription:
         flags=flags_of(flags),
         environment=dict(planned.environment),
         figures=_figures(planned),
-        recompile=duration(planned.startup.pause_s(compiles=True)),
+        recompile=_UNKNOWN if planned.known_startup is None else duration(planned.known_startup.pause_s(compiles=True)),
         findings=tuple(
             _finding(one, finding_text(one, wording), accepted=one.id in planned.accepted) for one in planned.findings
         ),
@@ -151,20 +152,20 @@ def _finding(finding: Finding, text: str, *, accepted: bool = False) -> Describe
 
 def _figures(planned: Plan) -> dict[str, str]:
     memory = planned.memory
-    start = planned.startup
-    speed = planned.throughput
+    start = planned.known_startup
+    speed = planned.known_throughput
     cost = planned.cost
     return {
         "weights per device": f"{memory.weights_gib:.2f} of {memory.usable_gib:.1f} GiB",
         "KV cache": f"{memory.kv_tokens * planned.replicas:,} tokens",
         "concurrent max-length requests": f"{memory.max_concurrency * planned.replicas:.1f}",
-        START: duration(start.ready_s),
-        RESTART: duration(start.restart_s),
-        "TTFT, one request": f"{speed.ttft_s * 1e3:,.0f} ms",
-        "output rate, one request": f"{speed.decode_tok_per_s:,.0f} tok/s",
-        "output rate at saturation": f"{speed.saturated_tok_per_s:,.0f} tok/s",
-        HOURLY: f"${cost.usd_per_hour:,.2f}",
-        MOST: f"${cost.max_usd:,.2f} ({cost.max_usd_basis})",
+        START: _UNKNOWN if start is None else duration(start.ready_s),
+        RESTART: _UNKNOWN if start is None else duration(start.restart_s),
+        "TTFT, one request": _UNKNOWN if speed is None else f"{speed.ttft_s * 1e3:,.0f} ms",
+        "output rate, one request": _UNKNOWN if speed is None else f"{speed.decode_tok_per_s:,.0f} tok/s",
+        "output rate at saturation": _UNKNOWN if speed is None else f"{speed.saturated_tok_per_s:,.0f} tok/s",
+        HOURLY: f"${cost.usd_per_hour:,.2f}" if cost.is_known else _UNKNOWN,
+        MOST: f"${cost.max_usd:,.2f} ({cost.max_usd_basis})" if cost.is_known else _UNKNOWN,
     }
 
 

@@ -62,6 +62,8 @@ def upcoming(stack: str, preview: Mapping[str, object], changes: Sequence[Resour
 def _price(planned: Plan, instances: int | None) -> str:
     """Return the maximum price per hour: of all instances of a service, or in the most expensive zone."""
     cost = planned.cost
+    if not cost.is_known:
+        return "unknown price"
     usd = f"${cost.usd_per_hour * (instances or 1):.2f}/h"
     lowest = f"${cost.lowest_usd_per_hour:.2f}/h"
     return usd if instances is None and usd == lowest else f"up to {usd}"
@@ -70,10 +72,12 @@ def _price(planned: Plan, instances: int | None) -> str:
 def _cost(planned: Plan, price: str) -> str:
     """Return what is billed: per hour, at most, and per month, each amount once."""
     cost, running = planned.cost, planned.running
-    parts = [price, f"at most ${cost.max_usd:,.2f} for {cost.max_usd_basis}"]
+    parts = [price, f"at most ${cost.max_usd:,.2f} for {cost.max_usd_basis}"] if cost.is_known else [price]
     if running.watching_usd_per_month:
         what = "alerts and metrics" if running.collects_metrics else "alerts"
         parts.append(f"up to ${running.watching_usd_per_month:.2f} per month for {what}")
+    if len(parts) == 1:
+        return f"{price}."
     return f"{', '.join(parts[:-1])}{',' if len(parts) > 2 else ''} and {parts[-1]}."  # noqa: PLR2004 - a list of three
 
 

@@ -4,7 +4,7 @@ The provider appends these sentences to its error, because it knows each zone's 
 """
 
 from planning.data.prices import region_of
-from planning.machine.hardware import COMPUTE_QUOTAS, Accelerator, find_accelerator, known_places
+from planning.machine.hardware import Accelerator, compute_quota, find_accelerator, known_places
 from planning.question.types import Deployment
 
 
@@ -17,8 +17,8 @@ def next_steps(deployment: Deployment, stack: str) -> tuple[str, ...]:
         "Spot, flex-start and each slice have separate places. "
         "Set gemma-serving:tpu.provisioning or tpu.acceleratorType (docs/tpu.md)."
     )
-    if deployment.tpu.api == "compute-engine":
-        quota = COMPUTE_QUOTAS[deployment.tpu.provisioning]
+    quota = "" if accelerator is None else compute_quota(accelerator, deployment.tpu.provisioning)
+    if deployment.tpu.api == "compute-engine" and quota:
         command = f"gcloud alpha quotas info describe {quota} --service=compute.googleapis.com"
         last = f"Without quota, a request waits as it does without capacity. To see the quota, run `{command}`."
     else:

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from authors.planning_tables import local_cloud_catalog
+from authors.planning_tables import local_cloud_catalog, provider_machines
 from localcloud.json_values import packaged
 from localcloud.world.scenario import Run
 from planning.data.prices import PRICES
@@ -10,11 +10,16 @@ from planning.machine.hardware import CLOUD_RUN_GPUS
 from planning.settings.cloud_run import CloudRunSettings
 from planning.settings.fields import block_fields
 
+PROVIDER = "packages/gcp-tpu/gcp_tpu_provider/machines.json"
 COPY = "packages/localcloud/world/data/catalog.json"
 
 
 def test_the_local_cloud_has_the_planners_catalog():
     assert (Path(__file__).parents[2] / COPY).read_text() == local_cloud_catalog()
+
+
+def test_the_provider_has_the_planners_machine_types_and_quotas():
+    assert (Path(__file__).parents[2] / PROVIDER).read_text() == provider_machines()
 
 
 def test_every_list_of_gpus_has_those_of_the_planner():

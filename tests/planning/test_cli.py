@@ -6,13 +6,14 @@ import shlex
 import subprocess
 import sys
 import typing
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import pytest
 
 from planning.question.fields import question_fields, value_at
 from planning.question.types import Deployment
+from planning.settings.fields import SettingField
 from planning.settings.marks import Limit, Matching, OneOf
 from planning.speed.bands import BANDS
 from scripts.cli.options import CommandParser, add_options, read_options
@@ -129,6 +130,11 @@ VALUES: dict[object, object] = {
 
 
 EXAMPLES: dict[str, object] = {
+    "accept_findings": ("PRB01", "TPU04"),
+    "vllm.image_tokens": 560,
+    "vllm.max_image_tokens": 560,
+    "vllm.max_lora_rank": 32,
+    "vllm.block_size": 32,
     "tpu.zones": ("us-east5-a", "us-east5-b"),
     "tpu.tunnel_members": ("user:a@example.com", "group:b@example.com"),
     "cloud_run.invokers": ("user:a@example.com", "group:b@example.com"),
@@ -145,27 +151,23 @@ EXAMPLES: dict[str, object] = {
 def example(path: str) -> object:
     """Return a value that the field takes."""
     field = question_fields()[path]
-    hint = field.hint
-    if path in EXAMPLES:
-        return EXAMPLES[path]
+    words = [EXAMPLES[path]] if path in EXAMPLES else [*allowed(field)]
+    return words[-1] if words else VALUES[typing.get_origin(field.hint) or field.hint]
+
+
+def allowed(field: SettingField) -> Iterator[object]:
+    """Yield values that the type of a field states."""
     if field.quantity is not None:
-        return 5_400
-    if path == "accept_findings":
-        return ("PRB01", "TPU04")
-    if path in {"vllm.image_tokens", "vllm.max_image_tokens"}:
-        return 560
-    if path in {"vllm.max_lora_rank", "vllm.block_size"}:
-        return 32
-    if typing.get_origin(hint) is typing.Literal:
-        return typing.get_args(hint)[-1]
+        yield 5_400
+    if typing.get_origin(field.hint) is typing.Literal:
+        yield from typing.get_args(field.hint)
     for mark in field.marks:
         if isinstance(mark, OneOf):
-            return mark.values[-1]
+            yield from mark.values
         if isinstance(mark, Matching):
-            return mark.example
-        if isinstance(mark, Limit) and mark.at_least is not None and hint is int:
-            return max(int(mark.at_least), 7)
-    return VALUES[typing.get_origin(hint) or hint]
+            yield mark.example
+        if isinstance(mark, Limit) and mark.at_least is not None and field.hint is int:
+            yield max(int(mark.at_least), 7)
 
 
 def question(*arguments: str) -> Deployment:

@@ -15,8 +15,8 @@ from planning.data.images import IMAGES, Image
 from planning.data.overheads import CONSTANTS, Constant
 from planning.data.prices import PRICES, SOURCES, ListPrice, PriceSource
 from planning.data.tables import data_file, row_of
-from planning.machine import hardware
-from planning.machine.hardware import ACCELERATORS, Accelerator, Host
+from planning.machine.families import FAMILIES, AcceleratorFamily
+from planning.machine.hardware import ACCELERATORS, Accelerator
 from planning.model.support import Support, support_rows
 from planning.rules.crashes import CRASHES, Crash
 from planning.rules.registry import ALL_RULES, Rule
@@ -32,7 +32,7 @@ FILES: dict[str, tuple[type[object], Mapping[str, object]]] = {
     "sources": (PriceSource, SOURCES),
     "precisions": (Support, {str(place): row for place, row in enumerate(support_rows())}),
     "accelerators": (Accelerator, ACCELERATORS),
-    "hosts": (Host, hardware._HOSTS),
+    "families": (AcceleratorFamily, FAMILIES),
     "constants": (Constant, CONSTANTS),
 }
 

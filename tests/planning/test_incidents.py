@@ -96,6 +96,12 @@ ROLE_FOR_ONE = (
     r"`gcloud iam roles create gemmaTunnel --project=YOUR_PROJECT .*tpu\.operations\.get`\."
 )
 TWO_LARGE = {"cloudRun.maxInstances": 2, "cloudRun.memory": "32Gi"}
+IRONWOOD = {
+    "tpu.acceleratorType": "tpu7x-4",
+    "tpu.zones": ["us-central1-c"],
+    "tpu.bootDiskSizeGb": 110,
+    "vllm.tensorParallelSize": 8,
+}
 INCIDENTS: Mapping[str, Incident] = {
     "FIT01": Incident("l4-qat", {"model": QAT}, "block", r"22\.4 GiB .* 21\.96 GiB is usable.*RTX PRO 6000.*12B-it-qat"),
     "FIT02": Incident("l4-qat", {"model": QAT, "vllm.cpuOffloadGib": 14}, "warn", r"14\.0 GiB .* 0\.\d+ tokens/s"),
@@ -124,6 +130,8 @@ INCIDENTS: Mapping[str, Incident] = {
     "DPL02": Incident("tpu-v6e4", REPLICAS, "warn", r"4 times one replica's.*Remove vllm\.dataParallelSize"),
     "TPU02": Incident("tpu-v6e4", {"tpu.maxRunDuration": None}, "block", r"tpu\.maxRunDuration is not set.*tpu\.maxRunDuration: 4h"),
     "TPU04": Incident("tpu-v6e4", {"tpu.zones": ["us-west1-a", "us-east5-b"]}, "block", r"us-west1-a.*tpu\.zones: \[us-east5-b\]"),
+    "ACC01": Incident("tpu-v6e4-31b", IRONWOOD, "block", r"tpu7x-4 cannot be deployed: TPU7x is planned only: .*allow list.*acceleratorType: v6e-"),
+    "ACC02": Incident("tpu-v6e4-31b", IRONWOOD, "info", r"Decode, prefill and start are unknown on tpu7x-4.*No figure of another generation"),
     "TPU06": Incident("tpu-v6e4", {"tpu.compileCache": "off"}, "warn", r"compile for 6 min 36 s instead of 2 min 27 s\. Set tpu\.compileCache: machine"),
     "TPU07": Incident("tpu-v6e1", STREAMED, "warn", r"read 9\.\d GiB from the bucket\..*Remove vllm\.loadFormat"),
     "HST02": Incident("tpu-v6e4", {"model": BF16}, "warn", r"100 GB .* 58\.\d GiB .*80 GiB, recommended: 103 GiB.*Set tpu\.bootDiskSizeGb: 110"),

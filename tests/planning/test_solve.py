@@ -171,6 +171,7 @@ def test_no_plain_deployment_is_cheaper_than_what_is_found(text, limits, familie
             subject.cost.usd_per_hour
             for checkpoint, accelerator in itertools.product(checkpoints_of(family), ACCELERATORS)
             if set(ACCELERATORS[accelerator].platforms) & {"tpu-vm", "cloud-run"}
+            and not ACCELERATORS[accelerator].plan_only
             for subject in [examine(plain(checkpoint.id, accelerator, workload))]
             if set(detected(subject).values()) <= {"info"}
             and (limits.max_ttft_s is None or limits.judged(subject.workload.ttft_s) <= limits.max_ttft_s)

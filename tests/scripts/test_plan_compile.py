@@ -23,7 +23,7 @@ from stacks.base import _serving
 from tests.stacks.failed_start import context_of
 from tests.tpu_compiler.judge import BUILT, PROGRAMS, REFUSED, STAGES, TOTAL, answered, given, interpreter
 from tpu_compiler import environment
-from tpu_compiler.question import TOPOLOGIES
+from tpu_compiler.question import topologies
 
 ROOT = Path(__file__).resolve().parents[2]
 E2B = ("--stack", "tpu-v6e1", "--compile")
@@ -84,7 +84,7 @@ def test_without_a_stack_the_judge_gets_the_planned_options():
     assert question.arguments[0] == "google/gemma-4-31B-it"
     assert "--max-model-len=8192" in question.arguments
     assert "--tensor-parallel-size=4" in question.arguments
-    assert (question.devices, question.usable_gib, question.topology) == (4, 31.24, TOPOLOGIES["v6e-4"])
+    assert (question.devices, question.usable_gib, question.topology) == (4, 31.24, topologies()["v6e-4"])
 
 
 def test_of_several_copies_the_first_is_judged_on_its_own_chips(tmp_path):

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from planning.machine.hardware import FLEX_START_V6E_ZONES
+from planning.machine.hardware import ACCELERATORS, known_places
 from planning.question.types import NO_TPU, Deployment
 from stacks.hooks.next_steps import next_steps
 from stacks.loading import from_file
@@ -14,6 +14,7 @@ from stacks.planned import to_deployment
 from tests.records import replace
 
 tpu_block = partial(dataclasses.replace, NO_TPU)
+ZONES = known_places(ACCELERATORS["v6e-4"])
 
 ROOT = Path(__file__).parents[2]
 
@@ -37,12 +38,12 @@ def step(steps, start):
 
 
 def test_the_zones_that_are_not_tried_are_named_and_no_other(deployment):
-    some = replace(deployment, tpu=replace(deployment.tpu, zones=FLEX_START_V6E_ZONES[:2]))
+    some = replace(deployment, tpu=replace(deployment.tpu, zones=ZONES[:2]))
     named = step(next_steps(some, "x"), "Zones not tried")
-    untried = set(FLEX_START_V6E_ZONES[2:])
+    untried = set(ZONES[2:])
     assert untried
-    assert {zone for zone in FLEX_START_V6E_ZONES if zone in named} == untried
-    every = replace(deployment, tpu=replace(deployment.tpu, zones=FLEX_START_V6E_ZONES))
+    assert {zone for zone in ZONES if zone in named} == untried
+    every = replace(deployment, tpu=replace(deployment.tpu, zones=ZONES))
     assert not step(next_steps(every, "x"), "Zones not tried")
 
 

@@ -80,7 +80,7 @@ def test_a_threshold_of_the_settings_wins_over_the_planners_figure():
 def test_a_first_token_may_take_a_multiple_of_the_estimate_and_at_least_the_floor(estimate_s, threshold_s):
     settings = from_file(ROOT / "Pulumi.l4-qat.yaml", project="my-project")
     subject = examine(to_deployment(settings))
-    subject = replace(subject, throughput=replace(subject.throughput, ttft_s=estimate_s))
+    subject = replace(subject, known_throughput=replace(subject.throughput, ttft_s=estimate_s))
     assert smoke_thresholds(settings.smoke, subject, plan_of(subject)).max_ttft_s == threshold_s
 
 

@@ -15,7 +15,7 @@ from components.stack_details import StackDetails
 from contracts.errors import CommandRefusedError
 from contracts.labels import Ownership
 from contracts.naming import NamingError
-from planning.machine.hardware import BOOT_IMAGES
+from planning.machine.hardware import image_of
 from stacks import tpu
 from stacks.loading import SettingsError
 from stacks.program import run
@@ -362,7 +362,7 @@ def test_an_instance_of_compute_engine_has_its_image_nat_tunnel_and_no_right_ove
     recorder, _ = declare(run)
     capacity = recorder.one("gcp-tpu:index:QueuedResource").inputs
     assert capacity["api"] == "compute-engine"
-    assert capacity["runtimeVersion"] == BOOT_IMAGES["v6e"]
+    assert capacity["runtimeVersion"] == image_of("v6e-1", "compute-engine")
     assert recorder.all("routerNat:RouterNat")
     roles = {grant.inputs["role"] for grant in recorder.all("AMMember") if "alice" in grant.inputs["member"]}
     assert roles == {*tpu.tunnel_roles("compute-engine", "os-login"), "roles/iam.serviceAccountUser"}

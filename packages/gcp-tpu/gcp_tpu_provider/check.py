@@ -10,12 +10,12 @@ from typing import Any, cast
 from gcp_tpu_provider import wire
 from gcp_tpu_provider.compute_request import (
     COMPUTE_ENGINE,
-    MACHINE_TYPES,
     MAX_REQUEST_VALID_S,
     MIN_RUN_S,
     MODELS,
     REQUEST_KEY,
 )
+from gcp_tpu_provider.machines import GENERATIONS, MACHINE_TYPES, outside_generation
 from gcp_tpu_provider.properties import MIN_BOOT_DISK_GB, Property, Schema, fields_of
 from gcp_tpu_provider.properties import inputs as known_inputs
 
@@ -50,8 +50,6 @@ PATTERNS: dict[str, tuple[re.Pattern[str], str]] = {
 INSTANCE_NAME = re.compile(r"[a-z]([-a-z0-9]{0,61}[a-z0-9])?")
 LABEL_KEY = re.compile(r"[a-z][a-z0-9_-]{0,62}")
 LABEL_VALUE = re.compile(r"[a-z0-9_-]{0,63}")
-TPU7X = re.compile(r"(tpu-?)?v?7x|ironwood", re.IGNORECASE)
-"""Spellings of the generation that the Cloud TPU API does not offer (Cloud TPU documentation, TPU7x, read in 2026-11)."""
 LIMITS_S = ("maxRunDurationS", "validUntilDurationS", "waitPerZoneS", "waitTotalS", "renewBeforeS")
 TYPE_WORDS = {
     "string": "a string",
@@ -212,7 +210,7 @@ def _patterns(inputs: wire.Properties) -> Iterator[InputError]:
             else [(name, value)]
         )
         for path, item in items:
-            if name == "acceleratorType" and TPU7X.match(str(item)):
+            if name == "acceleratorType" and outside_generation(str(item)) is not None:
                 continue  # reported separately
             if isinstance(item, str) and item != wire.UNKNOWN and not pattern.fullmatch(item):
                 yield InputError(path, f"`{path}` is {_show(item)}, but must be {allowed}.")
@@ -220,11 +218,13 @@ def _patterns(inputs: wire.Properties) -> Iterator[InputError]:
 
 def _generation(inputs: wire.Properties) -> Iterator[InputError]:
     given = _known(inputs, "acceleratorType")
-    if isinstance(given, str) and TPU7X.match(given):
+    outside = outside_generation(given) if isinstance(given, str) else None
+    if outside is not None:
+        names = f"{', '.join(GENERATIONS[:-1])} or {GENERATIONS[-1]}"
         yield InputError(
             "acceleratorType",
-            f"`acceleratorType` is {_show(given)}, but TPU7x requires Compute Engine or Google Kubernetes Engine "
-            "(https://docs.cloud.google.com/tpu/docs/tpu7x). Choose a type of v5litepod, v5p or v6e, such as v6e-4.",
+            f"`acceleratorType` is {_show(given)}, but {outside.title} requires Compute Engine or Google Kubernetes Engine "
+            f"({outside.source}). Choose a type of {names}, such as {next(iter(MACHINE_TYPES))}.",
         )
 
 

@@ -12,9 +12,10 @@ from http import HTTPStatus
 from typing import Any, ClassVar, Final, cast
 
 from gcp_tpu_provider.compute_quota import ComputeQuotas
-from gcp_tpu_provider.compute_request import MACHINE_TYPES, REQUEST_KEY, access_config
+from gcp_tpu_provider.compute_request import REQUEST_KEY, access_config
 from gcp_tpu_provider.errors import CannotWaitError, GoogleError, ProjectError, TpuProviderError
 from gcp_tpu_provider.json_parts import object_of, objects_of, text_of
+from gcp_tpu_provider.machines import MACHINE_TYPES
 from gcp_tpu_provider.resource_record import owner_labels
 from gcp_tpu_provider.tpu_api import (
     ACTIVE,

@@ -1,4 +1,4 @@
-"""Quotas of v6e chips for Compute Engine instances, read before a request.
+"""Quotas of chips for Compute Engine instances, read before a request.
 
 A flex-start request without quota waits like one without available capacity.
 
@@ -14,14 +14,12 @@ from urllib.parse import quote
 
 from gcp_tpu_provider.errors import TpuProviderError
 from gcp_tpu_provider.json_parts import object_of, objects_of, text_of
+from gcp_tpu_provider.machines import quota_of
 from gcp_tpu_provider.transport import TpuTransport
 
-QUOTA_IDS: Final[Mapping[str, str]] = {
-    "preemptible_tpu_v6e": "PREEMPTIBLE-TPU-V6E-per-project-region",
-    "tpus_per_tpu_family": "TPUS-PER-TPU-FAMILY-per-project-region",
-}
-"""Metric -> id of the quota, as gcloud and the console show it."""
-_TPU_FAMILY: Final = "CT6E"
+FAMILY_METRIC: Final = "tpus_per_tpu_family"
+FAMILY_QUOTA_ID: Final = "TPUS-PER-TPU-FAMILY-per-project-region"
+"""Metric and id of the standard quota, as gcloud and the console show it. The generation is a dimension."""
 _UNLIMITED: Final = -1
 _READ_S: Final = 30.0
 """Timeout for one metric. When it expires, the request is sent unchecked."""
@@ -46,25 +44,27 @@ class ComputeQuotas:
         if inputs["provisioningModel"] != _WAITS:
             return ""
         project, region = str(inputs["project"]), zone.rpartition("-")[0]
-        needed = int(str(inputs["acceleratorType"]).rpartition("-")[2])
+        accelerator_type = str(inputs["acceleratorType"])
+        needed, quota = int(accelerator_type.rpartition("-")[2]), quota_of(accelerator_type)
+        if quota is None:
+            return ""
         found: dict[str, float] = {}
-        for metric in QUOTA_IDS:
-            limit = await self._limit(project, region, metric)
+        for metric, quota_id in ((quota.metric, quota.id), (FAMILY_METRIC, FAMILY_QUOTA_ID)):
+            limit = await self._limit(project, {"region": region, "tpu_family": quota.family}, metric)
             if limit is None or limit >= needed:
                 return ""
-            found[metric] = limit
-        named = " and ".join(f"{limit:.0f} of {QUOTA_IDS[metric]}" for metric, limit in found.items())
+            found[quota_id] = limit
+        named = " and ".join(f"{limit:.0f} of {quota_id}" for quota_id, limit in found.items())
         return f"Compute Engine quota allows {named} in {region}, but {needed} chips are needed. No request was sent."
 
-    async def _limit(self, project: str, region: str, metric: str) -> float | None:
-        """Return the lowest limit of a region, or None if unknown."""
+    async def _limit(self, project: str, places: Mapping[str, str], metric: str) -> float | None:
+        """Return the lowest limit in these dimensions, or None if unknown."""
         key = (project, metric)
         if key not in self._limits:
             self._limits[key] = await self._read(project, metric)
         answer = self._limits[key]
         if answer is None:
             return None
-        places = {"region": region, "tpu_family": _TPU_FAMILY}
         limits = [_value(limit, places) for limit in objects_of(answer, "consumerQuotaLimits")]
         known = [limit for limit in limits if limit is not None]
         return min(known) if known else None

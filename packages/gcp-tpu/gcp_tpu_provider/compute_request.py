@@ -7,14 +7,10 @@ import json
 from collections.abc import Mapping
 from typing import Any, Final, cast
 
+from gcp_tpu_provider.machines import MACHINE_TYPES
+
 CLOUD_TPU, COMPUTE_ENGINE = "cloud-tpu", "compute-engine"
 """Values of the input `api`."""
-MACHINE_TYPES: Final[Mapping[str, str]] = {
-    "v6e-1": "ct6e-standard-1t",
-    "v6e-4": "ct6e-standard-4t",
-    "v6e-8": "ct6e-standard-8t",
-}
-"""Accelerator type -> machine type. Compute Engine lists v5e machine types but refuses to create them."""
 MODELS: Final[Mapping[str, str]] = {"flex-start": "FLEX_START", "spot": "SPOT", "standard": "STANDARD"}
 MAX_REQUEST_VALID_S: Final = 7200
 """Maximum time that Compute Engine keeps a flex-start request (Google Cloud blog, "Introducing Flex-start VMs", 2025-09-25)."""

@@ -9,6 +9,7 @@ from localcloud.services import instance_requests, networks
 from localcloud.services.compute_operations import ComputeOperations, chosen_page, link_to, list_answer
 from localcloud.services.networks import NetworkPlace
 from localcloud.services.service import ApiService, method, visible
+from localcloud.world.catalog import tpu_machine_types
 from localcloud.world.cloud import REGIONS, Cloud, random_id
 
 
@@ -272,11 +273,11 @@ class _ProjectsAndTypes(ApiService):
             {
                 "kind": "compute#machineType",
                 "name": name,
-                "guestCpus": size[0],
-                "memoryMb": size[1] * 1024,
+                "guestCpus": machine.vcpu,
+                "memoryMb": machine.memory_gib * 1024,
                 "zone": zone,
                 "selfLink": link_to(call, f"projects/{project}/zones/{zone}/machineTypes/{name}"),
             }
-            for name, size in instance_requests.MACHINE_SIZES.items()
-            if instance_requests.MACHINE_TYPES[name] in facts.accelerator_types
+            for name, machine in tpu_machine_types().items()
+            if machine.type in facts.accelerator_types
         ]

@@ -380,7 +380,7 @@ class _Instances(ComputeCollection):
         if (preemptible and used[True] + chips <= own) or used[False] + beyond + chips <= facts.family_quota_chips:
             return ""
         limit = own if preemptible else facts.family_quota_chips
-        return f"Quota '{instance_requests.quota_name(wanted.model)}' exceeded.  Limit: {limit:.1f} in region {region}."
+        return f"Quota '{instance_requests.quota_name(wanted.model, wanted.accelerator)}' exceeded.  Limit: {limit:.1f} in region {region}."
 
     def _interface(self, project: str, zone: str, body: JsonObject, used: list[str]) -> JsonObject:
         """Return the fields of an instance that have its network interface and the interface's address."""

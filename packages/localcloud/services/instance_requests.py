@@ -8,13 +8,10 @@ from localcloud.json_values import JsonObject, part, parts, strings
 from localcloud.rest.errors import CloudError
 from localcloud.services import networks
 from localcloud.services.checks import check_labels
+from localcloud.world.catalog import generation_of_type, tpu_machine_types
 from localcloud.world.cloud import REGIONS, Cloud
 from localcloud.world.scenario import TpuZone
 
-MACHINE_TYPES: Final = {"ct6e-standard-1t": "v6e-1", "ct6e-standard-4t": "v6e-4", "ct6e-standard-8t": "v6e-8"}
-"""Machine type -> the accelerator type of the Cloud TPU API with the same hardware (Compute Engine, "TPU VMs")."""
-MACHINE_SIZES: Final = {"ct6e-standard-1t": (44, 176), "ct6e-standard-4t": (180, 720), "ct6e-standard-8t": (180, 1440)}
-"""Machine type -> vCPU and GB of memory (the same page)."""
 FLEX_START: Final = "FLEX_START"
 PREEMPTIBLE: Final = frozenset({FLEX_START, "SPOT"})
 """Provisioning models that use preemptible quota (Compute Engine, "Provisioning models")."""
@@ -72,9 +69,10 @@ def check(cloud: Cloud, project: str, zone: str, body: JsonObject) -> InstanceRe
     )
 
 
-def quota_name(model: str) -> str:
-    """Return the quota that a model uses first, as the error names it (the same field report)."""
-    return "PREEMPTIBLE_TPU_V6E" if model in PREEMPTIBLE else "TPUS_PER_TPU_FAMILY"
+def quota_name(model: str, accelerator: str) -> str:
+    """Return the quota that a model uses first for an accelerator type, as the error names it (the same field report)."""
+    found = generation_of_type(accelerator)
+    return found.instance_quota_metric.upper() if found is not None and model in PREEMPTIBLE else "TPUS_PER_TPU_FAMILY"
 
 
 def check_metadata(metadata: JsonObject) -> None:
@@ -105,13 +103,14 @@ def _accelerator(facts: TpuZone, zone: str, body: JsonObject) -> str:
     if f"zones/{zone}/machineTypes/{name}" not in url:
         why = f"The URL is malformed, or names another zone than {zone}."
         raise networks.invalid_value("machineType", url, why)
-    accelerator = MACHINE_TYPES.get(name)
-    if accelerator is None and not name.startswith("ct"):
-        raise CloudError.unimplemented(f"The local cloud has the machine types {', '.join(MACHINE_TYPES)}, not {name}.")
-    if accelerator is None or accelerator not in facts.accelerator_types:
+    machine = tpu_machine_types().get(name)
+    if machine is None and not name.startswith("ct"):
+        known = ", ".join(tpu_machine_types())
+        raise CloudError.unimplemented(f"The local cloud has the machine types {known}, not {name}.")
+    if machine is None or machine.type not in facts.accelerator_types:
         why = f"Machine type with name '{name}' does not exist in zone '{zone}'."
         raise networks.invalid_value("machineType", url, why)
-    return accelerator
+    return machine.type
 
 
 def _check_boot_disk(cloud: Cloud, body: JsonObject) -> None:

@@ -20,16 +20,14 @@ from localcloud.rest.call import Call, Handler
 from localcloud.rest.errors import CloudError
 from localcloud.services import serviceusage
 from localcloud.services.service import ApiService, listing, method
-from localcloud.world.catalog import gpu_types
+from localcloud.world.catalog import gpu_types, tpu_generations
 from localcloud.world.cloud import Cloud
 from localcloud.world.scenario import Run, Scenario, Tpu
 
-_TPU_METRICS = {"v6e": "tpu-v6e", "v5litepod": "tpu-v5s-litepod"}
 _GIB = 1024**3
 _FAMILY_METRIC = "tpus_per_tpu_family"
-_FAMILY = {"tpu_family": "CT6E"}
-"""The dimension of that metric in addition to the region."""
-_TPU: Final = re.compile(r"TPU(?P<family>V6E|V5sLitepod)(?P<preemptible>Preemptible)?PerProjectPerZoneForTPUAPI")
+_FAMILY_ID = "TPUS-PER-TPU-FAMILY-per-project-region"
+_TPU: Final = re.compile(r"(?P<generation>TPU\w+?)(?P<preemptible>Preemptible)?PerProjectPerZoneForTPUAPI")
 _GPU: Final = re.compile(r"(?P<gpu>Nvidia\w+GpuAlloc)(?P<single>NoZonalRedundancy)?PerProjectRegion")
 
 
@@ -77,7 +75,7 @@ def _limits(service: str, scenario: Scenario) -> Mapping[str, tuple[str, Mapping
 
 def _tpu_limits(scenario: Scenario) -> Mapping[str, tuple[str, Mapping[str, int]]]:
     found: dict[str, tuple[str, Mapping[str, int]]] = {}
-    for family, name in _TPU_METRICS.items():
+    for family, generation in tpu_generations().items():
         zones = {
             zone: facts
             for zone, facts in scenario.tpu.zones.items()
@@ -85,19 +83,25 @@ def _tpu_limits(scenario: Scenario) -> Mapping[str, tuple[str, Mapping[str, int]
         }
         for suffix, preemptible in (("", False), ("-preemptible", True)):
             chips = {zone: scenario.tpu.chips_of(facts, preemptible=preemptible) for zone, facts in zones.items()}
-            found[name + suffix] = ("zone", chips)
+            found[generation.quota_metric + suffix] = ("zone", chips)
     return found
 
 
 def _compute_limits(scenario: Scenario) -> Mapping[str, tuple[str, Mapping[str, int]]]:
-    """Return the quotas of v6e chips for instances: the preemptible quota and the quota of the family CT6E."""
+    """Return the quotas of chips for instances: the preemptible quota of each generation and the quota of its family."""
     facts = scenario.tpu.compute
     regions = sorted({zone.rpartition("-")[0] for zone in scenario.tpu.zones})
     own = {region: facts.preemptible_quota_overrides.get(region, facts.preemptible_quota_chips) for region in regions}
+    preemptible = [one.instance_quota_metric for one in tpu_generations().values() if one.instance_quota_metric]
     return {
-        "preemptible_tpu_v6e": ("region", own),
+        **dict.fromkeys(preemptible, ("region", own)),
         _FAMILY_METRIC: ("region", dict.fromkeys(regions, facts.family_quota_chips)),
     }
+
+
+def _families() -> list[str]:
+    """Return the TPU families of instances, a dimension of their quota in addition to the region."""
+    return [one.instance_family for one in tpu_generations().values() if one.instance_family]
 
 
 def _run_limits(scenario: Scenario) -> Mapping[str, tuple[str, Mapping[str, int]]]:
@@ -120,8 +124,9 @@ def _run_limits(scenario: Scenario) -> Mapping[str, tuple[str, Mapping[str, int]
 
 def _metric(parent: str, metric: str, dimension: str, limits: Mapping[str, int]) -> JsonObject:
     name = f"{parent}/consumerQuotaMetrics/{quote(metric, safe='')}"
-    more = _FAMILY if metric.endswith(f"/{_FAMILY_METRIC}") else {}
-    unit = "".join(f"/{{{key}}}" for key in ("project", dimension, *more))
+    by_family = metric.endswith(f"/{_FAMILY_METRIC}")
+    unit = "".join(f"/{{{key}}}" for key in ("project", dimension, *(("tpu_family",) if by_family else ())))
+    dimensions: list[dict[str, str]] = [{"tpu_family": family} for family in _families()] if by_family else [{}]
     return {
         "name": name,
         "metric": metric,
@@ -134,7 +139,11 @@ def _metric(parent: str, metric: str, dimension: str, limits: Mapping[str, int])
                 "supportedLocations": sorted(limits),
                 "quotaBuckets": [
                     {},
-                    *(_bucket({dimension: place, **more}, limit) for place, limit in sorted(limits.items())),
+                    *(
+                        _bucket({dimension: place, **more}, limit)
+                        for place, limit in sorted(limits.items())
+                        for more in dimensions
+                    ),
                 ],
             }
         ],
@@ -173,7 +182,8 @@ def prefer(cloud: Cloud, body: JsonObject) -> JsonObject:
 def _tpu(world: Tpu, quota_id: str, dimensions: Mapping[str, str], value: int) -> Tpu | None:
     """Return the world with a quota of TPU chips, or None if the quota does not exist."""
     found, zone = _TPU.fullmatch(quota_id), dimensions.get("zone", "")
-    if found is None or zone not in world.zones:
+    known = {one.quota_id for one in tpu_generations().values()}
+    if found is None or found["generation"] not in known or zone not in world.zones:
         return None
     key = "preemptible_quota_chips" if found["preemptible"] else "quota_chips"
     return world.model_copy(update={"zones": {**world.zones, zone: world.zones[zone].model_copy(update={key: value})}})
@@ -184,9 +194,9 @@ def _compute(world: Tpu, quota_id: str, dimensions: Mapping[str, str], value: in
     region, facts = dimensions.get("region", ""), world.compute
     if all(zone.rpartition("-")[0] != region for zone in world.zones):
         return None
-    if quota_id == "PREEMPTIBLE-TPU-V6E-per-project-region":
+    if quota_id in {one.instance_quota_id for one in tpu_generations().values()} - {""}:
         changed: JsonObject = {"preemptible_quota_overrides": {**facts.preemptible_quota_overrides, region: value}}
-    elif quota_id == "TPUS-PER-TPU-FAMILY-per-project-region" and dimensions.get("tpu_family") == "CT6E":
+    elif quota_id == _FAMILY_ID and dimensions.get("tpu_family") in _families():
         changed = {"family_quota_chips": value}
     else:
         return None

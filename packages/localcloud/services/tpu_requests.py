@@ -8,6 +8,7 @@ from localcloud.json_values import JsonObject, part, parts
 from localcloud.rest.errors import CloudError
 from localcloud.services import networks
 from localcloud.services.checks import Rules, check_labels, obey
+from localcloud.world.catalog import generation_of_type, tpu_generations
 from localcloud.world.cloud import Cloud
 from localcloud.world.scenario import TpuZone
 from localcloud.world.timeline import seconds
@@ -27,9 +28,6 @@ _TIERS = {
 }
 """Tier -> compatible provisioning models. gcloud 528 sends STANDARD with each tier unless a model is given (queued_resources/util.py)."""
 _NO_MODEL = "PROVISIONING_MODEL_UNSPECIFIED"
-_TOPOLOGIES = {"1": "1x1", "4": "2x2", "8": "2x4"}
-_FAMILIES = {"v6e": "V6E", "v5litepod": "V5LITE_POD"}
-_QUOTA_NAMES = {"v6e": "TPUV6E", "v5litepod": "TPUV5sLitepod"}
 
 
 def zone_of(cloud: Cloud, name: str) -> tuple[str, TpuZone]:
@@ -51,7 +49,8 @@ def accelerator_of(node: JsonObject) -> str:
     if node.get("acceleratorType"):
         return str(node["acceleratorType"])
     config = part(node, "acceleratorConfig")
-    family = next((key for key, value in _FAMILIES.items() if value == config.get("type")), "")
+    kind = config.get("type")
+    family = next((key for key, one in tpu_generations().items() if one.config_type == kind), "")
     chips = 1
     for side in str(config.get("topology", "0")).split("x"):
         chips *= int(side) if side.isdigit() else 0
@@ -60,8 +59,11 @@ def accelerator_of(node: JsonObject) -> str:
 
 def accelerator_document(zone_name: str, accelerator_type: str) -> JsonObject:
     """Return an AcceleratorType as the catalog shows it. `zone_name` is projects/P/locations/Z."""
-    family, _, count = accelerator_type.rpartition("-")
-    config = {"type": _FAMILIES.get(family, "TYPE_UNSPECIFIED"), "topology": _TOPOLOGIES.get(count, f"1x{count}")}
+    generation, count = generation_of_type(accelerator_type), accelerator_type.rpartition("-")[2]
+    kind, topology = "TYPE_UNSPECIFIED", f"1x{count}"
+    if generation is not None:
+        kind, topology = generation.config_type, generation.types.get(accelerator_type, topology)
+    config = {"type": kind, "topology": topology}
     return {
         "name": f"{zone_name}/acceleratorTypes/{accelerator_type}",
         "type": accelerator_type,
@@ -71,7 +73,8 @@ def accelerator_document(zone_name: str, accelerator_type: str) -> JsonObject:
 
 def quota_name(accelerator_type: str, *, preemptible: bool) -> str:
     """Return the quota id for nodes of this type."""
-    family = _QUOTA_NAMES.get(accelerator_type.rpartition("-")[0], "TPU")
+    generation = generation_of_type(accelerator_type)
+    family = "TPU" if generation is None else generation.quota_id
     return f"{family}{'Preemptible' if preemptible else ''}PerProjectPerZoneForTPUAPI"
 
 

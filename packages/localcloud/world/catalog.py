@@ -1,6 +1,6 @@
-"""Google's offers in `data/catalog.json`: Cloud Run's GPUs and list prices. `make docs` writes that file from `planning/data`."""
+"""Google's offers in `data/catalog.json`: TPUs, Cloud Run's GPUs and list prices. `make docs` writes that file from `planning/data`."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 
@@ -23,6 +23,61 @@ class GpuType:
     """Prefix of its quota ids."""
     quota_units: int = 1
     """Units of the quota per GPU."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MachineType:
+    """A machine type of Compute Engine with a TPU: the accelerator type with the same hardware, vCPU and GB of memory."""
+
+    type: str
+    vcpu: float
+    memory_gib: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TpuGeneration:
+    """A TPU generation, with the Cloud TPU API's names. Empty for what is unknown."""
+
+    config_type: str
+    """Type in an acceleratorConfig."""
+    types: Mapping[str, str]
+    """Accelerator type -> topology."""
+    zones: Sequence[str]
+    flex_start_zones: Sequence[str]
+    runtime_version: str
+    boot_image: str
+    quota_metric: str
+    quota_id: str
+    """Metric and prefix of the ids of the Cloud TPU API's quotas."""
+    instance_quota_metric: str
+    instance_quota_id: str
+    """Metric and id of the preemptible quota of Compute Engine instances."""
+    instance_family: str
+    """Value of the dimension `tpu_family` in the quota of all families."""
+    machine_types: Mapping[str, MachineType]
+
+
+@cache
+def tpu_generations() -> dict[str, TpuGeneration]:
+    """Return the TPU generations by the Cloud TPU API's name, such as `v5litepod`."""
+    return {name: _generation(row) for name, row in part(_catalog(), "tpus").items()}
+
+
+def _generation(row: JsonObject) -> TpuGeneration:
+    machines = {name: MachineType(**one) for name, one in part(row, "machine_types").items()}
+    given: JsonObject = {**row, "machine_types": machines}
+    return TpuGeneration(**given)
+
+
+@cache
+def tpu_machine_types() -> dict[str, MachineType]:
+    """Return Compute Engine's machine types with TPUs by name (Compute Engine, "TPU machines")."""
+    return {key: one for generation in tpu_generations().values() for key, one in generation.machine_types.items()}
+
+
+def generation_of_type(accelerator_type: str) -> TpuGeneration | None:
+    """Return the generation of an accelerator type such as `v6e-4`; None for an unknown one."""
+    return tpu_generations().get(accelerator_type.rpartition("-")[0])
 
 
 @cache

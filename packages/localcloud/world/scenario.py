@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal, TypeAlias, cast
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from localcloud.hub.repositories import State
-from localcloud.world.catalog import gpu_types
+from localcloud.world.catalog import gpu_types, tpu_generations
 from localcloud.world.oauth import ID_TOKEN_LIFETIME_S
 from localcloud.world.runtime import DeviceAccess
 
@@ -45,23 +45,19 @@ class TpuZone(_ScenarioPart):
     """Chips of preemptible quota, which spot and flex-start use; None for `Tpu`'s value."""
 
 
-_V6E = ("v6e-1", "v6e-4", "v6e-8")
-_V5E = ("v5litepod-1", "v5litepod-4", "v5litepod-8")
-_ZONES = {
-    # Zones that accepted flex-start v6e, and two with the hardware that rejected it: field reports and Google's TPU flex-start page.
-    "us-east5-a": TpuZone(accelerator_types=_V6E, flex_start=True),
-    "us-east5-b": TpuZone(accelerator_types=_V6E, flex_start=True),
-    "europe-west4-a": TpuZone(accelerator_types=_V6E, flex_start=True),
-    "asia-northeast1-b": TpuZone(accelerator_types=_V6E, flex_start=True),
-    "southamerica-west1-a": TpuZone(accelerator_types=_V6E, flex_start=True),
-    "us-central1-b": TpuZone(accelerator_types=_V6E),
-    "us-south1-a": TpuZone(accelerator_types=_V6E + _V5E),
-    "us-east1-d": TpuZone(accelerator_types=_V6E),
-    "us-central1-a": TpuZone(accelerator_types=_V5E),
-    "us-west1-c": TpuZone(accelerator_types=_V5E),
-    "us-west4-a": TpuZone(accelerator_types=_V5E, flex_start=True),
-    "europe-west4-b": TpuZone(accelerator_types=_V5E),
-}
+_PRICED_FLEX_START = frozenset({"us-west4-a"})
+"""Zones that accept flex-start here because its list price names their region; the price names no zone, so the catalog has none for v5e."""
+
+
+def _zones() -> dict[str, TpuZone]:
+    """Return the zones of the catalog with their accelerator types. The catalog's others reject flex-start: field reports and Google's page."""
+    types: dict[str, tuple[str, ...]] = {}
+    flex_start = set(_PRICED_FLEX_START)
+    for generation in reversed(tpu_generations().values()):
+        flex_start.update(generation.flex_start_zones)
+        for zone in generation.zones:
+            types[zone] = (*types.get(zone, ()), *generation.types)
+    return {zone: TpuZone(accelerator_types=kinds, flex_start=zone in flex_start) for zone, kinds in types.items()}
 
 
 class ComputeTpu(_ScenarioPart):
@@ -71,19 +67,22 @@ class ComputeTpu(_ScenarioPart):
     """
 
     preemptible_quota_chips: int = 1536
-    """PREEMPTIBLE-TPU-V6E-per-project-region, which flex-start and spot use, of each region without an entry in `preemptible_quota_overrides`."""
+    """PREEMPTIBLE-TPU-V6E-per-project-region, and that of each other generation, which flex-start and spot use, of each region without an entry in
+    `preemptible_quota_overrides`."""
     preemptible_quota_overrides: dict[str, int] = Field(default_factory=dict)
     """Region -> chips."""
     family_quota_chips: int = 0
-    """TPUS-PER-TPU-FAMILY-per-project-region of CT6E: on-demand, and flex-start if the preemptible quota does not suffice."""
+    """TPUS-PER-TPU-FAMILY-per-project-region of a family such as CT6E: on-demand, and flex-start if the preemptible quota does not suffice."""
     max_wait_s: Seconds = 7200
     """Maximum `requestValidForDuration`."""
     min_wait_s: Seconds = 90
     """Minimum `requestValidForDuration`. Below it the request does not wait."""
     min_run_s: Seconds = 600
     """Minimum `maxRunDuration` of flex-start."""
-    image_families: tuple[str, ...] = (
-        "projects/ubuntu-os-accelerator-images/global/images/family/ubuntu-accel-2204-amd64-tpu-v5e-v5p-v6e",
+    image_families: tuple[str, ...] = Field(
+        default_factory=lambda: tuple(
+            dict.fromkeys(one.boot_image for one in tpu_generations().values() if one.boot_image)
+        )
     )
     """Boot images that exist. None has docker."""
     image_size_gb: int = 10
@@ -92,16 +91,17 @@ class ComputeTpu(_ScenarioPart):
 class Tpu(_ScenarioPart):
     """Cloud TPU."""
 
-    zones: dict[str, TpuZone] = Field(default_factory=lambda: dict(_ZONES))
+    zones: dict[str, TpuZone] = Field(default_factory=_zones)
     quota_chips: int = 64
     """Chips of on-demand quota in each zone without its own value. A new project has none."""
     preemptible_quota_chips: int = 64
     """Chips of preemptible quota in each zone without its own value. A new project has none."""
-    runtime_versions: tuple[str, ...] = (
-        "v2-alpha-tpuv6e",
-        "v2-alpha-tpuv5-lite",
-        "tpu-ubuntu2204-base",
-        "v2-tpuv5-litepod",
+    runtime_versions: tuple[str, ...] = Field(
+        default_factory=lambda: (
+            *(one.runtime_version for one in tpu_generations().values() if one.runtime_version),
+            "tpu-ubuntu2204-base",
+            "v2-tpuv5-litepod",
+        )
     )
     durations_s: TpuDurations = TpuDurations()
     max_flex_start_run_s: Seconds = 7 * 24 * 3600

@@ -55,9 +55,9 @@ def _experts(subject: Subject) -> RuleResult | None:
 
 @rule("DPL02")
 def _arithmetic(subject: Subject) -> RuleResult | None:
-    resolved, startup = subject.resolved, subject.startup
+    resolved, startup = subject.resolved, subject.known_startup
     is_blocked = resolved.spec.is_moe or resolved.tp * resolved.dp != resolved.accelerator.devices
-    if resolved.dp == 1 or is_blocked or is_out_of_memory(subject.memory):
+    if resolved.dp == 1 or is_blocked or is_out_of_memory(subject.memory) or startup is None:
         return None
     return RuleResult(
         f"`vllm.data_parallel_size` is {resolved.dp}: the planned rates are {resolved.dp} times one replica's, which was "

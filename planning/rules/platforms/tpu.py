@@ -7,7 +7,7 @@ from contracts.tunnel_role import SUGGESTED_ID, TunnelRole
 from planning.cost.subject import Subject
 from planning.data.overheads import constant
 from planning.data.prices import continent_of
-from planning.machine.hardware import FLEX_START_MAX_RUN_S, FLEX_START_V6E_ZONES, MIN_RUN_S
+from planning.machine.hardware import FLEX_START_MAX_RUN_S, MIN_RUN_S, tpu_offer
 from planning.question.hub_files import LoadedRepository, hub_files
 from planning.question.releases import STREAMS_ON_TPU, is_known_from
 from planning.question.types import Remedy
@@ -28,9 +28,10 @@ def _slice_parallelism(subject: Subject) -> RuleResult | None:
     used = resolved.tp * resolved.dp
     if used == chips:
         return None
+    unit = "chip" if chips == resolved.accelerator.chips else "device"
     set_to = f"`vllm.tensor_parallel_size` is {resolved.tp}"
     if resolved.dp > 1:
-        set_to += f" and `vllm.data_parallel_size` is {resolved.dp}, {used} chips together"
+        set_to += f" and `vllm.data_parallel_size` is {resolved.dp}, {used} {unit}s together"
 
     def remedies() -> Iterator[Remedy]:
         yield Remedy(changes={"vllm.tensor_parallel_size": chips, "vllm.data_parallel_size": None})
@@ -41,8 +42,8 @@ def _slice_parallelism(subject: Subject) -> RuleResult | None:
             yield change("vllm.tensor_parallel_size", None)
 
     return RuleResult(
-        f"{set_to}, but {resolved.accelerator.name} has {chips} chip(s). The server will not start, or will leave "
-        "paid chips idle.",
+        f"{set_to}, but {resolved.accelerator.name} has {chips} {unit}(s). The server will not start, or will leave "
+        f"paid {unit}s idle.",
         remedies=remedies(),
         last_resorts=alternatives_for(subject),
     )
@@ -69,30 +70,31 @@ def _run_duration(subject: Subject) -> RuleResult | None:
         allowed_s = MIN_RUN_S
     else:
         return None
-    price = subject.cost.usd_per_hour * allowed_s / HOUR_S
+    price = f"${subject.cost.usd_per_hour * allowed_s / HOUR_S:,.2f}" if subject.cost.is_known else "an unknown amount"
     return RuleResult(
         message,
         remedies=(change("tpu.max_run_duration_s", allowed_s),),
-        advice=f"A run of {duration(allowed_s)} costs ${price:,.2f}.",
+        advice=f"A run of {duration(allowed_s)} costs {price}.",
     )
 
 
 @rule("TPU04")
 def _zones(subject: Subject) -> RuleResult | None:
     tpu, accelerator = subject.resolved.deployment.tpu, subject.resolved.accelerator
-    if not accelerator.name.startswith("v6e") or tpu.provisioning != "flex-start":
+    listed = tpu_offer(accelerator).flex_start_zones
+    if not listed or tpu.provisioning != "flex-start":
         return None
-    unknown = [zone for zone in tpu.zones if zone not in FLEX_START_V6E_ZONES]
+    unknown = [zone for zone in tpu.zones if zone not in listed]
     if not unknown:
         return None
-    known = tuple(zone for zone in tpu.zones if zone in FLEX_START_V6E_ZONES)
+    known = tuple(zone for zone in tpu.zones if zone in listed)
     continents = {continent_of(zone) for zone in tpu.zones}
-    near = tuple(zone for zone in FLEX_START_V6E_ZONES if continent_of(zone) in continents)
-    choices = dict.fromkeys(choice for choice in (near, FLEX_START_V6E_ZONES) if choice)
+    near = tuple(zone for zone in listed if continent_of(zone) in continents)
+    choices = dict.fromkeys(choice for choice in (near, listed) if choice)
     # An existing subnet is in the region of the current zones. Other zones need the stack's own network.
     own_network = {} if tpu.private_google_access is None else {"tpu.existing_network": None}
     return RuleResult(
-        f"Flex-start v6e is not listed for {', '.join(unknown)}. A zone needs the hardware, your quota and the "
+        f"Flex-start {accelerator.generation} is not listed for {', '.join(unknown)}. A zone needs the hardware, your quota and the "
         "flex-start offer; many have only two of the three.",
         remedies=(
             *((change("tpu.zones", known),) if known else ()),
@@ -106,9 +108,13 @@ def _zones(subject: Subject) -> RuleResult | None:
 def _compile_cache(subject: Subject) -> RuleResult | None:
     if subject.resolved.deployment.tpu.compile_cache != "off":
         return None
+    startup = subject.known_startup
+    wait = "everything"
+    if startup is not None:
+        cached = duration(compile_s_of(subject.resolved, is_cached=True))
+        wait = f"for {duration(startup.compile_s)} instead of {cached}"
     return RuleResult(
-        f"`tpu.compile_cache` is off. Each restart will compile for {duration(subject.startup.compile_s)} "
-        f"instead of {duration(compile_s_of(subject.resolved, is_cached=True))}.",
+        f"`tpu.compile_cache` is off. Each restart will compile {wait}.",
         remedies=(change("tpu.compile_cache", "machine"),),
     )
 

@@ -1,0 +1,42 @@
+"""Figures that are unknown because a constant was never measured on the accelerator's family. None is ever taken from another family."""
+
+from collections.abc import Callable, Iterator
+from typing import TypeVar
+
+from planning.machine.families import NotMeasuredError
+from planning.question.resolved import Resolved
+from planning.question.types import UnknownFigure
+from planning.speed.startup import compile_s_of
+from planning.speed.steps import decode_rates, flops_per_s
+
+T = TypeVar("T")
+
+
+def or_none(figure: Callable[[], T]) -> T | None:
+    """Return a figure, or None if it needs a constant that was not measured on the accelerator's family."""
+    try:
+        return figure()
+    except NotMeasuredError:
+        return None
+
+
+def unknown_figures(resolved: Resolved) -> tuple[UnknownFigure, ...]:
+    """Return the figures of a deployment that need a constant which was not measured: decode, prefill and start."""
+    return tuple(_unknown(resolved))
+
+
+def _unknown(resolved: Resolved) -> Iterator[UnknownFigure]:
+    try:
+        decode_rates(resolved)
+        if resolved.deployment.workload is not None and resolved.deployment.workload.adapters:
+            resolved.accelerator.measured("TPU_LORA_LAYER_S")
+    except NotMeasuredError:
+        yield "decode"
+    try:
+        flops_per_s(resolved)
+    except NotMeasuredError:
+        yield "prefill"
+    try:
+        compile_s_of(resolved, is_cached=False)
+    except NotMeasuredError:
+        yield "start"
