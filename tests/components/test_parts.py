@@ -3,14 +3,13 @@
 import ipaddress
 from dataclasses import replace
 
-import pulumi
 import pulumi_gcp as gcp
 import pytest
 
 from components.model_bucket import ModelBucket, ModelBucketArgs
 from components.private_network import PrivateNetwork, PrivateNetworkArgs, subnet_range
 from components.serving_image import ServingImage, ServingImageArgs, UpstreamAccount
-from components.stored_secret import ExistingSecret, ExistingSecretArgs, StoredSecret, StoredSecretArgs
+from components.stored_secret import ExistingSecret, ExistingSecretArgs, HuggingFaceToken, StoredSecretArgs
 
 READERS = {"server": "serviceAccount:a@my-project.iam.gserviceaccount.com"}
 REGIONS_OF = {
@@ -69,15 +68,14 @@ def image_args(ownership, **changes):
 def test_a_token_is_a_secret_whatever_the_caller_passes_and_only_its_readers_may_read_it(declare, ownership):
     def stored():
         args = StoredSecretArgs(
-            kind="HfTokenSecret",
             project="my-project",
             secret_id="gemma-x-hf-token",
-            value=pulumi.Output.from_input("hf_canary"),
+            value="hf_canary",
             ownership=ownership,
             readers=READERS,
             labels={},
         )
-        return StoredSecret("hf-token", args).version_name
+        return HuggingFaceToken("hf-token", args).version_name
 
     recorder, version = declare(stored)
     assert version == "hf-token_id/versions/1"
