@@ -18,7 +18,7 @@ from contracts.service_traffic import (
     declared_targets,
     template_fingerprint,
 )
-from planning.question.types import StartupProbe
+from planning.settings.cloud_run import ProbeSettings
 
 HEALTH_PATH = "/health"
 INGRESS: Mapping[str, str] = {
@@ -98,7 +98,7 @@ class ServerContainer:
     arguments: Sequence[pulumi.Input[str]]
     port: int
     """Port of the server. Its arguments must use the same one, otherwise every probe fails."""
-    startup_probe: StartupProbe
+    startup_probe: ProbeSettings
     """Probe of the start. Instances that do not answer /health within its budget are stopped, and their revision fails."""
     environment: Mapping[str, str]
     readiness_probe: ReadinessProbe | None = None
@@ -267,7 +267,7 @@ def _targets(targets: Sequence[TrafficTarget]) -> Sequence[gcp.cloudrunv2.Servic
     return [gcp.cloudrunv2.ServiceTrafficArgs(**target.to_api()) for target in targets]
 
 
-def _timeouts(probe: StartupProbe) -> pulumi.CustomTimeouts:
+def _timeouts(probe: ProbeSettings) -> pulumi.CustomTimeouts:
     """Return timeouts longer than any allowed start. The provider's own is 20 minutes, after which a service is left partly created."""
     whole_s = probe.budget_s + _IMAGE_PULL_S
     return pulumi.CustomTimeouts(create=f"{whole_s}s", update=f"{whole_s}s")

@@ -12,18 +12,19 @@ from typing import TYPE_CHECKING, Any, Final
 if TYPE_CHECKING:
     from planning.errors import PlanningError
     from planning.planner import plan
-    from planning.question.types import CloudRunOptions, Deployment, Finding, Plan, StartupProbe, TpuOptions
+    from planning.question.types import NO_SERVICE, NO_TPU, Deployment, Finding, Plan
     from planning.question.vllm_args import VllmOptions
     from planning.question.workload import Workload
+    from planning.settings.cloud_run import ProbeSettings
 
 __all__ = [
-    "CloudRunOptions",
+    "NO_SERVICE",
+    "NO_TPU",
     "Deployment",
     "Finding",
     "Plan",
     "PlanningError",
-    "StartupProbe",
-    "TpuOptions",
+    "ProbeSettings",
     "VllmOptions",
     "Workload",
     "plan",
@@ -31,6 +32,7 @@ __all__ = [
 
 _HOME: Final = {
     "PlanningError": "errors",
+    "ProbeSettings": "settings.cloud_run",
     "VllmOptions": "question.vllm_args",
     "Workload": "question.workload",
     "plan": "planner",

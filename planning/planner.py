@@ -75,11 +75,15 @@ def original_note(subject: Subject) -> str:
 
 
 def _environment(resolved: Resolved) -> tuple[tuple[str, str], ...]:
-    run = resolved.deployment.cloud_run
+    run, image = resolved.deployment.cloud_run, resolved.deployment.image
     # Google's page lists driver 535 (CUDA 12.2) for the L4 on Cloud Run, which needs the image's libraries for CUDA 13. A public script reports
     # 580, which rejects them. None leaves it to the image.
     compatibility = run.cuda_compatibility
-    if compatibility is None and run.cuda13_image and resolved.accelerator.name == "L4":
+    if (
+        compatibility is None
+        and bool(run.region and image and image.needs_cuda_13)
+        and resolved.accelerator.name == "L4"
+    ):
         compatibility = True
     values = vllm_environment(
         is_tpu=resolved.is_tpu,

@@ -27,7 +27,8 @@ from contracts.path_guard import is_guarded
 from contracts.serving_document import BucketWeights
 from contracts.staged_weights import MODELS_FOLDER
 from planning.data.overheads import constant
-from planning.question.types import Plan, StartupProbe
+from planning.question.types import Plan
+from planning.settings.cloud_run import CloudRunSettings, MountSettings, ProbeSettings
 from stacks.base import COMMAND, MEMORY_FOLDER, WITHOUT_MOUNT, Context, Foundation, lay_foundation
 from stacks.hooks.changed_server import show_changes
 from stacks.hooks.observed_service import ServicePlace, observed_service, report_next_step, require_revisions
@@ -37,7 +38,7 @@ from stacks.hooks.staged_weights import require_staged_weights
 from stacks.outputs import stack_outputs
 from stacks.secrets import API_KEY
 from stacks.server_command import PORT
-from stacks.settings import CloudRunSettings, MountSettings, Settings
+from stacks.settings import Settings
 from stacks.watching import METRICS_ROLE, collector_text, watch
 
 if TYPE_CHECKING:
@@ -99,7 +100,7 @@ def mount_options(mount: MountSettings, settings: Settings) -> Sequence[str]:
     if mount.mode == "fuse-cached":
         options += [
             f"cache-dir=cr-volume:{_CACHE_VOLUME}",
-            f"file-cache-max-size-mb={mount.cache_mib}",
+            f"file-cache-max-size-mb={mount.cache_size_mib}",
             "file-cache-enable-parallel-downloads=true",
         ]
     return [*options, *mount.options]
@@ -165,7 +166,7 @@ def _container(context: Context, run: CloudRunSettings, foundation: Foundation) 
         arguments=arguments,
         port=PORT,
         startup_probe=startup_probe(context.plan),
-        readiness_probe=ReadinessProbe(**run.readiness_probe.model_dump()) if run.readiness_probe else None,
+        readiness_probe=_readiness_probe(run),
         environment={**serving.environment, **({"VLLM_CACHE_ROOT": _GRAPHS_FOLDER} if keeps_graphs else {})},
         secrets=foundation.secrets,
         mount=GcsMount(bucket=bucket.bucket, path=MODELS_FOLDER, options=mount_options(run.mount, context.settings))
@@ -175,12 +176,19 @@ def _container(context: Context, run: CloudRunSettings, foundation: Foundation) 
     )
 
 
+def _readiness_probe(run: CloudRunSettings) -> ReadinessProbe | None:
+    probe = run.readiness_probe
+    if probe is None:
+        return None
+    return ReadinessProbe(period_s=probe.period_s, failure_threshold=probe.failure_threshold, timeout_s=probe.timeout_s)
+
+
 def _memory_volumes(context: Context, run: CloudRunSettings) -> list[MemoryVolume]:
     # No volume at /dev/shm, because Cloud Run rejects it, and the single worker of one GPU does not share memory.
     volumes: list[MemoryVolume] = []
     weights_in_bucket = context.settings.weights == "bucket"
-    if weights_in_bucket and run.mount.cache_mib is not None:
-        volumes.append(MemoryVolume(name=_CACHE_VOLUME, path="/mnt/cache", size_limit=f"{run.mount.cache_mib}Mi"))
+    if weights_in_bucket and run.mount.cache_size_mib is not None:
+        volumes.append(MemoryVolume(name=_CACHE_VOLUME, path="/mnt/cache", size_limit=f"{run.mount.cache_size_mib}Mi"))
     if weights_in_bucket and (run.mount.mode == "memory" or context.part_copies):
         # All memory that the server itself does not need, so a copy that is too large fails with an error and does not terminate the container.
         left_mib = round((context.subject.resolved.server_memory_gib - constant("SERVER_HOST_GIB")) * 1024)
@@ -214,7 +222,7 @@ def _command(
     return container_command(), (known.apply(lambda each: start(*each)), *COMMAND, *serving.arguments)
 
 
-def startup_probe(plan: Plan) -> StartupProbe:
+def startup_probe(plan: Plan) -> ProbeSettings:
     """Return the probe. It detects the server early and does not terminate a slow start."""
     probe = plan.startup.probe
     if probe is None:

@@ -4,7 +4,6 @@ import json
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Final, cast
 
 from cloud.model_files import PROJECT, read_model
 from cloud.price_file import book_of
@@ -14,18 +13,11 @@ from planning.errors import PlanningError
 from planning.memory.margins import margin_words
 from planning.model.spec import ModelSpec
 from planning.question.drafters import named_drafter
-from planning.question.fields import changed
-from planning.question.types import Deployment, Finding, Plan, StartupProbe, WeightsMode
+from planning.question.types import NO_SERVICE, NO_TPU, Deployment, Finding, Plan, WeightsMode
 from planning.rules.findings import acceptable_ids, counted_notes, notes_of
 from planning.solve.wording import Wording, remedy_of, worded
 from stacks.parts import parts_of
-from stacks.settings import ProbeSettings, Settings
-from stacks.settings.keys import SettingField, judged_fields, value_of
-
-_WORKED_OUT: Final = frozenset({"platform", "weights_mode"})
-"""Planner fields derived from several settings."""
-_EMPTY_IF_NOT_SET: Final = frozenset({"model_revision", "image_version"})
-"""Fields for which the planner reads None as "not part of the question"."""
+from stacks.settings import Settings
 
 
 def today() -> str:
@@ -39,51 +31,32 @@ def to_deployment(settings: Settings, folder: Path = PROJECT, *, today: str | No
     `folder` has the files that settings name. Without `today` the age of prices is not checked.
     Raises PlanningError if a file that the settings name cannot be read or is invalid.
     """
-    run = settings.cloud_run
-    deployment = Deployment(
+    return Deployment(
         model=settings.model,
-        accelerator="",
-        platform="cloud-run" if run else "tpu-vm",
+        model_revision=settings.model_revision or "",
+        platform="cloud-run" if settings.cloud_run else "tpu-vm",
+        quantization=settings.quantization,
+        vllm=settings.vllm,
         weights_mode=_weights_mode(settings),
+        image=settings.image,
+        tpu=settings.tpu or NO_TPU,
+        cloud_run=settings.cloud_run or NO_SERVICE,
+        bucket=settings.bucket,
+        alerts=settings.alerts,
+        metrics=settings.metrics,
         has_api_key=settings.has_secret("apiKey"),
+        endpoint_url=settings.endpoint_url,
+        workload=settings.workload,
+        measured_tok_per_s=settings.measured_tok_per_s,
+        max_usd=settings.max_usd,
+        accept_findings=tuple(settings.accept_findings),
+        staged_parts=tuple(part.source for part in parts_of(settings) if part.digest is not None),
+        vllm_in_blocks=tuple(settings.vllm_in_blocks),
         model_spec=_model(settings.architecture_file, folder, settings.model, key="modelConfig"),
         draft_spec=_model(settings.drafter_file, folder, named_drafter(settings.vllm), key="draftConfig"),
         prices=book_of(settings.prices, folder),
         today=today,
     )
-    given: dict[str, object] = {
-        path: _as_judged(path, field.attributes[-1], value_of(settings, field))
-        for path, fields in judged_fields().items()
-        if path not in _WORKED_OUT
-        for field in fields
-        if _is_given(settings, field)
-    }
-    given["staged_parts"] = tuple(part.source for part in parts_of(settings) if part.digest is not None)
-    if run:
-        given |= {
-            "cloud_run.cuda13_image": settings.image.needs_cuda_13,
-            "cloud_run.rolls_out": run.rollout is not None,
-        }
-    return changed(deployment, given)
-
-
-def _is_given(settings: Settings, field: SettingField) -> bool:
-    """Return whether the block of a field is set and belongs to this target."""
-    if (field.judged or "").startswith("cloud_run.") and settings.cloud_run is None:
-        return False
-    return (
-        len(field.attributes) == 1 or value_of(settings, field._replace(attributes=field.attributes[:-1])) is not None
-    )
-
-
-def _as_judged(path: str, name: str, value: object) -> object:
-    if isinstance(value, ProbeSettings):
-        return StartupProbe(**value.model_dump())
-    if isinstance(value, list):
-        return tuple(cast("list[object]", value))
-    if path in _EMPTY_IF_NOT_SET:
-        return value or ""
-    return value / 1024 if isinstance(value, int) and name.endswith("_mib") else value
 
 
 def headline(plan: Plan) -> str:

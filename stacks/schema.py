@@ -16,22 +16,11 @@ from contracts.labels import PRODUCT
 from contracts.outputs import SmokeThresholds
 from planning.question.vllm_args import OPTIONS, VllmOption, VllmOptions
 from planning.question.workload import Workload
+from planning.settings import bucket, cloud_run, gateway, image, observability, tpu
+from planning.settings.fields import defaults_as_text, setting_key
 from stacks.secrets import KINDS, set_command
-from stacks.settings import (
-    NAMESPACES,
-    NOT_IN_FILE,
-    GatewayStack,
-    Settings,
-    SmokeSettings,
-    bucket,
-    cloud_run,
-    gateway,
-    image,
-    stack,
-    tpu,
-    vllm,
-    watching,
-)
+from stacks.settings import NAMESPACES, NOT_IN_FILE, GatewayStack, Settings, SmokeSettings, stack, vllm
+from stacks.settings import gateway as gateway_stack
 
 Schema: TypeAlias = dict[str, Any]
 
@@ -67,6 +56,7 @@ def settings_schema() -> Schema:
     for (block, key), text in _meanings():
         if key not in NOT_IN_FILE:
             blocks_by_name[block]["properties"][key]["description"] = text
+    _spell_defaults(schema)
     schema["$defs"].pop(vllm.VllmBlocks.__name__)  # its keys are the options' keys
     return schema
 
@@ -79,6 +69,19 @@ def _add_blocks(schema: Schema) -> None:
     options |= blocks["properties"]
     for key in vllm.IN_BLOCKS:
         options.pop(key)
+
+
+def _spell_defaults(schema: Schema) -> None:
+    """Write the defaults of blocks as a file has them: a number with its unit, and nothing for an empty list."""
+    for module in (bucket, cloud_run, gateway, image, observability, tpu):
+        for name, kind in vars(module).items():
+            keys: Schema = schema["$defs"].get(name, {}).get("properties", {})
+            for value in keys.values() if isinstance(kind, type) else ():
+                if value.get("default") == []:
+                    value.pop("default")
+            if keys:
+                for key, text in defaults_as_text(kind).items():
+                    keys[key]["default"] = text
 
 
 def _add_gateway(schema: Schema) -> None:
@@ -102,7 +105,7 @@ def _meanings() -> Iterator[tuple[tuple[str, str], str]]:
     for name, field in SmokeSettings.model_fields.items():
         yield (SmokeSettings.__name__, field.alias or name), thresholds[camel_case(name)]
     # pydantic can read these texts too, but at each import, which takes 25 ms.
-    for module in (bucket, cloud_run, gateway, image, stack, tpu, vllm, watching):
+    for module in (bucket, cloud_run, gateway, gateway_stack, image, observability, stack, tpu, vllm):
         for block in ast.parse(inspect.getsource(module)).body:
             if isinstance(block, ast.ClassDef) and block.name == GatewayStack.__name__:
                 yield (Settings.__name__, "gateway"), dict(_texts_below_fields(block, module))["gateway"]
@@ -117,10 +120,15 @@ def _texts_below_fields(block: ast.ClassDef, module: ModuleType) -> Iterator[tup
     for field, text in pairwise(block.body):
         match field, text:
             case ast.AnnAssign(target=ast.Name(id=name)), ast.Expr(value=ast.Constant(value=str(meaning))):
-                model: type[BaseModel] = getattr(module, block.name)
-                yield model.model_fields[name].alias or name, meaning
+                kind: type = getattr(module, block.name)
+                yield _key_of(kind, name), meaning
             case _:
                 pass
+
+
+def _key_of(kind: type, name: str) -> str:
+    """Return the key of a field. Only the file's own models have one that does not follow from the name."""
+    return kind.model_fields[name].alias or name if issubclass(kind, BaseModel) else setting_key(name)
 
 
 def file_schema() -> Schema:

@@ -22,7 +22,7 @@ from contracts.serving_document import BucketWeights, ServingDocument
 from contracts.staged_weights import folder_uri
 from contracts.tunnel_role import ADMIN, tunnel_role
 from planning.question.server_flags import flag_table
-from planning.question.types import CapacityApiName, SshAccess
+from planning.settings.tpu import CapacityApiName, SshAccess, TpuSettings
 from stacks.base import COMMAND, Context, Foundation, lay_foundation
 from stacks.hooks.changed_server import show_changes
 from stacks.hooks.next_steps import next_steps
@@ -30,7 +30,7 @@ from stacks.hooks.run_keeper import keep_runs
 from stacks.outputs import known_after_up, stack_outputs
 from stacks.project.other_stacks import network_of_gateway
 from stacks.server_command import PORT
-from stacks.settings import Settings, TpuSettings
+from stacks.settings import Settings
 from stacks.watching import METRICS_ROLE, machine_collector, watch
 
 PROJECT_ROLES = ("roles/logging.logWriter", METRICS_ROLE)

@@ -2,25 +2,21 @@
 
 import re
 from collections.abc import Iterator, Mapping
-from typing import cast
+from typing import Final, cast
 
-from contracts.fields import camel_case
 from planning.data.images import DEFAULT_IMAGES, built_name
 from planning.machine.hardware import CLOUD_RUN_GPUS, find_accelerator
-from planning.question.fields import changed, is_duration, value_at
+from planning.question.fields import changed, question_fields, value_at
 from planning.question.types import Deployment, Platform
-from planning.question.vllm_args import KEY_OF
-from planning.rules.alternatives import DEFAULT_IMAGE
+from planning.settings.fields import setting_key
+from planning.settings.text import format_memory
 from planning.solve.wording import NO_STACK
-from planning.units import format_duration
-from stacks.settings.keys import judged_fields
-from stacks.settings.text import format_memory
 from stacks.settings.vllm import BLOCK_OF, KEYS_IN_BLOCKS, block_changes
 
-_TARGETS = {"tpu-vm": "tpu", "cloud-run": "cloud-run"}
-_BLOCKS = {"tpu": "tpu", "cloud-run": "cloudRun"}
-_REQUIRED = {
-    "tpu": ("accelerator", "tpu.zones", "tpu.provisioning_model", "tpu.max_run_duration_s"),
+_TARGETS: Final = {"tpu-vm": "tpu", "cloud-run": "cloud-run"}
+_BLOCKS: Final = {"tpu": "tpu", "cloud-run": "cloudRun"}
+_REQUIRED: Final = {
+    "tpu": ("accelerator", "tpu.zones", "tpu.provisioning", "tpu.max_run_duration_s"),
     "cloud-run": (
         "cloud_run.region",
         "accelerator",
@@ -31,24 +27,28 @@ _REQUIRED = {
     ),
 }
 """Fields that are required in the block of a target."""
+_KEYS: Final[Mapping[str, Mapping[str, str]]] = {
+    "accelerator": {"tpu": "tpu.acceleratorType", "cloud-run": "cloudRun.gpu"},
+    "vcpu": {"cloud-run": "cloudRun.cpu"},
+    "host_memory_gib": {"cloud-run": "cloudRun.memory"},
+    "weights_mode": {"tpu": "weights", "cloud-run": "weights"},
+    "platform": {"tpu": "target", "cloud-run": "target"},
+}
+"""Key of each of the question's own fields, by target: a question without a stack has them for every platform."""
 
-_BUCKET_MODES = frozenset({"disk", "fuse", "fuse-buffered", "fuse-cached", "streamer", "memory"})
+_BUCKET_MODES: Final = frozenset({"disk", "fuse", "fuse-buffered", "fuse-cached", "streamer", "memory"})
 """Modes that settings express as `weights: bucket`."""
-_NEEDS_QUOTES = re.compile(r"""[\[\]{},"'`]|: | #""")
+_NEEDS_QUOTES: Final = re.compile(r"""[\[\]{},"'`]|: | #""")
 """Text that YAML does not read as one plain word in a list."""
-_BLOCK_OF = {"tpu.private_google_access": "tpu.existingNetwork"}
-"""Fields that are removed together with their block."""
 
 
 def settings_key(path: str, target: str) -> str:
     """Return the settings key of a field: `vllm.maxModelLen` for `vllm.max_model_len`."""
-    block, _, name = path.partition(".")
-    if block == "vllm" and name in KEY_OF:
-        return f"vllm.{KEY_OF[name]}"
-    keys = [field.key for field in judged_fields().get(path, ())]
-    if keys:
-        return next((key for key in keys if key.partition(".")[0] == _BLOCKS[target]), keys[0])
-    return ".".join(camel_case(part.removesuffix("_s") if is_duration(part) else part) for part in path.split("."))
+    own = _KEYS.get(path)
+    if own is not None:
+        return own.get(target, path)
+    field = question_fields().get(path)
+    return ".".join(map(setting_key, path.split("."))) if field is None else field.key
 
 
 def spelled(path: str, value: object) -> object:
@@ -59,12 +59,13 @@ def spelled(path: str, value: object) -> object:
         found = find_accelerator(str(value))
         name = found.name if found else str(value)
         return CLOUD_RUN_GPUS.get(name, name)
-    if path in ("host_memory_gib", "cloud_run.memory_quota_gib"):
+    if path == "host_memory_gib":
         return format_memory(round(cast("float", value) * 1024))
     if path == "vcpu":
         return round(cast("float", value))
-    if is_duration(path):
-        return format_duration(cast("int", value))
+    field = question_fields().get(path)
+    if field is not None and field.quantity is not None:
+        return field.quantity.spell(cast("int", value))
     return list(cast("tuple[str, ...]", value)) if isinstance(value, tuple) else value
 
 
@@ -79,24 +80,21 @@ def file_changes(deployment: Deployment, changes: Mapping[str, object]) -> Mappi
     if "model" in changes and deployment.model_revision:
         paths = list(dict.fromkeys((*paths, "model_revision")))
     found: dict[str, object] = {}
-    image = built_name(after.image_version) or DEFAULT_IMAGES[target]
+    image = (built_name(after.image.version) if after.image else None) or DEFAULT_IMAGES[target]
     if target != before_target:
         found |= {"target": target, "image": image, _BLOCKS[before_target]: None}
         paths = [path for path in paths if not _is_of_block(path, _BLOCKS[before_target], before_target)]
         paths = list(dict.fromkeys((*paths, *_REQUIRED[target])))
-    elif "image_version" in changes:
+    elif "image" in changes:
         found["image"] = image
-    if "image" in found:
-        paths = [path for path in paths if path not in DEFAULT_IMAGE]
+    paths = [path for path in paths if path != "image"]
     for path in paths:
         if path == "weights_mode":
             found |= _weights(deployment, after)
         elif (in_block := block_changes(path, value_at(after, path), deployment.vllm_in_blocks)) is not None:
             found |= in_block
         elif not _is_foreign(path, target):
-            value = spelled(path, value_at(after, path))
-            key = _BLOCK_OF.get(path) if value is None else None
-            found[key or settings_key(path, target)] = value
+            found[settings_key(path, target)] = spelled(path, value_at(after, path))
     return found
 
 

@@ -8,7 +8,8 @@ from authors.real.home import ROOT
 from planning.question.recommendation import FUSE_MODES
 from stacks.cloud_run import mount_options
 from stacks.loading import from_file
-from stacks.settings import CloudRunSettings, Settings
+from stacks.settings import Settings
+from planning.settings.cloud_run import CloudRunSettings
 
 _CACHE_SIZE: Final = "2Gi"
 

@@ -70,7 +70,7 @@ def parts_at(resolved: Resolved, place: str, provisioning: str | None = None) ->
             book,
             generation=accelerator.name.partition("-")[0],
             chips=accelerator.devices,
-            provisioning=provisioning or resolved.deployment.tpu.provisioning_model,
+            provisioning=provisioning or resolved.deployment.tpu.provisioning,
             place=place,
         )
     price = book.gce_hour(accelerator.name)
@@ -110,7 +110,7 @@ def _maximum(resolved: Resolved, hourly: float) -> tuple[float, str]:
     if resolved.platform == "tpu-vm":
         tpu = resolved.deployment.tpu
         run_s = tpu.max_run_duration_s
-        if run_s is None and tpu.provisioning_model == "flex-start":
+        if run_s is None and tpu.provisioning == "flex-start":
             run_s = FLEX_START_MAX_RUN_S
         machines = renewals(resolved)
         if machines is not None:

@@ -1,7 +1,8 @@
 """Comparison of all weights modes on Cloud Run: start, host memory and cost."""
 
 import dataclasses
-from typing import Any, Final, cast
+from math import ceil
+from typing import Any, Final, cast, get_args
 
 from msgspec import Struct
 from msgspec.structs import asdict, replace
@@ -17,10 +18,11 @@ from planning.memory.resolve import resolve
 from planning.memory.weights import weights_of
 from planning.question.resolved import Resolved
 from planning.question.types import WeightsMode
+from planning.settings.cloud_run import MountMode, MountSettings
 from planning.speed.startup import LOAD_RATES, startup_plan
 from planning.units import HOUR_S, align_to, to_gib
 
-MODES: Final[tuple[WeightsMode, ...]] = ("fuse", "fuse-buffered", "fuse-cached", "streamer", "memory")
+MODES: Final[tuple[MountMode, ...]] = get_args(MountMode)
 """Modes for the stack's bucket that a Cloud Run service can use."""
 
 
@@ -73,18 +75,20 @@ def loading_modes(subject: Subject) -> tuple[LoadingMode, ...]:
     )
 
 
-def _mode(resolved: Resolved, mode: WeightsMode, *, direct_vpc: bool, present: float) -> LoadingMode:
+def _mode(resolved: Resolved, mode: MountMode, *, direct_vpc: bool, present: float) -> LoadingMode:
     deployment = resolved.deployment
     # A load format of one mode conflicts with the next; a file cache without a size holds the whole checkpoint.
-    cache_gib = deployment.cloud_run.file_cache_gib or to_gib(weights_of(resolved).checkpoint)
+    cache_mib = deployment.cloud_run.mount.cache_size_mib or to_gib(weights_of(resolved).checkpoint) * 1024
+    mount = MountSettings(mode=mode, cache_size_mib=ceil(cache_mib) if mode == "fuse-cached" else None)
+    run = dataclasses.replace(deployment.cloud_run, direct_vpc=direct_vpc, mount=mount)
     changed = replace(
         deployment,
         weights_mode=mode,
         vllm=dataclasses.replace(deployment.vllm, load_format=None),
-        cloud_run=replace(deployment.cloud_run, direct_vpc=direct_vpc, file_cache_gib=cache_gib),
+        cloud_run=run,
     )
     after = resolve(changed)
-    cached = resolve(replace(changed, cloud_run=replace(changed.cloud_run, graph_cache="bucket")))
+    cached = resolve(replace(changed, cloud_run=dataclasses.replace(run, compile_cache="bucket")))
     startup, host_gib = startup_plan(after), memory_plan(after).load_peak_host_gib
     host = _host_for(after, with_margin_gib(host_gib))
     hourly = None

@@ -10,7 +10,7 @@ from msgspec import Struct
 
 from planning.data.prices import LIST_PRICES
 from planning.machine.hardware import FLEX_START_REFUSED_ZONES, FLEX_START_V6E_ZONES, Accelerator
-from planning.question.types import ProvisioningModel
+from planning.settings.tpu import ProvisioningModel
 
 Answer = Literal["yes", "no", "unknown"]
 PROVISIONING_MODELS: Final[tuple[ProvisioningModel, ...]] = get_args(ProvisioningModel)

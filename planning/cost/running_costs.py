@@ -20,8 +20,9 @@ from planning.memory.speculation import drafter_bytes
 from planning.question.hub_files import hub_files
 from planning.question.recommendation import FUSE_MODES
 from planning.question.resolved import Resolved
-from planning.question.types import WATCHED_PLATFORMS, BillBasis, BillPart, RunningCosts, StartupPlan, Window
+from planning.question.types import BillBasis, BillPart, RunningCosts, StartupPlan, Window
 from planning.question.workload import DEFAULT_WORKLOAD
+from planning.settings.observability import WATCHED_PLATFORMS
 from planning.units import DAY_S, GIB, HOUR_S, MONTH_H, to_gib
 
 IMAGE_GIB: Final = 8.4
@@ -70,7 +71,7 @@ def running_costs(subject: Subject) -> RunningCosts:
         always_on_usd_per_month=always_usd_per_hour * MONTH_H,
         always_on=always_on,
         watching_usd_per_month=watching_usd_per_month(subject),
-        collects_metrics=resolved.deployment.watch.collects_on(resolved.platform),
+        collects_metrics=resolved.deployment.collects_on(resolved.platform),
         metrics_usd_per_month=_metrics_usd_per_month(subject),
         commitments=tuple(_commitments(subject)) if resolved.platform == "tpu-vm" else (),
         windows=windows,
@@ -191,7 +192,7 @@ def _stored(subject: Subject) -> Iterator[BillPart]:
     resolved, regions = subject.resolved, regions_of(subject.resolved)
     gib = subject.memory.checkpoint_gib + (to_gib(parts_bytes(resolved)) if resolved.deployment.staged_parts else 0)
     book = resolved.prices
-    home = resolved.deployment.bucket_region or (regions[0] if regions else None)
+    home = resolved.deployment.bucket.region or (regions[0] if regions else None)
     if resolved.weights_mode in _BUCKET_MODES:
         price = book.price("bucket_usd_per_gib_month", home)
         yield _part(f"bucket{f' in {home}' if home else ''}", gib, "GiB-month", "month", price)
@@ -217,7 +218,7 @@ def watched(subject: Subject, *, collects: bool | None = None) -> Iterator[BillP
     if resolved.platform not in WATCHED_PLATFORMS:
         return
     collects = resolved.collects if collects is None else collects
-    if resolved.deployment.watch.alerts_enabled:
+    if resolved.deployment.alerts.enabled:
         from contracts.alerts import alerts_of  # noqa: PLC0415 - 3 ms, and only stacks have alerts
 
         target = "cloud-run" if resolved.platform == "cloud-run" else "tpu"
@@ -238,13 +239,14 @@ def watching_usd_per_month(subject: Subject, *, collects: bool | None = None) ->
 
 def daily_limit_usd(subject: Subject) -> float | None:
     """Return the cost per day above which the alert Daily cost fires, or None without that alert."""
-    resolved, watch = subject.resolved, subject.resolved.deployment.watch
-    if not watch.alerts_enabled or resolved.platform not in WATCHED_PLATFORMS:
+    resolved = subject.resolved
+    alerts = resolved.deployment.alerts
+    if not alerts.enabled or resolved.platform not in WATCHED_PLATFORMS:
         return None
     if resolved.platform != "cloud-run":
-        return watch.daily_cost_usd if watch.collects_on(resolved.platform) else None
+        return alerts.daily_cost if resolved.collects else None
     always = resolved.deployment.cloud_run.min_instances * _DAY_H
-    return watch.daily_cost_usd or subject.cost.usd_per_hour * (always or _USED_H)
+    return alerts.daily_cost or subject.cost.usd_per_hour * (always or _USED_H)
 
 
 def _metrics_usd_per_month(subject: Subject) -> float | None:

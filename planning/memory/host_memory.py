@@ -41,7 +41,7 @@ def load_peak_gib(resolved: Resolved, offloaded_bytes: float) -> float:
         return constant("SERVER_HOST_GIB") + to_gib(streamer_buffer_bytes(resolved)) + offloaded_gib + graphs_gib
     if resolved.weights_mode == "memory":
         return checkpoint_gib + constant("SERVER_HOST_GIB") + offloaded_gib + graphs_gib
-    cache_gib = resolved.deployment.cloud_run.file_cache_gib or 0.0
+    cache_gib = (resolved.deployment.cloud_run.mount.cache_size_mib or 0) / 1024
     cached_gib = min(cache_gib, checkpoint_gib) if resolved.weights_mode == "fuse-cached" else 0.0
     buffers_gib = constant("FUSE_BUFFERS_GIB") if resolved.weights_mode == "fuse-buffered" else 0.0
     return through_gib + cached_gib + buffers_gib + graphs_gib
@@ -56,7 +56,7 @@ def keeps_graphs(resolved: Resolved) -> bool:
     """Return whether the service compiles graphs and stores them in its bucket."""
     return (
         resolved.platform == "cloud-run"
-        and resolved.deployment.cloud_run.graph_cache == "bucket"
+        and resolved.deployment.cloud_run.compile_cache == "bucket"
         and not resolved.eager
     )
 

@@ -12,8 +12,8 @@ from planning.data.quantization import QUANTIZED_BY_VLLM, SCHEMES, Scheme
 from planning.errors import PlanningError
 from planning.machine.hardware import (
     ACCELERATORS,
-    MIN_BOOT_DISK_GB,
     Accelerator,
+    Host,
     find_accelerator,
     host_of,
     why_not_planned,
@@ -50,7 +50,7 @@ def resolve(deployment: Deployment) -> Resolved:
 
 def filled_in(deployment: Deployment) -> Resolved:
     """Return `resolve` of a deployment whose values are within their ranges, such as the planner's own candidates."""
-    accelerator = deployment.device or _accelerator(deployment.accelerator, deployment.platform)
+    accelerator = deployment.device or _accelerator(deployment.accelerator_name, deployment.platform)
     platform = _platform(deployment.platform, accelerator)
     model_id, spec, scheme, quantize_on_load = _model(deployment)
     mode: WeightsMode = deployment.weights_mode or ("fuse" if platform == "cloud-run" else "hub")
@@ -65,11 +65,12 @@ def filled_in(deployment: Deployment) -> Resolved:
     )
     options = deployment.vllm.merged_over(base)
     host = host_of(accelerator, platform)
+    vcpu, memory_gib = _machine_size(deployment, platform, host)
     runtime: Runtime = "cuda" if not accelerator.is_tpu else "tpu-torch" if spec.tpu_torch_path else "tpu-jax"
     max_model_len = options.max_model_len or spec.max_positions
     max_num_seqs = options.max_num_seqs or MAX_NUM_SEQS
     kv_dtype = options.kv_cache_dtype or "auto"
-    _check_together(deployment, options, accelerator)
+    _check_together(options, accelerator)
     found = Resolved(
         deployment=deployment,
         model_id=model_id,
@@ -93,8 +94,8 @@ def filled_in(deployment: Deployment) -> Resolved:
         eager=bool(options.enforce_eager),
         speculative_tokens=_speculative_tokens(options),
         offload_gib=options.cpu_offload_gib or 0.0,
-        host_memory_gib=host.memory_gib if deployment.host_memory_gib is None else deployment.host_memory_gib,
-        vcpu=deployment.vcpu if deployment.vcpu is not None else host.vcpu,
+        host_memory_gib=memory_gib,
+        vcpu=vcpu,
         weights_mode=mode,
         prices=deployment.prices or LIST_PRICES,
         drafter=drafter_of(options, deployment.draft_spec),
@@ -102,7 +103,20 @@ def filled_in(deployment: Deployment) -> Resolved:
     return _far_from_the_edge(_with_room_for_programs(found) if accelerator.is_tpu else found)
 
 
-def _check_together(deployment: Deployment, options: VllmOptions, accelerator: Accelerator) -> None:
+def _machine_size(deployment: Deployment, platform: Platform, host: Host) -> tuple[float, float]:
+    """Return the vCPU and the GiB of memory: as asked, otherwise the service's, otherwise the host's default."""
+    run = deployment.cloud_run
+    has_block = platform == "cloud-run" and run.memory_mib > 0
+    vcpu = deployment.vcpu
+    if vcpu is None:
+        vcpu = run.cpu if has_block else host.vcpu
+    memory_gib = deployment.host_memory_gib
+    if memory_gib is None:
+        memory_gib = run.memory_mib / 1024 if has_block else host.memory_gib
+    return vcpu, memory_gib
+
+
+def _check_together(options: VllmOptions, accelerator: Accelerator) -> None:
     """Raise PlanningError for values that exclude each other, or that the accelerator does not have."""
     offload, kv_dtype = options.cpu_offload_gib, options.kv_cache_dtype or "auto"
     if offload and accelerator.is_tpu:
@@ -121,14 +135,6 @@ def _check_together(deployment: Deployment, options: VllmOptions, accelerator: A
             raise PlanningError(
                 f"`vllm.{name}` is {limit}, but the server has no LoRA. Set `vllm.lora_adapters` ({{}} without adapters at the start)."
             )
-    disk_gb = deployment.tpu.boot_disk_size_gb
-    if disk_gb is not None and disk_gb < MIN_BOOT_DISK_GB:
-        raise PlanningError(f"`tpu.boot_disk_size_gb` is {disk_gb}; it must be {MIN_BOOT_DISK_GB} or more.")
-    before_s, run_s = deployment.tpu.renew_before_s, deployment.tpu.max_run_duration_s
-    if before_s is not None and (run_s is None or not 0 < before_s < run_s):
-        raise PlanningError(
-            f"`tpu.renew_before_s` is {before_s}; it must be above 0 and less than `tpu.max_run_duration_s`, which must be set."
-        )
 
 
 def _far_from_the_edge(resolved: Resolved) -> Resolved:

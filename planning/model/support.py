@@ -71,8 +71,8 @@ def support_of(
 ) -> Support:
     """Return the row for a precision of a model's weights, or of its KV cache (FP8_KV), on a device.
 
-    `image_version`: vLLM version; None for this project's image, empty or invalid if unknown.
-    `image_supports`: precisions that the image's owner declares.
+    `image.version`: vLLM version; None for this project's image, empty or invalid if unknown.
+    `image.supports`: precisions that the image's owner declares.
     """
     family = scheme.partition("-")[0]  # nvfp4-mlp is nvfp4 in fewer layers
     if family in image_supports:

@@ -47,8 +47,8 @@ def has_audio_encoder(resolved: Resolved) -> bool:
 def decodes_audio(resolved: Resolved) -> bool | None:
     """Return whether the image has the packages that decode audio; None if unknown."""
     deployment = resolved.deployment
-    if deployment.image_audio is not None or deployment.image_version is not None:
-        return deployment.image_audio
+    if deployment.image is not None and not (deployment.image.is_default and deployment.image.audio is None):
+        return deployment.image.audio
     return IMAGES[DEFAULT_IMAGES["tpu" if resolved.is_tpu else "cloud-run"]].decodes_audio
 
 

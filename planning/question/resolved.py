@@ -60,7 +60,7 @@ class Resolved(Struct, frozen=True, kw_only=True):
     @property
     def collects(self) -> bool:
         """True if a collector of metrics runs next to the server."""
-        return self.deployment.watch.collects_on(self.platform)
+        return self.deployment.collects_on(self.platform)
 
     @property
     def collects_on_cloud_run(self) -> bool:

@@ -17,6 +17,11 @@ from planning.machine.hardware import Accelerator
 from planning.model.spec import ModelSpec
 from planning.question.vllm_args import VllmOptions
 from planning.question.workload import Workload
+from planning.settings.bucket import BucketSettings
+from planning.settings.cloud_run import CloudRunSettings, ProbeSettings
+from planning.settings.image import ImageSettings
+from planning.settings.observability import AlertSettings, MetricsSettings, collects
+from planning.settings.tpu import TpuSettings
 
 if TYPE_CHECKING:
     from contracts.outputs import PlanSummary
@@ -26,12 +31,6 @@ _ROUNDING_GIB: Final = 1e-9
 
 Platform = Literal["tpu-vm", "cloud-run", "gce", "own"]
 """`own`: a machine that Google does not offer, described by its specifications (`planning.machine.devices`)."""
-CompileCache = Literal["machine", "bucket", "off"]
-GraphCacheMode = Literal["off", "bucket"]
-"""Setting for storing a Cloud Run service's torch.compile graphs in its bucket for the next start."""
-ProvisioningModel = Literal["flex-start", "spot", "standard", "reservation"]
-CapacityApiName = Literal["cloud-tpu", "compute-engine"]
-SshAccess = Literal["os-login", "metadata-key"]
 WeightsMode = Literal["hub", "disk", "memory", "fuse", "fuse-buffered", "fuse-cached", "streamer", "image"]
 """Source of the server's weights at startup.
 
@@ -41,115 +40,27 @@ or through a file cache with parallel downloads; `streamer`: vLLM's runai_stream
 """
 
 
-class StartupProbe(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A Cloud Run startup probe; the container must answer within `budget_s`."""
-
-    initial_delay_s: int = 0
-    period_s: int = 10
-    failure_threshold: int = 3
-    timeout_s: int = 1
-
-    @property
-    def budget_s(self) -> int:
-        """Seconds from the container's start until the last failed probe terminates it."""
-        return self.initial_delay_s + self.period_s * self.failure_threshold
-
-
-class CloudRunOptions(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Configuration of the Cloud Run service; None for values that were not set."""
-
-    region: str | None = None
-    concurrency: int | None = None
-    min_instances: int = 0
-    max_instances: int = 1
-    request_timeout_s: int | None = None
-    """Time after which Cloud Run terminates a request, including its wait for an instance; None if it does not matter."""
-    startup_probe: StartupProbe | None = None
-    gpu_quota: int | None = None
-    """GPUs in the region's quota, if it could be read."""
-    cpu_quota: int | None = None
-    memory_quota_gib: float | None = None
-    zonal_redundancy: bool = False
-    direct_vpc: bool = False
-    """True if all egress goes through a subnet. Otherwise the network allows about 75 MB/s."""
-    mount_uid: int | None = None
-    """Owner of the files of a FUSE mount; None derives it from the image, which is always right."""
-    mount_gid: int | None = None
-    image_uid: int | None = None
-    """User of the server's image; None for the default image (root)."""
-    image_gid: int | None = None
-    cuda13_image: bool = False
-    cuda_compatibility: bool | None = None
-    """True if vLLM loads the image's CUDA compatibility libraries; None does so on an L4 with a CUDA 13 image."""
-    rolls_out: bool = False
-    """True if a rollout tests a new revision while the old one serves, which needs additional GPUs."""
-    graph_cache: GraphCacheMode = "off"
-    file_cache_gib: float | None = None
-
-
-class TpuOptions(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Configuration of the TPU queued resource."""
-
-    provisioning_model: ProvisioningModel = "flex-start"
-    api: CapacityApiName = "cloud-tpu"
-    """API that provides the capacity: Cloud TPU, or Compute Engine, whose instances start without docker."""
-    max_run_duration_s: int | None = 14_400
-    """Run limit after which Google deletes the nodes; None sets none, which flex-start does not allow."""
-    zones: tuple[str, ...] = ()
-    compile_cache: CompileCache = "machine"
-    """Storage of compiled XLA programs: the machine's disk, in addition the bucket for the next machine, or none."""
-    private_google_access: bool | None = None
-    """True if an existing subnet has Private Google Access; None if the stack creates the network."""
-    boot_disk_size_gb: int | None = None
-    """Size of the boot disk; None for Google's 100 GB."""
-    ssh: SshAccess = "os-login"
-    """Access to the machine: accounts that IAM allows, or anyone with an SSH key in the metadata of the machine or the project."""
-    tunnel_members: tuple[str, ...] = ()
-    tunnel_role: str | None = None
-    """Custom role for these members instead of roles/tpu.admin."""
-    renew_before_s: int | None = None
-    """Time before run expiry at which a second machine is requested to take over; None never renews. Shorter than the run."""
-
-
-WATCHED_PLATFORMS: Final = frozenset({"tpu-vm", "cloud-run"})
-"""Platforms of stacks, which can have alerts and a collector."""
-COLLECTS_BY_DEFAULT: Final = frozenset({"tpu-vm"})
-"""Platforms on which a stack with alerts has a collector by default (docs/decisions/0040-watched-by-default.md). A Cloud Run revision whose
-collector's image cannot be pulled never starts; the server of a TPU machine does."""
-
-
-class WatchOptions(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Alerts, and the collector of metrics next to the server. Stacks have alerts by default; a question without a stack has none."""
-
-    alerts_enabled: bool = False
-    email: str | None = None
-    webhook: str | None = None
-    metrics_enabled: bool | None = None
-    """True with a collector, which takes a share of the instance on Cloud Run. None has one with alerts on COLLECTS_BY_DEFAULT."""
-    daily_cost_usd: float | None = None
-    """Cost per day above which an alert fires. None uses the default of the platform."""
-
-    @property
-    def has_recipient(self) -> bool:
-        """True if the alerts have a receiver."""
-        return self.email is not None or self.webhook is not None
-
-    def collects_on(self, platform: str) -> bool:
-        """Return whether a collector runs next to the server on a platform."""
-        if self.metrics_enabled is None:
-            return self.alerts_enabled and platform in COLLECTS_BY_DEFAULT
-        return self.metrics_enabled and platform in WATCHED_PLATFORMS
+NO_TPU: Final = TpuSettings(accelerator_type="", zones=(), max_run_duration_s=14_400)
+"""The block of a question that names no TPU: empty where a stack has to set a value."""
+NO_SERVICE: Final = CloudRunSettings(
+    region="", gpu="", cpu=0, memory_mib=0, concurrency=0, max_instances=1, request_timeout_s=0
+)
+"""The block of a question that names no service: empty or 0 where a stack has to set a value, or where it does not matter."""
 
 
 class Deployment(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The complete input of the planner. Only `model` and `accelerator` are required.
+    """The complete input of the planner. Only `model` and an accelerator are required.
+
+    The blocks are those of a stack's settings, as they are. What is no setting is added: the model's figures, prices, the date, and a
+    platform that no stack has. None or empty is "recommend" where a stack's block has to set a value.
 
     Names (model, accelerator, platform, quantization) are case-insensitive and accept common spellings; `plan` resolves
     them and raises `planning.PlanningError` with one sentence if a name is unknown or two settings conflict.
     """
 
     model: str
-    accelerator: str
+    accelerator: str = ""
+    """Accelerator of a question without a block, or another one than the block's; empty for the block's (`accelerator_name`)."""
     model_revision: str | None = None
     """Commit of the served or staged model's hub repository; empty uses the main branch, None if it does not matter."""
     platform: str | None = None
@@ -161,12 +72,17 @@ class Deployment(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     weights_mode: WeightsMode | None = None
     """None uses the platform's default: hub on a TPU VM or GCE; fuse on Cloud Run, or fuse-buffered if fuse starts too late."""
     host_memory_gib: float | None = None
-    """Memory of the container or machine; None uses the platform's default for the accelerator."""
+    """Memory of the container or machine; None for the block's, without one the platform's default for the accelerator."""
     vcpu: float | None = None
-    tpu: TpuOptions = TpuOptions()
-    cloud_run: CloudRunOptions = CloudRunOptions()
-    watch: WatchOptions = WatchOptions()
-    public: bool = False
+    """vCPU of the container or machine; None as for the memory."""
+    image: ImageSettings | None = None
+    """The server's image; None for the accelerator's default image."""
+    tpu: TpuSettings = NO_TPU
+    cloud_run: CloudRunSettings = NO_SERVICE
+    bucket: BucketSettings = BucketSettings()
+    alerts: AlertSettings = AlertSettings(enabled=False)
+    """Stacks have alerts by default; a question without a stack has none."""
+    metrics: MetricsSettings = MetricsSettings()
     has_api_key: bool = False
     """True if the server requires an API key and therefore has the path guard."""
     endpoint_url: str | None = None
@@ -178,14 +94,6 @@ class Deployment(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Maximum cost in US dollars before a guard tears the deployment down."""
     accept_findings: tuple[str, ...] = ()
     """Ids of findings that the user accepted; they are shown but block nothing."""
-    image_version: str | None = None
-    """vLLM version in the image; None for the default image's version, empty if unknown."""
-    image_digest: str | None = None
-    """Digest of the image, "sha256:..."; None if unknown. Images of one release can differ in the libraries that they have."""
-    image_supports: tuple[str, ...] = ()
-    """Precisions that a custom image loads, regardless of `planning.model.support`."""
-    image_audio: bool | None = None
-    """True if the image has vLLM's audio packages, False if it lacks them, None if it is unknown."""
     staged_parts: tuple[str, ...] = ()
     """Drafters and adapters that the server reads from copies in the bucket, by Hugging Face id or gs:// folder."""
     vllm_in_blocks: tuple[str, ...] = ()
@@ -200,9 +108,27 @@ class Deployment(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Prices that replace the list prices."""
     today: str | None = None
     """Today's date, YYYY-MM-DD. The planner has no clock; without a date no price is reported as old."""
-    existing_bucket: str | None = None
-    bucket_region: str | None = None
-    """Region of an existing bucket; None for the stack's own, which is in the region of the first zone."""
+
+    @property
+    def accelerator_name(self) -> str:
+        """Name of the accelerator as it was given, or of the block's; empty if neither names one."""
+        return self.accelerator or self.tpu.accelerator_type or self.cloud_run.gpu
+
+    @property
+    def image_version(self) -> str | None:
+        """VLLM version in the image; None for the default image's version, empty if unknown."""
+        if self.image is None or self.image.is_default:
+            return None
+        return self.image.version or ""
+
+    @property
+    def image_supports(self) -> tuple[str, ...]:
+        """Precisions that a custom image loads, regardless of `planning.model.support`."""
+        return () if self.image is None else self.image.supports
+
+    def collects_on(self, platform: str) -> bool:
+        """Return whether a collector of metrics runs next to the server on a platform."""
+        return collects(self.alerts, self.metrics, platform)
 
 
 class Remedy(Struct, frozen=True, kw_only=True):
@@ -323,7 +249,7 @@ class StartupPlan(Struct, frozen=True, kw_only=True):
     """Startup-probe budget to configure: the predicted start with a margin."""
     probe_limit_s: int | None
     """Maximum budget of the platform; None if it has no limit."""
-    probe: StartupProbe | None
+    probe: ProbeSettings | None
     """Startup probe in effect, from the settings or the planner; None if the platform has none."""
     ready_s: float
     """Seconds until the platform routes traffic: at the first probe after the start, or with the first healthy response."""

@@ -8,7 +8,7 @@ of vLLM on TPU (tpu-inference).
 """
 
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields, replace
 from types import UnionType
 from typing import Annotated, Any, Final, Literal, NamedTuple, TypeAlias, Union, cast, get_args, get_origin
@@ -16,7 +16,8 @@ from typing import Annotated, Any, Final, Literal, NamedTuple, TypeAlias, Union,
 from contracts.fields import Doc, camel_case, to_json
 from planning.data.exposure import EXPOSURE_ENVIRONMENT, exposure_arguments, media_domains
 from planning.errors import PlanningError
-from planning.numbers import LARGEST, is_number, read_json, whole_number
+from planning.numbers import is_number, read_json, whole_number
+from planning.settings.marks import Key, Limit
 
 DEFAULT_PORT: Final = 8000
 XLA_CACHE_PATH: Final = "/dev/shm/vllm_cache"  # noqa: S108 - inside the container
@@ -31,60 +32,6 @@ STREAMER: Final = "runai_streamer"
 """Value of `load_format` with which vLLM reads weights directly from a bucket."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Limit:
-    """Allowed numbers of an option. Follows the protocol of `annotated_types`, so pydantic checks the same limits."""
-
-    at_least: float | None = None
-    above: float | None = None
-    at_most: float | None = None
-    one_of: tuple[int, ...] = ()
-    """The only allowed numbers; empty for any within the limits."""
-    multiple_of: int = 1
-
-    def __str__(self) -> str:
-        """Return the limits in words: "1 or more", "above 0 and at most 1", "8 or 16", "a multiple of 16"."""
-        if self.multiple_of > 1:
-            return f"a multiple of {self.multiple_of}"
-        if self.one_of:
-            return f"{', '.join(map(str, self.one_of[:-1]))} or {self.one_of[-1]}"
-        words = (
-            None if self.at_least is None else f"{self.at_least:g} or more",
-            None if self.above is None else f"above {self.above:g}",
-            None if self.at_most is None else f"at most {self.at_most:g}",
-        )
-        return " and ".join(word for word in words if word)
-
-    def allows(self, value: float) -> bool:
-        """Return whether the value is a number within the limits; nan, inf and booleans are not."""
-        return (
-            is_number(value)
-            and (not self.one_of or value in self.one_of)
-            and (self.multiple_of == 1 or value % self.multiple_of == 0)
-            and (self.at_least is None or value >= self.at_least)
-            and (self.above is None or value > self.above)
-            and (self.at_most is None or value <= self.at_most)
-        )
-
-    @property
-    def __is_annotated_types_grouped_metadata__(self) -> Literal[True]:
-        return True
-
-    def __iter__(self) -> Iterator[object]:
-        """Yield the limits as `annotated_types` constraints."""
-        from annotated_types import Interval  # noqa: PLC0415 - 10 ms, and only pydantic needs it
-
-        yield from Interval(ge=self.at_least, gt=self.above, le=LARGEST if self.at_most is None else self.at_most)
-        if self.multiple_of > 1:
-            from annotated_types import MultipleOf  # noqa: PLC0415 - as above
-
-            yield MultipleOf(self.multiple_of)
-        if self.one_of:
-            from annotated_types import Predicate  # noqa: PLC0415 - as above
-
-            yield Predicate(self.one_of.__contains__)
-
-
 class Unit(NamedTuple):
     """The unit of a value whose name does not state it."""
 
@@ -96,12 +43,6 @@ class Flag(NamedTuple):
 
     name: str = ""
     has_no_form: bool = False
-
-
-class Key(NamedTuple):
-    """The key of an option inside a block of the settings, such as `lora.rank`. Its flag may also be in `extraArgs`, but not together with the key."""
-
-    name: str
 
 
 class InJson(NamedTuple):

@@ -3,7 +3,7 @@
 These are changes only. `planning.rules.findings` plans each as a whole and lists those that fit.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from itertools import chain
 
 from planning.cost.costs import most_usd_per_hour
@@ -26,6 +26,7 @@ from planning.question.recommendation import (
     recommended_options,
 )
 from planning.question.types import Deployment, Remedy
+from planning.settings.image import ImageSettings, named_image
 from planning.units import HOUR_S
 
 _SHORT_REQUEST = 8_192
@@ -45,7 +46,7 @@ _HARDWARE_OPTIONS = (
 """Options chosen for the current hardware. After a move, the recommended values apply."""
 
 Changes = dict[str, object]
-DEFAULT_IMAGE: Changes = {"image_version": None, "image_digest": None, "image_supports": (), "image_audio": None}
+DEFAULT_IMAGE: Changes = {"image": None}
 
 
 def alternatives_for(subject: Subject) -> Iterator[Remedy]:
@@ -104,7 +105,7 @@ def models_here(subject: Subject, model_ids: Iterable[str]) -> Iterator[Remedy]:
         is_text = image and not deployment.vllm.limit_mm_per_prompt and needs_text_alone(deployment.workload)
         text = {"vllm.limit_mm_per_prompt": TEXT_ONLY} if is_text else {}
         model = served_as(name) | image | text
-        shipped = dict(shipped_options(image.get("image_version"), resolved.accelerator.name, name)) if text else {}
+        shipped = dict(shipped_options(version_of(image), resolved.accelerator.name, name)) if text else {}
         for change in (model | usual | shipped, model, model | usual, model | usual | short):
             yield Remedy(
                 changes=change,
@@ -125,23 +126,20 @@ def _image_here(subject: Subject, model_id: str) -> Changes | None:
 
 def _with_image(changes: Changes) -> str:
     """Return the end of a title that names an image of this project, if the changes select one."""
-    name = built_name(changes.get("image_version"))
+    name = built_name(version_of(changes))
     return f" with image {image_words(name)}" if name else ""
 
 
 def house_image(scheme: str, spec: ModelSpec, accelerator: Accelerator) -> Changes | None:
     """Return the changes to an image that this project builds and that loads a precision there; None if it builds none."""
     image = built_images("tpu" if accelerator.is_tpu else "cuda").get(loading_image(scheme, spec, accelerator) or "")
-    return (
-        None
-        if image is None
-        else {
-            "image_version": image.version,
-            "image_digest": image.digest,
-            "image_supports": image.supports,
-            "image_audio": image.decodes_audio,
-        }
-    )
+    return None if image is None else {"image": named_image(image)}
+
+
+def version_of(changes: Mapping[str, object]) -> str | None:
+    """Return the vLLM version of the image that the changes select; None for the default image or without a change of image."""
+    image = changes.get("image")
+    return image.version if isinstance(image, ImageSettings) else None
 
 
 def served_as(model_id: str) -> Changes:
@@ -164,7 +162,7 @@ def _moved(subject: Subject, accelerator: Accelerator) -> Changes | None:
             changes[path] = None
     if deployment.platform is not None:
         changes["platform"] = platform
-    if accelerator.is_tpu != resolved.is_tpu and (deployment.image_version is not None or deployment.image_supports):
+    if accelerator.is_tpu != resolved.is_tpu and deployment.image is not None:
         changes |= DEFAULT_IMAGE
     if accelerator.is_tpu and not _loads(subject, accelerator, resolved.scheme.name, resolved.spec):
         image = house_image(resolved.scheme.name, resolved.spec, accelerator)
@@ -197,16 +195,16 @@ def _cloud_run(deployment: Deployment, accelerator: Accelerator) -> Changes:
     run, is_explicit = deployment.cloud_run, deployment.platform is not None
     host, regions = host_of(accelerator, "cloud-run"), known_places(accelerator)
     is_small = accelerator.usable_gib < SMALL_DEVICE_GIB
-    usual_concurrency = (SMALL_DEVICE_MAX_NUM_SEQS if is_small else MAX_NUM_SEQS) if is_explicit else None
-    usual_timeout_s = HOUR_S if is_explicit else None
+    usual_concurrency = (SMALL_DEVICE_MAX_NUM_SEQS if is_small else MAX_NUM_SEQS) if is_explicit else 0
+    usual_timeout_s = HOUR_S if is_explicit else 0
     return {
         "host_memory_gib": host.memory_gib if is_explicit else None,
         "vcpu": host.vcpu if is_explicit else None,
         "cloud_run.startup_probe": None,
         "cloud_run.cuda_compatibility": None,
         "cloud_run.region": run.region if run.region in regions or not is_explicit else regions[0],
-        "cloud_run.concurrency": usual_concurrency if run.concurrency is None else run.concurrency,
-        "cloud_run.request_timeout_s": usual_timeout_s if run.request_timeout_s is None else run.request_timeout_s,
+        "cloud_run.concurrency": run.concurrency or usual_concurrency,
+        "cloud_run.request_timeout_s": run.request_timeout_s or usual_timeout_s,
     }
 
 
@@ -221,7 +219,7 @@ def _machine(deployment: Deployment, accelerator: Accelerator) -> Changes:
         kept = tuple(zone for zone in tpu.zones if zone in known)
         changes["tpu.zones"] = kept or known
         if not kept:
-            changes["tpu.private_google_access"] = None  # an existing subnet is in the region of the current zones
+            changes["tpu.existing_network"] = None  # an existing subnet is in the region of the current zones
     if tpu.api == "compute-engine" and accelerator.name not in MACHINE_TYPES:
         changes["tpu.api"] = "cloud-tpu"
     if tpu.max_run_duration_s is None:

@@ -101,8 +101,8 @@ def _severity(crash: Crash, resolved: Resolved) -> Severity | None:
     """Return whether a deployment dies by the record (block), likely does (warn), or is not affected (None)."""
     if (crash.platform == "tpu") is not resolved.is_tpu or not _HAS[crash.needs](resolved):
         return None
-    digest, drafter = resolved.deployment.image_digest, find_checkpoint(named_drafter(resolved.vllm) or "")
-    is_known_image = digest is not None and digest in crash.images
+    image, drafter = resolved.deployment.image, find_checkpoint(named_drafter(resolved.vllm) or "")
+    is_known_image = image is not None and image.digest in crash.images
     if not is_known_image and not _is_of(crash, resolved):
         return None
     if drafter is not None and drafter.id in crash.sisters:
@@ -123,7 +123,7 @@ def _is_of(crash: Crash, resolved: Resolved) -> bool:
 
 def _remedies(crash: Crash, subject: Subject) -> Iterator[Remedy]:
     resolved = subject.resolved
-    if resolved.deployment.image_version is not None:
+    if resolved.deployment.image is not None:
         yield Remedy(changes=DEFAULT_IMAGE)
     if crash.needs == "expert parallelism with a draft model":
         found = [one for one in extra_arguments(resolved) if one.name == _EXPERT_PARALLEL]

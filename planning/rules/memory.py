@@ -136,7 +136,7 @@ def _larger_hosts(subject: Subject) -> Iterator[Remedy]:
         yield change("host_memory_gib", float(min(int(need) + 1, host.max_memory_gib)))
         return
     if resolved.collects_on_cloud_run:
-        yield change("watch.metrics_enabled", False)
+        yield change("metrics.enabled", False)
         need += COLLECTOR_MIN_GIB
     memory_gib = max(align_to(int(need) + 1, CLOUD_RUN_GIB_PER_VCPU), host.min_memory_gib)
     if (
@@ -289,7 +289,7 @@ def _precision(subject: Subject) -> RuleResult | None:
         f"{served} {loads} on {resolved.accelerator.name}: {row.note}.",
         remedies=remedies(),
         last_resorts=smaller_models(subject),
-        advice="If your image loads it, add it to `image_supports`.",
+        advice="If your image loads it, add it to `image.supports`.",
         severity="block" if row.answer == "no" else "warn",
         source=source,
     )

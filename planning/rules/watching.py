@@ -7,23 +7,25 @@ from contracts.collector import COLLECTOR_MIN_GIB, COLLECTOR_VCPU, server_share
 from planning.cost.subject import Subject
 from planning.machine.hardware import CLOUD_RUN_GIB_PER_VCPU, cloud_run_vcpu
 from planning.question.resolved import Resolved
-from planning.question.types import WATCHED_PLATFORMS, Remedy
+from planning.question.types import Remedy
 from planning.rules.registry import RuleResult, change, rule
+from planning.settings.observability import WATCHED_PLATFORMS
 
 
 @rule("OBS02")
 def _no_metrics(subject: Subject) -> RuleResult | None:
-    watch, resolved = subject.resolved.deployment.watch, subject.resolved
-    tells = watch.alerts_enabled and watch.has_recipient
+    resolved = subject.resolved
+    alerts = resolved.deployment.alerts
+    tells = alerts.enabled and alerts.has_recipient
     if not tells or resolved.collects or resolved.platform not in WATCHED_PLATFORMS:
         return None
     on_run = resolved.platform == "cloud-run"
     present = "server errors, the daily cost and " if on_run else ""
     missing = "" if on_run else ", readiness, errors, latency, restarts and idle time"
     return RuleResult(
-        f"`watch.metrics_enabled` is off, so the stack has alerts only for {present}log lines. Alerts for the queue "
+        f"`metrics.enabled` is off, so the stack has alerts only for {present}log lines. Alerts for the queue "
         f"and the KV cache{missing} need metrics.",
-        remedies=(change("watch.metrics_enabled", True), *_room_remedies(resolved)),
+        remedies=(change("metrics.enabled", True), *_room_remedies(resolved)),
     )
 
 
@@ -39,7 +41,7 @@ def _no_room(subject: Subject) -> RuleResult | None:
         f"instance. Of `vcpu` {resolved.vcpu:g} and `host_memory_gib` {resolved.host_memory_gib:g} GiB, the server "
         f"keeps {vcpu:g} vCPU and {memory_gib:g} GiB, but a container with {resolved.accelerator.name} needs at "
         f"least {host.min_vcpu:g} vCPU and {host.min_memory_gib:g} GiB.",
-        remedies=(*_room_remedies(resolved), change("watch.metrics_enabled", False)),
+        remedies=(*_room_remedies(resolved), change("metrics.enabled", False)),
     )
 
 
@@ -53,5 +55,5 @@ def _room_remedies(resolved: Resolved) -> Iterator[Remedy]:
         if fits and own_vcpu >= resolved.host.min_vcpu and own_gib >= resolved.host.min_memory_gib:
             size = {"vcpu": float(vcpu), "host_memory_gib": memory_gib}
             if (vcpu, memory_gib) != (resolved.vcpu, resolved.host_memory_gib):
-                yield Remedy(changes={**size, "watch.metrics_enabled": True})
+                yield Remedy(changes={**size, "metrics.enabled": True})
             return

@@ -186,7 +186,8 @@ def _unheard_audio(subject: Subject) -> RuleResult | None:
     deployment = subject.resolved.deployment
     limits = dict(deployment.vllm.limit_mm_per_prompt or {})
     workload = deployment.workload
-    has_recordings = workload is not None and workload.audio_s > 0 and deployment.image_audio is False
+    cannot_decode = deployment.image is not None and deployment.image.audio is False
+    has_recordings = workload is not None and workload.audio_s > 0 and cannot_decode
     items = limits.get("audio", 0)
     if not items and not has_recordings:
         return None

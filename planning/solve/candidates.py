@@ -39,14 +39,15 @@ from planning.question.recommendation import (
     replica_counts,
 )
 from planning.question.resolved import Resolved
-from planning.question.types import CloudRunOptions, Deployment, Platform, TpuOptions, WeightsMode
+from planning.question.types import NO_SERVICE, NO_TPU, Deployment, Platform, WeightsMode
 from planning.question.vllm_args import VllmOptions
 from planning.question.workload import Workload
+from planning.settings.image import named_image
 from planning.speed.prefill import prompt_tokens
 from planning.units import align_to, ceil_div, next_power_of_two
 
 PROVISIONING: Final = "flex-start"
-"""Provisioning model of slices, the default of `TpuOptions`: the cheapest that Google does not preempt."""
+"""Provisioning model of slices, the default of a question: the cheapest that Google does not preempt."""
 WEIGHTS_MODES: Final[dict[Platform, tuple[WeightsMode, ...]]] = {
     "tpu-vm": ("hub", "disk"),
     "cloud-run": ("fuse", "fuse-buffered", "hub"),
@@ -257,12 +258,9 @@ def deployment_of(served: Served, place: HostShape, workload: Workload, prices: 
         host_memory_gib=place.memory_gib,
         vcpu=place.vcpu,
         workload=workload,
-        image_version=image.version if image else None,
-        image_digest=image.digest if image else None,
-        image_supports=image.supports if image else (),
-        image_audio=image.decodes_audio if image else None,
+        image=named_image(image) if image else None,
         prices=prices,
     )
     if place.platform == "cloud-run":
-        return replace(deployment, cloud_run=CloudRunOptions(region=place.places[0]))
-    return replace(deployment, tpu=TpuOptions(zones=place.places))
+        return replace(deployment, cloud_run=dataclasses.replace(NO_SERVICE, region=place.places[0]))
+    return replace(deployment, tpu=dataclasses.replace(NO_TPU, zones=place.places))

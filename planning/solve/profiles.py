@@ -4,6 +4,7 @@ A slice with flex-start runs once per day and is deleted at the end of its run. 
 request, and is billed until it has been idle for some minutes. A minimum instance and a slice on demand are billed all day.
 """
 
+import dataclasses
 import math
 from collections.abc import Iterable, Iterator
 from functools import partial
@@ -83,11 +84,11 @@ class Way(Struct, frozen=True, kw_only=True):
         """Return the solution with the run duration, provisioning model or minimum instance of this way."""
         whole = self.solution.deployment
         if self.kind == "min-instance":
-            whole = replace(whole, cloud_run=replace(whole.cloud_run, min_instances=1))
+            whole = replace(whole, cloud_run=dataclasses.replace(whole.cloud_run, min_instances=1))
         elif self.kind == "flex-start":
-            whole = replace(whole, tpu=replace(whole.tpu, max_run_duration_s=self.run_s))
+            whole = replace(whole, tpu=dataclasses.replace(whole.tpu, max_run_duration_s=self.run_s))
         elif self.kind == "on-demand":
-            whole = replace(whole, tpu=replace(whole.tpu, provisioning_model="standard", max_run_duration_s=None))
+            whole = replace(whole, tpu=dataclasses.replace(whole.tpu, provisioning="standard", max_run_duration_s=None))
         return replace(self.solution, subject=subject_of(resolve(whole)))
 
 

@@ -5,6 +5,7 @@ and the fastest start. A solution has no blocking finding, no warning of a risk,
 fail. A deployment with a warning about a choice (`Rule.is_choice`) ranks after all of those without one.
 """
 
+import dataclasses
 from collections.abc import Iterator, Mapping, Sequence
 from enum import IntEnum
 from functools import cached_property
@@ -346,10 +347,10 @@ def warnings_of(subject: Subject) -> tuple[str, ...]:
 def with_concurrency(resolved: Resolved) -> Subject:
     """Return the figures. A Cloud Run service allows as many concurrent requests as the server runs, and the longest request, as a new file does."""
     subject, deployment = subject_of(resolved), resolved.deployment
-    if subject.workload is None or deployment.cloud_run.region is None:
+    if subject.workload is None or not deployment.cloud_run.region:
         return subject
     concurrency = min(subject.workload.most_users, CLOUD_RUN_MAX_CONCURRENCY)
-    run = replace(deployment.cloud_run, concurrency=concurrency, request_timeout_s=HOUR_S)
+    run = dataclasses.replace(deployment.cloud_run, concurrency=concurrency, request_timeout_s=HOUR_S)
     return replace(subject, resolved=replace(resolved, deployment=replace(deployment, cloud_run=run)))
 
 

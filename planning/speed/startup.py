@@ -4,9 +4,8 @@ Each part is a size or a count from the architecture times a constant of `planni
 """
 
 import math
+from dataclasses import replace
 from typing import Final
-
-from msgspec.structs import replace
 
 from planning.data.overheads import GPU_COMPILE_BAND, LOAD_BAND, XLA_COMPILE_BAND, constant
 from planning.machine.hardware import (
@@ -20,7 +19,8 @@ from planning.memory.weights import weights_of
 from planning.model.spec import linear_params, tensors
 from planning.question.releases import STARTS_FASTER_ON_TPU, is_known_from
 from planning.question.resolved import Resolved
-from planning.question.types import StartupPlan, StartupProbe
+from planning.question.types import StartupPlan
+from planning.settings.cloud_run import ProbeSettings
 from planning.units import from_gib
 
 _BILLION: Final = 1e9
@@ -48,7 +48,7 @@ PROBE_PERIOD_S: Final = 10
 """Time between probes, and so the maximum delay for a ready server. 180 of them fill the 1,800 s that Cloud Run allows."""
 PROBE_TIMEOUT_S: Final = 5
 """Below the period, because one sentence of the API requires less and another allows equal. A running server answers /health immediately."""
-PROMPT_PROBE: Final = StartupProbe(
+PROMPT_PROBE: Final = ProbeSettings(
     initial_delay_s=0,
     period_s=PROBE_PERIOD_S,
     failure_threshold=CLOUD_RUN_MAX_GPU_PROBE_S // PROBE_PERIOD_S,
@@ -115,7 +115,7 @@ def startup_plan(resolved: Resolved) -> StartupPlan:
     )
 
 
-def _probe(resolved: Resolved, start_s: float) -> StartupProbe | None:
+def _probe(resolved: Resolved, start_s: float) -> ProbeSettings | None:
     """Return the deployment's own probe, otherwise the prompt one if the start and its margin fit in it, otherwise the longest.
 
     A probe only as long as the estimate fails starts that are slower than expected.
@@ -126,7 +126,7 @@ def _probe(resolved: Resolved, start_s: float) -> StartupProbe | None:
     return resolved.deployment.cloud_run.startup_probe or (PROMPT_PROBE if is_prompt else LONGEST_PROBE)
 
 
-def seen_after_s(probe: StartupProbe, start_s: float) -> float:
+def seen_after_s(probe: ProbeSettings, start_s: float) -> float:
     """Return when a probe detects a server that is ready after `start_s`: at its first attempt from then on."""
     waited_s = max(0.0, start_s - probe.initial_delay_s)
     return probe.initial_delay_s + math.ceil(waited_s / probe.period_s) * probe.period_s

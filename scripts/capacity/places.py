@@ -26,7 +26,7 @@ from planning.machine.hardware import (
     host_of,
     machines_at_once,
 )
-from planning.question.types import ProvisioningModel
+from planning.settings.tpu import ProvisioningModel
 from planning.solve.candidates import deployable_accelerators
 from scripts.cli.check_result import CheckResult, State
 from stacks.settings import Settings

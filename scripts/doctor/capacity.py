@@ -16,9 +16,10 @@ from planning.machine.hardware import (
     api_accelerator_type,
     machines_at_once,
 )
+from planning.settings.tpu import TpuSettings
 from scripts.capacity.face import QuotaGate, judge, judge_quota, question_of
 from scripts.doctor.diagnosis import Check, Checkup, Diagnosis, missing, ok
-from stacks.settings import Settings, TpuSettings
+from stacks.settings import Settings
 
 _NOT_FOUND: Final = 404
 _OFFERED: Final = "offered (capacity is only known after a request)"

@@ -9,8 +9,10 @@ from dataclasses import dataclass
 from typing import Final
 
 from cloud.kinds import KINDS, LOCATIONS
+from planning.settings.cloud_run import CloudRunSettings
+from planning.settings.tpu import TpuSettings
 from stacks.secrets import KINDS as SECRETS
-from stacks.settings import CloudRunSettings, GatewayStack, Settings, TpuSettings
+from stacks.settings import GatewayStack, Settings
 
 
 @dataclass(frozen=True, slots=True)

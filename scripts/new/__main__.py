@@ -43,12 +43,13 @@ def _profile_name(text: str) -> str:
 
 
 def _address(text: str) -> str:
-    from stacks.settings import AlertSettings
+    from planning.settings.observability import EMAIL
 
     try:
-        return AlertSettings.model_validate({"email": text}).email or text
+        EMAIL.check(text)
     except ValueError:
         raise ValueError("one address such as name@example.com") from None
+    return text
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -110,7 +110,7 @@ def _wished(profile: UsageProfile, solution: Solution) -> Iterator[Deployment]:
     whole, resolved, users = solution.deployment, solution.subject.resolved, solution.answer.workload.users or 0
     if profile.sequences is None:
         if not resolved.is_tpu:
-            yield replace(whole, cloud_run=replace(whole.cloud_run, graph_cache="bucket"))
+            yield replace(whole, cloud_run=dataclasses.replace(whole.cloud_run, compile_cache="bucket"))
         return
     most = profile.sequences[1]
     batches = (most, resolved.max_num_seqs) if users <= most < resolved.max_num_seqs else (resolved.max_num_seqs,)

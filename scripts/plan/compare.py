@@ -13,9 +13,10 @@ from planning.model.catalog import refuse_absent
 from planning.planner import plan
 from planning.question.fields import changed
 from planning.question.types import Deployment, Plan
+from planning.rules.alternatives import version_of
 from planning.solve.plan_json import plan_json
 from scripts.plan.options import Comparison, Question
-from scripts.plan.question import OF_THE_IMAGE, CommandWording, deployment_from
+from scripts.plan.question import CommandWording, deployment_from
 
 _NUMBERS = ("concurrent", "tok/s, 1 request", "tok/s, full", "$/h", "$/M tokens")
 """Headings of the numeric columns."""
@@ -65,9 +66,9 @@ def _row(deployment: Deployment) -> Row:
     planned = plan(deployment)
     for finding in planned.findings:
         for remedy in finding.remedies if finding.id == "FIT06" else ():
-            image = {key: remedy.changes[key] for key in OF_THE_IMAGE if key in remedy.changes}
-            if "image_version" in image and remedy.move is None:
-                return plan(changed(deployment, image)), built_name(image["image_version"])
+            if "image" in remedy.changes and remedy.move is None:
+                image = {"image": remedy.changes["image"]}
+                return plan(changed(deployment, image)), built_name(version_of(image))
     return planned, None
 
 

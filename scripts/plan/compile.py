@@ -79,7 +79,8 @@ def judged(
     asked = compile_question(question, subject, plan, options.compile or "default")
     if cache is not None:
         asked = replace(asked, environment={**asked.environment, "VLLM_XLA_CACHE_PATH": str(cache.resolve())})
-    nearest = wheels_for(plan.vllm_version, subject.resolved.deployment.image_digest or "")
+    image = subject.resolved.deployment.image
+    nearest = wheels_for(plan.vllm_version, image.digest if image else "")
     if wheels is not None:
         nearest = Nearest(wheels=wheels, gap=f"The wheels are {wheels.words}, not those nearest to the image.")
     folder = environment.folder(nearest.wheels).parent

@@ -1,61 +1,41 @@
 """Options of the command, and the deployment that they describe."""
 
+import dataclasses
 import json
 import shlex
-import typing
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, cast
+from typing import TYPE_CHECKING, Final
 
 from msgspec.structs import replace
 
-from contracts.fields import camel_case
-from contracts.spelling import did_you_mean, did_you_mean_path
 from planning.data.images import IMAGES, Image, built_name
 from planning.data.prices import PriceBook
 from planning.errors import PlanningError
 from planning.machine.hardware import find_accelerator
 from planning.model.spec import ModelSpec
 from planning.model.support import is_version
-from planning.question.fields import changed, field_types, is_duration, number_limits
+from planning.question.fields import changed, question_fields
 from planning.question.recommendation import TEXT_ONLY
 from planning.question.types import Deployment
-from planning.question.vllm_args import KEY_OF, KINDS, OPTIONS, VllmOptions
+from planning.question.vllm_args import VllmOptions
 from planning.question.workload import parse_workload
+from planning.rules.alternatives import version_of
 from planning.rules.findings import check_accepted
+from planning.settings.fields import setting_key
+from planning.settings.image import ImageSettings, image_of_version, named_image
 from planning.solve.wording import NO_STACK, Wording
-from planning.units import format_duration, parse_duration_s
 from scripts.cli.settings import NO_PROJECT
 from scripts.plan.options import NONE, Question
+from scripts.plan.set_option import OWN_OPTION, as_yaml, current, parse_set, spelled
 
 if TYPE_CHECKING:
     from stacks.settings import Settings
 
 ROOT: Final = Path(__file__).resolve().parents[2]
-_PROBE: Final = "cloud_run.startup_probe"
-OF_THE_IMAGE: Final = ("image_version", "image_digest", "image_supports", "image_audio")
-_OPTIONS: Final = {
-    **{name: f"--{name}" for name in ("model", "accelerator", "platform", "quantization")},
-    "image_version": "--vllm",
-}
+_OPTIONS: Final = {**OWN_OPTION, "image.version": "--vllm"}
 """Fields that have their own option."""
-
-
-@cache
-def set_keys() -> Mapping[str, str]:
-    """Return the keys of `--set` with the path of each field: all fields without their own option."""
-    return {_key(path): path for path in field_types() if path not in _OPTIONS}
-
-
-def _key(path: str) -> str:
-    """Return the `--set` key of a field, which is the last part of its path without a duration's unit."""
-    block, _, name = path.rpartition(".")
-    if block == "vllm":
-        return KEY_OF[name]
-    key = camel_case(name.removesuffix("_s") if is_duration(path) else name)
-    return f"startupProbe.{key}" if block.endswith("startup_probe") else key
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,15 +48,17 @@ class CommandWording:
 
     def key(self, path: str) -> str:
         """Return the option, or the key of `--set`."""
-        if path == _PROBE:
-            return "startupProbe"
-        return _OPTIONS.get(path) or (_key(path) if path in field_types() else path)
+        field = question_fields().get(path)
+        own = _OPTIONS.get(path)
+        if own is not None:
+            return own
+        return ".".join(map(setting_key, path.split("."))) if field is None else field.key
 
     def change(self, changes: Mapping[str, object]) -> str:
         """Return the options that apply the changes."""
         image = _image_name(changes)
         words = () if image is None else ("--image", image, *(("--vllm", NONE) if self.has_release else ()))
-        rest = {path: value for path, value in changes.items() if image is None or path not in OF_THE_IMAGE}
+        rest = {path: value for path, value in changes.items() if path != "image"}
         return "add " + shlex.join((*(word for path in rest for word in self._words(path, rest[path])), *words))
 
     def _words(self, path: str, value: object) -> Sequence[str]:
@@ -87,24 +69,19 @@ class CommandWording:
 
 def _image_name(changes: Mapping[str, object]) -> str | None:
     """Return the value of `--image` for the changes; None for another image or none."""
-    if "image_version" not in changes:
+    if "image" not in changes:
         return None
-    return NONE if changes["image_version"] is None else built_name(changes["image_version"])
+    return NONE if changes["image"] is None else built_name(version_of(changes))
 
 
 def _spelled(path: str, value: object) -> str:
     """Return a value in the form that `--set` parses."""
-    if value is None:
-        return NONE
-    if is_duration(path):
-        return format_duration(cast("int", value))
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, Mapping):
         return json.dumps(value, separators=(",", ":"))
-    if isinstance(value, tuple):
-        return " ".join(cast("tuple[str, ...]", value)) or NONE
-    return str(int(value)) if isinstance(value, float) and value.is_integer() else str(value)
+    field = question_fields().get(path)
+    return NONE if field is None else spelled(field, value)
 
 
 def deployment_from(question: Question) -> Deployment:
@@ -114,7 +91,7 @@ def deployment_from(question: Question) -> Deployment:
     if question.workload is not None:
         found = replace(found, workload=parse_workload(question.workload))
     if ours:
-        found = changed(found, parse_set(ours, of_stack=question.stack is not None))
+        found = changed(found, parse_set(ours, other_keys=() if question.stack is None else _file_keys()))
     problem = check_accepted(found.accept_findings)
     if problem:
         raise PlanningError(f"--set acceptFindings: {problem}.")
@@ -136,10 +113,7 @@ def _described(question: Question) -> Deployment:
         vllm=VllmOptions(limit_mm_per_prompt=dict(TEXT_ONLY)) if question.text_only else VllmOptions(),
         model_spec=spec,
         draft_spec=read_model(question.draft_config) if question.draft_config else None,
-        image_version=release or (image.version if image else None),
-        image_digest=image.digest if image and not release else None,
-        image_supports=image.supports if image else (),
-        image_audio=image.decodes_audio if image else None,
+        image=_image_settings(image, release),
         device=parse_device(question.device) if question.device and _given(question.device) else None,
         prices=prices_of(question),
     )
@@ -158,31 +132,16 @@ def _image(question: Question) -> Image | None:
     return IMAGES[name]
 
 
+def _image_settings(image: Image | None, release: str | None) -> ImageSettings | None:
+    """Return the image of a question: the named one, with another release of vLLM an unknown build of it."""
+    if release is None:
+        return None if image is None else named_image(image)
+    known = image_of_version(release)
+    return known if image is None else dataclasses.replace(known, supports=image.supports, audio=image.decodes_audio)
+
+
 def _given(word: str | None) -> str | None:
     return None if word == NONE else word
-
-
-def parse_set(pairs: Iterable[str], *, of_stack: bool = False) -> dict[str, object]:
-    """Return the values of `key=value` pairs by field, parsed and checked. Raises PlanningError.
-
-    `of_stack`: a wrong key may be meant as one of a settings file.
-    """
-    keys, found = set_keys(), dict[str, object]()
-    for pair in pairs:
-        key, equals, text = pair.partition("=")
-        key, text = key.strip(), text.strip()
-        if key == "startupProbe" and text == NONE:
-            found = {path: value for path, value in found.items() if not path.startswith(_PROBE)} | {_PROBE: None}
-            continue
-        if key not in keys:
-            known = [*keys, *(_file_keys() if of_stack else ())]
-            hint = did_you_mean(key, known) or did_you_mean_path(key, known)
-            raise PlanningError(f'--set has no key "{key}".{hint} docs/reference/settings.md lists the keys.')
-        if not equals or not text:
-            raise PlanningError(f"--set {key} has no value. Write --set {key}=VALUE.")
-        found.pop(_PROBE, None) if keys[key].startswith(_PROBE) else None
-        found[keys[key]] = _read_value(key, keys[key], text)
-    return found
 
 
 def _file_keys() -> Sequence[str]:
@@ -194,47 +153,17 @@ def _file_keys() -> Sequence[str]:
     ]
 
 
-def _read_value(key: str, path: str, text: str) -> object:
-    hint, is_optional = field_types()[path]
-    if text == NONE and (is_optional or typing.get_origin(hint) is tuple):
-        return None if is_optional else ()
-    if path.startswith("vllm."):
-        return OPTIONS[key].read(text)
-    if is_duration(path):
-        try:
-            return parse_duration_s(text)
-        except ValueError as error:
-            raise PlanningError(f'--set {key} is "{text}"; {error}.') from None
-    choices = typing.get_args(hint) if typing.get_origin(hint) is typing.Literal else ()
-    if choices and text not in choices:
-        raise PlanningError(f'--set {key} is "{text}". Use one of {", ".join(choices)}.')
-    words, read = KINDS[str if choices else typing.get_origin(hint) or hint]
-    limit = number_limits().get(path)
-    try:
-        value = read(text)
-    except (ValueError, KeyError):
-        value = None
-    if value is None or (limit is not None and not limit.allows(cast("float", value))):
-        allowed = f" of {limit}" if limit and limit.at_least is not None else f" {limit or ''}".rstrip()
-        raise PlanningError(f'--set {key} is "{text}"; it must be {words}{allowed}.')
-    return value
-
-
 def stack_file(name: str) -> Path:
     """Return the settings file of a stack."""
     return ROOT / f"Pulumi.{name}.yaml"
 
 
 def _is_of_file(pair: str) -> bool:
-    """Return whether a pair's key belongs to a settings file, such as `tpu.maxRunDuration`.
-
-    A key that both have is the planner's, except one with its own option and one with a list in YAML.
-    """
+    """Return whether a pair's key belongs to a settings file, such as `tpu.maxRunDuration`, rather than only to a question."""
     from stacks.schema import PRODUCT, known_keys  # noqa: PLC0415 - only with --stack
 
-    key, _, text = (part.strip() for part in pair.partition("="))
-    is_ours = key in {"startupProbe", *set_keys()} and key not in _OPTIONS and not text.startswith("[")
-    return ":" in key or (not is_ours and key.partition(".")[0] in known_keys(PRODUCT))
+    key = current(pair.partition("=")[0].strip())
+    return ":" in key or key.partition(".")[0] in known_keys(PRODUCT)
 
 
 def settings_of(question: Question) -> "Settings":
@@ -250,7 +179,7 @@ def settings_of(question: Question) -> "Settings":
         if not text:
             raise PlanningError(f"--set {key} has no value. Write --set {key}=VALUE.")
         try:
-            changes[key] = None if text == NONE else read_yaml(text)
+            changes[current(key)] = None if text == NONE else read_yaml(as_yaml(key, text))
         except (ValueError, yaml.YAMLError) as error:
             raise PlanningError(f'--set {key} is "{text}", which is not a value in YAML.') from error
     try:

@@ -118,7 +118,7 @@ def stack_text(file: StackFile) -> str:
 def _head(file: StackFile) -> Iterator[str]:
     resolved, answer, limits = file.solution.subject.resolved, file.solution.answer, file.limits
     chips = f"{resolved.accelerator.devices} {resolved.accelerator.name.partition('-')[0]} chip"
-    bought = "on demand" if resolved.deployment.tpu.provisioning_model == "standard" else "flex-start"
+    bought = "on demand" if resolved.deployment.tpu.provisioning == "standard" else "flex-start"
     slice_ = f"{chips}{'' if resolved.accelerator.devices == 1 else 's'}, {bought}"
     place = slice_ if resolved.is_tpu else f"Cloud Run with one {resolved.accelerator.name}"
     yield (
@@ -217,7 +217,7 @@ def _tpu(solution: Solution) -> dict[str, object]:
     return {
         "acceleratorType": solution.subject.resolved.accelerator.name,
         "zones": f"[{', '.join(tpu.zones)}]",
-        "provisioning": tpu.provisioning_model,
+        "provisioning": tpu.provisioning,
         "maxRunDuration": None if run_s is None else format_duration(run_s),
     }
 
@@ -232,6 +232,6 @@ def _cloud_run(solution: Solution) -> dict[str, object]:
         "concurrency": run.concurrency,
         "minInstances": run.min_instances or None,
         "maxInstances": run.max_instances,
-        "compileCache": None if run.graph_cache == "off" else run.graph_cache,
+        "compileCache": None if run.compile_cache == "off" else run.compile_cache,
         "mount": inline({"mode": resolved.weights_mode}) if resolved.weights_mode in FUSE_MODES[1:] else None,
     }

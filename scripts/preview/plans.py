@@ -3,9 +3,9 @@
 import dataclasses
 import hashlib
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Final, Literal, cast
+from typing import Any, Final, Literal, cast
 
 from pydantic import BaseModel, ConfigDict
 
@@ -17,6 +17,7 @@ from engine.runner import stacks_in
 from planning import PlanningError, plan
 from planning.question.types import Finding, Plan
 from planning.question.vllm_args import vllm_arguments
+from planning.settings.fields import SettingField
 from planning.solve.wording import worded
 from planning.units import format_duration
 from stacks.gateway_plan import plan_gateway
@@ -24,7 +25,7 @@ from stacks.loading import SettingsError, from_file, gateway_from_file, is_gatew
 from stacks.planned import finding_text, to_deployment, today
 from stacks.secrets import SECRET_KEYS
 from stacks.settings import GatewayStack, Settings
-from stacks.settings.text import format_memory
+from stacks.settings.keys import setting_fields
 from stacks.wording import StackWording
 
 UNKNOWN_PROJECT: Final = "unknown-project"
@@ -33,10 +34,10 @@ START: Final = "first start"
 RESTART: Final = "server restart"
 HOURLY: Final = "USD per hour"
 MOST: Final = "USD maximum"
-_UNITS: Final[Mapping[str, Callable[[int], str]]] = {"_s": format_duration, "_mib": format_memory}
-"""Spelling of quantities, by the suffix of the field name."""
 _APART: Final = frozenset({"project", "vllm", "vllm_in_blocks", "secrets"})
 """Fields of the settings that are shown in another form."""
+_IN_ONE_LINE: Final = "workload"
+"""Block whose values are shown together."""
 
 
 class DescribedFinding(BaseModel):
@@ -169,40 +170,47 @@ def duration(seconds: float) -> str:
 def flat_settings(settings: Settings | GatewayStack) -> dict[str, str]:
     """Return the effective settings by key, as in the file. vLLM options are flags."""
     found: dict[str, str] = {} if settings.project == UNKNOWN_PROJECT else {"gcp:project": settings.project}
-    _flatten(settings, "", found)
-    return found
-
-
-def _flatten(block: BaseModel, prefix: str, found: dict[str, str]) -> None:
-    for name, field in type(block).model_fields.items():
-        value: object = getattr(block, name)
-        if (not prefix and name in _APART) or value is None:
+    empty: list[str] = []
+    for field in setting_fields(type(settings)):
+        value = _value_at(settings, field.path)
+        is_shown = field.path.partition(".")[0] not in _APART and not field.path.startswith(f"{_IN_ONE_LINE}.")
+        if not is_shown or value is None:
             continue
-        key = f"{prefix}{field.alias or name}"
-        if isinstance(value, BaseModel):
-            _flatten(value, f"{key}.", found)
-            if field.default is None and not any(each.startswith(f"{key}.") for each in found):
-                found[key] = "{}"  # a block that turns something on without a value, such as cloudRun.rollout
-        elif text := _spelled(name, value):
-            found[key] = masked(text)
+        if field.block is None or field.path == _IN_ONE_LINE:
+            text = _spelled(field, value)
+            if text:
+                found[field.key] = masked(text)
+        elif field.default is None:
+            empty.append(field.key)
+    # A block that turns something on without a value, such as cloudRun.rollout.
+    return found | {key: "{}" for key in empty if not any(each.startswith(f"{key}.") for each in found)}
 
 
-def _spelled(name: str, value: object) -> str:
+def _value_at(settings: object, path: str) -> object:
+    for name in path.split("."):
+        settings = None if settings is None else getattr(settings, name)
+    return settings
+
+
+def _spelled(field: SettingField, value: object) -> str:
     """Return a setting's value as written in the file; empty for an empty list or block."""
-    if isinstance(value, bool):
-        return json.dumps(value)
-    unit = next((unit for suffix, unit in _UNITS.items() if name.endswith(suffix)), None)
-    if isinstance(value, int) and unit is not None:
-        return unit(value)
+    if field.quantity is not None:
+        return field.quantity.spell(cast("int", value))
     if dataclasses.is_dataclass(value):
-        given = [field for field in dataclasses.fields(value) if getattr(value, field.name) != field.default]
-        value = {camel_case(field.name): getattr(value, field.name) for field in given}
-    if isinstance(value, BaseModel):  # an item of a list
-        return f"{{ {_pairs(value.model_dump(mode='json', by_alias=True, exclude_defaults=True))} }}"
+        return _pairs(_given(value))
     if isinstance(value, Mapping):
         return _pairs(cast("Mapping[str, object]", value))
-    items = cast("list[object]", value)
-    return ", ".join(_spelled("", item) for item in items) if isinstance(value, list) else str(value)
+    if isinstance(value, list | tuple):
+        items = cast("Sequence[object]", value)
+        return ", ".join(f"{{ {_pairs(_given(one))} }}" if dataclasses.is_dataclass(one) else str(one) for one in items)
+    return json.dumps(value) if isinstance(value, bool) else str(value)
+
+
+def _given(block: object) -> Mapping[str, object]:
+    """Return the values of a block that differ from its defaults, by key."""
+    fields = dataclasses.fields(cast("Any", block))
+    values = {field.name: getattr(block, field.name) for field in fields}
+    return {camel_case(field.name): values[field.name] for field in fields if values[field.name] != field.default}
 
 
 def _pairs(items: Mapping[str, object]) -> str:

@@ -14,13 +14,14 @@ from contracts.staged_weights import folder_uri
 from planning.data.checkpoints import find_checkpoint, original_of, other_ids
 from planning.machine.hardware import CLOUD_RUN_GIB_PER_VCPU, CLOUD_RUN_VCPU, find_accelerator, host_of
 from planning.memory.budget import utilization_leaving
-from planning.question.types import Plan, StartupProbe
+from planning.question.types import Plan
 from planning.rules.crashes import CRASHES, Crash
 from planning.rules.platforms.cloud_run import STREAMS_FROM_GS
+from planning.settings.cloud_run import CloudRunSettings, ProbeSettings
 from planning.speed.startup import LONGEST_PROBE
 from planning.units import align_to
 from stacks.secrets import HF_TOKEN, set_command
-from stacks.settings import CloudRunSettings, Settings
+from stacks.settings import Settings
 
 _MEMORY_STEP_GIB: Final = 4
 _GIB_MIB: Final = 1024
@@ -35,7 +36,7 @@ class FailedStart:
     run: CloudRunSettings | None
     """None on a TPU."""
     plan: Plan
-    probe: StartupProbe | None
+    probe: ProbeSettings | None
     """Startup probe in effect. None on a TPU."""
     bucket: str
     """Bucket of the weights, even if the stack reads none."""
@@ -146,7 +147,7 @@ def _more_memory(groups: Mapping[str, Any], start: FailedStart) -> Mapping[str, 
     run = start.run
     if run is None or "used" not in groups:
         return {}
-    accelerator, cache = find_accelerator(run.gpu), run.mount.cache_mib
+    accelerator, cache = find_accelerator(run.gpu), run.mount.cache_size_mib
     most_gib = host_of(accelerator, "cloud-run").max_memory_gib if accelerator else math.inf
     need_gib = max(start.plan.memory.load_peak_host_gib, groups["used"] / _GIB_MIB)
     memory_gib = align_to(math.ceil(need_gib) + 1, _MEMORY_STEP_GIB)

@@ -18,7 +18,7 @@ def next_steps(deployment: Deployment, stack: str) -> tuple[str, ...]:
         "Set gemma-serving:tpu.provisioning or tpu.acceleratorType (docs/tpu.md)."
     )
     if deployment.tpu.api == "compute-engine":
-        quota = COMPUTE_QUOTAS[deployment.tpu.provisioning_model]
+        quota = COMPUTE_QUOTAS[deployment.tpu.provisioning]
         command = f"gcloud alpha quotas info describe {quota} --service=compute.googleapis.com"
         last = f"Without quota, a request waits as it does without capacity. To see the quota, run `{command}`."
     else:

@@ -18,15 +18,14 @@ from contracts.fields import as_mapping, as_sequence
 from contracts.masking import LineMask, masked
 from contracts.plain_text import for_terminal
 from contracts.resource_types import SERVICE_TYPE
-from planning.question.types import StartupProbe
+from planning.settings.cloud_run import CloudRunSettings, ProbeSettings
+from planning.settings.text import format_memory
 from stacks.base import Context
 from stacks.bound_hooks import bind_types
 from stacks.hooks.container_logs import ContainerLine, RevisionLog, last_lines, why_unread
 from stacks.hooks.failure_hints import Cause, FailedStart, cause_of
 from stacks.project.propagation import NewGrants
 from stacks.secrets import API_KEY
-from stacks.settings import CloudRunSettings
-from stacks.settings.text import format_memory
 
 _SHOWN: Final = 20
 _LONGEST_LINE: Final = 400
@@ -47,7 +46,7 @@ OUTPUTS_KEPT: Final = (
 _CLOCK_SKEW: Final = timedelta(minutes=2)
 
 
-def explain_failures(context: Context, run: CloudRunSettings, probe: StartupProbe, grants: NewGrants) -> None:
+def explain_failures(context: Context, run: CloudRunSettings, probe: ProbeSettings, grants: NewGrants) -> None:
     """Register the hooks of the service: a wait for new grants, and the report."""
     start = FailedStart(
         stack=context.names.stack,
@@ -77,7 +76,7 @@ class FailureReport:
 
     start: FailedStart
     run: CloudRunSettings
-    probe: StartupProbe
+    probe: ProbeSettings
     service: str
     secrets: Sequence[str]
     """Values that must never be shown."""

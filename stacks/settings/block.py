@@ -1,39 +1,18 @@
-"""A block of settings, and annotations of its fields: the planner's field, and the effect of a change."""
+"""How a settings file is parsed: camelCase keys, no unknown keys, and no silent conversion of values."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import Literal, Self
+from typing import Self
 
 from pydantic import BaseModel, ConfigDict, model_validator
-from pydantic.alias_generators import to_camel
 
-EffectName = Literal["nothing", "update", "revision", "capacity", "service"]
-
-
-@dataclass(frozen=True, slots=True)
-class Judged:
-    """Field of the planner's question set by a setting, such as `tpu.provisioning_model` (`planning.question.types.Deployment`)."""
-
-    path: str
-
-
-@dataclass(frozen=True, slots=True)
-class OnChange:
-    """Effect of a change to a setting, or to one below it, on the deployed stack. Without one, the server itself changes.
-
-    `nothing`: only the plan, outputs or a wait change; if the server changes, its arguments or environment differ too. `update`: resources
-    other than the server change. `revision`: the template of a Cloud Run service changes; a TPU machine does not restart its server.
-    `capacity`: the inputs of the provider `gcp-tpu` whose change replaces the queued resource. `service`: a different Cloud Run service.
-    """
-
-    name: EffectName
+from planning.settings.fields import setting_key
 
 
 class Block(BaseModel):
-    """A frozen model with camelCase keys in the file, no unknown keys and no silent conversion of values."""
+    """A frozen model of a file's keys. Its configuration also holds for the dataclasses of `planning.settings` in its fields."""
 
     model_config = ConfigDict(
-        alias_generator=to_camel,
+        alias_generator=setting_key,
         validate_by_alias=True,
         validate_by_name=False,
         extra="forbid",

@@ -14,19 +14,18 @@ from contracts.naming import Names
 from contracts.staged_weights import own_folder
 from planning.data.images import DEFAULT_IMAGES, IMAGES
 from planning.errors import PlanningError
-from planning.question.types import WatchOptions
 from planning.question.vllm_args import STREAMER, VllmOptions
 from planning.question.workload import Workload, check_workload
 from planning.rules.findings import check_accepted
-from planning.solve.wording import FieldWording, worded
-from stacks.secrets import KINDS, SecretKey
-from stacks.settings.block import Block, Judged, OnChange
-from stacks.settings.bucket import BucketSettings
-from stacks.settings.cloud_run import CloudRunSettings
-from stacks.settings.image import DockerHubSettings, ImageSettings
-from stacks.settings.text import (
+from planning.settings.bucket import BucketSettings
+from planning.settings.cloud_run import CloudRunSettings
+from planning.settings.image import DockerHubSettings, ImageSettings, named_image
+from planning.settings.marks import CONSISTENT, OnChange
+from planning.settings.observability import AlertSettings, MetricsSettings, collects
+from planning.settings.text import (
     Commit,
     DurationS,
+    FilePath,
     Labels,
     ModelId,
     Positive,
@@ -35,9 +34,11 @@ from stacks.settings.text import (
     ProjectPath,
     SecretVersion,
 )
-from stacks.settings.tpu import TpuSettings
+from planning.settings.tpu import TpuSettings
+from planning.solve.wording import FieldWording, worded
+from stacks.secrets import KINDS, SecretKey
+from stacks.settings.block import Block
 from stacks.settings.vllm import without_blocks
-from stacks.settings.watching import AlertSettings, MetricsSettings
 
 ServerTarget = Literal["tpu", "cloud-run"]
 """Targets with their own server."""
@@ -48,15 +49,15 @@ NOT_IN_FILE: Final = ("project", "secrets", "vllmInBlocks")
 
 
 def _image_block(value: object) -> object:
-    """Return the block of an image set by name. A block is returned unchanged."""
+    """Return the block of an image set by name. A block is returned as it is, with tuples for lists."""
     if isinstance(value, Mapping):
-        return cast("object", value)
+        keys = cast("Mapping[str, object]", value)
+        # The value is no JSON any more, and the strict parser takes no list for a tuple then.
+        return {key: tuple(cast("list[object]", one)) if isinstance(one, list) else one for key, one in keys.items()}
     image = IMAGES.get(value) if isinstance(value, str) else None
     if image is None:
         raise ValueError(f"expected {' or '.join(IMAGES)}, or a block with repository and digest")
-    built = {"supports": list(image.supports), "buildContext": image.build_context} if image.build_context else {}
-    named = {"repository": image.repository, "digest": image.digest, "version": image.version}
-    return {**named, "audio": image.decodes_audio, **built}
+    return named_image(image)
 
 
 def _image_of_the_target(values: dict[str, object]) -> object:
@@ -87,7 +88,7 @@ class SmokeSettings(Block):
     min_decode_tok_per_s: PositiveNumber | None = None
     min_burst_tok_per_s: PositiveNumber | None = None
     burst_requests: Positive = 8
-    startup_budget_s: DurationS | None = Field(default=None, alias="startupBudget")
+    startup_budget_s: DurationS | None = None
 
 
 class Settings(Block):
@@ -95,11 +96,11 @@ class Settings(Block):
 
     project: ProjectId
     """Google Cloud project, from gcp:project."""
-    target: Annotated[ServerTarget, Judged("platform")]
+    target: ServerTarget
     """Platform that the stack runs on."""
-    model: Annotated[ModelId, Judged("model")]
+    model: ModelId
     """Hugging Face id of the checkpoint; required except with target gateway. An id missing from docs/reference/checkpoints.md needs `modelConfig`."""
-    model_revision: Annotated[Commit | None, Judged("model_revision"), OnChange("nothing")] = None
+    model_revision: Annotated[Commit | None, OnChange("nothing")] = None
     """Commit of the model's repository on the Hugging Face hub. With weights hub, the server loads this commit even after newer ones are pushed.
     With weights bucket, `gemma stage_model` copies it and `bucket.manifest` pins the server to the copy. Written by `gemma new` and
     `gemma stage_model`."""
@@ -107,9 +108,9 @@ class Settings(Block):
     """The checkpoint's config.json, or a folder with it, inside the project. The planner reads dimensions and size from it."""
     drafter_file: Annotated[ProjectPath | None, OnChange("nothing")] = Field(default=None, alias="draftConfig")
     """The same for the drafter in `vllm.speculativeConfig`, if the planner does not know it."""
-    quantization: Annotated[Literal["bf16", "fp8", "w4a16"] | None, Judged("quantization"), OnChange("nothing")] = None
+    quantization: Annotated[Literal["bf16", "fp8", "w4a16"] | None, OnChange("nothing")] = None
     """Precision of the weights. Default: the checkpoint's own."""
-    weights: Annotated[Literal["hub", "bucket", "prefetched-image"], Judged("weights_mode")] = "hub"
+    weights: Literal["hub", "bucket", "prefetched-image"] = "hub"
     """Source of the weights at start: the Hugging Face hub, the stack's bucket, or the image (Cloud Run only)."""
     image: Annotated[
         ImageSettings,
@@ -121,41 +122,37 @@ class Settings(Block):
     """The server's image: a name from `planning/data/images.json`, or a block for a custom image. Default: the target's image."""
     docker_hub: Annotated[DockerHubSettings | None, OnChange("update")] = None
     """Docker Hub account used to pull the image. Without it, pulls count against an IP address that you share with others."""
-    vllm: Annotated[VllmOptions, BeforeValidator(without_blocks), Judged("vllm")] = Field(default_factory=VllmOptions)
+    vllm: Annotated[VllmOptions, BeforeValidator(without_blocks)] = Field(default_factory=VllmOptions)
     """Options of vLLM. The planner recommends values for options that are not set."""
-    tpu: TpuSettings | None = None
+    tpu: Annotated[TpuSettings | None, CONSISTENT] = None
     """The queued resource. Required with target tpu, otherwise rejected."""
-    cloud_run: CloudRunSettings | None = None
+    cloud_run: Annotated[CloudRunSettings | None, CONSISTENT] = None
     """The service. Required with target cloud-run, otherwise rejected."""
-    bucket: Annotated[BucketSettings, Field(default_factory=lambda: BucketSettings.model_validate({}))]
+    bucket: Annotated[BucketSettings, CONSISTENT, Field(default_factory=BucketSettings)]
     """The bucket. Used with weights bucket."""
     smoke: Annotated[
         SmokeSettings, Field(default_factory=lambda: SmokeSettings.model_validate({})), OnChange("nothing")
     ]
     """Thresholds of the smoke checks."""
-    workload: Annotated[Workload | None, Judged("workload"), OnChange("nothing")] = None
+    workload: Annotated[Workload | None, OnChange("nothing")] = None
     """Expected requests of clients. With it, the plan predicts latency and price, and the smoke checks expect that speed."""
-    endpoint_url: Annotated[str | None, Judged("endpoint_url"), OnChange("nothing")] = None
+    endpoint_url: Annotated[str | None, OnChange("nothing")] = None
     """URL at which clients reach the server, if it is not the stack's own: for example the URL of a load balancer."""
-    measured_tok_per_s: Annotated[PositiveNumber | None, Judged("measured_tok_per_s"), OnChange("nothing")] = None
+    measured_tok_per_s: Annotated[PositiveNumber | None, OnChange("nothing")] = None
     """Measured output rate of all requests together, in tokens per second. The planner uses it for the cost per million tokens."""
-    accept_findings: Annotated[list[str], Field(default_factory=list), Judged("accept_findings"), OnChange("nothing")]
+    accept_findings: Annotated[list[str], Field(default_factory=list), OnChange("nothing")]
     """Ids of planner findings that you accept. They are shown and do not block."""
-    max_age_s: Annotated[DurationS | None, OnChange("update")] = Field(default=None, alias="maxAge")
+    max_age_s: Annotated[DurationS | None, OnChange("update")] = None
     """Maximum time since the first start of a machine or the service, across machines. `gemma teardown --all --over-limit` tears down stacks that
     are older."""
-    max_usd: Annotated[Positive | None, Judged("max_usd"), OnChange("update")] = None
+    max_usd: Annotated[Positive | None, OnChange("update")] = None
     """Maximum cost of the stack in US dollars, at list prices, for all its machines. `gemma teardown --all --over-limit` tears down stacks that cost
     more."""
-    alerts: Annotated[
-        AlertSettings, Field(default_factory=lambda: AlertSettings.model_validate({})), OnChange("update")
-    ]
+    alerts: Annotated[AlertSettings, Field(default_factory=AlertSettings), OnChange("update")]
     """Alert policies in Cloud Monitoring and a dashboard."""
-    metrics: Annotated[
-        MetricsSettings, Field(default_factory=lambda: MetricsSettings.model_validate({})), OnChange("revision")
-    ]
+    metrics: Annotated[MetricsSettings, Field(default_factory=MetricsSettings), OnChange("revision")]
     """Collector of metrics next to the server."""
-    prices: Annotated[Annotated[str, Field(min_length=1)] | None, OnChange("nothing")] = None
+    prices: Annotated[FilePath | None, OnChange("nothing")] = None
     """JSON file with custom prices, relative to `Pulumi.yaml`. The planner uses them instead of the dated list prices.
     `gemma plan prices` refreshes those. `gemma teardown --all --over-limit` uses list prices."""
     labels: Annotated[Labels, Field(default_factory=dict), OnChange("update")]
@@ -166,7 +163,7 @@ class Settings(Block):
     """Existing version in Secret Manager with the API key, instead of `apiKey`. Its value never passes through Pulumi."""
     secrets: Annotated[list[SecretKey], Field(default_factory=list)]
     """Secrets set by value. Pulumi holds the values."""
-    vllm_in_blocks: Annotated[list[str], Field(default_factory=list), Judged("vllm_in_blocks")]
+    vllm_in_blocks: Annotated[list[str], Field(default_factory=list)]
     """Options of vLLM for which the file uses a block, because messages name the keys that it uses."""
 
     @field_validator("endpoint_url")
@@ -268,8 +265,7 @@ class Settings(Block):
     @property
     def collects_metrics(self) -> bool:
         """True if a collector of metrics runs next to the server."""
-        watch = WatchOptions(alerts_enabled=self.alerts.enabled, metrics_enabled=self.metrics.enabled)
-        return watch.collects_on("tpu-vm" if self.target == "tpu" else self.target)
+        return collects(self.alerts, self.metrics, "tpu-vm" if self.target == "tpu" else self.target)
 
     def secret_version(self, key: SecretKey) -> str | None:
         """Return the existing version in Secret Manager that holds a secret, or None."""

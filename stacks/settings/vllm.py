@@ -13,8 +13,9 @@ from pydantic import AfterValidator, Field
 
 from contracts.fields import camel_case
 from planning.question.vllm_args import DEFAULT_LORA_RANK, IMAGE_TOKENS, LORA_RANKS, OPTIONS
+from planning.settings.marks import Matching
+from planning.settings.text import Commit, ModelId, Positive
 from stacks.settings.block import Block
-from stacks.settings.text import Commit, Matching, ModelId, Positive
 
 _PARSER: Final = "gemma4"
 _Items = Annotated[int, Field(ge=0, le=999)]

@@ -18,7 +18,7 @@ from contracts.collector import (
 from localcloud.services import monitoring_rules
 from localcloud.vllm.metrics import Metrics, text_of
 from localcloud.vllm.speculation import Speculation
-from stacks.settings.watching import MetricsSettings
+from planning.settings.observability import MetricsSettings
 
 ROOT = Path(__file__).resolve().parents[2]
 VALUES = AlertValues(

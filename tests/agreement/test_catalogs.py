@@ -8,7 +8,7 @@ from localcloud.json_values import packaged
 from localcloud.world.scenario import Run
 from planning.data.prices import PRICES
 from planning.machine.hardware import CLOUD_RUN_GPUS
-from stacks.settings.cloud_run import CloudRunSettings
+from planning.settings.cloud_run import CloudRunSettings
 
 COPY = "packages/localcloud/world/data/catalog.json"
 

@@ -18,9 +18,9 @@ from components.cloud_run_gpu_service import (
     ServerContainer,
 )
 from contracts.labels import Ownership
-from planning.question.types import StartupProbe
+from planning.settings.cloud_run import ProbeSettings
 
-PROBE = StartupProbe(initial_delay_s=240, period_s=60, failure_threshold=30, timeout_s=50)
+PROBE = ProbeSettings(initial_delay_s=240, period_s=60, failure_threshold=30, timeout_s=50)
 CONTAINER = ServerContainer(
     image="us-east4-docker.pkg.dev/my-project/gemma-x/vllm/vllm-openai@sha256:" + "a" * 64,
     command=("vllm", "serve"),

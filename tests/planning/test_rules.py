@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from authors.accuracy.corpus.measured import load
-from planning import CloudRunOptions, Deployment, Finding, Plan, StartupProbe, TpuOptions, VllmOptions, Workload, plan
+from planning import CloudRunOptions, Deployment, Finding, Plan, TpuOptions, VllmOptions, Workload, plan
+from planning.settings.cloud_run import ProbeSettings
 from planning.cost.subject import examine
 from planning.question.fields import changed
 from planning.question.recommendation import TEXT_ONLY
@@ -66,7 +67,7 @@ def asked(**workload: int) -> Deployment:
     return replace(deployment(), workload=Workload(**workload))
 
 
-STARTS_IN_TIME = StartupProbe(initial_delay_s=240, period_s=60, failure_threshold=25, timeout_s=60)
+STARTS_IN_TIME = ProbeSettings(initial_delay_s=240, period_s=60, failure_threshold=25, timeout_s=60)
 
 # Per id: settings that must show it, and settings just beyond its edge that must not.
 EDGES: dict[str, tuple[Deployment, Deployment]] = {
@@ -201,7 +202,7 @@ def test_adapters_and_tokenizers_of_the_hub_need_a_way_there_too(extra):
     finding = the(plan(in_a_network(extra_args=("--enable-lora", *extra))), "NET03")
     assert extra[-1].rpartition("=")[2] in finding.message
     assert [remedy.changes for remedy in finding.remedies] == [
-        {"tpu.private_google_access": None},
+        {"tpu.existing_network": None},
         {"vllm.extra_args": ("--enable-lora",)},
     ]
     hub = replace(in_a_network(extra_args=("--enable-lora", *extra)), weights_mode="hub")

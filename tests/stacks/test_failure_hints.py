@@ -8,7 +8,7 @@ import pytest
 from planning.rules.crashes import CRASHES
 from planning.rules.findings import RULES
 from stacks.hooks.failure_hints import cause_of, known_causes
-from stacks.settings import ProbeSettings
+from planning.settings.cloud_run import ProbeSettings
 from tests.stacks.failed_start import failed_start
 
 MEMORY = "Memory limit of 16384 MiB exceeded with 16793 MiB used. Consider increasing the memory limit, see https://cloud.google.com/run/docs/configuring/memory-limits"

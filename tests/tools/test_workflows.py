@@ -15,7 +15,7 @@ import yaml
 from localcloud.tests.server import gcloud_commands
 from localcloud.world.conditions import MODIFIED_ROLES
 from localcloud.world.roles import grants
-from planning.question.types import CapacityApiName, SshAccess
+from planning.settings.tpu import CapacityApiName, SshAccess
 from scripts.doctor import permissions
 from stacks.tpu import PROJECT_ROLES, tunnel_roles
 from tests.tools.ci_page import (

@@ -18,11 +18,12 @@ from planning.machine.hardware import (
 from planning.model.support import version_in_use
 from planning.question.recommendation import FUSE_MODES
 from planning.question.releases import is_known_from
-from planning.question.types import Remedy, StartupProbe
+from planning.question.types import Remedy
 from planning.question.vllm_args import STREAMER
 from planning.question.workload import DEFAULT_WORKLOAD
 from planning.rules.alternatives import alternatives_for
 from planning.rules.registry import RuleResult, change, rule
+from planning.settings.cloud_run import ProbeSettings
 from planning.speed.serving import server_of
 from planning.speed.startup import PROBE_PERIOD_S, PROBE_TIMEOUT_S
 from planning.units import HOUR_S, duration
@@ -68,7 +69,7 @@ def _streams(subject: Subject) -> RuleResult | None:
     if resolved.weights_mode != "streamer" or is_known_from(resolved, STREAMS_FROM_GS):
         return None
     version = version_in_use(resolved.accelerator, resolved.deployment.image_version)
-    has = f"has vLLM {version}" if version else "has an unknown version of vLLM (`image_version`)"
+    has = f"has vLLM {version}" if version else "has an unknown version of vLLM (`image.version`)"
     return RuleResult(
         f"The image {has}, but streaming weights from gs:// needs {STREAMS_FROM_GS} or later with the package in its "
         "image.",
@@ -131,7 +132,7 @@ def _probe_limits(subject: Subject) -> RuleResult | None:
     )
 
 
-def _probe_faults(probe: StartupProbe) -> Iterator[str]:
+def _probe_faults(probe: ProbeSettings) -> Iterator[str]:
     """Yield each limit that the probe exceeds."""
     name, delay_s = "cloud_run.startup_probe", probe.initial_delay_s
     if not 0 <= delay_s <= CLOUD_RUN_MAX_INITIAL_DELAY_S:
@@ -150,7 +151,7 @@ def _probe_faults(probe: StartupProbe) -> Iterator[str]:
 @rule("SCL01")
 def _queueing(subject: Subject) -> RuleResult | None:
     run, resolved = subject.resolved.deployment.cloud_run, subject.resolved
-    if run.concurrency is None:
+    if not run.concurrency:
         return None
     workload = resolved.deployment.workload or DEFAULT_WORKLOAD
     at_once = server_of(resolved, subject.memory, workload).all_slots
@@ -187,7 +188,7 @@ _MORE_QUOTA = "Or request more GPU quota (free of charge, takes days)."
 def _quota(subject: Subject) -> RuleResult | None:
     run = subject.resolved.deployment.cloud_run
     region = run.region or "the region"
-    extra = max(run.min_instances, 1) if run.rolls_out else 0
+    extra = max(run.min_instances, 1) if run.rollout is not None else 0
     if run.gpu_quota is None:
         if run.max_instances + extra <= _without_quota(subject):
             return None
@@ -215,7 +216,7 @@ def _quota(subject: Subject) -> RuleResult | None:
 
 def _without_quota(subject: Subject) -> int:
     """Return the instances that need no warning while the quota is unset: 1, or 0 for a GPU that new projects have no quota for."""
-    is_project = subject.resolved.deployment.cloud_run.region is not None
+    is_project = subject.resolved.deployment.cloud_run.region != ""
     return 0 if is_project and not subject.resolved.accelerator.cloud_run.new_project_quota else 1
 
 
@@ -237,9 +238,9 @@ def _roll_out_quota(most: int, extra: int, allowed: int, region: str) -> RuleRes
 def _region(subject: Subject) -> RuleResult | None:
     run, resolved = subject.resolved.deployment.cloud_run, subject.resolved
     known = gpu_regions(resolved.accelerator)
-    if run.region is None or run.region in known:
+    if not run.region or run.region in known:
         return None
-    nearest_first = sorted(known, key=lambda name: continent_of(name) != continent_of(run.region or ""))
+    nearest_first = sorted(known, key=lambda name: continent_of(name) != continent_of(run.region))
     return RuleResult(
         f"{resolved.accelerator.name} is not listed for Cloud Run in {run.region}.",
         remedies=tuple(change("cloud_run.region", name) for name in nearest_first[:3]),
@@ -251,7 +252,7 @@ def _region(subject: Subject) -> RuleResult | None:
 def _cold_start(subject: Subject) -> RuleResult | None:
     resolved, run = subject.resolved, subject.resolved.deployment.cloud_run
     limit_s = run.request_timeout_s
-    if run.min_instances or limit_s is None:
+    if run.min_instances or not limit_s:
         return None
     start_s = usual_start_s(subject.startup)
     if start_s <= min(limit_s, _CLIENT_TIMEOUT_S):
@@ -266,7 +267,7 @@ def _cold_start(subject: Subject) -> RuleResult | None:
         remedies=(
             change("cloud_run.request_timeout_s", _LONGEST_REQUEST_S),
             *faster,
-            change("cloud_run.graph_cache", "bucket"),
+            change("cloud_run.compile_cache", "bucket"),
             change("cloud_run.min_instances", 1),
         ),
         advice=f"One minimum instance costs ${subject.cost.usd_per_hour * 24:,.2f} per day.",
@@ -275,15 +276,16 @@ def _cold_start(subject: Subject) -> RuleResult | None:
 
 @rule("FUS01")
 def _mount_owner(subject: Subject) -> RuleResult | None:
-    run, resolved = subject.resolved.deployment.cloud_run, subject.resolved
-    if resolved.weights_mode not in FUSE_MODES or not run.image_uid:
+    resolved = subject.resolved
+    mount, image = resolved.deployment.cloud_run.mount, resolved.deployment.image
+    if resolved.weights_mode not in FUSE_MODES or image is None or not image.uid:
         return None
-    owners = (("uid", run.mount_uid, run.image_uid), ("gid", run.mount_gid, run.image_gid or 0))
+    owners = (("uid", mount.uid, image.uid), ("gid", mount.gid, image.gid or 0))
     wrong = {name: (given, wanted) for name, given, wanted in owners if given is not None and given != wanted}
     if not wrong:
         return None
     listed = " and ".join(f"{name} {given} (the image runs as {wanted})" for name, (given, wanted) in wrong.items())
     return RuleResult(
         f"The mount will be owned by {listed}. The server will fail with Permission denied.",
-        remedies=(Remedy(changes={f"cloud_run.mount_{name}": None for name in wrong}),),
+        remedies=(Remedy(changes={f"cloud_run.mount.{name}": None for name in wrong}),),
     )

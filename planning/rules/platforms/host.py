@@ -104,7 +104,8 @@ def _cloud_run_remedies(resolved: Resolved) -> Iterator[Remedy]:
     largest = kept * CLOUD_RUN_GIB_PER_VCPU
     for gib, count in dict.fromkeys(((memory_gib, enough), (largest, kept), (host.memory_gib, host.vcpu))):
         yield Remedy(changes={"host_memory_gib": float(gib), "vcpu": float(count)})
-    quotas = ((run.cpu_quota, enough), (run.memory_quota_gib, memory_gib))
+    quota_gib = None if run.memory_quota_mib is None else run.memory_quota_mib / 1024
+    quotas = ((run.cpu_quota, enough), (quota_gib, memory_gib))
     carried = [int(quota // needed) for quota, needed in quotas if quota is not None]
     if carried and 0 < min(carried) < run.max_instances:
         changes = {"host_memory_gib": memory_gib, "vcpu": float(enough), "cloud_run.max_instances": min(carried)}
@@ -114,7 +115,7 @@ def _cloud_run_remedies(resolved: Resolved) -> Iterator[Remedy]:
 def _quota_too_small(resolved: Resolved) -> str:
     run = resolved.deployment.cloud_run
     least_vcpu, least_gib = min(cloud_run_vcpu(resolved.host)), resolved.host.min_memory_gib
-    if (run.cpu_quota or least_vcpu) >= least_vcpu and (run.memory_quota_gib or least_gib) >= least_gib:
+    if (run.cpu_quota or least_vcpu) >= least_vcpu and (run.memory_quota_mib or least_gib * 1024) >= least_gib * 1024:
         return ""
     return f"The quotas are too small for one instance, which needs {least_vcpu} vCPU and {least_gib:g} GiB."
 

@@ -67,11 +67,12 @@ def _compute_quota_at_an_update(subject: Subject) -> RuleResult | None:
 def _uses(resolved: Resolved) -> Sequence[_Use]:
     """Return one instance's use of each quota; empty if neither a quota nor a region is set, because then no project is known."""
     run, memory_gib = resolved.deployment.cloud_run, resolved.host_memory_gib
+    quota_gib = None if run.memory_quota_mib is None else run.memory_quota_mib / 1024
     uses = (
         _Use("vcpu", "cpu_quota", "vCPU", resolved.vcpu, run.cpu_quota, NEW_PROJECT_VCPU),
-        _Use("host_memory_gib", "memory_quota_gib", "GiB", memory_gib, run.memory_quota_gib, NEW_PROJECT_MEMORY_GIB),
+        _Use("host_memory_gib", "memory_quota_mib", "GiB", memory_gib, quota_gib, NEW_PROJECT_MEMORY_GIB),
     )
-    return [use for use in uses if use.given is not None or run.region is not None]
+    return [use for use in uses if use.given is not None or run.region]
 
 
 def _clauses(subject: Subject, over: Sequence[_Use], instances: int, *, revisions: int = 1) -> str:

@@ -53,7 +53,7 @@ def _run_duration(subject: Subject) -> RuleResult | None:
     tpu = subject.resolved.deployment.tpu
     run_s = tpu.max_run_duration_s
     if run_s is None:
-        if tpu.provisioning_model != "flex-start":
+        if tpu.provisioning != "flex-start":
             return None
         message = (
             "`tpu.max_run_duration_s` is not set, but flex-start requires it. Google deletes the nodes when it expires."
@@ -80,7 +80,7 @@ def _run_duration(subject: Subject) -> RuleResult | None:
 @rule("TPU04")
 def _zones(subject: Subject) -> RuleResult | None:
     tpu, accelerator = subject.resolved.deployment.tpu, subject.resolved.accelerator
-    if not accelerator.name.startswith("v6e") or tpu.provisioning_model != "flex-start":
+    if not accelerator.name.startswith("v6e") or tpu.provisioning != "flex-start":
         return None
     unknown = [zone for zone in tpu.zones if zone not in FLEX_START_V6E_ZONES]
     if not unknown:
@@ -90,7 +90,7 @@ def _zones(subject: Subject) -> RuleResult | None:
     near = tuple(zone for zone in FLEX_START_V6E_ZONES if continent_of(zone) in continents)
     choices = dict.fromkeys(choice for choice in (near, FLEX_START_V6E_ZONES) if choice)
     # An existing subnet is in the region of the current zones. Other zones need the stack's own network.
-    own_network = {} if tpu.private_google_access is None else {"tpu.private_google_access": None}
+    own_network = {} if tpu.private_google_access is None else {"tpu.existing_network": None}
     return RuleResult(
         f"Flex-start v6e is not listed for {', '.join(unknown)}. A zone needs the hardware, your quota and the "
         "flex-start offer; many have only two of the three.",
@@ -153,10 +153,10 @@ def _private_access(subject: Subject) -> RuleResult | None:
     if subject.resolved.deployment.tpu.private_google_access is not False:
         return None
     return RuleResult(
-        "`tpu.private_google_access` is false, but the machine has no external address. It will not be able to pull "
+        "`tpu.existing_network.private_google_access` is false, but the machine has no external address. It will not be able to pull "
         "the image or the weights.",
-        remedies=(change("tpu.private_google_access", None),),
-        advice="Or enable Private Google Access for the subnet (free of charge) and set `tpu.private_google_access` to true.",
+        remedies=(change("tpu.existing_network", None),),
+        advice="Or enable Private Google Access for the subnet (free of charge) and set `tpu.existing_network.private_google_access` to true.",
     )
 
 
@@ -171,7 +171,7 @@ def _hub_without_nat(subject: Subject) -> RuleResult | None:
         f"The server downloads {listed} from the Hugging Face hub at each start, because the bucket has no staged "
         "copy. The machine has no external address, and the stack adds Cloud NAT only to its own network. Without "
         "Cloud NAT in the subnet of tpu.existingNetwork, the server will not start.",
-        remedies=(change("tpu.private_google_access", None), _without_files(subject, files)),
+        remedies=(change("tpu.existing_network", None), _without_files(subject, files)),
         advice=(
             "Or run gemma stage_model, which copies drafters and adapters to the bucket. If that subnet has Cloud "
             "NAT, accept this finding."

@@ -74,9 +74,9 @@ def _vulnerable(subject: Subject) -> RuleResult | None:
     if version_key(_version(subject)) is None:
         return RuleResult(
             "The image's version of vLLM is unknown, and so are its published vulnerabilities.",
-            advice="Set `image_version` to the version in the first lines of its log.",
+            advice="Set `image.version` to the version in the first lines of its log.",
         )
-    found = vulnerabilities(subject) if subject.resolved.deployment.public else ()
+    found = vulnerabilities(subject) if subject.resolved.deployment.cloud_run.public else ()
     return RuleResult(_text(subject, found), severity="warn", advice=ADVICE) if found else None
 
 

@@ -45,21 +45,21 @@ _CLOSED: Final = {"--allowed-origins": ("[]",), "--allowed-local-media-path": ("
 @rule("SEC02")
 def _public(subject: Subject) -> RuleResult | None:
     deployment, cost = subject.resolved.deployment, subject.cost
-    if not deployment.public:
+    if not deployment.cloud_run.public:
         return None
     at_most = f"${cost.max_usd:,.0f} ({cost.max_usd_basis})"
     limit = "" if deployment.max_usd is not None else " No `max_usd` limits the cost."
     if not deployment.has_api_key:
         return RuleResult(
             f"The endpoint is public: anyone can use it, at a cost of up to {at_most}.{limit}",
-            remedies=(change("public", False),),
+            remedies=(change("cloud_run.public", False),),
             advice="List the callers instead, or accept this finding, with `max_usd` and a guard (docs/costs.md).",
         )
     return RuleResult(
         "The endpoint is reachable from the internet. Every path except /health requires the API key, but any "
         f"request can start an instance and keep it running, at a cost of up to {at_most}.{limit}",
         severity="warn" if deployment.max_usd is not None else "block",
-        remedies=(change("public", False),),
+        remedies=(change("cloud_run.public", False),),
         advice="Or keep it public and set `max_usd`, which a scheduled guard enforces (docs/costs.md).",
     )
 
@@ -128,12 +128,12 @@ def _opens(argument: ServerArgument) -> str:
 @rule("SEC08")
 def _archives_in_existing_bucket(subject: Subject) -> RuleResult | None:
     deployment = subject.resolved.deployment
-    cache = ("tpu.compile_cache", "machine") if subject.resolved.is_tpu else ("cloud_run.graph_cache", "off")
-    value = deployment.tpu.compile_cache if subject.resolved.is_tpu else deployment.cloud_run.graph_cache
-    if deployment.existing_bucket is None or value != "bucket":
+    cache = ("tpu.compile_cache", "machine") if subject.resolved.is_tpu else ("cloud_run.compile_cache", "off")
+    value = deployment.tpu.compile_cache if subject.resolved.is_tpu else deployment.cloud_run.compile_cache
+    if deployment.bucket.existing is None or value != "bucket":
         return None
     return RuleResult(
-        f"`{cache[0]}` is bucket, but `existing_bucket` is {deployment.existing_bucket}, which the stack did not "
+        f"`{cache[0]}` is bucket, but `bucket.existing` is {deployment.bucket.existing}, which the stack did not "
         "create. Archives are signed (HMAC-SHA-256): the server does not run other writers' programs, but "
         "they can delete archives and restore older ones of this stack.",
         remedies=(change(*cache),),

@@ -1,28 +1,28 @@
 """Bucket for weights and compiled programs."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 from typing import Annotated
 
-from pydantic import Field
-
 from contracts.staged_weights import OWN_FOLDER
-from stacks.settings.block import Block, Judged, OnChange
-from stacks.settings.text import BucketName, ManifestHash, Prefix, Region
+from planning.settings.marks import OnChange
+from planning.settings.text import BucketName, ManifestHash, Prefix, Region
 
 
-class BucketSettings(Block):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BucketSettings:
     """The bucket for the weights and, with `tpu.compileCache: bucket`, for compiled programs."""
 
-    existing: Annotated[BucketName | None, Judged("existing_bucket")] = None
+    existing: BucketName | None = None
     """Existing bucket. The stack reads it and never changes or deletes it. By default the stack creates a bucket."""
-    region: Annotated[Region | None, Judged("bucket_region"), OnChange("nothing")] = None
+    region: Annotated[Region | None, OnChange("nothing")] = None
     """Region of the existing bucket. The planner includes traffic to zones in other regions. The stack's own bucket is in the first region."""
     prefix: Prefix | None = None
     """Folder of the weights in the bucket, without the hash that staging adds. Default: the last part of the model's id."""
     manifest: ManifestHash | None = None
     """Hash of the staged weights, written by `gemma stage_model`. A new hash means a new revision, or a restart of the TPU's server. The
     weights are in the folder `PREFIX-` plus the first 16 digits."""
-    parts: Annotated[dict[str, ManifestHash], Field(default_factory=dict)]
+    parts: Mapping[str, ManifestHash] = field(default_factory=dict[str, str])
     """Hash of each staged drafter and adapter by its Hugging Face id or gs:// folder, written by `gemma stage_model`. Each is in a separate
     folder, like the weights. Parts without a hash are downloaded from the hub."""
     force_destroy: Annotated[bool, OnChange("update")] = True
@@ -35,7 +35,8 @@ class BucketSettings(Block):
         """Hash of the weights that the server is pinned to, or None."""
         return None if self.manifest is None else self.manifest.removeprefix(OWN_FOLDER)
 
-    def _problems(self) -> Iterator[str]:
+    def problems(self) -> Iterator[str]:
+        """Yield each contradiction between keys of the block, and what to change."""
         if self.retain_on_destroy and self.existing is not None:
             yield "retainOnDestroy applies to the stack's own bucket, but an existing bucket is never deleted; remove one of the two"
         if self.region is not None and self.existing is None:

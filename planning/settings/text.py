@@ -1,36 +1,12 @@
 """Types of settings: text that matches a pattern, numbers above 0, and quantities with a unit."""
 
 import re
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Mapping
 from typing import Annotated
 
-from annotated_types import GroupedMetadata
-from pydantic import AfterValidator, BeforeValidator, Field, WithJsonSchema
-
 from contracts.labels import is_reserved
-from planning.units import DURATION_PATTERN, parse_duration_s
-
-
-@dataclass(frozen=True, slots=True)
-class Matching(GroupedMetadata):
-    """Text that matches a pattern. `what` and `example` describe it in messages and editors."""
-
-    pattern: str
-    what: str
-    example: str = ""
-
-    def __iter__(self) -> Iterator[object]:
-        """Yield the check and its JSON schema, for pydantic."""
-        examples = {"examples": [self.example]} if self.example else {}
-        yield AfterValidator(self._checked)
-        yield WithJsonSchema({"type": "string", "pattern": self.pattern, **examples})
-
-    def _checked(self, text: str) -> str:
-        if not re.fullmatch(self.pattern, text):
-            raise ValueError(f"expected {self.what}" + (f" such as {self.example}" if self.example else ""))
-        return text
-
+from planning.settings.marks import Checked, Limit, Matching, Quantity
+from planning.units import DURATION_PATTERN, format_duration, parse_duration_s
 
 _PATH = r"^((https://\S+/)?projects/[^/\s]+/"
 _NAME = r"/)?[a-z]([a-z0-9-]*[a-z0-9])?$"
@@ -83,14 +59,12 @@ LabelKey = Annotated[
 LabelValue = Annotated[str, Matching(r"^[a-z0-9_-]{0,63}$", "up to 63 characters of a-z, 0-9, - and _")]
 
 
-def _not_reserved(labels: dict[str, str]) -> dict[str, str]:
+def _reserved(labels: Mapping[str, str]) -> str | None:
     reserved = next((key for key in sorted(labels) if is_reserved(key)), None)
-    if reserved is not None:
-        raise ValueError(f'"{reserved}" is set by this project; choose another key')
-    return labels
+    return None if reserved is None else f'"{reserved}" is set by this project; choose another key'
 
 
-Labels = Annotated[dict[LabelKey, LabelValue], AfterValidator(_not_reserved)]
+Labels = Annotated[dict[LabelKey, LabelValue], Checked(_reserved)]
 RevisionName = Annotated[
     str, Matching(r"^[a-z]([a-z0-9-]{0,61}[a-z0-9])?$", "a revision's name", "gemma-l4-qat-00003-abc")
 ]
@@ -123,6 +97,7 @@ ProjectPath = Annotated[
         "models/other/config.json",
     ),
 ]
+FilePath = Annotated[str, Matching(r".+", "a file")]
 SecretVersion = Annotated[
     str,
     Matching(
@@ -131,8 +106,9 @@ SecretVersion = Annotated[
         "projects/my-project/secrets/hf-token/versions/1",
     ),
 ]
-Positive = Annotated[int, Field(gt=0, le=10**15)]
-PositiveNumber = Annotated[float, Field(gt=0, le=1e15)]
+Positive = Annotated[int, Limit(above=0)]
+PositiveNumber = Annotated[float, Limit(above=0)]
+FromZero = Annotated[int, Limit(at_least=0)]
 
 _MEMORY_UNITS_MIB = {"Gi": 1024, "Mi": 1}
 _MEMORY_PATTERN = r"^([0-9]+)(Gi|Mi)$"
@@ -151,16 +127,9 @@ def format_memory(mib: int) -> str:
     return f"{mib // 1024}Gi" if mib % 1024 == 0 else f"{mib}Mi"
 
 
-DurationS = Annotated[
-    int,
-    BeforeValidator(parse_duration_s),
-    WithJsonSchema({"type": "string", "pattern": DURATION_PATTERN, "examples": ["90s", "4h"]}),
-]
-"""Seconds, written with a unit in the settings."""
-
-MemoryMib = Annotated[
-    int,
-    BeforeValidator(parse_memory_mib),
-    WithJsonSchema({"type": "string", "pattern": _MEMORY_PATTERN, "examples": ["512Mi", "32Gi"]}),
-]
-"""MiB, written with a unit in the settings."""
+DURATION = Quantity(parse_duration_s, format_duration, DURATION_PATTERN, ("90s", "4h"))
+MEMORY = Quantity(parse_memory_mib, format_memory, _MEMORY_PATTERN, ("512Mi", "32Gi"))
+DurationS = Annotated[int, DURATION]
+"""Seconds, written with a unit in the file."""
+MemoryMib = Annotated[int, MEMORY]
+"""MiB, written with a unit in the file."""

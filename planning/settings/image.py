@@ -1,40 +1,44 @@
 """The server's image, and the account used to pull it."""
 
-from typing import Annotated, Final, Literal
-
-from pydantic import Field
+from dataclasses import dataclass
+from typing import Annotated, Final
 
 from planning.data.images import Image, image_of
-from stacks.settings.block import Block, Judged, OnChange
-from stacks.settings.text import Digest, DockerUser, Repository, SecretVersion
+from planning.settings.marks import OnChange, OneOf
+from planning.settings.text import Digest, DockerUser, Repository, SecretVersion
 
 CUDA_13: Final = 13
+Precision = Annotated[str, OneOf(("fp8", "mxfp4", "nvfp4", "w4a16"))]
 
 
-class ImageSettings(Block):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ImageSettings:
     """A custom image: a Docker Hub repository pinned by digest. The stack pulls it through Artifact Registry."""
 
     repository: Repository
     """Repository on Docker Hub."""
-    digest: Annotated[Digest, Judged("image_digest")]
+    digest: Digest
     """Digest of the image or of its multi-architecture index. A tag can change under a running service; a digest cannot."""
-    version: Annotated[str | None, Judged("image_version"), OnChange("nothing")] = None
+    version: Annotated[str | None, OnChange("nothing")] = None
     """vLLM version in the image. It is not used to pull; the planner checks which models this version loads."""
     supports: Annotated[
-        list[Literal["fp8", "mxfp4", "nvfp4", "w4a16"]],
-        Field(default_factory=list),
-        Judged("image_supports"),
+        tuple[Precision, ...],
         OnChange("nothing"),
-    ]
+    ] = ()
     """Precisions that this image loads although its version does not, for example with a patch in `buildContext`."""
-    audio: Annotated[bool | None, Judged("image_audio"), OnChange("nothing")] = None
+    audio: Annotated[bool | None, OnChange("nothing")] = None
     """True if this image has the packages that decode audio (`vllm[audio]`), false if not. Default: unknown."""
     build_context: str | None = None
     """Folder with a Dockerfile based on this image (build argument BASE_IMAGE). The stack builds it and serves the result."""
-    uid: Annotated[int | None, Judged("cloud_run.image_uid")] = None
+    uid: int | None = None
     """User that the image runs as, if not root. It owns the FUSE mount; otherwise the server cannot read the mount."""
-    gid: Annotated[int | None, Judged("cloud_run.image_gid")] = None
+    gid: int | None = None
     """Group that the image runs as, if not root."""
+
+    @property
+    def is_default(self) -> bool:
+        """True if a question changes the default image without naming another one."""
+        return not self.digest and self.version is None
 
     @property
     def known(self) -> Image | None:
@@ -47,7 +51,25 @@ class ImageSettings(Block):
         return self.known is None or (self.known.cuda_major or 0) >= CUDA_13
 
 
-class DockerHubSettings(Block):
+def named_image(image: Image) -> ImageSettings:
+    """Return the settings of an image of the table: what `image: NAME` in a file means."""
+    return ImageSettings(
+        repository=image.repository,
+        digest=image.digest,
+        version=image.version,
+        supports=image.supports,
+        audio=image.decodes_audio,
+        build_context=image.build_context,
+    )
+
+
+def image_of_version(version: str) -> ImageSettings:
+    """Return an image of which only the version of vLLM is known; empty if not even that."""
+    return ImageSettings(repository="", digest="", version=version)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DockerHubSettings:
     """A Docker Hub account that Artifact Registry uses to pull the image. Docker Hub limits pulls without an account."""
 
     username: DockerUser

@@ -2,15 +2,12 @@
 
 import re
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Annotated, Final, Literal
 
-from pydantic import Field, field_validator
-
-from planning.machine.hardware import COMPUTE_MAX_WAIT_S, MACHINE_TYPES
-from planning.question.types import CapacityApiName, ProvisioningModel, SshAccess
-from planning.units import format_duration
-from stacks.settings.block import Block, Judged, OnChange
-from stacks.settings.text import (
+from planning.machine.hardware import COMPUTE_MAX_WAIT_S, MACHINE_TYPES, MIN_BOOT_DISK_GB
+from planning.settings.marks import Checked, Items, Limit, OnChange
+from planning.settings.text import (
     AcceleratorType,
     DurationS,
     Member,
@@ -21,62 +18,66 @@ from stacks.settings.text import (
     TunnelRole,
     Zone,
 )
+from planning.units import format_duration
+
+ProvisioningModel = Literal["flex-start", "spot", "standard", "reservation"]
+CapacityApiName = Literal["cloud-tpu", "compute-engine"]
+SshAccess = Literal["os-login", "metadata-key"]
+CompileCache = Literal["machine", "bucket", "off"]
 
 LEAST_IDLE_S: Final = 600
 """Minimum of `idleAfter`: far above the interval of the machine's reports, so a short gap between requests is not idle time."""
 
 
-class ExistingNetworkSettings(Block):
+def _idle_problem(idle_after_s: int) -> str | None:
+    if idle_after_s >= LEAST_IDLE_S:
+        return None
+    return f"idleAfter must be at least {format_duration(LEAST_IDLE_S)}, because a machine reports once a minute; set for example idleAfter: 2h"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExistingNetworkSettings:
     """An existing network. The stack reads it and never changes it."""
 
     network: Network
     """Name or self link of the network. Its firewall must allow SSH from Identity-Aware Proxy (35.235.240.0/20) for the tunnel."""
     subnetwork: Subnetwork
     """Name or self link of the subnetwork, in the region of the zones. It needs Cloud NAT if the server downloads from the Hugging Face hub."""
-    private_google_access: Annotated[bool, Judged("tpu.private_google_access"), OnChange("nothing")]
+    private_google_access: Annotated[bool, OnChange("nothing")]
     """True if the subnetwork has Private Google Access. Without it the VM can pull neither the image nor the weights."""
 
 
-class TpuSettings(Block):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TpuSettings:
     """A TPU queued resource: capacity, and how long to wait for it."""
 
-    accelerator_type: Annotated[AcceleratorType, Judged("accelerator"), OnChange("capacity")]
+    accelerator_type: Annotated[AcceleratorType, OnChange("capacity")]
     """Slice. It must be a single host: maximum 8 chips."""
-    zones: Annotated[list[Zone], Field(min_length=1), Judged("tpu.zones"), OnChange("update")]
+    zones: Annotated[tuple[Zone, ...], Items("zone", "zones"), OnChange("update")]
     """Zones in order of preference. The provider deletes its request in one zone before it tries the next."""
-    api: Annotated[CapacityApiName, Judged("tpu.api"), OnChange("capacity")] = "cloud-tpu"
+    api: Annotated[CapacityApiName, OnChange("capacity")] = "cloud-tpu"
     """Google API for the capacity. compute-engine creates a v6e instance instead of a queued resource; Google adds new features to that API only."""
-    provisioning: Annotated[ProvisioningModel, Judged("tpu.provisioning_model"), OnChange("capacity")] = "flex-start"
+    provisioning: Annotated[ProvisioningModel, OnChange("capacity")] = "flex-start"
     """Provisioning model: `flex-start`, `spot`, `standard` or `reservation`. flex-start waits in a queue and ends after `maxRunDuration`. Google can
     reclaim spot capacity at any time."""
     reservation: Annotated[str | None, OnChange("capacity")] = None
     """Name of the reservation. Required with provisioning reservation, otherwise rejected."""
-    max_run_duration_s: Annotated[DurationS | None, Judged("tpu.max_run_duration_s"), OnChange("capacity")] = Field(
-        default=None, alias="maxRunDuration"
-    )
+    max_run_duration_s: Annotated[DurationS | None, OnChange("capacity")] = None
     """Google deletes the nodes after this time."""
-    wait_per_zone_s: Annotated[DurationS, OnChange("nothing")] = Field(
-        default="30m", alias="waitPerZone", validate_default=True
-    )
+    wait_per_zone_s: Annotated[DurationS, OnChange("nothing")] = 1_800
     """Maximum wait for capacity in one zone, before the provider tries the next zone."""
-    wait_total_s: Annotated[DurationS | None, OnChange("nothing")] = Field(default=None, alias="waitTotal")
+    wait_total_s: Annotated[DurationS | None, OnChange("nothing")] = None
     """Maximum wait of one `up` for capacity in all zones together. By default only `waitPerZone` limits the wait, in each zone."""
-    renew_before_s: Annotated[DurationS | None, Judged("tpu.renew_before_s"), OnChange("nothing")] = Field(
-        default=None, alias="renewBefore"
-    )
+    renew_before_s: Annotated[DurationS | None, OnChange("nothing")] = None
     """Time before the run expires at which `up` requests a second machine and switches to it. Off by default. Run `up` on a schedule."""
-    idle_after_s: Annotated[DurationS | None, OnChange("update")] = Field(default=None, alias="idleAfter")
+    idle_after_s: Annotated[DurationS | None, Checked(_idle_problem), OnChange("update")] = None
     """Time without a request after which `gemma teardown --all --over-limit` tears the stack down. The machine measures it with the server's counters. At
     least 10m. Off by default."""
     wait_for: Annotated[Literal["ready", "active", "accepted"], OnChange("nothing")] = "ready"
     """Goal of the wait of `up`: the ready server, the machine, or only Google's acceptance of the request. The next `up` continues from there."""
-    ready_timeout_s: Annotated[DurationS, OnChange("nothing")] = Field(
-        default="1h", alias="readyTimeout", validate_default=True
-    )
+    ready_timeout_s: Annotated[DurationS, OnChange("nothing")] = 3_600
     """Maximum wait of `up` for the server once capacity is available. If it is too short, `up` fails while the model is still loading."""
-    boot_disk_size_gb: Annotated[
-        Annotated[int, Field(ge=100)] | None, Judged("tpu.boot_disk_size_gb"), OnChange("capacity")
-    ] = None
+    boot_disk_size_gb: Annotated[Annotated[int, Limit(at_least=MIN_BOOT_DISK_GB)] | None, OnChange("capacity")] = None
     """Size of the boot disk in GB. Default: Google's 100 GB. It holds the operating system, the image and the weights."""
     runtime_version: Annotated[RuntimeVersion | None, OnChange("capacity")] = None
     """TPU VM image. Default: the image for the accelerator's generation."""
@@ -86,15 +87,14 @@ class TpuSettings(Block):
     """Stack of target gateway whose network the machines use. The server then accepts requests from the gateway's subnetwork too. Deploy that stack
     first."""
     compile_cache: Annotated[
-        Literal["machine", "bucket", "off"],
-        Judged("tpu.compile_cache"),
+        CompileCache,
         OnChange("update"),
     ] = "machine"
     """Storage of compiled XLA programs. machine: on the machine's disk, which survives a crash and a reboot. bucket: also archived in the
     stack's bucket, so a new machine starts with them. With `bucket.existing`, too, programs are archived only if you set bucket here (SEC08)."""
     allow_replace_active: Annotated[bool, OnChange("nothing")] = False
     """Allow a change that releases running capacity. By default such a change is rejected."""
-    ssh: Annotated[SshAccess, Judged("tpu.ssh")] = "os-login"
+    ssh: SshAccess = "os-login"
     """Login method of the tunnel. Use metadata-key if OS Login is not allowed for a project or user. Each SSH key in the metadata of the project or the
     machine then has root access to the machine."""
     container: Literal["confined", "privileged"] = "confined"
@@ -103,36 +103,24 @@ class TpuSettings(Block):
     egress: Literal["limited", "open"] = "limited"
     """Egress of the machine from a network of the stack. limited: port 443 if the server downloads nothing from the Hugging Face hub (with
     api compute-engine also port 80, for the docker package), otherwise everywhere. open: everywhere. No effect with `existingNetwork`."""
-    tunnel_members: Annotated[
-        list[Member], Field(default_factory=list), Judged("tpu.tunnel_members"), OnChange("update")
-    ]
+    tunnel_members: Annotated[tuple[Member, ...], OnChange("update")] = ()
     """Members that can open a tunnel to the server through Identity-Aware Proxy. Each gets all roles for the tunnel. Project owners need no entry."""
-    tunnel_role: Annotated[TunnelRole | None, Judged("tpu.tunnel_role"), OnChange("update")] = None
+    tunnel_role: Annotated[TunnelRole | None, OnChange("update")] = None
     """Custom role for `tunnelMembers` instead of roles/tpu.admin: its id in this project, or its full name. You create it once, with a command that
     `doctor` prints. The stack never changes or deletes it."""
+
+    @property
+    def private_google_access(self) -> bool | None:
+        """True if an existing subnetwork has Private Google Access; None if the stack creates the network."""
+        return None if self.existing_network is None else self.existing_network.private_google_access
 
     @property
     def regions(self) -> tuple[str, ...]:
         """Distinct regions of the zones, in order."""
         return tuple(dict.fromkeys(zone.rpartition("-")[0] for zone in self.zones))
 
-    @field_validator("idle_after_s")
-    @classmethod
-    def _idle_time_is_reported(cls, idle_after_s: int | None) -> int | None:
-        if idle_after_s is not None and idle_after_s < LEAST_IDLE_S:
-            raise ValueError(
-                f"idleAfter must be at least {format_duration(LEAST_IDLE_S)}, because a machine reports once a minute; set for example idleAfter: 2h"
-            )
-        return idle_after_s
-
-    @field_validator("zones")
-    @classmethod
-    def _zones_differ(cls, zones: list[str]) -> list[str]:
-        if len(set(zones)) != len(zones):
-            raise ValueError("zones has duplicates; list each zone once")
-        return zones
-
-    def _problems(self) -> Iterator[str]:
+    def problems(self) -> Iterator[str]:
+        """Yield each contradiction between keys of the block, and what to change."""
         if (self.provisioning == "reservation") != (self.reservation is not None):
             yield "provisioning reservation and the key reservation require each other; set both or neither"
         if self.api == "compute-engine":

@@ -1,0 +1,165 @@
+"""One walk over the blocks of settings: keys in the file, types, effects of a change, checks, and values as text.
+
+A path is the attribute path, such as `tpu.max_run_duration_s`; its key in the file is `tpu.maxRunDuration`.
+"""
+
+import types
+import typing
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import MISSING, fields, is_dataclass
+from functools import cache
+from typing import Any, Final, NamedTuple, cast
+
+from contracts.fields import camel_case
+from planning.errors import PlanningError
+from planning.settings.marks import Consistent, EffectName, HasProblems, Key, Limit, Mark, OnChange, Quantity
+
+_NAMES_WITH_UNIT: Final = ("_per_s", "audio_s", "ttft_s")
+"""Ends of names whose seconds are a rate or a measured number, not a duration with a unit in the file."""
+
+
+class SettingField(NamedTuple):
+    """One field of a block."""
+
+    path: str
+    """Attribute path, such as `tpu.max_run_duration_s`."""
+    key: str
+    """Key in the file, such as `tpu.maxRunDuration`."""
+    hint: object
+    """Its type, without None and without marks."""
+    is_optional: bool
+    marks: tuple[object, ...]
+    """Marks of the value, then of the field (`planning.settings.marks`)."""
+    effect: EffectName | None
+    """Effect of a change, from the field or its block. None: the server changes."""
+    default: object
+    """Value of a field that is not set. MISSING: it has to be set."""
+
+    @property
+    def quantity(self) -> Quantity | None:
+        """How the file spells the number with its unit; None for a value without a unit."""
+        return next((mark for mark in self.marks if isinstance(mark, Quantity)), None)
+
+    @property
+    def limit(self) -> Limit | None:
+        """Limits of a number; None without limits."""
+        return next((mark for mark in self.marks if isinstance(mark, Limit)), None)
+
+    @property
+    def block(self) -> type | None:
+        """The block that the field holds; None for a value."""
+        return self.hint if isinstance(self.hint, type) and is_dataclass(self.hint) else None
+
+
+def setting_key(name: str) -> str:
+    """Return the key of a field in the file. A duration or a size has its unit in the value: `memory_mib` is `memory`."""
+    if name.endswith("_mib"):
+        return camel_case(name.removesuffix("_mib"))
+    return camel_case(name.removesuffix("_s") if is_duration(name) else name)
+
+
+def is_duration(path: str) -> bool:
+    """Return whether a field holds a duration, which the file spells with its unit."""
+    return path.endswith("_s") and not path.endswith(_NAMES_WITH_UNIT)
+
+
+def block_fields(
+    block: type, path: str = "", key: str = "", effect: EffectName | None = None
+) -> Iterator[SettingField]:
+    """Yield the fields of a block, each followed by the fields of its own block. `path`, `key` and `effect` are those of the block."""
+    for field in _own_fields(block):
+        found = field._replace(
+            path=f"{path}.{field.path}".removeprefix("."),
+            key=f"{key}.{field.key}".removeprefix("."),
+            effect=field.effect or effect,
+        )
+        yield found
+        if found.block is not None:
+            yield from block_fields(found.block, found.path, found.key, found.effect)
+
+
+@cache
+def _own_fields(block: type) -> Sequence[SettingField]:
+    return tuple(
+        own_field(
+            field.name, field.type, field.default if field.default_factory is MISSING else field.default_factory()
+        )
+        for field in fields(cast("Any", block))
+    )
+
+
+def own_field(name: str, hint: object, default: object = MISSING) -> SettingField:
+    """Return a field by its annotation. Its path is its name."""
+    value, is_optional, marks = unmarked(hint)
+    return SettingField(
+        path=name,
+        key=next((mark.name for mark in marks if isinstance(mark, Key)), setting_key(name)),
+        hint=value,
+        is_optional=is_optional,
+        marks=marks,
+        effect=next((mark.name for mark in marks if isinstance(mark, OnChange)), None),
+        default=default,
+    )
+
+
+def unmarked(hint: object) -> tuple[object, bool, tuple[object, ...]]:
+    """Return a type without None and marks, whether None is allowed, and the marks from inside out."""
+    if typing.get_origin(hint) is typing.Annotated:
+        inner, *marks = typing.get_args(hint)
+        value, is_optional, own = unmarked(inner)
+        return value, is_optional, (*own, *marks)
+    if typing.get_origin(hint) in {typing.Union, types.UnionType}:
+        members = [member for member in typing.get_args(hint) if member is not types.NoneType]
+        value, _, marks = unmarked(members[0])
+        return value, True, marks
+    return hint, False, ()
+
+
+def check_block(block: HasProblems, path: str = "") -> None:
+    """Raise PlanningError for the first value of a block that its marks reject, and for keys that contradict each other.
+
+    A value that equals its default is not checked, nor is an empty text or 0, which a question has for what nobody set.
+    The message names fields by path in backticks, as messages of the planner do.
+    """
+    for field in _own_fields(type(block)):
+        value: object = getattr(block, field.path)
+        place = f"{path}.{field.path}".removeprefix(".")
+        if value is None or value == field.default or (field.default is MISSING and not value):
+            continue
+        if field.block is not None:
+            check_block(cast("HasProblems", value), place)
+        for mark in field.marks:
+            if isinstance(mark, Mark | Limit) and not isinstance(mark, Consistent):
+                _check(mark, value, place)
+        for item, marks in _items(field.hint, value):
+            for mark in marks:
+                _check(mark, item, place)
+    problem = next(block.problems(), None) if hasattr(block, "problems") else None
+    if problem is not None:
+        raise PlanningError(f"`{path}`: {problem}." if path else f"{problem}.")
+
+
+def _items(hint: object, value: object) -> Iterator[tuple[object, Sequence[Mark | Limit]]]:
+    """Yield each item of a list with the marks of its type."""
+    if typing.get_origin(hint) is not tuple:
+        return
+    marks = [mark for mark in unmarked(typing.get_args(hint)[0])[2] if isinstance(mark, Mark | Limit)]
+    for item in cast("tuple[object, ...]", value) if marks else ():
+        yield item, marks
+
+
+def _check(mark: Mark | Limit, value: object, path: str) -> None:
+    try:
+        mark.check(value)
+    except ValueError as error:
+        shown = f'"{value}"' if isinstance(value, str) else value
+        raise PlanningError(f"`{path}` is {shown}; {error}.") from None
+
+
+def defaults_as_text(block: type) -> Mapping[str, str]:
+    """Return the default of each number with a unit as the file spells it, by key."""
+    return {
+        field.key: field.quantity.spell(field.default)
+        for field in _own_fields(block)
+        if field.quantity is not None and isinstance(field.default, int)
+    }

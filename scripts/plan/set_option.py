@@ -1,0 +1,188 @@
+"""The option `--set`: keys as in a settings file, the names that earlier releases had, and values of a command line."""
+
+import typing
+from collections.abc import Iterable, Mapping, Sequence
+from functools import cache
+from typing import Final, cast
+
+from contracts.spelling import did_you_mean, did_you_mean_path
+from planning.errors import PlanningError
+from planning.question.fields import question_fields
+from planning.question.vllm_args import KINDS, OPTIONS
+from planning.settings.fields import SettingField
+from planning.settings.marks import Limit, Mark, OneOf
+from scripts.plan.options import NONE
+
+OWN_OPTION: Final = {name: f"--{name}" for name in ("model", "accelerator", "platform", "quantization")}
+"""Fields that have their own option."""
+_OPTIONAL_BLOCKS: Final = {
+    "cloudRun.startupProbe": "cloud_run.startup_probe",
+    "cloudRun.readinessProbe": "cloud_run.readiness_probe",
+    "cloudRun.rollout": "cloud_run.rollout",
+    "tpu.existingNetwork": "tpu.existing_network",
+}
+"""Blocks that `none` removes, with their paths."""
+_BLOCKS: Final = ("vllm", "workload", "tpu", "cloudRun")
+"""Blocks whose keys are accepted without the block, in the order in which a key is looked up."""
+_EARLIER: Final[Mapping[str, str]] = {
+    "provisioningModel": "tpu.provisioning",
+    "privateGoogleAccess": "tpu.existingNetwork.privateGoogleAccess",
+    "graphCache": "cloudRun.compileCache",
+    "memoryQuotaGib": "cloudRun.memoryQuota",
+    "mountUid": "cloudRun.mount.uid",
+    "mountGid": "cloudRun.mount.gid",
+    "imageUid": "image.uid",
+    "imageGid": "image.gid",
+    "imageSupports": "image.supports",
+    "alertsEnabled": "alerts.enabled",
+    "email": "alerts.email",
+    "webhook": "alerts.webhook",
+    "dailyCostUsd": "alerts.dailyCost",
+    "metricsEnabled": "metrics.enabled",
+}
+"""Keys of earlier releases whose name in a file is another one."""
+
+
+@cache
+def set_keys() -> Mapping[str, SettingField]:
+    """Return the fields that `--set` takes, by key: all fields without their own option."""
+    return {field.key: field for path, field in question_fields().items() if path not in OWN_OPTION}
+
+
+def renamed(pairs: Iterable[str]) -> Sequence[tuple[str, str]]:
+    """Return each given key that has another name in a settings file, with that name."""
+    keys = [pair.partition("=")[0].strip() for pair in pairs]
+    return [(key, name) for key in keys if (name := current(key)) != key]
+
+
+def current(key: str) -> str:
+    """Return the name of a key in a settings file. An unknown key is returned unchanged."""
+    known = {*set_keys(), *_OPTIONAL_BLOCKS}
+    if key in known:
+        return key
+    named = _EARLIER.get(key)
+    if named is not None:
+        return named
+    return next((f"{block}.{key}" for block in _BLOCKS if f"{block}.{key}" in known), key)
+
+
+def parse_set(pairs: Iterable[str], *, other_keys: Iterable[str] = ()) -> dict[str, object]:
+    """Return the values of `key=value` pairs by path, parsed and checked. Raises PlanningError.
+
+    `other_keys`: further keys that a wrong one may mean.
+    """
+    found: dict[str, object] = {}
+    for pair in pairs:
+        given, equals, text = (part.strip() for part in pair.partition("="))
+        key = current(given)
+        block = _OPTIONAL_BLOCKS.get(key)
+        if block is not None and text == NONE:
+            found = {path: value for path, value in found.items() if not path.startswith(f"{block}.")} | {block: None}
+            continue
+        field = set_keys().get(key)
+        if block is not None:
+            raise PlanningError(
+                f"--set {given} is a block. Set its keys, such as --set {key}.{_first_key(key)}=VALUE, or remove it with --set {key}=none."
+            )
+        if field is None:
+            if given in OWN_OPTION or given == "image":
+                raise PlanningError(f'--set has no key "{given}". Use the option --{given}.')
+            known = [*set_keys(), *other_keys]
+            hint = did_you_mean(given, known) or did_you_mean_path(given, known)
+            raise PlanningError(f'--set has no key "{given}".{hint} docs/reference/settings.md lists the keys.')
+        if not equals or not text:
+            raise PlanningError(f"--set {given} has no value. Write --set {given}=VALUE.")
+        for removed in [path for path in _OPTIONAL_BLOCKS.values() if field.path.startswith(f"{path}.")]:
+            found.pop(removed, None)
+        found[field.path] = read_value(given, field, text)
+    return found
+
+
+def read_value(key: str, field: SettingField, text: str) -> object:
+    """Return the value of a command-line text. Raises PlanningError with the key, the text and what is allowed."""
+    is_list = typing.get_origin(field.hint) is tuple
+    if text == NONE and (field.is_optional or is_list):
+        return None if field.is_optional else ()
+    block, _, name = field.key.partition(".")
+    if block == "vllm":
+        return _vllm_value(name, text)
+    value = _parsed(key, field, _words(text) if is_list else text)
+    if not any(isinstance(mark, Limit) for mark in field.marks):
+        _check(key, field, value, text)
+    return value
+
+
+def _first_key(block: str) -> str:
+    return next(key.removeprefix(f"{block}.") for key in set_keys() if key.startswith(f"{block}."))
+
+
+def _vllm_value(name: str, text: str) -> object:
+    try:
+        return OPTIONS[name].read(text)
+    except PlanningError as error:
+        raise PlanningError(f"vllm.{error}") from None
+
+
+def _words(text: str) -> str:
+    """Return the items of a list with spaces between them; `[a, b]`, as in a file, is a list too."""
+    if text.startswith("[") and text.endswith("]"):
+        return text[1:-1].replace(",", " ")
+    return text
+
+
+def _parsed(key: str, field: SettingField, text: str) -> object:
+    if field.quantity is not None:
+        try:
+            return field.quantity.read(_with_unit(key, text))
+        except ValueError as error:
+            raise PlanningError(f'--set {key} is "{text}"; {error}.') from None
+    choices = typing.get_args(field.hint) if typing.get_origin(field.hint) is typing.Literal else ()
+    if choices and text not in choices:
+        raise PlanningError(f'--set {key} is "{text}". Use one of {", ".join(choices)}.')
+    words, read = KINDS[str if choices else typing.get_origin(field.hint) or field.hint]
+    limit = field.limit
+    try:
+        value = read(text)
+    except (ValueError, KeyError):
+        value = None
+    if value is None or (limit is not None and not limit.allows(value)):
+        allowed = f" of {limit}" if limit and limit.at_least is not None else f" {limit or ''}".rstrip()
+        raise PlanningError(f'--set {key} is "{text}"; it must be {words}{allowed}.')
+    return value
+
+
+def _with_unit(key: str, text: str) -> str:
+    """Return a quantity with its unit. The earlier `memoryQuotaGib` has the unit in its name."""
+    return f"{text}Gi" if key.endswith("Gib") else text
+
+
+def _check(key: str, field: SettingField, value: object, text: str) -> None:
+    for mark in field.marks:
+        if isinstance(mark, Mark):
+            try:
+                mark.check(value)
+            except ValueError as error:
+                allowed = f"Use one of {', '.join(map(str, mark.values))}" if isinstance(mark, OneOf) else error
+                joint = "." if isinstance(mark, OneOf) else ";"
+                raise PlanningError(f'--set {key} is "{text}"{joint} {allowed}.') from None
+
+
+def as_yaml(key: str, text: str) -> str:
+    """Return a value for a settings file: words of a list in brackets, and the unit of a quantity."""
+    field = set_keys().get(current(key))
+    if field is None or text == NONE:
+        return text
+    if typing.get_origin(field.hint) is tuple and not text.startswith("["):
+        return f"[{', '.join(text.split())}]"
+    return _with_unit(key, text) if field.quantity is not None else text
+
+
+def spelled(field: SettingField, value: object) -> str:
+    """Return a value in the form that `read_value` parses."""
+    if value is None:
+        return NONE
+    if field.quantity is not None:
+        return field.quantity.spell(cast("int", value))
+    if isinstance(value, tuple):
+        return " ".join(cast("tuple[str, ...]", value)) or NONE
+    return str(int(value)) if isinstance(value, float) and value.is_integer() else str(value)
