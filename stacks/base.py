@@ -37,9 +37,6 @@ from stacks.settings import Settings
 
 MEMORY_FOLDER = "/mnt/weights"
 """Folder of a Cloud Run container with a copy of the weights in memory."""
-
-WITHOUT_MOUNT = ("streamer", "memory")
-"""Modes of a Cloud Run container without a mount of the bucket."""
 COMMAND = ("vllm", "serve")
 """Command of the server, before its arguments."""
 _HUB_ID = re.compile(r"(?<![\w./:@-])[A-Za-z0-9][\w.-]*/[\w.-]+(?![\w./-])")
@@ -115,13 +112,13 @@ class Context:
     def parts_root(self) -> str:
         """Folder of the machine or container with the staged parts."""
         run = self.settings.cloud_run
-        return MEMORY_FOLDER if run is not None and run.mount.mode in WITHOUT_MOUNT else MODELS_FOLDER
+        return MEMORY_FOLDER if run is not None and not run.mount.mounts else MODELS_FOLDER
 
     @property
     def part_copies(self) -> tuple[BucketWeights, ...]:
         """Copies of staged parts that are made before the server starts. A mount needs none."""
         run = self.settings.cloud_run
-        if run is not None and run.mount.mode not in WITHOUT_MOUNT:
+        if run is not None and run.mount.mounts:
             return ()
         bucket = self.settings.bucket.existing or self.names.bucket
         return tuple(
