@@ -37,8 +37,11 @@ pytestmark = [pytest.mark.engine, pytest.mark.long]
 
 @pytest.fixture(scope="module")
 def workspace(tmp_path_factory):
-    """A new project, in which no API is enabled."""
-    with open_workspace(tmp_path_factory.mktemp("own"), "--scenario", "new-project", cold=True) as opened:
+    """A new project with a quota of TPU chips, in which no API is enabled."""
+    folder = tmp_path_factory.mktemp("own")
+    scenario = folder / "quota.yaml"
+    scenario.write_text("base: new-project\ntpu: {preemptible_quota_chips: 1}\n")
+    with open_workspace(folder, "--scenario", str(scenario), cold=True) as opened:
         yield opened
 
 
