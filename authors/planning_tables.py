@@ -25,6 +25,7 @@ from planning.rules.crashes import CRASHES, Crash
 from planning.rules.findings import RULES, detected
 from planning.rules.gateway import GATEWAY_RULES
 from planning.rules.security.advisories import ADVISORIES
+from planning.settings.image import image_of_version
 from planning.solve.candidates import checkpoints_of, rented
 from planning.solve.search import ServiceLimits, solve
 from planning.units import duration, to_gib
@@ -176,7 +177,7 @@ def _vulnerable_rows() -> Iterator[Sequence[str]]:
         for_tpu = image.platform == "tpu"
         placed = {path: one for path, one in deployed.items() if (one.platform == "tpu-vm") == for_tpu}
         own = {path: one for path, one in placed.items() if one.image_version == image.version}
-        plans = [plan(replace(one, image_version=image.version)) for one in (own or placed).values()]
+        plans = [plan(replace(one, image=image_of_version(image.version))) for one in (own or placed).values()]
         ids = dict.fromkeys(each for one in plans for each in one.vulnerabilities)
         named = ", ".join(f"{each} (before {ADVISORIES[each].fixed})" for each in ids)
         yield (

@@ -17,6 +17,7 @@ from contracts.fields import as_mapping, as_sequence, camel_case
 from contracts.labels import PRODUCT
 from contracts.spelling import odd_characters
 from planning.numbers import is_number, read_json
+from planning.question.vllm_args import OPTIONS
 from stacks.secrets import KINDS, SECRET_KEYS, set_command
 from stacks.settings import NAMESPACES, NOT_IN_FILE, GatewayStack, Settings
 from stacks.settings.vllm import stated_in_blocks
@@ -361,7 +362,14 @@ def _sentence(details: ErrorDetails, origin: str, values: Mapping[str, object]) 
         allowed = f"{_WHOLE_NUMBER} of US dollars, because labels store the limit and take no decimal point"
     if location == ["target"] and place == location:
         allowed = _TARGETS  # a gateway has another model, which the validator does not know
-    return f"{origin}: {name}{shown}: {allowed}."
+    why = _why_unusable(location, value)
+    return f"{origin}: {name}{shown}: {why} {allowed.capitalize()}." if why else f"{origin}: {name}{shown}: {allowed}."
+
+
+def _why_unusable(location: Sequence[int | str], value: object) -> str | None:
+    """Return why this project rejects a value that vLLM has, as a sentence; None for any other value."""
+    option = OPTIONS.get(_path(location[1:])) if location[:1] == ["vllm"] else None
+    return option.unusable.get(str(value)) if option is not None else None
 
 
 def _allowed(message: str) -> str:

@@ -19,6 +19,7 @@ from authors.accuracy.corpus.measured import MeasurementError, load
 from planning.cost.subject import Subject, examine
 from planning.question.types import Band
 from planning.question.workload import Workload
+from planning.settings.image import image_of_version
 from planning.speed.bands import Figure, Kind, kind_of
 from planning.speed.prefill import prompt_of
 from planning.speed.serving import server_of, workload_plan
@@ -184,4 +185,4 @@ def _subject(deployment: str, source: str) -> Subject:
         return examine(found)
     boots = [boot.deployment for boot in load().boots if load().sources[source] in boot.sources]
     version = next((boot.image_version for boot in boots if boot.image_version is not None), "")
-    return examine(replace(found, image_version=version))
+    return examine(replace(found, image=image_of_version(version)))

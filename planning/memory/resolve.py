@@ -13,7 +13,6 @@ from planning.errors import PlanningError
 from planning.machine.hardware import (
     ACCELERATORS,
     Accelerator,
-    Host,
     find_accelerator,
     host_of,
     why_not_planned,
@@ -65,7 +64,7 @@ def filled_in(deployment: Deployment) -> Resolved:
     )
     options = deployment.vllm.merged_over(base)
     host = host_of(accelerator, platform)
-    vcpu, memory_gib = _machine_size(deployment, platform, host)
+    vcpu, memory_gib = deployment.given_vcpu, deployment.given_memory_gib
     runtime: Runtime = "cuda" if not accelerator.is_tpu else "tpu-torch" if spec.tpu_torch_path else "tpu-jax"
     max_model_len = options.max_model_len or spec.max_positions
     max_num_seqs = options.max_num_seqs or MAX_NUM_SEQS
@@ -94,26 +93,13 @@ def filled_in(deployment: Deployment) -> Resolved:
         eager=bool(options.enforce_eager),
         speculative_tokens=_speculative_tokens(options),
         offload_gib=options.cpu_offload_gib or 0.0,
-        host_memory_gib=memory_gib,
-        vcpu=vcpu,
+        host_memory_gib=host.memory_gib if memory_gib is None else memory_gib,
+        vcpu=host.vcpu if vcpu is None else vcpu,
         weights_mode=mode,
         prices=deployment.prices or LIST_PRICES,
         drafter=drafter_of(options, deployment.draft_spec),
     )
     return _far_from_the_edge(_with_room_for_programs(found) if accelerator.is_tpu else found)
-
-
-def _machine_size(deployment: Deployment, platform: Platform, host: Host) -> tuple[float, float]:
-    """Return the vCPU and the GiB of memory: as asked, otherwise the service's, otherwise the host's default."""
-    run = deployment.cloud_run
-    has_block = platform == "cloud-run" and run.memory_mib > 0
-    vcpu = deployment.vcpu
-    if vcpu is None:
-        vcpu = run.cpu if has_block else host.vcpu
-    memory_gib = deployment.host_memory_gib
-    if memory_gib is None:
-        memory_gib = run.memory_mib / 1024 if has_block else host.memory_gib
-    return vcpu, memory_gib
 
 
 def _check_together(options: VllmOptions, accelerator: Accelerator) -> None:

@@ -2,13 +2,14 @@
 
 import dataclasses
 import typing
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import cache
 from typing import Any, Final, TypeVar, cast
 
 from msgspec import Struct, structs
 
 from planning.errors import PlanningError
+from planning.machine.hardware import CLOUD_RUN_GPUS, find_accelerator
 from planning.question.types import Deployment
 from planning.question.workload import Workload
 from planning.settings.cloud_run import ProbeSettings, ReadinessProbeSettings, RolloutSettings
@@ -51,6 +52,15 @@ _EMPTY: Final[Mapping[str, object]] = {
 }
 """Initial value of an omitted block when one of its fields is set."""
 
+_MACHINE: Final[Mapping[str, Callable[[Deployment], object]]] = {
+    "accelerator": lambda one: one.accelerator_name,
+    "vcpu": lambda one: one.given_vcpu,
+    "host_memory_gib": lambda one: one.given_memory_gib,
+}
+"""The machine's fields of a question, which a stack has in its block, with their values."""
+_OWN: Final[Mapping[str, object]] = {"accelerator": "", "vcpu": None, "host_memory_gib": None}
+"""Values of these fields in a question that has them in a block."""
+
 
 @cache
 def question_fields() -> Mapping[str, SettingField]:
@@ -85,7 +95,9 @@ def check_values(deployment: Deployment) -> None:
 
 
 def value_at(deployment: Deployment, path: str) -> object:
-    """Return the value of a field; None if it or its block is omitted."""
+    """Return the value of a field; None if it or its block is omitted. A machine's figures may be in a block."""
+    if path in _MACHINE:
+        return _MACHINE[path](deployment)
     found: object = deployment
     for name in path.split("."):
         found = getattr(found, name) if found is not None else None
@@ -96,7 +108,29 @@ def changed(deployment: Deployment, changes: Mapping[str, object]) -> Deployment
     """Return the deployment with new values for some fields, by path. A commit belongs to one repository, so another model has none."""
     if "model" in changes and deployment.model_revision:
         changes = {"model_revision": "", **changes}
-    return _changed(deployment, changes)
+    has_block = deployment.tpu.accelerator_type or deployment.cloud_run.gpu
+    return _changed(deployment, _in_blocks(deployment, changes) if has_block else changes)
+
+
+def _in_blocks(deployment: Deployment, changes: Mapping[str, object]) -> Mapping[str, object]:
+    """Return the changes of a stack's machine as changes of its block, which a platform without a stack does not have."""
+    platform = changes.get("platform", deployment.platform)
+    found = dict(changes)
+    for path in _MACHINE.keys() & changes.keys():
+        value = changes[path]
+        if platform == "cloud-run":
+            found |= {path: _OWN[path], **_of_service(path, value)}
+        elif platform == "tpu-vm" and path == "accelerator":
+            found |= {path: "", "tpu.accelerator_type": value}
+    return found
+
+
+def _of_service(path: str, value: object) -> Mapping[str, object]:
+    if path == "accelerator":
+        known = find_accelerator(str(value))
+        return {"cloud_run.gpu": CLOUD_RUN_GPUS.get(known.name if known else "", str(value))}
+    number = cast("float", value or 0)
+    return {"cloud_run.cpu": round(number)} if path == "vcpu" else {"cloud_run.memory_mib": round(number * 1024)}
 
 
 def differing(deployment: Deployment, changes: Mapping[str, object]) -> Mapping[str, object]:

@@ -60,7 +60,7 @@ class Deployment(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
     model: str
     accelerator: str = ""
-    """Accelerator of a question without a block, or another one than the block's; empty for the block's (`accelerator_name`)."""
+    """Accelerator of a question without a block; empty for the block's (`accelerator_name`)."""
     model_revision: str | None = None
     """Commit of the served or staged model's hub repository; empty uses the main branch, None if it does not matter."""
     platform: str | None = None
@@ -72,9 +72,9 @@ class Deployment(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     weights_mode: WeightsMode | None = None
     """None uses the platform's default: hub on a TPU VM or GCE; fuse on Cloud Run, or fuse-buffered if fuse starts too late."""
     host_memory_gib: float | None = None
-    """Memory of the container or machine; None for the block's, without one the platform's default for the accelerator."""
+    """Memory of a machine without a block; None for the service's (`given_memory_gib`), without one the default for the accelerator."""
     vcpu: float | None = None
-    """vCPU of the container or machine; None as for the memory."""
+    """vCPU of a machine without a block; None for the service's (`given_vcpu`), without one the default for the accelerator."""
     image: ImageSettings | None = None
     """The server's image; None for the accelerator's default image."""
     tpu: TpuSettings = NO_TPU
@@ -111,8 +111,24 @@ class Deployment(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
     @property
     def accelerator_name(self) -> str:
-        """Name of the accelerator as it was given, or of the block's; empty if neither names one."""
-        return self.accelerator or self.tpu.accelerator_type or self.cloud_run.gpu
+        """Name of the accelerator as it was given, or of the platform's block; empty if neither names one."""
+        if self.accelerator:
+            return self.accelerator
+        blocks = (self.cloud_run.gpu, self.tpu.accelerator_type)
+        own, other = blocks if self.platform == "cloud-run" else reversed(blocks)
+        return own or other
+
+    @property
+    def given_vcpu(self) -> float | None:
+        """VCPU of the machine as it was given, or of the service; None for the default."""
+        is_service = self.platform in {None, "cloud-run"} and self.cloud_run.cpu > 0
+        return float(self.cloud_run.cpu) if self.vcpu is None and is_service else self.vcpu
+
+    @property
+    def given_memory_gib(self) -> float | None:
+        """Memory of the machine as it was given, or of the service; None for the default."""
+        is_service = self.platform in {None, "cloud-run"} and self.cloud_run.memory_mib > 0
+        return self.cloud_run.memory_mib / 1024 if self.host_memory_gib is None and is_service else self.host_memory_gib
 
     @property
     def image_version(self) -> str | None:

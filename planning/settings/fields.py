@@ -153,7 +153,8 @@ def _check(mark: Mark | Limit, value: object, path: str) -> None:
         mark.check(value)
     except ValueError as error:
         shown = f'"{value}"' if isinstance(value, str) else value
-        raise PlanningError(f"`{path}` is {shown}; {error}.") from None
+        allowed = f"it must be {mark}" if isinstance(mark, Limit) else error
+        raise PlanningError(f"`{path}` is {shown}; {allowed}.") from None
 
 
 def defaults_as_text(block: type) -> Mapping[str, str]:

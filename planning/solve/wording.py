@@ -7,6 +7,7 @@ import re
 from collections.abc import Mapping
 from typing import Any, Final, Protocol
 
+from contracts.fields import to_json
 from planning.question.types import Finding, Remedy
 
 _FIELD = re.compile(r"`([a-z_]+(?:\.[a-z_]+)*)`")
@@ -111,4 +112,4 @@ def _price(remedy: Remedy) -> str:
 
 
 def _json(value: object) -> object:
-    return list(value) if isinstance(value, tuple) else value  # pyright: ignore[reportUnknownArgumentType,reportUnknownVariableType] - a tuple of words
+    return to_json(value)

@@ -34,8 +34,6 @@ if TYPE_CHECKING:
     from stacks.settings import Settings
 
 ROOT: Final = Path(__file__).resolve().parents[2]
-_OPTIONS: Final = {**OWN_OPTION, "image.version": "--vllm"}
-"""Fields that have their own option."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,7 +47,7 @@ class CommandWording:
     def key(self, path: str) -> str:
         """Return the option, or the key of `--set`."""
         field = question_fields().get(path)
-        own = _OPTIONS.get(path)
+        own = OWN_OPTION.get(path)
         if own is not None:
             return own
         return ".".join(map(setting_key, path.split("."))) if field is None else field.key
@@ -62,8 +60,8 @@ class CommandWording:
         return "add " + shlex.join((*(word for path in rest for word in self._words(path, rest[path])), *words))
 
     def _words(self, path: str, value: object) -> Sequence[str]:
-        if path in _OPTIONS or path == "device":
-            return (_OPTIONS.get(path, "--device"), str(value or "none"))
+        if path in OWN_OPTION or path == "device":
+            return (OWN_OPTION.get(path, "--device"), str(value or "none"))
         return ("--set", f"{self.key(path)}={_spelled(path, value)}")
 
 
@@ -162,8 +160,15 @@ def _is_of_file(pair: str) -> bool:
     """Return whether a pair's key belongs to a settings file, such as `tpu.maxRunDuration`, rather than only to a question."""
     from stacks.schema import PRODUCT, known_keys  # noqa: PLC0415 - only with --stack
 
-    key = current(pair.partition("=")[0].strip())
+    key = _file_key(pair.partition("=")[0].strip())
     return ":" in key or key.partition(".")[0] in known_keys(PRODUCT)
+
+
+def _file_key(key: str) -> str:
+    """Return the key of a settings file that is meant: itself, or the present name of an earlier one."""
+    from stacks.schema import PRODUCT, known_keys  # noqa: PLC0415 - only with --stack
+
+    return key if key in known_keys(PRODUCT) else current(key)
 
 
 def settings_of(question: Question) -> "Settings":
@@ -179,7 +184,7 @@ def settings_of(question: Question) -> "Settings":
         if not text:
             raise PlanningError(f"--set {key} has no value. Write --set {key}=VALUE.")
         try:
-            changes[current(key)] = None if text == NONE else read_yaml(as_yaml(key, text))
+            changes[_file_key(key)] = None if text == NONE else read_yaml(as_yaml(key, text))
         except (ValueError, yaml.YAMLError) as error:
             raise PlanningError(f'--set {key} is "{text}", which is not a value in YAML.') from error
     try:

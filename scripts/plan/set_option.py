@@ -13,7 +13,10 @@ from planning.settings.fields import SettingField
 from planning.settings.marks import Limit, Mark, OneOf
 from scripts.plan.options import NONE
 
-OWN_OPTION: Final = {name: f"--{name}" for name in ("model", "accelerator", "platform", "quantization")}
+OWN_OPTION: Final = {
+    **{name: f"--{name}" for name in ("model", "accelerator", "platform", "quantization")},
+    "image.version": "--vllm",
+}
 """Fields that have their own option."""
 _OPTIONAL_BLOCKS: Final = {
     "cloudRun.startupProbe": "cloud_run.startup_probe",
@@ -22,8 +25,15 @@ _OPTIONAL_BLOCKS: Final = {
     "tpu.existingNetwork": "tpu.existing_network",
 }
 """Blocks that `none` removes, with their paths."""
-_BLOCKS: Final = ("vllm", "workload", "tpu", "cloudRun")
-"""Blocks whose keys are accepted without the block, in the order in which a key is looked up."""
+_WITHOUT_BLOCK: Final[Mapping[str, str]] = {
+    "tpu": "api bootDiskSizeGb compileCache maxRunDuration renewBefore ssh tunnelMembers tunnelRole zones",
+    "cloudRun": (
+        "concurrency cpuQuota cudaCompatibility directVpc gpuQuota maxInstances minInstances public region requestTimeout "
+        "startupProbe startupProbe.failureThreshold startupProbe.initialDelay startupProbe.period startupProbe.timeout "
+        "zonalRedundancy"
+    ),
+}
+"""Keys of these blocks that earlier releases had without the block, as all keys of `vllm` and `workload`."""
 _EARLIER: Final[Mapping[str, str]] = {
     "provisioningModel": "tpu.provisioning",
     "privateGoogleAccess": "tpu.existingNetwork.privateGoogleAccess",
@@ -63,7 +73,9 @@ def current(key: str) -> str:
     named = _EARLIER.get(key)
     if named is not None:
         return named
-    return next((f"{block}.{key}" for block in _BLOCKS if f"{block}.{key}" in known), key)
+    of_server = (f"{block}.{key}" for block in ("vllm", "workload"))
+    others = (f"{block}.{key}" for block, keys in _WITHOUT_BLOCK.items() if key in keys.split())
+    return next((name for name in (*of_server, *others) if name in known), key)
 
 
 def parse_set(pairs: Iterable[str], *, other_keys: Iterable[str] = ()) -> dict[str, object]:
@@ -85,9 +97,10 @@ def parse_set(pairs: Iterable[str], *, other_keys: Iterable[str] = ()) -> dict[s
                 f"--set {given} is a block. Set its keys, such as --set {key}.{_first_key(key)}=VALUE, or remove it with --set {key}=none."
             )
         if field is None:
-            if given in OWN_OPTION or given == "image":
-                raise PlanningError(f'--set has no key "{given}". Use the option --{given}.')
-            known = [*set_keys(), *other_keys]
+            option = "--image" if given == "image" else OWN_OPTION.get(given)
+            if option is not None:
+                raise PlanningError(f'--set has no key "{given}". Use the option {option}.')
+            known = list(dict.fromkeys((*set_keys(), *other_keys)))
             hint = did_you_mean(given, known) or did_you_mean_path(given, known)
             raise PlanningError(f'--set has no key "{given}".{hint} docs/reference/settings.md lists the keys.')
         if not equals or not text:

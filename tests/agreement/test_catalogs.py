@@ -1,7 +1,6 @@
 """What Google offers stands once, in `planning/data`: the local cloud has a generated copy, and the lists that need another form name the same GPUs."""
 
 from pathlib import Path
-from typing import get_args
 
 from authors.planning_tables import local_cloud_catalog
 from localcloud.json_values import packaged
@@ -9,6 +8,7 @@ from localcloud.world.scenario import Run
 from planning.data.prices import PRICES
 from planning.machine.hardware import CLOUD_RUN_GPUS
 from planning.settings.cloud_run import CloudRunSettings
+from planning.settings.fields import block_fields
 
 COPY = "packages/localcloud/world/data/catalog.json"
 
@@ -19,7 +19,7 @@ def test_the_local_cloud_has_the_planners_catalog():
 
 def test_every_list_of_gpus_has_those_of_the_planner():
     names = set(CLOUD_RUN_GPUS.values())
-    assert set(get_args(CloudRunSettings.model_fields["gpu"].annotation)) == names
+    assert {*next(field.marks[0].values for field in block_fields(CloudRunSettings) if field.path == "gpu")} == names
     assert set(Run().gpu_drivers) == set(Run().gpu_regions) == names
     assert names <= set(packaged("localcloud.vllm", "models.json")["accelerators"])
     skus = {sku.get("price") for sku in packaged("localcloud.services", "skus.json")["skus"]}

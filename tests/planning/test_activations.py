@@ -15,6 +15,7 @@ from planning.question.releases import keeps_stored_head, runners
 from planning.question.resolved import Resolved
 from planning.question.types import Deployment
 from planning.question.vllm_args import VllmOptions
+from planning.settings.image import image_of_version
 from tests.records import replace
 
 GIB = 2**30
@@ -27,7 +28,7 @@ def asked(model: str, accelerator: str = "H100", version: str | None = None, **o
     return Deployment(
         model=f"{GEMMA}{model}",
         accelerator=accelerator,
-        image_version=version,
+        image=image_of_version(version),
         vllm=VllmOptions(**options),  # pyright: ignore[reportArgumentType] - a test's shorthand
     )
 

@@ -11,6 +11,7 @@ from planning import Deployment, Finding, VllmOptions, plan
 from planning.question.fields import changed
 from planning.question.server_flags import TABLES, flag_table, parse_arguments
 from planning.question.vllm_args import OPTIONS, vllm_arguments
+from planning.settings.image import image_of_version
 from planning.solve.wording import FIELDS, remedy_of, worded
 from tests.records import replace
 
@@ -154,10 +155,10 @@ def test_a_version_between_two_releases_has_the_flags_of_both():
 
 @pytest.mark.parametrize("version", ["", "nightly", "0.20.0", "0.99.0", "0.28.0rc1"])
 def test_an_image_outside_the_tables_is_only_warned_about(version: str):
-    finding = found(replace(with_arguments("--no-such-flag"), image_version=version), "ARG02")
+    finding = found(replace(with_arguments("--no-such-flag"), image=image_of_version(version)), "ARG02")
     assert finding is not None
     assert finding.severity == "warn"
-    own = found(replace(with_arguments("--max-model-len=9"), image_version=version), "ARG01")
+    own = found(replace(with_arguments("--max-model-len=9"), image=image_of_version(version)), "ARG01")
     assert own is not None
     assert own.severity == "block"
 

@@ -11,8 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from planning.question.fields import field_types, is_duration, value_at
+from planning.question.fields import question_fields, value_at
 from planning.question.types import Deployment
+from planning.settings.marks import Limit, Matching, OneOf
 from planning.speed.bands import BANDS
 from scripts.cli.options import Parser, add_options, read_options
 from scripts.plan.__main__ import main
@@ -127,10 +128,23 @@ VALUES: dict[object, object] = {
 }
 
 
+EXAMPLES: dict[str, object] = {
+    "tpu.zones": ("us-east5-a", "us-east5-b"),
+    "tpu.tunnel_members": ("user:a@example.com", "group:b@example.com"),
+    "cloud_run.invokers": ("user:a@example.com", "group:b@example.com"),
+    "cloud_run.mount.options": ("file-mode=444", "debug_gcs"),
+    "cloud_run.rollout.traffic": {"gemma-l4-00001-abc": 100},
+    "image.digest": f"sha256:{'a' * 64}",
+    "image.supports": ("fp8", "w4a16"),
+    "alerts.ttft_goal": 0.97,
+}
+
+
 def example(path: str) -> object:
     """Return a value that the field takes."""
-    hint = field_types()[path].hint
-    if is_duration(path):
+    field = question_fields()[path]
+    hint = field.hint
+    if field.quantity is not None:
         return 5_400
     if path == "accept_findings":
         return ("PRB01", "TPU04")
@@ -140,6 +154,15 @@ def example(path: str) -> object:
         return 32
     if typing.get_origin(hint) is typing.Literal:
         return typing.get_args(hint)[-1]
+    if path in EXAMPLES:
+        return EXAMPLES[path]
+    for mark in field.marks:
+        if isinstance(mark, OneOf):
+            return mark.values[-1]
+        if isinstance(mark, Matching):
+            return mark.example
+        if isinstance(mark, Limit) and mark.at_least is not None and hint is int:
+            return max(int(mark.at_least), 7)
     return VALUES[typing.get_origin(hint) or hint]
 
 
@@ -152,7 +175,7 @@ def question(*arguments: str) -> Deployment:
 
 def test_every_field_can_be_set_and_left_out_in_the_words_of_a_remedy():
     plain = question()
-    for path, kind in field_types().items():
+    for path, kind in question_fields().items():
         change = {path: example(path)}
         words = CommandWording().change(change).removeprefix("add ")
         assert value_at(question(*shlex.split(words)), path) == example(path), path
@@ -171,7 +194,7 @@ def test_every_field_can_be_set_and_left_out_in_the_words_of_a_remedy():
             ("--model", "gpt-5", "--accelerator", "L4"),
             '"gpt-5" is not in the catalog. See docs/reference/checkpoints.md',
         ),
-        ((*E2B, "--set", "maxModelLength=1"), 'no key "maxModelLength". Did you mean maxModelLen?'),
+        ((*E2B, "--set", "maxModelLength=1"), 'no key "maxModelLength". Did you mean vllm.maxModelLen?'),
         ((*E2B, "--set", "weightsMode=floppy"), '"floppy". Use one of hub'),
         ((*E2B, "--set", "maxRunDuration=4"), "a duration needs a unit"),
         ((*E2B, "--set", "acceptFindings=FIT99"), 'finding "FIT99" does not exist'),

@@ -10,6 +10,8 @@ from planning.cost.subject import examine
 from planning.question.vllm_args import VllmOptions
 from planning.rules.crashes import CRASHES
 from planning.rules.findings import detected
+from planning.settings.image import image_of_version
+from tests.records import replace
 
 BOOTS = load().boots
 RAN = [boot for boot in BOOTS if not boot.died]
@@ -22,9 +24,9 @@ def found(release: str, model: str, drafter: str | None = None, **options: objec
     """Return the severity of REL01 on an RTX PRO 6000; None without it."""
     drafts = {"speculative_config": {"model": drafter, "num_speculative_tokens": 3}} if drafter else {}
     vllm = VllmOptions(**drafts, **options)  # pyright: ignore[reportArgumentType] - options by name
-    return detected(examine(Deployment(model=model, accelerator="RTX PRO 6000", image_version=release, vllm=vllm))).get(
-        "REL01"
-    )
+    return detected(
+        examine(Deployment(model=model, accelerator="RTX PRO 6000", image=image_of_version(release), vllm=vllm))
+    ).get("REL01")
 
 
 @pytest.mark.parametrize("boot", RAN, ids=lambda boot: boot.id)
@@ -72,7 +74,9 @@ def test_without_cuda_graphs_nothing_is_copied_while_they_are_captured():
 
 def test_the_image_that_the_record_names_dies_and_another_of_its_release_may():
     (digest, *_) = CRASHES["vllm-project/vllm#51744"].images
-    known = Deployment(model=EXPERTS, accelerator="RTX PRO 6000", image_version="0.27.0", image_digest=digest)
+    known = Deployment(
+        model=EXPERTS, accelerator="RTX PRO 6000", image=replace(image_of_version("0.27.0"), digest=digest)
+    )
     assert plan(known).verdict == "blocked"
     assert found("0.27.0", EXPERTS) == "warn"
 

@@ -3,7 +3,7 @@
 import json
 import math
 import typing
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import pytest
@@ -18,9 +18,12 @@ from planning.machine.hardware import ACCELERATORS, known_places
 from planning.memory.budget import memory_plan
 from planning.model.catalog import model_ids
 from planning.planner import plan_of
-from planning.question.fields import changed, field_types
+from planning.question.fields import changed, question_fields
 from planning.question.workload import IMAGE_TOKENS
 from planning.rules.findings import RULES
+from planning.settings.bucket import BucketSettings
+from planning.settings.image import image_of_version
+from planning.settings.marks import Matching, OneOf
 from planning.solve.explain import explain
 from planning.solve.plan_json import plan_json
 from planning.solve.wording import FIELDS, remedy_of, worded
@@ -70,6 +73,12 @@ USUAL: Mapping[str, tuple[Any, ...]] = {
     "tpu.tunnel_members": (("user:me@example.com",),),
     "cloud_run.region": (*LOCATIONS, "nowhere-north1"),
     "cloud_run.concurrency": (1, 4, 80, 1_000),
+    "cloud_run.rollout.traffic": ({"gemma-l4-00001-abc": 100},),
+    "image.repository": ("vllm/vllm-openai",),
+    "image.digest": (f"sha256:{'a' * 64}",),
+    "tpu.existing_network.network": ("my-network",),
+    "tpu.existing_network.subnetwork": ("my-subnetwork",),
+    "tpu.gateway": ("gateway",),
     "endpoint_url": ("https://models.example.com", "http://localhost:8000/v1"),
     "workload.users": (1, 32, 5_000),
     "workload.rate_per_s": (0.001, 1.0, 500.0),
@@ -82,7 +91,7 @@ USUAL: Mapping[str, tuple[Any, ...]] = {
     "measured_tok_per_s": (0.001, 100.0),
     "max_usd": (1, 100),
     "accept_findings": (("SCL03", "PRB01"), ("TPU04",)),
-    "image_supports": (("w4a16",), ("w4a16", "fp8")),
+    "image.supports": (("w4a16",), ("w4a16", "fp8")),
 }
 """Values of fields that people set. Fields without a row have small numbers, their choices, or words."""
 ODD_MAPPINGS: Mapping[str, tuple[tuple[str, ...], tuple[Any, ...]]] = {
@@ -98,13 +107,24 @@ CHOSEN = frozenset({"model", "accelerator", "platform"})
 """Fields that every drawn deployment has."""
 
 
+def words_of(mark: object) -> Iterator[object]:
+    """Yield values that a mark allows."""
+    if isinstance(mark, OneOf):
+        yield from mark.values
+    if isinstance(mark, Matching) and mark.example:
+        yield mark.example
+
+
 def usual(path: str) -> st.SearchStrategy[Any]:
     """Values that can stand in a settings file."""
-    hint, is_optional = field_types()[path]
+    field = question_fields()[path]
+    hint, is_optional = field.hint, field.is_optional
     if path in USUAL:
         values = st.sampled_from(USUAL[path])
     elif choices := typing.get_args(hint) if typing.get_origin(hint) is typing.Literal else ():
         values = st.sampled_from(choices)
+    elif words := [word for mark in field.marks for word in words_of(mark)]:
+        values = st.sampled_from(words)
     elif hint is bool:
         values = st.booleans()
     elif hint in {int, float}:
@@ -116,7 +136,7 @@ def usual(path: str) -> st.SearchStrategy[Any]:
 
 def odd(path: str) -> st.SearchStrategy[Any]:
     """Values that nobody should set, of the field's type."""
-    hint, _ = field_types()[path]
+    hint = question_fields()[path].hint
     if typing.get_origin(hint) is tuple:
         return st.lists(st.sampled_from(ODD_WORDS), max_size=3).map(tuple)
     if path in ODD_MAPPINGS:
@@ -131,7 +151,7 @@ def deployments(draw: st.DrawFn) -> Deployment:
     """A model on an accelerator, up to ten fields with usual values, and sometimes one with an odd value."""
     accelerator, platform = draw(st.sampled_from(PLACES))
     plain = Deployment(model=draw(st.sampled_from(model_ids())), accelerator=accelerator, platform=platform)
-    paths = sorted(field_types().keys() - CHOSEN)
+    paths = sorted(question_fields().keys() - CHOSEN)
     changes = {path: draw(usual(path)) for path in draw(st.lists(st.sampled_from(paths), max_size=10, unique=True))}
     if draw(st.integers(0, 3)) == 0:
         path = draw(st.sampled_from(paths))
@@ -141,11 +161,14 @@ def deployments(draw: st.DrawFn) -> Deployment:
 
 
 OF_THE_PROGRAM: Mapping[str, st.SearchStrategy[Any]] = {
-    "image_version": st.sampled_from(["0.11.1", "0.21.0", "0.28.0", "0.99.0", "nightly", ""]),
+    "image": st.sampled_from(["0.11.1", "0.21.0", "0.28.0", "0.99.0", "nightly", ""]).map(image_of_version),
     "has_api_key": st.booleans(),
     "today": st.sampled_from(["2026-11-22", "2031-01-01"]),
-    "bucket_region": st.sampled_from([*LOCATIONS, "nowhere-north1", ""]),
-    "existing_bucket": st.sampled_from(["my-bucket", ""]),
+    "bucket": st.builds(
+        BucketSettings,
+        existing=st.just("my-bucket"),
+        region=st.none() | st.sampled_from([*LOCATIONS, "nowhere-north1", ""]),
+    ),
     "prices": st.sampled_from([PriceBook(), PriceBook(own={"v6e_flex_start_usd_per_chip_hour": 1e-9})]),
 }
 """Fields that a stack's program sets, not its settings."""
@@ -206,7 +229,7 @@ def check_lengths(subject: Subject) -> None:
 
 
 def test_every_field_that_can_be_set_is_drawn():
-    for path in sorted(field_types().keys() - CHOSEN):
+    for path in sorted(question_fields().keys() - CHOSEN):
         usual(path).validate()
         odd(path).validate()
-    assert (USUAL.keys() | ODD_MAPPINGS.keys()) <= field_types().keys()
+    assert (USUAL.keys() | ODD_MAPPINGS.keys()) <= question_fields().keys()

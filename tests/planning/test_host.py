@@ -1,12 +1,17 @@
 """Memory and vCPU of the host: what the platform does not rent is refused, and each remedy is something that it rents."""
 
+import dataclasses
+from functools import partial
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from planning import CloudRunOptions, Deployment, Finding, plan
+from planning import NO_SERVICE, Deployment, Finding, plan
 from planning.machine.hardware import ACCELERATORS
 from planning.question.fields import changed
+
+service_block = partial(dataclasses.replace, NO_SERVICE)
 
 MODELS = {"L4": "google/gemma-4-E2B-it-qat-w4a16-ct", "RTX PRO 6000": "google/gemma-4-12B-it"}
 
@@ -81,7 +86,7 @@ def test_a_host_that_the_quota_carries_once_comes_with_one_instance():
         model="google/gemma-4-E2B-it",
         accelerator="RTX PRO 6000",
         vcpu=4.0,
-        cloud_run=CloudRunOptions(max_instances=2, cpu_quota=20),
+        cloud_run=service_block(max_instances=2, cpu_quota=20),
     )
     (finding,) = [one for one in plan(wrong).findings if one.id == "HST01"]
     assert [remedy.changes["cloud_run.max_instances"] for remedy in finding.remedies] == [1]

@@ -1,14 +1,19 @@
 """Ways of reading weights on Cloud Run: what each needs of the host, what it costs, and the compile cache's second start."""
 
+import dataclasses
+from functools import partial
+
 import pytest
 
 from planning import Deployment, plan
 from planning.cost.loading_modes import MODES, loading_modes
 from planning.cost.subject import examine
 from planning.data.overheads import constant
-from planning.question.types import CloudRunOptions, WeightsMode
+from planning.question.types import NO_SERVICE, WeightsMode
 from planning.units import GIB
 from tests.records import replace
+
+service_block = partial(dataclasses.replace, NO_SERVICE)
 
 L4_26B = Deployment(
     model="google/gemma-4-26B-A4B-it-qat-w4a16-ct",
@@ -17,7 +22,7 @@ L4_26B = Deployment(
     weights_mode="fuse",
     host_memory_gib=32,
     vcpu=8,
-    cloud_run=CloudRunOptions(region="us-east4"),
+    cloud_run=service_block(region="us-east4"),
 )
 
 
@@ -36,7 +41,10 @@ def test_only_a_service_with_a_bucket_has_ways_to_choose(changes: dict[str, str]
 
 
 def test_kept_graphs_shorten_every_start_but_the_first_and_the_break_even_counts_that():
-    kept, plain = plan(mode("streamer", direct_vpc=True, graph_cache="bucket")), plan(mode("streamer", direct_vpc=True))
+    kept, plain = (
+        plan(mode("streamer", direct_vpc=True, compile_cache="bucket")),
+        plan(mode("streamer", direct_vpc=True)),
+    )
     assert kept.startup.total_s == plain.startup.total_s
     assert plain.startup.cached_total_s is None
     assert kept.startup.cached_total_s is not None

@@ -15,12 +15,13 @@ from hypothesis import strategies as st
 from contracts.exit_codes import ExitCode
 from planning import Deployment, PlanningError, plan
 from planning.numbers import LARGEST, is_number, number, read_json, whole_number
-from planning.question.fields import changed, field_types, number_limits
-from planning.question.vllm_args import OPTIONS, Limit
+from planning.question.fields import changed, question_fields
+from planning.question.vllm_args import Limit
+from planning.settings.text import DURATION
 from scripts.cli.command import Command, run_command
 from scripts.cli.options import option_fields
 from scripts.plan.__main__ import main
-from scripts.plan.question import set_keys
+from scripts.plan.set_option import set_keys
 from stacks.loading import SettingsError, from_file, gateway_from_file, is_gateway_file
 from stacks.schema import alternatives, block_of, settings_schema
 
@@ -32,11 +33,15 @@ QUESTION = Deployment(model="google/gemma-4-12B-it-qat-w4a16-ct", accelerator="L
 
 SET_KEYS = [
     key
-    for key, path in set_keys().items()
-    if (path in number_limits() or (path.startswith("vllm.") and OPTIONS[key].kind in {int, float}))
-    and key != "seed"  # any whole number is a seed
+    for key, field in set_keys().items()
+    if field.hint in {int, float} and field.limit is not None and field.quantity is None
 ]
-DURATIONS = [key for key, path in set_keys().items() if field_types()[path].hint is int and path.endswith("_s")]
+DURATIONS = [key for key, field in set_keys().items() if field.quantity is DURATION]
+LIMITED = [
+    path
+    for path, field in question_fields().items()
+    if field.limit is not None and not path.startswith(("vllm.", "workload."))
+]
 
 
 def one_sentence(capsys: pytest.CaptureFixture[str], code: int, *, names: str) -> str:
@@ -66,9 +71,7 @@ def test_nothing_is_not_the_same_as_not_given(key: str, capsys: pytest.CaptureFi
     one_sentence(capsys, main([*L4, "--set", f"{key}=0"]), names=key)
 
 
-@given(
-    st.sampled_from(sorted(number_limits())), st.sampled_from([math.nan, math.inf, -math.inf, -1, 10**400, 1e300, True])
-)
+@given(st.sampled_from(sorted(LIMITED)), st.sampled_from([math.nan, math.inf, -math.inf, -1, 10**400, 1e300, True]))
 def test_a_program_that_plans_gets_the_same_refusal(path: str, value: float):
     with pytest.raises(PlanningError, match=r"^`[a-z_.]+` is .* must be .*\.$"):
         plan(changed(QUESTION, {path: value}))

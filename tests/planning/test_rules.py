@@ -1,14 +1,15 @@
 """Every failure that a preview can name: it stops the bad settings with the figure, and lets the good ones through."""
 
+import dataclasses
 import json
 import re
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 from authors.accuracy.corpus.measured import load
-from planning import CloudRunOptions, Deployment, Finding, Plan, TpuOptions, VllmOptions, Workload, plan
-from planning.settings.cloud_run import ProbeSettings
+from planning import NO_SERVICE, NO_TPU, Deployment, Finding, Plan, VllmOptions, Workload, plan
 from planning.cost.subject import examine
 from planning.question.fields import changed
 from planning.question.recommendation import TEXT_ONLY
@@ -16,11 +17,18 @@ from planning.rules import gateway, registry
 from planning.rules.findings import RULES, acceptable_ids, check_accepted
 from planning.rules.security import exposure
 from planning.rules.security.advisories import vulnerabilities
+from planning.settings.cloud_run import ProbeSettings, RolloutSettings
+from planning.settings.image import image_of_version
+from planning.settings.tpu import ExistingNetworkSettings
 from planning.solve.wording import FIELDS, remedy_of, worded
 from scripts.plan.question import CommandWording
 from tests.records import replace
 
+tpu_block = partial(dataclasses.replace, NO_TPU)
+service_block = partial(dataclasses.replace, NO_SERVICE)
+
 MEASURED = load().deployments
+EXISTING = ExistingNetworkSettings(network="net", subnetwork="sub", private_google_access=True)
 
 
 def found(p: Plan, identifier: str) -> Finding | None:
@@ -50,16 +58,16 @@ def deployment(model: str = "E2B-it", accelerator: str = "v6e-4", **options: obj
 
 
 def on_cloud_run(**options: object) -> Deployment:
-    return replace(MEASURED["qat-26b-l4"], cloud_run=CloudRunOptions(**options))  # pyright: ignore[reportArgumentType]
+    return replace(MEASURED["qat-26b-l4"], cloud_run=service_block(**options))  # pyright: ignore[reportArgumentType]
 
 
 def on_tpu(**options: object) -> Deployment:
-    return replace(deployment(), tpu=TpuOptions(**options))  # pyright: ignore[reportArgumentType]
+    return replace(deployment(), tpu=tpu_block(**options))  # pyright: ignore[reportArgumentType]
 
 
 def in_a_network(**vllm):
     """A TPU machine in an existing network, with its weights in the bucket."""
-    tpu = TpuOptions(private_google_access=True)
+    tpu = tpu_block(existing_network=EXISTING)
     return replace(deployment(**vllm), weights_mode="disk", tpu=tpu)
 
 
@@ -86,8 +94,8 @@ EDGES: dict[str, tuple[Deployment, Deployment]] = {
     "SCL01": (on_cloud_run(concurrency=4), on_cloud_run(concurrency=16)),
     "SCL02": (on_cloud_run(max_instances=2, gpu_quota=1), on_cloud_run(max_instances=2, gpu_quota=2)),
     "SCL04": (
-        on_cloud_run(max_instances=2, memory_quota_gib=63.0),
-        on_cloud_run(max_instances=2, memory_quota_gib=64.0),
+        on_cloud_run(max_instances=2, memory_quota_mib=63 * 1024),
+        on_cloud_run(max_instances=2, memory_quota_mib=64 * 1024),
     ),
     "SCL05": (on_cloud_run(cpu_quota=15), on_cloud_run(cpu_quota=16)),
     "PRB02": (
@@ -246,16 +254,16 @@ def test_each_limit_of_a_probe_is_named_with_its_value(change: dict[str, int], l
 
 def test_a_roll_out_needs_gpus_for_two_revisions():
     """Tagged revisions are started, and keep their least number of instances (Cloud Run, minimum instances)."""
-    assert found(plan(on_cloud_run(max_instances=1, gpu_quota=2, rolls_out=True)), "SCL02") is None
-    never = the(plan(on_cloud_run(max_instances=1, gpu_quota=1, rolls_out=True)), "SCL02")
+    assert found(plan(on_cloud_run(max_instances=1, gpu_quota=2, rollout=RolloutSettings())), "SCL02") is None
+    never = the(plan(on_cloud_run(max_instances=1, gpu_quota=1, rollout=RolloutSettings())), "SCL02")
     assert (never.severity, "1 for the new revision and up to 1 " in never.message, "never start" in never.message) == (
         "block",
         True,
         True,
     )
-    busy = the(plan(on_cloud_run(max_instances=3, min_instances=1, gpu_quota=3, rolls_out=True)), "SCL02")
+    busy = the(plan(on_cloud_run(max_instances=3, min_instances=1, gpu_quota=3, rollout=RolloutSettings())), "SCL02")
     assert (busy.severity, "needs 4 GPUs" in busy.message) == ("warn", True)
-    unknown = the(plan(on_cloud_run(max_instances=1, rolls_out=True)), "SCL02")
+    unknown = the(plan(on_cloud_run(max_instances=1, rollout=RolloutSettings())), "SCL02")
     assert (
         "a rollout needs 1 more for the revision under test, but the GPU quota of the region is not set"
         in unknown.message
@@ -265,7 +273,7 @@ def test_a_roll_out_needs_gpus_for_two_revisions():
 @pytest.mark.parametrize(("seconds", "allowed"), [(0, 600), (599, 600), (7 * 86_400 + 1, 7 * 86_400)])
 @pytest.mark.parametrize("provisioning", ["flex-start", "spot"])
 def test_a_run_duration_outside_the_range_is_moved_to_its_end(seconds: int, allowed: int, provisioning: str):
-    bad = on_tpu(max_run_duration_s=seconds, provisioning_model=provisioning)
+    bad = on_tpu(max_run_duration_s=seconds, provisioning=provisioning)
     assert change_of(the(plan(bad), "TPU02"), "tpu.max_run_duration_s") == allowed
 
 
@@ -345,9 +353,8 @@ def test_a_domain_that_only_an_inner_network_has_blocks(subtests: pytest.Subtest
 
 def test_a_known_vulnerability_is_found_where_everybody_may_call_and_depends_on_what_the_stack_has():
     def said(identifier="SEC04", **changes):
-        found_one = found(
-            plan(replace(on_cloud_run(), **{"image_version": "0.28.0", "public": True, **changes})), identifier
-        )
+        public = replace(on_cloud_run(public=changes.pop("public", True)), image=image_of_version("0.28.0"))
+        found_one = found(plan(replace(public, **changes)), identifier)
         count = found_one and re.search(r"has (\d+) published", found_one.message)
         return found_one and (found_one.severity, int(count[1]) if count else 0)
 
@@ -357,23 +364,23 @@ def test_a_known_vulnerability_is_found_where_everybody_may_call_and_depends_on_
     with_video = replace(vllm, limit_mm_per_prompt={"image": 1, "video": 1})
     assert said() == ("warn", 5)
     assert said(public=False) is None
-    assert len(vulnerabilities(examine(replace(on_cloud_run(), image_version="0.28.0")))) == 5
-    assert plan(replace(on_cloud_run(), image_version="0.31.0")).vulnerabilities == (
+    assert len(vulnerabilities(examine(replace(on_cloud_run(), image=image_of_version("0.28.0"))))) == 5
+    assert plan(replace(on_cloud_run(), image=image_of_version("0.31.0"))).vulnerabilities == (
         "PYSEC-2026-4344",
         "PYSEC-2026-4349",
     )
-    assert plan(replace(on_cloud_run(), image_version="0.32.0")).vulnerabilities == ()
-    assert said(image_version="0.30.1rc1.dev221+gc8d7a7dd1") == ("warn", 2)
-    assert said(image_version="0.30.0rc1.dev5") == ("warn", 5), "its commit may be older than the repair"
-    assert said(image_version="0.31.0", vllm=template) is None
+    assert plan(replace(on_cloud_run(), image=image_of_version("0.32.0"))).vulnerabilities == ()
+    assert said(image=image_of_version("0.30.1rc1.dev221+gc8d7a7dd1")) == ("warn", 2)
+    assert said(image=image_of_version("0.30.0rc1.dev5")) == ("warn", 5), "its commit may be older than the repair"
+    assert said(image=image_of_version("0.31.0"), vllm=template) is None
     assert said(vllm=replace(template, limit_mm_per_prompt={"image": 1, "video": 0})) == ("warn", 2)
-    assert said(image_version="0.30.0", vllm=own_code) == ("warn", 1)
-    assert said(image_version="") == ("info", 0)
+    assert said(image=image_of_version("0.30.0"), vllm=own_code) == ("warn", 1)
+    assert said(image=image_of_version("")) == ("info", 0)
     assert said("SEC11", vllm=own_code) == ("block", 1)
     assert said("SEC11", vllm=replace(with_video, trust_remote_code=True)) == ("block", 2)
-    assert said("SEC11", image_version="0.31.0", vllm=own_code) is None
+    assert said("SEC11", image=image_of_version("0.31.0"), vllm=own_code) is None
     assert said("SEC11") is None, "nothing turned on a feature"
-    assert said("SEC11", image_version="", vllm=own_code) is None, "SEC04 says that the version is unknown"
+    assert said("SEC11", image=image_of_version(""), vllm=own_code) is None, "SEC04 says that the version is unknown"
 
 
 def test_the_least_batch_that_holds_a_video_is_accepted():

@@ -1,23 +1,30 @@
 """The whole bill, what a cold start costs, and from when on running all the time is cheaper."""
 
+import dataclasses
+from functools import partial
+
 import pytest
 
-from planning import CloudRunOptions, Deployment, PlanningError, TpuOptions, plan
+from planning import NO_SERVICE, NO_TPU, Deployment, PlanningError, plan
 from planning.cost.running_costs import watching_usd_per_month
 from planning.cost.subject import examine
 from planning.data.prices import PriceBook
-from planning.question.types import BillPart, WatchOptions
+from planning.question.types import BillPart
 from planning.question.workload import DEFAULT_WORKLOAD
+from planning.settings.observability import AlertSettings, MetricsSettings
 from planning.solve.plan_json import costs_json
 from tests.records import replace
+
+tpu_block = partial(dataclasses.replace, NO_TPU)
+service_block = partial(dataclasses.replace, NO_SERVICE)
 
 TPU = Deployment(
     model="google/gemma-4-26B-A4B-it",
     accelerator="v6e-4",
-    tpu=TpuOptions(zones=("us-east5-a", "europe-west4-a"), max_run_duration_s=14_400),
+    tpu=tpu_block(zones=("us-east5-a", "europe-west4-a"), max_run_duration_s=14_400),
 )
 RUN = Deployment(
-    model="google/gemma-4-12B-it-qat-w4a16-ct", accelerator="L4", cloud_run=CloudRunOptions(region="us-east4")
+    model="google/gemma-4-12B-it-qat-w4a16-ct", accelerator="L4", cloud_run=service_block(region="us-east4")
 )
 
 
@@ -86,12 +93,12 @@ def test_runs_that_cost_more_than_on_demand_have_a_break_even_within_the_day():
 
 
 def test_a_commitment_is_shown_where_its_price_is_known():
-    v5e = Deployment(model="google/gemma-4-E2B-it", accelerator="v5e-4", tpu=TpuOptions(zones=("us-west4-a",)))
+    v5e = Deployment(model="google/gemma-4-E2B-it", accelerator="v5e-4", tpu=tpu_block(zones=("us-west4-a",)))
     assert plan(v5e).running.commitments == (
         ("v5e-4, commitment of 1 y", pytest.approx(4 * 0.84 * 730)),
         ("v5e-4, commitment of 3 y", pytest.approx(4 * 0.54 * 730)),
     )
-    assert plan(replace(v5e, tpu=TpuOptions(zones=("us-central1-a",)))).running.commitments == ()
+    assert plan(replace(v5e, tpu=tpu_block(zones=("us-central1-a",)))).running.commitments == ()
     assert plan(TPU).running.commitments == ()
 
 
@@ -112,7 +119,7 @@ def test_a_renewal_is_priced_by_the_time_that_two_machines_run():
 
 @pytest.mark.parametrize("before_s", [0, 14_400])
 def test_a_renewal_that_is_not_shorter_than_the_run_is_refused(before_s: int):
-    with pytest.raises(PlanningError, match=r"must be above 0 and less than `tpu\.max_run_duration_s`"):
+    with pytest.raises(PlanningError, match="renewBefore must be shorter than maxRunDuration"):
         plan(replace(TPU, tpu=replace(TPU.tpu, max_run_duration_s=14_400, renew_before_s=before_s)))
 
 
@@ -121,9 +128,9 @@ MOST_FOR_WATCHING_USD = 4.0
 
 
 def test_a_collector_on_a_service_costs_less_than_the_limit_too():
-    watch = WatchOptions(alerts_enabled=True, metrics_enabled=True)
-    deployment = replace(RUN, vcpu=8, host_memory_gib=24, watch=watch)
-    without = replace(deployment, watch=WatchOptions(alerts_enabled=True))
+    metrics = MetricsSettings(enabled=True)
+    deployment = replace(RUN, vcpu=8, host_memory_gib=24, alerts=AlertSettings(), metrics=metrics)
+    without = replace(deployment, metrics=MetricsSettings())
     usd = watching_usd_per_month(examine(deployment))
     assert usd < MOST_FOR_WATCHING_USD
     for one in (deployment, without):

@@ -1,11 +1,12 @@
 """`--solve`: the result suffices and is cheapest, the written file is planned as fitting and can be declared, and a miss says why."""
 
+import dataclasses
 import itertools
 import json
 import math
 import random
 import re
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 
 import pytest
@@ -13,7 +14,7 @@ import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from planning import Deployment, PlanningError, TpuOptions, plan
+from planning import NO_TPU, Deployment, PlanningError, plan
 from planning.cost.subject import examine
 from planning.data.checkpoints import CHECKPOINTS
 from planning.data.prices import PriceBook, region_of
@@ -21,7 +22,7 @@ from planning.machine.hardware import ACCELERATORS
 from planning.memory.margins import margin_of
 from planning.memory.resolve import resolve
 from planning.model.catalog import spec_of
-from planning.question.types import CloudRunOptions
+from planning.question.types import NO_SERVICE
 from planning.question.workload import Workload, parse_workload
 from planning.rules import memory as rules_memory
 from planning.rules.findings import QUOTA_IDS, RULES, detected
@@ -43,6 +44,9 @@ from stacks.planned import to_deployment
 from stacks.program import run as program
 from tests.laws import examples
 from tests.records import replace
+
+tpu_block = partial(dataclasses.replace, NO_TPU)
+service_block = partial(dataclasses.replace, NO_SERVICE)
 
 CHAT = "in=700,out=300,users=8"
 LONG = "in=4000,out=500,users=32"
@@ -147,8 +151,8 @@ def plain(model: str, accelerator: str, workload: Workload) -> Deployment:
         accelerator=accelerator,
         platform="cloud-run" if on_run else "tpu-vm",
         workload=workload,
-        tpu=TpuOptions(max_run_duration_s=4 * 3_600),
-        cloud_run=CloudRunOptions(region="us-central1" if on_run else None),
+        tpu=tpu_block(max_run_duration_s=4 * 3_600),
+        cloud_run=service_block(region="us-central1" if on_run else None),
     )
 
 

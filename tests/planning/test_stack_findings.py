@@ -12,6 +12,7 @@ from planning.data.images import IMAGES
 from planning.planner import original_note
 from planning.question.fields import changed, value_at
 from planning.question.workload import DEFAULT_WORKLOAD
+from planning.settings.image import image_of_version
 from planning.solve.candidates import checkpoints_of, deployment_of, rented, servings_of
 from stacks.loading import from_file
 from stacks.planned import to_deployment
@@ -39,7 +40,7 @@ def test_no_stack_comes_with_a_finding_that_it_does_not_accept(path):
 
 @pytest.mark.parametrize(("release", "found"), [("0.28.0", ["REL01"]), ("0.31.0", [])])
 def test_the_stack_with_a_draft_model_is_clear_of_the_known_crash_from_the_release_that_fixes_it(release, found):
-    deployment = changed(deployed(ROOT / "Pulumi.l4-12b-qat-mtp.yaml"), {"image_version": release})
+    deployment = changed(deployed(ROOT / "Pulumi.l4-12b-qat-mtp.yaml"), {"image": image_of_version(release)})
     assert unaccepted(plan(deployment)) == found
     assert plan(deployment).fits
 
@@ -77,7 +78,7 @@ def test_every_stack_says_how_to_receive_its_alerts():
 @pytest.mark.parametrize("image", [image for image, row in IMAGES.items() if row.shipped])
 def test_the_way_out_on_one_chip_and_the_search_start_as_the_shipped_stack(image: str):
     ((model, row),) = IMAGES[image].shipped["v6e-1"].items()
-    shipped = next(stack for stack in map(deployed, FILES) if (stack.model, stack.accelerator) == (model, "v6e-1"))
+    shipped = next(stack for stack in map(deployed, FILES) if (stack.model, stack.accelerator_name) == (model, "v6e-1"))
     assert {path: value_at(shipped, path) for path in row} == row
     asked = Deployment(model="google/gemma-4-31B-it", accelerator="v6e-1")
     (way,) = (way for found in plan(asked).findings for way in found.remedies if way.changes.get("model") == model)

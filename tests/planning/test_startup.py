@@ -1,13 +1,19 @@
 """Start-up: what is compiled, what a restart keeps, and how close the planner comes to boots that it was not made from."""
 
+import dataclasses
+from functools import partial
+
 import pytest
 
-from planning import CloudRunOptions, Deployment, TpuOptions, VllmOptions, plan
+from planning import NO_SERVICE, NO_TPU, Deployment, VllmOptions, plan
 from planning.data.overheads import constant
 from planning.machine.devices import parse_device
 from planning.question.types import StartupPlan
 from tests.records import replace
 from vm_agent.base import HUB_CACHE, HUB_CACHE_VARIABLE, TMPFS
+
+tpu_block = partial(dataclasses.replace, NO_TPU)
+service_block = partial(dataclasses.replace, NO_SERVICE)
 
 TPU = Deployment(model="google/gemma-4-E2B-it", accelerator="v6e-1")
 RUN = Deployment(model="google/gemma-4-12B-it-qat-w4a16-ct", accelerator="L4")
@@ -25,7 +31,7 @@ def test_text_only_serving_warms_up_no_processor():
 
 
 def test_a_warm_cache_still_takes_minutes_and_no_cache_takes_all():
-    warm, cold = (replace(TPU, tpu=TpuOptions(compile_cache=cache)) for cache in ("machine", "off"))
+    warm, cold = (replace(TPU, tpu=tpu_block(compile_cache=cache)) for cache in ("machine", "off"))
     saved = plan(cold).startup.restart_s - plan(warm).startup.restart_s
     assert saved == pytest.approx(plan(TPU).startup.compile_s * (1 - constant("XLA_CACHED_FACTOR")))
     assert plan(warm).startup.restart_s > 300
@@ -33,7 +39,7 @@ def test_a_warm_cache_still_takes_minutes_and_no_cache_takes_all():
 
 def test_a_tpu_vm_keeps_its_weights_outside_the_container():
     assert (HUB_CACHE_VARIABLE, HUB_CACHE.startswith(TMPFS)) == ("HF_HOME", False)
-    start = plan(replace(TPU, weights_mode="hub", tpu=TpuOptions(compile_cache="off"))).startup
+    start = plan(replace(TPU, weights_mode="hub", tpu=tpu_block(compile_cache="off"))).startup
     kept_s = start.restart_s - start.compile_s
     fetched_s = start.total_s - constant("VM_IMAGE_PULL_S") - start.compile_s
     assert kept_s < fetched_s
@@ -42,13 +48,13 @@ def test_a_tpu_vm_keeps_its_weights_outside_the_container():
 @pytest.mark.parametrize("mode", ["hub", "fuse", "fuse-buffered", "fuse-cached", "streamer"])
 @pytest.mark.parametrize("direct_vpc", [False, True])
 def test_a_restart_on_cloud_run_fetches_its_weights_again(mode: str, direct_vpc: bool):
-    run = CloudRunOptions(direct_vpc=direct_vpc)
+    run = service_block(direct_vpc=direct_vpc)
     start = plan(replace(RUN, weights_mode=mode, cloud_run=run)).startup  # pyright: ignore[reportArgumentType]
     assert start.restart_s == pytest.approx(start.total_s - constant("CLOUD_RUN_CONTAINER_START_S"))
 
 
 def kept(cache: str) -> StartupPlan:
-    return plan(replace(TPU, tpu=TpuOptions(compile_cache=cache))).startup  # pyright: ignore[reportArgumentType]
+    return plan(replace(TPU, tpu=tpu_block(compile_cache=cache))).startup  # pyright: ignore[reportArgumentType]
 
 
 def test_each_way_to_start_again_has_its_time_on_a_machine():

@@ -12,6 +12,7 @@ from planning.memory.adapters import adapter_bytes, adapter_options
 from planning.memory.resolve import resolve
 from planning.question.types import WorkloadPlan
 from planning.question.workload import IMAGE_TOKENS, WORKLOAD_KEYS, format_workload, parse_workload
+from planning.settings.image import image_of_version
 from tests.records import replace
 
 
@@ -146,7 +147,9 @@ SPARK = "memory=128GiB,bandwidth=273GB/s,tflops=125,name=GB10"
 
 def on_a_spark(model: str) -> Deployment:
     options = VllmOptions(max_model_len=131_072, max_num_batched_tokens=8_192, kv_cache_dtype="fp8")
-    return Deployment(model=model, accelerator="", device=parse_device(SPARK), image_version="0.26.0", vllm=options)
+    return Deployment(
+        model=model, accelerator="", device=parse_device(SPARK), image=image_of_version("0.26.0"), vllm=options
+    )
 
 
 def test_few_tokens_of_nvfp4_experts_take_longer_than_their_bytes():
@@ -164,7 +167,7 @@ def test_tokens_of_one_step_share_experts():
 
 def test_a_short_prompt_is_no_proposal_to_verify():
     """64 tokens of a prompt: the rejection sampler of a TPU would take 11 ms for as many proposals."""
-    found = plan(replace(E2B, image_version="0.29.1rc1")).throughput
+    found = plan(replace(E2B, image=image_of_version("0.29.1rc1"))).throughput
     assert found.ttft_s < 2.5 / found.decode_tok_per_s
 
 

@@ -16,6 +16,7 @@ from planning.model.catalog import model_ids
 from planning.question.resolved import Resolved
 from planning.question.types import Band, WorkloadPlan
 from planning.question.workload import IMAGE_TOKENS
+from planning.settings.image import image_of_version
 from planning.speed.serving import server_of, workload_plan
 from tests.laws import examples
 from tests.records import replace
@@ -56,7 +57,7 @@ def servers(draw: st.DrawFn) -> Resolved:
         Deployment(
             model=draw(st.sampled_from(model_ids())),
             accelerator=draw(st.sampled_from(sorted(ACCELERATORS))),
-            image_version=draw(st.sampled_from([None, "0.26.1", "0.29.1"])),
+            image=draw(st.sampled_from([None, "0.26.1", "0.29.1"]).map(lambda one: one and image_of_version(one))),
             vllm=options,
         )
     )

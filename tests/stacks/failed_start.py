@@ -1,5 +1,7 @@
 """What tests of hooks start from: a stack of the repository with changes, its plan, and its failed revision."""
 
+from dataclasses import replace
+
 from contracts.labels import NO_LIMITS, Ownership
 from contracts.naming import Names
 from planning import plan
@@ -16,7 +18,7 @@ PROJECT = "local-project"
 
 def failed_start(stack="l4-12b-qat", *, run=None, **changes):
     settings = from_file(ROOT / f"Pulumi.{stack}.yaml", project=PROJECT).model_copy(update=changes)
-    settings = settings.model_copy(update={"cloud_run": settings.cloud_run.model_copy(update=run or {})})
+    settings = settings.model_copy(update={"cloud_run": replace(settings.cloud_run, **(run or {}))})
     planned = plan(to_deployment(settings))
     return FailedStart(
         stack=stack,

@@ -7,8 +7,8 @@ import pytest
 
 from planning.rules.crashes import CRASHES
 from planning.rules.findings import RULES
-from stacks.hooks.failure_hints import cause_of, known_causes
 from planning.settings.cloud_run import ProbeSettings
+from stacks.hooks.failure_hints import cause_of, known_causes
 from tests.stacks.failed_start import failed_start
 
 MEMORY = "Memory limit of 16384 MiB exceeded with 16793 MiB used. Consider increasing the memory limit, see https://cloud.google.com/run/docs/configuring/memory-limits"
@@ -50,10 +50,8 @@ OLD_DRIVER = (
     "RuntimeError: The NVIDIA driver on your system is too old (found version 12020). Please update your GPU driver by downloading and installing a "
     "new version from the URL: http://www.nvidia.com/Download/index.aspx"
 )
-LONGEST = ProbeSettings.model_validate(
-    {"initialDelay": "240s", "period": "60s", "failureThreshold": 30, "timeout": "10s"}
-)
-SHORT = ProbeSettings.model_validate({"initialDelay": "60s", "period": "60s", "failureThreshold": 2, "timeout": "10s"})
+LONGEST = ProbeSettings(initial_delay_s=240, period_s=60, failure_threshold=30, timeout_s=10)
+SHORT = ProbeSettings(initial_delay_s=60, period_s=60, failure_threshold=2, timeout_s=10)
 
 
 @pytest.mark.parametrize(

@@ -1,15 +1,19 @@
 """What to try when no zone gives capacity: each step is one that the settings file can make."""
 
+import dataclasses
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 from planning.machine.hardware import FLEX_START_V6E_ZONES
-from planning.question.types import Deployment, TpuOptions
+from planning.question.types import NO_TPU, Deployment
 from stacks.hooks.next_steps import next_steps
 from stacks.loading import from_file
 from stacks.planned import to_deployment
 from tests.records import replace
+
+tpu_block = partial(dataclasses.replace, NO_TPU)
 
 ROOT = Path(__file__).parents[2]
 
@@ -24,7 +28,7 @@ def small(**changes):
         model="google/gemma-4-E2B-it",
         accelerator="v6e-4",
         platform="tpu-vm",
-        tpu=TpuOptions(zones=("us-east5-a",), **changes),
+        tpu=tpu_block(zones=("us-east5-a",), **changes),
     )
 
 

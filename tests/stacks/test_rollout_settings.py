@@ -13,8 +13,8 @@ def with_key(key, value):
 
 
 def test_the_plan_knows_that_a_second_revision_runs():
-    assert to_deployment(load(changed("l4-qat", "cloudRun.rollout", {}))).cloud_run.rolls_out is True
-    assert to_deployment(load(changed("l4-qat", "cloudRun.cpu", 8))).cloud_run.rolls_out is False
+    assert to_deployment(load(changed("l4-qat", "cloudRun.rollout", {}))).cloud_run.rollout is not None
+    assert to_deployment(load(changed("l4-qat", "cloudRun.cpu", 8))).cloud_run.rollout is None
 
 
 @pytest.mark.parametrize(

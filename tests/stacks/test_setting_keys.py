@@ -1,26 +1,29 @@
-"""A setting says once which field of the planner it gives and what its change does; wording, planning and previews read it there."""
+"""A setting is written once: its field has the key, the form in the file and the effect of a change; wording, planning and previews read it there."""
 
 from pathlib import Path
 
-from planning.question.fields import field_types, value_at
+from planning.question.fields import question_fields, value_at
 from stacks.loading import from_file, read_yaml
 from stacks.planned import to_deployment
-from stacks.settings.keys import judged_fields, setting_fields
+from stacks.settings.keys import setting_fields
 from stacks.wording import settings_key, spelled
 
 FILES = sorted(Path(__file__).resolve().parents[2].glob("Pulumi.*.yaml"))
-WORKED_OUT = {"has_api_key": "from the secrets", "cloud_run.startup_probe": "a block of fields"}
-"""Fields of the planner that no single setting gives."""
+OWN = {
+    "accelerator": "tpu.accelerator_type and cloud_run.gpu",
+    "vcpu": "cloud_run.cpu",
+    "host_memory_gib": "cloud_run.memory_mib",
+    "platform": "target",
+    "weights_mode": "weights and cloud_run.mount.mode",
+}
+"""Fields of a question that a stack has in its blocks, or that follow from several settings."""
 
 
-def test_every_field_that_can_be_set_comes_from_a_setting():
-    blocks = {"vllm", "workload", *WORKED_OUT}
-    missing = [
-        path
-        for path in field_types()
-        if path not in judged_fields() and not any(path == one or path.startswith(f"{one}.") for one in blocks)
-    ]
-    assert missing == []
+def test_every_field_of_a_question_is_the_field_of_a_setting():
+    settings = {field.path: field for field in setting_fields()}
+    for path, field in question_fields().items():
+        if path not in OWN:
+            assert (settings[path].key, settings[path].hint) == (field.key, field.hint), path
 
 
 def test_what_a_file_says_is_what_the_planner_is_asked_under_the_key_that_messages_name():
@@ -28,7 +31,7 @@ def test_what_a_file_says_is_what_the_planner_is_asked_under_the_key_that_messag
     for path in FILES:
         settings = from_file(path, project="my-project")
         deployment, config = to_deployment(settings), read_yaml(path.read_text())["config"]
-        for field in judged_fields().keys() - {"platform", "weights_mode"}:
+        for field in question_fields().keys() - {"platform", "weights_mode"}:
             key = settings_key(field, settings.target)
             given = _at(config, key)
             if given is not None and not isinstance(given, dict):

@@ -4,6 +4,7 @@ measured.toml has the founding sources and the constants; the comment at its top
 Each file in `boots/` has one later source in the same format.
 """
 
+import dataclasses
 import datetime as dt
 import json
 import re
@@ -26,9 +27,11 @@ from planning.errors import PlanningError
 from planning.machine.devices import parse_device
 from planning.model.catalog import spec_of
 from planning.model.hf_config import model_from_config
-from planning.question.types import Deployment
+from planning.question.types import NO_SERVICE, NO_TPU, Deployment
 from planning.question.vllm_args import VllmOptions
 from planning.question.workload import Workload
+from planning.settings.cloud_run import ProbeSettings
+from planning.settings.image import image_of_version
 
 FILE: Final = Path(__file__).with_name("measured.toml")
 BOOTS: Final = FILE.with_name("boots")
@@ -239,7 +242,7 @@ def _made(kind: str, key: str, table: dict[str, Any], known: _Tables, raw: _Tabl
         table["deployment_id"] = table["deployment"]
         deployment = _find(known["deployments"], table["deployment"])
         version = _VERSION.search(table.get("image", ""))
-        table["deployment"] = replace(deployment, image_version=version[1]) if version else deployment
+        table["deployment"] = replace(deployment, image=image_of_version(version[1])) if version else deployment
         table["sources"] = [_find(known["sources"], source) for source in table["sources"]]
         table["figures"] = [
             {"key": name, "kind": _find(KINDS, name), **(it if isinstance(it, dict) else {"logged": it})}
@@ -269,9 +272,17 @@ def _deployment(table: Mapping[str, Any]) -> Deployment:
     """Return a deployment. A model or device outside the catalog is described in its table."""
     fields: dict[str, Any] = {"accelerator": "", **table}
     model, config, device = (fields.pop(name, None) for name in ("architecture", "config", "device"))
+    version, run, tpu = (fields.pop(name, None) for name in ("image_version", "cloud_run", "tpu"))
     for block, kind in (("vllm", VllmOptions), ("workload", Workload)):
         kind(**fields.get(block, {}))  # raises TypeError for an unknown key, which `convert` ignores in dataclasses
     found = convert(fields, Deployment)
+    if version is not None:
+        found = replace(found, image=image_of_version(version))
+    if run:
+        probe = ProbeSettings(**run["startup_probe"])
+        found = replace(found, cloud_run=dataclasses.replace(NO_SERVICE, **{**run, "startup_probe": probe}))
+    if tpu:
+        found = replace(found, tpu=dataclasses.replace(NO_TPU, **tpu))
     if model:
         spec = replace(spec_of(model["model"], model.get("quantization", "bf16")), **model["changes"])
         found = replace(found, model_spec=spec)

@@ -1,5 +1,6 @@
 """The bound of an `up` by an assistant: the run itself once, otherwise `maxUsd` and a guard. Records and accounts are those of a local cloud."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -40,7 +41,7 @@ def shipped(stack, tpu=None, **changes):
     """Return a copy of the project, whose settings are those of the file but for these."""
     settings = stack_settings(stack, project=PROJECT, folder=ROOT)
     if tpu:
-        changes["tpu"] = settings.tpu.model_copy(update=tpu)
+        changes["tpu"] = replace(settings.tpu, **tpu)
     return FrozenProject(folder=ROOT, stack=stack, settings=settings.model_copy(update=changes), digest="")
 
 
