@@ -34,8 +34,6 @@ if TYPE_CHECKING:
     from stacks.settings import Settings
 
 ROOT: Final = Path(__file__).resolve().parents[2]
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CommandWording:
     """Fields spelled as options, so a remedy can be pasted at the end of the command line."""

@@ -104,7 +104,7 @@ def test_it_is_previewed_deployed_asked_and_destroyed_and_nothing_is_left(worksp
     bash("pulumi preview --expect-no-changes")
     state = workspace.folder / "cloud" / "pulumi" / ".pulumi" / "stacks" / "own-program" / "dev.json"
     stored = json.loads(state.read_text())["checkpoint"]["latest"]["resources"]
-    labels = [resource["inputs"]["labels"] for resource in stored if "labels" in resource["inputs"]]
+    labels = [resource["inputs"]["labels"] for resource in stored if "labels" in resource.get("inputs", {})]
     assert {found["gemma-serving-project"] for found in labels} == {"own-program"}
     assert_nowhere_in_clear(workspace, HF_CANARY)
     bash(DELETE)
