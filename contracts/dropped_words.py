@@ -29,7 +29,7 @@ FINDINGS: Final[Mapping[str, str]] = {
     "OBS04": "Remove it; the cost of alerts and metrics is in the bill (`gemma plan STACK --costs`).",
     "CST06": "Remove it; `gemma plan STACK --costs` names the cost of a renewal.",
     "LDR03": "Remove it; set cloudRun.compileCache: off if the cache saves nothing.",
-    "FUS02": "Remove it; `gemma plan STACK --set directVpc=true` shows the start with Direct VPC.",
+    "FUS02": "Remove it; `gemma plan STACK --set cloudRun.directVpc=true` shows the start with Direct VPC.",
     "MOD05": "Remove it; docs/reference/checkpoints.md names the source of each checkpoint.",
 }
 """Ids in `acceptFindings`."""

@@ -23,7 +23,7 @@ REFUSED: Final = (
     ("nonsense",),
     ("plan", "no-such-stack"),
     ("plan", "tpu-v6e1", "--no-such-option"),
-    ("plan", "tpu-v6e1", "--set", "maxModelLen=many"),
+    ("plan", "tpu-v6e1", "--set", "vllm.maxModelLen=many"),
     ("smoke", "no-such-stack"),
     ("teardown",),
 )

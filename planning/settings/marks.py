@@ -242,7 +242,7 @@ class Limit:
         """Yield the limits as `annotated_types` constraints."""
         from annotated_types import Interval  # noqa: PLC0415 - 10 ms, and only pydantic needs it
 
-        yield from Interval(ge=self.at_least, gt=self.above, le=LARGEST if self.at_most is None else self.at_most)
+        yield from Interval(ge=self.at_least, gt=self.above, le=round(LARGEST) if self.at_most is None else self.at_most)
         if self.multiple_of > 1:
             from annotated_types import MultipleOf  # noqa: PLC0415 - as above
 

@@ -3,7 +3,7 @@ r"""Plan a deployment before it costs anything.
   gemma plan STACK [--costs]
   gemma plan STACK --compile
   gemma plan --model google/gemma-4-31B-it --accelerator H100 \
-      --set maxModelLen=32768 --json
+      --set vllm.maxModelLen=32768 --json
   gemma plan --model google/gemma-4-12B-it --compare \
       --min-concurrency 8 --max-usd-per-hour 6
   gemma plan --solve --workload in=4000,out=500,users=32 \
@@ -83,6 +83,7 @@ def _plan(options: PlanOptions) -> ExitCode:
         return solve_question(
             options.question, options.comparison, options.solving, write=options.write, as_json=options.as_json
         )
+    _name_earlier_keys(options.question)
     question = _with_checkpoint(options.question)
     if options.comparison.compare:
         from scripts.plan.compare import compare
@@ -224,6 +225,16 @@ def _lacking(used: set[str]) -> Iterator[str]:
         yield "No accelerator. Pass --accelerator NAME, --device FIGURES, or --compare for all of them."
     elif len(places) > 1 and "compare" not in used:
         yield "--accelerator and --device cannot be combined without --compare."
+
+
+def _name_earlier_keys(question: Question) -> None:
+    """Say the name in a settings file of each key that is given by an earlier name."""
+    if not question.set:
+        return
+    from scripts.plan.question import renamed
+
+    for earlier, name in renamed(question):
+        say("plan", f"--set {earlier} is {name} in a settings file, and here too.")
 
 
 def _with_checkpoint(question: Question) -> Question:

@@ -33,8 +33,8 @@ class Question:
     set: Annotated[
         tuple[str, ...],
         Option(
-            "Any setting of the deployment, such as maxModelLen=8192 or startupProbe.period=10s. "
-            "With a stack, also any key of docs/reference/settings.md, such as cloudRun.memory=32Gi; the file stays as it is. "
+            "Any key of docs/reference/settings.md, such as vllm.maxModelLen=8192 or cloudRun.memory=32Gi. "
+            "With a stack, the file stays as it is. "
             "The value none unsets a key. Repeatable.",
             metavar="KEY=VALUE",
             repeated=True,

@@ -34,6 +34,8 @@ if TYPE_CHECKING:
     from stacks.settings import Settings
 
 ROOT: Final = Path(__file__).resolve().parents[2]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CommandWording:
     """Fields spelled as options, so a remedy can be pasted at the end of the command line."""
@@ -160,6 +162,13 @@ def _is_of_file(pair: str) -> bool:
 
     key = _file_key(pair.partition("=")[0].strip())
     return ":" in key or key.partition(".")[0] in known_keys(PRODUCT)
+
+
+def renamed(question: Question) -> Sequence[tuple[str, str]]:
+    """Return each given key of `--set` that has another name in a settings file, with that name."""
+    keys = [pair.partition("=")[0].strip() for pair in question.set]
+    name_of = current if question.stack is None else _file_key
+    return [(key, name) for key in keys if (name := name_of(key)) != key]
 
 
 def _file_key(key: str) -> str:

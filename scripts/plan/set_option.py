@@ -1,7 +1,7 @@
 """The option `--set`: keys as in a settings file, the names that earlier releases had, and values of a command line."""
 
 import typing
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from functools import cache
 from typing import Final, cast
 
@@ -57,12 +57,6 @@ _EARLIER: Final[Mapping[str, str]] = {
 def set_keys() -> Mapping[str, SettingField]:
     """Return the fields that `--set` takes, by key: all fields without their own option."""
     return {field.key: field for path, field in question_fields().items() if path not in OWN_OPTION}
-
-
-def renamed(pairs: Iterable[str]) -> Sequence[tuple[str, str]]:
-    """Return each given key that has another name in a settings file, with that name."""
-    keys = [pair.partition("=")[0].strip() for pair in pairs]
-    return [(key, name) for key in keys if (name := current(key)) != key]
 
 
 def current(key: str) -> str:

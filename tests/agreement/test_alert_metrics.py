@@ -6,7 +6,6 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from pydantic import ValidationError
 
 from components.dashboard import TILES
 from contracts.alerts import RUNBOOK, TTFT_BUCKETS_S, AlertValues, alerts_of, every_alert
@@ -18,6 +17,8 @@ from contracts.collector import (
 from localcloud.services import monitoring_rules
 from localcloud.vllm.metrics import Metrics, text_of
 from localcloud.vllm.speculation import Speculation
+from planning.errors import PlanningError
+from planning.settings.fields import check_block
 from planning.settings.observability import MetricsSettings
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -166,6 +167,6 @@ def test_every_window_of_an_alert_holds_two_scrapes_at_the_longest_interval():
     windows = {window for text in expressions() for window in re.findall(r"\[(\d+)([mhd])[\]:]", text)}
     shortest_s = min(int(number) * {"m": 60, "h": 3600, "d": 86_400}[unit] for number, unit in windows)
     assert shortest_s >= 2 * LONGEST_INTERVAL_S
-    assert MetricsSettings(interval=f"{LONGEST_INTERVAL_S}s").interval_s == LONGEST_INTERVAL_S
-    with pytest.raises(ValidationError, match="expected 30s to 120s"):
-        MetricsSettings(interval="150s")
+    check_block(MetricsSettings(interval_s=LONGEST_INTERVAL_S), "metrics")
+    with pytest.raises(PlanningError, match="expected 30s to 120s"):
+        check_block(MetricsSettings(interval_s=150), "metrics")

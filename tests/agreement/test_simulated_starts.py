@@ -107,7 +107,7 @@ def test_the_least_memory_that_the_plan_accepts_without_a_finding_starts(stack: 
     shipped = {finding.id for finding in plan(deployment).findings}
     accepted = (
         gib
-        for gib in range(1, int(deployment.host_memory_gib or 0) + 1)
+        for gib in range(1, int(deployment.given_memory_gib or 0) + 1)
         if {finding.id for finding in plan(replace(deployment, host_memory_gib=float(gib))).findings} <= shipped
     )
     start = simulated(served(stack), stack, tmp_path, VLLM_SIM_MEMORY_LIMIT_MIB=str(1024 * next(accepted)))

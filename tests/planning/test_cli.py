@@ -134,9 +134,11 @@ EXAMPLES: dict[str, object] = {
     "cloud_run.invokers": ("user:a@example.com", "group:b@example.com"),
     "cloud_run.mount.options": ("file-mode=444", "debug_gcs"),
     "cloud_run.rollout.traffic": {"gemma-l4-00001-abc": 100},
+    "image.version": "0.28.0",
     "image.digest": f"sha256:{'a' * 64}",
     "image.supports": ("fp8", "w4a16"),
     "alerts.ttft_goal": 0.97,
+    "metrics.interval_s": 60,
 }
 
 
@@ -144,6 +146,8 @@ def example(path: str) -> object:
     """Return a value that the field takes."""
     field = question_fields()[path]
     hint = field.hint
+    if path in EXAMPLES:
+        return EXAMPLES[path]
     if field.quantity is not None:
         return 5_400
     if path == "accept_findings":
@@ -154,8 +158,6 @@ def example(path: str) -> object:
         return 32
     if typing.get_origin(hint) is typing.Literal:
         return typing.get_args(hint)[-1]
-    if path in EXAMPLES:
-        return EXAMPLES[path]
     for mark in field.marks:
         if isinstance(mark, OneOf):
             return mark.values[-1]

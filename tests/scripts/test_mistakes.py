@@ -88,9 +88,9 @@ PLAN = (
     typed(
         f"{E2B} L4 --set maxModelLength=1",
         '"maxModelLength"',
-        "Did you mean maxModelLen?",
+        "Did you mean vllm.maxModelLen?",
     ),
-    typed(f"{E2B} L4 --set maxModelLen=long", 'maxModelLen is "long"', "it must be a whole number."),
+    typed(f"{E2B} L4 --set vllm.maxModelLen=long", 'vllm.maxModelLen is "long"', "it must be a whole number."),
     typed(
         "plan --model google/gemma-4-E2B-it --device memory=24", '--device memory is "24"', "Write memory=NUMBERGiB or"
     ),
@@ -289,7 +289,7 @@ TOKEN = "hf_canaryABCDEFGHIJKLMNOPQRSTUVWX0123"
         "gemma save_token tpu-v6e1 apiKey sk-canary",
         "gemma save_token apiKey sk-canary",
         "gemma save_token tpu-v6e1 sk-canary",
-        f"gemma plan tpu-v6e1 --set maxModelLen={TOKEN}",
+        f"gemma plan tpu-v6e1 --set vllm.maxModelLen={TOKEN}",
         f"gemma status {TOKEN}",
         f"gemma doctor tpu-v6e1 {TOKEN}",
         f"gemma {TOKEN}",
