@@ -4,11 +4,12 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Annotated, Final, Literal
 
-from contracts.service_traffic import ALL
 from planning.machine.hardware import CLOUD_RUN_MAX_CONCURRENCY, CLOUD_RUN_VCPU
 from planning.settings.marks import CONSISTENT, Checked, Limit, OnChange, OneOf
 from planning.settings.text import DurationS, FromZero, Invoker, MemoryMib, MountOption, Positive, Region, RevisionName
 
+_WHOLE: Final = 100
+"""Percent of the traffic."""
 LONGEST_READINESS_PERIOD_S: Final = 300
 """Assumed, on the safe side: cloud.google.com/run/docs/configuring/healthchecks states no figure that was found."""
 GraphCacheMode = Literal["off", "bucket"]
@@ -83,7 +84,7 @@ class ReadinessProbeSettings:
 
 def _traffic_problem(traffic: Mapping[str, int]) -> str | None:
     whole = sum(traffic.values())
-    return None if whole == ALL else f"traffic adds up to {whole} percent; expected {ALL}"
+    return None if whole == _WHOLE else f"traffic adds up to {whole} percent; expected {_WHOLE}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,7 +92,7 @@ class RolloutSettings:
     """Checks before traffic: `gemma up` creates a revision without traffic, and `gemma rollout` checks it and moves the traffic."""
 
     traffic: Annotated[
-        Mapping[RevisionName, Annotated[int, Limit(at_least=1, at_most=ALL)]] | None, Checked(_traffic_problem)
+        Mapping[RevisionName, Annotated[int, Limit(at_least=1, at_most=_WHOLE)]] | None, Checked(_traffic_problem)
     ] = None
     """Traffic percentage by revision, for example `{ gemma-l4-qat-00003-abc: 100 }` to roll back to that revision. With it `gemma up` moves the
     traffic and `gemma rollout` does not."""

@@ -6,8 +6,9 @@ of a value: the parser of files calls it through pydantic's protocol, and `plann
 
 import re
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from typing import Any, Final, Literal, NamedTuple, Protocol
+
+from msgspec import Struct
 
 from planning.numbers import LARGEST, is_number
 
@@ -16,8 +17,7 @@ _WITH_SEPARATORS: Final = 100_000
 EffectName = Literal["nothing", "update", "revision", "capacity", "service"]
 
 
-@dataclass(frozen=True, slots=True)
-class OnChange:
+class OnChange(Struct, frozen=True):
     """Effect of a change to a setting, or to one below it, on the deployed stack. Without one, the server itself changes.
 
     `nothing`: only the plan, outputs or a wait change; if the server changes, its arguments or environment differ too. `update`: resources
@@ -72,8 +72,7 @@ class Mark:
         return value
 
 
-@dataclass(frozen=True, slots=True)
-class Matching(Mark):
+class Matching(Mark, Struct, frozen=True):
     """Text that matches a pattern. `what` and `example` describe it in messages and editors."""
 
     pattern: str
@@ -92,8 +91,7 @@ class Matching(Mark):
         return {"type": "string", "pattern": self.pattern, **examples}
 
 
-@dataclass(frozen=True, slots=True)
-class Quantity(Mark):
+class Quantity(Mark, Struct, frozen=True):
     """A whole number that the file has as text with a unit, such as "4h" or "32Gi"."""
 
     read: Callable[[object], int]
@@ -120,8 +118,7 @@ class Quantity(Mark):
         }
 
 
-@dataclass(frozen=True, slots=True)
-class OneOf(Mark):
+class OneOf(Mark, Struct, frozen=True):
     """One of some words or whole numbers."""
 
     values: tuple[object, ...]
@@ -150,8 +147,7 @@ class OneOf(Mark):
         return {"enum": list(self.values)}
 
 
-@dataclass(frozen=True, slots=True)
-class Items(Mark):
+class Items(Mark, Struct, frozen=True):
     """A list with at least one item, each of them once. `noun` and `key` name it in the message."""
 
     noun: str
@@ -170,8 +166,7 @@ class Items(Mark):
         return {"minItems": 1}
 
 
-@dataclass(frozen=True, slots=True)
-class Checked(Mark):
+class Checked(Mark, Struct, frozen=True):
     """A value that a function accepts. `problem` returns what is wrong, and what to set; None if nothing is."""
 
     problem: Callable[[Any], str | None]
@@ -183,8 +178,7 @@ class Checked(Mark):
             raise ValueError(problem)
 
 
-@dataclass(frozen=True, slots=True)
-class Consistent(Mark):
+class Consistent(Mark, Struct, frozen=True):
     """A block whose keys do not contradict each other."""
 
     def check(self, value: HasProblems) -> None:
@@ -194,8 +188,7 @@ class Consistent(Mark):
             raise ValueError(problem)
 
 
-@dataclass(frozen=True, kw_only=True)
-class Limit:
+class Limit(Struct, frozen=True, kw_only=True):
     """Allowed numbers. Follows the protocol of `annotated_types`, so pydantic checks the same limits."""
 
     at_least: float | None = None
@@ -242,7 +235,9 @@ class Limit:
         """Yield the limits as `annotated_types` constraints."""
         from annotated_types import Interval  # noqa: PLC0415 - 10 ms, and only pydantic needs it
 
-        yield from Interval(ge=self.at_least, gt=self.above, le=round(LARGEST) if self.at_most is None else self.at_most)
+        yield from Interval(
+            ge=self.at_least, gt=self.above, le=round(LARGEST) if self.at_most is None else self.at_most
+        )
         if self.multiple_of > 1:
             from annotated_types import MultipleOf  # noqa: PLC0415 - as above
 

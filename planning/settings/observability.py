@@ -3,7 +3,6 @@
 from dataclasses import dataclass
 from typing import Annotated, Final, Literal, get_args
 
-from contracts.alerts import TTFT_BUCKETS_S
 from contracts.collector import LONGEST_INTERVAL_S, SHORTEST_INTERVAL_S
 from planning.settings.marks import Checked, Limit, Matching
 from planning.settings.text import DurationS, PositiveNumber
@@ -13,7 +12,6 @@ EMAIL: Final = Matching(r"^[^@\s,]+@[^@\s,]+\.[^@\s,]+$", "an e-mail address", "
 Email = Annotated[str, EMAIL]
 Webhook = Annotated[str, Matching(r"^https?://[^\s/]+(/\S*)?$", "a URL", "https://alerts.example.com/gemma")]
 
-_BOUNDS_S: Final = dict(zip(get_args(TtftBound), TTFT_BUCKETS_S, strict=True))
 _MIN_IDLE_S: Final = 300
 _MAX_IDLE_S: Final = 86_400
 """Cloud Monitoring evaluates PromQL over at most 25 hours."""
@@ -65,7 +63,9 @@ class AlertSettings(AlertRecipients):
     @property
     def ttft_s(self) -> float:
         """Limit of the time to first token in seconds."""
-        return _BOUNDS_S[self.ttft]
+        from contracts.alerts import TTFT_BUCKETS_S  # noqa: PLC0415 - 4 ms, and a plan has no limit of the time
+
+        return dict(zip(get_args(TtftBound), TTFT_BUCKETS_S, strict=True))[self.ttft]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

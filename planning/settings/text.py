@@ -1,11 +1,9 @@
 """Types of settings: text that matches a pattern, numbers above 0, and quantities with a unit."""
 
 import re
-from collections.abc import Mapping
 from typing import Annotated
 
-from contracts.labels import is_reserved
-from planning.settings.marks import Checked, Limit, Matching, Quantity
+from planning.settings.marks import Limit, Matching, Quantity
 from planning.units import DURATION_PATTERN, format_duration, parse_duration_s
 
 _PATH = r"^((https://\S+/)?projects/[^/\s]+/"
@@ -53,18 +51,6 @@ Subnetwork = Annotated[
 Repository = Annotated[str, Matching(r"^[a-z0-9._/-]+$", "a repository", "vllm/vllm-openai")]
 Digest = Annotated[str, Matching(r"^sha256:[0-9a-f]{64}$", "sha256: and 64 hexadecimal digits")]
 DockerUser = Annotated[str, Matching(r"^[a-z0-9][a-z0-9_-]{1,62}$", "a Docker Hub user name", "someone")]
-LabelKey = Annotated[
-    str, Matching(r"^[a-z][a-z0-9_-]{0,62}$", "1 to 63 characters of a-z, 0-9, - and _, starting with a letter")
-]
-LabelValue = Annotated[str, Matching(r"^[a-z0-9_-]{0,63}$", "up to 63 characters of a-z, 0-9, - and _")]
-
-
-def _reserved(labels: Mapping[str, str]) -> str | None:
-    reserved = next((key for key in sorted(labels) if is_reserved(key)), None)
-    return None if reserved is None else f'"{reserved}" is set by this project; choose another key'
-
-
-Labels = Annotated[dict[LabelKey, LabelValue], Checked(_reserved)]
 RevisionName = Annotated[
     str, Matching(r"^[a-z]([a-z0-9-]{0,61}[a-z0-9])?$", "a revision's name", "gemma-l4-qat-00003-abc")
 ]

@@ -7,8 +7,9 @@ from pydantic import Field
 from planning.settings.gateway import GatewaySettings
 from planning.settings.marks import CONSISTENT, OnChange
 from planning.settings.observability import AlertRecipients
-from planning.settings.text import FilePath, Labels, ProjectId
+from planning.settings.text import FilePath, ProjectId
 from stacks.settings.block import Block
+from stacks.settings.labels import Labels
 
 
 class GatewayStack(Block):

@@ -26,7 +26,6 @@ from planning.settings.text import (
     Commit,
     DurationS,
     FilePath,
-    Labels,
     ModelId,
     Positive,
     PositiveNumber,
@@ -38,6 +37,7 @@ from planning.settings.tpu import TpuSettings
 from planning.solve.wording import FieldWording, worded
 from stacks.secrets import KINDS, SecretKey
 from stacks.settings.block import Block
+from stacks.settings.labels import Labels
 from stacks.settings.vllm import without_blocks
 
 ServerTarget = Literal["tpu", "cloud-run"]
