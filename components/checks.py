@@ -1,8 +1,7 @@
 """Check of a component's arguments, before it declares a resource."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import MISSING, fields, is_dataclass
-from typing import Protocol
 
 import pulumi
 
@@ -18,13 +17,7 @@ class InvalidArgumentError(PlanningError, pulumi.RunError):
     """
 
 
-class _Arguments(Protocol):
-    def problems(self) -> Iterator[str]:
-        """Yield each invalid argument, without a full stop."""
-        ...
-
-
-def require_valid(component: str, args: _Arguments, blocks: Mapping[str, HasProblems]) -> None:
+def require_valid(component: str, args: HasProblems, blocks: Mapping[str, HasProblems]) -> None:
     """Raise InvalidArgumentError for the first invalid argument of a component.
 
     `blocks` are its arguments that are blocks of settings, by name. Their limits are those of a settings file.

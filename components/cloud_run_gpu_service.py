@@ -322,8 +322,9 @@ def _container(
     args: CloudRunGpuServiceArgs, *, cpu: int, memory_mib: int
 ) -> gcp.cloudrunv2.ServiceTemplateContainerArgs:
     """Return the server's container with its share of the instance."""
-    server, probe = args.server, args.startup_probe
-    defaults = vllm_environment(is_tpu=False, is_moe=False, cuda_compatibility=_cuda_compatibility(args.service))
+    server, probe, run = args.server, args.startup_probe, args.service
+    compatible = cuda_compatibility(run.gpu, run.cuda_compatibility)
+    defaults = vllm_environment(is_tpu=False, is_moe=False, cuda_compatibility=compatible)
     return gcp.cloudrunv2.ServiceTemplateContainerArgs(
         name=_SERVER,
         image=server.image,
@@ -355,10 +356,6 @@ def _container(
         readiness_probe=_readiness(args),
         volume_mounts=_mounts(args),
     )
-
-
-def _cuda_compatibility(run: CloudRunSettings) -> bool | None:
-    return cuda_compatibility(run.gpu, run.cuda_compatibility)
 
 
 def _readiness(args: CloudRunGpuServiceArgs) -> gcp.cloudrunv2.ServiceTemplateContainerReadinessProbeArgs | None:
