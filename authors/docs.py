@@ -73,6 +73,7 @@ PAGES: Final[Mapping[str, str]] = {
 """Generated files by path, and the functions or programs that write them. To add one, add a line here."""
 
 TABLES: Final = (
+    "authors.component_tables:tables",
     "authors.contract_tables:tables",
     "authors.planning_tables:tables",
     "authors.accuracy.page:tables",

@@ -1,13 +1,18 @@
 """A Cloud Run service with one GPU per instance: weights on a Cloud Storage FUSE mount, a startup probe, and grants for callers."""
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from typing import cast
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final, cast
 
 import pulumi
 import pulumi_gcp as gcp
 
+from components.checks import require_valid
+from components.defaults import program_ownership
+from components.model_bucket import ModelBucket
 from components.stored_secret import ExistingSecret, StoredSecret
+from components.vllm_server import VllmServer
 from contracts.collector import COLLECTOR_CONTAINER, CONFIG_ARGUMENT, CONFIG_VARIABLE, server_share
 from contracts.labels import Ownership
 from contracts.service_traffic import (
@@ -18,7 +23,16 @@ from contracts.service_traffic import (
     declared_targets,
     template_fingerprint,
 )
-from planning.settings.cloud_run import ProbeSettings
+from contracts.staged_weights import MODELS_FOLDER
+from planning.machine.hardware import ACCELERATORS, CLOUD_RUN_GPUS, host_of
+from planning.question.vllm_args import cuda_compatibility, vllm_environment
+from planning.settings.cloud_run import CloudRunSettings, MountSettings, ProbeSettings
+from planning.settings.google_limits import (
+    PROMPT_PROBE,
+    instance_problems,
+    mount_owner_problems,
+    probe_problems,
+)
 
 HEALTH_PATH = "/health"
 INGRESS: Mapping[str, str] = {
@@ -28,23 +42,15 @@ INGRESS: Mapping[str, str] = {
 }
 """API values by the names that gcloud uses."""
 _SERVER = "vllm"
+_CACHE_VOLUME: Final = "file-cache"
+_MOUNT_PATH: Final = re.compile(r"(/[\w.-]+)+")
+_PLANNERS_NAME: Final = {name: planners for planners, name in CLOUD_RUN_GPUS.items()}
 _MIB_PER_GIB = 1024
 _LIVENESS_PERIOD_S = 60
 _LIVENESS_TIMEOUT_S = 10
 _LIVENESS_FAILURES = 3
 _IMAGE_PULL_S = 15 * 60
 """Time to import an image of 8.6 GB and for Cloud Run's work around the start. Assumed, on the safe side."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GcsMount:
-    """A bucket mounted as a read-only folder of the container, through Cloud Storage FUSE."""
-
-    bucket: pulumi.Input[str]
-    """Name of the bucket. The service account needs roles/storage.objectViewer on it, or no instance starts."""
-    path: str
-    options: Sequence[str]
-    """Options of gcsfuse, "name" or "name=value". The server cannot read the files if their uid differs from its own."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,15 +76,6 @@ class DirectVpc:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ReadinessProbe:
-    """Readiness probe of a running instance."""
-
-    period_s: int
-    failure_threshold: int
-    timeout_s: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class KeptTraffic:
     """The current service. A change of the template does not move its traffic."""
 
@@ -86,28 +83,6 @@ class KeptTraffic:
     """The service as returned by run.v2, or None if it does not exist yet."""
     fixed: Mapping[str, int] | None = None
     """Traffic percentage by revision. None keeps the current traffic. Google rejects a revision that does not exist."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ServerContainer:
-    """The container of the server."""
-
-    image: pulumi.Input[str]
-    """Reference by digest, in a registry that the service account can read."""
-    command: Sequence[str]
-    arguments: Sequence[pulumi.Input[str]]
-    port: int
-    """Port of the server. Its arguments must use the same one, otherwise every probe fails."""
-    startup_probe: ProbeSettings
-    """Probe of the start. Instances that do not answer /health within its budget are stopped, and their revision fails."""
-    environment: Mapping[str, str]
-    readiness_probe: ReadinessProbe | None = None
-    secrets: Mapping[str, StoredSecret | ExistingSecret] = field(
-        default_factory=dict[str, StoredSecret | ExistingSecret]
-    )
-    """Secret by the variable whose value Cloud Run reads from it. The account needs roles/secretmanager.secretAccessor on each."""
-    mount: GcsMount | None = None
-    memory_volumes: Sequence[MemoryVolume] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -122,72 +97,95 @@ class Collector:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class GpuMachine:
-    """Hardware of each instance. Cloud Run rejects less vCPU or memory than the GPU requires."""
-
-    gpu: str
-    """Cloud Run's name for the accelerator, such as nvidia-l4."""
-    cpu: int
-    memory_mib: int
-    """Memory of the instance in MiB. Too little kills the server while it loads the weights."""
-    zonal_redundancy: bool
-    """Reserve the GPUs in a second zone too. It costs more and has a separate quota."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RequestScaling:
-    """Number of instances, and the load that each accepts."""
-
-    min_instances: int
-    """Instances that always run and cost money. With 0, the first request waits for a cold start of many minutes."""
-    max_instances: int
-    """Maximum number of instances. Above the region's GPU quota, new revisions fail."""
-    concurrency: int
-    """Maximum concurrent requests per instance. Further requests wait in Cloud Run's queue."""
-    request_timeout_s: int
-    """Seconds after which Cloud Run terminates a request, even in the middle of a stream."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class CloudRunGpuServiceArgs:
-    """A service, its container and the hardware of each instance."""
+    """A service, its server, and its settings.
+
+    Of `service`, a component has no use for quotas and for `compile_cache`, whose parts a stack adds to `server` and `memory_volumes`.
+    """
 
     project: str
-    location: str
-    """Region. The GPU must be available there."""
+    """Id of the Google Cloud project. A change replaces the service."""
     service_name: str
     """Name of the service, part of its URL. A change replaces the service."""
     service_account: pulumi.Input[str]
-    """E-mail address of the server's account."""
-    ownership: Ownership
-    labels: Mapping[str, str]
-    container: ServerContainer
-    machine: GpuMachine
-    scaling: RequestScaling
-    invokers: Sequence[str]
-    """IAM members that can call the service, such as user:a@example.com, or allUsers."""
-    deletion_protection: bool
-    """True: the engine refuses to delete the service until this is turned off and deployed, or until gemma teardown clears it."""
+    """E-mail address of the server's account, which pulls the image, reads the secrets and reads the bucket. A change is a new revision."""
+    service: CloudRunSettings
+    """Region, GPU, vCPU, memory, instances, probes, mount and callers (planning.settings.cloud_run has each field with its unit, default and
+    limits). A change of the region replaces the service, most others are a new revision. Default of `startup_probe`: every 10 s for 1,800 s."""
+    server: VllmServer
+    """The server. A change is a new revision."""
+    bucket: ModelBucket | None = None
+    """Bucket with the weights. `service.mount` says how it is mounted; modes `streamer` and `memory` mount nothing. Default: no mount."""
+    mount_path: str = MODELS_FOLDER
+    """Absolute path of the bucket's folder in the container, read-only, owned by `service.mount.uid`, by default `server.uid`."""
+    memory_volumes: Sequence[MemoryVolume] = ()
+    """More folders in memory. One for the file cache of mode `fuse-cached` is added."""
     direct_vpc: DirectVpc | None = None
-    ingress: str = "all"
-    """Key of INGRESS: networks that can reach the service."""
+    """Subnet for all egress. Required with `service.direct_vpc`, otherwise rejected."""
     collector: Collector | None = None
-    """Collector, which takes its share of the machine from the server (contracts.collector). None: no metrics are stored."""
+    """Collector, which takes its share of the machine from the server (contracts.collector). Default: no metrics are stored."""
     kept_traffic: KeptTraffic | None = None
-    """Traffic to keep. None: the latest ready revision gets all traffic."""
+    """Traffic to keep. Required with `service.rollout`, otherwise rejected. Default: the latest ready revision gets all traffic."""
+    ownership: Ownership = field(default_factory=program_ownership)
+    """Owner in the labels of the service. Default: the project and stack of the running program."""
+    labels: Mapping[str, str] = field(default_factory=dict[str, str])
+    """Additional labels of the service. A change updates it in place."""
+    accepts_limits: bool = False
+    """Skip the checks of Google's limits, for a limit that Google has raised. A stack sets it, because its plan has checked them."""
+
+    @property
+    def startup_probe(self) -> ProbeSettings:
+        """Startup probe in effect."""
+        return self.service.startup_probe or PROMPT_PROBE
+
+    @property
+    def mounted(self) -> ModelBucket | None:
+        """The bucket if it is mounted, or None."""
+        return self.bucket if self.service.mount.mounts else None
+
+    def problems(self) -> Iterator[str]:
+        """Yield each invalid argument: argument, value, what is allowed, and what to do."""
+        yield from self.server.problems()
+        if not _MOUNT_PATH.fullmatch(self.mount_path):
+            yield f'`mount_path` is "{self.mount_path}"; expected an absolute path below / such as {MODELS_FOLDER}'
+        if self.service.direct_vpc != (self.direct_vpc is not None):
+            yield "`direct_vpc` and `service.direct_vpc` require each other. Set both or neither"
+        if (self.service.rollout is None) != (self.kept_traffic is None):
+            yield "`kept_traffic` and `service.rollout` require each other. Set both or neither"
+        if not self.accepts_limits:
+            yield from self._limits()
+
+    def _limits(self) -> Iterator[str]:
+        run, server = self.service, self.server
+        host = host_of(ACCELERATORS[_PLANNERS_NAME[run.gpu]], "cloud-run")
+        size = (run.cpu, run.memory_mib / _MIB_PER_GIB)
+        found = [
+            *instance_problems(host, run.gpu, size=size, paths=("service.cpu", "service.memory_mib")),
+            *probe_problems(self.startup_probe, "service.startup_probe"),
+        ]
+        yield from (f"{problem.fact}. {problem.fix.capitalize()}" for problem in found)
+        for name, given, wanted in mount_owner_problems(run.mount, uid=server.uid, gid=server.gid):
+            yield (
+                f"`service.mount.{name}` is {given}, but the image runs as {wanted} (`server.{name}`) and could read no file. "
+                f"Remove `service.mount.{name}` or set it to {wanted}"
+            )
 
 
 class CloudRunGpuService(pulumi.ComponentResource):
-    """The service and the grants of its callers.
+    """The service and the grants of its callers: private by default, with one GPU per instance and probes on /health.
 
+    A change of the server or of an instance is a new revision, which gets the traffic once it is ready, unless `kept_traffic` is set.
     It manages nothing that others may share: no domain mapping, no load balancer, no grant on the project.
+    Raises InvalidArgumentError with one sentence for an invalid argument, before it declares a resource.
     """
 
     uri: pulumi.Output[str]
+    """URL of the service. Callers send an ID token with it as the audience, unless the service is public."""
 
     def __init__(self, name: str, args: CloudRunGpuServiceArgs, opts: pulumi.ResourceOptions | None = None) -> None:
+        require_valid(f'CloudRunGpuService "{name}"', args, {"service": args.service})
         super().__init__("gemma-serving:index:CloudRunGpuService", name, None, opts)
-        child = pulumi.ResourceOptions(parent=self)
+        run = args.service
         template = _template(args)
         traffic, labels = _traffic(args, template)
         service = gcp.cloudrunv2.Service(
@@ -195,18 +193,25 @@ class CloudRunGpuService(pulumi.ComponentResource):
             gcp.cloudrunv2.ServiceArgs(
                 name=args.service_name,
                 project=args.project,
-                location=args.location,
+                location=run.region,
                 # By default the service is private by IAM, not by its address: callers with an ID token may come from anywhere.
-                ingress=INGRESS[args.ingress],
+                ingress=INGRESS[run.ingress],
                 # pulumi-gcp's default is true, and then `pulumi destroy` cannot finish.
-                deletion_protection=args.deletion_protection,
+                deletion_protection=run.deletion_protection,
                 labels=labels,
                 template=template,
                 traffics=traffic,
             ),
-            opts=pulumi.ResourceOptions(parent=self, custom_timeouts=_timeouts(args.container.startup_probe)),
+            # A revision whose account cannot read its secrets or its bucket never starts.
+            opts=pulumi.ResourceOptions(
+                parent=self,
+                custom_timeouts=_timeouts(args.startup_probe),
+                depends_on=[*args.server.secrets.values(), *([args.mounted] if args.mounted else [])],
+            ),
         )
-        allow_callers(name, service, args.invokers, project=args.project, location=args.location, opts=child)
+        members = ("allUsers",) if run.public else run.invokers
+        child = pulumi.ResourceOptions(parent=self)
+        allow_callers(name, service, members, project=args.project, location=run.region, opts=child)
         self.uri = service.uri
         self.register_outputs({"uri": self.uri})
 
@@ -274,30 +279,30 @@ def _timeouts(probe: ProbeSettings) -> pulumi.CustomTimeouts:
 
 
 def _template(args: CloudRunGpuServiceArgs) -> gcp.cloudrunv2.ServiceTemplateArgs:
+    run = args.service
     return gcp.cloudrunv2.ServiceTemplateArgs(
         service_account=args.service_account,
-        timeout=f"{args.scaling.request_timeout_s}s",
+        timeout=f"{run.request_timeout_s}s",
         execution_environment="EXECUTION_ENVIRONMENT_GEN2",
-        max_instance_request_concurrency=args.scaling.concurrency,
-        gpu_zonal_redundancy_disabled=not args.machine.zonal_redundancy,
-        node_selector=gcp.cloudrunv2.ServiceTemplateNodeSelectorArgs(accelerator=args.machine.gpu),
+        max_instance_request_concurrency=run.concurrency,
+        gpu_zonal_redundancy_disabled=not run.zonal_redundancy,
+        node_selector=gcp.cloudrunv2.ServiceTemplateNodeSelectorArgs(accelerator=run.gpu),
         scaling=gcp.cloudrunv2.ServiceTemplateScalingArgs(
-            min_instance_count=args.scaling.min_instances, max_instance_count=args.scaling.max_instances
+            min_instance_count=run.min_instances, max_instance_count=run.max_instances
         ),
         containers=_containers(args),
-        volumes=_volumes(args.container),
+        volumes=_volumes(args),
         vpc_access=_vpc_access(args.direct_vpc) if args.direct_vpc else None,
     )
 
 
 def _containers(args: CloudRunGpuServiceArgs) -> list[gcp.cloudrunv2.ServiceTemplateContainerArgs]:
     """Return the server's container and, if one exists, the collector's with its share of the instance."""
-    machine, collector = args.machine, args.collector
+    run, collector = args.service, args.collector
     if collector is None:
-        return [_container(args.container, machine)]
-    cpu, memory_gib = server_share(machine.cpu, machine.memory_mib / _MIB_PER_GIB)
-    memory_mib = round(memory_gib * _MIB_PER_GIB)
-    server = replace(machine, cpu=round(cpu), memory_mib=memory_mib)
+        return [_container(args, cpu=run.cpu, memory_mib=run.memory_mib)]
+    own_cpu, own_gib = server_share(run.cpu, run.memory_mib / _MIB_PER_GIB)
+    cpu, memory_mib = round(own_cpu), round(own_gib * _MIB_PER_GIB)
     beside = gcp.cloudrunv2.ServiceTemplateContainerArgs(
         name=COLLECTOR_CONTAINER,
         image=collector.image,
@@ -306,24 +311,29 @@ def _containers(args: CloudRunGpuServiceArgs) -> list[gcp.cloudrunv2.ServiceTemp
         # It starts when the server is ready, because the server has no metrics before.
         depends_ons=[_SERVER],
         resources=gcp.cloudrunv2.ServiceTemplateContainerResourcesArgs(
-            limits={"cpu": str(machine.cpu - server.cpu), "memory": f"{machine.memory_mib - memory_mib}Mi"},
+            limits={"cpu": str(run.cpu - cpu), "memory": f"{run.memory_mib - memory_mib}Mi"},
             cpu_idle=False,
         ),
     )
-    return [_container(args.container, server), beside]
+    return [_container(args, cpu=cpu, memory_mib=memory_mib), beside]
 
 
-def _container(server: ServerContainer, machine: GpuMachine) -> gcp.cloudrunv2.ServiceTemplateContainerArgs:
-    probe = server.startup_probe
+def _container(
+    args: CloudRunGpuServiceArgs, *, cpu: int, memory_mib: int
+) -> gcp.cloudrunv2.ServiceTemplateContainerArgs:
+    """Return the server's container with its share of the instance."""
+    server, probe, run = args.server, args.startup_probe, args.service
+    compatible = cuda_compatibility(run.gpu, run.cuda_compatibility)
+    defaults = vllm_environment(is_tpu=False, is_moe=False, cuda_compatibility=compatible)
     return gcp.cloudrunv2.ServiceTemplateContainerArgs(
         name=_SERVER,
         image=server.image,
         commands=list(server.command),
         args=list(server.arguments),
-        envs=_variables(server.environment, server.secrets),
+        envs=_variables({**defaults, **server.environment}, server.secrets),
         ports=gcp.cloudrunv2.ServiceTemplateContainerPortsArgs(container_port=server.port),
         resources=gcp.cloudrunv2.ServiceTemplateContainerResourcesArgs(
-            limits={"cpu": str(machine.cpu), "memory": f"{machine.memory_mib}Mi", "nvidia.com/gpu": "1"},
+            limits={"cpu": str(cpu), "memory": f"{memory_mib}Mi", "nvidia.com/gpu": "1"},
             # A GPU needs its CPUs between requests too, and is billed per instance anyway.
             cpu_idle=False,
             startup_cpu_boost=True,
@@ -343,20 +353,22 @@ def _container(server: ServerContainer, machine: GpuMachine) -> gcp.cloudrunv2.S
                 path=HEALTH_PATH, port=server.port
             ),
         ),
-        readiness_probe=_readiness(server),
-        volume_mounts=_mounts(server),
+        readiness_probe=_readiness(args),
+        volume_mounts=_mounts(args),
     )
 
 
-def _readiness(server: ServerContainer) -> gcp.cloudrunv2.ServiceTemplateContainerReadinessProbeArgs | None:
-    probe = server.readiness_probe
+def _readiness(args: CloudRunGpuServiceArgs) -> gcp.cloudrunv2.ServiceTemplateContainerReadinessProbeArgs | None:
+    probe = args.service.readiness_probe
     if probe is None:
         return None
     return gcp.cloudrunv2.ServiceTemplateContainerReadinessProbeArgs(
         period_seconds=probe.period_s,
         failure_threshold=probe.failure_threshold,
         timeout_seconds=probe.timeout_s,
-        http_get=gcp.cloudrunv2.ServiceTemplateContainerReadinessProbeHttpGetArgs(path=HEALTH_PATH, port=server.port),
+        http_get=gcp.cloudrunv2.ServiceTemplateContainerReadinessProbeHttpGetArgs(
+            path=HEALTH_PATH, port=args.server.port
+        ),
     )
 
 
@@ -380,32 +392,59 @@ def _variables(
     ]
 
 
-def _mounts(server: ServerContainer) -> list[gcp.cloudrunv2.ServiceTemplateContainerVolumeMountArgs]:
+def mount_options(mount: MountSettings, *, uid: int, gid: int) -> Sequence[str]:
+    """Return the gcsfuse options of a mount for an image that runs as `uid` and `gid`. No other user than the files' owner can read them."""
+    options = [
+        f"uid={uid if mount.uid is None else mount.uid}",
+        f"gid={gid if mount.gid is None else mount.gid}",
+        "implicit-dirs",
+        "metadata-cache-ttl-secs=3600",
+        "max-conns-per-host=100",
+    ]
+    if mount.mode == "fuse-buffered":
+        options.append("enable-buffered-read=true")
+    if mount.mode == "fuse-cached":
+        options += [
+            f"cache-dir=cr-volume:{_CACHE_VOLUME}",
+            f"file-cache-max-size-mb={mount.cache_size_mib}",
+            "file-cache-enable-parallel-downloads=true",
+        ]
+    return [*options, *mount.options]
+
+
+def _memory_volumes(args: CloudRunGpuServiceArgs) -> Sequence[MemoryVolume]:
+    """Return the folders in memory, the file cache of the mount first."""
+    cache_mib = args.service.mount.cache_size_mib
+    if args.mounted is None or cache_mib is None:
+        return args.memory_volumes
+    return (MemoryVolume(name=_CACHE_VOLUME, path="/mnt/cache", size_limit=f"{cache_mib}Mi"), *args.memory_volumes)
+
+
+def _mounts(args: CloudRunGpuServiceArgs) -> list[gcp.cloudrunv2.ServiceTemplateContainerVolumeMountArgs]:
     mounts = [
         gcp.cloudrunv2.ServiceTemplateContainerVolumeMountArgs(name=volume.name, mount_path=volume.path)
-        for volume in server.memory_volumes
+        for volume in _memory_volumes(args)
     ]
-    if server.mount is not None:
-        mounts.append(
-            gcp.cloudrunv2.ServiceTemplateContainerVolumeMountArgs(name="models", mount_path=server.mount.path)
-        )
+    if args.mounted is not None:
+        mounts.append(gcp.cloudrunv2.ServiceTemplateContainerVolumeMountArgs(name="models", mount_path=args.mount_path))
     return mounts
 
 
-def _volumes(server: ServerContainer) -> list[gcp.cloudrunv2.ServiceTemplateVolumeArgs]:
+def _volumes(args: CloudRunGpuServiceArgs) -> list[gcp.cloudrunv2.ServiceTemplateVolumeArgs]:
     volumes = [
         gcp.cloudrunv2.ServiceTemplateVolumeArgs(
             name=volume.name,
             empty_dir=gcp.cloudrunv2.ServiceTemplateVolumeEmptyDirArgs(medium="MEMORY", size_limit=volume.size_limit),
         )
-        for volume in server.memory_volumes
+        for volume in _memory_volumes(args)
     ]
-    if server.mount is not None:
+    if args.mounted is not None:
+        options = mount_options(args.service.mount, uid=args.server.uid, gid=args.server.gid)
         volumes.append(
             gcp.cloudrunv2.ServiceTemplateVolumeArgs(
                 name="models",
                 gcs=gcp.cloudrunv2.ServiceTemplateVolumeGcsArgs(
-                    bucket=server.mount.bucket, read_only=True, mount_options=list(server.mount.options)
+                    bucket=args.mounted.bucket, read_only=True, mount_options=list(options)
                 ),
             )
         )

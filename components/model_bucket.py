@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 import pulumi
 import pulumi_gcp as gcp
 
+from components.defaults import program_ownership
 from contracts.compile_cache import ARCHIVE_PREFIX
 from contracts.labels import RETAINED, RETAINED_LABEL, Ownership
 
@@ -17,24 +18,27 @@ class ModelBucketArgs:
     """A bucket of the stack, or an existing one."""
 
     project: str
+    """Id of the Google Cloud project. A change replaces the bucket."""
     name: str
-    """Name of the stack's bucket: globally unique, maximum 63 characters."""
+    """Name of the bucket: globally unique, 3 to 63 lower-case letters, digits, hyphens and dots. A change replaces the bucket."""
     location: str
     """Region, preferably the server's: weights from another region cost money and time at every start. A change replaces the bucket."""
-    ownership: Ownership
-    readers: Mapping[str, pulumi.Input[str]]
-    """IAM members that can read the weights, by a short name."""
-    labels: Mapping[str, str]
+    readers: Mapping[str, pulumi.Input[str]] = field(default_factory=dict[str, pulumi.Input[str]])
+    """IAM members that can read the objects, by a short name that is unique in the component. Each becomes one grant on the bucket."""
+    ownership: Ownership = field(default_factory=program_ownership)
+    """Owner in the labels of the bucket. Default: the project and stack of the running program."""
+    labels: Mapping[str, str] = field(default_factory=dict[str, str])
+    """Additional labels of the bucket. A change updates it in place."""
     existing: str | None = None
-    """Name of an existing bucket. The stack then only grants access to it and creates none."""
+    """Name of an existing bucket. The component then only grants access to it and creates none."""
     archivers: Mapping[str, pulumi.Input[str]] = field(default_factory=dict[str, pulumi.Input[str]])
     """IAM members that can also write, list and delete objects below `ARCHIVE_PREFIX`, by a short name."""
     archive_days: int | None = None
-    """Age in days at which the bucket deletes archives. None: the writers delete old archives."""
+    """Age in days at which the bucket deletes archives. Default: never, because the writers delete old archives."""
     force_destroy: bool = True
-    """Allow the provider to delete the objects with the bucket, once it is no longer protected. `gemma teardown` always deletes them."""
+    """Delete the objects with the bucket, once it is no longer protected. `gemma teardown` always deletes them."""
     protect: bool = True
-    """True: the engine refuses to delete or replace the bucket. False for one whose objects cost nothing to lose."""
+    """Make the engine refuse to delete or replace the bucket. Set False for one whose objects cost nothing to lose, so `pulumi destroy` works."""
     retain: bool = False
     """Keep the bucket when the stack is destroyed. A label records that."""
 
@@ -46,7 +50,9 @@ class ModelBucket(pulumi.ComponentResource):
     """
 
     bucket: pulumi.Output[str]
+    """Name of the bucket."""
     grants: list[pulumi.Resource]
+    """All grants. A server must not start before those of its account."""
 
     def __init__(self, name: str, args: ModelBucketArgs, opts: pulumi.ResourceOptions | None = None) -> None:
         super().__init__("gemma-serving:index:ModelBucket", name, None, opts)

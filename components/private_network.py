@@ -5,11 +5,12 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import pulumi
 import pulumi_gcp as gcp
 
+from components.defaults import program_ownership
 from contracts.labels import Ownership
 
 IAP_RANGE = "35.235.240.0/20"
@@ -82,12 +83,13 @@ class PrivateNetworkArgs:
     """Name of the network, and of each of its subnets, routers and NATs."""
     regions: Sequence[str]
     """Regions with a subnet. Their order is irrelevant, because a subnet's range depends only on its region."""
-    ownership: Ownership
     target_tag: str
     """Network tag of the machines that allow SSH."""
-    internet_egress: bool
+    ownership: Ownership = field(default_factory=program_ownership)
+    """Owner in the descriptions. Default: the project and stack of the running program."""
+    internet_egress: bool = True
     """Add Cloud NAT. Without it machines cannot reach the Hugging Face hub; Google's APIs and Artifact Registry need no NAT."""
-    allow_iap: bool
+    allow_iap: bool = True
     """Allow SSH from Identity-Aware Proxy. The tunnel needs it."""
     egress_ports: Sequence[str] | None = None
     """TCP ports that machines with `target_tag` may connect to, or None for all. The machine's metadata server, with DNS and NTP, is always

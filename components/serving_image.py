@@ -7,6 +7,7 @@ from typing import Final
 import pulumi
 import pulumi_gcp as gcp
 
+from components.checks import InvalidArgumentError
 from contracts.labels import Ownership
 
 _DOCKER_HUB: Final = "docker.io"
@@ -58,7 +59,7 @@ class ServingImage:
 
     def __init__(self, name: str, args: ServingImageArgs, opts: pulumi.ResourceOptions | None = None) -> None:
         if not args.digest.startswith("sha256:"):
-            raise ValueError(f'{args.upstream} has digest "{args.digest}". Pin it with "sha256:...".')
+            raise InvalidArgumentError(f'{args.upstream} has digest "{args.digest}". Pin it with "sha256:...".')
         building = args.build_context is not None
         first, *others = args.locations
         account = args.upstream_account

@@ -1,50 +1,60 @@
-"""A secret value of the server in Secret Manager, with grants only for its readers."""
+"""Secret values of a server in Secret Manager: a Hugging Face token, an API key, a signing key. Only their readers can read them."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Literal
+from dataclasses import dataclass, field
+from typing import ClassVar, Final
 
 import pulumi
 import pulumi_gcp as gcp
 
+from components.defaults import program_ownership
 from contracts.labels import Ownership
 
-_ACCESSOR = "roles/secretmanager.secretAccessor"
+_ACCESSOR: Final = "roles/secretmanager.secretAccessor"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoredSecretArgs:
     """A secret and its readers."""
 
-    kind: Literal["HfTokenSecret", "ApiKeySecret", "ArchiveKeySecret"]
-    """Type of the component: a change replaces the secret."""
     project: str
+    """Id of the Google Cloud project. A change replaces the secret."""
     secret_id: str
-    """Id of the secret. A change replaces the secret."""
-    value: pulumi.Output[str]
-    """The value, marked as a secret, so the state and the preview never contain it in plain text."""
-    ownership: Ownership
-    readers: Mapping[str, pulumi.Input[str]]
-    """IAM members that can read the value, by a short name."""
-    labels: Mapping[str, str]
-    keeps_value: bool = False
-    """Keep the value of the first version, even if `value` changes."""
+    """Id of the secret in the project, up to 255 letters, digits, hyphens and underscores. A change replaces the secret."""
+    value: pulumi.Input[str] = field(repr=False)
+    """The value, for example `pulumi.Config().require_secret("hfToken")`. It is encrypted in the state and hidden in previews, even if it is
+    passed as plain text. A change creates a new version, deletes the old one, and restarts the servers that use it."""
+    readers: Mapping[str, pulumi.Input[str]] = field(default_factory=dict[str, pulumi.Input[str]])
+    """IAM members that can read the value, by a short name that is unique in the component, such as `{"server": "serviceAccount:..."}`.
+    Each becomes one grant on the secret. A change adds and removes grants."""
+    ownership: Ownership = field(default_factory=program_ownership)
+    """Owner in the labels of the secret. Default: the project and stack of the running program."""
+    labels: Mapping[str, str] = field(default_factory=dict[str, str])
+    """Additional labels of the secret. A change updates it in place."""
 
 
 class StoredSecret(pulumi.ComponentResource):
-    """One secret, one version of it, and one grant per reader.
+    """One secret, one version of it, and one grant per reader. Use one of its kinds.
 
     A new value creates a new version and destroys the old one. Nothing reads "latest", which can change under a running server.
     """
 
+    _kind: ClassVar[str]
+    """Last part of the component's Pulumi type, and so part of its URN: another one replaces the secret."""
+    _keeps_value: ClassVar[bool] = False
+    """Keep the value of the first version, even if `value` changes."""
+
     secret_id: pulumi.Output[str]
+    """Id of the secret in its project."""
     version: pulumi.Output[str]
+    """Number of the version."""
     version_name: pulumi.Output[str]
     """projects/P/secrets/S/versions/N."""
     grants: list[pulumi.Resource]
+    """One grant per reader. A server must not start before them."""
 
     def __init__(self, name: str, args: StoredSecretArgs, opts: pulumi.ResourceOptions | None = None) -> None:
-        super().__init__(f"gemma-serving:index:{args.kind}", name, None, opts)
+        super().__init__(f"gemma-serving:index:{self._kind}", name, None, opts)
         child = pulumi.ResourceOptions(parent=self)
         secret = gcp.secretmanager.Secret(
             name,
@@ -65,7 +75,7 @@ class StoredSecret(pulumi.ComponentResource):
                 deletion_policy="DELETE",
             ),
             opts=pulumi.ResourceOptions.merge(
-                child, pulumi.ResourceOptions(ignore_changes=["secretData"] if args.keeps_value else None)
+                child, pulumi.ResourceOptions(ignore_changes=["secretData"] if self._keeps_value else None)
             ),
         )
         self.grants = _grants(name, args.project, secret.secret_id, args.readers, child)
@@ -75,13 +85,35 @@ class StoredSecret(pulumi.ComponentResource):
         self.register_outputs({"versionName": self.version_name})
 
 
+class HuggingFaceToken(StoredSecret):
+    """A Hugging Face token, for checkpoints that require one.
+
+    Pass it to a server as `secrets={"HF_TOKEN": token}`. The server reads the value at its start; no argument or log contains it.
+    """
+
+    _kind = "HfTokenSecret"
+
+
+class ApiKeySecret(StoredSecret):
+    """An API key that the server requires of its callers (docs/secrets.md), in the variable VLLM_API_KEY."""
+
+    _kind = "ApiKeySecret"
+
+
+class ArchiveKeySecret(StoredSecret):
+    """The key that signs archives of compiled programs. Each run draws one, but the first stays (decision 36)."""
+
+    _kind = "ArchiveKeySecret"
+    _keeps_value = True
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExistingSecretArgs:
     """An existing version and its readers."""
 
     version_name: str
-    """projects/P/secrets/S/versions/N. P may be another project."""
-    readers: Mapping[str, pulumi.Input[str]]
+    """projects/P/secrets/S/versions/N. P may be another project. A change restarts the servers that use it."""
+    readers: Mapping[str, pulumi.Input[str]] = field(default_factory=dict[str, pulumi.Input[str]])
     """IAM members that can read the value, by a short name."""
 
 

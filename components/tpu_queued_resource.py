@@ -1,13 +1,16 @@
 """TPU capacity as a queued resource, and its server: a document in the node's metadata, which the provider patches in place."""
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Literal
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final
 
 import pulumi
 
+from components.checks import require_valid
+from components.defaults import program_ownership
 from components.gcp_tpu import QueuedResource, QueuedResourceArgs, ReadyArgs, ServiceAccountArgs
 from components.startup_script import startup_script
+from components.vllm_server import VllmServer
 from contracts.collector import COLLECTOR_METADATA_KEY
 from contracts.compile_cache import ARCHIVE_METADATA_KEY
 from contracts.guest_attributes import GUEST_ATTRIBUTE_NAMESPACE
@@ -17,11 +20,19 @@ from contracts.serving_document import (
     DOCUMENT_METADATA_KEY,
     REPOSITORIES_METADATA_KEY,
     SCRIPT_METADATA_KEY,
+    BucketWeights,
+    ServingDocument,
 )
 from planning.machine.hardware import api_accelerator_type, image_of, machines_at_once
+from planning.question.vllm_args import XLA_CACHE_PATH, vllm_environment
+from planning.settings.google_limits import accelerator_problem, run_limit_problem
+from planning.settings.tpu import TpuSettings
 
 _CLOUD_PLATFORM = "https://www.googleapis.com/auth/cloud-platform"
 
+DRAIN_S: Final = 30
+"""Seconds for running requests to finish before their server is stopped. llm-d's guides use the same value for vLLM (2026-06)."""
+_SHM_SIZE_GIB: Final = 16
 _PROVISIONING_S = 1800
 """The provider's extra wait for capacity that is in PROVISIONING when `wait_per_zone_s` expires. If Google dropped the request earlier, imminent
 capacity could be lost."""
@@ -33,108 +44,115 @@ _DELETE_TIMEOUT_S = 1800
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TpuQueuedResourceArgs:
-    """The requested capacity, and its server."""
+    """The requested capacity, and its server.
+
+    Of `tpu`, a component has no use for `existing_network`, `gateway`, `egress`, `idle_after_s` and `tunnel_*`, from which a stack declares
+    networks, labels and grants. `compile_cache: bucket` needs `compile_archive`.
+    """
 
     project: str
+    """Id of the Google Cloud project. A change replaces the capacity."""
     queued_resource_id: str
-    """Id of the queued resource and prefix of its node's id. A change replaces the capacity."""
-    zones: Sequence[str]
-    """Zones in order of preference. Removing the zone in use replaces the capacity."""
-    accelerator_type: str
-    """Type and size of the slice, such as v6e-4. A change replaces the capacity."""
-    api: str = "cloud-tpu"
-    """`cloud-tpu` or `compute-engine`. A change replaces the capacity."""
-    provisioning_model: str
-    """`flex-start`, `spot`, `standard` or `reservation`."""
-    document: pulumi.Input[str]
-    """Text of the serving document. A change restarts the server in place."""
-    image_repositories: Mapping[str, pulumi.Input[str]]
-    """HOST/PROJECT/REPOSITORY of each region that has the document's image. A machine pulls from its own region if possible."""
+    """Id of the queued resource and prefix of its node's id: letters, digits and hyphens. A change replaces the capacity."""
+    tpu: TpuSettings
+    """Slice, zones, provisioning, run limit, waits and machine (planning.settings.tpu has each field with its unit, default and limits). A
+    change of the slice, provisioning, run limit, disk or image replaces the capacity, as does removing the zone in use."""
+    server: VllmServer
+    """The server. A change restarts it in place."""
     network: pulumi.Input[str]
-    """projects/P/global/networks/N."""
+    """projects/P/global/networks/N. A change replaces the capacity."""
     subnetwork: str
     """Name of a subnet that exists in the region of each zone, with Private Google Access, because the machine has no external
-    address and could otherwise pull neither the image nor the weights."""
+    address and could otherwise pull neither the image nor the weights. Other hosts, such as the hub, need Cloud NAT."""
     service_account: pulumi.Input[str]
-    """E-mail address of the server's account."""
-    ownership: Ownership
-    labels: Mapping[str, str]
-    tags: Sequence[str]
-    """Network tags, including the one in the tunnel's firewall rule."""
-    wait_per_zone_s: int
-    """Maximum wait for capacity in one zone before the provider tries the next, in seconds."""
-    ready_timeout_s: int
-    """Maximum wait for the server after the capacity was granted, in seconds. Then `pulumi up` fails and keeps the capacity. A changed document
-    gets a minute less; then the machine rolls back to the last known good one."""
-    drain_s: float = 0.0
+    """E-mail address of the server's account, which pulls the image, reads the secrets and the weights, and writes logs and metrics."""
+    weights: pulumi.Input[BucketWeights] | None = None
+    """Folder of a bucket to copy to the machine before the server starts, and its path in the container, which is below /mnt/models and the
+    first of the server's arguments. Default: vLLM downloads the model from the hub."""
+    parts: Sequence[BucketWeights] = ()
+    """Drafters and adapters to copy in addition to the weights."""
+    shm_size_gib: float = _SHM_SIZE_GIB
+    """Shared memory of the container in GiB, in which vLLM's workers exchange tensors."""
+    image_repositories: Mapping[str, pulumi.Input[str]] = field(default_factory=dict[str, pulumi.Input[str]])
+    """HOST/PROJECT/REPOSITORY of each region that has the server's image. A machine pulls from its own region if possible."""
+    tags: Sequence[str] = ()
+    """Network tags, including the one in the tunnel's firewall rule. A change updates the machine in place."""
+    drain_s: float = DRAIN_S
     """Seconds for running requests to finish before a server is stopped."""
     shutdown_flag: bool = False
     """True if the image's vLLM has `--shutdown-timeout`, with which the server drains its requests itself."""
-    privileged: bool = False
-    """True if the server's container gets the whole machine from its first start."""
-    wait_total_s: int | None = None
-    """Maximum wait for capacity in all zones together, in seconds. None: only the limit of each zone applies."""
-    wait_for: Literal["ready", "active", "accepted"] = "ready"
-    """Goal of an update's wait: the ready server, the machine, or only the accepted request."""
-    renew_before_s: int | None = None
-    """Seconds before the run expires at which an update requests a second queued resource and switches to it. None: never."""
     compile_archive: pulumi.Input[str] | None = None
-    """Metadata with the archive of compiled programs (contracts.compile_cache), or None."""
+    """Metadata with the archive of compiled programs (contracts.compile_cache). Default: none."""
     collector: pulumi.Input[str] | None = None
-    """Metadata with the collector of metrics (contracts.collector), or None. A change does not restart the server."""
-    max_run_duration_s: int | None = None
-    """Seconds after which Google deletes the nodes; flex-start requires it. A change replaces the capacity."""
-    reservation_name: str | None = None
-    """Name of the reservation, with `reservation`."""
-    os_login: bool = True
-    """True if OS Login controls logins to the machine. If not, each SSH key in the metadata of the machine or the project has root access."""
-    boot_disk_size_gb: int | None = None
-    """Size of the boot disk in GB. Default: Google's 100. A change replaces the capacity."""
-    runtime_version: str | None = None
-    """Image of the machine: a runtime version, or Compute Engine's boot image. Default: the image for the accelerator's generation."""
+    """Metadata with the collector of metrics (contracts.collector). Default: none. A change does not restart the server."""
     next_steps: Sequence[str] = ()
     """Next steps, appended to the error if no zone grants capacity."""
-    allow_replace_active: bool = False
-    """Allow a change to replace capacity in use. Getting new capacity may take hours."""
+    ownership: Ownership = field(default_factory=program_ownership)
+    """Owner in the labels of the machine. Default: the project and stack of the running program."""
+    labels: Mapping[str, str] = field(default_factory=dict[str, str])
+    """Additional labels of the machine. A change updates it in place."""
+    accepts_limits: bool = False
+    """Skip the check of the run limit, for a limit that Google has raised. A stack sets it, because its plan has checked it."""
+
+    def problems(self) -> Iterator[str]:
+        """Yield each invalid argument: argument, value, what is allowed, and what to do."""
+        yield from self.server.problems()
+        unknown = accelerator_problem(self.tpu.accelerator_type)
+        if unknown is not None:
+            yield unknown
+        run = None if self.accepts_limits else run_limit_problem(self.tpu, "tpu")
+        if run is not None:
+            message, allowed_s = run
+            yield f"{message} Set `tpu.max_run_duration_s` to {allowed_s}, for example"
 
 
 class TpuQueuedResource(pulumi.ComponentResource):
-    """Capacity in the first zone that grants it, with the server from the document.
+    """Capacity in the first zone that grants it, and its server.
 
-    A changed document restarts the server in place. The provider rejects a change that releases capacity in use, unless
-    `allow_replace_active` is set. Outputs of the queued resource (components.gcp_tpu), known once the capacity was granted.
+    The machine has no external address: it needs `network` with Private Google Access, and a tunnel to reach the server. A changed server
+    restarts in place. The provider rejects a change that releases capacity in use, unless `tpu.allow_replace_active` is set.
+    Outputs of the queued resource (components.gcp_tpu) are known once the capacity was granted.
+    Raises InvalidArgumentError with one sentence for an invalid argument, before it declares a resource.
     """
 
     zone: pulumi.Output[str]
+    """Zone that granted the capacity."""
     node_name: pulumi.Output[str]
+    """projects/P/locations/Z/nodes/N, or projects/P/zones/Z/instances/N with `api: compute-engine`."""
     state: pulumi.Output[str]
+    """State of the queued resource, such as ACTIVE."""
     phase: pulumi.Output[str | None]
+    """Phase that the machine reported last, such as `ready`."""
     container: pulumi.Output[str | None]
+    """Access of the server's container to the machine, as reported: `confined`, or less and the reason."""
     deadline: pulumi.Output[str | None]
+    """Time at which Google deletes the machine, RFC 3339; None without a run limit."""
     address: pulumi.Output[str | None]
     """Address of the machine in its network, or None without a machine. Another machine has another address."""
 
     def __init__(self, name: str, args: TpuQueuedResourceArgs, opts: pulumi.ResourceOptions | None = None) -> None:
-        accelerator_type = api_accelerator_type(args.accelerator_type)
-        runtime_version = args.runtime_version or image_of(args.accelerator_type, args.api)
+        require_valid(f'TpuQueuedResource "{name}"', args, {"tpu": args.tpu})
+        tpu = args.tpu
+        accelerator_type = api_accelerator_type(tpu.accelerator_type)
+        runtime_version = tpu.runtime_version or image_of(tpu.accelerator_type, tpu.api)
         super().__init__("gemma-serving:index:TpuQueuedResource", name, None, opts)
         resource = QueuedResource(
             name,
             QueuedResourceArgs(
                 project=args.project,
-                zones=list(args.zones),
+                zones=list(tpu.zones),
                 queued_resource_id=args.queued_resource_id,
                 accelerator_type=accelerator_type,
                 runtime_version=runtime_version,
-                api=args.api,
-                provisioning_model=args.provisioning_model,
-                reservation_name=args.reservation_name,
-                max_run_duration_s=args.max_run_duration_s,
-                wait_per_zone_s=args.wait_per_zone_s,
-                wait_total_s=args.wait_total_s,
-                renew_before_s=args.renew_before_s,
-                valid_until_duration_s=args.wait_per_zone_s + _PROVISIONING_S,
-                boot_disk_size_gb=args.boot_disk_size_gb,
+                api=tpu.api,
+                provisioning_model=tpu.provisioning,
+                reservation_name=tpu.reservation,
+                max_run_duration_s=tpu.max_run_duration_s,
+                wait_per_zone_s=tpu.wait_per_zone_s,
+                wait_total_s=tpu.wait_total_s,
+                renew_before_s=tpu.renew_before_s,
+                valid_until_duration_s=tpu.wait_per_zone_s + _PROVISIONING_S,
+                boot_disk_size_gb=tpu.boot_disk_size_gb,
                 network=args.network,
                 subnetwork=args.subnetwork,
                 enable_external_ips=False,
@@ -142,17 +160,20 @@ class TpuQueuedResource(pulumi.ComponentResource):
                 labels={**args.labels, **args.ownership.labels},
                 tags=list(args.tags),
                 metadata=_metadata(args),
-                wait_for=args.wait_for,
+                wait_for=tpu.wait_for,
                 ready=ReadyArgs(
                     guest_attribute_namespace=GUEST_ATTRIBUTE_NAMESPACE,
                     document_metadata_key=DOCUMENT_METADATA_KEY,
                     deadline_metadata_key=ENDS_AT_METADATA_KEY,
-                    timeout_s=args.ready_timeout_s,
+                    timeout_s=tpu.ready_timeout_s,
                 ),
                 next_steps=list(args.next_steps),
-                allow_replace_active=args.allow_replace_active,
+                allow_replace_active=tpu.allow_replace_active,
             ),
-            pulumi.ResourceOptions(parent=self, custom_timeouts=timeouts(args)),
+            # A server whose account cannot read its secrets never starts.
+            pulumi.ResourceOptions(
+                parent=self, custom_timeouts=timeouts(tpu), depends_on=[*args.server.secrets.values()]
+            ),
         )
         self.zone, self.node_name, self.state = resource.zone, resource.node_name, resource.state
         self.phase, self.container, self.deadline = resource.phase, resource.container, resource.deadline
@@ -171,12 +192,13 @@ class TpuQueuedResource(pulumi.ComponentResource):
 
 def _metadata(args: TpuQueuedResourceArgs) -> "dict[str, pulumi.Input[str]]":
     """Return the machine's metadata: each key is Google's or read by a module of `vm_agent` (tests/components/test_machine_keys.py)."""
+    tpu = args.tpu
     limits = RolloutLimits(
         # The machine times out before `pulumi up` does, so `up` sees the server that runs afterwards.
-        ready_timeout_s=max(args.ready_timeout_s - _NOTICE_S, args.ready_timeout_s / 2),
+        ready_timeout_s=max(tpu.ready_timeout_s - _NOTICE_S, tpu.ready_timeout_s / 2),
         drain_s=args.drain_s,
         shutdown_flag=args.shutdown_flag,
-        is_privileged=args.privileged,
+        is_privileged=tpu.container == "privileged",
     )
     by_region = args.image_repositories
     return {
@@ -185,8 +207,8 @@ def _metadata(args: TpuQueuedResourceArgs) -> "dict[str, pulumi.Input[str]]":
         # Without OS Login every SSH key in the project's metadata has root access to the machine. `block-project-ssh-keys` excludes those
         # too, but gcloud adds no key to a machine if the user's key is in the project's metadata. That user could never log in.
         # An explicit FALSE: without the key, the project's metadata decides.
-        "enable-oslogin": "TRUE" if args.os_login else "FALSE",
-        DOCUMENT_METADATA_KEY: args.document,
+        "enable-oslogin": "TRUE" if tpu.ssh == "os-login" else "FALSE",
+        DOCUMENT_METADATA_KEY: _document(args),
         ROLLOUT_METADATA_KEY: limits.text(),
         **(
             {}
@@ -198,15 +220,43 @@ def _metadata(args: TpuQueuedResourceArgs) -> "dict[str, pulumi.Input[str]]":
     }
 
 
-def timeouts(args: TpuQueuedResourceArgs) -> pulumi.CustomTimeouts:
+def _document(args: TpuQueuedResourceArgs) -> pulumi.Output[str]:
+    """Return the text of the document that the machine's agent serves."""
+    server = args.server
+    cache = None if args.tpu.compile_cache == "off" else XLA_CACHE_PATH
+    environment = {**vllm_environment(is_tpu=True, is_moe=False, xla_cache_path=cache), **server.environment}
+
+    def text(image: str, arguments: Sequence[str], secrets: Mapping[str, str], weights: BucketWeights | None) -> str:
+        return ServingDocument(
+            image=image,
+            command=server.command,
+            arguments=arguments,
+            environment=environment,
+            secret_environment=secrets,
+            port=server.port,
+            shm_size_gib=args.shm_size_gib,
+            weights=weights,
+            parts=args.parts,
+        ).text()
+
+    versions = {name: secret.version_name for name, secret in server.secrets.items()}
+    return pulumi.Output.all(
+        server.image,
+        pulumi.Output.from_input(list(server.arguments)),
+        pulumi.Output.from_input(versions),
+        args.weights,
+    ).apply(lambda known: text(*known))
+
+
+def timeouts(tpu: TpuSettings) -> pulumi.CustomTimeouts:
     """Return the engine's timeouts: the sum of all waits of the provider, each at its maximum."""
-    waits_s = len(args.zones) * args.wait_per_zone_s
-    if args.wait_total_s is not None:
-        waits_s = min(waits_s, args.wait_total_s)
+    waits_s = len(tpu.zones) * tpu.wait_per_zone_s
+    if tpu.wait_total_s is not None:
+        waits_s = min(waits_s, tpu.wait_total_s)
     # The machine may roll back to its last document after the time for the new one, and take equally long for it.
-    ready_s = 2 * args.ready_timeout_s
-    whole_s = waits_s + len(args.zones) * (_PROVISIONING_S + _DELETE_TIMEOUT_S) + ready_s
-    machines = machines_at_once(args.renew_before_s)
+    ready_s = 2 * tpu.ready_timeout_s
+    whole_s = waits_s + len(tpu.zones) * (_PROVISIONING_S + _DELETE_TIMEOUT_S) + ready_s
+    machines = machines_at_once(tpu.renew_before_s)
     return pulumi.CustomTimeouts(
         create=f"{whole_s}s", update=f"{machines * whole_s}s", delete=f"{machines * _DELETE_TIMEOUT_S}s"
     )

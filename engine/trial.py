@@ -38,10 +38,11 @@ _FILE_OPTIONS: Final = frozenset({"--file", "--out", "--plan", "--save-plan", "-
 def project_of(project: Path) -> Path:
     """Return the folder that commands work in: in a local cloud the trial's, otherwise `project`.
 
-    A copy of the project, which a test or a preview works in, has a link `.venv` and stays itself.
+    Only a checkout, which has a folder `.venv`, gets a trial. A copy of it, which a test or a preview works in, has a link. Another program,
+    such as examples/own_program, has neither, and its relative paths would not exist from the trial.
     """
-    state = os.environ.get(STATE_VARIABLE)
-    if not state or (project / ".venv").is_symlink():
+    state, environment = os.environ.get(STATE_VARIABLE), project / ".venv"
+    if not state or environment.is_symlink() or not environment.is_dir():
         return project
     project = project.resolve()
     folder = Path(state, "projects", f"{project.name}-{hashlib.sha256(str(project).encode()).hexdigest()[:8]}")

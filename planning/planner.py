@@ -13,7 +13,7 @@ from planning.model.support import version_in_use
 from planning.question.fields import changed
 from planning.question.resolved import Resolved
 from planning.question.types import Deployment, Plan
-from planning.question.vllm_args import XLA_CACHE_PATH, vllm_environment
+from planning.question.vllm_args import XLA_CACHE_PATH, cuda_compatibility, vllm_environment
 from planning.rules.alternatives import served_as
 from planning.rules.findings import accepted_by, findings_of
 from planning.rules.security.advisories import vulnerabilities
@@ -77,15 +77,9 @@ def original_note(subject: Subject) -> str:
 
 def _environment(resolved: Resolved) -> tuple[tuple[str, str], ...]:
     run, image = resolved.deployment.cloud_run, resolved.deployment.image
-    # Google's page lists driver 535 (CUDA 12.2) for the L4 on Cloud Run, which needs the image's libraries for CUDA 13. A public script reports
-    # 580, which rejects them. None leaves it to the image.
     compatibility = run.cuda_compatibility
-    if (
-        compatibility is None
-        and bool(run.region and image and image.needs_cuda_13)
-        and resolved.accelerator.name == "L4"
-    ):
-        compatibility = True
+    if run.region and image and image.needs_cuda_13:
+        compatibility = cuda_compatibility(resolved.accelerator.cloud_run.name, compatibility)
     values = vllm_environment(
         is_tpu=resolved.is_tpu,
         is_moe=resolved.spec.is_moe,

@@ -2,9 +2,8 @@
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from secrets import token_hex
-from typing import Literal
 
 import pulumi
 import pulumi_gcp as gcp
@@ -12,7 +11,15 @@ import pulumi_gcp as gcp
 from components.model_bucket import ModelBucket, ModelBucketArgs
 from components.runtime_identity import RuntimeIdentity, RuntimeIdentityArgs
 from components.serving_image import ServingImage, ServingImageArgs, UpstreamAccount
-from components.stored_secret import ExistingSecret, ExistingSecretArgs, StoredSecret, StoredSecretArgs
+from components.stored_secret import (
+    ApiKeySecret,
+    ArchiveKeySecret,
+    ExistingSecret,
+    ExistingSecretArgs,
+    HuggingFaceToken,
+    StoredSecret,
+    StoredSecretArgs,
+)
 from contracts.compile_cache import ARCHIVE_KEEP_DAYS
 from contracts.labels import Ownership
 from contracts.naming import Names
@@ -30,9 +37,6 @@ from stacks.settings import Settings
 
 MEMORY_FOLDER = "/mnt/weights"
 """Folder of a Cloud Run container with a copy of the weights in memory."""
-
-WITHOUT_MOUNT = ("streamer", "memory")
-"""Modes of a Cloud Run container without a mount of the bucket."""
 COMMAND = ("vllm", "serve")
 """Command of the server, before its arguments."""
 _HUB_ID = re.compile(r"(?<![\w./:@-])[A-Za-z0-9][\w.-]*/[\w.-]+(?![\w./-])")
@@ -108,13 +112,13 @@ class Context:
     def parts_root(self) -> str:
         """Folder of the machine or container with the staged parts."""
         run = self.settings.cloud_run
-        return MEMORY_FOLDER if run is not None and run.mount.mode in WITHOUT_MOUNT else MODELS_FOLDER
+        return MEMORY_FOLDER if run is not None and not run.mount.mounts else MODELS_FOLDER
 
     @property
     def part_copies(self) -> tuple[BucketWeights, ...]:
         """Copies of staged parts that are made before the server starts. A mount needs none."""
         run = self.settings.cloud_run
-        if run is not None and run.mount.mode not in WITHOUT_MOUNT:
+        if run is not None and run.mount.mounts:
             return ()
         bucket = self.settings.bucket.existing or self.names.bucket
         return tuple(
@@ -276,28 +280,25 @@ def _secret(
     existing = context.settings.secret_version(kind.key)
     if existing is not None:
         return ExistingSecret(kind.name, ExistingSecretArgs(version_name=existing, readers=readers), options)
-    arguments = _secret_args(context, kind.name, kind.component, context.secrets[kind.key], readers)
-    return StoredSecret(kind.name, arguments, options)
+    arguments = _secret_args(context, kind.name, context.secrets[kind.key], readers)
+    return (HuggingFaceToken if kind is HF_TOKEN else ApiKeySecret)(kind.name, arguments, options)
 
 
 def _archive_key(
     context: Context, readers: Mapping[str, pulumi.Input[str]], options: pulumi.ResourceOptions
-) -> StoredSecret:
-    """Return the key of archives. Each run draws one, but the engine keeps the first (decision 36)."""
+) -> ArchiveKeySecret:
+    """Return the key of archives."""
     value = pulumi.Output.secret(token_hex(_ARCHIVE_KEY_BYTES))
-    arguments = _secret_args(context, "archive-key", "ArchiveKeySecret", value, readers)
-    return StoredSecret("archive-key", replace(arguments, keeps_value=True), options)
+    return ArchiveKeySecret("archive-key", _secret_args(context, "archive-key", value, readers), options)
 
 
 def _secret_args(
     context: Context,
     name: str,
-    kind: Literal["HfTokenSecret", "ApiKeySecret", "ArchiveKeySecret"],
     value: pulumi.Output[str],
     readers: Mapping[str, pulumi.Input[str]],
 ) -> StoredSecretArgs:
     return StoredSecretArgs(
-        kind=kind,
         project=context.settings.project,
         secret_id=f"{context.names.base}-{name}",
         value=value,

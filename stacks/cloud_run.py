@@ -1,6 +1,7 @@
 """A stack of target `cloud-run`: a GPU service, with its weights on a mount or in its image."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pulumi
@@ -10,26 +11,21 @@ from components.cloud_run_gpu_service import (
     CloudRunGpuServiceArgs,
     Collector,
     DirectVpc,
-    GcsMount,
-    GpuMachine,
     KeptTraffic,
     MemoryVolume,
-    ReadinessProbe,
-    RequestScaling,
-    ServerContainer,
 )
 from components.container_starter import container_command
+from components.vllm_server import VllmServer
 from contracts.collector import COLLECTOR_IMAGE
 from contracts.compile_cache import ARCHIVE_PREFIX
 from contracts.container_start import ContainerStart, GraphCache, graphs_folder
 from contracts.outputs import RolloutPlan, StackOutputs
 from contracts.path_guard import is_guarded
 from contracts.serving_document import BucketWeights
-from contracts.staged_weights import MODELS_FOLDER
 from planning.data.overheads import constant
 from planning.question.types import Plan
-from planning.settings.cloud_run import CloudRunSettings, MountSettings, ProbeSettings
-from stacks.base import COMMAND, MEMORY_FOLDER, WITHOUT_MOUNT, Context, Foundation, lay_foundation
+from planning.settings.cloud_run import CloudRunSettings, ProbeSettings
+from stacks.base import COMMAND, MEMORY_FOLDER, Context, Foundation, lay_foundation
 from stacks.hooks.changed_server import show_changes
 from stacks.hooks.observed_service import ServicePlace, observed_service, report_next_step, require_revisions
 from stacks.hooks.run_failures import explain_failures
@@ -38,13 +34,11 @@ from stacks.hooks.staged_weights import require_staged_weights
 from stacks.outputs import stack_outputs
 from stacks.secrets import API_KEY
 from stacks.server_command import PORT
-from stacks.settings import Settings
 from stacks.watching import METRICS_ROLE, collector_text, watch
 
 if TYPE_CHECKING:
     from components.private_network import PrivateNetwork
 
-_CACHE_VOLUME = "file-cache"
 _GRAPHS_FOLDER = "/mnt/graphs/vllm"
 """VLLM_CACHE_ROOT. An archive in transfer is stored next to it."""
 
@@ -90,49 +84,26 @@ def deploy(context: Context) -> StackOutputs:
     )
 
 
-def mount_options(mount: MountSettings, settings: Settings) -> Sequence[str]:
-    """Return the gcsfuse options. No other user than the files' owner can read them."""
-    uid = mount.uid if mount.uid is not None else settings.image.uid or 0
-    gid = mount.gid if mount.gid is not None else settings.image.gid or 0
-    options = [f"uid={uid}", f"gid={gid}", "implicit-dirs", "metadata-cache-ttl-secs=3600", "max-conns-per-host=100"]
-    if mount.mode == "fuse-buffered":
-        options.append("enable-buffered-read=true")
-    if mount.mode == "fuse-cached":
-        options += [
-            f"cache-dir=cr-volume:{_CACHE_VOLUME}",
-            f"file-cache-max-size-mb={mount.cache_size_mib}",
-            "file-cache-enable-parallel-downloads=true",
-        ]
-    return [*options, *mount.options]
-
-
 def _arguments(
     context: Context, run: CloudRunSettings, foundation: Foundation, network: "PrivateNetwork | None"
 ) -> CloudRunGpuServiceArgs:
     settings = context.settings
     return CloudRunGpuServiceArgs(
         project=settings.project,
-        location=run.region,
         service_name=context.names.base,
         service_account=foundation.identity.email,
         ownership=context.ownership,
         labels=settings.labels,
-        container=_container(context, run, foundation),
-        machine=GpuMachine(gpu=run.gpu, cpu=run.cpu, memory_mib=run.memory_mib, zonal_redundancy=run.zonal_redundancy),
+        service=replace(run, startup_probe=startup_probe(context.plan)),
+        server=_server(context, run, foundation),
+        bucket=foundation.bucket if settings.weights == "bucket" else None,
+        memory_volumes=_memory_volumes(context, run),
         collector=_collector(context, foundation),
-        scaling=RequestScaling(
-            min_instances=run.min_instances,
-            max_instances=run.max_instances,
-            concurrency=run.concurrency,
-            request_timeout_s=run.request_timeout_s,
-        ),
-        invokers=["allUsers"] if run.public else run.invokers,
-        deletion_protection=run.deletion_protection,
-        ingress=run.ingress,
         kept_traffic=_kept_traffic(context, run),
         direct_vpc=None
         if network is None
         else DirectVpc(network=network.network, subnetwork=network.subnetwork_name, tag=context.names.base),
+        accepts_limits=True,
     )
 
 
@@ -155,40 +126,26 @@ def _kept_traffic(context: Context, run: CloudRunSettings) -> KeptTraffic | None
     return KeptTraffic(service=service, fixed=run.rollout.traffic)
 
 
-def _container(context: Context, run: CloudRunSettings, foundation: Foundation) -> ServerContainer:
-    serving, bucket = foundation.serving, foundation.bucket
-    is_mounted = context.settings.weights == "bucket" and run.mount.mode not in WITHOUT_MOUNT
+def _server(context: Context, run: CloudRunSettings, foundation: Foundation) -> VllmServer:
+    serving, image = foundation.serving, context.settings.image
     command, arguments = _command(context, run, foundation)
     keeps_graphs = run.compile_cache == "bucket"
-    return ServerContainer(
+    return VllmServer(
         image=serving.image,
         command=command,
         arguments=arguments,
         port=PORT,
-        startup_probe=startup_probe(context.plan),
-        readiness_probe=_readiness_probe(run),
         environment={**serving.environment, **({"VLLM_CACHE_ROOT": _GRAPHS_FOLDER} if keeps_graphs else {})},
         secrets=foundation.secrets,
-        mount=GcsMount(bucket=bucket.bucket, path=MODELS_FOLDER, options=mount_options(run.mount, context.settings))
-        if bucket is not None and is_mounted
-        else None,
-        memory_volumes=_memory_volumes(context, run),
+        uid=image.uid or 0,
+        gid=image.gid or 0,
     )
-
-
-def _readiness_probe(run: CloudRunSettings) -> ReadinessProbe | None:
-    probe = run.readiness_probe
-    if probe is None:
-        return None
-    return ReadinessProbe(period_s=probe.period_s, failure_threshold=probe.failure_threshold, timeout_s=probe.timeout_s)
 
 
 def _memory_volumes(context: Context, run: CloudRunSettings) -> list[MemoryVolume]:
     # No volume at /dev/shm, because Cloud Run rejects it, and the single worker of one GPU does not share memory.
     volumes: list[MemoryVolume] = []
     weights_in_bucket = context.settings.weights == "bucket"
-    if weights_in_bucket and run.mount.cache_size_mib is not None:
-        volumes.append(MemoryVolume(name=_CACHE_VOLUME, path="/mnt/cache", size_limit=f"{run.mount.cache_size_mib}Mi"))
     if weights_in_bucket and (run.mount.mode == "memory" or context.part_copies):
         # All memory that the server itself does not need, so a copy that is too large fails with an error and does not terminate the container.
         left_mib = round((context.subject.resolved.server_memory_gib - constant("SERVER_HOST_GIB")) * 1024)

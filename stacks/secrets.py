@@ -19,8 +19,6 @@ class SecretKind:
     """Environment variable of the server with the value."""
     name: str
     """Suffix of the secret's id, and name of the Pulumi component."""
-    component: Literal["HfTokenSecret", "ApiKeySecret"]
-    """Type of that component."""
 
     @property
     def reference_key(self) -> str:
@@ -34,7 +32,6 @@ HF_TOKEN: Final = SecretKind(
     purpose="for checkpoints that require one",
     variable="HF_TOKEN",
     name="hf-token",
-    component="HfTokenSecret",
 )
 API_KEY: Final = SecretKind(
     key="apiKey",
@@ -42,7 +39,6 @@ API_KEY: Final = SecretKind(
     purpose="which every path of the server except /health then requires (docs/secrets.md)",
     variable=API_KEY_VARIABLE,
     name="api-key",
-    component="ApiKeySecret",
 )
 KINDS: Final = (HF_TOKEN, API_KEY)
 """All secrets that a stack can have."""

@@ -15,10 +15,11 @@ from components.private_network import (
     PrivateNetworkArgs,
 )
 from components.tpu_queued_resource import TpuQueuedResource, TpuQueuedResourceArgs
+from components.vllm_server import VllmServer
 from contracts.compile_cache import ARCHIVE_PREFIX, ArchiveSettings
 from contracts.labels import ALWAYS
 from contracts.outputs import GatewayNetwork, StackOutputs, Tunnel
-from contracts.serving_document import BucketWeights, ServingDocument
+from contracts.serving_document import BucketWeights
 from contracts.staged_weights import folder_uri
 from contracts.tunnel_role import ADMIN, tunnel_role
 from planning.question.server_flags import flag_table
@@ -35,10 +36,6 @@ from stacks.watching import METRICS_ROLE, machine_collector, watch
 
 PROJECT_ROLES = ("roles/logging.logWriter", METRICS_ROLE)
 """Roles of the machine's account on the project. docs/ci.md names them too."""
-_SHM_SIZE_GIB = 16
-"""Shared memory of the container, in which vLLM's workers exchange tensors."""
-DRAIN_S = 30
-"""Seconds for running requests to finish before their server is stopped. llm-d's guides use the same value for vLLM (2026-06)."""
 _TUNNEL_ROLE = "roles/iap.tunnelResourceAccessor"
 """Opens tunnels of Identity-Aware Proxy, restricted to SSH ports by a condition."""
 _OS_LOGIN_ROLE = "roles/compute.osLogin"
@@ -225,24 +222,18 @@ def _arguments(context: Context, tpu: TpuSettings, foundation: Foundation, netwo
     return TpuQueuedResourceArgs(
         project=settings.project,
         queued_resource_id=context.names.base,
-        zones=tpu.zones,
-        accelerator_type=tpu.accelerator_type,
-        api=tpu.api,
-        provisioning_model=tpu.provisioning,
-        reservation_name=tpu.reservation,
-        max_run_duration_s=tpu.max_run_duration_s,
-        wait_per_zone_s=tpu.wait_per_zone_s,
-        wait_total_s=tpu.wait_total_s,
-        wait_for=tpu.wait_for,
-        renew_before_s=tpu.renew_before_s,
-        ready_timeout_s=tpu.ready_timeout_s,
-        drain_s=DRAIN_S,
+        tpu=tpu,
+        server=VllmServer(
+            image=foundation.serving.image,
+            arguments=foundation.serving.arguments,
+            command=COMMAND,
+            port=PORT,
+            environment=foundation.serving.environment,
+            secrets=foundation.secrets,
+        ),
+        weights=_weights(context, foundation),
+        parts=context.part_copies,
         shutdown_flag=_supports_draining(settings),
-        privileged=tpu.container == "privileged",
-        boot_disk_size_gb=tpu.boot_disk_size_gb,
-        os_login=tpu.ssh == "os-login",
-        runtime_version=tpu.runtime_version,
-        document=_document(context, foundation),
         image_repositories=foundation.serving.image_repositories,
         compile_archive=_compile_archive(tpu, foundation),
         collector=machine_collector(context, foundation),
@@ -253,7 +244,7 @@ def _arguments(context: Context, tpu: TpuSettings, foundation: Foundation, netwo
         labels=settings.labels,
         tags=[context.names.base],
         next_steps=next_steps(context.subject.resolved.deployment, context.ownership.stack),
-        allow_replace_active=tpu.allow_replace_active,
+        accepts_limits=True,
     )
 
 
@@ -275,27 +266,11 @@ def _compile_archive(tpu: TpuSettings, foundation: Foundation) -> pulumi.Output[
     return pulumi.Output.all(bucket.bucket, key.version_name).apply(lambda known: text(*known))
 
 
-def _document(context: Context, foundation: Foundation) -> pulumi.Output[str]:
-    settings, serving = context.settings, foundation.serving
-    is_copied = settings.weights == "bucket" and not settings.streams_on_tpu
-    bucket = foundation.bucket if is_copied else None
-
-    def text(image: str, secrets: Mapping[str, str], bucket_name: str | None) -> str:
-        return ServingDocument(
-            image=image,
-            command=COMMAND,
-            arguments=serving.arguments,
-            environment=serving.environment,
-            secret_environment=secrets,
-            port=PORT,
-            shm_size_gib=_SHM_SIZE_GIB,
-            weights=BucketWeights(uri=folder_uri(bucket_name, settings.weights_prefix), path=context.model_path)
-            if bucket_name
-            else None,
-            parts=context.part_copies,
-        ).text()
-
-    versions = {name: secret.version_name for name, secret in foundation.secrets.items()}
-    return pulumi.Output.all(
-        serving.image, pulumi.Output.from_input(versions), bucket.bucket if bucket else None
-    ).apply(lambda known: text(*known))
+def _weights(context: Context, foundation: Foundation) -> pulumi.Output[BucketWeights] | None:
+    """Return the folder that the machine copies, or None if the server reads the bucket itself or the hub."""
+    settings, bucket = context.settings, foundation.bucket
+    if bucket is None or settings.weights != "bucket" or settings.streams_on_tpu:
+        return None
+    return bucket.bucket.apply(
+        lambda name: BucketWeights(uri=folder_uri(name, settings.weights_prefix), path=context.model_path)
+    )

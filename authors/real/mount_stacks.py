@@ -5,9 +5,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 
 from authors.real.home import ROOT
+from components.cloud_run_gpu_service import mount_options
 from planning.question.recommendation import FUSE_MODES
 from planning.settings.cloud_run import CloudRunSettings
-from stacks.cloud_run import mount_options
 from stacks.loading import from_file
 from stacks.settings import Settings
 
@@ -33,7 +33,7 @@ def settings_of(stack: str, **mount: object) -> tuple[CloudRunSettings, Settings
 def options_of(stack: str, **mount: object) -> tuple[str, ...]:
     """Return the mount options of a stack."""
     run, settings = settings_of(stack, **mount)
-    return tuple(mount_options(run.mount, settings))
+    return tuple(mount_options(run.mount, uid=settings.image.uid or 0, gid=settings.image.gid or 0))
 
 
 def options_of_mode(stack: str, mode: str) -> tuple[str, ...]:

@@ -53,6 +53,11 @@ class Image(Struct, frozen=True, kw_only=True):
     note: str = ""
 
     @property
+    def reference(self) -> str:
+        """Reference by digest on Docker Hub."""
+        return f"docker.io/{self.repository}@{self.digest}"
+
+    @property
     def decodes_audio(self) -> bool | None:
         """True if it has the packages, False if not, None if unknown."""
         return {"yes": True, "no": False, "unknown": None}[self.audio]

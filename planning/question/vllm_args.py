@@ -23,6 +23,7 @@ DEFAULT_PORT: Final = 8000
 XLA_CACHE_PATH: Final = "/dev/shm/vllm_cache"  # noqa: S108 - inside the container
 """Folder of the container where vLLM stores compiled programs. The agent mounts a folder of the machine's disk there (vm_agent.compile_cache)."""
 TPU_BUCKET_PADDING_GAP: Final = 512
+_CLOUD_RUN_L4: Final = "nvidia-l4"
 REVISION: Final = "--revision"
 TOKENIZER: Final = "--tokenizer"
 TOKENIZER_REVISION: Final = "--tokenizer-revision"
@@ -458,6 +459,14 @@ def _revision_flags(options: VllmOptions) -> tuple[str, ...]:
     """Return the flags for the model's commit. A tokenizer from another repository has its own commits."""
     has_tokenizer = any(word.partition("=")[0] == TOKENIZER for word in options.extra_args)
     return (REVISION,) if has_tokenizer else (REVISION, TOKENIZER_REVISION)
+
+
+def cuda_compatibility(gpu: str, setting: bool | None) -> bool | None:
+    """Return whether vLLM loads an image's CUDA compatibility libraries for CUDA 13 on a GPU of Cloud Run; None leaves it to the image.
+
+    Google's page lists driver 535 (CUDA 12.2) for the L4 on Cloud Run, which needs them. A public script reports 580, which rejects them.
+    """
+    return True if setting is None and gpu == _CLOUD_RUN_L4 else setting
 
 
 def vllm_environment(

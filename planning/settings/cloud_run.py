@@ -52,6 +52,11 @@ class MountSettings:
     options: tuple[MountOption, ...] = ()
     """Additional gcsfuse mount options. The modes streamer and memory mount nothing."""
 
+    @property
+    def mounts(self) -> bool:
+        """True if the container gets a mount of the bucket."""
+        return self.mode not in {"streamer", "memory"}
+
     def problems(self) -> Iterator[str]:
         """Yield each contradiction between keys of the block, and what to change."""
         if (self.mode == "fuse-cached") != (self.cache_size_mib is not None):

@@ -21,6 +21,7 @@ from planning.question.releases import STARTS_FASTER_ON_TPU, is_known_from
 from planning.question.resolved import Resolved
 from planning.question.types import StartupPlan
 from planning.settings.cloud_run import ProbeSettings
+from planning.settings.google_limits import PROMPT_PROBE
 from planning.units import from_gib
 
 _BILLION: Final = 1e9
@@ -44,17 +45,6 @@ _KEPT_MODES: Final = ("hub", "disk", "memory")
 """Weights modes that keep the weights on a TPU VM when its server exits."""
 
 
-PROBE_PERIOD_S: Final = 10
-"""Time between probes, and so the maximum delay for a ready server. 180 of them fill the 1,800 s that Cloud Run allows."""
-PROBE_TIMEOUT_S: Final = 5
-"""Below the period, because one sentence of the API requires less and another allows equal. A running server answers /health immediately."""
-PROMPT_PROBE: Final = ProbeSettings(
-    initial_delay_s=0,
-    period_s=PROBE_PERIOD_S,
-    failure_threshold=CLOUD_RUN_MAX_GPU_PROBE_S // PROBE_PERIOD_S,
-    timeout_s=PROBE_TIMEOUT_S,
-)
-"""Detects a server within one period of its start, and waits 1,800 s for it."""
 LONGEST_PROBE: Final = replace(PROMPT_PROBE, initial_delay_s=CLOUD_RUN_MAX_INITIAL_DELAY_S)
 """Cloud Run's maximum with a GPU, 2,040 s. It detects no server before 240 s."""
 

@@ -1,7 +1,6 @@
 """The Cloud Run service: private, with its probes and mounts, and requests that stay where they are."""
 
 import dataclasses
-from types import SimpleNamespace
 
 import pulumi
 
@@ -9,47 +8,62 @@ from components.cloud_run_gpu_service import (
     CloudRunGpuService,
     CloudRunGpuServiceArgs,
     Collector,
-    GcsMount,
-    GpuMachine,
     KeptTraffic,
-    MemoryVolume,
-    ReadinessProbe,
-    RequestScaling,
-    ServerContainer,
 )
+from components.model_bucket import ModelBucket, ModelBucketArgs
+from components.stored_secret import ExistingSecret, ExistingSecretArgs, HuggingFaceToken, StoredSecretArgs
+from components.vllm_server import VllmServer
 from contracts.labels import Ownership
-from planning.settings.cloud_run import ProbeSettings
+from planning.settings.cloud_run import (
+    CloudRunSettings,
+    MountSettings,
+    ProbeSettings,
+    ReadinessProbeSettings,
+    RolloutSettings,
+)
 
 PROBE = ProbeSettings(initial_delay_s=240, period_s=60, failure_threshold=30, timeout_s=50)
-CONTAINER = ServerContainer(
-    image="us-east4-docker.pkg.dev/my-project/gemma-x/vllm/vllm-openai@sha256:" + "a" * 64,
-    command=("vllm", "serve"),
-    arguments=("/mnt/models/m", "--port=8000"),
-    port=8000,
+RUN = CloudRunSettings(
+    region="us-east4",
+    gpu="nvidia-l4",
+    cpu=8,
+    memory_mib=32 * 1024,
+    concurrency=16,
+    min_instances=1,
+    max_instances=2,
     startup_probe=PROBE,
-    environment={"VLLM_LOGGING_LEVEL": "INFO"},
-    secrets={"HF_TOKEN": SimpleNamespace(secret_id="s", version="3")},
-    mount=GcsMount(bucket="b", path="/mnt/models", options=("uid=0", "gid=0")),
-    memory_volumes=(MemoryVolume(name="file-cache", path="/mnt/cache", size_limit="8Gi"),),
+    invokers=("user:a@example.com",),
+    mount=MountSettings(mode="fuse-cached", cache_size_mib=8 * 1024),
 )
-MACHINE = GpuMachine(gpu="nvidia-l4", cpu=8, memory_mib=32 * 1024, zonal_redundancy=False)
+SERVER = VllmServer(
+    image="us-east4-docker.pkg.dev/my-project/gemma-x/vllm/vllm-openai@sha256:" + "a" * 64,
+    arguments=("/mnt/models/m", "--port=8000"),
+    environment={"VLLM_LOGGING_LEVEL": "INFO"},
+)
 ARGS = CloudRunGpuServiceArgs(
     project="my-project",
-    location="us-east4",
     service_name="gemma-x",
     service_account="a@my-project.iam.gserviceaccount.com",
     ownership=Ownership(project="gemma-serving", stack="x"),
     labels={"team": "ml"},
-    container=CONTAINER,
-    machine=MACHINE,
-    scaling=RequestScaling(min_instances=1, max_instances=2, concurrency=16, request_timeout_s=3600),
-    invokers=("user:a@example.com",),
-    deletion_protection=False,
+    service=RUN,
+    server=SERVER,
 )
+BUCKET = ModelBucketArgs(project="my-project", name="b", location="us-east4", ownership=ARGS.ownership)
+TOKEN = StoredSecretArgs(project="my-project", secret_id="s", value="hf", ownership=ARGS.ownership)
 
 
-def service(declare, **changes):
-    recorder, uri = declare(lambda: CloudRunGpuService("vllm", dataclasses.replace(ARGS, **changes)).uri)
+def service(declare, *, run=RUN, server=SERVER, with_bucket=False, **changes):
+    def declared():
+        secrets = {"HF_TOKEN": HuggingFaceToken("token", TOKEN)}
+        found = {
+            "service": run,
+            "server": dataclasses.replace(server, secrets=secrets),
+            "bucket": ModelBucket("models", BUCKET) if with_bucket else None,
+        }
+        return CloudRunGpuService("vllm", dataclasses.replace(ARGS, **found, **changes)).uri
+
+    recorder, uri = declare(declared)
     return recorder, recorder.one("cloudrunv2/service:Service").inputs, uri
 
 
@@ -62,7 +76,7 @@ def test_a_service_is_private_and_callable_by_its_invokers_alone(declare):
 
 
 def test_the_container_has_its_gpu_its_probe_and_its_mounts(declare):
-    _, inputs, _ = service(declare)
+    _, inputs, _ = service(declare, with_bucket=True)
     template = inputs["template"]
     (container,) = template["containers"]
     assert container["resources"]["limits"] == {"cpu": "8", "memory": "32768Mi", "nvidia.com/gpu": "1"}
@@ -86,6 +100,34 @@ def serving(revision, **labels):
     }
 
 
+def test_the_environment_has_what_every_server_needs_and_a_given_variable_wins(declare):
+    _, inputs, _ = service(declare)
+    values = {each["name"]: each.get("value") for each in inputs["template"]["containers"][0]["envs"]}
+    assert (values["VLLM_ENABLE_CUDA_COMPATIBILITY"], values["VLLM_NO_USAGE_STATS"]) == ("1", "1")
+    own = dataclasses.replace(SERVER, environment={"VLLM_ENABLE_CUDA_COMPATIBILITY": "0"})
+    _, inputs, _ = service(declare, server=own)
+    values = {each["name"]: each.get("value") for each in inputs["template"]["containers"][0]["envs"]}
+    assert values["VLLM_ENABLE_CUDA_COMPATIBILITY"] == "0"
+
+
+def test_the_mount_is_owned_by_the_user_of_the_image(declare):
+    _, inputs, _ = service(declare, server=dataclasses.replace(SERVER, uid=2000, gid=3000), with_bucket=True)
+    (_, models) = inputs["template"]["volumes"]
+    assert (models["gcs"]["bucket"], models["gcs"]["readOnly"]) == ("b", True)
+    assert models["gcs"]["mountOptions"][:2] == ["uid=2000", "gid=3000"]
+    streamer = dataclasses.replace(RUN, mount=MountSettings(mode="streamer"))
+    _, inputs, _ = service(declare, run=streamer, with_bucket=True)
+    assert "volumes" not in inputs["template"] or inputs["template"]["volumes"] == []
+
+
+def test_a_public_service_and_the_default_probe(declare):
+    run = dataclasses.replace(RUN, public=True, startup_probe=None)
+    recorder, inputs, _ = service(declare, run=run)
+    assert [grant.inputs["member"] for grant in recorder.all("serviceIamMember")] == ["allUsers"]
+    probe = inputs["template"]["containers"][0]["startupProbe"]
+    assert (probe["periodSeconds"], probe["failureThreshold"], probe["initialDelaySeconds"]) == (10, 180, 0)
+
+
 def test_without_a_roll_out_the_latest_revision_gets_all_requests_and_no_label_is_added(declare):
     _, inputs, _ = service(declare)
     assert inputs["traffics"] == [{"type": "TRAFFIC_TARGET_ALLOCATION_TYPE_LATEST", "percent": 100}]
@@ -96,8 +138,12 @@ def test_without_a_roll_out_the_latest_revision_gets_all_requests_and_no_label_i
 def test_outputs_of_other_resources_are_part_of_the_fingerprint(declare):
     def fingerprint(digest):
         image = pulumi.Output.from_input(f"us-east4-docker.pkg.dev/p/r/i@sha256:{digest * 64}")
-        container = dataclasses.replace(CONTAINER, image=image)
-        _, inputs, _ = service(declare, container=container, kept_traffic=KeptTraffic(service=None))
+        _, inputs, _ = service(
+            declare,
+            run=dataclasses.replace(RUN, rollout=RolloutSettings()),
+            server=dataclasses.replace(SERVER, image=image),
+            kept_traffic=KeptTraffic(service=None),
+        )
         return inputs["labels"]["gemma-serving-template"]
 
     assert fingerprint("a") == fingerprint("a")
@@ -105,9 +151,8 @@ def test_outputs_of_other_resources_are_part_of_the_fingerprint(declare):
 
 
 def test_readiness_probe_and_ingress_are_as_given(declare):
-    probe = ReadinessProbe(period_s=10, failure_threshold=3, timeout_s=5)
-    container = dataclasses.replace(CONTAINER, readiness_probe=probe)
-    _, inputs, _ = service(declare, container=container, ingress="internal")
+    probe = ReadinessProbeSettings(period_s=10, failure_threshold=3, timeout_s=5)
+    _, inputs, _ = service(declare, run=dataclasses.replace(RUN, readiness_probe=probe, ingress="internal"))
     assert inputs["ingress"] == "INGRESS_TRAFFIC_INTERNAL_ONLY"
     assert inputs["template"]["containers"][0]["readinessProbe"] == {
         "periodSeconds": 10,
@@ -118,9 +163,13 @@ def test_readiness_probe_and_ingress_are_as_given(declare):
 
 
 def test_a_collector_takes_its_share_and_starts_after_the_server(declare):
-    key = {"VLLM_API_KEY": SimpleNamespace(secret_id="key", version="1")}
-    collector = Collector(image="collector@sha256:" + "0" * 64, config="{}", secrets=key)
-    _, inputs, _ = service(declare, collector=collector)
+    def declared():
+        key = ExistingSecret("key", ExistingSecretArgs(version_name="projects/p/secrets/key/versions/1"))
+        collector = Collector(image="collector@sha256:" + "0" * 64, config="{}", secrets={"VLLM_API_KEY": key})
+        return CloudRunGpuService("vllm", dataclasses.replace(ARGS, collector=collector)).uri
+
+    recorder, _ = declare(declared)
+    inputs = recorder.one("cloudrunv2/service:Service").inputs
     server, beside = inputs["template"]["containers"]
     assert (server["name"], beside["dependsOns"]) == ("vllm", ["vllm"])
     assert server["resources"]["limits"] == {"cpu": "6", "memory": "24576Mi", "nvidia.com/gpu": "1"}

@@ -19,21 +19,29 @@ from contracts.serving_document import (
     RESTART_METADATA_KEY,
     SCRIPT_METADATA_KEY,
     BucketWeights,
+    ServingDocument,
     parse_document,
 )
-from tests.components.test_tpu_queued_resource import DOCUMENT, declared
+from tests.components.test_tpu_queued_resource import IMAGE, declared
 from tests.contract_keys import keys
 
 OF_GOOGLE = {SCRIPT_METADATA_KEY, "enable-guest-attributes", "enable-oslogin"}
 """Metadata keys that Google's guest environment reads."""
 KEY = "projects/p/secrets/s/versions/1"
 FOLDER = BucketWeights("gs://bucket/weights", "/mnt/models/m")
+DOCUMENT = ServingDocument(
+    image=IMAGE,
+    command=("vllm", "serve"),
+    arguments=("google/gemma-4-E2B-it", "--port=8000"),
+    environment={"VLLM_XLA_CACHE_PATH": "/dev/shm/vllm_cache"},
+    secret_environment={"HF_TOKEN": KEY},
+    port=8000,
+    shm_size_gib=16,
+    weights=FOLDER,
+    parts=(FOLDER,),
+)
 SENT: list[tuple[Any, Callable[[str], Any], Iterable[str]]] = [
-    (
-        dataclasses.replace(DOCUMENT, weights=FOLDER, parts=(FOLDER,)),
-        parse_document,
-        keys()["serving-document"],
-    ),
+    (DOCUMENT, parse_document, keys()["serving-document"]),
     (RolloutLimits(1.0, 2.0, shutdown_flag=True, is_privileged=True), parse_rollout, keys()["rollout"]),
     (CollectorSettings("image@sha256:0", "{}", KEY), parse_collector, ("image", "config", "key")),
     (ArchiveSettings("gs://bucket/f", "v6e-4", KEY), parse_archive, ("uri", "accelerator", "key")),

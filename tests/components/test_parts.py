@@ -10,7 +10,7 @@ import pytest
 from components.model_bucket import ModelBucket, ModelBucketArgs
 from components.private_network import PrivateNetwork, PrivateNetworkArgs, subnet_range
 from components.serving_image import ServingImage, ServingImageArgs, UpstreamAccount
-from components.stored_secret import ExistingSecret, ExistingSecretArgs, StoredSecret, StoredSecretArgs
+from components.stored_secret import ExistingSecret, ExistingSecretArgs, HuggingFaceToken, StoredSecretArgs
 
 READERS = {"server": "serviceAccount:a@my-project.iam.gserviceaccount.com"}
 REGIONS_OF = {
@@ -66,26 +66,34 @@ def image_args(ownership, **changes):
     return ServingImageArgs(**{**base, **changes})
 
 
-def test_a_token_is_a_secret_whatever_the_caller_passes_and_only_its_readers_may_read_it(declare, ownership):
-    def stored():
-        args = StoredSecretArgs(
-            kind="HfTokenSecret",
-            project="my-project",
-            secret_id="gemma-x-hf-token",
-            value=pulumi.Output.from_input("hf_canary"),
-            ownership=ownership,
-            readers=READERS,
-            labels={},
-        )
-        return StoredSecret("hf-token", args).version_name
+def token_args(ownership):
+    return StoredSecretArgs(
+        project="my-project", secret_id="gemma-x-hf-token", value="hf_canary", ownership=ownership, readers=READERS
+    )
 
-    recorder, version = declare(stored)
+
+def test_a_token_has_a_version_and_only_its_readers_may_read_it(declare, ownership):
+    recorder, version = declare(lambda: HuggingFaceToken("hf-token", token_args(ownership)).version_name)
     assert version == "hf-token_id/versions/1"
-    secret_data = recorder.one("secretVersion").inputs["secretData"]
-    assert secret_data == "hf_canary" or secret_data.get("4dabf18193072939515e22adb298388d")
     grant = recorder.one("secretIamMember").inputs
     assert (grant["role"], grant["member"]) == ("roles/secretmanager.secretAccessor", READERS["server"])
     assert recorder.one("secretmanager/secret:Secret").inputs["labels"]["managed-by"] == "gemma-serving"
+
+
+def test_a_token_is_a_secret_whatever_the_caller_passes(declare, ownership, monkeypatch):
+    passed, made = [], gcp.secretmanager.SecretVersion.__init__
+
+    def noted(resource, name, args, **options):
+        passed.append(args.secret_data)
+        made(resource, name, args, **options)
+
+    monkeypatch.setattr(gcp.secretmanager.SecretVersion, "__init__", noted)
+
+    def is_secret():
+        HuggingFaceToken("hf-token", token_args(ownership))
+        return pulumi.Output.from_input(passed[0]).is_secret()
+
+    assert declare(is_secret)[1] is True
 
 
 def test_an_existing_secret_is_read_and_never_managed(declare):

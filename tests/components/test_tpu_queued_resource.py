@@ -4,37 +4,32 @@ import dataclasses
 import json
 from datetime import UTC, datetime
 
+import pulumi
 import pytest
 
 from components.startup_script import startup_script
+from components.stored_secret import ExistingSecret, ExistingSecretArgs
 from components.tpu_queued_resource import TpuQueuedResource, TpuQueuedResourceArgs, timeouts
+from components.vllm_server import VllmServer
 from contracts.labels import Ownership
 from contracts.rollout import RolloutLimits, parse_rollout
-from contracts.serving_document import ServingDocument, image_in
+from contracts.serving_document import BucketWeights, image_in
 from gcp_tpu_provider.capacity import PROVISIONING_S
 from gcp_tpu_provider.desired_state import DesiredState
 from gcp_tpu_provider.transport import Pacing
 from localcloud.services import tpu_requests
 from localcloud.services.tpu_queue import Conditions, Queued, QueuedResourceState, step
 from localcloud.world.scenario import TpuDurations
+from planning.settings.tpu import TpuSettings
 
-DOCUMENT = ServingDocument(
-    image="us-docker.pkg.dev/p/r/vllm/vllm-tpu@sha256:" + "a" * 64,
-    command=("vllm", "serve"),
-    arguments=("google/gemma-4-E2B-it", "--port=8000"),
-    environment={"VLLM_XLA_CACHE_PATH": "/dev/shm/vllm_cache"},
-    secret_environment={"HF_TOKEN": "projects/1/secrets/s/versions/3"},
-    port=8000,
-    shm_size_gib=16,
-    weights=None,
-)
+IMAGE = "us-docker.pkg.dev/p/r/vllm/vllm-tpu@sha256:" + "a" * 64
+SERVER = VllmServer(image=IMAGE, arguments=("google/gemma-4-E2B-it", "--port=8000"))
+TPU = TpuSettings(accelerator_type="v6e-4", zones=("us-east5-a", "us-east5-b"), max_run_duration_s=14400)
 ARGS = TpuQueuedResourceArgs(
     project="my-project",
     queued_resource_id="gemma-x",
-    zones=("us-east5-a", "us-east5-b"),
-    accelerator_type="v6e-4",
-    provisioning_model="flex-start",
-    document=DOCUMENT.text(),
+    tpu=TPU,
+    server=SERVER,
     image_repositories={"us": "us-docker.pkg.dev/p/r"},
     network="projects/my-project/global/networks/gemma-x",
     subnetwork="gemma-x",
@@ -42,14 +37,15 @@ ARGS = TpuQueuedResourceArgs(
     ownership=Ownership(project="gemma-serving", stack="x"),
     labels={"team": "ml"},
     tags=("gemma-x",),
-    wait_per_zone_s=1800,
-    ready_timeout_s=3600,
-    max_run_duration_s=14400,
 )
+_OF_TPU = {field.name for field in dataclasses.fields(TpuSettings)}
 
 
 def declared(declare, **changes):
-    recorder, node = declare(lambda: TpuQueuedResource("capacity", dataclasses.replace(ARGS, **changes)).node_name)
+    tpu = dataclasses.replace(TPU, **{name: value for name, value in changes.items() if name in _OF_TPU})
+    others = {name: value for name, value in changes.items() if name not in _OF_TPU}
+    args = dataclasses.replace(ARGS, **({"tpu": tpu} | others))
+    recorder, node = declare(lambda: TpuQueuedResource("capacity", args).node_name)
     return recorder.one("gcp-tpu:index:QueuedResource").inputs, node
 
 
@@ -76,7 +72,7 @@ def test_capacity_and_serving_are_told_apart(declare):
     assert node.endswith("/nodes/gemma-x-node")
     assert inputs["metadata"]["startup-script"] == startup_script()
     assert json.loads(inputs["metadata"]["gemma-serving-document"])["args"][0] == "google/gemma-4-E2B-it"
-    other, _ = declared(declare, document=dataclasses.replace(DOCUMENT, arguments=("m", "--max-model-len=8192")).text())
+    other, _ = declared(declare, server=dataclasses.replace(SERVER, arguments=("m", "--max-model-len=8192")))
     assert {key for key in inputs if inputs[key] != other[key]} == {"metadata"}
     assert inputs["metadata"]["startup-script"] == other["metadata"]["startup-script"]
 
@@ -87,7 +83,7 @@ def test_a_request_that_nobody_waits_for_any_more_ends_on_googles_side(declare):
     request = DesiredState("urn", {**inputs, "nodeId": "gemma-x-node"}).body("us-east5-a")
     now = datetime(2026, 11, 20, tzinfo=UTC)
     _, until_s = tpu_requests.validity(request["queueingPolicy"], simulated_s=0, now=now)
-    assert until_s == ARGS.wait_per_zone_s + PROVISIONING_S
+    assert until_s == TPU.wait_per_zone_s + PROVISIONING_S
     waiting = Queued(state=QueuedResourceState.WAITING, since_s=0, valid_until_s=until_s)
 
     def after(seconds):
@@ -100,11 +96,11 @@ def test_a_request_that_nobody_waits_for_any_more_ends_on_googles_side(declare):
 
 
 def test_the_engine_waits_for_every_zone_to_use_all_its_time():
-    zone_s = ARGS.wait_per_zone_s + PROVISIONING_S + Pacing().delete_s
-    whole_s = 2 * zone_s + 2 * ARGS.ready_timeout_s  # the second one for the way back to the last good document
-    assert timeouts(ARGS).create == f"{whole_s:.0f}s"
-    short = dataclasses.replace(ARGS, wait_total_s=600)
-    ends_s = 2 * (PROVISIONING_S + Pacing().delete_s) + 2 * ARGS.ready_timeout_s
+    zone_s = TPU.wait_per_zone_s + PROVISIONING_S + Pacing().delete_s
+    whole_s = 2 * zone_s + 2 * TPU.ready_timeout_s  # the second one for the way back to the last good document
+    assert timeouts(TPU).create == f"{whole_s:.0f}s"
+    short = dataclasses.replace(TPU, wait_total_s=600)
+    ends_s = 2 * (PROVISIONING_S + Pacing().delete_s) + 2 * TPU.ready_timeout_s
     assert timeouts(short).create == f"{600 + ends_s:.0f}s"
 
 
@@ -122,11 +118,32 @@ def test_v5e_is_asked_for_by_the_name_that_the_api_knows(declare):
     assert (inputs["acceleratorType"], inputs["runtimeVersion"]) == ("v5litepod-4", "v2-alpha-tpuv5-lite")
 
 
-def test_the_document_is_deterministic_and_holds_no_secret():
-    text = DOCUMENT.text()
-    assert text == dataclasses.replace(DOCUMENT, environment=dict(reversed(DOCUMENT.environment.items()))).text()
-    assert json.loads(text)["secretEnv"] == {"HF_TOKEN": "projects/1/secrets/s/versions/3"}
-    assert json.loads(text)["weights"] == {"mode": "hub"}
+def test_the_document_is_deterministic_and_holds_no_secret(declare):
+    def document(**changes):
+        def program():
+            secret = ExistingSecret("token", ExistingSecretArgs(version_name="projects/1/secrets/s/versions/3"))
+            server = dataclasses.replace(SERVER, secrets={"HF_TOKEN": secret}, **changes)
+            return TpuQueuedResource("capacity", dataclasses.replace(ARGS, server=server)).node_name
+
+        recorder, _ = declare(program)
+        return recorder.one("gcp-tpu:index:QueuedResource").inputs["metadata"]["gemma-serving-document"]
+
+    variables = {"A": "1", "B": "2"}
+    text = document(environment=variables)
+    assert text == document(environment=dict(reversed(variables.items())))
+    found = json.loads(text)
+    assert found["secretEnv"] == {"HF_TOKEN": "projects/1/secrets/s/versions/3"}
+    assert found["weights"] == {"mode": "hub"}
+    assert (found["command"], found["port"], found["shmSizeGib"]) == (["vllm", "serve"], 8000, 16)
+    assert found["env"].items() >= {**variables, "VLLM_XLA_CACHE_PATH": "/dev/shm/vllm_cache"}.items()
+
+
+def test_weights_of_a_bucket_are_copied_before_the_server_starts(declare):
+    copied = pulumi.Output.from_input(BucketWeights("gs://b/m", "/mnt/models/m"))
+    inputs, _ = declared(declare, weights=copied, compile_cache="off")
+    document = json.loads(inputs["metadata"]["gemma-serving-document"])
+    assert document["weights"] == {"mode": "bucket", "uri": "gs://b/m", "path": "/mnt/models/m"}
+    assert "VLLM_XLA_CACHE_PATH" not in document["env"]
 
 
 REPOSITORIES = {"us-east5": "us-east5-docker.pkg.dev/p/r", "europe-west4": "europe-west4-docker.pkg.dev/p/r-2"}

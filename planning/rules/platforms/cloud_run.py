@@ -11,7 +11,6 @@ from planning.machine.hardware import (
     CLOUD_RUN_MAX_CONCURRENCY,
     CLOUD_RUN_MAX_GPU_PROBE_S,
     CLOUD_RUN_MAX_INITIAL_DELAY_S,
-    CLOUD_RUN_MAX_PERIOD_S,
     CLOUD_RUN_MAX_STARTUP_S,
     gpu_regions,
 )
@@ -23,9 +22,8 @@ from planning.question.vllm_args import STREAMER
 from planning.question.workload import DEFAULT_WORKLOAD
 from planning.rules.alternatives import alternatives_for
 from planning.rules.registry import RuleResult, change, rule
-from planning.settings.cloud_run import ProbeSettings
+from planning.settings.google_limits import PROBE_PERIOD_S, PROBE_TIMEOUT_S, mount_owner_problems, probe_problems
 from planning.speed.serving import server_of
-from planning.speed.startup import PROBE_PERIOD_S, PROBE_TIMEOUT_S
 from planning.units import HOUR_S, duration
 
 STREAMS_FROM_GS: Final = "0.11.1"
@@ -124,28 +122,12 @@ def _probe_budget(subject: Subject) -> RuleResult | None:
 @rule("PRB02")
 def _probe_limits(subject: Subject) -> RuleResult | None:
     probe = subject.resolved.deployment.cloud_run.startup_probe
-    wrong = list(_probe_faults(probe)) if probe is not None else []
+    wrong = [found.fact for found in probe_problems(probe, "cloud_run.startup_probe")] if probe is not None else []
     if not wrong:
         return None
     return RuleResult(
         f"Cloud Run will reject the startup probe: {'; '.join(wrong)}.", remedies=_probe_remedies(subject)
     )
-
-
-def _probe_faults(probe: ProbeSettings) -> Iterator[str]:
-    """Yield each limit that the probe exceeds."""
-    name, delay_s = "cloud_run.startup_probe", probe.initial_delay_s
-    if not 0 <= delay_s <= CLOUD_RUN_MAX_INITIAL_DELAY_S:
-        yield f"`{name}.initial_delay_s` is {delay_s} s; allowed: 0 to {CLOUD_RUN_MAX_INITIAL_DELAY_S} s"
-    if not 1 <= probe.period_s <= CLOUD_RUN_MAX_PERIOD_S:
-        yield f"`{name}.period_s` is {probe.period_s} s; allowed: 1 to {CLOUD_RUN_MAX_PERIOD_S} s"
-    if probe.failure_threshold < 1:
-        yield f"`{name}.failure_threshold` is {probe.failure_threshold}; it must be 1 or more"
-    if not 1 <= probe.timeout_s <= probe.period_s:
-        yield f"`{name}.timeout_s` is {probe.timeout_s} s; it must not exceed the period ({probe.period_s} s)"
-    whole_s = probe.period_s * probe.failure_threshold
-    if whole_s > CLOUD_RUN_MAX_GPU_PROBE_S:
-        yield f"period times failure threshold is {whole_s} s; the maximum with a GPU is {CLOUD_RUN_MAX_GPU_PROBE_S} s"
 
 
 @rule("SCL01")
@@ -278,10 +260,10 @@ def _cold_start(subject: Subject) -> RuleResult | None:
 def _mount_owner(subject: Subject) -> RuleResult | None:
     resolved = subject.resolved
     mount, image = resolved.deployment.cloud_run.mount, resolved.deployment.image
-    if resolved.weights_mode not in FUSE_MODES or image is None or not image.uid:
+    if resolved.weights_mode not in FUSE_MODES or image is None:
         return None
-    owners = (("uid", mount.uid, image.uid), ("gid", mount.gid, image.gid or 0))
-    wrong = {name: (given, wanted) for name, given, wanted in owners if given is not None and given != wanted}
+    problems = mount_owner_problems(mount, uid=image.uid, gid=image.gid)
+    wrong = {name: (given, wanted) for name, given, wanted in problems}
     if not wrong:
         return None
     listed = " and ".join(f"{name} {given} (the image runs as {wanted})" for name, (given, wanted) in wrong.items())

@@ -9,6 +9,7 @@ from planning.memory.host_memory import parts_bytes
 from planning.question.resolved import Resolved
 from planning.question.types import Remedy
 from planning.rules.registry import RuleResult, change, rule
+from planning.settings.google_limits import instance_problems, most_memory_gib
 from planning.units import align_to, to_gib
 
 _ON_DISK = ("hub", "disk")
@@ -64,18 +65,9 @@ def _shared_memory(resolved: Resolved, weights_gib: float) -> RuleResult | None:
 
 def _cloud_run(resolved: Resolved) -> Iterator[str]:
     """Yield each Cloud Run limit that is exceeded."""
-    host, memory_gib, vcpu, name = resolved.host, resolved.host_memory_gib, resolved.vcpu, resolved.accelerator.name
-    allowed = cloud_run_vcpu(host)
-    if vcpu not in allowed:
-        yield f"`vcpu` is {vcpu:g}, but Cloud Run allows {', '.join(map(str, allowed))} vCPU with {name}"
-    if not host.min_memory_gib <= memory_gib <= _most_gib(resolved):
-        limits = f"{host.min_memory_gib:g} to {_most_gib(resolved):g} GiB"
-        yield f"`host_memory_gib` is {memory_gib:g} GiB, but Cloud Run allows {limits} with {name}"
-    elif vcpu in allowed and memory_gib > vcpu * CLOUD_RUN_GIB_PER_VCPU:
-        yield (
-            f"`host_memory_gib` is {memory_gib:g} GiB, but Cloud Run allows at most {vcpu * CLOUD_RUN_GIB_PER_VCPU:g} "
-            f"GiB with `vcpu` {vcpu:g} ({CLOUD_RUN_GIB_PER_VCPU} GiB per vCPU)"
-        )
+    size, paths = (resolved.vcpu, resolved.host_memory_gib), ("vcpu", "host_memory_gib")
+    for found in instance_problems(resolved.host, resolved.accelerator.name, size=size, paths=paths):
+        yield found.fact
 
 
 def _machine(resolved: Resolved) -> Iterator[str]:
@@ -87,17 +79,13 @@ def _machine(resolved: Resolved) -> Iterator[str]:
         yield f"`vcpu` is {resolved.vcpu:g}, but a machine with {name} has at most {host.most_vcpu:g} vCPU"
 
 
-def _most_gib(resolved: Resolved) -> float:
-    return min(resolved.host.max_memory_gib, float(max(cloud_run_vcpu(resolved.host)) * CLOUD_RUN_GIB_PER_VCPU))
-
-
 def _cloud_run_remedies(resolved: Resolved) -> Iterator[Remedy]:
     """Yield the requested memory with sufficient vCPU, the requested vCPU with the memory it allows, and the default host.
 
     Yield the first again with as many instances as the quotas allow, because an allowed size may be too large for all of them.
     """
     host, allowed, run = resolved.host, cloud_run_vcpu(resolved.host), resolved.deployment.cloud_run
-    memory_gib = min(max(resolved.host_memory_gib, float(host.min_memory_gib)), _most_gib(resolved))
+    memory_gib = min(max(resolved.host_memory_gib, float(host.min_memory_gib)), most_memory_gib(resolved.host))
     vcpu = min(max(resolved.vcpu, min(allowed)), max(allowed))
     enough = next(count for count in allowed if count >= vcpu and count * CLOUD_RUN_GIB_PER_VCPU >= memory_gib)
     kept = next(count for count in allowed if count >= vcpu)

@@ -7,7 +7,7 @@ from contracts.tunnel_role import SUGGESTED_ID, TunnelRole
 from planning.cost.subject import Subject
 from planning.data.overheads import constant
 from planning.data.prices import continent_of
-from planning.machine.hardware import FLEX_START_MAX_RUN_S, MIN_RUN_S, tpu_offer
+from planning.machine.hardware import tpu_offer
 from planning.question.hub_files import LoadedRepository, hub_files
 from planning.question.releases import STREAMS_ON_TPU, is_known_from
 from planning.question.types import Remedy
@@ -16,8 +16,9 @@ from planning.rules.alternatives import alternatives_for
 from planning.rules.arguments import arguments_named, kept_arguments
 from planning.rules.platforms.replicas import sized
 from planning.rules.registry import RuleResult, change, rule
+from planning.settings.google_limits import run_limit_problem
 from planning.speed.startup import compile_s_of
-from planning.units import DAY_S, HOUR_S, duration
+from planning.units import HOUR_S, duration
 
 _USUAL_RUN_S = 4 * HOUR_S
 
@@ -51,25 +52,10 @@ def _slice_parallelism(subject: Subject) -> RuleResult | None:
 
 @rule("TPU02")
 def _run_duration(subject: Subject) -> RuleResult | None:
-    tpu = subject.resolved.deployment.tpu
-    run_s = tpu.max_run_duration_s
-    if run_s is None:
-        if tpu.provisioning != "flex-start":
-            return None
-        message = (
-            "`tpu.max_run_duration_s` is not set, but flex-start requires it. Google deletes the nodes when it expires."
-        )
-        allowed_s = _USUAL_RUN_S
-    elif run_s > FLEX_START_MAX_RUN_S:
-        message = (
-            f"`tpu.max_run_duration_s` is {duration(run_s)}, but the maximum is {FLEX_START_MAX_RUN_S // DAY_S} d."
-        )
-        allowed_s = FLEX_START_MAX_RUN_S
-    elif run_s < MIN_RUN_S:
-        message = f"`tpu.max_run_duration_s` is {duration(run_s)}, but the minimum is {duration(MIN_RUN_S)}: a large model takes longer to load."
-        allowed_s = MIN_RUN_S
-    else:
+    problem = run_limit_problem(subject.resolved.deployment.tpu, "tpu")
+    if problem is None:
         return None
+    message, allowed_s = problem
     price = f"${subject.cost.usd_per_hour * allowed_s / HOUR_S:,.2f}" if subject.cost.is_known else "an unknown amount"
     return RuleResult(
         message,
