@@ -28,9 +28,9 @@ from contracts.staged_weights import HASH_VARIABLE, MODELS_FOLDER, folder_uri
 from planning.cost.subject import Subject
 from planning.question.types import Plan
 from planning.question.vllm_args import OPTIONS, VllmOptions, vllm_arguments
-from stacks.parts import Part, parts_of, with_local_parts
-from stacks.project.bucket_conflict import explain_destroy, watch_for_bucket
-from stacks.project.propagation import NewGrants, require_resource_manager, wait_for_google
+from stacks.extra_checkpoints import ExtraCheckpoint, extra_checkpoints, with_local_folders
+from stacks.google_project.bucket_conflict import explain_destroy, require_free_bucket_name
+from stacks.google_project.propagation import NewGrants, require_resource_manager, wait_for_google
 from stacks.secrets import HF_TOKEN, KINDS, SecretKey, SecretKind
 from stacks.server_command import server_arguments, with_served_name
 from stacks.settings import Settings
@@ -54,7 +54,7 @@ class Context:
     plan: Plan
     names: Names
     home_region: str
-    """Region of the bucket and of the first image repository (`stacks.project.home_region`)."""
+    """Region of the bucket and of the first image repository (`stacks.deployed.home_region`)."""
     ownership: Ownership
     secrets: Mapping[SecretKey, pulumi.Output[str]]
     """Secrets set by value, as secret outputs."""
@@ -101,12 +101,12 @@ class Context:
     @property
     def vllm(self) -> VllmOptions:
         """The vLLM options in effect, with a default name for clients and local folders of staged parts."""
-        return with_local_parts(with_served_name(self.settings, self.plan.vllm), self.parts, self.parts_root)
+        return with_local_folders(with_served_name(self.settings, self.plan.vllm), self.parts, self.parts_root)
 
     @property
-    def parts(self) -> tuple[Part, ...]:
+    def parts(self) -> tuple[ExtraCheckpoint, ...]:
         """Drafters and adapters that staging copies to the bucket."""
-        return parts_of(self.settings)
+        return extra_checkpoints(self.settings)
 
     @property
     def parts_root(self) -> str:
@@ -122,9 +122,9 @@ class Context:
             return ()
         bucket = self.settings.bucket.existing or self.names.bucket
         return tuple(
-            BucketWeights(folder_uri(bucket, part.folder), f"{self.parts_root}/{part.folder}")
-            for part in self.parts
-            if part.folder is not None
+            BucketWeights(folder_uri(bucket, extra.folder), f"{self.parts_root}/{extra.folder}")
+            for extra in self.parts
+            if extra.folder is not None
         )
 
 
@@ -250,7 +250,7 @@ def _bucket(
     if not settings.uses_bucket:
         return None
     if settings.bucket.existing is None:
-        watch_for_bucket(project=settings.project, bucket=context.names.bucket, ownership=context.ownership)
+        require_free_bucket_name(project=settings.project, bucket=context.names.bucket, ownership=context.ownership)
     return ModelBucket(
         "models",
         ModelBucketArgs(

@@ -16,7 +16,7 @@ from planning.question.drafters import named_drafter
 from planning.question.types import NO_SERVICE, NO_TPU, Deployment, Finding, Plan, WeightsMode
 from planning.rules.findings import acceptable_ids, counted_notes, notes_of
 from planning.solve.wording import Wording, remedy_of, worded
-from stacks.parts import parts_of
+from stacks.extra_checkpoints import extra_checkpoints
 from stacks.settings import Settings
 
 
@@ -50,7 +50,7 @@ def to_deployment(settings: Settings, folder: Path = PROJECT, *, today: str | No
         measured_tok_per_s=settings.measured_tok_per_s,
         max_usd=settings.max_usd,
         accept_findings=tuple(settings.accept_findings),
-        staged_parts=tuple(part.source for part in parts_of(settings) if part.digest is not None),
+        staged_parts=tuple(extra.source for extra in extra_checkpoints(settings) if extra.digest is not None),
         vllm_in_blocks=tuple(settings.vllm_in_blocks),
         model_spec=_model(settings.architecture_file, folder, settings.model, key="modelConfig"),
         draft_spec=_model(settings.drafter_file, folder, named_drafter(settings.vllm), key="draftConfig"),

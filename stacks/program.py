@@ -13,14 +13,14 @@ from planning.solve.wording import worded
 from stacks import loading
 from stacks.apis import apis_of
 from stacks.base import Context
+from stacks.deployed.deployed_state import deployed_resources
+from stacks.deployed.former_state import require_current_state
+from stacks.deployed.home_region import home_region
+from stacks.google_project.propagation import require_enabled
 from stacks.hooks.staged_weights import require_weights_of_new_server
 from stacks.loading import SettingsError
 from stacks.outputs import export
 from stacks.planned import preview_lines, require_unblocked, to_deployment, today
-from stacks.project.deployed_state import deployed_resources
-from stacks.project.former_state import require_current_state
-from stacks.project.home_region import home_region
-from stacks.project.propagation import require_enabled
 from stacks.wording import StackWording
 
 UserError = (SettingsError, PlanningError, NamingError, CommandRefusedError)

@@ -25,14 +25,14 @@ from contracts.tunnel_role import ADMIN, tunnel_role
 from planning.question.server_flags import flag_table
 from planning.settings.tpu import CapacityApiName, SshAccess, TpuSettings
 from stacks.base import COMMAND, Context, Foundation, lay_foundation
+from stacks.deployed.other_stacks import network_of_gateway
 from stacks.hooks.changed_server import show_changes
 from stacks.hooks.next_steps import next_steps
 from stacks.hooks.run_keeper import keep_runs
+from stacks.observability import METRICS_ROLE, declare_alerts, machine_collector
 from stacks.outputs import known_after_up, stack_outputs
-from stacks.project.other_stacks import network_of_gateway
 from stacks.server_command import PORT
 from stacks.settings import Settings
-from stacks.watching import METRICS_ROLE, machine_collector, watch
 
 PROJECT_ROLES = ("roles/logging.logWriter", METRICS_ROLE)
 """Roles of the machine's account on the project. docs/ci.md names them too."""
@@ -82,7 +82,7 @@ def deploy(context: Context) -> StackOutputs:
     show_changes(context)
     network = _network(context, tpu, foundation, shared)
     _tunnel_grants(context, tpu, foundation)
-    watch(context, foundation)
+    declare_alerts(context, foundation)
     queued = TpuQueuedResource(
         "capacity",
         _arguments(context, tpu, foundation, network),

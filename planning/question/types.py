@@ -465,7 +465,7 @@ class RunningCosts(Struct, frozen=True, kw_only=True):
     always_on_usd_per_month: float
     always_on: str
     """Description: a minimum instance, or the slice on demand."""
-    watching_usd_per_month: float
+    observability_usd_per_month: float
     """Maximum cost of alerts and metrics in such a month."""
     collects_metrics: bool
     """True if that includes the metrics."""

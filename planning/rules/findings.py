@@ -14,7 +14,7 @@ from planning.data.tables import Table
 from planning.errors import PlanningError
 from planning.question.fields import changed, differing
 from planning.question.types import Finding, Plan, Remedy
-from planning.rules import arguments, crashes, memory, models, watching, workload
+from planning.rules import arguments, crashes, memory, models, observability, workload
 from planning.rules.alternatives import other_accelerators
 from planning.rules.platforms import accelerator, cloud_run, cost, host, quota, replicas, tpu
 from planning.rules.registry import ALL_RULES, Rule, RuleResult
@@ -26,7 +26,7 @@ _CHECKS = (
     crashes,
     memory,
     models,
-    watching,
+    observability,
     workload,
     accelerator,
     cloud_run,

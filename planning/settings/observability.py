@@ -79,7 +79,7 @@ class MetricsSettings:
     """Time between two scrapes, from 30s to 2m. On Cloud Run a change creates a revision."""
 
 
-WATCHED_PLATFORMS: Final = frozenset({"tpu-vm", "cloud-run"})
+OBSERVABILITY_PLATFORMS: Final = frozenset({"tpu-vm", "cloud-run"})
 """Platforms of stacks, which can have alerts and a collector."""
 COLLECTS_BY_DEFAULT: Final = frozenset({"tpu-vm"})
 """Platforms on which a stack with alerts has a collector by default (docs/decisions/0040-watched-by-default.md). A Cloud Run revision whose
@@ -90,4 +90,4 @@ def collects(alerts: AlertRecipients, metrics: MetricsSettings, platform: str) -
     """Return whether a collector runs next to the server on a platform."""
     if metrics.enabled is None:
         return alerts.enabled and platform in COLLECTS_BY_DEFAULT
-    return metrics.enabled and platform in WATCHED_PLATFORMS
+    return metrics.enabled and platform in OBSERVABILITY_PLATFORMS

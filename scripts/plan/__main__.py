@@ -180,7 +180,7 @@ def _moved(stack: str) -> str:
     from contracts.errors import CommandRefusedError
     from engine.state import stored
     from scripts.cli.settings import stack_settings
-    from stacks.project.home_region import home_region
+    from stacks.deployed.home_region import home_region
 
     deployed = stored(stack)
     if not deployed.projects:

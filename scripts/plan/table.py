@@ -155,7 +155,7 @@ def _metrics(costs: RunningCosts) -> str:
     if usd is None:
         return ""
     if costs.collects_metrics:
-        return f"${usd:.2f} of the ${costs.watching_usd_per_month:.2f} per month; metrics.enabled: false turns them off"
+        return f"${usd:.2f} of the ${costs.observability_usd_per_month:.2f} per month; metrics.enabled: false turns them off"
     return f"off; up to ${usd:.2f} more per month with metrics.enabled: true"
 
 

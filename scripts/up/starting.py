@@ -22,9 +22,9 @@ from scripts.cli.command import say
 from scripts.cli.settings import gateway_settings, stack_settings
 from scripts.doctor.face import blocking, entries, width_of
 from scripts.status.face import CAPACITY, CloudFacts, facts_within, serving
+from stacks.deployed.home_region import home_region
 from stacks.loading import read_yaml
 from stacks.planned import require_unblocked, to_deployment, today
-from stacks.project.home_region import home_region
 from stacks.settings import Settings
 from stacks.wording import StackWording
 

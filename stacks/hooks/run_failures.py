@@ -22,9 +22,9 @@ from planning.settings.cloud_run import CloudRunSettings, ProbeSettings
 from planning.settings.text import format_memory
 from stacks.base import Context
 from stacks.bound_hooks import bind_types
+from stacks.google_project.propagation import NewGrants
 from stacks.hooks.container_logs import ContainerLine, RevisionLog, last_lines, why_unread
 from stacks.hooks.failure_hints import Cause, FailedStart, cause_of
-from stacks.project.propagation import NewGrants
 from stacks.secrets import API_KEY
 
 _SHOWN: Final = 20

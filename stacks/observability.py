@@ -23,7 +23,7 @@ _CLUSTERS: Mapping[str, str] = {"tpu": "tpu", "cloud-run": "__run__"}
 """Label `cluster`. `__run__` is the value that Google's own sidecar writes (GoogleCloudPlatform/run-gmp-sidecar)."""
 
 
-def watch(context: Context, foundation: Foundation) -> None:
+def declare_alerts(context: Context, foundation: Foundation) -> None:
     """Declare the alerts of the stack, if it has any."""
     settings = context.settings
     if not settings.alerts.enabled:
