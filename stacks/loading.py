@@ -110,7 +110,7 @@ def from_values(
             f'{origin}: {PRODUCT}:target = "{GATEWAY}": a gateway has no model server. '
             f"Use {_backends_of(values) or 'one of the stacks in its gateway.backends'} instead."
         )
-    return validated(Settings, values, project=project, origin=origin, secrets=secrets)
+    return validate_settings(Settings, values, project=project, origin=origin, secrets=secrets)
 
 
 def _backends_of(values: Mapping[str, object]) -> str:
@@ -120,7 +120,7 @@ def _backends_of(values: Mapping[str, object]) -> str:
     return " or ".join(f"--stack {name}" for name in named if isinstance(name, str))
 
 
-def validated(
+def validate_settings(
     kind: type[Loaded], values: Mapping[str, object], *, project: str | None, origin: str, secrets: Sequence[str] = ()
 ) -> Loaded:
     """Return the settings of a server or of a gateway. Raises SettingsError, with every error."""
@@ -161,7 +161,7 @@ def gateway_from_pulumi(config: Mapping[str, str], *, stack: str) -> GatewayStac
     """Return the settings of a gateway from the engine. Raises SettingsError."""
     origin = f"Pulumi.{stack}.yaml"
     _check_namespaces(config, origin)
-    return validated(GatewayStack, _own_keys(config), project=_project_of(config), origin=origin)
+    return validate_settings(GatewayStack, _own_keys(config), project=_project_of(config), origin=origin)
 
 
 def from_pulumi(config: Mapping[str, str], secret_keys: frozenset[str], *, stack: str) -> Settings:
@@ -212,7 +212,7 @@ def _replaced(values: Mapping[str, object], place: Sequence[str], value: object)
 def gateway_from_file(path: Path, *, project: str | None = None) -> GatewayStack:
     """Return the settings of a gateway from its file. Raises SettingsError."""
     config = _config_of(path)
-    return validated(GatewayStack, _own_keys(config), project=_project_of(config, project), origin=path.name)
+    return validate_settings(GatewayStack, _own_keys(config), project=_project_of(config, project), origin=path.name)
 
 
 def _project_of(config: Mapping[str, object], fallback: str | None = None) -> str | None:

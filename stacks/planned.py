@@ -15,7 +15,7 @@ from planning.model.spec import ModelSpec
 from planning.question.drafters import named_drafter
 from planning.question.types import NO_SERVICE, NO_TPU, Deployment, Finding, Plan, WeightsMode
 from planning.rules.findings import acceptable_ids, counted_notes, notes_of
-from planning.solve.wording import Wording, remedy_of, worded
+from planning.solve.wording import Wording, remedy_of, with_callers_keys
 from stacks.extra_checkpoints import extra_checkpoints
 from stacks.settings import Settings
 
@@ -125,7 +125,7 @@ def require_unblocked(plan: Plan, stack: str, wording: Wording) -> None:
 
 def finding_text(finding: Finding, wording: Wording) -> str:
     """Return the text of a finding: its id, message, and the change to the settings file."""
-    return f"{finding.id}: {worded(finding.message, wording)} {remedy_of(finding, wording)}".rstrip()
+    return f"{finding.id}: {with_callers_keys(finding.message, wording)} {remedy_of(finding, wording)}".rstrip()
 
 
 def _model(file: str | None, folder: Path, name: str | None, *, key: str) -> ModelSpec | None:

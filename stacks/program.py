@@ -9,7 +9,7 @@ from contracts.naming import Names, NamingError, allowed_name, check_stack_name
 from planning import PlanningError
 from planning.cost.subject import examine
 from planning.planner import plan_of
-from planning.solve.wording import worded
+from planning.solve.wording import with_callers_keys
 from stacks import loading
 from stacks.apis import apis_of
 from stacks.base import Context
@@ -50,7 +50,7 @@ def run() -> None:
         subject = examine(deployment)
         planned = plan_of(subject)
     except PlanningError as error:
-        raise PlanningError(worded(str(error), wording)) from None
+        raise PlanningError(with_callers_keys(str(error), wording)) from None
     for text, is_warning in preview_lines(planned, stack, wording):
         (pulumi.log.warn if is_warning else pulumi.log.info)(text)
     require_unblocked(planned, stack, wording)

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator
 from typing import Final
 
 from contracts.collector import MOST_SAMPLES, SHORTEST_INTERVAL_S
-from planning.cost.costs import most_usd_per_hour, parts_at, regions_of, renewals
+from planning.cost.costs import machines_with_renewals, most_usd_per_hour, parts_at, regions_of
 from planning.cost.subject import Subject
 from planning.data.overheads import constant
 from planning.data.prices import Price
@@ -165,7 +165,7 @@ def _bill(subject: Subject) -> Iterator[BillPart]:
 def _renewal(subject: Subject) -> Iterator[BillPart]:
     """Yield the cost of the second machine until it takes over, when the first one is deleted: at most `renew_before_s`."""
     before_s = subject.resolved.deployment.tpu.renew_before_s
-    if renewals(subject.resolved) is None or before_s is None:
+    if machines_with_renewals(subject.resolved) is None or before_s is None:
         return
     total_s = before_s if subject.known_startup is None else subject.known_startup.total_s
     hours = min(total_s, before_s) / HOUR_S

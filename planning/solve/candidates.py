@@ -124,7 +124,7 @@ def image_for(served: Served, accelerator: Accelerator) -> str | None:
     return loading_image(served.quantization or served.checkpoint.scheme, spec_of(served.checkpoint.id), accelerator)
 
 
-def rented(
+def rentable_accelerators(
     regions: tuple[str, ...], *, accelerator: str | None = None, prices: PriceBook | None = None
 ) -> tuple[tuple[HostShape, ...], ...]:
     """Return the available accelerators with their hosts, cheapest first, in the cheapest known locations of these regions (none: all).

@@ -30,7 +30,7 @@ from planning.model.catalog import spec_of
 from planning.question.resolved import Resolved
 from planning.question.types import Band, Deployment, MemoryPlan, WorkloadPlan
 from planning.question.workload import Workload, check_workload
-from planning.rules.findings import QUOTA_IDS, RULES, detected
+from planning.rules.findings import QUOTA_IDS, RULES, detected_findings
 from planning.solve.candidates import (
     LEAST_CONTEXT,
     WEIGHTS_MODES,
@@ -204,7 +204,7 @@ def solve(
 ) -> SolutionSet:
     """Return the deployments that serve the workload within the limits.
 
-    The workload is one slice's or instance's; `checkpoints_of` and `rented` of `planning.solve.candidates` return checkpoints and places.
+    The workload is one slice's or instance's; `checkpoints_of` and `rentable_accelerators` of `planning.solve.candidates` return checkpoints and places.
     Raises PlanningError for a workload without users or a rate. For throughput, the server is then full.
     """
     check_workload(workload)
@@ -352,7 +352,7 @@ def _deployed(deployment: Deployment, served: Served, hosts: Hosts) -> Solution 
 
 def warnings_of(subject: Subject) -> tuple[str, ...]:
     """Return the findings that block or warn, without an unset quota, which can be requested."""
-    found = detected(subject).items()
+    found = detected_findings(subject).items()
     return tuple(name for name, severity in found if severity != "info" and name not in QUOTA_IDS)
 
 

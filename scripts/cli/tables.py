@@ -13,7 +13,7 @@ from rich.console import Console, ConsoleOptions, RenderResult
 from rich.table import Table
 from rich.text import Text
 
-from scripts.cli.lines import glued, piped_columns, wrapped
+from scripts.cli.lines import keep_units_together, piped_columns, wrapped
 
 UNFOLDED: Final = 100_000
 """Columns without a terminal: a table is as wide as its text, so each row is one line for grep and awk."""
@@ -141,7 +141,10 @@ def _width_of_lines(texts: Sequence[str]) -> int:
 
 def _width_of_words(texts: Sequence[str]) -> int:
     lines = [line for text in texts for line in text.splitlines()]
-    return max((len(_indent_of(line)) + cell_len(word) for line in lines for word in glued(line).split()), default=0)
+    return max(
+        (len(_indent_of(line)) + cell_len(word) for line in lines for word in keep_units_together(line).split()),
+        default=0,
+    )
 
 
 def _indent_of(line: str) -> str:

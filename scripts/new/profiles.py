@@ -87,7 +87,7 @@ class Shaped:
     """The profile's requirements that this deployment lacks, with the nearest value."""
 
 
-def shaped(name: str | None, solution: Solution) -> Shaped:
+def with_profile(name: str | None, solution: Solution) -> Shaped:
     """Return the solution with the settings of the profile with this name, as far as the planner accepts them."""
     if name is None:
         return Shaped(solution=solution)

@@ -11,7 +11,7 @@ from planning.data.images import built_name, image_words
 from planning.machine.hardware import ACCELERATORS
 from planning.model.catalog import refuse_absent
 from planning.planner import plan
-from planning.question.fields import changed
+from planning.question.fields import with_changes
 from planning.question.types import Deployment, Plan
 from planning.rules.alternatives import version_of
 from planning.solve.plan_json import plan_json
@@ -68,7 +68,7 @@ def _row(deployment: Deployment) -> Row:
         for remedy in finding.remedies if finding.id == "FIT06" else ():
             if "image" in remedy.changes and remedy.move is None:
                 image = {"image": remedy.changes["image"]}
-                return plan(changed(deployment, image)), built_name(version_of(image))
+                return plan(with_changes(deployment, image)), built_name(version_of(image))
     return planned, None
 
 

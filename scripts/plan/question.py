@@ -16,7 +16,7 @@ from planning.errors import PlanningError
 from planning.machine.hardware import find_accelerator
 from planning.model.spec import ModelSpec
 from planning.model.support import is_version
-from planning.question.fields import changed, question_fields
+from planning.question.fields import question_fields, with_changes
 from planning.question.recommendation import TEXT_ONLY
 from planning.question.types import Deployment
 from planning.question.vllm_args import VllmOptions
@@ -28,7 +28,7 @@ from planning.settings.image import ImageSettings, image_of_version, named_image
 from planning.solve.wording import NO_STACK, Wording
 from scripts.cli.settings import NO_PROJECT
 from scripts.plan.options import NONE, Question
-from scripts.plan.set_option import OWN_OPTION, as_yaml, current, parse_set, spelled
+from scripts.plan.set_option import OWN_OPTION, as_yaml, current_key, option_value, parse_set
 
 if TYPE_CHECKING:
     from stacks.settings import Settings
@@ -79,7 +79,7 @@ def _spelled(path: str, value: object) -> str:
     if isinstance(value, Mapping):
         return json.dumps(value, separators=(",", ":"))
     field = question_fields().get(path)
-    return NONE if field is None else spelled(field, value)
+    return NONE if field is None else option_value(field, value)
 
 
 def deployment_from(question: Question) -> Deployment:
@@ -89,7 +89,7 @@ def deployment_from(question: Question) -> Deployment:
     if question.workload is not None:
         found = replace(found, workload=parse_workload(question.workload))
     if ours:
-        found = changed(found, parse_set(ours, other_keys=() if question.stack is None else _file_keys()))
+        found = with_changes(found, parse_set(ours, other_keys=() if question.stack is None else _file_keys()))
     problem = check_accepted(found.accept_findings)
     if problem:
         raise PlanningError(f"--set acceptFindings: {problem}.")
@@ -164,10 +164,10 @@ def _is_of_file(pair: str) -> bool:
     return ":" in key or key.partition(".")[0] in known_keys(PRODUCT)
 
 
-def renamed(question: Question) -> Sequence[tuple[str, str]]:
+def renamed_keys(question: Question) -> Sequence[tuple[str, str]]:
     """Return each given key of `--set` that has another name in a settings file, with that name."""
     keys = [pair.partition("=")[0].strip() for pair in question.set]
-    name_of = current if question.stack is None else _file_key
+    name_of = current_key if question.stack is None else _file_key
     return [(key, name) for key in keys if (name := name_of(key)) != key]
 
 
@@ -175,7 +175,7 @@ def _file_key(key: str) -> str:
     """Return the key of a settings file that is meant: itself, or the present name of an earlier one."""
     from stacks.schema import PRODUCT, known_keys  # noqa: PLC0415 - only with --stack
 
-    return key if key in known_keys(PRODUCT) else current(key)
+    return key if key in known_keys(PRODUCT) else current_key(key)
 
 
 def settings_of(question: Question) -> "Settings":

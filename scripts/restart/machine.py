@@ -27,7 +27,7 @@ from engine.deployment import read_deployment
 from engine.locks import require_dead, stack_locks
 from engine.state import outputs_in, require_server
 from planning.units import duration
-from scripts.cli.command import say
+from scripts.cli.command import print_progress
 
 POLL_S: Final = 2.0
 
@@ -107,7 +107,7 @@ def restart(found: FoundMachine) -> str:
             why = reason_of(published.get(DETAIL_KEY, "")).rstrip(".") or "no reason reported"
             raise ScriptError(f"{why}. {serving} Run `gemma logs {stack}` for the server's log.")
         if phase != shown:
-            say("restart", f"{duration(elapsed_s)}: {phase}")
+            print_progress("restart", f"{duration(elapsed_s)}: {phase}")
         shown = phase
         clock.sleep(POLL_S)
     raise ScriptError(

@@ -35,7 +35,7 @@ from stacks.settings import Settings
 
 _MIB: Final = 1024**2
 _GS: Final = "gs://"
-_say: Final = partial(command.say, "stage_model")
+_say: Final = partial(command.print_progress, "stage_model")
 
 
 def stage_model(options: StageOptions) -> ExitCode:

@@ -13,7 +13,7 @@ from contracts.service_traffic import shares_text
 from planning.units import HOUR_S, duration
 from scripts.cli.lines import wrapped
 from scripts.cli.tables import FittedTable
-from scripts.status.judge import document_that_serves, short
+from scripts.status.judge import document_that_serves, short_identity
 from scripts.status.report import INCOMPLETE, CloudFacts, StackStatus, StatusReport
 from scripts.status.serves import Stamp, run_end
 
@@ -153,7 +153,7 @@ def _serves(status: StackStatus, cloud: CloudFacts) -> str:
     if len(cloud.traffic or {}) > 1:
         return shares_text(cloud.traffic)
     same = ", as declared" if cloud.running == cloud.stored == cloud.declared else ""
-    return f"revision {short(cloud.running)}{same}" if cloud.running else ""
+    return f"revision {short_identity(cloud.running)}{same}" if cloud.running else ""
 
 
 def _health(status: StackStatus) -> str:

@@ -49,7 +49,7 @@ def _recorded(outputs: StackOutputs | None) -> ServesNow:
     return ServesNow(word="deployed")
 
 
-def served(state: StackState, *, limit_s: float) -> ServesNow:
+def read_served(state: StackState, *, limit_s: float) -> ServesNow:
     """Return what a stack serves, by Google's answer within `limit_s` seconds."""
     found = serving(state)
     if found is None:

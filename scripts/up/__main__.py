@@ -31,9 +31,9 @@ class UpOptions:
 def _up(options: UpOptions) -> ExitCode:
     from scripts.up.deploying import deploy
     from scripts.up.gateway import deploy_gateway
-    from scripts.up.starting import prepared
+    from scripts.up.starting import prepared_stack
 
-    with prepared(options.stack) as is_gateway:
+    with prepared_stack(options.stack) as is_gateway:
         up = deploy_gateway if is_gateway else deploy
         return up(options.stack, yes=options.yes, refreshes=options.refresh)
 

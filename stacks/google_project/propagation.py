@@ -119,7 +119,7 @@ def real_s(seconds: float) -> float:
     return seconds / speed
 
 
-def awaited(message: str) -> tuple[str, float] | None:
+def awaited_change(message: str) -> tuple[str, float] | None:
     """Return the API, account or role that an error waits for, and for how many seconds."""
     found = ((text.search(message), limit_s) for text, limit_s in _AWAITED)
     return next(((match["what"].strip(), limit_s) for match, limit_s in found if match), None)
@@ -192,7 +192,7 @@ class _Waits:
     async def again(self, args: pulumi.ErrorHookArgs) -> bool:
         """Pause and return True if the failed operation should be retried."""
         message = args.errors[0] if args.errors else ""
-        found = awaited(message)
+        found = awaited_change(message)
         if found is None:
             self._hint(args, message)
             return False

@@ -34,7 +34,7 @@ from planning.settings.text import (
     SecretVersion,
 )
 from planning.settings.tpu import TpuSettings
-from planning.solve.wording import FieldWording, worded
+from planning.solve.wording import FieldWording, with_callers_keys
 from stacks.secrets import KINDS, SecretKey
 from stacks.settings.block import Block
 from stacks.settings.docker_hub import DockerHubSettings
@@ -203,7 +203,7 @@ class Settings(Block):
             try:
                 check_workload(workload)
             except PlanningError as error:
-                raise ValueError(worded(str(error), _WorkloadKeys()).removesuffix(".")) from None
+                raise ValueError(with_callers_keys(str(error), _WorkloadKeys()).removesuffix(".")) from None
         return workload
 
     @field_validator("accept_findings")

@@ -236,6 +236,6 @@ def test_the_files_on_the_page_are_a_gateway_and_its_backends():
     text = (ROOT / "docs" / "gateway.md").read_text()
     gateway_file, tpu = (yaml.safe_load(block.partition("```")[0]) for block in text.split("```yaml\n")[1:])
     values = {key.partition(":")[2]: value for key, value in gateway_file["config"].items()}
-    settings = loading.validated(GatewayStack, values, project="my-project", origin="docs/gateway.md")
+    settings = loading.validate_settings(GatewayStack, values, project="my-project", origin="docs/gateway.md")
     assert [one.stack for one in settings.gateway.backends] == ["tpu-a", "tpu-b"]
     assert tpu == {"gemma-serving:tpu": {"gateway": "gateway"}}

@@ -12,7 +12,7 @@ from cloud.google_api import GoogleListError
 from contracts.errors import CommandRefusedError, ScriptError
 from scripts.doctor.permissions import permissions_of
 from stacks.google_project import propagation
-from stacks.google_project.propagation import awaited, image_advice, require_enabled, require_resource_manager
+from stacks.google_project.propagation import awaited_change, image_advice, require_enabled, require_resource_manager
 from stacks.loading import from_file
 
 DISABLED = (
@@ -50,7 +50,7 @@ AGENT = "service-269@gcp-sa-artifactregistry.iam.gserviceaccount.com"
     ],
 )
 def test_only_what_passes_by_itself_is_waited_for(message, what):
-    found = awaited(message)
+    found = awaited_change(message)
     assert (found and found[0]) == what
 
 

@@ -8,7 +8,7 @@ import pytest
 from planning import plan
 from planning.memory.resolve import resolve
 from planning.question.features import served_features
-from planning.question.fields import changed
+from planning.question.fields import with_changes
 from planning.question.server_flags import TABLES, flag_table, parse_arguments
 from planning.question.vllm_args import vllm_arguments
 from stacks.loading import SettingsError, from_values, read_yaml
@@ -175,5 +175,5 @@ def test_audio_needs_an_image_that_decodes_it(answer):
             "vllm.multimodal.videos": 0,
             "vllm.multimodal.audios": 0,
         }
-        after = plan(changed(deployment, one.remedies[0].changes))
+        after = plan(with_changes(deployment, one.remedies[0].changes))
         assert "WRK07" not in [finding.id for finding in after.findings]

@@ -3,7 +3,7 @@
 import math
 from collections.abc import Iterator, Sequence
 
-from planning.cost.costs import renewals
+from planning.cost.costs import machines_with_renewals
 from planning.cost.running_costs import usual_start_s
 from planning.cost.subject import Subject
 from planning.data.prices import PRICES, Price, region_of
@@ -34,7 +34,7 @@ def _limit_before_the_end(subject: Subject) -> RuleResult | None:
     limit_usd, cost = subject.resolved.deployment.max_usd, subject.cost
     if limit_usd is None or cost.max_usd <= limit_usd:
         return None
-    renewed = renewals(subject.resolved) is not None
+    renewed = machines_with_renewals(subject.resolved) is not None
     fitting_s = int(limit_usd / cost.usd_per_hour * HOUR_S // 60 * 60)
     shorter = (change("tpu.max_run_duration_s", fitting_s),) if fitting_s >= MIN_RUN_S and not renewed else ()
     return RuleResult(

@@ -14,7 +14,7 @@ from planning.question.types import Remedy
 from planning.question.vllm_args import LORA_MODULES, TOKENIZER, TOKENIZER_REVISION
 from planning.rules.alternatives import alternatives_for
 from planning.rules.arguments import arguments_named, kept_arguments
-from planning.rules.platforms.replicas import sized
+from planning.rules.platforms.replicas import replicas_remedy
 from planning.rules.registry import RuleResult, change, rule
 from planning.settings.google_limits import run_limit_problem
 from planning.speed.startup import compile_s_of
@@ -36,7 +36,7 @@ def _slice_parallelism(subject: Subject) -> RuleResult | None:
 
     def remedies() -> Iterator[Remedy]:
         yield Remedy(changes={"vllm.tensor_parallel_size": chips, "vllm.data_parallel_size": None})
-        yield sized(None)
+        yield replicas_remedy(None)
         if used < chips and chips % resolved.tp == 0 and not resolved.spec.is_moe:
             yield change("vllm.data_parallel_size", chips // resolved.tp)
         if resolved.dp > 1 and chips % resolved.dp == 0:

@@ -83,7 +83,7 @@ class Engine:
         monkeypatch.setenv("GOOGLE_CLOUD_PROJECT", "my-project")
         monkeypatch.setattr(up.runner, "listed_stacks", lambda: frozenset(self.known))
         self.blocked, self.state, self.facts, self.removed = [], StackState(stack=STACK, status="read"), FACTS, []
-        monkeypatch.setattr(starting, "blocking", self._blocking)
+        monkeypatch.setattr(starting, "blocking_checks", self._blocking)
         monkeypatch.setattr(starting, "read", lambda _stack: self.state)
         monkeypatch.setattr(status_cloud, "connect", lambda _project: None)
         monkeypatch.setattr(status_cloud, "cloud_facts", self._facts)
@@ -92,7 +92,7 @@ class Engine:
         """What Google says of the server, and of the limits."""
         self.previews = []
         monkeypatch.setattr(up, "read", lambda stack: StackState(stack=stack, status="read"))
-        monkeypatch.setattr(up, "served", lambda _stack, **_: self.serves)
+        monkeypatch.setattr(up, "read_served", lambda _stack, **_: self.serves)
         monkeypatch.setattr(RunKeeper, "past_limits", lambda _: self.past)
         monkeypatch.setattr(up, "previewed", self._preview)
         monkeypatch.setattr(up.runner, "attended", self._update)
@@ -401,7 +401,7 @@ def test_a_finding_that_blocks_is_refused_before_the_other_checks(engine, monkey
     settings = starting.stack_settings(STACK)
     too_long = settings.model_copy(update={"vllm": replace(settings.vllm, max_model_len=999_999)})
     monkeypatch.setattr(starting, "stack_settings", lambda _stack: too_long)
-    monkeypatch.setattr(starting, "blocking", raising(AssertionError("checked")))
+    monkeypatch.setattr(starting, "blocking_checks", raising(AssertionError("checked")))
     assert typed() == ExitCode.REFUSED
     assert "up: Stack tpu-v6e1 is blocked by LEN03. Nothing was changed.\nLEN03: " in capsys.readouterr().err
     assert engine.updates == []
@@ -413,7 +413,7 @@ def test_a_region_of_a_deployed_service_is_refused_before_the_checks_of_another_
         [RUN],
         StackState(stack=RUN, status="read", resources=({**SERVICE_VLLM, "outputs": place},)),
     )
-    monkeypatch.setattr(starting, "blocking", raising(AssertionError("checked")))
+    monkeypatch.setattr(starting, "blocking_checks", raising(AssertionError("checked")))
     assert run_command(command.COMMAND, ["--stack", RUN]) == ExitCode.REFUSED
     out, err = capsys.readouterr()
     assert 'up: gemma-serving:cloudRun.region = "us-east4": stack l4-qat is deployed in us-east1' in err
