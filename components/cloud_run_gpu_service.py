@@ -322,7 +322,9 @@ def _container(
     args: CloudRunGpuServiceArgs, *, cpu: int, memory_mib: int
 ) -> gcp.cloudrunv2.ServiceTemplateContainerArgs:
     """Return the server's container with its share of the instance."""
-    server, probe, run = args.server, args.startup_probe, args.service
+    server = args.server
+    probe = args.startup_probe
+    run = args.service
     compatible = cuda_compatibility(run.gpu, run.cuda_compatibility)
     defaults = vllm_environment(is_tpu=False, is_moe=False, cuda_compatibility=compatible)
     return gcp.cloudrunv2.ServiceTemplateContainerArgs(

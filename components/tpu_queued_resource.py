@@ -175,8 +175,12 @@ class TpuQueuedResource(pulumi.ComponentResource):
                 parent=self, custom_timeouts=timeouts(tpu), depends_on=[*args.server.secrets.values()]
             ),
         )
-        self.zone, self.node_name, self.state = resource.zone, resource.node_name, resource.state
-        self.phase, self.container, self.deadline = resource.phase, resource.container, resource.deadline
+        self.zone = resource.zone
+        self.node_name = resource.node_name
+        self.state = resource.state
+        self.phase = resource.phase
+        self.container = resource.container
+        self.deadline = resource.deadline
         self.address = resource.node_ips.apply(lambda ips: ips[0] if ips else None)
         self.register_outputs(
             {

@@ -210,7 +210,9 @@ def lay_foundation(context: Context, *, project_roles: Sequence[str], before_cha
 
 
 def _image(context: Context, readers: Mapping[str, pulumi.Input[str]], options: pulumi.ResourceOptions) -> ServingImage:
-    settings, account, home = context.settings, context.settings.docker_hub, context.home_region
+    settings = context.settings
+    account = context.settings.docker_hub
+    home = context.home_region
     arguments = ServingImageArgs(
         project=settings.project,
         locations=tuple(dict.fromkeys((home, *settings.regions))),

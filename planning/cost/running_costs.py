@@ -43,7 +43,9 @@ _BUCKET_MODES: Final = frozenset({"disk", "memory", "streamer", *FUSE_MODES})
 
 def running_costs(subject: Subject) -> RunningCosts:
     """Return the bill and the break-even points of a deployment, at the prices of its most expensive location."""
-    resolved, cost, startup = subject.resolved, subject.cost, subject.known_startup
+    resolved = subject.resolved
+    cost = subject.cost
+    startup = subject.known_startup
     hourly = cost.usd_per_hour
     on_cloud_run = resolved.platform == "cloud-run"
     start_s = None if startup is None else usual_start_s(startup)

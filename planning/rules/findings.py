@@ -78,7 +78,9 @@ def check_accepted(ids: Iterable[str]) -> str | None:
 
 def findings_of(subject: Subject) -> tuple[Finding, ...]:
     """Return all findings, blocking ones first."""
-    trial, findings, resolved = _Trial(subject), list[Finding](), subject.resolved
+    trial = _Trial(subject)
+    findings = list[Finding]()
+    resolved = subject.resolved
     hopeless = f" No setting makes this deployment of {resolved.model_id} fit on {resolved.accelerator.name}."
     for rule, result, severity in _results(subject):
         ways = trial.ways_out(rule.id, result, is_blocking=severity == "block")

@@ -296,7 +296,9 @@ def _precision(subject: Subject) -> RuleResult | None:
 
 
 def _images_that_load(resolved: Resolved) -> Iterator[Remedy]:
-    scheme, spec, accelerator = resolved.scheme.name, resolved.spec, resolved.accelerator
+    scheme = resolved.scheme.name
+    spec = resolved.spec
+    accelerator = resolved.accelerator
     if resolved.deployment.image_version and support_of(scheme, spec, accelerator).answer == "yes":
         yield Remedy(changes=DEFAULT_IMAGE)
     if image := house_image(scheme, spec, accelerator):

@@ -14,7 +14,7 @@ from itertools import product
 from typing import Final, Literal, TypeAlias, cast
 
 from msgspec import Struct
-from msgspec.structs import replace
+from msgspec.structs import replace as replace_struct
 
 from planning.cost.subject import Subject, is_out_of_memory, subject_of
 from planning.data.checkpoints import Checkpoint
@@ -336,8 +336,8 @@ def _deployed(deployment: Deployment, served: Served, hosts: Hosts) -> Solution 
     reasons: tuple[str, ...] = ()
     for place in hosts:
         is_small = False
-        here = replace(deployment, host_memory_gib=place.memory_gib, vcpu=place.vcpu)
-        loads = [filled_in(replace(here, weights_mode=mode)) for mode in WEIGHTS_MODES[place.platform]]
+        here = replace_struct(deployment, host_memory_gib=place.memory_gib, vcpu=place.vcpu)
+        loads = [filled_in(replace_struct(here, weights_mode=mode)) for mode in WEIGHTS_MODES[place.platform]]
         for resolved in sorted(loads, key=lambda one: startup_plan(one).total_s):
             subject = with_concurrency(resolved)
             found = warnings_of(subject)
@@ -363,7 +363,9 @@ def with_concurrency(resolved: Resolved) -> Subject:
         return subject
     concurrency = min(subject.workload.most_users, CLOUD_RUN_MAX_CONCURRENCY)
     run = dataclasses.replace(deployment.cloud_run, concurrency=concurrency, request_timeout_s=HOUR_S)
-    return replace(subject, resolved=replace(resolved, deployment=replace(deployment, cloud_run=run)))
+    return replace_struct(
+        subject, resolved=replace_struct(resolved, deployment=replace_struct(deployment, cloud_run=run))
+    )
 
 
 def _too_large(memory: MemoryPlan, resolved: Resolved) -> tuple[str, float] | None:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from msgspec.structs import replace
+from msgspec.structs import replace as replace_struct
 
 from planning.data.images import IMAGES, Image, built_name
 from planning.data.prices import PriceBook
@@ -87,7 +87,7 @@ def deployment_from(question: Question) -> Deployment:
     ours = [pair for pair in question.set if question.stack is None or not _is_of_file(pair)]
     found = _described(question) if question.stack is None else _of_stack(question)
     if question.workload is not None:
-        found = replace(found, workload=parse_workload(question.workload))
+        found = replace_struct(found, workload=parse_workload(question.workload))
     if ours:
         found = with_changes(found, parse_set(ours, other_keys=() if question.stack is None else _file_keys()))
     problem = check_accepted(found.accept_findings)
@@ -100,7 +100,9 @@ def _described(question: Question) -> Deployment:
     from cloud.model_files import read_model  # noqa: PLC0415 - keeps --help fast
     from planning.machine.devices import parse_device  # noqa: PLC0415 - only with --device
 
-    spec, image, release = _model_spec(question), _image(question), _given(question.vllm)
+    spec = _model_spec(question)
+    image = _image(question)
+    release = _given(question.vllm)
     if release is not None and not is_version(release):
         raise PlanningError(f'--vllm is "{release}"; it must be a release of vLLM, such as 0.25.1 or 0.29.1rc1.dev468.')
     return Deployment(
@@ -209,8 +211,8 @@ def _of_stack(question: Question) -> Deployment:
     if question.from_hub:
         from scripts.plan.model_source import from_hub  # noqa: PLC0415 - only with --from-hub
 
-        deployment = replace(deployment, model_spec=from_hub(settings.model, save=question.save))
-    return replace(deployment, prices=prices_of(question)) if question.prices else deployment
+        deployment = replace_struct(deployment, model_spec=from_hub(settings.model, save=question.save))
+    return replace_struct(deployment, prices=prices_of(question)) if question.prices else deployment
 
 
 def wording_of(question: Question, deployment: Deployment) -> Wording:

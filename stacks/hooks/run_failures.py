@@ -161,7 +161,8 @@ def text_of_old_key(args: pulumi.ErrorHookArgs, project: str) -> str:
         return ""
     name, version = old
     parts = name.split("/")
-    secret, owner = parts[-1], parts[1] if len(parts) > 1 else project
+    secret = parts[-1]
+    owner = parts[1] if len(parts) > 1 else project
     return (
         "The API key was rotated, but the revision with the new key did not start. The old revision keeps serving, and the OLD KEY STILL WORKS "
         f"(version {version} of secret {secret}). Fix the cause and run `gemma up` again. If the old key has leaked, run "

@@ -227,7 +227,8 @@ class Settings(Block):
             yield f"target {self.target} does not use the block {other}; remove it or change the target"
         if self.target == "tpu" and self.weights == "prefetched-image":
             yield "weights prefetched-image works on Cloud Run only; for a TPU set weights to hub or bucket"
-        needed, known = "tpu" if self.target == "tpu" else "cuda", self.image.known
+        needed = "tpu" if self.target == "tpu" else "cuda"
+        known = self.image.known
         if known is not None and known.platform != needed:
             yield (
                 f"target {self.target} needs a {needed} image, but {known.repository} is a {known.platform} image; "

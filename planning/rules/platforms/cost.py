@@ -97,7 +97,8 @@ def _update(prices: Sequence[Price]) -> str:
 
 def _without_regions(subject: Subject, missed: Sequence[Price]) -> Iterator[Remedy]:
     """Yield the change that removes the zones in the regions of these prices, if others are left."""
-    regions, zones = {price.region for price in missed}, subject.resolved.deployment.tpu.zones
+    regions = {price.region for price in missed}
+    zones = subject.resolved.deployment.tpu.zones
     kept = tuple(zone for zone in zones if region_of(zone) not in regions)
     if kept and kept != zones:
         yield change("tpu.zones", kept)

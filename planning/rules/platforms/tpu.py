@@ -173,7 +173,8 @@ def _hub_without_nat(subject: Subject) -> RuleResult | None:
 
 def _without_files(subject: Subject, files: Sequence[LoadedRepository]) -> Remedy:
     """Return the change that removes the drafter, and the arguments that name a tokenizer or adapters."""
-    kinds, changes = {one.kind for one in files}, dict[str, object]()
+    kinds = {one.kind for one in files}
+    changes = dict[str, object]()
     if "drafter" in kinds:
         changes["vllm.speculative_config"] = None
     if "adapter" in kinds and subject.resolved.deployment.vllm.lora_adapters is not None:
