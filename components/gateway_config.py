@@ -259,6 +259,7 @@ def _model(servers: Sequence[GatewayServer]) -> _Block:
 
 
 def _cluster(name: str, servers: Sequence[GatewayServer]) -> _Block:
+    """Return a cluster with the servers as its endpoints, by name and address."""
     endpoints = [{"endpoint": {"address": _socket(one.address, one.port), "hostname": one.name}} for one in servers]
     assignment = {"cluster_name": name, "endpoints": [{"lb_endpoints": endpoints}]}
     return {

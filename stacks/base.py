@@ -80,7 +80,7 @@ class Context:
 
     @property
     def weights_to_load(self) -> str:
-        """Argument of the server: a model's id, a folder, or a URI."""
+        """Weights for the server to load: the model's id on the hub, a folder of the container, or the URI of a folder in the bucket."""
         settings = self.settings
         if settings.streams_on_tpu:
             return self.weights_uri
@@ -175,7 +175,10 @@ def open_project(
 
 
 def lay_foundation(context: Context, *, project_roles: Sequence[str], before_change: Callable[[], None]) -> Foundation:
-    """Declare the resources that both targets share."""
+    """Declare the resources that both targets share.
+
+    `project_roles`: roles of the server's account on the project. `before_change` is called once the project can be read, before any change.
+    """
     settings, names = context.settings, context.names
     options, new_grants = open_project(settings.project, context.home_region, before_change)
     identity = RuntimeIdentity(

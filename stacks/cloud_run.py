@@ -116,6 +116,7 @@ def _collector(context: Context, foundation: Foundation) -> Collector | None:
 
 
 def _kept_traffic(context: Context, run: CloudRunSettings) -> KeptTraffic | None:
+    """Return the service whose traffic an `up` keeps, or None without a rollout."""
     if run.rollout is None:
         return None
     place = ServicePlace(

@@ -158,14 +158,17 @@ def is_gateway(config: Mapping[str, object]) -> bool:
 
 
 def gateway_from_pulumi(config: Mapping[str, str], *, stack: str) -> GatewayStack:
-    """Return the settings of a gateway from the engine. Raises SettingsError."""
+    """Return the settings of a gateway from the configuration that the engine passes to a program. Raises SettingsError for every error."""
     origin = f"Pulumi.{stack}.yaml"
     _check_namespaces(config, origin)
     return validate_settings(GatewayStack, _own_keys(config), project=_project_of(config), origin=origin)
 
 
 def from_pulumi(config: Mapping[str, str], secret_keys: frozenset[str], *, stack: str) -> Settings:
-    """Return the settings from the engine. Raises SettingsError, even for a secret in plain text."""
+    """Return the settings of the configuration that the engine passes to a program: full key to text, objects as JSON.
+
+    Raises SettingsError for every error, including a secret stored in plain text.
+    """
     origin = f"Pulumi.{stack}.yaml"
     _check_namespaces(config, origin)
     if not _own_keys(config):
@@ -229,6 +232,7 @@ def is_gateway_file(path: Path) -> bool:
 
 
 def _config_of(path: Path) -> Mapping[str, object]:
+    """Return the configuration of a settings file. Raises SettingsError for a missing or invalid file."""
     try:
         document = read_yaml(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
@@ -304,6 +308,7 @@ def _plain_text_secret(origin: str, key: str) -> SettingsError:
 
 
 def _check_namespaces(config: Mapping[str, object], origin: str) -> None:
+    """Raise SettingsError for keys of a misspelled namespace, which the engine ignores silently."""
     allowed = f"{', '.join(NAMESPACES[:-1])} or {NAMESPACES[-1]}"
     wrong = [key for key in config if key.partition(":")[0] not in NAMESPACES or ":" not in key]
     if wrong:
@@ -326,6 +331,7 @@ def _meant(key: str) -> str:
 
 
 def _own_keys(config: Mapping[str, T]) -> dict[str, T]:
+    """Return the keys of the namespace `gemma-serving`, without the namespace."""
     return {key.partition(":")[2]: value for key, value in config.items() if key.startswith(f"{PRODUCT}:")}
 
 

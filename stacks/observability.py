@@ -92,6 +92,7 @@ def machine_collector(context: Context, foundation: Foundation) -> pulumi.Input[
 
 
 def _log_filter(context: Context) -> str:
+    """Return the filter for the log lines of the stack's server."""
     if context.settings.cloud_run is not None:
         return f'resource.type="cloud_run_revision" AND resource.labels.service_name="{context.names.base}"'
     return (

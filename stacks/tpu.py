@@ -125,7 +125,10 @@ def ssh_tunnel(*, node: str, zone: str, project: str, api: CapacityApiName = "cl
 
 
 def tunnel_roles(api: CapacityApiName, ssh: SshAccess, custom: str | None = None) -> Mapping[str, str]:
-    """Return the project roles of a tunnel, each with its condition. `custom` replaces roles/tpu.admin."""
+    """Return the project roles that a member of `tpu.tunnelMembers` needs, each with its condition.
+
+    `api`: API of the TPU VM. `ssh`: login method of the tunnel. `custom`: full name of the role that replaces roles/tpu.admin.
+    """
     roles = (_INSTANCE_ROLES if api == "compute-engine" else _NODE_ROLES)[ssh]
     held = [custom if custom and role == ADMIN else role for role in roles]
     return {_TUNNEL_ROLE: "destination.port == 22", **dict.fromkeys(held, ALWAYS)}
@@ -155,6 +158,7 @@ def _network(context: Context, tpu: TpuSettings, foundation: Foundation, shared:
 
 
 def _gateway_network(context: Context, tpu: TpuSettings, foundation: Foundation, shared: GatewayNetwork) -> _Network:
+    """Declare the rules of this stack's TPU VM in the gateway's network."""
     rules = MachineRules(
         "network",
         MachineRulesArgs(
@@ -178,6 +182,7 @@ def _downloads(context: Context, tpu: TpuSettings) -> bool:
 
 
 def _egress_ports(context: Context, tpu: TpuSettings) -> Sequence[str] | None:
+    """Return the TCP ports that the TPU VM may connect to, or None for all."""
     if tpu.egress == "open" or context.needs_hub:
         return None
     return (HTTPS_PORT, HTTP_PORT) if tpu.api == "compute-engine" else (HTTPS_PORT,)
@@ -255,6 +260,7 @@ def _supports_draining(settings: Settings) -> bool:
 
 
 def _compile_archive(tpu: TpuSettings, foundation: Foundation) -> pulumi.Output[str] | None:
+    """Return the metadata with the location of archived compiled programs, or None without archives."""
     bucket, key = foundation.bucket, foundation.archive_key
     if bucket is None or key is None:
         return None

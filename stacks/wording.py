@@ -154,10 +154,12 @@ def _is_of_block(path: str, block: str, target: str) -> bool:
 
 
 def _is_foreign(path: str, target: str) -> bool:
+    """Return whether the field belongs to the block of the other target."""
     return any(_is_of_block(path, block, target) for name, block in _BLOCKS.items() if name != target)
 
 
 def _without_bucket(before: Deployment, after: Deployment) -> dict[str, object]:
+    """Return the Cloud Run settings to remove when the weights leave the bucket."""
     on_cloud_run = _target(before) == _target(after) == "cloud-run"
     return {"cloudRun.mount.mode": None} if on_cloud_run and before.weights_mode in {"streamer", "memory"} else {}
 

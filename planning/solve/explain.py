@@ -150,6 +150,7 @@ def _vulnerabilities(subject: Subject) -> Iterator[str]:
 
 
 def _ways(subject: Subject) -> Iterator[str]:
+    """Yield the header, and a row for each weights mode on Cloud Run; the chosen one has a star."""
     yield "                            load    start  2nd, with graphs   host memory   container       $/h"
     for one in loading_modes(subject):
         mode = f"{'*' if one.is_chosen else ' '} {one.mode:<13} {'Direct VPC' if one.direct_vpc else '':<10}"

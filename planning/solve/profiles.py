@@ -31,7 +31,7 @@ Kind: TypeAlias = Literal["flex-start", "on-demand", "scale-to-zero", "min-insta
 
 
 class Profile(Struct, frozen=True, kw_only=True):
-    """Traffic of each day."""
+    """Traffic of one day, which repeats each day of the month."""
 
     hours_per_day: float
     """Hours per day in which the server has to answer: one period."""
@@ -65,7 +65,7 @@ class Way(Struct, frozen=True, kw_only=True):
 
     @property
     def usd_per_million_tokens(self) -> float:
-        """Cost per million tokens, prompts and responses together."""
+        """Cost per million tokens, prompts and responses together, if the workload runs in all minutes of traffic."""
         busy_s = self.profile.hours_per_day * self.profile.busy_minutes * HOUR_S / HOUR_MINUTES
         return self.usd_per_day / (self.solution.tokens_per_s * busy_s) * _MILLION
 

@@ -120,6 +120,7 @@ def _described(question: Question) -> Deployment:
 
 
 def _image(question: Question) -> Image | None:
+    """Return the named image. Raises PlanningError for an unknown one, and for one of the other kind of accelerator."""
     name, device = _given(question.image), find_accelerator(question.accelerator or "")
     if name is None:
         return None

@@ -214,6 +214,7 @@ class _Waits:
         return True
 
     def _hint(self, args: pulumi.ErrorHookArgs, message: str) -> None:
+        """Print the command for existing resources, the setting of an image, or the roles for alerts, once per run."""
         alerts = alerts_advice(args.type, message, project=self.project)
         deleted = deleted_account_hint(message, args.type, args.new_inputs or {}, project=self.project)
         for hint in (exists_hint(message), deleted, image_advice(args.name, message), alerts):
@@ -224,7 +225,7 @@ class _Waits:
 
 @dataclass(slots=True)
 class NewGrants:
-    """Grants created by this run."""
+    """Grants created by this run. Google may deny access that relies on them for GRANT_S after the newest."""
 
     newest_s: float | None = None
     """Time of the newest grant on the clock of `monotonic`, or None if this run created none."""

@@ -146,6 +146,7 @@ def _predicted(plan: Plan) -> str:
 
 
 def _more_memory(groups: Mapping[str, Any], start: FailedStart) -> Mapping[str, object]:
+    """Return the memory setting for the observed use, and the vCPU that Cloud Run requires with it."""
     run = start.run
     if run is None or "used" not in groups:
         return {}

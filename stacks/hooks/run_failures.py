@@ -129,6 +129,7 @@ class FailureReport:
         return f"{name} did not start. {hint}\nLast log lines:\n{text}\nTo read the whole log, run:\n  {log.command}"
 
     def _over_quota(self) -> str:
+        """Return the quota that the service needs, and the command that reads it."""
         run = self.run
         each = f"{run.cpu} vCPU and {format_memory(run.memory_mib)}"
         return (
@@ -172,6 +173,7 @@ def text_of_old_key(args: pulumi.ErrorHookArgs, project: str) -> str:
 
 
 def _api_key(inputs: Mapping[str, Any] | None) -> tuple[str, str] | None:
+    """Return the secret and the version of the API key in a service's inputs, or None."""
     template = as_mapping(as_mapping(inputs).get("template"))
     for container in map(as_mapping, as_sequence(template.get("containers"))):
         for variable in map(as_mapping, as_sequence(container.get("envs"))):

@@ -47,6 +47,7 @@ def _may_pass(error: BaseException) -> bool:
 
 
 def _was_changed(error: BaseException) -> bool:
+    """Return whether the account changed since it was read (409)."""
     return isinstance(error, GoogleCallError) and error.status == _CHANGED
 
 
@@ -236,6 +237,7 @@ class RunKeeper:
         return found, complete
 
     def _seen_now(self, name: str) -> Seen | None:
+        """Return a TPU VM or the service by its full name, as Google shows it. Raises GoogleCallError."""
         place = name.split("/")[3]
         if "/services/" in name:
             return seen_service(self._call("run", f"v2/{name}"), place)

@@ -168,6 +168,7 @@ class StagedWeights:
             raise
 
     async def _listed(self) -> Mapping[str, StoredFile]:
+        """Return the objects of the folder by name. Raises GoogleCallError."""
         path, token = listing_path(self.bucket, self.prefix), ""
         items: list[Mapping[str, object]] = []
         while True:
