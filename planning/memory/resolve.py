@@ -77,6 +77,7 @@ def filled_in(deployment: Deployment) -> Resolved:
         spec=spec,
         scheme=scheme,
         accelerator=accelerator,
+        is_tpu=accelerator.is_tpu,
         platform=platform,
         host=host,
         runtime=runtime,
