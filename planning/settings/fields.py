@@ -12,6 +12,7 @@ from typing import Any, Final, NamedTuple, cast
 
 from contracts.fields import camel_case
 from planning.errors import PlanningError
+from planning.numbers import is_number
 from planning.settings.marks import Consistent, EffectName, HasProblems, Key, Limit, Mark, OnChange, Quantity
 
 _NAMES_WITH_UNIT: Final = ("_per_s", "audio_s", "ttft_s")
@@ -44,6 +45,36 @@ class SettingField(NamedTuple):
     def limit(self) -> Limit | None:
         """Limits of a number; None without limits."""
         return next((mark for mark in self.marks if isinstance(mark, Limit)), None)
+
+    @property
+    def has_number(self) -> bool:
+        """True for a number that the file spells without a unit."""
+        return self.quantity is None and (self.hint is int or self.hint is float)
+
+    @property
+    def allowed(self) -> str:
+        """The allowed numbers in words, such as "a whole number of 1 or more"."""
+        kind = "a whole number" if self.hint is int else "a number"
+        limit = self.limit
+        if limit is None:
+            return kind
+        return f"{kind} of {limit}" if limit.at_least is not None or limit.one_of else f"{kind} {limit}"
+
+    def problem(self, value: object) -> str | None:
+        """Return what a value has to be, such as "it must be a number above 0"; None if its type and marks allow it."""
+        if self.has_number and not self._is_number(value):
+            return f"it must be {self.allowed}"
+        for mark in self.marks:
+            if isinstance(mark, Mark) and not isinstance(mark, Consistent):
+                try:
+                    mark.check(value)
+                except ValueError as error:
+                    return str(error)
+        return None
+
+    def _is_number(self, value: object) -> bool:
+        is_kind = is_number(value) and (self.hint is float or isinstance(value, int))
+        return is_kind and (self.limit is None or self.limit.allows(value))
 
     @property
     def block(self) -> type | None:
@@ -128,33 +159,26 @@ def check_block(block: HasProblems, path: str = "") -> None:
             continue
         if field.block is not None:
             check_block(cast("HasProblems", value), place)
-        for mark in field.marks:
-            if isinstance(mark, Mark | Limit) and not isinstance(mark, Consistent):
-                _check(mark, value, place)
-        for item, marks in _items(field.hint, value):
-            for mark in marks:
-                _check(mark, item, place)
+        _require(field, value, place)
+        item = _item_of(field.hint)
+        for one in cast("tuple[object, ...]", value) if item is not None else ():
+            _require(item, one, place)
     problem = next(block.problems(), None) if hasattr(block, "problems") else None
     if problem is not None:
         raise PlanningError(f"`{path}`: {problem}." if path else f"{problem}.")
 
 
-def _items(hint: object, value: object) -> Iterator[tuple[object, Sequence[Mark | Limit]]]:
-    """Yield each item of a list with the marks of its type."""
-    if typing.get_origin(hint) is not tuple:
-        return
-    marks = [mark for mark in unmarked(typing.get_args(hint)[0])[2] if isinstance(mark, Mark | Limit)]
-    for item in cast("tuple[object, ...]", value) if marks else ():
-        yield item, marks
+@cache
+def _item_of(hint: object) -> SettingField | None:
+    """Return the items of a list as a field with the marks of their type; None for another type."""
+    return own_field("", typing.get_args(hint)[0]) if typing.get_origin(hint) is tuple else None
 
 
-def _check(mark: Mark | Limit, value: object, path: str) -> None:
-    try:
-        mark.check(value)
-    except ValueError as error:
+def _require(field: SettingField | None, value: object, path: str) -> None:
+    problem = None if field is None else field.problem(value)
+    if problem is not None:
         shown = f'"{value}"' if isinstance(value, str) else value
-        allowed = f"it must be {mark}" if isinstance(mark, Limit) else error
-        raise PlanningError(f"`{path}` is {shown}; {allowed}.") from None
+        raise PlanningError(f"`{path}` is {shown}; {problem}.")
 
 
 def defaults_as_text(block: type) -> Mapping[str, str]:
