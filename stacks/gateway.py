@@ -34,7 +34,7 @@ from stacks.planned import today
 from stacks.project.other_stacks import deployed_outputs
 from stacks.project.propagation import require_enabled
 from stacks.server_command import PORT
-from stacks.settings import GatewayStack
+from stacks.settings.gateway import GatewayStack
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
