@@ -146,26 +146,40 @@ def unmarked(hint: object) -> tuple[object, bool, tuple[object, ...]]:
     return hint, False, ()
 
 
+_MOST_ACCEPTED: Final = 4_096
+_ACCEPTED: Final[dict[int, HasProblems]] = {}
+"""Blocks without a problem, by identity: a plan asks for its alternatives hundreds of times, mostly with the same frozen blocks."""
+
+
 def check_block(block: HasProblems, path: str = "") -> None:
     """Raise PlanningError for the first value of a block that its marks reject, and for keys that contradict each other.
 
     A value that equals its default is not checked, nor is an empty text or 0, which a question has for what nobody set.
     The message names fields by path in backticks, as messages of the planner do.
     """
+    if _ACCEPTED.get(id(block)) is block:
+        return
+    for problem in _problems(block, path):
+        raise PlanningError(problem)
+    if len(_ACCEPTED) == _MOST_ACCEPTED:
+        _ACCEPTED.clear()
+    _ACCEPTED[id(block)] = block
+
+
+def _problems(block: HasProblems, path: str) -> Iterator[str]:
     for field in _own_fields(type(block)):
         value: object = getattr(block, field.path)
-        place = f"{path}.{field.path}".removeprefix(".")
         if value is None or value == field.default or (field.default is MISSING and not value):
             continue
+        place = f"{path}.{field.path}".removeprefix(".")
         if field.block is not None:
-            check_block(cast("HasProblems", value), place)
-        _require(field, value, place)
+            yield from _problems(cast("HasProblems", value), place)
+        yield from _sentence(field, value, place)
         item = _item_of(field.hint)
         for one in cast("tuple[object, ...]", value) if item is not None else ():
-            _require(item, one, place)
-    problem = next(block.problems(), None) if hasattr(block, "problems") else None
-    if problem is not None:
-        raise PlanningError(f"`{path}`: {problem}." if path else f"{problem}.")
+            yield from _sentence(item, one, place)
+    if hasattr(block, "problems"):
+        yield from (f"`{path}`: {problem}." if path else f"{problem}." for problem in block.problems())
 
 
 @cache
@@ -174,11 +188,11 @@ def _item_of(hint: object) -> SettingField | None:
     return own_field("", typing.get_args(hint)[0]) if typing.get_origin(hint) is tuple else None
 
 
-def _require(field: SettingField | None, value: object, path: str) -> None:
+def _sentence(field: SettingField | None, value: object, path: str) -> Iterator[str]:
     problem = None if field is None else field.problem(value)
     if problem is not None:
         shown = f'"{value}"' if isinstance(value, str) else value
-        raise PlanningError(f"`{path}` is {shown}; {problem}.")
+        yield f"`{path}` is {shown}; {problem}."
 
 
 def defaults_as_text(block: type) -> Mapping[str, str]:
