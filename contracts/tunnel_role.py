@@ -1,7 +1,6 @@
 """Custom role of `tpu.tunnelRole`. No stack creates it: the id of a deleted role stays reserved for weeks."""
 
-from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
 PERMISSIONS: Final = ("tpu.nodes.get", "tpu.nodes.update", "tpu.operations.get")
 """gcloud reads a node, writes the SSH key into its metadata, and waits (gcloud 528, command_lib/compute/tpus/tpu_vm/ssh.py)."""
@@ -10,8 +9,7 @@ ADMIN: Final = "roles/tpu.admin"
 """Role of members without the setting: the narrowest predefined role with the three permissions."""
 
 
-@dataclass(frozen=True)
-class TunnelRole:
+class TunnelRole(NamedTuple):
     """A custom role of a project or an organization."""
 
     parent: str

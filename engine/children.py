@@ -9,7 +9,6 @@ import os
 import signal
 import threading
 from collections.abc import Callable, Coroutine, Generator, Mapping, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any, Final, TypeVar
@@ -24,16 +23,17 @@ ENDING: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 T = TypeVar("T")
 
 
-@dataclass(slots=True)
 class _Signals:
     """Received signals and the programs that get them."""
 
-    children: dict["subprocess.Popen[str]", bool] = field(default_factory=dict["subprocess.Popen[str]", bool])
-    """Running programs, and whether a signal was forwarded to each."""
-    held: bool = False
-    """True while a program starts. A signal waits until it is registered."""
-    came: bool = False
-    cancel: Callable[[], object] | None = None
+    def __init__(self) -> None:
+        """Start without programs and signals."""
+        self.children: dict[subprocess.Popen[str], bool] = {}
+        """Running programs, and whether a signal was forwarded to each."""
+        self.held = False
+        """True while a program starts. A signal waits until it is registered."""
+        self.came = False
+        self.cancel: Callable[[], object] | None = None
 
 
 _SIGNALS: Final = _Signals()

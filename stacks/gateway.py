@@ -34,7 +34,7 @@ from stacks.google_project.propagation import require_enabled
 from stacks.outputs import export, known_after_up, smoke_thresholds
 from stacks.planned import today
 from stacks.server_command import PORT
-from stacks.settings import GatewayStack
+from stacks.settings.gateway import GatewayStack
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -14,7 +14,8 @@ from planning.rules.gateway import Backend, DeployedBackend, GatewayQuestion, ga
 from planning.solve.wording import with_callers_keys
 from stacks.loading import SettingsError, from_file
 from stacks.planned import to_deployment
-from stacks.settings import GatewayStack, Settings
+from stacks.settings import Settings
+from stacks.settings.gateway import GatewayStack
 from stacks.wording import StackWording
 
 

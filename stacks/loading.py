@@ -6,7 +6,7 @@ import os
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Final, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 
 import yaml
 from pydantic import ValidationError
@@ -19,11 +19,14 @@ from contracts.spelling import odd_characters
 from planning.numbers import is_number, read_json
 from planning.question.vllm_args import OPTIONS
 from stacks.secrets import KINDS, SECRET_KEYS, set_command
-from stacks.settings import NAMESPACES, NOT_IN_FILE, GatewayStack, Settings
+from stacks.settings import NAMESPACES, NOT_IN_FILE, Settings
 from stacks.settings.vllm import stated_in_blocks
 
+if TYPE_CHECKING:
+    from stacks.settings.gateway import GatewayStack
+
 T = TypeVar("T")
-Loaded = TypeVar("Loaded", Settings, GatewayStack)
+Loaded = TypeVar("Loaded", Settings, "GatewayStack")
 
 GATEWAY: Final = "gateway"
 """Target without its own server."""
@@ -157,8 +160,10 @@ def is_gateway(config: Mapping[str, object]) -> bool:
     return config.get(f"{PRODUCT}:target") == GATEWAY
 
 
-def gateway_from_pulumi(config: Mapping[str, str], *, stack: str) -> GatewayStack:
+def gateway_from_pulumi(config: Mapping[str, str], *, stack: str) -> "GatewayStack":
     """Return the settings of a gateway from the configuration that the engine passes to a program. Raises SettingsError for every error."""
+    from stacks.settings.gateway import GatewayStack  # noqa: PLC0415 - 7 ms, and most stacks have a server
+
     origin = f"Pulumi.{stack}.yaml"
     _check_namespaces(config, origin)
     return validate_settings(GatewayStack, _own_keys(config), project=_project_of(config), origin=origin)
@@ -212,8 +217,10 @@ def _replaced(values: Mapping[str, object], place: Sequence[str], value: object)
     return {name: one for name, one in {**values, key: inner}.items() if one is not None or name != key}
 
 
-def gateway_from_file(path: Path, *, project: str | None = None) -> GatewayStack:
+def gateway_from_file(path: Path, *, project: str | None = None) -> "GatewayStack":
     """Return the settings of a gateway from its file. Raises SettingsError."""
+    from stacks.settings.gateway import GatewayStack  # noqa: PLC0415 - 7 ms, and most stacks have a server
+
     config = _config_of(path)
     return validate_settings(GatewayStack, _own_keys(config), project=_project_of(config, project), origin=path.name)
 

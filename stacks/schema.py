@@ -19,8 +19,9 @@ from planning.question.workload import Workload
 from planning.settings import bucket, cloud_run, gateway, image, observability, tpu
 from planning.settings.fields import defaults_as_text, setting_key
 from stacks.secrets import KINDS, set_command
-from stacks.settings import NAMESPACES, NOT_IN_FILE, GatewayStack, Settings, SmokeSettings, docker_hub, stack, vllm
+from stacks.settings import NAMESPACES, NOT_IN_FILE, Settings, SmokeSettings, docker_hub, stack, vllm
 from stacks.settings import gateway as gateway_stack
+from stacks.settings.gateway import GatewayStack
 
 Schema: TypeAlias = dict[str, Any]
 

@@ -14,7 +14,13 @@ from gcp_tpu_provider import VERSION
 FOLDER: Final = ROOT / "packages" / "gcp-tpu"
 PACKAGE: Final = "gcp_tpu_provider"
 ARCHIVE: Final = f"pulumi-resource-gcp-tpu-v{VERSION}.tar.gz"
-FILES: Final = ("README.md", "__main__.py", "requirements.txt", "gcp_tpu_provider/schema.json")
+FILES: Final = (
+    "README.md",
+    "__main__.py",
+    "requirements.txt",
+    "gcp_tpu_provider/machines.json",
+    "gcp_tpu_provider/schema.json",
+)
 PLUGIN: Final = """runtime:
   name: python
   options:

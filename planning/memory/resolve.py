@@ -28,7 +28,6 @@ from planning.question.recommendation import MAX_NUM_SEQS, SMALL_NUM_BATCHED_TOK
 from planning.question.resolved import Resolved, Runtime
 from planning.question.types import Deployment, Platform, WeightsMode
 from planning.question.vllm_args import SCALED_KV_SUFFIX, TPU_BUCKET_PADDING_GAP, VllmOptions, check_options
-from planning.question.workload import check_workload
 from planning.units import ceil_div, next_power_of_two
 
 _SHORTEST_DEFAULT: Final = 2_048
@@ -43,8 +42,6 @@ def resolve(deployment: Deployment) -> Resolved:
     """Fill in everything that the deployment leaves unset. Raises PlanningError for an unknown name, a value out of range, or a conflict."""
     check_options(deployment.vllm)
     check_values(deployment)
-    if deployment.workload is not None:
-        check_workload(deployment.workload)
     return filled_in(deployment)
 
 
@@ -77,6 +74,7 @@ def filled_in(deployment: Deployment) -> Resolved:
         spec=spec,
         scheme=scheme,
         accelerator=accelerator,
+        is_tpu=accelerator.is_tpu,
         platform=platform,
         host=host,
         runtime=runtime,

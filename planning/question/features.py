@@ -3,9 +3,8 @@
 import json
 import re
 from collections.abc import Iterator
-from typing import Final, cast
+from typing import TYPE_CHECKING, Final, cast
 
-from contracts.features import ServedFeatures, Speculation
 from planning.data.images import DEFAULT_IMAGES, IMAGES
 from planning.question.drafters import LOOKUPS
 from planning.question.extra_arguments import extra_arguments, value_of_flag
@@ -14,14 +13,19 @@ from planning.question.resolved import Resolved
 from planning.question.server_flags import ServerArgument
 from planning.question.vllm_args import CHAT_TEMPLATE_KWARGS, DEFAULT_IMAGE_TOKENS, MM_PROCESSOR_KWARGS, Modality
 
+if TYPE_CHECKING:
+    from contracts.features import ServedFeatures, Speculation
+
 UNLIMITED: Final = 999
 """Items of a kind that vLLM allows in one request without a limit (vllm/config/multimodal.py)."""
 SOFT_TOKENS: Final = re.compile(r"""(max_soft_tokens["']?\s*[:=]\s*)(\d{1,18})""")
 """Tokens of an image in the text of an argument."""
 
 
-def served_features(resolved: Resolved) -> ServedFeatures:
+def served_features(resolved: Resolved) -> "ServedFeatures":
     """Return the features of a resolved deployment, from its options, its arguments and its model."""
+    from contracts.features import ServedFeatures  # noqa: PLC0415 - 1 ms, and a plan reads no features
+
     lora, options = lora_of(resolved), resolved.vllm
     hears = has_audio_encoder(resolved) and decodes_audio(resolved) is not False
     sees = resolved.spec.is_multimodal
@@ -92,7 +96,7 @@ def _thinks_by_default(resolved: Resolved) -> bool:
     return isinstance(found, dict) and cast("dict[str, object]", found).get("enable_thinking") is True
 
 
-def _speculation(resolved: Resolved) -> Speculation:
+def _speculation(resolved: Resolved) -> "Speculation":
     config = resolved.vllm.speculative_config
     if config is None or resolved.speculative_tokens <= 0:
         return "none"

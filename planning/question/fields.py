@@ -15,7 +15,7 @@ from planning.question.workload import Workload
 from planning.settings.cloud_run import ProbeSettings, ReadinessProbeSettings, RolloutSettings
 from planning.settings.fields import SettingField, block_fields, check_block, own_field
 from planning.settings.image import ImageSettings
-from planning.settings.marks import Limit
+from planning.settings.marks import HasProblems, Limit
 from planning.settings.tpu import ExistingNetworkSettings
 
 T = TypeVar("T")
@@ -90,8 +90,10 @@ def check_values(deployment: Deployment) -> None:
         allowed = typing.get_args(question_fields()["weights_mode"].hint)
         if deployment.weights_mode not in allowed:
             raise PlanningError(f'`weights_mode` is "{deployment.weights_mode}". Allowed: {", ".join(allowed)}.')
-    for path in ("tpu", "cloud_run", "alerts", "metrics"):
-        check_block(getattr(deployment, path), path)
+    for path in ("tpu", "cloud_run", "alerts", "metrics", "workload"):
+        block: HasProblems | None = getattr(deployment, path)
+        if block is not None:
+            check_block(block, path)
 
 
 def value_at(deployment: Deployment, path: str) -> object:

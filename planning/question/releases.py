@@ -69,7 +69,8 @@ def is_before(resolved: Resolved, release: str) -> bool:
 
 def is_known_from(resolved: Resolved, release: str) -> bool:
     """Return whether the server is known to be at a release or later."""
-    return _version(resolved) is not None and not is_before(resolved, release)
+    version, first = _version(resolved), version_key(release)
+    return version is not None and (first is None or version >= first)
 
 
 def _version(resolved: Resolved) -> tuple[int, ...] | None:

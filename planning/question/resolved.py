@@ -25,6 +25,8 @@ class Resolved(Struct, frozen=True, kw_only=True):
     spec: ModelSpec
     scheme: Scheme
     accelerator: Accelerator
+    is_tpu: bool
+    """True if vLLM runs on TPU: the kind of the accelerator, which the formulas of one plan read 100,000 times in a search."""
     platform: Platform
     host: Host
     runtime: Runtime
@@ -51,11 +53,6 @@ class Resolved(Struct, frozen=True, kw_only=True):
     prices: PriceBook
     drafter: ModelSpec | None = None
     """The draft model of the served one."""
-
-    @property
-    def is_tpu(self) -> bool:
-        """True if vLLM runs on TPU."""
-        return self.accelerator.is_tpu
 
     @property
     def collects(self) -> bool:

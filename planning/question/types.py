@@ -123,7 +123,7 @@ class Deployment(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     def given_vcpu(self) -> float | None:
         """VCPU of the machine as it was given, or of the service; None for the default."""
         is_service = self.platform in {None, "cloud-run"} and self.cloud_run.cpu > 0
-        return float(self.cloud_run.cpu) if self.vcpu is None and is_service else self.vcpu
+        return self.cloud_run.cpu if self.vcpu is None and is_service else self.vcpu
 
     @property
     def given_memory_gib(self) -> float | None:

@@ -12,6 +12,7 @@ from typing import Any, Final, NamedTuple, cast
 
 from contracts.fields import camel_case
 from planning.errors import PlanningError
+from planning.numbers import is_number
 from planning.settings.marks import Consistent, EffectName, HasProblems, Key, Limit, Mark, OnChange, Quantity
 
 _NAMES_WITH_UNIT: Final = ("_per_s", "audio_s", "ttft_s")
@@ -44,6 +45,36 @@ class SettingField(NamedTuple):
     def limit(self) -> Limit | None:
         """Limits of a number; None without limits."""
         return next((mark for mark in self.marks if isinstance(mark, Limit)), None)
+
+    @property
+    def has_number(self) -> bool:
+        """True for a number that the file spells without a unit."""
+        return self.quantity is None and (self.hint is int or self.hint is float)
+
+    @property
+    def allowed(self) -> str:
+        """The allowed numbers in words, such as "a whole number of 1 or more"."""
+        kind = "a whole number" if self.hint is int else "a number"
+        limit = self.limit
+        if limit is None:
+            return kind
+        return f"{kind} of {limit}" if limit.at_least is not None or limit.one_of else f"{kind} {limit}"
+
+    def problem(self, value: object) -> str | None:
+        """Return what a value has to be, such as "it must be a number above 0"; None if its type and marks allow it."""
+        if self.has_number and not self._is_number(value):
+            return f"it must be {self.allowed}"
+        for mark in self.marks:
+            if isinstance(mark, Mark) and not isinstance(mark, Consistent):
+                try:
+                    mark.check(value)
+                except ValueError as error:
+                    return str(error)
+        return None
+
+    def _is_number(self, value: object) -> bool:
+        is_kind = is_number(value) and (self.hint is float or isinstance(value, int))
+        return is_kind and (self.limit is None or self.limit.allows(value))
 
     @property
     def block(self) -> type | None:
@@ -115,46 +146,53 @@ def split_marks(hint: object) -> tuple[object, bool, tuple[object, ...]]:
     return hint, False, ()
 
 
+_MOST_ACCEPTED: Final = 4_096
+_ACCEPTED: Final[dict[int, HasProblems]] = {}
+"""Blocks without a problem, by identity: a plan asks for its alternatives hundreds of times, mostly with the same frozen blocks."""
+
+
 def check_block(block: HasProblems, path: str = "") -> None:
     """Raise PlanningError for the first value of a block that its marks reject, and for keys that contradict each other.
 
     A value that equals its default is not checked, nor is an empty text or 0, which a question has for what nobody set.
     The message names fields by path in backticks, as messages of the planner do.
     """
+    if _ACCEPTED.get(id(block)) is block:
+        return
+    for problem in _problems(block, path):
+        raise PlanningError(problem)
+    if len(_ACCEPTED) == _MOST_ACCEPTED:
+        _ACCEPTED.clear()
+    _ACCEPTED[id(block)] = block
+
+
+def _problems(block: HasProblems, path: str) -> Iterator[str]:
     for field in _own_fields(type(block)):
         value: object = getattr(block, field.path)
-        place = f"{path}.{field.path}".removeprefix(".")
         if value is None or value == field.default or (field.default is MISSING and not value):
             continue
+        place = f"{path}.{field.path}".removeprefix(".")
         if field.block is not None:
-            check_block(cast("HasProblems", value), place)
-        for mark in field.marks:
-            if isinstance(mark, Mark | Limit) and not isinstance(mark, Consistent):
-                _check(mark, value, place)
-        for item, marks in _items(field.hint, value):
-            for mark in marks:
-                _check(mark, item, place)
-    problem = next(block.problems(), None) if hasattr(block, "problems") else None
+            yield from _problems(cast("HasProblems", value), place)
+        yield from _sentence(field, value, place)
+        item = _item_of(field.hint)
+        for one in cast("tuple[object, ...]", value) if item is not None else ():
+            yield from _sentence(item, one, place)
+    if hasattr(block, "problems"):
+        yield from (f"`{path}`: {problem}." if path else f"{problem}." for problem in block.problems())
+
+
+@cache
+def _item_of(hint: object) -> SettingField | None:
+    """Return the items of a list as a field with the marks of their type; None for another type."""
+    return own_field("", typing.get_args(hint)[0]) if typing.get_origin(hint) is tuple else None
+
+
+def _sentence(field: SettingField | None, value: object, path: str) -> Iterator[str]:
+    problem = None if field is None else field.problem(value)
     if problem is not None:
-        raise PlanningError(f"`{path}`: {problem}." if path else f"{problem}.")
-
-
-def _items(hint: object, value: object) -> Iterator[tuple[object, Sequence[Mark | Limit]]]:
-    """Yield each item of a list with the marks of its type."""
-    if typing.get_origin(hint) is not tuple:
-        return
-    marks = [mark for mark in split_marks(typing.get_args(hint)[0])[2] if isinstance(mark, Mark | Limit)]
-    for item in cast("tuple[object, ...]", value) if marks else ():
-        yield item, marks
-
-
-def _check(mark: Mark | Limit, value: object, path: str) -> None:
-    try:
-        mark.check(value)
-    except ValueError as error:
         shown = f'"{value}"' if isinstance(value, str) else value
-        allowed = f"it must be {mark}" if isinstance(mark, Limit) else error
-        raise PlanningError(f"`{path}` is {shown}; {allowed}.") from None
+        yield f"`{path}` is {shown}; {problem}."
 
 
 def defaults_as_text(block: type) -> Mapping[str, str]:

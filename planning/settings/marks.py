@@ -12,7 +12,7 @@ from msgspec import Struct
 
 from planning.numbers import LARGEST, is_number
 
-_WITH_SEPARATORS: Final = 100_000
+_WITH_SEPARATORS: Final = 1_000
 """Numbers from which digits are grouped."""
 EffectName = Literal["nothing", "update", "revision", "capacity", "service"]
 

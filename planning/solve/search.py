@@ -29,8 +29,9 @@ from planning.memory.resolve import filled_in
 from planning.model.catalog import spec_of
 from planning.question.resolved import Resolved
 from planning.question.types import Band, Deployment, MemoryPlan, WorkloadPlan
-from planning.question.workload import Workload, check_workload
+from planning.question.workload import Workload
 from planning.rules.findings import QUOTA_IDS, RULES, detected_findings
+from planning.settings.fields import check_block
 from planning.solve.candidates import (
     LEAST_CONTEXT,
     WEIGHTS_MODES,
@@ -207,7 +208,7 @@ def solve(
     The workload is one slice's or instance's; `checkpoints_of` and `rentable_accelerators` of `planning.solve.candidates` return checkpoints and places.
     Raises PlanningError for a workload without users or a rate. For throughput, the server is then full.
     """
-    check_workload(workload)
+    check_block(workload, "workload")
     if workload.users is None and workload.rate_per_s is None and goal != "throughput":
         raise PlanningError("--solve requires a load. Add users=N or rate=N to --workload.")
     search = _Search(workload=workload, limits=limits, prices=prices)

@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, Final
 from contracts.errors import CommandRefusedError
 
 if TYPE_CHECKING:
-    from stacks.settings import GatewayStack, Settings
+    from stacks.settings import Settings
+    from stacks.settings.gateway import GatewayStack
 
 NO_PROJECT: Final = "planned-without-a-project"
 """Stand-in if neither the file nor the environment sets a project. A plan needs none."""

@@ -6,14 +6,16 @@ enough, each row becomes a block of lines. A number or a name is never shortened
 
 from collections.abc import Iterator, Sequence
 from dataclasses import KW_ONLY, dataclass, field
-from typing import Final, TextIO
+from typing import TYPE_CHECKING, Final, TextIO
 
 from rich.cells import cell_len
 from rich.console import Console, ConsoleOptions, RenderResult
-from rich.table import Table
 from rich.text import Text
 
 from scripts.cli.lines import keep_units_together, piped_columns, wrapped
+
+if TYPE_CHECKING:
+    from rich.table import Table
 
 UNFOLDED: Final = 100_000
 """Columns without a terminal: a table is as wide as its text, so each row is one line for grep and awk."""
@@ -111,7 +113,9 @@ class FittedTable:
             needed + (more * rest // sum(wanted) if more else 0) for needed, more in zip(least, wanted, strict=True)
         ]
 
-    def _table(self, left_out: Sequence[str], width: int) -> Table:
+    def _table(self, left_out: Sequence[str], width: int) -> "Table":
+        from rich.table import Table  # noqa: PLC0415 - 4 ms, and a plan without a workload has no table
+
         made = Table(show_edge=False, pad_edge=False)
         shown = [at for at, heading in enumerate(self.headings) if heading not in left_out]
         widths = dict(zip(shown, self._widths(shown, width), strict=True))

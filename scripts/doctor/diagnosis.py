@@ -9,7 +9,8 @@ from cloud.caller import GoogleCaller
 from cloud.google_api import GoogleListError
 from contracts.errors import ScriptError
 from scripts.cli.check_result import CheckResult, State
-from stacks.settings import GatewayStack, Settings
+from stacks.settings import Settings
+from stacks.settings.gateway import GatewayStack
 
 WORDS: Final[Mapping[State, str]] = {"failed": "missing", "unknown": "unknown", "passed": "ok"}
 """Words of the report and its JSON, in the order of the report."""

@@ -12,7 +12,8 @@ from cloud.kinds import KINDS, LOCATIONS
 from planning.settings.cloud_run import CloudRunSettings
 from planning.settings.tpu import TpuSettings
 from stacks.secrets import KINDS as SECRETS
-from stacks.settings import GatewayStack, Settings
+from stacks.settings import Settings
+from stacks.settings.gateway import GatewayStack
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,7 +20,8 @@ from contracts.parallel import each_within
 from scripts.cli.transfer import overwrite_line
 from scripts.doctor import capacity, limits, machine, model, passphrase, project, secrets_key, tunnel_role
 from scripts.doctor.diagnosis import Checkup, Diagnosis, DoctorCheck, missing, ok, unknown
-from stacks.settings import GatewayStack, Settings
+from stacks.settings import Settings
+from stacks.settings.gateway import GatewayStack
 
 LIMIT_S: Final = 30.0
 """Timeout for all checks together, in seconds. A check that has not finished by then is unknown."""

@@ -4,9 +4,8 @@ import dataclasses
 import json
 import shlex
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from msgspec.structs import replace as replace_struct
 
@@ -36,8 +35,7 @@ if TYPE_CHECKING:
 ROOT: Final = Path(__file__).resolve().parents[2]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CommandWording:
+class CommandWording(NamedTuple):
     """Fields spelled as options, so a remedy can be pasted at the end of the command line."""
 
     has_release: bool = True

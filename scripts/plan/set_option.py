@@ -10,7 +10,7 @@ from planning.errors import PlanningError
 from planning.question.fields import question_fields
 from planning.question.vllm_args import KINDS, OPTIONS
 from planning.settings.fields import SettingField
-from planning.settings.marks import Limit, Mark, OneOf
+from planning.settings.marks import OneOf
 from scripts.plan.options import NONE
 
 OWN_OPTION: Final = {
@@ -114,8 +114,11 @@ def read_value(key: str, field: SettingField, text: str) -> object:
     if block == "vllm":
         return _vllm_value(name, text)
     value = _parsed(key, field, _words(text) if is_list else text)
-    if not any(isinstance(mark, Limit) for mark in field.marks):
-        _check(key, field, value, text)
+    problem = field.problem(value)
+    if problem is not None:
+        choices = next((mark.values for mark in field.marks if isinstance(mark, OneOf)), ())
+        end = f". Use one of {', '.join(map(str, choices))}" if choices else f"; {problem}"
+        raise PlanningError(f'--set {key} is "{text}"{end}.')
     return value
 
 
@@ -147,31 +150,16 @@ def _parsed(key: str, field: SettingField, text: str) -> object:
     if choices and text not in choices:
         raise PlanningError(f'--set {key} is "{text}". Use one of {", ".join(choices)}.')
     words, read = KINDS[str if choices else typing.get_origin(field.hint) or field.hint]
-    limit = field.limit
     try:
-        value = read(text)
+        return read(text)
     except (ValueError, KeyError):
-        value = None
-    if value is None or (limit is not None and not limit.allows(value)):
-        allowed = f" of {limit}" if limit and limit.at_least is not None else f" {limit or ''}".rstrip()
-        raise PlanningError(f'--set {key} is "{text}"; it must be {words}{allowed}.')
-    return value
+        words = field.allowed if field.has_number else words
+        raise PlanningError(f'--set {key} is "{text}"; it must be {words}.') from None
 
 
 def _with_unit(key: str, text: str) -> str:
     """Return a quantity with its unit. The earlier `memoryQuotaGib` has the unit in its name."""
     return f"{text}Gi" if key.endswith("Gib") else text
-
-
-def _check(key: str, field: SettingField, value: object, text: str) -> None:
-    for mark in field.marks:
-        if isinstance(mark, Mark):
-            try:
-                mark.check(value)
-            except ValueError as error:
-                allowed = f"Use one of {', '.join(map(str, mark.values))}" if isinstance(mark, OneOf) else error
-                joint = "." if isinstance(mark, OneOf) else ";"
-                raise PlanningError(f'--set {key} is "{text}"{joint} {allowed}.') from None
 
 
 def as_yaml(key: str, text: str) -> str:

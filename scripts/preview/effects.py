@@ -7,7 +7,7 @@ from typing import Final, Literal
 from contracts.server_change import IMAGE, MODEL, ChangedValue, ServerChange, changed_values
 from planning.settings.marks import EffectName
 from scripts.preview.plans import RESTART, START, StackDescription
-from stacks.settings import GatewayStack
+from stacks.settings.gateway import GatewayStack
 from stacks.settings.keys import setting_fields
 
 StackEffect = Literal[

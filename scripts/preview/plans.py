@@ -24,7 +24,8 @@ from stacks.gateway_plan import plan_gateway
 from stacks.loading import SettingsError, from_file, gateway_from_file, is_gateway_file, read_yaml
 from stacks.planned import finding_text, to_deployment, today
 from stacks.secrets import SECRET_KEYS
-from stacks.settings import GatewayStack, Settings
+from stacks.settings import Settings
+from stacks.settings.gateway import GatewayStack
 from stacks.settings.keys import setting_fields
 from stacks.wording import StackWording
 

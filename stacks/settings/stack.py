@@ -8,14 +8,12 @@ from urllib.parse import urlsplit
 
 from pydantic import BeforeValidator, Field, field_validator
 
-from contracts.fields import camel_case
 from contracts.labels import PRODUCT, StackLimits
 from contracts.naming import Names
 from contracts.staged_weights import own_folder
 from planning.data.images import DEFAULT_IMAGES, IMAGES
-from planning.errors import PlanningError
 from planning.question.vllm_args import STREAMER, VllmOptions
-from planning.question.workload import Workload, check_workload
+from planning.question.workload import Workload
 from planning.rules.findings import check_accepted
 from planning.settings.bucket import BucketSettings
 from planning.settings.cloud_run import CloudRunSettings
@@ -34,7 +32,6 @@ from planning.settings.text import (
     SecretVersion,
 )
 from planning.settings.tpu import TpuSettings
-from planning.solve.wording import FieldWording, with_callers_keys
 from stacks.secrets import KINDS, SecretKey
 from stacks.settings.block import Block
 from stacks.settings.docker_hub import DockerHubSettings
@@ -68,14 +65,6 @@ def _image_of_the_target(values: dict[str, object]) -> object:
 
 def _with_image_names(schema: dict[str, Any]) -> None:
     schema["enum"] = [*IMAGES]
-
-
-class _WorkloadKeys(FieldWording):
-    """Settings keys of a workload's fields."""
-
-    def key(self, path: str) -> str:
-        """Return the settings key of a field."""
-        return ".".join(map(camel_case, path.split(".")))
 
 
 _HOST_NAME: Final = re.compile(r"[a-z0-9]([a-z0-9.-]*[a-z0-9])?")
@@ -135,7 +124,7 @@ class Settings(Block):
         SmokeSettings, Field(default_factory=lambda: SmokeSettings.model_validate({})), OnChange("nothing")
     ]
     """Thresholds of the smoke checks."""
-    workload: Annotated[Workload | None, OnChange("nothing")] = None
+    workload: Annotated[Workload | None, CONSISTENT, OnChange("nothing")] = None
     """Expected requests of clients. With it, the plan predicts latency and price, and the smoke checks expect that speed."""
     endpoint_url: Annotated[str | None, OnChange("nothing")] = None
     """URL at which clients reach the server, if it is not the stack's own: for example the URL of a load balancer."""
@@ -195,16 +184,6 @@ class Settings(Block):
                 "such as images.example.com"
             )
         return options
-
-    @field_validator("workload")
-    @classmethod
-    def _workload_is_one(cls, workload: Workload | None) -> Workload | None:
-        if workload is not None:
-            try:
-                check_workload(workload)
-            except PlanningError as error:
-                raise ValueError(with_callers_keys(str(error), _WorkloadKeys()).removesuffix(".")) from None
-        return workload
 
     @field_validator("accept_findings")
     @classmethod

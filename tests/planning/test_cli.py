@@ -113,7 +113,7 @@ def test_a_tpu_has_no_startup_probe_and_two_pauses_and_a_service_has_a_probe(run
 
 def test_exit_codes_are_0_for_fits_and_2_for_blocked_and_out_of_memory(run):
     assert run(*E2B, "--json")[0] == 0
-    code, out, _ = run(*E2B, "--set", "tensorParallelSize=1", "--json")
+    code, out, _ = run(*E2B, "--set", "vllm.tensorParallelSize=1", "--json")
     assert (code, json.loads(out)["verdict"]) == (2, "blocked")
     code, out, _ = run(*TOO_LARGE, "--json")
     assert (code, json.loads(out)["verdict"]) == (2, "out-of-memory")
@@ -200,7 +200,7 @@ def test_every_field_can_be_set_and_left_out_in_the_words_of_a_remedy():
         ),
         ((*E2B, "--set", "maxModelLength=1"), 'no key "maxModelLength". Did you mean vllm.maxModelLen?'),
         ((*E2B, "--set", "weightsMode=floppy"), '"floppy". Use one of hub'),
-        ((*E2B, "--set", "maxRunDuration=4"), "a duration needs a unit"),
+        ((*E2B, "--set", "tpu.maxRunDuration=4"), "a duration needs a unit"),
         ((*E2B, "--set", "acceptFindings=FIT99"), 'finding "FIT99" does not exist'),
         ((*E2B, "--min-context", "4096"), "requires --compare"),
         ((*E2B, "--stack", "tpu-v6e4"), "--stack and --model cannot be combined"),

@@ -11,7 +11,8 @@ from scripts.gemma.__main__ import main
 from scripts.gemma.catalog import ENTRIES
 from stacks.loading import SettingsError, validate_settings
 from stacks.schema import blocks
-from stacks.settings import GatewayStack, Settings
+from stacks.settings import Settings
+from stacks.settings.gateway import GatewayStack
 
 ROOT = Path(__file__).resolve().parents[2]
 GATEWAY = {

@@ -12,7 +12,7 @@ from planning.rules.gateway import GATEWAY_RULES, DeployedBackend
 from stacks import gateway, loading
 from stacks.gateway_plan import gateway_lines, plan_gateway
 from stacks.program import run
-from stacks.settings import GatewayStack
+from stacks.settings.gateway import GatewayStack
 from tests import security_page
 
 ROOT = Path(__file__).resolve().parents[2]

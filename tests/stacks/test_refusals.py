@@ -1,4 +1,4 @@
-"""Every rejection of a settings file and of `--set`, word for word: `refusals.golden.txt` changes only where a message gets better.
+"""Every rejection of a settings file, of `--set` and of a component, word for word: `refusals.golden.txt` changes only where a message gets better.
 
 To accept new texts, run `GOLDEN=write pytest tests/stacks/test_refusals.py` and read the difference.
 """
@@ -13,12 +13,15 @@ from typing import Any
 import pytest
 import yaml
 
+from components.cloud_run_gpu_service import CloudRunGpuService
+from components.tpu_queued_resource import TpuQueuedResource
 from contracts.labels import PRODUCT
 from planning import PlanningError, plan
 from scripts.plan.question import Question, deployment_from
 from stacks.loading import SettingsError, from_file, gateway_from_file
 from stacks.planned import to_deployment
 from stacks.schema import block_of, settings_schema
+from tests.components import test_invalid_arguments as invalid
 
 ROOT = Path(__file__).resolve().parents[2]
 GOLDEN = Path(__file__).with_name("refusals.golden.txt")
@@ -289,8 +292,19 @@ def of_options() -> Iterator[tuple[str, str]]:
         yield f"plan {TPU} --set {pair}", of_set(Question(stack=TPU, set=(pair,)))
 
 
+def of_components() -> Iterator[tuple[str, str]]:
+    for component, args, rows in (
+        (CloudRunGpuService, invalid.SERVICE, invalid.OF_A_SERVICE),
+        (TpuQueuedResource, invalid.CAPACITY, invalid.OF_CAPACITY),
+    ):
+        for changes, _ in rows:
+            with pytest.raises(PlanningError) as raised:
+                component("x", invalid.changed(args, changes))
+            yield f"{component.__name__}: {changes}", str(raised.value)
+
+
 def test_a_rejection_changes_only_on_purpose(tmp_path):
-    texts = dict((*of_files(tmp_path), *of_options()))
+    texts = dict((*of_files(tmp_path), *of_options(), *of_components()))
     texts = {case: text.replace(f"{ROOT}/", "") for case, text in texts.items()}
     said = "".join(
         f"{case}\n    {text.replace(chr(10), chr(10) + '    ') or 'accepted'}\n" for case, text in texts.items()
