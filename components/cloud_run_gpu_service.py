@@ -123,7 +123,7 @@ class CloudRunGpuServiceArgs:
     direct_vpc: DirectVpc | None = None
     """Subnet for all egress. Required with `service.direct_vpc`, otherwise rejected."""
     collector: Collector | None = None
-    """Collector, which takes its share of the machine from the server (contracts.collector). Default: no metrics are stored."""
+    """Collector, which takes its share of the instance from the server (contracts.collector). Default: no metrics are stored."""
     kept_traffic: KeptTraffic | None = None
     """Traffic to keep. Required with `service.rollout`, otherwise rejected. Default: the latest ready revision gets all traffic."""
     ownership: Ownership = field(default_factory=program_ownership)

@@ -110,7 +110,7 @@ class Context:
 
     @property
     def parts_root(self) -> str:
-        """Folder of the machine or container with the staged parts."""
+        """Folder of the TPU VM or container with the staged parts."""
         run = self.settings.cloud_run
         return MEMORY_FOLDER if run is not None and not run.mount.mounts else MODELS_FOLDER
 

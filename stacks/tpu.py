@@ -35,7 +35,7 @@ from stacks.server_command import PORT
 from stacks.settings import Settings
 
 PROJECT_ROLES = ("roles/logging.logWriter", METRICS_ROLE)
-"""Roles of the machine's account on the project. docs/ci.md names them too."""
+"""Roles of the TPU VM's account on the project. docs/ci.md names them too."""
 _TUNNEL_ROLE = "roles/iap.tunnelResourceAccessor"
 """Opens tunnels of Identity-Aware Proxy, restricted to SSH ports by a condition."""
 _OS_LOGIN_ROLE = "roles/compute.osLogin"
@@ -55,7 +55,7 @@ another role must read it. With `roles/tpu.admin` gcloud reads the node and writ
 connection with OS Login too; no narrower predefined role has `tpu.nodes.update` (docs.cloud.google.com/iam/docs/roles-permissions/tpu, 2026-11;
 gcloud 528, command_lib/compute/tpus/tpu_vm/ssh.py). A custom role (`tpu.tunnelRole`) replaces it."""
 TUNNEL_ACCOUNT_ROLE = "roles/iam.serviceAccountUser"
-"""Role on the machine's account: logins and changes of metadata act as that account."""
+"""Role on the TPU VM's account: logins and changes of metadata act as that account."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -113,7 +113,7 @@ def deploy(context: Context) -> StackOutputs:
 
 
 def ssh_tunnel(*, node: str, zone: str, project: str, api: CapacityApiName = "cloud-tpu") -> Tunnel:
-    """Return the SSH tunnel through Identity-Aware Proxy to the machine's loopback address.
+    """Return the SSH tunnel through Identity-Aware Proxy to the TPU VM's loopback address.
 
     Only gcloud's alpha track has `--tunnel-through-iap` for TPU machines; for instances every track has it. `--quiet` answers gcloud's
     prompts, such as the one for an SSH key.
@@ -163,7 +163,7 @@ def _gateway_network(context: Context, tpu: TpuSettings, foundation: Foundation,
         "network",
         MachineRulesArgs(
             project=context.settings.project,
-            name=f"{context.names.base}-gateway",  # other names than in a separate network, which exist until the machine has moved
+            name=f"{context.names.base}-gateway",  # other names than in a separate network, which exist until the TPU VM has moved
             network=shared.network,
             ownership=context.ownership,
             target_tag=context.names.base,
@@ -177,7 +177,7 @@ def _gateway_network(context: Context, tpu: TpuSettings, foundation: Foundation,
 
 
 def _downloads(context: Context, tpu: TpuSettings) -> bool:
-    """Return whether the machine needs the internet, to reach the hub and the docker package."""
+    """Return whether the TPU VM needs the internet, to reach the hub and the docker package."""
     return context.needs_hub or tpu.api == "compute-engine"
 
 
@@ -273,7 +273,7 @@ def _compile_archive(tpu: TpuSettings, foundation: Foundation) -> pulumi.Output[
 
 
 def _weights(context: Context, foundation: Foundation) -> pulumi.Output[BucketWeights] | None:
-    """Return the folder that the machine copies, or None if the server reads the bucket itself or the hub."""
+    """Return the folder that the TPU VM copies, or None if the server reads the bucket itself or the hub."""
     settings, bucket = context.settings, foundation.bucket
     if bucket is None or settings.weights != "bucket" or settings.streams_on_tpu:
         return None

@@ -55,7 +55,7 @@ class AlertSettings(AlertRecipients):
     """Fraction of requests that should meet `ttft` in a month. An alert fires if 14.4 times the rest misses it, which a goal below 0.94 makes
     impossible."""
     idle_s: Annotated[DurationS, Checked(_idle_problem)] = 3_600
-    """Time without a request after which the idle alert of a TPU machine fires. From 5m to 1d."""
+    """Time without a request after which the idle alert of a TPU VM fires. From 5m to 1d."""
     daily_cost: PositiveNumber | None = None
     """US dollars per day, at the planner's prices, above which an alert fires. It counts the time that instances run, not the bill. Default on Cloud
     Run: one day of the instances that always run, or eight hours of one if none does; no alert on TPU."""

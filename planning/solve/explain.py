@@ -128,7 +128,7 @@ def _startup(subject: Subject) -> Iterator[str]:
     for name, seconds in (
         ("crash, or flags that keep the programs", startup.restart_s),
         ("flags that require recompilation", startup.recompile_s),
-        ("reboot of the machine", startup.reboot_s),
+        ("reboot of the TPU VM", startup.reboot_s),
         ("node replacement, from the next boot", startup.node_replacement_s),
     ):
         if seconds is not None:

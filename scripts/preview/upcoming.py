@@ -133,7 +133,7 @@ def _comes_back(change: ResourceChange) -> bool:
 
 
 def _keeps_server(change: ResourceChange) -> bool:
-    """Return whether no metadata of the machine changes but keys that restart no server."""
+    """Return whether no metadata of the TPU VM changes but keys that restart no server."""
     if change.type != CAPACITY_TYPE or "metadata" not in change.properties:
         return True
     paths = [shown.path for shown in change.changes if shown.path.startswith("metadata")]

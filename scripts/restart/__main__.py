@@ -3,7 +3,7 @@
   gemma restart STACK --dry-run
   gemma restart STACK
 
-The machine drains the running requests and starts the server again; capacity,
+The TPU VM drains the running requests and starts the server again; capacity,
 address and settings stay. Prompts, and waits until the server is ready.
 For a Cloud Run service see docs/cloud-run.md.
 """

@@ -37,7 +37,7 @@ def drift_of(cloud: CloudFacts | None, target: str | None) -> Sequence[str]:
             f"The {kind} was changed outside Pulumi: {short_identity(stored)} instead of {short_identity(declared)}."
         )
     elif stored and running and stored != running and cloud.phase == FAILED:
-        back = f"The machine rolled back to the last known good {kind}, {short_identity(running)}."
+        back = f"The TPU VM rolled back to the last known good {kind}, {short_identity(running)}."
         found.append(f"{kind.capitalize()} {short_identity(stored)} failed. {back}")
     elif stored and running and stored != running and not cloud.rollout:
         found.append(f"{kind.capitalize()} {short_identity(running)} is serving instead of {short_identity(stored)}.")
@@ -49,10 +49,10 @@ def document_that_serves(cloud: CloudFacts) -> str:
     if cloud.state != ACTIVE or cloud.has_ended or not cloud.phase:
         return ""
     if not cloud.running:
-        return f"none (machine is {cloud.phase})"
+        return f"none (TPU VM is {cloud.phase})"
     if cloud.phase in {FAILED, RESTORING} and cloud.running == cloud.stored:
         # Of an older agent, which could not ask Docker. One that rolls back serves another document.
-        return f"unknown (machine is {cloud.phase}; last known: document {short_identity(cloud.running)})"
+        return f"unknown (TPU VM is {cloud.phase}; last known: document {short_identity(cloud.running)})"
     same = ", as declared" if cloud.running == cloud.stored == cloud.declared else ""
     former = (
         f"; on probation, rolls back to document {short_identity(cloud.former)} if it fails" if cloud.former else ""

@@ -179,7 +179,7 @@ def _enforced(cloud: CloudFacts) -> str:
     if cloud.state in IN_QUEUE:
         google = "deletes the capacity request if it waits too long"
     else:
-        google = "deletes this machine at its run limit" if cloud.deadline else "stops nothing automatically"
+        google = "deletes this TPU VM at its run limit" if cloud.deadline else "stops nothing automatically"
     return f"{ours}; Google {google}."
 
 
@@ -189,4 +189,4 @@ def _idle(cloud: CloudFacts, stamp: Stamp, now_s: float) -> str:
     if cloud.idle_since is not None:
         since_s = datetime.fromisoformat(cloud.idle_since).timestamp()
         return f"no request for {duration(max(0.0, now_s - since_s))}, since {stamp(since_s)}; {limit or 'tpu.idleAfter is not set'}"
-    return f"unknown: the machine {cloud.idle_unknown}; {limit}" if limit and cloud.idle_unknown else ""
+    return f"unknown: the TPU VM {cloud.idle_unknown}; {limit}" if limit and cloud.idle_unknown else ""

@@ -74,7 +74,7 @@ def run_end(cloud: CloudFacts, stamp: Stamp) -> str:
     at = stamp(datetime.fromisoformat(cloud.planned_end).timestamp())
     if cloud.run_end == "planned":
         return _planned(at)
-    return f"Nothing serves. The machine was preempted or deleted before the planned end of its run at {at}."
+    return f"Nothing serves. The TPU VM was preempted or deleted before the planned end of its run at {at}."
 
 
 def _planned(at: str) -> str:

@@ -218,7 +218,7 @@ def _running_cost(outputs: StackOutputs) -> str:
     if not outputs.deadline:
         return f"{price} until you delete it"
     end = datetime.fromisoformat(outputs.deadline).astimezone()
-    return f"{price} until {end:%Y-%m-%d %H:%M} {end.tzname()}, when Google deletes the machine"
+    return f"{price} until {end:%Y-%m-%d %H:%M} {end.tzname()}, when Google deletes the TPU VM"
 
 
 def _lines(messages: Sequence[str]) -> Sequence[str]:

@@ -110,7 +110,7 @@ def exists_now(stack: str) -> str:
     found = serving(state)
     if found is None:
         return (
-            f"Exists now: {len(state.resources)} resources in the state. None of them is a machine, a service or a request for "
+            f"Exists now: {len(state.resources)} resources in the state. None of them is a TPU VM, a service or a request for "
             f"capacity, which have the hourly price. {end}"
         )
     what = "service" if found.kind not in CAPACITY else "capacity"
@@ -141,4 +141,4 @@ def _cost(facts: CloudFacts, *, is_service: bool) -> str:
         return "costs nothing until it is ACTIVE"
     if facts.state == ACTIVE:
         return f"costs {price}"
-    return f"may cost {price}" if facts.state in BILLED | {"UNKNOWN"} else "no machine is running"
+    return f"may cost {price}" if facts.state in BILLED | {"UNKNOWN"} else "no TPU VM is running"

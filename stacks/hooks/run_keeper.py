@@ -53,7 +53,7 @@ def _was_changed(error: BaseException) -> bool:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StackRuns:
-    """The record of a stack, and its machines as Google shows them."""
+    """The record of a stack, and its TPU VMs as Google shows them."""
 
     record: RunRecord
     seen: Sequence[Seen]
@@ -91,7 +91,7 @@ class StackRuns:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunKeeper:
-    """Names of a stack's record and its machines."""
+    """Names of a stack's record and its TPU VMs."""
 
     project: str
     stack: str
@@ -135,7 +135,7 @@ class RunKeeper:
         if found is None:
             return Absent()
         if found[1].first_start_s is None and not found[1].complete:
-            return Unknown("Google denied access to a zone of the stack, which may have a machine")
+            return Unknown("Google denied access to a zone of the stack, which may have a TPU VM")
         return Present(found[1])
 
     def past_limits(self) -> Answer[str]:
@@ -163,7 +163,7 @@ class RunKeeper:
             return Absent()
 
     async def note_failed(self, args: pulumi.ErrorHookArgs) -> bool:
-        """Record the machine of a failed `up`, which costs money too. Never retries."""
+        """Record the TPU VM of a failed `up`, which costs money too. Never retries."""
         await self.note_after(args)
         return False
 

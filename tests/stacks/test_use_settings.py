@@ -83,7 +83,7 @@ CONFLICTS = [
     ({"speculative": {"method": "n-gram"}, "speculativeConfig": {}}, "vllm.speculative and vllm.speculativeConfig set"),
     ({"imageTokens": 280}, "vllm.imageTokens is not a key; set vllm.multimodal.imageTokens"),
     ({"multimodal": {"imageTokens": 100}}, "vllm.multimodal.imageTokens = 100: expected 70, 140, 280, 560 or 1120"),
-    ({"lora": {"adapters": {"a": "org/a"}, "rank": 20}}, "vllm.lora.rank = 20: expected one of 1, 8, 16"),
+    ({"lora": {"adapters": {"a": "org/a"}, "rank": 20}}, "vllm.lora.rank = 20: expected 1, 8, 16"),
     ({"lora": {"adapters": {"a b": "org/a"}}}, "expected an adapter's name"),
     ({"speculative": {"method": "draft-model"}}, "method draft-model needs drafter"),
     ({"speculative": {"method": "n-gram", "drafter": DRAFTER}}, "method n-gram uses no model"),

@@ -29,7 +29,7 @@ NETWORK = resource("gcp:compute/network:Network", "network")
         (
             CloudFacts(state="SUSPENDED", has_ended=True, run_end="early", planned_end=PAST),
             "ended",
-            "Nothing serves. The machine was preempted or deleted before the planned end of its run at 2026-01-01 10:00 UTC.",
+            "Nothing serves. The TPU VM was preempted or deleted before the planned end of its run at 2026-01-01 10:00 UTC.",
         ),
         (
             CloudFacts(state="ACTIVE", phase="node PREEMPTED", has_ended=True),

@@ -449,11 +449,11 @@ SERVICE_ITEM = {
         (CAPACITY_ITEM, replace(FACTS, state="WAITING_FOR_RESOURCES"), "WAITING_FOR_RESOURCES: costs nothing until it is ACTIVE."),
         (CAPACITY_ITEM, replace(FACTS, state="PROVISIONING"), "PROVISIONING: may cost $1.35/h."),
         (CAPACITY_ITEM, replace(FACTS, state="UNKNOWN", usd_per_hour=None), "UNKNOWN: may cost an unknown price."),
-        (CAPACITY_ITEM, replace(FACTS, state="FAILED"), "FAILED: no machine is running."),
-        (CAPACITY_ITEM, CloudFacts(state="MISSING"), "capacity, MISSING: no machine is running."),
+        (CAPACITY_ITEM, replace(FACTS, state="FAILED"), "FAILED: no TPU VM is running."),
+        (CAPACITY_ITEM, CloudFacts(state="MISSING"), "capacity, MISSING: no TPU VM is running."),
         (SERVICE_ITEM, replace(FACTS, state="FAILED", place="l"), "service in l, FAILED: each running instance costs $1.35/h."),
         (CAPACITY_ITEM, ScriptError("Google returned an error: 503"), "unknown, because Google did not report the capacity (Google returned an error: 503)."),
-        (RESOURCE, FACTS, "1 resources in the state. None of them is a machine, a service or a request for capacity, which have the hourly price."),
+        (RESOURCE, FACTS, "1 resources in the state. None of them is a TPU VM, a service or a request for capacity, which have the hourly price."),
     ],
 )  # fmt: skip
 def test_a_failed_update_says_before_its_error_what_exists_and_what_it_costs(engine, capsys, item, facts, text):
@@ -559,7 +559,7 @@ def test_the_next_lines_have_the_price_the_local_end_of_the_run_and_teardown(mon
         monkeypatch.undo()
         time.tzset()
     usd = OUTPUTS.plan.cost.usd_per_hour
-    assert lines[1] == f"Costs ${usd:.2f}/h until 2026-11-23 05:45 JST, when Google deletes the machine."
+    assert lines[1] == f"Costs ${usd:.2f}/h until 2026-11-23 05:45 JST, when Google deletes the TPU VM."
     assert any(line.startswith(f"  gemma teardown {STACK} ") for line in lines)
     assert max(map(len, lines)) <= 80
 
