@@ -115,7 +115,7 @@ class CloudRunGpuServiceArgs:
     server: VllmServer
     """The server. A change is a new revision."""
     bucket: ModelBucket | None = None
-    """Bucket with the weights. `service.mount` says how it is mounted; modes `streamer` and `memory` mount nothing. Default: no mount."""
+    """Bucket with the weights. `service.mount` sets how it is mounted; modes `streamer` and `memory` mount nothing. Default: no mount."""
     mount_path: str = MODELS_FOLDER
     """Absolute path of the bucket's folder in the container, read-only, owned by `service.mount.uid`, by default `server.uid`."""
     memory_volumes: Sequence[MemoryVolume] = ()

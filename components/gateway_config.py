@@ -208,7 +208,7 @@ def _errors(stack: str) -> _Block:
     mappers = [
         {"filter": _at_least(status, "EQ"), "body_format_override": _error(text)} for status, text in messages.items()
     ]
-    return {"mappers": mappers, "body_format": _error("The gateway refused the request (%RESPONSE_CODE_DETAILS%).")}
+    return {"mappers": mappers, "body_format": _error("The gateway rejected the request (%RESPONSE_CODE_DETAILS%).")}
 
 
 def _error(message: str) -> _Block:

@@ -185,7 +185,7 @@ class Recorder:
                 "agent",
                 f"Cannot write to the audit file {self.audit.path}: the result of call {entry.call} "
                 f"({entry.tool}: {entry.outcome}) is missing. "
-                "Further calls are refused until the file is writable.",
+                "Further calls are rejected until the file is writable.",
             )
 
 

@@ -42,7 +42,7 @@ def _state() -> tuple[Sequence[str], Sequence[str]]:
         known = runner.stacks_in(runner.project_folder())
         return [
             f"No stack is deployed in {_backend()}.",
-            "Google was not asked. To search the project for resources that cost money, run",
+            "Google was not queried. To search the project for resources that cost money, run",
             "`gemma teardown --all --dry-run`.",
         ], [f"Next: gemma plan {'tpu-v6e1' if 'tpu-v6e1' in known else min(known, default='--help')}"]
     lines = each_within([partial(_line, stack) for stack in deployed], workers=_READERS, limit_s=_LIMIT_S)
@@ -51,7 +51,7 @@ def _state() -> tuple[Sequence[str], Sequence[str]]:
         f"  {stack.name:<{width}}{line or f'price unknown: {error}'}"
         for stack, (line, error) in zip(deployed, lines, strict=True)
     ]
-    return ["Stacks, as of the last `up` of each (Google was not asked):", *shown], ["Next: gemma status"]
+    return ["Stacks, as of the last `up` of each (Google was not queried):", *shown], ["Next: gemma status"]
 
 
 def _backend() -> str:

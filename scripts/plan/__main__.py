@@ -13,7 +13,7 @@ r"""Plan a deployment before it costs anything.
 
 Shows whether the deployment fits, its start-up time, speed and cost, and the
 findings. Exit code 0 means that it fits, 2 that it is blocked, out of memory, or the options
-are invalid. With --compile, 2 also means that vLLM's code or Google's compiler refuses the
+are invalid. With --compile, 2 also means that vLLM's code or Google's compiler rejects the
 server, and 1 that it was not judged.
 """
 
@@ -111,7 +111,7 @@ def _plan(options: PlanOptions) -> ExitCode:
     judgement = _shown(replace(options, question=question), subject, plan, wording)
     moved = _moved(question.stack) if question.stack else ""
     if moved:
-        print_progress("plan", f"`gemma up {question.stack}` will refuse these settings. {moved}")
+        print_progress("plan", f"`gemma up {question.stack}` will reject these settings. {moved}")
         return ExitCode.REFUSED
     if judgement is not None:
         return judgement.exit_code
@@ -178,7 +178,7 @@ def _json(
 
 
 def _moved(stack: str) -> str:
-    """Return why the next `up` refuses the region of the settings file, as far as a local backend's file shows it; else an empty string."""
+    """Return why the next `up` rejects the region of the settings file, as far as a local backend's file shows it; else an empty string."""
     from contracts.errors import CommandRefusedError
     from engine.state import stored
     from scripts.cli.settings import stack_settings

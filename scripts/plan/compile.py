@@ -103,7 +103,7 @@ def compiler_answer(
 
 
 def _of_the_image(answer: CompileAnswer, wheels: Wheels) -> CompileAnswer:
-    """Return the answer; one without a verdict if the wheels refuse only what the image has and they have not."""
+    """Return the answer; one without a verdict if the wheels reject only what the image has and they have not."""
     refusal = answer.refusal
     if refusal is None or not wheels.lacks or not re.search(wheels.lacks_pattern, refusal.words):
         return answer

@@ -132,7 +132,7 @@ class Verdict:
             return f"{name} releases its TPU capacity{why}. {permission(after)} {NEW_CAPACITY}"
         if effect == "service" and after.settings.get("target") == "cloud-run":
             return (
-                f"{name} {HEADINGS[effect]}{self._because()}. `gemma up` refuses this while the stack is deployed. "
+                f"{name} {HEADINGS[effect]}{self._because()}. `gemma up` rejects this while the stack is deployed. "
                 f"Deploy a second stack with the new settings, then run {code(f'gemma teardown {self.stack}')}."
             )
         if effect in {"service", "target"}:

@@ -144,12 +144,12 @@ def _configure(stack: str, *arguments: str, stdin: str | None = None) -> None:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command and return its exit code. A value on the command line is refused and not printed."""
+    """Run the command and return its exit code. A value on the command line is rejected and not printed."""
     words = list(sys.argv[1:] if arguments is None else arguments)
     if _has_value(words):
         print_progress(
             "save_token",
-            "A value on the command line is refused, because shells and process lists keep it. Nothing was saved. "
+            "A value on the command line is rejected, because shells and process lists keep it. Nothing was saved. "
             "Revoke it, run `gemma save_token STACK apiKey` or `hfToken`, and enter a new one at the prompt.",
         )
         return int(ExitCode.REFUSED)

@@ -19,7 +19,7 @@ Stamp = Callable[[float], str]
 
 
 def serves_now(state: StackState, cloud: CloudFacts | None = None, *, why_unknown: str = "") -> ServesNow:
-    """Return what a stack serves: by Google's facts, or as of its last `up` if Google was not asked.
+    """Return what a stack serves: by Google's facts, or as of its last `up` if Google was not queried.
 
     `why_unknown`: reason why Google, which was asked, did not answer.
     """

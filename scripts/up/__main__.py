@@ -3,7 +3,7 @@
   gemma up tpu-v6e1
   gemma up tpu-v6e1 --yes
 
-First it runs the checks of `gemma doctor` that a deployment cannot pass without, and refuses with one list: APIs, quotas, weights, the hub's
+First it runs the checks of `gemma doctor` that a deployment cannot pass without, and stops with one list: APIs, quotas, weights, the hub's
 model and commit, passphrase.
 Before anything changes it states the effect on the server, the duration and the cost. While the engine works it shows
 two lines, at any width of the terminal; Ctrl-C then keeps the created resources, and prints their cost. A stack without a state gets one.

@@ -77,7 +77,7 @@ def require_enabled(project: str, apis: Sequence[str]) -> None:
     except CommandRefusedError as error:
         if not pulumi.runtime.is_dry_run():
             raise CommandRefusedError(f"{error} {doctor_hint(pulumi.get_stack())}") from None
-        pulumi.log.warn(f"`gemma up` will refuse: {error}")
+        pulumi.log.warn(f"`gemma up` will fail: {error}")
 
 
 def require_resource_manager(project: str) -> None:

@@ -376,7 +376,7 @@ def test_what_blocks_is_one_list_with_its_commands_before_anything_is_made(engin
     engine.blocked = [
         missing("not enabled", "gcloud services enable run.googleapis.com --project=my-project", check="API run"),
         missing("No weights are staged.", f"gemma stage_model {STACK}", check="weights"),
-        unknown("no answer within 8 s", check="quota and zones"),
+        unknown("no response within 8 s", check="quota and zones"),
     ]
     assert typed() == ExitCode.REFUSED
     out, err = capsys.readouterr()
@@ -384,7 +384,7 @@ def test_what_blocks_is_one_list_with_its_commands_before_anything_is_made(engin
         "missing  API run: not enabled",
         "missing  weights: No weights are staged.",
         "",
-        "unknown  quota and zones: no answer within 8 s",
+        "unknown  quota and zones: no response within 8 s",
         "",
         "Fix, in this order:",
         "  gcloud services enable run.googleapis.com --project=my-project",
@@ -424,9 +424,9 @@ SERVICE_VLLM = {"urn": f"urn:pulumi:s::gemma-serving::{SERVICE_TYPE}::vllm", "ty
 
 
 def test_an_unknown_answer_is_said_and_does_not_block(engine, capsys):
-    engine.blocked = [unknown("no answer within 8 s", check="APIs")]
+    engine.blocked = [unknown("no response within 8 s", check="APIs")]
     assert typed() == ExitCode.DONE
-    assert "up: could not check APIs: no answer within 8 s\n" in capsys.readouterr().err
+    assert "up: could not check APIs: no response within 8 s\n" in capsys.readouterr().err
     assert len(engine.updates) == 1
 
 
