@@ -228,6 +228,10 @@ CLOUD_RUN_GPUS: Final[Mapping[str, str]] = Table(
     lambda: {one.name: one.cloud_run.name for one in ACCELERATORS.values() if one.cloud_run.name}
 )
 """Cloud Run's names of the GPUs that it offers, by the planner's."""
+CLOUD_RUN_GPU_NAMES: Final[Mapping[str, str]] = Table(
+    lambda: {name: accelerator for accelerator, name in CLOUD_RUN_GPUS.items()}
+)
+"""The planner's names of these GPUs, by Cloud Run's."""
 FAMILY_QUOTA: Final = "TPUS-PER-TPU-FAMILY-per-project-region"
 """Id of the quota of all TPU families for on-demand Compute Engine instances; the family is a dimension."""
 COMPUTE_MAX_WAIT_S: Final = 7200
