@@ -137,13 +137,13 @@ def why_not_planned(name: str) -> str:
     if family is None or family.tpu is None or not family.sizes:
         return ""
     if family.usable_gib is not None:
-        reason = f"is planned with the sizes {' and '.join(size.name for size in family.sizes)} only"
-    else:
-        reason = "is not supported: no public vLLM log shows its usable memory"
+        sizes = [size.name for size in family.sizes]
+        return f"{family.title} has no such size. Choose {'one of ' if len(sizes) > 1 else ''}{', '.join(sizes)}"
     one = family.sizes[0]
     return (
-        f"{family.title} {reason}. Google offers it in {', '.join(family.tpu.zones)}; one host ({one.name}) has {one.chips} "
-        f"chips of {family.hbm_gib or 0:g} GiB ({family.tpu.source}). Choose one of {', '.join(_tpus())}"
+        f"{family.title} is not supported: no public vLLM log shows its usable memory. Google offers it in "
+        f"{', '.join(family.tpu.zones)}; one host ({one.name}) has {one.chips} chips of {family.hbm_gib or 0:g} GiB "
+        f"({family.tpu.source}). Choose one of {', '.join(_tpus())}"
     )
 
 
@@ -228,6 +228,10 @@ CLOUD_RUN_GPUS: Final[Mapping[str, str]] = Table(
     lambda: {one.name: one.cloud_run.name for one in ACCELERATORS.values() if one.cloud_run.name}
 )
 """Cloud Run's names of the GPUs that it offers, by the planner's."""
+CLOUD_RUN_GPU_NAMES: Final[Mapping[str, str]] = Table(
+    lambda: {name: accelerator for accelerator, name in CLOUD_RUN_GPUS.items()}
+)
+"""The planner's names of these GPUs, by Cloud Run's."""
 FAMILY_QUOTA: Final = "TPUS-PER-TPU-FAMILY-per-project-region"
 """Id of the quota of all TPU families for on-demand Compute Engine instances; the family is a dimension."""
 COMPUTE_MAX_WAIT_S: Final = 7200

@@ -10,9 +10,9 @@ from msgspec import Struct, structs
 
 from planning.errors import PlanningError
 from planning.machine.hardware import CLOUD_RUN_GPUS, find_accelerator
-from planning.question.types import Deployment
+from planning.question.types import Deployment, WeightsMode
 from planning.question.workload import Workload
-from planning.settings.cloud_run import ProbeSettings, ReadinessProbeSettings, RolloutSettings
+from planning.settings.cloud_run import MountMode, MountSettings, ProbeSettings, ReadinessProbeSettings, RolloutSettings
 from planning.settings.fields import SettingField, block_fields, check_block, own_field
 from planning.settings.image import ImageSettings
 from planning.settings.marks import HasProblems, Limit
@@ -118,6 +118,8 @@ def _in_blocks(deployment: Deployment, changes: Mapping[str, object]) -> Mapping
     """Return the changes of a stack's machine as changes of its block, which a platform without a stack does not have."""
     platform = changes.get("platform", deployment.platform)
     found = dict(changes)
+    if platform == "cloud-run" and "weights_mode" in changes:
+        found |= _of_mount(deployment.weights_mode, changes["weights_mode"])
     for path in _MACHINE.keys() & changes.keys():
         value = changes[path]
         if platform == "cloud-run":
@@ -125,6 +127,14 @@ def _in_blocks(deployment: Deployment, changes: Mapping[str, object]) -> Mapping
         elif platform == "tpu-vm" and path == "accelerator":
             found |= {path: "", "tpu.accelerator_type": value}
     return found
+
+
+def _of_mount(before: WeightsMode | None, mode: object) -> Mapping[str, object]:
+    """Return the changes of the mount for another mode. Without the bucket, only a mode that reads it without a mount is removed."""
+    if mode not in typing.get_args(MountMode):
+        return {"cloud_run.mount.mode": MountSettings().mode} if before in {"streamer", "memory"} else {}
+    size = {} if mode == "fuse-cached" else {"cloud_run.mount.cache_size_mib": None}
+    return {"cloud_run.mount.mode": mode, **size}
 
 
 def _of_service(path: str, value: object) -> Mapping[str, object]:

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Annotated, Final, Literal
 
-from planning.machine.hardware import CLOUD_RUN_MAX_CONCURRENCY, CLOUD_RUN_VCPU
+from planning.machine.hardware import CLOUD_RUN_GPU_NAMES, CLOUD_RUN_MAX_CONCURRENCY, CLOUD_RUN_VCPU
 from planning.settings.marks import CONSISTENT, Checked, Limit, OnChange, OneOf
 from planning.settings.text import DurationS, FromZero, Invoker, MemoryMib, MountOption, Positive, Region, RevisionName
 
@@ -104,7 +104,7 @@ class CloudRunSettings:
 
     region: Annotated[Region, OnChange("service")]
     """Region. The GPU must be available there."""
-    gpu: Annotated[str, OneOf(("nvidia-l4", "nvidia-rtx-pro-6000"))]
+    gpu: Annotated[str, OneOf(CLOUD_RUN_GPU_NAMES)]
     """GPU of each instance."""
     cpu: Annotated[int, OneOf(CLOUD_RUN_VCPU)]
     """vCPU of each instance. An L4 needs at least 4, an RTX PRO 6000 at least 20."""

@@ -5,7 +5,7 @@ of a value: the parser of files calls it through pydantic's protocol, and `plann
 """
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from typing import Any, Final, Literal, NamedTuple, Protocol
 
 from msgspec import Struct
@@ -119,9 +119,9 @@ class Quantity(Mark, Struct, frozen=True):
 
 
 class OneOf(Mark, Struct, frozen=True):
-    """One of some words or whole numbers."""
+    """One of some words or whole numbers: a tuple, or the keys of a table, which is read at the first use."""
 
-    values: tuple[object, ...]
+    values: Collection[object]
 
     def __str__(self) -> str:
         """Return the values in words: 4, 6 or 8."""
@@ -130,7 +130,7 @@ class OneOf(Mark, Struct, frozen=True):
 
     def check(self, value: object) -> None:
         """Raise ValueError with all values."""
-        if value not in self.values:
+        if all(value != one for one in self.values):
             raise ValueError(f"expected {self}")
 
     def __get_pydantic_core_schema__(self, source: object, handler: Callable[[object], object]) -> dict[str, object]:

@@ -128,7 +128,7 @@ def test_the_environment_is_what_the_hardware_needs():
         ({"accelerator": "v5p-8"}, "in us-central1-a, us-east5-a; one host (v5p-8) has 4 chips of 95 GiB"),
         (
             {"accelerator": "v7x-8"},
-            "TPU7x is planned with the sizes tpu7x-4 only. Google offers it in us-central1-c; one host (tpu7x-4) has 4 chips of 192 GiB",
+            "TPU7x has no such size. Choose tpu7x-4.",
         ),
         ({"platform": "cloud-run"}, 'The platform "cloud-run" does not have v6e-4. Allowed: tpu-vm.'),
         (
