@@ -44,7 +44,7 @@ _LIMITS: Final[Mapping[str, Limit]] = {
 """Limits of the question's own numbers."""
 _EMPTY: Final[Mapping[str, object]] = {
     "workload": Workload(),
-    "startup_probe": ProbeSettings(initial_delay_s=0, period_s=10, failure_threshold=3, timeout_s=1),
+    "startup_probe": ProbeSettings(),
     "readiness_probe": ReadinessProbeSettings(),
     "rollout": RolloutSettings(),
     "image": ImageSettings(repository="", digest=""),

@@ -19,15 +19,15 @@ MountMode = Literal["fuse", "fuse-buffered", "fuse-cached", "streamer", "memory"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProbeSettings:
-    """A startup probe on /health. The planner checks it against Cloud Run's limits."""
+    """A startup probe on /health. The planner checks it against Cloud Run's limits. Its defaults are Cloud Run's: 30 s in all."""
 
-    initial_delay_s: DurationS
+    initial_delay_s: DurationS = 0
     """Wait before the first probe. Maximum: 240s."""
-    period_s: DurationS
+    period_s: DurationS = 10
     """Time between probes. Maximum: 240s."""
-    failure_threshold: Positive
+    failure_threshold: Positive = 3
     """Consecutive failed probes before Cloud Run terminates the container. With a GPU, this number times `period` must not exceed 1800s."""
-    timeout_s: DurationS
+    timeout_s: DurationS = 1
     """Timeout of one probe. Maximum: `period`."""
 
     @property

@@ -27,7 +27,11 @@ from planning.settings.image import ImageSettings, image_of_version, named_image
 from planning.solve.wording import NO_STACK, Wording
 from scripts.cli.settings import NO_PROJECT
 from scripts.plan.options import NONE, Question
+<<<<<<< HEAD
 from scripts.plan.set_option import OWN_OPTION, as_yaml, current_key, option_value, parse_set
+=======
+from scripts.plan.set_option import OF_NAMED_IMAGE, OWN_OPTION, as_yaml, current, parse_set, spelled
+>>>>>>> main
 
 if TYPE_CHECKING:
     from stacks.settings import Settings
@@ -162,7 +166,7 @@ def _is_of_file(pair: str) -> bool:
     from stacks.schema import PRODUCT, known_keys  # noqa: PLC0415 - only with --stack
 
     key = _file_key(pair.partition("=")[0].strip())
-    return ":" in key or key.partition(".")[0] in known_keys(PRODUCT)
+    return ":" in key or (key not in OF_NAMED_IMAGE and key.partition(".")[0] in known_keys(PRODUCT))
 
 
 def renamed_keys(question: Question) -> Sequence[tuple[str, str]]:

@@ -18,6 +18,8 @@ OWN_OPTION: Final = {
     "image.version": "--vllm",
 }
 """Fields that have their own option."""
+OF_NAMED_IMAGE: Final = frozenset({"image.audio", "image.gid", "image.supports", "image.uid"})
+"""Keys that change the image of a plan, even one that the file names: only an image with a repository is a block there."""
 _OPTIONAL_BLOCKS: Final = {
     "cloudRun.startupProbe": "cloud_run.startup_probe",
     "cloudRun.readinessProbe": "cloud_run.readiness_probe",
