@@ -27,11 +27,7 @@ from planning.settings.image import ImageSettings, image_of_version, named_image
 from planning.solve.wording import NO_STACK, Wording
 from scripts.cli.settings import NO_PROJECT
 from scripts.plan.options import NONE, Question
-<<<<<<< HEAD
-from scripts.plan.set_option import OWN_OPTION, as_yaml, current_key, option_value, parse_set
-=======
-from scripts.plan.set_option import OF_NAMED_IMAGE, OWN_OPTION, as_yaml, current, parse_set, spelled
->>>>>>> main
+from scripts.plan.set_option import OF_NAMED_IMAGE, OWN_OPTION, as_yaml, current_key, option_value, parse_set
 
 if TYPE_CHECKING:
     from stacks.settings import Settings
