@@ -62,7 +62,7 @@ def resolved(wheels: Wheels) -> Sequence[Mapping[str, Any]]:
     return tomllib.loads(done.stdout)["packages"]
 
 
-def chosen(files: Iterable[Mapping[str, Any]]) -> Mapping[str, Any]:
+def best_wheel(files: Iterable[Mapping[str, Any]]) -> Mapping[str, Any]:
     """Return the wheel with the best tag."""
     return min(files, key=lambda file: min(_TAGS.get(tag, len(_TAGS)) for tag in _tags(file)))
 
@@ -76,7 +76,7 @@ def main() -> int:
     """Write every lock, and print the size of its wheels."""
     for wheels in WHEELS:
         kept = [
-            (package["name"], package["version"], chosen(package["wheels"]))
+            (package["name"], package["version"], best_wheel(package["wheels"]))
             for package in resolved(wheels)
             if package["name"] not in LEFT_OUT
         ]

@@ -15,7 +15,7 @@ from planning.data.checkpoints import ABSENT, CHECKPOINTS, Checkpoint, nearest_i
 from planning.data.images import IMAGES
 from planning.data.prices import PRICES
 from planning.data.quantization import FULL_BYTES
-from planning.machine.families import FAMILIES, AcceleratorFamily, TpuOffer, squashed
+from planning.machine.families import FAMILIES, AcceleratorFamily, TpuOffer, comparable_name
 from planning.machine.hardware import ACCELERATORS, CLOUD_RUN_GPUS, api_accelerator_type, host_of, machine_types
 from planning.model.catalog import spec_of
 from planning.model.spec import tensors
@@ -23,11 +23,11 @@ from planning.model.support import Support, support_of, support_rows
 from planning.question.types import Deployment
 from planning.question.workload import parse_workload
 from planning.rules.crashes import CRASHES, Crash
-from planning.rules.findings import RULES, detected
+from planning.rules.findings import RULES, detected_findings
 from planning.rules.gateway import GATEWAY_RULES
 from planning.rules.security.advisories import ADVISORIES
 from planning.settings.image import image_of_version
-from planning.solve.candidates import checkpoints_of, rented
+from planning.solve.candidates import checkpoints_of, rentable_accelerators
 from planning.solve.search import ServiceLimits, solve
 from planning.units import duration, to_gib
 from stacks.loading import from_file
@@ -116,7 +116,7 @@ def _fits(one: Checkpoint, accelerator: str) -> bool:
         return False
     if support_of(resolved.scheme.name, resolved.spec, resolved.accelerator).answer != "yes":
         return False
-    return not is_out_of_memory(subject.memory) and "block" not in detected(subject).values()
+    return not is_out_of_memory(subject.memory) and "block" not in detected_findings(subject).values()
 
 
 def _absent_row(one: Checkpoint) -> Sequence[str]:
@@ -138,7 +138,7 @@ def _support_row(row: Support) -> Sequence[str]:
 def _solve_table() -> str:
     """Return the cheapest of each family, and the best by each criterion, for the question of docs/planning.md."""
     limits = ServiceLimits(max_ttft_s=1, max_tpot_s=0.05, max_usd_per_hour=6)
-    answer = solve(_EXAMPLE, limits, checkpoints=checkpoints_of(None), places=rented(()))
+    answer = solve(_EXAMPLE, limits, checkpoints=checkpoints_of(None), places=rentable_accelerators(()))
     return table(
         "model | on | TP | length | weights | USD/h | TTFT s | TPOT ms | tok/s | USD/M tokens | bound by | best",
         [
@@ -273,7 +273,7 @@ def provider_machines() -> str:
     }
     outside = {
         family.title: {
-            "spellings": list(dict.fromkeys(map(squashed, (family.name, offer.api_name, *offer.spellings)))),
+            "spellings": list(dict.fromkeys(map(comparable_name, (family.name, offer.api_name, *offer.spellings)))),
             "source": offer.source.partition(",")[0],
         }
         for family in FAMILIES.values()

@@ -108,7 +108,7 @@ class Answers:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Call:
+class _CapacityCall:
     """A list to read, with the role that may."""
 
     what: str
@@ -146,7 +146,9 @@ def zones_of(question: CapacityQuestion, zones: Reply) -> Sequence[str]:
     return tuple(dict.fromkeys((*sorted(listed), *known, *own)))
 
 
-def _replies(caller: GoogleCaller, calls: Mapping[_Key, _Call], remaining_s: Callable[[], float]) -> dict[_Key, Reply]:
+def _replies(
+    caller: GoogleCaller, calls: Mapping[_Key, _CapacityCall], remaining_s: Callable[[], float]
+) -> dict[_Key, Reply]:
     tasks = [partial(_reply, caller, call) for call in calls.values()]
     answers = each_within(tasks, workers=CONNECTIONS, limit_s=max(remaining_s(), 0.0))
     for _, error in answers:
@@ -158,7 +160,7 @@ def _replies(caller: GoogleCaller, calls: Mapping[_Key, _Call], remaining_s: Cal
     }
 
 
-def _reply(caller: GoogleCaller, call: _Call) -> Reply:
+def _reply(caller: GoogleCaller, call: _CapacityCall) -> Reply:
     try:
         pages = list(caller.google.pages(call.api, call.path))
     except GoogleListError as error:
@@ -172,15 +174,18 @@ def _reply(caller: GoogleCaller, call: _Call) -> Reply:
     return Reply(what=call.what, items=items, problem=unread)
 
 
-def _first_calls(question: CapacityQuestion) -> Iterator[tuple[_Key, _Call]]:
+def _first_calls(question: CapacityQuestion) -> Iterator[tuple[_Key, _CapacityCall]]:
     project = question.project
     if question.everywhere and question.of_kind(is_tpu=True):
         path = LOCATIONS["tpu"].format(p=project)
-        yield ("zones", ""), _Call(what="the list of zones", api="tpu", role=TPU_VIEWER, path=path, key="locations")
+        yield (
+            ("zones", ""),
+            _CapacityCall(what="the list of zones", api="tpu", role=TPU_VIEWER, path=path, key="locations"),
+        )
     for quota in {*question.quotas, *filter(None, map(question.quota_of, question.accelerators))}:
         yield (
             ("limits", quota.metric),
-            _Call(
+            _CapacityCall(
                 what=f"the quota {quota.metric}",
                 api="serviceusage",
                 role=quotas.VIEWER,
@@ -193,10 +198,12 @@ def _first_calls(question: CapacityQuestion) -> Iterator[tuple[_Key, _Call]]:
     for region in dict.fromkeys(region for gpu in gpus for region in question.regions_of(gpu)):
         path = kind.path.format(p=project, l=region)
         what = f"the services in {region}"
-        yield ("services", region), _Call(what=what, api="run", role=RUN_VIEWER, path=path, key=kind.items)
+        yield ("services", region), _CapacityCall(what=what, api="run", role=RUN_VIEWER, path=path, key=kind.items)
 
 
-def _zone_calls(question: CapacityQuestion, zones: Sequence[str], listed: Reply) -> Iterator[tuple[_Key, _Call]]:
+def _zone_calls(
+    question: CapacityQuestion, zones: Sequence[str], listed: Reply
+) -> Iterator[tuple[_Key, _CapacityCall]]:
     """Yield the calls for each zone. An API that is off returns nothing anywhere, so it is not called again."""
     if "services enable" in listed.fix:
         return
@@ -204,4 +211,4 @@ def _zone_calls(question: CapacityQuestion, zones: Sequence[str], listed: Reply)
     for zone in zones:
         for key in ("acceleratorTypes", "runtimeVersions", "queuedResources", *reserved):
             path = f"v2alpha1/projects/{question.project}/locations/{zone}/{key}?pageSize=500"
-            yield (key, zone), _Call(what=f"{key} in {zone}", api="tpu", role=TPU_VIEWER, path=path, key=key)
+            yield (key, zone), _CapacityCall(what=f"{key} in {zone}", api="tpu", role=TPU_VIEWER, path=path, key=key)

@@ -111,7 +111,7 @@ def _gib(text: object) -> float:
 
 
 def seen_queued(document: Item, node: Item | None) -> Seen | None:
-    """Return the machine of a queued resource and its node, if it has one; None if it never had a machine."""
+    """Return the TPU VM of a queued resource and its node, if it has one; None if it never had a machine."""
     queued = ListedQueuedResource(document)
     if node is None and queued.state not in GRANTED:
         return None

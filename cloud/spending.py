@@ -1,6 +1,6 @@
 """Age, cost and idle time of stacks against their limits. Limits, ages and states come from Google, not from settings.
 
-Past machines count too: `pulumi up` keeps their record in the stack's service account (contracts.run_record). Costs are list prices times
+Past TPU VMs count too: `pulumi up` keeps their record in the stack's service account (contracts.run_record). Costs are list prices times
 lifetime: an upper bound if contracts grant discounts or the end of a machine is unknown. Usage of Cloud
 Run instances is read from Cloud Monitoring; if that is denied, only the instances that always run are counted, and the report states so.
 """
@@ -45,11 +45,11 @@ class StackSpending:
     age_s: float
     """Seconds since the first start of a server, across all machines since; 0 if none has started."""
     usd: float
-    """Cost of the stack since then, including past machines."""
+    """Cost of the stack since then, including past TPU VMs."""
     usd_per_hour: float
     """Current cost while idle."""
     idle: Literal["idle", "busy", "unknown"] | None = None
-    """Report of its machines; None without `tpu.idleAfter` or without a machine."""
+    """Report of its TPU VMs; None without `tpu.idleAfter` or without a machine."""
     idle_s: float | None = None
     """Seconds without a request; None unless `idle`."""
     unknown: Sequence[str] = ()
@@ -132,12 +132,12 @@ class _StackFigures:
         return next((item for item in self.found if item.kind == kind), None)
 
     def record(self) -> tuple[RunRecord, RecordWord]:
-        """Return the record of past machines, and its state."""
+        """Return the record of past TPU VMs, and its state."""
         account, doubt = self.one(ACCOUNT), ""
         if account is None and not any(item.kind in SERVING for item in self.found):
             return RunRecord(), "absent"
         if account is None:
-            doubt = "The stack's service account, which records its first start and the cost of past machines, was not found."
+            doubt = "The stack's service account, which records its first start and the cost of past TPU VMs, was not found."
         else:
             try:
                 record = RunRecord.of(str(account.document.get("description") or ""))
@@ -162,7 +162,7 @@ def _spending(read: _StackFigures) -> StackSpending:
         read.lines.append(f"age {duration(age_s)}: first start {_shown(first_s)}, from {source}")
     micros = record.spent_micros
     if micros:
-        read.lines.append(f"${micros / MICROS:,.2f}: past machines, from {where}")
+        read.lines.append(f"${micros / MICROS:,.2f}: past TPU VMs, from {where}")
     uses = record.uses(seen, int(now_s))
     for use in uses:
         micros += use.micros
@@ -188,18 +188,18 @@ def _spending(read: _StackFigures) -> StackSpending:
 
 
 def _idle(read: _StackFigures, limits: StackLimits) -> tuple[Literal["idle", "busy", "unknown"] | None, float | None]:
-    """Return whether the machines are idle, and for how long. Reads them only if the stack has the limit."""
+    """Return whether the TPU VMs are idle, and for how long. Reads them only if the stack has the limit."""
     machines = [TpuMachine(api=read.api, name=item.name) for item in read.found if item.kind in {NODE, INSTANCE}]
     if limits.idle_after_s is None or not machines:
         return None, None
     match idle_since(machines, read.now):
         case Present(value=since):
             read.lines.append(
-                f"no request since {_stamp(since.astimezone(UTC))}, from the guest attributes of the machine"
+                f"no request since {_stamp(since.astimezone(UTC))}, from the guest attributes of the TPU VM"
             )
             return "idle", max(0.0, (read.now - since).total_seconds())
         case Absent():
-            read.lines.append("busy, from the guest attributes of the machine")
+            read.lines.append("busy, from the guest attributes of the TPU VM")
             return "busy", None
         case Unknown(why=why):
             read.unknown.append(
@@ -213,7 +213,7 @@ def _shown(at_s: int) -> str:
 
 
 def _name(use: RunUse) -> str:
-    return "a past machine" if use.seen is None else use.seen.name.rpartition("/")[2]
+    return "a past TPU VM" if use.seen is None else use.seen.name.rpartition("/")[2]
 
 
 def _line(use: RunUse) -> str:
@@ -228,7 +228,7 @@ def _line(use: RunUse) -> str:
 
 
 def _seen(found: Sequence[FoundResource]) -> Sequence[Seen]:
-    """Return the machines and the service that a search found."""
+    """Return the TPU VMs and the service that a search found."""
     seen: list[Seen | None] = []
     for item in found:
         if item.kind == QUEUED:

@@ -30,7 +30,7 @@ _STARTS: Final = guest_attributes.WAITING | {
     guest_attributes.RETRYING,
     guest_attributes.RESTORING,
 }
-"""Phases in which a server starts, so the machine is busy."""
+"""Phases in which a server starts, so the TPU VM is busy."""
 
 Item = Mapping[str, object]
 
@@ -104,7 +104,7 @@ class TpuMachine:
                     f"Run `gemma up {owner.stack} --refresh`."
                 )
             case Unknown(why=why):
-                raise ScriptError(f"Cannot read machine {self.name}: {why}")
+                raise ScriptError(f"Cannot read TPU VM {self.name}: {why}")
         if not owner.owns(labels=as_mapping(document.get("labels"))):
             raise CommandRefusedError(
                 f"Machine {self.name} does not have the labels of stack {owner.stack}, so it was not changed. "

@@ -115,7 +115,7 @@ class CloudRunGpuServiceArgs:
     server: VllmServer
     """The server. A change is a new revision."""
     bucket: ModelBucket | None = None
-    """Bucket with the weights. `service.mount` says how it is mounted; modes `streamer` and `memory` mount nothing. Default: no mount."""
+    """Bucket with the weights. `service.mount` sets how it is mounted; modes `streamer` and `memory` mount nothing. Default: no mount."""
     mount_path: str = MODELS_FOLDER
     """Absolute path of the bucket's folder in the container, read-only, owned by `service.mount.uid`, by default `server.uid`."""
     memory_volumes: Sequence[MemoryVolume] = ()
@@ -123,7 +123,7 @@ class CloudRunGpuServiceArgs:
     direct_vpc: DirectVpc | None = None
     """Subnet for all egress. Required with `service.direct_vpc`, otherwise rejected."""
     collector: Collector | None = None
-    """Collector, which takes its share of the machine from the server (contracts.collector). Default: no metrics are stored."""
+    """Collector, which takes its share of the instance from the server (contracts.collector). Default: no metrics are stored."""
     kept_traffic: KeptTraffic | None = None
     """Traffic to keep. Required with `service.rollout`, otherwise rejected. Default: the latest ready revision gets all traffic."""
     ownership: Ownership = field(default_factory=program_ownership)
@@ -322,7 +322,9 @@ def _container(
     args: CloudRunGpuServiceArgs, *, cpu: int, memory_mib: int
 ) -> gcp.cloudrunv2.ServiceTemplateContainerArgs:
     """Return the server's container with its share of the instance."""
-    server, probe, run = args.server, args.startup_probe, args.service
+    server = args.server
+    probe = args.startup_probe
+    run = args.service
     compatible = cuda_compatibility(run.gpu, run.cuda_compatibility)
     defaults = vllm_environment(is_tpu=False, is_moe=False, cuda_compatibility=compatible)
     return gcp.cloudrunv2.ServiceTemplateContainerArgs(

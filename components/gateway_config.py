@@ -208,7 +208,7 @@ def _errors(stack: str) -> _Block:
     mappers = [
         {"filter": _at_least(status, "EQ"), "body_format_override": _error(text)} for status, text in messages.items()
     ]
-    return {"mappers": mappers, "body_format": _error("The gateway refused the request (%RESPONSE_CODE_DETAILS%).")}
+    return {"mappers": mappers, "body_format": _error("The gateway rejected the request (%RESPONSE_CODE_DETAILS%).")}
 
 
 def _error(message: str) -> _Block:
@@ -259,6 +259,7 @@ def _model(servers: Sequence[GatewayServer]) -> _Block:
 
 
 def _cluster(name: str, servers: Sequence[GatewayServer]) -> _Block:
+    """Return a cluster with the servers as its endpoints, by name and address."""
     endpoints = [{"endpoint": {"address": _socket(one.address, one.port), "hostname": one.name}} for one in servers]
     assignment = {"cluster_name": name, "endpoints": [{"lb_endpoints": endpoints}]}
     return {

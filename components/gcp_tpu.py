@@ -38,19 +38,19 @@ class DataDiskArgs:
 
 @_input_type
 class ReadyArgs:
-    """Readiness report of the machine."""
+    """Readiness report of the TPU VM."""
 
     guest_attribute_namespace: pulumi.Input[str] = pulumi.property("guestAttributeNamespace")
-    """Namespace in which the machine publishes `phase`, `document-hash` and `detail` as guest attributes, and
-    optionally the serving document and its last pause.
+    """Namespace in which the TPU VM publishes `phase`, `document-hash` and `detail` as guest attributes, and optionally
+    the serving document and its last pause.
     """
     document_metadata_key: pulumi.Input[str] | None = pulumi.property("documentMetadataKey", default=None)
-    """Metadata key of the document that the machine runs. If set, ready requires `document-hash` to be the SHA-256
-    (hex) of its value.
+    """Metadata key of the document that the TPU VM runs. If set, ready requires `document-hash` to be the SHA-256 (hex)
+    of its value.
     """
     deadline_metadata_key: pulumi.Input[str] | None = pulumi.property("deadlineMetadataKey", default=None)
-    """Metadata key under which the provider writes the machine's `deadline`, once Google reports it. Not written
-    without a run limit.
+    """Metadata key under which the provider writes the TPU VM's `deadline`, once Google reports it. Not written without
+    a run limit.
     """
     timeout_s: pulumi.Input[int] | None = pulumi.property("timeoutS", default=None)
     """Timeout for `ready` after the capacity is granted, in seconds."""
@@ -115,9 +115,9 @@ class QueuedResourceArgs:
     subnetwork: pulumi.Input[str] | None = pulumi.property("subnetwork", default=None)
     """Subnetwork in the region of the zone in use."""
     enable_external_ips: pulumi.Input[bool] | None = pulumi.property("enableExternalIps", default=None)
-    """Assign an external IP address to the machine. Without one, the subnetwork needs Private Google Access."""
+    """Assign an external IP address to the TPU VM. Without one, the subnetwork needs Private Google Access."""
     service_account: pulumi.Input[ServiceAccountArgs] | None = pulumi.property("serviceAccount", default=None)
-    """Service account of the machine. Default: Compute Engine's default service account."""
+    """Service account of the TPU VM. Default: Compute Engine's default service account."""
     description: pulumi.Input[str] | None = pulumi.property("description", default=None)
     """Description of the node, at most 512 characters."""
     labels: pulumi.Input[Mapping[str, pulumi.Input[str]]] | None = pulumi.property("labels", default=None)
@@ -125,8 +125,8 @@ class QueuedResourceArgs:
     tags: pulumi.Input[Sequence[pulumi.Input[str]]] | None = pulumi.property("tags", default=None)
     """All network tags of the node."""
     metadata: pulumi.Input[Mapping[str, pulumi.Input[str]]] | None = pulumi.property("metadata", default=None)
-    """Instance metadata, such as startup-script. Must not contain secrets, because every process on the machine can
-    read it. The provider keeps keys that others add, such as gcloud's ssh-keys.
+    """Instance metadata, such as startup-script. Must not contain secrets, because every process on the TPU VM can read
+    it. The provider keeps keys that others add, such as gcloud's ssh-keys.
     """
     data_disks: pulumi.Input[Sequence[pulumi.Input[DataDiskArgs]]] | None = pulumi.property("dataDisks", default=None)
     """Existing disks to attach."""
@@ -146,11 +146,11 @@ class QueuedResourceArgs:
     `maxRunDurationS`. Default: never.
     """
     wait_for: pulumi.Input[str] | None = pulumi.property("waitFor", default=None)
-    """State that create and update wait for: `accepted` (in the queue), `active` (capacity exists), `ready` (the
-    machine reports it). Default: `ready` if `ready` is set, else `active`. One of `accepted`, `active`, `ready`.
+    """State that create and update wait for: `accepted` (in the queue), `active` (capacity exists), `ready` (the TPU VM
+    reports it). Default: `ready` if `ready` is set, else `active`. One of `accepted`, `active`, `ready`.
     """
     ready: pulumi.Input[ReadyArgs] | None = pulumi.property("ready", default=None)
-    """Readiness report of the machine."""
+    """Readiness report of the TPU VM."""
     next_steps: pulumi.Input[Sequence[pulumi.Input[str]]] | None = pulumi.property("nextSteps", default=None)
     """Advice shown at the end of the error if no zone grants capacity, in sentences. A change does not update the
     resource.
@@ -207,15 +207,15 @@ class QueuedResource(pulumi.CustomResource):
     longer listed in `zones`.
     """
     document_hash: pulumi.Output[str | None] = pulumi.property("documentHash")
-    """SHA-256 (hex) of the document in the machine's last report."""
+    """SHA-256 (hex) of the document in the TPU VM's last report."""
     phase: pulumi.Output[str | None] = pulumi.property("phase")
-    """Phase in the machine's last report."""
+    """Phase in the TPU VM's last report."""
     serving_hash: pulumi.Output[str | None] = pulumi.property("servingHash")
     """SHA-256 (hex) of the document that was served at the last report. After a failed change it is the last one that
     was ready.
     """
     container: pulumi.Output[str | None] = pulumi.property("container")
-    """Access of the server's container to the machine, as last reported: `confined`, or less and the reason."""
+    """Access of the server's container to the TPU VM, as last reported: `confined`, or less and the reason."""
     owner_labels: pulumi.Output[Mapping[str, str] | None] = pulumi.property("ownerLabels")
     """Owner label on the node. Its value is a hash of this resource's URN."""
 

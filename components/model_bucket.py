@@ -38,7 +38,7 @@ class ModelBucketArgs:
     force_destroy: bool = True
     """Delete the objects with the bucket, once it is no longer protected. `gemma teardown` always deletes them."""
     protect: bool = True
-    """Make the engine refuse to delete or replace the bucket. Set False for one whose objects cost nothing to lose, so `pulumi destroy` works."""
+    """Keep the engine from deleting or replacing the bucket. Set False for one whose objects cost nothing to lose, so `pulumi destroy` works."""
     retain: bool = False
     """Keep the bucket when the stack is destroyed. A label records that."""
 

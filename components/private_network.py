@@ -55,7 +55,7 @@ class MachineRulesArgs:
     from_range: str
     """Range of the gateway's subnet. A rule for Cloud Run cannot name a tag as its source."""
     egress_ports: Sequence[str] | None
-    """TCP ports that the machines may connect to, or None for all."""
+    """TCP ports that the TPU VMs may connect to, or None for all."""
 
 
 class MachineRules(pulumi.ComponentResource):
@@ -84,7 +84,7 @@ class PrivateNetworkArgs:
     regions: Sequence[str]
     """Regions with a subnet. Their order is irrelevant, because a subnet's range depends only on its region."""
     target_tag: str
-    """Network tag of the machines that allow SSH."""
+    """Network tag of the TPU VMs that allow SSH."""
     ownership: Ownership = field(default_factory=program_ownership)
     """Owner in the descriptions. Default: the project and stack of the running program."""
     internet_egress: bool = True
@@ -92,7 +92,7 @@ class PrivateNetworkArgs:
     allow_iap: bool = True
     """Allow SSH from Identity-Aware Proxy. The tunnel needs it."""
     egress_ports: Sequence[str] | None = None
-    """TCP ports that machines with `target_tag` may connect to, or None for all. The machine's metadata server, with DNS and NTP, is always
+    """TCP ports that machines with `target_tag` may connect to, or None for all. The TPU VM's metadata server, with DNS and NTP, is always
     reachable (Google Cloud, "VPC firewall rules", always allowed traffic)."""
     gateway_region: str | None = None
     """Region of a gateway, which gets its own subnet there, so a firewall rule can name its addresses. None: no gateway."""
@@ -186,7 +186,7 @@ class PrivateNetwork(pulumi.ComponentResource):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Rules:
-    """Firewall rules for the machines with a tag."""
+    """Firewall rules for the TPU VMs with a tag."""
 
     name: str
     args: PrivateNetworkArgs | MachineRulesArgs
@@ -194,7 +194,7 @@ class _Rules:
     options: pulumi.ResourceOptions
 
     def tunnel(self) -> pulumi.Resource:
-        # SSH only, because the tunnel leads to the machine's loopback address, on which the server listens.
+        # SSH only, because the tunnel leads to the TPU VM's loopback address, on which the server listens.
         return self._ingress("iap", SSH_PORT, IAP_RANGE)
 
     def server(self, port: int, from_range: str) -> pulumi.Resource:

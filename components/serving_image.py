@@ -49,7 +49,11 @@ class ServingImageArgs:
 
 
 class ServingImage:
-    """Repositories of the stack, and the reference to pull from them. A machine without internet access can pull from a remote repository."""
+    """Repositories of the stack, and the reference to pull from them.
+
+    A remote repository caches the upstream image close to the server, so a TPU VM without internet access can pull it, and a start does not
+    depend on Docker Hub. An empty repository costs nothing.
+    """
 
     ref: pulumi.Output[str]
     """HOST/PROJECT/REPOSITORY/NAME@sha256:... in the first region."""

@@ -37,7 +37,7 @@ _PROVISIONING_S = 1800
 """The provider's extra wait for capacity that is in PROVISIONING when `wait_per_zone_s` expires. If Google dropped the request earlier, imminent
 capacity could be lost."""
 _NOTICE_S = 60
-"""Seconds by which the machine rejects a document before `pulumi up` times out."""
+"""Seconds by which the TPU VM rejects a document before `pulumi up` times out."""
 _DELETE_TIMEOUT_S = 1800
 """The provider's limit for one deletion, before the next zone and at the end."""
 
@@ -62,12 +62,12 @@ class TpuQueuedResourceArgs:
     network: pulumi.Input[str]
     """projects/P/global/networks/N. A change replaces the capacity."""
     subnetwork: str
-    """Name of a subnet that exists in the region of each zone, with Private Google Access, because the machine has no external
+    """Name of a subnet that exists in the region of each zone, with Private Google Access, because the TPU VM has no external
     address and could otherwise pull neither the image nor the weights. Other hosts, such as the hub, need Cloud NAT."""
     service_account: pulumi.Input[str]
     """E-mail address of the server's account, which pulls the image, reads the secrets and the weights, and writes logs and metrics."""
     weights: pulumi.Input[BucketWeights] | None = None
-    """Folder of a bucket to copy to the machine before the server starts, and its path in the container, which is below /mnt/models and the
+    """Folder of a bucket to copy to the TPU VM before the server starts, and its path in the container, which is below /mnt/models and the
     first of the server's arguments. Default: vLLM downloads the model from the hub."""
     parts: Sequence[BucketWeights] = ()
     """Drafters and adapters to copy in addition to the weights."""
@@ -76,7 +76,7 @@ class TpuQueuedResourceArgs:
     image_repositories: Mapping[str, pulumi.Input[str]] = field(default_factory=dict[str, pulumi.Input[str]])
     """HOST/PROJECT/REPOSITORY of each region that has the server's image. A machine pulls from its own region if possible."""
     tags: Sequence[str] = ()
-    """Network tags, including the one in the tunnel's firewall rule. A change updates the machine in place."""
+    """Network tags, including the one in the tunnel's firewall rule. A change updates the TPU VM in place."""
     drain_s: float = DRAIN_S
     """Seconds for running requests to finish before a server is stopped."""
     shutdown_flag: bool = False
@@ -88,9 +88,9 @@ class TpuQueuedResourceArgs:
     next_steps: Sequence[str] = ()
     """Next steps, appended to the error if no zone grants capacity."""
     ownership: Ownership = field(default_factory=program_ownership)
-    """Owner in the labels of the machine. Default: the project and stack of the running program."""
+    """Owner in the labels of the TPU VM. Default: the project and stack of the running program."""
     labels: Mapping[str, str] = field(default_factory=dict[str, str])
-    """Additional labels of the machine. A change updates it in place."""
+    """Additional labels of the TPU VM. A change updates it in place."""
     accepts_limits: bool = False
     """Skip the check of the run limit, for a limit that Google has raised. A stack sets it, because its plan has checked it."""
 
@@ -109,7 +109,7 @@ class TpuQueuedResourceArgs:
 class TpuQueuedResource(pulumi.ComponentResource):
     """Capacity in the first zone that grants it, and its server.
 
-    The machine has no external address: it needs `network` with Private Google Access, and a tunnel to reach the server. A changed server
+    The TPU VM has no external address: it needs `network` with Private Google Access, and a tunnel to reach the server. A changed server
     restarts in place. The provider rejects a change that releases capacity in use, unless `tpu.allow_replace_active` is set.
     Outputs of the queued resource (components.gcp_tpu) are known once the capacity was granted.
     Raises InvalidArgumentError with one sentence for an invalid argument, before it declares a resource.
@@ -122,13 +122,13 @@ class TpuQueuedResource(pulumi.ComponentResource):
     state: pulumi.Output[str]
     """State of the queued resource, such as ACTIVE."""
     phase: pulumi.Output[str | None]
-    """Phase that the machine reported last, such as `ready`."""
+    """Phase that the TPU VM reported last, such as `ready`."""
     container: pulumi.Output[str | None]
-    """Access of the server's container to the machine, as reported: `confined`, or less and the reason."""
+    """Access of the server's container to the TPU VM, as reported: `confined`, or less and the reason."""
     deadline: pulumi.Output[str | None]
-    """Time at which Google deletes the machine, RFC 3339; None without a run limit."""
+    """Time at which Google deletes the TPU VM, RFC 3339; None without a run limit."""
     address: pulumi.Output[str | None]
-    """Address of the machine in its network, or None without a machine. Another machine has another address."""
+    """Address of the TPU VM in its network, or None without one. Another TPU VM has another address."""
 
     def __init__(self, name: str, args: TpuQueuedResourceArgs, opts: pulumi.ResourceOptions | None = None) -> None:
         require_valid(f'TpuQueuedResource "{name}"', args, {"tpu": args.tpu})
@@ -175,8 +175,12 @@ class TpuQueuedResource(pulumi.ComponentResource):
                 parent=self, custom_timeouts=timeouts(tpu), depends_on=[*args.server.secrets.values()]
             ),
         )
-        self.zone, self.node_name, self.state = resource.zone, resource.node_name, resource.state
-        self.phase, self.container, self.deadline = resource.phase, resource.container, resource.deadline
+        self.zone = resource.zone
+        self.node_name = resource.node_name
+        self.state = resource.state
+        self.phase = resource.phase
+        self.container = resource.container
+        self.deadline = resource.deadline
         self.address = resource.node_ips.apply(lambda ips: ips[0] if ips else None)
         self.register_outputs(
             {
@@ -191,10 +195,10 @@ class TpuQueuedResource(pulumi.ComponentResource):
 
 
 def _metadata(args: TpuQueuedResourceArgs) -> "dict[str, pulumi.Input[str]]":
-    """Return the machine's metadata: each key is Google's or read by a module of `vm_agent` (tests/components/test_machine_keys.py)."""
+    """Return the TPU VM's metadata: each key is Google's or read by a module of `vm_agent` (tests/components/test_machine_keys.py)."""
     tpu = args.tpu
     limits = RolloutLimits(
-        # The machine times out before `pulumi up` does, so `up` sees the server that runs afterwards.
+        # The TPU VM times out before `pulumi up` does, so `up` sees the server that runs afterwards.
         ready_timeout_s=max(tpu.ready_timeout_s - _NOTICE_S, tpu.ready_timeout_s / 2),
         drain_s=args.drain_s,
         shutdown_flag=args.shutdown_flag,
@@ -204,7 +208,7 @@ def _metadata(args: TpuQueuedResourceArgs) -> "dict[str, pulumi.Input[str]]":
     return {
         SCRIPT_METADATA_KEY: startup_script(),
         "enable-guest-attributes": "TRUE",
-        # Without OS Login every SSH key in the project's metadata has root access to the machine. `block-project-ssh-keys` excludes those
+        # Without OS Login every SSH key in the project's metadata has root access to the TPU VM. `block-project-ssh-keys` excludes those
         # too, but gcloud adds no key to a machine if the user's key is in the project's metadata. That user could never log in.
         # An explicit FALSE: without the key, the project's metadata decides.
         "enable-oslogin": "TRUE" if tpu.ssh == "os-login" else "FALSE",
@@ -221,7 +225,7 @@ def _metadata(args: TpuQueuedResourceArgs) -> "dict[str, pulumi.Input[str]]":
 
 
 def _document(args: TpuQueuedResourceArgs) -> pulumi.Output[str]:
-    """Return the text of the document that the machine's agent serves."""
+    """Return the text of the document that the TPU VM's agent serves."""
     server = args.server
     cache = None if args.tpu.compile_cache == "off" else XLA_CACHE_PATH
     environment = {**vllm_environment(is_tpu=True, is_moe=False, xla_cache_path=cache), **server.environment}
@@ -253,7 +257,7 @@ def timeouts(tpu: TpuSettings) -> pulumi.CustomTimeouts:
     waits_s = len(tpu.zones) * tpu.wait_per_zone_s
     if tpu.wait_total_s is not None:
         waits_s = min(waits_s, tpu.wait_total_s)
-    # The machine may roll back to its last document after the time for the new one, and take equally long for it.
+    # The TPU VM may roll back to its last document after the time for the new one, and take equally long for it.
     ready_s = 2 * tpu.ready_timeout_s
     whole_s = waits_s + len(tpu.zones) * (_PROVISIONING_S + _DELETE_TIMEOUT_S) + ready_s
     machines = machines_at_once(tpu.renew_before_s)

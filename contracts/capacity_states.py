@@ -9,9 +9,9 @@ IN_QUEUE: Final = frozenset({"ACCEPTED", "WAITING_FOR_RESOURCES"})
 WAITING: Final = IN_QUEUE | {"PROVISIONING"}
 """Capacity is requested. In CREATING it is not requested yet."""
 WITHOUT_MACHINE: Final = WAITING | {"UNKNOWN", "CREATING"}
-"""The machine does not exist yet. UNKNOWN means that the state was never read."""
+"""The TPU VM does not exist yet. UNKNOWN means that the state was never read."""
 ENDED: Final = frozenset({"SUSPENDING", "SUSPENDED"})
-"""The machines existed and are gone."""
+"""The TPU VMs existed and are gone."""
 DEAD: Final = ENDED | {"FAILED"}
 """It will never serve again."""
 LOST_NODES: Final = frozenset({"PREEMPTED", "TERMINATED", "DELETING", "HIDDEN"})

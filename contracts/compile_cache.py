@@ -10,7 +10,7 @@ from contracts.serving_document import ServingDocument
 ARCHIVE_METADATA_KEY: Final = "gemma-serving-compile-archive"
 """Metadata key next to the document's, so a change does not restart the server."""
 ARCHIVE_PREFIX: Final = "compile-cache"
-"""Folder of the bucket with the archives, the only one that the machine can write to."""
+"""Folder of the bucket with the archives, the only one that the TPU VM can write to."""
 ARCHIVE_KEEP_DAYS: Final = 30
 """Age, in days, at which the stack's bucket deletes an archive."""
 COMPILE_CACHE_VARIABLE: Final = "VLLM_XLA_CACHE_PATH"
@@ -66,7 +66,7 @@ def programs_key(document: ServingDocument) -> str:
 
 
 def changes_programs(key: str, before: str | None, after: str | None) -> bool:
-    """Return whether a changed value of a server makes the machine compile again: another `programs_key`.
+    """Return whether a changed value of a server makes the TPU VM compile again: another `programs_key`.
 
     `key`: a flag with its hyphens, an environment variable, or a key of the serving document (`contracts.server_change`).
     """

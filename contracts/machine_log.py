@@ -4,7 +4,7 @@ from typing import Final
 
 MACHINE_LOG: Final = "gemma-serving-machine"
 MACHINE_RESOURCE: Final = "generic_node"
-"""Type of the monitored resource. Its namespace is the id of the machine's service account."""
+"""Type of the monitored resource. Its namespace is the id of the TPU VM's service account."""
 SOURCE_LABEL: Final = "source"
 SERVER_SOURCE: Final = "server"
 AGENT_SOURCE: Final = "agent"

@@ -132,7 +132,7 @@ class GatewayNetwork:
     """Network of a gateway, for the stacks behind it."""
 
     network: Annotated[str, Doc("`projects/P/global/networks/N`.")]
-    subnetwork: Annotated[str, Doc("Name of the subnetwork for machines in each region.")]
+    subnetwork: Annotated[str, Doc("Name of the subnetwork for TPU VMs in each region.")]
     regions: Annotated[tuple[str, ...], Doc("Regions with such a subnetwork.")]
     gateway_range: Annotated[str, Doc("Range of the gateway's own subnetwork, from which it calls the servers.")]
     internet_egress: Annotated[bool, Doc("Whether the network has Cloud NAT.")]
@@ -143,11 +143,9 @@ class GatewayBackend:
     """A stack behind the gateway, as the last `up` of the gateway found it."""
 
     stack: Annotated[str, Doc("Name of the stack.")]
-    address: Annotated[str, Doc("Address of its machine; empty: it gets no requests.")]
+    address: Annotated[str, Doc("Address of its TPU VM; empty: it gets no requests.")]
     state: Annotated[str, Doc("State of its capacity; empty if it is not deployed.")]
-    deadline: Annotated[
-        str, Doc("Time at which Google deletes its machine (RFC 3339, UTC); empty without a run limit.")
-    ]
+    deadline: Annotated[str, Doc("Time at which Google deletes its TPU VM (RFC 3339, UTC); empty without a run limit.")]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -184,23 +182,23 @@ class StackOutputs:
         RolloutPlan | None, Doc("Settings of `gemma rollout`; null if `gemma up` moves the traffic.", is_detail=True)
     ] = None
     state: Annotated[str | None, Doc("TPU: state of the queued resource, such as `ACTIVE`; null on Cloud Run.")] = None
-    phase: Annotated[str | None, Doc("TPU: last phase that the machine published; null on Cloud Run.")] = None
+    phase: Annotated[str | None, Doc("TPU: last phase that the TPU VM published; null on Cloud Run.")] = None
     features: Annotated[ServedFeatures, Doc("Features beyond text.", is_detail=True)]
     container: Annotated[
         str | None,
         Doc(
-            "TPU: access of the server's container to the machine, as last published: `confined`, `confined-with-token: ` or "
+            "TPU: access of the server's container to the TPU VM, as last published: `confined`, `confined-with-token: ` or "
             "`privileged: ` and the reason; null on Cloud Run."
         ),
     ] = None
     deadline: Annotated[
         str | None,
         Doc(
-            "TPU: time at which Google deletes the machine (RFC 3339, UTC); null without a run limit, and on Cloud Run."
+            "TPU: time at which Google deletes the TPU VM (RFC 3339, UTC); null without a run limit, and on Cloud Run."
         ),
     ] = None
     address: Annotated[
-        str | None, Doc("TPU behind a gateway: address of the machine in the gateway's network; null otherwise.")
+        str | None, Doc("TPU behind a gateway: address of the TPU VM in the gateway's network; null otherwise.")
     ] = None
     backends: Annotated[
         tuple[GatewayBackend, ...] | None, Doc("Gateway: stacks behind it; null for other targets.")

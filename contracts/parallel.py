@@ -21,7 +21,7 @@ def each_within(
     deadline_s = time.monotonic() + limit_s
     ended = _ended(tasks, workers, threading.Semaphore(len(tasks)), lambda: max(deadline_s - time.monotonic(), 0.0))
     found = {index: (value, error) for index, value, error in ended}
-    late = (None, TimeoutError(f"no answer within {limit_s:.0f} s"))
+    late = (None, TimeoutError(f"no response within {limit_s:.0f} s"))
     return [found.get(index, late) for index in range(len(tasks))]
 
 

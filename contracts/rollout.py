@@ -9,7 +9,7 @@ from contracts.guest_attributes import PRIVILEGED
 ROLLOUT_METADATA_KEY: Final = "gemma-serving-rollout"
 """Metadata key next to the document, because a changed limit must not restart the server."""
 ENDS_AT_METADATA_KEY: Final = "gemma-serving-ends-at"
-"""Metadata key with the time at which Google deletes the machine, RFC 3339. The provider writes it."""
+"""Metadata key with the time at which Google deletes the TPU VM, RFC 3339. The provider writes it."""
 DEFAULT_READY_TIMEOUT_S: Final = 3600
 
 
@@ -21,7 +21,7 @@ class RolloutLimits:
     drain_s: float = 0.0
     shutdown_flag: bool = False
     is_privileged: bool = False
-    """True if the container gets the whole machine from its first start."""
+    """True if the container gets the whole TPU VM from its first start."""
 
     def text(self) -> str:
         """Return the metadata value, always the same for the same limits."""

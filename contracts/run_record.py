@@ -30,9 +30,9 @@ class RecordedRun:
 
     start_s: int
     micros_per_hour: int
-    """List price of the machine, or of one instance of the service."""
+    """List price of the TPU VM, or of one instance of the service."""
     longest_s: int | None = None
-    """Seconds after which Google deletes the machine, or None."""
+    """Seconds after which Google deletes the TPU VM, or None."""
     is_service: bool = False
     """True if its cost depends on use (Cloud Monitoring), not on time."""
 
@@ -53,7 +53,7 @@ class RecordedRun:
         return now_s if self.longest_s is None else min(now_s, self.start_s + self.longest_s)
 
     def micros(self, end_s: int) -> int:
-        """Return the cost of the machine until then, rounded up."""
+        """Return the cost of the TPU VM until then, rounded up."""
         return 0 if self.is_service else -(-self.micros_per_hour * max(0, end_s - self.start_s) // _HOUR_S)
 
 
@@ -65,7 +65,7 @@ class Seen:
     requested_s: int
     """Time of the request for it. It started then or later."""
     started_s: int | None
-    """None if Google no longer returns it. The machine is then gone, but its request is not."""
+    """None if Google no longer returns it. The TPU VM is then gone, but its request is not."""
     stopped_s: int | None = None
     """Time at which it stopped, if it can start again."""
     micros_per_hour: int
@@ -94,7 +94,7 @@ class RunUse:
     run: RecordedRun
     end_s: int
     seen: Seen | None
-    """The machine as it is now, or None if only the record has it."""
+    """The TPU VM as it is now, or None if only the record has it."""
 
     @property
     def micros(self) -> int:
@@ -109,7 +109,7 @@ class RunUse:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunRecord:
-    """First start of a stack, cost of its past machines, and the unfinished runs."""
+    """First start of a stack, cost of its past TPU VMs, and the unfinished runs."""
 
     since_s: int | None = None
     spent_micros: int = 0
@@ -174,7 +174,7 @@ def _dearer(run: RecordedRun, seen: Seen | None) -> RecordedRun:
 def _matched(
     runs: Sequence[RecordedRun], seen: Sequence[Seen]
 ) -> tuple[Sequence[tuple[RecordedRun, Seen | None]], Sequence[Seen]]:
-    """Return each run with its machine, and the machines without a run.
+    """Return each run with its TPU VM, and the TPU VMs without a run.
 
     A machine belongs to the run with its start, otherwise to the newest run that is not older than its request.
     """

@@ -40,7 +40,7 @@ class ServerChange:
 
     @property
     def compiles(self) -> bool:
-        """True if the machine cannot use the compiled programs of the server before it (`contracts.compile_cache`)."""
+        """True if the TPU VM cannot use the compiled programs of the server before it (`contracts.compile_cache`)."""
         return any(changes_programs(value.key, value.before, value.after) for value in self.values)
 
 

@@ -10,7 +10,7 @@ from planning.data.overheads import STREAMER_THREADS
 from planning.memory.host_memory import streamer_buffer_bytes
 from planning.memory.margins import margin_of
 from planning.model.support import version_in_use
-from planning.question.fields import changed
+from planning.question.fields import with_changes
 from planning.question.resolved import Resolved
 from planning.question.types import Deployment, Plan
 from planning.question.vllm_args import XLA_CACHE_PATH, cuda_compatibility, vllm_environment
@@ -66,7 +66,7 @@ def original_note(subject: Subject) -> str:
     served = find_checkpoint(resolved.model_id) if resolved.deployment.model_spec is None else None
     if served is None or not served.is_personal:
         return ""
-    own = plan(changed(resolved.deployment, served_as(served.architecture)))
+    own = plan(with_changes(resolved.deployment, served_as(served.architecture)))
     if own.fits:
         return f"Google's own {served.architecture} fits too (${own.cost.usd_per_hour:.2f}/h)."
     moves = (way for one in own.findings for way in one.remedies if way.move == "accelerator" and way.is_deployable)

@@ -28,9 +28,9 @@ from contracts.staged_weights import HASH_VARIABLE, MODELS_FOLDER, folder_uri
 from planning.cost.subject import Subject
 from planning.question.types import Plan
 from planning.question.vllm_args import OPTIONS, VllmOptions, vllm_arguments
-from stacks.parts import Part, parts_of, with_local_parts
-from stacks.project.bucket_conflict import explain_destroy, watch_for_bucket
-from stacks.project.propagation import NewGrants, require_resource_manager, wait_for_google
+from stacks.extra_checkpoints import ExtraCheckpoint, extra_checkpoints, with_local_folders
+from stacks.google_project.bucket_conflict import explain_destroy, require_free_bucket_name
+from stacks.google_project.propagation import NewGrants, require_resource_manager, wait_for_google
 from stacks.secrets import HF_TOKEN, KINDS, SecretKey, SecretKind
 from stacks.server_command import server_arguments, with_served_name
 from stacks.settings import Settings
@@ -54,7 +54,7 @@ class Context:
     plan: Plan
     names: Names
     home_region: str
-    """Region of the bucket and of the first image repository (`stacks.project.home_region`)."""
+    """Region of the bucket and of the first image repository (`stacks.deployed.home_region`)."""
     ownership: Ownership
     secrets: Mapping[SecretKey, pulumi.Output[str]]
     """Secrets set by value, as secret outputs."""
@@ -80,7 +80,7 @@ class Context:
 
     @property
     def weights_to_load(self) -> str:
-        """Argument of the server: a model's id, a folder, or a URI."""
+        """Weights for the server to load: the model's id on the hub, a folder of the container, or the URI of a folder in the bucket."""
         settings = self.settings
         if settings.streams_on_tpu:
             return self.weights_uri
@@ -101,16 +101,16 @@ class Context:
     @property
     def vllm(self) -> VllmOptions:
         """The vLLM options in effect, with a default name for clients and local folders of staged parts."""
-        return with_local_parts(with_served_name(self.settings, self.plan.vllm), self.parts, self.parts_root)
+        return with_local_folders(with_served_name(self.settings, self.plan.vllm), self.parts, self.parts_root)
 
     @property
-    def parts(self) -> tuple[Part, ...]:
+    def parts(self) -> tuple[ExtraCheckpoint, ...]:
         """Drafters and adapters that staging copies to the bucket."""
-        return parts_of(self.settings)
+        return extra_checkpoints(self.settings)
 
     @property
     def parts_root(self) -> str:
-        """Folder of the machine or container with the staged parts."""
+        """Folder of the TPU VM or container with the staged parts."""
         run = self.settings.cloud_run
         return MEMORY_FOLDER if run is not None and not run.mount.mounts else MODELS_FOLDER
 
@@ -122,9 +122,9 @@ class Context:
             return ()
         bucket = self.settings.bucket.existing or self.names.bucket
         return tuple(
-            BucketWeights(folder_uri(bucket, part.folder), f"{self.parts_root}/{part.folder}")
-            for part in self.parts
-            if part.folder is not None
+            BucketWeights(folder_uri(bucket, extra.folder), f"{self.parts_root}/{extra.folder}")
+            for extra in self.parts
+            if extra.folder is not None
         )
 
 
@@ -175,7 +175,10 @@ def open_project(
 
 
 def lay_foundation(context: Context, *, project_roles: Sequence[str], before_change: Callable[[], None]) -> Foundation:
-    """Declare the resources that both targets share."""
+    """Declare the resources that both targets share.
+
+    `project_roles`: roles of the server's account on the project. `before_change` is called once the project can be read, before any change.
+    """
     settings, names = context.settings, context.names
     options, new_grants = open_project(settings.project, context.home_region, before_change)
     identity = RuntimeIdentity(
@@ -210,7 +213,9 @@ def lay_foundation(context: Context, *, project_roles: Sequence[str], before_cha
 
 
 def _image(context: Context, readers: Mapping[str, pulumi.Input[str]], options: pulumi.ResourceOptions) -> ServingImage:
-    settings, account, home = context.settings, context.settings.docker_hub, context.home_region
+    settings = context.settings
+    account = context.settings.docker_hub
+    home = context.home_region
     arguments = ServingImageArgs(
         project=settings.project,
         locations=tuple(dict.fromkeys((home, *settings.regions))),
@@ -250,7 +255,7 @@ def _bucket(
     if not settings.uses_bucket:
         return None
     if settings.bucket.existing is None:
-        watch_for_bucket(project=settings.project, bucket=context.names.bucket, ownership=context.ownership)
+        require_free_bucket_name(project=settings.project, bucket=context.names.bucket, ownership=context.ownership)
     return ModelBucket(
         "models",
         ModelBucketArgs(

@@ -31,10 +31,10 @@ from stacks.hooks.observed_service import ServicePlace, observed_service, report
 from stacks.hooks.run_failures import explain_failures
 from stacks.hooks.run_keeper import keep_runs
 from stacks.hooks.staged_weights import require_staged_weights
+from stacks.observability import METRICS_ROLE, collector_text, declare_alerts
 from stacks.outputs import stack_outputs
 from stacks.secrets import API_KEY
 from stacks.server_command import PORT
-from stacks.watching import METRICS_ROLE, collector_text, watch
 
 if TYPE_CHECKING:
     from components.private_network import PrivateNetwork
@@ -68,7 +68,7 @@ def deploy(context: Context) -> StackOutputs:
             pulumi.ResourceOptions(depends_on=[*foundation.ready, *(network.ready if network else [])]),
         ),
     )
-    watch(context, foundation)
+    declare_alerts(context, foundation)
     return stack_outputs(
         context,
         foundation,
@@ -116,6 +116,7 @@ def _collector(context: Context, foundation: Foundation) -> Collector | None:
 
 
 def _kept_traffic(context: Context, run: CloudRunSettings) -> KeptTraffic | None:
+    """Return the service whose traffic an `up` keeps, or None without a rollout."""
     if run.rollout is None:
         return None
     place = ServicePlace(

@@ -28,11 +28,11 @@ from planning.rules.gateway import DeployedBackend, usd_per_hour
 from stacks.apis import GATEWAY_APIS
 from stacks.base import open_project
 from stacks.bound_hooks import bind_types
+from stacks.deployed.other_stacks import deployed_outputs
 from stacks.gateway_plan import GatewayPlan, gateway_lines, plan_gateway
+from stacks.google_project.propagation import require_enabled
 from stacks.outputs import export, known_after_up, smoke_thresholds
 from stacks.planned import today
-from stacks.project.other_stacks import deployed_outputs
-from stacks.project.propagation import require_enabled
 from stacks.server_command import PORT
 from stacks.settings.gateway import GatewayStack
 
@@ -75,6 +75,7 @@ def deploy(settings: GatewayStack, stack: str, folder: Path = PROJECT) -> None:
 
 
 def _deployed(stack: str) -> DeployedBackend:
+    """Return a backend as its last `up` left it; texts are empty for a stack that was never deployed."""
     outputs = deployed_outputs(stack) or {}
     names = ("address", "state", "deadline", "api_key_secret")
     given = {name: outputs.get(camel_case(name)) for name in names}

@@ -11,7 +11,7 @@ from planning.cost.subject import Subject, examine
 from planning.errors import PlanningError
 from planning.question.types import Finding
 from planning.rules.gateway import Backend, DeployedBackend, GatewayQuestion, gateway_findings
-from planning.solve.wording import worded
+from planning.solve.wording import with_callers_keys
 from stacks.loading import SettingsError, from_file
 from stacks.planned import to_deployment
 from stacks.settings import Settings
@@ -92,7 +92,7 @@ def _read(stack: str, project: str, folder: Path, today: str | None) -> PlannedB
     try:
         return PlannedBackend(stack=stack, settings=settings, subject=examine(deployment))
     except PlanningError as error:
-        return worded(str(error), StackWording(deployment, stack))
+        return with_callers_keys(str(error), StackWording(deployment, stack))
 
 
 def _backend(stack: str, read: PlannedBackend | str, deployed: DeployedBackend | None) -> Backend:

@@ -113,7 +113,7 @@ def from_values(
             f'{origin}: {PRODUCT}:target = "{GATEWAY}": a gateway has no model server. '
             f"Use {_backends_of(values) or 'one of the stacks in its gateway.backends'} instead."
         )
-    return validated(Settings, values, project=project, origin=origin, secrets=secrets)
+    return validate_settings(Settings, values, project=project, origin=origin, secrets=secrets)
 
 
 def _backends_of(values: Mapping[str, object]) -> str:
@@ -123,7 +123,7 @@ def _backends_of(values: Mapping[str, object]) -> str:
     return " or ".join(f"--stack {name}" for name in named if isinstance(name, str))
 
 
-def validated(
+def validate_settings(
     kind: type[Loaded], values: Mapping[str, object], *, project: str | None, origin: str, secrets: Sequence[str] = ()
 ) -> Loaded:
     """Return the settings of a server or of a gateway. Raises SettingsError, with every error."""
@@ -161,16 +161,19 @@ def is_gateway(config: Mapping[str, object]) -> bool:
 
 
 def gateway_from_pulumi(config: Mapping[str, str], *, stack: str) -> "GatewayStack":
-    """Return the settings of a gateway from the engine. Raises SettingsError."""
+    """Return the settings of a gateway from the configuration that the engine passes to a program. Raises SettingsError for every error."""
     from stacks.settings.gateway import GatewayStack  # noqa: PLC0415 - 7 ms, and most stacks have a server
 
     origin = f"Pulumi.{stack}.yaml"
     _check_namespaces(config, origin)
-    return validated(GatewayStack, _own_keys(config), project=_project_of(config), origin=origin)
+    return validate_settings(GatewayStack, _own_keys(config), project=_project_of(config), origin=origin)
 
 
 def from_pulumi(config: Mapping[str, str], secret_keys: frozenset[str], *, stack: str) -> Settings:
-    """Return the settings from the engine. Raises SettingsError, even for a secret in plain text."""
+    """Return the settings of the configuration that the engine passes to a program: full key to text, objects as JSON.
+
+    Raises SettingsError for every error, including a secret stored in plain text.
+    """
     origin = f"Pulumi.{stack}.yaml"
     _check_namespaces(config, origin)
     if not _own_keys(config):
@@ -219,7 +222,7 @@ def gateway_from_file(path: Path, *, project: str | None = None) -> "GatewayStac
     from stacks.settings.gateway import GatewayStack  # noqa: PLC0415 - 7 ms, and most stacks have a server
 
     config = _config_of(path)
-    return validated(GatewayStack, _own_keys(config), project=_project_of(config, project), origin=path.name)
+    return validate_settings(GatewayStack, _own_keys(config), project=_project_of(config, project), origin=path.name)
 
 
 def _project_of(config: Mapping[str, object], fallback: str | None = None) -> str | None:
@@ -236,6 +239,7 @@ def is_gateway_file(path: Path) -> bool:
 
 
 def _config_of(path: Path) -> Mapping[str, object]:
+    """Return the configuration of a settings file. Raises SettingsError for a missing or invalid file."""
     try:
         document = read_yaml(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
@@ -311,6 +315,7 @@ def _plain_text_secret(origin: str, key: str) -> SettingsError:
 
 
 def _check_namespaces(config: Mapping[str, object], origin: str) -> None:
+    """Raise SettingsError for keys of a misspelled namespace, which the engine ignores silently."""
     allowed = f"{', '.join(NAMESPACES[:-1])} or {NAMESPACES[-1]}"
     wrong = [key for key in config if key.partition(":")[0] not in NAMESPACES or ":" not in key]
     if wrong:
@@ -333,6 +338,7 @@ def _meant(key: str) -> str:
 
 
 def _own_keys(config: Mapping[str, T]) -> dict[str, T]:
+    """Return the keys of the namespace `gemma-serving`, without the namespace."""
     return {key.partition(":")[2]: value for key, value in config.items() if key.startswith(f"{PRODUCT}:")}
 
 

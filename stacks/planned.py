@@ -15,8 +15,8 @@ from planning.model.spec import ModelSpec
 from planning.question.drafters import named_drafter
 from planning.question.types import NO_SERVICE, NO_TPU, Deployment, Finding, Plan, WeightsMode
 from planning.rules.findings import acceptable_ids, counted_notes, notes_of
-from planning.solve.wording import Wording, remedy_of, worded
-from stacks.parts import parts_of
+from planning.solve.wording import Wording, remedy_of, with_callers_keys
+from stacks.extra_checkpoints import extra_checkpoints
 from stacks.settings import Settings
 
 
@@ -50,7 +50,7 @@ def to_deployment(settings: Settings, folder: Path = PROJECT, *, today: str | No
         measured_tok_per_s=settings.measured_tok_per_s,
         max_usd=settings.max_usd,
         accept_findings=tuple(settings.accept_findings),
-        staged_parts=tuple(part.source for part in parts_of(settings) if part.digest is not None),
+        staged_parts=tuple(extra.source for extra in extra_checkpoints(settings) if extra.digest is not None),
         vllm_in_blocks=tuple(settings.vllm_in_blocks),
         model_spec=_model(settings.architecture_file, folder, settings.model, key="modelConfig"),
         draft_spec=_model(settings.drafter_file, folder, named_drafter(settings.vllm), key="draftConfig"),
@@ -125,7 +125,7 @@ def require_unblocked(plan: Plan, stack: str, wording: Wording) -> None:
 
 def finding_text(finding: Finding, wording: Wording) -> str:
     """Return the text of a finding: its id, message, and the change to the settings file."""
-    return f"{finding.id}: {worded(finding.message, wording)} {remedy_of(finding, wording)}".rstrip()
+    return f"{finding.id}: {with_callers_keys(finding.message, wording)} {remedy_of(finding, wording)}".rstrip()
 
 
 def _model(file: str | None, folder: Path, name: str | None, *, key: str) -> ModelSpec | None:

@@ -9,18 +9,18 @@ from contracts.naming import Names, NamingError, allowed_name, check_stack_name
 from planning import PlanningError
 from planning.cost.subject import examine
 from planning.planner import plan_of
-from planning.solve.wording import worded
+from planning.solve.wording import with_callers_keys
 from stacks import loading
 from stacks.apis import apis_of
 from stacks.base import Context
+from stacks.deployed.deployed_state import deployed_resources
+from stacks.deployed.former_state import require_current_state
+from stacks.deployed.home_region import home_region
+from stacks.google_project.propagation import require_enabled
 from stacks.hooks.staged_weights import require_weights_of_new_server
 from stacks.loading import SettingsError
 from stacks.outputs import export
 from stacks.planned import preview_lines, require_unblocked, to_deployment, today
-from stacks.project.deployed_state import deployed_resources
-from stacks.project.former_state import require_current_state
-from stacks.project.home_region import home_region
-from stacks.project.propagation import require_enabled
 from stacks.wording import StackWording
 
 UserError = (SettingsError, PlanningError, NamingError, CommandRefusedError)
@@ -50,7 +50,7 @@ def run() -> None:
         subject = examine(deployment)
         planned = plan_of(subject)
     except PlanningError as error:
-        raise PlanningError(worded(str(error), wording)) from None
+        raise PlanningError(with_callers_keys(str(error), wording)) from None
     for text, is_warning in preview_lines(planned, stack, wording):
         (pulumi.log.warn if is_warning else pulumi.log.info)(text)
     require_unblocked(planned, stack, wording)

@@ -86,6 +86,7 @@ def _spell_defaults(schema: Schema) -> None:
 
 
 def _add_gateway(schema: Schema) -> None:
+    """Add the target `gateway` and its block, which replaces the model and the server."""
     stack_of_gateway: Schema = GatewayStack.model_json_schema(schema_generator=_WithoutTitles)
     schema["$defs"] |= stack_of_gateway["$defs"]
     schema["properties"]["target"]["enum"].append("gateway")
@@ -97,6 +98,7 @@ def _add_gateway(schema: Schema) -> None:
 
 
 def _meanings() -> Iterator[tuple[tuple[str, str], str]]:
+    """Yield block, key and description of each setting: from OPTIONS, the outputs' contract, or the text below the field."""
     for key, option in OPTIONS.items():
         if not option.is_in_block:
             yield (VllmOptions.__name__, key), _described(option)
@@ -133,7 +135,7 @@ def _key_of(kind: type, name: str) -> str:
 
 
 def file_schema() -> Schema:
-    """Return the schema of a whole `Pulumi.<stack>.yaml`."""
+    """Return the schema of a whole `Pulumi.<stack>.yaml`. Keys of other namespaces are not checked."""
     known = settings_schema()
     text = {"type": "string"}
     return {
@@ -193,6 +195,7 @@ def block_of(schema: Schema, value: Schema) -> Schema:
 
 
 def _described(option: VllmOption) -> str:
+    """Return the help of an option with its unit and flag."""
     notes = [f"in {option.unit}"] if option.unit else []
     notes += [f"`{option.flag}`"] if option.flag else []
     return f"{option.help} ({', '.join(notes)})" if notes else option.help

@@ -21,7 +21,7 @@ def with_served_name(settings: Settings, planned: VllmOptions) -> VllmOptions:
 
 def server_arguments(settings: Settings, options: VllmOptions, *, model_or_path: str) -> tuple[str, ...]:
     """Return the words after `vllm serve`."""
-    # A gateway calls the machine's address in the network, and the agent the loopback address.
+    # A gateway calls the TPU VM's address in the network, and the agent the loopback address.
     is_local = settings.tpu is not None and settings.tpu.gateway is None
     return vllm_arguments(
         options,

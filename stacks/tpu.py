@@ -25,17 +25,17 @@ from contracts.tunnel_role import ADMIN, tunnel_role
 from planning.question.server_flags import flag_table
 from planning.settings.tpu import CapacityApiName, SshAccess, TpuSettings
 from stacks.base import COMMAND, Context, Foundation, lay_foundation
+from stacks.deployed.other_stacks import network_of_gateway
 from stacks.hooks.changed_server import show_changes
 from stacks.hooks.next_steps import next_steps
 from stacks.hooks.run_keeper import keep_runs
+from stacks.observability import METRICS_ROLE, declare_alerts, machine_collector
 from stacks.outputs import known_after_up, stack_outputs
-from stacks.project.other_stacks import network_of_gateway
 from stacks.server_command import PORT
 from stacks.settings import Settings
-from stacks.watching import METRICS_ROLE, machine_collector, watch
 
 PROJECT_ROLES = ("roles/logging.logWriter", METRICS_ROLE)
-"""Roles of the machine's account on the project. docs/ci.md names them too."""
+"""Roles of the TPU VM's account on the project. docs/ci.md names them too."""
 _TUNNEL_ROLE = "roles/iap.tunnelResourceAccessor"
 """Opens tunnels of Identity-Aware Proxy, restricted to SSH ports by a condition."""
 _OS_LOGIN_ROLE = "roles/compute.osLogin"
@@ -55,7 +55,7 @@ another role must read it. With `roles/tpu.admin` gcloud reads the node and writ
 connection with OS Login too; no narrower predefined role has `tpu.nodes.update` (docs.cloud.google.com/iam/docs/roles-permissions/tpu, 2026-11;
 gcloud 528, command_lib/compute/tpus/tpu_vm/ssh.py). A custom role (`tpu.tunnelRole`) replaces it."""
 TUNNEL_ACCOUNT_ROLE = "roles/iam.serviceAccountUser"
-"""Role on the machine's account: logins and changes of metadata act as that account."""
+"""Role on the TPU VM's account: logins and changes of metadata act as that account."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,7 +82,7 @@ def deploy(context: Context) -> StackOutputs:
     show_changes(context)
     network = _network(context, tpu, foundation, shared)
     _tunnel_grants(context, tpu, foundation)
-    watch(context, foundation)
+    declare_alerts(context, foundation)
     queued = TpuQueuedResource(
         "capacity",
         _arguments(context, tpu, foundation, network),
@@ -113,7 +113,7 @@ def deploy(context: Context) -> StackOutputs:
 
 
 def ssh_tunnel(*, node: str, zone: str, project: str, api: CapacityApiName = "cloud-tpu") -> Tunnel:
-    """Return the SSH tunnel through Identity-Aware Proxy to the machine's loopback address.
+    """Return the SSH tunnel through Identity-Aware Proxy to the TPU VM's loopback address.
 
     Only gcloud's alpha track has `--tunnel-through-iap` for TPU machines; for instances every track has it. `--quiet` answers gcloud's
     prompts, such as the one for an SSH key.
@@ -125,7 +125,10 @@ def ssh_tunnel(*, node: str, zone: str, project: str, api: CapacityApiName = "cl
 
 
 def tunnel_roles(api: CapacityApiName, ssh: SshAccess, custom: str | None = None) -> Mapping[str, str]:
-    """Return the project roles of a tunnel, each with its condition. `custom` replaces roles/tpu.admin."""
+    """Return the project roles that a member of `tpu.tunnelMembers` needs, each with its condition.
+
+    `api`: API of the TPU VM. `ssh`: login method of the tunnel. `custom`: full name of the role that replaces roles/tpu.admin.
+    """
     roles = (_INSTANCE_ROLES if api == "compute-engine" else _NODE_ROLES)[ssh]
     held = [custom if custom and role == ADMIN else role for role in roles]
     return {_TUNNEL_ROLE: "destination.port == 22", **dict.fromkeys(held, ALWAYS)}
@@ -155,11 +158,12 @@ def _network(context: Context, tpu: TpuSettings, foundation: Foundation, shared:
 
 
 def _gateway_network(context: Context, tpu: TpuSettings, foundation: Foundation, shared: GatewayNetwork) -> _Network:
+    """Declare the rules of this stack's TPU VM in the gateway's network."""
     rules = MachineRules(
         "network",
         MachineRulesArgs(
             project=context.settings.project,
-            name=f"{context.names.base}-gateway",  # other names than in a separate network, which exist until the machine has moved
+            name=f"{context.names.base}-gateway",  # other names than in a separate network, which exist until the TPU VM has moved
             network=shared.network,
             ownership=context.ownership,
             target_tag=context.names.base,
@@ -173,11 +177,12 @@ def _gateway_network(context: Context, tpu: TpuSettings, foundation: Foundation,
 
 
 def _downloads(context: Context, tpu: TpuSettings) -> bool:
-    """Return whether the machine needs the internet, to reach the hub and the docker package."""
+    """Return whether the TPU VM needs the internet, to reach the hub and the docker package."""
     return context.needs_hub or tpu.api == "compute-engine"
 
 
 def _egress_ports(context: Context, tpu: TpuSettings) -> Sequence[str] | None:
+    """Return the TCP ports that the TPU VM may connect to, or None for all."""
     if tpu.egress == "open" or context.needs_hub:
         return None
     return (HTTPS_PORT, HTTP_PORT) if tpu.api == "compute-engine" else (HTTPS_PORT,)
@@ -255,6 +260,7 @@ def _supports_draining(settings: Settings) -> bool:
 
 
 def _compile_archive(tpu: TpuSettings, foundation: Foundation) -> pulumi.Output[str] | None:
+    """Return the metadata with the location of archived compiled programs, or None without archives."""
     bucket, key = foundation.bucket, foundation.archive_key
     if bucket is None or key is None:
         return None
@@ -267,7 +273,7 @@ def _compile_archive(tpu: TpuSettings, foundation: Foundation) -> pulumi.Output[
 
 
 def _weights(context: Context, foundation: Foundation) -> pulumi.Output[BucketWeights] | None:
-    """Return the folder that the machine copies, or None if the server reads the bucket itself or the hub."""
+    """Return the folder that the TPU VM copies, or None if the server reads the bucket itself or the hub."""
     settings, bucket = context.settings, foundation.bucket
     if bucket is None or settings.weights != "bucket" or settings.streams_on_tpu:
         return None

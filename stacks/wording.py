@@ -6,7 +6,7 @@ from typing import Final, cast
 
 from planning.data.images import DEFAULT_IMAGES, built_name
 from planning.machine.hardware import CLOUD_RUN_GPUS, find_accelerator
-from planning.question.fields import changed, question_fields, value_at
+from planning.question.fields import question_fields, value_at, with_changes
 from planning.question.types import Deployment, Platform
 from planning.settings.fields import setting_key
 from planning.settings.text import format_memory
@@ -51,7 +51,7 @@ def settings_key(path: str, target: str) -> str:
     return ".".join(map(setting_key, path.split("."))) if field is None else field.key
 
 
-def spelled(path: str, value: object) -> object:
+def value_in_file(path: str, value: object) -> object:
     """Return the value of a field as written in the settings file. None stays None."""
     if value is None or (path == "model_revision" and not value):
         return None
@@ -74,7 +74,7 @@ def file_changes(deployment: Deployment, changes: Mapping[str, object]) -> Mappi
 
     A change of platform replaces the target's block and the image, because both belong to the target.
     """
-    after = changed(deployment, changes)
+    after = with_changes(deployment, changes)
     before_target, target = _target(deployment), _target(after)
     paths = [path for path in changes if path != "platform"]
     if "model" in changes and deployment.model_revision:
@@ -94,7 +94,7 @@ def file_changes(deployment: Deployment, changes: Mapping[str, object]) -> Mappi
         elif (in_block := block_changes(path, value_at(after, path), deployment.vllm_in_blocks)) is not None:
             found |= in_block
         elif not _is_foreign(path, target):
-            found[settings_key(path, target)] = spelled(path, value_at(after, path))
+            found[settings_key(path, target)] = value_in_file(path, value_at(after, path))
     return found
 
 
@@ -115,13 +115,13 @@ class StackWording:
 
     def change(self, changes: Mapping[str, object]) -> str | None:
         """Return the keys to set and to remove; None if the settings cannot express the change."""
-        if changed(self._deployment, changes).platform not in _TARGETS:
+        if with_changes(self._deployment, changes).platform not in _TARGETS:
             return None
         return " and ".join(_phrases(file_changes(self._deployment, changes))) or None
 
 
 def _phrases(found: Mapping[str, object]) -> Iterator[str]:
-    given = ", ".join(f"{key}: {inline(value)}" for key, value in found.items() if value is not None)
+    given = ", ".join(f"{key}: {inline_yaml(value)}" for key, value in found.items() if value is not None)
     removed = ", ".join(key for key, value in found.items() if value is None)
     if given:
         yield f"set {given}"
@@ -129,15 +129,15 @@ def _phrases(found: Mapping[str, object]) -> Iterator[str]:
         yield f"remove {removed}"
 
 
-def inline(value: object) -> str:
+def inline_yaml(value: object) -> str:
     """Return a value as YAML on one line, in the form of `pulumi config set` (3.256)."""
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, list):
-        return f"[{', '.join(inline(item) for item in cast('list[object]', value))}]"
+        return f"[{', '.join(inline_yaml(item) for item in cast('list[object]', value))}]"
     if isinstance(value, Mapping):
         entries = cast("Mapping[str, object]", value).items()
-        return f"{{{', '.join(f'{key}: {inline(item)}' for key, item in entries)}}}"
+        return f"{{{', '.join(f'{key}: {inline_yaml(item)}' for key, item in entries)}}}"
     text = str(value)
     if not isinstance(value, str) or not _NEEDS_QUOTES.search(text):
         return text
@@ -154,10 +154,12 @@ def _is_of_block(path: str, block: str, target: str) -> bool:
 
 
 def _is_foreign(path: str, target: str) -> bool:
+    """Return whether the field belongs to the block of the other target."""
     return any(_is_of_block(path, block, target) for name, block in _BLOCKS.items() if name != target)
 
 
 def _without_bucket(before: Deployment, after: Deployment) -> dict[str, object]:
+    """Return the Cloud Run settings to remove when the weights leave the bucket."""
     on_cloud_run = _target(before) == _target(after) == "cloud-run"
     return {"cloudRun.mount.mode": None} if on_cloud_run and before.weights_mode in {"streamer", "memory"} else {}
 

@@ -46,7 +46,7 @@ def judgement(planned: Planned, answer: CompileAnswer) -> CompileVerdict:
         what = "what the plan allows" if planned.fits else "this deployment, as the plan does"
         return CompileVerdict(
             word="refused",
-            sentence=f"Refused: vLLM or Google's compiler refuses {what}, at {where}: {refusal.words.rstrip('.')}.",
+            sentence=f"Refused: vLLM or Google's compiler rejects {what}, at {where}: {refusal.words.rstrip('.')}.",
             exit_code=ExitCode.REFUSED,
         )
     if answer.reason or answer.built is None:

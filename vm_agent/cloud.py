@@ -158,7 +158,7 @@ def read_secret(metadata: MetadataClient, version: str) -> str:
         answer = json.loads(google(metadata, f"{endpoint('secretmanager')}v1/{version}:access"))
         value = base64.b64decode(answer["payload"]["data"]).decode().rstrip("\r\n")
     except ServingError as error:
-        grant = "Grant the machine's service account roles/secretmanager.secretAccessor on the secret."
+        grant = "Grant the TPU VM's service account roles/secretmanager.secretAccessor on the secret."
         error.args = (f"Cannot read secret {version}: {error}. {grant}",)
         raise
     except (ValueError, KeyError, TypeError, binascii.Error):

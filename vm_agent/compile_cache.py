@@ -18,7 +18,7 @@ from vm_agent.publishing import PhasePublisher
 # On the boot disk, so programs survive the container, a crash of the server and a reboot of the machine.
 COMPILE_CACHE = "/mnt/compile_cache"
 GRANT = (
-    "the machine's service account roles/storage.objectUser on the bucket's archive folder "
+    "the TPU VM's service account roles/storage.objectUser on the bucket's archive folder "
     "(gemma-serving:tpu.compileCache: bucket grants it)."
 )
 
@@ -83,7 +83,7 @@ class CompiledPrograms:
                 return
             if program_files(archive.folder):
                 name = archive.folder.name
-                self.publisher.report(f"Using the compiled programs that are already on this machine ({name}).")
+                self.publisher.report(f"Using the compiled programs that are already on this TPU VM ({name}).")
                 return
             signed, others = archive.listed()
             self.publisher.set_fact(ARCHIVES_KEY, self.publisher.mask(others))

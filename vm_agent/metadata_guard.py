@@ -64,7 +64,7 @@ class MetadataGuard:
         """Return the same for a container that reads nothing from Google."""
         problem = self._arm()
         if problem:
-            log(f"The next container can read the machine's token, because the agent cannot guard it: {problem}.")
+            log(f"The next container can read the TPU VM's token, because the agent cannot guard it: {problem}.")
         return ((), problem) if problem else ((f"--cgroup-parent={SLICE}",), "")
 
     def keep(self) -> None:

@@ -277,7 +277,7 @@ class RunEnd:
     def end_server(self, text_hash: str) -> None:
         """Drain running requests, and stop the server before Google deletes the machine."""
         with_end = datetime.fromtimestamp(self.ends_at_s or 0.0, timezone.utc)
-        self.publisher.publish(ENDING, text_hash, f"Google will delete the machine at {with_end:%Y-%m-%d %H:%M:%S} UTC")
+        self.publisher.publish(ENDING, text_hash, f"Google will delete the TPU VM at {with_end:%Y-%m-%d %H:%M:%S} UTC")
         with suppress(ServingError):  # docker does not respond
             state = container_state()
             if state and state.running:

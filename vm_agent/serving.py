@@ -297,7 +297,7 @@ class Agent:
         except ServingError as error:
             problem = error
         except CONNECTION_ERRORS as error:  # includes a full disk and a missing program
-            problem = ServingError(f"The machine cannot serve the document: {error}")
+            problem = ServingError(f"The TPU VM cannot serve the document: {error}")
         # Without docker each attempt fails, whatever it says.
         return problem if problem.waits_for == WAITING_FOR_DOCKER else docker_problem() or problem
 
@@ -377,9 +377,9 @@ class Agent:
             starts, is_counted = 0, False  # a stop on request, or with docker, proves nothing about the document
         if starts > len(self.pacing.probation_delays_s if is_on_probation else self.pacing.trial_delays_s):
             ended = (
-                "it, the agent or the machine stopped each time"
+                "it, the agent or the TPU VM stopped each time"
                 if is_on_probation
-                else "the agent or the machine stopped before it was ready"
+                else "the agent or the TPU VM stopped before it was ready"
             )
             raise ServingError(f"The server was started {starts} times, but {ended}.", retry=False)
         secrets, has_models = self._prepared(assignment)
@@ -452,7 +452,7 @@ class Agent:
         except ServingError as error:
             if not is_back:
                 raise
-            log(f"Starting the last known good document with the weights on this machine: {error}")
+            log(f"Starting the last known good document with the weights on this TPU VM: {error}")
         secrets = {
             name: self.secrets.read(secret, is_back=is_back, is_api_key=name == API_KEY_VARIABLE)
             for name, secret in document.secret_environment.items()

@@ -365,7 +365,7 @@ class StoredState:
                 part.unlink(missing_ok=True)
             self._unwritten_until = time.monotonic() + self.retry_s
             log(
-                f"{self._path} cannot be written ({error}). If this agent restarts, the machine will use an older version."
+                f"{self._path} cannot be written ({error}). If this agent restarts, the TPU VM will use an older version."
             )
 
     def _sync_folder(self) -> None:

@@ -37,7 +37,7 @@ Ratios = Sequence[Sequence[float]]
 """Measured over planned of the points of each source."""
 
 
-def learned(points: Sequence[SweepPoint]) -> Mapping[tuple[Figure, Kind], Spread]:
+def learn_bands(points: Sequence[SweepPoint]) -> Mapping[tuple[Figure, Kind], Spread]:
     """Return the table of bands from the points that may set them, for classes with enough of them. Each contains the planned value itself."""
     return {
         key: spread_of_sources(sources)
@@ -96,5 +96,5 @@ def _share_inside(ratios: Sequence[float], low: float, high: float, factor: floa
 
 
 if __name__ == "__main__":
-    for (figure, kind), spread in learned(all_points()).items():
+    for (figure, kind), spread in learn_bands(all_points()).items():
         print(f'    ("{figure}", "{kind}"): {spread},')

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cache
 from typing import Final
 
-from authors.accuracy.corpus.compared import ComparedFigure, JudgedBoot, compared, judged, started
+from authors.accuracy.corpus.compared import ComparedFigure, JudgedBoot, compared_figures, judge_boot, started_boots
 from authors.accuracy.corpus.measured import KINDS, Boot, Measurements, ReportSource, load
 from authors.accuracy.sweeps import FACTORS, ComparedPoint, all_comparisons
 from authors.tables import csv_text, table
@@ -50,7 +50,7 @@ def tables() -> Mapping[str, str]:
         "accuracy-shares": table(
             f"figure | tolerance: | {' | '.join(f'{name}:' for name in CLASSES)}", evidence_rows()
         ),
-        "accuracy-misses": table("what | figure | measured | planned | source", missed()),
+        "accuracy-misses": table("what | figure | measured | planned | source", missed_predictions()),
         "gpu-constants": table("name | value: | unit | meaning | fitted to | sources", constants),
     }
 
@@ -62,12 +62,12 @@ def rows_file() -> str:
 
 @cache
 def _verdicts() -> Sequence[JudgedBoot]:
-    return tuple(map(judged, started(load().boots)))
+    return tuple(map(judge_boot, started_boots(load().boots)))
 
 
 @cache
 def _figures() -> Sequence[ComparedFigure]:
-    return tuple(compared(load().boots))
+    return tuple(compared_figures(load().boots))
 
 
 def _rows() -> Iterator[Sequence[str]]:
@@ -109,14 +109,14 @@ def evidence_rows() -> list[Sequence[str]]:
     return [*rows, *_verdict_rows(), *_sweep_rows()]
 
 
-def share(within: int, count: int) -> str:
+def share_text(within: int, count: int) -> str:
     """Return a number of rows within their tolerance as text; empty without rows."""
     return f"{within} of {count} ({within / count:.0%})" if count else ""
 
 
 def _share(rows: Iterable[bool]) -> str:
     within = list(rows)
-    return share(sum(within), len(within))
+    return share_text(sum(within), len(within))
 
 
 def first_sight(measurements: Measurements) -> Sequence[ComparedFigure]:
@@ -129,7 +129,7 @@ def first_sight(measurements: Measurements) -> Sequence[ComparedFigure]:
     ]
 
 
-def missed() -> list[Sequence[str]]:
+def missed_predictions() -> list[Sequence[str]]:
     """Return each unseen prediction outside its tolerance: verdicts, figures of boots, and points of sweeps by deployment and figure."""
     rows: list[Sequence[str]] = [
         (row.boot.title, "verdict", "crashed" if row.boot.died else "runs", row.planned, _sources(row))
@@ -170,6 +170,6 @@ def _sweep_rows() -> Iterator[Sequence[str]]:
     for figure, title in SWEPT.items():
         first = [source.first_points.get(figure, (0, 0)) for source in load().sources.values()]
         shares = [_share(one.is_within for one in members if one.figure == figure) for members in by_class]
-        yield title, f"{FACTORS[figure]:g} times", share(*map(sum, zip(*first, strict=True))), *shares
+        yield title, f"{FACTORS[figure]:g} times", share_text(*map(sum, zip(*first, strict=True))), *shares
     inside = [_share(one.is_in_band for one in members if one.point.split == "held-out") for members in by_class]
     yield "inside the stated band, sweeps", "", "", *inside

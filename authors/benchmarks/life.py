@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Final
 
 from authors.benchmarks import preview_cost
-from authors.benchmarks.process_tree import OTHERS, UNSEEN, measured
+from authors.benchmarks.process_tree import OTHERS, UNSEEN, measure_process_tree
 from authors.tables import table
 
 ROOT: Final = Path(__file__).resolve().parents[2]
@@ -28,7 +28,7 @@ PARTS: Final = {
 def main() -> None:
     """Measure and print."""
     root = Path(sys.argv[1] if sys.argv[1:] else ROOT).resolve()
-    cost = measured(
+    cost = measure_process_tree(
         [str(root / ".venv/bin/python"), "-m", "authors.demo"], folder=root, environment=os.environ, parts=PARTS
     )
     if cost.code != 0:

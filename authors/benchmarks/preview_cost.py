@@ -22,7 +22,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final, cast
 
-from authors.benchmarks.process_tree import UNSEEN, TreeCost, measured
+from authors.benchmarks.process_tree import UNSEEN, TreeCost, measure_process_tree
 from authors.in_local_cloud import copy_project, inside_folder, run_inside
 from authors.tables import table
 from contracts.exit_codes import ExitCode
@@ -143,7 +143,7 @@ def _steps(project: Path, stack: str) -> Sequence[Step]:
 
 def _preview(project: Path, stack: str) -> TreeCost:
     command = [ENGINE, "preview", "--stack", stack, "--json", "--non-interactive"]
-    cost = measured(command, folder=project, environment=_ENVIRONMENT, parts=PARTS)
+    cost = measure_process_tree(command, folder=project, environment=_ENVIRONMENT, parts=PARTS)
     if cost.code != 0:
         raise RuntimeError(f"{command} in {project}: {cost.output[-3000:]}")
     return cost

@@ -39,7 +39,7 @@ class TreeCost:
     """CPU seconds by part, with `cpu_s` as their sum."""
 
 
-def measured(
+def measure_process_tree(
     command: Sequence[str], *, folder: Path, environment: Mapping[str, str], parts: Mapping[str, str]
 ) -> TreeCost:
     """Run a command and count the CPU seconds of its tree. `parts`: patterns of command lines by name; the first match counts."""

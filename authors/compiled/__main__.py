@@ -24,9 +24,9 @@ from contracts.exit_codes import ExitCode
 from planning.cost.subject import examine
 from planning.planner import plan_of
 from planning.units import HOUR_S, parse_duration_s
-from scripts.cli.command import Command, run_command, say
+from scripts.cli.command import Command, print_progress, run_command
 from scripts.cli.options import Option
-from scripts.plan.compile import judged
+from scripts.plan.compile import compiler_answer
 from scripts.plan.compiled import compiled_json
 from scripts.plan.options import Judging
 from scripts.plan.question import deployment_from
@@ -60,7 +60,7 @@ def _run(options: CompiledOptions) -> ExitCode:
         return _compare(answers, NEWEST if options.compare == "newest" else None, options.limit_s)
     wanted = [row for row in ROWS if row.name in options.row or (not options.row and row.name not in answers)]
     for row in wanted:
-        say("compiled", row.name)
+        print_progress("compiled", row.name)
         answers[row.name] = judge(row, cache=options.cache)
         ANSWERS.write_text(json.dumps(dict(sorted(answers.items())), indent=1) + "\n")
     return ExitCode.DONE
@@ -70,7 +70,7 @@ def judge(row: JudgedRow, wheels: Wheels | None = None, cache: Path | None = Non
     """Return the judge's answer about a row, in the form of `gemma plan --compile --json`."""
     subject = examine(deployment_from(row.question))
     options = Judging(compile=row.programs, yes=True)
-    found = judged(row.question, options, subject, plan_of(subject), wheels=wheels, cache=cache)
+    found = compiler_answer(row.question, options, subject, plan_of(subject), wheels=wheels, cache=cache)
     return compiled_json(found, explains=False)
 
 
@@ -81,10 +81,10 @@ def _compare(stored: Mapping[str, Any], wheels: Wheels | None, limit_s: int) -> 
         if row.group != "stack":
             continue
         if row.name not in stored:
-            say("compiled", f"{row.name}: skipped, no stored answer")
+            print_progress("compiled", f"{row.name}: skipped, no stored answer")
             continue
         if monotonic() - began_s > limit_s:
-            say("compiled", f"{row.name}: skipped, no time left")
+            print_progress("compiled", f"{row.name}: skipped, no time left")
             continue
         for line in changes(stored[row.name], judge(row, wheels)):
             has_changed = True

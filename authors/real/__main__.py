@@ -22,7 +22,7 @@ from authors.real.gcp_plugin import gcp_plugin
 from authors.real.home import DEFAULT_FOLDER, RealHome
 from authors.real.images import images
 from authors.real.mount import judge_mount
-from authors.real.rows import DifferenceError, NotJudgedError, Row, RowVerdict, documents, markdown, say
+from authors.real.rows import DifferenceError, NotJudgedError, Row, RowVerdict, documents, markdown, print_progress
 from authors.real.server import judge_server
 
 Part = Callable[[RealHome], Sequence[Row]]
@@ -51,10 +51,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     rows: list[Row] = []
     try:
         for name in options.part or PARTS:
-            say(f"part {name}")
-            rows += judged(name, home)
+            print_progress(f"part {name}")
+            rows += run_part(name, home)
     except KeyboardInterrupt:
-        say("interrupted. Everything that the run started was stopped.")
+        print_progress("interrupted. Everything that the run started was stopped.")
         return 130
     text = markdown(rows)
     (home.results / "report.md").write_text(text + "\n", encoding="utf-8")
@@ -65,7 +65,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return exit_code(rows)
 
 
-def judged(name: str, home: RealHome) -> Sequence[Row]:
+def run_part(name: str, home: RealHome) -> Sequence[Row]:
     """Run one part. If its judge is missing, or the part breaks off, that is its only row. The lines of progress have the others."""
     try:
         return PARTS[name](home)

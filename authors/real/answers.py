@@ -22,7 +22,7 @@ from typing import Any, Final, cast
 
 from authors.real.agent_reading import reading_of
 from authors.real.home import ROOT, RealHome, run
-from authors.real.rows import DifferenceError, JudgeReport, Row, require, say
+from authors.real.rows import DifferenceError, JudgeReport, Row, print_progress, require
 from authors.real.server import END_LIMIT_S, STACK
 from authors.real.service import Service
 from authors.real.vllm_here import MODEL, OFFLINE
@@ -108,7 +108,7 @@ def judge_answers(home: RealHome) -> Sequence[Row]:
     table = tomllib.loads((HERE / "answers.toml").read_text(encoding="utf-8"))
     words = (*(word for word in stack_words() if word != ASYNCHRONOUS), SPECULATION)
     with running(home, "simulated", words) as simulated, running(home, "real", words, vllm) as real:
-        say("comparing answers")
+        print_progress("comparing answers")
         with report.judging(f"{len(table['requests'])} requests: status, type, keys, and the words of errors") as notes:
             notes.append(compare_answers(table["requests"], real, simulated))
         with report.judging("metrics: names, types and labels") as notes:
@@ -119,13 +119,13 @@ def judge_answers(home: RealHome) -> Sequence[Row]:
         with report.judging(
             "SIGTERM with a running request: no new connection, exit code 0 or SIGKILL after 10 s"
         ) as notes:
-            found = [end(server) for server in (real, simulated)]
+            found = [answer_to_sigterm(server) for server in (real, simulated)]
             notes.extend(f"{server.name}: {text}" for server, text in zip((real, simulated), found, strict=True))
             require(found[1].startswith("abort"), f"the simulated server: {found[1]}")
     with report.judging("flags: the simulated server accepts none that no release has") as notes:
         notes.append(compare_flags(home, vllm))
     for start in table["starts"]:
-        say(f"failed start: {start['name']}")
+        print_progress(f"failed start: {start['name']}")
         with report.judging(f"start that fails: {start['name']}: exit code {start['exit']}, known cause") as notes:
             notes.append(compare_start(start, home, vllm))
     return report.rows
@@ -194,7 +194,7 @@ def compare_answers(requests: Sequence[Mapping[str, Any]], real: RunningVllm, si
         body = body_of(request, real.model)
         key = KEY if request.get("key", True) else ""
         found = [server.ask(method, path, body, key=key) for server in (real, simulated)]
-        differences = list(differing(*found, own=bool(request.get("own"))))
+        differences = list(reply_differences(*found, own=bool(request.get("own"))))
         if request.get("own"):
             own.append(str(request["own"]))
         if differences:
@@ -215,7 +215,7 @@ def body_of(request: Mapping[str, Any], model: str) -> object:
     return {"model": model, **prompt, **request["body"]}
 
 
-def differing(real: VllmReply, simulated: VllmReply, *, own: bool) -> Iterator[str]:
+def reply_differences(real: VllmReply, simulated: VllmReply, *, own: bool) -> Iterator[str]:
     """Yield each difference between two answers. `own`: the words of an error may differ."""
     if real.status != simulated.status:
         yield f"status {real.status}, simulated {simulated.status} ({simulated.text[:80]})"
@@ -287,7 +287,7 @@ def read_metrics() -> Sequence[tuple[str, ...]]:
         name
         for file in READ_IN
         for found in _METRIC.findall((ROOT / file).read_text(encoding="utf-8"))
-        for name in expanded(found)
+        for name in expand_pattern(found)
     }
     constants = [value for module in (loadtest_metrics, checks_server) for value in vars(module).values()]
     tuples = [cast("tuple[object, ...]", value) for value in constants if isinstance(value, tuple)]
@@ -295,7 +295,7 @@ def read_metrics() -> Sequence[tuple[str, ...]]:
     return sorted({*((name,) for name in named), *listed})
 
 
-def expanded(pattern: str) -> Iterator[str]:
+def expand_pattern(pattern: str) -> Iterator[str]:
     """Yield the names that a pattern such as `a_(b|c)_total` matches."""
     head, opened, rest = pattern.partition("(")
     if not opened:
@@ -303,7 +303,7 @@ def expanded(pattern: str) -> Iterator[str]:
         return
     choices, _, tail = rest.partition(")")
     for choice in choices.split("|"):
-        yield from expanded(f"{head}{choice}{tail}")
+        yield from expand_pattern(f"{head}{choice}{tail}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -361,7 +361,7 @@ def metric_faults(real: Exposition, simulated: Exposition, read: Sequence[tuple[
             yield f"the type of {name} is {real.types.get(name, 'none')}, simulated {kind}"
 
 
-def end(server: RunningVllm) -> str:
+def answer_to_sigterm(server: RunningVllm) -> str:
     """Send SIGTERM while a request runs, and return what its client got and the seconds. Raises DifferenceError."""
     body = {"model": server.model, "prompt": "Hello.", "max_tokens": 4000, "ignore_eos": True}
     got = list[str]()

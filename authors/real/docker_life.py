@@ -24,7 +24,7 @@ from authors.real.docker_machine import (
     lacks_sys_resource,
 )
 from authors.real.home import run
-from authors.real.rows import WAIT_LIMIT_S, JudgeReport, require, until
+from authors.real.rows import WAIT_LIMIT_S, JudgeReport, require, wait_until
 from authors.real_vllm.server import DIRECT
 from contracts.exit_codes import ExitCode
 from contracts.guest_attributes import FAILED, READY, WAITING_FOR_DOCKER
@@ -54,7 +54,7 @@ class DockerLife:
 
     def until_phase(self, phase: str, limit_s: float = WAIT_LIMIT_S) -> float:
         """Wait until the machine publishes a phase, and return the seconds."""
-        return until(lambda: self.status().get("phase") == phase, f"phase {phase}", limit_s)
+        return wait_until(lambda: self.status().get("phase") == phase, f"phase {phase}", limit_s)
 
     def inspected(self, name: str = CONTAINER) -> Mapping[str, Any]:
         """Return docker's description of a container."""
@@ -99,7 +99,7 @@ def _judge_first_start(life: DockerLife) -> None:
     with report.judging("`gemma up` through pulls that break off, and a second one changes nothing") as notes:
         relay.breaks_after = _BREAKS_AFTER_BYTES
         with project.in_background("up", STACK, "--yes") as up:
-            until(lambda: relay.broken >= _BROKEN_PULLS, f"{_BROKEN_PULLS} pulls that break off")
+            wait_until(lambda: relay.broken >= _BROKEN_PULLS, f"{_BROKEN_PULLS} pulls that break off")
             notes.append(f"{relay.broken} connections broken off, phase {life.status().get('phase')}")
             relay.breaks_after = None
             up.result()
@@ -126,7 +126,7 @@ def _judge_first_server(life: DockerLife) -> None:
         require(len(copies) == 1 and copies[0]["RW"] is False, f"mounts of the weights: {sorted(mounts)}")
     with report.judging("programs are archived in the bucket"):
         listed = f"storage/storage/v1/b/local-project-gemma-{STACK}-models/o?prefix=compile-cache/"
-        until(lambda: machines.project.get(listed).get("items"), "an archive of programs")
+        wait_until(lambda: machines.project.get(listed).get("items"), "an archive of programs")
     with report.judging("secrets: not in docker's command lines, logs or labels") as notes:
         notes.append(_check_secrets(life))
 
@@ -193,7 +193,7 @@ def _judge_changes(life: DockerLife) -> None:
     with report.judging("a killed server: exit code 137, and it is ready again") as notes:
         before, began_s = life.inspected()["Id"], time.time()
         life.machines.daemon.docker("kill", CONTAINER)
-        until(lambda: _id(life) not in ("", before), "a new container")
+        wait_until(lambda: _id(life) not in ("", before), "a new container")
         codes = life.machines.exit_codes(before, began_s)
         require(codes == [KILLED], f"the container ended with {codes}")
         notes.append(f"ready after {life.until_phase(READY):.0f} s")
@@ -301,7 +301,7 @@ def _judge_absent_docker(life: DockerLife) -> None:
             require(answer.status == HTTPStatus.OK, f"/health answers {answer.status}")
         require(life.status()["phase"] == READY, f"the phase of a server that answers is {life.status()['phase']}")
         daemon.start()
-        until(lambda: _id(life) not in ("", before), "a new container")
+        wait_until(lambda: _id(life) not in ("", before), "a new container")
         notes.append(f"ready {life.until_phase(READY):.0f} s after it")
 
 
@@ -309,11 +309,11 @@ def _judge_collector(life: DockerLife) -> None:
     with life.report.judging("the collector runs, and one that stops after each start is reported") as notes:
         status = ("inspect", "--format={{.State.Status}} {{.State.ExitCode}}", COLLECTOR_CONTAINER)
         daemon = life.machines.daemon
-        until(lambda: daemon.docker(*status).stdout == "running 0\n", "a collector that runs", _COLLECTOR_LIMIT_S)
+        wait_until(lambda: daemon.docker(*status).stdout == "running 0\n", "a collector that runs", _COLLECTOR_LIMIT_S)
         life.machines.use(daemon, COLLECTOR_PROBLEM="broken")
         daemon.docker("stop", COLLECTOR_CONTAINER)
         said = "The collector stops after each start"
-        until(lambda: said in life.machines.project.gemma("logs", STACK), said)
+        wait_until(lambda: said in life.machines.project.gemma("logs", STACK), said)
         life.machines.use(life.machines.daemon)
         notes.append(said)
 

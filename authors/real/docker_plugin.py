@@ -15,7 +15,7 @@ from authors.real.home import ROOT, Need, RealHome, debian_packages, run
 from authors.real.local_cloud import LocalCloud, running_cloud
 from authors.real.plugins import get_plugin, pulumi_home
 from authors.real.registry import ImageRegistry, running_registry
-from authors.real.rows import DifferenceError, JudgeReport, Row, require, say
+from authors.real.rows import DifferenceError, JudgeReport, Row, print_progress, require
 
 JUDGE: Final = "pulumi-docker"
 PROGRAM: Final = Path(__file__).with_name("image_program")
@@ -111,7 +111,7 @@ def docker_plugin(home: RealHome) -> Sequence[Row]:
         ) as daemon,
         running_cloud(home, name="images") as cloud,
     ):
-        say(f"Docker {daemon.version} ({daemon.driver}), registry {registry.version}, {JUDGE} {version}")
+        print_progress(f"Docker {daemon.version} ({daemon.driver}), registry {registry.version}, {JUDGE} {version}")
         digest = _base(daemon, upstream)
         bench = _bench(home, cloud, daemon, registry, digest)
         _judge(report, bench)

@@ -11,7 +11,7 @@ from typing import Any, Final
 from authors.real.docker_image import REAL_SERVER
 from authors.real.docker_machine import CONTAINER, KILLED, RealMachines, real_machines
 from authors.real.home import RealHome
-from authors.real.rows import JudgeReport, Row, require, until
+from authors.real.rows import JudgeReport, Row, require, wait_until
 from authors.real.vllm_life import (
     PROGRAM,
     REFUSED,
@@ -116,8 +116,8 @@ class TpuServerLife:
         require(bool(engines), f"no process of an engine was found: {listed}")
         for process_id in engines:
             os.kill(process_id, signal.SIGKILL)
-        until(lambda: self._inspect("{{.Id}}") not in ("", before), "a new container")
-        until(lambda: self._cloud().get("phase") == READY, "a server that is ready again")
+        wait_until(lambda: self._inspect("{{.Id}}") not in ("", before), "a new container")
+        wait_until(lambda: self._cloud().get("phase") == READY, "a server that is ready again")
         text = self.machines.project.gemma("logs", STACK, "--lines", "5000")
         reasons = re.findall(r"agent +(Document \w+: retrying[^\n]*)", text)
         return [reasons[-1][:200] if reasons else "no reason was published"]

@@ -13,7 +13,7 @@ from typing import Final
 from authors.real.home import ROOT, RealHome
 from authors.real.junit import pytest_results
 from authors.real.plugins import get_plugin, pulumi_home
-from authors.real.rows import NotJudgedError, Row, RowVerdict, say
+from authors.real.rows import NotJudgedError, Row, RowVerdict, print_progress
 from planning.data.images import IMAGES
 
 JUDGE: Final = "pulumi-gcp"
@@ -36,7 +36,7 @@ def gcp_plugin(home: RealHome) -> Sequence[Row]:
     """Run the tests of tests/nightly with the real plugin, without the stacks that need Docker to build their image."""
     version = get_plugin(home, "gcp")
     stacks = unbuilt_stacks()
-    say(f"{len(stacks)} stacks in two projects with {JUDGE} {version}, log: {home.results / 'nightly.log'}")
+    print_progress(f"{len(stacks)} stacks in two projects with {JUDGE} {version}, log: {home.results / 'nightly.log'}")
     results = home.results / "nightly.xml"
     results.unlink(missing_ok=True)
     _run_tests([*_chosen(stacks), "-n", str(WORKERS), f"--junitxml={results}"], home.results / "nightly.log")

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from authors.real.rows import NotJudgedError, say
+from authors.real.rows import NotJudgedError, print_progress
 from authors.real_vllm.environment import DEFAULT_FOLDER as REAL_VLLM_FOLDER
 from authors.real_vllm.environment import RealVllmHome
 
@@ -52,7 +52,7 @@ class RealHome:
             raise NotJudgedError(
                 f"{need.what} needs {need.disk_gib:g} GiB and 1 GiB of reserve in {self.folder}, but {free_gib:.1f} GiB are free"
             )
-        say(f"getting {need.what}: {need.disk_gib:g} GiB into {need.where}, about {need.takes_s} s")
+        print_progress(f"getting {need.what}: {need.disk_gib:g} GiB into {need.where}, about {need.takes_s} s")
 
 
 def run(

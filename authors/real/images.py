@@ -8,7 +8,7 @@ from subprocess import CompletedProcess, TimeoutExpired
 from typing import Final
 
 from authors.real.home import ROOT, Need, RealHome, run
-from authors.real.rows import JudgeReport, NotJudgedError, Row, require, say
+from authors.real.rows import JudgeReport, NotJudgedError, Row, print_progress, require
 from authors.real.upstream_tests import Modules, judge_tests
 from contracts.errors import CommandRefusedError
 from tpu_compiler import environment
@@ -59,7 +59,7 @@ def _environment(home: RealHome, base: Wheels) -> Path:
     disk_gib = 0.0 if environment.installed(base) else base.disk_gb * 1e9 / 2**30
     what = f"packages of the base's day ({base.name})"
     home.get(Need(what=what, where=str(environment.folder(base)), disk_gib=round(disk_gib, 1), takes_s=base.install_s))
-    return environment.install(base, report=say)
+    return environment.install(base, report=print_progress)
 
 
 def _without_buildx(report: JudgeReport) -> None:

@@ -12,7 +12,7 @@ WAIT_LIMIT_S: Final = 300.0
 _POLL_S: Final = 0.5
 
 
-def say(text: str) -> None:
+def print_progress(text: str) -> None:
     """Print a line of progress."""
     print(f"real: {text}", file=sys.stderr, flush=True)
 
@@ -72,7 +72,7 @@ class JudgeReport:
 
     def _add(self, claim: str, verdict: RowVerdict, note: str, began_s: float) -> None:
         took_s = round(time.monotonic() - began_s, 1)
-        say(f"{verdict}: {self.judge}: {claim}{f' ({note})' if note else ''}")
+        print_progress(f"{verdict}: {self.judge}: {claim}{f' ({note})' if note else ''}")
         row = Row(judge=self.judge, version=self.version, judged=claim, verdict=verdict, note=note, took_s=took_s)
         self.rows.append(row)
 
@@ -83,7 +83,7 @@ def require(holds: bool, difference: str) -> None:
         raise DifferenceError(difference)
 
 
-def until(condition: Callable[[], object], what: str, limit_s: float = WAIT_LIMIT_S) -> float:
+def wait_until(condition: Callable[[], object], what: str, limit_s: float = WAIT_LIMIT_S) -> float:
     """Wait for a condition and return the seconds. Raises DifferenceError after the limit."""
     began_s = time.monotonic()
     while not condition():

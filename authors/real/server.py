@@ -15,7 +15,7 @@ from typing import Any, Final
 from authors.real.agent_reading import reading_of
 from authors.real.home import RealHome
 from authors.real.project import ProjectInCloud, project_in_cloud
-from authors.real.rows import DifferenceError, JudgeReport, Row, require, until
+from authors.real.rows import DifferenceError, JudgeReport, Row, require, wait_until
 from authors.real.vllm_life import (
     REFUSED,
     SEQUENCES,
@@ -129,7 +129,7 @@ class StackLife:
         self.project.configure(STACK, vllm__maxNumSeqs=str(SEQUENCES))
         self.project.gemma("up", STACK, "--yes")
         require(f"'max_num_seqs': {SEQUENCES}," in self._log(), f"the new server has no max_num_seqs {SEQUENCES}")
-        until(lambda: not old & servers(self.vllm), "the end of the old server", _GONE_LIMIT_S)
+        wait_until(lambda: not old & servers(self.vllm), "the end of the old server", _GONE_LIMIT_S)
         self.before = frozenset(servers(self.vllm))
         return [ended_note(old_log.read_text(encoding="utf-8", errors="replace"))]
 
@@ -145,7 +145,7 @@ class StackLife:
     def _teardown(self) -> list[str]:
         # Exit code 0: every list was read, and no resource is left.
         self.project.gemma("teardown", STACK, "--yes")
-        took_s = until(lambda: not servers(self.vllm), "the end of the server", _GONE_LIMIT_S)
+        took_s = wait_until(lambda: not servers(self.vllm), "the end of the server", _GONE_LIMIT_S)
         return [f"vLLM gone after {took_s:.0f} s"]
 
     def _newest_log(self) -> Path:

@@ -71,7 +71,7 @@ def judge_tests(report: JudgeReport, subject: str, modules: Modules, files: Sequ
             limit_s=_LIMIT_S,
         )
         require(results.is_file(), f"pytest wrote no results: {_last_line(text)}")
-        counts = counted(results.read_text(encoding="utf-8"))
+        counts = count_tests(results.read_text(encoding="utf-8"))
         require(counts["passed"] > 0, "no test passed")
         notes.append(f"{counts['passed']} tests")
     for what in NEEDS:
@@ -79,7 +79,7 @@ def judge_tests(report: JudgeReport, subject: str, modules: Modules, files: Sequ
             report.not_judged(f"{subject}: {counts[what]} of upstream's tests", f"they need {what}")
 
 
-def counted(results: str) -> Counter[str]:
+def count_tests(results: str) -> Counter[str]:
     """Count the tests that passed, and those that need something that is not here. Raises DifferenceError if a test failed otherwise."""
     counts = Counter[str]()
     for result in pytest_results(results):

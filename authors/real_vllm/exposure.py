@@ -17,7 +17,7 @@ from functools import cache
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, Final
 
-from authors.real_vllm.environment import HERE, MODEL, ROOT, RealVllmError, RealVllmHome, say
+from authors.real_vllm.environment import HERE, MODEL, ROOT, RealVllmError, RealVllmHome, print_progress
 from authors.real_vllm.judge import RealVllmPart
 from authors.real_vllm.server import HOST, RealVllmCores, run_tool, running_server, tools_environment
 from authors.tables import table
@@ -83,21 +83,23 @@ def check_exposure(home: RealVllmHome, cores: RealVllmCores) -> RealVllmPart:
     guard.mkdir()
     shutil.copyfile(GUARD, guard / f"{MODULE}.py")
     key = {"VLLM_API_KEY": KEY}
-    say("querying a server that has only an API key")
+    print_progress("querying a server that has only an API key")
     with running_server(home, cores, "open", arguments=OPEN, variables=key) as url:
         before = answers(url, MODEL)
-    say("querying a server as the stacks start it: path guard, no origins, no media, one commit, safetensors only")
+    print_progress(
+        "querying a server as the stacks start it: path guard, no origins, no media, one commit, safetensors only"
+    )
     hub = {**key, "HF_HOME": str(cache)}
     closed = {**hub, "PYTHONPATH": str(guard), **EXPOSURE_ENVIRONMENT}
     with running_server(home, cores, "closed", model=PINNED, arguments=CLOSED, variables=closed) as url:
         behind, with_key = answers(url, PINNED), answers(url, PINNED, Authorization=f"Bearer {KEY}")
-    say("checking that the main branch of that repository does not start")
+    print_progress("checking that the main branch of that repository does not start")
     faults: list[str] = []
     with suppress(RealVllmError), running_server(home, cores, "main", model=PINNED, variables=hub):
         faults.append(f"exposure: {PINNED} starts without --revision, so the commit was not the reason that it started")
-    say("receiving usage statistics, by default and as the stacks start a server")
+    print_progress("receiving usage statistics, by default and as the stacks start a server")
     sent, sent_behind = reports(home, cores, {}), reports(home, cores, EXPOSURE_ENVIRONMENT)
-    parts = [judged(before, behind, with_key), statistics(sent, sent_behind)]
+    parts = [compare_exposure(before, behind, with_key), statistics(sent, sent_behind)]
     return RealVllmPart(
         lines=[line for part in parts for line in part.lines],
         faults=[*faults, *(fault for part in parts for fault in part.faults)],
@@ -194,7 +196,7 @@ def _ask(url: str, asked: RealVllmRequest, model: str, headers: Mapping[str, str
     return answer
 
 
-def judged(*found: Mapping[str, str]) -> RealVllmPart:
+def compare_exposure(*found: Mapping[str, str]) -> RealVllmPart:
     """Return what both servers answered, and the second one with the key, as a table, and answers that are not the wanted ones as sentences."""
     wanted = {one.name: one.wanted.split() for one in requests()} | {_ORIGINS: ["*", "none", "none"]}
     faults = [

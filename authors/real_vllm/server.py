@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from authors.real_vllm.environment import MODEL, RealVllmError, RealVllmHome, last_line, say
+from authors.real_vllm.environment import MODEL, RealVllmError, RealVllmHome, last_line, print_progress
 
 HOST: Final = "127.0.0.1"
 MAX_MODEL_LEN: Final = 4096
@@ -61,7 +61,7 @@ def tools_environment(home: RealVllmHome, variables: Mapping[str, str]) -> dict[
 
 
 @contextmanager
-def started(
+def running_program(
     command: Sequence[str], folder: Path, environment: Mapping[str, str], log: Path, cores: frozenset[int]
 ) -> Generator["subprocess.Popen[bytes]"]:
     """Start a program that leads a session on these cores, and stop it with all its descendants, even if interrupted.
@@ -113,7 +113,7 @@ def run_tool(
 ) -> str:
     """Run a program on the clients' cores and return its stdout. Both streams are kept. Raises RealVllmError."""
     name = " ".join([Path(command[0]).name, *command[1:3]])
-    with started(command, folder, environment, log, cores.clients) as process:
+    with running_program(command, folder, environment, log, cores.clients) as process:
         try:
             code = process.wait(timeout=limit_s)
         except subprocess.TimeoutExpired:
@@ -139,8 +139,8 @@ def running_server(
     command = [str(home.programs / "vllm"), "serve", model, "--host", HOST, "--port", str(port)]
     command += ["--max-model-len", str(MAX_MODEL_LEN), "--enforce-eager", *arguments]
     environment = {**tools_environment(home, os.environ), **(variables or {})}
-    say(f"starting vLLM on core {min(cores.server)}, port {port}, log: {log}")
-    with started(command, home.models, environment, log, cores.server) as process:
+    print_progress(f"starting vLLM on core {min(cores.server)}, port {port}, log: {log}")
+    with running_program(command, home.models, environment, log, cores.server) as process:
         url = f"http://{HOST}:{port}"
         wait_until_ready(process, url, log)
         yield url
@@ -151,7 +151,7 @@ def wait_until_ready(process: "subprocess.Popen[bytes]", url: str, log: Path) ->
     began_s = time.monotonic()
     while process.poll() is None:
         with suppress(OSError, urllib.error.URLError), DIRECT.open(f"{url}/health", timeout=_PROBE_LIMIT_S):
-            say(f"vLLM is ready after {time.monotonic() - began_s:.0f} s")
+            print_progress(f"vLLM is ready after {time.monotonic() - began_s:.0f} s")
             return
         if time.monotonic() - began_s > READY_LIMIT_S:
             raise RealVllmError(f"vLLM was not ready after {READY_LIMIT_S:.0f} s. Log: {log}")

@@ -14,7 +14,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final, cast
 
-from authors.real_vllm.environment import HERE, MODEL, ROOT, RealVllmError, RealVllmHome, say
+from authors.real_vllm.environment import HERE, MODEL, ROOT, RealVllmError, RealVllmHome, print_progress
 from authors.real_vllm.judge import RealVllmPart
 from authors.real_vllm.server import HOST, MAX_MODEL_LEN, RealVllmCores, run_tool, running_server
 from planning.data.tables import Table
@@ -80,7 +80,7 @@ def check_smoke(home: RealVllmHome, url: str, cores: RealVllmCores, part: str, *
 def check_features(home: RealVllmHome, cores: RealVllmCores) -> RealVllmPart:
     """Run the checks against a server with an adapter, n-grams and both parsers. Raises RealVllmError."""
     folder = write_adapter(home.results / "adapter", rank=RANK)
-    say("running the smoke checks of features")
+    print_progress("running the smoke checks of features")
     with running_server(home, cores, "features", arguments=arguments(MODEL, folder)[3:]) as url:
         return check_smoke(home, url, cores, "features", "--features", json.dumps(FEATURES))
 

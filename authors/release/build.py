@@ -51,7 +51,7 @@ def build(out: Path) -> Sequence[Artefact]:
     with tempfile.TemporaryDirectory(dir=out.parent, prefix=".release-") as base:
         folder = Path(base) / "dist"
         folder.mkdir()
-        artefacts = [described(made, kind, version) for made, kind in _made(folder, version)]
+        artefacts = [describe_artefact(made, kind, version) for made, kind in _made(folder, version)]
         write_sums(folder, artefacts, repository=repository(ROOT))
         folder.chmod(0o755)
         if out.exists():
@@ -75,7 +75,7 @@ def _made(folder: Path, version: str) -> Iterator[tuple[Path, str]]:
     yield Path(shutil.copyfile(rehearsal.__file__, folder / REHEARSAL)), "script"
 
 
-def described(file: Path, kind: str, version: str) -> Artefact:
+def describe_artefact(file: Path, kind: str, version: str) -> Artefact:
     """Return the description of a file. Raises ScriptError if it has what no release ships, or another version."""
     file.chmod(0o644)
     names: Sequence[str] = ()

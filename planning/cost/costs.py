@@ -117,7 +117,7 @@ def _maximum(resolved: Resolved, hourly: float) -> tuple[float, str]:
         run_s = tpu.max_run_duration_s
         if run_s is None and tpu.provisioning == "flex-start":
             run_s = FLEX_START_MAX_RUN_S
-        machines = renewals(resolved)
+        machines = machines_with_renewals(resolved)
         if machines is not None:
             return hourly * MONTH_H * machines, "a month of renewed runs"
         if run_s is not None:
@@ -132,7 +132,7 @@ def _maximum(resolved: Resolved, hourly: float) -> tuple[float, str]:
     return hourly * MONTH_H, "a month"
 
 
-def renewals(resolved: Resolved) -> float | None:
+def machines_with_renewals(resolved: Resolved) -> float | None:
     """Return the most concurrent machines over a month of renewals, each running for its whole duration; None if nothing is renewed."""
     tpu = resolved.deployment.tpu
     before_s, run_s = tpu.renew_before_s, tpu.max_run_duration_s

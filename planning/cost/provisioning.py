@@ -24,7 +24,7 @@ class Acceptance(Struct, frozen=True):
     source: str
 
 
-def acceptance(accelerator: Accelerator, provisioning: ProvisioningModel, place: str) -> Acceptance:
+def provisioning_support(accelerator: Accelerator, provisioning: ProvisioningModel, place: str) -> Acceptance:
     """Return the known support for a provisioning model in a TPU zone. For flex-start, only facts about that zone count."""
     generation, offer = accelerator.generation, tpu_offer(accelerator)
     if provisioning not in offer.provisioning:

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator
 from typing import Final
 
 from contracts.collector import MOST_SAMPLES, SHORTEST_INTERVAL_S
-from planning.cost.costs import most_usd_per_hour, parts_at, regions_of, renewals
+from planning.cost.costs import machines_with_renewals, most_usd_per_hour, parts_at, regions_of
 from planning.cost.subject import Subject
 from planning.data.overheads import constant
 from planning.data.prices import Price
@@ -22,7 +22,7 @@ from planning.question.recommendation import FUSE_MODES
 from planning.question.resolved import Resolved
 from planning.question.types import BillBasis, BillPart, RunningCosts, StartupPlan, Window
 from planning.question.workload import DEFAULT_WORKLOAD
-from planning.settings.observability import WATCHED_PLATFORMS
+from planning.settings.observability import OBSERVABILITY_PLATFORMS
 from planning.units import DAY_S, GIB, HOUR_S, MONTH_H, to_gib
 
 IMAGE_GIB: Final = 8.4
@@ -43,7 +43,9 @@ _BUCKET_MODES: Final = frozenset({"disk", "memory", "streamer", *FUSE_MODES})
 
 def running_costs(subject: Subject) -> RunningCosts:
     """Return the bill and the break-even points of a deployment, at the prices of its most expensive location."""
-    resolved, cost, startup = subject.resolved, subject.cost, subject.known_startup
+    resolved = subject.resolved
+    cost = subject.cost
+    startup = subject.known_startup
     hourly = cost.usd_per_hour
     on_cloud_run = resolved.platform == "cloud-run"
     start_s = None if startup is None else usual_start_s(startup)
@@ -68,7 +70,7 @@ def running_costs(subject: Subject) -> RunningCosts:
         idle_billing_s=idle_billing_s,
         always_on_usd_per_month=always_usd_per_hour * MONTH_H,
         always_on=always_on,
-        watching_usd_per_month=watching_usd_per_month(subject),
+        observability_usd_per_month=observability_usd_per_month(subject),
         collects_metrics=resolved.deployment.collects_on(resolved.platform),
         metrics_usd_per_month=_metrics_usd_per_month(subject),
         commitments=tuple(_commitments(subject)) if resolved.platform == "tpu-vm" else (),
@@ -155,7 +157,7 @@ def _bill(subject: Subject) -> Iterator[BillPart]:
     yield from _renewal(subject)
     yield from _nat(subject)
     yield from _stored(subject)
-    yield from watched(subject)
+    yield from observability_parts(subject)
     if subject.known_throughput is None:
         return
     gib_per_hour = subject.known_throughput.saturated_tok_per_s * HOUR_S * BYTES_PER_STREAMED_TOKEN / GIB
@@ -165,7 +167,7 @@ def _bill(subject: Subject) -> Iterator[BillPart]:
 def _renewal(subject: Subject) -> Iterator[BillPart]:
     """Yield the cost of the second machine until it takes over, when the first one is deleted: at most `renew_before_s`."""
     before_s = subject.resolved.deployment.tpu.renew_before_s
-    if renewals(subject.resolved) is None or before_s is None:
+    if machines_with_renewals(subject.resolved) is None or before_s is None:
         return
     total_s = before_s if subject.known_startup is None else subject.known_startup.total_s
     hours = min(total_s, before_s) / HOUR_S
@@ -225,11 +227,11 @@ def _stored(subject: Subject) -> Iterator[BillPart]:
         yield _part("secret", 1, "version-month", "month", book.price("secret_usd_per_version_month"))
 
 
-def watched(subject: Subject, *, collects: bool | None = None) -> Iterator[BillPart]:
+def observability_parts(subject: Subject, *, collects: bool | None = None) -> Iterator[BillPart]:
     """Yield the conditions of alerts, and the samples of metrics at the shortest interval; `collects` is the deployment's own by default."""
     resolved = subject.resolved
     book = resolved.prices
-    if resolved.platform not in WATCHED_PLATFORMS:
+    if resolved.platform not in OBSERVABILITY_PLATFORMS:
         return
     collects = resolved.collects if collects is None else collects
     if resolved.deployment.alerts.enabled:
@@ -245,9 +247,9 @@ def watched(subject: Subject, *, collects: bool | None = None) -> Iterator[BillP
         yield _part("metric samples", per_hour, "million samples", "hour", price)
 
 
-def watching_usd_per_month(subject: Subject, *, collects: bool | None = None) -> float:
+def observability_usd_per_month(subject: Subject, *, collects: bool | None = None) -> float:
     """Return the maximum cost of alerts and metrics in a month in which one instance or machine always runs."""
-    parts = watched(subject, collects=collects)
+    parts = observability_parts(subject, collects=collects)
     return sum(part.usd * (MONTH_H if part.basis == "hour" else 1) for part in parts)
 
 
@@ -255,7 +257,7 @@ def daily_limit_usd(subject: Subject) -> float | None:
     """Return the cost per day above which the alert Daily cost fires, or None without that alert."""
     resolved = subject.resolved
     alerts = resolved.deployment.alerts
-    if not alerts.enabled or resolved.platform not in WATCHED_PLATFORMS:
+    if not alerts.enabled or resolved.platform not in OBSERVABILITY_PLATFORMS:
         return None
     if resolved.platform != "cloud-run":
         return alerts.daily_cost if resolved.collects else None
@@ -265,9 +267,9 @@ def daily_limit_usd(subject: Subject) -> float | None:
 
 def _metrics_usd_per_month(subject: Subject) -> float | None:
     """Return the cost of the collector and the alerts that need it, on or off; None without alerts and collector."""
-    if not any(watched(subject)):
+    if not any(observability_parts(subject)):
         return None
-    return watching_usd_per_month(subject, collects=True) - watching_usd_per_month(subject, collects=False)
+    return observability_usd_per_month(subject, collects=True) - observability_usd_per_month(subject, collects=False)
 
 
 def _part(name: str, amount: float, unit: str, basis: BillBasis, price: Price) -> BillPart:
@@ -295,12 +297,12 @@ def bill_text(subject: Subject) -> str:
         return ""
     parts = " + ".join(f"{name} ${price:.2f}" for name, price in cost.parts_usd_per_hour)
     idle = f"; {idle_text(subject)}" if resolved.platform == "cloud-run" else ""
-    watching_usd = watching_usd_per_month(subject)
-    watched = f"; alerts and metrics up to ${watching_usd:.2f} per month" if watching_usd else ""
+    observability_usd = observability_usd_per_month(subject)
+    observability = f"; alerts and metrics up to ${observability_usd:.2f} per month" if observability_usd else ""
     daily_usd = daily_limit_usd(subject)
-    watched += f"; an alert above ${daily_usd:.2f} per day" if daily_usd else ""
+    observability += f"; an alert above ${daily_usd:.2f} per day" if daily_usd else ""
     return (
-        f"${cost.usd_per_hour:.2f}/h ({parts}){_range(subject)}{idle}{watched}; ${cost.max_usd:,.2f} maximum "
+        f"${cost.usd_per_hour:.2f}/h ({parts}){_range(subject)}{idle}{observability}; ${cost.max_usd:,.2f} maximum "
         f"({cost.max_usd_basis}); prices of {cost.prices_as_of or 'an unknown date'}."
     )
 

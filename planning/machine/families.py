@@ -167,7 +167,7 @@ class NotMeasuredError(PlanningError):
 
 
 @cache
-def measured(family: str, name: str) -> float:
+def measured_constant(family: str, name: str) -> float:
     """Return a constant that was measured on a family. Raises NotMeasuredError if its row has none."""
     found = FAMILIES[family].measured.get(name) if family in FAMILIES else None
     if found is None:
@@ -175,6 +175,6 @@ def measured(family: str, name: str) -> float:
     return found.value
 
 
-def squashed(name: str) -> str:
+def comparable_name(name: str) -> str:
     """Return a name in lower case without separators, as spellings are compared."""
     return "".join(letter for letter in name.lower() if letter.isalnum())

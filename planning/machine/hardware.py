@@ -23,8 +23,8 @@ from planning.machine.families import (
     CloudRunGpu,
     Host,
     TpuOffer,
-    measured,
-    squashed,
+    comparable_name,
+    measured_constant,
 )
 
 _GENERATIONS: Final[Mapping[str, list[str]]] = Table(lambda: data_file("gpu_generations.json"))
@@ -81,7 +81,7 @@ class Accelerator(Struct, frozen=True, kw_only=True):
 
     def measured(self, name: str) -> float:
         """Return a constant of its family. Raises NotMeasuredError if the family's row has none: no other row's is used."""
-        return measured(self.family, name)
+        return measured_constant(self.family, name)
 
     def has_measured(self, name: str) -> bool:
         """Return whether its family's row has a constant."""
@@ -132,7 +132,7 @@ def why_not_planned(name: str) -> str:
 
     A generation without a usable memory in its row is not planned, nor is a size that its row lacks.
     """
-    spelled = squashed(name)
+    spelled = comparable_name(name)
     family = next((family for start, family in _spellings() if spelled.startswith(start)), None)
     if family is None or family.tpu is None or not family.sizes:
         return ""
@@ -151,7 +151,7 @@ def why_not_planned(name: str) -> str:
 def _spellings() -> tuple[tuple[str, AcceleratorFamily], ...]:
     """Return each start of a name that means a TPU generation, the longest first."""
     found = [
-        (squashed(text), family)
+        (comparable_name(text), family)
         for family in FAMILIES.values()
         if family.tpu is not None
         for text in (family.name, family.tpu.api_name, *family.tpu.spellings)
@@ -170,13 +170,13 @@ _ALIASES: Final[Mapping[str, str]] = {
 @cache
 def find_accelerator(name: str) -> Accelerator | None:
     """Return the accelerator that a spelling means, or None. Case and separators are ignored: V6E1, nvidia-l4, tpu v6e-4, v5litepod-8."""
-    known = {squashed(one.name): one for one in ACCELERATORS.values()}
-    spelled = squashed(name).removeprefix("nvidia")
+    known = {comparable_name(one.name): one for one in ACCELERATORS.values()}
+    spelled = comparable_name(name).removeprefix("nvidia")
     for text in (spelled, spelled.removeprefix("tpu")):
         found = known.get(_ALIASES.get(text, text))
         for start, family in _spellings():
             if found is None and text.startswith(start):
-                found = known.get(squashed(family.name) + text.removeprefix(start))
+                found = known.get(comparable_name(family.name) + text.removeprefix(start))
         if found is not None:
             return found
     return None

@@ -88,7 +88,9 @@ def profiled_items(resolved: Resolved) -> tuple[str, int]:
 
 def _profiled_bytes(resolved: Resolved, runner: Runner) -> float:
     """Return the peak of the profiling run in addition to the weights, and the runner's own buffers."""
-    spec, vocab, tokens = resolved.spec, resolved.spec.vocab, resolved.max_num_batched_tokens
+    spec = resolved.spec
+    vocab = resolved.spec.vocab
+    tokens = resolved.max_num_batched_tokens
     batch = min(resolved.max_num_seqs, tokens)
     sampler = vocab * (
         batch * sampler_bytes_per_logit(resolved, runner) + _FP32 * sampler_programs(resolved, runner, batch)

@@ -15,12 +15,12 @@ CLOSE_RULE: Final = "FIT09"
 """Id of the rule for loading and the KV cache; other rules report deployments beyond these limits."""
 
 
-def outside(memory: MemoryPlan) -> EdgeOfMemory:
+def edge_outside_budget(memory: MemoryPlan) -> EdgeOfMemory:
     """Return the limit outside `gpu_memory_utilization`: compiled programs of a TPU, the context of a GPU."""
     return EdgeOfMemory(OUTSIDE_RULE, memory.headroom_gib, memory.outside_needs_gib, memory.outside_enough_gib)
 
 
-def loading(memory: MemoryPlan) -> EdgeOfMemory:
+def edge_while_loading(memory: MemoryPlan) -> EdgeOfMemory:
     """Return the limit of a device while the weights load."""
     peak = memory.load_peak_device_gib
     return EdgeOfMemory(CLOSE_RULE, memory.usable_gib, peak, peak * (1 + constant("WEIGHTS_SCATTER")))
@@ -37,14 +37,14 @@ def may_lack_gib(memory: MemoryPlan) -> float:
     return max(constant("WEIGHTS_SCATTER") * memory.weights_gib, memory.kv_margin_gib)
 
 
-def edges(memory: MemoryPlan) -> tuple[EdgeOfMemory, ...]:
+def edges_of_memory(memory: MemoryPlan) -> tuple[EdgeOfMemory, ...]:
     """Return the limits, in the order in which a start reaches them."""
-    return loading(memory), one_request(memory), outside(memory)
+    return edge_while_loading(memory), one_request(memory), edge_outside_budget(memory)
 
 
 def margin_of(memory: MemoryPlan) -> EdgeOfMemory | None:
     """Return the first limit at which the deployment may fail; None if none exists, or if it will certainly fail."""
-    found = edges(memory)
+    found = edges_of_memory(memory)
     if any(edge.is_short for edge in found):
         return None
     return next((edge for edge in found if edge.may_fail), None)

@@ -3,7 +3,7 @@
 import dataclasses
 from typing import Final, cast, get_args
 
-from msgspec.structs import replace
+from msgspec.structs import replace as replace_struct
 
 from planning.data.checkpoints import find_checkpoint, stored_as, with_owner
 from planning.data.overheads import VIDEO_TOKENS, VLLM_DEFAULT_BLOCK
@@ -135,7 +135,7 @@ def _far_from_the_edge(resolved: Resolved) -> Resolved:
     may_shrink = deployment.vllm.max_num_batched_tokens is None and not resolved.is_tpu
     if may_shrink and resolved.max_num_batched_tokens > SMALL_NUM_BATCHED_TOKENS and (edge.may_fail or edge.is_short):
         smaller = dataclasses.replace(deployment.vllm, max_num_batched_tokens=SMALL_NUM_BATCHED_TOKENS)
-        found = replace(filled_in(replace(deployment, vllm=smaller)), deployment=deployment)
+        found = replace_struct(filled_in(replace_struct(deployment, vllm=smaller)), deployment=deployment)
         if not one_request(memory_plan(found)).is_short:
             return found
     length = resolved.max_model_len
@@ -145,7 +145,7 @@ def _far_from_the_edge(resolved: Resolved) -> Resolved:
         shorter = dataclasses.replace(
             deployment.vllm, max_model_len=length, max_num_batched_tokens=found.max_num_batched_tokens
         )
-        found = replace(filled_in(replace(deployment, vllm=shorter)), deployment=deployment)
+        found = replace_struct(filled_in(replace_struct(deployment, vllm=shorter)), deployment=deployment)
         edge = one_request(memory_plan(found))
     return found
 
@@ -155,7 +155,7 @@ def _with_room_for_programs(resolved: Resolved) -> Resolved:
     if resolved.deployment.vllm.gpu_memory_utilization is not None:
         return resolved
     utilization = min(resolved.utilization, comfortable_utilization(resolved))
-    return replace(
+    return replace_struct(
         resolved, utilization=utilization, vllm=dataclasses.replace(resolved.vllm, gpu_memory_utilization=utilization)
     )
 
@@ -197,7 +197,7 @@ def _model(deployment: Deployment) -> tuple[str, ModelSpec, Scheme, bool]:
     native = spec.native_quantization or "bf16"
     if wanted is not None and wanted != native:
         _check_conversion(wanted, native, model_id, architecture)
-        spec = replace(spec, checkpoint_bytes=None)
+        spec = replace_struct(spec, checkpoint_bytes=None)
     scheme = SCHEMES[wanted or native]
     return model_id, spec, scheme, scheme.name != native
 

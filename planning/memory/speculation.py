@@ -8,7 +8,7 @@ import dataclasses
 from typing import Final
 
 from msgspec import Struct
-from msgspec.structs import replace
+from msgspec.structs import replace as replace_struct
 
 from planning.data.quantization import FULL_BYTES, SCHEMES
 from planning.memory.weights import weights_of
@@ -42,11 +42,13 @@ def speculation_of(resolved: Resolved) -> Drafter | None:
     """Return the speculative part of a deployment; None without speculative decoding."""
     if resolved.vllm.speculative_config is None or resolved.speculative_tokens <= 0:
         return None
-    model, spec, deployment = named_drafter(resolved.vllm), resolved.drafter, None
+    model = named_drafter(resolved.vllm)
+    spec = resolved.drafter
+    deployment = None
     if model is not None and spec is not None:
-        deployment = replace(
+        deployment = replace_struct(
             resolved,
-            spec=replace(spec, vision=None, other_vision_params=0, audio_params=0),
+            spec=replace_struct(spec, vision=None, other_vision_params=0, audio_params=0),
             scheme=SCHEMES[spec.native_quantization or "bf16"],
             drafter=None,
             runtime="cuda" if not resolved.is_tpu else "tpu-torch" if spec.tpu_torch_path else "tpu-jax",
@@ -73,5 +75,7 @@ def unknown_drafter_bytes(resolved: Resolved) -> float:
     if not resolved.has_unknown_drafter:
         return 0.0
     spec = resolved.spec
-    largest = max(linear_params(replace(spec, groups=(replace(group, count=1),))) for group in spec.groups)
+    largest = max(
+        linear_params(replace_struct(spec, groups=(replace_struct(group, count=1),))) for group in spec.groups
+    )
     return (largest + spec.vocab * spec.hidden) * FULL_BYTES / resolved.tp

@@ -160,7 +160,7 @@ def model_from_config(
         block_width=_block_width(top.block("quantization_config")),
         checkpoint_bytes=_index_bytes(index, name),
         head_in_checkpoint=tied and _stores_head(index),
-        unmodelled=_unmodelled(top, text, index=index, gemma=gemma),
+        unmodelled=tuple(_unmodelled(top, text, index=index, gemma=gemma)),
         target_hidden=top.positive("backbone_hidden_size") if drafts else 0,
         centroids=top.positive("num_centroids") if drafts and top.flag("use_ordered_embeddings") else 0,
     )
@@ -172,31 +172,35 @@ def _with_defaults(text: _Reader) -> _Reader:
     return _Reader({**_DEFAULTS.get(text.text("model_type"), {}), **given}, text.where)
 
 
-def _unmodelled(top: _Reader, text: _Reader, *, index: Mapping[str, object] | None, gemma: bool) -> tuple[str, ...]:
-    """Return the facts that the config does not specify or the planner does not compute, each as a clause."""
+def _unmodelled(top: _Reader, text: _Reader, *, index: Mapping[str, object] | None, gemma: bool) -> Iterator[str]:
+    """Yield the facts that the config does not specify or the planner does not compute, each as a clause."""
+    model_type = text.text("model_type")
+    if index is None:
+        yield "the size of its files, which is computed because no safetensors index was passed"
+    if not gemma:
+        yield from _unknown_of_architecture(top, text)
+    has_window = bool(text.whole("sliding_window", default=0))
+    if has_window and "layer_types" not in text.values and not text.whole("sliding_window_pattern", default=0):
+        yield "which layers use a window (layer_types is missing, so sliding_window applies to all)"
+    if not gemma and any(top.block(key) is not None for key in ("vision_config", "audio_config")):
+        yield "the runtime memory of its image or audio encoders"
+    own = (top.block("text_config") or top).values
+    omitted = [key for key in _DEFAULTS.get(model_type, {}) if own.get(key) is None and top.values.get(key) is None]
+    if omitted:
+        yield f"whether it changes the defaults of {model_type} ({', '.join(omitted)}), which its config omits"
+    if text.whole("num_nextn_predict_layers", default=0):
+        yield "its draft layers, whose weights are not counted"
+
+
+def _unknown_of_architecture(top: _Reader, text: _Reader) -> Iterator[str]:
+    """Yield what is unknown of an architecture other than Gemma 4."""
     architectures = top.values.get("architectures")
     named = cast("list[object]", architectures)[0] if isinstance(architectures, list) and architectures else None
-    own = (top.block("text_config") or top).values
-    omitted = [key for key in _DEFAULTS.get(text.text("model_type"), {}) if own.get(key) is None is top.values.get(key)]
-    clauses = {
-        "the size of its files, which is computed because no safetensors index was passed": index is None,
-        f"whether the image's vLLM has the architecture {named or top.text('model_type') or 'of this config'}": not gemma,
-        "padding and copies of its kernels": not gemma,
-        "whether it has a separate output head (tie_word_embeddings is missing, so one is counted)": not gemma
-        and top.values.get("tie_word_embeddings") is None
-        and text.values.get("tie_word_embeddings") is None,
-        "which layers use a window (layer_types is missing, so sliding_window applies to all)": "layer_types"
-        not in text.values
-        and bool(text.whole("sliding_window", default=0))
-        and not text.whole("sliding_window_pattern", default=0),
-        "the runtime memory of its image or audio encoders": not gemma
-        and any(top.block(key) is not None for key in ("vision_config", "audio_config")),
-        f"whether it changes the defaults of {text.text('model_type')} ({', '.join(omitted)}), which its config omits": bool(
-            omitted
-        ),
-        "its draft layers, whose weights are not counted": bool(text.whole("num_nextn_predict_layers", default=0)),
-    }
-    return tuple(clause for clause, is_open in clauses.items() if is_open)
+    architecture = named or top.text("model_type") or "of this config"
+    yield f"whether the image's vLLM has the architecture {architecture}"
+    yield "padding and copies of its kernels"
+    if top.values.get("tie_word_embeddings") is None and text.values.get("tie_word_embeddings") is None:
+        yield "whether it has a separate output head (tie_word_embeddings is missing, so one is counted)"
 
 
 def _layer_types(text: _Reader, layers: int) -> Sequence[str]:

@@ -47,7 +47,7 @@ def likely_drafters(name: str, target: ModelSpec) -> tuple[str, ...]:
     return tuple(one for one in similar_ids(name, drafters=True) if one in fitting)
 
 
-def mismatch(drafter: ModelSpec, target: ModelSpec) -> str | None:
+def drafter_mismatch(drafter: ModelSpec, target: ModelSpec) -> str | None:
     """Return why a draft model cannot draft for a model, as a clause; None if it can.
 
     Proposals are token ids, so both need the same vocabulary. A draft model that reads hidden states needs states of the same width.
@@ -61,4 +61,6 @@ def mismatch(drafter: ModelSpec, target: ModelSpec) -> str | None:
 
 def drafters_for(target: ModelSpec) -> tuple[str, ...]:
     """Return the ids of the catalog's draft models that match a model."""
-    return tuple(one.id for one in CHECKPOINTS.values() if one.is_drafter and mismatch(spec_of(one.id), target) is None)
+    return tuple(
+        one.id for one in CHECKPOINTS.values() if one.is_drafter and drafter_mismatch(spec_of(one.id), target) is None
+    )

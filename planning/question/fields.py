@@ -106,7 +106,7 @@ def value_at(deployment: Deployment, path: str) -> object:
     return found
 
 
-def changed(deployment: Deployment, changes: Mapping[str, object]) -> Deployment:
+def with_changes(deployment: Deployment, changes: Mapping[str, object]) -> Deployment:
     """Return the deployment with new values for some fields, by path. A commit belongs to one repository, so another model has none."""
     if "model" in changes and deployment.model_revision:
         changes = {"model_revision": "", **changes}
@@ -145,7 +145,7 @@ def _of_service(path: str, value: object) -> Mapping[str, object]:
     return {"cloud_run.cpu": round(number)} if path == "vcpu" else {"cloud_run.memory_mib": round(number * 1024)}
 
 
-def differing(deployment: Deployment, changes: Mapping[str, object]) -> Mapping[str, object]:
+def effective_changes(deployment: Deployment, changes: Mapping[str, object]) -> Mapping[str, object]:
     """Return the changes that differ from the current values."""
     return {path: value for path, value in changes.items() if value != value_at(deployment, path)}
 

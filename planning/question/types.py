@@ -149,7 +149,7 @@ class Deployment(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
 
 class Remedy(Struct, frozen=True, kw_only=True):
-    """Changes of a deployment's fields that remove a finding. `planning.question.fields.changed` applies them."""
+    """Changes of a deployment's fields that remove a finding. `planning.question.fields.with_changes` applies them."""
 
     changes: Mapping[str, object]
     """The new value of each field, by path (`vllm.max_model_len`); None removes the field."""
@@ -465,7 +465,7 @@ class RunningCosts(Struct, frozen=True, kw_only=True):
     always_on_usd_per_month: float
     always_on: str
     """Description: a minimum instance, or the slice on demand."""
-    watching_usd_per_month: float
+    observability_usd_per_month: float
     """Maximum cost of alerts and metrics in such a month."""
     collects_metrics: bool
     """True if that includes the metrics."""

@@ -16,7 +16,7 @@ from planning.memory.resolve import resolve
 from planning.model.catalog import MODELS, spec_of
 from planning.model.spec import ModelSpec
 from planning.model.support import loading_image, support_of
-from planning.question.fields import changed
+from planning.question.fields import with_changes
 from planning.question.recommendation import (
     MAX_NUM_SEQS,
     SMALL_DEVICE_GIB,
@@ -67,7 +67,7 @@ def other_accelerators(subject: Subject) -> Iterator[Remedy]:
         if moved is None:
             continue
         try:
-            after = resolve(changed(deployment, moved))
+            after = resolve(with_changes(deployment, moved))
         except PlanningError:
             continue
         usd_per_hour = most_usd_per_hour(after)

@@ -21,7 +21,7 @@ from planning.question.resolved import Resolved
 from planning.question.types import Remedy
 from planning.rules.alternatives import DEFAULT_IMAGE
 from planning.rules.arguments import kept_arguments
-from planning.rules.platforms.replicas import sized
+from planning.rules.platforms.replicas import replicas_remedy
 from planning.rules.registry import RuleResult, change, rule
 
 Needs = Literal[
@@ -130,7 +130,7 @@ def _remedies(crash: Crash, subject: Subject) -> Iterator[Remedy]:
         yield change("vllm.extra_args", kept_arguments(subject, found))
     if crash.needs == "replicas with a compile cache":
         yield change("tpu.compile_cache", "off")
-        yield sized(None)
+        yield replicas_remedy(None)
     if crash.models or crash.needs == "the PyTorch path with a draft model":
         yield change("vllm.speculative_config", None)
 

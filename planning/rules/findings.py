@@ -12,9 +12,9 @@ from contracts.verdicts import Severity
 from planning.cost.subject import Subject, examine
 from planning.data.tables import Table
 from planning.errors import PlanningError
-from planning.question.fields import changed, differing
+from planning.question.fields import effective_changes, with_changes
 from planning.question.types import Finding, Plan, Remedy
-from planning.rules import arguments, crashes, memory, models, watching, workload
+from planning.rules import arguments, crashes, memory, models, observability, workload
 from planning.rules.alternatives import other_accelerators
 from planning.rules.platforms import accelerator, cloud_run, cost, host, quota, replicas, tpu
 from planning.rules.registry import ALL_RULES, Rule, RuleResult
@@ -26,7 +26,7 @@ _CHECKS = (
     crashes,
     memory,
     models,
-    watching,
+    observability,
     workload,
     accelerator,
     cloud_run,
@@ -78,7 +78,9 @@ def check_accepted(ids: Iterable[str]) -> str | None:
 
 def findings_of(subject: Subject) -> tuple[Finding, ...]:
     """Return all findings, blocking ones first."""
-    trial, findings, resolved = _Trial(subject), list[Finding](), subject.resolved
+    trial = _Trial(subject)
+    findings = list[Finding]()
+    resolved = subject.resolved
     hopeless = f" No setting makes this deployment of {resolved.model_id} fit on {resolved.accelerator.name}."
     for rule, result, severity in _results(subject):
         ways = trial.ways_out(rule.id, result, is_blocking=severity == "block")
@@ -101,7 +103,7 @@ def counted_notes(plan: Plan) -> str:
     return ", ".join(number_of(number, noun) for noun, number in counts.items() if number)
 
 
-def detected(subject: Subject) -> Mapping[str, Severity]:
+def detected_findings(subject: Subject) -> Mapping[str, Severity]:
     """Return the ids of all findings with their severities. Much cheaper than `findings_of`, which also tests remedies."""
     return {rule.id: severity for rule, _, severity in _results(subject)}
 
@@ -121,7 +123,7 @@ class _Trial:
 
     def __init__(self, subject: Subject) -> None:
         self._subject = subject
-        self._found = detected(subject)
+        self._found = detected_findings(subject)
         self._blocking = _blocking(self._found)
         self._after: dict[str, tuple[Subject, Mapping[str, Severity]] | None] = {}
         self._rest: dict[str, Mapping[str, object] | None] = {}
@@ -176,7 +178,7 @@ class _Trial:
         block at its destination.
         """
         deployment = self._subject.resolved.deployment
-        candidate = replace(candidate, changes=differing(deployment, candidate.changes))
+        candidate = replace(candidate, changes=effective_changes(deployment, candidate.changes))
         outcome = self._outcome(candidate.changes)
         if outcome is None or identifier in outcome[1]:
             return None
@@ -184,7 +186,7 @@ class _Trial:
             rest = self._completion(candidate.changes)
             if rest is None:
                 return None
-            candidate = replace(candidate, changes=differing(deployment, {**candidate.changes, **rest}))
+            candidate = replace(candidate, changes=effective_changes(deployment, {**candidate.changes, **rest}))
             outcome = self._outcome(candidate.changes) or outcome
         after, found = outcome
         if identifier in found or _blocking(found) - self._blocking:
@@ -223,8 +225,8 @@ class _Trial:
         key = repr(changes)
         if key not in self._after:
             try:
-                after = examine(changed(self._subject.resolved.deployment, changes))
-                self._after[key] = (after, detected(after))
+                after = examine(with_changes(self._subject.resolved.deployment, changes))
+                self._after[key] = (after, detected_findings(after))
             except PlanningError:
                 self._after[key] = None
         return self._after[key]
@@ -239,11 +241,11 @@ def _completion(subject: Subject, kept: tuple[str, ...]) -> Mapping[str, object]
     """Return the changes after which nothing blocks, without the accelerator, the model and the kept fields; None if none exist."""
     made: dict[str, object] = {}
     for _ in RULES:
-        if not _blocking(detected(subject)) - accepted_by(subject):
+        if not _blocking(detected_findings(subject)) - accepted_by(subject):
             return made
         change = _Trial(subject).first_change()
         if change is None or any(path.startswith(kept) for path in change):
             return None
         made |= change
-        subject = examine(changed(subject.resolved.deployment, change))
+        subject = examine(with_changes(subject.resolved.deployment, change))
     return None

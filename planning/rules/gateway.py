@@ -23,11 +23,11 @@ class DeployedBackend(Struct, frozen=True, kw_only=True):
     """A backend as its last `up` left it. All values are empty if the stack is not deployed."""
 
     address: str = ""
-    """Address of its machine in the network."""
+    """Address of its TPU VM in the network."""
     state: str = ""
     """State of its capacity."""
     deadline: str = ""
-    """Time at which Google deletes the machine (RFC 3339, UTC); empty without a run limit."""
+    """Time at which Google deletes the TPU VM (RFC 3339, UTC); empty without a run limit."""
     api_key_secret: str = ""
     """Version in Secret Manager of the API key for its callers; empty without one."""
 
@@ -126,7 +126,7 @@ def _outside(question: GatewayQuestion, backend: Backend, subject: Subject, file
         named = f"tpu.gateway is {backend.gateway}" if backend.gateway else "tpu.gateway is not set"
         yield (
             f"Backend {backend.stack} is not in the gateway's network: {named}.",
-            f"In {file}, set gemma-serving:tpu.gateway: {question.stack}. The machine of a deployed stack is replaced.",
+            f"In {file}, set gemma-serving:tpu.gateway: {question.stack}. The TPU VM of a deployed stack is replaced.",
         )
     regions = dict.fromkeys(region for zone in tpu.zones if (region := region_of(zone)))
     absent = [region for region in regions if region not in question.regions]

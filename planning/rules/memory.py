@@ -32,7 +32,7 @@ from planning.rules.alternatives import (
     served_as,
     smaller_models,
 )
-from planning.rules.platforms.replicas import fewer_replicas, more_replicas, sized
+from planning.rules.platforms.replicas import fewer_replicas, more_replicas, replicas_remedy
 from planning.rules.registry import RuleResult, change, rule
 from planning.units import align_to, from_gib, to_gib
 
@@ -176,7 +176,7 @@ def _one_request(subject: Subject) -> RuleResult | None:
 
 @rule(margins.OUTSIDE_RULE)
 def _headroom(subject: Subject) -> RuleResult | None:
-    edge, resolved = margins.outside(subject.memory), subject.resolved
+    edge, resolved = margins.edge_outside_budget(subject.memory), subject.resolved
     if not edge.is_short and not edge.may_fail:
         return None
     left = f"`vllm.gpu_memory_utilization` {resolved.utilization:g} leaves {edge.available_gib:.2f} GiB of a {subject.device} outside the budget"
@@ -296,7 +296,9 @@ def _precision(subject: Subject) -> RuleResult | None:
 
 
 def _images_that_load(resolved: Resolved) -> Iterator[Remedy]:
-    scheme, spec, accelerator = resolved.scheme.name, resolved.spec, resolved.accelerator
+    scheme = resolved.scheme.name
+    spec = resolved.spec
+    accelerator = resolved.accelerator
     if resolved.deployment.image_version and support_of(scheme, spec, accelerator).answer == "yes":
         yield Remedy(changes=DEFAULT_IMAGE)
     if image := house_image(scheme, spec, accelerator):
@@ -345,7 +347,7 @@ def _parallelism(subject: Subject) -> RuleResult | None:
     replicas = f" and `vllm.data_parallel_size` is {resolved.dp}" if resolved.dp > 1 else ""
     return RuleResult(
         f"`vllm.tensor_parallel_size` is {resolved.tp}{replicas}, but {fact}.",
-        remedies=(usual, *([sized(None)] if resolved.dp > 1 else []), *others),
+        remedies=(usual, *([replicas_remedy(None)] if resolved.dp > 1 else []), *others),
         last_resorts=alternatives_for(subject),
     )
 
@@ -361,7 +363,7 @@ def _close_to_an_edge(subject: Subject) -> RuleResult | None:
     memory, error = subject.memory, _error_of(subject)
     if is_out_of_memory(memory) or memory.max_concurrency < 1:
         return None
-    load, request = margins.loading(memory), margins.one_request(memory)
+    load, request = margins.edge_while_loading(memory), margins.one_request(memory)
     if load.may_fail:
         message = (
             f"Loading needs {load.minimum_gib:.2f} of {load.available_gib:.2f} GiB of {subject.device} memory. "

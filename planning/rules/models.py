@@ -6,7 +6,7 @@ from planning.cost.subject import Subject
 from planning.data.checkpoints import Checkpoint, find_checkpoint, near_spellings, nearest_ids, owner_of
 from planning.model.catalog import absent_model
 from planning.model.spec import text_params
-from planning.question.drafters import drafters_for, mismatch, named_drafter
+from planning.question.drafters import drafter_mismatch, drafters_for, named_drafter
 from planning.question.types import Remedy
 from planning.rules.alternatives import served_as, smaller_models
 from planning.rules.registry import RuleResult, change, rule
@@ -47,7 +47,7 @@ def _base_checkpoint(subject: Subject) -> RuleResult | None:
 def _foreign_drafter(subject: Subject) -> RuleResult | None:
     resolved = subject.resolved
     drafter, config = resolved.drafter, resolved.vllm.speculative_config
-    why = mismatch(drafter, resolved.spec) if drafter is not None else None
+    why = drafter_mismatch(drafter, resolved.spec) if drafter is not None else None
     if drafter is None or config is None or why is None:
         return None
     fitting = [change("vllm.speculative_config", {**config, "model": one}) for one in drafters_for(resolved.spec)]

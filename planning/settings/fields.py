@@ -121,7 +121,7 @@ def _own_fields(block: type) -> Sequence[SettingField]:
 
 def own_field(name: str, hint: object, default: object = MISSING) -> SettingField:
     """Return a field by its annotation. Its path is its name."""
-    value, is_optional, marks = unmarked(hint)
+    value, is_optional, marks = split_marks(hint)
     return SettingField(
         path=name,
         key=next((mark.name for mark in marks if isinstance(mark, Key)), setting_key(name)),
@@ -133,15 +133,15 @@ def own_field(name: str, hint: object, default: object = MISSING) -> SettingFiel
     )
 
 
-def unmarked(hint: object) -> tuple[object, bool, tuple[object, ...]]:
+def split_marks(hint: object) -> tuple[object, bool, tuple[object, ...]]:
     """Return a type without None and marks, whether None is allowed, and the marks from inside out."""
     if typing.get_origin(hint) is typing.Annotated:
         inner, *marks = typing.get_args(hint)
-        value, is_optional, own = unmarked(inner)
+        value, is_optional, own = split_marks(inner)
         return value, is_optional, (*own, *marks)
     if typing.get_origin(hint) in {typing.Union, types.UnionType}:
         members = [member for member in typing.get_args(hint) if member is not types.NoneType]
-        value, _, marks = unmarked(members[0])
+        value, _, marks = split_marks(members[0])
         return value, True, marks
     return hint, False, ()
 

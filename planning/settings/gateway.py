@@ -24,12 +24,12 @@ def _backends_problem(backends: tuple[BackendSettings, ...]) -> str | None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GatewaySettings:
-    """Envoy on Cloud Run in front of several stacks, and the network of their machines."""
+    """Envoy on Cloud Run in front of several stacks, and the network of their TPU VMs."""
 
     region: Annotated[Region, OnChange("service")]
     """Region of the Cloud Run service."""
     regions: Annotated[tuple[Region, ...], Items("region", "regions")]
-    """Regions with a subnetwork for TPU machines: the regions of all TPU backends' zones."""
+    """Regions with a subnetwork for TPU VMs: the regions of all TPU backends' zones."""
     backends: Annotated[tuple[BackendSettings, ...], Checked(_backends_problem), Items("stack", "backends")]
     """TPU stacks behind the gateway: `{ stack: NAME }`."""
     invokers: Annotated[tuple[Invoker, ...], OnChange("update")] = ()
@@ -39,7 +39,7 @@ class GatewaySettings:
     max_instances: Positive = 2
     """Maximum number of instances, each with up to 1000 concurrent requests."""
     internet_egress: Annotated[bool, OnChange("update")] = True
-    """Add Cloud NAT to the network. Servers need it to download from the Hugging Face hub, and machines with api compute-engine for the docker
+    """Add Cloud NAT to the network. Servers need it to download from the Hugging Face hub, and TPU VMs with api compute-engine for the docker
     package. Without either, set false."""
 
     def problems(self) -> Iterator[str]:

@@ -55,7 +55,7 @@ class AlertSettings(AlertRecipients):
     """Fraction of requests that should meet `ttft` in a month. An alert fires if 14.4 times the rest misses it, which a goal below 0.94 makes
     impossible."""
     idle_s: Annotated[DurationS, Checked(_idle_problem)] = 3_600
-    """Time without a request after which the idle alert of a TPU machine fires. From 5m to 1d."""
+    """Time without a request after which the idle alert of a TPU VM fires. From 5m to 1d."""
     daily_cost: PositiveNumber | None = None
     """US dollars per day, at the planner's prices, above which an alert fires. It counts the time that instances run, not the bill. Default on Cloud
     Run: one day of the instances that always run, or eight hours of one if none does; no alert on TPU."""
@@ -79,7 +79,7 @@ class MetricsSettings:
     """Time between two scrapes, from 30s to 2m. On Cloud Run a change creates a revision."""
 
 
-WATCHED_PLATFORMS: Final = frozenset({"tpu-vm", "cloud-run"})
+OBSERVABILITY_PLATFORMS: Final = frozenset({"tpu-vm", "cloud-run"})
 """Platforms of stacks, which can have alerts and a collector."""
 COLLECTS_BY_DEFAULT: Final = frozenset({"tpu-vm"})
 """Platforms on which a stack with alerts has a collector by default (docs/decisions/0040-watched-by-default.md). A Cloud Run revision whose
@@ -90,4 +90,4 @@ def collects(alerts: AlertRecipients, metrics: MetricsSettings, platform: str) -
     """Return whether a collector runs next to the server on a platform."""
     if metrics.enabled is None:
         return alerts.enabled and platform in COLLECTS_BY_DEFAULT
-    return metrics.enabled and platform in WATCHED_PLATFORMS
+    return metrics.enabled and platform in OBSERVABILITY_PLATFORMS

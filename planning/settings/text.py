@@ -101,7 +101,7 @@ _MEMORY_PATTERN = r"^([0-9]+)(Gi|Mi)$"
 
 
 def parse_memory_mib(value: object) -> int:
-    """Return the MiB of a size such as "32Gi" or "512Mi". Raises ValueError."""
+    """Return the MiB of a size such as "32Gi" or "512Mi". Raises ValueError for anything else, including a bare number or "GB"."""
     found = re.fullmatch(_MEMORY_PATTERN, value) if isinstance(value, str) else None
     if found is None:
         raise ValueError('a memory size needs its binary unit, for example "32Gi" or "512Mi"')

@@ -26,13 +26,13 @@ SshAccess = Literal["os-login", "metadata-key"]
 CompileCache = Literal["machine", "bucket", "off"]
 
 LEAST_IDLE_S: Final = 600
-"""Minimum of `idleAfter`: far above the interval of the machine's reports, so a short gap between requests is not idle time."""
+"""Minimum of `idleAfter`: far above the interval of the TPU VM's reports, so a short gap between requests is not idle time."""
 
 
 def _idle_problem(idle_after_s: int) -> str | None:
     if idle_after_s >= LEAST_IDLE_S:
         return None
-    return f"idleAfter must be at least {format_duration(LEAST_IDLE_S)}, because a machine reports once a minute; set for example idleAfter: 2h"
+    return f"idleAfter must be at least {format_duration(LEAST_IDLE_S)}, because a TPU VM reports once a minute; set for example idleAfter: 2h"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,12 +69,12 @@ class TpuSettings:
     wait_total_s: Annotated[DurationS | None, OnChange("nothing")] = None
     """Maximum wait of one `up` for capacity in all zones together. By default only `waitPerZone` limits the wait, in each zone."""
     renew_before_s: Annotated[DurationS | None, OnChange("nothing")] = None
-    """Time before the run expires at which `up` requests a second machine and switches to it. Off by default. Run `up` on a schedule."""
+    """Time before the run expires at which `up` requests a second TPU VM and switches to it. Off by default. Run `up` on a schedule."""
     idle_after_s: Annotated[DurationS | None, Checked(_idle_problem), OnChange("update")] = None
-    """Time without a request after which `gemma teardown --all --over-limit` tears the stack down. The machine measures it with the server's counters. At
+    """Time without a request after which `gemma teardown --all --over-limit` tears the stack down. The TPU VM measures it with the server's counters. At
     least 10m. Off by default."""
     wait_for: Annotated[Literal["ready", "active", "accepted"], OnChange("nothing")] = "ready"
-    """Goal of the wait of `up`: the ready server, the machine, or only Google's acceptance of the request. The next `up` continues from there."""
+    """Goal of the wait of `up`: the ready server, the TPU VM, or only Google's acceptance of the request. The next `up` continues from there."""
     ready_timeout_s: Annotated[DurationS, OnChange("nothing")] = 3_600
     """Maximum wait of `up` for the server once capacity is available. If it is too short, `up` fails while the model is still loading."""
     boot_disk_size_gb: Annotated[Annotated[int, Limit(at_least=MIN_BOOT_DISK_GB)] | None, OnChange("capacity")] = None
@@ -84,24 +84,24 @@ class TpuSettings:
     existing_network: Annotated[ExistingNetworkSettings | None, OnChange("capacity")] = None
     """Network to use. Default: a private network of the stack."""
     gateway: Annotated[StackName | None, OnChange("capacity")] = None
-    """Stack of target gateway whose network the machines use. The server then accepts requests from the gateway's subnetwork too. Deploy that stack
+    """Stack of target gateway whose network the TPU VMs use. The server then accepts requests from the gateway's subnetwork too. Deploy that stack
     first."""
     compile_cache: Annotated[
         CompileCache,
         OnChange("update"),
     ] = "machine"
-    """Storage of compiled XLA programs. machine: on the machine's disk, which survives a crash and a reboot. bucket: also archived in the
-    stack's bucket, so a new machine starts with them. With `bucket.existing`, too, programs are archived only if you set bucket here (SEC08)."""
+    """Storage of compiled XLA programs. machine: on the TPU VM's disk, which survives a crash and a reboot. bucket: also archived in the
+    stack's bucket, so a new TPU VM starts with them. With `bucket.existing`, too, programs are archived only if you set bucket here (SEC08)."""
     allow_replace_active: Annotated[bool, OnChange("nothing")] = False
     """Allow a change that releases running capacity. By default such a change is rejected."""
     ssh: SshAccess = "os-login"
     """Login method of the tunnel. Use metadata-key if OS Login is not allowed for a project or user. Each SSH key in the metadata of the project or the
-    machine then has root access to the machine."""
+    TPU VM then has root access to the TPU VM."""
     container: Literal["confined", "privileged"] = "confined"
-    """Access of the server's container to the machine. confined: the accelerator's devices and two capabilities. privileged: the whole machine, if the
+    """Access of the server's container to the TPU VM. confined: the accelerator's devices and two capabilities. privileged: the whole TPU VM, if the
     confined server cannot use the accelerator."""
     egress: Literal["limited", "open"] = "limited"
-    """Egress of the machine from a network of the stack. limited: port 443 if the server downloads nothing from the Hugging Face hub (with
+    """Egress of the TPU VM from a network of the stack. limited: port 443 if the server downloads nothing from the Hugging Face hub (with
     api compute-engine also port 80, for the docker package), otherwise everywhere. open: everywhere. No effect with `existingNetwork`."""
     tunnel_members: Annotated[tuple[Member, ...], OnChange("update")] = ()
     """Members that can open a tunnel to the server through Identity-Aware Proxy. Each gets all roles for the tunnel. Project owners need no entry."""

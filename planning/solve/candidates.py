@@ -7,7 +7,7 @@ from itertools import product
 from typing import Any, Final, cast
 
 from msgspec import Struct
-from msgspec.structs import replace
+from msgspec.structs import replace as replace_struct
 
 from planning.data.checkpoints import CHECKPOINTS, Checkpoint, family, find_checkpoint
 from planning.data.images import built_images, shipped_options
@@ -124,7 +124,7 @@ def image_for(served: Served, accelerator: Accelerator) -> str | None:
     return loading_image(served.quantization or served.checkpoint.scheme, spec_of(served.checkpoint.id), accelerator)
 
 
-def rented(
+def rentable_accelerators(
     regions: tuple[str, ...], *, accelerator: str | None = None, prices: PriceBook | None = None
 ) -> tuple[tuple[HostShape, ...], ...]:
     """Return the available accelerators with their hosts, cheapest first, in the cheapest known locations of these regions (none: all).
@@ -242,7 +242,7 @@ def _bold(resolved: Resolved) -> float | None:
 
 
 def _tuned(deployment: Deployment, **options: Any) -> Deployment:  # noqa: ANN401 - values of the fields
-    return replace(deployment, vllm=dataclasses.replace(deployment.vllm, **options))
+    return replace_struct(deployment, vllm=dataclasses.replace(deployment.vllm, **options))
 
 
 def _sequences(accelerator: Accelerator, users: int) -> tuple[int | None, ...]:
@@ -279,5 +279,5 @@ def deployment_of(served: Served, place: HostShape, workload: Workload, prices: 
         prices=prices,
     )
     if place.platform == "cloud-run":
-        return replace(deployment, cloud_run=dataclasses.replace(NO_SERVICE, region=place.places[0]))
-    return replace(deployment, tpu=dataclasses.replace(NO_TPU, zones=place.places))
+        return replace_struct(deployment, cloud_run=dataclasses.replace(NO_SERVICE, region=place.places[0]))
+    return replace_struct(deployment, tpu=dataclasses.replace(NO_TPU, zones=place.places))

@@ -47,7 +47,9 @@ def _model(subject: Subject) -> Iterator[str]:
 
 
 def _memory(subject: Subject) -> Iterator[str]:
-    memory, resolved, weights = subject.memory, subject.resolved, subject.weights
+    memory = subject.memory
+    resolved = subject.resolved
+    weights = subject.weights
     devices = _counted(resolved.tp, "device") + (f" of each of {resolved.dp} replicas" if resolved.dp > 1 else "")
     yield f"checkpoint                     {memory.checkpoint_gib:9.3f} GiB"
     yield f"budget     {memory.usable_gib:.2f} x {resolved.utilization:g} = {memory.budget_gib:9.3f} GiB"
@@ -76,7 +78,9 @@ def _memory(subject: Subject) -> Iterator[str]:
 
 
 def _kv(subject: Subject) -> Iterator[str]:
-    resolved, memory, layout = subject.resolved, subject.memory, layout_of(subject.resolved)
+    resolved = subject.resolved
+    memory = subject.memory
+    layout = layout_of(subject.resolved)
     length, flying = resolved.max_model_len, tokens_in_flight(resolved)
     yield f"block = {layout.block_bytes / KIB:,.0f} KiB; {memory.kv_gib:.3f} GiB / block = {memory.kv_blocks:,} blocks"
     for kind in layout.kinds:
@@ -124,7 +128,7 @@ def _startup(subject: Subject) -> Iterator[str]:
     for name, seconds in (
         ("crash, or flags that keep the programs", startup.restart_s),
         ("flags that require recompilation", startup.recompile_s),
-        ("reboot of the machine", startup.reboot_s),
+        ("reboot of the TPU VM", startup.reboot_s),
         ("node replacement, from the next boot", startup.node_replacement_s),
     ):
         if seconds is not None:
@@ -146,6 +150,7 @@ def _vulnerabilities(subject: Subject) -> Iterator[str]:
 
 
 def _ways(subject: Subject) -> Iterator[str]:
+    """Yield the header, and a row for each weights mode on Cloud Run; the chosen one has a star."""
     yield "                            load    start  2nd, with graphs   host memory   container       $/h"
     for one in loading_modes(subject):
         mode = f"{'*' if one.is_chosen else ' '} {one.mode:<13} {'Direct VPC' if one.direct_vpc else '':<10}"

@@ -11,7 +11,7 @@ from functools import partial
 from typing import Final, Literal, TypeAlias
 
 from msgspec import Struct
-from msgspec.structs import replace
+from msgspec.structs import replace as replace_struct
 
 from planning.cost.running_costs import running_costs
 from planning.cost.subject import subject_of
@@ -31,7 +31,7 @@ Kind: TypeAlias = Literal["flex-start", "on-demand", "scale-to-zero", "min-insta
 
 
 class Profile(Struct, frozen=True, kw_only=True):
-    """Traffic of each day."""
+    """Traffic of one day, which repeats each day of the month."""
 
     hours_per_day: float
     """Hours per day in which the server has to answer: one period."""
@@ -65,7 +65,7 @@ class Way(Struct, frozen=True, kw_only=True):
 
     @property
     def usd_per_million_tokens(self) -> float:
-        """Cost per million tokens, prompts and responses together."""
+        """Cost per million tokens, prompts and responses together, if the workload runs in all minutes of traffic."""
         busy_s = self.profile.hours_per_day * self.profile.busy_minutes * HOUR_S / HOUR_MINUTES
         return self.usd_per_day / (self.solution.tokens_per_s * busy_s) * _MILLION
 
@@ -84,12 +84,14 @@ class Way(Struct, frozen=True, kw_only=True):
         """Return the solution with the run duration, provisioning model or minimum instance of this way."""
         whole = self.solution.deployment
         if self.kind == "min-instance":
-            whole = replace(whole, cloud_run=dataclasses.replace(whole.cloud_run, min_instances=1))
+            whole = replace_struct(whole, cloud_run=dataclasses.replace(whole.cloud_run, min_instances=1))
         elif self.kind == "flex-start":
-            whole = replace(whole, tpu=dataclasses.replace(whole.tpu, max_run_duration_s=self.run_s))
+            whole = replace_struct(whole, tpu=dataclasses.replace(whole.tpu, max_run_duration_s=self.run_s))
         elif self.kind == "on-demand":
-            whole = replace(whole, tpu=dataclasses.replace(whole.tpu, provisioning="standard", max_run_duration_s=None))
-        return replace(self.solution, subject=subject_of(resolve(whole)))
+            whole = replace_struct(
+                whole, tpu=dataclasses.replace(whole.tpu, provisioning="standard", max_run_duration_s=None)
+            )
+        return replace_struct(self.solution, subject=subject_of(resolve(whole)))
 
 
 class Choice(Struct, frozen=True, kw_only=True):

@@ -14,7 +14,7 @@ from itertools import product
 from typing import Final, Literal, TypeAlias, cast
 
 from msgspec import Struct
-from msgspec.structs import replace
+from msgspec.structs import replace as replace_struct
 
 from planning.cost.subject import Subject, is_out_of_memory, subject_of
 from planning.data.checkpoints import Checkpoint
@@ -30,7 +30,7 @@ from planning.model.catalog import spec_of
 from planning.question.resolved import Resolved
 from planning.question.types import Band, Deployment, MemoryPlan, WorkloadPlan
 from planning.question.workload import Workload
-from planning.rules.findings import QUOTA_IDS, RULES, detected
+from planning.rules.findings import QUOTA_IDS, RULES, detected_findings
 from planning.settings.fields import check_block
 from planning.solve.candidates import (
     LEAST_CONTEXT,
@@ -205,7 +205,7 @@ def solve(
 ) -> SolutionSet:
     """Return the deployments that serve the workload within the limits.
 
-    The workload is one slice's or instance's; `checkpoints_of` and `rented` of `planning.solve.candidates` return checkpoints and places.
+    The workload is one slice's or instance's; `checkpoints_of` and `rentable_accelerators` of `planning.solve.candidates` return checkpoints and places.
     Raises PlanningError for a workload without users or a rate. For throughput, the server is then full.
     """
     check_block(workload, "workload")
@@ -337,8 +337,8 @@ def _deployed(deployment: Deployment, served: Served, hosts: Hosts) -> Solution 
     reasons: tuple[str, ...] = ()
     for place in hosts:
         is_small = False
-        here = replace(deployment, host_memory_gib=place.memory_gib, vcpu=place.vcpu)
-        loads = [filled_in(replace(here, weights_mode=mode)) for mode in WEIGHTS_MODES[place.platform]]
+        here = replace_struct(deployment, host_memory_gib=place.memory_gib, vcpu=place.vcpu)
+        loads = [filled_in(replace_struct(here, weights_mode=mode)) for mode in WEIGHTS_MODES[place.platform]]
         for resolved in sorted(loads, key=lambda one: startup_plan(one).total_s):
             subject = with_concurrency(resolved)
             found = warnings_of(subject)
@@ -353,7 +353,7 @@ def _deployed(deployment: Deployment, served: Served, hosts: Hosts) -> Solution 
 
 def warnings_of(subject: Subject) -> tuple[str, ...]:
     """Return the findings that block or warn, without an unset quota, which can be requested."""
-    found = detected(subject).items()
+    found = detected_findings(subject).items()
     return tuple(name for name, severity in found if severity != "info" and name not in QUOTA_IDS)
 
 
@@ -364,7 +364,9 @@ def with_concurrency(resolved: Resolved) -> Subject:
         return subject
     concurrency = min(subject.workload.most_users, CLOUD_RUN_MAX_CONCURRENCY)
     run = dataclasses.replace(deployment.cloud_run, concurrency=concurrency, request_timeout_s=HOUR_S)
-    return replace(subject, resolved=replace(resolved, deployment=replace(deployment, cloud_run=run)))
+    return replace_struct(
+        subject, resolved=replace_struct(resolved, deployment=replace_struct(deployment, cloud_run=run))
+    )
 
 
 def _too_large(memory: MemoryPlan, resolved: Resolved) -> tuple[str, float] | None:

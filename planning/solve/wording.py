@@ -51,7 +51,7 @@ class FieldWording:
 FIELDS = FieldWording()
 
 
-def worded(text: str, wording: Wording) -> str:
+def with_callers_keys(text: str, wording: Wording) -> str:
     """Return a message or advice with fields replaced by the caller's keys, and the stack in commands by its name."""
     named = _FIELD.sub(lambda match: wording.key(match[1]), text)
     return _COMMAND.sub(lambda match: f"{match[1]}{wording.stack}", named)
@@ -62,7 +62,7 @@ def remedy_of(finding: Finding, wording: Wording) -> str:
     ways = [text for remedy in finding.remedies if remedy.is_deployable and (text := _way(remedy, wording))]
     outside = [f"{remedy.title}{_price(remedy)}" for remedy in finding.remedies if not remedy.is_deployable]
     rest = [f"Outside this project: {'; '.join(outside)}."] if outside else []
-    rest += [worded(finding.advice, wording)] if finding.advice else []
+    rest += [with_callers_keys(finding.advice, wording)] if finding.advice else []
     if any(remedy.move for remedy in finding.remedies if remedy.is_deployable):
         # A move changes several fields: one line for each.
         return "\n".join(["Choose one:", *(f"  - {way}" for way in ways), " ".join(rest)]).rstrip()
@@ -78,7 +78,7 @@ def finding_json(finding: Finding, wording: Wording) -> dict[str, Any]:
     return {
         "id": finding.id,
         "severity": finding.severity,
-        "message": worded(finding.message, wording),
+        "message": with_callers_keys(finding.message, wording),
         "remedy": remedy_of(finding, wording),
         "source": finding.source,
         "remedies": [

@@ -77,7 +77,9 @@ def smoke_bands(
         own = Workload(input_tokens=SMOKE_PROMPT_TOKENS, output_tokens=SMOKE_OUTPUT_TOKENS, users=users)
         return workload_plan(server_of(resolved, memory, own), 0.0)
 
-    ttft, alone, together = throughput.ttft_s, load(1), load(burst_requests).output_tok_per_s
+    ttft = throughput.ttft_s
+    alone = load(1)
+    together = load(burst_requests).output_tok_per_s
     tokens = burst_requests * SMOKE_OUTPUT_TOKENS
     slowest_s = (
         tokens / min(together.low, together.typical * margin) + TTFT_FLOOR_S

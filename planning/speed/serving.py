@@ -224,7 +224,9 @@ def _request_blocks(resolved: Resolved, tokens: int, in_flight: int) -> int:
 
 def throughput_plan(server: LoadedServer) -> ThroughputPlan:
     """Return single-request and saturated output rates. For one request they are accurate to about 20%; `planning.speed.bands` has the error under load."""
-    resolved, weights, memory = server.resolved, server.weights, server.memory
+    resolved = server.resolved
+    weights = server.weights
+    memory = server.memory
     plain = step_of(resolved, weights, memory, batch=1, tokens=_SHORT_REQUEST_TOKENS)
     prompt = step_of(resolved, weights, memory, batch=1, tokens=_SHORT_PROMPT_TOKENS, computed=_SHORT_PROMPT_TOKENS)
     alone = plain if server.drafter is None else server.step(1.0, _SHORT_REQUEST_TOKENS)
@@ -333,7 +335,9 @@ def _bound(server: LoadedServer, load: Load, *, is_full: bool) -> Bottleneck:
 
 
 def _plan(server: LoadedServer, state: _State, usd_per_hour: float) -> WorkloadPlan:
-    workload, prompt, load = server.workload, server.prompt, state.load
+    workload = server.workload
+    prompt = server.prompt
+    load = state.load
     replicas, rate = state.replicas, state.requests_per_s * state.replicas
     shared, own = _blocks(server.resolved, workload, prompt)
     held = min((shared + state.running * own) / server.memory.kv_blocks, 1.0) if server.memory.kv_blocks else 1.0

@@ -20,7 +20,7 @@ from typing import Annotated, Final
 from contracts.errors import CommandRefusedError
 from contracts.exit_codes import ExitCode
 from scripts.agent.permissions import ANSWER_WITHIN_S, LONGEST_WAIT_S, parse_permissions, parse_toolsets
-from scripts.cli.command import Command, run_command, say
+from scripts.cli.command import Command, print_progress, run_command
 from scripts.cli.options import Option, StackName
 
 AUDIT: Final = Path(".work") / "agent-audit.jsonl"
@@ -94,7 +94,7 @@ def _agent(options: AgentOptions) -> ExitCode:
     )
     server = build(agent, AuditFile(path=path), tools)
     rights = f"may {', '.join(sorted(allowed))}" if allowed else "read-only"
-    say("agent", f"{rights}; limit ${options.max_usd_per_hour:g}/h; audit in {path}")
+    print_progress("agent", f"{rights}; limit ${options.max_usd_per_hour:g}/h; audit in {path}")
     with absolute_backend():  # `up` runs in a copy of the project
         run_stdio(server)
     return ExitCode.DONE

@@ -121,4 +121,4 @@ def _next_run(frozen: FrozenProject, steps: Sequence[PlannedStep], state: StackS
 
 
 def _most(what: str, cost: CostPlan) -> str:
-    return f"{what} costs ${cost.max_usd:,.2f} at most ({cost.max_usd_basis}); then Google deletes the machine."
+    return f"{what} costs ${cost.max_usd:,.2f} at most ({cost.max_usd_basis}); then Google deletes the TPU VM."

@@ -12,7 +12,7 @@ from mcp.types import CallToolResult, ToolAnnotations
 from pydantic import Field
 
 from contracts.errors import CommandRefusedError
-from scripts.agent.context import AgentContext, Answer, sentences
+from scripts.agent.context import AgentContext, Answer, errors_as_sentences
 from scripts.agent.permissions import Change
 from scripts.agent.presenting import FULL, LIMIT, LIMITED, MOST_ROWS, WITH_FULL
 from scripts.cli.options import OptionField, option_fields
@@ -78,7 +78,7 @@ class CommandTool:
         """Register the tool."""
 
         async def run(*, context: Context[Any, Any], **given: Any) -> object:  # noqa: ANN401 - its signature is below
-            with sentences(agent):
+            with errors_as_sentences(agent):
                 if self.change is not None:
                     agent.require(self.change)
                 command, *fixed = self.command.split() or [""]

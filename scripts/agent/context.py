@@ -124,7 +124,7 @@ def answer_of(name: str, result: ProgramResult) -> Answer:
 
 
 @contextmanager
-def sentences(agent: AgentContext) -> Generator[None]:
+def errors_as_sentences(agent: AgentContext) -> Generator[None]:
     """Turn an error into one sentence. A failure can contain untrusted text, and is marked."""
     try:
         yield

@@ -70,16 +70,16 @@ def each_text(value: object, change: Callable[[str], str]) -> object:
     return value
 
 
-def presented(tool: str, arguments: Document, result: Document) -> dict[str, Any]:
+def present_result(tool: str, arguments: Document, result: Document) -> dict[str, Any]:
     """Return the result of a tool, without secrets, as sent to the client."""
     if "structuredContent" not in result:
         return dict(result)
     answer = as_mapping(result["structuredContent"])
     if arguments.get(FULL) is not True:
         page = _page(tool, arguments, answer)
-        is_cut = page.get("document") != answer.get("document") or len(compact(page)) > MOST_CHARACTERS
-        answer = fitted({**page, "more": _MORE} if is_cut and tool in WITH_FULL else page)
-    return {**result, "content": [{"type": "text", "text": compact(answer)}], "structuredContent": answer}
+        is_cut = page.get("document") != answer.get("document") or len(compact_json(page)) > MOST_CHARACTERS
+        answer = fit_to_limit({**page, "more": _MORE} if is_cut and tool in WITH_FULL else page)
+    return {**result, "content": [{"type": "text", "text": compact_json(answer)}], "structuredContent": answer}
 
 
 def _page(tool: str, arguments: Document, answer: Document) -> Document:
@@ -124,18 +124,18 @@ def _only(value: object, paths: Sequence[Sequence[str]]) -> object:
     return {key: _only(given[key], below) for key, below in wanted.items() if given.get(key) not in (None, [], "")}
 
 
-def compact(value: object) -> str:
+def compact_json(value: object) -> str:
     """Return JSON without insignificant spaces."""
     return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
 
 
-def fitted(answer: Document) -> Document:
+def fit_to_limit(answer: Document) -> Document:
     """Return the answer with its longest lists and texts shortened until it has at most MOST_CHARACTERS characters.
 
     A list keeps its start; a text marked as data keeps its end, as for a log. `left_out` lists the shortened parts.
     """
     most, found = _LONGEST, answer
-    while len(compact(found)) > MOST_CHARACTERS:
+    while len(compact_json(found)) > MOST_CHARACTERS:
         left_out: list[str] = []
         shown = as_mapping(_cut(answer, "", most, left_out))
         rest = [f"and {len(left_out) - _NAMED} more"] if len(left_out) > _NAMED else []

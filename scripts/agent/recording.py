@@ -24,9 +24,9 @@ from contracts.errors import ScriptError
 from contracts.fields import as_mapping, as_sequence
 from scripts.agent.context import ERROR_NOTE, AgentContext
 from scripts.agent.delete_tools import TOOL, can_prompt
-from scripts.agent.presenting import each_text, presented
+from scripts.agent.presenting import each_text, present_result
 from scripts.agent.runs import CAN_BE_LEFT, CURRENT
-from scripts.cli.command import say
+from scripts.cli.command import print_progress
 
 Outcome = Literal["begun", "left", "done", "asked", "failed", "refused", "cancelled"]
 SCHEMA_VERSION: Final = 4
@@ -149,7 +149,7 @@ class Recorder:
                 answer = _plain(await self._next(ctx, call_next))
                 # The server sealed this state, and accepts only the same text again. Every 800th looks like a token.
                 sealed = {key: value for key, value in answer.items() if key == _SEALED}
-                result = presented(tool, given, {**self._masked(answer), **sealed})
+                result = present_result(tool, given, {**self._masked(answer), **sealed})
             except anyio.get_cancelled_exc_class():
                 run = CURRENT.get()
                 self._end(entry("cancelled", run.stopped if run else ""))
@@ -181,11 +181,11 @@ class Recorder:
         try:
             self.audit.write(entry)
         except ScriptError:
-            say(
+            print_progress(
                 "agent",
                 f"Cannot write to the audit file {self.audit.path}: the result of call {entry.call} "
                 f"({entry.tool}: {entry.outcome}) is missing. "
-                "Further calls are refused until the file is writable.",
+                "Further calls are rejected until the file is writable.",
             )
 
 

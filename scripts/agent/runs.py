@@ -21,7 +21,7 @@ from contracts.errors import CommandRefusedError
 from contracts.fields import as_mapping
 from scripts.agent.permissions import ANSWER_WITHIN_S
 from scripts.agent.presenting import untrusted
-from scripts.cli.command import say
+from scripts.cli.command import print_progress
 
 CAN_BE_LEFT: Final = frozenset(
     {"preview", "up", "smoke", "benchmark", "stage_weights", "rollout", "restart", "recover", "teardown"}
@@ -173,7 +173,7 @@ class Runs:
                 yield group
             finally:
                 for run in [run for run in self._runs.values() if not run.ended.is_set()]:
-                    say("agent", f"stopping {run.name} ({run.id}) because the server exits")
+                    print_progress("agent", f"stopping {run.name} ({run.id}) because the server exits")
                     run.stop("the server exited")
 
     def begin(self, tool: str, stack: str | None) -> AgentRun:

@@ -29,7 +29,7 @@ from scripts.agent.presenting import untrusted
 from scripts.agent.programs import ProgramResult, run_program, shortened
 from scripts.agent.read_tools import STACK_OF_TOOL
 from scripts.agent.runs import report
-from scripts.cli.command import say
+from scripts.cli.command import print_progress
 from scripts.cli.frozen import FrozenProject, freeze, most_usd_per_hour
 from scripts.preview.face import deployed_usd_per_hour, headline
 
@@ -41,7 +41,7 @@ _PREVIEW_GRACE_S: Final = 30.0
 """Grace period after SIGINT. A preview has no state to write."""
 _GOOGLE_LIMIT_S: Final = 60.0
 """Timeout of Google's answer about the server."""
-_end_dead_locks: Final = partial(end_dead_locks, report=partial(say, "agent"))
+_end_dead_locks: Final = partial(end_dead_locks, report=partial(print_progress, "agent"))
 """Removes locks of processes that are gone. Raises CommandRefusedError if another agent or user holds one."""
 
 
@@ -147,9 +147,9 @@ def _kept_lines(frozen: FrozenProject, before: StackState) -> Sequence[str]:
 
 def _may_be_gone(state: StackState) -> bool:
     """Return whether the server in the state is gone, or may be."""
-    from scripts.status.face import served  # noqa: PLC0415 - loads Google's packages
+    from scripts.status.face import read_served  # noqa: PLC0415 - loads Google's packages
 
-    return served(state, limit_s=_GOOGLE_LIMIT_S).may_be_gone
+    return read_served(state, limit_s=_GOOGLE_LIMIT_S).may_be_gone
 
 
 def _verdict(

@@ -24,7 +24,7 @@ from scripts.bench.catalog import roofline_of
 from scripts.bench.forecast import WITH_GATEWAY, WITHOUT_STACK, PlanForecast
 from scripts.bench.options import BenchOptions
 from scripts.cli.access import TOKEN_MARGIN_S, open_stack_access, open_url_access
-from scripts.cli.command import called, say
+from scripts.cli.command import last_command, print_progress
 from scripts.cli.connection_errors import endpoint_of
 from scripts.cli.deployed_plan import deployed_plan
 
@@ -42,9 +42,9 @@ def run_benchmark(options: BenchOptions) -> ExitCode:
     sweep = sweep_of(options, settings)
     with open_target(settings, options.server.accelerator) as (endpoint, ready):
         if options.report.out is None:
-            say(NAME, f"writing the results to {settings.out}")
+            print_progress(NAME, f"writing the results to {settings.out}")
         outcome = run_sweep(ready, sweep, endpoint, Reporter(NAME), run=run_async)
-    files = conclude(settings, outcome, CallingProgram(name=NAME, words=called()))
+    files = conclude(settings, outcome, CallingProgram(name=NAME, words=last_command()))
     if options.report.as_json:
         print(json.dumps(as_json(settings, outcome, files)))
     return ExitCode(exit_code(outcome, allow_invalid=options.report.allow_invalid))

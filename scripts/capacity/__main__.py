@@ -16,7 +16,7 @@ from typing import Annotated, Final
 from contracts.errors import CommandRefusedError
 from contracts.exit_codes import ExitCode
 from contracts.spelling import UnknownWordError
-from scripts.cli.command import Command, run_command, say
+from scripts.cli.command import Command, print_progress, run_command
 from scripts.cli.options import JsonSwitch, Option, project_id
 
 
@@ -86,7 +86,7 @@ def _capacity(options: CapacityOptions) -> ExitCode:
         raise CommandRefusedError("No project set. Pass --project ID or set GOOGLE_CLOUD_PROJECT.")
     question = question_of(project, settings, options.accelerators, options.provisioning)
     names = ", ".join(one.name for one in question.accelerators)
-    say("capacity", f"querying locations of {names} in project {project}")
+    print_progress("capacity", f"querying locations of {names} in project {project}")
     answers = read_all(caller_of(project), question, remaining_s=deadline())
     now = datetime.now(UTC)
     places, problems = judge(question, answers, options.stack, settings), problems_of(answers)

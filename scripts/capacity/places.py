@@ -15,7 +15,7 @@ from cloud.price_file import book_of
 from cloud.quotas import Quota
 from contracts.capacity_states import GRANTED
 from contracts.fields import as_mapping
-from planning.cost.provisioning import PROVISIONING_MODELS, Acceptance, acceptance, run_acceptance
+from planning.cost.provisioning import PROVISIONING_MODELS, Acceptance, provisioning_support, run_acceptance
 from planning.data.prices import LIST_PRICES, HourlyPart, PriceBook, instance_parts, slice_parts
 from planning.machine.hardware import (
     CLOUD_RUN_GPUS,
@@ -270,7 +270,7 @@ class _PlaceComparison:
                 return Gate("passed", source=f"granted to {one.name.rpartition('/')[2]}")
         reply = self.answers.get("reservations", zone)
         if model != "reservation" or not reply.is_read:
-            return _gate(acceptance(accelerator, model, zone))
+            return _gate(provisioning_support(accelerator, model, zone))
         source = "Cloud TPU API, reservations"
         if reply.items:
             return Gate("passed", source=source)

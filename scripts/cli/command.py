@@ -77,17 +77,17 @@ class Command(Generic[T]):
         return f"python -m {self.room}.{self.name}" if self.room else f"gemma {self.name}"
 
 
-def called() -> Sequence[str]:
+def last_command() -> Sequence[str]:
     """Return the words that start the last command again: `gemma NAME STACK ...`."""
     return _CALLED.get()
 
 
 def run_command(command: Command[Any], arguments: Sequence[str] | None = None) -> int:
     """Run a command and return its exit code. Errors become one sentence on stderr."""
-    return written(command.name, lambda: _exit_code_of(command, arguments))
+    return report_failed_writes(command.name, lambda: _exit_code_of(command, arguments))
 
 
-def written(name: str, work: Callable[[], int]) -> int:
+def report_failed_writes(name: str, work: Callable[[], int]) -> int:
     """Return the exit code of `work`. A failed write becomes one sentence on stderr.
 
     The output is flushed here, because the interpreter reports the error without a sentence.
@@ -100,7 +100,7 @@ def written(name: str, work: Callable[[], int]) -> int:
             raise
         _drop_output()
         fix = "Free space or choose another place" if error.errno in _FULL else "Choose another place"
-        say(name, f"{not_written(error)} {fix}, then run the command again.")
+        print_progress(name, f"{not_written(error)} {fix}, then run the command again.")
         return int(ExitCode.FAILED)
     return code
 
@@ -131,7 +131,7 @@ def _exit_code_of(command: Command[Any], arguments: Sequence[str] | None) -> int
             sys.stdout.flush()
     except (ScriptError, PlanningError, SweepError) as error:
         code = error.exit_code if isinstance(error, ScriptError) else ExitCode.REFUSED
-        say(chosen.label or command.name, without_tokens(str(error)))
+        print_progress(chosen.label or command.name, without_tokens(str(error)))
     except BrokenPipeError:
         if not _has_lost_its_reader(sys.stdout):
             raise
@@ -139,7 +139,7 @@ def _exit_code_of(command: Command[Any], arguments: Sequence[str] | None) -> int
         return _SIGPIPE
     except KeyboardInterrupt:
         code = ExitCode.INTERRUPTED
-        say(command.name, f"interrupted. {chosen.after_interrupt}".strip())
+        print_progress(command.name, f"interrupted. {chosen.after_interrupt}".strip())
     return int(code)
 
 
@@ -159,12 +159,12 @@ def without_tokens(text: str) -> str:
     return shown if shown == text else f"{shown}{advice}"
 
 
-def say(name: str, text: str) -> None:
+def print_progress(name: str, text: str) -> None:
     """Print one line of progress, or the last sentence, on stderr, without control characters."""
     print(for_stream(f"{name}: {for_terminal(text)}", sys.stderr), file=sys.stderr, flush=True)
 
 
-def tell(text: str) -> None:
+def print_result(text: str) -> None:
     """Print sentences of the result on stdout, on a terminal wrapped between words."""
     print(for_stream(for_terminal(text), sys.stdout))
 

@@ -11,7 +11,7 @@ DENIED: Final = frozenset({HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN})
 """Status of a response to a caller whose credentials the server rejects."""
 
 
-def not_reached(access: ServerAccess, error: Exception) -> str:
+def explain_unreachable(access: ServerAccess, error: Exception) -> str:
     """Return one sentence on why the server could not be reached; empty if the error is the server's.
 
     Through an open tunnel, a reset connection is a server error, because nothing listens on the node.
@@ -30,12 +30,12 @@ def endpoint_of(access: ServerAccess) -> Endpoint:
     return Endpoint(
         base_url=access.base_url,
         headers=access.headers,
-        not_reached=lambda error: not_reached(access, error),
+        not_reached=lambda error: explain_unreachable(access, error),
         metrics_paths=access.metrics_paths,
     )
 
 
-def denied(status: int, message: str) -> str:
+def explain_denial(status: int, message: str) -> str:
     """Return one sentence about rejected credentials (401 or 403), with the fix."""
     return (
         f"The server returned {status}: {message.rstrip('.') or 'no reason given'}. On Cloud Run, add your account to `cloudRun.invokers` "

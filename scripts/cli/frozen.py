@@ -38,7 +38,7 @@ _ENGINE_LINE: Final = re.compile(r"^(encryptionsalt|secretsprovider|encryptedkey
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FrozenProject:
-    """The copy."""
+    """A copy of the program and of one stack's settings, from which the engine runs."""
 
     folder: Path
     stack: str

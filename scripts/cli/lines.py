@@ -13,17 +13,17 @@ _UNIT: Final = re.compile(r"(?<=\d) (?=(?:ms|s|min|h|d|[KMGT]?i?B|GiB/s|tok/s|to
 _COMMAND: Final = re.compile(r"`[^`\n]+`")
 
 
-def glued(text: str) -> str:
+def keep_units_together(text: str) -> str:
     """Return a text in which a number with its unit, and a command, are one word."""
     return _COMMAND.sub(lambda found: found[0].replace(" ", _GLUE), _UNIT.sub(_GLUE, text))
 
 
 def wrapped(text: str, width: int, indent: str = "") -> Sequence[str]:
-    """Return the lines of a text. `glued` text, and a word that is longer than a line, stays whole."""
+    """Return the lines of a text. Text from `keep_units_together`, and a word that is longer than a line, stays whole."""
     import textwrap  # noqa: PLC0415 - 1 ms, and only text for a person is wrapped
 
     lines = textwrap.wrap(
-        glued(text),
+        keep_units_together(text),
         width,
         subsequent_indent=indent,
         expand_tabs=False,

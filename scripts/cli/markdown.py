@@ -42,6 +42,6 @@ def row(cells: Iterable[str]) -> str:
     return f"| {' | '.join(cells)} |"
 
 
-def named(stacks: Iterable[str]) -> str:
+def stack_names(stacks: Iterable[str]) -> str:
     """Return the names of stacks as code, with commas."""
     return ", ".join(code(stack) for stack in stacks)

@@ -22,7 +22,7 @@ class SettingsFile:
     def __init__(self, path: Path) -> None:
         """Read the file, which must be YAML with a `config` block."""
         self._text = path.read_text(encoding="utf-8")
-        self._document = parsed(self._text)
+        self._document = parse_settings_file(self._text)
         self._config = cast("Block", self._document["config"])
 
     def apply(self, changes: Mapping[str, object]) -> None:
@@ -37,8 +37,8 @@ class SettingsFile:
         Comments stay: the parser attaches them to the key before them, and drops them with it.
         """
         kept = self._text.splitlines(keepends=True)
-        before = dumped(parsed(self._text)).splitlines(keepends=True)
-        after = dumped(self._document).splitlines(keepends=True)
+        before = dump_settings_file(parse_settings_file(self._text)).splitlines(keepends=True)
+        after = dump_settings_file(self._document).splitlines(keepends=True)
         if len(before) != len(kept):
             return "".join(after)
         lines: list[str] = []
@@ -59,12 +59,12 @@ def _writer() -> YAML:
     return writer
 
 
-def parsed(text: str) -> Block:
+def parse_settings_file(text: str) -> Block:
     """Return the document of a settings file, with its comments and spelling."""
     return cast("Block", cast("Any", _writer()).load(text))
 
 
-def dumped(document: Block) -> str:
+def dump_settings_file(document: Block) -> str:
     """Return a document as text."""
     stream = io.StringIO()
     cast("Any", _writer()).dump(document, stream)

@@ -12,7 +12,7 @@ from rich.cells import cell_len
 from rich.console import Console, ConsoleOptions, RenderResult
 from rich.text import Text
 
-from scripts.cli.lines import glued, piped_columns, wrapped
+from scripts.cli.lines import keep_units_together, piped_columns, wrapped
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -145,7 +145,10 @@ def _width_of_lines(texts: Sequence[str]) -> int:
 
 def _width_of_words(texts: Sequence[str]) -> int:
     lines = [line for text in texts for line in text.splitlines()]
-    return max((len(_indent_of(line)) + cell_len(word) for line in lines for word in glued(line).split()), default=0)
+    return max(
+        (len(_indent_of(line)) + cell_len(word) for line in lines for word in keep_units_together(line).split()),
+        default=0,
+    )
 
 
 def _indent_of(line: str) -> str:

@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Annotated, Final, cast
 
 from contracts.errors import CommandRefusedError
 from contracts.exit_codes import ExitCode
-from scripts.cli.command import Command, run_command, say
+from scripts.cli.command import Command, print_progress, run_command
 from scripts.cli.options import JsonSwitch, Option
 
 if TYPE_CHECKING:
@@ -138,11 +138,11 @@ def _deployed(stack: str) -> "StackOutputs":
     """
     from engine.deployment import read_deployment
     from engine.state import of_deployment, outputs_in
-    from scripts.status.face import served, up_command
+    from scripts.status.face import read_served, up_command
 
     deployment = read_deployment(stack)
     outputs = outputs_in(stack, deployment.resources)
-    found = served(of_deployment(stack, deployment), limit_s=_GOOGLE_LIMIT_S)
+    found = read_served(of_deployment(stack, deployment), limit_s=_GOOGLE_LIMIT_S)
     if found.word == "ended":
         again = up_command(stack, is_gateway=outputs.target == "gateway")
         price = f"${outputs.plan.cost.usd_per_hour:.2f}/h"
@@ -191,7 +191,7 @@ def _chat(options: ChatOptions) -> ExitCode:
 
     The response is streamed to stdout. Folded thinking and tool calls go to stderr.
     """
-    from scripts.connect.chat import Chat, attached, request_limit, talk
+    from scripts.connect.chat import Chat, read_attachment, request_limit, run_chat
 
     if options.prompt is not None and not options.prompt.strip():
         raise CommandRefusedError("The prompt is empty. Pass a text, or no prompt for a conversation.")
@@ -202,7 +202,7 @@ def _chat(options: ChatOptions) -> ExitCode:
         )
     most = request_limit(outputs)
     given: Mapping[MediaKind, Sequence[Path]] = {"image": content.image, "audio": content.audio, "video": content.video}
-    files = [attached(path, kind, most) for kind, paths in given.items() for path in paths]
+    files = [read_attachment(path, kind, most) for kind, paths in given.items() for path in paths]
     with _connected(opener, outputs, options.connection, 0) as endpoint:
         chat = Chat(
             endpoint=endpoint,
@@ -216,7 +216,7 @@ def _chat(options: ChatOptions) -> ExitCode:
         if options.prompt is not None:
             chat.ask(options.prompt, files)
         else:
-            talk(chat, _prompt, files, most_request_bytes=most)
+            run_chat(chat, _prompt, files, most_request_bytes=most)
     return ExitCode.DONE
 
 
@@ -231,7 +231,7 @@ def _prompt() -> str | None:
 
 
 def _say(text: str) -> None:
-    say("connect", text)
+    print_progress("connect", text)
 
 
 def command_of(words: Sequence[str]) -> tuple[Sequence[str], Sequence[str]]:
@@ -256,7 +256,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command and return its exit code, or the exit code of the command after `--`."""
     words, command = command_of(sys.argv[1:] if arguments is None else arguments)
     if command and "chat" in words:
-        say("connect", "chat and a command after -- cannot be combined.")
+        print_progress("connect", "chat and a command after -- cannot be combined.")
         return int(ExitCode.REFUSED)
     return run_command(replace(COMMAND, run=partial(_connect, command=command)), words)
 

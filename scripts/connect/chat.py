@@ -52,7 +52,7 @@ def request_limit(outputs: StackOutputs | None) -> int:
     return CLOUD_RUN_REQUEST_BYTES if is_cloud_run else MAX_BODY_BYTES
 
 
-def attached(path: Path, kind: MediaKind, most_request_bytes: int) -> Attachment:
+def read_attachment(path: Path, kind: MediaKind, most_request_bytes: int) -> Attachment:
     """Return a file as an attachment. Raises CommandRefusedError if it is missing, too large, or of another kind."""
     most = (most_request_bytes - _PROMPT_BYTES) * 3 // 4
     try:
@@ -89,7 +89,7 @@ class Turn:
         return decode_rate(self.output_tokens, self.first_s, self.last_s)
 
 
-def streamed(endpoint: LocalEndpoint, body: Mapping[str, object], turn: Turn) -> Iterator[Delta]:
+def stream_response(endpoint: LocalEndpoint, body: Mapping[str, object], turn: Turn) -> Iterator[Delta]:
     """Send a request, and yield each event of its response after adding it to the turn. Raises ChatError."""
     start_s = time.monotonic()
     for payload in _payloads(endpoint, body):
@@ -179,7 +179,7 @@ class Chat:
     def _show(self, turn: Turn) -> None:
         """Print a response as it arrives: the thinking to the notes, under a separate heading."""
         is_thinking = False
-        for delta in streamed(self.endpoint, self._body(), turn):
+        for delta in stream_response(self.endpoint, self._body(), turn):
             if delta.reasoning:
                 if not is_thinking:
                     self._note("thinking:" if self.shows_thinking else "thinking ...")
@@ -216,7 +216,7 @@ class Chat:
         print(f"{dim[0]}{for_terminal(text)}{dim[1]}", end=end, file=self.notes, flush=True)
 
 
-def talk(
+def run_chat(
     chat: Chat, read: Callable[[], str | None], files: Sequence[Attachment] = (), *, most_request_bytes: int
 ) -> None:
     """Read prompts and print responses until the input ends. `files` go with the first prompt."""
@@ -230,7 +230,7 @@ def talk(
             if words == "/exit":
                 return
             if kind is not None:
-                waiting.append(attached(Path(rest.strip()).expanduser(), kind, most_request_bytes))
+                waiting.append(read_attachment(Path(rest.strip()).expanduser(), kind, most_request_bytes))
                 print(f"attached: {waiting[-1].shown}", file=sys.stderr)
             elif words.startswith("/"):
                 _change(chat, words)

@@ -10,7 +10,7 @@ import requests
 
 from contracts.errors import ScriptError
 from loadtest.client.events import SIMULATED_HEADER, decoded, error_message, served_models
-from scripts.cli.connection_errors import DENIED, denied
+from scripts.cli.connection_errors import DENIED, explain_denial
 from scripts.connect.snippets import LocalEndpoint
 
 _PERIOD_S: Final = 1.0
@@ -73,7 +73,7 @@ def _query(base_url: str, key: str, say: Callable[[str], None]) -> tuple[Sequenc
     except requests.RequestException as error:
         return (), f"no response ({type(error).__name__})."
     if answer.status_code in DENIED:
-        raise NotReadyError(denied(answer.status_code, _message(answer)))
+        raise NotReadyError(explain_denial(answer.status_code, _message(answer)))
     if answer.status_code != HTTPStatus.OK:
         return (), f"HTTP {answer.status_code}, {_message(answer)}"
     models = served_models(decoded(answer.content))

@@ -41,7 +41,7 @@ class DoctorOptions:
 def _doctor(options: DoctorOptions) -> ExitCode:
     from scripts.cli.settings import gateway_settings, stack_settings
     from scripts.doctor.rendering import report, width_of
-    from scripts.doctor.run import examine
+    from scripts.doctor.run import run_checks
     from stacks.loading import project_from_environment
 
     stack, project = options.stack, options.project
@@ -53,7 +53,7 @@ def _doctor(options: DoctorOptions) -> ExitCode:
         raise CommandRefusedError("No project set. Pass --project ID or set GOOGLE_CLOUD_PROJECT.")
     if settings is not None and settings.project != project:
         settings = settings.model_copy(update={"project": project})
-    lines = examine(project, stack, settings, gateway)
+    lines = run_checks(project, stack, settings, gateway)
     ready = all(line.state == "passed" or (line.state == "unknown" and not line.required) for line in lines)
     if options.as_json:
         checks = [_line_json(line) for line in lines]

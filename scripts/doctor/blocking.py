@@ -10,7 +10,7 @@ from engine.secrets_provider import can_write_salt
 from planning.machine.hardware import machines_at_once
 from scripts.doctor import capacity, model, passphrase, project
 from scripts.doctor.diagnosis import Checkup, Diagnosis, DoctorCheck, missing, unknown
-from scripts.doctor.run import examine
+from scripts.doctor.run import run_checks
 from stacks.apis import apis_of
 from stacks.settings import Settings
 
@@ -18,12 +18,14 @@ LIMIT_S: Final = 8.0
 """Timeout for all checks together, in seconds. A late check is unknown and does not block."""
 
 
-def blocking(stack: str, settings: Settings, *, is_known: bool, has_server: Callable[[], bool]) -> Sequence[Diagnosis]:
+def blocking_checks(
+    stack: str, settings: Settings, *, is_known: bool, has_server: Callable[[], bool]
+) -> Sequence[Diagnosis]:
     """Return the checks that failed, and the unknown ones, which do not block.
 
     `is_known`: the backend has a state. `has_server`: whether it has a server, whose quota and weights `up` does not need again.
     """
-    lines = examine(settings.project, stack, settings, choose=partial(_checks, is_known=is_known), limit_s=LIMIT_S)
+    lines = run_checks(settings.project, stack, settings, choose=partial(_checks, is_known=is_known), limit_s=LIMIT_S)
     needed = {f"API {api}" for api in (*project.FIRST_APIS, *apis_of(settings))}
     found = [line for line in lines if line.state != "passed"]
     found = [line for line in found if not line.check.startswith("API ") or line.check in needed]

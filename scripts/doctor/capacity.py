@@ -48,7 +48,7 @@ def _places(checkup: Checkup, settings: Settings) -> Iterator[Diagnosis]:
     asked = replace(question_of(checkup.project, settings), everywhere=False, quotas=more)
     answers = read_all(checkup, asked, remaining_s=deadline())
     machines = machines_at_once(tpu.renew_before_s if tpu else None)
-    purpose = f" for the {machines} machines of a renewal" if machines > 1 else ""
+    purpose = f" for the {machines} TPU VMs of a renewal" if machines > 1 else ""
     for place in sorted(judge(asked, answers, checkup.stack, settings), key=lambda place: place.position or 0):
         quota, hardware = asked.quota_of(place.accelerator), place.hardware
         if quota is not None:

@@ -30,7 +30,7 @@ from engine import runner
 from planning.data.checkpoints import find_checkpoint, near_ids
 from planning.rules.security.pinned import COMMIT
 from scripts.doctor.diagnosis import Checkup, Diagnosis, DoctorCheck, missing, ok, unknown
-from stacks.parts import Part, parts_of
+from stacks.extra_checkpoints import ExtraCheckpoint, extra_checkpoints
 from stacks.secrets import HF_TOKEN, KINDS, set_command
 from stacks.settings import Settings
 
@@ -54,8 +54,8 @@ def checks(checkup: Checkup) -> Iterator[DoctorCheck]:
     settings = checkup.settings
     if settings is None:
         return
-    for part in (None, *parts_of(settings)) if settings.weights == "bucket" else ():
-        run = partial(_weights, checkup, settings, part)
+    for extra in (None, *extra_checkpoints(settings)) if settings.weights == "bucket" else ():
+        run = partial(_weights, checkup, settings, extra)
         yield checkup.calling("weights", "storage", "roles/storage.objectViewer", run)
     for kind in KINDS:
         version = settings.secret_version(kind.key)
@@ -81,13 +81,13 @@ def hub_check(checkup: Checkup, settings: Settings) -> DoctorCheck:
     return DoctorCheck(name="hub", run=partial(_hub, checkup, settings), required=False)
 
 
-def _weights(checkup: Checkup, settings: Settings, part: Part | None) -> Iterator[Diagnosis]:
+def _weights(checkup: Checkup, settings: Settings, extra: ExtraCheckpoint | None) -> Iterator[Diagnosis]:
     """Check the staged copy of the model, or of a drafter or an adapter."""
     bucket = settings.bucket_name(checkup.stack)
-    prefix = part.folder if part else settings.weights_prefix
+    prefix = extra.folder if extra else settings.weights_prefix
     fix = f"gemma stage_model {checkup.stack}"
     if prefix is None:
-        yield missing(f"{part.kind} {part.source} is not staged" if part else "not staged", fix)
+        yield missing(f"{extra.kind} {extra.source} is not staged" if extra else "not staged", fix)
         return
     name = object_name(prefix, MANIFEST)
     try:
@@ -101,9 +101,9 @@ def _weights(checkup: Checkup, settings: Settings, part: Part | None) -> Iterato
         return
     folder = folder_uri(bucket, prefix)
     is_listed = name in stored
-    named = f"{part.kind} {part.source}: " if part else ""
-    if is_listed or part is not None:
-        fault = _fault(settings, part, folder, difference(manifest, stored, prefix), as_mapping(manifest))
+    named = f"{extra.kind} {extra.source}: " if extra else ""
+    if is_listed or extra is not None:
+        fault = _fault(settings, extra, folder, difference(manifest, stored, prefix), as_mapping(manifest))
     else:
         fault = _unlisted_fault(settings, folder, stored)
     if fault:
@@ -125,17 +125,17 @@ def _manifest(checkup: Checkup, bucket: str, name: str) -> object:
 
 
 def _fault(
-    settings: Settings, part: Part | None, folder: str, wrong: str | None, manifest: Mapping[str, object]
+    settings: Settings, extra: ExtraCheckpoint | None, folder: str, wrong: str | None, manifest: Mapping[str, object]
 ) -> str:
     """Return the difference from the manifest, or of the manifest from the hash and the commit in the settings; or an empty string."""
     if wrong is not None:
         return f"{wrong}, in {folder}"
     staged = manifest_hash(manifest)
-    bound = part.digest if part else settings.bucket.manifest_hash
+    bound = extra.digest if extra else settings.bucket.manifest_hash
     if bound not in {None, staged}:
         return f"the settings have the hash {bound}, but the weights in {folder} have {staged}"
     copied, wanted = str(manifest.get("revision")), settings.model_revision
-    if part is None and wanted is not None and COMMIT.fullmatch(copied) and copied != wanted:
+    if extra is None and wanted is not None and COMMIT.fullmatch(copied) and copied != wanted:
         return f"modelRevision is {wanted}, but the weights in {folder} are from commit {copied}"
     return ""
 

@@ -31,10 +31,10 @@ def report(title: str, lines: Sequence[Diagnosis], *, width: int) -> str:
     """Return the report. Commands are not wrapped so they can be pasted."""
     states = [line.state for line in lines]
     counted = ", ".join(f"{states.count(state)} {WORDS[state]}" for state in ("passed", "failed", "unknown"))
-    return "\n\n".join([textwrap.fill(f"{title}: {counted}.", width), entries(lines, width=width)])
+    return "\n\n".join([textwrap.fill(f"{title}: {counted}.", width), report_entries(lines, width=width)])
 
 
-def entries(lines: Sequence[Diagnosis], *, width: int) -> str:
+def report_entries(lines: Sequence[Diagnosis], *, width: int) -> str:
     """Return the entries of a report and the commands, without the summary."""
     states = {line.state for line in lines}
     blocks = ["\n".join(_entries(state, lines, width)) for state in WORDS if state in states]

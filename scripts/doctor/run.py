@@ -30,7 +30,7 @@ _NOT_USABLE: Final = "USER_PROJECT_DENIED"
 """Google's error reason for a quota project that the caller does not have permission to use."""
 
 
-def examine(
+def run_checks(
     project_id: str,
     stack: str | None,
     settings: Settings | None,

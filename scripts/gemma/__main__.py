@@ -24,10 +24,19 @@ from contracts.errors import CommandRefusedError, ScriptError
 from contracts.exit_codes import ExitCode
 from contracts.settings_files import no_settings_file, stack_of_file
 from contracts.spelling import did_you_mean, meant
-from scripts.cli.command import run_command, say, without_tokens, written
+from scripts.cli.command import print_progress, report_failed_writes, run_command, without_tokens
 from scripts.cli.lines import for_stream
 from scripts.gemma.arguments import call_of, has_settings, stacks_meant, with_stack
-from scripts.gemma.catalog import COMPLETE, ENTRIES, GROUPS, NEEDS_SETTINGS, NEEDS_STATE, SYNONYMS, entry_of, rows
+from scripts.gemma.catalog import (
+    COMPLETE,
+    ENTRIES,
+    GROUPS,
+    NEEDS_SETTINGS,
+    NEEDS_STATE,
+    SYNONYMS,
+    command_rows,
+    entry_of,
+)
 
 _ROOT: Final = Path(__file__).resolve().parents[2]
 _HELP: Final = frozenset({"-h", "--help", "help"})
@@ -40,12 +49,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if isinstance(stream, TextIOWrapper):
             stream.reconfigure(errors="replace")  # ascii has no drawings
     try:
-        return written("gemma", lambda: _run(words))
+        return report_failed_writes("gemma", lambda: _run(words))
     except ScriptError as error:
-        say("gemma", without_tokens(str(error)))
+        print_progress("gemma", without_tokens(str(error)))
         return int(error.exit_code)
     except KeyboardInterrupt:
-        say("gemma", "interrupted.")
+        print_progress("gemma", "interrupted.")
         return int(ExitCode.INTERRUPTED)
 
 
@@ -54,7 +63,7 @@ def overview() -> str:
     width = max(map(len, ENTRIES)) + 4
     lines = ["usage: gemma COMMAND [STACK] [OPTIONS]", ""]
     for title, entries in GROUPS.items():
-        lines += [f"{title}:", *rows(entries, width), ""]
+        lines += [f"{title}:", *command_rows(entries, width), ""]
     lines.append("`gemma COMMAND --help` lists the options.")
     lines.append("`gemma completion bash` prints the completion for bash, zsh or fish.")
     return "\n".join([*lines, ""])
@@ -79,7 +88,7 @@ def _run(words: Sequence[str]) -> int:
     arguments = with_stack(call_of(entry, rest))
     stack = arguments[arguments.index("--stack") + 1 :][:1] if "--stack" in arguments else ()
     if stack and not has_settings(stack[0]) and (refusal := _refusal(entry.name, stack[0])):
-        say(entry.name, without_tokens(refusal))
+        print_progress(entry.name, without_tokens(refusal))
         return int(ExitCode.REFUSED)
     main_of = getattr(import_module(entry.module), "main", None)
     return main_of(arguments) if main_of else run_command(entry.whole(), arguments)

@@ -9,7 +9,7 @@ from contracts.errors import CommandRefusedError
 from contracts.fields import as_mapping
 from contracts.settings_files import stack_of_file
 from contracts.spelling import meant
-from scripts.cli.command import Command, is_readable, say
+from scripts.cli.command import Command, is_readable, print_progress
 from scripts.cli.options import option_fields
 from scripts.gemma.catalog import NEVER_GUESSED, CommandEntry
 
@@ -67,7 +67,7 @@ def with_stack(call: GemmaCall) -> Sequence[str]:
     if not is_readable(call.command, [stack.flag, call.name, *own]):
         return words  # refused before the engine lists the stacks
     name, why = default_stack(call.name)
-    say("gemma", f"stack {name} ({why})")
+    print_progress("gemma", f"stack {name} ({why})")
     return [*call.lead, stack.flag, name, *call.words]
 
 
@@ -93,7 +93,7 @@ class ListedStack(NamedTuple):
     is_deployed: bool
 
 
-def listed(*, limit_s: float | None = None) -> Sequence[ListedStack]:
+def known_stacks(*, limit_s: float | None = None) -> Sequence[ListedStack]:
     """Return the stacks that the backend knows. Raises ScriptError, even after `limit_s` seconds, by default the limit of a query."""
     from engine import runner  # noqa: PLC0415 - loads subprocess, and `--help` needs neither
 
@@ -111,7 +111,7 @@ def default_stack(command: str) -> tuple[str, str]:
 
     Raises CommandRefusedError if neither exists.
     """
-    stacks = listed()
+    stacks = known_stacks()
     for stack in stacks:
         if stack.is_selected:
             return stack.name, "selected"

@@ -92,7 +92,7 @@ NEEDS_STATE: Final = frozenset(["chat", "connect", "smoke", "bench", "status", "
 """Commands whose stack is in the engine's state."""
 
 
-def rows(entries: Sequence[CommandEntry], width: int = 0) -> Sequence[str]:
+def command_rows(entries: Sequence[CommandEntry], width: int = 0) -> Sequence[str]:
     """Return lines of at most 80 columns with each word, in `width` columns, and its purpose."""
     width = max(width, *(len(entry.name) + 4 for entry in entries))
     return [

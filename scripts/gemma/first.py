@@ -15,8 +15,8 @@ from engine import runner
 from engine.backend import chosen_url
 from engine.locks import stack_locks
 from planning.units import duration
-from scripts.gemma.arguments import ListedStack, listed
-from scripts.gemma.catalog import ENTRIES, rows
+from scripts.gemma.arguments import ListedStack, known_stacks
+from scripts.gemma.catalog import ENTRIES, command_rows
 
 FIRST_DAY: Final = ("plan", "doctor", "up", "chat", "status", "smoke", "bench", "teardown")
 _LIMIT_S: Final = 5.0
@@ -27,14 +27,14 @@ _READERS: Final = 4
 def first_lines() -> Sequence[str]:
     """Return the text line by line."""
     state, following = _state()
-    commands = rows([ENTRIES[name] for name in FIRST_DAY])
+    commands = command_rows([ENTRIES[name] for name in FIRST_DAY])
     what = "Deploy Gemma 4 with vLLM in your own Google Cloud project."
     return [what, "", *state, *following, "", *commands, "", "`gemma help` lists all commands."]
 
 
 def _state() -> tuple[Sequence[str], Sequence[str]]:
     """Return the lines about the deployed stacks, and the line with the next command."""
-    ((stacks, error),) = each_within([partial(listed, limit_s=_LIMIT_S)], workers=1, limit_s=_LIMIT_S + 1)
+    ((stacks, error),) = each_within([partial(known_stacks, limit_s=_LIMIT_S)], workers=1, limit_s=_LIMIT_S + 1)
     if stacks is None:
         return [f"The deployed stacks and their cost are unknown. {error}"], ()
     deployed = [stack for stack in stacks if stack.is_deployed or stack_locks(stack.name)]
@@ -42,7 +42,7 @@ def _state() -> tuple[Sequence[str], Sequence[str]]:
         known = runner.stacks_in(runner.project_folder())
         return [
             f"No stack is deployed in {_backend()}.",
-            "Google was not asked. To search the project for resources that cost money, run",
+            "Google was not queried. To search the project for resources that cost money, run",
             "`gemma teardown --all --dry-run`.",
         ], [f"Next: gemma plan {'tpu-v6e1' if 'tpu-v6e1' in known else min(known, default='--help')}"]
     lines = each_within([partial(_line, stack) for stack in deployed], workers=_READERS, limit_s=_LIMIT_S)
@@ -51,7 +51,7 @@ def _state() -> tuple[Sequence[str], Sequence[str]]:
         f"  {stack.name:<{width}}{line or f'price unknown: {error}'}"
         for stack, (line, error) in zip(deployed, lines, strict=True)
     ]
-    return ["Stacks, as of the last `up` of each (Google was not asked):", *shown], ["Next: gemma status"]
+    return ["Stacks, as of the last `up` of each (Google was not queried):", *shown], ["Next: gemma status"]
 
 
 def _backend() -> str:

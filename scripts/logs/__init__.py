@@ -1,1 +1,1 @@
-"""Server logs of a stack in Cloud Logging, from its container or its machine."""
+"""Server logs of a stack in Cloud Logging, from its container or its TPU VM."""

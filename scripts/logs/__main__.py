@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 from contracts.exit_codes import ExitCode
 from contracts.plain_text import for_terminal
 from planning.units import parse_duration_s
-from scripts.cli.command import Command, run_command, say
+from scripts.cli.command import Command, print_progress, run_command
 from scripts.cli.options import Option, StackName
 
 if TYPE_CHECKING:
@@ -56,7 +56,7 @@ def _logs(options: LogsOptions) -> ExitCode:
     from contracts.masking import LineMask
     from engine import state as states
     from scripts.logs.place import sentence, server_log
-    from scripts.logs.reading import follow, newest, newest_cause
+    from scripts.logs.reading import follow, newest_cause, newest_lines
 
     state = states.read(options.stack)
     log = server_log(state)
@@ -67,7 +67,7 @@ def _logs(options: LogsOptions) -> ExitCode:
         _say("cannot read the stack's API key, so lines that contain it are not masked")
     since = datetime.now(UTC) - timedelta(seconds=3600 if options.since_s is None else options.since_s)
     try:
-        found = newest(api, log, since, options.lines, LineMask(secrets))
+        found = newest_lines(api, log, since, options.lines, LineMask(secrets))
     except ScriptError:
         states.require_deployed(state)
         raise
@@ -134,7 +134,7 @@ def print_lines(options: LogsOptions, lines: "Sequence[PrintedLine]") -> None:
 
 
 def _say(text: str) -> None:
-    say("logs", text)
+    print_progress("logs", text)
 
 
 COMMAND: Final = Command(name="logs", help=__doc__, options=LogsOptions, run=_logs)

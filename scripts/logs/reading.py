@@ -44,7 +44,7 @@ class PrintedLine:
         return {"time": moment, "source": self.source, "where": self.where, "text": self.text}
 
 
-def newest(api: GoogleApi, log: ServerLog, since: datetime, count: int, mask: Mask) -> Sequence[PrintedLine]:
+def newest_lines(api: GoogleApi, log: ServerLog, since: datetime, count: int, mask: Mask) -> Sequence[PrintedLine]:
     """Return the newest `count` lines since a time, oldest first. Raises ScriptError."""
     found: list[PrintedLine] = []
     for entry in _entries(api, log, since, order="timestamp desc", limit=count):

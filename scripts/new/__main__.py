@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 from contracts.errors import CommandRefusedError
 from contracts.exit_codes import ExitCode
-from scripts.cli.command import Command, run_command, say, tell
+from scripts.cli.command import Command, print_progress, print_result, run_command
 from scripts.cli.options import JsonSwitch, Option
 
 if TYPE_CHECKING:
@@ -151,21 +151,21 @@ def _new(options: NewOptions) -> ExitCode:
         precision = _converted(options, settings)
         image = [f"Image: {image_words(file.solution.image)}."] if file.solution.image else []
         for text in (f"Wrote {path.name}.", headline(planned), *precision, *image, price, *warnings):
-            tell(text)
+            print_result(text)
         print("\nNext:\n" + "".join(f"  {command}\n" for command in commands), end="")
     for sentence in unmet:
-        say("new", sentence)
+        print_progress("new", sentence)
     return ExitCode.DONE
 
 
 def _file(options: NewOptions, provider: str, root: Path) -> "tuple[StackFile, Sequence[str]]":
     """Return the new file's content, and the profile's unmet requirements. Raises PlanningError."""
-    from scripts.new.profiles import USAGE_PROFILES, shaped
+    from scripts.new.profiles import USAGE_PROFILES, with_profile
     from scripts.plan.face import StackFile
 
     profile = USAGE_PROFILES.get(options.profile or "")
     limits = _limits(options)
-    found = shaped(options.profile, _solved(options, limits, profile))
+    found = with_profile(options.profile, _solved(options, limits, profile))
     revision, is_hidden = _revision(options.model if options.config else found.solution.served.checkpoint.id, options)
     file = StackFile(
         name=options.name,
@@ -211,14 +211,14 @@ def _solved(options: NewOptions, limits: "ServiceLimits", profile: "UsageProfile
     """
     from planning.errors import PlanningError
     from planning.question.workload import parse_workload
-    from planning.solve.candidates import checkpoints_of, rented
+    from planning.solve.candidates import checkpoints_of, rentable_accelerators
     from planning.solve.search import solve
     from scripts.plan.face import nothing_is_enough
 
     workload = parse_workload(options.workload or (profile.workload if profile else DEFAULT_WORKLOAD))
     goal = profile.goal if profile else "cost"
     checkpoints = _same_as(options.config, options.model) if options.config else checkpoints_of(options.model)
-    places = rented(options.region, accelerator=options.accelerator)
+    places = rentable_accelerators(options.region, accelerator=options.accelerator)
     suitable = tuple(hosts for hosts in places if profile is None or profile.suits(hosts[0]))
     sentence = ""
     for among in dict.fromkeys((suitable, places)):
@@ -304,7 +304,7 @@ def _revision(model: str, options: NewOptions) -> tuple[str | None, bool]:
         case Unknown(cause="denied") if options.config:
             return None, True
         case Unknown(why=why):
-            say(
+            print_progress(
                 "new", f"{why}. modelRevision is not set. When the hub is reachable, run `gemma doctor` for the commit."
             )
             return None, False

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from msgspec import Struct
-from msgspec.structs import replace
+from msgspec.structs import replace as replace_struct
 
 from planning.memory.resolve import resolve
 from planning.question.types import Deployment
@@ -58,7 +58,7 @@ USAGE_PROFILES: Final[Mapping[str, UsageProfile]] = {
         },
     ),
     "throughput": _FULL,
-    "batch": replace(
+    "batch": replace_struct(
         _FULL,
         reasons={
             **_FULL.reasons,
@@ -87,7 +87,7 @@ class Shaped:
     """The profile's requirements that this deployment lacks, with the nearest value."""
 
 
-def shaped(name: str | None, solution: Solution) -> Shaped:
+def with_profile(name: str | None, solution: Solution) -> Shaped:
     """Return the solution with the settings of the profile with this name, as far as the planner accepts them."""
     if name is None:
         return Shaped(solution=solution)
@@ -112,18 +112,22 @@ def _wished(profile: UsageProfile, solution: Solution) -> Iterator[Deployment]:
     users = solution.answer.workload.users or 0
     if profile.sequences is None:
         if not resolved.is_tpu:
-            yield replace(whole, cloud_run=dataclasses.replace(whole.cloud_run, compile_cache="bucket"))
+            yield replace_struct(whole, cloud_run=dataclasses.replace(whole.cloud_run, compile_cache="bucket"))
         return
     most = profile.sequences[1]
     batches = (most, resolved.max_num_seqs) if users <= most < resolved.max_num_seqs else (resolved.max_num_seqs,)
     for batch in batches:
-        yield replace(whole, vllm=dataclasses.replace(whole.vllm, tensor_parallel_size=resolved.tp, max_num_seqs=batch))
+        yield replace_struct(
+            whole, vllm=dataclasses.replace(whole.vllm, tensor_parallel_size=resolved.tp, max_num_seqs=batch)
+        )
 
 
 def _accepted(solution: Solution, deployment: Deployment) -> Solution | None:
     """Return the solution with another deployment; None if that has a new finding."""
     subject = with_concurrency(resolve(deployment))
-    return replace(solution, subject=subject) if set(solution.warnings).issuperset(warnings_of(subject)) else None
+    return (
+        replace_struct(solution, subject=subject) if set(solution.warnings).issuperset(warnings_of(subject)) else None
+    )
 
 
 def _unmet(profile: UsageProfile, solution: Solution) -> Iterator[tuple[str, str]]:

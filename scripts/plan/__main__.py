@@ -13,7 +13,7 @@ r"""Plan a deployment before it costs anything.
 
 Shows whether the deployment fits, its start-up time, speed and cost, and the
 findings. Exit code 0 means that it fits, 2 that it is blocked, out of memory, or the options
-are invalid. With --compile, 2 also means that vLLM's code or Google's compiler refuses the
+are invalid. With --compile, 2 also means that vLLM's code or Google's compiler rejects the
 server, and 1 that it was not judged.
 """
 
@@ -26,9 +26,9 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 from contracts.exit_codes import ExitCode
 from planning.errors import PlanningError
-from scripts.cli.command import Command, run_command, say, tell
+from scripts.cli.command import Command, print_progress, print_result, run_command
 from scripts.cli.options import JsonSwitch, Option, project_id
-from scripts.plan.options import ComparisonOptions, Judging, Question, Solving, given
+from scripts.plan.options import ComparisonOptions, Judging, Question, Solving, given_options
 
 if TYPE_CHECKING:
     from planning.cost.subject import Subject
@@ -93,7 +93,7 @@ def _plan(options: PlanOptions) -> ExitCode:
 
     from planning.cost.subject import examine
     from planning.planner import plan_of
-    from planning.solve.wording import worded
+    from planning.solve.wording import with_callers_keys
     from scripts.plan.question import deployment_from, wording_of
 
     today = datetime.now(UTC).date().isoformat()
@@ -102,7 +102,7 @@ def _plan(options: PlanOptions) -> ExitCode:
     try:
         subject = examine(deployment)
     except PlanningError as error:
-        raise PlanningError(worded(str(error), wording)) from None
+        raise PlanningError(with_callers_keys(str(error), wording)) from None
     if options.judging.compile:
         from tpu_compiler.question import require_topology
 
@@ -111,7 +111,7 @@ def _plan(options: PlanOptions) -> ExitCode:
     judgement = _shown(replace(options, question=question), subject, plan, wording)
     moved = _moved(question.stack) if question.stack else ""
     if moved:
-        say("plan", f"`gemma up {question.stack}` will refuse these settings. {moved}")
+        print_progress("plan", f"`gemma up {question.stack}` will reject these settings. {moved}")
         return ExitCode.REFUSED
     if judgement is not None:
         return judgement.exit_code
@@ -127,12 +127,14 @@ def _shown(options: PlanOptions, subject: "Subject", plan: "Plan", wording: "Wor
     if options.explain:
         from planning.rules.findings import notes_of
         from planning.solve.explain import explain
-        from planning.solve.wording import remedy_of, worded
+        from planning.solve.wording import remedy_of, with_callers_keys
 
-        notes = [f"{one.id}: {worded(one.message, wording)} {remedy_of(one, wording)}" for one in notes_of(plan)]
+        notes = [
+            f"{one.id}: {with_callers_keys(one.message, wording)} {remedy_of(one, wording)}" for one in notes_of(plan)
+        ]
         for title, lines in (*explain(subject), ("Notes", notes)):
             print(title)
-            tell("".join(f"  {line}\n" for line in lines))
+            print_result("".join(f"  {line}\n" for line in lines))
     elif options.costs:
         from scripts.plan.costs import show_costs  # rich takes longer to load than the plan
 
@@ -145,10 +147,10 @@ def _shown(options: PlanOptions, subject: "Subject", plan: "Plan", wording: "Wor
     if options.judging.compile is None:
         return None
     from scripts.plan import compiled
-    from scripts.plan.compile import judged
+    from scripts.plan.compile import compiler_answer
 
     sys.stdout.flush()
-    answer = judged(options.question, options.judging, subject, plan)
+    answer = compiler_answer(options.question, options.judging, subject, plan)
     compiled.show(answer, explains=options.explain)
     return answer.judgement
 
@@ -168,19 +170,19 @@ def _json(
         found["explanation"] = [{"title": title, "lines": list(lines)} for title, lines in explain(subject)]
     if options.judging.compile is None:
         return found, None
-    from scripts.plan.compile import judged
+    from scripts.plan.compile import compiler_answer
     from scripts.plan.compiled import compiled_json
 
-    answer = judged(options.question, options.judging, subject, plan)
+    answer = compiler_answer(options.question, options.judging, subject, plan)
     return {**found, "compiled": compiled_json(answer, explains=options.explain)}, answer.judgement
 
 
 def _moved(stack: str) -> str:
-    """Return why the next `up` refuses the region of the settings file, as far as a local backend's file shows it; else an empty string."""
+    """Return why the next `up` rejects the region of the settings file, as far as a local backend's file shows it; else an empty string."""
     from contracts.errors import CommandRefusedError
     from engine.state import stored
     from scripts.cli.settings import stack_settings
-    from stacks.project.home_region import home_region
+    from stacks.deployed.home_region import home_region
 
     deployed = stored(stack)
     if not deployed.projects:
@@ -195,11 +197,11 @@ def _moved(stack: str) -> str:
 def _check(options: PlanOptions) -> None:
     """Raise PlanningError for options that cannot be combined, or without a deployment."""
     used = {
-        *given(options.question),
-        *given(options.comparison),
-        *given(options.solving),
-        *given(options.judging),
-        *given(options),
+        *given_options(options.question),
+        *given_options(options.comparison),
+        *given_options(options.solving),
+        *given_options(options.judging),
+        *given_options(options),
     }
     for sentence in (*_wrong(used), *_lacking(used)):
         raise PlanningError(sentence)
@@ -231,10 +233,10 @@ def _name_earlier_keys(question: Question) -> None:
     """Say the name in a settings file of each key that is given by an earlier name."""
     if not question.set:
         return
-    from scripts.plan.question import renamed
+    from scripts.plan.question import renamed_keys
 
-    for earlier, name in renamed(question):
-        say("plan", f"--set {earlier} is {name} in a settings file, and here too.")
+    for earlier, name in renamed_keys(question):
+        print_progress("plan", f"--set {earlier} is {name} in a settings file, and here too.")
 
 
 def _with_checkpoint(question: Question) -> Question:
@@ -248,7 +250,7 @@ def _with_checkpoint(question: Question) -> Question:
     stored = stored_as(original, question.quantization) if question.quantization else ()
     chosen = next(iter(stored), original)
     others = f"; --solve compares all {len(members)} checkpoints" if len(members) > 1 else ""
-    say("plan", f"{question.model} is {chosen}{others}.")
+    print_progress("plan", f"{question.model} is {chosen}{others}.")
     return replace(question, model=chosen)
 
 

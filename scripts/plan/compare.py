@@ -4,14 +4,14 @@ import dataclasses
 import json
 import sys
 
-from msgspec.structs import replace
+from msgspec.structs import replace as replace_struct
 
 from contracts.exit_codes import ExitCode
 from planning.data.images import built_name, image_words
 from planning.machine.hardware import ACCELERATORS
 from planning.model.catalog import refuse_absent
 from planning.planner import plan
-from planning.question.fields import changed
+from planning.question.fields import with_changes
 from planning.question.types import Deployment, Plan
 from planning.rules.alternatives import version_of
 from planning.solve.plan_json import plan_json
@@ -51,13 +51,13 @@ def _rows(question: Question, limits: ComparisonOptions) -> list[Row]:
     """Return a row for each accelerator and for a custom device, cheapest first, then unpriced ones, then those of unknown speed."""
     asked = deployment_from(question)
     if limits.min_context is not None and asked.vllm.max_model_len is None:
-        asked = replace(asked, vllm=dataclasses.replace(asked.vllm, max_model_len=limits.min_context))
+        asked = replace_struct(asked, vllm=dataclasses.replace(asked.vllm, max_model_len=limits.min_context))
     names = [a.name for a in ACCELERATORS.values() if question.platform in {None, *a.platforms}]
     if question.accelerator:
         names = [question.accelerator]
-    rows = [_row(replace(asked, accelerator=name, device=None)) for name in names]
+    rows = [_row(replace_struct(asked, accelerator=name, device=None)) for name in names]
     if asked.device is not None:
-        rows.append((plan(replace(asked, platform=None)), None))
+        rows.append((plan(replace_struct(asked, platform=None)), None))
     return sorted(rows, key=lambda row: (bool(row[0].unknown), not row[0].cost.is_known, row[0].cost.usd_per_hour))
 
 
@@ -68,7 +68,7 @@ def _row(deployment: Deployment) -> Row:
         for remedy in finding.remedies if finding.id == "FIT06" else ():
             if "image" in remedy.changes and remedy.move is None:
                 image = {"image": remedy.changes["image"]}
-                return plan(changed(deployment, image)), built_name(version_of(image))
+                return plan(with_changes(deployment, image)), built_name(version_of(image))
     return planned, None
 
 

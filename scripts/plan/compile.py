@@ -20,7 +20,7 @@ from planning.question.drafters import named_drafter
 from planning.question.types import Plan
 from planning.question.vllm_args import vllm_arguments
 from planning.units import duration
-from scripts.cli.command import called, say
+from scripts.cli.command import last_command, print_progress
 from scripts.cli.prompts import confirm
 from scripts.cli.transfer import overwrite_line
 from scripts.plan.options import Judging, Question
@@ -63,7 +63,7 @@ class JudgedPlan:
     seconds: float
 
 
-def judged(
+def compiler_answer(
     question: Question,
     options: Judging,
     subject: Subject,
@@ -103,7 +103,7 @@ def judged(
 
 
 def _of_the_image(answer: CompileAnswer, wheels: Wheels) -> CompileAnswer:
-    """Return the answer; one without a verdict if the wheels refuse only what the image has and they have not."""
+    """Return the answer; one without a verdict if the wheels reject only what the image has and they have not."""
     refusal = answer.refusal
     if refusal is None or not wheels.lacks or not re.search(wheels.lacks_pattern, refusal.words):
         return answer
@@ -202,10 +202,10 @@ def _installed(wheels: Wheels, *, is_agreed: bool) -> Path:
         confirm(
             f"Install Google's TPU compiler and vLLM for this image: {cost}?",
             without_terminal=f"Google's TPU compiler and vLLM for this image are not installed ({cost}), and stdin is not a terminal. "
-            f"Run `{shlex.join((*called(), '--yes'))}` to install them.",
+            f"Run `{shlex.join((*last_command(), '--yes'))}` to install them.",
             declined="Nothing was installed, and the plan was not judged.",
         )
-    return environment.install(wheels, report=lambda text: say("plan", text))
+    return environment.install(wheels, report=lambda text: print_progress("plan", text))
 
 
 def _new_answer(
@@ -275,4 +275,4 @@ class _CompileProgress:
             overwrite_line(f"plan: {self._work}, {duration(time.monotonic() - self._began_s)}")
         elif self._said != self._work:
             self._said = self._work
-            say("plan", self._work)
+            print_progress("plan", self._work)

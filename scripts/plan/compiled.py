@@ -68,7 +68,7 @@ def _figure(value: float | None, digits: int) -> str:
 def lines_of(judged: JudgedPlan) -> Iterator[str]:
     """Yield the sentences below the tables: memory outside the budget, the verdict and the gap."""
     if judged.answer.built is not None and judged.answer.programs:
-        yield outside(judged.planned, judged.answer)
+        yield memory_outside_budget(judged.planned, judged.answer)
     yield judged.judgement.sentence
     yield judged.gap
     if judged.is_stored:
@@ -77,7 +77,7 @@ def lines_of(judged: JudgedPlan) -> Iterator[str]:
         yield f"The answer took {duration(judged.seconds)}; it is stored."
 
 
-def outside(planned: Planned, answer: CompileAnswer) -> str:
+def memory_outside_budget(planned: Planned, answer: CompileAnswer) -> str:
     """Return what the compiled programs say about the memory outside the budget."""
     needed = answer.working_gib + answer.code_gib
     compiled = f"{len(answer.programs)} of {answer.all_programs}" if answer.all_programs else f"{len(answer.programs)}"

@@ -7,7 +7,7 @@ from typing import Any
 
 from cloud.model_files import CONFIG, INDEX
 from planning.model.spec import ModelSpec
-from scripts.cli.command import say
+from scripts.cli.command import print_progress
 
 
 def hub_config(model: str) -> "tuple[Mapping[str, Any], Mapping[str, Any] | None]":
@@ -28,5 +28,5 @@ def from_hub(model: str, *, save: Path | None) -> ModelSpec:
         (save / CONFIG).write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
         if index is not None:
             (save / INDEX).write_text(json.dumps(index) + "\n", encoding="utf-8")
-        say("plan", f"wrote {save / CONFIG}. To use it in a stack, set gemma-serving:modelConfig to it.")
+        print_progress("plan", f"wrote {save / CONFIG}. To use it in a stack, set gemma-serving:modelConfig to it.")
     return spec

@@ -166,7 +166,7 @@ class Judging:
     yes: Annotated[bool, Option("With --compile: install the compiler without a question.")] = False
 
 
-def given(options: Any) -> list[str]:  # noqa: ANN401 - any dataclass of options
+def given_options(options: Any) -> list[str]:  # noqa: ANN401 - any dataclass of options
     """Return the options that differ from their defaults, without `--`. The value `none` is a default."""
     values = [(field, getattr(options, field.name)) for field in fields(options)]
     return [field.name.replace("_", "-") for field, value in values if value not in {field.default, NONE}]

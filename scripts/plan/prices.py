@@ -22,7 +22,7 @@ from contracts.fields import as_mapping, as_sequence
 from engine.atomic_file import replace_file
 from engine.runner import project_folder
 from planning.data.prices import LIST_PRICES, PRICES, PriceBook, Sku, region_of
-from scripts.cli.command import say
+from scripts.cli.command import print_progress
 from scripts.cli.settings import stack_settings
 from scripts.cli.tables import console, paragraph
 from stacks.loading import project_from_environment
@@ -88,7 +88,7 @@ def _read(project: str | None) -> CatalogPrices:
     if project is None:
         raise CommandRefusedError("No project set. Pass STACK or --project ID, or set GOOGLE_CLOUD_PROJECT.")
     caller = caller_of(project)
-    say("plan", "reading Google's price catalog")
+    print_progress("plan", "reading Google's price catalog")
     try:
         return read_catalog(caller.google)
     except GoogleListError as error:
@@ -111,7 +111,7 @@ def read_catalog(api: GoogleApi) -> CatalogPrices:
                 read += 1
                 for key, which in wanted.items():
                     _match(sku, key, which, matches)
-            say("plan", f"read {read:,} SKUs of {name}")
+            print_progress("plan", f"read {read:,} SKUs of {name}")
         if len(matches) == before:
             raise ScriptError(f"None of the {read:,} SKUs of {name} is a price of the planner. Nothing was written.")
         total += read
@@ -209,4 +209,4 @@ def _show(found: CatalogPrices, changes: Sequence[Mapping[str, Any]], today: str
         paragraph(out, f"No SKU was found for {', '.join(found.missing)}. The shipped prices count.")
     simulated = " (local cloud, simulated)" if is_simulated() else ""
     said = f"{len(found.found):,} prices of {today} from {found.skus:,} SKUs{simulated}, {len(shown) or 'none'} changed"
-    say("plan", f"{said}; {'nothing was written (--dry-run)' if dry_run else f'wrote {REFRESHED}'}")
+    print_progress("plan", f"{said}; {'nothing was written (--dry-run)' if dry_run else f'wrote {REFRESHED}'}")

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from msgspec.structs import replace
+from msgspec.structs import replace as replace_struct
 
 from planning.data.images import IMAGES, Image, built_name
 from planning.data.prices import PriceBook
@@ -15,7 +15,7 @@ from planning.errors import PlanningError
 from planning.machine.hardware import find_accelerator
 from planning.model.spec import ModelSpec
 from planning.model.support import is_version
-from planning.question.fields import changed, question_fields
+from planning.question.fields import question_fields, with_changes
 from planning.question.recommendation import TEXT_ONLY
 from planning.question.types import Deployment
 from planning.question.vllm_args import VllmOptions
@@ -27,7 +27,7 @@ from planning.settings.image import ImageSettings, image_of_version, named_image
 from planning.solve.wording import NO_STACK, Wording
 from scripts.cli.settings import NO_PROJECT
 from scripts.plan.options import NONE, Question
-from scripts.plan.set_option import OF_NAMED_IMAGE, OWN_OPTION, as_yaml, current, parse_set, spelled
+from scripts.plan.set_option import OF_NAMED_IMAGE, OWN_OPTION, as_yaml, current_key, option_value, parse_set
 
 if TYPE_CHECKING:
     from stacks.settings import Settings
@@ -77,7 +77,7 @@ def _spelled(path: str, value: object) -> str:
     if isinstance(value, Mapping):
         return json.dumps(value, separators=(",", ":"))
     field = question_fields().get(path)
-    return NONE if field is None else spelled(field, value)
+    return NONE if field is None else option_value(field, value)
 
 
 def deployment_from(question: Question) -> Deployment:
@@ -85,9 +85,9 @@ def deployment_from(question: Question) -> Deployment:
     ours = [pair for pair in question.set if question.stack is None or not _is_of_file(pair)]
     found = _described(question) if question.stack is None else _of_stack(question)
     if question.workload is not None:
-        found = replace(found, workload=parse_workload(question.workload))
+        found = replace_struct(found, workload=parse_workload(question.workload))
     if ours:
-        found = changed(found, parse_set(ours, other_keys=() if question.stack is None else _file_keys()))
+        found = with_changes(found, parse_set(ours, other_keys=() if question.stack is None else _file_keys()))
     problem = check_accepted(found.accept_findings)
     if problem:
         raise PlanningError(f"--set acceptFindings: {problem}.")
@@ -98,7 +98,9 @@ def _described(question: Question) -> Deployment:
     from cloud.model_files import read_model  # noqa: PLC0415 - keeps --help fast
     from planning.machine.devices import parse_device  # noqa: PLC0415 - only with --device
 
-    spec, image, release = _model_spec(question), _image(question), _given(question.vllm)
+    spec = _model_spec(question)
+    image = _image(question)
+    release = _given(question.vllm)
     if release is not None and not is_version(release):
         raise PlanningError(f'--vllm is "{release}"; it must be a release of vLLM, such as 0.25.1 or 0.29.1rc1.dev468.')
     return Deployment(
@@ -116,6 +118,7 @@ def _described(question: Question) -> Deployment:
 
 
 def _image(question: Question) -> Image | None:
+    """Return the named image. Raises PlanningError for an unknown one, and for one of the other kind of accelerator."""
     name, device = _given(question.image), find_accelerator(question.accelerator or "")
     if name is None:
         return None
@@ -162,10 +165,10 @@ def _is_of_file(pair: str) -> bool:
     return ":" in key or (key not in OF_NAMED_IMAGE and key.partition(".")[0] in known_keys(PRODUCT))
 
 
-def renamed(question: Question) -> Sequence[tuple[str, str]]:
+def renamed_keys(question: Question) -> Sequence[tuple[str, str]]:
     """Return each given key of `--set` that has another name in a settings file, with that name."""
     keys = [pair.partition("=")[0].strip() for pair in question.set]
-    name_of = current if question.stack is None else _file_key
+    name_of = current_key if question.stack is None else _file_key
     return [(key, name) for key in keys if (name := name_of(key)) != key]
 
 
@@ -173,7 +176,7 @@ def _file_key(key: str) -> str:
     """Return the key of a settings file that is meant: itself, or the present name of an earlier one."""
     from stacks.schema import PRODUCT, known_keys  # noqa: PLC0415 - only with --stack
 
-    return key if key in known_keys(PRODUCT) else current(key)
+    return key if key in known_keys(PRODUCT) else current_key(key)
 
 
 def settings_of(question: Question) -> "Settings":
@@ -207,8 +210,8 @@ def _of_stack(question: Question) -> Deployment:
     if question.from_hub:
         from scripts.plan.model_source import from_hub  # noqa: PLC0415 - only with --from-hub
 
-        deployment = replace(deployment, model_spec=from_hub(settings.model, save=question.save))
-    return replace(deployment, prices=prices_of(question)) if question.prices else deployment
+        deployment = replace_struct(deployment, model_spec=from_hub(settings.model, save=question.save))
+    return replace_struct(deployment, prices=prices_of(question)) if question.prices else deployment
 
 
 def wording_of(question: Question, deployment: Deployment) -> Wording:

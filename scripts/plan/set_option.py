@@ -61,7 +61,7 @@ def set_keys() -> Mapping[str, SettingField]:
     return {field.key: field for path, field in question_fields().items() if path not in OWN_OPTION}
 
 
-def current(key: str) -> str:
+def current_key(key: str) -> str:
     """Return the name of a key in a settings file. An unknown key is returned unchanged."""
     known = {*set_keys(), *_OPTIONAL_BLOCKS}
     if key in known:
@@ -82,7 +82,7 @@ def parse_set(pairs: Iterable[str], *, other_keys: Iterable[str] = ()) -> dict[s
     found: dict[str, object] = {}
     for pair in pairs:
         given, equals, text = (part.strip() for part in pair.partition("="))
-        key = current(given)
+        key = current_key(given)
         block = _OPTIONAL_BLOCKS.get(key)
         if block is not None and text == NONE:
             found = {path: value for path, value in found.items() if not path.startswith(f"{block}.")} | {block: None}
@@ -166,7 +166,7 @@ def _with_unit(key: str, text: str) -> str:
 
 def as_yaml(key: str, text: str) -> str:
     """Return a value for a settings file: words of a list in brackets, and the unit of a quantity."""
-    field = set_keys().get(current(key))
+    field = set_keys().get(current_key(key))
     if field is None or text == NONE:
         return text
     if typing.get_origin(field.hint) is tuple and not text.startswith("["):
@@ -174,7 +174,7 @@ def as_yaml(key: str, text: str) -> str:
     return _with_unit(key, text) if field.quantity is not None else text
 
 
-def spelled(field: SettingField, value: object) -> str:
+def option_value(field: SettingField, value: object) -> str:
     """Return a value in the form that `read_value` parses."""
     if value is None:
         return NONE

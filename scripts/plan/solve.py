@@ -11,11 +11,11 @@ from planning.data.images import image_words
 from planning.question.types import rounded
 from planning.question.workload import format_workload, parse_workload
 from planning.rules.findings import RULES
-from planning.solve.candidates import LEAST_CONTEXT, checkpoints_of, rented
+from planning.solve.candidates import LEAST_CONTEXT, checkpoints_of, rentable_accelerators
 from planning.solve.profiles import HOUR_MINUTES, Choice, Profile, choose
 from planning.solve.search import Goal, ServiceLimits, Solution, SolutionSet, solve
 from planning.units import format_duration
-from scripts.cli.command import say
+from scripts.cli.command import print_progress
 from scripts.plan.options import ComparisonOptions, Question, Solving
 from scripts.plan.question import prices_of
 
@@ -69,12 +69,12 @@ def solve_question(
         from scripts.plan.stack_text import StackFile, write_stack  # noqa: PLC0415 - only with --write
 
         write_stack(StackFile(name=write, solution=chosen, limits=found.limits, prices=prices, goal=goal))
-        say("plan", f"wrote {path.name}. Run `gemma plan {write}` to show its plan.")
+        print_progress("plan", f"wrote {path.name}. Run `gemma plan {write}` to show its plan.")
     if as_json:
         written = path.name if path and chosen else None
         print(json.dumps(_json(found, written=written), indent=2, allow_nan=False))
     if chosen is None:
-        say("plan", nothing_is_enough(found.answer))
+        print_progress("plan", nothing_is_enough(found.answer))
         return ExitCode.REFUSED
     if not as_json:
         from scripts.cli.tables import console  # noqa: PLC0415 - only for the table
@@ -100,7 +100,7 @@ def search(question: Question, comparison: ComparisonOptions, solving: Solving) 
         limits,
         goal=goal,
         checkpoints=checkpoints_of(question.model),
-        places=rented(solving.region, accelerator=question.accelerator, prices=prices),
+        places=rentable_accelerators(solving.region, accelerator=question.accelerator, prices=prices),
         prices=prices,
     )
     choice = None

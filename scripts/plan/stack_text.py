@@ -23,7 +23,7 @@ from scripts.cli.settings import NO_PROJECT
 from scripts.plan.question import ROOT, stack_file
 from stacks.loading import not_yaml, read_yaml
 from stacks.secrets import SECRET_KEYS
-from stacks.wording import inline, spelled
+from stacks.wording import inline_yaml, value_in_file
 
 _BEST: Final[dict[Goal, str]] = {
     "cost": "cheapest deployment",
@@ -198,7 +198,7 @@ def _workload(workload: Workload) -> str:
         for one in fields(workload)
         if one.name in named or getattr(workload, one.name) != getattr(DEFAULT_WORKLOAD, one.name)
     }
-    return inline(given)
+    return inline_yaml(given)
 
 
 def _vllm(options: VllmOptions) -> Iterator[tuple[str, str]]:
@@ -213,7 +213,7 @@ def _vllm(options: VllmOptions) -> Iterator[tuple[str, str]]:
         else:
             yield key, value if isinstance(value, str) else json.dumps(value)
     for block, values in blocks.items():
-        yield block, inline(values)
+        yield block, inline_yaml(values)
 
 
 def _tpu(solution: Solution) -> dict[str, object]:
@@ -231,12 +231,12 @@ def _cloud_run(solution: Solution) -> dict[str, object]:
     resolved, run = solution.subject.resolved, solution.deployment.cloud_run
     return {
         "region": run.region,
-        "gpu": spelled("accelerator", resolved.accelerator.name),
+        "gpu": value_in_file("accelerator", resolved.accelerator.name),
         "cpu": f"{resolved.vcpu:g}",
         "memory": f"{resolved.host_memory_gib:g}Gi",
         "concurrency": run.concurrency,
         "minInstances": run.min_instances or None,
         "maxInstances": run.max_instances,
         "compileCache": None if run.compile_cache == "off" else run.compile_cache,
-        "mount": inline({"mode": resolved.weights_mode}) if resolved.weights_mode in FUSE_MODES[1:] else None,
+        "mount": inline_yaml({"mode": resolved.weights_mode}) if resolved.weights_mode in FUSE_MODES[1:] else None,
     }

@@ -12,7 +12,7 @@ from planning.machine.hardware import ACCELERATORS, Accelerator
 from planning.memory.margins import margin_words
 from planning.question.types import Band, Finding, Plan, RunningCosts, WorkloadPlan
 from planning.rules.findings import counted_notes, notes_of
-from planning.solve.wording import Wording, remedy_of, worded
+from planning.solve.wording import Wording, remedy_of, with_callers_keys
 from planning.speed.bands import WIDER, sources_of
 from planning.units import duration
 from scripts.cli.tables import FittedTable, paragraph
@@ -155,7 +155,7 @@ def _metrics(costs: RunningCosts) -> str:
     if usd is None:
         return ""
     if costs.collects_metrics:
-        return f"${usd:.2f} of the ${costs.watching_usd_per_month:.2f} per month; metrics.enabled: false turns them off"
+        return f"${usd:.2f} of the ${costs.observability_usd_per_month:.2f} per month; metrics.enabled: false turns them off"
     return f"off; up to ${usd:.2f} more per month with metrics.enabled: true"
 
 
@@ -249,7 +249,7 @@ def _answers(answer: WorkloadPlan) -> tuple[tuple[str, Band, str], ...]:
 
 def _finding(console: Console, finding: Finding, wording: Wording, *, accepted: bool) -> None:
     label = f"{finding.id} {'accepted' if accepted else finding.severity:<5} "
-    message, remedy = worded(finding.message, wording), remedy_of(finding, wording)
+    message, remedy = with_callers_keys(finding.message, wording), remedy_of(finding, wording)
     paragraph(
         console, Text.assemble(f"{message} ", (remedy, "italic")), prefix=Text(label, style=_COLORS[finding.severity])
     )

@@ -8,7 +8,7 @@ from contracts.resource_types import CAPACITY_TYPE
 from contracts.server_change import ChangedValue, changed_values
 from engine.steps import ResourceChange
 from planning.units import number_of
-from scripts.cli.markdown import code, fenced, named, plain, prose, row
+from scripts.cli.markdown import code, fenced, plain, prose, row, stack_names
 from scripts.preview.effects import (
     HEADINGS,
     NEW_CAPACITY,
@@ -132,7 +132,7 @@ class Verdict:
             return f"{name} releases its TPU capacity{why}. {permission(after)} {NEW_CAPACITY}"
         if effect == "service" and after.settings.get("target") == "cloud-run":
             return (
-                f"{name} {HEADINGS[effect]}{self._because()}. `gemma up` refuses this while the stack is deployed. "
+                f"{name} {HEADINGS[effect]}{self._because()}. `gemma up` rejects this while the stack is deployed. "
                 f"Deploy a second stack with the new settings, then run {code(f'gemma teardown {self.stack}')}."
             )
         if effect in {"service", "target"}:
@@ -207,7 +207,9 @@ def comment(base: Plans | None, head: Plans, previews: Sequence[StackPreview], *
 
 def _headline(found: Sequence[Verdict], changed: Sequence[Verdict]) -> str:
     """Return the comment's first line, which states the worst effect."""
-    of_effect = [(named(one.stack for one in found if one.effect == effect), HEADINGS[effect]) for effect in _WORST]
+    of_effect = [
+        (stack_names(one.stack for one in found if one.effect == effect), HEADINGS[effect]) for effect in _WORST
+    ]
     if worst := [f"{names} {heading}" for names, heading in of_effect if names]:
         return "; ".join(worst)
     if len(changed) > 1:
@@ -329,7 +331,7 @@ def _quiet(found: Sequence[Verdict]) -> Iterator[str]:
     """Yield one line for all unchanged stacks."""
     quiet = [verdict for verdict in found if verdict.is_quiet]
     if quiet:
-        yield from (f"Unchanged: {named(one.stack for one in quiet)}.", "")
+        yield from (f"Unchanged: {stack_names(one.stack for one in quiet)}.", "")
     if stale := ", ".join(f"{code(one.stack)} ({len(one.real_changes)})" for one in quiet if one.real_changes):
         what = f"`gemma up` will also change {stale}"
         yield from (f"With the same settings and plan, {what}, because the program or the deployment differs.", "")

@@ -18,7 +18,7 @@ from planning import PlanningError, plan
 from planning.question.types import Finding, Plan
 from planning.question.vllm_args import vllm_arguments
 from planning.settings.fields import SettingField
-from planning.solve.wording import worded
+from planning.solve.wording import with_callers_keys
 from planning.units import format_duration
 from stacks.gateway_plan import plan_gateway
 from stacks.loading import SettingsError, from_file, gateway_from_file, is_gateway_file, read_yaml
@@ -126,7 +126,7 @@ def _server(path: Path, stack: str, date: str) -> StackDescription:
         wording = StackWording(deployment, stack)
         planned = plan(deployment)
     except PlanningError as error:
-        text = worded(str(error), wording) if wording else str(error)
+        text = with_callers_keys(str(error), wording) if wording else str(error)
         return StackDescription(stack=stack, settings=shown, error=masked(text))
     flags = vllm_arguments(
         planned.vllm,

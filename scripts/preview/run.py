@@ -13,7 +13,7 @@ from contracts.masking import masked
 from engine import runner
 from engine.previewed import PreviewFailedError, preview, selected_or_new
 from engine.steps import ResourceChange, changes_of
-from scripts.cli.command import say
+from scripts.cli.command import print_progress
 from scripts.cli.frozen import frozen_here
 from scripts.cli.hidden import environment_secrets
 from scripts.preview.without_secrets import without_secrets
@@ -53,7 +53,7 @@ def preview_stacks(names: Sequence[str], *, hide_secrets: bool) -> Sequence[Stac
 
 def _preview(stack: str, *, hide: bool) -> StackPreview:
     """Return the preview of one stack, or the engine's error."""
-    say("preview", f"{stack} ...")
+    print_progress("preview", f"{stack} ...")
     found = StackPreview(stack=stack, simulated=is_simulated(), without_secrets=hide)
     hides = hide and not is_gateway_file(runner.project_folder() / f"Pulumi.{stack}.yaml")  # a gateway has none
     try:

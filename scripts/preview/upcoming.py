@@ -73,9 +73,9 @@ def _cost(planned: Plan, price: str) -> str:
     """Return what is billed: per hour, at most, and per month, each amount once."""
     cost, running = planned.cost, planned.running
     parts = [price, f"at most ${cost.max_usd:,.2f} for {cost.max_usd_basis}"] if cost.is_known else [price]
-    if running.watching_usd_per_month:
+    if running.observability_usd_per_month:
         what = "alerts and metrics" if running.collects_metrics else "alerts"
-        parts.append(f"up to ${running.watching_usd_per_month:.2f} per month for {what}")
+        parts.append(f"up to ${running.observability_usd_per_month:.2f} per month for {what}")
     if len(parts) == 1:
         return f"{price}."
     return f"{', '.join(parts[:-1])}{',' if len(parts) > 2 else ''} and {parts[-1]}."  # noqa: PLR2004 - a list of three
@@ -133,7 +133,7 @@ def _comes_back(change: ResourceChange) -> bool:
 
 
 def _keeps_server(change: ResourceChange) -> bool:
-    """Return whether no metadata of the machine changes but keys that restart no server."""
+    """Return whether no metadata of the TPU VM changes but keys that restart no server."""
     if change.type != CAPACITY_TYPE or "metadata" not in change.properties:
         return True
     paths = [shown.path for shown in change.changes if shown.path.startswith("metadata")]

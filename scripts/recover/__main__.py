@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Final
 
 from contracts.exit_codes import ExitCode
-from scripts.cli.command import Command, run_command, say, tell
+from scripts.cli.command import Command, print_progress, print_result, run_command
 from scripts.cli.dry_run_id import dry_run_id, require_same_dry_run
 from scripts.cli.options import JsonSwitch, Option, StackName
 from scripts.cli.prompts import confirm
@@ -43,7 +43,7 @@ def _recover(options: RecoverOptions) -> ExitCode:
     stack = options.stack
     api = google_api.connect(stack_project(stack))
     if options.dry_run or options.plan is not None:
-        findings = run.look(stack, api, report=lambda text: say("recover", text))
+        findings = run.inspect_stack(stack, api, report=lambda text: print_progress("recover", text))
         shown = {key: [one.to_json() for one in findings if one.group == key] for key in run.GROUPS}
         # Independent resources come in any order.
         plan = dry_run_id({"stack": stack, **{key: sorted(map(json.dumps, group)) for key, group in shown.items()}})
@@ -66,21 +66,21 @@ def _recover(options: RecoverOptions) -> ExitCode:
             declined="Cancelled. Nothing was changed.",
         )
 
-    recovery = run.recover(stack, api, report=lambda text: say("recover", text), confirm=confirm_findings)
+    recovery = run.recover(stack, api, report=lambda text: print_progress("recover", text), confirm=confirm_findings)
     if options.as_json:
         elapsed_s = round(time.monotonic() - started_s, 1)
         print(json.dumps({**recovery.to_json(), "simulated": is_simulated(), "elapsed_s": elapsed_s}))
         return ExitCode.FAILED if recovery.not_owned else ExitCode.DONE
     for finding in recovery.not_owned:
-        tell(
+        print_result(
             f"recover: {stack}: {finding.noun} {finding.name} exists but does not have the labels of this stack. It was not modified. "
             "Delete it if it is yours, or use another stack name."
         )
     done = f"imported {len(recovery.imported)} resources, cleared {len(recovery.cleared)} interrupted operations"
     if recovery.not_owned:
-        tell(f"recover: {stack}: {done}. Resolve the problems above, then run `gemma recover {stack}` again.")
+        print_result(f"recover: {stack}: {done}. Resolve the problems above, then run `gemma recover {stack}` again.")
         return ExitCode.FAILED
-    tell(f"recover: {stack}: {done}. Run `gemma up {stack}`.")
+    print_result(f"recover: {stack}: {done}. Run `gemma up {stack}`.")
     return ExitCode.DONE
 
 

@@ -17,7 +17,7 @@ from contracts.labels import URN_DIGITS, Ownership
 from contracts.parallel import each
 from contracts.resource_types import CAPACITY_TYPE
 from engine.deployment import UNKNOWN
-from scripts.recover.state_edit import contains
+from scripts.recover.state_edit import contains_text
 
 _ZONES_AT_ONCE: Final = 8
 
@@ -84,7 +84,7 @@ class AdoptableKind(NamedTuple):
 def lookup(search: LookupSession, type_: str, urn: str, inputs: Json) -> LookupResult | None:
     """Find a resource. Return None if its type or a value that identifies it is unknown."""
     kind = KINDS.get(type_)
-    if kind is None or not all(inputs.get(name) and not contains(inputs[name], UNKNOWN) for name in kind.needs):
+    if kind is None or not all(inputs.get(name) and not contains_text(inputs[name], UNKNOWN) for name in kind.needs):
         return None
     return kind.lookup(search, urn, inputs)
 

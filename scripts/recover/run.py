@@ -27,7 +27,7 @@ from engine.locks import end_dead_locks, past_dead_locks, stack_locks
 from engine.previewed import declared, scratch_backend
 from engine.secrets_provider import create_state
 from scripts.recover.lookup import KINDS, LookupResult, LookupSession, lookup
-from scripts.recover.state_edit import adopted, candidates, is_complete
+from scripts.recover.state_edit import candidates, is_complete, with_resource
 
 GROUPS: Final = {
     "owned": "to import",
@@ -94,7 +94,7 @@ class Recovery:
         }
 
 
-def look(stack: str, api: GoogleApi, *, report: Report) -> Sequence[Examined]:
+def inspect_stack(stack: str, api: GoogleApi, *, report: Report) -> Sequence[Examined]:
     """Return the findings of a first round without a change. Raises ScriptError.
 
     A missing or unreadable state is replaced by an empty one in a temporary backend.
@@ -129,7 +129,7 @@ def recover(stack: str, api: GoogleApi, *, report: Report, confirm: Confirm) -> 
         after = before.changed(pending=())
         for each in chosen:
             if each.found is not None:
-                after = adopted(after, each.resource, each.found.id, each.found.outputs, program)
+                after = with_resource(after, each.resource, each.found.id, each.found.outputs, program)
         if read_deployment(stack).text() != before.text():
             raise ScriptError(f"The state of stack {stack} changed during the recovery. Run recover again.")
         recovery.backups.append(back_up(stack, before.text()))

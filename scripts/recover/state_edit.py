@@ -16,11 +16,11 @@ REDACTED: Final = "[secret]"
 _LEFT_OUT: Final = ("propertyDependencies", "deletedWith", "sourcePosition", "stackTrace", "initErrors")
 
 
-def contains(value: object, *texts: str) -> bool:
+def contains_text(value: object, *texts: str) -> bool:
     """Return whether a value of a preview has one of these texts, in any nested value."""
     if isinstance(value, str):
         return any(text in value for text in texts)
-    return any(contains(item, *texts) for item in (*as_mapping(value).values(), *as_sequence(value)))
+    return any(contains_text(item, *texts) for item in (*as_mapping(value).values(), *as_sequence(value)))
 
 
 def candidates(deployment: StackDeployment, declared: Iterable[ResourceState]) -> list[tuple[ResourceState, bool]]:
@@ -35,10 +35,10 @@ def candidates(deployment: StackDeployment, declared: Iterable[ResourceState]) -
 
 def is_complete(resource: ResourceState) -> bool:
     """Return whether all inputs are known, apart from secrets."""
-    return not contains(resource.inputs, UNKNOWN)
+    return not contains_text(resource.inputs, UNKNOWN)
 
 
-def adopted(
+def with_resource(
     deployment: StackDeployment,
     resource: ResourceState,
     identifier: str,
@@ -59,7 +59,7 @@ def adopted(
 
 
 def _known(resource: ResourceState) -> dict[str, object]:
-    return {key: each for key, each in resource.inputs.items() if not contains(each, UNKNOWN, REDACTED)}
+    return {key: each for key, each in resource.inputs.items() if not contains_text(each, UNKNOWN, REDACTED)}
 
 
 def _without_defaults(value: object) -> object:

@@ -3,7 +3,7 @@
   gemma restart STACK --dry-run
   gemma restart STACK
 
-The machine drains the running requests and starts the server again; capacity,
+The TPU VM drains the running requests and starts the server again; capacity,
 address and settings stay. Prompts, and waits until the server is ready.
 For a Cloud Run service see docs/cloud-run.md.
 """
@@ -15,7 +15,7 @@ from typing import Annotated, Final
 
 from contracts.exit_codes import ExitCode
 from contracts.plain_text import for_terminal
-from scripts.cli.command import Command, run_command, say, tell
+from scripts.cli.command import Command, print_progress, print_result, run_command
 from scripts.cli.dry_run_id import dry_run_id, require_same_dry_run
 from scripts.cli.options import JsonSwitch, Option, StackName
 from scripts.cli.prompts import confirm
@@ -44,7 +44,7 @@ def _restart(options: RestartOptions) -> ExitCode:
         shown = {"schema_version": 2, "dry_run": True, **look, "sentences": [effect], "plan": plan}
         print(json.dumps(shown) if options.as_json else f"{effect}\nPlan: {plan}")
         return ExitCode.DONE
-    say("restart", effect)
+    print_progress("restart", effect)
     if not options.yes:
         confirm(
             f"Restart the server of stack {stack}?",
@@ -55,7 +55,7 @@ def _restart(options: RestartOptions) -> ExitCode:
     if options.as_json:
         print(json.dumps({"schema_version": 2, "dry_run": False, **look, "outcome": "restarted", "reason": reason}))
     else:
-        tell(f"{stack}: restarted. {reason}")
+        print_result(f"{stack}: restarted. {reason}")
     return ExitCode.DONE
 
 

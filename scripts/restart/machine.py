@@ -27,14 +27,14 @@ from engine.deployment import read_deployment
 from engine.locks import require_dead, stack_locks
 from engine.state import outputs_in, require_server
 from planning.units import duration
-from scripts.cli.command import say
+from scripts.cli.command import print_progress
 
 POLL_S: Final = 2.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FoundMachine:
-    """The machine of a stack before its restart, and the effect of the restart."""
+    """The TPU VM of a stack before its restart, and the effect of the restart."""
 
     stack: str
     machine: TpuMachine
@@ -45,7 +45,7 @@ class FoundMachine:
 
 
 def machine_of(stack: str) -> FoundMachine:
-    """Return the machine of a stack. Raises CommandRefusedError if it cannot be restarted now."""
+    """Return the TPU VM of a stack. Raises CommandRefusedError if it cannot be restarted now."""
     locks = stack_locks(stack)
     if locks:
         require_dead(stack, locks)
@@ -98,7 +98,7 @@ def restart(found: FoundMachine) -> str:
                 f"Machine {machine.name} is gone, so its server does not restart. Run `gemma status {stack}`."
             )
         is_taken = published.get(RESTART_KEY) == nonce
-        phase = published.get(PHASE_KEY, "") if is_taken else "waiting for the machine to read the request"
+        phase = published.get(PHASE_KEY, "") if is_taken else "waiting for the TPU VM to read the request"
         document = published.get(SERVING_HASH_KEY, "")
         serving = f"Document {document[:12] or 'none'} is serving after {duration(elapsed_s)}."
         if phase == READY and document:
@@ -107,10 +107,10 @@ def restart(found: FoundMachine) -> str:
             why = reason_of(published.get(DETAIL_KEY, "")).rstrip(".") or "no reason reported"
             raise ScriptError(f"{why}. {serving} Run `gemma logs {stack}` for the server's log.")
         if phase != shown:
-            say("restart", f"{duration(elapsed_s)}: {phase}")
+            print_progress("restart", f"{duration(elapsed_s)}: {phase}")
         shown = phase
         clock.sleep(POLL_S)
     raise ScriptError(
         f"The server was not ready within {duration(found.limit_s)} ({shown}). "
-        f"The restart continues on the machine. Run `gemma status {stack}`."
+        f"The restart continues on the TPU VM. Run `gemma status {stack}`."
     )

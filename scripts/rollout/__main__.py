@@ -18,7 +18,7 @@ from contracts.errors import CommandRefusedError
 from contracts.exit_codes import ExitCode
 from contracts.plain_text import for_terminal
 from contracts.service_traffic import shares_text
-from scripts.cli.command import Command, run_command, say, tell
+from scripts.cli.command import Command, print_progress, print_result, run_command
 from scripts.cli.dry_run_id import require_same_dry_run
 from scripts.cli.options import JsonSwitch, Option, StackName
 
@@ -53,7 +53,9 @@ def _rollout(options: RolloutOptions) -> ExitCode:
     if options.as_json:
         print(json.dumps({"schema_version": 3, **asdict(report)}))
     else:
-        tell(f"{report.stack}: {report.outcome}. {for_terminal(report.reason)}\nTraffic: {shares_text(report.traffic)}")
+        print_result(
+            f"{report.stack}: {report.outcome}. {for_terminal(report.reason)}\nTraffic: {shares_text(report.traffic)}"
+        )
     return ExitCode.FAILED if report.outcome == "rolled back" or report.state_is_behind else ExitCode.DONE
 
 
@@ -98,7 +100,7 @@ def _of_stack(stack: str) -> "Rollout":
             f"The settings of stack {stack} fix the traffic (cloudRun.rollout.traffic: {{ {shares} }}). "
             f"Change it there, or remove it and run `gemma up {stack}` first."
         )
-    report = partial(say, "rollout")
+    report = partial(print_progress, "rollout")
     services = [each for each in resources if each.type == SERVICE_TYPE and not each.delete]
     targets = [word for each in services for word in ("--target", each.urn)]
     hint = f"Run `pulumi refresh --stack {stack}` when no other operation is running."

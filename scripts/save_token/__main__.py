@@ -18,7 +18,7 @@ from contracts.errors import CommandRefusedError, ScriptError
 from contracts.exit_codes import ExitCode
 from contracts.spelling import UnknownWordError, meant
 from engine import runner
-from scripts.cli.command import Command, run_command, say
+from scripts.cli.command import Command, print_progress, run_command
 from scripts.cli.options import JsonSwitch, Option, StackName
 from scripts.cli.settings import stack_settings
 from stacks.secrets import API_KEY, HF_TOKEN, KINDS, SecretKind
@@ -86,7 +86,7 @@ def _save(options: SaveOptions) -> ExitCode:
         )
     else:
         how = "encrypted in" if options.secret is None else "in Secret Manager as"
-        say("save_token", f"saved the {kind.what} of stack {stack} {how} {place}. Next: gemma up {stack}")
+        print_progress("save_token", f"saved the {kind.what} of stack {stack} {how} {place}. Next: gemma up {stack}")
     return ExitCode.DONE
 
 
@@ -97,7 +97,7 @@ def _require_apis(settings: "Settings") -> None:
     from stacks.apis import apis_of
 
     def report(text: str) -> None:
-        say("save_token", text)
+        print_progress("save_token", text)
 
     project = settings.project
     require_apis(project, apis_of(settings), say=report)
@@ -144,12 +144,12 @@ def _configure(stack: str, *arguments: str, stdin: str | None = None) -> None:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command and return its exit code. A value on the command line is refused and not printed."""
+    """Run the command and return its exit code. A value on the command line is rejected and not printed."""
     words = list(sys.argv[1:] if arguments is None else arguments)
     if _has_value(words):
-        say(
+        print_progress(
             "save_token",
-            "A value on the command line is refused, because shells and process lists keep it. Nothing was saved. "
+            "A value on the command line is rejected, because shells and process lists keep it. Nothing was saved. "
             "Revoke it, run `gemma save_token STACK apiKey` or `hfToken`, and enter a new one at the prompt.",
         )
         return int(ExitCode.REFUSED)

@@ -21,7 +21,7 @@ from contracts.exit_codes import ExitCode
 from contracts.features import ServedFeatures
 from contracts.fields import as_mapping, documented, from_json
 from contracts.outputs import SmokeThresholds
-from scripts.cli.command import Command, run_command, say
+from scripts.cli.command import Command, print_progress, run_command
 from scripts.cli.options import JsonSwitch, Option
 
 
@@ -117,7 +117,7 @@ def _progress(text: str) -> None:
     if sys.stderr.isatty():
         overwrite_line(f"smoke: {text}"[: shutil.get_terminal_size().columns - 1] if text else "")
     elif text:
-        say("smoke", text)
+        print_progress("smoke", text)
 
 
 COMMAND: Final = Command(

@@ -87,7 +87,7 @@ def marks_in(text: str) -> str:
     return ", ".join(mark for mark in CHANNEL_MARKS if mark in text)
 
 
-def short(text: str, length: int = 60) -> str:
+def shorten(text: str, length: int = 60) -> str:
     """Return a text on one line, shortened."""
     line = " ".join(text.split())
     return line if len(line) <= length else line[: length - 1] + "…"

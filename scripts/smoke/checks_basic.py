@@ -12,10 +12,10 @@ from contracts.fields import as_mapping
 from loadtest.client.events import parse_usage, served_models
 from loadtest.client.openai import ServerAnswer, UnreachableError, chat_body
 from scripts.cli.access import API_KEY_VARIABLE
-from scripts.cli.connection_errors import not_reached
-from scripts.smoke.chat_request import content_of, short, succeeded
+from scripts.cli.connection_errors import explain_unreachable
+from scripts.smoke.chat_request import content_of, shorten, succeeded
 from scripts.smoke.context import CheckContext
-from scripts.smoke.results import Outcome, failed, judged, passed, unknown
+from scripts.smoke.results import Outcome, failed, failed_or_passed, passed, unknown
 
 PROBE_LIMIT_S: Final = 10.0
 ACCESS_GRACE_S: Final = 90.0
@@ -89,7 +89,7 @@ async def _probed(context: CheckContext, limit_s: float) -> ServerAnswer | Unrea
 def _probe_result(context: CheckContext, answer: ServerAnswer | UnreachableError) -> tuple[str, str, float]:
     """Return the response as text, why it is not the server's own (or empty), and how long that may last."""
     if isinstance(answer, UnreachableError):
-        return str(answer), not_reached(context.access, answer), ACCESS_GRACE_S
+        return str(answer), explain_unreachable(context.access, answer), ACCESS_GRACE_S
     reply = f"{answer.status} {answer.message}"
     if answer.status not in {HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN}:
         return reply, "", 0.0
@@ -106,7 +106,7 @@ async def health(context: CheckContext) -> Outcome:
         answer = succeeded(await context.client.get("/health", limit_s=PROBE_LIMIT_S))
         times_s.append(answer.elapsed_s)
     median_s = statistics.median(times_s)
-    return judged(
+    return failed_or_passed(
         f"{median_s * 1000:.1f} ms (worst {max(times_s) * 1000:.1f} ms of {HEALTH_PROBES})",
         f"{median_s - MAX_HEALTH_S:.1f} s too slow" if median_s > MAX_HEALTH_S else "",
         {"median_s": round(median_s, 6), "max_s": round(max(times_s), 6)},
@@ -135,7 +135,7 @@ async def chat(context: CheckContext) -> Outcome:
     answer = await context.client.chat(body, limit_s=CALL_LIMIT_S)
     text = content_of(answer)
     fault = "a wrong answer to a simple question indicates damaged weights, a wrong chat template or a wrong dtype."
-    return judged(repr(short(text, 40)), "" if KNOWN_ANSWER in text.lower() else fault)
+    return failed_or_passed(repr(shorten(text, 40)), "" if KNOWN_ANSWER in text.lower() else fault)
 
 
 def _found(faults: Mapping[str, bool]) -> str:
@@ -156,7 +156,7 @@ async def streaming(context: CheckContext) -> Outcome:
         "no finish_reason": streamed.finish_reason is None,
     }
     values = {"events": streamed.events, "finish_reason": streamed.finish_reason}
-    return judged(f"{streamed.events} events, finish {streamed.finish_reason}", _found(faults), values)
+    return failed_or_passed(f"{streamed.events} events, finish {streamed.finish_reason}", _found(faults), values)
 
 
 async def usage(context: CheckContext) -> Outcome:
@@ -181,4 +181,6 @@ async def usage(context: CheckContext) -> Outcome:
         f"max_tokens {USAGE_TOKENS} returned {output}": not 1 <= output <= USAGE_TOKENS,
         f"total_tokens {total} is not the sum": total != prompt + output,
     }
-    return judged(f"{prompt} + {output} tokens", _found(faults), {"prompt_tokens": prompt, "completion_tokens": output})
+    return failed_or_passed(
+        f"{prompt} + {output} tokens", _found(faults), {"prompt_tokens": prompt, "completion_tokens": output}
+    )

@@ -88,7 +88,7 @@ async def _page(context: CheckContext) -> _ExposureResult:
     if _is_inconclusive(answer):
         return _ExposureResult("web pages unknown", "unknown", f"/health returned {answer.status} to a web page")
     if allowed is None:
-        return _ExposureResult("web pages refused")
+        return _ExposureResult("web pages rejected")
     pages = f"web pages of {'any origin' if allowed == '*' else allowed} can call it (--allowed-origins)"
     return _ExposureResult("web pages allowed", "failed", pages)
 

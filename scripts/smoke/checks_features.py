@@ -19,11 +19,11 @@ from scripts.smoke.chat_request import (
     reasoning_of,
     request,
     send,
-    short,
+    shorten,
     user,
 )
 from scripts.smoke.context import CheckContext
-from scripts.smoke.results import Outcome, failed, judged, passed, skipped, warned
+from scripts.smoke.results import Outcome, failed, failed_or_passed, passed, skipped, warned
 
 TOOL_QUESTION: Final = "What is the weather in Tokyo today?"
 TOOL_HINT: Final = "Check `vllm.enableAutoToolChoice`, `vllm.toolCallParser: gemma4` and the chat template."
@@ -126,17 +126,17 @@ async def tool_result(context: CheckContext) -> Outcome:
     answer = await answered(context, request(context, messages, max_tokens=256, tools=[WEATHER_TOOL]))
     content = content_of(answer)
     if TEMPERATURE in content.replace(",", "."):
-        return passed(short(content))
+        return passed(shorten(content))
     again = first_message(answer.body).get("tool_calls")
     why = "the model called a tool again" if again else "the response lacks the tool's number"
-    return failed(short(content) or "no text", f"{why}, so the model did not see the result. {TEMPLATE_HINT}")
+    return failed(shorten(content) or "no text", f"{why}, so the model did not see the result. {TEMPLATE_HINT}")
 
 
 async def structured_output(context: CheckContext) -> Outcome:
     """Check that a response to a request with a JSON schema is valid."""
     context.wanted = "JSON that matches the schema"
     answer, fault = await _city(context, max_tokens=256, thinks=False)
-    return judged(short(content_of(answer)), fault)
+    return failed_or_passed(shorten(content_of(answer)), fault)
 
 
 async def schema_with_thinking(context: CheckContext) -> Outcome:
@@ -147,7 +147,7 @@ async def schema_with_thinking(context: CheckContext) -> Outcome:
     answer, fault = await _city(context, max_tokens=THINKING_TOKENS, thinks=True)
     thought = reasoning_of(answer)
     fault = fault or ("" if thought else "the response has no reasoning.")
-    return judged(f"{len(thought)} characters of reasoning, {short(content_of(answer), 40)}", fault)
+    return failed_or_passed(f"{len(thought)} characters of reasoning, {shorten(content_of(answer), 40)}", fault)
 
 
 async def _city(context: CheckContext, *, max_tokens: int, thinks: bool) -> tuple[ServerAnswer, str]:
@@ -193,7 +193,7 @@ async def schema_instructions(context: CheckContext) -> Outcome:
     told = await answered(context, request(context, [system, question], max_tokens=64, response_format=schema))
     found = _object_in(told)
     code = content_of(told) if found is None else str(found.get("code"))
-    measured = repr(short(code, 20))
+    measured = repr(shorten(code, 20))
     if prompt_tokens_of(told) <= prompt_tokens_of(plain):
         fault = (
             "the system message does not reach the model, because it adds no prompt tokens. Check the chat template."

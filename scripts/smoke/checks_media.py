@@ -12,9 +12,9 @@ from typing import Final
 
 from loadtest.client.media import MediaKind, media_part
 from scripts.smoke import media
-from scripts.smoke.chat_request import StatusError, answered, content_of, request, send, short, user
+from scripts.smoke.chat_request import StatusError, answered, content_of, request, send, shorten, user
 from scripts.smoke.context import CheckContext
-from scripts.smoke.results import Outcome, failed, judged, passed, skipped, warned
+from scripts.smoke.results import Outcome, failed, failed_or_passed, passed, skipped, warned
 
 ANSWER_TOKENS: Final = 64
 LEAST_SHARE: Final = 0.85
@@ -140,7 +140,7 @@ async def limits(context: CheckContext) -> Outcome:
             faults.append(f"{limit + 1} {kind}s returned {answer.status}, but {allowed}")
     if not measured:
         return skipped("the settings set no limit on images and videos")
-    return judged(", ".join(measured), "; ".join(faults))
+    return failed_or_passed(", ".join(measured), "; ".join(faults))
 
 
 async def _judge(context: CheckContext, question: _MediaQuestion) -> Outcome:
@@ -169,7 +169,7 @@ def _judged(question: _MediaQuestion, text: str, tokens: int) -> Outcome:
     kind = question.kind
     least, most = question.tokens
     is_right = _has_in_order(text, question.words)
-    measured = f"{tokens} tokens, {short(text, 40)!r}"
+    measured = f"{tokens} tokens, {shorten(text, 40)!r}"
     values = {"media_tokens": tokens, "right": is_right}
     if tokens < MARKS:
         fault = (

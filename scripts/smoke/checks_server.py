@@ -10,9 +10,9 @@ from loadtest.client.json_values import as_mapping
 from loadtest.client.metrics import CACHE_CONFIG, GENERATION_TOKENS, KV_USAGE, RUNNING, WAITING, Scrape
 from planning.speed.residuals import KV_TOLERANCE
 from scripts.cli.check_result import Values
-from scripts.smoke.chat_request import StatusError, answered, content_of, prompt_tokens_of, request, send, short, user
+from scripts.smoke.chat_request import StatusError, answered, content_of, prompt_tokens_of, request, send, shorten, user
 from scripts.smoke.context import CheckContext, SmokeTarget, percent_over
-from scripts.smoke.results import Outcome, failed, judged, passed, skipped, warned
+from scripts.smoke.results import Outcome, failed, failed_or_passed, passed, skipped, warned
 
 SCRAPE_LIMIT_S: Final = 30.0
 CALL_LIMIT_S: Final = 60.0
@@ -74,7 +74,7 @@ async def context_length(context: CheckContext) -> Outcome:
     filled = (prompt + CONTEXT_TOKENS + CONTEXT_SLACK + per_filler) / length
     is_found = FACT in said.lower()
     values = {"prompt_tokens": prompt, "seconds": round(answer.elapsed_s, 3), "found": is_found}
-    measured = f"{prompt} tokens in {answer.elapsed_s:.1f} s, {short(said, 30)!r}"
+    measured = f"{prompt} tokens in {answer.elapsed_s:.1f} s, {shorten(said, 30)!r}"
     if filled < LEAST_FILLED:
         return failed(measured, f"the server counts {prompt} prompt tokens in {about}: it cut the prompt.", values)
     if not is_found:
@@ -110,7 +110,7 @@ async def adapters(context: CheckContext) -> Outcome:
     if missing.status != HTTPStatus.NOT_FOUND:
         faults.append(f"an unknown adapter returned {missing.status}, so a wrong name is not noticed")
     measured = f"{', '.join(names)}; unknown name: {missing.status}"
-    return judged(measured, "; ".join(faults), {"adapters": len(names)})
+    return failed_or_passed(measured, "; ".join(faults), {"adapters": len(names)})
 
 
 def _to_adapter(context: CheckContext, name: str) -> dict[str, object]:
@@ -126,7 +126,7 @@ async def speculation(context: CheckContext) -> Outcome:
     before = await context.client.scrape(limit_s=SCRAPE_LIMIT_S)
     await answered(context, request(context, [user(REPEATED)], max_tokens=256), limit_s=CALL_LIMIT_S)
     after = await context.client.scrape(limit_s=SCRAPE_LIMIT_S)
-    return judged_drafts(method, grown(before, after, DRAFTED), grown(before, after, ACCEPTED))
+    return judged_drafts(method, counter_growth(before, after, DRAFTED), counter_growth(before, after, ACCEPTED))
 
 
 def judged_drafts(method: Speculation, drafted: float | None, accepted: float | None) -> Outcome:
@@ -149,7 +149,7 @@ def judged_drafts(method: Speculation, drafted: float | None, accepted: float | 
     return passed(measured, values)
 
 
-def grown(before: Scrape | None, after: Scrape | None, names: tuple[str, ...]) -> float | None:
+def counter_growth(before: Scrape | None, after: Scrape | None, names: tuple[str, ...]) -> float | None:
     """Return the growth of a counter; None if the server does not have it."""
     last = after.total(names) if after is not None else None
     first = before.total(names) if before is not None else None

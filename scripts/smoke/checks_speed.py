@@ -10,9 +10,9 @@ from loadtest.client.openai import ServerError, Streamed, chat_body
 from planning.numbers import as_number
 from planning.question.types import Band
 from planning.speed.residuals import residual, usual_causes
-from scripts.smoke.checks_server import ACCEPTED, DRAFTS, SCRAPE_LIMIT_S, grown
+from scripts.smoke.checks_server import ACCEPTED, DRAFTS, SCRAPE_LIMIT_S, counter_growth
 from scripts.smoke.context import CheckContext, SmokeTarget, percent_over
-from scripts.smoke.results import Outcome, failed, judged, passed, skipped, warned
+from scripts.smoke.results import Outcome, failed, failed_or_passed, passed, skipped, warned
 
 OUTPUT_TOKENS: Final = 128
 RUNS: Final = 3
@@ -57,12 +57,12 @@ async def single_stream(context: CheckContext) -> Outcome:
     if most_s is not None and ttft_s > most_s:
         faults.insert(0, f"TTFT {ttft_s - most_s:.3f} s ({percent_over(ttft_s, most_s)}) over")
     values = {"ttft_s": round(ttft_s, 6), "decode_tok_per_s": round(speed, 3), "runs": RUNS}
-    drafts = grown(before, after, DRAFTS)
-    accepted = grown(before, after, ACCEPTED)
+    drafts = counter_growth(before, after, DRAFTS)
+    accepted = counter_growth(before, after, ACCEPTED)
     if drafts and accepted is not None:
         values["tokens_per_step"] = round(1 + accepted / drafts, 3)
     note = "" if context.wanted else NO_THRESHOLD
-    return judged(f"TTFT {ttft_s:.3f} s, {speed:.1f} tok/s", "; ".join(faults), values, note)
+    return failed_or_passed(f"TTFT {ttft_s:.3f} s, {speed:.1f} tok/s", "; ".join(faults), values, note)
 
 
 async def _counters(context: CheckContext) -> Scrape | None:
@@ -98,7 +98,7 @@ async def burst(context: CheckContext) -> Outcome:
     ttft_s = statistics.median([run.ttft_s for run in done if run.ttft_s is not None] or [0.0])
     values = {"burst_tok_per_s": round(speed, 3), "median_ttft_s": round(ttft_s, 6), "requests": count}
     measured = f"{count} concurrent: {speed:.1f} tok/s in total, TTFT {ttft_s:.3f} s"
-    return judged(measured, "; ".join(_short(speed, least)), values, NO_THRESHOLD if least is None else "")
+    return failed_or_passed(measured, "; ".join(_short(speed, least)), values, NO_THRESHOLD if least is None else "")
 
 
 async def plan(context: CheckContext) -> Outcome:

@@ -34,7 +34,7 @@ def passed(measured: str, values: Values | None = None, note: str = "") -> Outco
     return _outcome("passed", measured, note, values)
 
 
-def judged(measured: str, faults: str, values: Values | None = None, note: str = "") -> Outcome:
+def failed_or_passed(measured: str, faults: str, values: Values | None = None, note: str = "") -> Outcome:
     """Return a failed result with its faults, or a passed one without any."""
     return failed(measured, faults, values) if faults else passed(measured, values, note)
 

@@ -10,7 +10,7 @@ from engine.children import run_async
 from loadtest.client.openai import OpenAIClient, ServerError
 from loadtest.client.urls import plain_url
 from scripts.cli.access import AccessError, ServerAccess
-from scripts.cli.connection_errors import not_reached
+from scripts.cli.connection_errors import explain_unreachable
 from scripts.smoke import (
     checks_basic,
     checks_exposure,
@@ -121,7 +121,7 @@ async def _run_one(check: SmokeCheck, context: CheckContext) -> FinishedCheck:
     except StatusError as error:
         outcome = failed(f"status {error.status}", str(error))
     except (ServerError, AccessError) as error:
-        reason = not_reached(context.access, error)
+        reason = explain_unreachable(context.access, error)
         outcome = unknown(reason) if reason else failed("no usable response", str(error))
     except (KeyError, IndexError, TypeError, AttributeError, ValueError) as error:
         # A 200 response without the API's format is a server failure. The run continues.

@@ -19,8 +19,8 @@ from engine.previewed import previewed
 from engine.secrets_provider import create_state
 from engine.steps import PlannedStep, steps_of
 from scripts.cli.frozen import FrozenProject, freeze
+from stacks.deployed.home_region import home_region
 from stacks.planned import doctor_hint
-from stacks.project.home_region import home_region
 from stacks.settings import Settings
 
 _TARGETS: Final = (

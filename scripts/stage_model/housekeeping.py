@@ -29,7 +29,7 @@ from engine.steps import CAPACITY_TYPES
 from planning.units import GIB
 from scripts.cli.prompts import confirm
 from scripts.cli.settings import stack_settings
-from stacks.parts import parts_of
+from stacks.extra_checkpoints import extra_checkpoints
 from stacks.settings import Settings
 
 
@@ -76,7 +76,7 @@ class _Readers:
                 for stack, settings in self.settings.items()
                 if settings.weights == "bucket"
                 and settings.bucket_name(stack) == self.bucket
-                and name in {settings.weights_prefix, *(part.folder for part in parts_of(settings))}
+                and name in {settings.weights_prefix, *(extra.folder for extra in extra_checkpoints(settings))}
             ],
             unknown=self.unknown,
         )
@@ -96,7 +96,7 @@ def manage(stack: str, settings: Settings, name: str | None, *, yes: bool, as_js
     bucket = settings.bucket_name(stack)
     is_shared = settings.bucket.existing is not None
     target = WeightsBucket(bucket, settings.project)
-    names = dict.fromkeys([settings.weights_name, *(part.name for part in parts_of(settings))])
+    names = dict.fromkeys([settings.weights_name, *(extra.name for extra in extra_checkpoints(settings))])
     listed = [found for below in (names if is_shared else ("",)) for found in _staged(target, below)]
     readers = _readers(bucket, stack, settings)
     folders = [readers.of(folder, sizes, complete=complete) for folder, sizes, complete in listed]

@@ -30,12 +30,12 @@ from scripts.stage_model import housekeeping
 from scripts.stage_model.bucket_creation import create_bucket, has_bucket
 from scripts.stage_model.options import StageOptions
 from stacks.apis import apis_of
-from stacks.parts import Part, parts_of
+from stacks.extra_checkpoints import ExtraCheckpoint, extra_checkpoints
 from stacks.settings import Settings
 
 _MIB: Final = 1024**2
 _GS: Final = "gs://"
-_say: Final = partial(command.say, "stage_model")
+_say: Final = partial(command.print_progress, "stage_model")
 
 
 def stage_model(options: StageOptions) -> ExitCode:
@@ -58,7 +58,7 @@ def stage_model(options: StageOptions) -> ExitCode:
     is_missing = settings.bucket.existing is None and not has_bucket(stack, settings)
     target = WeightsBucket(settings.bucket_name(stack), settings.project)
     plans = {settings.model: _plan(options, settings, target)}
-    plans |= {part.source: _plan(options, settings, target, part) for part in parts_of(settings)}
+    plans |= {extra.source: _plan(options, settings, target, extra) for extra in extra_checkpoints(settings)}
     for name, plan in plans.items():
         _announce(name, plan.source.files())
     if is_missing:
@@ -91,23 +91,25 @@ def _require_compatible(options: StageOptions) -> None:
         raise CommandRefusedError("--list and --remove cannot be combined with --from or --revision.")
 
 
-def _plan(options: StageOptions, settings: Settings, target: WeightsBucket, part: Part | None = None) -> CopyPlan:
+def _plan(
+    options: StageOptions, settings: Settings, target: WeightsBucket, extra: ExtraCheckpoint | None = None
+) -> CopyPlan:
     """Return the copy of the model, a drafter or an adapter. Raises CommandRefusedError if it is not a checkpoint."""
-    origin = options.origin if part is None else part.source
+    origin = options.origin if extra is None else extra.source
     if origin is not None and origin.startswith(_GS):
         bucket, folder = sources.bucket_of(origin)
         source = sources.in_bucket(WeightsBucket(bucket, settings.project), folder)
-    elif part is not None:
-        source = sources.hub(part.source, part.revision)
+    elif extra is not None:
+        source = sources.hub(extra.source, extra.revision)
     elif origin is not None:
         source = sources.FolderSource(folder=Path(origin))
     else:
         source = sources.hub(settings.model, options.revision or settings.model_revision)
-    sources.require_checkpoint(source, ADAPTER_CONFIG if part is not None and part.kind == "adapter" else CONFIG)
+    sources.require_checkpoint(source, ADAPTER_CONFIG if extra is not None and extra.kind == "adapter" else CONFIG)
     return CopyPlan(
         source=source,
         target=target,
-        prefix=settings.weights_name if part is None else part.name,
+        prefix=settings.weights_name if extra is None else extra.name,
         part_bytes=options.part_size_mib * _MIB,
         workers=options.parallel,
     )

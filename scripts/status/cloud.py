@@ -171,7 +171,7 @@ def _instance(api: GoogleApi, found: DeployedServer, stack: str) -> _Facts:
 
 def _declared(found: DeployedServer) -> str | None:
     """Return the hash of the document that the program declares."""
-    # After a change that failed on the machine, the engine keeps the previous inputs, and the outputs have the requested values.
+    # After a change that failed on the TPU VM, the engine keeps the previous inputs, and the outputs have the requested values.
     metadata = as_mapping(found.outputs.get("metadata") or found.inputs.get("metadata")).get(DOCUMENT_METADATA_KEY)
     return document_hash(metadata) if isinstance(metadata, str) else None
 
@@ -219,11 +219,11 @@ def _with_node(api: GoogleApi, facts: CloudFacts, node: ListedNode, name: str) -
 
 
 def _with_phase(api: GoogleApi, facts: CloudFacts, name: str) -> CloudFacts:
-    """Return the facts with the machine's guest attributes. A machine without any is booting."""
+    """Return the facts with the TPU VM's guest attributes. A machine without any is booting."""
     try:
         published = TpuMachine(api=api, name=name).published()
     except GoogleListError as error:
-        return replace(facts, unknown=(f"Cannot read the phase of the machine: {error}",))
+        return replace(facts, unknown=(f"Cannot read the phase of the TPU VM: {error}",))
     idle = reported(published, GOOGLE_CLOCK.now())
     return replace(
         facts,
@@ -285,7 +285,7 @@ def _limits(limits: StackLimits) -> str:
 
 
 def _account(api: GoogleApi, owned: FoundResource) -> Sequence[FoundResource]:
-    """Return the account with the record of past machines. If unreadable, `spending` reports it."""
+    """Return the account with the record of past TPU VMs. If unreadable, `spending` reports it."""
     try:
         document = api.get("iam", f"v1/{account_of(owned.project, owned.owner.stack)}")
     except GoogleListError:

@@ -3,7 +3,7 @@
 from scripts.status.cloud import CAPACITY, DeployedServer, cloud_facts, facts_within, serving
 from scripts.status.judge import after_locks, lock_sentence
 from scripts.status.report import INCOMPLETE, CloudFacts
-from scripts.status.serves import served, serves_now, up_command
+from scripts.status.serves import read_served, serves_now, up_command
 
 __all__ = [
     "CAPACITY",
@@ -14,7 +14,7 @@ __all__ = [
     "cloud_facts",
     "facts_within",
     "lock_sentence",
-    "served",
+    "read_served",
     "serves_now",
     "serving",
     "up_command",

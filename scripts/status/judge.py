@@ -18,7 +18,7 @@ from scripts.status.serves import WAITING_STATES, up_command
 _HASH_DIGITS: Final = 12
 
 
-def short(identity: str) -> str:
+def short_identity(identity: str) -> str:
     """Return the first 12 digits of a document's hash, or the name of a revision."""
     return identity[:_HASH_DIGITS] if len(identity) == 64 else identity  # noqa: PLR2004 - digits of SHA-256
 
@@ -33,12 +33,14 @@ def drift_of(cloud: CloudFacts | None, target: str | None) -> Sequence[str]:
     running = cloud.running
     found: list[str] = []
     if declared and stored and declared != stored:
-        found.append(f"The {kind} was changed outside Pulumi: {short(stored)} instead of {short(declared)}.")
+        found.append(
+            f"The {kind} was changed outside Pulumi: {short_identity(stored)} instead of {short_identity(declared)}."
+        )
     elif stored and running and stored != running and cloud.phase == FAILED:
-        back = f"The machine rolled back to the last known good {kind}, {short(running)}."
-        found.append(f"{kind.capitalize()} {short(stored)} failed. {back}")
+        back = f"The TPU VM rolled back to the last known good {kind}, {short_identity(running)}."
+        found.append(f"{kind.capitalize()} {short_identity(stored)} failed. {back}")
     elif stored and running and stored != running and not cloud.rollout:
-        found.append(f"{kind.capitalize()} {short(running)} is serving instead of {short(stored)}.")
+        found.append(f"{kind.capitalize()} {short_identity(running)} is serving instead of {short_identity(stored)}.")
     return found
 
 
@@ -47,13 +49,15 @@ def document_that_serves(cloud: CloudFacts) -> str:
     if cloud.state != ACTIVE or cloud.has_ended or not cloud.phase:
         return ""
     if not cloud.running:
-        return f"none (machine is {cloud.phase})"
+        return f"none (TPU VM is {cloud.phase})"
     if cloud.phase in {FAILED, RESTORING} and cloud.running == cloud.stored:
         # Of an older agent, which could not ask Docker. One that rolls back serves another document.
-        return f"unknown (machine is {cloud.phase}; last known: document {short(cloud.running)})"
+        return f"unknown (TPU VM is {cloud.phase}; last known: document {short_identity(cloud.running)})"
     same = ", as declared" if cloud.running == cloud.stored == cloud.declared else ""
-    former = f"; on probation, rolls back to document {short(cloud.former)} if it fails" if cloud.former else ""
-    return f"document {short(cloud.running)}{same}{former}"
+    former = (
+        f"; on probation, rolls back to document {short_identity(cloud.former)} if it fails" if cloud.former else ""
+    )
+    return f"document {short_identity(cloud.running)}{same}{former}"
 
 
 def waits_of(state: StackState, locks: Sequence[StackLock], cloud: CloudFacts | None, now: datetime) -> Sequence[str]:

@@ -13,7 +13,7 @@ from contracts.service_traffic import shares_text
 from planning.units import HOUR_S, duration
 from scripts.cli.lines import wrapped
 from scripts.cli.tables import FittedTable
-from scripts.status.judge import document_that_serves, short
+from scripts.status.judge import document_that_serves, short_identity
 from scripts.status.report import INCOMPLETE, CloudFacts, StackStatus, StatusReport
 from scripts.status.serves import Stamp, run_end
 
@@ -153,7 +153,7 @@ def _serves(status: StackStatus, cloud: CloudFacts) -> str:
     if len(cloud.traffic or {}) > 1:
         return shares_text(cloud.traffic)
     same = ", as declared" if cloud.running == cloud.stored == cloud.declared else ""
-    return f"revision {short(cloud.running)}{same}" if cloud.running else ""
+    return f"revision {short_identity(cloud.running)}{same}" if cloud.running else ""
 
 
 def _health(status: StackStatus) -> str:
@@ -179,7 +179,7 @@ def _enforced(cloud: CloudFacts) -> str:
     if cloud.state in IN_QUEUE:
         google = "deletes the capacity request if it waits too long"
     else:
-        google = "deletes this machine at its run limit" if cloud.deadline else "stops nothing automatically"
+        google = "deletes this TPU VM at its run limit" if cloud.deadline else "stops nothing automatically"
     return f"{ours}; Google {google}."
 
 
@@ -189,4 +189,4 @@ def _idle(cloud: CloudFacts, stamp: Stamp, now_s: float) -> str:
     if cloud.idle_since is not None:
         since_s = datetime.fromisoformat(cloud.idle_since).timestamp()
         return f"no request for {duration(max(0.0, now_s - since_s))}, since {stamp(since_s)}; {limit or 'tpu.idleAfter is not set'}"
-    return f"unknown: the machine {cloud.idle_unknown}; {limit}" if limit and cloud.idle_unknown else ""
+    return f"unknown: the TPU VM {cloud.idle_unknown}; {limit}" if limit and cloud.idle_unknown else ""

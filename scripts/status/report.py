@@ -42,10 +42,10 @@ class CloudFacts:
     place: str | None = None
     """Zone or region."""
     phase: str | None = None
-    """Phase that the machine published, or the reason of a service that is not ready."""
+    """Phase that the TPU VM published, or the reason of a service that is not ready."""
     phase_detail: str | None = None
     deadline: str | None = None
-    """RFC 3339: when Google deletes the machine."""
+    """RFC 3339: when Google deletes the TPU VM."""
     run_end: Literal["planned", "early"] | None = None
     """End of the run of a machine that is gone: as planned, or before; None if unknown."""
     planned_end: str | None = None
@@ -53,9 +53,9 @@ class CloudFacts:
     declared: str | None = None
     """Hash of the document in the state, or the revision in the state."""
     stored: str | None = None
-    """Hash of the document in the machine's metadata."""
+    """Hash of the document in the TPU VM's metadata."""
     reported: str | None = None
-    """Hash of the document of the machine's phase."""
+    """Hash of the document of the TPU VM's phase."""
     running: str | None = None
     """Hash of the served document, or the revision with the most traffic; None if none is ready."""
     former: str | None = None
@@ -63,7 +63,7 @@ class CloudFacts:
     machine: str | None = None
     """Full name of the TPU VM."""
     container: str | None = None
-    """Access of the container to the machine: `confined`, or another mode and its reason."""
+    """Access of the container to the TPU VM: `confined`, or another mode and its reason."""
     since: str | None = None
     """RFC 3339: when the first machine of the stack, or its service, started."""
     traffic: Mapping[str, int] | None = None
@@ -75,7 +75,7 @@ class CloudFacts:
     age_s: float | None = None
     """Seconds since `since`."""
     usd: float | None = None
-    """Cost of the stack since then, including past machines."""
+    """Cost of the stack since then, including past TPU VMs."""
     usd_per_hour: float | None = None
     limits: str = ""
     """Limits in the labels as text; empty without limits."""
@@ -160,7 +160,7 @@ class StackStatus:
 
     @property
     def health(self) -> str | None:
-        """Health that the server reports, else the phase of the agent on its machine, which polls the server."""
+        """Health that the server reports, else the phase of the agent on its TPU VM, which polls the server."""
         if self.server is not None:
             return self.server.health
         return self.cloud.phase if self.cloud is not None and self.target == "tpu" else None

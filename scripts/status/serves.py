@@ -19,7 +19,7 @@ Stamp = Callable[[float], str]
 
 
 def serves_now(state: StackState, cloud: CloudFacts | None = None, *, why_unknown: str = "") -> ServesNow:
-    """Return what a stack serves: by Google's facts, or as of its last `up` if Google was not asked.
+    """Return what a stack serves: by Google's facts, or as of its last `up` if Google was not queried.
 
     `why_unknown`: reason why Google, which was asked, did not answer.
     """
@@ -49,7 +49,7 @@ def _recorded(outputs: StackOutputs | None) -> ServesNow:
     return ServesNow(word="deployed")
 
 
-def served(state: StackState, *, limit_s: float) -> ServesNow:
+def read_served(state: StackState, *, limit_s: float) -> ServesNow:
     """Return what a stack serves, by Google's answer within `limit_s` seconds."""
     found = serving(state)
     if found is None:
@@ -74,7 +74,7 @@ def run_end(cloud: CloudFacts, stamp: Stamp) -> str:
     at = stamp(datetime.fromisoformat(cloud.planned_end).timestamp())
     if cloud.run_end == "planned":
         return _planned(at)
-    return f"Nothing serves. The machine was preempted or deleted before the planned end of its run at {at}."
+    return f"Nothing serves. The TPU VM was preempted or deleted before the planned end of its run at {at}."
 
 
 def _planned(at: str) -> str:

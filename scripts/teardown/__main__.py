@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 from contracts.errors import CommandRefusedError
 from contracts.exit_codes import ExitCode
-from scripts.cli.command import Command, run_command, tell
+from scripts.cli.command import Command, print_result, run_command
 from scripts.teardown.options import TeardownOptions
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ def _teardown(options: TeardownOptions) -> ExitCode:
     from cloud import google_api
     from scripts.teardown.output import text_of
     from scripts.teardown.receipt import ReceiptError
-    from scripts.teardown.run import Teardown, guard, known
+    from scripts.teardown.run import Teardown, guard, read_inputs
 
     if (options.stack is None) != options.all_stacks:
         raise CommandRefusedError("Pass either STACK or --all.")
@@ -29,7 +29,7 @@ def _teardown(options: TeardownOptions) -> ExitCode:
         raise CommandRefusedError("--keep-bucket and --include-retained cannot be combined.")
     if options.over_limit:
         return guard(options)
-    found = known(options)
+    found = read_inputs(options)
     teardown = Teardown(options=options, known=found, api=google_api.connect(*found.projects))
     try:
         teardown.run()
@@ -39,7 +39,7 @@ def _teardown(options: TeardownOptions) -> ExitCode:
         raise
     receipt = teardown.receipt()
     if not options.as_json:
-        tell(text_of(receipt))
+        print_result(text_of(receipt))
     try:
         path = receipt.write(options.receipt)
     except ReceiptError as error:

@@ -13,7 +13,7 @@ from cloud.search_results import FoundResource
 from cloud.simulated import is_simulated
 from cloud.spending import SERVING
 from planning.units import number_of
-from scripts.cli.command import say
+from scripts.cli.command import print_progress
 from scripts.cli.prompts import confirm
 from scripts.cli.tables import console, paragraph
 from scripts.teardown.receipt import Receipt
@@ -23,7 +23,7 @@ _MOST_PLACES: Final = 2
 
 def progress(text: str) -> None:
     """Print one line of progress on stderr."""
-    say("teardown", text)
+    print_progress("teardown", text)
 
 
 def ask(question: str, *, refusal: str, declined: str = "Cancelled. Nothing more was deleted.") -> None:
@@ -78,10 +78,10 @@ def _deleted(receipt: Receipt) -> str:
     found = {(item.kind, item.name): item for search in receipt.searches for item in search.found}
     left = {(item.kind, item.name) for item in receipt.searches[-1].found}
     gone = [item for key, item in found.items() if key not in left]
-    return f"deleted {counted(gone)}" if gone else "deleted nothing"
+    return f"deleted {resource_counts(gone)}" if gone else "deleted nothing"
 
 
-def counted(found: Sequence[FoundResource]) -> str:
+def resource_counts(found: Sequence[FoundResource]) -> str:
     """Return the numbers of resources and grants as text."""
     grants = sum(item.kind == GRANT for item in found)
     resources = number_of(len(found) - grants, "resource")
@@ -106,7 +106,7 @@ def _would_delete(receipt: Receipt) -> str:
 
 def _verdict(receipt: Receipt) -> str:
     if receipt.leaked:
-        return f"{counted(receipt.leaked)} would be deleted."
+        return f"{resource_counts(receipt.leaked)} would be deleted."
     if receipt.unknown:
         return "no resource was found, but a check failed."
     return "nothing to delete: every list was read."

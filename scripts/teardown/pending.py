@@ -45,7 +45,7 @@ class Expected:
     project: str = ""
 
 
-def expected(state: StackState) -> Iterator[Expected]:
+def pending_creations(state: StackState) -> Iterator[Expected]:
     """Yield the pending creations of the state."""
     for item in state.pending:
         inputs = as_mapping(item.get("inputs"))
@@ -62,12 +62,12 @@ def expected(state: StackState) -> Iterator[Expected]:
                 yield Expected(kind=BY_TYPE[type_], names=[BY_TYPE[type_].named(inputs)], project=project)
 
 
-def started(api: GoogleApi, state: StackState) -> Iterator[FoundResource]:
+def existing_creations(api: GoogleApi, state: StackState) -> Iterator[FoundResource]:
     """Yield the pending creations that exist, because a list may show them later than a GET, and the grants of the state.
 
     Raises ScriptError if Google does not tell whether one exists.
     """
-    for item in expected(state):
+    for item in pending_creations(state):
         kind = item.kind
         for name in item.names:
             match lookup(api, kind.api, kind.address(name)):
@@ -123,7 +123,7 @@ def wait(
     report: Callable[[str], None],
 ) -> None:
     """Wait until each pending creation of the states is visible or can no longer appear."""
-    missing = [(state, item) for state in states for item in expected(state)]
+    missing = [(state, item) for state in states for item in pending_creations(state)]
     end_s = clock.now_s() + OPERATION_LIMIT_S
     announced = False
     while True:

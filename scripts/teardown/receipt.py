@@ -88,10 +88,10 @@ class Receipt:
             "projects": list(self.projects),
             "destroyed": self.destroyed,
             "state": [{"type": item.get("type"), "id": item.get("id") or item.get("urn")} for item in self.state],
-            "leaked": [described(item, self.started) for item in self.leaked],
+            "leaked": [resource_json(item, self.started) for item in self.leaked],
             "retained": [
                 {
-                    **described(item.resource, self.started),
+                    **resource_json(item.resource, self.started),
                     "size_gib": None if item.size_gib is None else round(item.size_gib, 3),
                     "usd_per_month": None if item.usd_per_month is None else round(item.usd_per_month, 2),
                 }
@@ -151,7 +151,7 @@ class Receipt:
         return target
 
 
-def described(item: FoundResource, now: datetime) -> dict[str, object]:
+def resource_json(item: FoundResource, now: datetime) -> dict[str, object]:
     """Return a found resource as JSON, with list prices."""
     age_s = item.age_s(now)
     rate = usd_per_hour(item)

@@ -44,7 +44,7 @@ from scripts.cli.command import not_written
 from scripts.cli.settings import gateway_settings, stack_settings
 from scripts.teardown import pending
 from scripts.teardown.options import TeardownOptions
-from scripts.teardown.output import ask, counted, progress, show, text_of
+from scripts.teardown.output import ask, progress, resource_counts, show, text_of
 from scripts.teardown.receipt import Receipt, ReceiptError, RetainedBucket, retained_bucket
 from stacks.apis import GATEWAY_APIS, apis_of
 from stacks.loading import project_from_environment
@@ -131,7 +131,7 @@ class Teardown:
         stated: list[FoundResource] = []
         for state in self.known.states:
             try:
-                stated += pending.started(self.api, state)
+                stated += pending.existing_creations(self.api, state)
             except ScriptError as error:
                 if not any(str(error) in sentence for sentence in unknown):
                     unknown.append(f"Could not check the pending operations in the state of {state.stack}: {error}")
@@ -242,7 +242,7 @@ class Teardown:
             return
         name = f"stack {self.options.stack}" if self.options.stack else "all stacks"
         only_state = f"{number_of(count, 'resource')} of the state, none of which was found in Google Cloud"
-        resources = f"{counted(self.leaked)} in Google Cloud" if self.leaked else only_state
+        resources = f"{resource_counts(self.leaked)} in Google Cloud" if self.leaked else only_state
         ask(
             f"Delete {name}: {resources}?",
             refusal=f"Teardown of {name} deletes {resources}. stdin is not a terminal. Pass --yes to confirm.",
@@ -255,10 +255,8 @@ class Teardown:
         self.confirmed |= {item.name for item in more}
         if more and not self.options.yes:
             show("Found since:", more, GOOGLE_CLOCK.now())
-            refusal = (
-                f"{counted(more)} appeared after the confirmation, and stdin is not a terminal. Pass --yes to confirm."
-            )
-            ask(f"Delete {counted(more)} too?", refusal=refusal)
+            refusal = f"{resource_counts(more)} appeared after the confirmation, and stdin is not a terminal. Pass --yes to confirm."
+            ask(f"Delete {resource_counts(more)} too?", refusal=refusal)
 
     # Engine
 
@@ -412,7 +410,7 @@ def _facts(stack: str) -> SettingsFacts:
     )
 
 
-def known(options: TeardownOptions) -> TeardownInputs:
+def read_inputs(options: TeardownOptions) -> TeardownInputs:
     """Read states, settings and environment. Raises CommandRefusedError if no project is known."""
     read_errors: list[str] = []
     found = [states.read(options.stack)] if options.stack else states.all_states()
@@ -425,7 +423,7 @@ def known(options: TeardownOptions) -> TeardownInputs:
             settings[state.stack] = _facts(state.stack)
         except CommandRefusedError as error:
             read_errors.append(f"{error} Continuing without the settings.")
-    # A gateway's network goes after the machines in it.
+    # A gateway's network goes after the TPU VMs in it.
     found = sorted(map(pending.remembered, found), key=lambda state: state.is_gateway)
     projects = [project for state in found for project in state.projects]
     projects += [item.project for item in settings.values()]
@@ -447,7 +445,7 @@ def known(options: TeardownOptions) -> TeardownInputs:
 
 def guard(options: TeardownOptions) -> ExitCode:
     """Search, tear down the stacks that exceed their limits, and print the receipts. Raises ScriptError."""
-    found = known(options)
+    found = read_inputs(options)
     api = connect(*found.projects)
     scan = Teardown(options=replace(options, dry_run=True), known=found, api=api)
     scan.search()
@@ -516,7 +514,7 @@ def _works_again(item: StackSpending, found: Sequence[FoundResource], api: Googl
 
 def _torn_down(options: TeardownOptions, item: StackSpending, api: GoogleApi) -> tuple[Receipt, Path | None]:
     chosen = replace(options, stack=item.owner.stack)
-    teardown = Teardown(options=chosen, known=known(chosen), api=api)
+    teardown = Teardown(options=chosen, known=read_inputs(chosen), api=api)
     teardown.run()
     receipt = replace(teardown.receipt(), reasons=tuple(item.exceeded))
     try:

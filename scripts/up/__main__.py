@@ -3,7 +3,7 @@
   gemma up tpu-v6e1
   gemma up tpu-v6e1 --yes
 
-First it runs the checks of `gemma doctor` that a deployment cannot pass without, and refuses with one list: APIs, quotas, weights, the hub's
+First it runs the checks of `gemma doctor` that a deployment cannot pass without, and stops with one list: APIs, quotas, weights, the hub's
 model and commit, passphrase.
 Before anything changes it states the effect on the server, the duration and the cost. While the engine works it shows
 two lines, at any width of the terminal; Ctrl-C then keeps the created resources, and prints their cost. A stack without a state gets one.
@@ -31,9 +31,9 @@ class UpOptions:
 def _up(options: UpOptions) -> ExitCode:
     from scripts.up.deploying import deploy
     from scripts.up.gateway import deploy_gateway
-    from scripts.up.starting import prepared
+    from scripts.up.starting import prepared_stack
 
-    with prepared(options.stack) as is_gateway:
+    with prepared_stack(options.stack) as is_gateway:
         up = deploy_gateway if is_gateway else deploy
         return up(options.stack, yes=options.yes, refreshes=options.refresh)
 

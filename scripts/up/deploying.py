@@ -25,12 +25,12 @@ from engine.locks import end_dead_locks, is_lock_error, parse_locks
 from engine.previewed import diagnostics, previewed
 from engine.state import SERVER_TYPES, read, stack_outputs
 from engine.steps import ResourceChange, changes_of
-from scripts.cli.command import say, tell
+from scripts.cli.command import print_progress, print_result
 from scripts.cli.prompts import confirm
 from scripts.cli.settings import stack_settings
 from scripts.cli.tables import console
 from scripts.preview.face import upcoming
-from scripts.status.face import served
+from scripts.status.face import read_served
 from stacks.planned import notes_line
 from stacks.settings import Settings
 
@@ -49,13 +49,13 @@ _FINDING: Final = re.compile(r"[A-Z]{3}\d\d: ")
 def deploy(stack: str, *, yes: bool, refreshes: bool) -> ExitCode:
     """Preview a stack, confirm, and deploy it. Raises ScriptError."""
     settings = stack_settings(stack)
-    serves = served(read(stack), limit_s=_GOOGLE_LIMIT_S)
+    serves = read_served(read(stack), limit_s=_GOOGLE_LIMIT_S)
     refresh = ["--refresh"] if refreshes or serves.may_be_gone else []
     used = _require_within_limits(settings, stack) if serves.may_be_gone else ""
     if serves.word == "unknown":
-        say("up", serves.why)
-    say("up", f"previewing stack {stack}{', comparing every resource with Google' if refresh else ''}")
-    with moving("previewing"):
+        print_progress("up", serves.why)
+    print_progress("up", f"previewing stack {stack}{', comparing every resource with Google' if refresh else ''}")
+    with show_step("previewing"):
         document = previewed(stack, *refresh)
         changes, unchanged, warnings = changes_of(document)
         if any(change.type in SERVER_TYPES and change.op in _STARTS for change in changes):
@@ -63,16 +63,16 @@ def deploy(stack: str, *, yes: bool, refreshes: bool) -> ExitCode:
         coming = upcoming(stack, document, changes) if changes else None
     messages = diagnostics(document, "info")
     shown = [
-        *told(stack, messages, warnings),
+        *program_messages(stack, messages, warnings),
         *filter(None, [serves.why if serves.word == "ended" else "", used]),
     ]
     if coming is None:
         compared = "are as Google reports them" if refresh else "are up to date"
-        tell("\n".join([*shown, f"{stack}: no changes; {unchanged} resources {compared}."]))
+        print_result("\n".join([*shown, f"{stack}: no changes; {unchanged} resources {compared}."]))
         return ExitCode.DONE
     limits = limits_line(settings.limits, settings.project)
-    effect = [*coming.sentences, counted(changes, unchanged), f"Cost: {coming.cost}"]
-    tell("\n".join([*shown, *effect, *([limits] if limits else [])]))
+    effect = [*coming.sentences, change_counts(changes, unchanged), f"Cost: {coming.cost}"]
+    print_result("\n".join([*shown, *effect, *([limits] if limits else [])]))
     if not yes:
         confirm(
             f"Deploy {stack}?",
@@ -83,9 +83,11 @@ def deploy(stack: str, *, yes: bool, refreshes: bool) -> ExitCode:
         done = engine_up(stack, refresh, steps=len(changes), known=[*messages, *warnings, limits])
     except KeyboardInterrupt:
         kept = f"interrupted. The created resources stay, including capacity and its request, and cost {coming.price}."
-        say("up", f"{kept} Run `gemma up {stack}` again to continue, or `gemma teardown {stack}` to delete it.")
+        print_progress(
+            "up", f"{kept} Run `gemma up {stack}` again to continue, or `gemma teardown {stack}` to delete it."
+        )
         return ExitCode.INTERRUPTED
-    tell("\n".join([done, *next_lines(stack, stack_outputs(stack))]))
+    print_result("\n".join([done, *next_lines(stack, stack_outputs(stack))]))
     return ExitCode.DONE
 
 
@@ -102,7 +104,7 @@ def _require_within_limits(settings: Settings, stack: str) -> str:
             return ""
 
 
-def told(stack: str, messages: Sequence[str], warnings: Sequence[str]) -> Sequence[str]:
+def program_messages(stack: str, messages: Sequence[str], warnings: Sequence[str]) -> Sequence[str]:
     """Return the program's messages: other programs' warnings, the plan, then one line for all findings and notes."""
     findings = [text.partition(":")[0] for text in warnings if _FINDING.match(text)]
     notes = [found["what"] for text in messages if (found := _NOTES.fullmatch(text.strip()))]
@@ -125,7 +127,7 @@ def _require_weights(settings: Settings, stack: str) -> None:
             raise CommandRefusedError(fault.text)
 
 
-def counted(changes: Sequence[ResourceChange], unchanged: int) -> str:
+def change_counts(changes: Sequence[ResourceChange], unchanged: int) -> str:
     """Return the number of changes by operation."""
     counts = Counter(change.op for change in changes)
     found = [*(f"{counts[op]} to {op}" for op in _OPERATIONS if counts[op]), f"{unchanged} unchanged"]
@@ -140,7 +142,7 @@ def engine_up(stack: str, options: Sequence[str], *, steps: int, known: Sequence
     started_s = time.monotonic()
     code, output = _updated(stack, options, steps=steps, known=known)
     if code != 0 and is_lock_error(output):
-        end_dead_locks(stack, parse_locks(output), report=lambda line: say("up", line))
+        end_dead_locks(stack, parse_locks(output), report=lambda line: print_progress("up", line))
         code, output = _updated(stack, options, steps=steps, known=known)
     if code == 0:
         return f"{stack} deployed in {time.monotonic() - started_s:.0f} s."
@@ -153,7 +155,7 @@ def engine_up(stack: str, options: Sequence[str], *, steps: int, known: Sequence
 def _updated(stack: str, options: Sequence[str], *, steps: int, known: Sequence[str]) -> tuple[int, str]:
     """Deploy without a preview. Return the engine's exit code and its output. Messages that are `known` are not shown again."""
     before = {_plain(" ".join(text.split())) for text in known}
-    with private_folder() as folder, moving("starting") as show:
+    with private_folder() as folder, show_step("starting") as show:
         log = EventLog(path=folder / "events", plain=_plain, steps=steps)
 
         def watch() -> None:
@@ -173,7 +175,7 @@ def _plain(text: str) -> str:
 
 
 @contextlib.contextmanager
-def moving(step: str) -> Generator[Callable[[str, str], None]]:
+def show_step(step: str) -> Generator[Callable[[str, str], None]]:
     """Show a step and its time until the body ends. Yield a function that shows another step and its detail."""
     is_terminal = sys.stderr.isatty()
     text = TextColumn("{task.description}", markup=False)
@@ -216,7 +218,7 @@ def _running_cost(outputs: StackOutputs) -> str:
     if not outputs.deadline:
         return f"{price} until you delete it"
     end = datetime.fromisoformat(outputs.deadline).astimezone()
-    return f"{price} until {end:%Y-%m-%d %H:%M} {end.tzname()}, when Google deletes the machine"
+    return f"{price} until {end:%Y-%m-%d %H:%M} {end.tzname()}, when Google deletes the TPU VM"
 
 
 def _lines(messages: Sequence[str]) -> Sequence[str]:

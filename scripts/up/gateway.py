@@ -7,24 +7,24 @@ from contracts.exit_codes import ExitCode
 from engine.previewed import diagnostics, previewed
 from engine.state import stack_outputs
 from engine.steps import changes_of
-from scripts.cli.command import say, tell
+from scripts.cli.command import print_progress, print_result
 from scripts.cli.prompts import confirm
-from scripts.up.deploying import counted, engine_up, moving, next_lines, told
+from scripts.up.deploying import change_counts, engine_up, next_lines, program_messages, show_step
 
 
 def deploy_gateway(stack: str, *, yes: bool, refreshes: bool) -> ExitCode:
     """Preview a gateway, confirm, and deploy it. Raises ScriptError."""
     refresh = ["--refresh"] if refreshes else []
-    say("up", f"previewing gateway {stack}")
-    with moving("previewing"):
+    print_progress("up", f"previewing gateway {stack}")
+    with show_step("previewing"):
         document = previewed(stack, *refresh)
         changes, unchanged, warnings = changes_of(document)
     messages = diagnostics(document, "info")
-    shown = [*warnings, *told(stack, messages, ())]
+    shown = [*warnings, *program_messages(stack, messages, ())]
     if not changes:
-        tell("\n".join([*shown, f"{stack}: no changes; {unchanged} resources are up to date."]))
+        print_result("\n".join([*shown, f"{stack}: no changes; {unchanged} resources are up to date."]))
         return ExitCode.DONE
-    tell("\n".join([*shown, counted(changes, unchanged)]))
+    print_result("\n".join([*shown, change_counts(changes, unchanged)]))
     if not yes:
         confirm(
             f"Deploy gateway {stack}?",
@@ -32,7 +32,7 @@ def deploy_gateway(stack: str, *, yes: bool, refreshes: bool) -> ExitCode:
             declined="Cancelled. Nothing was changed.",
         )
     done = engine_up(stack, refresh, steps=len(changes), known=[*messages, *warnings])
-    tell("\n".join([done, *_following(stack)]))
+    print_result("\n".join([done, *_following(stack)]))
     return ExitCode.DONE
 
 

@@ -17,14 +17,14 @@ from engine.secrets_provider import create_state
 from engine.state import StackState, read, remove_empty
 from planning import plan
 from planning.errors import PlanningError
-from planning.solve.wording import worded
-from scripts.cli.command import say
+from planning.solve.wording import with_callers_keys
+from scripts.cli.command import print_progress
 from scripts.cli.settings import gateway_settings, stack_settings
-from scripts.doctor.face import blocking, entries, width_of
+from scripts.doctor.face import blocking_checks, report_entries, width_of
 from scripts.status.face import CAPACITY, CloudFacts, facts_within, serving
+from stacks.deployed.home_region import home_region
 from stacks.loading import read_yaml
 from stacks.planned import require_unblocked, to_deployment, today
-from stacks.project.home_region import home_region
 from stacks.settings import Settings
 from stacks.wording import StackWording
 
@@ -32,7 +32,7 @@ _GOOGLE_LIMIT_S: Final = 10.0
 
 
 @contextlib.contextmanager
-def prepared(stack: str) -> Generator[bool]:
+def prepared_stack(stack: str) -> Generator[bool]:
     """Require that nothing blocks a stack, and create its state if it has none. A failure removes an empty new state.
 
     Yield whether it is a gateway. Raises CommandRefusedError before anything is created.
@@ -55,7 +55,7 @@ def prepared(stack: str) -> Generator[bool]:
         if not is_known and remove_empty(read(stack)):
             _restore(path, text)
         elif isinstance(error, ScriptError) and not isinstance(error, CommandRefusedError):
-            say("up", exists_now(stack))
+            print_progress("up", exists_now(stack))
         raise
 
 
@@ -66,7 +66,7 @@ def _require_plan(stack: str, settings: Settings) -> None:
     try:
         planned = plan(deployment)
     except PlanningError as error:
-        raise PlanningError(worded(str(error), wording)) from None
+        raise PlanningError(with_callers_keys(str(error), wording)) from None
     require_unblocked(planned, stack, wording)
 
 
@@ -79,9 +79,9 @@ def _require_unblocked(stack: str, settings: Settings, *, is_known: bool) -> Non
     def has_server() -> bool:
         return is_known and read(stack).has_server
 
-    lines = blocking(stack, settings, is_known=is_known, has_server=has_server)
+    lines = blocking_checks(stack, settings, is_known=is_known, has_server=has_server)
     if any(line.state == "failed" for line in lines):
-        print(entries(lines, width=width_of(sys.stderr)), file=sys.stderr)
+        print(report_entries(lines, width=width_of(sys.stderr)), file=sys.stderr)
         raise CommandRefusedError(
             f"Project {settings.project} is not ready for stack {stack}. Nothing was changed. Run the commands above, then "
             f"`gemma up {stack}`."
@@ -90,7 +90,7 @@ def _require_unblocked(stack: str, settings: Settings, *, is_known: bool) -> Non
         if line.detail.startswith(NO_CONNECTION):
             raise ScriptError(f"{line.detail} Nothing was changed.")
     for text in dict.fromkeys(f"could not check {line.check}: {line.detail}" for line in lines):
-        say("up", text)
+        print_progress("up", text)
 
 
 def _restore(path: Path, text: str) -> None:
@@ -110,7 +110,7 @@ def exists_now(stack: str) -> str:
     found = serving(state)
     if found is None:
         return (
-            f"Exists now: {len(state.resources)} resources in the state. None of them is a machine, a service or a request for "
+            f"Exists now: {len(state.resources)} resources in the state. None of them is a TPU VM, a service or a request for "
             f"capacity, which have the hourly price. {end}"
         )
     what = "service" if found.kind not in CAPACITY else "capacity"
@@ -141,4 +141,4 @@ def _cost(facts: CloudFacts, *, is_service: bool) -> str:
         return "costs nothing until it is ACTIVE"
     if facts.state == ACTIVE:
         return f"costs {price}"
-    return f"may cost {price}" if facts.state in BILLED | {"UNKNOWN"} else "no machine is running"
+    return f"may cost {price}" if facts.state in BILLED | {"UNKNOWN"} else "no TPU VM is running"

@@ -10,7 +10,7 @@ from time import monotonic
 from typing import Final, cast
 
 from cloud.google_calls import GoogleCallError, call
-from stacks.project.propagation import real_s
+from stacks.google_project.propagation import real_s
 
 LIMIT_S: Final = 15.0
 """Maximum wait for the log. Entries become listable some seconds after they are written."""

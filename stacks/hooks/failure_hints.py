@@ -90,7 +90,9 @@ def _hint(known: Mapping[str, Any], facts: Mapping[str, Any]) -> str:
 def _facts(found: re.Match[str], start: FailedStart) -> Mapping[str, Any]:
     """Return the values that a text can name: the groups of the line, and facts of the settings and the plan."""
     settings, memory = start.settings, start.plan.memory
-    model, original, near = settings.model, original_of(settings.model), other_ids(settings.model)
+    model = settings.model
+    original = original_of(settings.model)
+    near = other_ids(settings.model)
     wrong_token = f"the token of the stack's secret {HF_TOKEN.key} cannot read it or is invalid"
     mount_uid = start.run.mount.uid if start.run is not None else None
     groups = {name: _value(text) for name, text in found.groupdict().items()}
@@ -144,6 +146,7 @@ def _predicted(plan: Plan) -> str:
 
 
 def _more_memory(groups: Mapping[str, Any], start: FailedStart) -> Mapping[str, object]:
+    """Return the memory setting for the observed use, and the vCPU that Cloud Run requires with it."""
     run = start.run
     if run is None or "used" not in groups:
         return {}

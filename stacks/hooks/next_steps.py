@@ -9,7 +9,7 @@ from planning.question.types import Deployment
 
 
 def next_steps(deployment: Deployment, stack: str) -> tuple[str, ...]:
-    """Return the next steps, one sentence each."""
+    """Return the next steps, one sentence each: untried zones, another provisioning model or slice."""
     accelerator = find_accelerator(deployment.accelerator_name)
     zones = _untried(deployment, accelerator) if accelerator is not None else ()
     untried = [f"Zones not tried: add {', '.join(zones)} to gemma-serving:tpu.zones."] if zones else []

@@ -22,9 +22,9 @@ from planning.settings.cloud_run import CloudRunSettings, ProbeSettings
 from planning.settings.text import format_memory
 from stacks.base import Context
 from stacks.bound_hooks import bind_types
+from stacks.google_project.propagation import NewGrants
 from stacks.hooks.container_logs import ContainerLine, RevisionLog, last_lines, why_unread
 from stacks.hooks.failure_hints import Cause, FailedStart, cause_of
-from stacks.project.propagation import NewGrants
 from stacks.secrets import API_KEY
 
 _SHOWN: Final = 20
@@ -129,6 +129,7 @@ class FailureReport:
         return f"{name} did not start. {hint}\nLast log lines:\n{text}\nTo read the whole log, run:\n  {log.command}"
 
     def _over_quota(self) -> str:
+        """Return the quota that the service needs, and the command that reads it."""
         run = self.run
         each = f"{run.cpu} vCPU and {format_memory(run.memory_mib)}"
         return (
@@ -161,7 +162,8 @@ def text_of_old_key(args: pulumi.ErrorHookArgs, project: str) -> str:
         return ""
     name, version = old
     parts = name.split("/")
-    secret, owner = parts[-1], parts[1] if len(parts) > 1 else project
+    secret = parts[-1]
+    owner = parts[1] if len(parts) > 1 else project
     return (
         "The API key was rotated, but the revision with the new key did not start. The old revision keeps serving, and the OLD KEY STILL WORKS "
         f"(version {version} of secret {secret}). Fix the cause and run `gemma up` again. If the old key has leaked, run "
@@ -171,6 +173,7 @@ def text_of_old_key(args: pulumi.ErrorHookArgs, project: str) -> str:
 
 
 def _api_key(inputs: Mapping[str, Any] | None) -> tuple[str, str] | None:
+    """Return the secret and the version of the API key in a service's inputs, or None."""
     template = as_mapping(as_mapping(inputs).get("template"))
     for container in map(as_mapping, as_sequence(template.get("containers"))):
         for variable in map(as_mapping, as_sequence(container.get("envs"))):

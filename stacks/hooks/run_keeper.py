@@ -47,12 +47,13 @@ def _may_pass(error: BaseException) -> bool:
 
 
 def _was_changed(error: BaseException) -> bool:
+    """Return whether the account changed since it was read (409)."""
     return isinstance(error, GoogleCallError) and error.status == _CHANGED
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StackRuns:
-    """The record of a stack, and its machines as Google shows them."""
+    """The record of a stack, and its TPU VMs as Google shows them."""
 
     record: RunRecord
     seen: Sequence[Seen]
@@ -90,7 +91,7 @@ class StackRuns:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunKeeper:
-    """Names of a stack's record and its machines."""
+    """Names of a stack's record and its TPU VMs."""
 
     project: str
     stack: str
@@ -134,7 +135,7 @@ class RunKeeper:
         if found is None:
             return Absent()
         if found[1].first_start_s is None and not found[1].complete:
-            return Unknown("Google denied access to a zone of the stack, which may have a machine")
+            return Unknown("Google denied access to a zone of the stack, which may have a TPU VM")
         return Present(found[1])
 
     def past_limits(self) -> Answer[str]:
@@ -162,7 +163,7 @@ class RunKeeper:
             return Absent()
 
     async def note_failed(self, args: pulumi.ErrorHookArgs) -> bool:
-        """Record the machine of a failed `up`, which costs money too. Never retries."""
+        """Record the TPU VM of a failed `up`, which costs money too. Never retries."""
         await self.note_after(args)
         return False
 
@@ -236,6 +237,7 @@ class RunKeeper:
         return found, complete
 
     def _seen_now(self, name: str) -> Seen | None:
+        """Return a TPU VM or the service by its full name, as Google shows it. Raises GoogleCallError."""
         place = name.split("/")[3]
         if "/services/" in name:
             return seen_service(self._call("run", f"v2/{name}"), place)

@@ -31,9 +31,9 @@ from contracts.staged_weights import (
 )
 from stacks.base import Context
 from stacks.bound_hooks import bind_types
-from stacks.parts import parts_of
+from stacks.deployed.home_region import Resources
+from stacks.extra_checkpoints import extra_checkpoints
 from stacks.planned import doctor_hint
-from stacks.project.home_region import Resources
 from stacks.settings import Settings
 
 LIMIT_S: Final = 10.0
@@ -82,7 +82,7 @@ def staged_weights(settings: Settings, stack: str) -> "tuple[StagedWeights, ...]
         existing=settings.bucket.existing is not None,
         manifest=settings.bucket.manifest_hash,
     )
-    staged = [(part.folder, part.digest) for part in parts_of(settings) if part.folder is not None]
+    staged = [(extra.folder, extra.digest) for extra in extra_checkpoints(settings) if extra.folder is not None]
     return (model, *(replace(model, prefix=folder, manifest=digest) for folder, digest in staged))
 
 
@@ -168,6 +168,7 @@ class StagedWeights:
             raise
 
     async def _listed(self) -> Mapping[str, StoredFile]:
+        """Return the objects of the folder by name. Raises GoogleCallError."""
         path, token = listing_path(self.bucket, self.prefix), ""
         items: list[Mapping[str, object]] = []
         while True:

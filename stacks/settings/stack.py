@@ -133,10 +133,10 @@ class Settings(Block):
     accept_findings: Annotated[list[str], Field(default_factory=list), OnChange("nothing")]
     """Ids of planner findings that you accept. They are shown and do not block."""
     max_age_s: Annotated[DurationS | None, OnChange("update")] = None
-    """Maximum time since the first start of a machine or the service, across machines. `gemma teardown --all --over-limit` tears down stacks that
+    """Maximum time since the first start of a TPU VM or the service, across TPU VMs. `gemma teardown --all --over-limit` tears down stacks that
     are older."""
     max_usd: Annotated[Positive | None, OnChange("update")] = None
-    """Maximum cost of the stack in US dollars, at list prices, for all its machines. `gemma teardown --all --over-limit` tears down stacks that cost
+    """Maximum cost of the stack in US dollars, at list prices, for all its TPU VMs. `gemma teardown --all --over-limit` tears down stacks that cost
     more."""
     alerts: Annotated[AlertSettings, Field(default_factory=AlertSettings), OnChange("update")]
     """Alert policies in Cloud Monitoring and a dashboard."""
@@ -206,7 +206,8 @@ class Settings(Block):
             yield f"target {self.target} does not use the block {other}; remove it or change the target"
         if self.target == "tpu" and self.weights == "prefetched-image":
             yield "weights prefetched-image works on Cloud Run only; for a TPU set weights to hub or bucket"
-        needed, known = "tpu" if self.target == "tpu" else "cuda", self.image.known
+        needed = "tpu" if self.target == "tpu" else "cuda"
+        known = self.image.known
         if known is not None and known.platform != needed:
             yield (
                 f"target {self.target} needs a {needed} image, but {known.repository} is a {known.platform} image; "
@@ -269,7 +270,7 @@ class Settings(Block):
 
     @property
     def streams_on_tpu(self) -> bool:
-        """True if a TPU server reads its weights directly from the bucket, without a copy on the machine."""
+        """True if a TPU server reads its weights directly from the bucket, without a copy on the TPU VM."""
         return self.tpu is not None and self.weights == "bucket" and self.vllm.load_format == STREAMER
 
     def bucket_name(self, stack: str) -> str:

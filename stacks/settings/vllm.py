@@ -5,15 +5,13 @@ own keys stay as aliases. A block and a key must not contradict each other.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Annotated, Final, Literal, cast
 
-from annotated_types import GroupedMetadata
-from pydantic import AfterValidator, Field
+from pydantic import Field
 
 from contracts.fields import camel_case
 from planning.question.vllm_args import DEFAULT_LORA_RANK, IMAGE_TOKENS, LORA_RANKS, OPTIONS
-from planning.settings.marks import Matching
+from planning.settings.marks import Matching, OneOf
 from planning.settings.text import Commit, ModelId, Positive
 from stacks.settings.block import Block
 
@@ -31,25 +29,8 @@ _AdapterPlace = Annotated[
 ]
 
 
-@dataclass(frozen=True, slots=True)
-class _OneOf(GroupedMetadata):
-    """One of some whole numbers. `expected` lists them in messages."""
-
-    values: tuple[int, ...]
-    expected: str
-
-    def __iter__(self) -> Iterator[object]:
-        yield AfterValidator(self._checked)
-        yield Field(json_schema_extra={"enum": list(self.values)})
-
-    def _checked(self, value: int | None) -> int | None:
-        if value is not None and value not in self.values:
-            raise ValueError(f"expected {self.expected}")
-        return value
-
-
-_SIZE: Final = _OneOf(IMAGE_TOKENS, "70, 140, 280, 560 or 1120")
-_RANK: Final = _OneOf(LORA_RANKS, f"one of {', '.join(map(str, LORA_RANKS))}")
+_SIZE: Final = OneOf(IMAGE_TOKENS)
+_RANK: Final = OneOf(LORA_RANKS)
 
 
 class MultimodalSettings(Block):

@@ -28,8 +28,8 @@ from localcloud.tests.rules.built import evaluated
 from localcloud.tests.rules.collector_config import targets
 from localcloud.tests.rules.evaluator import Scrape
 from localcloud.vllm.metrics import Metrics, text_of
+from stacks.observability import alert_values
 from stacks.server_command import PORT
-from stacks.watching import alert_values
 from tests.agreement.simulated_stacks import served, settings_of
 from tests.agreement.test_alert_metrics import KEPT
 from tests.agreement.test_alerts import ON_MACHINE

@@ -19,7 +19,7 @@ from planning.question.vllm_args import given_options, vllm_arguments
 from planning.speed.residuals import SMOKE_OUTPUT_TOKENS, SMOKE_PROMPT_TOKENS, smoke_figures
 from scripts.cli.access import ServerAccess
 from scripts.smoke.context import CheckContext, SmokeCheck, SmokeTarget, stack_target
-from scripts.smoke.results import Outcome, SmokeReport, judged
+from scripts.smoke.results import Outcome, SmokeReport, failed_or_passed
 from scripts.smoke.run import CHECKS, run_smoke
 from stacks.outputs import smoke_thresholds
 from tests.agreement.simulated_stacks import BUILT_IMAGE, Served, hardware_of, served, settings_of
@@ -52,7 +52,7 @@ def rates_of(one: Served, users: int, monkeypatch: pytest.MonkeyPatch) -> Rates:
 
 def measured(values: dict[str, float]) -> Callable[[CheckContext], Awaitable[Outcome]]:
     async def run(_context: CheckContext) -> Outcome:
-        return judged("on a virtual clock", "", dict(values))
+        return failed_or_passed("on a virtual clock", "", dict(values))
 
     return run
 

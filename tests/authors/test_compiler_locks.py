@@ -2,7 +2,7 @@
 
 import pytest
 
-from authors.compiler_locks import chosen, lock_text
+from authors.compiler_locks import best_wheel, lock_text
 from tests.tpu_compiler.test_wheels import BLOCK
 
 
@@ -20,7 +20,7 @@ def files(*names):
     ],
 )
 def test_the_wheel_with_the_best_tag_is_locked(offered, wanted):
-    assert chosen(files(*offered)) == files(*offered)[wanted]
+    assert best_wheel(files(*offered)) == files(*offered)[wanted]
 
 
 def test_a_lock_is_sorted_and_has_the_form_that_its_test_reads():

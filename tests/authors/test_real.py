@@ -21,7 +21,7 @@ def test_a_judge_that_is_missing_is_not_judged_and_no_success(tmp_path, monkeypa
         raise NotJudgedError("no such package")
 
     monkeypatch.setattr(real, "PARTS", {"docker": missing})
-    rows = real.judged("docker", RealHome(folder=tmp_path))
+    rows = real.run_part("docker", RealHome(folder=tmp_path))
     assert [(row.verdict, row.note) for row in rows] == [(RowVerdict.NOT_JUDGED, "no such package")]
     assert real.exit_code(rows) == 2
 

@@ -10,7 +10,7 @@ from authors.real import daemon
 from authors.real.gcp_plugin import rows_of, unbuilt_stacks
 from authors.real.rows import DifferenceError, NotJudgedError, RowVerdict
 from authors.real.service import Service
-from authors.real.upstream_tests import counted
+from authors.real.upstream_tests import count_tests
 
 RESULTS = """<testsuites><testsuite>
 <testcase name="test_both_plugins_send_the_same[tpu-v6e1]" time="61.04"/>
@@ -48,12 +48,12 @@ def case(body=""):
     ],
 )
 def test_an_upstream_test_that_lacks_a_device_or_the_hub_is_counted_apart(body, kind):
-    assert counted(case(body)) == Counter({kind: 1})
+    assert count_tests(case(body)) == Counter({kind: 1})
 
 
 def test_an_upstream_test_that_fails_otherwise_is_a_difference():
     with pytest.raises(DifferenceError, match="test_x: assert 1 == 2"):
-        counted(case('<failure message="assert 1 == 2"/>'))
+        count_tests(case('<failure message="assert 1 == 2"/>'))
 
 
 def test_a_program_that_ends_before_it_is_ready_is_named_with_its_last_line(tmp_path):

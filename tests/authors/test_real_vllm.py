@@ -21,11 +21,11 @@ WORDS = ("/mnt/models/gemma", "--host=0.0.0.0", "--port=8000", "--kv-cache-dtype
 
 
 def here(*words: str, **variables: str) -> list[str]:
-    return vllm_here.here(words, "/oracle", variables)[0]
+    return vllm_here.local_command(words, "/oracle", variables)[0]
 
 
 def test_only_what_a_processor_cannot_take_is_replaced_and_every_replacement_is_said():
-    made, said = vllm_here.here([*WORDS, "--no-such-flag"], "/oracle", {"VLLM_SIM_BIND_PORT": "1234"})
+    made, said = vllm_here.local_command([*WORDS, "--no-such-flag"], "/oracle", {"VLLM_SIM_BIND_PORT": "1234"})
     assert made[:3] == ["/oracle/models/oracle/tiny-gemma-4", "--host=0.0.0.0", "--port=1234"]
     assert made[3:6] == ["--kv-cache-dtype=auto", "--max-num-seqs=16", "--no-such-flag"]
     assert [text.split()[0] for text in said] == ["model", "--port=8000", "--kv-cache-dtype=fp8", "--enforce-eager"]
@@ -139,13 +139,13 @@ def _error(kind: str, message: str) -> VllmReply:
 
 def test_answers_differ_by_status_error_type_words_and_keys():
     same = _error("BadRequestError", "no")
-    assert not list(answers.differing(same, same, own=False))
-    assert list(answers.differing(same, _error("Bad Request", "no"), own=True))
-    assert list(answers.differing(same, _error("BadRequestError", "never"), own=False))
-    assert not list(answers.differing(same, _error("BadRequestError", "never"), own=True))
-    assert list(answers.differing(same, _reply(200, {}), own=True))
-    assert list(answers.differing(_reply(200, {"a": [{"b": 1}]}), _reply(200, {"a": [{"c": 1}]}), own=False))
-    assert not list(answers.differing(_reply(200, {"a": {"b": 1}}), _reply(200, {"a": {"b": None}}), own=False))
+    assert not list(answers.reply_differences(same, same, own=False))
+    assert list(answers.reply_differences(same, _error("Bad Request", "no"), own=True))
+    assert list(answers.reply_differences(same, _error("BadRequestError", "never"), own=False))
+    assert not list(answers.reply_differences(same, _error("BadRequestError", "never"), own=True))
+    assert list(answers.reply_differences(same, _reply(200, {}), own=True))
+    assert list(answers.reply_differences(_reply(200, {"a": [{"b": 1}]}), _reply(200, {"a": [{"c": 1}]}), own=False))
+    assert not list(answers.reply_differences(_reply(200, {"a": {"b": 1}}), _reply(200, {"a": {"b": None}}), own=False))
 
 
 def test_a_stream_is_the_kinds_of_its_events_in_order():

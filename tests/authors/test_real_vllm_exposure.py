@@ -7,7 +7,7 @@ from authors.real_vllm.exposure import (
     CLOSED,
     COMMIT,
     PINNED,
-    judged,
+    compare_exposure,
     listening,
     requests,
     statistics,
@@ -27,7 +27,7 @@ def test_the_closed_server_gets_what_the_stacks_pass():
 
 
 def test_the_answers_of_vllm_are_no_fault():
-    assert judged(OPEN, BEHIND, WITH_KEY).faults == []
+    assert compare_exposure(OPEN, BEHIND, WITH_KEY).faults == []
 
 
 @pytest.mark.parametrize(
@@ -43,7 +43,7 @@ def test_the_answers_of_vllm_are_no_fault():
 def test_an_answer_that_is_otherwise_is_a_fault(place, name, status, said):
     found = [OPEN, BEHIND, WITH_KEY]
     found[place] = {**found[place], name: status}
-    assert judged(*found).faults == [f"exposure: {said}"]
+    assert compare_exposure(*found).faults == [f"exposure: {said}"]
 
 
 def test_the_listener_receives_reports():

@@ -95,7 +95,7 @@ def simulated_bench(tmp_path):
     words = ["vllm", "serve", "simulated/tiny", "--served-model-name", MODEL, "--host", server.HOST]
     words += ["--port", str(port), "--max-model-len", "1024"]
     program = [sys.executable, "-m", "localcloud.vllm", *words]
-    with server.started(program, ROOT, os.environ, log, CORES.clients) as process:
+    with server.running_program(program, ROOT, os.environ, log, CORES.clients) as process:
         url = f"http://{server.HOST}:{port}"
         server.wait_until_ready(process, url, log)
         made = RealVllmHome(folder=tmp_path)

@@ -179,7 +179,7 @@ def test_a_machine_that_google_took_is_deployed_again(workspace, deployed, accou
     (node,) = workspace.made("/nodes/")
     workspace.post("admin/preempt", {"node": node})
     said = up_of_workflow(workspace, accounts["ci-deploy"]).out
-    assert "Nothing serves. The machine was preempted or deleted before the planned end of its run at " in said
+    assert "Nothing serves. The TPU VM was preempted or deleted before the planned end of its run at " in said
     assert "Resources: 1 to replace, " in said
     assert workspace.outputs(STACK)["state"] == "ACTIVE"
     assert len(workspace.made("/nodes/")) == 1

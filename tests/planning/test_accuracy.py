@@ -4,7 +4,7 @@ from collections import Counter
 
 import pytest
 
-from authors.accuracy.corpus.compared import compared, judged, started
+from authors.accuracy.corpus.compared import compared_figures, judge_boot, started_boots
 from authors.accuracy.corpus.measured import (
     FILE,
     Boot,
@@ -64,7 +64,9 @@ def test_what_ran_is_said_to_run_and_what_died_is_said_to_die(boot: Boot):
 
 def test_decoding_of_one_request_that_no_constant_was_fitted_to_is_within_a_fifth():
     fitted = {(boot.id, figure.key) for constant in MEASURED.constants for boot, figure in constant.read_off}
-    rows = [row for row in compared(BOUND) if row.figure.key == "decode" and (row.boot.id, "decode") not in fitted]
+    rows = [
+        row for row in compared_figures(BOUND) if row.figure.key == "decode" and (row.boot.id, "decode") not in fitted
+    ]
     own = [row for row in rows if "field report" not in row.boot.sources[0].citation]
     close = [row for row in own if not row.figure.beyond]
     assert len(close) >= 7
@@ -76,13 +78,15 @@ def test_no_figure_is_planned_worse_than_at_first_sight():
     rows = first_sight(MEASURED)
     then = Counter(row.figure.key for row in rows if row.is_within)
     boots = {row.boot.id: row.boot for row in rows}
-    now = Counter(row.figure.key for row in compared(boots.values()) if row.is_within and row.figure.first is not None)
+    now = Counter(
+        row.figure.key for row in compared_figures(boots.values()) if row.is_within and row.figure.first is not None
+    )
     assert len(rows) > 40
     assert {key: (count, now[key]) for key, count in then.items() if now[key] < count} == {}
 
 
 def test_no_verdict_is_worse_than_at_first_sight():
-    rows = [row for boot in started(MEASURED.boots) if boot.first_right and (row := judged(boot)).is_counted]
+    rows = [row for boot in started_boots(MEASURED.boots) if boot.first_right and (row := judge_boot(boot)).is_counted]
     assert len(rows) > 30
     worse = [row for row in rows if not row.is_right and not row.boot.beyond]
     assert [f"{row.boot.id}: planned {row.planned}" for row in worse] == []
@@ -90,13 +94,13 @@ def test_no_verdict_is_worse_than_at_first_sight():
 
 def test_a_figure_that_leaves_its_bound_with_a_reason_still_leaves_it():
     """A reason that is no longer needed has to go."""
-    excused = [row for row in compared(BOUND) if row.figure.beyond]
+    excused = [row for row in compared_figures(BOUND) if row.figure.beyond]
     assert {row.figure.key for row in excused} == {"restart", "decode"}
     assert all(not row.is_within for row in excused)
 
 
 def test_verdicts_of_known_sources_are_right():
-    verdicts = [judged(boot) for boot in started(tuple(BOUND))]
+    verdicts = [judge_boot(boot) for boot in started_boots(tuple(BOUND))]
     counted = [row for row in verdicts if row.is_counted]
     assert len(counted) > 20
     assert [f"{row.boot.id} {row.boot.outcome}, planned {row.planned}" for row in counted if not row.is_right] == []

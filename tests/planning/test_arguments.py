@@ -8,11 +8,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from planning import Deployment, Finding, VllmOptions, plan
-from planning.question.fields import changed
+from planning.question.fields import with_changes
 from planning.question.server_flags import TABLES, flag_table, parse_arguments
 from planning.question.vllm_args import OPTIONS, vllm_arguments
 from planning.settings.image import image_of_version
-from planning.solve.wording import FIELDS, remedy_of, worded
+from planning.solve.wording import FIELDS, remedy_of, with_callers_keys
 from tests.records import replace
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -82,7 +82,7 @@ def test_what_the_server_would_refuse_is_found_and_removed(arguments: tuple[str,
     finding = found(with_arguments(*arguments), "ARG02")
     assert finding is not None
     assert said in finding.message
-    after = changed(with_arguments(*arguments), finding.remedies[0].changes)
+    after = with_changes(with_arguments(*arguments), finding.remedies[0].changes)
     assert found(after, "ARG02") is None
 
 
@@ -195,12 +195,12 @@ FLAGS = [
 def test_no_finding_ever_shows_a_secret_and_each_remedy_removes_its_finding(arguments: list[str]):
     deployment = with_arguments(*arguments)
     for finding in plan(deployment).findings:
-        said = f"{worded(finding.message, FIELDS)} {remedy_of(finding, FIELDS)} {finding!r}"
+        said = f"{with_callers_keys(finding.message, FIELDS)} {remedy_of(finding, FIELDS)} {finding!r}"
         assert "canary" not in said
         if finding.id in {"SEC01", "ARG01", "ARG02"}:
             assert finding.remedies
             for remedy in finding.remedies:
-                assert found(changed(deployment, remedy.changes), finding.id) is None
+                assert found(with_changes(deployment, remedy.changes), finding.id) is None
 
 
 @given(st.lists(st.text("-=.azAZ09_ {}", max_size=12), max_size=6), st.sampled_from(["", *TABLES]))

@@ -4,7 +4,7 @@ import functools
 
 import pytest
 
-from authors.accuracy.bands import learned, left_out, ratios, spread_of_sources
+from authors.accuracy.bands import learn_bands, left_out, ratios, spread_of_sources
 from authors.accuracy.sweeps import ComparedPoint, all_points, comparisons
 from planning.machine.hardware import ACCELERATORS
 from planning.speed.bands import BANDS, Figure, Kind, band
@@ -24,7 +24,7 @@ def of_tpus(split: str, figure: Figure) -> list[ComparedPoint]:
 
 def test_the_table_is_what_the_corpus_gives():
     """After a change of the formulas or of the corpus: python -m authors.accuracy.bands prints the table."""
-    assert {key: spread for key, spread in BANDS.items() if spread.points} == learned(POINTS)
+    assert {key: spread for key, spread in BANDS.items() if spread.points} == learn_bands(POINTS)
 
 
 @pytest.mark.parametrize("key", BANDS)
@@ -39,7 +39,7 @@ def test_a_point_sets_a_constant_or_a_band_or_is_a_proof():
     assert {point.split for point in POINTS if point.is_unseen} == {"held-out"}
     for changed in ("fit", "held-out"):
         others = [replace(point, output_tok_per_s=1.0) if point.split == changed else point for point in POINTS]
-        assert learned(others) == learned(POINTS)
+        assert learn_bands(others) == learn_bands(POINTS)
 
 
 @pytest.mark.parametrize(("split", "count"), [("fit", 254), ("band", 85), ("held-out", 66)])

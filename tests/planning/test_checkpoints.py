@@ -18,7 +18,7 @@ from planning.memory.resolve import resolve
 from planning.memory.speculation import unknown_drafter_bytes
 from planning.model.catalog import MODELS, model_ids, spec_of
 from planning.model.spec import tensors
-from planning.question.drafters import drafters_for, mismatch
+from planning.question.drafters import drafter_mismatch, drafters_for
 from planning.solve.candidates import checkpoints_of
 from tests.records import replace
 
@@ -113,11 +113,13 @@ def test_a_config_stands_in_for_an_unknown_drafter_and_belongs_to_one():
 
 def test_vocabularies_and_hidden_states_must_match():
     target = MODELS["google/gemma-4-31B-it"]
-    assert mismatch(spec_of("google/gemma-4-31B-it-assistant"), target) is None
-    assert mismatch(MODELS["google/gemma-4-E2B-it"], target) is None
-    assert "reads hidden states 1,536 wide" in (mismatch(spec_of("google/gemma-4-E2B-it-assistant"), target) or "")
+    assert drafter_mismatch(spec_of("google/gemma-4-31B-it-assistant"), target) is None
+    assert drafter_mismatch(MODELS["google/gemma-4-E2B-it"], target) is None
+    assert "reads hidden states 1,536 wide" in (
+        drafter_mismatch(spec_of("google/gemma-4-E2B-it-assistant"), target) or ""
+    )
     other = replace(MODELS["google/gemma-4-E2B-it"], vocab=128_256)
-    assert "its vocabulary has 128,256 tokens" in (mismatch(other, target) or "")
+    assert "its vocabulary has 128,256 tokens" in (drafter_mismatch(other, target) or "")
     assert drafters_for(target) == (
         "google/gemma-4-31B-it-assistant",
         "google/gemma-4-31B-it-qat-q4_0-unquantized-assistant",

@@ -368,6 +368,6 @@ def test_a_plan_tells_that_up_will_refuse_another_region_if_a_local_backend_has_
     assert main(["--stack", "l4-qat", "--json"]) == 2
     out, err = capsys.readouterr()
     assert json.loads(out)["fits"] is True
-    assert "plan: `gemma up l4-qat` will refuse these settings. gemma-serving:cloudRun.region" in err
+    assert "plan: `gemma up l4-qat` will reject these settings. gemma-serving:cloudRun.region" in err
     monkeypatch.setenv("PULUMI_BACKEND_URL", "gs://a-bucket")
     assert main(["--stack", "l4-qat", "--json"]) == 0

@@ -9,7 +9,7 @@ from planning import Deployment, plan
 from planning.cost.subject import examine
 from planning.question.vllm_args import VllmOptions
 from planning.rules.crashes import CRASHES
-from planning.rules.findings import detected
+from planning.rules.findings import detected_findings
 from planning.settings.image import image_of_version
 from tests.records import replace
 
@@ -24,21 +24,21 @@ def found(release: str, model: str, drafter: str | None = None, **options: objec
     """Return the severity of REL01 on an RTX PRO 6000; None without it."""
     drafts = {"speculative_config": {"model": drafter, "num_speculative_tokens": 3}} if drafter else {}
     vllm = VllmOptions(**drafts, **options)  # pyright: ignore[reportArgumentType] - options by name
-    return detected(
+    return detected_findings(
         examine(Deployment(model=model, accelerator="RTX PRO 6000", image=image_of_version(release), vllm=vllm))
     ).get("REL01")
 
 
 @pytest.mark.parametrize("boot", RAN, ids=lambda boot: boot.id)
 def test_nothing_that_ran_is_blocked(boot: Boot):
-    assert detected(subject_of(boot)).get("REL01") != "block"
+    assert detected_findings(subject_of(boot)).get("REL01") != "block"
 
 
 def test_the_corpus_has_boots_that_a_wider_row_would_block():
     """With 12B's draft model before 0.25.0, and with Gemma 4 on 0.27: both ran."""
     drafted = [boot for boot in RAN if (boot.deployment.vllm.speculative_config or {}).get("model") == BASE]
     assert [boot.deployment.image_version for boot in drafted] == ["0.22.0"]
-    assert {detected(subject_of(boot)).get("REL01") for boot in RAN} >= {"warn", None}
+    assert {detected_findings(subject_of(boot)).get("REL01") for boot in RAN} >= {"warn", None}
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,7 @@ from planning.machine.hardware import ACCELERATORS, known_places
 from planning.memory.budget import memory_plan
 from planning.model.catalog import model_ids
 from planning.planner import plan_of
-from planning.question.fields import changed, question_fields
+from planning.question.fields import question_fields, with_changes
 from planning.question.workload import IMAGE_TOKENS
 from planning.rules.findings import RULES
 from planning.settings.bucket import BucketSettings
@@ -26,7 +26,7 @@ from planning.settings.image import image_of_version
 from planning.settings.marks import Matching, OneOf
 from planning.solve.explain import explain
 from planning.solve.plan_json import plan_json
-from planning.solve.wording import FIELDS, remedy_of, worded
+from planning.solve.wording import FIELDS, remedy_of, with_callers_keys
 from scripts.plan.question import CommandWording
 from tests.laws import examples
 from tests.records import replace
@@ -157,7 +157,7 @@ def deployments(draw: st.DrawFn) -> Deployment:
         path = draw(st.sampled_from(paths))
         changes[path] = draw(odd(path))
     own = {name: draw(values) for name, values in OF_THE_PROGRAM.items() if draw(st.integers(0, 4)) == 0}
-    return replace(changed(plain, changes), **own)
+    return replace(with_changes(plain, changes), **own)
 
 
 OF_THE_PROGRAM: Mapping[str, st.SearchStrategy[Any]] = {
@@ -194,7 +194,7 @@ def check(deployment: Deployment) -> None:
         subject = examine(deployment)
         plan = plan_of(subject)
     except PlanningError as error:
-        check_sentence(worded(str(error), WORDING))
+        check_sentence(with_callers_keys(str(error), WORDING))
         return
     for wording in (FIELDS, WORDING):
         document = plan_json(plan, wording)
@@ -203,7 +203,7 @@ def check(deployment: Deployment) -> None:
         assert finding.id in RULES
         assert remedy_of(finding, WORDING) or finding.severity != "block"
         for remedy in finding.remedies:
-            examine(changed(deployment, remedy.changes))  # a fix is never an invalid question
+            examine(with_changes(deployment, remedy.changes))  # a fix is never an invalid question
     assert all(isinstance(line, str) for _, lines in explain(subject) for line in lines)
     json.dumps([one.to_json() for one in loading_modes(subject)], allow_nan=False)
     check_lengths(subject)

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from planning import NO_SERVICE, Deployment, Finding, plan
 from planning.machine.hardware import ACCELERATORS
-from planning.question.fields import changed
+from planning.question.fields import with_changes
 
 service_block = partial(dataclasses.replace, NO_SERVICE)
 
@@ -52,7 +52,7 @@ def test_what_the_platform_does_not_rent_is_refused_with_a_way_out(
     usual = {"host_memory_gib": bad.host_memory_gib, "vcpu": bad.vcpu}
     assert {**usual, **finding.remedies[0].changes} == {**usual, **changes}
     for remedy in finding.remedies:
-        assert found(changed(bad, remedy.changes)) is None
+        assert found(with_changes(bad, remedy.changes)) is None
 
 
 @pytest.mark.parametrize("accelerator", ACCELERATORS)
@@ -73,7 +73,7 @@ def test_every_remedy_is_rented(accelerator: str, memory_gib: float | None, vcpu
         return
     assert finding.remedies
     for remedy in finding.remedies:
-        after = changed(bad, remedy.changes)
+        after = with_changes(bad, remedy.changes)
         assert found(after) is None
         assert after.host_memory_gib is not None
         assert after.vcpu is not None
@@ -90,7 +90,7 @@ def test_a_host_that_the_quota_carries_once_comes_with_one_instance():
     )
     (finding,) = [one for one in plan(wrong).findings if one.id == "HST01"]
     assert [remedy.changes["cloud_run.max_instances"] for remedy in finding.remedies] == [1]
-    fixed = plan(changed(wrong, finding.remedies[0].changes))
+    fixed = plan(with_changes(wrong, finding.remedies[0].changes))
     assert not [one.id for one in fixed.findings if one.severity == "block"]
 
 

@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 from planning import Deployment, Plan, PlanningError, VllmOptions, plan
 from planning.machine.hardware import ACCELERATORS
 from planning.memory.budget import memory_plan
-from planning.memory.margins import edges
+from planning.memory.margins import edges_of_memory
 from planning.memory.resolve import resolve
 from planning.model.catalog import MODELS, model_ids
-from planning.question.fields import changed
+from planning.question.fields import with_changes
 from scripts.plan.__main__ import main
 from stacks.planned import headline
 from tests.laws import examples
@@ -76,7 +76,7 @@ def test_a_load_within_three_per_cent_of_the_device_may_fail():
     peak = memory_plan(resolved).load_peak_device_gib
     for usable_gib, close in ((peak * 1.02, True), (peak * 1.04, False)):
         accelerator = replace(resolved.accelerator, usable_gib=usable_gib)
-        loading = edges(memory_plan(replace(resolved, accelerator=accelerator)))[0]
+        loading = edges_of_memory(memory_plan(replace(resolved, accelerator=accelerator)))[0]
         assert (loading.may_fail, loading.is_short) == (close, False)
 
 
@@ -127,4 +127,4 @@ def test_every_remedy_of_an_edge_leads_away_from_it(model: str, place: tuple[str
     for finding in findings:
         assert finding.remedies or finding.severity == "warn"
         for remedy in finding.remedies:
-            assert finding.id not in {f.id for f in plan(changed(deployment, remedy.changes)).findings}
+            assert finding.id not in {f.id for f in plan(with_changes(deployment, remedy.changes)).findings}

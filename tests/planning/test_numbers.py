@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from contracts.exit_codes import ExitCode
 from planning import Deployment, PlanningError, plan
 from planning.numbers import LARGEST, is_number, number, read_json, whole_number
-from planning.question.fields import changed, question_fields
+from planning.question.fields import question_fields, with_changes
 from planning.question.vllm_args import Limit
 from planning.settings.text import DURATION
 from scripts.cli.command import Command, run_command
@@ -76,7 +76,7 @@ def test_nothing_is_not_the_same_as_not_given(key: str, capsys: pytest.CaptureFi
 @given(st.sampled_from(sorted(LIMITED)), st.sampled_from([math.nan, math.inf, -math.inf, -1, 10**400, 1e300, True]))
 def test_a_program_that_plans_gets_the_same_refusal(path: str, value: float):
     with pytest.raises(PlanningError, match=r"^`[a-z_.]+` is .* must be .*\.$"):
-        plan(changed(QUESTION, {path: value}))
+        plan(with_changes(QUESTION, {path: value}))
 
 
 COMMANDS = ("plan", "bench", "smoke", "teardown", "preview", "recover", "doctor")

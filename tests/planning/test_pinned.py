@@ -8,7 +8,7 @@ import pytest
 
 from planning import Deployment, VllmOptions, plan
 from planning.data.checkpoints import CHECKPOINTS
-from planning.question.fields import changed
+from planning.question.fields import with_changes
 from planning.question.types import Finding, WeightsMode
 from planning.question.vllm_args import vllm_arguments
 from planning.rules.security.pinned import COMMIT
@@ -137,7 +137,7 @@ def test_each_repository_without_a_commit_is_named_and_its_remedy_pins_it(subtes
             assert {path for remedy in finding.remedies for path in remedy.changes} == paths
             assert finding.remedies or finding.advice
             for remedy in finding.remedies:
-                assert floating(changed(asked, remedy.changes)) is None
+                assert floating(with_changes(asked, remedy.changes)) is None
     for name, asked in PINNED.items():
         with subtests.test(name):
             assert floating(asked) is None
@@ -157,8 +157,8 @@ def test_a_flag_that_carries_the_commit_has_a_key_of_its_own():
 def test_another_model_has_no_commit_of_the_one_before():
     before = on_tpu()
     changes = {"model": "google/gemma-4-E4B-it"}
-    assert changed(before, changes).model_revision == ""
-    assert changed(replace(before, model_revision=None), changes).model_revision is None
+    assert with_changes(before, changes).model_revision == ""
+    assert with_changes(replace(before, model_revision=None), changes).model_revision is None
     assert file_changes(before, changes) == {"model": "google/gemma-4-E4B-it", "modelRevision": None}
     pinned = {**changes, "model_revision": B}
-    assert changed(before, pinned).model_revision == B
+    assert with_changes(before, pinned).model_revision == B

@@ -12,7 +12,7 @@ from planning import plan
 from planning.cost.running_costs import CLOUD_RUN_LINGER_S, running_costs
 from planning.machine.hardware import FLEX_START_MAX_RUN_S
 from planning.question.workload import parse_workload
-from planning.solve.candidates import checkpoints_of, rented
+from planning.solve.candidates import checkpoints_of, rentable_accelerators
 from planning.solve.profiles import Choice, Profile, Way, choose, ways_of
 from planning.solve.search import Goal, ServiceLimits, SolutionSet, solve
 from planning.units import MONTH_H, format_duration
@@ -30,7 +30,7 @@ START_S = 360.0
 
 @cache
 def solved(model: str | None = "26B", goal: Goal = "cost", workload: str = LOAD) -> SolutionSet:
-    places = rented(())
+    places = rentable_accelerators(())
     return solve(parse_workload(workload), ServiceLimits(), goal=goal, checkpoints=checkpoints_of(model), places=places)
 
 

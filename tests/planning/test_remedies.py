@@ -14,14 +14,14 @@ from planning import Deployment, Plan, PlanningError, plan
 from planning.cost.subject import examine
 from planning.data.checkpoints import ABSENT
 from planning.model.catalog import model_ids
-from planning.question.fields import changed
+from planning.question.fields import with_changes
 from planning.question.types import Finding, Remedy
-from planning.rules.findings import QUOTA_IDS, detected
-from planning.solve.wording import remedy_of, worded
+from planning.rules.findings import QUOTA_IDS, detected_findings
+from planning.solve.wording import remedy_of, with_callers_keys
 from stacks.loading import SettingsError, from_values
 from stacks.planned import to_deployment
 from stacks.settings import Settings
-from stacks.wording import StackWording, file_changes, inline
+from stacks.wording import StackWording, file_changes, inline_yaml
 from tests.laws import examples
 from tests.records import replace
 
@@ -45,7 +45,7 @@ def blocking(found: Mapping[str, str]) -> set[str]:
 
 def assert_kept(before: Plan, finding: Finding, remedy: Remedy, deployment: Deployment) -> None:
     after = examine(deployment)
-    found, known = detected(after), {other.id: other.severity for other in before.findings}
+    found, known = detected_findings(after), {other.id: other.severity for other in before.findings}
     assert finding.id not in found, f"{remedy} leaves {finding.id}"
     assert blocking(found) <= blocking(known), f"{remedy} adds {blocking(found) - blocking(known)}"
     added = {name for name, severity in found.items() if severity == "warn"} - set(known) - set(before.accepted)
@@ -72,14 +72,14 @@ def known_hopeless(planned: Plan) -> set[str]:
 
 def stops_of(deployment: Deployment) -> set[str]:
     """Findings that block the deployment, without those that it accepts."""
-    return blocking(detected(examine(deployment))) - set(deployment.accept_findings)
+    return blocking(detected_findings(examine(deployment))) - set(deployment.accept_findings)
 
 
 def assert_first_is_open(before: Plan, deployment: Deployment) -> None:
     """If one finding alone blocks, nothing blocks after its first way out."""
     if len(before.stopping) == 1 and before.stopping[0].remedies:
         first = before.stopping[0].remedies[0]
-        stops = stops_of(changed(deployment, first.changes))
+        stops = stops_of(with_changes(deployment, first.changes))
         assert not stops, f"{first} ends in {stops}"
 
 
@@ -87,7 +87,7 @@ def assert_pasteable(changes: Mapping[str, Any]) -> None:
     """Each value is printed as YAML that reads as the value."""
     for value in changes.values():
         if isinstance(value, list | dict):
-            assert yaml.safe_load(inline(value)) == value
+            assert yaml.safe_load(inline_yaml(value)) == value
 
 
 EDITS: Mapping[str, st.SearchStrategy[Any]] = {
@@ -210,7 +210,7 @@ def test_every_remedy_of_an_edited_stack_loads_and_keeps_its_promise(name: str, 
     FITTING.clear()
     for finding in before.findings:
         assert finding.remedies or finding.severity != "block" or finding.id in known_hopeless(before)
-        assert "canary" not in f"{worded(finding.message, wording)} {remedy_of(finding, wording)}"
+        assert "canary" not in f"{with_callers_keys(finding.message, wording)} {remedy_of(finding, wording)}"
         for remedy in finding.remedies:
             if not remedy.is_deployable:
                 continue
@@ -220,7 +220,7 @@ def test_every_remedy_of_an_edited_stack_loads_and_keeps_its_promise(name: str, 
             assert_kept(before, finding, remedy, after)
             assert finding.severity != "block" or not stops_of(after), f"{remedy} leaves {stops_of(after)}"
             if "platform" not in remedy.changes:
-                wanted = changed(deployment, remedy.changes)
+                wanted = with_changes(deployment, remedy.changes)
                 same = {"accelerator": "", "vllm_in_blocks": ()}  # a block that a remedy removes
                 assert replace(after, **same) == replace(wanted, **same)
 
@@ -228,7 +228,7 @@ def test_every_remedy_of_an_edited_stack_loads_and_keeps_its_promise(name: str, 
 def test_the_first_remedy_of_a_model_that_does_not_fit_ends_in_no_warning():
     deployment = Deployment(model="google/gemma-4-12B-it", accelerator="L4")
     (finding,) = [one for one in plan(deployment).findings if one.id == "FIT01"]
-    after = plan(changed(deployment, finding.remedies[0].changes))
+    after = plan(with_changes(deployment, finding.remedies[0].changes))
     assert finding.remedies[0].warns == ()
     assert after.fits
     assert after.margin is None

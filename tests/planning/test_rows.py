@@ -10,7 +10,7 @@ import pytest
 from cloud.prices import node_usd_per_hour
 from cloud.quotas import instance_quotas, tpu_quota
 from planning import Deployment, plan
-from planning.cost.provisioning import acceptance
+from planning.cost.provisioning import provisioning_support
 from planning.data.prices import PRICES
 from planning.data.tables import data_file
 from planning.errors import PlanningError
@@ -19,7 +19,7 @@ from planning.machine.families import FAMILIES, AcceleratorFamily
 from planning.machine.hardware import ACCELERATORS, find_accelerator, image_of, known_places
 from planning.question.types import NO_TPU, Plan
 from planning.question.workload import parse_workload
-from planning.solve.candidates import checkpoints_of, rented
+from planning.solve.candidates import checkpoints_of, rentable_accelerators
 from planning.solve.plan_json import plan_json
 from planning.solve.search import ServiceLimits, SolutionSet, solve
 from tests.records import replace
@@ -46,7 +46,7 @@ V9Z: dict[str, Any] = {
 }
 QUESTION = Deployment(model="google/gemma-4-31B-it", accelerator="v9z-4")
 STACK = replace(QUESTION, platform="tpu-vm", tpu=replace(NO_TPU, zones=("us-east5-c",), max_run_duration_s=14_400))
-CACHES = (families.measured, hardware.find_accelerator, hardware._spellings)
+CACHES = (families.measured_constant, hardware.find_accelerator, hardware._spellings)
 
 
 def use_rows(monkeypatch: pytest.MonkeyPatch, rows: list[dict[str, Any]]) -> None:
@@ -97,8 +97,8 @@ def test_one_row_gives_names_zones_image_quota_and_memory():
     assert quota is not None
     assert (quota.metric, quota.quota_id) == ("tpu-v9z-preemptible", "TPUV9ZPreemptiblePerProjectPerZoneForTPUAPI")
     assert list(instance_quotas("v9z-4", "spot")) == []
-    assert acceptance(ACCELERATORS["v9z-4"], "flex-start", "us-east5-c").answer == "yes"
-    assert acceptance(ACCELERATORS["v9z-4"], "spot", "us-east5-c").answer == "no"
+    assert provisioning_support(ACCELERATORS["v9z-4"], "flex-start", "us-east5-c").answer == "yes"
+    assert provisioning_support(ACCELERATORS["v9z-4"], "spot", "us-east5-c").answer == "no"
     planned = plan(QUESTION)
     assert planned.fits
     assert planned.memory.weights_gib == plan(replace(QUESTION, accelerator="v6e-4")).memory.weights_gib
@@ -127,11 +127,12 @@ def test_a_row_without_prices_has_an_unknown_price():
     assert (planned.cost.is_known, planned.bill, plan_json(planned)["cost"]) == (False, "", None)
     assert node_usd_per_hour({"acceleratorType": "v9zlite-4"}, "standard", "us-east5-c") is None
     assert (
-        acceptance(ACCELERATORS["v9z-4"], "standard", "us-east5-c").source == "no list price of standard v9z is known"
+        provisioning_support(ACCELERATORS["v9z-4"], "standard", "us-east5-c").source
+        == "no list price of standard v9z is known"
     )
     with pytest.raises(PlanningError, match="price is unknown"):
-        rented((), accelerator="v9z-4")
-    assert all(hosts[0].accelerator.name != "v9z-4" for hosts in rented(()))
+        rentable_accelerators((), accelerator="v9z-4")
+    assert all(hosts[0].accelerator.name != "v9z-4" for hosts in rentable_accelerators(()))
 
 
 @pytest.mark.usefixtures("v9z")
@@ -172,7 +173,7 @@ def test_a_search_never_ranks_an_unknown_speed_or_start(monkeypatch: pytest.Monk
     monkeypatch.setattr("planning.solve.search.image_for", lambda _served, _accelerator: "vllm-tpu")
 
     def searched() -> SolutionSet:
-        workload, places = parse_workload("in=1500,out=300,users=8"), rented((), accelerator="v9z-4")
+        workload, places = parse_workload("in=1500,out=300,users=8"), rentable_accelerators((), accelerator="v9z-4")
         return solve(workload, ServiceLimits(), checkpoints=checkpoints_of("E4B")[:1], places=places)
 
     priced_and_measured(monkeypatch)

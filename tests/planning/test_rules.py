@@ -11,7 +11,7 @@ import pytest
 from authors.accuracy.corpus.measured import load
 from planning import NO_SERVICE, NO_TPU, Deployment, Finding, Plan, VllmOptions, Workload, plan
 from planning.cost.subject import examine
-from planning.question.fields import changed
+from planning.question.fields import with_changes
 from planning.question.recommendation import TEXT_ONLY
 from planning.rules import gateway, registry
 from planning.rules.findings import RULES, acceptable_ids, check_accepted
@@ -20,7 +20,7 @@ from planning.rules.security.advisories import vulnerabilities
 from planning.settings.cloud_run import ProbeSettings, RolloutSettings
 from planning.settings.image import image_of_version
 from planning.settings.tpu import ExistingNetworkSettings
-from planning.solve.wording import FIELDS, remedy_of, worded
+from planning.solve.wording import FIELDS, remedy_of, with_callers_keys
 from scripts.plan.question import CommandWording
 from tests.records import replace
 
@@ -42,7 +42,7 @@ def the(p: Plan, identifier: str) -> Finding:
 
 
 def said(finding: Finding) -> str:
-    return f"{worded(finding.message, CommandWording())} {remedy_of(finding, CommandWording())}"
+    return f"{with_callers_keys(finding.message, CommandWording())} {remedy_of(finding, CommandWording())}"
 
 
 def change_of(finding: Finding, path: str) -> object:
@@ -149,7 +149,7 @@ def test_the_first_way_out_of_one_finding_does_not_end_in_another():
         ways = the(plan(bad), identifier).remedies
         assert {"model": "google/gemma-4-31B-it"} not in [way.changes for way in ways], "58 GiB on one chip"
         for way in ways:
-            assert plan(changed(bad, way.changes)).fits, f"{identifier}: {way}"
+            assert plan(with_changes(bad, way.changes)).fits, f"{identifier}: {way}"
 
 
 def test_machines_of_compute_engine_are_marked_as_outside_the_project():
@@ -225,7 +225,7 @@ def test_a_4_bit_model_on_a_tpu_is_offered_as_its_shipped_stack_serves_it():
         return dict(next(one.changes for one in found.remedies if one.changes.get("model", "").endswith("w4a16-ct")))
 
     assert offer()["vllm.limit_mm_per_prompt"] == TEXT_ONLY
-    assert plan(changed(asked, offer())).startup.ready_s < 1_800, "45 min with the encoders of images and sound"
+    assert plan(with_changes(asked, offer())).startup.ready_s < 1_800, "45 min with the encoders of images and sound"
     assert "vllm.limit_mm_per_prompt" not in offer(Workload(images=1))
 
 

@@ -6,7 +6,7 @@ from functools import partial
 import pytest
 
 from planning import NO_SERVICE, NO_TPU, Deployment, PlanningError, plan
-from planning.cost.running_costs import watching_usd_per_month
+from planning.cost.running_costs import observability_usd_per_month
 from planning.cost.subject import examine
 from planning.data.prices import PriceBook
 from planning.question.types import BillPart
@@ -123,7 +123,7 @@ def test_a_renewal_that_is_not_shorter_than_the_run_is_refused(before_s: int):
         plan(replace(TPU, tpu=replace(TPU.tpu, max_run_duration_s=14_400, renew_before_s=before_s)))
 
 
-MOST_FOR_WATCHING_USD = 4.0
+MAX_OBSERVABILITY_USD = 4.0
 """Monthly cost up to which a stack is watched by default (docs/decisions/0040-watched-by-default.md)."""
 
 
@@ -131,10 +131,12 @@ def test_a_collector_on_a_service_costs_less_than_the_limit_too():
     metrics = MetricsSettings(enabled=True)
     deployment = replace(RUN, vcpu=8, host_memory_gib=24, alerts=AlertSettings(), metrics=metrics)
     without = replace(deployment, metrics=MetricsSettings())
-    usd = watching_usd_per_month(examine(deployment))
-    assert usd < MOST_FOR_WATCHING_USD
+    usd = observability_usd_per_month(examine(deployment))
+    assert usd < MAX_OBSERVABILITY_USD
     for one in (deployment, without):
-        assert plan(one).running.metrics_usd_per_month == pytest.approx(usd - watching_usd_per_month(examine(without)))
+        assert plan(one).running.metrics_usd_per_month == pytest.approx(
+            usd - observability_usd_per_month(examine(without))
+        )
     assert plan(RUN).running.metrics_usd_per_month is None
 
 

@@ -25,7 +25,7 @@ from planning.model.catalog import spec_of
 from planning.question.types import NO_SERVICE
 from planning.question.workload import Workload, parse_workload
 from planning.rules import memory as rules_memory
-from planning.rules.findings import QUOTA_IDS, RULES, detected
+from planning.rules.findings import QUOTA_IDS, RULES, detected_findings
 from planning.solve import search
 from planning.solve.candidates import (
     WEIGHTS_MODES,
@@ -33,7 +33,7 @@ from planning.solve.candidates import (
     deployment_of,
     image_for,
     longest_request,
-    rented,
+    rentable_accelerators,
     servings_of,
     settings_of,
 )
@@ -70,7 +70,7 @@ def solved(
         parse_workload(workload),
         limits or ServiceLimits(),
         checkpoints=checkpoints_of(model),
-        places=rented((), accelerator=accelerator),
+        places=rentable_accelerators((), accelerator=accelerator),
     )
 
 
@@ -134,7 +134,7 @@ WORKLOADS = st.builds(
 @settings(max_examples=examples(test=8, part=40, night=400), deadline=None)
 def test_all_that_is_found_for_drawn_workloads_is_planned_as_fitting(tmp_path_factory, workload, family, sure):
     limits = ServiceLimits(max_ttft_s=10, max_tpot_s=0.2, conservative=sure)
-    answer = solve(workload, limits, checkpoints=checkpoints_of(family), places=rented(()))
+    answer = solve(workload, limits, checkpoints=checkpoints_of(family), places=rentable_accelerators(()))
     folder = tmp_path_factory.mktemp("drawn")
     for one in (*answer.solutions[:2], *answer.solutions[-1:]):
         check_file(written(folder, one, limits), one)
@@ -173,7 +173,7 @@ def test_no_plain_deployment_is_cheaper_than_what_is_found(text, limits, familie
             if set(ACCELERATORS[accelerator].platforms) & {"tpu-vm", "cloud-run"}
             and not ACCELERATORS[accelerator].plan_only
             for subject in [examine(plain(checkpoint.id, accelerator, workload))]
-            if set(detected(subject).values()) <= {"info"}
+            if set(detected_findings(subject).values()) <= {"info"}
             and (limits.max_ttft_s is None or limits.judged(subject.workload.ttft_s) <= limits.max_ttft_s)
             and (limits.max_tpot_s is None or limits.judged(subject.workload.tpot_s) <= limits.max_tpot_s)
         ]
@@ -184,7 +184,7 @@ def test_no_plain_deployment_is_cheaper_than_what_is_found(text, limits, familie
 def enumerated(workload: Workload, limits: ServiceLimits, family: str, below_usd: float) -> list[float]:
     """Return the price of each deployment that fits and keeps the limits below a price: any checkpoint, place, host, settings and way of loading."""
     need, found = longest_request(workload, limits.min_context), []
-    for served, hosts in itertools.product(servings_of(checkpoints_of(family)), rented(())):
+    for served, hosts in itertools.product(servings_of(checkpoints_of(family)), rentable_accelerators(())):
         for place in hosts if image_for(served, hosts[0].accelerator) else ():
             if place.usd_per_hour >= below_usd or need > spec_of(served.checkpoint.id).max_positions:
                 continue
@@ -216,7 +216,9 @@ def test_nothing_of_a_full_enumeration_is_cheaper_in_ten_drawn_questions():
         )
         limits = ServiceLimits(max_ttft_s=drawn.choice([None, 2.0, 10.0]), conservative=drawn.random() < 0.5)
         family = drawn.choice(FAMILIES)
-        best = solve(workload, limits, checkpoints=checkpoints_of(family), places=rented(())).best.get("cost")
+        best = solve(workload, limits, checkpoints=checkpoints_of(family), places=rentable_accelerators(())).best.get(
+            "cost"
+        )
         below_usd = best.usd_per_hour - 1e-9 if best is not None else math.inf
         assert not enumerated(workload, limits, family, below_usd), (workload, limits, family)
 
@@ -305,21 +307,21 @@ def test_a_miss_says_what_fell_short(workload, model, accelerator, said):
 
 
 def test_only_places_that_are_asked_for_and_known_are_used():
-    for hosts in rented(("europe-west4", "us-west4")):
+    for hosts in rentable_accelerators(("europe-west4", "us-west4")):
         for one in hosts:
             assert {region_of(place) for place in one.places} <= {"europe-west4", "us-west4"}
-    assert {hosts[0].accelerator.name for hosts in rented(("us-east4",))} == {"L4"}
+    assert {hosts[0].accelerator.name for hosts in rentable_accelerators(("us-east4",))} == {"L4"}
     with pytest.raises(PlanningError, match="--region mars-north1 is not listed for"):
-        rented(("mars-north1",))
+        rentable_accelerators(("mars-north1",))
     with pytest.raises(PlanningError, match="--region us-east4 is not listed for RTX PRO 6000"):
-        rented(("us-east4",), accelerator="RTX PRO 6000")
+        rentable_accelerators(("us-east4",), accelerator="RTX PRO 6000")
     with pytest.raises(PlanningError, match="This project deploys v5e-1"):
-        rented((), accelerator="H100")
+        rentable_accelerators((), accelerator="H100")
 
 
 def test_the_cheapest_place_is_taken():
     book = PriceBook.from_mapping({"regions": {"europe-west4": {"v6e_flex_start_usd_per_chip_hour": 0.5}}})
-    ((slice_,),) = rented((), accelerator="v6e-1", prices=book)
+    ((slice_,),) = rentable_accelerators((), accelerator="v6e-1", prices=book)
     assert slice_.places == ("europe-west4-a",)
     assert slice_.usd_per_hour == 0.5
 
@@ -428,7 +430,7 @@ def test_a_mistake_is_one_sentence(command, arguments, said):
 def fully_doubled(monkeypatch):
     """Let FIT07 warn of every fp8 KV cache that does not double the tokens, and solve for 26B."""
     monkeypatch.setattr(rules_memory, "_WORTH_KEEPING", 2.0)
-    workload, places = parse_workload(LONG), rented(())
+    workload, places = parse_workload(LONG), rentable_accelerators(())
     return lambda: solve(workload, ServiceLimits(), checkpoints=checkpoints_of("26B"), places=places)
 
 

@@ -10,10 +10,10 @@ from planning.cost.subject import examine
 from planning.data.checkpoints import with_owner
 from planning.data.images import IMAGES
 from planning.planner import original_note
-from planning.question.fields import changed, value_at
+from planning.question.fields import value_at, with_changes
 from planning.question.workload import DEFAULT_WORKLOAD
 from planning.settings.image import image_of_version
-from planning.solve.candidates import checkpoints_of, deployment_of, rented, servings_of
+from planning.solve.candidates import checkpoints_of, deployment_of, rentable_accelerators, servings_of
 from stacks.loading import from_file
 from stacks.planned import to_deployment
 
@@ -40,7 +40,7 @@ def test_no_stack_comes_with_a_finding_that_it_does_not_accept(path):
 
 @pytest.mark.parametrize(("release", "found"), [("0.28.0", ["REL01"]), ("0.31.0", [])])
 def test_the_stack_with_a_draft_model_is_clear_of_the_known_crash_from_the_release_that_fixes_it(release, found):
-    deployment = changed(deployed(ROOT / "Pulumi.l4-12b-qat-mtp.yaml"), {"image": image_of_version(release)})
+    deployment = with_changes(deployed(ROOT / "Pulumi.l4-12b-qat-mtp.yaml"), {"image": image_of_version(release)})
     assert unaccepted(plan(deployment)) == found
     assert plan(deployment).fits
 
@@ -82,9 +82,9 @@ def test_the_way_out_on_one_chip_and_the_search_start_as_the_shipped_stack(image
     assert {path: value_at(shipped, path) for path in row} == row
     asked = Deployment(model="google/gemma-4-31B-it", accelerator="v6e-1")
     (way,) = (way for found in plan(asked).findings for way in found.remedies if way.changes.get("model") == model)
-    moved, own = plan(changed(asked, way.changes)), plan(shipped)
+    moved, own = plan(with_changes(asked, way.changes)), plan(shipped)
     assert (moved.vllm, moved.startup.total_s) == (own.vllm, own.startup.total_s)
     (served,) = servings_of(checkpoints_of(model))
-    ((place,),) = rented((), accelerator="v6e-1")
+    ((place,),) = rentable_accelerators((), accelerator="v6e-1")
     searched = plan(deployment_of(served, place, DEFAULT_WORKLOAD, None))
     assert searched.startup.total_s == own.startup.total_s

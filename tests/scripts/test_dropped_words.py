@@ -9,7 +9,7 @@ import yaml
 from contracts.dropped_words import COMMANDS, SETTINGS
 from scripts.gemma.__main__ import main
 from scripts.gemma.catalog import ENTRIES
-from stacks.loading import SettingsError, validated
+from stacks.loading import SettingsError, validate_settings
 from stacks.schema import blocks
 from stacks.settings import Settings
 from stacks.settings.gateway import GatewayStack
@@ -44,7 +44,7 @@ def with_key(key):
 def test_a_dropped_key_is_answered(key):
     kind = GatewayStack if key.startswith("gateway") else Settings
     with pytest.raises(SettingsError) as refused:
-        validated(kind, with_key(key), project="p", origin="Pulumi.x.yaml")
+        validate_settings(kind, with_key(key), project="p", origin="Pulumi.x.yaml")
     shown = key.replace("[]", "[0]")
     assert f"Pulumi.x.yaml: gemma-serving:{shown} is not a known setting since 0.4.0. {SETTINGS[key]}" in str(
         refused.value

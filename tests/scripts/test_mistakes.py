@@ -309,7 +309,7 @@ def no_logs(monkeypatch):
     monkeypatch.setattr("scripts.logs.reading.follow", lambda *_, **__: pytest.fail("it waits for lines"))
     monkeypatch.setenv("GOOGLE_CLOUD_PROJECT", "my-project")
     monkeypatch.setattr("cloud.google_api.connect", lambda *_: None)
-    monkeypatch.setattr("scripts.logs.reading.newest", lambda *_: ())
+    monkeypatch.setattr("scripts.logs.reading.newest_lines", lambda *_: ())
 
 
 @pytest.mark.usefixtures("project", "no_logs")

@@ -214,7 +214,7 @@ def test_a_refusal_of_what_the_plan_allows_is_exit_code_2_with_its_own_words(run
     code, out, _ = run(*E2B)
     words = " ".join(out.split())
     assert code == 2
-    assert "Refused: vLLM or Google's compiler refuses what the plan allows" in words
+    assert "Refused: vLLM or Google's compiler rejects what the plan allows" in words
     assert "exceeds available HBM (31.24G)" in words
 
 

@@ -12,7 +12,7 @@ from cloud.spending import spending
 from localcloud.tests.google_bodies import google_body
 from planning import plan
 from scripts.preview.plans import HOURLY, describe_stack
-from scripts.teardown.receipt import described
+from scripts.teardown.receipt import resource_json
 from stacks.loading import from_file
 from stacks.planned import to_deployment
 from tests.cloud.populated import owner
@@ -70,7 +70,7 @@ def test_every_script_names_the_price_of_the_plan(stack, monkeypatch):
         found = deployed(settings, one.place)
         first = found[0]
         assert prices.usd_per_hour(first) == pytest.approx(one.usd_per_hour)
-        assert described(first, NOW)["usd_per_hour"] == pytest.approx(one.usd_per_hour, abs=1e-4)
+        assert resource_json(first, NOW)["usd_per_hour"] == pytest.approx(one.usd_per_hour, abs=1e-4)
         (spent,) = spending(None, found, NOW)
         assert spent.usd_per_hour == pytest.approx(one.usd_per_hour)
         assert spent.usd == pytest.approx(3 * one.usd_per_hour)

@@ -10,7 +10,7 @@ from contracts.errors import CommandRefusedError
 from contracts.labels import Ownership
 from localcloud.tests import idle_cloud
 from localcloud.world.scenario import OperationDurations, Scenario
-from stacks.project.bucket_conflict import BucketCheck, watch_for_bucket
+from stacks.google_project.bucket_conflict import BucketCheck, require_free_bucket_name
 
 PROJECT, BUCKET = "local-project", "weights-of-a-stack"
 OURS = Ownership(project="gemma-serving", stack="x")
@@ -72,7 +72,7 @@ def test_what_cannot_be_told_stops_nothing(monkeypatch):
 def test_only_a_bucket_is_hooked_and_only_before_it_is_made(monkeypatch, declare):
     transforms = []
     monkeypatch.setattr(pulumi.runtime, "register_stack_transformation", transforms.append)
-    declare(lambda: watch_for_bucket(project=PROJECT, bucket=BUCKET, ownership=OURS))
+    declare(lambda: require_free_bucket_name(project=PROJECT, bucket=BUCKET, ownership=OURS))
     [transform] = transforms
 
     def hooks(kind):

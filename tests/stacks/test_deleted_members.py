@@ -5,7 +5,7 @@ import asyncio
 import pulumi
 import pytest
 
-from stacks.project import propagation
+from stacks.google_project import propagation
 
 PROJECT = "local-project"
 MEMBER = f"serviceAccount:gemma-x@{PROJECT}.iam.gserviceaccount.com"

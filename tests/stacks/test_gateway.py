@@ -132,7 +132,7 @@ def test_a_stack_behind_a_gateway_opens_its_port_to_the_gateway_only(declare, mo
         monkeypatch.setenv("PULUMI_CONFIG", json.dumps(texts))
         monkeypatch.setenv("PULUMI_CONFIG_SECRET_KEYS", "[]")
         monkeypatch.setattr(
-            "stacks.project.other_stacks.deployed_outputs", {"gateway": {"gatewayNetwork": network}}.get
+            "stacks.deployed.other_stacks.deployed_outputs", {"gateway": {"gatewayNetwork": network}}.get
         )
         recorder, _ = declare(run)
         machine = recorder.one("gcp-tpu:index:QueuedResource").inputs
@@ -164,7 +164,7 @@ def test_a_stack_refuses_a_gateway_whose_network_its_machines_cannot_use(declare
     }
     for words, outputs in cases.items():
         with subtests.test(words):
-            monkeypatch.setattr("stacks.project.other_stacks.deployed_outputs", outputs.get)
+            monkeypatch.setattr("stacks.deployed.other_stacks.deployed_outputs", outputs.get)
             with pytest.raises(CommandRefusedError, match=words):
                 declare(run)
 
@@ -236,6 +236,6 @@ def test_the_files_on_the_page_are_a_gateway_and_its_backends():
     text = (ROOT / "docs" / "gateway.md").read_text()
     gateway_file, tpu = (yaml.safe_load(block.partition("```")[0]) for block in text.split("```yaml\n")[1:])
     values = {key.partition(":")[2]: value for key, value in gateway_file["config"].items()}
-    settings = loading.validated(GatewayStack, values, project="my-project", origin="docs/gateway.md")
+    settings = loading.validate_settings(GatewayStack, values, project="my-project", origin="docs/gateway.md")
     assert [one.stack for one in settings.gateway.backends] == ["tpu-a", "tpu-b"]
     assert tpu == {"gemma-serving:tpu": {"gateway": "gateway"}}

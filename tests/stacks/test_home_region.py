@@ -6,9 +6,9 @@ import pytest
 
 from contracts.errors import CommandRefusedError
 from contracts.resource_types import CAPACITY_TYPE, SERVICE_TYPE
+from stacks.deployed.home_region import home_region
 from stacks.loading import from_file
 from stacks.program import run
-from stacks.project.home_region import home_region
 from tests.stacks.conftest import ROOT
 
 BUCKET, REPOSITORY = "gcp:storage/bucket:Bucket", "gcp:artifactregistry/repository:Repository"

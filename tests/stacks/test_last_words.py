@@ -121,7 +121,7 @@ HBM = (
             "FIT06",
             ["cannot load the precision of google/"],
         ),
-        ("RuntimeError: The TPU is already in use by process with pid 4242", "", ["Process 4242 on the machine"]),
+        ("RuntimeError: The TPU is already in use by process with pid 4242", "", ["Process 4242 on the TPU VM"]),
         (
             "Quota limit 'TPUV6EPerProjectPerZoneForTPUAPI' has been exceeded. Limit: 0 in zone x.",
             "SCL02",

@@ -11,9 +11,9 @@ import pytest
 from cloud.google_api import GoogleListError
 from contracts.errors import CommandRefusedError, ScriptError
 from scripts.doctor.permissions import permissions_of
+from stacks.google_project import propagation
+from stacks.google_project.propagation import awaited_change, image_advice, require_enabled, require_resource_manager
 from stacks.loading import from_file
-from stacks.project import propagation
-from stacks.project.propagation import awaited, image_advice, require_enabled, require_resource_manager
 
 DISABLED = (
     "Error creating Network: googleapi: Error 403: Compute Engine API has not been used in project 269 before or it is disabled. "
@@ -50,7 +50,7 @@ AGENT = "service-269@gcp-sa-artifactregistry.iam.gserviceaccount.com"
     ],
 )
 def test_only_what_passes_by_itself_is_waited_for(message, what):
-    found = awaited(message)
+    found = awaited_change(message)
     assert (found and found[0]) == what
 
 
@@ -106,7 +106,7 @@ def test_the_doctor_checks_the_roles_that_the_advice_names():
     on = from_file(path, project="my-project")
     off = on.model_copy(update={"alerts": replace(on.alerts, enabled=False)})
     roles, fewer = ([group.role for group in permissions_of(settings)] for settings in (on, off))
-    assert [role for role in roles if role not in fewer] == list(propagation.WATCHING_ROLES)
+    assert [role for role in roles if role not in fewer] == list(propagation.ALERT_ROLES)
 
 
 NO_ROLE = "googleapi: Error 400: Role (projects/p-1/roles/gemmaTunnel) does not exist in the resource's hierarchy., badRequest"

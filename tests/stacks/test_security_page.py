@@ -206,7 +206,7 @@ def listens(declared):
 def test_the_page_says_where_each_server_listens_and_what_its_rules_allow(declared, monkeypatch, subtests):
     shared = {"network": f"projects/{PROJECT}/global/networks/n", "subnetwork": "n", "regions": ["us-east5"]}
     outputs = {"gateway": {"gatewayNetwork": {**shared, "gatewayRange": GATEWAY_RANGE, "internetEgress": True}}}
-    monkeypatch.setattr("stacks.project.other_stacks.deployed_outputs", outputs.get)
+    monkeypatch.setattr("stacks.deployed.other_stacks.deployed_outputs", outputs.get)
     page = {cause: tuple(cells) for cause, *cells in rows("Listening ports")}
     assert set(page) == {*LISTENS, "gateway"}
     for cause, (stack, settings) in LISTENS.items():

@@ -6,7 +6,7 @@ from planning.question.fields import question_fields, value_at
 from stacks.loading import from_file, read_yaml
 from stacks.planned import to_deployment
 from stacks.settings.keys import setting_fields
-from stacks.wording import settings_key, spelled
+from stacks.wording import settings_key, value_in_file
 
 FILES = sorted(Path(__file__).resolve().parents[2].glob("Pulumi.*.yaml"))
 OWN = {
@@ -36,7 +36,7 @@ def test_what_a_file_says_is_what_the_planner_is_asked_under_the_key_that_messag
             key = settings_key(field, settings.target)
             given = _at(config, key)
             if given is not None and not isinstance(given, dict):
-                assert spelled(field, value_at(deployment, field)) == given, (path.name, key)
+                assert value_in_file(field, value_at(deployment, field)) == given, (path.name, key)
                 compared.add(key)
     assert {"tpu.acceleratorType", "cloudRun.gpu", "cloudRun.memory", "tpu.provisioning", "model"} <= compared
 

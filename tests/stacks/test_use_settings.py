@@ -8,7 +8,7 @@ import pytest
 from planning import plan
 from planning.memory.resolve import resolve
 from planning.question.features import served_features
-from planning.question.fields import changed
+from planning.question.fields import with_changes
 from planning.question.server_flags import TABLES, flag_table, parse_arguments
 from planning.question.vllm_args import vllm_arguments
 from stacks.loading import SettingsError, from_values, read_yaml
@@ -83,7 +83,7 @@ CONFLICTS = [
     ({"speculative": {"method": "n-gram"}, "speculativeConfig": {}}, "vllm.speculative and vllm.speculativeConfig set"),
     ({"imageTokens": 280}, "vllm.imageTokens is not a key; set vllm.multimodal.imageTokens"),
     ({"multimodal": {"imageTokens": 100}}, "vllm.multimodal.imageTokens = 100: expected 70, 140, 280, 560 or 1120"),
-    ({"lora": {"adapters": {"a": "org/a"}, "rank": 20}}, "vllm.lora.rank = 20: expected one of 1, 8, 16"),
+    ({"lora": {"adapters": {"a": "org/a"}, "rank": 20}}, "vllm.lora.rank = 20: expected 1, 8, 16"),
     ({"lora": {"adapters": {"a b": "org/a"}}}, "expected an adapter's name"),
     ({"speculative": {"method": "draft-model"}}, "method draft-model needs drafter"),
     ({"speculative": {"method": "n-gram", "drafter": DRAFTER}}, "method n-gram uses no model"),
@@ -175,5 +175,5 @@ def test_audio_needs_an_image_that_decodes_it(answer):
             "vllm.multimodal.videos": 0,
             "vllm.multimodal.audios": 0,
         }
-        after = plan(changed(deployment, one.remedies[0].changes))
+        after = plan(with_changes(deployment, one.remedies[0].changes))
         assert "WRK07" not in [finding.id for finding in after.findings]

@@ -177,7 +177,7 @@ class TestSaveAndRestore:
     def test_programs_on_the_machine_are_not_fetched(self, machine: Machine, tmp_path: Path):
         put(machine, tar_of({"other": b"x"}))
         folder_with(tmp_path)
-        assert "already on this machine" in restored(tmp_path)
+        assert "already on this TPU VM" in restored(tmp_path)
         assert machine.ranges == []
 
     def test_the_same_programs_give_the_same_archive_so_that_two_machines_may_save_at_once(

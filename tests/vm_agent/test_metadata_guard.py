@@ -110,7 +110,7 @@ def test_a_download_that_is_not_guarded_is_logged(guard: MetadataGuard, rules, c
     with socket.create_server(("127.0.0.1", guard.port)):
         assert guard.fetch_options()[0] == ()
     said = capsys.readouterr().err
-    assert f"can read the machine's token, because the agent cannot guard it: cannot use port {guard.port}" in said
+    assert f"can read the TPU VM's token, because the agent cannot guard it: cannot use port {guard.port}" in said
     assert guard.fetch_options()[0], "the port is free again"
     assert capsys.readouterr().err == ""
 
@@ -192,5 +192,5 @@ def test_an_agent_that_starts_again_answers_for_the_container_that_runs(
 
     monkeypatch.setattr(metadata_guard, "run_command", run)
     guard.keep()
-    assert asked == ["-C", "-A"], "the rule of before may have gone with a reboot of the machine's network"
+    assert asked == ["-C", "-A"], "the rule of before may have gone with a reboot of the TPU VM's network"
     assert ask(guard, "/computeMetadata/v1/instance/attributes/none")[0] == 404

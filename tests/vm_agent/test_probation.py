@@ -52,7 +52,7 @@ def test_a_server_that_ends_four_times_after_it_was_ready_is_rolled_back(serving
     assert "exit code 137 (killed, most likely out of memory)" in machine.guest()["detail"]
     assert machine.guest()["detail"].endswith("It was ready before; this was start 4 of its probation.")
     assert sum("--max-num-seqs=4" in call for call in calls(machine, "run")) == 4
-    assert calls(machine, "rmi") == [], "the former image stayed on the machine"
+    assert calls(machine, "rmi") == [], "the former image stayed on the TPU VM"
     again = StoredState()
     assert (again.back, again.failed and again.failed.text_hash) == (again.good, bad)
 
@@ -105,7 +105,7 @@ def test_the_count_survives_the_machine_and_a_document_on_probation_that_takes_i
     machine.published.clear()
     assert serving.ask("--max-num-seqs=4") == bad
     serving.sees("failed", bad, good)
-    assert "was started 4 times, but it, the agent or the machine stopped each time." in machine.guest()["detail"]
+    assert "was started 4 times, but it, the agent or the TPU VM stopped each time." in machine.guest()["detail"]
 
 
 def test_a_change_during_a_probation_goes_back_to_the_server_that_never_stopped(serving: Serving, machine: Machine):

@@ -31,7 +31,7 @@ class ComparedFigure:
         return abs(self.error) <= self.figure.kind.tolerance
 
 
-def compared(boots: Iterable[Boot]) -> Iterator[ComparedFigure]:
+def compared_figures(boots: Iterable[Boot]) -> Iterator[ComparedFigure]:
     """Yield each figure with its prediction."""
     for boot in boots:
         if boot.figures:
@@ -52,7 +52,7 @@ class JudgedBoot:
     """False if the image was patched until it ran, or if a later image fixed what this one could not do."""
 
 
-def judged(boot: Boot) -> JudgedBoot:
+def judge_boot(boot: Boot) -> JudgedBoot:
     """Return the planner's verdict on a boot. It is correct if it blocks a crashed boot and no other.
 
     A warning of too little memory for programs is correct if the server crashed for that reason, or ran with less than 1 GiB free.
@@ -76,6 +76,6 @@ def _in_words(plan: Plan) -> str:
     return "fits" if plan.margin is None else "may fail"
 
 
-def started(boots: Iterable[Boot]) -> tuple[Boot, ...]:
+def started_boots(boots: Iterable[Boot]) -> tuple[Boot, ...]:
     """Return the boots that were started; the others are file lists."""
     return tuple(boot for boot in boots if boot.outcome != "files")

@@ -17,7 +17,7 @@ from typing import Any, Final, Literal, TypeVar
 
 from msgspec import ValidationError as ConversionError
 from msgspec import convert
-from msgspec.structs import replace
+from msgspec.structs import replace as replace_struct
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 
 from planning.cost.subject import Subject, examine
@@ -255,7 +255,7 @@ def _made(kind: str, key: str, table: dict[str, Any], known: _Tables, raw: _Tabl
         table["deployment_id"] = table["deployment"]
         deployment = _find(known["deployments"], table["deployment"])
         version = _VERSION.search(table.get("image", ""))
-        table["deployment"] = replace(deployment, image=image_of_version(version[1])) if version else deployment
+        table["deployment"] = replace_struct(deployment, image=image_of_version(version[1])) if version else deployment
         table["sources"] = [_find(known["sources"], source) for source in table["sources"]]
         table["figures"] = [
             {"key": name, "kind": _find(KINDS, name), **(it if isinstance(it, dict) else {"logged": it})}
@@ -294,29 +294,31 @@ def _deployment(table: Mapping[str, Any]) -> Deployment:
         kind(**fields.get(block, {}))  # raises TypeError for an unknown key, which `convert` ignores in dataclasses
     found = convert(fields, Deployment)
     if version is not None:
-        found = replace(found, image=image_of_version(version))
+        found = replace_struct(found, image=image_of_version(version))
     if run:
         probe = ProbeSettings(**run["startup_probe"])
-        found = replace(found, cloud_run=dataclasses.replace(NO_SERVICE, **{**run, "startup_probe": probe}))
+        found = replace_struct(found, cloud_run=dataclasses.replace(NO_SERVICE, **{**run, "startup_probe": probe}))
     if tpu:
-        found = replace(found, tpu=dataclasses.replace(NO_TPU, **tpu))
+        found = replace_struct(found, tpu=dataclasses.replace(NO_TPU, **tpu))
     if model:
-        spec = replace(spec_of(model["model"], model.get("quantization", "bf16")), **model["changes"])
-        found = replace(found, model_spec=spec)
+        spec = replace_struct(spec_of(model["model"], model.get("quantization", "bf16")), **model["changes"])
+        found = replace_struct(found, model_spec=spec)
     if config:
         published = json.loads(CONFIGS.read_text(encoding="utf-8"))[config]
-        found = replace(found, model_spec=model_from_config(published, name=found.model))
-    return replace(found, device=parse_device(device)) if device else found
+        found = replace_struct(found, model_spec=model_from_config(published, name=found.model))
+    return replace_struct(found, device=parse_device(device)) if device else found
 
 
 def subject_of(boot: Boot) -> Subject:
     """Return the planner's subject for the boot."""
     # A published vulnerability does not decide whether a server starts.
     accepted = (*boot.deployment.accept_findings, "SEC11")
-    subject = examine(replace(boot.deployment, accept_findings=accepted))
+    subject = examine(replace_struct(boot.deployment, accept_findings=accepted))
     resolved = subject.resolved
     if boot.usable_gib is not None:
-        resolved = replace(resolved, accelerator=replace(resolved.accelerator, usable_gib=boot.usable_gib))
+        resolved = replace_struct(
+            resolved, accelerator=replace_struct(resolved.accelerator, usable_gib=boot.usable_gib)
+        )
     if boot.padding_gap is not None:
-        resolved = replace(resolved, padding_gap=boot.padding_gap)
+        resolved = replace_struct(resolved, padding_gap=boot.padding_gap)
     return subject if resolved is subject.resolved else planned_subject(resolved)

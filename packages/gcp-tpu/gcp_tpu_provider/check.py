@@ -380,7 +380,7 @@ def _ready(inputs: wire.Properties) -> Iterator[InputError]:
     if enabled != wire.UNKNOWN and enabled.upper() != "TRUE":
         yield InputError(
             "metadata",
-            "`metadata` must contain `enable-guest-attributes: TRUE`. Otherwise the machine cannot report that it is ready.",
+            "`metadata` must contain `enable-guest-attributes: TRUE`. Otherwise the TPU VM cannot report that it is ready.",
         )
 
 
@@ -451,8 +451,8 @@ def _secrets(inputs: wire.Properties) -> Iterator[InputError]:
     path = next((key_path("metadata", key) for key, value in items if wire.has_secret(value)), "metadata")
     yield InputError(
         path,
-        f"`{path}` is a secret, but every process on the machine and every user who can view the node can read metadata. "
-        "Store the value in Secret Manager and have the machine's service account read it there.",
+        f"`{path}` is a secret, but every process on the TPU VM and every user who can view the node can read metadata. "
+        "Store the value in Secret Manager and have the TPU VM's service account read it there.",
     )
 
 

@@ -1,6 +1,6 @@
 """Capacity as Compute Engine instances: ct6e machine types with flex-start, spot or on-demand.
 
-Names, paths and fields follow Google's discovery document `compute.v1`, revision 20261106. An instance is both the request and the machine.
+Names, paths and fields follow Google's discovery document `compute.v1`, revision 20261106. An instance is both the request and the TPU VM.
 """
 
 import asyncio
@@ -149,7 +149,7 @@ class ComputeApi:
         return last
 
     async def find_guest_report(self, node: str, namespace: str) -> GuestReport | None:
-        """Return the machine's latest report in a namespace of its guest attributes, or None if it has published nothing."""
+        """Return the TPU VM's latest report in a namespace of its guest attributes, or None if it has published nothing."""
         try:
             query = {"queryPath": f"{namespace}/"}
             raw = await self.transport.call("GET", f"{_ROOT}{node}/getGuestAttributes", query=query)

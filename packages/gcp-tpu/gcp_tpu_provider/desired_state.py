@@ -25,9 +25,9 @@ def urn_hash(urn: str) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReadyCheck:
-    """Readiness check of the machine. `document_hash` is empty if any document is accepted.
+    """Readiness check of the TPU VM. `document_hash` is empty if any document is accepted.
 
-    `deadline_key` is the metadata key for the machine's deadline. Empty if the machine does not get it.
+    `deadline_key` is the metadata key for the TPU VM's deadline. Empty if the TPU VM does not get it.
     """
 
     namespace: str

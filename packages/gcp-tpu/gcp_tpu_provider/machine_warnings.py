@@ -1,4 +1,4 @@
-"""Reports about running capacity in the state: before its run expires, and when Google or the machine reports that it no longer serves."""
+"""Reports about running capacity in the state: before its run expires, and when Google or the TPU VM reports that it no longer serves."""
 
 import asyncio
 from collections.abc import Mapping, Sequence
@@ -36,7 +36,7 @@ class MachineReport:
     """Google's answer about a machine that the state records as running."""
 
     has_ended: bool = False
-    """True if Google reports that the machine no longer exists. Without an answer it may still exist."""
+    """True if Google reports that the TPU VM no longer exists. Without an answer it may still exist."""
     warnings: Sequence[str] = ()
 
 
@@ -46,7 +46,7 @@ _NOTHING: Final = MachineReport()
 async def machine_report(
     api: CapacityApi, outputs: Mapping[str, Any], news: Mapping[str, Any], *, replaces: bool
 ) -> MachineReport:
-    """Return whether the machine is gone, and warnings if it is or if it rolled back to an older document."""
+    """Return whether the TPU VM is gone, and warnings if it is or if it rolled back to an older document."""
     state = cast("wire.Properties", wire.reveal(dict(outputs)))
     name = state.get("nodeName")
     if not name or state.get("state") != ACTIVE or is_dead(state) or state.get("renewalName"):
@@ -67,7 +67,7 @@ async def machine_report(
 def _gone(name: str, found: QueuedResourceInfo | None, node: NodeInfo | None) -> str:
     state = f"is {found.state}" if found is not None and found.state != ACTIVE else "is gone"
     if found is not None and found.state == ACTIVE and node is not None:
-        state = f"has a machine that is {node.state}"
+        state = f"has a TPU VM that is {node.state}"
     return (
         f"{name} {state}, but this stack's state records it as ACTIVE. Nothing serves, and an update without a refresh fails. "
         "Run `pulumi up --refresh` to request capacity again."
@@ -88,7 +88,7 @@ def _went_back(state: wire.Properties, report: GuestReport) -> list[str]:
 
 
 def deadline_warning(outputs: Mapping[str, Any], now: datetime, *, renews: bool = False) -> str:
-    """Return a warning that Google will soon delete the machine or has already deleted it. Empty if none is needed.
+    """Return a warning that Google will soon delete the TPU VM or has already deleted it. Empty if none is needed.
 
     `renews`: the next update requests a second machine, or continues waiting for it.
     """
@@ -113,4 +113,4 @@ def deadline_warning(outputs: Mapping[str, Any], now: datetime, *, renews: bool 
         if renews
         else "After that, run `pulumi up --refresh` to request capacity again."
     )
-    return f"Google will delete the machine of {state.get('name')} at {at}, in {readable(left.total_seconds())}. {step}"
+    return f"Google will delete the TPU VM of {state.get('name')} at {at}, in {readable(left.total_seconds())}. {step}"

@@ -85,7 +85,7 @@ def about_the_project(error: GoogleError, project: str, metadata: Mapping[str, s
 
 
 def _policy(error: GoogleError, project: str) -> str:
-    """Return one sentence if an organization policy blocks a requested property of the machines, otherwise an empty string."""
+    """Return one sentence if an organization policy blocks a requested property of the TPU VMs, otherwise an empty string."""
     found = _CONSTRAINT.search(error.message)
     if found is None or found[1] not in _POLICIES:
         return ""

@@ -79,7 +79,7 @@ class ResourceRecord:
         }
 
     def observe_guest_report(self, report: GuestReport) -> None:
-        """Store the machine's report about its server."""
+        """Store the TPU VM's report about its server."""
         self.observed |= {
             "phase": report.phase or None,
             "documentHash": report.document_hash or None,

@@ -103,21 +103,21 @@ def _changes(desired: DesiredState, node: NodeInfo, declared: DeclaredKeys) -> d
 
 
 def _deadline_metadata(desired: DesiredState, node: NodeInfo) -> Mapping[str, str]:
-    """Return the metadata with the machine's deletion time, which its metadata server is not documented to provide."""
+    """Return the metadata with the TPU VM's deletion time, which its metadata server is not documented to provide."""
     key = desired.ready_check.deadline_key if desired.ready_check else ""
     return {key: node.deadline} if key and node.deadline else {}
 
 
 async def report_before(operation: ResourceOperation, check: ReadyCheck) -> GuestReport | None:
-    """Return the machine's report before a change, or None if unknown."""
+    """Return the TPU VM's report before a change, or None if unknown."""
     name = str(operation.owned_record().observed.get("nodeName") or "")
     return await operation.api.find_guest_report(name, check.namespace) if name else None
 
 
 async def await_ready(operation: ResourceOperation, check: ReadyCheck, *, stale: GuestReport | None = None) -> None:
-    """Wait until the machine reports `ready` for the desired document. Raises CannotWaitError with the machine's message.
+    """Wait until the TPU VM reports `ready` for the desired document. Raises CannotWaitError with the TPU VM's message.
 
-    `stale` is the machine's report before the change. If it was a failure, an identical report is ignored for a short time.
+    `stale` is the TPU VM's report before the change. If it was a failure, an identical report is ignored for a short time.
     """
     record = operation.owned_record()
     timer, polls = PollTimer(operation.pacing), 0
@@ -138,7 +138,7 @@ async def await_ready(operation: ResourceOperation, check: ReadyCheck, *, stale:
         polls += 1
         if polls % POLLS_PER_NODE_CHECK == 0:
             await _require_alive(operation)
-        phase = (current.phase if current else "") or "waiting for the machine to read its document"
+        phase = (current.phase if current else "") or "waiting for the TPU VM to read its document"
         detail = f": {last_line(current.detail)}" if current and current.detail else ""
         serving = ", previous server still serving" if current and _other_serves(current) else ""
         waited = f"{readable(timer.seconds())}/{readable(check.timeout_s)}"
@@ -147,7 +147,7 @@ async def await_ready(operation: ResourceOperation, check: ReadyCheck, *, stale:
 
 
 async def drain(operation: ResourceOperation) -> None:
-    """Have the machine finish its running requests before its deletion, by setting its deadline to now.
+    """Have the TPU VM finish its running requests before its deletion, by setting its deadline to now.
 
     Does nothing for a machine that does not get its deadline. A failure only interrupts requests.
     """
@@ -169,13 +169,13 @@ async def drain(operation: ResourceOperation) -> None:
 
 
 async def _await_end(operation: ResourceOperation, name: str, check: ReadyCheck) -> None:
-    """Wait up to `drain_s` until the machine reports that its server stopped. Return immediately if it reports nothing."""
+    """Wait up to `drain_s` until the TPU VM reports that its server stopped. Return immediately if it reports nothing."""
     timer = PollTimer(operation.pacing)
     while timer.seconds() <= operation.pacing.drain_s:
         report = await operation.api.find_guest_report(name, check.namespace)
         if report is None or (report.phase == ENDING_PHASE and not report.serving_hash):
             return
-        await operation.report_progress(f"{readable(timer.seconds())} draining requests of the old machine")
+        await operation.report_progress(f"{readable(timer.seconds())} draining requests of the old TPU VM")
         await timer.pause()
 
 
@@ -188,7 +188,7 @@ def _other_serves(report: GuestReport) -> bool:
 
 
 def _pause(report: GuestReport) -> str:
-    """Return how long requests failed, for the last progress line. Empty if the machine does not report it."""
+    """Return how long requests failed, for the last progress line. Empty if the TPU VM does not report it."""
     try:
         began = datetime.fromisoformat(report.pause_began_at)
         ended = datetime.fromisoformat(report.pause_ended_at)
@@ -204,13 +204,13 @@ def _failed(report: GuestReport, check: ReadyCheck) -> str:
     text = f"The server failed: {_LOG_PREFIX.sub('', reason.strip())}{log}"
     if not _other_serves(report):
         return (
-            f"{text}\nThe capacity is kept, and costs money until you delete it. The machine does not retry the same document. "
+            f"{text}\nThe capacity is kept, and costs money until you delete it. The TPU VM does not retry the same document. "
             "Fix the cause, then run `pulumi up`."
         )
     desired = check.document_hash or report.document_hash
     return (
         f"{text}\nThe previous configuration is serving: document {report.serving_hash[:HASH_DIGITS]}, not {desired[:HASH_DIGITS]}{_pause(report)}. "
-        "The machine does not retry the same document. Fix or revert the change, then run `pulumi up`."
+        "The TPU VM does not retry the same document. Fix or revert the change, then run `pulumi up`."
     )
 
 
@@ -225,7 +225,7 @@ def _lines(detail: str) -> list[str]:
 
 
 def _timed_out(report: GuestReport | None, check: ReadyCheck, *, is_current: bool) -> str:
-    limit = f"The machine was not ready after {readable(check.timeout_s)} (`ready.timeoutS`)"
+    limit = f"The TPU VM was not ready after {readable(check.timeout_s)} (`ready.timeoutS`)"
     if report is None:
         return (
             f"{limit} and published no guest attributes in {check.namespace}/. Its start-up script did not run or cannot reach "
@@ -235,7 +235,7 @@ def _timed_out(report: GuestReport | None, check: ReadyCheck, *, is_current: boo
     if not is_current:
         return f"{limit}. It still reports {phase} for document {report.document_hash[:HASH_DIGITS] or '(none)'}."
     serves = f" Document {report.serving_hash[:HASH_DIGITS]} is serving." if _other_serves(report) else ""
-    tries = " The machine keeps trying until its run expires, and is billed." if report.phase in WAITING_PHASES else ""
+    tries = " The TPU VM keeps trying until its run expires, and is billed." if report.phase in WAITING_PHASES else ""
     return f"{limit}. Phase: {phase}. Detail: {report.detail or 'none'}.{serves}{tries}"
 
 

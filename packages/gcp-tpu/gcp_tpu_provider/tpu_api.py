@@ -41,7 +41,7 @@ ENDING_PHASE = "ending"
 WAITING_PHASES = frozenset(
     {"waiting for the hub", "waiting for the registry", "waiting for storage", "waiting for docker"}
 )
-"""The machine tries again automatically until its run expires."""
+"""The TPU VM tries again automatically until its run expires."""
 NOT_PUBLISHED = frozenset({HTTPStatus.NOT_FOUND, HTTPStatus.BAD_REQUEST})
 """Google's statuses for guest attributes of a machine that is not up or has published nothing."""
 DEAD_NODE = frozenset({"PREEMPTED", "TERMINATED", "DELETING", "HIDDEN"})
@@ -55,7 +55,7 @@ GUEST_ATTRIBUTES_POLICY = "compute.disableGuestAttributesAccess"
 
 
 def require_readable(error: GoogleError, node: str) -> None:
-    """Raise CannotWaitError if an organization policy hides the machines' guest attributes, because no wait can detect a ready server.
+    """Raise CannotWaitError if an organization policy hides the TPU VMs' guest attributes, because no wait can detect a ready server.
 
     Cloud TPU may return 400 for it, as for a machine that has published nothing yet. The constraint in the message distinguishes them.
     """
@@ -63,7 +63,7 @@ def require_readable(error: GoogleError, node: str) -> None:
         return
     project = node.split("/")[1]
     raise CannotWaitError(
-        f"Organization policy {GUEST_ATTRIBUTES_POLICY} hides the guest attributes of machines in project {project}. `pulumi up` cannot detect "
+        f"Organization policy {GUEST_ATTRIBUTES_POLICY} hides the guest attributes of TPU VMs in project {project}. `pulumi up` cannot detect "
         "a ready server, and gcloud opens no tunnel. The capacity is kept and billed. Have an organization policy "
         f"administrator run `gcloud resource-manager org-policies disable-enforce {GUEST_ATTRIBUTES_POLICY} --project={project}`, "
         "then run `pulumi up`; or run `pulumi destroy`."
@@ -174,7 +174,7 @@ class GuestReport:
 
 
 def _plain(text: str) -> str:
-    """Return text without terminal control codes, because every process on the machine can write guest attributes."""
+    """Return text without terminal control codes, because every process on the TPU VM can write guest attributes."""
     return "".join(char if char in "\n\t" or char.isprintable() else f"\\u{ord(char):04x}" for char in text)
 
 
@@ -232,7 +232,7 @@ class TpuApi:
         )
 
     async def find_guest_report(self, node: str, namespace: str) -> GuestReport | None:
-        """Return the machine's latest report in a namespace of its guest attributes, or None if it has published nothing."""
+        """Return the TPU VM's latest report in a namespace of its guest attributes, or None if it has published nothing."""
         path, body = f"v2alpha1/{node}:getGuestAttributes", {"queryPath": f"{namespace}/"}
         try:
             raw = await self.transport.call("POST", path, body=body)

@@ -3,7 +3,7 @@
 import math
 from collections.abc import Iterator, Sequence
 
-from planning.cost.costs import renewals
+from planning.cost.costs import machines_with_renewals
 from planning.cost.running_costs import usual_start_s
 from planning.cost.subject import Subject
 from planning.data.prices import PRICES, Price, region_of
@@ -34,11 +34,11 @@ def _limit_before_the_end(subject: Subject) -> RuleResult | None:
     limit_usd, cost = subject.resolved.deployment.max_usd, subject.cost
     if limit_usd is None or cost.max_usd <= limit_usd:
         return None
-    renewed = renewals(subject.resolved) is not None
+    renewed = machines_with_renewals(subject.resolved) is not None
     fitting_s = int(limit_usd / cost.usd_per_hour * HOUR_S // 60 * 60)
     shorter = (change("tpu.max_run_duration_s", fitting_s),) if fitting_s >= MIN_RUN_S and not renewed else ()
     return RuleResult(
-        f"`max_usd` is {limit_usd}, but the machine costs that much after {duration(fitting_s)}; its maximum is "
+        f"`max_usd` is {limit_usd}, but the TPU VM costs that much after {duration(fitting_s)}; its maximum is "
         f"${cost.max_usd:,.0f} ({cost.max_usd_basis}). Google does not enforce `max_usd`; only a scheduled guard "
         "(docs/costs.md) will tear the stack down then.",
         remedies=(*shorter, change("max_usd", math.ceil(cost.max_usd))),
@@ -97,7 +97,8 @@ def _update(prices: Sequence[Price]) -> str:
 
 def _without_regions(subject: Subject, missed: Sequence[Price]) -> Iterator[Remedy]:
     """Yield the change that removes the zones in the regions of these prices, if others are left."""
-    regions, zones = {price.region for price in missed}, subject.resolved.deployment.tpu.zones
+    regions = {price.region for price in missed}
+    zones = subject.resolved.deployment.tpu.zones
     kept = tuple(zone for zone in zones if region_of(zone) not in regions)
     if kept and kept != zones:
         yield change("tpu.zones", kept)

@@ -84,7 +84,9 @@ def _cloud_run_remedies(resolved: Resolved) -> Iterator[Remedy]:
 
     Yield the first again with as many instances as the quotas allow, because an allowed size may be too large for all of them.
     """
-    host, allowed, run = resolved.host, cloud_run_vcpu(resolved.host), resolved.deployment.cloud_run
+    host = resolved.host
+    allowed = cloud_run_vcpu(resolved.host)
+    run = resolved.deployment.cloud_run
     memory_gib = min(max(resolved.host_memory_gib, float(host.min_memory_gib)), most_memory_gib(resolved.host))
     vcpu = min(max(resolved.vcpu, min(allowed)), max(allowed))
     enough = next(count for count in allowed if count >= vcpu and count * CLOUD_RUN_GIB_PER_VCPU >= memory_gib)

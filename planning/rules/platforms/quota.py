@@ -112,7 +112,8 @@ def _instances(subject: Subject, instances: int) -> dict[str, object]:
 
 def _smaller(subject: Subject, uses: Sequence[_Use], instances: int) -> dict[str, object] | None:
     """Return the largest size that fits the quota this many times and can load the weights; None if none exists."""
-    host, room = subject.resolved.host, {use.setting: use.allowed / instances for use in uses}
+    host = subject.resolved.host
+    room = {use.setting: use.allowed / instances for use in uses}
     most_gib = min(room.get("host_memory_gib", host.max_memory_gib), subject.resolved.host_memory_gib)
     for vcpu in reversed(cloud_run_vcpu(host)):
         memory_gib = int(min(most_gib, vcpu * CLOUD_RUN_GIB_PER_VCPU))

@@ -10,7 +10,7 @@ from planning.rules.registry import RuleResult, rule
 from planning.units import duration
 
 
-def sized(replicas: int | None, **others: object) -> Remedy:
+def replicas_remedy(replicas: int | None, **others: object) -> Remedy:
     """Return the remedy that sets the replicas, each on an equal share of the devices; None is one replica on all of them."""
     return Remedy(
         changes={
@@ -25,7 +25,7 @@ def more_replicas(resolved: Resolved, **others: object) -> Iterator[Remedy]:
     """Yield larger data-parallel sizes that may serve more (`replica_counts`), largest first, with other options of vLLM."""
     for count in replica_counts(resolved.spec, resolved.accelerator):
         if count > resolved.dp:
-            yield sized(count, **others)
+            yield replicas_remedy(count, **others)
 
 
 def fewer_replicas(resolved: Resolved) -> Iterator[Remedy]:
@@ -33,7 +33,7 @@ def fewer_replicas(resolved: Resolved) -> Iterator[Remedy]:
     devices = resolved.accelerator.devices
     for count in range(resolved.dp - 1, 0, -1):
         if devices % count == 0:
-            yield sized(count if count > 1 else None)
+            yield replicas_remedy(count if count > 1 else None)
 
 
 @rule("DPL01")
@@ -49,7 +49,7 @@ def _experts(subject: Subject) -> RuleResult | None:
     )
     return RuleResult(
         f"`vllm.data_parallel_size` is {resolved.dp}, but {resolved.model_id} is a mixture of experts: {reason}.",
-        remedies=(sized(None),),
+        remedies=(replicas_remedy(None),),
     )
 
 
@@ -64,6 +64,6 @@ def _arithmetic(subject: Subject) -> RuleResult | None:
         f"not measured. The start takes {duration(startup.total_s)} if the replicas load and compile at the "
         f"same speed as one alone, and up to {duration(startup.total_high_s)} if they slow each other down. Host "
         "memory counts each replica's load.",
-        remedies=(sized(None),),
+        remedies=(replicas_remedy(None),),
         advice="Compare both with `gemma bench STACK --preset grid` before you rely on them, or accept this finding.",
     )

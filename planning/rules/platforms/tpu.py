@@ -14,7 +14,7 @@ from planning.question.types import Remedy
 from planning.question.vllm_args import LORA_MODULES, TOKENIZER, TOKENIZER_REVISION
 from planning.rules.alternatives import alternatives_for
 from planning.rules.arguments import arguments_named, kept_arguments
-from planning.rules.platforms.replicas import sized
+from planning.rules.platforms.replicas import replicas_remedy
 from planning.rules.registry import RuleResult, change, rule
 from planning.settings.google_limits import run_limit_problem
 from planning.speed.startup import compile_s_of
@@ -36,7 +36,7 @@ def _slice_parallelism(subject: Subject) -> RuleResult | None:
 
     def remedies() -> Iterator[Remedy]:
         yield Remedy(changes={"vllm.tensor_parallel_size": chips, "vllm.data_parallel_size": None})
-        yield sized(None)
+        yield replicas_remedy(None)
         if used < chips and chips % resolved.tp == 0 and not resolved.spec.is_moe:
             yield change("vllm.data_parallel_size", chips // resolved.tp)
         if resolved.dp > 1 and chips % resolved.dp == 0:
@@ -118,7 +118,7 @@ def _streamer_on_tpu(subject: Subject) -> RuleResult | None:
             remedies=remedies,
         )
     return RuleResult(
-        "`vllm.load_format` is runai_streamer, which stores no weights on the machine. Each start will read "
+        "`vllm.load_format` is runai_streamer, which stores no weights on the TPU VM. Each start will read "
         f"{subject.memory.checkpoint_gib:.1f} GiB from the bucket. Published rates on TPU hosts range from 56 MB/s to "
         f"over 1 GB/s; the plan uses {constant('STREAMER_BYTES_PER_S') / 1e9:g} GB/s.",
         severity="warn",
@@ -145,7 +145,7 @@ def _private_access(subject: Subject) -> RuleResult | None:
     if subject.resolved.deployment.tpu.private_google_access is not False:
         return None
     return RuleResult(
-        "`tpu.existing_network.private_google_access` is false, but the machine has no external address. It will not be able to pull "
+        "`tpu.existing_network.private_google_access` is false, but the TPU VM has no external address. It will not be able to pull "
         "the image or the weights.",
         remedies=(change("tpu.existing_network", None),),
         advice="Or enable Private Google Access for the subnet (free of charge) and set `tpu.existing_network.private_google_access` to true.",
@@ -161,7 +161,7 @@ def _hub_without_nat(subject: Subject) -> RuleResult | None:
     listed = " and ".join(f"the {one.kind} {one.name}" for one in files)
     return RuleResult(
         f"The server downloads {listed} from the Hugging Face hub at each start, because the bucket has no staged "
-        "copy. The machine has no external address, and the stack adds Cloud NAT only to its own network. Without "
+        "copy. The TPU VM has no external address, and the stack adds Cloud NAT only to its own network. Without "
         "Cloud NAT in the subnet of tpu.existingNetwork, the server will not start.",
         remedies=(change("tpu.existing_network", None), _without_files(subject, files)),
         advice=(
@@ -173,7 +173,8 @@ def _hub_without_nat(subject: Subject) -> RuleResult | None:
 
 def _without_files(subject: Subject, files: Sequence[LoadedRepository]) -> Remedy:
     """Return the change that removes the drafter, and the arguments that name a tokenizer or adapters."""
-    kinds, changes = {one.kind for one in files}, dict[str, object]()
+    kinds = {one.kind for one in files}
+    changes = dict[str, object]()
     if "drafter" in kinds:
         changes["vllm.speculative_config"] = None
     if "adapter" in kinds and subject.resolved.deployment.vllm.lora_adapters is not None:
@@ -191,7 +192,7 @@ def _metadata_keys(subject: Subject) -> RuleResult | None:
         return None
     return RuleResult(
         "`tpu.ssh` is metadata-key, and OS Login is off. Anyone with an SSH key in the metadata of the project or "
-        "the machine is root on it, and can read the stack's secrets and the token of its service account.",
+        "the TPU VM is root on it, and can read the stack's secrets and the token of its service account.",
         remedies=(change("tpu.ssh", "os-login"),),
         advice="Or keep it if a policy or an account outside the organization rules out OS Login.",
     )

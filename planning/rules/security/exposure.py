@@ -87,7 +87,7 @@ def _read_media(subject: Subject) -> RuleResult | None:
     inner = tuple(inner_domains(domains))
     network = _inner_network(subject)
     where = f" The server is in your network ({network})." if network else ""
-    named = f" {', '.join(inner)} can only be inside it or on the server's machine." if inner else ""
+    named = f" {', '.join(inner)} can only be inside it or on the server's host." if inner else ""
     return RuleResult(
         f"`vllm.allowed_media_domains` has {len(domains)} host(s). Any caller can make the server fetch URLs of "
         f"{', '.join(domains)} from its own "

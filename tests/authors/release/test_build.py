@@ -34,12 +34,12 @@ def wheel(folder, member):
 
 def test_an_artefact_that_no_release_ships_is_refused(tmp_path):
     for path in (wheel(tmp_path, "a_b/a.py"), archive(tmp_path, "a-v1.2.3.tar.gz", "a.py")):
-        assert build.described(path, "plugin", "1.2.3").bytes == path.stat().st_size
+        assert build.describe_artefact(path, "plugin", "1.2.3").bytes == path.stat().st_size
     for path in (wheel(tmp_path, "a_b/tests/a.py"), archive(tmp_path, "a-v1.2.3.tar.gz", "tests/a.py")):
         with pytest.raises(ScriptError, match=re.escape("tests/a.py, which no release ships")):
-            build.described(path, "plugin", "1.2.3")
+            build.describe_artefact(path, "plugin", "1.2.3")
     with pytest.raises(ScriptError, match=re.escape("does not have the version 9.9.9")):
-        build.described(archive(tmp_path, "a-v1.2.3.tar.gz", "a.py"), "plugin", "9.9.9")
+        build.describe_artefact(archive(tmp_path, "a-v1.2.3.tar.gz", "a.py"), "plugin", "9.9.9")
 
 
 @pytest.fixture
@@ -48,7 +48,7 @@ def artefacts(tmp_path):
     folder = tmp_path / "dist"
     folder.mkdir()
     (folder / "a-1.0.0.txt").write_text("a")
-    build.write_sums(folder, [build.described(folder / "a-1.0.0.txt", "schema", "1.0.0")], repository="o/n")
+    build.write_sums(folder, [build.describe_artefact(folder / "a-1.0.0.txt", "schema", "1.0.0")], repository="o/n")
     return folder
 
 

@@ -75,7 +75,9 @@ def test_artefacts_of_another_repository_or_of_none_are_refused(tmp_path, subtes
 
     def code(repository, *, changed=False):
         dist = tmp_path / "dist"
-        build.write_sums(dist, [build.described(dist / "a-1.0.0.txt", "schema", "1.0.0")], repository=repository)
+        build.write_sums(
+            dist, [build.describe_artefact(dist / "a-1.0.0.txt", "schema", "1.0.0")], repository=repository
+        )
         if changed:
             (dist / "a-1.0.0.txt").write_text("b")
         environment = {"PATH": os.environ["PATH"], "REPOSITORY": "acme/serving"}

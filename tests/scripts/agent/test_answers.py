@@ -13,7 +13,7 @@ from mcp.client.client import Client
 
 from scripts.agent import action_tools, server_tools
 from scripts.agent.permissions import CHANGES
-from scripts.agent.presenting import MOST_CHARACTERS, compact
+from scripts.agent.presenting import MOST_CHARACTERS, compact_json
 from scripts.agent.programs import ProgramResult
 from scripts.agent.server import build
 from scripts.cli import command as cli
@@ -321,7 +321,7 @@ def test_every_parameter_of_every_tool_works_and_no_answer_is_too_long(whole):
             for tool in (await client.list_tools()).tools:
                 for name, given in calls_of(tool):
                     arguments = await with_plan(client, tool.name, name, given)
-                    said = f"{tool.name} {compact(arguments)[:150]}"
+                    said = f"{tool.name} {compact_json(arguments)[:150]}"
                     result = await client.call_tool(tool.name, arguments)
                     text, refused = text_of(result), bool(result.is_error)
                     if refused and tool.name not in OF_WORK:

@@ -6,7 +6,7 @@ import pytest
 
 from gcp_tpu_provider.tpu_api import GuestReport
 from loadtest.client.events import error_message
-from scripts.cli.command import say
+from scripts.cli.command import print_progress
 
 CLIPBOARD = "\x1b]52;c;ZXZpbA==\x07\x1b[2J"
 
@@ -14,7 +14,7 @@ CLIPBOARD = "\x1b]52;c;ZXZpbA==\x07\x1b[2J"
 def test_messages_of_servers_and_machines_are_plain_wherever_they_are_said(monkeypatch: pytest.MonkeyPatch):
     said = io.StringIO()
     monkeypatch.setattr("sys.stderr", said)
-    say("smoke", f"it answered {CLIPBOARD}")
+    print_progress("smoke", f"it answered {CLIPBOARD}")
     report = GuestReport.of({"phase": "failed", "detail": f"line\nlast {CLIPBOARD}"})
     assert report is not None
     for text in (said.getvalue(), error_message({"error": {"message": CLIPBOARD}}), report.detail):

@@ -12,7 +12,7 @@ from contracts.fields import from_json
 from contracts.outputs import StackOutputs
 from scripts.cli.command import run_command
 from scripts.connect import __main__ as connect
-from scripts.connect.chat import talk
+from scripts.connect.chat import run_chat
 from tests.scripts.connect.test_connect import Private, conversation, delta, private, streams
 from tests.scripts.sample_outputs import sample_outputs
 
@@ -108,7 +108,7 @@ def test_a_conversation_attaches_files_and_changes_thinking(private, streams, fi
             "/thinking", "/new", "Hi.", "/thinking perhaps",
         ]
     )  # fmt: skip
-    talk(chat, lambda: next(lines, None), most_request_bytes=32 * MIB)
+    run_chat(chat, lambda: next(lines, None), most_request_bytes=32 * MIB)
     errors = capsys.readouterr().err
     assert "connect: Cannot read none.png: No such file or directory." in errors
     assert f"attached: {files}/picture.wav (image, 0 KiB)" in errors

@@ -406,7 +406,7 @@ def test_a_server_that_ended_is_one_sentence_with_its_price_and_the_command(word
     document = deployment_of("x", {"version": 3, "deployment": {"resources": []}})
     monkeypatch.setattr("engine.deployment.read_deployment", lambda _stack: document)
     monkeypatch.setattr("engine.state.outputs_in", lambda *_: outputs)
-    monkeypatch.setattr("scripts.status.face.served", lambda *_, **__: ServesNow(word="ended", why=why))
+    monkeypatch.setattr("scripts.status.face.read_served", lambda *_, **__: ServesNow(word="ended", why=why))
     assert main([*words[:1], "--stack", "x", *words[1:]]) == 2
     again = "gemma up x --refresh" if target == "gateway" else "gemma up x"
     name = "chat" if words else "connect"

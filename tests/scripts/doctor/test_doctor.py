@@ -35,10 +35,10 @@ from planning.data.checkpoints import CHECKPOINTS
 from scripts.capacity.__main__ import COMMAND as CAPACITY
 from scripts.cli.command import run_command
 from scripts.cli.settings import stack_settings
-from scripts.doctor import blocking as blocking_checks
+from scripts.doctor import blocking as blocking_module
 from scripts.doctor import capacity, limits, machine, model, passphrase, project, run, tunnel_role
 from scripts.doctor.__main__ import COMMAND
-from scripts.doctor.blocking import blocking
+from scripts.doctor.blocking import blocking_checks
 from scripts.doctor.diagnosis import Diagnosis, DoctorCheck
 from scripts.doctor.run import concurrently
 from tests.tools.ci_page import page_commands
@@ -1175,7 +1175,7 @@ def test_a_key_that_google_does_not_answer_about_is_unknown(keyed):
 def blocked(world, stack, *, is_known=False, has_server=False):
     """Return the checks that stop `up`, and those that could not be checked."""
     settings = stack_settings(stack, project=PROJECT)
-    lines = blocking(stack, settings, is_known=is_known, has_server=lambda: has_server)
+    lines = blocking_checks(stack, settings, is_known=is_known, has_server=lambda: has_server)
     states = {state: [line.check for line in lines if line.state == state] for state in ("failed", "unknown")}
     assert len(lines) == sum(map(len, states.values()))
     return states["failed"], states["unknown"]
@@ -1258,5 +1258,5 @@ def test_what_google_does_not_answer_does_not_block(world, monkeypatch):
     monkeypatch.setattr(capacity, "read_all", silent)
     assert blocked(world, "tpu-v6e4") == ([], ["APIs", "quota and zones"])
     monkeypatch.setattr(capacity, "read_all", lambda *_words, **_options: time.sleep(1))
-    monkeypatch.setattr(blocking_checks, "LIMIT_S", 0.2)
+    monkeypatch.setattr(blocking_module, "LIMIT_S", 0.2)
     assert "quota and zones" in blocked(world, "tpu-v6e4")[1]

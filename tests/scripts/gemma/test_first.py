@@ -73,7 +73,7 @@ def test_a_deployed_stack_has_its_price_and_the_time_left(engine, capsys):
     ):
         assert f"{line}\n" in text
     assert "never" not in text
-    assert "Stacks, as of the last `up` of each (Google was not asked):\n" in text
+    assert "Stacks, as of the last `up` of each (Google was not queried):\n" in text
     assert "No stack is deployed" not in text
 
 
@@ -92,7 +92,7 @@ def test_without_a_stack_it_names_the_backend_and_the_search_and_never_says_that
     monkeypatch.setenv("PULUMI_BACKEND_URL", "s3://states?secret=x")
     engine["never"] = None
     text = told(capsys)
-    assert "No stack is deployed in backend s3://states.\nGoogle was not asked." in text
+    assert "No stack is deployed in backend s3://states.\nGoogle was not queried." in text
     assert "`gemma teardown --all --dry-run`." in text
     assert "othing" not in text
     assert "secret" not in text

@@ -47,7 +47,7 @@ def test_a_command_that_changes_something_never_gets_a_default_stack(arguments, 
 
 
 def listing(monkeypatch, *found):
-    monkeypatch.setattr(of_gemma, "listed", lambda: [ListedStack(*one) for one in found])
+    monkeypatch.setattr(of_gemma, "known_stacks", lambda: [ListedStack(*one) for one in found])
 
 
 def test_the_selected_stack_comes_before_the_only_deployed_one(monkeypatch):

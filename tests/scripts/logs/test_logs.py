@@ -16,7 +16,7 @@ from localcloud.world.scenario import Logging, OperationDurations, Scenario
 from scripts.cli.command import run_command
 from scripts.logs import __main__ as command
 from scripts.logs.place import ServerLog, server_log
-from scripts.logs.reading import follow, newest
+from scripts.logs.reading import follow, newest_lines
 from tests.cloud.populated import PROJECT, open_world
 from tests.scripts.status.planted import queued, stack_resource, state
 
@@ -103,12 +103,12 @@ def texts(found):
 class TestBothTargets:
     def test_the_newest_lines_are_kept_over_several_pages(self, world, log):
         write(world, log, *(str(number) for number in range(1200)))
-        assert texts(newest(world.api, log, since(), 3, masked)) == ["1197", "1198", "1199"]
-        assert len(newest(world.api, log, since(), 5000, masked)) == 1200
+        assert texts(newest_lines(world.api, log, since(), 3, masked)) == ["1197", "1198", "1199"]
+        assert len(newest_lines(world.api, log, since(), 5000, masked)) == 1200
 
     def test_a_canary_token_is_in_no_line(self, world, log):
         write(world, log, f"the token is {CANARY}", f"HF_TOKEN={CANARY}")
-        found = newest(world.api, log, since(), 100, masked)
+        found = newest_lines(world.api, log, since(), 100, masked)
         assert len(found) == 2
         assert CANARY not in json.dumps([line.to_json() for line in found])
 
@@ -119,7 +119,7 @@ class TestBothTargets:
         with pytest.raises(
             ScriptError, match=r"Cannot read the logs of stack .*You need logging\.logEntries\.list\. Run"
         ):
-            newest(connect(), log, since(), 3, masked)
+            newest_lines(connect(), log, since(), 3, masked)
 
 
 def test_a_read_that_fails_while_lines_are_followed_is_told_and_tried_again(world, monkeypatch):

@@ -10,7 +10,7 @@ from cloud.kinds import POLICIES
 from engine import previewed
 from engine.deployment import UNKNOWN, PendingOperation, ResourceState, is_secret, parse_deployment
 from scripts.recover.lookup import KINDS
-from scripts.recover.state_edit import REDACTED, adopted, candidates, is_complete
+from scripts.recover.state_edit import REDACTED, candidates, is_complete, with_resource
 
 STATES = Path(__file__).parents[2] / "fixtures" / "state"
 STACKS = ["tpu-v6e4", "l4-qat"]
@@ -66,7 +66,7 @@ def test_an_interrupted_creation_comes_back_with_its_inputs_and_its_secrets(stac
     before = whole.changed(resources=[each for each in whole.resources if each.urn != last.urn], pending=[begun])
     ((candidate, is_interrupted),) = candidates(before, [])
     assert (is_interrupted, candidate.urn) == (True, last.urn)
-    after = adopted(before.changed(pending=()), candidate, last.id, {"more": 1}, {})
+    after = with_resource(before.changed(pending=()), candidate, last.id, {"more": 1}, {})
     assert_whole(after)
     assert json.loads(after.text())["deployment"].get("pending_operations") is None
     entry = after.resources[-1]
@@ -83,7 +83,7 @@ def resource(type_="gcp:secretmanager/secretVersion:SecretVersion", **inputs):
 
 def test_a_value_that_the_preview_hides_makes_the_refresh_an_import():
     given = resource(secret="projects/p/secrets/s", secretData=REDACTED, deletionPolicy="DELETE")
-    after = adopted(empty("l4-qat"), given, "x", {"name": "x"}, {})
+    after = with_resource(empty("l4-qat"), given, "x", {"name": "x"}, {})
     entry = after.resources[-1]
     assert entry.inputs == {"secret": "projects/p/secrets/s", "deletionPolicy": "DELETE"}
     assert entry.raw["outputs"] == {}
@@ -92,7 +92,7 @@ def test_a_value_that_the_preview_hides_makes_the_refresh_an_import():
 
 def test_nested_unknowns_never_reach_the_state():
     given = resource("gcp:cloudrunv2/service:Service", name="n", template={"serviceAccount": UNKNOWN}, labels={})
-    entry = adopted(empty("l4-qat"), given, "x", {}, {}).resources[-1]
+    entry = with_resource(empty("l4-qat"), given, "x", {}, {}).resources[-1]
     assert UNKNOWN not in json.dumps(entry.raw)
     assert entry.inputs == {"name": "n", "labels": {}}
     assert not is_complete(given)
@@ -100,7 +100,7 @@ def test_nested_unknowns_never_reach_the_state():
 
 def test_a_ciphertext_is_an_output_as_it_is_an_input():
     secret = {"4dabf18193072939515e22adb298388d": "1b47061264138c4ac30d75fd1eb44270", "ciphertext": "v1:a"}
-    entry = adopted(empty("l4-qat"), resource(secretData=secret), "x", {}, {}).resources[-1]
+    entry = with_resource(empty("l4-qat"), resource(secretData=secret), "x", {}, {}).resources[-1]
     assert is_secret(entry.outputs["secretData"])
     assert entry.outputs["secretData"] == secret
 
@@ -108,7 +108,7 @@ def test_a_ciphertext_is_an_output_as_it_is_an_input():
 def test_a_queued_resource_with_unknown_inputs_is_imported_by_its_full_name():
     given = resource("gcp-tpu:index:QueuedResource", queuedResourceId="q", network=UNKNOWN)
     outputs = {"name": "projects/p/full"}
-    entry = adopted(empty("l4-qat"), given, "projects/p/queuedResources/q", outputs, {}).resources[-1]
+    entry = with_resource(empty("l4-qat"), given, "projects/p/queuedResources/q", outputs, {}).resources[-1]
     assert (entry.id, entry.inputs, entry.raw["outputs"]) == ("projects/p/full", {}, {})
 
 

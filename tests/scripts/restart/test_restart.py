@@ -204,7 +204,7 @@ class TestMachine:
         code, _, said = command.run("--yes", "--json")
         assert code == ExitCode.FAILED
         assert "The server was not ready within" in said
-        assert "(waiting for the machine to read the request)" in said
+        assert "(waiting for the TPU VM to read the request)" in said
 
     def test_a_document_that_fails_again_ends_with_its_reason_and_what_serves(self, world, command, clock):
         node(world)

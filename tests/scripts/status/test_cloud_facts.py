@@ -73,7 +73,7 @@ def test_a_machine_that_is_gone_before_its_planned_end_was_preempted_or_deleted(
     assert found.run_end == how
     ended = {
         "planned": "Nothing serves since the planned end of the run at 13:03.",
-        "early": "Nothing serves. The machine was preempted or deleted before the planned end of its run at 13:03.",
+        "early": "Nothing serves. The TPU VM was preempted or deleted before the planned end of its run at 13:03.",
     }
     end_s = datetime.fromisoformat(found.planned_end).timestamp()
     assert run_end(found, lambda at_s: "13:03" if at_s == end_s else "") == ended[how]
@@ -89,7 +89,7 @@ IDLE = "2026-11-01T10:00:00+00:00"
         (7_200, {"idle_since": IDLE}, "no request for 2 h, since 10:00:00; tpu.idleAfter is 2 h"),
         (None, {"idle_since": IDLE}, "no request for 2 h, since 10:00:00; tpu.idleAfter is not set"),
         (7_200, {"idle_since": NOT_IDLE}, ""),
-        (7_200, {}, "unknown: the machine does not report whether requests are running; tpu.idleAfter is 2 h"),
+        (7_200, {}, "unknown: the TPU VM does not report whether requests are running; tpu.idleAfter is 2 h"),
         (None, {}, ""),
     ],
 )
@@ -106,7 +106,7 @@ def test_a_machine_shows_since_when_it_is_idle_beside_its_limit(world, monkeypat
 def test_a_server_that_ends_again_and_again_serves_nothing(world):
     publish(world, machine(world), phase="retrying", document_hash=document_hash(DOCUMENT), serving_hash="")
     found = facts(world, state(queued()))
-    assert (found.running, document_that_serves(found)) == (None, "none (machine is retrying)")
+    assert (found.running, document_that_serves(found)) == (None, "none (TPU VM is retrying)")
 
 
 @pytest.mark.parametrize("phase", ["failed", "restoring"])
@@ -115,7 +115,7 @@ def test_a_machine_that_gave_up_its_document_is_never_said_to_serve_it(world, ph
     hashes = {"document_hash": document_hash(DOCUMENT), "serving_hash": document_hash(DOCUMENT)}
     publish(world, machine(world), phase=phase, **hashes)
     said = document_that_serves(facts(world, state(queued())))
-    assert said == f"unknown (machine is {phase}; last known: document {document_hash(DOCUMENT)[:12]})"
+    assert said == f"unknown (TPU VM is {phase}; last known: document {document_hash(DOCUMENT)[:12]})"
 
 
 @pytest.mark.parametrize(

@@ -88,7 +88,7 @@ def test_each_situation_names_the_next_command(status, kept, locks, command):
         (replace(READY, running="b"), ("Document b is serving instead of a",)),
         (
             replace(READY, phase="failed", declared="b", stored="b"),
-            ("Document b failed. The machine rolled back to the last known good document, a.",),
+            ("Document b failed. The TPU VM rolled back to the last known good document, a.",),
         ),
         (replace(READY, stored="b" * 64), ("changed outside Pulumi: bbbbbbbbbbbb instead of a",)),
         (replace(READY, state="MISSING", has_ended=True), ()),

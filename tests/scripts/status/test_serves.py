@@ -6,7 +6,7 @@ from contracts.errors import ScriptError
 from engine.state import StackState
 from scripts.status import cloud as status_cloud
 from scripts.status.report import CloudFacts
-from scripts.status.serves import served, serves_now
+from scripts.status.serves import read_served, serves_now
 from tests.scripts.status.planted import queued, resource, stack_resource, state
 
 TPU = {"target": "tpu", "auth": "tunnel", "state": "ACTIVE"}
@@ -29,7 +29,7 @@ NETWORK = resource("gcp:compute/network:Network", "network")
         (
             CloudFacts(state="SUSPENDED", has_ended=True, run_end="early", planned_end=PAST),
             "ended",
-            "Nothing serves. The machine was preempted or deleted before the planned end of its run at 2026-01-01 10:00 UTC.",
+            "Nothing serves. The TPU VM was preempted or deleted before the planned end of its run at 2026-01-01 10:00 UTC.",
         ),
         (
             CloudFacts(state="ACTIVE", phase="node PREEMPTED", has_ended=True),
@@ -80,10 +80,10 @@ def test_an_answer_that_does_not_come_is_unknown(monkeypatch):
         raise ScriptError("Google returned an error: 503.")
 
     monkeypatch.setattr(status_cloud, "cloud_facts", silent)
-    found = served(DEPLOYED, limit_s=5)
+    found = read_served(DEPLOYED, limit_s=5)
     assert (found.word, found.why) == (
         "unknown",
         "Cannot check whether the server exists: Google returned an error: 503.",
     )
     monkeypatch.setattr(status_cloud, "cloud_facts", lambda *_, **__: CloudFacts(state="SUSPENDED", has_ended=True))
-    assert served(DEPLOYED, limit_s=5).word == "ended"
+    assert read_served(DEPLOYED, limit_s=5).word == "ended"

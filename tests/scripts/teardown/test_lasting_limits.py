@@ -135,7 +135,7 @@ def test_four_renewals_later_the_guard_still_counts_from_the_first_start(tmp_pat
         assert any(line.startswith("age 12 h 48 min: first start ") and ACCOUNT_ID in line for line in stack["read"]), (
             stack
         )
-        assert any(": past machines, from the description of gemma-x@" in line for line in stack["read"])
+        assert any(": past TPU VMs, from the description of gemma-x@" in line for line in stack["read"])
         assert all(line in said for line in stack["read"])
         # Nothing of it is left after a complete teardown.
         code, report, said = desk.run("--over-limit", "--yes", stack=None)

@@ -53,7 +53,7 @@ def resource(kind, **inputs):
     ],
 )
 def test_a_creation_that_was_begun_has_a_name(kind, inputs, names):
-    found = pending.expected(state((kind, inputs)))
+    found = pending.pending_creations(state((kind, inputs)))
     assert [list(item.names) for item in found] == ([names] if names else [])
 
 
@@ -138,5 +138,5 @@ def test_without_an_operation_the_wait_ends_two_minutes_after_the_state_was_writ
 def test_a_creation_that_was_begun_is_ours_only_if_its_labels_name_the_stack():
     """Another stack can have made a resource of that name in the meantime."""
     begun = state(("gcp:compute/subnetwork:Subnetwork", SUBNETWORK))
-    assert [item.owner for item in pending.started(Google(0), begun)] == [owner("x")]
-    assert [*pending.started(Google(0, stack="y"), begun)] == []
+    assert [item.owner for item in pending.existing_creations(Google(0), begun)] == [owner("x")]
+    assert [*pending.existing_creations(Google(0, stack="y"), begun)] == []

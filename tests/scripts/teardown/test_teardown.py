@@ -19,7 +19,7 @@ from localcloud.world.scenario import Fault
 from scripts.cli.command import run_command
 from scripts.teardown.__main__ import COMMAND
 from scripts.teardown.options import TeardownOptions
-from scripts.teardown.run import Teardown, known
+from scripts.teardown.run import Teardown, read_inputs
 from tests.cloud.populated import ALL_KINDS, PROJECT, TUNNEL_ROLE, open_world, owner
 from tests.scripts.teardown.conftest import ROOT, SCENARIO, STACK, Desk
 
@@ -119,7 +119,7 @@ def test_a_network_in_use_by_another_stack_is_refused_before_any_deletion_and_a_
         assert (code, "resources of machine" in " ".join(receipt["warnings"])) == (ExitCode.FAILED, True)
     with subtests.test("a stack beyond its limits goes as far as it can"):
         options = TeardownOptions(stack=STACK, yes=True, over_limit=True)
-        limited = Teardown(options=options, known=known(options), api=world.api)
+        limited = Teardown(options=options, known=read_inputs(options), api=world.api)
         limited.search()
         limited._require_no_guests()
         assert "resources of machine" in " ".join(limited.warnings)
@@ -132,7 +132,7 @@ def test_a_network_in_use_by_another_stack_is_refused_before_any_deletion_and_a_
             resources = [{"urn": urn, "type": "pulumi:pulumi:Stack", "custom": False, "outputs": outputs}]
             latest = {"manifest": {"time": "2026-11-01T00:00:00Z"}, "resources": resources}
             (folder / f"{stack}.json").write_text(json.dumps({"version": 3, "checkpoint": {"latest": latest}}))
-        stacks = [state.stack for state in known(TeardownOptions(all_stacks=True)).states]
+        stacks = [state.stack for state in read_inputs(TeardownOptions(all_stacks=True)).states]
         assert stacks == ["machine", STACK, "a-gateway"]
     with subtests.test("after the other stack, it goes"):
         assert desk.run("--yes", stack="machine")[0] == ExitCode.DONE

@@ -83,7 +83,7 @@ class Engine:
         monkeypatch.setenv("GOOGLE_CLOUD_PROJECT", "my-project")
         monkeypatch.setattr(up.runner, "listed_stacks", lambda: frozenset(self.known))
         self.blocked, self.state, self.facts, self.removed = [], StackState(stack=STACK, status="read"), FACTS, []
-        monkeypatch.setattr(starting, "blocking", self._blocking)
+        monkeypatch.setattr(starting, "blocking_checks", self._blocking)
         monkeypatch.setattr(starting, "read", lambda _stack: self.state)
         monkeypatch.setattr(status_cloud, "connect", lambda _project: None)
         monkeypatch.setattr(status_cloud, "cloud_facts", self._facts)
@@ -92,7 +92,7 @@ class Engine:
         """What Google says of the server, and of the limits."""
         self.previews = []
         monkeypatch.setattr(up, "read", lambda stack: StackState(stack=stack, status="read"))
-        monkeypatch.setattr(up, "served", lambda _stack, **_: self.serves)
+        monkeypatch.setattr(up, "read_served", lambda _stack, **_: self.serves)
         monkeypatch.setattr(RunKeeper, "past_limits", lambda _: self.past)
         monkeypatch.setattr(up, "previewed", self._preview)
         monkeypatch.setattr(up.runner, "attended", self._update)
@@ -376,7 +376,7 @@ def test_what_blocks_is_one_list_with_its_commands_before_anything_is_made(engin
     engine.blocked = [
         missing("not enabled", "gcloud services enable run.googleapis.com --project=my-project", check="API run"),
         missing("No weights are staged.", f"gemma stage_model {STACK}", check="weights"),
-        unknown("no answer within 8 s", check="quota and zones"),
+        unknown("no response within 8 s", check="quota and zones"),
     ]
     assert typed() == ExitCode.REFUSED
     out, err = capsys.readouterr()
@@ -384,7 +384,7 @@ def test_what_blocks_is_one_list_with_its_commands_before_anything_is_made(engin
         "missing  API run: not enabled",
         "missing  weights: No weights are staged.",
         "",
-        "unknown  quota and zones: no answer within 8 s",
+        "unknown  quota and zones: no response within 8 s",
         "",
         "Fix, in this order:",
         "  gcloud services enable run.googleapis.com --project=my-project",
@@ -401,7 +401,7 @@ def test_a_finding_that_blocks_is_refused_before_the_other_checks(engine, monkey
     settings = starting.stack_settings(STACK)
     too_long = settings.model_copy(update={"vllm": replace(settings.vllm, max_model_len=999_999)})
     monkeypatch.setattr(starting, "stack_settings", lambda _stack: too_long)
-    monkeypatch.setattr(starting, "blocking", raising(AssertionError("checked")))
+    monkeypatch.setattr(starting, "blocking_checks", raising(AssertionError("checked")))
     assert typed() == ExitCode.REFUSED
     assert "up: Stack tpu-v6e1 is blocked by LEN03. Nothing was changed.\nLEN03: " in capsys.readouterr().err
     assert engine.updates == []
@@ -413,7 +413,7 @@ def test_a_region_of_a_deployed_service_is_refused_before_the_checks_of_another_
         [RUN],
         StackState(stack=RUN, status="read", resources=({**SERVICE_VLLM, "outputs": place},)),
     )
-    monkeypatch.setattr(starting, "blocking", raising(AssertionError("checked")))
+    monkeypatch.setattr(starting, "blocking_checks", raising(AssertionError("checked")))
     assert run_command(command.COMMAND, ["--stack", RUN]) == ExitCode.REFUSED
     out, err = capsys.readouterr()
     assert 'up: gemma-serving:cloudRun.region = "us-east4": stack l4-qat is deployed in us-east1' in err
@@ -424,9 +424,9 @@ SERVICE_VLLM = {"urn": f"urn:pulumi:s::gemma-serving::{SERVICE_TYPE}::vllm", "ty
 
 
 def test_an_unknown_answer_is_said_and_does_not_block(engine, capsys):
-    engine.blocked = [unknown("no answer within 8 s", check="APIs")]
+    engine.blocked = [unknown("no response within 8 s", check="APIs")]
     assert typed() == ExitCode.DONE
-    assert "up: could not check APIs: no answer within 8 s\n" in capsys.readouterr().err
+    assert "up: could not check APIs: no response within 8 s\n" in capsys.readouterr().err
     assert len(engine.updates) == 1
 
 
@@ -449,11 +449,11 @@ SERVICE_ITEM = {
         (CAPACITY_ITEM, replace(FACTS, state="WAITING_FOR_RESOURCES"), "WAITING_FOR_RESOURCES: costs nothing until it is ACTIVE."),
         (CAPACITY_ITEM, replace(FACTS, state="PROVISIONING"), "PROVISIONING: may cost $1.35/h."),
         (CAPACITY_ITEM, replace(FACTS, state="UNKNOWN", usd_per_hour=None), "UNKNOWN: may cost an unknown price."),
-        (CAPACITY_ITEM, replace(FACTS, state="FAILED"), "FAILED: no machine is running."),
-        (CAPACITY_ITEM, CloudFacts(state="MISSING"), "capacity, MISSING: no machine is running."),
+        (CAPACITY_ITEM, replace(FACTS, state="FAILED"), "FAILED: no TPU VM is running."),
+        (CAPACITY_ITEM, CloudFacts(state="MISSING"), "capacity, MISSING: no TPU VM is running."),
         (SERVICE_ITEM, replace(FACTS, state="FAILED", place="l"), "service in l, FAILED: each running instance costs $1.35/h."),
         (CAPACITY_ITEM, ScriptError("Google returned an error: 503"), "unknown, because Google did not report the capacity (Google returned an error: 503)."),
-        (RESOURCE, FACTS, "1 resources in the state. None of them is a machine, a service or a request for capacity, which have the hourly price."),
+        (RESOURCE, FACTS, "1 resources in the state. None of them is a TPU VM, a service or a request for capacity, which have the hourly price."),
     ],
 )  # fmt: skip
 def test_a_failed_update_says_before_its_error_what_exists_and_what_it_costs(engine, capsys, item, facts, text):
@@ -559,7 +559,7 @@ def test_the_next_lines_have_the_price_the_local_end_of_the_run_and_teardown(mon
         monkeypatch.undo()
         time.tzset()
     usd = OUTPUTS.plan.cost.usd_per_hour
-    assert lines[1] == f"Costs ${usd:.2f}/h until 2026-11-23 05:45 JST, when Google deletes the machine."
+    assert lines[1] == f"Costs ${usd:.2f}/h until 2026-11-23 05:45 JST, when Google deletes the TPU VM."
     assert any(line.startswith(f"  gemma teardown {STACK} ") for line in lines)
     assert max(map(len, lines)) <= 80
 

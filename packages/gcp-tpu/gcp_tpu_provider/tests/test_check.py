@@ -138,7 +138,7 @@ READY = {"guestAttributeNamespace": "ns"}
             "ready.timeoutS",
             "`ready.timeoutS` is 0",
         ),
-        ({"metadata": {"hf-token": SECRET}}, 'metadata["hf-token"]', "is a secret, but every process on the machine"),
+        ({"metadata": {"hf-token": SECRET}}, 'metadata["hf-token"]', "is a secret, but every process on the TPU VM"),
     ],
 )
 def test_a_mistake_is_one_sentence_at_its_path(engine: FakeEngine, change: dict[str, Any], path: str, sentence: str):

@@ -230,7 +230,7 @@ class TestReady:
         cloud.boots = lambda _: [waiting]
         with pytest.raises(Aborted, match="not ready after") as ended:
             engine.up({**serving(), "ready": {**GUEST, "timeoutS": 1}})
-        assert "The machine keeps trying until its run expires, and is billed." in ended.value.message
+        assert "The TPU VM keeps trying until its run expires, and is billed." in ended.value.message
         assert any("waiting for the hub: HTTPError: 503" in line for line in engine.lines)
         assert engine.state
         assert engine.state.outputs["phase"] == "waiting for the hub"
@@ -401,7 +401,7 @@ class TestTheEndOfTheRun:
     def test_is_said_with_what_to_do_afterwards(self):
         now = datetime(2026, 11, 20, 18, tzinfo=UTC)
         said = deadline_warning({"name": "Q", "deadline": "2026-11-20T18:10:00Z", "state": "ACTIVE"}, now)
-        assert "Google will delete the machine of Q at 2026-11-20 18:10 UTC, in 10m." in said
+        assert "Google will delete the TPU VM of Q at 2026-11-20 18:10 UTC, in 10m." in said
 
     @pytest.mark.parametrize(
         ("left", "run_s", "words"),

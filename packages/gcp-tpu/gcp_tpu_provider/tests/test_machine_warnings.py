@@ -58,7 +58,7 @@ def test_a_machine_that_is_gone_is_an_update_that_fails_with_the_command(engine:
     cloud.nodes[node]["state"] = "PREEMPTED"
     (warning,) = said(engine, "update")
     assert engine.detailed == {"state": "UPDATE"}
-    assert "has a machine that is PREEMPTED" in warning
+    assert "has a TPU VM that is PREEMPTED" in warning
     assert warning.endswith(GONE)
     before = engine.state
     with pytest.raises(Aborted, match=r"its node is PREEMPTED. Run `pulumi up --refresh` to replace it."):

@@ -16,7 +16,7 @@ LIMIT_S: Final = 10.0
 _NOT_FOUND: Final = 404
 
 
-def watch_for_bucket(*, project: str, bucket: str, ownership: Ownership) -> None:
+def require_free_bucket_name(*, project: str, bucket: str, ownership: Ownership) -> None:
     """Register a hook that fails the creation if the name is taken. A preview only warns."""
     check = BucketCheck(project=project, bucket=bucket, ownership=ownership)
     hook = pulumi.ResourceHook("bucket-in-the-way", check.require, pulumi.ResourceHookOptions(on_dry_run=True))

@@ -58,7 +58,7 @@ def network_of_gateway(gateway: str, *, project: str, regions: Sequence[str], do
         )
     if downloads and not network.internet_egress:
         raise CommandRefusedError(
-            f"{key}: its network has no Cloud NAT, but the machine downloads from the internet. Set gemma-serving:gateway.internetEgress: true in "
+            f"{key}: its network has no Cloud NAT, but the TPU VM downloads from the internet. Set gemma-serving:gateway.internetEgress: true in "
             f"Pulumi.{gateway}.yaml and run `gemma up {gateway}`."
         )
     return network

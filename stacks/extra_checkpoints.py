@@ -14,7 +14,7 @@ _GS: Final = "gs://"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Part:
+class ExtraCheckpoint:
     """A checkpoint that the server loads in addition to its model."""
 
     kind: Literal["drafter", "adapter"]
@@ -36,26 +36,26 @@ class Part:
         return None if self.digest is None else own_folder(self.name, self.digest)
 
 
-def parts_of(settings: Settings) -> tuple[Part, ...]:
-    """Return the parts that staging copies to the bucket, the drafter first."""
-    return tuple(_parts(settings)) if settings.weights == "bucket" else ()
+def extra_checkpoints(settings: Settings) -> tuple[ExtraCheckpoint, ...]:
+    """Return the checkpoints that staging copies to the bucket in addition to the model, the drafter first."""
+    return tuple(_drafter_and_adapters(settings)) if settings.weights == "bucket" else ()
 
 
-def _parts(settings: Settings) -> Iterator[Part]:
+def _drafter_and_adapters(settings: Settings) -> Iterator[ExtraCheckpoint]:
     hashes = {source: digest.removeprefix(OWN_FOLDER) for source, digest in settings.bucket.parts.items()}
     drafter = named_drafter(settings.vllm)
     if drafter is not None and HUB_ID.fullmatch(drafter):
         revision = (settings.vllm.speculative_config or {}).get("revision")
         commit = revision if isinstance(revision, str) else None
-        yield Part(kind="drafter", source=drafter, revision=commit, digest=hashes.get(drafter))
+        yield ExtraCheckpoint(kind="drafter", source=drafter, revision=commit, digest=hashes.get(drafter))
     for place in dict.fromkeys((settings.vllm.lora_adapters or {}).values()):
         if place.startswith(_GS) or HUB_ID.fullmatch(place):
-            yield Part(kind="adapter", source=place, digest=hashes.get(place))
+            yield ExtraCheckpoint(kind="adapter", source=place, digest=hashes.get(place))
 
 
-def with_local_parts(options: VllmOptions, parts: tuple[Part, ...], root: str) -> VllmOptions:
-    """Return the options with the local folder of each staged part, below `root`, instead of its id."""
-    folders = {part.source: f"{root}/{part.folder}" for part in parts if part.folder is not None}
+def with_local_folders(options: VllmOptions, staged: tuple[ExtraCheckpoint, ...], root: str) -> VllmOptions:
+    """Return the options with the local folder of each staged checkpoint, below `root`, instead of its id."""
+    folders = {extra.source: f"{root}/{extra.folder}" for extra in staged if extra.folder is not None}
     config, adapters = options.speculative_config, options.lora_adapters
     if config is not None and config.get("model") in folders:
         rest = {key: value for key, value in config.items() if key != "revision"}

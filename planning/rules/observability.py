@@ -9,7 +9,7 @@ from planning.machine.hardware import CLOUD_RUN_GIB_PER_VCPU, cloud_run_vcpu
 from planning.question.resolved import Resolved
 from planning.question.types import Remedy
 from planning.rules.registry import RuleResult, change, rule
-from planning.settings.observability import WATCHED_PLATFORMS
+from planning.settings.observability import OBSERVABILITY_PLATFORMS
 
 
 @rule("OBS02")
@@ -17,7 +17,7 @@ def _no_metrics(subject: Subject) -> RuleResult | None:
     resolved = subject.resolved
     alerts = resolved.deployment.alerts
     tells = alerts.enabled and alerts.has_recipient
-    if not tells or resolved.collects or resolved.platform not in WATCHED_PLATFORMS:
+    if not tells or resolved.collects or resolved.platform not in OBSERVABILITY_PLATFORMS:
         return None
     on_run = resolved.platform == "cloud-run"
     present = "server errors, the daily cost and " if on_run else ""

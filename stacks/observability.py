@@ -23,7 +23,7 @@ _CLUSTERS: Mapping[str, str] = {"tpu": "tpu", "cloud-run": "__run__"}
 """Label `cluster`. `__run__` is the value that Google's own sidecar writes (GoogleCloudPlatform/run-gmp-sidecar)."""
 
 
-def watch(context: Context, foundation: Foundation) -> None:
+def declare_alerts(context: Context, foundation: Foundation) -> None:
     """Declare the alerts of the stack, if it has any."""
     settings = context.settings
     if not settings.alerts.enabled:
@@ -92,6 +92,7 @@ def machine_collector(context: Context, foundation: Foundation) -> pulumi.Input[
 
 
 def _log_filter(context: Context) -> str:
+    """Return the filter for the log lines of the stack's server."""
     if context.settings.cloud_run is not None:
         return f'resource.type="cloud_run_revision" AND resource.labels.service_name="{context.names.base}"'
     return (

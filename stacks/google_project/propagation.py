@@ -60,8 +60,8 @@ _AWAITED: Final[Sequence[tuple[re.Pattern[str], float]]] = (
 )
 """Transient errors: the awaited change, and its longest wait in seconds."""
 _REFUSED: Final = re.compile(r"\b403\b|PERMISSION_DENIED|ermission '[^']*' denied")
-_WATCHING_TYPES: Final = "gcp:monitoring/"
-WATCHING_ROLES: Final = ("roles/monitoring.editor", "roles/logging.configWriter")
+_ALERT_TYPES: Final = "gcp:monitoring/"
+ALERT_ROLES: Final = ("roles/monitoring.editor", "roles/logging.configWriter")
 """Roles that create alert policies, the second for policies on log lines (cloud.google.com/unified-maintenance/docs/access-control, 2025-08;
 hashicorp/terraform-provider-google#14598: `roles/monitoring.admin` alone is denied)."""
 _NO_IMAGE: Final = re.compile(r"Image '[^']*-docker\.pkg\.dev/[^']*' not found")
@@ -77,7 +77,7 @@ def require_enabled(project: str, apis: Sequence[str]) -> None:
     except CommandRefusedError as error:
         if not pulumi.runtime.is_dry_run():
             raise CommandRefusedError(f"{error} {doctor_hint(pulumi.get_stack())}") from None
-        pulumi.log.warn(f"`gemma up` will refuse: {error}")
+        pulumi.log.warn(f"`gemma up` will fail: {error}")
 
 
 def require_resource_manager(project: str) -> None:
@@ -119,7 +119,7 @@ def real_s(seconds: float) -> float:
     return seconds / speed
 
 
-def awaited(message: str) -> tuple[str, float] | None:
+def awaited_change(message: str) -> tuple[str, float] | None:
     """Return the API, account or role that an error waits for, and for how many seconds."""
     found = ((text.search(message), limit_s) for text, limit_s in _AWAITED)
     return next(((match["what"].strip(), limit_s) for match, limit_s in found if match), None)
@@ -170,13 +170,13 @@ def deleted_account_hint(message: str, type_: str, inputs: Mapping[str, object],
     )
 
 
-def watching_advice(type_: str, message: str, *, project: str) -> str | None:
+def alerts_advice(type_: str, message: str, *, project: str) -> str | None:
     """Return the missing roles after a denied call for alerts, and the setting without alerts."""
-    if not type_.startswith(_WATCHING_TYPES) or _REFUSED.search(message) is None:
+    if not type_.startswith(_ALERT_TYPES) or _REFUSED.search(message) is None:
         return None
     stack = pulumi.get_stack()
     return (
-        f"You do not have permission to create the alerts in project {project}: you need {' and '.join(WATCHING_ROLES)}. "
+        f"You do not have permission to create the alerts in project {project}: you need {' and '.join(ALERT_ROLES)}. "
         f"To deploy without alerts and metrics, run `pulumi config set --path gemma-serving:alerts.enabled false --stack {stack}`. {doctor_hint(stack)}"
     )
 
@@ -192,7 +192,7 @@ class _Waits:
     async def again(self, args: pulumi.ErrorHookArgs) -> bool:
         """Pause and return True if the failed operation should be retried."""
         message = args.errors[0] if args.errors else ""
-        found = awaited(message)
+        found = awaited_change(message)
         if found is None:
             self._hint(args, message)
             return False
@@ -214,9 +214,10 @@ class _Waits:
         return True
 
     def _hint(self, args: pulumi.ErrorHookArgs, message: str) -> None:
-        watching = watching_advice(args.type, message, project=self.project)
+        """Print the command for existing resources, the setting of an image, or the roles for alerts, once per run."""
+        alerts = alerts_advice(args.type, message, project=self.project)
         deleted = deleted_account_hint(message, args.type, args.new_inputs or {}, project=self.project)
-        for hint in (exists_hint(message), deleted, image_advice(args.name, message), watching):
+        for hint in (exists_hint(message), deleted, image_advice(args.name, message), alerts):
             if hint is not None and hint not in self.said:
                 self.said.add(hint)
                 pulumi.log.warn(hint)
@@ -224,7 +225,7 @@ class _Waits:
 
 @dataclass(slots=True)
 class NewGrants:
-    """Grants created by this run."""
+    """Grants created by this run. Google may deny access that relies on them for GRANT_S after the newest."""
 
     newest_s: float | None = None
     """Time of the newest grant on the clock of `monotonic`, or None if this run created none."""

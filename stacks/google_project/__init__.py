@@ -1,0 +1,1 @@
+"""Google's project of a stack: its enabled APIs, recent grants, and free names."""

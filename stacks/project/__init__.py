@@ -1,1 +1,0 @@
-"""Prerequisites of the resources: enabled APIs, effective grants, and free names."""
