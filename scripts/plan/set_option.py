@@ -16,6 +16,8 @@ from scripts.plan.options import NONE
 OWN_OPTION: Final = {
     **{name: f"--{name}" for name in ("model", "accelerator", "platform", "quantization")},
     "image.version": "--vllm",
+    "tpu.accelerator_type": "--accelerator",
+    "cloud_run.gpu": "--accelerator",
 }
 """Fields that have their own option."""
 OF_NAMED_IMAGE: Final = frozenset({"image.audio", "image.gid", "image.supports", "image.uid"})
@@ -87,24 +89,31 @@ def parse_set(pairs: Iterable[str], *, other_keys: Iterable[str] = ()) -> dict[s
         if block is not None and text == NONE:
             found = {path: value for path, value in found.items() if not path.startswith(f"{block}.")} | {block: None}
             continue
-        field = set_keys().get(key)
         if block is not None:
             raise PlanningError(
                 f"--set {given} is a block. Set its keys, such as --set {key}.{_first_key(key)}=VALUE, or remove it with --set {key}=none."
             )
+        field = set_keys().get(key)
         if field is None:
-            option = "--image" if given == "image" else OWN_OPTION.get(given)
-            if option is not None:
-                raise PlanningError(f'--set has no key "{given}". Use the option {option}.')
-            known = list(dict.fromkeys((*set_keys(), *other_keys)))
-            hint = did_you_mean(given, known) or did_you_mean_path(given, known)
-            raise PlanningError(f'--set has no key "{given}".{hint} docs/reference/settings.md lists the keys.')
+            raise _unknown_key(given, other_keys)
         if not equals or not text:
             raise PlanningError(f"--set {given} has no value. Write --set {given}=VALUE.")
         for removed in [path for path in _OPTIONAL_BLOCKS.values() if field.path.startswith(f"{path}.")]:
             found.pop(removed, None)
         found[field.path] = read_value(given, field, text)
-    return found
+    mode = found.get("cloud_run.mount.mode")
+    return found if mode is None else {"weights_mode": mode, **found}
+
+
+def _unknown_key(given: str, other_keys: Iterable[str]) -> PlanningError:
+    """Return the error about a key that `--set` does not have, with the option or the key that is meant."""
+    options = {field.key: OWN_OPTION[path] for path, field in question_fields().items() if path in OWN_OPTION}
+    option = "--image" if given == "image" else options.get(given)
+    if option is not None:
+        return PlanningError(f'--set has no key "{given}". Use the option {option}.')
+    known = list(dict.fromkeys((*set_keys(), *other_keys)))
+    hint = did_you_mean(given, known) or did_you_mean_path(given, known)
+    return PlanningError(f'--set has no key "{given}".{hint} docs/reference/settings.md lists the keys.')
 
 
 def read_value(key: str, field: SettingField, text: str) -> object:

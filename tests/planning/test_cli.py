@@ -179,7 +179,10 @@ def question(*arguments: str) -> Deployment:
 
 def test_every_field_can_be_set_and_left_out_in_the_words_of_a_remedy():
     plain = question()
+    in_a_block = {"tpu.accelerator_type", "cloud_run.gpu"}  # a question has --accelerator
     for path, kind in question_fields().items():
+        if path in in_a_block:
+            continue
         change = {path: example(path)}
         words = CommandWording().change(change).removeprefix("add ")
         assert value_at(question(*shlex.split(words)), path) == example(path), path
