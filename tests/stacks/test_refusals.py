@@ -276,6 +276,29 @@ def of_files(folder: Path) -> Iterator[tuple[str, str]]:
             )
 
 
+BROKEN = [
+    "config:\n  a: 1\n\tb: 2\n",
+    "config: [",
+    "a: \x00",
+    "config:\n  gemma-serving:model: a\n  gemma-serving:model: b\n",
+    "config: {}\nconfig: {}\n",
+    "config:\n  gemma-serving:tpu: &one { ssh: true }\n  gemma-serving:vllm: *one\n",
+    "config:\n  gemma-servng:model: a\n",
+    "config:\n  gcp:project: p\n",
+    "config:\n  gemma-serving:labels: { 2026-01-01: x }\n",
+]
+"""Texts that are no settings file. Errors in YAML name the line."""
+
+
+def of_broken_files(folder: Path) -> Iterator[tuple[str, str]]:
+    path = folder / "Pulumi.x.yaml"
+    for text in BROKEN:
+        path.write_text(text)
+        with pytest.raises(SettingsError) as raised:
+            from_file(path, project="my-project")
+        yield f"file: {json.dumps(text)}", str(raised.value)
+
+
 def of_set(question: Question) -> str:
     try:
         plan(deployment_from(question))
@@ -304,7 +327,7 @@ def of_components() -> Iterator[tuple[str, str]]:
 
 
 def test_a_rejection_changes_only_on_purpose(tmp_path):
-    texts = dict((*of_files(tmp_path), *of_options(), *of_components()))
+    texts = dict((*of_broken_files(tmp_path), *of_files(tmp_path), *of_options(), *of_components()))
     texts = {case: text.replace(f"{ROOT}/", "") for case, text in texts.items()}
     said = "".join(
         f"{case}\n    {text.replace(chr(10), chr(10) + '    ') or 'accepted'}\n" for case, text in texts.items()
