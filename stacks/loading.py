@@ -17,15 +17,17 @@ from contracts.fields import as_mapping, as_sequence, camel_case
 from contracts.labels import PRODUCT
 from contracts.spelling import odd_characters
 from planning.numbers import is_number, read_json
-from planning.question.vllm_args import OPTIONS
+from planning.question.vllm_args import OPTIONS, VllmOptions
 from stacks.secrets import KINDS, SECRET_KEYS, set_command
 from stacks.settings import NAMESPACES, NOT_IN_FILE, Settings
-from stacks.settings.vllm import stated_in_blocks
+from stacks.settings.block import Block
+from stacks.settings.vllm import VllmAlone, stated_in_blocks
 
 if TYPE_CHECKING:
     from stacks.settings.gateway import GatewayStack
 
 T = TypeVar("T")
+Model = TypeVar("Model", bound=Block)
 Loaded = TypeVar("Loaded", Settings, "GatewayStack")
 
 GATEWAY: Final = "gateway"
@@ -141,6 +143,16 @@ def validate_settings(
     if kind is Settings:
         in_blocks = stated_in_blocks(as_mapping(parsed.get("vllm")))
         complete |= {"secrets": list(secrets), "vllmInBlocks": in_blocks}
+    return _read(kind, complete, origin)
+
+
+def vllm_options(blocks: Mapping[str, object], origin: str) -> VllmOptions:
+    """Return the options that the blocks of `vllm` set, such as `multimodal`, as in a file. Raises SettingsError."""
+    return _read(VllmAlone, {"vllm": blocks}, origin).vllm
+
+
+def _read(kind: type[Model], complete: Mapping[str, object], origin: str) -> Model:
+    """Return the model of a file's values. Raises SettingsError, with every error."""
     try:
         # JSON, because the engine passes JSON to the program: file and engine then yield the same settings.
         return kind.model_validate_json(json.dumps(complete, default=str))

@@ -3,12 +3,13 @@
 import dataclasses
 import json
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from msgspec.structs import replace as replace_struct
 
+from contracts.fields import as_mapping
 from planning.data.images import IMAGES, Image, built_name
 from planning.data.prices import PriceBook
 from planning.errors import PlanningError
@@ -18,7 +19,7 @@ from planning.model.support import is_version
 from planning.question.fields import question_fields, with_changes
 from planning.question.recommendation import TEXT_ONLY
 from planning.question.types import Deployment
-from planning.question.vllm_args import VllmOptions
+from planning.question.vllm_args import OPTIONS, VllmOptions
 from planning.question.workload import parse_workload
 from planning.rules.alternatives import version_of
 from planning.rules.findings import check_accepted
@@ -27,7 +28,16 @@ from planning.settings.image import ImageSettings, image_of_version, named_image
 from planning.solve.wording import NO_STACK, Wording
 from scripts.cli.settings import NO_PROJECT
 from scripts.plan.options import NONE, Question
-from scripts.plan.set_option import OF_NAMED_IMAGE, OWN_OPTION, as_yaml, current_key, option_value, parse_set
+from scripts.plan.set_option import (
+    OF_NAMED_IMAGE,
+    OWN_OPTION,
+    as_yaml,
+    current_key,
+    is_of_vllm_block,
+    option_value,
+    parse_set,
+    set_keys,
+)
 
 if TYPE_CHECKING:
     from stacks.settings import Settings
@@ -86,12 +96,50 @@ def deployment_from(question: Question) -> Deployment:
     found = _described(question) if question.stack is None else _of_stack(question)
     if question.workload is not None:
         found = replace_struct(found, workload=parse_workload(question.workload))
-    if ours:
-        found = with_changes(found, parse_set(ours, other_keys=() if question.stack is None else _file_keys()))
+    if question.stack is None:
+        ours = [one for pair in ours for one in _flat(pair)]
+    blocks = [pair for pair in ours if is_of_vllm_block(pair)]
+    if blocks:
+        found = with_changes(found, _of_vllm_blocks(blocks))
+    rest = [pair for pair in ours if pair not in blocks]
+    if rest:
+        found = with_changes(found, parse_set(rest, other_keys=() if question.stack is None else _file_keys()))
     problem = check_accepted(found.accept_findings)
     if problem:
         raise PlanningError(f"--set acceptFindings: {problem}.")
     return found
+
+
+def _flat(pair: str) -> Iterator[str]:
+    """Yield a pair whose value is a block in YAML, such as `tpu.existingNetwork={network: n}`, as one pair for each key; others unchanged."""
+    key, _, text = (part.strip() for part in pair.partition("="))
+    if not text.startswith("{"):
+        yield pair
+        return
+    block = as_mapping(_in_yaml(key, text))
+    if current_key(key) in set_keys():
+        yield f"{key}={json.dumps(block)}"
+        return
+    for name, value in block.items():
+        words = value if isinstance(value, str) else json.dumps(value)
+        yield from _flat(f"{key}.{name}={words}")
+
+
+def _of_vllm_blocks(pairs: Sequence[str]) -> Mapping[str, object]:
+    """Return the options that keys such as `vllm.speculative.method` set, by path. Raises PlanningError."""
+    from stacks.loading import SettingsError, vllm_options  # noqa: PLC0415 - as below
+
+    blocks: dict[str, dict[str, object]] = {}
+    for pair in pairs:
+        key, _, text = (part.strip() for part in pair.partition("="))
+        _, block, name = key.split(".", 2)
+        blocks.setdefault(block, {})[name] = _in_yaml(key, text)
+    try:
+        options = vllm_options(blocks, "--set")
+    except SettingsError as error:
+        raise PlanningError(str(error)) from None
+    values = {option.name: getattr(options, option.name) for option in OPTIONS.values()}
+    return {f"vllm.{name}": value for name, value in values.items() if value not in (None, ())}
 
 
 def _described(question: Question) -> Deployment:
@@ -179,22 +227,29 @@ def _file_key(key: str) -> str:
     return key if key in known_keys(PRODUCT) else current_key(key)
 
 
+def _in_yaml(key: str, text: str) -> object:
+    """Return the value of a text as in a settings file. Raises PlanningError."""
+    import yaml  # noqa: PLC0415 - as stacks.loading, with which it takes longer than a plan
+
+    from stacks.loading import read_yaml  # noqa: PLC0415 - as above
+
+    try:
+        return read_yaml(text)
+    except (ValueError, yaml.YAMLError) as error:
+        raise PlanningError(f'--set {key} is "{text}", which is not a value in YAML.') from error
+
+
 def settings_of(question: Question) -> "Settings":
     """Return the settings of the question's stack with its changed keys, without running the engine. Raises PlanningError."""
-    # pydantic and YAML take longer to load than the whole plan, and only this path needs them.
-    import yaml  # noqa: PLC0415 - only with --stack
-
-    from stacks.loading import SettingsError, from_file, read_yaml  # noqa: PLC0415 - only with --stack
+    # pydantic takes longer to load than the whole plan, and only this path needs it.
+    from stacks.loading import SettingsError, from_file  # noqa: PLC0415 - only with --stack
 
     changes = dict[str, object]()
     for pair in filter(_is_of_file, question.set):
         key, _, text = (part.strip() for part in pair.partition("="))
         if not text:
             raise PlanningError(f"--set {key} has no value. Write --set {key}=VALUE.")
-        try:
-            changes[_file_key(key)] = None if text == NONE else read_yaml(as_yaml(key, text))
-        except (ValueError, yaml.YAMLError) as error:
-            raise PlanningError(f'--set {key} is "{text}", which is not a value in YAML.') from error
+        changes[_file_key(key)] = None if text == NONE else _in_yaml(key, as_yaml(key, text))
     try:
         return from_file(stack_file(question.stack or ""), project=NO_PROJECT, changes=changes)
     except SettingsError as error:

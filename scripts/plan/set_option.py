@@ -20,6 +20,8 @@ OWN_OPTION: Final = {
     "cloud_run.gpu": "--accelerator",
 }
 """Fields that have their own option."""
+_VLLM_BLOCKS: Final = frozenset({"lora", "multimodal", "speculative", "thinking", "tools"})
+"""Blocks of `vllm`, which only the reader of a file knows."""
 OF_NAMED_IMAGE: Final = frozenset({"image.audio", "image.gid", "image.supports", "image.uid"})
 """Keys that change the image of a plan, even one that the file names: only an image with a repository is a block there."""
 _OPTIONAL_BLOCKS: Final = {
@@ -74,6 +76,13 @@ def current_key(key: str) -> str:
     of_server = (f"{block}.{key}" for block in ("vllm", "workload"))
     others = (f"{block}.{key}" for block, keys in _WITHOUT_BLOCK.items() if key in keys.split())
     return next((name for name in (*of_server, *others) if name in known), key)
+
+
+def is_of_vllm_block(pair: str) -> bool:
+    """Return whether a key is of a block of `vllm` that a file's reader turns into options, such as `vllm.speculative.method`."""
+    key = current_key(pair.partition("=")[0].strip())
+    block, _, name = key.partition(".")
+    return block == "vllm" and key not in set_keys() and name.partition(".")[0] in _VLLM_BLOCKS and "." in name
 
 
 def parse_set(pairs: Iterable[str], *, other_keys: Iterable[str] = ()) -> dict[str, object]:

@@ -105,3 +105,25 @@ def test_set_takes_every_path_of_a_settings_file_with_and_without_its_namespace(
     assert set(refused) == gateway, {path: refused[path] for path in refused.keys() - gateway}
     assert all("gateway is not used with target tpu" in refused[path] for path in gateway)
     assert len(PATHS) > 150
+
+
+OF_A_STACK = {
+    "tpu.acceleratorType": "--accelerator",
+    "cloudRun.gpu": "--accelerator",
+    "image.version": "--vllm",
+}
+"""Keys for which a question without a stack has an option."""
+
+
+def test_set_takes_every_path_of_a_server_without_a_stack():
+    blocks = ("vllm.", "tpu.", "cloudRun.", "alerts.", "metrics.", "workload.", "image.")
+    refused: dict[str, str] = {}
+    for path, node in PATHS.items():
+        if path.startswith(blocks) and not path.startswith("tpu.existingNetwork"):
+            asked = Question(model="google/gemma-4-E4B-it", accelerator="L4", set=pairs_of(path, node, ""))
+            try:
+                deployment_from(asked)
+            except PlanningError as error:
+                refused[path] = str(error)
+    assert set(refused) == set(OF_A_STACK), {path: refused[path] for path in refused.keys() - OF_A_STACK.keys()}
+    assert all(f"Use the option {OF_A_STACK[path]}" in said for path, said in refused.items())
