@@ -59,9 +59,6 @@ def probe_problems(probe: ProbeSettings, path: str) -> Iterator[Problem]:
         yield outside("initial_delay_s", delay_s, f"allowed: 0 to {CLOUD_RUN_MAX_INITIAL_DELAY_S} s")
     if not 1 <= period_s <= CLOUD_RUN_MAX_PERIOD_S:
         yield outside("period_s", period_s, f"allowed: 1 to {CLOUD_RUN_MAX_PERIOD_S} s")
-    if probe.failure_threshold < 1:
-        fact = f"`{path}.failure_threshold` is {probe.failure_threshold}; it must be 1 or more"
-        yield Problem(fact, f"set `{path}.failure_threshold` to 1 or more")
     if not 1 <= probe.timeout_s <= period_s:
         yield outside("timeout_s", probe.timeout_s, f"it must not exceed the period ({period_s} s)")
     whole_s = period_s * probe.failure_threshold

@@ -27,7 +27,7 @@ OF_A_SERVICE = [
     (probe(initial_delay_s=241), "`service.startup_probe.initial_delay_s` is 241 s; allowed: 0 to 240 s. Set"),
     (probe(period_s=241, failure_threshold=1), "`service.startup_probe.period_s` is 241 s; allowed: 1 to 240 s. Set"),
     (probe(timeout_s=11), "`service.startup_probe.timeout_s` is 11 s; it must not exceed the period (10 s). Set"),
-    (probe(failure_threshold=0), "`service.startup_probe.failure_threshold` is 0; it must be 1 or more. Set"),
+    (probe(failure_threshold=0), "`service.startup_probe.failure_threshold` is 0; it must be a whole number above 0"),
     ({"service": {"cpu": 6, "memory_mib": 12 * 1024}}, "`service.memory_mib` is 12 GiB, but Cloud Run allows 16 to 32 GiB with nvidia-l4. Set"),
     ({"service": {"cpu": 20}}, "`service.cpu` is 20, but Cloud Run allows 4, 6, 8 vCPU with nvidia-l4. Choose one of them"),
     ({"service": {"cpu": 4}}, "`service.memory_mib` is 32 GiB, but Cloud Run allows at most 16 GiB with `service.cpu` 4"),
