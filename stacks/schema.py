@@ -3,6 +3,7 @@
 import ast
 import inspect
 from collections.abc import Iterator, Sequence
+from dataclasses import fields
 from functools import cache
 from itertools import pairwise
 from types import ModuleType
@@ -105,8 +106,8 @@ def _meanings() -> Iterator[tuple[tuple[str, str], str]]:
     for key, meaning in documented(Workload):
         yield (Workload.__name__, key), meaning
     thresholds = dict(documented(SmokeThresholds))
-    for name, field in SmokeSettings.model_fields.items():
-        yield (SmokeSettings.__name__, field.alias or name), thresholds[camel_case(name)]
+    for name in (field.name for field in fields(SmokeSettings)):
+        yield (SmokeSettings.__name__, setting_key(name)), thresholds[camel_case(name)]
     # pydantic can read these texts too, but at each import, which takes 25 ms.
     for module in (bucket, cloud_run, docker_hub, gateway, gateway_stack, image, observability, stack, tpu, vllm):
         for block in ast.parse(inspect.getsource(module)).body:

@@ -19,16 +19,5 @@ def _fields(kind: type[Block]) -> Iterator[SettingField]:
         annotation: object = kind.__annotations__[name]
         field = own_field(name, annotation, info.default)._replace(key=info.alias or name)
         yield field
-        block = field.hint
         if field.block is not None:
             yield from block_fields(field.block, name, field.key, field.effect)
-        elif isinstance(block, type) and issubclass(block, Block):
-            yield from (_below(field, inner) for inner in _fields(block))
-
-
-def _below(block: SettingField, field: SettingField) -> SettingField:
-    return field._replace(
-        path=f"{block.path}.{field.path}",
-        key=f"{block.key}.{field.key}",
-        effect=field.effect or block.effect,
-    )

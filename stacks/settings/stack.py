@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from itertools import chain
 from typing import Annotated, Any, Final, Literal, cast
 from urllib.parse import urlsplit
@@ -71,7 +72,8 @@ _HOST_NAME: Final = re.compile(r"[a-z0-9]([a-z0-9.-]*[a-z0-9])?")
 """vLLM compares the lower-case host of a URL with each whole name (multimodal/media/connector.py)."""
 
 
-class SmokeSettings(Block):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SmokeSettings:
     """Custom thresholds of the smoke checks (`contracts.outputs.SmokeThresholds`). All others come from the plan."""
 
     max_ttft_s: PositiveNumber | None = None
@@ -120,9 +122,7 @@ class Settings(Block):
     """The service. Required with target cloud-run, otherwise rejected."""
     bucket: Annotated[BucketSettings, CONSISTENT, Field(default_factory=BucketSettings)]
     """The bucket. Used with weights bucket."""
-    smoke: Annotated[
-        SmokeSettings, Field(default_factory=lambda: SmokeSettings.model_validate({})), OnChange("nothing")
-    ]
+    smoke: Annotated[SmokeSettings, Field(default_factory=SmokeSettings), OnChange("nothing")]
     """Thresholds of the smoke checks."""
     workload: Annotated[Workload | None, CONSISTENT, OnChange("nothing")] = None
     """Expected requests of clients. With it, the plan predicts latency and price, and the smoke checks expect that speed."""

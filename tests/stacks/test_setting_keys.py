@@ -3,6 +3,7 @@
 from pathlib import Path
 
 from planning.question.fields import question_fields, value_at
+from scripts.preview.plans import flat_settings
 from stacks.loading import from_file, read_yaml
 from stacks.planned import to_deployment
 from stacks.settings.keys import setting_fields
@@ -47,6 +48,13 @@ def _at(config, key):
     for part in rest:
         found = found.get(part) if isinstance(found, dict) else None
     return found
+
+
+def test_a_preview_shows_values_under_the_keys_of_a_file_and_no_block():
+    values = {field.key for field in setting_fields() if field.block is None} | {"gcp:project", "workload"}
+    for path in FILES:
+        shown = flat_settings(from_file(path, project="my-project"))
+        assert shown.keys() <= values | {"cloudRun.rollout"}, shown.keys() - values
 
 
 def test_a_setting_below_a_block_has_the_effect_of_the_block_unless_it_states_its_own():
