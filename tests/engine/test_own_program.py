@@ -24,7 +24,7 @@ WRONG = {
     ),
     "accelerator": (
         {'"v6e-1"': '"v6e-16"'},
-        'TpuQueuedResource "tpu": `tpu.accelerator_type` is "v6e-16"; expected one of v5e-1, v5e-4, v5e-8, v6e-1, v6e-4, v6e-8.',
+        'TpuQueuedResource "tpu": `tpu.accelerator_type` is "v6e-16"; v6e has no such size. Choose one of v6e-1, v6e-4, v6e-8.',
     ),
 }
 """Replaced texts of the program, and the sentence that follows."""
