@@ -7,10 +7,10 @@ own keys stay as aliases. A block and a key must not contradict each other.
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Annotated, Final, Literal, cast
 
-from pydantic import BeforeValidator, Field
+from pydantic import Field
 
 from contracts.fields import camel_case
-from planning.question.vllm_args import DEFAULT_LORA_RANK, IMAGE_TOKENS, LORA_RANKS, OPTIONS, VllmOptions
+from planning.question.vllm_args import DEFAULT_LORA_RANK, IMAGE_TOKENS, LORA_RANKS, OPTIONS
 from planning.settings.marks import Matching, OneOf
 from planning.settings.text import Commit, ModelId, Positive
 from stacks.settings.block import Block
@@ -188,12 +188,6 @@ def without_blocks(value: object) -> object:
         key: tuple(cast("list[object]", one)) if key in _LISTS and isinstance(one, list) else one
         for key, one in given.items()
     }
-
-
-class VllmAlone(Block):
-    """Options of vLLM without the rest of a file."""
-
-    vllm: Annotated[VllmOptions, BeforeValidator(without_blocks)]
 
 
 def stated_in_blocks(value: Mapping[str, object]) -> list[str]:
