@@ -4,6 +4,7 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from functools import partial
 from http import HTTPStatus
 from typing import NoReturn
 
@@ -63,6 +64,7 @@ from vm_agent.stored_state import (
     StoredState,
     fetched_by,
 )
+from vm_agent.together import Together
 from vm_agent.weights import WeightsCopy, remove_copy
 
 
@@ -439,20 +441,22 @@ class Agent:
         if is_trial:
             self._remove_others(document)
 
-        def progress(phase: str) -> Callable[[str], None]:
-            assignment.publish(self.publisher, phase)
-            return lambda detail: assignment.publish(self.publisher, phase, detail)
-
         restored = self.programs.restore_beside(document)
-        pulling = progress(PULLING_IMAGE)
-        pull(self.metadata, document.image, progress=pulling, cancelled=cancelled, keep_local=is_back)
-        try:
-            for copied in document.copies:
-                WeightsCopy(self.metadata, copied, progress(FETCHING_WEIGHTS), cancelled).run()
-        except ServingError as error:
-            if not is_back:
-                raise
-            log(f"Starting the last known good document with the weights on this TPU VM: {error}")
+
+        def pull_image(progress: Callable[[str], None], cancelled: Callable[[], bool]) -> None:
+            pull(self.metadata, document.image, progress=progress, cancelled=cancelled, keep_local=is_back)
+
+        def copy_weights(progress: Callable[[str], None], cancelled: Callable[[], bool]) -> None:
+            try:
+                for copied in document.copies:
+                    WeightsCopy(self.metadata, copied, progress, cancelled).run()
+            except ServingError as error:
+                if not is_back:
+                    raise
+                log(f"Starting the last known good document with the weights on this TPU VM: {error}")
+
+        works = {PULLING_IMAGE: pull_image, **({FETCHING_WEIGHTS: copy_weights} if document.copies else {})}
+        Together(partial(assignment.publish, self.publisher), cancelled).run(works)
         secrets = {
             name: self.secrets.read(secret, is_back=is_back, is_api_key=name == API_KEY_VARIABLE)
             for name, secret in document.secret_environment.items()

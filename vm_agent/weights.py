@@ -113,11 +113,14 @@ class WeightsCopy:
     def _copy(self, pool: ThreadPoolExecutor, target: Path, item: StoredObject, total: int) -> None:
         target.parent.mkdir(parents=True, exist_ok=True)
         part = target.with_name(f".{target.name}{PART_SUFFIX}")
-        with part.open("w+b") as file:
-            file.truncate(item.size)
-            digest = self._filled(pool, file.fileno(), item, total)
-        self._verify(part, item, digest)
-        part.replace(target)
+        try:
+            with part.open("w+b") as file:
+                file.truncate(item.size)
+                digest = self._filled(pool, file.fileno(), item, total)
+            self._verify(item, digest)
+            part.replace(target)
+        finally:
+            part.unlink(missing_ok=True)  # an image may be pulled to the same disk
         target.with_name(f".{target.name}{GENERATION_SUFFIX}").write_text(item.generation)
 
     def _filled(self, pool: ThreadPoolExecutor, descriptor: int, item: StoredObject, total: int) -> bytes:
@@ -136,7 +139,7 @@ class WeightsCopy:
         return digest.digest()
 
     @staticmethod
-    def _verify(part: Path, item: StoredObject, digest: bytes) -> None:
+    def _verify(item: StoredObject, digest: bytes) -> None:
         """Compare the copy with the object's MD5, or the SHA-256 of an object that was staged in parts."""
         if item.md5:
             name = "MD5"
@@ -150,7 +153,6 @@ class WeightsCopy:
             log(f"{item.name} has neither MD5 nor SHA-256. Only its size was checked.")
             return
         if found != stated:
-            part.unlink()
             raise ServingError(f"The copy of {item.name} does not match the {name} of the object in the bucket.")
 
     def _read(self, descriptor: int, item: StoredObject, start: int, total: int) -> None:
