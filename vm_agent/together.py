@@ -21,6 +21,7 @@ class Together:
     _details: "dict[str, str]" = field(default_factory=dict[str, str])
     """Progress of the phases that are not over."""
     _failures: "list[BaseException]" = field(default_factory=list[BaseException])
+    _done: int = 0
     _ends: bool = False
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
@@ -30,7 +31,7 @@ class Together:
         Raises the first error that is not transient, which ends the rest, or else the first one. Raises SupersededError if it was cancelled.
         """
         problem = self._problem_of(works)
-        if problem is not None and len(works) > 1 and DISK_FULL in str(problem).lower():
+        if problem is not None and len(works) - self._done > 1 and DISK_FULL in str(problem).lower():
             # A pull uses more disk space than its image, so both may fit in sequence.
             log(f"The disk is full, so the document is prepared again, one part after the other: {problem}")
             problems = (self._problem_of({phase: work}) for phase, work in works.items())
@@ -41,6 +42,7 @@ class Together:
     def _problem_of(self, works: "Mapping[str, Work]") -> "BaseException | None":
         """Return the error of this work, or None if all of it is done."""
         self._details, self._failures, self._ends = dict.fromkeys(works, ""), [], False
+        self._done = 0
         self._tell(next(iter(works)), "")
         threads = [threading.Thread(target=self._do, args=one, daemon=True) for one in works.items()]
         for thread in threads:
@@ -61,6 +63,7 @@ class Together:
         failure = ""
         try:
             work(lambda detail: self._tell(phase, detail), lambda: self._ends or self.cancelled())
+            self._done += 1
         except SupersededError:
             self._ends = True
         except BaseException as error:  # noqa: BLE001 - `run` raises it
