@@ -167,7 +167,7 @@ def test_a_document_becomes_a_ready_server_and_every_phase_is_told(served: Machi
         "--max-model-len=16384",
     ]
     assert "--entrypoint=vllm" in run
-    assert {"--volume=/mnt/huggingface:/mnt/huggingface", "--env=HF_HOME=/mnt/huggingface"} <= set(run)
+    assert {f"--volume={machine.root}/huggingface:/mnt/huggingface", "--env=HF_HOME=/mnt/huggingface"} <= set(run)
     key = programs_key(parse_document(text))
     assert f"--volume=/mnt/compile_cache/{key}:/dev/shm/vllm_cache" in run
 
