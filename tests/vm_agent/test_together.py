@@ -6,10 +6,15 @@ from collections.abc import Callable
 
 import pytest
 
+from contracts.compile_cache import ARCHIVE_METADATA_KEY, programs_key
 from contracts.guest_attributes import FETCHING_WEIGHTS, PULLING_IMAGE, WAITING_FOR_HUB
+from contracts.serving_document import parse_document
 from tests.vm_agent.in_process import Serving, calls, held
-from tests.vm_agent.machine import IMAGE, Machine, eventually
+from tests.vm_agent.machine import IMAGE, Machine, document, eventually
+from tests.vm_agent.test_compile_cache import KEY_VERSION, SECRET_KEY, SETTINGS
 from vm_agent.base import ServingError, SupersededError
+from vm_agent.cloud import MetadataClient
+from vm_agent.compile_cache import CompiledPrograms
 from vm_agent.together import Together, Work
 
 CACHED = "huggingface/hub/models--org--new/refs/main"
@@ -226,6 +231,25 @@ class TestAStart:
         (machine.root / "hang-pull").touch()
         asked = serving.ask(args=["org/new", f"--port={serving.port}"])
         eventually((machine.root / CACHED).exists, "the weights are there before the image")
+        serving.sees("pulling image", asked, "")
+        assert calls(machine, "run") == []
+        (machine.root / "hang-pull").unlink()
+        serving.sees("ready", asked, asked)
+
+    def test_has_its_compiled_programs_before_its_image(self, serving: Serving, machine: Machine):
+        machine.secrets[KEY_VERSION] = SECRET_KEY.encode()
+        machine.attributes[ARCHIVE_METADATA_KEY] = SETTINGS.text()
+        publisher, elsewhere = serving.agent.publisher, machine.root / "elsewhere"
+        served = parse_document(document(serving.port, args=["google/gemma-4-E2B-it", f"--port={serving.port}"]))
+        folder = elsewhere / programs_key(served)
+        folder.mkdir(parents=True)
+        (folder / "jit_backbone-cache").write_bytes(b"program")
+        CompiledPrograms(MetadataClient(), publisher, elsewhere).save(served)
+        serving.agent.programs.root = machine.root / "programs"
+        (machine.root / "hang-pull").touch()
+        asked = serving.ask()
+        restored = machine.root / "programs" / folder.name / "jit_backbone-cache"
+        eventually(restored.exists, "the programs are there before the image")
         serving.sees("pulling image", asked, "")
         assert calls(machine, "run") == []
         (machine.root / "hang-pull").unlink()
