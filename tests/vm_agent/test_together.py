@@ -2,7 +2,9 @@
 
 import re
 import threading
+import time
 from collections.abc import Callable
+from contextlib import suppress
 
 import pytest
 
@@ -22,6 +24,14 @@ FULL = "write /x: no space left on device"
 VERDICT, OTHER_VERDICT = ServingError("manifest unknown"), ServingError("no object")
 PASSES = ServingError("503", waits_for=WAITING_FOR_HUB)
 DENIED = ServingError("403", denied=True)
+
+
+def wait_for(gate: threading.Event, cancelled: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 30
+    while not gate.wait(0.01):
+        if cancelled():
+            raise SupersededError
+        assert time.monotonic() < deadline, "the part was neither done nor cancelled"
 
 
 class Parts:
@@ -44,9 +54,7 @@ class Parts:
             self.begun[phase] += 1
             progress(f"part {self.begun[phase]}")
             try:
-                while not self.gates[phase].wait(0.01):
-                    if cancelled():
-                        raise SupersededError
+                wait_for(self.gates[phase], cancelled)
                 if raised is not None:
                     raise raised
             finally:
@@ -107,9 +115,9 @@ def test_a_verdict_is_not_hidden_by_an_earlier_error_that_passes(capsys: pytest.
 def test_of_two_verdicts_the_first_is_seen():
     parts = Parts(image=VERDICT, weights=OTHER_VERDICT)
 
-    def late(progress: Callable[[str], None], cancelled: Callable[[], bool]) -> None:
-        while not cancelled():
-            progress("")
+    def late(_progress: Callable[[str], None], cancelled: Callable[[], bool]) -> None:
+        with suppress(SupersededError):
+            wait_for(threading.Event(), cancelled)
         parts.ended.append(FETCHING_WEIGHTS)
         raise OTHER_VERDICT
 
@@ -144,17 +152,15 @@ class TestAFullDisk:
     @pytest.mark.parametrize("full", [PULLING_IMAGE, FETCHING_WEIGHTS])
     def test_is_met_by_one_after_the_other(self, full: str):
         order: list[str] = []
-        is_first = [True]
 
         def part(phase: str) -> Work:
             def work(_progress: Callable[[str], None], cancelled: Callable[[], bool]) -> None:
                 order.append(phase)
-                if is_first and phase == full:
-                    is_first.clear()
+                if len(order) > len(Parts().works):
+                    return
+                if phase == full:
                     raise OSError(28, "No space left on device") if full == FETCHING_WEIGHTS else ServingError(FULL)
-                while is_first or (len(order) < 3):
-                    if cancelled():
-                        raise SupersededError
+                wait_for(threading.Event(), cancelled)
 
             return work
 
