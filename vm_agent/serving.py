@@ -468,7 +468,8 @@ class Agent:
 
         has_weights = document.copies or set(fetched_models(document)) - known
         works = {PULLING_IMAGE: pull_image, **({FETCHING_WEIGHTS: fetch_weights} if has_weights else {})}
-        Together(partial(assignment.publish, self.publisher), cancelled).run(works)
+        publish, report = partial(assignment.publish, self.publisher), self.publisher.report
+        Together(publish, cancelled, report, self.publisher.progress_s).run(works)
         found = secrets()
         self.programs.wait_for(restored, cancelled)
         return found, has_models

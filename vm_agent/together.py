@@ -1,6 +1,7 @@
 """Prepare the parts of a document in parallel: its image and its weights."""
 
 import threading
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
@@ -18,6 +19,10 @@ class Together:
     publish: Callable[[str, str], None]
     """Receives the first phase that is not over, and the progress of all."""
     cancelled: Callable[[], bool]
+    report: Callable[[str], None] = log
+    """Receives a line with the duration of each part that is done."""
+    again_s: float = 2.0
+    """Interval between two calls of `publish`, because a publisher drops details that come too soon."""
     _details: "dict[str, str]" = field(default_factory=dict[str, str])
     """Progress of the phases that are not over."""
     _failures: "list[BaseException]" = field(default_factory=list[BaseException])
@@ -49,7 +54,9 @@ class Together:
             thread.start()
         try:
             for thread in threads:
-                thread.join()
+                while thread.is_alive():
+                    thread.join(self.again_s)
+                    self._publish_progress()
         finally:
             self._ends = True  # the agent is stopped, and the files in memory are deleted by their threads
             for thread in threads:
@@ -60,10 +67,11 @@ class Together:
         return found[0] if found else SupersededError() if self.cancelled() else None
 
     def _do(self, phase: str, work: "Work") -> None:
-        failure = ""
+        failure, began_s = "", time.monotonic()
         try:
             work(lambda detail: self._tell(phase, detail), lambda: self._ends or self.cancelled())
             self._done += 1
+            self.report(f"Done after {time.monotonic() - began_s:.1f} s: {phase}.")
         except SupersededError:
             self._ends = True
         except BaseException as error:  # noqa: BLE001 - `run` raises it
@@ -80,6 +88,10 @@ class Together:
                 del self._details[phase]
             if detail or not is_over:
                 self._details[phase] = detail  # last, if it is over
+        self._publish_progress()
+
+    def _publish_progress(self) -> None:
+        with self._lock:
             first = next(iter(self._details), None)
             if first is not None:
                 others = [f"{name}: {text}" for name, text in self._details.items() if name != first and text]

@@ -1,15 +1,12 @@
 """What the agent does before it stops a server: models are fetched, running requests end, the end of the run is announced."""
 
-import threading
-import time
 from datetime import UTC, datetime, timedelta
-from types import SimpleNamespace
 
 import pytest
 
 from contracts.rollout import RolloutLimits, parse_rollout
 from contracts.serving_document import parse_document
-from tests.vm_agent.in_process import Serving, calls, written
+from tests.vm_agent.in_process import Serving, calls, held, written
 from tests.vm_agent.machine import CANARY, IMAGE, Machine, document, eventually
 from vm_agent import prefetch
 from vm_agent.prefetch import HubFetch, HubModel, hub_models
@@ -18,24 +15,6 @@ from vm_agent.running_server import parse_time
 
 def of_model(serving: Serving, name: str) -> dict[str, list[str]]:
     return {"args": [name, f"--port={serving.port}"]}
-
-
-def held(machine: Machine) -> threading.Event:
-    """A model whose weights the hub sends once the event is set."""
-    go = threading.Event()
-    machine.hub.models["org/new"] = {"model.safetensors": b"weights"}
-
-    def meets(path: str) -> None:
-        if path.endswith(".safetensors"):
-            go.wait(60)
-
-    machine.hub.meets = meets
-    return go
-
-
-@pytest.fixture
-def quick_hub(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(prefetch, "time", SimpleNamespace(monotonic=time.monotonic, sleep=lambda _seconds: None))
 
 
 def with_free(monkeypatch: pytest.MonkeyPatch, free: float) -> None:

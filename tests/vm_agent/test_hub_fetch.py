@@ -4,10 +4,8 @@ import errno
 import json
 import os
 import threading
-import time
 from collections.abc import Callable
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 from huggingface_hub import hf_hub_download, scan_cache_dir, snapshot_download
@@ -35,9 +33,8 @@ FOLDER = "models--org--model"
 
 
 @pytest.fixture(autouse=True)
-def small_and_quick(monkeypatch: pytest.MonkeyPatch):
+def small_and_quick(monkeypatch: pytest.MonkeyPatch, quick_hub: None):
     monkeypatch.setattr(prefetch, "HUB_CHUNK_BYTES", 1000)
-    monkeypatch.setattr(prefetch, "time", SimpleNamespace(monotonic=time.monotonic, sleep=lambda _seconds: None))
 
 
 def fetch(
