@@ -43,8 +43,6 @@ NOTHING: Final = 0.12
 _SPREAD: Final = 0.2
 """Share by which a stage alone may miss its planned seconds. A machine that is too busy for that judges nothing."""
 _BUCKET: Final = f"local-project-gemma-{STACK}-models"
-_UNLIMITED: Final = 1e12
-_TRIES: Final = 3
 _SIZE: Final = 64 * 2**20
 _PADDING: Final = "padding.bin"
 _DONE: Final = "Done after "
@@ -54,7 +52,10 @@ _FETCHES: Final = (PULLING_IMAGE, FETCHING_WEIGHTS)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SharedStart:
-    """The machines, and everything that can slow them down. `unpack_s`: of a pull that nothing slows down. `image_bytes`: compressed."""
+    """The machines, and everything that can slow them down. `unpack_s`: of a pull that nothing slows down. `image_bytes`: compressed.
+
+    `image_on_disk_bytes`: what a pull writes.
+    """
 
     machines: RealMachines
     disk: SharedDisk
@@ -63,6 +64,7 @@ class SharedStart:
     network: Link
     unpack_s: float
     image_bytes: int
+    image_on_disk_bytes: int
 
     def limit(self, *, registry: float = 0.0, bucket: float = 0.0, network: float = 0.0, disk: float = 0.0) -> None:
         """Limit each in bytes per second. The registry and the bucket each limit only their own stream; 0 is no limit."""
@@ -190,8 +192,8 @@ def _one_network(start: SharedStart, planned: StartupPlan, notes: list[str]) -> 
 
 def _one_disk(start: SharedStart, planned: StartupPlan, notes: list[str]) -> None:
     image_s, weights_s = planned.pull_s / SCALE, planned.load_s / SCALE
-    rate = _limited_disk(start, image_s)
-    notes.append(f"{rate / 1e6:.1f} MB/s")
+    rate = start.image_on_disk_bytes / image_s
+    start.limit(disk=rate)
     start.pad(int(rate * weights_s))
     start.judge((image_s, weights_s), notes, most=NOTHING, shared="disk")
 
@@ -204,21 +206,6 @@ CASES: Final[Mapping[str, Callable[[SharedStart, StartupPlan, list[str]], None]]
 }
 """The first has the plan's stages `image` and `weights`. The others have the plan's image and process (273 s for 31B) and all of its seconds of
 weights (271 s), most of which are the server's and never run beside a pull: the most that fetching side by side could save."""
-
-
-def _limited_disk(start: SharedStart, image_s: float) -> float:
-    """Limit the disk so that a pull takes this long, and return its bytes per second. Raises NotJudgedError."""
-    start.limit(disk=_UNLIMITED)
-    before, took_s = start.disk.written(), 0.0
-    _pulled_s(start.machines)
-    rate = (start.disk.written() - before) / image_s
-    for _ in range(_TRIES):
-        start.limit(disk=rate)
-        took_s = _pulled_s(start.machines)
-        if abs(took_s - image_s) < _SPREAD / 2 * image_s:
-            return rate
-        rate *= took_s / image_s
-    raise NotJudgedError(f"a pull on this disk takes {took_s:.1f} s in place of {image_s:.1f} s")
 
 
 def _pulled_s(machines: RealMachines) -> float:
@@ -256,7 +243,10 @@ def _shared_start(home: RealHome) -> Generator[SharedStart]:
         project.pulumi("stack", "init", STACK)
         project.configure(STACK, weights="bucket", tpu__compileCache="off")  # each start compiles, as a first one
         project.gemma("stage_model", STACK, "--yes")
-        unpack_s = min(_pulled_s(machines) for _ in range(2))
+        _pulled_s(machines)
+        before = disk.written()
+        unpack_s = _pulled_s(machines)
+        image_on_disk_bytes = disk.written() - before
         project.gemma("up", STACK, "--yes")
         yield SharedStart(
             machines=machines,
@@ -266,6 +256,7 @@ def _shared_start(home: RealHome) -> Generator[SharedStart]:
             network=network,
             unpack_s=unpack_s,
             image_bytes=_image_bytes(machines),
+            image_on_disk_bytes=image_on_disk_bytes,
         )
 
 

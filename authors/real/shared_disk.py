@@ -1,6 +1,5 @@
-"""A disk of a run's own whose writes share one rate: a file as a block device, and a control group that limits the run's processes on it."""
+"""A disk of a run's own whose writes share one rate: a file as a block device, of which the page cache holds little."""
 
-import os
 import shutil
 from collections.abc import Generator
 from contextlib import contextmanager
@@ -12,34 +11,40 @@ from authors.real.daemon import DockerDaemon
 from authors.real.home import Need, RealHome, run
 from authors.real.rows import NotJudgedError
 
-_GROUPS: Final = Path("/sys/fs/cgroup/blkio")
-_LIMIT: Final = "blkio.throttle.write_bps_device"
+_LIMIT: Final = Path("/sys/fs/cgroup/blkio/blkio.throttle.write_bps_device")
+"""Of the root group, in which the kernel writes the page cache to the disks."""
+_CACHED_BYTES: Final = 8 * 2**20
+"""Written data that waits for the disk at most. Beyond it, writers wait."""
 _SIZE_GIB: Final = 2
+_SECTOR_BYTES: Final = 512
+_WRITTEN_SECTORS: Final = 6
+"""Field of a disk's `stat` (Linux, Documentation/block/stat.rst), counted from 0."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SharedDisk:
-    """A mounted disk. `device` is its block device, `number` its MAJOR:MINOR, and `group` the control group of the run."""
+    """A mounted disk. `device` is its block device and `number` its MAJOR:MINOR."""
 
     device: Path
     number: str
     folder: Path
-    group: Path
 
     def limit(self, write_bytes_per_s: float) -> None:
-        """Limit all writes together, each of which then waits for the disk. 0: no limit, and writes wait in the page cache."""
-        _done("mount", "-o", f"remount,{'sync' if write_bytes_per_s else 'async'}", str(self.folder))
-        (self.group / _LIMIT).write_text(f"{self.number} {int(write_bytes_per_s)}", encoding="ascii")
+        """Limit all writes together. 0 is no limit."""
+        for name, value in (("strict_limit", 1), ("max_ratio", 1), ("max_bytes", _CACHED_BYTES)):
+            Path(f"/sys/class/bdi/{self.number}/{name}").write_text(str(value), encoding="ascii")
+        _LIMIT.write_text(f"{self.number} {int(write_bytes_per_s)}", encoding="ascii")
 
     def bytes_per_s(self) -> float:
         """Return the limit, or 0."""
-        limits = dict(line.split() for line in (self.group / _LIMIT).read_text(encoding="ascii").splitlines())
+        limits = dict(line.split() for line in _LIMIT.read_text(encoding="ascii").splitlines())
         return float(limits.get(self.number, 0))
 
     def written(self) -> int:
-        """Return the bytes that the run's processes have written while writes waited for the disk."""
-        lines = (self.group / "blkio.throttle.io_service_bytes").read_text(encoding="ascii").splitlines()
-        return sum(int(line.split()[2]) for line in lines if line.startswith(f"{self.number} Write"))
+        """Return the bytes that are on the disk, after what waits is there too."""
+        run(["sync", "--file-system", str(self.folder)])
+        fields = Path(f"/sys/block/{self.device.name}/stat").read_text(encoding="ascii").split()
+        return int(fields[_WRITTEN_SECTORS]) * _SECTOR_BYTES
 
     def hold(self, daemon: DockerDaemon, machines: Path) -> None:
         """Put the daemon's data and the folder of the machines on this disk. The daemon loses its images."""
@@ -57,29 +62,26 @@ class SharedDisk:
 
 @contextmanager
 def shared_disk(home: RealHome, name: str) -> Generator[SharedDisk]:
-    """Make the disk, and end it. Processes that this one starts in the block are limited on it. Raises NotJudgedError."""
-    if not (_GROUPS / "cgroup.procs").exists():
-        raise NotJudgedError(f"no control groups of version 1 in {_GROUPS}, which limit the writes of a disk")
+    """Make the disk, and end it. Raises NotJudgedError."""
+    if not _LIMIT.exists():
+        raise NotJudgedError(f"no {_LIMIT}: only control groups of version 1 limit the writes of a disk for all")
     home.get(Need(what="a disk with a limited rate", where=str(home.folder), disk_gib=_SIZE_GIB, takes_s=1))
-    file, folder, group = home.folder / f"{name}.disk", home.folder / "disks" / name, _GROUPS / f"judge-{name}"
+    file, folder = home.folder / f"{name}.disk", home.folder / "disks" / name
     file.unlink(missing_ok=True)
     with file.open("wb") as stream:
         stream.truncate(_SIZE_GIB * 2**30)
-    device = Path("/dev/none")
     folder.mkdir(parents=True, exist_ok=True)
-    group.mkdir(exist_ok=True)
+    _done("mkfs.ext4", "-q", str(file))
+    _done("mount", "-o", "loop", str(file), str(folder))
+    device = Path(_done("findmnt", "--noheadings", "--output=SOURCE", str(folder)).strip())
+    number = Path(f"/sys/block/{device.name}/dev").read_text(encoding="ascii").strip()
+    disk = SharedDisk(device=device, number=number, folder=folder)
     try:
-        _done("mkfs.ext4", "-q", str(file))
-        _done("mount", "-o", "loop", str(file), str(folder))
-        device = Path(_done("findmnt", "--noheadings", "--output=SOURCE", str(folder)).strip())
-        number = Path(f"/sys/block/{device.name}/dev").read_text(encoding="ascii").strip()
-        (group / "cgroup.procs").write_text(str(os.getpid()), encoding="ascii")
-        yield SharedDisk(device=device, number=number, folder=folder, group=group)
+        yield disk
     finally:
-        (_GROUPS / "cgroup.procs").write_text(str(os.getpid()), encoding="ascii")
+        disk.limit(0)
         for mounted in run(["findmnt", "--noheadings", "--list", "--output=TARGET", str(device)]).stdout.split():
             run(["umount", "--lazy", mounted])
-        run(["rmdir", str(group)])
         file.unlink()
 
 
