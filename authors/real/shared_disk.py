@@ -31,7 +31,8 @@ class SharedDisk:
 
     def limit(self, write_bytes_per_s: float) -> None:
         """Limit all writes together. 0 is no limit."""
-        for name, value in (("strict_limit", 1), ("max_ratio", 1), ("max_bytes", _CACHED_BYTES)):
+        cached = (("strict_limit", 1), ("max_bytes", _CACHED_BYTES))
+        for name, value in cached if write_bytes_per_s else (("strict_limit", 0), ("max_ratio", 100)):
             Path(f"/sys/class/bdi/{self.number}/{name}").write_text(str(value), encoding="ascii")
         _LIMIT.write_text(f"{self.number} {int(write_bytes_per_s)}", encoding="ascii")
 
