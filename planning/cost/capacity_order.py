@@ -11,7 +11,7 @@ from planning.settings.tpu import TpuSettings
 from planning.units import duration
 
 UNKNOWN_PRICE: Final = "price unknown"
-ABOVE: Final = "above tpu.maxUsdPerHour"
+ABOVE: Final = "above the price ceiling"
 
 
 def capacity_order(tpu: TpuSettings, prices: PriceBook = LIST_PRICES) -> tuple[FormStep, ...]:
@@ -93,21 +93,30 @@ def order_lines(steps: Sequence[FormStep]) -> Iterator[str]:
     waited_s, before = 0, list[str]()
     for step in steps:
         when = f" after {duration(waited_s)} without {' and '.join(before)}" if before else ""
-        skipped = ", ".join(f"{place.zone} ({place.skipped})" for place in step.places if place.skipped)
+        skipped = " and ".join(_skipped(step))
         if not step.zones:
-            yield f"{step.model} is never requested: {skipped}"
+            yield f"{step.model} is never requested: {_price(step)}, {skipped}"
             continue
-        left_out = f"; not in {skipped}" if skipped else ""
+        left_out = f"; not requested where {skipped}" if skipped else ""
         yield f"{step.model}{when}: {_price(step)}, {_end(step)}{left_out}"
         waited_s += step.wait_s
         before.append(step.model)
+
+
+def _skipped(step: FormStep) -> Iterator[str]:
+    """Yield each reason why a form is not requested, with the zones."""
+    for reason in (ABOVE, UNKNOWN_PRICE):
+        zones = [place.zone for place in step.places if place.skipped == reason]
+        if zones:
+            yield f"{reason} in {', '.join(zones)}"
 
 
 def _price(step: FormStep) -> str:
     if step.usd_per_hour is None:
         return UNKNOWN_PRICE
     low, high = (f"${usd:.2f}" for usd in step.usd_per_hour)
-    unknown = " (in some zones unknown)" if any(p.usd_per_hour is None and not p.skipped for p in step.places) else ""
+    is_unknown_in_some = any(place.usd_per_hour is None and not place.skipped for place in step.places)
+    unknown = " (in some zones unknown)" if is_unknown_in_some else ""
     return f"{low if low == high else f'{low} to {high}'}/h{unknown}"
 
 

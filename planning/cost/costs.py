@@ -46,6 +46,7 @@ def cost_plan(resolved: Resolved, throughput: ThroughputPlan | None) -> CostPlan
         prices_as_of=min(dates, default=""),
         is_known=bool(dates),
         order=order,
+        endless_forms=endless_forms(resolved),
     )
 
 
@@ -53,6 +54,14 @@ def _order(resolved: Resolved) -> tuple[FormStep, ...]:
     tpu = resolved.deployment.tpu
     has_order = resolved.platform == "tpu-vm" and bool(tpu.zones) and tpu.has_order
     return capacity_order(tpu, resolved.prices) if has_order else ()
+
+
+def endless_forms(resolved: Resolved) -> tuple[ProvisioningModel, ...]:
+    """Return the forms of capacity that may be requested and that Google does not end after a time; none for Cloud Run."""
+    tpu = resolved.deployment.tpu
+    if resolved.platform != "tpu-vm" or not tpu.zones:
+        return ()
+    return tuple(step.model for step in capacity_order(tpu, resolved.prices) if step.zones and step.run_s is None)
 
 
 def first_model(resolved: Resolved, order: Sequence[FormStep]) -> ProvisioningModel:

@@ -458,6 +458,8 @@ class CostPlan(Struct, frozen=True, kw_only=True):
     """False for a custom device without a price, for which every value is 0 and meaningless."""
     order: tuple[FormStep, ...] = ()
     """Forms of capacity in order of preference; empty if only one can be requested."""
+    endless_forms: tuple[ProvisioningModel, ...] = ()
+    """Forms of TPU capacity that may be requested and that Google does not end after a time."""
 
     @property
     def most_usd_per_hour(self) -> float:

@@ -87,7 +87,7 @@ def _assumed_prices(subject: Subject) -> RuleResult | None:
     )
 
 
-@rule("CST06")
+@rule("CST07")
 def _ceiling(subject: Subject) -> RuleResult | None:
     resolved = subject.resolved
     tpu = resolved.deployment.tpu
