@@ -1,0 +1,78 @@
+"""A gateway's address while the only server behind it is preempted and comes back in another form, with the real CLI and the real Envoy."""
+
+import pytest
+
+from tests.engine.conftest import PROJECT, until
+from tests.engine.test_gateway import NO_ENVOY, SERVER_SETTINGS, has_envoy
+from tests.engine.test_gateway_load import MODEL, Front
+
+GATEWAY, SERVER, ZONE = "gateway", "tpu-a", "us-east5-b"
+GATEWAY_SETTINGS = f"""\
+config:
+  gemma-serving:target: gateway
+  gemma-serving:gateway: {{ region: us-east5, backends: [{{ stack: {SERVER} }}] }}
+"""
+SERVICE = f"run/v2/projects/{PROJECT}/locations/us-east5/services"
+
+pytestmark = [pytest.mark.engine, pytest.mark.long, pytest.mark.skipif(not has_envoy, reason=NO_ENVOY)]
+
+
+def stock(workspace, **chips):
+    """Set the chips of each form in the zone, by the form's name at Google."""
+    stocked = {form: {"chips": count, "dry": "fails"} for form, count in chips.items()}
+    zone = {"accelerator_types": ["v6e-1"], "flex_start": True, "stock": stocked}
+    workspace.change_scenario({"tpu": {"zones": {ZONE: zone}}})
+
+
+def node_of(workspace):
+    (node,) = workspace.get("tpu", f"v2alpha1/projects/{PROJECT}/locations/{ZONE}/nodes")["nodes"]
+    return node
+
+
+def service_of(workspace):
+    """Return what stays of a gateway while its arguments change: its service, with its identity and its address."""
+    (service,) = workspace.call("GET", SERVICE)["services"]
+    return {key: service[key] for key in ("name", "uid", "uri", "createTime")}
+
+
+def answer(front):
+    body = {"model": MODEL, "messages": [{"role": "user", "content": "Say hello."}], "max_tokens": 8}
+    return front.send("POST", "/v1/chat/completions", json=body)
+
+
+@pytest.fixture(scope="module")
+def front(workspace):
+    """A gateway with one server in spot capacity, because flex-start is dry."""
+    workspace.settings(GATEWAY).write_text(GATEWAY_SETTINGS)
+    order = "    provisioning: [flex-start, spot]\n    maxUsdPerHour: 2\n"
+    workspace.settings(SERVER).write_text(SERVER_SETTINGS.format(zone=ZONE, run="4h") + order)
+    stock(workspace, FLEX_START=0, SPOT=8)
+    for stack in (GATEWAY, SERVER):
+        workspace.pulumi("stack", "init", stack)
+    for stack in (GATEWAY, SERVER, GATEWAY):
+        workspace.up(stack)
+    return Front(workspace, workspace.pulumi("stack", "output", "endpoint", "--stack", GATEWAY).out.strip())
+
+
+def test_the_address_of_the_gateway_stays_while_its_server_is_preempted_and_comes_back_in_another_form(
+    workspace, front
+):
+    assert answer(front).status_code == 200
+    before, old = service_of(workspace), node_of(workspace)
+    assert workspace.outputs(SERVER)["provisioning"] == "spot"
+    usd = workspace.outputs(GATEWAY)["plan"]["cost"]["usdPerHour"]
+    workspace.post("admin/preempt", {"node": old["name"]})
+    until(lambda: answer(front).status_code == 503, "the end of the server")
+    assert service_of(workspace) == before
+    stock(workspace, FLEX_START=8, SPOT=8)
+    workspace.script("up", "--stack", SERVER, "--yes")
+    new = node_of(workspace)
+    addresses = [node["networkEndpoints"][0]["ipAddress"] for node in (old, new)]
+    assert addresses[0] != addresses[1]
+    assert workspace.outputs(SERVER)["provisioning"] == "flex-start"
+    workspace.script("up", "--stack", GATEWAY, "--yes")
+    assert service_of(workspace) == before
+    assert workspace.outputs(GATEWAY)["endpoint"] == front.url
+    until(lambda: answer(front).status_code == 200, "an answer of the new server")
+    assert answer(front).json()["choices"]
+    assert usd - workspace.outputs(GATEWAY)["plan"]["cost"]["usdPerHour"] == pytest.approx(1.4033 - 1.35, abs=1e-3)
