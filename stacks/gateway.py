@@ -77,7 +77,7 @@ def deploy(settings: GatewayStack, stack: str, folder: Path = PROJECT) -> None:
 def _deployed(stack: str) -> DeployedBackend:
     """Return a backend as its last `up` left it; texts are empty for a stack that was never deployed."""
     outputs = deployed_outputs(stack) or {}
-    names = ("address", "state", "deadline", "api_key_secret", "provisioning", "zone")
+    names = ("address", "state", "deadline", "api_key_secret", "provisioning", "location")
     given = {name: outputs.get(camel_case(name)) for name in names}
     return DeployedBackend(**{name: value if isinstance(value, str) else "" for name, value in given.items()})
 

@@ -34,7 +34,7 @@ class DeployedBackend(Struct, frozen=True, kw_only=True):
     """Version in Secret Manager of the API key for its callers; empty without one."""
     provisioning: str = ""
     """Form of its capacity; empty without an order of forms."""
-    zone: str = ""
+    location: str = ""
     """Zone of its capacity."""
 
 
@@ -231,7 +231,7 @@ def _server_usd(subject: Subject, deployed: DeployedBackend | None) -> float:
     if deployed is None or not deployed.provisioning:
         return subject.cost.usd_per_hour
     form = cast("ProvisioningModel", deployed.provisioning)
-    usd = known_usd_per_hour(subject.resolved.accelerator.name, form, deployed.zone, subject.resolved.prices)
+    usd = known_usd_per_hour(subject.resolved.accelerator.name, form, deployed.location, subject.resolved.prices)
     return subject.cost.most_usd_per_hour if usd is None else usd
 
 

@@ -1,4 +1,4 @@
-"""A gateway's address while the only server behind it is preempted and comes back in another form, with the real CLI and the real Envoy."""
+"""A gateway's address while the only server behind it is preempted and comes back in another form and region, with the real CLI and Envoy."""
 
 import pytest
 
@@ -6,26 +6,31 @@ from tests.engine.conftest import PROJECT, until
 from tests.engine.test_gateway import NO_ENVOY, SERVER_SETTINGS, has_envoy
 from tests.engine.test_gateway_load import MODEL, Front
 
-GATEWAY, SERVER, ZONE = "gateway", "tpu-a", "us-east5-b"
+GATEWAY, SERVER, ZONES = "gateway", "tpu-a", ("us-east5-b", "europe-west4-a")
 GATEWAY_SETTINGS = f"""\
 config:
   gemma-serving:target: gateway
-  gemma-serving:gateway: {{ region: us-east5, backends: [{{ stack: {SERVER} }}] }}
+  gemma-serving:gateway: {{ region: us-east5, regions: [us-east5, europe-west4], backends: [{{ stack: {SERVER} }}] }}
 """
+FORMS = ("FLEX_START", "SPOT")
 SERVICE = f"run/v2/projects/{PROJECT}/locations/us-east5/services"
 
 pytestmark = [pytest.mark.engine, pytest.mark.long, pytest.mark.skipif(not has_envoy, reason=NO_ENVOY)]
 
 
-def stock(workspace, **chips):
-    """Set the chips of each form in the zone, by the form's name at Google."""
-    stocked = {form: {"chips": count, "dry": "fails"} for form, count in chips.items()}
-    zone = {"accelerator_types": ["v6e-1"], "flex_start": True, "stock": stocked}
-    workspace.change_scenario({"tpu": {"zones": {ZONE: zone}}})
+def stock(workspace, zone, form):
+    """Let only one zone have capacity, of one form."""
+
+    def facts(place):
+        has = {each: {"chips": 8 if (place, each) == (zone, form) else 0, "dry": "fails"} for each in FORMS}
+        return {"accelerator_types": ["v6e-1"], "flex_start": True, "stock": has}
+
+    workspace.change_scenario({"tpu": {"zones": {place: facts(place) for place in ZONES}}})
 
 
 def node_of(workspace):
-    (node,) = workspace.get("tpu", f"v2alpha1/projects/{PROJECT}/locations/{ZONE}/nodes")["nodes"]
+    listed = [workspace.get("tpu", f"v2alpha1/projects/{PROJECT}/locations/{zone}/nodes") for zone in ZONES]
+    (node,) = [node for found in listed for node in found.get("nodes", ())]
     return node
 
 
@@ -45,8 +50,8 @@ def front(workspace):
     """A gateway with one server in spot capacity, because flex-start is dry."""
     workspace.settings(GATEWAY).write_text(GATEWAY_SETTINGS)
     order = "    provisioning: [flex-start, spot]\n    maxUsdPerHour: 2\n"
-    workspace.settings(SERVER).write_text(SERVER_SETTINGS.format(zone=ZONE, run="4h") + order)
-    stock(workspace, FLEX_START=0, SPOT=8)
+    workspace.settings(SERVER).write_text(SERVER_SETTINGS.format(zone=", ".join(ZONES), run="4h") + order)
+    stock(workspace, ZONES[0], "SPOT")
     for stack in (GATEWAY, SERVER):
         workspace.pulumi("stack", "init", stack)
     for stack in (GATEWAY, SERVER, GATEWAY):
@@ -64,7 +69,7 @@ def test_the_address_of_the_gateway_stays_while_its_server_is_preempted_and_come
     workspace.post("admin/preempt", {"node": old["name"]})
     until(lambda: answer(front).status_code == 503, "the end of the server")
     assert service_of(workspace) == before
-    stock(workspace, FLEX_START=8, SPOT=8)
+    stock(workspace, ZONES[1], "FLEX_START")
     workspace.script("up", "--stack", SERVER, "--yes")
     new = node_of(workspace)
     addresses = [node["networkEndpoints"][0]["ipAddress"] for node in (old, new)]
