@@ -232,6 +232,24 @@ def test_each_finding_names_its_backend_and_the_way_out(project, subtests):
     assert {identifier for identifier, *_ in cases} | {"GTW06"} == set(GATEWAY_RULES)
 
 
+@pytest.mark.parametrize(
+    ("form", "zone", "usd"),
+    [
+        ("", "us-east5-a", "1.35"),
+        ("spot", "us-east5-a", "1.40"),
+        ("standard", "us-east5-a", "2.70"),
+        ("spot", "southamerica-west1-a", "2.70"),
+    ],
+)
+def test_the_price_is_of_the_form_in_use_or_if_unknown_of_the_most_expensive_form(project, form, zone, usd):
+    deployed = {"tpu-a": DeployedBackend(address="a", provisioning=form, location=zone)}
+    _, plan = project(
+        {"tpu-a": server(provisioning=["flex-start", "spot", "standard"])}, deployed=deployed, minInstances=0
+    )
+    (text,) = [one.message for one in plan.findings if one.id == "GTW06"]
+    assert f"1 server cost ${usd}/h" in text
+
+
 def test_the_files_on_the_page_are_a_gateway_and_its_backends():
     text = (ROOT / "docs" / "gateway.md").read_text()
     gateway_file, tpu = (yaml.safe_load(block.partition("```")[0]) for block in text.split("```yaml\n")[1:])
