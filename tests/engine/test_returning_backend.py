@@ -2,9 +2,9 @@
 
 import pytest
 
-from tests.engine.conftest import PROJECT, until
+from tests.engine.conftest import KEY_CANARY, PROJECT, until
 from tests.engine.test_gateway import NO_ENVOY, SERVER_SETTINGS, has_envoy
-from tests.engine.test_gateway_load import MODEL, Front
+from tests.engine.test_gateway_load import Front
 
 GATEWAY, SERVER, ZONES = "gateway", "tpu-a", ("us-east5-b", "europe-west4-a")
 GATEWAY_SETTINGS = f"""\
@@ -40,9 +40,9 @@ def service_of(workspace):
     return {key: service[key] for key in ("name", "uid", "uri", "createTime")}
 
 
-def answer(front):
-    body = {"model": MODEL, "messages": [{"role": "user", "content": "Say hello."}], "max_tokens": 8}
-    return front.send("POST", "/v1/chat/completions", json=body)
+def chat(workspace, **options):
+    """Chat through the gateway as a user does. The command finds the key of the servers by the gateway's outputs."""
+    return workspace.script("connect", "chat", "--stack", GATEWAY, "Say hello.", **options)
 
 
 @pytest.fixture(scope="module")
@@ -54,6 +54,7 @@ def front(workspace):
     stock(workspace, ZONES[0], "SPOT")
     for stack in (GATEWAY, SERVER):
         workspace.pulumi("stack", "init", stack)
+    workspace.pulumi("config", "set", "--secret", "gemma-serving:apiKey", KEY_CANARY, "--stack", SERVER)
     for stack in (GATEWAY, SERVER, GATEWAY):
         workspace.up(stack)
     return Front(workspace, workspace.pulumi("stack", "output", "endpoint", "--stack", GATEWAY).out.strip())
@@ -62,12 +63,12 @@ def front(workspace):
 def test_the_address_of_the_gateway_stays_while_its_server_is_preempted_and_comes_back_in_another_form(
     workspace, front
 ):
-    assert answer(front).status_code == 200
+    assert chat(workspace).out.strip()
     before, old = service_of(workspace), node_of(workspace)
     assert workspace.outputs(SERVER)["provisioning"] == "spot"
     usd = workspace.outputs(GATEWAY)["plan"]["cost"]["usdPerHour"]
     workspace.post("admin/preempt", {"node": old["name"]})
-    until(lambda: answer(front).status_code == 503, "the end of the server")
+    until(lambda: front.send("GET", "/v1/models").status_code == 503, "the end of the server")
     assert service_of(workspace) == before
     stock(workspace, ZONES[1], "FLEX_START")
     workspace.script("up", "--stack", SERVER, "--yes")
@@ -78,6 +79,6 @@ def test_the_address_of_the_gateway_stays_while_its_server_is_preempted_and_come
     workspace.script("up", "--stack", GATEWAY, "--yes")
     assert service_of(workspace) == before
     assert workspace.outputs(GATEWAY)["endpoint"] == front.url
-    until(lambda: answer(front).status_code == 200, "an answer of the new server")
-    assert answer(front).json()["choices"]
+    until(lambda: chat(workspace, expect=None).code == 0, "an answer of the new server")
+    assert chat(workspace).out.strip()
     assert usd - workspace.outputs(GATEWAY)["plan"]["cost"]["usdPerHour"] == pytest.approx(1.4033 - 1.35, abs=1e-3)

@@ -8,6 +8,8 @@ import yaml
 
 from components.private_network import GATEWAY_RANGE
 from contracts.errors import CommandRefusedError
+from contracts.fields import camel_case
+from contracts.outputs import DETAILS
 from planning.rules.gateway import GATEWAY_RULES, DeployedBackend
 from stacks import gateway, loading
 from stacks.gateway_plan import gateway_lines, plan_gateway
@@ -167,6 +169,11 @@ def test_a_stack_refuses_a_gateway_whose_network_its_machines_cannot_use(declare
             monkeypatch.setattr("stacks.deployed.other_stacks.deployed_outputs", outputs.get)
             with pytest.raises(CommandRefusedError, match=words):
                 declare(run)
+
+
+def test_a_gateway_can_read_each_output_of_a_backend_that_it_needs():
+    """`readStackOutputs` has the outputs of the stack, not those of its component with the details."""
+    assert not {camel_case(name) for name in gateway.DEPLOYED_OUTPUTS} & DETAILS
 
 
 def test_each_finding_names_its_backend_and_the_way_out(project, subtests):
