@@ -48,7 +48,9 @@ def assert_kept(before: Plan, finding: Finding, remedy: Remedy, deployment: Depl
     found, known = detected_findings(after), {other.id: other.severity for other in before.findings}
     assert finding.id not in found, f"{remedy} leaves {finding.id}"
     assert blocking(found) <= blocking(known), f"{remedy} adds {blocking(found) - blocking(known)}"
-    added = {name for name, severity in found.items() if severity == "warn"} - set(known) - set(deployment.accept_findings)
+    added = (
+        {name for name, severity in found.items() if severity == "warn"} - set(known) - set(deployment.accept_findings)
+    )
     assert added == set(remedy.warns), f"{remedy} does not say that it adds {added}"
     if remedy.move is not None and repr(remedy.changes) not in FITTING:
         FITTING.add(repr(remedy.changes))
