@@ -56,6 +56,20 @@ class ReadyArgs:
     """Timeout for `ready` after the capacity is granted, in seconds."""
 
 
+@_input_type
+class CapacityFormArgs:
+    """One form of capacity in an order of forms."""
+
+    provisioning_model: pulumi.Input[str] = pulumi.property("provisioningModel")
+    """`flex-start`, `spot` or `standard`."""
+    wait_s: pulumi.Input[int] | None = pulumi.property("waitS", default=None)
+    """Timeout for this form in all its zones together, in seconds. Default: no limit except `waitPerZoneS` in each
+    zone.
+    """
+    zones: pulumi.Input[Sequence[pulumi.Input[str]]] | None = pulumi.property("zones", default=None)
+    """Zones of this form, a part of the resource's zones. An empty list skips the form. Default: all zones."""
+
+
 @pulumi.output_type
 class StateChange(dict[str, object]):
     """One observed state of the queued resource."""
@@ -78,10 +92,6 @@ class QueuedResourceArgs:
     """Image of the VM, such as v2-alpha-tpuv6e; with `api: compute-engine` a boot image such as
     projects/P/global/images/family/F.
     """
-    provisioning_model: pulumi.Input[str] = pulumi.property("provisioningModel")
-    """`flex-start` (queued, low price, expires after `maxRunDurationS`), `spot` (preemptible), `standard` (on demand)
-    or `reservation`. One of `flex-start`, `spot`, `standard`, `reservation`.
-    """
     project: pulumi.Input[str] | None = pulumi.property("project", default=None)
     """Project id. Default: the provider's `project`, then GOOGLE_CLOUD_PROJECT, GOOGLE_PROJECT or
     CLOUDSDK_CORE_PROJECT.
@@ -97,6 +107,15 @@ class QueuedResourceArgs:
     node_id: pulumi.Input[str] | None = pulumi.property("nodeId", default=None)
     """Id of the TPU node. Default: the id of the queued resource with the suffix `-node`. Not allowed with `api:
     compute-engine`.
+    """
+    provisioning_model: pulumi.Input[str] | None = pulumi.property("provisioningModel", default=None)
+    """`flex-start` (queued, low price, expires after `maxRunDurationS`), `spot` (preemptible), `standard` (on demand)
+    or `reservation`. Alternative to `forms`. One of `flex-start`, `spot`, `standard`, `reservation`.
+    """
+    forms: pulumi.Input[Sequence[pulumi.Input[CapacityFormArgs]]] | None = pulumi.property("forms", default=None)
+    """Forms of capacity in order of preference: all zones for the first, then all for the next. Alternative to
+    `provisioningModel`. A change never affects ACTIVE capacity, and applies to later requests. `maxRunDurationS`
+    limits flex-start only, with `api: compute-engine` each form.
     """
     reservation_name: pulumi.Input[str] | None = pulumi.property("reservationName", default=None)
     """For `reservation`: name of a reservation in the zone in use, or projects/P/locations/Z/reservations/R."""
@@ -196,6 +215,8 @@ class QueuedResource(pulumi.CustomResource):
     """Creation time of the queued resource, RFC 3339."""
     deadline: pulumi.Output[str | None] = pulumi.property("deadline")
     """Time at which Google deletes the nodes, RFC 3339. Absent without a run limit."""
+    provisioning_model_in_use: pulumi.Output[str | None] = pulumi.property("provisioningModelInUse")
+    """Provisioning model of the queued resource, as Google reports it."""
     renewal_name: pulumi.Output[str | None] = pulumi.property("renewalName")
     """Full name of the second queued resource during an unfinished renewal: the successor, or the predecessor until it
     is deleted.

@@ -17,6 +17,7 @@ from gcp_tpu_provider.errors import (
     ProjectError,
     TpuProviderError,
 )
+from gcp_tpu_provider.forms import Form
 from gcp_tpu_provider.operation import PollTimer, ResourceOperation
 from gcp_tpu_provider.refusals import ADVICE, kind
 from gcp_tpu_provider.resource_record import UNOBSERVED, ResourceRecord
@@ -25,7 +26,6 @@ from gcp_tpu_provider.tpu_api import (
     ACTIVE,
     DEAD,
     DELETING,
-    PROVISIONING_MODELS,
     TRIED_WITHOUT_FORCE,
     LongRunningOperation,
     QueuedResourceInfo,
@@ -48,10 +48,11 @@ FAILED_PRECONDITION = 9
 
 @dataclass(frozen=True, slots=True)
 class Refused:
-    """A zone that did not grant capacity, and the reason. Nothing exists there."""
+    """A zone that did not grant a form of capacity, and the reason. Nothing exists there."""
 
     zone: str
     answer: str
+    model: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,59 +65,111 @@ class RequestSent:
 async def acquire(
     operation: ResourceOperation, zones: Sequence[str], earlier: Sequence[Refused] = ()
 ) -> QueuedResourceInfo:
-    """Return the queued resource in the first zone that grants capacity.
+    """Return the queued resource in the first of these zones that grants capacity: all zones for one form, then all for the next.
 
-    If no zone does, raises TpuProviderError with a table of each zone's response. Nothing exists then, and `operation.record` is None.
+    `earlier`: responses to this operation's first request. The order continues with its form.
+    If no zone grants any form, raises TpuProviderError with a table of each response. Nothing exists then, and `operation.record` is None.
     """
     refusals = list(earlier)
-    kept = await _kept(operation, zones)
-    for zone in dict.fromkeys([*kept, *zones]):
-        if operation.wait_left_s() <= 0 and zone not in kept:
-            refusals.append(Refused(zone, _not_requested(operation.desired)))
+    order = _order(operation.desired, zones, earlier)
+    kept = await _kept(operation, order, zones)
+    for form, zone in [kept, *_after(order, kept)] if kept else order:
+        operation.begin(form)
+        if operation.wait_left_s() <= 0 and (form, zone) != kept:
+            refusals.append(Refused(zone, _not_requested(operation), form.model))
             continue
-        sent = await _request_or_adopt(operation, zone)
-        result = sent if isinstance(sent, Refused) else await await_capacity(operation, sent.long_running)
+        sent = await _request_or_adopt(operation, form, zone)
+        result = sent if isinstance(sent, Refused) else await await_capacity(operation, form, sent.long_running)
         if isinstance(result, QueuedResourceInfo):
             return result
         refusals.append(result)
-        await operation.report_progress(f"{zone}: not granted: {result.answer}")
+        await operation.report_progress(f"{_place(operation.desired, result)}: not granted: {result.answer}")
     raise TpuProviderError(_table(operation.desired, refusals))
 
 
-def _not_requested(desired: DesiredState) -> str:
-    return f"the total wait of {readable(desired.wait_total_s or 0)} expired before this zone was requested."
+def _order(desired: DesiredState, zones: Sequence[str], earlier: Sequence[Refused]) -> list[tuple[Form, str]]:
+    """Return the requests to make, in order, without those that were refused and without the forms before theirs."""
+    refused = {(item.model, item.zone) for item in earlier}
+    models = [form.model for form in desired.forms]
+    first = max((models.index(item.model) for item in earlier if item.model in models), default=0)
+    return [
+        (form, zone)
+        for form in desired.forms[first:]
+        for zone in zones
+        if zone in form.zones and (form.model, zone) not in refused
+    ]
+
+
+def _after(order: Sequence[tuple[Form, str]], kept: tuple[Form, str]) -> list[tuple[Form, str]]:
+    """Return the requests that follow an existing one: other zones of its form, then the later forms."""
+    forms = list(dict.fromkeys(form for form, _ in order))
+    first = forms.index(kept[0]) if kept[0] in forms else 0
+    return [item for item in order if item != kept and forms.index(item[0]) >= first]
+
+
+def _place(desired: DesiredState, refused: Refused) -> str:
+    """Return the zone of a response, with the form if the inputs name several."""
+    return f"{refused.zone} {refused.model}" if len(desired.forms) > 1 else refused.zone
+
+
+def _not_requested(operation: ResourceOperation) -> str:
+    total_s = operation.desired.wait_total_s
+    form = operation.form
+    if total_s is not None and operation.total_left_s() <= 0:
+        return f"the total wait of {readable(total_s)} expired before this zone was requested."
+    wait_s = 0 if form is None or form.wait_s is None else form.wait_s
+    return f"the wait of {readable(wait_s)} for {form.model if form else ''} expired before this zone was requested."
 
 
 def _table(desired: DesiredState, refusals: Sequence[Refused]) -> str:
-    width = max((len(item.zone) for item in refusals), default=0)
+    places = [_place(desired, item) for item in refusals]
+    width = max(map(len, places), default=0)
     kinds = [kind(item.answer) for item in refusals]
     lines = [
-        f"  {item.zone:<{width}}  {why}{': ' if why else ''}{item.answer}"
-        for item, why in zip(refusals, kinds, strict=True)
+        f"  {place:<{width}}  {why}{': ' if why else ''}{item.answer}"
+        for place, item, why in zip(places, refusals, kinds, strict=True)
     ]
     lines += [f"{why}: {text.format(project=desired.project)}." for why, text in ADVICE.items() if why in kinds]
-    model, accelerator = desired.inputs["provisioningModel"], desired.inputs["acceleratorType"]
-    headline = f"No zone granted {accelerator} ({model}). All capacity requests were deleted."
+    models = ", then ".join(form.model for form in desired.forms)
+    headline = f"No zone granted {desired.inputs['acceleratorType']} ({models}). All capacity requests were deleted."
     return "\n".join([headline, *lines, *desired.next_steps])
 
 
-async def _kept(operation: ResourceOperation, zones: Sequence[str]) -> list[str]:
-    """Return the zone that already has this resource, if any, and delete the resource elsewhere.
+async def _kept(
+    operation: ResourceOperation, order: Sequence[tuple[Form, str]], zones: Sequence[str]
+) -> tuple[Form, str] | None:
+    """Return the form and the zone of this resource if it already exists, and delete the resource elsewhere.
 
     A killed creation can leave one in any zone.
     """
     held = await _held(operation, zones)
     operation.tried |= dict.fromkeys(found.zone for found in held)
-    usable = [found for found in held if found.zone in zones]
-    kept = next((found for found in usable if found.state == ACTIVE and _fits(operation.desired, found)), None)
-    kept = kept or next(iter(usable), None)
+    places = [(found, _place_in(operation.desired, found, order, zones)) for found in held]
+    usable = [(found, place) for found, place in places if place is not None]
+    serving = [one for one in usable if one[0].state == ACTIVE and fitting_form(operation.desired, one[0])]
+    kept, place = next(iter([*serving, *usable]), (None, None))
     for found in held:
         if found is not kept:
             _require_expendable(operation.desired, found, zones)
             operation.record = ResourceRecord(zone=found.zone, name=found.name)
             operation.record.observe(found)
             await remove(operation)
-    return [kept.zone] if kept else []
+    return place
+
+
+def _place_in(
+    desired: DesiredState, found: QueuedResourceInfo, order: Sequence[tuple[Form, str]], zones: Sequence[str]
+) -> tuple[Form, str] | None:
+    """Return the form and the zone with which to continue an existing resource; None if the order has neither.
+
+    Running capacity keeps its form, even if the order no longer has it in this zone.
+    """
+    same = next((form for form in desired.forms if form.is_of(found.provisioning_model)), None)
+    if same is not None and (same, found.zone) in order:
+        return same, found.zone
+    if found.state == ACTIVE and found.zone in zones:
+        return same or desired.forms[0], found.zone
+    return next((item for item in order if item[1] == found.zone), None)
 
 
 async def _held(operation: ResourceOperation, zones: Sequence[str]) -> list[QueuedResourceInfo]:
@@ -203,41 +256,42 @@ async def _find_within(operation: ResourceOperation, name: str, limit_s: float) 
         await timer.pause()
 
 
-async def _request_or_adopt(operation: ResourceOperation, zone: str) -> RequestSent | Refused:
-    """Request capacity in a zone, or adopt the request of an interrupted operation."""
+async def _request_or_adopt(operation: ResourceOperation, form: Form, zone: str) -> RequestSent | Refused:
+    """Request a form of capacity in a zone, or adopt the request of an interrupted operation."""
     try:
         existing = await operation.api.find_queued_resource(operation.desired.name(zone))
     except GoogleError as error:
         _require_zonal(error)
-        return Refused(zone, str(error))
-    if existing is not None and await _adopt(operation, existing):
+        return Refused(zone, str(error), form.model)
+    if existing is not None and await _adopt(operation, form, existing):
         return RequestSent(None)
-    without_quota = await operation.api.quota_refusal(operation.desired.inputs, zone)
-    return Refused(zone, without_quota) if without_quota else await _request(operation, zone)
+    without_quota = await operation.api.quota_refusal(operation.desired.request_inputs(form), zone)
+    return Refused(zone, without_quota, form.model) if without_quota else await _request(operation, form, zone)
 
 
-async def _request(operation: ResourceOperation, zone: str) -> RequestSent | Refused:
-    """Request capacity in a zone."""
+async def _request(operation: ResourceOperation, form: Form, zone: str) -> RequestSent | Refused:
+    """Request a form of capacity in a zone."""
     name, request_id = operation.desired.name(zone), str(uuid4())
     operation.record = ResourceRecord(zone=zone, name=name)  # something may exist from this point
     operation.tried[zone] = None
+    body = operation.desired.body(zone, form)
     try:
-        return RequestSent(await operation.api.create_queued_resource(name, operation.desired.body(zone), request_id))
+        return RequestSent(await operation.api.create_queued_resource(name, body, request_id))
     except GoogleError as error:
         if (
             error.may_have_acted
             or error.status == HTTPStatus.CONFLICT
             or error.status >= HTTPStatus.INTERNAL_SERVER_ERROR
         ):
-            return await _resolve(operation, zone, error)
+            return await _resolve(operation, form, zone, error)
         operation.record = None
         _require_zonal(error)
-        return Refused(zone, str(error))
+        return Refused(zone, str(error), form.model)
     except NoAnswerError as error:
         if not error.sent:
             operation.record = None
             raise
-        return await _resolve(operation, zone, error)
+        return await _resolve(operation, form, zone, error)
 
 
 def _require_zonal(error: GoogleError) -> None:
@@ -250,20 +304,22 @@ def _require_zonal(error: GoogleError) -> None:
         raise error
 
 
-async def _resolve(operation: ResourceOperation, zone: str, error: TpuProviderError) -> RequestSent | Refused:
+async def _resolve(
+    operation: ResourceOperation, form: Form, zone: str, error: TpuProviderError
+) -> RequestSent | Refused:
     """Find the request after a lost response, a name conflict, or a rejected second attempt.
 
     Raises TpuProviderError and keeps the record if the request may still be created.
     """
     found = await _find_within(operation, operation.desired.name(zone), operation.pacing.appear_s)
     if found is not None:
-        if await _adopt(operation, found):
+        if await _adopt(operation, form, found):
             return RequestSent(None)
-        return Refused(zone, f"{error} The existing request was not usable and was deleted.")
+        return Refused(zone, f"{error} The existing request was not usable and was deleted.", form.model)
     if isinstance(error, GoogleError) and _is_refusal(error):
         operation.record = None
         _require_zonal(error)
-        return Refused(zone, f"{error} Nothing was created.")
+        return Refused(zone, f"{error} Nothing was created.", form.model)
     raise TpuProviderError(
         f"{error} No queued resource is visible in {zone} after {readable(operation.pacing.appear_s)}, "
         f"but the request may still take effect. {MAY_APPEAR}"
@@ -277,46 +333,61 @@ def _is_refusal(error: GoogleError) -> bool:
     return error.status < HTTPStatus.INTERNAL_SERVER_ERROR
 
 
-async def _adopt(operation: ResourceOperation, found: QueuedResourceInfo) -> bool:
-    """Return True if this operation can use our existing queued resource. Otherwise delete it and return False."""
+async def _adopt(operation: ResourceOperation, form: Form, found: QueuedResourceInfo) -> bool:
+    """Return True if this operation can use our existing queued resource. Otherwise delete it and return False.
+
+    A request that still waits must have the form that is to be requested. Running capacity may have any form of the order.
+    """
     if not operation.owns(found):
         operation.record = None
     operation.require_owned(found)
-    fits = _fits(operation.desired, found)
-    if found.state == ACTIVE and not fits and not operation.desired.allow_replace_active:
+    fits = fitting_form(operation.desired, found)
+    if found.state == ACTIVE and fits is None and not operation.desired.allow_replace_active:
         raise TpuProviderError(
             f"{found.name} is ACTIVE. An interrupted Pulumi run created it with different properties. "
             "Revert the change, or set `allowReplaceActive` to true to delete the capacity."
         )
     operation.record = ResourceRecord(zone=found.zone, name=found.name)
     operation.record.observe(found)
-    if fits and found.state not in DEAD and found.state != DELETING:
+    is_usable = found.state == ACTIVE or fits == form
+    if fits is not None and is_usable and found.state not in DEAD and found.state != DELETING:
         return True
     await remove(operation)
     return False
 
 
-def _fits(desired: DesiredState, found: QueuedResourceInfo) -> bool:
-    return (
-        all(found.config.get(name) == desired.inputs[name] for name in ("acceleratorType", "runtimeVersion"))
-        and found.provisioning_model == PROVISIONING_MODELS[str(desired.inputs["provisioningModel"])]
-        and found.max_run_duration_s == desired.inputs.get("maxRunDurationS")
-    )
+def fitting_form(desired: DesiredState, found: QueuedResourceInfo) -> Form | None:
+    """Return the form of the order that an existing queued resource has, with the desired accelerator and image; None if none."""
+    is_same = all(found.config.get(name) == desired.inputs[name] for name in ("acceleratorType", "runtimeVersion"))
+    return next((form for form in desired.forms if is_same and _has_form(desired, found, form)), None)
+
+
+def form_to_continue(desired: DesiredState, found: QueuedResourceInfo) -> Form | None:
+    """Return the form with which an update continues waiting for its request; None if the order no longer has its form in its zone.
+
+    Capacity that is granted or about to be keeps its form.
+    """
+    if "forms" not in desired.inputs:
+        return desired.forms[0]  # another `provisioningModel` replaces the resource
+    same = next((form for form in desired.forms if form.is_of(found.provisioning_model)), None)
+    if found.state in {"PROVISIONING", ACTIVE}:
+        return same or desired.forms[0]
+    return same if same is not None and found.zone in same.zones else None
+
+
+def _has_form(desired: DesiredState, found: QueuedResourceInfo, form: Form) -> bool:
+    run_s = desired.request_inputs(form).get("maxRunDurationS")
+    return form.is_of(found.provisioning_model) and found.max_run_duration_s == run_s
 
 
 async def await_capacity(
-    operation: ResourceOperation, long_running: LongRunningOperation | None = None
+    operation: ResourceOperation, form: Form, long_running: LongRunningOperation | None = None
 ) -> QueuedResourceInfo | Refused:
-    """Wait for the queued resource in `operation.record`. Delete it if it fails or the wait for its zone times out."""
+    """Wait for the queued resource in `operation.record`. Delete it if it fails or the wait for its zone or form times out."""
     record = operation.owned_record()
     accepted_states = ACCEPTED_OR_LATER if operation.desired.wait_for == "accepted" else frozenset({ACTIVE})
     timer = PollTimer(operation.pacing)
-    limit_s = max(0.0, min(operation.desired.wait_per_zone_s, operation.wait_left_s()))
-    over = (
-        "the wait for this zone timed out"
-        if limit_s == operation.desired.wait_per_zone_s
-        else "the total wait timed out"
-    )
+    limit_s, over = _limit(operation, form)
     while True:
         found = await operation.api.find_queued_resource(record.name)
         if found is not None and not _is_awaited(operation, found):
@@ -332,14 +403,25 @@ async def await_capacity(
                 refusal = f"{text.rstrip('.')}."
         if refusal:
             await remove(operation)
-            return Refused(record.zone, refusal)
+            return Refused(record.zone, refusal, form.model)
         if _wait_is_over(record.state, limit_s, timer):
             refusal = f"{record.state} for {readable(timer.seconds())}: {over}."
             if await remove(operation, keep_capacity=record.state != "PROVISIONING"):
-                return Refused(record.zone, refusal)
+                return Refused(record.zone, refusal, form.model)
         waited = f"{readable(timer.seconds())}/{readable(limit_s)}"
-        await operation.report_progress(f"{waited} {record.zone} {_short(record.state)}{_position(operation)}")
+        await operation.report_progress(f"{waited} {record.zone} {_short(record.state)}{_position(operation, form)}")
         await timer.pause()
+
+
+def _limit(operation: ResourceOperation, form: Form) -> tuple[float, str]:
+    """Return the seconds to wait in the current zone, and the words for the end of that wait."""
+    limits = (
+        (float(operation.desired.wait_per_zone_s), "the wait for this zone timed out"),
+        (operation.form_left_s(), f"the wait for {form.model} timed out"),
+        (operation.total_left_s(), "the total wait timed out"),
+    )
+    limit_s, over = min(limits, key=lambda limit: limit[0])
+    return max(0.0, limit_s), over
 
 
 def _short(state: str) -> str:
@@ -347,11 +429,14 @@ def _short(state: str) -> str:
     return state.partition("_")[0]
 
 
-def _position(operation: ResourceOperation) -> str:
-    """Return the position of the current zone, such as " (zone 2 of 4)", or "" for a single zone."""
-    zones = operation.desired.zones
-    zone = operation.owned_record().zone
-    return f" (zone {zones.index(zone) + 1} of {len(zones)})" if len(zones) > 1 and zone in zones else ""
+def _position(operation: ResourceOperation, form: Form) -> str:
+    """Return the position of the current zone, such as " (zone 2 of 4)" or " (spot, zone 2 of 4)", or "" for a single request."""
+    zone, parts = operation.owned_record().zone, list[str]()
+    if len(operation.desired.forms) > 1:
+        parts.append(form.model)
+    if len(form.zones) > 1 and zone in form.zones:
+        parts.append(f"zone {form.zones.index(zone) + 1} of {len(form.zones)}")
+    return f" ({', '.join(parts)})" if parts else ""
 
 
 def _wait_is_over(state: str, limit_s: float, timer: PollTimer) -> bool:

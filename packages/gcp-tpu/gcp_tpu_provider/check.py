@@ -15,6 +15,7 @@ from gcp_tpu_provider.compute_request import (
     MODELS,
     REQUEST_KEY,
 )
+from gcp_tpu_provider.forms import IN_AN_ORDER
 from gcp_tpu_provider.machines import GENERATIONS, MACHINE_TYPES, outside_generation
 from gcp_tpu_provider.properties import MIN_BOOT_DISK_GB, Property, Schema, fields_of
 from gcp_tpu_provider.properties import inputs as known_inputs
@@ -255,14 +256,52 @@ def _zones(inputs: wire.Properties) -> Iterator[InputError]:
         yield InputError("zones", f"`zones` lists {zone} more than once. Remove the duplicate.")
 
 
+def _models(inputs: wire.Properties) -> list[str]:
+    """Return the known provisioning models, of `provisioningModel` or of `forms`."""
+    items = cast("list[wire.Value]", _known(inputs, "forms") or [])
+    named = [_known(cast("wire.Properties", item), "provisioningModel") for item in items if isinstance(item, dict)]
+    return [str(model) for model in (_known(inputs, "provisioningModel"), *named) if model is not None]
+
+
+def _forms(inputs: wire.Properties) -> Iterator[InputError]:
+    if ("forms" in inputs) == ("provisioningModel" in inputs):
+        yield InputError(
+            "provisioningModel", "Set either `provisioningModel` or `forms` (a list in order of preference)."
+        )
+        return
+    forms = cast("list[wire.Properties] | None", _known(inputs, "forms"))
+    if forms is None:
+        return
+    if not forms:
+        yield InputError("forms", "`forms` is empty, but must list at least one form, such as flex-start.")
+    models = _models(inputs)
+    zones = cast("list[str | None]", _known(inputs, "zones") or [_known(inputs, "zone")])
+    is_known = not {None, wire.UNKNOWN} & set(zones)
+    for index, form in enumerate(forms):
+        path, model = f"forms[{index}]", form["provisioningModel"]
+        if model not in {*IN_AN_ORDER, wire.UNKNOWN}:
+            yield InputError(
+                f"{path}.provisioningModel",
+                f"`{path}.provisioningModel` is {_show(model)}, but must be one of {', '.join(IN_AN_ORDER)}.",
+            )
+        elif model in models[:index]:
+            yield InputError(path, f"`forms` lists {model} more than once. Remove the duplicate.")
+        wait_s = form.get("waitS")
+        if isinstance(wait_s, int) and wait_s <= 0:
+            yield InputError(f"{path}.waitS", f"`{path}.waitS` is {wait_s}, but must be above 0 (seconds).")
+        for zone in cast("list[str]", _known(form, "zones") or []):
+            if is_known and zone not in {*zones, wire.UNKNOWN}:
+                yield InputError(f"{path}.zones", f"`{path}.zones` names {zone}, which `zones` does not list.")
+
+
 def _run_duration(inputs: wire.Properties) -> Iterator[InputError]:
-    model, given = _known(inputs, "provisioningModel"), inputs.get("maxRunDurationS")
-    if model == "flex-start" and given is None:
+    is_flex, given = "flex-start" in _models(inputs), inputs.get("maxRunDurationS")
+    if is_flex and given is None:
         yield InputError(
             "maxRunDurationS",
             f"`maxRunDurationS` is missing. flex-start requires the run duration of the nodes, 1 to {MAX_FLEX_START_S} s (7 days).",
         )
-    if isinstance(given, int) and given > MAX_FLEX_START_S and model == "flex-start":
+    if isinstance(given, int) and given > MAX_FLEX_START_S and is_flex:
         yield InputError(
             "maxRunDurationS",
             f"`maxRunDurationS` is {given}, but flex-start allows at most {MAX_FLEX_START_S} s (7 days).",
@@ -307,10 +346,11 @@ def _reservation(inputs: wire.Properties) -> Iterator[InputError]:
             "reservationName",
             "`reservationName` is missing. It is required because `provisioningModel` is reservation.",
         )
-    if model not in {None, "reservation"} and "reservationName" in inputs:
+    if "reservationName" in inputs and (model not in {None, "reservation"} or "forms" in inputs):
         yield InputError(
             "reservationName",
-            f"`reservationName` is set, but `provisioningModel` is {model}. Remove it or set `provisioningModel` to reservation.",
+            f"`reservationName` is set, but {'`forms` is set' if model is None else f'`provisioningModel` is {model}'}. "
+            "Remove it or set `provisioningModel` to reservation.",
         )
 
 
@@ -429,7 +469,7 @@ def _instance(inputs: wire.Properties) -> Iterator[InputError]:
         yield InputError(
             "nodeId", "`nodeId` cannot be set with `api: compute-engine`, because the instance is the node. Remove it."
         )
-    if _known(inputs, "provisioningModel") != "flex-start":
+    if "flex-start" not in _models(inputs):
         return
     wait_s, run_s = _known(inputs, "waitPerZoneS"), _known(inputs, "maxRunDurationS")
     if isinstance(wait_s, int) and wait_s > MAX_REQUEST_VALID_S:
@@ -462,6 +502,7 @@ RULES: tuple[Callable[[wire.Properties], Iterator[InputError]], ...] = (
     _choices,
     _project,
     _zones,
+    _forms,
     _run_duration,
     _positive,
     _renewal,

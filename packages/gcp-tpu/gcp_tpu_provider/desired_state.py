@@ -7,6 +7,7 @@ from typing import Any, cast
 
 from gcp_tpu_provider import wire
 from gcp_tpu_provider.compute_request import CLOUD_TPU, COMPUTE_ENGINE, instance_body, instance_name
+from gcp_tpu_provider.forms import Form, forms_of, inputs_of
 from gcp_tpu_provider.tpu_api import PROVISIONING_MODELS
 
 URN_LABEL_SUFFIX = "-urn"
@@ -161,9 +162,18 @@ class DesiredState:
             deadline_key=str(ready.get("deadlineMetadataKey") or ""),
         )
 
-    def body(self, zone: str) -> dict[str, Any]:
-        """Return the request body (QueuedResource of tpu.v2alpha1, or Instance of compute.v1) for a zone."""
-        inputs = self.inputs
+    @property
+    def forms(self) -> tuple[Form, ...]:
+        """Forms of capacity in order of preference, at least one."""
+        return forms_of(self.inputs)
+
+    def request_inputs(self, form: Form) -> Mapping[str, Any]:
+        """Return the inputs of a request in one form of capacity."""
+        return inputs_of(self.inputs, form)
+
+    def body(self, zone: str, form: Form) -> dict[str, Any]:
+        """Return the request body (QueuedResource of tpu.v2alpha1, or Instance of compute.v1) for a zone and a form of capacity."""
+        inputs = self.request_inputs(form)
         if self.api == COMPUTE_ENGINE:
             return instance_body(
                 inputs, zone, identifier=self.identifier, labels=self.labels, owner_labels=self.owner_labels

@@ -47,7 +47,9 @@ def diff(
     heir = bool(state.get("renewalName")) and state.get("renewalState") not in GONE
     dead = is_dead(state) and not heir  # an heir takes over in place
     active = not dead and ACTIVE in {state.get("state"), state.get("renewalState")}
-    changes = [change for item in inputs().values() for change in _property(item, state, olds, desired, lenient=active)]
+    changes = [
+        change for item in _compared(olds, desired) for change in _property(item, state, olds, desired, lenient=active)
+    ]
     if dead:
         return [*changes, PropertyChange(path=DEAD_STATE, kind="update", replaces=True, input_diff=False)]
     replacing = [change for change in changes if change.replaces]
@@ -106,6 +108,12 @@ def _unfinished(
     return [PropertyChange(path="phase", kind=_kind(state.get("phase"), READY_PHASE), input_diff=False)]
 
 
+def _compared(olds: wire.Properties, desired: wire.Properties) -> list[Property]:
+    """Return the inputs to compare. If either side has `forms`, they show a change of the provisioning model, in place."""
+    has_forms = "forms" in olds or "forms" in desired
+    return [item for item in inputs().values() if not (has_forms and item.name == "provisioningModel")]
+
+
 def _property(
     item: Property, state: wire.Properties, olds: wire.Properties, desired: wire.Properties, *, lenient: bool
 ) -> list[PropertyChange]:
@@ -116,7 +124,7 @@ def _property(
         return []
     if item.change == "zones":
         return _zones(item, state, olds, desired)
-    if item.change == "policy" and old is None:
+    if item.change == "policy" and item.name != "forms" and old is None:
         return []  # an imported resource has no waiting policy; adding one changes nothing in the cloud
     replaces = item.change == "replace"
     if replaces and lenient and wire.has_unknown(new) and not desired.get("allowReplaceActive"):

@@ -15,7 +15,7 @@ from gcp_tpu_provider.properties import MIN_BOOT_DISK_GB
 from gcp_tpu_provider.properties import inputs as known_inputs
 from gcp_tpu_provider.resource_record import UNOBSERVED, ResourceRecord, owner_labels
 from gcp_tpu_provider.serving import DeclaredKeys
-from gcp_tpu_provider.tpu_api import ACTIVE, DEAD, DELETING, PROVISIONING_MODELS, NodeInfo, QueuedResourceInfo
+from gcp_tpu_provider.tpu_api import ACTIVE, DEAD, DELETING, NodeInfo, QueuedResourceInfo, own_model
 
 FULL_NAME = re.compile(r"projects/([^/]+)/(?:locations|zones)/([^/]+)/(?:queuedResources|instances)/([^/]+)")
 
@@ -82,16 +82,20 @@ async def _hand_over(operation: ResourceOperation, heir: QueuedResourceInfo, sta
 
 
 async def _resume(operation: ResourceOperation, found: QueuedResourceInfo | None) -> QueuedResourceInfo:
-    record = operation.owned_record()
-    others = [zone for zone in operation.desired.zones if zone != record.zone]
+    record, zones = operation.owned_record(), operation.desired.zones
     if found is None:  # start with the zone of a request that got no response, because it can still appear there
-        lost_first = sorted(operation.desired.zones, key=lambda zone: zone != record.zone)
-        return await capacity.acquire(operation, lost_first if record.state == UNOBSERVED else operation.desired.zones)
-    result = await capacity.await_capacity(operation)
+        lost_first = sorted(zones, key=lambda zone: zone != record.zone)
+        return await capacity.acquire(operation, lost_first if record.state == UNOBSERVED else zones)
+    form = capacity.form_to_continue(operation.desired, found)
+    if form is None:
+        await capacity.remove(operation)
+        return await capacity.acquire(operation, zones)
+    operation.begin(form)
+    result = await capacity.await_capacity(operation, form)
     if isinstance(result, QueuedResourceInfo):
         return result
     await operation.report_progress(f"{result.zone}: not granted: {result.answer}")
-    return await capacity.acquire(operation, others, earlier=[result])
+    return await capacity.acquire(operation, zones, earlier=[result])
 
 
 async def _finish(operation: ResourceOperation, resource: QueuedResourceInfo, old_inputs: Mapping[str, Any]) -> None:
@@ -215,7 +219,6 @@ def _imported_capacity(found: QueuedResourceInfo) -> wire.Properties:
     request = found.nodes[0] if found.nodes else None
     match = FULL_NAME.fullmatch(found.name)
     project, zone, identifier = match.groups() if match else ("", found.zone, "")
-    own_names = {google: ours for ours, google in PROVISIONING_MODELS.items()}
     return {
         "api": COMPUTE_ENGINE if is_instance(found.name) else None,
         "project": project,
@@ -224,7 +227,7 @@ def _imported_capacity(found: QueuedResourceInfo) -> wire.Properties:
         "nodeId": request.node_id if request else None,
         "acceleratorType": found.config.get("acceleratorType"),
         "runtimeVersion": found.config.get("runtimeVersion"),
-        "provisioningModel": own_names.get(found.provisioning_model, "standard"),
+        "provisioningModel": own_model(found.provisioning_model),
         "reservationName": found.reservation_name or None,
         "maxRunDurationS": found.max_run_duration_s,
         "validUntilDurationS": found.valid_until_duration_s,

@@ -11,6 +11,7 @@ from gcp_tpu_provider import wire
 from gcp_tpu_provider.capacity_api import CapacityApi
 from gcp_tpu_provider.desired_state import DesiredState, urn_hash
 from gcp_tpu_provider.errors import CannotWaitError, ForeignError, TpuProviderError
+from gcp_tpu_provider.forms import Form
 from gcp_tpu_provider.resource_record import ResourceRecord, owner_labels
 from gcp_tpu_provider.tpu_api import LongRunningOperation, NodeInfo, QueuedResourceInfo
 from gcp_tpu_provider.transport import Pacing
@@ -70,12 +71,31 @@ class ResourceOperation:
     """Operation on the other id, after a search for it. Its `record` is the resource found there."""
     wait: PollTimer | None = None
     """Time since the operation started waiting for capacity. `waitTotalS` is measured from there."""
+    form: Form | None = None
+    """Form of capacity that is requested now."""
+    form_wait: PollTimer | None = None
+    """Time since the first request in this form."""
+
+    def begin(self, form: Form) -> None:
+        """Start the wait for a form of capacity, unless it is in progress. The first call starts the total wait too."""
+        self.wait = self.wait or PollTimer(self.pacing)
+        if form != self.form:
+            self.form, self.form_wait = form, PollTimer(self.pacing)
+
+    def total_left_s(self) -> float:
+        """Return the remaining seconds of `waitTotalS`, or infinity if the inputs set no limit."""
+        total_s = self.desired.wait_total_s
+        return math.inf if total_s is None or self.wait is None else total_s - self.wait.seconds()
+
+    def form_left_s(self) -> float:
+        """Return the remaining seconds for the current form, or infinity if it has no limit of its own."""
+        if self.form is None or self.form.wait_s is None or self.form_wait is None:
+            return math.inf
+        return self.form.wait_s - self.form_wait.seconds()
 
     def wait_left_s(self) -> float:
-        """Return the remaining seconds of `waitTotalS`, or infinity if the inputs set no limit. The first call starts the wait."""
-        self.wait = self.wait or PollTimer(self.pacing)
-        total_s = self.desired.wait_total_s
-        return math.inf if total_s is None else total_s - self.wait.seconds()
+        """Return the remaining seconds for the current form and in total."""
+        return min(self.total_left_s(), self.form_left_s())
 
     def follow(self, record: ResourceRecord) -> None:
         """Work on the resource of a record, with either of the two ids."""
@@ -88,7 +108,15 @@ class ResourceOperation:
             await self.report_progress(f"renewal {message}")
 
         if self.second is None:
-            self.second = replace(self, desired=self.desired.other(), report_progress=report, record=None, wait=None)
+            self.second = replace(
+                self,
+                desired=self.desired.other(),
+                report_progress=report,
+                record=None,
+                wait=None,
+                form=None,
+                form_wait=None,
+            )
         return self.second
 
     def take_over(self) -> None:

@@ -40,7 +40,7 @@ _PATTERNS: Mapping[str, re.Pattern[str]] = {
     ),
     NO_CAPACITY: re.compile(
         r"no more capacity|no capacity|does not have enough resources available|insufficient (reserved )?capacity"
-        r"|the (total wait|wait for this zone) timed out",
+        r"|the (total wait|wait for (this zone|[a-z-]+)) timed out",
         re.IGNORECASE,
     ),
 }
@@ -60,7 +60,7 @@ ADVICE: Mapping[str, str] = {
     QUOTA: "request an increase of the quota above: https://console.cloud.google.com/iam-admin/quotas?project={project}",
     NOT_OFFERED: "remove the zone from `zones`, or choose another accelerator or provisioning model",
     NO_CAPACITY: "try again later or add zones",
-    NOT_TRIED: "raise `waitTotalS`, or move these zones up in `zones`",
+    NOT_TRIED: "raise `waitTotalS` or the wait of the form, or move these zones up in `zones`",
 }
 
 

@@ -7,7 +7,7 @@ from typing import Any, cast
 
 from gcp_tpu_provider import properties, wire
 from gcp_tpu_provider.desired_state import URN_DIGITS, URN_LABEL_SUFFIX
-from gcp_tpu_provider.tpu_api import ACTIVE, GuestReport, NodeInfo, QueuedResourceInfo
+from gcp_tpu_provider.tpu_api import ACTIVE, GuestReport, NodeInfo, QueuedResourceInfo, own_model
 
 UNOBSERVED = "UNKNOWN"
 """State of a queued resource that was requested but not observed yet."""
@@ -58,6 +58,7 @@ class ResourceRecord:
             "stateInitiator": resource.state_initiator or None,
             "stateMessage": resource.error or None,
             "createTime": resource.create_time or None,
+            "provisioningModelInUse": own_model(resource.provisioning_model),
             "nodeName": nodes[0] if nodes else None,
             "nodeNames": list(nodes),
         }

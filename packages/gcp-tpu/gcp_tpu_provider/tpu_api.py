@@ -51,6 +51,13 @@ PROVISIONING_MODELS = {
     "standard": "STANDARD",
     "reservation": "RESERVATION_BOUND",
 }
+
+
+def own_model(google_model: str) -> str:
+    """Return the provisioning model with Google's name, such as `spot`. A request without one is `standard`."""
+    return next((ours for ours, google in PROVISIONING_MODELS.items() if google == google_model), "standard")
+
+
 GUEST_ATTRIBUTES_POLICY = "compute.disableGuestAttributesAccess"
 
 

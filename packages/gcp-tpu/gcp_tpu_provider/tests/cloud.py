@@ -54,7 +54,8 @@ class Queued:
 
 @dataclass
 class FakeTpu:
-    """`scripts` holds the states of each zone in order; `refusals` holds the zones that refuse the request."""
+    """`scripts` holds the states in order of each zone, or of a zone and a model as in "us-east5-a SPOT"; `refusals` holds the zones that
+    refuse the request."""
 
     service: ClassVar[str] = "tpu"
     serving: ClassVar[str] = "ACTIVE"
@@ -81,6 +82,8 @@ class FakeTpu:
     clock: datetime = datetime(2026, 11, 20, 8, tzinfo=UTC)
     """Google's time. It does not advance until a test moves it."""
     created: int = 0
+    requests: list[dict[str, str]] = field(default_factory=list)
+    """Zone and provisioning model of each accepted request."""
 
     def now(self) -> datetime:
         return self.clock
@@ -157,14 +160,18 @@ class FakeTpu:
     def create(self, parent: str, zone: str, query: dict[str, str], body: dict[str, Any]) -> dict[str, Any]:
         if zone in self.refusals:
             raise self.refusals[zone]
+        model = body.get("provisioningModel", "STANDARD")
+        if "runDuration" in body and model != "FLEX_START":
+            raise GoogleError(400, "INVALID_ARGUMENT", "run_duration is supported with FLEX_START only.")
         name = f"{parent}/queuedResources/{query['queuedResourceId']}"
         if name in self.queued:
             raise GoogleError(409, "ALREADY_EXISTS", f"{name} already exists.")
         self.created += 1
+        self.requests.append({"zone": zone, "model": model})
         self.queued[name] = Queued(
             name,
             body,
-            deque(self.scripts.get(zone, QUICK)),
+            deque(self.scripts.get(f"{zone} {model}", self.scripts.get(zone, QUICK))),
             created=rfc3339(self.clock + timedelta(seconds=self.created)),
             visible_at_s=monotonic() + self.hidden_s,
         )

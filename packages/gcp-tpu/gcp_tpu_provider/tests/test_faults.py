@@ -293,7 +293,12 @@ class TestMovedZones:
         engine = FakeEngine(cloud)
         desired = DesiredState.of(engine.urn, engine.inputs(wanted()))
         cloud.scripts[zone] = script
-        cloud.create(f"projects/my-project/locations/{zone}", zone, {"queuedResourceId": "serve"}, desired.body(zone))
+        cloud.create(
+            f"projects/my-project/locations/{zone}",
+            zone,
+            {"queuedResourceId": "serve"},
+            desired.body(zone, desired.forms[0]),
+        )
 
     def test_a_creation_without_state_finds_its_own_request_in_any_zone(self, engine: FakeEngine, cloud: FakeTpu):
         cloud.zones = ("asia-northeast1-b", "europe-west4-a", "us-east5-a", "us-east5-b")

@@ -1,0 +1,205 @@
+"""An order of forms: every zone for one form, then every zone for the next. Capacity in use is never touched by a change of the order."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+
+from gcp_tpu_provider.tests.cloud import FakeTpu
+from gcp_tpu_provider.tests.compute_cloud import FakeCompute
+from gcp_tpu_provider.tests.harness import Aborted, FakeEngine, wanted
+from gcp_tpu_provider.transport import Pacing
+
+A, B = "us-east5-a", "us-east5-b"
+DRY = ("CREATING", "WAITING_FOR_RESOURCES")
+OUT_OF_STOCK = ("CREATING", "FAILED:There is no more capacity in the zone")
+ALL = ("flex-start", "spot", "standard")
+
+
+def ordered(*forms: str | Mapping[str, Any], **changes: Any) -> dict[str, Any]:
+    """Return a program's inputs with an order of forms, and waits that end soon on the virtual clock."""
+    listed = [{"provisioningModel": form} if isinstance(form, str) else dict(form) for form in forms]
+    return wanted(provisioningModel=None, forms=listed, **{"waitPerZoneS": 600, **changes})
+
+
+def engine_of(scripts: Mapping[str, tuple[str, ...]]) -> tuple[FakeEngine, FakeTpu]:
+    cloud = FakeTpu(scripts=dict(scripts))
+    return FakeEngine(cloud, Pacing(), virtual=True), cloud
+
+
+def requested(cloud: FakeTpu) -> list[tuple[str, str]]:
+    """Return zone and model of each request that was accepted, in order."""
+    return [(call["zone"], call["model"]) for call in cloud.requests]
+
+
+def test_every_zone_is_tried_for_one_form_before_the_next():
+    engine, cloud = engine_of({f"{zone} {model}": OUT_OF_STOCK for zone in (A, B) for model in ("FLEX_START", "SPOT")})
+    assert engine.up(ordered(*ALL)) == "create"
+    assert requested(cloud) == [
+        (A, "FLEX_START"),
+        (B, "FLEX_START"),
+        (A, "SPOT"),
+        (B, "SPOT"),
+        (A, "STANDARD"),
+    ]
+    assert engine.state
+    assert engine.state.outputs["provisioningModelInUse"] == "standard"
+    assert [item.name for item in cloud.queued.values()] == [cloud.name(A)]
+    assert engine.preview(ordered(*ALL)) == "same"
+
+
+def test_only_flex_start_has_a_run_duration():
+    engine, cloud = engine_of({f"{zone} FLEX_START": OUT_OF_STOCK for zone in (A, B)})
+    engine.up(ordered(*ALL))
+    assert "runDuration" not in cloud.queued[cloud.name(A)].body
+
+
+def test_a_form_waits_as_long_as_it_says_in_all_its_zones_together():
+    engine, cloud = engine_of({f"{zone} FLEX_START": DRY for zone in (A, B)})
+    engine.up(ordered({"provisioningModel": "flex-start", "waitS": 900}, "standard"))
+    assert requested(cloud) == [(A, "FLEX_START"), (B, "FLEX_START"), (A, "STANDARD")]
+    assert 900 <= engine.waited_s < 1000, "600 s in the first zone, 300 s in the second"
+    assert any("the wait for flex-start timed out" in line for line in engine.lines)
+
+
+def test_a_form_is_requested_only_in_its_own_zones():
+    engine, cloud = engine_of({f"{zone} FLEX_START": OUT_OF_STOCK for zone in (A, B)})
+    engine.up(
+        ordered(
+            "flex-start", {"provisioningModel": "spot", "zones": []}, {"provisioningModel": "standard", "zones": [B]}
+        )
+    )
+    assert requested(cloud) == [(A, "FLEX_START"), (B, "FLEX_START"), (B, "STANDARD")]
+
+
+def test_if_no_form_is_granted_the_table_names_each_form_and_nothing_is_left():
+    engine, cloud = engine_of(dict.fromkeys((A, B), OUT_OF_STOCK))
+    with pytest.raises(Aborted) as error:
+        engine.up(ordered("flex-start", "spot"))
+    assert "No zone granted v6e-4 (flex-start, then spot)." in error.value.message
+    assert f"{A} flex-start  no capacity: FAILED: There is no more capacity in the zone." in error.value.message
+    assert f"{B} spot " in error.value.message
+    assert not cloud.queued
+    assert engine.state is None
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        ordered("standard", "flex-start"),
+        ordered("standard"),
+        ordered("flex-start"),
+        ordered({"provisioningModel": "standard", "zones": [B]}),
+        wanted(waitPerZoneS=600, provisioningModel="standard"),
+    ],
+)
+def test_a_change_of_the_order_never_touches_capacity_in_use(changed: dict[str, Any]):
+    engine, cloud = engine_of({})
+    engine.up(ordered("flex-start", "standard", allowReplaceActive=True))
+    before = cloud.queued[cloud.name(A)]
+    assert engine.preview({**changed, "allowReplaceActive": True}) == "update"
+    engine.up({**changed, "allowReplaceActive": True})
+    assert cloud.queued == {cloud.name(A): before}
+    assert engine.state
+    assert engine.state.outputs["provisioningModelInUse"] == "flex-start"
+
+
+def test_a_word_that_becomes_a_list_touches_nothing():
+    engine, cloud = engine_of({})
+    engine.up(wanted())
+    before = cloud.queued[cloud.name(A)]
+    assert engine.up(ordered("spot", "standard", waitPerZoneS=None)) == "update"
+    assert cloud.queued == {cloud.name(A): before}
+
+
+def test_a_word_for_another_word_still_replaces():
+    engine, _ = engine_of({})
+    engine.up(wanted())
+    with pytest.raises(Aborted, match="replaces"):
+        engine.up(wanted(provisioningModel="standard", maxRunDurationS=None))
+
+
+def test_an_interrupted_wait_continues_with_its_form_and_then_with_the_later_ones():
+    engine, cloud = engine_of({**{f"{zone} FLEX_START": OUT_OF_STOCK for zone in (A, B)}, f"{A} SPOT": DRY})
+    inputs = ordered("flex-start", "spot", "standard")
+    with pytest.raises(Aborted):
+        engine.up(inputs, timeout_s=300)
+    assert engine.state
+    assert engine.state.outputs["provisioningModelInUse"] == "spot"
+    cloud.scripts[f"{B} SPOT"] = OUT_OF_STOCK
+    cloud.requests.clear()
+    engine.up(inputs)
+    assert requested(cloud) == [(B, "SPOT"), (A, "STANDARD")], (
+        "the spot request in the first zone is adopted, then refused"
+    )
+
+
+def test_a_waiting_request_whose_form_left_the_list_is_deleted_and_the_order_starts():
+    engine, cloud = engine_of({f"{A} FLEX_START": DRY})
+    with pytest.raises(Aborted):
+        engine.up(ordered("flex-start", "spot"), timeout_s=300)
+    engine.up(ordered("spot"))
+    assert cloud.queued[cloud.name(A)].body["provisioningModel"] == "SPOT"
+    assert len(cloud.queued) == 1
+
+
+def test_a_lost_state_keeps_the_capacity_of_a_later_form():
+    engine, cloud = engine_of({f"{zone} FLEX_START": OUT_OF_STOCK for zone in (A, B)})
+    inputs = ordered("flex-start", "spot")
+    engine.up(inputs)
+    before, engine.state = cloud.queued[cloud.name(A)], None
+    engine.up(inputs)
+    assert cloud.queued == {cloud.name(A): before}
+
+
+def test_a_dead_resource_is_replaced_in_the_order_of_forms_after_its_request_is_deleted():
+    engine, cloud = engine_of({f"{zone} FLEX_START": OUT_OF_STOCK for zone in (A, B)})
+    inputs = ordered("flex-start", "spot", "standard")
+    engine.up(inputs)
+    cloud.nodes[cloud.node_name(A)]["state"] = "PREEMPTED"
+    engine.refresh()
+    cloud.scripts |= {f"{zone} SPOT": OUT_OF_STOCK for zone in (A, B)}
+    cloud.calls.clear()
+    assert engine.up(inputs) == "replace"
+    assert cloud.queued[cloud.name(A)].body["provisioningModel"] == "STANDARD"
+    changes = [call for call in cloud.calls if call.startswith(("POST", "DELETE"))]
+    assert changes[0].startswith("DELETE"), "a dead request keeps its quota until it is deleted"
+
+
+def test_an_instance_has_a_run_duration_in_every_form():
+    cloud = FakeCompute(scripts={A: ("!ZONE_RESOURCE_POOL_EXHAUSTED",)})
+    engine = FakeEngine(cloud, Pacing(), virtual=True)  # type: ignore[arg-type] - a transport too
+    image = "projects/p-images/global/images/family/f"
+    engine.up(ordered("spot", "standard", zones=[A, B], api="compute-engine", runtimeVersion=image))
+    scheduling = cloud.queued[cloud.name(B)].body["scheduling"]
+    assert scheduling["provisioningModel"] == "SPOT"
+    assert scheduling["maxRunDuration"] == {"seconds": "14400"}
+
+
+@pytest.mark.parametrize(
+    ("forms", "path", "sentence"),
+    [
+        ([], "forms", "`forms` is empty, but must list at least one form, such as flex-start."),
+        (["reservation"], "forms[0].provisioningModel", "must be one of flex-start, spot, standard."),
+        (["spot", "spot"], "forms[1]", "`forms` lists spot more than once. Remove the duplicate."),
+        ([{"provisioningModel": "spot", "waitS": 0}], "forms[0].waitS", "must be above 0 (seconds)."),
+        ([{"provisioningModel": "spot", "zones": ["us-east5-c"]}], "forms[0].zones", "which `zones` does not list."),
+        ([{"model": "spot"}], "forms[0].model", "is unknown."),
+    ],
+)
+def test_a_wrong_order_is_one_sentence_at_its_path(forms: list[Any], path: str, sentence: str):
+    engine, _ = engine_of({})
+    assert sentence in engine.mistakes(ordered(*forms))[path]
+
+
+def test_a_resource_has_a_model_or_an_order():
+    engine, _ = engine_of({})
+    either = "Set either `provisioningModel` or `forms`"
+    assert either in engine.mistakes(wanted(provisioningModel=None))["provisioningModel"]
+    assert either in engine.mistakes({**ordered("spot"), "provisioningModel": "spot"})["provisioningModel"]
+
+
+def test_flex_start_anywhere_in_the_order_requires_a_run_duration():
+    engine, _ = engine_of({})
+    assert "is missing" in engine.mistakes(ordered("spot", "flex-start", maxRunDurationS=None))["maxRunDurationS"]
+    assert not engine.mistakes(ordered("spot", "standard", maxRunDurationS=None))
