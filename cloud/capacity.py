@@ -13,7 +13,7 @@ from contracts.capacity_states import INSTANCE_STATES
 from contracts.fields import as_mapping, as_sequence
 from contracts.labels import URN_LABEL
 from contracts.serving_document import DOCUMENT_METADATA_KEY
-from planning.settings.tpu import ProvisioningModel
+from planning.settings.capacity_form import ProvisioningModel
 
 COMPUTE_ENGINE: Final = "compute-engine"
 """Value of the input `api` for Compute Engine instances."""

@@ -181,6 +181,12 @@ class StackOutputs:
     rollout: Annotated[
         RolloutPlan | None, Doc("Settings of `gemma rollout`; null if `gemma up` moves the traffic.", is_detail=True)
     ] = None
+    provisioning: Annotated[
+        str | None,
+        Doc(
+            "TPU with an order of forms or a price ceiling: form of the capacity in use, such as `spot`; null otherwise."
+        ),
+    ] = None
     state: Annotated[str | None, Doc("TPU: state of the queued resource, such as `ACTIVE`; null on Cloud Run.")] = None
     phase: Annotated[str | None, Doc("TPU: last phase that the TPU VM published; null on Cloud Run.")] = None
     features: Annotated[ServedFeatures, Doc("Features beyond text.", is_detail=True)]

@@ -7,6 +7,7 @@ from typing import Final
 from rich.console import Console
 from rich.text import Text
 
+from planning.cost.capacity_order import order_lines
 from planning.data.checkpoints import with_owner
 from planning.machine.hardware import ACCELERATORS, Accelerator
 from planning.memory.margins import margin_words
@@ -197,6 +198,7 @@ def _figures(console: Console, plan: Plan) -> None:
     lines = list(_speed(plan))
     if c.is_known:
         lines.append(("Cost", plan.bill))
+        lines += [("Order" if index == 0 else "", line) for index, line in enumerate(order_lines(c.order))]
         if c.usd_per_million_tokens is not None and c.usd_per_million_tokens_saturated is not None:
             one, all_ = c.usd_per_million_tokens, c.usd_per_million_tokens_saturated
             lines.append(("", f"${one:.2f} per 1M output tokens (one request), ${all_:.2f} at saturation"))

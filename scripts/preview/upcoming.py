@@ -17,6 +17,7 @@ from engine.previewed import steps_in
 from engine.state import outputs_in
 from engine.steps import CAPACITY_TYPES, ResourceChange
 from planning import Plan, plan
+from planning.cost.capacity_order import order_lines
 from scripts.cli.settings import stack_settings
 from scripts.preview.effects import HEADINGS, NEW_CAPACITY, StackEffect, consequences, permission
 from scripts.preview.plans import UNKNOWN_PROJECT, StackDescription, describe_stack
@@ -40,6 +41,10 @@ class Upcoming:
     """Price per hour as text."""
     cost: str
     """The price and everything that is billed besides it, as one sentence."""
+    order: Sequence[str] = ()
+    """A line for each form of capacity in the order in which they are requested; none if the capacity stays, or has one form."""
+    endless_forms: Sequence[str] = ()
+    """Forms of capacity that may be requested and that Google does not end after a time."""
 
 
 def upcoming(stack: str, preview: Mapping[str, object], changes: Sequence[ResourceChange]) -> Upcoming:
@@ -56,7 +61,14 @@ def upcoming(stack: str, preview: Mapping[str, object], changes: Sequence[Resour
     if usd_now is not None and not _makes_server(changes):
         price = f"{price}, as now" if price.endswith(f"${usd_now:.2f}/h") else f"${usd_now:.2f}/h now, {price} after"
     sentences = _sentences(after, changes, now=now, compiles=_compiles(preview))
-    return Upcoming(sentences=[f"{headline(stack, changes)}.", *sentences], price=price, cost=_cost(planned, price))
+    is_new = bool(_makes_server(changes)) or effect_of_changes(changes) in {"capacity", "target"}
+    return Upcoming(
+        sentences=[f"{headline(stack, changes)}.", *sentences],
+        price=price,
+        cost=_cost(planned, price),
+        order=tuple(order_lines(planned.cost.order)) if is_new else (),
+        endless_forms=planned.cost.endless_forms,
+    )
 
 
 def _price(planned: Plan, instances: int | None) -> str:
@@ -64,7 +76,7 @@ def _price(planned: Plan, instances: int | None) -> str:
     cost = planned.cost
     if not cost.is_known:
         return "unknown price"
-    usd = f"${cost.usd_per_hour * (instances or 1):.2f}/h"
+    usd = f"${cost.most_usd_per_hour * (instances or 1):.2f}/h"
     lowest = f"${cost.lowest_usd_per_hour:.2f}/h"
     return usd if instances is None and usd == lowest else f"up to {usd}"
 

@@ -70,8 +70,9 @@ def deploy(stack: str, *, yes: bool, refreshes: bool) -> ExitCode:
         compared = "are as Google reports them" if refresh else "are up to date"
         print_result("\n".join([*shown, f"{stack}: no changes; {unchanged} resources {compared}."]))
         return ExitCode.DONE
-    limits = limits_line(settings.limits, settings.project)
-    effect = [*coming.sentences, change_counts(changes, unchanged), f"Cost: {coming.cost}"]
+    limits = limits_line(settings.limits, settings.project, coming.endless_forms)
+    order = [f"  {line}" for line in coming.order]
+    effect = [*coming.sentences, change_counts(changes, unchanged), f"Cost: {coming.cost}", *order]
     print_result("\n".join([*shown, *effect, *([limits] if limits else [])]))
     if not yes:
         confirm(

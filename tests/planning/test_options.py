@@ -156,7 +156,7 @@ def test_a_measured_rate_decides_the_price_of_a_million_tokens():
 
 
 def test_provisioning_and_redundancy_change_the_price():
-    standard = plan(replace(E2B, tpu=replace(E2B.tpu, provisioning="standard"))).cost
+    standard = plan(replace(E2B, tpu=replace(E2B.tpu, provisioning=("standard",)))).cost
     assert standard.usd_per_hour == 4 * LIST_PRICES.tpu_chip_hour("v6e", "standard").usd
     run = Deployment(model="google/gemma-4-12B-it-qat-w4a16-ct", accelerator="L4")
     redundant = replace(run, cloud_run=replace(run.cloud_run, zonal_redundancy=True))
