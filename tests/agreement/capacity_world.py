@@ -188,6 +188,10 @@ class LocalTransport:
         tpu.Queue(self.cloud).advance_all()
         self._answer(self._routed("GET", f"{COMPUTE_PATH}v1/projects/{PROJECT}/aggregated/instances", {}, None))
 
+    def pending(self) -> set[int]:
+        """Return the numbers of the late calls that have not taken effect."""
+        return {number for _, number, _ in self._late}
+
     def pending_s(self) -> float:
         """Return after how many seconds the last late call takes effect."""
         return max((due_s for due_s, _, _ in self._late), default=0.0) - self.cloud.timeline.simulated_s()
@@ -286,6 +290,7 @@ class CapacityWorld:
     transport: LocalTransport = field(init=False)
     engine: FakeEngine = field(init=False)
     _highest_usd: float = 0.0
+    _pending_before: set[int] = field(default_factory=set[int])
 
     def __post_init__(self) -> None:
         clock = Clock(speed=_FROZEN)
@@ -302,9 +307,12 @@ class CapacityWorld:
     def watch(self, call: Sent) -> None:
         """Note what this call violates.
 
-        1. A step ends. 2. No request is sent whose form costs more in its zone than the ceiling. 3. A request is sent only when nothing else of
-        ours exists, so that never two are billed. 4. All that is billed together costs no more than the ceiling under which it was requested.
-        What appears after it was given up (`LocalTransport.late`) is outside 3 and 4: nobody can see it before. Each such one meets 2.
+        1. A step ends.
+        2. No request is sent whose form costs more in its zone than the ceiling.
+        3. A request is sent only when nothing else of ours exists, and when no creation of this step that got no answer can still take effect.
+        4. All that is billed together costs no more than the ceiling under which it was requested.
+
+        What appears after it was given up (`LocalTransport.late`) is outside 3 and 4, because nobody can see it before. Each such one meets 2.
         """
         self.calls.append(call)
         if asyncio.get_running_loop().time() > self.limit_s:
@@ -317,6 +325,8 @@ class CapacityWorld:
             self._highest_usd = max(self._highest_usd, self.ceiling_usd)
             if self.prices[call.creates] > self.ceiling_usd:
                 self.violations.append(f"a request above the ceiling of ${self.ceiling_usd}: {call.creates}")
+            if self.transport.pending() - self._pending_before:
+                self.violations.append(f"a request for {call.creates} although an earlier one may still take effect")
             if known:
                 self.violations.append(f"a request for {call.creates} beside {known}")
         billed = [item for item in known if item.state not in _FREE]
@@ -388,6 +398,7 @@ class CapacityWorld:
     def play(self, what: Callable[[], Any], *, lost: Sequence[Lost] = (), how: str = "", at: int = 0) -> str:
         """Do one operation. Return `done`, the message of its failure, or `killed`, after which the state is what the engine had kept."""
         ending = Ending(self, how, at)
+        self._pending_before = self.transport.pending()
         self.requests.clear()
         self.calls.clear()
         self.transport.lost[:] = lost

@@ -7,12 +7,14 @@ The laws, besides those of `CapacityWorld.watch` at each call:
 - Nothing is lost: after an operation that was not killed, the state names the zone of everything that we have in the cloud. After a kill the next
   operation finds it by its label.
 - Nothing is leaked: after `destroy` nothing of ours is visible, with its nodes.
-- Capacity that the state names as ACTIVE is the same afterwards, whatever the program now asks for. Only `destroy` ends it.
+- Capacity that the state names as ACTIVE is the same afterwards, whatever the program now asks for. Only `destroy` ends it. So is the only machine
+  that runs, if the state does not know it after a kill and the program lists its zone, except if the program's change replaces the resource.
 - After a successful `up` that changes something, exactly one request exists in the zones of the program and of the state, and the state names it:
   a late grant there is deleted.
 - The requests of one operation follow the order of forms.
 """
 
+import random
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from contextlib import contextmanager
@@ -26,7 +28,7 @@ import pytest
 from gcp_tpu_provider.tests.conftest import examples
 from localcloud.world.scenario import ComputeTpu, Scenario, Stock, Tpu, TpuZone
 from tests.agreement.capacity_schedules import MODELS, ZONES, Program, Schedule, Step, drawn, program_of
-from tests.agreement.capacity_world import GRANTED, PROJECT, CapacityWorld, Held, Lost, Sent
+from tests.agreement.capacity_world import GRANTED, PROJECT, SERVING, CapacityWorld, Held, Lost, Sent
 
 EXAMPLES: Final = examples(test=200, part=200, night=4000)
 A, B, C = ZONES
@@ -67,6 +69,7 @@ class Play:
             "refresh": engine.refresh,
             "destroy": engine.destroy,
         }
+        running = self._running(program) if what == "up" else None
         in_use, visible = world.in_use(), {item.identity for item in world.held() if item.state != "HIDDEN"}
         world.ceiling_usd, world.limit_s = program.ceiling_usd, program.limit_s
         engine.ops.clear()
@@ -79,6 +82,8 @@ class Play:
         self._require_order(program)
         if what != "destroy" and not more.get("allowReplaceActive"):
             self._require_kept(in_use)
+        if kind in {"create", "update"}:
+            self._require_kept(running)
         self.was_killed = outcome == "killed" or (self.was_killed and (outcome != "done" or what == "refresh"))
         self._require_known()
         if outcome == "done" and what == "up" and kind != "same" and how != "preempt":
@@ -125,8 +130,14 @@ class Play:
         assert outcome == "done", "an up in a cloud with capacity"
         self._require_one(program, set())
 
+    def _running(self, program: Program) -> Held | None:
+        """Return the only request that is visible, if it runs in a zone of the program: a killed operation's, which the state may not know."""
+        shown = [item for item in self.world.held() if item.state != "HIDDEN"]
+        is_used = len(shown) == 1 and shown[0].state in SERVING and shown[0].zone in program.zones
+        return shown[0] if is_used else None
+
     def _require_kept(self, in_use: Held | None) -> None:
-        """Capacity that the state names is not touched: no program of a schedule allows its deletion."""
+        """Running capacity is not touched: no program of a schedule allows its deletion."""
         if in_use is not None and in_use.identity not in self.world.preempted:
             kept = [item for item in self.world.held() if item.identity == in_use.identity]
             assert kept == [in_use], f"capacity in use is kept: {in_use}, now {kept}"
@@ -165,6 +176,7 @@ class Play:
 @contextmanager
 def playing(schedule: Schedule) -> Generator[Play]:
     """Return the play of a schedule in a new cloud. An AssertionError tells the whole schedule."""
+    random.seed(schedule.seed)  # the provider's jitter
     with TemporaryDirectory() as folder:
         one = Play(schedule, CapacityWorld(Path(folder), schedule.scenario, schedule.prices))
         try:
@@ -287,6 +299,15 @@ SHORT_PRICES: Final = {(model, zone): 9.0 for model in MODELS.values() for zone 
     (STANDARD, A): 5.0,
     (STANDARD, B): 5.0,
 }
+
+
+@pytest.mark.parametrize("api", APIS)
+def test_what_a_killed_creation_left_outside_of_the_new_order_is_deleted_first(api: str):
+    prices = {**SHORT_PRICES, (STANDARD, A): 9.0}
+    with playing(replace(cloud_with(api, {(FLEX, A): DRY}), prices=prices)) as one:
+        assert one.do("up", program_of(("flex-start",), prices, 8.0), how="kill after") == "killed"
+        assert one.do("up", program_of(("standard",), prices, 8.0)) == "done"
+        assert [(item.model, item.zone) for item in one.world.held()] == [(STANDARD, B)]
 
 
 @pytest.mark.law
