@@ -33,8 +33,6 @@ from tests.agreement.capacity_world import GRANTED, PROJECT, SERVING, CapacityWo
 EXAMPLES: Final = examples(test=200, part=200, night=4000)
 A, B, C = ZONES
 FLEX, SPOT, STANDARD = MODELS.values()
-A, B, C = ZONES
-FLEX, SPOT, STANDARD = MODELS.values()
 
 
 @dataclass
