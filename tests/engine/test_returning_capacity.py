@@ -115,6 +115,9 @@ def test_a_dry_flex_start_in_all_zones_ends_in_spot_with_the_price_of_spot(works
     assert form_in_use(workspace) == "spot"
     assert "Costs $1.40/h until Google reclaims it or you delete it." in deployed.out
     workspace.assert_no_changes(STACK, "--refresh")
+    status = workspace.script("status", "--stack", STACK, "--json").json
+    assert status["stacks"][0]["cloud"]["usd_per_hour"] == pytest.approx(1.4033, abs=1e-4)
+    assert "$1.40 per hour" in workspace.script("teardown", "--stack", STACK, "--dry-run", expect=1).out
 
 
 def test_a_reorder_is_an_update_in_place_that_never_touches_the_node(workspace, deployed):
@@ -221,6 +224,20 @@ def test_what_costs_more_than_the_ceiling_is_never_requested(workspace, deployed
     ]
     assert (AWAY, "STANDARD") not in requested(workspace)
     assert queued(workspace) == {}
+
+
+def test_recover_of_a_lost_state_and_the_next_up_keep_the_form_in_use(workspace, deployed):
+    stock(workspace, {"SPOT": PLENTY})
+    workspace.up(STACK)
+    node = the_node(workspace)
+    workspace.state_file(STACK).unlink()
+    workspace.state_file(STACK).with_suffix(".json.bak").unlink(missing_ok=True)
+    workspace.script("recover", "--stack", STACK, "--yes")
+    (kept,) = workspace.resources(STACK, CAPACITY)
+    assert kept["outputs"]["provisioningModelInUse"] == "spot"
+    workspace.up(STACK)
+    assert the_node(workspace)["createTime"] == node["createTime"]
+    assert form_in_use(workspace) == "spot"
 
 
 def test_teardown_leaves_nothing(workspace, before, deployed):
