@@ -33,12 +33,29 @@ def unguarded(limits: StackLimits, project: str, read: _Read) -> str:
     )
 
 
-def limits_line(limits: StackLimits, project: str) -> str:
-    """Return the line of an `up` about limits that no known guard enforces; empty if the guard is known or the stack has no limits."""
+def limits_line(limits: StackLimits, project: str, endless: Sequence[str] = ()) -> str:
+    """Return the line of an `up` about what ends the spending, and whether a guard enforces it.
+
+    `endless`: forms of capacity that Google does not end, such as spot. Without them the line is empty if the guard is known
+    or the stack has no limits.
+    """
+    runs_on = _runs_on(endless)
     if limits == NO_LIMITS:
-        return ""
+        none = "and the stack has no limit that ends the spending. Set maxUsd or maxAge, and schedule the guard"
+        return f"Limits: {runs_on}, {none} ({_PAGE})." if endless else ""
     found = guard_problem(limits, project)
-    return f"Limits: {found}." if found else ""
+    if not endless:
+        return f"Limits: {found}." if found else ""
+    if found:
+        return f"Limits: {runs_on}, and {found}."
+    return f"Limits: {runs_on}; {_named(limits)} enforced by the guard, which was set up: project {project} has its account {GUARD}."
+
+
+def _runs_on(endless: Sequence[str]) -> str:
+    if not endless:
+        return ""
+    verb = "does not end by itself" if len(endless) == 1 else "do not end by themselves"
+    return f"{' and '.join(endless)} {verb}"
 
 
 def guard_problem(limits: StackLimits, project: str) -> str:

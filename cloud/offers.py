@@ -20,7 +20,7 @@ from contracts.errors import ScriptError
 from contracts.fields import as_mapping, as_sequence
 from contracts.parallel import each_within
 from planning.machine.hardware import CLOUD_RUN_GPUS, Accelerator, gpu_regions, known_places
-from planning.settings.tpu import ProvisioningModel
+from planning.settings.capacity_form import ProvisioningModel
 
 LIMIT_S: Final = 20.0
 TPU_VIEWER: Final = "roles/tpu.viewer"

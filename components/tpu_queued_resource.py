@@ -8,7 +8,7 @@ import pulumi
 
 from components.checks import require_valid
 from components.defaults import program_ownership
-from components.gcp_tpu import QueuedResource, QueuedResourceArgs, ReadyArgs, ServiceAccountArgs
+from components.gcp_tpu import CapacityFormArgs, QueuedResource, QueuedResourceArgs, ReadyArgs, ServiceAccountArgs
 from components.startup_script import startup_script
 from components.vllm_server import VllmServer
 from contracts.collector import COLLECTOR_METADATA_KEY
@@ -23,6 +23,8 @@ from contracts.serving_document import (
     BucketWeights,
     ServingDocument,
 )
+from planning.cost.capacity_order import capacity_order, ceiling_problem, waits_s_of
+from planning.data.prices import LIST_PRICES, PriceBook
 from planning.machine.hardware import api_accelerator_type, image_of, machines_at_once
 from planning.question.vllm_args import XLA_CACHE_PATH, vllm_environment
 from planning.settings.google_limits import accelerator_problem, run_limit_problem
@@ -85,6 +87,8 @@ class TpuQueuedResourceArgs:
     """Metadata with the archive of compiled programs (contracts.compile_cache). Default: none."""
     collector: pulumi.Input[str] | None = None
     """Metadata with the collector of metrics (contracts.collector). Default: none. A change does not restart the server."""
+    prices: PriceBook = LIST_PRICES
+    """Prices that `tpu.max_usd_per_hour` is compared with. Default: the shipped list prices."""
     next_steps: Sequence[str] = ()
     """Next steps, appended to the error if no zone grants capacity."""
     ownership: Ownership = field(default_factory=program_ownership)
@@ -100,6 +104,8 @@ class TpuQueuedResourceArgs:
         unknown = accelerator_problem(self.tpu.accelerator_type)
         if unknown is not None:
             yield unknown
+        if self.tpu.max_usd_per_hour is not None and (problem := ceiling_problem(self.tpu, self.prices)):
+            yield f"{problem.message}. Raise it, or remove it"
         run = None if self.accepts_limits else run_limit_problem(self.tpu, "tpu")
         if run is not None:
             message, allowed_s = run
@@ -119,6 +125,8 @@ class TpuQueuedResource(pulumi.ComponentResource):
     """Zone that granted the capacity."""
     node_name: pulumi.Output[str]
     """projects/P/locations/Z/nodes/N, or projects/P/zones/Z/instances/N with `api: compute-engine`."""
+    provisioning: pulumi.Output[str | None]
+    """Form of the capacity, such as spot."""
     state: pulumi.Output[str]
     """State of the queued resource, such as ACTIVE."""
     phase: pulumi.Output[str | None]
@@ -145,7 +153,8 @@ class TpuQueuedResource(pulumi.ComponentResource):
                 accelerator_type=accelerator_type,
                 runtime_version=runtime_version,
                 api=tpu.api,
-                provisioning_model=tpu.provisioning,
+                provisioning_model=None if tpu.has_order else tpu.forms[0].model,
+                forms=_forms(tpu, args.prices) if tpu.has_order else None,
                 reservation_name=tpu.reservation,
                 max_run_duration_s=tpu.max_run_duration_s,
                 wait_per_zone_s=tpu.wait_per_zone_s,
@@ -177,6 +186,7 @@ class TpuQueuedResource(pulumi.ComponentResource):
         )
         self.zone = resource.zone
         self.node_name = resource.node_name
+        self.provisioning = resource.provisioning_model_in_use
         self.state = resource.state
         self.phase = resource.phase
         self.container = resource.container
@@ -192,6 +202,18 @@ class TpuQueuedResource(pulumi.ComponentResource):
                 "deadline": self.deadline,
             }
         )
+
+
+def _forms(tpu: TpuSettings, prices: PriceBook) -> Sequence[CapacityFormArgs]:
+    """Return the forms of capacity in order, each with its wait and the zones whose price the ceiling allows."""
+    return [
+        CapacityFormArgs(
+            provisioning_model=form.model,
+            wait_s=form.wait_s,
+            zones=None if step.zones == tpu.zones else list(step.zones),
+        )
+        for form, step in zip(tpu.forms, capacity_order(tpu, prices), strict=True)
+    ]
 
 
 def _metadata(args: TpuQueuedResourceArgs) -> "dict[str, pulumi.Input[str]]":
@@ -254,12 +276,12 @@ def _document(args: TpuQueuedResourceArgs) -> pulumi.Output[str]:
 
 def timeouts(tpu: TpuSettings) -> pulumi.CustomTimeouts:
     """Return the engine's timeouts: the sum of all waits of the provider, each at its maximum."""
-    waits_s = len(tpu.zones) * tpu.wait_per_zone_s
+    waits_s = sum(waits_s_of(tpu))
     if tpu.wait_total_s is not None:
         waits_s = min(waits_s, tpu.wait_total_s)
     # The TPU VM may roll back to its last document after the time for the new one, and take equally long for it.
     ready_s = 2 * tpu.ready_timeout_s
-    whole_s = waits_s + len(tpu.zones) * (_PROVISIONING_S + _DELETE_TIMEOUT_S) + ready_s
+    whole_s = waits_s + len(tpu.forms) * len(tpu.zones) * (_PROVISIONING_S + _DELETE_TIMEOUT_S) + ready_s
     machines = machines_at_once(tpu.renew_before_s)
     return pulumi.CustomTimeouts(
         create=f"{whole_s}s", update=f"{machines * whole_s}s", delete=f"{machines * _DELETE_TIMEOUT_S}s"

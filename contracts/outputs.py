@@ -170,9 +170,7 @@ class StackOutputs:
     check: Annotated[str | None, Doc("Command that checks the server's health and speed.")] = None
     api_key_secret: Annotated[
         str | None,
-        Doc(
-            "Version in Secret Manager with the API key for callers; null if the server requires none.", is_detail=True
-        ),
+        Doc("Version in Secret Manager with the API key for callers; null if the server requires none."),
     ] = None
     tunnel: Annotated[Tunnel | None, Doc("Command and local port of the tunnel; null without one.", is_detail=True)] = (
         None
@@ -180,6 +178,12 @@ class StackOutputs:
     zone: Annotated[str | None, Doc("TPU: zone of the capacity; null on Cloud Run.", is_detail=True)] = None
     rollout: Annotated[
         RolloutPlan | None, Doc("Settings of `gemma rollout`; null if `gemma up` moves the traffic.", is_detail=True)
+    ] = None
+    provisioning: Annotated[
+        str | None,
+        Doc(
+            "TPU with an order of forms or a price ceiling: form of the capacity in use, such as `spot`; null otherwise."
+        ),
     ] = None
     state: Annotated[str | None, Doc("TPU: state of the queued resource, such as `ACTIVE`; null on Cloud Run.")] = None
     phase: Annotated[str | None, Doc("TPU: last phase that the TPU VM published; null on Cloud Run.")] = None

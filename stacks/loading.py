@@ -380,8 +380,9 @@ def _sentence(details: ErrorDetails, origin: str, values: Mapping[str, object]) 
     place, value = _found(values, location)
     name = "gcp:project" if key == "project" else f"{PRODUCT}:{_path(place)}" if place else "the settings"
     shown = f" = {_shown(value)}" if isinstance(value, str | int | float | bool) else ""
-    # A location that continues below the value names one of several types that the value could have.
-    allowed = _allowed(details["msg"]) if place == location else "expected text, a number, true or false"
+    # A location that continues below the value names one of several types that the value could have; 0 is the only item of a list.
+    is_of_value = location[len(place) :] in ([], [0])
+    allowed = _allowed(details["msg"]) if is_of_value else "expected text, a number, true or false"
     if allowed == _NUMBER and isinstance(value, str) and is_number(_parsed(value)):
         allowed = f"{allowed}, not text; remove the quotes, or set it again with `pulumi config set --type float`"
     thousands = _THOUSANDS.fullmatch(value) if isinstance(value, str) and allowed == _WHOLE_NUMBER else None

@@ -104,6 +104,7 @@ def deploy(context: Context) -> StackOutputs:
         outputs,
         tunnel=known_after_up(tunnel),
         zone=known_after_up(queued.zone),
+        provisioning=known_after_up(queued.provisioning) if tpu.has_order else None,
         state=known_after_up(queued.state),
         phase=known_after_up(queued.phase),
         container=known_after_up(queued.container),
@@ -248,6 +249,7 @@ def _arguments(context: Context, tpu: TpuSettings, foundation: Foundation, netwo
         ownership=context.ownership,
         labels=settings.labels,
         tags=[context.names.base],
+        prices=context.subject.resolved.prices,
         next_steps=next_steps(context.subject.resolved.deployment, context.ownership.stack),
         accepts_limits=True,
     )

@@ -8,7 +8,8 @@ from planning.data.images import DEFAULT_IMAGES, built_name
 from planning.machine.hardware import CLOUD_RUN_GPUS, find_accelerator
 from planning.question.fields import question_fields, value_at, with_changes
 from planning.question.types import Deployment, Platform
-from planning.settings.fields import setting_key
+from planning.settings.fields import SettingField, setting_key
+from planning.settings.marks import WordOrList
 from planning.settings.text import format_memory
 from planning.solve.wording import NO_STACK
 from stacks.settings.vllm import BLOCK_OF, KEYS_IN_BLOCKS, block_changes
@@ -66,7 +67,13 @@ def value_in_file(path: str, value: object) -> object:
     field = question_fields().get(path)
     if field is not None and field.quantity is not None:
         return field.quantity.spell(cast("int", value))
-    return list(cast("tuple[str, ...]", value)) if isinstance(value, tuple) else value
+    return _items_in_file(field, cast("tuple[str, ...]", value)) if isinstance(value, tuple) else value
+
+
+def _items_in_file(field: SettingField | None, items: tuple[str, ...]) -> object:
+    """Return a list, or its only item where the file may have it without brackets."""
+    is_word = len(items) == 1 and field is not None and any(isinstance(mark, WordOrList) for mark in field.marks)
+    return items[0] if is_word else list(items)
 
 
 def file_changes(deployment: Deployment, changes: Mapping[str, object]) -> Mapping[str, object]:

@@ -120,7 +120,7 @@ def fetched_models(document: ServingDocument) -> "tuple[HubModel, ...]":
     return hub_models(document)
 
 
-class HubError(ServingError):
+class HubCopyError(ServingError):
     """The hub did not send a file."""
 
 
@@ -142,16 +142,16 @@ class HubCopy(WeightsCopy):
 
     def _list(self) -> "list[StoredObject]":
         revision = urllib.parse.quote(self.revision or DEFAULT_REVISION, safe="")
-        answer = self._answer(f"api/models/{self.weights.uri}/revision/{revision}?blobs=true", MOST_LISTED_BYTES, {})
+        answer = self._answer(f"api/models/{self.weights.uri}/revision/{revision}?blobs=true", MOST_LISTED_BYTES)
         try:
             listed = json.loads(answer)
             self.commit = str(listed["sha"])
             found = [hub_object(raw) for raw in listed["siblings"]]
         except (ValueError, KeyError, TypeError, AttributeError) as error:
-            raise HubError(f"The hub's list of {self.weights.uri} cannot be read: {error!r}.") from None
+            raise HubCopyError(f"The hub's list of {self.weights.uri} cannot be read: {error!r}.") from None
         unsafe = [item.name for item in found if not SAFE_NAME.fullmatch(item.name)]
         if unsafe or not COMMIT.fullmatch(self.commit):
-            raise HubError(
+            raise HubCopyError(
                 f"The hub's list of {self.weights.uri} has an invalid name: {[*unsafe, self.commit][0][:200]!r}."
             )
         others = OTHER_WEIGHTS if any(item.name.endswith(".safetensors") for item in found) else ()
@@ -166,21 +166,26 @@ class HubCopy(WeightsCopy):
 
     def _range(self, item: StoredObject, start: int, size: int) -> bytes:
         path = f"{self.weights.uri}/resolve/{self.commit}/{urllib.parse.quote(item.name)}"
-        return self._answer(path, size, {"Range": f"bytes={start}-{start + size - 1}"})
+        return self._answer(path, size, start)
 
-    def _answer(self, path: str, most_bytes: int, headers: "Mapping[str, str]") -> bytes:
-        """Return the body of a response. Raises HubError, and SupersededError if it was cancelled."""
-        problem = HubError("")
+    def _answer(self, path: str, most_bytes: int, start: "int | None" = None) -> bytes:
+        """Return the body of a response, or these bytes of a file. Raises HubCopyError, and SupersededError if it was cancelled."""
+        problem = HubCopyError("")
+        headers = {} if start is None else {"Range": f"bytes={start}-{start + most_bytes - 1}"}
         for attempt in range(TRIES):
             if attempt:
                 time.sleep(min(8.0, 0.25 * 2**attempt))
             if self.cancelled():
                 raise SupersededError
-            asked = urllib.request.Request(f"{self.endpoint}/{path}", headers=dict(headers))  # noqa: S310 - https, or the document's
+            asked = urllib.request.Request(f"{self.endpoint}/{path}", headers=headers)  # noqa: S310 - https, or the document's
             if self.token:
                 asked.add_unredirected_header("Authorization", f"Bearer {self.token}")
             try:
                 with urllib.request.urlopen(asked, timeout=HUB_TIMEOUT_S) as response:  # noqa: S310 - the same
+                    if start and response.status != HTTPStatus.PARTIAL_CONTENT:
+                        raise HubCopyError(
+                            f"Cannot fetch {self.weights.uri}: the hub's storage sent no range of a file"
+                        )
                     return self._body(response, most_bytes)
             except urllib.error.HTTPError as error:
                 with error:
@@ -188,7 +193,9 @@ class HubCopy(WeightsCopy):
                 if not problem.waits_for:
                     break
             except CONNECTION_ERRORS as error:
-                problem = HubError(f"Cannot fetch {self.weights.uri} from the hub: {error}", waits_for=WAITING_FOR_HUB)
+                problem = HubCopyError(
+                    f"Cannot fetch {self.weights.uri} from the hub: {error}", waits_for=WAITING_FOR_HUB
+                )
         raise problem
 
     def _body(self, response: "http.client.HTTPResponse", most_bytes: int) -> bytes:
@@ -215,18 +222,18 @@ def hub_object(raw: "Mapping[str, Any]") -> StoredObject:
     return StoredObject(str(raw["rfilename"]), digest, int((large or raw)["size"]), digest, "", sha256, git_id)
 
 
-def hub_error(model: str, error: urllib.error.HTTPError, *, is_hub: bool) -> HubError:
+def hub_error(model: str, error: urllib.error.HTTPError, *, is_hub: bool) -> HubCopyError:
     """Return the error of a response, of the hub or of its storage."""
     waits_for = WAITING_FOR_HUB if is_passing(error.code) else ""
     if not is_hub:
-        return HubError(f"Cannot fetch {model}: status {error.code} of the hub's storage", waits_for=waits_for)
+        return HubCopyError(f"Cannot fetch {model}: status {error.code} of the hub's storage", waits_for=waits_for)
     code, said = error.headers.get("X-Error-Code", ""), error.headers.get("X-Error-Message", "") or str(error.reason)
     if error.code == HTTPStatus.UNAUTHORIZED and not code and said != WRONG_TOKEN:
         code = "RepoNotFound"  # without access, the hub does not tell whether it exists
     words = HUB_ERRORS.get(code, "").format(model=model)
     kind = "Client" if error.code < HTTPStatus.INTERNAL_SERVER_ERROR else "Server"
     text = f"Cannot fetch {model} from the hub: {error.code} {kind} Error: {words}{said[:300]}"
-    return HubError(text, retry=not is_final(text), status=error.code, waits_for=waits_for)
+    return HubCopyError(text, retry=not is_final(text), status=error.code, waits_for=waits_for)
 
 
 @dataclass
@@ -256,8 +263,8 @@ class HubFetch:
                 shutil.rmtree(folder, ignore_errors=True)
         try:
             return all(self._fetch(model) for model in models)
-        except (HubError, OSError) as error:
-            is_final_failure = isinstance(error, HubError) and not error.retry
+        except (HubCopyError, OSError) as error:
+            is_final_failure = isinstance(error, HubCopyError) and not error.retry
             if self.is_trial or is_final_failure or DISK_FULL in str(error).lower():
                 raise
             log(f"The server downloads its model itself: {error}")

@@ -1,10 +1,14 @@
 """Cost of a deployment: per hour with all parts in each location, maximum, and per million tokens."""
 
+from collections.abc import Sequence
+
 from contracts.gateway import GATEWAY_MIB, GATEWAY_VCPU
+from planning.cost.capacity_order import capacity_order
 from planning.data.prices import LIST_PRICES, HourlyPart, Price, PriceBook, instance_parts, region_of, slice_parts
 from planning.machine.hardware import FLEX_START_MAX_RUN_S
 from planning.question.resolved import Resolved
-from planning.question.types import CostPlan, PlaceCost, ThroughputPlan
+from planning.question.types import CostPlan, FormStep, PlaceCost, ThroughputPlan
+from planning.settings.capacity_form import ProvisioningModel
 from planning.units import HOUR_S, MONTH_H, duration
 
 _MILLION = 1_000_000
@@ -12,19 +16,22 @@ _MILLION = 1_000_000
 
 def cost_plan(resolved: Resolved, throughput: ThroughputPlan | None) -> CostPlan:
     """Return the cost of a resolved deployment in US dollars; `throughput` is None if the speed is unknown."""
-    bills = [(place, parts_at(resolved, place)) for place in places_of(resolved)]
+    order = _order(resolved)
+    model = first_model(resolved, order)
+    bills = [(place, parts_at(resolved, place, model)) for place in places_of(resolved)]
     places = tuple(
         PlaceCost(place=place, usd_per_hour=_total(parts), prices=tuple(part.price for part in parts))
         for place, parts in bills
     )
-    highest = max(places, key=lambda one: one.usd_per_hour)
+    requested = next((step.zones for step in order if step.model == model), ())
+    highest = max((one for one in places if not requested or one.place in requested), key=lambda one: one.usd_per_hour)
     hourly = highest.usd_per_hour
-    maximum, basis = _maximum(resolved, hourly)
+    maximum, basis = _maximum(resolved, hourly) if not order else _maximum_of(order)
     measured = resolved.deployment.measured_tok_per_s
     dates = [price.as_of for price in highest.prices]
     return CostPlan(
         usd_per_hour=hourly,
-        parts_usd_per_hour=tuple((part.name, part.usd_per_hour) for part in parts_at(resolved, highest.place)),
+        parts_usd_per_hour=tuple((part.name, part.usd_per_hour) for part in parts_at(resolved, highest.place, model)),
         lowest_usd_per_hour=min(one.usd_per_hour for one in places),
         places=places,
         max_usd=maximum,
@@ -38,7 +45,43 @@ def cost_plan(resolved: Resolved, throughput: ThroughputPlan | None) -> CostPlan
         ),
         prices_as_of=min(dates, default=""),
         is_known=bool(dates),
+        order=order,
+        endless_forms=endless_forms(resolved),
     )
+
+
+def _order(resolved: Resolved) -> tuple[FormStep, ...]:
+    tpu = resolved.deployment.tpu
+    has_order = resolved.platform == "tpu-vm" and bool(tpu.zones) and tpu.has_order
+    return capacity_order(tpu, resolved.prices) if has_order else ()
+
+
+def endless_forms(resolved: Resolved) -> tuple[ProvisioningModel, ...]:
+    """Return the forms of capacity that may be requested and that Google does not end after a time; none for Cloud Run."""
+    tpu = resolved.deployment.tpu
+    if resolved.platform != "tpu-vm" or not tpu.zones:
+        return ()
+    return tuple(step.model for step in capacity_order(tpu, resolved.prices) if step.zones and step.run_s is None)
+
+
+def first_model(resolved: Resolved, order: Sequence[FormStep]) -> ProvisioningModel:
+    """Return the first form of capacity that is requested, or the first of all if the ceiling leaves none."""
+    requested: list[ProvisioningModel] = [step.model for step in order if step.zones]
+    return requested[0] if requested else resolved.deployment.tpu.forms[0].model
+
+
+def _maximum_of(order: Sequence[FormStep]) -> tuple[float, str]:
+    """Return the highest cost of any form that is requested: of one run, or of a month if nothing ends it."""
+    found: list[tuple[float, str]] = [(0.0, "no form is requested")]
+    for step in order:
+        usd = step.usd_per_hour
+        if usd is None or not step.zones:
+            continue
+        if step.run_s is not None:
+            found.append((usd[1] * step.run_s / HOUR_S, f"one run of {duration(step.run_s)}"))
+        else:
+            found.append((usd[1] * MONTH_H, f"a month of {step.model}"))
+    return max(found)
 
 
 def most_usd_per_hour(resolved: Resolved, provisioning: str | None = None) -> float | None:
@@ -73,7 +116,7 @@ def parts_at(resolved: Resolved, place: str, provisioning: str | None = None) ->
             book,
             generation=accelerator.generation,
             chips=accelerator.chips,
-            provisioning=provisioning or resolved.deployment.tpu.provisioning,
+            provisioning=provisioning or first_model(resolved, _order(resolved)),
             place=place,
         )
     price = book.gce_hour(accelerator.name)
@@ -115,7 +158,7 @@ def _maximum(resolved: Resolved, hourly: float) -> tuple[float, str]:
     if resolved.platform == "tpu-vm":
         tpu = resolved.deployment.tpu
         run_s = tpu.max_run_duration_s
-        if run_s is None and tpu.provisioning == "flex-start":
+        if run_s is None and tpu.has_form("flex-start"):
             run_s = FLEX_START_MAX_RUN_S
         machines = machines_with_renewals(resolved)
         if machines is not None:

@@ -11,7 +11,7 @@ from msgspec import Struct
 from planning.data.prices import LIST_PRICES
 from planning.machine.families import TpuOffer
 from planning.machine.hardware import Accelerator, tpu_offer
-from planning.settings.tpu import ProvisioningModel
+from planning.settings.capacity_form import ProvisioningModel
 
 Answer = Literal["yes", "no", "unknown"]
 PROVISIONING_MODELS: Final[tuple[ProvisioningModel, ...]] = get_args(ProvisioningModel)

@@ -19,6 +19,7 @@ from planning.model.spec import ModelSpec
 from planning.question.vllm_args import VllmOptions
 from planning.question.workload import Workload
 from planning.settings.bucket import BucketSettings
+from planning.settings.capacity_form import ProvisioningModel
 from planning.settings.cloud_run import CloudRunSettings, ProbeSettings
 from planning.settings.image import ImageSettings
 from planning.settings.observability import AlertSettings, MetricsSettings, collects
@@ -427,8 +428,41 @@ class PlaceCost(Struct, frozen=True, kw_only=True):
         return any(price.is_assumed for price in self.prices)
 
 
+class FormZone(Struct, frozen=True, kw_only=True):
+    """A form of capacity in a zone."""
+
+    zone: str
+    usd_per_hour: float | None
+    """Price of the slice; None if no price of this form in the zone's region is known."""
+    skipped: str = ""
+    """Why the form is not requested there; "" if it is."""
+
+
+class FormStep(Struct, frozen=True, kw_only=True):
+    """One form of an order of forms, with all zones of the settings."""
+
+    model: ProvisioningModel
+    wait_s: int
+    """Maximum wait for this form in all its zones together, in seconds."""
+    run_s: int | None
+    """Seconds after which Google deletes the capacity; None if it does not."""
+    places: tuple[FormZone, ...]
+
+    @property
+    def zones(self) -> tuple[str, ...]:
+        """Zones in which the form is requested, in order."""
+        return tuple(place.zone for place in self.places if not place.skipped)
+
+    @property
+    def usd_per_hour(self) -> tuple[float, float] | None:
+        """Lowest and highest known price in the zones in which the form is requested, or else in all; None if none is known."""
+        usd = [place.usd_per_hour for place in self.places if not place.skipped or not self.zones]
+        known = [one for one in usd if one is not None]
+        return (min(known), max(known)) if known else None
+
+
 class CostPlan(Struct, frozen=True, kw_only=True):
-    """US dollars at the prices of the deployment's most expensive location."""
+    """US dollars at the prices of the deployment's most expensive location, and of the first form of capacity that is requested."""
 
     usd_per_hour: float
     """One instance or slice with all parts billed by time, in the most expensive zone until one is granted."""
@@ -450,6 +484,16 @@ class CostPlan(Struct, frozen=True, kw_only=True):
     """Date of the oldest price in `usd_per_hour`; "" if one has no date."""
     is_known: bool = True
     """False for a custom device without a price, for which every value is 0 and meaningless."""
+    order: tuple[FormStep, ...] = ()
+    """Forms of capacity in order of preference; empty if only one can be requested."""
+    endless_forms: tuple[ProvisioningModel, ...] = ()
+    """Forms of TPU capacity that may be requested and that Google does not end after a time."""
+
+    @property
+    def most_usd_per_hour(self) -> float:
+        """Highest price of any form of capacity that is requested."""
+        highest = [step.usd_per_hour[1] for step in self.order if step.zones and step.usd_per_hour]
+        return max([self.usd_per_hour, *highest])
 
 
 BillBasis = Literal["hour", "busy hour", "month", "start", "renewal"]

@@ -110,7 +110,7 @@ def run_limit_problem(tpu: TpuSettings, path: str) -> tuple[str, int] | None:
     """Return why a run has the wrong length, in sentences, and an allowed length in seconds; None for a run that is allowed."""
     run_s, name = tpu.max_run_duration_s, f"`{path}.max_run_duration_s`"
     if run_s is None:
-        if tpu.provisioning != "flex-start":
+        if not tpu.has_form("flex-start"):
             return None
         return f"{name} is not set, but flex-start requires it. Google deletes the nodes when it expires.", USUAL_RUN_S
     if run_s > FLEX_START_MAX_RUN_S:

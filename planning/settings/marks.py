@@ -6,7 +6,7 @@ of a value: the parser of files calls it through pydantic's protocol, and `plann
 
 import re
 from collections.abc import Callable, Collection, Iterator
-from typing import Any, Final, Literal, NamedTuple, Protocol
+from typing import Any, Final, Literal, NamedTuple, Protocol, cast
 
 from msgspec import Struct
 
@@ -153,8 +153,10 @@ class Items(Mark, Struct, frozen=True):
     noun: str
     key: str
 
-    def check(self, value: tuple[object, ...]) -> None:
-        """Raise ValueError for an empty list, and for one with duplicates."""
+    def check(self, value: tuple[object, ...] | str) -> None:
+        """Raise ValueError for a text, for an empty list, and for one with duplicates."""
+        if isinstance(value, str):
+            raise ValueError(f'expected a list, such as ("{value}",) in Python')  # noqa: TRY004 - as of any other mark
         if not value:
             raise ValueError("expected 1 item or more")
         if len(set(value)) != len(value):
@@ -164,6 +166,34 @@ class Items(Mark, Struct, frozen=True):
     def json_schema(self) -> dict[str, Any]:
         """The least number of items."""
         return {"minItems": 1}
+
+
+class WordOrList(Mark, Struct, frozen=True):
+    """A list of words that the file can also have as its only word, without brackets."""
+
+    example: str
+    """A word, for messages."""
+
+    def check(self, value: object) -> None:
+        """Accept any value: the marks of the list and of its items check it."""
+
+    def __get_pydantic_core_schema__(self, source: object, handler: Callable[[object], object]) -> dict[str, object]:
+        return {
+            "type": "function-before",
+            "function": {"type": "no-info", "function": self._as_items},
+            "schema": handler(source),
+        }
+
+    def __get_pydantic_json_schema__(self, core: object, handler: Callable[[object], dict[str, Any]]) -> dict[str, Any]:
+        of_list = handler(core)
+        return {"anyOf": [of_list["items"], of_list]}
+
+    def _as_items(self, value: object) -> tuple[str, ...]:
+        items = tuple(cast("list[object]", value)) if isinstance(value, list | tuple) else (value,)
+        words = tuple(item for item in items if isinstance(item, str))
+        if words != items:
+            raise ValueError(f"expected a word or a list of words, such as {self.example}, without a space")
+        return words
 
 
 class Checked(Mark, Struct, frozen=True):

@@ -6,12 +6,14 @@ from dataclasses import dataclass
 from typing import Annotated, Final, Literal
 
 from planning.machine.hardware import COMPUTE_MAX_WAIT_S, MIN_BOOT_DISK_GB, machine_type_of, machine_types
-from planning.settings.marks import Checked, Items, Limit, OnChange
+from planning.settings.capacity_form import CapacityForm, FormText, ProvisioningModel, read_form
+from planning.settings.marks import Checked, Items, Limit, OnChange, WordOrList
 from planning.settings.text import (
     AcceleratorType,
     DurationS,
     Member,
     Network,
+    PositiveNumber,
     RuntimeVersion,
     StackName,
     Subnetwork,
@@ -20,7 +22,6 @@ from planning.settings.text import (
 )
 from planning.units import format_duration
 
-ProvisioningModel = Literal["flex-start", "spot", "standard", "reservation"]
 CapacityApiName = Literal["cloud-tpu", "compute-engine"]
 SshAccess = Literal["os-login", "metadata-key"]
 CompileCache = Literal["machine", "bucket", "off"]
@@ -57,9 +58,14 @@ class TpuSettings:
     """Zones in order of preference. The provider deletes its request in one zone before it tries the next."""
     api: Annotated[CapacityApiName, OnChange("capacity")] = "cloud-tpu"
     """Google API for the capacity. compute-engine creates a v6e instance instead of a queued resource; Google adds new features to that API only."""
-    provisioning: Annotated[ProvisioningModel, OnChange("capacity")] = "flex-start"
-    """Provisioning model: `flex-start`, `spot`, `standard` or `reservation`. flex-start waits in a queue and ends after `maxRunDuration`. Google can
-    reclaim spot capacity at any time."""
+    provisioning: Annotated[
+        tuple[FormText, ...], WordOrList("spot:5m"), Items("form", "provisioning"), OnChange("capacity")
+    ] = ("flex-start",)
+    """Form of capacity: `flex-start`, `spot`, `standard` or `reservation`; or a list in order of preference, such as [flex-start:30m, spot:5m, standard].
+    `up` requests the first form in all zones, then the next, each for the time after the colon. flex-start waits in a queue and ends after
+    `maxRunDuration`. Google can reclaim spot capacity at any time. A change of a list never touches capacity in use."""
+    max_usd_per_hour: Annotated[PositiveNumber | None, OnChange("nothing")] = None
+    """Maximum price of the slice per hour. A form is not requested in a zone where it costs more, or where its price is unknown."""
     reservation: Annotated[str | None, OnChange("capacity")] = None
     """Name of the reservation. Required with provisioning reservation, otherwise rejected."""
     max_run_duration_s: Annotated[DurationS | None, OnChange("capacity")] = None
@@ -110,6 +116,20 @@ class TpuSettings:
     `doctor` prints. The stack never changes or deletes it."""
 
     @property
+    def forms(self) -> tuple[CapacityForm, ...]:
+        """Forms of capacity in order of preference, at least one."""
+        return tuple(map(read_form, self.provisioning))
+
+    @property
+    def has_order(self) -> bool:
+        """True if a request can have another form, or is limited by a price."""
+        return len(self.provisioning) > 1 or self.max_usd_per_hour is not None or self.forms[0].wait_s is not None
+
+    def has_form(self, model: ProvisioningModel) -> bool:
+        """Return whether the order has a provisioning model."""
+        return any(form.model == model for form in self.forms)
+
+    @property
     def private_google_access(self) -> bool | None:
         """True if an existing subnetwork has Private Google Access; None if the stack creates the network."""
         return None if self.existing_network is None else self.existing_network.private_google_access
@@ -121,8 +141,9 @@ class TpuSettings:
 
     def problems(self) -> Iterator[str]:
         """Yield each contradiction between keys of the block, and what to change."""
-        if (self.provisioning == "reservation") != (self.reservation is not None):
+        if self.has_form("reservation") != (self.reservation is not None):
             yield "provisioning reservation and the key reservation require each other; set both or neither"
+        yield from self._order_problems()
         if self.api == "compute-engine":
             yield from self._not_on_compute_engine()
         before_s, run_s = self.renew_before_s, self.max_run_duration_s
@@ -139,15 +160,27 @@ class TpuSettings:
                     "remove the zones of other regions"
                 )
 
+    def _order_problems(self) -> Iterator[str]:
+        models = [form.model for form in self.forms]
+        if len(set(models)) != len(models):
+            yield "provisioning has duplicates; list each form once"
+        if self.has_form("reservation") and self.has_order:
+            yield (
+                "provisioning reservation is paid for without a request, so it allows no other form, no wait and no maxUsdPerHour; "
+                "set provisioning: reservation alone"
+            )
+        if any(form.wait_s == 0 for form in self.forms):
+            yield "a wait in provisioning must be above 0s; set for example spot:5m"
+
     def _not_on_compute_engine(self) -> Iterator[str]:
         if not machine_type_of(self.accelerator_type):
             yield (
                 f"api compute-engine does not support {self.accelerator_type}; set acceleratorType to one of {', '.join(machine_types())}, "
                 "or set api to cloud-tpu"
             )
-        if self.provisioning == "reservation":
+        if self.has_form("reservation"):
             yield "api compute-engine does not support reservations here; set api to cloud-tpu or provisioning to flex-start"
-        if self.provisioning == "flex-start" and self.wait_per_zone_s > COMPUTE_MAX_WAIT_S:
+        if self.has_form("flex-start") and self.wait_per_zone_s > COMPUTE_MAX_WAIT_S:
             yield "waitPerZone exceeds 2h, the time that Compute Engine keeps a flex-start request; shorten it or add zones"
         if self.runtime_version is not None and "/images/" not in self.runtime_version:
             yield "with api compute-engine runtimeVersion must be a boot image such as projects/P/global/images/family/F; remove it to use Google's default"

@@ -6,7 +6,7 @@ from typing import Any
 from msgspec import structs
 
 from planning.data.prices import Price
-from planning.question.types import CostPlan, Plan, RunningCosts, rounded
+from planning.question.types import CostPlan, FormStep, Plan, RunningCosts, rounded
 from planning.solve.wording import FIELDS, Wording, finding_json
 
 
@@ -33,6 +33,18 @@ def plan_json(plan: Plan, wording: Wording = FIELDS) -> dict[str, Any]:
     return {**document, "findings": [finding_json(finding, wording) for finding in plan.findings]}
 
 
+def _form_json(step: FormStep) -> dict[str, object]:
+    """Return a form of capacity; `skipped` is the reason why it is not requested in a zone."""
+    return {
+        "form": step.model,
+        "wait_s": step.wait_s,
+        "run_s": step.run_s,
+        "zones": [
+            {"zone": one.zone, **rounded(one, usd_per_hour=4), "skipped": one.skipped or None} for one in step.places
+        ],
+    }
+
+
 def costs_json(cost: CostPlan, running: RunningCosts) -> dict[str, object]:
     """Return the cost keys that the summary does not have, in JSON types."""
     always_on = round(running.always_on_usd_per_month, 2)
@@ -42,6 +54,7 @@ def costs_json(cost: CostPlan, running: RunningCosts) -> dict[str, object]:
         "places": [
             {"place": one.place, **rounded(one, usd_per_hour=4), "is_assumed": one.is_assumed} for one in cost.places
         ],
+        "order": [_form_json(step) for step in cost.order],
         "prices_as_of": cost.prices_as_of,
         "prices": [_price_json(price) for price in dict.fromkeys(price for one in cost.places for price in one.prices)],
         "bill": [

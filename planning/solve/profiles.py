@@ -89,7 +89,7 @@ class Way(Struct, frozen=True, kw_only=True):
             whole = replace_struct(whole, tpu=dataclasses.replace(whole.tpu, max_run_duration_s=self.run_s))
         elif self.kind == "on-demand":
             whole = replace_struct(
-                whole, tpu=dataclasses.replace(whole.tpu, provisioning="standard", max_run_duration_s=None)
+                whole, tpu=dataclasses.replace(whole.tpu, provisioning=("standard",), max_run_duration_s=None)
             )
         return replace_struct(self.solution, subject=subject_of(resolve(whole)))
 

@@ -47,6 +47,8 @@ LOAD_RATES: Final = {
     "image": "IMAGE_BYTES_PER_S",
 }
 """Constant of `planning.data.overheads` with the rate of each weights mode and its source."""
+_ONCE_PER_READER: Final = ("fuse", "fuse-buffered")
+"""Mounts without a cache of files: each reader fetches the bytes."""
 _STREAMED_MODES: Final = ("fuse-buffered", "fuse-cached", "streamer")
 """Weights modes that read over the network into the device. The others, except a plain mount, read a copy once more."""
 _PLACES: Final = {"hub": "the hub", "image": "the image"}
@@ -231,9 +233,10 @@ def _fetched_s(resolved: Resolved) -> float:
     """Return the seconds to bring the weights to the machine, or for modes that stream into the device."""
     size, mode = _fetched_bytes(resolved), resolved.weights_mode
     rate = constant(LOAD_RATES[mode])
+    if mode in _ONCE_PER_READER and resolved.vllm.safetensors_load_strategy == "prefetch":
+        size *= constant("FUSE_PREFETCH_READS")
     if mode == "fuse":
-        reads = constant("FUSE_PREFETCH_READS") if resolved.vllm.safetensors_load_strategy == "prefetch" else 1
-        return size * reads / rate
+        return size / rate
     # `image`: the layers are streamed or already on the machine's disk, then read like local files.
     return size / (rate if mode == "image" else _network_rate(resolved, rate))
 

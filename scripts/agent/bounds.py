@@ -86,8 +86,9 @@ def _unbounded_form(settings: Settings) -> str:
     tpu = settings.tpu
     if tpu is None:
         return "a Cloud Run service"
-    if tpu.provisioning != "flex-start":
-        return f"a TPU with tpu.provisioning {tpu.provisioning}"
+    if any(form.model != "flex-start" for form in tpu.forms):
+        listed = ", ".join(tpu.provisioning)
+        return f"a TPU with tpu.provisioning {listed if len(tpu.provisioning) == 1 else f'[{listed}]'}"
     if tpu.max_run_duration_s is None:
         return "a TPU without tpu.maxRunDuration"
     return "a TPU with tpu.renewBefore" if tpu.renew_before_s is not None else ""

@@ -26,7 +26,7 @@ from planning.machine.hardware import (
     machines_at_once,
     tpu_offer,
 )
-from planning.settings.tpu import ProvisioningModel
+from planning.settings.capacity_form import ProvisioningModel
 from planning.solve.candidates import deployable_accelerators
 from scripts.cli.check_result import CheckResult, State
 from stacks.settings import Settings
@@ -113,7 +113,7 @@ def question_of(
     return CapacityQuestion(
         project=project,
         accelerators=tuple(dict.fromkeys(found)),
-        provisioning=cast("ProvisioningModel", provisioning or (tpu.provisioning if tpu else "flex-start")),
+        provisioning=cast("ProvisioningModel", provisioning or (tpu.forms[0].model if tpu else "flex-start")),
         zonal_redundancy=run.zonal_redundancy if run else False,
         places=tuple(tpu.zones) if tpu else (run.region,) if run else (),
     )

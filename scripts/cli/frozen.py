@@ -71,7 +71,7 @@ def most_usd_per_hour(settings: Settings, folder: Path) -> float:
     cost = planned_cost(settings, folder)
     if not cost.is_known:
         raise PlanningError("The price of the stack's accelerator is unknown, so no limit on costs can be checked.")
-    return cost.usd_per_hour * instances
+    return cost.most_usd_per_hour * instances
 
 
 def planned_cost(settings: Settings, folder: Path) -> CostPlan:

@@ -101,7 +101,7 @@ def _more_of(checkup: Checkup, quota: Quota, location: str, needed: float) -> st
 def _instance_quota(checkup: Checkup, tpu: TpuSettings) -> Iterator[Diagnosis]:
     """Yield one line per region. Preemptible requests fall back to the second quota if the first one is too low."""
     needed = int(tpu.accelerator_type.rpartition("-")[2])
-    usable = quotas.instance_quotas(tpu.accelerator_type, tpu.provisioning)
+    usable = quotas.instance_quotas(tpu.accelerator_type, tpu.forms[0].model)
     asked = CapacityQuestion(project=checkup.project, accelerators=(), everywhere=False, quotas=usable)
     answers = read_all(checkup, asked, remaining_s=deadline())
     for region in tpu.regions:

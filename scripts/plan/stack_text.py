@@ -120,7 +120,7 @@ def _head(file: StackFile) -> Iterator[str]:
     answer = file.solution.answer
     limits = file.limits
     chips = f"{resolved.accelerator.devices} {resolved.accelerator.name.partition('-')[0]} chip"
-    bought = "on demand" if resolved.deployment.tpu.provisioning == "standard" else "flex-start"
+    bought = "on demand" if resolved.deployment.tpu.forms[0].model == "standard" else "flex-start"
     slice_ = f"{chips}{'' if resolved.accelerator.devices == 1 else 's'}, {bought}"
     place = slice_ if resolved.is_tpu else f"Cloud Run with one {resolved.accelerator.name}"
     yield (
@@ -222,7 +222,7 @@ def _tpu(solution: Solution) -> dict[str, object]:
     return {
         "acceleratorType": solution.subject.resolved.accelerator.name,
         "zones": f"[{', '.join(tpu.zones)}]",
-        "provisioning": tpu.provisioning,
+        "provisioning": tpu.provisioning[0] if len(tpu.provisioning) == 1 else f"[{', '.join(tpu.provisioning)}]",
         "maxRunDuration": None if run_s is None else format_duration(run_s),
     }
 

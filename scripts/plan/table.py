@@ -7,6 +7,7 @@ from typing import Final
 from rich.console import Console
 from rich.text import Text
 
+from planning.cost.capacity_order import order_lines
 from planning.data.checkpoints import with_owner
 from planning.machine.hardware import ACCELERATORS, Accelerator
 from planning.memory.margins import margin_words
@@ -34,8 +35,8 @@ _VERDICTS: Final = {
 }
 
 
-def show(plan: Plan, wording: Wording, note: str = "") -> None:
-    """Print the plan on stdout, with a note about the model below the verdict."""
+def show(plan: Plan, wording: Wording, note: str = "", faster: str = "") -> None:
+    """Print the plan on stdout, with a note about the model below the verdict, and a faster start below the start-up."""
     console = screen(sys.stdout)
     if console.is_terminal:
         console.width = min(console.width, _MAX_WIDTH)
@@ -53,7 +54,7 @@ def show(plan: Plan, wording: Wording, note: str = "") -> None:
         paragraph(console, note)
     console.print()
     _memory(console, plan)
-    _startup(console, plan)
+    _startup(console, plan, faster)
     _figures(console, plan)
     if plan.workload is not None:
         _workload(console, plan.workload, is_priced=plan.cost.is_known)
@@ -93,7 +94,7 @@ def _memory(console: Console, plan: Plan) -> None:
     console.print()
 
 
-def _startup(console: Console, plan: Plan) -> None:
+def _startup(console: Console, plan: Plan, faster: str) -> None:
     s = plan.known_startup
     if s is None:
         paragraph(console, f"Start-up: unknown (no public vLLM server on {plan.accelerator} was measured)")
@@ -120,6 +121,8 @@ def _startup(console: Console, plan: Plan) -> None:
         legend[1] += f", and {duration(s.beside_s)} beside the image"
     legend[-1] += f" ({duration(s.compile_low_s)} to {duration(s.compile_high_s)})"
     _bar(console, parts, s.total_s, legend)
+    if faster:
+        paragraph(console, f"Faster with {faster}", prefix=_INDENT)
     console.print()
 
 
@@ -199,6 +202,7 @@ def _figures(console: Console, plan: Plan) -> None:
     lines = list(_speed(plan))
     if c.is_known:
         lines.append(("Cost", plan.bill))
+        lines += [("Order" if index == 0 else "", line) for index, line in enumerate(order_lines(c.order))]
         if c.usd_per_million_tokens is not None and c.usd_per_million_tokens_saturated is not None:
             one, all_ = c.usd_per_million_tokens, c.usd_per_million_tokens_saturated
             lines.append(("", f"${one:.2f} per 1M output tokens (one request), ${all_:.2f} at saturation"))

@@ -17,6 +17,8 @@ from engine.previewed import steps_in
 from engine.state import outputs_in
 from engine.steps import CAPACITY_TYPES, ResourceChange
 from planning import Plan, plan
+from planning.cost.capacity_order import order_lines
+from scripts.cli.price_in_use import usd_per_hour_in_use
 from scripts.cli.settings import stack_settings
 from scripts.preview.effects import HEADINGS, NEW_CAPACITY, StackEffect, consequences, permission
 from scripts.preview.plans import UNKNOWN_PROJECT, StackDescription, describe_stack
@@ -40,6 +42,10 @@ class Upcoming:
     """Price per hour as text."""
     cost: str
     """The price and everything that is billed besides it, as one sentence."""
+    order: Sequence[str] = ()
+    """A line for each form of capacity in the order in which they are requested; none if the capacity stays, or has one form."""
+    endless_forms: Sequence[str] = ()
+    """Forms of capacity that may be requested and that Google does not end after a time."""
 
 
 def upcoming(stack: str, preview: Mapping[str, object], changes: Sequence[ResourceChange]) -> Upcoming:
@@ -56,7 +62,14 @@ def upcoming(stack: str, preview: Mapping[str, object], changes: Sequence[Resour
     if usd_now is not None and not _makes_server(changes):
         price = f"{price}, as now" if price.endswith(f"${usd_now:.2f}/h") else f"${usd_now:.2f}/h now, {price} after"
     sentences = _sentences(after, changes, now=now, compiles=_compiles(preview))
-    return Upcoming(sentences=[f"{headline(stack, changes)}.", *sentences], price=price, cost=_cost(planned, price))
+    is_new = bool(_makes_server(changes)) or effect_of_changes(changes) in {"capacity", "target"}
+    return Upcoming(
+        sentences=[f"{headline(stack, changes)}.", *sentences],
+        price=price,
+        cost=_cost(planned, price),
+        order=tuple(order_lines(planned.cost.order)) if is_new else (),
+        endless_forms=planned.cost.endless_forms,
+    )
 
 
 def _price(planned: Plan, instances: int | None) -> str:
@@ -64,7 +77,7 @@ def _price(planned: Plan, instances: int | None) -> str:
     cost = planned.cost
     if not cost.is_known:
         return "unknown price"
-    usd = f"${cost.usd_per_hour * (instances or 1):.2f}/h"
+    usd = f"${cost.most_usd_per_hour * (instances or 1):.2f}/h"
     lowest = f"${cost.lowest_usd_per_hour:.2f}/h"
     return usd if instances is None and usd == lowest else f"up to {usd}"
 
@@ -153,9 +166,9 @@ def deployed_usd_per_hour(stack: str) -> float | None:
 
 
 def deployed_stack(stack: str) -> tuple[StackOutputs | None, float | None]:
-    """Return the outputs, and the maximum price in USD per hour with all instances.
+    """Return the outputs, and the maximum price in USD per hour with all instances; None for an unknown price.
 
-    None if it is not deployed, or by another version of the project. Raises ScriptError if the state cannot be read.
+    Both None if it is not deployed, or by another version of the project. Raises ScriptError if the state cannot be read.
     """
     try:
         resources = read_deployment(stack).resources
@@ -165,7 +178,8 @@ def deployed_stack(stack: str) -> tuple[StackOutputs | None, float | None]:
     services = [one for one in resources if one.type == SERVICE_TYPE and not one.delete]
     scaling = [as_mapping(as_mapping(one.inputs.get("template")).get("scaling")) for one in services]
     instances = max((int(str(found.get("maxInstanceCount") or 1)) for found in scaling), default=1)
-    return outputs, round(outputs.plan.cost.usd_per_hour * instances, 4)
+    usd = usd_per_hour_in_use(stack, outputs)
+    return outputs, None if usd is None else round(usd * instances, 4)
 
 
 def _sentences(

@@ -17,7 +17,7 @@ def next_steps(deployment: Deployment, stack: str) -> tuple[str, ...]:
         "Spot, flex-start and each slice have separate places. "
         "Set gemma-serving:tpu.provisioning or tpu.acceleratorType (docs/tpu.md)."
     )
-    quota = "" if accelerator is None else compute_quota(accelerator, deployment.tpu.provisioning)
+    quota = "" if accelerator is None else compute_quota(accelerator, deployment.tpu.forms[0].model)
     if deployment.tpu.api == "compute-engine" and quota:
         command = f"gcloud alpha quotas info describe {quota} --service=compute.googleapis.com"
         last = f"Without quota, a request waits as it does without capacity. To see the quota, run `{command}`."

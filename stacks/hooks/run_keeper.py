@@ -25,6 +25,7 @@ from contracts.labels import NO_LIMITS, PRODUCT, Ownership, StackLimits
 from contracts.naming import Names
 from contracts.resource_types import CAPACITY_TYPE, SERVICE_TYPE
 from contracts.run_record import MICROS, MOST_BYTES, RecordError, RunRecord, Seen
+from planning.cost.costs import endless_forms
 from stacks.base import Context
 from stacks.bound_hooks import bind
 from stacks.planned import doctor_hint
@@ -278,7 +279,8 @@ def keep_runs(context: Context) -> None:
                 starts = [pulumi.ResourceHook("within-limits", _refusing(refusal))]
             case _:
                 pass
-        if line := limits_line(context.ownership.limits, context.settings.project):
+        endless = endless_forms(context.subject.resolved)
+        if line := limits_line(context.ownership.limits, context.settings.project, endless):
             pulumi.log.info(line)
     hook = pulumi.ResourceHook("keep-runs", keeper.note_after)
     failed = pulumi.ErrorHook("keep-runs-of-a-failure", keeper.note_failed)

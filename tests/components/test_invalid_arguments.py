@@ -50,7 +50,10 @@ OF_CAPACITY = [
     ({"tpu": {"zones": ("us-east5-a", "us-east5-a")}}, "`tpu.zones`"),
     ({"tpu": {"max_run_duration_s": None}}, "Google deletes the nodes when it expires. Set `tpu.max_run_duration_s` to 14400, for example"),
     ({"tpu": {"max_run_duration_s": 8 * 86_400}}, "but the maximum is 7 d. Set `tpu.max_run_duration_s` to 604800"),
-    ({"tpu": {"provisioning": "reservation"}}, "provisioning reservation and the key reservation require each other; set both or neither"),
+    ({"tpu": {"provisioning": "spot"}}, '`tpu.provisioning` is "spot"; expected a list, such as ("spot",) in Python'),
+    ({"tpu": {"provisioning": ("spot", "spot:5m")}}, "provisioning has duplicates; list each form once"),
+    ({"tpu": {"max_usd_per_hour": 3.0}}, "the cheapest form costs $5.40 for v6e-4, so no capacity would be requested. Raise it, or remove it"),
+    ({"tpu": {"provisioning": ("reservation",)}}, "provisioning reservation and the key reservation require each other; set both or neither"),
     ({"tpu": {"renew_before_s": 20_000}}, "renewBefore must be shorter than maxRunDuration"),
     ({"server": {"image": "vllm/vllm-tpu"}}, "expected a reference by digest. Replace"),
 ]  # fmt: skip

@@ -16,6 +16,7 @@ from contracts.rollout import RolloutLimits, parse_rollout
 from contracts.serving_document import BucketWeights, image_in
 from gcp_tpu_provider.capacity import PROVISIONING_S
 from gcp_tpu_provider.desired_state import DesiredState
+from gcp_tpu_provider.forms import Form
 from gcp_tpu_provider.transport import Pacing
 from localcloud.services import tpu_requests
 from localcloud.services.tpu_queue import Conditions, Queued, QueuedResourceState, step
@@ -80,7 +81,9 @@ def test_capacity_and_serving_are_told_apart(declare):
 def test_a_request_that_nobody_waits_for_any_more_ends_on_googles_side(declare):
     """Without `validUntilDuration` it would wait for ever, become ACTIVE unseen, and cost money until its run duration ends."""
     inputs, _ = declared(declare)
-    request = DesiredState("urn", {**inputs, "nodeId": "gemma-x-node"}).body("us-east5-a")
+    request = DesiredState("urn", {**inputs, "nodeId": "gemma-x-node"}).body(
+        "us-east5-a", Form("flex-start", None, ("us-east5-a",))
+    )
     now = datetime(2026, 11, 20, tzinfo=UTC)
     _, until_s = tpu_requests.validity(request["queueingPolicy"], simulated_s=0, now=now)
     assert until_s == TPU.wait_per_zone_s + PROVISIONING_S
@@ -88,7 +91,13 @@ def test_a_request_that_nobody_waits_for_any_more_ends_on_googles_side(declare):
 
     def after(seconds):
         conditions = Conditions(
-            durations=TpuDurations(), quota_error=None, capacity=False, plenty=False, now_s=seconds, life_s=seconds
+            durations=TpuDurations(),
+            quota_error=None,
+            stockout=None,
+            capacity=False,
+            plenty=False,
+            now_s=seconds,
+            life_s=seconds,
         )
         return step(waiting, conditions)[0].state
 

@@ -177,6 +177,7 @@ INCIDENTS: Mapping[str, Incident] = {
     "CST03": Incident("tpu-v6e4", {"maxUsd": 10}, "warn", r"is 10, .* after 111 min; .*tpu\.maxRunDuration: 1h51m; or set maxUsd: 22"),
     "CST04": Incident("tpu-v6e1", {"tpu.provisioning": "spot"}, "info", r"3 of 4 .*: v6e_spot_\w+ in asia-northeast1 is undated\. Run .*prices`\."),
     "CST05": Incident("tpu-v6e4", {}, "info", r"v6e_flex_start_usd_per_chip_hour in southamerica-west1 is known.* Run .*plan prices`\."),
+    "CST07": Incident("tpu-v6e4", {"tpu.maxUsdPerHour": 3}, "block", r"maxUsdPerHour is 3, but the cheapest form costs \$5\.40.* Set tpu\.maxUsdPerHour: 5\.4"),
 }  # fmt: skip
 MORE: tuple[tuple[str, Incident], ...] = (
     ("REL01", Incident("l4-12b-qat-mtp", {"image": released("0.28.0")}, "warn", r"may not .*unquantized-assistant .*/53884\).* [Rr]emove vllm\.speculative")),

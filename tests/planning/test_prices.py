@@ -18,7 +18,7 @@ ZONES = ("us-east5-a", "europe-west4-a", "asia-northeast1-b")
 TPU = Deployment(
     model="google/gemma-4-E2B-it",
     accelerator="v6e-4",
-    tpu=tpu_block(provisioning="standard", zones=ZONES, max_run_duration_s=None),
+    tpu=tpu_block(provisioning=("standard",), zones=ZONES, max_run_duration_s=None),
 )
 RUN = Deployment(
     model="google/gemma-4-12B-it-qat-w4a16-ct", accelerator="L4", cloud_run=service_block(region="us-east4")
@@ -66,7 +66,7 @@ def test_a_zone_has_its_regions_price(zone: str, usd: float):
 
 
 def test_a_region_that_googles_catalog_does_not_have_is_removed_by_the_remedy():
-    spot = replace(TPU.tpu, provisioning="spot", zones=("southamerica-west1-a", "us-east5-a"))
+    spot = replace(TPU.tpu, provisioning=("spot",), zones=("southamerica-west1-a", "us-east5-a"))
     book = refreshed("2026-11-20", ("v6e_spot_usd_per_chip_hour", "us-east5", 1.5))
     finding = the(plan(replace(TPU, tpu=spot, prices=book)), "CST05")
     assert "catalog of 2026-11-20 has no price for v6e_spot_usd_per_chip_hour in southamerica-west1" in finding.message
@@ -95,7 +95,7 @@ def test_zones_on_both_sides_of_a_border_give_a_range_and_the_dearest_counts():
 
 @pytest.mark.parametrize(("today", "is_old"), [("2026-10-09", False), ("2026-10-10", True)])
 def test_a_spot_price_is_old_after_sixty_days(today: str, is_old: bool):
-    spot = replace(TPU.tpu, provisioning="spot", zones=("us-east5-a",))
+    spot = replace(TPU.tpu, provisioning=("spot",), zones=("us-east5-a",))
     assert ("CST04" in ids(plan(replace(TPU, tpu=spot, today=today)))) is is_old
     assert "CST04" not in ids(plan(replace(TPU, today=today, tpu=replace(TPU.tpu, zones=("us-east5-a",)))))
 

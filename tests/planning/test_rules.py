@@ -272,7 +272,7 @@ def test_a_roll_out_needs_gpus_for_two_revisions():
 @pytest.mark.parametrize(("seconds", "allowed"), [(0, 600), (599, 600), (7 * 86_400 + 1, 7 * 86_400)])
 @pytest.mark.parametrize("provisioning", ["flex-start", "spot"])
 def test_a_run_duration_outside_the_range_is_moved_to_its_end(seconds: int, allowed: int, provisioning: str):
-    bad = on_tpu(max_run_duration_s=seconds, provisioning=provisioning)
+    bad = on_tpu(max_run_duration_s=seconds, provisioning=(provisioning,))
     assert change_of(the(plan(bad), "TPU02"), "tpu.max_run_duration_s") == allowed
 
 

@@ -42,7 +42,7 @@ def deployed(settings, place):
             place,
             "queuedResources",
             state={"state": "ACTIVE"},
-            provisioningModel=MODELS[settings.tpu.provisioning],
+            provisioningModel=MODELS[settings.tpu.forms[0].model],
             tpu={"nodeSpec": [{"node": node}]},
         )
         of_queue = {**node, "queuedResource": queued.name}

@@ -28,8 +28,8 @@ def test_an_update_looks_first_names_its_limits_and_binds_its_hooks_and_a_previe
 ):
     transforms, looks = [], []
 
-    def line(limits, project):
-        return f"${limits.max_usd} in {project}"
+    def line(limits, project, endless):
+        return f"${limits.max_usd} in {project}{' '.join(endless)}"
 
     def program():  # `declare` takes the first look away
         monkeypatch.setattr(RunKeeper, "note_first", lambda _: looks.append("first") or Absent())

@@ -131,6 +131,16 @@ class TestFiles:
         with pytest.raises(ServingError, match="received 1 bytes for a range of 13 bytes"):
             fetch(machine).run()
 
+    def test_of_a_storage_without_ranges_are_left_to_the_server(self, machine: Machine):
+        name = "model-00001-of-00002.safetensors"
+        whole = FILES[name]
+        machine.hub.meets = lambda path: (200, whole, {}) if path.endswith(name) else None
+        with pytest.raises(ServingError, match="sent no range of a file") as caught:
+            fetch(machine).run()
+        assert caught.value.retry
+        assert fetch(machine, is_trial=False).run()
+        assert in_cache(machine) == {}
+
     def test_that_are_complete_are_not_downloaded_again_after_a_crash(self, machine: Machine):
         machine.hub.meets = lambda path: (503, b"", {}) if path.endswith("00002-of-00002.safetensors") else None
         with pytest.raises(ServingError, match="503"):

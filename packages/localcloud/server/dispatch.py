@@ -1,10 +1,12 @@
 """Dispatch of HTTP requests to the handlers of Google's methods: routing, identity, validation, permissions, faults, error bodies, the request log."""
 
+import asyncio
 import inspect
 import re
 import time
 import traceback
 from collections import deque
+from contextlib import suppress
 from email.utils import format_datetime
 from typing import Any, cast
 
@@ -25,6 +27,7 @@ from localcloud.world.conditions import MODIFIED_ROLES, UNRECOGNIZED_ROLES, Attr
 from localcloud.world.roles import permission_of
 
 _LOG_LENGTH = 5000
+_LATE_TICK_S = 0.02
 _MEDIA = {"upload": "upload", "download": "download"}
 _VERSION = re.compile(r"v\d")
 _SECRET_KEYS = {"data", "access_token", "oauth_token", "key", "privateKeyData", "private_key", "assertion"}
@@ -136,6 +139,9 @@ class Dispatcher:
                 f"{method.id} ({document.title} {document.version}) is a method of Google's API that the local cloud does not model. "
                 "docs/authors/local-cloud-internals.md#methods lists the supported methods."
             )
+        if fault is not None and fault.when == "late":
+            self._cloud.spawn(self._take_effect(handler, call, fault.late_s))
+            return await inject(fault, request)
         answer: Any = handler(call)
         if inspect.isawaitable(answer):
             answer = await answer
@@ -145,6 +151,17 @@ class Dispatcher:
         if isinstance(result, web.StreamResponse):
             return result
         return web.json_response(result)
+
+    async def _take_effect(self, handler: Handler, call: Call, late_s: float) -> None:
+        """Make a call whose response was lost, after some simulated seconds. Its answer, or its refusal, reaches nobody."""
+        timeline = self._cloud.timeline
+        due_s = timeline.simulated_s() + late_s
+        while timeline.simulated_s() < due_s:  # noqa: ASYNC110 - `advance` moves this time without an event
+            await asyncio.sleep(_LATE_TICK_S)
+        with suppress(CloudError):
+            answer: Any = handler(call)
+            if inspect.isawaitable(answer):
+                await answer
 
     async def _call(  # noqa: PLR0917 - the parts of one request
         self,

@@ -101,9 +101,14 @@ class ComputeCollection(ApiService):
         }
         return {**answer, "nextPageToken": following} if following else answer
 
+    def is_shown(self, document: JsonObject) -> bool:  # noqa: ARG002 - for subclasses
+        """Return whether the API shows a stored document."""
+        return True
+
     def _all_shown(self, call: Call, prefix: str) -> list[tuple[str, JsonObject]]:
         self.advance_all()
-        return [(name, self.shown(call, name, document)) for name, document in self._store.under(self.prefix, prefix)]
+        stored = self._store.under(self.prefix, prefix)
+        return [(name, self.shown(call, name, document)) for name, document in stored if self.is_shown(document)]
 
     @method("patch", "update")
     def patch(self, call: Call) -> JsonObject:
@@ -146,7 +151,10 @@ class ComputeCollection(ApiService):
         """Return name and document of the resource that a call names. Raise 404 if it does not exist."""
         name = self.place(call).name(self._collection, call.path[self._singular])
         self.advance_all()
-        return name, self.stored(self.prefix, name, f"The resource '{name}' was not found")
+        document = self.stored(self.prefix, name, f"The resource '{name}' was not found")
+        if not self.is_shown(document):
+            raise CloudError.not_found(f"The resource '{name}' was not found")
+        return name, document
 
     def save(self, call: Call, operation: str, name: str, document: JsonObject) -> JsonObject:
         """Store a document and return a new operation."""

@@ -1,7 +1,8 @@
 """Compute Engine, beta and v1: instances with TPUs. They wait for capacity, run and expire on the accelerated clock, and boot in the machine runtime.
 
 States: Compute Engine, "Instance lifecycle", 2026-04. A flex-start request is PENDING until it gets capacity and quota. If it gets neither in
-time, its operation fails and the instance is deleted. RUNNING means that the machine boots, not that a server is ready.
+time, its operation fails and the instance is deleted. A request that does not wait fails within seconds if the zone has no capacity: its
+instance is PROVISIONING, then STOPPING, then gone. RUNNING means that the machine boots, not that a server is ready.
 """
 
 import asyncio
@@ -13,7 +14,7 @@ from typing import Final
 from localcloud.json_values import JsonObject, part, parts, strings
 from localcloud.rest.call import Call, Handler, without_nulls
 from localcloud.rest.errors import CloudError
-from localcloud.services import instance_requests, networks
+from localcloud.services import instance_requests, networks, tpu_stock
 from localcloud.services.checks import check_labels, require_act_as
 from localcloud.services.compute import ComputeCollection
 from localcloud.services.compute_operations import link_to
@@ -21,14 +22,15 @@ from localcloud.services.instance_requests import FLEX_START, PREEMPTIBLE, Insta
 from localcloud.services.networks import NetworkPlace
 from localcloud.services.service import method
 from localcloud.services.tpu_requests import chips_of
+from localcloud.services.tpu_stock import HOLDING, INSTANCES
 from localcloud.world.cloud import Cloud, fingerprint, random_id
 from localcloud.world.runtime import MachineFailedError, MachineSpec
 from localcloud.world.timeline import rfc3339
 
-INSTANCES: Final = "compute.instances"
 _TICK_S: Final = 0.02
 _IDLE_TICK_S: Final = 0.25
-_USES_CAPACITY: Final = frozenset({"PROVISIONING", "STAGING", "RUNNING", "STOPPING"})
+_USES_QUOTA: Final = HOLDING | {"TERMINATED"}
+"""States in which an instance counts against the quota. That a stopped one does is assumed, as for a dead queued resource."""
 _ENDED: Final = frozenset({"RUNNING", "TERMINATED"})
 """States that do not change soon."""
 _GUEST_ATTRIBUTES: Final = "enable-guest-attributes"
@@ -58,15 +60,6 @@ def preempt(cloud: Cloud, name: str) -> bool:
 def metadata_of(document: JsonObject) -> dict[str, str]:
     """Return an instance's metadata."""
     return {str(item["key"]): str(item.get("value") or "") for item in parts(part(document, "metadata"), "items")}
-
-
-def running_by_type(cloud: Cloud, zone: str) -> dict[str, int]:
-    """Return the number of instances with each accelerator type's hardware in a zone. The Cloud TPU API provides the same chips."""
-    found: dict[str, int] = defaultdict(int)
-    for name, document in cloud.store.under(INSTANCES):
-        if name.split("/")[3] == zone and document["status"] in _USES_CAPACITY:
-            found[str(document["_request"]["accelerator"])] += 1
-    return found
 
 
 class _Instances(ComputeCollection):
@@ -107,11 +100,9 @@ class _Instances(ComputeCollection):
             "_networks": list(wanted.networks),
             "_since_s": now_s,
             "_until_s": now_s + wanted.wait_s,
+            "_without_stock": not wanted.wait_s and not self._has_capacity(name, wanted),
         }
         operation = self._operations.new(call, "insert", name, document["id"], pending=True)
-        if not wanted.wait_s and not self._has_capacity(name, wanted):
-            self._operations.finish(_operation_name(name, operation), code=_STOCKOUT, message=_no_stock(name))
-            return operation
         self._store.put(INSTANCES, name, {**document, "_insertion": _operation_name(name, operation)})
         self._cloud.changed.set()
         return operation
@@ -127,8 +118,12 @@ class _Instances(ComputeCollection):
             raise _not_ready(name)
         if document.get("deletionProtection"):
             raise CloudError.invalid("Invalid resource usage: 'Resource cannot be deleted if it's protected'.")
+        zone, model = name.split("/")[3], str(document["_request"]["model"])
         operation = self._operations.new(call, "delete", name, document["id"], pending=True)
-        self._end(name, document, deletion=_operation_name(name, operation))
+        if document["status"] == "PENDING" and tpu_stock.loses_deletion(self._cloud, zone, model):
+            self._hide(name, document, _operation_name(name, operation))
+        else:
+            self._end(name, document, deletion=_operation_name(name, operation))
         return operation
 
     @method("stop")
@@ -230,8 +225,12 @@ class _Instances(ComputeCollection):
         durations, status = self._cloud.scenario.tpu.durations_s, document["status"]
         past_s = self._cloud.timeline.simulated_s() - document["_since_s"]
         match status:
+            case _ if "_hidden_until_s" in document:
+                return self._reappear(name, document)
             case "PENDING":
                 return self._leave_the_queue(name, document, past_s)
+            case "PROVISIONING" if document.get("_without_stock"):
+                return past_s >= self._cloud.duration_s(durations.stockout) and self._fail(name, document)
             case "PROVISIONING" if past_s >= self._cloud.duration_s(durations.provisioning):
                 return self._move(name, document, "STAGING")
             case "STAGING":
@@ -249,7 +248,7 @@ class _Instances(ComputeCollection):
     def _leave_the_queue(self, name: str, document: JsonObject, past_s: float) -> bool:
         wanted = _request(document)
         lacking, capacity = self._lacking_quota(name, wanted), self._has_capacity(name, wanted)
-        if not lacking and capacity and past_s >= self._cloud.duration_s(self._wait_s()):
+        if not lacking and capacity and past_s >= self._wait_s(name, wanted):
             return self._move(name, document, "PROVISIONING")
         if self._cloud.timeline.simulated_s() < document["_until_s"]:
             return False
@@ -258,9 +257,29 @@ class _Instances(ComputeCollection):
         self._store.delete(INSTANCES, name)
         return False
 
-    def _wait_s(self) -> float:
+    def _wait_s(self, name: str, wanted: InstanceRequest) -> float:
         durations = self._cloud.scenario.tpu.durations_s
-        return durations.accepted + durations.waiting_for_resources
+        least_s = self._cloud.duration_s(durations.accepted + durations.waiting_for_resources)
+        return max(least_s, tpu_stock.stock_of(self._cloud, name.split("/")[3], wanted.model).after_s)
+
+    def _fail(self, name: str, document: JsonObject) -> bool:
+        """Take back an instance that got no capacity."""
+        self._operations.finish(document["_insertion"], code=_STOCKOUT, message=_no_stock(name))
+        return self._move(name, {**document, "_deletion": "no capacity"}, "STOPPING")
+
+    def _hide(self, name: str, document: JsonObject, deletion: str) -> None:
+        """Answer a deletion that comes too late: the instance is gone until it appears with its capacity."""
+        zone, model = name.split("/")[3], str(document["_request"]["model"])
+        until_s = self._cloud.timeline.simulated_s() + tpu_stock.stock_of(self._cloud, zone, model).late_s
+        self._operations.finish(document["_insertion"], code="RESOURCE_NOT_READY", message=f"'{name}' was deleted")
+        self._operations.finish(deletion)
+        self._store.put(INSTANCES, name, {**document, "_hidden_until_s": until_s})
+
+    def _reappear(self, name: str, document: JsonObject) -> bool:
+        if self._cloud.timeline.simulated_s() < document["_hidden_until_s"]:
+            return False
+        shown = {key: value for key, value in document.items() if key != "_hidden_until_s"}
+        return self._move(name, shown, "PROVISIONING")
 
     def _move(self, name: str, document: JsonObject, status: str) -> bool:
         now_s = self._cloud.timeline.simulated_s()
@@ -347,22 +366,14 @@ class _Instances(ComputeCollection):
     # Capacity, quota, addresses
 
     def _has_capacity(self, name: str, wanted: InstanceRequest) -> bool:
-        """Return whether the zone has hardware for the request. Nodes of the Cloud TPU API use the same hardware.
+        """Return whether the zone has hardware for the request.
 
         Assumed: flex-start has no capacity in zones in which the Cloud TPU API rejects it. In the field report such requests waited indefinitely.
         """
         zone = name.split("/")[3]
-        facts, kind = instance_requests.zone_facts(self._cloud, zone), wanted.accelerator
-        if wanted.model == FLEX_START and not facts.flex_start:
+        if wanted.model == FLEX_START and not tpu_stock.zone_of(self._cloud, zone).flex_start:
             return False
-        if kind not in facts.capacity:
-            return True
-        nodes = sum(
-            1
-            for other, node in self._store.under("tpu.nodes")
-            if other.split("/")[3] == zone and node["acceleratorType"] == kind
-        )
-        return running_by_type(self._cloud, zone)[kind] + nodes < facts.capacity[kind]
+        return tpu_stock.has_capacity(self._cloud, zone, wanted.model, [wanted.accelerator], waits=bool(wanted.wait_s))
 
     def _lacking_quota(self, name: str, wanted: InstanceRequest) -> str:
         """Return why the region's quota does not suffice, or an empty text. Preemptible requests use the family's quota once their own is used up."""
@@ -371,7 +382,7 @@ class _Instances(ComputeCollection):
         used: dict[bool, int] = defaultdict(int)
         for other, document in self._store.under(INSTANCES, f"projects/{name.split('/')[1]}/"):
             same_region = other.split("/")[3].rpartition("-")[0] == region
-            if other != name and same_region and document["status"] in _USES_CAPACITY:
+            if other != name and same_region and document["status"] in _USES_QUOTA:
                 request = _request(document)
                 used[request.model in PREEMPTIBLE] += chips_of(request.accelerator)
         chips = chips_of(wanted.accelerator)
@@ -421,6 +432,9 @@ class _Instances(ComputeCollection):
         return networks.allows_egress(self._cloud, network, strings(part(document, "tags"), "items"), port)
 
     # Showing
+
+    def is_shown(self, document: JsonObject) -> bool:
+        return "_hidden_until_s" not in document
 
     def shown(self, call: Call, name: str, document: JsonObject) -> JsonObject:
         project, _, zone = name.split("/")[1:4]

@@ -63,7 +63,7 @@ def check(cloud: Cloud, project: str, zone: str, body: JsonObject) -> InstanceRe
         model=model,
         wait_s=_wait_s(cloud, model, part(part(body, "params"), "requestValidForDuration")),
         run_s=run_s,
-        ends_with_stop=part(body, "scheduling").get("instanceTerminationAction") == "STOP",
+        ends_with_stop=_ends_with_stop(model, part(body, "scheduling")),
         networks=_networks(cloud, project, body),
         account=_account(cloud, body),
     )
@@ -151,6 +151,11 @@ def _check_scheduling(cloud: Cloud, given: JsonObject) -> tuple[str, float | Non
         why = "It must be DELETE or STOP for an instance with a limited run duration."
         raise networks.invalid_value("scheduling.instanceTerminationAction", "", why)
     return model, run_s
+
+
+def _ends_with_stop(model: str, given: JsonObject) -> bool:
+    """Return whether the end of a run stops the instance. STOP is the default of spot (Compute Engine, "Spot VMs", preemption process)."""
+    return given.get("instanceTerminationAction", "STOP" if model == "SPOT" else "") == "STOP"
 
 
 def _wait_s(cloud: Cloud, model: str, given: JsonObject) -> float:

@@ -10,16 +10,16 @@ from typing import Any
 from localcloud.json_values import JsonObject, part, strings
 from localcloud.rest.call import Call, Handler, check_id
 from localcloud.rest.errors import CloudError
-from localcloud.services import networks, tpu_nodes, tpu_queue, tpu_requests
+from localcloud.services import networks, tpu_nodes, tpu_queue, tpu_requests, tpu_stock
 from localcloud.services.checks import require_act_as
-from localcloud.services.compute_instances import running_by_type
 from localcloud.services.service import ApiService, OperationsService, listing, method, name_prefix, visible
-from localcloud.services.tpu_nodes import NODES, Nodes, metadata_of, operation_metadata
+from localcloud.services.tpu_nodes import Nodes, metadata_of, operation_metadata
 from localcloud.services.tpu_queue import Conditions, Effect, Queued, QueuedResourceState
-from localcloud.services.tpu_requests import accelerator_of, chips_of
+from localcloud.services.tpu_requests import accelerator_of, chips_of, model_of
+from localcloud.services.tpu_stock import NODES
 from localcloud.world.cloud import Cloud
 from localcloud.world.runtime import MachineFailedError, MachineSpec
-from localcloud.world.scenario import TpuDurations, TpuZone
+from localcloud.world.scenario import Stock, TpuDurations
 from localcloud.world.timeline import seconds
 
 QUEUED = "tpu.queuedResources"
@@ -97,7 +97,7 @@ class Queue(ApiService):
         machine = Queued(
             state=QueuedResourceState.CREATING,
             since_s=timeline.simulated_s(),
-            valid_after_s=after_s,
+            valid_after_s=max(after_s, timeline.simulated_s() + self._delay_s(name, call.body)),
             valid_until_s=until_s,
             run_duration_s=None if run is None else seconds(run),
             initiator="USER",
@@ -137,7 +137,7 @@ class Queue(ApiService):
             return known
         document = self._found(call.name)
         machine = _machine(document)
-        if machine.state is QueuedResourceState.DELETING:
+        if machine.state is QueuedResourceState.DELETING or _is_granted(machine):
             raise CloudError.precondition(f"The queued resource '{call.name}' is being deleted already.")
         if machine.state not in tpu_queue.DELETABLE and not call.query.get("force"):
             return self._refused_deletion(call, machine.state)
@@ -146,7 +146,14 @@ class Queue(ApiService):
             "tpu", parent, metadata=operation_metadata(self._cloud, "delete", call.name)
         )
         document["_deletion"] = operation["name"]
-        self._apply(call.name, document, *tpu_queue.delete(machine, self._cloud.timeline.simulated_s()))
+        now_s, stock = self._cloud.timeline.simulated_s(), self._stock(call.name, document)
+        zone = call.name.split("/")[3]
+        if machine.state is QueuedResourceState.WAITING and tpu_stock.loses_deletion(
+            self._cloud, zone, model_of(document)
+        ):
+            self._save(call.name, document, replace(machine, granted_s=now_s + stock.late_s))
+        else:
+            self._apply(call.name, document, *tpu_queue.delete(machine, now_s))
         self._remember(call, call.name, operation)
         self._cloud.changed.set()
         return operation
@@ -166,10 +173,7 @@ class Queue(ApiService):
         "code 9: DeleteQueuedResource is not supported when state is ACTIVE (must be one of [...])". gcloud prints an operation's error
         as code 9.
         """
-        allowed = " ".join(item.value for item in tpu_queue.DELETABLE)
-        refusal = CloudError.precondition(
-            f"DeleteQueuedResource is not supported when state is {state.value} (must be one of [{allowed}])"
-        )
+        refusal = _not_deletable(state)
         if self._cloud.scenario.tpu.refuses_deletion_in == "answer":
             raise refusal
         return self._failed_operation(call, "delete", call.name, refusal)
@@ -204,6 +208,7 @@ class Queue(ApiService):
         conditions = Conditions(
             durations=self._durations(),
             quota_error=self._quota_error(name, document) if machine.state is QueuedResourceState.ACCEPTED else None,
+            stockout=self._stockout(name, document),
             capacity=self._capacity(name, document) if machine.state is QueuedResourceState.WAITING else False,
             plenty=not self._scarce(name, document),
             now_s=self._cloud.timeline.simulated_s(),
@@ -252,6 +257,10 @@ class Queue(ApiService):
     # Effects of transitions
 
     def _apply(self, name: str, document: JsonObject, machine: Queued, effects: list[Effect]) -> None:
+        if Effect.CREATE_NODES in effects and document.get("_deletion"):
+            refusal = _not_deletable(QueuedResourceState.PROVISIONING).rpc_status()
+            self._cloud.operations.finish("tpu", document.pop("_deletion"), error=refusal)
+            machine = replace(machine, granted_s=None)
         self._save(name, document, machine)
         for effect in effects:
             for node_id in document["_nodes"]:
@@ -337,13 +346,13 @@ class Queue(ApiService):
     def _quota_error(self, name: str, document: JsonObject) -> JsonObject | None:
         """Return a google.rpc.Status if the quota is exceeded. Chips of every accepted queued resource count until it is deleted."""
         parent = name.rpartition("/queuedResources/")[0]
-        zone, facts = name.split("/")[3], self._facts(name)
+        zone = name.split("/")[3]
         wants_preemptible = tpu_requests.preemptible(document)
         used: dict[bool, int] = defaultdict(int)
         for other, record in self._store.under(QUEUED, parent + "/queuedResources/"):
             if other != name and record["_machine"]["state"] not in {"CREATING", "ACCEPTED"}:
                 used[tpu_requests.preemptible(record)] += _chips(record)
-        limit = self._cloud.scenario.tpu.chips_of(facts, preemptible=wants_preemptible)
+        limit = self._cloud.scenario.tpu.chips_of(tpu_stock.zone_of(self._cloud, zone), preemptible=wants_preemptible)
         if used[wants_preemptible] + _chips(document) <= limit:
             return None
         accelerator = accelerator_of(next(iter(document["_nodes"].values())))
@@ -351,27 +360,35 @@ class Queue(ApiService):
         # The message of Google's 429 for nodes (public logs, 2025 and 2026). A queued resource fails with it (marin-community/marin#87).
         return {"code": 8, "message": f"Quota limit '{quota}' has been exceeded. Limit: {limit} in zone {zone}."}
 
-    def _facts(self, name: str) -> TpuZone:
-        """Return the zone's facts. A zone that a later scenario lacks only has the quota of all zones."""
-        return self._cloud.scenario.tpu.zones.get(name.split("/")[3], TpuZone(accelerator_types=()))
+    def _stock(self, name: str, document: JsonObject) -> Stock:
+        return tpu_stock.stock_of(self._cloud, name.split("/")[3], model_of(document))
+
+    def _delay_s(self, name: str, document: JsonObject) -> float:
+        """Return after how many seconds the request's capacity is there if it waits for it."""
+        stock = self._stock(name, document)
+        return stock.after_s if stock.dry == "waits" else 0.0
 
     def _scarce(self, name: str, document: JsonObject) -> bool:
         """Return whether the scenario limits the capacity of a requested type."""
-        return any(accelerator_of(node) in self._facts(name).capacity for node in document["_nodes"].values())
+        facts = tpu_stock.zone_of(self._cloud, name.split("/")[3])
+        limited = any(accelerator_of(node) in facts.capacity for node in document["_nodes"].values())
+        return limited or self._stock(name, document).chips is not None
 
     def _capacity(self, name: str, document: JsonObject) -> bool:
-        parent = name.rpartition("/queuedResources/")[0]
-        facts = self._facts(name)
-        running: dict[str, int] = defaultdict(int)
-        zone = parent.split("/")[3]
-        running.update(running_by_type(self._cloud, zone))
-        for other, node in self._store.under(NODES):
-            if other.split("/")[3] == zone:
-                running[node["acceleratorType"]] += 1
-        for node in document["_nodes"].values():
-            running[accelerator_of(node)] += 1
-        wanted = {accelerator_of(node) for node in document["_nodes"].values()}
-        return all(running[kind] <= facts.capacity[kind] for kind in wanted if kind in facts.capacity)
+        wanted = [accelerator_of(node) for node in document["_nodes"].values()]
+        waits = self._stock(name, document).dry == "waits"
+        return tpu_stock.has_capacity(self._cloud, name.split("/")[3], model_of(document), wanted, waits=waits)
+
+    def _stockout(self, name: str, document: JsonObject) -> JsonObject | None:
+        """Return the google.rpc.Status of a zone that lets no request of this model wait.
+
+        The message of a node without capacity (public logs of 2021 to 2026, for example in skypilot-org/skypilot). That a queued resource fails with
+        it is assumed.
+        """
+        if self._stock(name, document).dry == "waits":
+            return None
+        offered = "you can try in another zone where Cloud TPU Nodes are offered (see https://cloud.google.com/tpu/docs/regions)"
+        return {"code": 8, "message": f'There is no more capacity in the zone "{name.split("/")[3]}"; {offered}'}
 
     # Storing and showing
 
@@ -415,6 +432,18 @@ class Queue(ApiService):
 
 _locks: defaultdict[tuple[int, str], asyncio.Lock] = defaultdict(asyncio.Lock)
 """One lock per machine, so a power-off waits for the boot."""
+
+
+def _is_granted(machine: Queued) -> bool:
+    """Return whether a deletion of the request is accepted and comes too late."""
+    return machine.granted_s is not None
+
+
+def _not_deletable(state: QueuedResourceState) -> CloudError:
+    allowed = " ".join(item.value for item in tpu_queue.DELETABLE)
+    return CloudError.precondition(
+        f"DeleteQueuedResource is not supported when state is {state.value} (must be one of [{allowed}])"
+    )
 
 
 def _machine(document: JsonObject) -> Queued:

@@ -9,10 +9,10 @@ from localcloud.rest.errors import CloudError
 from localcloud.services import networks, tpu_requests
 from localcloud.services.checks import require_act_as, required_mask
 from localcloud.services.service import ApiService, listing, method, name_prefix, visible
+from localcloud.services.tpu_stock import NODES
 from localcloud.world.cloud import Cloud, random_id
 from localcloud.world.timeline import rfc3339
 
-NODES = "tpu.nodes"
 _PATCHABLE = {"description", "tags", "labels", "metadata", "networkConfig"}
 _CHANGEABLE_NETWORK_FIELD = "networkConfig.enableExternalIps"
 _PORT = 8470
@@ -56,6 +56,7 @@ class Nodes:
                 **({"preemptible": True} if flex_or_spot else {}),
             },
             "_networks": used,
+            "_model": tpu_requests.model_of(queued),
             **networks.machine_address(self._cloud, subnetwork or ""),
         }
         document["networkEndpoints"] = [self._endpoint(document)]

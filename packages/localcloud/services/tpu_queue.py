@@ -56,6 +56,8 @@ class Queued:
     valid_until_s: float | None = None
     run_duration_s: float | None = None
     active_since_life_s: float | None = None
+    granted_s: float | None = None
+    """Time of the grant that a deletion came too late for. None without such a deletion."""
     initiator: str = "SERVICE"
     error: JsonObject | None = None
 
@@ -64,12 +66,14 @@ class Queued:
 class Conditions:
     """Conditions that determine transitions.
 
-    `quota_error` is a google.rpc.Status if the quota does not suffice. `capacity`: the zone has capacity now.
-    `plenty`: the scenario does not limit the capacity. Times are simulated seconds; `life_s` is the clock of run durations.
+    `quota_error` is a google.rpc.Status if the quota does not suffice, `stockout` the one of a zone without capacity that lets nothing wait.
+    `capacity`: the zone has capacity now. `plenty`: the scenario does not limit the capacity. Times are simulated seconds; `life_s` is the
+    clock of run durations.
     """
 
     durations: TpuDurations
     quota_error: JsonObject | None
+    stockout: JsonObject | None
     capacity: bool
     plenty: bool
     now_s: float
@@ -122,10 +126,16 @@ def step(queued: Queued, conditions: Conditions) -> tuple[Queued, list[Effect]]:
 
 def _wait(queued: Queued, conditions: Conditions, due_s: float) -> tuple[Queued, list[Effect]]:
     """Provision if the wait is over, the zone has capacity and the request has not expired."""
+    if queued.granted_s is not None:
+        if conditions.now_s < queued.granted_s:
+            return queued, []
+        return replace(queued, state=QueuedResourceState.PROVISIONING, since_s=queued.granted_s), [Effect.CREATE_NODES]
     end_s = queued.valid_until_s
     if conditions.capacity and conditions.now_s >= due_s and (end_s is None or due_s <= end_s):
         since_s = due_s if conditions.plenty else conditions.now_s
         return replace(queued, state=QueuedResourceState.PROVISIONING, since_s=since_s), [Effect.CREATE_NODES]
+    if conditions.stockout is not None and conditions.now_s >= due_s and (end_s is None or due_s < end_s):
+        return replace(queued, state=QueuedResourceState.FAILED, since_s=due_s, error=conditions.stockout), []
     if end_s is not None and conditions.now_s >= end_s:
         return replace(queued, state=QueuedResourceState.FAILED, since_s=end_s, error=_TOO_LATE), []
     return queued, []

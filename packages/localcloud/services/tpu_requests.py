@@ -78,9 +78,17 @@ def quota_name(accelerator_type: str, *, preemptible: bool) -> str:
     return f"{family}{'Preemptible' if preemptible else ''}PerProjectPerZoneForTPUAPI"
 
 
+def model_of(body: JsonObject) -> str:
+    """Return the provisioning model of a queued resource. gcloud sends STANDARD with each tier, and the tier decides."""
+    if "spot" in body or "bestEffort" in body:
+        return "SPOT"
+    model = str(body.get("provisioningModel", _NO_MODEL))
+    return "STANDARD" if model == _NO_MODEL else model
+
+
 def preemptible(body: JsonObject) -> bool:
     """Return whether a queued resource uses preemptible quota, as spot and flex-start do."""
-    return body.get("provisioningModel") in {"SPOT", "FLEX_START"} or "spot" in body or "bestEffort" in body
+    return model_of(body) in {"SPOT", "FLEX_START"}
 
 
 def check(cloud: Cloud, parent: str, body: JsonObject) -> list[tuple[str, JsonObject]]:

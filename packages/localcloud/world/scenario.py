@@ -28,17 +28,45 @@ class TpuDurations(_ScenarioPart):
     suspending: Seconds = 10
     deleting: Seconds = 10
     node_update: Seconds = 5
+    stockout: Seconds = 5
+    """From the insertion of an instance that does not wait until its operation says that the zone has no capacity."""
     ssh_key: Seconds = 60
     """From the first SSH key in a node's metadata until the node accepts it. The real gcloud tries ten times, 5 s apart."""
 
 
+Form: TypeAlias = Literal["FLEX_START", "SPOT", "STANDARD"]
+"""A provisioning model that has its own capacity in a zone."""
+
+
+class Stock(_ScenarioPart):
+    """What one zone has for one provisioning model, and how its requests end that get nothing or are given up. Both APIs share it."""
+
+    chips: int | None = Field(default=None, ge=0)
+    """Chips that all nodes and instances of the model can have at a time. None: no limit except the zone's `capacity`."""
+    after_s: Seconds = 0
+    """Simulated seconds from a request until its capacity is there. A request that does not wait finds none."""
+    dry: Literal["waits", "fails"] = "waits"
+    """End of a queued resource without capacity: it waits until its valid-until time, or it becomes FAILED with Google's words. An instance waits
+    if its request does (flex-start), and fails otherwise."""
+    lost_deletions: int = Field(default=0, ge=0)
+    """Number of deletions of waiting requests that come too late: `late_s` afterwards the request is granted, even without stock.
+
+    Until then the queued resource waits. Then the operation of its deletion fails with code 9. The operation of an instance's deletion succeeds
+    and the instance is gone, and afterwards it appears again.
+    """
+    late_s: Seconds = 300
+    """Simulated seconds from a deletion that comes too late to the grant."""
+
+
 class TpuZone(_ScenarioPart):
-    """One zone: its accelerator types, whether it accepts flex-start, the free nodes of each type, the quota in chips."""
+    """One zone: its accelerator types, whether it accepts flex-start, the free nodes of each type, the stock of each model, the quota in chips."""
 
     accelerator_types: tuple[str, ...]
     flex_start: bool = False
     capacity: dict[str, int] = Field(default_factory=dict)
     """Free nodes by accelerator type. A type that is not listed has no limit."""
+    stock: dict[Form, Stock] = Field(default_factory=dict[Form, Stock])
+    """By provisioning model. A model that is not listed has no limit of its own."""
     quota_chips: int | None = None
     """Chips of on-demand quota; None for `Tpu`'s value."""
     preemptible_quota_chips: int | None = None
@@ -301,8 +329,10 @@ class Fault(_ScenarioPart):
     count: int = Field(default=1, ge=1)
     action: Literal["status", "reset", "hang"] = "status"
     status: int = Field(default=503, ge=400, le=599)
-    when: Literal["before", "after"] = "before"
-    """`after`: the call takes effect, but its response is lost."""
+    when: Literal["before", "after", "late"] = "before"
+    """`after`: the call takes effect, but its response is lost. `late`: it takes effect `late_s` after its response was lost."""
+    late_s: Seconds = 300
+    """Simulated seconds."""
     hang_s: Seconds = 30
     """Real seconds for which a hanging call stays open before its connection is closed."""
 

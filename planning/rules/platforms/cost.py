@@ -3,6 +3,7 @@
 import math
 from collections.abc import Iterator, Sequence
 
+from planning.cost.capacity_order import ceiling_problem
 from planning.cost.costs import machines_with_renewals
 from planning.cost.running_costs import usual_start_s
 from planning.cost.subject import Subject
@@ -83,6 +84,22 @@ def _assumed_prices(subject: Subject) -> RuleResult | None:
         f"The {used} is used (${price.usd:g}).{others}",
         remedies=fixes,
         advice=f"{'Or write' if fixes else 'Write'} the price that you pay to a price file (docs/costs.md).",
+    )
+
+
+@rule("CST07")
+def _ceiling(subject: Subject) -> RuleResult | None:
+    resolved = subject.resolved
+    tpu = resolved.deployment.tpu
+    problem = ceiling_problem(tpu, resolved.prices) if tpu.zones else None
+    if problem is None:
+        return None
+    least = problem.least_usd_per_hour
+    enough = () if least is None else (change("tpu.max_usd_per_hour", math.ceil(least * 100) / 100),)
+    return RuleResult(
+        f"{problem.message}.",
+        remedies=(*enough, change("tpu.max_usd_per_hour", None)),
+        advice="Or write the price that you pay to a price file (docs/costs.md).",
     )
 
 

@@ -68,7 +68,7 @@ def _run_duration(subject: Subject) -> RuleResult | None:
 def _zones(subject: Subject) -> RuleResult | None:
     tpu, accelerator = subject.resolved.deployment.tpu, subject.resolved.accelerator
     listed = tpu_offer(accelerator).flex_start_zones
-    if not listed or tpu.provisioning != "flex-start":
+    if not listed or not tpu.has_form("flex-start"):
         return None
     unknown = [zone for zone in tpu.zones if zone not in listed]
     if not unknown:

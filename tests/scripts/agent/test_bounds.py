@@ -120,8 +120,9 @@ def test_a_run_without_an_age_is_refused(world):
 @pytest.mark.parametrize(
     ("form", "stack", "tpu"),
     [
-        ("a TPU with tpu.provisioning spot", TPU, {"provisioning": "spot"}),
-        ("a TPU with tpu.provisioning standard", TPU, {"provisioning": "standard"}),
+        ("a TPU with tpu.provisioning spot", TPU, {"provisioning": ("spot",)}),
+        ("a TPU with tpu.provisioning standard", TPU, {"provisioning": ("standard",)}),
+        ("a TPU with tpu.provisioning [flex-start, spot]", TPU, {"provisioning": ("flex-start", "spot")}),
         ("a TPU with tpu.renewBefore", TPU, {"renew_before_s": 3600}),
         ("a TPU without tpu.maxRunDuration", TPU, {"max_run_duration_s": None}),
         ("a Cloud Run service", RUN, None),
@@ -132,6 +133,12 @@ def test_another_form_needs_a_cost_limit_and_a_guard(world, form, stack, tpu):
     assert text.startswith(f"An assistant deploys {form} {GUARDED}Stack {stack} has no maxUsd; {NO_GUARD}. The user ")
     text = refusal(shipped(stack, tpu, max_usd=50))
     assert text.startswith(f"An assistant deploys {form} {GUARDED}{NO_GUARD}. The user ")
+
+
+def test_flex_start_with_a_wait_is_still_flex_start(world):
+    """Only the form decides whether a run ends by itself."""
+    text = refusal(shipped(TPU, {"provisioning": ("flex-start:30m",)}, max_age_s=None))
+    assert text.startswith("An assistant deploys a run only with maxAge.")
 
 
 def test_a_known_guard_and_a_cost_limit_allow_a_service_and_an_unknown_guard_does_not():

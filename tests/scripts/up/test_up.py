@@ -97,7 +97,7 @@ class Engine:
         monkeypatch.setattr(up, "previewed", self._preview)
         monkeypatch.setattr(up.runner, "attended", self._update)
         monkeypatch.setattr(up, "stack_outputs", lambda _stack: self.outputs)
-        monkeypatch.setattr(up, "limits_line", lambda limits, project: self.limits[limits.max_age_s, project])
+        monkeypatch.setattr(up, "limits_line", lambda limits, project, _: self.limits[limits.max_age_s, project])
         monkeypatch.setattr(preview_upcoming, "deployed_stack", lambda _stack: (None, None))
         monkeypatch.setattr(
             "sys.stdin",
@@ -564,6 +564,24 @@ def test_the_next_lines_have_the_price_the_local_end_of_the_run_and_teardown(mon
     assert max(map(len, lines)) <= 80
 
 
+@pytest.mark.parametrize(
+    ("form", "zone", "line"),
+    [
+        ("spot", "us-east5-a", "Costs $1.40/h until Google reclaims it or you delete it."),
+        ("standard", "europe-west4-a", "Costs $2.97/h until you delete it."),
+        (
+            "spot",
+            "southamerica-west1-a",
+            "The price is unknown. It is billed until Google reclaims it or you delete it.",
+        ),
+    ],
+)
+def test_the_next_lines_have_the_price_of_the_form_in_use_and_what_ends_it(form, zone, line):
+    plan = replace(OUTPUTS.plan, accelerator="v6e-1")
+    outputs = replace(OUTPUTS, target="tpu", state="ACTIVE", provisioning=form, location=zone, plan=plan)
+    assert up.next_lines(STACK, outputs)[1] == line
+
+
 def test_messages_of_the_preview_are_not_repeated_while_it_deploys(engine, capsys):
     engine.preview = preview_of(RESTART, said=["waiting", "fits\n"])
     assert typed("--yes") == ExitCode.DONE
@@ -599,6 +617,41 @@ def test_each_effect_has_the_words_of_the_comment(monkeypatch, stack, change, wo
 def test_the_cost_is_compared_with_the_deployed_stack(monkeypatch, usd, text):
     monkeypatch.setattr(preview_upcoming, "deployed_stack", lambda _stack: (OUTPUTS, usd))
     assert upcoming(STACK, preview_of(RESTART), changes_of(preview_of(RESTART))[0]).cost.startswith(text)
+
+
+@pytest.fixture
+def of_an_order(monkeypatch):
+    """Give the stack an order of forms in two zones."""
+    shipped = preview_upcoming.stack_settings
+
+    def changed(stack, **options):
+        settings = shipped(stack, **options)
+        tpu = replace(
+            settings.tpu, provisioning=("flex-start", "spot:5m", "standard"), zones=("us-east5-a", "us-east5-b")
+        )
+        return settings.model_copy(update={"tpu": tpu})
+
+    monkeypatch.setattr(preview_upcoming, "stack_settings", changed)
+    monkeypatch.setattr(up, "stack_settings", changed)
+
+
+def test_an_order_of_forms_is_priced_line_by_line_before_the_question(engine, of_an_order, monkeypatch, capsys):
+    ends = {}
+    monkeypatch.setattr(up, "limits_line", lambda _limits, _project, endless: ends.setdefault("line", str(endless)))
+    engine.preview, engine.typed = preview_of(CREATE), "no\n"
+    assert typed() == ExitCode.REFUSED
+    out = capsys.readouterr().out.splitlines()
+    at = next(index for index, line in enumerate(out) if line.startswith("Cost: "))
+    assert out[at].startswith("Cost: up to $2.70/h, at most $1,971.00 for a month of standard,")
+    assert out[at + 1 : at + 4] == [
+        "  flex-start: $1.35/h, ends after 4 h",
+        "  spot after 60 min without flex-start: $1.40/h, runs until Google reclaims it or you delete it",
+        "  standard after 65 min without flex-start and spot: $2.70/h, runs until you delete it",
+    ]
+    assert ends == {"line": "('spot', 'standard')"}
+    engine.preview = preview_of(LABELS)
+    assert typed() == ExitCode.REFUSED
+    assert "without flex-start" not in capsys.readouterr().out
 
 
 def test_a_stack_without_settings_is_refused(engine, capsys):

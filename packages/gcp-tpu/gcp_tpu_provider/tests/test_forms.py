@@ -1,6 +1,7 @@
 """An order of forms: every zone for one form, then every zone for the next. Capacity in use is never touched by a change of the order."""
 
 from collections.abc import Mapping
+from copy import deepcopy
 from typing import Any
 
 import pytest
@@ -134,6 +135,37 @@ def test_an_interrupted_wait_continues_with_its_form_and_then_with_the_later_one
     )
 
 
+def test_only_the_first_form_starts_in_the_zone_of_a_lost_answer():
+    engine, cloud = engine_of({f"{zone} {model}": OUT_OF_STOCK for zone in (A, B) for model in ("FLEX_START", "SPOT")})
+    cloud.faults.append(("POST", "dropped"))
+    with pytest.raises(Aborted, match="may still take effect"):
+        engine.up(ordered("flex-start", zones=[A]))
+    cloud.requests.clear()
+    engine.up(ordered(*ALL, zones=[B, A]))
+    assert requested(cloud) == [
+        (A, "FLEX_START"),
+        (B, "FLEX_START"),
+        (B, "SPOT"),
+        (A, "SPOT"),
+        (B, "STANDARD"),
+    ]
+
+
+@pytest.mark.parametrize("state", ["ACTIVE", "WAITING_FOR_RESOURCES"])
+def test_an_update_deletes_what_was_granted_late_in_a_zone_that_the_state_has_forgotten(state: str):
+    engine, cloud = engine_of({})
+    engine.up(ordered("standard", zones=[A, B]))
+    served = cloud.queued[cloud.name(A)]
+    cloud.scripts[f"{B} FLEX_START"] = (state,)
+    late, parent = deepcopy(served.body), f"projects/my-project/locations/{B}"
+    late["tpu"]["nodeSpec"][0]["parent"] = parent
+    cloud.create(parent, B, {"queuedResourceId": "serve"}, {**late, "provisioningModel": "FLEX_START"})
+    assert engine.state
+    assert engine.state.outputs["triedZones"] == [A]
+    engine.up(ordered("standard", zones=[A, B], tags=["other"]))
+    assert cloud.queued == {cloud.name(A): served}
+
+
 def test_a_waiting_request_whose_form_left_the_list_is_deleted_and_the_order_starts():
     engine, cloud = engine_of({f"{A} FLEX_START": DRY})
     with pytest.raises(Aborted):
@@ -203,3 +235,45 @@ def test_flex_start_anywhere_in_the_order_requires_a_run_duration():
     engine, _ = engine_of({})
     assert "is missing" in engine.mistakes(ordered("spot", "flex-start", maxRunDurationS=None))["maxRunDurationS"]
     assert not engine.mistakes(ordered("spot", "standard", maxRunDurationS=None))
+
+
+HOUR_S = 3600
+
+
+def test_a_renewal_goes_through_the_order_and_capacity_without_a_deadline_is_never_renewed():
+    """flex-start in use is renewed in its last hour, here by spot. Spot has no end, so the next `up` changes nothing."""
+    engine, cloud = engine_of({})
+    inputs = ordered("flex-start", "spot", renewBeforeS=HOUR_S)
+    engine.up(inputs)
+    cloud.scripts |= {f"{zone} FLEX_START": OUT_OF_STOCK for zone in (A, B)}
+    cloud.pass_time(3)
+    cloud.requests.clear()
+    assert engine.up(inputs) == "update"
+    assert requested(cloud) == [(A, "FLEX_START"), (B, "FLEX_START"), (A, "SPOT")]
+    assert list(cloud.queued) == [f"{cloud.name(A)}-b"]
+    assert engine.state
+    assert engine.state.outputs["provisioningModelInUse"] == "spot"
+    assert not engine.state.outputs.get("deadline")
+    cloud.pass_time(100)
+    engine.refresh()
+    assert engine.preview(inputs) == "same"
+
+
+def test_an_aborted_renewal_continues_with_the_form_that_it_waits_for():
+    """The renewal waits for spot when `up` is aborted. The next one continues with that request, not with a new one of the first form."""
+    engine, cloud = engine_of({})
+    inputs = ordered("flex-start", "spot", renewBeforeS=HOUR_S)
+    engine.up(inputs)
+    cloud.scripts |= {f"{zone} FLEX_START": OUT_OF_STOCK for zone in (A, B)} | {f"{A} SPOT": DRY}
+    cloud.pass_time(3)
+    with pytest.raises(Aborted):
+        engine.up(inputs, timeout_s=300)
+    assert engine.state
+    assert engine.state.outputs["provisioningModelInUse"] == "flex-start", "the first one serves"
+    waiting = cloud.queued[f"{cloud.name(A)}-b"]
+    cloud.requests.clear()
+    waiting.steps.append("ACTIVE")
+    engine.up(inputs)
+    assert requested(cloud) == []
+    assert list(cloud.queued) == [f"{cloud.name(A)}-b"]
+    assert engine.state.outputs["provisioningModelInUse"] == "spot"

@@ -1,13 +1,38 @@
 """The admin API: scenario, faults, time, the request log, the list of resources."""
 
+import time
+
 import pytest
 import requests
 
-from localcloud.world.scenario import ScenarioError, load, parse
+from localcloud.world.scenario import ScenarioError, Stock, load, parse
 
 P = "/projects/local-project"
 SECRETS = f"/secretmanager/v1{P}/secrets"
 AUTOMATIC = {"replication": {"automatic": {}}}
+
+
+ZONE = "projects/local-project/locations/us-east5-a"
+QUEUE = f"/tpu/v2alpha1/{ZONE}/queuedResources"
+NODE = {"acceleratorType": "v6e-1", "runtimeVersion": "v2-alpha-tpuv6e"}
+REQUEST = {"tpu": {"nodeSpec": [{"parent": ZONE, "nodeId": "late", "node": NODE}]}, "provisioningModel": "SPOT"}
+WAIT_S = 30.0
+"""Real seconds for events that take a fraction of one."""
+
+
+def advance(client, seconds):
+    headers = {"Authorization": f"Bearer {client.token}"}
+    url, body = f"{client.base_url}/admin/advance", {"seconds": seconds}
+    client.session.post(url, json=body, headers=headers, timeout=60).raise_for_status()
+
+
+def found_within(client, path, limit_s):
+    end = time.monotonic() + limit_s
+    while client.call("GET", path)[0] == 404:
+        if time.monotonic() >= end:
+            return False
+        time.sleep(0.01)
+    return True
 
 
 def put(client, scenario, **query):
@@ -31,6 +56,21 @@ class TestFaults:
         with pytest.raises(requests.ConnectionError):
             own_client.call("POST", SECRETS, AUTOMATIC, secretId="lost")
         own_client.ok("GET", f"{SECRETS}/lost")
+
+    def test_a_late_call_takes_effect_after_its_answer_was_lost_and_a_repetition_of_it_changes_nothing(
+        self, own_client
+    ):
+        late = {"method": "tpu.*.queuedResources.create", "count": 2, "when": "late", "late_s": 1e6}
+        put(own_client, {"faults": [late]}).raise_for_status()
+        sent = {"queuedResourceId": "late", "requestId": "11111111-1111-4111-8111-111111111111"}
+        for _ in range(2):
+            assert own_client.error("POST", QUEUE, REQUEST, **sent)[0] == 503
+        assert own_client.call("GET", f"{QUEUE}/late")[0] == 404
+        advance(own_client, 1e6)
+        assert found_within(own_client, f"{QUEUE}/late", WAIT_S)
+        own_client.ok("DELETE", f"{QUEUE}/late", force="true")
+        advance(own_client, 1e6)
+        assert own_client.call("GET", f"{QUEUE}/late")[0] == 404
 
     def test_a_hanging_call_is_cut_in_the_end(self, own_client):
         put(
@@ -56,6 +96,10 @@ class TestScenario:
             load(path)
         with pytest.raises(ScenarioError, match=r"^Cannot read "):
             load(tmp_path / "none.yaml")
+        path.write_text(
+            "tpu: {zones: {us-east5-a: {accelerator_types: [v6e-4], stock: {SPOT: {chips: 8, dry: fails}}}}}\n"
+        )
+        assert load(path).tpu.zones["us-east5-a"].stock == {"SPOT": Stock(chips=8, dry="fails")}
         with pytest.raises(ScenarioError, match=r"faults\.0\.status"):
             parse({"faults": [{"method": "x", "status": 200}]}, "x")
 

@@ -11,10 +11,11 @@ from google.oauth2.credentials import Credentials
 from googleapiclient import discovery
 from googleapiclient.errors import HttpError
 
+from localcloud.services import tpu_stock
 from localcloud.tests import idle_cloud
 from localcloud.tests.conftest import IMAGES
 from localcloud.world.cloud import Runtimes
-from localcloud.world.scenario import ComputeTpu, Scenario, Tpu, TpuZone
+from localcloud.world.scenario import ComputeTpu, Scenario, Stock, Tpu, TpuZone
 
 PROJECT, ZONE = "local-project", "us-east5-a"
 IMAGE = "projects/ubuntu-os-accelerator-images/global/images/family/ubuntu-accel-2204-amd64-tpu-v5e-v5p-v6e"
@@ -91,6 +92,15 @@ class Google:
                 self.api.zoneOperations().wait(project=PROJECT, zone=zone, operation=operation["name"]).execute()
             )
         return operation
+
+    def preempt(self, name: str) -> None:
+        answer = requests.post(
+            f"{self.cloud.base_url}/admin/preempt",
+            json={"node": f"projects/{PROJECT}/zones/{ZONE}/instances/{name}"},
+            headers={"Authorization": f"Bearer {self.cloud.token}"},
+            timeout=30,
+        )
+        assert answer.ok, answer.text
 
     def refused(self, status: int, text: str, work: Callable[[], Any]) -> None:
         with pytest.raises(HttpError) as caught:
@@ -195,14 +205,7 @@ class TestLife:
         spot = {**body_of()["scheduling"], "provisioningModel": "SPOT"}
         spot.pop("maxRunDuration")
         google.done(google.make("spot", wait_s=0, scheduling=spot))
-        name = f"projects/{PROJECT}/zones/{ZONE}/instances/spot"
-        answer = requests.post(
-            f"{google.cloud.base_url}/admin/preempt",
-            json={"node": name},
-            headers={"Authorization": f"Bearer {google.cloud.token}"},
-            timeout=30,
-        )
-        assert answer.ok, answer.text
+        google.preempt("spot")
         google.until("gone", "spot")
 
 
@@ -232,7 +235,7 @@ class TestCapacityAndQuota:
         with opened(zone=none) as google:
             (error,) = google.done(google.make(wait_s=30))["error"]["errors"]
             assert error["code"] == "ZONE_RESOURCE_POOL_EXHAUSTED"
-            assert google.status() == "gone"
+            google.until("gone")
             standard = {"onHostMaintenance": "TERMINATE"}
             google.refused(403, "TPUS_PER_TPU_FAMILY", lambda: google.make(wait_s=0, scheduling=standard))
 
@@ -245,6 +248,92 @@ class TestCapacityAndQuota:
             google.done(google.delete("first"))
             google.done(second)
             assert google.status("second") == "RUNNING"
+
+
+def scheduling_of(model: str, **more: Any) -> dict[str, Any]:
+    """The schedule of a model without a wait."""
+    if model == "STANDARD":
+        return {"onHostMaintenance": "TERMINATE"}
+    base = {key: item for key, item in body_of()["scheduling"].items() if key != "maxRunDuration"}
+    return {**base, "provisioningModel": "SPOT", **more}
+
+
+def zone_with(**stock: Stock) -> TpuZone:
+    return TpuZone(accelerator_types=("v6e-4",), flex_start=True, stock=stock)
+
+
+class TestStock:
+    @pytest.mark.parametrize("model", ["SPOT", "STANDARD"])
+    @pytest.mark.parametrize("stock", [Stock(chips=0), Stock(after_s=60)])
+    def test_an_insertion_that_does_not_wait_fails_within_seconds_and_its_instance_stops_first(self, model, stock):
+        with opened(zone=zone_with(**{model: stock}), speed=1e-9, family_quota_chips=4) as google:
+            timeline = google.cloud.cloud.timeline
+            operation = google.make(wait_s=0, scheduling=scheduling_of(model))
+            timeline.advance(4)
+            assert (operation["status"], google.status()) == ("RUNNING", "PROVISIONING")
+            timeline.advance(1)
+            google.until("STOPPING")
+            (error,) = google.done(operation)["error"]["errors"]
+            assert error["code"] == "ZONE_RESOURCE_POOL_EXHAUSTED"
+            assert f"zones/{ZONE}' does not have enough resources available to fulfill the request" in error["message"]
+            timeline.advance(10)
+            google.until("gone")
+
+    def test_flex_start_is_pending_without_a_reason_while_another_form_has_capacity(self):
+        with opened(zone=zone_with(FLEX_START=Stock(chips=0)), speed=60, family_quota_chips=4) as google:
+            operation = google.make("flex")
+            google.done(google.make("spot", wait_s=0, scheduling=scheduling_of("SPOT")))
+            found = google.get("flex")
+            assert (found["status"], found.get("statusMessage"), operation.get("error")) == ("PENDING", None, None)
+
+    def test_both_apis_use_the_same_chips_of_a_form(self):
+        with opened(zone=zone_with(SPOT=Stock(chips=4)), speed=60, family_quota_chips=4) as google:
+            google.done(google.make("first", wait_s=0, scheduling=scheduling_of("SPOT")))
+            cloud = google.cloud.cloud
+            assert not tpu_stock.has_capacity(cloud, ZONE, "SPOT", ["v6e-1"], waits=True)
+            assert tpu_stock.has_capacity(cloud, ZONE, "STANDARD", ["v6e-1"], waits=True)
+
+    def test_stock_of_flex_start_can_come_later(self):
+        with opened(zone=zone_with(FLEX_START=Stock(after_s=900)), speed=1e-9) as google:
+            operation = google.make()
+            google.cloud.cloud.timeline.advance(899)
+            assert google.status() == "PENDING"
+            google.cloud.cloud.timeline.advance(1)
+            assert google.status() == "PROVISIONING"
+            google.cloud.cloud.timeline.advance(60)
+            assert "error" not in google.done(operation)
+
+    def test_an_instance_that_was_given_up_can_appear_afterwards(self):
+        with opened(zone=zone_with(FLEX_START=Stock(chips=0, lost_deletions=1)), speed=1e-9) as google:
+            google.make()
+            deletion = google.delete("serve")
+            assert "error" not in google.done(deletion)
+            google.cloud.cloud.timeline.advance(299)
+            assert google.status() == "gone"
+            assert "items" not in google.list()
+            google.refused(409, "already exists", google.make)
+            google.cloud.cloud.timeline.advance(1)
+            assert google.status() == "PROVISIONING"
+            google.cloud.cloud.timeline.advance(60)
+            google.until("RUNNING")
+            deletion = google.delete("serve")
+            google.cloud.cloud.timeline.advance(10)
+            google.done(deletion)
+            assert google.status() == "gone"
+
+
+class TestPreemption:
+    def test_spot_without_an_action_is_stopped_and_keeps_its_quota_until_it_is_deleted(self):
+        with opened(preemptible_quota_overrides={"us-east5": 4}) as google:
+            kept = scheduling_of("SPOT")
+            kept.pop("instanceTerminationAction")
+            google.done(google.make("spot", wait_s=0, scheduling=kept))
+            google.preempt("spot")
+            google.until("TERMINATED", "spot")
+            wanted = scheduling_of("SPOT")
+            google.refused(403, "PREEMPTIBLE_TPU_V6E", lambda: google.make("next", wait_s=0, scheduling=wanted))
+            google.done(google.delete("spot"))
+            google.done(google.make("next", wait_s=0, scheduling=wanted))
 
 
 class TestRefusals:

@@ -19,7 +19,7 @@ from localcloud.services import tpu
 from localcloud.services.projects import ensure_project
 from localcloud.tests import idle_cloud
 from localcloud.world.cloud import Cloud
-from localcloud.world.scenario import Scenario, Tpu, TpuZone
+from localcloud.world.scenario import Scenario, Stock, Tpu, TpuZone
 from localcloud.world.timeline import Clock
 
 ZONE = "projects/local-project/locations/us-east5-a"
@@ -80,6 +80,14 @@ class Direct:
 
     def create(self, name="q", **options):
         return self.call("POST", f"{ZONE}/queuedResources", body_of(**options), queuedResourceId=name)
+
+    def request(self, model, name="q", **options):
+        """Request one v6e-4 of a provisioning model."""
+        run = {} if model == "FLEX_START" else {"runDuration": {}}
+        return self.create(name, node=f"node-{name}", provisioningModel=model, **run, **options)
+
+    def failure(self, name="q"):
+        return self.call("GET", f"{ZONE}/queuedResources/{name}")["state"]["failedData"]["error"]
 
 
 def directly(check, scenario=None):
@@ -226,6 +234,147 @@ class TestOrder:
             assert cloud.state() == "SUSPENDED"
 
         directly(check)
+
+
+MODELS = ("FLEX_START", "SPOT", "STANDARD")
+
+
+class TestQuotaOfEachForm:
+    @pytest.mark.parametrize("dead", ["FLEX_START", "SPOT"])
+    @pytest.mark.parametrize("wanted", MODELS)
+    def test_flex_start_and_spot_share_a_quota_that_a_preempted_request_keeps(self, dead, wanted):
+        def check(cloud):
+            cloud.request(dead, "dead")
+            cloud.advance(200)
+            assert tpu.preempt(cloud.cloud, f"{ZONE}/nodes/node-dead")
+            cloud.advance(20)
+            assert cloud.state("dead") == "SUSPENDED"
+            cloud.request(wanted)
+            cloud.advance(200)
+            if wanted == "STANDARD":
+                assert cloud.state() == "ACTIVE"
+                return
+            assert "'TPUV6EPreemptiblePerProjectPerZoneForTPUAPI' has been exceeded" in cloud.failure()["message"]
+            for name in ("dead", "q"):
+                cloud.call("DELETE", f"{ZONE}/queuedResources/{name}")
+            cloud.advance(20)
+            cloud.request(wanted)
+            cloud.advance(200)
+            assert cloud.state() == "ACTIVE"
+
+        directly(check, zone(preemptible_quota_chips=4, quota_chips=4))
+
+    def test_standard_does_not_draw_on_the_preemptible_quota(self):
+        def check(cloud):
+            cloud.request("STANDARD")
+            cloud.request("SPOT", "spot")
+            cloud.advance(200)
+            assert "'TPUV6EPerProjectPerZoneForTPUAPI' has been exceeded. Limit: 0" in cloud.failure()["message"]
+            assert cloud.state("spot") == "ACTIVE"
+
+        directly(check, zone(preemptible_quota_chips=4, quota_chips=0))
+
+
+class TestStock:
+    def test_each_form_has_its_own(self):
+        def check(cloud):
+            for model in MODELS:
+                cloud.request(model, model)
+            cloud.advance(300)
+            cloud.advance(300)
+            assert [cloud.state(model) for model in MODELS] == ["WAITING_FOR_RESOURCES", "ACTIVE", "ACTIVE"]
+
+        directly(check, zone(stock={"FLEX_START": Stock(chips=0), "SPOT": Stock(chips=4)}))
+
+    def test_its_chips_are_given_once(self):
+        def check(cloud):
+            cloud.request("SPOT", "first")
+            cloud.advance(200)
+            cloud.request("SPOT", "second")
+            cloud.request("STANDARD", "standard")
+            cloud.advance(300)
+            cloud.advance(300)
+            assert (cloud.state("second"), cloud.state("standard")) == ("WAITING_FOR_RESOURCES", "ACTIVE")
+            cloud.call("DELETE", f"{ZONE}/queuedResources/first", force=True)
+            cloud.advance(20)
+            cloud.advance(60)
+            assert cloud.state("second") == "ACTIVE"
+
+        directly(check, zone(stock={"SPOT": Stock(chips=4)}))
+
+    def test_it_can_come_later(self):
+        def check(cloud):
+            cloud.request("SPOT")
+            cloud.request("STANDARD", "late", queueingPolicy={"validUntilDuration": "899s"})
+            cloud.advance(899)
+            assert cloud.state() == "WAITING_FOR_RESOURCES"
+            cloud.advance(1)
+            assert (cloud.state(), cloud.state("late")) == ("PROVISIONING", "FAILED")
+
+        directly(check, zone(stock={"SPOT": Stock(after_s=900), "STANDARD": Stock(after_s=900)}))
+
+    @pytest.mark.parametrize("stock", [Stock(chips=0, dry="fails"), Stock(after_s=900, dry="fails")])
+    @pytest.mark.parametrize("model", ["SPOT", "STANDARD"])
+    def test_a_dry_zone_can_fail_a_request_in_googles_words_instead_of_letting_it_wait(self, model, stock):
+        def check(cloud):
+            cloud.request(model)
+            cloud.advance(84)
+            assert cloud.state() == "WAITING_FOR_RESOURCES"
+            cloud.advance(1)
+            error = cloud.failure()
+            assert error["code"] == 8
+            assert error["message"].startswith('There is no more capacity in the zone "us-east5-a"; you can try in')
+
+        directly(check, zone(stock={model: stock}))
+
+    def test_a_dry_zone_lets_flex_start_wait_until_the_end_of_its_validity(self):
+        def check(cloud):
+            cloud.request("FLEX_START", queueingPolicy={"validUntilDuration": "7200s"})
+            cloud.advance(7199)
+            assert cloud.state() == "WAITING_FOR_RESOURCES"
+            cloud.advance(1)
+            assert "no capacity before its valid-until time" in cloud.failure()["message"]
+
+        directly(check, zone(stock={"FLEX_START": Stock(chips=0)}))
+
+
+class TestLateGrant:
+    @pytest.mark.parametrize("model", MODELS)
+    def test_a_deletion_that_was_accepted_while_it_waited_can_lose_against_the_grant(self, model):
+        def check(cloud):
+            cloud.request(model)
+            cloud.advance(26)
+            deletion = cloud.call("DELETE", f"{ZONE}/queuedResources/q", force=True)["name"]
+            cloud.advance(299)
+            assert cloud.state() == "WAITING_FOR_RESOURCES"
+            assert "done" not in cloud.call("GET", deletion)
+            with pytest.raises(CloudError, match="is being deleted already"):
+                cloud.call("DELETE", f"{ZONE}/queuedResources/q", force=True)
+            cloud.advance(1)
+            assert cloud.state() == "PROVISIONING"
+            refusal = "DeleteQueuedResource is not supported when state is PROVISIONING (must be one of"
+            error = cloud.call("GET", deletion)["error"]
+            assert (error["code"], error["message"].startswith(refusal)) == (9, True)
+            cloud.advance(60)
+            assert (cloud.state(), cloud.call("GET", f"{ZONE}/nodes/node-q")["state"]) == ("ACTIVE", "READY")
+            cloud.call("DELETE", f"{ZONE}/queuedResources/q", force=True)
+            cloud.advance(20)
+            assert cloud.call("GET", f"{ZONE}/queuedResources") == cloud.call("GET", f"{ZONE}/nodes") == {}
+
+        directly(check, zone(stock={model: Stock(chips=0, lost_deletions=1)}))
+
+    def test_only_so_many_deletions_lose(self):
+        def check(cloud):
+            for name in ("first", "second"):
+                cloud.request("SPOT", name)
+                cloud.advance(26)
+                cloud.call("DELETE", f"{ZONE}/queuedResources/{name}", force=True)
+            cloud.advance(20)
+            with pytest.raises(CloudError) as caught:
+                cloud.state("second")
+            assert (cloud.state("first"), caught.value.code) == ("WAITING_FOR_RESOURCES", 404)
+
+        directly(check, zone(stock={"SPOT": Stock(chips=0, lost_deletions=1)}))
 
 
 class TestDeleting:
