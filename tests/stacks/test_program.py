@@ -51,6 +51,7 @@ def declaration(configured, declare, monkeypatch, caplog):
     def of(stack, *, whole):
         if (stack, whole) not in _KNOWN:
             exported = {}
+            monkeypatch.setattr("pulumi.export", exported.__setitem__)
             monkeypatch.setattr(StackDetails, "register_outputs", lambda _, details: exported.update(details))
             configured(stack, **(WHOLE | (TUNNEL if stack.startswith("tpu") else {}) if whole else {}))
             monkeypatch.setenv("PULUMI_CONFIG_SECRET_KEYS", '["gemma-serving:apiKey"]')

@@ -231,7 +231,8 @@ class TestOrder:
             assert tpu.preempt(cloud.cloud, f"{ZONE}/nodes/n")
             assert cloud.call("GET", f"{ZONE}/nodes/n")["state"] == "PREEMPTED"
             cloud.advance(10)
-            assert cloud.state() == "SUSPENDED"
+            shown = cloud.call("GET", f"{ZONE}/queuedResources/q")["state"]
+            assert (shown["state"], shown["stateInitiator"]) == ("SUSPENDED", "SERVICE")
 
         directly(check)
 
