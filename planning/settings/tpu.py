@@ -169,6 +169,11 @@ class TpuSettings:
                 "provisioning reservation is paid for without a request, so it allows no other form, no wait and no maxUsdPerHour; "
                 "set provisioning: reservation alone"
             )
+        if self.renew_before_s is not None and self.has_order and not self.has_form("flex-start"):
+            yield (
+                "renewBefore renews capacity before Google deletes it, and Google deletes only flex-start; "
+                "add flex-start to provisioning, or remove renewBefore"
+            )
         if any(form.wait_s == 0 for form in self.forms):
             yield "a wait in provisioning must be above 0s; set for example spot:5m"
 

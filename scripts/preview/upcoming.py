@@ -28,6 +28,8 @@ _WITHOUT_RESTART: Final = (COLLECTOR_METADATA_KEY, REPOSITORIES_METADATA_KEY)
 """Metadata keys of a machine that the agent follows without its server, or reads at the next pull."""
 _END: Final = "state"
 """Output that the provider's diff names if the queued resource can never serve again, or does not serve yet."""
+_RENEWAL: Final = "renewalName"
+"""The same if a second TPU VM is requested, or was."""
 _PHASE: Final = "phase"
 """The same if the server of the settings is not ready, for example because an earlier wait was interrupted."""
 
@@ -59,17 +61,27 @@ def upcoming(stack: str, preview: Mapping[str, object], changes: Sequence[Resour
     settings = stack_settings(stack, project=UNKNOWN_PROJECT, folder=folder)
     planned = plan(to_deployment(settings, folder))
     price = _price(planned, settings.cloud_run.max_instances if settings.cloud_run else None)
+    requests = _requests_capacity(changes)
     if usd_now is not None and not _makes_server(changes):
-        price = f"{price}, as now" if price.endswith(f"${usd_now:.2f}/h") else f"${usd_now:.2f}/h now, {price} after"
+        stays = now is not None and now.provisioning is not None and not requests
+        is_same = stays or price.endswith(f"${usd_now:.2f}/h")
+        price = f"${usd_now:.2f}/h, as now" if is_same else f"${usd_now:.2f}/h now, {price} after"
     sentences = _sentences(after, changes, now=now, compiles=_compiles(preview))
-    is_new = bool(_makes_server(changes)) or effect_of_changes(changes) in {"capacity", "target"}
     return Upcoming(
         sentences=[f"{headline(stack, changes)}.", *sentences],
         price=price,
         cost=_cost(planned, price),
-        order=tuple(order_lines(planned.cost.order)) if is_new else (),
+        order=tuple(order_lines(planned.cost.order)) if requests else (),
         endless_forms=planned.cost.endless_forms,
     )
+
+
+def _requests_capacity(changes: Sequence[ResourceChange]) -> bool:
+    """Return whether TPU capacity is requested: new, again, for a renewal, or by a wait that an earlier `up` began."""
+    if _makes_server(changes) or effect_of_changes(changes) in {"capacity", "target"}:
+        return True
+    updated = {name for one in changes if one.type == CAPACITY_TYPE and one.op == "update" for name in one.properties}
+    return not updated.isdisjoint({_END, _RENEWAL})
 
 
 def _price(planned: Plan, instances: int | None) -> str:

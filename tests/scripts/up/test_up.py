@@ -654,6 +654,24 @@ def test_an_order_of_forms_is_priced_line_by_line_before_the_question(engine, of
     assert "without flex-start" not in capsys.readouterr().out
 
 
+@pytest.mark.parametrize("reason", ["renewalName", "state"])
+def test_a_renewal_and_a_wait_that_continues_have_the_order_too(engine, of_an_order, capsys, reason):
+    engine.preview, engine.typed = (
+        preview_of(step("update", CAPACITY_TYPE, machine(), machine(), reasons=(reason,))),
+        "no\n",
+    )
+    assert typed() == ExitCode.REFUSED
+    assert "spot after 60 min without flex-start" in capsys.readouterr().out
+
+
+def test_capacity_in_an_order_that_stays_costs_what_it_costs_now(of_an_order, monkeypatch):
+    monkeypatch.setattr(
+        preview_upcoming, "deployed_stack", lambda _stack: (replace(OUTPUTS, provisioning="spot"), 1.40)
+    )
+    cost = upcoming(STACK, preview_of(LABELS), changes_of(preview_of(LABELS))[0]).cost
+    assert cost.startswith("$1.40/h, as now, ")
+
+
 def test_a_stack_without_settings_is_refused(engine, capsys):
     assert run_command(command.COMMAND, ["--stack", "no-such-stack"]) == ExitCode.REFUSED
     assert "not found" in capsys.readouterr().err
