@@ -7,7 +7,7 @@ from dataclasses import fields
 from functools import cache
 from itertools import pairwise
 from types import ModuleType
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, cast
 
 from pydantic import BaseModel
 from pydantic.json_schema import GenerateJsonSchema
@@ -74,13 +74,16 @@ def _add_blocks(schema: Schema) -> None:
 
 
 def _spell_defaults(schema: Schema) -> None:
-    """Write the defaults of blocks as a file has them: a number with its unit, and nothing for an empty list."""
+    """Write the defaults of blocks as a file has them: a number with its unit, one word without brackets, and nothing for an empty list."""
     for module in (bucket, cloud_run, gateway, image, observability, tpu):
         for name, kind in vars(module).items():
             keys: Schema = schema["$defs"].get(name, {}).get("properties", {})
             for value in keys.values() if isinstance(kind, type) else ():
-                if value.get("default") == []:
+                default = value.get("default")
+                if default == []:
                     value.pop("default")
+                if isinstance(default, list) and len(cast("list[object]", default)) == 1 and "anyOf" in value:
+                    value["default"] = default[0]
             if keys:
                 for key, text in defaults_as_text(kind).items():
                     keys[key]["default"] = text

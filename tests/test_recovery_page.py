@@ -23,6 +23,7 @@ from contracts.errors import CommandRefusedError
 from contracts.labels import StackLimits
 from engine import locks
 from gcp_tpu_provider import capacity
+from gcp_tpu_provider.forms import Form
 from localcloud import cli
 from tests.cloud.populated import owner
 from tests.records import replace
@@ -84,11 +85,16 @@ def composed():
     for limits in (StackLimits(max_age_s=60), StackLimits(max_usd=1), StackLimits(idle_after_s=600)):
         yield StackSpending(owner=owner("x"), limits=limits, age_s=90, usd=2, usd_per_hour=1, idle_s=700).sentence()
     answers = [
-        capacity.Refused("us-east5-a", "WAITING_FOR_RESOURCES for 30m: the wait for this zone timed out."),
-        capacity.Refused("us-east5-b", "Quota limit 'TPUV6E' has been exceeded. Limit: 0 in zone us-east5-b."),
+        capacity.Refused(
+            "us-east5-a", "WAITING_FOR_RESOURCES for 30m: the wait for this zone timed out.", "flex-start"
+        ),
+        capacity.Refused(
+            "us-east5-b", "Quota limit 'TPUV6E' has been exceeded. Limit: 0 in zone us-east5-b.", "flex-start"
+        ),
     ]
     inputs = {"provisioningModel": "flex-start", "acceleratorType": "v6e-4"}
-    yield capacity._table(SimpleNamespace(project="p", inputs=inputs, next_steps=()), answers)
+    forms = (Form("flex-start", None, ("us-east5-a", "us-east5-b")),)
+    yield capacity._table(SimpleNamespace(project="p", inputs=inputs, forms=forms, next_steps=()), answers)
 
 
 def rows():

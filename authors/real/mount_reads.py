@@ -1,10 +1,12 @@
-"""Read patterns of the loading modes on a slow network, and the planner's ratios between them."""
+"""Read patterns of the loading modes on a slow network, the planner's ratios between them, and gcsfuse's memory."""
 
 import json
 import os
+import re
 import struct
 import sys
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -23,8 +25,13 @@ NETWORK: Final = ConnectionLimits(first_byte_s=0.05, bytes_per_s=12e6)
 _TENSORS: Final = 24
 _TENSOR_BYTES: Final = 12 * 2**20
 _OBJECT: Final = "large/model.safetensors"
+_ADAPTER: Final = "large/adapter_model.safetensors"
 _ONCE: Final = 1.1
 """Bytes that were read, in sizes of the object: less than this is once."""
+_BLOCK_BYTES: Final = 16 * 2**20
+"""`--read-block-size-mb` of gcsfuse, its default."""
+_LOST_BLOCKS: Final = 3
+"""Blocks that buffered reads fetch in vain: the loader reads the header at the start of the file, then closes and maps it."""
 _OVERLAP: Final = 2
 """Reads at once of a reader that sends one after the other: the next begins while the former is being closed."""
 _LIMITS: Final = {
@@ -65,16 +72,52 @@ def judge_reads(report: JudgeReport, world: MountWorld) -> None:
         planned, twice = constant("FUSE_PREFETCH_READS"), _mounted(world, plain, "prefetch")
         require(_ONCE < twice.times < planned + _ONCE - 1, f"{twice}, the planner reads {planned:g} times")
         notes.append(f"{twice}; {twice.times:.1f} times, planned {planned:g}")
-    with report.judging(f"reads of mode fuse-buffered, {NETWORK}: parallel, with read-ahead") as notes:
+    once = 1 + _LOST_BLOCKS * _BLOCK_BYTES / (_TENSORS * _TENSOR_BYTES)
+    with report.judging(f"reads of mode fuse-buffered, {NETWORK}: parallel, with read-ahead, each byte once") as notes:
         found["fuse-buffered"] = several = _mounted(world, buffered, "safetensors")
-        require(several.reads.most > _OVERLAP, f"{several}")
+        require(several.reads.most > _OVERLAP and several.times < once, f"{several}")
         notes.append(str(several))
+    with report.judging(
+        "the same with safetensors-load-strategy=prefetch: bytes are read twice, and not sooner"
+    ) as notes:
+        twice = _mounted(world, buffered, "prefetch")
+        require(twice.times > once and "fuse-buffered" in found, f"{twice}")
+        slower = twice.seconds / found["fuse-buffered"].seconds
+        require(slower > 1, f"{twice}: faster than without, so the stacks should have it")
+        notes.append(f"{twice}; {twice.times:.1f} times")
     with report.judging(f"reads of mode streamer, {NETWORK}: parallel, each byte once") as notes:
         found["streamer"] = streamed = _streamed(world)
         require(streamed.reads.most > _OVERLAP and streamed.times < _ONCE, f"{streamed}")
         notes.append(str(streamed))
     for mode in ("fuse-buffered", "streamer"):
         _judge_ratio(report, found, mode)
+    _judge_memory(report, world, buffered)
+
+
+def _judge_memory(report: JudgeReport, world: MountWorld, options: tuple[str, ...]) -> None:
+    """Compare gcsfuse's peak memory with the planner's, with a model and an adapter that two readers each read at the same time."""
+    with report.judging(
+        "memory of gcsfuse with buffered reads of a model and an adapter: the planner's blocks"
+    ) as notes:
+        world.put(_ADAPTER, _checkpoint())
+        planned_mib = constant("FUSE_BUFFERS_GIB") * 1024
+        with world.gcsfuse.mounted(BUCKET, options) as folder:
+            before_mib = _peak_mib(folder)
+            world.loaded("prefetch", [str(folder / _OBJECT), str(folder / _ADAPTER)])
+            blocks_mib = _peak_mib(folder) - before_mib
+        text = f"{blocks_mib:.0f} MiB beside {before_mib:.0f} MiB of the process, planned {planned_mib:g} MiB"
+        require(_BLOCK_BYTES / 2**20 < blocks_mib <= planned_mib, text)
+        notes.append(text)
+
+
+def _peak_mib(folder: Path) -> float:
+    """Return the peak memory of the gcsfuse that is mounted on a folder."""
+    for process in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError):
+            if (process / "cmdline").read_bytes().split(b"\0")[-2:-1] == [os.fsencode(folder)]:
+                peak = re.search(r"^VmHWM:\s+(\d+) kB", (process / "status").read_text(), flags=re.MULTILINE)
+                return int(peak[1]) / 1024 if peak else 0.0
+    raise NotJudgedError(f"no gcsfuse is mounted on {folder}")
 
 
 def _judge_ratio(report: JudgeReport, found: Mapping[str, Pattern], mode: str) -> None:

@@ -95,20 +95,20 @@ def order_lines(steps: Sequence[FormStep]) -> Iterator[str]:
         when = f" after {duration(waited_s)} without {' and '.join(before)}" if before else ""
         skipped = " and ".join(_skipped(step))
         if not step.zones:
-            yield f"{step.model} is never requested: {_price(step)}, {skipped}"
+            yield f"{step.model} is not requested in {skipped}: {_price(step)}"
             continue
-        left_out = f"; not requested where {skipped}" if skipped else ""
+        left_out = f"; not requested in {skipped}" if skipped else ""
         yield f"{step.model}{when}: {_price(step)}, {_end(step)}{left_out}"
         waited_s += step.wait_s
         before.append(step.model)
 
 
 def _skipped(step: FormStep) -> Iterator[str]:
-    """Yield each reason why a form is not requested, with the zones."""
+    """Yield the zones in which a form is not requested, with each reason."""
     for reason in (ABOVE, UNKNOWN_PRICE):
         zones = [place.zone for place in step.places if place.skipped == reason]
         if zones:
-            yield f"{reason} in {', '.join(zones)}"
+            yield f"{', '.join(zones)} ({reason})"
 
 
 def _price(step: FormStep) -> str:

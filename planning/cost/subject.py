@@ -71,7 +71,7 @@ def examine(deployment: Deployment) -> Subject:
     is_late = startup is not None and limit_s is not None and startup.total_s > limit_s
     if deployment.weights_mode is None and is_late:
         # The plain mount is only the default; if it cannot start in time, use the mode that can.
-        resolved = replace(resolved, weights_mode="fuse-buffered")
+        resolved = replace(resolve(replace(deployment, weights_mode="fuse-buffered")), deployment=deployment)
     return subject_of(resolved)
 
 

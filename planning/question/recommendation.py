@@ -27,6 +27,8 @@ FEW_KV_HEADS: Final = 2
 TPU_MOE_BLOCK_SIZE: Final = 32
 TEXT_ONLY: Final[Mapping[Modality, int]] = {"image": 0, "video": 0, "audio": 0}
 FUSE_MODES: Final = ("fuse", "fuse-buffered", "fuse-cached")
+_PREFETCHED_MODES: Final = ("fuse", "fuse-cached")
+"""Mounts that vLLM reads ahead of the loader. A mount with buffered reads does that itself, and a second reader fetches most bytes twice."""
 
 
 def needs_text_alone(workload: Workload | None) -> bool:
@@ -59,7 +61,7 @@ def recommended_options(
     """Return the recommended options of a model; `quantize_on_load` makes vLLM convert bf16 to fp8, `offloads` keeps weights on the host."""
     is_tpu, gemma = accelerator.is_tpu, spec.is_gemma4
     small = not is_tpu and accelerator.usable_gib < SMALL_DEVICE_GIB
-    strategy = "prefetch" if weights_mode in FUSE_MODES or (is_tpu and spec.is_moe) else None
+    strategy = "prefetch" if weights_mode in _PREFETCHED_MODES or (is_tpu and spec.is_moe) else None
     if offloads and strategy:
         # Prefetched pages and offloaded weights evict each other from host memory.
         strategy = "lazy"

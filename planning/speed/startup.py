@@ -39,6 +39,8 @@ LOAD_RATES: Final = {
     "image": "IMAGE_BYTES_PER_S",
 }
 """Constant of `planning.data.overheads` with the rate of each weights mode and its source."""
+_ONCE_PER_READER: Final = ("fuse", "fuse-buffered")
+"""Mounts without a cache of files: each reader fetches the bytes."""
 _STREAMED_MODES: Final = ("fuse-buffered", "fuse-cached", "streamer")
 """Weights modes that read over the network into the device. The others, except a plain mount, read a copy once more."""
 _KEPT_MODES: Final = ("hub", "disk", "memory")
@@ -145,9 +147,10 @@ def _load_s(resolved: Resolved) -> float:
     size = weights_of(resolved).checkpoint + parts_bytes(resolved)
     mode = resolved.weights_mode
     rate = constant(LOAD_RATES[mode])
+    if mode in _ONCE_PER_READER and resolved.vllm.safetensors_load_strategy == "prefetch":
+        size *= constant("FUSE_PREFETCH_READS")
     if mode == "fuse":
-        reads = constant("FUSE_PREFETCH_READS") if resolved.vllm.safetensors_load_strategy == "prefetch" else 1
-        return size * reads / rate
+        return size / rate
     # `image`: the layers are streamed or already on the machine's disk, then read like local files.
     fetched_s = size / (rate if mode == "image" else _network_rate(resolved, rate))
     return fetched_s if mode in _STREAMED_MODES else fetched_s + _reload_s(resolved)

@@ -141,9 +141,11 @@ def _shown(options: PlanOptions, subject: "Subject", plan: "Plan", wording: "Wor
         show_costs(plan)
     else:
         from planning.planner import original_note
+        from planning.solve.faster_start import faster_start
         from scripts.plan.table import show  # rich takes longer to load than the plan
 
-        show(plan, wording, original_note(subject))
+        faster = faster_start(subject)
+        show(plan, wording, original_note(subject), "" if faster is None else faster.text(wording))
     if options.judging.compile is None:
         return None
     from scripts.plan import compiled
@@ -160,10 +162,13 @@ def _json(
 ) -> tuple[dict[str, object], "CompileVerdict | None"]:
     """Return the plan as one object, with the judge's answer if it was asked, and its judgement."""
     from planning.cost.loading_modes import loading_modes
+    from planning.solve.faster_start import faster_start
     from planning.solve.plan_json import plan_json
 
-    ways = [one.to_json() for one in loading_modes(subject)]
-    found: dict[str, object] = {**plan_json(plan, wording), **({"loading_modes": ways} if ways else {})}
+    found: dict[str, object] = plan_json(plan, wording)
+    if ways := [one.to_json() for one in loading_modes(subject)]:
+        faster = faster_start(subject)
+        found |= {"loading_modes": ways, "faster_start": None if faster is None else faster.to_json(wording)}
     if options.explain:
         from planning.solve.explain import explain
 

@@ -35,8 +35,8 @@ _VERDICTS: Final = {
 }
 
 
-def show(plan: Plan, wording: Wording, note: str = "") -> None:
-    """Print the plan on stdout, with a note about the model below the verdict."""
+def show(plan: Plan, wording: Wording, note: str = "", faster: str = "") -> None:
+    """Print the plan on stdout, with a note about the model below the verdict, and a faster start below the start-up."""
     console = screen(sys.stdout)
     if console.is_terminal:
         console.width = min(console.width, _MAX_WIDTH)
@@ -54,7 +54,7 @@ def show(plan: Plan, wording: Wording, note: str = "") -> None:
         paragraph(console, note)
     console.print()
     _memory(console, plan)
-    _startup(console, plan)
+    _startup(console, plan, faster)
     _figures(console, plan)
     if plan.workload is not None:
         _workload(console, plan.workload, is_priced=plan.cost.is_known)
@@ -94,7 +94,7 @@ def _memory(console: Console, plan: Plan) -> None:
     console.print()
 
 
-def _startup(console: Console, plan: Plan) -> None:
+def _startup(console: Console, plan: Plan, faster: str) -> None:
     s = plan.known_startup
     if s is None:
         paragraph(console, f"Start-up: unknown (no public vLLM server on {plan.accelerator} was measured)")
@@ -119,6 +119,8 @@ def _startup(console: Console, plan: Plan) -> None:
     legend = [f"{name} {duration(seconds)}" for name, seconds, *_ in parts]
     legend[-1] += f" ({duration(s.compile_low_s)} to {duration(s.compile_high_s)})"
     _bar(console, parts, s.total_s, legend)
+    if faster:
+        paragraph(console, f"Faster with {faster}", prefix=_INDENT)
     console.print()
 
 

@@ -91,7 +91,13 @@ def test_a_request_that_nobody_waits_for_any_more_ends_on_googles_side(declare):
 
     def after(seconds):
         conditions = Conditions(
-            durations=TpuDurations(), quota_error=None, capacity=False, plenty=False, now_s=seconds, life_s=seconds
+            durations=TpuDurations(),
+            quota_error=None,
+            stockout=None,
+            capacity=False,
+            plenty=False,
+            now_s=seconds,
+            life_s=seconds,
         )
         return step(waiting, conditions)[0].state
 

@@ -43,14 +43,14 @@ def test_each_form_has_the_waits_before_it_its_prices_and_its_end():
 def test_a_form_above_the_ceiling_or_without_a_price_is_left_out_and_waits_for_nothing():
     zones = (US, EUROPE, UNKNOWN)
     assert lines(zones=zones, max_usd_per_hour=7.0) == [
-        "flex-start: $5.40/h, ends after 4 h; not requested where price unknown in southamerica-west1-a",
+        "flex-start: $5.40/h, ends after 4 h; not requested in southamerica-west1-a (price unknown)",
         (
-            "spot after 20 min without flex-start: $5.61/h, runs until Google reclaims it or you delete it; not requested where "
-            "above the price ceiling in europe-west4-a and price unknown in southamerica-west1-a"
+            "spot after 20 min without flex-start: $5.61/h, runs until Google reclaims it or you delete it; not requested in "
+            "europe-west4-a (above the price ceiling) and southamerica-west1-a (price unknown)"
         ),
         (
-            "standard is never requested: $10.80 to $11.88/h, "
-            "above the price ceiling in us-east5-a, europe-west4-a, southamerica-west1-a"
+            "standard is not requested in us-east5-a, europe-west4-a, southamerica-west1-a (above the price ceiling): "
+            "$10.80 to $11.88/h"
         ),
     ]
     assert lines(provisioning=("standard", "spot"), max_usd_per_hour=6.0)[1].startswith("spot: $5.61/h")

@@ -25,6 +25,7 @@ from planning.settings.bucket import BucketSettings
 from planning.settings.image import image_of_version
 from planning.settings.marks import Matching, OneOf
 from planning.solve.explain import explain
+from planning.solve.faster_start import faster_start
 from planning.solve.plan_json import plan_json
 from planning.solve.wording import FIELDS, remedy_of, with_callers_keys
 from scripts.plan.question import CommandWording
@@ -206,6 +207,10 @@ def check(deployment: Deployment) -> None:
             examine(with_changes(deployment, remedy.changes))  # a fix is never an invalid question
     assert all(isinstance(line, str) for _, lines in explain(subject) for line in lines)
     json.dumps([one.to_json() for one in loading_modes(subject)], allow_nan=False)
+    if (faster := faster_start(subject)) is not None:
+        json.dumps(faster.to_json(WORDING), allow_nan=False)
+        assert faster.text(WORDING)
+        assert examine(with_changes(deployment, faster.changes)).startup.total_s < subject.startup.total_s
     check_lengths(subject)
 
 

@@ -184,10 +184,18 @@ def test_the_rate_of_a_drafter_stands_beside_the_rate_without_it():
 def test_the_mount_that_starts_in_time_is_taken_where_nobody_chose_one():
     large = Deployment(model="google/gemma-4-31B-it", accelerator="RTX PRO 6000")
     assert (plan(large).weights_mode, plan(large).fits) == ("fuse-buffered", True)
+    assert plan(large).vllm.safetensors_load_strategy is None
     chosen = replace(large, weights_mode="fuse")
     assert (plan(chosen).weights_mode, plan(chosen).fits) == ("fuse", False)
     small = Deployment(model="google/gemma-4-12B-it-qat-w4a16-ct", accelerator="L4")
     assert plan(small).weights_mode == "fuse"
+
+
+def test_a_mount_with_buffered_reads_has_no_second_reader():
+    """With `prefetch`, vLLM's thread and its loader each fetch the bytes (authors.real.mount_reads)."""
+    asked = Deployment(model="google/gemma-4-12B-it-qat-w4a16-ct", accelerator="L4", weights_mode="fuse-buffered")
+    assert plan(asked).vllm.safetensors_load_strategy is None
+    assert plan(replace(asked, weights_mode="fuse")).vllm.safetensors_load_strategy == "prefetch"
 
 
 def test_offloaded_weights_are_not_pushed_out_by_prefetched_pages():

@@ -53,6 +53,15 @@ def test_a_restart_on_cloud_run_fetches_its_weights_again(mode: str, direct_vpc:
     assert start.restart_s == pytest.approx(start.total_s - constant("CLOUD_RUN_CONTAINER_START_S"))
 
 
+@pytest.mark.parametrize("mode", ["fuse", "fuse-buffered"])
+def test_prefetching_over_a_mount_reads_the_weights_twice(mode: str):
+    once, twice = (
+        plan(replace(RUN, weights_mode=mode, vllm=VllmOptions(safetensors_load_strategy=strategy))).startup  # pyright: ignore[reportArgumentType]
+        for strategy in ("lazy", "prefetch")
+    )
+    assert twice.load_s == pytest.approx(once.load_s * constant("FUSE_PREFETCH_READS"))
+
+
 def kept(cache: str) -> StartupPlan:
     return plan(replace(TPU, tpu=tpu_block(compile_cache=cache))).startup  # pyright: ignore[reportArgumentType]
 

@@ -127,6 +127,7 @@ def environment(
     memory_mib: int = 32768,
     readable: bool = True,
     options: dict[str, str] | None = None,
+    **more: str,
 ) -> RuntimeEnvironment:
     listing = tmp_path / "mounts.json"
     listing.write_text(
@@ -137,6 +138,7 @@ def environment(
             "VLLM_SIM_ACCELERATOR": "nvidia-l4",
             "VLLM_SIM_MOUNTS_FILE": str(listing),
             "VLLM_SIM_MEMORY_LIMIT_MIB": str(memory_mib),
+            **more,
         }
     )
 
@@ -158,10 +160,15 @@ def test_the_load_over_fuse_takes_what_was_measured(tmp_path: Path):
 
 
 def test_prefetching_reads_twice_and_buffered_reads_and_eager_mode_shorten_it(tmp_path: Path):
+    """With buffered reads, the second read is limited by the network."""
     plain = start(environment(tmp_path, STAGED)).total_s
     prefetched = start(environment(tmp_path, STAGED), "--safetensors-load-strategy=prefetch").total_s
     buffered = start(environment(tmp_path, STAGED, options={"enable-buffered-read": "true"})).total_s
     assert buffered < plain < prefetched
+    options = {"enable-buffered-read": "true"}
+    slow = environment(tmp_path, STAGED, options=options, VLLM_SIM_NETWORK_MB_PER_S="75")
+    both = start(slow, "--safetensors-load-strategy=prefetch").total_s - start(slow).total_s
+    assert both == pytest.approx(16.44e3 / 75, rel=0.01)
     assert start(environment(tmp_path, STAGED), "--enforce-eager").total_s == pytest.approx(plain - COMPILE_S)
 
 

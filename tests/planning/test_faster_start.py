@@ -1,0 +1,127 @@
+"""The next faster way to read the weights on Cloud Run: named with both starts and its price, and nothing if the fastest is in use."""
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+from planning.cost.loading_modes import LoadingMode, loading_modes
+from planning.cost.subject import Subject, examine
+from planning.data.overheads import constant
+from planning.question.fields import with_changes
+from planning.solve.faster_start import FasterStart, faster_start
+from planning.solve.wording import FIELDS
+from planning.units import duration
+from scripts.gemma.__main__ import main
+from stacks.loading import from_file
+from stacks.planned import to_deployment
+from stacks.wording import StackWording
+
+ROOT = Path(__file__).parents[2]
+CLOUD_RUN = ("l4-12b-qat", "l4-12b-qat-mtp", "l4-e2b-lora", "l4-qat", "rtx6000-31b")
+VPC = {"cloudRun.directVpc": True}
+
+
+def subject(stack: str, **changes: object) -> Subject:
+    path = ROOT / f"Pulumi.{stack}.yaml"
+    return examine(to_deployment(from_file(path, project="my-project", changes=changes)))
+
+
+def found(stack: str, **changes: object) -> FasterStart:
+    faster = faster_start(subject(stack, **changes))
+    assert faster is not None
+    return faster
+
+
+def text(stack: str, **changes: object) -> str:
+    one = subject(stack, **changes)
+    return found(stack, **changes).text(StackWording(one.resolved.deployment, stack))
+
+
+@pytest.mark.parametrize("stack", CLOUD_RUN)
+def test_the_change_that_it_names_starts_as_fast_as_it_states(stack: str):
+    before = subject(stack)
+    faster = found(stack)
+    after = examine(with_changes(before.resolved.deployment, faster.changes))
+    assert faster.present.start_s == pytest.approx(before.startup.total_s)
+    assert faster.mode.start_s == pytest.approx(after.startup.total_s)
+    assert after.startup.total_s < before.startup.total_s
+    assert after.cost.usd_per_hour == pytest.approx(before.cost.usd_per_hour)
+    assert f"{duration(after.startup.total_s)} instead of {duration(before.startup.total_s)}" in text(stack)
+
+
+def test_buffered_reads_are_next_to_a_plain_mount_and_then_direct_vpc_with_its_price():
+    assert text("l4-12b-qat") == (
+        "Direct VPC: 3 min 27 s instead of 5 min 31 s; the same price per hour; its connections may take a minute or more to work, and a "
+        "teardown finishes up to two hours later, when Google releases its addresses. Set cloudRun.directVpc: true."
+    )
+    buffers_gib = f"{constant('FUSE_BUFFERS_GIB'):.1f} GiB"
+    assert re.fullmatch(
+        rf"fuse-buffered: .* instead of .*; the same price per hour, {buffers_gib} more of the container's memory\. "
+        r"Set cloudRun\.mount\.mode: fuse-buffered\.",
+        text("l4-qat"),
+    )
+
+
+@pytest.mark.parametrize("stack", CLOUD_RUN)
+@pytest.mark.parametrize("mode", ["fuse-buffered", "streamer"])
+def test_nothing_is_named_if_the_fastest_is_in_use(stack: str, mode: str):
+    chosen = subject(stack, **VPC, **{"cloudRun.mount.mode": mode})
+    starts = [one.start_s for one in loading_modes(chosen)]
+    assert chosen.startup.total_s == pytest.approx(min(starts))
+    assert faster_start(chosen) is None
+
+
+def test_a_difference_that_no_probe_sees_is_not_named():
+    """A copy into memory of 12B with Direct VPC is slower than buffered reads by more than a probe's period, the file cache by less."""
+    cache = {"mode": "fuse-cached", "cacheSize": "9Gi"}
+    cached = subject("l4-12b-qat", **VPC, **{"cloudRun.mount": cache, "cloudRun.memory": "24Gi", "cloudRun.cpu": 6})
+    best = min(one.start_s for one in loading_modes(cached))
+    assert 0 < cached.startup.total_s - best < 10
+    assert faster_start(cached) is None
+    assert found("l4-12b-qat", **VPC, **{"cloudRun.mount.mode": "memory"}).mode.mode == "fuse-buffered"
+
+
+def test_a_mode_that_a_finding_blocks_is_not_named():
+    """A server that fetches media must not be in a network of its own (SEC06)."""
+    media = {"vllm.allowedMediaDomains": ["a.example"]}
+    assert faster_start(subject("l4-12b-qat", **media)) is None
+    assert faster_start(subject("l4-12b-qat", **media, acceptFindings=["SEC06"])) is not None
+
+
+def test_more_memory_is_the_price_where_buffered_reads_do_not_fit_and_the_image_cannot_stream():
+    small = {"cloudRun.memory": "17Gi"}
+    assert text("l4-qat", **small).endswith("Set cloudRun.mount.mode: streamer.")
+    image = {"repository": "vllm/vllm-openai", "digest": f"sha256:{'1' * 64}", "version": "0.10.2"}
+    faster = found("l4-qat", **small, image=image, acceptFindings=["FIT06"])
+    assert dict(faster.changes) == {"weights_mode": "fuse-buffered", "host_memory_gib": 20.0}
+    one = subject("l4-qat", **small, image=image, acceptFindings=["FIT06"])
+    said = faster.text(StackWording(one.resolved.deployment, "l4-qat"))
+    assert re.search(r"; \$0\.02/h more \(20 GiB, 8 vCPU\)\. Set .*cloudRun\.memory: 20Gi", said)
+
+
+@pytest.mark.parametrize("given", [("hub", "fuse"), ("bucket", "memory")])
+def test_every_answer_is_one_of_the_modes_and_fits(given: tuple[str, str]):
+    weights, mode = given
+    one = subject("l4-12b-qat", weights=weights, **({"cloudRun.mount.mode": mode} if weights == "bucket" else {}))
+    faster = faster_start(one)
+    assert (faster is None) is (weights == "hub")
+    assert faster is None or isinstance(faster.mode, LoadingMode)
+
+
+def test_plan_prints_it_below_the_start_up_and_json_has_a_key(capsys: pytest.CaptureFixture[str]):
+    assert main(["plan", "l4-12b-qat"]) == 0
+    shown = " ".join(capsys.readouterr().out.split())
+    assert f"Faster with {text('l4-12b-qat')} Speed" in shown
+    assert main(["plan", "l4-12b-qat", "--set", "cloudRun.directVpc=true"]) == 0
+    assert "Faster" not in capsys.readouterr().out
+    assert main(["plan", "l4-12b-qat", "--json"]) == 0
+    document = json.loads(capsys.readouterr().out)
+    assert document["faster_start"]["change"] == "set cloudRun.directVpc: true"
+    assert document["faster_start"]["start_s"] in {one["start_s"] for one in document["loading_modes"]}
+    assert main(["plan", "l4-12b-qat", "--set", "cloudRun.directVpc=true", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["faster_start"] is None
+    assert main(["plan", "tpu-v6e1", "--json"]) == 0
+    assert "faster_start" not in json.loads(capsys.readouterr().out)
+    assert found("l4-12b-qat").text(FIELDS).endswith("Set cloud_run.direct_vpc = True.")

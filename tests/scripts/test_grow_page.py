@@ -1,0 +1,53 @@
+"""docs/grow.md: each figure of a table is printed by the command above it."""
+
+import re
+import shlex
+from pathlib import Path
+
+import pytest
+
+from scripts.gemma.__main__ import main
+
+PAGE = (Path(__file__).parents[2] / "docs" / "grow.md").read_text()
+NUMBER = re.compile(r"(?<![\w-])\d[\d,]*(?:\.\d+)?(?![\w-])")
+TABLE = re.compile(r"```sh\n(?P<commands>(?:gemma .*\n)+)```\n\n\|.*\n\| ---.*\n(?P<rows>(?:\|.*\n)+)")
+
+
+def tables():
+    """Yield the commands of each block, and the rows of figures of the table below it."""
+    for found in TABLE.finditer(PAGE):
+        rows = [row.strip("| ").split(" | ") for row in found["rows"].splitlines()]
+        yield found["commands"].splitlines(), rows
+
+
+@pytest.fixture
+def printed(capsys):
+    """Return the numbers that a command prints."""
+
+    def numbers(command):
+        assert main(shlex.split(command)[1:]) == 0
+        return set(NUMBER.findall(capsys.readouterr().out))
+
+    return numbers
+
+
+def test_each_command_of_the_page_is_above_a_table():
+    assert sum(len(commands) for commands, _ in tables()) == len(re.findall(r"^gemma ", PAGE, flags=re.MULTILINE)) == 8
+
+
+@pytest.mark.parametrize("number", range(4))
+def test_the_figures_of_a_table_are_those_of_its_commands(printed, number):
+    commands, rows = [*tables()][number]
+    answers = [printed(command) for command in commands]
+    if len(answers) == 1:
+        answers *= len(rows)
+    for (_, *figures), answer in zip(rows, answers, strict=True):
+        assert [figure for figure in figures if figure not in answer] == []
+
+
+def test_figures_in_prose_are_printed_too(capsys):
+    assert main(["plan", "l4-12b-qat"]) == 0
+    shown = capsys.readouterr().out
+    (start,) = re.findall(r"planned start-up, (\d+ min \d+ s) for this stack", PAGE)
+    (limit,) = re.findall(r"`(Limit: [^`]+)`", PAGE)
+    assert [text for text in (start, limit) if text not in shown] == []
