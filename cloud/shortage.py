@@ -134,8 +134,10 @@ def shortage(
 
 def cause_of(words: str) -> Cause:
     """Return what Google's words name; unknown if they name neither, or if there are none."""
-    found = [cause for cause, pattern in _WORDS.items() if pattern.search(words)]
-    return found[0] if found else "unknown"
+    for cause, pattern in _WORDS.items():
+        if pattern.search(words):
+            return cause
+    return "unknown"
 
 
 def _any_enough(answers: Sequence[bool | None]) -> bool | None:
@@ -181,9 +183,7 @@ def read_quota(
             why = listed.unread or f"Service Usage returned no limit for {quota.metric} in {at}"
             fix = listed.fix
         found.append(
-            QuotaRead(
-                quota=quota, place=at, limit=limit, used=counted.used, needed=needed, why_unknown=why, fix=fix
-            )
+            QuotaRead(quota=quota, place=at, limit=limit, used=counted.used, needed=needed, why_unknown=why, fix=fix)
         )
     return min(found, key=lambda read: (_RANK[read.is_enough], _left(read)))
 

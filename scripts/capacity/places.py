@@ -15,23 +15,24 @@ from cloud.quotas import Quota
 from cloud.shortage import NOT_USED, ChipUse, CountedUse, Shortage, read_quota, request_shortage
 from contracts.capacity_states import GRANTED
 from contracts.fields import as_mapping
-from planning.cost.capacity_order import skipped_because
+from planning.cost.capacity_order import capacity_order
 from planning.cost.provisioning import PROVISIONING_MODELS, Acceptance, provisioning_support, run_acceptance
 from planning.data.prices import LIST_PRICES, HourlyPart, PriceBook, instance_parts, slice_parts
 from planning.machine.hardware import (
     CLOUD_RUN_GPUS,
     Accelerator,
     api_accelerator_type,
+    find_accelerator,
     gpu_regions,
     host_of,
     machines_at_once,
     tpu_offer,
 )
+from planning.question.types import FormStep
 from planning.settings.capacity_form import ProvisioningModel
 from planning.solve.candidates import deployable_accelerators
 from scripts.cli.check_result import CheckResult, State
 from stacks.settings import Settings
-
 
 FORMS: Final[Sequence[ProvisioningModel]] = ("flex-start", "spot", "standard")
 """Forms that every zone is compared by. A reservation has its own zone and no alternative."""
@@ -248,7 +249,14 @@ class _PlaceComparison:
         order = dict.fromkeys([*listed, *PROVISIONING_MODELS])
         return sorted(forms, key=lambda form: list(order).index(form.model))
 
-    def _form(  # noqa: PLR0917 - the facts
+    def _order_of(self, accelerator: Accelerator) -> Sequence[FormStep]:
+        """Return the forms in the stack's settings; none for another accelerator than the stack's."""
+        tpu = self.settings.tpu if self.settings else None
+        if tpu is None or find_accelerator(tpu.accelerator_type) != accelerator:
+            return ()
+        return capacity_order(tpu, self.prices)
+
+    def _form(
         self, accelerator: Accelerator, model: ProvisioningModel, zone: str, accepted: Gate, own: Sequence[Own]
     ) -> JudgedForm:
         tpu = self.settings.tpu if self.settings else None
@@ -260,7 +268,8 @@ class _PlaceComparison:
             provisioning=model,
             stack=self.stack,
         )
-        in_stack = tpu is not None and tpu.has_form(model) and zone in tpu.zones
+        step = next((step for step in self._order_of(accelerator) if step.model == model), None)
+        skipped = "" if step is None else next((at.skipped for at in step.places if at.zone == zone), "")
         return JudgedForm(
             model=model,
             accepted=accepted,
@@ -268,8 +277,8 @@ class _PlaceComparison:
             parts=slice_parts(
                 self.prices, generation=accelerator.generation, chips=accelerator.chips, provisioning=model, place=zone
             ),
-            in_stack=in_stack,
-            not_requested=skipped_because(tpu, model, zone, self.prices) if tpu and in_stack else "",
+            in_stack=step is not None and zone in self.asked.places,
+            not_requested=skipped,
             last_answer=max((one for one in own if one.model == model), key=lambda one: one.created, default=None),
         )
 
