@@ -16,6 +16,7 @@ from cloud.capacity import ListedNode, ListedQueuedResource
 from cloud.offers import Answers, CapacityQuestion, deadline, read_all
 from cloud.quotas import Quota
 from contracts.capacity_states import GRANTED, IN_QUEUE
+from contracts.plain_text import for_terminal
 from planning.machine.hardware import find_accelerator
 from planning.settings.capacity_form import ProvisioningModel
 
@@ -127,7 +128,7 @@ def shortage(
     region = zone.rpartition("-")[0]
     if cause == "stock" and not words and any(_is_short_region(other.words, region) for other in others):
         cause = "unknown"
-    said = f'Google says "{words.rstrip(".")}"' if words else f"Google gives no reason for {state}"
+    said = f'Google says "{for_terminal(words).rstrip(".")}"' if words else f"Google gives no reason for {state}"
     quota = [read.sentence for read in reads] or ["no quota of this request is known"]
     return Shortage(cause=cause, evidence=(said, *quota, *_shown(others, zone)))
 
@@ -292,12 +293,12 @@ def read_shortage(caller: GoogleCaller, request: ListedQueuedResource) -> Shorta
 
 
 def read_instance_shortage(
-    caller: GoogleCaller, state: str, accelerator_type: str, provisioning: ProvisioningModel, zone: str
+    caller: GoogleCaller, state: str, accelerator_type: str, provisioning: str, zone: str
 ) -> Shortage | None:
     """Return why a Compute Engine instance waits; None in other states. How many chips of a quota others use is not read, so never stock."""
     if state not in IN_QUEUE:
         return None
-    usable = quotas.instance_quotas(accelerator_type, provisioning)
+    usable = quotas.instance_quotas(accelerator_type, provisioning) if provisioning else ()
     asked = CapacityQuestion(project=caller.project, accelerators=(), everywhere=False, quotas=usable)
     answers = read_all(caller, asked, remaining_s=deadline())
     size = accelerator_type.rpartition("-")[2]
