@@ -44,13 +44,18 @@ def show(places: Sequence[JudgedPlace], problems: Sequence[str], now: datetime) 
 
 def _show_reasons(out: Console, places: Sequence[JudgedPlace]) -> None:
     """Print why gates are closed or unknown, and why this project's requests wait or failed."""
-    reasons: dict[str, list[str]] = {}
+    reasons: dict[str, dict[str, list[str]]] = {}
     for place in filter(_is_shown, places):
-        for gate in _gates(place):
+        for gate, form in _gates(place):
             if gate.detail and gate.is_read:
-                reasons.setdefault(gate.detail, []).append(place.place)
-    for reason, names in reasons.items():
-        paragraph(out, f"{', '.join(dict.fromkeys(names))}: {reason}.", prefix=_INDENT)
+                reasons.setdefault(gate.detail, {}).setdefault(place.place, []).append(form)
+    count = {place.place: len(place.forms) for place in places}
+    for reason, found in reasons.items():
+        names = [
+            f"{name} ({', '.join(forms)})" if all(forms) and len(forms) < count[name] else name
+            for name, forms in found.items()
+        ]
+        paragraph(out, f"{', '.join(names)}: {reason}.", prefix=_INDENT)
     for place in places:
         for own in place.own:
             if own.shortage is not None:
@@ -72,10 +77,12 @@ def _is_shown(place: JudgedPlace) -> bool:
     return place.position is not None or place.hardware.state != "failed"
 
 
-def _gates(place: JudgedPlace) -> Sequence[Gate]:
-    """Return the gates of a location with those of all its forms."""
-    forms = [gate for form in place.forms for gate in (form.accepted, form.quota)]
-    return [place.hardware, *forms] if forms else place.gates
+def _gates(place: JudgedPlace) -> Sequence[tuple[Gate, str]]:
+    """Return the gates of a location with those of all its forms, each with the form; "" for all forms."""
+    if not place.forms:
+        return [(gate, "") for gate in place.gates]
+    forms = [(gate, form.model) for form in place.forms for gate in (form.accepted, form.quota)]
+    return [(place.hardware, ""), *forms]
 
 
 def _show_group(out: Console, name: str, group: Sequence[JudgedPlace], now: datetime) -> None:

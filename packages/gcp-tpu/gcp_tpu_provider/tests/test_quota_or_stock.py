@@ -16,6 +16,23 @@ PREEMPTIBLE, STANDARD = "tpu.googleapis.com/tpu-v6e-preemptible", "tpu.googleapi
 ID = "Quota TPUV6EPreemptiblePerProjectPerZoneForTPUAPI"
 
 
+WORDS = (
+    ("Quota limit 'TPUV6EPreemptiblePerProjectPerRegionForTPUAPI' has been exceeded. Limit: 0 in region R.", QUOTA),
+    ("Quota 'TPUV4sPreemptiblePodPerProjectPerRegionForTPUAPI' exhausted.\n Limit 20800 in region R", QUOTA),
+    ("Quota 'TPUS_PER_TPU_FAMILY' exceeded.  Limit: 0.0 in region us-east5.", QUOTA),
+    ('There is no more capacity in the zone "Z"; you can try in another zone', STOCK),
+    ("The zone 'Z' does not have enough resources available to fulfill the request.", STOCK),
+    ("Insufficient reserved capacity. Contact customer support", STOCK),
+    ("FLEX_START provisioning model is not supported for accelerator type v6e-4", NOT_OFFERED),
+    ("Quota exceeded for quota metric 'Create requests' and limit 'Create requests per minute'", UNKNOWN),
+    ("The request could not be fulfilled before its valid-until time.", UNKNOWN),
+    ("The instance is gone: Google granted no quota or no capacity within the request's time", UNKNOWN),
+    ("An internal error has occurred", UNKNOWN),
+    ("", UNKNOWN),
+)
+"""Words that Google or this provider uses, and what they name."""
+
+
 def limits(by_place: Mapping[str, int], dimension: str = "zone") -> dict[str, Any]:
     """Return a limit of a metric with a bucket for each place."""
     buckets = [{"dimensions": {dimension: place}, "effectiveLimit": str(chips)} for place, chips in by_place.items()]
@@ -46,23 +63,7 @@ def table(
     return {zone: " ".join(rest.split()) for zone, rest in shown}
 
 
-@pytest.mark.parametrize(
-    ("message", "cause"),
-    [
-        ("Quota limit 'TPUV6EPreemptiblePerProjectPerRegionForTPUAPI' has been exceeded. Limit: 0 in region R.", QUOTA),
-        ("Quota 'TPUV4sPreemptiblePodPerProjectPerRegionForTPUAPI' exhausted.\n Limit 20800 in region R", QUOTA),
-        ("Quota 'TPUS_PER_TPU_FAMILY' exceeded.  Limit: 0.0 in region us-east5.", QUOTA),
-        ('There is no more capacity in the zone "Z"; you can try in another zone', STOCK),
-        ("The zone 'Z' does not have enough resources available to fulfill the request.", STOCK),
-        ("Insufficient reserved capacity. Contact customer support", STOCK),
-        ("FLEX_START provisioning model is not supported for accelerator type v6e-4", NOT_OFFERED),
-        ("Quota exceeded for quota metric 'Create requests' and limit 'Create requests per minute'", UNKNOWN),
-        ("The request could not be fulfilled before its valid-until time.", UNKNOWN),
-        ("The instance is gone: Google granted no quota or no capacity within the request's time", UNKNOWN),
-        ("An internal error has occurred", UNKNOWN),
-        ("", UNKNOWN),
-    ],
-)
+@pytest.mark.parametrize(("message", "cause"), WORDS)
 def test_googles_words_decide_and_other_words_are_unknown(message: str, cause: str):
     assert kind(message) == cause
 
