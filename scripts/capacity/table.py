@@ -31,6 +31,7 @@ def show(places: Sequence[JudgedPlace], problems: Sequence[str], now: datetime) 
     for name in dict.fromkeys(place.accelerator.name for place in places):
         _show_group(out, name, [place for place in places if place.accelerator.name == name], now)
     _show_reasons(out, places)
+    _show_requests(out, places, now)
     if problems:
         paragraph(out, "Unknown, because the read failed:")
     for problem in problems:
@@ -43,7 +44,7 @@ def show(places: Sequence[JudgedPlace], problems: Sequence[str], now: datetime) 
 
 
 def _show_reasons(out: Console, places: Sequence[JudgedPlace]) -> None:
-    """Print why gates are closed or unknown, and why this project's requests wait or failed."""
+    """Print why gates are closed or unknown."""
     reasons: dict[str, dict[str, list[str]]] = {}
     for place in filter(_is_shown, places):
         for gate, form in _gates(place):
@@ -56,10 +57,18 @@ def _show_reasons(out: Console, places: Sequence[JudgedPlace]) -> None:
             for name, forms in found.items()
         ]
         paragraph(out, f"{', '.join(names)}: {reason}.", prefix=_INDENT)
+
+
+def _show_requests(out: Console, places: Sequence[JudgedPlace], now: datetime) -> None:
+    """Print this project's requests, and why they wait or failed."""
     for place in places:
         for own in place.own:
-            if own.shortage is not None:
-                paragraph(out, f"{own.stack} in {place.place}: {own.shortage.sentence}", prefix=_INDENT)
+            if own.model is not None:
+                short = f" ({own.shortage.sentence.rstrip('.')})" if own.shortage else ""
+                text = (
+                    f"{place.place}, {own.model}: stack {own.stack} is {own.state}, {age(_age_s(own, now))} old{short}."
+                )
+                paragraph(out, text, prefix=_INDENT)
 
 
 def _legend(places: Sequence[JudgedPlace]) -> Iterator[tuple[bool, str]]:
@@ -68,7 +77,7 @@ def _legend(places: Sequence[JudgedPlace]) -> Iterator[tuple[bool, str]]:
     is_assumed = any(one.price_is_assumed for one in (*places, *forms))
     yield is_assumed, "* The price in this region is unknown. The most expensive known price is shown."
     is_in_settings = any(place.position is not None for place in places)
-    yield is_in_settings, "> This location, or this form, is in the stack's settings."
+    yield is_in_settings, "> This location is in the stack's settings, and so is the form."
     is_above = any(form.not_requested for form in forms)
     yield is_above, "^ `up` does not request this form here: its price is above tpu.maxUsdPerHour, or is unknown."
 
@@ -105,8 +114,8 @@ def _forms(title: str, shown: Sequence[JudgedPlace], now: datetime) -> FittedTab
         for form in place.forms:
             last = form.last_answer
             rows.add_row(
-                f"{_mark(place.position is not None)}{place.place}",
-                f"{_mark(form.in_stack)}{form.model}",
+                f"{_mark(form.in_stack)}{place.place}",
+                form.model,
                 _answer(place.hardware if place.hardware.state != "passed" else form.accepted),
                 _use(form.quota),
                 f"{_price(form.usd_per_hour, is_assumed=form.price_is_assumed)}{'^' if form.not_requested else ''}",
@@ -141,8 +150,9 @@ def _price(usd_per_hour: float | None, *, is_assumed: bool) -> str:
 
 
 def _last_answer(own: Own, now: datetime) -> str:
-    cause = f", {own.shortage.cause}" if own.shortage else ""
-    return f"{own.stack}: {_STATES.get(own.state, own.state)} {age(_age_s(own, now))}{cause}"
+    """Return a request's state, age and cause, narrow enough for 80 columns. The lines below the table have the stack."""
+    cause = f" {own.shortage.cause}" if own.shortage else ""
+    return f"{_STATES.get(own.state, own.state)} {age(_age_s(own, now))}{cause}"
 
 
 def problems_of(answers: Answers) -> Sequence[str]:
