@@ -19,7 +19,7 @@ from gcp_tpu_provider.errors import (
 )
 from gcp_tpu_provider.forms import Form
 from gcp_tpu_provider.operation import PollTimer, ResourceOperation
-from gcp_tpu_provider.refusals import ADVICE, QuotaRead, kind
+from gcp_tpu_provider.refusals import ADVICE, QuotaEvidence, kind
 from gcp_tpu_provider.resource_record import UNOBSERVED, ResourceRecord
 from gcp_tpu_provider.tpu_api import (
     ACCEPTED_OR_LATER,
@@ -54,7 +54,7 @@ class Refused:
     zone: str
     answer: str
     model: str
-    quota: QuotaRead | None = None
+    quota: QuotaEvidence | None = None
     """The quota of a request that waited until its time was over; None for one that Google answered."""
 
     @property
@@ -424,7 +424,7 @@ async def await_capacity(
         await timer.pause()
 
 
-async def _quota(operation: ResourceOperation, form: Form, record: ResourceRecord, state: str) -> QuotaRead | None:
+async def _quota(operation: ResourceOperation, form: Form, record: ResourceRecord, state: str) -> QuotaEvidence | None:
     """Return what Google says about the quota of a request that waited in its queue; None in a state that has passed the queue."""
     if state not in IN_QUEUE:
         return None

@@ -9,7 +9,7 @@ from typing import Any, Final
 from gcp_tpu_provider.errors import TpuProviderError
 from gcp_tpu_provider.json_parts import object_of, objects_of, text_of
 from gcp_tpu_provider.machines import ChipQuota, chip_quota
-from gcp_tpu_provider.refusals import UNREAD_QUOTA, QuotaRead
+from gcp_tpu_provider.refusals import UNREAD_QUOTA, QuotaEvidence
 from gcp_tpu_provider.service_quotas import READ_S, ServiceQuotas
 from gcp_tpu_provider.transport import TpuTransport
 
@@ -24,7 +24,7 @@ class ChipQuotas:
     transport: TpuTransport
     quotas: ServiceQuotas
 
-    async def after_wait(self, inputs: Mapping[str, Any], zone: str, own: str) -> QuotaRead:
+    async def after_wait(self, inputs: Mapping[str, Any], zone: str, own: str) -> QuotaEvidence:
         """Return whether the quota allows a request that was not granted beside all others. `own`: name of the request itself.
 
         Each metric has a limit for the zone, and can have one for its region: "Quota limit 'TPUV6EPreemptiblePerProjectPerRegionForTPUAPI' has
@@ -33,32 +33,32 @@ class ChipQuotas:
         accelerator_type, preemptible = str(inputs["acceleratorType"]), inputs["provisioningModel"] in _PREEMPTIBLE
         needed, quota = int(accelerator_type.rpartition("-")[2]), chip_quota(accelerator_type, preemptible=preemptible)
         if quota is None or inputs["provisioningModel"] == "reservation":
-            return QuotaRead(None, f"{UNREAD_QUOTA}no quota of this request is known.")
+            return QuotaEvidence(None, f"{UNREAD_QUOTA}no quota of this request is known.")
         return await self._read(inputs, zone, own, quota, needed, preemptible=preemptible)
 
     async def _read(
         self, inputs: Mapping[str, Any], zone: str, own: str, quota: ChipQuota, needed: int, *, preemptible: bool
-    ) -> QuotaRead:
+    ) -> QuotaEvidence:
         project, region = str(inputs["project"]), zone.rpartition("-")[0]
         metric, places = f"tpu.googleapis.com/{quota.metric}", {"zone": zone, "region": region}
         in_zone, why = await self.quotas.limits(project, metric, places, "zone")
         in_region, why_not_region = await self.quotas.limits(project, metric, places, "region", may_lack=True)
         if why or why_not_region:
-            return QuotaRead(None, f"{UNREAD_QUOTA}{why or why_not_region}.")
+            return QuotaEvidence(None, f"{UNREAD_QUOTA}{why or why_not_region}.")
         limit, place = min((min(found), at) for found, at in ((in_zone, zone), (in_region, region)) if found)
         said = f"Quota {quota.id} allows {_chips(limit)} in {place}"
         if limit < needed:
-            return QuotaRead(False, f"{said}, but {needed} are needed.")
+            return QuotaEvidence(False, f"{said}, but {needed} are needed.")
         used, unread = await self._used(
             project, zone, own, str(inputs["acceleratorType"]).rpartition("-")[0], preemptible
         )
         if unread:
-            return QuotaRead(None, f"{said}; its use by others is unknown: {unread}.")
+            return QuotaEvidence(None, f"{said}; its use by others is unknown: {unread}.")
         said = f"{said}, others use {used}{f' in {zone}' if place != zone else ''}, and {needed} are needed"
         enough = min(in_zone) - used >= needed
         if enough and in_region and min(in_region) < math.inf:
-            return QuotaRead(None, f"{said}; the use in the whole region was not read.")
-        return QuotaRead(enough, f"{said}.")
+            return QuotaEvidence(None, f"{said}; the use in the whole region was not read.")
+        return QuotaEvidence(enough, f"{said}.")
 
     async def _used(self, project: str, zone: str, own: str, generation: str, preemptible: bool) -> tuple[int, str]:
         """Return the chips of all other requests and nodes that use the same quota in a zone, and why that is unknown.

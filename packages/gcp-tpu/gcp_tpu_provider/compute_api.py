@@ -16,7 +16,7 @@ from gcp_tpu_provider.compute_request import REQUEST_KEY, access_config
 from gcp_tpu_provider.errors import CannotWaitError, GoogleError, ProjectError, TpuProviderError
 from gcp_tpu_provider.json_parts import object_of, objects_of, text_of
 from gcp_tpu_provider.machines import MACHINE_TYPES
-from gcp_tpu_provider.refusals import QuotaRead
+from gcp_tpu_provider.refusals import QuotaEvidence
 from gcp_tpu_provider.resource_record import owner_labels
 from gcp_tpu_provider.service_quotas import ServiceQuotas
 from gcp_tpu_provider.tpu_api import (
@@ -105,7 +105,7 @@ class ComputeApi:
             self._quotas = ComputeQuotas(ServiceQuotas(self.transport))
         return await self._quotas.refusal(inputs, zone)
 
-    async def quota_after_wait(self, inputs: Mapping[str, Any], zone: str, name: str) -> QuotaRead:  # noqa: ARG002 - the seam's
+    async def quota_after_wait(self, inputs: Mapping[str, Any], zone: str, name: str) -> QuotaEvidence:  # noqa: ARG002 - the seam's
         """Return whether the quota allows a request that waited. A limit that was read before the wait may have changed."""
         return await ComputeQuotas(ServiceQuotas(self.transport)).after_wait(inputs, zone)
 

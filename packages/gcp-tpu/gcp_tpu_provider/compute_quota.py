@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from gcp_tpu_provider.machines import quota_of
-from gcp_tpu_provider.refusals import UNREAD_QUOTA, QuotaRead
+from gcp_tpu_provider.refusals import UNREAD_QUOTA, QuotaEvidence
 from gcp_tpu_provider.service_quotas import ServiceQuotas
 
 FAMILY_METRIC: Final = "tpus_per_tpu_family"
@@ -37,14 +37,14 @@ class ComputeQuotas:
             return ""
         return f"Compute Engine quota allows {_named(found)} in {_region(zone)}, but {needed} chips are needed. No request was sent."
 
-    async def after_wait(self, inputs: Mapping[str, Any], zone: str) -> QuotaRead:
+    async def after_wait(self, inputs: Mapping[str, Any], zone: str) -> QuotaEvidence:
         """Return whether the quota allows a request that was not granted. How much of it others use is not read, so it is never enough for sure."""
         needed, found, unknown = await self._read(inputs, zone)
         if unknown or not found:
-            return QuotaRead(None, f"{UNREAD_QUOTA}{unknown or 'no quota of this accelerator is known'}.")
+            return QuotaEvidence(None, f"{UNREAD_QUOTA}{unknown or 'no quota of this accelerator is known'}.")
         short = max(found.values()) < needed
         use = "" if short else "; its use by others was not read"
-        return QuotaRead(
+        return QuotaEvidence(
             False if short else None,
             f"Compute Engine quota allows {_named(found)} in {_region(zone)}, {needed} chips are needed{use}.",
         )

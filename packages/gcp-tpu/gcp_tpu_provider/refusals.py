@@ -67,7 +67,7 @@ ADVICE: Mapping[str, str] = {
 
 
 @dataclass(frozen=True, slots=True)
-class QuotaRead:
+class QuotaEvidence:
     """What was read about the quota of a request that waited without an answer."""
 
     enough: bool | None
@@ -76,7 +76,7 @@ class QuotaRead:
     """What was read, as a sentence."""
 
 
-def kind(answer: str, quota: QuotaRead | None = None) -> str:
+def kind(answer: str, quota: QuotaEvidence | None = None) -> str:
     """Return why a zone did not grant capacity: QUOTA, STOCK, NOT_OFFERED, NOT_TRIED or UNKNOWN.
 
     Google's words decide. A request that waited has none, so the quota decides: a wait is for stock only if the quota is enough.

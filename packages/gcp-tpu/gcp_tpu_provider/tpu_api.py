@@ -13,7 +13,7 @@ from gcp_tpu_provider import durations
 from gcp_tpu_provider.chip_quota import ChipQuotas
 from gcp_tpu_provider.errors import CannotWaitError, GoogleError
 from gcp_tpu_provider.json_parts import object_of, objects_of, text_of
-from gcp_tpu_provider.refusals import QuotaRead
+from gcp_tpu_provider.refusals import QuotaEvidence
 from gcp_tpu_provider.service_quotas import ServiceQuotas
 from gcp_tpu_provider.transport import TpuTransport
 
@@ -215,7 +215,7 @@ class TpuApi:
         """Return an empty string, because Cloud TPU itself rejects a request without quota."""
         return ""
 
-    async def quota_after_wait(self, inputs: Mapping[str, Any], zone: str, name: str) -> QuotaRead:
+    async def quota_after_wait(self, inputs: Mapping[str, Any], zone: str, name: str) -> QuotaEvidence:
         """Return whether the quota allows a request that waited, beside all others. Cloud TPU does not say why a request waits."""
         quotas = ChipQuotas(self.transport, ServiceQuotas(self.transport))
         return await quotas.after_wait(inputs, zone, name)

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from gcp_tpu_provider.refusals import NOT_OFFERED, QUOTA, STOCK, UNKNOWN, QuotaRead, kind
+from gcp_tpu_provider.refusals import NOT_OFFERED, QUOTA, STOCK, UNKNOWN, QuotaEvidence, kind
 from gcp_tpu_provider.tests.cloud import FakeTpu
 from gcp_tpu_provider.tests.harness import Aborted, FakeEngine, wanted
 from gcp_tpu_provider.tests.test_forms import DRY, OUT_OF_STOCK, ordered
@@ -70,7 +70,7 @@ def test_googles_words_decide_and_other_words_are_unknown(message: str, cause: s
 
 @pytest.mark.parametrize(("enough", "cause"), [(True, STOCK), (False, QUOTA), (None, UNKNOWN)])
 def test_a_wait_without_words_is_decided_by_the_quota_alone(enough: bool | None, cause: str):
-    assert kind("WAITING_FOR_RESOURCES for 10m: the wait for this zone timed out.", QuotaRead(enough, "")) == cause
+    assert kind("WAITING_FOR_RESOURCES for 10m: the wait for this zone timed out.", QuotaEvidence(enough, "")) == cause
 
 
 def test_a_wait_is_for_stock_only_if_the_quota_allows_it():
