@@ -58,6 +58,7 @@ SECTIONS = (
     "vm_agent.guard_file",
     "vm_agent.bounded",
     "vm_agent.containers",
+    "vm_agent.together",
     "vm_agent.metadata_guard",
     "vm_agent.prefetch",
     "vm_agent.shipping",

@@ -74,6 +74,7 @@ ALLOWED: dict[tuple[str, str], str] = {
     ("--speculative-config", "authors/real/answers.py"): "the same",
     ("0", "vm_agent/entry.py"): "the agent is a systemd unit, not a command; systemd asks only whether it failed",
     ("1", "vm_agent/entry.py"): "the same",
+    ("--load-format", "vm_agent/prefetch.py"): "the agent has the standard library only; it reads a flag of a document",
     ("0", "vm_agent/starter.py"): "a container's program, not a command; Cloud Run asks only whether it failed",
     ("1", "vm_agent/starter.py"): "the same",
     ("--enable-auto-tool-choice", "packages/localcloud/vllm/generation.py"): "an error message of vLLM, word for word",

@@ -3,6 +3,7 @@
 import os
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 
 from contracts.guest_attributes import CONTAINER_KEY, DOCUMENT_HASH_KEY, RESTART_KEY
 
@@ -17,8 +18,8 @@ RESTART_LABEL = f"{CONTAINER}.{RESTART_KEY}"
 TMPFS = "/dev/shm"  # noqa: S108 - the machine's memory; a confined container has a separate one
 # On the boot disk, outside the container, so downloads survive restarts of the server. A copy in
 # /dev/shm uses the host memory that compilation needs (a v5e-1 host has 48 GiB) and is lost at a reboot.
-HUB_CACHE = "/mnt/huggingface"
-HUB_CACHE_VARIABLE = "HF_HOME"
+HUB_CACHE, HUB_CACHE_FOLDER_VARIABLE = "/mnt/huggingface", "GEMMA_SERVING_HUB_CACHE"
+HUB_CACHE_VARIABLE, HUB_ENDPOINT_VARIABLE = "HF_HOME", "HF_ENDPOINT"
 STATE_FOLDER, STATE_FOLDER_VARIABLE = "/var/lib/gemma-serving", "GEMMA_SERVING_STATE"
 GIB = 1024**3
 
@@ -31,6 +32,11 @@ def log(message: str) -> None:
 def environment_variable(name: str, default: str) -> str:
     """Return an environment variable, or the default if it is absent or empty."""
     return os.environ.get(name) or default
+
+
+def hub_cache() -> Path:
+    """Return the machine's folder of the hub cache."""
+    return Path(environment_variable(HUB_CACHE_FOLDER_VARIABLE, HUB_CACHE))
 
 
 class ServingError(Exception):

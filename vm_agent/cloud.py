@@ -130,17 +130,17 @@ def google(
         except urllib.error.HTTPError as error:
             with error:
                 problem, status = f"{error.code} {_google_message(error)}", error.code
-            if not _passes(status):
+            if not is_passing(status):
                 break
         except CONNECTION_ERRORS as error:
             problem, status = str(error), 0
     path = urllib.parse.urlsplit(url).path
     denied = status == HTTPStatus.FORBIDDEN
-    waits_for = (WAITING_FOR_STORAGE if "/storage/v1/" in path else RETRYING) if _passes(status) else ""
+    waits_for = (WAITING_FOR_STORAGE if "/storage/v1/" in path else RETRYING) if is_passing(status) else ""
     raise ServingError(f"{verb} {path} failed: {problem}", denied=denied, status=status, waits_for=waits_for)
 
 
-def _passes(status: int) -> bool:
+def is_passing(status: int) -> bool:
     """Return whether another attempt may succeed. The status is 0 without a response."""
     return not status or status == HTTPStatus.TOO_MANY_REQUESTS or status >= HTTPStatus.INTERNAL_SERVER_ERROR
 

@@ -39,6 +39,7 @@ from vm_agent.base import (
     ServingError,
     SupersededError,
     environment_variable,
+    hub_cache,
     log,
 )
 from vm_agent.cloud import MetadataClient
@@ -348,10 +349,10 @@ def remove_image(image: str) -> bool:
     return status == 0 or "no such image" in output.lower()
 
 
-def remove_other_models(*documents: ServingDocument, cache: Path = Path(HUB_CACHE)) -> None:
+def remove_other_models(*documents: ServingDocument, cache: "Path | None" = None) -> None:
     """Delete cached models that no document names, to free disk space for the others."""
     texts = [text for one in documents for text in (*one.command, *one.arguments, *one.environment.values())]
-    with suppress(OSError), opened_folder(cache / "hub") as hub:
+    with suppress(OSError), opened_folder((cache or hub_cache()) / "hub") as hub:
         for name in names_in(hub):
             model = name.removeprefix("models--").replace("--", "/", 1)
             if name.startswith("models--") and not any(model in text for text in texts):
@@ -437,7 +438,7 @@ def hub_cache_options(document: ServingDocument) -> list[str]:
     """Return the options that mount the machine's hub cache, unless the document names another one."""
     if HUB_CACHE_VARIABLE in document.environment:
         return []
-    return [f"--volume={HUB_CACHE}:{HUB_CACHE}", f"--env={HUB_CACHE_VARIABLE}={HUB_CACHE}"]
+    return [f"--volume={hub_cache()}:{HUB_CACHE}", f"--env={HUB_CACHE_VARIABLE}={HUB_CACHE}"]
 
 
 def guard_options(document: ServingDocument) -> list[str]:

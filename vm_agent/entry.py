@@ -10,7 +10,14 @@ from contracts.collector import COLLECTOR_METADATA_KEY
 from contracts.guest_attributes import RETRYING, STARTING
 from contracts.rollout import ENDS_AT_METADATA_KEY, ROLLOUT_METADATA_KEY
 from contracts.serving_document import RESTART_METADATA_KEY, SCRIPT_METADATA_KEY
-from vm_agent.base import STATE_FOLDER_VARIABLE, UNIT, ServingError, log
+from vm_agent.base import (
+    HUB_CACHE_FOLDER_VARIABLE,
+    HUB_ENDPOINT_VARIABLE,
+    STATE_FOLDER_VARIABLE,
+    UNIT,
+    ServingError,
+    log,
+)
 from vm_agent.cloud import MetadataClient
 from vm_agent.confinement import DEVICE_FOLDER_VARIABLE
 from vm_agent.containers import ensure_docker, run_command
@@ -29,6 +36,8 @@ FORWARDED_VARIABLES = (
     "CLOUDSDK_API_ENDPOINT_OVERRIDES_STORAGE",
     "CLOUDSDK_API_ENDPOINT_OVERRIDES_LOGGING",
     "GEMMA_SERVING_LOOPBACK",
+    HUB_CACHE_FOLDER_VARIABLE,
+    HUB_ENDPOINT_VARIABLE,
     DEVICE_FOLDER_VARIABLE,
     CGROUP_FOLDER_VARIABLE,
     STATE_FOLDER_VARIABLE,

@@ -7,11 +7,13 @@ import errno
 import os
 import stat
 from collections.abc import Generator, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO
 
 _SAFE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+_NEW = ".gemma-serving-new"
+"""Name of an entry before it replaces another one."""
 _DEEPEST = 32
 """Deepest folder of a tree that is read. The hub's cache has five levels, and each one costs a descriptor."""
 
@@ -39,6 +41,35 @@ def open_mounted(path: Path) -> BinaryIO:
         os.close(descriptor)
         raise OSError(errno.EINVAL, "not a regular file", str(path))
     return os.fdopen(descriptor, "rb")
+
+
+def made_folder(opened: ExitStack, parent: int, *names: str) -> int:
+    """Return the descriptor of a folder below an opened one, created if it is missing. Raises OSError for a link."""
+    for name in names:
+        with suppress(FileExistsError):
+            os.mkdir(name, dir_fd=parent)
+        parent = opened.enter_context(opened_folder(name, parent))
+    return parent
+
+
+def set_link(folder: int, name: str, to: str) -> None:
+    """Set a link in an opened folder. Raises OSError."""
+    with suppress(FileNotFoundError):
+        os.unlink(_NEW, dir_fd=folder)
+    os.symlink(to, _NEW, dir_fd=folder)
+    os.replace(_NEW, name, src_dir_fd=folder, dst_dir_fd=folder)
+
+
+def set_file(folder: int, name: str, text: str) -> None:
+    """Write a small file in an opened folder. Raises OSError."""
+    with suppress(FileNotFoundError):
+        os.unlink(_NEW, dir_fd=folder)
+    descriptor = os.open(
+        _NEW, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o644, dir_fd=folder
+    )
+    with os.fdopen(descriptor, "w") as file:
+        file.write(text)
+    os.replace(_NEW, name, src_dir_fd=folder, dst_dir_fd=folder)
 
 
 def remove_tree(folder: int, name: str) -> None:

@@ -4,6 +4,7 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from functools import cache, partial
 from http import HTTPStatus
 from typing import NoReturn
 
@@ -50,7 +51,7 @@ from vm_agent.containers import (
 )
 from vm_agent.follow import LatestDocument
 from vm_agent.metadata_guard import MetadataGuard
-from vm_agent.prefetch import HubFetch
+from vm_agent.prefetch import HubFetch, fetched_models, hub_models
 from vm_agent.publishing import LogFollower, PhasePublisher
 from vm_agent.running_server import RUN_ENDS, ContainerForm, IdleTime, KnownSecrets, RunEnd, RunningServer
 from vm_agent.shipping import LogShipper
@@ -63,6 +64,7 @@ from vm_agent.stored_state import (
     StoredState,
     fetched_by,
 )
+from vm_agent.together import Together
 from vm_agent.weights import WeightsCopy, remove_copy
 
 
@@ -433,41 +435,44 @@ class Agent:
         """Pull the image and fetch the weights, secrets, programs and models."""
         document = assignment.document
         is_back = assignment.failed is not None
-        back = self.stored.back
         self.stored.note_fetched(document)
         is_trial = self.stored.is_trial(assignment)
         if is_trial:
             self._remove_others(document)
 
-        def progress(phase: str) -> Callable[[str], None]:
-            assignment.publish(self.publisher, phase)
-            return lambda detail: assignment.publish(self.publisher, phase, detail)
-
         restored = self.programs.restore_beside(document)
-        pulling = progress(PULLING_IMAGE)
-        pull(self.metadata, document.image, progress=pulling, cancelled=cancelled, keep_local=is_back)
-        try:
-            for copied in document.copies:
-                WeightsCopy(self.metadata, copied, progress(FETCHING_WEIGHTS), cancelled).run()
-        except ServingError as error:
-            if not is_back:
-                raise
-            log(f"Starting the last known good document with the weights on this TPU VM: {error}")
-        secrets = {
-            name: self.secrets.read(secret, is_back=is_back, is_api_key=name == API_KEY_VARIABLE)
-            for name, secret in document.secret_environment.items()
-        }
+
+        def pull_image(progress: Callable[[str], None], cancelled: Callable[[], bool]) -> None:
+            pull(self.metadata, document.image, progress=progress, cancelled=cancelled, keep_local=is_back)
+
+        @cache
+        def secrets() -> "dict[str, str]":
+            return {
+                name: self.secrets.read(secret, is_back=is_back, is_api_key=name == API_KEY_VARIABLE)
+                for name, secret in document.secret_environment.items()
+            }
+
+        has_models = True
+        known = {model for kept in self.stored.documents() for model in hub_models(kept.document)}
+
+        def fetch_weights(progress: Callable[[str], None], cancelled: Callable[[], bool]) -> None:
+            nonlocal has_models
+            try:
+                for copied in document.copies:
+                    WeightsCopy(self.metadata, copied, progress, cancelled).run()
+            except ServingError as error:
+                if not is_back:
+                    raise
+                log(f"Starting the last known good document with the weights on this TPU VM: {error}")
+            has_models = HubFetch(document, secrets, progress, cancelled, is_trial=is_trial).run(known)
+
+        has_weights = document.copies or set(fetched_models(document)) - known
+        works = {PULLING_IMAGE: pull_image, **({FETCHING_WEIGHTS: fetch_weights} if has_weights else {})}
+        publish, report = partial(assignment.publish, self.publisher), self.publisher.report
+        Together(publish, cancelled, report, self.publisher.progress_s).run(works)
+        found = secrets()
         self.programs.wait_for(restored, cancelled)
-        if back is None or not is_trial:
-            return secrets, True
-        fetch = HubFetch(
-            document,
-            secrets,
-            lambda detail: assignment.publish(self.publisher, FETCHING_WEIGHTS, detail),
-            cancelled,
-            options=self.guard.fetch_options()[0],
-        )
-        return secrets, fetch.run(back.document)
+        return found, has_models
 
     def _remove_others(self, document: ServingDocument) -> None:
         """Delete images and weights that neither this document nor the rollback documents need."""

@@ -7,7 +7,7 @@ import os
 import shutil
 import threading
 import urllib.parse
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -37,6 +37,15 @@ class StoredObject:
     md5: str
     sha256: str
     """From the object's metadata, written by `scripts.stage_model`; empty otherwise."""
+    git_id: str = ""
+    """Git's id of a small file on the hub, which is the SHA-1 of its size and content; empty otherwise."""
+
+    @property
+    def hashed(self) -> "tuple[str, bytes]":
+        """Return the hash function of the digest, and what it reads before the content."""
+        if self.git_id:
+            return "sha1", b"blob %d\0" % self.size
+        return "md5" if self.md5 else "sha256", b""
 
 
 @dataclass
@@ -56,23 +65,32 @@ class WeightsCopy:
 
         Raises ServingError if an object cannot be read or the disk is too small, and SupersededError if the copy was cancelled.
         """
+        missing = self.missing()
+        total = sum(item.size for item in missing)
+        free = shutil.disk_usage(self.weights.path).free
+        if total > free:
+            raise ServingError(
+                f"The weights need {total / GIB:.1f} GiB at {self.weights.path}, but only {free / GIB:.1f} GiB are free. "
+                "Use a path on a larger disk or under /dev/shm.",
+                retry=False,
+            )
+        self.copy(missing)
+
+    def missing(self) -> "Sequence[StoredObject]":
+        """Return the objects that are not in the folder. Delete copies of others, and partial ones. Raises ServingError."""
         objects = self._list()
         folder = Path(self.weights.path)
         folder.mkdir(parents=True, exist_ok=True)
         # vLLM also loads files that the bucket no longer has, and partial copies use disk space.
         remove_copied(folder, {folder / item.relative for item in objects})
-        missing = [item for item in objects if not self._is_complete(folder / item.relative, item)]
+        return [item for item in objects if not self._is_complete(folder / item.relative, item)]
+
+    def copy(self, missing: "Sequence[StoredObject]") -> None:
+        """Copy these objects. Raises as `run` does."""
         total = sum(item.size for item in missing)
-        free = shutil.disk_usage(folder).free
-        if total > free:
-            raise ServingError(
-                f"The weights need {total / GIB:.1f} GiB at {folder}, but only {free / GIB:.1f} GiB are free. "
-                "Use a path on a larger disk or under /dev/shm.",
-                retry=False,
-            )
         with ThreadPoolExecutor(COPY_THREADS) as pool:
             for item in missing:
-                self._copy(pool, folder / item.relative, item, total)
+                self._copy(pool, Path(self.weights.path) / item.relative, item, total)
 
     def _list(self) -> list[StoredObject]:
         base, prefix = bucket_objects(self.weights.uri)
@@ -113,18 +131,22 @@ class WeightsCopy:
     def _copy(self, pool: ThreadPoolExecutor, target: Path, item: StoredObject, total: int) -> None:
         target.parent.mkdir(parents=True, exist_ok=True)
         part = target.with_name(f".{target.name}{PART_SUFFIX}")
-        with part.open("w+b") as file:
-            file.truncate(item.size)
-            digest = self._filled(pool, file.fileno(), item, total)
-        self._verify(part, item, digest)
-        part.replace(target)
+        try:
+            with part.open("w+b") as file:
+                file.truncate(item.size)
+                digest = self._filled(pool, file.fileno(), item, total)
+            self._verify(item, digest)
+            part.replace(target)
+        finally:
+            part.unlink(missing_ok=True)  # an image may be pulled to the same disk
         target.with_name(f".{target.name}{GENERATION_SUFFIX}").write_text(item.generation)
 
     def _filled(self, pool: ThreadPoolExecutor, descriptor: int, item: StoredObject, total: int) -> bytes:
         """Read all ranges into the file and return its digest."""
         starts = range(0, item.size, self.chunk_bytes)
         jobs = [pool.submit(self._read, descriptor, item, start, total) for start in starts]
-        digest = hashlib.new("md5" if item.md5 else "sha256", usedforsecurity=False)
+        function, first = item.hashed
+        digest = hashlib.new(function, first, usedforsecurity=False)
         try:
             for job, start in zip(jobs, starts, strict=True):
                 job.result()
@@ -136,36 +158,35 @@ class WeightsCopy:
         return digest.digest()
 
     @staticmethod
-    def _verify(part: Path, item: StoredObject, digest: bytes) -> None:
+    def _verify(item: StoredObject, digest: bytes) -> None:
         """Compare the copy with the object's MD5, or the SHA-256 of an object that was staged in parts."""
         if item.md5:
-            name = "MD5"
-            stated = item.md5
-            found = base64.b64encode(digest).decode()
-        elif item.sha256:
-            name = "SHA-256"
-            stated = item.sha256
-            found = digest.hex()
+            name, stated, found = "MD5", item.md5, base64.b64encode(digest).decode()
+        elif item.sha256 or item.git_id:
+            name, stated, found = "SHA-256" if item.sha256 else "Git id", item.sha256 or item.git_id, digest.hex()
         else:
             log(f"{item.name} has neither MD5 nor SHA-256. Only its size was checked.")
             return
         if found != stated:
-            part.unlink()
-            raise ServingError(f"The copy of {item.name} does not match the {name} of the object in the bucket.")
+            raise ServingError(f"The copy of {item.name} does not match the {name} of its source.")
 
     def _read(self, descriptor: int, item: StoredObject, start: int, total: int) -> None:
         if self.cancelled():
             raise SupersededError
         size = min(self.chunk_bytes, item.size - start)
-        base, _ = bucket_objects(self.weights.uri)
-        url = f"{base}/{urllib.parse.quote(item.name, safe='')}?alt=media&generation={item.generation}"
-        data = google(self.metadata, url, headers={"Range": f"bytes={start}-{start + size - 1}"})
+        data = self._range(item, start, size)
         if len(data) != size:
             raise ServingError(f"{item.name}: received {len(data)} bytes for a range of {size} bytes.")
         os.pwrite(descriptor, data, start)
         with self._lock:
             self._done_bytes += size
             self.progress(f"{self._done_bytes / GIB:.1f} of {total / GIB:.1f} GiB")
+
+    def _range(self, item: StoredObject, start: int, size: int) -> bytes:
+        """Return bytes of an object. Raises ServingError."""
+        base, _ = bucket_objects(self.weights.uri)
+        url = f"{base}/{urllib.parse.quote(item.name, safe='')}?alt=media&generation={item.generation}"
+        return google(self.metadata, url, headers={"Range": f"bytes={start}-{start + size - 1}"})
 
 
 def remove_copied(folder: Path, kept: Collection[Path]) -> None:

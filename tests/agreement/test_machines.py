@@ -124,7 +124,7 @@ def test_the_real_startup_script_brings_a_server_up_changes_it_in_place_and_goes
                 await asyncio.to_thread(ask, url)
             return counts
 
-    assert asyncio.run(run()) == [1, 1, 1]
+    assert asyncio.run(run()) == [0, 0, 0], "the agent downloaded the model while the image was pulled"
     for path in tmp_path.rglob("*"):
         assert path.is_dir() or CANARY not in path.read_text(), path
 
@@ -133,21 +133,18 @@ def test_another_model_is_in_the_hub_cache_before_the_old_server_stops(tmp_path:
     first = document("--max-model-len=8192")
     second = first.replace("gemma-4-E2B-it", "gemma-4-E4B-it")
 
-    async def run() -> tuple[int, str, str]:
+    async def run() -> int:
         async with machines(tmp_path) as running:
             given = spec(startup_script(), **{"gemma-serving-document": first})
             await running.boot(given)
             await phase(running, "ready", first)
             running.set_metadata(NODE, {**given.metadata, "gemma-serving-document": second})
-            await until(lambda: attributes(running)["phase"] == "fetching weights", "the model is fetched")
-            serving = attributes(running)["serving-hash"]
             await phase(running, "ready", second)
-            return downloads(tmp_path), serving, attributes(running)["serving-hash"]
+            folder = running._machines[NODE].folder
+            assert (folder / "mnt/huggingface/hub/models--google--gemma-4-E4B-it/refs/main").exists()
+            return downloads(tmp_path)
 
-    count, serving, served = asyncio.run(run())
-    assert count == 1, "the second server downloads nothing: `hf` of its image did"
-    assert serving == hashlib.sha256(first.encode()).hexdigest()
-    assert served == hashlib.sha256(second.encode()).hexdigest()
+    assert asyncio.run(run()) == 0, "no server downloads a model: the agent did"
 
 
 def has_own_view(state: Path) -> bool:

@@ -288,7 +288,7 @@ class Docker:
         return 0
 
     def _run(self, args: list[str], given: Mapping[str, str]) -> int:
-        env, labels, name, entry, is_attached = dict(given), dict[str, str](), "", list[str](), "-d" not in args
+        env, labels, name, entry = dict(given), dict[str, str](), "", list[str]()
         options = [word for word in args if word.startswith("-")]
         env.update({PRIVILEGED: "yes"} if "--privileged" in options else {})
         while args[0].startswith("-"):
@@ -305,8 +305,6 @@ class Docker:
         if refusal:
             self.complain(f"docker: {refusal.rstrip()}{HINT}")
             return 127 if "no such file" in refusal else 125
-        if is_attached:
-            return self._fetch(entry, args, env)
         if not self._hangs("run"):
             return 1  # as systemd ends the processes of a unit with it
         if self._box(name) is not None:
@@ -334,22 +332,6 @@ class Docker:
     def _env_file(self, path: Path) -> list[list[str]]:
         self._log(f"env file {oct(path.stat().st_mode & 0o777)} in {path.parent}")
         return [line.split("=", 1) for line in path.read_text().splitlines()]
-
-    def _fetch(self, entry: list[str], args: list[str], env: Mapping[str, str]) -> int:
-        program = self.root / "hf.py"
-        if entry != ["hf"] or not program.exists():
-            start = "OCI runtime create failed: runc create failed: unable to start container process"
-            self.complain(f'docker: {start}: exec: "hf": executable file not found in $PATH: unknown{HINT}')
-            return 127
-        argv = [sys.executable, "-IS", str(program), *args]
-        with subprocess.Popen(
-            argv, env=dict(env), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
-        ) as process:
-            while process.poll() is None and not self.gone():
-                time.sleep(POLL_S)
-            process.kill()
-            self.say(process.communicate()[0])
-        return process.returncode
 
     def _box(self, name: str) -> dict[str, Any] | None:
         try:

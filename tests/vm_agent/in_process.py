@@ -61,8 +61,21 @@ class Serving:
 
 
 def calls(machine: Machine, verb: str) -> list[list[str]]:
-    return [call for call in machine.docker_calls() if call[0] == verb and "gemma-serving-fetch" not in call]
+    return [call for call in machine.docker_calls() if call[0] == verb]
 
 
 def written(machine: Machine, key: str) -> list[str]:
     return [value for name, value in machine.published if name == key]
+
+
+def held(machine: Machine) -> threading.Event:
+    """A model whose weights the hub sends once the event is set."""
+    go = threading.Event()
+    machine.hub.models["org/new"] = {"model.safetensors": b"weights"}
+
+    def meets(path: str) -> None:
+        if path.startswith("storage/"):
+            go.wait(60)
+
+    machine.hub.meets = meets
+    return go

@@ -22,6 +22,7 @@ from components.startup_script import startup_script
 from contracts.serving_document import SCRIPT_METADATA_KEY
 from localcloud.tests.google_bodies import google_body, google_request
 from tests.vm_agent import docker
+from tests.vm_agent.hub import Hub
 from vm_agent.base import TMPFS
 
 CANARY = "hf_canaryCANARYcanary0123456789"
@@ -78,6 +79,8 @@ class Machine:
     """Verbs that Cloud Storage refuses."""
     on_upload: "Callable[[str], None]" = lambda name: None
     """Is called before an upload is judged, with the object's name."""
+    hub: Hub = field(default_factory=Hub)
+    """Without a model, the agent leaves the download to the server."""
     on_download: "Callable[[str], None]" = lambda name: None
     """Is called before an object is read, with its name."""
     ranges: list[str] = field(default_factory=list)
@@ -126,6 +129,8 @@ class Machine:
             "CLOUDSDK_API_ENDPOINT_OVERRIDES_SECRETMANAGER": f"{self.url}/secretmanager/",
             "CLOUDSDK_API_ENDPOINT_OVERRIDES_STORAGE": f"{self.url}/storage/storage/v1/",
             "CLOUDSDK_API_ENDPOINT_OVERRIDES_LOGGING": f"{self.url}/logging/",
+            "GEMMA_SERVING_HUB_CACHE": str(self.root / "huggingface"),
+            "HF_ENDPOINT": f"{self.url}/hub",
             "GEMMA_SERVING_STATE": str(self.root / "state"),
             "GEMMA_SERVING_DEVICES": str(self.root / "dev"),
             "GEMMA_SERVING_CGROUPS": str(self.root / "no-cgroups"),
@@ -286,7 +291,10 @@ def handler(machine: Machine) -> type[BaseHTTPRequestHandler]:  # noqa: C901 - o
                     machine.fail_next[part] -= 1
                     self.answer(503, b"{}")
                     return
-            if url.path.startswith("/computeMetadata/"):
+            if url.path.startswith("/hub/"):
+                status, body, headers = machine.hub.answer(self.headers["Host"], self.path, self.headers)
+                self.answer(status, body, **headers)
+            elif url.path.startswith("/computeMetadata/"):
                 self.metadata(url.path.removeprefix("/computeMetadata/v1/instance/"), query)
             elif self.headers.get("Authorization") != "Bearer vm-token":
                 self.answer(401, b"{}")

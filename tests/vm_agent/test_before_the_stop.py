@@ -1,44 +1,16 @@
 """What the agent does before it stops a server: models are fetched, running requests end, the end of the run is announced."""
 
-from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
 
 import pytest
 
 from contracts.rollout import RolloutLimits, parse_rollout
 from contracts.serving_document import parse_document
-from tests.vm_agent.docker import RUN_FAULT
-from tests.vm_agent.in_process import Serving, calls, written
+from tests.vm_agent.in_process import Serving, calls, held, written
 from tests.vm_agent.machine import CANARY, IMAGE, Machine, document, eventually
 from vm_agent import prefetch
-from vm_agent.base import SupersededError
-from vm_agent.metadata_guard import MetadataGuard
 from vm_agent.prefetch import HubFetch, HubModel, hub_models
 from vm_agent.running_server import parse_time
-
-HF = """
-import os, sys, time
-from pathlib import Path
-root = Path({root!r})
-with (root / "hf.log").open("a") as log: print(*sys.argv[1:], len(os.environ.get("HF_TOKEN", "")), file=log)
-if (root / "hf.wait").exists() and "--dry-run" not in sys.argv:
-    (root / "hf.waits").touch()
-    while (root / "hf.wait").exists(): time.sleep(0.01)
-if "gated/model" in sys.argv: sys.exit("403 Client Error: Access to model gated/model is restricted")
-print("Will download 5 files (out of 9) totalling 12.5G." if "--dry-run" in sys.argv else "Fetching 5 files: 100%")
-"""
-
-
-@pytest.fixture(autouse=True)
-def hf(tmp_path: Path):
-    (tmp_path / "hf.py").write_text(HF.format(root=str(tmp_path)))
-
-
-def fetched(machine: Machine) -> list[str]:
-    """The calls of `hf`, in order."""
-    log = machine.root / "hf.log"
-    return log.read_text().splitlines() if log.exists() else []
 
 
 def of_model(serving: Serving, name: str) -> dict[str, list[str]]:
@@ -69,114 +41,75 @@ class TestModels:
 
     def test_that_the_old_document_has_are_not_fetched(self, serving: Serving, machine: Machine):
         serving.good()
+        machine.hub.asked.clear()
         second = serving.ask("--max-num-seqs=4")
         serving.sees("ready", second, second)
-        assert fetched(machine) == []
+        assert machine.hub.asked == []
 
-    def test_are_fetched_with_the_token_before_the_old_server_is_stopped(
-        self, serving: Serving, machine: Machine, monkeypatch: pytest.MonkeyPatch
-    ):
-        with_free(monkeypatch, 13e9)
+    def test_are_fetched_with_the_token_before_the_old_server_is_stopped(self, serving: Serving, machine: Machine):
         version = "projects/p/secrets/s/versions/3"
         machine.secrets[version] = CANARY.encode()
         good = serving.good()
-        (machine.root / "hf.wait").touch()
-        other = serving.ask(**of_model(serving, "google/gemma-4-E4B-it"), secretEnv={"HF_TOKEN": version})
-        eventually((machine.root / "hf.waits").exists, "the download has begun")
+        wait = held(machine)
+        other = serving.ask(**of_model(serving, "org/new"), secretEnv={"HF_TOKEN": version})
         serving.sees("fetching weights", other, good)
         assert calls(machine, "stop") == []
-        (machine.root / "hf.wait").unlink()
+        wait.set()
         serving.sees("ready", other, other)
-        words = f"download google/gemma-4-E4B-it --exclude=original/* {len(CANARY)}"
-        assert fetched(machine) == [words.replace("* ", "* --dry-run "), words]
+        assert {path.rpartition("/")[2] for _, path, token, _ in machine.hub.asked if token == f"Bearer {CANARY}"} == {
+            "main",
+            "model.safetensors",
+        }
         assert CANARY not in (machine.root / "docker.log").read_text()
-
-    def test_are_fetched_in_a_confined_container_without_the_machines_token(
-        self, serving: Serving, machine: Machine, monkeypatch: pytest.MonkeyPatch
-    ):
-        guarded = "--cgroup-parent=gemmaserving.slice"
-        monkeypatch.setattr(MetadataGuard, "fetch_options", lambda _guard: ((guarded,), ""))
-        serving.good()
-        other = serving.ask(**of_model(serving, "google/gemma-4-E4B-it"))
-        serving.sees("ready", other, other)
-        fetches = [call for call in machine.docker_calls() if "--name=gemma-serving-fetch" in call]
-        assert len(fetches) == 2
-        wanted = {"--cap-drop=ALL", "--security-opt=no-new-privileges", "--read-only", "--tmpfs=/tmp", guarded}
-        for call in fetches:
-            assert wanted <= set(call)
-            assert [word for word in call if word.startswith("--volume")] == [
-                "--volume=/mnt/huggingface:/mnt/huggingface"
-            ]
+        assert (machine.root / "huggingface" / "hub" / "models--org--new" / "refs" / "main").exists()
 
     def test_that_the_hub_refuses_never_stop_the_old_server(self, serving: Serving, machine: Machine):
         good = serving.good()
+        refused = {"X-Error-Code": "GatedRepo", "X-Error-Message": "Access to model gated/model is restricted"}
+        machine.hub.meets = lambda path: (403, b"", refused)
         bad = serving.ask(**of_model(serving, "gated/model"))
         serving.sees("failed", bad, good)
         assert "Cannot fetch gated/model from the hub: 403 Client Error" in machine.guest()["detail"]
         assert calls(machine, "stop") == []
 
+    def test_are_waited_for_while_the_hub_is_down(self, machine: Machine, quick_hub: None):
+        serving = Serving(machine, waiting_delay_s=0.05)
+        good = serving.good()
+        machine.hub.models["org/new"] = {"model.safetensors": b"weights"}
+        machine.hub.meets = lambda path: (503, b"", {})
+        other = serving.ask(**of_model(serving, "org/new"))
+        serving.sees("waiting for the hub", other, good)
+        machine.hub.meets = lambda path: None
+        serving.sees("ready", other, other)
+        serving.let_go()
+
     def test_that_never_fit_never_stop_the_old_server(
         self, serving: Serving, machine: Machine, monkeypatch: pytest.MonkeyPatch
     ):
-        with_free(monkeypatch, 1e9)
         good = serving.good()
-        bad = serving.ask(**of_model(serving, "google/gemma-4-E4B-it"))
+        with_free(monkeypatch, 3)
+        machine.hub.models["org/new"] = {"model.safetensors": b"weights"}
+        bad = serving.ask(**of_model(serving, "org/new"))
         serving.sees("failed", bad, good)
-        words = "needs 11.6 GiB at /mnt/huggingface, but only 0.9 GiB are free. Set tpu.bootDiskSizeGb"
+        words = (
+            f"org/new needs 0.0 GiB at {machine.root}/huggingface, but only 0.0 GiB are free. Set tpu.bootDiskSizeGb"
+        )
         assert words in machine.guest()["detail"]
         assert calls(machine, "stop") == []
 
     def test_that_fit_only_without_the_old_one_are_left_to_the_new_server(
-        self, machine: Machine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+        self, machine: Machine, monkeypatch: pytest.MonkeyPatch
     ):
-        with_free(monkeypatch, 12.4e9)
-        old = tmp_path / "cache" / "hub" / "models--google--gemma-4-E2B-it" / "blobs"
+        with_free(monkeypatch, 3)
+        cache = machine.root / "huggingface"
+        old = cache / "hub" / "models--google--gemma-4-E2B-it" / "blobs"
         old.mkdir(parents=True)
         with (old / "weights").open("wb") as file:
             file.truncate(10**9)
-        (machine.root / f"image-{IMAGE.replace('/', '_')}").touch()
-        wanted = parse_document(document(8000, args=["google/gemma-4-E4B-it"]))
-        fetch = HubFetch(wanted, {}, lambda _detail: None, lambda: False, tmp_path / "cache")
-        assert fetch.run(parse_document(document(8000))) is False
-        assert [line for line in fetched(machine) if "--dry-run" not in line] == []
-
-    def test_are_left_to_the_server_if_the_image_has_no_hf(self, serving: Serving, machine: Machine):
-        serving.good()
-        (machine.root / "hf.py").unlink()
-        other = serving.ask(**of_model(serving, "google/gemma-4-E4B-it"))
-        serving.sees("ready", other, other)
-
-    def test_a_mount_that_docker_cannot_make_is_not_taken_for_an_image_without_hf(
-        self, serving: Serving, machine: Machine
-    ):
-        """Docker's exit code is 127 for both."""
-        good = serving.good()
-        said = "Error response from daemon: error while creating mount source path '/mnt/x': mkdir /mnt/x: no such file or directory"
-        (machine.root / RUN_FAULT).write_text(said)
-        bad = serving.ask(**of_model(serving, "google/gemma-4-E4B-it"))
-        serving.sees("failed", bad, good)
-        assert machine.guest()["detail"].endswith(f"Cannot fetch google/gemma-4-E4B-it from the hub: docker: {said}")
-        assert calls(machine, "stop") == []
-
-    def test_stop_being_fetched_when_a_newer_document_arrives(self, machine: Machine):
-        (machine.root / f"image-{IMAGE.replace('/', '_')}").touch()
-        (machine.root / "hf.wait").touch()
-        begun = (machine.root / "hf.waits").exists
-        fetch = HubFetch(parse_document(document(8000)), {}, lambda _detail: None, begun)
-        with pytest.raises(SupersededError):
-            fetch.run(None)
-        assert ["rm", "-f", "gemma-serving-fetch"] in machine.docker_calls()[-1:]
-        (machine.root / "hf.wait").unlink()
-
-    def test_of_a_bucket_or_of_a_cache_of_the_document_are_not_fetched(self, machine: Machine):
-        changes: tuple[Mapping[str, object], ...] = (
-            {"weights": {"mode": "bucket", "uri": "gs://bucket/p", "path": "/mnt/m"}},
-            {"env": {"HF_HOME": "/dev/shm/hf"}},
-        )
-        for change in changes:
-            wanted = parse_document(document(8000, **change))
-            assert HubFetch(wanted, {}, lambda _detail: None, lambda: False).run(None)
-        assert fetched(machine) == []
+        machine.hub.models["org/new"] = {"model.safetensors": b"weights"}
+        wanted = parse_document(document(8000, args=["org/new"]))
+        assert HubFetch(wanted, dict, lambda _detail: None, lambda: False, cache, is_trial=True).run() is False
+        assert [path for _, path, _, span in machine.hub.asked if span] == []
 
 
 class TestDrain:

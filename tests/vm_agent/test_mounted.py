@@ -61,7 +61,7 @@ def harm(machine: Machine, root: Path) -> list[str]:
     for folder in (cache / "hub", cache / "hub" / MODEL):
         folder.parent.mkdir(parents=True, exist_ok=True)
         folder.symlink_to(files if folder.name == "hub" else files / MODEL)
-        fetch = HubFetch(SERVED, {}, print, lambda: False, cache)
+        fetch = HubFetch(SERVED, dict, print, lambda: False, cache)
         with pytest.raises(ServingError, match=r"only .* free"):
             fetch._has_room(HubModel("org/new"), float("inf"))
         remove_other_models(SERVED, cache=cache)

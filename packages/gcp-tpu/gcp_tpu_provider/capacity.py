@@ -101,15 +101,19 @@ async def acquire(
 
 
 def _order(desired: DesiredState, zones: Sequence[str], earlier: Sequence[Refused]) -> list[tuple[Form, str]]:
-    """Return the requests to make, in order, without those that were refused and without the forms before theirs."""
+    """Return the requests to make, in order, without those that were refused and without the forms before theirs.
+
+    The order of `zones` is that of the first form. The later forms have the order of the inputs.
+    """
     refused = {(item.model, item.zone) for item in earlier}
     models = [form.model for form in desired.forms]
     first = max((models.index(item.model) for item in earlier if item.model in models), default=0)
+    forms = desired.forms[first:]
     return [
         (form, zone)
-        for form in desired.forms[first:]
-        for zone in zones
-        if zone in form.zones and (form.model, zone) not in refused
+        for form in forms
+        for zone in (zones if form == forms[0] else form.zones)
+        if zone in zones and zone in form.zones and (form.model, zone) not in refused
     ]
 
 

@@ -59,7 +59,10 @@ async def update(operation: ResourceOperation, state: Mapping[str, Any], old_inp
     if found is not None:
         await capacity.remove_elsewhere(operation, operation.tried)
     try:
-        await _finish(operation, await _resume(operation, found), old_inputs)
+        resource = await _resume(operation, found)
+        if resource.state == ACTIVE:  # a request that was given up can be granted later, in a zone that no state names
+            await capacity.remove_elsewhere(operation, {**operation.tried, **dict.fromkeys(operation.desired.zones)})
+        await _finish(operation, resource, old_inputs)
         heir = await renewal.renew(operation, state, other)
         if heir is not None:
             await _hand_over(operation, heir, state)

@@ -128,6 +128,17 @@ def cache_file(name: str, environment: RuntimeEnvironment, revision: str = "") -
     return None if home is None else home / "hub" / f"models--{name.replace('/', '--')}" / file
 
 
+def is_cached(name: str, environment: RuntimeEnvironment, revision: str = "") -> bool:
+    """Return whether the hub's cache has a model: after a simulated download, or as the real files of a snapshot."""
+    kept = cache_file(name, environment, revision)
+    if kept is None or kept.is_file():
+        return kept is not None
+    ref = kept.parent / "refs" / (revision or "main")
+    return (
+        kept.parent / "snapshots" / (ref.read_text(encoding="utf-8") if ref.is_file() else revision or "-")
+    ).is_dir()
+
+
 def download_s(model: Model, environment: RuntimeEnvironment) -> float:
     """Return the simulated seconds of a download from the hub, without the load after it."""
     accelerator = find_accelerator(environment.accelerator)
@@ -152,7 +163,7 @@ def download(words: Sequence[str], environment: RuntimeEnvironment) -> int:
         print(refused.of_command() if refused is not None else "", file=sys.stderr)
         return 1
     kept = cache_file(given.model, environment, given.revision or "")
-    has = kept is not None and kept.is_file()
+    has = is_cached(given.model, environment, given.revision or "")
     if given.dry_run:
         left = 0.0 if has else model.disk_bytes / 1e9
         print(f"[dry-run] Will download {0 if has else _FILES} files (out of {_FILES}) totalling {left:.1f}G.")

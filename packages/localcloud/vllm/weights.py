@@ -92,8 +92,7 @@ def _streamed_weights(arguments: Arguments, environment: RuntimeEnvironment, mod
 
 def _require_on_hub(arguments: Arguments, environment: RuntimeEnvironment) -> None:
     """Raise EngineStartError with the hub's message if the hub does not provide the model. A cached model needs no hub."""
-    kept = hub.cache_file(arguments.model, environment, arguments.revision)
-    if kept is not None and kept.is_file():
+    if hub.is_cached(arguments.model, environment, arguments.revision):
         return
     refused = hub.refusal(arguments.model, environment, revision=arguments.revision)
     if refused is not None:
@@ -103,7 +102,7 @@ def _require_on_hub(arguments: Arguments, environment: RuntimeEnvironment) -> No
 def _hub_weights(arguments: Arguments, model: Model, environment: RuntimeEnvironment) -> Weights:
     """Load from the hub's cache (HF_HOME), after a download if the cache lacks the model or is deleted with the container."""
     downloaded = hub.cache_file(arguments.model, environment, arguments.revision)
-    cached = downloaded is not None and downloaded.is_file()
+    cached = hub.is_cached(arguments.model, environment, arguments.revision)
     return Weights(
         model=model,
         size_bytes=model.disk_bytes,

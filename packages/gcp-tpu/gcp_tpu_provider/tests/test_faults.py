@@ -206,15 +206,17 @@ class TestLostAnswers:
         assert list(cloud.queued) == [cloud.name("us-east5-a")]
         assert engine.state.outputs["state"] == "ACTIVE"
 
+    @pytest.mark.parametrize("refreshes", [True, False])
     @pytest.mark.parametrize("hidden_s", [0.01, 0.12])
     def test_a_lost_answer_that_shows_late_is_deleted_by_destroy_and_kept_by_a_refresh(
-        self, engine: FakeEngine, cloud: FakeTpu, hidden_s: float
+        self, engine: FakeEngine, cloud: FakeTpu, hidden_s: float, *, refreshes: bool
     ):
         cloud.faults.append(("POST", "lost"))
         cloud.hidden_s = hidden_s
         with suppress(Aborted):
             engine.up(wanted())
-        engine.refresh()
+        if refreshes:
+            engine.refresh()
         assert engine.state
         engine.destroy()
         assert cloud.queued == {}

@@ -1,6 +1,7 @@
 """An order of forms: every zone for one form, then every zone for the next. Capacity in use is never touched by a change of the order."""
 
 from collections.abc import Mapping
+from copy import deepcopy
 from typing import Any
 
 import pytest
@@ -132,6 +133,37 @@ def test_an_interrupted_wait_continues_with_its_form_and_then_with_the_later_one
     assert requested(cloud) == [(B, "SPOT"), (A, "STANDARD")], (
         "the spot request in the first zone is adopted, then refused"
     )
+
+
+def test_only_the_first_form_starts_in_the_zone_of_a_lost_answer():
+    engine, cloud = engine_of({f"{zone} {model}": OUT_OF_STOCK for zone in (A, B) for model in ("FLEX_START", "SPOT")})
+    cloud.faults.append(("POST", "dropped"))
+    with pytest.raises(Aborted, match="may still take effect"):
+        engine.up(ordered("flex-start", zones=[A]))
+    cloud.requests.clear()
+    engine.up(ordered(*ALL, zones=[B, A]))
+    assert requested(cloud) == [
+        (A, "FLEX_START"),
+        (B, "FLEX_START"),
+        (B, "SPOT"),
+        (A, "SPOT"),
+        (B, "STANDARD"),
+    ]
+
+
+@pytest.mark.parametrize("state", ["ACTIVE", "WAITING_FOR_RESOURCES"])
+def test_an_update_deletes_what_was_granted_late_in_a_zone_that_the_state_has_forgotten(state: str):
+    engine, cloud = engine_of({})
+    engine.up(ordered("standard", zones=[A, B]))
+    served = cloud.queued[cloud.name(A)]
+    cloud.scripts[f"{B} FLEX_START"] = (state,)
+    late, parent = deepcopy(served.body), f"projects/my-project/locations/{B}"
+    late["tpu"]["nodeSpec"][0]["parent"] = parent
+    cloud.create(parent, B, {"queuedResourceId": "serve"}, {**late, "provisioningModel": "FLEX_START"})
+    assert engine.state
+    assert engine.state.outputs["triedZones"] == [A]
+    engine.up(ordered("standard", zones=[A, B], tags=["other"]))
+    assert cloud.queued == {cloud.name(A): served}
 
 
 def test_a_waiting_request_whose_form_left_the_list_is_deleted_and_the_order_starts():

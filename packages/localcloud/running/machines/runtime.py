@@ -29,7 +29,7 @@ from localcloud.running.shims import (
     install_program,
 )
 from localcloud.running.shims.docker_devices import device_files
-from localcloud.running.shims.machine import FOLDER_VARIABLE, documents, write_json
+from localcloud.running.shims.machine import FOLDER_VARIABLE, OWN_FOLDERS, documents, write_json
 from localcloud.world.runtime import MachineFailedError, MachineSpec
 from localcloud.world.timeline import Clock
 
@@ -239,6 +239,8 @@ class SimulatedMachines:
             "CLOUDSDK_API_ENDPOINT_OVERRIDES_SECRETMANAGER": f"{self._base_url}/secretmanager/",
             "CLOUDSDK_API_ENDPOINT_OVERRIDES_STORAGE": f"{self._base_url}/storage/storage/v1/",
             "CLOUDSDK_API_ENDPOINT_OVERRIDES_LOGGING": f"{self._base_url}/logging/",
+            "HF_ENDPOINT": f"{self._base_url}/hub",
+            "GEMMA_SERVING_HUB_CACHE": str(folder / OWN_FOLDERS["/mnt"] / "huggingface"),
             "GEMMA_SERVING_LOOPBACK": address,
             "GEMMA_SERVING_DEVICES": str(folder / "dev"),
             "GEMMA_SERVING_CGROUPS": str(folder / "cgroup"),
