@@ -4,9 +4,9 @@
     gemma capacity v6e-4 L4 --json
     gemma capacity tpu-v6e4
 
-Shows for each zone and form of capacity whether it is offered, its quota with its use, its price, and the last answer to a request of this
-project: for quota, for stock, or unknown. For a Cloud Run GPU the same of each region. Available capacity is known only after a request.
-Requests no capacity. Exit code 0: every location was read. 1: some were not. 2: the options are invalid.
+Shows for each zone and form of capacity whether it is offered, its quota with its use, its price, and the latest request of this project with its
+cause if it waits or failed: quota, stock or unknown. For a Cloud Run GPU, shows the same for each region. Available capacity is known only after a
+request. Requests no capacity. Exit code 0: every location was read. 1: some were not. 2: the options are invalid.
 """
 
 import json
