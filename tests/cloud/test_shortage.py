@@ -236,6 +236,13 @@ def test_dead_requests_keep_their_quota():
     assert judged(Google(quotas, [dead])).cause == "quota"
 
 
+@pytest.mark.parametrize(("model", "cause"), [("RESERVATION_BOUND", "stock"), ("STANDARD", "quota"), ("SPOT", "stock")])
+def test_a_reservation_takes_nothing_from_the_standard_quota(model, cause):
+    quotas = {STANDARD.metric: [limit(us_east5_a=7)]}
+    others = request(name="theirs", model=model, state="ACTIVE")
+    assert judged(Google(quotas, [others]), request(model="STANDARD")).cause == cause
+
+
 def test_granted_and_running_requests_have_no_cause():
     assert judged(Google(PLENTY), request(state="ACTIVE")) is None
     assert judged(Google(PLENTY), request(state="PROVISIONING")) is None

@@ -164,3 +164,9 @@ def test_words_need_no_quota_and_a_failed_read_never_fails_the_wait():
     lines = table({PREEMPTIBLE: metric(limits({A: 64, B: 64}))}, scripts={A: OUT_OF_STOCK}, before=lose)
     assert lines[A] == "stock: FAILED: There is no more capacity in the zone."
     assert lines[B].startswith("unknown:")
+
+
+def test_capacity_that_was_granted_and_never_came_is_unknown_although_the_quota_is_enough():
+    lines = table({PREEMPTIBLE: metric(limits({A: 64, B: 64}))}, scripts={A: ("CREATING", "PROVISIONING")})
+    assert lines[A].startswith("unknown: PROVISIONING for ")
+    assert lines[B].startswith("stock:")
