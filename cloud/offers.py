@@ -71,6 +71,8 @@ class CapacityQuestion:
     """Zones or region of a stack, which are queried even if no list or page has them."""
     everywhere: bool = True
     """False: only `places`."""
+    region: str = ""
+    """Only the zones of this region, and `places`; empty for all zones."""
     quotas: Sequence[Quota] = ()
     catalog: bool = True
     """False: read requests, nodes and quotas only, not what a zone offers."""
@@ -147,7 +149,10 @@ def zones_of(question: CapacityQuestion, zones: Reply) -> Sequence[str]:
         return tuple(own)
     listed = [str(item.get("locationId") or str(item.get("name")).rpartition("/")[2]) for item in zones.items]
     known = () if zones.is_read else (zone for one in slices for zone in known_places(one))
-    return tuple(dict.fromkeys((*sorted(listed), *known, *own)))
+    found = [
+        zone for zone in (*sorted(listed), *known) if zone.startswith(f"{question.region}-" if question.region else "")
+    ]
+    return tuple(dict.fromkeys((*found, *own)))
 
 
 def _replies(

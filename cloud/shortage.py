@@ -275,8 +275,11 @@ def request_shortage(answers: Answers, request: ListedQueuedResource) -> Shortag
     return shortage(request.state, request.detail, reads, request.zone, others)
 
 
-def read_shortage(caller: GoogleCaller, request: ListedQueuedResource) -> Shortage | None:
-    """Return why a queued resource waits or failed, from Google's answers; None in other states. A read that fails is evidence of nothing."""
+def read_shortage(caller: GoogleCaller, request: ListedQueuedResource, zones: Sequence[str] = ()) -> Shortage | None:
+    """Return why a queued resource waits or failed, from Google's answers; None in other states. A read that fails is evidence of nothing.
+
+    `zones`: the stack's zones, whose answers are read beside those of the region.
+    """
     found = find_accelerator(next(iter(request.accelerators), ""))
     if request.state not in {*IN_QUEUE, FAILED}:
         return None
@@ -286,7 +289,8 @@ def read_shortage(caller: GoogleCaller, request: ListedQueuedResource) -> Shorta
         project=caller.project,
         accelerators=(found,),
         provisioning=request.provisioning,
-        places=(request.zone,),
+        places=tuple(dict.fromkeys((request.zone, *zones))),
+        region=request.zone.rpartition("-")[0],
         catalog=False,
     )
     return request_shortage(read_all(caller, asked, remaining_s=deadline()), request)

@@ -301,7 +301,9 @@ def _with_shortage(
     """Return the facts with the cause of a request that waits or failed."""
     caller = GoogleCaller(project=found.project, google=api, member=USER)
     if found.kind == QUEUED:
-        return replace(facts, shortage=read_shortage(caller, ListedQueuedResource(owned[0].document)))
+        request = ListedQueuedResource(owned[0].document)
+        zones = [str(zone) for zone in as_sequence(found.inputs.get("zones"))]
+        return replace(facts, shortage=read_shortage(caller, request, zones))
     if found.kind != INSTANCE or not facts.place:
         return facts
     form = str(found.outputs.get("provisioningModelInUse") or found.inputs.get("provisioningModel") or "")

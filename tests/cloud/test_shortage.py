@@ -132,8 +132,10 @@ class Google:
 
     def __init__(self, limits, requests=(), nodes=(), zones=(A, B, "europe-west4-a"), fails=""):
         self.limits, self.requests, self.nodes, self.zones, self.fails = limits, requests, nodes, zones, fails
+        self.asked = []
 
     def pages(self, api, path):
+        self.asked.append(path)
         if self.fails and self.fails in path:
             raise offers.GoogleListError(403, "denied")
         yield google_answer("GET", f"{api}/{path}", self.answer(path))
@@ -246,6 +248,15 @@ def test_a_reservation_takes_nothing_from_the_standard_quota(model, cause):
 def test_granted_and_running_requests_have_no_cause():
     assert judged(Google(PLENTY), request(state="ACTIVE")) is None
     assert judged(Google(PLENTY), request(state="PROVISIONING")) is None
+
+
+def test_only_zones_of_the_region_and_of_the_stack_are_read():
+    google = Google(PLENTY, zones=(A, B, "europe-west4-a", "us-west1-c"))
+    caller = GoogleCaller(project=PROJECT, google=google, member=USER)
+    read_shortage(caller, ListedQueuedResource(request()), (A, "europe-west4-a"))
+    asked = {path.split("/")[4] for path in google.asked if "/locations/" in path}
+    assert asked == {A, B, "europe-west4-a"}
+    assert not [path for path in google.asked if "acceleratorTypes" in path]
 
 
 def test_an_accelerator_that_is_not_known_is_unknown():
