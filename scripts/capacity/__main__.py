@@ -71,7 +71,9 @@ def _capacity(options: CapacityOptions) -> ExitCode:
     from cloud.caller import caller_of
     from cloud.offers import deadline, read_all
     from cloud.simulated import is_simulated
+    from engine import state as states
     from scripts.capacity.places import judge, question_of
+    from scripts.capacity.recorded import recorded_answer
     from scripts.capacity.table import ORDER, problems_of, show, to_json
     from scripts.cli.settings import stack_settings
     from stacks.loading import project_from_environment
@@ -90,7 +92,8 @@ def _capacity(options: CapacityOptions) -> ExitCode:
     print_progress("capacity", f"querying locations of {names} in project {project}")
     answers = read_all(caller_of(project), question, remaining_s=deadline())
     now = datetime.now(UTC)
-    places, problems = judge(question, answers, options.stack, settings), problems_of(answers)
+    recorded = recorded_answer(states.read(options.stack)) if options.stack and settings and settings.tpu else None
+    places, problems = judge(question, answers, options.stack, settings, recorded), problems_of(answers)
     if options.as_json:
         report = {
             "project": project,

@@ -74,6 +74,8 @@ class Own:
     """Provisioning model; None for a service."""
     shortage: Shortage | None = None
     """Why a request waits or failed; None in other states."""
+    is_recorded: bool = False
+    """True: from the stack's state, and Google does not list it. `created` is then the time of that state."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -163,10 +165,17 @@ def question_of(
 
 
 def judge(
-    asked: CapacityQuestion, answers: Answers, stack: str | None = None, settings: Settings | None = None
+    asked: CapacityQuestion,
+    answers: Answers,
+    stack: str | None = None,
+    settings: Settings | None = None,
+    recorded: Own | None = None,
 ) -> Sequence[JudgedPlace]:
-    """Return all locations of all accelerators, sorted within each accelerator. The use of `stack` itself is not counted."""
-    of = _PlaceComparison(asked=asked, answers=answers, stack=stack, settings=settings)
+    """Return all locations of all accelerators, sorted within each accelerator. The use of `stack` itself is not counted.
+
+    `recorded`: the last answer in the state of `stack`.
+    """
+    of = _PlaceComparison(asked=asked, answers=answers, stack=stack, settings=settings, recorded=recorded)
     places: list[JudgedPlace] = []
     for accelerator in asked.accelerators:
         if accelerator.is_tpu:
@@ -214,6 +223,7 @@ class _PlaceComparison:
     answers: Answers
     stack: str | None
     settings: Settings | None
+    recorded: Own | None = None
 
     @property
     def prices(self) -> PriceBook:
@@ -279,8 +289,16 @@ class _PlaceComparison:
             ),
             in_stack=step is not None and zone in self.asked.places,
             not_requested=skipped,
-            last_answer=max((one for one in own if one.model == model), key=lambda one: one.created, default=None),
+            last_answer=self._last_answer(zone, model, own, is_stacks=step is not None),
         )
+
+    def _last_answer(self, zone: str, model: ProvisioningModel, own: Sequence[Own], *, is_stacks: bool) -> Own | None:
+        """Return the latest request in a form, or the one in the stack's state if Google was read and lists none."""
+        latest = max((one for one in own if one.model == model), key=lambda one: one.created, default=None)
+        recorded = self.recorded if is_stacks and self.answers.get("queuedResources", zone).is_read else None
+        if latest is None and recorded is not None and (recorded.name.split("/")[3], recorded.model) == (zone, model):
+            return recorded
+        return latest
 
     def _own(self, one: ListedQueuedResource) -> Own:
         return Own(

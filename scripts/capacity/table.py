@@ -32,6 +32,7 @@ def show(places: Sequence[JudgedPlace], problems: Sequence[str], now: datetime) 
         _show_group(out, name, [place for place in places if place.accelerator.name == name], now)
     _show_reasons(out, places)
     _show_requests(out, places, now)
+    _show_recorded(out, places, now)
     if problems:
         paragraph(out, "Unknown, because the read failed:")
     for problem in problems:
@@ -68,6 +69,16 @@ def _show_requests(out: Console, places: Sequence[JudgedPlace], now: datetime) -
                 text = (
                     f"{place.place}, {own.model}: stack {own.stack} is {own.state}, {age(_age_s(own, now))} old{short}."
                 )
+                paragraph(out, text, prefix=_INDENT)
+
+
+def _show_recorded(out: Console, places: Sequence[JudgedPlace], now: datetime) -> None:
+    """Print the last answer in the stack's state, if Google no longer lists the request."""
+    for place in places:
+        for last in (form.last_answer for form in place.forms):
+            if last is not None and last.is_recorded:
+                why = f" ({last.detail.rstrip('.')})" if last.detail else ""
+                text = f"{place.place}, {last.model}: the request of stack {last.stack} was {last.state}{why} {age(_age_s(last, now))} ago and is gone."
                 paragraph(out, text, prefix=_INDENT)
 
 
@@ -151,7 +162,7 @@ def _price(usd_per_hour: float | None, *, is_assumed: bool) -> str:
 
 def _last_answer(own: Own, now: datetime) -> str:
     """Return a request's state, age and cause, narrow enough for 80 columns. The lines below the table have the stack."""
-    cause = f" {own.shortage.cause}" if own.shortage else ""
+    cause = " gone" if own.is_recorded else f" {own.shortage.cause}" if own.shortage else ""
     return f"{_STATES.get(own.state, own.state)} {age(_age_s(own, now))}{cause}"
 
 
@@ -235,6 +246,7 @@ def _request_json(one: Own, now: datetime) -> dict[str, Any]:
         "detail": one.detail,
         "cause": short.cause if short else None,
         "evidence": list(short.evidence) if short else [],
+        "gone": one.is_recorded,
     }
 
 
