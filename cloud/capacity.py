@@ -55,6 +55,8 @@ class ListedQueuedResource:
         self.name: Final = _text(document, "name")
         self.state: Final = _text(state, "state") or "UNKNOWN"
         """State (contracts.capacity_states)."""
+        self.is_stopped_by_google: Final = _text(state, "stateInitiator") == "SERVICE"
+        """True if Google brought about the state, not a user: for SUSPENDING and SUSPENDED, it stopped the nodes."""
         named = PROVISIONING.get(_text(document, "provisioningModel"))
         tier: ProvisioningModel = "spot" if "spot" in document or "bestEffort" in document else "standard"
         self.provisioning: Final = named or tier

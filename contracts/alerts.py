@@ -39,6 +39,7 @@ class AlertValues:
     ready_s: int = 0
     """Seconds for which a machine may be not ready: `tpu.readyTimeout`."""
     usd_per_hour: float = 0
+    """Price of an instance or slice; with an order of forms, of the most expensive one that may be requested."""
     daily_usd: float = 0
 
     def replace_in(self, template: str) -> str:

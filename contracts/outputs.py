@@ -170,9 +170,7 @@ class StackOutputs:
     check: Annotated[str | None, Doc("Command that checks the server's health and speed.")] = None
     api_key_secret: Annotated[
         str | None,
-        Doc(
-            "Version in Secret Manager with the API key for callers; null if the server requires none.", is_detail=True
-        ),
+        Doc("Version in Secret Manager with the API key for callers; null if the server requires none."),
     ] = None
     tunnel: Annotated[Tunnel | None, Doc("Command and local port of the tunnel; null without one.", is_detail=True)] = (
         None

@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Final
 
 import pulumi
 
@@ -35,6 +36,9 @@ from stacks.outputs import export, known_after_up, smoke_thresholds
 from stacks.planned import today
 from stacks.server_command import PORT
 from stacks.settings.gateway import GatewayStack
+
+DEPLOYED_OUTPUTS: Final = ("address", "state", "deadline", "api_key_secret", "provisioning", "location")
+"""Outputs of a backend that its gateway reads. They must be outputs of the stack: a program cannot read another stack's component."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,8 +81,7 @@ def deploy(settings: GatewayStack, stack: str, folder: Path = PROJECT) -> None:
 def _deployed(stack: str) -> DeployedBackend:
     """Return a backend as its last `up` left it; texts are empty for a stack that was never deployed."""
     outputs = deployed_outputs(stack) or {}
-    names = ("address", "state", "deadline", "api_key_secret")
-    given = {name: outputs.get(camel_case(name)) for name in names}
+    given = {name: outputs.get(camel_case(name)) for name in DEPLOYED_OUTPUTS}
     return DeployedBackend(**{name: value if isinstance(value, str) else "" for name, value in given.items()})
 
 

@@ -60,7 +60,7 @@ def alert_values(context: Context) -> AlertValues:
         ttft_goal=alerts.ttft_goal,
         idle_s=alerts.idle_s,
         ready_s=0 if tpu is None else tpu.ready_timeout_s,
-        usd_per_hour=context.subject.cost.usd_per_hour,
+        usd_per_hour=context.subject.cost.most_usd_per_hour,
         daily_usd=daily_limit_usd(context.subject) or 0,
     )
 

@@ -3,17 +3,19 @@
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import datetime
 from itertools import pairwise
-from typing import Final, TypeAlias
+from typing import Final, TypeAlias, cast
 
 from msgspec import Struct
 
 from contracts.gateway import CONCURRENCY, LONGEST_REQUEST_S
+from planning.cost.capacity_order import known_usd_per_hour
 from planning.cost.costs import gateway_parts
 from planning.cost.subject import Subject
 from planning.data.prices import PriceBook, region_of
 from planning.data.tables import Table
 from planning.question.types import Finding
 from planning.rules.registry import ALL_RULES
+from planning.settings.capacity_form import ProvisioningModel
 from planning.units import DAY_S, HOUR_S, ceil_div, duration
 
 _DAY_H: Final = DAY_S / HOUR_S
@@ -30,6 +32,10 @@ class DeployedBackend(Struct, frozen=True, kw_only=True):
     """Time at which Google deletes the TPU VM (RFC 3339, UTC); empty without a run limit."""
     api_key_secret: str = ""
     """Version in Secret Manager of the API key for its callers; empty without one."""
+    provisioning: str = ""
+    """Form of its capacity; empty without an order of forms."""
+    location: str = ""
+    """Zone of its capacity."""
 
 
 class Backend(Struct, frozen=True, kw_only=True):
@@ -216,8 +222,17 @@ def _full(question: GatewayQuestion) -> _Found:
 def usd_per_hour(question: GatewayQuestion, servers: Sequence[Backend]) -> float:
     """Return the price per hour of the gateway's instances that always run and of these servers."""
     each = sum(part.usd_per_hour for part in gateway_parts(question.region, question.prices))
-    costs = [backend.subject.cost.usd_per_hour for backend in servers if backend.subject is not None]
+    costs = [_server_usd(backend.subject, backend.deployed) for backend in servers if backend.subject is not None]
     return sum(costs, each * question.min_instances)
+
+
+def _server_usd(subject: Subject, deployed: DeployedBackend | None) -> float:
+    """Return the price of a server per hour: of the form of capacity in use, or of the most expensive one if that price is unknown."""
+    if deployed is None or not deployed.provisioning:
+        return subject.cost.usd_per_hour
+    form = cast("ProvisioningModel", deployed.provisioning)
+    usd = known_usd_per_hour(subject.resolved.accelerator.name, form, deployed.location, subject.resolved.prices)
+    return subject.cost.most_usd_per_hour if usd is None else usd
 
 
 def _cost(question: GatewayQuestion) -> _Found:

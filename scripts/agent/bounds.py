@@ -86,7 +86,7 @@ def _unbounded_form(settings: Settings) -> str:
     tpu = settings.tpu
     if tpu is None:
         return "a Cloud Run service"
-    if tpu.provisioning != ("flex-start",):
+    if any(form.model != "flex-start" for form in tpu.forms):
         listed = ", ".join(tpu.provisioning)
         return f"a TPU with tpu.provisioning {listed if len(tpu.provisioning) == 1 else f'[{listed}]'}"
     if tpu.max_run_duration_s is None:

@@ -1,6 +1,6 @@
 """Spending limit per hour, from the states of all stacks in the backend."""
 
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Callable, Generator, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
@@ -15,6 +15,7 @@ from contracts.resource_types import SERVICE_TYPE
 from engine import runner
 from engine.state import StackState, read
 from engine.steps import CAPACITY_TYPES
+from scripts.cli.price_in_use import usd_per_hour_in_use
 
 _READERS: Final = 4
 """Number of states read concurrently; each read starts an engine."""
@@ -112,15 +113,27 @@ def _usd_per_hour(state: StackState, item: Mapping[str, object]) -> float | None
     outputs = state.outputs
     # The plan of a gateway has the price of its servers, which are in separate stacks.
     is_server = outputs is not None and outputs.target != "gateway"
-    rate = outputs.plan.cost.usd_per_hour if outputs and is_server else _listed_usd_per_hour(item, inputs)
+    rate = usd_per_hour_in_use(state.stack, outputs) if outputs and is_server else _listed_usd_per_hour(item, inputs)
     return rate * instances if rate is not None and isinstance(instances, int | float) else None
 
 
 def _listed_usd_per_hour(item: Mapping[str, object], inputs: Mapping[str, object]) -> float | None:
     if item.get("type") == SERVICE_TYPE:
         return container_usd_per_hour(inputs, str(inputs.get("location") or "")) or None
-    zones = [as_mapping(item.get("outputs")).get("zone") or inputs.get("zone"), *as_sequence(inputs.get("zones"))]
-    kind = str(inputs.get("provisioningModel") or "standard")
-    rates = [node_usd_per_hour(inputs, kind, str(zone)) for zone in zones if zone]
+    rates = [node_usd_per_hour(inputs, form, zone) for form, zone in _places(item, inputs)]
     known = [rate for rate in rates if rate is not None]
     return max(known) if known and len(known) == len(rates) else None
+
+
+def _places(item: Mapping[str, object], inputs: Mapping[str, object]) -> Iterator[tuple[str, str]]:
+    """Yield the form of the capacity in use with each zone, or each form that may be requested with its zones if none was yet."""
+    outputs = as_mapping(item.get("outputs"))
+    zones = [
+        str(zone) for zone in (outputs.get("zone") or inputs.get("zone"), *as_sequence(inputs.get("zones"))) if zone
+    ]
+    in_use = outputs.get("provisioningModelInUse") or inputs.get("provisioningModel")
+    listed = [as_mapping(form) for form in as_sequence(inputs.get("forms"))]
+    for form in [{"provisioningModel": in_use or "standard"}] if in_use or not listed else listed:
+        own = form.get("zones")
+        for zone in zones if own is None else as_sequence(own):
+            yield str(form.get("provisioningModel")), str(zone)

@@ -27,6 +27,7 @@ from scripts.cli.access import TOKEN_MARGIN_S, open_stack_access, open_url_acces
 from scripts.cli.command import last_command, print_progress
 from scripts.cli.connection_errors import endpoint_of
 from scripts.cli.deployed_plan import deployed_plan
+from scripts.cli.price_in_use import usd_per_hour_in_use
 
 ALL: Final = "all"
 """Value of `--adapters` for the stack's adapters."""
@@ -122,7 +123,9 @@ def open_target(settings: SweepSettings, accelerator: str | None) -> Generator[t
                 settings,
                 url=outputs.endpoint,
                 model=settings.model or outputs.served_model,
-                usd_per_hour=outputs.plan.cost.usd_per_hour if given_usd_per_hour is None else given_usd_per_hour,
+                usd_per_hour=usd_per_hour_in_use(settings.stack, outputs)
+                if given_usd_per_hour is None
+                else given_usd_per_hour,
                 hosting=Hosting(
                     accelerator=outputs.plan.accelerator, zone=outputs.zone or outputs.location, image=outputs.image
                 ),

@@ -15,6 +15,7 @@ from engine import runner
 from engine.backend import chosen_url
 from engine.locks import stack_locks
 from planning.units import duration
+from scripts.cli.price_in_use import price_in_use
 from scripts.gemma.arguments import ListedStack, known_stacks
 from scripts.gemma.catalog import ENTRIES, command_rows
 
@@ -76,11 +77,11 @@ def _line(stack: ListedStack) -> str:
         return f"{serves.why} Run `gemma up {stack.name}`."
     if serves.word not in {"deployed", "waiting"} or state.outputs is None:
         return f"{serves.shown}: {serves.why}" if serves.why else serves.shown
-    return _price(state.outputs, serves.word)
+    return _price(stack.name, state.outputs, serves.word)
 
 
-def _price(outputs: StackOutputs, word: str) -> str:
-    price = f"${outputs.plan.cost.usd_per_hour:.2f}/h"
+def _price(stack: str, outputs: StackOutputs, word: str) -> str:
+    price = price_in_use(stack, outputs)
     if outputs.target == "cloud-run":
         return f"{price} for each instance that runs"
     if word == "waiting":

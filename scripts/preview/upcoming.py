@@ -18,6 +18,7 @@ from engine.state import outputs_in
 from engine.steps import CAPACITY_TYPES, ResourceChange
 from planning import Plan, plan
 from planning.cost.capacity_order import order_lines
+from scripts.cli.price_in_use import usd_per_hour_in_use
 from scripts.cli.settings import stack_settings
 from scripts.preview.effects import HEADINGS, NEW_CAPACITY, StackEffect, consequences, permission
 from scripts.preview.plans import UNKNOWN_PROJECT, StackDescription, describe_stack
@@ -165,9 +166,9 @@ def deployed_usd_per_hour(stack: str) -> float | None:
 
 
 def deployed_stack(stack: str) -> tuple[StackOutputs | None, float | None]:
-    """Return the outputs, and the maximum price in USD per hour with all instances.
+    """Return the outputs, and the maximum price in USD per hour with all instances; None for an unknown price.
 
-    None if it is not deployed, or by another version of the project. Raises ScriptError if the state cannot be read.
+    Both None if it is not deployed, or by another version of the project. Raises ScriptError if the state cannot be read.
     """
     try:
         resources = read_deployment(stack).resources
@@ -177,7 +178,8 @@ def deployed_stack(stack: str) -> tuple[StackOutputs | None, float | None]:
     services = [one for one in resources if one.type == SERVICE_TYPE and not one.delete]
     scaling = [as_mapping(as_mapping(one.inputs.get("template")).get("scaling")) for one in services]
     instances = max((int(str(found.get("maxInstanceCount") or 1)) for found in scaling), default=1)
-    return outputs, round(outputs.plan.cost.usd_per_hour * instances, 4)
+    usd = usd_per_hour_in_use(stack, outputs)
+    return outputs, None if usd is None else round(usd * instances, 4)
 
 
 def _sentences(

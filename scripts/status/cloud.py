@@ -199,7 +199,12 @@ def _queued(api: GoogleApi, found: DeployedServer, stack: str) -> _Facts:
         facts = _with_node(api, facts, ListedNode(node), node_name)
     elif queued.state == ACTIVE:
         facts = replace(facts, has_ended=True, phase=f"node {MISSING}")
-    return _after_run(facts, found), owned
+    facts = _after_run(facts, found)
+    stopped = queued.is_stopped_by_google and queued.state in {"SUSPENDING", "SUSPENDED"}
+    preempted = stopped or (node is not None and ListedNode(node).state == "PREEMPTED")
+    if facts.has_ended and facts.run_end is None and preempted and queued.provisioning == "spot":
+        facts = replace(facts, run_end="preempted")
+    return facts, owned
 
 
 def _after_run(facts: CloudFacts, found: DeployedServer) -> CloudFacts:

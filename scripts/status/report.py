@@ -47,8 +47,8 @@ class CloudFacts:
     phase_detail: str | None = None
     deadline: str | None = None
     """RFC 3339: when Google deletes the TPU VM."""
-    run_end: Literal["planned", "early"] | None = None
-    """End of the run of a machine that is gone: as planned, or before; None if unknown."""
+    run_end: Literal["planned", "early", "preempted"] | None = None
+    """End of the run of a machine that is gone: as planned, before, or of spot capacity by Google without a planned end; None if unknown."""
     planned_end: str | None = None
     """RFC 3339: planned end of an expired run; None if unknown."""
     declared: str | None = None

@@ -69,6 +69,8 @@ def run_end(cloud: CloudFacts, stamp: Stamp) -> str:
         return ""
     if cloud.planned_end is None and cloud.state == MISSING:
         return "Nothing serves. A teardown, a guard or an interrupted `up` deleted the server."
+    if cloud.run_end == "preempted":
+        return "Nothing serves. Google preempted the TPU VM (spot)."
     if cloud.planned_end is None:
         return f"Nothing serves. Google reports the server as {cloud.phase or cloud.state}."
     at = stamp(datetime.fromisoformat(cloud.planned_end).timestamp())

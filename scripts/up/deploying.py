@@ -26,6 +26,7 @@ from engine.previewed import diagnostics, previewed
 from engine.state import SERVER_TYPES, read, stack_outputs
 from engine.steps import ResourceChange, changes_of
 from scripts.cli.command import print_progress, print_result
+from scripts.cli.price_in_use import usd_per_hour_in_use
 from scripts.cli.prompts import confirm
 from scripts.cli.settings import stack_settings
 from scripts.cli.tables import console
@@ -202,7 +203,7 @@ def next_lines(stack: str, outputs: StackOutputs) -> Sequence[str]:
     where = f"Endpoint: {outputs.endpoint}" if outputs.tunnel is None else f"Zone: {outputs.location}"
     return [
         where,
-        f"Costs {_running_cost(outputs)}.",
+        _running_cost(outputs, usd_per_hour_in_use(stack, outputs)),
         "Next:",
         f'  gemma chat {stack} "Say hello."',
         f"  gemma connect {stack}",
@@ -211,15 +212,15 @@ def next_lines(stack: str, outputs: StackOutputs) -> Sequence[str]:
     ]
 
 
-def _running_cost(outputs: StackOutputs) -> str:
-    """Return the price per hour, and until when it is billed."""
-    price = f"${outputs.plan.cost.usd_per_hour:.2f}/h"
+def _running_cost(outputs: StackOutputs, usd_per_hour: float | None) -> str:
+    """Return the price per hour, and until when it is billed, as a sentence."""
+    price = "The price is unknown. It is billed" if usd_per_hour is None else f"Costs ${usd_per_hour:.2f}/h"
     if outputs.target == "cloud-run":
-        return f"{price} for each instance that runs"
+        return f"{price} for each instance that runs."
     if not outputs.deadline:
-        return f"{price} until you delete it"
+        return f"{price} until {'Google reclaims it or ' if outputs.provisioning == 'spot' else ''}you delete it."
     end = datetime.fromisoformat(outputs.deadline).astimezone()
-    return f"{price} until {end:%Y-%m-%d %H:%M} {end.tzname()}, when Google deletes the TPU VM"
+    return f"{price} until {end:%Y-%m-%d %H:%M} {end.tzname()}, when Google deletes the TPU VM."
 
 
 def _lines(messages: Sequence[str]) -> Sequence[str]:

@@ -8,6 +8,8 @@ import yaml
 
 from components.private_network import GATEWAY_RANGE
 from contracts.errors import CommandRefusedError
+from contracts.fields import camel_case
+from contracts.outputs import DETAILS
 from planning.rules.gateway import GATEWAY_RULES, DeployedBackend
 from stacks import gateway, loading
 from stacks.gateway_plan import gateway_lines, plan_gateway
@@ -169,6 +171,11 @@ def test_a_stack_refuses_a_gateway_whose_network_its_machines_cannot_use(declare
                 declare(run)
 
 
+def test_a_gateway_can_read_each_output_of_a_backend_that_it_needs():
+    """`readStackOutputs` has the outputs of the stack, not those of its component with the details."""
+    assert not {camel_case(name) for name in gateway.DEPLOYED_OUTPUTS} & DETAILS
+
+
 def test_each_finding_names_its_backend_and_the_way_out(project, subtests):
     a, b = DeployedBackend(address="10.66.0.2", state="ACTIVE"), DeployedBackend(address="10.97.0.2", state="ACTIVE")
     both = {"tpu-a": a, "tpu-b": b}
@@ -230,6 +237,24 @@ def test_each_finding_names_its_backend_and_the_way_out(project, subtests):
         _, plan = project(pair, deployed=ends, region="us-east5")
         assert "assumed for us-east5" in plan.findings[0].message
     assert {identifier for identifier, *_ in cases} | {"GTW06"} == set(GATEWAY_RULES)
+
+
+@pytest.mark.parametrize(
+    ("form", "zone", "usd"),
+    [
+        ("", "us-east5-a", "1.35"),
+        ("spot", "us-east5-a", "1.40"),
+        ("standard", "us-east5-a", "2.70"),
+        ("spot", "southamerica-west1-a", "2.70"),
+    ],
+)
+def test_the_price_is_of_the_form_in_use_or_if_unknown_of_the_most_expensive_form(project, form, zone, usd):
+    deployed = {"tpu-a": DeployedBackend(address="a", provisioning=form, location=zone)}
+    _, plan = project(
+        {"tpu-a": server(provisioning=["flex-start", "spot", "standard"])}, deployed=deployed, minInstances=0
+    )
+    (text,) = [one.message for one in plan.findings if one.id == "GTW06"]
+    assert f"1 server cost ${usd}/h" in text
 
 
 def test_the_files_on_the_page_are_a_gateway_and_its_backends():

@@ -135,6 +135,12 @@ def test_another_form_needs_a_cost_limit_and_a_guard(world, form, stack, tpu):
     assert text.startswith(f"An assistant deploys {form} {GUARDED}{NO_GUARD}. The user ")
 
 
+def test_flex_start_with_a_wait_is_still_flex_start(world):
+    """Only the form decides whether a run ends by itself."""
+    text = refusal(shipped(TPU, {"provisioning": ("flex-start:30m",)}, max_age_s=None))
+    assert text.startswith("An assistant deploys a run only with maxAge.")
+
+
 def test_a_known_guard_and_a_cost_limit_allow_a_service_and_an_unknown_guard_does_not():
     frozen = shipped(RUN, max_usd=50)
     with open_world() as world:

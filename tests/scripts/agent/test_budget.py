@@ -41,6 +41,43 @@ def test_a_state_that_cannot_be_read_or_priced_is_unknown_and_not_free():
     assert usd_per_hour_of(StackState(stack="x", status="missing")) is None
 
 
+CAPACITY = "gcp-tpu:index:QueuedResource"
+FORMS = [
+    {"provisioningModel": "flex-start"},
+    {"provisioningModel": "spot"},
+    {"provisioningModel": "standard", "zones": ["us-east5-a"]},
+]
+
+
+def in_an_order(form):
+    """Return a stored state whose capacity has an order of forms, and this form in use in europe-west4-a; None if none is known."""
+    document = json.loads((STATES / "tpu-v6e4.json").read_text())
+    for resource in document["deployment"]["resources"]:
+        if resource["type"] == CAPACITY:
+            resource["inputs"].pop("provisioningModel")
+            resource["inputs"] |= {"forms": FORMS, "zones": ["us-east5-a", "europe-west4-a"]}
+            resource["outputs"] = {"zone": "europe-west4-a", **({"provisioningModelInUse": form} if form else {})}
+        if resource["type"] == "pulumi:pulumi:Stack":
+            resource["outputs"] |= {"provisioning": form, "location": "europe-west4-a", "zone": "europe-west4-a"}
+    return document
+
+
+@pytest.mark.parametrize(
+    ("form", "usd"), [("flex-start", 5.4), ("spot", 4 * 1.782), ("standard", 4 * 2.97), (None, 4 * 2.7)]
+)
+@pytest.mark.parametrize("has_outputs", [True, False], ids=["deployed", "interrupted"])
+def test_an_order_of_forms_counts_with_the_price_of_the_form_in_use(form, usd, has_outputs):
+    """Without a form in use, the most expensive one that may be requested counts: standard, which europe-west4-a does not have."""
+    document = in_an_order(form)
+    resources = document["deployment"]["resources"]
+    if not (has_outputs and form):
+        resources[:] = [
+            each for each in resources if "StackDetails" not in each["type"] and "Stack" not in each["type"]
+        ]
+    found = of_deployment("tpu-v6e4", deployment_of("tpu-v6e4", document))
+    assert usd_per_hour_of(found) == pytest.approx(usd)
+
+
 def test_every_stack_of_the_backend_is_read(monkeypatch):
     rows = [{"name": "organization/gemma-serving/l4-qat"}, {"name": "tpu-v6e4"}]
     asked = []

@@ -413,6 +413,17 @@ def test_a_server_that_ended_is_one_sentence_with_its_price_and_the_command(word
     assert capsys.readouterr().err == f"{name}: {why} To serve again, for $1.42/h, run `{again}`.\n"
 
 
+def test_a_server_that_ended_in_an_order_of_forms_has_no_price_yet(capsys, monkeypatch):
+    raw = sample_outputs(target="tpu", auth="none", provisioning="spot")
+    document = deployment_of("x", {"version": 3, "deployment": {"resources": []}})
+    monkeypatch.setattr("engine.deployment.read_deployment", lambda _stack: document)
+    monkeypatch.setattr("engine.state.outputs_in", lambda *_: from_json(StackOutputs, raw))
+    monkeypatch.setattr("scripts.status.face.read_served", lambda *_, **__: ServesNow(word="ended", why="It ended."))
+    assert main(["--stack", "x"]) == 2
+    again = "To serve again, run `gemma up x`, which first shows the price of each form of capacity."
+    assert capsys.readouterr().err == f"connect: It ended. {again}\n"
+
+
 # --- chat --------------------------------------------------------------------------------------------------------------------------
 
 

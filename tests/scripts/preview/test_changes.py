@@ -179,7 +179,9 @@ def test_the_price_now_is_that_of_the_deployed_stack_with_all_instances(monkeypa
         if len(resources) == 1:
             raise CommandRefusedError("not deployed")
         usd = resources[0].outputs["plan"]["cost"]["usdPerHour"]
-        return type("O", (), {"plan": type("P", (), {"cost": type("C", (), {"usd_per_hour": usd})})})
+        return type(
+            "O", (), {"provisioning": None, "plan": type("P", (), {"cost": type("C", (), {"usd_per_hour": usd})})}
+        )
 
     monkeypatch.setattr(deployed, "outputs_in", outputs_in)
     for instances, outputs, expected in ((3, True, 4.0035), (1, True, 1.3345), (3, False, None)):

@@ -11,6 +11,7 @@ from contracts.errors import ScriptError
 from contracts.guest_attributes import NOT_IDLE
 from contracts.labels import StackLimits
 from contracts.serving_document import DOCUMENT_METADATA_KEY, document_hash
+from localcloud.services.tpu import preempt
 from localcloud.world.scenario import OperationDurations, Scenario, Tpu
 from scripts.smoke.failure import ServerFailure
 from scripts.status import cloud
@@ -36,9 +37,10 @@ def facts(world, found):
     return cloud_facts(world.api, serving(found), stack="x")
 
 
-def machine(world, text=DOCUMENT, limit_s=None):
+def machine(world, text=DOCUMENT, limit_s=None, form="FLEX_START"):
     """A machine with a document, whose agent has published nothing yet; the full name of its node."""
     parent, metadata = ZONE, {DOCUMENT_METADATA_KEY: text, "enable-guest-attributes": "TRUE"}
+    is_spot = form == "SPOT"
     node = {
         "acceleratorType": "v6e-4",
         "runtimeVersion": "v2-alpha-tpuv6e",
@@ -47,8 +49,8 @@ def machine(world, text=DOCUMENT, limit_s=None):
     }
     body = {
         "tpu": {"nodeSpec": [{"parent": parent, "nodeId": f"{NAME}-node", "node": node}]},
-        "provisioningModel": "FLEX_START",
-        "runDuration": {"maxRunDuration": "14400s"},
+        "provisioningModel": form,
+        **({} if is_spot else {"runDuration": {"maxRunDuration": "14400s"}}),
     }
     world.call("POST", "tpu", f"v2alpha1/{parent}/queuedResources?queuedResourceId={NAME}", body)
     end = time.monotonic() + 30
@@ -78,6 +80,22 @@ def test_a_machine_that_is_gone_before_its_planned_end_was_preempted_or_deleted(
     end_s = datetime.fromisoformat(found.planned_end).timestamp()
     assert run_end(found, lambda at_s: "13:03" if at_s == end_s else "") == ended[how]
     assert drift_of(found, "tpu") == ()
+
+
+@pytest.mark.parametrize(
+    ("ends", "how"), [("preempt", "preempted"), ("delete", None)], ids=["Google preempts it", "a user deletes it"]
+)
+def test_spot_capacity_without_a_planned_end_was_preempted_only_if_google_stopped_it(world, ends, how):
+    node = machine(world, form="SPOT")
+    if ends == "preempt":
+        world.cloud.loop.call_soon_threadsafe(preempt, world.cloud.cloud, node)
+    else:
+        world.call("DELETE", "tpu", f"v2alpha1/{node}")
+    end = time.monotonic() + 30
+    while not (found := facts(world, state(stack_resource(), queued()))).has_ended or found.state == "ACTIVE":
+        assert time.monotonic() < end
+        time.sleep(0.02)
+    assert (found.run_end, found.planned_end) == (how, None)
 
 
 IDLE = "2026-11-01T10:00:00+00:00"

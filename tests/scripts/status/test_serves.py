@@ -32,6 +32,11 @@ NETWORK = resource("gcp:compute/network:Network", "network")
             "Nothing serves. The TPU VM was preempted or deleted before the planned end of its run at 2026-01-01 10:00 UTC.",
         ),
         (
+            CloudFacts(state="SUSPENDED", has_ended=True, run_end="preempted"),
+            "ended",
+            "Nothing serves. Google preempted the TPU VM (spot).",
+        ),
+        (
             CloudFacts(state="ACTIVE", phase="node PREEMPTED", has_ended=True),
             "ended",
             "Nothing serves. Google reports the server as node PREEMPTED.",

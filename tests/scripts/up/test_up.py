@@ -564,6 +564,24 @@ def test_the_next_lines_have_the_price_the_local_end_of_the_run_and_teardown(mon
     assert max(map(len, lines)) <= 80
 
 
+@pytest.mark.parametrize(
+    ("form", "zone", "line"),
+    [
+        ("spot", "us-east5-a", "Costs $1.40/h until Google reclaims it or you delete it."),
+        ("standard", "europe-west4-a", "Costs $2.97/h until you delete it."),
+        (
+            "spot",
+            "southamerica-west1-a",
+            "The price is unknown. It is billed until Google reclaims it or you delete it.",
+        ),
+    ],
+)
+def test_the_next_lines_have_the_price_of_the_form_in_use_and_what_ends_it(form, zone, line):
+    plan = replace(OUTPUTS.plan, accelerator="v6e-1")
+    outputs = replace(OUTPUTS, target="tpu", state="ACTIVE", provisioning=form, location=zone, plan=plan)
+    assert up.next_lines(STACK, outputs)[1] == line
+
+
 def test_messages_of_the_preview_are_not_repeated_while_it_deploys(engine, capsys):
     engine.preview = preview_of(RESTART, said=["waiting", "fits\n"])
     assert typed("--yes") == ExitCode.DONE

@@ -223,16 +223,18 @@ class FakeTpu:
 
     def is_over(self, node: dict[str, Any]) -> bool:
         """Whether the run of a node has ended: then Google deletes it, and suspends its queued resource."""
-        return self.clock >= datetime.fromisoformat(node["schedulingConfig"]["terminationTimestamp"])
+        end = node["schedulingConfig"].get("terminationTimestamp")
+        return end is not None and self.clock >= datetime.fromisoformat(end)
 
     def boot(self, name: str, spec: dict[str, Any], body: dict[str, Any]) -> None:
-        run_s = float(body.get("runDuration", {}).get("maxRunDuration", "14400s").rstrip("s"))
+        run = str(body.get("runDuration", {}).get("maxRunDuration") or "")
+        end = {"terminationTimestamp": rfc3339(self.clock + timedelta(seconds=float(run.rstrip("s"))))} if run else {}
         self.nodes[name] = {
             **deepcopy(spec),
             "name": name,
             "state": "READY",
             "networkEndpoints": [{"ipAddress": "10.0.0.2"}],
-            "schedulingConfig": {"terminationTimestamp": rfc3339(self.clock + timedelta(seconds=run_s))},
+            "schedulingConfig": end,
         }
         if self.boots:
             self.guests[name] = self.boots(spec.get("metadata") or {})

@@ -235,3 +235,45 @@ def test_flex_start_anywhere_in_the_order_requires_a_run_duration():
     engine, _ = engine_of({})
     assert "is missing" in engine.mistakes(ordered("spot", "flex-start", maxRunDurationS=None))["maxRunDurationS"]
     assert not engine.mistakes(ordered("spot", "standard", maxRunDurationS=None))
+
+
+HOUR_S = 3600
+
+
+def test_a_renewal_goes_through_the_order_and_capacity_without_a_deadline_is_never_renewed():
+    """flex-start in use is renewed in its last hour, here by spot. Spot has no end, so the next `up` changes nothing."""
+    engine, cloud = engine_of({})
+    inputs = ordered("flex-start", "spot", renewBeforeS=HOUR_S)
+    engine.up(inputs)
+    cloud.scripts |= {f"{zone} FLEX_START": OUT_OF_STOCK for zone in (A, B)}
+    cloud.pass_time(3)
+    cloud.requests.clear()
+    assert engine.up(inputs) == "update"
+    assert requested(cloud) == [(A, "FLEX_START"), (B, "FLEX_START"), (A, "SPOT")]
+    assert list(cloud.queued) == [f"{cloud.name(A)}-b"]
+    assert engine.state
+    assert engine.state.outputs["provisioningModelInUse"] == "spot"
+    assert not engine.state.outputs.get("deadline")
+    cloud.pass_time(100)
+    engine.refresh()
+    assert engine.preview(inputs) == "same"
+
+
+def test_an_aborted_renewal_continues_with_the_form_that_it_waits_for():
+    """The renewal waits for spot when `up` is aborted. The next one continues with that request, not with a new one of the first form."""
+    engine, cloud = engine_of({})
+    inputs = ordered("flex-start", "spot", renewBeforeS=HOUR_S)
+    engine.up(inputs)
+    cloud.scripts |= {f"{zone} FLEX_START": OUT_OF_STOCK for zone in (A, B)} | {f"{A} SPOT": DRY}
+    cloud.pass_time(3)
+    with pytest.raises(Aborted):
+        engine.up(inputs, timeout_s=300)
+    assert engine.state
+    assert engine.state.outputs["provisioningModelInUse"] == "flex-start", "the first one serves"
+    waiting = cloud.queued[f"{cloud.name(A)}-b"]
+    cloud.requests.clear()
+    waiting.steps.append("ACTIVE")
+    engine.up(inputs)
+    assert requested(cloud) == []
+    assert list(cloud.queued) == [f"{cloud.name(A)}-b"]
+    assert engine.state.outputs["provisioningModelInUse"] == "spot"
