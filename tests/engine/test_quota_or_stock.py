@@ -15,7 +15,7 @@ DRY = {form: {"chips": 0} for form in ("FLEX_START", "SPOT", "STANDARD")}
 pytestmark = [pytest.mark.engine, pytest.mark.long]
 
 
-def world(workspace, *, preemptible=64, standard=64, faults=()):
+def world(workspace, *, preemptible=64, standard=64, without_quota="fails", faults=()):
     """Let both zones have no stock, and these quotas of chips."""
     zone = {
         "accelerator_types": ["v6e-1"],
@@ -24,7 +24,9 @@ def world(workspace, *, preemptible=64, standard=64, faults=()):
         "preemptible_quota_chips": preemptible,
         "quota_chips": standard,
     }
-    workspace.change_scenario({"tpu": {"zones": {A: zone, B: zone}}, "faults": list(faults)})
+    workspace.change_scenario(
+        {"tpu": {"zones": {A: zone, B: zone}, "without_quota": without_quota}, "faults": list(faults)}
+    )
 
 
 @pytest.fixture(scope="module")
@@ -80,6 +82,10 @@ def test_status_and_capacity_name_what_a_waiting_request_lacks(workspace):
         ({}, {"flex-start": "stock", "spot": "stock", "standard": "stock"}),
         ({"preemptible": 0}, {"flex-start": "quota", "spot": "quota", "standard": "stock"}),
         ({"standard": 0}, {"flex-start": "stock", "spot": "stock", "standard": "quota"}),
+        (
+            {"preemptible": 0, "without_quota": "waits"},
+            {"flex-start": "quota", "spot": "quota", "standard": "stock"},
+        ),
         ({"faults": UNREADABLE}, dict.fromkeys(("flex-start", "spot", "standard"), "unknown")),
     ],
 )
