@@ -18,6 +18,7 @@ from authors.real.answers import judge_answers
 from authors.real.docker import judge_docker
 from authors.real.docker_plugin import docker_plugin
 from authors.real.docker_server import judge_tpu_server
+from authors.real.docker_start import judge_start
 from authors.real.gcp_plugin import gcp_plugin
 from authors.real.home import DEFAULT_FOLDER, RealHome
 from authors.real.images import images
@@ -30,6 +31,7 @@ Part = Callable[[RealHome], Sequence[Row]]
 
 PARTS: Final[Mapping[str, Part]] = {
     "docker": judge_docker,
+    "start": judge_start,
     "tpu-server": judge_tpu_server,
     "server": judge_server,
     "answers": judge_answers,

@@ -106,8 +106,13 @@ def real_machines(
     speed: float,
     variables: Mapping[str, str] | None = None,
     mounts: tuple[str, ...] = (),
+    of_cloud: Mapping[str, str] | None = None,
+    archive: Path | None = None,
 ) -> Generator[RealMachines]:
-    """Start everything for the machines of one TPU stack, and end it. `variables` and `mounts` are those of each container. Raises NotJudgedError."""
+    """Start everything for the machines of one TPU stack, and end it. Raises NotJudgedError.
+
+    `variables` and `mounts`: of each container. `of_cloud`: variables of the cloud's process. `archive`: files of the server's image.
+    """
     with ExitStack() as ends:
         registry = ends.enter_context(running_registry(home, name=name))
         host, _, port = registry.address.rpartition(":")
@@ -117,9 +122,9 @@ def real_machines(
             raise NotJudgedError(f"cannot listen on {_HOST_ADDRESS}:80: {error.strerror}") from None
         daemon = ends.enter_context(real_daemon(home, name))
         repository = f"{_REGION}-docker.pkg.dev/local-project/gemma-{stack}/vllm/vllm-tpu"
-        archive = base_archive(home)
-        digest = pushed(daemon, archive, repository, SERVER_ENTRY_POINT)
-        collector = pushed(daemon, archive, COLLECTOR_REPOSITORY, COLLECTOR_ENTRY_POINT)
+        base = base_archive(home)
+        digest = pushed(daemon, archive or base, repository, SERVER_ENTRY_POINT)
+        collector = pushed(daemon, base, COLLECTOR_REPOSITORY, COLLECTOR_ENTRY_POINT)
         empty = pushed(daemon, empty_archive(home.folder), repository, SERVER_ENTRY_POINT)
         program = home.folder / "docker-here"
         shutil.rmtree(client_folder(program), ignore_errors=True)
@@ -128,7 +133,7 @@ def real_machines(
                 home,
                 name=name,
                 speed=speed,
-                variables={DOCKER_PROGRAM: str(program)},
+                variables={DOCKER_PROGRAM: str(program), **(of_cloud or {})},
                 replaced={IMAGES["vllm-tpu"].digest: digest, COLLECTOR_DIGEST: collector},
             )
         )

@@ -1,13 +1,38 @@
-"""A relay in front of a registry that can break off downloads."""
+"""A relay in front of a registry that can break off downloads, and links whose rate several streams share."""
 
 import socket
 import threading
-from collections.abc import Generator
+import time
+from collections.abc import Generator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Final
 
-_CHUNK: Final = 65536
+PIECE_BYTES: Final = 65536
+"""Most bytes that a stream sends at once. Streams of a link get equal shares, as TCP's connections do, if they have equal pieces."""
+
+_BURST_S: Final = 0.5
+"""Idle time of a link that its streams may make up for: a busy machine delays them."""
+
+
+@dataclass(kw_only=True)
+class Link:
+    """A rate in bytes per second that all its streams share, first come, first served. 0 is no limit."""
+
+    bytes_per_s: float = 0.0
+    sent_bytes: int = 0
+    _free_at_s: float = 0.0
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def delay_s(self, size: int) -> float:
+        """Return the seconds until a piece of this size has passed after those before it."""
+        with self._lock:
+            self.sent_bytes += size
+            if not self.bytes_per_s:
+                return 0.0
+            now_s = time.monotonic()
+            self._free_at_s = max(self._free_at_s, now_s - _BURST_S) + size / self.bytes_per_s
+            return max(0.0, self._free_at_s - now_s)
 
 
 @dataclass(kw_only=True)
@@ -16,6 +41,8 @@ class BreakingRelay:
 
     target: tuple[str, int]
     breaks_after: int | None = None
+    links: Sequence[Link] = ()
+    """The slowest one at the time delays each piece of a response."""
     broken: int = 0
     """Connections that were broken off."""
     _lock: threading.Lock = field(default_factory=threading.Lock)
@@ -40,18 +67,19 @@ class BreakingRelay:
 
     def _send_responses(self, server: socket.socket, client: socket.socket) -> None:
         left = self.breaks_after
-        while data := server.recv(_CHUNK):
+        while data := server.recv(PIECE_BYTES):
             left = None if left is None else left - len(data)
             if left is not None and left < 0:
                 with self._lock:
                     self.broken += 1
                 return
+            time.sleep(max((link.delay_s(len(data)) for link in self.links), default=0.0))
             client.sendall(data)
 
 
 def _copy(source: socket.socket, target: socket.socket) -> None:
     with suppress(OSError):
-        while data := source.recv(_CHUNK):
+        while data := source.recv(PIECE_BYTES):
             target.sendall(data)
         target.shutdown(socket.SHUT_WR)
 

@@ -3,13 +3,14 @@
 import asyncio
 import threading
 import time
-from collections.abc import Coroutine, Generator
+from collections.abc import Coroutine, Generator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Final, TypeVar
 
 from aiohttp import ClientSession, ClientTimeout, StreamReader, hdrs, web
 
+from authors.real.relay import PIECE_BYTES, Link
 from authors.real_vllm.server import HOST
 
 _CHUNK_BYTES: Final = 256 * 1024
@@ -53,6 +54,8 @@ class Store:
     token: str
     """Replaces the caller's, if it is set."""
     network: ConnectionLimits
+    links: Sequence[Link] = ()
+    """Shared by all reads of content, besides the limits of each."""
     url: str = ""
     reads: Reads = field(default_factory=Reads)
 
@@ -91,10 +94,12 @@ class Store:
         await asyncio.sleep(network.first_byte_s)
         await response.prepare(request)
         began_s, sent = time.monotonic(), 0
-        async for chunk in content.iter_chunked(_CHUNK_BYTES):
+        async for chunk in content.iter_chunked(PIECE_BYTES if self.links else _CHUNK_BYTES):
             sent += len(chunk)
             if network.bytes_per_s:  # the last bytes arrive no earlier than the network sends them
                 await asyncio.sleep(began_s + sent / network.bytes_per_s - time.monotonic())
+            if is_content:
+                await asyncio.sleep(max((link.delay_s(len(chunk)) for link in self.links), default=0.0))
             await response.write(chunk)
             self.reads.content_bytes += len(chunk) * is_content
         await response.write_eof()

@@ -55,6 +55,8 @@ HOST_SYSTEM_DISK_GIB: Final = (10, 20)
 IMAGE_ON_DISK_GIB: Final = (12, 25)
 """The unpacked server image, and its layers during the pull: minimum, and recommended. VM_IMAGE_PULL_S has its compressed size, 6 to 9 GB;
 two and nearly three times that are assumed."""
+IMAGE_DOWNLOAD_GB: Final = 9
+"""The upper end of the compressed size in VM_IMAGE_PULL_S."""
 
 TPU_OLD_SEQUENCE_S: Final = ((16, 0.21e-3), (32, 0.45e-3), (1_000_000, 0.25e-3))
 """Seconds that each additional sequence adds to a step before that release, up to a number of sequences, divided over the chips: attention,

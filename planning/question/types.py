@@ -244,9 +244,31 @@ class EdgeOfMemory(Struct, frozen=True):
         return not self.is_short and self.available_gib + _ROUNDING_GIB < self.recommended_gib
 
 
+class StartStage(Struct, frozen=True, kw_only=True):
+    """One stage of a start. Two stages whose times overlap run side by side."""
+
+    name: str
+    begins_s: float
+    """Seconds after the first stage has begun."""
+    takes_s: float
+    source: str
+    """Names of its constants (`planning.data.overheads`)."""
+    shared: str = ""
+    """The resource that delays it because another stage uses it too: network, disk, or "" for none."""
+
+    @property
+    def ends_s(self) -> float:
+        """Seconds from the beginning of the first stage to the end of this one."""
+        return self.begins_s + self.takes_s
+
+
 class StartupPlan(Struct, frozen=True, kw_only=True):
     """Seconds from the container's start to the first healthy response."""
 
+    stages: tuple[StartStage, ...]
+    """In the order in which they begin. The last one ends last."""
+    beside_s: float
+    """Seconds that are saved because the weights are fetched while the image is pulled."""
     pull_s: float
     load_s: float
     load_low_s: float
@@ -262,7 +284,8 @@ class StartupPlan(Struct, frozen=True, kw_only=True):
     total_s: float
     total_low_s: float
     total_high_s: float
-    """The total with loading and compiling at their low and at their high end; the image as planned."""
+    """The total with loading and compiling at their low and at their high end; the image as planned. At the high end nothing runs side by side,
+    as on a disk that the image alone and the weights alone use up (authors/real/docker_start.py)."""
     probe_budget_s: int
     """Startup-probe budget to configure: the predicted start with a margin."""
     probe_limit_s: int | None
@@ -281,6 +304,11 @@ class StartupPlan(Struct, frozen=True, kw_only=True):
     node_replacement_s: float | None
     """Seconds from the boot of a replacement node; with `tpu.compile_cache` bucket, its programs come from the archive.
     Excludes the wait for capacity. None except on a TPU VM."""
+
+    @property
+    def sequential_s(self) -> float:
+        """The total of a start without stages side by side, as by `docker run` without the agent."""
+        return self.total_s + self.beside_s
 
     def pause_s(self, *, compiles: bool) -> float:
         """Return the seconds without a server while it restarts in place. `compiles`: by `contracts.compile_cache.changes_programs`."""

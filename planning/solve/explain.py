@@ -9,7 +9,7 @@ from planning.memory.budget import captured_graphs, program_memory
 from planning.memory.kv_cache import blocks_per_request, layout_of
 from planning.model.spec import active_params, text_params
 from planning.question.releases import tokens_in_flight
-from planning.question.types import unknown_words
+from planning.question.types import StartStage, unknown_words
 from planning.rules.security.advisories import ADVICE, vulnerabilities
 from planning.speed.startup import xla_programs
 from planning.units import KIB, to_gib
@@ -100,6 +100,10 @@ def _kv(subject: Subject) -> Iterator[str]:
     yield f"{more}; longest request that fits: {memory.largest_max_model_len:,}"
 
 
+def _delay(stage: StartStage) -> str:
+    return f", delayed by the {stage.shared} that both use" if stage.shared else ""
+
+
 def _startup(subject: Subject) -> Iterator[str]:
     resolved, startup = subject.resolved, subject.known_startup
     if startup is None:
@@ -109,7 +113,8 @@ def _startup(subject: Subject) -> Iterator[str]:
     if resolved.is_tpu:
         work = f"{xla_programs(resolved)} XLA programs of {resolved.spec.layers} layers"
     between = f"between {startup.compile_low_s:.0f} and {startup.compile_high_s:.0f} s"
-    margin = f"with a margin of {constant('PROBE_MARGIN'):g}, a probe budget of {startup.probe_budget_s} s"
+    order = "one after the other and " if startup.beside_s else ""
+    margin = f"{order}with a margin of {constant('PROBE_MARGIN'):g}, a probe budget of {startup.probe_budget_s} s"
     rows = [
         ("image and process", startup.pull_s, ""),
         (
@@ -118,13 +123,17 @@ def _startup(subject: Subject) -> Iterator[str]:
             f" for {subject.memory.checkpoint_gib:.2f} GiB{_fuse(subject)}",
         ),
         ("compile and warm-up", startup.compile_s, f" ({work}), {between}"),
+        ("side by side", -startup.beside_s, ": the weights are fetched while the image is pulled"),
         ("total", startup.total_s, f"; {margin}"),
     ]
     if (probe := startup.probe) is not None:
         waits = f"; it waits {probe.initial_delay_s} s, then probes every {probe.period_s} s"
         rows.append(("seen by the probe", startup.ready_s, f"{waits}, {probe.failure_threshold} times"))
     for name, seconds, more in rows:
-        yield f"{name:<19} {seconds:8.1f} s{more}"
+        if seconds:
+            yield f"{name:<19} {seconds:8.1f} s{more}"
+    for stage in startup.stages:
+        yield f"from {stage.begins_s:6.1f} to {stage.ends_s:6.1f} s  {stage.name:<23} {stage.source}{_delay(stage)}"
     for name, seconds in (
         ("crash, or flags that keep the programs", startup.restart_s),
         ("flags that require recompilation", startup.recompile_s),

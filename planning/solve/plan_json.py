@@ -17,7 +17,10 @@ def plan_json(plan: Plan, wording: Wording = FIELDS) -> dict[str, Any]:
     document["vulnerabilities"] = list(plan.vulnerabilities)
     document["memory"] |= rounded(plan.memory, kv_margin_gib=3)
     document["startup"] |= rounded(plan.known_startup, load_low_s=1, load_high_s=1, compile_low_s=1, compile_high_s=1)
-    document["startup"] |= rounded(plan.known_startup, total_low_s=1, total_high_s=1)
+    document["startup"] |= rounded(plan.known_startup, total_low_s=1, total_high_s=1, beside_s=1)
+    document["startup"]["stages"] = plan.known_startup and [
+        {**structs.asdict(stage), **rounded(stage, begins_s=1, takes_s=1)} for stage in plan.known_startup.stages
+    ]
     document["throughput"] |= rounded(plan.known_throughput, ttft_s=3)
     if plan.workload is not None:
         document["workload"] = plan.workload.to_json()

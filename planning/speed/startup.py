@@ -7,7 +7,14 @@ import math
 from dataclasses import replace
 from typing import Final
 
-from planning.data.overheads import GPU_COMPILE_BAND, LOAD_BAND, XLA_COMPILE_BAND, constant
+from planning.data.overheads import (
+    GPU_COMPILE_BAND,
+    IMAGE_DOWNLOAD_GB,
+    IMAGE_ON_DISK_GIB,
+    LOAD_BAND,
+    XLA_COMPILE_BAND,
+    constant,
+)
 from planning.machine.hardware import (
     CLOUD_RUN_MAX_GPU_PROBE_S,
     CLOUD_RUN_MAX_INITIAL_DELAY_S,
@@ -19,9 +26,10 @@ from planning.memory.weights import weights_of
 from planning.model.spec import linear_params, tensors
 from planning.question.releases import STARTS_FASTER_ON_TPU, is_known_from
 from planning.question.resolved import Resolved
-from planning.question.types import StartupPlan
+from planning.question.types import StartStage, StartupPlan
 from planning.settings.cloud_run import ProbeSettings
 from planning.settings.google_limits import PROMPT_PROBE
+from planning.speed.side_by_side import SharedUse, together_s
 from planning.units import from_gib
 
 _BILLION: Final = 1e9
@@ -43,6 +51,7 @@ _ONCE_PER_READER: Final = ("fuse", "fuse-buffered")
 """Mounts without a cache of files: each reader fetches the bytes."""
 _STREAMED_MODES: Final = ("fuse-buffered", "fuse-cached", "streamer")
 """Weights modes that read over the network into the device. The others, except a plain mount, read a copy once more."""
+_PLACES: Final = {"hub": "the hub", "image": "the image"}
 _KEPT_MODES: Final = ("hub", "disk", "memory")
 """Weights modes that keep the weights on a TPU VM when its server exits."""
 
@@ -53,12 +62,13 @@ LONGEST_PROBE: Final = replace(PROMPT_PROBE, initial_delay_s=CLOUD_RUN_MAX_INITI
 
 def startup_plan(resolved: Resolved) -> StartupPlan:
     """Return the start of a resolved deployment, in seconds."""
-    pull_s = _pull_s(resolved)
-    load_s = _load_s(resolved)
+    image_s, process_s = constant(_image_name(resolved)), _process_s(resolved)
+    pull_s, load_s = _docker_s(resolved) + image_s + process_s, _fetched_s(resolved) + _read_s(resolved)
     compile_s = compile_s_of(resolved, is_cached=False)
     low_s, high_s = _compile_band(resolved)
-    total_s = pull_s + load_s + compile_s
     load_low_s, load_high_s = (load_s * share for share in LOAD_BAND)
+    stages, beside_s, beside_low_s = _stages(resolved), _beside_s(resolved), _beside_s(resolved, LOAD_BAND[0])
+    total_s = stages[-1].ends_s
     # Replicas start at the same time. Whether they then slow each other down is unknown: at worst one reads and compiles after the other.
     load_high_s += (resolved.dp - 1) * _reload_s(resolved)
     high_s *= resolved.dp
@@ -66,7 +76,6 @@ def startup_plan(resolved: Resolved) -> StartupPlan:
     if keeps_graphs(resolved):  # one reader downloads their archive at network speed
         graphs_s = from_gib(constant("GRAPH_CACHE_GIB")) / _network_rate(resolved, constant("BUCKET_COPY_BYTES_PER_S"))
         cached_s = pull_s + load_s + (graphs_s + compile_s_of(resolved, is_cached=True))
-    process_s = _process_s(resolved)
     cache = resolved.deployment.tpu.compile_cache
     restart_s = (
         process_s
@@ -75,9 +84,10 @@ def startup_plan(resolved: Resolved) -> StartupPlan:
     )
     is_machine = resolved.platform == "tpu-vm"
     # At a reboot, image, weights and programs are on the disk, but weights in shared memory are fetched again.
-    fetched_s = load_s - _reload_s(resolved) if resolved.weights_mode == "memory" else 0.0
+    again_s = load_s - _reload_s(resolved) if resolved.weights_mode == "memory" else 0.0
     archived_s = compile_s_of(resolved, is_cached=resolved.is_tpu and cache == "bucket")
-    longest_s = max(total_s * constant("PROBE_MARGIN"), pull_s + load_s + high_s)
+    # A slow disk may leave nothing side by side.
+    longest_s = max((total_s + beside_s) * constant("PROBE_MARGIN"), pull_s + load_s + high_s)
     budget_s = max(math.ceil(longest_s / _PROBE_STEP_S) * _PROBE_STEP_S, _MIN_PROBE_S)
     limit_s = CLOUD_RUN_MAX_STARTUP_S if resolved.platform == "cloud-run" else None
     # A start within the platform's limit gets its full margin, up to that limit.
@@ -85,6 +95,8 @@ def startup_plan(resolved: Resolved) -> StartupPlan:
         budget_s = min(budget_s, CLOUD_RUN_MAX_GPU_PROBE_S if total_s <= CLOUD_RUN_MAX_GPU_PROBE_S else limit_s)
     probe = _probe(resolved, total_s)
     return StartupPlan(
+        stages=stages,
+        beside_s=beside_s,
         pull_s=pull_s,
         load_s=load_s,
         load_low_s=load_low_s,
@@ -94,7 +106,7 @@ def startup_plan(resolved: Resolved) -> StartupPlan:
         compile_low_s=low_s,
         compile_high_s=high_s,
         total_s=total_s,
-        total_low_s=pull_s + load_low_s + low_s,
+        total_low_s=pull_s + load_low_s + low_s - beside_low_s,
         total_high_s=pull_s + load_high_s + high_s,
         probe_budget_s=budget_s,
         probe_limit_s=limit_s,
@@ -102,8 +114,8 @@ def startup_plan(resolved: Resolved) -> StartupPlan:
         ready_s=total_s if probe is None or probe.period_s < 1 else seen_after_s(probe, total_s),
         restart_s=restart_s,
         recompile_s=process_s + _restart_load_s(resolved, load_s) + compile_s if is_machine else None,
-        reboot_s=constant("VM_BOOT_S") + restart_s + fetched_s if is_machine else None,
-        node_replacement_s=constant("VM_BOOT_S") + pull_s + load_s + archived_s if is_machine else None,
+        reboot_s=constant("VM_BOOT_S") + restart_s + again_s if is_machine else None,
+        node_replacement_s=constant("VM_BOOT_S") + pull_s + load_s - beside_s + archived_s if is_machine else None,
     )
 
 
@@ -124,36 +136,114 @@ def seen_after_s(probe: ProbeSettings, start_s: float) -> float:
     return probe.initial_delay_s + math.ceil(waited_s / probe.period_s) * probe.period_s
 
 
-def _pull_s(resolved: Resolved) -> float:
-    if resolved.platform == "cloud-run":
-        return constant("CLOUD_RUN_CONTAINER_START_S") + constant("GPU_PROCESS_START_S")
-    installs = resolved.is_tpu and resolved.deployment.tpu.api == "compute-engine"
-    docker_s = constant("DOCKER_INSTALL_S") if installs else 0
-    return docker_s + constant("VM_IMAGE_PULL_S") + _process_s(resolved)
+def _stages(resolved: Resolved) -> tuple[StartStage, ...]:
+    """Return the stages of a start that compiles. The server starts when its image and the weights that are fetched ahead are there."""
+    docker_s, image_s, fetched_s = _docker_s(resolved), constant(_image_name(resolved)), _fetched_s(resolved)
+    image, weights = ("image", _image_name(resolved)), _weights_stage(resolved)
+    process = ("server process", _process_s(resolved), ", ".join(_process_names(resolved)))
+    stages = _in_turn(0.0, ("docker", docker_s, "DOCKER_INSTALL_S"))
+    if _is_fetched_ahead(resolved):
+        both_s, shared = _together(resolved)
+        for (name, source), alone_s in ((image, image_s), (weights, fetched_s)):
+            takes_s = both_s if shared else alone_s
+            stages.append(StartStage(name=name, begins_s=docker_s, takes_s=takes_s, source=source, shared=shared))
+        ready_s, turns = docker_s + both_s, [process]
+    else:
+        name, source = weights
+        ready_s, turns = docker_s, [("image", image_s, image[1]), process, (name, fetched_s, source)]
+    turns += [
+        ("weights to the device", _read_s(resolved), _read_name(resolved)),
+        ("compile and warm-up", compile_s_of(resolved, is_cached=False), _compile_name(resolved)),
+    ]
+    return (*stages, *_in_turn(ready_s, *turns))
+
+
+def _in_turn(begins_s: float, *turns: tuple[str, float, str]) -> list[StartStage]:
+    """Return stages one after the other, of name, seconds and source, without those of 0 s."""
+    stages: list[StartStage] = []
+    for name, takes_s, source in turns:
+        if takes_s:
+            stages.append(StartStage(name=name, begins_s=begins_s, takes_s=takes_s, source=source))
+            begins_s += takes_s
+    return stages
+
+
+def _together(resolved: Resolved, share: float = 1.0) -> tuple[float, str]:
+    """Return the seconds of pulling the image and fetching the weights side by side, and what limits both. `share`: of the weights' time."""
+    image = SharedUse(constant(_image_name(resolved)), IMAGE_DOWNLOAD_GB * _BILLION, from_gib(IMAGE_ON_DISK_GIB[1]))
+    size = _fetched_bytes(resolved)
+    on_disk = 0 if resolved.weights_mode == "memory" else size
+    return together_s([image, SharedUse(_fetched_s(resolved) * share, size, on_disk)])
+
+
+def _beside_s(resolved: Resolved, share: float = 1.0) -> float:
+    """Return the seconds that are saved because the weights are fetched while the image is pulled. `share`: of the weights' time."""
+    if not _is_fetched_ahead(resolved):
+        return 0.0
+    return constant(_image_name(resolved)) + _fetched_s(resolved) * share - _together(resolved, share)[0]
+
+
+def _is_fetched_ahead(resolved: Resolved) -> bool:
+    """Return whether the agent of a TPU VM fetches the weights while it pulls the image (vm_agent.serving)."""
+    return resolved.platform == "tpu-vm" and resolved.weights_mode in _KEPT_MODES
+
+
+def _weights_stage(resolved: Resolved) -> tuple[str, str]:
+    """Return the name of the stage of `_fetched_s`, and the constant that limits it."""
+    mode = resolved.weights_mode
+    limit = LOAD_RATES[mode]
+    if mode not in ("fuse", "image") and _network_rate(resolved, constant(limit)) < constant(limit):
+        limit = "CLOUD_RUN_NETWORK_BYTES_PER_S"
+    return f"weights from {_PLACES.get(mode, 'the bucket')}", limit
+
+
+def _compile_name(resolved: Resolved) -> str:
+    if resolved.is_tpu:
+        return "XLA_PROGRAM_S"
+    return "GPU_EAGER_WARM_UP_S" if resolved.eager else "GPU_COMPILE_S_PER_LAYER"
+
+
+def _docker_s(resolved: Resolved) -> float:
+    installs = resolved.platform != "cloud-run" and resolved.is_tpu and resolved.deployment.tpu.api == "compute-engine"
+    return constant("DOCKER_INSTALL_S") if installs else 0.0
+
+
+def _image_name(resolved: Resolved) -> str:
+    return "CLOUD_RUN_CONTAINER_START_S" if resolved.platform == "cloud-run" else "VM_IMAGE_PULL_S"
 
 
 def _process_s(resolved: Resolved) -> float:
     """Return the seconds of a server's start without loading and compiling."""
+    return sum(constant(name) for name in _process_names(resolved))
+
+
+def _process_names(resolved: Resolved) -> tuple[str, ...]:
     if not resolved.is_tpu:
-        return constant("GPU_PROCESS_START_S")
-    if is_known_from(resolved, STARTS_FASTER_ON_TPU):
-        process_s, processor_s = constant("TPU_PROCESS_START_S"), constant("TPU_MULTIMODAL_WARM_UP_S")
-    else:
-        process_s, processor_s = constant("TPU_OLD_PROCESS_START_S"), constant("TPU_OLD_MULTIMODAL_WARM_UP_S")
-    return process_s + (processor_s if resolved.has_processor else 0)
+        return ("GPU_PROCESS_START_S",)
+    old = "" if is_known_from(resolved, STARTS_FASTER_ON_TPU) else "OLD_"
+    warm_up = (f"TPU_{old}MULTIMODAL_WARM_UP_S",) if resolved.has_processor else ()
+    return (f"TPU_{old}PROCESS_START_S", *warm_up)
 
 
-def _load_s(resolved: Resolved) -> float:
-    size = weights_of(resolved).checkpoint + parts_bytes(resolved)
-    mode = resolved.weights_mode
+def _fetched_bytes(resolved: Resolved) -> float:
+    return weights_of(resolved).checkpoint + parts_bytes(resolved)
+
+
+def _fetched_s(resolved: Resolved) -> float:
+    """Return the seconds to bring the weights to the machine, or for modes that stream into the device."""
+    size, mode = _fetched_bytes(resolved), resolved.weights_mode
     rate = constant(LOAD_RATES[mode])
     if mode in _ONCE_PER_READER and resolved.vllm.safetensors_load_strategy == "prefetch":
         size *= constant("FUSE_PREFETCH_READS")
     if mode == "fuse":
         return size / rate
     # `image`: the layers are streamed or already on the machine's disk, then read like local files.
-    fetched_s = size / (rate if mode == "image" else _network_rate(resolved, rate))
-    return fetched_s if mode in _STREAMED_MODES else fetched_s + _reload_s(resolved)
+    return size / (rate if mode == "image" else _network_rate(resolved, rate))
+
+
+def _read_s(resolved: Resolved) -> float:
+    """Return the seconds to read the fetched weights into the device; 0 for modes that stream into it."""
+    return 0.0 if resolved.weights_mode in ("fuse", *_STREAMED_MODES) else _reload_s(resolved)
 
 
 def _restart_load_s(resolved: Resolved, load_s: float) -> float:
@@ -174,13 +264,14 @@ def _network_rate(resolved: Resolved, bytes_per_s: float) -> float:
 
 def _reload_s(resolved: Resolved) -> float:
     """Return the seconds to read weights that are already on the machine."""
+    return weights_of(resolved).checkpoint / constant(_read_name(resolved)) + _unpack_s(resolved)
+
+
+def _read_name(resolved: Resolved) -> str:
     if not resolved.is_tpu:
-        rate = constant("PAGE_CACHE_TO_GPU_BYTES_PER_S")
-    elif is_known_from(resolved, STARTS_FASTER_ON_TPU):
-        rate = constant("DISK_TO_DEVICE_BYTES_PER_S")
-    else:
-        rate = constant("OLD_DISK_TO_DEVICE_BYTES_PER_S")
-    return weights_of(resolved).checkpoint / rate + _unpack_s(resolved)
+        return "PAGE_CACHE_TO_GPU_BYTES_PER_S"
+    is_new = is_known_from(resolved, STARTS_FASTER_ON_TPU)
+    return "DISK_TO_DEVICE_BYTES_PER_S" if is_new else "OLD_DISK_TO_DEVICE_BYTES_PER_S"
 
 
 def _unpack_s(resolved: Resolved) -> float:

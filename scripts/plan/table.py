@@ -113,10 +113,12 @@ def _startup(console: Console, plan: Plan, faster: str) -> None:
     paragraph(console, f"Start-up: {'; '.join(facts)}")
     parts = [
         ("image", s.pull_s, "─", "blue"),
-        (f"weights ({plan.weights_mode})", s.load_s, "━", "magenta"),
+        (f"weights ({plan.weights_mode})", s.load_s - s.beside_s, "━", "magenta"),
         ("compile", s.compile_s, "═", "yellow"),
     ]
     legend = [f"{name} {duration(seconds)}" for name, seconds, *_ in parts]
+    if s.beside_s:
+        legend[1] += f", and {duration(s.beside_s)} beside the image"
     legend[-1] += f" ({duration(s.compile_low_s)} to {duration(s.compile_high_s)})"
     _bar(console, parts, s.total_s, legend)
     if faster:

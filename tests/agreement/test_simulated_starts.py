@@ -84,7 +84,7 @@ def differences(one: Served, stack: str, folder: Path) -> Iterator[str]:
         "compile": (planned.compile_low_s, planned.compile_high_s, found["compile"] + warm_up_s),
     }
     if one.subject.resolved.is_tpu:
-        process_s = planned.total_s - planned.load_s - planned.compile_s - constant("VM_IMAGE_PULL_S")
+        process_s = planned.sequential_s - planned.load_s - planned.compile_s - constant("VM_IMAGE_PULL_S")
         bands["process"] = (PROCESS[0] * process_s, PROCESS[1] * process_s, found["process"])
     for name, (low, high, seconds) in bands.items():
         spread = UNMEASURED.get((stack, name), 0.0)

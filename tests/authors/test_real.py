@@ -3,14 +3,16 @@
 import json
 import socket
 import threading
+from types import SimpleNamespace
 
 import pytest
 
 from authors.real import __main__ as real
+from authors.real import relay as relays
 from authors.real.docker_here import run_arguments
 from authors.real.docker_twins import normalized
 from authors.real.home import Need, RealHome
-from authors.real.relay import breaking_relay
+from authors.real.relay import Link, breaking_relay
 from authors.real.rows import JudgeReport, NotJudgedError, RowVerdict, markdown, require
 from authors.real.runtime_here import drop_rights
 from localcloud.running.shims.machine import Machine
@@ -114,3 +116,15 @@ def test_a_relay_breaks_off_after_the_given_bytes_and_ends_the_connection():
                     sizes.append(len(b"".join(iter(lambda: client.recv(4096), b""))))
     assert sizes == [1000, 0]
     assert relay.broken == 1
+
+
+def test_streams_of_one_link_share_its_rate_and_an_idle_link_catches_up_half_a_second(monkeypatch):
+    now_s = 100.0
+    monkeypatch.setattr(relays, "time", SimpleNamespace(monotonic=lambda: now_s))
+    link = Link(bytes_per_s=1000)
+    assert [link.delay_s(500) for _ in range(4)] == [0.0, 0.5, 1.0, 1.5]
+    now_s = 200.0
+    assert [link.delay_s(500) for _ in range(2)] == [0.0, 0.5]
+    assert link.sent_bytes == 3000
+    link.bytes_per_s = 0
+    assert link.delay_s(10**9) == 0.0

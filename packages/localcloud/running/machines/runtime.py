@@ -25,6 +25,7 @@ from localcloud.running.shims import (
     COMMANDS_WITHOUT_DOCKER,
     DOCKER_PROGRAM,
     MACHINE_COMMANDS,
+    STORAGE_ADDRESS,
     install,
     install_program,
 )
@@ -237,7 +238,7 @@ class SimulatedMachines:
             "LANG": "C.UTF-8",
             "GCE_METADATA_HOST": metadata_server,
             "CLOUDSDK_API_ENDPOINT_OVERRIDES_SECRETMANAGER": f"{self._base_url}/secretmanager/",
-            "CLOUDSDK_API_ENDPOINT_OVERRIDES_STORAGE": f"{self._base_url}/storage/storage/v1/",
+            "CLOUDSDK_API_ENDPOINT_OVERRIDES_STORAGE": f"{os.environ.get(STORAGE_ADDRESS) or self._base_url}/storage/storage/v1/",
             "CLOUDSDK_API_ENDPOINT_OVERRIDES_LOGGING": f"{self._base_url}/logging/",
             "HF_ENDPOINT": f"{self._base_url}/hub",
             "GEMMA_SERVING_HUB_CACHE": str(folder / OWN_FOLDERS["/mnt"] / "huggingface"),

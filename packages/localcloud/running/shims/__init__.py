@@ -30,6 +30,9 @@ OPERATOR_TOKEN: Final = "LOCALCLOUD_TOKEN"  # noqa: S105 - the name of a variabl
 DOCKER_PROGRAM: Final = "LOCALCLOUD_DOCKER"
 """The variable with the path of a program that machines run as `docker` in place of the simulated one."""
 
+STORAGE_ADDRESS: Final = "LOCALCLOUD_STORAGE"
+"""The variable with the address of a proxy that machines use as Cloud Storage in place of the local cloud's own, such as a slow one."""
+
 PEOPLE_COMMANDS: Final = {"gcloud": "localcloud.running.shims.gcloud"}
 """The commands that `python -m localcloud run` puts first on PATH."""
 
