@@ -271,6 +271,11 @@ def provider_machines() -> str:
         for _, offer in _created()
         if offer.instance_quota_metric
     }
+    chip_quotas = {
+        offer.api_name: {"metric": offer.quota_metric, "id": offer.quota_id}
+        for _, offer in _created()
+        if offer.quota_metric
+    }
     outside = {
         family.title: {
             "spellings": list(dict.fromkeys(map(comparable_name, (family.name, offer.api_name, *offer.spellings)))),
@@ -281,5 +286,12 @@ def provider_machines() -> str:
     }
     inside = [one.tpu.api_name for one in FAMILIES.values() if one.tpu is not None and "cloud-tpu" in one.tpu.apis]
     about = "Written by `make docs` from planning/data/machines.json: edit that file."
-    document = {"about": about, "generations": inside, "machine_types": machines, "quotas": quotas, "outside": outside}
+    document = {
+        "about": about,
+        "generations": inside,
+        "machine_types": machines,
+        "quotas": quotas,
+        "chip_quotas": chip_quotas,
+        "outside": outside,
+    }
     return json.dumps(document, indent=1) + "\n"

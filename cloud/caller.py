@@ -11,6 +11,8 @@ from cloud.google_api import GoogleApi, GoogleListError, enable_command
 
 _OFF_FOR_THE_PROJECT: Final = "is not enabled for consumer"
 """Service Usage's text for the quotas of an API that is off."""
+USER: Final = '"user:$(gcloud config get account)"'
+"""A user as an IAM member in a command: only gcloud knows the address."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,4 +58,4 @@ def caller_of(project: str, given: Credentials | None = None) -> GoogleCaller:
 def member_of(credentials: Credentials) -> str:
     """Return the caller as an IAM member; only gcloud knows a user's address."""
     email: object = getattr(credentials, "service_account_email", None)
-    return f"serviceAccount:{email}" if email else '"user:$(gcloud config get account)"'
+    return f"serviceAccount:{email}" if email else USER

@@ -63,13 +63,19 @@ class CapacityQuestion:
     project: str
     accelerators: Sequence[Accelerator]
     provisioning: ProvisioningModel = "flex-start"
+    forms: Sequence[ProvisioningModel] = ()
+    """Other provisioning models whose quotas to read."""
     zonal_redundancy: bool = False
     """GPU quota that a service uses."""
     places: Sequence[str] = ()
     """Zones or region of a stack, which are queried even if no list or page has them."""
     everywhere: bool = True
     """False: only `places`."""
+    region: str = ""
+    """Only the zones of this region, and `places`; empty for all zones."""
     quotas: Sequence[Quota] = ()
+    catalog: bool = True
+    """False: read requests, nodes and quotas only, not what a zone offers."""
 
     def of_kind(self, *, is_tpu: bool) -> Sequence[Accelerator]:
         """Return the TPUs, or the Cloud Run GPUs, among the accelerators."""
@@ -84,10 +90,10 @@ class CapacityQuestion:
         known = gpu_regions(gpu) if self.everywhere else ()
         return tuple(dict.fromkeys((*known, *self.own_places(is_tpu=False))))
 
-    def quota_of(self, accelerator: Accelerator) -> Quota | None:
-        """Return the quota of a slice or an instance."""
+    def quota_of(self, accelerator: Accelerator, form: ProvisioningModel | None = None) -> Quota | None:
+        """Return the quota of a slice with a provisioning model, by default the one in question, or of an instance."""
         if accelerator.is_tpu:
-            return quotas.tpu_quota(accelerator.name, self.provisioning)
+            return quotas.tpu_quota(accelerator.name, form or self.provisioning)
         return quotas.gpu_quota(CLOUD_RUN_GPUS[accelerator.name], zonal_redundancy=self.zonal_redundancy)
 
 
@@ -143,7 +149,10 @@ def zones_of(question: CapacityQuestion, zones: Reply) -> Sequence[str]:
         return tuple(own)
     listed = [str(item.get("locationId") or str(item.get("name")).rpartition("/")[2]) for item in zones.items]
     known = () if zones.is_read else (zone for one in slices for zone in known_places(one))
-    return tuple(dict.fromkeys((*sorted(listed), *known, *own)))
+    found = [
+        zone for zone in (*sorted(listed), *known) if zone.startswith(f"{question.region}-" if question.region else "")
+    ]
+    return tuple(dict.fromkeys((*found, *own)))
 
 
 def _replies(
@@ -182,7 +191,9 @@ def _first_calls(question: CapacityQuestion) -> Iterator[tuple[_Key, _CapacityCa
             ("zones", ""),
             _CapacityCall(what="the list of zones", api="tpu", role=TPU_VIEWER, path=path, key="locations"),
         )
-    for quota in {*question.quotas, *filter(None, map(question.quota_of, question.accelerators))}:
+    forms = (question.provisioning, *question.forms)
+    used = [question.quota_of(accelerator, form) for accelerator in question.accelerators for form in forms]
+    for quota in dict.fromkeys((*question.quotas, *filter(None, used))):
         yield (
             ("limits", quota.metric),
             _CapacityCall(
@@ -207,8 +218,9 @@ def _zone_calls(
     """Yield the calls for each zone. An API that is off returns nothing anywhere, so it is not called again."""
     if "services enable" in listed.fix:
         return
+    catalogs = ("acceleratorTypes", "runtimeVersions") if question.catalog else ()
     reserved = ("reservations",) if question.provisioning == "reservation" else ()
     for zone in zones:
-        for key in ("acceleratorTypes", "runtimeVersions", "queuedResources", *reserved):
+        for key in (*catalogs, "queuedResources", "nodes", *reserved):
             path = f"v2alpha1/projects/{question.project}/locations/{zone}/{key}?pageSize=500"
             yield (key, zone), _CapacityCall(what=f"{key} in {zone}", api="tpu", role=TPU_VIEWER, path=path, key=key)

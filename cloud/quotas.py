@@ -88,20 +88,33 @@ def gpu_quota(gpu: str, *, zonal_redundancy: bool) -> Quota:
     return Quota("run", metric, name, "GPUs", found.quota_units)
 
 
-def limit_in(limits: Sequence[Mapping[str, object]], quota: Quota, place: str) -> float | None:
-    """Return the lowest limit in a location, in the quota's unit; math.inf if unlimited, None if no limit is listed."""
-    found = [limit for limit in (_limit(limit, quota, place) for limit in limits) if limit is not None]
-    if not found:
-        return None
-    return min((limit / quota.divisor for limit in found if limit != _UNLIMITED), default=math.inf)
+def limits_in(limits: Sequence[Mapping[str, object]], quota: Quota, place: str) -> Mapping[str, float | None]:
+    """Return the limits for a location, in the quota's unit, by the zone or region that each is for. None: not stated; math.inf: unlimited.
+
+    Chips of queued resources have a limit in each zone, and can have one in each region: "Quota limit
+    'TPUV6EPreemptiblePerProjectPerRegionForTPUAPI' has been exceeded. Limit: 0 in region us-east5." (marin-community/marin#1612, #3200).
+    """
+    found = {place: _lowest(limits, quota, quota.dimension, quota.dimensions(place))}
+    if quota.dimension == "zone" and any("{region}" in str(limit.get("unit")) for limit in limits):
+        region = place.rpartition("-")[0]
+        found[region] = _lowest(limits, quota, "region", {"region": region})
+    return found
 
 
-def _limit(limit: Mapping[str, object], quota: Quota, place: str) -> int | None:
-    """Return a limit's value for a location, nearest bucket first; None if the limit does not apply. A missing value is 0."""
-    if f"{{{quota.dimension}}}" not in str(limit.get("unit")):
+def _lowest(
+    limits: Sequence[Mapping[str, object]], quota: Quota, dimension: str, dimensions: Mapping[str, str]
+) -> float | None:
+    values = [_limit(limit, dimensions) for limit in limits if f"{{{dimension}}}" in str(limit.get("unit"))]
+    known = [value for value in values if value is not None]
+    if not known:
         return None
+    return min((value / quota.divisor for value in known if value != _UNLIMITED), default=math.inf)
+
+
+def _limit(limit: Mapping[str, object], dimensions: Mapping[str, str]) -> int | None:
+    """Return a limit's value for a location, nearest bucket first; None if it has no bucket for it. A missing value is 0."""
     buckets = [as_mapping(bucket) for bucket in as_sequence(limit.get("quotaBuckets"))]
-    own = [bucket for bucket in buckets if as_mapping(bucket.get("dimensions")) == quota.dimensions(place)]
+    own = [bucket for bucket in buckets if as_mapping(bucket.get("dimensions")) == dimensions]
     general = [bucket for bucket in buckets if not bucket.get("dimensions")]
     chosen = (own or general or [None])[0]
     return None if chosen is None else int(str(chosen.get("effectiveLimit") or 0))

@@ -4,8 +4,9 @@
     gemma capacity v6e-4 L4 --json
     gemma capacity tpu-v6e4
 
-Shows hardware, provisioning model, quota with its use, and this project's own requests of each location. Available capacity is known only after
-a request. Requests no capacity. Exit code 0: every location was read. 1: some were not. 2: the options are invalid.
+Shows for each zone and form of capacity whether it is offered, its quota with its use, its price, and the latest request of this project with its
+cause if it waits or failed: quota, stock or unknown. For a Cloud Run GPU, shows the same for each region. Available capacity is known only after a
+request. Requests no capacity. Exit code 0: every location was read. 1: some were not. 2: the options are invalid.
 """
 
 import json
@@ -70,7 +71,9 @@ def _capacity(options: CapacityOptions) -> ExitCode:
     from cloud.caller import caller_of
     from cloud.offers import deadline, read_all
     from cloud.simulated import is_simulated
+    from engine import state as states
     from scripts.capacity.places import judge, question_of
+    from scripts.capacity.recorded import recorded_answer
     from scripts.capacity.table import ORDER, problems_of, show, to_json
     from scripts.cli.settings import stack_settings
     from stacks.loading import project_from_environment
@@ -89,7 +92,8 @@ def _capacity(options: CapacityOptions) -> ExitCode:
     print_progress("capacity", f"querying locations of {names} in project {project}")
     answers = read_all(caller_of(project), question, remaining_s=deadline())
     now = datetime.now(UTC)
-    places, problems = judge(question, answers, options.stack, settings), problems_of(answers)
+    recorded = recorded_answer(states.read(options.stack)) if options.stack and settings and settings.tpu else None
+    places, problems = judge(question, answers, options.stack, settings, recorded), problems_of(answers)
     if options.as_json:
         report = {
             "project": project,

@@ -5,31 +5,37 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
-from typing import cast
+from typing import Final, cast
 
-from cloud import quotas
 from cloud.capacity import ListedQueuedResource
 from cloud.kinds import SERVICE, Item, by_name
 from cloud.offers import Answers, CapacityQuestion, Reply, zones_of
 from cloud.price_file import book_of
 from cloud.quotas import Quota
+from cloud.shortage import NOT_USED, ChipUse, CountedUse, Shortage, read_quota, request_shortage
 from contracts.capacity_states import GRANTED
 from contracts.fields import as_mapping
+from planning.cost.capacity_order import capacity_order
 from planning.cost.provisioning import PROVISIONING_MODELS, Acceptance, provisioning_support, run_acceptance
 from planning.data.prices import LIST_PRICES, HourlyPart, PriceBook, instance_parts, slice_parts
 from planning.machine.hardware import (
     CLOUD_RUN_GPUS,
     Accelerator,
     api_accelerator_type,
+    find_accelerator,
     gpu_regions,
     host_of,
     machines_at_once,
     tpu_offer,
 )
+from planning.question.types import FormStep
 from planning.settings.capacity_form import ProvisioningModel
 from planning.solve.candidates import deployable_accelerators
 from scripts.cli.check_result import CheckResult, State
 from stacks.settings import Settings
+
+FORMS: Final[Sequence[ProvisioningModel]] = ("flex-start", "spot", "standard")
+"""Forms that every zone is compared by. A reservation has its own zone and no alternative."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +57,8 @@ class QuotaGate(Gate):
     """Usage of all other resources in the project, in every state. None: unknown."""
     needed: float = 1
     unit: str = "chips"
+    quota_id: str = ""
+    """Id of the quota; empty without one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +70,39 @@ class Own:
     state: str
     created: datetime
     detail: str = ""
+    model: ProvisioningModel | None = None
+    """Provisioning model; None for a service."""
+    shortage: Shortage | None = None
+    """Why a request waits or failed; None in other states."""
+    is_recorded: bool = False
+    """True: from the stack's state, and Google does not list it. `created` is then the time of that state."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JudgedForm:
+    """A form of capacity in a zone."""
+
+    model: ProvisioningModel
+    accepted: Gate
+    quota: QuotaGate
+    parts: Sequence[HourlyPart]
+    """Cost of one slice."""
+    in_stack: bool
+    """True if the stack's settings have it."""
+    not_requested: str
+    """Why the stack does not request it in this zone, such as the ceiling; empty if it does, or if its settings do not have it."""
+    last_answer: Own | None
+    """The latest request of this project; None if there is none."""
+
+    @property
+    def usd_per_hour(self) -> float | None:
+        """USD per hour; None if no price is known."""
+        return sum(part.usd_per_hour for part in self.parts) if self.parts else None
+
+    @property
+    def price_is_assumed(self) -> bool:
+        """True if no price of this region is known."""
+        return any(part.price.is_assumed for part in self.parts)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,6 +122,8 @@ class JudgedPlace:
     """Cost of one slice, or one instance of the stack's size."""
     position: int | None = None
     """Index in the stack's settings; None if they do not have it."""
+    forms: Sequence[JudgedForm] = ()
+    """Forms of capacity of a TPU in the order of the settings; empty for a GPU."""
 
     @property
     def gates(self) -> Sequence[Gate]:
@@ -110,20 +153,29 @@ def question_of(
     tpu, run = (settings.tpu, settings.cloud_run) if settings else (None, None)
     own = tpu.accelerator_type if tpu else run.gpu if run else None
     found = [one for name in accelerators or (own,) for one in deployable_accelerators(name, option="ACCELERATOR")]
+    model = cast("ProvisioningModel", provisioning or (tpu.forms[0].model if tpu else "flex-start"))
     return CapacityQuestion(
         project=project,
         accelerators=tuple(dict.fromkeys(found)),
-        provisioning=cast("ProvisioningModel", provisioning or (tpu.forms[0].model if tpu else "flex-start")),
+        provisioning=model,
+        forms=tuple(form for form in FORMS if form != model) if model in FORMS else (),
         zonal_redundancy=run.zonal_redundancy if run else False,
         places=tuple(tpu.zones) if tpu else (run.region,) if run else (),
     )
 
 
 def judge(
-    asked: CapacityQuestion, answers: Answers, stack: str | None = None, settings: Settings | None = None
+    asked: CapacityQuestion,
+    answers: Answers,
+    stack: str | None = None,
+    settings: Settings | None = None,
+    recorded: Own | None = None,
 ) -> Sequence[JudgedPlace]:
-    """Return all locations of all accelerators, sorted within each accelerator. The use of `stack` itself is not counted."""
-    of = _PlaceComparison(asked=asked, answers=answers, stack=stack, settings=settings)
+    """Return all locations of all accelerators, sorted within each accelerator. The use of `stack` itself is not counted.
+
+    `recorded`: the last answer in the state of `stack`.
+    """
+    of = _PlaceComparison(asked=asked, answers=answers, stack=stack, settings=settings, recorded=recorded)
     places: list[JudgedPlace] = []
     for accelerator in asked.accelerators:
         if accelerator.is_tpu:
@@ -140,27 +192,26 @@ def _order(place: JudgedPlace) -> tuple[object, ...]:
     return (place.group, usd, place.price_is_assumed, position, place.place)
 
 
-def judge_quota(  # noqa: PLR0917 - the facts
-    quota: Quota | None, place: str, answers: Answers, needed: float, used: float = 0, usage: Reply | None = None
+def judge_quota(
+    quota: Quota | None, place: str, answers: Answers, needed: float, use: ChipUse | CountedUse = NOT_USED
 ) -> QuotaGate:
-    """Return whether a quota suffices for its use, which is in `usage`. None as the quota: a reservation."""
+    """Return whether a quota suffices for its use. None as the quota: a reservation."""
     if quota is None:
-        return QuotaGate("passed", source="a reservation needs no separate quota", used=used, needed=needed)
+        return QuotaGate("passed", source="a reservation needs no separate quota", needed=needed)
     limits = answers.get("limits", quota.metric)
-    unread = usage.unread if usage else ""
-    source, unit = f"Service Usage, {quota.service}.googleapis.com/{quota.metric}", quota.unit
-    limit = quotas.limit_in(limits.items, quota, place)
-    counted = None if unread else used
-    gate = partial(QuotaGate, source=source, limit=limit, used=counted, needed=needed, unit=unit)
+    read = read_quota(answers, quota, place, needed, use)
+    limit, used, unit = read.limit, read.used, quota.unit
+    source = f"Service Usage, {quota.service}.googleapis.com/{quota.metric}"
+    gate = partial(QuotaGate, source=source, limit=limit, used=used, needed=needed, unit=unit, quota_id=quota.quota_id)
+    where = "" if read.place == place else f" in {read.place}"
     if limit is None:
-        detail = limits.unread or f"Service Usage returned no limit for {quota.metric} in {place}"
-        return gate("unknown", detail, limits.fix, is_read=limits.is_read)
+        return gate("unknown", read.why_unknown, read.fix, is_read=limits.is_read)
     if limit < needed:
-        return gate("failed", f"the quota is {limit:g} {unit}, but {needed:g} are needed")
-    if usage is not None and unread:
-        return gate("unknown", unread, usage.fix, is_read=False)
-    if limit - used < needed:
-        return gate("failed", f"{used:g} of {limit:g} {unit} are in use, but {needed:g} are needed")
+        return gate("failed", f"the quota{where} is {limit:g} {unit}, but {needed:g} are needed")
+    if used is None:
+        return gate("unknown", read.why_unknown, read.fix, is_read=False)
+    if not read.is_enough:
+        return gate("failed", f"{used:g} of {limit:g} {unit}{where} are in use, but {needed:g} are needed")
     return gate("passed")
 
 
@@ -172,6 +223,7 @@ class _PlaceComparison:
     answers: Answers
     stack: str | None
     settings: Settings | None
+    recorded: Own | None = None
 
     @property
     def prices(self) -> PriceBook:
@@ -182,28 +234,81 @@ class _PlaceComparison:
 
     def zone(self, accelerator: Accelerator, zone: str) -> JudgedPlace:
         """Return the judgment of a slice in a zone."""
-        name, listed = api_accelerator_type(accelerator.name), self.answers.get("queuedResources", zone)
-        here = [ListedQueuedResource(item) for item in listed.items]
-        chips = sum(one.chips(name.rpartition("-")[0]) for one in here if self._counts(one))
-        tpu = self.settings.tpu if self.settings else None
+        name = api_accelerator_type(accelerator.name)
+        here = [ListedQueuedResource(item) for item in self.answers.get("queuedResources", zone).items]
         model = self.asked.provisioning
-        needed = machines_at_once(tpu.renew_before_s if tpu else None) * accelerator.chips
+        own = [self._own(one) for one in here if one.stack is not None and name in one.accelerators]
+        models = {model: self._accepted(accelerator, model, zone, here) for model in PROVISIONING_MODELS}
+        forms = [self._form(accelerator, form, zone, models[form], own) for form in (model, *self.asked.forms)]
         return JudgedPlace(
             accelerator=accelerator,
             place=zone,
             hardware=self._hardware(accelerator, zone, name),
-            models={model: self._accepted(accelerator, model, zone, here) for model in PROVISIONING_MODELS},
+            models=models,
             model=model,
-            quota=judge_quota(self.asked.quota_of(accelerator), zone, self.answers, needed, chips, listed),
-            own=[
-                Own(one.name, one.stack, one.state, one.created, one.detail)
-                for one in here
-                if one.stack is not None and name in one.accelerators
-            ],
+            quota=forms[0].quota,
+            own=own,
+            parts=forms[0].parts,
+            position=self.position(zone),
+            forms=self._in_order(forms),
+        )
+
+    def _in_order(self, forms: Sequence[JudgedForm]) -> Sequence[JudgedForm]:
+        """Return the forms in the order of the settings, then the others in the usual order."""
+        listed = [form.model for form in self.settings.tpu.forms] if self.settings and self.settings.tpu else []
+        order = dict.fromkeys([*listed, *PROVISIONING_MODELS])
+        return sorted(forms, key=lambda form: list(order).index(form.model))
+
+    def _order_of(self, accelerator: Accelerator) -> Sequence[FormStep]:
+        """Return the forms in the stack's settings; none for another accelerator than the stack's."""
+        tpu = self.settings.tpu if self.settings else None
+        if tpu is None or find_accelerator(tpu.accelerator_type) != accelerator:
+            return ()
+        return capacity_order(tpu, self.prices)
+
+    def _form(
+        self, accelerator: Accelerator, model: ProvisioningModel, zone: str, accepted: Gate, own: Sequence[Own]
+    ) -> JudgedForm:
+        tpu = self.settings.tpu if self.settings else None
+        needed = machines_at_once(tpu.renew_before_s if tpu else None) * accelerator.chips
+        quota = self.asked.quota_of(accelerator, model)
+        use = ChipUse(
+            answers=self.answers,
+            generation=api_accelerator_type(accelerator.name).rpartition("-")[0],
+            provisioning=model,
+            stack=self.stack,
+        )
+        step = next((step for step in self._order_of(accelerator) if step.model == model), None)
+        skipped = "" if step is None else next((at.skipped for at in step.places if at.zone == zone), "")
+        return JudgedForm(
+            model=model,
+            accepted=accepted,
+            quota=judge_quota(quota, zone, self.answers, needed, use),
             parts=slice_parts(
                 self.prices, generation=accelerator.generation, chips=accelerator.chips, provisioning=model, place=zone
             ),
-            position=self.position(zone),
+            in_stack=step is not None and zone in self.asked.places,
+            not_requested=skipped,
+            last_answer=self._last_answer(zone, model, own, is_stacks=step is not None),
+        )
+
+    def _last_answer(self, zone: str, model: ProvisioningModel, own: Sequence[Own], *, is_stacks: bool) -> Own | None:
+        """Return the latest request in a form, or the one in the stack's state if Google was read and lists none."""
+        latest = max((one for one in own if one.model == model), key=lambda one: one.created, default=None)
+        recorded = self.recorded if is_stacks and self.answers.get("queuedResources", zone).is_read else None
+        if latest is None and recorded is not None and (recorded.name.split("/")[3], recorded.model) == (zone, model):
+            return recorded
+        return latest
+
+    def _own(self, one: ListedQueuedResource) -> Own:
+        return Own(
+            name=one.name,
+            stack=one.stack or "",
+            state=one.state,
+            created=one.created,
+            detail=one.detail,
+            model=one.provisioning,
+            shortage=request_shortage(self.answers, one),
         )
 
     def region(self, gpu: Accelerator, region: str) -> JudgedPlace:
@@ -219,6 +324,7 @@ class _PlaceComparison:
         owners = [(item, by_name(SERVICE).owner(item)) for item in selected]
         others = [item for item, owner in owners if owner is None or owner.stack != self.stack]
         used = sum(_instances(item, self.asked) for item in others)
+        use = CountedUse(used=used) if reply.is_read else CountedUse(used=None, why_unknown=reply.unread, fix=reply.fix)
         needed = run.max_instances if run else 1
         accepted = _gate(run_acceptance(gpu, region))
         return JudgedPlace(
@@ -227,7 +333,7 @@ class _PlaceComparison:
             hardware=Gate("passed", source=accepted.source) if region in gpu_regions(gpu) else accepted,
             models={"instance": accepted},
             model="instance",
-            quota=judge_quota(self.asked.quota_of(gpu), region, self.answers, needed, used, reply),
+            quota=judge_quota(self.asked.quota_of(gpu), region, self.answers, needed, use),
             own=[_own(item, owner.stack) for item, owner in owners if owner is not None],
             parts=instance_parts(
                 self.prices,
@@ -239,11 +345,6 @@ class _PlaceComparison:
             ),
             position=self.position(region),
         )
-
-    def _counts(self, request: ListedQueuedResource) -> bool:
-        """Return whether a request uses the quota in question and belongs to another stack."""
-        same = quotas.is_preemptible(request.provisioning) == quotas.is_preemptible(self.asked.provisioning)
-        return same and (self.stack is None or request.stack != self.stack)
 
     def _hardware(self, accelerator: Accelerator, zone: str, name: str) -> Gate:
         """Return the gate for the type and the runtime version in a zone."""

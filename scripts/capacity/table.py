@@ -2,7 +2,7 @@
 
 import math
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import Any, Final
 
@@ -11,7 +11,7 @@ from rich.console import Console
 from cloud.offers import Answers, Reply
 from cloud.simulated import is_simulated
 from planning.units import age
-from scripts.capacity.places import Gate, JudgedPlace, Own, QuotaGate
+from scripts.capacity.places import Gate, JudgedForm, JudgedPlace, Own, QuotaGate
 from scripts.cli.check_result import State
 from scripts.cli.tables import FittedTable, console, paragraph
 
@@ -20,6 +20,8 @@ ORDER: Final = (
     "Within each group: by price, then in the order of the stack's settings."
 )
 _INDENT: Final = "  "
+_STATES: Final[Mapping[str, str]] = {"WAITING_FOR_RESOURCES": "WAITING"}
+"""Short forms of states for the table. The lines below it have the full names."""
 _WORDS: Final[Mapping[State, str]] = {"passed": "yes", "failed": "no", "unknown": "unknown"}
 
 
@@ -28,49 +30,140 @@ def show(places: Sequence[JudgedPlace], problems: Sequence[str], now: datetime) 
     out = console(sys.stdout)
     for name in dict.fromkeys(place.accelerator.name for place in places):
         _show_group(out, name, [place for place in places if place.accelerator.name == name], now)
-    reasons: dict[str, list[str]] = {}
-    for place in filter(_is_shown, places):
-        for gate in place.gates:
-            if gate.detail and gate.is_read:
-                reasons.setdefault(gate.detail, []).append(place.place)
-    for reason, names in reasons.items():
-        paragraph(out, f"{', '.join(dict.fromkeys(names))}: {reason}.", prefix=_INDENT)
+    _show_reasons(out, places)
+    _show_requests(out, places, now)
+    _show_recorded(out, places, now)
     if problems:
         paragraph(out, "Unknown, because the read failed:")
     for problem in problems:
         paragraph(out, problem, prefix=_INDENT)
     paragraph(out, ORDER)
     paragraph(out, "Available capacity is only known after a request.")
-    if any(place.price_is_assumed for place in places):
-        paragraph(out, "* The price in this region is unknown. The most expensive known price is shown.")
-    if any(place.position is not None for place in places):
-        paragraph(out, "> This location is in the stack's settings.")
+    for applies, text in _legend(places):
+        if applies:
+            paragraph(out, text)
+
+
+def _show_reasons(out: Console, places: Sequence[JudgedPlace]) -> None:
+    """Print why gates are closed or unknown."""
+    reasons: dict[str, dict[str, list[str]]] = {}
+    for place in filter(_is_shown, places):
+        for gate, form in _gates(place):
+            if gate.detail and gate.is_read:
+                reasons.setdefault(gate.detail, {}).setdefault(place.place, []).append(form)
+    count = {place.place: len(place.forms) for place in places}
+    for reason, found in reasons.items():
+        names = [
+            f"{name} ({', '.join(forms)})" if all(forms) and len(forms) < count[name] else name
+            for name, forms in found.items()
+        ]
+        paragraph(out, f"{', '.join(names)}: {reason}.", prefix=_INDENT)
+
+
+def _show_requests(out: Console, places: Sequence[JudgedPlace], now: datetime) -> None:
+    """Print this project's requests, and why they wait or failed."""
+    for place in places:
+        for own in place.own:
+            if own.model is not None:
+                short = f" ({own.shortage.sentence.rstrip('.')})" if own.shortage else ""
+                text = (
+                    f"{place.place}, {own.model}: stack {own.stack} is {own.state}, {age(_age_s(own, now))} old{short}."
+                )
+                paragraph(out, text, prefix=_INDENT)
+
+
+def _show_recorded(out: Console, places: Sequence[JudgedPlace], now: datetime) -> None:
+    """Print the last answer in the stack's state, if Google no longer lists the request."""
+    for place in places:
+        for last in (form.last_answer for form in place.forms):
+            if last is not None and last.is_recorded:
+                why = f" ({last.detail.rstrip('.')})" if last.detail else ""
+                text = f"{place.place}, {last.model}: the request of stack {last.stack} was {last.state}{why} {age(_age_s(last, now))} ago and is gone."
+                paragraph(out, text, prefix=_INDENT)
+
+
+def _legend(places: Sequence[JudgedPlace]) -> Iterator[tuple[bool, str]]:
+    """Yield each mark's meaning, and whether a table has the mark."""
+    forms = [form for place in places for form in place.forms]
+    is_assumed = any(one.price_is_assumed for one in (*places, *forms))
+    yield is_assumed, "* The price in this region is unknown. The most expensive known price is shown."
+    is_in_settings = any(place.position is not None for place in places)
+    yield is_in_settings, "> This location is in the stack's settings, and so is the form."
+    is_above = any(form.not_requested for form in forms)
+    yield is_above, "^ `up` does not request this form here: its price is above tpu.maxUsdPerHour, or is unknown."
 
 
 def _is_shown(place: JudgedPlace) -> bool:
     return place.position is not None or place.hardware.state != "failed"
 
 
+def _gates(place: JudgedPlace) -> Sequence[tuple[Gate, str]]:
+    """Return the gates of a location with those of all its forms, each with the form; "" for all forms."""
+    if not place.forms:
+        return [(gate, "") for gate in place.gates]
+    forms = [(gate, form.model) for form in place.forms for gate in (form.accepted, form.quota)]
+    return [(place.hardware, ""), *forms]
+
+
 def _show_group(out: Console, name: str, group: Sequence[JudgedPlace], now: datetime) -> None:
     shown = [place for place in group if _is_shown(place)]
-    first = group[0]
-    kind, model = ("zone", first.model) if first.accelerator.is_tpu else ("region", "open to all")
-    whole = (kind, "hardware", model, first.quota.unit)
     title = f"{name}{' (local cloud, simulated)' if is_simulated() else ''}"
+    is_tpu = group[0].accelerator.is_tpu
+    kind = "zone" if is_tpu else "region"
+    out.print(_forms(title, shown, now) if is_tpu else _instances(title, shown, now))
+    if len(shown) < len(group):
+        paragraph(out, f"{len(group) - len(shown)} more {kind}s do not offer {name}.")
+    out.print()
+
+
+def _forms(title: str, shown: Sequence[JudgedPlace], now: datetime) -> FittedTable:
+    """Return a table with a row for each form of capacity in each zone."""
+    headings = ("zone", "form", "offered", "quota", "$/h", "last answer")
+    whole = ("zone", "form", "offered", "quota")
+    rows = FittedTable(title, headings, whole=whole, numbers=("$/h",))
+    for place in shown:
+        for form in place.forms:
+            last = form.last_answer
+            rows.add_row(
+                f"{_mark(form.in_stack)}{place.place}",
+                form.model,
+                _answer(place.hardware if place.hardware.state != "passed" else form.accepted),
+                _use(form.quota),
+                f"{_price(form.usd_per_hour, is_assumed=form.price_is_assumed)}{'^' if form.not_requested else ''}",
+                "none" if last is None else _last_answer(last, now),
+            )
+    return rows
+
+
+def _instances(title: str, shown: Sequence[JudgedPlace], now: datetime) -> FittedTable:
+    """Return a table with a row for each region of a Cloud Run GPU."""
+    unit = shown[0].quota.unit if shown else "GPUs"
+    whole = ("region", "hardware", "open to all", unit)
     rows = FittedTable(title, (*whole, "own requests", "$/h"), whole=whole, numbers=("$/h",), least=("hardware",))
     for place in shown:
         rows.add_row(
-            f"{'' if place.position is None else '> '}{place.place}",
+            f"{_mark(place.position is not None)}{place.place}",
             _answer(place.hardware),
             _answer(place.models[place.model]),
             _use(place.quota),
             "; ".join(f"{own.stack}: {own.state} {age(_age_s(own, now))}" for own in place.own) or "-",
-            "-" if place.usd_per_hour is None else f"{place.usd_per_hour:.2f}{'*' if place.price_is_assumed else ''}",
+            _price(place.usd_per_hour, is_assumed=place.price_is_assumed),
         )
-    out.print(rows)
-    if len(shown) < len(group):
-        paragraph(out, f"{len(group) - len(shown)} more {kind}s do not offer {name}.")
-    out.print()
+    return rows
+
+
+def _mark(is_in_settings: bool) -> str:
+    return "> " if is_in_settings else ""
+
+
+def _price(usd_per_hour: float | None, *, is_assumed: bool) -> str:
+    return "-" if usd_per_hour is None else f"{usd_per_hour:.2f}{'*' if is_assumed else ''}"
+
+
+def _last_answer(own: Own, now: datetime) -> str:
+    """Return a request's state, age and cause, narrow enough for 80 columns. The lines below the table have the stack."""
+    cause = " gone" if own.is_recorded else f" {own.shortage.cause}" if own.shortage else ""
+    return f"{_STATES.get(own.state, own.state)} {age(_age_s(own, now))}{cause}"
 
 
 def problems_of(answers: Answers) -> Sequence[str]:
@@ -102,7 +195,6 @@ def _age_s(own: Own, now: datetime) -> float:
 
 def to_json(place: JudgedPlace, now: datetime) -> dict[str, Any]:
     """Return one place as JSON."""
-    quota = place.quota
     return {
         "accelerator": place.accelerator.name,
         "location": place.place,
@@ -110,27 +202,56 @@ def to_json(place: JudgedPlace, now: datetime) -> dict[str, Any]:
         "hardware": _gate_json(place.hardware),
         "provisioning": {"model": place.model, **_gate_json(place.models[place.model])},
         "provisioning_models": {model: _gate_json(gate) for model, gate in place.models.items()},
-        "quota": {
-            **_gate_json(quota),
-            "limit": None if quota.limit is None or math.isinf(quota.limit) else quota.limit,
-            "used": quota.used,
-            "needed": quota.needed,
-            "unit": quota.unit,
-        },
-        "requests": [
-            {
-                "name": one.name,
-                "stack": one.stack,
-                "state": one.state,
-                "age_s": round(_age_s(one, now)),
-                "detail": one.detail,
-            }
-            for one in place.own
-        ],
-        "usd_per_hour": None if place.usd_per_hour is None else round(place.usd_per_hour, 4),
+        "quota": _quota_json(place.quota),
+        "requests": [_request_json(one, now) for one in place.own],
+        "usd_per_hour": _rounded(place.usd_per_hour),
         "price_is_assumed": place.price_is_assumed,
         "in_stack": place.position is not None,
+        "forms": [_form_json(form, now) for form in place.forms],
     }
+
+
+def _form_json(form: JudgedForm, now: datetime) -> dict[str, Any]:
+    last = form.last_answer
+    return {
+        "form": form.model,
+        "in_stack": form.in_stack,
+        "not_requested": form.not_requested or None,
+        "offered": _gate_json(form.accepted),
+        "quota": _quota_json(form.quota),
+        "usd_per_hour": _rounded(form.usd_per_hour),
+        "price_is_assumed": form.price_is_assumed,
+        "last_answer": None if last is None else _request_json(last, now),
+    }
+
+
+def _quota_json(quota: QuotaGate) -> dict[str, Any]:
+    return {
+        **_gate_json(quota),
+        "id": quota.quota_id or None,
+        "limit": None if quota.limit is None or math.isinf(quota.limit) else quota.limit,
+        "used": quota.used,
+        "needed": quota.needed,
+        "unit": quota.unit,
+    }
+
+
+def _request_json(one: Own, now: datetime) -> dict[str, Any]:
+    short = one.shortage
+    return {
+        "name": one.name,
+        "stack": one.stack,
+        "state": one.state,
+        "age_s": round(_age_s(one, now)),
+        "detail": one.detail,
+        "cause": short.cause if short else None,
+        "evidence": list(short.evidence) if short else [],
+        "gone": one.is_recorded,
+    }
+
+
+def _rounded(usd_per_hour: float | None) -> float | None:
+    return None if usd_per_hour is None else round(usd_per_hour, 4)
 
 
 def _gate_json(gate: Gate) -> dict[str, str]:

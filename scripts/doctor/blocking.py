@@ -87,7 +87,7 @@ def _is_of_place(line: Diagnosis) -> bool:
 
 def _excludes(line: Diagnosis, machines: int) -> bool:
     """Return whether a place cannot have one machine, even if no other resource uses the quota."""
-    if line.state != "failed" or not _is_of_place(line):
+    if line.state != "failed" or not _is_of_place(line) or line.has_alternative:
         return False
     limit = line.values.get("limit")
     needed = line.values.get("needed")

@@ -1,14 +1,14 @@
 """Checks of the accelerator: quotas with their use, and zones that offer the type. The judge of `capacity` judges both."""
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Final
 
 from cloud import quotas
 from cloud.google_api import GoogleListError
-from cloud.offers import CapacityQuestion, deadline, read_all
+from cloud.offers import Answers, CapacityQuestion, deadline, read_all
 from cloud.quotas import Quota
 from planning.machine.hardware import (
     REVISIONS_AT_AN_UPDATE,
@@ -17,7 +17,7 @@ from planning.machine.hardware import (
     machines_at_once,
 )
 from planning.settings.tpu import TpuSettings
-from scripts.capacity.face import QuotaGate, judge, judge_quota, question_of
+from scripts.capacity.face import JudgedForm, JudgedPlace, QuotaGate, judge, judge_quota, question_of
 from scripts.doctor.diagnosis import Checkup, Diagnosis, DoctorCheck, missing, ok
 from stacks.settings import Settings
 
@@ -42,23 +42,22 @@ def checks(checkup: Checkup) -> Iterator[DoctorCheck]:
 
 
 def _places(checkup: Checkup, settings: Settings) -> Iterator[Diagnosis]:
-    """Yield the quota of each location, and whether a zone offers the type with its provisioning model."""
+    """Yield the quota of each location and form, and whether a zone offers the type with one of its forms."""
     tpu, run = settings.tpu, settings.cloud_run
     more = (quotas.CPU, quotas.MEMORY) if run else ()
-    asked = replace(question_of(checkup.project, settings), everywhere=False, quotas=more)
+    forms = tuple(form.model for form in tpu.forms[1:]) if tpu else ()
+    asked = replace(question_of(checkup.project, settings), everywhere=False, quotas=more, forms=forms)
     answers = read_all(checkup, asked, remaining_s=deadline())
     machines = machines_at_once(tpu.renew_before_s if tpu else None)
     purpose = f" for the {machines} TPU VMs of a renewal" if machines > 1 else ""
     for place in sorted(judge(asked, answers, checkup.stack, settings), key=lambda place: place.position or 0):
-        quota, hardware = asked.quota_of(place.accelerator), place.hardware
-        if quota is not None:
-            yield _quota(checkup, quota, place.place, place.quota, purpose=purpose)
-        if tpu is not None:
-            model = place.models[place.model]
-            gate = model if hardware.state == "passed" and model.state == "failed" else hardware
-            fix = _without(checkup, place.place) if gate.state == "failed" else gate.fix
-            check = f"{api_accelerator_type(tpu.accelerator_type)} in {place.place}"
-            yield Diagnosis(gate.state, gate.detail or _OFFERED, fix, check=check, api="tpu")
+        if tpu is None:
+            quota = asked.quota_of(place.accelerator)
+            if quota is not None:
+                yield _quota(checkup, quota, place.place, place.quota)
+            continue
+        yield from _form_quotas(checkup, asked, place, purpose=purpose)
+        yield _offer(checkup, place)
     if run is not None:
         for quota, each in ((quotas.CPU, run.cpu), (quotas.MEMORY, run.memory_mib / 1024)):
             needed = run.max_instances * each
@@ -66,11 +65,51 @@ def _places(checkup: Checkup, settings: Settings) -> Iterator[Diagnosis]:
             yield _quota(checkup, quota, run.region, gate, for_update=REVISIONS_AT_AN_UPDATE * needed)
 
 
+def _form_quotas(checkup: Checkup, asked: CapacityQuestion, place: JudgedPlace, *, purpose: str) -> Iterator[Diagnosis]:
+    """Yield a line for each quota that the requested forms use in a zone. Flex-start and spot share one."""
+    by_quota: dict[Quota, list[JudgedForm]] = {}
+    for form in _requested(place):
+        quota = asked.quota_of(place.accelerator, form.model)
+        if quota is not None:
+            by_quota.setdefault(quota, []).append(form)
+    for quota, forms in by_quota.items():
+        others = [found[0].quota.state for other, found in by_quota.items() if other != quota]
+        names = f" ({', '.join(form.model for form in forms)})" if others else ""
+        line = _quota(checkup, quota, place.place, forms[0].quota, purpose=purpose, forms=names)
+        yield replace(line, has_alternative=any(state != "failed" for state in others))
+
+
+def _offer(checkup: Checkup, place: JudgedPlace) -> Diagnosis:
+    """Return whether a zone offers the type with one of the requested forms."""
+    hardware, forms = place.hardware, _requested(place)
+    refused = [form for form in forms if form.accepted.state == "failed"]
+    is_refused = hardware.state == "passed" and bool(forms) and len(refused) == len(forms)
+    gate = refused[0].accepted if is_refused else hardware
+    fix = _without(checkup, place.place) if gate.state == "failed" else gate.fix
+    detail = gate.detail or _OFFERED
+    if refused and not is_refused and hardware.state == "passed":
+        detail = f"{detail}; not as {', '.join(form.model for form in refused)}"
+    name = api_accelerator_type(place.accelerator.name)
+    return Diagnosis(gate.state, detail, fix, check=f"{name} in {place.place}", api="tpu")
+
+
+def _requested(place: JudgedPlace) -> Sequence[JudgedForm]:
+    """Return the forms of the settings that `up` requests in a zone: those below the ceiling."""
+    return [form for form in place.forms if form.in_stack and not form.not_requested]
+
+
 def _quota(
-    checkup: Checkup, quota: Quota, place: str, gate: QuotaGate, *, purpose: str = "", for_update: float = 0
+    checkup: Checkup,
+    quota: Quota,
+    place: str,
+    gate: QuotaGate,
+    *,
+    purpose: str = "",
+    for_update: float = 0,
+    forms: str = "",
 ) -> Diagnosis:
     """Return the line of a quota; `for_update`: the need of an update of the deployed service, if that is more."""
-    found = partial(Diagnosis, check=f"quota of {quota.unit} in {place}", api=quota.service)
+    found = partial(Diagnosis, check=f"quota of {quota.unit}{forms} in {place}", api=quota.service)
     limit = gate.limit
     needed = gate.needed
     used = gate.used or 0
@@ -99,18 +138,30 @@ def _more_of(checkup: Checkup, quota: Quota, location: str, needed: float) -> st
 
 
 def _instance_quota(checkup: Checkup, tpu: TpuSettings) -> Iterator[Diagnosis]:
-    """Yield one line per region. Preemptible requests fall back to the second quota if the first one is too low."""
+    """Yield one line per region and group of forms that share quotas."""
     needed = int(tpu.accelerator_type.rpartition("-")[2])
-    usable = quotas.instance_quotas(tpu.accelerator_type, tpu.forms[0].model)
-    asked = CapacityQuestion(project=checkup.project, accelerators=(), everywhere=False, quotas=usable)
+    by_form = {form.model: quotas.instance_quotas(tpu.accelerator_type, form.model) for form in tpu.forms}
+    usable = dict.fromkeys(quota for found in by_form.values() for quota in found)
+    if not usable:
+        yield Diagnosis("unknown", f"no quota of {tpu.accelerator_type} instances is known")
+        return
+    asked = CapacityQuestion(project=checkup.project, accelerators=(), everywhere=False, quotas=tuple(usable))
     answers = read_all(checkup, asked, remaining_s=deadline())
+    groups: dict[tuple[Quota, ...], list[str]] = {}
+    for model, found in by_form.items():
+        groups.setdefault(tuple(found), []).append(model)
     for region in tpu.regions:
-        found = [(judge_quota(quota, region, answers, needed), quota) for quota in usable]
-        if not found:
-            yield Diagnosis("unknown", f"no quota of {tpu.accelerator_type} instances is known")
-            return
-        gate, quota = min(found, key=lambda one: ("passed", "unknown", "failed").index(one[0].state))
-        yield _quota(checkup, quota, region, gate)
+        best = [(_best(found, region, answers, needed), models) for found, models in groups.items() if found]
+        for (gate, quota), models in best:
+            others = [other.state for (other, _), names in best if names is not models]
+            line = _quota(checkup, quota, region, gate, forms=f" ({', '.join(models)})" if len(groups) > 1 else "")
+            yield replace(line, has_alternative=any(state != "failed" for state in others))
+
+
+def _best(found: Sequence[Quota], region: str, answers: Answers, needed: float) -> tuple[QuotaGate, Quota]:
+    """Return the quota that allows most, because a preemptible request falls back to the second one."""
+    judged = [(judge_quota(quota, region, answers, needed), quota) for quota in found]
+    return min(judged, key=lambda one: ("passed", "unknown", "failed").index(one[0].state))
 
 
 def _machine_type(checkup: Checkup, kind: str, zone: str) -> Iterator[Diagnosis]:

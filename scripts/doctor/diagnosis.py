@@ -26,6 +26,8 @@ class Diagnosis(CheckResult):
     """API that must be on for the result to hold, such as `tpu` for a quota of chips; empty for other checks."""
     required: bool = True
     """True if the command fails with `unknown`. False for hub and registry, which the server reaches from Google's network, and for limits."""
+    has_alternative: bool = False
+    """True for a quota that fails while another form of capacity can be requested in the same place."""
 
 
 ok: Final = partial(Diagnosis, "passed")

@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Final
 
+from cloud.caller import USER, GoogleCaller
 from cloud.capacity import (
     NO_SUCH_PLACE,
     ListedInstance,
@@ -18,6 +19,7 @@ from cloud.google_api import GoogleApi, GoogleListError, connect, lookup
 from cloud.kinds import ACCOUNT, BUCKET, INSTANCE, NODE, QUEUED, SERVICE, by_name
 from cloud.search import resource_of
 from cloud.search_results import FoundResource
+from cloud.shortage import read_instance_shortage, read_shortage
 from cloud.spending import account_of, spending
 from cloud.tpu_machine import TpuMachine, reported
 from contracts.answers import Absent, Present, Unknown
@@ -107,7 +109,7 @@ def cloud_facts(api: GoogleApi, found: DeployedServer, *, stack: str, costs: boo
     try:
         reader = {QUEUED: _queued, INSTANCE: _instance}.get(found.kind, _service)
         facts, owned = reader(api, found, stack)
-        return _with_cost(api, facts, owned) if owned and costs else facts
+        return _with_cost(api, _with_shortage(api, facts, found, owned), owned) if owned and costs else facts
     except GoogleListError as error:
         raise ScriptError(f"Google returned an error: {error}") from None
 
@@ -296,6 +298,22 @@ def _account(api: GoogleApi, owned: FoundResource) -> Sequence[FoundResource]:
     except GoogleListError:
         return ()
     return [_owned(ACCOUNT, document, owned.project, owned.owner.stack)]
+
+
+def _with_shortage(
+    api: GoogleApi, facts: CloudFacts, found: DeployedServer, owned: Sequence[FoundResource]
+) -> CloudFacts:
+    """Return the facts with the cause of a request that waits or failed."""
+    caller = GoogleCaller(project=found.project, google=api, member=USER)
+    if found.kind == QUEUED:
+        request = ListedQueuedResource(owned[0].document)
+        zones = [str(zone) for zone in as_sequence(found.inputs.get("zones"))]
+        return replace(facts, shortage=read_shortage(caller, request, zones))
+    if found.kind != INSTANCE or not facts.place:
+        return facts
+    form = str(found.outputs.get("provisioningModelInUse") or found.inputs.get("provisioningModel") or "")
+    accelerator = str(found.inputs.get("acceleratorType"))
+    return replace(facts, shortage=read_instance_shortage(caller, facts.state, accelerator, form, facts.place))
 
 
 def _with_cost(api: GoogleApi, facts: CloudFacts, owned: Sequence[FoundResource]) -> CloudFacts:

@@ -122,6 +122,7 @@ def _notes(status: StackStatus, stamp: Stamp, *, now_s: float, alone: bool) -> I
         yield "rollout", cloud.rollout
         has_reason = cloud.phase in WITH_REASON or cloud.state == "FAILED"
         yield "reason", _reason(cloud.phase_detail or "") if has_reason else ""
+        yield "cause", cloud.shortage.sentence if cloud.shortage else ""
         yield "ended", run_end(cloud, stamp) if status.serves.word == "ended" else ""
         yield "ends", stamp(datetime.fromisoformat(cloud.deadline).timestamp()) if cloud.deadline else ""
     yield "health", _health(status)

@@ -5,6 +5,7 @@ from dataclasses import asdict, dataclass
 from datetime import datetime
 from typing import Final, Literal
 
+from cloud.shortage import Shortage
 from contracts.service_traffic import RolloutPhase
 
 SCHEMA_VERSION: Final = 2
@@ -85,6 +86,8 @@ class CloudFacts:
     """Reason why the idle time is unknown, as the end of a sentence; empty if it is known."""
     idle_after_s: int | None = None
     """Limit of the idle time in the labels (`tpu.idleAfter`); None without one."""
+    shortage: Shortage | None = None
+    """Why a request for capacity waits or failed: quota, stock or unknown, with the evidence; None in other states."""
     unknown: Sequence[str] = ()
     """Facts that Google did not return, one sentence each."""
 

@@ -36,9 +36,9 @@ class TestTotal:
         engine = real(cloud)
         with pytest.raises(Aborted) as ended:
             engine.up(wanted(zones=list(ZONES), waitPerZoneS=1800, waitTotalS=2700))
-        assert "us-east5-a      no capacity: WAITING_FOR_RESOURCES for 30m" in ended.value.message
+        assert "us-east5-a      unknown: WAITING_FOR_RESOURCES for 30m" in ended.value.message
         assert "the wait for this zone timed out." in ended.value.message
-        assert "us-east5-b      no capacity: WAITING_FOR_RESOURCES for 15m" in ended.value.message
+        assert "us-east5-b      unknown: WAITING_FOR_RESOURCES for 15m" in ended.value.message
         assert ": the total wait timed out." in ended.value.message
         third = "europe-west4-a  not tried: the total wait of 45m expired before this zone was requested."
         assert third in ended.value.message

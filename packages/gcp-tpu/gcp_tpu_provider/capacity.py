@@ -19,13 +19,14 @@ from gcp_tpu_provider.errors import (
 )
 from gcp_tpu_provider.forms import Form
 from gcp_tpu_provider.operation import PollTimer, ResourceOperation
-from gcp_tpu_provider.refusals import ADVICE, kind
+from gcp_tpu_provider.refusals import ADVICE, QuotaEvidence, kind
 from gcp_tpu_provider.resource_record import UNOBSERVED, ResourceRecord
 from gcp_tpu_provider.tpu_api import (
     ACCEPTED_OR_LATER,
     ACTIVE,
     DEAD,
     DELETING,
+    IN_QUEUE,
     TRIED_WITHOUT_FORCE,
     LongRunningOperation,
     QueuedResourceInfo,
@@ -53,6 +54,18 @@ class Refused:
     zone: str
     answer: str
     model: str
+    quota: QuotaEvidence | None = None
+    """The quota of a request that waited until its time was over; None for one that Google answered."""
+
+    @property
+    def kind(self) -> str:
+        """Why the zone did not grant it."""
+        return kind(self.answer, self.quota)
+
+    @property
+    def said(self) -> str:
+        """Google's answer, and the quota that was read."""
+        return f"{self.answer} {self.quota.evidence}" if self.quota else self.answer
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +96,7 @@ async def acquire(
         if isinstance(result, QueuedResourceInfo):
             return result
         refusals.append(result)
-        await operation.report_progress(f"{_place(operation.desired, result)}: not granted: {result.answer}")
+        await operation.report_progress(f"{_place(operation.desired, result)}: not granted: {result.said}")
     raise TpuProviderError(_table(operation.desired, refusals))
 
 
@@ -128,11 +141,8 @@ def _not_requested(operation: ResourceOperation) -> str:
 def _table(desired: DesiredState, refusals: Sequence[Refused]) -> str:
     places = [_place(desired, item) for item in refusals]
     width = max(map(len, places), default=0)
-    kinds = [kind(item.answer) for item in refusals]
-    lines = [
-        f"  {place:<{width}}  {why}{': ' if why else ''}{item.answer}"
-        for place, item, why in zip(places, refusals, kinds, strict=True)
-    ]
+    kinds = {item.kind for item in refusals}
+    lines = [f"  {place:<{width}}  {item.kind}: {item.said}" for place, item in zip(places, refusals, strict=True)]
     lines += [f"{why}: {text.format(project=desired.project)}." for why, text in ADVICE.items() if why in kinds]
     models = ", then ".join(form.model for form in desired.forms)
     headline = f"No zone granted {desired.inputs['acceleratorType']} ({models}). All capacity requests were deleted."
@@ -409,12 +419,20 @@ async def await_capacity(
             await remove(operation)
             return Refused(record.zone, refusal, form.model)
         if _wait_is_over(record.state, limit_s, timer):
-            refusal = f"{record.state} for {readable(timer.seconds())}: {over}."
-            if await remove(operation, keep_capacity=record.state != "PROVISIONING"):
-                return Refused(record.zone, refusal, form.model)
+            state = record.state
+            refusal = f"{state} for {readable(timer.seconds())}: {over}."
+            if await remove(operation, keep_capacity=state != "PROVISIONING"):
+                return Refused(record.zone, refusal, form.model, await _quota(operation, form, record, state))
         waited = f"{readable(timer.seconds())}/{readable(limit_s)}"
         await operation.report_progress(f"{waited} {record.zone} {_short(record.state)}{_position(operation, form)}")
         await timer.pause()
+
+
+async def _quota(operation: ResourceOperation, form: Form, record: ResourceRecord, state: str) -> QuotaEvidence | None:
+    """Return what Google says about the quota of a request that waited in its queue; None in a state that has passed the queue."""
+    if state not in IN_QUEUE:
+        return None
+    return await operation.api.quota_after_wait(operation.desired.request_inputs(form), record.zone, record.name)
 
 
 def _limit(operation: ResourceOperation, form: Form) -> tuple[float, str]:

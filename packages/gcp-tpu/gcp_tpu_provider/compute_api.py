@@ -16,7 +16,9 @@ from gcp_tpu_provider.compute_request import REQUEST_KEY, access_config
 from gcp_tpu_provider.errors import CannotWaitError, GoogleError, ProjectError, TpuProviderError
 from gcp_tpu_provider.json_parts import object_of, objects_of, text_of
 from gcp_tpu_provider.machines import MACHINE_TYPES
+from gcp_tpu_provider.refusals import QuotaEvidence
 from gcp_tpu_provider.resource_record import owner_labels
+from gcp_tpu_provider.service_quotas import ServiceQuotas
 from gcp_tpu_provider.tpu_api import (
     ACTIVE,
     NOT_PUBLISHED,
@@ -74,7 +76,7 @@ class ComputeApi:
     """API calls of the provider. Each raises GoogleError or NoAnswerError."""
 
     vanished: ClassVar[str] = (
-        "The instance is gone: Google had no capacity within the request's time, or another user deleted it."
+        "The instance is gone: Google granted no quota or no capacity within the request's time, or another user deleted it."
     )
 
     lost: ClassVar[str] = "Google preempted it, its run duration expired, or another user deleted it."
@@ -100,8 +102,12 @@ class ComputeApi:
     async def quota_refusal(self, inputs: Mapping[str, Any], zone: str) -> str:
         """Return why no instance can be created in a zone. A flex-start request without quota stays PENDING without an error."""
         if self._quotas is None:
-            self._quotas = ComputeQuotas(self.transport)
+            self._quotas = ComputeQuotas(ServiceQuotas(self.transport))
         return await self._quotas.refusal(inputs, zone)
+
+    async def quota_after_wait(self, inputs: Mapping[str, Any], zone: str, name: str) -> QuotaEvidence:  # noqa: ARG002 - the seam's
+        """Return whether the quota allows a request that waited. A limit that was read before the wait may have changed."""
+        return await ComputeQuotas(ServiceQuotas(self.transport)).after_wait(inputs, zone)
 
     async def create_queued_resource(self, name: str, body: Mapping[str, Any], request_id: str) -> LongRunningOperation:
         """Request an instance with this full name. Repeating a request id has no further effect."""

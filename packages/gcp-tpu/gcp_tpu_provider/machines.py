@@ -20,6 +20,15 @@ class InstanceQuota:
 
 
 @dataclass(frozen=True, slots=True)
+class ChipQuota:
+    """Quota for chips of queued resources of one generation."""
+
+    metric: str
+    id: str
+    """Metric of the quota, and its id for a zone, as Google's errors show it."""
+
+
+@dataclass(frozen=True, slots=True)
 class OutsideGeneration:
     """A generation that the Cloud TPU API does not offer."""
 
@@ -44,6 +53,15 @@ def quota_of(accelerator_type: str) -> InstanceQuota | None:
     """Return the quotas for instances with an accelerator type; None if they are unknown."""
     found = _facts()["quotas"].get(accelerator_type.rpartition("-")[0])
     return None if found is None else InstanceQuota(found["metric"], found["id"], found["family"])
+
+
+def chip_quota(accelerator_type: str, *, preemptible: bool) -> ChipQuota | None:
+    """Return the quota for queued resources with an accelerator type; None if it is unknown."""
+    found = _facts()["chip_quotas"].get(accelerator_type.rpartition("-")[0])
+    if found is None:
+        return None
+    suffix, kind = ("-preemptible", "Preemptible") if preemptible else ("", "")
+    return ChipQuota(f"{found['metric']}{suffix}", f"{found['id']}{kind}PerProjectPerZoneForTPUAPI")
 
 
 def outside_generation(accelerator_type: str) -> OutsideGeneration | None:

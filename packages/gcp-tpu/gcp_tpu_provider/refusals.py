@@ -5,6 +5,7 @@ The texts and reasons are Google's: `reason` of google.rpc.ErrorInfo (google/api
 
 import re
 from collections.abc import Mapping
+from dataclasses import dataclass
 
 from gcp_tpu_provider.errors import GoogleError, ProjectError
 
@@ -26,21 +27,21 @@ _POLICIES: Mapping[str, tuple[str, str]] = {
 }
 """Constraint -> its effect with the setting that avoids it, and the gcloud verb that lifts it."""
 QUOTA = "quota"
+STOCK = "stock"
 NOT_OFFERED = "not offered here"
-NO_CAPACITY = "no capacity"
 NOT_TRIED = "not tried"
+UNKNOWN = "unknown"
+UNREAD_QUOTA = "Its quota is unknown: "
+"""Start of the sentence about a quota that could not be read."""
 _PATTERNS: Mapping[str, re.Pattern[str]] = {
     NOT_TRIED: re.compile(r"expired before this zone was requested"),
-    QUOTA: re.compile(
-        r"quota (limit )?'[^']+' (has been exceeded|exhausted|exceeded)|quota exceeded|quota allows", re.IGNORECASE
-    ),
+    QUOTA: re.compile(r"quota (limit )?'[^']+' (has been exceeded|exhausted|exceeded)|quota allows", re.IGNORECASE),
     NOT_OFFERED: re.compile(
         r"zonal accelerator configurations|requested zone \S+ is not supported|provisioning model is not supported"
         r"|Permission denied on 'locations/|not allowed to use the machine type|Machine type with name \S+ does not exist in zone"
     ),
-    NO_CAPACITY: re.compile(
-        r"no more capacity|no capacity|does not have enough resources available|insufficient (reserved )?capacity"
-        r"|the (total wait|wait for (this zone|[a-z-]+)) timed out",
+    STOCK: re.compile(
+        r"no more capacity|does not have enough resources available|ZONE_RESOURCE_POOL_EXHAUSTED|insufficient (reserved )?capacity",
         re.IGNORECASE,
     ),
 }
@@ -48,25 +49,42 @@ _PATTERNS: Mapping[str, re.Pattern[str]] = {
 
 - quota: "Quota limit 'TPUV6EPreemptiblePerProjectPerZoneForTPUAPI' has been exceeded. Limit: 0 in zone Z."; in a failed queued
   resource also "Quota 'TPUV4sPreemptiblePodPerProjectPerRegionForTPUAPI' exhausted. Limit 20800 in region R", and the provider's sentence
-  about a quota that it read;
+  about a quota that it read. "Quota exceeded for quota metric 'Create requests' and limit ..." is about calls per minute, not about chips;
 - not offered: "The requested accelerator configuration ... could not be found in the zonal accelerator configurations for "Z".",
   "The requested zone "Z" is not supported.", "FLEX_START provisioning model is not supported for accelerator type ...",
   "Permission denied on 'locations/Z' (or it may not exist).";
-- no capacity: "... no more capacity in the zone "Z"; you can try in another zone where Cloud TPU Nodes are offered",
-  "Insufficient reserved capacity.", and the provider's sentences about a wait that timed out;
+- stock: "... no more capacity in the zone "Z"; you can try in another zone where Cloud TPU Nodes are offered",
+  "Insufficient reserved capacity.", "does not have enough resources available to fulfill the request" (Compute Engine);
 - not tried: the provider's sentence.
 """
 ADVICE: Mapping[str, str] = {
     QUOTA: "request an increase of the quota above: https://console.cloud.google.com/iam-admin/quotas?project={project}",
     NOT_OFFERED: "remove the zone from `zones`, or choose another accelerator or provisioning model",
-    NO_CAPACITY: "try again later or add zones",
+    STOCK: "try again later or add zones",
+    UNKNOWN: "compare the quota with the request before you wait again: https://console.cloud.google.com/iam-admin/quotas?project={project}",
     NOT_TRIED: "raise `waitTotalS` or the wait of the form, or move these zones up in `zones`",
 }
 
 
-def kind(answer: str) -> str:
-    """Return why a zone did not grant capacity: QUOTA, NOT_OFFERED, NO_CAPACITY or NOT_TRIED. Empty if the message matches none."""
-    return next((name for name, pattern in _PATTERNS.items() if pattern.search(answer)), "")
+@dataclass(frozen=True, slots=True)
+class QuotaEvidence:
+    """What was read about the quota of a request that waited without an answer."""
+
+    enough: bool | None
+    """Whether the quota allows the request beside all others; None if unknown."""
+    evidence: str
+    """What was read, as a sentence."""
+
+
+def kind(answer: str, quota: QuotaEvidence | None = None) -> str:
+    """Return why a zone did not grant capacity: QUOTA, STOCK, NOT_OFFERED, NOT_TRIED or UNKNOWN.
+
+    Google's words decide. A request that waited has none, so the quota decides: a wait is for stock only if the quota is enough.
+    """
+    found = next((name for name, pattern in _PATTERNS.items() if pattern.search(answer)), "")
+    if found or quota is None or quota.enough is None:
+        return found or UNKNOWN
+    return STOCK if quota.enough else QUOTA
 
 
 def is_temporary(error: GoogleError) -> bool:

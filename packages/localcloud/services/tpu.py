@@ -205,9 +205,10 @@ class Queue(ApiService):
         if document is None:
             return False
         machine = _machine(document)
+        fails = self._cloud.scenario.tpu.without_quota == "fails" and machine.state is QueuedResourceState.ACCEPTED
         conditions = Conditions(
             durations=self._durations(),
-            quota_error=self._quota_error(name, document) if machine.state is QueuedResourceState.ACCEPTED else None,
+            quota_error=self._quota_error(name, document) if fails else None,
             stockout=self._stockout(name, document),
             capacity=self._capacity(name, document) if machine.state is QueuedResourceState.WAITING else False,
             plenty=not self._scarce(name, document),
@@ -349,8 +350,10 @@ class Queue(ApiService):
         zone = name.split("/")[3]
         wants_preemptible = tpu_requests.preemptible(document)
         used: dict[bool, int] = defaultdict(int)
+        waits = self._cloud.scenario.tpu.without_quota == "waits"
+        without = {"CREATING", "ACCEPTED", *(("WAITING_FOR_RESOURCES",) if waits else ())}
         for other, record in self._store.under(QUEUED, parent + "/queuedResources/"):
-            if other != name and record["_machine"]["state"] not in {"CREATING", "ACCEPTED"}:
+            if other != name and record["_machine"]["state"] not in without:
                 used[tpu_requests.preemptible(record)] += _chips(record)
         limit = self._cloud.scenario.tpu.chips_of(tpu_stock.zone_of(self._cloud, zone), preemptible=wants_preemptible)
         if used[wants_preemptible] + _chips(document) <= limit:
@@ -372,9 +375,12 @@ class Queue(ApiService):
         """Return whether the scenario limits the capacity of a requested type."""
         facts = tpu_stock.zone_of(self._cloud, name.split("/")[3])
         limited = any(accelerator_of(node) in facts.capacity for node in document["_nodes"].values())
-        return limited or self._stock(name, document).chips is not None
+        waits = self._cloud.scenario.tpu.without_quota == "waits"
+        return limited or waits or self._stock(name, document).chips is not None
 
     def _capacity(self, name: str, document: JsonObject) -> bool:
+        if self._cloud.scenario.tpu.without_quota == "waits" and self._quota_error(name, document) is not None:
+            return False
         wanted = [accelerator_of(node) for node in document["_nodes"].values()]
         waits = self._stock(name, document).dry == "waits"
         return tpu_stock.has_capacity(self._cloud, name.split("/")[3], model_of(document), wanted, waits=waits)

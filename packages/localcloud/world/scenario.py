@@ -132,6 +132,8 @@ class Tpu(_ScenarioPart):
         )
     )
     durations_s: TpuDurations = TpuDurations()
+    without_quota: Literal["fails", "waits"] = "fails"
+    """End of a queued resource whose quota does not suffice: FAILED with Google's words, or it waits without a reason, as on Compute Engine."""
     max_flex_start_run_s: Seconds = 7 * 24 * 3600
     """Flex-start runs last at most seven days (Cloud TPU's flex-start documentation)."""
     refuses_deletion_in: Literal["answer", "operation"] = "answer"

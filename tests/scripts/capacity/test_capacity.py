@@ -1,7 +1,10 @@
 """The gates of each place and their order, asked of a local cloud."""
 
 import asyncio
+import io
 import json
+import re
+import sys
 from pathlib import Path
 
 import pytest
@@ -9,20 +12,24 @@ import requests
 
 from cloud import offers
 from cloud.caller import GoogleCaller
+from engine import state as states
 from localcloud.tests import idle_cloud
 from localcloud.tests.google_bodies import google_answer, google_body
 from localcloud.world import oauth
-from localcloud.world.scenario import Fault, OperationDurations, Scenario, Tpu, TpuDurations, TpuZone
+from localcloud.world.scenario import Fault, OperationDurations, Scenario, Stock, Tpu, TpuDurations, TpuZone
+from planning.cost.capacity_order import ABOVE
 from planning.solve.candidates import deployable_accelerators
 from scripts.capacity.__main__ import COMMAND
 from scripts.capacity.places import judge
 from scripts.cli.command import run_command
+from tests.scripts.status.planted import queued, state
 
 PROJECT = "capacity-project"
 ROOT = Path(__file__).resolve().parents[3]
 INSTANT = OperationDurations(instant=True)
 SLOW = TpuDurations(waiting_for_resources=1e9)
 V6E = ("v6e-1", "v6e-4", "v6e-8")
+DRY = TpuZone(accelerator_types=V6E, flex_start=True, stock={"FLEX_START": Stock(chips=0)})
 
 
 def zones(**changes):
@@ -233,7 +240,7 @@ def test_a_zone_that_fails_is_said_in_its_row_and_the_exit_code_says_so(world):
     world.scenario(faults=(Fault(method="tpu.projects.locations.acceleratorTypes.list", count=1, status=400),))
     code, printed = world.run("v6e-4")
     assert code == 1
-    assert printed.out.count("not read") == 1
+    assert printed.out.count("not read") == 3, "a row for each form"
     assert "Unknown, because the read failed:" in printed.out
     assert printed.out.count("│ yes ") > 5
 
@@ -244,7 +251,7 @@ def test_an_api_that_is_off_is_named_with_the_command_that_enables_it(world):
     command = f"gcloud services enable tpu.googleapis.com --project={PROJECT}"
     assert code == 1
     assert report["problems"] == [
-        f"the list of zones and 1 more: API tpu is off in project {PROJECT}. To fix it, run: {command}"
+        f"the list of zones and 2 more: API tpu is off in project {PROJECT}. To fix it, run: {command}"
     ]
     assert {place["hardware"]["answer"] for place in report["locations"]} == {"unknown"}
     seen = world.admin("GET", "/admin/requests")["requests"]
@@ -268,7 +275,134 @@ def test_the_command_only_reads(world):
     assert written == []
 
 
-# --- what waits ---------------------------------------------------------------------------------------------------------------------
+# --- forms of capacity, and what waits -----------------------------------------------------------------------------------------------
+
+FORMS = ("flex-start", "spot", "standard")
+
+
+def forms(place):
+    return {form["form"]: form for form in place["forms"]}
+
+
+def order(world, ceiling=""):
+    """Let stack tpu-v6e4 have an order of forms, and a ceiling."""
+    path = world.folder / "Pulumi.tpu-v6e4.yaml"
+    most = f"\n    maxUsdPerHour: {ceiling}" if ceiling else ""
+    text = path.read_text()
+    assert "    provisioning: flex-start\n" in text
+    path.write_text(text.replace("    provisioning: flex-start\n", f"    provisioning: [spot, standard]{most}\n"))
+
+
+def test_each_form_has_its_own_quota_and_price(world):
+    only_standard = TpuZone(accelerator_types=V6E, flex_start=True, preemptible_quota_chips=0, quota_chips=8)
+    world.scenario(tpu=Tpu(durations_s=SLOW, zones=zones(us_east5_a=only_standard)))
+    found = forms(world.places("v6e-4")["us-east5-a"])
+    assert tuple(found) == FORMS
+    assert {form: one["quota"]["answer"] for form, one in found.items()} == {
+        "flex-start": "no",
+        "spot": "no",
+        "standard": "yes",
+    }
+    assert [one["quota"]["id"] for one in found.values()] == [
+        "TPUV6EPreemptiblePerProjectPerZoneForTPUAPI",
+        "TPUV6EPreemptiblePerProjectPerZoneForTPUAPI",
+        "TPUV6EPerProjectPerZoneForTPUAPI",
+    ]
+    assert found["flex-start"]["usd_per_hour"] < found["spot"]["usd_per_hour"] < found["standard"]["usd_per_hour"]
+    assert [one["last_answer"] for one in found.values()] == [None] * 3
+
+
+def test_a_quota_that_cannot_be_read_is_unknown_for_its_form_and_no_other(world):
+    world.scenario(faults=(Fault(method="serviceusage.services.consumerQuotaMetrics.get", count=1, status=403),))
+    code, report = world.report("v6e-4")
+    found = forms(next(place for place in report["locations"] if place["location"] == "us-east5-a"))
+    answers = [found[form]["quota"]["answer"] for form in FORMS]
+    assert code == 1
+    assert answers in (["unknown", "unknown", "yes"], ["yes", "yes", "unknown"])
+
+
+def test_the_order_of_a_stack_is_shown_and_the_ceiling_marks_what_is_not_requested(world):
+    order(world, ceiling="8.00")
+    code, report = world.report("--stack", "tpu-v6e4")
+    place = next(place for place in report["locations"] if place["location"] == "us-east5-a")
+    found = forms(place)
+    assert code == 0
+    assert tuple(found) == ("spot", "standard", "flex-start"), "the stack's forms first"
+    assert [one["in_stack"] for one in found.values()] == [True, True, False]
+    assert [one["not_requested"] for one in found.values()] == [None, ABOVE, None]
+    other = next(place for place in report["locations"] if place["location"] == "us-east1-d")
+    assert not any(one["in_stack"] for one in other["forms"])
+    printed = world.run("--stack", "tpu-v6e4")[1].out
+    row = next(line for line in printed.splitlines() if "us-east5-a" in line and "standard" in line)
+    assert row.startswith("> us-east5-a")
+    assert "10.80^" in row
+    assert "price is above tpu.maxUsdPerHour" in " ".join(printed.split())
+
+
+def test_the_last_answer_of_each_form_has_its_cause(world):
+    tight = TpuZone(accelerator_types=V6E, flex_start=True, preemptible_quota_chips=3)
+    world.scenario(tpu=Tpu(durations_s=SLOW, zones=zones(us_east5_a=DRY, us_east5_b=tight)))
+    world.ask_for("us-east5-a")
+    world.ask_for("us-east5-b")
+    found = world.places("v6e-4")
+    waits = forms(found["us-east5-a"])["flex-start"]["last_answer"]
+    fails = forms(found["us-east5-b"])["flex-start"]["last_answer"]
+    assert (waits["state"], waits["cause"]) == ("WAITING_FOR_RESOURCES", "stock")
+    assert (fails["state"], fails["cause"]) == ("FAILED", "quota")
+    assert any("us-east5-b: FAILED (Quota limit" in clause for clause in waits["evidence"])
+    assert forms(found["us-east5-a"])["spot"]["last_answer"] is None
+    printed = world.run("v6e-4")[1].out
+    assert "us-east5-a, flex-start: stack tpu-v6e4 is WAITING_FOR_RESOURCES, " in printed
+    assert " old (stock: Google gives no reason for WAITING_FOR_RESOURCES;" in printed
+
+
+def test_a_request_that_google_no_longer_lists_is_in_the_stacks_state(world, monkeypatch):
+    name = f"projects/{PROJECT}/locations/us-east5-b/queuedResources/gemma-tpu-v6e4"
+    outputs = {
+        "name": name,
+        "zone": "us-east5-b",
+        "state": "ACTIVE",
+        "provisioningModelInUse": "flex-start",
+        "stateHistory": [{"at": "2026-11-20T08:00:00Z", "zone": "us-east5-b", "state": "ACTIVE"}],
+    }
+    monkeypatch.setattr(states, "read", lambda _: state(queued(**outputs)))
+    found = world.places("--stack", "tpu-v6e4")
+    last = forms(found["us-east5-b"])["flex-start"]["last_answer"]
+    assert (last["state"], last["gone"]) == ("ACTIVE", True)
+    others = [form["last_answer"] for place in found.values() for form in place["forms"]]
+    assert others.count(None) == len(others) - 1
+    assert "was ACTIVE " in world.run("--stack", "tpu-v6e4")[1].out
+    world.scenario(tpu=Tpu(durations_s=SLOW, zones=zones(us_east5_b=DRY)))
+    world.ask_for("us-east5-b")
+    last = forms(world.places("--stack", "tpu-v6e4")["us-east5-b"])["flex-start"]["last_answer"]
+    assert (last["state"], last["gone"]) == ("WAITING_FOR_RESOURCES", False)
+    world.scenario(faults=(Fault(method="tpu.projects.locations.queuedResources.list", count=99, status=403),))
+    last = forms(world.places("--stack", "tpu-v6e4")["us-east5-b"])["flex-start"]["last_answer"]
+    assert last is None, "a list that was not read does not say that the request is gone"
+
+
+class Terminal(io.StringIO):
+    def isatty(self):
+        return True
+
+
+def test_the_table_of_80_columns_has_every_column_and_every_word(world, monkeypatch):
+    order(world, ceiling="8.00")
+    world.scenario(tpu=Tpu(durations_s=SLOW, zones=zones(us_east5_a=DRY)))
+    world.ask_for("us-east5-a")
+    wide = world.run("--stack", "tpu-v6e4")[1].out
+    for name, value in {"COLUMNS": "80", "TERM": "xterm", "NO_COLOR": "1"}.items():
+        monkeypatch.setenv(name, value)
+    stream = Terminal()
+    with monkeypatch.context() as patch:
+        patch.setattr(sys, "stdout", stream)
+        assert run_command(COMMAND, ["--project", PROJECT, "--stack", "tpu-v6e4"]) == 0
+    narrow = re.sub(r"\x1b\[[0-9;]*m", "", stream.getvalue())
+    assert max(map(len, narrow.splitlines())) <= 80
+    assert "Not shown at" not in narrow
+    assert "┃ last answer" in narrow, "a table, not a block for each row"
+    shown = set(re.split(r"[\s│┃]+", narrow))
+    assert {word for word in re.split(r"[\s│┃]+", wide) if "━" not in word} <= shown
 
 
 # --- what people see ---------------------------------------------------------------------------------------------------------------

@@ -15,13 +15,14 @@ from rich.text import Text
 
 from authors import demo
 from cloud.alerts import AlertReport, StackAlert
+from cloud.shortage import Shortage
 from contracts.alerts import RUNBOOK, every_alert
 from contracts.labels import Ownership
 from planning.data.prices import LIST_PRICES, slice_parts
 from planning.machine.hardware import ACCELERATORS
 from scripts.alerts.render import AlertTimes, print_alerts
 from scripts.capacity import table as capacity_table
-from scripts.capacity.places import Gate, JudgedPlace, Own, QuotaGate
+from scripts.capacity.places import FORMS, Gate, JudgedForm, JudgedPlace, Own, QuotaGate
 from scripts.cli.tables import FittedTable, console
 from scripts.plan.__main__ import main as plan
 from scripts.plan.compile import JudgedPlan
@@ -60,15 +61,39 @@ def place(zone, name, *, model="flex-start", used=0.0, **changes):
         quota=QuotaGate("passed", limit=64, used=used, needed=4, unit=unit),
         own=(),
         parts=slice_parts(LIST_PRICES, generation="v6e", chips=4, provisioning="flex-start", place=zone),
+        forms=[form_of(form, used, zone) for form in FORMS] if accelerator.is_tpu else (),
+    )
+    return replace(found, **changes)
+
+
+def form_of(model, used, zone, **changes):
+    """A form of capacity in a location."""
+    found = JudgedForm(
+        model=model,
+        accepted=Gate("passed"),
+        quota=QuotaGate("passed", limit=64, used=used, needed=4, unit="chips"),
+        parts=slice_parts(LIST_PRICES, generation="v6e", chips=4, provisioning=model, place=zone),
+        in_stack=False,
+        not_requested="",
+        last_answer=None,
     )
     return replace(found, **changes)
 
 
 def capacity():
     no = Gate("failed", "reports of Google's answer: FLEX_START provisioning model is not supported")
-    own = Own("q", "tpu-v6e4-turbo", "WAITING_FOR_RESOURCES", NOW - timedelta(minutes=31))
+    short = Shortage(
+        cause="unknown", evidence=("Google gives no reason for WAITING_FOR_RESOURCES", "no quota is known")
+    )
+    started = NOW - timedelta(minutes=31)
+    own = Own("q", "tpu-v6e1-26b-w4a16", "WAITING_FOR_RESOURCES", started, model="spot", shortage=short)
+    forms = [
+        form_of("flex-start", 12.0, "southamerica-west1-a", in_stack=True),
+        form_of("spot", 12.0, "southamerica-west1-a", in_stack=True, last_answer=own),
+        form_of("standard", 0.0, "southamerica-west1-a", in_stack=True, not_requested="above"),
+    ]
     places = [
-        place("southamerica-west1-a", "v6e-4", used=12.0, position=0, own=(own,)),
+        place("southamerica-west1-a", "v6e-4", used=12.0, position=0, own=(own,), forms=forms),
         place("us-east5-b", "v6e-4"),
         place("us-south1-a", "v6e-4", models={"flex-start": no}),
         place("us-south1-a", "v6e-1", models={"flex-start": no}),

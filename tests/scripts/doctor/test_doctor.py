@@ -656,6 +656,49 @@ def test_the_quota_of_instances_is_that_of_compute_engine(world):
     assert world.state("quota of chips in us-east5", "tpu-v6e4") == "unknown"
 
 
+def with_order(world, forms, more=""):
+    """Let stack tpu-v6e4 request forms of capacity in an order."""
+    world.write("tpu-v6e4", ("    provisioning: flex-start\n", f"    provisioning: [{forms}]\n{more}"))
+
+
+def test_the_quota_of_every_form_of_an_order_is_checked(world):
+    with_order(world, "flex-start, spot, standard")
+    only_preemptible = {name: zone.model_copy(update={"quota_chips": 0}) for name, zone in Tpu().zones.items()}
+    world.scenario(tpu=Tpu(zones=only_preemptible))
+    assert world.state("quota of chips (flex-start, spot) in us-east5-a", "tpu-v6e4") == "ok"
+    line = world.line("quota of chips (standard) in us-east5-a", "tpu-v6e4")
+    assert (line["status"], line["values"]) == ("missing", {"limit": 0.0, "needed": 4.0})
+    assert "--quota-id=TPUV6EPerProjectPerZoneForTPUAPI --dimensions=zone=us-east5-a" in line["fix"]
+    assert blocked(world, "tpu-v6e4") == ([], []), "another form can be requested in each zone"
+    world.scenario(tpu=Tpu(zones=NO_CHIPS))
+    assert len(blocked(world, "tpu-v6e4")[0]) == 2 * len(stack_settings("tpu-v6e4", project=PROJECT).tpu.zones)
+
+
+def test_a_form_above_the_ceiling_needs_no_quota(world):
+    with_order(world, "flex-start, standard", "    maxUsdPerHour: 8\n")
+    only_preemptible = {name: zone.model_copy(update={"quota_chips": 0}) for name, zone in Tpu().zones.items()}
+    world.scenario(tpu=Tpu(zones=only_preemptible))
+    assert world.state("quota of chips in us-east5-a", "tpu-v6e4") == "ok"
+
+
+def test_on_compute_engine_each_form_has_its_quota_checked(world):
+    with_order(world, "spot, standard", "    api: compute-engine\n")
+    assert world.state("quota of chips (spot) in us-east5", "tpu-v6e4") == "ok"
+    line = world.line("quota of chips (standard) in us-east5", "tpu-v6e4")
+    assert (line["status"], line["values"]) == ("missing", {"limit": 0.0, "needed": 4.0})
+    assert blocked(world, "tpu-v6e4") == ([], [])
+
+
+def test_a_zone_is_offered_if_one_form_is_accepted(world):
+    add = ("    zones: [", "    zones: [us-central1-b, ")
+    world.write("tpu-v6e4", add)
+    assert world.state("v6e-4 in us-central1-b", "tpu-v6e4") == "missing"
+    world.write("tpu-v6e4", add, ("    provisioning: flex-start\n", "    provisioning: [flex-start, spot]\n"))
+    line = world.line("v6e-4 in us-central1-b", "tpu-v6e4")
+    assert line["status"] == "ok"
+    assert line["detail"].endswith("; not as flex-start")
+
+
 def test_a_zone_that_does_not_offer_the_type_is_missing(world):
     zones = Tpu().zones
     world.scenario(tpu=Tpu(zones={**zones, "us-east5-a": zones["us-west4-a"]}))

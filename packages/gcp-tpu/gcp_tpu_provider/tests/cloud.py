@@ -9,11 +9,13 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from time import monotonic
 from typing import Any, ClassVar
+from urllib.parse import unquote
 
 from gcp_tpu_provider.errors import GoogleError, NoAnswerError
 from gcp_tpu_provider.tests.google_bodies import google_answer, google_request
 
 LOCATIONS = re.compile(r"v2alpha1/projects/[^/]+/locations")
+LISTS = re.compile(rf"{LOCATIONS.pattern}(/[^/]+/(queuedResources|nodes))?")
 NAME = re.compile(
     r"v2alpha1/(projects/[^/]+/locations/([^/]+))/(queuedResources|nodes|operations)(?:/([^:/]+))?(?::(\w+))?"
 )
@@ -84,6 +86,8 @@ class FakeTpu:
     created: int = 0
     requests: list[dict[str, str]] = field(default_factory=list)
     """Zone and provisioning model of each accepted request."""
+    limits: dict[str, dict[str, Any]] = field(default_factory=dict)
+    """Metric, such as `tpu.googleapis.com/tpu-v6e` -> what Service Usage returns. The caller may not read another."""
 
     def now(self) -> datetime:
         return self.clock
@@ -116,7 +120,7 @@ class FakeTpu:
         if fault == "503":
             raise GoogleError(503, "UNAVAILABLE", "try later")
         if "/consumerQuotaMetrics/" in path:
-            raise GoogleError(403, "PERMISSION_DENIED", "the caller may not read quotas")
+            return self.quota(unquote(path.rpartition("/")[2]))
         google_request(method, f"{self.service}/{path}", body or {})
         answer = self.handle(method, path, dict(query or {}), deepcopy(dict(body or {})))
         google_answer(method, f"{self.service}/{path}", answer)
@@ -129,8 +133,8 @@ class FakeTpu:
     # --- the API ---
 
     def handle(self, method: str, path: str, query: dict[str, str], body: dict[str, Any]) -> dict[str, Any]:
-        if LOCATIONS.fullmatch(path):
-            return self.page(query)
+        if LISTS.fullmatch(path) and method == "GET":
+            return self.page(query) if LOCATIONS.fullmatch(path) else self.listed(path.removeprefix("v2alpha1/"))
         match = NAME.fullmatch(path)
         assert match, path
         parent, zone, kind, identifier, verb = match.groups()
@@ -150,6 +154,18 @@ class FakeTpu:
         if found is None:
             raise GoogleError(404, "NOT_FOUND", f"{name} was not found.")
         return self.delete(found, query) if method == "DELETE" else self.look(found)
+
+    def quota(self, metric: str) -> dict[str, Any]:
+        if metric not in self.limits:
+            raise GoogleError(403, "PERMISSION_DENIED", "the caller may not read quotas")
+        return self.limits[metric]
+
+    def listed(self, folder: str) -> dict[str, Any]:
+        """Return all queued resources or nodes of a zone, in their current states."""
+        if folder.endswith("/nodes"):
+            return {"nodes": [node for name, node in self.nodes.items() if name.startswith(f"{folder}/")]}
+        found = [item for name, item in self.queued.items() if name.startswith(f"{folder}/")]
+        return {"queuedResources": [{**item.body, "name": item.name, "state": {"state": item.state}} for item in found]}
 
     def page(self, query: dict[str, str]) -> dict[str, Any]:
         """Return one zone a page: lists of Google's have pages."""

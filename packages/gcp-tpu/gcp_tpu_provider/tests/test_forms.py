@@ -78,7 +78,7 @@ def test_if_no_form_is_granted_the_table_names_each_form_and_nothing_is_left():
     with pytest.raises(Aborted) as error:
         engine.up(ordered("flex-start", "spot"))
     assert "No zone granted v6e-4 (flex-start, then spot)." in error.value.message
-    assert f"{A} flex-start  no capacity: FAILED: There is no more capacity in the zone." in error.value.message
+    assert f"{A} flex-start  stock: FAILED: There is no more capacity in the zone." in error.value.message
     assert f"{B} spot " in error.value.message
     assert not cloud.queued
     assert engine.state is None

@@ -10,7 +10,7 @@ import pytest
 from gcp_tpu_provider.desired_state import urn_hash
 from gcp_tpu_provider.errors import GoogleError
 from gcp_tpu_provider.machine_warnings import deadline_warning
-from gcp_tpu_provider.refusals import NO_CAPACITY, NOT_TRIED, kind
+from gcp_tpu_provider.refusals import ADVICE, NOT_TRIED, kind
 from gcp_tpu_provider.tests.cloud import FakeTpu
 from gcp_tpu_provider.tests.harness import FAST, URN, Aborted, FakeEngine, wanted
 from gcp_tpu_provider.wire import SECRET, SIGNATURE, UNKNOWN
@@ -171,9 +171,10 @@ class TestZones:
             engine.up(wanted())
         assert ended.value.message.splitlines() == [
             "No zone granted v6e-4 (flex-start). All capacity requests were deleted.",
-            "  us-east5-a  Google returned 403 PERMISSION_DENIED: flex-start is not allowed here.",
-            "  us-east5-b  no capacity: FAILED: there is no more capacity.",
-            "no capacity: try again later or add zones.",
+            "  us-east5-a  unknown: Google returned 403 PERMISSION_DENIED: flex-start is not allowed here.",
+            "  us-east5-b  stock: FAILED: there is no more capacity.",
+            "stock: try again later or add zones.",
+            f"unknown: {ADVICE['unknown'].format(project='my-project')}.",
         ]
         assert ended.value.partial is None
         assert engine.state is None
@@ -181,7 +182,7 @@ class TestZones:
 
     def test_a_wait_that_timed_out_is_recognized(self):
         assert kind("the total wait of 1h expired before this zone was requested.") == NOT_TRIED
-        assert kind("WAITING_FOR_RESOURCES for 30m: the total wait timed out.") == NO_CAPACITY
+        assert kind("WAITING_FOR_RESOURCES for 30m: the total wait timed out.") == "unknown"
 
     def test_the_programs_advice_ends_the_error_and_a_change_of_it_is_no_change(
         self, engine: FakeEngine, cloud: FakeTpu

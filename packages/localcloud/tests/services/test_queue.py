@@ -275,6 +275,27 @@ class TestQuotaOfEachForm:
 
         directly(check, zone(preemptible_quota_chips=4, quota_chips=0))
 
+    def test_without_quota_it_can_wait_without_a_reason_until_there_is_quota(self):
+        def check(cloud):
+            cloud.request("SPOT", "first")
+            cloud.advance(200)
+            cloud.request("SPOT")
+            cloud.request("SPOT", "third")
+            cloud.advance(2000)
+            assert (cloud.state("first"), cloud.state(), cloud.state("third")) == (
+                "ACTIVE",
+                *["WAITING_FOR_RESOURCES"] * 2,
+            )
+            assert cloud.call("GET", f"{ZONE}/queuedResources/q")["state"].get("failedData") is None
+            cloud.call("DELETE", f"{ZONE}/queuedResources/first", force="true")
+            cloud.advance(200)  # deleted
+            cloud.advance(200)
+            assert sorted([cloud.state(), cloud.state("third")]) == ["ACTIVE", "WAITING_FOR_RESOURCES"]
+
+        poor = zone(preemptible_quota_chips=4)
+        tpu_waits = poor.tpu.model_copy(update={"without_quota": "waits"})
+        directly(check, poor.model_copy(update={"tpu": tpu_waits}))
+
 
 class TestStock:
     def test_each_form_has_its_own(self):

@@ -1,0 +1,119 @@
+"""The quota of chips for queued resources, and how much of it other requests use: read after a wait that ended without capacity."""
+
+import asyncio
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from gcp_tpu_provider.errors import TpuProviderError
+from gcp_tpu_provider.json_parts import object_of, objects_of, text_of
+from gcp_tpu_provider.machines import ChipQuota, chip_quota
+from gcp_tpu_provider.refusals import UNREAD_QUOTA, QuotaEvidence
+from gcp_tpu_provider.service_quotas import READ_S, ServiceQuotas
+from gcp_tpu_provider.transport import TpuTransport
+
+_PREEMPTIBLE: Final = frozenset({"flex-start", "spot", "FLEX_START", "SPOT"})
+"""Provisioning models, by the names of the inputs and Google's, that use the preemptible quota (Cloud TPU, "Quotas", and the ids in Google's errors)."""
+
+
+@dataclass(slots=True)
+class ChipQuotas:
+    """Quotas of one provider."""
+
+    transport: TpuTransport
+    quotas: ServiceQuotas
+
+    async def after_wait(self, inputs: Mapping[str, Any], zone: str, own: str) -> QuotaEvidence:
+        """Return whether the quota allows a request that was not granted beside all others. `own`: name of the request itself.
+
+        Each metric has a limit for the zone, and can have one for its region: "Quota limit 'TPUV6EPreemptiblePerProjectPerRegionForTPUAPI' has
+        been exceeded. Limit: 0 in region us-east5." with a zone's quota that sufficed (marin-community/marin#1612 and #3200).
+        """
+        accelerator_type, preemptible = str(inputs["acceleratorType"]), inputs["provisioningModel"] in _PREEMPTIBLE
+        needed, quota = int(accelerator_type.rpartition("-")[2]), chip_quota(accelerator_type, preemptible=preemptible)
+        if quota is None or inputs["provisioningModel"] == "reservation":
+            return QuotaEvidence(None, f"{UNREAD_QUOTA}no quota of this request is known.")
+        return await self._read(inputs, zone, own, quota, needed, preemptible=preemptible)
+
+    async def _read(
+        self, inputs: Mapping[str, Any], zone: str, own: str, quota: ChipQuota, needed: int, *, preemptible: bool
+    ) -> QuotaEvidence:
+        project, region = str(inputs["project"]), zone.rpartition("-")[0]
+        metric, places = f"tpu.googleapis.com/{quota.metric}", {"zone": zone, "region": region}
+        in_zone, why = await self.quotas.limits(project, metric, places, "zone")
+        in_region, why_not_region = await self.quotas.limits(project, metric, places, "region", may_lack=True)
+        if why or why_not_region:
+            return QuotaEvidence(None, f"{UNREAD_QUOTA}{why or why_not_region}.")
+        limit, place = min((min(found), at) for found, at in ((in_zone, zone), (in_region, region)) if found)
+        said = f"Quota {quota.id} allows {_chips(limit)} in {place}"
+        if limit < needed:
+            return QuotaEvidence(False, f"{said}, but {needed} are needed.")
+        used, unread = await self._used(
+            project, zone, own, str(inputs["acceleratorType"]).rpartition("-")[0], preemptible
+        )
+        if unread:
+            return QuotaEvidence(None, f"{said}; its use by others is unknown: {unread}.")
+        said = f"{said}, others use {used}{f' in {zone}' if place != zone else ''}, and {needed} are needed"
+        enough = min(in_zone) - used >= needed
+        if enough and in_region and min(in_region) < math.inf:
+            return QuotaEvidence(None, f"{said}; the use in the whole region was not read.")
+        return QuotaEvidence(enough, f"{said}.")
+
+    async def _used(self, project: str, zone: str, own: str, generation: str, preemptible: bool) -> tuple[int, str]:
+        """Return the chips of all other requests and nodes that use the same quota in a zone, and why that is unknown.
+
+        A request counts in every state until it is deleted (marin-community/marin#87), and a node without a request counts too.
+        """
+        parent = f"v2alpha1/projects/{project}/locations/{zone}"
+        try:
+            async with asyncio.timeout(READ_S):
+                requests = await self._all(f"{parent}/queuedResources", "queuedResources")
+                nodes = await self._all(f"{parent}/nodes", "nodes")
+        except TimeoutError:
+            return 0, f"Cloud TPU did not respond within {READ_S:.0f} s"
+        except TpuProviderError as error:
+            return 0, str(error).rstrip(".")
+        names = [
+            text_of(object_of(spec, "node"), "acceleratorType")
+            for item in requests
+            if text_of(item, "name").rpartition("/")[2] != own.rpartition("/")[2] and _uses(item, item, preemptible)
+            for spec in objects_of(object_of(item, "tpu"), "nodeSpec")
+        ]
+        names += [
+            text_of(node, "acceleratorType")
+            for node in nodes
+            if not node.get("queuedResource") and _uses(node, object_of(node, "schedulingConfig"), preemptible)
+        ]
+        sizes = [name.rpartition("-") for name in names]
+        if any(not size.isdigit() for _, _, size in sizes):
+            return 0, "a request or a node does not name its accelerator type"
+        return sum(int(size) for kind, _, size in sizes if kind == generation), ""
+
+    async def _all(self, path: str, key: str) -> list[Mapping[str, Any]]:
+        """Return the items of all pages of a list. Raises TpuProviderError if one is incomplete."""
+        items, token = list[Mapping[str, Any]](), ""
+        while True:
+            page = await self.transport.call("GET", path, query={"pageToken": token} if token else {})
+            if page.get("unreachable"):
+                raise TpuProviderError(f"the list of {key} is incomplete")
+            items += objects_of(page, key)
+            token = text_of(page, "nextPageToken")
+            if not token:
+                return items
+
+
+def _uses(item: Mapping[str, Any], scheduling: Mapping[str, Any], preemptible: bool) -> bool:
+    """Return whether a request or a node uses this quota. gcloud sends STANDARD with each tier of a request, and the tier decides.
+
+    A reservation has chips of its own (Cloud TPU, "Quotas").
+    """
+    model = text_of(scheduling, "provisioningModel")
+    if model == "RESERVATION_BOUND" or item.get("reservationName") or scheduling.get("reserved"):
+        return False
+    has_tier = any(scheduling.get(key, False) is not False for key in ("spot", "bestEffort", "preemptible"))
+    return (has_tier or model in _PREEMPTIBLE) == preemptible
+
+
+def _chips(limit: float) -> str:
+    return "any number of chips" if math.isinf(limit) else f"{limit:g} chips"

@@ -1,0 +1,172 @@
+"""The table after a wait says for each zone and form whether quota or stock was missing, and unknown if nothing that was read tells."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import pytest
+
+from gcp_tpu_provider.refusals import NOT_OFFERED, QUOTA, STOCK, UNKNOWN, QuotaEvidence, kind
+from gcp_tpu_provider.tests.cloud import FakeTpu
+from gcp_tpu_provider.tests.harness import Aborted, FakeEngine, wanted
+from gcp_tpu_provider.tests.test_forms import DRY, OUT_OF_STOCK, ordered
+from gcp_tpu_provider.transport import Pacing
+
+A, B = "us-east5-a", "us-east5-b"
+PREEMPTIBLE, STANDARD = "tpu.googleapis.com/tpu-v6e-preemptible", "tpu.googleapis.com/tpu-v6e"
+ID = "Quota TPUV6EPreemptiblePerProjectPerZoneForTPUAPI"
+
+
+WORDS = (
+    ("Quota limit 'TPUV6EPreemptiblePerProjectPerRegionForTPUAPI' has been exceeded. Limit: 0 in region R.", QUOTA),
+    ("Quota 'TPUV4sPreemptiblePodPerProjectPerRegionForTPUAPI' exhausted.\n Limit 20800 in region R", QUOTA),
+    ("Quota 'TPUS_PER_TPU_FAMILY' exceeded.  Limit: 0.0 in region us-east5.", QUOTA),
+    ('There is no more capacity in the zone "Z"; you can try in another zone', STOCK),
+    ("The zone 'Z' does not have enough resources available to fulfill the request.", STOCK),
+    ("Insufficient reserved capacity. Contact customer support", STOCK),
+    ("FLEX_START provisioning model is not supported for accelerator type v6e-4", NOT_OFFERED),
+    ("Quota exceeded for quota metric 'Create requests' and limit 'Create requests per minute'", UNKNOWN),
+    ("The request could not be fulfilled before its valid-until time.", UNKNOWN),
+    ("The instance is gone: Google granted no quota or no capacity within the request's time", UNKNOWN),
+    ("An internal error has occurred", UNKNOWN),
+    ("", UNKNOWN),
+)
+"""Words that Google or this provider uses, and what they name."""
+
+
+def limits(by_place: Mapping[str, int], dimension: str = "zone") -> dict[str, Any]:
+    """Return a limit of a metric with a bucket for each place."""
+    buckets = [{"dimensions": {dimension: place}, "effectiveLimit": str(chips)} for place, chips in by_place.items()]
+    return {"unit": f"1/{{project}}/{{{dimension}}}", "quotaBuckets": buckets}
+
+
+def metric(*listed: Mapping[str, Any]) -> dict[str, Any]:
+    return {"consumerQuotaLimits": list(listed)}
+
+
+def table(
+    quotas: Mapping[str, dict[str, Any]],
+    *,
+    scripts: Mapping[str, Sequence[str]] | None = None,
+    before: Any = None,
+    **changes: Any,
+) -> dict[str, str]:
+    """Return the line of each place after an `up` in which no zone granted capacity."""
+    cloud = FakeTpu(scripts={A: DRY, B: DRY, **{zone: tuple(script) for zone, script in (scripts or {}).items()}})
+    cloud.limits = dict(quotas)
+    if before:
+        before(cloud)
+    engine = FakeEngine(cloud, Pacing(), virtual=True)
+    with pytest.raises(Aborted) as ended:
+        engine.up(changes.pop("inputs", None) or wanted(waitPerZoneS=600, **changes))
+    lines = ended.value.message.splitlines()
+    shown = [line.split(maxsplit=1) for line in lines if line.startswith("  ")]
+    return {zone: " ".join(rest.split()) for zone, rest in shown}
+
+
+@pytest.mark.parametrize(("message", "cause"), WORDS)
+def test_googles_words_decide_and_other_words_are_unknown(message: str, cause: str):
+    assert kind(message) == cause
+
+
+@pytest.mark.parametrize(("enough", "cause"), [(True, STOCK), (False, QUOTA), (None, UNKNOWN)])
+def test_a_wait_without_words_is_decided_by_the_quota_alone(enough: bool | None, cause: str):
+    assert kind("WAITING_FOR_RESOURCES for 10m: the wait for this zone timed out.", QuotaEvidence(enough, "")) == cause
+
+
+def test_a_wait_is_for_stock_only_if_the_quota_allows_it():
+    lines = table({PREEMPTIBLE: metric(limits({A: 64, B: 3}))})
+    assert lines[A].startswith("stock: WAITING_FOR_RESOURCES for 10m")
+    assert lines[A].endswith(f"{ID} allows 64 chips in {A}, others use 0, and 4 are needed.")
+    assert lines[B].startswith("quota: WAITING_FOR_RESOURCES for 10m")
+    assert lines[B].endswith(f"{ID} allows 3 chips in {B}, but 4 are needed.")
+
+
+def test_a_quota_that_cannot_be_read_is_unknown_not_zero_and_not_enough():
+    lines = table({})
+    assert {line.partition(":")[0] for line in lines.values()} == {"unknown"}
+    assert "Its quota is unknown: Google returned 403" in lines[A]
+
+
+def test_a_zone_without_an_answer_is_unknown():
+    lines = table({PREEMPTIBLE: metric(limits({A: 64}))})
+    assert lines[B].startswith("unknown:")
+    assert f"no limit of {PREEMPTIBLE} for {B}" in lines[B]
+
+
+def test_each_form_is_judged_by_its_own_quota():
+    quotas = {PREEMPTIBLE: metric(limits({A: 64, B: 64})), STANDARD: metric(limits({A: 0, B: 0}))}
+    every = {f"{zone} {model}": DRY for zone in (A, B) for model in ("SPOT", "STANDARD")}
+    inputs = ordered({"provisioningModel": "spot", "zones": [A]}, {"provisioningModel": "standard", "zones": [B]})
+    lines = table(quotas, scripts=every, inputs=inputs)
+    assert lines[A].startswith("spot stock:")
+    assert lines[B].startswith("standard quota:")
+    assert "Quota TPUV6EPerProjectPerZoneForTPUAPI allows 0 chips" in lines[B]
+
+
+@pytest.mark.parametrize(("region_chips", "cause"), [(0, "quota"), (64, "unknown"), (-1, "stock")])
+def test_the_quota_of_the_region_counts_too(region_chips: int, cause: str):
+    """A zone's quota of 64 and a region's of 0: marin-community/marin#1612."""
+    of_region = limits({"us-east5": region_chips}, "region")
+    lines = table({PREEMPTIBLE: metric(limits({A: 64, B: 64}), of_region)})
+    assert lines[A].startswith(f"{cause}:")
+    if cause == "quota":
+        assert lines[A].endswith("allows 0 chips in us-east5, but 4 are needed.")
+
+
+def test_a_region_without_an_answer_is_unknown():
+    lines = table({PREEMPTIBLE: metric(limits({A: 64, B: 64}), limits({"europe-west4": 64}, "region"))})
+    assert lines[A].startswith("unknown:")
+    assert f"no limit of {PREEMPTIBLE} for us-east5" in lines[A]
+
+
+def other(zone: str, **body: Any):
+    """Return what adds another owner's request of 4 chips to a zone."""
+
+    def add(cloud: FakeTpu) -> None:
+        cloud.add_stranger(zone, "other", {})
+        found = cloud.queued[cloud.name(zone, "other")]
+        found.body["tpu"]["nodeSpec"][0]["node"]["acceleratorType"] = "v6e-4"
+        found.body.update(body)
+
+    return add
+
+
+@pytest.mark.parametrize(
+    ("body", "cause"),
+    [
+        ({"provisioningModel": "SPOT"}, "quota"),
+        ({"provisioningModel": "STANDARD", "spot": {}}, "quota"),
+        ({"provisioningModel": "STANDARD"}, "stock"),
+        ({"provisioningModel": "RESERVATION_BOUND"}, "stock"),
+    ],
+)
+def test_other_requests_use_the_quota_of_their_own_form(body: Mapping[str, Any], cause: str):
+    lines = table({PREEMPTIBLE: metric(limits({A: 7, B: 7}))}, before=other(A, **body))
+    assert lines[A].startswith(f"{cause}:")
+    assert lines[B].startswith("stock:")
+
+
+def test_a_node_without_a_request_uses_the_quota_and_one_of_unknown_size_makes_it_unknown():
+    def add(cloud: FakeTpu) -> None:
+        for zone, size in ((A, {"acceleratorType": "v6e-4"}), (B, {})):
+            name = cloud.node_name(zone, "lone")
+            cloud.nodes[name] = {"name": name, "schedulingConfig": {"spot": True}, **size}
+
+    lines = table({PREEMPTIBLE: metric(limits({A: 7, B: 7}))}, before=add)
+    assert lines[A].startswith("quota:")
+    assert lines[B].startswith("unknown:")
+
+
+def test_words_need_no_quota_and_a_failed_read_never_fails_the_wait():
+    def lose(cloud: FakeTpu) -> None:
+        cloud.on_call = lambda call: cloud.faults.append(("GET", "503")) if "consumerQuota" in call else None
+
+    lines = table({PREEMPTIBLE: metric(limits({A: 64, B: 64}))}, scripts={A: OUT_OF_STOCK}, before=lose)
+    assert lines[A] == "stock: FAILED: There is no more capacity in the zone."
+    assert lines[B].startswith("unknown:")
+
+
+def test_capacity_that_was_granted_and_never_came_is_unknown_although_the_quota_is_enough():
+    lines = table({PREEMPTIBLE: metric(limits({A: 64, B: 64}))}, scripts={A: ("CREATING", "PROVISIONING")})
+    assert lines[A].startswith("unknown: PROVISIONING for ")
+    assert lines[B].startswith("stock:")

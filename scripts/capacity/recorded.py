@@ -1,0 +1,28 @@
+"""The last answer in a stack's state, for a request that Google no longer lists."""
+
+from datetime import datetime
+
+from contracts.fields import as_mapping, as_sequence
+from engine.state import StackState
+from planning.cost.provisioning import PROVISIONING_MODELS
+from scripts.capacity.places import Own
+from scripts.status.face import serving
+
+
+def recorded_answer(state: StackState) -> Own | None:
+    """Return the state of the stack's queued resource as of the last `gemma up`; None if the stack's state has none."""
+    found = serving(state)
+    if found is None or "/queuedResources/" not in str(found.outputs.get("name") or ""):
+        return None
+    used = found.outputs.get("provisioningModelInUse") or found.inputs.get("provisioningModel")
+    history = [as_mapping(item) for item in as_sequence(found.outputs.get("stateHistory"))]
+    at = str(history[-1].get("at") or "") if history else ""
+    return Own(
+        name=str(found.outputs["name"]),
+        stack=state.stack,
+        state=str(found.outputs.get("state") or "UNKNOWN"),
+        created=datetime.fromisoformat(at or "1970-01-01T00:00:00Z"),
+        detail=str(found.outputs.get("stateMessage") or ""),
+        model=next((model for model in PROVISIONING_MODELS if model == used), None),
+        is_recorded=True,
+    )
