@@ -47,7 +47,7 @@ class Upcoming:
     order: Sequence[str] = ()
     """A line for each form of capacity in the order in which they are requested; none if the capacity stays, or has one form."""
     endless_forms: Sequence[str] = ()
-    """Forms of capacity that may be requested and that Google does not end after a time."""
+    """Forms of capacity in use, or that may be requested, and that Google does not end after a time."""
 
 
 def upcoming(stack: str, preview: Mapping[str, object], changes: Sequence[ResourceChange]) -> Upcoming:
@@ -72,7 +72,7 @@ def upcoming(stack: str, preview: Mapping[str, object], changes: Sequence[Resour
         price=price,
         cost=_cost(planned, price),
         order=tuple(order_lines(planned.cost.order)) if requests else (),
-        endless_forms=planned.cost.endless_forms,
+        endless_forms=planned.cost.endless_forms if requests or now is None else _endless_in_use(now, planned),
     )
 
 
@@ -82,6 +82,13 @@ def _requests_capacity(changes: Sequence[ResourceChange]) -> bool:
         return True
     updated = {name for one in changes if one.type == CAPACITY_TYPE and one.op == "update" for name in one.properties}
     return not updated.isdisjoint({_END, _RENEWAL})
+
+
+def _endless_in_use(now: StackOutputs, planned: Plan) -> Sequence[str]:
+    """Return the form of capacity that stays, if Google does not end it."""
+    if now.provisioning is None:
+        return planned.cost.endless_forms
+    return () if now.deadline else (now.provisioning,)
 
 
 def _price(planned: Plan, instances: int | None) -> str:
