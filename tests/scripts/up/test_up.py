@@ -670,7 +670,7 @@ def test_capacity_in_an_order_that_stays_costs_what_it_costs_now(of_an_order, mo
     )
     coming = upcoming(STACK, preview_of(LABELS), changes_of(preview_of(LABELS))[0])
     assert coming.cost.startswith("$1.40/h, as now, ")
-    assert coming.endless_forms == ()  # it has a deadline
+    assert coming.endless_forms == ()
     endless = replace(OUTPUTS, provisioning="spot", deadline=None)
     monkeypatch.setattr(preview_upcoming, "deployed_stack", lambda _stack: (endless, 1.40))
     assert upcoming(STACK, preview_of(LABELS), changes_of(preview_of(LABELS))[0]).endless_forms == ("spot",)
