@@ -665,15 +665,13 @@ def test_a_renewal_and_a_wait_that_continues_have_the_order_too(engine, of_an_or
 
 
 def test_capacity_in_an_order_that_stays_costs_what_it_costs_now(of_an_order, monkeypatch):
-    monkeypatch.setattr(
-        preview_upcoming, "deployed_stack", lambda _stack: (replace(OUTPUTS, provisioning="spot"), 1.40)
-    )
-    coming = upcoming(STACK, preview_of(LABELS), changes_of(preview_of(LABELS))[0])
-    assert coming.cost.startswith("$1.40/h, as now, ")
-    assert coming.endless_forms == ()
-    endless = replace(OUTPUTS, provisioning="spot", deadline=None)
-    monkeypatch.setattr(preview_upcoming, "deployed_stack", lambda _stack: (endless, 1.40))
-    assert upcoming(STACK, preview_of(LABELS), changes_of(preview_of(LABELS))[0]).endless_forms == ("spot",)
+    ends = {None: ("spot",), "2026-11-26T20:00:00Z": ()}
+    for deadline, endless in ends.items():
+        deployed = replace(OUTPUTS, provisioning="spot", deadline=deadline)
+        monkeypatch.setattr(preview_upcoming, "deployed_stack", lambda _stack, found=deployed: (found, 1.40))
+        coming = upcoming(STACK, preview_of(LABELS), changes_of(preview_of(LABELS))[0])
+        assert coming.cost.startswith("$1.40/h, as now, ")
+        assert coming.endless_forms == endless
 
 
 def test_a_stack_without_settings_is_refused(engine, capsys):
