@@ -63,6 +63,14 @@ def test_a_form_waits_as_long_as_it_says_in_all_its_zones_together():
     assert any("the wait for flex-start timed out" in line for line in engine.lines)
 
 
+def test_the_total_wait_does_not_start_again_with_a_zone_or_a_form():
+    engine, cloud = engine_of(dict.fromkeys((A, B), DRY))
+    with pytest.raises(Aborted, match=r"the total wait of 15m expired before this zone was requested"):
+        engine.up(ordered("flex-start", "spot", waitTotalS=900))
+    assert requested(cloud) == [(A, "FLEX_START"), (B, "FLEX_START")]
+    assert 900 <= engine.waited_s < 1000, "600 s in the first zone, 300 s in the second"
+
+
 def test_a_form_is_requested_only_in_its_own_zones():
     engine, cloud = engine_of({f"{zone} FLEX_START": OUT_OF_STOCK for zone in (A, B)})
     engine.up(
