@@ -157,6 +157,7 @@ def model_from_config(
         native_quantization=scheme,
         packing=packing,
         stored_bytes=_stored_bytes(top, scheme),
+        has_fp4_activations=_has_fp4_activations(top.block("quantization_config")),
         block_width=_block_width(top.block("quantization_config")),
         checkpoint_bytes=_index_bytes(index, name),
         head_in_checkpoint=tied and _stores_head(index),
@@ -369,6 +370,23 @@ def _nvfp4(block: _Reader) -> str:
     if not any("self_attn" in one for one in own):
         return "nvfp4"
     return "nvfp4-experts" if any(".mlp" in one and ".mlp.gate" not in one for one in own) else "nvfp4-mlp"
+
+
+def _has_fp4_activations(block: _Reader | None) -> bool:
+    """Return whether every group of 4-bit layers has 4-bit inputs: ModelOpt's NVFP4 (not W4A16_NVFP4), or compressed-tensors that state it."""
+    if block is None:
+        return False
+    if block.text("quant_method").startswith("modelopt"):
+        return block.text("quant_algo").upper() == "NVFP4"
+    groups = block.block("config_groups")
+    found = [group for name in groups.values if (group := groups.block(name))] if groups else []
+    bits = [_bits(group, "input_activations") for group in found if _bits(group, "weights") == _FOUR_BITS]
+    return bool(bits) and all(one == _FOUR_BITS for one in bits)
+
+
+def _bits(group: _Reader, part: str) -> int:
+    numbers = group.block(part)
+    return numbers.whole("num_bits", default=0) if numbers else 0
 
 
 def _stored_bytes(top: _Reader, scheme: str) -> tuple[tuple[Role, float], ...]:

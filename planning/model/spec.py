@@ -100,6 +100,8 @@ class ModelSpec(Struct, frozen=True, kw_only=True):
     """Quantization method that the config names (awq, gptq, auto-round); empty for compressed-tensors, and for unquantized files."""
     stored_bytes: tuple[tuple[Role, float], ...] = ()
     """Bytes per parameter of roles whose size the config states: quantized embeddings, and 4-bit layers by their groups."""
+    has_fp4_activations: bool = False
+    """True if the checkpoint says how a server rounds the inputs of NVFP4 layers to 4 bits; without, their products are in bf16."""
     block_width: int = 0
     """Weights of a row in one block of FP8, which has one scale; 0 with a scale for each row."""
     head_in_checkpoint: bool = False

@@ -7,6 +7,7 @@ from typing import Final, Literal
 
 from planning.data.overheads import constant
 from planning.model.support import version_in_use, version_key
+from planning.question.extra_arguments import extra_arguments, value_of_flag
 from planning.question.resolved import Resolved
 
 KEEPS_STORED_HEAD: Final = "0.29.0"
@@ -47,6 +48,13 @@ STEPS_IN_FLIGHT: Final = 2
 FLASH_ATTENTION_4: Final = "0.24.0"
 """First release that runs Gemma 4 in FlashAttention 4, on compute capability 9, 10 and 11 and with a bf16 KV cache (vllm-project/vllm#42175, merged
 after 2026-06-26; a log of 0.27.1 on compute capability 12.1 reports that FA4 does not support it: 0xBakeer/inference-atlas#14)."""
+MULTIPLIES_NVFP4: Final = "0.19.0"
+"""First release that was read whose dense NVFP4 layers multiply in 4 bits on Blackwell: FlashInfer's or vLLM's CUTLASS kernel is the first choice on
+compute capability 10 and above (select_nvfp4_linear_backend in 0.19.0 and 0.19.1, kernels/linear/__init__.py in ten releases from 0.20.2 to 0.33.0)."""
+UNPACKS_NVFP4: Final = ("0.28.1.dev0", "0.29.0")
+"""Development versions, from the first until before the second, some of which unpack them instead (vllm-project/vllm#53014, undone by #55170)."""
+_NVFP4_BACKENDS: Final = frozenset({"auto", "cutlass", "flashinfer_cutlass"})
+"""Values of --linear-backend that multiply in 4 bits. Marlin and Humming unpack the weights; the other kernels' rates are unknown."""
 STREAMS_ON_TPU: Final = "0.29.0"
 """First release whose TPU image is known to have the loader runai_streamer with gs:// support. The pinned one registers it, and a nightly
 of 2026-04-01 served with it (llm-d/llm-d#1102; vllm-project/tpu-inference#955). v0.13.2-ironwood did not (same pull request)."""
@@ -71,6 +79,17 @@ def is_known_from(resolved: Resolved, release: str) -> bool:
     """Return whether the server is known to be at a release or later."""
     version, first = _version(resolved), version_key(release)
     return version is not None and (first is None or version >= first)
+
+
+def multiplies_nvfp4(resolved: Resolved) -> bool:
+    """Return whether the server is known to multiply dense NVFP4 layers in 4 bits on a GPU that can."""
+    first, last = UNPACKS_NVFP4
+    if not is_known_from(resolved, MULTIPLIES_NVFP4) or not (
+        is_before(resolved, first) or is_known_from(resolved, last)
+    ):
+        return False
+    backend = value_of_flag(extra_arguments(resolved), "--linear-backend") or ("auto",)
+    return backend[0] in _NVFP4_BACKENDS
 
 
 def _version(resolved: Resolved) -> tuple[int, ...] | None:

@@ -16,7 +16,7 @@ from planning.data.overheads import AUDIO_TOKENS, FRAME_TOKENS, VIDEO_FRAMES, VI
 from planning.model.spec import ModelSpec, active_params
 from planning.question.resolved import Resolved
 from planning.question.workload import Workload
-from planning.speed.steps import FLOP_PER_PARAM, StepTime, attention_flops_per_s, flops_per_s
+from planning.speed.steps import FLOP_PER_PARAM, StepTime, attention_flops_per_s, flops_per_s, products_s
 
 _MARKS: Final = 2
 """Tokens around an image: its start and its end."""
@@ -71,13 +71,14 @@ def prompt_of(resolved: Resolved, workload: Workload) -> Prompt:
     attention_s = attention_flops(resolved.spec, tokens=tokens, computed=computed) / (
         attention_flops_per_s(resolved) * resolved.tp
     )
+    token_s = products_s(resolved, body_params(resolved.spec), 1) / resolved.tp
     return Prompt(
         tokens=tokens,
         cached=cached,
         computed=computed,
-        compute_s=FLOP_PER_PARAM * body_params(resolved.spec) * computed / rate + attention_s,
+        compute_s=token_s * computed + attention_s,
         encoder_s=encoder_flops(resolved.spec, workload) / rate,
-        lookup_s=cached * min(constant("CACHED_TOKEN_S"), FLOP_PER_PARAM * body_params(resolved.spec) / rate),
+        lookup_s=cached * min(constant("CACHED_TOKEN_S"), token_s),
         steps=computed / budget,
         whole_steps=math.ceil(computed / budget),
     )

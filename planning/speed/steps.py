@@ -6,7 +6,7 @@ A single request reads every active weight once per token. Larger batches of a m
 and operations are added.
 """
 
-from functools import cache
+from functools import cache, lru_cache
 from typing import Final, Literal
 
 from msgspec import Struct
@@ -16,8 +16,8 @@ from planning.data.overheads import CONSTANTS, TPU_OLD_SEQUENCE_S, constant
 from planning.machine.hardware import Accelerator
 from planning.memory.adapters import adapter_bytes
 from planning.memory.weights import WeightSizes
-from planning.model.spec import active_params
-from planning.question.releases import DECODES_FASTER_ON_TPU, FLASH_ATTENTION_4, is_known_from
+from planning.model.spec import ModelSpec, active_params, tensors
+from planning.question.releases import DECODES_FASTER_ON_TPU, FLASH_ATTENTION_4, is_known_from, multiplies_nvfp4
 from planning.question.resolved import Resolved
 from planning.question.types import MemoryPlan
 from planning.question.workload import Workload
@@ -28,6 +28,8 @@ _TERA: Final = 1e12
 _NARROW_HEAD: Final = 256
 """Widest head of FlashAttention 2 and 3, and of FlashInfer. Gemma 4's layers with full attention have 512."""
 _FLASH4_GENERATIONS: Final = frozenset({"hopper", "datacenter-blackwell"})
+_FP4_GENERATIONS: Final = frozenset({"blackwell", "datacenter-blackwell"})
+"""Architectures with 4-bit arithmetic. All others unpack NVFP4 (Marlin; vllm-project/vllm#49376)."""
 Cause = Literal["memory", "compute", "pcie", "overhead"]
 FLOP_PER_PARAM: Final = 2
 """A product and a sum."""
@@ -82,11 +84,10 @@ def step_of(
     linked = offloaded * min(1.0, (read / weights.layers if weights.layers else 0.0))
     local = max(read - linked, 0.0) + batch * _kv_bytes(resolved, tokens)
     local += (weights.layers - weights.experts + experts) * (_times_slower(resolved) - 1)
-    flops = FLOP_PER_PARAM * active_params(resolved.spec) * computed / resolved.tp
     link_rate = accelerator.host_link_gb_per_s * _GIGA * constant("ZERO_COPY_EFFICIENCY")
     step = StepTime(
         memory_s=local / bytes_per_s(accelerator),
-        compute_s=flops / flops_per_s(resolved),
+        compute_s=products_s(resolved, active_params(resolved.spec), computed) / resolved.tp,
         link_s=linked / link_rate if linked and link_rate else 0.0,
         fixed_s=_fixed_s(resolved, batch, proposals) + _wide_attention_s(resolved, tokens, is_split=not proposals),
     )
@@ -171,8 +172,37 @@ def decode_rates(resolved: Resolved) -> tuple[float, float]:
     return rate, _fixed_s(resolved, 2, resolved.speculative_tokens)
 
 
+def products_s(resolved: Resolved, params: int, tokens: float) -> float:
+    """Return the seconds in which one device multiplies `tokens` tokens by `params` parameters each, some of them perhaps in 4 bits."""
+    fast = _fp4_params(resolved)
+    seconds = (params - fast) / flops_per_s(resolved)
+    if fast:
+        seconds += fast / (resolved.accelerator.bf16_tflops * _TERA * constant("compute.nvfp4"))
+    return FLOP_PER_PARAM * tokens * seconds
+
+
+def _fp4_params(resolved: Resolved) -> float:
+    """Return the parameters that a token multiplies in 4 bits; 0 where the kernel is another, or unknown. Experts are not counted."""
+    is_known = (
+        resolved.scheme.name.startswith("nvfp4")
+        and resolved.accelerator.generation in _FP4_GENERATIONS
+        and resolved.spec.has_fp4_activations
+        and multiplies_nvfp4(resolved)
+    )
+    return _dense_params(resolved.spec, resolved.scheme.unquantized) if is_known else 0.0
+
+
+@lru_cache(maxsize=64)
+def _dense_params(spec: ModelSpec, unquantized: frozenset[str]) -> float:
+    """Return the parameters of quantized layers without experts that a token uses."""
+    own = [
+        one for one in tensors(spec) if one.quantizable and one.role not in unquantized | {"experts"} and not one.copy
+    ]
+    return sum(one.params * one.active_share for one in own)
+
+
 def flops_per_s(resolved: Resolved) -> float:
-    """Return the rate of large matrix products on one device, in operations per second."""
+    """Return the rate of large matrix products on one device, in operations per second, without those of `_fp4_params`."""
     accelerator = resolved.accelerator
     rate = accelerator.bf16_tflops * _TERA
     if accelerator.is_tpu:
