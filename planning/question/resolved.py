@@ -97,9 +97,18 @@ class Resolved(Struct, frozen=True, kw_only=True):
 
     @property
     def serves_only_text(self) -> bool:
-        """True if vLLM serves text only, because every stated limit is 0 (tpu-inference b8692ff, runner/tpu_runner.py)."""
+        """True if vLLM serves text only.
+
+        On a TPU every stated limit has to be 0 (tpu-inference b8692ff, runner/tpu_runner.py). On a GPU the limit of every modality that the model
+        supports has to be 0, and one that is not stated is unlimited: Gemma 4 supports video wherever it supports images (vLLM,
+        multimodal/registry.py, supports_multimodal_inputs, and models/gemma4_mm.py, get_supported_mm_limits).
+        """
         limits = self.vllm.limit_mm_per_prompt
-        return not self.spec.is_multimodal or (bool(limits) and not any((limits or {}).values()))
+        is_stated = bool(limits) and not any((limits or {}).values())
+        if not self.spec.is_multimodal or self.is_tpu or not self.spec.is_gemma4:
+            return not self.spec.is_multimodal or is_stated
+        supported = ("image", "video", "audio") if self.spec.audio_params else ("image", "video")
+        return all(self.item_limit(modality) == 0 for modality in supported)
 
     @property
     def serves_images_or_video(self) -> bool:

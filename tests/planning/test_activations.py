@@ -83,6 +83,22 @@ def test_the_compiler_holds_the_widest_table_that_it_compiles(model: str, width:
     assert left == pytest.approx(table) if width else left < 1
 
 
+@pytest.mark.parametrize(
+    ("model", "accelerator", "limits", "is_text"),
+    [
+        ("31B-it", "H200", {"image": 0, "audio": 0}, False),  # video has no limit
+        ("31B-it", "H200", {"image": 0, "video": 0}, True),  # it has no audio
+        ("E4B-it", "H200", {"image": 0, "video": 0}, False),
+        ("E4B-it", "H200", TEXT_ONLY, True),
+        ("31B-it", "v6e-8", {"image": 0, "audio": 0}, True),  # a TPU looks at stated limits only
+    ],
+)
+def test_a_gpu_serves_text_only_if_every_supported_modality_has_the_limit_0(
+    model: str, accelerator: str, limits: dict[str, int], is_text: bool
+):
+    assert resolved(model, accelerator, limit_mm_per_prompt=limits).serves_only_text is is_text
+
+
 def test_a_general_draft_model_moves_to_the_second_runner_in_0_31():
     drafts = {"method": "draft_model", "model": "google/gemma-4-31B-it-assistant", "num_speculative_tokens": 3}
     found = [runners(resolved("31B-it", version=one, speculative_config=drafts)) for one in ("0.30.0", "0.31.0", "")]
