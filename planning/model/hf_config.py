@@ -5,13 +5,17 @@ experts, per-layer embeddings and shared KV (Gemma 4), and the usual quantized c
 attention are rejected, because their caches follow other rules.
 """
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Final, cast
 
-from planning.data.quantization import FULL_BYTES, INT4_BYTES
+from msgspec.structs import replace
+
 from planning.errors import PlanningError
-from planning.model.spec import Attention, Experts, LayerGroup, ModelSpec, Role, VisionTower
-from planning.numbers import LARGEST, is_number
+from planning.model.config_reader import ConfigReader
+from planning.model.quantization_config import with_quantization
+from planning.model.spec import Attention, Experts, LayerGroup, ModelSpec, VisionTower
+from planning.numbers import is_number
 
 _PLAIN_MLP: Final = frozenset({"gpt2", "gpt_neox", "falcon", "opt", "phi", "starcoder2"})
 """Model types whose feed-forward block has two matrices instead of three."""
@@ -53,57 +57,8 @@ _SUPPORTED_LAYERS: Final = frozenset({_FULL, _SLIDING})
 _HEAD: Final = "lm_head.weight"
 _MOST_LAYERS: Final = 1_000
 """Layers of a model at most. A repository's config can name any number, and each layer takes time and memory here."""
-_FOUR_BITS: Final = 4
-_EIGHT_BITS: Final = 8
-_MX_GROUP: Final = 32
-_PACKINGS: Final = frozenset({"awq", "gptq", "auto-round"})
-"""Methods other than compressed-tensors that store 4-bit integers."""
-_LINEAR: Final[tuple[Role, ...]] = ("attention", "mlp", "experts")
-_MOST_CHARACTERS: Final = 60
 _AUDIO_LAYER_WIDTHS: Final = 4 * 4 + 5 + 3
 """Parameters of a conformer layer in squares of its width: two feed-forward blocks, attention, convolution."""
-
-
-def _shown(value: object) -> str:
-    text = repr(value)
-    return text if len(text) <= _MOST_CHARACTERS else f"{text[:_MOST_CHARACTERS]}..."
-
-
-class _Reader:
-    """Reads a config and names the key in every error."""
-
-    def __init__(self, values: Mapping[str, object], where: str) -> None:
-        self.values = values
-        self.where = where
-
-    def whole(self, *keys: str, default: int | None = None) -> int:
-        for key in keys:
-            value = self.values.get(key)
-            if isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= LARGEST:
-                return value
-            if value is not None:
-                raise PlanningError(f'{self.where}: "{key}" is {_shown(value)}; it must be a whole number, 0 or more.')
-        if default is None:
-            raise PlanningError(f'{self.where}: "{keys[0]}" is missing; it must be a whole number.')
-        return default
-
-    def positive(self, *keys: str, default: int | None = None) -> int:
-        value = self.whole(*keys, default=default)
-        if value < 1:
-            raise PlanningError(f'{self.where}: "{keys[0]}" is {value}; it must be 1 or more.')
-        return value
-
-    def flag(self, key: str, *, default: bool = False) -> bool:
-        value = self.values.get(key)
-        return value if isinstance(value, bool) else default
-
-    def text(self, key: str) -> str:
-        value = self.values.get(key)
-        return value if isinstance(value, str) else ""
-
-    def block(self, key: str) -> "_Reader | None":
-        value = self.values.get(key)
-        return _Reader(cast("Mapping[str, object]", value), f"{self.where}, {key}") if isinstance(value, dict) else None
 
 
 def model_from_config(
@@ -113,7 +68,7 @@ def model_from_config(
 
     Raises PlanningError for a missing or invalid key, and for unsupported architectures.
     """
-    top = _Reader(config, name)
+    top = ConfigReader(config, name)
     text = _with_defaults(top.block("text_config") or top)
     if text.whole("kv_lora_rank", default=0):
         raise PlanningError(f"{name}: multi-head latent attention (kv_lora_rank) is not supported. Measure it instead.")
@@ -135,12 +90,12 @@ def model_from_config(
     vision = top.block("vision_config")
     unified = "unified" in top.text("model_type")
     drafts = top.text("model_type") in _DRAFTERS
-    scheme, packing = _quantization(top, name)
-    return ModelSpec(
+    per_layer = _layers(text, types, head_dim, global_dim, gemma=gemma, asks_target=drafts)
+    spec = ModelSpec(
         name=name,
         hidden=hidden,
         vocab=text.positive("vocab_size"),
-        groups=_groups(text, types, head_dim, global_dim, gemma=gemma, asks_target=drafts),
+        groups=tuple(replace(layer, count=count) for layer, count in Counter(per_layer).items()),
         tied_embeddings=tied,
         norms_per_layer=4 if gemma or "gemma" in text.text("model_type") else 2,
         matrices_per_mlp=2 if text.text("model_type") in _PLAIN_MLP else 3,
@@ -154,26 +109,24 @@ def model_from_config(
         rope_cache_dims=tuple(sorted({full_dim if kind == _FULL else head_dim for kind in types})),
         is_gemma4=gemma,
         tpu_torch_path=unified,
-        native_quantization=scheme,
-        packing=packing,
-        stored_bytes=_stored_bytes(top, scheme),
-        has_fp4_activations=_has_fp4_activations(top.block("quantization_config")),
-        block_width=_block_width(top.block("quantization_config")),
         checkpoint_bytes=_index_bytes(index, name),
         head_in_checkpoint=tied and _stores_head(index),
         unmodelled=tuple(_unmodelled(top, text, index=index, gemma=gemma)),
         target_hidden=top.positive("backbone_hidden_size") if drafts else 0,
         centroids=top.positive("num_centroids") if drafts and top.flag("use_ordered_embeddings") else 0,
     )
+    return with_quantization(spec, top, per_layer)
 
 
-def _with_defaults(text: _Reader) -> _Reader:
+def _with_defaults(text: ConfigReader) -> ConfigReader:
     """Return the text part of a config with the values that its model type has for omitted keys."""
     given = {key: value for key, value in text.values.items() if value is not None or key == "sliding_window"}
-    return _Reader({**_DEFAULTS.get(text.text("model_type"), {}), **given}, text.where)
+    return ConfigReader({**_DEFAULTS.get(text.text("model_type"), {}), **given}, text.where)
 
 
-def _unmodelled(top: _Reader, text: _Reader, *, index: Mapping[str, object] | None, gemma: bool) -> Iterator[str]:
+def _unmodelled(
+    top: ConfigReader, text: ConfigReader, *, index: Mapping[str, object] | None, gemma: bool
+) -> Iterator[str]:
     """Yield the facts that the config does not specify or the planner does not compute, each as a clause."""
     model_type = text.text("model_type")
     if index is None:
@@ -193,7 +146,7 @@ def _unmodelled(top: _Reader, text: _Reader, *, index: Mapping[str, object] | No
         yield "its draft layers, whose weights are not counted"
 
 
-def _unknown_of_architecture(top: _Reader, text: _Reader) -> Iterator[str]:
+def _unknown_of_architecture(top: ConfigReader, text: ConfigReader) -> Iterator[str]:
     """Yield what is unknown of an architecture other than Gemma 4."""
     architectures = top.values.get("architectures")
     named = cast("list[object]", architectures)[0] if isinstance(architectures, list) and architectures else None
@@ -204,7 +157,7 @@ def _unknown_of_architecture(top: _Reader, text: _Reader) -> Iterator[str]:
         yield "whether it has a separate output head (tie_word_embeddings is missing, so one is counted)"
 
 
-def _layer_types(text: _Reader, layers: int) -> Sequence[str]:
+def _layer_types(text: ConfigReader, layers: int) -> Sequence[str]:
     given = text.values.get("layer_types")
     if isinstance(given, list):
         types = [str(item) for item in cast("list[object]", given)]
@@ -224,9 +177,10 @@ def _layer_types(text: _Reader, layers: int) -> Sequence[str]:
     return [_FULL if pattern and (i + 1) % pattern == 0 else _SLIDING for i in range(layers)]
 
 
-def _groups(
-    text: _Reader, types: Sequence[str], head_dim: int, global_dim: int, *, gemma: bool, asks_target: bool
+def _layers(
+    text: ConfigReader, types: Sequence[str], head_dim: int, global_dim: int, *, gemma: bool, asks_target: bool
 ) -> tuple[LayerGroup, ...]:
+    """Return a group of one layer for each decoder layer, in order."""
     heads = text.positive("num_attention_heads")
     kv_heads = text.positive("num_key_value_heads", default=heads)
     value_from_key = gemma and text.flag("attention_k_eq_v")
@@ -241,24 +195,23 @@ def _groups(
     wide = 2 if text.flag("use_double_wide_mlp") else 1
     mlp = text.whole("intermediate_size", default=0)
     experts = _experts(text)
-    counts: dict[tuple[bool, bool, bool], int] = {}
+    found: list[LayerGroup] = []
     for i, kind in enumerate(types):
-        key = (kind == _SLIDING, i < first_shared, experts is not None and _is_sparse(text, i))
-        counts[key] = counts.get(key, 0) + 1
-    return tuple(
-        LayerGroup(
-            count=count,
-            attention=sliding if slides else full,
-            # Gemma 4 runs its experts in addition to the dense block; other families run them instead of it.
-            mlp=0 if sparse and not gemma else mlp * (1 if owns else wide),
-            experts=experts if sparse else None,
-            owns_kv=owns,
+        is_sparse, owns = experts is not None and _is_sparse(text, i), i < first_shared
+        found.append(
+            LayerGroup(
+                count=1,
+                attention=sliding if kind == _SLIDING else full,
+                # Gemma 4 runs its experts in addition to the dense block; other families run them instead of it.
+                mlp=0 if is_sparse and not gemma else mlp * (1 if owns else wide),
+                experts=experts if is_sparse else None,
+                owns_kv=owns,
+            )
         )
-        for (slides, owns, sparse), count in counts.items()
-    )
+    return tuple(found)
 
 
-def _experts(text: _Reader) -> Experts | None:
+def _experts(text: ConfigReader) -> Experts | None:
     count = text.whole("num_experts", "num_local_experts", "n_routed_experts", default=0)
     if not count:
         return None
@@ -272,7 +225,7 @@ def _experts(text: _Reader) -> Experts | None:
     )
 
 
-def _is_sparse(text: _Reader, layer: int) -> bool:
+def _is_sparse(text: ConfigReader, layer: int) -> bool:
     dense = text.values.get("mlp_only_layers")
     if isinstance(dense, list) and layer in cast("list[object]", dense):
         return False
@@ -280,7 +233,7 @@ def _is_sparse(text: _Reader, layer: int) -> bool:
     return layer >= text.whole("first_k_dense_replace", default=0) and (layer + 1) % step == 0
 
 
-def _tower(vision: _Reader) -> VisionTower:
+def _tower(vision: ConfigReader) -> VisionTower:
     hidden = vision.positive("hidden_size", "embed_dim")
     return VisionTower(
         layers=vision.positive("num_hidden_layers", "depth", "num_layers"),
@@ -296,12 +249,12 @@ def _tower(vision: _Reader) -> VisionTower:
     )
 
 
-def _unified_embedder(vision: _Reader, hidden: int) -> int:
+def _unified_embedder(vision: ConfigReader, hidden: int) -> int:
     patch = vision.positive("model_patch_size", default=48) ** 2 * 3
     return patch * hidden + 2 * vision.positive("mm_posemb_size", default=1_120) * hidden + hidden * hidden
 
 
-def _audio(audio: _Reader | None) -> int:
+def _audio(audio: ConfigReader | None) -> int:
     if audio is None:
         return 0
     width = audio.positive("hidden_size", default=1_024)
@@ -312,104 +265,6 @@ def _audio(audio: _Reader | None) -> int:
         + width * out
         + out * out
     )
-
-
-def _quantization(top: _Reader, name: str) -> tuple[str, str]:
-    """Return the scheme (`planning.data.quantization`) in which the checkpoint stores its linear layers, and its method if it is one of _PACKINGS."""
-    block = top.block("quantization_config") or top.block("compression_config")
-    if block is None:
-        return "bf16", ""
-    method = block.text("quant_method")
-    if method.rpartition("/")[2].replace("-", "") == "autoround":
-        method = "auto-round"  # AutoRound writes its name in several ways
-    packing = method if method in _PACKINGS else ""
-    weights = _compressed_weights(block)
-    own_bits = weights.whole("num_bits", default=0)
-    bits = block.whole("bits", "weight_bits", default=0) or own_bits
-    algorithm = block.text("quant_algo").upper()
-    kind = block.text("data_type") or weights.text("type")
-    # compressed-tensors: 4-bit floats with a shared exponent. NVFP4 has groups of 16.
-    is_float = weights.text("type") == "float" and own_bits == _FOUR_BITS
-    has_exponents = is_float and weights.whole("group_size", default=0) == _MX_GROUP
-    is_mx = block.text("format").startswith("mxfp4") or has_exponents
-    if method == "mxfp4":
-        return "mxfp4-experts", packing
-    if (bits == _FOUR_BITS and kind.startswith("mx")) or is_mx:
-        return "mxfp4", packing
-    if algorithm == "NVFP4" or (bits == _FOUR_BITS and kind.startswith(("float", "nv"))):
-        return _nvfp4(block), packing
-    if method == "fp8" or algorithm == "FP8" or (method == "compressed-tensors" and bits == _EIGHT_BITS):
-        return "fp8", packing
-    if (packing or method == "compressed-tensors") and bits == _FOUR_BITS:
-        return "w4a16", packing
-    raise PlanningError(
-        f'{name}: quantization "{method}" with {bits or "unknown"} bits is not supported. Supported: fp8 and 4-bit weights.'
-    )
-
-
-def _compressed_weights(block: _Reader) -> _Reader:
-    """Return the weight format of the first group of layers; an empty block if no group states it."""
-    found = (weights for targets, weights in _weight_groups(block) if "mbed" not in targets)
-    return next(found, _Reader({}, block.where))
-
-
-def _weight_groups(block: _Reader | None) -> Iterator[tuple[str, _Reader]]:
-    """Yield the targets and the weight format of each group of layers of compressed-tensors."""
-    groups = block and block.block("config_groups")
-    for name in groups.values if groups else ():
-        group = groups and groups.block(name)
-        if group and (weights := group.block("weights")):
-            yield str(group.values.get("targets")), weights
-
-
-def _nvfp4(block: _Reader) -> str:
-    """Return the NVFP4 scheme, by the layers of the language model that the checkpoint leaves unquantized."""
-    left = block.values.get("ignore") or block.values.get("exclude_modules")
-    names = [str(item) for item in cast("list[object]", left)] if isinstance(left, list) else []
-    own = [one for one in names if "vision" not in one and "audio" not in one]
-    if not any("self_attn" in one for one in own):
-        return "nvfp4"
-    return "nvfp4-experts" if any(".mlp" in one and ".mlp.gate" not in one for one in own) else "nvfp4-mlp"
-
-
-def _has_fp4_activations(block: _Reader | None) -> bool:
-    """Return whether every group of 4-bit layers has 4-bit inputs: ModelOpt's NVFP4 (not W4A16_NVFP4), or compressed-tensors that state it."""
-    if block is None:
-        return False
-    if block.text("quant_method").startswith("modelopt"):
-        return block.text("quant_algo").upper() == "NVFP4"
-    groups = block.block("config_groups")
-    found = [group for name in groups.values if (group := groups.block(name))] if groups else []
-    bits = [_bits(group, "input_activations") for group in found if _bits(group, "weights") == _FOUR_BITS]
-    return bool(bits) and all(one == _FOUR_BITS for one in bits)
-
-
-def _bits(group: _Reader, part: str) -> int:
-    numbers = group.block(part)
-    return numbers.whole("num_bits", default=0) if numbers else 0
-
-
-def _stored_bytes(top: _Reader, scheme: str) -> tuple[tuple[Role, float], ...]:
-    """Return the bytes per parameter of embeddings that compressed-tensors stores in integers (vllm-project/vllm#44340), and of 4-bit layers."""
-    found: dict[Role, float] = {}
-    block = top.block("quantization_config")
-    for targets, weights in _weight_groups(block):
-        scale = weights.whole("group_size", default=0)
-        size = weights.positive("num_bits", default=16) / 8 + (FULL_BYTES / scale if scale > 0 else 0.0)
-        if "Embedding" in targets or "embed_tokens" in targets.replace("embed_tokens_per_layer", ""):
-            found["embedding"] = size
-        if "Embedding" in targets or "embed_tokens_per_layer" in targets:
-            found["layer-embedding"] = size
-    group = block and block.values.get("group_size")
-    if scheme == "w4a16" and isinstance(group, int) and group > 0:
-        # AWQ and GPTQ store a scale and a 4-bit zero point for each group.
-        found.update(dict.fromkeys(_LINEAR, INT4_BYTES + (FULL_BYTES + INT4_BYTES) / group))
-    return tuple(found.items())
-
-
-def _block_width(block: _Reader | None) -> int:
-    size = block and block.values.get("weight_block_size")
-    return size[-1] if isinstance(size, list) and size[-1:] and isinstance(size[-1], int) else 0
 
 
 def _stores_head(index: Mapping[str, object] | None) -> bool:

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from itertools import chain
+from typing import Final
 
 from msgspec.structs import replace
 
@@ -18,7 +19,7 @@ from planning.memory.kv_cache import largest_model_len, layout_of
 from planning.memory.speculation import unknown_drafter_bytes
 from planning.memory.tpu_programs import warm_up_of
 from planning.model.spec import VisionTower
-from planning.model.support import FP8_KV, Support, support_of
+from planning.model.support import FP8_KV, Answer, Support, support_of
 from planning.question.recommendation import UTILIZATION
 from planning.question.releases import tokens_in_flight
 from planning.question.resolved import Resolved
@@ -36,6 +37,8 @@ from planning.rules.platforms.replicas import fewer_replicas, more_replicas, rep
 from planning.rules.registry import RuleResult, change, rule
 from planning.units import align_to, from_gib, to_gib
 
+_ANSWERS: Final[tuple[Answer, ...]] = ("no", "unknown", "yes")
+"""Answers about a precision on a device, the worst first."""
 _LONGEST_BLOCK = 256
 """Tokens of the longest block that vLLM on TPU chooses; a length that it divides fills its blocks."""
 _FEWER_SEQUENCES = (128, 64, 32, 16)
@@ -250,13 +253,21 @@ def _support(resolved: Resolved, precision: str) -> Support:
     return support_of(precision, resolved.spec, resolved.accelerator, image_version=version, image_supports=supports)
 
 
+def _least_supported(resolved: Resolved) -> tuple[str, Support]:
+    """Return the precision of the weights with the worst answer on the device, of those that the checkpoint has, and that answer."""
+    own = dict.fromkeys((resolved.scheme.name, *(scheme for _, scheme in resolved.spec.parts)))
+    rows = [(scheme, _support(resolved, scheme)) for scheme in own]
+    return min(rows, key=lambda one: (_ANSWERS.index(one[1].answer), not one[1].is_weight_only))
+
+
 @rule("FIT06")
 def _precision(subject: Subject) -> RuleResult | None:
     resolved = subject.resolved
     if resolved.is_tpu and not resolved.spec.is_gemma4:
         return None  # the table covers the models with a JAX class in vLLM on TPU
-    row = _support(resolved, resolved.scheme.name)
-    served = f"{resolved.model_id} as {resolved.scheme.name}"
+    scheme, row = _least_supported(resolved)
+    layers = f", in its {scheme} layers," if resolved.spec.parts else f" as {scheme}"
+    served = f"{resolved.model_id}{layers}"
     source = f"{row.source}, {row.seen_on}" if row.seen_on else row.source
     if row.answer == "yes":
         if resolved.is_tpu:
@@ -270,14 +281,14 @@ def _precision(subject: Subject) -> RuleResult | None:
         if not row.is_weight_only:
             return None
         return RuleResult(
-            f"{served} computes in bf16 on {resolved.accelerator.name}, which has no {resolved.scheme.name} "
+            f"{served} computes in bf16 on {resolved.accelerator.name}, which has no {scheme} "
             "arithmetic. It saves memory but not time.",
             severity="info",
             source=source,
         )
 
     def remedies() -> Iterator[Remedy]:
-        yield from _images_that_load(resolved)
+        yield from _images_that_load(resolved, scheme)
         if resolved.deployment.model_spec is None:
             yield Remedy(changes=served_as(original_of(resolved.model_id)))
             if resolved.scheme.name != "w4a16":
@@ -295,8 +306,7 @@ def _precision(subject: Subject) -> RuleResult | None:
     )
 
 
-def _images_that_load(resolved: Resolved) -> Iterator[Remedy]:
-    scheme = resolved.scheme.name
+def _images_that_load(resolved: Resolved, scheme: str) -> Iterator[Remedy]:
     spec = resolved.spec
     accelerator = resolved.accelerator
     if resolved.deployment.image_version and support_of(scheme, spec, accelerator).answer == "yes":

@@ -16,7 +16,7 @@ from planning.data.overheads import CONSTANTS, TPU_OLD_SEQUENCE_S, constant
 from planning.machine.hardware import Accelerator
 from planning.memory.adapters import adapter_bytes
 from planning.memory.weights import WeightSizes
-from planning.model.spec import ModelSpec, active_params, tensors
+from planning.model.spec import ModelSpec, active_params, roles_without, tensors
 from planning.question.releases import DECODES_FASTER_ON_TPU, FLASH_ATTENTION_4, is_known_from, multiplies_nvfp4
 from planning.question.resolved import Resolved
 from planning.question.types import MemoryPlan
@@ -189,7 +189,8 @@ def _fp4_params(resolved: Resolved) -> float:
         and resolved.spec.has_fp4_activations
         and multiplies_nvfp4(resolved)
     )
-    return _dense_params(resolved.spec, resolved.scheme.unquantized) if is_known else 0.0
+    others = resolved.scheme.unquantized | roles_without(resolved.spec, "nvfp4")
+    return _dense_params(resolved.spec, others) if is_known else 0.0
 
 
 @lru_cache(maxsize=64)
