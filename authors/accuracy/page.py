@@ -1,16 +1,18 @@
 """Tables of docs/authors/accuracy.md and GPU constants of docs/authors/planner-internals.md, and the rows behind the page as CSV (`make docs`).
 
-The tables are shares of the predictions within the tolerance, by the planner's knowledge of their source, and each unseen one outside it.
+The tables are shares of the predictions within the tolerance, by device and by the planner's knowledge of their source, and each unseen one
+outside it.
 docs/authors/accuracy.md describes the classes. A row is used for a constant or for a proof, never for both.
 """
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
 from typing import Final
 
 from authors.accuracy.corpus.compared import ComparedFigure, JudgedBoot, compared_figures, judge_boot, started_boots
 from authors.accuracy.corpus.measured import KINDS, Boot, Measurements, ReportSource, load
+from authors.accuracy.shares import COMPARED, GROUPS, Predictions, device_rows, share_of, share_text
 from authors.accuracy.sweeps import FACTORS, ComparedPoint, all_comparisons
 from authors.tables import csv_text, table
 from planning.data.overheads import Constant
@@ -19,14 +21,6 @@ from planning.speed.bands import Figure
 
 COLUMNS = ("class", "source", "url", "row", "figure", "measured", "planned", "within", "remark")
 CLASSES: Final = ("first sight", "unseen", "known")
-GROUPS: Final[Mapping[str, tuple[str, ...]]] = {
-    "decoding, one request": ("decode",),
-    "start": ("load", "compile", "startup", "restart", "warm_restart"),
-    "weights": ("checkpoint", "weights", "host_load_peak", "load_peak"),
-    "KV cache": ("kv", "kv_tokens", "kv_blocks", "kv_tokens_per_gib", "kv_concurrency", "kv_request"),
-    "output rate, 16 or 64 requests": ("decode_16", "decode_64"),
-}
-"""Figures of the boots by subject; a test holds every kind to one."""
 SWEPT: Final[Mapping[Figure, str]] = {
     "rate": "output rate at N users",
     "ttft": "time to first token at N users",
@@ -46,7 +40,10 @@ def tables() -> Mapping[str, str]:
     assumed = [one for one in speeds if one.fitted_to == "assumed"]
     values = " <br> ".join(f"`{one.name}` {one.value:g} {one.unit}: {one.what}" for one in assumed)
     constants.append(("assumed", "", "", values, "", ""))
+    found = Predictions(figures=_figures(), verdicts=_verdicts(), points=all_comparisons())
+    compared = " | ".join(f"{name}:" for name in COMPARED)
     return {
+        "accuracy-devices": table(f"devices | rows | {compared}", device_rows(found)),
         "accuracy-shares": table(
             f"figure | tolerance: | {' | '.join(f'{name}:' for name in CLASSES)}", evidence_rows()
         ),
@@ -104,19 +101,9 @@ def evidence_rows() -> list[Sequence[str]]:
     by_class = [first_sight(load()), *now]
     rows: list[Sequence[str]] = []
     for group, keys in GROUPS.items():
-        shares = [_share(row.is_within for row in members if row.figure.key in keys) for members in by_class]
+        shares = [share_of(row.is_within for row in members if row.figure.key in keys) for members in by_class]
         rows.append((group, f"{KINDS[keys[0]].tolerance:.0%}", *shares))
     return [*rows, *_verdict_rows(), *_sweep_rows()]
-
-
-def share_text(within: int, count: int) -> str:
-    """Return a number of rows within their tolerance as text; empty without rows."""
-    return f"{within} of {count} ({within / count:.0%})" if count else ""
-
-
-def _share(rows: Iterable[bool]) -> str:
-    within = list(rows)
-    return share_text(sum(within), len(within))
 
 
 def first_sight(measurements: Measurements) -> Sequence[ComparedFigure]:
@@ -160,8 +147,8 @@ def _verdict_rows() -> Iterator[Sequence[str]]:
     counted = [row for row in _verdicts() if row.is_counted]
     for title, died in (("verdict, servers that crashed", True), ("verdict, servers that ran", False)):
         own = [row for row in counted if row.boot.died is died]
-        first = _share(row.boot.first_right for row in own if row.boot.first_right is not None)
-        now = [_share(row.is_right for row in own if row.boot.evidence == name) for name in ("unseen", "known")]
+        first = share_of(row.boot.first_right for row in own if row.boot.first_right is not None)
+        now = [share_of(row.is_right for row in own if row.boot.evidence == name) for name in ("unseen", "known")]
         yield title, "", first, *now
 
 
@@ -169,7 +156,7 @@ def _sweep_rows() -> Iterator[Sequence[str]]:
     by_class = [[one for one in all_comparisons() if one.point.is_unseen is unseen] for unseen in (True, False)]
     for figure, title in SWEPT.items():
         first = [source.first_points.get(figure, (0, 0)) for source in load().sources.values()]
-        shares = [_share(one.is_within for one in members if one.figure == figure) for members in by_class]
+        shares = [share_of(one.is_within for one in members if one.figure == figure) for members in by_class]
         yield title, f"{FACTORS[figure]:g} times", share_text(*map(sum, zip(*first, strict=True))), *shares
-    inside = [_share(one.is_in_band for one in members if one.point.split == "held-out") for members in by_class]
+    inside = [share_of(one.is_in_band for one in members if one.point.split == "held-out") for members in by_class]
     yield "inside the stated band, sweeps", "", "", *inside
