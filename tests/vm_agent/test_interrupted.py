@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from contracts.guest_attributes import FETCHING_WEIGHTS, WAITING_FOR_REGISTRY
+from contracts.guest_attributes import WAITING_FOR_REGISTRY
 from tests.vm_agent.docker import REGISTRY_FAULT
 from tests.vm_agent.hub import COMMIT, stored_name
 from tests.vm_agent.in_process import Serving, calls, held
@@ -155,7 +155,6 @@ class TestAnImage:
         serving, go = Serving(machine, restart_delays_s=()), held(machine)
         asked = serving.ask(args=["org/new", f"--port={serving.port}"], image=f"missing-{IMAGE}")
         eventually(lambda: "manifest unknown" in machine.guest().get("detail", ""), "the pull has failed")
-        assert machine.guest()["phase"] == FETCHING_WEIGHTS
         go.set()
         serving.sees("failed", asked, "")
         assert not (machine.root / "huggingface/hub/models--org--new").exists()
