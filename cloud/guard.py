@@ -39,23 +39,17 @@ def limits_line(limits: StackLimits, project: str, endless: Sequence[str] = ()) 
     `endless`: forms of capacity that Google does not end, such as spot. Without them the line is empty if the guard is known
     or the stack has no limits.
     """
-    runs_on = _runs_on(endless)
-    if limits == NO_LIMITS:
-        none = "and the stack has no limit that ends the spending. Set maxUsd or maxAge, and schedule the guard"
-        return f"Limits: {runs_on}, {none} ({_PAGE})." if endless else ""
-    found = guard_problem(limits, project)
+    found = "" if limits == NO_LIMITS else guard_problem(limits, project)
     if not endless:
         return f"Limits: {found}." if found else ""
-    if found:
-        return f"Limits: {runs_on}, and {found}."
-    return f"Limits: {runs_on}; {_named(limits)} enforced by the guard, which was set up: project {project} has its account {GUARD}."
-
-
-def _runs_on(endless: Sequence[str]) -> str:
-    if not endless:
-        return ""
     verb = "does not end by itself" if len(endless) == 1 else "do not end by themselves"
-    return f"{' and '.join(endless)} {verb}"
+    runs_on = f"Limits: {' and '.join(endless)} {verb}"
+    if limits == NO_LIMITS:
+        none = "and the stack has no limit that ends the spending. Set maxUsd or maxAge, and schedule the guard"
+        return f"{runs_on}, {none} ({_PAGE})."
+    if found:
+        return f"{runs_on}, and {found}."
+    return f"{runs_on}; {_named(limits)} enforced by the guard, which was set up: project {project} has its account {GUARD}."
 
 
 def guard_problem(limits: StackLimits, project: str) -> str:

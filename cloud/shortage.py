@@ -21,7 +21,8 @@ from planning.machine.hardware import find_accelerator
 from planning.settings.capacity_form import ProvisioningModel
 
 Cause = Literal["quota", "stock", "unknown"]
-FAILED: Final = "FAILED"
+_WITHOUT_CAPACITY: Final = frozenset({*IN_QUEUE, "FAILED"})
+"""States of a request that waits or failed."""
 _MOST_OTHERS: Final = 3
 """Requests in other zones that the evidence names."""
 _WORDS: Final[Mapping[Cause, re.Pattern[str]]] = {
@@ -254,7 +255,7 @@ class ChipUse:
 
 def request_shortage(answers: Answers, request: ListedQueuedResource) -> Shortage | None:
     """Return why a queued resource waits or failed, from lists of its zone and of others; None in other states."""
-    if request.state not in {*IN_QUEUE, FAILED}:
+    if request.state not in _WITHOUT_CAPACITY:
         return None
     accelerator = next(iter(request.accelerators), "")
     quota = quotas.tpu_quota(accelerator, request.provisioning)
@@ -269,7 +270,7 @@ def request_shortage(answers: Answers, request: ListedQueuedResource) -> Shortag
         if key == "queuedResources"
         for one in map(ListedQueuedResource, reply.items)
         if one.name != request.name
-        and one.state in {*GRANTED, *IN_QUEUE, FAILED}
+        and one.state in _WITHOUT_CAPACITY | GRANTED
         and (one.provisioning, one.accelerators) == (request.provisioning, request.accelerators)
     ]
     return shortage(request.state, request.detail, reads, request.zone, others)
@@ -281,7 +282,7 @@ def read_shortage(caller: GoogleCaller, request: ListedQueuedResource, zones: Se
     `zones`: the stack's zones, whose answers are read beside those of the region.
     """
     found = find_accelerator(next(iter(request.accelerators), ""))
-    if request.state not in {*IN_QUEUE, FAILED}:
+    if request.state not in _WITHOUT_CAPACITY:
         return None
     if found is None or not found.is_tpu:
         return shortage(request.state, request.detail, ())

@@ -8,7 +8,7 @@ import time
 import urllib.error
 import urllib.parse
 import urllib.request
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from http import HTTPStatus
@@ -105,6 +105,14 @@ def bucket_objects(uri: str) -> "tuple[str, str]":
     return f"{endpoint('storage')}storage/v1/b/{bucket}/o", f"{folder}/" if folder else ""
 
 
+def attempts() -> "Iterator[int]":
+    """Yield the numbers of the attempts of one request, each but the first after a growing pause."""
+    for attempt in range(TRIES):
+        if attempt:
+            time.sleep(min(8.0, 0.25 * 2**attempt))
+        yield attempt
+
+
 def google(
     metadata: MetadataClient,
     url: str,
@@ -119,15 +127,13 @@ def google(
     """
     typed = {} if body is None else {"Content-Type": "application/json"}
     problem, status = "", 0
-    for attempt in range(TRIES):
-        if attempt:
-            time.sleep(min(8.0, 0.25 * 2**attempt))
+    for _ in attempts():
         try:
             authorized = {"Authorization": f"Bearer {metadata.token()}", **typed, **(headers or {})}
             request = urllib.request.Request(url, data=body, headers=authorized, method=verb)  # noqa: S310 - https, or the override
             with urllib.request.urlopen(request, timeout=120) as response:  # noqa: S310 - the same
                 return response.read()
-        except urllib.error.HTTPError as error:
+        except urllib.error.HTTPError as error:  # noqa: PERF203 - a retry
             with error:
                 problem, status = f"{error.code} {_google_message(error)}", error.code
             if not is_passing(status):

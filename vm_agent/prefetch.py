@@ -29,7 +29,7 @@ from vm_agent.base import (
     hub_cache,
     log,
 )
-from vm_agent.cloud import CONNECTION_ERRORS, TRIES, MetadataClient, is_passing
+from vm_agent.cloud import CONNECTION_ERRORS, MetadataClient, attempts, is_passing
 from vm_agent.containers import DISK_ADVICE, DISK_FULL
 from vm_agent.mounted import made_folder, names_in, open_mounted, opened_folder, set_file, set_link, tree_bytes
 from vm_agent.weights import StoredObject, WeightsCopy
@@ -172,9 +172,7 @@ class HubCopy(WeightsCopy):
         """Return the body of a response, or these bytes of a file. Raises HubCopyError, and SupersededError if it was cancelled."""
         problem = HubCopyError("")
         headers = {} if start is None else {"Range": f"bytes={start}-{start + most_bytes - 1}"}
-        for attempt in range(TRIES):
-            if attempt:
-                time.sleep(min(8.0, 0.25 * 2**attempt))
+        for _ in attempts():
             if self.cancelled():
                 raise SupersededError
             asked = urllib.request.Request(f"{self.endpoint}/{path}", headers=headers)  # noqa: S310 - https, or the document's

@@ -163,7 +163,8 @@ class WeightsCopy:
         if item.md5:
             name, stated, found = "MD5", item.md5, base64.b64encode(digest).decode()
         elif item.sha256 or item.git_id:
-            name, stated, found = "SHA-256" if item.sha256 else "Git id", item.sha256 or item.git_id, digest.hex()
+            name = "SHA-256" if item.sha256 else "Git id"
+            stated, found = item.sha256 or item.git_id, digest.hex()
         else:
             log(f"{item.name} has neither MD5 nor SHA-256. Only its size was checked.")
             return

@@ -74,8 +74,10 @@ class CeilingProblem(NamedTuple):
 
 def ceiling_problem(tpu: TpuSettings, prices: PriceBook = LIST_PRICES) -> CeilingProblem | None:
     """Return why a ceiling leaves nothing to request; None without a ceiling, or if a form may be requested."""
+    if tpu.max_usd_per_hour is None:
+        return None
     steps = capacity_order(tpu, prices)
-    if tpu.max_usd_per_hour is None or any(step.zones for step in steps):
+    if any(step.zones for step in steps):
         return None
     known = [place.usd_per_hour for step in steps for place in step.places if place.usd_per_hour is not None]
     least = min(known, default=None)

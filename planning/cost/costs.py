@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from contracts.gateway import GATEWAY_MIB, GATEWAY_VCPU
-from planning.cost.capacity_order import capacity_order
+from planning.cost.capacity_order import capacity_order, run_s_of
 from planning.data.prices import LIST_PRICES, HourlyPart, Price, PriceBook, instance_parts, region_of, slice_parts
 from planning.machine.hardware import FLEX_START_MAX_RUN_S
 from planning.question.resolved import Resolved
@@ -61,7 +61,11 @@ def endless_forms(resolved: Resolved) -> tuple[ProvisioningModel, ...]:
     tpu = resolved.deployment.tpu
     if resolved.platform != "tpu-vm" or not tpu.zones:
         return ()
-    return tuple(step.model for step in capacity_order(tpu, resolved.prices) if step.zones and step.run_s is None)
+    order = _order(resolved)
+    requested: list[ProvisioningModel] = [form.model for form in tpu.forms]
+    if order:
+        requested = [step.model for step in order if step.zones]
+    return tuple(model for model in requested if run_s_of(tpu, model) is None)
 
 
 def first_model(resolved: Resolved, order: Sequence[FormStep]) -> ProvisioningModel:

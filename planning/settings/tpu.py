@@ -121,6 +121,12 @@ class TpuSettings:
         return tuple(map(read_form, self.provisioning))
 
     @property
+    def provisioning_text(self) -> str:
+        """Forms of capacity as the file has them: one word, or a list in brackets."""
+        listed = ", ".join(self.provisioning)
+        return listed if len(self.provisioning) == 1 else f"[{listed}]"
+
+    @property
     def has_order(self) -> bool:
         """True if a request can have another form, or is limited by a price."""
         return len(self.provisioning) > 1 or self.max_usd_per_hour is not None or self.forms[0].wait_s is not None

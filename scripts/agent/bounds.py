@@ -87,8 +87,7 @@ def _unbounded_form(settings: Settings) -> str:
     if tpu is None:
         return "a Cloud Run service"
     if any(form.model != "flex-start" for form in tpu.forms):
-        listed = ", ".join(tpu.provisioning)
-        return f"a TPU with tpu.provisioning {listed if len(tpu.provisioning) == 1 else f'[{listed}]'}"
+        return f"a TPU with tpu.provisioning {tpu.provisioning_text}"
     if tpu.max_run_duration_s is None:
         return "a TPU without tpu.maxRunDuration"
     return "a TPU with tpu.renewBefore" if tpu.renew_before_s is not None else ""

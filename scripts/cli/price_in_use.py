@@ -2,6 +2,7 @@
 
 from typing import TYPE_CHECKING, Final, cast
 
+from contracts.errors import CommandRefusedError
 from contracts.outputs import StackOutputs
 
 if TYPE_CHECKING:
@@ -19,7 +20,6 @@ def usd_per_hour_in_use(stack: str, outputs: StackOutputs) -> float | None:
     if form is None:
         return outputs.plan.cost.usd_per_hour
     from cloud.price_file import book_of  # noqa: PLC0415 - only a TPU stack with an order of forms needs prices
-    from contracts.errors import CommandRefusedError  # noqa: PLC0415 - the same
     from planning.cost.capacity_order import known_usd_per_hour  # noqa: PLC0415 - the same
     from planning.data.prices import LIST_PRICES  # noqa: PLC0415 - the same
     from planning.errors import PlanningError  # noqa: PLC0415 - the same

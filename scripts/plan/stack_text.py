@@ -222,7 +222,7 @@ def _tpu(solution: Solution) -> dict[str, object]:
     return {
         "acceleratorType": solution.subject.resolved.accelerator.name,
         "zones": f"[{', '.join(tpu.zones)}]",
-        "provisioning": tpu.provisioning[0] if len(tpu.provisioning) == 1 else f"[{', '.join(tpu.provisioning)}]",
+        "provisioning": tpu.provisioning_text,
         "maxRunDuration": None if run_s is None else format_duration(run_s),
     }
 

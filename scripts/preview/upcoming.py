@@ -80,8 +80,12 @@ def _requests_capacity(changes: Sequence[ResourceChange]) -> bool:
     """Return whether TPU capacity is requested: new, again, for a renewal, or by a wait that an earlier `up` began."""
     if _makes_server(changes) or effect_of_changes(changes) in {"capacity", "target"}:
         return True
-    updated = {name for one in changes if one.type == CAPACITY_TYPE and one.op == "update" for name in one.properties}
-    return not updated.isdisjoint({_END, _RENEWAL})
+    return not _updated_capacity(changes).isdisjoint({_END, _RENEWAL})
+
+
+def _updated_capacity(changes: Sequence[ResourceChange]) -> set[str]:
+    """Return the properties and outputs that an update of the capacity names."""
+    return {name for one in changes if one.type == CAPACITY_TYPE and one.op == "update" for name in one.properties}
 
 
 def _endless_in_use(now: StackOutputs, planned: Plan) -> Sequence[str]:
@@ -155,7 +159,7 @@ def _makes_server(changes: Sequence[ResourceChange]) -> str | None:
 
 def _awaited(changes: Sequence[ResourceChange]) -> str:
     """Return the output of the capacity that an update waits for, because an earlier `up` did not reach it; else an empty string."""
-    updated = {name for one in changes if one.type == CAPACITY_TYPE and one.op == "update" for name in one.properties}
+    updated = _updated_capacity(changes)
     return next((name for name in (_END, _PHASE) if name in updated), "")
 
 

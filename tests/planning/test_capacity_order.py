@@ -2,6 +2,7 @@
 
 import dataclasses
 from functools import partial
+from typing import Any, cast
 
 import pytest
 
@@ -114,8 +115,8 @@ def test_a_price_of_another_region_is_unknown():
 
 
 def test_the_order_is_in_the_json_plan():
-    document = plan_json(planned(zones=(US, UNKNOWN), max_usd_per_hour=6.0))
-    first, spot, standard = document["cost"]["order"]  # type: ignore[index]
+    cost = cast("dict[str, Any]", plan_json(planned(zones=(US, UNKNOWN), max_usd_per_hour=6.0))["cost"])
+    first, spot, standard = cost["order"]
     assert (first["form"], first["wait_s"], first["run_s"]) == ("flex-start", 600, 14_400)
     assert spot["zones"] == [
         {"zone": US, "usd_per_hour": pytest.approx(5.6116, abs=0.01), "skipped": None},
