@@ -317,7 +317,8 @@ class TestTheAgentEnds:
             machine.published.clear()
             machine.boot()
         self.rolled_back(machine, bad, good)
-        assert "was started 2 times, but the agent or the machine stopped" in machine.guest()["detail"]
+        stopped = "The server was started 2 times, but the agent or the TPU VM stopped before it was ready."
+        assert stopped in machine.guest()["detail"]
         assert sum("--stuck" in call for call in calls(machine, "run")) == 2
 
     def test_and_the_next_one_reads_no_line_that_it_cannot_mask(self, machine: Machine):
