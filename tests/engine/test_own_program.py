@@ -53,7 +53,7 @@ def bash(workspace):
 
     def run(lines, **options):
         script = f"{HERE}\n{lines}".replace("=PROJECT", f"={PROJECT}").replace("8000:127", f"{port}:127")
-        script = script.replace("127.0.0.1:8000/", f"127.0.0.1:{port}/").replace("sleep 20", "sleep 4")
+        script = script.replace("127.0.0.1:8000/", f"127.0.0.1:{port}/")
         environment = {"PULUMI_SKIP_CONFIRMATIONS": "true"}
         return workspace.run("bash", "-euc", script, environment=environment, **options)
 
