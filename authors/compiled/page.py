@@ -5,10 +5,14 @@ from hashlib import sha256
 from typing import Any, Final
 
 from authors.compiled.answers import read_answers
-from authors.compiled.fit import fitted_rows
+from authors.compiled.fit import code_rows, fitted_rows
 from authors.compiled.rows import ROWS, STEPS, JudgedRow, half_of
 from authors.tables import table
 from planning.cost.subject import examine
+from planning.memory.budget import program_memory
+from planning.model.spec import ModelSpec
+from planning.speed.prefill import body_params
+from planning.speed.steps import FLOP_PER_PARAM
 from scripts.plan.question import deployment_from
 from tpu_compiler.replaced import REPLACED
 from tpu_compiler.wheels import WHEELS
@@ -25,6 +29,27 @@ To compile is less than to start: a program knows nothing of the code of other p
 """
 
 
+ORIGINS: Final = (
+    (
+        "largest step",
+        "TPU_STEP_GIB, TPU_STEP_HIDDEN, TPU_STEP_FEED_FORWARD, TPU_STEP_LAYER_EMBEDDINGS, TPU_STEP_EXPERT_INPUTS",
+        "fitted",
+    ),
+    ("sampling under load", "TPU_SAMPLED_LOGIT_BYTES, TPU_DIVIDED_LOGIT_BYTES", "compiled"),
+    ("verification of proposals", "TPU_VERIFIED_LOGIT_BYTES", "compiled"),
+    ("start-up of speculative decoding", "none", "compiled: shapes of upstream's own start-up"),
+    (
+        "code",
+        "TPU_LAYER_CODE_MIB, TPU_EXPERT_LAYER_CODE_MIB, TPU_EMBEDDING_LAYER_CODE_MIB, TPU_SAMPLER_CODE_MIB",
+        "compiled",
+    ),
+    ("sampler at the start", "TPU_LOGIT_BYTES", "logged: E2B on v5e-1"),
+    ("4-bit programs", "TPU_W4A16_PROGRAM_GIB, TPU_W4A16_GIB_PER_BILLION", "logged: v5e-1; none on v6e"),
+    ("reserve", "TPU_BUCKET_RESERVE_GIB", "assumed"),
+)
+"""Parts of the memory outside the budget of one device, the constants of each, and where these come from. A test looks for a constant without a row."""
+
+
 def page() -> str:
     """Return the page."""
     answers = read_answers()
@@ -35,7 +60,9 @@ def page() -> str:
             *_planned(answers),
             *_programs(answers),
             *_edges(answers),
+            *_origins(),
             *_fit(answers),
+            *_code(answers),
             *_replaced(),
         )
     )
@@ -60,7 +87,8 @@ def _rows(answers: Mapping[str, Any], *groups: str) -> Iterator[tuple[JudgedRow,
 def _planned(answers: Mapping[str, Any]) -> Iterator[str]:
     yield "## Planned and built, per device"
     yield ""
-    yield "GiB are 2^30 bytes. The plan's figures are those of the day of the answer; a test compares them with today's plan."
+    yield "GiB are 2^30 bytes. Built figures are upstream's own, planned ones follow its rules, and no column is fitted or assumed."
+    yield "The plan's figures are those of the day of the answer; a test compares them with today's plan."
     yield ""
     head = "server | weights planned | built | KV cache planned | built | blocks planned | built | verdict"
     yield table(head, (_planned_row(row, one) for row, one in _rows(answers, "stack", "other", "blocked")))
@@ -88,13 +116,17 @@ def _planned_row(row: JudgedRow, answer: Mapping[str, Any]) -> Sequence[str]:
 def _edges(answers: Mapping[str, Any]) -> Iterator[str]:
     yield "## Memory outside the budget, per device"
     yield ""
+    yield "GiB; the head of each column says where its figures come from."
     yield "The compiler accepts a program if its inputs, temporaries and new outputs fit into the device: that is its edge."
     yield "The plan's minimum also has the code of all programs, which a program does not know, so the plan blocks servers that would compile."
-    yield "GiB; free is what the stack's settings leave."
     yield "vLLM on TPU runs the sampler at the start before the KV cache exists, so the minimum does not count it whole."
-    yield "Under load, 256 sequences on one chip take 1.25 GiB with their logits, which the recommended value does not count either."
+    yield "Under load, 256 sequences on one chip take 1.25 GiB with their logits, which the recommended value counts."
     yield ""
-    head = "server | free | largest program | its inputs and it | usable | plan: minimum | recommended"
+    head = (
+        "server | free (setting) | largest program (compiled) | its inputs and it (compiled) | usable (runtime's log; the compiler agrees)"
+        " | largest step (fitted to compiled) | sampler at the start (log) | sampling under load (compiled) | code (compiled means)"
+        " | reserve (assumed) | plan: minimum | recommended"
+    )
     yield table(head, _edge_rows(answers))
 
 
@@ -103,13 +135,38 @@ def _edge_rows(answers: Mapping[str, Any]) -> Iterator[Sequence[str]]:
         compiled = [one for one in answer["programs"] if not one["error"]]
         if not compiled:
             continue
-        usable_gib = examine(deployment_from(row.question)).resolved.accelerator.usable_gib
+        resolved = examine(deployment_from(row.question)).resolved
         largest = max(compiled, key=_working_gib)
         inside = max(one["arguments_gib"] + _working_gib(one) for one in compiled)
-        planned = answer["planned"]
-        figures = (planned["outside_gib"], _working_gib(largest), inside, usable_gib)
-        edges = (planned["outside_minimum_gib"], planned["outside_recommended_gib"])
-        yield row.name, *(f"{value:.2f}" for value in (*figures, *edges))
+        parts = program_memory(resolved)
+        figures = (answer["planned"]["outside_gib"], _working_gib(largest), inside, resolved.accelerator.usable_gib)
+        planned = (parts.step_gib, parts.sampler_gib, parts.sampling_gib, parts.code_gib, parts.reserve_gib)
+        edges = (parts.minimum_gib, parts.recommended_gib)
+        yield row.name, *(f"{value:.2f}" for value in (*figures, *planned, *edges))
+
+
+def _origins() -> Iterator[str]:
+    """Yield where each constant of the memory outside the budget comes from."""
+    yield "A constant is compiled if Google's compiler gives it, fitted if it is a parameter of a formula over compiled rows, logged if a machine showed it,"
+    yield "and assumed otherwise."
+    yield ""
+    yield table("part of the plan | constants of overheads.json | where they come from", ORIGINS)
+
+
+def _code(answers: Mapping[str, Any]) -> Iterator[str]:
+    yield "## Code of a step, planned and compiled"
+    yield ""
+    yield "MiB of one program. The mean is over the batch sizes of the server, by the logarithm of their tokens between the two that were compiled."
+    yield "A plan has a mean per layer: of plain layers, of layers with experts, and of layers with their own embeddings."
+    yield "`tpu-v6e4` is not in these means: its fp8 KV cache has one head and blocks of 32 tokens on each of four chips."
+    yield "The same server with blocks of 256 tokens has 8.3 MiB in the smallest step, with an fp8 and with a bf16 KV cache."
+    yield "Which server the compiler gives that much code is unknown, so no plan counts it."
+    yield ""
+    rows = (
+        (one.stack, *(f"{mib:.1f}" for mib in (one.smallest_mib, one.largest_mib, one.mean_mib, one.planned_mib)))
+        for one in code_rows(answers)
+    )
+    yield table("server | smallest step | largest step | mean | planned", rows)
 
 
 def _working_gib(program: Mapping[str, Any]) -> float:
@@ -119,29 +176,45 @@ def _working_gib(program: Mapping[str, Any]) -> float:
 def _programs(answers: Mapping[str, Any]) -> Iterator[str]:
     yield "## Compiled programs, per device"
     yield ""
-    head = "server | program | temporaries, GiB | new outputs, GiB | code, MiB | seconds"
+    head = "server | program | temporaries, GiB | new outputs, GiB | code, MiB | operations, times the plan's | seconds"
     yield table(head, _program_rows(answers))
-    yield "Seconds are those of two cores with other work beside it."
+    yield "All columns but the last are compiled. Seconds are those of two cores with other work beside it."
+    yield "Operations are those of matrix products without attention, against two per active parameter, token and device in the plan."
+    yield "A mixture of experts has up to 1.2 times as many, because each chip pads its columns of the experts."
     yield ""
 
 
 def _program_rows(answers: Mapping[str, Any]) -> Iterator[Sequence[str]]:
     for row, answer in _rows(answers, "stack", "other", "blocked", "grid"):
+        spec, devices = _served(row)
         for one in answer["programs"]:
             size = f"{one['tokens']:,} tokens" if one["tokens"] else f"{one['sequences']:,} sequences"
             if one["error"]:
-                yield row.name, f"{one['name']}, {size}", "refused", "-", "-", f"{one['seconds']:.0f}"
+                yield row.name, f"{one['name']}, {size}", "refused", "-", "-", "-", f"{one['seconds']:.0f}"
                 continue
             new_gib = one["outputs_gib"] - one["aliased_gib"]
             figures = (f"{one['temporaries_gib']:.3f}", f"{new_gib:.3f}", f"{one['code_mib']:.1f}")
-            yield row.name, f"{one['name']}, {size}", *figures, f"{one['seconds']:.0f}"
+            times = f"{operations(one, spec, devices):.2f}" if one["tokens"] else "-"
+            yield row.name, f"{one['name']}, {size}", *figures, times, f"{one['seconds']:.0f}"
+
+
+def _served(row: JudgedRow) -> tuple[ModelSpec, int]:
+    """Return the model of a row, and the devices that share a token."""
+    resolved = examine(deployment_from(row.question)).resolved
+    return resolved.spec, resolved.tp
+
+
+def operations(program: Mapping[str, Any], spec: ModelSpec, devices: int) -> float:
+    """Return the operations of a compiled step relative to those that the plan counts for one device."""
+    return program["flops"] / (FLOP_PER_PARAM * body_params(spec) / devices * program["tokens"])
 
 
 def _fit(answers: Mapping[str, Any]) -> Iterator[str]:
     rows = tuple(fitted_rows(answers))
     yield "## Temporaries of a step, planned and compiled"
     yield ""
-    yield "The formula's constants are fitted to the rows with an even SHA-256 of their name; the others are held out."
+    yield "The compiled column is the compiler's, the planned one the formula's: its constants are fitted to the rows with an even SHA-256 of their name."
+    yield "The others are held out."
     yield "The list of rows was committed before the fit."
     yield "Steps of the stacks are not in the list."
     yield "That of tpu-v6e1 with 4,096 tokens is the program of `E2B v6e-1 256 seq auto 4096 tokens`, so it was fitted to."

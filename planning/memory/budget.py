@@ -13,7 +13,7 @@ from planning.memory.adapters import adapters_bytes
 from planning.memory.host_memory import load_peak_gib
 from planning.memory.kv_cache import blocks_per_request, largest_model_len, layout_of
 from planning.memory.speculation import drafter_bytes, unknown_drafter_bytes
-from planning.memory.tpu_programs import ProgramMemory, step_gib, warm_up_of
+from planning.memory.tpu_programs import ProgramMemory, code_gib, sampling_gib, step_gib, warm_up_of
 from planning.memory.weights import weights_of
 from planning.model.spec import linear_params
 from planning.question.drafters import named_drafter
@@ -103,10 +103,11 @@ def program_memory(resolved: Resolved) -> ProgramMemory:
     return ProgramMemory(
         step_gib=step_gib(resolved, resolved.max_num_batched_tokens),
         sampler_gib=sampler_gib,
+        sampling_gib=sampling_gib(resolved),
         verification_gib=verification_gib(resolved),
         warm_up_gib=warm_up_of(resolved).all_gib,
-        code_gib=buckets * constant("TPU_BUCKET_NEEDS_GIB"),
-        reserve_gib=buckets * (constant("TPU_BUCKET_ENOUGH_GIB") - constant("TPU_BUCKET_NEEDS_GIB")),
+        code_gib=code_gib(resolved, buckets),
+        reserve_gib=buckets * constant("TPU_BUCKET_RESERVE_GIB"),
     )
 
 

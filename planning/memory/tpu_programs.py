@@ -1,6 +1,7 @@
 """Memory of compiled programs on one TPU device, outside `gpu_memory_utilization`, as a sum of named parts.
 
 A step's temporaries and the sampler's are never used at the same time, so the larger one counts. The code of all programs stays loaded.
+Google's compiler says what steps, sampling, verification and code take (docs/authors/compiled.md, which also names what is fitted or assumed).
 With speculative decoding, the start-up also keeps inputs: vLLM on TPU stores the inputs of every compiled program until all programs
 of a group have run once (tpu-inference 0.23.0 to 0.32.0, runner/compilation_manager.py, `_run_compilation` and `_flush_compilations`), and
 the group of speculative decoding has pairs of all batch sizes, most of them whole on each device.
@@ -12,6 +13,7 @@ from typing import Final
 from msgspec import Struct
 
 from planning.data.overheads import constant
+from planning.model.spec import ModelSpec
 from planning.question.releases import KEEPS_WARM_UP_INPUTS, is_known_from
 from planning.question.resolved import Resolved
 from planning.units import to_gib
@@ -19,6 +21,7 @@ from planning.units import to_gib
 _FP32: Final = 4
 _BF16: Final = 2
 _LEAST_PADDING: Final = 8
+_MIB_PER_GIB: Final = 1_024
 
 
 class ProgramMemory(Struct, frozen=True, kw_only=True):
@@ -27,6 +30,9 @@ class ProgramMemory(Struct, frozen=True, kw_only=True):
     step_gib: float
     """Temporaries of the largest step."""
     sampler_gib: float
+    """Sampler and structured decoding at the start."""
+    sampling_gib: float
+    """Sampling of a full batch under load, with its logits."""
     verification_gib: float
     """Verification of proposed tokens; 0 without speculative decoding."""
     warm_up_gib: float
@@ -43,16 +49,20 @@ class ProgramMemory(Struct, frozen=True, kw_only=True):
 
     @property
     def recommended_gib(self) -> float:
-        """The largest of the parts that serving needs, the code and the reserve; at least the minimum."""
-        served = max(self.sampler_gib, self.verification_gib, self.warm_up_gib) + self.code_gib + self.reserve_gib
-        return max(self.minimum_gib, served)
+        """The largest of the parts that serving needs, the code and the reserve; at least the minimum.
+
+        The reserve is of a run with fewer requests than its batch had room for, so it may be a part of their sampling.
+        """
+        started = max(self.sampler_gib, self.verification_gib, self.warm_up_gib) + self.reserve_gib
+        return max(self.minimum_gib, max(started, self.sampling_gib) + self.code_gib)
 
     @property
     def words(self) -> str:
         """The parts as text."""
         parts = (
             ("largest step", self.step_gib),
-            ("sampler", self.sampler_gib),
+            ("sampler at the start", self.sampler_gib),
+            ("sampling under load", self.sampling_gib),
             ("verification", self.verification_gib),
             ("start-up of speculative decoding", self.warm_up_gib),
         )
@@ -81,6 +91,33 @@ def step_gib(resolved: Resolved, tokens: int) -> float:
     )
     width = short + (1 + tokens / _LONG_STEP_TOKENS) * long
     return constant("TPU_STEP_GIB") + to_gib(tokens * width * _BF16)
+
+
+def sampling_gib(resolved: Resolved) -> float:
+    """Return the memory in which one device samples a full batch under load, in GiB: its logits, the program's temporaries and its output."""
+    name = "TPU_SAMPLED_LOGIT_BYTES" if resolved.tp == 1 else "TPU_DIVIDED_LOGIT_BYTES"
+    sequences = min(resolved.max_num_seqs, resolved.max_num_batched_tokens)
+    return to_gib(sequences * resolved.spec.vocab * constant(name) / resolved.tp)
+
+
+def code_gib(resolved: Resolved, buckets: int) -> float:
+    """Return the code of the programs of one device, in GiB, for `buckets` batch sizes: of the steps, and of the sampler for each number of sequences.
+
+    A step has a second program, with embeddings as input, unless only text is served. Steps of 4-bit models, whose kernels unroll more, were not
+    compiled: they count twice.
+    """
+    is_single = resolved.serves_only_text and not resolved.unpacks_int4
+    steps = buckets * (1 if is_single else 2)
+    samplers = len(_paddings(resolved.max_num_seqs))
+    return (steps * layers_mib(resolved.spec) + samplers * constant("TPU_SAMPLER_CODE_MIB")) / _MIB_PER_GIB
+
+
+def layers_mib(spec: ModelSpec) -> float:
+    """Return the code of the program of one step, in MiB: the mean over the batch sizes."""
+    plain = "TPU_EMBEDDING_LAYER_CODE_MIB" if spec.layer_embedding_dim else "TPU_LAYER_CODE_MIB"
+    return sum(
+        group.count * constant(plain if group.experts is None else "TPU_EXPERT_LAYER_CODE_MIB") for group in spec.groups
+    )
 
 
 class WarmUp(Struct, frozen=True, kw_only=True):

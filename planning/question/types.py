@@ -332,6 +332,8 @@ class ThroughputPlan(Struct, frozen=True, kw_only=True):
     saturated_high_tok_per_s: float
     saturated_batch: int
     """Concurrent requests at saturation."""
+    decode_sources: int
+    """Public sources of a time per token of such a deployment: none, one, or 2 for more (`planning.speed.bands.decode_sources`)."""
     bound: Literal["memory", "compute", "pcie", "overhead"]
     ttft_s: float
     """Seconds to the first token of one short request alone: the prompt's step and one decoding step."""
@@ -365,9 +367,12 @@ def _rounded(value: Band | float | None, digits: int) -> Any:  # noqa: ANN401 - 
     return None if value is None or not isfinite(value) else round(value, digits)
 
 
-Bottleneck = Literal["prefill", "memory", "compute", "pcie", "overhead", "kv-cache", "max-num-seqs", "rate"]
+Bottleneck = Literal[
+    "prefill", "memory", "compute", "pcie", "overhead", "kv-cache", "max-num-seqs", "front-end", "rate"
+]
 """Bottleneck of the output rate. `prefill`: prompts take most of the time. `memory`, `compute`, `pcie`, `overhead`: the largest
-part of a decoding step. `kv-cache`, `max-num-seqs`: requests wait for KV cache, or for a slot in the batch. `rate`: no more requests arrive."""
+part of a decoding step. `kv-cache`, `max-num-seqs`: requests wait for KV cache, or for a slot in the batch. `front-end`: the API process passes no
+more requests on. `rate`: no more requests arrive."""
 
 
 class WorkloadPlan(Struct, frozen=True, kw_only=True):
@@ -401,6 +406,8 @@ class WorkloadPlan(Struct, frozen=True, kw_only=True):
     """Saturation rate; faster arrivals queue without bound."""
     most_users: int
     """Concurrent requests of this workload that the server runs; further users wait."""
+    front_end_requests_per_s: float
+    """Requests per second that the API processes pass on, for any model: the limit of both rates, if they reach it."""
 
     def to_json(self) -> dict[str, Any]:
         """Return the answers in JSON types, each as a band."""

@@ -192,9 +192,7 @@ def _headroom(subject: Subject) -> RuleResult | None:
         )
     else:
         outside = "compiled programs" if resolved.is_tpu else _outside_of_a_gpu(subject)
-        when = (
-            "during the start or under load" if resolved.is_tpu and resolved.speculative_tokens else "during the start"
-        )
+        when = "during the start or under load" if resolved.is_tpu else "during the start"
         fact = f"{outside} need {edge.minimum_gib:.2f} to {edge.recommended_gib:.2f} GiB there. The server may crash {when}."
     return RuleResult(
         f"{left}, but {fact}{_speculation_part(resolved)}",

@@ -60,6 +60,15 @@ def sources_of(figure: Figure, card: Accelerator | None) -> int:
     return 0 if card is None else card.prefill_sources if figure == "ttft" else card.decode_sources
 
 
+def decode_sources(resolved: Resolved) -> int:
+    """Return how many public sources have a time per token of such a deployment, at most two.
+
+    A single publisher has one of a mixture of experts on a TPU, and only with 16 requests at the same time.
+    """
+    known = resolved.accelerator.decode_sources
+    return min(known, 1) if resolved.is_tpu and resolved.spec.is_moe else known
+
+
 def kind_of(resolved: Resolved, prompt: Prompt) -> Kind:
     """Return the class of a deployment with prompts of this length."""
     if not resolved.is_tpu:

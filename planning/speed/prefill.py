@@ -16,7 +16,14 @@ from planning.data.overheads import AUDIO_TOKENS, FRAME_TOKENS, VIDEO_FRAMES, VI
 from planning.model.spec import ModelSpec, active_params
 from planning.question.resolved import Resolved
 from planning.question.workload import Workload
-from planning.speed.steps import FLOP_PER_PARAM, StepTime, attention_flops_per_s, flops_per_s, products_s
+from planning.speed.steps import (
+    FLOP_PER_PARAM,
+    StepTime,
+    attention_flops_per_s,
+    expert_rows_s,
+    flops_per_s,
+    products_s,
+)
 
 _MARKS: Final = 2
 """Tokens around an image: its start and its end."""
@@ -71,7 +78,7 @@ def prompt_of(resolved: Resolved, workload: Workload) -> Prompt:
     attention_s = attention_flops(resolved.spec, tokens=tokens, computed=computed) / (
         attention_flops_per_s(resolved) * resolved.tp
     )
-    token_s = products_s(resolved, body_params(resolved.spec), 1) / resolved.tp
+    token_s = products_s(resolved, body_params(resolved.spec), 1) / resolved.tp + expert_rows_s(resolved, 1)
     return Prompt(
         tokens=tokens,
         cached=cached,

@@ -75,7 +75,8 @@ class LoadedServer(Struct, frozen=True, kw_only=True, dict=True):
     def band(self, figure: bands.Figure, typical: float) -> Band:
         """Return a planned value with the ends of its class on this accelerator."""
         kind = bands.kind_of(self.resolved, self.prompt)
-        return bands.band(figure, kind, typical, self.resolved.accelerator)
+        card = replace(self.resolved.accelerator, decode_sources=bands.decode_sources(self.resolved))
+        return bands.band(figure, kind, typical, card)
 
     @cached_property
     def held_tokens(self) -> float:
@@ -243,6 +244,7 @@ def throughput_plan(server: LoadedServer) -> ThroughputPlan:
         saturated_low_tok_per_s=band.low,
         saturated_high_tok_per_s=band.high,
         saturated_batch=server.all_slots,
+        decode_sources=bands.decode_sources(resolved),
         bound=alone.bound,
         ttft_s=prompt.total_s + alone.total_s,
     )
@@ -327,6 +329,8 @@ def _at_rate(server: LoadedServer, rate: float) -> Load:
 
 
 def _bound(server: LoadedServer, load: Load, *, is_full: bool) -> Bottleneck:
+    if load.requests_per_s >= constant("API_REQUESTS_PER_S"):
+        return "front-end"
     if load.is_prefill_bound:
         return "prefill"
     if is_full:
@@ -375,6 +379,7 @@ def _plan(server: LoadedServer, state: _State, usd_per_hour: float) -> WorkloadP
         prompt_tokens=prompt.tokens,
         most_requests_per_s=server.full.requests_per_s * server.resolved.dp,
         most_users=server.all_slots,
+        front_end_requests_per_s=constant("API_REQUESTS_PER_S") * server.resolved.dp,
     )
 
 

@@ -31,6 +31,7 @@ _FLASH4_GENERATIONS: Final = frozenset({"hopper", "datacenter-blackwell"})
 _FP4_GENERATIONS: Final = frozenset({"blackwell", "datacenter-blackwell"})
 """Architectures with 4-bit arithmetic. All others unpack NVFP4 (Marlin; vllm-project/vllm#49376)."""
 Cause = Literal["memory", "compute", "pcie", "overhead"]
+_BF16: Final = 2
 FLOP_PER_PARAM: Final = 2
 """A product and a sum."""
 
@@ -87,7 +88,8 @@ def step_of(
     link_rate = accelerator.host_link_gb_per_s * _GIGA * constant("ZERO_COPY_EFFICIENCY")
     step = StepTime(
         memory_s=local / bytes_per_s(accelerator),
-        compute_s=products_s(resolved, active_params(resolved.spec), computed) / resolved.tp,
+        compute_s=products_s(resolved, active_params(resolved.spec), computed) / resolved.tp
+        + expert_rows_s(resolved, computed),
         link_s=linked / link_rate if linked and link_rate else 0.0,
         fixed_s=_fixed_s(resolved, batch, proposals) + _wide_attention_s(resolved, tokens, is_split=not proposals),
     )
@@ -128,6 +130,21 @@ def experts_read(resolved: Resolved, weights: WeightSizes, computed: float) -> f
     if not resolved.is_tpu and resolved.scheme.name.startswith("nvfp4"):
         share = max(share, constant("nvfp4_least_experts"))
     return weights.experts * share
+
+
+def expert_rows_s(resolved: Resolved, tokens: float) -> float:
+    """Return the seconds in which one chip of a TPU brings the hidden states of `tokens` tokens to their experts and back; 0 on a GPU.
+
+    Each chip has a part of every expert, and so each row in full width: the server sorts the rows by expert, gathers them, multiplies them, and
+    adds up what each token's experts return (tpu-inference, layers/common/fused_moe_gmm.py). Their operations are 1.2 times the planned ones in
+    Google's compiler, with the padding of the experts (docs/authors/compiled.md), so the time of a long prompt is that of moving rows.
+    Raises NotMeasuredError if no mixture of experts was measured on the family.
+    """
+    if not resolved.is_tpu or not resolved.spec.is_moe:
+        return 0.0
+    rows = tokens * sum(group.count * group.experts.active for group in resolved.spec.groups if group.experts)
+    rate = resolved.accelerator.measured("TPU_EXPERT_ROWS_GB_PER_S") * _GIGA
+    return rows * resolved.spec.hidden * _BF16 / rate
 
 
 def uses_flash_attention(resolved: Resolved) -> bool:
@@ -266,6 +283,7 @@ def _fixed_s(resolved: Resolved, batch: float, proposals: int) -> float:
             sequences_s += batch * (1 + proposals) * measured("TPU_VERIFIED_TOKEN_S") if proposals else 0.0
         else:
             per_layer += measured("TPU_OLD_LAYER_S")
+            per_layer += measured("TPU_OLD_EXPERT_LAYER_S") if resolved.spec.is_moe else 0.0
         return layers * per_layer + measured("TPU_STEP_S") + sequences_s / resolved.tp
     per_layer = constant("eager_layer_s" if resolved.eager else "layer_s")
     if resolved.spec.is_moe:

@@ -7,7 +7,7 @@ from planning.machine.families import NotMeasuredError
 from planning.question.resolved import Resolved
 from planning.question.types import UnknownFigure
 from planning.speed.startup import compile_s_of
-from planning.speed.steps import decode_rates, flops_per_s
+from planning.speed.steps import decode_rates, expert_rows_s, flops_per_s
 
 T = TypeVar("T")
 
@@ -34,6 +34,7 @@ def _unknown(resolved: Resolved) -> Iterator[UnknownFigure]:
         yield "decode"
     try:
         flops_per_s(resolved)
+        expert_rows_s(resolved, 1)
     except NotMeasuredError:
         yield "prefill"
     try:

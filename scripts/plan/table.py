@@ -11,7 +11,7 @@ from planning.cost.capacity_order import order_lines
 from planning.data.checkpoints import with_owner
 from planning.machine.hardware import ACCELERATORS, Accelerator
 from planning.memory.margins import margin_words
-from planning.question.types import Band, Finding, Plan, RunningCosts, WorkloadPlan
+from planning.question.types import Band, Finding, Plan, RunningCosts, ThroughputPlan, WorkloadPlan
 from planning.rules.findings import counted_notes, notes_of
 from planning.solve.wording import Wording, remedy_of, with_callers_keys
 from planning.speed.bands import WIDER, sources_of
@@ -150,8 +150,11 @@ def _bar(
 
 def _limit(bound: str) -> str:
     """Return what limits the speed, as text."""
-    fixed = "limited by the fixed time of a step, not by memory or compute"
-    return fixed if bound == "overhead" else f"limited by {bound}"
+    words = {
+        "overhead": "the fixed time of a step, not by memory or compute",
+        "front-end": "the API process, which passes as many requests of any model on, not by the device",
+    }
+    return f"limited by {words.get(bound, bound)}"
 
 
 def _metrics(costs: RunningCosts) -> str:
@@ -170,12 +173,13 @@ def _speculation(accepted_share: float, plain_tok_per_s: float) -> str:
     )
 
 
-def _few_sources(card: Accelerator | None, tok_per_s: float) -> Iterator[str]:
+def _few_sources(card: Accelerator | None, throughput: ThroughputPlan) -> Iterator[str]:
     """Yield the bands that rest on no or one public source, as text."""
-    decode, prefill = sources_of("tpot", card), sources_of("ttft", card)
+    decode, prefill = throughput.decode_sources, sources_of("ttft", card)
     if WIDER[decode] > 1:
-        low, high = tok_per_s / WIDER[decode], tok_per_s * WIDER[decode]
-        yield f"({low:.0f} to {high:.0f}: {_SOURCES[decode]} a time per token on this accelerator)"
+        low, high = (throughput.decode_tok_per_s * factor for factor in (1 / WIDER[decode], WIDER[decode]))
+        subject = "of a mixture of experts " if sources_of("tpot", card) > decode else ""
+        yield f"({low:.0f} to {high:.0f}: {_SOURCES[decode]} a time per token {subject}on this accelerator)"
     if WIDER[prefill] > 1:
         yield f"(times to the first token have a band {WIDER[prefill]:g} times wider: {_SOURCES[prefill]} one on this accelerator)"
 
@@ -190,7 +194,7 @@ def _speed(plan: Plan) -> Iterator[tuple[str, str]]:
     requests = f"concurrent request{'s' if t.saturated_batch > 1 else ''}"
     band = f"({t.saturated_low_tok_per_s:,.0f} to {t.saturated_high_tok_per_s:,.0f})"
     yield "Speed", f"{t.decode_tok_per_s:.1f} tokens/s for one request, {_limit(t.bound)}"
-    for text in _few_sources(ACCELERATORS.get(plan.accelerator), t.decode_tok_per_s):
+    for text in _few_sources(ACCELERATORS.get(plan.accelerator), t):
         yield "", text
     if t.accepted_share is not None:
         yield "", _speculation(t.accepted_share, t.plain_tok_per_s)
@@ -228,9 +232,12 @@ def _workload(console: Console, answer: WorkloadPlan, *, is_priced: bool) -> Non
             continue
         shown.add_row(name, form.format(band.low), form.format(band.typical), form.format(band.high))
     console.print(shown)
+    is_front_end = answer.most_requests_per_s >= answer.front_end_requests_per_s
+    whose = " (that of the API process for any model, not the device's)" if is_front_end else ""
     paragraph(
         console,
-        f"Limit: {answer.most_users:,} concurrent requests of this workload, {answer.most_requests_per_s:.3g} requests/s.",
+        f"Limit: {answer.most_users:,} concurrent requests of this workload, "
+        f"{answer.most_requests_per_s:.3g} requests/s{whose}.",
     )
     console.print()
 

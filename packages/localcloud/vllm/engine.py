@@ -148,9 +148,13 @@ def timing(
     if accelerator.kind == "tpu" and model.tpu_sequence_s is not None:
         sequence_s = model.tpu_sequence_s
     flops = accelerator.tflops * 1e12 * tensor_parallel * accelerator.prefill_share
+    prompt_token_s = 2 * model.active_b * 1e9 / flops
+    if accelerator.expert_rows_gb_per_s:
+        # Every device moves all tokens to its part of each expert, so more devices do not save time.
+        prompt_token_s += model.expert_row_bytes / (accelerator.expert_rows_gb_per_s * 1e9)
     return TokenTiming(
         ttft_base_s=accelerator.ttft_base_s / speed,
-        prefill_tokens_per_s=flops / (2 * model.active_b * 1e9) * speed,
+        prefill_tokens_per_s=speed / prompt_token_s,
         interval_base_s=(accelerator.interval_base_s + link_s + always_b * s_per_billion + offload_s) / speed,
         interval_per_sequence_s=sequence_s / tensor_parallel / speed,
         more_sequences_s=tuple(

@@ -25,11 +25,12 @@ _HEAD_DIM_GLOBAL: Final = 512
 class Model:
     """A checkpoint. The layer counts exclude layers that share another layer's KV.
 
-    `weights_gib`: size in device memory; `disk_gib`: size of the files, None if equal; `active_b`: billions of parameters read per
-    token; `bytes_per_active`: average bytes of each of those; `layers`: all layers; `expert_b`: billions of parameters in all experts, of
-    which a token reads `expert_share`; `is_w4a16`: int4 compressed-tensors weights; `largest_tensor_gib`: the largest single tensor of the
-    files, 0 if unknown; `stored_head_gib`: an output head that a GPU loads and then drops; `chip_gib`: logged memory of one TPU chip by the
-    number of chips; `tpu_sequence_s`: measured time that each sequence adds to a step on a TPU chip, None if not measured.
+    `weights_gib`: size in device memory; `disk_gib`: size of the files, None if equal; `active_b`: billions of parameters read per token;
+    `bytes_per_active`: average bytes of each of those; `layers`: all layers; `expert_b`: billions of parameters in all experts, of which a
+    token reads `expert_share`; `expert_row_bytes`: what a token sends to its experts in all layers; `is_w4a16`: int4 compressed-tensors
+    weights; `largest_tensor_gib`: the largest single tensor of the files, 0 if unknown; `stored_head_gib`: an output head that a GPU loads and
+    then drops; `chip_gib`: logged memory of one TPU chip by the number of chips; `tpu_sequence_s`: measured time that each sequence adds to a
+    step on a TPU chip, None if not measured.
     """
 
     name: str
@@ -45,6 +46,7 @@ class Model:
     layers: int
     expert_b: float = 0.0
     expert_share: float = 0.0
+    expert_row_bytes: int = 0
     stored_head_gib: float = 0.0
     chip_gib: Mapping[str, float] = field(default_factory=dict[str, float])
     disk_gib: float | None = None
@@ -182,7 +184,8 @@ class SimulatedAccelerator:
     (`w4a16_bandwidth_share` for 4-bit ones, `w4a16_expert_share` for 4-bit experts). Prompts reach `prefill_share` of the FLOPS.
     Each sequence adds `interval_per_sequence_s`. Beyond `engine.MEASURED_SEQUENCES` it adds the time in `more_sequences_s`, rows of the
     last sequence and its seconds; empty if all add the same. `verified_token_s`: time that each token of a step with proposals adds,
-    0 if unknown. `default_block_size` is None if it depends on the length.
+    0 if unknown. `expert_rows_gb_per_s`: rate at which each device brings all prompt tokens to their experts, 0 if that takes no time of its own.
+    `default_block_size` is None if it depends on the length.
     """
 
     name: str
@@ -204,6 +207,7 @@ class SimulatedAccelerator:
     link_s_per_layer: float = 0.0
     more_sequences_s: tuple[tuple[int, float], ...] = ()
     verified_token_s: float = 0.0
+    expert_rows_gb_per_s: float = 0.0
 
 
 def find_accelerator(name: str) -> SimulatedAccelerator | None:

@@ -230,3 +230,18 @@ def test_speed_scales_everything_fixed_times_included():
     assert fast.fixed_ttft_s == pytest.approx(0.02)
     assert fast.interval_s(5) == pytest.approx(0.005)
     assert fast.prefill_tokens_per_s == pytest.approx(10 * slow.prefill_tokens_per_s)
+
+
+def test_chips_divide_the_operations_of_a_prompt_but_not_what_it_moves_to_experts():
+    def prompt_token_s(model: str, accelerator: str, chips: int) -> float:
+        found, runs_on = parts(model, accelerator)
+        pace = timing(found, runs_on, tensor_parallel=chips, offload_gib=0, speed=1, ttft_s=None, tpot_s=None)
+        return 1 / pace.prefill_tokens_per_s
+
+    mixture, dense = "google/gemma-4-26B-A4B-it", "google/gemma-4-31B-it"
+    assert prompt_token_s(dense, "v6e-4", 4) == pytest.approx(prompt_token_s(dense, "v6e-1", 1) / 4)
+    moved_s = prompt_token_s(mixture, "v6e-4", 4) - 2 * 3.82e9 / (4 * 918e12 * 0.5)
+    assert moved_s == pytest.approx(35e-6, rel=0.02)
+    assert prompt_token_s(mixture, "v6e-8", 8) > moved_s
+    on_gpu, dense_gpu = (prompt_token_s(name, "nvidia-l4", 1) for name in (mixture, dense))
+    assert on_gpu / dense_gpu == pytest.approx(3.82 / parts(dense, "nvidia-l4")[0].active_b)

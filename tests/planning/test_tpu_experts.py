@@ -1,0 +1,138 @@
+"""Mixtures of experts on TPUs: what moving rows to experts costs, against two publishers, and what the plan says about its sources."""
+
+import pytest
+
+from planning import Deployment, VllmOptions, Workload, plan
+from planning.cost.subject import examine
+from planning.data.overheads import constant
+from planning.machine.families import NotMeasuredError
+from planning.machine.hardware import Accelerator
+from planning.memory.resolve import resolve
+from planning.model.hf_config import model_from_config
+from planning.question.releases import DECODES_FASTER_ON_TPU
+from planning.settings.image import image_of_version
+from planning.speed.bands import BANDS, WIDER
+from planning.speed.prefill import prompt_of
+from planning.speed.steps import expert_rows_s, step_of
+from tests.records import replace
+
+SPARSE = Deployment(
+    model="google/gemma-4-26B-A4B-it", accelerator="v6e-4", vllm=VllmOptions(max_model_len=32_768, max_num_seqs=16)
+)
+DENSE = replace(SPARSE, model="google/gemma-4-31B-it")
+SMALL = replace(SPARSE, model="google/gemma-4-12B-it", accelerator="v6e-1", vllm=VllmOptions(max_model_len=2_048))
+LONG = Workload(input_tokens=20_000, output_tokens=256, users=1)
+QWEN3_30B = {
+    "architectures": ["Qwen3MoeForCausalLM"],
+    "model_type": "qwen3_moe",
+    "hidden_size": 2_048,
+    "num_hidden_layers": 48,
+    "num_attention_heads": 32,
+    "num_key_value_heads": 4,
+    "head_dim": 128,
+    "intermediate_size": 6_144,
+    "moe_intermediate_size": 768,
+    "num_experts": 128,
+    "num_experts_per_tok": 8,
+    "vocab_size": 151_936,
+    "tie_word_embeddings": False,
+    "max_position_embeddings": 40_960,
+    "torch_dtype": "bfloat16",
+}
+
+
+def prompt_s(deployment: Deployment, tokens: int) -> float:
+    return prompt_of(resolve(deployment), replace(LONG, input_tokens=tokens)).compute_s
+
+
+def test_prompts_of_a_mixture_of_experts_take_what_two_publishers_measured():
+    """SGLang-JAX: 32,703 prompt tokens per second. vLLM: 26B-A4B on four chips against 12B on one, over prompts of two lengths."""
+    qwen = replace(SPARSE, model="Qwen3-30B-A3B", model_spec=model_from_config(QWEN3_30B, name="Qwen3-30B-A3B"))
+    assert 4_096 / prompt_s(qwen, 4_096) == pytest.approx(32_703, rel=0.25)
+    ours, other = ((prompt_s(one, 600) - prompt_s(one, 200)) for one in (SPARSE, SMALL))
+    assert ours / other == pytest.approx(97.5 / 121, rel=0.25)
+
+
+def test_more_chips_do_not_share_the_rows_of_experts():
+    first = {name: plan(replace(SPARSE, accelerator=name, workload=LONG)).workload for name in ("v6e-4", "v6e-8")}
+    four, eight = (first[name].ttft_s.typical for name in ("v6e-4", "v6e-8"))
+    assert 0.9 < eight / four < 1
+    dense = {
+        name: plan(replace(DENSE, accelerator=name, workload=LONG)).workload.ttft_s.typical
+        for name in ("v6e-4", "v6e-8")
+    }
+    assert dense["v6e-8"] / dense["v6e-4"] < 0.6
+
+
+def test_a_row_is_a_token_in_each_layer_for_each_expert_that_it_chose():
+    resolved = resolve(SPARSE)
+    rate = resolved.accelerator.measured("TPU_EXPERT_ROWS_GB_PER_S") * 1e9
+    assert expert_rows_s(resolved, 1_000) == pytest.approx(1_000 * 30 * 8 * 2_816 * 2 / rate)
+
+
+@pytest.mark.parametrize("other", [DENSE, replace(SPARSE, accelerator="H100")])
+def test_nothing_else_moves_rows_to_experts(other: Deployment):
+    assert expert_rows_s(resolve(other), 1_000) == 0
+
+
+def test_a_decoding_step_hides_its_rows_behind_the_experts_that_it_reads():
+    subject = examine(SPARSE)
+    step = step_of(subject.resolved, subject.weights, subject.memory, batch=16, tokens=256)
+    assert expert_rows_s(subject.resolved, 16) < step.compute_s < step.memory_s
+
+
+def test_a_family_without_that_rate_has_no_speed_of_prompts(monkeypatch: pytest.MonkeyPatch):
+    with pytest.raises(NotMeasuredError):
+        expert_rows_s(resolve(replace(SPARSE, accelerator="tpu7x-4")), 1)
+    measured = Accelerator.measured
+
+    def without_rows(card: Accelerator, name: str) -> float:
+        return measured(card, "not measured" if name == "TPU_EXPERT_ROWS_GB_PER_S" else name)
+
+    monkeypatch.setattr(Accelerator, "measured", without_rows)
+    assert plan(SPARSE).unknown == ("prefill",)
+    assert plan(DENSE).unknown == ()
+
+
+def test_layers_with_experts_took_longer_in_older_releases():
+    def step_s(deployment: Deployment, version: str) -> float:
+        subject = examine(replace(deployment, image=image_of_version(version)))
+        return step_of(subject.resolved, subject.weights, subject.memory, batch=1, tokens=256).total_s
+
+    more, plain = (step_s(one, "0.28.0") - step_s(one, DECODES_FASTER_ON_TPU) for one in (SPARSE, DENSE))
+    old = resolve(SPARSE).accelerator.measured("TPU_OLD_LAYER_S")
+    assert more / 30 == pytest.approx(old + resolve(SPARSE).accelerator.measured("TPU_OLD_EXPERT_LAYER_S"))
+    assert plain / 60 == pytest.approx(old)
+
+
+def test_one_publisher_has_a_time_per_token_of_a_mixture_of_experts_on_a_tpu_and_the_plan_says_so(run):
+    """Its band is that much wider; the time to the first token has two publishers."""
+    told = {}
+    for deployment in (SPARSE, DENSE):
+        asked = ("--model", deployment.model, "--accelerator", "v6e-4")
+        told[deployment.model] = " ".join(run(*asked)[1].split())
+        found = plan(replace(deployment, workload=replace(LONG, input_tokens=500))).workload
+        spread, wider = BANDS["tpot", "tpu-short"], WIDER[1] if deployment is SPARSE else 1
+        assert found.tpot_s.low / found.tpot_s.typical == pytest.approx(spread.low / wider)
+        first = BANDS["ttft", "tpu-short"]
+        assert found.ttft_s.high / found.ttft_s.typical == pytest.approx(first.high)
+    words = "only one public source has a time per token of a mixture of experts on this accelerator"
+    assert words in told[SPARSE.model]
+    assert "public source" not in told[DENSE.model]
+
+
+@pytest.mark.parametrize("model", ["google/gemma-4-E2B-it", "google/gemma-4-12B-it"])
+def test_a_plan_says_which_rate_is_that_of_the_api_process(run, model: str):
+    asked = ("--model", model, "--accelerator", "v6e-4", "--set", "vllm.maxNumSeqs=256")
+    code, out, _ = run(*asked, "--workload", "in=8,out=40,users=1024")
+    text = " ".join(out.split())
+    assert "limited by the API process" in text
+    assert (
+        f"{constant('API_REQUESTS_PER_S'):g} requests/s (that of the API process for any model, not the device's)"
+        in text
+    )
+    few = " ".join(run(*asked, "--workload", "in=8,out=40,users=16")[1].split())
+    assert "limited by the API process" not in few
+    long = " ".join(run(*asked, "--workload", "in=8,out=400,users=1024")[1].split())
+    assert "API process" not in long
+    assert code == 0
