@@ -29,6 +29,8 @@ from planning.machine.families import (
 
 _GENERATIONS: Final[Mapping[str, list[str]]] = Table(lambda: data_file("gpu_generations.json"))
 """Parts of the names of cards, by NVIDIA's architecture."""
+_SHARED_MEMORY: Final = ("GB10", "DGX SPARK")
+"""Parts of the names of cards whose memory is the processor's, and was measured."""
 
 
 class Accelerator(Struct, frozen=True, kw_only=True):
@@ -86,6 +88,11 @@ class Accelerator(Struct, frozen=True, kw_only=True):
     def has_measured(self, name: str) -> bool:
         """Return whether its family's row has a constant."""
         return self.family in FAMILIES and name in FAMILIES[self.family].measured
+
+    @property
+    def shares_memory(self) -> bool:
+        """True if its memory is known to be the processor's too, by its name."""
+        return any(part in self.name.upper() for part in _SHARED_MEMORY)
 
     @property
     def is_rocm(self) -> bool:

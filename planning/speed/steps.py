@@ -84,7 +84,9 @@ def step_of(
     # Offload takes layers in order, so the offloaded part is read as often as the average layer.
     linked = offloaded * min(1.0, (read / weights.layers if weights.layers else 0.0))
     local = max(read - linked, 0.0) + batch * _kv_bytes(resolved, tokens)
-    local += (weights.layers - weights.experts + experts) * (_times_slower(resolved) - 1)
+    # How fast Marlin reads experts was not measured.
+    unpacked = weights.layers - weights.experts + (experts if resolved.is_tpu else 0.0)
+    local += unpacked * (_times_slower(resolved) - 1)
     link_rate = accelerator.host_link_gb_per_s * _GIGA * constant("ZERO_COPY_EFFICIENCY")
     step = StepTime(
         memory_s=local / bytes_per_s(accelerator),
@@ -93,6 +95,8 @@ def step_of(
         link_s=linked / link_rate if linked and link_rate else 0.0,
         fixed_s=_fixed_s(resolved, batch, proposals) + _wide_attention_s(resolved, tokens, is_split=not proposals),
     )
+    if resolved.eager and not resolved.is_tpu:
+        return replace(step, fixed_s=max(step.fixed_s, _launches_s(resolved) - step.total_s + step.fixed_s))
     groups = batch / constant("TPU_MEASURED_SEQUENCES")
     if not resolved.is_tpu or groups <= 1:
         return step
@@ -105,9 +109,12 @@ def step_of(
 
 
 def _times_slower(resolved: Resolved) -> float:
-    """Return how many times slower a TPU reads linear layers that it unpacks before each product than it reads bf16 ones."""
+    """Return how many times slower a device reads linear layers that it unpacks before each product than it reads bf16 ones."""
     if not resolved.is_tpu:
-        return 1.0
+        limit = CONSTANTS.get(f"marlin_gb_per_s.{resolved.accelerator.generation}")
+        if limit is None or resolved.scheme.name != "w4a16":
+            return 1.0
+        return max(bytes_per_s(resolved.accelerator) / (limit.value * _GIGA), 1.0)
     if resolved.scheme.name == "fp8":
         name = "TPU_FP8_BANDWIDTH_EFFICIENCY"
     elif resolved.unpacks_int4:
@@ -176,7 +183,10 @@ def _wide_attention_s(resolved: Resolved, tokens: float, *, is_split: bool) -> f
 
 def bytes_per_s(accelerator: Accelerator) -> float:
     """Return the memory read rate of one device, in bytes per second."""
-    share = accelerator.measured("TPU_BANDWIDTH_EFFICIENCY") if accelerator.is_tpu else constant("bandwidth")
+    if accelerator.is_tpu:
+        share = accelerator.measured("TPU_BANDWIDTH_EFFICIENCY")
+    else:
+        share = constant("bandwidth.shared" if accelerator.shares_memory else "bandwidth")
     return accelerator.bandwidth_gb_per_s * _GIGA * share
 
 
@@ -285,12 +295,19 @@ def _fixed_s(resolved: Resolved, batch: float, proposals: int) -> float:
             per_layer += measured("TPU_OLD_LAYER_S")
             per_layer += measured("TPU_OLD_EXPERT_LAYER_S") if resolved.spec.is_moe else 0.0
         return layers * per_layer + measured("TPU_STEP_S") + sequences_s / resolved.tp
-    per_layer = constant("eager_layer_s" if resolved.eager else "layer_s")
+    per_layer = constant("layer_s")
     if resolved.spec.is_moe:
         per_layer += constant("moe_layer_s")
+    if resolved.scheme.name == "fp8" and resolved.accelerator.generation != "ampere":
+        per_layer += constant("fp8_layer_s")
     if resolved.tp > 1:
         per_layer += constant("ALL_REDUCES_PER_LAYER") * constant("all_reduce_s")
     return layers * per_layer + constant("step_s") + (batch - 1) * constant("sequence_s")
+
+
+def _launches_s(resolved: Resolved) -> float:
+    """Return the time in which Python starts the kernels of a step without CUDA graphs, while the GPU computes those that it has."""
+    return resolved.spec.layers * constant("eager_layer_s") + constant("step_s")
 
 
 def _sampled_s(batch: float) -> float:

@@ -38,6 +38,8 @@ SERVER = re.compile(r"[$:](?:gcp-tpu:index:QueuedResource|gcp:cloudrunv2/service
 """URN of the resource that serves."""
 CHANGED, WORKLOADS = 2048, {"tpu-v6e4-turbo": 8192}
 """Lengths that the change in place sets; the workload of a stack may need more."""
+BLOCKED = {"tpu-v6e4-turbo": ("FIT05", {"vllm.speculativeConfig": None})}
+"""Stacks of the earlier commit that the new code blocks, with the rule and the first remedy that it prints."""
 ENGINES_OWN = {"pulumi:providers:pulumi", "pulumi:pulumi:Stack"}
 """Types that the engine writes in each run."""
 
@@ -141,6 +143,12 @@ def take_over(now, stack):
 def test_a_deployed_stack_is_taken_over_changed_in_place_and_torn_down(both, stack):
     earlier, now = both
     deploy(earlier, now, stack, MORE.get(stack, {}))
+    if stack in BLOCKED:
+        rule, remedy = BLOCKED[stack]
+        refused = now.pulumi("preview", "--stack", stack, expect=1)
+        assert f"is blocked by {rule}" in refused.text
+        assert f"Remove {next(iter(remedy))}" in refused.text
+        now.configure(stack, **remedy)
     take_over(now, stack)
     machine = {urn: id_ for urn, id_ in ids(now, stack).items() if SERVER.search(urn)}
     assert len(machine) == 1

@@ -1,0 +1,104 @@
+"""What a decoding step costs beyond its bytes at the memory's rate, on cards that were measured."""
+
+import pytest
+
+from planning import Deployment, VllmOptions
+from planning.cost.subject import Subject, examine
+from planning.data.overheads import constant
+from planning.machine.devices import parse_device
+from planning.memory.weights import weights_of
+from planning.settings.image import image_of_version
+from planning.speed.steps import StepTime, bytes_per_s, step_of
+
+SMALL = "google/gemma-4-31B-it-qat-w4a16-ct"
+TEXT = {"image": 0, "audio": 0, "video": 0}
+
+
+def subject_of(model: str, device: str, *, eager: bool = False) -> Subject:
+    """Return a text server on a card, by its specifications."""
+    return examine(
+        Deployment(
+            model=model,
+            accelerator="",
+            device=parse_device(device),
+            image=image_of_version("0.26.0"),
+            vllm=VllmOptions(max_model_len=4_096, limit_mm_per_prompt=TEXT, enforce_eager=eager),
+        )
+    )
+
+
+def step_ms(model: str, device: str, *, eager: bool = False) -> float:
+    """Return the time of a step of one request, in milliseconds."""
+    return 1e3 / subject_of(model, device, eager=eager).throughput.decode_tok_per_s
+
+
+def empty_step(subject: Subject) -> StepTime:
+    """Return the time of a step of one request without a context."""
+    return step_of(subject.resolved, weights_of(subject.resolved), subject.memory, batch=1, tokens=0)
+
+
+def read_s(subject: Subject) -> float:
+    """Return the time in which the memory alone would read a token's weights."""
+    return weights_of(subject.resolved).read_per_token / bytes_per_s(subject.resolved.accelerator)
+
+
+H100 = "memory=80GiB,bandwidth=3350GB/s,tflops=989,name=H100"
+A100 = "memory=80GiB,bandwidth=2039GB/s,tflops=312,name=A100"
+
+
+@pytest.mark.parametrize(("device", "row"), [(H100, "marlin_gb_per_s.hopper"), (A100, "marlin_gb_per_s.ampere")])
+def test_four_bits_are_read_no_faster_than_they_are_unpacked(device: str, row: str):
+    subject = subject_of(SMALL, device)
+    layers = weights_of(subject.resolved).layers
+    unpacked_s = layers / (constant(row) * 1e9)
+    read = layers / bytes_per_s(subject.resolved.accelerator)
+    assert unpacked_s > read
+    assert empty_step(subject).memory_s == pytest.approx(read_s(subject) - read + unpacked_s)
+
+
+def test_more_bandwidth_does_not_unpack_faster_on_one_generation():
+    faster = H100.replace("3350", "4800").replace("H100", "H200")
+    kept = step_ms(SMALL, H100) - step_ms(SMALL, faster)
+    assert 0 < kept < 0.1 * step_ms(SMALL, H100), "only the head and the KV cache are read at the memory's rate"
+
+
+@pytest.mark.parametrize(
+    "device",
+    ["memory=24GiB,bandwidth=936GB/s,tflops=71,name=RTX 3090", "memory=24GiB,bandwidth=300GB/s,tflops=121,name=L4"],
+)
+def test_a_card_with_less_bandwidth_than_that_waits_for_its_memory(device: str):
+    subject = subject_of("google/gemma-4-12B-it-qat-w4a16-ct", device)
+    assert empty_step(subject).memory_s == pytest.approx(read_s(subject))
+
+
+def test_python_starts_kernels_while_the_card_computes():
+    """12B in bf16 takes 33 ms on an RTX 3090, longer than Python needs for 48 layers; a small model waits for Python."""
+    slow, fast = "memory=48GiB,bandwidth=768GB/s,tflops=155,name=A6000", H100
+    assert step_ms("google/gemma-4-12B-it", slow, eager=True) == step_ms("google/gemma-4-12B-it", slow)
+    eager = 1e3 * (48 * constant("eager_layer_s") + constant("step_s"))
+    assert step_ms("google/gemma-4-12B-it", fast, eager=True) == pytest.approx(eager)
+    assert step_ms("google/gemma-4-12B-it", fast) < eager
+
+
+def test_fp8_quantizes_its_activations_in_each_layer_where_it_computes_in_fp8():
+    models = "RedHatAI/gemma-4-12B-it-FP8-Dynamic", "google/gemma-4-12B-it"
+    for device, layers in ((H100, 48), (A100, 0)):
+        fp8, bf16 = (empty_step(subject_of(model, device)).fixed_s for model in models)
+        assert fp8 - bf16 == pytest.approx(layers * constant("fp8_layer_s")), device
+
+
+def test_only_a_card_that_was_measured_shares_its_memory():
+    cards = {name: f"memory=128GiB,bandwidth=273GB/s,tflops=125,usable=121GiB,name={name}" for name in ("GB10", "Thor")}
+    shared, other = (bytes_per_s(parse_device(card)) for card in cards.values())
+    assert (shared, other) == (273e9 * constant("bandwidth.shared"), 273e9 * constant("bandwidth"))
+
+
+def test_a_real_h100_takes_a_step_as_planned():
+    """vLLM 0.26.0 with random weights, measured for this repository: 10.42 ms in bf16, 6.92 in FP8."""
+    assert step_ms("google/gemma-4-12B-it", H100) == pytest.approx(10.42, rel=0.03)
+    assert step_ms("RedHatAI/gemma-4-12B-it-FP8-Dynamic", H100) == pytest.approx(6.92, rel=0.03)
+
+
+def test_no_other_scheme_is_unpacked():
+    subject = subject_of("google/gemma-4-31B-it", H100)
+    assert empty_step(subject).memory_s == pytest.approx(read_s(subject))
