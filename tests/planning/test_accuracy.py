@@ -36,6 +36,7 @@ MISSES = {
     "dense-12b-v6e-1-0924 load",
     "qat-26b-v6e-4 compile",
     "dense-26b-v6e-4 load",
+    "fp8-26b-v6e-1 decode_16",
 }
 """Those of them outside their tolerance, without a reason. They stand on the page; a row that is right again has to leave this list."""
 BOUND = [boot for boot in MEASURED.boots if boot.evidence == "known" and not boot.beyond]
