@@ -68,7 +68,8 @@ kills: setup  #m Kill the engine at random moments and search for leaks.
 	@.venv/bin/python -m tests.kills --seed $(SEED) --count $(COUNT) $(if $(HISTORY),--history $(HISTORY))
 
 # Our benchmark and smoke checks against a real vLLM and its own benchmark on this processor. Installs 6 GB into .oracle the first time.
-# `make oracle POINT=c4` measures only one point. `make oracle PART=exposure` checks only which data the server returns without the API key.
+# `make oracle POINT=c4` measures only one point. `make oracle PART=exposure` checks only which data the server returns without the API key,
+# and `PART=scheduler` only what vLLM's scheduler does.
 ROUNDS ?= 6
 oracle: setup  #m Compare the load tester with a real vLLM.
 	@.venv/bin/python -m authors.real_vllm --rounds $(ROUNDS) $(if $(POINT),--point $(POINT)) $(if $(PART),--part $(PART))

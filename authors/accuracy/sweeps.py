@@ -16,6 +16,7 @@ from msgspec.structs import replace
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 
 from authors.accuracy.corpus.measured import MeasurementError, load
+from authors.accuracy.traffic import Benchmark
 from planning.cost.subject import Subject, examine
 from planning.question.types import Band
 from planning.question.workload import Workload
@@ -52,8 +53,9 @@ class SweepPoint:
     date: dt.date
     split: Literal["fit", "band", "held-out"]
     """`fit`: constants were fitted to points of this server. `band`: the bands are learned from it. `held-out`: it only checks both."""
-    note: Literal["", "mean-tpot", "means", "prefix-cache", "prefix-cache-suspected"] = ""
+    note: Literal["", "mean-tpot", "means", "mean-bursts", "prefix-cache", "prefix-cache-suspected"] = ""
     """`mean-tpot`, `means`: the time per output token, or both times, are means.
+    `mean-bursts`: both are means of bursts: all users send one request at once, and the next one when all responses have ended.
     `prefix-cache`: the source shows that the prompts came from the prefix cache; `-suspected`: the source suspects it."""
     source: str
     """An id of `[sources]` in the corpus, which has the URL, the path and the commit."""
@@ -62,6 +64,14 @@ class SweepPoint:
     def is_unseen(self) -> bool:
         """True if nothing in the planner was set from the point's source, so nothing may be fitted to it."""
         return load().sources[self.source].unseen
+
+    @property
+    def benchmark(self) -> Benchmark:
+        """How the clients sent their requests."""
+        if self.note == "mean-bursts":
+            return Benchmark(rounds=1.0, is_mean=True)
+        rounds = None if self.requests is None else self.requests / self.users
+        return Benchmark(rounds=rounds, is_mean=self.note == "means")
 
     @property
     def is_one_wave(self) -> bool:
@@ -165,11 +175,15 @@ def _figures(point: SweepPoint, cached_share: float) -> Iterator[ComparedPoint]:
         users=point.users,
         prefix_share=cached_share,
     )
-    answer = workload_plan(server_of(subject.resolved, subject.memory, workload), subject.cost.usd_per_hour)
+    server = server_of(subject.resolved, subject.memory, workload)
+    answer = workload_plan(server, subject.cost.usd_per_hour)
+    replicas = min(point.users, subject.resolved.dp)
+    running = min(point.users / replicas, server.slots)
+    ttft_s, tpot_s = point.benchmark.times(server, running)
     pairs: tuple[tuple[Figure, float | None, Band], ...] = (
         ("rate", point.output_tok_per_s, answer.output_tok_per_s),
-        ("ttft", point.ttft_ms, answer.ttft_s.times(1e3)),
-        ("tpot", point.tpot_ms, answer.tpot_s.times(1e3)),
+        ("ttft", point.ttft_ms, server.band("ttft", ttft_s + answer.queue_s.typical).times(1e3)),
+        ("tpot", point.tpot_ms, server.band("tpot", tpot_s).times(1e3)),
     )
     kind = kind_of(subject.resolved, prompt_of(subject.resolved, workload))
     for figure, measured, band in pairs:

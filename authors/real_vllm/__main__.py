@@ -1,4 +1,4 @@
-"""`python -m authors.real_vllm`: compare our benchmark and smoke checks with a real vLLM and its benchmark, and check its exposure.
+"""`python -m authors.real_vllm`: compare our benchmark and smoke checks with a real vLLM and its benchmark, and check its exposure and its scheduler.
 
 The first run installs vLLM (6 GB) below .oracle. docs/authors/benchmark-internals.md#comparison-with-a-real-vllm describes the comparison and its results.
 """
@@ -18,6 +18,7 @@ from authors.real_vllm.bench import POINTS, BenchMeasurement, measure_point
 from authors.real_vllm.environment import DEFAULT_FOLDER, RealVllmError, RealVllmHome, prepare, print_progress
 from authors.real_vllm.exposure import check_exposure
 from authors.real_vllm.judge import FEWEST_ROUNDS, RealVllmPart
+from authors.real_vllm.scheduler import check_scheduler
 from authors.real_vllm.server import RealVllmCores, running_server, split_cores
 from authors.real_vllm.smoke import check_chat, check_features, check_smoke
 
@@ -26,6 +27,7 @@ BENCHMARK: Final = "benchmark"
 PARTS: Final[Mapping[str, Callable[[RealVllmHome, RealVllmCores], RealVllmPart]]] = {
     "exposure": check_exposure,
     "features": check_features,
+    "scheduler": check_scheduler,
 }
 
 

@@ -47,17 +47,15 @@ class Prompt(Struct, frozen=True, kw_only=True):
     lookup_s: float
     """Remaining cost of the cached tokens, at most their computation."""
     steps: float
-    """Steps that it fills, as a fraction, because a short prompt shares its step with others."""
-    whole_steps: int
-    """Minimum steps."""
+    """Steps that it fills on an idle server, as a fraction, because a short prompt shares its step with others."""
 
-    def extra_s(self, hidden_s: float, *, per_step: float) -> float:
-        """Return the total time that it adds to the steps that it shares.
+    def extra_s(self, hidden_s: float, *, steps: float, per_step: float) -> float:
+        """Return the total time that it adds to the `steps` that it fills.
 
-        `hidden_s`: computation that a step hides behind its reads. `per_step`: prompts that arrive per step.
+        `hidden_s`: computation that a step hides behind its reads. `per_step`: prompts that are computed per step.
         """
-        chunk_s = self.compute_s / max(self.steps, 1.0)
-        full = self.whole_steps - 1
+        chunk_s = self.compute_s / max(steps, 1.0)
+        full = math.ceil(steps) - 1
         last_s = self.compute_s - full * chunk_s
         one_by_one_s = full * max(chunk_s - hidden_s, 0.0) + max(last_s - hidden_s, 0.0)
         # More frequent prompts share the hidden computation of a step.
@@ -87,7 +85,6 @@ def prompt_of(resolved: Resolved, workload: Workload) -> Prompt:
         encoder_s=encoder_flops(resolved.spec, workload) / rate,
         lookup_s=cached * min(constant("CACHED_TOKEN_S"), token_s),
         steps=computed / budget,
-        whole_steps=math.ceil(computed / budget),
     )
 
 

@@ -1,8 +1,8 @@
 """A deployment's results for a workload: time to the first token, time per token, rates, queues and prices; and its rates for one request.
 
-Concurrent requests share each step. A response takes `steps` decoding steps, and prompts lengthen the steps that process their chunks.
-With n concurrent requests, a request completes every (steps x step(n) + n x extra) / n seconds, but never faster than prompts can be computed, one
-chunk per step, nor than one HTTP front end passes on. Requests above max-num-seqs or the KV cache are queued.
+Concurrent requests share each step (`planning.speed.sharing`), and prompts lengthen the steps that process their chunks. Requests are at random phases of
+their responses, as in a server in operation. A benchmark that starts all users at once measures longer times to the first token.
+The rate is never higher than one HTTP front end passes on. Requests above max-num-seqs or the KV cache are queued.
 
 With data parallelism each replica is such a server. It serves an equal share of the requests, and the rates of all are added.
 """
@@ -24,6 +24,7 @@ from planning.question.types import Band, Bottleneck, MemoryPlan, ThroughputPlan
 from planning.question.workload import Workload
 from planning.speed import bands
 from planning.speed.prefill import Prompt, prompt_of
+from planning.speed.sharing import StepShares, shares_of
 from planning.speed.steps import StepTime, adapters_s, bytes_per_s, experts_read, step_of
 from planning.units import HOUR_S
 
@@ -31,6 +32,8 @@ _MILLION: Final = 1_000_000
 _FULLEST: Final = 0.99
 """Fraction of the saturated rate above which the queue is no longer treated as stationary."""
 _SEARCH_STEPS: Final = 30
+_FEWER: Final = (16, 24, 32)
+"""Concurrent requests beyond which a further one may cost a TPU more than it adds (TPU_OLD_SEQUENCE_S)."""
 _SHORT_REQUEST_TOKENS: Final = 256
 """Context of the single request in the decode estimate."""
 _SHORT_PROMPT_TOKENS: Final = 64
@@ -91,7 +94,7 @@ class LoadedServer(Struct, frozen=True, kw_only=True, dict=True):
     @cached_property
     def full(self) -> Load:
         """As many concurrent requests as it serves."""
-        return self.load(float(self.slots), wave=0.0)
+        return self.load(float(self.slots))
 
     @cached_property
     def steps(self) -> float:
@@ -125,62 +128,65 @@ class LoadedServer(Struct, frozen=True, kw_only=True, dict=True):
         """Return the computation that a step hides behind reads, at most as in a step of one request."""
         return max(min(step.memory_s - step.compute_s, self.alone.memory_s - self.alone.compute_s), 0.0)
 
-    def _extra_s(self, step: StepTime, requests: float, *, per_step: float) -> float:
-        """Return the time that a prompt adds to the steps of `requests` requests: its computation, or the experts that only it uses."""
-        chunk = self.prompt.computed / max(self.prompt.whole_steps, 1)
-        alone, together = (experts_read(self.resolved, self.weights, tokens) for tokens in (requests, chunk + requests))
-        experts_s = self.prompt.whole_steps * (together - alone) / bytes_per_s(self.resolved.accelerator)
-        return max(self.prompt.extra_s(self._hidden_s(step), per_step=per_step), experts_s)
+    def extra_s(self, step: StepTime, shares: StepShares, *, together: float) -> float:
+        """Return the time that a prompt adds to the steps that it shares, if `together` prompts share one: its computation, or its experts.
 
-    def load(self, requests: float, *, wave: float) -> Load:
-        """Return the rates and times of `requests` concurrent requests, at least one; `wave` is how synchronized they arrive, 0 to 1."""
-        prompt, steps = self.prompt, self.steps
-        decoding = min(requests, max(steps / prompt.steps, 1.0))
-        step = self.step(decoding)
-        together_step = self.step(requests)
-        extra_s = self._extra_s(together_step, requests, per_step=requests / steps)
-        company = min((requests - 1) / (constant("TURNAROUND_REQUESTS") - 1), 1.0)
-        turns = prompt.whole_steps + 1 + (constant("TURNAROUND_STEPS") - 1) * company
-        lookup_s = max(prompt.lookup_s - self._hidden_s(self.alone), 0.0)
-        cycle_s = (steps + turns - 1) * together_step.total_s + requests * extra_s + lookup_s
-        fullest_extra_s = self._extra_s(step, decoding, per_step=1 / prompt.steps)
-        most_per_s = 1 / (prompt.steps * step.total_s + fullest_extra_s)
-        fills_steps = requests * prompt.steps > steps
-        rate = min(most_per_s, requests / cycle_s) if fills_steps else requests / cycle_s
-        rate = min(rate, constant("API_REQUESTS_PER_S"))
-        for fewer in (decoding, constant("TPU_MEASURED_SEQUENCES")):
-            if fewer < requests:  # requests that only lower the rate wait
-                rate = max(rate, self.load(fewer, wave=wave).requests_per_s)
-        # Prompts that fill every step cannot arrive together, so the wave flattens as they approach it.
-        together = wave * max(1 - requests * prompt.steps / steps, 0.0)
-        interference_s = fullest_extra_s / prompt.steps
-        if not fills_steps:
-            interference_s = min((decoding - 1) * extra_s / steps, interference_s)
-        step_s = step.total_s + (1 - together / 2) * max(interference_s, 0.0)
-        waiting_s = (
-            wave * _waiting_prompts(requests, steps / prompt.steps, 1 / prompt.steps) * prompt.service_s(self.alone)
+        Prompts of one step hide the same reads, and use the same experts.
+        """
+        chunk = self.prompt.computed * max(together, 1.0) / shares.whole_steps
+        alone, more = (
+            experts_read(self.resolved, self.weights, tokens) for tokens in (shares.decoding, chunk + shares.decoding)
         )
-        ttft_s = max(turns * step.total_s + extra_s + waiting_s + lookup_s, requests / rate - steps * step_s)
-        prefill_s, decode_s = prompt.service_s(self.alone), steps * step.total_s / decoding
+        experts_s = shares.whole_steps * (more - alone) / bytes_per_s(self.resolved.accelerator) / max(together, 1.0)
+        computed_s = self.prompt.extra_s(self._hidden_s(step), steps=shares.prompt_steps, per_step=together)
+        return max(computed_s, experts_s)
+
+    def shares(self, requests: float) -> StepShares:
+        """Return how `requests` concurrent requests share steps, at least one."""
+        company = min((requests - 1) / (constant("TURNAROUND_REQUESTS") - 1), 1.0)
+        return shares_of(
+            requests=requests,
+            prompt_tokens=self.prompt.computed,
+            output_steps=self.steps,
+            budget_tokens=self.resolved.max_num_batched_tokens,
+            tokens_per_decode=1 + (self.drafter.proposals if self.drafter else 0),
+            arrival_steps=1 + (constant("TURNAROUND_STEPS") - 1) * company,
+        )
+
+    @cached_property
+    def lookup_s(self) -> float:
+        """Time that the cached tokens of a prompt add to its first token."""
+        return max(self.prompt.lookup_s - self._hidden_s(self.alone), 0.0)
+
+    def shared_steps(self, requests: float) -> tuple[StepShares, StepTime, float]:
+        """Return how `requests` concurrent requests share steps, the time of a step without prompts, and what a prompt adds."""
+        shares = self.shares(requests)
+        step = self.step(shares.decoding)
+        return shares, step, self.extra_s(step, shares, together=shares.prompts_per_step)
+
+    def _rate(self, requests: float) -> float:
+        shares, step, prompt_s = self.shared_steps(requests)
+        rate = 1 / (1 / shares.requests_per_s(step.total_s, prompt_s) + self.lookup_s / requests)
+        return min(rate, constant("API_REQUESTS_PER_S"))
+
+    def load(self, requests: float) -> Load:
+        """Return the rates and times of `requests` concurrent requests, at least one."""
+        shares, step, prompt_s = self.shared_steps(requests)
+        token_s = shares.token_s(step.total_s, prompt_s)
+        first_s = shares.first_token_s(step.total_s, prompt_s) + self.lookup_s
+        # Requests that only lower the rate wait.
+        rate = max(self._rate(count) for count in (requests, *_FEWER) if count <= requests)
+        prefill_s, decode_s = self.prompt.service_s(self.alone), self.steps * step.total_s / shares.decoding
         return Load(
             requests=requests,
             requests_per_s=rate,
-            ttft_s=ttft_s,
-            tpot_s=step_s / self.tokens_per_step,
+            ttft_s=max(first_s, requests / rate - self.steps * token_s),
+            tpot_s=token_s / self.tokens_per_step,
             step=step,
-            is_prefill_bound=fills_steps or requests * extra_s > steps * step.total_s,
+            is_prefill_bound=requests * shares.prompt_steps > self.steps
+            or requests * prompt_s > self.steps * step.total_s,
             prefill_share=prefill_s / (prefill_s + decode_s),
         )
-
-
-def _waiting_prompts(requests: float, most: float, per_step: float) -> float:
-    """Return the prompts ahead of the average one if all arrive together; with `most` concurrent requests, prompts fill every step.
-
-    The wave flattens toward that. The time to the first token never decreases with more requests, so its maximum is kept.
-    """
-    highest = min(requests, max((most + 1) / 2, 1.0))
-    together = max(min(highest, per_step), 1.0)
-    return max((highest - 1 + together - 1) / 2 * (1 - highest / most), 0.0)
 
 
 def server_of(resolved: Resolved, memory: MemoryPlan, workload: Workload) -> LoadedServer:
@@ -275,7 +281,7 @@ def _closed(server: LoadedServer) -> _State:
     users = server.workload.users or server.all_slots
     replicas = min(users, server.resolved.dp)
     running = min(users / replicas, server.slots)
-    load = server.load(float(running), wave=constant("WAVE_SHARE"))
+    load = server.load(float(running))
     queued = users / replicas - running
     return _State(
         load=load,
@@ -318,14 +324,14 @@ def _open(server: LoadedServer) -> _State:
 
 def _at_rate(server: LoadedServer, rate: float) -> Load:
     """Return the load with as many concurrent requests as a rate sustains (Little's law)."""
-    least = server.load(1.0, wave=0.0)
+    least = server.load(1.0)
     if least.requests_per_s >= rate:
         return replace(least, requests=rate / least.requests_per_s)
     low, high = 1.0, float(server.slots)
     for _ in range(_SEARCH_STEPS):
         middle = (low + high) / 2
-        low, high = (low, middle) if server.load(middle, wave=0.0).requests_per_s >= rate else (middle, high)
-    return server.load(high, wave=0.0)
+        low, high = (low, middle) if server.load(middle).requests_per_s >= rate else (middle, high)
+    return server.load(high)
 
 
 def _bound(server: LoadedServer, load: Load, *, is_full: bool) -> Bottleneck:

@@ -8,10 +8,11 @@ from collections.abc import Iterator
 
 import pytest
 
-from planning.question.types import WorkloadPlan
+from authors.accuracy.traffic import Benchmark
+from planning.question.types import Band
 from planning.question.workload import Workload
 from planning.speed.residuals import LEAST_MARGIN, TTFT_MARGIN
-from planning.speed.serving import server_of, workload_plan
+from planning.speed.serving import LoadedServer, server_of, workload_plan
 from tests.agreement.simulated_stacks import ROOT, STACKS, Served, served
 from tests.agreement.virtual_engine import ClosedLoop
 
@@ -26,29 +27,35 @@ def loop(prompt_tokens: int, users: int) -> ClosedLoop:
     return ClosedLoop(prompt_tokens=prompt_tokens, output_tokens=OUTPUT_TOKENS, users=users, requests=REQUESTS)
 
 
-def planned(one: Served, prompt_tokens: int, users: int) -> WorkloadPlan:
+def planned(one: Served, prompt_tokens: int, users: int) -> LoadedServer:
     load = Workload(input_tokens=prompt_tokens, output_tokens=OUTPUT_TOKENS, users=users)
-    subject = one.subject
-    return workload_plan(server_of(subject.resolved, subject.memory, load), subject.cost.usd_per_hour)
+    return server_of(one.subject.resolved, one.subject.memory, load)
 
 
-def loads(one: Served) -> Iterator[tuple[int, int, WorkloadPlan]]:
+def first_token(server: LoadedServer, users: int) -> Band:
+    """Return the planned mean time to the first token of users that begin together and send REQUESTS each, on one replica."""
+    first_s, _ = Benchmark(rounds=REQUESTS, is_mean=True).times(server, max(users / server.resolved.dp, 1.0))
+    return server.band("ttft", first_s)
+
+
+def loads(one: Served) -> Iterator[tuple[int, int, LoadedServer]]:
     """Yield prompts and users that the stack serves without a queue."""
     longest = one.arguments.max_model_len or 0
     for prompt_tokens in PROMPTS:
         for users in USERS:
             if prompt_tokens + OUTPUT_TOKENS <= longest:
-                plan = planned(one, prompt_tokens, users)
-                if plan.most_users >= users:
-                    yield prompt_tokens, users, plan
+                server = planned(one, prompt_tokens, users)
+                if server.all_slots >= users:
+                    yield prompt_tokens, users, server
 
 
 def differences(one: Served, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     """Yield what is outside the plan's bands, with the margins of a check of one server (`planning.speed.residuals`)."""
-    for prompt_tokens, users, plan in loads(one):
+    for prompt_tokens, users, server in loads(one):
         found = loop(prompt_tokens, users).run(one, monkeypatch)
         rate, ttft_s = found.output_tok_per_s, found.ttft_s
-        tokens, first = plan.output_tok_per_s, plan.ttft_s
+        tokens = workload_plan(server, one.subject.cost.usd_per_hour).output_tok_per_s
+        first = first_token(server, users)
         low, high = min(tokens.low, tokens.typical * LEAST_MARGIN), max(tokens.high, tokens.typical / LEAST_MARGIN)
         where = f"{prompt_tokens} tokens, {users} users"
         if not low <= rate <= high:

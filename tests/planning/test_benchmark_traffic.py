@@ -1,0 +1,86 @@
+"""A benchmark's time to the first token is that of a steady server, and of the rounds that begin together."""
+
+import pytest
+
+from authors.accuracy.corpus.measured import load
+from authors.accuracy.sweeps import all_points
+from authors.accuracy.traffic import Benchmark
+from planning import Deployment, VllmOptions, Workload
+from planning.cost.subject import examine
+from planning.memory.budget import memory_plan
+from planning.memory.resolve import resolve
+from planning.speed.serving import LoadedServer, server_of, workload_plan
+
+USERS = 16.0
+
+
+def server(input_tokens: int = 1_024, users: int = 16) -> LoadedServer:
+    options = VllmOptions(max_model_len=16_384, max_num_seqs=64, max_num_batched_tokens=4_096)
+    resolved = resolve(Deployment(model="google/gemma-4-31B-it", accelerator="H200", quantization="fp8", vllm=options))
+    workload = Workload(input_tokens=input_tokens, output_tokens=512, users=users)
+    return server_of(resolved, memory_plan(resolved), workload)
+
+
+def median(rounds: float | None) -> float:
+    return Benchmark(rounds=rounds, is_mean=False).times(server(), USERS)[0]
+
+
+def test_a_source_that_does_not_state_its_rounds_is_a_steady_server():
+    planned = workload_plan(server(), 1.0)
+    assert Benchmark(rounds=None, is_mean=True).times(server(), USERS) == (
+        planned.ttft_s.typical,
+        planned.tpot_s.typical,
+    )
+
+
+def test_more_rounds_are_closer_to_a_steady_server():
+    times = [median(rounds) for rounds in (2, 3, 5, 20, 1_000)]
+    assert times == sorted(times, reverse=True)
+    assert times[0] > 3 * times[-1]
+    assert times[-1] == pytest.approx(median(None), rel=0.01)
+
+
+def test_a_mean_contains_the_first_round_and_a_median_does_not():
+    for rounds in (2.0, 5.0):
+        mean, _ = Benchmark(rounds=rounds, is_mean=True).times(server(), USERS)
+        first, _ = Benchmark(rounds=1.0, is_mean=True).times(server(), USERS)
+        assert mean == pytest.approx((first + (rounds - 1) * median(rounds)) / rounds)
+
+
+def test_responses_of_requests_in_step_are_shorter_by_what_their_first_tokens_are_longer():
+    steady, in_step = (Benchmark(rounds=rounds, is_mean=False).times(server(), USERS) for rounds in (None, 3.0))
+    assert in_step[0] > steady[0]
+    assert in_step[0] + 512 * in_step[1] == pytest.approx(steady[0] + 512 * steady[1])
+
+
+def test_every_user_of_a_burst_waits_for_half_of_the_prompts():
+    one, _ = Benchmark(rounds=1.0, is_mean=True).times(server(8_192, users=1), 1.0)
+    many, _ = Benchmark(rounds=1.0, is_mean=True).times(server(8_192), USERS)
+    assert many / one == pytest.approx((USERS + 1) / 2, rel=0.1)
+
+
+def test_bursts_are_of_the_tool_that_waits_for_all_responses():
+    bursts = {point.source for point in all_points() if point.note == "mean-bursts"}
+    assert bursts == {"spark-26b", "spark-31b-nvfp4", "spark-benchmarks", "spark-e4b"}
+    assert {point.benchmark.rounds for point in all_points() if point.source in bursts} == {1.0}
+
+
+def test_published_bursts_that_the_comparison_leaves_out_are_within_a_factor_of_two():
+    """One request for each user, on servers with a place for each; other sources sent prompts that the cache already had."""
+    ratios: list[float] = []
+    for point in all_points():
+        if point.source not in {"air-gapped", "v5e-1-0929"} or not point.is_one_wave or point.ttft_ms is None:
+            continue
+        subject = examine(load().deployments[point.deployment])
+        workload = Workload(input_tokens=point.input_tokens, output_tokens=point.output_tokens, users=point.users)
+        found = server_of(subject.resolved, subject.memory, workload)
+        if point.users <= found.slots:
+            ratios.append(point.ttft_ms / 1e3 / point.benchmark.times(found, point.users)[0])
+    assert len(ratios) >= 8
+    assert all(1 / 2 <= ratio <= 2 for ratio in ratios)
+
+
+def test_few_prompts_per_step_leave_the_first_token_of_many_users_near_that_of_one():
+    """8 users compute a prompt in one of 60 steps, so another's rarely is in the way; a wave of all would take eight times as long."""
+    one, many = (workload_plan(server(8_192, users), 1.0).ttft_s.typical for users in (1, 8))
+    assert one < many < 1.3 * one
