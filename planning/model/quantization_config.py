@@ -76,7 +76,7 @@ def with_quantization(spec: ModelSpec, top: ConfigReader, layers: Sequence[Layer
     spec = replace(spec, has_fp4_activations=_has_fp4_activations(block))
     groups = tuple(_groups(block, spec.name))
     if groups:
-        return _by_groups(spec, block, groups, layers)
+        return replace(_by_groups(spec, block, groups, layers), block_width=_block_width(block))
     scheme, packing = _one_scheme(block, spec.name)
     return replace(
         spec,
@@ -149,11 +149,15 @@ def _packed_bytes(block: ConfigReader, scheme: str) -> tuple[tuple[Role, float],
 
 
 def _block_width(block: ConfigReader) -> int:
-    size = block.values.get("weight_block_size")
-    if not isinstance(size, list) or not size:
-        return 0
-    last = cast("list[object]", size)[-1]
-    return last if isinstance(last, int) else 0
+    """Return the weights of a row in one block of FP8; 0 with a scale for each row. Groups of compressed-tensors name it `block_structure`."""
+    groups = block.block("config_groups")
+    found = [group for name in groups.values if (group := groups.block(name))] if groups else []
+    weights = [
+        one for group in found if (one := group.block("weights")) and one.whole("num_bits", default=0) == _EIGHT_BITS
+    ]
+    sizes = [block.values.get("weight_block_size"), *(one.values.get("block_structure") for one in weights)]
+    lasts = [cast("list[object]", size)[-1] for size in sizes if isinstance(size, list) and size]
+    return next((last for last in lasts if isinstance(last, int)), 0)
 
 
 def _groups(block: ConfigReader, name: str) -> Iterator[WeightGroup]:
