@@ -38,6 +38,8 @@ class Checkpoint(Struct, frozen=True, kw_only=True):
     """True if the files store an output head although it is tied to the embeddings. Such files are larger and load longer; a GPU drops the head."""
     has_fp4_activations: bool = False
     """True if the files say how a server rounds the inputs of NVFP4 layers to 4 bits (W4A4, not W4A16)."""
+    block_width: int = 0
+    """Weights of a row in one block of FP8, which has one scale; 0 with a scale for each row."""
     has_padded_experts: bool = False
     """True if the files pad each expert's columns to the next tile of the 4-bit kernels."""
     is_personal: bool = False

@@ -19,12 +19,18 @@ from planning.machine.hardware import (
     why_not_planned,
 )
 from planning.memory.budget import comfortable_utilization, memory_plan
-from planning.memory.margins import one_request
+from planning.memory.margins import edges_of_memory, one_request
 from planning.model.catalog import spec_of, unknown_model
 from planning.model.spec import ModelSpec
 from planning.question.drafters import drafter_of
 from planning.question.fields import check_values
-from planning.question.recommendation import MAX_NUM_SEQS, SMALL_NUM_BATCHED_TOKENS, UTILIZATION, recommended_options
+from planning.question.recommendation import (
+    MAX_NUM_SEQS,
+    SMALL_DEVICE_MAX_NUM_SEQS,
+    SMALL_NUM_BATCHED_TOKENS,
+    UTILIZATION,
+    recommended_options,
+)
 from planning.question.resolved import Resolved, Runtime
 from planning.question.types import Deployment, Platform, WeightsMode
 from planning.question.vllm_args import SCALED_KV_SUFFIX, TPU_BUCKET_PADDING_GAP, VllmOptions, check_options
@@ -98,7 +104,7 @@ def filled_in(deployment: Deployment) -> Resolved:
         prices=deployment.prices or LIST_PRICES,
         drafter=drafter_of(options, deployment.draft_spec),
     )
-    return _far_from_the_edge(_with_room_for_programs(found) if accelerator.is_tpu else found)
+    return _with_fewer_sequences(_far_from_the_edge(_with_room_for_programs(found) if accelerator.is_tpu else found))
 
 
 def _check_together(options: VllmOptions, accelerator: Accelerator) -> None:
@@ -132,9 +138,10 @@ def _far_from_the_edge(resolved: Resolved) -> Resolved:
     if deployment.vllm.max_model_len is not None:
         return resolved
     edge = one_request(memory_plan(resolved))
+    given = dataclasses.replace(deployment.vllm, max_num_seqs=resolved.max_num_seqs)
     may_shrink = deployment.vllm.max_num_batched_tokens is None and not resolved.is_tpu
     if may_shrink and resolved.max_num_batched_tokens > SMALL_NUM_BATCHED_TOKENS and (edge.may_fail or edge.is_short):
-        smaller = dataclasses.replace(deployment.vllm, max_num_batched_tokens=SMALL_NUM_BATCHED_TOKENS)
+        smaller = dataclasses.replace(given, max_num_batched_tokens=SMALL_NUM_BATCHED_TOKENS)
         found = replace_struct(filled_in(replace_struct(deployment, vllm=smaller)), deployment=deployment)
         if not one_request(memory_plan(found)).is_short:
             return found
@@ -142,12 +149,25 @@ def _far_from_the_edge(resolved: Resolved) -> Resolved:
     found = resolved
     while edge.may_fail and length > _SHORTEST_DEFAULT:
         length //= 2
-        shorter = dataclasses.replace(
-            deployment.vllm, max_model_len=length, max_num_batched_tokens=found.max_num_batched_tokens
-        )
+        shorter = dataclasses.replace(given, max_model_len=length, max_num_batched_tokens=found.max_num_batched_tokens)
         found = replace_struct(filled_in(replace_struct(deployment, vllm=shorter)), deployment=deployment)
         edge = one_request(memory_plan(found))
     return found
+
+
+def _with_fewer_sequences(resolved: Resolved) -> Resolved:
+    """Return the same with the sequences of a small GPU, if those of a large one leave it too little memory and these do not."""
+    deployment = resolved.deployment
+    is_given = deployment.vllm.max_num_seqs is not None
+    if is_given or resolved.max_num_seqs <= SMALL_DEVICE_MAX_NUM_SEQS or resolved.is_tpu or not _dies(resolved):
+        return resolved
+    fewer = dataclasses.replace(deployment.vllm, max_num_seqs=SMALL_DEVICE_MAX_NUM_SEQS)
+    found = replace_struct(filled_in(replace_struct(deployment, vllm=fewer)), deployment=deployment)
+    return resolved if _dies(found) else found
+
+
+def _dies(resolved: Resolved) -> bool:
+    return any(edge.is_short for edge in edges_of_memory(memory_plan(resolved)))
 
 
 def _with_room_for_programs(resolved: Resolved) -> Resolved:

@@ -8,6 +8,7 @@ Rules (vLLM 0.23, gemma4.py and its layers; tpu-inference, gemma4.py):
   buffer for per-layer embeddings; it omits towers whose modalities are limited to 0, and, while building the model, allocates an
   output head before it ties it to the embeddings. From 0.29.0 on, it keeps the head stored in a checkpoint of E2B or E4B
   (`planning.question.releases.keeps_stored_head`): 8.01 GiB of weights in the log of the L4 (source qat-e2b-l4), including the head's 0.75.
+  With packed embeddings the head is a packed matrix of its own (`ModelSpec.has_own_head`).
 - vLLM on TPU (JAX) loads no audio tower and keeps no copies, except an output head that the checkpoint stores; models without a JAX
   implementation (12B) use its PyTorch path, which keeps the copies and a separate output head.
 - On TPU, position tables of the image encoder, the projection of per-layer embeddings, and the embedder of 12B but for its patches are whole on
@@ -74,7 +75,7 @@ def weights_of(resolved: Resolved) -> WeightSizes:
         batched_tokens=resolved.max_num_batched_tokens if resolved.spec.layer_embedding_dim else 0,
         with_vision=resolved.serves_images_or_video or resolved.is_tpu,
         with_audio=resolved.serves_audio,
-        keeps_head=resolved.spec.head_in_checkpoint if resolved.is_tpu else keeps_stored_head(resolved),
+        keeps_head=resolved.spec.has_own_head if resolved.is_tpu else keeps_stored_head(resolved),
         repeats_scales=resolved.accelerator.generation == "ampere",
     )
 
@@ -97,8 +98,8 @@ def _weights(
     repeated = FULL_BYTES / spec.block_width if repeats_scales and spec.block_width else 0.0
     # Pairs, because equal tensors of two groups of layers are two.
     stored = [(tensor, tensor.params * _bytes(tensor, scheme, spec)) for tensor in tensors(spec)]
-    whole_head = spec.vocab * spec.hidden * FULL_BYTES if spec.tied_embeddings else 0.0
-    stored_head = whole_head if spec.head_in_checkpoint else 0.0
+    whole_head = spec.vocab * spec.hidden * spec.table_bytes("embedding") if spec.tied_embeddings else 0.0
+    stored_head = whole_head if spec.has_own_head else 0.0
     in_file = (tensor.params * _bytes(tensor, file_scheme, spec) for tensor, _ in stored if not tensor.copy)
     checkpoint = sum(in_file) + stored_head
     scale = spec.checkpoint_bytes / checkpoint if spec.checkpoint_bytes else 1.0

@@ -113,6 +113,7 @@ def spec_of(model_id: str, quantization: str | None = None) -> ModelSpec:
         native_quantization=checkpoint.scheme,
         head_in_checkpoint=checkpoint.has_stored_head,
         has_fp4_activations=checkpoint.has_fp4_activations,
+        block_width=checkpoint.block_width,
     )
     if quantization == "w4a16" != checkpoint.scheme:
         return spec_of(stored_as(checkpoint.architecture, "w4a16")[0])

@@ -5,6 +5,9 @@ each layer. Both are matched to the model's layers by name (`planning.model.laye
 The order of precedence is that of vLLM 0.32.0 (compressed_tensors/utils.py, should_ignore_layer and find_matched_target): `ignore`
 first; then the first target that is a layer's name or a regular expression for it, in the order of the groups; then the first target
 that is part of the layer's class. So the order of the groups matters only where two of them name the same layer.
+
+AutoRound's `extra_config` has bits and group size of layers that differ from the rest, by name, end of a name or regular expression
+(inc/config_parser.py), and `modules_to_not_convert` of AWQ has parts of the names of unquantized layers (auto_awq.py).
 """
 
 import fnmatch
@@ -24,6 +27,7 @@ from planning.model.spec import LayerGroup, ModelSpec, Role, tensors
 
 _FOUR_BITS: Final = 4
 _EIGHT_BITS: Final = 8
+_SIXTEEN_BITS: Final = 16
 _MX_GROUP: Final = 32
 _PACKINGS: Final = frozenset({"awq", "gptq", "auto-round"})
 """Methods other than compressed-tensors that store 4-bit integers."""
@@ -65,6 +69,10 @@ class WeightGroup(Struct, frozen=True, kw_only=True):
 _UNQUANTIZED: Final = LayerFormat(_BF16, FULL_BYTES)
 
 
+_REGEX_CHARACTERS: Final = frozenset("*+?^$()[]{}|\\")
+"""A key of `extra_config` with one of these is a regular expression."""
+
+
 def with_quantization(spec: ModelSpec, top: ConfigReader, layers: Sequence[LayerGroup]) -> ModelSpec:
     """Return an architecture with the storage format of its checkpoint. `layers` has a group for each decoder layer, in order.
 
@@ -76,7 +84,8 @@ def with_quantization(spec: ModelSpec, top: ConfigReader, layers: Sequence[Layer
     spec = replace(spec, has_fp4_activations=_has_fp4_activations(block))
     groups = tuple(_groups(block, spec.name))
     if groups:
-        return _by_groups(spec, block, groups, layers)
+        found = _by_groups(spec, block, groups, layers)
+        return replace(found, block_width=_block_width(block), packing=_packing(block))
     scheme, packing = _one_scheme(block, spec.name)
     return replace(
         spec,
@@ -89,10 +98,7 @@ def with_quantization(spec: ModelSpec, top: ConfigReader, layers: Sequence[Layer
 
 def _one_scheme(block: ConfigReader, name: str) -> tuple[str, str]:
     """Return the scheme in which the checkpoint stores its linear layers, and its method if it is one of _PACKINGS."""
-    method = block.text("quant_method")
-    if method.rpartition("/")[2].replace("-", "") == "autoround":
-        method = "auto-round"  # AutoRound writes its name in several ways
-    packing = method if method in _PACKINGS else ""
+    method, packing = block.text("quant_method"), _packing(block)
     bits = block.whole("bits", "weight_bits", default=0)
     algorithm = block.text("quant_algo").upper()
     kind = block.text("data_type")
@@ -109,6 +115,14 @@ def _one_scheme(block: ConfigReader, name: str) -> tuple[str, str]:
     raise PlanningError(
         f'{name}: quantization "{method}" with {bits or "unknown"} bits is not supported. Supported: fp8 and 4-bit weights.'
     )
+
+
+def _packing(block: ConfigReader) -> str:
+    """Return the method of a checkpoint if it is one of _PACKINGS; empty for any other."""
+    method = block.text("quant_method")
+    if method.rpartition("/")[2].replace("-", "") == "autoround":
+        return "auto-round"  # it writes its name in several ways
+    return method if method in _PACKINGS else ""
 
 
 def _nvfp4(block: ConfigReader) -> str:
@@ -145,15 +159,25 @@ def _packed_bytes(block: ConfigReader, scheme: str) -> tuple[tuple[Role, float],
     group = block.values.get("group_size")
     if scheme != "w4a16" or not isinstance(group, int) or group <= 0:
         return ()
-    return tuple((role, INT4_BYTES + (FULL_BYTES + INT4_BYTES) / group) for role in _LINEAR)
+    return tuple((role, _packed_size(_FOUR_BITS, group)) for role in _LINEAR)
+
+
+def _packed_size(bits: int, group: object) -> float:
+    """Return the bytes per parameter of integers of 4 or 8 bits with a scale and a zero point of as many bits for each group."""
+    whole = bits / 8
+    return whole + (FULL_BYTES + whole) / group if isinstance(group, int) and group > 0 else whole
 
 
 def _block_width(block: ConfigReader) -> int:
-    size = block.values.get("weight_block_size")
-    if not isinstance(size, list) or not size:
-        return 0
-    last = cast("list[object]", size)[-1]
-    return last if isinstance(last, int) else 0
+    """Return the weights of a row in one block of FP8; 0 with a scale for each row. Groups of compressed-tensors name it `block_structure`."""
+    groups = block.block("config_groups")
+    found = [group for name in groups.values if (group := groups.block(name))] if groups else []
+    weights = [
+        one for group in found if (one := group.block("weights")) and one.whole("num_bits", default=0) == _EIGHT_BITS
+    ]
+    sizes = [block.values.get("weight_block_size"), *(one.values.get("block_structure") for one in weights)]
+    lasts = [cast("list[object]", size)[-1] for size in sizes if isinstance(size, list) and size]
+    return next((last for last in lasts if isinstance(last, int)), 0)
 
 
 def _groups(block: ConfigReader, name: str) -> Iterator[WeightGroup]:
@@ -163,6 +187,8 @@ def _groups(block: ConfigReader, name: str) -> Iterator[WeightGroup]:
         yield from _modelopt_groups(block, name)
     elif method == "compressed-tensors" or (method.startswith("modelopt") and algorithm not in (*_NVFP4, "FP8")):
         yield from _compressed_groups(block, name)
+    elif _is_packed_by_layer(block):
+        yield from _packed_groups(block, name)
 
 
 def _compressed_groups(block: ConfigReader, name: str) -> Iterator[WeightGroup]:
@@ -178,6 +204,55 @@ def _compressed_groups(block: ConfigReader, name: str) -> Iterator[WeightGroup]:
             continue  # vLLM skips it too: it quantizes the KV cache
         form = _format(weights, group.text("format") or block.text("format"), f"{name}, {key}")
         yield WeightGroup(name=key, targets=targets, format=form)
+
+
+def _is_packed_by_layer(block: ConfigReader) -> bool:
+    """Return whether a config of AWQ or AutoRound in 4-bit integers has layers in another format."""
+    method = _packing(block)
+    has_others = (
+        bool(block.texts("modules_to_not_convert")) if method == "awq" else block.block("extra_config") is not None
+    )
+    if method not in {"awq", "auto-round"} or not has_others or block.text("data_type") not in {"", "int"}:
+        return False
+    return block.whole("bits", "weight_bits", default=0) == _FOUR_BITS
+
+
+def _packed_groups(block: ConfigReader, name: str) -> Iterator[WeightGroup]:
+    """Yield the layers of AWQ or AutoRound by format: those of `extra_config`, then the rest by class."""
+    usual = block.values.get("group_size")
+    for key, bits, group in _extra_layers(block, name):
+        if bits < _SIXTEEN_BITS:
+            form = LayerFormat(
+                "w4a16" if bits == _FOUR_BITS else "fp8", _packed_size(bits, usual if group is None else group)
+            )
+            yield WeightGroup(name=key, targets=_by_name(key), format=form)
+    size = _packed_size(_FOUR_BITS, usual) if isinstance(usual, int) and usual > 0 else SCHEMES["w4a16"].linear_bytes
+    yield WeightGroup(name="all other layers", targets=_ALL, format=LayerFormat("w4a16", size))
+
+
+def _extra_layers(block: ConfigReader, name: str) -> Iterator[tuple[str, int, object]]:
+    """Yield key, bits and group size of each layer of AutoRound's `extra_config`. Raises PlanningError for other bits than 4, 8 and 16."""
+    extra = block.block("extra_config") if _packing(block) == "auto-round" else None
+    for key in extra.values if extra else ():
+        if extra and (layer := extra.block(key)):
+            bits = layer.whole("bits", default=_FOUR_BITS)
+            if bits not in {_FOUR_BITS, _EIGHT_BITS} and bits < _SIXTEEN_BITS:
+                raise PlanningError(f"{name}: {shown(key)} of extra_config has {bits} bits. Supported: 4, 8 and 16.")
+            yield key, bits, layer.values.get("group_size")
+
+
+def _by_name(key: str) -> tuple[str, ...]:
+    """Return the targets that a key of `extra_config` means: a regular expression, or a name and the end of names."""
+    if _REGEX_CHARACTERS & {*key}:
+        return (f"{_REGEX}.*?(?:{key})",)
+    return (key,) if key.startswith(("model.", "language_model.")) else (key, rf"{_REGEX}.*\.{re.escape(key)}$")
+
+
+def _ignored(block: ConfigReader, name: str) -> tuple[str, ...]:
+    """Return names and patterns of the layers that a config leaves unquantized."""
+    parts = block.texts("modules_to_not_convert") if _packing(block) == "awq" else ()
+    extra = [target for key, bits, _ in _extra_layers(block, name) if bits >= _SIXTEEN_BITS for target in _by_name(key)]
+    return (*block.texts("ignore", "exclude_modules"), *(f"{_REGEX}.*{re.escape(part)}" for part in parts), *extra)
 
 
 def _format(weights: ConfigReader, form: str, where: str) -> LayerFormat:
@@ -273,7 +348,7 @@ def _by_groups(
     # As in vLLM, a target of two groups keeps its first place and has the format of the last.
     formats = {text: group.format for group in groups for text in group.targets}
     targets = LayerPatterns(tuple(formats), spec.name)
-    ignored = LayerPatterns(block.texts("ignore", "exclude_modules"), spec.name)
+    ignored = LayerPatterns(_ignored(block, spec.name), spec.name)
     modules = tuple(named_modules(spec, layers))
     fused: dict[str, str] = {}
     params: dict[tuple[Role, LayerFormat], int] = {}

@@ -101,10 +101,11 @@ def keeps_stored_head(resolved: Resolved) -> bool:
 
     vLLM loads it, and ties it again only if it equals the embeddings and the model has a single embedding table
     (model_loader/weight_tying.py). Per-layer embeddings (E2B, E4B) are a second table, so their heads always stay. That the others are
-    copies is assumed, because a quantization tool writes them.
+    copies is assumed, because a quantization tool writes them. A head beside packed embeddings always stays.
     """
-    has_two_tables = resolved.spec.layer_embedding_dim > 0
-    return resolved.spec.head_in_checkpoint and has_two_tables and not is_before(resolved, KEEPS_STORED_HEAD)
+    spec = resolved.spec
+    stays = spec.layer_embedding_dim > 0 and not is_before(resolved, KEEPS_STORED_HEAD)
+    return spec.has_own_head and (stays or spec.packs_embeddings)
 
 
 def runners(resolved: Resolved) -> tuple[Runner, ...]:

@@ -11,6 +11,7 @@ from planning.model.spec import active_params, text_params
 from planning.question.releases import tokens_in_flight
 from planning.question.types import StartStage, unknown_words
 from planning.rules.security.advisories import ADVICE, vulnerabilities
+from planning.speed.measured_starts import behind_the_start
 from planning.speed.startup import xla_programs
 from planning.units import KIB, to_gib
 
@@ -135,6 +136,7 @@ def _startup(subject: Subject) -> Iterator[str]:
     for name, seconds, more in rows:
         if seconds:
             yield f"{name:<19} {seconds:8.1f} s{more}"
+    yield behind_the_start(resolved.accelerator.name)
     for stage in startup.stages:
         yield f"from {stage.begins_s:6.1f} to {stage.ends_s:6.1f} s  {stage.name:<23} {stage.source}{_delay(stage)}"
     for name, seconds in (

@@ -15,6 +15,7 @@ from planning.question.types import Band, Finding, Plan, RunningCosts, Throughpu
 from planning.rules.findings import counted_notes, notes_of
 from planning.solve.wording import Wording, remedy_of, with_callers_keys
 from planning.speed.bands import WIDER, sources_of
+from planning.speed.measured_starts import behind_the_start
 from planning.units import duration
 from scripts.cli.tables import FittedTable, paragraph
 from scripts.cli.tables import console as screen
@@ -121,6 +122,7 @@ def _startup(console: Console, plan: Plan, faster: str) -> None:
         legend[1] += f", and {duration(s.beside_s)} beside the image"
     legend[-1] += f" ({duration(s.compile_low_s)} to {duration(s.compile_high_s)})"
     _bar(console, parts, s.total_s, legend)
+    paragraph(console, f"({behind_the_start(plan.accelerator)})", prefix=_INDENT)
     if faster:
         paragraph(console, f"Faster with {faster}", prefix=_INDENT)
     console.print()

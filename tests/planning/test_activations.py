@@ -10,6 +10,7 @@ from planning.memory.activations import gpu_activation_gib
 from planning.memory.budget import captured_graphs, graph_gib
 from planning.memory.kv_cache import layout_of
 from planning.memory.resolve import resolve
+from planning.model.spec import Role
 from planning.question.recommendation import TEXT_ONLY
 from planning.question.releases import keeps_stored_head, runners
 from planning.question.resolved import Resolved
@@ -81,6 +82,23 @@ def test_the_compiler_holds_the_widest_table_that_it_compiles(model: str, width:
     left = gpu_activation_gib(resolved(model, "H200", "0.26.0", **sizes, **options))
     table = (262_144 + 2 * 2_560) * width * 2 / GIB + constant("NON_TORCH_GIB")
     assert left == pytest.approx(table) if width else left < 1
+
+
+@pytest.mark.parametrize(
+    ("packed", "size"),
+    [
+        ((), 35 * 256 * 2.0),
+        (("layer-embedding",), 35 * 256 * 0.5625),
+        (("embedding",), 35 * 256 * 2.0),
+        (("embedding", "layer-embedding"), 35 * 256 * 0.5625),
+    ],
+)
+def test_the_compiler_holds_a_packed_table_in_its_packed_size(packed: tuple[Role, ...], size: float):
+    options = {"max_num_seqs": 1, "max_num_batched_tokens": 2_560, "limit_mm_per_prompt": TEXT_ONLY}
+    found = resolved("E2B-it", "H200", "0.26.0", **options)
+    spec = replace(found.spec, stored_bytes=tuple((role, 0.5625) for role in packed))
+    left = gpu_activation_gib(replace(found, spec=spec)) - constant("NON_TORCH_GIB")
+    assert left == pytest.approx((262_144 * size + 2 * 2_560 * 35 * 256 * 2) / GIB)
 
 
 @pytest.mark.parametrize(

@@ -111,6 +111,15 @@ def test_a_tpu_has_no_startup_probe_and_two_pauses_and_a_service_has_a_probe(run
     assert "; a startup probe needs at least 7 min;" in start("l4-12b-qat")
 
 
+@pytest.mark.parametrize("explained", [(), ("--explain",)])
+def test_a_start_names_the_measured_starts_behind_it(run, explained: tuple[str, ...]):
+    for stack, words in (
+        ("tpu-v6e4", "19 whole starts measured on v6e"),
+        ("rtx6000-31b", "no start was measured on RTX"),
+    ):
+        assert " ".join(run("--stack", stack, *explained)[1].split()).count(words) == 1
+
+
 def test_exit_codes_are_0_for_fits_and_2_for_blocked_and_out_of_memory(run):
     assert run(*E2B, "--json")[0] == 0
     code, out, _ = run(*E2B, "--set", "vllm.tensorParallelSize=1", "--json")

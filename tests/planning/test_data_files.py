@@ -21,6 +21,7 @@ from planning.model.support import Support, support_rows
 from planning.rules.crashes import CRASHES, Crash
 from planning.rules.registry import ALL_RULES, Rule
 from planning.rules.security import advisories
+from planning.speed.measured_starts import MEASURED_STARTS, MeasuredStarts
 
 FILES: dict[str, tuple[type[object], Mapping[str, object]]] = {
     "checkpoints": (Checkpoint, {**CHECKPOINTS, **ABSENT}),
@@ -34,6 +35,7 @@ FILES: dict[str, tuple[type[object], Mapping[str, object]]] = {
     "accelerators": (Accelerator, ACCELERATORS),
     "families": (AcceleratorFamily, FAMILIES),
     "constants": (Constant, CONSTANTS),
+    "measured starts": (MeasuredStarts, MEASURED_STARTS),
 }
 
 

@@ -102,6 +102,7 @@ ODD_MAPPINGS: Mapping[str, tuple[tuple[str, ...], tuple[Any, ...]]] = {
         (*ODD_NUMBERS, *ODD_WORDS, *ODD_RATES, True),
     ),
     "vllm.lora_adapters": (("sql", "", "odd=", "a b"), ODD_WORDS),
+    "cloud_run.rollout.traffic": (("gemma-l4-00001-abc", "", "latest", "a b"), ODD_NUMBERS),
 }
 """Keys and values of fields that are mappings."""
 CHOSEN = frozenset({"model", "accelerator", "platform"})

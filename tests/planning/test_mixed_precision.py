@@ -313,3 +313,42 @@ def test_modelopt_states_the_inputs_of_each_layer():
 
     assert rounds()
     assert not rounds(**{"model.language_model.layers.1.mlp.down_proj": "W4A16_NVFP4"})
+
+
+AUTOROUND = {"quant_method": "auto-round", "bits": 4, "group_size": 128}
+AWQ = {"quant_method": "awq", "bits": 4, "group_size": 128}
+FOUR, EIGHT = 0.5 + 2.5 / 128, 1 + 3 / 128
+ATTENTION_OF_12B = "model.language_model.layers.0.self_attn."
+
+
+@pytest.mark.parametrize(
+    ("block", "attention", "mlp"),
+    [
+        (AUTOROUND, FOUR, FOUR),
+        ({**AUTOROUND, "extra_config": {r".*self_attn.*": {"bits": 16}}}, 2.0, FOUR),
+        ({**AUTOROUND, "extra_config": {r"language_model.*self_attn": {"bits": 8}}}, EIGHT, FOUR),
+        ({**AUTOROUND, "extra_config": {"mlp.down_proj": {"bits": 16}}}, FOUR, (2 * FOUR + 2) / 3),
+        ({**AUTOROUND, "extra_config": {r"mlp\.": {"bits": 4, "group_size": 32}}}, FOUR, 0.5 + 2.5 / 32),
+        (AWQ, FOUR, FOUR),
+        ({**AWQ, "modules_to_not_convert": ["vision_tower"]}, FOUR, FOUR),
+        ({**AWQ, "modules_to_not_convert": ["self_attn"]}, 2.0, FOUR),
+        ({**AWQ, "modules_to_not_convert": ["mlp.down_proj", "lm_head"]}, FOUR, (2 * FOUR + 2) / 3),
+    ],
+)
+def test_layers_that_autoround_and_awq_store_otherwise_count_as_such(block: dict[str, object], attention, mlp):
+    spec = model_from_config({**CONFIGS["12B"], "quantization_config": block}, name="own")
+    stored = dict(spec.stored_bytes)
+    assert (spec.native_quantization, spec.packing) == (INT4, block["quant_method"])
+    assert (stored["attention"], stored["mlp"]) == (pytest.approx(attention), pytest.approx(mlp))
+
+
+def test_autoround_of_one_fused_projection_or_of_other_bits_is_refused():
+    for extra, message in (
+        ({f"{ATTENTION_OF_12B}q_proj": {"bits": 16}}, "vLLM fuses it with a projection"),
+        ({f"{ATTENTION_OF_12B}q_proj": {"bits": 3}}, "has 3 bits. Supported: 4, 8 and 16."),
+        ({"(": {"bits": 16}}, "is not a regular expression"),
+    ):
+        with pytest.raises(PlanningError, match=message):
+            model_from_config(
+                {**CONFIGS["12B"], "quantization_config": {**AUTOROUND, "extra_config": extra}}, name="own"
+            )

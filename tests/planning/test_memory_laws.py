@@ -1,0 +1,250 @@
+"""What must hold when one thing changes and all else stays: the memory of a device, the tokens of a step, the number of chips."""
+
+import pytest
+from hypothesis import HealthCheck, assume, given, settings
+from hypothesis import strategies as st
+
+from planning import Deployment, PlanningError, VllmOptions, Workload
+from planning.cost.subject import subject_of
+from planning.machine.hardware import ACCELERATORS, Accelerator
+from planning.memory.budget import memory_plan
+from planning.memory.resolve import resolve
+from planning.model.catalog import model_ids
+from planning.planner import plan_of
+from planning.question.resolved import Resolved
+from planning.question.types import MemoryPlan
+from planning.question.workload import IMAGE_TOKENS
+from planning.settings.image import image_of_version
+from planning.speed import steps
+from planning.speed.serving import LoadedServer, server_of, throughput_plan, workload_plan
+from tests.laws import examples
+from tests.records import replace
+
+RELEASES = (None, "0.11.1", "0.18.0", "0.19.0", "0.21.0", "0.24.0", "0.25.1", "0.26.1", "0.27.1", "0.28.0", "0.29.1")
+LATER = ("0.30.0", "0.31.0", "0.33.0", "0.99.0", "nightly")
+"""Releases on both sides of each change of `planning.question.releases`, and an unknown one."""
+TEXT_ONLY = {"image": 0, "video": 0, "audio": 0}
+ROUNDING = 1e-6
+
+laws = settings(
+    max_examples=examples(test=25, part=200, night=4_000),
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much],
+)
+
+
+def often_unset(*values: object) -> st.SearchStrategy[object]:
+    """None in half of the cases, otherwise one of the values."""
+    return st.none() | st.sampled_from(values)
+
+
+OPTIONS = st.builds(
+    VllmOptions,
+    tensor_parallel_size=often_unset(1, 2, 4, 8),
+    data_parallel_size=often_unset(2, 4),
+    gpu_memory_utilization=often_unset(0.5, 0.85, 0.95, 0.97),
+    max_model_len=often_unset(512, 2_048, 10_000, 32_768, 131_072),
+    max_num_seqs=often_unset(1, 8, 64, 256, 1_024),
+    max_num_batched_tokens=often_unset(64, 512, 2_048, 2_496, 8_192, 16_384),
+    block_size=often_unset(16, 32, 128),
+    kv_cache_dtype=often_unset("fp8", "int8_per_token_head"),
+    enforce_eager=often_unset(True),
+    cpu_offload_gib=often_unset(1.0, 5.0),
+    async_scheduling=often_unset(False),
+    disable_chunked_mm_input=often_unset(False),
+    limit_mm_per_prompt=often_unset({}, TEXT_ONLY, {"image": 0}, {"image": 4}, {"image": 1, "audio": 2}),
+    image_tokens=often_unset(*IMAGE_TOKENS),
+    speculative_config=often_unset(
+        {"method": "ngram", "num_speculative_tokens": 3},
+        {"model": "google/gemma-4-E2B-it", "num_speculative_tokens": 4},
+        {"model": "google/gemma-4-12B-it-assistant", "num_speculative_tokens": 4},
+        {"model": "my/drafter", "num_speculative_tokens": 2},
+    ),
+    lora_adapters=often_unset({}, {"sql": "org/sql"}),
+)
+
+
+@st.composite
+def deployments(draw: st.DrawFn) -> Deployment:
+    """A model on a TPU or a GPU of any memory, with any options that change memory."""
+    release = draw(st.sampled_from((*RELEASES, *LATER)))
+    card = ACCELERATORS[draw(st.sampled_from(sorted(ACCELERATORS)))]
+    usable_gib = draw(st.sampled_from([card.usable_gib, 39.0]) | st.floats(5, 150))
+    return Deployment(
+        model=draw(st.sampled_from(model_ids())),
+        accelerator=card.name,
+        device=replace(card, usable_gib=usable_gib),
+        quantization=draw(often_unset("fp8")),
+        image=image_of_version(release) if release else None,
+        vllm=draw(OPTIONS),
+        workload=draw(st.none() | st.just(Workload(input_tokens=100, output_tokens=100, users=4, adapters=3))),
+    )
+
+
+MORE_GIB = st.sampled_from([0.01, 0.1, 0.5, 1.0, 2.0, 5.0, 20.0, 60.0])
+
+
+def resolved(deployment: Deployment) -> Resolved:
+    """Return the deployment with its defaults; one that is refused is no example."""
+    try:
+        return resolve(deployment)
+    except PlanningError:
+        assume(False)
+        raise
+
+
+def pinned(found: Resolved) -> Deployment:
+    """Return a deployment that states the values of its defaults, so that none of them follows from what changes."""
+    options = replace(
+        found.vllm,
+        tensor_parallel_size=found.tp,
+        gpu_memory_utilization=found.utilization,
+        max_model_len=found.max_model_len,
+        max_num_seqs=found.max_num_seqs,
+        max_num_batched_tokens=found.max_num_batched_tokens,
+        block_size=found.block_size,
+        lora_adapters=found.deployment.vllm.lora_adapters,
+    )
+    return replace(found.deployment, vllm=options)
+
+
+def with_memory(deployment: Deployment, usable_gib: float) -> Deployment:
+    assert deployment.device is not None
+    return replace(deployment, device=replace(deployment.device, usable_gib=usable_gib))
+
+
+def fits(deployment: Deployment) -> bool:
+    return plan_of(subject_of(resolve(deployment))).fits
+
+
+def assert_no_less(less: MemoryPlan, more: MemoryPlan) -> None:
+    assert more.kv_tokens >= less.kv_tokens
+    assert more.kv_gib >= less.kv_gib - ROUNDING
+    assert more.max_concurrency >= less.max_concurrency
+    assert more.largest_max_model_len >= less.largest_max_model_len
+
+
+@pytest.mark.law
+@laws
+@given(deployments(), MORE_GIB)
+def test_a_device_with_more_memory_has_no_fewer_kv_tokens_and_never_loses_the_fit(deployment: Deployment, more: float):
+    less = resolved(deployment)
+    same = pinned(less)
+    larger = with_memory(same, less.accelerator.usable_gib + more)
+    assert_no_less(memory_plan(less), memory_plan(resolve(larger)))
+    assert fits(larger) or not fits(same)
+
+
+@pytest.mark.law
+@laws
+@given(deployments(), MORE_GIB)
+def test_a_device_with_more_memory_never_loses_the_fit_of_settings_that_leave_defaults(
+    deployment: Deployment, more: float
+):
+    """With more memory the planner recommends more sequences, larger steps and longer requests, but none that no longer fit."""
+    usable_gib = resolved(deployment).accelerator.usable_gib
+    assert fits(with_memory(deployment, usable_gib + more)) or not fits(deployment)
+
+
+def test_the_sequences_of_a_large_card_never_cost_it_the_fit():
+    """From 40 GiB on, 256 sequences are recommended instead of 16. 31B in fp8 fits only with the fewer."""
+    options = VllmOptions(kv_cache_dtype="int8_per_token_head", block_size=128, image_tokens=1_120)
+    card = ACCELERATORS["A100-80GB"]
+    for model, usable_gib, sequences in (("31B-it-FP8-Dynamic", 40, 16), ("31B-it-FP8-Dynamic", 60, 256)):
+        found = resolve(
+            Deployment(
+                model=f"RedHatAI/gemma-4-{model}",
+                accelerator=card.name,
+                device=replace(card, usable_gib=usable_gib),
+                image=image_of_version("0.30.0"),
+                vllm=options,
+            )
+        )
+        assert (plan_of(subject_of(found)).fits, found.max_num_seqs) == (True, sequences)
+
+
+@pytest.mark.law
+@laws
+@given(deployments(), st.floats(0, 1))
+def test_smaller_steps_have_no_fewer_kv_tokens(deployment: Deployment, share: float):
+    same = pinned(resolved(deployment))
+    tokens = same.vllm.max_num_batched_tokens or 0
+    smaller = replace(same, vllm=replace(same.vllm, max_num_batched_tokens=max(int(tokens * share), 1)))
+    assert_no_less(memory_plan(resolve(same)), memory_plan(resolve(smaller)))
+
+
+# --- more chips ---
+
+SLICES = (("v6e-1", "v6e-4"), ("v6e-4", "v6e-8"), ("v6e-1", "v6e-8"), ("v5e-1", "v5e-4"), ("v5e-4", "v5e-8"))
+COUNTS = ((1, 2), (2, 4), (4, 8), (1, 8))
+GPUS = sorted(one.name for one in ACCELERATORS.values() if not one.is_tpu and one.devices == 1)
+WORKLOADS = st.builds(
+    Workload,
+    input_tokens=st.integers(1, 60_000),
+    output_tokens=st.integers(1, 5_000),
+    users=st.none() | st.integers(1, 3_000),
+    prefix_share=st.sampled_from([0.0, 0.0, 0.5, 1.0]),
+    images=st.integers(0, 2),
+    adapters=st.sampled_from([0, 0, 3]),
+)
+
+
+@st.composite
+def fewer_and_more_chips(draw: st.DrawFn) -> tuple[Accelerator, Accelerator]:
+    """A slice and a larger one of its generation, or numbers of one card."""
+    if draw(st.booleans()):
+        few, many = (ACCELERATORS[name] for name in draw(st.sampled_from(SLICES)))
+        return few, many
+    card = ACCELERATORS[draw(st.sampled_from(GPUS))]
+    few, many = (replace(card, devices=count) for count in draw(st.sampled_from(COUNTS)))
+    return few, many
+
+
+def without_communication(name: str) -> float:
+    return 0.0 if name == "ALL_REDUCES_PER_LAYER" else CONSTANT(name)
+
+
+CONSTANT = steps.constant
+
+
+@pytest.mark.law
+@laws
+@given(deployments(), fewer_and_more_chips(), WORKLOADS)
+def test_more_chips_are_slower_only_by_the_communication_between_them(
+    deployment: Deployment, chips: tuple[Accelerator, Accelerator], workload: Workload
+):
+    """With all-reduces that take no time, a step of any size takes no longer on more chips, and no rate falls. Copied KV heads and padded experts
+    are on each of the few chips too, and so never make more chips slower."""
+    few = chips[0]
+    whole = replace(deployment.vllm, tensor_parallel_size=None, data_parallel_size=None, cpu_offload_gib=None)
+    plain = replace(deployment, accelerator=few.name, device=few, vllm=whole, workload=None)
+    same = replace(pinned(resolved(plain)), workload=None)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(steps, "constant", without_communication)
+        slow, fast = (served(replace(same, device=one), one, workload) for one in chips)
+        assume(slow.memory.kv_gib > 0)
+        assert fast.memory.kv_tokens >= slow.memory.kv_tokens
+        for requests in (1, 4, 16, 64, 256):
+            assert fast.step(requests).total_s <= slow.step(requests).total_s * (1 + ROUNDING)
+        rates = rates_of(fast)
+        for name, rate in rates_of(slow).items():
+            assert rates[name] >= rate * (1 - ROUNDING), name
+
+
+def served(deployment: Deployment, accelerator: Accelerator, workload: Workload) -> LoadedServer:
+    options = replace(deployment.vllm, tensor_parallel_size=accelerator.devices)
+    found = resolve(replace(deployment, vllm=options))
+    return server_of(found, memory_plan(found), workload)
+
+
+def rates_of(server: LoadedServer) -> dict[str, float]:
+    """Return tokens per second of one request and of all, requests per second, and prompts that finish alone per second."""
+    rates, found = throughput_plan(server), workload_plan(server, 1.0)
+    return {
+        "decode": rates.decode_tok_per_s,
+        "plain": rates.plain_tok_per_s,
+        "saturated": rates.saturated_tok_per_s,
+        "first tokens": 1 / rates.ttft_s,
+        "requests": found.requests_per_s.typical,
+        "most requests": found.most_requests_per_s,
+    }
