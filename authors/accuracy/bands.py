@@ -73,6 +73,14 @@ def left_out(sources: Ratios) -> Iterator[tuple[Sequence[float], Ratios]]:
         yield own, [*sources[:number], *sources[number + 1 :]]
 
 
+def held_when_left_out(sources: Ratios) -> Iterator[bool]:
+    """Yield for each point whether the other sources' percentiles, widened as the band of all, hold it."""
+    factor = _factor(sources)
+    for own, others in left_out(sources):
+        low, high = _ends(others)
+        yield from (low / factor <= ratio <= high * factor for ratio in own)
+
+
 def _ends(sources: Ratios) -> tuple[float, float]:
     """Return the percentiles of all ratios, and the planned value at least."""
     percentiles = statistics.quantiles(chain.from_iterable(sources), n=100, method="inclusive")

@@ -40,12 +40,12 @@ BANDS: Final[Mapping[tuple[Figure, Kind], Spread]] = {
     # The corpus has too few points of GPUs with a time per token: assumed.
     ("tpot", "gpu"): Spread(low=0.7, high=2.0, points=0),
     # python -m authors.accuracy.bands
-    ("rate", "gpu"): Spread(low=0.55, high=1.42, points=31, sources=4),
+    ("rate", "gpu"): Spread(low=0.65, high=1.38, points=31, sources=4),
     ("rate", "tpu-long"): Spread(low=0.81, high=1.44, points=29, sources=4),
-    ("rate", "tpu-short"): Spread(low=0.85, high=1.15, points=56, sources=7),
+    ("rate", "tpu-short"): Spread(low=0.84, high=1.17, points=56, sources=7),
     ("tpot", "tpu-long"): Spread(low=0.7, high=1.12, points=29, sources=4),
     ("tpot", "tpu-short"): Spread(low=0.84, high=1.11, points=45, sources=5),
-    ("ttft", "gpu"): Spread(low=0.59, high=2.38, points=22, sources=3),
+    ("ttft", "gpu"): Spread(low=0.58, high=2.33, points=22, sources=3),
     ("ttft", "tpu-long"): Spread(low=0.59, high=2.65, points=29, sources=4),
     ("ttft", "tpu-short"): Spread(low=0.58, high=2.93, points=45, sources=5),
 }
