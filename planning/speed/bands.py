@@ -40,7 +40,7 @@ BANDS: Final[Mapping[tuple[Figure, Kind], Spread]] = {
     # The corpus has too few points of GPUs with a time per token: assumed.
     ("tpot", "gpu"): Spread(low=0.7, high=2.0, points=0),
     # python -m authors.accuracy.bands
-    ("rate", "gpu"): Spread(low=0.65, high=1.38, points=31, sources=4),
+    ("rate", "gpu"): Spread(low=0.64, high=1.41, points=31, sources=4),
     ("rate", "tpu-long"): Spread(low=0.81, high=1.44, points=29, sources=4),
     ("rate", "tpu-short"): Spread(low=0.84, high=1.17, points=56, sources=7),
     ("tpot", "tpu-long"): Spread(low=0.7, high=1.12, points=29, sources=4),

@@ -24,6 +24,9 @@ _PCIE_GB_PER_S: Final = 25.0
 """Rate at which offloaded weights cross PCIe in each step. Measured: 14 GiB resulted in 1.6 tok/s."""
 MEASURED_SEQUENCES: Final = 16
 """Most sequences of a measured step of the simulated TPU releases. Only older releases were measured with more (`more_sequences_s`)."""
+_GPU_EXPERT_EXPONENT: Final = 0.72
+"""Steps of 26B-A4B on a GB10 take 72 ms with 5 requests and 92 with 10 (djangodevreng/dgx-spark-benchmarks 5636536). On a TPU,
+the rate of expert reads is set from 16 requests with independent choices."""
 _WAITING_WEIGHT: Final = 4
 """A waiting request counts as much as four running ones (vLLM v1/engine/core_client.py, DPLBAsyncMPClient)."""
 
@@ -69,7 +72,8 @@ class Sink(Protocol):
 class TokenTiming:
     """Durations in real seconds. `fixed_*` override the model of the accelerator. The first token takes `ttft_base_s`, the prefill and one step.
 
-    `experts_s` is the time to read all experts of a mixture, of which one token reads `expert_share`. `more_sequences_s`: rows of the last
+    `experts_s` is the time to read all experts of a mixture, of which one token reads `expert_share`, and n tokens as many as n to the power
+    `expert_exponent` with independent choices. `more_sequences_s`: rows of the last
     sequence and the seconds that each adds beyond MEASURED_SEQUENCES; empty if each adds `interval_per_sequence_s`.
     """
 
@@ -81,6 +85,7 @@ class TokenTiming:
     fixed_tpot_s: float | None
     experts_s: float = 0.0
     expert_share: float = 0.0
+    expert_exponent: float = 1.0
     more_sequences_s: tuple[tuple[int, float], ...] = ()
     verified_token_s: float = 0.0
 
@@ -104,8 +109,8 @@ class TokenTiming:
 
     def _one_step_s(self, running: int, proposals: int) -> float:
         tokens = running * (1 + proposals)
-        # Tokens choose their experts independently, so a larger batch reads more of them.
-        experts_s = self.experts_s * (1 - (1 - self.expert_share) ** tokens) if self.experts_s else 0.0
+        chosen = 1 - (1 - self.expert_share) ** tokens**self.expert_exponent
+        experts_s = self.experts_s * chosen if self.experts_s else 0.0
         verified_s = tokens * self.verified_token_s if proposals else 0.0
         return self.interval_base_s + experts_s + self._sequences_s(running) + verified_s
 
@@ -165,6 +170,7 @@ def timing(
         fixed_tpot_s=None if tpot_s is None else tpot_s / speed,
         experts_s=model.expert_b * model.bytes_per_active / (memory_gb_per_s * expert_share) / speed,
         expert_share=model.expert_share,
+        expert_exponent=1.0 if accelerator.kind == "tpu" else _GPU_EXPERT_EXPONENT,
     )
 
 

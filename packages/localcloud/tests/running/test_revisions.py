@@ -6,6 +6,7 @@ import os
 import time
 from collections.abc import AsyncIterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -231,7 +232,8 @@ def test_a_server_is_ready_with_the_first_probe_that_it_answers(
         pauses.append(seconds)
 
     monkeypatch.setattr(probes, "_attempt", ask_once)
-    monkeypatch.setattr(probes.asyncio, "sleep", sleep)
+    # Only in this module: threads of other tests sleep too.
+    monkeypatch.setattr(probes, "asyncio", SimpleNamespace(**{**vars(asyncio), "sleep": sleep}))
     planned = PlannedStart(port=8000, start_s=60)
     assert asyncio.run(probes.passes(probe, clock=Clock(speed=1), port=1, planned=planned))
     assert len(pauses) == attempts
