@@ -2,6 +2,7 @@
 
 import pytest
 
+from planning.machine.devices import parse_device
 from planning.memory.budget import (
     captured_graphs,
     memory_plan,
@@ -10,6 +11,7 @@ from planning.memory.budget import (
     verification_gib,
 )
 from planning.memory.kv_cache import blocks_per_request, layout_of
+from planning.memory.margins import one_request
 from planning.memory.resolve import resolve
 from planning.memory.tpu_programs import warm_up_of
 from planning.memory.weights import _share, weights_of
@@ -179,3 +181,14 @@ def test_the_budget_of_a_gpu_is_weights_activations_graphs_and_kv_cache():
 
 def test_a_suggested_utilization_is_rounded_down():
     assert utilization_leaving(0.4, 100) == 0.99
+
+
+def test_a_stated_length_is_never_shortened():
+    """On cards from too small to large, one of which just misses a request of this length: 12B shortens its default there."""
+    cards = (parse_device(f"memory={gib}GiB,bandwidth=936GB/s,tflops=71,name=card") for gib in range(24, 36))
+    stated = VllmOptions(max_model_len=65_536)
+    found = [
+        resolve(Deployment(model="google/gemma-4-12B-it", accelerator="", device=card, vllm=stated)) for card in cards
+    ]
+    assert {one.max_model_len for one in found} == {65_536}
+    assert any(one_request(memory_plan(one)).may_fail for one in found)
