@@ -164,18 +164,20 @@ class LoadedServer(Struct, frozen=True, kw_only=True, dict=True):
         step = self.step(shares.decoding)
         return shares, step, self.extra_s(step, shares, together=shares.prompts_per_step)
 
-    def _rate(self, requests: float) -> float:
-        shares, step, prompt_s = self.shared_steps(requests)
+    def _rate(self, requests: float, shared: tuple[StepShares, StepTime, float]) -> float:
+        shares, step, prompt_s = shared
         rate = 1 / (1 / shares.requests_per_s(step.total_s, prompt_s) + self.lookup_s / requests)
         return min(rate, constant("API_REQUESTS_PER_S"))
 
     def load(self, requests: float) -> Load:
         """Return the rates and times of `requests` concurrent requests, at least one."""
-        shares, step, prompt_s = self.shared_steps(requests)
+        shared = self.shared_steps(requests)
+        shares, step, prompt_s = shared
         token_s = shares.token_s(step.total_s, prompt_s)
         first_s = shares.first_token_s(step.total_s, prompt_s) + self.lookup_s
         # Requests that only lower the rate wait.
-        rate = max(self._rate(count) for count in (requests, *_FEWER) if count <= requests)
+        fewer = [self._rate(count, self.shared_steps(count)) for count in _FEWER if count < requests]
+        rate = max([self._rate(requests, shared), *fewer])
         prefill_s, decode_s = self.prompt.service_s(self.alone), self.steps * step.total_s / shares.decoding
         return Load(
             requests=requests,
