@@ -32,6 +32,15 @@ def pytest_collection():
         _METER.take_s()  # what collecting took is in the whole, and not the first file's
 
 
+@pytest.fixture
+def without_collection():
+    """Collect no garbage during a test of deeply nested input: it could start at the deepest level, where finalizers of other tests fail."""
+    gc.collect()
+    gc.disable()
+    yield
+    gc.enable()
+
+
 def pytest_addoption(parser):
     parser.addoption(
         "--long",

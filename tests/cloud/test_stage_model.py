@@ -128,6 +128,7 @@ DAMAGED = {
 }
 
 
+@pytest.mark.usefixtures("without_collection")
 @pytest.mark.parametrize("origin", ["folder", "bucket"])
 def test_damaged_weights_are_refused_before_anything_is_copied(file, staging_world, capsys, origin):
     passed = []

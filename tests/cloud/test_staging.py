@@ -163,6 +163,7 @@ def test_a_folder_that_is_no_checkpoint_is_refused(tmp_path):
         require_checkpoint(FolderSource(folder=tmp_path), CONFIG)
 
 
+@pytest.mark.usefixtures("without_collection")
 def test_a_folder_without_a_file_that_its_index_names_is_refused(checkpoint):
     names = {"a": "model-1.safetensors", "b": "model-2.safetensors", "c": "model-3.safetensors"}
     index = checkpoint / "model.safetensors.index.json"

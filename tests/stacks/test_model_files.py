@@ -63,6 +63,7 @@ def test_the_size_of_weights_without_an_index_is_that_of_their_files(stack, tmp_
     assert stack("modelConfig: models").model_spec.head_in_checkpoint
 
 
+@pytest.mark.usefixtures("without_collection")
 @pytest.mark.parametrize(
     "content",
     [
@@ -80,6 +81,7 @@ def test_a_placeholder_of_weights_is_refused(stack, tmp_path, content):
         stack("modelConfig: models")
 
 
+@pytest.mark.usefixtures("without_collection")
 @pytest.mark.parametrize(
     ("value", "said"),
     [

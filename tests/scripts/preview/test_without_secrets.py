@@ -103,6 +103,7 @@ def test_an_unreadable_state_is_not_a_missing_stack(folder, monkeypatch):
         pass
 
 
+@pytest.mark.usefixtures("without_collection")
 def test_what_makes_a_stack_names_the_provider_of_its_file(folder):
     (folder / "Pulumi.a.yaml").write_text(f"secretsprovider: gcpkms://{KEY}?additional_authenticated_data=eA==\n")
     (folder / "Pulumi.b.yaml").write_text("encryptionsalt: v1:x\n")
