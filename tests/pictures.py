@@ -25,6 +25,10 @@ FOLDER = ROOT / "docs" / "images"
 STACK = "tpu-v6e1"
 COLUMNS = 95
 """Columns of the terminals: a picture of them is as wide as a page of text, 830 pixels."""
+FIRST_COLUMNS = 64
+"""Columns of the pictures of README's first screen, which a phone shows at 0.6 of their size."""
+REFUSED = ("plan", "--model", "google/gemma-4-12B-it", "--accelerator", "L4")
+"""A deployment that the plan stops."""
 CELL, ROW, MARGIN, BAR = 8.4, 18, 14, 30
 """Width of a character, height of a row, margin and height of the title bar, in pixels at a font size of 14."""
 
@@ -144,23 +148,40 @@ def _terminal(workspace: Workspace, columns: int, words: Sequence[object]) -> Te
     return Terminal(words, columns=columns, lines=80, folder=folder, environment=workspace.environment)
 
 
-def _gemma(workspace: Workspace, *words: str) -> Terminal:
-    return _terminal(workspace, COLUMNS, (sys.executable, "-m", "scripts.gemma", *words))
+def _gemma(workspace: Workspace, *words: str, columns: int = COLUMNS) -> Terminal:
+    return _terminal(workspace, columns, (sys.executable, "-m", "scripts.gemma", *words))
+
+
+def _without_rows(rows: Sequence[Sequence[Run]], begin: int, end: int) -> Sequence[Sequence[Run]]:
+    """Return the rows without those from `begin` to before `end`; the gap is counted, at the column of its first row."""
+    gap = Run(column=rows[begin][0].column if rows[begin] else 0, data=f"... {end - begin} rows ...", fg="black")
+    return [*rows[:begin], [gap], *rows[end:]]
+
+
+def _places(rows: Sequence[Sequence[Run]], words: str) -> Sequence[int]:
+    """Return the positions of the rows that start with these words."""
+    return [at for at, row in enumerate(rows) if row and row[0].data.startswith(words)]
+
+
+def _refusal(rows: Sequence[Sequence[Run]]) -> Sequence[Sequence[Run]]:
+    """Return the verdict and the finding that blocks, with the first way out and those on the same accelerator."""
+    rows = _without_rows(rows, _places(rows, "Outside this project")[0], len(rows))
+    rows = _without_rows(rows, _places(rows, "- move to")[1], _places(rows, "- serve")[0])
+    return _without_rows(rows, 1, _places(rows, "FIT01")[0])
 
 
 def _effect(rows: Sequence[Sequence[Run]]) -> Sequence[Sequence[Run]]:
-    """Return the rows from the number of resources on; the notes of the plan above them are left out, and counted."""
-    begin = next(at for at, row in enumerate(rows) if row and row[0].data.startswith("Resources:"))
-    return [[Run(column=0, data=f"... {begin} rows ...", fg="black")], *rows[begin:]]
+    """Return the rows from the number of resources on, without the notes of the plan above them."""
+    return _without_rows(rows, 0, _places(rows, "Resources:")[0])
 
 
-def _shown(workspace: Workspace, name: str, *words: str) -> None:
-    """Write the picture of a command that ends."""
-    terminal = _gemma(workspace, *words)
+def _shown(workspace: Workspace, *words: str, columns: int = COLUMNS) -> Sequence[Sequence[Run]]:
+    """Return the rows of a command that exits."""
+    terminal = _gemma(workspace, *words, columns=columns)
     try:
-        if terminal.end() != 0:
+        if terminal.end() not in {0, 2}:
             raise SystemExit(f"pictures: `gemma {' '.join(words)}` failed:\n{terminal.text}")
-        _write(name, f"gemma {shlex.join(words)}", read_rows(terminal))
+        return read_rows(terminal)
     finally:
         terminal.close()
 
@@ -173,20 +194,22 @@ def _give(workspace: Workspace, chips: int) -> None:
 def main() -> None:
     """Take a stack through its wait and write the pictures."""
     with tempfile.TemporaryDirectory() as folder, open_workspace(Path(folder) / "pictures") as workspace:
+        refused = _shown(workspace, *REFUSED, columns=FIRST_COLUMNS)
+        _write("plan-refused.svg", f"gemma {shlex.join(REFUSED)}", _refusal(refused))
         workspace.pulumi("stack", "init", STACK)
         _give(workspace, 0)
         words = ("up", STACK, "--yes")
-        up = _gemma(workspace, *words)
+        first = _gemma(workspace, *words, columns=FIRST_COLUMNS)
         try:
-            up.until(lambda it: re.search(r"[1-9]\ds/30m \S+ WAITING", it.text), "the wait")
-            _write("up-waiting.svg", f"gemma {shlex.join(words)}", _effect(read_rows(up)))
-            _give(workspace, 4)
-            if up.end() != 0:
-                raise SystemExit(f"pictures: `gemma up` failed:\n{up.text}")
-            _write("up-ready.svg", f"gemma {shlex.join(words)}", _effect(read_rows(up)))
+            first.until(lambda it: re.search(r"[1-9]\ds/30m \S+ WAITING", it.text), "the wait")
+            _write("up-waiting.svg", f"gemma {shlex.join(words)}", _effect(read_rows(first)))
+            first.interrupt()
         finally:
-            up.close()
-        _shown(workspace, "status-ready.svg", "status", STACK)
+            first.close()
+        workspace.pulumi("destroy", "--yes", "--skip-preview", "--stack", STACK)
+        _give(workspace, 4)
+        _write("up-ready.svg", f"gemma {shlex.join(words)}", _effect(_shown(workspace, *words)))
+        _write("status-ready.svg", f"gemma status {STACK}", _shown(workspace, "status", STACK))
         workspace.pulumi("destroy", "--yes", "--skip-preview", "--stack", STACK)
 
 

@@ -7,12 +7,14 @@ from xml.dom import minidom
 import pytest
 
 from planning import plan
+from scripts.gemma.__main__ import main
 from stacks.loading import from_file, read_yaml
 from stacks.planned import to_deployment
 from stacks.program import run
-from tests.pictures import FOLDER, ROOT, STACK, private_words, words_of
+from tests.pictures import FOLDER, REFUSED, ROOT, STACK, private_words, words_of
 
 WORDS = {
+    "plan-refused.svg": [r"google/gemma-4-12B-it as bf16 on L4 \(cloud-run\): out of memory", "FIT01 block", "- serve"],
     "up-waiting.svg": [
         r"\$ gemma up tpu-v6e1 --yes",
         r"Cost: \$1\.35/h, at most \$5\.40",
@@ -75,10 +77,20 @@ def test_the_figures_of_the_pictures_are_those_of_the_stack(subtests, declare, m
         r"maxAge (\d+) h": f"{settings.max_age_s / 3600:g}",
         r"\d\d:\d\d(:\d\d\.\d+\S*)": None,  # parts of a second
     }
-    words = "\n".join(words_of(picture(name)) for name in WORDS)
+    words = "\n".join(words_of(picture(name)) for name in WORDS if name != "plan-refused.svg")  # of another stack
     for pattern, figure in figures.items():
         with subtests.test(pattern):
             assert set(re.findall(pattern, words)) == ({figure} if figure else set())
+
+
+def test_the_refusal_is_what_the_planner_prints(monkeypatch, capsys):
+    monkeypatch.chdir(ROOT)
+    assert main(REFUSED) == 2
+    printed = "".join(capsys.readouterr().out.split())
+    shown = "\n".join(words_of(picture("plan-refused.svg")).splitlines()[2:])
+    parts = ["".join(part.split()) for part in re.split(r"\.\.\. \d+ rows \.\.\.", shown)]
+    assert len(parts) == 4
+    assert [part for part in parts if part not in printed] == []
 
 
 def test_a_page_shows_each_picture_with_a_text_for_those_who_do_not_see_it():

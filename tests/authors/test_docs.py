@@ -52,7 +52,7 @@ def test_a_page_that_was_edited_by_hand_is_named_with_the_command_that_writes_it
 def test_the_counts_on_the_front_page_come_from_the_ledger(copy, capsys):
     front = copy.parent / "README.md"
     good = front.read_text()
-    front.write_text(re.sub(r"rests on \d+ ", "rests on 12 ", good))
+    front.write_text(re.sub(r"makes \d+ ", "makes 12 ", good))
     assert run_command(docs.COMMAND, ["--check"]) == 1
     assert "docs: README.md is out of date. Run `make docs`.\n" in capsys.readouterr().out
     run_command(docs.COMMAND, [])

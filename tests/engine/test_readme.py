@@ -1,8 +1,9 @@
-"""The README's commands are real: the demo runs, the planner's examples run, and every other command takes the options that it is shown with.
+"""The README is real: the demo and the planner's examples run, other commands take the options that they are shown with, figures are the plan's.
 
 tests/scripts/test_commands_page.py reads the other lines of `gemma`.
 """
 
+import json
 import os
 import re
 import shlex
@@ -13,8 +14,11 @@ from pathlib import Path
 import pytest
 
 from localcloud import cli
+from planning import plan
 from scripts.gemma.__main__ import main, overview
 from scripts.gemma.first import FIRST_DAY
+from stacks.loading import from_file
+from stacks.planned import to_deployment
 
 ROOT = Path(__file__).resolve().parents[2]
 README = "\n".join(page.read_text() for page in (ROOT / "README.md", ROOT / "docs" / "get-started.md"))
@@ -24,9 +28,11 @@ INLINE = re.findall(r"`((?:make|pulumi|python -m) [^`]+)`", README)
 LINES = [line.partition("  #")[0].strip() for block in BLOCKS for line in block.splitlines()] + INLINE
 PLANS = [line for line in dict.fromkeys(LINES) if line.startswith("./gemma plan")]
 CLOUD = re.compile(r"^(?:\.venv/bin/)?python -m localcloud ")
-TABLE = re.compile(
-    r"^\| `([a-z0-9-]+)` \| Gemma [^|]*\| [^|]* \| (\d+ min \d+ s) \| (\$[^|]*) \| ([^|]*) \|$", re.MULTILINE
+ROW = re.compile(
+    r"^\| `([a-z0-9-]+)` \| Gemma 4 [^|]* \| [^|]* \| [^|]* \| (\d+ min \d+ s) \| (\$[\d.]+) \| (\$[\d.]+) \| ([^|]*) \|$",
+    re.MULTILINE,
 )
+"""Stack, start, price per hour and per day, and what it costs without requests."""
 
 pytestmark = pytest.mark.engine
 
@@ -94,26 +100,37 @@ def test_every_file_that_the_documents_link_to_exists():
     assert [str(pair) for pair in links if "://" not in pair[1] and not (pair[0].parent / pair[1]).exists()] == []
 
 
-def test_what_the_readme_shows_is_what_the_planner_prints(printed):
-    """The page wraps lines at 80 columns, and marks lines that it leaves out by `...`."""
-    (shown,) = re.findall(r"```console\n\$ gemma (plan [^\n]+)\n(.*?)```", README, flags=re.DOTALL)
-    text = printed(*shown[0].split())
-    parts = [" ".join(part.split()) for part in shown[1].split("\n...\n")]
-    assert len(parts) == 3
-    assert [part for part in parts if part not in text] == []
+def test_the_settings_file_of_the_readme_has_twelve_lines_and_the_plan_of_tpu_v6e1(tmp_path):
+    (block,) = re.findall(r"```yaml\n(.*?)```", (ROOT / "README.md").read_text(), flags=re.DOTALL)
+    assert len(block.splitlines()) == 12
+    (tmp_path / "Pulumi.readme.yaml").write_text(block)
+    own, shipped = (
+        plan(to_deployment(from_file(path, project="my-project")))
+        for path in (tmp_path / "Pulumi.readme.yaml", ROOT / "Pulumi.tpu-v6e1.yaml")
+    )
+    assert [finding.id for finding in own.findings if finding.severity == "block"] == []
+    assert (own.memory, own.known_startup) == (shipped.memory, shipped.known_startup)
 
 
-def test_stacks_start_run_and_idle_as_the_readme_says(printed):
+def test_stacks_start_cost_and_idle_as_the_readme_says(printed, capsys):
     stacks = {path.name.removeprefix("Pulumi.").removesuffix(".yaml") for path in ROOT.glob("Pulumi.*.yaml")}
     assert set(re.findall(r"^\| `([a-z0-9-]+)`", STACKS_PAGE, flags=re.MULTILINE)) == stacks
-    rows = TABLE.findall(README)
+    rows = ROW.findall(README)
     assert len(rows) == 5
-    for name, start, running, idle in rows:
+    for name, start, per_hour, per_day, idle in rows:
         (row,) = [line for line in STACKS_PAGE.splitlines() if line.startswith(f"| `{name}` ")]
         assert f"| {start} |" in row, name
-        assert [figure for figure in re.findall(r"\$[\d.]+", running) if figure not in row] == [], name
+        main(("plan", name, "--json"))
+        price = json.loads(capsys.readouterr().out)["cost"]["usd_per_hour"]
+        assert (per_hour, per_day) == (f"${price:.2f}", f"${24 * price:.2f}"), name
         shown = printed("plan", name, "--costs")
-        hour = re.search(r"An idle hour costs (\$[\d.]+)\.", shown)
-        month = re.search(r"then costs (\$[\d.]+ per month)", shown)
-        found = f"{hour[1]} per hour" if hour else f"15 min at that price, then {month[1]}"
-        assert idle.startswith(found), name
+        month = re.search(r"then costs? (?:only )?(\$[\d.]+ per month)", shown)
+        run_h = re.search(r"one run of (\S+) h", printed("plan", name))
+        found = (
+            f"15 min at full price, then {month[1]}"
+            if month
+            else f"full price until the run expires after {run_h[1]} h"
+            if run_h
+            else "full price: one instance always runs"
+        )
+        assert idle == found, name

@@ -81,11 +81,17 @@ _KNOWN_SOURCES = {
 
 
 def sentence(ledger: Ledger) -> str:
-    """Return the number of entries, and how many of them a command tries, as README's sentence."""
-    trials = sum(entry.answer is not None for entry in ledger.assumptions)
+    """Return the numbers of critical entries, of all entries and of those that a command tries, as README's sentences."""
+    entries = ledger.assumptions
+    critical = [entry for entry in entries if entry.danger == "critical"]
+    tried = sum(bool(entry.tried) for entry in critical)
+    trials = sum(entry.answer is not None for entry in entries)
     return (
-        f"The simulation rests on {len(ledger.assumptions)} [assumptions](docs/authors/assumptions.md); "
-        f"`python -m localcloud try` tests {trials} of them on your project, within a budget.\n"
+        f"**{len(critical)} assumptions about Google are critical, and {tried or 'none'} of them were tried on Google Cloud**: "
+        "if one is false, a stack does not serve, cannot be reached, or stays billed.\n"
+        "[One evening, ten dollars](docs/one-evening.md) tries them on your project.\n"
+        f"In all, the simulation makes {len(entries)} [assumptions](docs/authors/assumptions.md); "
+        f"`python -m localcloud try` checks {trials} of them, within a budget that you set.\n"
     )
 
 
