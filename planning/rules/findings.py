@@ -85,9 +85,12 @@ def findings_of(subject: Subject) -> tuple[Finding, ...]:
     for rule, result, severity in _results(subject):
         ways = trial.ways_out(rule.id, result, is_blocking=severity == "block")
         message = result.message + (hopeless if rule.id in trial.dead_ends else "")
+        advice = result.advice
+        if rule.id in trial.dead_ends and not ways and not advice:
+            advice = "Choose another model or accelerator."
         source = result.source or rule.source
         findings.append(
-            Finding(id=rule.id, severity=severity, message=message, remedies=ways, advice=result.advice, source=source)
+            Finding(id=rule.id, severity=severity, message=message, remedies=ways, advice=advice, source=source)
         )
     return tuple(sorted(findings, key=lambda finding: _ORDER[finding.severity]))
 
