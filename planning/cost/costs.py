@@ -161,15 +161,16 @@ def _total(parts: tuple[HourlyPart, ...]) -> float:
 def _maximum(resolved: Resolved, hourly: float) -> tuple[float, str]:
     if resolved.platform == "tpu-vm":
         tpu = resolved.deployment.tpu
-        run_s = tpu.max_run_duration_s
-        if run_s is None and tpu.has_form("flex-start"):
+        model = tpu.forms[0].model
+        run_s = run_s_of(tpu, model)
+        if run_s is None and model == "flex-start":
             run_s = FLEX_START_MAX_RUN_S
         machines = machines_with_renewals(resolved)
         if machines is not None:
             return hourly * MONTH_H * machines, "a month of renewed runs"
         if run_s is not None:
             return hourly * run_s / HOUR_S, f"one run of {duration(run_s)}"
-        return hourly * MONTH_H, "a month without a run duration"
+        return hourly * MONTH_H, f"a month of {model}"
     if resolved.platform == "cloud-run":
         instances = max(resolved.deployment.cloud_run.max_instances, 1)
         return (

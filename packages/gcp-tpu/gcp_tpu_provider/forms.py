@@ -48,12 +48,10 @@ def _form(item: Mapping[str, Any], zones: Sequence[str]) -> Form:
 
 
 def inputs_of(inputs: Mapping[str, Any], form: Form) -> Mapping[str, Any]:
-    """Return the inputs of a request in one form of `forms`. Inputs with `provisioningModel` are returned unchanged.
+    """Return the inputs of a request in one form of capacity, the only one or one of `forms`.
 
     Cloud TPU accepts a run duration for flex-start only. A Compute Engine instance has one in each form.
     """
-    if inputs.get("forms") is None:
-        return inputs
     request = {**inputs, "provisioningModel": form.model}
     if form.model != FLEX_START and inputs.get("api") != COMPUTE_ENGINE:
         request.pop("maxRunDurationS", None)

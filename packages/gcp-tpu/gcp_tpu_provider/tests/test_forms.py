@@ -53,6 +53,11 @@ def test_only_flex_start_has_a_run_duration():
     engine, cloud = engine_of({f"{zone} FLEX_START": OUT_OF_STOCK for zone in (A, B)})
     engine.up(ordered(*ALL))
     assert "runDuration" not in cloud.queued[cloud.name(A)].body
+    for model in ("spot", "standard"):
+        alone, cloud = engine_of({})
+        alone.up(wanted(provisioningModel=model))
+        assert "runDuration" not in cloud.queued[cloud.name(A)].body
+        assert alone.preview(wanted(provisioningModel=model)) == "same"
 
 
 def test_a_form_waits_as_long_as_it_says_in_all_its_zones_together():
