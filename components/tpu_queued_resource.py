@@ -23,7 +23,7 @@ from contracts.serving_document import (
     BucketWeights,
     ServingDocument,
 )
-from planning.cost.capacity_order import capacity_order, ceiling_problem, waits_s_of
+from planning.cost.capacity_order import capacity_order, ceiling_problem, run_s_of, waits_s_of
 from planning.data.prices import LIST_PRICES, PriceBook
 from planning.machine.hardware import api_accelerator_type, image_of, machines_at_once
 from planning.question.vllm_args import XLA_CACHE_PATH, vllm_environment
@@ -156,7 +156,7 @@ class TpuQueuedResource(pulumi.ComponentResource):
                 provisioning_model=None if tpu.has_order else tpu.forms[0].model,
                 forms=_forms(tpu, args.prices) if tpu.has_order else None,
                 reservation_name=tpu.reservation,
-                max_run_duration_s=tpu.max_run_duration_s,
+                max_run_duration_s=tpu.max_run_duration_s if tpu.has_order else run_s_of(tpu, tpu.forms[0].model),
                 wait_per_zone_s=tpu.wait_per_zone_s,
                 wait_total_s=tpu.wait_total_s,
                 renew_before_s=tpu.renew_before_s,

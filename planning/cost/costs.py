@@ -161,7 +161,7 @@ def _total(parts: tuple[HourlyPart, ...]) -> float:
 def _maximum(resolved: Resolved, hourly: float) -> tuple[float, str]:
     if resolved.platform == "tpu-vm":
         tpu = resolved.deployment.tpu
-        run_s = tpu.max_run_duration_s
+        run_s = run_s_of(tpu, tpu.forms[0].model)
         if run_s is None and tpu.has_form("flex-start"):
             run_s = FLEX_START_MAX_RUN_S
         machines = machines_with_renewals(resolved)

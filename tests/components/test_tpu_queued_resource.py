@@ -60,6 +60,18 @@ def test_the_machine_gives_a_change_up_before_up_does_so_that_up_sees_what_serve
     assert inputs["ready"]["deadlineMetadataKey"] == "gemma-serving-ends-at"
 
 
+def test_cloud_tpu_gets_a_run_duration_with_flex_start_only(declare):
+    """Google rejects it with each other provisioning model: 400, "run_duration is supported with ... FLEX_START only"."""
+    for form, api, run_s in (
+        ("flex-start", "cloud-tpu", 14400),
+        ("spot", "cloud-tpu", None),
+        ("standard", "cloud-tpu", None),
+        ("spot", "compute-engine", 14400),
+    ):
+        inputs, _ = declared(declare, provisioning=(form,), api=api, accelerator_type="v6e-4")
+        assert inputs.get("maxRunDurationS") == run_s, (form, api)
+
+
 def test_a_machine_is_told_the_repository_of_each_region_beside_the_document(declare):
     repositories = {"us-east5": "us-east5-docker.pkg.dev/p/r", "europe-west4": "europe-west4-docker.pkg.dev/p/r-2"}
     one, _ = declared(declare)

@@ -79,7 +79,8 @@ def test_a_region_that_googles_catalog_does_not_have_is_removed_by_the_remedy():
 
 
 def test_zones_on_both_sides_of_a_border_give_a_range_and_the_dearest_counts():
-    cost = plan(replace(TPU, tpu=replace(TPU.tpu, max_run_duration_s=36_000))).cost
+    ended = replace(TPU.tpu, accelerator_type="v6e-4", api="compute-engine", max_run_duration_s=36_000)
+    cost = plan(replace(TPU, tpu=ended)).cost
     assert [one.usd_per_hour for one in cost.places] == pytest.approx([10.80, 11.88, 12.96])
     assert (cost.lowest_usd_per_hour, cost.usd_per_hour) == (pytest.approx(10.80), pytest.approx(12.96))
     assert cost.max_usd == pytest.approx(129.6)
@@ -88,7 +89,7 @@ def test_zones_on_both_sides_of_a_border_give_a_range_and_the_dearest_counts():
     assert "$12.96/h" in whole
     assert "in asia-northeast1-b, the most expensive zone; $10.80/h in us-east5-a" in whole
     # A limit between the two ends is reached in the most expensive zone, where the guard would act.
-    limited = replace(TPU, max_usd=120, tpu=replace(TPU.tpu, max_run_duration_s=36_000))
+    limited = replace(TPU, max_usd=120, tpu=ended)
     assert "CST03" in ids(plan(limited))
     assert "CST03" not in ids(plan(replace(limited, tpu=replace(limited.tpu, zones=("us-east5-a",)))))
 
