@@ -17,6 +17,8 @@ _ARGUMENTS: Final = {
     "capacity-arguments": ("tpu_queued_resource", "TpuQueuedResourceArgs"),
 }
 """Module of `components` and class, by the marker of its table."""
+_OF_EACH: Final = {"project", "ownership", "labels"}
+"""Arguments that the page describes once for all components."""
 
 
 def tables() -> Mapping[str, str]:
@@ -29,14 +31,14 @@ def tables() -> Mapping[str, str]:
 
 
 def _rows(module: Path, owner: str) -> Iterator[tuple[str, str]]:
-    """Yield each argument of a class, with a mark if it is required, and the text below it."""
+    """Yield each argument that not every component has, with a mark if it is required, and the text below it."""
     tree = ast.parse(module.read_text(encoding="utf-8"))
     (found,) = [node for node in tree.body if isinstance(node, ast.ClassDef) and node.name == owner]
     for field, text in pairwise(found.body):
         match field, text:
             case ast.AnnAssign(target=ast.Name(id=name), value=default), ast.Expr(
                 value=ast.Constant(value=str(meaning))
-            ):
+            ) if name not in _OF_EACH:
                 yield f"`{name}`{' (required)' if _is_required(default) else ''}", " ".join(meaning.split())
             case _:
                 pass

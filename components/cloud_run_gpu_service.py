@@ -108,10 +108,9 @@ class CloudRunGpuServiceArgs:
     service_name: str
     """Name of the service, part of its URL. A change replaces the service."""
     service_account: pulumi.Input[str]
-    """E-mail address of the server's account, which pulls the image, reads the secrets and reads the bucket. A change is a new revision."""
+    """E-mail address of the account that pulls the image and reads secrets and bucket. A change is a new revision."""
     service: CloudRunSettings
-    """Region, GPU, vCPU, memory, instances, probes, mount and callers (planning.settings.cloud_run has each field with its unit, default and
-    limits). A change of the region replaces the service, most others are a new revision. Default of `startup_probe`: every 10 s for 1,800 s."""
+    """Region, GPU, size, instances, probes, mount and callers. Another region replaces the service; most changes are a new revision."""
     server: VllmServer
     """The server. A change is a new revision."""
     bucket: ModelBucket | None = None
@@ -131,7 +130,7 @@ class CloudRunGpuServiceArgs:
     labels: Mapping[str, str] = field(default_factory=dict[str, str])
     """Additional labels of the service. A change updates it in place."""
     accepts_limits: bool = False
-    """Skip the checks of Google's limits, for a limit that Google has raised. A stack sets it, because its plan has checked them."""
+    """Skip the checks of Google's limits, for a limit that Google has raised."""
 
     @property
     def startup_probe(self) -> ProbeSettings:

@@ -22,9 +22,9 @@ class ModelBucketArgs:
     name: str
     """Name of the bucket: globally unique, 3 to 63 lower-case letters, digits, hyphens and dots. A change replaces the bucket."""
     location: str
-    """Region, preferably the server's: weights from another region cost money and time at every start. A change replaces the bucket."""
+    """Region. Weights from another region than the server's cost money and time at every start. A change replaces the bucket."""
     readers: Mapping[str, pulumi.Input[str]] = field(default_factory=dict[str, pulumi.Input[str]])
-    """IAM members that can read the objects, by a short name that is unique in the component. Each becomes one grant on the bucket."""
+    """IAM members that can read the objects, by a short name. Each gets one grant."""
     ownership: Ownership = field(default_factory=program_ownership)
     """Owner in the labels of the bucket. Default: the project and stack of the running program."""
     labels: Mapping[str, str] = field(default_factory=dict[str, str])
@@ -38,7 +38,7 @@ class ModelBucketArgs:
     force_destroy: bool = True
     """Delete the objects with the bucket, once it is no longer protected. `gemma teardown` always deletes them."""
     protect: bool = True
-    """Keep the engine from deleting or replacing the bucket. Set False for one whose objects cost nothing to lose, so `pulumi destroy` works."""
+    """Keep the engine from deleting or replacing the bucket. With False, `pulumi destroy` deletes it."""
     retain: bool = False
     """Keep the bucket when the stack is destroyed. A label records that."""
 

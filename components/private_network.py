@@ -88,14 +88,14 @@ class PrivateNetworkArgs:
     ownership: Ownership = field(default_factory=program_ownership)
     """Owner in the descriptions. Default: the project and stack of the running program."""
     internet_egress: bool = True
-    """Add Cloud NAT. Without it machines cannot reach the Hugging Face hub; Google's APIs and Artifact Registry need no NAT."""
+    """Add Cloud NAT, which TPU VMs need for the Hugging Face hub, but not for Google's APIs and Artifact Registry."""
     allow_iap: bool = True
     """Allow SSH from Identity-Aware Proxy. The tunnel needs it."""
     egress_ports: Sequence[str] | None = None
-    """TCP ports that machines with `target_tag` may connect to, or None for all. The TPU VM's metadata server, with DNS and NTP, is always
-    reachable (Google Cloud, "VPC firewall rules", always allowed traffic)."""
+    """TCP ports that TPU VMs may connect to. None: all. The metadata server, DNS and NTP are always reachable."""
+    # Google Cloud, "VPC firewall rules": always allowed traffic.
     gateway_region: str | None = None
-    """Region of a gateway, which gets its own subnet there, so a firewall rule can name its addresses. None: no gateway."""
+    """Region of a gateway, which gets its own subnet there for a firewall rule. None: no gateway."""
 
 
 class PrivateNetwork(pulumi.ComponentResource):

@@ -22,11 +22,9 @@ class StoredSecretArgs:
     secret_id: str
     """Id of the secret in the project, up to 255 letters, digits, hyphens and underscores. A change replaces the secret."""
     value: pulumi.Input[str] = field(repr=False)
-    """The value, for example `pulumi.Config().require_secret("hfToken")`. It is encrypted in the state and hidden in previews, even if it is
-    passed as plain text. A change creates a new version, deletes the old one, and restarts the servers that use it."""
+    """The value, such as `pulumi.Config().require_secret("hfToken")`. A change creates another version and restarts the servers that use it."""
     readers: Mapping[str, pulumi.Input[str]] = field(default_factory=dict[str, pulumi.Input[str]])
-    """IAM members that can read the value, by a short name that is unique in the component, such as `{"server": "serviceAccount:..."}`.
-    Each becomes one grant on the secret. A change adds and removes grants."""
+    """IAM members that can read the value, by a short name, such as `{"server": "serviceAccount:..."}`. Each gets one grant."""
     ownership: Ownership = field(default_factory=program_ownership)
     """Owner in the labels of the secret. Default: the project and stack of the running program."""
     labels: Mapping[str, str] = field(default_factory=dict[str, str])

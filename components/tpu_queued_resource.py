@@ -57,26 +57,23 @@ class TpuQueuedResourceArgs:
     queued_resource_id: str
     """Id of the queued resource and prefix of its node's id: letters, digits and hyphens. A change replaces the capacity."""
     tpu: TpuSettings
-    """Slice, zones, provisioning, run limit, waits and machine (planning.settings.tpu has each field with its unit, default and limits). A
-    change of the slice, provisioning, run limit, disk or image replaces the capacity, as does removing the zone in use."""
+    """Slice, zones, provisioning, run limit, waits, disk and image."""
     server: VllmServer
     """The server. A change restarts it in place."""
     network: pulumi.Input[str]
     """projects/P/global/networks/N. A change replaces the capacity."""
     subnetwork: str
-    """Name of a subnet that exists in the region of each zone, with Private Google Access, because the TPU VM has no external
-    address and could otherwise pull neither the image nor the weights. Other hosts, such as the hub, need Cloud NAT."""
+    """Name of a subnet in the region of each zone, with Private Google Access. The hub needs Cloud NAT."""
     service_account: pulumi.Input[str]
-    """E-mail address of the server's account, which pulls the image, reads the secrets and the weights, and writes logs and metrics."""
+    """E-mail address of the account that pulls the image, reads secrets and weights, and writes logs and metrics."""
     weights: pulumi.Input[BucketWeights] | None = None
-    """Folder of a bucket to copy to the TPU VM before the server starts, and its path in the container, which is below /mnt/models and the
-    first of the server's arguments. Default: vLLM downloads the model from the hub."""
+    """Bucket folder to copy first, and its path in the container, the server's first argument. Default: vLLM downloads the model."""
     parts: Sequence[BucketWeights] = ()
     """Drafters and adapters to copy in addition to the weights."""
     shm_size_gib: float = _SHM_SIZE_GIB
     """Shared memory of the container in GiB, in which vLLM's workers exchange tensors."""
     image_repositories: Mapping[str, pulumi.Input[str]] = field(default_factory=dict[str, pulumi.Input[str]])
-    """HOST/PROJECT/REPOSITORY of each region that has the server's image. A machine pulls from its own region if possible."""
+    """HOST/PROJECT/REPOSITORY of each region that has the server's image. A TPU VM pulls from its own region if possible."""
     tags: Sequence[str] = ()
     """Network tags, including the one in the tunnel's firewall rule. A change updates the TPU VM in place."""
     drain_s: float = DRAIN_S
@@ -96,7 +93,7 @@ class TpuQueuedResourceArgs:
     labels: Mapping[str, str] = field(default_factory=dict[str, str])
     """Additional labels of the TPU VM. A change updates it in place."""
     accepts_limits: bool = False
-    """Skip the check of the run limit, for a limit that Google has raised. A stack sets it, because its plan has checked it."""
+    """Skip the check of the run limit, for a limit that Google has raised."""
 
     def problems(self) -> Iterator[str]:
         """Yield each invalid argument: argument, value, what is allowed, and what to do."""

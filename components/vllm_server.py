@@ -31,15 +31,13 @@ class VllmServer:
     port: int = DEFAULT_PORT
     """Port of the server. Its flag `--port`, if given, must have the same."""
     environment: Mapping[str, str] = field(default_factory=dict[str, str])
-    """Environment variables, in addition to those that the component sets (planning.question.vllm_args.vllm_environment): no telemetry, and
-    the platform's own. A variable given here replaces the component's."""
+    """Additional environment variables. They replace variables of the same name in `planning.question.vllm_args.vllm_environment`."""
     secrets: Mapping[str, StoredSecret | ExistingSecret] = field(
         default_factory=dict[str, StoredSecret | ExistingSecret]
     )
-    """Secret by the environment variable that gets its value, such as `{"HF_TOKEN": token}`. The server's account must be one of the secret's
-    readers. The server starts after their grants."""
+    """Secret by its environment variable, such as `{"HF_TOKEN": token}`. The server's account must be one of its readers."""
     uid: int = 0
-    """User that the image runs as; 0 for root, as in vLLM's own images. It owns the files of a mount."""
+    """User that the image runs as, and that owns the files of a mount. vLLM's images run as root, 0."""
     gid: int = 0
     """Group that the image runs as."""
 

@@ -69,7 +69,7 @@ class TpuSettings:
     reservation: Annotated[str | None, OnChange("capacity")] = None
     """Name of the reservation. Required with provisioning reservation, otherwise rejected."""
     max_run_duration_s: Annotated[DurationS | None, OnChange("capacity")] = None
-    """Google deletes the nodes after this time."""
+    """Google deletes the TPU VM after this time. On the Cloud TPU API it applies to flex-start only."""
     wait_per_zone_s: Annotated[DurationS, OnChange("nothing")] = 1_800
     """Maximum wait for capacity in one zone, before the provider tries the next zone."""
     wait_total_s: Annotated[DurationS | None, OnChange("nothing")] = None
@@ -175,7 +175,7 @@ class TpuSettings:
                 "provisioning reservation is paid for without a request, so it allows no other form, no wait and no maxUsdPerHour; "
                 "set provisioning: reservation alone"
             )
-        if self.renew_before_s is not None and self.has_order and not self.has_form("flex-start"):
+        if self.renew_before_s is not None and self.api == "cloud-tpu" and not self.has_form("flex-start"):
             yield (
                 "renewBefore renews capacity before Google deletes it, and Google deletes only flex-start; "
                 "add flex-start to provisioning, or remove renewBefore"

@@ -96,6 +96,14 @@ def test_the_plan_has_the_first_forms_price_and_the_highest_of_all():
     assert without_first.usd_per_hour == pytest.approx(10.80)
 
 
+def test_one_form_that_nothing_ends_has_the_maximum_of_a_month():
+    cost = planned(provisioning=("spot",), zones=(US,)).cost
+    assert cost.endless_forms == ("spot",)
+    assert (cost.max_usd, cost.max_usd_basis) == (pytest.approx(5.61 * 730, rel=1e-3), "a month of spot")
+    ended = planned(provisioning=("spot",), zones=(US,), api="compute-engine").cost
+    assert (ended.endless_forms, ended.max_usd_basis) == ((), "one run of 4 h")
+
+
 def test_a_plan_whose_first_form_is_above_the_ceiling_has_the_price_of_the_next():
     cost = planned(max_usd_per_hour=7.2, provisioning=("standard", "spot")).cost
     assert cost.usd_per_hour == pytest.approx(7.128)

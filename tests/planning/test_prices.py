@@ -94,14 +94,6 @@ def test_zones_on_both_sides_of_a_border_give_a_range_and_the_dearest_counts():
     assert "CST03" not in ids(plan(replace(limited, tpu=replace(limited.tpu, zones=("us-east5-a",)))))
 
 
-@pytest.mark.parametrize("model", ["spot", "standard"])
-def test_a_run_duration_ends_no_form_but_flex_start_so_the_maximum_is_a_month(model: str):
-    tpu = replace(TPU.tpu, provisioning=(model,), zones=("us-east5-a",), max_run_duration_s=36_000)
-    cost = plan(replace(TPU, tpu=tpu)).cost
-    assert cost.max_usd_basis == f"a month of {model}"
-    assert cost.max_usd == pytest.approx(730 * cost.usd_per_hour, abs=0.01)
-
-
 @pytest.mark.parametrize(("today", "is_old"), [("2026-10-09", False), ("2026-10-10", True)])
 def test_a_spot_price_is_old_after_sixty_days(today: str, is_old: bool):
     spot = replace(TPU.tpu, provisioning=("spot",), zones=("us-east5-a",))

@@ -139,6 +139,7 @@ CONTRADICTIONS: list[tuple[str, dict[str, Any]]] = [
     (TPU, {"tpu.provisioning": ["flex-start", "reservation"], "tpu.reservation": "r"}),
     (TPU, {"tpu.provisioning": "reservation", "tpu.reservation": "r", "tpu.maxUsdPerHour": 9}),
     (TPU, {"tpu.provisioning": ["spot", "standard"], "tpu.renewBefore": "1h"}),
+    (TPU, {"tpu.provisioning": "spot", "tpu.renewBefore": "1h"}),
     (TPU, {"tpu.maxUsdPerHour": 0}),
     (TPU, {"tpu.maxUsdPerHour": "6"}),
     (TPU, {"tpu.reservation": "r"}),
