@@ -117,19 +117,20 @@ def permission(after: StackDescription) -> str:
 
 
 def consequences(
-    effect: StackEffect, after: StackDescription, *, compiles: bool, shares: str | None, rolled_out: bool
+    effect: StackEffect, after: StackDescription, *, compiles: bool | None, shares: str | None, rolled_out: bool
 ) -> Iterator[str]:
-    """Yield what happens to requests, and how long it takes. `compiles`: the compiled programs change.
+    """Yield what happens to requests, and how long it takes. `compiles`: the compiled programs change; None if that is unknown.
 
     `shares` and `rolled_out`: the traffic split of the service before, and whether a revision waited for `gemma rollout`.
     """
     start = after.figures[START]
     if effect == "restart":
-        about = f"about {after.recompile if compiles else after.figures[RESTART]} (planned)"
-        why = ", because it compiles again" if compiles else ""
-        yield (
-            f"Requests fail while the server restarts: {about}{why}. Queued resource, node and address stay the same."
-        )
+        about = f"about {after.figures[RESTART]} (planned)"
+        if compiles is None:
+            about += f", or {after.recompile} if it compiles again"
+        elif compiles:
+            about = f"about {after.recompile} (planned), because it compiles again"
+        yield f"Requests fail while the server restarts: {about}. Queued resource, node and address stay the same."
         yield (
             "If the new server does not become ready, the node restores the previous configuration "
             "and `up` fails with the reason."

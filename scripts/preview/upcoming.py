@@ -206,7 +206,7 @@ def deployed_stack(stack: str) -> tuple[StackOutputs | None, float | None]:
 
 
 def _sentences(
-    after: StackDescription, changes: Sequence[ResourceChange], *, now: StackOutputs | None, compiles: bool
+    after: StackDescription, changes: Sequence[ResourceChange], *, now: StackOutputs | None, compiles: bool | None
 ) -> Iterator[str]:
     if not after.figures:
         return
@@ -225,13 +225,13 @@ def _sentences(
     yield from consequences(of_server, after, compiles=compiles, shares=shares, rolled_out=rollout is not None)
 
 
-def _compiles(preview: Mapping[str, object]) -> bool:
-    """Return whether a server that is updated in place compiles again. One whose change is not known does."""
+def _compiles(preview: Mapping[str, object]) -> bool | None:
+    """Return whether a server that is updated in place compiles again; None if its change is unknown, as after a new secret."""
     for step in steps_in(preview):
         kind = type_in(str(step.get("urn") or ""))
         if kind in {CAPACITY_TYPE, SERVICE_TYPE} and step.get("op") == "update":
             before = as_mapping(as_mapping(step.get("oldState")).get("inputs"))
             after = as_mapping(as_mapping(step.get("newState")).get("inputs"))
             change = server_change(kind, before, after)
-            return change is None or change.compiles
+            return None if change is None else change.compiles
     return False

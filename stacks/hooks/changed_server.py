@@ -34,7 +34,8 @@ def show_changes(context: Context) -> None:
 def change_text(kind: str, change: ServerChange | None, plan: Plan, *, is_rolled_out: bool) -> str:
     """Return each value before and after, the effect and its duration. Empty if the server stays."""
     if change is None:
-        return f"The server may change during `up`; it then {_effect(kind, plan, is_rolled_out=is_rolled_out)}."
+        effect = _effect(kind, plan, compiles=None, is_rolled_out=is_rolled_out)
+        return f"The server may change during `up`; it then {effect}."
     if not change.values:
         return ""
     rest = len(change.values) - _MOST_SHOWN
@@ -42,10 +43,12 @@ def change_text(kind: str, change: ServerChange | None, plan: Plan, *, is_rolled
     return f"{', '.join(shown)}, {_effect(kind, plan, compiles=change.compiles, is_rolled_out=is_rolled_out)}"
 
 
-def _effect(kind: str, plan: Plan, *, compiles: bool = True, is_rolled_out: bool) -> str:
+def _effect(kind: str, plan: Plan, *, compiles: bool | None, is_rolled_out: bool) -> str:
     startup = plan.startup
     if kind == CAPACITY_TYPE:
-        return f"restarts in place, about {_minutes(startup.pause_s(compiles=compiles))}"
+        pause = _minutes(startup.pause_s(compiles=compiles is True))
+        longer = f", or {_minutes(startup.pause_s(compiles=True))} if it compiles again" if compiles is None else ""
+        return f"restarts in place, about {pause}{longer}"
     then = ", which receives no traffic before its rollout" if is_rolled_out else ""
     return f"creates a new revision{then}, ready within {_minutes(startup.ready_s)}"
 

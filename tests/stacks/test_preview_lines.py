@@ -65,7 +65,7 @@ TEXTS = [
         CAPACITY_TYPE,
         None,
         False,
-        "The server may change during `up`; it then restarts in place, about 9 min.",
+        "The server may change during `up`; it then restarts in place, about 5 min, or 9 min if it compiles again.",
     ),
     (
         SERVICE_TYPE,

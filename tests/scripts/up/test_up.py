@@ -16,6 +16,7 @@ from contracts.exit_codes import ExitCode
 from contracts.fields import from_json
 from contracts.outputs import StackOutputs
 from contracts.resource_types import CAPACITY_TYPE, SERVICE_TYPE
+from engine.deployment import UNKNOWN
 from engine.state import StackState
 from engine.steps import changes_of
 from scripts.cli.command import run_command
@@ -61,6 +62,7 @@ def preview_of(*steps, said=(), warned=(), same=3):
 RESTART = step("update", CAPACITY_TYPE, machine("--max-model-len=16384"), machine("--max-model-len=8192"))
 SWITCH = step("update", CAPACITY_TYPE, machine(), machine(model="c/d"))
 OTHER_IMAGE = step("update", CAPACITY_TYPE, machine(), machine(image="i@sha256:2"))
+NEW_SECRET = step("update", CAPACITY_TYPE, machine(), {**machine(), "metadata": UNKNOWN})
 OTHER_ZONES = {
     **step("update", CAPACITY_TYPE, machine(), machine(), reasons=("metadata", "zones")),
     "detailedDiff": {"metadata.gemma-serving-image-repositories": {"kind": "add", "inputDiff": True}},
@@ -593,6 +595,7 @@ EFFECTS = [
     (STACK, CREATE, "requests TPU capacity", ["New capacity can take hours or never arrive.", "The first start takes 12 min (planned)."]),
     (STACK, SWITCH, "restarts the server", ["about 9 min (planned), because it compiles again"]),
     (STACK, OTHER_IMAGE, "restarts the server", ["about 9 min (planned), because it compiles again"]),
+    (STACK, NEW_SECRET, "restarts the server", ["about 5 min (planned), or 9 min if it compiles again"]),
     (STACK, OTHER_ZONES, "updates other resources; the server keeps running", ["No requests are lost."]),
     (STACK, step("update", CAPACITY_TYPE, machine(), machine(), reasons=("phase",)), "waits until its server is ready", []),
     (STACK, REPLACE, "releases its TPU capacity, forced by acceleratorType", ["`up` rejects this while", "Google does not hold your place", "The first start"]),
