@@ -42,7 +42,7 @@ def limits_line(limits: StackLimits, project: str, endless: Sequence[str] = ()) 
     found = "" if limits == NO_LIMITS else guard_problem(limits, project)
     if not endless:
         return f"Limits: {found}." if found else ""
-    verb = "does not end by itself" if len(endless) == 1 else "do not end by themselves"
+    verb = "does not expire" if len(endless) == 1 else "do not expire"
     runs_on = f"Limits: {' and '.join(endless)} {verb}"
     if limits == NO_LIMITS:
         none = "and the stack has no limit that ends the spending. Set maxUsd or maxAge, and schedule the guard"

@@ -59,19 +59,19 @@ def test_a_stack_without_limits_makes_no_call(monkeypatch):
 def test_capacity_that_google_does_not_end_is_named_with_what_ends_its_spending(world):
     spot = limits_line(LIMITS, PROJECT, ["spot"])
     assert spot.startswith(
-        "Limits: spot does not end by itself, and no guard is known, so maxAge and maxUsd are not enforced: "
+        "Limits: spot does not expire, and no guard is known, so maxAge and maxUsd are not enforced: "
     )
     world.account("ci-guard", "made by hand")
     assert limits_line(LIMITS, PROJECT, ["spot", "standard"]) == (
-        "Limits: spot and standard do not end by themselves; maxAge and maxUsd are enforced by the guard, which was set up: "
+        "Limits: spot and standard do not expire; maxAge and maxUsd are enforced by the guard, which was set up: "
         f"project {PROJECT} has its account ci-guard."
     )
     assert limits_line(NO_LIMITS, PROJECT, ["standard"]) == (
-        "Limits: standard does not end by itself, and the stack has no limit that ends the spending. "
+        "Limits: standard does not expire, and the stack has no limit that ends the spending. "
         "Set maxUsd or maxAge, and schedule the guard (docs/costs.md, Schedule the guard)."
     )
     world.cloud.cloud.scenario = Scenario(faults=[Fault(method=METHOD, status=503, count=9)])
     unknown = limits_line(LIMITS, PROJECT, ["spot"])
     assert unknown.startswith(
-        "Limits: spot does not end by itself, and cannot check whether a guard exists, without which "
+        "Limits: spot does not expire, and cannot check whether a guard exists, without which "
     )
