@@ -50,9 +50,7 @@ class Workload:
     ] = None
     prefix_share: Annotated[
         _Share,
-        Doc(
-            "Fraction of a prompt's text, from 0 to 1, that is a prefix shared with other prompts, such as a system prompt."
-        ),
+        Doc("Fraction of a prompt's text, from 0 to 1, that other prompts share, such as a system prompt."),
     ] = 0.0
     images: Annotated[_Items, Doc("Images per request.")] = 0
     image_tokens: Annotated[
