@@ -123,7 +123,7 @@ class VllmOptions:
         Unusable(_KV_IN_4_BITS),
         Doc(
             "Precision of the KV cache.\n\n"
-            "fp8 halves the cache on GPUs with FP8 units, int8_per_token_head on any GPU. On v6e TPUs fp8 saves "
+            "`fp8` halves the cache on GPUs with FP8 units, `int8_per_token_head` on any GPU. On v6e TPUs `fp8` saves "
             "nothing for E2B. On four v6e chips it holds 1.7 times the tokens for 12B and 26B-A4B (FIT07)."
         ),
     ] = None
@@ -210,15 +210,15 @@ class VllmOptions:
         str | None,
         Doc(
             "How vLLM reads weights.\n\n"
-            "safetensors opens no pickled files. auto opens pickled files if the checkpoint has no safetensors. "
-            "runai_streamer reads gs:// directly with many concurrent streams."
+            "`safetensors` opens no pickled files. `auto` opens pickled files if the checkpoint has no safetensors. "
+            "`runai_streamer` reads gs:// directly with many concurrent streams."
         ),
     ] = None
     safetensors_load_strategy: Annotated[
         Literal["lazy", "eager", "prefetch"] | None,
         Doc(
             "How vLLM reads safetensors files.\n\n"
-            "lazy maps files, eager reads them whole, and prefetch fills the page cache first, which is best on "
+            "`lazy` maps files, `eager` reads them whole, and `prefetch` fills the page cache first, which is best on "
             "network mounts."
         ),
     ] = None

@@ -46,9 +46,9 @@ class MountSettings:
     mode: MountMode = "fuse"
     """How the server reads the weights in the bucket.
 
-    fuse reads on demand, fuse-buffered reads ahead, and fuse-cached downloads in parallel into a file cache in memory. The other modes mount
-    nothing. With streamer, vLLM reads gs:// itself. With memory, a program copies the weights into memory in parallel before the server
-    starts.
+    `fuse` reads on demand, `fuse-buffered` reads ahead, and `fuse-cached` downloads in parallel into a file cache in memory. The other modes
+    mount nothing. With `streamer`, vLLM reads gs:// itself. With `memory`, a program copies the weights into memory in parallel before the
+    server starts.
     """
     cache_size_mib: MemoryMib | None = None
     """Size of the file cache of fuse-cached. It is part of the container's memory."""
@@ -161,7 +161,7 @@ class CloudRunSettings:
     compile_cache: GraphCacheMode = "off"
     """Storage of the graphs that torch.compile creates.
 
-    bucket stores them in the stack's bucket, so later starts skip most of their compilation.
+    `bucket` stores them in the stack's bucket, so later starts skip most of their compilation.
     """
     public: Annotated[bool, OnChange("update")] = False
     """Allow the public to call the service. The plan blocks this until you accept its finding."""

@@ -71,16 +71,16 @@ class TpuSettings:
     api: Annotated[CapacityApiName, OnChange("capacity")] = "cloud-tpu"
     """Google API for the capacity.
 
-    compute-engine creates a v6e instance instead of a queued resource. Google adds new features to that API only.
+    `compute-engine` creates a v6e instance instead of a queued resource. Google adds new features to that API only.
     """
     provisioning: Annotated[
         tuple[FormText, ...], WordOrList("spot:5m"), Items("form", "provisioning"), OnChange("capacity")
     ] = ("flex-start",)
     """Form of capacity, or a list of forms in order of preference.
 
-    The forms are `flex-start`, `spot`, `standard` and `reservation` (docs/capacity.md). With [flex-start:30m, spot:5m, standard], `up`
-    requests the first form in all zones, then the next, each for the time after the colon. flex-start waits in a queue and expires after
-    `maxRunDuration`. Google can reclaim spot capacity at any time. A change of a list never touches capacity in use.
+    The forms are `flex-start`, `spot`, `standard` and `reservation` (docs/capacity.md). With `[flex-start:30m, spot:5m, standard]`, `up`
+    requests the first form in all zones, then the next, each for the time after the colon. `flex-start` waits in a queue and expires after
+    `maxRunDuration`. Google can reclaim `spot` capacity at any time. A change of a list never touches capacity in use.
     """
     max_usd_per_hour: Annotated[PositiveNumber | None, OnChange("nothing")] = None
     """Maximum price of the slice per hour, in US dollars.
@@ -90,11 +90,11 @@ class TpuSettings:
     reservation: Annotated[str | None, OnChange("capacity")] = None
     """Name of the reservation. Required with provisioning reservation, otherwise rejected."""
     max_run_duration_s: Annotated[DurationS | None, OnChange("capacity")] = None
-    """Time after which Google deletes the nodes."""
+    """Time after which Google deletes the nodes, from 10m to 7d. Required with flex-start."""
     wait_per_zone_s: Annotated[DurationS, OnChange("nothing")] = 1_800
     """Maximum wait for capacity in one zone, before the provider tries the next zone."""
     wait_total_s: Annotated[DurationS | None, OnChange("nothing")] = None
-    """Maximum wait of one `up` for capacity in all zones together. Default: only `waitPerZone` limits it."""
+    """Maximum wait of one `up` for capacity in all zones together. Default: no limit except `waitPerZone` in each zone."""
     renew_before_s: Annotated[DurationS | None, OnChange("nothing")] = None
     """Time before the run expires at which `up` requests a second TPU VM and switches to it. Default: off.
 
@@ -132,28 +132,28 @@ class TpuSettings:
     ] = "machine"
     """Storage of compiled XLA programs.
 
-    machine stores them on the TPU VM's disk, where they survive a crash and a reboot. bucket also archives them in the stack's bucket, so a
-    new TPU VM starts with them. With `bucket.existing`, programs are archived only if you set bucket here (SEC08).
+    `machine` stores programs on the TPU VM's disk, where they survive a crash and a reboot. `bucket` also archives them in the stack's
+    bucket, so a new TPU VM starts with them. With `bucket.existing`, programs are archived only if you set `bucket` here (SEC08).
     """
     allow_replace_active: Annotated[bool, OnChange("nothing")] = False
     """Allow a change that releases running capacity. By default such a change is rejected."""
     ssh: SshAccess = "os-login"
     """Login method of the tunnel.
 
-    Use metadata-key if OS Login is not allowed for a project or user. Then each SSH key in the metadata of the project or the TPU VM has root
-    access to the TPU VM.
+    Use `metadata-key` if OS Login is not allowed for a project or user. Then each SSH key in the metadata of the project or the TPU VM has
+    root access to the TPU VM.
     """
     container: Literal["confined", "privileged"] = "confined"
     """Access of the server's container to the TPU VM.
 
-    confined allows the accelerator's devices and two capabilities. privileged allows the whole TPU VM, for a server that cannot use the
+    `confined` allows the accelerator's devices and two capabilities. `privileged` allows the whole TPU VM, for a server that cannot use the
     accelerator when confined.
     """
     egress: Literal["limited", "open"] = "limited"
     """Egress of the TPU VM from a network of the stack. No effect with `existingNetwork`.
 
-    limited allows port 443 if the server downloads nothing from the Hugging Face hub, otherwise everything. With api compute-engine, limited
-    also allows port 80, for the docker package. open allows everything.
+    `limited` allows port 443 if the server downloads nothing from the Hugging Face hub, otherwise everything. With api compute-engine,
+    `limited` also allows port 80, for the docker package. `open` allows everything.
     """
     tunnel_members: Annotated[tuple[Member, ...], OnChange("update")] = ()
     """Members that can open a tunnel to the server through Identity-Aware Proxy.
