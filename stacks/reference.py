@@ -39,11 +39,11 @@ _PAGE: Final = re.compile(r"docs/([\w./-]+\.md)")
 
 
 def page() -> str:
-    """Return docs/reference/settings.md: a section for the keys without a block, then one for each block, with details below its table."""
+    """Return docs/reference/settings.md: a section for the top-level keys, then one for each block, with details below its table."""
     sections = dict(blocks())
     top = sections[PRODUCT]
     inner = [key for key in top["properties"] if f"{PRODUCT}:{key}" in sections]
-    text = _INTRODUCTION + _section("Keys without a block", "", _rows(PRODUCT, "", {PRODUCT: top}))
+    text = _INTRODUCTION + _section("Top-level keys", "", _rows(PRODUCT, "", {PRODUCT: top}))
     for key in inner:
         path = f"{PRODUCT}:{key}"
         details = top["properties"][key]["description"].split("\n\n")[1:]
