@@ -41,20 +41,11 @@ class ReadyArgs:
     """Readiness report of the TPU VM."""
 
     guest_attribute_namespace: pulumi.Input[str] = pulumi.property("guestAttributeNamespace")
-    """Namespace of the TPU VM's guest attributes `phase`, `document-hash` and `detail`.
-
-    The TPU VM can also publish the serving document and its last pause there.
-    """
+    """Namespace of the guest attributes `phase`, `document-hash` and `detail` that the TPU VM publishes."""
     document_metadata_key: pulumi.Input[str] | None = pulumi.property("documentMetadataKey", default=None)
-    """Metadata key of the document that the TPU VM runs.
-
-    If set, ready requires `document-hash` to be the SHA-256 (hex) of its value.
-    """
+    """Metadata key of the document that the TPU VM runs. Then `document-hash` must be its SHA-256 (hex)."""
     deadline_metadata_key: pulumi.Input[str] | None = pulumi.property("deadlineMetadataKey", default=None)
-    """Metadata key under which the provider writes the TPU VM's `deadline`, once Google reports it.
-
-    Not written without a run limit.
-    """
+    """Metadata key under which the provider writes the TPU VM's `deadline`, if it has one."""
     timeout_s: pulumi.Input[int] | None = pulumi.property("timeoutS", default=None)
     """Timeout for `ready` after the capacity is granted, in seconds."""
 
@@ -112,32 +103,23 @@ class QueuedResourceArgs:
     compute-engine`.
     """
     provisioning_model: pulumi.Input[str] | None = pulumi.property("provisioningModel", default=None)
-    """Provisioning model of the capacity. Alternative to `forms`.
-
-    `flex-start` is queued, has a low price and expires after `maxRunDurationS`. `spot` is preemptible, `standard` is
-    on demand. One of `flex-start`, `spot`, `standard`, `reservation`.
+    """Form of capacity; `standard` is on demand. Alternative to `forms`. One of `flex-start`, `spot`, `standard`,
+    `reservation`.
     """
     forms: pulumi.Input[Sequence[pulumi.Input[CapacityFormArgs]]] | None = pulumi.property("forms", default=None)
-    """Forms of capacity in order of preference. Alternative to `provisioningModel`.
-
-    The provider tries the first form in all zones, then the next. A change never affects ACTIVE capacity, and
-    applies to later requests. `maxRunDurationS` limits only flex-start; with `api: compute-engine` it limits each
-    form.
-    """
+    """Forms of capacity in order of preference. Alternative to `provisioningModel`. A change applies to later requests."""
     reservation_name: pulumi.Input[str] | None = pulumi.property("reservationName", default=None)
     """For `reservation`: name of a reservation in the zone in use, or projects/P/locations/Z/reservations/R."""
     max_run_duration_s: pulumi.Input[int] | None = pulumi.property("maxRunDurationS", default=None)
-    """Seconds after which Google deletes the nodes. Required for flex-start, at most 604800 (7 days)."""
+    """Seconds after which Google deletes the node. Required for flex-start, at most 604800 (7 days). Other forms:
+    Compute Engine only.
+    """
     valid_until_duration_s: pulumi.Input[int] | None = pulumi.property("validUntilDurationS", default=None)
-    """Seconds after which Google drops a request without capacity, even if Pulumi no longer waits.
-
-    A change applies to later requests.
+    """Seconds after which Google drops a waiting request, even if Pulumi no longer waits. A change applies to later
+    requests.
     """
     boot_disk_size_gb: pulumi.Input[int] | None = pulumi.property("bootDiskSizeGb", default=None)
-    """Size of the boot disk in GB, at least 100. Default: Google's default, 100 GB.
-
-    The disk stores the operating system, container images and files that servers download.
-    """
+    """Size in GB of the boot disk, which also stores images and downloads. Minimum and default: 100."""
     network: pulumi.Input[str] | None = pulumi.property("network", default=None)
     """VPC network. Default: `default`."""
     subnetwork: pulumi.Input[str] | None = pulumi.property("subnetwork", default=None)
@@ -149,56 +131,33 @@ class QueuedResourceArgs:
     description: pulumi.Input[str] | None = pulumi.property("description", default=None)
     """Description of the node, at most 512 characters."""
     labels: pulumi.Input[Mapping[str, pulumi.Input[str]]] | None = pulumi.property("labels", default=None)
-    """Labels of the node.
-
-    The provider adds an owner label with the hash of the URN. It keeps labels that others add.
-    """
+    """Labels of the node. The provider adds an owner label, and keeps labels that others add."""
     tags: pulumi.Input[Sequence[pulumi.Input[str]]] | None = pulumi.property("tags", default=None)
     """All network tags of the node."""
     metadata: pulumi.Input[Mapping[str, pulumi.Input[str]]] | None = pulumi.property("metadata", default=None)
-    """Instance metadata, such as startup-script. It must not contain secrets.
-
-    Every process on the TPU VM can read the metadata. The provider keeps keys that others add, such as gcloud's ssh-
-    keys.
+    """Instance metadata, such as startup-script. No secrets: every process can read it. The provider keeps keys that
+    others add.
     """
     data_disks: pulumi.Input[Sequence[pulumi.Input[DataDiskArgs]]] | None = pulumi.property("dataDisks", default=None)
     """Existing disks to attach."""
     api: pulumi.Input[str] | None = pulumi.property("api", default=None)
-    """Google API that provides the capacity.
-
-    `cloud-tpu` has queued resources, `compute-engine` has instances with a `ct6e-standard-*` machine type. One of
-    `cloud-tpu`, `compute-engine`.
-    """
+    """Google API that provides the capacity: queued resources or instances. One of `cloud-tpu`, `compute-engine`."""
     wait_per_zone_s: pulumi.Input[int] | None = pulumi.property("waitPerZoneS", default=None)
     """Timeout for capacity in one zone before the provider tries the next, in seconds."""
     wait_total_s: pulumi.Input[int] | None = pulumi.property("waitTotalS", default=None)
-    """Timeout for capacity in all zones together, in seconds. Each create or update restarts it. Default: no limit
-    except `waitPerZoneS` in each zone.
-    """
+    """Timeout of one create or update for capacity in all zones together, in seconds. Default: none."""
     renew_before_s: pulumi.Input[int] | None = pulumi.property("renewBeforeS", default=None)
-    """Seconds before `deadline` at which an update requests a second queued resource. Default: never.
-
-    The second queued resource has the suffix `-b` on id and node id. The update switches over when it reaches the
-    `waitFor` state, at least ACTIVE. Requires a larger `maxRunDurationS`.
+    """Seconds before `deadline` at which an update requests a second queued resource. Requires a larger
+    `maxRunDurationS`. Default: never.
     """
     wait_for: pulumi.Input[str] | None = pulumi.property("waitFor", default=None)
-    """State that create and update wait for. Default: `ready` if `ready` is set, else `active`.
-
-    With `accepted` the request is in the queue, with `active` the capacity exists, with `ready` the TPU VM reports
-    that it is ready. One of `accepted`, `active`, `ready`.
-    """
+    """State to wait for. Default: `ready` if `ready` is set, else `active`. One of `accepted`, `active`, `ready`."""
     ready: pulumi.Input[ReadyArgs] | None = pulumi.property("ready", default=None)
     """Readiness report of the TPU VM."""
     next_steps: pulumi.Input[Sequence[pulumi.Input[str]]] | None = pulumi.property("nextSteps", default=None)
-    """Advice, in sentences, at the end of the error if no zone grants capacity.
-
-    A change does not update the resource.
-    """
+    """Advice at the end of the error if no zone grants capacity. A change does not update the resource."""
     allow_replace_active: pulumi.Input[bool] | None = pulumi.property("allowReplaceActive", default=None)
-    """Allow a change to replace this resource while it is ACTIVE.
-
-    The replacement deletes its capacity, and new capacity may take hours.
-    """
+    """Allow a change to replace this resource while it is ACTIVE, which deletes its capacity."""
 
 
 class QueuedResource(pulumi.CustomResource):
@@ -245,19 +204,13 @@ class QueuedResource(pulumi.CustomResource):
     renewal_state: pulumi.Output[str | None] = pulumi.property("renewalState")
     """State of that queued resource."""
     tried_zones: pulumi.Output[Sequence[str] | None] = pulumi.property("triedZones")
-    """Zones in which the provider created or found a request.
-
-    A deletion searches all of them, including zones no longer listed in `zones`.
-    """
+    """Zones in which the provider created or found a request. A deletion searches all of them."""
     document_hash: pulumi.Output[str | None] = pulumi.property("documentHash")
     """SHA-256 (hex) of the document in the TPU VM's last report."""
     phase: pulumi.Output[str | None] = pulumi.property("phase")
     """Phase in the TPU VM's last report."""
     serving_hash: pulumi.Output[str | None] = pulumi.property("servingHash")
-    """SHA-256 (hex) of the document that was served at the last report.
-
-    After a failed change it is the last document that was ready.
-    """
+    """SHA-256 (hex) of the document that served at the last report; after a failed change, the last ready one."""
     container: pulumi.Output[str | None] = pulumi.property("container")
     """Access of the server's container to the TPU VM, as last reported: `confined`, or less and the reason."""
     owner_labels: pulumi.Output[Mapping[str, str] | None] = pulumi.property("ownerLabels")

@@ -90,7 +90,7 @@ class TpuSettings:
     reservation: Annotated[str | None, OnChange("capacity")] = None
     """Name of the reservation. Required with provisioning reservation, otherwise rejected."""
     max_run_duration_s: Annotated[DurationS | None, OnChange("capacity")] = None
-    """Time after which Google deletes the nodes, from 10m to 7d. Required with flex-start."""
+    """Google deletes the TPU VM after this time. On the Cloud TPU API it applies to flex-start only."""
     wait_per_zone_s: Annotated[DurationS, OnChange("nothing")] = 1_800
     """Maximum wait for capacity in one zone, before the provider tries the next zone."""
     wait_total_s: Annotated[DurationS | None, OnChange("nothing")] = None
