@@ -12,14 +12,20 @@ from contracts.outputs import DETAILS, StackOutputs
 
 
 def tables() -> Mapping[str, str]:
-    """Return every table by its marker in the page."""
+    """Return every table or list by its marker in the page."""
     return {
-        **{name: table("key | meaning", ((f"`{key}`", t) for key, t in rows.items())) for name, rows in keys().items()},
-        "stack-outputs": table("outputs | keys", _outputs()),
-        "nested-outputs": table(
-            "object | content | keys", (_row(path, kind) for path, kind in _nested(StackOutputs, ""))
-        ),
+        **{name: _keys(rows) for name, rows in keys().items()},
+        "stack-outputs": "\n".join(_outputs()),
+        "nested-outputs": "".join(_lines(path, kind) for path, kind in _nested(StackOutputs, "")),
     }
+
+
+def _keys(rows: Mapping[str, str]) -> str:
+    """Return a table of keys with the first paragraph of their meaning, and below it a list with the other paragraphs."""
+    parts = {key: text.partition("\n\n") for key, text in rows.items()}
+    short = table("key | meaning", ((f"`{key}`", about) for key, (about, _, _) in parts.items()))
+    more = "".join(f"- `{key}`: {details}\n" for key, (_, _, details) in parts.items() if details)
+    return f"{short}\n{more}" if more else short
 
 
 def keys() -> Mapping[str, Mapping[str, str]]:
@@ -27,25 +33,25 @@ def keys() -> Mapping[str, Mapping[str, str]]:
     return tomllib.loads(Path(__file__).parents[1].joinpath("contracts", "keys.toml").read_text(encoding="utf-8"))
 
 
-def _outputs() -> Iterator[tuple[str, str]]:
-    """Yield the outputs of all targets, of TPU stacks and of gateways, printed ones first."""
+def _outputs() -> Iterator[str]:
+    """Yield a list for the outputs of all targets, of TPU stacks and of gateways, printed ones first."""
     found = dict(documented(StackOutputs))
     for details in (False, True):
         for target in ("", "TPU", "Gateway"):
             keys = [key for key in found if (key in DETAILS) == details and _target(found[key]) == target]
             if keys:
-                heading = f"{'others' if details else 'printed'}, {target or 'all targets'}"
-                yield heading, " <br> ".join(f"`{key}`: {found[key]}" for key in keys)
+                heading = f"{'Others' if details else 'Printed'}, {target or 'all targets'}"
+                yield f"{heading}:\n\n" + "".join(f"- `{key}`: {found[key]}\n" for key in keys)
 
 
 def _target(text: str) -> str:
     return text.split(":", maxsplit=1)[0].split(maxsplit=1)[0] if text.startswith(("TPU", "Gateway")) else ""
 
 
-def _row(path: str, kind: type[object]) -> tuple[str, str, str]:
+def _lines(path: str, kind: type[object]) -> str:
+    """Return an object with its summary, and a list of its keys."""
     summary = (kind.__doc__ or "").partition("\n")[0]
-    keys = " ".join(f"`{key}`: {text.rstrip('.')}." for key, text in documented(kind))
-    return f"`{path}`", summary, keys
+    return f"- `{path}`: {summary}\n" + "".join(f"  - `{key}`: {text.rstrip('.')}.\n" for key, text in documented(kind))
 
 
 def _nested(kind: type[object], path: str) -> Iterator[tuple[str, type[object]]]:

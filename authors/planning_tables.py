@@ -200,7 +200,7 @@ def _described(path: Path) -> str:
     """Return the first sentence of the comment at the top of a settings file, without the line for editors."""
     lines = [line.lstrip("# ") for line in path.read_text(encoding="utf-8").splitlines() if line.startswith("# ")]
     text = " ".join(line for line in lines if not line.startswith("yaml-language-server"))
-    return re.split(r"(?<=[^\d])[.] ", text, maxsplit=1)[0].rstrip(".").replace("|", "/")
+    return re.split(r"[.] ", text, maxsplit=1)[0].rstrip(".").replace("|", "/")
 
 
 def local_cloud_catalog() -> str:

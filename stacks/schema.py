@@ -47,7 +47,7 @@ def settings_schema() -> Schema:
     for kind in KINDS:
         keys[kind.key] = {
             "type": "object",
-            "description": f"{kind.what}, {kind.purpose}. Set it with `{set_command(kind.key, 'NAME')}`. The stack stores it in Secret Manager.",
+            "description": f"{kind.what}, {kind.purpose}.\n\nSet it with `{set_command(kind.key, 'NAME')}`. The stack stores it in Secret Manager.",
             "properties": {"secure": {"type": "string"}},
             "required": ["secure"],
             "additionalProperties": False,
@@ -57,7 +57,7 @@ def settings_schema() -> Schema:
     blocks_by_name: Schema = {"Settings": schema, **schema["$defs"]}
     for (block, key), text in _meanings():
         if key not in NOT_IN_FILE:
-            blocks_by_name[block]["properties"][key]["description"] = text
+            blocks_by_name[block]["properties"][key]["description"] = _in_paragraphs(text)
     _spell_defaults(schema)
     schema["$defs"].pop(vllm.VllmBlocks.__name__)  # its keys are the options' keys
     return schema
@@ -198,8 +198,14 @@ def block_of(schema: Schema, value: Schema) -> Schema:
     return schema["$defs"][references[0].rpartition("/")[2]] if references else {}
 
 
+def _in_paragraphs(text: str) -> str:
+    """Return a text with one line for each paragraph."""
+    return "\n\n".join(" ".join(paragraph.split()) for paragraph in text.split("\n\n"))
+
+
 def _described(option: VllmOption) -> str:
-    """Return the help of an option with its unit and flag."""
+    """Return the help of an option, with its unit and flag after the first paragraph."""
     notes = [f"in {option.unit}"] if option.unit else []
     notes += [f"`{option.flag}`"] if option.flag else []
-    return f"{option.help} ({', '.join(notes)})" if notes else option.help
+    about, *details = option.help.split("\n\n")
+    return "\n\n".join([f"{about} ({', '.join(notes)})" if notes else about, *details])

@@ -32,14 +32,7 @@ SWEPT: Final[Mapping[Figure, str]] = {
 def tables() -> Mapping[str, str]:
     """Return the tables by their markers."""
     speeds = [row_of(Constant, row) for row in data_file("gpu_speed.json")]
-    constants = [
-        (f"`{one.name}`", f"{one.value:g}", one.unit, one.what, one.fitted_to, "; ".join(one.sources))
-        for one in speeds
-        if one.fitted_to != "assumed"
-    ]
-    assumed = [one for one in speeds if one.fitted_to == "assumed"]
-    values = " <br> ".join(f"`{one.name}` {one.value:g} {one.unit}: {one.what}" for one in assumed)
-    constants.append(("assumed", "", "", values, "", ""))
+    constants = "".join(map(_constant, speeds))
     found = Predictions(figures=_figures(), verdicts=_verdicts(), points=all_comparisons())
     compared = " | ".join(f"{name}:" for name in COMPARED)
     return {
@@ -48,8 +41,19 @@ def tables() -> Mapping[str, str]:
             f"figure | tolerance: | {' | '.join(f'{name}:' for name in CLASSES)}", evidence_rows()
         ),
         "accuracy-misses": table("what | figure | measured | planned | source", missed_predictions()),
-        "gpu-constants": table("name | value: | unit | meaning | fitted to | sources", constants),
+        "gpu-constants": constants,
     }
+
+
+def _constant(one: Constant) -> str:
+    """Return a constant of GPUs with its value and meaning, and below it the measurements and sources."""
+    unit = f" {one.unit}" if one.unit else ""
+    lines = [f"- `{one.name}`: {one.value:g}{unit}. {one.what}."]
+    is_assumed = one.fitted_to.startswith("assumed")
+    lines.append(f"  A{one.fitted_to[1:]}." if is_assumed else f"  Fitted to: {one.fitted_to}.")
+    if one.sources:
+        lines.append(f"  Sources: {'; '.join(one.sources)}.")
+    return "\n".join(lines) + "\n"
 
 
 def rows_file() -> str:

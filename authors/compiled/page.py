@@ -74,10 +74,13 @@ def _wheels() -> Iterator[str]:
     yield "A lock has every package with its hash; its own hash is part of each stored answer's key."
     yield ""
     rows = (
-        (f"`{one.name}`", one.words, sha256(one.lock.read_bytes()).hexdigest()[:12], f"{one.download_gb:.1f}", one.gap)
+        (f"`{one.name}`", one.words, sha256(one.lock.read_bytes()).hexdigest()[:12], f"{one.download_gb:.1f}")
         for one in WHEELS
     )
-    yield table("lock | packages | SHA-256 | download, GB | gap", rows)
+    yield table("lock | packages | SHA-256 | download, GB", rows)
+    yield "How the image differs from the wheels:"
+    yield ""
+    yield from (f"- `{one.name}`: {one.gap}" for one in WHEELS)
 
 
 def _rows(answers: Mapping[str, Any], *groups: str) -> Iterator[tuple[JudgedRow, Any]]:
@@ -147,8 +150,8 @@ def _edge_rows(answers: Mapping[str, Any]) -> Iterator[Sequence[str]]:
 
 def _origins() -> Iterator[str]:
     """Yield where each constant of the memory outside the budget comes from."""
-    yield "A constant is compiled if Google's compiler gives it, fitted if it is a parameter of a formula over compiled rows, logged if a machine showed it,"
-    yield "and assumed otherwise."
+    yield "A constant is compiled if Google's compiler gives it, and fitted if it is a parameter of a formula over compiled rows."
+    yield "It is logged if a machine showed it, and assumed otherwise."
     yield ""
     yield table("part of the plan | constants of overheads.json | where they come from", ORIGINS)
 
@@ -217,8 +220,9 @@ def _fit(answers: Mapping[str, Any]) -> Iterator[str]:
     yield "The others are held out."
     yield "The list of rows was committed before the fit."
     yield "Steps of the stacks are not in the list."
-    yield "That of tpu-v6e1 with 4,096 tokens is the program of `E2B v6e-1 256 seq auto 4096 tokens`, so it was fitted to."
-    yield "Another shape, in which the hidden state too needs more per token in a long step, fits the first half as well (0.011 and 0.013 GiB)."
+    yield "Only the step of tpu-v6e1 with 4,096 tokens is also the row `E2B v6e-1 256 seq auto 4096 tokens`, so it was fitted to."
+    yield "In another shape, the hidden state too needs more per token in a long step."
+    yield "It fits the first half as well (0.011 and 0.013 GiB)."
     yield "It misses two held-out rows by more than 0.1 GiB, so the choice between both shapes has seen the held-out half."
     yield ""
     compared = (

@@ -95,15 +95,16 @@ class VllmOptions:
     tensor_parallel_size: Annotated[
         _Count,
         Doc(
-            "Devices that share one copy of the model. On a TPU, it times `dataParallelSize` must equal the chips of the slice. "
-            "Default: all devices, divided by `dataParallelSize`."
+            "Devices that share one copy of the model. Default: all devices, divided by `dataParallelSize`.\n\n"
+            "On a TPU, `tensorParallelSize` times `dataParallelSize` must equal the chips of the slice."
         ),
     ] = None
     data_parallel_size: Annotated[
         _Count,
         Doc(
-            "Copies of the model behind one port. vLLM sends each request to the least loaded one. `maxNumSeqs`, `maxNumBatchedTokens` and the KV "
-            "cache are those of each copy."
+            "Copies of the model behind one port.\n\n"
+            "vLLM sends each request to the least loaded copy. `maxNumSeqs`, `maxNumBatchedTokens` and the KV cache "
+            "apply to each copy."
         ),
     ] = None
     dtype: Annotated[
@@ -121,8 +122,9 @@ class VllmOptions:
         | None,
         Unusable(_KV_IN_4_BITS),
         Doc(
-            "Precision of the KV cache. fp8 halves it on GPUs with FP8 units, int8_per_token_head on any GPU. "
-            "On v6e TPUs fp8 saves nothing for E2B and holds 1.7 times the tokens for 12B and 26B-A4B on four chips (FIT07)."
+            "Precision of the KV cache.\n\n"
+            "`fp8` halves the cache on GPUs with FP8 units, `int8_per_token_head` on any GPU. On v6e TPUs `fp8` saves "
+            "nothing for E2B. On four v6e chips it holds 1.7 times the tokens for 12B and 26B-A4B (FIT07)."
         ),
     ] = None
     gpu_memory_utilization: Annotated[
@@ -139,7 +141,8 @@ class VllmOptions:
         Annotated[int, Limit(at_least=16, multiple_of=16)] | None,
         Unit("tokens"),
         Doc(
-            "Size of one block of the KV cache, a multiple of 16. On a TPU the default depends on the longest request."
+            "Size of one block of the KV cache, a multiple of 16.\n\n"
+            "On a TPU the default depends on the longest request."
         ),
     ] = None
     enforce_eager: Annotated[
@@ -148,7 +151,10 @@ class VllmOptions:
     cpu_offload_gib: Annotated[
         _Gib,
         Flag("--cpu-offload-gb"),
-        Doc("GiB of weights kept in host memory. vLLM reads them over PCIe for every token, so it is a last resort."),
+        Doc(
+            "GiB of weights kept in host memory, as a last resort.\n\n"
+            "vLLM reads these weights over PCIe for every token."
+        ),
     ] = None
     enable_prefix_caching: Annotated[
         _Switch, Doc("Reuse the KV cache of prompts with a common prefix. Disable it for benchmarks.")
@@ -161,7 +167,8 @@ class VllmOptions:
         Mapping[Modality, Annotated[int, Limit(at_least=0)]] | None,
         Unit("items"),
         Doc(
-            "Maximum items of each kind per request. If all are 0, encoders reserve no memory and only text is served."
+            "Maximum items of each kind per request.\n\n"
+            "If all are 0, encoders reserve no memory and only text is served."
         ),
     ] = None
     image_tokens: Annotated[
@@ -202,18 +209,24 @@ class VllmOptions:
     load_format: Annotated[
         str | None,
         Doc(
-            "How vLLM reads weights. safetensors opens no pickled files, auto falls back to them. runai_streamer reads gs:// directly with many "
-            "concurrent streams."
+            "How vLLM reads weights.\n\n"
+            "`safetensors` opens no pickled files. `auto` opens pickled files if the checkpoint has no safetensors. "
+            "`runai_streamer` reads gs:// directly with many concurrent streams."
         ),
     ] = None
     safetensors_load_strategy: Annotated[
         Literal["lazy", "eager", "prefetch"] | None,
-        Doc("lazy maps files, eager reads them whole, prefetch fills the page cache first, best on network mounts."),
+        Doc(
+            "How vLLM reads safetensors files.\n\n"
+            "`lazy` maps files, `eager` reads them whole, and `prefetch` fills the page cache first, which is best on "
+            "network mounts."
+        ),
     ] = None
     speculative_config: Annotated[
         Mapping[str, str | int | float | bool] | None,
         Doc(
-            "Speculative decoding, for example n-gram: one step generates several tokens if the proposals are accepted."
+            "Speculative decoding, for example n-gram.\n\n"
+            "One step generates several tokens if the model accepts the proposals."
         ),
     ] = None
     lora_adapters: Annotated[
@@ -246,14 +259,15 @@ class VllmOptions:
         tuple[str, ...] | None,
         Flag("--allowed-media-domains"),
         Doc(
-            "Host names from which the server may fetch images, audio and video by URL; `data:` URLs always work. Default: none. "
-            "The server fetches from its own network and follows no redirects."
+            "Host names from which the server may fetch images, audio and video by URL. Default: none.\n\n"
+            "`data:` URLs always work. The server fetches from its own network and follows no redirects."
         ),
     ] = None
     extra_args: Annotated[
         tuple[str, ...],
         Doc(
-            "Additional arguments of `vllm serve`, after all others. They must be flags of the image's vLLM without a key here."
+            "Additional arguments of `vllm serve`, after all others.\n\n"
+            "They must be flags of the image's vLLM without a key here."
         ),
     ] = ()
 

@@ -50,14 +50,12 @@ class Workload:
     ] = None
     prefix_share: Annotated[
         _Share,
-        Doc(
-            "Fraction of a prompt's text, from 0 to 1, that is a prefix shared with other prompts, such as a system prompt."
-        ),
+        Doc("Fraction of a prompt's text, from 0 to 1, that other prompts share, such as a system prompt."),
     ] = 0.0
     images: Annotated[_Items, Doc("Images per request.")] = 0
-    image_tokens: Annotated[
-        int, OneOf(IMAGE_TOKENS), Doc("Soft tokens per image (`max_soft_tokens`): 70, 140, 280, 560 or 1120.")
-    ] = DEFAULT_IMAGE_TOKENS
+    image_tokens: Annotated[int, OneOf(IMAGE_TOKENS), Doc("Soft tokens per image (`max_soft_tokens`).")] = (
+        DEFAULT_IMAGE_TOKENS
+    )
     videos: Annotated[_Items, Doc("Videos per request, 32 frames each.")] = 0
     audio_s: Annotated[
         Annotated[float, Limit(at_least=0, at_most=_MOST_AUDIO_S)], Doc("Seconds of audio per request.")

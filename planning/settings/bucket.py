@@ -13,17 +13,24 @@ class BucketSettings:
     """The bucket for the weights and, with `tpu.compileCache: bucket`, for compiled programs."""
 
     existing: BucketName | None = None
-    """Existing bucket. The stack reads it and never changes or deletes it. By default the stack creates a bucket."""
+    """Existing bucket, which the stack reads and never changes or deletes. Default: the stack creates a bucket."""
     region: Annotated[Region | None, OnChange("nothing")] = None
-    """Region of the existing bucket. The planner includes traffic to zones in other regions. The stack's own bucket is in the first region."""
+    """Region of the existing bucket.
+
+    The planner includes traffic to zones in other regions. The stack's own bucket is in the first region.
+    """
     prefix: Prefix | None = None
     """Folder of the weights in the bucket, without the hash that staging adds. Default: the last part of the model's id."""
     manifest: ManifestHash | None = None
-    """Hash of the staged weights, written by `gemma stage_model`. A new hash means a new revision, or a restart of the TPU's server. The
-    weights are in the folder `PREFIX-` plus the first 16 digits."""
+    """Hash of the staged weights, written by `gemma stage_model`.
+
+    A new hash creates a revision, or restarts the TPU's server. The weights are in the folder `PREFIX-` plus the first 16 digits.
+    """
     parts: Mapping[str, ManifestHash] = field(default_factory=dict[str, str])
-    """Hash of each staged drafter and adapter by its Hugging Face id or gs:// folder, written by `gemma stage_model`. Each is in a separate
-    folder, like the weights. Parts without a hash are downloaded from the hub."""
+    """Hash of each staged drafter and adapter by Hugging Face id or gs:// folder, written by `gemma stage_model`.
+
+    Each part is in a separate folder, like the weights. Parts without a hash are downloaded from the hub.
+    """
     force_destroy: Annotated[bool, OnChange("update")] = True
     """Delete the staged weights together with the stack. You can stage them again from the hub."""
     retain_on_destroy: Annotated[bool, OnChange("update")] = False

@@ -26,7 +26,10 @@ class ProbeSettings:
     period_s: DurationS = 10
     """Time between probes. Maximum: 240s."""
     failure_threshold: Positive = 3
-    """Consecutive failed probes before Cloud Run terminates the container. With a GPU, this number times `period` must not exceed 1800s."""
+    """Consecutive failed probes before Cloud Run terminates the container.
+
+    With a GPU, this number times `period` must not exceed 1800s.
+    """
     timeout_s: DurationS = 1
     """Timeout of one probe. Maximum: `period`."""
 
@@ -41,8 +44,12 @@ class MountSettings:
     """Access of the server to the weights in the bucket: with or without a Cloud Storage FUSE mount."""
 
     mode: MountMode = "fuse"
-    """fuse reads on demand, fuse-buffered reads ahead, fuse-cached downloads in parallel into a file cache in memory. The other modes mount
-    nothing: with streamer, vLLM reads gs:// itself; with memory, a program copies the weights into memory in parallel before the server starts."""
+    """How the server reads the weights in the bucket.
+
+    `fuse` reads on demand, `fuse-buffered` reads ahead, and `fuse-cached` downloads in parallel into a file cache in memory. The other modes
+    mount nothing. With `streamer`, vLLM reads gs:// itself. With `memory`, a program copies the weights into memory in parallel before the
+    server starts.
+    """
     cache_size_mib: MemoryMib | None = None
     """Size of the file cache of fuse-cached. It is part of the container's memory."""
     uid: int | None = None
@@ -94,8 +101,10 @@ class RolloutSettings:
     traffic: Annotated[
         Mapping[RevisionName, Annotated[int, Limit(at_least=1, at_most=_WHOLE)]] | None, Checked(_traffic_problem)
     ] = None
-    """Traffic percentage by revision, for example `{ gemma-l4-qat-00003-abc: 100 }` to roll back to that revision. With it `gemma up` moves the
-    traffic and `gemma rollout` does not."""
+    """Traffic percentage by revision, for example `{ gemma-l4-qat-00003-abc: 100 }` to roll back to that revision.
+
+    With it, `gemma up` moves the traffic and `gemma rollout` does not.
+    """
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -109,26 +118,40 @@ class CloudRunSettings:
     cpu: Annotated[int, OneOf(CLOUD_RUN_VCPU)]
     """vCPU of each instance. An L4 needs at least 4, an RTX PRO 6000 at least 20."""
     memory_mib: MemoryMib
-    """Memory of each instance. An L4 needs at least 16Gi, an RTX PRO 6000 at least 80Gi. Weights pass through it during loading."""
+    """Memory of each instance: at least 16Gi with an L4, 80Gi with an RTX PRO 6000.
+
+    Weights pass through the memory during loading.
+    """
     concurrency: Annotated[int, Limit(at_least=1, at_most=CLOUD_RUN_MAX_CONCURRENCY)]
     """Maximum concurrent requests per instance. Further requests wait in Cloud Run's queue."""
     min_instances: FromZero = 0
     """Instances that always run. They are billed even when idle."""
     max_instances: Positive
-    """Maximum number of instances. Each needs GPU, vCPU and memory quota; deploying a change needs twice the vCPU and memory."""
+    """Maximum number of instances.
+
+    Each instance needs GPU, vCPU and memory quota. Deploying a change needs twice the vCPU and memory.
+    """
     gpu_quota: Annotated[Positive | None, OnChange("nothing")] = None
     """GPU quota of the region (`nvidia_l4_gpu_allocation_no_zonal_redundancy` for an L4), for the planner to check."""
     cpu_quota: Annotated[Positive | None, OnChange("nothing")] = None
-    """vCPU quota of the region (`cpu_allocation`). If it is not set, the planner assumes 20, the quota of a new project."""
+    """vCPU quota of the region (`cpu_allocation`), for the planner to check. Default: 20, the quota of a new project."""
     memory_quota_mib: Annotated[MemoryMib | None, OnChange("nothing")] = None
-    """Memory quota of the region (`mem_allocation`). If it is not set, the planner assumes 40Gi, the quota of a new project."""
+    """Memory quota of the region (`mem_allocation`), for the planner to check. Default: 40Gi, the quota of a new project."""
     startup_probe: ProbeSettings | None = None
-    """Time limit for the container to respond. Default: a probe every 10 s for 1800 s, after 240 s if the start may take longer."""
+    """Startup probe on /health: the time limit for the container to respond. Default: every 10 s for 1800 s.
+
+    The default probe starts after 240 s if the start may take longer. The planner checks the probe against Cloud Run's limits.
+    """
     readiness_probe: Annotated[ReadinessProbeSettings | None, CONSISTENT] = None
-    """Probe of a running instance. One that does not respond gets no new requests. A preview feature of Cloud Run."""
+    """Readiness probe on /health of a running instance. A preview feature of Cloud Run.
+
+    An instance that fails it gets no new requests until it passes again. Cloud Run does not terminate it.
+    """
     rollout: Annotated[RolloutSettings | None, OnChange("update")] = None
-    """Checks before traffic: `gemma up` creates a revision without traffic, and `gemma rollout` moves the traffic. By default a revision that
-    starts gets all traffic."""
+    """Checks before traffic. Default: a revision that starts gets all traffic.
+
+    With the block, `gemma up` creates a revision without traffic, and `gemma rollout` checks it and moves the traffic (docs/rollout.md).
+    """
     ingress: Annotated[Literal["all", "internal", "internal-and-cloud-load-balancing"], OnChange("update")] = "all"
     """Networks that can reach the service. Other callers, including checks from your machine, get a 404."""
     request_timeout_s: DurationS = 3_600
@@ -136,7 +159,10 @@ class CloudRunSettings:
     mount: Annotated[MountSettings, CONSISTENT] = field(default_factory=MountSettings)
     """Access of the server to the weights in the bucket."""
     compile_cache: GraphCacheMode = "off"
-    """bucket stores the graphs that torch.compile creates in the stack's bucket, so later starts skip most of their compilation."""
+    """Storage of the graphs that torch.compile creates.
+
+    `bucket` stores them in the stack's bucket, so later starts skip most of their compilation.
+    """
     public: Annotated[bool, OnChange("update")] = False
     """Allow the public to call the service. The plan blocks this until you accept its finding."""
     invokers: Annotated[tuple[Invoker, ...], OnChange("update")] = ()
@@ -144,12 +170,18 @@ class CloudRunSettings:
     deletion_protection: Annotated[bool, OnChange("update")] = False
     """Make `pulumi destroy` refuse to delete the service. `gemma teardown` prompts you before it clears this."""
     cuda_compatibility: bool | None = None
-    """Load the image's CUDA compatibility libraries. Older drivers need them and newer drivers reject them (errors 803 and 804). Default: true
-    on an L4 with a CUDA 13 image, because public sources disagree on its driver: 535 or 580. The log of a failed start shows which value is right."""
+    """Load the image's CUDA compatibility libraries. Default: true on an L4 with a CUDA 13 image.
+
+    Older drivers need them and newer drivers reject them (errors 803 and 804). Public sources disagree on the driver of an L4: 535 or 580.
+    The log of a failed start shows which value is right.
+    """
     zonal_redundancy: bool = False
     """Reserve the GPU in more than one zone. It costs more and has its own quota."""
     direct_vpc: bool = False
-    """Send all egress through a private network of the stack. Weights load faster, but after a teardown its subnetwork remains for up to two hours."""
+    """Send all egress through a private network of the stack.
+
+    Weights load faster. After a teardown, the subnetwork remains for up to two hours.
+    """
 
     def problems(self) -> Iterator[str]:
         """Yield each contradiction between keys of the block, and what to change."""

@@ -35,12 +35,18 @@ class GatewaySettings:
     invokers: Annotated[tuple[Invoker, ...], OnChange("update")] = ()
     """Members that can call the gateway. They need no access to the backends. Project owners need no entry."""
     min_instances: FromZero = 1
-    """Instances that always run. With 0, the first request after a pause waits a minute or more for an address in the network."""
+    """Instances that always run.
+
+    With 0, the first request after a pause waits a minute or more for an address in the network.
+    """
     max_instances: Positive = 2
     """Maximum number of instances, each with up to 1000 concurrent requests."""
     internet_egress: Annotated[bool, OnChange("update")] = True
-    """Add Cloud NAT to the network. Servers need it to download from the Hugging Face hub, and TPU VMs with api compute-engine for the docker
-    package. Without either, set false."""
+    """Add Cloud NAT to the network.
+
+    Servers need it to download from the Hugging Face hub. TPU VMs with api compute-engine need it for the docker package. Without either, set
+    false.
+    """
 
     def problems(self) -> Iterator[str]:
         """Yield each contradiction between keys of the block, and what to change."""

@@ -18,9 +18,12 @@ class ImageSettings:
     repository: Repository
     """Repository on Docker Hub."""
     digest: Digest
-    """Digest of the image or of its multi-architecture index. A tag can change under a running service; a digest cannot."""
+    """Digest of the image or of its multi-architecture index.
+
+    A tag can change under a running service; a digest cannot.
+    """
     version: Annotated[str | None, OnChange("nothing")] = None
-    """vLLM version in the image. It is not used to pull; the planner checks which models this version loads."""
+    """vLLM version in the image. The planner checks which models it loads; the pull does not use it."""
     supports: Annotated[
         tuple[Precision, ...],
         OnChange("nothing"),
@@ -31,7 +34,7 @@ class ImageSettings:
     build_context: str | None = None
     """Folder with a Dockerfile based on this image (build argument BASE_IMAGE). The stack builds it and serves the result."""
     uid: int | None = None
-    """User that the image runs as, if not root. It owns the FUSE mount; otherwise the server cannot read the mount."""
+    """User that the image runs as, if not root. Without it, the server cannot read the FUSE mount."""
     gid: int | None = None
     """Group that the image runs as, if not root."""
 

@@ -32,12 +32,20 @@ class AlertRecipients:
     """Alerts in Cloud Monitoring."""
 
     enabled: bool = True
-    """Create alert policies and, with metrics, a dashboard. The account that runs `gemma up` needs `roles/monitoring.editor` and
-    `roles/logging.configWriter`."""
+    """Create alert policies and, with metrics, a dashboard.
+
+    The account that runs `gemma up` needs `roles/monitoring.editor` and `roles/logging.configWriter`.
+    """
     email: Email | None = None
-    """E-mail address that alerts are sent to. Without `email` and `webhook`, only the console and `gemma alerts` show them."""
+    """E-mail address that alerts are sent to.
+
+    Without `email` and `webhook`, only the console and `gemma alerts` show alerts.
+    """
     webhook: Webhook | None = None
-    """URL that alerts are posted to. Any user who can read the stack's state or settings can read it, including a token in it."""
+    """URL that alerts are posted to.
+
+    Any user who can read the stack's state or settings can read the URL, including a token in it.
+    """
 
     @property
     def has_recipient(self) -> bool:
@@ -47,18 +55,23 @@ class AlertRecipients:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AlertSettings(AlertRecipients):
-    """Alerts in Cloud Monitoring. Without metrics only log lines and, on Cloud Run, server errors and the daily cost can fire."""
+    """Alerts in Cloud Monitoring."""
 
     ttft: TtftBound = "2500ms"
     """Limit of the time to first token on a TPU. Only bounds of vLLM's histogram are possible."""
     ttft_goal: Annotated[float, Limit(at_least=0.94, at_most=0.9999)] = 0.99
-    """Fraction of requests that should meet `ttft` in a month. An alert fires if 14.4 times the rest misses it, which a goal below 0.94 makes
-    impossible."""
+    """Fraction of requests that should meet `ttft` in a month, from 0.94 to 0.9999.
+
+    An alert fires if 14.4 times (1 - goal) of the requests miss `ttft`. With a goal below 0.94 it could never fire.
+    """
     idle_s: Annotated[DurationS, Checked(_idle_problem)] = 3_600
     """Time without a request after which the idle alert of a TPU VM fires. From 5m to 1d."""
     daily_cost: PositiveNumber | None = None
-    """US dollars per day, at the planner's prices, above which an alert fires. It counts the time that instances run, not the bill. Default on Cloud
-    Run: one day of the instances that always run, or eight hours of one if none does; no alert on TPU."""
+    """US dollars per day, at the planner's prices, above which an alert fires.
+
+    The alert counts the time that instances run, not the bill. The default on Cloud Run is one day of the instances that always run, or eight
+    hours of one if none does. On a TPU there is no such alert by default.
+    """
 
     @property
     def ttft_s(self) -> float:
@@ -73,8 +86,10 @@ class MetricsSettings:
     """The OpenTelemetry collector next to the server, which writes its metrics to Managed Service for Prometheus."""
 
     enabled: bool | None = None
-    """Run the collector. Default: true on a TPU with `alerts.enabled`, otherwise false. On Cloud Run it takes 2 vCPU and at least 512Mi of each
-    instance, and turning it on or off creates a revision."""
+    """Run the collector. Default: true on a TPU with `alerts.enabled`, otherwise false.
+
+    On Cloud Run the collector takes 2 vCPU and at least 512Mi of each instance. Turning it on or off creates a revision.
+    """
     interval_s: Annotated[DurationS, Checked(_interval_problem)] = SHORTEST_INTERVAL_S
     """Time between two scrapes, from 30s to 2m. On Cloud Run a change creates a revision."""
 

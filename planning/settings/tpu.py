@@ -41,11 +41,20 @@ class ExistingNetworkSettings:
     """An existing network. The stack reads it and never changes it."""
 
     network: Network
-    """Name or self link of the network. Its firewall must allow SSH from Identity-Aware Proxy (35.235.240.0/20) for the tunnel."""
+    """Name or self link of the network.
+
+    For the tunnel, its firewall must allow SSH from Identity-Aware Proxy (35.235.240.0/20).
+    """
     subnetwork: Subnetwork
-    """Name or self link of the subnetwork, in the region of the zones. It needs Cloud NAT if the server downloads from the Hugging Face hub."""
+    """Name or self link of the subnetwork, in the region of the zones.
+
+    It needs Cloud NAT if the server downloads from the Hugging Face hub.
+    """
     private_google_access: Annotated[bool, OnChange("nothing")]
-    """True if the subnetwork has Private Google Access. Without it the VM can pull neither the image nor the weights."""
+    """True if the subnetwork has Private Google Access.
+
+    Without it, the TPU VM can pull neither the image nor the weights.
+    """
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,19 +62,31 @@ class TpuSettings:
     """A TPU queued resource: capacity, and how long to wait for it."""
 
     accelerator_type: Annotated[AcceleratorType, OnChange("capacity")]
-    """Slice. It must be a single host: maximum 8 chips."""
+    """Slice of a single host, with at most 8 chips."""
     zones: Annotated[tuple[Zone, ...], Items("zone", "zones"), OnChange("update")]
-    """Zones in order of preference. The provider deletes its request in one zone before it tries the next."""
+    """Zones in order of preference.
+
+    The provider deletes its request in one zone before it tries the next.
+    """
     api: Annotated[CapacityApiName, OnChange("capacity")] = "cloud-tpu"
-    """Google API for the capacity. compute-engine creates a v6e instance instead of a queued resource; Google adds new features to that API only."""
+    """Google API for the capacity.
+
+    `compute-engine` creates a v6e instance instead of a queued resource. Google adds new features to that API only.
+    """
     provisioning: Annotated[
         tuple[FormText, ...], WordOrList("spot:5m"), Items("form", "provisioning"), OnChange("capacity")
     ] = ("flex-start",)
-    """Form of capacity: `flex-start`, `spot`, `standard` or `reservation`; or a list in order of preference, such as [flex-start:30m, spot:5m, standard].
-    `up` requests the first form in all zones, then the next, each for the time after the colon. flex-start waits in a queue and ends after
-    `maxRunDuration`. Google can reclaim spot capacity at any time. A change of a list never touches capacity in use."""
+    """Form of capacity, or a list of forms in order of preference.
+
+    The forms are `flex-start`, `spot`, `standard` and `reservation` (docs/capacity.md). With `[flex-start:30m, spot:5m, standard]`, `up`
+    requests the first form in all zones, then the next, each for the time after the colon. `flex-start` waits in a queue and expires after
+    `maxRunDuration`. Google can reclaim `spot` capacity at any time. A change of a list never touches capacity in use.
+    """
     max_usd_per_hour: Annotated[PositiveNumber | None, OnChange("nothing")] = None
-    """Maximum price of the slice per hour. A form is not requested in a zone where it costs more, or where its price is unknown."""
+    """Maximum price of the slice per hour, in US dollars.
+
+    A form is not requested in a zone where it costs more, or where its price is unknown.
+    """
     reservation: Annotated[str | None, OnChange("capacity")] = None
     """Name of the reservation. Required with provisioning reservation, otherwise rejected."""
     max_run_duration_s: Annotated[DurationS | None, OnChange("capacity")] = None
@@ -73,47 +94,77 @@ class TpuSettings:
     wait_per_zone_s: Annotated[DurationS, OnChange("nothing")] = 1_800
     """Maximum wait for capacity in one zone, before the provider tries the next zone."""
     wait_total_s: Annotated[DurationS | None, OnChange("nothing")] = None
-    """Maximum wait of one `up` for capacity in all zones together. By default only `waitPerZone` limits the wait, in each zone."""
+    """Maximum wait of one `up` for capacity in all zones together. Default: no limit except `waitPerZone` in each zone."""
     renew_before_s: Annotated[DurationS | None, OnChange("nothing")] = None
-    """Time before the run expires at which `up` requests a second TPU VM and switches to it. Off by default. Run `up` on a schedule."""
+    """Time before the run expires at which `up` requests a second TPU VM and switches to it. Default: off.
+
+    Run `up` on a schedule.
+    """
     idle_after_s: Annotated[DurationS | None, Checked(_idle_problem), OnChange("update")] = None
-    """Time without a request after which `gemma teardown --all --over-limit` tears the stack down. The TPU VM measures it with the server's counters. At
-    least 10m. Off by default."""
+    """Time without a request after which `gemma teardown --all --over-limit` tears the stack down, at least 10m. Default: off.
+
+    The TPU VM measures the time with the server's counters.
+    """
     wait_for: Annotated[Literal["ready", "active", "accepted"], OnChange("nothing")] = "ready"
-    """Goal of the wait of `up`: the ready server, the TPU VM, or only Google's acceptance of the request. The next `up` continues from there."""
+    """Goal of the wait of `up`: the ready server, the TPU VM, or only Google's acceptance of the request.
+
+    The next `up` continues from there.
+    """
     ready_timeout_s: Annotated[DurationS, OnChange("nothing")] = 3_600
-    """Maximum wait of `up` for the server once capacity is available. If it is too short, `up` fails while the model is still loading."""
+    """Maximum wait of `up` for the server once capacity is available.
+
+    If it is too short, `up` fails while the model is still loading.
+    """
     boot_disk_size_gb: Annotated[Annotated[int, Limit(at_least=MIN_BOOT_DISK_GB)] | None, OnChange("capacity")] = None
-    """Size of the boot disk in GB. Default: Google's 100 GB. It holds the operating system, the image and the weights."""
+    """Size of the boot disk in GB, for the system, the image and the weights. Default: Google's 100 GB."""
     runtime_version: Annotated[RuntimeVersion | None, OnChange("capacity")] = None
     """TPU VM image. Default: the image for the accelerator's generation."""
     existing_network: Annotated[ExistingNetworkSettings | None, OnChange("capacity")] = None
-    """Network to use. Default: a private network of the stack."""
+    """Existing network, which the stack never changes. Default: a private network of the stack."""
     gateway: Annotated[StackName | None, OnChange("capacity")] = None
-    """Stack of target gateway whose network the TPU VMs use. The server then accepts requests from the gateway's subnetwork too. Deploy that stack
-    first."""
+    """Stack of target gateway whose network the TPU VMs use.
+
+    Deploy that stack first. The server then also accepts requests from the gateway's subnetwork.
+    """
     compile_cache: Annotated[
         CompileCache,
         OnChange("update"),
     ] = "machine"
-    """Storage of compiled XLA programs. machine: on the TPU VM's disk, which survives a crash and a reboot. bucket: also archived in the
-    stack's bucket, so a new TPU VM starts with them. With `bucket.existing`, too, programs are archived only if you set bucket here (SEC08)."""
+    """Storage of compiled XLA programs.
+
+    `machine` stores programs on the TPU VM's disk, where they survive a crash and a reboot. `bucket` also archives them in the stack's
+    bucket, so a new TPU VM starts with them. With `bucket.existing`, programs are archived only if you set `bucket` here (SEC08).
+    """
     allow_replace_active: Annotated[bool, OnChange("nothing")] = False
     """Allow a change that releases running capacity. By default such a change is rejected."""
     ssh: SshAccess = "os-login"
-    """Login method of the tunnel. Use metadata-key if OS Login is not allowed for a project or user. Each SSH key in the metadata of the project or the
-    TPU VM then has root access to the TPU VM."""
+    """Login method of the tunnel.
+
+    Use `metadata-key` if OS Login is not allowed for a project or user. Then each SSH key in the metadata of the project or the TPU VM has
+    root access to the TPU VM.
+    """
     container: Literal["confined", "privileged"] = "confined"
-    """Access of the server's container to the TPU VM. confined: the accelerator's devices and two capabilities. privileged: the whole TPU VM, if the
-    confined server cannot use the accelerator."""
+    """Access of the server's container to the TPU VM.
+
+    `confined` allows the accelerator's devices and two capabilities. `privileged` allows the whole TPU VM, for a server that cannot use the
+    accelerator when confined.
+    """
     egress: Literal["limited", "open"] = "limited"
-    """Egress of the TPU VM from a network of the stack. limited: port 443 if the server downloads nothing from the Hugging Face hub (with
-    api compute-engine also port 80, for the docker package), otherwise everywhere. open: everywhere. No effect with `existingNetwork`."""
+    """Egress of the TPU VM from a network of the stack. No effect with `existingNetwork`.
+
+    `limited` allows port 443 if the server downloads nothing from the Hugging Face hub, otherwise everything. With api compute-engine,
+    `limited` also allows port 80, for the docker package. `open` allows everything.
+    """
     tunnel_members: Annotated[tuple[Member, ...], OnChange("update")] = ()
-    """Members that can open a tunnel to the server through Identity-Aware Proxy. Each gets all roles for the tunnel. Project owners need no entry."""
+    """Members that can open a tunnel to the server through Identity-Aware Proxy.
+
+    Each member gets all roles for the tunnel. Project owners need no entry.
+    """
     tunnel_role: Annotated[TunnelRole | None, OnChange("update")] = None
-    """Custom role for `tunnelMembers` instead of roles/tpu.admin: its id in this project, or its full name. You create it once, with a command that
-    `doctor` prints. The stack never changes or deletes it."""
+    """Custom role for `tunnelMembers` instead of roles/tpu.admin: its id in this project, or its full name.
+
+    You create the role once, with a command that `gemma doctor` prints. The stack never changes or deletes it.
+    """
 
     @property
     def forms(self) -> tuple[CapacityForm, ...]:

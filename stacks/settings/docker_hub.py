@@ -12,4 +12,7 @@ class DockerHubSettings:
     username: DockerUser
     """Name of the account."""
     token_secret: SecretVersion
-    """Version in Secret Manager with an access token of the account (Public Repo Read-only). The token itself never passes through Pulumi."""
+    """Version in Secret Manager with an access token of the account (Public Repo Read-only).
+
+    The token itself never passes through Pulumi.
+    """

@@ -20,7 +20,7 @@ class GatewayStack(Block):
     target: Literal["gateway"]
     """Platform that the stack runs on."""
     gateway: Annotated[GatewaySettings, CONSISTENT]
-    """The gateway. Required with target gateway, otherwise rejected."""
+    """Envoy on Cloud Run in front of several TPU stacks, and their network. Required with target gateway, otherwise rejected."""
     alerts: Annotated[AlertRecipients, Field(default_factory=AlertRecipients), OnChange("update")]
     """Alert policy in Cloud Monitoring on requests that the gateway answers with 503."""
     prices: Annotated[FilePath | None, OnChange("nothing")] = None

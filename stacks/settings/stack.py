@@ -93,9 +93,11 @@ class Settings(Block):
     model: ModelId
     """Hugging Face id of the checkpoint; required except with target gateway. An id missing from docs/reference/checkpoints.md needs `modelConfig`."""
     model_revision: Annotated[Commit | None, OnChange("nothing")] = None
-    """Commit of the model's repository on the Hugging Face hub. With weights hub, the server loads this commit even after newer ones are pushed.
-    With weights bucket, `gemma stage_model` copies it and `bucket.manifest` pins the server to the copy. Written by `gemma new` and
-    `gemma stage_model`."""
+    """Commit of the model on the Hugging Face hub, written by `gemma new` and `gemma stage_model`.
+
+    With weights hub, the server loads this commit even after newer ones are pushed. With weights bucket, `gemma stage_model` copies it and
+    `bucket.manifest` pins the server to the copy.
+    """
     architecture_file: Annotated[ProjectPath | None, OnChange("nothing")] = Field(default=None, alias="modelConfig")
     """The checkpoint's config.json, or a folder with it, inside the project. The planner reads dimensions and size from it."""
     drafter_file: Annotated[ProjectPath | None, OnChange("nothing")] = Field(default=None, alias="draftConfig")
@@ -111,40 +113,61 @@ class Settings(Block):
             json_schema_input_type=Annotated[str, Field(json_schema_extra=_with_image_names)] | ImageSettings,
         ),
     ] = Field(default_factory=_image_of_the_target, validate_default=True)  # pyright: ignore[reportArgumentType, reportCallIssue] - a name becomes a block
-    """The server's image: a name from `planning/data/images.json`, or a block for a custom image. Default: the target's image."""
+    """The server's image: a name from `planning/data/images.json`, or a block for a custom image. Default: the target's image.
+
+    A custom image is a Docker Hub repository, pinned by digest. The stack pulls it through Artifact Registry.
+    """
     docker_hub: Annotated[DockerHubSettings | None, OnChange("update")] = None
-    """Docker Hub account used to pull the image. Without it, pulls count against an IP address that you share with others."""
+    """Docker Hub account used to pull the image.
+
+    Docker Hub limits pulls without an account. They count against an IP address that you share with others.
+    """
     vllm: Annotated[VllmOptions, BeforeValidator(without_blocks)] = Field(default_factory=VllmOptions)
     """Options of vLLM. The planner recommends values for options that are not set."""
     tpu: Annotated[TpuSettings | None, CONSISTENT] = None
-    """The queued resource. Required with target tpu, otherwise rejected."""
+    """TPU capacity, and how long to wait for it. Required with target tpu, otherwise rejected."""
     cloud_run: Annotated[CloudRunSettings | None, CONSISTENT] = None
-    """The service. Required with target cloud-run, otherwise rejected."""
+    """Cloud Run service with one GPU per instance. Required with target cloud-run, otherwise rejected."""
     bucket: Annotated[BucketSettings, CONSISTENT, Field(default_factory=BucketSettings)]
-    """The bucket. Used with weights bucket."""
+    """Bucket for weights (`weights: bucket`) and for compiled programs (`compileCache: bucket`)."""
     smoke: Annotated[SmokeSettings, Field(default_factory=SmokeSettings), OnChange("nothing")]
-    """Thresholds of the smoke checks."""
+    """Thresholds of the smoke checks. Default: from the plan."""
     workload: Annotated[Workload | None, CONSISTENT, OnChange("nothing")] = None
-    """Expected requests of clients. With it, the plan predicts latency and price, and the smoke checks expect that speed."""
+    """Expected requests of clients. With it, the plan predicts latency and price, and the smoke checks expect that speed.
+
+    Without `users` and `ratePerS`, the workload has as many users as the server runs concurrently.
+    """
     endpoint_url: Annotated[str | None, OnChange("nothing")] = None
-    """URL at which clients reach the server, if it is not the stack's own: for example the URL of a load balancer."""
+    """URL at which clients reach the server, for example a load balancer's. Default: the stack's own."""
     measured_tok_per_s: Annotated[PositiveNumber | None, OnChange("nothing")] = None
-    """Measured output rate of all requests together, in tokens per second. The planner uses it for the cost per million tokens."""
+    """Measured output rate of all requests together, in tokens per second.
+
+    The planner uses it for the cost per million tokens.
+    """
     accept_findings: Annotated[list[str], Field(default_factory=list), OnChange("nothing")]
     """Ids of planner findings that you accept. They are shown and do not block."""
     max_age_s: Annotated[DurationS | None, OnChange("update")] = None
-    """Maximum time since the first start of a TPU VM or the service, across TPU VMs. `gemma teardown --all --over-limit` tears down stacks that
-    are older."""
+    """Maximum time since the first start of a TPU VM or the service, across TPU VMs.
+
+    `gemma teardown --all --over-limit` tears down stacks that are older.
+    """
     max_usd: Annotated[Positive | None, OnChange("update")] = None
-    """Maximum cost of the stack in US dollars, at list prices, for all its TPU VMs. `gemma teardown --all --over-limit` tears down stacks that cost
-    more."""
+    """Maximum cost of the stack in US dollars, at list prices, for all its TPU VMs.
+
+    `gemma teardown --all --over-limit` tears down stacks that cost more.
+    """
     alerts: Annotated[AlertSettings, Field(default_factory=AlertSettings), OnChange("update")]
-    """Alert policies in Cloud Monitoring and a dashboard."""
+    """Alert policies in Cloud Monitoring and a dashboard.
+
+    Without metrics, only alerts on log lines can fire and, on Cloud Run, alerts on server errors and the daily cost.
+    """
     metrics: Annotated[MetricsSettings, Field(default_factory=MetricsSettings), OnChange("revision")]
-    """Collector of metrics next to the server."""
+    """OpenTelemetry collector next to the server, which writes metrics to Managed Service for Prometheus."""
     prices: Annotated[FilePath | None, OnChange("nothing")] = None
-    """JSON file with custom prices, relative to `Pulumi.yaml`. The planner uses them instead of the dated list prices.
-    `gemma plan prices` refreshes those. `gemma teardown --all --over-limit` uses list prices."""
+    """JSON file with custom prices, relative to `Pulumi.yaml`. Default: the dated list prices.
+
+    `gemma plan prices` refreshes the list prices. `gemma teardown --all --over-limit` uses list prices.
+    """
     labels: Annotated[Labels, Field(default_factory=dict), OnChange("update")]
     """Custom labels for every resource that supports labels."""
     hf_token_secret: SecretVersion | None = None

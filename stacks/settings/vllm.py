@@ -34,14 +34,20 @@ _RANK: Final = OneOf(LORA_RANKS)
 
 
 class MultimodalSettings(Block):
-    """Images, video and audio in a request. If one of `images`, `videos` and `audios` is set, the others are 0 by default."""
+    """Images, video and audio in a request.
+
+    If one of `images`, `videos` and `audios` is set, the others are 0 by default.
+    """
 
     images: _Items | None = None
     """Maximum images per request. Default without any limit in this block: 4."""
     videos: _Items | None = None
     """Maximum videos per request, 32 frames each."""
     audios: _Items | None = None
-    """Maximum audio items per request. Only E2B and E4B have an audio encoder, only on a GPU, and only with an image that has `vllm[audio]`."""
+    """Maximum audio items per request.
+
+    Only E2B and E4B have an audio encoder. They need a GPU and an image with `vllm[audio]`.
+    """
     image_tokens: Annotated[int | None, _SIZE] = None
     """Tokens of one image, unless a request chooses another size: 70, 140, 280, 560 or 1120. Default: 280."""
     max_image_tokens: Annotated[int | None, _SIZE] = None
@@ -95,10 +101,13 @@ class LoraSettings(Block):
     """LoRA adapters."""
 
     adapters: dict[_AdapterName, _AdapterPlace]
-    """Adapters by the name that clients send as `model`: a Hugging Face id, gs://BUCKET/FOLDER, or a folder of the image. With weights bucket,
-    `gemma stage_model` copies them to the stack's bucket."""
+    """Adapters by the name that clients send as `model`.
+
+    Each is a Hugging Face id, gs://BUCKET/FOLDER, or a folder of the image. With weights bucket, `gemma stage_model` copies them to the
+    stack's bucket.
+    """
     rank: Annotated[int, _RANK] = DEFAULT_LORA_RANK
-    """Largest rank of an adapter: 1, 8, 16, 32, 64, 128, 256, 320 or 512. It sets the reserved memory."""
+    """Largest rank of an adapter. It sets the reserved memory."""
     at_once: Positive | None = None
     """Adapters that one step can use. Each reserves memory. Default: all `adapters`."""
 
@@ -115,7 +124,10 @@ class SpeculativeSettings(Block):
     """Speculative decoding."""
 
     method: Literal["n-gram", "draft-model"]
-    """`n-gram`: propose tokens that followed the same words earlier in the prompt. `draft-model`: a small model proposes them."""
+    """Source of the proposed tokens.
+
+    `n-gram`: tokens that followed the same words earlier in the prompt. `draft-model`: a small model.
+    """
     tokens: Positive = 3
     """Proposed tokens per step."""
     drafter: ModelId | None = None
@@ -142,7 +154,10 @@ class VllmBlocks(Block):
     """The blocks of `vllm`."""
 
     multimodal: MultimodalSettings | None = None
-    """Images, video and audio in a request. If one of `images`, `videos` and `audios` is set, the others are 0 by default."""
+    """Images, video and audio in a request.
+
+    If one of `images`, `videos` and `audios` is set, the others are 0 by default.
+    """
     thinking: ThinkingSettings | None = None
     """Reasoning before the response."""
     tools: ToolSettings | None = None

@@ -1,6 +1,8 @@
 """Tables of docs/provider-gcp-tpu-properties.md. `python -m gcp_tpu_provider.reference` prints them."""
 
 import json
+import re
+from collections.abc import Callable, Mapping
 
 from gcp_tpu_provider.properties import Property, Schema, inputs, object_types, outputs
 
@@ -13,39 +15,61 @@ MEANING = {
 }
 
 
+_CHOICES = re.compile(r" ?One of [^.]+\.$")
+_STATED_DEFAULT = re.compile(r" ?Default: (.+?)\.(?= |$)")
+
+
 def reference() -> str:
-    """Return the tables as Markdown."""
-    parts = [
-        "### Inputs",
-        "",
-        "| property | type | default | change | description |",
-        "| --- | --- | --- | --- | --- |",
+    """Return the tables as Markdown, each followed by details of its properties."""
+    sections = [
+        _section(
+            "Inputs",
+            "| property | type | default | change | description |",
+            {f"`{item.name}`": item for item in inputs().values()},
+            lambda item: f"`{item.name}` | {_kind(item)} | {_default(item)} | {MEANING[item.change]}",
+        ),
+        _section(
+            "Outputs (in addition to all inputs)",
+            "| property | type | description |",
+            {f"`{item.name}`": item for item in outputs().values()},
+            lambda item: f"`{item.name}` | {_kind(item)}",
+        ),
+        _section(
+            "Fields of objects",
+            "| field | type | default | description |",
+            {f"`{name}.{item.name}`": item for name, (_, fields) in object_types().items() for item in fields.values()},
+            lambda item: f"{_kind(item)} | {_default(item)}",
+            names_first=True,
+        ),
     ]
-    parts += [
-        f"| `{item.name}` | {_type(item.schema)} | {_default(item)} | {MEANING[item.change]} | {item.description} |"
-        for item in inputs().values()
-    ]
-    parts += [
-        "",
-        "### Outputs (in addition to all inputs)",
-        "",
-        "| property | type | description |",
-        "| --- | --- | --- |",
-    ]
-    parts += [f"| `{item.name}` | {_type(item.schema)} | {item.description} |" for item in outputs().values()]
-    parts += [
-        "",
-        "### Fields of objects",
-        "",
-        "| object | field | type | default | description |",
-        "| --- | --- | --- | --- | --- |",
-    ]
-    parts += [
-        f"| {name} | `{item.name}` | {_type(item.schema)} | {_default(item)} | {item.description} |"
-        for name, (_, fields) in object_types().items()
-        for item in fields.values()
-    ]
-    return "\n".join(parts) + "\n"
+    return "\n".join(sections)
+
+
+def _section(
+    title: str,
+    head: str,
+    items: Mapping[str, Property],
+    columns: Callable[[Property], str],
+    *,
+    names_first: bool = False,
+) -> str:
+    """Return a heading, a table with the first paragraph of each description, and a list with the other paragraphs."""
+    has_default = "default" in head
+    rows, details = "", ""
+    for name, item in items.items():
+        about, *more = _CHOICES.sub("", item.description).split("\n\n")
+        first = f"{name} | " if names_first else ""
+        rows += f"| {first}{columns(item)} | {_STATED_DEFAULT.sub('', about) if has_default else about} |\n"
+        details += f"- {name}: {' '.join(more)}\n" if more else ""
+    rule = f"|{' --- |' * (head.count('|') - 1)}"
+    return f"### {title}\n\n{head}\n{rule}\n{rows}" + (f"\n{details}" if details else "")
+
+
+def _kind(item: Property) -> str:
+    """Return the type of a property, or its choices."""
+    if _CHOICES.search(item.description):
+        return ", ".join(f"`{each}`" for each in item.choices)
+    return _type(item.schema)
 
 
 def _type(schema: Schema) -> str:
@@ -59,9 +83,10 @@ def _type(schema: Schema) -> str:
 
 
 def _default(item: Property) -> str:
-    if item.default is None:
-        return "required" if item.required else ""
-    return f"`{json.dumps(item.default)}`"
+    if item.default is not None:
+        return f"`{json.dumps(item.default)}`"
+    stated = _STATED_DEFAULT.search(item.description.partition("\n\n")[0])
+    return stated[1] if stated else "required" if item.required else ""
 
 
 if __name__ == "__main__":

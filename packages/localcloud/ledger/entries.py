@@ -14,7 +14,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 Text = Annotated[str, Field(min_length=1)]
 Danger = Literal["critical", "high", "medium", "low"]
 DANGERS: Final[dict[Danger, str]] = {
-    "critical": "A stack does not serve, is unreachable, or leaves a billed machine, which tests do not detect before a real run.",
+    "critical": "A stack does not serve, is unreachable, or leaves a billed machine. Only a real run detects it.",
     "high": "A command fails, a wrong result is trusted, or money is lost, in a common situation.",
     "medium": "An extra step, or a wrong wait, price or message, in a possible situation.",
     "low": "Affects only unusual settings, hand-written requests or the local cloud's own tests.",

@@ -10,7 +10,8 @@ _HEAD = """\
 # Assumptions about Google Cloud
 
 The local cloud rejects the same requests as Google, as far as Google's behavior is known.
-Each rule is an entry of the ledger in `packages/localcloud/ledger/`, from which `make docs` generates this page.
+Each rule is an entry of the *ledger*: the list of these assumptions in `packages/localcloud/ledger/`.
+`make docs` generates this page from it.
 
 ## Critical assumptions, not yet tried
 
@@ -20,11 +21,13 @@ _COUNTS = """
 [One evening, ten dollars](../one-evening.md) tries the critical ones together.
 `python -m localcloud try` tries {trials} of the {untried} untried entries on your own project, within a budget.
 See [local-cloud.md](../local-cloud.md#try-it-on-a-real-project).
-The other {by_hand} must be tried manually: {reasons}.
+The other {by_hand} must be tried manually:
+
+{reasons}
 
 ## Entries
 
-An entry has a statement, its source, the effect if it is false, the test that enforces it, and the command that tries it on Google Cloud.
+An entry has a statement, its source, the effect if it is false, its test, and a command that tries it on Google Cloud.
 Entries with the source `assumed` are guesses: if Google's documents do not describe the behavior, the strict answer is assumed.
 
 """
@@ -133,7 +136,7 @@ def _counted(untried: Sequence[Assumption]) -> str:
         trials=len(untried) - len(by_hand),
         untried=len(untried),
         by_hand=len(by_hand),
-        reasons="; ".join(f"{count} need {reason}" for reason, count in reasons.most_common()),
+        reasons="\n".join(f"- {count} need {reason}." for reason, count in reasons.most_common()),
     )
 
 
