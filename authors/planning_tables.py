@@ -49,9 +49,7 @@ def tables() -> Mapping[str, str]:
             "id | severity | finding | source",
             [(rule.id, rule.severities[0], rule.what, rule.source) for rule in GATEWAY_RULES.values()],
         ),
-        "crashes": table(
-            "needs | releases | stops the plan for | warns for | record | way out", map(_crash_row, CRASHES.values())
-        ),
+        "crashes": table("needs | releases | blocked | warned | record | fix", map(_crash_row, CRASHES.values())),
         "checkpoints": table("precision | loaded | runs on | ids", _grouped_rows()),
         "absent": table("id | nearest that exist | absent by", map(_absent_row, ABSENT.values())),
         "support": table("precision | devices | models | vLLM | loads | source", map(_support_row, support_rows())),

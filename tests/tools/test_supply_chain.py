@@ -25,7 +25,7 @@ APART = [
     ROOT / "authors" / "release" / "backend.txt",
     ROOT / "tests" / "scripts" / "connect" / "clients.txt",
 ]
-"""Locks of environments that share nothing with the project's: installer, real vLLM, auditor, site, build backend, two clients."""
+"""Locks of environments that share nothing with the project's: installer, real vLLM, auditor, site, build backend, three clients."""
 OVERRIDES = ROOT / "authors" / "real_vllm" / "overrides.txt"
 PIN = re.compile(r"(?P<pin>[\w.-]+==[\w.!+-]+)(?: ; [^\\]+)? \\")
 HASH = re.compile(r"    --hash=sha256:(?P<hash>[0-9a-f]{64})(?: \\)?")

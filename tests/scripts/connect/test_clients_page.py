@@ -24,7 +24,7 @@ BLOCKS = dict(
         re.MULTILINE | re.DOTALL,
     )
 )
-OWN_ENVIRONMENT = {"LangChain", "LlamaIndex"}
+OWN_ENVIRONMENT = {"LangChain", "LiteLLM", "LlamaIndex"}
 """Clients with requirements of their own (clients.in), which contradict this project's. uv installs them once per lock file."""
 MODEL, KEY, LIMIT_S = "google/gemma-4-E2B-it", "key-of-the-test", 300
 STAND_IN = """
@@ -139,10 +139,10 @@ def ran(url, command, **options):
 
 
 def test_each_client_has_a_block():
-    assert {"OpenAI SDK", "curl", "LangChain", "LlamaIndex", "Another Cloud Run service"} <= set(BLOCKS)
+    assert {"OpenAI SDK", "curl", "LangChain", "LiteLLM", "LlamaIndex", "Another Cloud Run service"} <= set(BLOCKS)
 
 
-@pytest.mark.parametrize("client", ["OpenAI SDK", "LangChain", "LlamaIndex"])
+@pytest.mark.parametrize("client", ["OpenAI SDK", "LangChain", "LlamaIndex", "LiteLLM"])
 def test_a_python_block_gets_a_completion(address, client, request):
     python = request.getfixturevalue("python_of_clients") if client in OWN_ENVIRONMENT else sys.executable
     done = ran(address, [python, "-c", BLOCKS[client]])
