@@ -1,13 +1,10 @@
 """Open a local OpenAI endpoint for a deployed server and keep it open.
 
-  gemma connect STACK
-  gemma connect STACK -- CMD ...
-  gemma chat STACK
-  gemma chat STACK "Say hello."
-  gemma chat STACK --image photo.jpg "Describe it."
+  gemma connect tpu-v6e1
+  gemma connect tpu-v6e1 -- python app.py
 
-The first prints code to paste and keeps running. The second runs a command with OPENAI_BASE_URL and OPENAI_API_KEY set. `chat` opens a
-conversation in the terminal, or sends one prompt.
+The first prints code to paste and keeps running. The second runs a command with OPENAI_BASE_URL and OPENAI_API_KEY set. `gemma chat`
+opens a conversation in the terminal, or sends one prompt.
 
 A proxy on 127.0.0.1 adds a fresh identity token (Cloud Run) or uses a tunnel (TPU), which it reopens if it is lost.
 """
@@ -47,7 +44,7 @@ _ANY_KEY: Final = "not-needed"
 class ConnectionOptions:
     """Server and port."""
 
-    stack: Annotated[str | None, Option("Stack to connect to.", metavar="NAME")] = None
+    stack: Annotated[str | None, Option("Stack to connect to.", metavar="STACK")] = None
     url: Annotated[str | None, Option("URL of the server to connect to.", metavar="URL")] = None
     port: Annotated[int | None, Option("Local port; 0: a free port.", least=0, most=65_535)] = None
     require_key: Annotated[
@@ -195,6 +192,10 @@ def _run(command: Sequence[str], endpoint: "LocalEndpoint") -> int:
 def _chat(options: ChatOptions) -> ExitCode:
     """Chat with the model in the terminal, or send one prompt.
 
+      gemma chat tpu-v6e1
+      gemma chat tpu-v6e1 "Say hello."
+      gemma chat l4-qat --image photo.jpg "Describe it."
+
     The response is streamed to stdout. Folded thinking and tool calls go to stderr.
     """
     from scripts.connect.chat import Chat, read_attachment, request_limit, run_chat
@@ -254,6 +255,7 @@ COMMAND: Final = Command(
     options=ConnectOptions,
     run=_connect,
     after_interrupt="The connection is closed. The server keeps running.",
+    exit_codes={ExitCode.DONE: "done; with a command after `--`, the exit code is the command's"},
     subcommands=(Command(name="chat", help=_chat.__doc__, options=ChatOptions, run=_chat, label="chat"),),
 )
 

@@ -1,5 +1,8 @@
 """Import the resources of an interrupted `gemma up` into the state.
 
+  gemma recover tpu-v6e1 --dry-run
+  gemma recover tpu-v6e1
+
 Imports existing resources that have the stack's labels. Clears pending operations
 whose resource was never created. Lists resources with the same name and another
 owner. Creates, changes and deletes nothing in Google Cloud.
@@ -90,6 +93,7 @@ COMMAND: Final = Command(
     options=RecoverOptions,
     run=_recover,
     after_interrupt="The state is consistent. Run recover again to continue.",
+    exit_codes={ExitCode.FAILED: "failed, or a resource with the same name has another owner"},
 )
 
 
