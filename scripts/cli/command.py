@@ -157,7 +157,8 @@ def without_tokens(text: str) -> str:
 
 def print_progress(name: str, text: str) -> None:
     """Print one line of progress, or the last sentence, on stderr, without control characters."""
-    print(for_stream(f"{name}: {for_terminal(text)}", sys.stderr), file=sys.stderr, flush=True)
+    line = for_stream(f"{name}: {for_terminal(text)}", sys.stderr)
+    print(f"{line}\n", end="", file=sys.stderr, flush=True)  # one write, because threads report too
 
 
 def print_result(text: str) -> None:

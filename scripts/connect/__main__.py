@@ -95,7 +95,11 @@ class ChatOptions:
 
 @contextmanager
 def _connected(
-    opener: "Opener", outputs: "StackOutputs | None", options: ConnectionOptions, default_port: int
+    opener: "Opener",
+    outputs: "StackOutputs | None",
+    options: ConnectionOptions,
+    default_port: int,
+    say: Callable[[str], None],
 ) -> "Generator[LocalEndpoint]":
     """Connect to the server and yield the endpoint for local programs."""
     import secrets
@@ -104,16 +108,16 @@ def _connected(
     from scripts.connect.ready import wait_until_ready
     from scripts.connect.upstream import Upstream
 
-    upstream = Upstream(opener, _say)
+    upstream = Upstream(opener, say)
     key = secrets.token_urlsafe(24) if options.require_key else _ANY_KEY
     proxy = ConnectProxy(upstream, key=key if options.require_key else None)
     port = default_port if options.port is None else options.port
     with upstream.running(), proxy.running(port) as bound:
         served = None if outputs is None else outputs.served_model
-        yield wait_until_ready(f"http://{HOST}:{bound}/v1", key, options.ready_limit_s, _say, served=served)
+        yield wait_until_ready(f"http://{HOST}:{bound}/v1", key, options.ready_limit_s, say, served=served)
 
 
-def _target(options: ConnectionOptions) -> "tuple[Opener, StackOutputs | None]":
+def _target(options: ConnectionOptions, say: Callable[[str], None]) -> "tuple[Opener, StackOutputs | None]":
     """Return how to open access to the server, and the outputs of its stack; None with --url."""
     from scripts.cli.access import open_stack_access, open_url_access
 
@@ -121,7 +125,7 @@ def _target(options: ConnectionOptions) -> "tuple[Opener, StackOutputs | None]":
     if stack is not None and url is None:
         outputs = _deployed(stack)
         action = "opening the tunnel" if outputs.auth == "tunnel" else "connecting"
-        _say(f"{action} to {outputs.served_model} of stack {stack}")
+        say(f"{action} to {outputs.served_model} of stack {stack}")
         return lambda: open_stack_access(outputs), outputs
     if url is not None and stack is None:
         return lambda: open_url_access(url), None
@@ -154,8 +158,8 @@ def _to_serve_again(outputs: "StackOutputs", command: str) -> str:
 
 
 def _connect(options: ConnectOptions, command: Sequence[str] = ()) -> ExitCode:
-    opener, outputs = _target(options.connection)
-    with _connected(opener, outputs, options.connection, 0 if command else DEFAULT_PORT) as endpoint:
+    opener, outputs = _target(options.connection, _say)
+    with _connected(opener, outputs, options.connection, 0 if command else DEFAULT_PORT, _say) as endpoint:
         if command:
             return cast("ExitCode", _run(command, endpoint))
         _print(endpoint, as_json=options.as_json)
@@ -202,7 +206,8 @@ def _chat(options: ChatOptions) -> ExitCode:
 
     if options.prompt is not None and not options.prompt.strip():
         raise CommandRefusedError("The prompt is empty. Pass a text, or no prompt for a conversation.")
-    (opener, outputs), content = _target(options.connection), options.content
+    say = partial(print_progress, "chat")
+    (opener, outputs), content = _target(options.connection, say), options.content
     if content.thinking and outputs and not outputs.features.thinking:
         raise CommandRefusedError(
             "The server does not separate thinking from the response. Set `vllm.thinking.parser` to gemma4 and run `gemma up`."
@@ -210,7 +215,7 @@ def _chat(options: ChatOptions) -> ExitCode:
     most = request_limit(outputs)
     given: Mapping[MediaKind, Sequence[Path]] = {"image": content.image, "audio": content.audio, "video": content.video}
     files = [read_attachment(path, kind, most) for kind, paths in given.items() for path in paths]
-    with _connected(opener, outputs, options.connection, 0) as endpoint:
+    with _connected(opener, outputs, options.connection, 0, say) as endpoint:
         chat = Chat(
             endpoint=endpoint,
             max_tokens=options.max_tokens,
@@ -264,7 +269,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command and return its exit code, or the exit code of the command after `--`."""
     words, command = command_of(sys.argv[1:] if arguments is None else arguments)
     if command and "chat" in words:
-        print_progress("connect", "chat and a command after -- cannot be combined.")
+        print_progress("chat", "A command after -- is for `gemma connect` only.")
         return int(ExitCode.REFUSED)
     return run_command(replace(COMMAND, run=partial(_connect, command=command)), words)
 

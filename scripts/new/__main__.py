@@ -240,12 +240,14 @@ def _converted(options: NewOptions, settings: "Settings") -> Iterator[str]:
     if not options.config or settings.quantization is None:
         return
     from planning.errors import PlanningError
+    from planning.machine.hardware import find_accelerator
     from scripts.new.profiles import USAGE_PROFILES
 
     here = settings.tpu.accelerator_type if settings.tpu else settings.cloud_run.gpu if settings.cloud_run else ""
+    card = find_accelerator(here)
     said = (
         f"Served in {settings.quantization}: vLLM converts your bf16 file while it loads, because bf16 does not serve this "
-        f"workload on {here}."
+        f"workload on {card.name if card else here}."
     )
     try:
         kept = _solved(replace(options, accelerator=None), _limits(options), USAGE_PROFILES.get(options.profile or ""))

@@ -214,11 +214,15 @@ def _check(options: PlanOptions) -> None:
 def _wrong(used: set[str]) -> Iterator[str]:
     for option, others in _CONFLICTS:
         found = (other for other in others.split() if {option, other} <= used)
-        yield from (f"--{option} and --{other} cannot be combined." for other in found)
+        yield from (f"{_typed(option)} and {_typed(other)} cannot be combined." for other in found)
     for dependent, needed in _NEEDS:
-        if used.isdisjoint(word.removeprefix("--") for word in needed.split()):
+        if used.isdisjoint(word.removeprefix("--").lower() for word in needed.split()):
             found = (option for option in dependent.split() if option in used)
             yield from (f"--{option} requires {needed}. Add {needed}." for option in found)
+
+
+def _typed(option: str) -> str:
+    return "STACK" if option == "stack" else f"--{option}"
 
 
 def _lacking(used: set[str]) -> Iterator[str]:

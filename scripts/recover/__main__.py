@@ -53,16 +53,15 @@ def _recover(options: RecoverOptions) -> ExitCode:
         require_same_dry_run(options.plan, plan, command=f"gemma recover {stack}")
         if options.dry_run:
             document = {"stack": stack, "dry_run": True, **shown, "plan": plan}
-            lines = [f"{run.GROUPS[one.group]}: {one.noun} {one.name}" for one in findings]
-            print(json.dumps(document) if options.as_json else "\n".join([*lines, f"Plan: {plan}"]))
+            print(json.dumps(document) if options.as_json else "\n".join([*run.as_lines(findings), f"Plan: {plan}"]))
             return ExitCode.DONE
 
     def confirm_findings(findings: "Sequence[Examined]") -> None:
         if options.yes:
             return
         for finding in findings:
-            print(f"  {finding.noun}  {finding.name}", file=sys.stderr)
-        question = f"Import these {len(findings)} resources into the" if findings else "Start a new"
+            print(f"  {finding.text}", file=sys.stderr)
+        question = f"Import these {len(findings)} resources into the" if findings else "Create a new"
         confirm(
             f"{question} state of stack {stack}?",
             without_terminal="Recovering changes the state, and stdin is not a terminal. Pass --yes to confirm.",

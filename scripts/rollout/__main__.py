@@ -86,8 +86,8 @@ def _of_stack(stack: str) -> "Rollout":
     require_server(stack, outputs, what="roll out")
     if outputs.target == "tpu":
         raise CommandRefusedError(
-            f"Stack {stack} is a TPU stack, which has no revisions: `gemma up {stack}` restarts its server in place. To roll back, restore the "
-            f"settings in Pulumi.{stack}.yaml, then run it again."
+            f"Stack {stack} is a TPU stack, which has no revisions. To roll back, restore the settings in Pulumi.{stack}.yaml, then run "
+            f"`gemma up {stack}`, which restarts the server in place."
         )
     if outputs.rollout is None:
         raise CommandRefusedError(

@@ -9,12 +9,13 @@ import sys
 import time
 from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Annotated
 
 import pytest
 
 from contracts.exit_codes import ExitCode
-from scripts.cli.command import Command, run_command
+from scripts.cli.command import Command, print_progress, run_command
 from scripts.cli.options import JsonSwitch, Option
 from tests.safetensors_files import safetensors
 
@@ -109,6 +110,14 @@ def test_a_place_that_cannot_be_written_is_one_sentence_and_exit_code_1(line, pl
 
 def module_of(command):
     return f"{'authors' if command in AUTHORS else 'scripts'}.{command}"
+
+
+def test_a_line_of_progress_is_written_at_once_because_threads_report_too(monkeypatch):
+    written = []
+    stream = SimpleNamespace(write=written.append, flush=lambda: None, isatty=lambda: False)
+    monkeypatch.setattr(sys, "stderr", stream)
+    print_progress("teardown", "router a: deleted")
+    assert list(filter(None, written)) == ["teardown: router a: deleted\n"]
 
 
 HELP = """
