@@ -161,7 +161,7 @@ def recover(stack: str, api: GoogleApi, *, report: Report, confirm: Confirm) -> 
         past_dead_locks(stack, partial(write_deployment, stack, after), report=report)
         urns = {each.resource.urn for each in chosen}
         for each in chosen:
-            report(f"imported {each.noun} {each.name}")
+            report(f"imported {each.text}")
         recovery.imported += chosen
         recovery.cleared += [f"{one.kind} {one.resource.urn}" for one in before.pending if one.resource.urn not in urns]
         _refresh(stack, report)
