@@ -29,6 +29,7 @@ Progress and errors go to stderr.
 `STACK` is the name in `Pulumi.STACK.yaml`; `--stack STACK` after the command means the same.
 Without it, a command that changes nothing uses the selected stack, or the only deployed one.
 After Ctrl-C, a command prints what continues or stays; below, that is named unless nothing was changed.
+An exit code that means more for a command is in the section of the command.
 """
 _STACK: Final = "`STACK"
 """A stack, which is a word of a command line and not an option."""
@@ -68,7 +69,10 @@ def commands_page(commands: Sequence[Command[Any]] = ()) -> str:
 def _section(command: Command[Any], program: str, heading: str, shared: Sequence[_Row]) -> Iterator[str]:
     yield f"{heading} {program.removeprefix('python -m ')}"
     yield ""
-    text = command.help or ""
+    text = inspect.cleandoc(command.help or "")
+    if command.exit_codes:
+        codes = (f"Exit code {int(code)}: {meaning}." for code, meaning in command.exit_codes.items())
+        text += f"\n\n{' '.join(codes)}"
     if command.after_interrupt and command.after_interrupt != _UNCHANGED:
         text += f"\n\nAfter Ctrl-C: {command.after_interrupt}"
     usage = " ".join([program, *usage_words(command.options), *_usage(command, shared)])
@@ -96,7 +100,7 @@ def _item(row: _Row) -> str:
 def _description(text: str, usage: str) -> Iterator[str]:
     """Yield the usage with a docstring's first line, then its other paragraphs, one line each. Indented ones are command lines, as examples."""
     lines: list[str] = []
-    for number, paragraph in enumerate(inspect.cleandoc(text).split("\n\n")):
+    for number, paragraph in enumerate(text.split("\n\n")):
         if paragraph.startswith(" "):
             block = re.sub(r"\s*\\\n\s*", " ", textwrap.dedent(paragraph))
             lines.append(f"Examples: {', '.join(f'`{line}`' for line in block.splitlines())}.")

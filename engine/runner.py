@@ -41,6 +41,8 @@ NOT_LOGGED_IN: Final = (
 )
 
 
+_REPEATED: Final = frozenset({"Diagnostics:", "Outputs:"})
+"""Titles of the blocks before the engine's summary. Their lines were shown before; a failed run shows them again."""
 _SUMMARY: Final = re.compile(
     r"\s*(Resources:|[-+~] ?\d+ \w+|\d+ unchanged|Duration: .*|The resources in the stack have been deleted, .*"
     r"|If you want to remove the stack completely, run `pulumi stack rm .*)\s*"
@@ -124,13 +126,19 @@ def run(
 
 def change(stack: str, *arguments: str, after_failure: str) -> None:
     """Change a stack, with progress on stderr, but without the engine's summary. Raises PulumiFailedError, ending in `after_failure`."""
+    repeated: list[str] = []
 
     def show(line: str) -> None:
-        if line.strip() and not _SUMMARY.fullmatch(line):
+        if not line.strip() or _SUMMARY.fullmatch(line):
+            return
+        if repeated or line.strip() in _REPEATED:
+            repeated.append(line)
+        else:
             print(line, end="", file=sys.stderr, flush=True)
 
     code, output = attended(*arguments, "--yes", "--skip-preview", "--stack", stack, on_line=show)
     if code != 0:
+        print("".join(repeated), end="", file=sys.stderr, flush=True)
         reason = next(iter(reasons(_errors(output))), "")
         why = "" if not reason or _NO_REASON.fullmatch(reason) else f": {reason.rstrip('.')}"
         failed = f"`pulumi {arguments[0]} --stack {stack}` {ending(code)}, see above{why}."

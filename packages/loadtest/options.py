@@ -293,9 +293,7 @@ class ReportOptions:
         float,
         Option("Share of the requests that must meet --slo.", least=0.5, most=0.9999, metavar="SHARE"),
     ] = DEFAULT_SHARE
-    allow_invalid: Annotated[
-        bool, Option("Exit with 0 even if a point is invalid. It stays invalid in every report.")
-    ] = False
+    allow_invalid: Annotated[bool, Option("Accept invalid points. They stay invalid in every report.")] = False
     as_json: JsonSwitch = False
 
 
@@ -320,9 +318,7 @@ class CompareOptions:
     confidence: Annotated[float, Option("Confidence of the intervals.", least=0.5, most=0.9999)] = 0.95
     gate: Annotated[
         bool,
-        Option(
-            "Exit with 0 only if every point is better or same; 1 if one is worse, 2 if the comparison is inconclusive."
-        ),
+        Option("Succeed only if every point is better or same. An inconclusive comparison fails too."),
     ] = False
     out: Annotated[
         Path | None,

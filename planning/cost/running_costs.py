@@ -161,7 +161,7 @@ def _bill(subject: Subject) -> Iterator[BillPart]:
     if subject.known_throughput is None:
         return
     gib_per_hour = subject.known_throughput.saturated_tok_per_s * HOUR_S * BYTES_PER_STREAMED_TOKEN / GIB
-    yield _part("answers", gib_per_hour, "GiB", "busy hour", resolved.prices.price("egress_usd_per_gib"))
+    yield _part("responses", gib_per_hour, "GiB", "busy hour", resolved.prices.price("egress_usd_per_gib"))
 
 
 def _renewal(subject: Subject) -> Iterator[BillPart]:
@@ -285,7 +285,7 @@ def _with_others(parts: Iterable[BillPart]) -> Iterator[BillPart]:
         else:
             small.setdefault(part.basis, []).append(part)
     for basis, others in small.items():
-        names = ", ".join(part.name for part in others)
+        names = "; ".join(part.name for part in others)
         usd = sum(part.usd for part in others)
         yield BillPart(name=f"other ({names})", amount=1, unit=basis, basis=basis, usd=usd, price=None)
 
@@ -298,7 +298,10 @@ def bill_text(subject: Subject) -> str:
     parts = " + ".join(f"{name} ${price:.2f}" for name, price in cost.parts_usd_per_hour)
     idle = f"; {idle_text(subject)}" if resolved.platform == "cloud-run" else ""
     observability_usd = observability_usd_per_month(subject)
-    observability = f"; alerts and metrics up to ${observability_usd:.2f} per month" if observability_usd else ""
+    what = "alerts and metrics" if resolved.collects else "alerts"
+    # `idle_text` has the alerts of a service that scales to zero.
+    is_named = observability_usd and (resolved.collects or "alerts" not in idle)
+    observability = f"; {what} up to ${observability_usd:.2f} per month" if is_named else ""
     daily_usd = daily_limit_usd(subject)
     observability += f"; an alert above ${daily_usd:.2f} per day" if daily_usd else ""
     return (

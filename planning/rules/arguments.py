@@ -76,7 +76,7 @@ def _secret_argument(subject: Subject) -> RuleResult | None:
     if not count:
         return None
     return RuleResult(
-        f"`vllm.extra_args` has {count} argument(s) that look like a secret. They are stored "
+        f"Arguments of `vllm.extra_args` that look like a secret: {count}. Such arguments are stored "
         "unencrypted in the settings, the state, and the service's description or the instance's metadata.",
         remedies=(change("vllm.extra_args", kept),),
         advice=(
@@ -95,7 +95,7 @@ def _own_key(subject: Subject) -> RuleResult | None:
     listed = dict.fromkeys(f"{argument.written} ({owner})" for argument, owner in repeated.items())
     kept, moved = kept_arguments(subject, tuple(repeated)), _moved(repeated)
     return RuleResult(
-        f"`vllm.extra_args` has {len(repeated)} argument(s) with their own key: {', '.join(listed)}. vLLM will use "
+        f"`vllm.extra_args` has arguments with their own key: {', '.join(listed)}. vLLM will use "
         "these values instead of the planned ones, and the plan will be wrong.",
         remedies=(
             *((Remedy(changes={**moved, "vllm.extra_args": kept}),) if moved else ()),

@@ -35,7 +35,7 @@ from planning.rules.alternatives import (
 )
 from planning.rules.platforms.replicas import fewer_replicas, more_replicas, replicas_remedy
 from planning.rules.registry import RuleResult, change, rule
-from planning.units import align_to, from_gib, to_gib
+from planning.units import align_to, from_gib, number_of, to_gib
 
 _ANSWERS: Final[tuple[Answer, ...]] = ("no", "unknown", "yes")
 """Answers about a precision on a device, the worst first."""
@@ -338,7 +338,7 @@ def _parallelism(subject: Subject) -> RuleResult | None:
     resolved = subject.resolved
     heads, devices = resolved.spec.groups[0].attention.heads, resolved.accelerator.devices
     if not resolved.is_tpu and resolved.tp * resolved.dp > devices:
-        fact = f"{resolved.accelerator.name} on {resolved.platform} has {devices} GPU(s)"
+        fact = f"{resolved.accelerator.name} on {resolved.platform} has {number_of(devices, 'GPU')}"
     elif heads % resolved.tp:
         fact = f"{resolved.model_id} has {heads} attention heads, which it does not divide"
     elif (tower := _undivided_tower(resolved)) is not None:

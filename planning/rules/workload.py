@@ -18,7 +18,7 @@ from planning.rules.platforms.replicas import more_replicas
 from planning.rules.registry import RuleResult, change, rule
 from planning.speed.prefill import media_tokens, prompt_tokens
 from planning.speed.serving import server_of
-from planning.units import HOUR_S, ceil_div, duration, to_gib
+from planning.units import HOUR_S, ceil_div, duration, number_of, to_gib
 
 _LORA_FLAGS: Final = (ENABLE_LORA, LORA_MODULES, MAX_LORA_RANK, MAX_LORAS)
 
@@ -234,7 +234,7 @@ def _unstaged_adapter(subject: Subject) -> RuleResult | None:
         return None
     kept = {name: place for name, place in adapters.items() if name not in left}
     return RuleResult(
-        f"`vllm.lora_adapters` names {len(left)} adapter(s) in a bucket without a staged copy "
+        f"`vllm.lora_adapters` names {number_of(len(left), 'adapter')} in a bucket without a staged copy "
         f"({', '.join(left.values())}). vLLM cannot read gs://, so the server will not start.",
         remedies=(change("vllm.lora_adapters", kept),),
         advice="To stage them, run gemma stage_model, which adds their hash to bucket.parts.",

@@ -118,7 +118,7 @@ def _startup(subject: Subject) -> Iterator[str]:
         work = f"{xla_programs(resolved)} XLA programs of {resolved.spec.layers} layers"
     between = f"between {startup.compile_low_s:.0f} and {startup.compile_high_s:.0f} s"
     order = "one after the other and " if startup.beside_s else ""
-    margin = f"{order}with a margin of {constant('PROBE_MARGIN'):g}, a probe budget of {startup.probe_budget_s} s"
+    margin = f"; {order}with a margin of {constant('PROBE_MARGIN'):g}, a probe budget of {startup.probe_budget_s} s"
     rows = [
         ("image and process", startup.pull_s, ""),
         (
@@ -128,7 +128,7 @@ def _startup(subject: Subject) -> Iterator[str]:
         ),
         ("compile and warm-up", startup.compile_s, f" ({work}), {between}"),
         ("side by side", -startup.beside_s, ": the weights are fetched while the image is pulled"),
-        ("total", startup.total_s, f"; {margin}"),
+        ("total", startup.total_s, "" if resolved.is_tpu else margin),
     ]
     if (probe := startup.probe) is not None:
         waits = f"; it waits {probe.initial_delay_s} s, then probes every {probe.period_s} s"

@@ -3,13 +3,14 @@
   gemma agent
   gemma agent --allow up,smoke,rollout --max-usd-per-hour 6
   gemma agent --toolsets plan,status,logs
-  gemma agent code l4-qat
+  gemma agent code tpu-v6e1
 
 Without --allow, all tools are read-only. A change only runs a plan that was shown
-before. A stack is deployed only with maxAge and a bound of its cost: one flex-start
-TPU run, or else maxUsd and, for other TPUs and Cloud Run, a scheduled guard. To
-delete a stack, the user must type its name and a code each time; `code` shows the
-code. Every call is logged to the audit file. docs/agent.md describes the protections.
+before. A stack is deployed only with maxAge and a limit of its cost. The first run of
+a flex-start TPU has such a limit; later runs need maxUsd. Other TPUs and Cloud Run need
+maxUsd and a scheduled guard. To delete a stack, the user must type its name and a code
+each time; `code` shows the code. The audit file has every call. docs/agent.md describes
+the protections.
 """
 
 import sys
@@ -117,7 +118,7 @@ COMMAND: Final = Command(
     subcommands=(
         Command(
             name="code",
-            help="Show the code for a deletion by an assistant, on this terminal only.",
+            help="Show the code for a deletion by an assistant, on this terminal only.\n\n  gemma agent code tpu-v6e1\n\ndocs/agent.md describes a deletion.",
             options=CodeOptions,
             run=_code,
         ),

@@ -1,9 +1,9 @@
 """Show the alerts of a stack that fire, with the first command for each.
 
+  gemma alerts tpu-v6e1
+
 Reads Cloud Monitoring, and only the policies of this stack. If nothing fires, it checks whether anything can: alert policies exist, are enabled
 and receive metrics. Changes nothing.
-
-Exit code 0: no alert fires. 1: an alert fires, or it is unknown whether one does, for example because nothing watches the stack.
 """
 
 import json
@@ -59,7 +59,15 @@ def _alerts(options: AlertsOptions) -> ExitCode:
 
 
 COMMAND: Final = Command(
-    name="alerts", help=__doc__, options=AlertsOptions, run=_alerts, after_interrupt="Nothing was changed."
+    name="alerts",
+    help=__doc__,
+    options=AlertsOptions,
+    run=_alerts,
+    after_interrupt="Nothing was changed.",
+    exit_codes={
+        ExitCode.DONE: "no alert fires",
+        ExitCode.FAILED: "an alert fires, or it is unknown whether one does, for example because nothing watches the stack",
+    },
 )
 
 

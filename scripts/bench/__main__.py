@@ -1,24 +1,19 @@
 r"""Measure a deployed server or any OpenAI-compatible one under load.
 
-  gemma bench STACK
+  gemma bench tpu-v6e1
   gemma bench --url URL --model ID --concurrency 1,8,64 --out DIR
-  gemma bench compare DIR DIR
-  gemma bench report DIR
-  gemma bench report DIR DIR DIR
-  gemma bench STACK --request-rate 1,2,4,8 \
+  gemma bench tpu-v6e1 --request-rate 1,2,4,8 \
       --slo ttft=1,tpot=0.05 --out DIR
-  gemma bench STACK --images 1 --adapters all
+  gemma bench l4-qat --images 1 --adapters all
 
 Loads are closed loops (--concurrency), open loops (--request-rate), or both,
 over a grid of prompt and output lengths. `--adapters all` names the stack's
 adapters in turn. Each point is stored when it finishes,
 and --resume continues a sweep. Without --out, the results are in
-results/STACK/TIME, or in results/HOST/TIME with --url. docs/benchmarking.md describes loads, results and
-validity.
+results/STACK/TIME, or in results/HOST/TIME with --url. docs/benchmarking.md describes loads, results and validity.
 
 The verdict comes first: saturated or not, the limit, the best load within --slo, the
-price, and the plan's forecast. The exit code is 1 if a point is invalid or has no
-complete response, with one sentence for each reason, unless --allow-invalid is given.
+price, and the plan's forecast. One sentence names each reason why a point is invalid.
 """
 
 import sys
@@ -39,10 +34,10 @@ def _bench(options: BenchOptions) -> ExitCode:
 def _compare(options: CompareOptions) -> ExitCode:
     """Compare two sweeps point by point, as Markdown for a pull request.
 
-    A metric is "same" only if its whole interval is within the threshold. The exit
-    code is 1 if a metric got worse beyond the threshold, or if nothing was compared.
-    With --gate it is 0 if every point is better or same, 1 if one is worse, and 2 if
-    the comparison is inconclusive. A point of BEFORE that AFTER lacks is named.
+      gemma bench compare results/before results/after --gate
+
+    A metric is "same" only if its whole interval is within the threshold. A point of
+    BEFORE that AFTER lacks is named.
     """
     from loadtest.run import compare
 
@@ -51,6 +46,9 @@ def _compare(options: CompareOptions) -> ExitCode:
 
 def _report(options: ReportFolders) -> ExitCode:
     """Regenerate the reports of a folder from its results.jsonl.
+
+      gemma bench report DIR
+      gemma bench report DIR DIR DIR
 
     With several folders, print a table of the best load of each, as Markdown to paste.
     """
@@ -64,8 +62,23 @@ COMMAND: Final = Command(
     help=__doc__,
     options=BenchOptions,
     run=_bench,
+    exit_codes={
+        ExitCode.DONE: "every point is valid; with --allow-invalid, points may be invalid",
+        ExitCode.FAILED: "a point is invalid, has no complete response or more failures than --max-failed, or the sweep ended early",
+        ExitCode.REFUSED: "refused, or the connection to the server was lost",
+    },
     subcommands=(
-        Command(name="compare", help=_compare.__doc__, options=CompareOptions, run=_compare),
+        Command(
+            name="compare",
+            help=_compare.__doc__,
+            options=CompareOptions,
+            run=_compare,
+            exit_codes={
+                ExitCode.DONE: "no metric got worse; with --gate, every point is better or same",
+                ExitCode.FAILED: "a metric got worse beyond the threshold, or nothing was compared; with --gate, a point is worse",
+                ExitCode.REFUSED: "with --gate, the comparison is inconclusive, or nothing was compared",
+            },
+        ),
         Command(name="report", help=_report.__doc__, options=ReportFolders, run=_report),
     ),
 )

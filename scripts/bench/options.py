@@ -11,7 +11,7 @@ from scripts.cli.options import Option
 class BenchServerOptions(ServerOptions):
     """Server."""
 
-    stack: Annotated[str | None, Option("Measure the server of this stack.", metavar="NAME")] = None
+    stack: Annotated[str | None, Option("Measure the server of this stack.", metavar="STACK")] = None
     usd_per_hour: Annotated[
         float | None,
         Option("Price of the server. Default: the price in the stack's plan.", least=0, metavar="USD"),

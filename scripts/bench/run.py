@@ -54,7 +54,7 @@ def run_benchmark(options: BenchOptions) -> ExitCode:
 def _settings(options: BenchOptions) -> SweepSettings:
     server = options.server
     if server.stack is not None and server.url is not None:
-        raise SweepError("--stack and --url cannot be combined. Pass one of them.")
+        raise SweepError("STACK and --url cannot be combined. Pass one of them.")
     if server.stack is None and server.url is None:
         raise SweepError("No server selected. Pass STACK or --url URL.")
     options = _with_folder(options)

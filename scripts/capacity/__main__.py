@@ -1,12 +1,12 @@
 """Compare zones and regions for an accelerator.
 
-    gemma capacity
-    gemma capacity v6e-4 L4 --json
-    gemma capacity tpu-v6e4
+  gemma capacity
+  gemma capacity v6e-4 L4 --json
+  gemma capacity tpu-v6e1
 
-Shows for each zone and form of capacity whether it is offered, its quota with its use, its price, and the latest request of this project with its
-cause if it waits or failed: quota, stock or unknown. For a Cloud Run GPU, shows the same for each region. Available capacity is known only after a
-request. Requests no capacity. Exit code 0: every location was read. 1: some were not. 2: the options are invalid.
+For each zone and form of capacity, shows whether it is offered, the used quota, the price and this project's latest request. If the request waits or
+failed, the cause is quota, stock or unknown. For a Cloud Run GPU, shows the same for each region. Available capacity is known only after a request.
+Requests no capacity.
 """
 
 import json
@@ -44,7 +44,7 @@ class CapacityOptions:
     ] = ()
     stack: Annotated[
         str | None,
-        Option("Compare locations for this stack's accelerator, provisioning model and size.", metavar="NAME"),
+        Option("Compare locations for this stack's accelerator, provisioning model and size.", metavar="STACK"),
     ] = None
     provisioning: Annotated[
         str | None,
@@ -114,6 +114,11 @@ COMMAND: Final = Command(
     options=CapacityOptions,
     run=_capacity,
     after_interrupt="Nothing was changed.",
+    exit_codes={
+        ExitCode.DONE: "every location was read",
+        ExitCode.FAILED: "some locations were not read",
+        ExitCode.REFUSED: "the options are invalid",
+    },
 )
 
 

@@ -16,8 +16,8 @@ from scripts.cli.check_result import State
 from scripts.cli.tables import FittedTable, console, paragraph
 
 ORDER: Final = (
-    "Locations are sorted by availability: all three gates open, then unknown, then closed. "
-    "Within each group: by price, then in the order of the stack's settings."
+    "First the locations that offer the form and have quota, then the unknown ones, then the others. "
+    "Each group is sorted by price, then in the order of the stack's settings."
 )
 _INDENT: Final = "  "
 _STATES: Final[Mapping[str, str]] = {"WAITING_FOR_RESOURCES": "WAITING"}
@@ -88,7 +88,7 @@ def _legend(places: Sequence[JudgedPlace]) -> Iterator[tuple[bool, str]]:
     is_assumed = any(one.price_is_assumed for one in (*places, *forms))
     yield is_assumed, "* The price in this region is unknown. The most expensive known price is shown."
     is_in_settings = any(place.position is not None for place in places)
-    yield is_in_settings, "> This location is in the stack's settings, and so is the form."
+    yield is_in_settings, "> This location and form are in the stack's settings."
     is_above = any(form.not_requested for form in forms)
     yield is_above, "^ `up` does not request this form here: its price is above tpu.maxUsdPerHour, or is unknown."
 
@@ -118,7 +118,7 @@ def _show_group(out: Console, name: str, group: Sequence[JudgedPlace], now: date
 
 def _forms(title: str, shown: Sequence[JudgedPlace], now: datetime) -> FittedTable:
     """Return a table with a row for each form of capacity in each zone."""
-    headings = ("zone", "form", "offered", "quota", "$/h", "last answer")
+    headings = ("zone", "form", "offered", "quota", "$/h", "last request")
     whole = ("zone", "form", "offered", "quota")
     rows = FittedTable(title, headings, whole=whole, numbers=("$/h",))
     for place in shown:

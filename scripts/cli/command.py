@@ -10,12 +10,12 @@ import inspect
 import os
 import select
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from contextvars import ContextVar
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import groupby
-from textwrap import fill, wrap
+from textwrap import wrap
 from typing import Any, Final, Generic, TextIO, TypeVar
 
 from contracts.errors import ScriptError
@@ -36,6 +36,7 @@ _WIDTH: Final = 80
 _FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS})
 _NO_PLACE: Final = (PermissionError, NotADirectoryError, IsADirectoryError, FileExistsError)
 """Errors of a file or folder that cannot be written."""
+_LAST_LINE: Final = "Exit codes: docs/reference/commands.md"
 
 
 def _wrapped(text: str) -> str:
@@ -45,13 +46,6 @@ def _wrapped(text: str) -> str:
         group = list(found)
         lines += wrap(" ".join(group), _WIDTH, break_long_words=False, break_on_hyphens=False) if is_prose else group
     return "\n".join(lines)
-
-
-def _exit_code(code: ExitCode) -> str:
-    return fill(code.meaning, _WIDTH, initial_indent=f"  {int(code):<4} ", subsequent_indent=" " * 7)
-
-
-_ENDINGS = "exit codes:\n" + "\n".join(map(_exit_code, ExitCode))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,6 +62,8 @@ class Command(Generic[T]):
     subcommands: "tuple[Command[Any], ...]" = ()
     label: str = ""
     """Name in messages of a subcommand that `gemma` has as a command, such as `chat`. Default: the command's name."""
+    exit_codes: Mapping[ExitCode, str] = field(default_factory=dict[ExitCode, str])
+    """Meanings that are more exact than those of `ExitCode`, for docs/reference/commands.md."""
     room: str = ""
     """Package of a command that `gemma` does not start: `python -m ROOM.NAME`."""
 
@@ -161,7 +157,8 @@ def without_tokens(text: str) -> str:
 
 def print_progress(name: str, text: str) -> None:
     """Print one line of progress, or the last sentence, on stderr, without control characters."""
-    print(for_stream(f"{name}: {for_terminal(text)}", sys.stderr), file=sys.stderr, flush=True)
+    line = for_stream(f"{name}: {for_terminal(text)}", sys.stderr)
+    print(f"{line}\n", end="", file=sys.stderr, flush=True)  # one write, because threads report too
 
 
 def print_result(text: str) -> None:
@@ -186,7 +183,8 @@ def is_readable(command: Command[Any], arguments: Sequence[str]) -> bool:
 
 
 def _parser(command: Command[Any], program: str) -> CommandParser:
-    commands = " [COMMAND]" if command.run else " COMMAND"
+    is_run_by_stack = any(sub.name == "run" for sub in command.subcommands)
+    commands = " [COMMAND]" if command.run else " STACK | COMMAND" if is_run_by_stack else " COMMAND"
     parser = CommandParser(**_words(command, f"{program}{commands if command.subcommands else ''}"))
     add_options(parser, command.options)
     parser.subcommand_names = [sub.name for sub in command.subcommands]
@@ -196,7 +194,8 @@ def _parser(command: Command[Any], program: str) -> CommandParser:
         )
         for sub in command.subcommands:
             line = (sub.help or "").partition("\n")[0]
-            add_options(group.add_parser(sub.name, help=line, **_words(sub, f"{program} {sub.name}")), sub.options)
+            words = _words(sub, sub.program if sub.label else f"{program} {sub.name}")
+            add_options(group.add_parser(sub.name, help=line, **words), sub.options)
     return parser
 
 
@@ -204,7 +203,7 @@ def _words(command: Command[Any], program: str) -> dict[str, Any]:
     return {
         "usage": " ".join([program, *usage_words(command.options), "[OPTIONS]"]),
         "description": _wrapped(inspect.cleandoc(command.help or "")),
-        "epilog": _ENDINGS,
+        "epilog": _LAST_LINE,
         "formatter_class": argparse.RawDescriptionHelpFormatter,
         "allow_abbrev": False,
     }

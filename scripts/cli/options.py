@@ -28,7 +28,7 @@ __all__ = [
     "read_options",
     "usage_words",
 ]
-StackName = Annotated[str, Option("Name of the stack.", metavar="NAME")]
+StackName = Annotated[str, Option("Name of the stack.", metavar="STACK")]
 _SYNONYMS: Final[Mapping[str, str]] = {
     "--tail": "--lines", "-n": "--lines", "-f": "--follow", "-y": "--yes", "--users": "--workload", "--cost": "--costs",
 }  # fmt: skip

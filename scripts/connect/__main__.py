@@ -1,13 +1,10 @@
 """Open a local OpenAI endpoint for a deployed server and keep it open.
 
-  gemma connect STACK
-  gemma connect STACK -- CMD ...
-  gemma chat STACK
-  gemma chat STACK "Say hello."
-  gemma chat STACK --image photo.jpg "Describe it."
+  gemma connect tpu-v6e1
+  gemma connect tpu-v6e1 -- python app.py
 
-The first prints code to paste and keeps running. The second runs a command with OPENAI_BASE_URL and OPENAI_API_KEY set. `chat` opens a
-conversation in the terminal, or sends one prompt.
+The first prints code to paste and keeps running. The second runs a command with OPENAI_BASE_URL and OPENAI_API_KEY set. `gemma chat`
+opens a conversation in the terminal, or sends one prompt.
 
 A proxy on 127.0.0.1 adds a fresh identity token (Cloud Run) or uses a tunnel (TPU), which it reopens if it is lost.
 """
@@ -47,7 +44,7 @@ _ANY_KEY: Final = "not-needed"
 class ConnectionOptions:
     """Server and port."""
 
-    stack: Annotated[str | None, Option("Stack to connect to.", metavar="NAME")] = None
+    stack: Annotated[str | None, Option("Stack to connect to.", metavar="STACK")] = None
     url: Annotated[str | None, Option("URL of the server to connect to.", metavar="URL")] = None
     port: Annotated[int | None, Option("Local port; 0: a free port.", least=0, most=65_535)] = None
     require_key: Annotated[
@@ -98,7 +95,11 @@ class ChatOptions:
 
 @contextmanager
 def _connected(
-    opener: "Opener", outputs: "StackOutputs | None", options: ConnectionOptions, default_port: int
+    opener: "Opener",
+    outputs: "StackOutputs | None",
+    options: ConnectionOptions,
+    default_port: int,
+    say: Callable[[str], None],
 ) -> "Generator[LocalEndpoint]":
     """Connect to the server and yield the endpoint for local programs."""
     import secrets
@@ -107,16 +108,16 @@ def _connected(
     from scripts.connect.ready import wait_until_ready
     from scripts.connect.upstream import Upstream
 
-    upstream = Upstream(opener, _say)
+    upstream = Upstream(opener, say)
     key = secrets.token_urlsafe(24) if options.require_key else _ANY_KEY
     proxy = ConnectProxy(upstream, key=key if options.require_key else None)
     port = default_port if options.port is None else options.port
     with upstream.running(), proxy.running(port) as bound:
         served = None if outputs is None else outputs.served_model
-        yield wait_until_ready(f"http://{HOST}:{bound}/v1", key, options.ready_limit_s, _say, served=served)
+        yield wait_until_ready(f"http://{HOST}:{bound}/v1", key, options.ready_limit_s, say, served=served)
 
 
-def _target(options: ConnectionOptions) -> "tuple[Opener, StackOutputs | None]":
+def _target(options: ConnectionOptions, say: Callable[[str], None]) -> "tuple[Opener, StackOutputs | None]":
     """Return how to open access to the server, and the outputs of its stack; None with --url."""
     from scripts.cli.access import open_stack_access, open_url_access
 
@@ -124,7 +125,7 @@ def _target(options: ConnectionOptions) -> "tuple[Opener, StackOutputs | None]":
     if stack is not None and url is None:
         outputs = _deployed(stack)
         action = "opening the tunnel" if outputs.auth == "tunnel" else "connecting"
-        _say(f"{action} to {outputs.served_model} of stack {stack}")
+        say(f"{action} to {outputs.served_model} of stack {stack}")
         return lambda: open_stack_access(outputs), outputs
     if url is not None and stack is None:
         return lambda: open_url_access(url), None
@@ -157,8 +158,8 @@ def _to_serve_again(outputs: "StackOutputs", command: str) -> str:
 
 
 def _connect(options: ConnectOptions, command: Sequence[str] = ()) -> ExitCode:
-    opener, outputs = _target(options.connection)
-    with _connected(opener, outputs, options.connection, 0 if command else DEFAULT_PORT) as endpoint:
+    opener, outputs = _target(options.connection, _say)
+    with _connected(opener, outputs, options.connection, 0 if command else DEFAULT_PORT, _say) as endpoint:
         if command:
             return cast("ExitCode", _run(command, endpoint))
         _print(endpoint, as_json=options.as_json)
@@ -195,13 +196,18 @@ def _run(command: Sequence[str], endpoint: "LocalEndpoint") -> int:
 def _chat(options: ChatOptions) -> ExitCode:
     """Chat with the model in the terminal, or send one prompt.
 
+      gemma chat tpu-v6e1
+      gemma chat tpu-v6e1 "Say hello."
+      gemma chat l4-qat --image photo.jpg "Describe it."
+
     The response is streamed to stdout. Folded thinking and tool calls go to stderr.
     """
     from scripts.connect.chat import Chat, read_attachment, request_limit, run_chat
 
     if options.prompt is not None and not options.prompt.strip():
         raise CommandRefusedError("The prompt is empty. Pass a text, or no prompt for a conversation.")
-    (opener, outputs), content = _target(options.connection), options.content
+    say = partial(print_progress, "chat")
+    (opener, outputs), content = _target(options.connection, say), options.content
     if content.thinking and outputs and not outputs.features.thinking:
         raise CommandRefusedError(
             "The server does not separate thinking from the response. Set `vllm.thinking.parser` to gemma4 and run `gemma up`."
@@ -209,7 +215,7 @@ def _chat(options: ChatOptions) -> ExitCode:
     most = request_limit(outputs)
     given: Mapping[MediaKind, Sequence[Path]] = {"image": content.image, "audio": content.audio, "video": content.video}
     files = [read_attachment(path, kind, most) for kind, paths in given.items() for path in paths]
-    with _connected(opener, outputs, options.connection, 0) as endpoint:
+    with _connected(opener, outputs, options.connection, 0, say) as endpoint:
         chat = Chat(
             endpoint=endpoint,
             max_tokens=options.max_tokens,
@@ -254,6 +260,7 @@ COMMAND: Final = Command(
     options=ConnectOptions,
     run=_connect,
     after_interrupt="The connection is closed. The server keeps running.",
+    exit_codes={ExitCode.DONE: "done; with a command after `--`, the exit code is the command's"},
     subcommands=(Command(name="chat", help=_chat.__doc__, options=ChatOptions, run=_chat, label="chat"),),
 )
 
@@ -262,7 +269,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command and return its exit code, or the exit code of the command after `--`."""
     words, command = command_of(sys.argv[1:] if arguments is None else arguments)
     if command and "chat" in words:
-        print_progress("connect", "chat and a command after -- cannot be combined.")
+        print_progress("chat", "A command after -- is for `gemma connect` only.")
         return int(ExitCode.REFUSED)
     return run_command(replace(COMMAND, run=partial(_connect, command=command)), words)
 

@@ -238,7 +238,7 @@ def run_chat(
                 sending, waiting = waiting, list[Attachment]()
                 chat.ask(words, sending)
         except (ChatError, CommandRefusedError) as error:
-            print(f"connect: {error}", file=sys.stderr)
+            print(f"chat: {error}", file=sys.stderr)
         except KeyboardInterrupt:
             print("\n(stopped)", file=sys.stderr)
 

@@ -1,8 +1,9 @@
 """Check that a project is ready for a stack. Read-only.
 
-Each check is ok, missing or unknown, with the command that fixes it. Checks with the same cause are grouped; --json lists each. Exit code 0: all
-checks are ok. Exit code 1: a check is missing or unknown. A hub or registry that this machine cannot reach is ignored, because the server reaches
-them from Google's network. Limits without a known guard are also ignored, because the stack can be deployed.
+  gemma doctor tpu-v6e1
+  gemma doctor --project my-project
+
+Each check is ok, missing or unknown, with the command that fixes it. Checks with the same cause are grouped; --json lists each.
 """
 
 import json
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
 class DoctorOptions:
     """Options of the command."""
 
-    stack: Annotated[str | None, Option("Name of the stack. Default: only checks for all stacks.", metavar="NAME")] = (
+    stack: Annotated[str | None, Option("Name of the stack. Default: only checks for all stacks.", metavar="STACK")] = (
         None
     )
     project: Annotated[
@@ -73,7 +74,17 @@ def _line_json(line: "Diagnosis") -> dict[str, object]:
     return {"check": line.check, "detail": line.detail, "fix": line.fix, "values": values, "status": WORDS[line.state]}
 
 
-COMMAND: Final = Command(name="doctor", help=__doc__, options=DoctorOptions, run=_doctor)
+COMMAND: Final = Command(
+    name="doctor",
+    help=__doc__,
+    options=DoctorOptions,
+    run=_doctor,
+    exit_codes={
+        ExitCode.DONE: "all checks are ok. A hub or registry that this machine cannot reach is ignored, because the server reaches them "
+        "from Google's network. Limits without a known guard are also ignored, because the stack can be deployed",
+        ExitCode.FAILED: "a check is missing or unknown",
+    },
+)
 
 
 if __name__ == "__main__":

@@ -1,5 +1,8 @@
 """Print the server logs of a stack.
 
+  gemma logs tpu-v6e1 --follow
+  gemma logs l4-qat --since 1d
+
 Redacts secrets. Reads Cloud Logging, so logs are available while the server starts and after it was deleted. A TPU node writes its logs there
 itself. Known causes of failures and their fixes are printed at the end. Log lines go to stdout, everything else to stderr.
 """
@@ -40,7 +43,7 @@ class LogsOptions:
     follow: Annotated[bool, Option("Print new lines until Ctrl-C.")] = False
     since_s: Annotated[
         int | None,
-        Option("Print logs of the last DURATION. (default: 1h)", flag="--since", metavar="DURATION", parse=_ago),
+        Option("Print logs of the last DURATION. Default: 1h.", flag="--since", metavar="DURATION", parse=_ago),
     ] = None
     lines: Annotated[int, Option("Maximum number of lines. Prints the newest.", least=1, most=10_000)] = 200
     utc: Annotated[bool, Option("Print times in UTC instead of this machine's time zone.")] = False

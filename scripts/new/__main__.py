@@ -1,15 +1,14 @@
 r"""Create the settings file for a new stack.
 
-    gemma new chat --model 12B
-    gemma new chat --model google/gemma-4-E4B-it \
-        --accelerator v6e-1 --workload in=1500,out=300,users=32
-    gemma new chat --model 26B-A4B --budget 2
-    gemma new chat --model 31B --profile latency
-    gemma new mine --model my-org/gemma-4-12b-sql --config models/sql
+  gemma new chat --model 12B
+  gemma new chat --model google/gemma-4-E4B-it \
+      --accelerator v6e-1 --workload in=1500,out=300,users=32
+  gemma new chat --model 26B-A4B --budget 2
+  gemma new chat --model 31B --profile latency
+  gemma new mine --model my-org/gemma-4-12b-sql --config models/sql
 
 Selects the cheapest deployment of the model that serves the workload: accelerator, locations, precision and vLLM options. Writes
-`Pulumi.NAME.yaml` with comments, and prints its plan and the next commands. Creates nothing in Google Cloud. Exit code 2: no deployment meets the
-limits, or an option is invalid.
+`Pulumi.NAME.yaml` with comments, and prints its plan and the next commands. Creates nothing in Google Cloud.
 """
 
 import json
@@ -241,12 +240,14 @@ def _converted(options: NewOptions, settings: "Settings") -> Iterator[str]:
     if not options.config or settings.quantization is None:
         return
     from planning.errors import PlanningError
+    from planning.machine.hardware import find_accelerator
     from scripts.new.profiles import USAGE_PROFILES
 
     here = settings.tpu.accelerator_type if settings.tpu else settings.cloud_run.gpu if settings.cloud_run else ""
+    card = find_accelerator(here)
     said = (
         f"Served in {settings.quantization}: vLLM converts your bf16 file while it loads, because bf16 does not serve this "
-        f"workload on {here}."
+        f"workload on {card.name if card else here}."
     )
     try:
         kept = _solved(replace(options, accelerator=None), _limits(options), USAGE_PROFILES.get(options.profile or ""))
@@ -339,7 +340,13 @@ def _source(config: Path | None) -> str:
     return f" --from {folder}{note}"
 
 
-COMMAND: Final = Command(name="new", help=__doc__, options=NewOptions, run=_new)
+COMMAND: Final = Command(
+    name="new",
+    help=__doc__,
+    options=NewOptions,
+    run=_new,
+    exit_codes={ExitCode.REFUSED: "no deployment meets the limits, or an option is invalid"},
+)
 
 
 if __name__ == "__main__":

@@ -1,20 +1,19 @@
 r"""Plan a deployment before it costs anything.
 
-  gemma plan STACK [--costs]
-  gemma plan STACK --compile
+  gemma plan tpu-v6e1
+  gemma plan l4-qat --costs
+  gemma plan tpu-v6e1 --compile
   gemma plan --model google/gemma-4-31B-it --accelerator H100 \
       --set vllm.maxModelLen=32768 --json
   gemma plan --model google/gemma-4-12B-it --compare \
       --min-concurrency 8 --max-usd-per-hour 6
   gemma plan --solve --workload in=4000,out=500,users=32 \
-      --max-ttft-s 1 --write NAME
+      --max-ttft-s 1 --write chat
   gemma plan --solve --workload in=4000,out=500,users=32 \
       --model 26B --hours-per-day 8
 
 Shows whether the deployment fits, its start-up time, speed and cost, and the
-findings. Exit code 0 means that it fits, 2 that it is blocked, out of memory, or the options
-are invalid. With --compile, 2 also means that vLLM's code or Google's compiler rejects the
-server, and 1 that it was not judged.
+findings.
 """
 
 import json
@@ -215,11 +214,15 @@ def _check(options: PlanOptions) -> None:
 def _wrong(used: set[str]) -> Iterator[str]:
     for option, others in _CONFLICTS:
         found = (other for other in others.split() if {option, other} <= used)
-        yield from (f"--{option} and --{other} cannot be combined." for other in found)
+        yield from (f"{_typed(option)} and {_typed(other)} cannot be combined." for other in found)
     for dependent, needed in _NEEDS:
-        if used.isdisjoint(word.removeprefix("--") for word in needed.split()):
+        if used.isdisjoint(word.removeprefix("--").lower() for word in needed.split()):
             found = (option for option in dependent.split() if option in used)
             yield from (f"--{option} requires {needed}. Add {needed}." for option in found)
+
+
+def _typed(option: str) -> str:
+    return "STACK" if option == "stack" else f"--{option}"
 
 
 def _lacking(used: set[str]) -> Iterator[str]:
@@ -263,7 +266,7 @@ def _with_checkpoint(question: Question) -> Question:
 class PricesOptions:
     """Options of `gemma plan prices`."""
 
-    stack: Annotated[str | None, Option("Count the calls for this stack's project.", metavar="NAME")] = None
+    stack: Annotated[str | None, Option("Count the calls for this stack's project.", metavar="STACK")] = None
     project: Annotated[
         str | None,
         Option(
@@ -280,7 +283,7 @@ def _prices(options: PricesOptions) -> ExitCode:
     """Refresh the prices from Google's price catalog.
 
       gemma plan prices --dry-run
-      gemma plan prices --project ID
+      gemma plan prices --project my-project
 
     Reads the list prices of TPU chips, Cloud Run and disks in US dollars, writes
     prices.json next to Pulumi.yaml, and shows the changes. Every plan and preview
@@ -297,6 +300,12 @@ COMMAND: Final = Command(
     help=__doc__,
     options=PlanOptions,
     run=_plan,
+    exit_codes={
+        ExitCode.DONE: "the deployment fits",
+        ExitCode.FAILED: "with --compile, the server was not judged",
+        ExitCode.REFUSED: "the deployment is blocked or out of memory, `gemma up` will reject it, no deployment meets the limits, or the options "
+        "are invalid; with --compile, also: vLLM's code or Google's compiler rejects the server",
+    },
     subcommands=(Command(name="prices", help=_prices.__doc__, options=PricesOptions, run=_prices),),
 )
 

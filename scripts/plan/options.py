@@ -15,7 +15,7 @@ NONE: Final = "none"
 class Question:
     """Deployment."""
 
-    stack: Annotated[str | None, Option("Plan the settings of Pulumi.STACK.yaml.", metavar="NAME")] = None
+    stack: Annotated[str | None, Option("Plan the settings of Pulumi.STACK.yaml.", metavar="STACK")] = None
     model: Annotated[str | None, Option("Hugging Face id, e.g. google/gemma-4-12B-it.", metavar="ID")] = None
     accelerator: Annotated[
         str | None, Option("TPU slice or GPU, such as v6e-4, L4 or H100. A wrong name lists all.", metavar="NAME")

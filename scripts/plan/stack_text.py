@@ -74,7 +74,7 @@ def new_file(name: str, *, option: str = "--write", overwrite: bool = False) -> 
     path = stack_file(name)
     if path.exists() and not overwrite:
         instead = "pass --force to replace it" if option == "NAME" else "remove the file"
-        raise PlanningError(f"{path.name} already exists. Choose another name for {option} or {instead}.")
+        raise PlanningError(f"{path.name} already exists. Choose another {option} or {instead}.")
     return path
 
 

@@ -183,7 +183,7 @@ def _few_sources(card: Accelerator | None, throughput: ThroughputPlan) -> Iterat
         subject = "of a mixture of experts " if sources_of("tpot", card) > decode else ""
         yield f"({low:.0f} to {high:.0f}: {_SOURCES[decode]} a time per token {subject}on this accelerator)"
     if WIDER[prefill] > 1:
-        yield f"(times to the first token have a band {WIDER[prefill]:g} times wider: {_SOURCES[prefill]} one on this accelerator)"
+        yield f"(bands of the time to first token are {WIDER[prefill]:g} times wider: {_SOURCES[prefill]} this time on this accelerator)"
 
 
 def _speed(plan: Plan) -> Iterator[tuple[str, str]]:

@@ -1,9 +1,9 @@
 """Preview stacks and show the changes of a pull request as one comment.
 
-  gemma preview STACK
-  gemma preview run --out DIR --base main
-  gemma preview comment --from DIR --pull-request N
-  gemma preview plans --out FILE
+  gemma preview tpu-v6e1
+  gemma preview run --base main --out previews
+  gemma preview comment --from previews --pull-request 12
+  gemma preview plans --out plans.json
 
 Planning needs no cloud and no credentials. docs/ci.md describes the comment and
 the workflows.
@@ -36,7 +36,7 @@ class RunOptions:
         Option(
             "Preview this stack; repeatable. Default: every stack with a settings file.",
             repeated=True,
-            metavar="NAME",
+            metavar="STACK",
         ),
     ] = ()
     base: Annotated[str | None, Option("Compare with this commit, e.g. main or HEAD^1.", metavar="COMMIT")] = None
@@ -71,9 +71,12 @@ class PlansOptions:
 def _run(options: RunOptions) -> ExitCode:
     """Plan all stacks of both commits, preview them and print the comment; with only a stack, plain text.
 
+      gemma preview run --base main --out previews
+      gemma preview run tpu-v6e1
+
     A stack that is not deployed is previewed as a new one, and the backend is not changed.
     With --base and without STACK, a stack that is neither deployed nor changed is left out.
-    A failed preview is stored with its error, and the exit code is 1.
+    A failed preview is stored with its error.
     """
     from engine import runner
     from engine.previewed import other_checkout
@@ -116,6 +119,8 @@ def _not_previewed(options: RunOptions) -> str:
 def _comment(options: CommentOptions) -> ExitCode:
     """Post the previews as one comment, or update the existing one.
 
+      gemma preview comment --from previews --pull-request 12
+
     The token comes from GITHUB_TOKEN.
     """
     from scripts.cli.github import repository_from_environment
@@ -131,7 +136,12 @@ def _comment(options: CommentOptions) -> ExitCode:
 
 
 def _plans(options: PlansOptions) -> ExitCode:
-    """Write the plans of all stacks, with flags and variables, to a file."""
+    """Write the plans of all stacks, with flags and variables, to a file.
+
+      gemma preview plans --out plans.json
+
+    Needs no cloud and no credentials.
+    """
     from engine.runner import project_folder
     from scripts.preview.plans import describe_checkout
 
@@ -147,7 +157,13 @@ COMMAND: Final = Command(
     options=NoOptions,
     run=None,
     subcommands=(
-        Command(name="run", help=_run.__doc__, options=RunOptions, run=_run),
+        Command(
+            name="run",
+            help=_run.__doc__,
+            options=RunOptions,
+            run=_run,
+            exit_codes={ExitCode.FAILED: "a preview failed"},
+        ),
         Command(name="plans", help=_plans.__doc__, options=PlansOptions, run=_plans),
         Command(name="comment", help=_comment.__doc__, options=CommentOptions, run=_comment),
     ),

@@ -306,8 +306,8 @@ def _text_of(preview: StackPreview, described: StackDescription) -> Iterator[str
         yield f"Cost: {described.figures[HOURLY]}/h{each}, at most {described.figures[MOST]}."
     loud = [finding for finding in described.findings if finding.severity != "info"]
     yield from (f"{one.text}{' (accepted)' if one.accepted else ''}" for one in loud)
-    if ids := ", ".join(one.id for one in described.findings if one.severity == "info"):
-        yield f"Informational findings {ids}: `gemma plan {preview.stack} --explain`"
+    if notes := [one.id for one in described.findings if one.severity == "info"]:
+        yield f"{number_of(len(notes), 'note')} ({', '.join(notes)}): `gemma plan {preview.stack} --explain`"
     compared = "As a new stack, which does not exist yet" if preview.new_stack else "Compared with the deployed stack"
     yield f"{compared}{', on the local cloud (simulated)' if preview.simulated else ''}: {_counted(preview)}."
     if preview.without_secrets:

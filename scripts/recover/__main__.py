@@ -1,5 +1,8 @@
 """Import the resources of an interrupted `gemma up` into the state.
 
+  gemma recover tpu-v6e1 --dry-run
+  gemma recover tpu-v6e1
+
 Imports existing resources that have the stack's labels. Clears pending operations
 whose resource was never created. Lists resources with the same name and another
 owner. Creates, changes and deletes nothing in Google Cloud.
@@ -50,16 +53,15 @@ def _recover(options: RecoverOptions) -> ExitCode:
         require_same_dry_run(options.plan, plan, command=f"gemma recover {stack}")
         if options.dry_run:
             document = {"stack": stack, "dry_run": True, **shown, "plan": plan}
-            lines = [f"{run.GROUPS[one.group]}: {one.noun} {one.name}" for one in findings]
-            print(json.dumps(document) if options.as_json else "\n".join([*lines, f"Plan: {plan}"]))
+            print(json.dumps(document) if options.as_json else "\n".join([*run.as_lines(findings), f"Plan: {plan}"]))
             return ExitCode.DONE
 
     def confirm_findings(findings: "Sequence[Examined]") -> None:
         if options.yes:
             return
         for finding in findings:
-            print(f"  {finding.noun}  {finding.name}", file=sys.stderr)
-        question = f"Import these {len(findings)} resources into the" if findings else "Start a new"
+            print(f"  {finding.text}", file=sys.stderr)
+        question = f"Import these {len(findings)} resources into the" if findings else "Create a new"
         confirm(
             f"{question} state of stack {stack}?",
             without_terminal="Recovering changes the state, and stdin is not a terminal. Pass --yes to confirm.",
@@ -90,6 +92,7 @@ COMMAND: Final = Command(
     options=RecoverOptions,
     run=_recover,
     after_interrupt="The state is consistent. Run recover again to continue.",
+    exit_codes={ExitCode.FAILED: "failed, or a resource with the same name has another owner"},
 )
 
 

@@ -120,7 +120,7 @@ def _titled(kind: ResourceKind) -> Callable[[LookupSession, str, Json], LookupRe
             owner = kind.owner(item)
             if owner is not None and owner.identity == search.owner.identity and item.get("displayName") == title:
                 return LookupResult(owner="owned", name=kind.name(item), id=kind.name(item))
-        return LookupResult(owner="missing", name=f"{kind.kind} {title}")
+        return LookupResult(owner="missing", name=str(title))
 
     return find
 

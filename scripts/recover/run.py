@@ -4,7 +4,8 @@ Each round resolves more values: a version of a secret is looked up once the sec
 Every write replaces the whole state atomically, so the next run continues after an interruption.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -30,11 +31,12 @@ from scripts.recover.lookup import KINDS, LookupResult, LookupSession, lookup
 from scripts.recover.state_edit import candidates, is_complete, with_resource
 
 GROUPS: Final = {
-    "owned": "to import",
-    "not_owned": "has another owner",
-    "missing": "does not exist",
-    "pending": "can be checked after the others are imported",
+    "owned": "To import",
+    "not_owned": "Not imported, because they have another owner",
+    "pending": "Checked after the others are imported",
+    "missing": "Not found in Google Cloud",
 }
+_GRANTS: Final = "Not imported, because `gemma up` creates them again"
 _MAX_ROUNDS: Final = 10
 
 Report = Callable[[str], None]
@@ -65,6 +67,18 @@ class Examined:
         """Name in Google Cloud, or the name in the program."""
         return self.found.name if self.found else self.resource.name
 
+    @property
+    def text(self) -> str:
+        """Kind and name for people. The name of an alert policy in Google Cloud is a number."""
+        is_titled = self.resource.type.startswith("gcp:monitoring/")
+        title = (is_titled and self.resource.inputs.get("displayName")) or re.sub(r"^projects/[^/]+/", "", self.name)
+        return f"{'IAM grant' if self.is_grant else self.noun} {title}"
+
+    @property
+    def is_grant(self) -> bool:
+        """True for a member of an IAM policy. It has no labels, so it is not imported."""
+        return self.resource.type.lower().endswith("iammember")
+
     def to_json(self) -> dict[str, object]:
         """Return the finding as `--json` prints it."""
         return {"kind": self.noun, "name": self.name, "urn": self.resource.urn, "interrupted": self.interrupted}
@@ -92,6 +106,16 @@ class Recovery:
             "backups": [str(path) for path in self.backups],
             "clean": not self.not_owned,
         }
+
+
+def as_lines(findings: Sequence[Examined]) -> Iterator[str]:
+    """Yield the findings by group, each group with its count."""
+    titled = [(_GRANTS if one.is_grant else GROUPS[one.group], one.text) for one in findings]
+    for title in (*GROUPS.values(), _GRANTS):
+        group = sorted(text for of, text in titled if of == title)
+        if group:
+            yield f"{title} ({len(group)}):"
+            yield from (f"  {text}" for text in group)
 
 
 def inspect_stack(stack: str, api: GoogleApi, *, report: Report) -> Sequence[Examined]:
@@ -137,7 +161,7 @@ def recover(stack: str, api: GoogleApi, *, report: Report, confirm: Confirm) -> 
         past_dead_locks(stack, partial(write_deployment, stack, after), report=report)
         urns = {each.resource.urn for each in chosen}
         for each in chosen:
-            report(f"imported {each.noun} {each.name}")
+            report(f"imported {each.text}")
         recovery.imported += chosen
         recovery.cleared += [f"{one.kind} {one.resource.urn}" for one in before.pending if one.resource.urn not in urns]
         _refresh(stack, report)

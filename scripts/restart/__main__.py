@@ -1,11 +1,11 @@
 """Restart the server on a TPU VM without changing its settings.
 
-  gemma restart STACK --dry-run
-  gemma restart STACK
+  gemma restart tpu-v6e1 --dry-run
+  gemma restart tpu-v6e1
 
-The TPU VM drains the running requests and starts the server again; capacity,
+The TPU VM drains the running requests and starts the server again. Capacity,
 address and settings stay. Prompts, and waits until the server is ready.
-For a Cloud Run service see docs/cloud-run.md.
+For a Cloud Run service, see docs/cloud-run.md.
 """
 
 import json

@@ -55,8 +55,8 @@ def machine_of(stack: str) -> FoundMachine:
     names = [one.outputs.get("nodeName") for one in resources if one.type == CAPACITY_TYPE and not one.delete]
     if not names or not names[0]:
         raise CommandRefusedError(
-            f"Stack {stack} has no TPU VM. `gemma status {stack}` shows its capacity; "
-            "docs/cloud-run.md#restart-the-server has the commands for a Cloud Run service."
+            f"Stack {stack} has no TPU VM. `gemma status {stack}` shows what it has. For a Cloud Run service, "
+            "docs/cloud-run.md#restart-the-server has the commands."
         )
     name = str(names[0])
     machine = TpuMachine(api=connect(outputs.project), name=name)

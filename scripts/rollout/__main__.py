@@ -1,11 +1,11 @@
 """Check the new revision of a service, then move all traffic to it.
 
-  gemma rollout STACK --dry-run
-  gemma rollout STACK
-  gemma rollout STACK --to gemma-STACK-00003-abc
+  gemma rollout l4-qat --dry-run
+  gemma rollout l4-qat
+  gemma rollout l4-qat --to gemma-l4-qat-00003-abc
 
-The smoke checks run while the revision has no traffic; if one fails, the old
-revision keeps all traffic. For stacks with cloudRun.rollout: docs/rollout.md.
+The smoke checks run while the revision has no traffic. If one fails, the old
+revision keeps all traffic. Needs cloudRun.rollout: docs/rollout.md.
 """
 
 import json
@@ -86,8 +86,8 @@ def _of_stack(stack: str) -> "Rollout":
     require_server(stack, outputs, what="roll out")
     if outputs.target == "tpu":
         raise CommandRefusedError(
-            f"Stack {stack} is a TPU stack, which has no revisions: `gemma up {stack}` restarts its server in place. To roll back, restore the "
-            f"settings in Pulumi.{stack}.yaml, then run it again."
+            f"Stack {stack} is a TPU stack, which has no revisions. To roll back, restore the settings in Pulumi.{stack}.yaml, then run "
+            f"`gemma up {stack}`, which restarts the server in place."
         )
     if outputs.rollout is None:
         raise CommandRefusedError(
@@ -125,6 +125,7 @@ COMMAND: Final = Command(
     help=__doc__,
     options=RolloutOptions,
     run=_rollout,
+    exit_codes={ExitCode.FAILED: "failed, rolled back, or the stack's state does not show the new traffic"},
     after_interrupt="The traffic stays as `gemma status` shows it. Run the same command again.",
 )
 

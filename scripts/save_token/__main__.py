@@ -1,8 +1,11 @@
 """Save a stack's Hugging Face token or API key.
 
-Prompts for the value without showing it, or reads it from standard input, so it is in no shell history and no process list. By default,
-Pulumi stores it encrypted in the stack's file. With --secret, stores it in Secret Manager, and the stack's file has only the name of the version.
-The value then never passes through Pulumi.
+  gemma save_token tpu-v6e1 hfToken
+  gemma save_token l4-qat apiKey --generate
+
+Prompts for the value without showing it, or reads it from standard input. So no shell history and no process list has it. By default, Pulumi stores
+it encrypted in the stack's file. With --secret, Secret Manager stores it, and the stack's file has only the name of the version. The value then never
+passes through Pulumi.
 """
 
 import getpass

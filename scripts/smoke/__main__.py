@@ -1,6 +1,6 @@
 """Check a deployed server or any vLLM server.
 
-  gemma smoke STACK
+  gemma smoke tpu-v6e1
   gemma smoke --url URL --max-ttft-s 0.5
 
 Compares each measurement with its threshold. The thresholds of a stack
@@ -29,7 +29,7 @@ from scripts.cli.options import JsonSwitch, Option
 class SmokeServerOptions:
     """Server."""
 
-    stack: Annotated[str | None, Option("Check the server of this stack.", metavar="NAME")] = None
+    stack: Annotated[str | None, Option("Check the server of this stack.", metavar="STACK")] = None
     url: Annotated[str | None, Option("Check the server at this address.", metavar="URL")] = None
     model: Annotated[
         str | None, Option("With --url: name of the model. Default: the first served model.", metavar="ID")
@@ -126,6 +126,11 @@ COMMAND: Final = Command(
     options=SmokeOptions,
     run=_smoke,
     after_interrupt="No check ran.",
+    exit_codes={
+        ExitCode.DONE: "no check failed",
+        ExitCode.FAILED: "a check failed",
+        ExitCode.REFUSED: "refused, or the server could not be reached, which is not a failure of the server",
+    },
 )
 
 

@@ -9,6 +9,7 @@ from loadtest.client.events import served_models
 from loadtest.client.json_values import as_mapping
 from loadtest.client.metrics import CACHE_CONFIG, GENERATION_TOKENS, KV_USAGE, RUNNING, WAITING, Scrape
 from planning.speed.residuals import KV_TOLERANCE
+from planning.units import number_of
 from scripts.cli.check_result import Values
 from scripts.smoke.chat_request import StatusError, answered, content_of, prompt_tokens_of, request, send, shorten, user
 from scripts.smoke.context import CheckContext, SmokeTarget, percent_over
@@ -200,7 +201,9 @@ async def options(context: CheckContext) -> Outcome:
     ]
     faults: list[str] = []
     if engines != replicas:
-        faults.append(f"the plan has {replicas} engine(s) (`vllm.dataParallelSize`), but {engines} export metrics.")
+        faults.append(
+            f"the plan has {number_of(replicas, 'engine')} (`vllm.dataParallelSize`), but {engines} export metrics."
+        )
     if differing:
         faults.append(f"not in effect: {'; '.join(differing)}.")
     return failed(measured, " ".join(faults), values) if faults else _blocks(context, measured, blocks, values)

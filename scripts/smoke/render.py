@@ -67,6 +67,8 @@ def print_table(report: SmokeReport, target: Console) -> None:
     )
     for check in report.checks:
         outcome = check.outcome
+        if outcome.state == "not run":
+            continue  # their number and the reason are below the table
         verdict = Text(outcome.state, style=_COLORS[outcome.state])
         shown.add_row(check.name, verdict, outcome.measured, outcome.wanted, f"{check.elapsed_s:.1f}")
     target.print(shown)

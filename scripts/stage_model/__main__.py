@@ -1,13 +1,13 @@
 r"""Copy a stack's weights, drafter and adapters to its bucket.
 
-Copies from the Hugging Face hub, another bucket or a local folder. Each checkpoint has its own folder, named by the hash of its manifest, so the
-files of a revision never change. Previews and creates the stack's bucket if it does not exist, and changes no other resource. Copies only missing
-files, large ones in parallel parts. You can rerun the command at any time, even after it was killed.
-
   gemma stage_model l4-qat
   gemma stage_model l4-qat --list
   gemma stage_model l4-qat \
       --remove gemma-4-12B-it-0123456789abcdef
+
+Copies from the Hugging Face hub, another bucket or a local folder. Each checkpoint has its own folder, named by the hash of its manifest, so the
+files of a revision never change. Previews and creates the stack's bucket if it does not exist, and changes no other resource. Copies only missing
+files, large ones in parallel parts. You can rerun the command at any time, even after it was killed.
 """
 
 import sys

@@ -1,9 +1,10 @@
 """Show the state, health, load, cost, drift and next command of stacks.
 
+  gemma status
+  gemma status tpu-v6e1 --watch
+
 Reads Google Cloud, the servers and the states concurrently. If a source does not respond, the output names it and its error and shows the
 rest. Changes nothing, and opens a tunnel only with --tunnel.
-
-Exit code 1: a source does not respond, or no server behind a gateway does.
 """
 
 import json
@@ -29,7 +30,7 @@ DEFAULT_INTERVAL_S: Final = 10.0
 class StatusOptions:
     """Options of the command."""
 
-    stack: Annotated[str | None, Option("Name of the stack. Default: all deployed stacks.", metavar="NAME")] = None
+    stack: Annotated[str | None, Option("Name of the stack. Default: all deployed stacks.", metavar="STACK")] = None
     all_stacks: Annotated[bool, Option("Show stacks that are not deployed too.", flag="--all")] = False
     watch: Annotated[bool, Option("Refresh until Ctrl-C. Needs a terminal.")] = False
     interval_s: Annotated[float, Option("Interval of --watch in seconds.", flag="--interval", least=1)] = (
@@ -96,6 +97,7 @@ COMMAND: Final = Command(
     options=StatusOptions,
     run=_status,
     after_interrupt="Nothing was changed.",
+    exit_codes={ExitCode.FAILED: "a source does not respond, or no server behind a gateway does"},
 )
 
 

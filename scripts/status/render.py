@@ -113,7 +113,7 @@ def _notes(status: StackStatus, stamp: Stamp, *, now_s: float, alone: bool) -> I
     cloud = status.cloud
     if not alone and cloud is None and status.serves.word == "not deployed" and not status.waits:
         return
-    yield from (("waits", wait) for wait in status.waits)
+    yield from (("pending", wait) for wait in status.waits)
     if cloud is None and status.serves.word == "no server" and not status.waits:
         yield "serves", status.serves.why
     if cloud is not None:

@@ -1,7 +1,10 @@
 """Destroy a stack, then find and delete leaked resources.
 
-The search reads every zone and region and needs neither state nor settings. Exit code 0: every list was read and no resource leaked. Exit code 1:
-a resource leaked, a list could not be read, or the receipt could not be written. The receipt lists every call and every deletion.
+  gemma teardown tpu-v6e1 --dry-run
+  gemma teardown tpu-v6e1
+  gemma teardown --all --dry-run
+
+The search reads every zone and region and needs neither state nor settings. The receipt lists every call and every deletion.
 """
 
 import json
@@ -68,6 +71,10 @@ COMMAND: Final = Command(
     help=__doc__,
     options=TeardownOptions,
     run=_teardown,
+    exit_codes={
+        ExitCode.DONE: "every list was read and no resource leaked",
+        ExitCode.FAILED: "a resource leaked, a list could not be read, or the receipt could not be written; with --dry-run, a resource exists",
+    },
     after_interrupt=(
         "Deletions already in progress continue. Run the same command again to delete the remaining resources."
     ),

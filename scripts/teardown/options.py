@@ -11,11 +11,11 @@ from scripts.cli.options import JsonSwitch, Option
 class TeardownOptions:
     """Options of the command. Without `stack`, all stacks of this product in the project."""
 
-    stack: Annotated[str | None, Option("Name of the stack.", metavar="NAME")] = None
+    stack: Annotated[str | None, Option("Name of the stack.", metavar="STACK")] = None
     all_stacks: Annotated[
         bool, Option("Tear down all stacks of this product in the project, even unknown ones.", flag="--all")
     ] = False
-    dry_run: Annotated[bool, Option("Count the resources without deleting them. Exit code 1 if any exist.")] = False
+    dry_run: Annotated[bool, Option("Count the resources without deleting them.")] = False
     yes: Annotated[bool, Option("Skip the confirmation. A lock that may be in use still needs one.")] = False
     over_limit: Annotated[
         bool, Option("Tear down only stacks that exceed maxAge, maxUsd or tpu.idleAfter. For schedules, add --yes.")

@@ -75,10 +75,15 @@ def _deleted(receipt: Receipt) -> str:
     """Return how many resources were deleted in Google Cloud, by the engine or by the API: found by a search, and not by the last."""
     if receipt.unknown:
         return "the number of deleted resources is unknown, because a check failed,"
-    found = {(item.kind, item.name): item for search in receipt.searches for item in search.found}
-    left = {(item.kind, item.name) for item in receipt.searches[-1].found}
+    found = {_identity(item): item for search in receipt.searches for item in search.found}
+    left = {_identity(item) for item in receipt.searches[-1].found}
     gone = [item for key, item in found.items() if key not in left]
     return f"deleted {resource_counts(gone)}" if gone else "deleted nothing"
+
+
+def _identity(item: FoundResource) -> tuple[str, str]:
+    """Return kind and name. Google renames the grant of an account that is deleted."""
+    return item.kind, item.name.replace(" deleted:", " ").partition("?uid=")[0]
 
 
 def resource_counts(found: Sequence[FoundResource]) -> str:

@@ -3,11 +3,9 @@
   gemma up tpu-v6e1
   gemma up tpu-v6e1 --yes
 
-First it runs the checks of `gemma doctor` that a deployment cannot pass without, and stops with one list: APIs, quotas, weights, the hub's
-model and commit, passphrase.
-Before anything changes it states the effect on the server, the duration and the cost. While the engine works it shows
-two lines, at any width of the terminal; Ctrl-C then keeps the created resources, and prints their cost. A stack without a state gets one.
-`pulumi up --stack NAME` deploys the same.
+First it runs the checks of `gemma doctor` that a deployment needs: APIs, quotas, weights, the hub's model and commit, passphrase. If one fails, it
+prints a list and stops. Before anything changes, it prints the effect on the server, the duration and the cost. Ctrl-C during the deployment keeps the
+created resources and prints their cost. A stack without a state gets one. `pulumi up --stack STACK` deploys the same.
 """
 
 import sys
@@ -23,7 +21,7 @@ from scripts.cli.options import Option
 class UpOptions:
     """Options of the command."""
 
-    stack: Annotated[str, Option("Name of the stack.", metavar="NAME")]
+    stack: Annotated[str, Option("Name of the stack.", metavar="STACK")]
     yes: Annotated[bool, Option("Deploy without a question.")] = False
     refresh: Annotated[bool, Option("Compare the state with Google first.")] = False
 

@@ -1,5 +1,6 @@
 """What the engine says is passed on as one sentence with the next step."""
 
+import contextlib
 import subprocess
 
 import pytest
@@ -137,6 +138,19 @@ def test_a_change_hides_the_engines_summary_and_its_advice_that_deletes_the_sett
     monkeypatch.setattr(runner, "pulumi", lambda: str(program))
     runner.change("x", "destroy", after_failure="")
     assert capsys.readouterr().err == "-  gcp:compute:Network network deleted\n"
+
+
+@pytest.mark.parametrize("code", [0, 255])
+def test_a_change_repeats_the_messages_and_outputs_at_its_end_only_if_it_failed(monkeypatch, tmp_path, capsys, code):
+    program = tmp_path / "pulumi"
+    lines = " +  a:b:C d created\nDiagnostics:\n  a:b:C (d):\n    fits\nOutputs:\n    check: 1\n"
+    (tmp_path / "said").write_text(f"{lines}Resources:\n    + 1 created\n")
+    program.write_text(f"#!/bin/sh\ncat {tmp_path / 'said'}\nexit {code}\n")
+    program.chmod(0o755)
+    monkeypatch.setattr(runner, "pulumi", lambda: str(program))
+    with pytest.raises(PulumiFailedError) if code else contextlib.nullcontext():
+        runner.change("x", "up", after_failure="")
+    assert capsys.readouterr().err == (lines if code else " +  a:b:C d created\n")
 
 
 def test_the_reason_of_a_failed_preview_is_not_that_it_failed():

@@ -215,7 +215,7 @@ def test_every_field_can_be_set_and_left_out_in_the_words_of_a_remedy():
         ((*E2B, "--set", "tpu.maxRunDuration=4"), "a duration needs a unit"),
         ((*E2B, "--set", "acceptFindings=FIT99"), 'finding "FIT99" does not exist'),
         ((*E2B, "--min-context", "4096"), "requires --compare"),
-        ((*E2B, "--stack", "tpu-v6e4"), "--stack and --model cannot be combined"),
+        ((*E2B, "--stack", "tpu-v6e4"), "STACK and --model cannot be combined"),
         ((*E2B, "--config", "no-such-file.json"), "no-such-file.json cannot be read"),
         ((*E2B, "--prices", "no-such-file.json"), "no-such-file.json cannot be read"),
         (("--stack", "no-such-stack"), "no-such-stack"),
@@ -268,8 +268,8 @@ def test_comparing_keeps_to_the_limits(run):
 @pytest.mark.parametrize(
     ("card", "decode", "prefill"),
     [
-        ("A100-80GB", "", "only one public source has one"),
-        ("H200", "only one public source has a", "no public source has one"),
+        ("A100-80GB", "", "only one public source has this time"),
+        ("H200", "only one public source has a", "no public source has this time"),
         ("H100", "", ""),
     ],
 )

@@ -56,9 +56,9 @@ def test_a_device_is_one_more_row_of_the_comparison(run):
     ("arguments", "said"),
     [
         ((*MODEL, "--accelerator", "L4", "--device", RTX_3090), "cannot be combined without --compare"),
-        (("--stack", "l4-qat", "--device", RTX_3090), "--stack and --device cannot be combined"),
+        (("--stack", "l4-qat", "--device", RTX_3090), "STACK and --device cannot be combined"),
         ((*MODEL, "--device", RTX_3090, "--costs"), "--costs and --device cannot be combined"),
-        (("--stack", "l4-qat", "--vllm", "0.22.0"), "--stack and --vllm cannot be combined"),
+        (("--stack", "l4-qat", "--vllm", "0.22.0"), "STACK and --vllm cannot be combined"),
         ((*MODEL, "--solve", "--workload", "in=100,out=10,users=1", "--vllm", "0.22.0"), "--solve and --vllm"),
         ((*MODEL, "--device", RTX_3090, "--vllm", "0.28.0foo"), "it must be a release of vLLM"),
         (MODEL, "--device FIGURES"),

@@ -84,3 +84,10 @@ def test_each_failure_is_one_sentence(run, hub, arguments, code, said):
     assert (ended, out) == (code, "")
     assert said in err
     assert len(err.strip().splitlines()) == 1
+
+
+def test_the_hub_is_read_for_the_model_of_a_stack_too(run, hub):
+    """The stack is a word of the command line, not an option of that name."""
+    code, out, said = run("--stack", "tpu-v6e1", "--from-hub")
+    assert (code, out) == (1, "")
+    assert "google/gemma-4-E2B-it has no config.json on the hub" in said

@@ -323,7 +323,7 @@ def test_each_argument_that_opens_a_server_is_named_and_removed(subtests: pytest
     for argument in (*origins, *switches, *values, *more, *others):
         with subtests.test(argument):
             finding = the(plan(deployment(extra_args=("--max-logprobs=5", argument))), "SEC10")
-            assert f"open the server: {argument.partition('=')[0].replace('_', '-')} " in finding.message
+            assert f"opens the server: {argument.partition('=')[0].replace('_', '-')} " in finding.message
             assert finding.remedies[0].changes == {"vllm.extra_args": ("--max-logprobs=5",)}
 
 

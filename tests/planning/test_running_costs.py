@@ -142,7 +142,7 @@ def test_a_collector_on_a_service_costs_less_than_the_limit_too():
 
 def test_what_is_under_a_cent_is_summed_as_other():
     other = next(part for part in plan(TPU).running.bill if part.name.startswith("other"))
-    assert other.name == "other (Cloud NAT, gateway, Cloud NAT, address)"
+    assert other.name == "other (Cloud NAT, gateway; Cloud NAT, address)"
     assert other.usd == pytest.approx(0.0014 + 0.005)
     # A dearer address leaves the sum and gets a line of its own.
     dear = replace(TPU, prices=PriceBook.from_mapping({"nat_address_usd_per_hour": 0.02}))

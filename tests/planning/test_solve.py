@@ -348,7 +348,7 @@ def test_the_command_shows_a_table_and_writes_a_stack_that_fits(command, tmp_pat
     again, _, refusal = command(*asked, "--write", "mine")
     assert again == 2
     assert re.fullmatch(
-        r"plan: Pulumi\.mine\.yaml already exists\. Choose another name for --write or remove the file\.\n", refusal
+        r"plan: Pulumi\.mine\.yaml already exists\. Choose another --write or remove the file\.\n", refusal
     )
     assert (tmp_path / "Pulumi.mine.yaml").read_text(encoding="utf-8") == text
 
@@ -413,7 +413,7 @@ def test_prices_of_ones_own_decide_and_are_named_in_the_file(command, tmp_path):
     [
         (("--solve",), "--solve requires --workload in=4000"),
         (("--solve", "--workload", "in=10,out=10"), "Add users=N or rate=N to --workload"),
-        (("--solve", "--workload", CHAT, "--stack", "l4-qat"), "--solve and --stack cannot be combined"),
+        (("--solve", "--workload", CHAT, "--stack", "l4-qat"), "--solve and STACK cannot be combined"),
         (("--solve", "--workload", CHAT, "--min-concurrency", "3"), "--solve and --min-concurrency cannot be combined"),
         (("--solve", "--workload", CHAT, "--write", "Bad_Name"), "Use up to 30 lower-case letters"),
         (("--solve", "--workload", CHAT, "--max-ttft-s", "nan"), "--max-ttft-s is 'nan'; it must be a number of more"),

@@ -9,10 +9,12 @@ from pathlib import Path
 import pytest
 
 from scripts.cli.command import run_command
+from scripts.gemma.__main__ import main
 from scripts.gemma.arguments import call_of, with_stack
 from scripts.gemma.catalog import ENTRIES, NEVER_GUESSED
 from scripts.gemma.first import FIRST_DAY
-from tests.scripts.test_printed_commands import refusal_of
+from tests.scripts.gemma.test_gemma import LEADS
+from tests.scripts.test_printed_commands import refusal_of, typed_form
 from tests.test_pages import GENERATED
 
 ROOT = Path(__file__).parents[2]
@@ -32,6 +34,50 @@ def title_of(entry):
 def test_every_command_of_the_launcher_is_in_the_page():
     assert set(FIRST_DAY) <= set(ENTRIES)
     assert [name for name in sorted(ENTRIES) if not section(title_of(ENTRIES[name]))] == []
+
+
+def faults_of(text):
+    """What a help text lacks: an example that is accepted, and exit codes on the page only."""
+    examples = re.findall(r"^ {2}(gemma .*)$", re.sub(r" *\\\n +", " ", text), re.MULTILINE)
+    yield from ["no example"] * (not examples)
+    yield from (said for line in examples if (said := refusal_of(typed_form(line))))
+    *others, last = text.strip().splitlines()
+    if last != "Exit codes: docs/reference/commands.md" or re.search(r"(?i)exit(s|ed)? (code|with)", " ".join(others)):
+        yield "exit codes"
+
+
+@pytest.mark.parametrize("lead", LEADS, ids=" ".join)
+def test_each_help_has_an_example_and_leaves_exit_codes_to_the_page(lead, capsys, monkeypatch):
+    monkeypatch.setenv("GITHUB_REPOSITORY", "o/r")  # a workflow has it
+    with pytest.raises(SystemExit):
+        main([*lead, "--help"])
+    assert list(faults_of(capsys.readouterr().out)) == []
+
+
+GOOD = "usage: gemma x\n\n  gemma status tpu-v6e1\n\nExit codes: docs/reference/commands.md\n"
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("  gemma status tpu-v6e1\n", ""),
+        ("tpu-v6e1", "tpu-v6e1 --stcak"),
+        ("Exit codes: docs/reference/commands.md", ""),
+        ("tpu-v6e1\n", "tpu-v6e1\n\nExit code\n1: it failed.\n"),
+        ("tpu-v6e1\n", "tpu-v6e1\n\n  --gate  Exit with 0.\n"),
+    ],
+)
+def test_a_planted_fault_of_a_help_is_seen(old, new):
+    assert list(faults_of(GOOD)) == []
+    assert len(list(faults_of(GOOD.replace(old, new)))) == 1
+
+
+def test_the_page_has_each_declared_exit_code():
+    found = {lead: call_of(ENTRIES[lead[0]], lead[1:]).command.exit_codes for lead in LEADS}
+    assert sum(map(bool, found.values())) > 10
+    for lead, codes in found.items():
+        text = section(title_of(ENTRIES[lead[0]]) if len(lead) == 1 else f"gemma {' '.join(lead)}")
+        assert re.findall(r"Exit code (\d+):", text) == [str(int(code)) for code in codes], lead
 
 
 HAND_WRITTEN = [

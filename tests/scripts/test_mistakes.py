@@ -70,7 +70,7 @@ NEW = (
     typed(
         "new tpu-v6e1 --model 12B",
         "Pulumi.tpu-v6e1.yaml already exists",
-        "Choose another name for NAME or pass --force",
+        "Choose another NAME or pass --force",
     ),
     typed("new chat --model gemma-4-12b-instruct", '"gemma-4-12b-instruct"', "Did you mean google/gemma-4-12B-it or "),
     typed("new chat --model 31B --budget 0.01", "$1.35/h exceeds --budget 0.01", "Change a limit and retry."),
@@ -114,7 +114,7 @@ PLAN = (
 )
 BENCH = (
     typed("bench", "No server selected", "Pass STACK or --url URL."),
-    typed("bench --stack l4-qat --url http://127.0.0.1:9", "--stack and --url cannot be combined", "Pass one of them."),
+    typed("bench --stack l4-qat --url http://127.0.0.1:9", "STACK and --url cannot be combined", "Pass one of them."),
     typed("bench --url http://localhost:9", "--url is localhost", "Use 127.0.0.1."),
     typed(
         "bench --url http://127.0.0.1:9 --concurrency 0",

@@ -18,7 +18,7 @@ from planning.rules.platforms.replicas import replicas_remedy
 from planning.rules.registry import RuleResult, change, rule
 from planning.settings.google_limits import run_limit_problem
 from planning.speed.startup import compile_s_of
-from planning.units import HOUR_S, duration
+from planning.units import HOUR_S, duration, number_of
 
 _USUAL_RUN_S = 4 * HOUR_S
 
@@ -43,7 +43,7 @@ def _slice_parallelism(subject: Subject) -> RuleResult | None:
             yield change("vllm.tensor_parallel_size", None)
 
     return RuleResult(
-        f"{set_to}, but {resolved.accelerator.name} has {chips} {unit}(s). The server will not start, or will leave "
+        f"{set_to}, but {resolved.accelerator.name} has {number_of(chips, unit)}. The server will not start, or will leave "
         f"paid {unit}s idle.",
         remedies=remedies(),
         last_resorts=alternatives_for(subject),

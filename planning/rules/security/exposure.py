@@ -8,6 +8,7 @@ from planning.data.exposure import inner_domains, open_domains
 from planning.question.server_flags import ServerArgument
 from planning.rules.arguments import arguments_named, kept_arguments
 from planning.rules.registry import RuleResult, change, rule
+from planning.units import number_of
 
 _RUNS: Final = "runs Python code that it names"
 _OPENS: Final[Mapping[str, str]] = {
@@ -72,7 +73,7 @@ def _unguarded(subject: Subject) -> RuleResult | None:
     if not found:
         return None
     return RuleResult(
-        f"`vllm.extra_args` has {len(found)} argument(s) that bypass the path guard. With --grpc, vLLM serves gRPC, "
+        "`vllm.extra_args` bypasses the path guard. With --grpc, vLLM serves gRPC, "
         "which checks no API key and lacks the /health that the stack polls.",
         remedies=(change("vllm.extra_args", kept_arguments(subject, found)),),
     )
@@ -89,7 +90,7 @@ def _read_media(subject: Subject) -> RuleResult | None:
     where = f" The server is in your network ({network})." if network else ""
     named = f" {', '.join(inner)} can only be inside it or on the server's host." if inner else ""
     return RuleResult(
-        f"`vllm.allowed_media_domains` has {len(domains)} host(s). Any caller can make the server fetch URLs of "
+        f"`vllm.allowed_media_domains` has {number_of(len(domains), 'host')}. Any caller can make the server fetch URLs of "
         f"{', '.join(domains)} from its own "
         f"network. The owner of such a domain's DNS can point it to an internal address.{where}{named}",
         severity="block" if network or inner else "warn",
@@ -113,7 +114,7 @@ def _opened(subject: Subject) -> RuleResult | None:
         return None
     listed = "; ".join(dict.fromkeys(found.values()))
     return RuleResult(
-        f"`vllm.extra_args` has {len(found)} argument(s) that open the server: {listed}.",
+        f"`vllm.extra_args` opens the server: {listed}.",
         remedies=(change("vllm.extra_args", kept_arguments(subject, tuple(found))),),
     )
 

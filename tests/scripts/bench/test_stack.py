@@ -95,7 +95,7 @@ def test_the_stacks_adapters_are_named_in_turn(start_server, tmp_path, monkeypat
         (["--out", "x"], "bench: No server selected. Pass STACK or --url URL"),
         (
             ["--url", "http://127.0.0.1:9", "--stack", "l4", "--out", "x"],
-            "bench: --stack and --url cannot be combined. Pass one of them.",
+            "bench: STACK and --url cannot be combined. Pass one of them.",
         ),
         (
             ["--url", "http://127.0.0.1:9", "--resume"],

@@ -400,7 +400,7 @@ def test_the_table_of_80_columns_has_every_column_and_every_word(world, monkeypa
     narrow = re.sub(r"\x1b\[[0-9;]*m", "", stream.getvalue())
     assert max(map(len, narrow.splitlines())) <= 80
     assert "Not shown at" not in narrow
-    assert "┃ last answer" in narrow, "a table, not a block for each row"
+    assert "┃ last request" in narrow, "a table, not a block for each row"
     shown = set(re.split(r"[\s│┃]+", narrow))
     assert {word for word in re.split(r"[\s│┃]+", wide) if "━" not in word} <= shown
 

@@ -9,12 +9,13 @@ import sys
 import time
 from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Annotated
 
 import pytest
 
 from contracts.exit_codes import ExitCode
-from scripts.cli.command import Command, run_command
+from scripts.cli.command import Command, print_progress, run_command
 from scripts.cli.options import JsonSwitch, Option
 from tests.safetensors_files import safetensors
 
@@ -111,6 +112,14 @@ def module_of(command):
     return f"{'authors' if command in AUTHORS else 'scripts'}.{command}"
 
 
+def test_a_line_of_progress_is_written_at_once_because_threads_report_too(monkeypatch):
+    written = []
+    stream = SimpleNamespace(write=written.append, flush=lambda: None, isatty=lambda: False)
+    monkeypatch.setattr(sys, "stderr", stream)
+    print_progress("teardown", "router a: deleted")
+    assert list(filter(None, written)) == ["teardown: router a: deleted\n"]
+
+
 HELP = """
 import runpy, sys
 heavy = {'pydantic', 'rich', 'requests', 'yaml', 'aiohttp', 'google.auth', 'pulumi', 'numpy', 'typer', 'jinja2'}
@@ -128,7 +137,7 @@ def test_help_answers_at_once_without_loading_the_commands_work():
     command = [sys.executable, "-c", HELP, *modules]
     shown = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True, timeout=60).stdout
     assert re.findall("^loaded: .*", shown, re.MULTILINE) == [f"loaded: {module} []" for module in modules]
-    assert shown.count("exit codes:") == len(modules)
+    assert shown.count("Exit codes: docs/reference/commands.md") == len(modules)
     for command in (*COMMANDS, *AUTHORS):
         assert f"usage: {'python -m authors.' if command in AUTHORS else 'gemma '}{command}" in shown
 

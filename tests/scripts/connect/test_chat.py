@@ -110,7 +110,7 @@ def test_a_conversation_attaches_files_and_changes_thinking(private, streams, fi
     )  # fmt: skip
     run_chat(chat, lambda: next(lines, None), most_request_bytes=32 * MIB)
     errors = capsys.readouterr().err
-    assert "connect: Cannot read none.png: No such file or directory." in errors
+    assert "chat: Cannot read none.png: No such file or directory." in errors
     assert f"attached: {files}/picture.wav (image, 0 KiB)" in errors
     assert "/thinking is not a command." in errors
     assert [json.dumps(body["messages"]).count('image_url": {') for body in Private.bodies] == [1, 1, 1, 0]

@@ -375,6 +375,7 @@ def test_one_question_is_answered_on_stdout_alone(url, capsys):
     said = capsys.readouterr()
     assert said.out == " alpha beta gamma\n"
     assert re.search(r"\(first token \d+\.\d\d s, 3 tokens, \d+\.\d tokens/s, \d+\.\d s", said.err)
+    assert "connect:" not in said.err
 
 
 def test_a_conversation_reads_prompts_until_they_end(url, capsys, monkeypatch):
@@ -390,7 +391,7 @@ def test_a_conversation_reads_prompts_until_they_end(url, capsys, monkeypatch):
     [
         ((), "Pass either STACK or --url URL."),
         (("--stack", "x", "--url", "http://127.0.0.1:1"), "Pass either STACK or --url URL."),
-        (("chat", "--url", "http://127.0.0.1:1", "--", "ls"), "chat and a command after -- cannot be combined"),
+        (("chat", "--url", "http://127.0.0.1:1", "--", "ls"), "chat: A command after -- is for `gemma connect` only."),
         (("--url", "ftp://x"), "--url is 'ftp://x'"),
     ],
 )

@@ -147,8 +147,9 @@ def test_help_is_anywhere_in_the_line_and_its_usage_shows_the_stack(capsys, lead
         call = call_of(entry_of(lead[0]), [*lead[1:], *(["tpu-v6e1"] if "tpu-v6e1" in words else [])])
         stack = option_fields(call.command.options).get("stack")
         shown = capsys.readouterr().out.partition("\n")[0]
-        assert shown.startswith(f"usage: gemma {'connect chat' if lead == ('chat',) else ' '.join(lead)}")
-        assert ("STACK" in shown, "[STACK" in shown) == (stack is not None, stack is not None and not stack.is_required)
+        assert shown.startswith(f"usage: gemma {'chat' if lead[-1] == 'chat' else ' '.join(lead)}")
+        is_named = stack is not None or lead == ("preview",)  # `gemma preview STACK` is `gemma preview run STACK`
+        assert ("STACK" in shown, "[STACK" in shown) == (is_named, stack is not None and not stack.is_required)
 
 
 def test_the_overview_is_the_help_of_the_launcher(capsys):

@@ -180,7 +180,7 @@ HIDDEN = Unknown(
     "The Hugging Face Hub rejected my-org/sql with HTTP 404: it does not exist or is private", cause="denied"
 )
 ON_L4 = ("--accelerator", "L4")
-CONVERTED = "because bf16 does not serve this workload on nvidia-l4. For bf16, add --accelerator v6e-1 --force ("
+CONVERTED = "because bf16 does not serve this workload on L4. For bf16, add --accelerator v6e-1 --force ("
 
 
 @pytest.mark.parametrize(

@@ -196,7 +196,7 @@ def test_a_dry_run_changes_nothing(world, monkeypatch, capsys):
     monkeypatch.setattr("cloud.google_api.connect", lambda _project: None)
     world.lose("vllm")
     assert run_command(command.COMMAND, ["--stack", STACK, "--dry-run"]) == 0
-    assert "to import: Cloud Run service vllm" in capsys.readouterr().out
+    assert "To import (1):\n  Cloud Run service vllm" in capsys.readouterr().out
     assert world.calls == []
 
 
@@ -213,7 +213,7 @@ def test_a_dry_run_of_a_lost_state_lists_what_comes_back_and_changes_nothing(wor
     world.state = CommandRefusedError(f"Stack {STACK} does not exist. Run `gemma up {STACK}` to deploy it.")
     assert run_command(command.COMMAND, ["--stack", STACK, "--dry-run"]) == 0
     said = capsys.readouterr()
-    assert "to import: Cloud Run service vllm" in said.out
+    assert "To import (9):\n  Cloud Run service vllm" in said.out
     assert f"the state of stack {STACK} is missing, so a recovery starts from an empty one" in said.err
     assert ([backend.startswith("file://") for backend in backends], world.calls) == ([True], [("stack", "init")])
 

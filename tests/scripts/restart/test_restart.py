@@ -267,7 +267,7 @@ class TestMachine:
     def test_capacity_that_is_not_there_yet_is_refused(self, command):
         command.deploy(stack_resource(target="tpu"), queued(state="WAITING_FOR_RESOURCES"))
         code, _, said = command.run("--yes")
-        assert (code, "Stack x has no TPU VM. `gemma status x` shows its capacity" in said) == (
+        assert (code, "Stack x has no TPU VM. `gemma status x` shows what it has" in said) == (
             ExitCode.REFUSED,
             True,
         )

@@ -165,7 +165,7 @@ def test_options_that_did_not_take_effect_fail_and_a_different_cache_warns(url):
     assert checks["options in effect"].detail.startswith("23% fewer than planned")
     _, checks, _ = smoke(url, replace(TARGET, replicas=4, cache_options={}), only="options in effect")
     assert checks["options in effect"].state == "failed"
-    assert "4 engine(s) (`vllm.dataParallelSize`), but 1 export metrics" in checks["options in effect"].detail
+    assert "4 engines (`vllm.dataParallelSize`), but 1 export metrics" in checks["options in effect"].detail
 
 
 def test_a_shorter_max_model_len_than_promised_fails(url):

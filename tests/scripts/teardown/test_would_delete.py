@@ -96,3 +96,12 @@ def test_several_stacks_are_told_apart():
     assert lines[0].startswith("all stacks: 36 resources and 10 IAM grants would be deleted.")
     assert [line for line in lines if line in {"a:", "b:"}] == ["a:", "b:"]
     assert sum("4 routers" in line for line in lines) == 2
+
+
+def test_a_grant_that_google_renames_when_its_account_is_deleted_counts_once():
+    names = [f"roles/r{start}:x@p.iam.gserviceaccount.com" for start in (" serviceAccount", " deleted:serviceAccount")]
+    before, renamed = found(GRANT, name=names[0]), found(GRANT, name=f"{names[1]}?uid=1")
+    searches = [Inventory(found=each, calls=(), unknown=(), elapsed_s=1) for each in ([before], [renamed], [])]
+    whole = replace(receipt_of([]), searches=searches, dry_run=False)
+    assert "deleted 0 resources and 1 IAM grant in" in text_of(whole)
+    assert "deleted nothing in" in text_of(replace(whole, searches=searches[:2]))
