@@ -22,6 +22,7 @@ from planning.question.vllm_args import (
     VllmOptions,
 )
 from planning.rules.registry import RuleResult, change, rule
+from planning.units import number_of
 
 _SECRET_FLAG: Final = re.compile(r"--([a-z]+-)*(api-key|token|password|secret)")
 """Flags with a secret value. vLLM reads `_` as `-`, and has other flags that only contain such a word (`--tokenizer`)."""
@@ -76,7 +77,7 @@ def _secret_argument(subject: Subject) -> RuleResult | None:
     if not count:
         return None
     return RuleResult(
-        f"Arguments of `vllm.extra_args` that look like a secret: {count}. Such arguments are stored "
+        f"`vllm.extra_args` has {number_of(count, 'argument')} with what looks like a secret. Arguments are stored "
         "unencrypted in the settings, the state, and the service's description or the instance's metadata.",
         remedies=(change("vllm.extra_args", kept),),
         advice=(
@@ -95,7 +96,7 @@ def _own_key(subject: Subject) -> RuleResult | None:
     listed = dict.fromkeys(f"{argument.written} ({owner})" for argument, owner in repeated.items())
     kept, moved = kept_arguments(subject, tuple(repeated)), _moved(repeated)
     return RuleResult(
-        f"`vllm.extra_args` has arguments with their own key: {', '.join(listed)}. vLLM will use "
+        f"`vllm.extra_args` has {number_of(len(repeated), 'argument')} for which a key exists: {', '.join(listed)}. vLLM will use "
         "these values instead of the planned ones, and the plan will be wrong.",
         remedies=(
             *((Remedy(changes={**moved, "vllm.extra_args": kept}),) if moved else ()),

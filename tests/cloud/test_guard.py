@@ -72,6 +72,4 @@ def test_capacity_that_google_does_not_end_is_named_with_what_ends_its_spending(
     )
     world.cloud.cloud.scenario = Scenario(faults=[Fault(method=METHOD, status=503, count=9)])
     unknown = limits_line(LIMITS, PROJECT, ["spot"])
-    assert unknown.startswith(
-        "Limits: spot does not expire, and cannot check whether a guard exists, without which "
-    )
+    assert unknown.startswith("Limits: spot does not expire, and cannot check whether a guard exists, without which ")
