@@ -116,6 +116,13 @@ def permission(after: StackDescription) -> str:
     return "`up` rejects this while the capacity is ACTIVE, because `tpu.allowReplaceActive` is false."
 
 
+def _pause(after: StackDescription, compiles: bool | None) -> str:
+    if compiles:
+        return f"{after.recompile} (planned), because it compiles again"
+    longer = f", or {after.recompile} if it compiles again" if compiles is None else ""
+    return f"{after.figures[RESTART]} (planned){longer}"
+
+
 def consequences(
     effect: StackEffect, after: StackDescription, *, compiles: bool | None, shares: str | None, rolled_out: bool
 ) -> Iterator[str]:
@@ -125,12 +132,8 @@ def consequences(
     """
     start = after.figures[START]
     if effect == "restart":
-        about = f"about {after.figures[RESTART]} (planned)"
-        if compiles is None:
-            about += f", or {after.recompile} if it compiles again"
-        elif compiles:
-            about = f"about {after.recompile} (planned), because it compiles again"
-        yield f"Requests fail while the server restarts: {about}. Queued resource, node and address stay the same."
+        pause = _pause(after, compiles)
+        yield f"Requests fail while the server restarts: about {pause}. Queued resource, node and address stay the same."
         yield (
             "If the new server does not become ready, the node restores the previous configuration "
             "and `up` fails with the reason."
