@@ -29,7 +29,7 @@ LINES = [line.partition("  #")[0].strip() for block in BLOCKS for line in block.
 PLANS = [line for line in dict.fromkeys(LINES) if line.startswith("./gemma plan")]
 CLOUD = re.compile(r"^(?:\.venv/bin/)?python -m localcloud ")
 ROW = re.compile(
-    r"^\| `([a-z0-9-]+)` \| Gemma 4 [^|]* \| [^|]* \| [^|]* \| (\d+ min \d+ s) \| (\$[\d.]+) \| (\$[\d.]+) \| ([^|]*) \|$",
+    r"^\| `([a-z0-9-]+)` \| [^|]* \| [^|]* \| (\d+ min \d+ s) \| (\$[\d.]+) \| (\$[\d.]+) \| ([^|]*) \|$",
     re.MULTILINE,
 )
 """Stack, start, price per hour and per day, and what it costs without requests."""
@@ -129,7 +129,7 @@ def test_stacks_start_cost_and_idle_as_the_readme_says(printed, capsys):
         found = (
             f"15 min at full price, then {month[1]}"
             if month
-            else f"full price until the run expires after {run_h[1]} h"
+            else f"full price until the run expires ({run_h[1]} h)"
             if run_h
             else "full price: one instance always runs"
         )
