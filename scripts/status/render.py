@@ -45,7 +45,9 @@ class ReportView:
         title = f"{self._stamp(self._report.at_s)}{simulated}"
         if not self._shown:
             yield Text(title, style="italic")
-            yield Text(f"No stack is deployed. `gemma status --all` lists all {len(self._report.stacks)}.")
+            yield Text("No stack of this Pulumi backend is deployed.")
+            yield Text("`gemma teardown --all --dry-run` searches the project for resources that cost money.")
+            yield Text(f"`gemma status --all` lists all {len(self._report.stacks)} stacks.")
             return
         shown = FittedTable(title, _HEADINGS, whole=("stack", "state", "phase"), numbers=_NUMBERS, least=_LEAST)
         for status in self._shown:

@@ -39,6 +39,6 @@ def test_its_pins_are_those_of_the_product():
 def test_the_command_has_every_option_of_the_load_tester_with_the_same_words():
     ours = {option.words: option for option in described_options(BenchOptions)}
     theirs = {option.words: option for option in described_options(run.LoadTestOptions)}
-    assert ours.keys() - theirs.keys() == {"--stack NAME", "--accelerator NAME"}
+    assert ours.keys() - theirs.keys() == {"--stack STACK", "--accelerator NAME"}
     assert theirs.keys() <= ours.keys()
     assert {words for words in theirs if theirs[words] != ours[words]} == {"--usd-per-hour USD"}  # a plan has a price

@@ -6,8 +6,9 @@ from scripts.plan.__main__ import main
 
 
 @pytest.fixture
-def run(capsys):
-    """Run `gemma plan`; returns exit code, stdout and stderr."""
+def run(capsys, monkeypatch, tmp_path):
+    """Run `gemma plan`, with an empty backend instead of that of the user; returns exit code, stdout and stderr."""
+    monkeypatch.setenv("PULUMI_BACKEND_URL", f"file://{tmp_path}")
 
     def ran(*arguments: object):
         try:

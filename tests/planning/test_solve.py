@@ -344,7 +344,8 @@ def test_the_command_shows_a_table_and_writes_a_stack_that_fits(command, tmp_pat
     assert "wrote Pulumi.mine.yaml" in err
     text = (tmp_path / "Pulumi.mine.yaml").read_text(encoding="utf-8")
     assert "Limits: TTFT 1 s, $6/h" in text
-    assert command("--stack", "mine")[0] == 0
+    planned, _, refusal = command("--stack", "mine")
+    assert (planned, refusal) == (0, "")
     again, _, refusal = command(*asked, "--write", "mine")
     assert again == 2
     assert re.fullmatch(

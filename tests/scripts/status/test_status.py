@@ -112,7 +112,11 @@ def test_only_deployed_stacks_are_shown_and_all_with_all(capsys, monkeypatch):
     run_command(COMMAND, ["--json"])
     assert ABSENT.stack in capsys.readouterr().out
     empty = drawn(replace(REPORT, stacks=(ABSENT, replace(ABSENT, stack="other"))), 80)
-    assert empty.splitlines()[1:] == ["No stack is deployed. `gemma status --all` lists all 2."]
+    assert empty.splitlines()[1:] == [
+        "No stack of this Pulumi backend is deployed.",
+        "`gemma teardown --all --dry-run` searches the project for resources that cost money.",
+        "`gemma status --all` lists all 2 stacks.",
+    ]
 
 
 def test_a_stack_whose_first_up_was_killed_is_incomplete():
