@@ -46,7 +46,7 @@ class ReportView:
         if not self._shown:
             yield Text(title, style="italic")
             yield Text("No stack of this Pulumi backend is deployed.")
-            yield Text("`gemma teardown --all --dry-run` searches the project for resources that cost money.")
+            yield Text("`gemma teardown --all --dry-run` searches the project for billed resources.")
             yield Text(f"`gemma status --all` lists all {len(self._report.stacks)} stacks.")
             return
         shown = FittedTable(title, _HEADINGS, whole=("stack", "state", "phase"), numbers=_NUMBERS, least=_LEAST)

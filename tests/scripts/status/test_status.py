@@ -114,7 +114,7 @@ def test_only_deployed_stacks_are_shown_and_all_with_all(capsys, monkeypatch):
     empty = drawn(replace(REPORT, stacks=(ABSENT, replace(ABSENT, stack="other"))), 80)
     assert empty.splitlines()[1:] == [
         "No stack of this Pulumi backend is deployed.",
-        "`gemma teardown --all --dry-run` searches the project for resources that cost money.",
+        "`gemma teardown --all --dry-run` searches the project for billed resources.",
         "`gemma status --all` lists all 2 stacks.",
     ]
 
