@@ -1,6 +1,9 @@
 """Which images exist, who may pull them, Docker Hub's limits, and what the registries answer."""
 
 import base64
+import json
+import re
+from pathlib import Path
 
 import pytest
 import requests
@@ -9,6 +12,7 @@ from localcloud.services.registries import parse
 from localcloud.world.scenario import Images
 from planning.data.images import IMAGES
 
+ROOT = Path(__file__).parents[2]
 P = "projects/local-project"
 REPOSITORIES = f"/artifactregistry/v1/{P}/locations/us-east4/repositories"
 SERVICES = f"/run/v2/{P}/locations/us-east4/services"
@@ -147,6 +151,15 @@ class TestExistence:
         own_client.ok("POST", "/admin/images", {"images": [image]})
         assert "error" not in deploy(own_client, image, "again")
         assert own_client.error("POST", "/admin/images", {"images": ["Bad Name"]})[0] == 400
+
+    def test_the_call_of_the_page_adds_the_image_to_rehearse(self, own_client):
+        page = (ROOT / "docs" / "upgrade-vllm.md").read_text()
+        ((path, body),) = re.findall(r'^curl "\$LOCALCLOUD_URL(\S+)" .* --json \'(.*)\'$', page, re.MULTILINE)
+        given = json.loads(body.replace("sha256:...", NOWHERE))
+        (image,) = given["images"]
+        assert "not found" in deploy(own_client, image)["error"]["message"]
+        own_client.ok("POST", path, given)
+        assert "error" not in deploy(own_client, image, "again")
 
 
 def test_a_pull_needs_the_right_to_download(own_client, own_cloud):

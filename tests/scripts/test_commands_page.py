@@ -166,6 +166,7 @@ OTHER_LINES = {
     "teardown.md": "tests/cloud/test_teardown_page.py",
     "tpu-advanced.md": GCLOUD,
     "tpu.md": GCLOUD,
+    "upgrade-vllm.md": "tests/agreement/test_registries.py",
 }
 """The file of tests that reads each page with other lines than those of `gemma`, or why no test runs them."""
 
