@@ -60,7 +60,7 @@ def format_duration(seconds: int) -> str:
 def number_of(number: int, noun: str) -> str:
     """Return a number with its noun."""
     plural = f"{noun[:-1]}ies" if noun.endswith("y") else f"{noun}s"
-    return f"{number} {noun if number == 1 else plural}"
+    return f"{number:,} {noun if number == 1 else plural}"
 
 
 def duration(seconds: float) -> str:

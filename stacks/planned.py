@@ -117,8 +117,9 @@ def require_unblocked(plan: Plan, stack: str, wording: Wording) -> None:
         return
     lines = [finding_text(finding, wording) for finding in plan.stopping]
     ids = ", ".join(finding.id for finding in plan.stopping)
-    acceptable = ", ".join(finding.id for finding in plan.stopping if finding.id in acceptable_ids())
-    accept = f" To deploy anyway, set gemma-serving:acceptFindings: [{acceptable}]." if acceptable else ""
+    is_acceptable = all(finding.id in acceptable_ids() for finding in plan.stopping)
+    all_ids = ", ".join((*plan.accepted, ids))
+    accept = f" To deploy anyway, set gemma-serving:acceptFindings: [{all_ids}]." if is_acceptable else ""
     hint = f"To see all figures, run `gemma plan {stack}`.{accept}"
     raise CommandRefusedError("\n".join([f"Stack {stack} is blocked by {ids}. Nothing was changed.", *lines, hint]))
 

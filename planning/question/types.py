@@ -327,7 +327,7 @@ class ThroughputPlan(Struct, frozen=True, kw_only=True):
     plain_tok_per_s: float
     """One request alone without speculative decoding."""
     saturated_tok_per_s: float
-    """All requests together at the best batch that memory and max-num-seqs allow."""
+    """All requests together at the best batch that memory, max-num-seqs and the concurrency of Cloud Run allow."""
     saturated_low_tok_per_s: float
     saturated_high_tok_per_s: float
     saturated_batch: int
@@ -367,12 +367,17 @@ def _rounded(value: Band | float | None, digits: int) -> Any:  # noqa: ANN401 - 
     return None if value is None or not isfinite(value) else round(value, digits)
 
 
-Bottleneck = Literal[
-    "prefill", "memory", "compute", "pcie", "overhead", "kv-cache", "max-num-seqs", "front-end", "rate"
-]
+RequestLimit = Literal["kv-cache", "max-num-seqs", "concurrency"]
+LIMIT_WORDS: Final[Mapping[RequestLimit, str]] = {
+    "kv-cache": "the KV cache",
+    "max-num-seqs": "`vllm.max_num_seqs`",
+    "concurrency": "`cloud_run.concurrency`",
+}
+"""Limits of a server's concurrent requests, with their fields as in messages."""
+Bottleneck = RequestLimit | Literal["prefill", "memory", "compute", "pcie", "overhead", "front-end", "rate"]
 """Bottleneck of the output rate. `prefill`: prompts take most of the time. `memory`, `compute`, `pcie`, `overhead`: the largest
-part of a decoding step. `kv-cache`, `max-num-seqs`: requests wait for KV cache, or for a slot in the batch. `front-end`: the API process passes no
-more requests on. `rate`: no more requests arrive."""
+part of a decoding step. A `RequestLimit`: requests wait for it. `front-end`: the API process passes no more requests on. `rate`: no more
+requests arrive."""
 
 
 class WorkloadPlan(Struct, frozen=True, kw_only=True):
@@ -405,7 +410,9 @@ class WorkloadPlan(Struct, frozen=True, kw_only=True):
     most_requests_per_s: float
     """Saturation rate; faster arrivals queue without bound."""
     most_users: int
-    """Concurrent requests of this workload that the server runs; further users wait."""
+    """Concurrent requests of this workload that one server runs; further users wait."""
+    limits: tuple[RequestLimit, ...]
+    """Every limit that sets `most_users`."""
     front_end_requests_per_s: float
     """Requests per second that the API processes pass on, for any model: the limit of both rates, if they reach it."""
 

@@ -52,6 +52,8 @@ _SHOWN = {("accelerator", True): 3, ("accelerator", False): 2, ("model", True): 
 _CENT = 0.005
 _NOTHING: Mapping[str, object] = {}
 _NOTES = frozenset({"CST05", "CST04"})
+_MEMORY = ("FIT", "HST")
+"""Findings about the memory of devices and hosts."""
 _WORKLOAD_IDS = frozenset({"WRK03", "WRK04", "WRK05"})
 """Findings that block because of the workload. Without them, a move must serve the workload as it is."""
 
@@ -137,11 +139,14 @@ class _Trial:
     def ways_out(self, identifier: str, result: RuleResult, *, is_blocking: bool) -> tuple[Remedy, ...]:
         """Return the remedies of a finding; a blocking one's with the changes that remove all other blocking ones.
 
-        If after each of them only another accelerator or model helps, the cheapest accelerator on which nothing blocks is the remedy.
+        If after each of them only another accelerator or model helps, the remedy of a finding about memory is the cheapest accelerator on which
+        nothing blocks. Any other finding keeps its own remedies: the finding about memory has the rest.
         """
+        own: list[Remedy] = []
         for candidates in (result.remedies, result.last_resorts):
             found: list[Remedy] = []
             for remedy in self._remedies(identifier, candidates):
+                own.append(remedy)
                 rest = self._completion(remedy.changes) if is_blocking and remedy.move is None else _NOTHING
                 whole = rest is not None and self._tried(
                     identifier, replace(remedy, changes={**remedy.changes, **rest})
@@ -155,6 +160,9 @@ class _Trial:
                 return tuple(found)
         if identifier not in self.dead_ends:
             return ()
+        if not identifier.startswith(_MEMORY) and any(one.startswith(_MEMORY) for one in self._blocking):
+            self.dead_ends.discard(identifier)
+            return tuple(own)
         deployable = (one for one in other_accelerators(self._subject) if one.is_deployable)
         return tuple(islice(self._remedies(identifier, deployable), 1))
 

@@ -4,20 +4,24 @@ import math
 from collections.abc import Iterator
 from typing import Final
 
+from msgspec.structs import replace
+
 from planning.cost.subject import Subject, is_out_of_memory
+from planning.machine.hardware import CLOUD_RUN_MAX_CONCURRENCY
 from planning.memory.adapters import adapter_options
+from planning.memory.budget import memory_plan
 from planning.memory.speculation import speculation_of, unknown_drafter_bytes
 from planning.question.drafters import likely_drafters
 from planning.question.features import allowed_items, decodes_audio
 from planning.question.lora import adapters_of, lora_of
-from planning.question.types import Remedy
+from planning.question.types import LIMIT_WORDS, Remedy
 from planning.question.vllm_args import ENABLE_LORA, LORA_MODULES, MAX_LORA_RANK, MAX_LORAS, Modality
 from planning.question.workload import Workload
 from planning.rules.arguments import arguments_named, kept_arguments
 from planning.rules.platforms.replicas import more_replicas
 from planning.rules.registry import RuleResult, change, rule
 from planning.speed.prefill import media_tokens, prompt_tokens
-from planning.speed.serving import server_of
+from planning.speed.serving import LoadedServer, server_of
 from planning.units import HOUR_S, ceil_div, duration, number_of, to_gib
 
 _LORA_FLAGS: Final = (ENABLE_LORA, LORA_MODULES, MAX_LORA_RANK, MAX_LORAS)
@@ -56,28 +60,43 @@ def _users(subject: Subject) -> RuleResult | None:
     if workload is None or answer is None or workload.users is None or workload.users <= answer.most_users:
         return None
     server, replicas = server_of(subject.resolved, subject.memory, workload), subject.resolved.dp
+    run = subject.resolved.deployment.cloud_run
+    keys = [LIMIT_WORDS[limit] for limit in answer.limits]
     limit = (
-        f"the KV cache holds {answer.most_users:,} requests of {round(server.held_tokens):,} tokens"
-        if server.kv_slots < subject.resolved.max_num_seqs
-        else f"`vllm.max_num_seqs` is {subject.resolved.max_num_seqs:,}{f' in each of {replicas} replicas' if replicas > 1 else ''}"
+        f"the KV cache holds {number_of(answer.most_users, 'request')} of {round(server.held_tokens):,} tokens"
+        if "kv-cache" in answer.limits
+        else f"{' and '.join(keys)} {'are' if keys[1:] else 'is'} {server.slots:,}{f' in each of {replicas} replicas' if replicas > 1 else ''}"
     )
+    more = f" unless another instance serves them (`cloud_run.max_instances` is {run.max_instances})"
     return RuleResult(
         f"`workload.users` is {workload.users:,}, but {limit}. {workload.users - answer.most_users:,} of them will "
-        f"wait, each {duration(answer.queue_s.typical)} per request.",
+        f"wait, each {duration(answer.queue_s.typical)} per request"
+        f"{more if server.admitted is not None and run.max_instances > 1 else ''}.",
         remedies=_more_capacity(subject, change("workload.users", answer.most_users)),
     )
 
 
 def _more_capacity(subject: Subject, less: Remedy) -> Iterator[Remedy]:
-    """Yield a larger batch if it fits in the KV cache, then a smaller workload."""
-    workload = subject.resolved.deployment.workload
+    """Yield all requests that vLLM computes if Cloud Run sends fewer, a larger batch if it fits in the KV cache, then a smaller workload."""
+    workload, resolved = subject.resolved.deployment.workload, subject.resolved
     if workload is not None:
-        server = server_of(subject.resolved, subject.memory, workload)
-        if server.kv_slots > subject.resolved.max_num_seqs:
-            users = ceil_div(workload.users or 0, subject.resolved.dp)
-            yield change("vllm.max_num_seqs", min(server.kv_slots, max(users, 256)))
-        yield from more_replicas(subject.resolved)
+        server = server_of(resolved, subject.memory, workload)
+        if server.slots < server.own_slots:
+            yield change("cloud_run.concurrency", min(server.all_own_slots, CLOUD_RUN_MAX_CONCURRENCY))
+        if server.kv_slots > resolved.max_num_seqs:
+            users = ceil_div(workload.users or 0, resolved.dp)
+            yield _larger_batch(server, min(server.kv_slots, max(users, 256)))
+        yield from more_replicas(resolved)
     yield less
+
+
+def _larger_batch(server: LoadedServer, sequences: int) -> Remedy:
+    """Return the change to a larger batch. On Cloud Run it includes the concurrency, and the larger batch's own memory counts for both."""
+    if server.admitted is None:
+        return change("vllm.max_num_seqs", sequences)
+    larger = replace(server.resolved, max_num_seqs=min(sequences, CLOUD_RUN_MAX_CONCURRENCY))
+    slots = server_of(larger, memory_plan(larger), server.workload).own_slots
+    return Remedy(changes={"vllm.max_num_seqs": slots, "cloud_run.concurrency": slots})
 
 
 def _rounded_down(rate: float) -> float:

@@ -9,7 +9,7 @@ import dataclasses
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from enum import IntEnum
-from functools import cached_property
+from functools import cached_property, partial
 from itertools import product
 from typing import Final, Literal, TypeAlias, cast
 
@@ -45,6 +45,7 @@ from planning.solve.candidates import (
 )
 from planning.speed.serving import server_of, workload_plan
 from planning.speed.startup import startup_plan
+from planning.speed.unknown import or_none
 from planning.units import HOUR_S
 
 _MILLION: Final = 1_000_000
@@ -359,14 +360,15 @@ def warnings_of(subject: Subject) -> tuple[str, ...]:
 
 def with_concurrency(resolved: Resolved) -> Subject:
     """Return the figures. A Cloud Run service allows as many concurrent requests as the server runs, and the longest request, as a new file does."""
-    subject, deployment = subject_of(resolved), resolved.deployment
-    if subject.workload is None or not deployment.cloud_run.region:
-        return subject
-    concurrency = min(subject.workload.most_users, CLOUD_RUN_MAX_CONCURRENCY)
+    deployment, workload = resolved.deployment, resolved.deployment.workload
+    if workload is None or not deployment.cloud_run.region:
+        return subject_of(resolved)
+    server = or_none(partial(server_of, resolved, memory_plan(resolved), workload))
+    if server is None:
+        return subject_of(resolved)
+    concurrency = min(server.all_own_slots, CLOUD_RUN_MAX_CONCURRENCY)
     run = dataclasses.replace(deployment.cloud_run, concurrency=concurrency, request_timeout_s=HOUR_S)
-    return replace_struct(
-        subject, resolved=replace_struct(resolved, deployment=replace_struct(deployment, cloud_run=run))
-    )
+    return subject_of(replace_struct(resolved, deployment=replace_struct(deployment, cloud_run=run)))
 
 
 def _too_large(memory: MemoryPlan, resolved: Resolved) -> tuple[str, float] | None:

@@ -2,7 +2,7 @@
 
 Concurrent requests share each step (`planning.speed.sharing`), and prompts lengthen the steps that process their chunks. Requests are at random phases of
 their responses, as in a server in operation. A benchmark that starts all users at once measures longer times to the first token.
-The rate is never higher than one HTTP front end passes on. Requests above max-num-seqs or the KV cache are queued.
+The rate is never higher than one HTTP front end passes on. Requests above max-num-seqs, the KV cache or the concurrency of Cloud Run are queued.
 
 With data parallelism each replica is such a server. It serves an equal share of the requests, and the rates of all are added.
 """
@@ -20,13 +20,13 @@ from planning.memory.speculation import Drafter, speculation_of
 from planning.memory.weights import WeightSizes, weights_of
 from planning.question.releases import STEPS_IN_FLIGHT, tokens_in_flight
 from planning.question.resolved import Resolved
-from planning.question.types import Band, Bottleneck, MemoryPlan, ThroughputPlan, WorkloadPlan
+from planning.question.types import Band, Bottleneck, MemoryPlan, RequestLimit, ThroughputPlan, WorkloadPlan
 from planning.question.workload import Workload
 from planning.speed import bands
 from planning.speed.prefill import Prompt, prompt_of
 from planning.speed.sharing import StepShares, shares_of
 from planning.speed.steps import StepTime, adapters_s, bytes_per_s, experts_read, step_of
-from planning.units import HOUR_S
+from planning.units import HOUR_S, ceil_div
 
 _MILLION: Final = 1_000_000
 _FULLEST: Final = 0.99
@@ -66,9 +66,33 @@ class LoadedServer(Struct, frozen=True, kw_only=True, dict=True):
     """Concurrent requests that fit in the KV cache, at least 1."""
 
     @property
+    def own_slots(self) -> int:
+        """Maximum concurrent requests that vLLM computes in one replica."""
+        return min(self.resolved.max_num_seqs, self.kv_slots)
+
+    @property
+    def all_own_slots(self) -> int:
+        """Maximum concurrent requests that vLLM computes in all replicas."""
+        return self.own_slots * self.resolved.dp
+
+    @property
+    def admitted(self) -> int | None:
+        """Maximum concurrent requests that Cloud Run sends to one replica; None without such a limit."""
+        concurrency = self.resolved.deployment.cloud_run.concurrency
+        on_cloud_run = self.resolved.platform == "cloud-run"
+        return ceil_div(concurrency, self.resolved.dp) if on_cloud_run and concurrency else None
+
+    @property
     def slots(self) -> int:
         """Maximum concurrent requests of one replica."""
-        return min(self.resolved.max_num_seqs, self.kv_slots)
+        return self.own_slots if self.admitted is None else min(self.own_slots, self.admitted)
+
+    @property
+    def limits(self) -> tuple[RequestLimit, ...]:
+        """Each limit that is equal to `slots`, vLLM's first; the KV cache only if max-num-seqs is larger."""
+        own: RequestLimit = "kv-cache" if self.kv_slots < self.resolved.max_num_seqs else "max-num-seqs"
+        counts: dict[RequestLimit, int | None] = {own: self.own_slots, "concurrency": self.admitted}
+        return tuple(limit for limit, count in counts.items() if count == self.slots)
 
     @property
     def all_slots(self) -> int:
@@ -342,7 +366,7 @@ def _bound(server: LoadedServer, load: Load, *, is_full: bool) -> Bottleneck:
     if load.is_prefill_bound:
         return "prefill"
     if is_full:
-        return "kv-cache" if server.kv_slots < server.resolved.max_num_seqs else "max-num-seqs"
+        return server.limits[0]
     return load.step.bound
 
 
@@ -387,6 +411,7 @@ def _plan(server: LoadedServer, state: _State, usd_per_hour: float) -> WorkloadP
         prompt_tokens=prompt.tokens,
         most_requests_per_s=server.full.requests_per_s * server.resolved.dp,
         most_users=server.all_slots,
+        limits=server.limits,
         front_end_requests_per_s=constant("API_REQUESTS_PER_S") * server.resolved.dp,
     )
 

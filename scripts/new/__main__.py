@@ -332,12 +332,13 @@ def _next(options: NewOptions, settings: "Settings", provider: str, *, on_hub: b
 
 
 def _source(config: Path | None) -> str:
-    """Return the option with the folder of the user's own config.json, with a note if it has no weights."""
+    """Return the option with the folder of the user's own config.json; with a placeholder if it has no weights."""
     if config is None:
         return ""
     folder = config if config.is_dir() else config.parent
-    note = "" if any(folder.glob("*.safetensors")) else "   # or the folder or gs:// address of its weights"
-    return f" --from {folder}{note}"
+    if any(folder.glob("*.safetensors")):
+        return f" --from {folder}"
+    return " --from FOLDER   # or gs://BUCKET/FOLDER, with the weights"
 
 
 COMMAND: Final = Command(

@@ -26,7 +26,10 @@ def from_hub(model: str, *, save: Path | None) -> ModelSpec:
     if save is not None:
         save.mkdir(parents=True, exist_ok=True)
         (save / CONFIG).write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
+        written = [save / CONFIG]
         if index is not None:
+            written.append(save / INDEX)
             (save / INDEX).write_text(json.dumps(index) + "\n", encoding="utf-8")
-        print_progress("plan", f"wrote {save / CONFIG}. To use it in a stack, set gemma-serving:modelConfig to it.")
+        files = " and ".join(map(str, written))
+        print_progress("plan", f"wrote {files}. To use them in a stack, set gemma-serving:modelConfig to {save}.")
     return spec

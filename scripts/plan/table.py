@@ -11,12 +11,12 @@ from planning.cost.capacity_order import order_lines
 from planning.data.checkpoints import with_owner
 from planning.machine.hardware import ACCELERATORS, Accelerator
 from planning.memory.margins import margin_words
-from planning.question.types import Band, Finding, Plan, RunningCosts, ThroughputPlan, WorkloadPlan
+from planning.question.types import LIMIT_WORDS, Band, Finding, Plan, RunningCosts, ThroughputPlan, WorkloadPlan
 from planning.rules.findings import counted_notes, notes_of
 from planning.solve.wording import Wording, remedy_of, with_callers_keys
 from planning.speed.bands import WIDER, sources_of
 from planning.speed.measured_starts import behind_the_start
-from planning.units import duration
+from planning.units import duration, number_of
 from scripts.cli.tables import FittedTable, paragraph
 from scripts.cli.tables import console as screen
 
@@ -58,7 +58,7 @@ def show(plan: Plan, wording: Wording, note: str = "", faster: str = "") -> None
     _startup(console, plan, faster)
     _figures(console, plan)
     if plan.workload is not None:
-        _workload(console, plan.workload, is_priced=plan.cost.is_known)
+        _workload(console, plan, plan.workload, wording)
     notes = notes_of(plan)
     for finding in plan.findings:
         if finding not in notes:
@@ -155,6 +155,7 @@ def _limit(bound: str) -> str:
     words = {
         "overhead": "the fixed time of a step, not by memory or compute",
         "front-end": "the API process, which passes as many requests of any model on, not by the device",
+        **LIMIT_WORDS,
     }
     return f"limited by {words.get(bound, bound)}"
 
@@ -193,14 +194,14 @@ def _speed(plan: Plan) -> Iterator[tuple[str, str]]:
         figures = " and ".join(figure for figure in plan.unknown if figure != "start")
         yield "Speed", f"unknown ({figures}: no public vLLM server on {plan.accelerator} was measured)"
         return
-    requests = f"concurrent request{'s' if t.saturated_batch > 1 else ''}"
+    requests = number_of(t.saturated_batch, "concurrent request")
     band = f"({t.saturated_low_tok_per_s:,.0f} to {t.saturated_high_tok_per_s:,.0f})"
     yield "Speed", f"{t.decode_tok_per_s:.1f} tokens/s for one request, {_limit(t.bound)}"
     for text in _few_sources(ACCELERATORS.get(plan.accelerator), t):
         yield "", text
     if t.accepted_share is not None:
         yield "", _speculation(t.accepted_share, t.plain_tok_per_s)
-    yield "", f"{t.saturated_tok_per_s:,.0f} tokens/s for {t.saturated_batch} {requests} {band}"
+    yield "", f"{t.saturated_tok_per_s:,.0f} tokens/s for {requests} {band}"
 
 
 def _figures(console: Console, plan: Plan) -> None:
@@ -221,26 +222,29 @@ def _figures(console: Console, plan: Plan) -> None:
     console.print()
 
 
-def _workload(console: Console, answer: WorkloadPlan, *, is_priced: bool) -> None:
+def _workload(console: Console, plan: Plan, answer: WorkloadPlan, wording: Wording) -> None:
     asked = answer.workload
-    clients = f"{asked.rate_per_s:g} requests/s" if asked.rate_per_s is not None else f"{answer.users:,} users"
+    clients = f"{asked.rate_per_s:g} requests/s" if asked.rate_per_s is not None else number_of(answer.users, "user")
+    bound = with_callers_keys(_limit(answer.bound), wording)
     shown = FittedTable(
-        f"Workload: {answer.prompt_tokens:,} tokens in, {asked.output_tokens:,} out, {clients}; {_limit(answer.bound)}",
+        f"Workload: {answer.prompt_tokens:,} tokens in, {asked.output_tokens:,} out, {clients}; {bound}",
         ("figure", *_BAND),
         numbers=_BAND,
     )
     for name, band, form in _answers(answer):
-        if name.startswith("USD") and not is_priced:
+        if name.startswith("USD") and not plan.cost.is_known:
             continue
         shown.add_row(name, form.format(band.low), form.format(band.typical), form.format(band.high))
     console.print(shown)
     is_front_end = answer.most_requests_per_s >= answer.front_end_requests_per_s
     whose = " (that of the API process for any model, not the device's)" if is_front_end else ""
-    paragraph(
-        console,
-        f"Limit: {answer.most_users:,} concurrent requests of this workload, "
-        f"{answer.most_requests_per_s:.3g} requests/s{whose}.",
+    limits = " and ".join(LIMIT_WORDS[limit].removeprefix("the ") for limit in answer.limits)
+    limit = (
+        f"Limit{' per instance' if plan.platform == 'cloud-run' else ''}: "
+        f"{number_of(answer.most_users, 'concurrent request')} of this workload ({limits}), "
+        f"{answer.most_requests_per_s:.3g} requests/s{whose}."
     )
+    paragraph(console, with_callers_keys(limit, wording))
     console.print()
 
 

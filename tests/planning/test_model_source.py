@@ -65,7 +65,8 @@ def test_what_the_hub_said_can_be_kept_for_a_stack(run, hub, tmp_path):
     asked = ("--model", "org/other-8b", "--accelerator", "L4", "--json")
     code, first, said = run(*asked, "--from-hub", "--save", saved)
     assert code == 0
-    assert "gemma-serving:modelConfig" in said
+    assert f"wrote {saved / 'config.json'} and {saved / 'model.safetensors.index.json'}." in said
+    assert f"set gemma-serving:modelConfig to {saved}." in said
     assert run(*asked, "--config", saved)[1] == first
 
 

@@ -1,5 +1,6 @@
 """What clients ask: the parser of `--workload`, what it refuses, and what each part of a workload changes."""
 
+import dataclasses
 from itertools import product
 
 import pytest
@@ -10,7 +11,8 @@ from planning import Deployment, PlanningError, VllmOptions, Workload, plan
 from planning.machine.devices import parse_device
 from planning.memory.adapters import adapter_bytes, adapter_options
 from planning.memory.resolve import resolve
-from planning.question.types import WorkloadPlan
+from planning.question.fields import with_changes
+from planning.question.types import NO_SERVICE, WorkloadPlan
 from planning.question.workload import IMAGE_TOKENS, WORKLOAD_KEYS, format_workload, parse_workload
 from planning.settings.image import image_of_version
 from tests.records import replace
@@ -142,6 +144,53 @@ def test_users_beyond_the_places_wait():
     found = answer(few, Workload(users=24))
     assert (found.running_requests.typical, found.queued_requests.typical, found.bound) == (8, 16, "max-num-seqs")
     assert found.queue_s.typical == pytest.approx(16 / found.requests_per_s.typical)
+
+
+ON_CLOUD_RUN = replace(
+    E2B,
+    accelerator="L4",
+    platform="cloud-run",
+    cloud_run=dataclasses.replace(NO_SERVICE, region="us-east4", concurrency=4),
+)
+
+
+@pytest.mark.parametrize(
+    ("concurrency", "running", "limits"),
+    [(4, 4, ("concurrency",)), (8, 8, ("max-num-seqs", "concurrency")), (64, 8, ("max-num-seqs",))],
+)
+def test_an_instance_of_cloud_run_runs_no_more_requests_than_its_concurrency(concurrency: int, running: int, limits):
+    run = dataclasses.replace(ON_CLOUD_RUN.cloud_run, concurrency=concurrency)
+    planned = plan(
+        replace(
+            ON_CLOUD_RUN,
+            cloud_run=run,
+            vllm=VllmOptions(max_num_seqs=8),
+            workload=Workload(input_tokens=700, output_tokens=300, users=24),
+        )
+    )
+    found = planned.workload
+    assert found is not None
+    assert (found.running_requests.typical, found.queued_requests.typical) == (running, 24 - running)
+    assert (found.most_users, found.limits, found.bound) == (running, limits, limits[0])
+    assert planned.throughput.saturated_batch == running
+
+
+@pytest.mark.parametrize("users", [12, 24])
+@pytest.mark.parametrize("sequences", [8, 16])
+@pytest.mark.parametrize("concurrency", [4, 8, 16])
+def test_the_first_remedy_for_waiting_users_leaves_no_contradiction(users: int, sequences: int, concurrency: int):
+    run = dataclasses.replace(ON_CLOUD_RUN.cloud_run, concurrency=concurrency)
+    asked = replace(
+        ON_CLOUD_RUN,
+        cloud_run=run,
+        vllm=VllmOptions(max_num_seqs=sequences),
+        workload=Workload(input_tokens=700, output_tokens=300, users=users),
+    )
+    waiting = [finding for finding in plan(asked).findings if finding.id == "WRK02"]
+    assert bool(waiting) is (users > min(sequences, concurrency))
+    for finding in waiting:
+        after = plan(with_changes(asked, finding.remedies[0].changes))
+        assert {one.id for one in after.findings} & {"WRK02", "SCL01"} == set()
 
 
 SPARK = "memory=128GiB,bandwidth=273GB/s,tflops=125,name=GB10"

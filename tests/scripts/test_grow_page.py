@@ -49,5 +49,15 @@ def test_figures_in_prose_are_printed_too(capsys):
     assert main(["plan", "l4-12b-qat"]) == 0
     shown = capsys.readouterr().out
     (start,) = re.findall(r"planned start-up, (\d+ min \d+ s) for this stack", PAGE)
-    (limit,) = re.findall(r"`(Limit: [^`]+)`", PAGE)
-    assert [text for text in (start, limit) if text not in shown] == []
+    (limit,) = re.findall(r"`(Limit per instance: [^`]+)`", PAGE)
+    assert [text for text in (start, limit) if text not in " ".join(shown.split())] == []
+
+
+def test_columns_in_code_are_those_of_the_command(capsys):
+    (command,) = re.findall(r"^gemma (plan --solve .*)$", PAGE, flags=re.MULTILINE)
+    assert main(shlex.split(command)) == 0
+    heading = capsys.readouterr().out.splitlines()[1]
+    (columns,) = re.findall(r"^\| model on \|.*$", PAGE, flags=re.MULTILINE)
+    named = re.findall(r"`([^`]+)`", columns)
+    assert named
+    assert [name for name in named if name not in [column.strip() for column in heading.split("┃")]] == []

@@ -230,7 +230,23 @@ def test_a_plan_that_blocks_stops_before_anything_is_declared(configured, declar
     recorder, _ = declare(program)
     assert recorder.declared == []
     assert "TPU01" in caught["message"]
-    assert "acceptFindings: [FIT08, TPU01]" in caught["message"]
+    assert "acceptFindings: [FIT07, FIT08, TPU01]" in caught["message"]
+
+
+def test_acceptance_is_offered_only_if_it_removes_all_blocks(configured, declare):
+    configured("l4-12b-qat", model="google/gemma-4-31B-it")
+    caught = {}
+
+    def program():
+        with pytest.raises(CommandRefusedError) as error:
+            run()
+        caught["message"] = str(error.value)
+
+    declare(program)
+    assert "is blocked by FIT01, " in caught["message"]
+    assert "acceptFindings" not in caught["message"]
+    (of_commit,) = [line for line in caught["message"].splitlines() if line.startswith("MOD07: ")]
+    assert of_commit.endswith("Set modelRevision: 842da3794eaa0b77d5f08bae87a17459d91ff475.")
 
 
 def test_a_stacks_name_that_cannot_be_part_of_names_is_one_sentence(configured, declare, monkeypatch):

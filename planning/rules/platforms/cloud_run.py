@@ -24,7 +24,7 @@ from planning.rules.alternatives import alternatives_for
 from planning.rules.registry import RuleResult, change, rule
 from planning.settings.google_limits import PROBE_PERIOD_S, PROBE_TIMEOUT_S, mount_owner_problems, probe_problems
 from planning.speed.serving import server_of
-from planning.units import HOUR_S, duration
+from planning.units import HOUR_S, duration, number_of
 
 STREAMS_FROM_GS: Final = "0.11.1"
 """First release that streams from gs:// with the instance's credentials; its image has the package (vllm-project/vllm#26464)."""
@@ -136,12 +136,12 @@ def _queueing(subject: Subject) -> RuleResult | None:
     if not run.concurrency:
         return None
     workload = resolved.deployment.workload or DEFAULT_WORKLOAD
-    at_once = server_of(resolved, subject.memory, workload).all_slots
+    at_once = server_of(resolved, subject.memory, workload).all_own_slots
     length = min(round(workload.held_tokens), resolved.max_model_len)
     allowed = run.concurrency * run.max_instances
     if allowed < at_once:
         return RuleResult(
-            f"Cloud Run allows {allowed} concurrent requests (`cloud_run.concurrency` {run.concurrency} x "
+            f"Cloud Run allows {number_of(allowed, 'concurrent request')} (`cloud_run.concurrency` {run.concurrency} x "
             f"`cloud_run.max_instances` {run.max_instances}), but one instance can serve {at_once} of {length:,} "
             "tokens. Requests will queue while the GPU is underused.",
             remedies=(
@@ -157,7 +157,7 @@ def _queueing(subject: Subject) -> RuleResult | None:
         else f"(KV cache full with requests of {length:,} tokens)"
     )
     return RuleResult(
-        f"`cloud_run.concurrency` is {run.concurrency}, but one instance can serve {at_once} concurrent requests "
+        f"`cloud_run.concurrency` is {run.concurrency}, but one instance can serve {number_of(at_once, 'concurrent request')} "
         f"{limit}. The others will queue inside the instance, where scaling does not count them.",
         remedies=(change("cloud_run.concurrency", at_once), change("vllm.max_num_seqs", run.concurrency)),
     )

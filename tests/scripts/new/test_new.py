@@ -205,7 +205,7 @@ def test_the_next_commands_of_a_fine_tune_name_its_folder_and_the_hub_is_no_erro
     code, out, err = new("mine", *asked)
     assert (code, err, settings_of(tmp_path, "mine").weights) == (0, "", "bucket")
     commands = json.loads(out)["next"]
-    assert f"gemma stage_model mine --from {folder}   # or the folder or gs:// address of its weights" in commands
+    assert "gemma stage_model mine --from FOLDER   # or gs://BUCKET/FOLDER, with the weights" in commands
     assert not [one for one in commands if "stack init" in one or "save_token" in one or "config set" in one]
     header = json.dumps({"w": {"dtype": "BF16", "shape": [1], "data_offsets": [0, 2]}}).encode()
     (tmp_path / "model.safetensors").write_bytes(len(header).to_bytes(8, "little") + header + b"00")
