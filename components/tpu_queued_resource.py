@@ -15,6 +15,7 @@ from contracts.collector import COLLECTOR_METADATA_KEY
 from contracts.compile_cache import ARCHIVE_METADATA_KEY
 from contracts.guest_attributes import GUEST_ATTRIBUTE_NAMESPACE
 from contracts.labels import Ownership
+from contracts.resource_types import CAPACITY_COMPONENT
 from contracts.rollout import ENDS_AT_METADATA_KEY, ROLLOUT_METADATA_KEY, RolloutLimits
 from contracts.serving_document import (
     DOCUMENT_METADATA_KEY,
@@ -140,7 +141,7 @@ class TpuQueuedResource(pulumi.ComponentResource):
         tpu = args.tpu
         accelerator_type = api_accelerator_type(tpu.accelerator_type)
         runtime_version = tpu.runtime_version or image_of(tpu.accelerator_type, tpu.api)
-        super().__init__("gemma-serving:index:TpuQueuedResource", name, None, opts)
+        super().__init__(CAPACITY_COMPONENT, name, None, opts)
         resource = QueuedResource(
             name,
             QueuedResourceArgs(

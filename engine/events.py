@@ -54,6 +54,10 @@ class EventLog:
     _said: int = 0
     """Messages since a step finished."""
     _open: dict[tuple[str, str], str] = field(default_factory=dict[tuple[str, str], str])
+    errors: list[str] = field(default_factory=list[str])
+    """Whole errors with their lines, each once and without colors: not through `plain`."""
+    holds_errors: bool = False
+    """True if errors are only collected, because the caller prints them at the end."""
 
     def fresh(self) -> Iterator[EngineProgress]:
         """Yield the messages since the previous call."""
@@ -77,7 +81,13 @@ class EventLog:
         said = as_mapping(event.get("diagnosticEvent"))
         if said and said.get("severity") != "debug":
             name = str(said.get("urn") or "").rpartition("::")[2]
-            text = " ".join(_COLOR.sub("", str(said.get("message") or "")).split())
+            whole = _COLOR.sub("", str(said.get("message") or "")).strip()
+            if said.get("severity") == "error":
+                if whole and whole not in self.errors:
+                    self.errors.append(whole)
+                if self.holds_errors:
+                    return ""
+            text = " ".join(whole.split())
             return f"{name}: {text}".removeprefix(": ")
         kind = next((kind for kind in (_BEGIN, _DONE, _FAILED) if kind in event), "")
         metadata = as_mapping(as_mapping(event.get(kind)).get("metadata"))

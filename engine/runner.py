@@ -241,6 +241,11 @@ def reasons(errors: Sequence[str]) -> Sequence[str]:
     return [_INPUT.sub(r"`tpu.\1`", error) for error in found]
 
 
+def has_no_reason(error: str) -> bool:
+    """Return whether an error is only the engine's "update failed" or similar."""
+    return _NO_REASON.fullmatch(error) is not None
+
+
 def _errors(text: str) -> Sequence[str]:
     lines = _lines(text)
     found = (

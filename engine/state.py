@@ -14,7 +14,7 @@ from contracts.fields import ContractError, as_mapping, as_sequence, from_json
 from contracts.labels import PRODUCT
 from contracts.outputs import DETAILS_TYPE, StackOutputs
 from contracts.parallel import each
-from contracts.resource_types import CAPACITY_TYPE, SERVICE_TYPE
+from contracts.resource_types import CAPACITY_COMPONENT, CAPACITY_TYPE, SERVICE_TYPE
 from engine import runner
 from engine.backend import state_folder
 from engine.deployment import ResourceState, StackDeployment, StateUnreadableError, parse_deployment, read_deployment
@@ -25,6 +25,7 @@ Item = Mapping[str, object]
 
 STACK_TYPE: Final = "pulumi:pulumi:Stack"
 SERVER_TYPES: Final = frozenset({CAPACITY_TYPE, SERVICE_TYPE})
+NO_CAPACITY: Final = "the last request for capacity failed, or the last `up` stopped before it."
 _READERS: Final = 4
 """States that are read in parallel; each starts an engine."""
 _HIDDEN: Final = ("pulumi:pulumi:", "pulumi:providers:")
@@ -69,6 +70,12 @@ class StackState:
     def has_server(self) -> bool:
         """True if the state has a machine, a service or a request for capacity, or an operation on one was interrupted."""
         return any(item.get("type") in SERVER_TYPES for item in (*self.resources, *self.pending))
+
+    @property
+    def lacks_capacity(self) -> bool:
+        """True if an `up` got as far as the request for capacity, but the state has none: Google granted none."""
+        is_declared = any(item.get("type") == CAPACITY_COMPONENT for item in self.resources)
+        return is_declared and not self.has_server and not self.outputs
 
     @property
     def zones(self) -> Sequence[str]:
@@ -157,6 +164,10 @@ def require_deployed(state: StackState) -> None:
     if state.status == "read" and not (
         state.has_server or state.outputs or state.is_gateway or stack_locks(state.stack)
     ):
+        if state.lacks_capacity:
+            raise CommandRefusedError(
+                f"Stack {state.stack} has no server: {NO_CAPACITY} {after_no_capacity(state.stack)}"
+            )
         raise not_deployed(state.stack)
 
 
@@ -252,6 +263,11 @@ def outputs_in(stack: str, resources: Sequence[ResourceState]) -> StackOutputs:
             f"The outputs of stack {stack} are incomplete: {error} Its last `gemma up` failed, or was another version's. "
             f"Run `gemma up {stack}`."
         ) from None
+
+
+def after_no_capacity(stack: str) -> str:
+    """Return the commands after a request for capacity that failed."""
+    return f"`gemma capacity {stack}` shows each zone's capacity. Fix the cause, then run `gemma up {stack}`."
 
 
 def not_deployed(stack: str) -> CommandRefusedError:

@@ -69,8 +69,11 @@ def server_log(state: StackState) -> ServerLog:
     )
 
 
-def known_cause(log: ServerLog, lines: Sequence[str]) -> "Cause | None":
-    """Return the root cause from the log; None if it is unknown or the settings cannot be read."""
+def known_cause(log: ServerLog, lines: Sequence[str], *, reason: str = "") -> "Cause | None":
+    """Return the root cause from the log; None if it is unknown or the settings cannot be read.
+
+    `reason`: what the agent published with its phase `failed`, or empty.
+    """
     from planning import plan  # noqa: PLC0415 - the planner takes 0.1 s to load
     from stacks.hooks.failure_hints import FailedStart, cause_of  # noqa: PLC0415 - as above
     from stacks.planned import to_deployment  # noqa: PLC0415 - as above
@@ -90,7 +93,7 @@ def known_cause(log: ServerLog, lines: Sequence[str]) -> "Cause | None":
         bucket=settings.bucket.existing or names.bucket,
         account=f"{names.account_id}@{log.project}.iam.gserviceaccount.com",
     )
-    return cause_of(lines, start)
+    return cause_of(lines, start, reason=reason)
 
 
 def sentence(cause: "Cause") -> str:

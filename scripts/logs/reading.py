@@ -1,5 +1,6 @@
 """Read log lines from Cloud Logging, once or continuously."""
 
+import re
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -9,6 +10,7 @@ from typing import TYPE_CHECKING, Final, cast
 from cloud.google_api import GoogleApi, GoogleListError
 from contracts.errors import ScriptError
 from contracts.fields import as_mapping
+from contracts.guest_attributes import FAILED
 from contracts.machine_log import SOURCE_LABEL
 from contracts.masking import masked
 from scripts.logs.place import ServerLog, known_cause
@@ -22,6 +24,8 @@ PERIOD_S: Final = 2.0
 OVERLAP: Final = timedelta(seconds=60)
 """An entry can become visible after a later one."""
 _PAGE: Final = 1000
+_PHASE: Final = re.compile(r"Document \S+: (?P<phase>[a-z ]+)\.(?: (?P<reason>.*))?", re.DOTALL)
+"""Line of the agent about a phase (`vm_agent.publishing`)."""
 
 Mask = Callable[[str], str]
 
@@ -60,11 +64,21 @@ def newest_cause(log: ServerLog, lines: Sequence[PrintedLine]) -> "Cause | None"
 
     A fixed failure must not hide the next start's, whose logs start later.
     """
-    places: dict[str, list[str]] = {}
+    places: dict[str, list[PrintedLine]] = {}
     for line in lines:
-        places.setdefault(line.where, []).append(line.text)
-    causes = (known_cause(log, texts) for texts in reversed(places.values()))
+        places.setdefault(line.where, []).append(line)
+    causes = (
+        known_cause(log, [line.text for line in found], reason=_published_reason(found))
+        for found in reversed(places.values())
+    )
     return next((cause for cause in causes if cause is not None), None)
+
+
+def _published_reason(lines: Sequence[PrintedLine]) -> str:
+    """Return the reason of the newest phase in the agent's lines if it is `failed`, otherwise an empty string."""
+    phases = (_PHASE.fullmatch(line.text) for line in reversed(lines) if line.source == "agent")
+    newest = next((phase for phase in phases if phase is not None), None)
+    return newest["reason"] or "" if newest is not None and newest["phase"] == FAILED else ""
 
 
 def follow(

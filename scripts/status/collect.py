@@ -92,7 +92,8 @@ def collect(request: StatusRequest, *, clock: Clock = GOOGLE_CLOCK.now) -> Statu
     if found and all(state.detail == NOT_LOGGED_IN for state in found):
         raise ScriptError(NOT_LOGGED_IN)
     if request.stack:
-        states.require_deployed(found[0])
+        if not found[0].lacks_capacity:
+            states.require_deployed(found[0])
         found = [*found, *each([partial(states.read, stack) for stack in backends_of(found[0])], workers=CALLS)]
     known = each([partial(_known, state) for state in found], workers=CALLS)
     tasks = [(one, source, query) for one in known for source, query in _sources(one, request).items()]

@@ -8,7 +8,7 @@ from cloud.clock import GOOGLE_CLOCK
 from contracts.capacity_states import WITHOUT_MACHINE
 from contracts.errors import ScriptError
 from contracts.outputs import StackOutputs
-from engine.state import StackState
+from engine.state import NO_CAPACITY, StackState, after_no_capacity
 from scripts.status.cloud import MISSING, facts_within, serving
 from scripts.status.report import CloudFacts, ServesNow
 
@@ -91,6 +91,9 @@ def _without_server(state: StackState) -> ServesNow:
         )
     if not count:
         return ServesNow(word="not deployed")
+    if state.lacks_capacity:
+        why = f"{NO_CAPACITY[0].upper()}{NO_CAPACITY[1:]} {after_no_capacity(state.stack)}"
+        return ServesNow(word="no server", why=f"Nothing serves. {why}")
     return ServesNow(word="no server", why=f"The state has only {count} other resource{'s' if count > 1 else ''}.")
 
 

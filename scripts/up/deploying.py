@@ -16,6 +16,7 @@ from cloud.guard import limits_line
 from contracts.answers import Present, Unknown
 from contracts.errors import CommandRefusedError, ScriptError
 from contracts.exit_codes import ExitCode
+from contracts.masking import masked
 from contracts.outputs import StackOutputs
 from contracts.plain_text import for_terminal
 from engine import runner
@@ -44,6 +45,7 @@ _NOTES: Final = re.compile(r"(?P<what>.+): `gemma plan [^`]+`")
 _ACCEPTED: Final = "accepted findings "
 _PRICES: Final = "Costs "
 """Start of the program's line about prices. The cost above the question has them."""
+_ONLY_ERROR: Final = re.compile(r"\A1 error occurred:\s+\* ")
 _FINDING: Final = re.compile(r"[A-Z]{3}\d\d: ")
 
 
@@ -142,23 +144,42 @@ def engine_up(stack: str, options: Sequence[str], *, steps: int, known: Sequence
     `known`: messages of the program that were shown before.
     """
     started_s = time.monotonic()
-    code, output = _updated(stack, options, steps=steps, known=known)
+    code, output, errors = _updated(stack, options, steps=steps, known=known)
     if code != 0 and is_lock_error(output):
         end_dead_locks(stack, parse_locks(output), report=lambda line: print_progress("up", line))
-        code, output = _updated(stack, options, steps=steps, known=known)
+        code, output, errors = _updated(stack, options, steps=steps, known=known)
     if code == 0:
         return f"{stack} deployed in {time.monotonic() - started_s:.0f} s."
-    reason = runner.first_error(output, code).rstrip(".")
+    reason = _shown_reason(errors, runner.first_error(output, code)).rstrip(".")
     hint = runner.recover_hint(stack, output)
     then = "Then run" if hint else "The created resources are in the state: fix the cause and run"
     raise ScriptError(f"{hint}Stack {stack} was not deployed completely: {reason}. {then} `gemma up {stack}` again.")
 
 
-def _updated(stack: str, options: Sequence[str], *, steps: int, known: Sequence[str]) -> tuple[int, str]:
-    """Deploy without a preview. Return the engine's exit code and its output. Messages that are `known` are not shown again."""
-    before = {_plain(" ".join(text.split())) for text in known}
+def _shown_reason(errors: Sequence[str], first: str) -> str:
+    """Return the reason for the last sentence. Whole errors that do not fit into it are printed before, with their lines."""
+    texts = _with_cause(errors)
+    if not texts or (len(texts) == 1 and _one_line(texts[0]).endswith(_one_line(first))):
+        return first
+    print_progress("up", "\n".join(texts))
+    return "see the error above" if len(texts) == 1 else "see the errors above"
+
+
+def _with_cause(errors: Sequence[str]) -> Sequence[str]:
+    """Return the errors with a cause, without secrets, and without the header of a list with one error."""
+    found = [error for error in runner.reasons(errors) if not runner.has_no_reason(error)]
+    return [masked(_ONLY_ERROR.sub("", error).expandtabs(2)) for error in found]
+
+
+def _one_line(text: str) -> str:
+    return " ".join(text.split())
+
+
+def _updated(stack: str, options: Sequence[str], *, steps: int, known: Sequence[str]) -> tuple[int, str, Sequence[str]]:
+    """Deploy without a preview. Return the engine's exit code, its output and its whole errors. Messages that are `known` are not shown again."""
+    before = {_plain(_one_line(text)) for text in known}
     with private_folder() as folder, show_step("starting") as show:
-        log = EventLog(path=folder / "events", plain=_plain, steps=steps)
+        log = EventLog(path=folder / "events", plain=_plain, steps=steps, holds_errors=True)
 
         def watch() -> None:
             for one in log.fresh():
@@ -168,7 +189,13 @@ def _updated(stack: str, options: Sequence[str], *, steps: int, known: Sequence[
                 show(step, "" if one.text == step else one.text)
 
         words = ["up", "--yes", "--skip-preview", "--suppress-outputs", "--event-log", str(log.path), "--stack", stack]
-        return runner.attended(*words, *options, variables=VARIABLES, watch=watch)
+        try:
+            code, output = runner.attended(*words, *options, variables=VARIABLES, watch=watch)
+        except KeyboardInterrupt:
+            for text in _with_cause(log.errors):
+                print_progress("up", text)
+            raise
+        return code, output, log.errors
 
 
 def _plain(text: str) -> str:

@@ -10,7 +10,7 @@ from cloud.google_session import NO_CONNECTION
 from contracts.capacity_states import ACTIVE, BILLED, IN_QUEUE
 from contracts.errors import CommandRefusedError, ScriptError
 from contracts.fields import as_mapping
-from contracts.guest_attributes import FAILED
+from contracts.guest_attributes import FAILED, reason_of
 from engine import runner
 from engine.atomic_file import replace_file
 from engine.secrets_provider import create_state
@@ -128,7 +128,8 @@ def _fix(state: StackState, facts: CloudFacts) -> str:
 
     if facts.phase != FAILED:
         return ""
-    cause = known_cause(server_log(state), (facts.phase_detail or "").splitlines())
+    detail = facts.phase_detail or ""
+    cause = known_cause(server_log(state), detail.splitlines(), reason=reason_of(detail))
     return f" {cause.hint} Then run `gemma up {state.stack}`." if cause is not None else ""
 
 

@@ -54,13 +54,18 @@ class Cause:
     """Id of the planner's finding that predicts it (docs/reference/rules.md), or empty."""
 
 
-def cause_of(lines: Sequence[str], start: FailedStart) -> Cause | None:
-    """Return the cause shown by the newest matching line. Of several, the one that explains the others."""
+def cause_of(lines: Sequence[str], start: FailedStart, *, reason: str = "") -> Cause | None:
+    """Return the cause shown by the newest matching line. Of several, the one that explains the others.
+
+    `reason`: what the agent published with its phase `failed`. It replaces a generic cause.
+    """
     for known in known_causes().values():
         if known.get("target") not in {None, start.settings.target}:
             continue
         for line in reversed(lines):
             found = re.search(known["pattern"], line)
+            if found is not None and known.get("generic") and reason and not re.search(known["pattern"], reason):
+                return Cause(line=reason, hint=reason)
             if found is not None:
                 return Cause(line=line, hint=_hint(known, _facts(found, start)), finding=known.get("rule", ""))
     return None

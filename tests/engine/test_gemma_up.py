@@ -10,6 +10,7 @@ from tests.engine.terminal import typed
 
 FAILED = "tpu-v6e4-e4b"
 OTHER = "tpu-v6e1-e4b"
+ZONES = ["us-east5-a", "us-east5-b"]
 
 pytestmark = [pytest.mark.engine, pytest.mark.long]
 
@@ -46,4 +47,45 @@ def test_the_wait_is_shown_in_a_second_terminal_too_and_an_interrupt_keeps_the_r
         assert shown.interrupt() == 130, shown.text
         assert "and cost $1.35/h. Run `gemma up" in " ".join(shown.text.split())
     assert len(workspace.resources(OTHER, CAPACITY)) == 1
+    workspace.pulumi("destroy", "--yes", "--skip-preview", "--stack", OTHER)
+
+
+@pytest.mark.parametrize("in_terminal", [True, False])
+def test_after_a_stockout_up_prints_each_zone_and_status_and_logs_name_the_next_command(workspace, in_terminal):
+    workspace.configure(OTHER, **{"tpu.zones": ZONES, "tpu.waitPerZone": "3s"})
+    workspace.stock(0)
+    up = (sys.executable, "-m", "scripts.gemma", "up", OTHER, "--yes")
+    if in_terminal:
+        with typed(workspace, *up) as shown:
+            assert shown.end() == 1
+            said = " ".join(shown.text.split())
+    else:
+        said = " ".join(workspace.run(*up, expect=1).text.split())
+    for part in (
+        "No zone granted v6e-1 (flex-start). All capacity requests were deleted.",
+        *(f"{zone} stock: WAITING_FOR_RESOURCES for 3s: the wait for this zone timed out. Quota" for zone in ZONES),
+        "stock: try again later or add zones.",
+        "Zones not tried: add ",
+        f"To see the offers of each zone, run `gemma capacity {OTHER}`.",
+        f"Stack {OTHER} was not deployed completely: see the error above.",
+    ):
+        assert said.count(part) == 1, (part, said)
+    status = workspace.script("status", "--stack", OTHER).out
+    assert "incomplete" in status
+    for text in (status, workspace.script("logs", "--stack", OTHER, expect=2).err):
+        assert "he last request for capacity failed" in text
+        assert (
+            f"`gemma capacity {OTHER}` shows each zone's capacity. Fix the cause, then run `gemma up {OTHER}`." in text
+        )
+    workspace.pulumi("destroy", "--yes", "--skip-preview", "--stack", OTHER)
+
+
+def test_a_container_that_may_not_open_the_chips_has_the_setting_in_up_and_in_logs(workspace):
+    workspace.stock(None)
+    workspace.change_scenario({"tpu": {"devices": "denied"}})
+    failed = workspace.run(sys.executable, "-m", "scripts.gemma", "up", OTHER, "--yes", expect=1).err
+    logs = workspace.script("logs", "--stack", OTHER).err
+    for text in (failed, logs):
+        assert "Set gemma-serving:tpu.container: privileged." in text
+        assert "this line has no reason" not in text
     workspace.pulumi("destroy", "--yes", "--skip-preview", "--stack", OTHER)

@@ -256,4 +256,4 @@ def test_each_cause_of_the_table_has_a_text_and_a_rule_of_the_planner():
         assert "text" in known or "else" in known, name
         assert known.get("rule", "FIT01") in RULES, name
         assert known.get("target", "tpu") in {"tpu", "cloud-run"}, name
-        assert set(known) <= {"pattern", "text", "if", "else", "given", "rule", "target"}, name
+        assert set(known) <= {"pattern", "text", "if", "else", "given", "rule", "target", "generic"}, name

@@ -10,6 +10,7 @@ from cloud.google_api import connect
 from contracts.errors import CommandRefusedError, ScriptError
 from contracts.machine_log import machine_log_name
 from contracts.masking import LineMask, masked
+from contracts.resource_types import CAPACITY_COMPONENT
 from engine.state import StackState
 from localcloud.tests.google_bodies import google_request
 from localcloud.world.scenario import Logging, OperationDurations, Scenario
@@ -18,7 +19,7 @@ from scripts.logs import __main__ as command
 from scripts.logs.place import ServerLog, server_log
 from scripts.logs.reading import follow, newest_lines
 from tests.cloud.populated import PROJECT, open_world
-from tests.scripts.status.planted import queued, stack_resource, state
+from tests.scripts.status.planted import queued, resource, stack_resource, state
 
 CANARY = "hf_canaryCanaryCANARY0123456789"
 RUN = ServerLog(stack="l4-qat", project=PROJECT, target="cloud-run", location="us-east4")
@@ -30,6 +31,7 @@ def since():
     return datetime.now(UTC) - timedelta(hours=1)
 
 
+ENGINE_FAILED = "RuntimeError: Engine core initialization failed. See root cause above. Failed core proc(s): {}"
 NO_WEIGHTS = "OSError: Invalid repository ID or local directory specified: '/mnt/models/m'"
 
 
@@ -165,6 +167,32 @@ class TestTheCommand:
         said = capsys.readouterr()
         assert said.out == ""
         assert "no logs of stack tpu-v6e4 in this period." in said.err
+
+    def test_a_stack_without_capacity_has_no_server_and_the_commands_that_follow(self, deployed, capsys, monkeypatch):
+        kept = [resource(CAPACITY_COMPONENT, "capacity")]
+        monkeypatch.setattr("engine.state.read", lambda name: StackState(stack=name, status="read", resources=kept))
+        assert run_command(command.COMMAND, ["--stack", "tpu-v6e4"]) == 2
+        assert capsys.readouterr().err == (
+            "logs: Stack tpu-v6e4 has no server: the last request for capacity failed, or the last `up` stopped before it. "
+            "`gemma capacity tpu-v6e4` shows each zone's capacity. Fix the cause, then run `gemma up tpu-v6e4`.\n"
+        )
+
+    @pytest.mark.parametrize(
+        ("phase", "reason", "says"),
+        [
+            ("failed", "The confined server could not use the accelerator: set tpu.container: privileged.", "Set gemma-serving:tpu.container: privileged.\n"),
+            ("failed", "The disk of the TPU VM is broken.", "known cause: The disk of the TPU VM is broken.\n"),
+            ("failed", f"The server exited with code 1: {ENGINE_FAILED}", "this line has no reason."),
+            ("retrying", "The disk of the TPU VM is broken.", "this line has no reason."),
+        ],
+    )  # fmt: skip
+    def test_the_reason_of_a_failed_server_replaces_a_generic_cause(self, deployed, capsys, phase, reason, says):
+        write(deployed, TPU, ENGINE_FAILED, source="server", minutes=5)
+        write(deployed, TPU, f"Document 0123456789ab: {phase}. {reason}", source="agent", minutes=4)
+        assert run_command(command.COMMAND, ["--stack", "tpu-v6e4"]) == 0
+        err = capsys.readouterr().err
+        assert says in err
+        assert ("this line has no reason" in err) == ("no reason" in says)
 
     def test_a_wrong_duration_is_refused(self, capsys):
         assert run_command(command.COMMAND, ["--stack", "x", "--since", "10"]) == 2

@@ -3,6 +3,7 @@
 import pytest
 
 from contracts.errors import ScriptError
+from contracts.resource_types import CAPACITY_COMPONENT
 from engine.state import StackState
 from scripts.status import cloud as status_cloud
 from scripts.status.report import CloudFacts
@@ -10,6 +11,7 @@ from scripts.status.serves import read_served, serves_now
 from tests.scripts.status.planted import queued, resource, stack_resource, state
 
 TPU = {"target": "tpu", "auth": "tunnel", "state": "ACTIVE"}
+COMPONENT = resource(CAPACITY_COMPONENT, "capacity")
 DEPLOYED = state(stack_resource(**TPU), queued(state="ACTIVE"))
 PAST = "2026-01-01T10:00:00Z"
 NETWORK = resource("gcp:compute/network:Network", "network")
@@ -61,6 +63,11 @@ def test_google_says_what_serves(cloud, word, why):
         (state(stack_resource(**TPU | {"state": "ACCEPTED"}), queued(state="ACCEPTED")), "waiting", "ACCEPTED"),
         (state(queued(state="ACTIVE")), "unknown", "not complete"),
         (state(NETWORK), "no server", "The state has only 1 other resource."),
+        (
+            state(NETWORK, COMPONENT),
+            "no server",
+            "The last request for capacity failed, or the last `up` stopped before it. `gemma capacity x` shows",
+        ),
         (state(NETWORK, pending=[queued()]), "no server", "may have created resources"),
         (state(), "not deployed", ""),
         (StackState(stack="x", status="missing", detail="It is not deployed."), "not deployed", "not deployed"),

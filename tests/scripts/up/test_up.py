@@ -81,7 +81,7 @@ class Engine:
         self.outputs = replace(OUTPUTS, state="ACTIVE")
         self.limits = defaultdict(str)
         """What is said about the limits, by the age and the project."""
-        self.known = [STACK]
+        self.known, self.errors = [STACK], []
         monkeypatch.setenv("GOOGLE_CLOUD_PROJECT", "my-project")
         monkeypatch.setattr(up.runner, "listed_stacks", lambda: frozenset(self.known))
         self.blocked, self.state, self.facts, self.removed = [], StackState(stack=STACK, status="read"), FACTS, []
@@ -116,7 +116,9 @@ class Engine:
         assert words[:4] == ("up", "--yes", "--skip-preview", "--suppress-outputs")
         assert variables
         self.updates.append((words[7], words[8:]))
-        Path(words[5]).write_text(json.dumps({"diagnosticEvent": {"severity": "info", "message": "waiting"}}) + "\n")
+        said = [("info", "waiting"), *(("error", text) for text in self.errors)]
+        events = [{"diagnosticEvent": {"severity": severity, "message": text}} for severity, text in said]
+        Path(words[5]).write_text("".join(f"{json.dumps(event)}\n" for event in events))
         watch()
         if isinstance(self.result, BaseException):
             raise self.result
@@ -509,6 +511,84 @@ def test_a_failed_update_is_one_sentence_with_the_next_step(engine, capsys, outp
     assert last.startswith(f"up: {starts or 'Stack'}")
     assert f"Stack {STACK} was not deployed completely: " in last
     assert last.endswith(f"{ends} `gemma up {STACK}` again.")
+
+
+NOT_GRANTED = [
+    "No zone granted v6e-1 (flex-start). All capacity requests were deleted.",
+    f"  us-east5-a  quota: {'Google says why in a long sentence. ' * 12}",
+    "  us-east5-b  stock: FAILED: there is no more capacity.",
+    "quota: request an increase of the quota above: https://console.cloud.google.com/iam-admin/quotas?project=my-project.",
+    "Zones not tried: europe-west4-a. `gemma capacity tpu-v6e1` shows each.",
+]
+
+
+class TestAnErrorWithLines:
+    @pytest.fixture(autouse=True)
+    def refused(self, engine, monkeypatch):
+        engine.errors = ["<{%fg 1%}>" + "\n".join(NOT_GRANTED) + "<{%reset%}>\n"] * 2 + ["update failed"]
+        engine.result = (255, "Diagnostics:\n error: x\nerror: " + "\n".join(NOT_GRANTED) + "\nerror: update failed\n")
+        monkeypatch.setenv("COLUMNS", "80")
+
+    @pytest.mark.parametrize("is_terminal", [True, False])
+    def test_is_printed_whole_and_once(self, engine, monkeypatch, capsys, is_terminal):
+        monkeypatch.setattr(sys.stderr, "isatty", lambda: is_terminal)
+        assert typed("--yes") == ExitCode.FAILED
+        err = capsys.readouterr().err
+        said = " ".join(err.split())
+        for line in NOT_GRANTED:
+            assert said.count(" ".join(line.split())) == 1, line
+        assert "completely: see the error above. The created" in said
+        assert "update failed" not in said
+        if is_terminal:
+            assert "\n  us-east5-b  stock: FAILED" in err
+        else:
+            assert "up: " + "\n".join(NOT_GRANTED) + "\n" in err
+
+    def test_has_no_token_and_no_escape(self, engine, capsys):
+        engine.errors = [f"Google says:\n  the token hf_canaryCanaryCANARY0123456789 \x1b[2J of {engine.errors[0]}"]
+        assert typed("--yes") == ExitCode.FAILED
+        err = capsys.readouterr().err
+        assert "canary" not in err
+        assert "\x1b" not in err
+        assert NOT_GRANTED[-1] in err
+
+    def test_of_several_resources_has_each(self, engine, capsys):
+        engine.errors = [
+            "Revision r did not start.\nLast log lines:\n  one",
+            "The service is not ready.",
+            "update failed",
+        ]
+        assert typed("--yes") == ExitCode.FAILED
+        err = capsys.readouterr().err
+        assert "up: Revision r did not start.\nLast log lines:\n  one\nThe service is not ready.\n" in err
+        assert "completely: see the errors above. " in err
+
+    def test_of_a_list_with_one_has_no_header(self, engine, capsys):
+        engine.errors = ["1 error occurred:\n\t* The server failed: x\nLast lines before it:\n\tone"]
+        assert typed("--yes") == ExitCode.FAILED
+        assert "up: The server failed: x\nLast lines before it:\n  one\nup: Exists now" in capsys.readouterr().err
+
+    def test_of_an_interrupted_run_is_printed_too(self, engine, capsys):
+        engine.errors, engine.result = ["The request was interrupted.\n  us-east5-a"], KeyboardInterrupt()
+        assert typed("--yes") == ExitCode.INTERRUPTED
+        assert "up: The request was interrupted.\n  us-east5-a\nup: interrupted. " in capsys.readouterr().err
+
+
+def test_a_generic_cause_is_replaced_by_the_reason_of_the_agent(engine, capsys):
+    generic = "RuntimeError: Engine core initialization failed. See root cause above."
+    denied = "The server exited. The confined server could not use the accelerator: set tpu.container: privileged."
+    engine.result = (255, "error: The server failed.\n")
+    engine.state = StackState(stack=STACK, status="read", resources=(CAPACITY_ITEM,))
+    for reason, hint in (
+        (denied, "Set gemma-serving:tpu.container: privileged. Then run"),
+        ("The disk of the TPU VM is broken.", "deletes it. The disk of the TPU VM is broken. Then run"),
+        (generic, "this line has no reason."),
+    ):
+        engine.facts = replace(FACTS, phase="failed", phase_detail=f"{generic}\n{reason}")
+        assert typed("--yes") == ExitCode.FAILED
+        err = capsys.readouterr().err
+        assert hint in err
+        assert ("this line has no reason" in err) == (reason == generic)
 
 
 def test_a_live_lock_is_named_with_its_holder_and_a_stale_one_is_removed(engine, monkeypatch, capsys):
