@@ -16,7 +16,7 @@ def next_steps(deployment: Deployment, stack: str) -> tuple[str, ...]:
     zones = _untried(deployment, accelerator) if accelerator is not None else ()
     untried = [f"Zones not tried: add {', '.join(zones)} to gemma-serving:tpu.zones."] if zones else []
     other = (
-        "Spot, flex-start and each slice have separate places. "
+        "Spot, flex-start and each slice size have separate capacity. "
         "Set gemma-serving:tpu.provisioning or tpu.acceleratorType (docs/tpu.md)."
     )
     quotas = () if accelerator is None else _instance_quotas(deployment, accelerator)
