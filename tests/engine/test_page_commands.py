@@ -24,12 +24,10 @@ NOT_RUN = {
     "gemma agent": "serves until its client leaves; tests/scripts/agent",
     "gemma connect tpu-v6e1": UNTIL_CTRL_C,
     "gemma connect tpu-v6e4": UNTIL_CTRL_C,
-    "gemma connect l4-eu": UNTIL_CTRL_C,
     "gemma status tpu-v6e1 --watch": UNTIL_CTRL_C,
     "gemma status tpu-v6e4 --watch": UNTIL_CTRL_C,
     "gemma logs tpu-v6e1 --follow": UNTIL_CTRL_C,
     "gemma logs tpu-v6e4 --follow": UNTIL_CTRL_C,
-    "gemma bench tpu-v6e1 --preset quick --out results": LOAD,
     "gemma bench tpu-v6e4 --preset quick --out results/quick": LOAD,
     "gemma bench tpu-v6e1 --preset grid": LOAD,
     "gemma bench l4-qat --request-rate 0.5,1,2 --duration 60 --slo ttft=1,tpot=0.05 --out results/open": LOAD,
@@ -63,6 +61,7 @@ CODES = {
 CODES_OF = {
     "gemma teardown --all --over-limit --dry-run": {0, 1},  # 1: a stack exceeds a limit
     "gemma teardown tpu-v6e1 --dry-run": {1},  # it counts the resources that exist
+    "gemma teardown --all --dry-run": {1},  # the same
     "gemma stage_model l4-qat --remove gemma-4-12B-it-5f2c09d1a3b4e677": {2},  # a folder of another checkpoint
 }
 ASK = {"up", "teardown", "restart"}
