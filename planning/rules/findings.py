@@ -86,10 +86,11 @@ def findings_of(subject: Subject) -> tuple[Finding, ...]:
     hopeless = f" No setting makes this deployment of {resolved.model_id} fit on {resolved.accelerator.name}."
     for rule, result, severity in _results(subject):
         ways = trial.ways_out(rule.id, result, is_blocking=severity == "block")
-        message = result.message + (hopeless if rule.id in trial.dead_ends else "")
-        advice = result.advice
-        if rule.id in trial.dead_ends and not ways and not advice:
-            advice = "Choose another model or accelerator."
+        message, advice = result.message, result.advice
+        if rule.id in trial.dead_ends:
+            message += hopeless
+            if not ways and not advice:
+                advice = trial.way_on(rule.id)
         source = result.source or rule.source
         findings.append(
             Finding(id=rule.id, severity=severity, message=message, remedies=ways, advice=advice, source=source)
@@ -136,17 +137,21 @@ class _Trial:
         """Findings whose own remedies all leave another blocking one."""
         self._kept = () if self._blocking & _WORKLOAD_IDS else ("workload.",)
 
+    def way_on(self, identifier: str) -> str:
+        """Return what to do about a finding that no setting removes: the findings about memory first, whose moves include its change."""
+        memory = sorted(one for one in self._blocking if one.startswith(_MEMORY))
+        if memory and not identifier.startswith(_MEMORY):
+            return f"First do what {memory[0]} proposes."
+        return "Choose another model or accelerator."
+
     def ways_out(self, identifier: str, result: RuleResult, *, is_blocking: bool) -> tuple[Remedy, ...]:
         """Return the remedies of a finding; a blocking one's with the changes that remove all other blocking ones.
 
-        If after each of them only another accelerator or model helps, the remedy of a finding about memory is the cheapest accelerator on which
-        nothing blocks. Any other finding keeps its own remedies: the finding about memory has the rest.
+        If after each of them only another accelerator or model helps, the cheapest accelerator on which nothing blocks is the remedy.
         """
-        own: list[Remedy] = []
         for candidates in (result.remedies, result.last_resorts):
             found: list[Remedy] = []
             for remedy in self._remedies(identifier, candidates):
-                own.append(remedy)
                 rest = self._completion(remedy.changes) if is_blocking and remedy.move is None else _NOTHING
                 whole = rest is not None and self._tried(
                     identifier, replace(remedy, changes={**remedy.changes, **rest})
@@ -160,9 +165,6 @@ class _Trial:
                 return tuple(found)
         if identifier not in self.dead_ends:
             return ()
-        if not identifier.startswith(_MEMORY) and any(one.startswith(_MEMORY) for one in self._blocking):
-            self.dead_ends.discard(identifier)
-            return tuple(own)
         deployable = (one for one in other_accelerators(self._subject) if one.is_deployable)
         return tuple(islice(self._remedies(identifier, deployable), 1))
 

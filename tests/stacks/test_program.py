@@ -246,7 +246,7 @@ def test_acceptance_is_offered_only_if_it_removes_all_blocks(configured, declare
     assert "is blocked by FIT01, " in caught["message"]
     assert "acceptFindings" not in caught["message"]
     (of_commit,) = [line for line in caught["message"].splitlines() if line.startswith("MOD07: ")]
-    assert of_commit.endswith("Set modelRevision: 842da3794eaa0b77d5f08bae87a17459d91ff475.")
+    assert of_commit.endswith("First do what FIT01 proposes.")
 
 
 def test_a_stacks_name_that_cannot_be_part_of_names_is_one_sentence(configured, declare, monkeypatch):
