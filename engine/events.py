@@ -54,10 +54,8 @@ class EventLog:
     _said: int = 0
     """Messages since a step finished."""
     _open: dict[tuple[str, str], str] = field(default_factory=dict[tuple[str, str], str])
-    errors: list[str] = field(default_factory=list[str])
-    """Whole errors with their lines, each once and without colors: not through `plain`."""
-    holds_errors: bool = False
-    """True if errors are only collected, because the caller prints them at the end."""
+    errors: list[str] | None = None
+    """Collects whole errors for a caller that prints them at the end, each once, without colors and not through `plain`. None: errors are messages."""
 
     def fresh(self) -> Iterator[EngineProgress]:
         """Yield the messages since the previous call."""
@@ -82,11 +80,10 @@ class EventLog:
         if said and said.get("severity") != "debug":
             name = str(said.get("urn") or "").rpartition("::")[2]
             whole = _COLOR.sub("", str(said.get("message") or "")).strip()
-            if said.get("severity") == "error":
+            if self.errors is not None and said.get("severity") == "error":
                 if whole and whole not in self.errors:
                     self.errors.append(whole)
-                if self.holds_errors:
-                    return ""
+                return ""
             text = " ".join(whole.split())
             return f"{name}: {text}".removeprefix(": ")
         kind = next((kind for kind in (_BEGIN, _DONE, _FAILED) if kind in event), "")

@@ -81,11 +81,15 @@ def _maximum_of(order: Sequence[FormStep]) -> tuple[float, str]:
         usd = step.usd_per_hour
         if usd is None or not step.zones:
             continue
-        if step.run_s is not None:
-            found.append((usd[1] * step.run_s / HOUR_S, f"one run of {duration(step.run_s)}"))
-        else:
-            found.append((usd[1] * MONTH_H, f"a month of {step.model}"))
+        found.append(_maximum_of_form(usd[1], step.model, step.run_s))
     return max(found)
+
+
+def _maximum_of_form(hourly: float, model: ProvisioningModel, run_s: int | None) -> tuple[float, str]:
+    """Return the highest cost of a form of capacity: of one run, or of a month if nothing ends it."""
+    if run_s is not None:
+        return hourly * run_s / HOUR_S, f"one run of {duration(run_s)}"
+    return hourly * MONTH_H, f"a month of {model}"
 
 
 def most_usd_per_hour(resolved: Resolved, provisioning: str | None = None) -> float | None:
@@ -168,9 +172,7 @@ def _maximum(resolved: Resolved, hourly: float) -> tuple[float, str]:
         machines = machines_with_renewals(resolved)
         if machines is not None:
             return hourly * MONTH_H * machines, "a month of renewed runs"
-        if run_s is not None:
-            return hourly * run_s / HOUR_S, f"one run of {duration(run_s)}"
-        return hourly * MONTH_H, f"a month of {model}"
+        return _maximum_of_form(hourly, model, run_s)
     if resolved.platform == "cloud-run":
         instances = max(resolved.deployment.cloud_run.max_instances, 1)
         return (

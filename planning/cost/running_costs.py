@@ -299,9 +299,8 @@ def bill_text(subject: Subject) -> str:
     idle = f"; {idle_text(subject)}" if resolved.platform == "cloud-run" else ""
     observability_usd = observability_usd_per_month(subject)
     what = "alerts and metrics" if resolved.collects else "alerts"
-    # `idle_text` has the alerts of a service that scales to zero.
-    is_named = observability_usd and (resolved.collects or "alerts" not in idle)
-    observability = f"; {what} up to ${observability_usd:.2f} per month" if is_named else ""
+    is_in_idle = resolved.platform == "cloud-run" and not cost.idle_usd_per_hour and not resolved.collects
+    observability = f"; {what} up to ${observability_usd:.2f} per month" if observability_usd and not is_in_idle else ""
     daily_usd = daily_limit_usd(subject)
     observability += f"; an alert above ${daily_usd:.2f} per day" if daily_usd else ""
     return (

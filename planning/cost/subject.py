@@ -75,9 +75,9 @@ def examine(deployment: Deployment) -> Subject:
     return subject_of(resolved)
 
 
-def subject_of(resolved: Resolved) -> Subject:
-    """Return the figures of a resolved deployment."""
-    memory = memory_plan(resolved)
+def subject_of(resolved: Resolved, memory: MemoryPlan | None = None) -> Subject:
+    """Return the figures of a resolved deployment. `memory`: its memory, if it was computed before."""
+    memory = memory or memory_plan(resolved)
     workload = resolved.deployment.workload
     startup = or_none(partial(startup_plan, resolved))
     server = or_none(partial(server_of, resolved, memory, workload or DEFAULT_WORKLOAD))

@@ -360,15 +360,15 @@ def warnings_of(subject: Subject) -> tuple[str, ...]:
 
 def with_concurrency(resolved: Resolved) -> Subject:
     """Return the figures. A Cloud Run service allows as many concurrent requests as the server runs, and the longest request, as a new file does."""
-    deployment, workload = resolved.deployment, resolved.deployment.workload
-    if workload is None or not deployment.cloud_run.region:
-        return subject_of(resolved)
-    server = or_none(partial(server_of, resolved, memory_plan(resolved), workload))
-    if server is None:
-        return subject_of(resolved)
-    concurrency = min(server.all_own_slots, CLOUD_RUN_MAX_CONCURRENCY)
-    run = dataclasses.replace(deployment.cloud_run, concurrency=concurrency, request_timeout_s=HOUR_S)
-    return subject_of(replace_struct(resolved, deployment=replace_struct(deployment, cloud_run=run)))
+    deployment, workload, memory = resolved.deployment, resolved.deployment.workload, memory_plan(resolved)
+    server = None
+    if workload is not None and deployment.cloud_run.region:
+        server = or_none(partial(server_of, resolved, memory, workload))
+    if server is not None:
+        concurrency = min(server.all_own_slots, CLOUD_RUN_MAX_CONCURRENCY)
+        run = dataclasses.replace(deployment.cloud_run, concurrency=concurrency, request_timeout_s=HOUR_S)
+        resolved = replace_struct(resolved, deployment=replace_struct(deployment, cloud_run=run))
+    return subject_of(resolved, memory)
 
 
 def _too_large(memory: MemoryPlan, resolved: Resolved) -> tuple[str, float] | None:

@@ -78,7 +78,9 @@ def _published_reason(lines: Sequence[PrintedLine]) -> str:
     """Return the reason of the newest phase in the agent's lines if it is `failed`, otherwise an empty string."""
     phases = (_PHASE.fullmatch(line.text) for line in reversed(lines) if line.source == "agent")
     newest = next((phase for phase in phases if phase is not None), None)
-    return newest["reason"] or "" if newest is not None and newest["phase"] == FAILED else ""
+    if newest is None or newest["phase"] != FAILED:
+        return ""
+    return newest["reason"] or ""
 
 
 def follow(

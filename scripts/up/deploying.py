@@ -178,8 +178,9 @@ def _one_line(text: str) -> str:
 def _updated(stack: str, options: Sequence[str], *, steps: int, known: Sequence[str]) -> tuple[int, str, Sequence[str]]:
     """Deploy without a preview. Return the engine's exit code, its output and its whole errors. Messages that are `known` are not shown again."""
     before = {_plain(_one_line(text)) for text in known}
+    errors: list[str] = []
     with private_folder() as folder, show_step("starting") as show:
-        log = EventLog(path=folder / "events", plain=_plain, steps=steps, holds_errors=True)
+        log = EventLog(path=folder / "events", plain=_plain, steps=steps, errors=errors)
 
         def watch() -> None:
             for one in log.fresh():
@@ -192,10 +193,10 @@ def _updated(stack: str, options: Sequence[str], *, steps: int, known: Sequence[
         try:
             code, output = runner.attended(*words, *options, variables=VARIABLES, watch=watch)
         except KeyboardInterrupt:
-            for text in _with_cause(log.errors):
+            for text in _with_cause(errors):
                 print_progress("up", text)
             raise
-        return code, output, log.errors
+        return code, output, errors
 
 
 def _plain(text: str) -> str:

@@ -26,40 +26,31 @@ def reference() -> str:
             "Inputs",
             "| property | type | default | change | description |",
             {f"`{item.name}`": item for item in inputs().values()},
-            lambda item: f"`{item.name}` | {_kind(item)} | {_default(item)} | {MEANING[item.change]}",
+            lambda item: f"{_kind(item)} | {_default(item)} | {MEANING[item.change]}",
         ),
         _section(
             "Outputs (in addition to all inputs)",
             "| property | type | description |",
             {f"`{item.name}`": item for item in outputs().values()},
-            lambda item: f"`{item.name}` | {_kind(item)}",
+            _kind,
         ),
         _section(
             "Fields of objects",
             "| field | type | default | description |",
             {f"`{name}.{item.name}`": item for name, (_, fields) in object_types().items() for item in fields.values()},
             lambda item: f"{_kind(item)} | {_default(item)}",
-            names_first=True,
         ),
     ]
     return "\n".join(sections)
 
 
-def _section(
-    title: str,
-    head: str,
-    items: Mapping[str, Property],
-    columns: Callable[[Property], str],
-    *,
-    names_first: bool = False,
-) -> str:
+def _section(title: str, head: str, items: Mapping[str, Property], columns: Callable[[Property], str]) -> str:
     """Return a heading, a table with the first paragraph of each description, and a list with the other paragraphs."""
     has_default = "default" in head
     rows, details = "", ""
     for name, item in items.items():
         about, *more = _CHOICES.sub("", item.description).split("\n\n")
-        first = f"{name} | " if names_first else ""
-        rows += f"| {first}{columns(item)} | {_STATED_DEFAULT.sub('', about) if has_default else about} |\n"
+        rows += f"| {name} | {columns(item)} | {_STATED_DEFAULT.sub('', about) if has_default else about} |\n"
         details += f"- {name}: {' '.join(more)}\n" if more else ""
     rule = f"|{' --- |' * (head.count('|') - 1)}"
     return f"### {title}\n\n{head}\n{rule}\n{rows}" + (f"\n{details}" if details else "")
