@@ -1,20 +1,30 @@
-"""How the suite is divided, and what it costs: parts of the long suite, CPU seconds by file, and the whole as a multiple of a fixed loop."""
+"""How the suite is divided and ordered, and what it costs: CPU seconds by file, as multiples of a fixed loop, within a budget."""
 
 import gc
+import json
+import os
+import random
 import re
 import resource
+import statistics
 import time
 from collections import Counter
+from itertools import groupby
+from pathlib import Path
 
 import pytest
 
+from tests.engine.warm import running_cpu_s
+
+COSTS = Path(__file__).with_name("costs.json")
+"""Cost of each file when it was last recorded: `loops`, multiples of the fixed loop, and `wall_s`. Files below one loop are left out."""
 SHOWN_FILES = 10
-FIRST = ("tests/engine/", "tests/vm_agent/", "packages/loadtest/tests/", "tests/agreement/test_provider_engine.py")
-"""Folders whose tests wait most: their files begin first, so that no worker waits alone at the end."""
 _CPU_S = "cpu_s"
 _CPU: Counter[str] = Counter()
 _WALL: Counter[str] = Counter()
-_WORKERS: list[float] = []
+_LOOP_S: list[float] = []
+"""CPU seconds of the fixed loop, measured while the tests run: other load slows the loop and the tests alike."""
+_REPORTS_PER_LOOP = 400
 
 
 @pytest.hookimpl(wrapper=True)
@@ -52,6 +62,14 @@ def pytest_addoption(parser):
         metavar="K/N",
         help="run the K-th of N parts, 1/N to N/N: every N-th file of those that are left, so that the parts together are all of them",
     )
+    parser.addoption(
+        "--shuffle",
+        type=int,
+        metavar="SEED",
+        help="run the files in a random order, and the tests of a file too, unless they share a fixture of their module",
+    )
+    parser.addoption("--budget", type=int, metavar="LOOPS", help="fail if the suite costs more than LOOPS fixed loops")
+    parser.addoption("--record-cost", action="store_true", help=f"write the cost of each file to {COSTS.name}")
 
 
 def part_of(files, part):
@@ -65,7 +83,7 @@ def part_of(files, part):
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(config, items):
-    """Keep the tests of the suite that was asked for, and of its part; those that wait most come first."""
+    """Keep the tests of the suite that was asked for, and of its part, in the order in which they are to run."""
     if config.getoption("--long"):
         files = {_file(item.nodeid) for item in items if _is_long(item) or item.get_closest_marker("law")}
         kept = [item for item in items if _file(item.nodeid) in files]
@@ -78,8 +96,30 @@ def pytest_collection_modifyitems(config, items):
     if len(kept) < len(items):
         remaining = set(kept)
         config.hook.pytest_deselected(items=[item for item in items if item not in remaining])
-        items[:] = kept
-    items.sort(key=lambda item: not _file(item.nodeid).startswith(FIRST))
+    seed = config.getoption("--shuffle")
+    items[:] = longest_first(kept, recorded_costs()) if seed is None else shuffled(kept, seed)
+
+
+def longest_first(items, recorded):
+    """Return the tests with those of the slowest files first, so that no worker waits alone at the end."""
+    return sorted(items, key=lambda item: -recorded.get(_file(item.nodeid), {}).get("wall_s", 0.0))
+
+
+def shuffled(items, seed):
+    """Return the tests in a random order that keeps those of a file together."""
+    files = [list(tests) for _, tests in groupby(items, key=lambda item: _file(item.nodeid))]
+    chance = random.Random(seed)  # noqa: S311 - an order, not a secret
+    chance.shuffle(files)
+    for tests in files:
+        if not any(map(_shares_a_fixture, tests)):
+            chance.shuffle(tests)
+    return [item for tests in files for item in tests]
+
+
+def _shares_a_fixture(item):
+    """Return whether a test uses a fixture of its module: such tests may follow one another."""
+    definitions = item._fixtureinfo.name2fixturedefs.values()
+    return any(each[-1].scope in {"class", "module", "package"} for each in definitions)
 
 
 def _is_long(item):
@@ -87,12 +127,12 @@ def _is_long(item):
 
 
 def cpu_s():
-    """Return the CPU seconds of this process and of the children that it has waited for."""
+    """Return the CPU seconds of this process, of the children that it has waited for, and of the running processes that fork programs."""
     both = (resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
-    return sum(usage.ru_utime + usage.ru_stime for usage in both)
+    return running_cpu_s() + sum(usage.ru_utime + usage.ru_stime for usage in both)
 
 
-def calibration_s():
+def loop_s():
     """Return the CPU seconds of a fixed loop: the cost as a multiple of it can be compared between machines."""
     before = time.process_time()
     assert sum(number & 7 for number in range(3_000_000)) > 0
@@ -100,18 +140,20 @@ def calibration_s():
 
 
 class _Meter:
-    """Measures the CPU seconds since the last report."""
+    """Measures the CPU seconds of this process since the last report."""
 
     def __init__(self):
-        self._last_s = cpu_s()
+        self.process_id, self._last_s = os.getpid(), cpu_s()
 
     def take_s(self):
-        now = cpu_s()
-        spent, self._last_s = now - self._last_s, now
-        return spent
+        now_s = cpu_s()
+        last_s = self._last_s if os.getpid() == self.process_id else 0.0  # a fork begins at 0
+        self.process_id, self._last_s = os.getpid(), now_s
+        return now_s - last_s
 
 
 _METER = _Meter()
+_FIRST_PROCESS = os.getpid()
 
 
 @pytest.hookimpl(wrapper=True)
@@ -125,32 +167,72 @@ def pytest_runtest_makereport():
 
 def pytest_runtest_logreport(report):
     """Sum by file, in the process that prints the summary."""
+    if os.getpid() != _FIRST_PROCESS:
+        return
     _CPU[_file(report.nodeid)] += dict(report.user_properties).get(_CPU_S, 0.0)
     of_subtest = isinstance(report, pytest.SubtestReport)  # its time is part of its test's
     _WALL[_file(report.nodeid)] += 0.0 if of_subtest else report.duration
+    _REPORTED[0] += 1
+    if _REPORTED[0] % _REPORTS_PER_LOOP == 1:
+        _LOOP_S.append(loop_s())
+        _METER.take_s()
+
+
+_REPORTED = [0]
+
+
+def recorded_costs():
+    """Return the recorded cost of each file; empty if none is recorded."""
+    return json.loads(COSTS.read_text(encoding="utf-8")) if COSTS.exists() else {}
+
+
+def growth(costs, recorded):
+    """Return the files that cost more than recorded, in fixed loops, the largest growth first, and what each cost before."""
+    before = {name: row["loops"] for name, row in recorded.items()}
+    grown = [(loops - before.get(name, 0), name) for name, loops in costs.items() if loops > before.get(name, 0)]
+    return [(by, name, before.get(name, 0)) for by, name in sorted(grown, reverse=True)]
+
+
+def _loops():
+    """Return the whole cost and that of each file, in fixed loops."""
+    each_s = statistics.median(_LOOP_S or [loop_s()])
+    return cpu_s() / each_s, {name: spent_s / each_s for name, spent_s in _CPU.items()}
 
 
 @pytest.hookimpl(trylast=True)
 def pytest_sessionfinish(session):
-    """Send what a worker has spent, its collection included."""
-    if hasattr(session.config, "workeroutput"):
-        session.config.workeroutput[_CPU_S] = cpu_s()
+    """Fail beyond the budget; write the record if that is requested."""
+    if os.getpid() != _FIRST_PROCESS:
+        return
+    whole, costs = _loops()
+    budget = session.config.getoption("--budget")
+    if budget is not None and whole > budget and session.exitstatus == pytest.ExitCode.OK:
+        session.exitstatus = pytest.ExitCode.TESTS_FAILED
+    if session.config.getoption("--record-cost"):
+        rows = {
+            name: {"loops": round(loops, 1), "wall_s": round(_WALL[name], 1)}
+            for name, loops in sorted(costs.items())
+            if round(loops) >= 1
+        }
+        COSTS.write_text(json.dumps(rows, indent=1) + "\n", encoding="utf-8")
 
 
-@pytest.hookimpl(optionalhook=True)
-def pytest_testnodedown(node):
-    _WORKERS.append(getattr(node, "workeroutput", {}).get(_CPU_S, 0.0))
-
-
-def pytest_terminal_summary(terminalreporter):
-    """Print the files that took longest, and the whole cost."""
-    spent_s = max(cpu_s(), sum(_WORKERS))  # workers that have ended count among our children
+def pytest_terminal_summary(terminalreporter, config):
+    """Print the files that took longest and the whole cost, and beyond the budget the files that grew."""
+    whole, costs = _loops()
     terminalreporter.section("cost")
     for name, wall_s in _WALL.most_common(SHOWN_FILES):
         terminalreporter.write_line(f"{wall_s:7.1f} s {_CPU[name]:7.1f} CPU s  {name}")
     terminalreporter.write_line(
-        f"{spent_s / 60:.1f} CPU minutes, {spent_s / calibration_s():,.0f} times a fixed loop; children that nobody waited for are not counted"
+        f"{cpu_s() / 60:.1f} CPU minutes, {whole:,.0f} times a fixed loop; children that nobody waited for are not counted"
     )
+    budget = config.getoption("--budget")
+    if budget is not None and whole > budget:
+        terminalreporter.write_line(
+            f"The suite costs {whole:,.0f} fixed loops; the budget is {budget:,}. Files that grew:"
+        )
+        for by, name, before in growth(costs, recorded_costs())[:SHOWN_FILES]:
+            terminalreporter.write_line(f"{by:+7.0f} loops, {before:.0f} recorded  {name}")
 
 
 def _file(nodeid):

@@ -62,7 +62,7 @@ gh api --method POST "repos/$REPOSITORY/rulesets" --input - <<EOF
       "type": "required_status_checks",
       "parameters": {
         "strict_required_status_checks_policy": false,
-        "required_status_checks": [{"context": "test (3.11)"}, {"context": "test (3.13)"}, {"context": "packages"}]
+        "required_status_checks": [{"context": "test (3.11)"}, {"context": "test (3.13)"}, {"context": "packages (gcp-tpu)"}, {"context": "packages (loadtest)"}, {"context": "packages (localcloud)"}]
       }
     }
   ]

@@ -35,6 +35,7 @@ from tests.agreement.test_alert_metrics import KEPT
 from tests.agreement.test_alerts import ON_MACHINE
 from vm_agent.observe import Observer
 
+pytestmark = pytest.mark.long
 START_S = 1_800_000_000
 """Minute 0 of each life, on the grid of 30 seconds."""
 STEP_S = 30
@@ -264,7 +265,7 @@ LOUD = {
 """Minute of the fault, and life."""
 
 
-@pytest.mark.parametrize("stack", ["tpu-v6e1", pytest.param("tpu-v6e4", marks=pytest.mark.long)])
+@pytest.mark.parametrize("stack", ["tpu-v6e1", "tpu-v6e4"])
 def test_a_life_without_a_fault_is_silent(stack):
     assert heard(rules_of(stack), silent_life(stack), SILENT_UNTIL) == []
 

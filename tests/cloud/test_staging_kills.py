@@ -20,6 +20,7 @@ from tests.cloud.conftest import PROJECT
 from tests.laws import examples
 from tests.safetensors_files import safetensors
 
+pytestmark = pytest.mark.long
 ROOT = Path(__file__).resolve().parents[2]
 MIB = 1 << 20
 PARTS_EACH = 40

@@ -15,7 +15,7 @@ from tests.engine.test_new_grants import WAITS
 STACK, TPU = "l4-12b-qat", "tpu-v6e1"
 OFF = ("cloudresourcemanager", "iam", "artifactregistry", "secretmanager", "run")
 
-pytestmark = pytest.mark.engine
+pytestmark = [pytest.mark.engine, pytest.mark.long]
 
 
 @pytest.fixture(scope="module")

@@ -17,7 +17,7 @@ from tests.engine.terminal import typed
 TPU, CLOUD_RUN = "tpu-v6e1-e4b", "l4-12b-qat"
 ROUNDS = 8
 
-pytestmark = pytest.mark.engine
+pytestmark = [pytest.mark.engine, pytest.mark.long]
 
 
 @pytest.fixture(scope="module")
@@ -102,7 +102,6 @@ def test_a_changed_flag_is_stated_with_the_restart_and_its_minutes_before_the_qu
     new_project.teardown(TPU)
 
 
-@pytest.mark.long
 def test_a_service_comes_up_stays_free_of_drift_and_goes(new_project):
     new_project.pulumi("stack", "init", CLOUD_RUN)
     assert len(follow_the_doctor(new_project, CLOUD_RUN)) > 3

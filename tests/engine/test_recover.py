@@ -27,7 +27,7 @@ log_in(sys.argv[1], Login(account=sys.argv[2]))
 CREATION_S = 3
 """Real seconds that each resource of the network takes."""
 
-pytestmark = pytest.mark.engine
+pytestmark = [pytest.mark.engine, pytest.mark.long]
 
 
 def kill_at(workspace, stack, method, is_made):
@@ -145,7 +145,6 @@ def test_a_member_of_the_tunnel_can_log_in_to_the_machine(workspace, killed):
     assert "Permission 'tpu.nodes.get' denied" in stranger.text
 
 
-@pytest.mark.long
 def test_a_lost_state_comes_back_whole(workspace, killed):
     before = ids(workspace, TPU)
     assert len(before) > 20
@@ -174,7 +173,6 @@ def foreign(workspace):
     return workspace.get("storage", f"storage/v1/b/{BUCKET}")
 
 
-@pytest.mark.long
 def test_what_belongs_to_others_is_named_and_never_taken(workspace, foreign):
     failed = workspace.script("stage_model", "--stack", RUN, expect=1)
     assert f"Bucket {BUCKET} exists without this stack's labels" in failed.text
@@ -185,7 +183,6 @@ def test_what_belongs_to_others_is_named_and_never_taken(workspace, foreign):
     workspace.call("DELETE", f"storage/storage/v1/b/{BUCKET}")
 
 
-@pytest.mark.long
 def test_a_service_that_was_being_made_is_taken_over(workspace, foreign):
     workspace.stage(RUN)
     kill_at(workspace, RUN, "run.projects.locations.services.create", lambda: has_ready_service(workspace))
@@ -193,7 +190,6 @@ def test_a_service_that_was_being_made_is_taken_over(workspace, foreign):
     assert_goes_on(workspace, RUN)
 
 
-@pytest.mark.long
 def test_a_state_that_was_cut_in_half_comes_back_whole(workspace, foreign):
     before = ids(workspace, RUN)
     lose(workspace, RUN, cut=True)

@@ -10,7 +10,7 @@ from engine.trial import STATE_VARIABLE
 STACK = "tpu-v6e1"
 KEY, REAL_KEY = "key-of-the-trial-0123456789", "key-of-the-real-stack-0123"
 
-pytestmark = pytest.mark.engine
+pytestmark = [pytest.mark.engine, pytest.mark.long]
 
 
 @pytest.fixture

@@ -14,9 +14,9 @@ from packaging.requirements import Requirement
 
 from tests.engine.conftest import ROOMS, ROOT, Workspace, until
 
-pytestmark = pytest.mark.engine
+pytestmark = [pytest.mark.engine, pytest.mark.long]
 CLOUD_RUN, TPU = "l4-12b-qat", "tpu-v6e1"
-"""`make test` imports everything and previews the second; the rest is long."""
+"""One stack of each target."""
 EVERYTHING = """
 import importlib, json, pkgutil, sys
 found = [name for room in sys.argv[1:] for _, name, _ in pkgutil.walk_packages([room], room + ".")]
@@ -117,9 +117,7 @@ def test_every_module_loads_without_the_packages_of_the_tests(user):
     assert set(seen["missing"]) <= OF_THE_AGENT
 
 
-@pytest.mark.parametrize(
-    "stack", [pytest.param(stack, marks=() if stack == TPU else pytest.mark.long) for stack in STACKS]
-)
+@pytest.mark.parametrize("stack", STACKS)
 def test_a_user_previews_every_stack(user, stack):
     user.pulumi("stack", "select", "--create", stack)
     preview = user.pulumi("preview", "--stack", stack)
@@ -127,7 +125,6 @@ def test_a_user_previews_every_stack(user, stack):
 
 
 @pytest.mark.parametrize("stack", [CLOUD_RUN, TPU])
-@pytest.mark.long
 def test_a_user_deploys_checks_measures_and_takes_down(user, stack):
     user.pulumi("stack", "select", "--create", stack)
     if stack.startswith("l4"):

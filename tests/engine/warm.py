@@ -2,11 +2,13 @@
 
 import functools
 import json
+import os
 import shutil
 import socket as sockets
 import subprocess
 import sys
 import tempfile
+from contextlib import suppress
 from pathlib import Path
 
 from tools.engine.language_host import NUMBER, read_exactly
@@ -24,6 +26,16 @@ def warm_programs(kind="programs"):
     assert process.stdout.readline() == "ready\n"
     _STARTED.append((process, socket))
     return process, socket
+
+
+def running_cpu_s():
+    """Return the CPU seconds of the running processes that fork, and of their forks that have ended; 0 where `/proc` is missing."""
+    ticks = 0
+    for process, _ in _STARTED:
+        with suppress(OSError):
+            fields = Path(f"/proc/{process.pid}/stat").read_text().rpartition(")")[2].split()
+            ticks += sum(map(int, fields[11:15]))  # utime, stime, cutime, cstime
+    return ticks / os.sysconf("SC_CLK_TCK")
 
 
 def run_python(arguments, environment, folder, *, stdin="", limit_s=60, socket=None):
@@ -57,3 +69,4 @@ def pytest_sessionfinish():
         process.wait(timeout=60)
         process.stdout.close()
         shutil.rmtree(socket.parent)
+    _STARTED.clear()

@@ -46,6 +46,7 @@ def serve(path: Path, kind: str) -> None:
     gc.freeze()  # a fork's collector leaves these pages alone, so that they stay shared
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, _leave)
+    signal.signal(signal.SIGCHLD, lambda *_: _reap())
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listener:
         listener.bind(str(path))
         listener.listen(64)
@@ -56,7 +57,6 @@ def serve(path: Path, kind: str) -> None:
                 if os.fork() == 0:
                     listener.close()
                     os._exit(_attend(connection))
-            _reap()
 
 
 def load(name: str) -> None:
@@ -81,7 +81,7 @@ def _reap() -> None:
 
 def _attend(connection: socket.socket) -> int:
     """Run one program in a fork of this fork and report how it ended."""
-    for number in (signal.SIGTERM, signal.SIGINT):
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGCHLD):
         signal.signal(number, signal.SIG_DFL)
     head, streams, _, _ = socket.recv_fds(connection, NUMBER.size, 3)
     text = read_exactly(connection, NUMBER.unpack(head)[0])

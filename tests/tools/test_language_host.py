@@ -14,6 +14,8 @@ from pulumi.runtime.proto import language_pb2, language_pb2_grpc
 
 from tools.engine import dependencies, language_host
 
+pytestmark = pytest.mark.long
+
 RUNNER = """
 import json, os, sys
 print("args", sys.argv[1:])

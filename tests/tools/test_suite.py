@@ -5,7 +5,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from tests.suite import part_of, pytest_collection_modifyitems
+from tests.suite import growth, longest_first, part_of, shuffled
 
 FILES = {f"tests/{name}.py" for name in "abcdefgh"}
 ROOT = Path(__file__).resolve().parents[2]
@@ -28,14 +28,36 @@ def test_a_part_that_does_not_exist_is_refused():
             part_of(FILES, part)
 
 
-def test_files_that_wait_most_begin_first():
-    names = ("tests/a/test_a.py::test_1", "tests/engine/test_e.py::test_1", "tests/engine/test_e.py::test_2")
-    items = [SimpleNamespace(nodeid=name, get_closest_marker=lambda _name: None) for name in names]
-    pytest_collection_modifyitems(SimpleNamespace(getoption=lambda _name: None), items)
-    assert [item.nodeid for item in items] == [names[1], names[2], names[0]]
+def items(*names, scope="function"):
+    fixtures = SimpleNamespace(name2fixturedefs={"given": [SimpleNamespace(scope=scope)]})
+    return [SimpleNamespace(nodeid=name, _fixtureinfo=fixtures) for name in names]
 
 
-PLUGINS = ("-p", "tests.suite", "-p", "xdist", "-p", "no:cacheprovider")
+def test_the_slowest_files_begin_first():
+    each = items("a.py::test_1", "b.py::test_1", "b.py::test_2", "new.py::test_1")
+    ordered = longest_first(each, {"a.py": {"loops": 9, "wall_s": 1}, "b.py": {"loops": 1, "wall_s": 2}})
+    assert ordered == [each[1], each[2], each[0], each[3]]
+
+
+def test_a_random_order_keeps_files_together_and_tests_that_share_a_fixture_in_their_order():
+    free = items(*(f"free.py::test_{number}" for number in range(9)))
+    following = items(*(f"follow.py::test_{number}" for number in range(9)), scope="module")
+    orders = [shuffled([*free, *following], seed) for seed in range(20)]
+    for order in orders:
+        assert [item for item in order if item in following] == following
+        assert {frozenset(map(id, order[:9])), frozenset(map(id, order[9:]))} == {
+            frozenset(map(id, free)),
+            frozenset(map(id, following)),
+        }
+    assert len({tuple(map(id, order)) for order in orders}) > 10
+
+
+def test_beyond_the_budget_the_files_that_grew_are_named():
+    recorded = {"a.py": {"loops": 10, "wall_s": 1}, "b.py": {"loops": 90, "wall_s": 1}}
+    assert growth({"a.py": 30, "b.py": 80, "new.py": 5}, recorded) == [(20, "a.py", 10), (5, "new.py", 0)]
+
+
+PLUGINS = ("-p", "tests.suite", "-p", "tests.workers", "-p", "no:cacheprovider")
 
 
 def lean(monkeypatch):
@@ -51,7 +73,7 @@ def suite(pytester, monkeypatch):
     pytester.makeini("[pytest]\nmarkers =\n    long\n    law\n")
 
     def passed(*options):
-        done = pytester.runpytest_subprocess(*PLUGINS, "-n0", "-v", *options)
+        done = pytester.runpytest_subprocess(*PLUGINS, "-v", *options)
         return sorted(line.split("::")[1].split()[0] for line in done.outlines if "PASSED" in line)
 
     return passed
@@ -65,3 +87,14 @@ def test_the_long_suite_runs_whole_files_because_their_tests_follow_one_another(
     whole = suite("--long")
     assert whole == ["test_first", "test_law", "test_second"]
     assert sorted(suite("--long", "--part", "1/2") + suite("--long", "--part", "2/2")) == whole
+
+
+def test_a_suite_beyond_its_budget_fails_and_names_the_file(pytester, monkeypatch):
+    lean(monkeypatch)
+    pytester.makepyfile(test_plain=PLAIN)
+    assert pytester.runpytest_subprocess(*PLUGINS, "--budget", "100000").ret == 0
+    done = pytester.runpytest_subprocess(*PLUGINS, "--budget", "0")
+    assert done.ret == 1
+    done.stdout.fnmatch_lines(
+        ["The suite costs * fixed loops; the budget is 0. Files that grew:", "*recorded  test_plain.py"]
+    )

@@ -537,9 +537,16 @@ def test_a_person_who_works_alone_can_merge_and_nobody_in_a_team_without_an_appr
 def test_the_rules_of_the_main_branch_ask_for_the_checks_that_run_and_for_an_owner():
     rules = rules_of_main(2)
     by_type = {rule["type"]: rule.get("parameters", {}) for rule in rules["rules"]}
-    versions = WORKFLOWS["test.yml"]["jobs"]["test"]["strategy"]["matrix"]["python"]
+    jobs = WORKFLOWS["test.yml"]["jobs"]
+    versions, packages = jobs["test"]["strategy"]["matrix"]["python"], jobs["packages"]["strategy"]["matrix"]["package"]
     contexts = [check["context"] for check in by_type["required_status_checks"]["required_status_checks"]]
-    assert contexts == [*(f"test ({version})" for version in versions), "packages"]
+    assert contexts == [
+        *(f"test ({version})" for version in versions),
+        *(f"packages ({package})" for package in packages),
+    ]
+    assert sorted(packages) == sorted(
+        path.parent.name for path in Path(__file__).parents[2].glob("packages/*/pyproject.toml")
+    )
     assert by_type["pull_request"]["require_code_owner_review"] is True
     assert by_type["pull_request"]["required_approving_review_count"] == 1
     assert rules["conditions"]["ref_name"]["include"] == ["~DEFAULT_BRANCH"]

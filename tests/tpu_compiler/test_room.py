@@ -1,12 +1,14 @@
 """The two sides of the room: the child process runs where only the wheels are installed, and the project where they are not."""
 
 import sys
+import tomllib
 from pathlib import Path
 
 from tests.tools.imports import imports
-from tools.suites import BELOW
 
-ROOM = Path(__file__).resolve().parents[2] / "tpu_compiler"
+ROOT = Path(__file__).resolve().parents[2]
+ROOM = ROOT / "tpu_compiler"
+PACKAGES = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]["root_packages"]
 SHARED = "tpu_compiler.replaced"
 
 
@@ -21,7 +23,7 @@ def imported(folder):
 
 def test_the_child_process_imports_nothing_of_the_project_but_the_table_of_replaced_functions():
     own = {
-        (file, module) for file, module in imported(ROOM / "server") if module.partition(".")[0] in {*BELOW, "tests"}
+        (file, module) for file, module in imported(ROOM / "server") if module.partition(".")[0] in {*PACKAGES, "tests"}
     }
     assert {
         (file, module) for file, module in own if module != SHARED and not module.startswith("tpu_compiler.server")

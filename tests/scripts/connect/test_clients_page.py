@@ -142,7 +142,9 @@ def test_each_client_has_a_block():
     assert {"OpenAI SDK", "curl", "LangChain", "LiteLLM", "LlamaIndex", "Another Cloud Run service"} <= set(BLOCKS)
 
 
-@pytest.mark.parametrize("client", ["OpenAI SDK", "LangChain", "LlamaIndex", "LiteLLM"])
+@pytest.mark.parametrize(
+    "client", ["OpenAI SDK", *(pytest.param(each, marks=pytest.mark.long) for each in sorted(OWN_ENVIRONMENT))]
+)
 def test_a_python_block_gets_a_completion(address, client, request):
     python = request.getfixturevalue("python_of_clients") if client in OWN_ENVIRONMENT else sys.executable
     done = ran(address, [python, "-c", BLOCKS[client]])

@@ -18,7 +18,7 @@ BUILD = "LOCALCLOUD_EVALUATOR"
 """`build` compiles the evaluator if it is missing: `.ci/run`, `make long` and the workflows set it, so that only a first run at home skips."""
 NOT_BUILT = (
     "the evaluator of alerts is not built. To build it (Go 1.26, one to four minutes, once) and run these tests: "
-    f"{BUILD}=build make test TESTS='packages/localcloud/tests/rules tests/agreement/test_alert_laws.py'"
+    f"{BUILD}=build make test-packages TESTS=packages/localcloud/tests/rules"
 )
 
 
