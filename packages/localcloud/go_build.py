@@ -95,7 +95,9 @@ def environment(modules: Path | None = None) -> dict[str, str]:
 
 def compile_program(go: str, program: GoProgram, module: Path, target: Path, *, modules: Path | None = None) -> None:
     """Compile a program whose module is in the folder `module` to the file `target`. Raises GoBuildError."""
-    command = [go, "build", "-v", "-o", str(target), "-ldflags", program.linker_flags, program.package]
+    # The linker drops debug information (-s -w), so the compiler writes none.
+    flags = ["-gcflags=all=-dwarf=false", f"-ldflags={program.linker_flags}"]
+    command = [go, "build", "-v", "-o", str(target), *flags, program.package]
     log = module.parent / "build.log"
     with log.open("wb") as sink:
         process = subprocess.Popen(

@@ -75,11 +75,11 @@ def examine(deployment: Deployment) -> Subject:
     return subject_of(resolved)
 
 
-def subject_of(resolved: Resolved, memory: MemoryPlan | None = None) -> Subject:
-    """Return the figures of a resolved deployment. `memory`: its memory, if it was computed before."""
+def subject_of(resolved: Resolved, memory: MemoryPlan | None = None, startup: StartupPlan | None = None) -> Subject:
+    """Return the figures of a resolved deployment. `memory` and `startup`: its memory and its start, if they were computed before."""
     memory = memory or memory_plan(resolved)
     workload = resolved.deployment.workload
-    startup = or_none(partial(startup_plan, resolved))
+    startup = startup or or_none(partial(startup_plan, resolved))
     server = or_none(partial(server_of, resolved, memory, workload or DEFAULT_WORKLOAD))
     throughput = or_none(partial(throughput_plan, server)) if server is not None else None
     cost = cost_plan(resolved, throughput)

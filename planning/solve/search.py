@@ -28,7 +28,7 @@ from planning.memory.margins import margin_of
 from planning.memory.resolve import filled_in
 from planning.model.catalog import spec_of
 from planning.question.resolved import Resolved
-from planning.question.types import Band, Deployment, MemoryPlan, WorkloadPlan
+from planning.question.types import Band, Deployment, MemoryPlan, StartupPlan, WorkloadPlan
 from planning.question.workload import Workload
 from planning.rules.findings import QUOTA_IDS, RULES, detected_findings
 from planning.settings.fields import check_block
@@ -340,8 +340,9 @@ def _deployed(deployment: Deployment, served: Served, hosts: Hosts) -> Solution 
         is_small = False
         here = replace_struct(deployment, host_memory_gib=place.memory_gib, vcpu=place.vcpu)
         loads = [filled_in(replace_struct(here, weights_mode=mode)) for mode in WEIGHTS_MODES[place.platform]]
-        for resolved in sorted(loads, key=lambda one: startup_plan(one).total_s):
-            subject = with_concurrency(resolved)
+        starts = [(startup_plan(resolved), resolved) for resolved in loads]
+        for startup, resolved in sorted(starts, key=lambda one: one[0].total_s):
+            subject = with_concurrency(resolved, startup)
             found = warnings_of(subject)
             if subject.workload is not None and all(RULES[name].is_choice for name in found):
                 return Solution(served=served, subject=subject, warnings=found)
@@ -358,8 +359,11 @@ def warnings_of(subject: Subject) -> tuple[str, ...]:
     return tuple(name for name, severity in found if severity != "info" and name not in QUOTA_IDS)
 
 
-def with_concurrency(resolved: Resolved) -> Subject:
-    """Return the figures. A Cloud Run service allows as many concurrent requests as the server runs, and the longest request, as a new file does."""
+def with_concurrency(resolved: Resolved, startup: StartupPlan | None = None) -> Subject:
+    """Return the figures. A Cloud Run service allows as many concurrent requests as the server runs, and the longest request, as a new file does.
+
+    `startup`: the start, if it was computed before; it does not depend on either.
+    """
     deployment, workload, memory = resolved.deployment, resolved.deployment.workload, memory_plan(resolved)
     server = None
     if workload is not None and deployment.cloud_run.region:
@@ -368,7 +372,7 @@ def with_concurrency(resolved: Resolved) -> Subject:
         concurrency = min(server.all_own_slots, CLOUD_RUN_MAX_CONCURRENCY)
         run = dataclasses.replace(deployment.cloud_run, concurrency=concurrency, request_timeout_s=HOUR_S)
         resolved = replace_struct(resolved, deployment=replace_struct(deployment, cloud_run=run))
-    return subject_of(resolved, memory)
+    return subject_of(resolved, memory, startup)
 
 
 def _too_large(memory: MemoryPlan, resolved: Resolved) -> tuple[str, float] | None:

@@ -184,9 +184,16 @@ class LoadedServer(Struct, frozen=True, kw_only=True, dict=True):
 
     def shared_steps(self, requests: float) -> tuple[StepShares, StepTime, float]:
         """Return how `requests` concurrent requests share steps, the time of a step without prompts, and what a prompt adds."""
-        shares = self.shares(requests)
-        step = self.step(shares.decoding)
-        return shares, step, self.extra_s(step, shares, together=shares.prompts_per_step)
+        if requests not in self._shared_steps:
+            shares = self.shares(requests)
+            step = self.step(shares.decoding)
+            self._shared_steps[requests] = shares, step, self.extra_s(step, shares, together=shares.prompts_per_step)
+        return self._shared_steps[requests]
+
+    @cached_property
+    def _shared_steps(self) -> dict[float, tuple[StepShares, StepTime, float]]:
+        """Results of `shared_steps`: each load of a server asks for those of the same few requests."""
+        return {}
 
     def _rate(self, requests: float, shared: tuple[StepShares, StepTime, float]) -> float:
         shares, step, prompt_s = shared
