@@ -112,7 +112,7 @@ class TestSurvival:
             while time.monotonic() < end and not (
                 cloud.cloud.runtimes.machines.machines and cloud.cloud.runtimes.revisions.running
             ):
-                time.sleep(0.01)
+                time.sleep(0.01)  # the restart after an opening has no operation and comes in another thread
             assert list(cloud.cloud.runtimes.machines.machines) == [
                 "projects/local-project/locations/us-east5-a/nodes/n"
             ]
@@ -329,7 +329,7 @@ class TestServe:
             if found.returncode == 0:
                 return json.loads(found.stdout)
             assert found.returncode == 2, found.stderr
-            time.sleep(0.05)
+            time.sleep(0.05)  # another process comes up
         raise AssertionError("no cloud came up")
 
     def test_it_prints_how_to_use_it_and_env_finds_it_also_after_a_kill_and_a_restart(self, tmp_path, localcloud):

@@ -7,24 +7,26 @@ run duration) pass in real seconds unless the scenario sets otherwise: at speed 
 
 import asyncio
 import time
-from dataclasses import dataclass, field
+from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Clock:
     """Simulated time: `speed` simulated seconds per real second.
 
     Durations in the simulation (a wait in the queue, a load of weights, a probe's period) are simulated seconds.
     """
 
-    speed: float = 200.0
-    _started_at: datetime = field(default_factory=lambda: datetime.now(UTC))
-    _started_monotonic_s: float = field(default_factory=time.monotonic)
+    def __init__(self, *, speed: float = 200.0, monotonic: Callable[[], float] = time.monotonic) -> None:
+        """Start at the current time. `monotonic` returns real seconds."""
+        self.speed = speed
+        self._monotonic = monotonic
+        self._started_at = datetime.now(UTC)
+        self._started_s = monotonic()
 
     def now(self) -> datetime:
         """Return the simulated time, in UTC. It never goes backward."""
-        return self._started_at + timedelta(seconds=(time.monotonic() - self._started_monotonic_s) * self.speed)
+        return self._started_at + timedelta(seconds=(self._monotonic() - self._started_s) * self.speed)
 
     def real_s(self, simulated_s: float) -> float:
         """Convert a simulated duration in seconds to real seconds."""

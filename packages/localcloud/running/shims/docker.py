@@ -367,12 +367,13 @@ def _rm(machine: Machine, argv: Sequence[str]) -> int:
 
 def remove(machine: Machine, name: str) -> None:
     """Remove a container that has exited. Its log is kept with the machine's other logs."""
-    (machine.containers / f"{name}.json").unlink(missing_ok=True)
     log = machine.containers / f"{name}.log"
     if log.exists():
         kept = machine.folder / "old-logs"
         kept.mkdir(exist_ok=True)
         log.replace(kept / f"{name}-{time.time_ns()}.log")
+    # Last: without its record the name is free, and the next container of that name has a log of its own.
+    (machine.containers / f"{name}.json").unlink(missing_ok=True)
 
 
 def _wait(machine: Machine, argv: Sequence[str]) -> int:

@@ -48,18 +48,24 @@ class _Supervisor:
         self._stopping = threading.Event()
 
     def run(self, command: list[str]) -> int:
-        """Run the command, with restarts, and return its last exit code."""
+        """Run the command, with restarts, and return its last exit code.
+
+        The record that says that the end is final is the last one written: who reads it can remove the record at once.
+        """
         signal.signal(signal.SIGTERM, self._on_stop)
         signal.signal(signal.SIGINT, self._on_stop)
         while True:
-            code = self._once(command)
-            if self._restart_s is None or self._stopping.wait(self._restart_s):
+            code, restarts = self._once(command)
+            if not restarts:
+                return code
+            if self._stopping.wait(self._restart_s):
                 self._write(restarting=False)
                 return code
             while self._pause and Path(self._pause).exists() and not self._stopping.wait(_POLL_S):
                 pass
 
-    def _once(self, command: list[str]) -> int:
+    def _once(self, command: list[str]) -> tuple[int, bool]:
+        """Run the command once. Return its exit code, and whether the record says that it starts again."""
         with self._log.open("ab") as log:
             try:
                 self._process = subprocess.Popen(
@@ -72,16 +78,17 @@ class _Supervisor:
                 )
             except OSError as error:
                 log.write(f"{command[0]}: {error.strerror}\n".encode())
-                self._write(running=False, pid=0, exitCode=127, finishedAt=_now())
-                return 127
+                return self._ended(127)
             self._write(running=True, restarting=False, pid=self._process.pid, exitCode=0, startedAt=_now())
             if self._stopping.is_set():
                 self._end_process()
             code = self._process.wait()
-        code = 128 - code if code < 0 else code
+        return self._ended(128 - code if code < 0 else code)
+
+    def _ended(self, code: int) -> tuple[int, bool]:
         restarts = self._restart_s is not None and not self._stopping.is_set()
         self._write(running=False, restarting=restarts, pid=0, exitCode=code, finishedAt=_now())
-        return code
+        return code, restarts
 
     def _on_stop(self, number: int, frame: FrameType | None) -> None:
         del number, frame

@@ -122,7 +122,7 @@ def until(condition: Callable[[], object], what: str) -> None:
     end = time.monotonic() + LIMIT_S
     while not condition():
         assert time.monotonic() < end, f"{what} did not happen within {LIMIT_S:g} s"
-        time.sleep(0.05)
+        time.sleep(0.05)  # other processes bring it about
 
 
 @pytest.fixture(scope="module")

@@ -81,7 +81,7 @@ class Google:
         end = time.monotonic() + WAIT_S
         while (now := self.status(name)) != wanted:
             assert time.monotonic() < end, now
-            time.sleep(0.01)
+            time.sleep(0.01)  # a client polls the status as Google offers it
 
     def done(self, operation: Any) -> Any:
         zone = operation["zone"].rpartition("/")[2]

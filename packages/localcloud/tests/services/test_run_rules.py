@@ -59,7 +59,7 @@ def await_running(started, revisions):
     """An instance without traffic stops after its last request, which is after the operation has finished."""
     end = time.monotonic() + 20
     while started.cloud.runtimes.revisions.running != revisions and time.monotonic() < end:
-        time.sleep(0.005)
+        time.sleep(0.005)  # the stop has no operation and comes in the thread of the server
     assert started.cloud.runtimes.revisions.running == revisions
 
 
@@ -393,7 +393,7 @@ def test_deleting_during_a_deployment_leaves_nothing_running(own_client, own_clo
     operation = own_client.ok("POST", SERVICES, PLAIN, serviceId="short")
     own_client.ok("DELETE", f"{SERVICES}/short")
     assert own_client.ok("POST", f"/run/v2/{operation['name']}:wait", {})["error"]["code"] == 10
-    time.sleep(0.05)
+    time.sleep(0.05)  # nothing may begin now, so there is nothing to wait for
     assert own_cloud.cloud.runtimes.revisions.running == set()
     assert own_cloud.cloud.runtimes.fronts.ports == {}
 

@@ -326,7 +326,7 @@ def until(came_about: Callable[[], bool]) -> None:
     end_s = time.monotonic() + 60
     while not came_about():
         assert time.monotonic() < end_s
-        time.sleep(0.02)
+        time.sleep(0.02)  # the server is another process
 
 
 def test_requests_beyond_the_limits_wait_their_turn():

@@ -1,4 +1,4 @@
-"""The engine alone: order, limits and times, on a real event loop."""
+"""The engine alone: order, limits and times, on an event loop whose time moves only when every task waits."""
 
 import asyncio
 from collections.abc import Sequence as Tokens
@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from localcloud.tests.conftest import in_loop
+from localcloud.tests.conftest import in_virtual_loop
 from localcloud.vllm.engine import EngineGroup, PrefixCache, Sequence, SimulatedEngine, TokenTiming, timing
 from localcloud.vllm.memory import KvCacheSize
 from localcloud.vllm.metrics import Metrics
@@ -86,7 +86,7 @@ def submit(running: SimulatedEngine, length: int, prompt: Tokens[int] = (1, 2, 3
     return sequence, sink
 
 
-@in_loop
+@in_virtual_loop
 async def test_replicas_share_the_requests_and_export_metrics_by_engine():
     group = EngineGroup([engine(seqs=2, rank=rank) for rank in range(4)])
     submitted = [sequence_of(5) for _ in range(12)]
@@ -106,7 +106,7 @@ async def test_replicas_share_the_requests_and_export_metrics_by_engine():
     assert group.requests == 0
 
 
-@in_loop
+@in_virtual_loop
 async def test_every_token_is_handed_out_once_and_in_order():
     running = engine()
     sinks = [submit(running, length)[1] for length in (1, 7, 40)]
@@ -115,7 +115,7 @@ async def test_every_token_is_handed_out_once_and_in_order():
     assert (running.running, running.waiting, running.kv_usage) == (0, 0, 0)
 
 
-@in_loop
+@in_virtual_loop
 async def test_blocks_fill_as_tokens_come_until_the_last_sequence_is_preempted_and_starts_again():
     running = engine(tokens=160)
     usages: list[float] = []
@@ -135,7 +135,7 @@ async def test_blocks_fill_as_tokens_come_until_the_last_sequence_is_preempted_a
     assert sample(text, "vllm:request_queue_time_seconds_count") == 2
 
 
-@in_loop
+@in_virtual_loop
 async def test_a_preempted_sequence_can_be_aborted(monkeypatch):
     running, preempted = engine(tokens=160), asyncio.Event()
     preempt = running._preempt
@@ -156,7 +156,7 @@ async def test_a_preempted_sequence_can_be_aborted(monkeypatch):
     assert (running.running, running.waiting, running.kv_usage) == (0, 0, 0)
 
 
-@in_loop
+@in_virtual_loop
 async def test_a_sequence_longer_than_the_cache_runs_alone():
     running = engine(tokens=32)
     _, sink = submit(running, 60)
@@ -179,7 +179,7 @@ def test_drafts_are_counted_as_proposed_accepted_and_by_position(config, share):
     assert speculation.accepted_by_position == sorted(speculation.accepted_by_position, reverse=True)
 
 
-@in_loop
+@in_virtual_loop
 async def test_every_token_but_the_first_comes_from_a_draft():
     running = engine(speculation=Speculation({"method": "ngram", "num_speculative_tokens": 3}))
     _, sink = submit(running, 41)
@@ -191,7 +191,7 @@ async def test_every_token_but_the_first_comes_from_a_draft():
     assert 'vllm:spec_decode_num_accepted_tokens_per_pos_total{engine="0",model_name="m",position="2"}' in text
 
 
-@in_loop
+@in_virtual_loop
 async def test_an_aborted_sequence_makes_room_at_once():
     running = engine(seqs=1, ttft_s=60)
     first, _ = submit(running, 5)
