@@ -21,21 +21,27 @@ _RESOLUTION: Final = timedelta(seconds=2)
 """A difference that the header's whole seconds and the time of the response explain."""
 
 
+def _utc_now() -> datetime:
+    return datetime.now(UTC)
+
+
 @dataclass(slots=True)
 class GoogleClock:
     """Google's time of day, for its stamps, because this machine's clock may be wrong."""
 
+    local_now: Callable[[], datetime] = _utc_now
+    """This machine's time of day, in UTC."""
     _ahead: timedelta = timedelta()
 
     def see(self, date: str | None) -> None:
         """Read the header `Date` of a response from Google. An invalid one changes nothing."""
         with suppress(TypeError, ValueError):
-            ahead = parsedate_to_datetime(date or "") - datetime.now(UTC)
+            ahead = parsedate_to_datetime(date or "") - self.local_now()
             self._ahead = ahead if abs(ahead) > _RESOLUTION else timedelta()
 
     def now(self) -> datetime:
         """Return Google's time by its last response; before the first one, this machine's time."""
-        return datetime.now(UTC) + self._ahead
+        return self.local_now() + self._ahead
 
 
 GOOGLE_CLOCK: Final = GoogleClock()

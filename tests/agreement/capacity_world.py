@@ -298,7 +298,7 @@ class CapacityWorld:
         self.cloud.attach(idle_cloud.idle_runtimes)
         ensure_project(self.cloud, PROJECT)
         self.transport = LocalTransport(self.cloud)
-        self.engine = FakeEngine(cast("Any", self.transport), PACING, virtual=True)
+        self.engine = FakeEngine(cast("Any", self.transport), PACING)
 
     def close(self) -> None:
         """Close the store."""

@@ -30,7 +30,7 @@ from localcloud.world.scenario import ComputeTpu, Scenario, Stock, Tpu, TpuZone
 from tests.agreement.capacity_schedules import MODELS, ZONES, Program, Schedule, Step, drawn, program_of
 from tests.agreement.capacity_world import GRANTED, PROJECT, SERVING, CapacityWorld, Held, Lost, Sent
 
-EXAMPLES: Final = examples(test=200, part=200, night=4000)
+EXAMPLES: Final = examples(test=50, part=200, night=4000)
 A, B, C = ZONES
 FLEX, SPOT, STANDARD = MODELS.values()
 

@@ -90,7 +90,7 @@ class Place:
     transport: EachLoop = field(default_factory=EachLoop)
 
     def __post_init__(self) -> None:
-        self.engine = FakeEngine(self.transport, PACING)  # type: ignore[arg-type] - a transport too
+        self.engine = FakeEngine(self.transport, PACING, clock=None)  # type: ignore[arg-type] - a transport too
 
     def have(self, **quotas: Any) -> None:
         """Give the project other quotas of Compute Engine."""

@@ -1,7 +1,8 @@
 """The provider under the real Pulumi engine, on the local cloud: a program with one queued resource, through its whole life.
 
-What is marked `long` is asserted without an engine in test_lifecycle.py, test_waits.py, test_faults.py and test_renewal.py, or of
-the whole program in tests/engine/test_tpu_stack.py.
+What is marked `long` is asserted without an engine in the provider's own test_check.py (mistakes), test_lifecycle.py, test_faults.py,
+test_schedules.py (kills) and test_renewal.py, in test_provider_waits.py and test_capacity_schedules.py (kills), or of the whole program in
+tests/engine/test_tpu_stack.py. Only this file shows that the engine itself keeps the state of an interrupted creation.
 """
 
 import json
@@ -219,6 +220,7 @@ def test_ctrl_c_in_the_wait_keeps_the_request_and_the_next_up_goes_on_with_it(pr
     assert state["outputs"]["createTime"] == waiting["createTime"]
 
 
+@pytest.mark.long
 def test_an_engine_that_is_killed_loses_nothing(project: Project):
     project.capacity(us_east5_a=0)
     project.declare()
@@ -311,6 +313,7 @@ def test_an_import_by_full_name_takes_over_what_is_there(project: Project):
     project.pulumi("preview", "--expect-no-changes")
 
 
+@pytest.mark.long
 def test_mistakes_are_sentences_and_nothing_is_created(project: Project):
     wrong = {"metadata": {"canary-key": "canary-value"}, "ready": {"guestAttributeNamespace": "ns"}}
     project.declare(maxRunDurationS=604801, zones=["useast5"], **wrong)

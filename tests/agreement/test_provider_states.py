@@ -29,7 +29,7 @@ def enum(schema: str) -> set[str]:
 def put(row: Situation) -> tuple[FakeEngine, FakeTpu]:
     """Return an engine whose last `up` ended as the row says, and the cloud in the row's state."""
     cloud = FakeTpu()
-    engine = FakeEngine(cloud, virtual=True)
+    engine = FakeEngine(cloud)
     if row.recorded == "ACTIVE":
         engine.up(wanted())
     else:

@@ -27,7 +27,7 @@ def waiting(*, zones: tuple[str, ...] = ZONES, **scripts: tuple[str, ...]) -> Fa
 
 def real(cloud: FakeTpu) -> FakeEngine:
     random.seed(0)
-    return FakeEngine(cloud, pacing=Pacing(), virtual=True)
+    return FakeEngine(cloud, pacing=Pacing())
 
 
 class TestTotal:

@@ -6,7 +6,7 @@ import os
 import time
 from collections.abc import Generator, Mapping
 from dataclasses import dataclass, field, replace
-from datetime import datetime, timedelta, tzinfo
+from datetime import UTC, datetime, timedelta
 
 import pytest
 
@@ -45,17 +45,10 @@ ALL_KINDS = frozenset(
 )
 
 
-def off_by(monkeypatch: pytest.MonkeyPatch, skew: timedelta) -> type[datetime]:
-    """Set this machine's clock; the clocks of Google and of the test stay right. Return `datetime` at that clock."""
-
-    class Skewed(datetime):
-        @classmethod
-        def now(cls, tz: tzinfo | None = None) -> datetime:
-            return datetime.now(tz) + skew
-
+def off_by(monkeypatch: pytest.MonkeyPatch, skew: timedelta) -> None:
+    """Set this machine's clock; the clocks of Google and of the test stay right."""
     monkeypatch.setattr(GOOGLE_CLOCK, "_ahead", timedelta())
-    monkeypatch.setattr("cloud.clock.datetime", Skewed)
-    return Skewed
+    monkeypatch.setattr(GOOGLE_CLOCK, "local_now", lambda: datetime.now(UTC) + skew)
 
 
 def owner(stack: str) -> Ownership:

@@ -18,6 +18,7 @@ from contracts.staged_weights import MANIFEST, PARTS, manifest_hash
 from localcloud.rest.errors import CloudError
 from localcloud.services import storage_objects
 from tests.cloud.conftest import PART
+from tests.library_time import set_google_retry_time
 
 LARGE = random.Random(5).randbytes(40 * PART + 17)  # noqa: S311 - planted bytes, no secret
 """41 parts: more than one compose joins."""
@@ -218,7 +219,5 @@ def test_a_part_that_takes_minutes_is_sent_again(staging_world, monkeypatch):
         return store(objects, bucket, name, *arguments, **options)
 
     monkeypatch.setattr(storage_objects.Objects, "put", failing)
-    clock = SimpleNamespace(monotonic=lambda: now_s[0], sleep=lambda _seconds: None)
-    for module in ("retry_unary", "retry_base"):
-        monkeypatch.setattr(f"google.api_core.retry.{module}.time", clock)
+    set_google_retry_time(monkeypatch, lambda: now_s[0])
     assert staging_world.target.upload("m/a", b"abc", replaced=None).size_bytes == 3

@@ -10,6 +10,7 @@ from cloud.staging.sources import hub
 from contracts.errors import ScriptError
 from contracts.staged_weights import MANIFEST
 from tests.cloud.small_hub import small_hub
+from tests.library_time import end_hub_pauses
 
 LARGE = random.Random(7).randbytes(12_345)  # noqa: S311 - planted bytes, no secret
 FILES = {"config.json": b"{}", "model.safetensors": LARGE, "README.md": b"not read", "empty.txt": b""}
@@ -25,7 +26,7 @@ def world(staging_world, monkeypatch):
         )
         monkeypatch.setattr("huggingface_hub.hf_api.api.endpoint", running.url)
         monkeypatch.setenv("HF_TOKEN", "hf_canary")
-        monkeypatch.setattr("huggingface_hub.utils._http.time.sleep", lambda _seconds: None)
+        end_hub_pauses(monkeypatch)
         yield staging_world, running
         # Reads that were under way when a copy failed: the hub's client of the next test is theirs, and what they meet ends its requests.
         for thread in threading.enumerate():

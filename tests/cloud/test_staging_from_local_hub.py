@@ -15,6 +15,7 @@ from scripts.stage_model import __main__ as stage_model
 from scripts.stage_model import housekeeping
 from stacks.loading import from_file
 from tests.cloud.conftest import PROJECT
+from tests.library_time import end_hub_pauses
 
 ROOT = Path(__file__).resolve().parents[2]
 EXISTS = "xbill9/gemma-4-26B-A4B-it-qat-q4_0-w4a16-ct"
@@ -43,7 +44,7 @@ def at_hub(monkeypatch, url):
     monkeypatch.setattr("huggingface_hub.constants.HUGGINGFACE_CO_URL_TEMPLATE", template)
     monkeypatch.setattr("huggingface_hub.hf_api.api.endpoint", url)
     monkeypatch.setenv("HF_TOKEN", "hf_test")
-    monkeypatch.setattr("huggingface_hub.utils._http.time.sleep", lambda _seconds: None)
+    end_hub_pauses(monkeypatch)
 
 
 @pytest.fixture

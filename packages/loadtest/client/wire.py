@@ -141,6 +141,7 @@ class WireConnection(asyncio.BufferedProtocol):
         "_keep",
         "_learned",
         "_left",
+        "_now_s",
         "_rest",
         "_split",
         "_state",
@@ -149,7 +150,8 @@ class WireConnection(asyncio.BufferedProtocol):
         "reused",
     )
 
-    def __init__(self) -> None:
+    def __init__(self, clock: Callable[[], float] = now_s) -> None:
+        self._now_s = clock
         self._transport: asyncio.Transport | None = None
         self._current: Exchange | None = None
         self._done: asyncio.Future[None] | None = None
@@ -203,7 +205,7 @@ class WireConnection(asyncio.BufferedProtocol):
         current = Exchange(payloads=[] if keep_text else None)
         done = asyncio.get_running_loop().create_future()
         self._current, self._done = current, done
-        current.sent_s = self.last_byte_s = now_s()
+        current.sent_s = self.last_byte_s = self._now_s()
         self._transport.write(request)
         return current, done
 
@@ -228,7 +230,7 @@ class WireConnection(asyncio.BufferedProtocol):
 
     def buffer_updated(self, nbytes: int) -> None:
         """Process the bytes read by the event loop."""
-        self.receive(bytes(_BUFFER[:nbytes]), now_s())
+        self.receive(bytes(_BUFFER[:nbytes]), self._now_s())
 
     def receive(self, data: bytes, at_s: float) -> None:
         """Read the next bytes, which arrived at `at_s` and may be cut anywhere."""
@@ -257,7 +259,7 @@ class WireConnection(asyncio.BufferedProtocol):
         self._current = self._done = None
         self.reused = True
         if current is not None:
-            current.end_s = now_s()
+            current.end_s = self._now_s()
             if current.error is None and current.status != HTTPStatus.OK:
                 current.error = f"http_{current.status}"
                 current.error_detail = error_message(decoded(self._error_body))

@@ -13,7 +13,7 @@ import random
 import ssl
 import time
 from array import array
-from collections.abc import Coroutine, Iterator, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate, count
 from typing import Any, Final
@@ -136,15 +136,16 @@ class LagSampler:
     long block has its full weight.
     """
 
-    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(self, loop: asyncio.AbstractEventLoop, clock: Callable[[], float] = now_s) -> None:
         self._loop = loop
+        self._now_s = clock
         self._next_s = 0.0
         self._timer: asyncio.TimerHandle | None = None
         self.lags_s: array[float] = array("d")
 
     def start(self) -> None:
         """Start sampling."""
-        self._next_s = now_s() + LAG_PERIOD_S
+        self._next_s = self._now_s() + LAG_PERIOD_S
         self._timer = self._loop.call_later(LAG_PERIOD_S, self._tick)
 
     def stop(self) -> None:
@@ -154,7 +155,7 @@ class LagSampler:
             self._timer = None
 
     def _tick(self) -> None:
-        at_s = now_s()
+        at_s = self._now_s()
         while self._next_s <= at_s:
             self.lags_s.append(max(0.0, at_s - self._next_s - TIMER_STEP_S))
             self._next_s += LAG_PERIOD_S
@@ -164,8 +165,9 @@ class LagSampler:
 class LoadGenerator:
     """Run one share. `prepare` opens connections and creates the first prompts; `run` starts at a given time."""
 
-    def __init__(self, share: Share, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(self, share: Share, loop: asyncio.AbstractEventLoop, clock: Callable[[], float] = now_s) -> None:
         self._share = share
+        self._now_s = clock
         self._loop = loop
         self._origin = Origin.of(share.url)
         self._head = request_head(self._origin, share.path, share.headers, share.proxy)
@@ -224,12 +226,12 @@ class LoadGenerator:
     async def run(self, start_s: float) -> WorkerResult:
         """Generate the load from `start_s` (a reading of `now_s`) until all requests are answered."""
         self._start_s = start_s
-        sampler = LagSampler(self._loop)
+        sampler = LagSampler(self._loop, self._now_s)
         frozen_before = gc.get_freeze_count()
         gc.collect()
         gc.freeze()
         gc.disable()  # a collection during a measurement delays all times
-        await asyncio.sleep(max(0.0, start_s - now_s()))
+        await asyncio.sleep(max(0.0, start_s - self._now_s()))
         cpu_s = time.process_time()
         sampler.start()
         watch = self._loop.create_task(self._watch())
@@ -241,7 +243,7 @@ class LoadGenerator:
         finally:
             watch.cancel()
             sampler.stop()
-            wall_s, cpu_s = now_s() - start_s, time.process_time() - cpu_s
+            wall_s, cpu_s = self._now_s() - start_s, time.process_time() - cpu_s
             gc.enable()
             if not frozen_before:  # otherwise objects frozen by the caller would thaw with ours
                 gc.unfreeze()
@@ -267,7 +269,7 @@ class LoadGenerator:
         for index in count(share.first_index + share.worker, share.workers):
             if last is not None and index >= last:
                 return
-            if least is not None and index >= least and now_s() - self._start_s >= ENOUGH_S:
+            if least is not None and index >= least and self._now_s() - self._start_s >= ENOUGH_S:
                 return
             yield index
 
@@ -290,34 +292,37 @@ class LoadGenerator:
         data = request_bytes(self._head, json.dumps(body, separators=(",", ":")).encode())
         return _ReadyRequest(data=data, asked_tokens=0 if asked.ends_by_itself else body["max_tokens"])
 
+    def _connection(self) -> WireConnection:
+        return WireConnection(self._now_s)
+
     async def _connect(self) -> WireConnection:
         origin, proxy = self._origin, self._share.proxy
         name = origin.host if self._tls else None
         async with asyncio.timeout(CONNECT_LIMIT_S):
             if origin.socket is not None:
-                _, connection = await self._loop.create_unix_connection(WireConnection, origin.socket)
+                _, connection = await self._loop.create_unix_connection(self._connection, origin.socket)
             elif proxy is not None and origin.tls:
                 tunnel = await open_tunnel(proxy, origin.host, origin.port)
                 _, connection = await self._loop.create_connection(
-                    WireConnection, sock=tunnel, ssl=self._tls, server_hostname=name
+                    self._connection, sock=tunnel, ssl=self._tls, server_hostname=name
                 )
             else:
                 host, port = (origin.host, origin.port) if proxy is None else (proxy.host, proxy.port)
                 _, connection = await self._loop.create_connection(
-                    WireConnection, host, port, ssl=self._tls, server_hostname=name
+                    self._connection, host, port, ssl=self._tls, server_hostname=name
                 )
         return connection
 
     def _time_is_up(self) -> bool:
         share = self._share
-        is_over = share.duration_s is not None and now_s() - self._start_s >= share.duration_s
+        is_over = share.duration_s is not None and self._now_s() - self._start_s >= share.duration_s
         return self._stopping or self._gave_up is not None or is_over
 
     async def _closed_loop(self) -> None:
         share, indexes = self._share, self._indexes()  # one iterator: the next free slot takes the next index
         slots: list[asyncio.Task[None]] = []
         for number in range(share.concurrency):
-            delay_s = self._start_s + (number * share.workers + share.worker) * RAMP_S - now_s()
+            delay_s = self._start_s + (number * share.workers + share.worker) * RAMP_S - self._now_s()
             if delay_s > 0:
                 await asyncio.sleep(delay_s)
             slots.append(self._loop.create_task(self._slot(indexes)))
@@ -387,7 +392,7 @@ class LoadGenerator:
         for number, at_s in enumerate(self._times(rate_per_s)):
             if number % share.workers != share.worker:
                 continue
-            delay_s = self._start_s + at_s - now_s()
+            delay_s = self._start_s + at_s - self._now_s()
             if delay_s > 0:
                 await asyncio.sleep(delay_s)
             elif number % 16 == 0:
@@ -420,14 +425,14 @@ class LoadGenerator:
     async def _exchange(self, request: bytes, *, keep_text: bool) -> Exchange:
         """Send one request and return its exchange. Retry once if the connection was stale."""
         for attempt in (0, 1):
-            began_s = now_s()
+            began_s = self._now_s()
             connection = self._take()
             if connection is None:
                 try:
                     connection = await self._connect()
                 except (OSError, TimeoutError) as error:
                     why = str(error) or f"no connection within {CONNECT_LIMIT_S:.0f} s"
-                    return Exchange(sent_s=began_s, end_s=now_s(), error="connect", error_detail=why)
+                    return Exchange(sent_s=began_s, end_s=self._now_s(), error="connect", error_detail=why)
             reused = connection.reused
             exchange, done = connection.exchange(request, keep_text=keep_text)
             self._active.add(connection)
@@ -488,7 +493,7 @@ class LoadGenerator:
         share = self._share
         while True:
             await asyncio.sleep(WATCH_PERIOD_S)
-            at_s = now_s()
+            at_s = self._now_s()
             for connection in list(self._active):
                 since = connection.waiting_since()
                 if since is None:

@@ -218,8 +218,6 @@ def share_of(**changes):
 def run_load(monkeypatch, share, scripts, *, slots=None, refused=(), stop_at_s=None):
     """Run the load generator, and return its result and the server's log, both in seconds from the start."""
     loop = VirtualLoop()
-    for module in ("loadtest.generator.load", "loadtest.client.wire"):
-        monkeypatch.setattr(f"{module}.now_s", loop.time)
     server, connects = Server(loop, scripts, slots), iter(range(1 << 30))
 
     async def connect():
@@ -227,12 +225,12 @@ def run_load(monkeypatch, share, scripts, *, slots=None, refused=(), stop_at_s=N
             now_s = loop.time()
             server.log.append(Served(sent_s=now_s, script=Script(kind="connect"), end_s=now_s))
             raise ConnectionRefusedError(HTTPStatus.SERVICE_UNAVAILABLE, "refused")
-        connection = WireConnection()
+        connection = WireConnection(loop.time)
         connection.connection_made(Transport(server, connection))
         return connection
 
     async def run():
-        generator = LoadGenerator(share, loop)
+        generator = LoadGenerator(share, loop, loop.time)
         monkeypatch.setattr(generator, "_connect", connect)
         await generator.prepare()
         if stop_at_s is not None:

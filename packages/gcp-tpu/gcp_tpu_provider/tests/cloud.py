@@ -7,7 +7,6 @@ from collections.abc import Callable, Mapping
 from copy import deepcopy
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
-from time import monotonic
 from typing import Any, ClassVar
 from urllib.parse import unquote
 
@@ -32,6 +31,11 @@ def rfc3339(moment: datetime) -> str:
     return moment.isoformat(timespec="seconds").replace("+00:00", "Z")
 
 
+def visible_at_s(hidden_s: float) -> float:
+    """Return the time of the event loop from which on something new is seen, or 0 if it is seen at once."""
+    return asyncio.get_running_loop().time() + hidden_s if hidden_s else 0
+
+
 Fault = str
 """lost: it happened, but the answer was lost. dropped: it did not happen, and there was no answer. unsent: no connection. 503: Google's.
 limited: it happened, the answer was lost, and Google refused the next attempt."""
@@ -48,6 +52,10 @@ class Queued:
     why: str = ""
     created: str = ""
     visible_at_s: float = 0
+    """By the clock of the event loop."""
+
+    def is_hidden(self) -> bool:
+        return bool(self.visible_at_s) and asyncio.get_running_loop().time() < self.visible_at_s
 
     def step(self) -> None:
         if self.steps and self.state != "DELETING":
@@ -149,7 +157,7 @@ class FakeTpu:
         if method == "POST":
             return self.create(parent, zone, query, body)
         found = self.queued.get(name)
-        if found is not None and monotonic() < found.visible_at_s:
+        if found is not None and found.is_hidden():
             found = None
         if found is None:
             raise GoogleError(404, "NOT_FOUND", f"{name} was not found.")
@@ -189,7 +197,7 @@ class FakeTpu:
             body,
             deque(self.scripts.get(f"{zone} {model}", self.scripts.get(zone, QUICK))),
             created=rfc3339(self.clock + timedelta(seconds=self.created)),
-            visible_at_s=monotonic() + self.hidden_s,
+            visible_at_s=visible_at_s(self.hidden_s),
         )
         return {"name": f"{parent}/operations/create-{self.created}"}
 

@@ -9,12 +9,11 @@ from copy import deepcopy
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from hashlib import md5
-from time import monotonic
 from typing import Any, ClassVar
 
 from gcp_tpu_provider.compute_request import REQUEST_KEY
 from gcp_tpu_provider.errors import GoogleError
-from gcp_tpu_provider.tests.cloud import FakeTpu, Queued, rfc3339
+from gcp_tpu_provider.tests.cloud import FakeTpu, Queued, rfc3339, visible_at_s
 
 INSTANCE = re.compile(r"compute/v1/(projects/[^/]+/zones/([^/]+))/instances(?:/([^/]+))?(?:/(\w+))?")
 OPERATION = re.compile(r"compute/v1/projects/[^/]+/zones/[^/]+/operations/([^/]+)")
@@ -66,7 +65,7 @@ class FakeCompute(FakeTpu):
         if method == "POST" and not identifier:
             return self.insert(name, zone, query, body)
         found = self.queued.get(name)
-        if found is None or monotonic() < found.visible_at_s:
+        if found is None or found.is_hidden():
             raise self.missing(name)
         if verb == "getGuestAttributes":
             return self.guest(name, query["queryPath"])
@@ -104,7 +103,7 @@ class FakeCompute(FakeTpu):
             body,
             deque(script),
             created=rfc3339(self.clock + timedelta(seconds=self.created)),
-            visible_at_s=monotonic() + self.hidden_s,
+            visible_at_s=visible_at_s(self.hidden_s),
         )
         self.queued[name].state = "PROVISIONING"
 
@@ -205,7 +204,7 @@ class FakeCompute(FakeTpu):
     def aggregated(self, identifier: str) -> dict[str, Any]:
         scopes: dict[str, Any] = {"zones/us-central1-a": {"warning": {"code": "NO_RESULTS_ON_PAGE"}}}
         for name, item in self.queued.items():
-            if name.endswith(f"/{identifier}") and monotonic() >= item.visible_at_s:
+            if name.endswith(f"/{identifier}") and not item.is_hidden():
                 scope = scopes.setdefault(f"zones/{name.split('/')[3]}", {"instances": []})
                 scope["instances"].append({"name": identifier})
         return {"items": scopes}

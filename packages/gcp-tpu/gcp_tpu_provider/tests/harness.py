@@ -13,7 +13,7 @@ from pulumi.runtime.proto import provider_pb2
 from gcp_tpu_provider import wire
 from gcp_tpu_provider.servicer import TpuProvider
 from gcp_tpu_provider.tests.cloud import FakeTpu
-from gcp_tpu_provider.tests.virtual_time import VirtualLoop
+from gcp_tpu_provider.tests.virtual_time import VirtualClock, VirtualLoop
 from gcp_tpu_provider.transport import Pacing
 
 URN = "urn:pulumi:dev::demo::gcp-tpu:index:QueuedResource::serve"
@@ -78,10 +78,10 @@ class FakeEngine:
     warnings: list[str] = field(default_factory=list)
     ops: list[str] = field(default_factory=list)
     detailed: dict[str, str] = field(default_factory=dict)
-    virtual: bool = False
-    """Let each call run on a virtual clock, so that no wait takes time."""
+    clock: VirtualClock | None = field(default_factory=VirtualClock)
+    """The clock of all calls, which goes on from one call to the next. None if the cloud is behind real sockets: the clock would outrun them."""
     waited_s: float = 0
-    """With `virtual`: the virtual seconds of the last call."""
+    """Virtual seconds of the last call."""
 
     def __post_init__(self):
         self.provider = TpuProvider(self.cloud, self.pacing)
@@ -98,13 +98,15 @@ class FakeEngine:
         self.provider.engine_log.show = show  # type: ignore[method-assign] - the engine's own end
 
     def run(self, work: Coroutine[Any, Any, Result]) -> Result:
-        if not self.virtual:
+        clock = self.clock
+        if clock is None:
             return asyncio.run(work)
-        with asyncio.Runner(loop_factory=VirtualLoop) as runner:
+        began_s = clock.now_s
+        with asyncio.Runner(loop_factory=lambda: VirtualLoop(clock)) as runner:
             try:
                 return runner.run(work)
             finally:
-                self.waited_s = runner.get_loop().time()
+                self.waited_s = clock.now_s - began_s
 
     def check(self, given: dict[str, Any]) -> provider_pb2.CheckResponse:
         olds = wire.write(self.state.inputs if self.state else {})

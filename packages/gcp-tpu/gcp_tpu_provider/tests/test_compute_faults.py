@@ -57,7 +57,7 @@ class TestNames:
         assert list(cloud.queued) == [cloud.name(A)]
 
     def test_another_that_takes_the_name_after_ours_is_gone_is_not_deleted(self, cloud: FakeCompute):
-        engine = FakeEngine(cloud, virtual=True)
+        engine = FakeEngine(cloud)
         cloud.scripts = {A: ("PENDING",)}
         with pytest.raises(Aborted):
             engine.up(on_compute(zones=[A]), timeout_s=0.2)
@@ -79,9 +79,9 @@ class TestNames:
         assert cloud.queued[cloud.name(A)].state == "RUNNING"
 
     def test_a_name_that_is_taken_but_not_visible_stays_in_the_state(self, engine: FakeEngine, cloud: FakeCompute):
-        cloud.hidden_s = 1000
         cloud.add(cloud.name(A), {"name": "serve", "labels": {}}, ("RUNNING",))
         cloud.queued[cloud.name(A)].body["labels"] = {"gemma-serving-urn": urn_hash(engine.urn)}
+        cloud.queued[cloud.name(A)].visible_at_s = 1000
         with pytest.raises(Aborted, match="may still take effect") as caught:
             engine.up(on_compute(zones=[A]))
         assert caught.value.partial
@@ -109,7 +109,7 @@ class TestOperations:
         assert cloud.queued == {}
 
     def test_a_deletion_that_comes_too_early_is_asked_again(self, cloud: FakeCompute):
-        engine = FakeEngine(cloud, virtual=True)
+        engine = FakeEngine(cloud)
         cloud.scripts = {A: ("PROVISIONING",)}
         with pytest.raises(Aborted):
             engine.up(on_compute(zones=[A]), timeout_s=0.2)
@@ -160,7 +160,7 @@ class TestOperations:
         assert cloud.queued[cloud.name(A)].body["tags"]["items"] == ["other"]
 
     def test_an_instance_that_is_never_ready_for_a_change_is_given_up(self, cloud: FakeCompute):
-        engine = FakeEngine(cloud, virtual=True)
+        engine = FakeEngine(cloud)
         engine.up(on_compute())
         cloud.busy_changes = 10**9
         with pytest.raises(Aborted, match="is not ready"):
@@ -168,7 +168,7 @@ class TestOperations:
         assert engine.waited_s < 700
 
     def test_a_change_that_takes_too_long_fails_and_the_next_up_makes_the_others_too(self, cloud: FakeCompute):
-        engine = FakeEngine(cloud, virtual=True)
+        engine = FakeEngine(cloud)
         engine.up(on_compute())
         cloud.slow_s = 610
         changed = on_compute(labels={"managed-by": "gemma-serving", "new": "x"}, tags=["other"])

@@ -144,7 +144,7 @@ class TestInterruption:
             assert task.cancelled()
             await asyncio.sleep(0.01)
 
-        asyncio.run(drop())
+        engine.run(drop())
         assert list(cloud.queued) == [cloud.name("us-east5-b")]
         calls = len(cloud.calls)
         cloud.refusals.clear()
@@ -381,7 +381,7 @@ class TestMovedZones:
 
 class TestLeftovers:
     def test_capacity_that_is_there_is_kept_when_the_total_wait_is_over(self, cloud: FakeTpu):
-        engine = FakeEngine(cloud, virtual=True)
+        engine = FakeEngine(cloud)
         cloud.scripts["us-east5-a"] = WAITING
         with pytest.raises(Aborted):
             engine.up(wanted(), timeout_s=0.05)

@@ -25,7 +25,7 @@ def ordered(*forms: str | Mapping[str, Any], **changes: Any) -> dict[str, Any]:
 
 def engine_of(scripts: Mapping[str, tuple[str, ...]]) -> tuple[FakeEngine, FakeTpu]:
     cloud = FakeTpu(scripts=dict(scripts))
-    return FakeEngine(cloud, Pacing(), virtual=True), cloud
+    return FakeEngine(cloud, Pacing()), cloud
 
 
 def requested(cloud: FakeTpu) -> list[tuple[str, str]]:
@@ -213,7 +213,7 @@ def test_a_dead_resource_is_replaced_in_the_order_of_forms_after_its_request_is_
 
 def test_an_instance_has_a_run_duration_in_every_form():
     cloud = FakeCompute(scripts={A: ("!ZONE_RESOURCE_POOL_EXHAUSTED",)})
-    engine = FakeEngine(cloud, Pacing(), virtual=True)  # type: ignore[arg-type] - a transport too
+    engine = FakeEngine(cloud, Pacing())  # type: ignore[arg-type] - a transport too
     image = "projects/p-images/global/images/family/f"
     engine.up(ordered("spot", "standard", zones=[A, B], api="compute-engine", runtimeVersion=image))
     scheduling = cloud.queued[cloud.name(B)].body["scheduling"]

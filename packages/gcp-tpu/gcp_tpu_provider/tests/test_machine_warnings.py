@@ -31,7 +31,7 @@ def published(phase: str, **values: str) -> dict[str, str]:
 
 @pytest.fixture
 def engine(cloud: FakeTpu) -> FakeEngine:
-    engine = FakeEngine(cloud, virtual=True)
+    engine = FakeEngine(cloud)
     engine.up(given())
     return engine
 

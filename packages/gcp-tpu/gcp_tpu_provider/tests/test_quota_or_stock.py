@@ -55,7 +55,7 @@ def table(
     cloud.limits = dict(quotas)
     if before:
         before(cloud)
-    engine = FakeEngine(cloud, Pacing(), virtual=True)
+    engine = FakeEngine(cloud, Pacing())
     with pytest.raises(Aborted) as ended:
         engine.up(changes.pop("inputs", None) or wanted(waitPerZoneS=600, **changes))
     lines = ended.value.message.splitlines()

@@ -136,7 +136,7 @@ class TestChangeOver:
         assert max(after) < deleted
 
     def test_a_machine_that_never_ends_its_requests_is_deleted_all_the_same(self, cloud: FakeTpu):
-        calls = self.told(FakeEngine(cloud, virtual=True), cloud, [{"phase": "ready", "serving-hash": "x"}])
+        calls = self.told(FakeEngine(cloud), cloud, [{"phase": "ready", "serving-hash": "x"}])
         assert len([call for call in calls if "getGuestAttributes" in call]) > 5
 
     def test_a_machine_that_cannot_be_told_is_deleted_all_the_same(self, engine: FakeEngine, cloud: FakeTpu):

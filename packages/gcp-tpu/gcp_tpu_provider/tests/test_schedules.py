@@ -4,7 +4,6 @@
 """
 
 import random
-import time
 from contextlib import suppress
 from copy import deepcopy
 from dataclasses import dataclass
@@ -242,7 +241,9 @@ class World:
         The same after a deletion: a commit that is later than the deletion looks for is found by a later creation, if it is visible then.
         """
         queued = [item for cloud in self.clouds for item in cloud.queued.values()]
-        time.sleep(max([0.0, *(item.visible_at_s - time.monotonic() for item in queued)]))
+        clock = self.engine.clock
+        assert clock is not None
+        clock.now_s = max([clock.now_s, *(item.visible_at_s for item in queued)])
 
     def refresh(self) -> None:
         if self.engine.state is not None:

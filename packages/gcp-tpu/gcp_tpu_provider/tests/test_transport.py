@@ -41,13 +41,14 @@ class Server:
     answers: list[tuple[int, Any, dict[str, str]]] = field(default_factory=list)
     seen: list[web.Request] = field(default_factory=list)
     bodies: list[str] = field(default_factory=list)
-    stall_s: float = 0.0
+    is_silent: bool = False
+    """It answers no request. A handler ends when its client closes the connection."""
 
     async def handle(self, request: web.Request) -> web.StreamResponse:
         self.seen.append(request)
         self.bodies.append(await request.text())
-        if self.stall_s:
-            await asyncio.sleep(self.stall_s)
+        if self.is_silent:
+            await asyncio.Event().wait()
         if not self.answers:
             return web.json_response({})
         status, body, headers = self.answers.pop(0)
@@ -68,7 +69,7 @@ def talk(
     async def main() -> Any:
         app = web.Application()
         app.router.add_route("*", "/{tail:.*}", server.handle)
-        runner = web.AppRunner(app)
+        runner = web.AppRunner(app, handler_cancellation=True)
         await runner.setup()
         site = web.TCPSite(runner, "127.0.0.1", 0)
         await site.start()
@@ -202,13 +203,13 @@ def test_a_spent_quota_is_not_asked_for_as_long_as_an_unavailable_api(monkeypatc
 
 
 def test_a_server_that_never_answers_is_given_up_and_may_have_acted(monkeypatch: pytest.MonkeyPatch):
-    server = Server(stall_s=0.5)
+    server = Server(is_silent=True)
     with pytest.raises(NoAnswerError, match="timed out") as lost:
         talk(
             server,
             lambda transport: transport.call("POST", "v2alpha1/x"),
             monkeypatch,
-            Pacing(call_timeout_s=0.05, retry_budget_s=0.05),
+            Pacing(call_timeout_s=0.05, first_contact_s=0.05),
         )
     assert lost.value.sent
 
