@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 ENDING: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 """Signals that terminate a command like Ctrl-C."""
+_STEP_S: Final = 1.0
 T = TypeVar("T")
 
 
@@ -41,7 +42,7 @@ _SIGNALS: Final = _Signals()
 
 @contextlib.contextmanager
 def interruptible() -> Generator[None]:
-    """Forward terminating signals to children, and raise KeyboardInterrupt."""
+    """Forward terminating signals to children, and raise KeyboardInterrupt, but not before the children of other threads have exited."""
     _SIGNALS.came = False
     before = {number: signal.getsignal(number) for number in ENDING}
     taken = [number for number, handler in before.items() if handler is not signal.SIG_IGN]
@@ -50,6 +51,9 @@ def interruptible() -> Generator[None]:
     try:
         yield
     finally:
+        if _SIGNALS.came:
+            for process in tuple(_SIGNALS.children):
+                _await_end(process.wait)
         for number in taken:
             signal.signal(number, before[number])
 
@@ -207,9 +211,14 @@ def _held() -> Generator[None]:
         _interrupt()
 
 
-def _await_end(wait: Callable[[], object]) -> None:
-    """Wait for a program to exit. Further signals are forwarded."""
+def _await_end(wait: Callable[..., object]) -> None:
+    """Wait for a program to exit. Further signals are forwarded.
+
+    It waits in steps, because Python notices a signal that arrives just before a wait without an end only after that wait.
+    """
+    import subprocess  # noqa: PLC0415 - as in `started`
+
     while True:
-        with contextlib.suppress(KeyboardInterrupt):
-            wait()
+        with contextlib.suppress(KeyboardInterrupt, subprocess.TimeoutExpired):
+            wait(timeout=_STEP_S)
             return

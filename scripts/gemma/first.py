@@ -3,8 +3,7 @@
 It does not call Google, and exits after ten seconds at most. Unreadable values are unknown.
 """
 
-import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from functools import partial
 from typing import Final
@@ -21,21 +20,24 @@ from scripts.gemma.catalog import ENTRIES, command_rows
 
 FIRST_DAY: Final = ("plan", "doctor", "up", "chat", "status", "smoke", "bench", "teardown")
 _LIMIT_S: Final = 5.0
-"""Time for the list of stacks, and again for their states."""
 _READERS: Final = 4
 
 
-def first_lines() -> Sequence[str]:
-    """Return the text line by line."""
-    state, following = _state()
+def _utc_now() -> datetime:
+    return datetime.now(UTC)
+
+
+def first_lines(*, limit_s: float = _LIMIT_S, now: Callable[[], datetime] = _utc_now) -> Sequence[str]:
+    """Return the text line by line. `limit_s`: time for the list of stacks, and again for their states."""
+    state, following = _state(limit_s, now)
     commands = command_rows([ENTRIES[name] for name in FIRST_DAY])
     what = "Deploy Gemma 4 with vLLM in your own Google Cloud project."
     return [what, "", *state, *following, "", *commands, "", "`gemma help` lists all commands."]
 
 
-def _state() -> tuple[Sequence[str], Sequence[str]]:
+def _state(limit_s: float, now: Callable[[], datetime]) -> tuple[Sequence[str], Sequence[str]]:
     """Return the lines about the deployed stacks, and the line with the next command."""
-    ((stacks, error),) = each_within([partial(known_stacks, limit_s=_LIMIT_S)], workers=1, limit_s=_LIMIT_S + 1)
+    ((stacks, error),) = each_within([partial(known_stacks, limit_s=limit_s)], workers=1, limit_s=limit_s + 1)
     if stacks is None:
         return [f"The deployed stacks and their cost are unknown. {error}"], ()
     deployed = [stack for stack in stacks if stack.is_deployed or stack_locks(stack.name)]
@@ -46,7 +48,7 @@ def _state() -> tuple[Sequence[str], Sequence[str]]:
             "Google was not queried. To search the project for resources that cost money, run",
             "`gemma teardown --all --dry-run`.",
         ], [f"Next: gemma plan {'tpu-v6e1' if 'tpu-v6e1' in known else min(known, default='--help')}"]
-    lines = each_within([partial(_line, stack) for stack in deployed], workers=_READERS, limit_s=_LIMIT_S)
+    lines = each_within([partial(_line, stack, now) for stack in deployed], workers=_READERS, limit_s=limit_s)
     width = max(len(stack.name) for stack in deployed) + 2
     shown = [
         f"  {stack.name:<{width}}{line or f'price unknown: {error}'}"
@@ -61,7 +63,7 @@ def _backend() -> str:
     return f"backend {url}" if url else "the Pulumi backend"
 
 
-def _line(stack: ListedStack) -> str:
+def _line(stack: ListedStack, now: Callable[[], datetime]) -> str:
     """Return what a stack serves with its price and time left, as of its last `up`."""
     from engine.state import read  # noqa: PLC0415 - only if a stack is deployed
     from scripts.status.face import INCOMPLETE, after_locks, lock_sentence, serves_now  # noqa: PLC0415 - the same
@@ -72,15 +74,15 @@ def _line(stack: ListedStack) -> str:
         return "a gateway"
     has_server = serves.word in {"deployed", "waiting", "ended"}
     if not has_server and (locks := stack_locks(stack.name)):
-        return f"{INCOMPLETE}: {lock_sentence(locks[0], datetime.now(UTC))} Run `{after_locks(stack.name, locks)}`."
+        return f"{INCOMPLETE}: {lock_sentence(locks[0], now())} Run `{after_locks(stack.name, locks)}`."
     if serves.word == "ended":
         return f"{serves.why} Run `gemma up {stack.name}`."
     if serves.word not in {"deployed", "waiting"} or state.outputs is None:
         return f"{serves.shown}: {serves.why}" if serves.why else serves.shown
-    return _price(stack.name, state.outputs, serves.word)
+    return _price(stack.name, state.outputs, serves.word, now())
 
 
-def _price(stack: str, outputs: StackOutputs, word: str) -> str:
+def _price(stack: str, outputs: StackOutputs, word: str, now: datetime) -> str:
     price = price_in_use(stack, outputs)
     if outputs.target == "cloud-run":
         return f"{price} for each instance that runs"
@@ -88,4 +90,4 @@ def _price(stack: str, outputs: StackOutputs, word: str) -> str:
         return f"{price} from the moment its capacity arrives; it was {outputs.state}"
     if not outputs.deadline:
         return f"{price}, without an end"
-    return f"{price}, {duration(datetime.fromisoformat(outputs.deadline).timestamp() - time.time())} left"
+    return f"{price}, {duration((datetime.fromisoformat(outputs.deadline) - now).total_seconds())} left"

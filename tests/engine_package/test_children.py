@@ -18,30 +18,40 @@ ENGINE = """#!/bin/sh
 trap 'echo interrupted >>heard' INT
 touch running
 while [ ! -f stop ]; do sleep 0.05; done
+echo ended >>heard
 """
 COMMAND = """
+import os
 import sys
-from concurrent.futures import ThreadPoolExecutor
+import threading
+import time
 from engine.children import interruptible, started
+
+def wait(has_ended):  # in steps, because a signal just before a wait without end is noticed only after it
+    while not has_ended():
+        time.sleep(0.05)
 
 def work():
     with started(["./engine"]) as process:
-        process.wait()
+        wait(lambda: process.poll() is not None)
 
 try:
     with interruptible():
         if sys.argv[1] == "thread":
-            with ThreadPoolExecutor() as pool:
-                pool.submit(work).result()
+            thread = threading.Thread(target=work, daemon=True)
+            thread.start()
+            wait(lambda: not thread.is_alive())
         else:
             work()
 except KeyboardInterrupt:
-    sys.exit(130)
+    with open("heard", "a") as heard:
+        print("130", file=heard)
+    os._exit(130)
 """
 
 
 class Started:
-    """A command whose engine writes each signal down, and ends when the test says so."""
+    """A command whose engine writes each signal and its own end down, and ends when the test says so."""
 
     def __init__(self, folder, where):
         self.folder = folder
@@ -50,13 +60,20 @@ class Started:
         environment = {**os.environ, "PYTHONPATH": str(ROOT)}
         words = [sys.executable, "-c", COMMAND, where]
         self.process = subprocess.Popen(words, cwd=folder, env=environment, start_new_session=True)
-        self.wait((folder / "running").exists)
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *error):
+        (self.folder / "stop").touch()  # ends the engine, which is not in the command's group
+        self.process.kill()
+        self.process.wait()
 
     def wait(self, condition):
         end = time.monotonic() + 120
         while not condition():
-            assert time.monotonic() < end
-            time.sleep(0.02)
+            assert time.monotonic() < end, self.heard()
+            time.sleep(0.02)  # between two looks at files that other processes write
 
     def heard(self):
         path = self.folder / "heard"
@@ -72,13 +89,14 @@ class Started:
     [("main", (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)), ("thread", (signal.SIGTERM, signal.SIGINT))],
 )
 @pytest.mark.parametrize("send", [os.kill, os.killpg], ids=["to the command", "to the group, as Ctrl-C"])
-def test_each_signal_reaches_the_engine_once(tmp_path, send, where, signals):
-    command = Started(tmp_path, where)
-    for number, signum in enumerate(signals, 1):
-        send(command.process.pid, signum)
-        command.wait(lambda count=number: len(command.heard()) >= count)
-    assert command.end() == 130
-    assert command.heard() == ["interrupted"] * len(signals)
+def test_each_signal_reaches_the_engine_once_and_the_command_ends_after_it(tmp_path, send, where, signals):
+    with Started(tmp_path, where) as command:
+        command.wait((tmp_path / "running").exists)
+        for number, signum in enumerate(signals, 1):
+            send(command.process.pid, signum)
+            command.wait(lambda count=number: len(command.heard()) >= count)
+        assert command.end() == 130
+    assert command.heard() == [*["interrupted"] * len(signals), "ended", "130"]
 
 
 def test_without_a_command_the_interrupt_is_passed_on_too():

@@ -1,7 +1,7 @@
 """`gemma` without words: what is deployed and costs, or that nothing is, or that it is unknown; never the second for the third."""
 
 import json
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from socket import gethostname
 
 import pytest
@@ -20,8 +20,8 @@ from tests.scripts.sample_outputs import sample_outputs
 TPU = {"target": "tpu", "auth": "tunnel", "state": "ACTIVE"}
 
 
-def soon(**hours):
-    return (datetime.now(UTC) + timedelta(**hours, seconds=2)).isoformat()
+NOW = datetime.fromisoformat("2126-11-01T12:00:00+00:00")
+"""Far from now: a run with a later deadline has not ended by the real clock either."""
 
 
 @pytest.fixture
@@ -50,13 +50,12 @@ def engine(monkeypatch):
     return held
 
 
-def told(capsys):
-    assert main([]) == ExitCode.DONE
-    return capsys.readouterr().out
+def told():
+    return "\n".join([*first.first_lines(limit_s=60, now=lambda: NOW), ""])
 
 
-def test_a_deployed_stack_has_its_price_and_the_time_left(engine, capsys):
-    engine["tpu-v6e1"] = sample_outputs(**TPU, deadline=soon(hours=3))
+def test_a_deployed_stack_has_its_price_and_the_time_left(engine):
+    engine["tpu-v6e1"] = sample_outputs(**TPU, deadline=(NOW + timedelta(hours=3)).isoformat())
     engine["waits"] = sample_outputs(**TPU | {"state": "WAITING_FOR_RESOURCES"})
     engine["ended"] = sample_outputs(**TPU, deadline="2026-01-01T00:00:00Z")
     engine["run"] = sample_outputs()
@@ -66,7 +65,7 @@ def test_a_deployed_stack_has_its_price_and_the_time_left(engine, capsys):
     spot = {"provisioning": "spot", "location": "us-east5-a", "plan": plan}
     engine["tpu-v6e1-e4b"] = sample_outputs(**TPU | spot)
     engine["tpu-v6e1-26b-w4a16"] = sample_outputs(**TPU | spot | {"location": "southamerica-west1-a"})
-    text = told(capsys)
+    text = told()
     for line in (
         "  tpu-v6e1-e4b        $1.40/h, without an end",
         "  tpu-v6e1-26b-w4a16  price unknown, without an end",
@@ -83,37 +82,35 @@ def test_a_deployed_stack_has_its_price_and_the_time_left(engine, capsys):
     assert "No stack is deployed" not in text
 
 
-def test_a_killed_up_is_incomplete_as_in_status_even_before_its_first_resource(engine, monkeypatch, capsys):
+def test_a_killed_up_is_incomplete_as_in_status_even_before_its_first_resource(engine, monkeypatch):
     dead = StackLock(place="", user="me", host=gethostname(), pid=dead_pid(), since="2026-11-01T12:00:00Z")
     engine["none"] = {}
     monkeypatch.setattr(first, "stack_locks", lambda stack: (dead,) if stack == "none" else ())
-    text = told(capsys)
+    text = told()
     assert f"  none  incomplete: A killed command left a lock: {dead.holder} is no longer running. " in text
     assert "Run `gemma recover none`." in text
 
 
-def test_without_a_stack_it_names_the_backend_and_the_search_and_never_says_that_nothing_costs(
-    engine, monkeypatch, capsys
-):
+def test_without_a_stack_it_names_the_backend_and_the_search_and_never_says_that_nothing_costs(engine, monkeypatch):
     monkeypatch.setenv("PULUMI_BACKEND_URL", "s3://states?secret=x")
     engine["never"] = None
-    text = told(capsys)
+    text = told()
     assert "No stack is deployed in backend s3://states.\nGoogle was not queried." in text
     assert "`gemma teardown --all --dry-run`." in text
     assert "othing" not in text
     assert "secret" not in text
 
 
-def test_a_state_that_cannot_be_read_is_unknown_and_never_nothing(engine, monkeypatch, capsys):
+def test_a_state_that_cannot_be_read_is_unknown_and_never_nothing(engine, monkeypatch):
     engine["a"] = ScriptError("The bucket did not answer.")
-    assert "  a  unknown: The bucket did not answer.\n" in told(capsys)
+    assert "  a  unknown: The bucket did not answer.\n" in told()
 
     def logged_out(_words, limit_s=0.0):
         del limit_s
         raise runner.PulumiFailedError(runner.NOT_LOGGED_IN, "")
 
     monkeypatch.setattr(runner, "query", logged_out)
-    text = told(capsys)
+    text = told()
     assert f"The deployed stacks and their cost are unknown. {runner.NOT_LOGGED_IN}\n" in text
     assert "No stack is deployed" not in text
 
@@ -121,5 +118,6 @@ def test_a_state_that_cannot_be_read_is_unknown_and_never_nothing(engine, monkey
 @pytest.mark.parametrize("found", ["/x/gemma", None])
 def test_where_gemma_cannot_be_typed_as_printed_the_command_that_mends_it_is_named(engine, monkeypatch, capsys, found):
     monkeypatch.setattr("shutil.which", lambda _name: found)
-    last = told(capsys).splitlines()[-1]
+    assert main([]) == ExitCode.DONE
+    last = capsys.readouterr().out.splitlines()[-1]
     assert ('is not on PATH here. Run `export PATH="' in last and '/.venv/bin:$PATH"`.' in last) is (found is None)

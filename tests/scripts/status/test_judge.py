@@ -15,7 +15,8 @@ from tests.scripts.status.planted import queued, state
 
 NOW = datetime(2026, 11, 1, 12, tzinfo=UTC)
 HOST = socket.gethostname()
-ALIVE = StackLock(place="", user="me", host=HOST, pid=os.getpid(), since=datetime.now(UTC).isoformat())
+ALIVE = StackLock(place="", user="me", host=HOST, pid=os.getpid(), since="2100-01-01T00:00:00+00:00")
+"""Taken after this process started, as each lock of a living process was."""
 DEAD = replace(ALIVE, pid=2**22 + 7)
 READY = CloudFacts(state="ACTIVE", phase="ready", declared="a", stored="a", running="a")
 DEPLOYED = StackStatus(stack="x", deployed=True, serves=ServesNow(word="deployed"), target="tpu", cloud=READY)
