@@ -3,12 +3,14 @@
 import dataclasses
 
 import pulumi
+import pytest
 
 from components.cloud_run_gpu_service import (
     CloudRunGpuService,
     CloudRunGpuServiceArgs,
     Collector,
     KeptTraffic,
+    _timeouts,
 )
 from components.model_bucket import ModelBucket, ModelBucketArgs
 from components.stored_secret import ExistingSecret, ExistingSecretArgs, HuggingFaceToken, StoredSecretArgs
@@ -87,6 +89,15 @@ def test_the_container_has_its_gpu_its_probe_and_its_mounts(declare):
     assert template["gpuZonalRedundancyDisabled"] is True
     assert template["nodeSelector"] == {"accelerator": "nvidia-l4"}
     assert template["scaling"] == {"minInstanceCount": 1, "maxInstanceCount": 2}
+
+
+@pytest.mark.parametrize("probe", [PROBE, None])
+def test_a_creation_and_a_change_may_take_longer_than_the_longest_start(probe):
+    """The provider's own limit of 20 minutes would leave a service partly created, or partly changed."""
+    whole = _timeouts(probe or ProbeSettings())
+    for given in (whole.create, whole.update):
+        assert isinstance(given, str)
+        assert int(given.removesuffix("s")) > (probe or ProbeSettings()).budget_s
 
 
 def serving(revision, **labels):

@@ -42,6 +42,23 @@ def dead_pid():
     return process.pid
 
 
+def test_a_lock_is_removed_only_if_its_process_is_gone(tmp_path):
+    file = tmp_path / "a.json"
+    file.touch()
+    said = []
+
+    def end(pid):
+        place = f"file://{file}"
+        lock = StackLock(place=place, user="me", host=socket.gethostname(), pid=pid, since=now(days=-1))
+        end_dead_locks("x", [lock], report=said.append)
+
+    with pytest.raises(CommandRefusedError):
+        end(os.getpid())
+    assert (file.exists(), said) == (True, [])
+    end(dead_pid())
+    assert (file.exists(), len(said)) == (False, 1)
+
+
 def test_the_engines_error_names_the_holder():
     assert is_lock_error(refusal(1))
     (lock,) = parse_locks(refusal(8586, "vm", "2026-11-20T17:27:26Z"))

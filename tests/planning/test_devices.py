@@ -9,7 +9,7 @@ import pytest
 from planning import PlanningError
 from planning.data.images import IMAGES
 from planning.machine.devices import parse_device
-from planning.machine.hardware import ACCELERATORS, find_accelerator
+from planning.machine.hardware import ACCELERATORS, find_accelerator, gpu_regions
 
 RTX_3090 = "memory=24GiB,bandwidth=936GB/s,tflops=71"
 MODEL = ("--model", "google/gemma-4-E2B-it")
@@ -39,6 +39,14 @@ def test_nonsense_is_refused_in_one_sentence(figures: str, said: str):
     with pytest.raises(PlanningError, match=re.escape(said)) as caught:
         parse_device(figures)
     assert "\n" not in str(caught.value)
+
+
+def test_each_gpu_of_cloud_run_has_its_own_regions():
+    l4, rtx = (gpu_regions(ACCELERATORS[name]) for name in ("L4", "RTX PRO 6000"))
+    assert "us-east4" in l4
+    assert "us-east4" not in rtx
+    assert "us-central1" in rtx
+    assert gpu_regions(ACCELERATORS["H100"]) == ()
 
 
 def test_a_device_is_one_more_row_of_the_comparison(run):

@@ -7,9 +7,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from planning import NO_SERVICE, Deployment, Finding, plan
+from planning import NO_SERVICE, Deployment, Finding, VllmOptions, plan
 from planning.machine.hardware import ACCELERATORS
 from planning.question.fields import with_changes
+from tests.records import replace
 
 service_block = partial(dataclasses.replace, NO_SERVICE)
 
@@ -92,6 +93,14 @@ def test_a_host_that_the_quota_carries_once_comes_with_one_instance():
     assert [remedy.changes["cloud_run.max_instances"] for remedy in finding.remedies] == [1]
     fixed = plan(with_changes(wrong, finding.remedies[0].changes))
     assert not [one.id for one in fixed.findings if one.severity == "block"]
+
+
+def test_each_replica_on_a_machine_loads_the_weights_by_itself():
+    one, two = (
+        plan(replace(on("v6e-4"), vllm=VllmOptions(tensor_parallel_size=2, data_parallel_size=replicas))).memory
+        for replicas in (1, 2)
+    )
+    assert two.load_peak_host_gib == 2 * one.load_peak_host_gib
 
 
 def test_a_file_that_vllm_converts_while_loading_passes_through_the_host_in_its_own_precision():

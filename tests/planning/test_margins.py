@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from planning import Deployment, Plan, PlanningError, VllmOptions, plan
 from planning.machine.hardware import ACCELERATORS
 from planning.memory.budget import memory_plan
-from planning.memory.margins import edges_of_memory
+from planning.memory.margins import edges_of_memory, margin_of
 from planning.memory.resolve import resolve
 from planning.model.catalog import MODELS, model_ids
 from planning.question.fields import with_changes
@@ -78,6 +78,13 @@ def test_a_load_within_three_per_cent_of_the_device_may_fail():
         accelerator = replace(resolved.accelerator, usable_gib=usable_gib)
         loading = edges_of_memory(memory_plan(replace(resolved, accelerator=accelerator)))[0]
         assert (loading.may_fail, loading.is_short) == (close, False)
+
+
+def test_what_certainly_fails_at_one_limit_does_not_only_perhaps_fail_at_another():
+    memory = memory_plan(resolve(Deployment(model="google/gemma-4-12B-it-qat-w4a16-ct", accelerator="L4")))
+    close = replace(memory, usable_gib=memory.load_peak_device_gib * 1.02)
+    assert margin_of(close) == edges_of_memory(close)[0]
+    assert margin_of(replace(close, kv_gib=0.0)) is None
 
 
 def test_a_load_close_to_the_edge_is_named():

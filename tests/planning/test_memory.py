@@ -13,6 +13,7 @@ from planning.memory.budget import (
 from planning.memory.kv_cache import blocks_per_request, layout_of
 from planning.memory.margins import one_request
 from planning.memory.resolve import resolve
+from planning.memory.speculation import drafter_bytes
 from planning.memory.tpu_programs import warm_up_of
 from planning.memory.weights import _share, weights_of
 from planning.model.spec import Tensor
@@ -72,6 +73,15 @@ def test_the_start_up_of_speculative_decoding_keeps_the_inputs_of_all_programs()
 def test_the_audio_tower_is_loaded_on_gpus_only():
     on_tpu, on_gpu = weights_of(resolved("E2B-it", "v6e-1")), weights_of(resolved("E2B-it", "L4"))
     assert (on_gpu.device - on_gpu.tables - on_tpu.device) / GIB == pytest.approx(0.57, abs=0.01)
+
+
+def test_the_weights_of_a_draft_model_are_on_the_device_too():
+    drafts = {"model": f"{GEMMA}31B-it-assistant", "num_speculative_tokens": 3}
+    drafted = resolved("31B-it", "H100", speculative_config=drafts)
+    assert drafted.drafter is not None
+    added_gib = memory_plan(drafted).weights_gib - memory_plan(resolved("31B-it", "H100")).weights_gib
+    assert added_gib == pytest.approx(drafter_bytes(drafted) / GIB)
+    assert added_gib > 0.5
 
 
 def test_position_tables_are_as_long_as_the_model_not_as_the_request():

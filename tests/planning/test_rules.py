@@ -391,6 +391,23 @@ def test_the_least_batch_that_holds_a_video_is_accepted():
         assert (found(p, "LEN02") is not None) is shown
 
 
+def test_fewer_instances_are_also_fewer_minimum_instances():
+    scaling = {"max_instances": 4, "gpu_quota": 2}
+    busy = the(plan(on_cloud_run(min_instances=3, **scaling)), "SCL02")
+    assert busy.remedies[0].changes == {"cloud_run.max_instances": 2, "cloud_run.min_instances": 2}
+    calm = the(plan(on_cloud_run(min_instances=2, **scaling)), "SCL02")
+    assert calm.remedies[0].changes == {"cloud_run.max_instances": 2}
+
+
+def test_an_exceeded_quota_that_is_set_blocks_although_the_other_is_not_set():
+    """Six instances exceed both quotas of a new project; only that of the memory is set."""
+    region = {"region": "us-east4", "max_instances": 6}
+    certain = the(plan(on_cloud_run(memory_quota_mib=40 * 1024, **region)), "SCL04")
+    assert certain.severity == "block"
+    assert "the vCPU quota of us-east4 is not set" in certain.message
+    assert the(plan(on_cloud_run(**region)), "SCL04").severity == "warn"
+
+
 def test_without_a_project_nothing_is_said_about_its_quota():
     assert {"SCL04", "SCL05"} & {finding.id for finding in plan(on_cloud_run(max_instances=3)).findings} == set()
 

@@ -6,7 +6,8 @@ import pulumi
 import pytest
 
 from cloud.google_calls import GoogleCallError
-from contracts.answers import Absent
+from contracts.answers import Absent, Present
+from contracts.errors import CommandRefusedError
 from contracts.labels import StackLimits
 from stacks.hooks import run_keeper
 from stacks.hooks.run_keeper import RunKeeper, keep_runs, keeper_of
@@ -53,6 +54,23 @@ def test_an_update_looks_first_names_its_limits_and_binds_its_hooks_and_a_previe
             assert len(changed.opts.hooks.on_error) == 1
             assert changed.opts.protect is True
     assert bound == {SERVICE: [1, 1], CAPACITY: [1, 1], "gcp:storage/bucket:Bucket": None}
+
+
+def test_a_creation_that_the_limits_refuse_is_not_made(context, declare, monkeypatch):
+    transforms = []
+
+    def program():
+        monkeypatch.setattr(RunKeeper, "note_first", lambda _: Present("The limit of $3 is exceeded."))
+        monkeypatch.setattr(pulumi.runtime, "is_dry_run", lambda: False)
+        monkeypatch.setattr(pulumi.runtime, "register_stack_transformation", transforms.append)
+        keep_runs(context)
+
+    declare(program)
+    for kind in (SERVICE, CAPACITY):
+        changed = transforms[0](pulumi.ResourceTransformationArgs(None, kind, "n", {}, pulumi.ResourceOptions()))
+        (before,) = changed.opts.hooks.before_create
+        with pytest.raises(CommandRefusedError, match=r"The limit of \$3 is exceeded"):
+            before.callback(None)
 
 
 def test_a_hook_that_cannot_record_warns_and_never_fails_or_repeats_the_update(context, monkeypatch, caplog):

@@ -1,6 +1,7 @@
 """The agent's parts, one at a time, in this process."""
 
 import hashlib
+import os
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -18,6 +19,7 @@ from vm_agent.base import ServingError, SupersededError
 from vm_agent.cloud import MetadataClient, read_secret
 from vm_agent.containers import pull_problem, remove_other_models
 from vm_agent.follow import LatestDocument
+from vm_agent.guard_file import write_guard
 from vm_agent.publishing import LogFollower, PhasePublisher
 from vm_agent.serving import Agent
 from vm_agent.shipping import LogShipper
@@ -37,6 +39,18 @@ def stage(machine: Machine) -> None:
     machine.objects["e2b/shards/one.safetensors"] = bytes(range(256)) * 20
     machine.objects["e2b/empty"] = b""
     machine.objects["e2bother/not-ours"] = b"x"
+
+
+@pytest.mark.parametrize("umask", [0o022, 0o077])
+def test_every_user_in_the_container_can_read_the_guard(tmp_path: Path, umask: int):
+    """Docker mounts the folder; the image's user is not the agent's."""
+    before = os.umask(umask)
+    try:
+        folder = write_guard(tmp_path / "guard")
+    finally:
+        os.umask(before)
+    (file,) = folder.iterdir()
+    assert (folder.stat().st_mode & 0o777, file.stat().st_mode & 0o777) == (0o755, 0o644)
 
 
 class TestWeightsFromABucket:

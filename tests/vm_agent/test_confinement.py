@@ -44,7 +44,7 @@ def test_the_last_lines_say_whether_a_device_was_the_cause(subtests: pytest.Subt
 
 def test_only_chips_and_the_control_device_are_passed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("GEMMA_SERVING_DEVICES", str(tmp_path))
-    names = ["accel0", "accel_x", "sda", "vfio/vfio", "vfio/10", "vfio/devices", "kvm"]
+    names = ["accel0", "accel0_ctl", "accel_x", "sda", "vfio/vfio", "vfio/10", "vfio/10x", "vfio/devices", "kvm"]
     (tmp_path / "vfio").mkdir()
     for name in ("vfio/vfio", "sda"):
         (tmp_path / name).touch()

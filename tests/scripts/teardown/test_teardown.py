@@ -376,6 +376,24 @@ def test_what_a_failed_destroy_leaves_is_deleted_and_the_state_is_emptied(desk):
     assert desk.world.resources() == set()
 
 
+@pytest.mark.parametrize("is_read", [True, False])
+def test_a_truncated_state_becomes_empty_only_after_a_search_that_read_every_list(
+    tmp_path, monkeypatch, capsys, is_read
+):
+    """An unread list may have what only the rest of the state names."""
+    cut = '{"version": 3, "deployment": {"resources": [{"urn": "urn:netw'
+    denied = () if is_read else (Fault(method="storage.buckets.list", count=99, status=403),)
+    with open_world(SCENARIO.model_copy(update={"faults": denied})) as world:
+        desk = Desk(world, tmp_path, monkeypatch, capsys)
+        desk.state(cut)
+        engine = FakeEngine(desk)
+        answered = engine.query
+        monkeypatch.setattr(runner, "query", lambda words, **_: answered(words) and cut)
+        _, report, _ = desk.run("--yes")
+    assert ("stack import" in engine.calls) is is_read
+    assert any("It is now empty" in line for line in report["warnings"]) is is_read
+
+
 def test_a_state_that_no_engine_can_empty_is_empty_once_the_search_read_everything(desk):
     FakeEngine(desk, "error: incorrect passphrase", "error: incorrect passphrase")
     desk.world.secret("gemma-x-hf-token", owner(STACK).labels)

@@ -516,6 +516,23 @@ class TestRefresh:
         engine.refresh()
         assert engine.state is None
 
+    @pytest.mark.parametrize("operation", ["refresh", "destroy"])
+    def test_what_may_not_be_read_stays_in_the_state(self, engine: FakeEngine, cloud: FakeTpu, operation: str):
+        """A resource that leaves the state is billed where no command shows it."""
+
+        def deny(call: str) -> None:
+            if call.startswith("GET"):
+                raise GoogleError(403, "PERMISSION_DENIED", "Permission 'tpu.queuedResources.get' denied")
+
+        engine.up(wanted())
+        assert engine.state
+        before = engine.state
+        cloud.on_call = deny
+        with pytest.raises(Aborted, match="403 PERMISSION_DENIED"):
+            getattr(engine, operation)()
+        assert engine.state is before
+        assert list(cloud.queued) == [cloud.name("us-east5-a")]
+
     def test_an_undisturbed_resource_shows_no_drift(self, engine: FakeEngine, cloud: FakeTpu):
         cloud.boots = boots
         engine.up(serving())
@@ -684,6 +701,20 @@ class TestDelete:
         with pytest.raises(Aborted, match="does not have the owner label"):
             engine.destroy()
         assert cloud.made("DELETE") == []
+
+    def test_one_that_was_made_again_under_the_same_name_is_not_deleted(self, engine: FakeEngine, cloud: FakeTpu):
+        """Without labels and a node, only the creation time in the state shows that it is another's."""
+        engine.up(wanted())
+        name, parent = cloud.name("us-east5-a"), "projects/my-project/locations/us-east5-a"
+        body = cloud.queued[name].body
+        body["tpu"]["nodeSpec"][0]["node"]["labels"] = {}
+        cloud.drop(cloud.queued[name])
+        cloud.scripts["us-east5-a"] = ("WAITING_FOR_RESOURCES",)
+        cloud.create(parent, "us-east5-a", {"queuedResourceId": "serve"}, body)
+        with pytest.raises(Aborted, match="does not have the owner label"):
+            engine.destroy()
+        assert list(cloud.queued) == [name]
+        assert engine.state
 
     def test_a_suspended_one_whose_label_was_only_on_its_node_is_known_by_its_creation_time(
         self, engine: FakeEngine, cloud: FakeTpu

@@ -173,6 +173,19 @@ class TestChangeOver:
         engine.up(serving(renewBeforeS=HOUR_S))
         assert list(cloud.queued) == [second(cloud)]
 
+    def test_an_active_successor_is_not_replaced_while_the_old_one_ends(self, engine: FakeEngine, cloud: FakeTpu):
+        cloud.boots = boots
+        engine.up(serving(renewBeforeS=HOUR_S))
+        cloud.pass_time(3)
+        cloud.boots = lambda metadata: [{**boots(metadata)[1], "phase": "failed", "detail": "boom"}]
+        with pytest.raises(Aborted, match="The server failed: boom"):
+            engine.up(serving(renewBeforeS=HOUR_S))
+        assert engine.state
+        assert engine.state.outputs["renewalState"] == "ACTIVE"
+        engine.state.outputs["state"] = "SUSPENDING"
+        with pytest.raises(Aborted, match="set `allowReplaceActive` to true"):
+            engine.preview(serving(renewBeforeS=HOUR_S, acceleratorType="v6e-8"))
+
     def test_other_zones_are_asked_when_the_first_has_none(self, engine: FakeEngine, cloud: FakeTpu):
         engine.up(renewing())
         cloud.pass_time(3)
