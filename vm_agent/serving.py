@@ -3,7 +3,7 @@
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import cache, partial
 from http import HTTPStatus
 from typing import NoReturn
@@ -73,8 +73,8 @@ class Attempts:
     """Attempts at one assignment so far: restarts after a problem, and attempts in a row that waited for an outside cause."""
 
     restarts: int
+    began_s: float
     waits: int = 0
-    began_s: float = field(default_factory=time.monotonic)
 
 
 @dataclass(frozen=True)
@@ -193,7 +193,7 @@ class Agent:
 
     def _serve_with_restarts(self, assignment: Assignment) -> None:
         """Serve the assignment until no further attempt can succeed. Raises SupersededError."""
-        attempts = Attempts(restarts=self._restarts(assignment))
+        attempts = Attempts(restarts=self._restarts(assignment), began_s=time.monotonic())
         self._began_s = attempts.began_s
         while True:
             problem = self._attempt(assignment)

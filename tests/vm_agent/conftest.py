@@ -12,7 +12,7 @@ from contracts.serving_document import ServingDocument
 from tests.vm_agent.docker import Threads, in_threads
 from tests.vm_agent.in_process import Serving
 from tests.vm_agent.machine import Machine
-from vm_agent import cloud, containers, prefetch, publishing
+from vm_agent import cloud, containers, publishing
 from vm_agent.compile_cache import CompiledPrograms
 from vm_agent.follow import LatestDocument
 from vm_agent.serving import Agent
@@ -91,9 +91,3 @@ def waits(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     waited: list[float] = []
     monkeypatch.setattr(cloud, "time", SimpleNamespace(monotonic=time.monotonic, sleep=waited.append))
     return waited
-
-
-@pytest.fixture
-def quick_hub(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Between attempts to call the hub nothing waits."""
-    monkeypatch.setattr(prefetch, "time", SimpleNamespace(monotonic=time.monotonic, sleep=lambda _seconds: None))

@@ -72,7 +72,7 @@ class TestModels:
         assert "Cannot fetch gated/model from the hub: 403 Client Error" in machine.guest()["detail"]
         assert calls(machine, "stop") == []
 
-    def test_are_waited_for_while_the_hub_is_down(self, machine: Machine, quick_hub: None):
+    def test_are_waited_for_while_the_hub_is_down(self, machine: Machine, waits: list[float]):
         serving = Serving(machine, waiting_delay_s=0.05)
         good = serving.good()
         machine.hub.models["org/new"] = {"model.safetensors": b"weights"}

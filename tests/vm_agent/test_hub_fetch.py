@@ -33,7 +33,7 @@ FOLDER = "models--org--model"
 
 
 @pytest.fixture(autouse=True)
-def small_and_quick(monkeypatch: pytest.MonkeyPatch, quick_hub: None):
+def small_and_quick(monkeypatch: pytest.MonkeyPatch, waits: list[float]):
     monkeypatch.setattr(prefetch, "HUB_CHUNK_BYTES", 1000)
 
 

@@ -286,7 +286,7 @@ class TestAStart:
             "Cannot access gated repo org/new. Access to model org/new is restricted"
         )
 
-    def test_is_left_to_the_server_while_the_hub_is_down(self, serving: Serving, machine: Machine, quick_hub: None):
+    def test_is_left_to_the_server_while_the_hub_is_down(self, serving: Serving, machine: Machine, waits: list[float]):
         machine.hub.meets = lambda path: (503, b"", {})
         asked = serving.ask(args=["org/new", f"--port={serving.port}"])
         serving.sees("ready", asked, asked)
