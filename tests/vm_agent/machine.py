@@ -11,7 +11,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -21,9 +21,11 @@ from urllib.parse import parse_qs, unquote, urlsplit
 from components.startup_script import startup_script
 from contracts.serving_document import SCRIPT_METADATA_KEY
 from localcloud.tests.google_bodies import google_body, google_request
+from tests.clock import ThreadClock
 from tests.vm_agent import docker
 from tests.vm_agent.hub import Hub
 from vm_agent.base import TMPFS
+from vm_agent.clock import CLOCK, AgentClock
 
 CANARY = "hf_canaryCANARYcanary0123456789"
 DOCUMENT_KEY = "gemma-serving-document"
@@ -86,7 +88,21 @@ class Machine:
     ranges: list[str] = field(default_factory=list)
     shipped: list[dict[str, Any]] = field(default_factory=list)
     """Bodies of the writes to Cloud Logging."""
+    clock: AgentClock = CLOCK
+    """AgentClock of an agent in this process."""
+    requests: AgentClock = CLOCK
+    """AgentClock of the pauses between its requests."""
     changed: threading.Condition = field(default_factory=threading.Condition)
+
+    def until(self, condition: Callable[[], Any], what: str) -> Any:
+        """Wait until the condition is true, in the time of the agent."""
+        wait = self.clock.until if isinstance(self.clock, ThreadClock) else eventually
+        return wait(condition, what)
+
+    def hold(self, go: threading.Event) -> None:
+        """Keep an answer until the event, while the time of the agent passes."""
+        with self.clock.elsewhere() if isinstance(self.clock, ThreadClock) else nullcontext():
+            go.wait(60)
 
     def checksums(self, name: str) -> dict[str, Any]:
         """What Cloud Storage lists of an object's content."""

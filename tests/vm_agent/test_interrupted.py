@@ -154,7 +154,7 @@ class TestAnImage:
     def test_that_does_not_exist_ends_the_download(self, machine: Machine):
         serving, go = Serving(machine, restart_delays_s=()), held(machine)
         asked = serving.ask(args=["org/new", f"--port={serving.port}"], image=f"missing-{IMAGE}")
-        eventually(lambda: "manifest unknown" in machine.guest().get("detail", ""), "the pull has failed")
+        machine.until(lambda: "manifest unknown" in machine.guest().get("detail", ""), "the pull has failed")
         go.set()
         serving.sees("failed", asked, "")
         assert not (machine.root / "huggingface/hub/models--org--new").exists()
@@ -185,8 +185,8 @@ class TestAnImage:
         monkeypatch.setattr(os, "pwrite", written)
         (machine.root / "hang-pull").touch()
         asked = asked_for_bucket(serving, machine)
-        eventually((machine.root / "docker.log").exists, "the image is pulled")
-        eventually(lambda: len(calls(machine, "pull")) > 1, "the image is pulled alone")
+        machine.until((machine.root / "docker.log").exists, "the image is pulled")
+        machine.until(lambda: len(calls(machine, "pull")) > 1, "the image is pulled alone")
         assert in_place(machine, "bucket") == {}
         (machine.root / "hang-pull").unlink()
         serving.sees("ready", asked, asked)

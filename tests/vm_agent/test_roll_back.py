@@ -106,7 +106,7 @@ def test_a_failed_document_is_tried_again_when_its_limits_change_and_not_before(
     serving.agent.publisher.publish_again()
     assert len(calls(machine, "run")) == starts
     serving.ask("--crash", limits=RolloutLimits(ready_timeout_s=600))
-    eventually(lambda: len(calls(machine, "run")) > starts + 1, "it is tried again and rolled back again")
+    machine.until(lambda: len(calls(machine, "run")) > starts + 1, "it is tried again and rolled back again")
     serving.sees("failed", bad, good)
 
 
@@ -115,9 +115,9 @@ def test_a_document_that_changes_again_during_the_way_back_is_served(serving: Se
     stuck = machine.root / "gemma-serving.exit.stuck"
     stuck.touch()
     bad = serving.ask("--no-such-flag")
-    eventually(lambda: machine.guest().get("phase") == "restoring", "the way back has begun")
+    machine.until(lambda: machine.guest().get("phase") == "restoring", "the way back has begun")
     fixed = serving.ask("--max-num-seqs=4")
-    eventually(lambda: machine.guest().get("document-hash") == fixed, "the newer document is taken up")
+    machine.until(lambda: machine.guest().get("document-hash") == fixed, "the newer document is taken up")
     stuck.unlink()
     serving.sees("ready", fixed, fixed)
     assert bad != fixed
@@ -128,7 +128,7 @@ def test_a_good_image_that_left_the_registry_is_started_from_the_machine(serving
     asked = serving.ask(image="us-docker.pkg.dev/p/repo/vllm/vllm-tpu:nightly")
     serving.sees("ready", asked, asked)
     bad = serving.ask("--no-such-flag", image=OTHER_IMAGE)
-    eventually((machine.root / f"image-{OTHER_IMAGE.replace('/', '_')}").exists, "the new image is here")
+    machine.until((machine.root / f"image-{OTHER_IMAGE.replace('/', '_')}").exists, "the new image is here")
     (machine.root / "registry-gone").touch()
     serving.sees("failed", bad, asked)
 
@@ -159,7 +159,7 @@ def test_a_newer_document_during_the_drain_keeps_the_old_server(
     busy, asked = (machine.root / f"gemma-serving.exit.{name}" for name in ("busy", "asked"))
     busy.write_text("2.0")
     serving.ask("--max-num-seqs=4", limits=RolloutLimits(drain_s=3600))
-    eventually(asked.exists, "the agent waits for an idle moment")
+    machine.until(asked.exists, "the agent waits for an idle moment")
     assert (with_key(serving, machine) if is_guarded else serving.good()) == good
     assert calls(machine, "stop") == []
 
@@ -209,7 +209,7 @@ class TestRoomOnTheDisk:
         serving.good()
         other = serving.ask(image=OTHER_IMAGE)
         serving.sees("ready", other, other)
-        eventually(lambda: StoredState().fetched == {OTHER_IMAGE: "image"}, "the older image is gone")
+        machine.until(lambda: StoredState().fetched == {OTHER_IMAGE: "image"}, "the older image is gone")
         assert calls(machine, "rmi") == [["rmi", IMAGE]]
 
     def test_an_image_that_failed_leaves_with_the_next_change(self, serving: Serving, machine: Machine):
@@ -218,7 +218,7 @@ class TestRoomOnTheDisk:
         assert calls(machine, "rmi") == []
         other = serving.ask("--max-num-seqs=4")
         serving.sees("ready", other, other)
-        eventually(lambda: StoredState().fetched == {IMAGE: "image"}, "the image that failed is gone")
+        machine.until(lambda: StoredState().fetched == {IMAGE: "image"}, "the image that failed is gone")
         assert calls(machine, "rmi") == [["rmi", OTHER_IMAGE]]
 
     def test_weights_leave_when_others_are_good_and_strangers_stay(
@@ -235,7 +235,7 @@ class TestRoomOnTheDisk:
         def found() -> list[str]:
             return sorted(str(path.relative_to(tmp_path / "m")) for path in (tmp_path / "m").glob("*/[!.]*"))
 
-        eventually(lambda: found() == wanted, "the older weights are gone")
+        machine.until(lambda: found() == wanted, "the older weights are gone")
 
     def test_weights_in_or_around_a_kept_folder_stay(self, tmp_path: Path):
         for path in (tmp_path / "config.json", tmp_path / "m/config.json"):
