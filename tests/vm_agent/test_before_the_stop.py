@@ -6,8 +6,9 @@ import pytest
 
 from contracts.rollout import RolloutLimits, parse_rollout
 from contracts.serving_document import parse_document
+from tests.polling import until
 from tests.vm_agent.in_process import Serving, calls, held, written
-from tests.vm_agent.machine import CANARY, IMAGE, Machine, document, eventually
+from tests.vm_agent.machine import CANARY, IMAGE, Machine, document
 from vm_agent import prefetch
 from vm_agent.prefetch import HubFetch, HubModel, hub_models
 from vm_agent.running_server import parse_time
@@ -166,7 +167,7 @@ class TestTheEndOfTheRun:
     def test_reaches_the_machine_in_its_metadata(self, machine: Machine):
         machine.attributes["gemma-serving-ends-at"] = "2126-01-01T00:00:00Z"
         machine.boot()
-        eventually(lambda: machine.guest().get("ends-at") == "2126-01-01T00:00:00Z", "the end is published")
+        until(lambda: machine.guest().get("ends-at") == "2126-01-01T00:00:00Z", "the end is published")
 
     def test_that_is_no_time_is_ignored(self, serving: Serving, machine: Machine):
         serving.agent.run_end.set("soon")

@@ -8,10 +8,11 @@ import pytest
 
 from contracts.guest_attributes import RESTORING, RETRYING, WAITING_FOR_DOCKER
 from contracts.rollout import RolloutLimits
+from tests.polling import until
 from tests.vm_agent.conftest import VirtualClock
 from tests.vm_agent.docker import AWAY, NO_DAEMON
 from tests.vm_agent.in_process import Serving, calls, written
-from tests.vm_agent.machine import Machine, eventually
+from tests.vm_agent.machine import Machine
 from vm_agent.stored_state import AgentPacing, Probation, StoredState
 
 REAL = AgentPacing()
@@ -140,7 +141,7 @@ def test_a_server_that_outlives_its_daemon_serves_until_the_next_one_ends_it(
 
     def come_back() -> None:
         server_ends(serving, 137)
-        eventually((machine.root / "gemma-serving.exit").exists, "the server has ended")
+        until((machine.root / "gemma-serving.exit").exists, "the server has ended")
         outage.file.unlink()
 
     clock.at(clock.now(), come_back)

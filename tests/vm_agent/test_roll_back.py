@@ -10,8 +10,9 @@ import pytest
 from contracts.path_guard import GUARD_ARGUMENT, GUARD_MODULE
 from contracts.rollout import RolloutLimits
 from contracts.serving_document import parse_document
+from tests.polling import until
 from tests.vm_agent.in_process import OTHER_IMAGE, Serving, calls, written
-from tests.vm_agent.machine import IMAGE, Machine, document, eventually, free_port
+from tests.vm_agent.machine import IMAGE, Machine, document, free_port
 from vm_agent import containers, path_guard, stored_state
 from vm_agent.stored_state import Assignment, FailedChange, GoodDocument, StoredState
 from vm_agent.weights import remove_copy
@@ -267,13 +268,13 @@ class TestTheAgentEnds:
 
         good = machine.set_document(text())
         machine.boot()
-        eventually(lambda: machine.guest().get("phase") == "ready", "the first document is ready")
+        until(lambda: machine.guest().get("phase") == "ready", "the first document is ready")
         return machine, good, text
 
     @staticmethod
     def rolled_back(machine: Machine, bad: str, good: str) -> None:
         wanted = {"phase": "failed", "document-hash": bad, "serving-hash": good}
-        eventually(lambda: wanted.items() <= machine.guest().items(), "the good one serves in place of the bad one")
+        until(lambda: wanted.items() <= machine.guest().items(), "the good one serves in place of the bad one")
 
     def test_between_the_stop_of_the_old_and_the_start_of_the_new(
         self, booted: tuple[Machine, str, Callable[..., str]]
@@ -281,7 +282,7 @@ class TestTheAgentEnds:
         machine, good, text = booted
         (machine.root / "hang-run").touch()
         bad = machine.set_document(text("--no-such-flag"))
-        eventually(lambda: len(calls(machine, "run")) == 2, "the new server is about to start")
+        until(lambda: len(calls(machine, "run")) == 2, "the new server is about to start")
         began = machine.guest()["pause-began-at"]
         machine.kill_agent()
         machine.published.clear()
@@ -295,8 +296,8 @@ class TestTheAgentEnds:
         machine, good, text = booted
         (machine.root / "gemma-serving.exit.stuck").touch()
         bad = machine.set_document(text("--no-such-flag"))
-        eventually(lambda: machine.guest().get("phase") == "restoring", "the way back has begun")
-        eventually((machine.root / "gemma-serving.json").exists, "a server is started")
+        until(lambda: machine.guest().get("phase") == "restoring", "the way back has begun")
+        until((machine.root / "gemma-serving.json").exists, "a server is started")
         getattr(machine, end)()
         machine.published.clear()
         (machine.root / "gemma-serving.exit.stuck").unlink()
@@ -312,7 +313,7 @@ class TestTheAgentEnds:
         machine, good, text = booted
         bad = machine.set_document(text("--stuck"))
         for _ in range(2):
-            eventually(lambda: ("compiling", bad) in machine.moments(), "the new server compiles")
+            until(lambda: ("compiling", bad) in machine.moments(), "the new server compiles")
             machine.cut_power()
             machine.published.clear()
             machine.boot()
@@ -326,13 +327,13 @@ class TestTheAgentEnds:
         machine.secrets[version] = b"value"
         text_hash = machine.set_document(document(free_port()))
         machine.boot()
-        eventually(lambda: machine.guest().get("serving-hash") == text_hash, "the document serves")
+        until(lambda: machine.guest().get("serving-hash") == text_hash, "the document serves")
         machine.kill_agent()
         read = len(calls(machine, "logs"))
         del machine.secrets[version]
         machine.published.clear()
         machine.boot()
-        eventually(lambda: machine.guest().get("phase") == "ready", "the server is taken over")
+        until(lambda: machine.guest().get("phase") == "ready", "the server is taken over")
         assert len(calls(machine, "logs")) == read
 
 

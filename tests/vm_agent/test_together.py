@@ -11,8 +11,9 @@ import pytest
 from contracts.compile_cache import ARCHIVE_METADATA_KEY, programs_key
 from contracts.guest_attributes import FETCHING_WEIGHTS, PULLING_IMAGE, WAITING_FOR_HUB
 from contracts.serving_document import parse_document
+from tests.polling import until
 from tests.vm_agent.in_process import Serving, calls, held
-from tests.vm_agent.machine import IMAGE, Machine, document, eventually
+from tests.vm_agent.machine import IMAGE, Machine, document
 from tests.vm_agent.test_compile_cache import KEY_VERSION, SECRET_KEY, SETTINGS
 from vm_agent.base import ServingError, SupersededError
 from vm_agent.cloud import MetadataClient
@@ -208,7 +209,7 @@ class TestProgress:
             return parts.told.count((PULLING_IMAGE, f"part 1; {FETCHING_WEIGHTS}: part 1")) > 2
 
         def open_then() -> None:
-            eventually(told_again, "a detail that the publisher dropped is told again")
+            until(told_again, "a detail that the publisher dropped is told again")
             parts.open(*parts.works)
 
         threading.Thread(target=open_then, daemon=True).start()
