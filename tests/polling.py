@@ -6,7 +6,7 @@ LIMIT_S = 480
 """Ends a test that would wait for ever. No verdict depends on it: what is waited for takes seconds, and more on a busy machine."""
 
 
-def until(holds, what="what is waited for", *, process=None, limit_s=LIMIT_S):
+def until(holds, what="what is waited for", limit_s=LIMIT_S, *, process=None):
     """Wait until something holds, and return it. A `process` must live until then."""
     end_s = time.monotonic() + limit_s
     while not (found := holds()):
