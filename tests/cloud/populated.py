@@ -197,7 +197,7 @@ class World:
         end = time.monotonic() + 60
         while active and self.call("GET", "tpu", f"v2alpha1/{full}")["state"]["state"] != "ACTIVE":
             assert time.monotonic() < end
-            time.sleep(0.02)
+            time.sleep(0.02)  # between two looks at the local cloud
         return full
 
     def watched(self, name: str, labels: Mapping[str, str]) -> None:
