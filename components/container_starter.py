@@ -19,6 +19,7 @@ STARTER_SECTIONS: Final = (
     "contracts.container_start",
     "contracts.path_guard",
     "vm_agent.base",
+    "vm_agent.clock",
     "vm_agent.cloud",
     "vm_agent.weights",
     "vm_agent.mounted",

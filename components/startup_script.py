@@ -47,6 +47,7 @@ SECTIONS = (
     "contracts.compile_cache",
     "contracts.collector",
     "vm_agent.base",
+    "vm_agent.clock",
     "vm_agent.cloud",
     "vm_agent.weights",
     "vm_agent.mounted",

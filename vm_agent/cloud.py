@@ -4,7 +4,6 @@ import base64
 import binascii
 import http.client
 import json
-import time
 import urllib.error
 import urllib.parse
 import urllib.request
@@ -16,6 +15,7 @@ from http import HTTPStatus
 from contracts.guest_attributes import GUEST_ATTRIBUTE_NAMESPACE, RETRYING, WAITING_FOR_STORAGE
 from contracts.serving_document import REPOSITORIES_METADATA_KEY, image_in
 from vm_agent.base import ServingError, environment_variable, log
+from vm_agent.clock import CLOCK, AgentClock
 
 # The metadata server and the model server are never reached through a proxy.
 DIRECT = urllib.request.build_opener(urllib.request.ProxyHandler({}))
@@ -29,6 +29,8 @@ class MetadataClient:
     """Client of the machine's metadata server."""
 
     host: str = field(default_factory=lambda: environment_variable("GCE_METADATA_HOST", "metadata.google.internal"))
+    clock: AgentClock = CLOCK
+    """AgentClock of the pauses between the attempts of a request."""
 
     def _open(self, path: str, *, timeout_s: float, data: bytes | None = None) -> http.client.HTTPResponse:
         request = urllib.request.Request(
@@ -105,11 +107,11 @@ def bucket_objects(uri: str) -> "tuple[str, str]":
     return f"{endpoint('storage')}storage/v1/b/{bucket}/o", f"{folder}/" if folder else ""
 
 
-def attempts() -> "Iterator[int]":
+def attempts(clock: AgentClock) -> "Iterator[int]":
     """Yield the numbers of the attempts of one request, each but the first after a growing pause."""
     for attempt in range(TRIES):
         if attempt:
-            time.sleep(min(8.0, 0.25 * 2**attempt))
+            clock.sleep(min(8.0, 0.25 * 2**attempt))
         yield attempt
 
 
@@ -127,7 +129,7 @@ def google(
     """
     typed = {} if body is None else {"Content-Type": "application/json"}
     problem, status = "", 0
-    for _ in attempts():
+    for _ in attempts(metadata.clock):
         try:
             authorized = {"Authorization": f"Bearer {metadata.token()}", **typed, **(headers or {})}
             request = urllib.request.Request(url, data=body, headers=authorized, method=verb)  # noqa: S310 - https, or the override

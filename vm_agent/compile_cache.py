@@ -2,7 +2,6 @@
 
 import os
 import threading
-import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -11,6 +10,7 @@ from contracts.compile_cache import ARCHIVE_METADATA_KEY, COMPILE_CACHE_VARIABLE
 from contracts.guest_attributes import ARCHIVES_KEY
 from contracts.serving_document import ServingDocument
 from vm_agent.archives import Archive, harmless
+from vm_agent.clock import CLOCK, AgentClock
 from vm_agent.cloud import MetadataClient, read_secret
 from vm_agent.mounted import opened_folder
 from vm_agent.publishing import PhasePublisher
@@ -46,18 +46,21 @@ class CompiledPrograms:
     limit_s: float = 120.0
     """Maximum wait of a start for a restore. 64 programs took 11 s elsewhere (sgl-project/sglang-jax#1263)."""
     again_s: float = 600.0
+    clock: AgentClock = CLOCK
     _archived: "set[Path]" = field(default_factory=set[Path])
-    _stop: threading.Event = field(default_factory=threading.Event)
+    _stopped: threading.Condition = field(default_factory=threading.Condition)
+    _saver: int = 0
+    """Number of the thread that may archive; `stop` starts a new number."""
 
     def restore_beside(self, document: ServingDocument) -> threading.Thread:
         """Restore the document's programs in a thread, for `wait_for`."""
         self.stop()
-        return _started(self.restore, document)
+        return self.clock.start(self.restore, document)
 
     def wait_for(self, restore: threading.Thread, cancelled: Callable[[], bool]) -> None:
         """Wait at most `limit_s` for a restore to finish, because an unresponsive bucket must not delay the server."""
-        deadline = time.monotonic() + self.limit_s
-        while restore.is_alive() and not cancelled() and time.monotonic() < deadline:
+        deadline = self.clock.now() + self.limit_s
+        while restore.is_alive() and not cancelled() and self.clock.now() < deadline:
             restore.join(0.2)
         if restore.is_alive() and not cancelled():
             self.publisher.report(
@@ -66,13 +69,14 @@ class CompiledPrograms:
 
     def server_is_ready(self, document: ServingDocument) -> threading.Thread:
         """Archive the document's programs in a thread, now and whenever new ones appear, until `stop`."""
-        self.stop()
-        self._stop = threading.Event()
-        return _started(self._keep, document, self._stop)
+        return self.clock.start(self._keep, document, self.stop())
 
-    def stop(self) -> None:
-        """Stop archiving after the current save."""
-        self._stop.set()
+    def stop(self) -> int:
+        """Stop archiving after the current save. Return the number of the thread that may archive from now on."""
+        with self._stopped:
+            self._saver += 1
+            self._stopped.notify_all()
+            return self._saver
 
     def restore(self, document: ServingDocument) -> None:
         """Restore the newest archive of the document's programs, unless the machine has some."""
@@ -102,12 +106,24 @@ class CompiledPrograms:
             if done:
                 self.publisher.report(f"{len(files)} files of compiled programs were {done}.")
 
-    def _keep(self, document: ServingDocument, stop: threading.Event) -> None:
+    def _keep(self, document: ServingDocument, saver: int) -> None:
         folder = program_folder(document, self.root)
-        while folder is not None and not stop.wait(self.settle_s):
-            if time.time() - _last_change(folder) > self.settle_s:
+        while folder is not None:
+            before = _changes(folder)
+            if self._is_stopped(saver, self.settle_s):
+                return
+            if before is not None and before == _changes(folder):
                 self.save(document)
-                stop.wait(self.again_s)
+                if self._is_stopped(saver, self.again_s):
+                    return
+
+    def _is_stopped(self, saver: int, within_s: float) -> bool:
+        """Wait this long for `stop`. Return whether this thread must end."""
+        until = self.clock.now() + within_s
+        with self._stopped:
+            while self._saver == saver and (left_s := until - self.clock.now()) > 0:
+                self.clock.wait(self._stopped, left_s)
+            return self._saver != saver
 
     def _archive(self, document: ServingDocument) -> "Archive | None":
         folder, (text, _) = program_folder(document, self.root), self.metadata.attribute(ARCHIVE_METADATA_KEY)
@@ -130,14 +146,9 @@ def program_files(folder: Path) -> list[Path]:
     return [folder / name for name in sorted(files)]
 
 
-def _last_change(folder: Path) -> float:
+def _changes(folder: Path) -> "list[tuple[str, int]] | None":
+    """Return the programs of a folder with the times of their last changes, or None if one was renamed or deleted meanwhile."""
     try:
-        return max((path.lstat().st_mtime for path in program_files(folder)), default=0.0)
-    except FileNotFoundError:  # the server is still writing and renamed or deleted one
-        return time.time()
-
-
-def _started(work: Callable[..., None], *arguments: object) -> threading.Thread:
-    thread = threading.Thread(target=work, args=arguments, daemon=True)
-    thread.start()
-    return thread
+        return [(path.name, path.lstat().st_mtime_ns) for path in program_files(folder)]
+    except FileNotFoundError:
+        return None

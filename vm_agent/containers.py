@@ -5,8 +5,6 @@ import os
 import re
 import subprocess
 import tempfile
-import threading
-import time
 from collections import deque
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -42,6 +40,7 @@ from vm_agent.base import (
     hub_cache,
     log,
 )
+from vm_agent.clock import CLOCK, AgentClock
 from vm_agent.cloud import MetadataClient
 from vm_agent.compile_cache import program_volumes
 from vm_agent.confinement import LOG_LINES, Container
@@ -200,6 +199,7 @@ def pull(
     cancelled: Callable[[], bool],
     keep_local: bool = False,
     limit_s: float = PULL_LIMIT_S,
+    clock: AgentClock = CLOCK,
 ) -> None:
     """Pull the image, unless it is on the machine already and has a digest or `keep_local` is set.
 
@@ -218,7 +218,7 @@ def pull(
 
     argv = ["docker", "pull", image]
     with registry_login(metadata, image) as env:
-        status, lines = run_followed(argv, env=env, tell=tell, cancelled=cancelled, limit_s=limit_s)
+        status, lines = run_followed(argv, env=env, tell=tell, cancelled=cancelled, limit_s=limit_s, clock=clock)
     if status:
         text = " ".join(line for line in lines if not PULL_PROGRESS.fullmatch(line))
         raise refused_by_registry(pull_problem(image, text), text, image)
@@ -254,6 +254,7 @@ def run_followed(
     tell: Callable[[str], None],
     cancelled: Callable[[], bool],
     limit_s: float = float("inf"),
+    clock: AgentClock = CLOCK,
 ) -> tuple[int, Sequence[str]]:
     """Run a command, report its lines, and return its exit status and last lines: 124 after `limit_s`.
 
@@ -268,20 +269,19 @@ def run_followed(
         env={**os.environ, **env},
     )
     lines: deque[str] = deque(maxlen=10)
-    over = threading.Event()
+    is_over = False
 
     def read() -> None:
         for line in process.stdout or ():
             lines.append(line.strip())
-            if not over.is_set():
+            if not is_over:
                 tell(line.strip())
 
-    reader, deadline = threading.Thread(target=read, daemon=True), time.monotonic() + limit_s
-    reader.start()
+    reader, deadline = clock.start(read), clock.now() + limit_s
     try:
         while process.poll() is None:
             is_cancelled = cancelled()
-            is_late = time.monotonic() > deadline
+            is_late = clock.now() > deadline
             if is_cancelled or is_late:
                 process.kill()
                 process.wait()
@@ -289,10 +289,10 @@ def run_followed(
                 raise SupersededError
             if is_late:
                 return LATE_STATUS, [*lines, f"no result within {limit_s:.0f} s"]
-            time.sleep(0.1)
+            clock.sleep(0.1)
     finally:
         reader.join(5)
-        over.set()  # a line reported later replaces the phase that follows
+        is_over = True  # a line reported later replaces the phase that follows
     return process.returncode, lines
 
 

@@ -3,7 +3,6 @@
 import os
 import signal
 import sys
-import threading
 from typing import NoReturn
 
 from contracts.collector import COLLECTOR_METADATA_KEY
@@ -18,6 +17,7 @@ from vm_agent.base import (
     ServingError,
     log,
 )
+from vm_agent.clock import CLOCK
 from vm_agent.cloud import MetadataClient
 from vm_agent.confinement import DEVICE_FOLDER_VARIABLE
 from vm_agent.containers import ensure_docker, run_command
@@ -72,14 +72,14 @@ def serve_forever() -> NoReturn:
     publisher = PhasePublisher(metadata)
     shipper = LogShipper(metadata, publisher)
     publisher.tell = shipper.agent_line
-    threading.Thread(target=shipper.run, daemon=True).start()
+    CLOCK.start(shipper.run)
     publisher.publish(STARTING, "")
-    threading.Thread(target=follow_document, args=(metadata, latest), daemon=True).start()
+    CLOCK.start(follow_document, metadata, latest)
     try:
         ensure_docker()
         agent = Agent(metadata, latest, publisher, shipper)
         observer = Observer(metadata, publisher, agent.run_end, agent.secrets)
-        threading.Thread(target=observer.run, daemon=True).start()
+        CLOCK.start(observer.run)
         followed = {
             ROLLOUT_METADATA_KEY: latest.set_limits,
             RESTART_METADATA_KEY: latest.set_restart,
@@ -87,7 +87,7 @@ def serve_forever() -> NoReturn:
             COLLECTOR_METADATA_KEY: observer.value.set,
         }
         for key, tell in followed.items():
-            threading.Thread(target=follow_key, args=(metadata, key, tell), daemon=True).start()
+            CLOCK.start(follow_key, metadata, key, tell)
         agent.run()
     except ServingError as error:
         publisher.publish(RETRYING, "", str(error))

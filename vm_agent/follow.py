@@ -2,7 +2,6 @@
 
 import hashlib
 import threading
-import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import NoReturn
@@ -10,6 +9,7 @@ from typing import NoReturn
 from contracts.rollout import ROLLOUT_METADATA_KEY, RolloutLimits, parse_rollout
 from contracts.serving_document import DOCUMENT_METADATA_KEY, RESTART_METADATA_KEY, RESTART_NONCE
 from vm_agent.base import log
+from vm_agent.clock import CLOCK, AgentClock
 from vm_agent.cloud import CONNECTION_ERRORS, MetadataClient
 
 
@@ -20,6 +20,7 @@ class LatestDocument:
     Only the last of several rapid changes counts.
     """
 
+    clock: AgentClock = CLOCK
     _text: str | None = None
     _limits: str | None = None
     _restart: str | None = None
@@ -104,12 +105,16 @@ class LatestDocument:
 
     def is_newer_than(self, version: int) -> bool:
         """Return whether a newer version than this one exists."""
-        return self.wait_for_newer(version, 0)
+        with self._changed:
+            return self._version > version
 
     def wait_for_newer(self, version: int, timeout_s: float) -> bool:
         """Wait until a newer version than this one exists. Return False after `timeout_s`."""
+        until = self.clock.now() + timeout_s
         with self._changed:
-            return self._changed.wait_for(lambda: self._version > version, timeout_s)
+            while self._version <= version and (left_s := until - self.clock.now()) > 0:
+                self.clock.wait(self._changed, left_s)
+            return self._version > version
 
 
 def follow_document(metadata: MetadataClient, latest: LatestDocument) -> NoReturn:
@@ -136,4 +141,4 @@ def follow_key(
                 continue
         except CONNECTION_ERRORS as error:
             log(f"The metadata server did not respond: {error}")
-        time.sleep(retry_s)
+        metadata.clock.sleep(retry_s)

@@ -19,6 +19,7 @@ from contracts.guest_attributes import PHASE_KEY
 from contracts.serving_document import API_KEY_VARIABLE, document_hash
 from vm_agent.base import CONTAINER, ServingError, SupersededError, environment_variable, log
 from vm_agent.bounded import BoundedServer, QuietHandler
+from vm_agent.clock import CLOCK, AgentClock
 from vm_agent.cloud import CONNECTION_ERRORS, MetadataClient
 from vm_agent.confinement import HARDENED
 from vm_agent.containers import LOG_OPTIONS, docker_message, inspected, pull, run_command, secrets_option
@@ -48,8 +49,12 @@ class Observer:
     port: int = AGENT_METRICS_PORT
     retry_s: float = 60.0
     pull_limit_s: float = 900.0
-    value: LatestDocument = field(default_factory=LatestDocument)
+    clock: AgentClock = CLOCK
+    value: LatestDocument = field(init=False)
     _server: "BoundedServer | None" = None
+
+    def __post_init__(self) -> None:
+        self.value = LatestDocument(self.clock)
 
     def run(self) -> NoReturn:
         """Follow the value forever. After a failure, try again later."""
@@ -90,6 +95,7 @@ class Observer:
             progress=lambda _: None,
             cancelled=lambda: self.value.is_newer_than(version),
             limit_s=self.pull_limit_s,
+            clock=self.clock,
         )
         run_command(["docker", "rm", "-f", COLLECTOR_NAME])
         key = {} if settings.key is None else {API_KEY_VARIABLE: self.secrets.read(settings.key)}

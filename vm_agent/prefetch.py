@@ -5,7 +5,6 @@ import json
 import os
 import re
 import shutil
-import time
 import urllib.error
 import urllib.parse
 import urllib.request
@@ -172,7 +171,7 @@ class HubCopy(WeightsCopy):
         """Return the body of a response, or these bytes of a file. Raises HubCopyError, and SupersededError if it was cancelled."""
         problem = HubCopyError("")
         headers = {} if start is None else {"Range": f"bytes={start}-{start + most_bytes - 1}"}
-        for _ in attempts():
+        for _ in attempts(self.metadata.clock):
             if self.cancelled():
                 raise SupersededError
             asked = urllib.request.Request(f"{self.endpoint}/{path}", headers=headers)  # noqa: S310 - https, or the document's
@@ -199,13 +198,13 @@ class HubCopy(WeightsCopy):
     def _body(self, response: "http.client.HTTPResponse", most_bytes: int) -> bytes:
         """Read a body in pieces, so a slow host does not delay the end of a document."""
         pieces: list[bytes] = []
-        left, deadline = most_bytes, time.monotonic() + BODY_LIMIT_S
+        left, deadline = most_bytes, self.metadata.clock.now() + BODY_LIMIT_S
         while left > 0 and (piece := response.read(min(left, PIECE_BYTES))):
             pieces.append(piece)
             left -= len(piece)
             if self.cancelled():
                 raise SupersededError
-            if time.monotonic() > deadline:
+            if self.metadata.clock.now() > deadline:
                 raise TimeoutError(f"no complete response within {BODY_LIMIT_S:.0f} s")
         return b"".join(pieces)
 
@@ -248,6 +247,7 @@ class HubFetch:
     cache: Path = field(default_factory=hub_cache)
     is_trial: bool = False
     """The document replaces one that serves."""
+    metadata: MetadataClient = field(default_factory=MetadataClient)
 
     def run(self, known: "Collection[HubModel]" = ()) -> bool:
         """Fetch the models that are not known to be there. Return False if they do not fit on the disk next to the old ones.
@@ -277,7 +277,7 @@ class HubFetch:
         name, variables = cache_name(model), {**self.document.environment, **self.secrets()}
         given = variables.get(HUB_ENDPOINT_VARIABLE) or environment_variable(HUB_ENDPOINT_VARIABLE, HUB_ENDPOINT)
         copy = HubCopy(
-            MetadataClient(),
+            self.metadata,
             BucketWeights(model.name, str(self._beside / name)),
             lambda detail: self.progress(f"{model.name} {detail}"),
             self.cancelled,

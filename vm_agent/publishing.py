@@ -3,7 +3,6 @@
 import re
 import subprocess
 import threading
-import time
 from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
@@ -26,6 +25,7 @@ from contracts.guest_attributes import (
 )
 from contracts.masking import masked
 from vm_agent.base import CONTAINER, log
+from vm_agent.clock import CLOCK, AgentClock
 from vm_agent.cloud import CONNECTION_ERRORS, MetadataClient
 
 # Messages of vLLM (GPU and TPU builds), matched case-insensitively. The first match counts.
@@ -64,6 +64,7 @@ class LogFollower:
     tell: "Callable[[str], None] | None" = None
     is_new: bool = True
     """False if an earlier agent followed it. Its lines are in Cloud Logging already."""
+    clock: AgentClock = CLOCK
     _process: subprocess.Popen[str] | None = None
     _reader: threading.Thread | None = None
 
@@ -72,8 +73,7 @@ class LogFollower:
         argv = ["docker", "logs", "-f", f"--tail={'all' if self.is_new else 0}", CONTAINER]
         process = subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace")
         self._process = process
-        self._reader = threading.Thread(target=self._read, args=(process,), daemon=True)
-        self._reader.start()
+        self._reader = self.clock.start(self._read, process)
 
     def _read(self, process: subprocess.Popen[str]) -> None:
         for line in process.stdout or ():
@@ -121,6 +121,7 @@ class PhasePublisher:
     """Interval between writes of an unchanged phase."""
     progress_s: float = 2.0
     """Minimum interval between two details of the same phase."""
+    clock: AgentClock = CLOCK
     secrets: set[str] = field(default_factory=set[str], repr=False)
     tell: "Callable[[str], None] | None" = None
     """Called with each new phase, and with the reason of a failed attempt."""
@@ -130,7 +131,7 @@ class PhasePublisher:
     _facts: dict[str, str] = field(default_factory=dict[str, str])
     _latest: tuple[str, str, str] = (STARTING, "", "")
     _logged: "tuple[str, str] | None" = None
-    _published_at: float = 0.0
+    _published_at: float = float("-inf")
     _lock: threading.RLock = field(default_factory=threading.RLock)
 
     def mask(self, text: str) -> str:
@@ -166,12 +167,12 @@ class PhasePublisher:
                         return  # the next call starts with it
             is_new_phase = self.published.get(PHASE_KEY) != phase
             interval_s = self.heartbeat_s if self.published.get(DETAIL_KEY) == detail else self.progress_s
-            if not is_new_phase and time.monotonic() - self._published_at < interval_s:
+            if not is_new_phase and self.clock.now() - self._published_at < interval_s:
                 return
             self._write(DETAIL_KEY, detail)
             self._write(PHASE_KEY, phase)
             self._write(UPDATED_AT_KEY, utc_now())
-            self._published_at = time.monotonic()
+            self._published_at = self.clock.now()
 
     def report(self, text: str) -> None:
         """Write a line that is not a phase to the journal and to `tell`."""

@@ -25,6 +25,7 @@ from contracts.guest_attributes import (
 from contracts.rollout import ENDS_AT_METADATA_KEY
 from contracts.serving_document import API_KEY_VARIABLE, ServingDocument
 from vm_agent.base import ServingError, environment_variable, log
+from vm_agent.clock import CLOCK, AgentClock
 from vm_agent.cloud import CONNECTION_ERRORS, DIRECT, MetadataClient, read_secret
 from vm_agent.confinement import Container, accelerator_devices, confined, is_device_error, privileged
 from vm_agent.containers import ContainerState, container_log, container_state, remove_container
@@ -154,6 +155,7 @@ class RunningServer:
     latest: LatestDocument
     secrets: KnownSecrets
     loopback: str = field(default_factory=lambda: environment_variable("GEMMA_SERVING_LOOPBACK", "127.0.0.1"))
+    clock: AgentClock = CLOCK
 
     def health_problem(self, port: int) -> str:
         """Return the error of the server's /health, or an empty string if it is healthy."""
@@ -174,11 +176,11 @@ class RunningServer:
         served = self.stored.find(state.text_hash)
         if state.drain_s or served is None:
             return
-        deadline = time.monotonic() + limit_s
-        while time.monotonic() < deadline and self.requests(served.document):
+        deadline = self.clock.now() + limit_s
+        while self.clock.now() < deadline and self.requests(served.document):
             if version is not None and self.latest.is_newer_than(version):
                 return
-            time.sleep(0.2)
+            self.clock.sleep(0.2)
 
     def requests(self, document: ServingDocument) -> float:
         """Return the number of running and waiting requests, or 0 if the server does not report it."""
@@ -257,6 +259,7 @@ class RunEnd:
     latest: LatestDocument
     publisher: PhasePublisher
     server: RunningServer
+    now: Callable[[], float] = time.time
     ends_at_s: "float | None" = None
     """Time at which Google deletes the machine, in seconds since 1970; None if unknown."""
 
@@ -272,7 +275,7 @@ class RunEnd:
     def is_soon(self) -> bool:
         """Return whether no server may start any more."""
         lead_s = ENDING_LEAD_S + self.latest.limits().drain_s
-        return self.ends_at_s is not None and time.time() > self.ends_at_s - lead_s
+        return self.ends_at_s is not None and self.now() > self.ends_at_s - lead_s
 
     def end_server(self, text_hash: str) -> None:
         """Drain running requests, and stop the server before Google deletes the machine."""

@@ -1,9 +1,8 @@
 """Agent: serves the document, restarts a server that stops, and rolls back a bad document."""
 
-import time
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import cache, partial
 from http import HTTPStatus
 from typing import NoReturn
@@ -33,6 +32,7 @@ from contracts.serving_document import (
     secrets_hash,
 )
 from vm_agent.base import ServingError, SupersededError, log
+from vm_agent.clock import CLOCK, AgentClock
 from vm_agent.cloud import CONNECTION_ERRORS, MetadataClient, near_image
 from vm_agent.compile_cache import CompiledPrograms
 from vm_agent.confinement import ERROR_EXIT_CODE, KILLED_EXIT_CODE, USAGE_EXIT_CODE
@@ -73,8 +73,8 @@ class Attempts:
     """Attempts at one assignment so far: restarts after a problem, and attempts in a row that waited for an outside cause."""
 
     restarts: int
+    began_s: float
     waits: int = 0
-    began_s: float = field(default_factory=time.monotonic)
 
 
 @dataclass(frozen=True)
@@ -96,6 +96,8 @@ class Agent:
         publisher: PhasePublisher,
         shipper: "LogShipper | None" = None,
         pacing: "AgentPacing | None" = None,
+        *,
+        clock: AgentClock = CLOCK,
     ) -> None:
         """`shipper` receives the server's log lines; None keeps them on the machine."""
         self.metadata = metadata
@@ -103,14 +105,15 @@ class Agent:
         self.publisher = publisher
         self.shipper = shipper
         self.pacing = pacing or AgentPacing()
-        self.stored = StoredState()
+        self.clock = clock
+        self.stored = StoredState(clock=clock)
         self.secrets = KnownSecrets(metadata, publisher)
-        self.server = RunningServer(self.stored, latest, self.secrets)
+        self.server = RunningServer(self.stored, latest, self.secrets, clock=clock)
         self.run_end = RunEnd(latest, publisher, self.server)
         self.idle = IdleTime(publisher)
         self.guard = MetadataGuard(metadata)
         self.form = ContainerForm(latest, publisher, self.stored, self.guard)
-        self.programs = CompiledPrograms(metadata, publisher)
+        self.programs = CompiledPrograms(metadata, publisher, clock=clock)
         self._ready_at: float | None = None
         self._began_s = 0.0  # of the assignment's attempts
         self._has_docker = False
@@ -193,7 +196,7 @@ class Agent:
 
     def _serve_with_restarts(self, assignment: Assignment) -> None:
         """Serve the assignment until no further attempt can succeed. Raises SupersededError."""
-        attempts = Attempts(restarts=self._restarts(assignment))
+        attempts = Attempts(restarts=self._restarts(assignment), began_s=self.clock.now())
         self._began_s = attempts.began_s
         while True:
             problem = self._attempt(assignment)
@@ -203,7 +206,7 @@ class Agent:
             problem = self.form.explained(problem, was_ready=self._ready_at is not None)
             if self.stored.is_on_probation(assignment):
                 attempts.restarts = max(attempts.restarts, self._restarts(assignment))
-            elif self._ready_at is not None and time.monotonic() - self._ready_at > self.pacing.steady_s:
+            elif self._ready_at is not None and self.clock.now() - self._ready_at > self.pacing.steady_s:
                 attempts.restarts = 0
             if problem.waits_for == WAITING_FOR_DOCKER:
                 self._wait_for_docker(assignment, problem)
@@ -238,7 +241,7 @@ class Agent:
         if waiting:
             delay_s = self.pacing.waiting_delay_of_s(attempts.waits)
             return NextAttempt(delay_s, waiting, f"Attempt {attempts.waits} while {waiting}")
-        is_in_budget = time.monotonic() - attempts.began_s < self.pacing.denied_budget_s
+        is_in_budget = self.clock.now() - attempts.began_s < self.pacing.denied_budget_s
         if problem.denied and not is_paused and is_in_budget:
             return NextAttempt(self.pacing.denied_delay_s, RETRYING, "Attempt after a denied permission")
         if attempts.restarts >= len(delays_s):
@@ -266,7 +269,7 @@ class Agent:
 
     def _wait_for_docker(self, assignment: Assignment, problem: ServingError) -> None:
         """Wait until docker responds, but not beyond the run. The time is not the document's. Raises SupersededError."""
-        began_s, waits_for = time.monotonic(), problem
+        began_s, waits_for = self.clock.now(), problem
         self._docker_left = self._docker_left or self._has_docker
         self._has_docker = False
         while waits_for and not self.run_end.is_soon():
@@ -275,14 +278,14 @@ class Agent:
             assignment.publish(self.publisher, WAITING_FOR_DOCKER, "\n".join([*waits_for.log_lines, str(waits_for)]))
             self._wait(assignment, self.pacing.docker_poll_s)
             waits_for = docker_problem()
-        self._began_s += time.monotonic() - began_s
+        self._began_s += self.clock.now() - began_s
         assignment.publish(self.publisher, STARTING, "docker responds")
 
     def _wait(self, assignment: Assignment, delay_s: float) -> None:
         """Wait before the next attempt, but not beyond the run. Raises SupersededError."""
-        until = time.monotonic() + delay_s
+        until = self.clock.now() + delay_s
         while not self.run_end.is_soon():
-            left_s = until - time.monotonic()
+            left_s = until - self.clock.now()
             if self.latest.wait_for_newer(assignment.version, max(0.0, min(left_s, self.publisher.progress_s))):
                 raise SupersededError
             if left_s <= 0:
@@ -293,7 +296,7 @@ class Agent:
         """Serve until the server stops or cannot be started. Return the error."""
         self._ready_at, self.form.started = None, None
         if self.stored.is_on_probation(assignment):
-            self._began_s = time.monotonic()  # each of its starts gets the full time
+            self._began_s = self.clock.now()  # each of its starts gets the full time
         try:
             self._serve_once(assignment)
         except ServingError as error:
@@ -443,7 +446,14 @@ class Agent:
         restored = self.programs.restore_beside(document)
 
         def pull_image(progress: Callable[[str], None], cancelled: Callable[[], bool]) -> None:
-            pull(self.metadata, document.image, progress=progress, cancelled=cancelled, keep_local=is_back)
+            pull(
+                self.metadata,
+                document.image,
+                progress=progress,
+                cancelled=cancelled,
+                keep_local=is_back,
+                clock=self.clock,
+            )
 
         @cache
         def secrets() -> "dict[str, str]":
@@ -464,12 +474,14 @@ class Agent:
                 if not is_back:
                     raise
                 log(f"Starting the last known good document with the weights on this TPU VM: {error}")
-            has_models = HubFetch(document, secrets, progress, cancelled, is_trial=is_trial).run(known)
+            has_models = HubFetch(
+                document, secrets, progress, cancelled, is_trial=is_trial, metadata=self.metadata
+            ).run(known)
 
         has_weights = document.copies or set(fetched_models(document)) - known
         works = {PULLING_IMAGE: pull_image, **({FETCHING_WEIGHTS: fetch_weights} if has_weights else {})}
         publish, report = partial(assignment.publish, self.publisher), self.publisher.report
-        Together(publish, cancelled, report, self.publisher.progress_s).run(works)
+        Together(publish, cancelled, report, self.publisher.progress_s, self.clock).run(works)
         found = secrets()
         self.programs.wait_for(restored, cancelled)
         return found, has_models
@@ -491,7 +503,7 @@ class Agent:
     def _is_over_budget(self, assignment: Assignment) -> bool:
         """Return whether the time of a change that can be rolled back is over."""
         can_roll_back = self.stored.is_trial(assignment) or self.stored.is_on_probation(assignment)
-        return can_roll_back and time.monotonic() - self._began_s > self.latest.limits().ready_timeout_s
+        return can_roll_back and self.clock.now() - self._began_s > self.latest.limits().ready_timeout_s
 
     def _over_budget(self) -> ServingError:
         limit_s = self.latest.limits().ready_timeout_s
@@ -512,7 +524,7 @@ class Agent:
 
     def _has_passed(self, document: ServingDocument) -> bool:
         """Return whether the server has served enough for its document to become the rollback target."""
-        is_old = self._ready_at is not None and time.monotonic() - self._ready_at >= self.pacing.probation_s
+        is_old = self._ready_at is not None and self.clock.now() - self._ready_at >= self.pacing.probation_s
         load = self.server.load(document)
         if load is None:
             return is_old
@@ -531,7 +543,7 @@ class Agent:
 
         Without the server's secrets no line can be masked, so none is read.
         """
-        follower = LogFollower(tell=self.shipper.server_line if self.shipper else None, is_new=is_new)
+        follower = LogFollower(tell=self.shipper.server_line if self.shipper else None, is_new=is_new, clock=self.clock)
         try:
             self.secrets.learn(document)
         except ServingError as error:
@@ -552,16 +564,16 @@ class Agent:
             if not problem:
                 self._watch_docker(follower)
                 if not was_ready:  # for the first time since its start
-                    self._ready_at = time.monotonic()
+                    self._ready_at = self.clock.now()
                     self.idle.begin()
                     self.programs.server_is_ready(assignment.document)
                 was_ready, lost_since = True, 0.0
                 self._take_ready(assignment, drain_s)
                 self.idle.read(lambda: self.server.load(assignment.document))
             elif was_ready:
-                lost_since = lost_since or time.monotonic()
+                lost_since = lost_since or self.clock.now()
                 assignment.publish(self.publisher, LOADING, f"/health stopped responding: {problem}")
-                if time.monotonic() - lost_since > self.pacing.health_lost_s:
+                if self.clock.now() - lost_since > self.pacing.health_lost_s:
                     remove_container()
                     raise ServingError(
                         f"The server was ready, then /health did not respond for {self.pacing.health_lost_s:.0f} s: {problem}"

@@ -3,7 +3,6 @@
 import json
 import secrets
 import threading
-import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -20,6 +19,7 @@ from contracts.machine_log import (
 )
 from contracts.masking import LineMask
 from vm_agent.base import ServingError, log
+from vm_agent.clock import CLOCK, AgentClock
 from vm_agent.cloud import CONNECTION_ERRORS, MetadataClient, endpoint, google
 from vm_agent.publishing import PhasePublisher
 
@@ -38,6 +38,7 @@ class LogShipper:
     publisher: PhasePublisher
     period_s: float = 1.0
     patience_s: float = 15.0
+    clock: AgentClock = CLOCK
     _entries: "deque[dict[str, object]]" = field(
         default_factory=lambda: deque[dict[str, object]](maxlen=WAITING_ENTRIES)
     )
@@ -80,7 +81,7 @@ class LogShipper:
     def run(self) -> NoReturn:
         """Write added lines forever."""
         while True:
-            time.sleep(self.period_s if self.write() else self.patience_s)
+            self.clock.sleep(self.period_s if self.write() else self.patience_s)
 
     def write(self) -> bool:
         """Write added lines. After a failure keep them and return False; the journal gets each reason once."""

@@ -6,7 +6,6 @@ Arguments: the text of a `ContainerStart`, then the server's command line.
 import os
 import sys
 import tempfile
-import time
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -31,15 +30,17 @@ GRAPHS = "Compiled graphs"
 
 def copy_weights(metadata: MetadataClient, weights: BucketWeights) -> None:
     """Copy the weights in parallel and log the progress. Raises ServingError."""
-    begun, told = time.monotonic(), [time.monotonic()]
+    clock = metadata.clock
+    begun_s = told_s = clock.now()
 
     def progress(text: str) -> None:
-        if time.monotonic() - told[0] >= TOLD_EVERY_S:
-            told[0] = time.monotonic()
+        nonlocal told_s
+        if clock.now() - told_s >= TOLD_EVERY_S:
+            told_s = clock.now()
             log(f"Copying {weights.uri} into memory: {text}.")
 
     WeightsCopy(metadata, weights, progress, lambda: False).run()
-    log(f"{weights.uri} was copied to {weights.path} in {time.monotonic() - begun:.1f} s.")
+    log(f"{weights.uri} was copied to {weights.path} in {clock.now() - begun_s:.1f} s.")
 
 
 def restore_graphs(metadata: MetadataClient, cache: GraphCache) -> bool:
@@ -77,11 +78,11 @@ def graphs_grant(cache: GraphCache) -> str:
 def save_when_ready(metadata: MetadataClient, graphs: GraphCache, server: int, port: str) -> None:
     """Archive the compiled graphs when the server responds to /health. Return if it exits before."""
     url = f"http://{environment_variable('GEMMA_SERVING_LOOPBACK', '127.0.0.1')}:{port}/health"
-    deadline = time.monotonic() + READY_LIMIT_S
-    while os.getppid() == server and time.monotonic() < deadline:
+    deadline = metadata.clock.now() + READY_LIMIT_S
+    while os.getppid() == server and metadata.clock.now() < deadline:
         with suppress(*CONNECTION_ERRORS), DIRECT.open(url, timeout=10):
             break
-        time.sleep(READY_INTERVAL_S)
+        metadata.clock.sleep(READY_INTERVAL_S)
     else:
         return
     with suppress(OSError):

@@ -2,7 +2,6 @@
 
 import json
 import os
-import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
@@ -12,6 +11,7 @@ from typing import Any, TypeVar, cast
 from contracts.guest_attributes import FAILED, PAUSE_BEGAN_KEY, PAUSE_ENDED_KEY, READY, RESTORING
 from contracts.serving_document import API_KEY_VARIABLE, ServingDocument, document_hash, parse_document
 from vm_agent.base import STATE_FOLDER, STATE_FOLDER_VARIABLE, environment_variable, log
+from vm_agent.clock import CLOCK, AgentClock
 from vm_agent.publishing import PhasePublisher, utc_now
 
 STATE_FILE = "state.json"
@@ -146,6 +146,7 @@ class StoredState:
 
     folder: Path = field(default_factory=lambda: Path(environment_variable(STATE_FOLDER_VARIABLE, STATE_FOLDER)))
     retry_s: float = 60.0
+    clock: AgentClock = CLOCK
     good: "GoodDocument | None" = None
     """Last document that passed its probation. The first document of a machine needs none."""
     probation: "Probation | None" = None
@@ -349,7 +350,7 @@ class StoredState:
         """Write the file if it differs. A failure is logged, and retried by a call after `retry_s`."""
         text = self._text()
         part = self.folder / f".{STATE_FILE}.part"
-        if self._written == text or time.monotonic() < self._unwritten_until:
+        if self._written == text or self.clock.now() < self._unwritten_until:
             return
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
@@ -363,7 +364,7 @@ class StoredState:
         except OSError as error:
             with suppress(OSError):
                 part.unlink(missing_ok=True)
-            self._unwritten_until = time.monotonic() + self.retry_s
+            self._unwritten_until = self.clock.now() + self.retry_s
             log(
                 f"{self._path} cannot be written ({error}). If this agent restarts, the TPU VM will use an older version."
             )

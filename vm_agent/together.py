@@ -1,11 +1,11 @@
 """Prepare the parts of a document in parallel: its image and its weights."""
 
 import threading
-import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from vm_agent.base import ServingError, SupersededError, log
+from vm_agent.clock import CLOCK, AgentClock
 from vm_agent.containers import DISK_FULL
 
 Work = Callable[[Callable[[str], None], Callable[[], bool]], None]
@@ -23,6 +23,7 @@ class Together:
     """Receives a line with the duration of each part that is done."""
     again_s: float = 2.0
     """Interval between two calls of `publish`, because a publisher drops details that come too soon."""
+    clock: AgentClock = CLOCK
     _details: "dict[str, str]" = field(default_factory=dict[str, str])
     """Progress of the phases that are not over."""
     _failures: "list[BaseException]" = field(default_factory=list[BaseException])
@@ -49,9 +50,7 @@ class Together:
         self._details, self._failures, self._ends = dict.fromkeys(works, ""), [], False
         self._done = 0
         self._tell(next(iter(works)), "")
-        threads = [threading.Thread(target=self._do, args=one, daemon=True) for one in works.items()]
-        for thread in threads:
-            thread.start()
+        threads = [self.clock.start(self._do, *one) for one in works.items()]
         try:
             for thread in threads:
                 while thread.is_alive():
@@ -67,11 +66,11 @@ class Together:
         return found[0] if found else SupersededError() if self.cancelled() else None
 
     def _do(self, phase: str, work: "Work") -> None:
-        failure, began_s = "", time.monotonic()
+        failure, began_s = "", self.clock.now()
         try:
             work(lambda detail: self._tell(phase, detail), lambda: self._ends or self.cancelled())
             self._done += 1
-            self.report(f"Done after {time.monotonic() - began_s:.1f} s: {phase}.")
+            self.report(f"Done after {self.clock.now() - began_s:.1f} s: {phase}.")
         except SupersededError:
             self._ends = True
         except BaseException as error:  # noqa: BLE001 - `run` raises it

@@ -10,7 +10,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -21,6 +20,7 @@ import requests
 
 from tests.engine.conftest import cloud_environment
 from tests.engine.warm import warm_programs
+from tests.polling import until
 from tools.engine.language_host import WARM_PROGRAMS
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -134,12 +134,6 @@ class Project:
         identity = {"Authorization": f"Bearer {self.environment['LOCALCLOUD_TOKEN']}"}
         requests.post(url, json={"seconds": seconds}, headers=identity, timeout=60).raise_for_status()
 
-    def until(self, condition: Any, what: str, limit_s: float = 60) -> None:
-        deadline = time.monotonic() + limit_s
-        while not condition():
-            assert time.monotonic() < deadline, f"it did not come about that {what}"
-            time.sleep(0.05)
-
 
 def inputs(**changes: Any) -> dict[str, Any]:
     base = {
@@ -198,7 +192,7 @@ def test_ctrl_c_in_the_wait_keeps_the_request_and_the_next_up_goes_on_with_it(pr
     project.capacity(us_east5_a=0)
     project.declare()
     process = project.start("up", "--yes", "--skip-preview")
-    project.until(
+    until(
         lambda: any(item["state"]["state"] == "WAITING_FOR_RESOURCES" for item in project.listed("us-east5-a")),
         "the request waits",
     )
@@ -225,7 +219,7 @@ def test_an_engine_that_is_killed_loses_nothing(project: Project):
     project.capacity(us_east5_a=0)
     project.declare()
     process = project.start("up", "--yes", "--skip-preview")
-    project.until(lambda: project.listed("us-east5-a"), "the request is made")
+    until(lambda: project.listed("us-east5-a"), "the request is made")
     (waiting,) = project.listed("us-east5-a")
     os.killpg(process.pid, signal.SIGKILL)
     process.communicate(timeout=60)
@@ -257,7 +251,7 @@ def test_a_suspended_one_is_seen_by_refresh_and_replaced_without_a_name_clash(pr
     state = project.state()
     assert state
     project.call("DELETE", f"v2alpha1/{state['outputs']['nodeName']}").raise_for_status()
-    project.until(lambda: project.listed("us-east5-a")[0]["state"]["state"] == "SUSPENDED", "its node is gone")
+    until(lambda: project.listed("us-east5-a")[0]["state"]["state"] == "SUSPENDED", "its node is gone")
     project.pulumi("up", "--yes", "--refresh", "--skip-preview")
     again = project.state()
     assert again

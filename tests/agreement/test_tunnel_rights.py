@@ -1,7 +1,6 @@
 """What a person needs to open a tunnel to a TPU machine: each missing permission is refused at the step that needs it."""
 
 import getpass
-import time
 
 import pytest
 
@@ -12,6 +11,7 @@ from localcloud.running.shims.gcloud_login import Login
 from localcloud.tests.conftest import PROJECT_POLICY, gcloud_itself, grant
 from localcloud.tests.services.test_instances import body_of
 from stacks import tpu
+from tests.polling import until
 
 PROJECT = "projects/local-project"
 ZONE = f"{PROJECT}/locations/us-east5-a"
@@ -169,10 +169,7 @@ def test_a_tunnel_to_an_instance_without_os_login_writes_the_key_into_its_metada
     zone = f"/compute/compute/v1/{PROJECT}/zones/us-east5-a/instances"
     metadata = {"items": [{"key": "enable-oslogin", "value": "FALSE"}]}
     node.ok("POST", zone, body_of("serve", account=SERVER, metadata=metadata))
-    end = time.monotonic() + 60
-    while node.ok("GET", f"{zone}/serve")["status"] != "RUNNING":
-        assert time.monotonic() < end
-        time.sleep(0.02)
+    until(lambda: node.ok("GET", f"{zone}/serve")["status"] == "RUNNING", "the instance runs")
     instance = f"{PROJECT}/zones/us-east5-a/instances/serve"
     for role in ("roles/iap.tunnelResourceAccessor", "roles/compute.viewer"):
         grant(node, PROJECT_POLICY, role)

@@ -1,7 +1,6 @@
 """The real plugins and the image folders: how results of other programs become rows, and what a judge lacks is not a pass."""
 
 import sys
-import time
 from collections import Counter
 
 import pytest
@@ -11,6 +10,7 @@ from authors.real.gcp_plugin import rows_of, unbuilt_stacks
 from authors.real.rows import DifferenceError, NotJudgedError, RowVerdict
 from authors.real.service import Service
 from authors.real.upstream_tests import count_tests
+from tests.polling import until
 
 RESULTS = """<testsuites><testsuite>
 <testcase name="test_both_plugins_send_the_same[tpu-v6e1]" time="61.04"/>
@@ -68,7 +68,4 @@ def test_a_stopped_program_leaves_no_process(tmp_path):
     service = Service([sys.executable, "-c", child, str(tmp_path / "mark")], tmp_path / "log")
     service.start(lambda: len(daemon.processes_of(str(tmp_path / "mark"))) > 1)
     service.stop()
-    until_s = time.monotonic() + 60  # a killed process ends a moment later
-    while left := daemon.processes_of(str(tmp_path / "mark")):
-        assert time.monotonic() < until_s, left
-        time.sleep(0.05)
+    until(lambda: not daemon.processes_of(str(tmp_path / "mark")), "a killed process ends")

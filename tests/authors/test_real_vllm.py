@@ -5,7 +5,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -15,6 +14,7 @@ import pytest
 from authors.real import answers, vllm_here, vllm_life
 from authors.real.agent_reading import reading_of
 from authors.real.answers import Exposition, VllmReply
+from tests.polling import until
 
 PROGRAM = Path(vllm_here.__file__)
 WORDS = ("/mnt/models/gemma", "--host=0.0.0.0", "--port=8000", "--kv-cache-dtype=fp8", "--max-num-seqs=16")
@@ -91,24 +91,18 @@ def test_the_server_ends_with_the_local_cloud_and_leaves_no_process(tmp_path: Pa
         stdout=subprocess.DEVNULL,
         start_new_session=True,
     )
-    while not (tmp_path / "server").is_file():
-        assert process.poll() is None
-        time.sleep(0.01)
+    until((tmp_path / "server").is_file, "the server starts", process=process)
     assert process.stdin is not None
     process.stdin.close()
     assert process.wait(60) == -signal.SIGTERM
-    assert _is_gone(int((tmp_path / "child").read_text()))
+    until(lambda: _is_gone(int((tmp_path / "child").read_text())), "the server's own child ends")
 
 
 def _is_gone(process: int) -> bool:
-    while True:
-        try:
-            state = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0]
-        except FileNotFoundError:
-            return True
-        if state == "Z":
-            return True
-        time.sleep(0.01)
+    try:
+        return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
+    except FileNotFoundError:
+        return True
 
 
 REAL = Exposition(types={"vllm:a_total": "counter"}, labels={"vllm:a_total": frozenset({"engine"})})

@@ -3,7 +3,6 @@
 import base64
 import contextlib
 import os
-import time
 from collections.abc import Generator, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
@@ -18,6 +17,7 @@ from contracts.naming import Names
 from localcloud.environment import API_OVERRIDES
 from localcloud.tests import idle_cloud
 from localcloud.world.scenario import OperationDurations, Scenario
+from tests.polling import until
 
 PROJECT = "local-project"
 WRONG_CLOCKS = (timedelta(minutes=11), timedelta(hours=-6))
@@ -194,10 +194,8 @@ class World:
         }
         full = f"{parent}/queuedResources/{name}"
         self.call("POST", "tpu", f"v2alpha1/{parent}/queuedResources?queuedResourceId={name}", body)
-        end = time.monotonic() + 60
-        while active and self.call("GET", "tpu", f"v2alpha1/{full}")["state"]["state"] != "ACTIVE":
-            assert time.monotonic() < end
-            time.sleep(0.02)  # between two looks at the local cloud
+        if active:
+            until(lambda: self.call("GET", "tpu", f"v2alpha1/{full}")["state"]["state"] == "ACTIVE", "it is ACTIVE")
         return full
 
     def watched(self, name: str, labels: Mapping[str, str]) -> None:

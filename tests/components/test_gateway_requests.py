@@ -22,6 +22,7 @@ import requests
 from components.gateway_config import SERVER_PATHS, GatewayServer, gateway_config
 from contracts.gateway import BUFFER_KIB, CONCURRENCY, GATEWAY_MIB, OUTSIDE_HEAP_MIB, REQUEST_KIB
 from localcloud.running import envoy
+from tests.polling import until
 
 LIMIT_S = 60
 KEEP_ALIVE_S = 20
@@ -128,15 +129,14 @@ def gateway(folder, ports, change=lambda _: None):
     log = folder / "log"
     with log.open("a") as file:  # Envoy opens it a second time
         process = subprocess.Popen([*words, "--concurrency", "1"], cwd=folder, stdout=file, stderr=file)
-    running, end = Running(port, log, process.pid), time.monotonic() + LIMIT_S
+    running = Running(port, log, process.pid)
+
+    def is_ready():
+        with contextlib.suppress(requests.ConnectionError):
+            return requests.get(f"{running.url}/ready", timeout=LIMIT_S).status_code == 200
+
     try:
-        while True:
-            with contextlib.suppress(requests.ConnectionError):
-                if requests.get(f"{running.url}/ready", timeout=LIMIT_S).status_code == 200:
-                    break
-            assert process.poll() is None, log.read_text()
-            assert time.monotonic() < end
-            time.sleep(0.05)
+        until(is_ready, "Envoy is ready", process=process)
         yield running
     finally:
         process.terminate()
@@ -193,28 +193,26 @@ def test_requests_go_to_the_servers_and_fail_only_without_one(front, envoy_front
         assert set(asked(url)) == {"tpu-b"}, "each request is retried on the other server"
         backends["tpu-b"].release.set()
         assert [one.result().status_code for one in held] == [200] * 16
-    wait_until(lambda: backends["tpu-a"].failed_checks > 1)
+    until(lambda: backends["tpu-a"].failed_checks > 1)
     seen = asked(url)
     assert set(seen) == {"tpu-b"}
     assert seen["tpu-b"]["authorization"] == "Bearer key"
     assert "x-serverless-authorization" not in seen["tpu-b"]
     backends["tpu-b"].dead = True
-    wait_until(lambda: backends["tpu-b"].failed_checks > 1)
+    until(lambda: backends["tpu-b"].failed_checks > 1)
     refused = requests.post(f"{url}/v1/completions?api_key=hidden", json={}, timeout=LIMIT_S)
     assert refused.status_code == 503
     error = refused.json()["error"]
     assert (error["type"], error["code"]) == ("gateway_error", 503)
     assert "`gemma status front`" in error["message"]
-    wait_until(
-        lambda: re.search(r"failed: POST /v1/completions status 503 U\w+.* tpu-[ab] ", envoy_front.log.read_text())
-    )
+    until(lambda: re.search(r"failed: POST /v1/completions status 503 U\w+.* tpu-[ab] ", envoy_front.log.read_text()))
     log = envoy_front.log.read_text()
     assert "hidden" not in log
     assert {"eject_unhealthy_event", "add_healthy_event"} <= set(re.findall(r'"(\w+_event)"', log))
     assert "/ready" not in log
     assert requests.get(f"{url}/ready", timeout=LIMIT_S).status_code == 503
     backends["tpu-a"].dead = False
-    wait_until(lambda: requests.get(f"{url}/ready", timeout=LIMIT_S).status_code == 200)
+    until(lambda: requests.get(f"{url}/ready", timeout=LIMIT_S).status_code == 200)
     assert set(asked(url)) == {"tpu-a"}
 
 
@@ -469,10 +467,3 @@ def test_a_full_instance_answers_503_and_serves_again(tmp_path):
     status, text = asyncio.run(filled())
     assert status == 503
     assert "overload" in json.loads(text)["error"]["message"]
-
-
-def wait_until(holds):
-    end = time.monotonic() + LIMIT_S
-    while not holds():
-        assert time.monotonic() < end
-        time.sleep(0.05)

@@ -7,7 +7,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -21,6 +20,7 @@ from engine.state import outputs_in
 from localcloud.environment import in_shell
 from localcloud.world.state import StateError, description
 from tests.engine.warm import run_python, warm_programs
+from tests.polling import until
 from tools.engine.language_host import WARM_PROGRAMS
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -59,15 +59,6 @@ with open_stack_access(from_json(StackOutputs, json.loads(sys.argv[1]))) as acce
     models = call_once(access.base_url, access.headers, "GET", "/v1/models", limit_s=30).body
 print(models["data"][0]["max_model_len"])
 """
-
-
-def until(holds, what, limit_s=LIMIT_S):
-    """Wait until something holds, and return it."""
-    end = time.monotonic() + limit_s
-    while not (found := holds()):
-        assert time.monotonic() < end, f"{what} did not happen within {limit_s} s"
-        time.sleep(0.05)
-    return found
 
 
 @dataclass
@@ -320,17 +311,15 @@ def copy_project(target):
 
 def cloud_environment(folder):
     """Return what `localcloud env --json` prints, without a process of its own: its start loads the whole cloud."""
-    end = time.monotonic() + 60
     log = folder / "serve.log"
-    while "Admin API:" not in log.read_text() and time.monotonic() < end:
-        time.sleep(0.05)
-    while True:
-        try:
-            known = description((folder / "cloud").resolve())
-            return dict(in_shell(known["environment"], known["commands"]))
-        except StateError as error:
-            assert time.monotonic() < end, f"the local cloud did not come up: {error}"
-        time.sleep(0.2)
+    until(lambda: "Admin API:" in log.read_text(), "the local cloud is up")
+
+    def read():
+        with contextlib.suppress(StateError):
+            return description((folder / "cloud").resolve())
+
+    known = until(read, "the local cloud describes itself")
+    return dict(in_shell(known["environment"], known["commands"]))
 
 
 @pytest.fixture(scope="module")

@@ -37,7 +37,7 @@ def main():
         parts = list(chunks)
         text = "".join(part.choices[0].delta.content or "" for part in parts if part.choices)
         assert parts[-1].usage.completion_tokens > 0
-        time.sleep(0.2)
+        time.sleep(0.2)  # a client that asks now and then
     called = tool.choices[0].message.tool_calls
     answers = whole.choices[0].message.content, raw.choices[0].text, text, called and called[0].function.name
     print(json.dumps(dict(zip(("whole", "completion", "streamed", "tool"), answers, strict=True))))

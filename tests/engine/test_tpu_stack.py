@@ -59,7 +59,7 @@ class ProcessWatch:
                         self.seen.append(str(path))
                 except OSError:
                     continue
-            time.sleep(0.05)
+            time.sleep(0.05)  # it leaves the processor to the processes that it watches
 
     def __enter__(self):
         self.thread.start()

@@ -6,10 +6,11 @@ import resource
 import subprocess
 import sys
 import threading
-import time
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+
+from tests.polling import until
 
 ROOT = Path(__file__).parents[2]
 NAMES = [f"r{number}" for number in range(60)]
@@ -79,9 +80,7 @@ def test_a_kill_loses_no_result_and_repeats_none(tmp_path):
     expected = 11
     with serving(expected) as server:
         process = start(tmp_path, server)
-        end_s = time.monotonic() + 60
-        while len(complete(tmp_path)) < expected and time.monotonic() < end_s:
-            time.sleep(0.02)
+        until(lambda: len(complete(tmp_path)) >= expected, "the results before the kill")
         process.kill()
         process.wait()
     stored = complete(tmp_path)

@@ -83,5 +83,5 @@ def wait_for_the_end(mark: str, limit_s: float) -> list[Process]:
     while left := marked(mark):
         if time.monotonic() > end:
             return left
-        time.sleep(0.1)
+        time.sleep(0.1)  # processes that are not our children end unannounced
     return []

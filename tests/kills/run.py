@@ -172,7 +172,7 @@ class Runner:
         while process.poll() is None and time.monotonic() < end:
             if processes.hit(mark, process.pid, kill.target, kill.signal):
                 return True
-            time.sleep(_POLL_S)
+            time.sleep(_POLL_S)  # between two looks at processes that run on
         return False
 
     def _await(self, kill: Kill, poll: Callable[[], int | None], started_s: float) -> bool:
@@ -185,7 +185,7 @@ class Runner:
                 reached_s = time.monotonic()
             if reached_s is not None and time.monotonic() - reached_s >= moment.seconds:
                 return True
-            time.sleep(_POLL_S)
+            time.sleep(_POLL_S)  # between two looks at processes that run on
         return False
 
     def _finish(self, command: str, process: "subprocess.Popen[bytes]", mark: str, log: Path) -> None:
@@ -197,7 +197,7 @@ class Runner:
                 for each in processes.marked(mark):
                     processes.send(each.pid, "SIGKILL")
                 raise self._broken(f"{command} did not end within {COMMAND_S:.0f} s", log)
-            time.sleep(_POLL_S)
+            time.sleep(_POLL_S)  # between two looks at processes that run on
         if self.world.process.poll() is not None:
             raise self._broken(f"the local cloud ended by itself with exit code {self.world.process.returncode}", log)
         orphans = processes.wait_for_the_end(mark, ORPHAN_S)
@@ -299,7 +299,7 @@ class Runner:
         """Compare what stands there with what stood there before. What the cloud still ends has a moment to end."""
         end = time.monotonic() + AFTERWARDS_S
         while (found := self._differences(self.world.settled())) and time.monotonic() < end:
-            time.sleep(_POLL_S)
+            time.sleep(_POLL_S)  # between two looks at processes that run on
         if found:
             raise self._broken(found, None)
 

@@ -52,7 +52,7 @@ def _wait(world: World, path: str, is_done: Callable[[dict[str, Any]], bool]) ->
     end = time.monotonic() + _READY_S
     while not is_done(found := world.request("GET", path)):
         assert time.monotonic() < end, f"after {_READY_S:.0f} s still: {found}"
-        time.sleep(0.1)
+        time.sleep(0.1)  # the local cloud is another process
 
 
 def _of_stack(world: World, base: str) -> None:

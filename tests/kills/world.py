@@ -169,7 +169,7 @@ class World:
         last = self.snapshot()
         end = time.monotonic() + _START_S
         while time.monotonic() < end:
-            time.sleep(0.5)
+            time.sleep(0.5)  # two snapshots that are equal although time went by
             now = self.snapshot()
             if now == last:
                 return now

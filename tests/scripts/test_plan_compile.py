@@ -6,7 +6,6 @@ import pty
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -20,6 +19,7 @@ from scripts.plan.compile import compile_question
 from scripts.plan.options import Question
 from scripts.plan.question import deployment_from
 from stacks.base import _serving
+from tests.polling import until
 from tests.stacks.failed_start import context_of
 from tests.tpu_compiler.judge import BUILT, PROGRAMS, REFUSED, STAGES, TOTAL, answered, given, interpreter
 from tpu_compiler import environment
@@ -144,15 +144,15 @@ def test_on_a_terminal_it_is_asked_once(tmp_path):
         cwd=ROOT,
         env={**os.environ, "XDG_CACHE_HOME": str(tmp_path / "cache")},
     )
-    for _ in range(100):
-        time.sleep(0.2)
-        os.write(leader, b"n\n")
-        if process.poll() is not None:
-            break
-    _, err = process.communicate(timeout=30)
+    shown = b""
+    while b"(yes/no)" not in shown:  # what is typed before the question is dropped
+        shown += os.read(process.stderr.fileno(), 4096)
+    os.write(leader, b"n\n")
+    _, rest = process.communicate()
+    shown += rest
     assert process.returncode == 2
-    assert err.decode().count("(yes/no)") == 1
-    assert "Nothing was installed, and the plan was not judged." in err.decode()
+    assert shown.decode().count("(yes/no)") == 1
+    assert "Nothing was installed, and the plan was not judged." in shown.decode()
 
 
 def test_an_answer_that_agrees_is_shown_next_to_the_plan(run, judge):
@@ -310,10 +310,7 @@ def test_an_interrupt_ends_the_child(tmp_path):
         text=True,
         env={**os.environ, "XDG_CACHE_HOME": str(tmp_path / "cache"), "TMPDIR": str(tmp_path)},
     )
-    for _ in range(300):
-        time.sleep(0.1)
-        if (tmp_path / "pid").exists() and (tmp_path / "pid").read_text():
-            break
+    until(lambda: (tmp_path / "pid").exists() and (tmp_path / "pid").read_text(), "the child starts", process=process)
     process.send_signal(signal.SIGINT)
     _, err = process.communicate(timeout=30)
     child = int((tmp_path / "pid").read_text())

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.polling import until
 from tests.tpu_compiler.judge import STAGES, answered, given, interpreter
 from tests.tpu_compiler.questions import question
 from tpu_compiler.answer import Stage, answer_of
@@ -112,10 +113,7 @@ time.sleep(600)
     with pytest.raises(KeyboardInterrupt):
         run([STAGES[0]], grandchild, report=interrupt)
     pids = [int(pid) for pid in (tmp_path / "pids").read_text().split()]
-    end_s = time.monotonic() + 10
-    while any(map(is_running, pids)) and time.monotonic() < end_s:
-        time.sleep(0.05)
-    assert not any(map(is_running, pids))
+    until(lambda: not any(map(is_running, pids)), "the child and its own children end")
 
 
 def test_an_interpreter_that_is_not_there_is_a_reason(tmp_path):

@@ -10,9 +10,9 @@ import subprocess
 import sys
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from queue import SimpleQueue
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -20,8 +20,6 @@ if TYPE_CHECKING:
     from http.server import BaseHTTPRequestHandler
 
 POLL_S = 0.02
-QUICK_S = 0.05
-"""How long the caller of a command that runs in a thread waits for its end before it does something else."""
 LIMIT_S = 60.0
 IMPORT = f"import sys; sys.path.insert(0, {str(Path(__file__).parent)!r}); import docker; "
 """As the first line of a program: so the module is compiled once, not at each start."""
@@ -208,10 +206,14 @@ class Threads:
         return not self._server(box).over.is_set()
 
     def stop(self, box: Mapping[str, Any]) -> None:
-        self._server(box).end(0)
+        self._ended(box, 0)
 
     def kill(self, box: Mapping[str, Any]) -> None:
-        self._server(box).end(137)
+        self._ended(box, 137)
+
+    def _ended(self, box: Mapping[str, Any], code: int) -> None:
+        self._server(box).end(code)
+        self._server(box).over.wait(LIMIT_S)
 
     def close(self) -> None:
         for server in self._servers:
@@ -229,8 +231,11 @@ class Docker:
         say: Callable[[str], object],
         complain: Callable[[str], object],
         gone: Callable[[], bool] = lambda: False,
+        *,
+        sleep: Callable[[float], None] = time.sleep,
     ):
-        self.root, self.containers, self.say, self.complain, self.gone = root, containers, say, complain, gone
+        self.root, self.containers, self.say, self.complain = root, containers, say, complain
+        self.gone, self.sleep = gone, sleep
 
     def call(self, args: Sequence[str], env: Mapping[str, str], stdin: Callable[[], str]) -> int:
         self._log(json.dumps(list(args)))
@@ -258,7 +263,7 @@ class Docker:
     def _hangs(self, verb: str) -> bool:
         """Wait as long as a test requires. Return False if the command was killed."""
         while (self.root / HANG[verb]).exists() and not self.gone():
-            time.sleep(POLL_S)
+            self.sleep(POLL_S)
         return not self.gone()
 
     def _image(self, name: str) -> Path:
@@ -273,7 +278,7 @@ class Docker:
             return 1
         self.say("abc: Pulling fs layer\n" * 3)
         while "slow" in image and not self.gone():
-            time.sleep(POLL_S)
+            self.sleep(POLL_S)
         if not self._hangs("pull"):
             return 1
         self.say("abc: Pull complete\n" * 3)
@@ -377,23 +382,35 @@ class Docker:
                 self.say(log.read())
                 if not is_running:
                     return
-                time.sleep(POLL_S)
+                self.sleep(POLL_S)
 
     def _end(self, name: str, box: Mapping[str, Any], verb: str) -> None:
         if self.containers.is_alive(box):
             (self.containers.stop if verb == "stop" else self.containers.kill)(box)
         while self.containers.is_alive(box):
-            time.sleep(POLL_S)
+            self.sleep(POLL_S)
         if verb == "rm":
             (self.root / f"{name}.json").unlink(missing_ok=True)
+
+
+class Clock(Protocol):
+    """What the docker in threads needs of the test's clock."""
+
+    def sleep(self, seconds: float) -> None: ...
+    def wait(self, condition: threading.Condition, timeout_s: float | None = None) -> bool: ...
+    def start(self, target: Callable[..., object], *arguments: object, name: str | None = None) -> threading.Thread: ...
+    def now(self) -> float: ...
 
 
 class ThreadedCommand:
     """What the agent's modules use of `subprocess.Popen`, for a docker that runs in a thread."""
 
-    def __init__(self, root: Path, containers: Containers, argv: Sequence[str], env: Mapping[str, str]):
-        self._lines, self._killed, self.returncode = SimpleQueue["str | None"](), threading.Event(), -signal.SIGKILL
-        docker = Docker(root, containers, self._say, self._say, self._killed.is_set)
+    def __init__(
+        self, root: Path, containers: Containers, clock: Clock, argv: Sequence[str], env: Mapping[str, str]
+    ) -> None:
+        self._clock, self._changed, self._lines = clock, threading.Condition(), deque[str]()
+        self._killed, self._is_over, self.returncode = threading.Event(), False, -signal.SIGKILL
+        docker = Docker(root, containers, self._say, self._say, self._killed.is_set, sleep=clock.sleep)
 
         def run() -> None:
             try:
@@ -401,45 +418,57 @@ class ThreadedCommand:
                 if not self._killed.is_set():
                     self.returncode = status
             finally:
-                self._lines.put(None)
+                with self._changed:
+                    self._is_over = True
+                    self._changed.notify_all()
 
-        self._thread = threading.Thread(target=run, daemon=True)
-        self._thread.start()
+        clock.start(run, name=" ".join(argv[:2]))
 
     def _say(self, text: str) -> None:
-        for line in text.splitlines():
-            self._lines.put(line)
+        with self._changed:
+            self._lines.extend(text.splitlines())
+            self._changed.notify_all()
 
     @property
     def stdout(self) -> Iterator[str]:
-        return iter(self._lines.get, None)
+        while True:
+            with self._changed:
+                while not self._lines and not self._is_over:
+                    self._clock.wait(self._changed)
+                if not self._lines:
+                    return
+                line = self._lines.popleft()
+            yield line
 
     def poll(self) -> int | None:
-        self._thread.join(QUICK_S)
-        return None if self._thread.is_alive() else self.returncode
+        return self.returncode if self._is_over else None
 
     def wait(self, timeout: float | None = None) -> int:
-        self._thread.join(timeout)
-        if self._thread.is_alive():
-            raise subprocess.TimeoutExpired("docker", timeout or 0.0)
+        until = self._clock.now() + (float("inf") if timeout is None else timeout)
+        with self._changed:
+            while not self._is_over:
+                left_s = until - self._clock.now()
+                if left_s <= 0:
+                    raise subprocess.TimeoutExpired("docker", timeout or 0.0)
+                self._clock.wait(self._changed, left_s)
         return self.returncode
 
     def kill(self) -> None:
         self._killed.set()
 
 
-def in_threads(root: Path, containers: Containers) -> SimpleNamespace:
+def in_threads(root: Path, containers: Containers, clock: Clock) -> SimpleNamespace:
     """Return a `subprocess` for the agent's modules whose docker, and the servers in its containers, run in this process."""
 
     def run(argv: Sequence[str], **options: Any) -> subprocess.CompletedProcess[str]:
         said: list[str] = []
         errors = said if options["stderr"] == subprocess.STDOUT else list[str]()
-        docker = Docker(root, containers, said.append, errors.append)
+        docker = Docker(root, containers, said.append, errors.append, sleep=clock.sleep)
         status = docker.call(argv[1:], options["env"], lambda: options["input"])
         return subprocess.CompletedProcess(argv, status, "".join(said), "" if errors is said else "".join(errors))
 
     def popen(argv: Sequence[str], *, env: Mapping[str, str] | None = None, **_: Any) -> ThreadedCommand:
-        return ThreadedCommand(root, containers, argv, os.environ if env is None else env)
+        return ThreadedCommand(root, containers, clock, argv, os.environ if env is None else env)
 
     names = ("PIPE", "STDOUT", "TimeoutExpired")
     return SimpleNamespace(run=run, Popen=popen, **{name: getattr(subprocess, name) for name in names})

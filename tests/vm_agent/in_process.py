@@ -3,7 +3,7 @@
 import threading
 
 from contracts.rollout import RolloutLimits
-from tests.vm_agent.machine import IMAGE, Machine, document, eventually, free_port
+from tests.vm_agent.machine import IMAGE, Machine, document, free_port
 from vm_agent import stored_state
 from vm_agent.cloud import MetadataClient
 from vm_agent.follow import LatestDocument
@@ -18,7 +18,8 @@ class Serving:
     """An agent in this process, with short delays, and what a reader of the machine sees."""
 
     def __init__(self, machine: Machine, **changes: object):
-        self.machine, self.latest, metadata = machine, LatestDocument(), MetadataClient()
+        self.machine, self.latest = machine, LatestDocument(machine.clock)
+        metadata = MetadataClient(clock=machine.requests)
         # Without a probation: its own tests give it one.
         options = {
             "restart_delays_s": (0.05, 0.05),
@@ -29,11 +30,12 @@ class Serving:
         self.agent = Agent(
             metadata,
             self.latest,
-            PhasePublisher(metadata, progress_s=0.1),
+            PhasePublisher(metadata, progress_s=0.1, clock=machine.clock),
             pacing=AgentPacing(health_poll_s=0.1, **{**options, **changes}),  # pyright: ignore[reportArgumentType]
+            clock=machine.clock,
         )
         self.port = free_port()
-        threading.Thread(target=self.agent.run, daemon=True).start()
+        machine.clock.start(self.agent.run)
 
     def ask(self, *arguments: str, limits: RolloutLimits | None = None, **changes: object) -> str:
         """Ask for a server with these arguments; return the hash of its document."""
@@ -45,7 +47,7 @@ class Serving:
     def sees(self, phase: str, asked: str, serving: str) -> None:
         """Wait until a reader sees this phase of the asked document, and this document as the one that serves."""
         wanted = {"phase": phase, "document-hash": asked, "serving-hash": serving}
-        eventually(lambda: wanted.items() <= self.machine.guest().items(), f"{wanted} is published")
+        self.machine.until(lambda: wanted.items() <= self.machine.guest().items(), f"{wanted} is published")
 
     def good(self) -> str:
         """Serve a document until it is ready; return its hash."""
@@ -55,7 +57,7 @@ class Serving:
 
     def let_go(self) -> None:
         self.latest.set(None)
-        eventually(
+        self.machine.until(
             lambda: "waiting for the metadata key" in self.machine.guest().get("detail", ""), "the agent lets go"
         )
 
@@ -75,7 +77,7 @@ def held(machine: Machine) -> threading.Event:
 
     def meets(path: str) -> None:
         if path.startswith("storage/"):
-            go.wait(60)
+            machine.hold(go)
 
     machine.hub.meets = meets
     return go

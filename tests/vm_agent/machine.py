@@ -9,9 +9,8 @@ import socket
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -21,9 +20,12 @@ from urllib.parse import parse_qs, unquote, urlsplit
 from components.startup_script import startup_script
 from contracts.serving_document import SCRIPT_METADATA_KEY
 from localcloud.tests.google_bodies import google_body, google_request
+from tests.clock import ThreadClock
+from tests.polling import until
 from tests.vm_agent import docker
 from tests.vm_agent.hub import Hub
 from vm_agent.base import TMPFS
+from vm_agent.clock import CLOCK, AgentClock
 
 CANARY = "hf_canaryCANARYcanary0123456789"
 DOCUMENT_KEY = "gemma-serving-document"
@@ -86,7 +88,21 @@ class Machine:
     ranges: list[str] = field(default_factory=list)
     shipped: list[dict[str, Any]] = field(default_factory=list)
     """Bodies of the writes to Cloud Logging."""
+    clock: AgentClock = CLOCK
+    """AgentClock of an agent in this process."""
+    requests: AgentClock = CLOCK
+    """AgentClock of the pauses between its requests."""
     changed: threading.Condition = field(default_factory=threading.Condition)
+
+    def until(self, condition: Callable[[], Any], what: str) -> Any:
+        """Wait until the condition is true, in the time of the agent."""
+        wait = self.clock.until if isinstance(self.clock, ThreadClock) else until
+        return wait(condition, what)
+
+    def hold(self, go: threading.Event) -> None:
+        """Keep an answer until the event, while the time of the agent passes."""
+        with self.clock.elsewhere() if isinstance(self.clock, ThreadClock) else nullcontext():
+            go.wait(60)
 
     def checksums(self, name: str) -> dict[str, Any]:
         """What Cloud Storage lists of an object's content."""
@@ -198,7 +214,7 @@ class Machine:
 
         with suppress(ProcessLookupError):
             os.kill(pid, number)
-        eventually(ended, "the agent ends")
+        until(ended, "the agent ends")
 
     def cut_power(self) -> None:
         """End the agent and the server as a reset of the machine does. The disk stays."""
@@ -361,16 +377,6 @@ def handler(machine: Machine) -> type[BaseHTTPRequestHandler]:  # noqa: C901 - o
             self.answer(200, json.dumps(body).encode())
 
     return Handler
-
-
-def eventually(condition: Callable[[], Any], what: str, limit_s: float = 60) -> Any:
-    """Wait until the condition is true; say what did not come about."""
-    deadline = time.monotonic() + limit_s
-    while not (value := condition()):
-        if time.monotonic() > deadline:
-            raise AssertionError(f"within {limit_s} s it did not come about that {what}")
-        time.sleep(0.02)
-    return value
 
 
 def document(listen_port: int, **changes: Any) -> str:

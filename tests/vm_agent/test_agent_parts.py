@@ -2,7 +2,6 @@
 
 import hashlib
 import os
-import threading
 from collections.abc import Callable
 from pathlib import Path
 
@@ -12,10 +11,11 @@ from contracts.guest_attributes import WAITING_FOR_DOCKER, reason_of
 from contracts.serving_document import BucketWeights, parse_document
 from tests.vm_agent import docker
 from tests.vm_agent.in_process import Serving
-from tests.vm_agent.machine import CANARY, Machine, document, eventually, free_port
+from tests.vm_agent.machine import CANARY, Machine, document, free_port
 from vm_agent import containers
 from vm_agent import weights as weights_module
 from vm_agent.base import ServingError, SupersededError
+from vm_agent.clock import CLOCK, AgentClock
 from vm_agent.cloud import MetadataClient, read_secret
 from vm_agent.containers import pull_problem, remove_other_models
 from vm_agent.follow import LatestDocument
@@ -27,10 +27,19 @@ from vm_agent.stored_state import AgentPacing
 from vm_agent.weights import WeightsCopy
 
 
-def copier(target: Path, cancelled: Callable[[], bool] = lambda: False, told: list[str] | None = None) -> WeightsCopy:
+def copier(
+    target: Path,
+    cancelled: Callable[[], bool] = lambda: False,
+    told: list[str] | None = None,
+    clock: AgentClock = CLOCK,
+) -> WeightsCopy:
     heard: list[str] = [] if told is None else told
     return WeightsCopy(
-        MetadataClient(), BucketWeights("gs://models/e2b", str(target)), heard.append, cancelled, chunk_bytes=1000
+        MetadataClient(clock=clock),
+        BucketWeights("gs://models/e2b", str(target)),
+        heard.append,
+        cancelled,
+        chunk_bytes=1000,
     )
 
 
@@ -122,7 +131,7 @@ class TestWeightsFromABucket:
     def test_an_unavailable_bucket_is_asked_again(self, machine: Machine, tmp_path: Path, waits: list[float]):
         stage(machine)
         machine.fail_next["/storage/"] = 2
-        copier(tmp_path / "m").run()
+        copier(tmp_path / "m", clock=machine.requests).run()
         assert (tmp_path / "m/config.json").exists()
         assert waits == [0.5, 1.0]
 
@@ -251,13 +260,14 @@ def phases_after(machine: Machine, words: str) -> list[str]:
 
 
 class TestRestarts:
-    def agent(self, health_lost_s: float = 60) -> tuple[Agent, LatestDocument]:
-        metadata, latest = MetadataClient(), LatestDocument()
+    def agent(self, machine: Machine, health_lost_s: float = 60) -> tuple[Agent, LatestDocument]:
+        metadata, latest = MetadataClient(clock=machine.requests), LatestDocument(machine.clock)
         agent = Agent(
             metadata,
             latest,
-            PhasePublisher(metadata, progress_s=0.1),
+            PhasePublisher(metadata, progress_s=0.1, clock=machine.clock),
             pacing=AgentPacing(restart_delays_s=(0.05, 0.05), health_lost_s=health_lost_s, health_poll_s=0.1),
+            clock=machine.clock,
         )
         return agent, latest
 
@@ -265,32 +275,32 @@ class TestRestarts:
         return sum(call[0] == "run" for call in machine.docker_calls())
 
     def test_a_server_that_compiles_for_long_before_it_crashes_is_given_up_too(self, machine: Machine):
-        agent, latest = self.agent()
+        agent, latest = self.agent(machine)
         agent.pacing.steady_s = 0.0
         port = free_port()
         latest.set(document(port, args=["m", f"--port={port}", "--crash"], secretEnv={}))
-        threading.Thread(target=agent.run, daemon=True).start()
-        eventually(lambda: machine.guest().get("phase") == "failed", "it is given up")
+        machine.clock.start(agent.run)
+        machine.until(lambda: machine.guest().get("phase") == "failed", "it is given up")
         assert self.runs(machine) == 3, "two restarts"
 
     def test_a_grant_that_takes_minutes_costs_no_restart(self, machine: Machine):
-        agent, latest = self.agent()
+        agent, latest = self.agent(machine)
         agent.pacing.denied_delay_s = 0.05
         version = "projects/p/secrets/late/versions/1"
         text = document(free_port(), secretEnv={"HF_TOKEN": version})
         latest.set(text)
-        threading.Thread(target=agent.run, daemon=True).start()
-        eventually(
+        machine.clock.start(agent.run)
+        machine.until(
             lambda: len(phases_after(machine, "Permission denied")) > 6, "it is tried more often than restarts allow"
         )
         assert "failed" not in phases_after(machine, "Permission denied")
         machine.secrets[version] = b"value"
-        eventually(lambda: machine.guest()["phase"] == "ready", "it is ready when the grant has spread")
+        machine.until(lambda: machine.guest()["phase"] == "ready", "it is ready when the grant has spread")
         latest.set(None)
-        eventually(lambda: "waiting for the metadata key" in machine.guest()["detail"], "the agent has let go")
+        machine.until(lambda: "waiting for the metadata key" in machine.guest()["detail"], "the agent has let go")
 
     def test_a_permission_that_is_never_granted_fails_in_the_end(self, machine: Machine):
-        agent, latest = self.agent()
+        agent, latest = self.agent(machine)
         agent.pacing.denied_delay_s, agent.pacing.denied_budget_s = 0.05, 0.2
         text = document(free_port(), secretEnv={"HF_TOKEN": "projects/p/secrets/never/versions/1"})
         latest.set(text)
@@ -312,20 +322,20 @@ class TestRestarts:
         assert ("set gemma-serving:dockerHub" in pull_problem(image, said)) == advised
 
     def test_a_server_that_goes_deaf_after_ready_is_restarted(self, machine: Machine):
-        agent, latest = self.agent(health_lost_s=1.0)
+        agent, latest = self.agent(machine, health_lost_s=1.0)
         text = document(free_port(), secretEnv={})
         latest.set(text)
-        threading.Thread(target=agent.run, daemon=True).start()
-        eventually(lambda: machine.guest().get("phase") == "ready", "the server is ready")
+        machine.clock.start(agent.run)
+        machine.until(lambda: machine.guest().get("phase") == "ready", "the server is ready")
         sick = machine.root / "gemma-serving.exit.sick"
         sick.touch()
         lost = "/health stopped responding: status 503"
-        eventually(lambda: phases_after(machine, lost)[:1] == ["loading"], "the loss is published")
-        eventually(lambda: machine.guest()["phase"] == "retrying" or self.runs(machine) >= 2, "it is given up")
+        machine.until(lambda: phases_after(machine, lost)[:1] == ["loading"], "the loss is published")
+        machine.until(lambda: machine.guest()["phase"] == "retrying" or self.runs(machine) >= 2, "it is given up")
         sick.unlink()
-        eventually(lambda: self.runs(machine) >= 2 and machine.guest()["phase"] == "ready", "it is ready again")
+        machine.until(lambda: self.runs(machine) >= 2 and machine.guest()["phase"] == "ready", "it is ready again")
         latest.set(None)
-        eventually(lambda: "waiting for the metadata key" in machine.guest()["detail"], "the agent has let go")
+        machine.until(lambda: "waiting for the metadata key" in machine.guest()["detail"], "the agent has let go")
 
 
 def test_models_that_the_document_does_not_name_leave_the_disk(tmp_path: Path):

@@ -6,8 +6,9 @@ import pytest
 
 from contracts.rollout import RolloutLimits, parse_rollout
 from contracts.serving_document import parse_document
+from tests.polling import until
 from tests.vm_agent.in_process import Serving, calls, held, written
-from tests.vm_agent.machine import CANARY, IMAGE, Machine, document, eventually
+from tests.vm_agent.machine import CANARY, IMAGE, Machine, document
 from vm_agent import prefetch
 from vm_agent.prefetch import HubFetch, HubModel, hub_models
 from vm_agent.running_server import parse_time
@@ -72,7 +73,7 @@ class TestModels:
         assert "Cannot fetch gated/model from the hub: 403 Client Error" in machine.guest()["detail"]
         assert calls(machine, "stop") == []
 
-    def test_are_waited_for_while_the_hub_is_down(self, machine: Machine, quick_hub: None):
+    def test_are_waited_for_while_the_hub_is_down(self, machine: Machine, waits: list[float]):
         serving = Serving(machine, waiting_delay_s=0.05)
         good = serving.good()
         machine.hub.models["org/new"] = {"model.safetensors": b"weights"}
@@ -118,7 +119,7 @@ class TestDrain:
         busy, asked = (machine.root / f"gemma-serving.exit.{name}" for name in ("busy", "asked"))
         busy.write_text("2.0")
         second = serving.ask("--max-num-seqs=4", limits=RolloutLimits(drain_s=600))
-        eventually(asked.exists, "the agent asks whether requests run")
+        machine.until(asked.exists, "the agent asks whether requests run")
         assert calls(machine, "stop") == []
         assert "pause-began-at" not in machine.guest(), "a server that waits for an idle moment answers"
         busy.write_text("0.0")
@@ -142,7 +143,7 @@ class TestTheEndOfTheRun:
         good = serving.good()
         far = "2126-01-01T00:00:00.123456789Z"
         serving.agent.run_end.set(far)
-        eventually(lambda: machine.guest().get("ends-at") == far, "the end is published")
+        machine.until(lambda: machine.guest().get("ends-at") == far, "the end is published")
         serving.sees("ready", good, good)
         near = (datetime.now(UTC) + timedelta(seconds=30)).isoformat()
         serving.agent.run_end.set(near)
@@ -166,7 +167,7 @@ class TestTheEndOfTheRun:
     def test_reaches_the_machine_in_its_metadata(self, machine: Machine):
         machine.attributes["gemma-serving-ends-at"] = "2126-01-01T00:00:00Z"
         machine.boot()
-        eventually(lambda: machine.guest().get("ends-at") == "2126-01-01T00:00:00Z", "the end is published")
+        until(lambda: machine.guest().get("ends-at") == "2126-01-01T00:00:00Z", "the end is published")
 
     def test_that_is_no_time_is_ignored(self, serving: Serving, machine: Machine):
         serving.agent.run_end.set("soon")

@@ -14,9 +14,11 @@ from contracts.compile_cache import ARCHIVE_METADATA_KEY, ArchiveSettings, progr
 from contracts.serving_document import ServingDocument, parse_document
 from planning.data.exposure import EXPOSURE_ENVIRONMENT, NO_DOMAIN, exposure_arguments
 from tests.records import replace
-from tests.vm_agent.machine import CANARY, Machine, document, eventually
+from tests.vm_agent.conftest import Unwaited
+from tests.vm_agent.machine import CANARY, Machine, document
 from vm_agent import archives
 from vm_agent.archives import SIGNED_PURPOSE, Archive
+from vm_agent.clock import CLOCK, AgentClock
 from vm_agent.cloud import MetadataClient
 from vm_agent.compile_cache import CompiledPrograms, program_files, program_folder, program_volumes
 from vm_agent.publishing import PhasePublisher
@@ -33,7 +35,7 @@ PROGRAMS = {"jit_backbone-0a-cache": b"first program", "jit_sampler-1b-cache": b
 
 @pytest.fixture
 def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    machine = Machine(tmp_path)
+    machine = Machine(tmp_path, requests=Unwaited())
     machine.secrets[KEY_VERSION] = SECRET_KEY.encode()
     machine.attributes[ARCHIVE_METADATA_KEY] = SETTINGS.text()
     for name, value in machine.environment.items():
@@ -57,9 +59,10 @@ def folder_with(root: Path, programs: dict[str, bytes] = PROGRAMS) -> Path:
     return folder
 
 
-def programs(root: Path, said: list[str], **changes: Any) -> CompiledPrograms:
-    publisher = PhasePublisher(MetadataClient(), tell=said.append)
-    RUNNING.append(CompiledPrograms(MetadataClient(), publisher, root, settle_s=0.05, again_s=0.05, **changes))
+def programs(root: Path, said: list[str], requests: AgentClock = CLOCK, **changes: Any) -> CompiledPrograms:
+    metadata = MetadataClient(clock=requests)
+    publisher = PhasePublisher(metadata, tell=said.append)
+    RUNNING.append(CompiledPrograms(metadata, publisher, root, settle_s=0.05, again_s=0.05, **changes))
     return RUNNING[-1]
 
 
@@ -277,8 +280,8 @@ class TestWhatGoesWrong:
 class TestBesideTheServer:
     """Nothing that goes wrong reaches the server."""
 
-    def restored(self, root: Path, said: list[str]) -> None:
-        thread = programs(root, said).restore_beside(SERVED)
+    def restored(self, root: Path, said: list[str], requests: AgentClock = CLOCK) -> None:
+        thread = programs(root, said, requests).restore_beside(SERVED)
         thread.join(60)
         assert not thread.is_alive()
 
@@ -288,7 +291,7 @@ class TestBesideTheServer:
         folder_with(tmp_path / "a")
         first = programs(tmp_path / "a", said)
         first.server_is_ready(SERVED)
-        eventually(lambda: archived(machine), "the programs are archived")
+        machine.until(lambda: archived(machine), "the programs are archived")
         self.restored(tmp_path / "b", said)
         assert held(tmp_path / "b") == PROGRAMS
 
@@ -297,9 +300,9 @@ class TestBesideTheServer:
     ):
         folder = folder_with(tmp_path)
         programs(tmp_path, said).server_is_ready(SERVED)
-        eventually(lambda: any("2 files" in line for line in said), "the first programs are archived")
+        machine.until(lambda: any("2 files" in line for line in said), "the first programs are archived")
         (folder / "later").write_bytes(b"x")
-        eventually(lambda: any("3 files" in line for line in said), "the later program is archived")
+        machine.until(lambda: any("3 files" in line for line in said), "the later program is archived")
 
     def test_without_an_archive_the_bucket_is_not_asked(self, machine: Machine, tmp_path: Path, said: list[str]):
         del machine.attributes[ARCHIVE_METADATA_KEY]
@@ -313,7 +316,7 @@ class TestBesideTheServer:
         folder_with(tmp_path, {**PROGRAMS, "leaky": f"x{SECRET_KEY}y".encode()})
         one = programs(tmp_path, said)
         one.server_is_ready(SERVED)
-        eventually(lambda: said, "the save is refused")
+        machine.until(lambda: said, "the save is refused")
         assert set(said) == {
             "Compiled programs: a file contains a secret, so they were not archived. The server is not affected."
         }
@@ -326,7 +329,7 @@ class TestBesideTheServer:
         one = programs(tmp_path, said)
         one.again_s = 600
         one.server_is_ready(SERVED)
-        eventually(lambda: said, "the refusal is reported")
+        machine.until(lambda: said, "the refusal is reported")
         assert "roles/storage.objectUser" in said[0]
         assert held(tmp_path) == PROGRAMS
 
@@ -339,7 +342,7 @@ class TestBesideTheServer:
         monkeypatch: pytest.MonkeyPatch,
     ):
         monkeypatch.setenv("CLOUDSDK_API_ENDPOINT_OVERRIDES_STORAGE", "http://127.0.0.1:1/storage/v1/")
-        self.restored(tmp_path, said)
+        self.restored(tmp_path, said, machine.requests)
         (line,) = said
         assert line.startswith("Compiled programs: GET /storage/v1/b/models/o failed:")
         assert "Grant" not in line

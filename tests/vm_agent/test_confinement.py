@@ -8,7 +8,7 @@ import pytest
 from contracts.rollout import RolloutLimits, parse_rollout
 from tests.vm_agent.docker import CONFINED_FAULT, RUN_FAULT
 from tests.vm_agent.in_process import Serving, calls
-from tests.vm_agent.machine import Machine, eventually
+from tests.vm_agent.machine import Machine
 from vm_agent.confinement import accelerator_devices, is_device_error
 from vm_agent.running_server import SET_PRIVILEGED
 
@@ -74,7 +74,7 @@ def test_a_device_error_where_a_server_was_ready_is_tried_again(serving: Serving
     serving.good()
     (machine.root / CONFINED_FAULT).write_text(f"1\n{DENIED}")
     serving.ask("--max-num-seqs=4")
-    eventually(lambda: len(runs(machine)) > 2, "it is started again")
+    machine.until(lambda: len(runs(machine)) > 2, "it is started again")
     (machine.root / CONFINED_FAULT).unlink()
     assert not any(runs(machine))
 
@@ -127,6 +127,6 @@ def test_a_server_of_an_earlier_agent_keeps_running_and_is_named(serving: Servin
     again = Serving(machine)
     again.port = serving.port
     assert again.ask() == good
-    eventually(lambda: machine.guest()["container"] == "privileged: started before this agent", "it is named")
+    machine.until(lambda: machine.guest()["container"] == "privileged: started before this agent", "it is named")
     assert len(runs(machine)) == 1
     again.let_go()

@@ -3,58 +3,23 @@
 import urllib.request
 from collections.abc import Callable
 from contextlib import suppress
-from types import SimpleNamespace
 
 import pytest
 
 from contracts.guest_attributes import RESTORING, RETRYING, WAITING_FOR_DOCKER
 from contracts.rollout import RolloutLimits
+from tests.polling import until
+from tests.vm_agent.conftest import VirtualClock
 from tests.vm_agent.docker import AWAY, NO_DAEMON
 from tests.vm_agent.in_process import Serving, calls, written
-from tests.vm_agent.machine import Machine, eventually
-from vm_agent import serving as serving_module
-from vm_agent.follow import LatestDocument
+from tests.vm_agent.machine import Machine
 from vm_agent.stored_state import AgentPacing, Probation, StoredState
 
 REAL = AgentPacing()
-STEP_S = 0.002
-"""Real time that a wait of the agent takes, however long it is in virtual time."""
-
-
-class Clock:
-    """Virtual time, which passes while the agent waits. `at` calls an action in the agent's thread."""
-
-    def __init__(self) -> None:
-        self.now_s = 1000.0
-        self._due: tuple[float, Callable[[], None]] | None = None
-
-    def at(self, due_s: float, action: Callable[[], None]) -> None:
-        self._due = due_s, action
-
-    def pass_by(self, seconds: float) -> None:
-        self.now_s += seconds
-        if self._due is not None and self.now_s >= self._due[0]:
-            (_, action), self._due = self._due, None
-            action()
 
 
 @pytest.fixture
-def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
-    clock, wait = Clock(), LatestDocument.wait_for_newer
-
-    def waiting(latest: LatestDocument, version: int, timeout_s: float) -> bool:
-        if wait(latest, version, min(timeout_s, STEP_S)):
-            return True
-        clock.pass_by(timeout_s)
-        return latest.get()[0] > version
-
-    monkeypatch.setattr(LatestDocument, "wait_for_newer", waiting)
-    monkeypatch.setattr(serving_module, "time", SimpleNamespace(monotonic=lambda: clock.now_s))
-    return clock
-
-
-@pytest.fixture
-def serving(machine: Machine, clock: Clock):
+def serving(machine: Machine, clock: VirtualClock):
     serving = Serving(
         machine,
         restart_delays_s=REAL.restart_delays_s,
@@ -63,8 +28,7 @@ def serving(machine: Machine, clock: Clock):
         probation_s=10**9,
     )
     serving.agent.publisher.progress_s = 2.0
-    yield serving
-    serving.let_go()
+    return serving
 
 
 def server_ends(serving: Serving, exit_code: int) -> None:
@@ -75,12 +39,12 @@ def server_ends(serving: Serving, exit_code: int) -> None:
 class Outage:
     """A daemon that is gone, for some virtual time. One that was stopped has stopped the server too."""
 
-    def __init__(self, serving: Serving, machine: Machine, clock: Clock) -> None:
+    def __init__(self, serving: Serving, machine: Machine, clock: VirtualClock) -> None:
         self.serving, self.file, self.clock, self.back_s = serving, machine.root / AWAY, clock, 0.0
         self.file.touch()
 
     def lasts(self, seconds: float) -> None:
-        self.back_s = self.clock.now_s + seconds
+        self.back_s = self.clock.now() + seconds
         self.clock.at(self.back_s, self.file.unlink)
 
 
@@ -101,7 +65,7 @@ def is_on_probation(serving: Serving) -> None:
 @pytest.mark.parametrize("away_s", [10.0, 180.0, 1800.0])
 @pytest.mark.parametrize("before", [first_start, serves, is_on_probation])
 def test_an_outage_is_waited_for_and_uses_up_nothing(
-    serving: Serving, machine: Machine, clock: Clock, before: Callable[[Serving], None], away_s: float
+    serving: Serving, machine: Machine, clock: VirtualClock, before: Callable[[Serving], None], away_s: float
 ):
     before(serving)
     asked, former, starts = machine.guest().get("document-hash", ""), StoredState().back, StoredState().probation
@@ -115,7 +79,7 @@ def test_an_outage_is_waited_for_and_uses_up_nothing(
     assert machine.guest()["detail"].endswith(f"docker does not respond: {NO_DAEMON}")
     outage.lasts(away_s)
     serving.sees("ready", asked, asked)
-    assert clock.now_s < outage.back_s + 60, "it comes back when docker does"
+    assert clock.now() < outage.back_s + 60, "it comes back when docker does"
     assert len(calls(machine, "run")) == ran + 1
     assert {"failed", RETRYING, RESTORING} & set(written(machine, "phase")) == set()
     assert serving.agent.publisher.restarts == 0
@@ -126,7 +90,7 @@ def test_an_outage_is_waited_for_and_uses_up_nothing(
     )
 
 
-def test_every_outage_is_waited_for_however_many_there_are(serving: Serving, machine: Machine, clock: Clock):
+def test_every_outage_is_waited_for_however_many_there_are(serving: Serving, machine: Machine, clock: VirtualClock):
     """More of them than a document on probation has starts."""
     is_on_probation(serving)
     asked = machine.guest()["document-hash"]
@@ -141,7 +105,7 @@ def test_every_outage_is_waited_for_however_many_there_are(serving: Serving, mac
 
 
 def test_a_server_that_ends_by_itself_after_an_outage_uses_up_its_starts(
-    serving: Serving, machine: Machine, clock: Clock
+    serving: Serving, machine: Machine, clock: VirtualClock
 ):
     is_on_probation(serving)
     asked, good = machine.guest()["document-hash"], serving.agent.stored.documents()[1].text_hash
@@ -150,12 +114,12 @@ def test_a_server_that_ends_by_itself_after_an_outage_uses_up_its_starts(
     serving.sees(WAITING_FOR_DOCKER, asked, "")
     outage.lasts(10.0)
     for number in range(2, 6):
-        eventually(lambda: written(machine, "serving-hash").count(asked) == number, f"start {number} is ready")  # noqa: B023 - it is called here
+        machine.until(lambda: written(machine, "serving-hash").count(asked) == number, f"start {number} is ready")  # noqa: B023 - it is called here
         server_ends(serving, 137)
     serving.sees("failed", asked, good)
 
 
-def test_the_time_of_a_change_does_not_pass_during_an_outage(serving: Serving, machine: Machine, clock: Clock):
+def test_the_time_of_a_change_does_not_pass_during_an_outage(serving: Serving, machine: Machine, clock: VirtualClock):
     serving.good()
     outage = Outage(serving, machine, clock)
     server_ends(serving, 0)
@@ -167,28 +131,28 @@ def test_the_time_of_a_change_does_not_pass_during_an_outage(serving: Serving, m
 
 
 def test_a_server_that_outlives_its_daemon_serves_until_the_next_one_ends_it(
-    serving: Serving, machine: Machine, clock: Clock
+    serving: Serving, machine: Machine, clock: VirtualClock
 ):
     is_on_probation(serving)
     asked, starts = machine.guest()["document-hash"], StoredState().probation
     outage = Outage(serving, machine, clock)
-    eventually(lambda: serving.agent._docker_left, "the agent notices it")
+    machine.until(lambda: serving.agent._docker_left, "the agent notices it")
     assert machine.guest()["phase"] == "ready"
 
     def come_back() -> None:
         server_ends(serving, 137)
-        eventually((machine.root / "gemma-serving.exit").exists, "the server has ended")
+        until((machine.root / "gemma-serving.exit").exists, "the server has ended")
         outage.file.unlink()
 
-    clock.at(clock.now_s, come_back)
-    eventually(lambda: len(calls(machine, "run")) == 3, "it is started again")
+    clock.at(clock.now(), come_back)
+    machine.until(lambda: len(calls(machine, "run")) == 3, "it is started again")
     serving.sees("ready", asked, asked)
     assert {"failed", RETRYING} & set(written(machine, "phase")) == set()
     assert StoredState().probation == starts
 
 
 def test_a_daemon_that_starts_after_the_agent_excuses_no_document_that_took_the_machine_down(
-    serving: Serving, machine: Machine, clock: Clock
+    serving: Serving, machine: Machine, clock: VirtualClock
 ):
     is_on_probation(serving)
     bad, good = machine.guest()["document-hash"], serving.agent.stored.documents()[1].text_hash

@@ -17,6 +17,7 @@ from tests.vm_agent.hub import COMMIT, stored_name
 from tests.vm_agent.machine import CANARY, Machine, document
 from vm_agent import prefetch
 from vm_agent.base import ServingError, SupersededError
+from vm_agent.cloud import MetadataClient
 from vm_agent.prefetch import HubFetch
 
 MODEL = "org/model"
@@ -33,7 +34,7 @@ FOLDER = "models--org--model"
 
 
 @pytest.fixture(autouse=True)
-def small_and_quick(monkeypatch: pytest.MonkeyPatch, quick_hub: None):
+def small_and_quick(monkeypatch: pytest.MonkeyPatch, waits: list[float]):
     monkeypatch.setattr(prefetch, "HUB_CHUNK_BYTES", 1000)
 
 
@@ -49,7 +50,15 @@ def fetch(
     wanted = parse_document(document(8000, args=[MODEL, *arguments], **changes))
     heard = [] if told is None else told
     cache = machine.root / "huggingface"
-    return HubFetch(wanted, lambda: {"HF_TOKEN": CANARY}, heard.append, cancelled, cache, is_trial)
+    return HubFetch(
+        wanted,
+        lambda: {"HF_TOKEN": CANARY},
+        heard.append,
+        cancelled,
+        cache,
+        is_trial,
+        MetadataClient(clock=machine.requests),
+    )
 
 
 def asked_files(machine: Machine) -> list[str]:

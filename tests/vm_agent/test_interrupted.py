@@ -9,10 +9,11 @@ from pathlib import Path
 import pytest
 
 from contracts.guest_attributes import WAITING_FOR_REGISTRY
+from tests.polling import until
 from tests.vm_agent.docker import REGISTRY_FAULT
 from tests.vm_agent.hub import COMMIT, stored_name
 from tests.vm_agent.in_process import Serving, calls, held
-from tests.vm_agent.machine import CANARY, IMAGE, Machine, document, eventually, free_port
+from tests.vm_agent.machine import CANARY, IMAGE, Machine, document, free_port
 from vm_agent.weights import PART_SUFFIX
 
 SECRET = "projects/p/secrets/s/versions/3"
@@ -72,7 +73,7 @@ def stop_before_second(machine: Machine, source: str) -> None:
     machine.on_download = lambda name: machine.kill_agent() if name.endswith(SECOND) else None
     (machine.root / "hang-pull").touch()
     machine.boot()
-    eventually(lambda: read(machine, source)[SECOND] and is_killed(machine), "the agent is killed at the second file")
+    until(lambda: read(machine, source)[SECOND] and is_killed(machine), "the agent is killed at the second file")
     machine.hub.meets, machine.on_download = lambda path: None, lambda name: None
     machine.hub.asked.clear()
     machine.ranges.clear()
@@ -95,7 +96,7 @@ class TestAnAgentThatIsKilled:
         assert copied(booted, source, FIRST).read_bytes() == FILES[FIRST]
         assert in_place(booted, source).keys() <= {FIRST}
         booted.boot()
-        eventually(lambda: (booted.guest().get("phase"), booted.guest()["document-hash"]) == ("ready", asked), "ready")
+        until(lambda: (booted.guest().get("phase"), booted.guest()["document-hash"]) == ("ready", asked), "ready")
         assert read(booted, source) == {SECOND: 1}
         assert in_place(booted, source) == FILES
 
@@ -108,7 +109,7 @@ class TestAnAgentThatIsKilled:
         first.write_bytes(bytes(len(FILES[FIRST])))
         first.with_name(f".{first.name}.generation").unlink()
         booted.boot()
-        eventually(lambda: booted.guest().get("phase") == "ready", "ready")
+        until(lambda: booted.guest().get("phase") == "ready", "ready")
         assert read(booted, source) == {FIRST: 1, SECOND: 1}
         assert in_place(booted, source) == FILES
         assert list(booted.root.rglob(f"*{PART_SUFFIX}")) == []
@@ -120,14 +121,14 @@ class TestAnAgentThatIsKilled:
         booted.hub.sent[SECOND] = wrong
         booted.wrong_md5.add(f"new/{SECOND}")
         booted.boot()
-        eventually(lambda: "does not match the" in booted.guest().get("detail", ""), "the wrong content is noticed")
+        until(lambda: "does not match the" in booted.guest().get("detail", ""), "the wrong content is noticed")
         assert SECOND not in in_place(booted, source)
 
 
 def test_the_token_is_sent_to_the_hub_and_is_in_no_argument_log_or_file(booted: Machine):
     asked = booted.set_document(of_source(booted, "hub"))
     booted.boot()
-    eventually(lambda: booted.guest().get("phase") == "ready", "ready")
+    until(lambda: booted.guest().get("phase") == "ready", "ready")
     assert booted.guest()["serving-hash"] == asked
     sent: dict[str, set[str]] = {}
     for host, _, authorization, _ in booted.hub.asked:
@@ -154,7 +155,7 @@ class TestAnImage:
     def test_that_does_not_exist_ends_the_download(self, machine: Machine):
         serving, go = Serving(machine, restart_delays_s=()), held(machine)
         asked = serving.ask(args=["org/new", f"--port={serving.port}"], image=f"missing-{IMAGE}")
-        eventually(lambda: "manifest unknown" in machine.guest().get("detail", ""), "the pull has failed")
+        machine.until(lambda: "manifest unknown" in machine.guest().get("detail", ""), "the pull has failed")
         go.set()
         serving.sees("failed", asked, "")
         assert not (machine.root / "huggingface/hub/models--org--new").exists()
@@ -185,8 +186,8 @@ class TestAnImage:
         monkeypatch.setattr(os, "pwrite", written)
         (machine.root / "hang-pull").touch()
         asked = asked_for_bucket(serving, machine)
-        eventually((machine.root / "docker.log").exists, "the image is pulled")
-        eventually(lambda: len(calls(machine, "pull")) > 1, "the image is pulled alone")
+        machine.until((machine.root / "docker.log").exists, "the image is pulled")
+        machine.until(lambda: len(calls(machine, "pull")) > 1, "the image is pulled alone")
         assert in_place(machine, "bucket") == {}
         (machine.root / "hang-pull").unlink()
         serving.sees("ready", asked, asked)

@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 
 from contracts.serving_document import parse_document
-from tests.vm_agent.machine import Machine, document, eventually, free_port
+from tests.polling import until
+from tests.vm_agent.machine import Machine, document, free_port
 from vm_agent import bounded, metadata_guard
 from vm_agent.cloud import MetadataClient
 from vm_agent.metadata_guard import MetadataGuard, guard_rule
@@ -164,9 +165,9 @@ def test_hundreds_of_idle_connections_leave_the_agent_its_descriptors_and_the_ne
         try:
             assert idle.stdout
             assert idle.stdout.readline() == "open\n"
-            eventually(lambda: len(list(Path("/dev/fd").iterdir())) - used < 100, "the oldest ones are closed")
+            until(lambda: len(list(Path("/dev/fd").iterdir())) - used < 100, "the oldest ones are closed")
             # While they end, a new connection may be closed; the first answer comes after all of them.
-            eventually(lambda: answers(guard), "a request is answered")
+            until(lambda: answers(guard), "a request is answered")
             for _ in range(3):
                 assert answers(guard)
         finally:

@@ -1,10 +1,8 @@
 """The collector beside the server, and the agent's own metrics: what a metadata key starts, keeps, replaces and removes."""
 
 import json
-import threading
 import urllib.error
 import urllib.request
-from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -18,7 +16,7 @@ from contracts.collector import (
 from contracts.guest_attributes import READY, RETRYING
 from tests.vm_agent.docker import AWAY, NO_DAEMON
 from tests.vm_agent.in_process import Serving
-from tests.vm_agent.machine import Machine, eventually, free_port
+from tests.vm_agent.machine import Machine, free_port
 from vm_agent.cloud import MetadataClient
 from vm_agent.containers import run_command
 from vm_agent.follow import LatestDocument
@@ -45,11 +43,11 @@ def settings(*, interval_s: int = 30, key: str | None = None, image: str = COLLE
 
 @pytest.fixture
 def observer(machine: Machine):
-    metadata, latest = MetadataClient(), LatestDocument()
+    metadata, latest = MetadataClient(clock=machine.requests), LatestDocument(machine.clock)
     publisher = PhasePublisher(metadata)
     secrets = KnownSecrets(metadata, publisher)
     run_end = RunEnd(latest, publisher, RunningServer(StoredState(), latest, secrets))
-    observer = Observer(metadata, publisher, run_end, secrets, port=free_port())
+    observer = Observer(metadata, publisher, run_end, secrets, port=free_port(), clock=machine.clock)
     yield observer
     observer.apply(99, None)
 
@@ -180,27 +178,11 @@ def test_a_collector_whose_image_does_not_come_leaves_the_server_alone(
     observer.retry_s, observer.pull_limit_s = 0.01, 0.3
     monkeypatch.setattr(observer.publisher, "report", reports.append)
 
-    def observing() -> None:
-        with suppress(SystemExit):
-            observer.run()
-
     observer.value.set(settings(image=f"{image}@sha256:" + "0" * 64))
-    watching = threading.Thread(target=observing, daemon=True)
-    watching.start()
-    try:
-        serving.good()
-        eventually(lambda: len(reports) >= 3, "the pull is tried again")
-        started = [call for call in runs(machine) if "--name=gemma-serving-collector" in call]
-        assert (said in reports[0], started) == (True, [])
-        assert reports[0].endswith("Trying again in 0.01 s.")
-        assert machine.guest()["phase"] == "ready"
-    finally:
-        serving.let_go()
-
-        def ending(_observer: Observer, _version: int, _text: str | None) -> bool:
-            raise SystemExit
-
-        with monkeypatch.context() as patched:
-            patched.setattr(Observer, "apply", ending)
-            observer.value.set(None)
-            watching.join(60)
+    machine.clock.start(observer.run)
+    serving.good()
+    machine.until(lambda: len(reports) >= 3, "the pull is tried again")
+    started = [call for call in runs(machine) if "--name=gemma-serving-collector" in call]
+    assert (said in reports[0], started) == (True, [])
+    assert reports[0].endswith("Trying again in 0.01 s.")
+    assert machine.guest()["phase"] == "ready"

@@ -7,7 +7,7 @@ from contextlib import suppress
 import pytest
 
 from tests.vm_agent.in_process import OTHER_IMAGE, Serving, calls, written
-from tests.vm_agent.machine import Machine, eventually
+from tests.vm_agent.machine import Machine
 from vm_agent import containers
 from vm_agent.stored_state import Probation, StoredState
 
@@ -38,7 +38,7 @@ def server_ends(serving: Serving) -> None:
 def ends_after_each_start(serving: Serving, machine: Machine, asked: str, times: int) -> None:
     """End the document's server each time that it is ready."""
     for number in range(1, times + 1):
-        eventually(lambda: written(machine, "serving-hash").count(asked) == number, f"start {number} is ready")  # noqa: B023 - it is called here
+        machine.until(lambda: written(machine, "serving-hash").count(asked) == number, f"start {number} is ready")  # noqa: B023 - it is called here
         server_ends(serving)
 
 
@@ -64,13 +64,13 @@ def test_answers_end_the_probation_and_those_that_failed_do_not_count(serving: S
     serving.sees("ready", second, second)
     seen = len(written(machine, "updated-at"))
     serving.agent.publisher.heartbeat_s = 0.0
-    eventually(lambda: len(written(machine, "updated-at")) > seen + 3, "the agent has read the metrics")
+    machine.until(lambda: len(written(machine, "updated-at")) > seen + 3, "the agent has read the metrics")
     assert (machine.guest()["former-hash"], StoredState().good) == (good, serving.agent.stored.good)
     answered(machine, "stop=61", "length=39")
-    eventually(lambda: machine.guest()["former-hash"] == "", "the probation is over")
+    machine.until(lambda: machine.guest()["former-hash"] == "", "the probation is over")
     assert serving.agent.stored.back == StoredState().good
     assert serving.agent.stored.find(good) is None
-    eventually(lambda: calls(machine, "rmi") != [], "the former image is gone")
+    machine.until(lambda: calls(machine, "rmi") != [], "the former image is gone")
 
 
 @pytest.mark.parametrize(("counts", "is_over"), [(("stop=0",), False), (("stop=1",), True), ((), True)])
@@ -94,14 +94,14 @@ def test_the_count_survives_the_machine_and_a_document_on_probation_that_takes_i
     bad = serving.ask("--max-num-seqs=4")
     serving.sees("ready", bad, bad)
     serving.latest.set(None)
-    eventually(lambda: "waiting for the metadata key" in machine.guest()["detail"], "the agent lets go")
+    machine.until(lambda: "waiting for the metadata key" in machine.guest()["detail"], "the agent lets go")
     state = StoredState()
     assert state.probation is not None
     state.probation = Probation(state.probation.ready, starts=4)
     state.write()
     serving.agent.stored.__init__()  # type: ignore[misc] # it reads the files, as that of an agent that starts again
     server_ends(serving)
-    eventually(lambda: not (found := containers.container_state()) or not found.running, "the server has ended")
+    machine.until(lambda: not (found := containers.container_state()) or not found.running, "the server has ended")
     machine.published.clear()
     assert serving.ask("--max-num-seqs=4") == bad
     serving.sees("failed", bad, good)
@@ -140,5 +140,5 @@ def test_the_way_back_has_the_newest_secrets_and_undoing_the_change_the_older_on
     assert "new-key" not in kept
     assert serving.ask(secretEnv=before) == good
     serving.sees("ready", good, good)
-    eventually(lambda: len(keys()) == 5, "the server starts again with the secrets that it is asked for")
+    machine.until(lambda: len(keys()) == 5, "the server starts again with the secrets that it is asked for")
     assert keys()[-1] == "old-key"

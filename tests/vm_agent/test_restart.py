@@ -8,7 +8,7 @@ import pytest
 from contracts.guest_attributes import IDLE_SINCE_KEY, NOT_IDLE
 from contracts.rollout import RolloutLimits
 from tests.vm_agent.in_process import Serving, calls, written
-from tests.vm_agent.machine import IMAGE, Machine, document, eventually
+from tests.vm_agent.machine import IMAGE, Machine, document
 from vm_agent.follow import LatestDocument
 from vm_agent.running_server import IdleTime, ServerLoad
 
@@ -18,7 +18,7 @@ FIRST, SECOND = "2026-11-22T19:00:00Z-a", "2026-11-22T20:00:00Z-b"
 def restarted(serving: Serving, machine: Machine, nonce: str, asked: str) -> None:
     """Wait until a reader sees that this restart is over: the nonce stands for the phase."""
     wanted = {"restart": nonce, "phase": "ready", "document-hash": asked, "serving-hash": asked}
-    eventually(lambda: wanted.items() <= machine.guest().items(), f"{wanted} is published")
+    machine.until(lambda: wanted.items() <= machine.guest().items(), f"{wanted} is published")
 
 
 def order_of(machine: Machine, *keys: str) -> list[tuple[str, str]]:
@@ -43,10 +43,10 @@ def test_a_reader_of_the_new_nonce_never_sees_the_phase_from_before_it(serving: 
     serving.good()
     machine.published.clear()
     serving.latest.set_restart(FIRST)
-    eventually(lambda: ("restart", FIRST) in machine.published, "the nonce is published")
+    machine.until(lambda: ("restart", FIRST) in machine.published, "the nonce is published")
     before = order_of(machine, "phase", "restart")
     assert before.index(("phase", "starting")) < before.index(("restart", FIRST))
-    eventually(lambda: ("phase", "ready") in machine.published, "it is ready again")
+    machine.until(lambda: ("phase", "ready") in machine.published, "it is ready again")
     assert before[:1] == [("phase", "starting")]
 
 
@@ -57,7 +57,7 @@ def test_running_requests_end_before_the_server_is_stopped(serving: Serving, mac
     busy.write_text("1.0")
     asked.unlink(missing_ok=True)
     serving.latest.set_restart(FIRST)
-    eventually(asked.exists, "the agent waits for an idle moment")
+    machine.until(asked.exists, "the agent waits for an idle moment")
     assert calls(machine, "stop") == []
     busy.write_text("0.0")
     restarted(serving, machine, FIRST, good)
@@ -98,7 +98,7 @@ def test_a_document_that_was_given_up_is_tried_again(serving: Serving, machine: 
     serving.sees("failed", bad, good)
     runs = len(calls(machine, "run"))
     serving.latest.set_restart(FIRST)
-    eventually(lambda: len(calls(machine, "run")) == runs + 2, "it is tried again and rolled back again")
+    machine.until(lambda: len(calls(machine, "run")) == runs + 2, "it is tried again and rolled back again")
     serving.sees("failed", bad, good)
     assert serving.agent.stored.failed is not None
     assert serving.agent.stored.failed.limits == serving.latest.limits_name()
@@ -132,7 +132,7 @@ def test_an_image_that_cannot_be_pulled_does_not_stop_the_server(serving: Servin
     (machine.root / f"image-{IMAGE.replace('/', '_')}").unlink()
     (machine.root / "registry-gone").touch()
     serving.latest.set_restart(FIRST)
-    eventually(lambda: machine.guest().get("phase") in {"retrying", "failed"}, "the reason is published")
+    machine.until(lambda: machine.guest().get("phase") in {"retrying", "failed"}, "the reason is published")
     assert "manifest unknown" in machine.guest()["detail"]
     assert machine.guest()["restart"] == FIRST
     assert calls(machine, "stop") == []

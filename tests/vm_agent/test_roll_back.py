@@ -10,8 +10,9 @@ import pytest
 from contracts.path_guard import GUARD_ARGUMENT, GUARD_MODULE
 from contracts.rollout import RolloutLimits
 from contracts.serving_document import parse_document
+from tests.polling import until
 from tests.vm_agent.in_process import OTHER_IMAGE, Serving, calls, written
-from tests.vm_agent.machine import IMAGE, Machine, document, eventually, free_port
+from tests.vm_agent.machine import IMAGE, Machine, document, free_port
 from vm_agent import containers, path_guard, stored_state
 from vm_agent.stored_state import Assignment, FailedChange, GoodDocument, StoredState
 from vm_agent.weights import remove_copy
@@ -106,7 +107,7 @@ def test_a_failed_document_is_tried_again_when_its_limits_change_and_not_before(
     serving.agent.publisher.publish_again()
     assert len(calls(machine, "run")) == starts
     serving.ask("--crash", limits=RolloutLimits(ready_timeout_s=600))
-    eventually(lambda: len(calls(machine, "run")) > starts + 1, "it is tried again and rolled back again")
+    machine.until(lambda: len(calls(machine, "run")) > starts + 1, "it is tried again and rolled back again")
     serving.sees("failed", bad, good)
 
 
@@ -115,9 +116,9 @@ def test_a_document_that_changes_again_during_the_way_back_is_served(serving: Se
     stuck = machine.root / "gemma-serving.exit.stuck"
     stuck.touch()
     bad = serving.ask("--no-such-flag")
-    eventually(lambda: machine.guest().get("phase") == "restoring", "the way back has begun")
+    machine.until(lambda: machine.guest().get("phase") == "restoring", "the way back has begun")
     fixed = serving.ask("--max-num-seqs=4")
-    eventually(lambda: machine.guest().get("document-hash") == fixed, "the newer document is taken up")
+    machine.until(lambda: machine.guest().get("document-hash") == fixed, "the newer document is taken up")
     stuck.unlink()
     serving.sees("ready", fixed, fixed)
     assert bad != fixed
@@ -128,7 +129,7 @@ def test_a_good_image_that_left_the_registry_is_started_from_the_machine(serving
     asked = serving.ask(image="us-docker.pkg.dev/p/repo/vllm/vllm-tpu:nightly")
     serving.sees("ready", asked, asked)
     bad = serving.ask("--no-such-flag", image=OTHER_IMAGE)
-    eventually((machine.root / f"image-{OTHER_IMAGE.replace('/', '_')}").exists, "the new image is here")
+    machine.until((machine.root / f"image-{OTHER_IMAGE.replace('/', '_')}").exists, "the new image is here")
     (machine.root / "registry-gone").touch()
     serving.sees("failed", bad, asked)
 
@@ -159,7 +160,7 @@ def test_a_newer_document_during_the_drain_keeps_the_old_server(
     busy, asked = (machine.root / f"gemma-serving.exit.{name}" for name in ("busy", "asked"))
     busy.write_text("2.0")
     serving.ask("--max-num-seqs=4", limits=RolloutLimits(drain_s=3600))
-    eventually(asked.exists, "the agent waits for an idle moment")
+    machine.until(asked.exists, "the agent waits for an idle moment")
     assert (with_key(serving, machine) if is_guarded else serving.good()) == good
     assert calls(machine, "stop") == []
 
@@ -209,7 +210,7 @@ class TestRoomOnTheDisk:
         serving.good()
         other = serving.ask(image=OTHER_IMAGE)
         serving.sees("ready", other, other)
-        eventually(lambda: StoredState().fetched == {OTHER_IMAGE: "image"}, "the older image is gone")
+        machine.until(lambda: StoredState().fetched == {OTHER_IMAGE: "image"}, "the older image is gone")
         assert calls(machine, "rmi") == [["rmi", IMAGE]]
 
     def test_an_image_that_failed_leaves_with_the_next_change(self, serving: Serving, machine: Machine):
@@ -218,7 +219,7 @@ class TestRoomOnTheDisk:
         assert calls(machine, "rmi") == []
         other = serving.ask("--max-num-seqs=4")
         serving.sees("ready", other, other)
-        eventually(lambda: StoredState().fetched == {IMAGE: "image"}, "the image that failed is gone")
+        machine.until(lambda: StoredState().fetched == {IMAGE: "image"}, "the image that failed is gone")
         assert calls(machine, "rmi") == [["rmi", OTHER_IMAGE]]
 
     def test_weights_leave_when_others_are_good_and_strangers_stay(
@@ -235,7 +236,7 @@ class TestRoomOnTheDisk:
         def found() -> list[str]:
             return sorted(str(path.relative_to(tmp_path / "m")) for path in (tmp_path / "m").glob("*/[!.]*"))
 
-        eventually(lambda: found() == wanted, "the older weights are gone")
+        machine.until(lambda: found() == wanted, "the older weights are gone")
 
     def test_weights_in_or_around_a_kept_folder_stay(self, tmp_path: Path):
         for path in (tmp_path / "config.json", tmp_path / "m/config.json"):
@@ -267,13 +268,13 @@ class TestTheAgentEnds:
 
         good = machine.set_document(text())
         machine.boot()
-        eventually(lambda: machine.guest().get("phase") == "ready", "the first document is ready")
+        until(lambda: machine.guest().get("phase") == "ready", "the first document is ready")
         return machine, good, text
 
     @staticmethod
     def rolled_back(machine: Machine, bad: str, good: str) -> None:
         wanted = {"phase": "failed", "document-hash": bad, "serving-hash": good}
-        eventually(lambda: wanted.items() <= machine.guest().items(), "the good one serves in place of the bad one")
+        until(lambda: wanted.items() <= machine.guest().items(), "the good one serves in place of the bad one")
 
     def test_between_the_stop_of_the_old_and_the_start_of_the_new(
         self, booted: tuple[Machine, str, Callable[..., str]]
@@ -281,7 +282,7 @@ class TestTheAgentEnds:
         machine, good, text = booted
         (machine.root / "hang-run").touch()
         bad = machine.set_document(text("--no-such-flag"))
-        eventually(lambda: len(calls(machine, "run")) == 2, "the new server is about to start")
+        until(lambda: len(calls(machine, "run")) == 2, "the new server is about to start")
         began = machine.guest()["pause-began-at"]
         machine.kill_agent()
         machine.published.clear()
@@ -295,8 +296,8 @@ class TestTheAgentEnds:
         machine, good, text = booted
         (machine.root / "gemma-serving.exit.stuck").touch()
         bad = machine.set_document(text("--no-such-flag"))
-        eventually(lambda: machine.guest().get("phase") == "restoring", "the way back has begun")
-        eventually((machine.root / "gemma-serving.json").exists, "a server is started")
+        until(lambda: machine.guest().get("phase") == "restoring", "the way back has begun")
+        until((machine.root / "gemma-serving.json").exists, "a server is started")
         getattr(machine, end)()
         machine.published.clear()
         (machine.root / "gemma-serving.exit.stuck").unlink()
@@ -312,7 +313,7 @@ class TestTheAgentEnds:
         machine, good, text = booted
         bad = machine.set_document(text("--stuck"))
         for _ in range(2):
-            eventually(lambda: ("compiling", bad) in machine.moments(), "the new server compiles")
+            until(lambda: ("compiling", bad) in machine.moments(), "the new server compiles")
             machine.cut_power()
             machine.published.clear()
             machine.boot()
@@ -326,13 +327,13 @@ class TestTheAgentEnds:
         machine.secrets[version] = b"value"
         text_hash = machine.set_document(document(free_port()))
         machine.boot()
-        eventually(lambda: machine.guest().get("serving-hash") == text_hash, "the document serves")
+        until(lambda: machine.guest().get("serving-hash") == text_hash, "the document serves")
         machine.kill_agent()
         read = len(calls(machine, "logs"))
         del machine.secrets[version]
         machine.published.clear()
         machine.boot()
-        eventually(lambda: machine.guest().get("phase") == "ready", "the server is taken over")
+        until(lambda: machine.guest().get("phase") == "ready", "the server is taken over")
         assert len(calls(machine, "logs")) == read
 
 

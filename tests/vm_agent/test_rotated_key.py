@@ -6,7 +6,7 @@ import pytest
 
 from tests.vm_agent.docker import REGISTRY_FAULT
 from tests.vm_agent.in_process import Serving, calls
-from tests.vm_agent.machine import IMAGE, Machine, eventually
+from tests.vm_agent.machine import IMAGE, Machine
 from vm_agent.stored_state import StoredState
 
 OLD, NEW = (f"projects/p/secrets/api-key/versions/{number}" for number in (1, 2))
@@ -44,8 +44,8 @@ def keys(machine: Machine) -> list[str]:
 def test_the_way_back_has_the_new_key(serving: Serving, machine: Machine, broken: dict[str, object]):
     before = good(serving)
     bad = serving.ask(secretEnv={"VLLM_API_KEY": NEW}, **broken)
-    eventually(lambda: machine.guest().get("document-hash") == bad, "the document is taken up")
-    eventually(
+    machine.until(lambda: machine.guest().get("document-hash") == bad, "the document is taken up")
+    machine.until(
         lambda: keys(machine)[-1] == "new-key-0123456789" and len(calls(machine, "run")) > 1, "the new key serves"
     )
     serving.sees("failed", bad, before)

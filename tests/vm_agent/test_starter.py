@@ -14,7 +14,8 @@ from components.container_starter import ARGUMENT_LIMIT_BYTES, container_command
 from contracts.container_start import ContainerStart, GraphCache, graphs_folder, parse_start
 from contracts.path_guard import GUARD_ARGUMENT, GUARD_MODULE
 from contracts.serving_document import BucketWeights
-from tests.vm_agent.machine import CANARY, Machine, eventually, free_port
+from tests.polling import until
+from tests.vm_agent.machine import CANARY, Machine, free_port
 from tests.vm_agent.packed import unpacked
 from vm_agent import path_guard
 from vm_agent.archives import Archive
@@ -172,7 +173,7 @@ class TestProgram:
             assert process.stdout.readline() == f"server {process.pid} ['serve', '--flag']\n"
             assert (tmp_path / "weights/config.json").read_bytes() == b"{}"
             assert (tmp_path / "lora-0/adapter_config.json").read_bytes() == b"[]"
-            eventually(lambda: kept(machine) != [], "an archive")
+            until(lambda: kept(machine) != [], "an archive")
         finally:
             process.terminate()
             _, said = process.communicate(timeout=60)

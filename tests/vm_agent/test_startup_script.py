@@ -25,7 +25,8 @@ from components.startup_script import (
 )
 from contracts.compile_cache import programs_key
 from contracts.serving_document import document_hash, parse_document
-from tests.vm_agent.machine import CANARY, IMAGE, Machine, document, eventually, free_port
+from tests.polling import until
+from tests.vm_agent.machine import CANARY, IMAGE, Machine, document, free_port
 from tests.vm_agent.packed import unpacked
 from vm_agent.base import STATE_FOLDER, STATE_FOLDER_VARIABLE, TMPFS
 
@@ -59,9 +60,9 @@ def served(tmp_path_factory: pytest.TempPathFactory):
     compiles.touch()
     text_hash = machine.set_document(document(free_port()))
     machine.boot()
-    eventually(lambda: is_phase(machine, "compiling", text_hash), "the server compiles")
+    until(lambda: is_phase(machine, "compiling", text_hash), "the server compiles")
     compiles.unlink()
-    eventually(lambda: is_phase(machine, "ready", text_hash), "the server is ready")
+    until(lambda: is_phase(machine, "ready", text_hash), "the server is ready")
     yield machine
     machine.close()
 
@@ -133,9 +134,7 @@ def test_a_boot_without_a_document_says_that_it_waits_for_one_and_writes_the_pro
     plain = machine.root / "state" / PLAIN_FILE["name"]
     booted = machine.boot()
     assert booted.returncode == 0, booted.stderr
-    eventually(
-        lambda: "gemma-serving-document" in machine.guest().get("detail", ""), "the agent says what it waits for"
-    )
+    until(lambda: "gemma-serving-document" in machine.guest().get("detail", ""), "the agent says what it waits for")
     assert machine.guest()["phase"] == "starting"
     unit = json.loads((machine.root / "systemd-run.log").read_text())
     assert "--unit=gemma-serving-agent" in unit
@@ -144,7 +143,7 @@ def test_a_boot_without_a_document_says_that_it_waits_for_one_and_writes_the_pro
     plain.write_text("another release")
     machine.cut_power()
     machine.boot()
-    eventually(lambda: plain.read_text() == agent_program(), "the next boot writes it again")
+    until(lambda: plain.read_text() == agent_program(), "the next boot writes it again")
 
 
 def test_a_document_becomes_a_ready_server_and_every_phase_is_told(served: Machine):
@@ -200,10 +199,10 @@ def test_a_slow_pull_is_dropped_when_a_newer_document_comes_and_the_last_one_win
     port = free_port()
     machine.set_document(document(port, image="docker.io/vllm/slow:1"))
     machine.boot()
-    eventually(lambda: machine.guest().get("phase") == "pulling image", "the pull has begun")
+    until(lambda: machine.guest().get("phase") == "pulling image", "the pull has begun")
     machine.set_document(document(port, image="docker.io/vllm/slow:2"))
     last = machine.set_document(document(port))
-    eventually(lambda: is_phase(machine, "ready", last), "the last document runs")
+    until(lambda: is_phase(machine, "ready", last), "the last document runs")
     assert len(runs(machine)) == 1
 
 
@@ -211,13 +210,13 @@ def test_a_crash_is_told_with_the_servers_last_lines_also_in_cloud_logging_and_w
     port = free_port()
     text_hash = machine.set_document(document(port, args=["m", f"--port={port}", "--crash"]))
     machine.boot()
-    eventually(lambda: is_phase(machine, "retrying", text_hash), "the crash is reported")
+    until(lambda: is_phase(machine, "retrying", text_hash), "the crash is reported")
     detail = machine.guest()["detail"]
     assert "ValueError: no such flag" in detail
     assert "the token is [masked]" in detail
     assert detail.endswith("ValueError: no such flag (exit code 3)")
-    eventually(lambda: "ValueError: no such flag" in machine.log_lines("server"), "the server's lines are written")
-    eventually(lambda: any("retrying" in line for line in machine.log_lines("agent")), "the phase is written")
+    until(lambda: "ValueError: no such flag" in machine.log_lines("server"), "the server's lines are written")
+    until(lambda: any("retrying" in line for line in machine.log_lines("agent")), "the phase is written")
     assert "the token is [masked]" in machine.log_lines("server")
     assert any("retrying. ValueError: no such flag (exit code 3)" in line for line in machine.log_lines("agent"))
     assert CANARY not in json.dumps([machine.published, machine.shipped]) + (machine.root / "agent.log").read_text()
@@ -230,14 +229,14 @@ def test_a_restarted_agent_takes_over_the_running_server_and_writes_no_line_twic
         machine.boot()  # whatever a shell starts in the background ignores Ctrl-C; the agent still ends when it is stopped
     finally:
         signal.signal(signal.SIGINT, before)
-    eventually(lambda: is_phase(machine, "ready", text_hash), "the server is ready")
+    until(lambda: is_phase(machine, "ready", text_hash), "the server is ready")
     printed = (machine.root / "gemma-serving.log").read_text().splitlines()
-    eventually(lambda: machine.log_lines("server") == printed, "the server's lines are written")
+    until(lambda: machine.log_lines("server") == printed, "the server's lines are written")
     machine.stop_agent()
     machine.published.clear()
     machine.boot()
-    eventually(lambda: is_phase(machine, "ready", text_hash), "the second agent sees the server")
-    eventually(lambda: len(machine.log_lines("agent")) > len(set(machine.log_lines("agent"))), "it writes again")
+    until(lambda: is_phase(machine, "ready", text_hash), "the second agent sees the server")
+    until(lambda: len(machine.log_lines("agent")) > len(set(machine.log_lines("agent"))), "it writes again")
     assert machine.log_lines("server") == printed
     assert len(runs(machine)) == 1
 
@@ -246,12 +245,12 @@ def test_a_server_lost_after_ready_is_told_and_restarted(machine: Machine):
     port = free_port()
     text_hash = machine.set_document(document(port))
     machine.boot()
-    eventually(lambda: is_phase(machine, "ready", text_hash), "the server is ready")
+    until(lambda: is_phase(machine, "ready", text_hash), "the server is ready")
     with pytest.raises(OSError):  # noqa: PT011 - whatever a dying server does to the connection
         urllib.request.urlopen(f"http://127.0.0.1:{port}/die", timeout=60)
-    eventually(lambda: is_phase(machine, "retrying", text_hash), "the loss is reported")
+    until(lambda: is_phase(machine, "retrying", text_hash), "the loss is reported")
     assert "exit code 137 (killed, most likely out of memory)" in machine.guest()["detail"]
-    eventually(lambda: is_phase(machine, "ready", text_hash), "it is ready again")
+    until(lambda: is_phase(machine, "ready", text_hash), "it is ready again")
     assert len(runs(machine)) == 2
 
 
@@ -282,6 +281,6 @@ def test_the_program_serves_on_the_python_of_a_tpu_machine(tmp_path: Path, pytho
     try:
         text_hash = machine.set_document(document(free_port(), secretEnv={}))
         machine.boot()
-        eventually(lambda: is_phase(machine, "ready", text_hash), "the server is ready")
+        until(lambda: is_phase(machine, "ready", text_hash), "the server is ready")
     finally:
         machine.close()

@@ -11,8 +11,9 @@ import pytest
 from contracts.compile_cache import ARCHIVE_METADATA_KEY, programs_key
 from contracts.guest_attributes import FETCHING_WEIGHTS, PULLING_IMAGE, WAITING_FOR_HUB
 from contracts.serving_document import parse_document
+from tests.polling import until
 from tests.vm_agent.in_process import Serving, calls, held
-from tests.vm_agent.machine import IMAGE, Machine, document, eventually
+from tests.vm_agent.machine import IMAGE, Machine, document
 from tests.vm_agent.test_compile_cache import KEY_VERSION, SECRET_KEY, SETTINGS
 from vm_agent.base import ServingError, SupersededError
 from vm_agent.cloud import MetadataClient
@@ -208,7 +209,7 @@ class TestProgress:
             return parts.told.count((PULLING_IMAGE, f"part 1; {FETCHING_WEIGHTS}: part 1")) > 2
 
         def open_then() -> None:
-            eventually(told_again, "a detail that the publisher dropped is told again")
+            until(told_again, "a detail that the publisher dropped is told again")
             parts.open(*parts.works)
 
         threading.Thread(target=open_then, daemon=True).start()
@@ -236,7 +237,7 @@ class TestAStart:
         held(machine).set()
         (machine.root / "hang-pull").touch()
         asked = serving.ask(args=["org/new", f"--port={serving.port}"])
-        eventually((machine.root / CACHED).exists, "the weights are there before the image")
+        machine.until((machine.root / CACHED).exists, "the weights are there before the image")
         serving.sees("pulling image", asked, "")
         assert calls(machine, "run") == []
         (machine.root / "hang-pull").unlink()
@@ -250,12 +251,12 @@ class TestAStart:
         folder = elsewhere / programs_key(served)
         folder.mkdir(parents=True)
         (folder / "jit_backbone-cache").write_bytes(b"program")
-        CompiledPrograms(MetadataClient(), publisher, elsewhere).save(served)
+        CompiledPrograms(MetadataClient(clock=machine.requests), publisher, elsewhere).save(served)
         serving.agent.programs.root = machine.root / "programs"
         (machine.root / "hang-pull").touch()
         asked = serving.ask()
         restored = machine.root / "programs" / folder.name / "jit_backbone-cache"
-        eventually(restored.exists, "the programs are there before the image")
+        machine.until(restored.exists, "the programs are there before the image")
         serving.sees("pulling image", asked, "")
         assert calls(machine, "run") == []
         (machine.root / "hang-pull").unlink()
@@ -264,12 +265,12 @@ class TestAStart:
     def test_copies_a_bucket_meanwhile_and_tells_the_progress_of_both(self, serving: Serving, machine: Machine):
         machine.objects["new/one.safetensors"], machine.objects["new/two.safetensors"] = b"weights", b"more"
         go = threading.Event()
-        machine.on_download = lambda name: None if "one" in name else (go.wait(60), None)[1]
+        machine.on_download = lambda name: None if "one" in name else machine.hold(go)
         (machine.root / "hang-pull").touch()
         weights = {"mode": "bucket", "uri": "gs://models/new", "path": str(machine.root / "weights")}
         asked = serving.ask(weights=weights)
         both = "0 of 3 layers; fetching weights: 0.0 of 0.0 GiB"
-        eventually(lambda: machine.guest().get("detail") == both, "the progress of both is told")
+        machine.until(lambda: machine.guest().get("detail") == both, "the progress of both is told")
         (machine.root / "hang-pull").unlink()
         serving.sees("fetching weights", asked, "")
         assert calls(machine, "run") == []
@@ -286,7 +287,7 @@ class TestAStart:
             "Cannot access gated repo org/new. Access to model org/new is restricted"
         )
 
-    def test_is_left_to_the_server_while_the_hub_is_down(self, serving: Serving, machine: Machine, quick_hub: None):
+    def test_is_left_to_the_server_while_the_hub_is_down(self, serving: Serving, machine: Machine, waits: list[float]):
         machine.hub.meets = lambda path: (503, b"", {})
         asked = serving.ask(args=["org/new", f"--port={serving.port}"])
         serving.sees("ready", asked, asked)
@@ -295,7 +296,7 @@ class TestAStart:
         go = held(machine)
         (machine.root / "hang-pull").touch()
         serving.sees("pulling image", serving.ask(args=["org/new", f"--port={serving.port}"]), "")
-        eventually(lambda: any(path.startswith("storage/") for _, path, *_ in machine.hub.asked), "both have begun")
+        machine.until(lambda: any(path.startswith("storage/") for _, path, *_ in machine.hub.asked), "both have begun")
         asked = serving.ask("--max-num-seqs=4")
         (machine.root / "hang-pull").unlink()
         go.set()
@@ -309,7 +310,7 @@ class TestAStart:
         image = IMAGE.replace("a" * 64, "b" * 64)
         asked = serving.ask(args=["org/new", f"--port={serving.port}"], image=image)
         serving.sees("pulling image", asked, good)
-        eventually(lambda: any(path.startswith("storage/") for _, path, *_ in machine.hub.asked), "both have begun")
+        machine.until(lambda: any(path.startswith("storage/") for _, path, *_ in machine.hub.asked), "both have begun")
         assert calls(machine, "stop") == []
         (machine.root / "hang-pull").unlink()
         serving.sees("fetching weights", asked, good)

@@ -6,10 +6,11 @@ import re
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
+
+from tests.polling import until
 
 ROOT = Path(__file__).parents[3]
 LIMIT_S = 120
@@ -78,11 +79,7 @@ def server(tmp_path):
 
 def ended_by(process, number, told):
     """Send a signal when the command works, and return the client's messages and the server's last output."""
-    end = time.monotonic() + LIMIT_S
-    while not (told.exists() and told.read_text()):
-        assert process.poll() is None, process.stderr.read()
-        assert time.monotonic() < end
-        time.sleep(0.05)
+    until(lambda: told.exists() and told.read_text(), "the command works", process=process)
     process.send_signal(number)
     process.wait(LIMIT_S)
     return re.sub(r" \d+", "", told.read_text()).split(), process.stderr.read()

@@ -27,6 +27,7 @@ from loadtest.client.urls import socket_path
 from loadtest.client.wire import Origin, WireConnection, request_bytes, request_head
 from scripts.cli import access
 from scripts.cli.access import AccessError, IdTokenSource, ServerAccess, open_access, open_stack_access
+from tests.polling import until
 from tests.scripts.sample_outputs import sample_outputs
 
 ROOT = Path(__file__).parents[3]
@@ -73,10 +74,8 @@ def processes_with(word):
 
 def gone(path):
     """Wait until no process of the tunnel to a socket is left."""
-    end = time.monotonic() + 60
-    while processes_with(path) and time.monotonic() < end:
-        time.sleep(0.05)  # between two looks at the processes
-    return not processes_with(path) and not Path(path).parent.exists()
+    until(lambda: not processes_with(path), "the tunnel's processes end")
+    return not Path(path).parent.exists()
 
 
 def listening_ports(group):

@@ -6,7 +6,6 @@ import resource
 import signal
 import subprocess
 import sys
-import time
 from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
@@ -17,6 +16,7 @@ import pytest
 from contracts.exit_codes import ExitCode
 from scripts.cli.command import Command, print_progress, run_command
 from scripts.cli.options import JsonSwitch, Option
+from tests.polling import until
 from tests.safetensors_files import safetensors
 
 ROOT = Path(__file__).parents[3]
@@ -261,9 +261,7 @@ def ends_with_one_sentence(folder, words, signum, preparation):
             text=True,
             start_new_session=True,
         )
-    while not (folder / "started").exists() and process.poll() is None:
-        time.sleep(0.02)
-    assert process.poll() is None, "".join(process.communicate())
+    until((folder / "started").exists, "the command starts", process=process)
     os.kill(process.pid, signum)
     _, errors = process.communicate(timeout=60)
     assert process.returncode == 130, errors

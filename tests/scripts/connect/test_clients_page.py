@@ -1,5 +1,6 @@
 """The blocks of docs/clients.md run against the simulated server, as a program gets the environment of `gemma connect NAME -- CMD`."""
 
+import contextlib
 import hashlib
 import os
 import re
@@ -7,7 +8,6 @@ import socket
 import subprocess
 import sys
 import threading
-import time
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
@@ -15,6 +15,7 @@ import pytest
 import requests
 
 from tests.components.test_gateway_requests import gateway
+from tests.polling import until
 
 ROOT = Path(__file__).parents[3]
 BLOCKS = dict(
@@ -54,13 +55,13 @@ def server():
         KEY,
     ]
     with subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
-        url, end = f"http://127.0.0.1:{port}", time.monotonic() + LIMIT_S
-        while time.monotonic() < end:
-            try:
-                if requests.get(f"{url}/health", timeout=5).ok:
-                    break
-            except requests.ConnectionError:
-                time.sleep(0.1)
+        url = f"http://127.0.0.1:{port}"
+
+        def is_up():
+            with contextlib.suppress(requests.ConnectionError):
+                return requests.get(f"{url}/health", timeout=LIMIT_S).ok
+
+        until(is_up, "the server is up", process=process)
         yield url
         process.terminate()
 

@@ -10,7 +10,6 @@ import socket
 import subprocess
 import sys
 import threading
-import time
 import urllib.error
 import urllib.request
 from contextlib import contextmanager
@@ -33,6 +32,7 @@ from scripts.connect.ready import NotReadyError, OtherModelError, wait_until_rea
 from scripts.connect.snippets import LocalEndpoint
 from scripts.connect.upstream import Upstream
 from scripts.status.report import ServesNow
+from tests.polling import until
 from tests.scripts.sample_outputs import sample_outputs
 
 ROOT = Path(__file__).parents[3]
@@ -122,14 +122,6 @@ def call(url, *, body=None, headers=None):
             return answer.status, json.loads(answer.read())
     except urllib.error.HTTPError as error:
         return error.code, json.loads(error.read())
-
-
-def until(came_about):
-    """Wait until something has come about."""
-    end_s = time.monotonic() + 60
-    while not came_about():
-        assert time.monotonic() < end_s
-        time.sleep(0.02)
 
 
 def tokens():

@@ -18,6 +18,7 @@ from scripts.cli.command import run_command
 from scripts.restart import machine
 from scripts.restart.__main__ import COMMAND
 from tests.cloud.populated import PROJECT, open_world, owner
+from tests.polling import until
 from tests.scripts.status.planted import NAME, queued, stack_resource
 from tests.scripts.status.test_cloud_facts import publish
 
@@ -51,7 +52,7 @@ class Time:
     def sleep(self, seconds):
         self.s += seconds
         self.then()
-        time.sleep(0.01)
+        time.sleep(0.01)  # the local cloud's machine changes in a thread of its own
 
     @property
     def clock(self):
@@ -112,10 +113,7 @@ def node(world, labels=None, metadata=METADATA):
         "runDuration": {"maxRunDuration": "14400s"},
     }
     world.call("POST", "tpu", f"v2alpha1/{parent}/queuedResources?queuedResourceId={NAME}", body)
-    end = time.monotonic() + 30
-    while world.call("GET", "tpu", f"v2alpha1/{REQUEST}")["state"]["state"] != "ACTIVE":
-        assert time.monotonic() < end
-        time.sleep(0.02)
+    until(lambda: world.call("GET", "tpu", f"v2alpha1/{REQUEST}")["state"]["state"] == "ACTIVE", "it is ACTIVE")
     return NODE
 
 
@@ -141,10 +139,7 @@ def instance(world, labels=None):
         "scheduling": {"provisioningModel": "SPOT", "onHostMaintenance": "TERMINATE", "automaticRestart": False},
     }
     world.call("POST", "compute", f"compute/v1/{INSTANCE.rpartition('/')[0]}", body)
-    end = time.monotonic() + 30
-    while world.call("GET", "compute", f"compute/v1/{INSTANCE}")["status"] != "RUNNING":
-        assert time.monotonic() < end
-        time.sleep(0.02)
+    until(lambda: world.call("GET", "compute", f"compute/v1/{INSTANCE}")["status"] == "RUNNING", "it runs")
     return INSTANCE
 
 

@@ -4,7 +4,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 import urllib.request
 from pathlib import Path
 from xml.etree import ElementTree as ET
@@ -13,6 +12,7 @@ import pytest
 
 from scripts.cli.command import run_command
 from scripts.smoke.__main__ import COMMAND, _progress
+from tests.polling import until
 
 ROOT = Path(__file__).parents[3]
 SERVER = ("--url", "http://127.0.0.1:9", "--model", "m")
@@ -63,9 +63,7 @@ def test_an_interruption_ends_at_once_with_what_is_known():
 def test_an_interruption_in_the_middle_of_a_check_leaves_whole_reports_and_no_traceback(start_server, tmp_path, number):
     never, junit = start_server("--ttft-s", "600"), tmp_path / "smoke.xml"
     process = start("--url", never, "--model", "timed", "--json", "--junit", str(junit))
-    deadline = time.monotonic() + 120
-    while requests_of(never) == 0 and time.monotonic() < deadline:
-        time.sleep(0.05)
+    until(lambda: requests_of(never), "the first request", process=process)
     os.killpg(process.pid, number)
     output, errors = process.communicate(timeout=60)
     assert process.returncode == 130, errors

@@ -1,6 +1,5 @@
 """What Google says of what serves, by the local cloud's HTTP server."""
 
-import time
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -21,6 +20,7 @@ from scripts.status.render import _idle, _notes
 from scripts.status.report import ServesNow, StackStatus
 from scripts.status.serves import run_end
 from tests.cloud.populated import PROJECT, open_world, owner
+from tests.polling import until
 from tests.scripts.status.planted import DOCUMENT, NAME, queued, resource, service, stack_resource, state
 
 ZONE = f"projects/{PROJECT}/locations/us-east5-a"
@@ -53,10 +53,8 @@ def machine(world, text=DOCUMENT, limit_s=None, form="FLEX_START"):
         **({} if is_spot else {"runDuration": {"maxRunDuration": "14400s"}}),
     }
     world.call("POST", "tpu", f"v2alpha1/{parent}/queuedResources?queuedResourceId={NAME}", body)
-    end = time.monotonic() + 30
-    while world.call("GET", "tpu", f"v2alpha1/{parent}/queuedResources/{NAME}")["state"]["state"] != "ACTIVE":
-        assert time.monotonic() < end
-        time.sleep(0.02)
+    request = f"v2alpha1/{parent}/queuedResources/{NAME}"
+    until(lambda: world.call("GET", "tpu", request)["state"]["state"] == "ACTIVE", "it is ACTIVE")
     return f"{parent}/nodes/{NAME}-node"
 
 
@@ -91,10 +89,12 @@ def test_spot_capacity_without_a_planned_end_was_preempted_only_if_google_stoppe
         world.cloud.loop.call_soon_threadsafe(preempt, world.cloud.cloud, node)
     else:
         world.call("DELETE", "tpu", f"v2alpha1/{node}")
-    end = time.monotonic() + 30
-    while not (found := facts(world, state(stack_resource(), queued()))).has_ended or found.state == "ACTIVE":
-        assert time.monotonic() < end
-        time.sleep(0.02)
+
+    def ended():
+        found = facts(world, state(stack_resource(), queued()))
+        return found if found.has_ended and found.state != "ACTIVE" else None
+
+    found = until(ended, "its end")
     assert (found.run_end, found.planned_end) == (how, None)
 
 
@@ -185,10 +185,12 @@ def test_what_the_state_has_and_google_has_not_is_missing(world, kept):
 
 def test_a_service_shows_its_revision_and_what_it_costs(world):
     world.service(NAME, LABELS)
-    end = time.monotonic() + 30
-    while not (found := facts(world, state(service(latestCreatedRevision="projects/p/revisions/r-1")))).running:
-        assert time.monotonic() < end
-        time.sleep(0.02)
+
+    def serving():
+        found = facts(world, state(service(latestCreatedRevision="projects/p/revisions/r-1")))
+        return found if found.running else None
+
+    found = until(serving, "the service runs")
     assert (found.state, found.place, found.declared) == ("READY", "us-east4", "r-1")
     assert found.running.startswith(NAME)
     assert found.usd_per_hour == pytest.approx(3600 * (0.0001867 + 8 * 0.000018 + 32 * 0.000002), abs=1e-3)
