@@ -1,6 +1,5 @@
 """A guard takes down what is older or has cost more than its limits, by Google's word, and nothing else."""
 
-import time
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -11,6 +10,7 @@ from cloud.spending import spending
 from contracts.exit_codes import ExitCode
 from contracts.labels import StackLimits
 from localcloud.world.scenario import Fault, OperationDurations, Scenario, Tpu
+from tests.clock import until
 from tests.cloud.populated import PROJECT, WRONG_CLOCKS, off_by, open_world, owner
 
 HOUR = timedelta(hours=1)
@@ -35,10 +35,10 @@ def later(hours):
 
 def ready_revision(world):
     """Wait until the service's revision is ready: its use counts from then on."""
-    end = time.monotonic() + 60
-    while not any("latestReadyRevision" in item for _, item in world.cloud.cloud.store.under("run.services")):
-        assert time.monotonic() < end
-        time.sleep(0.02)  # between two looks at the local cloud
+    store = world.cloud.cloud.store
+    until(
+        lambda: any("latestReadyRevision" in item for _, item in store.under("run.services")), "the revision is ready"
+    )
 
 
 def test_waiting_for_capacity_is_free_and_not_old():
