@@ -15,11 +15,15 @@ def each(tasks: Sequence[Callable[[], T]], *, workers: int) -> Sequence[T]:
 
 
 def each_within(
-    tasks: Sequence[Callable[[], T]], *, workers: int, limit_s: float
+    tasks: Sequence[Callable[[], T]],
+    *,
+    workers: int,
+    limit_s: float,
+    clock: Callable[[], float] = time.monotonic,
 ) -> Sequence[tuple[T | None, BaseException | None]]:
-    """Return the result or error of each function, in order: TimeoutError after `limit_s` seconds."""
-    deadline_s = time.monotonic() + limit_s
-    ended = _ended(tasks, workers, threading.Semaphore(len(tasks)), lambda: max(deadline_s - time.monotonic(), 0.0))
+    """Return the result or error of each function, in order: TimeoutError after `limit_s` seconds of `clock`."""
+    deadline_s = clock() + limit_s
+    ended = _ended(tasks, workers, threading.Semaphore(len(tasks)), lambda: max(deadline_s - clock(), 0.0))
     found = {index: (value, error) for index, value, error in ended}
     late = (None, TimeoutError(f"no response within {limit_s:.0f} s"))
     return [found.get(index, late) for index in range(len(tasks))]

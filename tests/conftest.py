@@ -79,7 +79,7 @@ def declare(monkeypatch):
     monkeypatch.setattr("stacks.hooks.run_keeper.limits_line", lambda *_: "")
     monkeypatch.setattr("stacks.program.require_weights_of_new_server", lambda *_: None)
     monkeypatch.setattr("stacks.google_project.propagation.require_apis", lambda *_, **__: None)
-    monkeypatch.setattr("stacks.google_project.propagation._read_project", lambda _: Present({}))
+    monkeypatch.setattr("stacks.google_project.propagation._read_project", lambda _project, _clock: Present({}))
 
     def run(program):
         asyncio.set_event_loop(asyncio.new_event_loop())

@@ -3,7 +3,7 @@
 import socket
 import threading
 import time
-from collections.abc import Generator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Final
@@ -21,6 +21,7 @@ class Link:
 
     bytes_per_s: float = 0.0
     sent_bytes: int = 0
+    clock: Callable[[], float] = time.monotonic
     _free_at_s: float = 0.0
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
@@ -30,7 +31,7 @@ class Link:
             self.sent_bytes += size
             if not self.bytes_per_s:
                 return 0.0
-            now_s = time.monotonic()
+            now_s = self.clock()
             self._free_at_s = max(self._free_at_s, now_s - _BURST_S) + size / self.bytes_per_s
             return max(0.0, self._free_at_s - now_s)
 

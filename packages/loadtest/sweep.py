@@ -93,6 +93,7 @@ class _SweepRun:
     keys: tuple[str, ...]
     """All points, in order."""
     proxy: HttpProxy | None = None
+    recovery_limit_s: float
     ignore_eos: bool = True
 
 
@@ -138,15 +139,23 @@ Run: TypeAlias = Callable[[Coroutine[Any, Any, "SweepOutcome"]], "SweepOutcome"]
 
 
 def run_sweep(
-    settings: SweepSettings, sweep: Sweep, endpoint: Endpoint, reporter: Reporter, *, run: Run = asyncio.run
+    settings: SweepSettings,
+    sweep: Sweep,
+    endpoint: Endpoint,
+    reporter: Reporter,
+    *,
+    run: Run = asyncio.run,
+    recovery_limit_s: float = RECOVERY_LIMIT_S,
 ) -> SweepOutcome:
     """Run a sweep and store it in its folder. Complete points are kept however the sweep ends.
+
+    A server that stopped responding has `recovery_limit_s` seconds to come back.
 
     Raises SweepError if it cannot start, because the server is not reachable, the model is wrong, or the folder is in use.
     """
     state = _SweepCounts(max_failed=settings.max_failed)
     try:
-        return run(_sweep(settings, sweep, endpoint, reporter, state))
+        return run(_sweep(settings, sweep, endpoint, reporter, state, recovery_limit_s=recovery_limit_s))
     except KeyboardInterrupt:
         if state.planned:  # SIGTERM may arrive after a point was written but before it was counted
             state.results |= ResultStore(settings.out).done()
@@ -183,7 +192,13 @@ class _SweepCounts:
 
 
 async def _sweep(
-    settings: SweepSettings, sweep: Sweep, endpoint: Endpoint, reporter: Reporter, state: _SweepCounts
+    settings: SweepSettings,
+    sweep: Sweep,
+    endpoint: Endpoint,
+    reporter: Reporter,
+    state: _SweepCounts,
+    *,
+    recovery_limit_s: float,
 ) -> SweepOutcome:
     try:
         proxy = proxy_of(endpoint.base_url)  # for all requests, the load included
@@ -235,6 +250,7 @@ async def _sweep(
                 prepared=prepared,
                 keys=tuple(point.key for point in points),
                 proxy=proxy,
+                recovery_limit_s=recovery_limit_s,
             )
             return await _all_points(run, store, todo, state)
 
@@ -371,10 +387,10 @@ async def _measured(run: _SweepRun, point: Point) -> dict[str, Any]:
 
 
 async def _lost(run: _SweepRun) -> ServerError | None:
-    """Wait until the server is healthy, at most RECOVERY_LIMIT_S. Return None then, or else the error of the last probe."""
+    """Wait until the server is healthy, at most the recovery limit. Return None then, or else the error of the last probe."""
     last = ServerError("no probe has finished")
     try:
-        async with asyncio.timeout(RECOVERY_LIMIT_S):
+        async with asyncio.timeout(run.recovery_limit_s):
             while True:
                 try:
                     answer = await run.client.get("/health", limit_s=5.0)

@@ -56,21 +56,28 @@ class AccessError(CommandRefusedError):
 class IdTokenSource:
     """Identity tokens for one audience, renewed before they expire. Thread-safe."""
 
-    def __init__(self, audience: str, fetch: Callable[[str], str] | None = None) -> None:
+    def __init__(
+        self,
+        audience: str,
+        fetch: Callable[[str], str] | None = None,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         self._audience = audience
         self._fetch = fetch or fetch_id_token
         self._lock = threading.Lock()
         self._token: str | None = None
+        self._clock = clock
         self._renew_at_s = 0.0
 
     def token(self) -> str:
         """Return a token that is valid for some minutes. Raises AccessError if no source provides one."""
         with self._lock:
-            if self._token is None or time.monotonic() >= self._renew_at_s:
+            if self._token is None or self._clock() >= self._renew_at_s:
                 self._token = self._fetch(self._audience)
                 left_s = _seconds_left(self._token)
                 # A metadata server may return a cached token, so it is used for half of its remaining life.
-                self._renew_at_s = time.monotonic() + max(left_s - TOKEN_MARGIN_S, left_s / 2)
+                self._renew_at_s = self._clock() + max(left_s - TOKEN_MARGIN_S, left_s / 2)
             return self._token
 
     def discard(self, token: str) -> None:

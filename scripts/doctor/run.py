@@ -3,6 +3,7 @@
 import itertools
 import shutil
 import sys
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
@@ -74,7 +75,9 @@ def _checks(checkup: Checkup) -> Sequence[DoctorCheck]:
     return [check for module in modules for check in module.checks(checkup)]
 
 
-def concurrently(checks: Sequence[DoctorCheck], limit_s: float = LIMIT_S) -> Sequence[Diagnosis]:
+def concurrently(
+    checks: Sequence[DoctorCheck], limit_s: float = LIMIT_S, *, clock: Callable[[], float] = time.monotonic
+) -> Sequence[Diagnosis]:
     """Run each check in its own thread and return the results in order. The command does not wait for threads that time out."""
     done = itertools.count(1)
 
@@ -84,7 +87,7 @@ def concurrently(checks: Sequence[DoctorCheck], limit_s: float = LIMIT_S) -> Seq
         return found
 
     _progress(f"doctor: running {len(checks)} checks")
-    found = each_within([partial(lines, check) for check in checks], workers=len(checks), limit_s=limit_s)
+    found = each_within([partial(lines, check) for check in checks], workers=len(checks), limit_s=limit_s, clock=clock)
     _progress("")
     return [line for check, (lines, error) in zip(checks, found, strict=True) for line in lines or _late(check, error)]
 

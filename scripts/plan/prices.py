@@ -6,7 +6,7 @@ Cloud Billing Catalog API, v1 `services.skus.list`. planning/data/prices.json st
 import json
 import re
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from decimal import Decimal
@@ -64,7 +64,18 @@ class CatalogPrices:
         return [key for key, price in PRICES.items() if price.sku and key not in self.keys]
 
 
-def refresh_prices(stack: str | None, project: str | None, *, dry_run: bool, as_json: bool) -> ExitCode:
+def _utc_today() -> str:
+    return datetime.now(UTC).date().isoformat()
+
+
+def refresh_prices(
+    stack: str | None,
+    project: str | None,
+    *,
+    dry_run: bool,
+    as_json: bool,
+    today: Callable[[], str] = _utc_today,
+) -> ExitCode:
     """Read the catalog, write the price file, and show what changed.
 
     Raises CommandRefusedError before any call if the user wrote the file's prices, and ScriptError if the catalog cannot be read. Then
@@ -77,10 +88,10 @@ def refresh_prices(stack: str | None, project: str | None, *, dry_run: bool, as_
         )
     found = _read(project or (stack_settings(stack).project if stack else project_from_environment()))
     changes = _changes(found, before or LIST_PRICES)
-    today = datetime.now(UTC).date().isoformat()
+    day = today()
     if not dry_run:
-        replace_file(path, json.dumps(_document(found, today), indent=1) + "\n")
-    (_print_json if as_json else _show)(found, changes, today, dry_run=dry_run)
+        replace_file(path, json.dumps(_document(found, day), indent=1) + "\n")
+    (_print_json if as_json else _show)(found, changes, day, dry_run=dry_run)
     return ExitCode.DONE
 
 

@@ -10,6 +10,7 @@ rest. Changes nothing, and opens a tunnel only with --tunnel.
 import json
 import sys
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Final, NoReturn
 
@@ -73,7 +74,9 @@ def _view(report: "StatusReport", options: StatusOptions) -> "ReportView":
     return ReportView(report, zone_is_utc=options.utc, stacks="all" if is_whole else "deployed")
 
 
-def _watch(request: "StatusRequest", options: StatusOptions) -> NoReturn:
+def _watch(
+    request: "StatusRequest", options: StatusOptions, *, sleep: Callable[[float], None] = time.sleep
+) -> NoReturn:
     """Show the status until Ctrl-C. Raises CommandRefusedError without a terminal."""
     if options.as_json or not sys.stdout.isatty():
         raise CommandRefusedError(
@@ -87,7 +90,7 @@ def _watch(request: "StatusRequest", options: StatusOptions) -> NoReturn:
     view = _view(collect(request), options)
     with Live(view, console=console(sys.stdout), auto_refresh=False, vertical_overflow="visible") as live:
         while True:
-            time.sleep(options.interval_s)
+            sleep(options.interval_s)
             live.update(_view(collect(request), options), refresh=True)
 
 

@@ -4,7 +4,6 @@ Destroy needs a stack, a state and no lock. The search and the deletions through
 """
 
 import json
-import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
@@ -83,7 +82,6 @@ class Teardown:
     known: TeardownInputs
     api: GoogleApi
     clock: WaitClock = field(default_factory=WaitClock)
-    started_s: float = field(default_factory=time.monotonic)
     searches: list[Inventory] = field(default_factory=list[Inventory])
     leaked: tuple[FoundResource, ...] = ()
     confirmed: set[str] = field(default_factory=set[str])
@@ -93,6 +91,11 @@ class Teardown:
     state_left: tuple[Mapping[str, object], ...] = ()
     warnings: list[str] = field(default_factory=list[str])
     done: bool = False
+    _started_s: float = field(init=False)
+
+    def __post_init__(self) -> None:
+        """Begin to count the time."""
+        self._started_s = self.clock.now_s()
 
     def run(self) -> None:
         """Search, confirm, destroy, delete the remaining resources, and search again. Raises ScriptError."""
@@ -151,7 +154,7 @@ class Teardown:
 
     def receipt(self) -> Receipt:
         """Return the results since the first search."""
-        elapsed_s = time.monotonic() - self.started_s
+        elapsed_s = self.clock.now_s() - self._started_s
         return Receipt(
             stack=self.options.stack or "",
             projects=self.known.projects,

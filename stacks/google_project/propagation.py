@@ -9,7 +9,6 @@ import os
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from time import monotonic, sleep
 from typing import Final
 
 import pulumi
@@ -80,13 +79,13 @@ def require_enabled(project: str, apis: Sequence[str]) -> None:
         pulumi.log.warn(f"`gemma up` will fail: {error}")
 
 
-def require_resource_manager(project: str) -> None:
+def require_resource_manager(project: str, clock: WaitClock | None = None) -> None:
     """Wait for Cloud Resource Manager. Raises CommandRefusedError if it stays off or the project cannot be read.
 
     The provider's getProject reads the billing account as well, and fails if the Cloud Billing API, which no stack uses, is off.
     A preview needs no such read, so it does not wait.
     """
-    answer = _read_project(project)
+    answer = _read_project(project, clock or WaitClock())
     is_off = isinstance(answer, Unknown) and answer.cause == "api off"
     if isinstance(answer, Present) or (is_off and pulumi.runtime.is_dry_run()):
         return
@@ -94,11 +93,11 @@ def require_resource_manager(project: str) -> None:
     raise CommandRefusedError(f"Cannot read project {project}: {why.rstrip('.')}. {doctor_hint(pulumi.get_stack())}")
 
 
-def _read_project(project: str) -> Answer[Mapping[str, object]]:
+def _read_project(project: str, local: WaitClock) -> Answer[Mapping[str, object]]:
     google, path = connect(project), f"v1/projects/{project}"
     if pulumi.runtime.is_dry_run():
         return lookup(google, _RESOURCE_MANAGER, path)
-    clock = WaitClock(now_s=lambda: monotonic() / real_s(1.0), sleep=lambda seconds: sleep(real_s(seconds)))
+    clock = WaitClock(now_s=lambda: local.now_s() / real_s(1.0), sleep=lambda seconds: local.sleep(real_s(seconds)))
     try:
         return await_api(google, _RESOURCE_MANAGER, path, say=pulumi.log.info, clock=clock)
     except ScriptError as error:
@@ -197,7 +196,8 @@ class _Waits:
             self._hint(args, message)
             return False
         what, limit_s = found
-        waited_s = monotonic() - self.since_s.setdefault(args.urn, monotonic())
+        now_s = asyncio.get_running_loop().time()
+        waited_s = now_s - self.since_s.setdefault(args.urn, now_s)
         denied = _PERMISSION.search(message) if limit_s == ACCOUNT_S else None
         fresh = "recently enabled" if what.endswith(" API") else "recently created"
         cause = f"{fresh}, or you lack {denied['permission']} on it" if denied else f"{fresh} or missing"
@@ -228,16 +228,17 @@ class NewGrants:
     """Grants created by this run. Google may deny access that relies on them for GRANT_S after the newest."""
 
     newest_s: float | None = None
-    """Time of the newest grant on the clock of `monotonic`, or None if this run created none."""
+    """Time of the newest grant on the clock of the event loop, or None if this run created none."""
 
     async def note(self, _args: pulumi.ResourceHookArgs) -> None:
         """Record that a grant was created."""
         await asyncio.sleep(0)
-        self.newest_s = monotonic()
+        self.newest_s = asyncio.get_running_loop().time()
 
     async def settle(self, _args: pulumi.ResourceHookArgs) -> None:
         """Wait until the grants of this run usually work."""
-        left_s = 0.0 if self.newest_s is None else self.newest_s + real_s(GRANT_WAIT_S) - monotonic()
+        now_s = asyncio.get_running_loop().time()
+        left_s = 0.0 if self.newest_s is None else self.newest_s + real_s(GRANT_WAIT_S) - now_s
         if left_s > 0:
             pulumi.log.info(
                 f"Waiting {left_s / real_s(1):.0f} s for the new grants of the service's account to take effect."

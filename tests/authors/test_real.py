@@ -3,12 +3,10 @@
 import json
 import socket
 import threading
-from types import SimpleNamespace
 
 import pytest
 
 from authors.real import __main__ as real
-from authors.real import relay as relays
 from authors.real.docker_here import run_arguments
 from authors.real.docker_twins import normalized
 from authors.real.home import Need, RealHome
@@ -118,10 +116,9 @@ def test_a_relay_breaks_off_after_the_given_bytes_and_ends_the_connection():
     assert relay.broken == 1
 
 
-def test_streams_of_one_link_share_its_rate_and_an_idle_link_catches_up_half_a_second(monkeypatch):
+def test_streams_of_one_link_share_its_rate_and_an_idle_link_catches_up_half_a_second():
     now_s = 100.0
-    monkeypatch.setattr(relays, "time", SimpleNamespace(monotonic=lambda: now_s))
-    link = Link(bytes_per_s=1000)
+    link = Link(bytes_per_s=1000, clock=lambda: now_s)
     assert [link.delay_s(500) for _ in range(4)] == [0.0, 0.5, 1.0, 1.5]
     now_s = 200.0
     assert [link.delay_s(500) for _ in range(2)] == [0.0, 0.5]

@@ -4,6 +4,7 @@ import json
 import shutil
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -17,6 +18,7 @@ from localcloud.tests import idle_cloud
 from localcloud.world.scenario import Fault, OperationDurations, Scenario
 from planning import PlanningError, plan
 from planning.data.prices import LIST_PRICES
+from scripts.plan import prices
 from scripts.plan.__main__ import main
 from scripts.plan.prices import read_catalog
 from stacks.loading import from_file
@@ -29,14 +31,6 @@ NOW = datetime(2026, 11, 24, 23, 59, tzinfo=UTC)
 TODAY = NOW.date().isoformat()
 FLEX, SPOT = "v6e_flex_start_usd_per_chip_hour", "v6e_spot_usd_per_chip_hour"
 COMPUTE, RUN = "6F81-5844-456A", "152E-C115-5142"
-
-
-class Frozen(datetime):
-    """The clock of a refresh, so that no run of these tests sees two days."""
-
-    @classmethod
-    def now(cls, tz=None):
-        return NOW.astimezone(tz)
 
 
 @pytest.fixture(scope="module")
@@ -54,7 +48,7 @@ def project(cloud, tmp_path, monkeypatch):
     monkeypatch.setenv("GOOGLE_OAUTH_ACCESS_TOKEN", cloud.token)
     monkeypatch.setenv("GOOGLE_CLOUD_PROJECT", PROJECT)
     monkeypatch.setattr(google_api, "_PAUSES", wait_none())
-    monkeypatch.setattr("scripts.plan.prices.datetime", Frozen)
+    monkeypatch.setattr(prices, "refresh_prices", partial(prices.refresh_prices, today=lambda: TODAY))
     monkeypatch.setenv("LOCALCLOUD_URL", cloud.base_url)
     monkeypatch.chdir(tmp_path)
     before = cloud.cloud.scenario

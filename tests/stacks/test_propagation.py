@@ -2,14 +2,16 @@
 
 import asyncio
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
-from types import SimpleNamespace
 
 import pulumi
 import pytest
 
+from cloud.clock import WaitClock
 from cloud.google_api import GoogleListError
 from contracts.errors import CommandRefusedError, ScriptError
+from loadtest.tests.virtual_time import VirtualLoop
 from scripts.doctor.permissions import permissions_of
 from stacks.google_project import propagation
 from stacks.google_project.propagation import awaited_change, image_advice, require_enabled, require_resource_manager
@@ -122,28 +124,23 @@ DENIED = "Error 403: Permission 'iam.serviceaccounts.actAs' denied on service ac
     ],
 )
 def test_a_resource_is_tried_again_at_googles_pace_and_not_for_ever(monkeypatch, error, limit_s, said):
-    now, pauses, spoken = [0.0], [], []
-
-    async def sleep(seconds):
-        pauses.append(seconds)
-        now[0] += seconds
-
-    monkeypatch.setattr(propagation, "monotonic", lambda: now[0])
-    monkeypatch.setattr(propagation, "asyncio", SimpleNamespace(sleep=sleep))  # other threads sleep too
+    loop, spoken = VirtualLoop(), []
     monkeypatch.setattr(pulumi.log, "info", spoken.append)
     monkeypatch.setattr(pulumi.log, "warn", spoken.append)
     monkeypatch.setattr(pulumi, "get_stack", lambda: "x")
     monkeypatch.delenv(propagation.SPEED_VARIABLE, raising=False)
     waits = propagation._Waits("my-project")
-    errors = []
+    errors, attempts_s = [], []
 
     async def all_attempts():
         while True:
             errors.insert(0, error)
+            attempts_s.append(loop.time())
             if not await waits.again(pulumi.ErrorHookArgs("urn", "", "n", "t", errors=errors)):
                 return
 
-    asyncio.new_event_loop().run_until_complete(all_attempts())
+    loop.run_until_complete(all_attempts())
+    pauses = [round(after - before, 6) for before, after in pairwise(attempts_s)]
     assert limit_s <= sum(pauses) <= limit_s + 30
     assert pauses[:3] == [5, 10, 15]
     assert max(pauses) == 20
@@ -187,12 +184,10 @@ def test_a_refused_first_call_is_one_sentence_with_the_command(monkeypatch, erro
         now[0] += seconds
 
     monkeypatch.setattr(propagation, "connect", lambda _: Refusing(error))
-    monkeypatch.setattr(propagation, "monotonic", lambda: now[0])
-    monkeypatch.setattr(propagation, "sleep", sleep)
     monkeypatch.setattr(pulumi.log, "info", spoken.append)
     monkeypatch.delenv(propagation.SPEED_VARIABLE, raising=False)
     with pytest.raises(CommandRefusedError, match=f"Cannot read project my-project: .*{words}") as caught:
-        require_resource_manager("my-project")
+        require_resource_manager("my-project", WaitClock(now_s=lambda: now[0], sleep=sleep))
     assert (spoken != [], now[0] > 0) == (error is OFF, error is OFF)
     assert now[0] <= 300 + 5
     assert "gemma doctor" in str(caught.value)

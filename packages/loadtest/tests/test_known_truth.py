@@ -148,7 +148,7 @@ ANSWERS = {
 
 
 def test_answers_that_are_not_what_they_seem_are_named(calm, tmp_path, subtests):
-    sweep = replace(SWEEP, requests=8, concurrency=(2,))
+    sweep = replace(SWEEP, requests=8, concurrency=(8,))
     for number, (name, (fault, errors, said)) in enumerate(ANSWERS.items()):
         with subtests.test(name):
             calm.control({"kind": "shape", "after_tokens": 3, "every": 4 if errors else 1, "no_metrics": True, **fault})

@@ -199,3 +199,12 @@ def test_latencies_of_an_open_loop_count_from_the_intended_time(monkeypatch):
         assert record.intended_s == pytest.approx(record.index / 10, abs=1e-9)
         assert record.ttft_s == pytest.approx(0.2, abs=1e-6)
     assert statistics.fmean(record.e2e_s for record in result.records) == pytest.approx(0.2 + 15 * 0.05, abs=1e-6)
+
+
+def test_a_duration_ends_sending_and_waits_for_what_is_under_way(monkeypatch):
+    result, log = run_load(monkeypatch, share_of(requests=None, duration_s=4.0), lambda _number: Script())
+    # Each of the four users sends the next request 0.95 s after the last one.
+    assert len(log) == len(result.records) == 4 * 5
+    assert [record.error for record in result.records if record.error] == []
+    assert max(served.sent_s for served in log) == pytest.approx(3.8, abs=0.01)
+    assert max(record.end_s for record in result.records) == pytest.approx(4.75, abs=0.01)

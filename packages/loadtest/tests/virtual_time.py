@@ -22,7 +22,7 @@ ENDLESS = {"hang", "stall", "slow"}
 """Answers that the client ends."""
 
 
-class _NoWait(selectors.SelectSelector):
+class _NoWait(selectors.DefaultSelector):
     """Moves the clock of its loop to the next timer instead of waiting for it."""
 
     def __init__(self):

@@ -176,21 +176,24 @@ def test_an_identity_token_goes_where_the_platform_looks_for_it():
     assert "canary" not in repr(with_key)
 
 
-def test_a_token_is_kept_until_it_is_about_to_run_out(monkeypatch):
-    fetched = []
-    source = IdTokenSource("a", lambda audience: fetched.append(audience) or f"t{len(fetched)}")
-    assert [source.token(), source.token()] == ["t1", "t1"]
-    monkeypatch.setattr(source, "_renew_at_s", time.monotonic() - 1)
-    assert source.token() == "t2"
+def tokens_at(token, times_s):
+    """Return the number of tokens that were fetched when a caller has asked for one at each of these times."""
+    now, fetched, counts = [0.0], [], []
+    source = IdTokenSource("a", lambda audience: fetched.append(audience) or token, clock=lambda: now[0])
+    for now[0] in times_s:
+        assert source.token() == token
+        counts.append(len(fetched))
+    return counts
+
+
+def test_a_token_is_kept_until_it_is_about_to_run_out():
+    last_s = max(access.TOKEN_LIFE_S - access.TOKEN_MARGIN_S, access.TOKEN_LIFE_S / 2)
+    assert tokens_at("no token at all", [0, 1, last_s - 1, last_s]) == [1, 1, 1, 2]
 
 
 def test_a_token_that_comes_half_spent_is_renewed_before_it_runs_out():
     half_spent = jwt({"exp": int(time.time()) + 600})
-    source = IdTokenSource("a", lambda _audience: half_spent)
-    before = time.monotonic()
-    source.token()
-    assert before + 280 < source._renew_at_s < before + 310
-    assert access._seconds_left("no token at all") == access.TOKEN_LIFE_S
+    assert tokens_at(half_spent, [0, 200, 301]) == [1, 1, 2]
 
 
 def test_the_audience_is_the_services_address_without_a_path(monkeypatch):

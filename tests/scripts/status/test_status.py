@@ -6,6 +6,7 @@ import sys
 import threading
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
@@ -141,7 +142,7 @@ class TestWatch:
                 raise KeyboardInterrupt
 
         monkeypatch.setattr(collect, "collect", lambda _: next(reports))
-        monkeypatch.setattr(command.time, "sleep", pause)
+        monkeypatch.setattr(command, "_watch", partial(command._watch, sleep=pause))
         monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
         assert run_command(COMMAND, ["--watch"]) == 130
         said = capsys.readouterr()

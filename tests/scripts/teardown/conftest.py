@@ -5,15 +5,18 @@ import json
 import re
 import socket
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 
 import pytest
 
+from cloud.clock import WaitClock
 from contracts.errors import CommandRefusedError
 from contracts.labels import NO_LIMITS
 from engine import runner
 from localcloud.world.scenario import OperationDurations, Scenario, Tpu
 from scripts.cli.command import run_command
+from scripts.teardown import run as running
 from scripts.teardown.__main__ import COMMAND
 from tests.cloud.populated import PROJECT, open_world, owner
 
@@ -79,6 +82,11 @@ class Desk:
     def answer(self, *answers):
         """Sit at a terminal and answer the questions."""
         self.monkeypatch.setattr("sys.stdin", Terminal("".join(f"{answer}\n" for answer in answers)))
+
+    def sleeps(self, sleep):
+        """Replace the waits of each teardown."""
+        clock = WaitClock(sleep=sleep)
+        self.monkeypatch.setattr(running, "Teardown", partial(running.Teardown, clock=clock))
 
     def run(self, *words, stack=STACK):
         chosen = ["--stack", stack] if stack else ["--all"]

@@ -1,14 +1,13 @@
 """Age and cost survive the machine: renewals, replacements, preemptions and failed updates leave the first start and what was spent."""
 
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from itertools import pairwise
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cloud.clock import GoogleClock
 from cloud.kinds import ACCOUNT, INSTANCE, NODE, QUEUED, by_name
 from cloud.prices import seen_instance, seen_queued
 from cloud.search import Scope, resource_of, search
@@ -21,7 +20,7 @@ from contracts.run_record import MOST_BYTES, RecordError, RunRecord
 from localcloud.tests.google_bodies import google_body
 from localcloud.world.scenario import Fault, OperationDurations, Scenario
 from stacks.hooks.run_keeper import RunKeeper
-from tests.cloud.populated import PROJECT, ZONE, open_world, owner
+from tests.cloud.populated import PROJECT, ZONE, off_by, open_world, owner
 from tests.laws import examples
 from tests.scripts.teardown.conftest import Desk
 
@@ -125,7 +124,7 @@ def test_four_renewals_later_the_guard_still_counts_from_the_first_start(tmp_pat
         for old, new in [*pairwise(names)][:4]:
             hours(world, 3.2)
             renew(world, old, new)
-        monkeypatch.setattr(GoogleClock, "now", lambda _: world.cloud.cloud.timeline.now())
+        off_by(monkeypatch, timedelta())  # the clock of Google shows what was advanced
         code, report, said = desk.run("--over-limit", "--dry-run", stack=None)
         (stack,) = report["stacks"]
         assert stack["age_s"] == pytest.approx(12.8 * 3600, abs=120)

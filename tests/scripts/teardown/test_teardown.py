@@ -306,7 +306,7 @@ def test_what_becomes_visible_only_later_is_waited_for(desk):
         if len(looks) == 3:
             desk.world.secret("gemma-x-hf-token", owner(STACK).labels)
 
-    desk.monkeypatch.setattr("time.sleep", later)
+    desk.sleeps(later)
     code, report, said = desk.run("--yes")
     assert code == ExitCode.DONE
     assert [item["kind"] for item in report["deleted"]] == ["secret"]
@@ -335,7 +335,7 @@ def test_what_never_comes_is_not_waited_for_longer_than_google_needs(desk):
     state = pending("gcp:secretmanager/secret:Secret", secretId="gemma-x-hf-token")
     state["manifest"]["time"] = (datetime.now(UTC) - timedelta(minutes=5)).isoformat()
     desk.state(state)
-    desk.monkeypatch.setattr("time.sleep", lambda _s: pytest.fail("it waited"))
+    desk.sleeps(lambda _s: pytest.fail("it waited"))
     assert desk.run("--yes")[0] == ExitCode.DONE
 
 

@@ -26,7 +26,7 @@ TOKEN = "hf_test"
 
 
 @pytest.fixture
-def hub(shared_cloud, monkeypatch):
+def hub(shared_cloud):
     """A function that returns a client of a hub in a scenario."""
     before = shared_cloud.cloud.scenario
 
@@ -35,7 +35,6 @@ def hub(shared_cloud, monkeypatch):
         shared_cloud.cloud.scenario = before.model_copy(update={"hub": Hub(**changes), "faults": tuple(faults)})
         return HfApi(endpoint=shared_cloud.base_url + "/hub", token=token)
 
-    monkeypatch.setattr("huggingface_hub.utils._http.time.sleep", lambda _seconds: None)
     yield client
     shared_cloud.cloud.scenario = before
 
