@@ -13,6 +13,7 @@ from typing import Final
 from urllib.parse import unquote
 
 from contracts.fields import as_mapping
+from contracts.labels import PRODUCT
 from engine import runner
 
 BACKEND_VARIABLE: Final = "PULUMI_BACKEND_URL"
@@ -54,6 +55,16 @@ def state_folder() -> Path | None:
         return None
     path = Path(unquote(url.removeprefix(_FILE).partition("?")[0])).expanduser()
     return folder / path / ".pulumi"
+
+
+def file_text(stack: str) -> str:
+    """Return the text of a local backend's state, even if invalid, or an empty string."""
+    folder = state_folder()
+    try:
+        path = folder / "stacks" / PRODUCT / f"{stack}.json" if folder else None
+        return path.read_text(encoding="utf-8", errors="replace") if path else ""
+    except OSError:
+        return ""
 
 
 def chosen_url(folder: Path) -> str:

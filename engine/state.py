@@ -16,7 +16,7 @@ from contracts.outputs import DETAILS_TYPE, StackOutputs
 from contracts.parallel import each
 from contracts.resource_types import CAPACITY_COMPONENT, CAPACITY_TYPE, SERVICE_TYPE
 from engine import runner
-from engine.backend import state_folder
+from engine.backend import file_text, state_folder
 from engine.deployment import ResourceState, StackDeployment, StateUnreadableError, parse_deployment, read_deployment
 from engine.locks import stack_locks
 
@@ -197,16 +197,6 @@ def of_deployment(stack: str, deployment: StackDeployment) -> StackState:
         projects=_projects([*(item.raw for item in deployment.resources), *unfinished]),
         raw=deployment.document,
     )
-
-
-def file_text(stack: str) -> str:
-    """Return the text of a local backend's state, even if invalid, or an empty string."""
-    folder = state_folder()
-    try:
-        path = folder / "stacks" / PRODUCT / f"{stack}.json" if folder else None
-        return path.read_text(encoding="utf-8", errors="replace") if path else ""
-    except OSError:
-        return ""
 
 
 def _from_file(stack: str, status: Status, detail: str) -> StackState:

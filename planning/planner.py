@@ -1,8 +1,8 @@
 """`plan`: the complete result for a deployment."""
 
-from math import inf
+from collections.abc import Mapping
 
-from contracts.verdicts import Verdict
+from contracts.verdicts import Severity, Verdict
 from planning.cost.running_costs import bill_text, running_costs
 from planning.cost.subject import Subject, examine, is_out_of_memory
 from planning.data.checkpoints import find_checkpoint
@@ -15,7 +15,7 @@ from planning.question.resolved import Resolved
 from planning.question.types import Deployment, Plan
 from planning.question.vllm_args import XLA_CACHE_PATH, cuda_compatibility, vllm_environment
 from planning.rules.alternatives import served_as
-from planning.rules.findings import accepted_by, findings_of
+from planning.rules.findings import accepted_by, cheapest_place, detected_findings, findings_of
 from planning.rules.security.advisories import vulnerabilities
 
 
@@ -29,11 +29,7 @@ def plan_of(subject: Subject) -> Plan:
     resolved = subject.resolved
     findings = findings_of(subject)
     accepted = tuple(finding.id for finding in findings if finding.id in accepted_by(subject))
-    verdict: Verdict = "fits"
-    if is_out_of_memory(subject.memory):
-        verdict = "out-of-memory"
-    elif any(finding.severity == "block" and finding.id not in accepted for finding in findings):
-        verdict = "blocked"
+    verdict = _verdict(subject, {finding.id: finding.severity for finding in findings})
     return Plan(
         fits=verdict == "fits",
         verdict=verdict,
@@ -66,13 +62,19 @@ def original_note(subject: Subject) -> str:
     served = find_checkpoint(resolved.model_id) if resolved.deployment.model_spec is None else None
     if served is None or not served.is_personal:
         return ""
-    own = plan(with_changes(resolved.deployment, served_as(served.architecture)))
-    if own.fits:
+    own = examine(with_changes(resolved.deployment, served_as(served.architecture)))
+    if _verdict(own, detected_findings(own)) == "fits":
         return f"Google's own {served.architecture} fits too (${own.cost.usd_per_hour:.2f}/h)."
-    moves = (way for one in own.findings for way in one.remedies if way.move == "accelerator" and way.is_deployable)
-    place = min(moves, key=lambda way: way.usd_per_hour or inf, default=None)
+    place = cheapest_place(own)
     elsewhere = f"; it fits on {place.title} (${place.usd_per_hour:.2f}/h)" if place and place.usd_per_hour else ""
-    return f"Google's own {served.architecture} does not fit on {own.accelerator}{elsewhere}."
+    return f"Google's own {served.architecture} does not fit on {resolved.accelerator.name}{elsewhere}."
+
+
+def _verdict(subject: Subject, found: Mapping[str, Severity]) -> Verdict:
+    if is_out_of_memory(subject.memory):
+        return "out-of-memory"
+    accepted = accepted_by(subject)
+    return "blocked" if any(one == "block" and name not in accepted for name, one in found.items()) else "fits"
 
 
 def _environment(resolved: Resolved) -> tuple[tuple[str, str], ...]:

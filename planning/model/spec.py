@@ -71,7 +71,7 @@ class VisionTower(Struct, frozen=True, kw_only=True):
     matrices_per_mlp: int = 3
 
 
-class ModelSpec(Struct, frozen=True, kw_only=True):
+class ModelSpec(Struct, frozen=True, kw_only=True, cache_hash=True):
     """A decoder model with its image and audio encoders."""
 
     name: str

@@ -273,8 +273,12 @@ class VllmOptions:
 
     def merged_over(self, base: "VllmOptions") -> "VllmOptions":
         """Return these options if set, otherwise those of `base`; `extra_args` of both, base's first."""
-        given = {f.name: value for f in fields(self) if (value := getattr(self, f.name)) is not None}
-        return replace(base, **{**given, "extra_args": (*base.extra_args, *self.extra_args)})
+        values: dict[str, Any] = {name: getattr(base if getattr(self, name) is None else self, name) for name in _NAMES}
+        values["extra_args"] = (*base.extra_args, *self.extra_args)
+        return VllmOptions(**values)
+
+
+_NAMES: Final = tuple(option.name for option in fields(VllmOptions))
 
 
 def _boolean(text: str) -> bool:

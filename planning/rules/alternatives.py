@@ -54,16 +54,20 @@ def alternatives_for(subject: Subject) -> Iterator[Remedy]:
     return chain(other_accelerators(subject), smaller_models(subject))
 
 
-def other_accelerators(subject: Subject) -> Iterator[Remedy]:
+def other_accelerators(subject: Subject, *, only_deployable: bool = False) -> Iterator[Remedy]:
     """Yield the same model on each other accelerator with a known price that is not only planned, cheapest first.
 
-    On TPUs, a quantized model that no image of this project loads becomes its bf16 original.
+    On TPUs, a quantized model that no image of this project loads becomes its bf16 original. `only_deployable`: only what this project can
+    deploy.
     """
     deployment = subject.resolved.deployment
     candidates: list[tuple[float, Remedy]] = []
     for accelerator in ACCELERATORS.values():
         is_here = accelerator.name == subject.resolved.accelerator.name
-        moved = None if is_here or accelerator.plan_only else _moved(subject, accelerator)
+        is_deployable = accelerator.platforms[0] in _DEPLOYABLE  # a move is to the first platform
+        if is_here or accelerator.plan_only or (only_deployable and not is_deployable):
+            continue
+        moved = _moved(subject, accelerator)
         if moved is None:
             continue
         try:
@@ -75,7 +79,6 @@ def other_accelerators(subject: Subject) -> Iterator[Remedy]:
             continue
         precision = f" as {after.scheme.name}" if after.scheme is not subject.resolved.scheme else ""
         title = f"{accelerator.name}{_PLACES[after.platform]}{precision}{_with_image(moved)}"
-        is_deployable = after.platform in _DEPLOYABLE
         remedy = Remedy(changes=moved, move="accelerator", title=title, is_deployable=is_deployable)
         candidates.append((usd_per_hour, remedy))
     yield from (remedy for _, remedy in sorted(candidates, key=lambda candidate: candidate[0]))

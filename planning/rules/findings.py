@@ -98,6 +98,14 @@ def findings_of(subject: Subject) -> tuple[Finding, ...]:
     return tuple(sorted(findings, key=lambda finding: _ORDER[finding.severity]))
 
 
+def cheapest_place(subject: Subject) -> Remedy | None:
+    """Return the move of a blocked deployment to the cheapest accelerator of this project on which nothing blocks.
+
+    None if none exists, or if the devices have room for a request and other settings remove every finding that blocks.
+    """
+    return _Trial(subject).cheapest_place()
+
+
 def notes_of(plan: Plan) -> tuple[Finding, ...]:
     """Return the findings that text output only counts: information that nearly every stack has."""
     return tuple(one for one in plan.findings if one.severity == "info" and one.id in _NOTES)
@@ -163,10 +171,18 @@ class _Trial:
             if found:
                 self.dead_ends.discard(identifier)
                 return tuple(found)
-        if identifier not in self.dead_ends:
-            return ()
-        deployable = (one for one in other_accelerators(self._subject) if one.is_deployable)
-        return tuple(islice(self._remedies(identifier, deployable), 1))
+        return self.moves(identifier) if identifier in self.dead_ends else ()
+
+    def cheapest_place(self) -> Remedy | None:
+        """Return what the function of this name does."""
+        has_room = self._subject.memory.max_concurrency >= 1
+        if has_room and _completion(self._subject, self._kept) is not None:
+            return None
+        return next((move for identifier in sorted(self._blocking) for move in self.moves(identifier)), None)
+
+    def moves(self, identifier: str) -> tuple[Remedy, ...]:
+        """Return the move to the cheapest accelerator of this project on which the finding is gone and nothing blocks; empty if none exists."""
+        return tuple(islice(self._remedies(identifier, other_accelerators(self._subject, only_deployable=True)), 1))
 
     def _remedies(self, identifier: str, candidates: Iterable[Remedy]) -> Iterator[Remedy]:
         """Yield the candidates that qualify as remedies, and of moves only as many as a finding lists."""

@@ -52,6 +52,8 @@ _MILLION: Final = 1_000_000
 _CENT: Final = 0.005
 _HOST_MEMORY: Final = "FIT03"
 """The only finding that a larger host ends."""
+BESIDE_CACHE: Final = frozenset({"DPL02", "FIT03", "FIT08", "HST02", "REL01", "SCL06"})
+"""Findings that the settings of the KV cache, its precision and size and the longest request, neither cause nor end."""
 Goal = Literal["cost", "latency", "throughput"]
 """Rank by the price per hour, the time per request, or the price per million tokens."""
 Hosts = tuple[HostShape, ...]
@@ -257,9 +259,16 @@ class _Search(Struct, frozen=True, kw_only=True):
         if self.workload.users is None and self.workload.rate_per_s is None:
             candidates = sorted(candidates, key=self._rate, reverse=True)
         misses: list[NearestMiss] = []
+        settled: set[tuple[int, int]] = set()
         warned: Solution | None = None
         for candidate in candidates:
-            outcome = self._outcome(candidate, served, hosts)
+            resolved = filled_in(candidate)
+            batch = resolved.dp, resolved.max_num_seqs
+            if batch in settled:
+                continue
+            outcome, is_beside_cache = self._outcome(resolved, served, hosts)
+            if is_beside_cache:
+                settled.add(batch)
             if isinstance(outcome, NearestMiss):
                 misses.append(outcome)
             elif not outcome.warnings:
@@ -275,26 +284,29 @@ class _Search(Struct, frozen=True, kw_only=True):
             return 0.0
         return workload_plan(server_of(resolved, memory, self.workload), 0.0).output_tok_per_s.typical
 
-    def _outcome(self, candidate: Deployment, served: Served, hosts: Hosts) -> Solution | NearestMiss:
-        resolved = filled_in(candidate)
-        missing = self._missing(resolved, memory_plan(resolved))
+    def _outcome(self, resolved: Resolved, served: Served, hosts: Hosts) -> tuple[Solution | NearestMiss, bool]:
+        """Return the outcome of one candidate, and whether it is no better with any other settings of the KV cache."""
+        memory = memory_plan(resolved)
+        missing = self._missing(resolved, memory)
         if missing is not None:
             stage, reason, excess = missing
-            return NearestMiss(served=served, place=hosts[0], reasons=(reason,), excess=excess, stage=stage)
-        outcome = _deployed(candidate, served, hosts)
+            miss = NearestMiss(served=served, place=hosts[0], reasons=(reason,), excess=excess, stage=stage)
+            return miss, memory.load_peak_device_gib > memory.usable_gib
+        outcome, is_beside_cache = _deployed(resolved, served, hosts)
         if isinstance(outcome, NearestMiss):
-            return outcome
+            return outcome, is_beside_cache
         place = next(one for one in hosts if one.memory_gib == outcome.deployment.host_memory_gib)
         over = list(self._exceeded(outcome.answer, place))
         if not over:
-            return outcome
-        return NearestMiss(
+            return outcome, is_beside_cache
+        miss = NearestMiss(
             served=served,
             place=place,
             reasons=tuple(reason for reason, _ in over),
             excess=max(factor for _, factor in over),
             stage=Stage.LIMITS,
         )
+        return miss, False
 
     def _missing(self, resolved: Resolved, memory: MemoryPlan) -> tuple[Stage, str, float] | None:
         """Return the missing memory or speed with its factor."""
@@ -333,24 +345,31 @@ class _Search(Struct, frozen=True, kw_only=True):
             yield f"${place.usd_per_hour:.2f}/h exceeds --max-usd-per-hour {most:g}", place.usd_per_hour / most
 
 
-def _deployed(deployment: Deployment, served: Served, hosts: Hosts) -> Solution | NearestMiss:
-    """Return the deployment on the cheapest host without findings that block or warn of a risk."""
+def _deployed(first: Resolved, served: Served, hosts: Hosts) -> tuple[Solution | NearestMiss, bool]:
+    """Return the deployment on the cheapest host without findings that block or warn of a risk, and whether other settings of the cache change that.
+
+    `first`: with the first host and weights mode.
+    """
     reasons: tuple[str, ...] = ()
+    is_beside_cache = True
     for place in hosts:
         is_small = False
-        here = replace_struct(deployment, host_memory_gib=place.memory_gib, vcpu=place.vcpu)
-        loads = [filled_in(replace_struct(here, weights_mode=mode)) for mode in WEIGHTS_MODES[place.platform]]
+        here = replace_struct(first.deployment, host_memory_gib=place.memory_gib, vcpu=place.vcpu)
+        ways = [replace_struct(here, weights_mode=mode) for mode in WEIGHTS_MODES[place.platform]]
+        loads = [first if way == first.deployment else filled_in(way) for way in ways]
         starts = [(startup_plan(resolved), resolved) for resolved in loads]
         for startup, resolved in sorted(starts, key=lambda one: one[0].total_s):
             subject = with_concurrency(resolved, startup)
             found = warnings_of(subject)
+            is_beside_cache = is_beside_cache and not BESIDE_CACHE.isdisjoint(found)
             if subject.workload is not None and all(RULES[name].is_choice for name in found):
-                return Solution(served=served, subject=subject, warnings=found)
+                return Solution(served=served, subject=subject, warnings=found), is_beside_cache
             reasons = tuple(f"{name}: {RULES[name].what}" for name in found)
             is_small = is_small or _HOST_MEMORY in found
         if not is_small:
             break
-    return NearestMiss(served=served, place=hosts[0], reasons=reasons, excess=1.0, stage=Stage.FINDING)
+    miss = NearestMiss(served=served, place=hosts[0], reasons=reasons, excess=1.0, stage=Stage.FINDING)
+    return miss, is_beside_cache
 
 
 def warnings_of(subject: Subject) -> tuple[str, ...]:

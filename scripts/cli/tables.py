@@ -28,7 +28,7 @@ _NARROWEST: Final = 12
 def console(stream: TextIO) -> Console:
     """Return a console. A pipe is as wide as the terminal behind it, a file as wide as the text."""
     width = None if stream.isatty() else piped_columns(stream) or UNFOLDED
-    return _Console(file=stream, highlight=False, soft_wrap=False, width=width)
+    return _Console(file=stream, emoji=False, highlight=False, soft_wrap=False, width=width)
 
 
 class _Console(Console):

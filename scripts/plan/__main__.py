@@ -183,6 +183,10 @@ def _json(
 
 def _moved(stack: str) -> str:
     """Return why the next `up` rejects the region of the settings file, as far as a local backend's file shows it; else an empty string."""
+    from engine.backend import file_text
+
+    if not file_text(stack):
+        return ""
     from contracts.errors import CommandRefusedError
     from engine.state import stored
     from scripts.cli.settings import stack_settings

@@ -26,6 +26,7 @@ from contracts.exit_codes import ExitCode
 from contracts.labels import RETAINED, RETAINED_LABEL
 from engine import runner
 from engine import state as states
+from engine.backend import file_text
 from engine.deployment import (
     StackDeployment,
     StateUnreadableError,
@@ -378,7 +379,7 @@ class Teardown:
         except StateUnreadableError as error:
             if error.cut_off and self._is_proven():
                 self._write_empty(
-                    stack, states.file_text(stack), f"The state of stack {stack} was truncated. It is now empty."
+                    stack, file_text(stack), f"The state of stack {stack} was truncated. It is now empty."
                 )
                 return
             self.warnings.append(str(error))
