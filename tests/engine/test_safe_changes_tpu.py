@@ -20,7 +20,6 @@ import json, sys, time
 from scripts.cli.access import open_stack_access
 from loadtest.client.openai import UnreachableError, call_once
 from engine.state import stack_outputs
-from tests.polling import until
 outputs = stack_outputs(sys.argv[1])
 body = {"model": outputs.model, "prompt": "a", "max_tokens": 8}
 with open_stack_access(outputs) as access, open(sys.argv[2], "a", buffering=1) as log:
