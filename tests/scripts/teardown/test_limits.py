@@ -10,8 +10,8 @@ from cloud.spending import spending
 from contracts.exit_codes import ExitCode
 from contracts.labels import StackLimits
 from localcloud.world.scenario import Fault, OperationDurations, Scenario, Tpu
-from tests.clock import until
 from tests.cloud.populated import PROJECT, WRONG_CLOCKS, off_by, open_world, owner
+from tests.polling import until
 
 HOUR = timedelta(hours=1)
 L4_USD_PER_HOUR = 3600 * (0.0001867 + 8 * 0.000018 + 32 * 0.000002)
