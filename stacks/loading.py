@@ -1,6 +1,5 @@
 """Load settings from the engine or a file. Each error is one sentence: key, value and allowed values."""
 
-import difflib
 import json
 import os
 import re
@@ -343,7 +342,9 @@ def _check_namespaces(config: Mapping[str, object], origin: str) -> None:
 
 
 def _meant(key: str) -> str:
-    from stacks.schema import known_keys  # noqa: PLC0415 - only messages need it
+    import difflib  # noqa: PLC0415 - only messages need it
+
+    from stacks.schema import known_keys  # noqa: PLC0415 - as above
 
     space, _, name = key.rpartition(":")
     keys = difflib.get_close_matches(name, known_keys(PRODUCT), n=1, cutoff=_SURE)
@@ -438,7 +439,9 @@ def _shown(value: object) -> str:
 
 def _suggestion(location: Sequence[int | str]) -> str:
     """Return suggestions for an unknown key, most likely first."""
-    from stacks.schema import blocks, known_keys  # noqa: PLC0415 - only messages need it
+    import difflib  # noqa: PLC0415 - only messages need it
+
+    from stacks.schema import blocks, known_keys  # noqa: PLC0415 - as above
 
     instead = answer(SETTINGS, _path(location))
     if instead:

@@ -12,7 +12,7 @@ from planning.data.checkpoints import checkpoint_of, original_of, stored_as, wit
 from planning.data.images import built_images, built_name, image_words, shipped_options
 from planning.errors import PlanningError
 from planning.machine.hardware import ACCELERATORS, Accelerator, host_of, known_places, machine_type_of
-from planning.memory.resolve import resolve
+from planning.memory.resolve import filled_in
 from planning.model.catalog import MODELS, spec_of
 from planning.model.spec import ModelSpec
 from planning.model.support import loading_image, support_of
@@ -71,7 +71,7 @@ def other_accelerators(subject: Subject, *, only_deployable: bool = False) -> It
         if moved is None:
             continue
         try:
-            after = resolve(with_changes(deployment, moved))
+            after = filled_in(with_changes(deployment, moved))
         except PlanningError:
             continue
         usd_per_hour = most_usd_per_hour(after)
