@@ -7,8 +7,8 @@ import pulumi
 import pulumi_gcp as gcp
 
 from components.defaults import program_ownership
+from contracts.compile_cache import ARCHIVE_PREFIX
 from contracts.labels import RETAINED, RETAINED_LABEL, Ownership
-from contracts.staged_weights import ARCHIVE_PREFIX
 
 _ABORT_UPLOAD_AFTER_DAYS = 1
 

@@ -9,6 +9,8 @@ from contracts.serving_document import ServingDocument
 
 ARCHIVE_METADATA_KEY: Final = "gemma-serving-compile-archive"
 """Metadata key next to the document's, so a change does not restart the server."""
+ARCHIVE_PREFIX: Final = "compile-cache"
+"""Folder of the bucket with the archives, the only one that the TPU VM can write to."""
 ARCHIVE_KEEP_DAYS: Final = 30
 """Age, in days, at which the stack's bucket deletes an archive."""
 COMPILE_CACHE_VARIABLE: Final = "VLLM_XLA_CACHE_PATH"

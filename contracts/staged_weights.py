@@ -7,10 +7,9 @@ from dataclasses import dataclass
 from typing import Final
 from urllib.parse import quote
 
+from contracts.compile_cache import ARCHIVE_PREFIX
 from contracts.fields import as_mapping, as_sequence
 
-ARCHIVE_PREFIX: Final = "compile-cache"
-"""Folder of the bucket with the archives of `contracts.compile_cache`, the only one that the TPU VM can write to."""
 MANIFEST: Final = "gemma-serving-manifest.json"
 """Written last, so a folder with a manifest contains the complete checkpoint."""
 PARTS: Final = ".gemma-serving-parts"

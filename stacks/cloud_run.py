@@ -17,11 +17,11 @@ from components.cloud_run_gpu_service import (
 from components.container_starter import container_command
 from components.vllm_server import VllmServer
 from contracts.collector import COLLECTOR_IMAGE
+from contracts.compile_cache import ARCHIVE_PREFIX
 from contracts.container_start import ContainerStart, GraphCache, graphs_folder
 from contracts.outputs import RolloutPlan, StackOutputs
 from contracts.path_guard import is_guarded
 from contracts.serving_document import BucketWeights
-from contracts.staged_weights import ARCHIVE_PREFIX
 from planning.data.overheads import constant
 from planning.question.types import Plan
 from planning.settings.cloud_run import CloudRunSettings, ProbeSettings

@@ -16,11 +16,11 @@ from components.private_network import (
 )
 from components.tpu_queued_resource import TpuQueuedResource, TpuQueuedResourceArgs
 from components.vllm_server import VllmServer
-from contracts.compile_cache import ArchiveSettings
+from contracts.compile_cache import ARCHIVE_PREFIX, ArchiveSettings
 from contracts.labels import ALWAYS
 from contracts.outputs import GatewayNetwork, StackOutputs, Tunnel
 from contracts.serving_document import BucketWeights
-from contracts.staged_weights import ARCHIVE_PREFIX, folder_uri
+from contracts.staged_weights import folder_uri
 from contracts.tunnel_role import ADMIN, tunnel_role
 from planning.question.server_flags import flag_table
 from planning.settings.tpu import CapacityApiName, SshAccess, TpuSettings

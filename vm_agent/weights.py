@@ -13,8 +13,8 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from contracts.compile_cache import ARCHIVE_PREFIX
 from contracts.serving_document import BucketWeights
-from contracts.staged_weights import ARCHIVE_PREFIX
 from vm_agent.base import GIB, ServingError, SupersededError, log
 from vm_agent.cloud import MetadataClient, bucket_objects, google
 
