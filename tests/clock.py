@@ -110,7 +110,7 @@ class ThreadClock:
         with self._changed:
             self._end_if_closed()
             self._threads.add(thread)
-        thread.start()
+            thread.start()  # under the lock: `close` joins every thread that it finds
         return thread
 
     def at(self, due_s: float, action: Callable[[], object]) -> None:

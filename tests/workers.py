@@ -87,10 +87,13 @@ class _Parent:
         files = files_of(self.session.items)
         self.config._tmp_path_factory.getbasetemp()  # one folder for all workers
         gc.freeze()  # a fork's collector leaves these pages alone, so that they stay shared
+        # Python drops an interrupt that arrives in a fork, so it waits until all workers have started.
+        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
         with _queue_of(len(files)) as queue:
             for _ in range(min(self.config.option.workers, len(files))):
                 self._fork(files, queue.fileno())
         try:
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
             self._listen()
         finally:
             self._end_all()
@@ -185,6 +188,7 @@ class _Child:
         """Run files until none is left; never returns."""
         code = 1
         try:
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
             self._own_streams()
             self.config.pluginmanager.unregister(name="terminalreporter")
             self.config.pluginmanager.register(_Forwarding(self.config, self._send), "forwarding")

@@ -71,3 +71,22 @@ def test_a_thread_that_holds_the_time_for_ever_is_named(clock, monkeypatch):
     with pytest.raises(AssertionError, match=r"Busy, so the time stands: holder: .*wait"):
         clock.sleep(1)
     go.set()
+
+
+def test_a_thread_is_known_to_the_clock_only_once_it_has_started(clock, monkeypatch):
+    start, seen = threading.Thread.start, []
+
+    def look():
+        seen.append(clock._changed.acquire(blocking=False))
+        if seen[-1]:
+            clock._changed.release()
+
+    def observed(thread):
+        other = threading.Thread(target=look)
+        start(other)
+        other.join()
+        start(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", observed)
+    clock.start(lambda: None)
+    assert seen == [False], "who closes the clock waits, and joins no thread that has not started"
