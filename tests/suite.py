@@ -1,6 +1,7 @@
 """How the suite is divided and ordered, and what it costs: CPU seconds by file, as multiples of a fixed loop, within a budget."""
 
 import gc
+import itertools
 import json
 import os
 import random
@@ -9,7 +10,7 @@ import resource
 import statistics
 import time
 from collections import Counter
-from itertools import groupby
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -25,6 +26,7 @@ _WALL: Counter[str] = Counter()
 _LOOP_S: list[float] = []
 """CPU seconds of the fixed loop, measured while the tests run: other load slows the loop and the tests alike."""
 _REPORTS_PER_LOOP = 400
+_REPORTS = itertools.count()
 
 
 @pytest.hookimpl(wrapper=True)
@@ -107,7 +109,7 @@ def longest_first(items, recorded):
 
 def shuffled(items, seed):
     """Return the tests in a random order that keeps those of a file together."""
-    files = [list(tests) for _, tests in groupby(items, key=lambda item: _file(item.nodeid))]
+    files = [list(tests) for _, tests in itertools.groupby(items, key=lambda item: _file(item.nodeid))]
     chance = random.Random(seed)  # noqa: S311 - an order, not a secret
     chance.shuffle(files)
     for tests in files:
@@ -172,13 +174,9 @@ def pytest_runtest_logreport(report):
     _CPU[_file(report.nodeid)] += dict(report.user_properties).get(_CPU_S, 0.0)
     of_subtest = isinstance(report, pytest.SubtestReport)  # its time is part of its test's
     _WALL[_file(report.nodeid)] += 0.0 if of_subtest else report.duration
-    _REPORTED[0] += 1
-    if _REPORTED[0] % _REPORTS_PER_LOOP == 1:
+    if next(_REPORTS) % _REPORTS_PER_LOOP == 0:
         _LOOP_S.append(loop_s())
         _METER.take_s()
-
-
-_REPORTED = [0]
 
 
 def recorded_costs():
@@ -193,10 +191,22 @@ def growth(costs, recorded):
     return [(by, name, before.get(name, 0)) for by, name in sorted(grown, reverse=True)]
 
 
-def _loops():
-    """Return the whole cost and that of each file, in fixed loops."""
-    each_s = statistics.median(_LOOP_S or [loop_s()])
-    return cpu_s() / each_s, {name: spent_s / each_s for name, spent_s in _CPU.items()}
+@dataclass(frozen=True, kw_only=True)
+class Cost:
+    """Cost of the suite: CPU seconds, and fixed loops in all and by file."""
+
+    cpu_s: float
+    whole: float
+    files: dict[str, float]
+
+
+_COST = pytest.StashKey[Cost]()
+
+
+def _measured():
+    each_s, spent_s = statistics.median(_LOOP_S or [loop_s()]), cpu_s()
+    files = {name: file_s / each_s for name, file_s in _CPU.items()}
+    return Cost(cpu_s=spent_s, whole=spent_s / each_s, files=files)
 
 
 @pytest.hookimpl(trylast=True)
@@ -204,14 +214,14 @@ def pytest_sessionfinish(session):
     """Fail beyond the budget; write the record if that is requested."""
     if os.getpid() != _FIRST_PROCESS:
         return
-    whole, costs = _loops()
+    cost = session.config.stash[_COST] = _measured()
     budget = session.config.getoption("--budget")
-    if budget is not None and whole > budget and session.exitstatus == pytest.ExitCode.OK:
+    if budget is not None and cost.whole > budget and session.exitstatus == pytest.ExitCode.OK:
         session.exitstatus = pytest.ExitCode.TESTS_FAILED
     if session.config.getoption("--record-cost"):
         rows = {
             name: {"loops": round(loops, 1), "wall_s": round(_WALL[name], 1)}
-            for name, loops in sorted(costs.items())
+            for name, loops in sorted(cost.files.items())
             if round(loops) >= 1
         }
         COSTS.write_text(json.dumps(rows, indent=1) + "\n", encoding="utf-8")
@@ -219,19 +229,19 @@ def pytest_sessionfinish(session):
 
 def pytest_terminal_summary(terminalreporter, config):
     """Print the files that took longest and the whole cost, and beyond the budget the files that grew."""
-    whole, costs = _loops()
+    cost = config.stash[_COST]
     terminalreporter.section("cost")
     for name, wall_s in _WALL.most_common(SHOWN_FILES):
         terminalreporter.write_line(f"{wall_s:7.1f} s {_CPU[name]:7.1f} CPU s  {name}")
     terminalreporter.write_line(
-        f"{cpu_s() / 60:.1f} CPU minutes, {whole:,.0f} times a fixed loop; children that nobody waited for are not counted"
+        f"{cost.cpu_s / 60:.1f} CPU minutes, {cost.whole:,.0f} times a fixed loop; processes that no test waited for are not counted"
     )
     budget = config.getoption("--budget")
-    if budget is not None and whole > budget:
+    if budget is not None and cost.whole > budget:
         terminalreporter.write_line(
-            f"The suite costs {whole:,.0f} fixed loops; the budget is {budget:,}. Files that grew:"
+            f"The suite costs {cost.whole:,.0f} fixed loops; the budget is {budget:,}. Files that grew:"
         )
-        for by, name, before in growth(costs, recorded_costs())[:SHOWN_FILES]:
+        for by, name, before in growth(cost.files, recorded_costs())[:SHOWN_FILES]:
             terminalreporter.write_line(f"{by:+7.0f} loops, {before:.0f} recorded  {name}")
 
 

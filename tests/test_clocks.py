@@ -19,7 +19,7 @@ BARE = {"monotonic", "perf_counter", "process_time", "sleep"}
 """Names under which modules import some of them."""
 REPLACED = re.compile(r"(^|\.)(time|monotonic|perf_counter|sleep|datetime)$")
 MENTIONED = re.compile(r"\b(time|monotonic|perf_counter|process_time|sleep|datetime|date)\b[.,)\"']|\bsleep\(")
-"""Other modules need no reading: parsing all would be the dearest part of this test."""
+"""Modules without these words are not parsed, because parsing takes most of the time of this test."""
 LIBRARIES = {"tests/library_time.py"}
 """Libraries that take no clock. Their pauses are replaced in this one place."""
 

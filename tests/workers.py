@@ -81,7 +81,7 @@ class _Parent:
         self.missing = {item.nodeid: item for item in session.items}
         self.running = []
         self.ends = []
-        """How workers ended that did not end well."""
+        """One text for each worker that failed, with its exit code and its test."""
 
     def run(self):
         files = files_of(self.session.items)

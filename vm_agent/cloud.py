@@ -30,7 +30,7 @@ class MetadataClient:
 
     host: str = field(default_factory=lambda: environment_variable("GCE_METADATA_HOST", "metadata.google.internal"))
     clock: AgentClock = CLOCK
-    """AgentClock of the pauses between the attempts of a request."""
+    """Clock of the pauses between the attempts of a request."""
 
     def _open(self, path: str, *, timeout_s: float, data: bytes | None = None) -> http.client.HTTPResponse:
         request = urllib.request.Request(

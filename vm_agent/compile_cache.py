@@ -119,11 +119,7 @@ class CompiledPrograms:
 
     def _is_stopped(self, saver: int, within_s: float) -> bool:
         """Wait this long for `stop`. Return whether this thread must end."""
-        until = self.clock.now() + within_s
-        with self._stopped:
-            while self._saver == saver and (left_s := until - self.clock.now()) > 0:
-                self.clock.wait(self._stopped, left_s)
-            return self._saver != saver
+        return self.clock.wait_for(self._stopped, lambda: self._saver != saver, within_s)
 
     def _archive(self, document: ServingDocument) -> "Archive | None":
         folder, (text, _) = program_folder(document, self.root), self.metadata.attribute(ARCHIVE_METADATA_KEY)
@@ -147,7 +143,7 @@ def program_files(folder: Path) -> list[Path]:
 
 
 def _changes(folder: Path) -> "list[tuple[str, int]] | None":
-    """Return the programs of a folder with the times of their last changes, or None if one was renamed or deleted meanwhile."""
+    """Return the programs of a folder with the times of their last changes, or None if one is renamed or deleted while they are read."""
     try:
         return [(path.name, path.lstat().st_mtime_ns) for path in program_files(folder)]
     except FileNotFoundError:

@@ -110,11 +110,7 @@ class LatestDocument:
 
     def wait_for_newer(self, version: int, timeout_s: float) -> bool:
         """Wait until a newer version than this one exists. Return False after `timeout_s`."""
-        until = self.clock.now() + timeout_s
-        with self._changed:
-            while self._version <= version and (left_s := until - self.clock.now()) > 0:
-                self.clock.wait(self._changed, left_s)
-            return self._version > version
+        return self.clock.wait_for(self._changed, lambda: self._version > version, timeout_s)
 
 
 def follow_document(metadata: MetadataClient, latest: LatestDocument) -> NoReturn:

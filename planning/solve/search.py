@@ -285,7 +285,7 @@ class _Search(Struct, frozen=True, kw_only=True):
         return workload_plan(server_of(resolved, memory, self.workload), 0.0).output_tok_per_s.typical
 
     def _outcome(self, resolved: Resolved, served: Served, hosts: Hosts) -> tuple[Solution | NearestMiss, bool]:
-        """Return the outcome of one candidate, and whether it is no better with any other settings of the KV cache."""
+        """Return the outcome of one candidate, and whether every other setting of the KV cache has the same outcome or a worse one."""
         memory = memory_plan(resolved)
         missing = self._missing(resolved, memory)
         if missing is not None:

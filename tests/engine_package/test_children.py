@@ -6,12 +6,12 @@ import re
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
 
 from engine.children import interruptible, run_async, started
+from tests.polling import until
 
 ROOT = Path(__file__).resolve().parents[2]
 ENGINE = """#!/bin/sh
@@ -69,12 +69,6 @@ class Started:
         self.process.kill()
         self.process.wait()
 
-    def wait(self, condition):
-        end = time.monotonic() + 120
-        while not condition():
-            assert time.monotonic() < end, self.heard()
-            time.sleep(0.02)  # between two looks at files that other processes write
-
     def heard(self):
         path = self.folder / "heard"
         return path.read_text().split() if path.exists() else []
@@ -91,10 +85,10 @@ class Started:
 @pytest.mark.parametrize("send", [os.kill, os.killpg], ids=["to the command", "to the group, as Ctrl-C"])
 def test_each_signal_reaches_the_engine_once_and_the_command_ends_after_it(tmp_path, send, where, signals):
     with Started(tmp_path, where) as command:
-        command.wait((tmp_path / "running").exists)
+        until((tmp_path / "running").exists, "the engine runs")
         for number, signum in enumerate(signals, 1):
             send(command.process.pid, signum)
-            command.wait(lambda count=number: len(command.heard()) >= count)
+            until(lambda count=number: len(command.heard()) >= count, "the engine hears the signal")
         assert command.end() == 130
     assert command.heard() == [*["interrupted"] * len(signals), "ended", "130"]
 

@@ -54,6 +54,6 @@ def serving(machine: Machine):
 
 @pytest.fixture
 def waits(machine: Machine) -> list[float]:
-    """How long the pauses between requests would have been."""
+    """Return the list of the pauses between requests, in seconds. None of them takes time."""
     assert isinstance(machine.requests, Unwaited)
     return machine.requests.waited

@@ -394,7 +394,7 @@ class Docker:
 
 
 class Clock(Protocol):
-    """What the docker in threads needs of the test's clock."""
+    """The clock of `vm_agent.clock`, which a docker in a process of its own cannot import."""
 
     def sleep(self, seconds: float) -> None: ...
     def wait(self, condition: threading.Condition, timeout_s: float | None = None) -> bool: ...

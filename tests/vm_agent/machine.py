@@ -89,9 +89,9 @@ class Machine:
     shipped: list[dict[str, Any]] = field(default_factory=list)
     """Bodies of the writes to Cloud Logging."""
     clock: AgentClock = CLOCK
-    """AgentClock of an agent in this process."""
+    """Clock of an agent in this process."""
     requests: AgentClock = CLOCK
-    """AgentClock of the pauses between its requests."""
+    """Clock of the pauses between its requests."""
     changed: threading.Condition = field(default_factory=threading.Condition)
 
     def until(self, condition: Callable[[], Any], what: str) -> Any:

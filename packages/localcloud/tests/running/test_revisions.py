@@ -386,7 +386,7 @@ def test_quantities_are_read_in_mib(text: str, mib: int):
 def await_readiness(running: SimulatedRevisions, url: str, expected: bool) -> None:
     end = time.monotonic() + 60
     while running.ready(url) is not expected and time.monotonic() < end:
-        time.sleep(0.05)  # the probe of another thread tells nobody
+        time.sleep(0.05)  # the thread of the probe signals nothing
     assert running.ready(url) is expected
 
 

@@ -31,7 +31,7 @@ def found_within(client, path, limit_s):
     while client.call("GET", path)[0] == 404:
         if time.monotonic() >= end:
             return False
-        time.sleep(0.01)  # its effect comes in the thread of the server, which tells nobody
+        time.sleep(0.01)  # the thread of the server does not signal its effect
     return True
 
 
