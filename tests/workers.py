@@ -86,6 +86,8 @@ class _Parent:
     def run(self):
         files = files_of(self.session.items)
         self.config._tmp_path_factory.getbasetemp()  # one folder for all workers
+        # Reports of several files alternate, so a line would begin for nearly each.
+        self.config.pluginmanager.getplugin("terminalreporter").showfspath = False
         gc.freeze()  # a fork's collector leaves these pages alone, so that they stay shared
         # Python drops an interrupt that arrives in a fork, so it waits until all workers have started.
         signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
