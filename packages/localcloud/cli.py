@@ -240,7 +240,7 @@ def _notice(opened: Opened) -> str:
 
 
 def _runtimes(cloud: Cloud) -> Runtimes:
-    from localcloud.running.simulated import simulated_runtimes  # noqa: PLC0415 - when something is deployed
+    from localcloud.running.simulated import simulated_runtimes  # noqa: PLC0415 - when a cloud starts
 
     return simulated_runtimes(cloud)
 

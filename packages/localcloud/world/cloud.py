@@ -97,7 +97,6 @@ class Cloud:
         """Number of times that this process stored each Cloud Storage object, by BUCKET/NAME."""
         self.base_url = ""
         self._runtimes: Runtimes | None = None
-        self._make_runtimes: Callable[[Cloud], Runtimes] | None = None
         self._tasks: set[asyncio.Task[None]] = set()
         self.changed = asyncio.Event()
         self.downloads = Downloads(self.timeline)
@@ -106,9 +105,7 @@ class Cloud:
     def runtimes(self) -> Runtimes:
         """Return the runtimes of revisions, fronts and machines."""
         if self._runtimes is None:
-            if self._make_runtimes is None:
-                raise RuntimeError("the runtimes have not been attached yet")
-            self._runtimes = self._make_runtimes(self)
+            raise RuntimeError("the runtimes have not been attached yet")
         return self._runtimes
 
     @property
@@ -127,8 +124,8 @@ class Cloud:
         return email == self.operator == self.owner
 
     def attach(self, runtimes: Callable[["Cloud"], Runtimes]) -> None:
-        """Set the function that creates the runtimes when they are first used."""
-        self._runtimes, self._make_runtimes = None, runtimes
+        """Create the runtimes. They need the cloud's address."""
+        self._runtimes = runtimes(self)
 
     def duration_s(self, simulated_s: float) -> float:
         """Return a duration of the scenario in simulated seconds: 0 if operations are instant."""
