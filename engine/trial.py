@@ -8,13 +8,11 @@ except that salt and secrets are the trial's, not those of the real deployment, 
 """
 
 import contextlib
-import hashlib
 import os
 import re
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
-from difflib import SequenceMatcher
 from pathlib import Path
 from typing import Final, cast
 
@@ -45,6 +43,8 @@ def project_of(project: Path) -> Path:
     if not state or environment.is_symlink() or not environment.is_dir():
         return project
     project = project.resolve()
+    import hashlib  # noqa: PLC0415 - 2 ms, and only a local cloud has trials
+
     folder = Path(state, "projects", f"{project.name}-{hashlib.sha256(str(project).encode()).hexdigest()[:8]}")
     folder.mkdir(parents=True, exist_ok=True)
     with contextlib.suppress(OSError):  # a read-only checkout
@@ -87,6 +87,8 @@ def with_edits(text: str, before: str, after: str) -> str:
 
     A changed line that the file no longer has stays as the file has it.
     """
+    from difflib import SequenceMatcher  # noqa: PLC0415 - 1 ms, and only a local cloud has trials
+
     lines = text.splitlines()
     old = _without_secrets(before).splitlines()
     new = _without_secrets(after).splitlines()
