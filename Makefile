@@ -5,7 +5,7 @@ STAMP := .venv/.requirements.txt
 # Each command starts many interpreters. They cache compiled modules regardless of the environment.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help setup demo test test-packages long nightly kills oracle real audit check docs site pictures format lock compiler-locks clean
+.PHONY: help setup demo test test-packages long nightly kills audit check docs site pictures format lock clean
 
 # A target with words after ## is listed, with words after #m under "for maintainers".
 LISTED = awk -F ':.*$(1) ' '/^[a-z-]+:.*$(1) / { printf "  %-15s%s\n", $$1, $$2 }' Makefile
@@ -65,18 +65,6 @@ COUNT ?= 100
 kills: setup  #m Kill the engine at random moments and search for leaks.
 	@.venv/bin/python -m tests.kills --seed $(SEED) --count $(COUNT) $(if $(HISTORY),--history $(HISTORY))
 
-# Our benchmark and smoke checks against a real vLLM and its own benchmark on this processor. Installs 6 GB into .oracle the first time.
-# `make oracle POINT=c4` measures only one point. `make oracle PART=exposure` checks only which data the server returns without the API key,
-# and `PART=scheduler` only what vLLM's scheduler does.
-ROUNDS ?= 6
-oracle: setup  #m Compare the load tester with a real vLLM.
-	@.venv/bin/python -m authors.real_vllm --rounds $(ROUNDS) $(if $(POINT),--point $(POINT)) $(if $(PART),--part $(PART))
-
-# The simulated parts against the real ones: Docker, gcsfuse, vLLM on this processor, the provider plugins. Needs root on Debian, and 12 GB in
-# .real and .oracle the first time. `make real PART=docker` judges one part. A judge that this machine cannot have is "not judged".
-real: setup  #m Judge the simulated parts with real ones.
-	@.venv/bin/python -m authors.real $(foreach part,$(PART),--part $(part))
-
 # Environment of pip-audit and zizmor, apart from the project's.
 AUDITORS = { test -x .audit/bin/python || .venv/bin/python -m venv --without-pip .audit; } && \
 	.venv/bin/uv pip install --quiet --python .audit/bin/python --require-hashes -r tools/audit.txt
@@ -93,12 +81,14 @@ check: setup  ## Check format, types, imports and workflows.
 	@.venv/bin/ruff format --check .
 	@.venv/bin/ruff check .
 	@.venv/bin/pyright
+	@.venv/bin/pyright --project judges
 	@PYTHONPATH=packages:packages/gcp-tpu .venv/bin/lint-imports --no-cache
 	@$(AUDITORS)
 	@.audit/bin/zizmor --offline --no-progress --quiet --strict-collection .github
 
 docs: setup  ## Generate the reference pages.
 	@.venv/bin/python -m authors.docs
+	@.venv/bin/python -m judges.pages
 
 # The pages as a site with search, in build/site. Links are strict, and pages load nothing from outside.
 # To read it: .venv/bin/python -m http.server --bind 127.0.0.1 --directory build/site
@@ -125,16 +115,11 @@ lock:  #m Lock the requirements.
 	uv pip compile --quiet --universal --python-version 3.11 --no-header --no-annotate --generate-hashes --constraints requirements.txt requirements/agent.in -o requirements/agent.txt
 	uv pip compile --quiet --universal --python-version 3.11 --no-header --no-annotate --generate-hashes requirements/dev.in -o requirements/dev.txt
 	uv pip compile --quiet --universal --python-version 3.11 --no-header --no-annotate --generate-hashes -c requirements.txt packages/gcp-tpu/pyproject.toml -o packages/gcp-tpu/requirements.txt
-	uv pip compile --quiet --universal --python-version 3.11 --no-header --no-annotate --generate-hashes --override authors/real_vllm/overrides.txt authors/real_vllm/requirements.in -o authors/real_vllm/requirements.txt
 	uv pip compile --quiet --universal --python-version 3.11 --no-header --no-annotate --generate-hashes tools/installer.in -o tools/installer.txt
 	uv pip compile --quiet --universal --python-version 3.11 --no-header --no-annotate --generate-hashes tools/audit.in -o tools/audit.txt
 	uv pip compile --quiet --universal --python-version 3.11 --no-header --no-annotate --generate-hashes tools/site.in -o tools/site.txt
 	uv pip compile --quiet --universal --python-version 3.11 --no-header --no-annotate --generate-hashes tests/scripts/connect/clients.in -o tests/scripts/connect/clients.txt
 	uv pip compile --quiet --universal --python-version 3.11 --no-header --no-annotate --generate-hashes authors/release/backend.in -o authors/release/backend.txt
-
-# Resolve the wheels of the TPU compiler again (tpu_compiler/wheels.py), and print their sizes. Then install each once, and write down its figures.
-compiler-locks: setup  #m Lock the wheels of the TPU compiler.
-	@.venv/bin/python -m authors.compiler_locks
 
 clean:  ## Remove everything that the other targets made.
 	rm -rf .venv .localcloud .work .oracle .real .site .pytest_cache .ruff_cache .hypothesis build

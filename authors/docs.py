@@ -57,12 +57,8 @@ def printed_tables() -> Mapping[str, str]:
 
 
 PAGES: Final[Mapping[str, str]] = {
-    "authors/accuracy/accuracy.csv": "authors.accuracy.page:rows_file",
     "components/gcp_tpu.py": "gcp_tpu_provider.python_sdk",
     "docs/authors/assumptions.md": "localcloud.ledger.page",
-    "docs/authors/compiled.md": "authors.compiled.page:page",
-    "docs/authors/documents.csv": "authors.accuracy.documents:rows_file",
-    "docs/authors/documents.md": "authors.accuracy.documents:page",
     "docs/reference/checkpoints.csv": "authors.planning_tables:checkpoints_file",
     "docs/reference/commands.md": "authors.commands_page:commands_page",
     "docs/reference/settings.md": "stacks.reference:page",
@@ -76,10 +72,11 @@ TABLES: Final = (
     "authors.component_tables:tables",
     "authors.contract_tables:tables",
     "authors.planning_tables:tables",
-    "authors.accuracy.page:tables",
     "authors.docs:printed_tables",
 )
 """Sources of generated tables, by the names in their markers. To add one, add it here and add its markers to a page."""
+JUDGED: Final = frozenset({"docs/authors/accuracy.md"})
+"""Pages whose tables the judges write (judges/pages.py)."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -96,7 +93,8 @@ def generated_files(root: Path) -> Mapping[Path, str]:
     unused = set(tables)
     for path in sorted([*root.glob("*.md"), *root.glob("docs/**/*.md")]):
         before = path.read_text(encoding="utf-8")
-        if path not in texts and "<!-- generated: " in before:
+        known = path in texts or path.relative_to(root).as_posix() in JUDGED
+        if not known and "<!-- generated: " in before:
             texts[path] = fill(before, tables, path.name)
             unused -= {match[2] for match in _MARKED.finditer(before)}
     if unused:
@@ -118,16 +116,20 @@ def fill(page: str, tables: Mapping[str, str], name: str) -> str:
 
 
 def _docs(options: DocsOptions) -> ExitCode:
-    texts = generated_files(ROOT)
+    return write_pages(generated_files(ROOT), check=options.check)
+
+
+def write_pages(texts: Mapping[Path, str], *, check: bool) -> ExitCode:
+    """Write the pages that are out of date, or with `check` only report them. Return the exit code of the command."""
     stale = [path for path, text in texts.items() if not path.exists() or path.read_text(encoding="utf-8") != text]
-    outcome = f"is out of date. Run `{COMMAND_LINE}`." if options.check else "written."
+    outcome = f"is out of date. Run `{COMMAND_LINE}`." if check else "written."
     for path in stale:
-        if not options.check:
+        if not check:
             path.write_text(texts[path], encoding="utf-8")
         print(f"docs: {path.relative_to(ROOT).as_posix()} {outcome}")
     if not stale:
         print(f"docs: all {len(texts)} pages are up to date.")
-    return ExitCode.FAILED if stale and options.check else ExitCode.DONE
+    return ExitCode.FAILED if stale and check else ExitCode.DONE
 
 
 COMMAND: Final = Command(name="docs", room="authors", help=__doc__, options=DocsOptions, run=_docs)

@@ -13,8 +13,10 @@ from planning import plan
 from planning.cost.subject import examine, is_out_of_memory
 from planning.data.checkpoints import ABSENT, CHECKPOINTS, Checkpoint, nearest_ids, with_owner
 from planning.data.images import IMAGES
+from planning.data.overheads import Constant
 from planning.data.prices import PRICES
 from planning.data.quantization import FULL_BYTES
+from planning.data.tables import data_file, row_of
 from planning.machine.families import FAMILIES, AcceleratorFamily, TpuOffer, comparable_name
 from planning.machine.hardware import ACCELERATORS, CLOUD_RUN_GPUS, api_accelerator_type, host_of, machine_types
 from planning.model.catalog import spec_of
@@ -52,6 +54,7 @@ def tables() -> Mapping[str, str]:
         "crashes": table("needs | releases | blocked | warned | record | fix", map(_crash_row, CRASHES.values())),
         "checkpoints": table("precision | loaded | runs on | ids", _grouped_rows()),
         "absent": table("id | nearest that exist | absent by", map(_absent_row, ABSENT.values())),
+        "gpu-constants": "".join(map(_constant, [row_of(Constant, row) for row in data_file("gpu_speed.json")])),
         "support": table("precision | devices | models | vLLM | loads | source", map(_support_row, support_rows())),
         "solve": _solve_table(),
         "stacks": table(
@@ -60,6 +63,17 @@ def tables() -> Mapping[str, str]:
         ),
         "vulnerabilities": table("image | vLLM | stacks | published vulnerabilities that apply", _vulnerable_rows()),
     }
+
+
+def _constant(one: Constant) -> str:
+    """Return a constant of GPUs with its value and meaning, and below it the measurements and sources."""
+    unit = f" {one.unit}" if one.unit else ""
+    lines = [f"- `{one.name}`: {one.value:g}{unit}. {one.what}."]
+    is_assumed = one.fitted_to.startswith("assumed")
+    lines.append(f"  A{one.fitted_to[1:]}." if is_assumed else f"  Fitted to: {one.fitted_to}.")
+    if one.sources:
+        lines.append(f"  Sources: {'; '.join(one.sources)}.")
+    return "\n".join(lines) + "\n"
 
 
 def rules_table() -> str:

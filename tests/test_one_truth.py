@@ -38,7 +38,6 @@ ROOMS = (
     "scripts",
     "stacks",
     "tools",
-    "tpu_compiler",
     "vm_agent",
 )
 
@@ -48,30 +47,7 @@ DOCUMENTATION = {"Doc", "description", "help", "epilog"}
 EXITS = {"exit", "Exit", "SystemExit", "_exit"}
 """Calls whose number is an exit code."""
 
-REPLACED_FLAGS = (
-    "--data-parallel-size",
-    "--enforce-eager",
-    "--kv-cache-dtype",
-    "--load-format",
-    "--lora-modules",
-    "--max-model-len",
-    "--max-num-batched-tokens",
-    "--quantization",
-    "--served-model-name",
-    "--speculative-config",
-    "--tensor-parallel-size",
-)
-"""Flags whose values a real vLLM on a processor cannot take."""
-
 ALLOWED: dict[tuple[str, str], str] = {
-    **{
-        (flag, "authors/real/vllm_here.py"): "it also runs in containers, with the standard library only"
-        for flag in REPLACED_FLAGS
-    },
-    ("0", "authors/real/vllm_here.py"): "the same",
-    ("--async-scheduling", "authors/real/answers.py"): "a real vLLM is asked about this flag",
-    ("--enforce-eager", "authors/real/answers.py"): "the same",
-    ("--speculative-config", "authors/real/answers.py"): "the same",
     ("0", "vm_agent/entry.py"): "the agent is a systemd unit, not a command; systemd asks only whether it failed",
     ("1", "vm_agent/entry.py"): "the same",
     ("--load-format", "vm_agent/prefetch.py"): "the agent has the standard library only; it reads a flag of a document",
@@ -79,21 +55,6 @@ ALLOWED: dict[tuple[str, str], str] = {
     ("1", "vm_agent/starter.py"): "the same",
     ("--enable-auto-tool-choice", "packages/localcloud/vllm/generation.py"): "an error message of vLLM, word for word",
     ("--tool-call-parser", "packages/localcloud/vllm/generation.py"): "the same",
-    (
-        "--allowed-media-domains",
-        "authors/real_vllm/exposure.py",
-    ): "tools know nobody, and a real vLLM is asked about this flag",
-    (
-        "--enforce-eager",
-        "authors/real_vllm/server.py",
-    ): "tools know nobody, and the real vLLM refuses a flag that it does not have",
-    ("--max-model-len", "authors/real_vllm/server.py"): "the same",
-    ("--seed", "authors/real_vllm/bench.py"): "an option of `vllm bench serve`, not of the server",
-    (
-        "--load-format",
-        "authors/real_vllm/exposure.py",
-    ): "tools know nobody; tests/authors/test_real_vllm_exposure.py compares",
-    ("--max-model-len", "authors/real_vllm/smoke.py"): "an option of `scripts.smoke`, as a user gives it",
 }
 """Word and file that may repeat it, with the reason."""
 

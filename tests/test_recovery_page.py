@@ -41,7 +41,6 @@ ROOMS = (
     "planning",
     "scripts",
     "stacks",
-    "tpu_compiler",
     "vm_agent",
     "packages/gcp-tpu/gcp_tpu_provider",
     "packages/localcloud",

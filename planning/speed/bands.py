@@ -1,6 +1,6 @@
 """Bands: low and high end of each workload metric, from measured against planned values.
 
-The table is learned from measured sweep points (`authors/accuracy/sweeps.csv`) that set no constant, planned with the rounds of their benchmark. Each
+The table is learned from measured sweep points (`tests/planning/corpus/sweeps.csv`) that set no constant, planned with the rounds of their benchmark. Each
 source is left out once: the others' band, as wide as here, holds nine of ten of its points. `tests/planning/test_bands.py` learns it
 again and compares, so it changes with the corpus and the formulas.
 """
@@ -39,7 +39,7 @@ class Spread(Struct, frozen=True, kw_only=True):
 BANDS: Final[Mapping[tuple[Figure, Kind], Spread]] = {
     # The corpus has too few points of GPUs with a time per token: assumed.
     ("tpot", "gpu"): Spread(low=0.7, high=2.0, points=0),
-    # python -m authors.accuracy.bands
+    # python -m judges.accuracy.bands
     ("rate", "gpu"): Spread(low=0.64, high=1.41, points=31, sources=4),
     ("rate", "tpu-long"): Spread(low=0.81, high=1.44, points=29, sources=4),
     ("rate", "tpu-short"): Spread(low=0.84, high=1.17, points=56, sources=7),

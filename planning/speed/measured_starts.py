@@ -13,7 +13,7 @@ _COUNT: Final = re.compile(r"\d+ x ")
 
 
 class MeasuredStarts(Struct, frozen=True):
-    """Public boots of a card with a time, from `authors/accuracy/corpus`; a test counts them again."""
+    """Public boots of a card with a time, from `tests/planning/corpus`; a test counts them again."""
 
     card: str
     """A TPU generation, a card of the catalog, or the name of a custom one."""

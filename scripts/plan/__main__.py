@@ -34,7 +34,6 @@ if TYPE_CHECKING:
     from planning.cost.subject import Subject
     from planning.question.types import Plan
     from planning.solve.wording import Wording
-    from tpu_compiler.verdict import CompileVerdict
 
 _CONFLICTS: Final = (
     ("solve", "stack compare explain costs platform quantization vllm image set config draft-config device"),
@@ -85,11 +84,34 @@ def _plan(options: PlanOptions) -> ExitCode:
             options.question, options.comparison, options.solving, write=options.write, as_json=options.as_json
         )
     _name_earlier_keys(options.question)
-    question = _with_checkpoint(options.question)
     if options.comparison.compare:
         from scripts.plan.compare import compare
 
-        return compare(question, options.comparison, as_json=options.as_json)
+        return compare(_with_checkpoint(options.question), options.comparison, as_json=options.as_json)
+    if options.judging.compile:
+        from scripts.plan.compile import run_judge
+
+        return run_judge()
+    planned = plan_of_question(options)
+    if options.as_json:
+        print(json.dumps(plan_object(planned), indent=2, allow_nan=False))
+    else:
+        show_plan(planned)
+    return verdict_of(planned)
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlannedQuestion:
+    """A question, and its plan."""
+
+    options: PlanOptions
+    subject: "Subject"
+    plan: "Plan"
+    wording: "Wording"
+
+
+def plan_of_question(options: PlanOptions) -> PlannedQuestion:
+    """Return the plan of a question. Raises PlanningError."""
     from msgspec import structs
 
     from planning.cost.subject import examine
@@ -97,6 +119,7 @@ def _plan(options: PlanOptions) -> ExitCode:
     from planning.solve.wording import with_callers_keys
     from scripts.plan.question import deployment_from, wording_of
 
+    question = _with_checkpoint(options.question)
     today = datetime.now(UTC).date().isoformat()
     deployment = structs.replace(deployment_from(question), today=today)
     wording = wording_of(question, deployment)
@@ -104,27 +127,23 @@ def _plan(options: PlanOptions) -> ExitCode:
         subject = examine(deployment)
     except PlanningError as error:
         raise PlanningError(with_callers_keys(str(error), wording)) from None
-    if options.judging.compile:
-        from tpu_compiler.question import require_topology
+    asked = replace(options, question=question)
+    return PlannedQuestion(options=asked, subject=subject, plan=plan_of(subject), wording=wording)
 
-        require_topology(subject.resolved)
-    plan = plan_of(subject)
-    judgement = _shown(replace(options, question=question), subject, plan, wording)
-    moved = _moved(question.stack) if question.stack else ""
+
+def verdict_of(planned: PlannedQuestion) -> ExitCode:
+    """Return the exit code of a shown plan. Say why `gemma up` will reject the settings, if it will."""
+    stack = planned.options.question.stack
+    moved = _moved(stack) if stack else ""
     if moved:
-        print_progress("plan", f"`gemma up {question.stack}` will reject these settings. {moved}")
+        print_progress("plan", f"`gemma up {stack}` will reject these settings. {moved}")
         return ExitCode.REFUSED
-    if judgement is not None:
-        return judgement.exit_code
-    return ExitCode.DONE if plan.fits else ExitCode.REFUSED
+    return ExitCode.DONE if planned.plan.fits else ExitCode.REFUSED
 
 
-def _shown(options: PlanOptions, subject: "Subject", plan: "Plan", wording: "Wording") -> "CompileVerdict | None":
-    """Print the plan, and the judge's answer if it was asked. Return its judgement."""
-    if options.as_json:
-        found, judgement = _json(options, subject, plan, wording)
-        print(json.dumps(found, indent=2, allow_nan=False))
-        return judgement
+def show_plan(planned: PlannedQuestion) -> None:
+    """Print a plan as text."""
+    options, plan, wording = planned.options, planned.plan, planned.wording
     if options.explain:
         from planning.rules.findings import notes_of
         from planning.solve.explain import explain
@@ -133,7 +152,7 @@ def _shown(options: PlanOptions, subject: "Subject", plan: "Plan", wording: "Wor
         notes = [
             f"{one.id}: {with_callers_keys(one.message, wording)} {remedy_of(one, wording)}" for one in notes_of(plan)
         ]
-        for title, lines in (*explain(subject), ("Notes", notes)):
+        for title, lines in (*explain(planned.subject), ("Notes", notes)):
             print(title)
             print_result("".join(f"  {line}\n" for line in lines))
     elif options.costs:
@@ -145,42 +164,26 @@ def _shown(options: PlanOptions, subject: "Subject", plan: "Plan", wording: "Wor
         from planning.solve.faster_start import faster_start
         from scripts.plan.table import show  # rich takes longer to load than the plan
 
-        faster = faster_start(subject)
-        show(plan, wording, original_note(subject), "" if faster is None else faster.text(wording))
-    if options.judging.compile is None:
-        return None
-    from scripts.plan import compiled
-    from scripts.plan.compile import compiler_answer
-
-    sys.stdout.flush()
-    answer = compiler_answer(options.question, options.judging, subject, plan)
-    compiled.show(answer, explains=options.explain)
-    return answer.judgement
+        faster = faster_start(planned.subject)
+        show(plan, wording, original_note(planned.subject), "" if faster is None else faster.text(wording))
 
 
-def _json(
-    options: PlanOptions, subject: "Subject", plan: "Plan", wording: "Wording"
-) -> tuple[dict[str, object], "CompileVerdict | None"]:
-    """Return the plan as one object, with the judge's answer if it was asked, and its judgement."""
+def plan_object(planned: PlannedQuestion) -> dict[str, object]:
+    """Return a plan as one object in JSON types."""
     from planning.cost.loading_modes import loading_modes
     from planning.solve.faster_start import faster_start
     from planning.solve.plan_json import plan_json
 
-    found: dict[str, object] = plan_json(plan, wording)
+    subject, wording = planned.subject, planned.wording
+    found: dict[str, object] = plan_json(planned.plan, wording)
     if ways := [one.to_json() for one in loading_modes(subject)]:
         faster = faster_start(subject)
         found |= {"loading_modes": ways, "faster_start": None if faster is None else faster.to_json(wording)}
-    if options.explain:
+    if planned.options.explain:
         from planning.solve.explain import explain
 
         found["explanation"] = [{"title": title, "lines": list(lines)} for title, lines in explain(subject)]
-    if options.judging.compile is None:
-        return found, None
-    from scripts.plan.compile import compiler_answer
-    from scripts.plan.compiled import compiled_json
-
-    answer = compiler_answer(options.question, options.judging, subject, plan)
-    return {**found, "compiled": compiled_json(answer, explains=options.explain)}, answer.judgement
+    return found
 
 
 def _moved(stack: str) -> str:

@@ -19,7 +19,6 @@ ROOMS = (
     "scripts",
     "stacks",
     "tools",
-    "tpu_compiler",
     "vm_agent",
 )
 

@@ -8,13 +8,13 @@ from collections.abc import Iterator
 
 import pytest
 
-from authors.accuracy.traffic import Benchmark
 from planning.question.types import Band
 from planning.question.workload import Workload
 from planning.speed.residuals import LEAST_MARGIN, TTFT_MARGIN
 from planning.speed.serving import LoadedServer, server_of, workload_plan
 from tests.agreement.simulated_stacks import ROOT, STACKS, Served, served
 from tests.agreement.virtual_engine import ClosedLoop
+from tests.planning.corpus.traffic import Benchmark
 
 PROMPTS = (64, 2048, 8192)
 USERS = (1, 16, 64)

@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pytest
 
-from authors.accuracy.corpus.measured import load
 from localcloud.vllm import measured_starts
 from localcloud.vllm.settings import read
 from localcloud.vllm.startup import Start
@@ -18,6 +17,7 @@ from planning.data.overheads import constant
 from planning.planner import plan, plan_of
 from stacks.planned import to_deployment
 from tests.agreement.simulated_stacks import BUILT_IMAGE, ROOT, STACKS, Served, hardware_of, served, settings_of
+from tests.planning.corpus.measured import load
 from tests.records import replace
 
 LENGTHS = (2048, 4096, None)

@@ -38,7 +38,6 @@ ROOMS = (
     "scripts",
     "stacks",
     "tools",
-    "tpu_compiler",
     "vm_agent",
 )
 LIMIT_S = 480

@@ -18,7 +18,7 @@ pytestmark = [pytest.mark.engine, pytest.mark.long]
 READERS_FILE = "reads a file of the reader"
 OWN_MODEL = "needs the reader's checkpoint; tests/engine/test_any_model.py"
 UNTIL_CTRL_C = "runs until Ctrl-C"
-COMPILER = "installs and runs Google's compiler for minutes; tests/scripts/test_plan_compile.py"
+COMPILER = "installs and runs Google's compiler for minutes; judges/tests/test_plan.py"
 LOAD = "sends load for minutes; tests/scripts/bench"
 NOT_RUN = {
     "gemma agent": "serves until its client leaves; tests/scripts/agent",

@@ -4,8 +4,15 @@ from collections import Counter
 
 import pytest
 
-from authors.accuracy.corpus.compared import compared_figures, judge_boot, started_boots
-from authors.accuracy.corpus.measured import (
+from planning import plan
+from planning.data import overheads
+from planning.data.overheads import CONSTANTS
+from planning.machine.families import FAMILIES
+from planning.machine.hardware import ACCELERATORS
+from planning.planner import plan_of
+from planning.settings.image import ImageSettings
+from tests.planning.corpus.compared import compared_figures, first_sight, judge_boot, started_boots
+from tests.planning.corpus.measured import (
     FILE,
     Boot,
     MeasurementError,
@@ -14,15 +21,7 @@ from authors.accuracy.corpus.measured import (
     parse_named,
     subject_of,
 )
-from authors.accuracy.page import first_sight
-from authors.accuracy.sweeps import all_points
-from planning import plan
-from planning.data import overheads
-from planning.data.overheads import CONSTANTS
-from planning.machine.families import FAMILIES
-from planning.machine.hardware import ACCELERATORS
-from planning.planner import plan_of
-from planning.settings.image import ImageSettings
+from tests.planning.corpus.sweeps import all_points
 from tests.records import replace
 
 MEASURED = load()

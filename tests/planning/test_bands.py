@@ -1,14 +1,12 @@
-"""Bands are learned from points that set no constant, by leaving each source out, and they hold on points that set nothing."""
+"""Bands hold on points that set nothing."""
 
 import functools
 
 import pytest
 
-from authors.accuracy.bands import held_when_left_out, learn_bands, ratios
-from authors.accuracy.sweeps import ComparedPoint, all_points, comparisons
 from planning.machine.hardware import ACCELERATORS
 from planning.speed.bands import BANDS, Figure, Kind, band
-from tests.records import replace
+from tests.planning.corpus.sweeps import ComparedPoint, all_points, comparisons
 
 POINTS = all_points()
 compared = functools.cache(lambda: comparisons(POINTS))
@@ -22,24 +20,11 @@ def of_tpus(split: str, figure: Figure) -> list[ComparedPoint]:
     return [one for one in compared() if (one.figure, one.point.split) == (figure, split) and one.kind != "gpu"]
 
 
-def test_the_table_is_what_the_corpus_gives():
-    """After a change of the formulas or of the corpus: python -m authors.accuracy.bands prints the table."""
-    assert {key: spread for key, spread in BANDS.items() if spread.points} == learn_bands(POINTS)
-
-
 @pytest.mark.parametrize("key", BANDS)
 def test_a_band_contains_the_planned_value(key: tuple[Figure, Kind]):
     figure, kind = key
     planned = band(figure, kind, 2.0, ACCELERATORS["H100"])
     assert 0 < planned.low <= planned.typical == 2.0 <= planned.high
-
-
-def test_a_point_sets_a_constant_or_a_band_or_is_a_proof():
-    """The splits are one column, so a point has one; an unseen source sets nothing, and half of the sources set nothing but constants of theirs."""
-    assert {point.split for point in POINTS if point.is_unseen} == {"held-out"}
-    for changed in ("fit", "held-out"):
-        others = [replace(point, output_tok_per_s=1.0) if point.split == changed else point for point in POINTS]
-        assert learn_bands(others) == learn_bands(POINTS)
 
 
 @pytest.mark.parametrize(("split", "count"), [("fit", 254), ("band", 85), ("held-out", 66)])
@@ -80,10 +65,3 @@ def test_bands_hold_nine_of_ten_points_that_set_nothing():
     proofs = [one for one in compared() if one.point.split == "held-out"]
     assert sum(one.is_in_band for one in proofs) / len(proofs) >= 0.9
     assert {one.kind for one in proofs if one.point.is_unseen} == {"gpu"}
-
-
-def test_bands_without_a_source_hold_nine_of_ten_of_its_points():
-    found = [sources for key, sources in ratios(POINTS).items() if BANDS[key].points]
-    assert len(found) == sum(spread.points > 0 for spread in BANDS.values())
-    inside = [is_held for sources in found for is_held in held_when_left_out(sources)]
-    assert sum(inside) / len(inside) >= 0.9

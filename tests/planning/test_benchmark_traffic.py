@@ -2,14 +2,14 @@
 
 import pytest
 
-from authors.accuracy.corpus.measured import load
-from authors.accuracy.sweeps import all_points
-from authors.accuracy.traffic import Benchmark
 from planning import Deployment, VllmOptions, Workload
 from planning.cost.subject import examine
 from planning.memory.budget import memory_plan
 from planning.memory.resolve import resolve
 from planning.speed.serving import LoadedServer, server_of, workload_plan
+from tests.planning.corpus.measured import load
+from tests.planning.corpus.sweeps import all_points
+from tests.planning.corpus.traffic import Benchmark
 
 USERS = 16.0
 

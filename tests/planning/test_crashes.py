@@ -4,13 +4,13 @@ import re
 
 import pytest
 
-from authors.accuracy.corpus.measured import Boot, load, subject_of
 from planning import Deployment, plan
 from planning.cost.subject import examine
 from planning.question.vllm_args import VllmOptions
 from planning.rules.crashes import CRASHES
 from planning.rules.findings import detected_findings
 from planning.settings.image import image_of_version
+from tests.planning.corpus.measured import Boot, load, subject_of
 from tests.records import replace
 
 BOOTS = load().boots

@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from authors.accuracy.corpus.measured import load
 from planning import NO_SERVICE, NO_TPU, Deployment, Finding, Plan, VllmOptions, Workload, plan
 from planning.cost.subject import examine
 from planning.question.fields import with_changes
@@ -22,6 +21,7 @@ from planning.settings.image import image_of_version
 from planning.settings.tpu import ExistingNetworkSettings
 from planning.solve.wording import FIELDS, remedy_of, with_callers_keys
 from scripts.plan.question import CommandWording
+from tests.planning.corpus.measured import load
 from tests.records import replace
 
 tpu_block = partial(dataclasses.replace, NO_TPU)

@@ -1,4 +1,4 @@
-"""The planner's steps and times to the first token are those of vLLM's own scheduler (authors/real_vllm/scheduler.csv)."""
+"""The planner's steps and times to the first token are those of vLLM's own scheduler (tests/planning/corpus/scheduler.csv)."""
 
 from collections.abc import Callable
 
@@ -6,10 +6,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from authors.accuracy.traffic import burst_s, in_step_s
-from authors.real_vllm.scheduler import SchedulerRow, stored_rows
 from planning.speed.sharing import StepShares, shares_of
 from tests.laws import examples
+from tests.planning.corpus.scheduler import SchedulerRow, stored_rows
+from tests.planning.corpus.traffic import burst_s, in_step_s
 
 ROWS = stored_rows()
 ASYNC_STEPS = 2.0

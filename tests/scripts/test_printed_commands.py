@@ -34,7 +34,6 @@ ROOMS = (
     "planning",
     "scripts",
     "stacks",
-    "tpu_compiler",
     "vm_agent",
 )
 STACK = "tpu-v6e1"

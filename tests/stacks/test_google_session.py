@@ -4,7 +4,16 @@ import re
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
-ROOMS = ("authors", "cloud", "engine", "stacks", "scripts", "components", "contracts", "planning", "tpu_compiler")
+ROOMS = (
+    "authors",
+    "cloud",
+    "engine",
+    "stacks",
+    "scripts",
+    "components",
+    "contracts",
+    "planning",
+)
 OPENS = re.compile(r"AuthorizedSession\(|google\.auth\.default\(|AuthorizedHttp|Credentials\(token=")
 ALLOWED = {
     "cloud/google_session.py": "the one that opens sessions",

@@ -5,7 +5,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 TOOLS = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]
-WITHOUT_TYPES = {"tests"}
+WITHOUT_TYPES = {"judges", "tests"}  # judges have a pyproject.toml of their own
 WITHOUT_IMPORTS = {"examples", "images", "tests"}  # run alone or copied into an image; not imported by a room
 
 

@@ -19,12 +19,12 @@ PRODUCT = (
     "scripts",
     "stacks",
     "tools",
-    "tpu_compiler",
+    "judges.tpu_compiler",
     "vm_agent",
 )
 AGENT = ROOT / "scripts" / "agent"
-CHILD = ROOT / "tpu_compiler" / "server"
-"""Runs in an environment of its own, whose packages are in `tpu_compiler/locks/`."""
+CHILD = ROOT / "judges.tpu_compiler" / "server"
+"""Runs in an environment of its own, whose packages are in `judges/tpu_compiler/locks/`."""
 OWN = {*PRODUCT, "authors", "gcp_tpu_provider", "loadtest", "localcloud", "tests"}
 SHARED = {"google"}
 """Import names of several distributions: which one is meant, a name does not say."""
@@ -64,7 +64,7 @@ def test_the_product_names_what_it_imports_and_the_agent_its_own_packages():
 
 
 def test_the_tests_and_the_authors_name_what_they_import():
-    own = (ROOT / "authors/real_vllm", ROOT / "authors/real/read_weights.py")  # they run in vLLM's environment
+    own = (ROOT / "judges/real_vllm", ROOT / "judges/real/read_weights.py")  # they run in vLLM's environment
     files = {
         path
         for room in ("authors", "tests")

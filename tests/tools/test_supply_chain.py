@@ -19,14 +19,14 @@ LOCKED = sorted(
 )
 APART = [
     ROOT / "tools" / "installer.txt",
-    ROOT / "authors" / "real_vllm" / "requirements.txt",
+    ROOT / "judges" / "real_vllm" / "requirements.txt",
     ROOT / "tools" / "audit.txt",
     ROOT / "tools" / "site.txt",
     ROOT / "authors" / "release" / "backend.txt",
     ROOT / "tests" / "scripts" / "connect" / "clients.txt",
 ]
 """Locks of environments that share nothing with the project's: installer, real vLLM, auditor, site, build backend, three clients."""
-OVERRIDES = ROOT / "authors" / "real_vllm" / "overrides.txt"
+OVERRIDES = ROOT / "judges" / "real_vllm" / "overrides.txt"
 PIN = re.compile(r"(?P<pin>[\w.-]+==[\w.!+-]+)(?: ; [^\\]+)? \\")
 HASH = re.compile(r"    --hash=sha256:(?P<hash>[0-9a-f]{64})(?: \\)?")
 WORKFLOWS = sorted((ROOT / ".github" / "workflows").glob("*.yml"))

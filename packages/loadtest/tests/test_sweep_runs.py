@@ -92,7 +92,7 @@ def calm(server):
 
 
 def test_known_timing_is_measured_as_it_is(calm, tmp_path):
-    """Against the server's own clock, whatever the machine makes of 20 ms and 5 ms; authors/benchmarks/bench_client.py has the 2 %."""
+    """Against the server's own clock, whatever the machine makes of 20 ms and 5 ms; judges/benchmarks/bench_client.py has the 2 %."""
     before = len(calm.truth())
     _, results = bench(calm.url, tmp_path, replace(SWEEP, concurrency=(1, 16), output_tokens=(10,), requests=16))
     rows = calm.truth()[before:]

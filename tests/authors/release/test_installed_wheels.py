@@ -29,7 +29,6 @@ FOREIGN = (
     "scripts",
     "stacks",
     "tools",
-    "tpu_compiler",
     "vm_agent",
 )
 SITE = """

@@ -2,7 +2,6 @@
 
 import ast
 import io
-import json
 import re
 import sys
 from collections import Counter
@@ -25,16 +24,11 @@ from scripts.capacity import table as capacity_table
 from scripts.capacity.places import FORMS, Gate, JudgedForm, JudgedPlace, Own, QuotaGate
 from scripts.cli.tables import FittedTable, console
 from scripts.plan.__main__ import main as plan
-from scripts.plan.compile import JudgedPlan
-from scripts.plan.compiled import show as show_compiled
 from scripts.smoke.render import print_table
 from scripts.smoke.results import FinishedCheck, SmokeReport, failed, passed, skipped, warned
 from scripts.status.render import ReportView
 from tests.records import replace
 from tests.scripts.status.test_status import REPORT
-from tests.tpu_compiler.judge import answered
-from tpu_compiler.answer import answer_of, read_event
-from tpu_compiler.verdict import Planned, judgement
 
 ROOT = Path(__file__).parents[3]
 WIDTHS = (60, 120)
@@ -102,29 +96,6 @@ def capacity():
     capacity_table.show(places, ("Quota of us-east1: the call was refused. To fix it, run: gcloud x",), NOW)
 
 
-def compiled():
-    answer = answer_of([read_event(json.dumps(event)) for event in answered()])
-    planned = Planned(
-        fits=True,
-        weights_gib=8.97,
-        kv_gib=19.146,
-        kv_blocks=34_853,
-        outside_gib=3.12,
-        outside_minimum_gib=1.0,
-        outside_recommended_gib=1.26,
-    )
-    judged = JudgedPlan(
-        planned=planned,
-        answer=answer,
-        judgement=judgement(planned, answer),
-        gap="The image has other wheels.",
-        topology="v6e:1x1",
-        is_stored=False,
-        seconds=214.5,
-    )
-    show_compiled(judged, explains=False)
-
-
 def smoke_report():
     model = "google/gemma-4-26B-A4B-it-qat-q4_0"
     outcomes = {
@@ -188,7 +159,6 @@ TABLES = {
     "compare": ("scripts/plan/compare.py", lambda _: plan(COMPARE)),
     "costs of a TPU": ("scripts/plan/costs.py", lambda _: plan(("--stack", "tpu-v6e4", "--costs"))),
     "plan of a TPU": ("scripts/plan/table.py", lambda _: plan(("--stack", "tpu-v6e4", *SOLVE[1:]))),
-    "a compiled plan": ("scripts/plan/compiled.py", lambda _: compiled()),
     "capacity": ("scripts/capacity/table.py", lambda _: capacity()),
     "smoke": ("scripts/smoke/render.py", lambda _: print_table(smoke_report(), console(sys.stdout))),
     "status": ("scripts/status/render.py", lambda _: console(sys.stdout).print(ReportView(REPORT, zone_is_utc=True), crop=False)),

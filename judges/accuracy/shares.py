@@ -1,0 +1,115 @@
+"""Shares of the predictions within their tolerance by class of device. A start-up figure says how many rows stand behind it."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from planning.machine.hardware import ACCELERATORS, Accelerator
+from planning.question.types import Deployment
+from tests.planning.corpus.compared import ComparedFigure, JudgedBoot
+from tests.planning.corpus.measured import load
+from tests.planning.corpus.sweeps import ComparedPoint
+
+DEVICE_CLASSES: Final = ("TPU", "L4", "RTX PRO 6000", "others")
+"""Classes of the page, in its order: TPUs of any size, the two cards that the project deploys, and every other card."""
+WHOLE_STARTS: Final = ("startup", "restart", "warm_restart")
+"""Figures of `start` from the container's start to the first response, with or without the pull of the image."""
+COMPARED: Final = (
+    "KV cache",
+    "weights",
+    "verdicts",
+    "decoding",
+    "throughput",
+    "TTFT",
+    "start: parts",
+    "start: whole",
+    "start: set a constant",
+)
+"""Columns of the first table. A part of a start is the loading of weights, or compilation and warm-up."""
+GROUPS: Final[Mapping[str, tuple[str, ...]]] = {
+    "decoding, one request": ("decode",),
+    "start": ("load", "compile", *WHOLE_STARTS),
+    "weights": ("checkpoint", "weights", "host_load_peak", "load_peak"),
+    "KV cache": ("kv", "kv_tokens", "kv_blocks", "kv_tokens_per_gib", "kv_concurrency", "kv_request"),
+    "output rate, 16 or 64 requests": ("decode_16", "decode_64"),
+}
+"""Figures of the boots by subject; a test holds every kind to one."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Predictions:
+    """Everything that the page compares: figures of boots, verdicts, and points of sweeps."""
+
+    figures: Sequence[ComparedFigure]
+    verdicts: Sequence[JudgedBoot]
+    points: Sequence[ComparedPoint]
+
+
+def share_text(within: int, count: int) -> str:
+    """Return a number of rows within their tolerance as text; empty without rows."""
+    return f"{within} of {count} ({within / count:.0%})" if count else ""
+
+
+def share_of(rows: Iterable[bool]) -> str:
+    """Return the share of the rows that are true as text."""
+    within = list(rows)
+    return share_text(sum(within), len(within))
+
+
+def device_class(accelerator: Accelerator) -> str:
+    """Return the class of a device, by its row of the catalog or by the whole name of the card: an L40S is no L4."""
+    if accelerator.is_tpu:
+        return "TPU"
+    card = accelerator.family or accelerator.name.removeprefix(f"{accelerator.devices} x ")
+    return card if card in DEVICE_CLASSES else "others"
+
+
+def _class_of(deployment: Deployment) -> str:
+    return device_class(deployment.device or ACCELERATORS[deployment.accelerator])
+
+
+def device_rows(found: Predictions) -> list[Sequence[str]]:
+    """Return a row for each class of device and of evidence: a share for each name in COMPARED, and rows that set a constant of starts."""
+    fitted = {(boot.id, figure.key) for one in load().constants for boot, figure in one.read_off}
+    rows: list[Sequence[str]] = []
+    for name in DEVICE_CLASSES:
+        for evidence in ("unseen", "known"):
+            own = _predictions_of(found, name, evidence)
+            within = {
+                group: share_of(one.is_within for one in own.figures if one.figure.key in keys)
+                for group, keys in GROUPS.items()
+            }
+            verdicts = share_of(one.is_right for one in own.verdicts)
+            rate, ttft = (
+                share_of(one.is_within for one in own.points if one.figure == key) for key in ("rate", "ttft")
+            )
+            memory = within["KV cache"], within["weights"]
+            starts = [one for one in own.figures if one.figure.key in GROUPS["start"]]
+            parts, wholes = (
+                share_of(one.is_within for one in starts if (one.figure.key in WHOLE_STARTS) is is_whole)
+                for is_whole in (False, True)
+            )
+            cells = (*memory, verdicts, within["decoding, one request"], rate, ttft, parts, wholes)
+            set_by = sum((one.boot.id, one.figure.key) in fitted for one in starts)
+            rows.append((name, evidence, *(cell or "no rows" for cell in cells), str(set_by)))
+    return rows
+
+
+def _predictions_of(found: Predictions, name: str, evidence: str) -> Predictions:
+    """Return the predictions of a class of devices and a class of evidence, of verdicts those that count."""
+    deployments = load().deployments
+    return Predictions(
+        figures=[
+            one for one in found.figures if (_class_of(one.boot.deployment), one.boot.evidence) == (name, evidence)
+        ],
+        verdicts=[
+            one
+            for one in found.verdicts
+            if one.is_counted and (_class_of(one.boot.deployment), one.boot.evidence) == (name, evidence)
+        ],
+        points=[
+            one
+            for one in found.points
+            if _class_of(deployments[one.point.deployment]) == name and one.point.is_unseen is (evidence == "unseen")
+        ],
+    )

@@ -1,0 +1,147 @@
+"""The same docker commands to a real daemon and to the simulated docker of a machine: exit codes, messages and states must agree."""
+
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+import threading
+import time
+from collections.abc import Generator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Final
+
+from contracts.guest_attributes import DOCKER_HINT
+from judges.real.rows import JudgeReport, require
+from localcloud.json_values import JsonObject
+from localcloud.running.shims import MACHINE_COMMANDS, install
+from localcloud.running.shims.machine import FOLDER_VARIABLE, write_json
+
+NAME: Final = "twin"
+"""Name of the container of every case."""
+PORT: Final = "{port}"
+"""In a word: the port of the server, another one for each docker, because both use the machine's network."""
+KILL: Final = "kill the process of"
+"""In place of a docker command: send SIGKILL to the container's process, as the kernel does without memory."""
+READY: Final = "wait for the server of"
+"""In place of a docker command: wait until the container's server is ready. As process 1 it ignores SIGTERM until it handles it."""
+_READY_LINE: Final = "Application startup complete"
+_LIMIT_S: Final = 120
+_IDS: Final = re.compile(r"\b(?:sha256:)?[0-9a-f]{64}\b|\b[0-9a-f]{12}\b")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Said:
+    """Answer of docker: exit code, stdout and stderr, without ids and hints."""
+
+    code: int
+    output: str
+    errors: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TwinCase:
+    """One claim: a command, those that run before it, and the fields of `Said` that must agree."""
+
+    claim: str
+    argv: tuple[str, ...]
+    before: tuple[tuple[str, ...], ...] = ()
+    compared: tuple[str, ...] = ("code", "errors")
+
+
+def normalized(text: str) -> str:
+    """Return a text without ids, hints and blank lines."""
+    lines = (line.strip() for line in _IDS.sub("ID", text).splitlines())
+    return "\n".join(line for line in lines if line and not DOCKER_HINT.fullmatch(line))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Docker:
+    """A docker program with its variables. `of_run`: options that it adds to each `run`; `port`: the port of its containers' server."""
+
+    program: str
+    environment: Mapping[str, str]
+    port: int
+    of_run: tuple[str, ...] = ()
+
+    def said(self, argv: Sequence[str]) -> Said:
+        """Run a command, kill a container's process, or wait for its server."""
+        if argv[0] == READY:
+            return self._ready(argv[1])
+        if argv[0] == KILL:
+            state = self.said(("inspect", "--format={{.State.Pid}}", argv[1]))
+            os.kill(int(state.output), signal.SIGKILL)
+            return state
+        words = [word.replace(PORT, str(self.port)) for word in argv]
+        words = [*words[:1], *self.of_run, *words[1:]] if argv[0] == "run" else words
+        done = subprocess.run(
+            [self.program, *words],
+            capture_output=True,
+            text=True,
+            stdin=subprocess.DEVNULL,
+            env={**os.environ, **self.environment},
+            timeout=_LIMIT_S,
+            check=False,
+        )
+        return Said(code=done.returncode, output=normalized(done.stdout), errors=normalized(done.stderr))
+
+    def _ready(self, name: str) -> Said:
+        until_s = time.monotonic() + _LIMIT_S
+        while _READY_LINE not in (logs := self.said(("logs", name))).output + logs.errors:
+            require(time.monotonic() < until_s, f"the server of {self.program} is not ready: {logs.errors[-300:]}")
+            time.sleep(0.2)
+        return logs
+
+
+def judge_twins(report: JudgeReport, cases: Sequence[TwinCase], real: Docker, simulated: Docker) -> None:
+    """Run each case with both, one after the other, and add its row."""
+    for case in cases:
+        with report.judging(f"simulated docker: {case.claim}"):
+            for words in case.before:
+                real.said(words)
+                simulated.said(words)
+            ours, theirs = simulated.said(case.argv), real.said(case.argv)
+            for field in case.compared:
+                found, wanted = getattr(ours, field), getattr(theirs, field)
+                require(found == wanted, f"{field}: docker gives {wanted!r}, the simulated one {found!r}")
+
+
+@contextmanager
+def simulated_docker(folder: Path, image: str, port: int) -> Generator[Docker]:
+    """Yield the simulated docker of a machine whose registry has one image, by digest. Its containers end with it."""
+    name, _, digest = image.partition("@")
+    manifest = f"/{name.partition('/')[2]}/manifests/{digest}"
+
+    class Manifests(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            known = self.path.endswith(manifest) or not self.path.startswith("/registry/")
+            refusal = {"errors": [{"code": "MANIFEST_UNKNOWN", "message": "manifest unknown"}]}
+            body = json.dumps({} if known else refusal).encode()
+            self.send_response(200 if known else 404)
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - the base class's name
+            """Write no log."""
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Manifests)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
+    machine: JsonObject = {"name": "twin", "address": "127.0.0.1", "accelerator": "", "clockSpeed": 1000}
+    registry = f"http://127.0.0.1:{server.server_address[1]}"
+    write_json(folder / "machine.json", {**machine, "baseUrl": registry, "initPid": os.getpid(), "paths": {}})
+    commands = {"docker": MACHINE_COMMANDS["docker"]}
+    program = install(folder / "bin", commands, {FOLDER_VARIABLE: str(folder)}) / "docker"
+    simulated = Docker(program=str(program), environment={"DOCKER_CONFIG": str(folder / "client")}, port=port)
+    try:
+        yield simulated
+    finally:
+        simulated.said(("rm", "-f", NAME))
+        server.shutdown()
+        server.server_close()

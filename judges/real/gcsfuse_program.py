@@ -1,0 +1,182 @@
+"""The real gcsfuse: built once from its Go modules, mounted on a bucket, and unmounted."""
+
+import hashlib
+import os
+import re
+import signal
+import subprocess
+import tempfile
+import time
+from collections.abc import Generator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Final
+
+from judges.real.home import Need, RealHome, run
+from judges.real.rows import NotJudgedError
+from judges.real_vllm.server import HOST
+from localcloud.go_build import GoBuildError, GoProgram, cache_folder, compile_program, compiler, locked, new_folder
+
+VERSION: Final = "3.11.3"
+MODULE: Final = "github.com/googlecloudplatform/gcsfuse/v3"
+_SOURCES: Final = Path(__file__).with_name("gcsfuse")
+_PROGRAM: Final = GoProgram(
+    label="gcsfuse",
+    name="gcsfuse",
+    package=MODULE,
+    packages=841,  # Go 1.26
+    linker_flags=f"-s -w -X {MODULE}/common.gcsfuseVersion={VERSION}",
+)
+_NAME: Final = "gcsfuse"
+_MOUNT_LIMIT_S: Final = 60.0
+_END_LIMIT_S: Final = 15.0
+_POLL_S: Final = 0.05
+_NO_LAYOUT: Final = "enable-hns=false"
+"""gcsfuse asks for the bucket's layout by gRPC, which the local cloud does not have. Without this option it asks for two minutes, then fails."""
+
+
+class MountFailedError(Exception):
+    """gcsfuse ended instead of mounting. The message is its own, after `Error: `."""
+
+    def __init__(self, message: str, code: int) -> None:
+        super().__init__(message)
+        self.code = code
+
+
+def ensure(home: RealHome) -> Path:
+    """Return the program, after building it if necessary. Raises NotJudgedError without Go or if the build fails."""
+    root = cache_folder("gcsfuse")
+    program = root / _key() / _NAME
+    if program.is_file():
+        return program
+    go = compiler()
+    if go is None:
+        raise NotJudgedError("`go`, needed to build gcsfuse, is not on PATH. Install Go 1.26 or newer")
+    home.get(Need(what=f"gcsfuse {VERSION} and its Go modules", where=str(root), disk_gib=1.0, takes_s=120))
+    with locked(root):
+        if not program.is_file():
+            try:
+                with new_folder(program.parent, _SOURCES) as folder:
+                    compile_program(go, _PROGRAM, folder.module, folder.result / _NAME, modules=folder.modules)
+            except GoBuildError as error:
+                raise NotJudgedError(str(error)) from error
+    return program
+
+
+def require_fuse() -> None:
+    """Raise NotJudgedError unless this machine and user can mount with FUSE."""
+    if not os.access("/dev/fuse", os.R_OK | os.W_OK):
+        raise NotJudgedError("no access to /dev/fuse")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoreEndpoint:
+    """Where gcsfuse finds Cloud Storage, and as whom. Without credentials it sends no token: a proxy does."""
+
+    url: str
+    credentials: Path | None
+
+    @property
+    def options(self) -> Sequence[str]:
+        """Flags of gcsfuse."""
+        return ("anonymous-access",) if self.credentials is None else ()
+
+    @property
+    def variables(self) -> Mapping[str, str]:
+        """Environment of gcsfuse. Nothing goes through a proxy of this machine."""
+        found = {"NO_PROXY": HOST, "no_proxy": HOST}
+        return found if self.credentials is None else {**found, "GOOGLE_APPLICATION_CREDENTIALS": str(self.credentials)}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Gcsfuse:
+    """The program, and the cloud that it mounts from."""
+
+    program: Path
+    endpoint: StoreEndpoint
+    log: Path
+    """Output of the last mount."""
+
+    @contextmanager
+    def mounted(self, bucket: str, options: Sequence[str], *, layout: bool = False) -> Generator[Path]:
+        """Mount a bucket read-only with options as Cloud Run passes them, and unmount it after the block. Raises MountFailedError.
+
+        Cloud Run API, GCSVolumeSource.mountOptions: "A list of additional flags to pass to the gcsfuse CLI. Options should be specified without
+        the leading "--"." `readOnly` is `-o ro`. With `layout` gcsfuse asks for the bucket's layout first, as it does by default.
+        """
+        own = [f"custom-endpoint={self.endpoint.url}", *(() if layout else (_NO_LAYOUT,)), *self.endpoint.options]
+        words = [f"--{option}" for option in (*own, *options)]
+        with tempfile.TemporaryDirectory(prefix="mount-") as base, self.log.open("wb") as stream:
+            folder = Path(base) / "models"
+            folder.mkdir()
+            Path(base).chmod(0o755)
+            process = subprocess.Popen(
+                [str(self.program), "--foreground", *words, "-o", _system_options(), bucket, str(folder)],
+                env={**os.environ, **self.endpoint.variables},
+                stdin=subprocess.DEVNULL,
+                stdout=stream,
+                stderr=stream,
+                start_new_session=True,
+            )
+            try:
+                _wait(process, folder, self.log)
+                yield folder
+            finally:
+                _end(process, folder)
+
+    def through(self, endpoint: StoreEndpoint, log: str = "") -> "Gcsfuse":
+        """Return the same program with another way to the cloud."""
+        return replace(self, endpoint=endpoint, log=self.log.with_name(log or self.log.name))
+
+
+def rejection(program: Path, options: Sequence[str]) -> str:
+    """Return gcsfuse's error for options, without a mount; empty if it accepts them."""
+    done = run([str(program), *(f"--{option}" for option in options), "--help"])
+    return "" if done.returncode == 0 else message_of(done.stderr)
+
+
+def _system_options() -> str:
+    """Return the options of the mount. Only root may let other users in, as Cloud Run does for a container that is not root."""
+    return "ro,allow_other" if os.geteuid() == 0 else "ro"
+
+
+def _wait(process: "subprocess.Popen[bytes]", folder: Path, log: Path) -> None:
+    began_s = time.monotonic()
+    while not folder.is_mount():
+        if process.poll() is not None:
+            raise MountFailedError(message_of(log.read_text(encoding="utf-8", errors="replace")), process.returncode)
+        if time.monotonic() - began_s > _MOUNT_LIMIT_S:
+            raise MountFailedError(f"not mounted after {_MOUNT_LIMIT_S:.0f} s", 0)
+        time.sleep(_POLL_S)
+
+
+def _end(process: "subprocess.Popen[bytes]", folder: Path) -> None:
+    try:
+        if folder.is_mount():
+            run(["fusermount3", "-u", "-z", str(folder)])
+        with suppress(subprocess.TimeoutExpired):
+            process.wait(timeout=_END_LIMIT_S)
+    finally:
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+
+
+def flags_in_help(program: Path) -> frozenset[str]:
+    """Return the names of the flags that gcsfuse's help lists."""
+    return frozenset(re.findall(r"^ +(?:-\w, )?--([\w-]+)", run([str(program), "--help"]).stdout, re.MULTILINE))
+
+
+def message_of(output: str) -> str:
+    """Return the reason in gcsfuse's output, without the entries of its log."""
+    found = re.search(r"^Error: (.+?)(?=^\{|\Z)", output, re.MULTILINE | re.DOTALL)
+    return " ".join(found[1].split()) if found else "no error message"
+
+
+def _key() -> str:
+    """Return a short digest of the module's files: a changed module is another program."""
+    digest = hashlib.sha256()
+    for path in sorted(_SOURCES.iterdir()):
+        digest.update(path.name.encode() + b"\0" + path.read_bytes() + b"\0")
+    return digest.hexdigest()[:16]

@@ -1,0 +1,112 @@
+"""The folder of the real parts, the free disk that they need, and the programs that a run starts and ends."""
+
+import os
+import shlex
+import shutil
+import subprocess
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from judges.real.rows import NotJudgedError, print_progress
+from judges.real_vllm.environment import DEFAULT_FOLDER as REAL_VLLM_FOLDER
+from judges.real_vllm.environment import RealVllmHome
+
+ROOT: Final = Path(__file__).resolve().parents[2]
+DEFAULT_FOLDER: Final = ROOT / ".real"
+_GIB: Final = 2**30
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Need:
+    """Something that a judge needs on this machine: what, where it is put, and the disk in GiB and seconds that it takes the first time."""
+
+    what: str
+    where: str
+    disk_gib: float
+    takes_s: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RealHome:
+    """Folder of everything that the real parts install and write. vLLM's environment is the one of judges.real_vllm."""
+
+    folder: Path = DEFAULT_FOLDER
+
+    @property
+    def real_vllm(self) -> RealVllmHome:
+        """The real vLLM's environment."""
+        return RealVllmHome(folder=REAL_VLLM_FOLDER)
+
+    @property
+    def results(self) -> Path:
+        """Folder of logs and results of the last run."""
+        return self.folder / "results"
+
+    def get(self, need: Need) -> None:
+        """Say what is fetched, and check the free disk for it. Raises NotJudgedError if there is too little."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        free_gib = shutil.disk_usage(self.folder).free / _GIB
+        if free_gib < need.disk_gib + 1:
+            raise NotJudgedError(
+                f"{need.what} needs {need.disk_gib:g} GiB and 1 GiB of reserve in {self.folder}, but {free_gib:.1f} GiB are free"
+            )
+        print_progress(f"getting {need.what}: {need.disk_gib:g} GiB into {need.where}, about {need.takes_s} s")
+
+
+def run(
+    command: Sequence[str],
+    *,
+    limit_s: float = 120,
+    environment: Mapping[str, str] | None = None,
+    folder: Path | None = None,
+    given: str = "",
+) -> subprocess.CompletedProcess[str]:
+    """Run a command to its end and return it with both outputs as text. It has no standard input but `given`."""
+    return subprocess.run(
+        command,
+        input=given,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=limit_s,
+        env={**os.environ, **(environment or {})},
+        cwd=folder or ROOT,
+    )
+
+
+def debian_version(package: str) -> str | None:
+    """Return the installed version of a Debian package, or None."""
+    if shutil.which("dpkg-query") is None:
+        return None
+    found = run(["dpkg-query", "--show", "--showformat=${db:Status-Abbrev} ${Version}", package])
+    state, _, version = found.stdout.partition(" ")
+    return version.strip() if found.returncode == 0 and state.startswith("ii") else None
+
+
+def debian_packages(home: RealHome, need: Need, packages: Sequence[str]) -> dict[str, str]:
+    """Return the versions of Debian packages, and install missing ones. Raises NotJudgedError if that is not possible."""
+    missing = [package for package in packages if debian_version(package) is None]
+    if missing:
+        if shutil.which("apt-get") is None or os.geteuid() != 0:
+            raise NotJudgedError(f"not installed, and only root on Debian can install: {' '.join(missing)}")
+        home.get(need)
+        quiet = {"DEBIAN_FRONTEND": "noninteractive"}
+        run(["apt-get", "update", "-qq"], limit_s=600, environment=quiet)
+        done = run(
+            ["apt-get", "install", "--yes", "-qq", "--no-install-recommends", *missing], limit_s=1200, environment=quiet
+        )
+        if done.returncode:
+            lines = done.stderr.strip().splitlines()
+            raise NotJudgedError(f"apt-get install {' '.join(missing)}: {lines[-1] if lines else done.returncode}")
+    return {package: debian_version(package) or "" for package in packages}
+
+
+def write_script(path: Path, variables: Mapping[str, str], command: Sequence[str], *more: str) -> None:
+    """Write a shell script that becomes a command with these variables, or replace it at once. `more`: lines before the command."""
+    lines = [*(f"export {name}={shlex.quote(value)}" for name, value in variables.items()), *more]
+    part = path.with_suffix(f".{os.getpid()}")
+    part.write_text("\n".join(["#!/bin/sh", *lines, f'exec {shlex.join(command)} "$@"', ""]), encoding="utf-8")
+    part.chmod(0o700)
+    part.replace(path)

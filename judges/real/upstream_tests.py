@@ -1,0 +1,101 @@
+"""Upstream's own tests of the modules that an image replaces: those that need neither a device nor the hub."""
+
+import re
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from judges.real.home import run
+from judges.real.junit import pytest_results
+from judges.real.rows import DifferenceError, JudgeReport, NotJudgedError, require
+
+ENVIRONMENT: Final = {
+    "JAX_PLATFORMS": "cpu",
+    "TPU_SKIP_MDS_QUERY": "1",
+    "ALLOW_MULTIPLE_LIBTPU_LOAD": "1",
+    "HF_HUB_OFFLINE": "1",
+    "VLLM_NO_USAGE_STATS": "1",
+}
+NEEDS: Final = {
+    "a TPU": re.compile(r"Unsupported TPU device kind: cpu"),
+    "the hub": re.compile(r"Invalid repository ID or local directory|OfflineModeIsEnabled|LocalEntryNotFoundError"),
+}
+"""What a test lacks here, by the error that it then ends with."""
+_LIMIT_S: Final = 1800
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Modules:
+    """Packages that an image installs or replaces, in a folder before the environment's own. The folder may have upstream's tests."""
+
+    python: Path
+    folder: Path
+
+    def run(self, *words: str, limit_s: float = 600) -> tuple[int, str]:
+        """Run the interpreter with these packages first, and return its exit code and both outputs."""
+        environment = {**ENVIRONMENT, "PYTHONPATH": str(self.folder)}
+        done = run([str(self.python), "-P", *words], limit_s=limit_s, environment=environment, folder=self.folder)
+        return done.returncode, done.stdout + done.stderr
+
+    def require_imports(self, modules: Sequence[str]) -> None:
+        """Raise DifferenceError unless each module can be imported from the folder."""
+        script = (
+            "import importlib, sys\nfor name in sys.argv[1:]: print('from', importlib.import_module(name).__file__)"
+        )
+        code, text = self.run("-c", script, *modules)
+        require(code == 0, f"{' '.join(modules)}: {_last_line(text)}")
+        found = re.findall(r"^from (.+)$", text, re.MULTILINE)
+        others = [path for path in found if not Path(path).is_relative_to(self.folder)]
+        require(len(found) == len(modules) and not others, f"imported from elsewhere: {' '.join(others)}")
+
+
+def judge_tests(report: JudgeReport, subject: str, modules: Modules, files: Sequence[str]) -> None:
+    """Add a row for the tests that can run here, and one for each reason why others cannot."""
+    results = modules.folder / "results.xml"
+    counts = Counter[str]()
+    with report.judging(
+        f"{subject}: upstream's own tests pass ({' '.join(Path(name).name for name in files)})"
+    ) as notes:
+        missing = [name for name in files if not (modules.folder / name).is_file()]
+        if missing:
+            raise NotJudgedError(f"not in the package: {' '.join(missing)}")
+        results.unlink(missing_ok=True)
+        settings = modules.folder / "pytest.ini"  # else pytest takes those of this project, which the folder is in
+        settings.write_text("[pytest]\n", encoding="utf-8")
+        options = ("-c", str(settings), f"--rootdir={modules.folder}", f"--junitxml={results}")
+        _, text = modules.run(
+            *("-m", "pytest", "-q", "-p", "no:cacheprovider", *options),
+            *files,
+            limit_s=_LIMIT_S,
+        )
+        require(results.is_file(), f"pytest wrote no results: {_last_line(text)}")
+        counts = count_tests(results.read_text(encoding="utf-8"))
+        require(counts["passed"] > 0, "no test passed")
+        notes.append(f"{counts['passed']} tests")
+    for what in NEEDS:
+        if counts[what]:
+            report.not_judged(f"{subject}: {counts[what]} of upstream's tests", f"they need {what}")
+
+
+def count_tests(results: str) -> Counter[str]:
+    """Count the tests that passed, and those that need something that is not here. Raises DifferenceError if a test failed otherwise."""
+    counts = Counter[str]()
+    for result in pytest_results(results):
+        if result.skipped is not None:
+            counts["skipped"] += 1
+        elif not result.failures:
+            counts["passed"] += 1
+        else:
+            message = result.failures[0]
+            lacks = next((what for what, pattern in NEEDS.items() if pattern.search(message)), None)
+            if lacks is None:
+                raise DifferenceError(f"{result.name}: {' '.join(message.split())[:300]}")
+            counts[lacks] += 1
+    return counts
+
+
+def _last_line(text: str) -> str:
+    lines = text.strip().splitlines()
+    return lines[-1] if lines else "no output"

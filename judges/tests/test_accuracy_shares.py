@@ -1,0 +1,150 @@
+"""The accuracy page counts each row once, in the class of its device and of its source, and keeps the first results of sets of others."""
+
+import re
+import tomllib
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from judges.accuracy.shares import COMPARED, GROUPS, WHOLE_STARTS, Predictions, device_class, device_rows
+from planning.machine.devices import parse_device
+from planning.machine.hardware import ACCELERATORS
+from tests.planning.corpus.compared import compared_figures, judge_boot, started_boots
+from tests.planning.corpus.measured import BOOTS, FILE, KINDS, load
+from tests.planning.corpus.sweeps import all_comparisons
+
+PAGE = Path(__file__).parents[2] / "docs" / "authors" / "accuracy.md"
+MEASURED = load()
+FOUND = Predictions(
+    figures=tuple(compared_figures(MEASURED.boots)),
+    verdicts=tuple(map(judge_boot, started_boots(MEASURED.boots))),
+    points=all_comparisons(),
+)
+ROWS = {(name, evidence): dict(zip(COMPARED, cells, strict=True)) for name, evidence, *cells in device_rows(FOUND)}
+SOURCES = {
+    key: source
+    for path in (FILE, *BOOTS.glob("*.toml"))
+    for key, source in tomllib.loads(path.read_text(encoding="utf-8")).get("sources", {}).items()
+}
+"""As written in the files, without the project's reader."""
+CARDS = {"L4": "L4", "L4x2": "L4", "RTX PRO 6000": "RTX PRO 6000"}
+"""Class of each card of the catalog that has its own."""
+FIRST_SEEN = {
+    "4, 50 rows": ["16 of 25", "9 of 11", "29 of 29", "12 of 18", "10 of 23", "2 of 12", "1 of 3"],
+    "5, 55 rows": ["23 of 28", "12 of 13", "43 of 47", "14 of 24", "35 of 51", "13 of 21", "0 of 2"],
+    "5: TPU": ["2 of 2", "1 of 1", "9 of 10", "0 of 3", "2 of 3", "0 of 3", "0 of 1"],
+    "5: L4": ["7 of 10", "8 of 9", "10 of 10", "8 of 8", "0 of 8", "8 of 8", "0 of 1"],
+    "5: RTX PRO 6000": ["5 of 7", "1 of 1", "15 of 18", "5 of 8", "19 of 26", "2 of 7", "no rows"],
+    "5: others": ["9 of 9", "2 of 2", "9 of 9", "1 of 5", "14 of 14", "3 of 3", "no rows"],
+}
+"""Results when a set was first asked: KV cache, weights, verdicts, decoding, throughput, TTFT, start. No change of the planner changes them."""
+
+
+def counted(cell: str) -> int:
+    """Return the rows behind a share."""
+    return 0 if cell == "no rows" else int(cell.split()[2])
+
+
+def written_class(deployment_id: str) -> str:
+    """Return the class of a deployment by its name alone."""
+    deployment = MEASURED.deployments[deployment_id]
+    name = deployment.device.name if deployment.device else deployment.accelerator
+    return "TPU" if re.match(r"v5e|v6e|tpu7x", name) else CARDS.get(name, "others")
+
+
+def written_evidence(citations: set[str]) -> str:
+    """Return the class of the sources with these citations, by their own lines in the files."""
+    own = [source for source in SOURCES.values() if source["citation"] in citations]
+    return "unseen" if all(source.get("unseen") for source in own) else "known"
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("name=L40S", "others"),
+        ("name=L4", "L4"),
+        ("name=L4,count=2", "L4"),
+        ("name=RTX 6000 Ada", "others"),
+        ("name=RTX PRO 6000,count=4", "RTX PRO 6000"),
+    ],
+)
+def test_a_card_is_of_a_class_by_its_whole_name(text: str, expected: str):
+    assert device_class(parse_device(f"memory=24GiB,bandwidth=300GB/s,tflops=71,{text}")) == expected
+
+
+def test_each_size_of_the_catalog_has_the_class_of_its_chip():
+    own = {name: device_class(accelerator) for name, accelerator in ACCELERATORS.items()}
+    assert {name for name, found in own.items() if found == "TPU"} == {n for n, a in ACCELERATORS.items() if a.is_tpu}
+    assert {name: found for name, found in own.items() if found not in {"TPU", "others"}} == CARDS
+
+
+def test_each_row_is_counted_once_in_the_class_of_its_device_and_of_its_source(subtests: pytest.Subtests):
+    expected: Counter[tuple[str, str, str]] = Counter()
+    columns = {"KV cache": "KV cache", "weights": "weights", "decoding": "decoding, one request"}
+    keys = {name: GROUPS[group] for name, group in columns.items()}
+    keys |= {"start: parts": ("load", "compile"), "start: whole": WHOLE_STARTS}
+    for boot in MEASURED.boots:
+        row = written_class(boot.deployment_id), written_evidence({source.citation for source in boot.sources})
+        expected.update((*row, name) for figure in boot.figures for name in keys if figure.key in keys[name])
+    for judged in FOUND.verdicts:
+        boot = judged.boot
+        row = written_class(boot.deployment_id), written_evidence({source.citation for source in boot.sources})
+        expected[(*row, "verdicts")] += judged.is_counted
+    for one in FOUND.points:
+        row = written_class(one.point.deployment), written_evidence({SOURCES[one.point.source]["citation"]})
+        expected[(*row, {"rate": "throughput", "ttft": "TTFT", "tpot": ""}[one.figure])] += 1
+    for row, cells in ROWS.items():
+        for name in COMPARED[:-1]:
+            with subtests.test(f"{row}: {name}"):
+                assert counted(cells[name]) == expected[(*row, name)]
+
+
+def test_every_kind_of_figure_is_of_one_subject():
+    assert Counter(key for keys in GROUPS.values() for key in keys) == Counter(list(KINDS))
+
+
+def test_a_constant_of_starts_is_set_from_known_rows_only():
+    used = {(boot.id, figure.key) for one in MEASURED.constants for boot, figure in one.read_off}
+    starts = sum(key in GROUPS["start"] for _, key in used)
+    set_by = {row: int(cells["start: set a constant"]) for row, cells in ROWS.items()}
+    assert sum(set_by.values()) == starts > 0
+    assert {row for row, count in set_by.items() if count} <= {row for row in set_by if row[1] == "known"}
+
+
+def relabelled(sources: dict[str, dict[str, object]]) -> set[str]:
+    """Return the later sources that are not unseen and do not say what they were used for, or that claim both."""
+    return {key for key, source in sources.items() if bool(source.get("unseen")) is bool(source.get("used"))}
+
+
+def later_sources() -> dict[str, dict[str, object]]:
+    founding = tomllib.loads(FILE.read_text(encoding="utf-8"))["sources"]
+    return {key: dict(source) for key, source in SOURCES.items() if key not in founding}
+
+
+def test_a_source_stays_unseen_until_it_says_what_was_set_from_it():
+    later = later_sources()
+    assert sum(bool(source.get("unseen")) for source in later.values()) > 30
+    assert relabelled(later) == set()
+
+
+def test_an_unseen_source_that_becomes_known_without_a_use_is_named():
+    later = later_sources()
+    key = next(key for key, source in later.items() if source.get("unseen"))
+    del later[key]["unseen"]
+    assert relabelled(later) == {key}
+
+
+def test_the_first_results_of_sets_stand_on_the_page_as_they_were():
+    lines = [line.strip("| ").split(" | ") for line in PAGE.read_text(encoding="utf-8").splitlines()]
+    first = {cells[0]: cells[2:] for cells in lines if len(cells) == 9 and cells[1].startswith("first seen")}
+    assert first == FIRST_SEEN
+
+
+def test_the_classes_of_set_5_sum_to_its_result():
+    def numbers(cells: list[str]) -> list[tuple[int, ...]]:
+        return [tuple(map(int, re.findall(r"\d+", cell))) or (0, 0) for cell in cells]
+
+    parts = [numbers(cells) for name, cells in FIRST_SEEN.items() if name.startswith("5: ")]
+    sums = [tuple(map(sum, zip(*cells, strict=True))) for cells in zip(*parts, strict=True)]
+    assert sums == numbers(FIRST_SEEN["5, 55 rows"])

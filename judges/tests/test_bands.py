@@ -1,0 +1,28 @@
+"""Bands are learned from points that set no constant, by leaving each source out."""
+
+from judges.accuracy.bands import held_when_left_out, learn_bands, ratios
+from planning.speed.bands import BANDS
+from tests.planning.corpus.sweeps import all_points
+from tests.records import replace
+
+POINTS = all_points()
+
+
+def test_the_table_is_what_the_corpus_gives():
+    """After a change of the formulas or of the corpus: python -m judges.accuracy.bands prints the table."""
+    assert {key: spread for key, spread in BANDS.items() if spread.points} == learn_bands(POINTS)
+
+
+def test_a_point_sets_a_constant_or_a_band_or_is_a_proof():
+    """The splits are one column, so a point has one; an unseen source sets nothing, and half of the sources set nothing but constants of theirs."""
+    assert {point.split for point in POINTS if point.is_unseen} == {"held-out"}
+    for changed in ("fit", "held-out"):
+        others = [replace(point, output_tok_per_s=1.0) if point.split == changed else point for point in POINTS]
+        assert learn_bands(others) == learn_bands(POINTS)
+
+
+def test_bands_without_a_source_hold_nine_of_ten_of_its_points():
+    found = [sources for key, sources in ratios(POINTS).items() if BANDS[key].points]
+    assert len(found) == sum(spread.points > 0 for spread in BANDS.values())
+    inside = [is_held for sources in found for is_held in held_when_left_out(sources)]
+    assert sum(inside) / len(inside) >= 0.9

@@ -1,0 +1,127 @@
+"""The frame of `make -C judges real`: results, what a machine's docker adds to a command, and the relay. No judge is installed here."""
+
+import json
+import socket
+import threading
+
+import pytest
+
+from judges.real import __main__ as real
+from judges.real.docker_here import run_arguments
+from judges.real.docker_twins import normalized
+from judges.real.home import Need, RealHome
+from judges.real.relay import Link, breaking_relay
+from judges.real.rows import JudgeReport, NotJudgedError, RowVerdict, markdown, require
+from judges.real.runtime_here import drop_rights
+from localcloud.running.shims.machine import Machine
+
+
+def test_a_judge_that_is_missing_is_not_judged_and_no_success(tmp_path, monkeypatch):
+    def missing(home):
+        raise NotJudgedError("no such package")
+
+    monkeypatch.setattr(real, "PARTS", {"docker": missing})
+    rows = real.run_part("docker", RealHome(folder=tmp_path))
+    assert [(row.verdict, row.note) for row in rows] == [(RowVerdict.NOT_JUDGED, "no such package")]
+    assert real.exit_code(rows) == 2
+
+
+def test_one_difference_fails_the_run_and_the_other_claims_are_judged():
+    report = JudgeReport("Docker", "20.10")
+    for holds in (True, False, True):
+        with report.judging("a claim"):
+            require(holds, "docker gives 1 | 2")
+    assert [row.verdict for row in report.rows] == [RowVerdict.PASSED, RowVerdict.FAILED, RowVerdict.PASSED]
+    assert real.exit_code(report.rows) == 1
+    assert "| FAILED | docker gives 1 \\| 2 |" in markdown(report.rows)
+
+
+def test_a_need_is_refused_before_the_disk_is_full(tmp_path):
+    with pytest.raises(NotJudgedError, match="needs 1e\\+06 GiB and 1 GiB of reserve"):
+        RealHome(folder=tmp_path).get(Need(what="a judge", where="here", disk_gib=1e6, takes_s=1))
+
+
+def test_a_machines_container_gets_its_own_folders_and_values(tmp_path, monkeypatch):
+    monkeypatch.setenv("REAL_MOUNTS", "/python:/project")
+    monkeypatch.setenv("REAL_SERVER_VARIABLES", json.dumps({"REAL_PYTHON": "/python/bin/python"}))
+    machine = Machine(
+        folder=tmp_path,
+        name="n1",
+        address="127.70.0.1",
+        accelerator="v6e-1",
+        clock_speed=50,
+        base_url="",
+        init_pid=1,
+        paths={},
+    )
+    given = [
+        "-d",
+        "--name=gemma-serving",
+        "--volume=/mnt/models/m:/mnt/models/m:ro",
+        "--volume=/dev/shm:/dev/shm",
+        "IMAGE",
+        "--volume=a",
+    ]
+    found = run_arguments(machine, given)
+    assert found[-2:] == ["IMAGE", "--volume=a"], "words after the image are the server's"
+    assert f"--volume={tmp_path}/mnt/models/m:/mnt/models/m:ro" in found
+    assert f"--volume={tmp_path}/dev-shm:/dev/shm" in found
+    assert "--volume=/python:/python:ro" in found
+    assert "--env=REAL_PYTHON=/python/bin/python" in found
+    assert "--env=VLLM_SIM_BIND_HOST=127.70.0.1" in found
+    assert "--label=localcloud.machine=n1" in found
+
+
+def test_rights_that_this_machine_lacks_are_dropped_and_no_others():
+    process = {
+        "rlimits": [{"type": "RLIMIT_MEMLOCK", "hard": 1}, {"type": "RLIMIT_NOFILE", "hard": 2}],
+        "capabilities": {"bounding": ["CAP_IPC_LOCK", "CAP_SYS_RESOURCE"]},
+    }
+    drop_rights(process)
+    assert process == {
+        "rlimits": [{"type": "RLIMIT_NOFILE", "hard": 2}],
+        "capabilities": {"bounding": ["CAP_IPC_LOCK"]},
+    }
+
+
+def test_ids_and_the_hints_of_each_release_are_no_difference():
+    texts = (
+        f"docker: no.\nSee 'docker run --help'.\n{'a' * 64}",
+        f"docker: no.\n\nRun 'docker run --help' for more information\n{'b' * 64}",
+    )
+    assert {normalized(text) for text in texts} == {"docker: no.\nID"}
+
+
+def test_a_relay_breaks_off_after_the_given_bytes_and_ends_the_connection():
+    with socket.create_server(("127.0.0.1", 0)) as target:
+
+        def answer():
+            for _ in range(2):
+                connection, _ = target.accept()
+                with connection:
+                    connection.recv(10)
+                    connection.sendall(b"x" * 1000)
+
+        threading.Thread(target=answer, daemon=True).start()
+        with socket.create_server(("127.0.0.1", 0)) as probe:
+            free = probe.getsockname()
+        with breaking_relay(free, target.getsockname()) as relay:
+            sizes = []
+            for breaks_after in (None, 10):
+                relay.breaks_after = breaks_after
+                with socket.create_connection(free) as client:
+                    client.sendall(b"get")
+                    sizes.append(len(b"".join(iter(lambda: client.recv(4096), b""))))
+    assert sizes == [1000, 0]
+    assert relay.broken == 1
+
+
+def test_streams_of_one_link_share_its_rate_and_an_idle_link_catches_up_half_a_second():
+    now_s = 100.0
+    link = Link(bytes_per_s=1000, clock=lambda: now_s)
+    assert [link.delay_s(500) for _ in range(4)] == [0.0, 0.5, 1.0, 1.5]
+    now_s = 200.0
+    assert [link.delay_s(500) for _ in range(2)] == [0.0, 0.5]
+    assert link.sent_bytes == 3000
+    link.bytes_per_s = 0
+    assert link.delay_s(10**9) == 0.0

@@ -1,0 +1,250 @@
+"""`python -m judges.real_vllm`: what it reads, what it refuses, and that no server is left. No vLLM is installed here; its files are recorded."""
+
+import json
+import os
+import signal
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+
+from contracts.features import ServedFeatures
+from contracts.fields import from_json
+from judges.real_vllm import __main__ as command
+from judges.real_vllm import server
+from judges.real_vllm.bench import (
+    POINTS,
+    BenchMeasurement,
+    measure_point,
+    their_run,
+)
+from judges.real_vllm.environment import MODEL, RealVllmError, RealVllmHome
+from judges.real_vllm.judge import RealVllmPart, RealVllmRun, compare_point, count_faults
+from judges.real_vllm.smoke import FEATURES, RANK, arguments, smoke_faults, write_adapter
+from localcloud.vllm.adapters import load
+from localcloud.vllm.arguments import parse
+from localcloud.vllm.settings import read
+
+ROOT = Path(__file__).resolve().parents[2]
+RECORDED = ROOT / "tests" / "fixtures" / "vllm_bench"
+COUNTERS = {
+    "requests": 64.0,
+    "input_tokens": 16389.0,
+    "output_tokens": 4096.0,
+    "ttft": 2.6,
+    "e2el": 36.0,
+    "decode": 33.4,
+}
+CORES = server.split_cores(tuple(os.sched_getaffinity(0)))
+
+
+def recorded(name):
+    return json.loads((RECORDED / name).read_text())
+
+
+# What is read
+
+
+def test_a_result_of_vllm_bench_serve_is_read_with_the_surplus_that_its_log_declares():
+    run = their_run(recorded("closed-c4.json"), (RECORDED / "closed-c4.log").read_text(), COUNTERS)
+    assert (run.requests, run.failed, run.input_tokens, run.output_tokens) == (64, 0, 16389, 4096)
+    assert run.surplus_tokens == 5
+    assert run.figures["tpot"] == pytest.approx(10.2798, abs=1e-4)
+    assert run.figures["throughput"] == pytest.approx(366.497, abs=1e-3)
+    fewer = their_run(recorded("closed-c4.json"), "there were 2 fewer tokens than expected", COUNTERS)
+    assert fewer.surplus_tokens == -2
+    assert their_run(recorded("closed-c4.json"), "", COUNTERS).surplus_tokens == 0
+
+
+@pytest.mark.parametrize("part", ["smoke", "features"])
+def test_the_recorded_report_is_what_random_weights_must_get(part):
+    assert smoke_faults(recorded(f"{part}.json"), part) == []
+    assert from_json(ServedFeatures, FEATURES).adapters == ("sql",)
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (lambda checks: checks[3].update(verdict="passed"), "'chat' must be failed, but is passed"),
+        (lambda checks: checks[9].update(verdict="failed"), "'max-model-len' must be passed, but is failed"),
+        (lambda checks: checks.pop(4), "the check 'streaming' is missing"),
+        (lambda checks: checks.append({**checks[0], "name": "new"}), "the check 'new' is new"),
+    ],
+)
+def test_a_smoke_check_that_comes_out_otherwise_is_a_fault(change, said):
+    report = recorded("smoke.json")
+    change(report["checks"])
+    (found,) = smoke_faults(report, "smoke")
+    assert said in found
+
+
+def test_the_simulated_server_starts_with_the_arguments_of_features(tmp_path):
+    def refused(adapter):
+        return load(parse(["vllm", "serve", *arguments("simulated/tiny", adapter)]), read({}))
+
+    assert refused(write_adapter(tmp_path / "a", rank=RANK)) is None
+    problem = refused(write_adapter(tmp_path / "b", rank=RANK * 2))
+    assert f"LoRA rank {RANK * 2} is greater than max_lora_rank {RANK}." in str(problem)
+
+
+@pytest.fixture
+def simulated_bench(tmp_path):
+    """The simulated server under the model's name, in place of vLLM."""
+    port, log = server.free_port(), tmp_path / "server.log"
+    words = ["vllm", "serve", "simulated/tiny", "--served-model-name", MODEL, "--host", server.HOST]
+    words += ["--port", str(port), "--max-model-len", "1024"]
+    program = [sys.executable, "-m", "localcloud.vllm", *words]
+    with server.running_program(program, ROOT, os.environ, log, CORES.clients) as process:
+        url = f"http://{server.HOST}:{port}"
+        server.wait_until_ready(process, url, log)
+        made = RealVllmHome(folder=tmp_path)
+        made.results.mkdir()
+        yield BenchMeasurement(home=made, url=url, cores=CORES)
+
+
+def test_a_run_on_the_simulated_server_has_the_servers_counts_and_marks_what_is_beyond_the_share(simulated_bench):
+    mine = simulated_bench.ours(POINTS[1], "c4-1")
+    assert count_faults("c4", POINTS[1].asked, [(mine, mine)]) == []
+    rows = {row.figure: row for row in compare_point("c4", [(mine, mine)])}
+    assert [name for name, row in rows.items() if row.own is None] == ["throughput"]
+    # A busy machine may make the client late. Its result then says so.
+    assert rows["ttft"].unmarked == 0 or mine.invalid_reasons
+
+
+# Rounds
+
+POINT = POINTS[1]
+
+
+class Tools:
+    """Both tools, without a server: every run is listed, and `invalid` are the numbers of our runs that say so of themselves."""
+
+    def __init__(self, invalid=(), factor=1.0):
+        self.listed = []
+        self.invalid = invalid
+        self.factor = factor
+        self.ran = 0
+
+    def run(self, label, factor, **more):
+        self.listed.append(label)
+        times = {"ttft": 20.0 * factor, "tpot": 3.0 * factor, "itl": 3.0 * factor, "e2el": 209.0 * factor}
+        seconds = {"ttft": 16 * 0.02, "e2el": 16 * 0.209, "decode": 16 * 63 * 0.003}
+        counts = {name: POINT.asked[name] for name in ("requests", "input_tokens", "output_tokens")}
+        figures = {**times, "throughput": 4 * 64 / 0.209 / factor}
+        return RealVllmRun(failed=0, figures=figures, server={**seconds, **counts}, **counts, **more)
+
+    def ours(self, point, label):
+        number, self.ran = self.ran, self.ran + 1
+        reasons = ("the client's loop was late",) if number in self.invalid else ()
+        return self.run(f"ours {label}", self.factor, command=f"command {number}", invalid_reasons=reasons)
+
+    def theirs(self, point, label, command):
+        return self.run(f"theirs {command}", 1.0)
+
+
+def test_rounds_alternate_the_tools_and_run_each_printed_command_once():
+    tools = Tools()
+    outcome = measure_point(POINT, 6, tools.ours, tools.theirs)
+    assert [each.partition(" ")[0] for each in tools.listed] == ["ours", *["ours", "theirs", "theirs", "ours"] * 3]
+    assert [each for each in tools.listed if "theirs" in each] == [f"theirs command {number}" for number in range(6)]
+    assert outcome.faults == ()
+    assert "- c4: 6 rounds of 16 requests, 256 in, 64 out" in outcome.lines
+
+
+def test_a_point_without_a_valid_round_is_a_fault_and_ends():
+    tools = Tools(invalid=range(100))
+    outcome = measure_point(POINT, 6, tools.ours, tools.theirs)
+    assert tools.ran == 13
+    assert "c4: our benchmark reports no valid round: round 1: the client's loop was late" in outcome.faults[0]
+
+
+# Refusals
+
+
+# The server
+
+
+@pytest.fixture
+def home(tmp_path):
+    """A home whose `vllm` is the script that a test writes."""
+    made = RealVllmHome(folder=tmp_path)
+    for folder in (made.programs, made.models, made.results):
+        folder.mkdir(parents=True)
+    return made
+
+
+def write_vllm(home, text):
+    path = home.programs / "vllm"
+    path.write_text(f"#!{sys.executable}\n{text}")
+    path.chmod(0o755)
+
+
+SERVER = """
+import http.server, pathlib, subprocess, sys
+child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
+pathlib.Path("pids").write_text(f"{__import__('os').getpid()} {child.pid}")
+class Handler(http.server.BaseHTTPRequestHandler):
+    def do_GET(self):
+        self.send_response(200); self.end_headers()
+http.server.HTTPServer(("127.0.0.1", int(sys.argv[sys.argv.index("--port") + 1])), Handler).serve_forever()
+"""
+
+
+def is_gone(pid):
+    """A process that ended and was not yet awaited by its parent is gone too."""
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except FileNotFoundError:
+        return True
+    return state in {"Z", "X"}
+
+
+@pytest.mark.parametrize("ending", [KeyboardInterrupt, RealVllmError, None])
+def test_the_server_and_its_children_end_whatever_happens(home, ending):
+    write_vllm(home, SERVER)
+
+    def serve():
+        with server.running_server(home, CORES, "server"):
+            pids = [int(each) for each in (home.models / "pids").read_text().split()]
+            assert [os.sched_getaffinity(pid) for pid in pids] == [CORES.server] * 2
+            found.extend(pids)
+            if ending is not None:
+                raise ending
+
+    found: list[int] = []
+    if ending is None:
+        serve()
+    else:
+        with pytest.raises(ending):
+            serve()
+    assert len(found) == 2
+    for pid in found:
+        wait_for(lambda pid=pid: is_gone(pid))
+    assert os.sched_getaffinity(0) == CORES.server | CORES.clients
+
+
+def wait_for(condition):
+    waited = threading.Event()
+    for _ in range(600):
+        if condition():
+            return
+        waited.wait(0.1)
+    raise AssertionError("it did not come about within 60 s")
+
+
+def test_one_part_runs_alone_and_its_faults_are_the_exit_code(monkeypatch, tmp_path, capsys):
+    part = RealVllmPart(lines=("a line",), faults=("a fault",))
+    monkeypatch.setattr(command, "prepare", lambda home: None)
+    monkeypatch.setattr(command, "PARTS", {"exposure": lambda home, cores: part, "features": None})
+    monkeypatch.setenv("GITHUB_STEP_SUMMARY", str(tmp_path / "summary"))
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    assert command.main(["--part", "exposure", "--folder", str(tmp_path)]) == 1
+    for number, handler in before.items():
+        signal.signal(number, handler)
+    text = capsys.readouterr().out
+    assert "a line\n\n- FAULT: a fault\n" in text
+    assert (tmp_path / "summary").read_text() == (tmp_path / "results" / "report.md").read_text() == text
+
+
+# What belongs to it

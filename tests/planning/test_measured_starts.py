@@ -1,0 +1,43 @@
+"""A plan says how many measured starts its time of a start comes from."""
+
+from collections import Counter
+
+import pytest
+
+from planning.machine.hardware import ACCELERATORS
+from planning.speed.measured_starts import MEASURED_STARTS, behind_the_start
+from tests.planning.corpus.measured import load
+
+WHOLE_STARTS = ("startup", "restart", "warm_restart")
+STARTS = ("load", "compile", *WHOLE_STARTS)
+
+
+def starts_of_the_corpus() -> dict[str, tuple[int, int]]:
+    """Return by card the boots with a time of a whole start, and those with times of parts alone."""
+    found = {"whole": Counter[str](), "parts": Counter[str]()}
+    for boot in load().boots:
+        device = boot.deployment.device
+        card = device.name.rpartition(" x ")[2] if device else ACCELERATORS[boot.deployment.accelerator].family
+        timed = {figure.key for figure in boot.figures} & {*STARTS}
+        if timed:
+            found["whole" if timed & {*WHOLE_STARTS} else "parts"][card] += 1
+    return {card: (found["whole"][card], found["parts"][card]) for card in {*found["whole"], *found["parts"]}}
+
+
+def test_a_plan_counts_the_measured_starts_of_its_card():
+    assert {card: (row.whole, row.parts) for card, row in MEASURED_STARTS.items()} == starts_of_the_corpus()
+
+
+@pytest.mark.parametrize(
+    ("accelerator", "words"),
+    [
+        ("v6e-4", "behind this time: 19 whole starts measured on v6e, and loading or compilation of 2 starts"),
+        ("L4x2", "behind this time: 1 whole start measured on L4, and loading or compilation of 2 starts"),
+        ("H200", "no whole start was measured on H200, only loading or compilation of 1 start"),
+        ("2 x RTX 3090", "no whole start was measured on RTX 3090, only loading or compilation of 1 start"),
+        ("RTX PRO 6000", "no start was measured on RTX PRO 6000: this time rests on other devices alone"),
+        ("this device", "no start was measured on this device: this time rests on other devices alone"),
+    ],
+)
+def test_a_plan_says_how_many_measured_starts_stand_behind_its_start(accelerator: str, words: str):
+    assert behind_the_start(accelerator) == words
