@@ -9,6 +9,7 @@ from typing import Final
 from msgspec.structs import replace
 
 from authors.tables import csv_text, table
+from contracts.settings_files import shipped_files
 from planning import plan
 from planning.cost.subject import examine, is_out_of_memory
 from planning.data.checkpoints import ABSENT, CHECKPOINTS, Checkpoint, nearest_ids, with_owner
@@ -36,7 +37,7 @@ from stacks.loading import from_file
 from stacks.planned import to_deployment
 
 ROOT: Final = Path(__file__).parents[1]
-STACKS: Final = sorted(ROOT.glob("Pulumi.*.yaml"))
+STACKS: Final = shipped_files(ROOT)
 _SHOWN_NEAR: Final = 3
 _WORKLOAD: Final = "in=4000,out=500,users=32"
 _EXAMPLE: Final = parse_workload(_WORKLOAD)

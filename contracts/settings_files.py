@@ -1,9 +1,25 @@
-"""Settings files of the stacks: `Pulumi.NAME.yaml` in the project's folder."""
+"""Settings files of the stacks: `Pulumi.NAME.yaml` in the project's folder, and examples of them in a folder of their own."""
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Final
 
 from contracts.spelling import did_you_mean
+
+EXAMPLES: Final = "examples/stacks"
+"""Folder of the examples. `gemma plan` reads them, and `gemma new NAME --like EXAMPLE` copies one."""
+
+
+def shipped_files(folder: Path) -> Sequence[Path]:
+    """Return the settings files in a project's folder and those of its examples, sorted by stack."""
+    found = {path.name: path for place in (folder / EXAMPLES, folder) for path in place.glob("Pulumi.*.yaml")}
+    return [found[name] for name in sorted(found)]
+
+
+def settings_file(stack: str, folder: Path) -> Path:
+    """Return the settings file of a stack, or of the example with that name if the project's folder has none."""
+    own, example = (place / f"Pulumi.{stack}.yaml" for place in (folder, folder / EXAMPLES))
+    return example if example.is_file() and not own.is_file() else own
 
 
 def stacks_in(folder: Path) -> Sequence[str]:
@@ -22,6 +38,9 @@ def no_settings_file(stack: str, folder: Path) -> str:
     name = f"Pulumi.{stack}.yaml"
     if committed_text(name, folder) is not None:
         return f"{name} not found, but it is committed. Run `git checkout {name}` to restore it."
+    if (example := settings_file(stack, folder)).is_file():
+        place = example.relative_to(folder).as_posix()
+        return f"{name} not found. {place} is an example. To deploy it, run `cp {place} .`, or copy it with `gemma new NAME --like {stack}`."
     known = stacks_in(folder)
     listed = did_you_mean(stack, known) or f" Stacks with a settings file: {', '.join(known) or 'none'}."
     return f"{name} not found.{listed} To create it, run `gemma new`."

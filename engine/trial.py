@@ -69,7 +69,7 @@ def _kept(now: str, before: str, copy: str) -> str:
 
     `before`: the file at the last command. If both sides changed a key, the checkout's file is returned as it is.
     """
-    if not before or _without_secrets(before).splitlines() == _without_secrets(copy).splitlines():
+    if not before or without_secrets(before).splitlines() == without_secrets(copy).splitlines():
         return now
     first = _document(before)
     theirs = _document(now)
@@ -90,8 +90,8 @@ def with_edits(text: str, before: str, after: str) -> str:
     from difflib import SequenceMatcher  # noqa: PLC0415 - 1 ms, and only a local cloud has trials
 
     lines = text.splitlines()
-    old = _without_secrets(before).splitlines()
-    new = _without_secrets(after).splitlines()
+    old = without_secrets(before).splitlines()
+    new = without_secrets(after).splitlines()
     for tag, start, end, first, last in SequenceMatcher(None, old, new, autojunk=False).get_opcodes():
         known = old[max(start - 1, 0) : end]
         at = next((at for at in range(len(lines)) if lines[at : at + len(known)] == known), None)
@@ -102,7 +102,7 @@ def with_edits(text: str, before: str, after: str) -> str:
 
 def with_secrets_of(text: str, other: str) -> str:
     """Return a settings file with the salt and the secrets of another one instead of its own."""
-    kept = _without_secrets(text)
+    kept = without_secrets(text)
     names = {match["key"] for match in re.finditer(r"^ +[\"']?(?P<key>[\w.-]+:[\w.-]+)[\"']?:", kept, re.MULTILINE)}
     found = _FIRST_INDENTED.search(kept)
     if found is not None:
@@ -114,7 +114,7 @@ def with_secrets_of(text: str, other: str) -> str:
     return "\n".join([kept.rstrip("\n"), *salt, ""]) if salt else kept
 
 
-def _without_secrets(text: str) -> str:
+def without_secrets(text: str) -> str:
     """Return a settings file without its encryption salt and its secrets."""
     return _SECRET.sub("", _SALT.sub("", text))
 
@@ -161,7 +161,7 @@ def _document(text: str) -> Mapping[str, object]:
     import yaml  # noqa: PLC0415 - takes 0.04 s, and few commands need it
 
     try:
-        found = cast("Mapping[str, object]", yaml.safe_load(_without_secrets(text)) or {})
+        found = cast("Mapping[str, object]", yaml.safe_load(without_secrets(text)) or {})
         config = cast("Mapping[str, object]", found.get("config") or {})
     except (yaml.YAMLError, AttributeError):
         return {}

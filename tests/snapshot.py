@@ -15,6 +15,7 @@ from typing import Final
 from authors.commands_page import all_commands
 from authors.contract_tables import tables
 from authors.planning_tables import rules_table
+from contracts.settings_files import shipped_files
 from scripts.gemma.__main__ import overview
 from stacks.reference import schema_text
 
@@ -46,7 +47,7 @@ def files() -> Iterator[tuple[str, str]]:
     yield "refusals.txt", "".join(_run("-m", "scripts.gemma", *words) for words in REFUSED)
     for folder, keys in sorted(json_keys().items()):
         yield f"json-keys/{folder}.txt", "\n".join(sorted(keys)) + "\n"
-    for path in sorted(ROOT.glob("Pulumi.*.yaml")):
+    for path in shipped_files(ROOT):
         stack = path.name.removeprefix("Pulumi.").removesuffix(".yaml")
         yield f"plans/{stack}.json", _run("-m", "scripts.plan", "--stack", stack, "--json")
     for path in sorted((ROOT / "tests" / "engine" / "golden").glob("*.urns")):

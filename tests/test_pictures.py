@@ -6,6 +6,7 @@ from xml.dom import minidom
 
 import pytest
 
+from contracts.settings_files import settings_file
 from planning import plan
 from scripts.gemma.__main__ import main
 from stacks.loading import from_file, read_yaml
@@ -58,7 +59,7 @@ def test_every_picture_of_the_folder_is_tested():
 
 def test_the_figures_of_the_pictures_are_those_of_the_stack(subtests, declare, monkeypatch):
     """`make pictures` writes them again."""
-    path = ROOT / f"Pulumi.{STACK}.yaml"
+    path = settings_file(STACK, ROOT)
     settings = from_file(path, project="my-project")
     planned = plan(to_deployment(settings))
     values = {"gcp:project": "my-project", **read_yaml(path.read_text())["config"]}

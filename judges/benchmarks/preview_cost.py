@@ -26,6 +26,7 @@ from authors.in_local_cloud import copy_project, inside_folder, run_inside
 from authors.tables import table
 from contracts.exit_codes import ExitCode
 from contracts.resource_types import CAPACITY_TYPE
+from contracts.settings_files import shipped_files
 from engine.deployment import SECRET_SIGNATURE, UNKNOWN
 from judges.benchmarks.process_tree import UNSEEN, TreeCost, measure_process_tree
 
@@ -119,7 +120,7 @@ def _bare_project(target: Path, ours: Path, source: str) -> None:
         "name: gemma-serving\nruntime:\n  name: python\n  options:\n    virtualenv: .venv\n"
         "plugins:\n  providers:\n    - name: gcp-tpu\n      path: ./packages/gcp-tpu\n"
     )
-    for settings in ours.glob("Pulumi.*.yaml"):
+    for settings in shipped_files(ours):
         text = settings.read_text()
         (target / settings.name).write_text("".join(re.findall(r"^(?:encryption|secrets).*\n", text, re.MULTILINE)))
     for name in ("components", "packages", ".venv"):

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Literal
 
+from contracts.settings_files import shipped_files
 from planning.data.tables import data_file
 from scripts.plan.options import Question
 
@@ -35,7 +36,7 @@ class JudgedRow:
 
 
 def _stacks() -> tuple[JudgedRow, ...]:
-    names = sorted(path.name.split(".")[1] for path in _ROOT.glob("Pulumi.tpu-*.yaml"))
+    names = [path.name.split(".")[1] for path in shipped_files(_ROOT) if path.name.startswith("Pulumi.tpu-")]
     return tuple(
         JudgedRow(name=name, group="stack", question=Question(stack=name), programs="default") for name in names
     )

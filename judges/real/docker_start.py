@@ -19,6 +19,7 @@ from typing import Any, Final, cast
 from urllib.parse import quote
 
 from contracts.guest_attributes import FETCHING_WEIGHTS, LOADING, PULLING_IMAGE, READY
+from contracts.settings_files import settings_file
 from judges.real.docker_image import base_archive
 from judges.real.docker_machine import CONTAINER, RealMachines, real_machines
 from judges.real.home import ROOT, RealHome
@@ -159,7 +160,7 @@ class SharedStart:
 
 def judge_start(home: RealHome, cases: Sequence[str] = ()) -> Sequence[Row]:
     """Return the rows of the start. `cases`: only the ones with these names."""
-    planned = plan(to_deployment(from_file(ROOT / f"Pulumi.{STACK}.yaml", project="local-project"), ROOT)).startup
+    planned = plan(to_deployment(from_file(settings_file(STACK, ROOT), project="local-project"), ROOT)).startup
     with _shared_start(home) as start:
         report = JudgeReport("Docker", start.machines.daemon.version)
         for name in cases or CASES:

@@ -10,6 +10,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
+from contracts.settings_files import shipped_files
 from judges.real.home import ROOT, RealHome
 from judges.real.junit import pytest_results
 from judges.real.plugins import get_plugin, pulumi_home
@@ -48,7 +49,7 @@ def gcp_plugin(home: RealHome) -> Sequence[Row]:
 def unbuilt_stacks() -> list[str]:
     """Return the stacks of this repository whose image is not built."""
     built = re.compile(rf"^ *gemma-serving:image: ({'|'.join(_built_images())})\s*$", re.MULTILINE)
-    files = sorted(ROOT.glob("Pulumi.*.yaml"))
+    files = shipped_files(ROOT)
     return [path.name.split(".")[1] for path in files if not built.search(path.read_text(encoding="utf-8"))]
 
 

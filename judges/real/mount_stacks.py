@@ -5,6 +5,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 
 from components.cloud_run_gpu_service import mount_options
+from contracts.settings_files import settings_file, shipped_files
 from judges.real.home import ROOT
 from planning.question.recommendation import FUSE_MODES
 from planning.settings.cloud_run import CloudRunSettings
@@ -16,7 +17,7 @@ _CACHE_SIZE: Final = "2Gi"
 
 def stacks() -> Iterator[str]:
     """Yield the names of the shipped stacks on Cloud Run."""
-    for path in sorted(ROOT.glob("Pulumi.*.yaml")):
+    for path in shipped_files(ROOT):
         if "target: cloud-run" in path.read_text(encoding="utf-8"):
             yield path.name.removeprefix("Pulumi.").removesuffix(".yaml")
 
@@ -24,7 +25,7 @@ def stacks() -> Iterator[str]:
 def settings_of(stack: str, **mount: object) -> tuple[CloudRunSettings, Settings]:
     """Return a stack's settings with other ones of its mount."""
     changes = {f"cloudRun.mount.{name}": value for name, value in mount.items()}
-    settings = from_file(ROOT / f"Pulumi.{stack}.yaml", project="local-project", changes=changes)
+    settings = from_file(settings_file(stack, ROOT), project="local-project", changes=changes)
     if settings.cloud_run is None:
         raise ValueError(f"{stack} has no cloudRun")
     return settings.cloud_run, settings

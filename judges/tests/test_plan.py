@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace as changed
 
+from contracts.settings_files import shipped_files
 from judges.plan import COMMAND
 from judges.tests.tpu_compiler.judge import BUILT, PROGRAMS, REFUSED, STAGES, TOTAL, answered, given, interpreter
 from judges.tpu_compiler import environment
@@ -29,7 +30,7 @@ from tests.stacks.failed_start import context_of
 ROOT = Path(__file__).resolve().parents[2]
 E2B = ("--stack", "tpu-v6e1", "--compile")
 BLOCKED = ("--model", "google/gemma-4-31B-it", "--accelerator", "v6e-1", "--compile")
-TPU_STACKS = sorted(path.name.split(".")[1] for path in ROOT.glob("Pulumi.tpu-*.yaml"))
+TPU_STACKS = [path.name.split(".")[1] for path in shipped_files(ROOT) if path.name.startswith("Pulumi.tpu-")]
 
 
 @pytest.fixture(autouse=True)

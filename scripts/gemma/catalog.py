@@ -85,7 +85,7 @@ NEVER_GUESSED: Final = frozenset(
 )
 """Commands that change something: their stack is always named."""
 
-NEEDS_SETTINGS: Final = frozenset(["plan", "up", "doctor", "stage_model", "capacity", "preview"])
+NEEDS_SETTINGS: Final = frozenset(["up", "doctor", "stage_model", "capacity", "preview"])
 """Commands whose stack has a settings file. Without it they are refused before their modules load."""
 
 NEEDS_STATE: Final = frozenset(["chat", "connect", "smoke", "bench", "status", "logs", "alerts", "rollout", "restart"])

@@ -6,9 +6,11 @@ r"""Create the settings file for a new stack.
   gemma new chat --model 26B-A4B --budget 2
   gemma new chat --model 31B --profile latency
   gemma new mine --model my-org/gemma-4-12b-sql --config models/sql
+  gemma new mine --like tpu-v6e1-e4b
 
 Selects the cheapest deployment of the model that serves the workload: accelerator, locations, precision and vLLM options. Writes
-`Pulumi.NAME.yaml` with comments, and prints its plan and the next commands. Creates nothing in Google Cloud.
+`Pulumi.NAME.yaml` with comments, and prints its plan and the next commands. With --like, the file is a copy. Creates nothing in
+Google Cloud.
 """
 
 import json
@@ -58,7 +60,13 @@ class NewOptions:
     name: Annotated[
         str, Option("Stack name: up to 30 lowercase letters, digits and hyphens, a letter first.", positional=True)
     ]
-    model: Annotated[str, Option("Hugging Face id, or a size of Gemma 4: E2B, E4B, 12B, 26B-A4B, 31B.", metavar="M")]
+    model: Annotated[
+        str, Option("Hugging Face id, or a size of Gemma 4: E2B, E4B, 12B, 26B-A4B, 31B.", metavar="M")
+    ] = ""
+    like: Annotated[
+        str | None,
+        Option("Copy the settings file of this stack, or of an example in examples/stacks.", metavar="STACK"),
+    ] = None
     config: Annotated[
         Path | None,
         Option(
@@ -108,29 +116,30 @@ class NewOptions:
 
 def _new(options: NewOptions) -> ExitCode:
     from planning.data.checkpoints import checkpoint_of
-    from planning.data.images import image_words
     from planning.planner import plan
     from scripts.cli.settings import NO_PROJECT
-    from scripts.plan.face import new_file, write_stack
+    from scripts.plan.face import new_file
     from stacks.loading import from_file
     from stacks.planned import finding_text, headline, to_deployment
     from stacks.wording import StackWording
 
+    if not options.model and not options.like:
+        raise CommandRefusedError("No model. Pass --model ID, or --like STACK to copy a settings file.")
     path = new_file(options.name, option="NAME", overwrite=options.force)
     replaced, provider = path.exists(), _provider(path, options)
-    file, unmet = _file(options, provider, path.parent)
-    write_stack(file)
+    unmet, image = _copied(options, path) if options.like else _solved_file(options, provider, path.parent)
     settings = from_file(path, project=NO_PROJECT)
     deployment = to_deployment(settings, path.parent)
     planned = plan(deployment)
-    commands = list(_next(options, settings, provider, on_hub=file.revision is not None))
+    on_hub = settings.model_revision is not None
+    commands = list(_next(options, settings, provider, on_hub=on_hub))
     places = list(settings.tpu.zones) if settings.tpu else list(settings.regions)
     if options.as_json:
         report = {
             "file": path.name,
             "replaced": replaced,
             "model": settings.model,
-            "model_revision": file.revision,
+            "model_revision": settings.model_revision,
             "personal": options.config is None and checkpoint_of(settings.model).is_personal,
             "accelerator": planned.accelerator,
             "locations": places,
@@ -148,13 +157,42 @@ def _new(options: NewOptions) -> ExitCode:
         warnings = [finding_text(finding, wording) for finding in planned.findings if finding.severity == "warn"]
         price = f"List price: ${planned.cost.usd_per_hour:.2f}/h in {', '.join(places)}."
         precision = _converted(options, settings)
-        image = [f"Image: {image_words(file.solution.image)}."] if file.solution.image else []
         for text in (f"Wrote {path.name}.", headline(planned), *precision, *image, price, *warnings):
             print_result(text)
         print("\nNext:\n" + "".join(f"  {command}\n" for command in commands), end="")
     for sentence in unmet:
         print_progress("new", sentence)
     return ExitCode.DONE
+
+
+def _copied(options: NewOptions, path: Path) -> tuple[Sequence[str], Sequence[str]]:
+    """Write a copy of another stack's settings file without its secrets. Return no unmet requirements and no image."""
+    from contracts.settings_files import no_settings_file, settings_file
+    from engine.trial import without_secrets
+    from scripts.plan.face import given_options
+
+    others = [name for name in given_options(options) if name not in {"name", "like", "force", "as-json"}]
+    if others:
+        raise CommandRefusedError(f"--like copies a file as it is. Remove --{others[0]}, and change the copy.")
+    source = settings_file(options.like or "", path.parent)
+    if not source.is_file():
+        raise CommandRefusedError(no_settings_file(options.like or "", path.parent))
+    text = without_secrets(source.read_text(encoding="utf-8")).replace("$schema=../../docs/", "$schema=docs/")
+    path.write_text(text, encoding="utf-8")
+    return (), ()
+
+
+def _solved_file(options: NewOptions, provider: str, root: Path) -> tuple[Sequence[str], Sequence[str]]:
+    """Write the file of the best deployment. Return the profile's unmet requirements, and a sentence about its image if it names one.
+
+    Raises PlanningError.
+    """
+    from planning.data.images import image_words
+    from scripts.plan.face import write_stack
+
+    file, unmet = _file(options, provider, root)
+    write_stack(file)
+    return unmet, [f"Image: {image_words(file.solution.image)}."] if file.solution.image else []
 
 
 def _file(options: NewOptions, provider: str, root: Path) -> "tuple[StackFile, Sequence[str]]":

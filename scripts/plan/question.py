@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from msgspec.structs import replace as replace_struct
 
 from contracts.fields import as_mapping
+from contracts.settings_files import settings_file
 from planning.data.images import IMAGES, Image, built_name
 from planning.data.prices import PriceBook
 from planning.errors import PlanningError
@@ -251,7 +252,7 @@ def settings_of(question: Question) -> "Settings":
             raise PlanningError(f"--set {key} has no value. Write --set {key}=VALUE.")
         changes[_file_key(key)] = None if text == NONE else _in_yaml(key, as_yaml(key, text))
     try:
-        return from_file(stack_file(question.stack or ""), project=NO_PROJECT, changes=changes)
+        return from_file(settings_file(question.stack or "", ROOT), project=NO_PROJECT, changes=changes)
     except SettingsError as error:
         raise PlanningError(str(error)) from None
 

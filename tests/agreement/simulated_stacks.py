@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from contracts.settings_files import settings_file, shipped_files
 from localcloud.vllm.arguments import Arguments, parse
 from localcloud.vllm.engine import TokenTiming, timing
 from localcloud.vllm.memory import EngineStartError, KvCacheSize, as_loaded, capacity
@@ -17,7 +18,7 @@ from stacks.settings import Settings
 from tests.records import replace
 
 ROOT = Path(__file__).resolve().parents[2]
-STACKS = sorted(path.name.removeprefix("Pulumi.").removesuffix(".yaml") for path in ROOT.glob("Pulumi.*.yaml"))
+STACKS = sorted(path.name.removeprefix("Pulumi.").removesuffix(".yaml") for path in shipped_files(ROOT))
 BUILT_IMAGE = f"registry/vllm-tpu@sha256:{'1' * 64}"
 """An image that loads 4-bit weights on a TPU."""
 
@@ -59,7 +60,7 @@ class Served:
 
 
 def settings_of(stack: str) -> Settings:
-    return from_file(ROOT / f"Pulumi.{stack}.yaml", project="local-project")
+    return from_file(settings_file(stack, ROOT), project="local-project")
 
 
 def served(stack: str, length: int | None = None, **options: object) -> Served:

@@ -6,6 +6,7 @@ import json
 import re
 from pathlib import Path
 
+from contracts.settings_files import settings_file
 from localcloud.ledger.entries import load
 from localcloud.trials.requests_of_entries import trial
 from localcloud.trials.resources import created_by
@@ -68,7 +69,7 @@ def usd_per_hour(stack):
     """The planner's price of one instance of a stack, or of a gateway."""
     if not stack:
         return sum(part.usd_per_hour for part in gateway_parts("us-central1"))
-    settings = from_file(ROOT / f"Pulumi.{stack}.yaml", project="my-project")
+    settings = from_file(settings_file(stack, ROOT), project="my-project")
     return plan(to_deployment(settings, ROOT)).cost.usd_per_hour
 
 

@@ -15,6 +15,7 @@ import requests
 import yaml
 
 from contracts.fields import to_json
+from contracts.settings_files import shipped_files
 from engine.deployment import parse_deployment
 from engine.state import outputs_in
 from localcloud.environment import in_shell
@@ -302,6 +303,8 @@ def copy_project(target):
     for pattern in ("*.yaml", "*.txt", "*.toml", "__main__.py"):
         for path in ROOT.glob(pattern):
             shutil.copy2(path, target / path.name)
+    for path in shipped_files(ROOT):
+        shutil.copy2(path, target / path.name)  # an example is deployed from the project's folder
     for room in ROOMS:
         # compiled modules too: their times and sizes still fit
         shutil.copytree(ROOT / room, target / room)

@@ -8,13 +8,14 @@ from pathlib import Path
 import pytest
 import yaml
 
+from contracts.settings_files import settings_file, shipped_files
 from localcloud.world.scenario import BUILT_IN
 from stacks.apis import COMMON_APIS
 from tests.engine.conftest import open_workspace
 
 ROOT = Path(__file__).resolve().parents[2]
 WORST = BUILT_IN["documented-worst"].model_dump(mode="json")
-STACKS = sorted(path.name.removeprefix("Pulumi.").removesuffix(".yaml") for path in ROOT.glob("Pulumi.*.yaml"))
+STACKS = sorted(path.name.removeprefix("Pulumi.").removesuffix(".yaml") for path in shipped_files(ROOT))
 
 pytestmark = [pytest.mark.engine, pytest.mark.long]
 
@@ -31,7 +32,7 @@ def worst(tmp_path_factory):
 @pytest.mark.parametrize("stack", STACKS)
 def test_a_stack_comes_up_stays_free_of_drift_and_goes(worst, stack):
     worst.put_scenario(WORST)  # its faults come for each stack
-    wanted = yaml.safe_load((ROOT / f"Pulumi.{stack}.yaml").read_text())["config"]
+    wanted = yaml.safe_load(settings_file(stack, ROOT).read_text())["config"]
     worst.pulumi("stack", "init", stack)
     if wanted["gemma-serving:weights"] == "bucket":
         worst.stage(stack)

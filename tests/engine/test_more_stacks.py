@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 import yaml
 
+from contracts.settings_files import settings_file, shipped_files
 from planning.data.images import built_images
 from tests.engine.conftest import HF_CANARY, KEY_CANARY, assert_nowhere_in_clear
 
@@ -16,14 +17,14 @@ WHOLE_LIFE = {"tpu-v6e1-31b-w4a16", "tpu-v6e1-26b-w4a16", "tpu-v6e4-31b"}
 REPLICAS = "tpu-v6e4-e4b"
 """Stack that is changed in place to four replicas."""
 STACKS = sorted(
-    {path.name.removeprefix("Pulumi.").removesuffix(".yaml") for path in ROOT.glob("Pulumi.*.yaml")} - DRIVEN_ELSEWHERE
+    {path.name.removeprefix("Pulumi.").removesuffix(".yaml") for path in shipped_files(ROOT)} - DRIVEN_ELSEWHERE
 )
 
 pytestmark = [pytest.mark.engine, pytest.mark.long]
 
 
 def settings(stack):
-    config = yaml.safe_load((ROOT / f"Pulumi.{stack}.yaml").read_text())["config"]
+    config = yaml.safe_load(settings_file(stack, ROOT).read_text())["config"]
     return {key.partition(":")[2]: value for key, value in config.items()}
 
 

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from contracts.settings_files import shipped_files
 from localcloud import cli
 from planning import plan
 from scripts.gemma.__main__ import main, overview
@@ -113,7 +114,7 @@ def test_the_settings_file_of_the_readme_has_twelve_lines_and_the_plan_of_tpu_v6
 
 
 def test_stacks_start_cost_and_idle_as_the_readme_says(printed, capsys):
-    stacks = {path.name.removeprefix("Pulumi.").removesuffix(".yaml") for path in ROOT.glob("Pulumi.*.yaml")}
+    stacks = {path.name.removeprefix("Pulumi.").removesuffix(".yaml") for path in shipped_files(ROOT)}
     assert set(re.findall(r"^\| `([a-z0-9-]+)`", STACKS_PAGE, flags=re.MULTILINE)) == stacks
     rows = ROW.findall(README)
     assert len(rows) == 5

@@ -11,6 +11,7 @@ import subprocess
 
 import pytest
 
+from contracts.settings_files import shipped_files
 from tests.engine.conftest import ALICE, HF_CANARY, KEY_CANARY, ROOT, Workspace, open_workspace
 from tests.engine.test_gateway import GATEWAY, GATEWAY_SETTINGS, NO_ENVOY, SERVER_SETTINGS, has_envoy
 from tools.engine.language_host import WARM_PROGRAMS
@@ -20,7 +21,7 @@ pytestmark = [pytest.mark.engine, pytest.mark.long]
 BEFORE_RELEASES = "df716a66"
 """Commit to start from while no release has a tag."""
 SETUP_LIMIT_S = 1800
-STACKS = sorted(path.name.removeprefix("Pulumi.").removesuffix(".yaml") for path in ROOT.glob("Pulumi.*.yaml"))
+STACKS = sorted(path.name.removeprefix("Pulumi.").removesuffix(".yaml") for path in shipped_files(ROOT))
 MORE = {
     "tpu-v6e1": {"tpu.tunnelMembers": [ALICE], "maxAge": "20h", "maxUsd": 90},
     "tpu-v6e1-e4b": {"tpu.api": "compute-engine"},

@@ -12,6 +12,7 @@ from pathlib import Path, PurePosixPath
 import pytest
 from packaging.requirements import Requirement
 
+from contracts.settings_files import shipped_files
 from tests.engine.conftest import ROOMS, ROOT, Workspace, until
 
 pytestmark = [pytest.mark.engine, pytest.mark.long]
@@ -34,7 +35,7 @@ OF_THE_AGENT = {"mcp", "httpx2", "anyio", "uvicorn", "starlette"}
 """Packages of requirements/agent.txt."""
 COLD_STARTS = True  # the engine starts the program itself, as a user's does
 
-STACKS = sorted(path.name.removeprefix("Pulumi.").removesuffix(".yaml") for path in ROOT.glob("Pulumi.*.yaml"))
+STACKS = sorted(path.name.removeprefix("Pulumi.").removesuffix(".yaml") for path in shipped_files(ROOT))
 NOT_INSTALLED = ("googleapiclient", "pytest", "hypothesis", "jsonschema")
 
 

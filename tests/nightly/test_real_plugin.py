@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from contracts.settings_files import settings_file, shipped_files
 from stacks.program import run
 from tests.engine.conftest import FAILURE, copy_project, open_workspace
 from tests.engine.test_new_project import execute, follow_the_doctor
@@ -21,7 +22,7 @@ from tests.stacks.conftest import configured
 __all__ = ["configured"]  # a fixture
 
 ROOT = Path(__file__).resolve().parents[2]
-STACKS = sorted(path.name.removeprefix("Pulumi.").removesuffix(".yaml") for path in ROOT.glob("Pulumi.*.yaml"))
+STACKS = sorted(path.name.removeprefix("Pulumi.").removesuffix(".yaml") for path in shipped_files(ROOT))
 LIMIT_S = 3600
 MOST = 5000  # requests that the local cloud stores
 HIDDEN = ("PULUMI_", "GOOGLE_", "CLOUDSDK_")  # variables of a real project, which must not reach the stacks
@@ -57,7 +58,7 @@ IGNORED = frozenset(
 
 def is_built(stack):
     """Return whether a stack's image is built first, which needs docker."""
-    return "gemma-serving:image:" in (ROOT / f"Pulumi.{stack}.yaml").read_text()
+    return "gemma-serving:image:" in settings_file(stack, ROOT).read_text()
 
 
 def changes(log):

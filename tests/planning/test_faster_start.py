@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from contracts.settings_files import settings_file
 from planning.cost.loading_modes import LoadingMode, loading_modes
 from planning.cost.subject import Subject, examine
 from planning.data.overheads import constant
@@ -24,7 +25,7 @@ VPC = {"cloudRun.directVpc": True}
 
 
 def subject(stack: str, **changes: object) -> Subject:
-    path = ROOT / f"Pulumi.{stack}.yaml"
+    path = settings_file(stack, ROOT)
     return examine(to_deployment(from_file(path, project="my-project", changes=changes)))
 
 

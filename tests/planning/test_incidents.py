@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 import pytest
 import yaml
 
+from contracts.settings_files import settings_file
 from planning import Plan, plan
 from planning.rules.findings import RULES
 from stacks.loading import from_file
@@ -223,7 +224,7 @@ EVERY = [*INCIDENTS.items(), *MORE]
 
 def edited(folder: Path, incident: Incident) -> Path:
     """Write the stack's file with the edit, and return its path."""
-    document = yaml.safe_load((ROOT / f"Pulumi.{incident.stack}.yaml").read_text(encoding="utf-8"))
+    document = yaml.safe_load(settings_file(incident.stack, ROOT).read_text(encoding="utf-8"))
     for key, value in incident.edit.items():
         first, *rest = key.split(".")
         place, last = document["config"], f"gemma-serving:{first}"

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from contracts.settings_files import settings_file
 from planning import Deployment, VllmOptions, plan
 from planning.data.checkpoints import CHECKPOINTS
 from planning.question.fields import with_changes
@@ -22,7 +23,7 @@ ORIGIN = "tpu-v6e1"
 
 
 def edited(folder: Path, *lines: str, stack: str = ORIGIN, without: str = "") -> Path:
-    text = (ROOT / f"Pulumi.{stack}.yaml").read_text()
+    text = settings_file(stack, ROOT).read_text()
     kept = [line for line in text.splitlines(keepends=True) if not (without and without in line)]
     at = next(place for place, line in enumerate(kept) if "gemma-serving:model:" in line)
     path = folder / f"Pulumi.{stack}.yaml"

@@ -10,6 +10,7 @@ import yaml
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
+from contracts.settings_files import shipped_files
 from planning import Deployment, Plan, PlanningError, plan
 from planning.cost.subject import examine
 from planning.data.checkpoints import ABSENT
@@ -31,7 +32,7 @@ STACKS = {
         key.partition(":")[2]: value
         for key, value in yaml.safe_load(path.read_text(encoding="utf-8"))["config"].items()
     }
-    for path in sorted(ROOT.glob("Pulumi.*.yaml"))
+    for path in shipped_files(ROOT)
 }
 
 

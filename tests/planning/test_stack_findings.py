@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from contracts.settings_files import shipped_files
 from planning import Deployment, plan
 from planning.cost.subject import examine
 from planning.data.checkpoints import with_owner
@@ -18,7 +19,7 @@ from stacks.loading import from_file
 from stacks.planned import to_deployment
 
 ROOT = Path(__file__).resolve().parents[2]
-FILES = sorted(ROOT.glob("Pulumi.*.yaml"))
+FILES = shipped_files(ROOT)
 
 
 def deployed(path):
@@ -40,7 +41,9 @@ def test_no_stack_comes_with_a_finding_that_it_does_not_accept(path):
 
 @pytest.mark.parametrize(("release", "found"), [("0.28.0", ["REL01"]), ("0.31.0", [])])
 def test_the_stack_with_a_draft_model_is_clear_of_the_known_crash_from_the_release_that_fixes_it(release, found):
-    deployment = with_changes(deployed(ROOT / "Pulumi.l4-12b-qat-mtp.yaml"), {"image": image_of_version(release)})
+    deployment = with_changes(
+        deployed(ROOT / "examples/stacks/Pulumi.l4-12b-qat-mtp.yaml"), {"image": image_of_version(release)}
+    )
     assert unaccepted(plan(deployment)) == found
     assert plan(deployment).fits
 

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from contracts.settings_files import shipped_files
 from engine import runner
 from engine.locks import StackLock
 from scripts.cli.command import run_command
@@ -205,7 +206,7 @@ FILES = (
 def template(tmp_path_factory):
     """A project in git with the shipped stacks, one whose settings file is deleted, and one where the engine wrote another in its place."""
     folder = tmp_path_factory.mktemp("project")
-    for path in (ROOT / "Pulumi.yaml", *ROOT.glob("Pulumi.*.yaml")):
+    for path in (ROOT / "Pulumi.yaml", *shipped_files(ROOT)):
         shutil.copy(path, folder)
     for name in ("gone", "emptied"):
         shutil.copy(ROOT / "Pulumi.tpu-v6e1.yaml", folder / f"Pulumi.{name}.yaml")

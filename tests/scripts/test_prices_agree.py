@@ -9,6 +9,7 @@ from cloud import prices
 from cloud.kinds import by_name
 from cloud.search import resource_of
 from cloud.spending import spending
+from contracts.settings_files import settings_file, shipped_files
 from localcloud.tests.google_bodies import google_body
 from planning import plan
 from scripts.preview.plans import HOURLY, describe_stack
@@ -18,7 +19,7 @@ from stacks.planned import to_deployment
 from tests.cloud.populated import owner
 
 ROOT = Path(__file__).resolve().parents[2]
-STACKS = sorted(path.name.removeprefix("Pulumi.").removesuffix(".yaml") for path in ROOT.glob("Pulumi.*.yaml"))
+STACKS = sorted(path.name.removeprefix("Pulumi.").removesuffix(".yaml") for path in shipped_files(ROOT))
 NOW = datetime(2026, 11, 20, 12, tzinfo=UTC)
 MODELS = {"flex-start": "FLEX_START", "spot": "SPOT", "standard": "STANDARD"}
 
@@ -60,9 +61,9 @@ def deployed(settings, place):
 
 @pytest.mark.parametrize("stack", STACKS)
 def test_every_script_names_the_price_of_the_plan(stack, monkeypatch):
-    settings = from_file(ROOT / f"Pulumi.{stack}.yaml", project="my-project")
+    settings = from_file(settings_file(stack, ROOT), project="my-project")
     planned = plan(to_deployment(settings))
-    shown = describe_stack(ROOT, stack, date="2026-11-20")
+    shown = describe_stack(settings_file(stack, ROOT).parent, stack, date="2026-11-20")
     assert shown.figures[HOURLY] == f"${planned.cost.usd_per_hour:,.2f}"
     assert planned.summary().cost.usd_per_hour == round(planned.cost.usd_per_hour, 4)
     monkeypatch.setattr("cloud.spending._billed_s", lambda *_: 3 * 3600.0)

@@ -6,6 +6,8 @@ from pathlib import Path
 import pytest
 import yaml
 
+from contracts.settings_files import settings_file
+
 ROOT = Path(__file__).resolve().parents[2]
 
 
@@ -14,7 +16,7 @@ def configured(monkeypatch):
     """Hand a stack's settings to the program as the engine does."""
 
     def configure(stack, **changes):
-        config = yaml.safe_load((ROOT / f"Pulumi.{stack}.yaml").read_text())["config"]
+        config = yaml.safe_load(settings_file(stack, ROOT).read_text())["config"]
         config = {**config, "gcp:project": "my-project"}
         for path, value in changes.items():
             block, _, key = path.partition("__")

@@ -4,6 +4,7 @@ from dataclasses import replace
 
 from contracts.labels import NO_LIMITS, Ownership
 from contracts.naming import Names
+from contracts.settings_files import settings_file
 from planning import plan
 from planning.cost.subject import examine
 from stacks.base import Context
@@ -17,7 +18,7 @@ PROJECT = "local-project"
 
 
 def failed_start(stack="l4-12b-qat", *, run=None, **changes):
-    settings = from_file(ROOT / f"Pulumi.{stack}.yaml", project=PROJECT).model_copy(update=changes)
+    settings = from_file(settings_file(stack, ROOT), project=PROJECT).model_copy(update=changes)
     settings = settings.model_copy(update={"cloud_run": replace(settings.cloud_run, **(run or {}))})
     planned = plan(to_deployment(settings))
     return FailedStart(

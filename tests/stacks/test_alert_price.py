@@ -27,7 +27,7 @@ def test_an_order_of_forms_has_the_price_of_the_most_expensive_form_that_may_be_
     tmp_path, provisioning, ceiling_usd, usd
 ):
     """The alert is declared before any form is in use. A lower price would let a day of standard pass in silence."""
-    config = yaml.safe_load((ROOT / "Pulumi.tpu-v6e1-e4b.yaml").read_text())["config"]
+    config = yaml.safe_load((ROOT / "examples/stacks/Pulumi.tpu-v6e1-e4b.yaml").read_text())["config"]
     tpu = {**config["gemma-serving:tpu"], "provisioning": provisioning}
     config["gemma-serving:tpu"] = tpu if ceiling_usd is None else {**tpu, "maxUsdPerHour": ceiling_usd}
     path = tmp_path / "Pulumi.x.yaml"

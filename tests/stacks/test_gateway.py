@@ -10,6 +10,7 @@ from components.private_network import GATEWAY_RANGE
 from contracts.errors import CommandRefusedError
 from contracts.fields import camel_case
 from contracts.outputs import DETAILS
+from contracts.settings_files import settings_file
 from planning.rules.gateway import GATEWAY_RULES, DeployedBackend
 from stacks import gateway, loading
 from stacks.gateway_plan import gateway_lines, plan_gateway
@@ -40,7 +41,7 @@ LATER = {**UP, "address": "10.97.0.2", "deadline": "2026-11-24T02:00:00Z"}
 
 
 def shipped(stack):
-    return yaml.safe_load((ROOT / f"Pulumi.{stack}.yaml").read_text())["config"]
+    return yaml.safe_load(settings_file(stack, ROOT).read_text())["config"]
 
 
 def server(**tpu):

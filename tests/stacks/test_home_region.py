@@ -6,6 +6,7 @@ import pytest
 
 from contracts.errors import CommandRefusedError
 from contracts.resource_types import CAPACITY_TYPE, SERVICE_TYPE
+from contracts.settings_files import settings_file
 from stacks.deployed.home_region import home_region
 from stacks.loading import from_file
 from stacks.program import run
@@ -32,7 +33,7 @@ def deployed(**places):
 
 
 def settings(stack, **changes):
-    return from_file(ROOT / f"Pulumi.{stack}.yaml", project="my-project", changes=changes)
+    return from_file(settings_file(stack, ROOT), project="my-project", changes=changes)
 
 
 TPU = {"tpu.zones": ["europe-west4-a", "us-east5-a"]}

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from contracts.settings_files import settings_file
 from planning import plan
 from planning.rules.findings import RULES
 from stacks.hooks.failure_hints import FailedStart, cause_of
@@ -37,7 +38,7 @@ UNPREDICTED = {
 
 @cache
 def tpu_start(stack="tpu-v6e1"):
-    settings = from_file(ROOT / f"Pulumi.{stack}.yaml", project=PROJECT)
+    settings = from_file(settings_file(stack, ROOT), project=PROJECT)
     return FailedStart(
         stack=stack,
         settings=settings,

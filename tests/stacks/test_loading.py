@@ -13,6 +13,7 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
+from contracts.settings_files import settings_file, shipped_files
 from planning import PlanningError, plan
 from planning.question.vllm_args import OPTIONS
 from stacks.loading import (
@@ -27,11 +28,11 @@ from stacks.planned import to_deployment
 from stacks.settings import NAMESPACES, Settings
 
 ROOT = Path(__file__).resolve().parents[2]
-STACKS = sorted(path.name.removeprefix("Pulumi.").removesuffix(".yaml") for path in ROOT.glob("Pulumi.*.yaml"))
+STACKS = sorted(path.name.removeprefix("Pulumi.").removesuffix(".yaml") for path in shipped_files(ROOT))
 
 
 def values_of(stack):
-    config = yaml.safe_load((ROOT / f"Pulumi.{stack}.yaml").read_text())["config"]
+    config = yaml.safe_load(settings_file(stack, ROOT).read_text())["config"]
     return {key.partition(":")[2]: value for key, value in config.items()}
 
 
@@ -357,7 +358,7 @@ def test_the_engines_configuration_and_the_file_mean_the_same(monkeypatch):
             f"gemma-serving:{key}": value if isinstance(value, str) else json.dumps(value)
             for key, value in values_of(stack).items()
         }
-        assert from_pulumi(config, frozenset(), stack=stack) == from_file(ROOT / f"Pulumi.{stack}.yaml")
+        assert from_pulumi(config, frozenset(), stack=stack) == from_file(settings_file(stack, ROOT))
 
 
 def test_the_token_is_a_fact_in_the_settings_and_never_a_value():

@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 import yaml
 
+from contracts.settings_files import settings_file
 from localcloud.tests import idle_cloud
 from localcloud.tests.conftest import IMAGES, PROJECT, Client
 from localcloud.tests.services.test_run_rules import GPU
@@ -57,7 +58,7 @@ def deployed(cloud, stack, run):
 
 
 def settings_of(folder, stack, changes):
-    document = yaml.safe_load((ROOT / f"Pulumi.{stack}.yaml").read_text())
+    document = yaml.safe_load(settings_file(stack, ROOT).read_text())
     for block, values in changes.items():
         document["config"][f"gemma-serving:{block}"].update(values)
     path = folder / f"Pulumi.{stack}.yaml"

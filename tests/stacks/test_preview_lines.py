@@ -7,6 +7,7 @@ import pytest
 
 from contracts.resource_types import CAPACITY_TYPE, SERVICE_TYPE
 from contracts.server_change import ChangedValue, ServerChange
+from contracts.settings_files import settings_file
 from planning import plan
 from stacks.hooks import changed_server
 from stacks.hooks.changed_server import change_text
@@ -21,7 +22,7 @@ FLAG = ChangedValue(key="--max-model-len", before="16384", after="8192")
 
 
 def lines(stack, date, *accepted):
-    deployment = to_deployment(from_file(ROOT / f"Pulumi.{stack}.yaml", project="my-project"), today=date)
+    deployment = to_deployment(from_file(settings_file(stack, ROOT), project="my-project"), today=date)
     planned = replace(plan(deployment), accepted=accepted)
     return [text for text, _ in preview_lines(planned, stack, StackWording(deployment))]
 

@@ -15,6 +15,7 @@ from components.stack_details import StackDetails
 from contracts.errors import CommandRefusedError
 from contracts.labels import Ownership
 from contracts.naming import NamingError
+from contracts.settings_files import shipped_files
 from planning.machine.hardware import image_of
 from stacks import tpu
 from stacks.loading import SettingsError
@@ -28,7 +29,7 @@ WHOLE = {
     "maxAge": "8h",
     "maxUsd": 50,
 }
-STACKS = sorted(path.name.removeprefix("Pulumi.").removesuffix(".yaml") for path in ROOT.glob("Pulumi.*.yaml"))
+STACKS = sorted(path.name.removeprefix("Pulumi.").removesuffix(".yaml") for path in shipped_files(ROOT))
 
 
 @dataclass(frozen=True)

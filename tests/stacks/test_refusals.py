@@ -16,6 +16,7 @@ import yaml
 from components.cloud_run_gpu_service import CloudRunGpuService
 from components.tpu_queued_resource import TpuQueuedResource
 from contracts.labels import PRODUCT
+from contracts.settings_files import settings_file
 from planning import PlanningError, plan
 from scripts.plan.question import Question, deployment_from
 from stacks.loading import SettingsError, from_file, gateway_from_file
@@ -213,7 +214,7 @@ def _here(monkeypatch):
 def values_of(stack: str) -> dict[str, Any]:
     if stack == "gateway":
         return copy.deepcopy(GATEWAY)
-    config = yaml.safe_load((ROOT / f"Pulumi.{stack}.yaml").read_text())["config"]
+    config = yaml.safe_load(settings_file(stack, ROOT).read_text())["config"]
     return {key.partition(":")[2]: value for key, value in config.items()}
 
 

@@ -5,11 +5,12 @@ from pathlib import Path
 import jsonschema
 import pytest
 
+from contracts.settings_files import settings_file, shipped_files
 from stacks.loading import SettingsError, from_file, read_yaml
 from stacks.schema import file_schema
 
 ROOT = Path(__file__).resolve().parents[2]
-FILES = sorted(ROOT.glob("Pulumi.*.yaml"))
+FILES = shipped_files(ROOT)
 FIRST_LINE = "# yaml-language-server: $schema=docs/settings.schema.json"
 SCHEMA = file_schema()
 """Contents of docs/settings.schema.json."""
@@ -32,11 +33,12 @@ def loads(tmp_path, text):
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.name)
 def test_every_stack_names_the_schema_on_its_first_line_and_keeps_it(path):
-    assert path.read_text().splitlines()[0] == FIRST_LINE
+    schema = "" if path.parent == ROOT else "../../"
+    assert path.read_text().splitlines()[0] == FIRST_LINE.replace("docs/", f"{schema}docs/")
     assert list(VALIDATOR.iter_errors(read_yaml(path.read_text()))) == []
 
 
-TPU, RUN = ((ROOT / f"Pulumi.{stack}.yaml").read_text() for stack in ("tpu-v6e4", "l4-qat"))
+TPU, RUN = (settings_file(stack, ROOT).read_text() for stack in ("tpu-v6e4", "l4-qat"))
 WRONG = {
     "a key of another namespace": TPU + "  gemma:maxAge: 24h\n",
     "a key without a namespace": TPU + "  maxAge: 24h\n",

@@ -10,11 +10,12 @@ import yaml
 
 from components.private_network import GATEWAY_RANGE
 from contracts.labels import ALWAYS
+from contracts.settings_files import settings_file, shipped_files
 from stacks.program import run
 from tests.security_page import rows
 
 ROOT = Path(__file__).resolve().parents[2]
-STACKS = sorted(path.name.removeprefix("Pulumi.").removesuffix(".yaml") for path in ROOT.glob("Pulumi.*.yaml"))
+STACKS = sorted(path.name.removeprefix("Pulumi.").removesuffix(".yaml") for path in shipped_files(ROOT))
 PROJECT = "my-project"
 MEMBER, INVOKER = "user:alice@example.com", "group:callers@example.com"
 SECRET = f"projects/{PROJECT}/secrets/theirs/versions/7"
@@ -105,7 +106,7 @@ def declared(declare, monkeypatch):
     def of(stack, settings):
         key = (stack, json.dumps(settings, sort_keys=True))
         if key not in known:
-            config = yaml.safe_load((ROOT / f"Pulumi.{stack}.yaml").read_text())["config"]
+            config = yaml.safe_load(settings_file(stack, ROOT).read_text())["config"]
             for path, value in settings.items():
                 block, _, name = path.partition(".")
                 target, last = (

@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+from contracts.settings_files import shipped_files
 from planning.question.fields import question_fields, value_at
 from scripts.preview.plans import flat_settings
 from stacks.loading import from_file, read_yaml
@@ -9,7 +10,7 @@ from stacks.planned import to_deployment
 from stacks.settings.keys import setting_fields
 from stacks.wording import settings_key, value_in_file
 
-FILES = sorted(Path(__file__).resolve().parents[2].glob("Pulumi.*.yaml"))
+FILES = shipped_files(Path(__file__).resolve().parents[2])
 OWN = {
     "accelerator": "tpu.accelerator_type and cloud_run.gpu",
     "vcpu": "cloud_run.cpu",

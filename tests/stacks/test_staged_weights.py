@@ -13,6 +13,7 @@ import requests
 from cloud.staging.bucket import crc32c
 from contracts.errors import CommandRefusedError
 from contracts.resource_types import SERVICE_TYPE
+from contracts.settings_files import settings_file
 from contracts.staged_weights import MANIFEST, STAGING_VARIABLE, manifest_hash
 from localcloud.tests import idle_cloud
 from localcloud.world.scenario import Fault, OperationDurations, Scenario
@@ -236,7 +237,7 @@ SERVER = {"urn:pulumi:x::gemma-serving::gcp:cloudrunv2/service:Service::vllm": {
 @pytest.mark.parametrize("stack", ["l4-qat", "tpu-v6e1"])
 def test_missing_weights_stop_up_before_the_first_resource_but_not_staging(monkeypatch, cloud, bucket, stack):
     changes = {"weights": "bucket", "bucket.existing": BUCKET, "bucket.prefix": FOLDER}
-    settings = from_file(ROOT / f"Pulumi.{stack}.yaml", project=PROJECT, changes=changes)
+    settings = from_file(settings_file(stack, ROOT), project=PROJECT, changes=changes)
     monkeypatch.setattr(pulumi.runtime, "is_dry_run", lambda: False)
 
     def require_new(deployed):

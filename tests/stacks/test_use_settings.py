@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from contracts.settings_files import settings_file
 from planning import plan
 from planning.memory.resolve import resolve
 from planning.question.features import served_features
@@ -40,7 +41,7 @@ SPELLED = {
 
 def settings(stack="tpu-v6e1-e4b", **stated):
     """Return the settings of a stack with other top-level keys, or with other options of vLLM."""
-    config = read_yaml((ROOT / f"Pulumi.{stack}.yaml").read_text(encoding="utf-8"))["config"]
+    config = read_yaml(settings_file(stack, ROOT).read_text(encoding="utf-8"))["config"]
     values = {key.partition(":")[2]: value for key, value in config.items()}
     own = {key: value for key, value in stated.items() if key in {*values, "image"}}
     vllm = {key: value for key, value in stated.items() if key not in own}

@@ -10,7 +10,7 @@ from contracts.errors import CommandRefusedError
 from contracts.labels import Ownership
 from contracts.naming import Names
 from contracts.resource_types import CAPACITY_TYPE
-from contracts.settings_files import stacks_in
+from contracts.settings_files import settings_file, shipped_files, stack_of_file
 from engine.state import StackState
 from engine.steps import PlannedStep
 from localcloud.world.scenario import Fault, OperationDurations, Scenario
@@ -22,7 +22,7 @@ from tests.cloud.populated import PROJECT, open_world
 
 ROOT = Path(__file__).parents[3]
 TPU, RUN = "tpu-v6e4", "l4-qat"
-TPU_STACKS = [name for name in stacks_in(ROOT) if name.startswith("tpu-")]
+TPU_STACKS = [stack_of_file(path.name) for path in shipped_files(ROOT) if path.name.startswith("Pulumi.tpu-")]
 MISSING = StackState(stack=TPU, status="missing")
 UNLIMITED = (
     f"Stack {TPU} has no maxUsd. The user can set limits in Pulumi.{TPU}.yaml (docs/costs.md), or run `gemma up {TPU}`."
@@ -39,7 +39,7 @@ def world():
 
 def shipped(stack, tpu=None, **changes):
     """Return a copy of the project, whose settings are those of the file but for these."""
-    settings = stack_settings(stack, project=PROJECT, folder=ROOT)
+    settings = stack_settings(stack, project=PROJECT, folder=settings_file(stack, ROOT).parent)
     if tpu:
         changes["tpu"] = replace(settings.tpu, **tpu)
     return FrozenProject(folder=ROOT, stack=stack, settings=settings.model_copy(update=changes), digest="")

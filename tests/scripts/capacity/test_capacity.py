@@ -12,6 +12,7 @@ import requests
 
 from cloud import offers
 from cloud.caller import GoogleCaller
+from contracts.settings_files import shipped_files
 from engine import state as states
 from localcloud.tests import idle_cloud
 from localcloud.tests.google_bodies import google_answer, google_body
@@ -108,7 +109,7 @@ def world(tmp_path, monkeypatch, capsys):
         monkeypatch.setenv("GOOGLE_OAUTH_ACCESS_TOKEN", cloud.token)
         monkeypatch.chdir(tmp_path)
         (tmp_path / "Pulumi.yaml").write_text("name: gemma-serving\nruntime: python\n")
-        for path in ROOT.glob("Pulumi.*.yaml"):
+        for path in shipped_files(ROOT):
             (tmp_path / path.name).write_text(path.read_text().replace("asia-northeast1-b, ", ""))
         yield World(cloud, tmp_path, monkeypatch, capsys)
 

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from contracts.errors import CommandRefusedError
+from contracts.settings_files import settings_file
 from scripts.cli import frozen
 from scripts.cli.frozen import freeze
 from stacks.settings import Settings
@@ -24,7 +25,7 @@ def project(monkeypatch, tmp_path):
         (folder / room / "a.py").write_text("x = 1\n")
     (folder / "Pulumi.yaml").write_text((ROOT / "Pulumi.yaml").read_text())
     image = f"{{ repository: me/mine, digest: 'sha256:{'a' * 64}', buildContext: images/own }}"
-    settings = (ROOT / f"Pulumi.{STACK}.yaml").read_text()
+    settings = settings_file(STACK, ROOT).read_text()
     settings += f"  gemma-serving:image: {image}\n  gemma-serving:prices: prices.json\n"
     (folder / f"Pulumi.{STACK}.yaml").write_text(settings)
     (folder / "prices.json").write_text("{}")

@@ -11,7 +11,7 @@ from contracts.outputs import StackOutputs
 from scripts.cli.price_in_use import price_in_use, usd_per_hour_in_use
 from tests.scripts.sample_outputs import sample_outputs
 
-STACK = "tpu-v6e1-e4b"
+STACK = "tpu-v6e1"
 OUTPUTS = from_json(StackOutputs, sample_outputs(target="tpu"))
 
 

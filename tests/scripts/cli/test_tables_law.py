@@ -17,6 +17,7 @@ from cloud.alerts import AlertReport, StackAlert
 from cloud.shortage import Shortage
 from contracts.alerts import RUNBOOK, every_alert
 from contracts.labels import Ownership
+from contracts.settings_files import shipped_files
 from planning.data.prices import LIST_PRICES, slice_parts
 from planning.machine.hardware import ACCELERATORS
 from scripts.alerts.render import AlertTimes, print_alerts
@@ -177,7 +178,7 @@ class Terminal(io.StringIO):
 @pytest.fixture
 def on_terminal(monkeypatch, tmp_path):
     """Run what prints on a terminal of a width; returns the text, and each table with the columns that it says it leaves out."""
-    for path in (ROOT / "Pulumi.yaml", *ROOT.glob("Pulumi.*.yaml")):
+    for path in (ROOT / "Pulumi.yaml", *shipped_files(ROOT)):
         (tmp_path / path.name).write_bytes(path.read_bytes())
     monkeypatch.chdir(tmp_path)
     for name, value in {"TERM": "xterm", "NO_COLOR": "1", "GOOGLE_CLOUD_PROJECT": "my-project"}.items():

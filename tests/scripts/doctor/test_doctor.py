@@ -22,6 +22,7 @@ from cloud.staging.bucket import WeightsBucket
 from cloud.staging.copying import CopyPlan, stage
 from cloud.staging.sources import FolderSource
 from contracts.errors import ScriptError
+from contracts.settings_files import shipped_files
 from engine import runner
 from localcloud.running.shims import OPERATOR_TOKEN, install
 from localcloud.tests import idle_cloud
@@ -157,7 +158,7 @@ class World:
     def __init__(self, cloud, tmp_path, monkeypatch, capsys):
         self.cloud, self.folder, self.environment, self.capsys = cloud, tmp_path, monkeypatch, capsys
         self.internet, self.engine = Internet(), Engine()
-        self.settings = {path.stem.removeprefix("Pulumi."): path.read_text() for path in ROOT.glob("Pulumi.*.yaml")}
+        self.settings = {path.stem.removeprefix("Pulumi."): path.read_text() for path in shipped_files(ROOT)}
 
     def admin(self, verb, path, body=None):
         headers = {"Authorization": f"Bearer {self.cloud.token}"}

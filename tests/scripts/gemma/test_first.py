@@ -63,17 +63,17 @@ def test_a_deployed_stack_has_its_price_and_the_time_left(engine):
     engine["never"] = None
     plan = {**sample_outputs()["plan"], "accelerator": "v6e-1"}
     spot = {"provisioning": "spot", "location": "us-east5-a", "plan": plan}
-    engine["tpu-v6e1-e4b"] = sample_outputs(**TPU | spot)
-    engine["tpu-v6e1-26b-w4a16"] = sample_outputs(**TPU | spot | {"location": "southamerica-west1-a"})
+    engine["tpu-v6e4-31b"] = sample_outputs(**TPU | spot)
+    engine["tpu-v6e4-turbo"] = sample_outputs(**TPU | spot | {"location": "southamerica-west1-a"})
     text = told()
     for line in (
-        "  tpu-v6e1-e4b        $1.40/h, without an end",
-        "  tpu-v6e1-26b-w4a16  price unknown, without an end",
-        "  tpu-v6e1            $1.42/h, 3 h left",
-        "  waits               $1.42/h from the moment its capacity arrives; it was WAITING_FOR_RESOURCES",
-        "  ended               Nothing serves since the planned end of the run at 2026-01-01 00:00 UTC. Run `gemma up ended`.",
-        "  run                 $1.42/h for each instance that runs",
-        "  half                incomplete: The state has only 1 other resource.",
+        "  tpu-v6e4-31b    $1.40/h, without an end",
+        "  tpu-v6e4-turbo  price unknown, without an end",
+        "  tpu-v6e1        $1.42/h, 3 h left",
+        "  waits           $1.42/h from the moment its capacity arrives; it was WAITING_FOR_RESOURCES",
+        "  ended           Nothing serves since the planned end of the run at 2026-01-01 00:00 UTC. Run `gemma up ended`.",
+        "  run             $1.42/h for each instance that runs",
+        "  half            incomplete: The state has only 1 other resource.",
         "Next: gemma status",
     ):
         assert f"{line}\n" in text

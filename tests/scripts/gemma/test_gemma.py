@@ -167,7 +167,7 @@ def test_the_version_is_that_of_the_project(capsys):
     ("words", "found"),
     [
         (["pl"], ["plan"]),
-        (["plan", "l4"], ["l4-12b-qat", "l4-12b-qat-mtp", "l4-e2b-lora", "l4-qat"]),
+        (["plan", "l4"], ["l4-12b-qat", "l4-qat"]),
         (["chat", "--show"], ["--show-thinking"]),
         (["connect", "ch"], ["chat"]),
         (["completion", ""], ["bash", "fish", "zsh"]),

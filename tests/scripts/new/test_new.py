@@ -1,6 +1,8 @@
 """A new stack's file is written by the planner's one writer, plans as fitting, and loses nothing that Pulumi keeps in it."""
 
 import json
+import shutil
+from pathlib import Path
 
 import pytest
 import yaml
@@ -220,3 +222,34 @@ def test_a_config_of_another_size_or_outside_the_project_is_refused(new, tmp_pat
     code, _, err = new("mine", "--model", "a/b", "--config", own(tmp_path_factory.mktemp("outside")))
     assert code == 2
     assert "is outside the project. Copy the file into" in err
+
+
+SHIPPED = Path(__file__).parents[3] / "examples" / "stacks"
+
+
+def test_a_copy_of_an_example_has_its_settings_and_no_secrets(new, tmp_path):
+    shutil.copytree(SHIPPED, tmp_path / "examples" / "stacks")
+    code, out, err = new("mine", "--like", "tpu-v6e4-12b")
+    assert (code, err) == (0, "")
+    text = (SHIPPED / "Pulumi.tpu-v6e4-12b.yaml").read_text().replace("../../docs/", "docs/")
+    assert (tmp_path / "Pulumi.mine.yaml").read_text() == text
+    assert "gemma up mine" in out
+    (tmp_path / "Pulumi.own.yaml").write_text(f"encryptionsalt: v1:canary\n{text}")
+    assert new("theirs", "--like", "own")[0] == 0
+    assert (tmp_path / "Pulumi.theirs.yaml").read_text() == text
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("--like", "nope"), "Pulumi.nope.yaml not found."),
+        (("--like", "tpu-v6e4-12b", "--budget", "2"), "--like copies a file as it is. Remove --budget"),
+        ((), "No model. Pass --model ID, or --like STACK to copy a settings file."),
+    ],
+)
+def test_what_cannot_be_copied_is_one_sentence_and_writes_nothing(new, tmp_path, words, said):
+    shutil.copytree(SHIPPED, tmp_path / "examples" / "stacks")
+    code, out, err = new("mine", *words)
+    assert (code, out, err.count("\n")) == (2, "", 1)
+    assert said in err
+    assert not (tmp_path / "Pulumi.mine.yaml").exists()

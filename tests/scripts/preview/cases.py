@@ -11,6 +11,7 @@ import tempfile
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
+from contracts.settings_files import settings_file
 from engine.steps import ResourceChange, ShownChange
 from scripts.preview.comment import comment
 from scripts.preview.plans import StackDescription, describe_checkout
@@ -119,7 +120,7 @@ def planned(edit: Edit) -> Mapping[str, StackDescription]:
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         for stack in STACKS:
-            shutil.copy(ROOT / f"Pulumi.{stack}.yaml", folder)
+            shutil.copy(settings_file(stack, ROOT), folder)
         path = folder / "Pulumi.tpu-v6e4.yaml"
         path.write_text(re.sub(r"zones: \[.*\]", ZONES, path.read_text()))
         edit(folder)
