@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from typing import Final
 
 COMMANDS: Final[Mapping[str, str]] = {
-    "quality": "Use lm-evaluation-harness with the task in evals/; see docs/evaluate.md.",
+    "quality": "Use lm-evaluation-harness with the task in examples/evals/; see docs/evaluate.md.",
     "batch": "Use examples/batch.py through `gemma connect`; see docs/evaluate.md.",
     "deploy": "Run `gemma up STACK` and `gemma smoke STACK`, or start the workflow deploy.yml; see docs/ci.md.",
     "drift": "Run `pulumi refresh --preview-only --expect-no-changes --stack STACK`; see docs/ci.md.",

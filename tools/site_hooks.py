@@ -52,7 +52,8 @@ def on_config(config: Any) -> Any:  # noqa: ANN401  as above
     text = (ROOT / "docs" / "README.md").read_text(encoding="utf-8").replace("# Documentation", "## Guides", 1)
     for section in re.split(r"^## ", text, flags=re.MULTILINE)[1:]:
         targets = [posixpath.normpath(f"docs/{target}") for target in _LINKED.findall(section)]
-        fresh = [path for path in dict.fromkeys(targets) if path not in seen and (ROOT / path).is_file()]
+        ours = [path for path in dict.fromkeys(targets) if path in OUTSIDE or path.startswith("docs/")]
+        fresh = [path for path in ours if path not in seen and (ROOT / path).is_file()]
         seen.update(fresh)
         groups[section.splitlines()[0].strip()] = fresh
     for title, folder in _FOLDERS.items():

@@ -3,7 +3,7 @@
 import re
 from pathlib import Path
 
-DOCS = Path(__file__).parents[2] / "docs"
+DOCS = Path(__file__).parents[2] / "packages" / "gcp-tpu" / "docs"
 INDEX = DOCS / "_index.md"
 INSTALLATION = DOCS / "installation-configuration.md"
 LANGUAGES = ("python", "yaml")

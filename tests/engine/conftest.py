@@ -31,7 +31,6 @@ ROOMS = (
     "components",
     "contracts",
     "engine",
-    "evals",
     "examples",
     "images",
     "packages",

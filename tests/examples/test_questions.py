@@ -1,4 +1,4 @@
-"""The questions of `evals/`: each right answer passes the task's filter and metric, and a wrong one fails."""
+"""The questions of `examples/evals/`: each right answer passes the task's filter and metric, and a wrong one fails."""
 
 import json
 import re
@@ -7,7 +7,7 @@ from pathlib import Path
 import yaml
 
 ROOT = Path(__file__).parents[2]
-TASK = yaml.safe_load((ROOT / "evals" / "gemma_serving_answers.yaml").read_text())
+TASK = yaml.safe_load((ROOT / "examples" / "evals" / "gemma_serving_answers.yaml").read_text())
 QUESTIONS = [
     json.loads(line) for line in (ROOT / TASK["dataset_kwargs"]["data_files"]["test"]).read_text().splitlines()
 ]

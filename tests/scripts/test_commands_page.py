@@ -156,7 +156,6 @@ OTHER_LINES = {
     "components.md": "not run: jq over the output of a command of the same block",
     "evaluate.md": "not run: installs lm-evaluation-harness with PyTorch, 6 GB",
     "get-started.md": "tests/engine/test_user_install.py",
-    "installation-configuration.md": "tests/agreement/registry_pages.py",
     "local-cloud.md": "not run: a shell with variables of a running local cloud; tests start it through its modules",
     "observability.md": "tests/cloud/test_alerts.py",
     "one-evening.md": "not run: needs a real project and ten dollars",
