@@ -29,7 +29,7 @@ _Key = tuple[str, str]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Reply:
+class GoogleResponse:
     """Result of one call: items, or the reason for none."""
 
     what: str = ""
@@ -53,7 +53,7 @@ class Reply:
         return f"{self.what}: {self.problem}" if self.problem else ""
 
 
-NOT_READ: Final = Reply(what="the catalog", problem="not queried")
+NOT_READ: Final = GoogleResponse(what="the catalog", problem="not queried")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,19 +98,19 @@ class CapacityQuestion:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Answers:
+class GoogleResponses:
     """Google's responses by their kind and place: `zones`, `services`, `limits` by metric, or a catalog of a zone."""
 
-    replies: Mapping[_Key, Reply]
+    responses: Mapping[_Key, GoogleResponse]
 
-    def get(self, what: str, place: str = "") -> Reply:
+    def get(self, what: str, place: str = "") -> GoogleResponse:
         """Return a reply, or one that was not read if the call was not made."""
-        return self.replies.get((what, place), NOT_READ)
+        return self.responses.get((what, place), NOT_READ)
 
     @property
-    def problems(self) -> Sequence[Reply]:
+    def problems(self) -> Sequence[GoogleResponse]:
         """Failed calls, in order."""
-        return [reply for reply in self.replies.values() if not reply.is_read]
+        return [response for response in self.responses.values() if not response.is_read]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -133,15 +133,15 @@ def deadline(limit_s: float = LIMIT_S) -> Callable[[], float]:
     return lambda: end_s - time.monotonic()
 
 
-def read_all(caller: GoogleCaller, question: CapacityQuestion, *, remaining_s: Callable[[], float]) -> Answers:
+def read_all(caller: GoogleCaller, question: CapacityQuestion, *, remaining_s: Callable[[], float]) -> GoogleResponses:
     """Return all responses; for each that did not arrive in time, a reply that states so."""
-    first = _replies(caller, dict(_first_calls(question)), remaining_s)
-    listed = first.get(("zones", ""), Reply())
+    first = _responses(caller, dict(_first_calls(question)), remaining_s)
+    listed = first.get(("zones", ""), GoogleResponse())
     later = dict(_zone_calls(question, zones_of(question, listed), listed))
-    return Answers(replies={**first, **_replies(caller, later, remaining_s)})
+    return GoogleResponses(responses={**first, **_responses(caller, later, remaining_s)})
 
 
-def zones_of(question: CapacityQuestion, zones: Reply) -> Sequence[str]:
+def zones_of(question: CapacityQuestion, zones: GoogleResponse) -> Sequence[str]:
     """Return the zones to query: the API's list or else the known ones, and the stack's."""
     slices = question.of_kind(is_tpu=True)
     own = question.own_places(is_tpu=True) if slices else ()
@@ -155,32 +155,32 @@ def zones_of(question: CapacityQuestion, zones: Reply) -> Sequence[str]:
     return tuple(dict.fromkeys((*found, *own)))
 
 
-def _replies(
+def _responses(
     caller: GoogleCaller, calls: Mapping[_Key, _CapacityCall], remaining_s: Callable[[], float]
-) -> dict[_Key, Reply]:
-    tasks = [partial(_reply, caller, call) for call in calls.values()]
-    answers = each_within(tasks, workers=CONNECTIONS, limit_s=max(remaining_s(), 0.0))
-    for _, error in answers:
+) -> dict[_Key, GoogleResponse]:
+    tasks = [partial(_response, caller, call) for call in calls.values()]
+    responses = each_within(tasks, workers=CONNECTIONS, limit_s=max(remaining_s(), 0.0))
+    for _, error in responses:
         if error is not None and not isinstance(error, TimeoutError):
             raise error
     return {
-        key: reply or Reply(what=call.what, problem=str(error))
-        for (key, call), (reply, error) in zip(calls.items(), answers, strict=True)
+        key: response or GoogleResponse(what=call.what, problem=str(error))
+        for (key, call), (response, error) in zip(calls.items(), responses, strict=True)
     }
 
 
-def _reply(caller: GoogleCaller, call: _CapacityCall) -> Reply:
+def _response(caller: GoogleCaller, call: _CapacityCall) -> GoogleResponse:
     try:
         pages = list(caller.google.pages(call.api, call.path))
     except GoogleListError as error:
         detail, command = caller.refusal(call.api, call.role, error, about=call.about)
-        return Reply(what=call.what, problem=detail.rstrip("."), fix=command)
+        return GoogleResponse(what=call.what, problem=detail.rstrip("."), fix=command)
     except ScriptError as error:
-        return Reply(what=call.what, problem=str(error), is_offline=isinstance(error, NoConnectionError))
+        return GoogleResponse(what=call.what, problem=str(error), is_offline=isinstance(error, NoConnectionError))
     items = [as_mapping(item) for page in pages for item in as_sequence(page.get(call.key))]
     missing = [str(name) for page in pages for name in as_sequence(page.get("unreachable"))]
     unread = f"{', '.join(missing)} could not be reached" if missing else ""
-    return Reply(what=call.what, items=items, problem=unread)
+    return GoogleResponse(what=call.what, items=items, problem=unread)
 
 
 def _first_calls(question: CapacityQuestion) -> Iterator[tuple[_Key, _CapacityCall]]:
@@ -213,7 +213,7 @@ def _first_calls(question: CapacityQuestion) -> Iterator[tuple[_Key, _CapacityCa
 
 
 def _zone_calls(
-    question: CapacityQuestion, zones: Sequence[str], listed: Reply
+    question: CapacityQuestion, zones: Sequence[str], listed: GoogleResponse
 ) -> Iterator[tuple[_Key, _CapacityCall]]:
     """Yield the calls for each zone. An API that is off returns nothing anywhere, so it is not called again."""
     if "services enable" in listed.fix:

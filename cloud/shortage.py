@@ -13,7 +13,7 @@ from typing import Final, Literal
 from cloud import quotas
 from cloud.caller import GoogleCaller
 from cloud.capacity import ListedNode, ListedQueuedResource
-from cloud.offers import Answers, CapacityQuestion, deadline, read_all
+from cloud.offers import CapacityQuestion, GoogleResponses, deadline, read_all
 from cloud.quotas import Quota
 from contracts.capacity_states import GRANTED, IN_QUEUE
 from contracts.plain_text import for_terminal
@@ -142,10 +142,10 @@ def cause_of(words: str) -> Cause:
     return "unknown"
 
 
-def _any_enough(answers: Sequence[bool | None]) -> bool | None:
-    if True in answers:
+def _any_enough(responses: Sequence[bool | None]) -> bool | None:
+    if True in responses:
         return True
-    return None if not answers or None in answers else False
+    return None if not responses or None in responses else False
 
 
 def _is_short_region(words: str, region: str) -> bool:
@@ -173,10 +173,10 @@ NOT_USED: Final = CountedUse(used=0)
 
 
 def read_quota(
-    answers: Answers, quota: Quota, place: str, needed: float, use: "ChipUse | CountedUse" = NOT_USED
+    responses: GoogleResponses, quota: Quota, place: str, needed: float, use: "ChipUse | CountedUse" = NOT_USED
 ) -> QuotaRead:
     """Return what was read about a quota in a location. If it has a limit in the zone and in the region, the one that leaves less."""
-    listed = answers.get("limits", quota.metric)
+    listed = responses.get("limits", quota.metric)
     found: list[QuotaRead] = []
     for at, limit in quotas.limits_in(listed.items, quota, place).items():
         counted = use.at(at) if isinstance(use, ChipUse) else use
@@ -205,7 +205,7 @@ class ChipUse:
     A request counts in every state until it is deleted. A node counts if no listed request has it.
     """
 
-    answers: Answers
+    responses: GoogleResponses
     generation: str
     """The API's name, such as v5litepod."""
     provisioning: ProvisioningModel
@@ -218,18 +218,18 @@ class ChipUse:
         """Return the chips in use in a zone or region."""
         if place.count("-") > 1:
             return self._in_zone(place)
-        if not self.answers.get("zones").is_read:
+        if not self.responses.get("zones").is_read:
             return CountedUse(used=None, why_unknown="the zones of the region were not read")
-        keys = self.answers.replies
+        keys = self.responses.responses
         found = [self._in_zone(zone) for key, zone in keys if key == "queuedResources" and zone.startswith(f"{place}-")]
         unread = next((one for one in found if one.used is None), None)
         return unread or CountedUse(used=sum(one.used or 0 for one in found))
 
     def _in_zone(self, zone: str) -> CountedUse:
-        requests, nodes = (self.answers.get(key, zone) for key in ("queuedResources", "nodes"))
-        for reply in (requests, nodes):
-            if not reply.is_read:
-                return CountedUse(used=None, why_unknown=reply.unread, fix=reply.fix)
+        requests, nodes = (self.responses.get(key, zone) for key in ("queuedResources", "nodes"))
+        for response in (requests, nodes):
+            if not response.is_read:
+                return CountedUse(used=None, why_unknown=response.unread, fix=response.fix)
         listed = [ListedQueuedResource(item) for item in requests.items]
         counted = [one for one in listed if self._counts(one)]
         ids = {one.name.rpartition("/")[2] for one in listed}
@@ -253,7 +253,7 @@ class ChipUse:
         return other != "reservation" and quotas.is_preemptible(other) == quotas.is_preemptible(self.provisioning)
 
 
-def request_shortage(answers: Answers, request: ListedQueuedResource) -> Shortage | None:
+def request_shortage(responses: GoogleResponses, request: ListedQueuedResource) -> Shortage | None:
     """Return why a queued resource waits or failed, from lists of its zone and of others; None in other states."""
     if request.state not in _WITHOUT_CAPACITY:
         return None
@@ -262,13 +262,15 @@ def request_shortage(answers: Answers, request: ListedQueuedResource) -> Shortag
     reads: list[QuotaRead] = []
     if quota is not None:
         generation = accelerator.rpartition("-")[0]
-        use = ChipUse(answers=answers, generation=generation, provisioning=request.provisioning, request=request.name)
-        reads.append(read_quota(answers, quota, request.zone, request.chips(generation), use))
+        use = ChipUse(
+            responses=responses, generation=generation, provisioning=request.provisioning, request=request.name
+        )
+        reads.append(read_quota(responses, quota, request.zone, request.chips(generation), use))
     others = [
         OtherRequest(zone=one.zone, state=one.state, words=one.detail)
-        for (key, _), reply in answers.replies.items()
+        for (key, _), response in responses.responses.items()
         if key == "queuedResources"
-        for one in map(ListedQueuedResource, reply.items)
+        for one in map(ListedQueuedResource, response.items)
         if one.name != request.name
         and one.state in _WITHOUT_CAPACITY | GRANTED
         and (one.provisioning, one.accelerators) == (request.provisioning, request.accelerators)
@@ -305,9 +307,9 @@ def read_instance_shortage(
         return None
     usable = quotas.instance_quotas(accelerator_type, provisioning) if provisioning else ()
     asked = CapacityQuestion(project=caller.project, accelerators=(), everywhere=False, quotas=usable)
-    answers = read_all(caller, asked, remaining_s=deadline())
+    responses = read_all(caller, asked, remaining_s=deadline())
     size = accelerator_type.rpartition("-")[2]
     needed = float(size) if size.isdigit() else math.inf
     region = zone.rpartition("-")[0]
-    reads = [read_quota(answers, quota, region, needed, UNREAD_USE) for quota in usable]
+    reads = [read_quota(responses, quota, region, needed, UNREAD_USE) for quota in usable]
     return shortage(state, "", reads, zone)

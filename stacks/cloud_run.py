@@ -29,7 +29,7 @@ from stacks.base import COMMAND, MEMORY_FOLDER, Context, Foundation, lay_foundat
 from stacks.hooks.changed_server import show_changes
 from stacks.hooks.observed_service import ServicePlace, observed_service, report_next_step, require_revisions
 from stacks.hooks.run_failures import explain_failures
-from stacks.hooks.run_keeper import keep_runs
+from stacks.hooks.run_recorder import keep_runs
 from stacks.hooks.staged_weights import require_staged_weights
 from stacks.observability import METRICS_ROLE, collector_text, declare_alerts
 from stacks.outputs import stack_outputs

@@ -117,8 +117,8 @@ def _meanings() -> Iterator[tuple[tuple[str, str], str]]:
             if isinstance(block, ast.ClassDef) and block.name == GatewayStack.__name__:
                 yield (Settings.__name__, "gateway"), dict(_texts_below_fields(block, module))["gateway"]
             elif isinstance(block, ast.ClassDef):
-                heirs: Sequence[type] = getattr(module, block.name).__subclasses__()
-                for name in (block.name, *(heir.__name__ for heir in heirs)):
+                subclasses: Sequence[type] = getattr(module, block.name).__subclasses__()
+                for name in (block.name, *(subclass.__name__ for subclass in subclasses)):
                     yield from (((name, key), text) for key, text in _texts_below_fields(block, module))
 
 

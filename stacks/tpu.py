@@ -28,7 +28,7 @@ from stacks.base import COMMAND, Context, Foundation, lay_foundation
 from stacks.deployed.other_stacks import network_of_gateway
 from stacks.hooks.changed_server import show_changes
 from stacks.hooks.next_steps import next_steps
-from stacks.hooks.run_keeper import keep_runs
+from stacks.hooks.run_recorder import keep_runs
 from stacks.observability import METRICS_ROLE, declare_alerts, machine_collector
 from stacks.outputs import known_after_up, stack_outputs
 from stacks.server_command import PORT

@@ -75,8 +75,8 @@ def ownership():
 def declare(monkeypatch):
     """Run a function that declares components; returns what was declared and the resolved value of the output that it returned."""
     # Mocks run no hooks; these calls to Google come before the first resource.
-    monkeypatch.setattr("stacks.hooks.run_keeper.RunKeeper.note_first", lambda _: Absent())
-    monkeypatch.setattr("stacks.hooks.run_keeper.limits_line", lambda *_: "")
+    monkeypatch.setattr("stacks.hooks.run_recorder.RunRecorder.note_first", lambda _: Absent())
+    monkeypatch.setattr("stacks.hooks.run_recorder.limits_line", lambda *_: "")
     monkeypatch.setattr("stacks.program.require_weights_of_new_server", lambda *_: None)
     monkeypatch.setattr("stacks.google_project.propagation.require_apis", lambda *_, **__: None)
     monkeypatch.setattr("stacks.google_project.propagation._read_project", lambda _project, _clock: Present({}))

@@ -102,9 +102,9 @@ def _guard_problem(settings: Settings) -> str:
 
 def _next_run(frozen: FrozenProject, steps: Sequence[PlannedStep], state: StackState) -> Answer[str]:
     """Return Absent before the first run. Later, return why the plan starts another one; empty if it starts none."""
-    from stacks.hooks.run_keeper import stack_keeper  # noqa: PLC0415 - loads Pulumi's SDK
+    from stacks.hooks.run_recorder import stack_recorder  # noqa: PLC0415 - loads Pulumi's SDK
 
-    runs = stack_keeper(frozen.settings, frozen.stack).runs()
+    runs = stack_recorder(frozen.settings, frozen.stack).runs()
     match runs:
         case Unknown():
             return runs

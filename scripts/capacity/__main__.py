@@ -90,10 +90,10 @@ def _capacity(options: CapacityOptions) -> ExitCode:
     question = question_of(project, settings, options.accelerators, options.provisioning)
     names = ", ".join(one.name for one in question.accelerators)
     print_progress("capacity", f"querying locations of {names} in project {project}")
-    answers = read_all(caller_of(project), question, remaining_s=deadline())
+    responses = read_all(caller_of(project), question, remaining_s=deadline())
     now = datetime.now(UTC)
     recorded = recorded_answer(states.read(options.stack)) if options.stack and settings and settings.tpu else None
-    places, problems = judge(question, answers, options.stack, settings, recorded), problems_of(answers)
+    places, problems = judge(question, responses, options.stack, settings, recorded), problems_of(responses)
     if options.as_json:
         report = {
             "project": project,

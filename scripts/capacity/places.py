@@ -9,7 +9,7 @@ from typing import Final, cast
 
 from cloud.capacity import ListedQueuedResource
 from cloud.kinds import SERVICE, Item, by_name
-from cloud.offers import Answers, CapacityQuestion, Reply, zones_of
+from cloud.offers import CapacityQuestion, GoogleResponse, GoogleResponses, zones_of
 from cloud.price_file import book_of
 from cloud.quotas import Quota
 from cloud.shortage import NOT_USED, ChipUse, CountedUse, Shortage, read_quota, request_shortage
@@ -39,8 +39,8 @@ FORMS: Final[Sequence[ProvisioningModel]] = ("flex-start", "spot", "standard")
 
 
 @dataclass(frozen=True, slots=True)
-class Gate(CheckResult):
-    """One condition of a location, and its source. An open gate has no detail."""
+class LocationCheck(CheckResult):
+    """One condition of a location, and its source. An open check has no detail."""
 
     source: str = ""
     is_read: bool = True
@@ -48,7 +48,7 @@ class Gate(CheckResult):
 
 
 @dataclass(frozen=True, slots=True)
-class QuotaGate(Gate):
+class QuotaCheck(LocationCheck):
     """A quota with its use, in its own unit: chips, GPUs, vCPU or GiB."""
 
     limit: float | None = None
@@ -62,7 +62,7 @@ class QuotaGate(Gate):
 
 
 @dataclass(frozen=True, slots=True)
-class Own:
+class ExistingRequest:
     """A queued resource or a service of this product in the location."""
 
     name: str
@@ -83,15 +83,15 @@ class JudgedForm:
     """A form of capacity in a zone."""
 
     model: ProvisioningModel
-    accepted: Gate
-    quota: QuotaGate
+    accepted: LocationCheck
+    quota: QuotaCheck
     parts: Sequence[HourlyPart]
     """Cost of one slice."""
     in_stack: bool
     """True if the stack's settings have it."""
     not_requested: str
     """Why the stack does not request it in this zone, such as the ceiling; empty if it does, or if its settings do not have it."""
-    last_answer: Own | None
+    last_answer: ExistingRequest | None
     """The latest request of this project; None if there is none."""
 
     @property
@@ -111,13 +111,13 @@ class JudgedPlace:
 
     accelerator: Accelerator
     place: str
-    hardware: Gate
-    models: Mapping[str, Gate]
-    """Gate by provisioning model. Cloud Run has one, `instance`."""
+    hardware: LocationCheck
+    models: Mapping[str, LocationCheck]
+    """LocationCheck by provisioning model. Cloud Run has one, `instance`."""
     model: str
     """The provisioning model in question, a key of `models`."""
-    quota: QuotaGate
-    own: Sequence[Own]
+    quota: QuotaCheck
+    own: Sequence[ExistingRequest]
     parts: Sequence[HourlyPart]
     """Cost of one slice, or one instance of the stack's size."""
     position: int | None = None
@@ -126,8 +126,8 @@ class JudgedPlace:
     """Forms of capacity of a TPU in the order of the settings; empty for a GPU."""
 
     @property
-    def gates(self) -> Sequence[Gate]:
-        """The gates in order."""
+    def checks(self) -> Sequence[LocationCheck]:
+        """The checks in order."""
         return (self.hardware, self.models[self.model], self.quota)
 
     @property
@@ -142,8 +142,8 @@ class JudgedPlace:
 
     @property
     def group(self) -> int:
-        """0: all gates are open. 1: some are unknown. 2: at least one is closed."""
-        return max({"passed": 0, "failed": 2}.get(gate.state, 1) for gate in self.gates)
+        """0: all checks are open. 1: some are unknown. 2: at least one is closed."""
+        return max({"passed": 0, "failed": 2}.get(check.state, 1) for check in self.checks)
 
 
 def question_of(
@@ -166,20 +166,20 @@ def question_of(
 
 def judge(
     asked: CapacityQuestion,
-    answers: Answers,
+    responses: GoogleResponses,
     stack: str | None = None,
     settings: Settings | None = None,
-    recorded: Own | None = None,
+    recorded: ExistingRequest | None = None,
 ) -> Sequence[JudgedPlace]:
     """Return all locations of all accelerators, sorted within each accelerator. The use of `stack` itself is not counted.
 
     `recorded`: the last answer in the state of `stack`.
     """
-    of = _PlaceComparison(asked=asked, answers=answers, stack=stack, settings=settings, recorded=recorded)
+    of = _PlaceComparison(asked=asked, responses=responses, stack=stack, settings=settings, recorded=recorded)
     places: list[JudgedPlace] = []
     for accelerator in asked.accelerators:
         if accelerator.is_tpu:
-            found = [of.zone(accelerator, zone) for zone in zones_of(asked, answers.get("zones"))]
+            found = [of.zone(accelerator, zone) for zone in zones_of(asked, responses.get("zones"))]
         else:
             found = [of.region(accelerator, region) for region in asked.regions_of(accelerator)]
         places += sorted(found, key=_order)
@@ -193,26 +193,28 @@ def _order(place: JudgedPlace) -> tuple[object, ...]:
 
 
 def judge_quota(
-    quota: Quota | None, place: str, answers: Answers, needed: float, use: ChipUse | CountedUse = NOT_USED
-) -> QuotaGate:
+    quota: Quota | None, place: str, responses: GoogleResponses, needed: float, use: ChipUse | CountedUse = NOT_USED
+) -> QuotaCheck:
     """Return whether a quota suffices for its use. None as the quota: a reservation."""
     if quota is None:
-        return QuotaGate("passed", source="a reservation needs no separate quota", needed=needed)
-    limits = answers.get("limits", quota.metric)
-    read = read_quota(answers, quota, place, needed, use)
+        return QuotaCheck("passed", source="a reservation needs no separate quota", needed=needed)
+    limits = responses.get("limits", quota.metric)
+    read = read_quota(responses, quota, place, needed, use)
     limit, used, unit = read.limit, read.used, quota.unit
     source = f"Service Usage, {quota.service}.googleapis.com/{quota.metric}"
-    gate = partial(QuotaGate, source=source, limit=limit, used=used, needed=needed, unit=unit, quota_id=quota.quota_id)
+    check = partial(
+        QuotaCheck, source=source, limit=limit, used=used, needed=needed, unit=unit, quota_id=quota.quota_id
+    )
     where = "" if read.place == place else f" in {read.place}"
     if limit is None:
-        return gate("unknown", read.why_unknown, read.fix, is_read=limits.is_read)
+        return check("unknown", read.why_unknown, read.fix, is_read=limits.is_read)
     if limit < needed:
-        return gate("failed", f"the quota{where} is {limit:g} {unit}, but {needed:g} are needed")
+        return check("failed", f"the quota{where} is {limit:g} {unit}, but {needed:g} are needed")
     if used is None:
-        return gate("unknown", read.why_unknown, read.fix, is_read=False)
+        return check("unknown", read.why_unknown, read.fix, is_read=False)
     if not read.is_enough:
-        return gate("failed", f"{used:g} of {limit:g} {unit}{where} are in use, but {needed:g} are needed")
-    return gate("passed")
+        return check("failed", f"{used:g} of {limit:g} {unit}{where} are in use, but {needed:g} are needed")
+    return check("passed")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -220,10 +222,10 @@ class _PlaceComparison:
     """What the accelerators are compared by: the question, what Google returned, and the stack with its settings, if one is named."""
 
     asked: CapacityQuestion
-    answers: Answers
+    responses: GoogleResponses
     stack: str | None
     settings: Settings | None
-    recorded: Own | None = None
+    recorded: ExistingRequest | None = None
 
     @property
     def prices(self) -> PriceBook:
@@ -235,7 +237,7 @@ class _PlaceComparison:
     def zone(self, accelerator: Accelerator, zone: str) -> JudgedPlace:
         """Return the judgment of a slice in a zone."""
         name = api_accelerator_type(accelerator.name)
-        here = [ListedQueuedResource(item) for item in self.answers.get("queuedResources", zone).items]
+        here = [ListedQueuedResource(item) for item in self.responses.get("queuedResources", zone).items]
         model = self.asked.provisioning
         own = [self._own(one) for one in here if one.stack is not None and name in one.accelerators]
         models = {model: self._accepted(accelerator, model, zone, here) for model in PROVISIONING_MODELS}
@@ -267,13 +269,18 @@ class _PlaceComparison:
         return capacity_order(tpu, self.prices)
 
     def _form(
-        self, accelerator: Accelerator, model: ProvisioningModel, zone: str, accepted: Gate, own: Sequence[Own]
+        self,
+        accelerator: Accelerator,
+        model: ProvisioningModel,
+        zone: str,
+        accepted: LocationCheck,
+        own: Sequence[ExistingRequest],
     ) -> JudgedForm:
         tpu = self.settings.tpu if self.settings else None
         needed = machines_at_once(tpu.renew_before_s if tpu else None) * accelerator.chips
         quota = self.asked.quota_of(accelerator, model)
         use = ChipUse(
-            answers=self.answers,
+            responses=self.responses,
             generation=api_accelerator_type(accelerator.name).rpartition("-")[0],
             provisioning=model,
             stack=self.stack,
@@ -283,7 +290,7 @@ class _PlaceComparison:
         return JudgedForm(
             model=model,
             accepted=accepted,
-            quota=judge_quota(quota, zone, self.answers, needed, use),
+            quota=judge_quota(quota, zone, self.responses, needed, use),
             parts=slice_parts(
                 self.prices, generation=accelerator.generation, chips=accelerator.chips, provisioning=model, place=zone
             ),
@@ -292,48 +299,54 @@ class _PlaceComparison:
             last_answer=self._last_answer(zone, model, own, is_stacks=step is not None),
         )
 
-    def _last_answer(self, zone: str, model: ProvisioningModel, own: Sequence[Own], *, is_stacks: bool) -> Own | None:
+    def _last_answer(
+        self, zone: str, model: ProvisioningModel, own: Sequence[ExistingRequest], *, is_stacks: bool
+    ) -> ExistingRequest | None:
         """Return the latest request in a form, or the one in the stack's state if Google was read and lists none."""
         latest = max((one for one in own if one.model == model), key=lambda one: one.created, default=None)
-        recorded = self.recorded if is_stacks and self.answers.get("queuedResources", zone).is_read else None
+        recorded = self.recorded if is_stacks and self.responses.get("queuedResources", zone).is_read else None
         if latest is None and recorded is not None and (recorded.name.split("/")[3], recorded.model) == (zone, model):
             return recorded
         return latest
 
-    def _own(self, one: ListedQueuedResource) -> Own:
-        return Own(
+    def _own(self, one: ListedQueuedResource) -> ExistingRequest:
+        return ExistingRequest(
             name=one.name,
             stack=one.stack or "",
             state=one.state,
             created=one.created,
             detail=one.detail,
             model=one.provisioning,
-            shortage=request_shortage(self.answers, one),
+            shortage=request_shortage(self.responses, one),
         )
 
     def region(self, gpu: Accelerator, region: str) -> JudgedPlace:
         """Return the judgment of a service with a GPU in a region."""
-        reply = self.answers.get("services", region)
+        response = self.responses.get("services", region)
         run = self.settings.cloud_run if self.settings else None
         name, host = CLOUD_RUN_GPUS[gpu.name], host_of(gpu, "cloud-run")
         selected = [
             item
-            for item in reply.items
+            for item in response.items
             if as_mapping(as_mapping(item.get("template")).get("nodeSelector")).get("accelerator") == name
         ]
         owners = [(item, by_name(SERVICE).owner(item)) for item in selected]
         others = [item for item, owner in owners if owner is None or owner.stack != self.stack]
         used = sum(_instances(item, self.asked) for item in others)
-        use = CountedUse(used=used) if reply.is_read else CountedUse(used=None, why_unknown=reply.unread, fix=reply.fix)
+        use = (
+            CountedUse(used=used)
+            if response.is_read
+            else CountedUse(used=None, why_unknown=response.unread, fix=response.fix)
+        )
         needed = run.max_instances if run else 1
-        accepted = _gate(run_acceptance(gpu, region))
+        accepted = _check_of(run_acceptance(gpu, region))
         return JudgedPlace(
             accelerator=gpu,
             place=region,
-            hardware=Gate("passed", source=accepted.source) if region in gpu_regions(gpu) else accepted,
+            hardware=LocationCheck("passed", source=accepted.source) if region in gpu_regions(gpu) else accepted,
             models={"instance": accepted},
             model="instance",
-            quota=judge_quota(self.asked.quota_of(gpu), region, self.answers, needed, use),
+            quota=judge_quota(self.asked.quota_of(gpu), region, self.responses, needed, use),
             own=[_own(item, owner.stack) for item, owner in owners if owner is not None],
             parts=instance_parts(
                 self.prices,
@@ -346,45 +359,45 @@ class _PlaceComparison:
             position=self.position(region),
         )
 
-    def _hardware(self, accelerator: Accelerator, zone: str, name: str) -> Gate:
-        """Return the gate for the type and the runtime version in a zone."""
+    def _hardware(self, accelerator: Accelerator, zone: str, name: str) -> LocationCheck:
+        """Return the check for the type and the runtime version in a zone."""
         source = "Cloud TPU API, acceleratorTypes and runtimeVersions"
-        types = self.answers.get("acceleratorTypes", zone)
-        versions = self.answers.get("runtimeVersions", zone)
+        types = self.responses.get("acceleratorTypes", zone)
+        versions = self.responses.get("runtimeVersions", zone)
         wanted = tpu_offer(accelerator).runtime_version
         if types.is_read and name not in _names(types, "type"):
-            return Gate("failed", f"the zone does not offer {name}", source=source)
-        for reply in (types, versions):
-            if not reply.is_read:
-                return Gate("unknown", reply.unread, reply.fix, source=source, is_read=False)
+            return LocationCheck("failed", f"the zone does not offer {name}", source=source)
+        for response in (types, versions):
+            if not response.is_read:
+                return LocationCheck("unknown", response.unread, response.fix, source=source, is_read=False)
         if wanted not in _names(versions, "version"):
-            return Gate("failed", f"the zone does not offer runtime version {wanted}", source=source)
-        return Gate("passed", source=source)
+            return LocationCheck("failed", f"the zone does not offer runtime version {wanted}", source=source)
+        return LocationCheck("passed", source=source)
 
     def _accepted(
         self, accelerator: Accelerator, model: ProvisioningModel, zone: str, here: Sequence[ListedQueuedResource]
-    ) -> Gate:
-        """Return the gate for a provisioning model in a zone. A request that was granted takes precedence over documentation."""
+    ) -> LocationCheck:
+        """Return the check for a provisioning model in a zone. A request that was granted takes precedence over documentation."""
         name = api_accelerator_type(accelerator.name)
         for one in here:
             if one.state in GRANTED and one.provisioning == model and name in one.accelerators:
-                return Gate("passed", source=f"granted to {one.name.rpartition('/')[2]}")
-        reply = self.answers.get("reservations", zone)
-        if model != "reservation" or not reply.is_read:
-            return _gate(provisioning_support(accelerator, model, zone))
+                return LocationCheck("passed", source=f"granted to {one.name.rpartition('/')[2]}")
+        response = self.responses.get("reservations", zone)
+        if model != "reservation" or not response.is_read:
+            return _check_of(provisioning_support(accelerator, model, zone))
         source = "Cloud TPU API, reservations"
-        if reply.items:
-            return Gate("passed", source=source)
-        return Gate("failed", "the project has no reservation there", source=source)
+        if response.items:
+            return LocationCheck("passed", source=source)
+        return LocationCheck("failed", "the project has no reservation there", source=source)
 
 
-def _gate(known: Acceptance) -> Gate:
+def _check_of(known: Acceptance) -> LocationCheck:
     states: Mapping[str, State] = {"yes": "passed", "no": "failed", "unknown": "unknown"}
-    return Gate(states[known.answer], "" if known.answer == "yes" else known.source, source=known.source)
+    return LocationCheck(states[known.answer], "" if known.answer == "yes" else known.source, source=known.source)
 
 
-def _names(reply: Reply, key: str) -> set[str]:
-    return {str(item.get(key) or str(item.get("name")).rpartition("/")[2]) for item in reply.items}
+def _names(response: GoogleResponse, key: str) -> set[str]:
+    return {str(item.get(key) or str(item.get("name")).rpartition("/")[2]) for item in response.items}
 
 
 def _instances(item: Item, asked: CapacityQuestion) -> int:
@@ -395,8 +408,8 @@ def _instances(item: Item, asked: CapacityQuestion) -> int:
     return max(int(str(as_mapping(part.get("scaling")).get("maxInstanceCount") or 0)) for part in (item, template))
 
 
-def _own(item: Item, stack: str) -> Own:
+def _own(item: Item, stack: str) -> ExistingRequest:
     condition = as_mapping(item.get("terminalCondition"))
     state = str(condition.get("state") or "").removeprefix("CONDITION_") or "UNKNOWN"
     created = datetime.fromisoformat(str(item.get("createTime") or "1970-01-01T00:00:00Z"))
-    return Own(str(item.get("name")), stack, state, created, str(condition.get("message") or ""))
+    return ExistingRequest(str(item.get("name")), stack, state, created, str(condition.get("message") or ""))

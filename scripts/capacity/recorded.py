@@ -5,11 +5,11 @@ from datetime import datetime
 from contracts.fields import as_mapping, as_sequence
 from engine.state import StackState
 from planning.cost.provisioning import PROVISIONING_MODELS
-from scripts.capacity.places import Own
+from scripts.capacity.places import ExistingRequest
 from scripts.status.face import serving
 
 
-def recorded_answer(state: StackState) -> Own | None:
+def recorded_answer(state: StackState) -> ExistingRequest | None:
     """Return the state of the stack's queued resource as of the last `gemma up`; None if the stack's state has none."""
     found = serving(state)
     if found is None or "/queuedResources/" not in str(found.outputs.get("name") or ""):
@@ -17,7 +17,7 @@ def recorded_answer(state: StackState) -> Own | None:
     used = found.outputs.get("provisioningModelInUse") or found.inputs.get("provisioningModel")
     history = [as_mapping(item) for item in as_sequence(found.outputs.get("stateHistory"))]
     at = str(history[-1].get("at") or "") if history else ""
-    return Own(
+    return ExistingRequest(
         name=str(found.outputs["name"]),
         stack=state.stack,
         state=str(found.outputs.get("state") or "UNKNOWN"),

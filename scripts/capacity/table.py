@@ -1,4 +1,4 @@
-"""Output of the command: a table per accelerator, the reasons for closed and unknown gates, and the same as JSON."""
+"""Output of the command: a table per accelerator, the reasons for closed and unknown checks, and the same as JSON."""
 
 import math
 import sys
@@ -8,10 +8,10 @@ from typing import Any, Final
 
 from rich.console import Console
 
-from cloud.offers import Answers, Reply
+from cloud.offers import GoogleResponse, GoogleResponses
 from cloud.simulated import is_simulated
 from planning.units import age
-from scripts.capacity.places import Gate, JudgedForm, JudgedPlace, Own, QuotaGate
+from scripts.capacity.places import ExistingRequest, JudgedForm, JudgedPlace, LocationCheck, QuotaCheck
 from scripts.cli.check_result import State
 from scripts.cli.tables import FittedTable, console, paragraph
 
@@ -45,12 +45,12 @@ def show(places: Sequence[JudgedPlace], problems: Sequence[str], now: datetime) 
 
 
 def _show_reasons(out: Console, places: Sequence[JudgedPlace]) -> None:
-    """Print why gates are closed or unknown."""
+    """Print why checks are closed or unknown."""
     reasons: dict[str, dict[str, list[str]]] = {}
     for place in filter(_is_shown, places):
-        for gate, form in _gates(place):
-            if gate.detail and gate.is_read:
-                reasons.setdefault(gate.detail, {}).setdefault(place.place, []).append(form)
+        for check, form in _checks(place):
+            if check.detail and check.is_read:
+                reasons.setdefault(check.detail, {}).setdefault(place.place, []).append(form)
     count = {place.place: len(place.forms) for place in places}
     for reason, found in reasons.items():
         names = [
@@ -97,11 +97,11 @@ def _is_shown(place: JudgedPlace) -> bool:
     return place.position is not None or place.hardware.state != "failed"
 
 
-def _gates(place: JudgedPlace) -> Sequence[tuple[Gate, str]]:
-    """Return the gates of a location with those of all its forms, each with the form; "" for all forms."""
+def _checks(place: JudgedPlace) -> Sequence[tuple[LocationCheck, str]]:
+    """Return the checks of a location with those of all its forms, each with the form; "" for all forms."""
     if not place.forms:
-        return [(gate, "") for gate in place.gates]
-    forms = [(gate, form.model) for form in place.forms for gate in (form.accepted, form.quota)]
+        return [(check, "") for check in place.checks]
+    forms = [(check, form.model) for form in place.forms for check in (form.accepted, form.quota)]
     return [(place.hardware, ""), *forms]
 
 
@@ -160,17 +160,17 @@ def _price(usd_per_hour: float | None, *, is_assumed: bool) -> str:
     return "-" if usd_per_hour is None else f"{usd_per_hour:.2f}{'*' if is_assumed else ''}"
 
 
-def _last_answer(own: Own, now: datetime) -> str:
+def _last_answer(own: ExistingRequest, now: datetime) -> str:
     """Return a request's state, age and cause, narrow enough for 80 columns. The lines below the table have the stack."""
     cause = " gone" if own.is_recorded else f" {own.shortage.cause}" if own.shortage else ""
     return f"{_STATES.get(own.state, own.state)} {age(_age_s(own, now))}{cause}"
 
 
-def problems_of(answers: Answers) -> Sequence[str]:
+def problems_of(responses: GoogleResponses) -> Sequence[str]:
     """Return the failed reads, grouped by the command that fixes them or by reason."""
-    grouped: dict[str, list[Reply]] = {}
-    for reply in answers.problems:
-        grouped.setdefault(reply.fix or reply.problem, []).append(reply)
+    grouped: dict[str, list[GoogleResponse]] = {}
+    for response in responses.problems:
+        grouped.setdefault(response.fix or response.problem, []).append(response)
     lines: list[str] = []
     for first, *others in grouped.values():
         fix = f". To fix it, run: {first.fix}" if first.fix else ""
@@ -178,18 +178,18 @@ def problems_of(answers: Answers) -> Sequence[str]:
     return lines
 
 
-def _answer(gate: Gate) -> str:
-    return _WORDS[gate.state] if gate.is_read else "not read"
+def _answer(check: LocationCheck) -> str:
+    return _WORDS[check.state] if check.is_read else "not read"
 
 
-def _use(quota: QuotaGate) -> str:
+def _use(quota: QuotaCheck) -> str:
     if quota.limit is None:
         return "unknown"
     limit = "no limit" if math.isinf(quota.limit) else f"{quota.limit:g}"
     return (limit if quota.used is None else f"{quota.used:g} of {limit}") + (" !" if quota.state == "failed" else "")
 
 
-def _age_s(own: Own, now: datetime) -> float:
+def _age_s(own: ExistingRequest, now: datetime) -> float:
     return max((now - own.created).total_seconds(), 0.0)
 
 
@@ -199,9 +199,9 @@ def to_json(place: JudgedPlace, now: datetime) -> dict[str, Any]:
         "accelerator": place.accelerator.name,
         "location": place.place,
         "open": place.group == 0,
-        "hardware": _gate_json(place.hardware),
-        "provisioning": {"model": place.model, **_gate_json(place.models[place.model])},
-        "provisioning_models": {model: _gate_json(gate) for model, gate in place.models.items()},
+        "hardware": _check_json(place.hardware),
+        "provisioning": {"model": place.model, **_check_json(place.models[place.model])},
+        "provisioning_models": {model: _check_json(check) for model, check in place.models.items()},
         "quota": _quota_json(place.quota),
         "requests": [_request_json(one, now) for one in place.own],
         "usd_per_hour": _rounded(place.usd_per_hour),
@@ -217,7 +217,7 @@ def _form_json(form: JudgedForm, now: datetime) -> dict[str, Any]:
         "form": form.model,
         "in_stack": form.in_stack,
         "not_requested": form.not_requested or None,
-        "offered": _gate_json(form.accepted),
+        "offered": _check_json(form.accepted),
         "quota": _quota_json(form.quota),
         "usd_per_hour": _rounded(form.usd_per_hour),
         "price_is_assumed": form.price_is_assumed,
@@ -225,9 +225,9 @@ def _form_json(form: JudgedForm, now: datetime) -> dict[str, Any]:
     }
 
 
-def _quota_json(quota: QuotaGate) -> dict[str, Any]:
+def _quota_json(quota: QuotaCheck) -> dict[str, Any]:
     return {
-        **_gate_json(quota),
+        **_check_json(quota),
         "id": quota.quota_id or None,
         "limit": None if quota.limit is None or math.isinf(quota.limit) else quota.limit,
         "used": quota.used,
@@ -236,7 +236,7 @@ def _quota_json(quota: QuotaGate) -> dict[str, Any]:
     }
 
 
-def _request_json(one: Own, now: datetime) -> dict[str, Any]:
+def _request_json(one: ExistingRequest, now: datetime) -> dict[str, Any]:
     short = one.shortage
     return {
         "name": one.name,
@@ -254,5 +254,5 @@ def _rounded(usd_per_hour: float | None) -> float | None:
     return None if usd_per_hour is None else round(usd_per_hour, 4)
 
 
-def _gate_json(gate: Gate) -> dict[str, str]:
-    return {"answer": _WORDS[gate.state], "detail": gate.detail, "source": gate.source}
+def _check_json(check: LocationCheck) -> dict[str, str]:
+    return {"answer": _WORDS[check.state], "detail": check.detail, "source": check.source}

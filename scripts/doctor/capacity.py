@@ -8,7 +8,7 @@ from typing import Final
 
 from cloud import quotas
 from cloud.google_api import GoogleListError
-from cloud.offers import Answers, CapacityQuestion, deadline, read_all
+from cloud.offers import CapacityQuestion, GoogleResponses, deadline, read_all
 from cloud.quotas import Quota
 from planning.machine.hardware import (
     REVISIONS_AT_AN_UPDATE,
@@ -17,7 +17,7 @@ from planning.machine.hardware import (
     machines_at_once,
 )
 from planning.settings.tpu import TpuSettings
-from scripts.capacity.face import JudgedForm, JudgedPlace, QuotaGate, judge, judge_quota, question_of
+from scripts.capacity.face import JudgedForm, JudgedPlace, QuotaCheck, judge, judge_quota, question_of
 from scripts.doctor.diagnosis import Checkup, Diagnosis, DoctorCheck, missing, ok
 from stacks.settings import Settings
 
@@ -47,10 +47,10 @@ def _places(checkup: Checkup, settings: Settings) -> Iterator[Diagnosis]:
     more = (quotas.CPU, quotas.MEMORY) if run else ()
     forms = tuple(form.model for form in tpu.forms[1:]) if tpu else ()
     asked = replace(question_of(checkup.project, settings), everywhere=False, quotas=more, forms=forms)
-    answers = read_all(checkup, asked, remaining_s=deadline())
+    responses = read_all(checkup, asked, remaining_s=deadline())
     machines = machines_at_once(tpu.renew_before_s if tpu else None)
     purpose = f" for the {machines} TPU VMs of a renewal" if machines > 1 else ""
-    for place in sorted(judge(asked, answers, checkup.stack, settings), key=lambda place: place.position or 0):
+    for place in sorted(judge(asked, responses, checkup.stack, settings), key=lambda place: place.position or 0):
         if tpu is None:
             quota = asked.quota_of(place.accelerator)
             if quota is not None:
@@ -61,8 +61,8 @@ def _places(checkup: Checkup, settings: Settings) -> Iterator[Diagnosis]:
     if run is not None:
         for quota, each in ((quotas.CPU, run.cpu), (quotas.MEMORY, run.memory_mib / 1024)):
             needed = run.max_instances * each
-            gate = judge_quota(quota, run.region, answers, needed)
-            yield _quota(checkup, quota, run.region, gate, for_update=REVISIONS_AT_AN_UPDATE * needed)
+            check = judge_quota(quota, run.region, responses, needed)
+            yield _quota(checkup, quota, run.region, check, for_update=REVISIONS_AT_AN_UPDATE * needed)
 
 
 def _form_quotas(checkup: Checkup, asked: CapacityQuestion, place: JudgedPlace, *, purpose: str) -> Iterator[Diagnosis]:
@@ -84,13 +84,13 @@ def _offer(checkup: Checkup, place: JudgedPlace) -> Diagnosis:
     hardware, forms = place.hardware, _requested(place)
     refused = [form for form in forms if form.accepted.state == "failed"]
     is_refused = hardware.state == "passed" and bool(forms) and len(refused) == len(forms)
-    gate = refused[0].accepted if is_refused else hardware
-    fix = _without(checkup, place.place) if gate.state == "failed" else gate.fix
-    detail = gate.detail or _OFFERED
+    check = refused[0].accepted if is_refused else hardware
+    fix = _without(checkup, place.place) if check.state == "failed" else check.fix
+    detail = check.detail or _OFFERED
     if refused and not is_refused and hardware.state == "passed":
         detail = f"{detail}; not as {', '.join(form.model for form in refused)}"
     name = api_accelerator_type(place.accelerator.name)
-    return Diagnosis(gate.state, detail, fix, check=f"{name} in {place.place}", api="tpu")
+    return Diagnosis(check.state, detail, fix, check=f"{name} in {place.place}", api="tpu")
 
 
 def _requested(place: JudgedPlace) -> Sequence[JudgedForm]:
@@ -102,7 +102,7 @@ def _quota(
     checkup: Checkup,
     quota: Quota,
     place: str,
-    gate: QuotaGate,
+    check: QuotaCheck,
     *,
     purpose: str = "",
     for_update: float = 0,
@@ -110,16 +110,16 @@ def _quota(
 ) -> Diagnosis:
     """Return the line of a quota; `for_update`: the need of an update of the deployed service, if that is more."""
     found = partial(Diagnosis, check=f"quota of {quota.unit}{forms} in {place}", api=quota.service)
-    limit = gate.limit
-    needed = gate.needed
-    used = gate.used or 0
-    if gate.state == "unknown" or limit is None:
-        return found("unknown", gate.detail, gate.fix)
+    limit = check.limit
+    needed = check.needed
+    used = check.used or 0
+    if check.state == "unknown" or limit is None:
+        return found("unknown", check.detail, check.fix)
     if math.isinf(limit):
         return found("passed", f"no limit, {needed:g} needed", values={"needed": needed})
     values = {"limit": limit, "needed": needed, **({"used": used} if used else {})}
     detail = f"{limit:g} {quota.unit}, {needed:g} needed{purpose}{f', {used:g} in use' if used else ''}"
-    if gate.state == "failed":
+    if check.state == "failed":
         return found("failed", detail, _more_of(checkup, quota, place, max(used + needed, for_update)), values)
     if limit < for_update:
         more = _more_of(checkup, quota, place, for_update)
@@ -146,21 +146,21 @@ def _instance_quota(checkup: Checkup, tpu: TpuSettings) -> Iterator[Diagnosis]:
         yield Diagnosis("unknown", f"no quota of {tpu.accelerator_type} instances is known")
         return
     asked = CapacityQuestion(project=checkup.project, accelerators=(), everywhere=False, quotas=tuple(usable))
-    answers = read_all(checkup, asked, remaining_s=deadline())
+    responses = read_all(checkup, asked, remaining_s=deadline())
     groups: dict[tuple[Quota, ...], list[str]] = {}
     for model, found in by_form.items():
         groups.setdefault(tuple(found), []).append(model)
     for region in tpu.regions:
-        best = [(_best(found, region, answers, needed), models) for found, models in groups.items() if found]
-        for (gate, quota), models in best:
+        best = [(_best(found, region, responses, needed), models) for found, models in groups.items() if found]
+        for (check, quota), models in best:
             others = [other.state for (other, _), names in best if names is not models]
-            line = _quota(checkup, quota, region, gate, forms=f" ({', '.join(models)})" if len(groups) > 1 else "")
+            line = _quota(checkup, quota, region, check, forms=f" ({', '.join(models)})" if len(groups) > 1 else "")
             yield replace(line, has_alternative=any(state != "failed" for state in others))
 
 
-def _best(found: Sequence[Quota], region: str, answers: Answers, needed: float) -> tuple[QuotaGate, Quota]:
+def _best(found: Sequence[Quota], region: str, responses: GoogleResponses, needed: float) -> tuple[QuotaCheck, Quota]:
     """Return the quota that allows most, because a preemptible request falls back to the second one."""
-    judged = [(judge_quota(quota, region, answers, needed), quota) for quota in found]
+    judged = [(judge_quota(quota, region, responses, needed), quota) for quota in found]
     return min(judged, key=lambda one: ("passed", "unknown", "failed").index(one[0].state))
 
 

@@ -97,9 +97,9 @@ def deploy(stack: str, *, yes: bool, refreshes: bool) -> ExitCode:
 
 def _require_within_limits(settings: Settings, stack: str) -> str:
     """Return a line if the use of the limits is unknown. Raises CommandRefusedError if nothing runs and a limit is exceeded."""
-    from stacks.hooks.run_keeper import stack_keeper  # noqa: PLC0415 - loads Pulumi's SDK
+    from stacks.hooks.run_recorder import stack_recorder  # noqa: PLC0415 - loads Pulumi's SDK
 
-    match stack_keeper(settings, stack).past_limits():
+    match stack_recorder(settings, stack).past_limits():
         case Present(value=refusal):
             raise CommandRefusedError(refusal)
         case Unknown(why=why):

@@ -44,8 +44,8 @@ def diff(
     state = cast("wire.Properties", wire.reveal(dict(outputs)))
     olds = cast("wire.Properties", wire.reveal(dict(old_inputs)))
     desired = cast("wire.Properties", wire.reveal(dict(news)))
-    heir = bool(state.get("renewalName")) and state.get("renewalState") not in GONE
-    dead = is_dead(state) and not heir  # an heir takes over in place
+    successor = bool(state.get("renewalName")) and state.get("renewalState") not in GONE
+    dead = is_dead(state) and not successor  # an successor takes over in place
     active = not dead and ACTIVE in {state.get("state"), state.get("renewalState")}
     changes = [
         change for item in _compared(olds, desired) for change in _property(item, state, olds, desired, lenient=active)

@@ -63,19 +63,19 @@ async def update(operation: ResourceOperation, state: Mapping[str, Any], old_inp
         if resource.state == ACTIVE:  # a request that was given up can be granted later, in a zone that no state names
             await capacity.remove_elsewhere(operation, {**operation.tried, **dict.fromkeys(operation.desired.zones)})
         await _finish(operation, resource, old_inputs)
-        heir = await renewal.renew(operation, state, other)
-        if heir is not None:
-            await _hand_over(operation, heir, state)
+        successor = await renewal.renew(operation, state, other)
+        if successor is not None:
+            await _hand_over(operation, successor, state)
     finally:
         operation.record = (
             operation.record or record
         )  # the state keeps its entry; a refresh removes it if nothing exists
 
 
-async def _hand_over(operation: ResourceOperation, heir: QueuedResourceInfo, state: Mapping[str, Any]) -> None:
+async def _hand_over(operation: ResourceOperation, successor: QueuedResourceInfo, state: Mapping[str, Any]) -> None:
     """Wait for the second queued resource as `waitFor` requires, switch over to it, and delete the first one."""
     second = operation.other()
-    await _finish(second, heir, {})
+    await _finish(second, successor, {})
     if second.owned_record().state == ACTIVE:
         operation.take_over()
         await operation.report_progress(f"{operation.owned_record().name} now serves")

@@ -17,7 +17,7 @@ from localcloud.world.scenario import Fault, OperationDurations, Scenario
 from scripts.agent.bounds import require_bound
 from scripts.cli.frozen import FrozenProject
 from scripts.cli.settings import stack_settings
-from stacks.hooks.run_keeper import stack_keeper
+from stacks.hooks.run_recorder import stack_recorder
 from tests.cloud.populated import PROJECT, open_world
 
 ROOT = Path(__file__).parents[3]
@@ -84,7 +84,7 @@ def test_the_first_run_covers_its_updates_and_no_second_run(begun):
     )
     second = "An assistant deploys a second run only with maxAge and maxUsd. This is a second run: "
     assert refusal(frozen, step("replace")) == f"{second}the plan replaces the current one. {UNLIMITED}"
-    stack_keeper(frozen.settings, TPU).note()
+    stack_recorder(frozen.settings, TPU).note()
     begun.call("DELETE", "tpu", f"v2alpha1/{begun.full_name}?force=true")
     assert refusal(frozen) == f"{second}the first one is over. {UNLIMITED}"
     limited = require_bound(shipped(TPU, max_usd=50), [step("create")], MISSING)
@@ -105,7 +105,7 @@ def test_a_zone_that_cannot_be_read_or_a_lost_record_is_not_a_first_run(begun):
     fault = Fault(method="tpu.projects.locations.queuedResources.get", status=403, count=99)
     begun.cloud.cloud.scenario = Scenario(operations=OperationDurations(instant=True), faults=[fault])
     assert "try again: Google denied access to a zone of the stack" in refusal(shipped(TPU))
-    account = stack_keeper(shipped(TPU).settings, TPU).account
+    account = stack_recorder(shipped(TPU).settings, TPU).account
     begun.call("DELETE", "iam", f"v1/{account}")
     deployed = StackState(stack=TPU, status="read", resources=[{"type": CAPACITY_TYPE}])
     assert "the service account with the record of its runs does not exist" in refusal(shipped(TPU), state=deployed)

@@ -1,4 +1,4 @@
-"""The gates of each place and their order, asked of a local cloud."""
+"""The checks of each place and their order, asked of a local cloud."""
 
 import asyncio
 import io
@@ -114,11 +114,11 @@ def world(tmp_path, monkeypatch, capsys):
         yield World(cloud, tmp_path, monkeypatch, capsys)
 
 
-# --- the three gates -------------------------------------------------------------------------------------------------------------
+# --- the three checks -------------------------------------------------------------------------------------------------------------
 
 
-def answers(place):
-    return tuple(place[gate]["answer"] for gate in ("hardware", "provisioning", "quota"))
+def responses(place):
+    return tuple(place[check]["answer"] for check in ("hardware", "provisioning", "quota"))
 
 
 def test_each_gate_is_open_closed_or_not_known_for_a_reason(world):
@@ -127,22 +127,22 @@ def test_each_gate_is_open_closed_or_not_known_for_a_reason(world):
     code, report = world.report("v6e-4")
     found = {place["location"]: place for place in report["locations"]}
     assert code == 0
-    assert answers(found["us-east5-a"]) == ("yes", "yes", "yes")
-    assert answers(found["us-central1-b"]) == ("yes", "no", "yes")
-    assert answers(found["us-east1-d"]) == ("yes", "unknown", "yes")
-    assert answers(found["us-east5-b"]) == ("yes", "yes", "no")
+    assert responses(found["us-east5-a"]) == ("yes", "yes", "yes")
+    assert responses(found["us-central1-b"]) == ("yes", "no", "yes")
+    assert responses(found["us-east1-d"]) == ("yes", "unknown", "yes")
+    assert responses(found["us-east5-b"]) == ("yes", "yes", "no")
     assert found["us-east5-b"]["quota"]["detail"] == "the quota is 3 chips, but 4 are needed"
     assert found["us-west1-c"]["hardware"]["detail"] == "the zone does not offer v6e-4"
     assert [place["open"] for place in report["locations"]] == sorted(
         (p["open"] for p in report["locations"]), reverse=True
     )
-    assert all(gate["source"] for place in report["locations"] for gate in (place["hardware"], place["provisioning"]))
+    assert all(check["source"] for place in report["locations"] for check in (place["hardware"], place["provisioning"]))
 
 
 def test_a_zone_without_the_image_of_the_machine_is_closed(world):
     world.scenario(tpu=Tpu(runtime_versions=("tpu-ubuntu2204-base",)))
-    gate = world.places("v6e-4")["us-east5-a"]["hardware"]
-    assert (gate["answer"], gate["detail"]) == ("no", "the zone does not offer runtime version v2-alpha-tpuv6e")
+    check = world.places("v6e-4")["us-east5-a"]["hardware"]
+    assert (check["answer"], check["detail"]) == ("no", "the zone does not offer runtime version v2-alpha-tpuv6e")
 
 
 def test_what_exists_counts_against_the_quota_but_not_the_stacks_own(world):
@@ -317,9 +317,9 @@ def test_a_quota_that_cannot_be_read_is_unknown_for_its_form_and_no_other(world)
     world.scenario(faults=(Fault(method="serviceusage.services.consumerQuotaMetrics.get", count=1, status=403),))
     code, report = world.report("v6e-4")
     found = forms(next(place for place in report["locations"] if place["location"] == "us-east5-a"))
-    answers = [found[form]["quota"]["answer"] for form in FORMS]
+    responses = [found[form]["quota"]["answer"] for form in FORMS]
     assert code == 1
-    assert answers in (["unknown", "unknown", "yes"], ["yes", "yes", "unknown"])
+    assert responses in (["unknown", "unknown", "yes"], ["yes", "yes", "unknown"])
 
 
 def test_the_order_of_a_stack_is_shown_and_the_ceiling_marks_what_is_not_requested(world):

@@ -22,7 +22,7 @@ from planning.data.prices import LIST_PRICES, slice_parts
 from planning.machine.hardware import ACCELERATORS
 from scripts.alerts.render import AlertTimes, print_alerts
 from scripts.capacity import table as capacity_table
-from scripts.capacity.places import FORMS, Gate, JudgedForm, JudgedPlace, Own, QuotaGate
+from scripts.capacity.places import FORMS, ExistingRequest, JudgedForm, JudgedPlace, LocationCheck, QuotaCheck
 from scripts.cli.tables import FittedTable, console
 from scripts.plan.__main__ import main as plan
 from scripts.smoke.render import print_table
@@ -46,14 +46,14 @@ OWNER = Ownership(project="gemma-serving", stack="tpu-v6e4")
 def place(zone, name, *, model="flex-start", used=0.0, **changes):
     """One location, with all that a row of capacity can have."""
     accelerator = ACCELERATORS[name]
-    yes, unit = Gate("passed"), "chips" if accelerator.is_tpu else "GPUs"
+    yes, unit = LocationCheck("passed"), "chips" if accelerator.is_tpu else "GPUs"
     found = JudgedPlace(
         accelerator=accelerator,
         place=zone,
         hardware=yes,
         models={model: yes},
         model=model,
-        quota=QuotaGate("passed", limit=64, used=used, needed=4, unit=unit),
+        quota=QuotaCheck("passed", limit=64, used=used, needed=4, unit=unit),
         own=(),
         parts=slice_parts(LIST_PRICES, generation="v6e", chips=4, provisioning="flex-start", place=zone),
         forms=[form_of(form, used, zone) for form in FORMS] if accelerator.is_tpu else (),
@@ -65,8 +65,8 @@ def form_of(model, used, zone, **changes):
     """A form of capacity in a location."""
     found = JudgedForm(
         model=model,
-        accepted=Gate("passed"),
-        quota=QuotaGate("passed", limit=64, used=used, needed=4, unit="chips"),
+        accepted=LocationCheck("passed"),
+        quota=QuotaCheck("passed", limit=64, used=used, needed=4, unit="chips"),
         parts=slice_parts(LIST_PRICES, generation="v6e", chips=4, provisioning=model, place=zone),
         in_stack=False,
         not_requested="",
@@ -76,12 +76,12 @@ def form_of(model, used, zone, **changes):
 
 
 def capacity():
-    no = Gate("failed", "reports of Google's answer: FLEX_START provisioning model is not supported")
+    no = LocationCheck("failed", "reports of Google's answer: FLEX_START provisioning model is not supported")
     short = Shortage(
         cause="unknown", evidence=("Google gives no reason for WAITING_FOR_RESOURCES", "no quota is known")
     )
     started = NOW - timedelta(minutes=31)
-    own = Own("q", "tpu-v6e1-26b-w4a16", "WAITING_FOR_RESOURCES", started, model="spot", shortage=short)
+    own = ExistingRequest("q", "tpu-v6e1-26b-w4a16", "WAITING_FOR_RESOURCES", started, model="spot", shortage=short)
     forms = [
         form_of("flex-start", 12.0, "southamerica-west1-a", in_stack=True),
         form_of("spot", 12.0, "southamerica-west1-a", in_stack=True, last_answer=own),

@@ -19,7 +19,7 @@ from contracts.labels import NO_LIMITS, StackLimits
 from contracts.run_record import MOST_BYTES, RecordError, RunRecord
 from localcloud.tests.google_bodies import google_body
 from localcloud.world.scenario import Fault, OperationDurations, Scenario
-from stacks.hooks.run_keeper import RunKeeper
+from stacks.hooks.run_recorder import RunRecorder
 from tests.cloud.populated import PROJECT, ZONE, off_by, open_world, owner
 from tests.laws import examples
 from tests.scripts.teardown.conftest import Desk
@@ -35,10 +35,10 @@ def world(desk):
     return desk.world
 
 
-def keeper(*, limits=LIMITS, service=""):
+def recorder(*, limits=LIMITS, service=""):
     """Return what `pulumi up` records with: before it changes anything, and after a machine is there."""
     parent = f"projects/{PROJECT}/locations/{ZONE}/queuedResources"
-    return RunKeeper(
+    return RunRecorder(
         project=PROJECT,
         stack="x",
         account=f"projects/{PROJECT}/serviceAccounts/{ACCOUNT_ID}@{PROJECT}.iam.gserviceaccount.com",
@@ -57,11 +57,11 @@ def used(world):
 
 def renew(world, old, new):
     """Renew a machine as an `up` does: a second one is requested, serves, and the first one is deleted."""
-    keeper().note_first()
+    recorder().note_first()
     labels = {**owner("x").labels, **LIMITS.labels}
     world.queued(new, labels)
     delete(world, old)
-    keeper().note()
+    recorder().note()
 
 
 def delete(world, name):
@@ -70,10 +70,10 @@ def delete(world, name):
 
 def begin(world):
     """Deploy for the first time."""
-    keeper().note_first()  # nothing exists yet
+    recorder().note_first()  # nothing exists yet
     world.account(ACCOUNT_ID, IDENTITY)
     world.queued("gemma-x", {**owner("x").labels, **LIMITS.labels})
-    keeper().note()
+    recorder().note()
 
 
 def hours(world, count):
@@ -86,30 +86,30 @@ def description(world):
 
 
 def test_nothing_starts_again_past_a_limit_and_a_server_that_runs_is_not_stopped_by_it(world):
-    assert isinstance(keeper().past_limits(), Unknown)  # no account, as before the first `up` or after a teardown
+    assert isinstance(recorder().past_limits(), Unknown)  # no account, as before the first `up` or after a teardown
     begin(world)
     hours(world, 3)
-    assert keeper().past_limits() == Absent()
+    assert recorder().past_limits() == Absent()
     delete(world, "gemma-x")
-    assert keeper().past_limits() == Present(
+    assert recorder().past_limits() == Present(
         "Stack x exceeds maxUsd 8 (cost $16.20), so its server is not created again. Raise the limit in Pulumi.x.yaml, or run "
         "`gemma teardown x`, after which age and cost count from zero. Then run `gemma up x`."
     )
-    assert keeper(limits=StackLimits(max_usd=30, max_age_s=6 * 3600)).past_limits() == Absent()
+    assert recorder(limits=StackLimits(max_usd=30, max_age_s=6 * 3600)).past_limits() == Absent()
     hours(world, 4)
-    match keeper(limits=StackLimits(max_usd=60, max_age_s=6 * 3600)).past_limits():
+    match recorder(limits=StackLimits(max_usd=60, max_age_s=6 * 3600)).past_limits():
         case Present(value=refusal):
             assert "exceeds maxAge 6 h (age 7 h)" in refusal
         case other:
             pytest.fail(str(other))
-    assert keeper(limits=NO_LIMITS).past_limits() == Absent()
+    assert recorder(limits=NO_LIMITS).past_limits() == Absent()
 
 
 def test_a_use_that_cannot_be_read_is_unknown(world):
     begin(world)
     fault = Fault(method="iam.projects.serviceAccounts.get", status=403, count=99)
     world.cloud.cloud.scenario = Scenario(operations=OperationDurations(instant=True), faults=[fault])
-    match keeper().past_limits():
+    match recorder().past_limits():
         case Unknown(why=why):
             assert why.startswith("the use of maxAge and maxUsd could not be read (")
         case other:
@@ -155,12 +155,12 @@ def test_a_service_counts_from_its_first_creation_and_a_second_creation_makes_it
     service = f"projects/{PROJECT}/locations/us-east4/services/gemma-x"
     world.account(ACCOUNT_ID, IDENTITY)
     world.service("gemma-x", {**owner("x").labels, **LIMITS.labels})
-    keeper(service=service).note()
+    recorder(service=service).note()
     hours(world, 2)
     assert used(world).verdict == "within"
     world.call("DELETE", "run", f"v2/{service}")
     world.service("gemma-x", {**owner("x").labels, **LIMITS.labels})
-    keeper(service=service).note()
+    recorder(service=service).note()
     item = used(world)
     assert item.age_s >= 2 * 3600
     assert (item.verdict, len(item.unknown)) == ("unknown", 1)
@@ -178,9 +178,9 @@ def test_a_record_that_cannot_be_read_is_unknown_and_never_within(world):
     assert (item.verdict, item.record) == ("unknown", "unknown")
     assert "within" not in item.sentence().partition("unknown")[0]
     with pytest.raises(RecordError):
-        keeper().note()
+        recorder().note()
     with pytest.raises(CommandRefusedError, match=r"Nothing was changed.*maxAge"):
-        keeper().note_first()
+        recorder().note_first()
 
 
 @pytest.mark.parametrize("method", ["iam.projects.serviceAccounts.list", "iam.projects.serviceAccounts.get"])
@@ -195,20 +195,20 @@ def test_a_refused_read_is_unknown_for_the_guard_and_stops_an_update_with_limits
             assert "was not found" in item.unknown[0]
             return
         with pytest.raises(CommandRefusedError):
-            keeper().note_first()
-        keeper(limits=NO_LIMITS).note_first()
+            recorder().note_first()
+        recorder(limits=NO_LIMITS).note_first()
 
 
 def test_what_may_pass_is_tried_again_and_two_writers_lose_nothing(world, monkeypatch):
-    monkeypatch.setattr("stacks.hooks.run_keeper._PAUSE_S", 0)
+    monkeypatch.setattr("stacks.hooks.run_recorder._PAUSE_S", 0)
     begin(world)
     first = description(world)
     fault = Fault(method="iam.projects.serviceAccounts.get", count=2, status=503)
     world.cloud.cloud.scenario = Scenario(operations=OperationDurations(instant=True), faults=[fault])
-    keeper().note()
+    recorder().note()
     assert description(world) == first
-    mine, asked = keeper(), []
-    ask = RunKeeper._call
+    mine, asked = recorder(), []
+    ask = RunRecorder._call
 
     def interrupted(self, api, path, body=None, **more):
         if body and not asked:
@@ -217,7 +217,7 @@ def test_what_may_pass_is_tried_again_and_two_writers_lose_nothing(world, monkey
             world.call("PATCH", api, account, {"serviceAccount": {"displayName": "d"}, "updateMask": "displayName"})
         return ask(self, api, path, body, **more)
 
-    monkeypatch.setattr(RunKeeper, "_call", interrupted)
+    monkeypatch.setattr(RunRecorder, "_call", interrupted)
     hours(world, 1)
     world.queued("gemma-x-b", {**owner("x").labels, **LIMITS.labels})
     mine.note()
@@ -228,7 +228,7 @@ def test_what_may_pass_is_tried_again_and_two_writers_lose_nothing(world, monkey
 def test_an_account_of_somebody_else_is_never_written(world):
     world.account(ACCOUNT_ID, "precious")
     world.queued("gemma-x", dict(owner("x").labels))
-    keeper().note()
+    recorder().note()
     assert description(world) == "precious"
 
 

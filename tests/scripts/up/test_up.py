@@ -29,7 +29,7 @@ from scripts.status.report import ServesNow
 from scripts.up import __main__ as command
 from scripts.up import deploying as up
 from scripts.up import starting
-from stacks.hooks.run_keeper import RunKeeper
+from stacks.hooks.run_recorder import RunRecorder
 from stacks.hooks.staged_weights import StagedWeights, Unproved
 from tests.contracts.test_server_change import machine, service
 from tests.engine_package.test_locks import dead_pid, refusal
@@ -95,7 +95,7 @@ class Engine:
         self.previews = []
         monkeypatch.setattr(up, "read", lambda stack: StackState(stack=stack, status="read"))
         monkeypatch.setattr(up, "read_served", lambda _stack, **_: self.serves)
-        monkeypatch.setattr(RunKeeper, "past_limits", lambda _: self.past)
+        monkeypatch.setattr(RunRecorder, "past_limits", lambda _: self.past)
         monkeypatch.setattr(up, "previewed", self._preview)
         monkeypatch.setattr(up.runner, "attended", self._update)
         monkeypatch.setattr(up, "stack_outputs", lambda _stack: self.outputs)

@@ -91,7 +91,7 @@ class StackRuns:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RunKeeper:
+class RunRecorder:
     """Names of a stack's record and its TPU VMs."""
 
     project: str
@@ -271,10 +271,10 @@ class RunKeeper:
 
 def keep_runs(context: Context) -> None:
     """Register hooks that keep the stack's record. Raises CommandRefusedError."""
-    keeper = keeper_of(context)
+    recorder = recorder_of(context)
     starts: list[pulumi.ResourceHook] = []
     if not pulumi.runtime.is_dry_run():
-        match keeper.note_first():
+        match recorder.note_first():
             case Present(value=refusal):
                 starts = [pulumi.ResourceHook("within-limits", _refusing(refusal))]
             case _:
@@ -282,8 +282,8 @@ def keep_runs(context: Context) -> None:
         endless = endless_forms(context.subject.resolved)
         if line := limits_line(context.ownership.limits, context.settings.project, endless):
             pulumi.log.info(line)
-    hook = pulumi.ResourceHook("keep-runs", keeper.note_after)
-    failed = pulumi.ErrorHook("keep-runs-of-a-failure", keeper.note_failed)
+    hook = pulumi.ResourceHook("keep-runs", recorder.note_after)
+    failed = pulumi.ErrorHook("keep-runs-of-a-failure", recorder.note_failed)
 
     bound = {
         SERVICE_TYPE: pulumi.ResourceHookBinding(before_create=starts, after_create=[hook], after_update=[hook]),
@@ -303,21 +303,21 @@ def _refusing(refusal: str) -> Callable[[pulumi.ResourceHookArgs], None]:
     return refuse
 
 
-def keeper_of(context: Context) -> RunKeeper:
+def recorder_of(context: Context) -> RunRecorder:
     """Return the names of a stack's record and machines."""
-    return _keeper(context.settings, context.names, context.ownership)
+    return _recorder(context.settings, context.names, context.ownership)
 
 
-def stack_keeper(settings: Settings, stack: str) -> RunKeeper:
+def stack_recorder(settings: Settings, stack: str) -> RunRecorder:
     """Return the same outside a program."""
     owner = Ownership(project=PRODUCT, stack=stack, limits=settings.limits)
-    return _keeper(settings, Names(project=settings.project, stack=stack), owner)
+    return _recorder(settings, Names(project=settings.project, stack=stack), owner)
 
 
-def _keeper(settings: Settings, names: Names, owner: Ownership) -> RunKeeper:
+def _recorder(settings: Settings, names: Names, owner: Ownership) -> RunRecorder:
     tpu, run = settings.tpu, settings.cloud_run
     capacity = {"project": settings.project, "queuedResourceId": names.base, "api": tpu.api if tpu else ""}
-    return RunKeeper(
+    return RunRecorder(
         project=settings.project,
         stack=names.stack,
         account=f"projects/{settings.project}/serviceAccounts/{names.account_email}",

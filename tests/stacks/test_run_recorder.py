@@ -9,8 +9,8 @@ from cloud.google_calls import GoogleCallError
 from contracts.answers import Absent, Present
 from contracts.errors import CommandRefusedError
 from contracts.labels import StackLimits
-from stacks.hooks import run_keeper
-from stacks.hooks.run_keeper import RunKeeper, keep_runs, keeper_of
+from stacks.hooks import run_recorder
+from stacks.hooks.run_recorder import RunRecorder, keep_runs, recorder_of
 from tests.stacks.failed_start import context_of, failed_start
 
 SERVICE, CAPACITY = "gcp:cloudrunv2/service:Service", "gcp-tpu:index:QueuedResource"
@@ -33,8 +33,8 @@ def test_an_update_looks_first_names_its_limits_and_binds_its_hooks_and_a_previe
         return f"${limits.max_usd} in {project}{' '.join(endless)}"
 
     def program():  # `declare` takes the first look away
-        monkeypatch.setattr(RunKeeper, "note_first", lambda _: looks.append("first") or Absent())
-        monkeypatch.setattr(run_keeper, "limits_line", line)
+        monkeypatch.setattr(RunRecorder, "note_first", lambda _: looks.append("first") or Absent())
+        monkeypatch.setattr(run_recorder, "limits_line", line)
         monkeypatch.setattr(pulumi.log, "info", looks.append)
         monkeypatch.setattr(pulumi.runtime, "is_dry_run", lambda: preview)
         monkeypatch.setattr(pulumi.runtime, "register_stack_transformation", transforms.append)
@@ -60,7 +60,7 @@ def test_a_creation_that_the_limits_refuse_is_not_made(context, declare, monkeyp
     transforms = []
 
     def program():
-        monkeypatch.setattr(RunKeeper, "note_first", lambda _: Present("The limit of $3 is exceeded."))
+        monkeypatch.setattr(RunRecorder, "note_first", lambda _: Present("The limit of $3 is exceeded."))
         monkeypatch.setattr(pulumi.runtime, "is_dry_run", lambda: False)
         monkeypatch.setattr(pulumi.runtime, "register_stack_transformation", transforms.append)
         keep_runs(context)
@@ -77,19 +77,19 @@ def test_a_hook_that_cannot_record_warns_and_never_fails_or_repeats_the_update(c
     def refused(_):
         raise GoogleCallError(403, "denied.")
 
-    monkeypatch.setattr(RunKeeper, "note", refused)
+    monkeypatch.setattr(RunRecorder, "note", refused)
     said = []
     monkeypatch.setattr(pulumi.log, "warn", said.append)
-    keeper = keeper_of(context)
-    asyncio.run(keeper.note_after(pulumi.ResourceHookArgs("urn", "", "capacity", CAPACITY)))
+    recorder = recorder_of(context)
+    asyncio.run(recorder.note_after(pulumi.ResourceHookArgs("urn", "", "capacity", CAPACITY)))
     failure = pulumi.ErrorHookArgs("urn", "", "capacity", CAPACITY, "create", ["no"])
-    assert asyncio.run(keeper.note_failed(failure)) is False
+    assert asyncio.run(recorder.note_failed(failure)) is False
     assert len(said) == 2
     assert "(denied). The next `gemma up` will try again." in said[0]
 
 
 def test_what_may_pass_is_tried_three_times_and_a_refusal_once(context, monkeypatch):
-    monkeypatch.setattr(run_keeper, "_PAUSE_S", 0)
+    monkeypatch.setattr(run_recorder, "_PAUSE_S", 0)
     for status, tries in ((503, 3), (429, 3), (0, 3), (403, 1), (404, 1)):
         asked = []
 
@@ -97,7 +97,7 @@ def test_what_may_pass_is_tried_three_times_and_a_refusal_once(context, monkeypa
             asked.append(status)
             raise GoogleCallError(status, "no")
 
-        monkeypatch.setattr(run_keeper, "call_now", read)
+        monkeypatch.setattr(run_recorder, "call_now", read)
         with pytest.raises(GoogleCallError):
-            keeper_of(context)._call("iam", "v1/x")
+            recorder_of(context)._call("iam", "v1/x")
         assert len(asked) == tries, status
