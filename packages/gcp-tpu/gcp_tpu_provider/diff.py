@@ -45,7 +45,7 @@ def diff(
     olds = cast("wire.Properties", wire.reveal(dict(old_inputs)))
     desired = cast("wire.Properties", wire.reveal(dict(news)))
     successor = bool(state.get("renewalName")) and state.get("renewalState") not in GONE
-    dead = is_dead(state) and not successor  # an successor takes over in place
+    dead = is_dead(state) and not successor  # a successor takes over in place
     active = not dead and ACTIVE in {state.get("state"), state.get("renewalState")}
     changes = [
         change for item in _compared(olds, desired) for change in _property(item, state, olds, desired, lenient=active)
