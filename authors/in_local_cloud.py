@@ -36,7 +36,7 @@ def copy_project(root: Path, target: Path) -> None:
 
 def run_inside(folder: Path, module: str, *arguments: str, scenario: str, project: Path) -> ExitCode:
     """Run a module of a project in the environment of a local cloud. `folder` is the run's."""
-    cloud = ("localcloud", "run", "--state", str(folder / "cloud"), "--scenario", scenario)
+    cloud = ("localcloud", "run", "--providers", "standin", "--state", str(folder / "cloud"), "--scenario", scenario)
     process = subprocess.Popen(
         [sys.executable, "-m", *cloud, "--", sys.executable, "-m", module, *arguments],
         cwd=project,

@@ -58,7 +58,7 @@ def running_cloud(
     # By this name of the environment, a copy of the project finds its own packages.
     localcloud = [str(folder / ".venv/bin/python"), "-m", "localcloud"]
     speeds = [] if speed is None else [f"--speed={speed}"]
-    command = [*localcloud, "serve", f"--state={state}", f"--scenario={SCENARIO}", *speeds]
+    command = [*localcloud, "serve", "--providers=standin", f"--state={state}", f"--scenario={SCENARIO}", *speeds]
     asked = [*localcloud, "env", f"--state={state}", "--json"]
     service = Service(command, home.results / f"cloud-{name}.log", variables, folder=folder)
     try:

@@ -34,9 +34,10 @@ _LOGIN_LIFE_S = 365 * 24 * 3600
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Opened:
-    """A running cloud with its provider stand-ins, and the environment variables for it. `umask` is the umask that this process started with."""
+    """A running cloud with its provider plugins, and the environment variables for it. `umask` is the umask that this process started with."""
 
     cloud: OpenCloud
+    real_gcp: bool
     variables: dict[str, str]
     umask: int
 
@@ -101,12 +102,13 @@ def _parser() -> argparse.ArgumentParser:
     )
     serve = commands.add_parser("serve", help="start a cloud and keep it running until Ctrl-C")
     kept = Path(".localcloud")
-    for command, state in ((run, None), (shell, kept), (serve, kept)):
+    where_installed = "real if the engine has its plugin, otherwise standin"
+    for command, state, providers in ((run, None, "standin"), (shell, kept, None), (serve, kept, None)):
         command.add_argument(
             "--providers",
             choices=("standin", "real"),
-            default="standin",
-            help="Pulumi provider plugins: stand-ins, or the installed pulumi-gcp (default: standin)",
+            default=providers,
+            help=f"Pulumi provider plugins: stand-ins, or the installed pulumi-gcp (default: {providers or where_installed})",
         )
         command.add_argument(
             "--speed",
@@ -236,7 +238,11 @@ async def _serve(options: argparse.Namespace) -> int:
 
 
 def _notice(opened: Opened) -> str:
-    return f"localcloud: everything here is SIMULATED on this machine ({opened.cloud.base_url}); no Google Cloud account is used and nothing is billed."
+    plugin = "the real pulumi-gcp" if opened.real_gcp else "the stand-in of pulumi-gcp"
+    return (
+        f"localcloud: everything here is SIMULATED on this machine ({opened.cloud.base_url}, with {plugin}); no Google Cloud account is used and "
+        "nothing is billed."
+    )
 
 
 def _runtimes(cloud: Cloud) -> Runtimes:
@@ -252,6 +258,7 @@ async def _opened(state: Path, options: argparse.Namespace) -> AsyncGenerator[Op
     project = (
         options.project or os.environ.get("GOOGLE_CLOUD_PROJECT") or os.environ.get("GOOGLE_PROJECT") or DEFAULT_PROJECT
     )
+    real_gcp = environment.has_real_gcp() if options.providers is None else options.providers == "real"
     umask = os.umask(PRIVATE_UMASK)
     try:
         lock = StateLock.take(state)
@@ -288,12 +295,12 @@ async def _opened(state: Path, options: argparse.Namespace) -> AsyncGenerator[Op
                     operator_token=token,
                     credentials=credentials,
                     commands=commands,
-                    debug_providers=ports.docker_alone if options.providers == "real" else ports.debug_providers,
-                    real_gcp=options.providers == "real",
+                    debug_providers=ports.docker_alone if real_gcp else ports.debug_providers,
+                    real_gcp=real_gcp,
                 )
                 written = {"url": cloud.base_url, "environment": found, "commands": str(commands)}
                 with contextlib.closing(describe(state, written)):
-                    yield Opened(cloud=cloud, variables=found, umask=umask)
+                    yield Opened(cloud=cloud, real_gcp=real_gcp, variables=found, umask=umask)
         finally:
             await cloud.close()
     finally:

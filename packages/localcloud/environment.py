@@ -81,6 +81,18 @@ def variables(
     return found
 
 
+def has_real_gcp() -> bool:
+    """Return whether the engine has the plugin that the installed pulumi-gcp requests, so it does not download another one."""
+    from importlib import metadata  # noqa: PLC0415 - when a cloud starts
+
+    try:
+        version = metadata.version("pulumi-gcp")
+    except metadata.PackageNotFoundError:
+        return False
+    home = Path(os.environ.get("PULUMI_HOME") or Path.home() / ".pulumi")
+    return (home / "plugins" / f"resource-gcp-v{version}" / "pulumi-resource-gcp").is_file()
+
+
 def in_shell(found: Mapping[str, str], commands: str, inherited: Mapping[str, str] | None = None) -> dict[str, str]:
     """Return the variables of a running cloud for the calling shell. Lists such as PATH extend the shell's own and do not grow on a second call."""
     return {**found, **_joined(Path(commands), os.environ if inherited is None else inherited)}

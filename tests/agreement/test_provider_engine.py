@@ -161,7 +161,8 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Project]:
     )
     hidden = ("PULUMI_", "GOOGLE_", "CLOUDSDK_")
     base = {key: value for key, value in os.environ.items() if not key.startswith(hidden)}
-    serve = [sys.executable, "-m", "localcloud", "serve", "--scenario", "prepared", "--state", str(folder / "cloud")]
+    options = ["--providers=standin", "--scenario=prepared", f"--state={folder / 'cloud'}"]
+    serve = [sys.executable, "-m", "localcloud", "serve", *options]
     with (folder / "serve.log").open("w") as log:
         cloud = subprocess.Popen(serve, cwd=ROOT, env=base, stdout=log, stderr=log, stdin=subprocess.DEVNULL)
     try:

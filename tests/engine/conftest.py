@@ -343,7 +343,15 @@ def open_workspace(folder, *options, cold=False):
     copy_project(folder / "project")
     with (folder / "serve.log").open("w") as log:
         cloud = subprocess.Popen(
-            [sys.executable, "-m", "localcloud", "serve", "--state", str(folder / "cloud"), *options],
+            [
+                sys.executable,
+                "-m",
+                "localcloud",
+                "serve",
+                "--providers=standin",
+                f"--state={folder / 'cloud'}",
+                *options,
+            ],
             cwd=folder / "project",
             env={**os.environ, "VLLM_SIM_SPEED": SERVING_SPEED},
             stdout=log,

@@ -69,6 +69,7 @@ class World:
                     "-m",
                     "localcloud",
                     "serve",
+                    "--providers=standin",
                     "--scenario",
                     "prepared",
                     "--state",

@@ -50,7 +50,6 @@ class Repository(BaseModel):
     """Earlier commits of `main` that sources state. Here their files are the same as at the head."""
     sizes_source: str = ""
     total_bytes: int = 0
-    stated_files: int = 0
     outside: str = ""
     """The reason why the planner's catalog lacks it. Empty if the catalog has it."""
     weights: tuple[str, ...] = ("model.safetensors",)

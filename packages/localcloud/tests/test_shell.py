@@ -74,7 +74,7 @@ def own_shell(home, tmp_path, *, umask=0o22):
         os.umask(umask)
         os.execve(  # noqa: S606
             sys.executable,
-            [sys.executable, "-m", "localcloud", "shell", "--state", str(tmp_path / "state")],
+            [sys.executable, "-m", "localcloud", "shell", "--providers=standin", "--state", str(tmp_path / "state")],
             {**os.environ, "HOME": str(home), "SHELL": "/bin/bash", "TERM": "dumb"},
         )
     return pid, terminal

@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 from dataclasses import dataclass
+from importlib.metadata import version
 from pathlib import Path
 
 import pytest
@@ -312,14 +313,50 @@ class TestRun:
         assert "Traceback" not in "".join(done.stderr for done in said)
 
 
+class TestProviders:
+    """The plugins of `shell`, which are those of `serve`."""
+
+    @pytest.fixture
+    def shown(self, localcloud, tmp_path, monkeypatch):
+        """Run `shell` beside an engine that has a version of the plugin. A file named bash, the user's shell, prints the variables."""
+        shell = tmp_path / "bash"
+        shell.write_text('#!/bin/sh\necho "$PULUMI_DEBUG_PROVIDERS $GOOGLE_COMPUTE_CUSTOM_ENDPOINT"\n')
+        shell.chmod(0o700)
+        monkeypatch.setenv("SHELL", str(shell))
+        monkeypatch.setenv("PULUMI_HOME", str(tmp_path / "pulumi"))
+
+        def run(installed, options):
+            if installed:
+                plugin = tmp_path / "pulumi" / "plugins" / f"resource-gcp-v{installed}" / "pulumi-resource-gcp"
+                plugin.parent.mkdir(parents=True)
+                plugin.touch()
+            return localcloud("shell", "--state", str(tmp_path / "state"), *options)
+
+        return run
+
+    @pytest.mark.parametrize(
+        ("installed", "options", "real"),
+        [
+            ("", (), False),
+            ("0.0.1", (), False),  # the engine would download the requested version
+            (version("pulumi-gcp"), (), True),
+            (version("pulumi-gcp"), ("--providers", "standin"), False),
+            ("", ("--providers", "real"), True),
+        ],
+    )
+    def test_a_shell_uses_the_real_plugin_if_the_engine_has_it(self, shown, installed, options, real):
+        done = shown(installed, options)
+        assert re.fullmatch(r"docker:\d+ http://127\S+\n" if real else r"gcp:\d+,docker:\d+ \n", done.stdout)
+        assert f"with {'the real' if real else 'the stand-in of'} pulumi-gcp" in done.stderr
+
+
 class TestServe:
     """The cloud in a separate process, which `env` finds."""
 
     @staticmethod
     def started(state, log):
-        return subprocess.Popen(
-            [sys.executable, "-m", "localcloud", "serve", "--state", state], cwd=ROOT, stdout=log, stderr=log
-        )
+        command = [sys.executable, "-m", "localcloud", "serve", "--providers", "standin", "--state", state]
+        return subprocess.Popen(command, cwd=ROOT, stdout=log, stderr=log)
 
     @staticmethod
     def answered(localcloud, state):

@@ -1,23 +1,23 @@
 """Credentials of the local cloud: service account keys, access tokens and ID tokens.
 
-An access token contains its owner and expiry, signed with a key of the state folder, so it survives a restart. ID tokens are JSON web tokens (RS256).
+All are JSON web tokens, signed with keys of the state folder, so they survive a restart: ID tokens with RS256 as Google's are; access and refresh
+tokens with HS256, behind the prefixes of Google's tokens.
 """
 
-import base64
 import hashlib
-import hmac
 import json
 import secrets
 import time
+import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any, cast
+from typing import Final, cast
 
-from cryptography.exceptions import InvalidSignature
-from cryptography.hazmat.primitives import hashes, serialization
-from cryptography.hazmat.primitives.asymmetric import padding, rsa
+import jwt
+from cryptography.hazmat.primitives import serialization
+from cryptography.hazmat.primitives.asymmetric import rsa
 
 from localcloud.json_values import JsonObject
 
@@ -27,6 +27,13 @@ _PREFIX = "ya29.local."
 _REFRESH_PREFIX = "1//local."
 REFRESH = "refresh_token"
 JWT_BEARER = "urn:ietf:params:oauth:grant-type:jwt-bearer"
+_NOT_SHORT_LIVED: Final = "Invalid JWT: Token must be a short-lived token (60 minutes) and in a reasonable timeframe."
+_CLOCK_SKEW_S: Final = 300
+_INVALID: Final = (jwt.InvalidTokenError, UnicodeEncodeError)
+"""Errors of PyJWT for a token that is not valid. The second one: bytes of a header that are not UTF-8."""
+
+# The keys are short on purpose: see new_private_key.
+warnings.filterwarnings("ignore", category=jwt.InsecureKeyLengthWarning)
 
 
 class TokenError(Exception):
@@ -56,13 +63,11 @@ class Tokens:
 
     def issue_access_token(self, email: str, lifetime_s: float = ACCESS_TOKEN_LIFETIME_S) -> str:
         """Return a new access token of a service account or user."""
-        claims = _encode(json.dumps([email, int(time.time() + lifetime_s)]).encode())
-        return f"{_PREFIX}{claims}.{self._mac(claims)}"
+        return self._signed(_PREFIX, {"sub": email, "exp": int(time.time() + lifetime_s)})
 
     def issue_refresh_token(self, email: str) -> str:
         """Return a new refresh token of a user. It does not expire."""
-        claims = _encode(json.dumps([email]).encode())
-        return f"{_REFRESH_PREFIX}{claims}.{self._mac(claims)}"
+        return self._signed(_REFRESH_PREFIX, {"sub": email})
 
     def issue_id_token(self, email: str, audience: str) -> str:
         """Return a new ID token for a service's URL, valid for an hour or the scenario's shorter lifetime."""
@@ -78,64 +83,65 @@ class Tokens:
             "iat": now,
             "exp": now + round(self._id_token_lifetime_s()),
         }
-        signing = f"{_encode_json({'alg': 'RS256', 'kid': 'local', 'typ': 'JWT'})}.{_encode_json(claims)}"
-        return f"{signing}.{_encode(self._signing_key.sign(signing.encode(), padding.PKCS1v15(), hashes.SHA256()))}"
+        return jwt.encode(claims, self._signing_key, algorithm="RS256", headers={"kid": "local"})
 
     def access_token_email(self, token: str) -> str | None:
         """Return the owner of an access token, or None if it was not issued here or has expired."""
-        claims, _, mac = token.removeprefix(_PREFIX).partition(".")
-        issued = token.isascii() and token.startswith(_PREFIX)
-        if not issued or not hmac.compare_digest(mac, self._mac(claims)):
-            return None
-        email, end_s = cast("tuple[str, int]", json.loads(_decode(claims)))
-        return email if time.time() < end_s else None
+        return self._owner(_PREFIX, token)
 
     def id_token(self, token: str) -> IdToken | None:
         """Return the claims of an ID token, or None if it was not issued here or has expired."""
         try:
-            claims = _verified(token, self._signing_key.public_key())
-        except (ValueError, InvalidSignature):
-            return None
-        if time.time() >= claims["exp"]:
+            key = self._signing_key.public_key()
+            claims = jwt.decode(token, key, algorithms=["RS256"], options={"verify_aud": False})
+        except _INVALID:
             return None
         return IdToken(email=str(claims["email"]), audience=str(claims["aud"]))
 
     def grant(self, assertion: str, public_key_pem: str) -> JsonObject:
         """Return the token for a JWT-bearer assertion: an ID token if it has a target_audience, otherwise an access token. Raises TokenError."""
         try:
-            key = cast("rsa.RSAPublicKey", serialization.load_pem_public_key(public_key_pem.encode()))
-            claims = _verified(assertion, key)
-        except (ValueError, InvalidSignature):
-            raise TokenError("invalid_grant", "Invalid JWT Signature.") from None
-        if not claims["iat"] - 300 <= time.time() < claims["exp"]:
-            raise TokenError(
-                "invalid_grant",
-                "Invalid JWT: Token must be a short-lived token (60 minutes) and in a reasonable timeframe.",
+            claims = jwt.decode(
+                assertion,
+                public_key_pem,
+                algorithms=["RS256"],
+                options={"require": ["iss", "iat", "exp"], "verify_aud": False, "verify_iat": False},
             )
+        except (jwt.ExpiredSignatureError, jwt.MissingRequiredClaimError):
+            raise TokenError("invalid_grant", _NOT_SHORT_LIVED) from None
+        except _INVALID:
+            raise TokenError("invalid_grant", "Invalid JWT Signature.") from None
+        if claims["iat"] > time.time() + _CLOCK_SKEW_S:
+            raise TokenError("invalid_grant", _NOT_SHORT_LIVED)
         email = str(claims["iss"])
         if "target_audience" in claims:
             return {"id_token": self.issue_id_token(email, str(claims["target_audience"]))}
-        return {
-            "access_token": self.issue_access_token(email),
-            "expires_in": ACCESS_TOKEN_LIFETIME_S,
-            "token_type": "Bearer",
-        }
+        return self._access(email)
 
     def refresh(self, token: str) -> JsonObject:
         """Return a new access token for a user's refresh token. Raises TokenError."""
-        claims, _, mac = token.removeprefix(_REFRESH_PREFIX).partition(".")
-        issued = token.isascii() and token.startswith(_REFRESH_PREFIX)
-        if not issued or not hmac.compare_digest(mac, self._mac(claims)):
+        email = self._owner(_REFRESH_PREFIX, token)
+        if email is None:
             raise TokenError("invalid_grant", "Bad Request")
-        (email,) = cast("list[str]", json.loads(_decode(claims)))
-        return {
-            "access_token": self.issue_access_token(email),
-            "expires_in": ACCESS_TOKEN_LIFETIME_S,
-            "token_type": "Bearer",
-        }
+        return self._access(email)
 
-    def _mac(self, text: str) -> str:
-        return _encode(hmac.new(self._mac_key, text.encode(), hashlib.sha256).digest())
+    def _access(self, email: str) -> JsonObject:
+        token = self.issue_access_token(email)
+        return {"access_token": token, "expires_in": ACCESS_TOKEN_LIFETIME_S, "token_type": "Bearer"}
+
+    def _signed(self, prefix: str, claims: JsonObject) -> str:
+        """Return an access or a refresh token. Its prefix is its audience too, so neither passes as the other."""
+        return prefix + jwt.encode({**claims, "aud": prefix}, self._mac_key, algorithm="HS256")
+
+    def _owner(self, prefix: str, token: str) -> str | None:
+        """Return the owner of a token with this prefix, or None if it was not issued here or has expired."""
+        if not token.startswith(prefix):
+            return None
+        try:
+            claims = jwt.decode(token.removeprefix(prefix), self._mac_key, algorithms=["HS256"], audience=prefix)
+        except _INVALID:
+            return None
+        return str(claims["sub"])
 
     @cached_property
     def _mac_key(self) -> bytes:
@@ -155,8 +161,8 @@ class Tokens:
 def assertion_issuer(assertion: str) -> str:
     """Return the `iss` of an assertion without verifying it."""
     try:
-        return str(json.loads(_decode(assertion.split(".")[1]))["iss"])
-    except (IndexError, KeyError, ValueError, TypeError):
+        return str(jwt.decode(assertion, options={"verify_signature": False})["iss"])
+    except (KeyError, *_INVALID):
         raise TokenError("invalid_grant", "Invalid JWT: it has no issuer.") from None
 
 
@@ -218,23 +224,3 @@ def login_file(path: Path, refresh_token: str) -> Path:
 def _write_private(path: Path, text: str) -> None:
     path.touch(mode=0o600, exist_ok=True)
     path.write_text(text, encoding="utf-8")
-
-
-def _verified(token: str, key: rsa.RSAPublicKey) -> dict[str, Any]:
-    head, _, signature = token.rpartition(".")
-    if head.count(".") != 1:
-        raise ValueError("not a JSON web token")
-    key.verify(_decode(signature), head.encode(), padding.PKCS1v15(), hashes.SHA256())
-    return cast("dict[str, Any]", json.loads(_decode(head.split(".")[1])))
-
-
-def _encode(data: bytes) -> str:
-    return base64.urlsafe_b64encode(data).rstrip(b"=").decode()
-
-
-def _encode_json(value: JsonObject) -> str:
-    return _encode(json.dumps(value, separators=(",", ":")).encode())
-
-
-def _decode(text: str) -> bytes:
-    return base64.urlsafe_b64decode(text + "=" * (-len(text) % 4))

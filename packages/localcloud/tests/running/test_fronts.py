@@ -2,11 +2,13 @@
 
 import asyncio
 import contextlib
+import gzip
 import json
 from collections.abc import AsyncIterator
 from typing import Any
 
 import aiohttp
+import pytest
 from aiohttp import web
 
 from localcloud.running.fronts import DEFAULT_LIMITS, Fronts, Limits
@@ -54,6 +56,15 @@ async def slow(request: web.Request) -> web.Response:
     return web.Response(text="done")
 
 
+async def half(request: web.Request) -> web.StreamResponse:
+    response = web.StreamResponse()
+    await response.prepare(request)
+    await response.write(b"half")
+    assert request.transport is not None
+    request.transport.abort()
+    return response
+
+
 async def broken(request: web.Request) -> web.Response:
     assert request.transport is not None
     request.transport.abort()
@@ -79,6 +90,7 @@ async def world(
     app[STATE] = State()
     app.router.add_get("/stream", stream)
     app.router.add_get("/slow", slow)
+    app.router.add_get("/half", half)
     app.router.add_get("/broken", broken)
     app.router.add_route("*", "/{path:.*}", echo)
     runner = web.AppRunner(app, shutdown_timeout=0.1)
@@ -200,6 +212,17 @@ async def test_a_request_longer_than_the_timeout_is_a_504():
 
 
 @in_loop
+async def test_a_response_that_breaks_off_or_takes_too_long_breaks_off_for_the_caller_too():
+    async with world(Limits(concurrent=1, queue_s=5, timeout_s=1)) as here:
+        for path, start in (("/half", b"half"), ("/stream", b"data: one\n\n")):
+            async with here.session.get(here.url + path) as response:
+                assert await response.content.readexactly(len(start)) == start
+                with pytest.raises(aiohttp.ClientError):
+                    await response.content.read()
+        assert (await here.get("/x"))[0] == 200
+
+
+@in_loop
 async def test_no_route_a_dead_instance_and_a_broken_answer_are_503():
     async with world() as here:
         status, text = await here.get("/broken")
@@ -225,13 +248,52 @@ async def test_a_front_keeps_its_port_and_moves_where_it_is_taken():
         assert again == other
 
 
+async def raw(here: World, request: bytes) -> bytes:
+    """Send bytes to the front, and return the bytes of its answer."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", int(here.url.rpartition(":")[2]))
+    writer.write(request)
+    answer = await reader.read()
+    writer.close()
+    return answer
+
+
 @in_loop
-async def test_what_is_not_http_is_answered_with_400():
+async def test_what_is_not_http_for_this_server_is_answered_with_400():
     async with world() as here:
-        reader, writer = await asyncio.open_connection("127.0.0.1", int(here.url.rpartition(":")[2]))
-        writer.write(b"hello\r\n\r\n")
-        assert (await reader.readline()).startswith(b"HTTP/1.1 400")
-        writer.close()
+        for request in (
+            b"hello",
+            b"PRI * HTTP/2.0\r\n\r\nSM",
+            b"GET http://elsewhere/ HTTP/1.1",
+            b"OPTIONS * HTTP/1.1",
+        ):
+            assert (await raw(here, request + b"\r\n\r\n")).startswith((b"HTTP/1.1 400", b"HTTP/1.0 400")), request
+
+
+@in_loop
+async def test_headers_that_are_too_large_are_refused():
+    async with world() as here:
+        many = {f"x-{number}": "y" * 7000 for number in range(10)}
+        assert "headers are too large" in (await here.get("/x", headers=many))[1]
+
+
+@in_loop
+async def test_a_request_reaches_the_instance_as_it_was_sent():
+    """Its headers, its encoded body and its path are unchanged, and a caller that waits for `100 Continue` gets it."""
+    async with world() as here:
+        host = here.url.removeprefix("http://").encode()
+        head = b"POST /a%2Fb//c?d=%20 HTTP/1.1\r\nHost: " + host + b"\r\nX-Two: 1\r\nX-Two: 2\r\nContent-Length: 3\r\n"
+        answer = await raw(here, head + b"Upgrade: h2c\r\nExpect: 100-continue\r\n\r\nabc")
+        assert answer.startswith(b"HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 200 OK\r\n")
+        assert b"Connection: close" in answer
+        seen = json.loads(answer.rpartition(b"\r\n\r\n")[2])
+        assert (seen["path"], seen["body"]) == ("/a%2Fb//c?d=%20", "abc")
+        forwarded = {"X-Forwarded-For", "X-Forwarded-Proto", "Connection"}
+        assert {*seen["headers"]} == {"Host", "X-Two", "Content-Length", *forwarded}
+        chunked = b"3\r\nabc\r\n3\r\ndef\r\n0\r\n\r\n"
+        head = b"POST / HTTP/1.1\r\nHost: " + host + b"\r\nTransfer-Encoding: chunked\r\n"
+        assert b'"abcdef"' in await raw(here, head + b"\r\n" + chunked)
+        packed = b"POST / HTTP/1.1\r\nHost: " + host + b"\r\nContent-Encoding: gzip\r\nContent-Length: 23\r\n\r\n"
+        assert b'"abc"' in await raw(here, packed + gzip.compress(b"abc"))
 
 
 @in_loop

@@ -13,7 +13,11 @@ from localcloud.tests.rest.test_no_inner_errors import every_method, path_of
 P = "/projects/local-project"
 ZONE = f"{P}/locations/us-east5-a"
 SECRETS = f"/secretmanager/v1{P}/secrets"
-MADE_UP = "ya29.local.WyJsb2NhbC1vcGVyYXRvckBsb2NhbC1wcm9qZWN0LmlhbS5nc2VydmljZWFjY291bnQuY29tIiwgNDA3MDkwODgwMF0.c2lnbmF0dXJl"
+MADE_UP = (
+    "ya29.local.eyJhbGciOiJIUzI1NiIsInR5cCI6IkpXVCJ9."
+    "eyJzdWIiOiJsb2NhbC1vcGVyYXRvckBsb2NhbC1wcm9qZWN0LmlhbS5nc2VydmljZWFjY291bnQuY29tIiwiZXhwIjo0MDcwOTA4ODAwLCJhdWQiOiJ5YTI5LmxvY2FsLiJ9"
+    ".c2lnbmF0dXJl"
+)
 """It names the operator and is valid until 2099, but no cloud has signed it."""
 MEDIA = [
     ("POST", "/upload/storage/v1/b/thing/o?uploadType=media&name=a"),
