@@ -1,6 +1,6 @@
 """Context of all tools: commands, permissions, spending limit, and the plans that were shown."""
 
-from collections.abc import Generator
+from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import count
@@ -78,13 +78,14 @@ class AgentContext:
 
     async def answer(self, context: Context[Any, Any], name: str, *arguments: str) -> Answer:
         """Run a command with --json, forward its progress, and return its answer. Raises as `answer_of`."""
-        lines = count(1)
+        done = count(1)
 
-        async def forward(line: str) -> None:
-            await report(context, next(lines), None, line)
+        async def forward(lines: Sequence[str]) -> None:
+            for line in lines:
+                await report(context, next(done), None, line)
 
         argv = script(name, *arguments, "--json")
-        return answer_of(name, await run_program(argv, on_line=forward, secrets=self.secrets))
+        return answer_of(name, await run_program(argv, watch=forward, secrets=self.secrets))
 
     def mask(self, text: str) -> str:
         """Return a text without secrets."""
@@ -104,15 +105,10 @@ def answer_of(name: str, result: ProgramResult) -> Answer:
 
     Raises CommandRefusedError if it refused, and ScriptError if it failed without a document.
     """
-    try:
-        document = dict(result.document)
-    except ScriptError:
-        reason = result.reason.removeprefix(f"{name}: ")  # the caller knows which tool it called
-        if result.exit_code == ExitCode.REFUSED:
-            raise CommandRefusedError(reason) from None
-        if result.exit_code != ExitCode.DONE:
-            raise ScriptError(reason) from None
-        document = None
+    document = result.document
+    if document is None and result.exit_code != ExitCode.DONE:
+        error = CommandRefusedError if result.exit_code == ExitCode.REFUSED else ScriptError
+        raise error(result.reason.removeprefix(f"{name}: "))  # the caller knows which tool it called
     known = result.exit_code in list(ExitCode)
     return {
         "ok": result.exit_code == ExitCode.DONE,

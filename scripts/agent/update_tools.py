@@ -208,23 +208,21 @@ async def _run_engine(
     secrets = call.agent.secrets
     log = EventLog(path=events, plain=partial(progress_text, secrets), steps=len(steps))
 
-    async def look() -> None:
-        """Forward the engine's events as progress."""
+    async def forward_events(_lines: Sequence[str]) -> None:
+        """Forward the engine's events as progress, and not its lines, which repeat them."""
         for event in log.fresh():
             await report(call.context, event.done, log.steps or None, event.text, step=event.step)
 
-    result = await run_program(
+    return await run_program(
         [
             *(runner.pulumi(), "up", "--yes", "--skip-preview", "--suppress-outputs", "--non-interactive"),
             *(["--refresh"] if plan.refresh else []),
             *("--message", plan.plan_id, "--event-log", str(events), "--stack", plan.stack),
         ],
         secrets=secrets,
-        watch=look,
+        watch=forward_events,
         folder=frozen.folder,
     )
-    await look()
-    return result
 
 
 def _answer(agent: AgentContext, plan: ShownPlan, result: ProgramResult, settings_lines: Sequence[str]) -> Answer:
