@@ -87,7 +87,6 @@ def commands(monkeypatch):
     monkeypatch.setattr(update_tools, "stack_locks", lambda _stack: ())
     monkeypatch.setattr(update_tools, "read", lambda stack: StackState(stack=stack, status="read"))
     monkeypatch.setattr(update_tools, "require_bound", lambda *_: "This run costs $8.00 at most.")
-    monkeypatch.setattr(update_tools, "deployed_usd_per_hour", lambda _stack: 1.0)
     monkeypatch.setattr(update_tools.runner, "pulumi", lambda: "pulumi")
     return Commands(monkeypatch)
 
