@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import anyio
 import pytest
@@ -16,7 +17,7 @@ import pytest
 from contracts.errors import CommandRefusedError
 from engine import runner
 from engine.state import StackState
-from scripts.agent import delete_tools, update_tools
+from scripts.agent import action_tools, delete_tools, update_tools
 from scripts.agent.codes import FOLDER, CodeShelf
 from scripts.agent.permissions import CHANGES, TOOLSETS, parse_toolsets
 from scripts.agent.server import build
@@ -44,6 +45,15 @@ READING = {
 def test_without_a_permission_every_tool_is_read_only(bench_of, audit):
     server = build(bench_of(), audit)
     assert anyio.run(lambda: names(server, elicitation_callback=answering("accept"))) == READING
+
+
+def test_a_tool_without_its_permission_runs_nothing(bench_of):
+    """Also if the tool were there."""
+    server = SimpleNamespace(tool=lambda **_words: lambda run: setattr(server, "run", run))
+    for tool in (action_tools.smoke, action_tools.benchmark):
+        tool.add(server, bench_of())
+        with pytest.raises(CommandRefusedError, match=r"is not allowed to (smoke|bench). The user has to start it"):
+            anyio.run(lambda: server.run(context=None, stack="x", name="x"))
 
 
 def test_every_tool_is_in_a_toolset_and_a_server_can_offer_only_some(bench_of, audit):
