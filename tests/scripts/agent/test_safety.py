@@ -19,6 +19,7 @@ from engine import runner
 from engine.state import StackState
 from scripts.agent import action_tools, delete_tools, update_tools
 from scripts.agent.codes import FOLDER, CodeShelf
+from scripts.agent.context import ERROR_NOTE
 from scripts.agent.permissions import CHANGES, TOOLSETS, parse_toolsets
 from scripts.agent.server import build
 from tests.scripts.agent.conftest import (
@@ -353,6 +354,30 @@ def test_secrets_are_neither_in_the_record_nor_in_an_answer(bench_of, audit, com
     assert CANARY not in json.dumps(found.model_dump(mode="json"))
     assert "hf_other0123456789abcdef" not in json.dumps(found.model_dump(mode="json"))
     assert CANARY not in audit.path.read_text()
+
+
+@pytest.mark.parametrize(
+    ("code", "document", "outcome"),
+    [
+        (0, {"a": 1}, "done"),
+        (1, {"a": 1}, "failed"),
+        (130, {"a": 1}, "failed"),
+        (1, None, "failed"),
+        (2, None, "refused"),
+    ],
+)
+def test_the_exit_code_of_a_command_decides_what_its_tool_answers(  # noqa: PLR0917 - fixtures
+    bench_of, audit, commands, code, document, outcome
+):
+    commands.code, commands.documents["status"] = code, document
+    found = anyio.run(lambda: call(build(bench_of(), audit), "status", {"stack": STACK}))
+    assert lines(audit)[-1]["outcome"] == outcome
+    if document is None:
+        assert found.is_error
+        assert found.content[0].text == ("said" if outcome == "refused" else f"said {ERROR_NOTE}")
+    else:
+        answer = found.structured_content
+        assert (answer["ok"], answer["exit_code"], answer["document"]) == (code == 0, code, document)
 
 
 # Arguments.
