@@ -12,7 +12,7 @@ from mcp.types import CallToolResult, ToolAnnotations
 from pydantic import Field
 
 from contracts.errors import CommandRefusedError
-from scripts.agent.context import AgentContext, Answer, errors_as_sentences
+from scripts.agent.context import AgentContext, Answer
 from scripts.agent.permissions import Change
 from scripts.agent.presenting import FULL, LIMIT, LIMITED, MOST_ROWS, WITH_FULL
 from scripts.cli.options import OptionField, option_fields
@@ -78,14 +78,13 @@ class CommandTool:
         """Register the tool."""
 
         async def run(*, context: Context[Any, Any], **given: Any) -> object:  # noqa: ANN401 - its signature is below
-            with errors_as_sentences(agent):
-                if self.change is not None:
-                    agent.require(self.change)
-                command, *fixed = self.command.split() or [""]
-                passed = {one.option or name: given[name] for name, one in self.takes.items() if one.is_passed}
-                words = option_words(command, passed) if passed else ()
-                call = CommandCall(agent=agent, context=context, command=command, given=given, words=words)
-                return await (self.body(call) if self.body else call.answer(*fixed))
+            if self.change is not None:
+                agent.require(self.change)
+            command, *fixed = self.command.split() or [""]
+            passed = {one.option or name: given[name] for name, one in self.takes.items() if one.is_passed}
+            words = option_words(command, passed) if passed else ()
+            call = CommandCall(agent=agent, context=context, command=command, given=given, words=words)
+            return await (self.body(call) if self.body else call.answer(*fixed))
 
         cast("Any", run).__signature__ = self._signature()
         server.tool(name=self.name, description=self.description, annotations=self.hint)(run)

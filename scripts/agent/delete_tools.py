@@ -22,7 +22,7 @@ from contracts.errors import CommandRefusedError
 from engine import runner
 from scripts.agent.codes import FOLDER, VALID_S, CodeShelf
 from scripts.agent.command_tools import option_words
-from scripts.agent.context import AgentContext, Answer, errors_as_sentences
+from scripts.agent.context import AgentContext, Answer
 from scripts.agent.read_tools import Stack
 
 TOOL: Final = "teardown"
@@ -42,12 +42,11 @@ def add_teardown(server: MCPServer[Any], agent: AgentContext) -> None:
     """Register the tool. The server hides it from a client that cannot prompt the user."""
 
     async def prompt_user(stack: str, keep_bucket: bool, context: Context[Any, Any]) -> Elicit[TypedName]:
-        with errors_as_sentences(agent):
-            if not can_prompt(context.client_capabilities):
-                raise CommandRefusedError(
-                    "Your client cannot prompt the user, so this server deletes nothing. "
-                    f"The user can run `gemma teardown {stack}`."
-                )
+        if not can_prompt(context.client_capabilities):
+            raise CommandRefusedError(
+                "Your client cannot prompt the user, so this server deletes nothing. "
+                f"The user can run `gemma teardown {stack}`."
+            )
         return Elicit(
             f"DELETE stack {stack!r}? An assistant requests this. It deletes the server, its capacity and the stack's other resources"
             f"{', but keeps the bucket' if keep_bucket else ', INCLUDING THE BUCKET and its weights'}. This cannot be undone. "
@@ -68,12 +67,11 @@ def add_teardown(server: MCPServer[Any], agent: AgentContext) -> None:
 
         The bucket with the weights is kept unless `keep_bucket` is false.
         """
-        with errors_as_sentences(agent):
-            agent.require("teardown")
-            agent.runs.claim(stack)  # a refusal does not use up a code
-            _require_typed(stack, typed, keeps_bucket=keep_bucket)
-            words = option_words("teardown", {"stack": stack, "yes": True, "keep_bucket": keep_bucket})
-            return await agent.answer(context, "teardown", *words)
+        agent.require("teardown")
+        agent.runs.claim(stack)  # a refusal does not use up a code
+        _require_typed(stack, typed, keeps_bucket=keep_bucket)
+        words = option_words("teardown", {"stack": stack, "yes": True, "keep_bucket": keep_bucket})
+        return await agent.answer(context, "teardown", *words)
 
 
 def can_prompt(client: ClientCapabilities | None) -> bool:

@@ -31,8 +31,8 @@ MOST_LINE_CHARACTERS: Final = 2000
 _LONGEST_SECRET: Final = 8192
 """Additional characters of a line to search for secrets, so no part of one is shown."""
 
-OnLine = Callable[[str], Awaitable[None]]
-"""Receives each line of a command's progress, without secrets."""
+Watch = Callable[[Sequence[str]], Awaitable[None]]
+"""Receives the new lines of a command's progress, without secrets, several times per second and at its end."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,14 +52,14 @@ class ProgramResult:
         return masked(self.printed, self.secrets)
 
     @property
-    def document(self) -> Mapping[str, object]:
-        """The JSON object on stdout, without secrets and hidden text. Raises ScriptError if none exists."""
+    def document(self) -> Mapping[str, object] | None:
+        """The JSON object on stdout, without secrets and hidden text; None if it has none."""
         try:
             found: object = json.loads(self.printed)
         except ValueError:
-            found = None
+            return None
         if not isinstance(found, dict):
-            raise ScriptError(self.reason)
+            return None
         # Masking the whole text can break the JSON.
         plain = each_text(cast("object", found), lambda text: for_model(masked(text, self.secrets)))
         return cast("Mapping[str, object]", plain)
@@ -75,22 +75,21 @@ def script(name: str, *arguments: str) -> Sequence[str]:
     return [sys.executable, "-m", f"scripts.{name}", *arguments]
 
 
-async def _unheard(_line: str) -> None:
-    """Discard a line."""
+async def _unwatched(_lines: Sequence[str]) -> None:
+    """Discard the lines."""
 
 
 async def run_program(
     argv: Sequence[str],
     *,
-    on_line: OnLine = _unheard,
+    watch: Watch = _unwatched,
     secrets: Sequence[str] = (),
     grace_s: float = INTERRUPT_GRACE_S,
-    watch: Callable[[], Awaitable[None]] | None = None,
     folder: Path | None = None,
     variables: Mapping[str, str] | None = None,
     limit_s: float | None = None,
 ) -> ProgramResult:
-    """Run a command to its end in a folder. Default: the project's. `watch` is called repeatedly while it runs.
+    """Run a command to its end in a folder. Default: the project's.
 
     A cancelled call sends SIGINT and waits `grace_s` seconds. Raises ScriptError after `limit_s`.
     """
@@ -101,10 +100,7 @@ async def run_program(
         try:
             with anyio.fail_after(limit_s):
                 while process.poll() is None:
-                    for line in lines.fresh():
-                        await on_line(line)
-                    if watch is not None:
-                        await watch()
+                    await watch(lines.fresh())
                     await anyio.sleep(POLL_S)
         except BaseException as error:
             with anyio.CancelScope(shield=True):
@@ -114,8 +110,7 @@ async def run_program(
                 command = " ".join([Path(argv[0]).name, *argv[1:]])
                 raise ScriptError(f"`{command}` did not finish within {limit_s:g} s and was stopped.{last}") from None
             raise
-        for line in lines.fresh(whole=True):
-            await on_line(line)
+        await watch(lines.fresh(whole=True))
         printed = out.read_text(encoding="utf-8", errors="replace")
     return ProgramResult(exit_code=process.returncode, printed=printed, said=tuple(lines.all), secrets=tuple(secrets))
 

@@ -17,12 +17,15 @@ from mcp.server.mcpserver.exceptions import ToolError, UnexpectedToolError
 from mcp.types import CallToolResult, InputRequiredResult, Tool
 from pydantic import ValidationError
 
+from contracts.errors import CommandRefusedError, ScriptError
 from contracts.fields import as_mapping
+from contracts.plain_text import for_model
 from engine import runner
 from engine.runner import stacks_in
+from planning.errors import PlanningError
 from scripts.agent import action_tools, dry_run_tools, read_tools, server_tools, staging, update_tools
 from scripts.agent.command_tools import CommandTool
-from scripts.agent.context import ASKS, AgentContext
+from scripts.agent.context import ASKS, ERROR_NOTE, AgentContext
 from scripts.agent.delete_tools import TOOL, add_teardown
 from scripts.agent.pages import add_pages
 from scripts.agent.permissions import CHANGES
@@ -34,6 +37,7 @@ _MODULES: Final = (read_tools, server_tools, update_tools, dry_run_tools, action
 TOOLS: Final = tuple(tool for module in _MODULES for tool in vars(module).values() if isinstance(tool, CommandTool))
 
 
+_ERROR_CHARACTERS: Final = 4_000
 _VALUE_CHARACTERS: Final = 60
 _SHOULD: Final = re.compile(r"^\w+ should\b")
 """Prefix of pydantic's messages: `Input should be at least ...`."""
@@ -46,7 +50,9 @@ def project_version() -> str:
 
 
 class AgentServer(MCPServer[Any]):
-    """The server. It rejects an invalid argument with a sentence that states the allowed values."""
+    """The server. An invalid argument, a refusal and a failure become one sentence."""
+
+    agent: AgentContext
 
     async def list_tools(self) -> list[Tool]:
         """Return the tools with short schemas."""
@@ -55,7 +61,7 @@ class AgentServer(MCPServer[Any]):
     async def call_tool(
         self, name: str, arguments: dict[str, Any], context: Context[Any, Any] | None = None
     ) -> CallToolResult | InputRequiredResult:
-        """Call a tool. Raises ToolError with a plain sentence."""
+        """Call a tool. Raises ToolError with a plain sentence; without the text of a bug, which the SDK logs."""
         schemas = {tool.name: as_mapping(tool.input_schema.get("properties")) for tool in await super().list_tools()}
         known = schemas.get(name, arguments)
         if unknown := [key for key in arguments if key not in known]:
@@ -64,13 +70,21 @@ class AgentServer(MCPServer[Any]):
         given = {key: value for key, value in arguments.items() if value is not None}
         try:
             return await super().call_tool(name, given, context)
-        except UnexpectedToolError:
-            raise  # a bug: the SDK logs it and hides its text
         except ToolError as error:
             cause = error.__cause__
+            if isinstance(cause, (ScriptError, PlanningError)):
+                raise ToolError(self._sentence(cause)) from None
+            if isinstance(error, UnexpectedToolError):
+                raise
             if isinstance(cause, ValidationError):
-                raise ToolError(_sentence(name, cause)) from None
+                raise ToolError(_sentence_about_argument(name, cause)) from None
             raise ToolError(str(cause or error)) from cause
+
+    def _sentence(self, error: ScriptError | PlanningError) -> str:
+        """Return the message of a refusal or a failure. A failure can contain untrusted text, and is marked."""
+        text = for_model(self.agent.mask(str(error)))[:_ERROR_CHARACTERS]
+        is_refusal = isinstance(error, (CommandRefusedError, PlanningError))
+        return text if is_refusal else f"{text} {ERROR_NOTE}"
 
 
 def _listed(tool: Tool) -> Tool:
@@ -90,7 +104,7 @@ def _listed(tool: Tool) -> Tool:
     )
 
 
-def _sentence(tool: str, error: ValidationError) -> str:
+def _sentence_about_argument(tool: str, error: ValidationError) -> str:
     """Return a sentence about the first invalid argument: its value, and the allowed values."""
     problem = error.errors(include_url=False)[0]
     place = ".".join(str(part) for part in problem["loc"])
@@ -111,6 +125,7 @@ def build(agent: AgentContext, audit: AuditFile, tools: frozenset[str] | None = 
         log_level="WARNING",
         lifespan=lambda _server: agent.runs.opened(),
     )
+    server.agent = agent
     # Outermost, to record even calls that the SDK rejects.
     server.middleware.insert(0, Recorder(agent=agent, audit=audit))
     for tool in TOOLS:

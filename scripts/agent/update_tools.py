@@ -29,9 +29,10 @@ from scripts.agent.presenting import untrusted
 from scripts.agent.programs import ProgramResult, run_program, shortened
 from scripts.agent.read_tools import STACK_OF_TOOL
 from scripts.agent.runs import report
+from scripts.agent.spending import usd_per_hour_of
 from scripts.cli.command import print_progress
 from scripts.cli.frozen import FrozenProject, freeze, most_usd_per_hour
-from scripts.preview.face import deployed_usd_per_hour, headline
+from scripts.preview.face import headline
 
 _LAST_LINES: Final = 40
 _PROGRESS_CHARACTERS: Final = 300
@@ -71,7 +72,6 @@ async def preview(call: CommandCall) -> Answer:
         refresh = refresh or await asyncio.to_thread(_may_be_gone, state)
         document = await _previewed(agent, frozen, state, refresh=refresh)
         steps = steps_of(document)
-        usd_per_hour_now = await asyncio.to_thread(deployed_usd_per_hour, stack)
         is_allowed, budget = await asyncio.to_thread(_verdict, agent, frozen, steps, state, usd_per_hour)
     plan_id = frozen.plan_id(steps)
     agent.shown[plan_id] = ShownPlan(
@@ -86,7 +86,7 @@ async def preview(call: CommandCall) -> Answer:
         "changes": [change.model_dump(mode="json") for change in in_order],
         "unchanged": unchanged,
         "is_disruptive": any(change.is_disruptive for change in changes),
-        "usd_per_hour_now": usd_per_hour_now,
+        "usd_per_hour_now": _known_usd_per_hour(state),
         "usd_per_hour": round(usd_per_hour, 4),
         "said": untrusted("the program and the engine", agent.mask("\n".join(warnings))),
         "allowed": is_allowed,
@@ -143,6 +143,15 @@ def _kept_lines(frozen: FrozenProject, before: StackState) -> Sequence[str]:
     if before.status == "missing" and remove_empty(read(frozen.stack)):
         return ()
     return frozen.bring_back_engine_lines(runner.project_folder())
+
+
+def _known_usd_per_hour(state: StackState) -> float | None:
+    """Return the maximum price of the deployed stack per hour; None if it is not deployed, or the price is unknown."""
+    try:
+        rate = usd_per_hour_of(state)
+    except CommandRefusedError:
+        return None
+    return None if rate is None else round(rate, 4)
 
 
 def _may_be_gone(state: StackState) -> bool:
@@ -208,23 +217,21 @@ async def _run_engine(
     secrets = call.agent.secrets
     log = EventLog(path=events, plain=partial(progress_text, secrets), steps=len(steps))
 
-    async def look() -> None:
-        """Forward the engine's events as progress."""
+    async def forward_events(_lines: Sequence[str]) -> None:
+        """Forward the engine's events as progress, and not its lines, which repeat them."""
         for event in log.fresh():
             await report(call.context, event.done, log.steps or None, event.text, step=event.step)
 
-    result = await run_program(
+    return await run_program(
         [
             *(runner.pulumi(), "up", "--yes", "--skip-preview", "--suppress-outputs", "--non-interactive"),
             *(["--refresh"] if plan.refresh else []),
             *("--message", plan.plan_id, "--event-log", str(events), "--stack", plan.stack),
         ],
         secrets=secrets,
-        watch=look,
+        watch=forward_events,
         folder=frozen.folder,
     )
-    await look()
-    return result
 
 
 def _answer(agent: AgentContext, plan: ShownPlan, result: ProgramResult, settings_lines: Sequence[str]) -> Answer:

@@ -180,14 +180,6 @@ def _keeps_server(change: ResourceChange) -> bool:
     )
 
 
-def deployed_usd_per_hour(stack: str) -> float | None:
-    """Return the maximum price of the deployed stack in USD per hour, with all its instances. None as for `deployed_stack`.
-
-    Raises ScriptError if the state cannot be read.
-    """
-    return deployed_stack(stack)[1]
-
-
 def deployed_stack(stack: str) -> tuple[StackOutputs | None, float | None]:
     """Return the outputs, and the maximum price in USD per hour with all instances; None for an unknown price.
 

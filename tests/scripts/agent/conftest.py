@@ -58,11 +58,11 @@ class Commands:
         self.folders = []
         self.hold, self.preview, self.up_code, self.up_said = None, PREVIEW, None, "said"
 
-        async def run_program(argv, *, on_line=None, secrets=(), folder=None, **_):
+        async def run_program(argv, *, watch=None, secrets=(), folder=None, **_):
             self.run.append([str(part) for part in argv])
             self.folders.append(folder)
-            if on_line is not None:
-                await on_line("working")
+            if watch is not None:
+                await watch(["working"])
             if self.hold is not None:
                 self.hold.set()
                 await anyio.sleep_forever()
@@ -87,7 +87,6 @@ def commands(monkeypatch):
     monkeypatch.setattr(update_tools, "stack_locks", lambda _stack: ())
     monkeypatch.setattr(update_tools, "read", lambda stack: StackState(stack=stack, status="read"))
     monkeypatch.setattr(update_tools, "require_bound", lambda *_: "This run costs $8.00 at most.")
-    monkeypatch.setattr(update_tools, "deployed_usd_per_hour", lambda _stack: 1.0)
     monkeypatch.setattr(update_tools.runner, "pulumi", lambda: "pulumi")
     return Commands(monkeypatch)
 

@@ -172,7 +172,7 @@ class RealCommands:
     def __init__(self):
         self.planned = {}
 
-    async def run_program(self, argv, *, on_line=None, secrets=(), **_options):
+    async def run_program(self, argv, *, secrets=(), **_options):
         if argv[1] in {"preview", "up"}:
             return self.result(0, json.dumps(PREVIEWED) if argv[1] == "preview" else "", ["said"] * 40, secrets)
         name, arguments = str(argv[2]).removeprefix("scripts."), [str(part) for part in argv[3:]]

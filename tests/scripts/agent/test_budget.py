@@ -9,12 +9,13 @@ import pytest
 from contracts.errors import CommandRefusedError
 from engine.deployment import StateUnreadableError, deployment_of
 from engine.state import StackState, of_deployment
-from scripts.agent import spending
+from scripts.agent import spending, update_tools
 from scripts.agent.server import build
 from scripts.agent.spending import deployed_now, usd_per_hour_of
 from tests.scripts.agent.conftest import STACK, call, keep
 
 STATES = Path(__file__).parents[2] / "fixtures" / "state"
+UNREADABLE = StackState(stack="x", status="unreadable", detail="It is cut off.")
 
 
 def state(stack, *, without=(), **changes):
@@ -31,10 +32,24 @@ def state(stack, *, without=(), **changes):
 # From the states.
 
 
+@pytest.mark.parametrize(
+    ("now", "usd"),
+    [(state("tpu-v6e4"), 5.4), (StackState(stack=STACK, status="missing"), None), (UNREADABLE, None)],
+    ids=["deployed", "missing", "unknown"],
+)
+def test_a_preview_shows_the_price_that_counts_for_the_deployed_stack(  # noqa: PLR0917 - fixtures
+    bench_of, audit, commands, monkeypatch, now, usd
+):
+    monkeypatch.setattr(update_tools, "read", lambda _stack: now)
+    monkeypatch.setattr(update_tools, "create_state", lambda *_args, **_options: None)
+    monkeypatch.setattr(update_tools, "_may_be_gone", lambda _state: False)
+    seen = anyio.run(lambda: call(build(bench_of(), audit), "preview", {"stack": STACK}))
+    assert seen.structured_content["usd_per_hour_now"] == usd
+
+
 def test_a_state_that_cannot_be_read_or_priced_is_unknown_and_not_free():
-    unreadable = StackState(stack="x", status="unreadable", detail="It is cut off.")
     with pytest.raises(CommandRefusedError, match=r"cost of stack x is unknown.*cut off.*gemma recover x"):
-        usd_per_hour_of(unreadable)
+        usd_per_hour_of(UNREADABLE)
     unpriced = state("tpu-v6e4", without=("pulumi:pulumi:Stack", "StackDetails"), acceleratorType="v9-4")
     with pytest.raises(CommandRefusedError, match="the price list does not have its hardware"):
         usd_per_hour_of(unpriced)

@@ -39,11 +39,11 @@ def python(text):
 def test_a_program_tells_its_progress_and_its_end():
     heard = []
 
-    async def hear(line):
-        heard.append(line)
+    async def hear(lines):
+        heard.extend(lines)
 
     text = "import sys; print('{\"a\": \"hf_secret0123456789\"}'); print('one', file=sys.stderr); print('two', end='', file=sys.stderr); sys.exit(2)"
-    found = anyio.run(lambda: run_program(python(text), on_line=hear))
+    found = anyio.run(lambda: run_program(python(text), watch=hear))
     assert heard == ["one", "two"]
     assert (found.exit_code, found.said) == (2, ("one", "two"))
     assert found.document == {"a": "[masked]"}

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import anyio
 import pytest
@@ -16,8 +17,9 @@ import pytest
 from contracts.errors import CommandRefusedError
 from engine import runner
 from engine.state import StackState
-from scripts.agent import delete_tools, update_tools
+from scripts.agent import action_tools, delete_tools, update_tools
 from scripts.agent.codes import FOLDER, CodeShelf
+from scripts.agent.context import ERROR_NOTE
 from scripts.agent.permissions import CHANGES, TOOLSETS, parse_toolsets
 from scripts.agent.server import build
 from tests.scripts.agent.conftest import (
@@ -44,6 +46,15 @@ READING = {
 def test_without_a_permission_every_tool_is_read_only(bench_of, audit):
     server = build(bench_of(), audit)
     assert anyio.run(lambda: names(server, elicitation_callback=answering("accept"))) == READING
+
+
+def test_a_tool_without_its_permission_runs_nothing(bench_of):
+    """Also if the tool were there."""
+    server = SimpleNamespace(tool=lambda **_words: lambda run: setattr(server, "run", run))
+    for tool in (action_tools.smoke, action_tools.benchmark):
+        tool.add(server, bench_of())
+        with pytest.raises(CommandRefusedError, match=r"is not allowed to (smoke|bench). The user has to start it"):
+            anyio.run(lambda: server.run(context=None, stack="x", name="x"))
 
 
 def test_every_tool_is_in_a_toolset_and_a_server_can_offer_only_some(bench_of, audit):
@@ -343,6 +354,30 @@ def test_secrets_are_neither_in_the_record_nor_in_an_answer(bench_of, audit, com
     assert CANARY not in json.dumps(found.model_dump(mode="json"))
     assert "hf_other0123456789abcdef" not in json.dumps(found.model_dump(mode="json"))
     assert CANARY not in audit.path.read_text()
+
+
+@pytest.mark.parametrize(
+    ("code", "document", "outcome"),
+    [
+        (0, {"a": 1}, "done"),
+        (1, {"a": 1}, "failed"),
+        (130, {"a": 1}, "failed"),
+        (1, None, "failed"),
+        (2, None, "refused"),
+    ],
+)
+def test_the_exit_code_of_a_command_decides_what_its_tool_answers(  # noqa: PLR0917 - fixtures
+    bench_of, audit, commands, code, document, outcome
+):
+    commands.code, commands.documents["status"] = code, document
+    found = anyio.run(lambda: call(build(bench_of(), audit), "status", {"stack": STACK}))
+    assert lines(audit)[-1]["outcome"] == outcome
+    if document is None:
+        assert found.is_error
+        assert found.content[0].text == ("said" if outcome == "refused" else f"said {ERROR_NOTE}")
+    else:
+        answer = found.structured_content
+        assert (answer["ok"], answer["exit_code"], answer["document"]) == (code == 0, code, document)
 
 
 # Arguments.

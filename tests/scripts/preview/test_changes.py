@@ -14,7 +14,7 @@ from scripts.preview import upcoming as deployed
 from scripts.preview.comment import _lines
 from scripts.preview.effects import effect_of
 from scripts.preview.plans import describe_checkout
-from scripts.preview.upcoming import SERVICE_TYPE, deployed_usd_per_hour, effect_of_changes, headline
+from scripts.preview.upcoming import SERVICE_TYPE, deployed_stack, effect_of_changes, headline
 
 CANARY = "hf_canary0123456789abcdef"
 ROOT = Path(__file__).resolve().parents[3]
@@ -187,7 +187,7 @@ def test_the_price_now_is_that_of_the_deployed_stack_with_all_instances(monkeypa
     for instances, outputs, expected in ((3, True, 4.0035), (1, True, 1.3345), (3, False, None)):
         found = type("D", (), {"resources": states(1.3345, instances, outputs)})
         monkeypatch.setattr(deployed, "read_deployment", lambda _stack, found=found: found)
-        assert deployed_usd_per_hour("dev") == expected
+        assert deployed_stack("dev")[1] == expected
 
 
 def test_a_machine_whose_collector_alone_changes_keeps_its_server():
