@@ -7,7 +7,7 @@ from typing import Final
 
 from contracts.capacity_states import ACTIVE, WITHOUT_MACHINE
 from contracts.fields import as_mapping, as_sequence
-from contracts.guest_attributes import FAILED, READY, RESTORING, RETRYING, WAITING
+from contracts.guest_attributes import FAILED, READY, RETRYING, WAITING
 from engine.locks import StackLock
 from engine.state import StackState
 from planning.units import duration
@@ -39,7 +39,7 @@ def drift_of(cloud: CloudFacts | None, target: str | None) -> Sequence[str]:
     elif stored and running and stored != running and cloud.phase == FAILED:
         back = f"The TPU VM rolled back to the last known good {kind}, {short_identity(running)}."
         found.append(f"{kind.capitalize()} {short_identity(stored)} failed. {back}")
-    elif stored and running and stored != running and not cloud.rollout:
+    elif stored and running and stored != running:
         found.append(f"{kind.capitalize()} {short_identity(running)} is serving instead of {short_identity(stored)}.")
     return found
 
@@ -50,9 +50,6 @@ def document_that_serves(cloud: CloudFacts) -> str:
         return ""
     if not cloud.running:
         return f"none (TPU VM is {cloud.phase})"
-    if cloud.phase in {FAILED, RESTORING} and cloud.running == cloud.stored:
-        # Of an older agent, which could not ask Docker. One that rolls back serves another document.
-        return f"unknown (TPU VM is {cloud.phase}; last known: document {short_identity(cloud.running)})"
     same = ", as declared" if cloud.running == cloud.stored == cloud.declared else ""
     former = (
         f"; on probation, rolls back to document {short_identity(cloud.former)} if it fails" if cloud.former else ""
@@ -135,7 +132,6 @@ def _commands(
     yield phase in {FAILED, RETRYING, *WAITING}, "gemma logs {stack}"
     yield bool(state.pending), "gemma recover {stack}"
     yield google in WAITING_STATES or (cloud is not None and not status.deployed), "{up}"
-    yield cloud is not None and cloud.rollout_phase == "waits", "gemma rollout {stack}"
     yield google == ACTIVE and (_recorded(state) in WITHOUT_MACHINE or bool(_renewal(state))), "{up}"
     yield lost_bucket, "gemma up {stack} --refresh"
     yield bool(status.drift), "gemma preview {stack}"
