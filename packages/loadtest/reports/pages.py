@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from functools import cache
 from html import escape
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, Literal, cast
+from typing import TYPE_CHECKING, Final, cast
 
 from loadtest.reports.chart_model import ChartGroup, Result
 from loadtest.reports.facts import Facts
@@ -74,10 +74,8 @@ def page(template: str, **data: object) -> str:
     return _CONTROL.sub("", _environment().get_template(template).render(data))
 
 
-def sweep_report(
-    form: Literal["html", "md"], facts: Facts, results: Sequence[Result], groups: Sequence[ChartGroup] = ()
-) -> str:
-    """Return the report of a sweep."""
+def sweep_report(facts: Facts, results: Sequence[Result], groups: Sequence[ChartGroup]) -> str:
+    """Return the page of a sweep."""
     columns = columns_of(results)
     used = dict.fromkeys(column.term for column in columns)
-    return page(f"report.{form}.j2", facts=facts, results=results, groups=groups, columns=columns, used=used)
+    return page("report.html.j2", facts=facts, results=results, groups=groups, columns=columns, used=used)

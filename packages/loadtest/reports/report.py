@@ -1,4 +1,4 @@
-"""Reports of a folder, generated from its results: report.md, and report.html with charts."""
+"""Report of a folder, generated from its results: report.html with charts."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -31,11 +31,7 @@ def write_reports(folder: Path) -> list[Path]:
         raise SweepError(f"{folder} has no complete point yet. Run or resume the sweep first.")
     run = read_run(folder)
     shown = [judged(result) for result in results]
-    facts = sweep_facts(run, shown)
-    texts = {
-        folder / "report.md": sweep_report("md", facts, shown),
-        folder / "report.html": sweep_report("html", facts, shown, report_charts(run, shown)),
-    }
+    texts = {folder / "report.html": sweep_report(sweep_facts(run, shown), shown, report_charts(run, shown))}
     for path, text in texts.items():
         write_whole(path, text)
     return list(texts)

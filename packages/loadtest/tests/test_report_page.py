@@ -55,11 +55,10 @@ def test_the_report_has_one_line_for_a_reason_that_many_points_share(tmp_path):
     results = [result(level, 16) | {"notes": [f"{level} prompts are not 16 tokens long"]} for level in (1, 2, 4, 8, 16)]
     path = folder(tmp_path / "r", results)
     write_reports(path)
-    for name in ("report.md", "report.html"):
-        text = (path / name).read_text()
-        assert text.count("prompts are not 16 tokens long") == 1
-        assert "1 to 16 prompts are not 16 tokens long" in text
-        assert text.count("too few complete responses for p99.9") <= 1
+    text = (path / "report.html").read_text()
+    assert text.count("prompts are not 16 tokens long") == 1
+    assert "1 to 16 prompts are not 16 tokens long" in text
+    assert text.count("too few complete responses for p99.9") <= 1
 
 
 def line_chart(limits, log_y=False):
@@ -249,7 +248,7 @@ def test_the_page_takes_its_facts_and_charts_from_outside(tmp_path):
     """A point without any complete answer has a report too."""
     dead = measured(4, [record(n, n * 0.1, 0.0, error="connect") for n in range(5)], errors_by_kind={"connect": 5})
     run = {"max_failed": 0.01}
-    html = pages.sweep_report("html", facts.sweep_facts(run, [dead]), [dead], report_charts(run, [dead]))
+    html = pages.sweep_report(facts.sweep_facts(run, [dead]), [dead], report_charts(run, [dead]))
     assert "NOT VALID: NO point is valid" in html
     assert "100.0% of the requests failed: 5 of 5" in html
     assert "5 x connect" in html

@@ -13,11 +13,13 @@ from loadtest.__main__ import main
 from loadtest.compare import compare_folders, comparison_json
 from loadtest.loads import objective_of
 from loadtest.reports.chart_model import NOTHING
+from loadtest.reports.facts import sweep_facts
 from loadtest.reports.markdown import comparison_markdown
 from loadtest.reports.report import report_charts, write_reports
 from loadtest.reports.svg_axes import log_ticks, nice_ticks
 from loadtest.reports.table import columns_of
 from loadtest.server import Watch
+from loadtest.store import read_results, read_run
 from loadtest.traffic.points import Point
 
 CHROMIUM = next(
@@ -144,10 +146,10 @@ def test_words_of_a_server_cannot_become_markup(tmp_path):
 
 def test_words_of_a_server_become_no_link_and_no_mention(tmp_path):
     words = "[click](javascript:alert(1)) ![x](http://x/y) [a][b] @everyone <img src=x>, vllm@sha256:0"
-    results = [result(1, 16) | {"notes": [words]}, result(8, 16, failed=2) | {"error_examples": {"http_503": words}}]
-    write_reports(folder(tmp_path / "r", results))
-    text = (tmp_path / "r" / "report.md").read_text()
-    assert text.count("click") == 2
+    other = folder(tmp_path / "b", [result(1, 16)], run={"model": words})
+    comparison = compare_folders(folder(tmp_path / "a", [result(1, 16)]), other, threshold=0.05, confidence=0.95)
+    text = comparison_markdown(comparison)
+    assert text.count("click") == 1
     assert [mark for mark in ("](javascript", "](http", "[a][b]", " @everyone", "<img") if mark in text] == []
     assert "vllm@sha256:0" in text
 
@@ -310,13 +312,17 @@ def test_failures_and_points_that_were_left_out_are_said_first(tmp_path):
     left_out = [{"key": "closed-c64-i16-o32-n0", "reason": "the server is saturated at a lower load"}]
     path = folder(tmp_path / "r", results, run={"max_failed": 0.01, "left_out": left_out})
     write_reports(path)
-    notices = [line for line in (path / "report.md").read_text().splitlines() if line.startswith("> ")]
-    assert notices[:3] == [
-        "> **NOT VALID: 1 of 2 points. Do not use their metrics.**",
-        "> - 2 of 66 requests failed (3.0%), more than --max-failed 0.01 (1 point: 1 user, 16 in, 32 out)",
-        "> **1.5% of the requests failed: 2 of 130, at most 3.0% of a point.**",
+    notices = sweep_facts(read_run(path), read_results(path)).notices
+    assert [notice.text for notice in notices] == [
+        "NOT VALID: 1 of 2 points. Do not use their metrics.",
+        "1.5% of the requests failed: 2 of 130, at most 3.0% of a point.",
+        "1 point was not measured: closed-c64-i16-o32-n0: the server is saturated at a lower load.",
     ]
-    assert "1 point was not measured: closed-c64-i16-o32-n0: the server is saturated at a lower load" in notices[3]
+    assert [reason.line for reason in notices[0].reasons] == [
+        "2 of 66 requests failed (3.0%), more than --max-failed 0.01 (1 point: 1 user, 16 in, 32 out)"
+    ]
+    html = (path / "report.html").read_text()
+    assert all(html.index("</h1>") < html.index(notice.text) < html.index("<svg") for notice in notices)
 
 
 def test_the_table_has_the_time_to_first_token_with_its_lateness_and_the_servers_own():

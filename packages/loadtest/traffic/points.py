@@ -20,8 +20,6 @@ drains it, and the waves in between must outweigh both."""
 ENOUGH_S: Final = 60.0
 """Seconds after which a closed loop sends no more than LEAST_WAVES, and the default duration of an open loop. On a slow server the
 steady window then supports a lower percentile, which is named."""
-KV_REASON: Final = "KV cache"
-"""Part of the reason of a point that was left out because it exceeds the KV cache."""
 TAIL_FACTOR: Final = 10.0
 """Ratio of the p99 of two neighbours from which the note names both."""
 
@@ -205,7 +203,7 @@ def beyond_cache(point: Point, traffic: Traffic, tokens: int | None) -> str:
     needed = shared + (point.concurrency or 0) * (point.input_tokens - shared + point.output_tokens / 2)
     if tokens is None or needed <= tokens:
         return ""
-    return f"it needs {needed:,.0f} tokens of the {KV_REASON}, which has {tokens:,}"
+    return f"it needs {needed:,.0f} tokens of the KV cache, which has {tokens:,}"
 
 
 def tail_text(result: Mapping[str, Any], measured: Collection[Mapping[str, Any]]) -> str:
