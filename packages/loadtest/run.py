@@ -82,7 +82,7 @@ def compare(options: CompareOptions) -> int:
 
 
 def report(options: ReportFolder) -> int:
-    """Regenerate the report of a folder from its results.jsonl."""
+    """Regenerate the report, the charts and summary.csv of a folder from its results.jsonl."""
     files = [str(path) for path in write_reports(options.folder)]
     print(json.dumps({"schema_version": 1, "files": files}) if options.as_json else "\n".join(files))
     return DONE

@@ -45,7 +45,7 @@ def _compare(options: CompareOptions) -> ExitCode:
 
 
 def _report(options: ReportFolder) -> ExitCode:
-    """Regenerate the report of a folder from its results.jsonl.
+    """Regenerate the report, the charts and summary.csv of a folder from its results.jsonl.
 
       gemma bench report DIR
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from loadtest.measure import failure_reason, point_text, points_text
-from loadtest.reports.chart_model import Result
+from loadtest.reports.table import Result
 
 FIGURE: Final = re.compile(r"(?<![\w.-])\d[\d,]*(?:\.\d+)?(?:e[+-]?\d+)?(?![\w.]*\w)")
 """A number in a text that is not part of a name."""

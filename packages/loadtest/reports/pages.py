@@ -1,6 +1,6 @@
 """Renderer of the sweep and comparison pages from the templates in this folder.
 
-An HTML page is one self-contained file without scripts or external files. Text from a server or a user is escaped in it and in Markdown.
+An HTML page is one self-contained file with its charts, without scripts or external files. Text from a server or a user is escaped in it and in Markdown.
 """
 
 import re
@@ -11,10 +11,9 @@ from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, cast
 
-from loadtest.reports.chart_model import ChartGroup, Result
+from loadtest.reports.charts import ChartGroup
 from loadtest.reports.facts import Facts
-from loadtest.reports.svg import chart_svg, legend_entries, off_scale
-from loadtest.reports.table import columns_of
+from loadtest.reports.table import Result, columns_of
 
 if TYPE_CHECKING:
     from jinja2 import Environment
@@ -41,8 +40,8 @@ def _environment() -> "Environment":
     from markupsafe import Markup  # noqa: PLC0415 - the same
 
     @jinja2.pass_eval_context
-    def as_in_drawings(context: "EvalContext", value: object) -> object:
-        """Escape with the entities of the SVG renderer, in Markdown only tags, links and mentions. Objects with `__html__` are already escaped."""
+    def escaped(context: "EvalContext", value: object) -> object:
+        """Escape in HTML, in Markdown only tags, links and mentions. Objects with `__html__` are already escaped."""
         if hasattr(value, "__html__"):
             return value
         if not context.autoescape:
@@ -53,17 +52,14 @@ def _environment() -> "Environment":
         loader=jinja2.FileSystemLoader(FOLDER),
         autoescape=jinja2.select_autoescape(["html.j2"]),
         undefined=jinja2.StrictUndefined,
-        finalize=as_in_drawings,
+        finalize=escaped,
         trim_blocks=True,
         lstrip_blocks=True,
         keep_trailing_newline=True,
     )
     cast("dict[str, object]", found.globals).update(
-        chart_svg=chart_svg,
-        legend_entries=legend_entries,
         most_names=MOST_NAMES,
-        off_scale=off_scale,
-        style="".join((FOLDER / name).read_text(encoding="utf-8") for name in ("charts.css", "report.css")),
+        style=(FOLDER / "report.css").read_text(encoding="utf-8"),
         terms=terms(),
     )
     return found
@@ -74,8 +70,18 @@ def page(template: str, **data: object) -> str:
     return _CONTROL.sub("", _environment().get_template(template).render(data))
 
 
-def sweep_report(facts: Facts, results: Sequence[Result], groups: Sequence[ChartGroup]) -> str:
-    """Return the page of a sweep."""
+def sweep_report(
+    facts: Facts, results: Sequence[Result], groups: Sequence[ChartGroup], drawings: Mapping[str, str]
+) -> str:
+    """Return the page of a sweep. `drawings`: the SVG of each chart by its key."""
     columns = columns_of(results)
     used = dict.fromkeys(column.term for column in columns)
-    return page("report.html.j2", facts=facts, results=results, groups=groups, columns=columns, used=used)
+    return page(
+        "report.html.j2",
+        facts=facts,
+        results=results,
+        groups=groups,
+        drawings=drawings,
+        columns=columns,
+        used=used,
+    )
