@@ -144,7 +144,7 @@ def exit_code(outcome: SweepOutcome, *, allow_invalid: bool = False) -> int:
 
 
 def sweep_findings(outcome: SweepOutcome) -> list[str]:
-    """Return why a sweep has fewer valid points than requested, one sentence per reason with its points; empty if it has all.
+    """Return why a sweep has fewer valid points than requested, one sentence per reason with its first points; empty if it has all.
 
     Points that were left out on purpose, above saturation or the KV cache, are not requested.
     """

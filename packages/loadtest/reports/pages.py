@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Final, cast
 
 from loadtest.reports.charts import ChartGroup
 from loadtest.reports.facts import Facts
+from loadtest.reports.notes import MOST_NAMES
 from loadtest.reports.table import Result, columns_of
 
 if TYPE_CHECKING:
@@ -20,8 +21,6 @@ if TYPE_CHECKING:
     from jinja2.nodes import EvalContext
 
 FOLDER: Final = Path(__file__).parent
-MOST_NAMES: Final = 4
-"""Points that a note lists immediately. More are shown on demand."""
 _MARKUP: Final = re.compile(r"<(?=[A-Za-z/!?])|\](?=\s*[(\[])|(?<![\w.])@(?=\w)")
 """Start of a tag, end of a link's text, and start of a mention, in Markdown."""
 _CONTROL: Final = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")

@@ -27,6 +27,7 @@ from loadtest.reports.charts import (
     chosen,
     distributions,
 )
+from loadtest.reports.notes import group_notes
 from loadtest.reports.pages import terms
 from loadtest.reports.report import report_charts, write_reports
 from loadtest.reports.table import COLUMNS
@@ -72,6 +73,16 @@ def test_the_report_has_one_line_for_a_reason_that_many_points_share(tmp_path):
     assert text.count("prompts are not 16 tokens long") == 1
     assert "1 to 16 prompts are not 16 tokens long" in text
     assert text.count("too few complete responses for p99.9") <= 1
+
+
+def test_a_line_names_the_first_points_and_counts_the_rest():
+    pairs = [(f"{level} users, 16 in, 32 out", "the client was late") for level in range(1, 131)]
+    (note,) = group_notes(pairs, 144)
+    assert note.line == (
+        "the client was late (130 points: 1 users, 16 in, 32 out; 2 users, 16 in, 32 out; 3 users, 16 in, 32 out;"
+        " 4 users, 16 in, 32 out; 126 more)"
+    )
+    assert group_notes(pairs, 130)[0].line == "the client was late (all 130 points)"
 
 
 def drawn(chart):
