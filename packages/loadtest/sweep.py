@@ -29,7 +29,7 @@ from loadtest.settings import ForecastBand, SweepSettings, warm_up_requests
 from loadtest.steady import steady_output
 from loadtest.store import ResultStore, open_store, read_run
 from loadtest.traffic.makers import SyntheticSource
-from loadtest.traffic.points import Point, Sweep, beyond_cache, plan_points, point_seed, tail_text
+from loadtest.traffic.points import Point, Sweep, beyond_cache, plan_points, point_seed
 from loadtest.traffic.prepare import PreparedTraffic, prepare_traffic
 from loadtest.traffic.prompts import Calibration, Recipe, calibrate, fit_recipe
 from loadtest.traffic.spec import Traffic
@@ -319,8 +319,7 @@ async def _all_points(run: _SweepRun, store: ResultStore, todo: list[Point], sta
             run.reporter.start(point)
             result = await _measured(run, point)
             if beyond:
-                marks = (beyond, tail_text(result, state.results.values()))
-                result["notes"].append("; ".join(mark for mark in marks if mark))
+                result["notes"].append(beyond)
             store.append(result)
             state.results[point.key] = result
             saturation.learn(point, result)

@@ -164,8 +164,7 @@ def test_points_beyond_the_kv_cache_are_measured_and_marked(server, tmp_path, mo
     beyond = results["closed-c16-i2000-o8-n0"]
     assert (outcome.left_out, len(results), beyond["completed"]) == ((), 4, 32)
     (note,) = (note for note in beyond["notes"] if "KV cache" in note)
-    assert note.startswith("it needs 32,064 tokens of the KV cache, which has 16,000; its p99 TTFT of ")
-    assert note.endswith(" ms is 58 times that of 1 user, 2,000 in, 8 out")
+    assert note == "it needs 32,064 tokens of the KV cache, which has 16,000"
     assert not any(
         "KV cache" in text for key in set(results) - {beyond["point"]["key"]} for text in results[key]["notes"]
     )
