@@ -68,11 +68,6 @@ class PlanMatch:
     high: float
     measured: float
 
-    @property
-    def is_within(self) -> bool:
-        """True if the measured value is within the band."""
-        return self.low <= self.measured <= self.high
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SweepVerdict:

@@ -94,8 +94,8 @@ def test_the_verdict_has_the_values_of_its_sentence():
     assert (found.best.level, found.best.unit, found.best.good_share) == (64, "users", 1.0)
     assert (found.best.good_tok_per_s, found.best.usd_per_million_good_tokens) == (6400.0, 0.15625)
     assert (found.missed.level, found.missed.metric) == (128, "ttft")
-    assert (found.plan.measured, found.plan.is_within) == (6400.0, True)
-    assert (found.plan_level.measured, found.plan_level.is_within) == (64, False)
+    assert (found.plan.measured, found.plan.typical) == (6400.0, 6000.0)
+    assert (found.plan_level.measured, found.plan_level.low) == (64, 90.0)
     none = sweep_verdict(RUN, [late(64)])
     assert (none.best, none.missed, none.plan, none.plan_level) == (None, None, None, None)
 
@@ -123,7 +123,7 @@ def test_every_sweep_has_the_forecast_and_the_client_machine(server, tmp_path, m
     assert run["slo_share"] == 0.99
     assert [each["forecast"]["output_throughput"]["typical"] for each in results.values()] == [200.0, 600.0]
     verdict = sweep_verdict(run, list(results.values()))
-    assert (verdict.plan_level.measured, verdict.plan_level.is_within) == (6, True)
+    assert (verdict.plan_level.measured, verdict.plan_level.typical) == (6, 6.0)
     assert verdict.plan.typical == 600.0
     assert run["client_machine"]["cores"] >= 1
     assert run["client_machine"].keys() == {"system", "architecture", "processor", "cores", "python", "load_1min"}
