@@ -4,7 +4,6 @@
   python -m loadtest --url URL --request-rate 0.5,2,8 --slo ttft=1,tpot=0.05 --input-tokens 1024 --out DIR
   python -m loadtest compare DIR DIR
   python -m loadtest report DIR
-  python -m loadtest report DIR DIR DIR
 
 Loads are closed loops (--concurrency), open loops (--request-rate), or both, over a grid of prompt and output lengths. Every point
 is stored when it finishes, and --resume continues a sweep. Requests use the API key in OPENAI_API_KEY.
@@ -19,7 +18,7 @@ from typing import Any, Final
 
 from loadtest.command_line import OptionParser, add_options, read_options
 from loadtest.errors import SweepError
-from loadtest.options import CompareOptions, LoadTestOptions, ReportFolders
+from loadtest.options import CompareOptions, LoadTestOptions, ReportFolder
 from loadtest.progress import say
 from loadtest.run import INTERRUPTED, OWN, REFUSED, compare, measure, report
 
@@ -29,7 +28,7 @@ ENDINGS: Final = (
 )
 COMMANDS: Final[dict[str, tuple[type[Any], Callable[[Any], int]]]] = {
     "compare": (CompareOptions, compare),
-    "report": (ReportFolders, report),
+    "report": (ReportFolder, report),
 }
 
 

@@ -17,7 +17,6 @@ from loadtest.measure import (
     percentile,
     requested_tokens,
     shape_text,
-    supported_percentile,
 )
 from loadtest.steady import judged, steady_output
 
@@ -48,22 +47,6 @@ class Shape:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Tail:
-    """The highest percentile that the requests of a load support."""
-
-    share: float | None
-    """Percent; None if even the lowest has too few requests, so the values are the largest ones."""
-    requests: int
-    values_s: Mapping[str, float]
-    """Seconds by name of the latency."""
-
-    @property
-    def name(self) -> str:
-        """Name of the percentile."""
-        return f"p{self.share:g}" if self.share else "largest"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class MeasuredLoad:
     """One load with all its repeats."""
 
@@ -91,12 +74,6 @@ class MeasuredLoad:
     def output_tok_per_s(self) -> float:
         """Output tokens per second in the steady window, as the mean of the repeats."""
         return statistics.fmean(map(steady_output, self.results))
-
-    def server(self, name: str) -> float | None:
-        """Return the largest value of a metric of the server over the repeats; None if unknown."""
-        values = [result["server"].get(name) for result in self.results]
-        known = [float(value) for value in values if isinstance(value, int | float)]
-        return max(known, default=None)
 
 
 def objective_of(run: _Result) -> Objective | None:
@@ -160,17 +137,6 @@ def latencies_of(load: MeasuredLoad) -> Latencies:
     return {name: sorted(row[name] for row in rows) for name in NAMES}
 
 
-def tail_of(load: MeasuredLoad) -> Tail | None:
-    """Return the highest percentile of a load that its requests support; None if no value per request is stored."""
-    found = latencies_of(load)
-    requests = len(found["ttft"])
-    if not requests:
-        return None
-    share = supported_percentile(requests)
-    values = {name: percentile(values, share or 100) for name, values in found.items()}
-    return Tail(share=share, requests=requests, values_s=values)
-
-
 def distances(load: MeasuredLoad, objective: Objective, share: float) -> dict[str, float]:
     """Return how far the latency that `share` of the requests reach is above each limit, relative to the limit; negative below it."""
     found = latencies_of(load)
@@ -197,11 +163,6 @@ def usd_per_million_good_tokens(run: _Result, load: MeasuredLoad, objective: Obj
     if not isinstance(price, int | float) or rate <= 0:
         return None
     return price / 3600 / rate * 1e6
-
-
-def best_of(run: _Result, loads: Sequence[MeasuredLoad]) -> MeasuredLoad | None:
-    """Return the best load of a sweep, as `best_load` does with the sweep's objective."""
-    return best_load(loads, objective_of(run), share_of(run))
 
 
 def best_load(loads: Sequence[MeasuredLoad], objective: Objective | None, share: float) -> MeasuredLoad | None:

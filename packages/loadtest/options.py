@@ -328,15 +328,8 @@ class CompareOptions:
 
 
 @dataclass(frozen=True, kw_only=True)
-class ReportFolders:
+class ReportFolder:
     """Options of `report`."""
 
-    folders: Annotated[
-        tuple[Path, ...],
-        Option("Folder of a sweep. Several folders: one overview.", positional=True, repeated=True, metavar="FOLDER"),
-    ] = ()
-    out: Annotated[
-        Path | None,
-        Option("Also write the overview of several folders to this file.", metavar="FILE"),
-    ] = None
+    folder: Annotated[Path, Option("Folder of a sweep.", positional=True)]
     as_json: JsonSwitch = False

@@ -37,9 +37,6 @@ SEVERAL_TOKENS: Final = 1.5
 COUNT_DIFFERENCE: Final = 0.02
 """Allowed difference in request counts. Server and client must count the same requests for their means to be comparable."""
 
-OTHER_CLIENTS: Final = "so other clients use it too"
-"""End of the note about tokens that the server generated for others."""
-
 
 def little_reasons(
     records: Sequence[RequestRecord], figures: Mapping[str, Any], point: Point, window: SteadyWindow | None

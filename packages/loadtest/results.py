@@ -12,7 +12,7 @@ from loadtest.measure import (
     failure_reason,
     load_figures,
 )
-from loadtest.proof import OTHER_CLIENTS, answer_findings, impossible_reason, little_reasons, server_reasons
+from loadtest.proof import answer_findings, impossible_reason, little_reasons, server_reasons
 from loadtest.records import RequestRecord, WorkerResult
 from loadtest.server import ServerInfo, Watch
 from loadtest.settings import SweepSettings
@@ -136,7 +136,7 @@ def _notes(
     counted = server["generation_tokens"]
     if counted is not None and counted > (1 + OTHERS_SHARE) * figures["total_output_tokens"] and not figures["failed"]:
         notes.append(
-            f"the server generated {counted:.0f} tokens in this time, but {figures['total_output_tokens']} were received, {OTHER_CLIENTS}"
+            f"the server generated {counted:.0f} tokens in this time, but {figures['total_output_tokens']} were received, so other clients use it too"
         )
     return notes
 

@@ -11,7 +11,7 @@ from typing import Final
 from loadtest.endpoint import given_endpoint
 from loadtest.errors import SweepError
 from loadtest.measure import points_text
-from loadtest.options import CompareOptions, LoadTestOptions, ReportFolders
+from loadtest.options import CompareOptions, LoadTestOptions, ReportFolder
 from loadtest.progress import Reporter, say
 from loadtest.reports.notes import group_notes
 from loadtest.reports.report import write_reports
@@ -81,29 +81,9 @@ def compare(options: CompareOptions) -> int:
     return FAILED if comparison.worse or comparison.compared_nothing else DONE
 
 
-def report(options: ReportFolders) -> int:
-    """Regenerate the reports of a folder from its results.jsonl. With several folders, print an overview of their best loads as Markdown."""
-    first, *more = options.folders or (None,)
-    if first is None:
-        raise SweepError("No folder named. Pass the folder of a sweep.")
-    if more:
-        from loadtest.overview import overview_of  # noqa: PLC0415 - only for several folders
-        from loadtest.reports.markdown import overview_markdown  # noqa: PLC0415 - the same
-
-        tables = overview_of(options.folders)
-        text = overview_markdown(tables)
-        if options.out is not None:
-            options.out.write_text(text, encoding="utf-8")
-        print(
-            json.dumps({"schema_version": 1, "tables": [asdict(table) for table in tables]})
-            if options.as_json
-            else text,
-            end="\n" if options.as_json else "",
-        )
-        return DONE
-    if options.out is not None:
-        raise SweepError("--out needs several folders. The reports of one sweep are in its folder.")
-    files = [str(path) for path in write_reports(first)]
+def report(options: ReportFolder) -> int:
+    """Regenerate the report, the charts and summary.csv of a folder from its results.jsonl."""
+    files = [str(path) for path in write_reports(options.folder)]
     print(json.dumps({"schema_version": 1, "files": files}) if options.as_json else "\n".join(files))
     return DONE
 
@@ -164,7 +144,7 @@ def exit_code(outcome: SweepOutcome, *, allow_invalid: bool = False) -> int:
 
 
 def sweep_findings(outcome: SweepOutcome) -> list[str]:
-    """Return why a sweep has fewer valid points than requested, one sentence per reason with its points; empty if it has all.
+    """Return why a sweep has fewer valid points than requested, one sentence per reason with its first points; empty if it has all.
 
     Points that were left out on purpose, above saturation or the KV cache, are not requested.
     """

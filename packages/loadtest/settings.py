@@ -10,7 +10,6 @@ from loadtest.traffic.points import Point
 from loadtest.traffic.spec import Traffic
 
 WARM_UP_REQUESTS: Final = 16
-NO_FORECAST: Final = "no forecast"
 LEAST: Final = 0.01
 MOST_RATE: Final = 10_000.0
 MOST_USERS: Final = 4_096.0
@@ -61,10 +60,6 @@ class Forecast(Protocol):
         """Return the expected metrics of a point by their names in a result, such as `output_throughput`. Empty without a forecast."""
         ...
 
-    def why_none(self, traffic: Traffic) -> str:
-        """Return the reason for a missing forecast."""
-        ...
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Hosting:
@@ -107,8 +102,6 @@ class SweepSettings:
     """Share of the requests that must meet `objective`."""
     forecast: Forecast | None = None
     """Forecast of loads and output rates, or None without prior knowledge of the server."""
-    no_forecast: str = NO_FORECAST
-    """Reason that `forecast` is missing."""
     hosting: Hosting = Hosting()
     kv_cache_tokens: int | None = None
     """Tokens in the server's KV cache by the forecast, used if the server does not report them."""

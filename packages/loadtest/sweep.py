@@ -29,7 +29,7 @@ from loadtest.settings import ForecastBand, SweepSettings, warm_up_requests
 from loadtest.steady import steady_output
 from loadtest.store import ResultStore, open_store, read_run
 from loadtest.traffic.makers import SyntheticSource
-from loadtest.traffic.points import Point, Sweep, beyond_cache, plan_points, point_seed, tail_text
+from loadtest.traffic.points import Point, Sweep, beyond_cache, plan_points, point_seed
 from loadtest.traffic.prepare import PreparedTraffic, prepare_traffic
 from loadtest.traffic.prompts import Calibration, Recipe, calibrate, fit_recipe
 from loadtest.traffic.spec import Traffic
@@ -230,10 +230,9 @@ async def _sweep(
                 )
             state.planned, state.results = len(points), store.done()
             _check_open_file_limit(points, settings)
-            knowledge = _knowledge(settings, points, prepared.traffic)
-            store.write_run(
-                config | {"server": asdict(info), "notes": notes, "client_machine": client_machine(), **knowledge}
-            )
+            found = {"server": asdict(info), "notes": notes, "client_machine": client_machine()}
+            levels = _forecast_levels(settings, points, prepared.traffic)
+            store.write_run(config | found | {"forecast_levels": levels})
             for note in notes:
                 reporter.line(note)
             todo = [point for point in points if point.key not in state.results]
@@ -255,17 +254,12 @@ async def _sweep(
             return await _all_points(run, store, todo, state)
 
 
-def _knowledge(settings: SweepSettings, points: Sequence[Point], traffic: Traffic) -> dict[str, Any]:
-    """Return the forecast's highest loads within the limits for each shape, and the reason if no forecast is available."""
+def _forecast_levels(settings: SweepSettings, points: Sequence[Point], traffic: Traffic) -> list[dict[str, Any]]:
+    """Return the forecast's highest load within the limits for each shape; empty without a forecast or limits."""
     forecast = settings.forecast
     objective = settings.objective
-    first = points[0]
-    if forecast is None:
-        return {"forecast_levels": [], "no_forecast": settings.no_forecast}
-    known = bool(forecast.figures(traffic, first))
-    why_none = None if known else forecast.why_none(traffic)
-    if objective is None:
-        return {"forecast_levels": [], "no_forecast": why_none}
+    if forecast is None or objective is None:
+        return []
     shapes = {
         (point.mode, point.requested_input_tokens or point.input_tokens, point.output_tokens): point for point in points
     }
@@ -274,7 +268,7 @@ def _knowledge(settings: SweepSettings, points: Sequence[Point], traffic: Traffi
         band = forecast.level(traffic, point, objective, whole=mode == "closed")
         if band is not None:
             levels.append({"mode": mode, "input_tokens": asked, "output_tokens": output, **band.rounded(4)})
-    return {"forecast_levels": levels, "no_forecast": why_none}
+    return levels
 
 
 def _expected_figures(run: _SweepRun, point: Point) -> dict[str, dict[str, float]] | None:
@@ -325,8 +319,7 @@ async def _all_points(run: _SweepRun, store: ResultStore, todo: list[Point], sta
             run.reporter.start(point)
             result = await _measured(run, point)
             if beyond:
-                marks = (beyond, tail_text(result, state.results.values()))
-                result["notes"].append("; ".join(mark for mark in marks if mark))
+                result["notes"].append(beyond)
             store.append(result)
             state.results[point.key] = result
             saturation.learn(point, result)

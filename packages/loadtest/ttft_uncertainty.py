@@ -84,7 +84,7 @@ def bunch_findings(records: Sequence[RequestRecord], client: Mapping[str, Any]) 
     cause = (
         f"the client was late by {client['lag_mean_ms']:.1f} ms on average; {limit_of(client)}"
         if client["lag_mean_ms"] > between_ms / 2
-        else "a proxy buffers; turn its buffering off (nginx: proxy_buffering off)"
+        else "a proxy buffers (nginx: turn proxy_buffering off), or the machine of the server is busy"
     )
     text = f"events come in bunches: {cause}. {share:.0%} of the events arrived together with the one before"
     if share <= MOST_BUNCHES:

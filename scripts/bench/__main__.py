@@ -12,15 +12,15 @@ adapters in turn. Each point is stored when it finishes,
 and --resume continues a sweep. Without --out, the results are in
 results/STACK/TIME, or in results/HOST/TIME with --url. docs/benchmarking.md describes loads, results and validity.
 
-The verdict comes first: saturated or not, the limit, the best load within --slo, the
-price, and the plan's forecast. One sentence names each reason why a point is invalid.
+The verdict comes first: the best load within --slo, the next load, which misses the limits,
+the price, and the plan's forecast. One sentence names each reason why a point is invalid.
 """
 
 import sys
 from typing import Final
 
 from contracts.exit_codes import ExitCode
-from loadtest.options import CompareOptions, ReportFolders
+from loadtest.options import CompareOptions, ReportFolder
 from scripts.bench.options import BenchOptions
 from scripts.cli.command import Command, run_command
 
@@ -44,13 +44,12 @@ def _compare(options: CompareOptions) -> ExitCode:
     return ExitCode(compare(options))
 
 
-def _report(options: ReportFolders) -> ExitCode:
-    """Regenerate the reports of a folder from its results.jsonl.
+def _report(options: ReportFolder) -> ExitCode:
+    """Regenerate the report, the charts and summary.csv of a folder from its results.jsonl.
 
       gemma bench report DIR
-      gemma bench report DIR DIR DIR
 
-    With several folders, print a table of the best load of each, as Markdown to paste.
+    It reads run.json too, and measures nothing.
     """
     from loadtest.run import report
 
@@ -79,7 +78,7 @@ COMMAND: Final = Command(
                 ExitCode.REFUSED: "with --gate, the comparison is inconclusive, or nothing was compared",
             },
         ),
-        Command(name="report", help=_report.__doc__, options=ReportFolders, run=_report),
+        Command(name="report", help=_report.__doc__, options=ReportFolder, run=_report),
     ),
 )
 

@@ -19,11 +19,6 @@ from planning.question.workload import DEFAULT_IMAGE_TOKENS, IMAGE_TOKENS, Workl
 Answers: TypeAlias = Callable[[Workload], WorkloadPlan | None]
 """Plans a workload on a deployment. Returns None if the deployment is unknown (`scripts.cli.deployed_plan`)."""
 
-WITH_GATEWAY: Final = "no forecast for a gateway, because the plan is for one server"
-WITHOUT_STACK: Final = "no forecast without --stack"
-OF_FILE: Final = "no forecast, because the planner cannot describe a dataset"
-NOT_DEPLOYED: Final = "no forecast, because the stack's settings file differs from the deployment"
-
 WIDTH: Final = 1.005
 """Precision of a rate forecast, as a factor."""
 
@@ -57,10 +52,6 @@ class PlanForecast:
         if plan is not None and (whole or point.level < _saturated_per_s(plan).low):
             found |= {"mean_ttft_ms": _band(plan.ttft_s.times(1000)), "mean_tpot_ms": _band(plan.tpot_s.times(1000))}
         return found
-
-    def why_none(self, traffic: Traffic) -> str:
-        """Return why no forecast is available."""
-        return OF_FILE if traffic.dataset is not None else NOT_DEPLOYED
 
 
 def shape_of(traffic: Traffic, point: Point, image_tokens: int = DEFAULT_IMAGE_TOKENS) -> Workload | None:

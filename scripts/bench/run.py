@@ -21,7 +21,7 @@ from loadtest.run import CallingProgram, as_json, conclude, exit_code, sweep_of,
 from loadtest.settings import Hosting, SweepSettings
 from loadtest.sweep import run_sweep
 from scripts.bench.catalog import roofline_of
-from scripts.bench.forecast import WITH_GATEWAY, WITHOUT_STACK, PlanForecast
+from scripts.bench.forecast import PlanForecast
 from scripts.bench.options import BenchOptions
 from scripts.cli.access import TOKEN_MARGIN_S, open_stack_access, open_url_access
 from scripts.cli.command import last_command, print_progress
@@ -58,10 +58,9 @@ def _settings(options: BenchOptions) -> SweepSettings:
     if server.stack is None and server.url is None:
         raise SweepError("No server selected. Pass STACK or --url URL.")
     options = _with_folder(options)
-    settings = sweep_settings(
+    return sweep_settings(
         options, url=server.url or "", model=server.model, usd_per_hour=server.usd_per_hour, stack=server.stack
     )
-    return replace(settings, no_forecast=WITHOUT_STACK)
 
 
 def _with_folder(options: BenchOptions) -> BenchOptions:
@@ -131,7 +130,6 @@ def open_target(settings: SweepSettings, accelerator: str | None) -> Generator[t
                 ),
                 kv_cache_tokens=None if is_gateway else outputs.plan.memory.kv_tokens * outputs.engines,
                 forecast=_forecast(settings.stack, outputs),
-                no_forecast=WITH_GATEWAY if is_gateway else settings.no_forecast,
                 roofline=None if is_gateway else roofline_of(outputs.model, accelerator or outputs.plan.accelerator),
             ),
         )

@@ -1,17 +1,205 @@
-"""Charts of a sweep over its loads, from one table of metrics."""
+"""Charts of a sweep: metrics over the load from one table, and the distributions of latencies. pygal renders them as SVG.
 
-from collections.abc import Callable, Mapping, Sequence
+A chart has no script and loads nothing. The tooltip of a mark is its title.
+"""
+
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean
-from typing import Any, Final, Literal, TypeVar
+from typing import Any, Final, Literal, TypeAlias, TypeVar
 
 from loadtest.client.json_values import as_mapping
-from loadtest.measure import point_text, shape_text
-from loadtest.reports.chart_model import ChartMark, LimitLine, LineChart, Result, Series
+from loadtest.measure import load_name, percentile, point_text, shape_text
+from loadtest.reports.table import Result
 
 Key = TypeVar("Key", float, tuple[int, int])
-Shape = tuple[int, int]
+Shape: TypeAlias = tuple[int, int]
 """Output and input tokens of a point."""
+
+COLORS: Final = (
+    "#1f5fbf", "#b85c00", "#00796b", "#a3278f", "#6b6f00", "#555b66", "#0b2a66", "#7a3d00", "#00453d", "#5e1152", "#3f4200", "#1a1f28",
+)  # fmt: skip
+"""Colors of the lines, in order."""
+LIMIT_COLOR: Final = "#b3261e"
+LOOK: Final = {
+    "background": "#ffffff", "plot_background": "#ffffff", "foreground": "#1a1f28", "foreground_strong": "#1a1f28",
+    "foreground_subtle": "#d9dee6", "font_family": "system-ui, sans-serif", "title_font_size": 16, "label_font_size": 12,
+    "major_label_font_size": 12, "legend_font_size": 13, "value_font_size": 6, "value_label_font_size": 11,
+    "opacity": "1", "stroke_opacity": "1", "stroke_width": "2",
+    "guide_stroke_color": "#d9dee6", "major_guide_stroke_color": "#d9dee6", "guide_stroke_dasharray": "none", "transition": "0s",
+}  # fmt: skip
+DASHES: Final = {"dasharray": "6, 4"}
+HOLLOW: Final = "fill: #ffffff"
+LOG_RANGE: Final = 20.0
+"""Ratio of values above which the axis is logarithmic."""
+LOAD_NAMES: Final = {"closed": "users (concurrent requests)", "open": "requests/s offered"}
+LATENCIES: Final = ("ttft", "tpot", "e2e")
+MOST_LINES: Final = 6
+"""Loads that a chart of distributions shows."""
+SHARES: Final = (0, 10, 20, 30, 40, 50, 60, 70, 80, 90, 95, 99, 99.9, 100)
+"""Percentiles on a line of a distribution."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChartMark:
+    """A point of a line."""
+
+    x: float
+    """Value on the x axis, or the number of its name in `LineChart.x_names`."""
+    y: float
+    label: str
+    """Tooltip."""
+    valid: bool = True
+    spread: tuple[float, float] | None = None
+    """Bounds of the value, rendered as an error bar; None without."""
+    tag: str = ""
+    """Text next to the mark."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Series:
+    """A line of a chart."""
+
+    name: str
+    marks: tuple[ChartMark, ...]
+    kind: Literal["measured", "planned", "limit"] = "measured"
+    """A planned line has the color of the line before it."""
+    is_dashed: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LineChart:
+    """A chart of lines."""
+
+    key: str
+    """Name of the chart, its kind of load and its shape, unique in a report."""
+    title: str
+    x_label: str
+    y_label: str
+    series: tuple[Series, ...]
+    x_names: tuple[str, ...] = ()
+    """Names of the values on the x axis, at equal distances; empty for a numeric axis."""
+    shows_tags: bool = False
+    """True to render the tags of the marks, which would be on each other in a chart of many lines."""
+    about: str = ""
+    """Explanation of the chart."""
+    terms: tuple[str, ...] = ()
+    """Keys of `terms.toml` that the chart uses."""
+
+    @property
+    def heights(self) -> list[float]:
+        """Every value on the y axis, the ends of the error bars included."""
+        return [y for line in self.series for mark in line.marks for y in (mark.y, *(mark.spread or ()))]
+
+    @property
+    def places(self) -> list[float]:
+        """Every value on the x axis."""
+        return [mark.x for line in self.series for mark in line.marks]
+
+    @property
+    def is_log(self) -> bool:
+        """True if the numeric axes are logarithmic, so a distant limit, forecast or invalid point squeezes no other value."""
+        if not self.x_names and not 0 < min(self.places) < max(self.places):
+            return False
+        return min(self.heights) > 0 and max(self.heights) / min(self.heights) > LOG_RANGE
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChartGroup:
+    """Charts under one heading. A page shows a folded group on demand."""
+
+    title: str
+    charts: tuple[LineChart, ...]
+    folded: bool = False
+
+
+def chart_svg(chart: LineChart) -> str:
+    """Return a chart as an `<svg>` element, which is also a whole file."""
+    import pygal  # noqa: PLC0415 - takes 0.1 s
+    from pygal.style import Style  # noqa: PLC0415 - the same
+
+    kind: Any = pygal.Line if chart.x_names else pygal.XY
+    drawn = kind(
+        title=chart.title,
+        x_title=chart.x_label,
+        y_title=chart.y_label,
+        x_labels=list(chart.x_names) or (_log_ticks(chart.places) if chart.is_log else None),
+        y_labels=_log_ticks(chart.heights) if chart.is_log else None,
+        range=(min(chart.heights) if chart.is_log else 0.0, max(chart.heights) or 1.0),
+        logarithmic=chart.is_log,
+        value_formatter=_number,
+        x_value_formatter=_number,
+        print_labels=chart.shows_tags,
+        show_legend=len(chart.series) > 1,
+        legend_at_bottom=True,
+        legend_at_bottom_columns=2,
+        legend_box_size=10,
+        truncate_legend=-1,
+        truncate_label=-1,
+        width=640,
+        height=400 + 10 * len(chart.series),  # room for the legend
+        margin_bottom=40,  # pygal reserves one line too few for some numbers of lines in the legend
+        margin_right=36,
+        dots_size=4,
+        style=Style(**LOOK, colors=tuple(_colors(chart))),
+        js=(),
+        disable_xml_declaration=True,
+    )
+    drawn.uuid = chart.key
+    for line in chart.series:
+        values = {mark.x: _value(mark, is_named=bool(chart.x_names)) for mark in line.marks}
+        drawn.add(
+            line.name,
+            [values.get(number) for number in range(len(chart.x_names))] or list(values.values()),
+            stroke_style=DASHES if line.is_dashed else None,
+            show_dots=line.kind != "limit",
+        )
+    drawn.add_xml_filter(_without_extras)
+    return str(drawn.render())
+
+
+def _value(mark: ChartMark, *, is_named: bool) -> dict[str, Any]:
+    """Return a mark as pygal reads it."""
+    value: dict[str, Any] = {"value": mark.y if is_named else (mark.x, mark.y), "tooltip": mark.label}
+    if mark.tag:
+        value["label"] = mark.tag
+    if not mark.valid:
+        value["style"] = HOLLOW
+    if mark.spread is not None and is_named:
+        value["ci"] = {"low": mark.spread[0], "high": mark.spread[1]}
+    return value
+
+
+def _colors(chart: LineChart) -> Iterator[str]:
+    own = 0
+    for line in chart.series:
+        if line.kind == "measured":
+            own += 1
+        yield LIMIT_COLOR if line.kind == "limit" else COLORS[(own - 1) % len(COLORS)]
+
+
+def _without_extras(root: Any) -> Any:  # noqa: ANN401 - an element of pygal's tree
+    """Remove pygal's script, its comments, one of which has the date, and the data for its tooltips by script."""
+    for parent in list(root.iter()):
+        for child in list(parent):
+            if child.tag in {"script", "desc"} or not isinstance(child.tag, str):
+                parent.remove(child)
+    root.set("role", "img")
+    return root
+
+
+def _log_ticks(values: Sequence[float]) -> list[float]:
+    """Return 1, 2 and 5 times the powers of ten between the lowest and the highest value."""
+    low, high = min(values), max(values)
+    powers = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
+    ticks = [factor * 10.0**power for power in powers for factor in (1, 2, 5)]
+    return [tick for tick in ticks if low <= tick <= high]
+
+
+def _number(value: float) -> str:
+    """Return a number in short form for an axis."""
+    return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.3g}"  # noqa: PLR2004 - four digits have a comma
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,9 +234,6 @@ PLOTS: Final = (
     Plot("tpot", "Time per output token, median", "ms", (("", "median_tpot_ms"),), ("tpot",), limit="tpot_s", planned="mean_tpot_ms"),
     Plot("cost", "Cost per million output tokens", "USD", (("", "usd_per_million_output_tokens"),), ("cost",)),
 )  # fmt: skip
-LOAD_NAMES: Final = {"closed": "users (concurrent requests)", "open": "requests/s offered"}
-LOG_RANGE: Final = 20.0
-"""Ratio of values above which the axis is logarithmic."""
 
 
 def shape_of(result: Result) -> Shape:
@@ -75,19 +260,6 @@ def shapes_of(results: Sequence[Result]) -> dict[Shape, list[Result]]:
     return dict(sorted(shapes.items(), key=lambda shape: not any(result["valid"] for result in shape[1])))
 
 
-def is_wide(values: Sequence[float]) -> bool:
-    """Return whether values need a logarithmic axis, which has no zero."""
-    return bool(values) and min(values) > 0 and max(values) / min(values) > LOG_RANGE
-
-
-def limit_lines(slo: Mapping[str, Any], key: str, *, axis: Literal["x", "y"] = "y") -> tuple[LimitLine, ...]:
-    """Return the limit of `--slo` for `key`, in ms, or none. `axis` is the axis of the latency."""
-    if slo.get(key) is None:
-        return ()
-    value = float(slo[key]) * 1000
-    return (LimitLine(axis=axis, value=value, text=f"limit {key.removesuffix('_s').upper()} {value:,.4g} ms"),)
-
-
 def charts_over_load(
     results: Sequence[Result], mode: str, run: Mapping[str, Any]
 ) -> tuple[list[LineChart], list[LineChart]]:
@@ -111,31 +283,31 @@ def _chart(
 ) -> LineChart | None:
     """Return one chart, or None if the first metric is unknown."""
     series: list[Series] = []
+    levels = sorted({level_of(result) for group in shapes.values() for result in group})
     for group in shapes.values():
         shape = shape_text(group[0]["point"])
-        lines = [_measured(plot, group, name or shape, field) for name, field in plot.lines]
+        lines = [_measured(plot, group, levels, name or shape, field) for name, field in plot.lines]
         if not lines[0].marks:
             continue
-        series += [line for line in lines if line.marks]
-        planned = _planned(plot, group, f"planned, {shape}" if len(shapes) > 1 else "planned", like=lines[0].name)
-        series += [planned] if planned.marks else []
+        planned = _planned(plot, group, levels, f"planned, {shape}" if len(shapes) > 1 else "planned")
+        series += [line for line in (lines[0], planned, *lines[1:]) if line.marks]
     if not series:
         return None
-    limits = _limits(plot, run)
-    drawn = [mark for line in series if not line.is_dashed for mark in line.marks]
-    is_planned = any(line.name.startswith("planned") for line in series)
+    is_planned = any(line.kind == "planned" for line in series)
+    repeats = any(mark.spread for line in series if line.kind == "measured" for mark in line.marks)
+    places = [mark.x for line in series for mark in line.marks] if plot.x else [0, len(levels) - 1]
+    limits = _limits(plot, run, (min(places), max(places)))
     ((output, tokens), *others) = shapes
-    used = {"limit": limits, "repeats": any(mark.spread for mark in drawn), "forecast": is_planned}
+    used = {"limit": limits, "repeats": repeats, "forecast": is_planned}
     return LineChart(
         key=f"{plot.key}-{mode}" if others or len(plot.lines) == 1 else f"{plot.key}-{mode}-i{tokens}-o{output}",
         title=plot.title + title,
         x_label=plot.x_label or LOAD_NAMES[mode],
         y_label=plot.y_label or plot.unit,
-        series=tuple(series),
-        x_scale="linear" if plot.x else "levels",
-        log_y=is_wide([mark.y for mark in drawn if mark.valid]),
-        limits=limits,
-        about=f"The number at each mark is its load, in {LOAD_NAMES[mode]}." if plot.x else "",
+        series=(*series, *limits),
+        x_names=() if plot.x else tuple(f"{level:,g}" for level in levels),
+        shows_tags=bool(plot.x) and not others,
+        about=f"The number at each mark is its load, in {LOAD_NAMES[mode]}." if plot.x and not others else "",
         terms=(*plot.terms, *(term for term, is_used in used.items() if is_used)),
     )
 
@@ -157,7 +329,7 @@ def _view(plot: Plot, result: Result) -> Mapping[str, float]:
     return view
 
 
-def _measured(plot: Plot, group: Sequence[Result], name: str, field: str) -> Series:
+def _measured(plot: Plot, group: Sequence[Result], levels: Sequence[float], name: str, field: str) -> Series:
     """Return one line: at each load the mean of its repeats, with the lowest and the highest as its spread."""
     marks: list[ChartMark] = []
     for level, repeats in grouped(group, level_of).items():
@@ -165,7 +337,7 @@ def _measured(plot: Plot, group: Sequence[Result], name: str, field: str) -> Ser
         values = [view[field] for view in views if field in view]
         if not values:
             continue
-        x = fmean(view[plot.x] for view in views) if plot.x else level
+        x = fmean(view[plot.x] for view in views) if plot.x else levels.index(level)
         y = fmean(values)
         many = len(values) > 1
         said = f" (mean of {len(values)} repeats, {min(values):,.4g} to {max(values):,.4g})" if many else ""
@@ -179,7 +351,7 @@ def _measured(plot: Plot, group: Sequence[Result], name: str, field: str) -> Ser
     return Series(name=name, marks=tuple(marks))
 
 
-def _planned(plot: Plot, group: Sequence[Result], name: str, *, like: str) -> Series:
+def _planned(plot: Plot, group: Sequence[Result], levels: Sequence[float], name: str) -> Series:
     """Return the forecast at the measured loads, with its band as spread. Empty without one."""
     marks: list[ChartMark] = []
     for level, (result, *_) in grouped(group, level_of).items():
@@ -191,13 +363,90 @@ def _planned(plot: Plot, group: Sequence[Result], name: str, *, like: str) -> Se
             mean = " mean" if plot.planned.startswith("mean") else ""
             said = f"planned{mean} {typical:,.4g} {plot.unit} ({low:,.4g} to {high:,.4g})"
             label = f"{point_text(result['point'] | {'repeat': 0})}: {said}"
-            marks.append(ChartMark(x=level, y=typical, label=label, spread=(low, high)))
-    like = like if len(plot.lines) == 1 else ""
-    return Series(name=name, marks=tuple(marks), look="plain", is_dashed=True, like=like)
+            marks.append(ChartMark(x=levels.index(level), y=typical, label=label, spread=(low, high)))
+    return Series(name=name, marks=tuple(marks), kind="planned", is_dashed=True)
 
 
-def _limits(plot: Plot, run: Mapping[str, Any]) -> tuple[LimitLine, ...]:
+def _limits(plot: Plot, run: Mapping[str, Any], ends: tuple[float, float]) -> list[Series]:
     if plot.limit != "slo_share":
-        return limit_lines(as_mapping(run.get("slo")), plot.limit)
+        return limit_lines(as_mapping(run.get("slo")), plot.limit, ends)
     share = _figures(run).get("slo_share")
-    return () if share is None else (LimitLine(axis="y", value=100 * share, text=f"--slo-share {100 * share:.4g}%"),)
+    return [] if share is None else [_limit(100 * share, f"--slo-share {100 * share:.4g}%", ends)]
+
+
+def limit_lines(slo: Mapping[str, Any], key: str, ends: tuple[float, float]) -> list[Series]:
+    """Return the limit of `--slo` for `key`, in ms, as a line between two places of the x axis; empty without one."""
+    if slo.get(key) is None:
+        return []
+    value = float(slo[key]) * 1000
+    return [_limit(value, f"limit {key.removesuffix('_s').upper()} {value:,.4g} ms", ends)]
+
+
+def _limit(value: float, text: str, ends: tuple[float, float]) -> Series:
+    marks = tuple(ChartMark(x=x, y=value, label=text) for x in ends)
+    return Series(name=text, marks=marks, kind="limit", is_dashed=True)
+
+
+def _latencies(key: str, group: Sequence[Result]) -> list[float]:
+    """Return the values of a latency in ms, sorted."""
+    return sorted(1000 * row[key] for result in group for row in _requests(result) if key in row)
+
+
+def _requests(result: Result) -> Iterator[Mapping[str, float]]:
+    """Return the latencies in seconds of each request of the steady window, or of all without one. A single token has no TPOT."""
+    steady = as_mapping(result.get("steady"))
+    start_s, end_s = steady.get("start_s", -math.inf), steady.get("end_s", math.inf)
+    columns = (result[name] for name in ("start_times", "ttfts", "e2els", "output_lens"))
+    for at_s, ttft, e2e, tokens in zip(*columns, strict=True):
+        if start_s <= at_s <= end_s:
+            yield {"ttft": ttft, "e2e": e2e} | ({"tpot": (e2e - ttft) / (tokens - 1)} if tokens > 1 else {})
+
+
+def chosen(levels: Sequence[float]) -> list[float]:
+    """Return at most MOST_LINES loads, evenly spaced, including the lowest and the highest."""
+    ordered = sorted(set(levels))
+    if len(ordered) <= MOST_LINES:
+        return ordered
+    return [ordered[round(number * (len(ordered) - 1) / (MOST_LINES - 1))] for number in range(MOST_LINES)]
+
+
+def distributions(results: Sequence[Result], mode: str, slo: Mapping[str, Any]) -> list[list[LineChart]]:
+    """Return the distributions of each shape. Repeats of a load share a line."""
+    shapes = shapes_of([result for result in results if result["completed"]]).values()
+    charts = ([_distribution(key, group, mode, slo) for key in LATENCIES] for group in shapes)
+    return [[chart for chart in found if chart is not None] for found in charts]
+
+
+def _distribution(key: str, group: Sequence[Result], mode: str, slo: Mapping[str, Any]) -> LineChart | None:
+    """Return the distribution of one latency of the points of one shape, or None without values."""
+    loads, name = grouped(group, level_of), key.upper()
+    levels = chosen(list(loads))
+    series = [line for level in levels if (line := _distribution_line(key, loads[level])).marks]
+    if not series:
+        return None
+    output, tokens = shape_of(group[0])
+    limits = limit_lines(slo, f"{key}_s", (0, len(SHARES) - 1))
+    steady = all(result.get("steady") for result in group)
+    return LineChart(
+        key=f"distribution-{key}-{mode}-i{tokens}-o{output}",
+        title=f"{name}, {shape_text(group[0]['point'])}",
+        x_label="% of the requests",
+        y_label=f"{name}, ms",
+        series=(*series, *limits),
+        x_names=tuple(f"{share:g}" for share in SHARES),
+        about=f"{len(levels)} of {len(loads)} loads, evenly chosen." if len(levels) < len(loads) else "",
+        terms=(key, "distribution", *(("limit",) if limits else ()), *(("steady",) if steady else ())),
+    )
+
+
+def _distribution_line(key: str, group: Sequence[Result]) -> Series:
+    """Return the line of one load; empty without values."""
+    valid = all(bool(result["valid"]) for result in group)
+    name = load_name(group[0]["point"]) + ("" if valid else " (not valid)")
+    ordered = _latencies(key, group)
+    values = [percentile(ordered, share) for share in SHARES] if ordered else []
+    marks = [
+        ChartMark(x=x, y=value, label=f"{name}: {share:g}% within {value:,.4g} ms", valid=valid)
+        for x, (share, value) in enumerate(zip(SHARES, values, strict=False))
+    ]
+    return Series(name=name, marks=tuple(marks), is_dashed=not valid)

@@ -6,8 +6,8 @@ from typing import Any, Final
 
 from loadtest.client.json_values import as_list, as_mapping
 from loadtest.measure import failed_share, failed_text, has_too_many_failures
-from loadtest.reports.chart_model import Result
 from loadtest.reports.notes import GroupedNote, failed_notes, invalid_notes, invalid_points, point_notes
+from loadtest.reports.table import Result
 from loadtest.verdict import SweepVerdict, sweep_verdict
 
 UNKNOWN: Final = "unknown"

@@ -6,11 +6,13 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from loadtest.measure import failure_reason, point_text, points_text
-from loadtest.reports.chart_model import Result
+from loadtest.reports.table import Result
 
 FIGURE: Final = re.compile(r"(?<![\w.-])\d[\d,]*(?:\.\d+)?(?:e[+-]?\d+)?(?![\w.]*\w)")
 """A number in a text that is not part of a name."""
 ALL_FROM: Final = 2
+MOST_NAMES: Final = 4
+"""Points that a line names. A page shows more on demand."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,8 +33,10 @@ class GroupedNote:
 
     @property
     def line(self) -> str:
-        """The reason with its points, on one line."""
-        names = "" if len(self.points) == self.of >= ALL_FROM else f": {'; '.join(self.points)}"
+        """The reason with its first points, on one line."""
+        more = len(self.points) - MOST_NAMES
+        shown = [*self.points[:MOST_NAMES], *([f"{more} more"] if more > 0 else [])]
+        names = "" if len(self.points) == self.of >= ALL_FROM else f": {'; '.join(shown)}"
         return f"{self.text} ({self.count}{names})"
 
 

@@ -1,6 +1,6 @@
 """Renderer of the sweep and comparison pages from the templates in this folder.
 
-An HTML page is one self-contained file without scripts or external files. Text from a server or a user is escaped in it and in Markdown.
+An HTML page is one self-contained file with its charts, without scripts or external files. Text from a server or a user is escaped in it and in Markdown.
 """
 
 import re
@@ -9,20 +9,18 @@ from collections.abc import Mapping, Sequence
 from functools import cache
 from html import escape
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, Literal, cast
+from typing import TYPE_CHECKING, Final, cast
 
-from loadtest.reports.chart_model import ChartGroup, Result
+from loadtest.reports.charts import ChartGroup
 from loadtest.reports.facts import Facts
-from loadtest.reports.svg import chart_svg, legend_entries, off_scale
-from loadtest.reports.table import columns_of
+from loadtest.reports.notes import MOST_NAMES
+from loadtest.reports.table import Result, columns_of
 
 if TYPE_CHECKING:
     from jinja2 import Environment
     from jinja2.nodes import EvalContext
 
 FOLDER: Final = Path(__file__).parent
-MOST_NAMES: Final = 4
-"""Points that a note lists immediately. More are shown on demand."""
 _MARKUP: Final = re.compile(r"<(?=[A-Za-z/!?])|\](?=\s*[(\[])|(?<![\w.])@(?=\w)")
 """Start of a tag, end of a link's text, and start of a mention, in Markdown."""
 _CONTROL: Final = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
@@ -41,8 +39,8 @@ def _environment() -> "Environment":
     from markupsafe import Markup  # noqa: PLC0415 - the same
 
     @jinja2.pass_eval_context
-    def as_in_drawings(context: "EvalContext", value: object) -> object:
-        """Escape with the entities of the SVG renderer, in Markdown only tags, links and mentions. Objects with `__html__` are already escaped."""
+    def escaped(context: "EvalContext", value: object) -> object:
+        """Escape in HTML, in Markdown only tags, links and mentions. Objects with `__html__` are already escaped."""
         if hasattr(value, "__html__"):
             return value
         if not context.autoescape:
@@ -53,17 +51,14 @@ def _environment() -> "Environment":
         loader=jinja2.FileSystemLoader(FOLDER),
         autoescape=jinja2.select_autoescape(["html.j2"]),
         undefined=jinja2.StrictUndefined,
-        finalize=as_in_drawings,
+        finalize=escaped,
         trim_blocks=True,
         lstrip_blocks=True,
         keep_trailing_newline=True,
     )
     cast("dict[str, object]", found.globals).update(
-        chart_svg=chart_svg,
-        legend_entries=legend_entries,
         most_names=MOST_NAMES,
-        off_scale=off_scale,
-        style="".join((FOLDER / name).read_text(encoding="utf-8") for name in ("charts.css", "report.css")),
+        style=(FOLDER / "report.css").read_text(encoding="utf-8"),
         terms=terms(),
     )
     return found
@@ -75,9 +70,17 @@ def page(template: str, **data: object) -> str:
 
 
 def sweep_report(
-    form: Literal["html", "md"], facts: Facts, results: Sequence[Result], groups: Sequence[ChartGroup] = ()
+    facts: Facts, results: Sequence[Result], groups: Sequence[ChartGroup], drawings: Mapping[str, str]
 ) -> str:
-    """Return the report of a sweep."""
+    """Return the page of a sweep. `drawings`: the SVG of each chart by its key."""
     columns = columns_of(results)
     used = dict.fromkeys(column.term for column in columns)
-    return page(f"report.{form}.j2", facts=facts, results=results, groups=groups, columns=columns, used=used)
+    return page(
+        "report.html.j2",
+        facts=facts,
+        results=results,
+        groups=groups,
+        drawings=drawings,
+        columns=columns,
+        used=used,
+    )

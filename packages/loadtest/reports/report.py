@@ -1,18 +1,22 @@
-"""Reports of a folder, generated from its results: report.md, and report.html with charts."""
+"""Files of a folder that are generated from its results: report.html, charts/*.svg and summary.csv."""
 
+import csv
+import io
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from loadtest.client.json_values import as_mapping
 from loadtest.errors import SweepError
-from loadtest.reports.chart_model import ChartGroup, LineChart, Result
-from loadtest.reports.charts import charts_over_load
-from loadtest.reports.distribution_charts import distributions
+from loadtest.measure import point_text
+from loadtest.reports.charts import ChartGroup, LineChart, chart_svg, charts_over_load, distributions
 from loadtest.reports.facts import sweep_facts
 from loadtest.reports.pages import sweep_report
+from loadtest.reports.table import Result
 from loadtest.steady import judged
 from loadtest.store import read_results, read_run, write_whole
+
+POINT_FIELDS: Final = ("mode", "level", "input_tokens", "output_tokens", "repeat")
 
 
 def write_reports(folder: Path) -> list[Path]:
@@ -31,14 +35,41 @@ def write_reports(folder: Path) -> list[Path]:
         raise SweepError(f"{folder} has no complete point yet. Run or resume the sweep first.")
     run = read_run(folder)
     shown = [judged(result) for result in results]
-    facts = sweep_facts(run, shown)
+    groups = report_charts(run, shown)
+    drawings = {chart.key: chart_svg(chart) for group in groups for chart in group.charts}
     texts = {
-        folder / "report.md": sweep_report("md", facts, shown),
-        folder / "report.html": sweep_report("html", facts, shown, report_charts(run, shown)),
+        folder / "report.html": sweep_report(sweep_facts(run, shown), shown, groups, drawings),
+        folder / "summary.csv": summary_csv(results),
+        **{folder / "charts" / f"{key}.svg": drawing for key, drawing in drawings.items()},
     }
+    (folder / "charts").mkdir(exist_ok=True)
     for path, text in texts.items():
         write_whole(path, text)
     return list(texts)
+
+
+def summary_csv(results: Sequence[Result]) -> str:
+    """Return the points as CSV: load, lengths, validity, every number of the result, and those of its steady window with `steady_`."""
+    rows = [
+        {
+            "point": point_text(result["point"]),
+            **{name: result["point"][name] for name in POINT_FIELDS},
+            "valid": result["valid"],
+            "simulated": bool(result["simulated"]),
+            **_numbers(result),
+            **{f"steady_{name}": value for name, value in _numbers(as_mapping(result.get("steady"))).items()},
+        }
+        for result in results
+    ]
+    file = io.StringIO()
+    writer = csv.DictWriter(file, list(dict.fromkeys(name for row in rows for name in row)), lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
+    return file.getvalue()
+
+
+def _numbers(values: Mapping[str, Any]) -> dict[str, float]:
+    return {name: value for name, value in values.items() if isinstance(value, int | float)}
 
 
 def report_charts(run: Mapping[str, Any], results: Sequence[Result]) -> list[ChartGroup]:

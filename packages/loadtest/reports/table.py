@@ -1,13 +1,17 @@
-"""Table of a sweep's reports."""
+"""Table of a sweep's report."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final, TypeAlias
 
 from loadtest.client.json_values import as_mapping
 from loadtest.measure import failed_share, failed_text, load_text
-from loadtest.reports.chart_model import NOTHING, Result
 from loadtest.steady import tail
+
+NOTHING: Final = "\N{EN DASH}"
+"""Text of a missing value."""
+Result: TypeAlias = Mapping[str, Any]
+"""One line of results.jsonl."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -137,7 +137,7 @@ def test_events_in_bunches_name_the_proxy_or_the_late_client(subtests):
     even = [record(n, 0.0, [1.0 + 0.005 * number for number in range(32)] + [1.155]) for n in range(4)]
     some = [*bunched, *(replace(row, index=row.index + 4) for row in even * 3)]
     proxy, client = (
-        "a proxy buffers; turn its buffering off",
+        "a proxy buffers (nginx: turn proxy_buffering off), or the machine of the server is busy",
         "the client was late by 30.0 ms on average; a client process ran for only 10% of the time",
     )
     rows = {

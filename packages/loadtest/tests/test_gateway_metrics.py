@@ -1,4 +1,4 @@
-"""Metrics of several servers behind one address are added up, or unknown."""
+"""Metrics are read as vLLM writes them; those of several servers behind one address are added up, or unknown."""
 
 import asyncio
 import threading
@@ -6,8 +6,17 @@ from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
-from loadtest.client.metrics import CACHE_CONFIG, GENERATION_TOKENS, KV_USAGE
+from loadtest.client.metrics import (
+    CACHE_CONFIG,
+    GENERATION_TOKENS,
+    KV_USAGE,
+    TTFT_COUNT,
+    TTFT_SUM,
+    WAITING,
+    parse_metrics,
+)
 from loadtest.client.openai import OpenAIClient, ServerError
 from loadtest.server import watching
 
@@ -62,3 +71,18 @@ def test_counters_of_servers_add_up_and_a_server_that_cannot_be_read_makes_the_s
         assert asyncio.run(read(url)) == (None, "/-/b/metrics returned 503")
         grown, said = asyncio.run(read(url, ()))
         assert (grown, "can be read without starting it" in said) == (None, True)
+
+
+def test_what_the_library_of_vllm_writes_is_read_with_its_names():
+    registry, labels = CollectorRegistry(), ["engine", "model_name"]
+    tokens = Counter("vllm:generation_tokens", "Tokens.", labels, registry=registry)
+    tokens.labels("0", 'a,b="c"}').inc(3)
+    tokens.labels("1", "m").inc(4)
+    Gauge("vllm:num_requests_waiting", "Waiting.", labels, registry=registry).labels("0", "m").set(float("nan"))
+    times = Histogram("vllm:time_to_first_token_seconds", "Times.", labels, registry=registry)
+    times.labels("0", "m").observe(0.25)
+    scrape = parse_metrics(generate_latest(registry).decode())
+    assert (scrape.total(GENERATION_TOKENS), scrape.series(GENERATION_TOKENS)) == (7, 2)
+    assert scrape.labels(GENERATION_TOKENS) == {"engine": "0", "model_name": 'a,b="c"}'}
+    assert (scrape.total(TTFT_SUM), scrape.total(TTFT_COUNT), scrape.total(WAITING)) == (0.25, 1, None)
+    assert scrape.highest(("vllm:generation_tokens_created",)) > 1e9

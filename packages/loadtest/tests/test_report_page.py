@@ -4,6 +4,7 @@ import re
 from array import array
 from html.parser import HTMLParser
 from pathlib import Path
+from xml.etree import ElementTree as ET
 
 import pytest
 from hypothesis import given
@@ -12,16 +13,29 @@ from hypothesis import strategies as st
 from loadtest.measure import load_figures, percentile
 from loadtest.records import RequestRecord
 from loadtest.reports import facts, pages
-from loadtest.reports.chart_model import ChartMark, LimitLine, LineChart, Series
-from loadtest.reports.distribution_charts import MOST_LINES, chosen, distributions
+from loadtest.reports.charts import (
+    COLORS,
+    HOLLOW,
+    LIMIT_COLOR,
+    LOOK,
+    MOST_LINES,
+    SHARES,
+    ChartMark,
+    LineChart,
+    Series,
+    chart_svg,
+    chosen,
+    distributions,
+)
+from loadtest.reports.notes import group_notes
 from loadtest.reports.pages import terms
 from loadtest.reports.report import report_charts, write_reports
-from loadtest.reports.svg import chart_svg, off_scale
 from loadtest.reports.table import COLUMNS
 from loadtest.tests.test_reports import folder, grid, result
 
 SLO = {"ttft_s": 0.25, "tpot_s": 0.02, "e2e_s": 2.0}
 ROOM = Path(facts.__file__).parent
+NS = "{http://www.w3.org/2000/svg}"
 
 
 def record(index, sent_s, ttft_s, *, tokens=10, tpot_s=0.01, error=None):
@@ -55,55 +69,96 @@ def test_the_report_has_one_line_for_a_reason_that_many_points_share(tmp_path):
     results = [result(level, 16) | {"notes": [f"{level} prompts are not 16 tokens long"]} for level in (1, 2, 4, 8, 16)]
     path = folder(tmp_path / "r", results)
     write_reports(path)
-    for name in ("report.md", "report.html"):
-        text = (path / name).read_text()
-        assert text.count("prompts are not 16 tokens long") == 1
-        assert "1 to 16 prompts are not 16 tokens long" in text
-        assert text.count("too few complete responses for p99.9") <= 1
+    text = (path / "report.html").read_text()
+    assert text.count("prompts are not 16 tokens long") == 1
+    assert "1 to 16 prompts are not 16 tokens long" in text
+    assert text.count("too few complete responses for p99.9") <= 1
 
 
-def line_chart(limits, log_y=False):
-    marks = tuple(ChartMark(x=x, y=y, label="m") for x, y in ((1, 50.0), (8, 100.0)))
+def test_a_line_names_the_first_points_and_counts_the_rest():
+    pairs = [(f"{level} users, 16 in, 32 out", "the client was late") for level in range(1, 131)]
+    (note,) = group_notes(pairs, 144)
+    assert note.line == (
+        "the client was late (130 points: 1 users, 16 in, 32 out; 2 users, 16 in, 32 out; 3 users, 16 in, 32 out;"
+        " 4 users, 16 in, 32 out; 126 more)"
+    )
+    assert group_notes(pairs, 130)[0].line == "the client was late (all 130 points)"
+
+
+def drawn(chart):
+    """The elements of a drawing, by their tag and class."""
+    return list(ET.fromstring(chart_svg(chart)).iter())  # noqa: S314 - our own drawing
+
+
+def texts_of(chart):
+    return [found.text for found in drawn(chart) if found.tag == f"{NS}text"]
+
+
+def dots_of(chart):
+    return [found for found in drawn(chart) if found.get("class") == "dots"]
+
+
+def line_chart(*, limit=100.0, named=True):
+    marks = tuple(ChartMark(x=x, y=y, label=f"mark {y:g}", valid=y < 90) for x, y in ((0, 50.0), (1, 100.0)))
+    ends = tuple(ChartMark(x=x, y=limit, label="the limit") for x in (0, 1))
+    series = (Series(name="s", marks=marks), Series(name="the limit", marks=ends, kind="limit", is_dashed=True))
     return LineChart(
+        key="k", title="t", x_label="x", y_label="y", series=series, x_names=("one", "eight") if named else ()
+    )
+
+
+@pytest.mark.parametrize("named", [True, False])
+def test_each_mark_has_its_value_as_a_tooltip_and_one_that_is_not_valid_is_hollow(named):
+    first, second = dots_of(line_chart(named=named))
+    assert [found.findtext(f"{NS}title") for found in (first, second)] == ["mark 50", "mark 100"]
+    assert (first.get("style"), second.get("style")) == (None, HOLLOW)
+    assert {"t", "x", "y", "s", "the limit"} <= {*texts_of(line_chart(named=named))}
+    assert {"one", "eight"} & {*texts_of(line_chart(named=named))} == ({"one", "eight"} if named else set())
+
+
+@pytest.mark.parametrize("named", [True, False])
+def test_a_limit_is_drawn_at_its_value(named):
+    lines = [found.get("d") for found in drawn(line_chart(named=named)) if found.get("class") == "line reactive nofill"]
+    height = re.findall(r"[\d.]+", lines[1])[1]
+    assert height == f"{float(dots_of(line_chart(named=named))[1].find(f'{NS}circle').get('cy')):f}"
+
+
+def test_a_limit_far_above_the_figures_squeezes_nothing():
+    assert not line_chart(limit=150.0).is_log
+    assert line_chart(limit=5000.0).is_log
+    heights = [float(found.find(f"{NS}circle").get("cy")) for found in dots_of(line_chart(limit=5000.0))]
+    assert abs(heights[0] - heights[1]) > 30
+
+
+@given(st.lists(st.floats(0, 1e9), min_size=1, max_size=12), st.floats(1e-3, 1e6), st.booleans())
+def test_any_values_are_drawn(values, limit, named):
+    marks = tuple(ChartMark(x=x, y=y, label=f"{y:g}", spread=(y / 2, 2 * y), tag=f"{x}") for x, y in enumerate(values))
+    series = (
+        Series(name="<s>", marks=marks),
+        Series(name="l", marks=(ChartMark(x=0, y=limit, label="l"),), kind="limit"),
+    )
+    chart = LineChart(
         key="k",
         title="t",
         x_label="x",
         y_label="y",
-        series=(Series(name="s", marks=marks),),
-        log_y=log_y,
-        limits=tuple(LimitLine(axis="y", value=value, text=f"limit {value:g}") for value in limits),
+        series=series,
+        x_names=tuple(map(str, range(len(values)))) if named else (),
     )
-
-
-def test_a_limit_is_drawn_at_its_value():
-    drawing = chart_svg(line_chart([100.0]))
-    (place,) = re.findall(r'class="limit" x1="[\d.]+" x2="[\d.]+" y1="([\d.]+)"', drawing)
-    mark = re.findall(r'<circle class="mark" cx="[\d.]+" cy="([\d.]+)"', drawing)[1]
-    assert place == mark  # the second mark has the value of the limit
-    assert ">limit 100</text>" in drawing
-
-
-def test_a_limit_far_above_the_figures_is_said_and_squeezes_nothing():
-    near, far = line_chart([150.0]), line_chart([5000.0])
-    assert off_scale(near) == []
-    assert off_scale(far) == ["limit 5000"]
-    assert 'class="limit"' not in chart_svg(far)
-    assert chart_svg(far) == chart_svg(line_chart([]))
+    assert len(dots_of(chart)) == len(values)
 
 
 def test_the_limits_of_slo_are_in_every_chart_of_their_latency(tmp_path):
     results = [measured(level, planted(level)) for level in (1, 8)]
     groups = report_charts({"slo": SLO}, results)
-    limited = {chart.key for group in groups for chart in group.charts if isinstance(chart, LineChart) and chart.limits}
+    limited = {chart.key for group in groups for chart in group.charts if chart.series[-1].kind == "limit"}
     assert limited == {
-        "ttft-closed-i16-o32", "latency-throughput-closed", "tpot-closed", "cdf-ttft-closed-i16-o32", "cdf-tpot-closed-i16-o32",
-        "cdf-e2e-closed-i16-o32",
+        "ttft-closed-i16-o32", "latency-throughput-closed", "tpot-closed", "distribution-ttft-closed-i16-o32",
+        "distribution-tpot-closed-i16-o32", "distribution-e2e-closed-i16-o32",
     }  # fmt: skip
     path = folder(tmp_path / "r", results, run={"slo": SLO})
     write_reports(path)
-    html = (path / "report.html").read_text()
-    assert "limit TTFT 250 ms" in html
-    assert "Not on this scale: limit E2E 2,000 ms." in html
+    assert "limit TTFT 250 ms" in (path / "report.html").read_text()
 
 
 def over_load(results, **run):
@@ -120,7 +175,7 @@ def test_the_share_within_the_limits_is_that_of_the_steady_window():
     charts = over_load(results, slo_share=0.9)
     kept = charts["kept-open"]
     assert [mark.y for mark in kept.series[0].marks] == pytest.approx([100 * 5.9 / 7.9, 100 * 5.9 / 9.0])
-    assert kept.limits == (LimitLine(axis="y", value=90.0, text="--slo-share 90%"),)
+    assert (kept.series[-1].name, {mark.y for mark in kept.series[-1].marks}) == ("--slo-share 90%", {90.0})
     assert not {key for key in over_load([result(1, 16), result(8, 16)]) if key.startswith("kept")}
 
 
@@ -134,11 +189,10 @@ def test_the_forecast_is_a_dashed_line_with_its_band():
     levels = (1, 8, 64)
     results = [result(level, 16) | {"forecast": found} for level, found in zip(levels, forecasts, strict=True)]
     charts = over_load(results)
-    measured_line, planned = charts["throughput-closed"].series
-    assert (planned.is_dashed, planned.like) == (True, measured_line.name)
-    assert [(mark.x, mark.y, mark.spread) for mark in planned.marks] == [(1, 100, (90, 120)), (64, 1e9, (90, 120))]
+    planned = charts["throughput-closed"].series[1]
+    assert (planned.is_dashed, planned.kind) == (True, "planned")
+    assert [(mark.x, mark.y, mark.spread) for mark in planned.marks] == [(0, 100, (90, 120)), (2, 1e9, (90, 120))]
     assert planned.marks[0].label == "1 user, 16 in, 32 out: planned 100 tok/s (90 to 120)"
-    assert off_scale(charts["throughput-closed"]) == [planned.marks[1].label]
     assert "planned mean 100 ms" in charts["tpot-closed"].series[1].marks[0].label
     assert [line.name for line in charts["cost-closed"].series] == ["16 in, 32 out"]
 
@@ -148,9 +202,8 @@ def test_a_distribution_of_a_point_with_a_steady_window_has_only_its_requests():
     ((ttft, *_),) = distributions([measured(4, planted(4, 400), steady=steady)], "closed", {})
     ordered = sorted(1000 * r.ttft_s for r in planted(4, 400) if 1.0 <= r.intended_s <= 1.99)
     assert len(ordered) == 100
-    assert [m.x for m in ttft.series[0].marks] == pytest.approx(
-        [percentile(ordered, m.y) for m in ttft.series[0].marks]
-    )
+    assert [mark.y for mark in ttft.series[0].marks] == pytest.approx([percentile(ordered, share) for share in SHARES])
+    assert ttft.x_names == tuple(f"{share:g}" for share in SHARES)
     assert "steady" in ttft.terms
 
 
@@ -160,7 +213,7 @@ def test_repeats_are_one_distribution_and_a_point_that_is_not_valid_is_dashed():
     assert [line.name for line in ttft.series] == ["4 users", "8 users (not valid)"]
     assert [line.is_dashed for line in ttft.series] == [False, True]
     both = sorted(1000 * value for r in (first, second) for value in r["ttfts"])
-    assert {mark.y: mark.x for mark in ttft.series[0].marks}[50] == pytest.approx(percentile(both, 50))
+    assert ttft.series[0].marks[SHARES.index(50)].y == pytest.approx(percentile(both, 50))
 
 
 @given(st.lists(st.integers(1, 4096), min_size=1, max_size=40))
@@ -176,11 +229,11 @@ def test_repeats_have_error_bars_and_single_points_have_none():
     single = [result(level, 16) for level in (1, 8)]
     repeated = [result(level, 16, slower=s, repeat=n) for level in (1, 8) for n, s in enumerate((0.9, 1.0, 1.1))]
     for results, bars in ((single, 0), (repeated, 2)):
-        chart = over_load(results)["latency-throughput-closed"]
-        assert chart_svg(chart).count('class="error"') == bars
+        chart = over_load(results)["tpot-closed"]
+        assert sum(found.get("class") == "ci" for found in drawn(chart)) == bars
     mark = chart.series[0].marks[0]
     assert mark.spread is not None
-    values = [r["median_e2el_ms"] for r in repeated if r["point"]["level"] == 1]
+    values = [r["median_tpot_ms"] for r in repeated if r["point"]["level"] == 1]
     assert mark.spread == (min(values), max(values))
     assert mark.y == pytest.approx(sum(values) / 3)
     assert "mean of 3 repeats" in mark.label
@@ -211,8 +264,8 @@ def test_every_term_is_explained_where_it_stands_without_a_script(tmp_path):
     for group in report_charts({"slo": SLO}, grid()):
         for chart in group.charts:
             assert set(chart.terms) <= terms().keys()
-            assert chart.terms or chart.key.startswith("time-in-flight")
-    figure = html[html.index("<figcaption>Throughput") :]
+            assert chart.terms
+    figure = html[html.index(">Throughput</text>") :]
     figure = figure[: figure.index("</figure>")]
     assert '<details class="terms"><summary>Definitions</summary>' in figure
     assert terms()["throughput"]["meaning"] in figure
@@ -230,14 +283,14 @@ def luminance(colour):
 def test_texts_and_lines_have_contrast_in_both_schemes(scheme):
     """WCAG 2.2: 4.5 for text (1.4.3), 3 for what must be seen in a drawing (1.4.11)."""
     colours = {}
-    for name in ("charts.css", "report.css"):
-        text = (ROOM / name).read_text()
-        blocks = [block.group(1) for block in re.finditer(r":root \{(.*?)\}", text, flags=re.DOTALL)]
-        for block in blocks[: 1 if scheme == "light" else 2]:
-            colours |= dict(re.findall(r"--([\w-]+): (#[0-9a-f]{6})", block))
-    texts = {"fg": "surface bg bad-bg warn-bg", "muted": "surface bg cut", "bad": "surface bad-bg", "warn": "warn-bg"}
-    texts |= {"accent": "surface bad-bg", "on-accent": "accent"}
-    lines = {f"c{n}": "surface cut" for n in range(6)} | {"bad": "cut", "good": "surface"}
+    text = (ROOM / "report.css").read_text()
+    blocks = [block.group(1) for block in re.finditer(r":root \{(.*?)\}", text, flags=re.DOTALL)]
+    for block in blocks[: 1 if scheme == "light" else 2]:
+        colours |= dict(re.findall(r"--([\w-]+): (#[0-9a-f]{6})", block))
+    colours |= {color: color for color in (*COLORS, LIMIT_COLOR, LOOK["plot_background"])}
+    texts = {"fg": "surface bg bad-bg warn-bg", "muted": "surface bg", "bad": "surface bad-bg", "warn": "warn-bg"}
+    texts |= {"accent": "surface"}
+    lines = dict.fromkeys((*COLORS, LIMIT_COLOR), LOOK["plot_background"])
     for pairs, least in ((texts, 4.5), (lines, 3.0)):
         for front, grounds in pairs.items():
             for back in grounds.split():
@@ -249,7 +302,8 @@ def test_the_page_takes_its_facts_and_charts_from_outside(tmp_path):
     """A point without any complete answer has a report too."""
     dead = measured(4, [record(n, n * 0.1, 0.0, error="connect") for n in range(5)], errors_by_kind={"connect": 5})
     run = {"max_failed": 0.01}
-    html = pages.sweep_report("html", facts.sweep_facts(run, [dead]), [dead], report_charts(run, [dead]))
+    assert report_charts(run, [dead]) == []
+    html = pages.sweep_report(facts.sweep_facts(run, [dead]), [dead], [], {})
     assert "NOT VALID: NO point is valid" in html
     assert "100.0% of the requests failed: 5 of 5" in html
     assert "5 x connect" in html

@@ -238,7 +238,7 @@ def test_adapters_are_named_in_turn_and_by_one_session_throughout(start_server, 
     assert result["traffic"]["adapters"] == ["red", "blue", "green"]
     assert result["point"]["traffic"].startswith("adapters red, blue, green in turn")
     write_reports(tmp_path / "out")
-    assert "adapters red, blue, green in turn" in (tmp_path / "out" / "report.md").read_text()
+    assert "adapters red, blue, green in turn" in (tmp_path / "out" / "report.html").read_text()
 
 
 def test_an_adapter_has_the_length_limit_of_its_model(start_server, tmp_path):

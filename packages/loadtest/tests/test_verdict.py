@@ -1,15 +1,15 @@
-"""The verdict on planted sweeps: each of the ten questions is answered as planted, in the terminal, the reports and JSON."""
+"""The verdict on planted sweeps is as planted, in the terminal, the report and JSON."""
 
 import json
 import math
 from dataclasses import replace
+from html import escape
 
 import pytest
 
 from loadtest.__main__ import main
 from loadtest.compare import change_verdict
 from loadtest.measure import Objective
-from loadtest.proof import OTHER_CLIENTS
 from loadtest.reports.facts import sweep_facts
 from loadtest.reports.report import write_reports
 from loadtest.settings import ForecastBand
@@ -20,32 +20,24 @@ from loadtest.tests.test_sweep_runs import bench
 from loadtest.traffic.points import Sweep, beyond_cache, plan_points
 from loadtest.traffic.spec import FIXED_LENGTHS, Traffic
 from loadtest.verdict import sweep_verdict as verdict_of
-from loadtest.verdict_answers import QUESTIONS
 
 LEVELS = (1, 8, 64, 128)
 SLO = {"ttft_s": 0.12, "tpot_s": 0.05, "e2e_s": None}
 """Met by the loads up to 64 users of `planted`, whose TTFT is 0.063, 0.067, 0.095 and 0.127 s without noise."""
 RUN = {"usd_per_hour": 3.6, "slo": SLO, "slo_share": 0.99}
-SATURATED, LIMIT, COST, MEETS, UP_TO, BY_HOW_MUCH, PLANNED, CERTAIN, TAIL, NEXT = QUESTIONS
-
 
 GRID = Sweep(
     concurrency=(2, 16), request_rate=(), input_tokens=(32, 2000), output_tokens=(8,), requests=32, duration_s=None, seed=1
 )  # fmt: skip
 
 
-def planted(*levels, repeats=1, rate=100.0, full_from=None, server=None, **more):
-    """Loads whose output rate grows with the load up to `full_from` users; the top load has these metrics of the server."""
-    found = []
-    for level in levels or LEVELS:
-        speed = rate * min(level, full_from or level)
-        for repeat in range(repeats):
-            one = result(level, 256, requests=320, repeat=repeat, wobble=0.01) | {"output_throughput": speed, **more}
-            calm = {"kv_cache_usage_max": 0.3, "requests_waiting_mean": 0.0, "preemptions": 0}
-            calm |= {"requests_running_mean": level, "requests_running_max": level}
-            one["server"] |= calm | ((server or {}) if level == max(levels or LEVELS) else {})
-            found.append(one)
-    return found
+def planted(*levels, rate=100.0, full_from=None, **more):
+    """Loads whose output rate grows with the load up to `full_from` users."""
+    return [
+        result(level, 256, requests=320, wobble=0.01)
+        | {"output_throughput": rate * min(level, full_from or level), **more}
+        for level in levels or LEVELS
+    ]
 
 
 def late(level):
@@ -58,70 +50,54 @@ def sweep_verdict(run, results):
     return verdict_of(run, scored(run, results))
 
 
-def answers(run, results):
-    return {each.question: each for each in sweep_verdict(run, results).answers}
-
-
-QUEUE = {"requests_waiting_mean": 60.0, "requests_running_mean": 64.0, "requests_running_max": 64.0}
 BAND = {"forecast": {"output_throughput": {"low": 5000.0, "typical": 6000.0, "high": 7000.0}}}
+USERS = {"mode": "closed", "input_tokens": 256, "output_tokens": 32, "low": 90.0, "typical": 100.0, "high": 120.0}
+WANTED = "TTFT <= 0.12 s, TPOT <= 0.05 s for 99% of the requests"
+BEST = f"Meets {WANTED} up to 64 users (256 in, 32 out), 6,400 good tok/s"
 CASES = [
-    ("it grows", SATURATED, RUN, planted(), "No, not up to 128 users.", True),
-    ("it stops growing", SATURATED, RUN, planted(full_from=8), "Yes, at 8 users.", True),
-    ("one load", SATURATED, RUN, planted(8), "Unknown: one load without a queue does not show it.", False),
-    ("the client", LIMIT, RUN, [*planted(1, 8), late(64)], "This client: at 64 users this client was the limit: the client's event loop", True),
-    ("only the client", LIMIT, RUN, [late(64)], "This client: this client was the limit", True),
-    ("the KV cache", LIMIT, RUN, planted(full_from=8, server=QUEUE | {"kv_cache_usage_max": 0.99, "preemptions": 7}),
-     "The KV cache: at 128 users, 99% of the KV cache was in use, and the server preempted 7 requests.", True),
-    ("the batch", LIMIT, RUN, planted(full_from=8, server=QUEUE),
-     "The batch (max-num-seqs): at 128 users, 60 requests waited on average, at most 64 ran", True),
-    ("the queue", LIMIT, RUN, planted(full_from=8, server=QUEUE | {"requests_running_max": 128.0}), "The queue: at 128 users", True),
-    ("the server", LIMIT, RUN, planted(full_from=8), "The server's speed: at 128 users, no request waited long and at most 30% of the KV cache", True),
-    ("nothing", LIMIT, RUN, planted(), "Nothing yet: the output rate still grew up to 128 users", True),
-    ("cells beyond the cache", LIMIT, RUN | {"left_out": [{"key": "closed-c512-i256-o32-n0",
-     "reason": "it needs 9 tokens of the KV cache, which has 8"}]}, planted(),
-     "The KV cache: the next load was left out because it needs 9 tokens", True),
     # 64 users have 6,400 tok/s, all good: 3.6 / 3600 / 6400 x 1e6.
-    ("the price", COST, RUN, planted(), "0.156 USD per million good tokens, 5 USD per million requests, at 3.6 USD per hour and 64 users", True),
-    ("no price", COST, RUN | {"usd_per_hour": None}, planted(), "Unknown: no price. Pass --usd-per-hour.", False),
-    ("it meets the limits", MEETS, RUN, planted(), "Yes: TTFT <= 0.12 s, TPOT <= 0.05 s for 99% of the requests, with 100.00% good at 64 users", True),
-    ("no load meets them", MEETS, RUN | {"slo": {"ttft_s": 0.01}}, planted(), "No: TTFT <= 0.01 s for 99% of the requests at no measured load.", True),
-    ("no limits", MEETS, {}, planted(), "Unknown: no limits. Pass --slo.", False),
-    ("the highest load within", UP_TO, RUN, planted(), "64 users (256 in, 32 out).", True),
-    ("all loads within", UP_TO, RUN | {"slo": {"ttft_s": 9.0}}, planted(), "128 users (256 in, 32 out) (highest valid load).", True),
-    ("by how much", BY_HOW_MUCH, RUN, planted(),
-     "At 64 users TTFT 20% below its limit, TPOT 77% below its limit; 128 users miss TTFT by 7% (at the 99th percentile).", True),
-    ("as planned", PLANNED, RUN, planted(**BAND), "Within the band, so the plan is right: 7% above the plan's 6,000 tok/s (5,000 to 7,000).", True),
-    ("slower than planned", PLANNED, RUN, planted(rate=50.0, **BAND),
-     "Below the band: the plan is too optimistic, or the server is slower than it should be: 47% below", True),
-    ("faster than planned", PLANNED, RUN, planted(rate=200.0, **BAND), "Above the band, so the plan is too pessimistic", True),
-    ("fewer users than planned", PLANNED, RUN | {"forecast_levels": [{"mode": "closed", "input_tokens": 256, "output_tokens": 32, "low": 90.0,
-     "typical": 100.0, "high": 120.0}]}, planted(**BAND),
-     "Below the band: the plan is too optimistic, or the server is slower than it should be: 36% below the plan's 100 users (90 to 120), 7% above", True),
-    ("no plan", PLANNED, RUN | {"no_forecast": "no forecast without --stack"}, planted(), "Unknown: no forecast without --stack.", False),
-    ("one measurement", CERTAIN, RUN, planted(),
-     "4 of 4 loads are valid; 100.0% good (98.8% to 100.0%, 320 requests); the variation between runs is unknown from one measurement (--repeats 3).", False),
-    ("three measurements", CERTAIN, RUN, planted(repeats=3), "output rate +-0.0% over 3 repeats (95% interval).", True),
-    ("another client", CERTAIN, RUN, planted(repeats=3, notes=[f"the server generated 9 tokens in this time, {OTHER_CLIENTS}"]),
-     "4 of 4 loads are valid; other clients used the server during 4 of them;", False),
-    ("p99", TAIL, RUN, planted(), "p99 TTFT 95.7", True),
-    ("too few requests for a percentile", TAIL, {}, [result(8, 256, requests=20)], "largest TTFT", False),
-    ("more load", NEXT, {}, planted(), "Measure higher loads, such as --concurrency 256.", True),
-    ("a larger cache", NEXT, {}, planted(full_from=8, server=QUEUE | {"kv_cache_usage_max": 0.99}), "Enlarge the KV cache", True),
-    ("a larger batch", NEXT, {}, planted(full_from=8, server=QUEUE), "Raise max-num-seqs", True),
-    ("another client", NEXT, {}, [*planted(1, 8), late(64)], "Run the client on a faster or less busy machine", True),
-    ("the exact load", NEXT, RUN, planted(), "Measure loads between 64 and 128 users, such as --concurrency 91.", True),
-    ("a faster prefill", NEXT, RUN | {"slo": {"ttft_s": 0.01}}, planted(), "TTFT misses its limit: shorten or share prompts", True),
+    ("the highest load within", RUN, planted(), f"{BEST}, 0.156 USD per million good tokens; 128 users miss TTFT by 7%."),
+    ("no price", RUN | {"usd_per_hour": None}, planted(), f"{BEST}, no price without --usd-per-hour; 128 users miss TTFT by 7%."),
+    ("all loads within", RUN | {"slo": {"ttft_s": 9.0}}, planted(),
+     ("Meets TTFT <= 9 s for 99% of the requests up to 128 users (256 in, 32 out), 1.28e+04 good tok/s, 0.0781 USD per million good tokens,"
+     " the highest valid load.")),
+    ("no load meets them", RUN | {"slo": {"ttft_s": 0.01}}, planted(),
+     "Meets TTFT <= 0.01 s for 99% of the requests at no measured load: 1 user misses TTFT by 539%."),
+    ("failed requests miss them", RUN, planted(1, 8) + planted(64, good_share=0.5),
+     (f"Meets {WANTED} up to 8 users (256 in, 32 out), 800 good tok/s, 1.25 USD per million good tokens; at 64 users, failed requests miss them"
+     " (50.0% are good).")),
+    ("no good token", RUN | {"slo_share": 0.5}, planted(64, output_throughput=0.0),
+     ("Meets TTFT <= 0.12 s, TPOT <= 0.05 s for 50% of the requests up to 64 users (256 in, 32 out), 0 good tok/s,"
+     " no price without --usd-per-hour, the highest valid load.")),
+    ("no limits", {"usd_per_hour": 3.6}, planted(),
+     "Highest output rate at 128 users (256 in, 32 out), 1.28e+04 tok/s, 0.0781 USD per million output tokens."),
+    ("as planned", RUN, planted(**BAND),
+     f"{BEST}, 0.156 USD per million good tokens; 128 users miss TTFT by 7%; 7% above the plan's 6,000 tok/s (5,000 to 7,000)."),
+    ("fewer users than planned", RUN | {"forecast_levels": [USERS]}, planted(**BAND),
+     (f"{BEST}, 0.156 USD per million good tokens; 128 users miss TTFT by 7%; 36% below the plan's 100 users (90 to 120), 7% above the plan's"
+     " 6,000 tok/s (5,000 to 7,000).")),
+    ("nothing valid", RUN, [late(64)], f"Unknown whether it meets {WANTED}, because no load is valid."),
+    ("no limits and nothing valid", {}, [late(64)], "No load is valid."),
+    ("nothing measured", {}, [], "No load is valid."),
 ]  # fmt: skip
-"""Name, question, run.json, results, start of the answer or a part of it, and whether the answer is known."""
+"""Name, run.json, results and sentence."""
 
 
-def test_each_question_is_answered_as_planted(subtests):
-    assert {question for _, question, *_ in CASES} == set(QUESTIONS)
-    for name, question, run, results, words, known in CASES:
+def test_the_sentence_has_the_load_the_price_the_miss_and_the_plan(subtests):
+    for name, run, results, sentence in CASES:
         with subtests.test(name):
-            answer = answers(run, results)[question]
-            assert words in answer.answer
-            assert answer.known is known
+            assert sweep_verdict(run, results).sentence == sentence
+
+
+def test_the_verdict_has_the_values_of_its_sentence():
+    found = sweep_verdict(RUN | {"forecast_levels": [USERS]}, planted(**BAND))
+    assert (found.best.level, found.best.unit, found.best.good_share) == (64, "users", 1.0)
+    assert (found.best.good_tok_per_s, found.best.usd_per_million_good_tokens) == (6400.0, 0.15625)
+    assert (found.missed.level, found.missed.metric) == (128, "ttft")
+    assert (found.plan.measured, found.plan.typical) == (6400.0, 6000.0)
+    assert (found.plan_level.measured, found.plan_level.low) == (64, 90.0)
+    none = sweep_verdict(RUN, [late(64)])
+    assert (none.best, none.missed, none.plan, none.plan_level) == (None, None, None, None)
 
 
 class Plan:
@@ -134,9 +110,6 @@ class Plan:
         rate = ForecastBand(low=80.0 * point.level, typical=100.0 * point.level, high=120.0 * point.level)
         return {"output_throughput": rate} if point.concurrency else {}
 
-    def why_none(self, _traffic):
-        return "no forecast of rates"
-
 
 def test_every_sweep_has_the_forecast_and_the_client_machine(server, tmp_path, monkeypatch):
     server.control({})
@@ -147,10 +120,10 @@ def test_every_sweep_has_the_forecast_and_the_client_machine(server, tmp_path, m
     run = read_run(tmp_path / "a")
     band = {"low": 5.0, "typical": 6.0, "high": 7.0}
     assert run["forecast_levels"] == [{"mode": "closed", "input_tokens": 32, "output_tokens": 8, **band}]
-    assert (run["no_forecast"], run["slo_share"]) == (None, 0.99)
+    assert run["slo_share"] == 0.99
     assert [each["forecast"]["output_throughput"]["typical"] for each in results.values()] == [200.0, 600.0]
     verdict = sweep_verdict(run, list(results.values()))
-    assert (verdict.plan_level.measured, verdict.plan_level.is_within) == (6, True)
+    assert (verdict.plan_level.measured, verdict.plan_level.typical) == (6, 6.0)
     assert verdict.plan.typical == 600.0
     assert run["client_machine"]["cores"] >= 1
     assert run["client_machine"].keys() == {"system", "architecture", "processor", "cores", "python", "load_1min"}
@@ -161,28 +134,10 @@ def test_every_sweep_has_the_forecast_and_the_client_machine(server, tmp_path, m
         forecast=Plan(),
         objective=limits,
     )
-    assert (read_run(tmp_path / "b")["no_forecast"], read_run(tmp_path / "b")["forecast_levels"]) == (
-        "no forecast of rates",
-        [],
-    )
+    assert read_run(tmp_path / "b")["forecast_levels"] == []
 
 
-def test_the_sentence_has_saturation_limit_load_price_and_plan():
-    found = sweep_verdict(RUN, planted(full_from=64, server=QUEUE, **BAND))
-    assert found.sentence == (
-        "Saturated at 64 users, limited by the batch (max-num-seqs); meets TTFT <= 0.12 s, TPOT <= 0.05 s for 99% of the requests up to 64 users"
-        " (256 in, 32 out), 6,400 good tok/s, 0.156 USD per million good tokens; 128 users miss TTFT by 7%; 7% above the plan's 6,000 tok/s"
-        " (5,000 to 7,000)."
-    )
-    assert (found.saturated, found.limit, found.best.level, found.missed.metric) == (True, "batch", 64, "ttft")
-    none = sweep_verdict(RUN, [late(8)])
-    assert none.sentence.startswith("Saturation unknown, because this client was the limit")
-    assert "unknown whether it meets" in none.sentence
-    assert (none.saturated, none.best, none.limit) == (None, None, "client")
-    assert sweep_verdict({}, []).sentence == "Saturation unknown: no point was measured; no load is valid."
-
-
-def test_the_first_screen_has_the_verdict_the_header_and_all_answers(tmp_path):
+def test_the_first_screen_has_the_verdict_and_the_header(tmp_path):
     run = RUN | {
         "hosting": {"accelerator": "v6e-4", "zone": "us-east5-b", "image": "vllm/vllm-tpu@sha256:" + "a" * 64},
         "server": {"version": "0.32.0"},
@@ -195,16 +150,9 @@ def test_the_first_screen_has_the_verdict_the_header_and_all_answers(tmp_path):
         "hardware: v6e-4 · zone: us-east5-b · price: 3.6 USD per hour · image: vllm/vllm-tpu@sha256:aaaaaaaaaaaa"
         " · release: vLLM 0.32.0 · client: Linux x86_64, 2 cores of EPYC, load 1.5, Python 3.12"
     )
-    markdown, html = ((path / f"report.{form}").read_text() for form in ("md", "html"))
-    assert markdown.splitlines()[2] == f"**{sentence}**"
-    assert markdown.splitlines()[4] == header
+    html = (path / "report.html").read_text()
     first_screen = html[html.index("</h1>") : html.index("<svg")]
-    assert (
-        first_screen.index('<p class="verdict">') < first_screen.index(header) < first_screen.index('class="answers"')
-    )
-    for question in QUESTIONS:
-        assert f"| {question} | " in markdown
-        assert f"<dt>{question}</dt>" in first_screen
+    assert first_screen.index(f'<p class="verdict">{escape(sentence)}') < first_screen.index(header)
     assert sweep_facts({}, planted()).header[0] == "hardware: unknown"
 
 
@@ -216,12 +164,11 @@ def test_points_beyond_the_kv_cache_are_measured_and_marked(server, tmp_path, mo
     beyond = results["closed-c16-i2000-o8-n0"]
     assert (outcome.left_out, len(results), beyond["completed"]) == ((), 4, 32)
     (note,) = (note for note in beyond["notes"] if "KV cache" in note)
-    assert note.startswith("it needs 32,064 tokens of the KV cache, which has 16,000; its p99 TTFT of ")
-    assert note.endswith(" ms is 58 times that of 1 user, 2,000 in, 8 out")
+    assert note == "it needs 32,064 tokens of the KV cache, which has 16,000"
     assert not any(
         "KV cache" in text for key in set(results) - {beyond["point"]["key"]} for text in results[key]["notes"]
     )
-    assert note in (write_reports(tmp_path), (tmp_path / "report.md").read_text())[1]
+    assert note in (write_reports(tmp_path), (tmp_path / "report.html").read_text())[1]
 
 
 def test_what_exceeds_a_kv_cache():
@@ -246,7 +193,6 @@ def test_a_run_without_valid_points_is_no_success(server, tmp_path, monkeypatch,
     found = json.loads(printed.out)
     assert list(found)[:2] == ["schema_version", "verdict"]
     assert f"verdict: {found['verdict']['sentence']}\n" in printed.err
-    assert [answer["question"] for answer in found["verdict"]["answers"]] == list(QUESTIONS)
     if not late_s:
         assert (code, found["findings"], found["invalid"]) == (0, [], 0)
         return
@@ -257,7 +203,7 @@ def test_a_run_without_valid_points_is_no_success(server, tmp_path, monkeypatch,
     )
     for finding in found["findings"]:
         assert f"finding: {finding}\n" in printed.err
-    assert found["verdict"]["limit"] == "client"
+    assert found["verdict"]["best"] is None
     assert main([*words, "--out", str(tmp_path / "b"), "--allow-invalid"]) == 0
 
 

@@ -1,9 +1,8 @@
 """Points of a sweep, in order and within the server's length limit."""
 
 import hashlib
-from collections.abc import Collection, Mapping
 from dataclasses import asdict, dataclass, replace
-from typing import Any, Final, Literal
+from typing import Final, Literal
 
 from loadtest.errors import SweepError
 from loadtest.measure import JUDGED_PERCENTILE, point_text, requests_for
@@ -20,10 +19,6 @@ drains it, and the waves in between must outweigh both."""
 ENOUGH_S: Final = 60.0
 """Seconds after which a closed loop sends no more than LEAST_WAVES, and the default duration of an open loop. On a slow server the
 steady window then supports a lower percentile, which is named."""
-KV_REASON: Final = "KV cache"
-"""Part of the reason of a point that was left out because it exceeds the KV cache."""
-TAIL_FACTOR: Final = 10.0
-"""Ratio of the p99 of two neighbours from which the note names both."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -205,26 +200,4 @@ def beyond_cache(point: Point, traffic: Traffic, tokens: int | None) -> str:
     needed = shared + (point.concurrency or 0) * (point.input_tokens - shared + point.output_tokens / 2)
     if tokens is None or needed <= tokens:
         return ""
-    return f"it needs {needed:,.0f} tokens of the {KV_REASON}, which has {tokens:,}"
-
-
-def tail_text(result: Mapping[str, Any], measured: Collection[Mapping[str, Any]]) -> str:
-    """Return the ratio of a point's p99 TTFT to its neighbour's, if it is TAIL_FACTOR or more; otherwise an empty string.
-
-    Neighbours have the next lower load with the same lengths, or the next shorter prompts at the same load.
-    """
-    same, found = ("mode", "output_tokens", "repeat"), list[Mapping[str, Any]]()
-    for axis, other in (("level", "input_tokens"), ("input_tokens", "level")):
-        line = [
-            each
-            for each in measured
-            if each["p99_ttft_ms"]
-            and each["point"][axis] < result["point"][axis]
-            and all(each["point"][name] == result["point"][name] for name in (*same, other))
-        ]
-        found += sorted(line, key=lambda each: each["point"][axis])[-1:]
-    near = min(found, key=lambda each: each["p99_ttft_ms"], default=None)
-    ratio = (result["p99_ttft_ms"] or 0.0) / near["p99_ttft_ms"] if near is not None else 0.0
-    if near is None or ratio < TAIL_FACTOR:
-        return ""
-    return f"its p99 TTFT of {result['p99_ttft_ms']:,.0f} ms is {ratio:,.0f} times that of {point_text(near['point'])}"
+    return f"it needs {needed:,.0f} tokens of the KV cache, which has {tokens:,}"

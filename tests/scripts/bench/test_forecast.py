@@ -13,8 +13,6 @@ from planning.question.types import Deployment
 from planning.question.workload import Workload
 from planning.speed.serving import server_of, workload_plan
 from scripts.bench.forecast import (
-    NOT_DEPLOYED,
-    OF_FILE,
     PlanForecast,
     at_level,
     level_forecast,
@@ -47,7 +45,7 @@ def test_the_forecast_is_the_highest_load_whose_planned_times_keep_the_limits(wh
     assert level_forecast(lambda _workload: None, shape, limits, whole=whole) is None
 
 
-def test_a_search_gets_the_forecast_of_the_stack_or_why_there_is_none():
+def test_a_search_gets_the_forecast_of_the_stack_or_none():
     point = Point(mode="open", level=0.5, input_tokens=512, output_tokens=128, requests=None, duration_s=None, seed=1)
     limits, forecast = Objective(ttft_s=1.0, tpot_s=0.05), PlanForecast(planner())
     shape = shape_of(Traffic(), point)
@@ -61,7 +59,6 @@ def test_a_search_gets_the_forecast_of_the_stack_or_why_there_is_none():
     assert figures["mean_tpot_ms"].high == pytest.approx(1000 * planned.tpot_s.high)
     assert set(forecast.figures(Traffic(), replace(point, level=1000.0))) == {"output_throughput"}  # the queue grows
     rows, unknown = Traffic(dataset=Path("d.jsonl")), PlanForecast(lambda _workload: None)
-    assert (forecast.level(rows, point, limits, whole=False), forecast.why_none(rows)) == (None, OF_FILE)
+    assert forecast.level(rows, point, limits, whole=False) is None
     assert unknown.level(Traffic(), point, limits, whole=False) is None
     assert unknown.figures(Traffic(), point) == forecast.figures(rows, point) == {}
-    assert unknown.why_none(Traffic()) == NOT_DEPLOYED
