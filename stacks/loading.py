@@ -11,7 +11,6 @@ import yaml
 from pydantic import BeforeValidator, ValidationError
 from pydantic_core import ErrorDetails
 
-from contracts.dropped_words import SETTINGS, answer
 from contracts.fields import as_mapping, as_sequence, camel_case
 from contracts.labels import PRODUCT
 from contracts.spelling import odd_characters
@@ -443,9 +442,6 @@ def _suggestion(location: Sequence[int | str]) -> str:
 
     from stacks.schema import blocks, known_keys  # noqa: PLC0415 - as above
 
-    instead = answer(SETTINGS, _path(location))
-    if instead:
-        return f" since 0.4.0. {instead}"
     *block, key = location
     path = f"{PRODUCT}:{_path(block)}" if block else PRODUCT
     known = known_keys(path)

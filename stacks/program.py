@@ -14,7 +14,6 @@ from stacks import loading
 from stacks.apis import apis_of
 from stacks.base import Context
 from stacks.deployed.deployed_state import deployed_resources
-from stacks.deployed.former_state import require_current_state
 from stacks.deployed.home_region import home_region
 from stacks.google_project.propagation import require_enabled
 from stacks.hooks.staged_weights import require_weights_of_new_server
@@ -35,14 +34,13 @@ def run() -> None:
     except NamingError as error:
         name = allowed_name(stack) or "NAME"
         raise NamingError(f"{error} Run `pulumi stack rename {name} --stack {stack}`.") from None
-    deployed = deployed_resources(stack)
-    require_current_state(stack, deployed)
     if loading.is_gateway(get_config_env()):
         from stacks import gateway  # noqa: PLC0415 - other stacks do not need its modules
 
         gateway.deploy(loading.gateway_from_pulumi(get_config_env(), stack=stack), stack)
         return
     settings = loading.from_pulumi(get_config_env(), frozenset(get_config_secret_keys_env()), stack=stack)
+    deployed = deployed_resources(stack)
     home = home_region(settings, stack, deployed)
     deployment = to_deployment(settings, today=today())
     wording = StackWording(deployment, stack)

@@ -7,7 +7,6 @@ from itertools import islice
 
 from msgspec.structs import replace
 
-from contracts.dropped_words import FINDINGS, answer
 from contracts.verdicts import Severity
 from planning.cost.subject import Subject, examine
 from planning.data.tables import Table
@@ -68,11 +67,7 @@ def check_accepted(ids: Iterable[str]) -> str | None:
     """Return the problem with a list of accepted findings, as one sentence without a full stop; None if the list is valid."""
     for identifier in ids:
         if identifier not in RULES:
-            instead = answer(FINDINGS, identifier).removesuffix(".")
-            known = (
-                f" since 0.4.0. {instead}" if instead else f"; acceptable findings are {', '.join(acceptable_ids())}"
-            )
-            return f'finding "{identifier}" does not exist{known}'
+            return f'finding "{identifier}" does not exist; acceptable findings are {", ".join(acceptable_ids())}'
         if identifier not in acceptable_ids():
             return f"{identifier} ({RULES[identifier].what}) cannot be accepted; remove it and change the deployment"
     return None

@@ -19,7 +19,6 @@ from io import TextIOWrapper
 from pathlib import Path
 from typing import Final
 
-from contracts.dropped_words import COMMANDS, answer
 from contracts.errors import CommandRefusedError, ScriptError
 from contracts.exit_codes import ExitCode
 from contracts.settings_files import no_settings_file, stack_of_file
@@ -79,9 +78,6 @@ def _run(words: Sequence[str]) -> int:
     if word in own:
         print(own[word](), end="")
         return int(ExitCode.DONE)
-    for old in (word, " ".join(words[:2])):
-        if instead := answer(COMMANDS, old):
-            raise CommandRefusedError(f"`gemma {old}` does not exist since 0.4.0. {instead}")
     entry = entry_of(word)
     if entry is None:
         raise CommandRefusedError(_unknown(word, rest))

@@ -55,7 +55,6 @@ def refused():
 
 
 def test_each_missing_grant_is_refused_at_its_own_step(node):
-    """Earlier releases granted the first role only."""
     grant(node, PROJECT_POLICY, "roles/iap.tunnelResourceAccessor")
     assert "Permission 'tpu.nodes.get' denied on resource" in refused()
     grant(node, PROJECT_POLICY, "roles/tpu.viewer")
