@@ -3,7 +3,7 @@
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Final, cast
+from typing import Final
 
 import pulumi
 import pulumi_gcp as gcp
@@ -15,14 +15,6 @@ from components.stored_secret import ExistingSecret, StoredSecret
 from components.vllm_server import VllmServer
 from contracts.collector import COLLECTOR_CONTAINER, CONFIG_ARGUMENT, CONFIG_VARIABLE, server_share
 from contracts.labels import Ownership
-from contracts.service_traffic import (
-    FOLLOW_LATEST,
-    TEMPLATE_LABEL,
-    Service,
-    TrafficTarget,
-    declared_targets,
-    template_fingerprint,
-)
 from contracts.staged_weights import MODELS_FOLDER
 from planning.machine.hardware import ACCELERATORS, CLOUD_RUN_GPUS, host_of
 from planning.question.vllm_args import cuda_compatibility, vllm_environment
@@ -76,16 +68,6 @@ class DirectVpc:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class KeptTraffic:
-    """The current service. A change of the template does not move its traffic."""
-
-    service: Service | None
-    """The service as returned by run.v2, or None if it does not exist yet."""
-    fixed: Mapping[str, int] | None = None
-    """Traffic percentage by revision. None keeps the current traffic. Google rejects a revision that does not exist."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Collector:
     """Collector of metrics in a container next to the server's."""
 
@@ -123,8 +105,6 @@ class CloudRunGpuServiceArgs:
     """Subnet for all egress. Required with `service.direct_vpc`, otherwise rejected."""
     collector: Collector | None = None
     """Collector, which takes its share of the instance from the server (contracts.collector). Default: no metrics are stored."""
-    kept_traffic: KeptTraffic | None = None
-    """Traffic to keep. Required with `service.rollout`, otherwise rejected. Default: the latest ready revision gets all traffic."""
     ownership: Ownership = field(default_factory=program_ownership)
     """Owner in the labels of the service. Default: the project and stack of the running program."""
     labels: Mapping[str, str] = field(default_factory=dict[str, str])
@@ -149,8 +129,6 @@ class CloudRunGpuServiceArgs:
             yield f'`mount_path` is "{self.mount_path}"; expected an absolute path below / such as {MODELS_FOLDER}'
         if self.service.direct_vpc != (self.direct_vpc is not None):
             yield "`direct_vpc` and `service.direct_vpc` require each other. Set both or neither"
-        if (self.service.rollout is None) != (self.kept_traffic is None):
-            yield "`kept_traffic` and `service.rollout` require each other. Set both or neither"
         if not self.accepts_limits:
             yield from self._limits()
 
@@ -173,7 +151,7 @@ class CloudRunGpuServiceArgs:
 class CloudRunGpuService(pulumi.ComponentResource):
     """The service and the grants of its callers: private by default, with one GPU per instance and probes on /health.
 
-    A change of the server or of an instance is a new revision, which gets the traffic once it is ready, unless `kept_traffic` is set.
+    A change of the server or of an instance is a new revision, which gets all traffic once it is ready.
     It manages nothing that others may share: no domain mapping, no load balancer, no grant on the project.
     Raises InvalidArgumentError with one sentence for an invalid argument, before it declares a resource.
     """
@@ -185,8 +163,6 @@ class CloudRunGpuService(pulumi.ComponentResource):
         require_valid(f'CloudRunGpuService "{name}"', args, {"service": args.service})
         super().__init__("gemma-serving:index:CloudRunGpuService", name, None, opts)
         run = args.service
-        template = _template(args)
-        traffic, labels = _traffic(args, template)
         service = gcp.cloudrunv2.Service(
             name,
             gcp.cloudrunv2.ServiceArgs(
@@ -197,9 +173,9 @@ class CloudRunGpuService(pulumi.ComponentResource):
                 ingress=INGRESS[run.ingress],
                 # pulumi-gcp's default is true, and then `pulumi destroy` cannot finish.
                 deletion_protection=run.deletion_protection,
-                labels=labels,
-                template=template,
-                traffics=traffic,
+                labels={**args.labels, **args.ownership.labels},
+                template=_template(args),
+                traffics=[gcp.cloudrunv2.ServiceTrafficArgs(type="TRAFFIC_TARGET_ALLOCATION_TYPE_LATEST", percent=100)],
             ),
             # A revision whose account cannot read its secrets or its bucket never starts.
             opts=pulumi.ResourceOptions(
@@ -233,42 +209,6 @@ def allow_callers(
             ),
             opts=opts,
         )
-
-
-def _traffic(
-    args: CloudRunGpuServiceArgs, template: gcp.cloudrunv2.ServiceTemplateArgs
-) -> tuple[pulumi.Input[Sequence[gcp.cloudrunv2.ServiceTrafficArgs]], pulumi.Input[Mapping[str, str]]]:
-    """Return the traffic and the labels. Both depend on the template if the traffic is kept."""
-    labels = {**args.labels, **args.ownership.labels}
-    kept = args.kept_traffic
-    if kept is None:
-        return _targets(FOLLOW_LATEST), labels
-    # A secret's value is never part of a template, so its fingerprint reveals nothing about one.
-    fingerprint = pulumi.Output.unsecret(
-        pulumi.Output.from_input(template).apply(lambda found: template_fingerprint(_plain(found)))
-    )
-    return (
-        fingerprint.apply(lambda found: _targets(declared_targets(kept.service, found, kept.fixed))),
-        fingerprint.apply(lambda found: {**labels, TEMPLATE_LABEL: found}),
-    )
-
-
-def _plain(value: object) -> object:
-    """Return a resource's arguments in JSON types, without unset ones."""
-    if isinstance(value, list | tuple):
-        return [_plain(item) for item in cast("Sequence[object]", value)]
-    if not isinstance(value, Mapping):
-        # The SDK's arguments are classes whose fields are their whole content.
-        if not hasattr(value, "__dict__"):
-            return value
-        value = vars(value)
-    items = cast("Mapping[str, object]", value).items()
-    return {key: _plain(item) for key, item in items if item is not None}
-
-
-def _targets(targets: Sequence[TrafficTarget]) -> Sequence[gcp.cloudrunv2.ServiceTrafficArgs]:
-    """Return the targets as arguments. A share of 0 is omitted, as in Google's responses."""
-    return [gcp.cloudrunv2.ServiceTrafficArgs(**target.to_api()) for target in targets]
 
 
 def _timeouts(probe: ProbeSettings) -> pulumi.CustomTimeouts:

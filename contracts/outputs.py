@@ -117,17 +117,6 @@ class PlanSummary:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RolloutPlan:
-    """Rollout of a new revision of the Cloud Run service."""
-
-    service: Annotated[str, Doc("Full name of the service.")]
-    traffic: Annotated[
-        Mapping[str, int] | None,
-        Doc("Traffic percentage by revision, if set in the settings; null if the rollout moves the traffic."),
-    ] = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class GatewayNetwork:
     """Network of a gateway, for the stacks behind it."""
 
@@ -176,9 +165,6 @@ class StackOutputs:
         None
     )
     zone: Annotated[str | None, Doc("TPU: zone of the capacity; null on Cloud Run.", is_detail=True)] = None
-    rollout: Annotated[
-        RolloutPlan | None, Doc("Settings of `gemma rollout`; null if `gemma up` moves the traffic.", is_detail=True)
-    ] = None
     provisioning: Annotated[
         str | None,
         Doc(

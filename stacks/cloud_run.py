@@ -11,7 +11,6 @@ from components.cloud_run_gpu_service import (
     CloudRunGpuServiceArgs,
     Collector,
     DirectVpc,
-    KeptTraffic,
     MemoryVolume,
 )
 from components.container_starter import container_command
@@ -19,7 +18,7 @@ from components.vllm_server import VllmServer
 from contracts.collector import COLLECTOR_IMAGE
 from contracts.compile_cache import ARCHIVE_PREFIX
 from contracts.container_start import ContainerStart, GraphCache, graphs_folder
-from contracts.outputs import RolloutPlan, StackOutputs
+from contracts.outputs import StackOutputs
 from contracts.path_guard import is_guarded
 from contracts.serving_document import BucketWeights
 from planning.data.overheads import constant
@@ -27,7 +26,6 @@ from planning.question.types import Plan
 from planning.settings.cloud_run import CloudRunSettings, ProbeSettings
 from stacks.base import COMMAND, MEMORY_FOLDER, Context, Foundation, lay_foundation
 from stacks.hooks.changed_server import show_changes
-from stacks.hooks.observed_service import ServicePlace, observed_service, report_next_step, require_revisions
 from stacks.hooks.run_failures import explain_failures
 from stacks.hooks.run_keeper import keep_runs
 from stacks.hooks.staged_weights import require_staged_weights
@@ -58,8 +56,6 @@ def deploy(context: Context) -> StackOutputs:
     explain_failures(context, run, startup_probe(context.plan), foundation.new_grants)
     require_staged_weights(context)
     show_changes(context)
-    if run.rollout is not None and run.rollout.traffic is None:
-        report_next_step(context.names.stack)
     service = CloudRunGpuService(
         "vllm",
         _arguments(context, run, foundation, network),
@@ -75,12 +71,6 @@ def deploy(context: Context) -> StackOutputs:
         endpoint=service.uri,
         auth="none" if run.public else "id-token",
         location=run.region,
-        rollout=RolloutPlan(
-            service=f"projects/{settings.project}/locations/{run.region}/services/{context.names.base}",
-            traffic=run.rollout.traffic,
-        )
-        if run.rollout
-        else None,
     )
 
 
@@ -99,7 +89,6 @@ def _arguments(
         bucket=foundation.bucket if settings.weights == "bucket" else None,
         memory_volumes=_memory_volumes(context, run),
         collector=_collector(context, foundation),
-        kept_traffic=_kept_traffic(context, run),
         direct_vpc=None
         if network is None
         else DirectVpc(network=network.network, subnetwork=network.subnetwork_name, tag=context.names.base),
@@ -113,18 +102,6 @@ def _collector(context: Context, foundation: Foundation) -> Collector | None:
         return None
     key = {name: secret for name, secret in foundation.secrets.items() if name == API_KEY.variable}
     return Collector(image=COLLECTOR_IMAGE, config=config, secrets=key)
-
-
-def _kept_traffic(context: Context, run: CloudRunSettings) -> KeptTraffic | None:
-    """Return the service whose traffic an `up` keeps, or None without a rollout."""
-    if run.rollout is None:
-        return None
-    place = ServicePlace(
-        project=context.settings.project, region=run.region, name=context.names.base, stack=context.names.stack
-    )
-    service = observed_service(place)
-    require_revisions(place, service, run.rollout.traffic or {})
-    return KeptTraffic(service=service, fixed=run.rollout.traffic)
 
 
 def _server(context: Context, run: CloudRunSettings, foundation: Foundation) -> VllmServer:

@@ -6,7 +6,7 @@ import pulumi
 
 from components.stack_details import StackDetails
 from contracts.fields import to_json
-from contracts.outputs import DETAILS, Auth, RolloutPlan, SmokeThresholds, StackOutputs
+from contracts.outputs import DETAILS, Auth, SmokeThresholds, StackOutputs
 from planning.cost.subject import Subject
 from planning.question.features import served_features
 from planning.question.types import Plan
@@ -48,7 +48,6 @@ def stack_outputs(
     endpoint: pulumi.Input[str],
     auth: Auth,
     location: pulumi.Input[str],
-    rollout: RolloutPlan | None = None,
 ) -> StackOutputs:
     """Return the outputs that both targets have."""
     settings, plan = context.settings, context.plan
@@ -69,7 +68,6 @@ def stack_outputs(
         check=f"gemma smoke {context.ownership.stack}",
         connect=f"gemma connect {context.ownership.stack}",
         api_key_secret=known_after_up(api_key.version_name) if api_key else None,
-        rollout=rollout,
         features=served_features(context.subject.resolved),
     )
 

@@ -12,7 +12,7 @@ from planning.errors import PlanningError
 from planning.machine.hardware import CLOUD_RUN_GPUS, find_accelerator
 from planning.question.types import Deployment, WeightsMode
 from planning.question.workload import Workload
-from planning.settings.cloud_run import MountMode, MountSettings, ProbeSettings, ReadinessProbeSettings, RolloutSettings
+from planning.settings.cloud_run import MountMode, MountSettings, ProbeSettings, ReadinessProbeSettings
 from planning.settings.fields import SettingField, block_fields, check_block, own_field
 from planning.settings.image import ImageSettings
 from planning.settings.marks import HasProblems, Limit
@@ -46,7 +46,6 @@ _EMPTY: Final[Mapping[str, object]] = {
     "workload": Workload(),
     "startup_probe": ProbeSettings(),
     "readiness_probe": ReadinessProbeSettings(),
-    "rollout": RolloutSettings(),
     "image": ImageSettings(repository="", digest=""),
     "existing_network": ExistingNetworkSettings(network="", subnetwork="", private_google_access=False),
 }

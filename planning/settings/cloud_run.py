@@ -1,15 +1,13 @@
-"""A Cloud Run service: instances, probes, mount and rollout."""
+"""A Cloud Run service: instances, probes and mount."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Annotated, Final, Literal
 
 from planning.machine.hardware import CLOUD_RUN_GPU_NAMES, CLOUD_RUN_MAX_CONCURRENCY, CLOUD_RUN_VCPU
-from planning.settings.marks import CONSISTENT, Checked, Limit, OnChange, OneOf
-from planning.settings.text import DurationS, FromZero, Invoker, MemoryMib, MountOption, Positive, Region, RevisionName
+from planning.settings.marks import CONSISTENT, Limit, OnChange, OneOf
+from planning.settings.text import DurationS, FromZero, Invoker, MemoryMib, MountOption, Positive, Region
 
-_WHOLE: Final = 100
-"""Percent of the traffic."""
 LONGEST_READINESS_PERIOD_S: Final = 300
 """Assumed, on the safe side: cloud.google.com/run/docs/configuring/healthchecks states no figure that was found."""
 GraphCacheMode = Literal["off", "bucket"]
@@ -89,24 +87,6 @@ class ReadinessProbeSettings:
             yield f"timeout is {self.timeout_s}s; expected 1s to {self.period_s}s, the period"
 
 
-def _traffic_problem(traffic: Mapping[str, int]) -> str | None:
-    whole = sum(traffic.values())
-    return None if whole == _WHOLE else f"traffic adds up to {whole} percent; expected {_WHOLE}"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RolloutSettings:
-    """Checks before traffic: `gemma up` creates a revision without traffic, and `gemma rollout` checks it and moves the traffic."""
-
-    traffic: Annotated[
-        Mapping[RevisionName, Annotated[int, Limit(at_least=1, at_most=_WHOLE)]] | None, Checked(_traffic_problem)
-    ] = None
-    """Traffic percentage by revision, for example `{ gemma-l4-qat-00003-abc: 100 }` to roll back to that revision.
-
-    With it, `gemma up` moves the traffic and `gemma rollout` does not.
-    """
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CloudRunSettings:
     """A Cloud Run service with one GPU per instance."""
@@ -146,11 +126,6 @@ class CloudRunSettings:
     """Readiness probe on /health of a running instance. A preview feature of Cloud Run.
 
     An instance that fails it gets no new requests until it passes again. Cloud Run does not terminate it.
-    """
-    rollout: Annotated[RolloutSettings | None, OnChange("update")] = None
-    """Checks before traffic. Default: a revision that starts gets all traffic.
-
-    With the block, `gemma up` creates a revision without traffic, and `gemma rollout` checks it and moves the traffic (docs/rollout.md).
     """
     ingress: Annotated[Literal["all", "internal", "internal-and-cloud-load-balancing"], OnChange("update")] = "all"
     """Networks that can reach the service. Other callers, including checks from your machine, get a 404."""

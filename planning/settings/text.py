@@ -51,9 +51,6 @@ Subnetwork = Annotated[
 Repository = Annotated[str, Matching(r"^[a-z0-9._/-]+$", "a repository", "vllm/vllm-openai")]
 Digest = Annotated[str, Matching(r"^sha256:[0-9a-f]{64}$", "sha256: and 64 hexadecimal digits")]
 DockerUser = Annotated[str, Matching(r"^[a-z0-9][a-z0-9_-]{1,62}$", "a Docker Hub user name", "someone")]
-RevisionName = Annotated[
-    str, Matching(r"^[a-z]([a-z0-9-]{0,61}[a-z0-9])?$", "a revision's name", "gemma-l4-qat-00003-abc")
-]
 TunnelRole = Annotated[
     str,
     Matching(

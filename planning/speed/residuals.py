@@ -28,8 +28,8 @@ TTFT_MARGIN: Final = 4.0
 LEAST_MARGIN: Final = 0.8
 """Minimum fraction of an estimate that a healthy server reaches, however narrow the band: `planning.speed.serving` is accurate to about 20%."""
 THRESHOLD_MARGIN: Final = 0.5
-"""Fraction of an estimate that a server must reach. A threshold fails a check and may stop a rollout, so it targets broken servers, not
-busy ones; a value outside its band is a separate warning."""
+"""Fraction of an estimate that a server must reach. A threshold fails a check, so it targets broken servers, not busy
+ones; a value outside its band is a separate warning."""
 KV_TOLERANCE: Final = 0.10
 """The planner is accurate to 5% of KV tokens. Driver and image versions may add the same difference."""
 

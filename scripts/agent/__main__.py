@@ -1,7 +1,7 @@
 """Serve the project's commands to an assistant over MCP.
 
   gemma agent
-  gemma agent --allow up,smoke,rollout --max-usd-per-hour 6
+  gemma agent --allow up,smoke,restart --max-usd-per-hour 6
   gemma agent --toolsets plan,status,logs
   gemma agent code tpu-v6e1
 
@@ -33,7 +33,7 @@ class AgentOptions:
 
     allow: Annotated[
         str,
-        Option("Allowed changes: up, ask, smoke, bench, stage, rollout, restart, recover, teardown.", metavar="LIST"),
+        Option("Allowed changes: up, ask, smoke, bench, stage, restart, recover, teardown.", metavar="LIST"),
     ] = ""
     stage_from: Annotated[
         tuple[str, ...],

@@ -8,7 +8,7 @@ from contracts.errors import CommandRefusedError
 ANSWER_WITHIN_S: Final = 45.0
 """Time after which a longer call returns a handle. The TypeScript SDK limits a call to 60 s by default."""
 LONGEST_WAIT_S: Final = 600.0
-Change = Literal["up", "ask", "smoke", "bench", "stage", "rollout", "restart", "recover", "teardown"]
+Change = Literal["up", "ask", "smoke", "bench", "stage", "restart", "recover", "teardown"]
 CHANGES: Final[Sequence[Change]] = get_args(Change)
 
 TOOLSETS: Final[Mapping[str, Sequence[str]]] = {
@@ -16,7 +16,7 @@ TOOLSETS: Final[Mapping[str, Sequence[str]]] = {
     "status": ("doctor", "capacity", "status", "alerts", "endpoint"),
     "logs": ("logs",),
     "measure": ("ask", "smoke", "benchmark", "compare_benchmarks", "wait", "cancel"),
-    "deploy": ("preview", "up", "stage_weights", "rollout", "restart", "recover", "wait", "cancel"),
+    "deploy": ("preview", "up", "stage_weights", "restart", "recover", "wait", "cancel"),
     "delete": ("teardown", "wait", "cancel"),
 }
 """Groups of tools. Detached work needs the two tools that wait for it and stop it."""
@@ -31,7 +31,7 @@ def _words(option: str, text: str, known: Sequence[str]) -> Sequence[str]:
 
 
 def parse_permissions(text: str) -> frozenset[Change]:
-    """Parse `up,rollout`. Raises CommandRefusedError for an unknown word."""
+    """Parse `up,smoke`. Raises CommandRefusedError for an unknown word."""
     return frozenset(cast("Sequence[Change]", _words("--allow", text, CHANGES)))
 
 

@@ -24,7 +24,7 @@ from scripts.agent.presenting import untrusted
 from scripts.cli.command import print_progress
 
 CAN_BE_LEFT: Final = frozenset(
-    {"preview", "up", "smoke", "benchmark", "stage_weights", "rollout", "restart", "recover", "teardown"}
+    {"preview", "up", "smoke", "benchmark", "stage_weights", "restart", "recover", "teardown"}
 )
 ASKS_A_PERSON: Final = "teardown"
 """Its work starts when the user has typed the name. Until then, it cannot be detached."""

@@ -39,11 +39,8 @@ class SpendingLimit:
         self._check(stack, usd_per_hour)
 
     @contextmanager
-    def reserved(self, stack: str, usd_per_hour: float | None) -> Generator[None]:
-        """Check again, and count a deployment while it runs; nothing without a price. Raises CommandRefusedError."""
-        if usd_per_hour is None:
-            yield
-            return
+    def reserved(self, stack: str, usd_per_hour: float) -> Generator[None]:
+        """Check again, and count a deployment while it runs. Raises CommandRefusedError."""
         self._check(stack, usd_per_hour)
         self._starting[stack] = usd_per_hour
         try:

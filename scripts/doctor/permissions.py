@@ -61,7 +61,6 @@ _ALERTS = _role(
 _LOG_ALERTS = _role("logging.configWriter", f"logging.notificationRules {_OWN}")
 """Alert policies on log lines (cloud.google.com/unified-maintenance/docs/access-control, 2025-08)."""
 _SERVICES = _role("run.admin", f"run.services {_OWN} {_ACCESS}")
-_ROLL_OUTS = _role("run.admin", "run.revisions list", "run.operations get")
 _LOGS = _role("logging.viewer", "logging.logEntries list")
 """Without this role, a failed `up` reports only that the container did not start, without the server's logs."""
 _NODES = _role("tpu.admin", "tpu.nodes create get list update delete")
@@ -122,9 +121,7 @@ def _of_machine(tpu: TpuSettings) -> Iterator[RolePermissions]:
 
 
 def _of_service(run: CloudRunSettings) -> Iterator[RolePermissions]:
-    """Yield the permissions for the service, its networks and its traffic."""
+    """Yield the permissions for the service and its networks."""
     yield _SERVICES
     if run.direct_vpc:
         yield from (_NETWORKS, _FIREWALLS)
-    if run.rollout is not None:
-        yield _ROLL_OUTS

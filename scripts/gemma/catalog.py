@@ -49,7 +49,7 @@ GROUPS: Final[Mapping[str, Sequence[CommandEntry]]] = {
     "Deploy": _entries("save_token stage_model up"),
     "Use": _entries("chat connect smoke bench"),
     "Operate": _entries("status logs alerts agent"),
-    "Change": _entries("preview rollout restart"),
+    "Change": _entries("preview restart"),
     "Recover and delete": _entries("recover teardown"),
 }
 
@@ -68,7 +68,7 @@ _ANSWERS: Final = {
     "diff": "To show the changes of a stack, run `gemma preview STACK`.",
     "refresh": "To compare a stack with Google Cloud, run `gemma status STACK --refresh`.",
     "tail": "To follow the logs of a stack, run `gemma logs STACK --follow`.",
-    "rollback": "To route traffic to an older revision, run `gemma rollout STACK --to REVISION`.",
+    "rollback": "To return to earlier settings, restore Pulumi.STACK.yaml, then run `gemma up STACK`.",
     "stage": "To copy the weights of a stack to its bucket, run `gemma stage_model STACK`.",
     "mcp": "To serve the commands to an assistant, run `gemma agent`.",
     "config set edit": "To change a setting, edit Pulumi.STACK.yaml; docs/reference/settings.md lists the keys.",
@@ -80,15 +80,13 @@ SYNONYMS: Final = {word: sentence for words, sentence in _ANSWERS.items() for wo
 COMPLETE: Final = "__complete"
 """A shell requests candidates with it. The words so far follow."""
 
-NEVER_GUESSED: Final = frozenset(
-    ["up", "teardown", "recover", "restart", "rollout", "save_token", "stage_model", "new"]
-)
+NEVER_GUESSED: Final = frozenset(["up", "teardown", "recover", "restart", "save_token", "stage_model", "new"])
 """Commands that change something: their stack is always named."""
 
 NEEDS_SETTINGS: Final = frozenset(["plan", "up", "doctor", "stage_model", "capacity", "preview"])
 """Commands whose stack has a settings file. Without it they are refused before their modules load."""
 
-NEEDS_STATE: Final = frozenset(["chat", "connect", "smoke", "bench", "status", "logs", "alerts", "rollout", "restart"])
+NEEDS_STATE: Final = frozenset(["chat", "connect", "smoke", "bench", "status", "logs", "alerts", "restart"])
 """Commands whose stack is in the engine's state."""
 
 

@@ -12,7 +12,6 @@ from scripts.cli.markdown import code, fenced, plain, prose, row, stack_names
 from scripts.preview.effects import (
     HEADINGS,
     NEW_CAPACITY,
-    TRAFFIC,
     ZONES,
     StackEffect,
     consequences,
@@ -21,7 +20,6 @@ from scripts.preview.effects import (
     recompiles,
     removed_zones,
     replacing,
-    rolls_out,
     zones_of,
 )
 from scripts.preview.plans import HOURLY, MOST, DescribedFinding, Plans, StackDescription
@@ -164,9 +162,7 @@ class Verdict:
             yield "The stack is not deployed, so nothing that runs is lost."
         if effect in {"undeployed", "blocked"} or before.is_missing or not after.figures:
             return
-        compiles = recompiles(before, after)
-        shares, rolled_out = before.settings.get(TRAFFIC), rolls_out(before)
-        yield from consequences(effect, after, compiles=compiles, shares=shares, rolled_out=rolled_out)
+        yield from consequences(effect, after, compiles=recompiles(before, after))
         if zones_of(before) != zones_of(after) and before.is_tpu and effect != "capacity":
             stays = "capacity in another zone" if effect == "at risk" else "running capacity"
             yield f"{code(ZONES)} takes effect at the next creation; {stays} stays."

@@ -34,8 +34,6 @@ _ORDER: Final = list(HEADINGS)
 
 PROJECT: Final = "gcp:project"
 ZONES: Final = "tpu.zones"
-_ROLLOUT: Final = "cloudRun.rollout"
-TRAFFIC: Final = f"{_ROLLOUT}.traffic"
 NEW_CAPACITY: Final = (
     "New capacity can take hours or never arrive. "
     "Google does not hold your place, and a rollback has to request it again."
@@ -123,13 +121,8 @@ def _pause(after: StackDescription, compiles: bool | None) -> str:
     return f"{after.figures[RESTART]} (planned){longer}"
 
 
-def consequences(
-    effect: StackEffect, after: StackDescription, *, compiles: bool | None, shares: str | None, rolled_out: bool
-) -> Iterator[str]:
-    """Yield what happens to requests, and how long it takes. `compiles`: the compiled programs change; None if that is unknown.
-
-    `shares` and `rolled_out`: the traffic split of the service before, and whether a revision waited for `gemma rollout`.
-    """
+def consequences(effect: StackEffect, after: StackDescription, *, compiles: bool | None) -> Iterator[str]:
+    """Yield what happens to requests, and how long it takes. `compiles`: the compiled programs change; None if that is unknown."""
     start = after.figures[START]
     if effect == "restart":
         pause = _pause(after, compiles)
@@ -138,10 +131,6 @@ def consequences(
             "If the new server does not become ready, the node restores the previous configuration "
             "and `up` fails with the reason."
         )
-    elif effect == "revision" and rolls_out(after):
-        mover = TRAFFIC if TRAFFIC in after.settings else f"gemma rollout {after.stack}"
-        yield f"The old revision keeps serving. The new one receives traffic when `{mover}` routes it."
-        yield f"The new revision is ready within {start} (planned). From then on, both use GPU quota."
     elif effect == "revision":
         yield (
             f"The old revision serves until the new one is ready, within {start} (planned). "
@@ -153,13 +142,3 @@ def consequences(
         yield f"The first start takes {'' if after.is_tpu else 'at most '}{start} (planned)."
     elif effect == "update":
         yield "No requests are lost."
-    new = after.settings.get(TRAFFIC)
-    if new and new != shares:
-        yield f"`up` sets the traffic split, in percent: `{new}`."
-    elif rolled_out and not rolls_out(after) and not after.is_tpu:
-        yield "Without `cloudRun.rollout`, the latest ready revision receives all traffic, even one that a check rejected."
-
-
-def rolls_out(described: StackDescription) -> bool:
-    """Return whether a new revision of the stack receives no traffic until `gemma rollout` has checked it."""
-    return any(key.startswith(_ROLLOUT) for key in described.settings)

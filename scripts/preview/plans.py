@@ -178,7 +178,6 @@ def duration(seconds: float) -> str:
 def flat_settings(settings: Settings | GatewayStack) -> dict[str, str]:
     """Return the effective settings by key, as in the file. vLLM options are flags."""
     found: dict[str, str] = {} if settings.project == UNKNOWN_PROJECT else {"gcp:project": settings.project}
-    empty: list[str] = []
     for field in setting_fields(type(settings)):
         value = _value_at(settings, field.path)
         is_shown = field.path.partition(".")[0] not in _APART and not field.path.startswith(f"{_IN_ONE_LINE}.")
@@ -188,10 +187,7 @@ def flat_settings(settings: Settings | GatewayStack) -> dict[str, str]:
             text = _spelled(field, value)
             if text:
                 found[field.key] = masked(text)
-        elif field.default is None:
-            empty.append(field.key)
-    # A block that turns something on without a value, such as cloudRun.rollout.
-    return found | {key: "{}" for key in empty if not any(each.startswith(f"{key}.") for each in found)}
+    return found
 
 
 def _value_at(settings: object, path: str) -> object:

@@ -66,7 +66,7 @@ def upcoming(stack: str, preview: Mapping[str, object], changes: Sequence[Resour
         stays = now is not None and now.provisioning is not None and not requests
         is_same = stays or price.endswith(f"${usd_now:.2f}/h")
         price = f"${usd_now:.2f}/h, as now" if is_same else f"${usd_now:.2f}/h now, {price} after"
-    sentences = _sentences(after, changes, now=now, compiles=_compiles(preview))
+    sentences = _sentences(after, changes, compiles=_compiles(preview))
     return Upcoming(
         sentences=[f"{headline(stack, changes)}.", *sentences],
         price=price,
@@ -205,9 +205,7 @@ def deployed_stack(stack: str) -> tuple[StackOutputs | None, float | None]:
     return outputs, None if usd is None else round(usd * instances, 4)
 
 
-def _sentences(
-    after: StackDescription, changes: Sequence[ResourceChange], *, now: StackOutputs | None, compiles: bool | None
-) -> Iterator[str]:
+def _sentences(after: StackDescription, changes: Sequence[ResourceChange], *, compiles: bool | None) -> Iterator[str]:
     if not after.figures:
         return
     made, effect = _makes_server(changes), effect_of_changes(changes)
@@ -217,12 +215,10 @@ def _sentences(
         yield NEW_CAPACITY.partition(". ")[0] + "." if made else NEW_CAPACITY
     if not made and effect == "service":
         yield "The old service and its URL are deleted."
-    rollout = now.rollout if now else None
-    shares = ", ".join(f"{name}: {percent}" for name, percent in ((rollout and rollout.traffic) or {}).items())
     if effect == "update" and _awaited(changes):
         return  # no server answers, or an earlier one
     of_server: StackEffect = "capacity" if made else effect
-    yield from consequences(of_server, after, compiles=compiles, shares=shares, rolled_out=rollout is not None)
+    yield from consequences(of_server, after, compiles=compiles)
 
 
 def _compiles(preview: Mapping[str, object]) -> bool | None:

@@ -13,6 +13,7 @@ from typing import TypedDict, cast
 
 from cloud.google_api import GoogleApi, answer_of, connect
 from cloud.model_files import CONFIG
+from cloud.service_traffic import serving_shares, short_name
 from cloud.staging.bucket import WeightsBucket
 from contracts.answers import Absent, Present, Unknown
 from contracts.compile_cache import ARCHIVE_PREFIX
@@ -21,7 +22,6 @@ from contracts.exit_codes import ExitCode
 from contracts.naming import Names
 from contracts.parallel import each
 from contracts.resource_types import SERVICE_TYPE
-from contracts.service_traffic import serving_shares, short_name
 from contracts.staged_weights import MANIFEST, MODELS_FOLDER, PARTS, folder_uri
 from engine import state as states
 from engine.state import StackState

@@ -19,6 +19,7 @@ from cloud.google_api import GoogleApi, GoogleListError, connect, lookup
 from cloud.kinds import ACCOUNT, BUCKET, INSTANCE, NODE, QUEUED, SERVICE, by_name
 from cloud.search import resource_of
 from cloud.search_results import FoundResource
+from cloud.service_traffic import known_shares
 from cloud.shortage import read_instance_shortage, read_shortage
 from cloud.spending import account_of, spending
 from cloud.tpu_machine import TpuMachine, reported
@@ -38,7 +39,6 @@ from contracts.labels import PRODUCT, Ownership, StackLimits
 from contracts.parallel import each_within
 from contracts.plain_text import for_terminal
 from contracts.resource_types import BUCKET_TYPE, CAPACITY_TYPE, SERVICE_TYPE
-from contracts.service_traffic import TEMPLATE_LABEL, known_shares, rollout_of
 from contracts.serving_document import DOCUMENT_METADATA_KEY, document_hash
 from engine.state import Item, StackState
 from planning.units import duration
@@ -267,10 +267,6 @@ def _service(api: GoogleApi, found: DeployedServer, stack: str) -> _Facts:
         traffic=shares,
         unknown=() if shares is not None else ("Google did not return the traffic split of the service.",),
     )
-    # Without a rollout, traffic follows the latest revision, even while it is being shifted.
-    if TEMPLATE_LABEL in as_mapping(document.get("labels")):
-        phase, sentence = rollout_of(document, stack)
-        facts = replace(facts, rollout_phase=phase, rollout=sentence)
     return facts, [_owned(SERVICE, document, found.project, stack)]
 
 

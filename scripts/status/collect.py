@@ -156,10 +156,6 @@ def _status(one: _Known, now: datetime) -> StackStatus:
     found = one.serves
     answers = one.answers
     facts, refreshed = answers.get(GOOGLE), answers.get(REFRESH)
-    # If the settings fix the traffic split, no revision waits for a rollout.
-    rollout = outputs.rollout if outputs else None
-    if facts and rollout and rollout.traffic is not None and facts.rollout_phase == "waits":
-        facts = replace(facts, rollout_phase="none", rollout="")
     target = outputs.target if outputs else None if found is None else "tpu" if found.kind in CAPACITY else "cloud-run"
     if one.state.is_gateway:
         target = "gateway"

@@ -39,7 +39,7 @@ def drift_of(cloud: CloudFacts | None, target: str | None) -> Sequence[str]:
     elif stored and running and stored != running and cloud.phase == FAILED:
         back = f"The TPU VM rolled back to the last known good {kind}, {short_identity(running)}."
         found.append(f"{kind.capitalize()} {short_identity(stored)} failed. {back}")
-    elif stored and running and stored != running and not cloud.rollout:
+    elif stored and running and stored != running:
         found.append(f"{kind.capitalize()} {short_identity(running)} is serving instead of {short_identity(stored)}.")
     return found
 
@@ -135,7 +135,6 @@ def _commands(
     yield phase in {FAILED, RETRYING, *WAITING}, "gemma logs {stack}"
     yield bool(state.pending), "gemma recover {stack}"
     yield google in WAITING_STATES or (cloud is not None and not status.deployed), "{up}"
-    yield cloud is not None and cloud.rollout_phase == "waits", "gemma rollout {stack}"
     yield google == ACTIVE and (_recorded(state) in WITHOUT_MACHINE or bool(_renewal(state))), "{up}"
     yield lost_bucket, "gemma up {stack} --refresh"
     yield bool(status.drift), "gemma preview {stack}"

@@ -7,9 +7,9 @@ from typing import Final, Literal
 from rich.console import Console, ConsoleOptions, RenderResult
 from rich.text import Text
 
+from cloud.service_traffic import shares_text
 from contracts.capacity_states import IN_QUEUE
 from contracts.guest_attributes import WITH_REASON, reason_of
-from contracts.service_traffic import shares_text
 from planning.units import HOUR_S, duration
 from scripts.cli.lines import wrapped
 from scripts.cli.tables import FittedTable
@@ -121,7 +121,6 @@ def _notes(status: StackStatus, stamp: Stamp, *, now_s: float, alone: bool) -> I
     if cloud is not None:
         yield "serves", _serves(status, cloud)
         yield "container", cloud.container or ""
-        yield "rollout", cloud.rollout
         has_reason = cloud.phase in WITH_REASON or cloud.state == "FAILED"
         yield "reason", _reason(cloud.phase_detail or "") if has_reason else ""
         yield "cause", cloud.shortage.sentence if cloud.shortage else ""
@@ -153,7 +152,7 @@ def _reason(detail: str) -> str:
 def _serves(status: StackStatus, cloud: CloudFacts) -> str:
     if status.target == "tpu":
         return document_that_serves(cloud)
-    if len(cloud.traffic or {}) > 1:
+    if cloud.traffic is not None and len(cloud.traffic) > 1:
         return shares_text(cloud.traffic)
     same = ", as declared" if cloud.running == cloud.stored == cloud.declared else ""
     return f"revision {short_identity(cloud.running)}{same}" if cloud.running else ""

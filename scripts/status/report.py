@@ -6,7 +6,6 @@ from datetime import datetime
 from typing import Final, Literal
 
 from cloud.shortage import Shortage
-from contracts.service_traffic import RolloutPhase
 
 SCHEMA_VERSION: Final = 2
 
@@ -69,10 +68,6 @@ class CloudFacts:
     """RFC 3339: when the first machine of the stack, or its service, started."""
     traffic: Mapping[str, int] | None = None
     """Traffic percentage by revision, largest first; None if unknown or not Cloud Run."""
-    rollout_phase: RolloutPhase | None = None
-    """Phase of the service's rollout; None without `cloudRun.rollout`."""
-    rollout: str = ""
-    """Status of the rollout and the command to run, in whole sentences; empty without a rollout."""
     age_s: float | None = None
     """Seconds since `since`."""
     usd: float | None = None

@@ -18,11 +18,10 @@ def show_changes(context: Context) -> None:
     """Register the hook, in a preview only."""
     if not pulumi.runtime.is_dry_run():
         return
-    is_rolled_out = context.settings.cloud_run is not None and context.settings.cloud_run.rollout is not None
 
     def show(args: pulumi.ResourceHookArgs) -> None:
         found = server_change(args.type, as_mapping(args.old_inputs), as_mapping(args.new_inputs))
-        text = change_text(args.type, found, context.plan, is_rolled_out=is_rolled_out)
+        text = change_text(args.type, found, context.plan)
         if text:
             pulumi.log.info(text)
 
@@ -31,26 +30,25 @@ def show_changes(context: Context) -> None:
     bind_types({SERVICE_TYPE, CAPACITY_TYPE}, pulumi.ResourceHookBinding(before_update=[hook]))
 
 
-def change_text(kind: str, change: ServerChange | None, plan: Plan, *, is_rolled_out: bool) -> str:
+def change_text(kind: str, change: ServerChange | None, plan: Plan) -> str:
     """Return each value before and after, the effect and its duration. Empty if the server stays."""
     if change is None:
-        effect = _effect(kind, plan, compiles=None, is_rolled_out=is_rolled_out)
+        effect = _effect(kind, plan, compiles=None)
         return f"The server may change during `up`; it then {effect}."
     if not change.values:
         return ""
     rest = len(change.values) - _MOST_SHOWN
     shown = [value.text() for value in change.values[:_MOST_SHOWN]] + ([f"{rest} more"] if rest > 0 else [])
-    return f"{', '.join(shown)}, {_effect(kind, plan, compiles=change.compiles, is_rolled_out=is_rolled_out)}"
+    return f"{', '.join(shown)}, {_effect(kind, plan, compiles=change.compiles)}"
 
 
-def _effect(kind: str, plan: Plan, *, compiles: bool | None, is_rolled_out: bool) -> str:
+def _effect(kind: str, plan: Plan, *, compiles: bool | None) -> str:
     startup = plan.startup
     if kind == CAPACITY_TYPE:
         pause = _minutes(startup.pause_s(compiles=compiles is True))
         longer = f", or {_minutes(startup.pause_s(compiles=True))} if it compiles again" if compiles is None else ""
         return f"restarts in place, about {pause}{longer}"
-    then = ", which receives no traffic before its rollout" if is_rolled_out else ""
-    return f"creates a new revision{then}, ready within {_minutes(startup.ready_s)}"
+    return f"creates a new revision, ready within {_minutes(startup.ready_s)}"
 
 
 def _minutes(seconds: float) -> str:

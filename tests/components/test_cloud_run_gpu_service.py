@@ -2,14 +2,12 @@
 
 import dataclasses
 
-import pulumi
 import pytest
 
 from components.cloud_run_gpu_service import (
     CloudRunGpuService,
     CloudRunGpuServiceArgs,
     Collector,
-    KeptTraffic,
     _timeouts,
 )
 from components.model_bucket import ModelBucket, ModelBucketArgs
@@ -21,7 +19,6 @@ from planning.settings.cloud_run import (
     MountSettings,
     ProbeSettings,
     ReadinessProbeSettings,
-    RolloutSettings,
 )
 
 PROBE = ProbeSettings(initial_delay_s=240, period_s=60, failure_threshold=30, timeout_s=50)
@@ -139,26 +136,10 @@ def test_a_public_service_and_the_default_probe(declare):
     assert (probe["periodSeconds"], probe["failureThreshold"], probe["initialDelaySeconds"]) == (10, 180, 0)
 
 
-def test_without_a_roll_out_the_latest_revision_gets_all_requests_and_no_label_is_added(declare):
+def test_the_latest_revision_gets_all_requests(declare):
     _, inputs, _ = service(declare)
     assert inputs["traffics"] == [{"type": "TRAFFIC_TARGET_ALLOCATION_TYPE_LATEST", "percent": 100}]
-    assert "gemma-serving-template" not in inputs["labels"]
     assert inputs["ingress"] == "INGRESS_TRAFFIC_ALL"
-
-
-def test_outputs_of_other_resources_are_part_of_the_fingerprint(declare):
-    def fingerprint(digest):
-        image = pulumi.Output.from_input(f"us-east4-docker.pkg.dev/p/r/i@sha256:{digest * 64}")
-        _, inputs, _ = service(
-            declare,
-            run=dataclasses.replace(RUN, rollout=RolloutSettings()),
-            server=dataclasses.replace(SERVER, image=image),
-            kept_traffic=KeptTraffic(service=None),
-        )
-        return inputs["labels"]["gemma-serving-template"]
-
-    assert fingerprint("a") == fingerprint("a")
-    assert fingerprint("a") != fingerprint("b")
 
 
 def test_readiness_probe_and_ingress_are_as_given(declare):

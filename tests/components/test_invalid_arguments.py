@@ -11,7 +11,7 @@ from components.defaults import program_ownership
 from components.stored_secret import StoredSecretArgs
 from components.tpu_queued_resource import TpuQueuedResource
 from planning.errors import PlanningError
-from planning.settings.cloud_run import MountSettings, ProbeSettings, RolloutSettings
+from planning.settings.cloud_run import MountSettings, ProbeSettings
 from tests.components.test_cloud_run_gpu_service import ARGS as SERVICE
 from tests.components.test_tpu_queued_resource import ARGS as CAPACITY
 
@@ -36,7 +36,6 @@ OF_A_SERVICE = [
     ({"service": {"min_instances": 3}}, "`service`: minInstances 3 exceeds maxInstances 2; lower the first or raise the second"),
     ({"service": {"concurrency": 1001}}, "`service.concurrency` is 1001"),
     ({"service": {"mount": MountSettings(uid=0)}, "server": {"uid": 2000}}, "`service.mount.uid` is 0, but the image runs as 2000 (`server.uid`)"),
-    ({"service": {"rollout": RolloutSettings()}}, "`kept_traffic` and `service.rollout` require each other. Set both or neither"),
     ({"service": {"direct_vpc": True}}, "`direct_vpc` and `service.direct_vpc` require each other. Set both or neither"),
     ({"mount_path": "models"}, '`mount_path` is "models"; expected an absolute path below / such as /mnt/models'),
     ({"server": {"uid": -1}}, "`server.uid` is -1; expected 0 or more. Set"),

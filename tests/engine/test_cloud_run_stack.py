@@ -30,7 +30,6 @@ DRIVEN = {
     "logs": ("--stack", STACK),
     "alerts": ("--stack", STACK),
     "recover": ("--stack", STACK, "--dry-run"),
-    "rollout": ("--stack", STACK),
     "smoke": ("--stack", STACK),
     "save_token": None,
     "restart": None,
@@ -141,9 +140,9 @@ def test_a_deployment_longer_than_the_providers_own_limit_is_waited_for(workspac
     workspace.configure(STACK, **{"vllm.maxNumSeqs": None})
 
 
-def test_a_serving_flag_makes_a_revision_that_each_command_knows_and_the_rollout_moves_the_traffic(workspace, deployed):
+def test_a_serving_flag_makes_a_revision_that_each_command_knows(workspace, deployed):
     before = service(workspace)
-    changes = {"vllm.maxModelLen": 8192, "cloudRun.rollout": {}, "alerts.email": PERSON}
+    changes = {"vllm.maxModelLen": 8192, "alerts.email": PERSON}
     workspace.configure(STACK, **changes)
     # The same `up` gives the server an API key that never passes through Pulumi.
     workspace.script("save_token", "apiKey", "--stack", STACK, "--secret", "their-key", stdin=KEY_CANARY)

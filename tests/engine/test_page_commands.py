@@ -56,7 +56,6 @@ CODES = {
     "doctor": {0, 1},  # 1: a hub or registry that this machine does not reach
     "alerts": {0, 1},  # 1: an alert fires, or it is unknown
     "smoke": {0, 1},  # 1: a busy machine misses a threshold
-    "rollout": {2},  # l4-qat has no cloudRun.rollout; tests/engine/test_rollout.py
 }
 CODES_OF = {
     "gemma teardown --all --over-limit --dry-run": {0, 1},  # 1: a stack exceeds a limit

@@ -148,7 +148,6 @@ EXAMPLES: dict[str, object] = {
     "tpu.tunnel_members": ("user:a@example.com", "group:b@example.com"),
     "cloud_run.invokers": ("user:a@example.com", "group:b@example.com"),
     "cloud_run.mount.options": ("file-mode=444", "debug_gcs"),
-    "cloud_run.rollout.traffic": {"gemma-l4-00001-abc": 100},
     "image.version": "0.28.0",
     "image.digest": f"sha256:{'a' * 64}",
     "image.supports": ("fp8", "w4a16"),

@@ -74,7 +74,6 @@ USUAL: Mapping[str, tuple[Any, ...]] = {
     "tpu.tunnel_members": (("user:me@example.com",),),
     "cloud_run.region": (*LOCATIONS, "nowhere-north1"),
     "cloud_run.concurrency": (1, 4, 80, 1_000),
-    "cloud_run.rollout.traffic": ({"gemma-l4-00001-abc": 100},),
     "image.repository": ("vllm/vllm-openai",),
     "image.digest": (f"sha256:{'a' * 64}",),
     "tpu.existing_network.network": ("my-network",),
@@ -102,7 +101,6 @@ ODD_MAPPINGS: Mapping[str, tuple[tuple[str, ...], tuple[Any, ...]]] = {
         (*ODD_NUMBERS, *ODD_WORDS, *ODD_RATES, True),
     ),
     "vllm.lora_adapters": (("sql", "", "odd=", "a b"), ODD_WORDS),
-    "cloud_run.rollout.traffic": (("gemma-l4-00001-abc", "", "latest", "a b"), ODD_NUMBERS),
 }
 """Keys and values of fields that are mappings."""
 CHOSEN = frozenset({"model", "accelerator", "platform"})

@@ -17,7 +17,7 @@ from planning.rules import gateway, registry
 from planning.rules.findings import RULES, acceptable_ids, check_accepted
 from planning.rules.security import exposure
 from planning.rules.security.advisories import vulnerabilities
-from planning.settings.cloud_run import ProbeSettings, RolloutSettings
+from planning.settings.cloud_run import ProbeSettings
 from planning.settings.image import image_of_version
 from planning.settings.tpu import ExistingNetworkSettings
 from planning.solve.wording import FIELDS, remedy_of, with_callers_keys
@@ -249,24 +249,6 @@ def test_a_start_longer_than_any_probe_is_told_so():
 )
 def test_each_limit_of_a_probe_is_named_with_its_value(change: dict[str, int], limit: str):
     assert limit in said(the(plan(on_cloud_run(startup_probe=replace(STARTS_IN_TIME, **change))), "PRB02"))
-
-
-def test_a_roll_out_needs_gpus_for_two_revisions():
-    """Tagged revisions are started, and keep their least number of instances (Cloud Run, minimum instances)."""
-    assert found(plan(on_cloud_run(max_instances=1, gpu_quota=2, rollout=RolloutSettings())), "SCL02") is None
-    never = the(plan(on_cloud_run(max_instances=1, gpu_quota=1, rollout=RolloutSettings())), "SCL02")
-    assert (never.severity, "1 for the new revision and up to 1 " in never.message, "never start" in never.message) == (
-        "block",
-        True,
-        True,
-    )
-    busy = the(plan(on_cloud_run(max_instances=3, min_instances=1, gpu_quota=3, rollout=RolloutSettings())), "SCL02")
-    assert (busy.severity, "needs 4 GPUs" in busy.message) == ("warn", True)
-    unknown = the(plan(on_cloud_run(max_instances=1, rollout=RolloutSettings())), "SCL02")
-    assert (
-        "a rollout needs 1 more for the revision under test, but the GPU quota of the region is not set"
-        in unknown.message
-    )
 
 
 @pytest.mark.parametrize(("seconds", "allowed"), [(0, 600), (599, 600), (7 * 86_400 + 1, 7 * 86_400)])

@@ -39,7 +39,6 @@ VALUES: Mapping[str, str] = {
     "tpu.idleAfter": "1h",
     "vllm.speculative.method": "draft-model",
     "cloudRun.mount.cacheSize": "8Gi",
-    "cloudRun.rollout.traffic": "{gemma-l4-qat-00003-abc: 100}",
 }
 """Values of paths whose schema has no example that a stack can use as it is."""
 

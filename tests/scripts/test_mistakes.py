@@ -128,7 +128,6 @@ GEMMA = (
     typed("gemma pln", "pln is not a command", "Did you mean plan? Run `gemma help` to list the commands."),
     typed("gemma completion tcsh", "'tcsh'", "Run `gemma completion bash | zsh | fish`."),
     typed("gemma status tpu-v6e2", "Stack tpu-v6e2 does not exist", "Did you mean tpu-v6e1 or tpu-v6e4? Pass an"),
-    typed("gemma rollout", "No stack named", "Run `gemma rollout STACK`."),
 )
 ENGINE = (
     typed(
@@ -157,7 +156,7 @@ NO_DEPLOYMENT = {
 NOT_DEPLOYED = tuple(
     typed(f"{line} --stack tpu-v6e1", "Stack tpu-v6e1 is not deployed", "Run `gemma up tpu-v6e1`.")
     for line in (
-        "status", "logs", "alerts", "connect", "smoke", "bench --out /nowhere", "restart", "rollout",
+        "status", "logs", "alerts", "connect", "smoke", "bench --out /nowhere", "restart",
     )
 )  # fmt: skip
 PLAN_X = "plan --stack x"
@@ -334,7 +333,7 @@ def test_a_stack_that_serves_nothing_is_no_success(engine, capsys, subtests, sta
 )
 def test_a_state_that_cannot_be_read_is_not_called_undeployed(engine, capsys, subtests, answer, says):
     engine["any"] = answer
-    for line in ("status", "connect", "connect chat", "smoke", "bench --out /nowhere", "restart", "rollout"):
+    for line in ("status", "connect", "connect chat", "smoke", "bench --out /nowhere", "restart"):
         with subtests.test(line):
             assert run_line(f"{line} --stack tpu-v6e1") == 1
             out, message = capsys.readouterr()

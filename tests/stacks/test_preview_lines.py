@@ -47,39 +47,35 @@ def test_accepted_findings_are_on_the_same_line_and_the_cost_stays():
 
 
 TEXTS = [
-    (CAPACITY_TYPE, ServerChange((FLAG,)), False, "--max-model-len: 16384 -> 8192, restarts in place, about 9 min"),
+    (CAPACITY_TYPE, ServerChange((FLAG,)), "--max-model-len: 16384 -> 8192, restarts in place, about 9 min"),
     (
         CAPACITY_TYPE,
         ServerChange((ChangedValue(key="model", before="a", after="b"),)),
-        False,
         "model: a -> b, restarts in place, about 9 min",
     ),
     (
         CAPACITY_TYPE,
         ServerChange((ChangedValue(key="--served-model-name", before="a", after="b"),)),
-        False,
         "--served-model-name: a -> b, restarts in place, about 5 min",
     ),
-    (CAPACITY_TYPE, ServerChange(()), False, ""),
+    (CAPACITY_TYPE, ServerChange(()), ""),
     (
         CAPACITY_TYPE,
         None,
-        False,
         "The server may change during `up`; it then restarts in place, about 5 min, or 9 min if it compiles again.",
     ),
     (
         SERVICE_TYPE,
         ServerChange((FLAG,)),
-        True,
-        "--max-model-len: 16384 -> 8192, creates a new revision, which receives no traffic before its rollout, ready within 12 min",
+        "--max-model-len: 16384 -> 8192, creates a new revision, ready within 12 min",
     ),
 ]
 
 
-@pytest.mark.parametrize(("kind", "change", "rolled_out", "text"), TEXTS)
-def test_a_change_of_the_server_is_stated_with_its_effect(kind, change, rolled_out, text):
+@pytest.mark.parametrize(("kind", "change", "text"), TEXTS)
+def test_a_change_of_the_server_is_stated_with_its_effect(kind, change, text):
     deployment = to_deployment(from_file(ROOT / "Pulumi.tpu-v6e1.yaml", project="my-project"))
-    assert change_text(kind, change, plan(deployment), is_rolled_out=rolled_out) == text
+    assert change_text(kind, change, plan(deployment)) == text
 
 
 class Hooked:

@@ -109,7 +109,6 @@ CONTRADICTIONS: list[tuple[str, dict[str, Any]]] = [
     (L4, {"cloudRun.mount": {"mode": "fuse-cached"}}),
     (L4, {"cloudRun.mount": {"mode": "fuse", "cacheSize": "8Gi"}}),
     (L4, {"cloudRun.mount": {"options": ["--file-mode 444"]}}),
-    (L4, {"cloudRun.rollout": {"traffic": {"gemma-l4-qat-00003-abc": 50}}}),
     (L4, {"cloudRun.readinessProbe": {"period": "0s"}}),
     (L4, {"cloudRun.readinessProbe": {"period": "10s", "timeout": "11s"}}),
     (L4, {"cloudRun.startupProbe": {**PROBE, "timeout": "1"}}),

@@ -85,7 +85,7 @@ OTHERS = (
     ("tpu-v6e1", {"tpu.maxRunDuration": "24h", "tpu.renewBefore": "1h", "maxAge": "8h", "maxUsd": 50}),
     ("tpu-v6e1", {"weights": "bucket", "bucket.existing": "their-models"}),
     ("l4-qat", {"cloudRun.directVpc": True, "cloudRun.compileCache": "bucket"}),
-    ("l4-qat", {"cloudRun.rollout": {}, "cloudRun.ingress": "internal"}),
+    ("l4-qat", {"cloudRun.ingress": "internal"}),
     ("tpu-v6e1", WATCHED),
     ("l4-qat", {"alerts.webhook": "https://alerts.example.com/x"}),
 )
@@ -100,7 +100,6 @@ _KNOWN = {}
 def declared(declare, monkeypatch):
     """Return what a stack declares with changed settings."""
     known = _KNOWN
-    monkeypatch.setattr("stacks.cloud_run.observed_service", lambda _: None)  # a roll-out reads the service at Google
 
     def of(stack, settings):
         key = (stack, json.dumps(settings, sort_keys=True))

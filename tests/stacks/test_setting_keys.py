@@ -54,12 +54,11 @@ def test_a_preview_shows_values_under_the_keys_of_a_file_and_no_block():
     values = {field.key for field in setting_fields() if field.block is None} | {"gcp:project", "workload"}
     for path in FILES:
         shown = flat_settings(from_file(path, project="my-project"))
-        assert shown.keys() <= values | {"cloudRun.rollout"}, shown.keys() - values
+        assert shown.keys() <= values, shown.keys() - values
 
 
 def test_a_setting_below_a_block_has_the_effect_of_the_block_unless_it_states_its_own():
     effects = {field.key: field.effect for field in setting_fields()}
     assert effects["tpu.existingNetwork.network"] == effects["tpu.existingNetwork"] == "capacity"
     assert effects["tpu.existingNetwork.privateGoogleAccess"] == "nothing"
-    assert effects["cloudRun.rollout.traffic"] == "update"
     assert effects["model"] is None

@@ -163,20 +163,15 @@ def _queueing(subject: Subject) -> RuleResult | None:
     )
 
 
-_MORE_QUOTA = "Or request more GPU quota (free of charge, takes days)."
-
-
 @rule("SCL02")
 def _quota(subject: Subject) -> RuleResult | None:
     run = subject.resolved.deployment.cloud_run
     region = run.region or "the region"
-    extra = max(run.min_instances, 1) if run.rollout is not None else 0
     if run.gpu_quota is None:
-        if run.max_instances + extra <= _without_quota(subject):
+        if run.max_instances <= _without_quota(subject):
             return None
-        candidate = f", and a rollout needs {extra} more for the revision under test" if extra else ""
         return RuleResult(
-            f"`cloud_run.max_instances` is {run.max_instances}{candidate}, but the GPU quota of {region} is not set.",
+            f"`cloud_run.max_instances` is {run.max_instances}, but the GPU quota of {region} is not set.",
             severity="warn",
             advice=(
                 "To read it and print how to set `cloud_run.gpu_quota`, run `gemma doctor STACK`. "
@@ -184,7 +179,7 @@ def _quota(subject: Subject) -> RuleResult | None:
             ),
         )
     if run.max_instances <= run.gpu_quota:
-        return _roll_out_quota(run.max_instances, extra, run.gpu_quota, region)
+        return None
     changes: dict[str, object] = {"cloud_run.max_instances": run.gpu_quota}
     if run.min_instances > run.gpu_quota:
         changes["cloud_run.min_instances"] = run.gpu_quota
@@ -192,7 +187,7 @@ def _quota(subject: Subject) -> RuleResult | None:
         f"`cloud_run.max_instances` is {run.max_instances}, but the GPU quota of {region} is {run.gpu_quota}. "
         "The deployment will fail.",
         remedies=(Remedy(changes=changes),) if run.gpu_quota else (),
-        advice=_MORE_QUOTA,
+        advice="Or request more GPU quota (free of charge, takes days).",
     )
 
 
@@ -200,20 +195,6 @@ def _without_quota(subject: Subject) -> int:
     """Return the instances that need no warning while the quota is unset: 1, or 0 for a GPU that new projects have no quota for."""
     is_project = subject.resolved.deployment.cloud_run.region != ""
     return 0 if is_project and not subject.resolved.accelerator.cloud_run.new_project_quota else 1
-
-
-def _roll_out_quota(most: int, extra: int, allowed: int, region: str) -> RuleResult | None:
-    """Find a rollout whose two revisions need more GPUs than the quota. During a traffic split, each may scale to the maximum."""
-    if most + extra <= allowed or not extra:
-        return None
-    is_certain = 2 * extra > allowed  # a revision with traffic or a tag keeps its minimum instances
-    return RuleResult(
-        f"A rollout needs {most + extra} GPUs: {extra} for the new revision and up to {most} for the serving one "
-        f"(`cloud_run.max_instances`), but the GPU quota of {region} is {allowed}. The new revision will "
-        f"{'never start' if is_certain else 'not start while all instances run'}.",
-        severity="block" if is_certain else "warn",
-        advice=_MORE_QUOTA,
-    )
 
 
 @rule("SCL03")

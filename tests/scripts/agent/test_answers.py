@@ -139,12 +139,6 @@ LONG = {
     },
     "recover": {"plan": "plan-00000000000000aa", "owned": [{"name": "n" * 200}] * 90},
     "restart": {"plan": "plan-00000000000000aa", "target": "tpu", "sentences": ["s" * 300] * 40},
-    "rollout": {
-        "plan": "plan-00000000000000aa",
-        "usd_per_hour": 2.0,
-        "usd_per_hour_after": 1.0,
-        "gates": [{"share": n, "fault": "f" * 300} for n in range(60)],
-    },
     "stage_model": {"setting": "gemma-serving:bucket.manifest: sha256:1", "copied": ["c" * 90] * 200},
     "teardown": {"clean": True, "deleted": ["d" * 120] * 200},
 }
@@ -304,7 +298,7 @@ async def with_plan(client, tool, name, given):
     """Return the arguments with a plan that holds, where the call runs one."""
     if tool == "up":
         made = await client.call_tool("preview", {"stack": STACK})
-    elif tool in {"rollout", "restart", "recover"} and name == "plan_id":
+    elif tool in {"restart", "recover"} and name == "plan_id":
         given = {key: value for key, value in given.items() if key != "plan_id"}
         made = await client.call_tool(tool, given)
     else:

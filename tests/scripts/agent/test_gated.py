@@ -1,4 +1,4 @@
-"""`up` deploys the copy that was planned; `rollout` and `recover` run what a dry run showed, within the same ceilings."""
+"""`up` deploys the copy that was planned; `restart` and `recover` run what a dry run showed."""
 
 import shutil
 from pathlib import Path
@@ -16,7 +16,7 @@ from tests.scripts.agent.conftest import STACK, call
 ROOT = Path(__file__).parents[3]
 SALT = "encryptionsalt: v1:abc=:v1:def"
 SHOWN = "plan-00000000000000aa"
-LOOK = {"plan": SHOWN, "usd_per_hour": 5.0, "usd_per_hour_after": 2.0, "revision": "s-2", "traffic": {"s-1": 100}}
+LOOK = {"plan": SHOWN, "target": "tpu", "sentences": ["Requests fail."]}
 
 
 # The copy.
@@ -104,7 +104,7 @@ def test_the_salt_that_the_engine_writes_into_the_copy_reaches_the_project(  # n
     assert path.read_text() == f"{text}{SALT}\n"
 
 
-# Plans of rollout and recover.
+# Plans of restart and recover.
 
 
 def look(server, tool, **arguments):
@@ -112,13 +112,12 @@ def look(server, tool, **arguments):
 
 
 def test_a_plan_holds_for_its_tool_and_its_arguments_only(bench_of, audit, commands):
-    commands.documents["rollout"] = commands.documents["recover"] = LOOK
-    server = build(bench_of("rollout,recover,up"), audit)
-    plan_id = look(server, "rollout").structured_content["plan_id"]
+    commands.documents["restart"] = commands.documents["recover"] = LOOK
+    server = build(bench_of("restart,recover,up"), audit)
+    plan_id = look(server, "restart").structured_content["plan_id"]
     failures = []
     for tool, arguments in (
-        ("rollout", {"to": "s-1"}),
-        ("rollout", {"stack": "other"}),
+        ("restart", {"stack": "other"}),
         ("recover", {}),
     ):
         refused = look(server, tool, **{**arguments, "plan_id": plan_id})
@@ -128,24 +127,3 @@ def test_a_plan_holds_for_its_tool_and_its_arguments_only(bench_of, audit, comma
     assert "is not a plan for this call of up, or was already run. Call preview" in refused.content[0].text
     assert failures == []
     assert len(commands.run) == 1
-
-
-def test_both_revisions_of_a_rollout_count_against_the_ceilings(bench_of, audit, commands):
-    for money, words in (
-        ({"usd_per_hour_limit": 4.0}, "costs up to $5.00 per hour"),
-        ({"usd_per_hour_limit": 6.0, "deployed": {"other": 2.0}}, "$7.00 with the other deployments, other $2.00"),
-    ):
-        commands.documents["rollout"] = LOOK
-        commands.run.clear()
-        server = build(bench_of("rollout", **money), audit)
-        plan_id = look(server, "rollout").structured_content["plan_id"]
-        refused = look(server, "rollout", plan_id=plan_id)
-        assert refused.is_error
-        assert words in refused.content[0].text
-        assert len(commands.run) == 1
-
-
-def test_a_rollout_without_a_price_is_refused(bench_of, audit, commands):
-    commands.documents["rollout"] = {**LOOK, "usd_per_hour": None}
-    refused = look(build(bench_of("rollout"), audit), "rollout")
-    assert "The combined cost of the revisions" in refused.content[0].text

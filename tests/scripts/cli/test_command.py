@@ -22,7 +22,7 @@ from tests.safetensors_files import safetensors
 ROOT = Path(__file__).parents[3]
 COMMANDS = (
     "agent", "alerts", "bench", "capacity", "connect", "doctor", "logs", "new", "plan", "preview", "recover",
-    "restart", "rollout", "save_token", "smoke", "stage_model", "status", "teardown", "up",
+    "restart", "save_token", "smoke", "stage_model", "status", "teardown", "up",
 )  # fmt: skip
 AUTHORS = ("demo", "docs", "release")
 """Commands of the authors: they are run from `authors/`, and look alike."""
@@ -151,7 +151,6 @@ STOPPABLE = [
     ("preview", "run", "--stack", "l4-qat", "--out", "out"),
     ("recover", "--stack", "l4-qat"),
     ("restart", "--stack", "l4-qat"),
-    ("rollout", "--stack", "l4-qat"),
     ("save_token", "hfToken", "--stack", "l4-qat"),
     ("smoke", "--stack", "l4-qat"),
     ("stage_model", "--stack", "l4-qat", "--from", "checkpoint"),

@@ -105,7 +105,6 @@ SPENDS = {
     "up",
     "new",
     "stage_model",
-    "rollout",
     "restart",
     "recover",
     "deploy",

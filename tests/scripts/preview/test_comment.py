@@ -2,14 +2,11 @@
 
 import json
 from html.parser import HTMLParser
-from pathlib import Path
 
 import pytest
 from markdown_it import MarkdownIt
 
-from gcp_tpu_provider.properties import inputs
 from scripts.cli.markdown import prose
-from scripts.preview import effects
 from scripts.preview.comment import MAX_COMMENT_BYTES, as_text, comment, verdicts
 from scripts.preview.plans import StackDescription
 from scripts.preview.run import StackPreview
@@ -18,7 +15,6 @@ from tests.scripts.preview.cases import (
     GOLDEN,
     PLANS,
     PREVIEWS,
-    ROOT,
     both,
     capacity,
     deployed,
@@ -152,83 +148,3 @@ def test_a_project_that_was_not_set_is_no_other_project():
     )
     (found,) = [one for one in verdicts(planned(lambda _: None), planned(named)) if one.stack == "tpu-v6e4"]
     assert found.effect == "restart"
-
-
-ROLLS_OUT = "maxInstances: 1\n    rollout: {}"
-
-
-def rolled_out(change):
-    """Return the comment for a change of l4-qat while it has a roll-out."""
-    return comment(planned(replaced("l4-qat", "maxInstances: 1", ROLLS_OUT)), planned(replaced("l4-qat", *change)), ())
-
-
-def test_a_new_revision_of_a_roll_out_has_no_requests_before_it_was_checked():
-    text = rolled_out(("memory: 20Gi", "memory: 24Gi\n    rollout: {}"))
-    assert "The old revision keeps serving. The new one receives traffic when `gemma rollout l4-qat` routes it." in text
-    assert "The old revision serves until the new one is ready" not in text
-
-
-def test_shares_in_the_settings_are_shown_as_a_traffic_split():
-    shares = "maxInstances: 1\n    rollout: { traffic: { gemma-l4-qat-1: 75, gemma-l4-qat-2: 25 } }"
-    text = rolled_out(("maxInstances: 1", shares))
-    assert "`up` sets the traffic split, in percent: `gemma-l4-qat-1: 75, gemma-l4-qat-2: 25`." in text
-    assert "sets the traffic split" not in rolled_out(("maxInstances: 1", ROLLS_OUT))
-
-
-def test_a_roll_out_that_is_taken_out_moves_the_requests():
-    assert "the latest ready revision receives all traffic" in rolled_out(("maxInstances: 1", "maxInstances: 1"))
-
-
-def test_a_move_to_another_target_gives_the_capacity_up():
-    def move(folder):
-        (folder / "Pulumi.tpu-v6e1.yaml").write_text((ROOT / "Pulumi.l4-12b-qat.yaml").read_text())
-
-    text = comment(BASE, planned(move), ())
-    assert first_line(text) == "### Preview: `tpu-v6e1` releases its TPU capacity"
-    assert "`target` `tpu` → `cloud-run`" in text
-
-
-def test_the_settings_that_replace_capacity_are_those_of_the_provider():
-    """The names of the provider's inputs, in the words of the settings."""
-    replacing = {name for name, item in inputs().items() if item.change == "replace"}
-    spelled = {
-        "project": "gcp:project",
-        "api": "tpu.api",
-        "acceleratorType": "tpu.acceleratorType",
-        "runtimeVersion": "tpu.runtimeVersion",
-        "provisioningModel": "tpu.provisioning",
-        "reservationName": "tpu.reservation",
-        "maxRunDurationS": "tpu.maxRunDuration",
-        "bootDiskSizeGb": "tpu.bootDiskSizeGb",
-        "network": "tpu.existingNetwork.network",
-        "subnetwork": "tpu.existingNetwork.subnetwork",
-    }
-    no_setting = {"queuedResourceId", "nodeId", "serviceAccount", "dataDisks"}
-    assert replacing == {*spelled, *no_setting}
-    stated = {key for key, effect in effects.stated_effects().items() if effect == "capacity"}
-    # `tpu.gateway` is another way to name the network.
-    assert {*stated, effects.PROJECT} - {"tpu.existingNetwork", "tpu.gateway"} == set(spelled.values())
-
-
-def test_a_new_secret_is_a_change_without_its_value():
-    def secret(cipher):
-        return replaced("tpu-v6e4", "config:\n", f"config:\n  gemma-serving:hfToken:\n    secure: {cipher}\n")
-
-    before, after = planned(secret("v1:aaaa:bbbb")), planned(secret("v1:cccc:dddd"))
-    found = next(one for one in verdicts(before, after) if one.stack == "tpu-v6e4")
-    assert found.effect == "restart"
-    text = comment(before, after, ())
-    assert "`hfToken`" in text
-    assert not any(part in text for part in ("aaaa", "bbbb", "cccc", "dddd"))
-
-
-def test_a_token_in_the_arguments_is_masked():
-    edit = replaced(
-        "tpu-v6e4", "    maxModelLen: 16384", "    maxModelLen: 16384\n    extraArgs: [--hf-token=hf_abcdefghijkl]"
-    )
-    assert "hf_abcdefghijkl" not in comment(BASE, planned(edit), ())
-
-
-def test_goldens_and_stored_plans_belong_together():
-    assert {path.stem for path in GOLDEN.glob("*.md")} == set(CASES)
-    assert {path.stem for path in Path(PLANS).glob("*.json")} == {*CASES, "base"}

@@ -202,7 +202,7 @@ class Answers:
     def __init__(self, **service):
         self.service = {
             "name": f"projects/{PROJECT}/locations/us-east4/services/{NAME}",
-            "labels": {**LABELS, "gemma-serving-template": "f"},
+            "labels": LABELS,
             "createTime": "2026-11-01T00:00:00Z",
             "terminalCondition": {"state": "CONDITION_SUCCEEDED"},
             "template": {"containers": [], "scaling": {}},
@@ -218,23 +218,22 @@ class Answers:
         return iter(())
 
 
-def rolling(shares):
+def divided(shares):
     statuses = [{"revision": name, "percent": percent} for name, percent in shares.items()]
     return cloud_facts(Answers(trafficStatuses=statuses), serving(state(service())), stack="x")
 
 
 def test_a_division_of_the_requests_is_shown_with_its_shares():
-    found = rolling({"s-1": 90, "s-2": 10})
-    assert (found.traffic, found.rollout_phase) == ({"s-1": 90, "s-2": 10}, "waits")
+    found = divided({"s-1": 90, "s-2": 10})
+    assert found.traffic == {"s-1": 90, "s-2": 10}
     status = StackStatus(stack="x", deployed=True, serves=ServesNow(word="deployed"), target="cloud-run", cloud=found)
-    shown = dict(_notes(status, str, now_s=0.0, alone=True))
-    assert (shown["serves"], shown["rollout"]) == ("90 % s-1, 10 % s-2", found.rollout)
+    assert dict(_notes(status, str, now_s=0.0, alone=True))["serves"] == "90 % s-1, 10 % s-2"
     assert status.to_json(0.0)["cloud"]["traffic"] == {"s-1": 90, "s-2": 10}
 
 
 def test_shares_that_cannot_be_read_are_unknown():
-    found = rolling({"s-1": 90})
-    assert (found.traffic, found.running, found.rollout_phase) == (None, None, "unknown")
+    found = divided({"s-1": 90})
+    assert (found.traffic, found.running) == (None, None)
     assert "Google did not return the traffic split of the service." in found.unknown
 
 

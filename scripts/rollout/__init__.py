@@ -1,1 +1,0 @@
-"""Move the traffic of a Cloud Run service to its new revision after checks."""
