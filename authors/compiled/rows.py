@@ -5,6 +5,7 @@ the list was committed before any fit.
 """
 
 import hashlib
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Literal
@@ -45,6 +46,11 @@ def _model(size: str) -> str:
     return next(name for name in data_file("models.json") if f"-{size}-" in name)
 
 
+def _keys(changes: Iterable[str]) -> tuple[str, ...]:
+    """Return changes of vLLM options as `--set` takes them."""
+    return tuple(f"vllm.{change}" for change in changes)
+
+
 def _server(size: str, accelerator: str, sequences: int, kv: str, most_tokens: int, *steps: int) -> JudgedRow:
     changes = (
         f"maxNumSeqs={sequences}",
@@ -57,7 +63,7 @@ def _server(size: str, accelerator: str, sequences: int, kv: str, most_tokens: i
     return JudgedRow(
         name=f"{size} {accelerator} {sequences} seq {kv}",
         group="grid",
-        question=Question(model=_model(size), accelerator=accelerator, text_only=True, set=changes),
+        question=Question(model=_model(size), accelerator=accelerator, text_only=True, set=_keys(changes)),
         programs=",".join(map(str, steps)),
         steps=steps,
     )
@@ -65,7 +71,7 @@ def _server(size: str, accelerator: str, sequences: int, kv: str, most_tokens: i
 
 def _planned(group: Group, size: str, accelerator: str, *changes: str, programs: str = "none") -> JudgedRow:
     words = ", ".join((f"{size}, {accelerator}", *changes))
-    question = Question(model=_model(size), accelerator=accelerator, set=changes)
+    question = Question(model=_model(size), accelerator=accelerator, set=_keys(changes))
     return JudgedRow(name=words, group=group, question=question, programs=programs)
 
 

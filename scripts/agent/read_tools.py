@@ -34,7 +34,7 @@ STACK_OF_CALL: Final = Argument(kind=Stack, required=True)
 STACK_OF_TOOL: Final = Own(kind=Stack, required=True)
 _ACCELERATOR: Final = Argument("Accelerator.", Accelerator)
 _SETTINGS: Final = Argument(
-    "Settings as KEY=VALUE, e.g. maxModelLen=8192 or users=16. ",
+    "Settings as KEY=VALUE, e.g. vllm.maxModelLen=8192 or workload.users=16. ",
     Annotated[list[str], Field(max_length=40)],
     option="set",
 )

@@ -84,7 +84,6 @@ def _plan(options: PlanOptions) -> ExitCode:
         return solve_question(
             options.question, options.comparison, options.solving, write=options.write, as_json=options.as_json
         )
-    _name_earlier_keys(options.question)
     question = _with_checkpoint(options.question)
     if options.comparison.compare:
         from scripts.plan.compare import compare
@@ -241,16 +240,6 @@ def _lacking(used: set[str]) -> Iterator[str]:
         yield "No accelerator. Pass --accelerator NAME, --device FIGURES, or --compare for all of them."
     elif len(places) > 1 and "compare" not in used:
         yield "--accelerator and --device cannot be combined without --compare."
-
-
-def _name_earlier_keys(question: Question) -> None:
-    """Say the name in a settings file of each key that is given by an earlier name."""
-    if not question.set:
-        return
-    from scripts.plan.question import renamed_keys
-
-    for earlier, name in renamed_keys(question):
-        print_progress("plan", f"--set {earlier} is {name} in a settings file, and here too.")
 
 
 def _with_checkpoint(question: Question) -> Question:

@@ -32,7 +32,6 @@ from scripts.plan.set_option import (
     OF_NAMED_IMAGE,
     OWN_OPTION,
     as_yaml,
-    current_key,
     is_of_vllm_block,
     option_value,
     parse_set,
@@ -117,7 +116,7 @@ def _flat(pair: str) -> Iterator[str]:
         yield pair
         return
     block = as_mapping(_in_yaml(key, text))
-    if current_key(key) in set_keys():
+    if key in set_keys():
         yield f"{key}={json.dumps(block)}"
         return
     for name, value in block.items():
@@ -209,22 +208,8 @@ def _is_of_file(pair: str) -> bool:
     """Return whether a pair's key belongs to a settings file, such as `tpu.maxRunDuration`, rather than only to a question."""
     from stacks.schema import PRODUCT, known_keys  # noqa: PLC0415 - only with --stack
 
-    key = _file_key(pair.partition("=")[0].strip())
+    key = pair.partition("=")[0].strip()
     return ":" in key or (key not in OF_NAMED_IMAGE and key.partition(".")[0] in known_keys(PRODUCT))
-
-
-def renamed_keys(question: Question) -> Sequence[tuple[str, str]]:
-    """Return each given key of `--set` that has another name in a settings file, with that name."""
-    keys = [pair.partition("=")[0].strip() for pair in question.set]
-    name_of = current_key if question.stack is None else _file_key
-    return [(key, name) for key in keys if (name := name_of(key)) != key]
-
-
-def _file_key(key: str) -> str:
-    """Return the key of a settings file that is meant: itself, or the present name of an earlier one."""
-    from stacks.schema import PRODUCT, known_keys  # noqa: PLC0415 - only with --stack
-
-    return key if key in known_keys(PRODUCT) else current_key(key)
 
 
 def _in_yaml(key: str, text: str) -> object:
@@ -249,7 +234,7 @@ def settings_of(question: Question) -> "Settings":
         key, _, text = (part.strip() for part in pair.partition("="))
         if not text:
             raise PlanningError(f"--set {key} has no value. Write --set {key}=VALUE.")
-        changes[_file_key(key)] = None if text == NONE else _in_yaml(key, as_yaml(key, text))
+        changes[key] = None if text == NONE else _in_yaml(key, as_yaml(key, text))
     try:
         return from_file(stack_file(question.stack or ""), project=NO_PROJECT, changes=changes)
     except SettingsError as error:

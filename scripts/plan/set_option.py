@@ -1,4 +1,4 @@
-"""The option `--set`: keys as in a settings file, the names that earlier releases had, and values of a command line."""
+"""The option `--set`: keys as in a settings file, and values of a command line."""
 
 import typing
 from collections.abc import Iterable, Mapping
@@ -27,36 +27,9 @@ OF_NAMED_IMAGE: Final = frozenset({"image.audio", "image.gid", "image.supports",
 _OPTIONAL_BLOCKS: Final = {
     "cloudRun.startupProbe": "cloud_run.startup_probe",
     "cloudRun.readinessProbe": "cloud_run.readiness_probe",
-    "cloudRun.rollout": "cloud_run.rollout",
     "tpu.existingNetwork": "tpu.existing_network",
 }
 """Blocks that `none` removes, with their paths."""
-_WITHOUT_BLOCK: Final[Mapping[str, str]] = {
-    "tpu": "api bootDiskSizeGb compileCache maxRunDuration renewBefore ssh tunnelMembers tunnelRole zones",
-    "cloudRun": (
-        "concurrency cpuQuota cudaCompatibility directVpc gpuQuota maxInstances minInstances public region requestTimeout "
-        "startupProbe startupProbe.failureThreshold startupProbe.initialDelay startupProbe.period startupProbe.timeout "
-        "zonalRedundancy"
-    ),
-}
-"""Keys of these blocks that earlier releases had without the block, as all keys of `vllm` and `workload`."""
-_EARLIER: Final[Mapping[str, str]] = {
-    "provisioningModel": "tpu.provisioning",
-    "privateGoogleAccess": "tpu.existingNetwork.privateGoogleAccess",
-    "graphCache": "cloudRun.compileCache",
-    "memoryQuotaGib": "cloudRun.memoryQuota",
-    "mountUid": "cloudRun.mount.uid",
-    "mountGid": "cloudRun.mount.gid",
-    "imageUid": "image.uid",
-    "imageGid": "image.gid",
-    "imageSupports": "image.supports",
-    "alertsEnabled": "alerts.enabled",
-    "email": "alerts.email",
-    "webhook": "alerts.webhook",
-    "dailyCostUsd": "alerts.dailyCost",
-    "metricsEnabled": "metrics.enabled",
-}
-"""Keys of earlier releases whose name in a file is another one."""
 
 
 @cache
@@ -65,22 +38,9 @@ def set_keys() -> Mapping[str, SettingField]:
     return {field.key: field for path, field in question_fields().items() if path not in OWN_OPTION}
 
 
-def current_key(key: str) -> str:
-    """Return the name of a key in a settings file. An unknown key is returned unchanged."""
-    known = {*set_keys(), *_OPTIONAL_BLOCKS}
-    if key in known:
-        return key
-    named = _EARLIER.get(key)
-    if named is not None:
-        return named
-    of_server = (f"{block}.{key}" for block in ("vllm", "workload"))
-    others = (f"{block}.{key}" for block, keys in _WITHOUT_BLOCK.items() if key in keys.split())
-    return next((name for name in (*of_server, *others) if name in known), key)
-
-
 def is_of_vllm_block(pair: str) -> bool:
     """Return whether a key is of a block of `vllm` that a file's reader turns into options, such as `vllm.speculative.method`."""
-    key = current_key(pair.partition("=")[0].strip())
+    key = pair.partition("=")[0].strip()
     block, _, name = key.partition(".")
     return block == "vllm" and key not in set_keys() and name.partition(".")[0] in _VLLM_BLOCKS and "." in name
 
@@ -92,24 +52,23 @@ def parse_set(pairs: Iterable[str], *, other_keys: Iterable[str] = ()) -> dict[s
     """
     found: dict[str, object] = {}
     for pair in pairs:
-        given, equals, text = (part.strip() for part in pair.partition("="))
-        key = current_key(given)
+        key, equals, text = (part.strip() for part in pair.partition("="))
         block = _OPTIONAL_BLOCKS.get(key)
         if block is not None and text == NONE:
             found = {path: value for path, value in found.items() if not path.startswith(f"{block}.")} | {block: None}
             continue
         if block is not None:
             raise PlanningError(
-                f"--set {given} is a block. Set its keys, such as --set {key}.{_first_key(key)}=VALUE, or remove it with --set {key}=none."
+                f"--set {key} is a block. Set its keys, such as --set {key}.{_first_key(key)}=VALUE, or remove it with --set {key}=none."
             )
         field = set_keys().get(key)
         if field is None:
-            raise _unknown_key(given, other_keys)
+            raise _unknown_key(key, other_keys)
         if not equals or not text:
-            raise PlanningError(f"--set {given} has no value. Write --set {given}=VALUE.")
+            raise PlanningError(f"--set {key} has no value. Write --set {key}=VALUE.")
         for removed in [path for path in _OPTIONAL_BLOCKS.values() if field.path.startswith(f"{path}.")]:
             found.pop(removed, None)
-        found[field.path] = read_value(given, field, text)
+        found[field.path] = read_value(key, field, text)
     mode = found.get("cloud_run.mount.mode")
     return found if mode is None else {"weights_mode": mode, **found}
 
@@ -163,7 +122,7 @@ def _words(text: str) -> str:
 def _parsed(key: str, field: SettingField, text: str) -> object:
     if field.quantity is not None:
         try:
-            return field.quantity.read(_with_unit(key, text))
+            return field.quantity.read(text)
         except ValueError as error:
             raise PlanningError(f'--set {key} is "{text}"; {error}.') from None
     choices = typing.get_args(field.hint) if typing.get_origin(field.hint) is typing.Literal else ()
@@ -177,19 +136,14 @@ def _parsed(key: str, field: SettingField, text: str) -> object:
         raise PlanningError(f'--set {key} is "{text}"; it must be {words}.') from None
 
 
-def _with_unit(key: str, text: str) -> str:
-    """Return a quantity with its unit. The earlier `memoryQuotaGib` has the unit in its name."""
-    return f"{text}Gi" if key.endswith("Gib") else text
-
-
 def as_yaml(key: str, text: str) -> str:
-    """Return a value for a settings file: words of a list in brackets, and the unit of a quantity."""
-    field = set_keys().get(current_key(key))
+    """Return a value for a settings file: words of a list in brackets."""
+    field = set_keys().get(key)
     if field is None or text == NONE:
         return text
     if typing.get_origin(field.hint) is tuple and not text.startswith("["):
         return f"[{', '.join(text.split())}]"
-    return _with_unit(key, text) if field.quantity is not None else text
+    return text
 
 
 def option_value(field: SettingField, value: object) -> str:

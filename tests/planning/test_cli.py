@@ -52,7 +52,7 @@ def test_planning_from_the_command_line_loads_no_heavy_library():
 def test_a_stack_is_planned_with_other_values_and_its_file_stays_as_it_is(run):
     before = (ROOT / "Pulumi.tpu-v6e4-turbo.yaml").read_bytes()
     as_it_is = json.loads(run("--stack", "tpu-v6e4-turbo", "--json")[1])
-    code, out, _ = run("--stack", "tpu-v6e4-turbo", "--set", "gpuMemoryUtilization=0.96", "--json")
+    code, out, _ = run("--stack", "tpu-v6e4-turbo", "--set", "vllm.gpuMemoryUtilization=0.96", "--json")
     changed = json.loads(out)
     assert code == 0
     assert "FIT05" in {finding["id"] for finding in changed["findings"]} - {
@@ -78,7 +78,7 @@ def test_a_stack_is_planned_with_other_values_and_its_file_stays_as_it_is(run):
         ("frobnicate=1", 'no key "frobnicate". docs/reference/settings.md lists the keys.'),
         ("memory=32Gi", '--set has no key "memory". Did you mean cloudRun.memory?'),
         ("mount.mode=fuse", '--set has no key "mount.mode". Did you mean cloudRun.mount.mode?'),
-        ("kvCacheDtype=int4_per_token_head", "vLLM crashes with it and Gemma 4"),
+        ("vllm.kvCacheDtype=int4_per_token_head", "vLLM crashes with it and Gemma 4"),
     ],
 )
 def test_a_wrong_path_or_value_of_a_settings_file_is_one_sentence(run, pair: str, said: str):
@@ -197,7 +197,7 @@ def test_every_field_can_be_set_and_left_out_in_the_words_of_a_remedy():
         if kind.is_optional:
             without = shlex.split(CommandWording().change({path: None}).removeprefix("add "))
             assert value_at(question(*shlex.split(words), *without), path) is None, path
-    assert question("--set", "startupProbe.period=9s", "--set", "startupProbe=none") == plain
+    assert question("--set", "cloudRun.startupProbe.period=9s", "--set", "cloudRun.startupProbe=none") == plain
 
 
 @pytest.mark.parametrize(
@@ -328,7 +328,7 @@ QAT = ("--model", "google/gemma-4-31B-it-qat-w4a16-ct")
 
 
 def test_an_image_of_this_project_is_compared_where_only_it_loads_the_precision(run):
-    code, out, _ = run("--compare", *QAT, "--set", "maxModelLen=4096", "--json")
+    code, out, _ = run("--compare", *QAT, "--set", "vllm.maxModelLen=4096", "--json")
     rows = {row["accelerator"]: row for row in json.loads(out)["rows"]}
     assert code == 0
     assert json.loads(out)["cheapest"] == "v6e-1"

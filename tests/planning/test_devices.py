@@ -93,9 +93,9 @@ def test_a_move_to_another_kind_of_device_leaves_the_release_behind(run):
 
 
 def test_one_word_serves_text_only(run):
-    e4b = ("--model", "google/gemma-4-E4B-it", "--accelerator", "L4", "--set", "enforceEager=true", "--json")
+    e4b = ("--model", "google/gemma-4-E4B-it", "--accelerator", "L4", "--set", "vllm.enforceEager=true", "--json")
     with_towers, text_only = (json.loads(run(*e4b, *more)[1])["memory"] for more in ((), ("--text-only",)))
-    by_hand = json.loads(run(*e4b, "--set", 'limitMmPerPrompt={"image":0,"video":0,"audio":0}')[1])["memory"]
+    by_hand = json.loads(run(*e4b, "--set", 'vllm.limitMmPerPrompt={"image":0,"video":0,"audio":0}')[1])["memory"]
     assert text_only == by_hand
     assert text_only["weights_gib"] < with_towers["weights_gib"] - 0.5
     assert text_only["kv_tokens"] > with_towers["kv_tokens"]

@@ -98,7 +98,14 @@ def test_a_load_close_to_the_edge_is_named():
 
 
 def test_a_plan_that_may_fail_says_so_in_the_document_the_table_and_the_headline(capsys: pytest.CaptureFixture[str]):
-    arguments = ["--model", "google/gemma-4-E2B-it", "--accelerator", "v5e-1", "--set", "gpuMemoryUtilization=0.93"]
+    arguments = [
+        "--model",
+        "google/gemma-4-E2B-it",
+        "--accelerator",
+        "v5e-1",
+        "--set",
+        "vllm.gpuMemoryUtilization=0.93",
+    ]
     assert main([*arguments, "--json"]) == 0
     margin = json.loads(capsys.readouterr().out)["margin"]
     current = {"verdict": "may fail", "available_gib": 1.102, "minimum_gib": 1.093, "recommended_gib": 1.787}

@@ -80,7 +80,7 @@ def test_the_judge_gets_the_words_that_the_stack_sends(stack: str):
 
 
 def test_without_a_stack_the_judge_gets_the_planned_options():
-    question = asked(model="google/gemma-4-31B-it", accelerator="v6e-4", set=("maxModelLen=8192",))
+    question = asked(model="google/gemma-4-31B-it", accelerator="v6e-4", set=("vllm.maxModelLen=8192",))
     assert question.arguments[0] == "google/gemma-4-31B-it"
     assert "--max-model-len=8192" in question.arguments
     assert "--tensor-parallel-size=4" in question.arguments
@@ -88,7 +88,7 @@ def test_without_a_stack_the_judge_gets_the_planned_options():
 
 
 def test_of_several_copies_the_first_is_judged_on_its_own_chips(tmp_path):
-    question = asked(stack="tpu-v6e4", set=("dataParallelSize=2", "tensorParallelSize=2"))
+    question = asked(stack="tpu-v6e4", set=("vllm.dataParallelSize=2", "vllm.tensorParallelSize=2"))
     request = json.loads(question.write(tmp_path).read_text())
     assert (request["topology"], request["chips_per_host"], request["devices"]) == ("v6e:1x2", [1, 2, 1], 2)
     assert request["environment"]["TPU_MULTIPROCESS_DP"] == "1"
@@ -108,7 +108,7 @@ def test_a_four_bit_checkpoint_says_so_in_its_config():
 
 def test_a_draft_model_is_a_folder_of_the_request(tmp_path):
     name = "google/gemma-4-31B-it-assistant"
-    spec = f'speculativeConfig={{"model":"{name}","num_speculative_tokens":3}}'
+    spec = f'vllm.speculativeConfig={{"model":"{name}","num_speculative_tokens":3}}'
     question = asked(model="google/gemma-4-31B-it", accelerator="v6e-4", set=(spec,))
     request = json.loads(question.write(tmp_path).read_text())
     assert str(tmp_path / "drafter") in next(word for word in request["arguments"] if "speculative" in word)
@@ -355,4 +355,4 @@ def test_a_refusal_of_what_only_the_image_has_judges_nothing(run, judge):
     assert code == 1
     assert "Not judged: the wheels lack 4-bit experts, which the image has" in " ".join(out.split())
     judge([*STAGES, {**refusal, "words": "another refusal"}])
-    assert run("--stack", "tpu-v6e1-26b-w4a16", "--compile", "--set", "maxNumSeqs=16")[0] == 2
+    assert run("--stack", "tpu-v6e1-26b-w4a16", "--compile", "--set", "vllm.maxNumSeqs=16")[0] == 2

@@ -181,24 +181,24 @@ CONTRADICTIONS: list[tuple[str, dict[str, Any]]] = [
 """Stack and changes of its file; None removes a key."""
 
 PAIRS = [
-    "maxModelLen", "maxModelLen=", "maxModelLen=16k", "maxModelLen=0", "maxModelLength=1", "gpuMemoryUtilization=1.5",
-    "kvCacheDtype=int3", "kvCacheDtype=nvfp4", "limitMmPerPrompt=2", "enforceEager=yes", "extraArgs=--port=1", "blockSize=24",
-    "provisioningModel=on-demand", "maxRunDuration=4 hours", "maxRunDuration=4", "renewBefore=5h", "renewBefore=0s",
-    "bootDiskSizeGb=50", "zones=", "compileCache=yes", "privateGoogleAccess=maybe", "concurrency=0", "maxInstances=0",
-    "minInstances=-1", "requestTimeout=1", "startupProbe=1", "startupProbe.period=1", "startupProbe.failureThreshold=x",
-    "hostMemoryGib=0", "hostMemoryGib=32Gi", "vcpu=0", "vcpu=five", "weightsMode=disk2", "weightsMode=streamer",
-    "acceptFindings=FIT99", "endpointUrl=x y", "maxUsd=0", "measuredTokPerS=0", "directVpc=1", "zonalRedundancy=2",
-    "cudaCompatibility=3", "graphCache=machine", "alertsEnabled=5", "dailyCostUsd=-1", "tpu.zones=[a]", "model=x", "image=x",
-    "cloudRun.cpu=5", "tpu.provisioning=on-demand", "tpu.provisioning=[spot, x]", "tpu.maxUsdPerHour=0",
-    "vllm.maxModelLen=0", "memory=3", "gpuQuota=-1", "publc=true",
-    "inputTokens=0", "users=0", "platform=gke", "tensorParallelSize=3", "dtype=float32", "maxNumSeqs=1.5",
-    "api=gke", "ssh=x", "tunnelMembers=everyone", "mountUid=x", "cpuQuota=none4", "memoryQuotaGib=x",
+    "vllm.maxModelLen", "vllm.maxModelLen=", "vllm.maxModelLen=16k", "vllm.maxModelLen=0", "maxModelLength=1",
+    "vllm.gpuMemoryUtilization=1.5", "vllm.kvCacheDtype=int3", "vllm.kvCacheDtype=nvfp4", "vllm.limitMmPerPrompt=2",
+    "vllm.enforceEager=yes", "vllm.extraArgs=--port=1", "vllm.blockSize=24", "tpu.provisioning=on-demand", "tpu.maxRunDuration=4 hours",
+    "tpu.maxRunDuration=4", "tpu.renewBefore=5h", "tpu.renewBefore=0s", "tpu.bootDiskSizeGb=50", "tpu.zones=", "tpu.compileCache=yes",
+    "tpu.existingNetwork.privateGoogleAccess=maybe", "cloudRun.concurrency=0", "cloudRun.maxInstances=0", "cloudRun.minInstances=-1",
+    "cloudRun.requestTimeout=1", "cloudRun.startupProbe=1", "cloudRun.startupProbe.period=1", "cloudRun.startupProbe.failureThreshold=x",
+    "hostMemoryGib=0", "hostMemoryGib=32Gi", "vcpu=0", "vcpu=five", "weightsMode=disk2", "weightsMode=streamer", "acceptFindings=FIT99",
+    "endpointUrl=x y", "maxUsd=0", "measuredTokPerS=0", "cloudRun.directVpc=1", "cloudRun.zonalRedundancy=2",
+    "cloudRun.cudaCompatibility=3", "cloudRun.compileCache=machine", "alerts.enabled=5", "alerts.dailyCost=-1", "tpu.zones=[a]",
+    "model=x", "image=x", "cloudRun.cpu=5", "tpu.provisioning=[spot, x]", "tpu.maxUsdPerHour=0", "memory=3", "cloudRun.gpuQuota=-1",
+    "publc=true", "workload.inputTokens=0", "workload.users=0", "platform=gke", "vllm.tensorParallelSize=3", "vllm.dtype=float32",
+    "vllm.maxNumSeqs=1.5", "tpu.api=gke", "tpu.ssh=x", "tpu.tunnelMembers=everyone", "cloudRun.mount.uid=x", "cloudRun.cpuQuota=none4",
+    "cloudRun.memoryQuota=x",
 ]  # fmt: skip
 OF_STACK = [
-    "tpu.zones=[us-east5]", "tpu.zones=us-east5-a", "tpu.acceleratorType=v6e-3", "tpu.provisionin=spot", "provisioningModel=x",
-    "tpu.provisioning=spot spot:5m", "tpu.maxUsdPerHour=3",
-    "maxModelLen=0", "vllm.maxModelLen=0", "tpu.maxRunDuration=4", "gcp:projec=x", "cloudRun.cpu=4", "maxUsd=x", "x=1",
-    "image=x", "weights=none", "target=cloud-run", "tpu.renewBefore=5h", "renewBefore=5h", "tpu=", "model=none",
+    "tpu.zones=[us-east5]", "tpu.zones=us-east5-a", "tpu.acceleratorType=v6e-3", "tpu.provisionin=spot", "tpu.provisioning=x",
+    "tpu.provisioning=spot spot:5m", "tpu.maxUsdPerHour=3", "vllm.maxModelLen=0", "tpu.maxRunDuration=4", "gcp:projec=x",
+    "cloudRun.cpu=4", "maxUsd=x", "x=1", "image=x", "weights=none", "target=cloud-run", "tpu.renewBefore=5h", "tpu=", "model=none",
 ]  # fmt: skip
 
 

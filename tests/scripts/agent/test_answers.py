@@ -35,7 +35,7 @@ SAMPLES = {
     "stack": STACK,
     "model": MODEL,
     "workload": LOADS,
-    "settings": ["maxModelLen=8192"],
+    "settings": ["vllm.maxModelLen=8192"],
     "accelerator": "v6e-4",
     "identifier": "CST02",
     "plan_id": "plan-0123456789abcdef",
