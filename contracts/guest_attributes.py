@@ -50,10 +50,10 @@ WITH_REASON: Final = frozenset({FAILED, RETRYING, RESTORING, *WAITING})
 DETAIL_LIMIT_BYTES: Final = 2048
 
 DOCKER_HINT: Final = re.compile(r"(?:Run|See) 'docker [\w ]*--help'.*")
-"""Last line of an error of `docker run`; Docker 28 prints it after each one. Older agents publish it in `detail`."""
+"""Last line of an error of `docker run`; Docker 28 prints it after each one. The agent does not publish it."""
 
 
 def reason_of(detail: str) -> str:
     """Return the reason in a `detail`: its last line, or an empty string."""
     lines = [line.strip() for line in detail.splitlines()]
-    return next((line for line in reversed(lines) if line and not DOCKER_HINT.fullmatch(line)), "")
+    return next((line for line in reversed(lines) if line), "")

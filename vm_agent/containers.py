@@ -298,7 +298,7 @@ def run_followed(
 
 @dataclass(frozen=True)
 class ContainerState:
-    """State of the server's container, and the labels that it was started with. A label is empty if an earlier agent did not set it."""
+    """State of the server's container, and the labels that it was started with."""
 
     running: bool
     exit_code: int

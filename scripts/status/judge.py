@@ -7,7 +7,7 @@ from typing import Final
 
 from contracts.capacity_states import ACTIVE, WITHOUT_MACHINE
 from contracts.fields import as_mapping, as_sequence
-from contracts.guest_attributes import FAILED, READY, RESTORING, RETRYING, WAITING
+from contracts.guest_attributes import FAILED, READY, RETRYING, WAITING
 from engine.locks import StackLock
 from engine.state import StackState
 from planning.units import duration
@@ -50,9 +50,6 @@ def document_that_serves(cloud: CloudFacts) -> str:
         return ""
     if not cloud.running:
         return f"none (TPU VM is {cloud.phase})"
-    if cloud.phase in {FAILED, RESTORING} and cloud.running == cloud.stored:
-        # Of an older agent, which could not ask Docker. One that rolls back serves another document.
-        return f"unknown (TPU VM is {cloud.phase}; last known: document {short_identity(cloud.running)})"
     same = ", as declared" if cloud.running == cloud.stored == cloud.declared else ""
     former = (
         f"; on probation, rolls back to document {short_identity(cloud.former)} if it fails" if cloud.former else ""

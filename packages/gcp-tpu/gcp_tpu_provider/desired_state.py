@@ -60,7 +60,7 @@ class DesiredState:
 
     @property
     def api(self) -> str:
-        """Google API that provides the capacity: `cloud-tpu` or `compute-engine`. A state of an earlier version does not have it."""
+        """Google API that provides the capacity: `cloud-tpu`, the default, or `compute-engine`."""
         return str(self.inputs.get("api") or CLOUD_TPU)
 
     @property

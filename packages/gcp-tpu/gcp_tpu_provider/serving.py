@@ -29,8 +29,6 @@ _LOG_PREFIX = re.compile(
     r"^(?:\([^)]*pid=\d+\)\s*)?(?:(?:DEBUG|INFO|WARNING|ERROR)\s+\d\d-\d\d\s+[\d:.]+\s+\[[^\]]*\]\s*)?"
 )
 """Prefix of each message of vLLM's logger, such as "(APIServer pid=1) INFO 11-21 00:16:04 [backends.py:1] "."""
-_DOCKER_HINT = re.compile(r"\s*(?:Run|See) 'docker [\w ]*--help'")
-"""Last line of an error of `docker run`, which an agent may report."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -221,7 +219,7 @@ def last_line(detail: str) -> str:
 
 
 def _lines(detail: str) -> list[str]:
-    return [line for line in detail.splitlines() if line.strip() and not _DOCKER_HINT.match(line)]
+    return [line for line in detail.splitlines() if line.strip()]
 
 
 def _timed_out(report: GuestReport | None, check: ReadyCheck, *, is_current: bool) -> str:

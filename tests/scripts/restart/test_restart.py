@@ -27,7 +27,6 @@ NODE = f"projects/{PROJECT}/locations/us-east5-a/nodes/{NAME}-node"
 REQUEST = f"projects/{PROJECT}/locations/us-east5-a/queuedResources/{NAME}"
 INSTANCE = f"projects/{PROJECT}/zones/us-east5-a/instances/{NAME}"
 HASH = "a" * 64
-HINT = "Run 'docker run --help' for more information"
 READY = {"phase": "ready", "document_hash": HASH, "serving_hash": HASH}
 METADATA = {
     "enable-guest-attributes": "TRUE",
@@ -204,7 +203,7 @@ class TestMachine:
     def test_a_document_that_fails_again_ends_with_its_reason_and_what_serves(self, world, command, clock):
         node(world)
         tpu(command, **{**READY, "phase": "failed"})
-        agent(command, clock, NODE, "starting", "failed", detail=f"line\nValueError: no such flag.\n\n{HINT}")
+        agent(command, clock, NODE, "starting", "failed", detail="line\nValueError: no such flag.")
         code, _, said = command.run("--yes", "--json")
         assert code == ExitCode.FAILED
         assert "restart: ValueError: no such flag. Document aaaaaaaaaaaa is serving after " in said

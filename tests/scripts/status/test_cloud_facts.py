@@ -127,15 +127,6 @@ def test_a_server_that_ends_again_and_again_serves_nothing(world):
     assert (found.running, document_that_serves(found)) == (None, "none (TPU VM is retrying)")
 
 
-@pytest.mark.parametrize("phase", ["failed", "restoring"])
-def test_a_machine_that_gave_up_its_document_is_never_said_to_serve_it(world, phase):
-    """An agent that could not ask Docker left the hash of the server that had stopped."""
-    hashes = {"document_hash": document_hash(DOCUMENT), "serving_hash": document_hash(DOCUMENT)}
-    publish(world, machine(world), phase=phase, **hashes)
-    said = document_that_serves(facts(world, state(queued())))
-    assert said == f"unknown (TPU VM is {phase}; last known: document {document_hash(DOCUMENT)[:12]})"
-
-
 @pytest.mark.parametrize(
     ("phase", "document", "failed"),
     [("failed", DOCUMENT, True), ("retrying", DOCUMENT, False), ("loading", DOCUMENT, False), ("failed", "{}", False)],

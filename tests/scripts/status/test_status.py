@@ -318,7 +318,7 @@ def test_one_unreadable_state_leaves_the_others_shown(monkeypatch):
 def test_a_reason_is_never_cut_and_has_the_log_lines_before_it_that_fit():
     reason = f"docker run failed: {'x' * 300}: no such file."
     for lines, words in (
-        (["INFO one", reason, "", "Run 'docker run --help' for more information"], reason),
+        (["INFO one", reason, ""], reason),
         (["y" * 300, "ValueError: no.", "The server stopped."], "ValueError: no. The server stopped."),
         (["Invalid rev id: a", "Invalid rev id: a (exit code 1)"], "Invalid rev id: a (exit code 1)"),
         ([], ""),

@@ -238,13 +238,6 @@ class TestReady:
         cloud.guests[cloud.node_name("us-east5-a")] = boots({"document": DOCUMENT})
         assert engine.up(serving()) == "update"
 
-    def test_the_hint_after_an_error_of_docker_is_not_the_reason(self, engine: FakeEngine, cloud: FakeTpu):
-        detail = "docker run failed: docker: no such image\n\nRun 'docker run --help' for more information\n"
-        cloud.boots = lambda _: [{"phase": "retrying", "document-hash": sha(DOCUMENT), "detail": detail}]
-        with pytest.raises(Aborted):
-            engine.up({**serving(), "ready": {**GUEST, "timeoutS": 1}})
-        assert any(line.endswith("retrying: docker run failed: docker: no such image") for line in engine.lines)
-
     def test_the_failure_of_the_document_before_is_not_taken_for_this_one(self, engine: FakeEngine, cloud: FakeTpu):
         cloud.boots = boots
         engine.up(serving())
