@@ -122,7 +122,7 @@ def test_a_line_of_progress_is_written_at_once_because_threads_report_too(monkey
 
 HELP = """
 import runpy, sys
-heavy = {'pydantic', 'rich', 'requests', 'yaml', 'aiohttp', 'google.auth', 'pulumi', 'numpy', 'typer', 'jinja2'}
+heavy = {'pydantic', 'rich', 'requests', 'yaml', 'aiohttp', 'google.auth', 'pulumi', 'typer', 'jinja2'}
 for module in sys.argv[1:]:
     sys.argv = [module.partition('.')[2], '--help']
     try: runpy.run_module(module, run_name='__main__', alter_sys=True)
