@@ -41,7 +41,7 @@ class CheckOptions:
 class BuildOptions:
     """Options of `build`."""
 
-    out: Annotated[Path, Option("Folder for the artefacts: a new or an empty one.", metavar="FOLDER")]
+    out: Annotated[Path, Option("New folder for the artefacts.", metavar="FOLDER")]
 
 
 def _version(options: VersionOptions) -> ExitCode:
@@ -68,8 +68,8 @@ def _build(options: BuildOptions) -> ExitCode:
 
     artefacts = build.build(options.out)
     for artefact in artefacts:
-        print(f"{artefact.bytes:>10,} bytes  {artefact.kind:<20} {artefact.name}")
-    print(f"{len(artefacts)} artefacts of version {artefacts[0].version} in {options.out}.")
+        print(f"{artefact.stat().st_size:>10,} bytes  {artefact.name}")
+    print(f"{len(artefacts)} artefacts of version {version.the_version(ROOT)} in {options.out}.")
     return ExitCode.DONE
 
 
@@ -91,7 +91,7 @@ COMMAND: Final = Command(
         _sub("version", "Write the version to every place.", VersionOptions, _version),
         _sub("notes", "Print the release notes of the version.", ReleaseOptions, _notes),
         _sub("check", "Check that tag, distributions and CHANGELOG.md have one version.", CheckOptions, _check),
-        _sub("build", "Build every artefact, with checksums and a manifest.", BuildOptions, _build),
+        _sub("build", "Build every artefact, with checksums.", BuildOptions, _build),
     ),
 )
 

@@ -1,107 +1,92 @@
-"""Build every artefact of a release into one folder, and write SHA256SUMS and manifest.json. The same commit builds the same bytes."""
+"""Build every artefact of a release into one folder, and write SHA256SUMS. The same commit builds the same bytes."""
 
 import hashlib
-import json
+import os
 import shutil
+import subprocess
+import sys
 import tarfile
 import tempfile
-import zipfile
-from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
-from pathlib import Path, PurePosixPath
+from collections.abc import Sequence
+from pathlib import Path
 from typing import Final
 
-from authors.release import plugins, rehearsal, wheels
-from authors.release.version import SCHEMA, repository, the_version
-from authors.release.wheels import ROOT
+from authors.release import plugins, rehearsal
+from authors.release.archives import ROOT, source_date, write_archive
+from authors.release.version import SCHEMA, the_version
 from contracts.errors import CommandRefusedError, ScriptError
 
 PLATFORMS: Final = tuple(f"{system}-{machine}" for system in ("linux", "darwin") for machine in ("amd64", "arm64"))
 """Names under which `pulumi plugin install` searches an archive. The archives have sources, so all have the same bytes."""
-WHEELS: Final = ("gcp-tpu", "localcloud", "loadtest")
+DISTRIBUTIONS: Final = ("gcp-tpu", "localcloud", "loadtest")
 """Folders of packages/ that are distributions."""
+BACKEND: Final = Path(__file__).with_name("backend.txt")
 REHEARSAL: Final = "rehearse.py"
 SUMS: Final = "SHA256SUMS"
 """In the format of `sha256sum --check`."""
-MANIFEST: Final = "manifest.json"
-_FORBIDDEN: Final = frozenset({"__pycache__", ".git", ".venv", ".env", "tests"})
-"""Names of files and folders that no archive may have."""
+_NO_SOURCES: Final = shutil.ignore_patterns("__pycache__", "*.egg-info")
+_LIMIT_S: Final = 600
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Artefact:
-    """One file of a release. `bytes` is its size."""
-
-    name: str
-    kind: str
-    version: str
-    sha256: str
-    bytes: int
-
-
-def build(out: Path) -> Sequence[Artefact]:
-    """Write the artefacts to a new or empty folder and return them. On failure the folder is not created.
+def build(out: Path) -> Sequence[Path]:
+    """Write the artefacts to a new folder and return them. The checksums are written last, so a folder without them is not complete.
 
     Needs the package registries for build tools. Raises ScriptError.
     """
-    if out.exists() and (not out.is_dir() or any(out.iterdir())):
-        raise CommandRefusedError(f"{out} is not empty. Pass a new folder, or delete it.")
-    version = the_version(ROOT)
-    out.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=out.parent, prefix=".release-") as base:
-        folder = Path(base) / "dist"
-        folder.mkdir()
-        artefacts = [describe_artefact(made, kind, version) for made, kind in _made(folder, version)]
-        write_sums(folder, artefacts, repository=repository(ROOT))
-        folder.chmod(0o755)
-        if out.exists():
-            out.rmdir()
-        folder.rename(out)
-    return sorted(artefacts, key=lambda artefact: artefact.name)
+    if out.exists():
+        raise CommandRefusedError(f"{out} exists. Pass a new folder, or delete it.")
+    out.mkdir(parents=True)
+    _copy_plugin(out)
+    for name in DISTRIBUTIONS:
+        build_distribution(ROOT / "packages" / name, out)
+    shutil.copyfile(ROOT / SCHEMA, out / f"gcp-tpu-v{the_version(ROOT)}-schema.json")
+    shutil.copyfile(rehearsal.__file__, out / REHEARSAL)
+    write_sums(out)
+    return sorted(out.iterdir())
 
 
-def _made(folder: Path, version: str) -> Iterator[tuple[Path, str]]:
-    """Make all files in the folder, and yield each with its kind."""
+def _copy_plugin(folder: Path) -> None:
+    """Write the archive of the provider under the name of each platform."""
     archive = plugins.provider_archive(folder)
     for platform in PLATFORMS:
-        name = f"{archive.name.removesuffix('.tar.gz')}-{platform}.tar.gz"
-        yield Path(shutil.copyfile(archive, folder / name)), "plugin"
+        shutil.copyfile(archive, folder / f"{archive.name.removesuffix('.tar.gz')}-{platform}.tar.gz")
     archive.unlink()
-    for name in WHEELS:
-        wheel = wheels.build(ROOT / "packages" / name, folder)
-        yield wheel, "wheel"
-        yield folder / f"{wheel.name.partition('-')[0]}-{version}.tar.gz", "sdist"
-    yield Path(shutil.copyfile(ROOT / SCHEMA, folder / f"gcp-tpu-v{version}-schema.json")), "schema"
-    yield Path(shutil.copyfile(rehearsal.__file__, folder / REHEARSAL)), "script"
 
 
-def describe_artefact(file: Path, kind: str, version: str) -> Artefact:
-    """Return the description of a file. Raises ScriptError if it has what no release ships, or another version."""
-    file.chmod(0o644)
-    names: Sequence[str] = ()
-    if file.suffix == ".whl":
-        with zipfile.ZipFile(file) as archive:
-            names = archive.namelist()
-    elif file.suffix == ".gz":
-        with tarfile.open(file) as archive:
-            names = archive.getnames()
-    wrong = [name for name in names if _FORBIDDEN.intersection(PurePosixPath(name).parts)]
-    if wrong:
-        raise ScriptError(f"{file.name} has {wrong[0]}, which no release ships. Exclude it in its maker.")
-    if version not in file.name and kind != "script":
-        raise ScriptError(f"{file.name} does not have the version {version} in its name.")
-    return Artefact(name=file.name, kind=kind, version=version, sha256=_digest(file), bytes=file.stat().st_size)
+def build_distribution(package: Path, out: Path) -> None:
+    """Write the wheel and the source archive of a package folder with `uv build` and the locked backend.
+
+    The source archive is packed again, because setuptools gives its files the time of the build. Raises ScriptError.
+    """
+    date = source_date()
+    with tempfile.TemporaryDirectory(prefix="distribution-") as base:
+        sources = shutil.copytree(package, Path(base) / package.name, ignore=_NO_SOURCES)
+        made = Path(base) / "made"
+        uv = [str(Path(sys.executable).with_name("uv")), "build", "--quiet", "--no-config", "--no-create-gitignore"]
+        locked = ["--build-constraint", str(BACKEND), "--require-hashes", "--python", sys.executable]
+        done = subprocess.run(
+            [*uv, *locked, "--out-dir", str(made), str(sources)],
+            env={**os.environ, "SOURCE_DATE_EPOCH": str(date)},
+            timeout=_LIMIT_S,
+            check=False,
+        )
+        if done.returncode:
+            raise ScriptError(f"`uv build` of {package} ended with {done.returncode}. Its messages are above.")
+        out.mkdir(parents=True, exist_ok=True)
+        for wheel in made.glob("*.whl"):
+            shutil.copyfile(wheel, out / wheel.name)
+        for archive in made.glob("*.tar.gz"):
+            _pack_again(archive, out, date)
 
 
-def write_sums(folder: Path, artefacts: Sequence[Artefact], *, repository: str) -> None:
-    """Write both lists, with the artefacts in the order of their names."""
-    ordered = sorted(artefacts, key=lambda artefact: artefact.name)
-    manifest = {"schema_version": 1, "repository": repository, "artefacts": [asdict(artefact) for artefact in ordered]}
-    (folder / MANIFEST).write_text(json.dumps(manifest, indent=1) + "\n", encoding="utf-8")
-    names = sorted([*(artefact.name for artefact in ordered), MANIFEST])
-    text = "".join(f"{_digest(folder / name)}  {name}\n" for name in names)
-    (folder / SUMS).write_text(text, encoding="utf-8")
+def _pack_again(archive: Path, out: Path, date: int) -> None:
+    with tarfile.open(archive) as opened:
+        members = [(member.name, opened.extractfile(member)) for member in opened.getmembers()]
+        files = {name: file.read() for name, file in members if file is not None}
+    write_archive(out / archive.name, files, date)
 
 
-def _digest(file: Path) -> str:
-    return hashlib.sha256(file.read_bytes()).hexdigest()
+def write_sums(folder: Path) -> None:
+    """Write the checksum of each file of the folder."""
+    lines = [f"{hashlib.sha256(file.read_bytes()).hexdigest()}  {file.name}\n" for file in sorted(folder.iterdir())]
+    (folder / SUMS).write_text("".join(lines), encoding="utf-8")

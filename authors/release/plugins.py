@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
-from authors.release.wheels import LICENSE, ROOT, source_date, write_archive
+from authors.release.archives import ROOT, source_date, write_archive
 from gcp_tpu_provider import VERSION
 
 FOLDER: Final = ROOT / "packages" / "gcp-tpu"
@@ -39,5 +39,5 @@ def archive_files() -> Mapping[str, bytes]:
     """Return the content of each file of the archive by its name."""
     modules = {f"{PACKAGE}/{path.name}": path.read_bytes() for path in (FOLDER / PACKAGE).glob("*.py")}
     others = {name: (FOLDER / name).read_bytes() for name in FILES}
-    fixed = {"LICENSE": LICENSE.read_bytes(), "PulumiPlugin.yaml": PLUGIN.encode()}
+    fixed = {"LICENSE": (ROOT / "LICENSE").read_bytes(), "PulumiPlugin.yaml": PLUGIN.encode()}
     return {**modules, **others, **fixed}

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from authors.release import wheels
+from authors.release.build import build_distribution
 
 pytestmark = [pytest.mark.engine, pytest.mark.long]
 ROOT = Path(__file__).resolve().parents[3]
@@ -113,7 +113,7 @@ def base(tmp_path_factory):
 @pytest.fixture(scope="module")
 def dist(base):
     for name in ("loadtest", "localcloud"):
-        wheels.build(ROOT / "packages" / name, base / "dist")
+        build_distribution(ROOT / "packages" / name, base / "dist")
     return base / "dist"
 
 

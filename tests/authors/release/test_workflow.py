@@ -1,5 +1,6 @@
 """release.yml publishes what was rehearsed and approved, with the rights of each step and no secret, and its page says how."""
 
+import json
 import os
 import re
 import shutil
@@ -71,13 +72,14 @@ def test_the_rehearsal_has_the_artefacts_alone_and_the_engine_of_the_project():
 def test_artefacts_of_another_repository_or_of_none_are_refused(tmp_path, subtests):
     (step,) = [step for step in JOBS["check"]["steps"] if "run" in step]
     (tmp_path / "dist").mkdir()
-    (tmp_path / "dist" / "a-1.0.0.txt").write_text("a")
 
     def code(repository, *, changed=False):
         dist = tmp_path / "dist"
-        build.write_sums(
-            dist, [build.describe_artefact(dist / "a-1.0.0.txt", "schema", "1.0.0")], repository=repository
-        )
+        (dist / build.SUMS).unlink(missing_ok=True)
+        (dist / "a-1.0.0.txt").write_text("a")
+        schema = {"repository": f"https://github.com/{repository}"}
+        (dist / "gcp-tpu-v1.0.0-schema.json").write_text(json.dumps(schema))
+        build.write_sums(dist)
         if changed:
             (dist / "a-1.0.0.txt").write_text("b")
         environment = {"PATH": os.environ["PATH"], "REPOSITORY": "acme/serving"}

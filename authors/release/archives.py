@@ -1,0 +1,36 @@
+"""Archives whose bytes follow from their files and the commit's date."""
+
+import gzip
+import io
+import os
+import tarfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Final
+
+from tools.git import git
+
+ROOT: Final = Path(__file__).resolve().parents[2]
+_EARLIEST: Final = 315_532_800
+"""1980-01-01, the first date that a zip archive can state."""
+
+
+def source_date() -> int:
+    """Return the date of an archive's files, in seconds since 1970: SOURCE_DATE_EPOCH, else the last commit's, else 1980-01-01."""
+    stated = os.environ.get("SOURCE_DATE_EPOCH") or git(ROOT, "log", "-1", "--format=%ct") or "0"
+    return max(_EARLIEST, int(stated))
+
+
+def write_archive(path: Path, files: Mapping[str, bytes], date: int) -> Path:
+    """Write a tar.gz with sorted names, one date, one mode and no owner."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with (
+        path.open("wb") as file,
+        gzip.GzipFile(filename="", mode="wb", fileobj=file, mtime=date) as compressed,
+        tarfile.open(fileobj=compressed, mode="w", format=tarfile.PAX_FORMAT) as archive,
+    ):
+        for name, content in sorted(files.items()):
+            entry = tarfile.TarInfo(name)
+            entry.size, entry.mtime = len(content), date
+            archive.addfile(entry, io.BytesIO(content))
+    return path
