@@ -52,7 +52,8 @@ def test_every_file_is_packed_or_describes_the_distribution():
         for path in HOME.parent.joinpath(*name.split(".")).glob(pattern)
     }
     own = {
-        HOME / name for name in ("README.md", "MANIFEST.in", "pyproject.toml", "requirements.in", "requirements.txt")
+        HOME / name
+        for name in ("LICENSE", "README.md", "MANIFEST.in", "pyproject.toml", "requirements.in", "requirements.txt")
     }
     files = {path for path in HOME.rglob("*") if path.is_file() and not APART & set(path.relative_to(HOME).parts)}
     assert files - packed - own == set(modules())

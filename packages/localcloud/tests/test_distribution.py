@@ -43,7 +43,8 @@ def test_the_distribution_lists_every_package():
 def test_every_module_lies_in_a_listed_package_and_no_data_file_is_left_out():
     listed = {HOME.parent.joinpath(*name.split(".")) for name in PROJECT["tool"]["setuptools"]["packages"]}
     own = {
-        HOME / name for name in ("README.md", "MANIFEST.in", "pyproject.toml", "requirements.in", "requirements.txt")
+        HOME / name
+        for name in ("LICENSE", "README.md", "MANIFEST.in", "pyproject.toml", "requirements.in", "requirements.txt")
     }
     patterns = PROJECT["tool"]["setuptools"].get("package-data", {})
     packed = {path for package in listed for path in package.glob("*.py")} | {
