@@ -81,7 +81,9 @@ def test_more_than_the_measured_requests_gain_no_more_than_in_the_public_sweep(
     stack: str, deployment: str, monkeypatch: pytest.MonkeyPatch
 ):
     """The simulated releases were measured with at most 16 requests, the sweep's with 64."""
-    rows = csv.DictReader((ROOT / "authors" / "accuracy" / "sweeps.csv").read_text(encoding="utf-8").splitlines())
+    rows = csv.DictReader(
+        (ROOT / "tests" / "planning" / "corpus" / "sweeps.csv").read_text(encoding="utf-8").splitlines()
+    )
     swept = {
         int(row["users"]): float(row["output_tok_per_s"])
         for row in rows

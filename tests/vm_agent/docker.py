@@ -102,7 +102,12 @@ class Server:
             self.settled.set()
             self._ending.wait()
             return
-        with HTTPServer(("127.0.0.1", port), self._handler()) as http:
+
+        class Server(HTTPServer):
+            def handle_error(self, *_: object) -> None:
+                """Write no line when an agent that is stopped closes its connection before the response, as vLLM."""
+
+        with Server(("127.0.0.1", port), self._handler()) as http:
             threading.Thread(target=http.serve_forever, args=(POLL_S,), daemon=True).start()
             self.settled.set()
             self._ending.wait()
