@@ -14,7 +14,7 @@ from itertools import count
 from typing import Final, Protocol
 
 from localcloud.vllm.memory import KvCacheSize
-from localcloud.vllm.metrics import HttpMetrics, Metrics, merged, text_of
+from localcloud.vllm.metrics import EngineMetrics
 from localcloud.vllm.models import Model, SimulatedAccelerator
 from localcloud.vllm.speculation import Speculation
 
@@ -248,10 +248,19 @@ class SimulatedEngine:
     with vLLM's default `scheduler_reserve_full_isl`).
     """
 
-    def __init__(self, *, capacity: KvCacheSize, timing: TokenTiming, metrics: Metrics, prefix_caching: bool) -> None:
+    def __init__(
+        self,
+        *,
+        capacity: KvCacheSize,
+        timing: TokenTiming,
+        metrics: EngineMetrics,
+        prefix_caching: bool,
+        speculation: Speculation | None = None,
+    ) -> None:
         self._capacity = capacity
         self._timing = timing
         self._metrics = metrics
+        self._speculation = speculation
         self._prefix = (
             PrefixCache(block_size=capacity.block_size, blocks=capacity.num_blocks) if prefix_caching else None
         )
@@ -265,6 +274,10 @@ class SimulatedEngine:
         self._prefilled_s = 0.0
         self._loop = asyncio.get_running_loop()
         self._timer: asyncio.TimerHandle | None = None
+        metrics.show("num_requests_running", lambda: self.running)
+        metrics.show("num_requests_waiting", lambda: self.waiting)
+        metrics.show("num_requests_waiting_by_reason", lambda: self.waiting, "capacity")
+        metrics.show("kv_cache_usage_perc", lambda: self.kv_usage)
 
     @property
     def running(self) -> int:
@@ -281,15 +294,6 @@ class SimulatedEngine:
         """Return the fraction of the KV cache that running sequences use."""
         return self._pool.usage
 
-    @property
-    def http(self) -> HttpMetrics:
-        """Return the counters of HTTP requests, which are part of the metrics."""
-        return self._metrics.http
-
-    def metrics_lines(self) -> list[str]:
-        """Return the lines of this engine's metrics."""
-        return self._metrics.lines(running=self.running, waiting=self.waiting, kv_usage=self.kv_usage)
-
     def submit(self, sequence: Sequence) -> None:
         """Queue a sequence; its sink is called from the event loop."""
         sequence.state = "waiting"
@@ -302,7 +306,7 @@ class SimulatedEngine:
         if sequence.state == "waiting":
             self._waiting.remove(sequence)
             sequence.state = "done"
-            self._metrics.finished["abort"] += 1
+            self._metrics.count("request_success", 1, "abort")
         elif sequence.state == "running":
             self._finish(sequence, "abort", self._loop.time())
             self._admit(self._loop.time(), at_once=False)
@@ -343,8 +347,7 @@ class SimulatedEngine:
             prefill_s = (sequence.tokens - cached) / self._timing.prefill_tokens_per_s
             self._prefill_free_at = begin + prefill_s
             self._prefilled_s += prefill_s
-            speculation = self._metrics.speculation
-            proposals = speculation.proposals if speculation else 0
+            proposals = self._speculation.proposals if self._speculation else 0
             sequence.next_at = self._prefill_free_at + self._timing.ttft_s(0, self.running, proposals)
         sequence.prefilled_s = self._prefilled_s
         self._stall(sequence)
@@ -353,9 +356,10 @@ class SimulatedEngine:
     def _count_prompt(self, sequence: Sequence) -> None:
         prompt = len(sequence.prompt)
         if self._prefix is not None:
-            self._metrics.prefix_cache_queries += prompt
-            self._metrics.prefix_cache_hits += sequence.cached
-        self._metrics.prompt_tokens += prompt
+            self._metrics.count("prefix_cache_queries", prompt)
+            self._metrics.count("prefix_cache_hits", sequence.cached)
+            self._metrics.count("prompt_tokens_cached", sequence.cached)
+        self._metrics.count("prompt_tokens", prompt)
 
     def _push(self, sequence: Sequence) -> None:
         heappush(self._heap, (sequence.next_at, next(self._order), sequence.turn, sequence))
@@ -415,7 +419,7 @@ class SimulatedEngine:
 
     def _advance(self, sequence: Sequence, now: float) -> None:
         """Emit the sequence's due tokens: one, or all overdue ones."""
-        speculation = self._metrics.speculation if sequence.proposes else None
+        speculation = self._speculation if sequence.proposes else None
         interval = self._timing.interval_s(self.running, speculation)
         begin, left = sequence.emitted, sequence.length - sequence.emitted
         tokens = 1
@@ -427,15 +431,16 @@ class SimulatedEngine:
             return
         sequence.emitted = end = begin + tokens
         metrics = self._metrics
-        metrics.preemptions += sequence.preemptions
-        sequence.preemptions = 0
+        if sequence.preemptions:
+            metrics.count("num_preemptions", sequence.preemptions)
+            sequence.preemptions = 0
         self._speculate(sequence, tokens - (begin == 0))
-        metrics.generation_tokens += tokens
+        metrics.count("generation_tokens", tokens)
         if begin == 0:
             sequence.first_at = now
-            metrics.ttft_s.observe(now - sequence.arrived_at)
+            metrics.observe("time_to_first_token_seconds", now - sequence.arrived_at)
         else:
-            metrics.inter_token_s.observe((now - sequence.last_at) / tokens, tokens)
+            metrics.observe("inter_token_latency_seconds", (now - sequence.last_at) / tokens, tokens)
         sequence.last_at = now
         if end == sequence.length:
             self._finish(sequence, sequence.finish_reason, now)
@@ -449,10 +454,12 @@ class SimulatedEngine:
 
     def _speculate(self, sequence: Sequence, tokens: int) -> None:
         """Count the drafts of these tokens. The first token of a sequence comes from its prompt, without a draft."""
-        speculation = self._metrics.speculation
+        speculation = self._speculation
         while speculation is not None and sequence.proposes and tokens > 0:
             if sequence.left_of_draft == 0:
-                sequence.left_of_draft = speculation.draft()
+                accepted = speculation.draft()
+                self._metrics.count_draft(speculation.proposals, accepted)
+                sequence.left_of_draft = accepted + 1
             taken = min(tokens, sequence.left_of_draft)
             sequence.left_of_draft -= taken
             tokens -= taken
@@ -462,18 +469,19 @@ class SimulatedEngine:
         del self._running[sequence]
         self._hold(sequence, 0)
         metrics = self._metrics
-        metrics.finished[reason if reason in metrics.finished else "stop"] += 1
-        metrics.e2e_s.observe(now - sequence.arrived_at)
-        metrics.queue_s.observe(sequence.admitted_at - sequence.arrived_at)
-        metrics.inference_s.observe(now - sequence.admitted_at)
+        metrics.count("request_success", 1, reason)
+        metrics.observe("e2e_request_latency_seconds", now - sequence.arrived_at)
+        metrics.observe("request_queue_time_seconds", sequence.admitted_at - sequence.arrived_at)
+        metrics.observe("request_inference_time_seconds", now - sequence.admitted_at)
         if sequence.emitted:
-            metrics.prefill_s.observe(sequence.first_at - sequence.admitted_at)
-            metrics.decode_s.observe(now - sequence.first_at)
+            metrics.observe("request_prefill_time_seconds", sequence.first_at - sequence.admitted_at)
+            metrics.observe("request_decode_time_seconds", now - sequence.first_at)
         if sequence.emitted > 1:
-            metrics.time_per_output_token_s.observe((now - sequence.first_at) / (sequence.emitted - 1))
-        metrics.request_prompt_tokens.observe(len(sequence.prompt))
-        metrics.request_generation_tokens.observe(sequence.emitted)
-        metrics.request_max_tokens.observe(sequence.max_tokens)
+            between_s = (now - sequence.first_at) / (sequence.emitted - 1)
+            metrics.observe("request_time_per_output_token_seconds", between_s)
+        metrics.observe("request_prompt_tokens", len(sequence.prompt))
+        metrics.observe("request_generation_tokens", sequence.emitted)
+        metrics.observe("request_params_max_tokens", sequence.max_tokens)
 
 
 class EngineGroup:
@@ -491,20 +499,10 @@ class EngineGroup:
         """Return the number of running and waiting requests of all engines."""
         return sum(engine.running + engine.waiting for engine in self._engines)
 
-    @property
-    def http(self) -> HttpMetrics:
-        """Return the counters of HTTP requests, which belong to no engine."""
-        return self._engines[0].http
-
     def abort_all(self) -> None:
         """Abort all requests, as vLLM does when it shuts down."""
         for engine in self._engines:
             engine.abort_all()
-
-    def metrics_text(self) -> str:
-        """Return the metrics in Prometheus text. The engines differ in the label `engine`."""
-        lines = merged(engine.metrics_lines() for engine in self._engines)
-        return text_of([*lines, *self.http.lines(api_servers=len(self._engines))])
 
     def submit(self, sequence: Sequence) -> SimulatedEngine:
         """Queue a sequence, and return its engine."""
