@@ -31,7 +31,6 @@ from localcloud.vllm.media import MediaRules, check_items, read_media
 from localcloud.vllm.memory import KvCacheSize
 from localcloud.vllm.metrics import Metrics
 from localcloud.vllm.middleware import Middleware, cors_headers, is_preflight, preflight
-from localcloud.vllm.models import Model
 from localcloud.vllm.protocol import (
     Malformed,
     Request,
@@ -42,6 +41,7 @@ from localcloud.vllm.protocol import (
     read_chat,
     refuse_more_choices,
 )
+from localcloud.vllm.recorded import Model
 from localcloud.vllm.stream import StreamReply, WholeReply
 
 _GUARDED: Final = ("/v1", "/v2", "/inference")

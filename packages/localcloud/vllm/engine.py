@@ -15,7 +15,7 @@ from typing import Final, Protocol
 
 from localcloud.vllm.memory import KvCacheSize
 from localcloud.vllm.metrics import EngineMetrics
-from localcloud.vllm.models import Model, SimulatedAccelerator
+from localcloud.vllm.recorded import Model, SimulatedCard
 from localcloud.vllm.speculation import Speculation
 
 _HORIZON_S: Final = 0.0005
@@ -133,7 +133,7 @@ class TokenTiming:
 
 def timing(
     model: Model,
-    accelerator: SimulatedAccelerator,
+    card: SimulatedCard,
     *,
     tensor_parallel: int,
     offload_gib: float,
@@ -141,36 +141,34 @@ def timing(
     ttft_s: float | None,
     tpot_s: float | None,
 ) -> TokenTiming:
-    """Return the timing of a model on an accelerator, `speed` times faster than real."""
-    share = accelerator.w4a16_bandwidth_share if model.is_w4a16 else accelerator.bandwidth_share
-    expert_share = accelerator.w4a16_expert_share if model.is_w4a16 else accelerator.bandwidth_share
-    memory_gb_per_s = accelerator.bandwidth_gb_per_s * tensor_parallel
+    """Return the timing of a model on a card, `speed` times faster than real."""
+    share = card.w4a16_bandwidth_share if model.is_w4a16 else card.bandwidth_share
+    expert_share = card.w4a16_expert_share if model.is_w4a16 else card.bandwidth_share
+    memory_gb_per_s = card.bandwidth_gb_per_s * tensor_parallel
     s_per_billion = model.bytes_per_active / (memory_gb_per_s * share)
     always_b = model.active_b - model.expert_b * model.expert_share
-    link_s = accelerator.link_s_per_layer * model.layers if tensor_parallel > 1 else 0.0
+    link_s = card.link_s_per_layer * model.layers if tensor_parallel > 1 else 0.0
     offload_s = offload_gib * 1.073741824 / _PCIE_GB_PER_S
-    sequence_s = accelerator.interval_per_sequence_s
-    if accelerator.kind == "tpu" and model.tpu_sequence_s is not None:
+    sequence_s = card.interval_per_sequence_s
+    if card.kind == "tpu" and model.tpu_sequence_s is not None:
         sequence_s = model.tpu_sequence_s
-    flops = accelerator.tflops * 1e12 * tensor_parallel * accelerator.prefill_share
+    flops = card.tflops * 1e12 * tensor_parallel * card.prefill_share
     prompt_token_s = 2 * model.active_b * 1e9 / flops
-    if accelerator.expert_rows_gb_per_s:
+    if card.expert_rows_gb_per_s:
         # Every device moves all tokens to its part of each expert, so more devices do not save time.
-        prompt_token_s += model.expert_row_bytes / (accelerator.expert_rows_gb_per_s * 1e9)
+        prompt_token_s += model.expert_row_bytes / (card.expert_rows_gb_per_s * 1e9)
     return TokenTiming(
-        ttft_base_s=accelerator.ttft_base_s / speed,
+        ttft_base_s=card.ttft_base_s / speed,
         prefill_tokens_per_s=speed / prompt_token_s,
-        interval_base_s=(accelerator.interval_base_s + link_s + always_b * s_per_billion + offload_s) / speed,
+        interval_base_s=(card.interval_base_s + link_s + always_b * s_per_billion + offload_s) / speed,
         interval_per_sequence_s=sequence_s / tensor_parallel / speed,
-        more_sequences_s=tuple(
-            (last, each_s / tensor_parallel / speed) for last, each_s in accelerator.more_sequences_s
-        ),
-        verified_token_s=accelerator.verified_token_s / tensor_parallel / speed,
+        more_sequences_s=tuple((last, each_s / tensor_parallel / speed) for last, each_s in card.more_sequences_s),
+        verified_token_s=card.verified_token_s / tensor_parallel / speed,
         fixed_ttft_s=None if ttft_s is None else ttft_s / speed,
         fixed_tpot_s=None if tpot_s is None else tpot_s / speed,
         experts_s=model.expert_b * model.bytes_per_active / (memory_gb_per_s * expert_share) / speed,
         expert_share=model.expert_share,
-        expert_exponent=1.0 if accelerator.kind == "tpu" else _GPU_EXPERT_EXPONENT,
+        expert_exponent=1.0 if card.kind == "tpu" else _GPU_EXPERT_EXPONENT,
     )
 
 

@@ -25,7 +25,7 @@ from localcloud.vllm.media import MediaRules
 from localcloud.vllm.memory import EngineStartError, KvCacheSize
 from localcloud.vllm.metrics import EngineMetrics, Metrics
 from localcloud.vllm.middleware import Middleware, imported
-from localcloud.vllm.models import Model, SimulatedAccelerator
+from localcloud.vllm.recorded import Model, SimulatedCard
 from localcloud.vllm.settings import RuntimeEnvironment
 from localcloud.vllm.speculation import Speculation
 from localcloud.vllm.startup import KilledError, Start, StartupStep, plan
@@ -108,8 +108,8 @@ async def _run(
     assert start.capacity is not None  # noqa: S101 - a start without an error has a capacity
     assert start.model is not None  # noqa: S101
     model, capacity = start.model, start.capacity
-    metrics = _metrics(arguments, start.accelerator, model, capacity)
-    engines = [_engine(arguments, environment, start.accelerator, (model, capacity), each) for each in metrics.engines]
+    metrics = _metrics(arguments, start.card, model, capacity)
+    engines = [_engine(arguments, environment, start.card, (model, capacity), each) for each in metrics.engines]
     try:
         # vLLM creates its application when the engine is up, so a wrong path fails equally late.
         classes = imported(arguments.middleware, environment.python_path)
@@ -199,7 +199,7 @@ def _take(step: StartupStep, arguments: Arguments, ledger: str | None) -> bool:
     return True
 
 
-def _metrics(arguments: Arguments, accelerator: SimulatedAccelerator, model: Model, capacity: KvCacheSize) -> Metrics:
+def _metrics(arguments: Arguments, card: SimulatedCard, model: Model, capacity: KvCacheSize) -> Metrics:
     cache_config = {
         "block_size": capacity.block_size,
         "cache_dtype": arguments.kv_cache_dtype,
@@ -210,7 +210,7 @@ def _metrics(arguments: Arguments, accelerator: SimulatedAccelerator, model: Mod
         "num_gpu_blocks": capacity.num_blocks,
         "num_gpu_blocks_override": arguments.num_gpu_blocks_override,
         "prefix_caching_hash_algo": "sha256",
-        "sliding_window": None if accelerator.kind == "tpu" else model.window,
+        "sliding_window": None if card.kind == "tpu" else model.window,
     }
     return Metrics(
         arguments.served_model_names[0],
@@ -224,14 +224,14 @@ def _metrics(arguments: Arguments, accelerator: SimulatedAccelerator, model: Mod
 def _engine(
     arguments: Arguments,
     environment: RuntimeEnvironment,
-    accelerator: SimulatedAccelerator,
+    card: SimulatedCard,
     loaded: tuple[Model, KvCacheSize],
     metrics: EngineMetrics,
 ) -> SimulatedEngine:
     model, capacity = loaded
     pace = timing(
         model,
-        accelerator,
+        card,
         tensor_parallel=arguments.tensor_parallel_size,
         offload_gib=arguments.cpu_offload_gib,
         speed=environment.speed,

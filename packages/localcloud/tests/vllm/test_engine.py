@@ -10,7 +10,7 @@ from localcloud.tests.conftest import in_virtual_loop
 from localcloud.vllm.engine import EngineGroup, PrefixCache, Sequence, SimulatedEngine, TokenTiming, timing
 from localcloud.vllm.memory import KvCacheSize
 from localcloud.vllm.metrics import EngineMetrics, Metrics
-from localcloud.vllm.models import Model, SimulatedAccelerator, find_accelerator, find_model
+from localcloud.vllm.recorded import Model, SimulatedCard, find_card, find_model
 from localcloud.vllm.speculation import Speculation
 
 
@@ -229,8 +229,8 @@ def test_the_prefix_cache_counts_whole_blocks_and_forgets_the_oldest():
     assert cache.visit(first) == 0
 
 
-def parts(model: str, accelerator: str) -> tuple[Model, SimulatedAccelerator]:
-    found, runs_on = find_model(model), find_accelerator(accelerator)
+def parts(model: str, accelerator: str) -> tuple[Model, SimulatedCard]:
+    found, runs_on = find_model(model), find_card(accelerator)
     assert found is not None
     assert runs_on is not None
     return found, runs_on
