@@ -120,7 +120,14 @@ def test_the_least_memory_that_the_plan_accepts_without_a_finding_starts(stack: 
 def test_the_local_clouds_recorded_boots_are_those_of_the_corpus():
     corpus = {(boot.id, figure.key): figure.measured for boot in load().boots for figure in boot.figures}
     rows = json.loads((Path(recorded.__file__).parent / "data" / "boots.json").read_text())["boots"]
-    keys = {"weights_gib": "weights", "kv_gib": "kv", "compile_s": "compile", "load_s": "load"}
+    keys = {
+        "weights_gib": "weights",
+        "kv_gib": "kv",
+        "compile_s": "compile",
+        "load_s": "load",
+        "decode": "decode",
+        "decode_16": "decode_16",
+    }
     stated = {(row["id"], keys[key]): (row[key], "derived" in row) for row in rows for key in keys.keys() & row.keys()}
     assert len(stated) > len(rows)
     assert {each: value for each, (value, is_derived) in stated.items() if each in corpus or not is_derived} == {

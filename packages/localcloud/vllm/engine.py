@@ -15,7 +15,7 @@ from typing import Final, Protocol
 
 from localcloud.vllm.memory import KvCacheSize
 from localcloud.vllm.metrics import EngineMetrics
-from localcloud.vllm.recorded import Model, SimulatedCard
+from localcloud.vllm.recorded import Model, SimulatedCard, sequence_s, step_s
 from localcloud.vllm.speculation import Speculation
 
 _HORIZON_S: Final = 0.0005
@@ -24,9 +24,6 @@ _PCIE_GB_PER_S: Final = 25.0
 """Rate at which offloaded weights cross PCIe in each step. Measured: 14 GiB resulted in 1.6 tok/s."""
 MEASURED_SEQUENCES: Final = 16
 """Most sequences of a measured step of the simulated TPU releases. Only older releases were measured with more (`more_sequences_s`)."""
-_GPU_EXPERT_EXPONENT: Final = 0.72
-"""Steps of 26B-A4B on a GB10 take 72 ms with 5 requests and 92 with 10 (djangodevreng/dgx-spark-benchmarks 5636536). On a TPU,
-the rate of expert reads is set from 16 requests with independent choices."""
 _WAITING_WEIGHT: Final = 4
 """A waiting request counts as much as four running ones (vLLM v1/engine/core_client.py, DPLBAsyncMPClient)."""
 
@@ -70,34 +67,30 @@ class Sink(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TokenTiming:
-    """Durations in real seconds. `fixed_*` override the model of the accelerator. The first token takes `ttft_base_s`, the prefill and one step.
+    """Durations in real seconds. `fixed_*` override the recorded ones. The first token takes `ttft_base_s`, the prefill and one step.
 
-    `experts_s` is the time to read all experts of a mixture, of which one token reads `expert_share`, and n tokens as many as n to the power
-    `expert_exponent` with independent choices. `more_sequences_s`: rows of the last
-    sequence and the seconds that each adds beyond MEASURED_SEQUENCES; empty if each adds `interval_per_sequence_s`.
+    `step_s`: a step with one request; `sequence_s`: what each further one adds; `more_sequences_s`: rows of the last sequence and the seconds
+    that each adds beyond MEASURED_SEQUENCES; empty if each adds `sequence_s`.
     """
 
     ttft_base_s: float
     prefill_tokens_per_s: float
-    interval_base_s: float
-    interval_per_sequence_s: float
+    step_s: float
+    sequence_s: float
     fixed_ttft_s: float | None
     fixed_tpot_s: float | None
-    experts_s: float = 0.0
-    expert_share: float = 0.0
-    expert_exponent: float = 1.0
     more_sequences_s: tuple[tuple[int, float], ...] = ()
     verified_token_s: float = 0.0
 
     def interval_s(self, running: int, speculation: Speculation | None = None) -> float:
         """Return the time between two tokens of a sequence while this many sequences run."""
         proposals = speculation.proposals if speculation else 0
-        step_s = self._step_s(running, proposals) if self.fixed_tpot_s is None else self.fixed_tpot_s
+        step_s = self._full_step_s(running, proposals) if self.fixed_tpot_s is None else self.fixed_tpot_s
         if speculation is None:
             return step_s
         return step_s * speculation.steps(is_verification_known=self.verified_token_s > 0) / speculation.tokens_per_step
 
-    def _step_s(self, running: int, proposals: int) -> float:
+    def _full_step_s(self, running: int, proposals: int) -> float:
         """Return the time of a step.
 
         Assumed for more sequences than were measured: it takes at most as long as measured steps of all of them, one after the other.
@@ -108,15 +101,12 @@ class TokenTiming:
         return min(step_s, running / MEASURED_SEQUENCES * self._one_step_s(MEASURED_SEQUENCES, proposals))
 
     def _one_step_s(self, running: int, proposals: int) -> float:
-        tokens = running * (1 + proposals)
-        chosen = 1 - (1 - self.expert_share) ** tokens**self.expert_exponent
-        experts_s = self.experts_s * chosen if self.experts_s else 0.0
-        verified_s = tokens * self.verified_token_s if proposals else 0.0
-        return self.interval_base_s + experts_s + self._sequences_s(running) + verified_s
+        verified_s = running * (1 + proposals) * self.verified_token_s if proposals else 0.0
+        return self.step_s + self._more_sequences_s(running) + verified_s
 
-    def _sequences_s(self, running: int) -> float:
+    def _more_sequences_s(self, running: int) -> float:
         counted = min(running, MEASURED_SEQUENCES) if self.more_sequences_s else running
-        total_s = counted * self.interval_per_sequence_s
+        total_s = (counted - 1) * self.sequence_s
         for last, seconds in self.more_sequences_s:
             more = max(min(running, last) - counted, 0)
             total_s += more * seconds
@@ -127,7 +117,7 @@ class TokenTiming:
         """Return the time to the first token of a request that is computed at once. The token comes from a step of all running requests."""
         if self.fixed_ttft_s is not None:
             return self.fixed_ttft_s
-        step_s = self._step_s(running, proposals) if self.fixed_tpot_s is None else self.fixed_tpot_s
+        step_s = self._full_step_s(running, proposals) if self.fixed_tpot_s is None else self.fixed_tpot_s
         return self.ttft_base_s + prompt_tokens / self.prefill_tokens_per_s + step_s
 
 
@@ -142,33 +132,19 @@ def timing(
     tpot_s: float | None,
 ) -> TokenTiming:
     """Return the timing of a model on a card, `speed` times faster than real."""
-    share = card.w4a16_bandwidth_share if model.is_w4a16 else card.bandwidth_share
-    expert_share = card.w4a16_expert_share if model.is_w4a16 else card.bandwidth_share
-    memory_gb_per_s = card.bandwidth_gb_per_s * tensor_parallel
-    s_per_billion = model.bytes_per_active / (memory_gb_per_s * share)
-    always_b = model.active_b - model.expert_b * model.expert_share
-    link_s = card.link_s_per_layer * model.layers if tensor_parallel > 1 else 0.0
     offload_s = offload_gib * 1.073741824 / _PCIE_GB_PER_S
-    sequence_s = card.interval_per_sequence_s
-    if card.kind == "tpu" and model.tpu_sequence_s is not None:
-        sequence_s = model.tpu_sequence_s
-    flops = card.tflops * 1e12 * tensor_parallel * card.prefill_share
-    prompt_token_s = 2 * model.active_b * 1e9 / flops
-    if card.expert_rows_gb_per_s:
-        # Every device moves all tokens to its part of each expert, so more devices do not save time.
-        prompt_token_s += model.expert_row_bytes / (card.expert_rows_gb_per_s * 1e9)
+    prompt_token_s = 2 * model.active_b / (card.tflops * 1e3 * tensor_parallel * card.prefill_share)
+    if model.is_moe:
+        prompt_token_s += card.expert_prompt_s
     return TokenTiming(
         ttft_base_s=card.ttft_base_s / speed,
         prefill_tokens_per_s=speed / prompt_token_s,
-        interval_base_s=(card.interval_base_s + link_s + always_b * s_per_billion + offload_s) / speed,
-        interval_per_sequence_s=sequence_s / tensor_parallel / speed,
+        step_s=(step_s(model, card, tensor_parallel) + offload_s) / speed,
+        sequence_s=sequence_s(model, card, tensor_parallel) / speed,
         more_sequences_s=tuple((last, each_s / tensor_parallel / speed) for last, each_s in card.more_sequences_s),
         verified_token_s=card.verified_token_s / tensor_parallel / speed,
         fixed_ttft_s=None if ttft_s is None else ttft_s / speed,
         fixed_tpot_s=None if tpot_s is None else tpot_s / speed,
-        experts_s=model.expert_b * model.bytes_per_active / (memory_gb_per_s * expert_share) / speed,
-        expert_share=model.expert_share,
-        expert_exponent=1.0 if card.kind == "tpu" else _GPU_EXPERT_EXPONENT,
     )
 
 

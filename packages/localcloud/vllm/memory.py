@@ -159,7 +159,7 @@ def _check_devices(arguments: Arguments, model: Model, card: SimulatedCard) -> N
             f"ValueError: data_parallel_size ({dp}) x tensor_parallel_size ({tp}) is not the number of chips ({card.devices}) "
             f"of {card.name}."
         )
-    if model.expert_b:
+    if model.is_moe:
         # vllm-project/tpu-inference#3015
         raise EngineStartError(
             "    assert num_tokens is not None\nAssertionError\nRuntimeError: Engine core initialization failed."

@@ -1,8 +1,8 @@
 """Recorded boots of real servers (`data/boots.json`), and the rule for what has no recording.
 
 The nearest recordings count: those of the same card, the same kind of weights and the same model, as far as there are any. Of several, the
-median counts. Weights scale with the number of chips, reading with the size of the files, compilation with programs (TPU) or layers (GPU).
-1 GiB is 2**30 bytes, 1 GB is 10**9 bytes.
+median counts. Weights scale with the number of chips, reading with the size of the files, compilation with programs (TPU) or layers (GPU), a
+step with the bytes that a device reads and its bandwidth. 1 GiB is 2**30 bytes, 1 GB is 10**9 bytes.
 """
 
 import re
@@ -30,9 +30,7 @@ class Model:
     """A checkpoint. The numbers of sliding and global layers exclude layers that share another layer's KV.
 
     `form`: bf16, fp8, nvfp4 or w4a16 (int4 compressed-tensors); `active_b`: billions of parameters read per token; `layers`: all layers;
-    `expert_b`: billions of parameters in all experts, of which a token reads `expert_share`; `expert_row_bytes`: what a token sends to its
-    experts in all layers; `largest_tensor_gib`: the largest tensor of the files, 0 if unknown; `stored_head_gib`: an output head that a GPU
-    loads and then drops; `tpu_sequence_s`: measured time that each sequence adds to a step on a TPU chip, None if not measured.
+    `largest_tensor_gib`: the largest tensor of the files, 0 if unknown; `stored_head_gib`: an output head that a GPU loads and then drops.
     """
 
     name: str
@@ -47,12 +45,9 @@ class Model:
     kv_heads_global: int
     window: int
     max_position: int
-    expert_b: float = 0.0
-    expert_share: float = 0.0
-    expert_row_bytes: int = 0
+    is_moe: bool = False
     largest_tensor_gib: float = 0.0
     stored_head_gib: float = 0.0
-    tpu_sequence_s: float | None = None
     shards: int = 1
 
     @property
@@ -87,12 +82,11 @@ def _in_words(size: int, word: int) -> int:
 class SimulatedCard:
     """The hardware of the server: `devices` equal devices. Bandwidth and FLOPS are the peak of one device, from the vendors' data sheets.
 
-    A step takes `interval_base_s`, `link_s_per_layer` with several devices, and the reading of weights at `bandwidth_share` of the peak
-    (`w4a16_bandwidth_share` for 4-bit ones, `w4a16_expert_share` for 4-bit experts). Prompts reach `prefill_share` of the FLOPS.
-    Each sequence adds `interval_per_sequence_s`. Beyond `engine.MEASURED_SEQUENCES` it adds the time in `more_sequences_s`, rows of the
-    last sequence and its seconds; empty if all add the same. `verified_token_s`: time that each token of a step with proposals adds,
-    0 if unknown. `expert_rows_gb_per_s`: rate at which each device brings all prompt tokens to their experts, 0 if that takes no time of its own.
-    `default_block_size` is None if it depends on the length.
+    `default_block_size`: None if it depends on the length; `prefill_share`: share of the FLOPS that prompts reach; `expert_prompt_s`: time
+    that a prompt token takes to reach its experts, on any number of devices; `link_s_per_layer`: added to a step with several devices;
+    `sequence_s`: time that each further sequence adds to a step, 0 if recorded boots tell; `more_sequences_s`: the same beyond
+    `engine.MEASURED_SEQUENCES`, rows of the last sequence and its seconds, empty if all add the same; `verified_token_s`: time that each token
+    of a step with proposals adds, 0 if unknown.
     """
 
     key: str
@@ -106,16 +100,12 @@ class SimulatedCard:
     default_max_num_batched_tokens: int
     default_block_size: int | None = None
     ttft_base_s: float
-    interval_base_s: float
-    interval_per_sequence_s: float
-    bandwidth_share: float
-    w4a16_bandwidth_share: float
-    w4a16_expert_share: float
     prefill_share: float = 0.4
+    expert_prompt_s: float = 0.0
     link_s_per_layer: float = 0.0
+    sequence_s: float = 0.0
     more_sequences_s: tuple[tuple[int, float], ...] = ()
     verified_token_s: float = 0.0
-    expert_rows_gb_per_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -132,6 +122,20 @@ class RecordedBoot:
     compile_s: float = 0.0
     programs: int = 1
     load_s: float = 0.0
+    decode: float = 0.0
+    decode_16: float = 0.0
+
+    @property
+    def hardware(self) -> SimulatedCard:
+        """Return the card, with the chips of this boot."""
+        found = find_card(self.card) or find_card(f"{self.card}-{self.chips}")
+        assert found is not None  # noqa: S101 - the table has the cards of its boots
+        return found
+
+    @property
+    def is_tpu(self) -> bool:
+        """Return whether it ran on a TPU."""
+        return self.hardware.kind == "tpu"
 
 
 @cache
@@ -155,21 +159,17 @@ def _boots() -> tuple[RecordedBoot, ...]:
     return tuple(RecordedBoot(model=_checkpoint(row.pop("model")), **row) for row in rows)
 
 
+@cache
 def find_card(name: str) -> SimulatedCard | None:
     """Return a card by Google's name, such as `nvidia-l4` or `v6e-4`, or None for an unknown name. `""` has practically no memory limit."""
-    cards = _tables()["cards"]
-    generation, _, chips = name.partition("-")
-    if generation in cards and generation and chips.isdecimal():
+    generation, _, chips = name.rpartition("-")
+    if generation and generation in _tables()["cards"] and chips.isdecimal():
         row = _row("cards", generation)
-        more = tuple((last, seconds) for last, seconds in row.pop("more_sequences_s"))
-        title = f"{row.pop('name')}-{chips}"
-        return SimulatedCard(key=generation, name=title, devices=int(chips), more_sequences_s=more, **row)
-    key = "nvidia-l4" if name == "l4" else name
-    return (
-        SimulatedCard(key=key, **_row("cards", key))
-        if key in cards and _tables()["cards"][key]["kind"] != "tpu"
-        else None
-    )
+        row |= {"name": f"{row['name']}-{chips}", "devices": int(chips)}
+        row["more_sequences_s"] = tuple((last, seconds) for last, seconds in row["more_sequences_s"])
+        return SimulatedCard(key=generation, **row)
+    row = _row("cards", name) if name in _tables()["cards"] else {}
+    return SimulatedCard(key=name, **row) if "devices" in row else None
 
 
 def find_model(name: str) -> Model | None:
@@ -234,9 +234,7 @@ def published_tpu_images() -> frozenset[str]:
 
 def weights_gib(model: Model, card: SimulatedCard, chips: int, *, is_text: bool) -> float:
     """Return the weights of one device: as recorded for this checkpoint, else by the size of its files."""
-    is_tpu = card.kind == "tpu"
-    rows = [boot for boot in _boots() if boot.model.name == model.name and boot.weights_gib]
-    rows = [boot for boot in rows if _is_tpu(boot) == is_tpu]
+    rows = [boot for boot in _with("weights_gib", card) if boot.model.name == model.name]
     if not rows:
         return _unrecorded_gib(model) / chips
     best = min(rows, key=lambda boot: (boot.is_text != is_text, abs(boot.chips - chips)))
@@ -269,7 +267,7 @@ def other_gib(model: Model, card: SimulatedCard, *, tuned_gib: float) -> float:
     if card.kind == "tpu":
         return 0.0
     near = _nearest(
-        [boot for boot in _boots() if boot.kv_gib and not boot.is_text],
+        [boot for boot in _with("kv_gib", card) if not boot.is_text],
         lambda boot: boot.card == card.key,
         lambda boot: boot.model.size == model.size,
     )
@@ -278,28 +276,21 @@ def other_gib(model: Model, card: SimulatedCard, *, tuned_gib: float) -> float:
 
 
 def _left_over_gib(boot: RecordedBoot) -> float:
-    card = find_card(boot.card)
-    assert card is not None  # noqa: S101 - a row with a KV cache names a card of the table
-    weights = weights_gib(boot.model, card, 1, is_text=boot.is_text)
-    return card.total_gib * boot.utilization - weights - boot.kv_gib
+    weights = weights_gib(boot.model, boot.hardware, 1, is_text=boot.is_text)
+    return boot.hardware.total_gib * boot.utilization - weights - boot.kv_gib
 
 
-def program_s(model: Model, card: SimulatedCard) -> float:
-    """Return the seconds to compile one XLA program of a model on a TPU."""
-    rows = [boot for boot in _boots() if boot.compile_s and _is_tpu(boot)]
-    return median(boot.compile_s / boot.programs for boot in _like(rows, model, card))
-
-
-def gpu_engine_s(model: Model, card: SimulatedCard) -> float:
-    """Return the seconds of a GPU's compilation and warm-up."""
-    rows = [boot for boot in _boots() if boot.compile_s and not _is_tpu(boot)]
-    return median(boot.compile_s * model.layers / boot.model.layers for boot in _like(rows, model, card))
+def compile_s(model: Model, card: SimulatedCard, programs: int) -> float:
+    """Return the seconds of a compilation and warm-up, on a TPU of this number of XLA programs."""
+    alike = _alike(_with("compile_s", card), model, card)
+    if card.kind == "tpu":
+        return median(boot.compile_s / boot.programs for boot in alike) * programs
+    return median(boot.compile_s / boot.model.layers for boot in alike) * model.layers
 
 
 def tpu_read_mb_per_s(model: Model, card: SimulatedCard) -> float:
     """Return the rate at which a TPU reads a model after its download."""
-    rows = [boot for boot in _boots() if boot.load_s]
-    return median(_read_mb_per_s(boot) for boot in _like(rows, model, card))
+    return median(_read_mb_per_s(boot) for boot in _alike(_with("load_s", card), model, card))
 
 
 def _read_mb_per_s(boot: RecordedBoot) -> float:
@@ -307,7 +298,37 @@ def _read_mb_per_s(boot: RecordedBoot) -> float:
     return megabytes / (boot.load_s - megabytes / constant("TPU_HUB_MB_PER_S"))
 
 
-def _like(rows: Sequence[RecordedBoot], model: Model, card: SimulatedCard) -> Sequence[RecordedBoot]:
+def step_s(model: Model, card: SimulatedCard, chips: int) -> float:
+    """Return the time of a step with one request: recorded ones, by the bytes that a device reads and its bandwidth."""
+    alike = _alike(_with("decode", card), model, card)
+    read_share = median(1 / boot.decode / _read_s(boot.model, boot.hardware, boot.chips) for boot in alike)
+    link_s = card.link_s_per_layer * model.layers if chips > 1 else 0.0
+    return _read_s(model, card, chips) * read_share + link_s
+
+
+def _read_s(model: Model, card: SimulatedCard, chips: int) -> float:
+    return model.active_b * model.bytes_per_active / chips / card.bandwidth_gb_per_s
+
+
+def sequence_s(model: Model, card: SimulatedCard, chips: int) -> float:
+    """Return the time that each further request adds to a step: recorded ones with 16 requests, divided by the chips."""
+    rows = [boot for boot in _with("decode_16", card) if boot.model.is_moe == model.is_moe]
+    if not rows:
+        return card.sequence_s / chips
+    alike = _nearest(_alike(rows, model, card), lambda boot: boot.chips == chips)
+    return median(_more_s(boot) * boot.chips / chips for boot in alike)
+
+
+def _more_s(boot: RecordedBoot) -> float:
+    return (16 / boot.decode_16 - step_s(boot.model, boot.hardware, boot.chips)) / 15
+
+
+def _with(figure: str, card: SimulatedCard) -> Sequence[RecordedBoot]:
+    """Return the boots on the card's kind of hardware that have a figure."""
+    return [boot for boot in _boots() if getattr(boot, figure) and boot.is_tpu == (card.kind == "tpu")]
+
+
+def _alike(rows: Sequence[RecordedBoot], model: Model, card: SimulatedCard) -> Sequence[RecordedBoot]:
     return _nearest(
         rows,
         lambda boot: boot.model.is_w4a16 == model.is_w4a16,
@@ -321,7 +342,3 @@ def _nearest(rows: Sequence[RecordedBoot], *likes: Callable[[RecordedBoot], bool
     for like in likes:
         rows = [row for row in rows if like(row)] or rows
     return rows
-
-
-def _is_tpu(boot: RecordedBoot) -> bool:
-    return _tables()["cards"][boot.card]["kind"] == "tpu"

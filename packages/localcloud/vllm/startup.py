@@ -16,10 +16,9 @@ from localcloud.vllm.memory import EngineStartError, KvCacheSize, as_loaded, cap
 from localcloud.vllm.recorded import (
     Model,
     SimulatedCard,
+    compile_s,
     constant,
     find_card,
-    gpu_engine_s,
-    program_s,
     tpu_read_mb_per_s,
 )
 from localcloud.vllm.settings import RuntimeEnvironment
@@ -354,11 +353,10 @@ def _full_compile_s(launch: _Launch) -> float:
     """Return the seconds of a compilation without a cache."""
     if launch.is_tiny:
         return _COMPILE_TINY_S
-    model, card = launch.weights.model, launch.card
+    seconds = compile_s(launch.weights.model, launch.card, _programs(launch))
     if not launch.is_tpu:
-        return gpu_engine_s(model, card) - constant("GPU_WARM_UP_S")
-    speculation = constant("SPECULATION_COMPILES") if launch.arguments.speculative_config else 1.0
-    return _programs(launch) * program_s(model, card) * speculation
+        return seconds - constant("GPU_WARM_UP_S")
+    return seconds * (constant("SPECULATION_COMPILES") if launch.arguments.speculative_config else 1.0)
 
 
 def _cached_s(launch: _Launch) -> float:

@@ -58,8 +58,8 @@ def engine(
     pace = TokenTiming(
         ttft_base_s=0,
         prefill_tokens_per_s=1e6,
-        interval_base_s=0,
-        interval_per_sequence_s=0,
+        step_s=0,
+        sequence_s=0,
         fixed_ttft_s=ttft_s,
         fixed_tpot_s=tpot_s,
     )
@@ -243,6 +243,23 @@ def test_speed_scales_everything_fixed_times_included():
     assert fast.fixed_ttft_s == pytest.approx(0.02)
     assert fast.interval_s(5) == pytest.approx(0.005)
     assert fast.prefill_tokens_per_s == pytest.approx(10 * slow.prefill_tokens_per_s)
+
+
+@pytest.mark.parametrize(
+    ("model", "card", "requests", "tok_per_s"),
+    [
+        ("google/gemma-4-E2B-it", "v6e-1", 16, 3546.4),
+        ("google/gemma-4-26B-A4B-it", "v6e-4", 16, 1982.0),
+        ("google/gemma-4-31B-it-qat-w4a16-ct", "v6e-1", 1, 36.0),
+        ("xbill9/gemma-4-26B-A4B-it-qat-q4_0-w4a16-ct", "nvidia-l4", 16, 393.7),
+        ("google/gemma-4-E2B-it", "nvidia-l4", 1, 50.4),
+    ],
+)
+def test_a_recorded_server_serves_at_its_recorded_rate(model: str, card: str, requests: int, tok_per_s: float):
+    found, runs_on = parts(model, card)
+    chips = runs_on.devices
+    pace = timing(found, runs_on, tensor_parallel=chips, offload_gib=0, speed=1, ttft_s=None, tpot_s=None)
+    assert requests / pace.interval_s(requests) == pytest.approx(tok_per_s, rel=0.01)
 
 
 def test_chips_divide_the_operations_of_a_prompt_but_not_what_it_moves_to_experts():
