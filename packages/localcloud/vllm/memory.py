@@ -20,6 +20,8 @@ from localcloud.vllm.recorded import (
     weights_gib,
 )
 
+_HEAD_DIM_SLIDING: Final = 256
+_HEAD_DIM_GLOBAL: Final = 512
 _TPU_WORD_BYTES: Final = 4
 """The keys and values of the heads of one token are packed into words of this size (ragged paged attention's get_kv_cache_shape)."""
 _CUDA_CONTEXT_GIB: Final = 0.33
@@ -69,8 +71,8 @@ class _Layout:
         return full * self.global_bytes + window * self.sliding_bytes
 
 
-def _round_up(tokens: int, block_size: int) -> int:
-    return -(-tokens // block_size) * block_size
+def _round_up(number: int, unit: int) -> int:
+    return -(-number // unit) * unit
 
 
 def as_loaded(model: Model, card: SimulatedCard, image: str, quantization: str | None = None) -> Model:
@@ -225,13 +227,18 @@ def _check_weights(needed_gib: float, model: Model, card: SimulatedCard) -> None
 
 
 def _layout(arguments: Arguments, model: Model, card: SimulatedCard, batched: int) -> _Layout:
-    tp = arguments.tensor_parallel_size
-    size = 2 if arguments.kv_cache_dtype in ("auto", "float16", "bfloat16") else 1
     is_tpu = card.kind == "tpu"
-    word = _TPU_WORD_BYTES if is_tpu else 1
+    element_bytes = 2 if arguments.kv_cache_dtype in ("auto", "float16", "bfloat16") else 1
+    word_bytes = _TPU_WORD_BYTES if is_tpu else 1
+
+    def token_bytes(layers: int, heads: int, head_dim: int) -> int:
+        # With fewer heads than devices, heads are replicated. The numbers of all heads fill whole words.
+        numbers = 2 * max(1, heads // arguments.tensor_parallel_size) * element_bytes
+        return layers * head_dim * _round_up(numbers, word_bytes)
+
     return _Layout(
-        global_bytes=model.global_bytes_per_token(size, tp, word),
-        sliding_bytes=model.sliding_bytes_per_token(size, tp, word),
+        global_bytes=token_bytes(model.global_layers, model.kv_heads_global, _HEAD_DIM_GLOBAL),
+        sliding_bytes=token_bytes(model.sliding_layers, model.kv_heads_sliding, _HEAD_DIM_SLIDING),
         sliding_tokens=None if is_tpu else model.window - 1 + _STEPS_IN_FLIGHT * batched,
     )
 

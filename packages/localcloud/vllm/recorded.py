@@ -15,8 +15,6 @@ from typing import Any, Final
 from localcloud.json_values import JsonObject, packaged, parts
 
 GIB: Final = 2**30
-_HEAD_DIM_SLIDING: Final = 256
-_HEAD_DIM_GLOBAL: Final = 512
 _LEAST_BYTES: Final = 0.5625
 """Bytes of a 4-bit parameter with its scales."""
 _LINEAR_BYTES: Final = {"fp8": 1.0, "nvfp4": _LEAST_BYTES}
@@ -59,23 +57,6 @@ class Model:
     def bytes_per_active(self) -> float:
         """Return the mean bytes of a parameter that a token reads."""
         return _ACTIVE_BYTES[self.form]
-
-    def sliding_bytes_per_token(self, bytes_per_element: int, tensor_parallel: int, word: int = 1) -> int:
-        """Return the KV bytes per token and device in all sliding-window layers. With fewer heads than devices, heads are replicated.
-
-        The numbers of all heads fill whole words of `word` bytes.
-        """
-        heads = max(1, self.kv_heads_sliding // tensor_parallel)
-        return self.sliding_layers * _HEAD_DIM_SLIDING * _in_words(2 * heads * bytes_per_element, word)
-
-    def global_bytes_per_token(self, bytes_per_element: int, tensor_parallel: int, word: int = 1) -> int:
-        """Return the KV bytes per token and device in all full-attention layers."""
-        heads = max(1, self.kv_heads_global // tensor_parallel)
-        return self.global_layers * _HEAD_DIM_GLOBAL * _in_words(2 * heads * bytes_per_element, word)
-
-
-def _in_words(size: int, word: int) -> int:
-    return -(-size // word) * word
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -119,7 +119,7 @@ def plan(arguments: Arguments, environment: RuntimeEnvironment) -> Start:
         loaded = as_loaded(weights.model, card, environment.image, arguments.quantization)
         planned = capacity(arguments, loaded, card)
         if card.kind != "tpu":
-            _check_drafter(arguments, _release(environment.version))
+            _check_drafter(arguments, environment.release)
     except EngineStartError as error:
         step = StartupStep(
             at_s=constant("IMPORT_S") + 20.0 if isinstance(error, LateError) else constant("IMPORT_S"), error=error
@@ -149,7 +149,7 @@ def _check_devices(environment: RuntimeEnvironment) -> None:
     is_old = driver_cuda < _CUDA_13
     if environment.uses_cuda_compatibility and not is_old:
         raise EngineStartError(_MISMATCH)
-    if is_old and not environment.uses_cuda_compatibility and _has_cuda_13(environment.version):
+    if is_old and not environment.uses_cuda_compatibility and environment.release >= _FIRST_WITH_CUDA_13:
         raise EngineStartError(_TOO_OLD.format(version=driver_cuda))
 
 
@@ -159,15 +159,6 @@ def _check_drafter(arguments: Arguments, release: tuple[int, ...]) -> None:
     first, fixed, message = _DIES.get(name, ((), (), ""))
     if first <= release < fixed and not (message == _CAPTURED and arguments.enforce_eager):
         raise EngineStartError(message)
-
-
-def _has_cuda_13(version: str) -> bool:
-    return _release(version) >= _FIRST_WITH_CUDA_13
-
-
-def _release(version: str) -> tuple[int, ...]:
-    """Return the first two numbers of a release; empty if unknown."""
-    return tuple(int(part) for part in version.split(".")[:2] if part.isdigit())
 
 
 class _Timeline:

@@ -4,7 +4,6 @@ Sources of `gs://`: docs.vllm.ai, "Loading models with Run:ai Model Streamer"; v
 package in the image); run-ai/runai-model-streamer, docs/src/env-vars.md and requests_iterator.py; all read 2026-11.
 """
 
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -19,7 +18,6 @@ from localcloud.vllm.settings import Mount, RuntimeEnvironment
 _FIRST_STREAMER: Final = (0, 11, 1)
 """First release that authenticates at Cloud Storage (Google's GKE page on the streamer). Before it, `gs://` is not a valid model name."""
 _STREAMED_FORMATS: Final = ("runai_streamer", "runai_streamer_sharded")
-_RELEASE: Final = re.compile(r"(\d+)\.(\d+)(?:\.(\d+))?")
 
 
 class LateError(EngineStartError):
@@ -175,7 +173,7 @@ def _folder_weights(name: str, files: Mapping[str, int], mb_per_s: float) -> Wei
 def _streamed_files(arguments: Arguments, environment: RuntimeEnvironment) -> Mapping[str, int]:
     """Return the objects below the model's URI, by relative name. Raises EngineStartError with vLLM's or Google's message."""
     name = arguments.model
-    if _release(environment.version) < _FIRST_STREAMER:
+    if environment.release < _FIRST_STREAMER:
         raise EngineStartError(
             f"huggingface_hub.errors.HFValidationError: Repo id must be in the form 'repo_name' or 'namespace/repo_name': '{name}'. "
             "Use `repo_type` argument if needed."
@@ -205,8 +203,3 @@ def _buffer_bytes(model: Model, size_bytes: int, limit: int) -> int:
             f"Memory limit supplied: {limit} cannot be smaller than: {largest}"
         )
     return min(limit, size_bytes)
-
-
-def _release(version: str) -> tuple[int, ...]:
-    found = _RELEASE.match(version)
-    return tuple(int(part or 0) for part in found.groups()) if found else (0,)
