@@ -8,7 +8,7 @@ from contracts.settings_files import settings_file, shipped_files
 from localcloud.vllm.arguments import Arguments, parse
 from localcloud.vllm.engine import TokenTiming, timing
 from localcloud.vllm.memory import EngineStartError, KvCacheSize, as_loaded, capacity
-from localcloud.vllm.models import Model, SimulatedAccelerator, find_accelerator, find_model
+from localcloud.vllm.recorded import Model, SimulatedCard, find_card, find_model
 from localcloud.vllm.speculation import Speculation
 from planning.cost.subject import Subject, examine
 from planning.question.vllm_args import vllm_arguments
@@ -30,13 +30,13 @@ class Served:
     subject: Subject
     arguments: Arguments
     model: Model
-    accelerator: SimulatedAccelerator
+    card: SimulatedCard
     burst_requests: int
 
     def capacity(self) -> KvCacheSize | None:
         """Return what the simulated server has; None if it refuses to start."""
         try:
-            return capacity(self.arguments, self.model, self.accelerator)
+            return capacity(self.arguments, self.model, self.card)
         except EngineStartError as error:
             assert "To serve at least one request" in str(error)
             return None
@@ -50,7 +50,7 @@ class Served:
         """Return the server's timing."""
         return timing(
             self.model,
-            self.accelerator,
+            self.card,
             tensor_parallel=self.arguments.tensor_parallel_size,
             offload_gib=self.arguments.cpu_offload_gib,
             speed=1,
@@ -72,14 +72,14 @@ def served(stack: str, length: int | None = None, **options: object) -> Served:
     arguments = parse(
         ["vllm", "serve", *vllm_arguments(subject.resolved.vllm, model_or_path=subject.resolved.model_id)]
     )
-    model, accelerator = find_model(arguments.model), find_accelerator(hardware_of(settings))
+    model, card = find_model(arguments.model), find_card(hardware_of(settings))
     assert model is not None
-    assert accelerator is not None
+    assert card is not None
     return Served(
         subject=subject,
         arguments=arguments,
-        model=as_loaded(model, accelerator, BUILT_IMAGE),
-        accelerator=accelerator,
+        model=as_loaded(model, card, BUILT_IMAGE),
+        card=card,
         burst_requests=settings.smoke.burst_requests,
     )
 

@@ -27,7 +27,7 @@ from contracts.naming import Names
 from localcloud.tests.rules.built import evaluated
 from localcloud.tests.rules.collector_config import targets
 from localcloud.tests.rules.evaluator import Scrape
-from localcloud.vllm.metrics import Metrics, text_of
+from localcloud.vllm.metrics import Metrics
 from stacks.observability import alert_values
 from stacks.server_command import PORT
 from tests.agreement.simulated_stacks import served, settings_of
@@ -82,17 +82,17 @@ class World:
 def server_text(metrics, world):
     """Return what a process of the server serves after another scrape interval. Another process starts with new counters."""
     answered = 0 if world.hangs else world.requests
-    metrics.finished["stop"] += answered
-    metrics.generation_tokens += 300 * answered
-    metrics.ttft_s.observe(0.2, answered)
+    (engine,) = metrics.engines
+    engine.count("request_success", answered, "stop")
+    engine.count("generation_tokens", 300 * answered)
+    engine.observe("time_to_first_token_seconds", 0.2, answered)
     for _ in range(answered):
-        metrics.http.count("/v1/chat/completions", "POST", 200, 2.0)
-    return text_of(
-        [
-            *metrics.lines(running=min(world.requests, 2), waiting=3 if world.hangs else world.waiting, kv_usage=0.3),
-            *metrics.http.lines(),
-        ]
-    )
+        metrics.count_request("/v1/chat/completions", "POST", 200, 2.0)
+    engine.show("num_requests_running", lambda: min(world.requests, 2))
+    engine.show("num_requests_waiting", lambda: 3 if world.hangs else world.waiting)
+    engine.show("num_requests_waiting_by_reason", lambda: 3 if world.hangs else world.waiting, "capacity")
+    engine.show("kv_cache_usage_perc", lambda: 0.3)
+    return metrics.text()
 
 
 def boot(at, ready, *, run=RUN_MIN):

@@ -15,8 +15,7 @@ from contracts.collector import (
     server_share,
 )
 from localcloud.services import monitoring_rules
-from localcloud.vllm.metrics import Metrics, text_of
-from localcloud.vllm.speculation import Speculation
+from localcloud.vllm.metrics import Metrics
 from planning.errors import PlanningError
 from planning.settings.fields import check_block
 from planning.settings.observability import MetricsSettings
@@ -51,11 +50,12 @@ def metrics_in(expression):
 
 def series():
     """Return the names of series and the bounds of TTFT that the simulated server serves after one request of each kind."""
-    metrics = Metrics(
-        "m", {"block_size": "16"}, max_model_len=4096, speculation=Speculation({"num_speculative_tokens": 3})
-    )
-    metrics.http.count("/v1/completions", "POST", 200, 0.1)
-    lines = text_of([*metrics.lines(running=1, waiting=1, kv_usage=0.5), *metrics.http.lines()]).splitlines()
+    metrics = Metrics("m", {"block_size": "16"}, max_model_len=4096, proposals=3)
+    metrics.count_request("/v1/completions", "POST", 200, 0.1)
+    (engine,) = metrics.engines
+    for name in metrics.gauges.keys() - {"num_requests_waiting_by_reason"}:
+        engine.show(name, lambda: 1)
+    lines = metrics.text().splitlines()
     names = {re.split(r"[{ ]", line)[0] for line in lines if not line.startswith("#")}
     bounds = {
         re.search(r'le="([^"]+)"', line)[1]

@@ -26,6 +26,6 @@ def test_every_list_of_gpus_has_those_of_the_planner():
     names = set(CLOUD_RUN_GPUS.values())
     assert {*next(field.marks[0].values for field in block_fields(CloudRunSettings) if field.path == "gpu")} == names
     assert set(Run().gpu_drivers) == set(Run().gpu_regions) == names
-    assert names <= set(packaged("localcloud.vllm", "models.json")["accelerators"])
+    assert names <= set(packaged("localcloud.vllm", "boots.json")["cards"])
     skus = {sku.get("price") for sku in packaged("localcloud.services", "skus.json")["skus"]}
     assert {key for key in PRICES if key.startswith("cloud_run_")} <= skus

@@ -109,15 +109,24 @@ class ClosedLoop:
         clock, room = VirtualClock(), one.capacity()
         assert room is not None
         monkeypatch.setattr(engine.asyncio, "get_running_loop", lambda: clock)
+        speculation = one.speculation()
+        metrics = Metrics(
+            "m",
+            {},
+            max_model_len=room.max_model_len,
+            proposals=speculation.proposals if speculation else 0,
+            engines=one.arguments.data_parallel_size,
+        )
         server = EngineGroup(
             [
                 SimulatedEngine(
                     capacity=room,
                     timing=one.pace(),
-                    metrics=Metrics("m", {}, max_model_len=room.max_model_len, speculation=one.speculation()),
+                    metrics=each,
                     prefix_caching=False,
+                    speculation=one.speculation(),
                 )
-                for _ in range(one.arguments.data_parallel_size)
+                for each in metrics.engines
             ]
         )
         users = [User(number=number, load=self, clock=clock, server=server) for number in range(self.users)]

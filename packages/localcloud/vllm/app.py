@@ -29,8 +29,8 @@ from localcloud.vllm.faults import (
 from localcloud.vllm.generation import Abilities, Completion, answer
 from localcloud.vllm.media import MediaRules, check_items, read_media
 from localcloud.vllm.memory import KvCacheSize
+from localcloud.vllm.metrics import Metrics
 from localcloud.vllm.middleware import Middleware, cors_headers, is_preflight, preflight
-from localcloud.vllm.models import Model
 from localcloud.vllm.protocol import (
     Malformed,
     Request,
@@ -41,6 +41,7 @@ from localcloud.vllm.protocol import (
     read_chat,
     refuse_more_choices,
 )
+from localcloud.vllm.recorded import Model
 from localcloud.vllm.stream import StreamReply, WholeReply
 
 _GUARDED: Final = ("/v1", "/v2", "/inference")
@@ -64,6 +65,7 @@ class Parts:
     arguments: Arguments
     capacity: KvCacheSize
     engines: EngineGroup
+    metrics: Metrics
     faults: InjectedFaults
     api_keys: tuple[str, ...]
     created: int
@@ -191,7 +193,7 @@ class _VllmApi:
         route = request.match_info.route.resource
         handler = None if route is None else route.canonical
         duration_s = asyncio.get_running_loop().time() - started_s
-        self._parts.engines.http.count(handler, request.method, status, duration_s)
+        self._parts.metrics.count_request(handler, request.method, status, duration_s)
 
     def _has_key(self, request: web.Request) -> bool:
         keys = self._parts.api_keys
@@ -217,7 +219,7 @@ class _VllmApi:
 
     async def metrics(self, _: web.Request) -> web.Response:
         return web.Response(
-            text=self._parts.engines.metrics_text(),
+            text=self._parts.metrics.text(),
             headers={"Content-Type": "text/plain; version=0.0.4; charset=utf-8"},
         )
 

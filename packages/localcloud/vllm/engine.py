@@ -14,8 +14,8 @@ from itertools import count
 from typing import Final, Protocol
 
 from localcloud.vllm.memory import KvCacheSize
-from localcloud.vllm.metrics import HttpMetrics, Metrics, merged, text_of
-from localcloud.vllm.models import Model, SimulatedAccelerator
+from localcloud.vllm.metrics import EngineMetrics
+from localcloud.vllm.recorded import Model, SimulatedCard, sequence_s, step_s
 from localcloud.vllm.speculation import Speculation
 
 _HORIZON_S: Final = 0.0005
@@ -24,9 +24,6 @@ _PCIE_GB_PER_S: Final = 25.0
 """Rate at which offloaded weights cross PCIe in each step. Measured: 14 GiB resulted in 1.6 tok/s."""
 MEASURED_SEQUENCES: Final = 16
 """Most sequences of a measured step of the simulated TPU releases. Only older releases were measured with more (`more_sequences_s`)."""
-_GPU_EXPERT_EXPONENT: Final = 0.72
-"""Steps of 26B-A4B on a GB10 take 72 ms with 5 requests and 92 with 10 (djangodevreng/dgx-spark-benchmarks 5636536). On a TPU,
-the rate of expert reads is set from 16 requests with independent choices."""
 _WAITING_WEIGHT: Final = 4
 """A waiting request counts as much as four running ones (vLLM v1/engine/core_client.py, DPLBAsyncMPClient)."""
 
@@ -70,34 +67,30 @@ class Sink(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TokenTiming:
-    """Durations in real seconds. `fixed_*` override the model of the accelerator. The first token takes `ttft_base_s`, the prefill and one step.
+    """Durations in real seconds. `fixed_*` override the recorded ones. The first token takes `ttft_base_s`, the prefill and one step.
 
-    `experts_s` is the time to read all experts of a mixture, of which one token reads `expert_share`, and n tokens as many as n to the power
-    `expert_exponent` with independent choices. `more_sequences_s`: rows of the last
-    sequence and the seconds that each adds beyond MEASURED_SEQUENCES; empty if each adds `interval_per_sequence_s`.
+    `step_s`: a step with one request; `sequence_s`: what each further one adds; `more_sequences_s`: rows of the last sequence and the seconds
+    that each adds beyond MEASURED_SEQUENCES; empty if each adds `sequence_s`.
     """
 
     ttft_base_s: float
     prefill_tokens_per_s: float
-    interval_base_s: float
-    interval_per_sequence_s: float
+    step_s: float
+    sequence_s: float
     fixed_ttft_s: float | None
     fixed_tpot_s: float | None
-    experts_s: float = 0.0
-    expert_share: float = 0.0
-    expert_exponent: float = 1.0
     more_sequences_s: tuple[tuple[int, float], ...] = ()
     verified_token_s: float = 0.0
 
     def interval_s(self, running: int, speculation: Speculation | None = None) -> float:
         """Return the time between two tokens of a sequence while this many sequences run."""
         proposals = speculation.proposals if speculation else 0
-        step_s = self._step_s(running, proposals) if self.fixed_tpot_s is None else self.fixed_tpot_s
+        step_s = self._full_step_s(running, proposals) if self.fixed_tpot_s is None else self.fixed_tpot_s
         if speculation is None:
             return step_s
         return step_s * speculation.steps(is_verification_known=self.verified_token_s > 0) / speculation.tokens_per_step
 
-    def _step_s(self, running: int, proposals: int) -> float:
+    def _full_step_s(self, running: int, proposals: int) -> float:
         """Return the time of a step.
 
         Assumed for more sequences than were measured: it takes at most as long as measured steps of all of them, one after the other.
@@ -108,15 +101,12 @@ class TokenTiming:
         return min(step_s, running / MEASURED_SEQUENCES * self._one_step_s(MEASURED_SEQUENCES, proposals))
 
     def _one_step_s(self, running: int, proposals: int) -> float:
-        tokens = running * (1 + proposals)
-        chosen = 1 - (1 - self.expert_share) ** tokens**self.expert_exponent
-        experts_s = self.experts_s * chosen if self.experts_s else 0.0
-        verified_s = tokens * self.verified_token_s if proposals else 0.0
-        return self.interval_base_s + experts_s + self._sequences_s(running) + verified_s
+        verified_s = running * (1 + proposals) * self.verified_token_s if proposals else 0.0
+        return self.step_s + self._more_sequences_s(running) + verified_s
 
-    def _sequences_s(self, running: int) -> float:
+    def _more_sequences_s(self, running: int) -> float:
         counted = min(running, MEASURED_SEQUENCES) if self.more_sequences_s else running
-        total_s = counted * self.interval_per_sequence_s
+        total_s = (counted - 1) * self.sequence_s
         for last, seconds in self.more_sequences_s:
             more = max(min(running, last) - counted, 0)
             total_s += more * seconds
@@ -127,13 +117,13 @@ class TokenTiming:
         """Return the time to the first token of a request that is computed at once. The token comes from a step of all running requests."""
         if self.fixed_ttft_s is not None:
             return self.fixed_ttft_s
-        step_s = self._step_s(running, proposals) if self.fixed_tpot_s is None else self.fixed_tpot_s
+        step_s = self._full_step_s(running, proposals) if self.fixed_tpot_s is None else self.fixed_tpot_s
         return self.ttft_base_s + prompt_tokens / self.prefill_tokens_per_s + step_s
 
 
 def timing(
     model: Model,
-    accelerator: SimulatedAccelerator,
+    card: SimulatedCard,
     *,
     tensor_parallel: int,
     offload_gib: float,
@@ -141,36 +131,20 @@ def timing(
     ttft_s: float | None,
     tpot_s: float | None,
 ) -> TokenTiming:
-    """Return the timing of a model on an accelerator, `speed` times faster than real."""
-    share = accelerator.w4a16_bandwidth_share if model.is_w4a16 else accelerator.bandwidth_share
-    expert_share = accelerator.w4a16_expert_share if model.is_w4a16 else accelerator.bandwidth_share
-    memory_gb_per_s = accelerator.bandwidth_gb_per_s * tensor_parallel
-    s_per_billion = model.bytes_per_active / (memory_gb_per_s * share)
-    always_b = model.active_b - model.expert_b * model.expert_share
-    link_s = accelerator.link_s_per_layer * model.layers if tensor_parallel > 1 else 0.0
+    """Return the timing of a model on a card, `speed` times faster than real."""
     offload_s = offload_gib * 1.073741824 / _PCIE_GB_PER_S
-    sequence_s = accelerator.interval_per_sequence_s
-    if accelerator.kind == "tpu" and model.tpu_sequence_s is not None:
-        sequence_s = model.tpu_sequence_s
-    flops = accelerator.tflops * 1e12 * tensor_parallel * accelerator.prefill_share
-    prompt_token_s = 2 * model.active_b * 1e9 / flops
-    if accelerator.expert_rows_gb_per_s:
-        # Every device moves all tokens to its part of each expert, so more devices do not save time.
-        prompt_token_s += model.expert_row_bytes / (accelerator.expert_rows_gb_per_s * 1e9)
+    prompt_token_s = 2 * model.active_b / (card.tflops * 1e3 * tensor_parallel * card.prefill_share)
+    if model.is_moe:
+        prompt_token_s += card.expert_prompt_s
     return TokenTiming(
-        ttft_base_s=accelerator.ttft_base_s / speed,
+        ttft_base_s=card.ttft_base_s / speed,
         prefill_tokens_per_s=speed / prompt_token_s,
-        interval_base_s=(accelerator.interval_base_s + link_s + always_b * s_per_billion + offload_s) / speed,
-        interval_per_sequence_s=sequence_s / tensor_parallel / speed,
-        more_sequences_s=tuple(
-            (last, each_s / tensor_parallel / speed) for last, each_s in accelerator.more_sequences_s
-        ),
-        verified_token_s=accelerator.verified_token_s / tensor_parallel / speed,
+        step_s=(step_s(model, card, tensor_parallel) + offload_s) / speed,
+        sequence_s=sequence_s(model, card, tensor_parallel) / speed,
+        more_sequences_s=tuple((last, each_s / tensor_parallel / speed) for last, each_s in card.more_sequences_s),
+        verified_token_s=card.verified_token_s / tensor_parallel / speed,
         fixed_ttft_s=None if ttft_s is None else ttft_s / speed,
         fixed_tpot_s=None if tpot_s is None else tpot_s / speed,
-        experts_s=model.expert_b * model.bytes_per_active / (memory_gb_per_s * expert_share) / speed,
-        expert_share=model.expert_share,
-        expert_exponent=1.0 if accelerator.kind == "tpu" else _GPU_EXPERT_EXPONENT,
     )
 
 
@@ -248,10 +222,19 @@ class SimulatedEngine:
     with vLLM's default `scheduler_reserve_full_isl`).
     """
 
-    def __init__(self, *, capacity: KvCacheSize, timing: TokenTiming, metrics: Metrics, prefix_caching: bool) -> None:
+    def __init__(
+        self,
+        *,
+        capacity: KvCacheSize,
+        timing: TokenTiming,
+        metrics: EngineMetrics,
+        prefix_caching: bool,
+        speculation: Speculation | None = None,
+    ) -> None:
         self._capacity = capacity
         self._timing = timing
         self._metrics = metrics
+        self._speculation = speculation
         self._prefix = (
             PrefixCache(block_size=capacity.block_size, blocks=capacity.num_blocks) if prefix_caching else None
         )
@@ -265,6 +248,10 @@ class SimulatedEngine:
         self._prefilled_s = 0.0
         self._loop = asyncio.get_running_loop()
         self._timer: asyncio.TimerHandle | None = None
+        metrics.show("num_requests_running", lambda: self.running)
+        metrics.show("num_requests_waiting", lambda: self.waiting)
+        metrics.show("num_requests_waiting_by_reason", lambda: self.waiting, "capacity")
+        metrics.show("kv_cache_usage_perc", lambda: self.kv_usage)
 
     @property
     def running(self) -> int:
@@ -281,15 +268,6 @@ class SimulatedEngine:
         """Return the fraction of the KV cache that running sequences use."""
         return self._pool.usage
 
-    @property
-    def http(self) -> HttpMetrics:
-        """Return the counters of HTTP requests, which are part of the metrics."""
-        return self._metrics.http
-
-    def metrics_lines(self) -> list[str]:
-        """Return the lines of this engine's metrics."""
-        return self._metrics.lines(running=self.running, waiting=self.waiting, kv_usage=self.kv_usage)
-
     def submit(self, sequence: Sequence) -> None:
         """Queue a sequence; its sink is called from the event loop."""
         sequence.state = "waiting"
@@ -302,7 +280,7 @@ class SimulatedEngine:
         if sequence.state == "waiting":
             self._waiting.remove(sequence)
             sequence.state = "done"
-            self._metrics.finished["abort"] += 1
+            self._metrics.count("request_success", 1, "abort")
         elif sequence.state == "running":
             self._finish(sequence, "abort", self._loop.time())
             self._admit(self._loop.time(), at_once=False)
@@ -343,8 +321,7 @@ class SimulatedEngine:
             prefill_s = (sequence.tokens - cached) / self._timing.prefill_tokens_per_s
             self._prefill_free_at = begin + prefill_s
             self._prefilled_s += prefill_s
-            speculation = self._metrics.speculation
-            proposals = speculation.proposals if speculation else 0
+            proposals = self._speculation.proposals if self._speculation else 0
             sequence.next_at = self._prefill_free_at + self._timing.ttft_s(0, self.running, proposals)
         sequence.prefilled_s = self._prefilled_s
         self._stall(sequence)
@@ -353,9 +330,10 @@ class SimulatedEngine:
     def _count_prompt(self, sequence: Sequence) -> None:
         prompt = len(sequence.prompt)
         if self._prefix is not None:
-            self._metrics.prefix_cache_queries += prompt
-            self._metrics.prefix_cache_hits += sequence.cached
-        self._metrics.prompt_tokens += prompt
+            self._metrics.count("prefix_cache_queries", prompt)
+            self._metrics.count("prefix_cache_hits", sequence.cached)
+            self._metrics.count("prompt_tokens_cached", sequence.cached)
+        self._metrics.count("prompt_tokens", prompt)
 
     def _push(self, sequence: Sequence) -> None:
         heappush(self._heap, (sequence.next_at, next(self._order), sequence.turn, sequence))
@@ -415,7 +393,7 @@ class SimulatedEngine:
 
     def _advance(self, sequence: Sequence, now: float) -> None:
         """Emit the sequence's due tokens: one, or all overdue ones."""
-        speculation = self._metrics.speculation if sequence.proposes else None
+        speculation = self._speculation if sequence.proposes else None
         interval = self._timing.interval_s(self.running, speculation)
         begin, left = sequence.emitted, sequence.length - sequence.emitted
         tokens = 1
@@ -427,15 +405,16 @@ class SimulatedEngine:
             return
         sequence.emitted = end = begin + tokens
         metrics = self._metrics
-        metrics.preemptions += sequence.preemptions
-        sequence.preemptions = 0
+        if sequence.preemptions:
+            metrics.count("num_preemptions", sequence.preemptions)
+            sequence.preemptions = 0
         self._speculate(sequence, tokens - (begin == 0))
-        metrics.generation_tokens += tokens
+        metrics.count("generation_tokens", tokens)
         if begin == 0:
             sequence.first_at = now
-            metrics.ttft_s.observe(now - sequence.arrived_at)
+            metrics.observe("time_to_first_token_seconds", now - sequence.arrived_at)
         else:
-            metrics.inter_token_s.observe((now - sequence.last_at) / tokens, tokens)
+            metrics.observe("inter_token_latency_seconds", (now - sequence.last_at) / tokens, tokens)
         sequence.last_at = now
         if end == sequence.length:
             self._finish(sequence, sequence.finish_reason, now)
@@ -449,10 +428,12 @@ class SimulatedEngine:
 
     def _speculate(self, sequence: Sequence, tokens: int) -> None:
         """Count the drafts of these tokens. The first token of a sequence comes from its prompt, without a draft."""
-        speculation = self._metrics.speculation
+        speculation = self._speculation
         while speculation is not None and sequence.proposes and tokens > 0:
             if sequence.left_of_draft == 0:
-                sequence.left_of_draft = speculation.draft()
+                accepted = speculation.draft()
+                self._metrics.count_draft(speculation.proposals, accepted)
+                sequence.left_of_draft = accepted + 1
             taken = min(tokens, sequence.left_of_draft)
             sequence.left_of_draft -= taken
             tokens -= taken
@@ -462,18 +443,19 @@ class SimulatedEngine:
         del self._running[sequence]
         self._hold(sequence, 0)
         metrics = self._metrics
-        metrics.finished[reason if reason in metrics.finished else "stop"] += 1
-        metrics.e2e_s.observe(now - sequence.arrived_at)
-        metrics.queue_s.observe(sequence.admitted_at - sequence.arrived_at)
-        metrics.inference_s.observe(now - sequence.admitted_at)
+        metrics.count("request_success", 1, reason)
+        metrics.observe("e2e_request_latency_seconds", now - sequence.arrived_at)
+        metrics.observe("request_queue_time_seconds", sequence.admitted_at - sequence.arrived_at)
+        metrics.observe("request_inference_time_seconds", now - sequence.admitted_at)
         if sequence.emitted:
-            metrics.prefill_s.observe(sequence.first_at - sequence.admitted_at)
-            metrics.decode_s.observe(now - sequence.first_at)
+            metrics.observe("request_prefill_time_seconds", sequence.first_at - sequence.admitted_at)
+            metrics.observe("request_decode_time_seconds", now - sequence.first_at)
         if sequence.emitted > 1:
-            metrics.time_per_output_token_s.observe((now - sequence.first_at) / (sequence.emitted - 1))
-        metrics.request_prompt_tokens.observe(len(sequence.prompt))
-        metrics.request_generation_tokens.observe(sequence.emitted)
-        metrics.request_max_tokens.observe(sequence.max_tokens)
+            between_s = (now - sequence.first_at) / (sequence.emitted - 1)
+            metrics.observe("request_time_per_output_token_seconds", between_s)
+        metrics.observe("request_prompt_tokens", len(sequence.prompt))
+        metrics.observe("request_generation_tokens", sequence.emitted)
+        metrics.observe("request_params_max_tokens", sequence.max_tokens)
 
 
 class EngineGroup:
@@ -491,20 +473,10 @@ class EngineGroup:
         """Return the number of running and waiting requests of all engines."""
         return sum(engine.running + engine.waiting for engine in self._engines)
 
-    @property
-    def http(self) -> HttpMetrics:
-        """Return the counters of HTTP requests, which belong to no engine."""
-        return self._engines[0].http
-
     def abort_all(self) -> None:
         """Abort all requests, as vLLM does when it shuts down."""
         for engine in self._engines:
             engine.abort_all()
-
-    def metrics_text(self) -> str:
-        """Return the metrics in Prometheus text. The engines differ in the label `engine`."""
-        lines = merged(engine.metrics_lines() for engine in self._engines)
-        return text_of([*lines, *self.http.lines(api_servers=len(self._engines))])
 
     def submit(self, sequence: Sequence) -> SimulatedEngine:
         """Queue a sequence, and return its engine."""

@@ -14,12 +14,10 @@ from typing import Final
 from urllib.parse import quote
 
 from localcloud.json_values import as_object
-from localcloud.vllm import measured_starts, parent_watch
-from localcloud.vllm.models import GIB, Model, find_accelerator, find_model
+from localcloud.vllm import parent_watch
+from localcloud.vllm.recorded import GIB, Model, constant, find_card, find_model
 from localcloud.vllm.settings import RuntimeEnvironment
 
-DISK_MB_PER_S: Final = 500.0  # assumed: a balanced persistent disk
-_HUB_MB_PER_S: Final = 300.0  # assumed: a download from the hub and the load after it
 _FILES, _STEPS = 9, 5
 
 _LIMIT_S: Final = 30.0
@@ -141,12 +139,12 @@ def is_cached(name: str, environment: RuntimeEnvironment, revision: str = "") ->
 
 def download_s(model: Model, environment: RuntimeEnvironment) -> float:
     """Return the simulated seconds of a download from the hub, without the load after it."""
-    accelerator = find_accelerator(environment.accelerator)
-    if accelerator is not None and accelerator.kind == "tpu":
-        return model.disk_bytes / (min(measured_starts.HUB_MB_PER_S, environment.network_mb_per_s) * 1e6)
+    card = find_card(environment.accelerator)
+    if card is not None and card.kind == "tpu":
+        return model.disk_bytes / (min(constant("TPU_HUB_MB_PER_S"), environment.network_mb_per_s) * 1e6)
     megabytes = model.disk_bytes / 1e6
-    load_s = megabytes / DISK_MB_PER_S
-    load_and_download_s = megabytes / min(_HUB_MB_PER_S, environment.network_mb_per_s)
+    load_s = megabytes / constant("DISK_MB_PER_S")
+    load_and_download_s = megabytes / min(constant("HUB_MB_PER_S"), environment.network_mb_per_s)
     return load_and_download_s - load_s
 
 

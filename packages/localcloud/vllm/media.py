@@ -16,8 +16,8 @@ import aiohttp
 from localcloud.json_values import as_list, as_object
 from localcloud.vllm.arguments import Arguments
 from localcloud.vllm.media_items import KINDS, MediaItem
-from localcloud.vllm.models import Model
 from localcloud.vllm.protocol import RequestError
+from localcloud.vllm.recorded import Model
 
 UNLIMITED: Final = 999
 """vLLM's limit of a modality that `--limit-mm-per-prompt` does not name."""

@@ -1,34 +1,29 @@
-"""The KV cache in tokens: the simulator's own arithmetic, modeled on vLLM's.
+"""Device memory at the start of the engine: the weights as recorded, the KV cache in tokens, and vLLM's errors if they do not fit.
 
 On a GPU a request uses its length in the full-attention layers, and at most a window and two batches in the sliding ones. On a TPU every
 layer stores every token, and an fp8 KV dtype saves nothing for a single KV head per chip because the page layout pads it.
 """
 
 from bisect import bisect_right
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Final
 
 from localcloud.vllm.arguments import Arguments
-from localcloud.vllm.models import (
-    DRAFTER_BYTES,
-    EMBEDDINGS_GIB,
+from localcloud.vllm.recorded import (
     GIB,
     Model,
-    SimulatedAccelerator,
+    SimulatedCard,
+    converted,
+    drafter,
+    other_gib,
     published_tpu_images,
-    tpu_w4a16_gib,
+    weights_gib,
 )
 
-FULL_BYTES: Final = 2
-"""Bytes of a bf16 parameter."""
+_HEAD_DIM_SLIDING: Final = 256
+_HEAD_DIM_GLOBAL: Final = 512
 _TPU_WORD_BYTES: Final = 4
 """The keys and values of the heads of one token are packed into words of this size (ragged paged attention's get_kv_cache_shape)."""
-_GPU_OVERHEAD_GIB: Final = 1.13
-"""Activations and CUDA graphs: memory other than weights and KV cache, measured on an L4 (0.9 x 22.35 GiB - 16.82 GiB of weights - 7,097 blocks
-of 320 KiB)."""
-_GPU_GRAPHS_GIB: Final = 0.6
-"""The part of it that stays if compiling needs more than the activations (assumed)."""
 _CUDA_CONTEXT_GIB: Final = 0.33
 """The CUDA context, in use before any tensor is allocated."""
 _STEPS_IN_FLIGHT: Final = 2
@@ -76,32 +71,26 @@ class _Layout:
         return full * self.global_bytes + window * self.sliding_bytes
 
 
-def _round_up(tokens: int, block_size: int) -> int:
-    return -(-tokens // block_size) * block_size
+def _round_up(number: int, unit: int) -> int:
+    return -(-number // unit) * unit
 
 
-def as_loaded(model: Model, accelerator: SimulatedAccelerator, image: str, quantization: str | None = None) -> Model:
-    """Return a checkpoint as it is in device memory. Raise EngineStartError if the image cannot load it there.
+def as_loaded(model: Model, card: SimulatedCard, image: str, quantization: str | None = None) -> Model:
+    """Return a checkpoint as it is in device memory. Raise EngineStartError with vLLM's message if it cannot be loaded there.
 
     The published images reject 4-bit weights on a TPU. An image with another digest is custom-built and assumed to load them.
-    `quantization` is vLLM's option. A stored precision other than bf16 must equal it.
+    `quantization` is vLLM's option. A stored precision other than bf16 must equal it; a bf16 checkpoint is converted while it loads.
     """
-    stored = "compressed-tensors" if model.is_w4a16 else "fp8" if model.bytes_per_active < FULL_BYTES else None
+    stored = {"w4a16": "compressed-tensors", "bf16": None}.get(model.form, "fp8")
     if quantization not in {None, stored}:
-        return _quantized(model, accelerator, quantization, stored)
-    if not model.is_w4a16 or accelerator.kind != "tpu":
-        return model
+        return _quantized(model, card, quantization, stored)
     _, _, digest = image.partition("@")
-    if not digest or digest in published_tpu_images():
+    if model.is_w4a16 and card.kind == "tpu" and (not digest or digest in published_tpu_images()):
         raise EngineStartError("NotImplementedError: No compressed-tensors compatible scheme was found.")
-    return replace(model, weights_gib=tpu_w4a16_gib(model))
+    return model
 
 
-def _quantized(model: Model, accelerator: SimulatedAccelerator, quantization: str | None, stored: str | None) -> Model:
-    """Return a bf16 checkpoint that is converted while it loads: linear layers in one byte, embeddings in two.
-
-    Raise EngineStartError with vLLM's message for any other.
-    """
+def _quantized(model: Model, card: SimulatedCard, quantization: str | None, stored: str | None) -> Model:
     if stored is not None:
         raise EngineStartError(
             f"ValueError: Quantization method specified in the model config ({stored}) does not match the quantization method specified in "
@@ -111,34 +100,24 @@ def _quantized(model: Model, accelerator: SimulatedAccelerator, quantization: st
         raise EngineStartError(
             f"ValueError: the simulated server does not support --quantization {quantization}, only fp8"
         )
-    if accelerator.kind == "tpu":
+    if card.kind == "tpu":
         raise EngineStartError(
             "NotImplementedError: fp8 quantization is not implemented for Gemma4ForConditionalGeneration on TPU"
         )
-    size = next((name for name in EMBEDDINGS_GIB if model.name.startswith(name)), "")
-    embeddings_b = EMBEDDINGS_GIB.get(size, 0.0) * GIB / FULL_BYTES / 1e9
-    read_b = model.active_b - embeddings_b
-    linear_b = read_b + model.expert_b * (1 - model.expert_share)
-    return replace(
-        model,
-        weights_gib=model.weights_gib - linear_b * 1e9 / GIB,
-        disk_gib=model.disk_bytes / GIB,
-        chip_gib={},
-        bytes_per_active=(FULL_BYTES * embeddings_b + read_b) / model.active_b,
-    )
+    return converted(model, "fp8")
 
 
-def capacity(arguments: Arguments, model: Model, accelerator: SimulatedAccelerator) -> KvCacheSize:
+def capacity(arguments: Arguments, model: Model, card: SimulatedCard) -> KvCacheSize:
     """Return the KV cache. Raise EngineStartError with vLLM's message if it does not fit."""
-    _check_devices(arguments, model, accelerator)
-    batched = arguments.max_num_batched_tokens or accelerator.default_max_num_batched_tokens
+    _check_devices(arguments, model, card)
+    batched = arguments.max_num_batched_tokens or card.default_max_num_batched_tokens
     _check_multimodal(arguments, batched)
-    sequences = arguments.max_num_seqs or accelerator.default_max_num_seqs
-    weights_gib = _weights_gib(arguments, model, accelerator)
-    _check_weights(weights_gib, model, accelerator)
-    layout = _layout(arguments, model, accelerator, batched)
-    available = _available_bytes(arguments, model, accelerator, weights_gib)
-    block_size = arguments.block_size or accelerator.default_block_size or _tpu_block_size(arguments, model, sequences)
+    sequences = arguments.max_num_seqs or card.default_max_num_seqs
+    weights = _weights_gib(arguments, model, card)
+    _check_weights(weights, model, card)
+    layout = _layout(arguments, model, card, batched)
+    available = _available_bytes(arguments, model, card, weights)
+    block_size = arguments.block_size or card.default_block_size or _tpu_block_size(arguments, model, sequences)
     length = _max_model_len(arguments, model, layout, available, block_size)
     needed = layout.request_bytes(length, block_size)
     if needed > available:
@@ -161,28 +140,28 @@ def capacity(arguments: Arguments, model: Model, accelerator: SimulatedAccelerat
         block_size=block_size,
         num_blocks=blocks,
         tokens=tokens,
-        weights_gib=weights_gib,
+        weights_gib=weights,
         available_gib=available / GIB,
     )
 
 
-def _check_devices(arguments: Arguments, model: Model, accelerator: SimulatedAccelerator) -> None:
+def _check_devices(arguments: Arguments, model: Model, card: SimulatedCard) -> None:
     """Reject more devices than the machine has, replicas that leave some idle, and replicas of a mixture of experts on a TPU."""
     tp, dp = arguments.tensor_parallel_size, arguments.data_parallel_size
-    if tp * dp > accelerator.devices:
+    if tp * dp > card.devices:
         raise EngineStartError(
-            f"ValueError: World size ({tp * dp}) is larger than the number of available devices ({accelerator.devices}) "
-            f"on {accelerator.name}. If this is intentional and you are using: ray, set "
+            f"ValueError: World size ({tp * dp}) is larger than the number of available devices ({card.devices}) "
+            f"on {card.name}. If this is intentional and you are using: ray, set "
             "'--distributed-executor-backend ray'."
         )
-    if dp == 1 or accelerator.kind != "tpu":
+    if dp == 1 or card.kind != "tpu":
         return
-    if tp * dp < accelerator.devices:
+    if tp * dp < card.devices:
         raise EngineStartError(
-            f"ValueError: data_parallel_size ({dp}) x tensor_parallel_size ({tp}) is not the number of chips ({accelerator.devices}) "
-            f"of {accelerator.name}."
+            f"ValueError: data_parallel_size ({dp}) x tensor_parallel_size ({tp}) is not the number of chips ({card.devices}) "
+            f"of {card.name}."
         )
-    if model.expert_b:
+    if model.is_moe:
         # vllm-project/tpu-inference#3015
         raise EngineStartError(
             "    assert num_tokens is not None\nAssertionError\nRuntimeError: Engine core initialization failed."
@@ -205,25 +184,12 @@ def _check_multimodal(arguments: Arguments, batched: int) -> None:
         )
 
 
-def _weights_gib(arguments: Arguments, model: Model, accelerator: SimulatedAccelerator) -> float:
-    """Return the memory of one device: as logged for this number of chips, or an equal share of the checkpoint."""
-    tp = arguments.tensor_parallel_size
-    if accelerator.kind == "tpu" and str(tp) in model.chip_gib:
-        return model.chip_gib[str(tp)]
-    return max(model.weights_gib - arguments.cpu_offload_gib, 0.0) / tp + _of_drafter(arguments, DRAFTER_BYTES) / GIB
-
-
-def _of_drafter(arguments: Arguments, values: Mapping[str, float]) -> float:
-    """Return the value of Google's draft model that the arguments name, by its size in the name; 0 without one."""
-    named = str(arguments.speculative_config.get("model") or "").rpartition("/")[2]
-    return next((value for size, value in values.items() if f"-{size}-it" in named and "assistant" in named), 0.0)
-
-
-def _tuned_gib(arguments: Arguments, model: Model) -> float:
-    """Return the copy of the embeddings that a GPU's first start tunes kernels on: with media, only a draft model's (vllm-project/vllm#54383)."""
-    if arguments.enforce_eager:
-        return 0.0
-    return _of_drafter(arguments, EMBEDDINGS_GIB) if arguments.takes_media else model.largest_tensor_gib
+def _weights_gib(arguments: Arguments, model: Model, card: SimulatedCard) -> float:
+    """Return the weights of one device, with those of a draft model."""
+    chips = arguments.tensor_parallel_size
+    drafter_bytes, _ = drafter(str(arguments.speculative_config.get("model") or ""))
+    recorded = weights_gib(model, card, chips, is_text=not arguments.takes_media)
+    return max(recorded - arguments.cpu_offload_gib / chips, 0.0) + drafter_bytes / GIB
 
 
 _PAGE_TABLE_ENTRIES: Final = 2**20 // 2 // 4
@@ -242,42 +208,55 @@ def _power_of_two(number: int) -> int:
     return 1 << (number - 1).bit_length()
 
 
-def _check_weights(weights_gib: float, model: Model, accelerator: SimulatedAccelerator) -> None:
-    if accelerator.kind == "cuda" and model.stored_head_gib:
+def _check_weights(needed_gib: float, model: Model, card: SimulatedCard) -> None:
+    if card.kind == "cuda" and model.stored_head_gib:
         # vLLM drops the head that equals the embeddings, but only after it has loaded it.
-        weights_gib += model.stored_head_gib + _CUDA_CONTEXT_GIB
-    if weights_gib <= accelerator.total_gib:
+        needed_gib += model.stored_head_gib + _CUDA_CONTEXT_GIB
+    if needed_gib <= card.total_gib:
         return
-    if accelerator.kind == "tpu":
+    if card.kind == "tpu":
         raise EngineStartError(
             "jax.errors.JaxRuntimeError: RESOURCE_EXHAUSTED: Error allocating device buffer: Attempting to allocate "
-            f"{weights_gib:.2f}G. That was not possible. There are {accelerator.total_gib:.2f}G free.; (0x0x0_HBM0)"
+            f"{needed_gib:.2f}G. That was not possible. There are {card.total_gib:.2f}G free.; (0x0x0_HBM0)"
         )
     raise EngineStartError(
-        f"torch.OutOfMemoryError: CUDA out of memory. Tried to allocate {(weights_gib - accelerator.total_gib) * 1024:.2f} MiB. "
-        f"GPU 0 has a total capacity of {accelerator.total_gib:.2f} GiB of which 0.00 MiB is free. "
-        f"Of the allocated memory {accelerator.total_gib:.2f} GiB is allocated by PyTorch."
+        f"torch.OutOfMemoryError: CUDA out of memory. Tried to allocate {(needed_gib - card.total_gib) * 1024:.2f} MiB. "
+        f"GPU 0 has a total capacity of {card.total_gib:.2f} GiB of which 0.00 MiB is free. "
+        f"Of the allocated memory {card.total_gib:.2f} GiB is allocated by PyTorch."
     )
 
 
-def _layout(arguments: Arguments, model: Model, accelerator: SimulatedAccelerator, batched: int) -> _Layout:
-    tp = arguments.tensor_parallel_size
-    size = 2 if arguments.kv_cache_dtype in ("auto", "float16", "bfloat16") else 1
-    is_tpu = accelerator.kind == "tpu"
-    word = _TPU_WORD_BYTES if is_tpu else 1
+def _layout(arguments: Arguments, model: Model, card: SimulatedCard, batched: int) -> _Layout:
+    is_tpu = card.kind == "tpu"
+    element_bytes = 2 if arguments.kv_cache_dtype in ("auto", "float16", "bfloat16") else 1
+    word_bytes = _TPU_WORD_BYTES if is_tpu else 1
+
+    def token_bytes(layers: int, heads: int, head_dim: int) -> int:
+        # With fewer heads than devices, heads are replicated. The numbers of all heads fill whole words.
+        numbers = 2 * max(1, heads // arguments.tensor_parallel_size) * element_bytes
+        return layers * head_dim * _round_up(numbers, word_bytes)
+
     return _Layout(
-        global_bytes=model.global_bytes_per_token(size, tp, word),
-        sliding_bytes=model.sliding_bytes_per_token(size, tp, word),
+        global_bytes=token_bytes(model.global_layers, model.kv_heads_global, _HEAD_DIM_GLOBAL),
+        sliding_bytes=token_bytes(model.sliding_layers, model.kv_heads_sliding, _HEAD_DIM_SLIDING),
         sliding_tokens=None if is_tpu else model.window - 1 + _STEPS_IN_FLIGHT * batched,
     )
 
 
-def _available_bytes(arguments: Arguments, model: Model, accelerator: SimulatedAccelerator, weights_gib: float) -> int:
+def _tuned_gib(arguments: Arguments, model: Model) -> float:
+    """Return the copy of the embeddings on which a GPU tunes kernels: with media, only a draft model's (vllm-project/vllm#54383)."""
+    if arguments.enforce_eager:
+        return 0.0
+    if not arguments.takes_media:
+        return model.largest_tensor_gib
+    return drafter(str(arguments.speculative_config.get("model") or ""))[1]
+
+
+def _available_bytes(arguments: Arguments, model: Model, card: SimulatedCard, weights: float) -> int:
     if arguments.kv_cache_memory_bytes is not None:
         return arguments.kv_cache_memory_bytes
-    tuned = _GPU_GRAPHS_GIB + _tuned_gib(arguments, model) / arguments.tensor_parallel_size
-    overhead = 0.0 if accelerator.kind == "tpu" else max(_GPU_OVERHEAD_GIB, tuned)
-    available_gib = accelerator.total_gib * arguments.gpu_memory_utilization - weights_gib - overhead
+    other = other_gib(model, card, tuned_gib=_tuned_gib(arguments, model))
+    available_gib = card.total_gib * arguments.gpu_memory_utilization - weights - other
     if available_gib <= 0:
         raise EngineStartError(
             f"ValueError: No available memory for the cache blocks (Available KV cache memory: {available_gib:.2f} GiB). "

@@ -23,9 +23,9 @@ from localcloud.vllm.engine import EngineGroup, SimulatedEngine, timing
 from localcloud.vllm.faults import FaultError, InjectedFaults
 from localcloud.vllm.media import MediaRules
 from localcloud.vllm.memory import EngineStartError, KvCacheSize
-from localcloud.vllm.metrics import Metrics
+from localcloud.vllm.metrics import EngineMetrics, Metrics
 from localcloud.vllm.middleware import Middleware, imported
-from localcloud.vllm.models import Model, SimulatedAccelerator
+from localcloud.vllm.recorded import Model, SimulatedCard
 from localcloud.vllm.settings import RuntimeEnvironment
 from localcloud.vllm.speculation import Speculation
 from localcloud.vllm.startup import KilledError, Start, StartupStep, plan
@@ -108,10 +108,8 @@ async def _run(
     assert start.capacity is not None  # noqa: S101 - a start without an error has a capacity
     assert start.model is not None  # noqa: S101
     model, capacity = start.model, start.capacity
-    engines = [
-        _engine(arguments, environment, start.accelerator, (model, capacity), rank=rank)
-        for rank in range(arguments.data_parallel_size)
-    ]
+    metrics = _metrics(arguments, start.card, model, capacity)
+    engines = [_engine(arguments, environment, start.card, (model, capacity), each) for each in metrics.engines]
     try:
         # vLLM creates its application when the engine is up, so a wrong path fails equally late.
         classes = imported(arguments.middleware, environment.python_path)
@@ -125,6 +123,7 @@ async def _run(
             arguments=arguments,
             capacity=start.capacity,
             engines=group,
+            metrics=metrics,
             faults=faults,
             api_keys=keys,
             created=int(time.time()),
@@ -200,45 +199,49 @@ def _take(step: StartupStep, arguments: Arguments, ledger: str | None) -> bool:
     return True
 
 
-def _engine(
-    arguments: Arguments,
-    environment: RuntimeEnvironment,
-    accelerator: SimulatedAccelerator,
-    loaded: tuple[Model, KvCacheSize],
-    *,
-    rank: int,
-) -> SimulatedEngine:
-    model, capacity = loaded
-    pace = timing(
-        model,
-        accelerator,
-        tensor_parallel=arguments.tensor_parallel_size,
-        offload_gib=arguments.cpu_offload_gib,
-        speed=environment.speed,
-        ttft_s=environment.ttft_s,
-        tpot_s=environment.tpot_s,
-    )
+def _metrics(arguments: Arguments, card: SimulatedCard, model: Model, capacity: KvCacheSize) -> Metrics:
     cache_config = {
         "block_size": capacity.block_size,
         "cache_dtype": arguments.kv_cache_dtype,
         "enable_prefix_caching": arguments.enable_prefix_caching,
-        "engine": rank,
         "gpu_memory_utilization": arguments.gpu_memory_utilization,
         "is_attention_free": False,
         "num_cpu_blocks": None,
         "num_gpu_blocks": capacity.num_blocks,
         "num_gpu_blocks_override": arguments.num_gpu_blocks_override,
         "prefix_caching_hash_algo": "sha256",
-        "sliding_window": None if accelerator.kind == "tpu" else model.window,
+        "sliding_window": None if card.kind == "tpu" else model.window,
     }
-    speculation = Speculation(arguments.speculative_config) if arguments.speculative_config else None
-    metrics = Metrics(
+    return Metrics(
         arguments.served_model_names[0],
         cache_config,
         max_model_len=capacity.max_model_len,
-        speculation=speculation,
-        engine=rank,
+        proposals=Speculation(arguments.speculative_config).proposals,
+        engines=arguments.data_parallel_size,
+    )
+
+
+def _engine(
+    arguments: Arguments,
+    environment: RuntimeEnvironment,
+    card: SimulatedCard,
+    loaded: tuple[Model, KvCacheSize],
+    metrics: EngineMetrics,
+) -> SimulatedEngine:
+    model, capacity = loaded
+    pace = timing(
+        model,
+        card,
+        tensor_parallel=arguments.tensor_parallel_size,
+        offload_gib=arguments.cpu_offload_gib,
+        speed=environment.speed,
+        ttft_s=environment.ttft_s,
+        tpot_s=environment.tpot_s,
     )
     return SimulatedEngine(
-        capacity=capacity, timing=pace, metrics=metrics, prefix_caching=arguments.enable_prefix_caching
+        capacity=capacity,
+        timing=pace,
+        metrics=metrics,
+        prefix_caching=arguments.enable_prefix_caching,
+        speculation=Speculation(arguments.speculative_config) if arguments.speculative_config else None,
     )

@@ -2,6 +2,7 @@
 
 import json
 import math
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,6 +11,7 @@ from typing import Any
 from localcloud.charges import VARIABLE
 from localcloud.vllm import VERSION
 
+_RELEASE = re.compile(r"(\d+)\.(\d+)(?:\.(\d+))?")
 _STREAMER_LIMIT = 40_000_000_000  # run-ai/runai-model-streamer, docs/src/env-vars.md: 40 GB, read 2026-11
 
 
@@ -86,6 +88,12 @@ class RuntimeEnvironment:
     hub: str = ""
     """Address of the local cloud's hub. Empty for a server without a local cloud."""
     hub_token: str = ""
+
+    @property
+    def release(self) -> tuple[int, ...]:
+        """Return the three numbers of vLLM's version, (0,) if it has none."""
+        found = _RELEASE.match(self.version)
+        return tuple(int(part or 0) for part in found.groups()) if found else (0,)
 
     def volume_path(self, container_path: str) -> Path | None:
         """Return the real folder behind a path on a volume. None if it is in the container's own layer, which is deleted with it."""

@@ -5,40 +5,27 @@ Every rate and duration is simulated, with its source in a comment.
 
 import hashlib
 import json
-from collections.abc import Iterator
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Final
 
 from localcloud.charges import Charge
-from localcloud.vllm import VERSION, adapters, measured_starts
+from localcloud.vllm import VERSION, adapters
 from localcloud.vllm.arguments import Arguments
 from localcloud.vllm.memory import EngineStartError, KvCacheSize, as_loaded, capacity
-from localcloud.vllm.models import Model, SimulatedAccelerator, find_accelerator
+from localcloud.vllm.recorded import (
+    Model,
+    SimulatedCard,
+    compile_s,
+    constant,
+    find_card,
+    tpu_read_mb_per_s,
+)
 from localcloud.vllm.settings import RuntimeEnvironment
-from localcloud.vllm.weights import FUSE_BUFFERED_MB_PER_S, LateError, Weights, find_weights
+from localcloud.vllm.weights import LateError, Weights, find_weights
 
-_GRAPHS_MB: Final = 490.0  # 466 MiB of VLLM_CACHE_ROOT in a public note of 2026; assumed for every model, and that compression saves nothing
-_COPY_HELD_GIB: Final = 0.6  # 16 ranges of 32 MiB in flight, and the interpreter
-_IMPORT_S: Final = 12.0  # assumed: imports, argument checks, the model's configuration
-_SPECULATION_FACTOR: Final = 1.5
-"""Measured: 1,440 s until the first answer of 26B-A4B with speculation on a v6e-4 (field report 001). Without the image's pull, imports, processor and
-load of the boots without a cache, about 960 s for 26 programs, 1.5 times the 24.6 s of dense-26b-v6e-4."""
-_COMPILE_CACHED_S: Final = 9.0  # assumed: reading graphs back
-_COMPILE_TPU_CACHED_SHARE: Final = 0.40
-"""Measured: 235 s of 595 s for E2B on a v5e-1 with a warm cache (public report of 2026-08-09). Programs are traced, loaded and run once."""
-_CACHED_W4A16_PROGRAM_S: Final = {"v5litepod": 24.4}
-"""Measured: 97.64 s for four programs of 12B in four bits on a v5e-1 with a restored cache (public boot log of 2026-09-30). Other TPUs are
-assumed to take half: their hosts compile in half the time."""
-_CACHED_W4A16_OTHERS_S: Final = 12.2
 _TPU_SMALLEST_BATCH: Final = 16
 _TPU_BATCH: Final = 1024  # vLLM's default on v6e
-_TPU_IMPORT_S: Final = 39.0  # of the 69 s that 12B for text took in addition to loading and its engine (public boot log of 2026-09-26); the split is assumed
-_TPU_SERVER_S: Final = 30.0  # the rest of them, until /health responds
-_TPU_PROCESSOR_S: Final = (
-    55.0  # measured: 124 s instead of 69 s if images, video or audio are served (the boot e2b-text-v6e-1)
-)
-_TPU_BUCKET_MB_PER_S: Final = 400.0  # assumed: runai_streamer from gs://; 56 MB/s and more than 1 GB/s are published
 _COMPILE_TINY_S: Final = 1.0
 
 
@@ -111,7 +98,7 @@ class Start:
     steps: tuple[StartupStep, ...]
     capacity: KvCacheSize | None
     model: Model | None
-    accelerator: SimulatedAccelerator
+    card: SimulatedCard
 
     @property
     def total_s(self) -> float:
@@ -121,29 +108,30 @@ class Start:
 
 def plan(arguments: Arguments, environment: RuntimeEnvironment) -> Start:
     """Return the planned start; a failing step is the last. Raises EngineStartError only for an unknown accelerator."""
-    accelerator = find_accelerator(environment.accelerator)
-    if accelerator is None:
+    card = find_card(environment.accelerator)
+    if card is None:
         raise EngineStartError(
             f"VLLM_SIM_ACCELERATOR is {environment.accelerator!r}, which the simulator does not support"
         )
     try:
         _check_devices(environment)
         weights = find_weights(arguments, environment)
-        loaded = as_loaded(weights.model, accelerator, environment.image, arguments.quantization)
-        planned = capacity(arguments, loaded, accelerator)
-        if accelerator.kind != "tpu":
-            _check_drafter(arguments, _release(environment.version))
+        loaded = as_loaded(weights.model, card, environment.image, arguments.quantization)
+        planned = capacity(arguments, loaded, card)
+        if card.kind != "tpu":
+            _check_drafter(arguments, environment.release)
     except EngineStartError as error:
-        step = StartupStep(at_s=_IMPORT_S + 20.0 if isinstance(error, LateError) else _IMPORT_S, error=error)
-        return Start(steps=(step,), capacity=None, model=None, accelerator=accelerator)
-    steps = list(_steps(arguments, environment, accelerator, weights, planned))
-    failed = any(step.error for step in steps)
+        step = StartupStep(
+            at_s=constant("IMPORT_S") + 20.0 if isinstance(error, LateError) else constant("IMPORT_S"), error=error
+        )
+        return Start(steps=(step,), capacity=None, model=None, card=card)
+    launch = _Launch(arguments=arguments, environment=environment, card=card, weights=weights, planned=planned)
+    steps = _steps(launch)
     # vLLM loads adapters when the engine is up.
-    refused = None if failed else adapters.load(arguments, environment)
+    refused = None if steps[-1].error else adapters.load(arguments, environment)
     if refused is not None:
-        steps.append(StartupStep(at_s=steps[-1].at_s, error=refused))
-    failed = any(step.error for step in steps)
-    return Start(steps=tuple(steps), capacity=None if failed else planned, model=loaded, accelerator=accelerator)
+        steps = (*steps, StartupStep(at_s=steps[-1].at_s, error=refused))
+    return Start(steps=steps, capacity=None if steps[-1].error else planned, model=loaded, card=card)
 
 
 def _check_devices(environment: RuntimeEnvironment) -> None:
@@ -161,7 +149,7 @@ def _check_devices(environment: RuntimeEnvironment) -> None:
     is_old = driver_cuda < _CUDA_13
     if environment.uses_cuda_compatibility and not is_old:
         raise EngineStartError(_MISMATCH)
-    if is_old and not environment.uses_cuda_compatibility and _has_cuda_13(environment.version):
+    if is_old and not environment.uses_cuda_compatibility and environment.release >= _FIRST_WITH_CUDA_13:
         raise EngineStartError(_TOO_OLD.format(version=driver_cuda))
 
 
@@ -173,231 +161,243 @@ def _check_drafter(arguments: Arguments, release: tuple[int, ...]) -> None:
         raise EngineStartError(message)
 
 
-def _has_cuda_13(version: str) -> bool:
-    return _release(version) >= _FIRST_WITH_CUDA_13
+class _Timeline:
+    """The steps of a start, in the order of simulated time."""
+
+    def __init__(self) -> None:
+        self.now_s = 0.0
+        self.steps: list[StartupStep] = []
+
+    @property
+    def has_failed(self) -> bool:
+        """Return whether the last step failed."""
+        return bool(self.steps) and self.steps[-1].error is not None
+
+    def log(self, *lines: str, is_of_engine: bool = False, cache_file: Path | None = None) -> None:
+        """Log lines now."""
+        self.steps += [
+            StartupStep(at_s=self.now_s, line=line, is_of_engine=is_of_engine, cache_file=cache_file) for line in lines
+        ]
+
+    def wait(self, seconds: float, what: str = "", name: str = "", *, size_bytes: int = 0) -> None:
+        """Wait, and charge the wait if it has a kind."""
+        self.now_s += seconds
+        if what:
+            charge = Charge(what=what, name=name, seconds=seconds, bytes=size_bytes)
+            self.steps.append(StartupStep(at_s=self.now_s, charge=charge))
+
+    def fail(self, error: EngineStartError | KilledError, after_s: float = 0.0) -> None:
+        """Fail after some seconds."""
+        self.steps.append(StartupStep(at_s=self.now_s + after_s, error=error))
 
 
-def _release(version: str) -> tuple[int, ...]:
-    """Return the first two numbers of a release; empty if unknown."""
-    return tuple(int(part) for part in version.split(".")[:2] if part.isdigit())
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Launch:
+    """A server that is about to start."""
+
+    arguments: Arguments
+    environment: RuntimeEnvironment
+    card: SimulatedCard
+    weights: Weights
+    planned: KvCacheSize
+
+    @property
+    def is_tiny(self) -> bool:
+        return self.weights.model.name == "tiny"
+
+    @property
+    def is_tpu(self) -> bool:
+        return self.card.kind == "tpu" and not self.is_tiny
+
+    def cache_file(self) -> Path | None:
+        """Return the file that marks a compiled graph. Its key covers everything that may change the graph: all arguments but _NEUTRAL."""
+        root = self.environment.cache_root
+        folder = None if root is None else self.environment.folder(root)
+        if folder is None:
+            return None
+        given = {name: value for name, value in asdict(self.arguments).items() if name not in _NEUTRAL}
+        unused = {name: value for name, value in self.arguments.unused.items() if name not in _NEUTRAL}
+        gap = self.environment.padding_gap
+        key = json.dumps(
+            [VERSION, self.weights.model.name, self.card.name, gap, {**given, "unused": unused}], sort_keys=True
+        )
+        return folder / f"simulated-{hashlib.sha256(key.encode()).hexdigest()[:16]}.graph"
 
 
-def _steps(
-    arguments: Arguments,
-    environment: RuntimeEnvironment,
-    accelerator: SimulatedAccelerator,
-    weights: Weights,
-    planned: KvCacheSize,
-) -> Iterator[StartupStep]:
-    model = weights.model
-    tiny = model.name == "tiny"
-    is_tpu = accelerator.kind == "tpu" and not tiny
-    now = 0.0
+def _steps(launch: _Launch) -> tuple[StartupStep, ...]:
+    """Return the steps of a server whose weights were found and fit."""
+    timeline = _Timeline()
+    for stage in (_before_the_server, _imports, _download, _load, _compile, _warm_up):
+        stage(launch, timeline)
+        if timeline.has_failed:
+            break
+    return tuple(timeline.steps)
 
-    def logged(*lines: str) -> list[StartupStep]:
-        return [StartupStep(at_s=now, line=line) for line in lines]
 
-    def by_engine(*lines: str) -> list[StartupStep]:
-        return [replace(step, is_of_engine=True) for step in logged(*lines)]
+def _before_the_server(launch: _Launch, timeline: _Timeline) -> None:
+    """Plan a program before the server: it unpacks an archive of graphs, then copies the weights into memory.
 
-    now, before = _before_the_server(arguments, environment, accelerator, weights)
-    yield from before
-    if before and before[-1].error:
+    The program itself has moved placeholders of a few bytes, so its own time is meaningless.
+    """
+    environment, weights = launch.environment, launch.weights
+    cache = launch.cache_file()
+    in_volume = cache is not None and any(cache.is_relative_to(path) for path in environment.memory_volumes)
+    if cache is not None and in_volume and cache.is_file():
+        timeline.wait(constant("GRAPHS_MB") / min(constant("FUSE_BUFFERED_MB_PER_S"), environment.network_mb_per_s))
+        timeline.log(f"[simulated] restoring compiled graphs took {timeline.now_s:.2f} seconds")
+    if weights.copied_mb_per_s is None:
         return
-    yield from logged(
+    copy_s = weights.size_bytes / (weights.copied_mb_per_s * 1e6)
+    killed = _killed(environment, (constant("COPY_HELD_GIB"), weights.size_bytes / 2**30))
+    if killed is not None:
+        timeline.fail(killed[1], copy_s * killed[0])
+        return
+    timeline.wait(copy_s)
+    timeline.log(f"[simulated] copying the weights into memory took {copy_s:.2f} seconds")
+
+
+def _imports(launch: _Launch, timeline: _Timeline) -> None:
+    arguments, planned = launch.arguments, launch.planned
+    timeline.log(
         f"[api_server.py:1] vLLM API server version {VERSION}",
-        f"[model.py:1] Resolved architecture: Gemma4ForConditionalGeneration ({model.name})",
+        f"[model.py:1] Resolved architecture: Gemma4ForConditionalGeneration ({launch.weights.model.name})",
         f"[model.py:1] Using max model len {planned.max_model_len}",
         f"[scheduler.py:1] Chunked prefill is enabled with max_num_batched_tokens={planned.max_num_batched_tokens}.",
     )
     if arguments.enforce_eager:
-        yield from logged("[vllm.py:1] Enforce eager set, disabling torch.compile, CUDAGraphs, and JIT kernel warmup.")
+        timeline.log("[vllm.py:1] Enforce eager set, disabling torch.compile, CUDAGraphs, and JIT kernel warmup.")
     if arguments.data_parallel_size > 1:
-        yield from logged(
+        timeline.log(
             f"[serve.py:1] Defaulting api_server_count to data_parallel_size ({arguments.data_parallel_size})."
         )
-    import_s = 0.5 if tiny else _TPU_IMPORT_S if is_tpu else _IMPORT_S
-    now += import_s
-    yield StartupStep(at_s=now, charge=Charge(what="process", name="imports and configuration", seconds=import_s))
-    yield from by_engine(
-        f"[core.py:1] Initializing a V1 LLM engine (v{VERSION}) on {accelerator.name}",
+    import_s = 0.5 if launch.is_tiny else constant("TPU_IMPORT_S") if launch.is_tpu else constant("IMPORT_S")
+    timeline.wait(import_s, "process", "imports and configuration")
+    timeline.log(
+        f"[core.py:1] Initializing a V1 LLM engine (v{VERSION}) on {launch.card.name}",
         f"[gpu_model_runner.py:1] Starting to load model {arguments.model}...",
+        is_of_engine=True,
     )
+
+
+def _download(launch: _Launch, timeline: _Timeline) -> None:
+    """Plan the download of a hub model that is not in the cache."""
+    name, weights = launch.arguments.model, launch.weights
     if weights.download_s:
-        now += weights.download_s
-        line = f"[weight_utils.py:1] Time spent downloading weights for {arguments.model}: {weights.download_s:.6f} seconds"
-        hub = Charge(what="hub", name=arguments.model, seconds=weights.download_s, bytes=model.disk_bytes)
-        yield StartupStep(at_s=now, line=line, cache_file=weights.downloaded, charge=hub)
-    load_s = weights.size_bytes / (_load_mb_per_s(weights, accelerator, is_tpu=is_tpu) * 1e6)
-    for shard in range(1, model.shards + 1):
-        done = shard / model.shards
-        killed = _killed(environment, weights.load_gib, (shard - 1) / model.shards, done)
-        if killed is not None:
-            at, error = killed
-            yield StartupStep(at_s=now + load_s * at, error=error)
+        timeline.wait(weights.download_s, "hub", name, size_bytes=weights.model.disk_bytes)
+        line = f"[weight_utils.py:1] Time spent downloading weights for {name}: {weights.download_s:.6f} seconds"
+        timeline.log(line, cache_file=weights.downloaded)
+
+
+def _load(launch: _Launch, timeline: _Timeline) -> None:
+    """Plan the load, shard by shard. The kernel kills the container if it exceeds its memory."""
+    weights = launch.weights
+    load_s = weights.size_bytes / (_load_mb_per_s(launch) * 1e6)
+    killed = _killed(launch.environment, weights.load_gib)
+    shards, began_s = weights.model.shards, timeline.now_s
+    for shard in range(1, shards + 1):
+        done = shard / shards
+        if killed is not None and killed[0] <= done:
+            timeline.now_s = began_s
+            timeline.fail(killed[1], load_s * killed[0])
             return
-        line = f"Loading safetensors checkpoint shards: {done:4.0%} Completed | {shard}/{model.shards}"
-        yield StartupStep(at_s=now + load_s * done, line=line)
-    now += load_s
-    read = Charge(
-        what="bucket" if weights.streamed else "load",
-        name=arguments.model,
-        seconds=load_s,
-        bytes=weights.size_bytes if weights.streamed else 0,
-    )
-    yield StartupStep(at_s=now, charge=read)
-    yield from by_engine(
+        timeline.now_s = began_s + load_s * done
+        timeline.log(f"Loading safetensors checkpoint shards: {done:4.0%} Completed | {shard}/{shards}")
+    timeline.now_s = began_s
+    if weights.streamed:
+        timeline.wait(load_s, "bucket", launch.arguments.model, size_bytes=weights.size_bytes)
+    else:
+        timeline.wait(load_s, "load", launch.arguments.model)
+    timeline.log(
         f"[default_loader.py:1] Loading weights took {load_s:.2f} seconds",
-        f"[gpu_model_runner.py:1] Model loading took {planned.weights_gib:.2f} GiB memory and {load_s:.6f} seconds",
+        f"[gpu_model_runner.py:1] Model loading took {launch.planned.weights_gib:.2f} GiB memory and {load_s:.6f} seconds",
+        is_of_engine=True,
     )
-    now, steps = _compile(arguments, environment, accelerator, model, now)
-    yield from steps
-    yield from by_engine(
+
+
+def _load_mb_per_s(launch: _Launch) -> float:
+    """Return the rate of a load. On a TPU the weights are sharded while loading, which is slower than a disk or a tmpfs."""
+    weights = launch.weights
+    if not launch.is_tpu:
+        return weights.mb_per_s
+    if weights.streamed:
+        return min(constant("TPU_BUCKET_MB_PER_S"), weights.mb_per_s)
+    return min(tpu_read_mb_per_s(weights.model, launch.card), weights.mb_per_s)
+
+
+def _compile(launch: _Launch, timeline: _Timeline) -> None:
+    """Plan the compilation: no time with --enforce-eager, less if the cache has the key."""
+    if launch.arguments.enforce_eager:
+        return
+    cache = launch.cache_file()
+    full_s = _full_compile_s(launch)
+    if cache is not None and cache.is_file():
+        took_s = min(_cached_s(launch), full_s)
+        timeline.wait(took_s, "cached", cache.name)
+        timeline.log(f"[backends.py:1] Directly load the compiled graph(s) from the cache, took {took_s:.3f} s")
+        return
+    timeline.log("[backends.py:1] Compiling a graph for dynamic shape")
+    timeline.wait(full_s, "compile", cache.name if cache is not None else "")
+    timeline.log(f"[monitor.py:1] torch.compile takes {full_s:.2f} s in total", cache_file=cache)
+
+
+def _full_compile_s(launch: _Launch) -> float:
+    """Return the seconds of a compilation without a cache."""
+    if launch.is_tiny:
+        return _COMPILE_TINY_S
+    seconds = compile_s(launch.weights.model, launch.card, _programs(launch))
+    if not launch.is_tpu:
+        return seconds - constant("GPU_WARM_UP_S")
+    return seconds * (constant("SPECULATION_COMPILES") if launch.arguments.speculative_config else 1.0)
+
+
+def _cached_s(launch: _Launch) -> float:
+    """Return the seconds to load compiled programs from a cache."""
+    if not launch.is_tpu:
+        return constant("GPU_CACHED_S")
+    share = "TPU_W4A16_CACHED_SHARE" if launch.weights.model.is_w4a16 else "TPU_CACHED_SHARE"
+    return _full_compile_s(launch) * constant(share)
+
+
+def _programs(launch: _Launch) -> int:
+    """Return the number of XLA programs: one per batch size, and another with embeddings as input for media.
+
+    The batch sizes are powers of two up to the gap, then multiples of it (VLLM_TPU_BUCKET_PADDING_GAP; 0 for powers alone).
+    """
+    most, gap = launch.arguments.max_num_batched_tokens or _TPU_BATCH, launch.environment.padding_gap
+    sizes, size = 1, _TPU_SMALLEST_BATCH
+    while size < most:
+        size = size + gap if 0 < gap <= size else size * 2
+        sizes += 1
+    return sizes * (2 if launch.arguments.takes_media else 1)
+
+
+def _warm_up(launch: _Launch, timeline: _Timeline) -> None:
+    planned = launch.planned
+    timeline.log(
         f"[gpu_worker.py:1] Available KV cache memory: {planned.available_gib:.2f} GiB",
         f"[kv_cache_utils.py:1] GPU KV cache size: {planned.tokens:,} tokens",
         f"[kv_cache_utils.py:1] Maximum concurrency for {planned.max_model_len:,} tokens per request: {planned.concurrency:.2f}x",
+        is_of_engine=True,
     )
-    end_s = 0.5 if tiny else _tpu_end_s(arguments) if is_tpu else measured_starts.WARM_UP_GPU_S
-    now += end_s
-    yield StartupStep(at_s=now, charge=Charge(what="process", name="warm-up and HTTP server", seconds=end_s))
-    yield from by_engine(f"[core.py:1] init engine (profile, create kv cache, warmup model) took {now:.2f} seconds")
+    tpu_s = constant("TPU_SERVER_S") + (constant("TPU_PROCESSOR_S") if launch.arguments.takes_media else 0.0)
+    end_s = 0.5 if launch.is_tiny else tpu_s if launch.is_tpu else constant("GPU_WARM_UP_S")
+    timeline.wait(end_s, "process", "warm-up and HTTP server")
+    timeline.log(
+        f"[core.py:1] init engine (profile, create kv cache, warmup model) took {timeline.now_s:.2f} seconds",
+        is_of_engine=True,
+    )
 
 
-def _before_the_server(
-    arguments: Arguments, environment: RuntimeEnvironment, accelerator: SimulatedAccelerator, weights: Weights
-) -> tuple[float, list[StartupStep]]:
-    """Return the simulated seconds of a program before the server: unpacking an archive of graphs, then copying the weights into memory.
-
-    The program itself has moved placeholders of a few bytes, so its own time is meaningless.
-    """
-    now, steps = 0.0, list[StartupStep]()
-    cache = _cache_file(arguments, environment, accelerator, weights.model)
-    in_volume = cache is not None and any(cache.is_relative_to(path) for path in environment.memory_volumes)
-    if cache is not None and in_volume and cache.is_file():
-        now += _GRAPHS_MB / min(FUSE_BUFFERED_MB_PER_S, environment.network_mb_per_s)
-        steps.append(StartupStep(at_s=now, line=f"[simulated] restoring compiled graphs took {now:.2f} seconds"))
-    if weights.copied_mb_per_s is None:
-        return now, steps
-    copy_s = weights.size_bytes / (weights.copied_mb_per_s * 1e6)
-    killed = _killed(environment, (_COPY_HELD_GIB, weights.size_bytes / 2**30), 0.0, 1.0)
-    if killed is not None:
-        return now, [*steps, StartupStep(at_s=now + copy_s * killed[0], error=killed[1])]
-    line = f"[simulated] copying the weights into memory took {copy_s:.2f} seconds"
-    return now + copy_s, [*steps, StartupStep(at_s=now + copy_s, line=line)]
-
-
-def _load_mb_per_s(weights: Weights, accelerator: SimulatedAccelerator, *, is_tpu: bool) -> float:
-    """Return the rate of a load. On a TPU the weights are sharded while loading, which is slower than a disk or a tmpfs."""
-    if not is_tpu:
-        return weights.mb_per_s
-    if weights.streamed:
-        return min(_TPU_BUCKET_MB_PER_S, weights.mb_per_s)
-    return min(measured_starts.tpu_load_mb_per_s(weights.model, accelerator), weights.mb_per_s)
-
-
-def _tpu_end_s(arguments: Arguments) -> float:
-    return _TPU_SERVER_S + (_TPU_PROCESSOR_S if arguments.takes_media else 0.0)
-
-
-def _killed(
-    environment: RuntimeEnvironment, host_gib: tuple[float, float], from_share: float, to_share: float
-) -> tuple[float, KilledError] | None:
-    """Return the fraction of the load, between the two given ones, at which the container exceeds its memory, and the error. Otherwise return None.
+def _killed(environment: RuntimeEnvironment, host_gib: tuple[float, float]) -> tuple[float, KilledError] | None:
+    """Return the fraction of a load at which the container exceeds its memory, and the error. None if the load fits.
 
     `host_gib` is the memory before the load, and the increase by the load.
     """
     limit = environment.memory_limit_mib
-    if limit is None:
+    before_mib, increase_mib = (1024 * part for part in host_gib)
+    if limit is None or before_mib + increase_mib <= limit:
         return None
-    overhead_gib, size_gib = host_gib
-    overhead_mib = overhead_gib * 1024
-    size_mib = size_gib * 1024
-    if overhead_mib + size_mib <= limit:
-        return None
-    share = max(limit - overhead_mib, 0.0) / size_mib
-    if not from_share <= share <= to_share:
-        return None
+    share = max(limit - before_mib, 0.0) / increase_mib
     # The kernel kills the process on the allocation that crosses the limit, so the reported use is slightly above it.
-    used = min(int(limit * 1.025), int(overhead_mib + size_mib))
+    used = min(int(limit * 1.025), int(before_mib + increase_mib))
     return share, KilledError(max(used, limit + 1))
-
-
-def _compile(
-    arguments: Arguments, environment: RuntimeEnvironment, accelerator: SimulatedAccelerator, model: Model, now: float
-) -> tuple[float, list[StartupStep]]:
-    """Plan the compilation: no time with --enforce-eager, seconds if the cache has the key, otherwise the full time."""
-    if arguments.enforce_eager:
-        return now, []
-    cache = _cache_file(arguments, environment, accelerator, model)
-    full_s = full_compile_s(arguments, environment, accelerator, model)
-    if cache is not None and cache.is_file():
-        on_tpu = accelerator.kind == "tpu" and model.name != "tiny"
-        took = min(_COMPILE_CACHED_S, full_s)
-        if on_tpu:
-            took = min(_tpu_cached_s(arguments, environment, accelerator, model), full_s)
-        line = f"[backends.py:1] Directly load the compiled graph(s) from the cache, took {took:.3f} s"
-        charge = Charge(what="cached", name=cache.name, seconds=took)
-        return now + took, [StartupStep(at_s=now + took, line=line, charge=charge)]
-    took = full_s
-    compiling = StartupStep(at_s=now, line="[backends.py:1] Compiling a graph for dynamic shape")
-    done = StartupStep(
-        at_s=now + took,
-        line=f"[monitor.py:1] torch.compile takes {took:.2f} s in total",
-        cache_file=cache,
-        charge=Charge(what="compile", name=cache.name if cache is not None else "", seconds=took),
-    )
-    return now + took, [compiling, done]
-
-
-def full_compile_s(
-    arguments: Arguments, environment: RuntimeEnvironment, accelerator: SimulatedAccelerator, model: Model
-) -> float:
-    """Return the seconds of a compilation without a cache."""
-    if model.name == "tiny":
-        return _COMPILE_TINY_S
-    if accelerator.kind != "tpu":
-        return measured_starts.gpu_engine_s(model, accelerator) - measured_starts.WARM_UP_GPU_S
-    programs = _programs(arguments, environment)
-    speculation = _SPECULATION_FACTOR if arguments.speculative_config else 1.0
-    return programs * measured_starts.program_s(model, accelerator) * speculation
-
-
-def _tpu_cached_s(
-    arguments: Arguments, environment: RuntimeEnvironment, accelerator: SimulatedAccelerator, model: Model
-) -> float:
-    """Return the seconds to load a TPU's programs from a cache."""
-    if not model.is_w4a16:
-        return full_compile_s(arguments, environment, accelerator, model) * _COMPILE_TPU_CACHED_SHARE
-    generation = measured_starts.generation_of(accelerator)
-    return _programs(arguments, environment) * _CACHED_W4A16_PROGRAM_S.get(generation, _CACHED_W4A16_OTHERS_S)
-
-
-def _programs(arguments: Arguments, environment: RuntimeEnvironment) -> int:
-    """Return the number of XLA programs: one per batch size, and another with embeddings as input for media."""
-    batches = _batch_sizes(arguments.max_num_batched_tokens or _TPU_BATCH, environment.padding_gap)
-    return batches * (2 if arguments.takes_media else 1)
-
-
-def _batch_sizes(most: int, padding_gap: int) -> int:
-    """Return the number of batch sizes: powers of two up to the gap, then multiples of it (VLLM_TPU_BUCKET_PADDING_GAP; 0 for powers alone)."""
-    sizes, size = 1, _TPU_SMALLEST_BATCH
-    while size < most:
-        size = size + padding_gap if 0 < padding_gap <= size else size * 2
-        sizes += 1
-    return sizes
-
-
-def _cache_file(
-    arguments: Arguments, environment: RuntimeEnvironment, accelerator: SimulatedAccelerator, model: Model
-) -> Path | None:
-    """Return the file that marks a compiled graph. Its key covers everything that may change the graph: all arguments but _NEUTRAL."""
-    root = environment.cache_root
-    folder = None if root is None else environment.folder(root)
-    if folder is None:
-        return None
-    given = {name: value for name, value in asdict(arguments).items() if name not in _NEUTRAL}
-    unused = {name: value for name, value in arguments.unused.items() if name not in _NEUTRAL}
-    key = json.dumps(
-        [VERSION, model.name, accelerator.name, environment.padding_gap, {**given, "unused": unused}], sort_keys=True
-    )
-    return folder / f"simulated-{hashlib.sha256(key.encode()).hexdigest()[:16]}.graph"

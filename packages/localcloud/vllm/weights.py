@@ -4,7 +4,6 @@ Sources of `gs://`: docs.vllm.ai, "Loading models with Run:ai Model Streamer"; v
 package in the image); run-ai/runai-model-streamer, docs/src/env-vars.md and requests_iterator.py; all read 2026-11.
 """
 
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -13,26 +12,12 @@ from typing import Final
 from localcloud.vllm import hub
 from localcloud.vllm.arguments import Arguments
 from localcloud.vllm.memory import EngineStartError
-from localcloud.vllm.models import GIB, Model, find_model
+from localcloud.vllm.recorded import GIB, Model, constant, find_model
 from localcloud.vllm.settings import Mount, RuntimeEnvironment
 
-_FUSE_MB_PER_S: Final = 53.0  # measured: 16.44 GB in 310 s over Cloud Storage FUSE, the first of two reads
-_FUSE_PREFETCH_MB_PER_S: Final = 24.75  # measured: both reads of `--safetensors-load-strategy=prefetch`, 664.24 s
-_PREFETCH_READS: Final = (
-    2.0  # measured: the bytes that a mount without a file cache fetches with that strategy (gcsfuse 3.11.3)
-)
-FUSE_BUFFERED_MB_PER_S: Final = 400.0  # assumed from published cold starts of 45-53 s with buffered reads
-_MEMORY_MB_PER_S: Final = 3000.0  # assumed: a tmpfs
-_COPY_MB_PER_S: Final = 300.0  # assumed: ranges of 32 MiB by 16 threads of one Python process, into memory
-_SERVER_HELD_GIB: Final = 3.5  # assumed: the API server and the engine, which cannot be evicted from memory
-_HOST_OVERHEAD_GIB: Final = 1.46
-"""Host memory at the peak of a load beyond the weights' size: 16.77 GiB were measured for 16.44 GB of weights."""
 _FIRST_STREAMER: Final = (0, 11, 1)
 """First release that authenticates at Cloud Storage (Google's GKE page on the streamer). Before it, `gs://` is not a valid model name."""
-_STREAMER_MB_PER_S: Final = 700.0
-"""Assumed: with 16 threads and its own network, below the 800 MB/s of a public issue about S3 (run-ai/runai-model-streamer#120, 2026-01)."""
 _STREAMED_FORMATS: Final = ("runai_streamer", "runai_streamer_sharded")
-_RELEASE: Final = re.compile(r"(\d+)\.(\d+)(?:\.(\d+))?")
 
 
 class LateError(EngineStartError):
@@ -59,7 +44,7 @@ class Weights:
     @property
     def load_gib(self) -> tuple[float, float]:
         """Return the host memory before the load, and its increase at the load's peak."""
-        return (_HOST_OVERHEAD_GIB, self.size_bytes / 2**30) if self.host_gib is None else self.host_gib
+        return (constant("LOAD_HELD_GIB"), self.size_bytes / 2**30) if self.host_gib is None else self.host_gib
 
 
 def find_weights(arguments: Arguments, environment: RuntimeEnvironment) -> Weights:
@@ -78,16 +63,16 @@ def find_weights(arguments: Arguments, environment: RuntimeEnvironment) -> Weigh
     if name.startswith("gs://") and environment.buckets is not None:
         return _streamed_weights(arguments, environment, model)
     if name.startswith("gs://"):
-        rate = min(FUSE_BUFFERED_MB_PER_S, environment.network_mb_per_s)
+        rate = min(constant("FUSE_BUFFERED_MB_PER_S"), environment.network_mb_per_s)
         return Weights(model=model, size_bytes=model.disk_bytes, mb_per_s=rate, streamed=True)
     return _hub_weights(arguments, model, environment)
 
 
 def _streamed_weights(arguments: Arguments, environment: RuntimeEnvironment, model: Model) -> Weights:
     below = _streamed_files(arguments, environment)
-    weights = _folder_weights(arguments.model, below, min(_STREAMER_MB_PER_S, environment.network_mb_per_s))
+    weights = _folder_weights(arguments.model, below, min(constant("STREAMER_MB_PER_S"), environment.network_mb_per_s))
     buffer = _buffer_bytes(model, weights.size_bytes, environment.streamer_limit)
-    return replace(weights, streamed=True, host_gib=(_SERVER_HELD_GIB, buffer / 2**30))
+    return replace(weights, streamed=True, host_gib=(constant("SERVER_HELD_GIB"), buffer / 2**30))
 
 
 def _require_on_hub(arguments: Arguments, environment: RuntimeEnvironment) -> None:
@@ -106,7 +91,7 @@ def _hub_weights(arguments: Arguments, model: Model, environment: RuntimeEnviron
     return Weights(
         model=model,
         size_bytes=model.disk_bytes,
-        mb_per_s=hub.DISK_MB_PER_S,
+        mb_per_s=constant("DISK_MB_PER_S"),
         download_s=0.0 if cached else hub.download_s(model, environment),
         downloaded=downloaded,
     )
@@ -133,8 +118,14 @@ def _mounted_weights(arguments: Arguments, mount: Mount, network_mb_per_s: float
         raise EngineStartError(f"PermissionError: [Errno 13] Permission denied: '{arguments.model}/config.json'")
     prefetch = arguments.safetensors_load_strategy == "prefetch"
     buffered = mount.options.get("enable-buffered-read") == "true" or "cache-dir" in mount.options
-    rate = FUSE_BUFFERED_MB_PER_S if buffered else _FUSE_PREFETCH_MB_PER_S if prefetch else _FUSE_MB_PER_S
-    fetched = _PREFETCH_READS if prefetch and "cache-dir" not in mount.options else 1.0
+    rate = (
+        constant("FUSE_BUFFERED_MB_PER_S")
+        if buffered
+        else constant("FUSE_PREFETCH_MB_PER_S")
+        if prefetch
+        else constant("FUSE_MB_PER_S")
+    )
+    fetched = constant("PREFETCH_READS") if prefetch and "cache-dir" not in mount.options else 1.0
     network = network_mb_per_s / fetched
     return _folder_weights(arguments.model, below, min(rate, network))
 
@@ -146,14 +137,16 @@ def _disk_weights(arguments: Arguments, environment: RuntimeEnvironment) -> Weig
         files = {str(item.relative_to(folder)): item.stat().st_size for item in folder.rglob("*") if item.is_file()}
     in_memory = arguments.model.startswith("/dev/shm/")  # noqa: S108 - a container's path, not ours
     volume = next((path for path in environment.memory_volumes if folder and folder.is_relative_to(path)), None)
-    weights = _folder_weights(arguments.model, files, _MEMORY_MB_PER_S if in_memory or volume else hub.DISK_MB_PER_S)
+    weights = _folder_weights(
+        arguments.model, files, constant("MEMORY_MB_PER_S") if in_memory or volume else constant("DISK_MB_PER_S")
+    )
     if volume is None:
         return weights
     size_gib = weights.size_bytes / 2**30
     if size_gib * 1024 > environment.memory_volumes[volume]:
         raise EngineStartError(f"OSError: [Errno 28] No space left on device: '{arguments.model}'")
-    rate = min(_COPY_MB_PER_S, environment.network_mb_per_s)
-    return replace(weights, copied_mb_per_s=rate, host_gib=(size_gib, _SERVER_HELD_GIB))
+    rate = min(constant("COPY_MB_PER_S"), environment.network_mb_per_s)
+    return replace(weights, copied_mb_per_s=rate, host_gib=(size_gib, constant("SERVER_HELD_GIB")))
 
 
 def _folder_weights(name: str, files: Mapping[str, int], mb_per_s: float) -> Weights:
@@ -180,7 +173,7 @@ def _folder_weights(name: str, files: Mapping[str, int], mb_per_s: float) -> Wei
 def _streamed_files(arguments: Arguments, environment: RuntimeEnvironment) -> Mapping[str, int]:
     """Return the objects below the model's URI, by relative name. Raises EngineStartError with vLLM's or Google's message."""
     name = arguments.model
-    if _release(environment.version) < _FIRST_STREAMER:
+    if environment.release < _FIRST_STREAMER:
         raise EngineStartError(
             f"huggingface_hub.errors.HFValidationError: Repo id must be in the form 'repo_name' or 'namespace/repo_name': '{name}'. "
             "Use `repo_type` argument if needed."
@@ -210,8 +203,3 @@ def _buffer_bytes(model: Model, size_bytes: int, limit: int) -> int:
             f"Memory limit supplied: {limit} cannot be smaller than: {largest}"
         )
     return min(limit, size_bytes)
-
-
-def _release(version: str) -> tuple[int, ...]:
-    found = _RELEASE.match(version)
-    return tuple(int(part or 0) for part in found.groups()) if found else (0,)

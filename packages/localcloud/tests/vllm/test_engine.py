@@ -9,8 +9,8 @@ import pytest
 from localcloud.tests.conftest import in_virtual_loop
 from localcloud.vllm.engine import EngineGroup, PrefixCache, Sequence, SimulatedEngine, TokenTiming, timing
 from localcloud.vllm.memory import KvCacheSize
-from localcloud.vllm.metrics import Metrics
-from localcloud.vllm.models import Model, SimulatedAccelerator, find_accelerator, find_model
+from localcloud.vllm.metrics import EngineMetrics, Metrics
+from localcloud.vllm.recorded import Model, SimulatedCard, find_card, find_model
 from localcloud.vllm.speculation import Speculation
 
 
@@ -43,7 +43,7 @@ def engine(
     ttft_s: float = 0.002,
     tpot_s: float = 0.001,
     speculation: Speculation | None = None,
-    rank: int = 0,
+    metrics: EngineMetrics | None = None,
 ) -> SimulatedEngine:
     capacity = KvCacheSize(
         max_model_len=500,
@@ -58,17 +58,27 @@ def engine(
     pace = TokenTiming(
         ttft_base_s=0,
         prefill_tokens_per_s=1e6,
-        interval_base_s=0,
-        interval_per_sequence_s=0,
+        step_s=0,
+        sequence_s=0,
         fixed_ttft_s=ttft_s,
         fixed_tpot_s=tpot_s,
     )
     return SimulatedEngine(
         capacity=capacity,
         timing=pace,
-        metrics=Metrics("m", {"engine": rank}, max_model_len=500, speculation=speculation, engine=rank),
+        metrics=metrics or page(speculation.proposals if speculation else 0).engines[0],
         prefix_caching=False,
+        speculation=speculation,
     )
+
+
+def page(proposals: int = 0, engines: int = 1) -> Metrics:
+    return Metrics("m", {}, max_model_len=500, proposals=proposals, engines=engines)
+
+
+def text_of(running: SimulatedEngine) -> str:
+    """The metrics page of a server with this engine."""
+    return running._metrics.page.text()
 
 
 def sequence_of(length: int, prompt: Tokens[int] = (1, 2, 3)) -> tuple[Sequence, Sink]:
@@ -88,12 +98,13 @@ def submit(running: SimulatedEngine, length: int, prompt: Tokens[int] = (1, 2, 3
 
 @in_virtual_loop
 async def test_replicas_share_the_requests_and_export_metrics_by_engine():
-    group = EngineGroup([engine(seqs=2, rank=rank) for rank in range(4)])
+    metrics = page(engines=4)
+    group = EngineGroup([engine(seqs=2, metrics=each) for each in metrics.engines])
     submitted = [sequence_of(5) for _ in range(12)]
     chosen = [group.submit(sequence) for sequence, _ in submitted]
     assert [chosen.count(one) for one in dict.fromkeys(chosen)] == [3, 3, 3, 3]
     assert group.requests == 12
-    text = group.metrics_text()
+    text = metrics.text()
     for rank in range(4):
         assert f'vllm:num_requests_running{{engine="{rank}",model_name="m"}} 2.0' in text
         assert f'vllm:num_requests_waiting{{engine="{rank}",model_name="m"}} 1.0' in text
@@ -101,7 +112,7 @@ async def test_replicas_share_the_requests_and_export_metrics_by_engine():
     headers = [line for line in text.splitlines() if line.startswith("#")]
     assert len(headers) == len(set(headers)), "a metric has one header for all engines"
     assert "process_start_time_seconds" not in text
-    assert "process_start_time_seconds" in EngineGroup([engine()]).metrics_text()
+    assert "process_start_time_seconds" in page().text()
     await asyncio.gather(*(sink.finished.wait() for _, sink in submitted))
     assert group.requests == 0
 
@@ -128,7 +139,7 @@ async def test_blocks_fill_as_tokens_come_until_the_last_sequence_is_preempted_a
     assert max(usages) == 1.0
     assert [sink.emitted for _, sink in sequences] == [list(range(70))] * 2
     assert (running.running, running.waiting, running.kv_usage) == (0, 0, 0)
-    text = EngineGroup([running]).metrics_text()
+    text = text_of(running)
     assert sample(text, "vllm:num_preemptions_total") == 1
     # A preempted prompt is computed again, but counted once.
     assert sample(text, "vllm:prompt_tokens_total") == 60
@@ -149,7 +160,7 @@ async def test_a_preempted_sequence_can_be_aborted(monkeypatch):
     await preempted.wait()
     assert (second.state, second.preemptions) == ("waiting", 1)
     # As in vLLM, a preemption is counted with the next token, which never comes here.
-    assert sample(EngineGroup([running]).metrics_text(), "vllm:num_preemptions_total") == 0
+    assert sample(text_of(running), "vllm:num_preemptions_total") == 0
     running.abort(second)
     await first_sink.finished.wait()
     assert (first.state, second.state) == ("done", "done")
@@ -161,7 +172,7 @@ async def test_a_sequence_longer_than_the_cache_runs_alone():
     running = engine(tokens=32)
     _, sink = submit(running, 60)
     await sink.finished.wait()
-    assert sample(EngineGroup([running]).metrics_text(), "vllm:num_preemptions_total") == 0
+    assert sample(text_of(running), "vllm:num_preemptions_total") == 0
 
 
 @pytest.mark.parametrize(
@@ -171,12 +182,10 @@ async def test_a_sequence_longer_than_the_cache_runs_alone():
         ({"model": "google/gemma-4-31B-it-assistant", "num_speculative_tokens": 4}, 0.60),
     ],
 )
-def test_drafts_are_counted_as_proposed_accepted_and_by_position(config, share):
+def test_a_draft_accepts_the_share_of_its_kind(config, share):
     speculation = Speculation(config)
-    made = sum(speculation.draft() for _ in range(2000))
-    assert made == 2000 + speculation.accepted
-    assert speculation.accepted / speculation.proposed == pytest.approx(share, abs=0.01)
-    assert speculation.accepted_by_position == sorted(speculation.accepted_by_position, reverse=True)
+    accepted = sum(speculation.draft() for _ in range(2000))
+    assert accepted / (2000 * speculation.proposals) == pytest.approx(share, abs=0.01)
 
 
 @in_virtual_loop
@@ -184,11 +193,15 @@ async def test_every_token_but_the_first_comes_from_a_draft():
     running = engine(speculation=Speculation({"method": "ngram", "num_speculative_tokens": 3}))
     _, sink = submit(running, 41)
     await sink.finished.wait()
-    text = EngineGroup([running]).metrics_text()
+    text = text_of(running)
     drafts, accepted = (sample(text, f"vllm:spec_decode_num_{name}_total") for name in ("drafts", "accepted_tokens"))
     assert 40 <= drafts + accepted < 44  # the last step may propose more than is left
     assert sample(text, "vllm:spec_decode_num_draft_tokens_total") == 3 * drafts
-    assert 'vllm:spec_decode_num_accepted_tokens_per_pos_total{engine="0",model_name="m",position="2"}' in text
+    by_position = [
+        line for line in text.splitlines() if line.startswith("vllm:spec_decode_num_accepted_tokens_per_pos_total{")
+    ]
+    assert [line.partition(",position=")[2][:3] for line in by_position] == ['"0"', '"1"', '"2"']
+    assert sum(float(line.rpartition(" ")[2]) for line in by_position) == accepted
 
 
 @in_virtual_loop
@@ -202,7 +215,7 @@ async def test_an_aborted_sequence_makes_room_at_once():
     running.abort(second)
     running.abort(second)
     assert running.running == 0
-    assert 'finished_reason="abort",model_name="m"} 2.0' in EngineGroup([running]).metrics_text()
+    assert 'finished_reason="abort",model_name="m"} 2.0' in text_of(running)
 
 
 def test_the_prefix_cache_counts_whole_blocks_and_forgets_the_oldest():
@@ -216,8 +229,8 @@ def test_the_prefix_cache_counts_whole_blocks_and_forgets_the_oldest():
     assert cache.visit(first) == 0
 
 
-def parts(model: str, accelerator: str) -> tuple[Model, SimulatedAccelerator]:
-    found, runs_on = find_model(model), find_accelerator(accelerator)
+def parts(model: str, accelerator: str) -> tuple[Model, SimulatedCard]:
+    found, runs_on = find_model(model), find_card(accelerator)
     assert found is not None
     assert runs_on is not None
     return found, runs_on
@@ -230,6 +243,23 @@ def test_speed_scales_everything_fixed_times_included():
     assert fast.fixed_ttft_s == pytest.approx(0.02)
     assert fast.interval_s(5) == pytest.approx(0.005)
     assert fast.prefill_tokens_per_s == pytest.approx(10 * slow.prefill_tokens_per_s)
+
+
+@pytest.mark.parametrize(
+    ("model", "card", "requests", "tok_per_s"),
+    [
+        ("google/gemma-4-E2B-it", "v6e-1", 16, 3546.4),
+        ("google/gemma-4-26B-A4B-it", "v6e-4", 16, 1982.0),
+        ("google/gemma-4-31B-it-qat-w4a16-ct", "v6e-1", 1, 36.0),
+        ("xbill9/gemma-4-26B-A4B-it-qat-q4_0-w4a16-ct", "nvidia-l4", 16, 393.7),
+        ("google/gemma-4-E2B-it", "nvidia-l4", 1, 50.4),
+    ],
+)
+def test_a_recorded_server_serves_at_its_recorded_rate(model: str, card: str, requests: int, tok_per_s: float):
+    found, runs_on = parts(model, card)
+    chips = runs_on.devices
+    pace = timing(found, runs_on, tensor_parallel=chips, offload_gib=0, speed=1, ttft_s=None, tpot_s=None)
+    assert requests / pace.interval_s(requests) == pytest.approx(tok_per_s, rel=0.01)
 
 
 def test_chips_divide_the_operations_of_a_prompt_but_not_what_it_moves_to_experts():

@@ -7,7 +7,7 @@ import pytest
 
 from localcloud.vllm.arguments import parse
 from localcloud.vllm.memory import EngineStartError, KvCacheSize, as_loaded, capacity
-from localcloud.vllm.models import find_accelerator, find_model
+from localcloud.vllm.recorded import find_card, find_model, weights_gib
 from localcloud.vllm.settings import RuntimeEnvironment, read
 from localcloud.vllm.startup import KilledError, Start, plan
 
@@ -20,7 +20,7 @@ BUILT = f"us-east5-docker.pkg.dev/p/gemma-x/vllm/vllm-tpu@sha256:{'1' * 64}"
 
 def fit(command: str, accelerator: str, image: str = UPSTREAM) -> KvCacheSize:
     arguments = parse(["vllm", "serve", *command.split()])
-    model, found = find_model(arguments.model), find_accelerator(accelerator)
+    model, found = find_model(arguments.model), find_card(accelerator)
     assert model is not None
     assert found is not None
     return capacity(arguments, as_loaded(model, found, image, arguments.quantization), found)
@@ -49,7 +49,7 @@ def test_a_conversion_is_smaller_than_the_checkpoint_that_was_logged_on_the_chip
     command = "google/gemma-4-31B-it{} -tp 4 --max-model-len 8192"
     logged, converted = (fit(command.format(form), "v6e-4").weights_gib for form in ("", "-FP8"))
     assert logged == 14.6
-    assert converted == pytest.approx(0.56 * 57.18 / 4, rel=0.01)
+    assert converted == pytest.approx(31.49 / 4, rel=0.01)
 
 
 def test_fp8_on_the_command_line_shrinks_weights_and_token_time_but_not_the_file():
@@ -62,14 +62,14 @@ def test_fp8_on_the_command_line_shrinks_weights_and_token_time_but_not_the_file
         )
         for option in ((), ("--quantization=fp8",))
     )
-    assert fit(command.format("12B") + " --quantization=fp8", "nvidia-l4").weights_gib == pytest.approx(12.05, abs=0.1)
+    assert fit(command.format("12B") + " --quantization=fp8", "nvidia-l4").weights_gib == pytest.approx(12.75, abs=0.15)
     assert loaded.capacity
     assert stored.capacity
     assert loaded.model
     assert stored.model
-    assert stored.capacity.weights_gib - loaded.capacity.weights_gib == pytest.approx(3.57, abs=0.1)
+    assert stored.capacity.weights_gib - loaded.capacity.weights_gib == pytest.approx(2.88, abs=0.1)
     assert loaded.capacity.tokens > 1.5 * stored.capacity.tokens
-    assert loaded.model.bytes_per_active / stored.model.bytes_per_active == pytest.approx(0.575, abs=0.01)
+    assert loaded.model.bytes_per_active / stored.model.bytes_per_active == pytest.approx(0.56)
     assert loaded.model.disk_bytes == stored.model.disk_bytes
 
 
@@ -85,7 +85,8 @@ def test_fp8_on_the_command_line_shrinks_weights_and_token_time_but_not_the_file
         ("google/gemma-4-31B-it-qat-w4a16-ct", "nvidia-l4", "CUDA out of memory"),
         ("google/gemma-4-31B-it", "v6e-1", "RESOURCE_EXHAUSTED"),
         ("google/gemma-4-12B-it", "v5litepod-1", "RESOURCE_EXHAUSTED"),
-        ("google/gemma-4-12B-it --max-model-len 8192", "nvidia-l4", "No available memory for the cache blocks"),
+        ("google/gemma-4-12B-it --max-model-len 8192", "nvidia-l4", "CUDA out of memory"),
+        ("google/gemma-4-E4B-it --gpu-memory-utilization 0.7", "nvidia-l4", "No available memory for the cache blocks"),
         ("google/gemma-4-26B-A4B-it-qat-w4a16-ct -tp 4", "v6e-4", "compressed-tensors"),
         ("google/gemma-4-E2B-it -tp 8", "v6e-4", r"World size \(8\)"),
         ("google/gemma-4-E2B-it -tp 2 -dp 4", "v6e-4", r"World size \(8\)"),
@@ -256,10 +257,10 @@ def test_a_second_start_finds_the_compiled_graphs(tmp_path: Path):
 
 
 @pytest.mark.parametrize(
-    ("name", "weights_gib"),
+    ("name", "stated_gib"),
     [
         ("org/other-8b", 14.9),
-        ("/mnt/models/Other-1.5B-Instruct", 2.79),
+        ("/mnt/models/Other-3B-Instruct", 5.59),
         ("RedHatAI/gemma-4-12B-it-FP8-Dynamic", 12.5),
         ("RedHatAI/gemma-4-31B-it-NVFP4", 20.6),
         ("nvidia/Gemma-4-31B-IT-NVFP4", 31.1),
@@ -267,8 +268,11 @@ def test_a_second_start_finds_the_compiled_graphs(tmp_path: Path):
         ("google/gemma-4-12B", 22.3),
     ],
 )
-def test_other_checkpoints_weigh_what_their_ids_say(name, weights_gib):
-    assert find_model(name).weights_gib == pytest.approx(weights_gib, rel=0.06)
+def test_other_checkpoints_weigh_what_their_ids_say(name: str, stated_gib: float):
+    model, card = find_model(name), find_card("")
+    assert model is not None
+    assert card is not None
+    assert weights_gib(model, card, 1, is_text=False) == pytest.approx(stated_gib, rel=0.07)
 
 
 @pytest.mark.parametrize("name", ["nobody/no-such-model", "google/gemma-4-27B-it", "other-8b"])
@@ -287,7 +291,7 @@ def test_a_tpu_that_streams_its_weights_is_charged_a_download_at_each_start():
         assert {"load", "hub"} & set(charges) == set()
 
 
-@pytest.mark.parametrize(("accelerator", "seconds"), [("v5litepod-1", 97.6), ("v6e-1", 48.8)])
+@pytest.mark.parametrize(("accelerator", "seconds"), [("v5litepod-1", 97.64), ("v6e-1", 13.4)])
 def test_a_cache_saves_almost_all_of_a_4_bit_models_compilation(tmp_path: Path, accelerator: str, seconds: float):
     paths = {"VLLM_XLA_CACHE_PATH": "/cache", "VLLM_SIM_PATHS": json.dumps({"/": str(tmp_path)})}
     around = read({"VLLM_SIM_ACCELERATOR": accelerator, "VLLM_SIM_IMAGE": BUILT, **paths})
@@ -298,4 +302,4 @@ def test_a_cache_saves_almost_all_of_a_4_bit_models_compilation(tmp_path: Path, 
         file.parent.mkdir(parents=True, exist_ok=True)
         file.touch()
     charges = {step.charge.what: step.charge.seconds for step in plan(words, around).steps if step.charge}
-    assert charges["cached"] == pytest.approx(seconds)
+    assert charges["cached"] == pytest.approx(seconds, rel=0.01)
